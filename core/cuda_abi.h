@@ -1,0 +1,77 @@
+/*
+ * The binary interface of the CUDA driver, as far as cudapool touches it.
+ *
+ * The names are the driver's own, so that a file may include either this header or <cuda.h>, never
+ * both. No toolkit is needed to build; where one is found, the build compiles shim/abi_check.c,
+ * which compares every constant, every type's size and every replaced function's type.
+ *
+ * Types that are only passed through are opaque here.
+ */
+#ifndef CUDAPOOL_CORE_CUDA_ABI_H
+#define CUDAPOOL_CORE_CUDA_ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef unsigned int CUresult;
+typedef int CUdevice;
+typedef unsigned long long CUdeviceptr;
+typedef uint64_t cuuint64_t;
+
+typedef struct CUctx_st *CUcontext;
+typedef struct CUgreenCtx_st *CUgreenCtx;
+typedef struct CUmod_st *CUmodule;
+typedef struct CUlib_st *CUlibrary;
+typedef struct CUfunc_st *CUfunction;
+typedef struct CUkern_st *CUkernel;
+typedef struct CUarray_st *CUarray;
+typedef struct CUmipmappedArray_st *CUmipmappedArray;
+typedef struct CUevent_st *CUevent;
+typedef struct CUstream_st *CUstream;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphNode_st *CUgraphNode;
+typedef struct CUgraphExec_st *CUgraphExec;
+typedef struct CUmemPoolHandle_st *CUmemoryPool;
+typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
+typedef unsigned long long CUmemGenericAllocationHandle;
+
+/* Enumerations of the driver: all are as wide as an unsigned int. */
+typedef unsigned int CUstreamCaptureMode;
+typedef unsigned int CUstreamCaptureStatus;
+typedef unsigned int CUpointer_attribute;
+typedef unsigned int CUmemRangeHandleType;
+typedef unsigned int CUdriverProcAddressQueryResult;
+typedef unsigned int CUlimit;
+typedef unsigned int CUjit_option;
+typedef unsigned int CUlibraryOption;
+typedef unsigned int CUdevice_attribute;
+
+typedef struct CUlaunchConfig_st CUlaunchConfig;
+typedef struct CUDA_LAUNCH_PARAMS_st CUDA_LAUNCH_PARAMS;
+typedef struct CUexecAffinityParam_st CUexecAffinityParam;
+typedef struct CUctxCreateParams_st CUctxCreateParams;
+typedef struct CUDA_ARRAY_DESCRIPTOR_st CUDA_ARRAY_DESCRIPTOR;
+typedef struct CUDA_ARRAY3D_DESCRIPTOR_st CUDA_ARRAY3D_DESCRIPTOR;
+typedef struct CUmemAllocationProp_st CUmemAllocationProp;
+typedef struct CUDA_GRAPH_INSTANTIATE_PARAMS_st CUDA_GRAPH_INSTANTIATE_PARAMS;
+typedef struct CUgraphEdgeData_st CUgraphEdgeData;
+
+typedef struct CUuuid_st {
+    char bytes[16];
+} CUuuid;
+
+typedef struct CUipcMemHandle_st {
+    char reserved[64];
+} CUipcMemHandle;
+
+enum cuda_constant {
+#define CONSTANT(name, value) name = (value),
+#include "cuda_constants.def"
+#undef CONSTANT
+};
+
+/* The default streams, as handles: the legacy one and the calling thread's own. */
+#define CU_STREAM_LEGACY     ((CUstream)0x1)
+#define CU_STREAM_PER_THREAD ((CUstream)0x2)
+
+#endif

@@ -1,0 +1,57 @@
+/*
+ * The driver functions that the core may call, as one struct of pointers.
+ *
+ * The shim fills it with the driver's own entry points (never with replacements), once, before any
+ * other thread can see it; from then on it is only read, so no lock guards it. A test fills it with
+ * whatever it wants to see called. A function that the driver does not have is NULL: the ones
+ * marked OPTIONAL may be missing, and whoever calls one says what it does then.
+ */
+#ifndef CUDAPOOL_CORE_DRIVER_H
+#define CUDAPOOL_CORE_DRIVER_H
+
+#include "cuda_abi.h"
+
+/* clang-format off */
+#define DRIVER_FUNCTIONS(REQUIRED, OPTIONAL)                                                       \
+    REQUIRED(cuCtxGetCurrent, (CUcontext *))                                                       \
+    REQUIRED(cuCtxPushCurrent_v2, (CUcontext))                                                     \
+    REQUIRED(cuCtxPopCurrent_v2, (CUcontext *))                                                    \
+    REQUIRED(cuCtxGetDevice, (CUdevice *))                                                         \
+    REQUIRED(cuCtxSynchronize, (void))                                                             \
+    REQUIRED(cuMemAlloc_v2, (CUdeviceptr *, size_t))                                               \
+    REQUIRED(cuMemFree_v2, (CUdeviceptr))                                                          \
+    REQUIRED(cuMemGetInfo_v2, (size_t *, size_t *))                                                \
+    REQUIRED(cuMemGetAddressRange_v2, (CUdeviceptr *, size_t *, CUdeviceptr))                      \
+    REQUIRED(cuEventCreate, (CUevent *, unsigned int))                                             \
+    REQUIRED(cuEventDestroy_v2, (CUevent))                                                         \
+    REQUIRED(cuEventQuery, (CUevent))                                                              \
+    REQUIRED(cuStreamCreate, (CUstream *, unsigned int))                                           \
+    REQUIRED(cuStreamDestroy_v2, (CUstream))                                                       \
+    REQUIRED(cuStreamSynchronize, (CUstream))                                                      \
+    REQUIRED(cuDeviceGetName, (char *, int, CUdevice))                                             \
+    REQUIRED(cuDeviceTotalMem_v2, (size_t *, CUdevice))                                            \
+    REQUIRED(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))                                    \
+    REQUIRED(cuDevicePrimaryCtxGetState, (CUdevice, unsigned int *, int *))                        \
+    OPTIONAL(cuDevicePrimaryCtxRelease, (CUdevice))                                                \
+    OPTIONAL(cuDevicePrimaryCtxRelease_v2, (CUdevice))                                             \
+    OPTIONAL(cuDeviceGetUuid, (CUuuid *, CUdevice))                                                \
+    OPTIONAL(cuDeviceGetUuid_v2, (CUuuid *, CUdevice))                                             \
+    OPTIONAL(cuCtxGetId, (CUcontext, unsigned long long *))                                        \
+    OPTIONAL(cuCtxRecordEvent, (CUcontext, CUevent))                                               \
+    OPTIONAL(cuCtxWaitEvent, (CUcontext, CUevent))                                                 \
+    OPTIONAL(cuMemFreeAsync, (CUdeviceptr, CUstream))                                              \
+    OPTIONAL(cuStreamIsCapturing, (CUstream, CUstreamCaptureStatus *))                             \
+    OPTIONAL(cuStreamGetId, (CUstream, unsigned long long *))                                      \
+    OPTIONAL(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode *))                           \
+    OPTIONAL(cuDeviceGetDefaultMemPool, (CUmemoryPool *, CUdevice))                                \
+    OPTIONAL(cuDeviceGetMemPool, (CUmemoryPool *, CUdevice))                                       \
+    OPTIONAL(cuMemPoolTrimTo, (CUmemoryPool, size_t))
+/* clang-format on */
+
+struct driver {
+#define DRIVER_FIELD(name, parameters) CUresult(*name) parameters;
+    DRIVER_FUNCTIONS(DRIVER_FIELD, DRIVER_FIELD)
+#undef DRIVER_FIELD
+};
+
+#endif

@@ -1,0 +1,95 @@
+/*
+ * The report: what the pool did, as plain data between whoever counted and whoever prints.
+ *
+ * The pool fills a struct report when the process ends; `cudapool report` fills one from JSON. Both
+ * print it with report_print_table. The report owns its arrays (report_free). No locking: a report
+ * belongs to one thread. Sizes are bytes, times nanoseconds unless the name says otherwise.
+ */
+#ifndef CUDAPOOL_CORE_REPORT_H
+#define CUDAPOOL_CORE_REPORT_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "config.h"
+
+#define REPORT_VERSION 1
+
+struct report_counters {
+    uint64_t requests; /* allocations that succeeded or failed */
+    struct {
+        uint64_t clean;   /* a block that nothing on the GPU can still be using */
+        uint64_t queried; /* a block whose fence turned out to be completed */
+        uint64_t barrier; /* a block behind a context barrier */
+        uint64_t waited;  /* a block whose fence was waited for */
+    } hits;
+    uint64_t misses; /* allocations that the driver answered, failed ones included */
+    uint64_t frees;
+    uint64_t requested_bytes; /* all requests together, as asked for */
+    uint64_t rounded_bytes;   /* the same, as the blocks' sizes */
+    uint64_t live_bytes;      /* block bytes in the program's hands */
+    uint64_t cached_bytes;    /* free and reusable at once */
+    uint64_t pending_bytes;   /* free, but the GPU may still be using them */
+    struct {
+        uint64_t live_bytes;
+        uint64_t reserved_bytes; /* live, cached and pending together */
+    } peak;
+    struct {
+        uint64_t cap;    /* blocks given back: over a cap or the reserve ratio */
+        uint64_t idle;   /* unused for release_after_idle */
+        uint64_t memory; /* someone ran out of memory */
+    } evictions;
+    struct {
+        uint64_t calls; /* driver calls for this bucket: allocations and blocks given back */
+        uint64_t nanoseconds;
+    } driver;
+    uint64_t saved_nanoseconds; /* hits times the measured cost of a miss and of giving back */
+};
+
+struct report_bucket {
+    uint64_t bytes; /* the bucket's block size; 0: requests that are not kept */
+    struct report_counters counters;
+};
+
+struct report_kind {
+    char kind[24]; /* "device" */
+    struct report_counters totals;
+    struct report_bucket *buckets; /* ascending by bytes, the one with 0 last */
+    size_t bucket_count;
+};
+
+struct report_device {
+    int ordinal;
+    char name[256];
+    char uuid[48]; /* GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx */
+    uint64_t total_bytes;
+    uint64_t fences;        /* context fences recorded */
+    uint64_t fence_queries; /* and queries of them */
+    uint64_t barriers;      /* context barriers */
+    struct report_kind *kinds;
+    size_t kind_count;
+};
+
+struct report_process {
+    int64_t pid;
+    char host[256];
+    char rank[32]; /* empty where no launcher's variable is set */
+    char command[4096];
+    double wall_seconds;
+};
+
+struct report {
+    struct report_process process;
+    struct settings settings;
+    struct report_device *devices;
+    size_t device_count;
+};
+
+/* The readable table, to out. Returns 0, or -1 with errno where writing failed. */
+int report_print_table(const struct report *report, FILE *out);
+
+/* Frees the report's arrays (not the struct itself) and leaves it empty. */
+void report_free(struct report *report);
+
+#endif
