@@ -1,0 +1,222 @@
+# GNU Make. `make help` lists the targets.
+#
+# Everything built goes under $(BUILD); nothing is written beside the sources. Sources are found by
+# wildcard, so a new file in a directory belongs to what that directory makes.
+
+CC       ?= cc
+CFLAGS   ?= -O2 -g
+PREFIX   ?= /usr/local
+SANITIZE ?=
+BUILD    ?= build$(if $(SANITIZE),-$(SANITIZE))
+
+# Where a toolkit's <cuda.h> is, if there is one: it is needed for nothing but comparing our
+# declarations with it.
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null))
+CUDA_INCLUDE := $(dir $(firstword $(wildcard $(CUDA_HOME)/include/cuda.h \
+                                             /usr/local/cuda/include/cuda.h)))
+
+WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Werror
+COMPILE  := $(CC) -std=gnu17 $(WARNINGS) -D_GNU_SOURCE -MMD -MP $(CPPFLAGS) $(CFLAGS)
+LINK     := $(CC) $(CFLAGS) $(LDFLAGS)
+
+ifneq ($(SANITIZE),)
+ifeq ($(filter $(SANITIZE),address undefined thread),)
+$(error SANITIZE=$(SANITIZE): must be address, undefined or thread)
+endif
+COMPILE += -fsanitize=$(SANITIZE) -fno-omit-frame-pointer -fno-sanitize-recover=all
+LINK    += -fsanitize=$(SANITIZE)
+endif
+
+# Hidden symbols keep the pool out of the program's sight. The initial-exec model makes reading a
+# thread-local variable one instruction, and free of calls into the dynamic linker.
+POOL_FLAGS := -fPIC -fvisibility=hidden -ftls-model=initial-exec -pthread
+SIM_FLAGS  := -fPIC -pthread
+TEST_FLAGS := -pthread -I. -Itests
+
+# --- what is there ------------------------------------------------------------------------------
+
+CORE_SOURCES  := $(wildcard core/*.c)
+JSON_SOURCES  := $(wildcard core/*_json.c)
+SHIM_SOURCES  := $(filter-out shim/abi_check.c,$(wildcard shim/*.c shim/*.S))
+TOOL_SOURCES  := $(wildcard tools/*.c)
+SIM_SOURCES   := $(filter-out tests/sim/abi_check.c,$(wildcard tests/sim/*.c))
+CONFORMANCE_SOURCES := $(wildcard tests/conformance/*.c)
+UNIT_SOURCES  := $(wildcard tests/unit/test_*.c)
+ABI_CHECKS    := $(if $(CUDA_INCLUDE),$(wildcard shim/abi_check.c tests/sim/abi_check.c))
+
+# Plain programs: one executable for each source; a source named lib*.c makes a shared library.
+PROGRAM_SOURCES := $(wildcard tests/e2e/*.c tests/gpu/*.c tests/bench/*.c)
+LIBRARIES := $(patsubst %.c,$(BUILD)/%.so,$(filter tests/e2e/lib%.c,$(PROGRAM_SOURCES)))
+PROGRAMS  := $(patsubst %.c,$(BUILD)/%,$(filter-out tests/e2e/lib%.c,$(PROGRAM_SOURCES)))
+DEMOS     := $(patsubst tests/demo/%.c,$(BUILD)/demo/%,$(wildcard tests/demo/*.c))
+UNIT_TESTS  := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(UNIT_SOURCES))
+PLAIN_TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit-plain/%,$(UNIT_SOURCES))
+CONFORMANCE := $(if $(CONFORMANCE_SOURCES),$(BUILD)/tests/conformance/conformance)
+
+object = $(patsubst %,$(BUILD)/obj/%.o,$(basename $(1)))
+
+CORE_OBJECTS := $(call object,$(CORE_SOURCES))
+JSON_OBJECTS := $(call object,$(JSON_SOURCES))
+SHIM_OBJECTS := $(call object,$(SHIM_SOURCES))
+TOOL_OBJECTS := $(call object,$(TOOL_SOURCES))
+CONFORMANCE_OBJECTS := $(call object,$(CONFORMANCE_SOURCES))
+
+PRELOAD := $(BUILD)/libcudapool_preload.so
+CONFIG  := $(BUILD)/libcudapool_config.so
+TOOL    := $(BUILD)/cudapool
+SIM     := $(BUILD)/sim/libcuda.so.1
+SIM_VARIANTS := $(BUILD)/sim-old/libcuda.so.1 $(BUILD)/sim-12.4/libcuda.so.1
+
+PRODUCTS := $(if $(SHIM_SOURCES),$(PRELOAD)) $(if $(JSON_SOURCES),$(CONFIG)) \
+            $(if $(TOOL_SOURCES),$(TOOL))
+SIMS     := $(if $(SIM_SOURCES),$(SIM) $(SIM_VARIANTS))
+
+# --- targets that a person types ----------------------------------------------------------------
+
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+.PHONY: all library sim programs unit plain abi-check test demo bench install lint format cross \
+        clean help dependencies
+
+all: library sim programs ## build everything but the unit tests
+library: $(PRODUCTS) abi-check ## build the preload object, its settings reader and the command
+sim: $(SIMS) ## build the CUDA driver on the CPU
+programs: $(if $(SIM_SOURCES),$(DEMOS) $(PROGRAMS) $(LIBRARIES) $(CONFORMANCE)) ## build demo and test programs
+unit: $(UNIT_TESTS) ## build the unit tests (needs Criterion)
+plain: $(PLAIN_TESTS) ## build the unit tests with the small runner in tests/plain instead of Criterion
+abi-check: $(call object,$(ABI_CHECKS))
+
+test: all $(if $(SANITIZE),plain,unit) ## run all tests; SANITIZE=address|undefined|thread for a sanitizer
+	@BUILD=$(BUILD) SANITIZE=$(SANITIZE) CC=$(CC) scripts/run_tests.sh
+
+demo: all ## run a CUDA program without and with the pool (on the GPU if there is one)
+	@BUILD=$(BUILD) scripts/demo.sh
+
+bench: all ## count the instructions of an alloc+free pair that hits
+	@BUILD=$(BUILD) scripts/instructions_per_pair.sh 500
+
+lint: ## check format, and run clang-tidy, cppcheck and shellcheck
+	@scripts/lint.sh
+
+format: ## format all C sources in place
+	clang-format -i $(wildcard core/*.[ch] shim/*.[ch] tools/*.[ch] tests/*.[ch] tests/*/*.[ch])
+
+cross: ## build for aarch64 and run the tests under qemu
+	@scripts/cross.sh
+
+install: library ## install under PREFIX (/usr/local), below DESTDIR
+	install -d $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include \
+	    $(DESTDIR)$(PREFIX)/share/cudapool
+	install -m 755 $(PRELOAD) $(CONFIG) $(DESTDIR)$(PREFIX)/lib
+	install -m 755 $(TOOL) $(DESTDIR)$(PREFIX)/bin
+	install -m 644 core/cudapool.h $(DESTDIR)$(PREFIX)/include
+	install -m 644 $(wildcard configs/*) $(DESTDIR)$(PREFIX)/share/cudapool
+
+clean: ## remove what was built
+	rm -rf build build-address build-undefined build-thread build-aarch64 $(BUILD)
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
+	    printf '  make %-10s %s\n' "$$name" "$$text"; done
+
+# `make test` and `make demo` install what is missing before anything is compiled. Order-only: a
+# check that is made every time makes nothing out of date.
+ifneq ($(filter test demo,$(MAKECMDGOALS)),)
+dependencies:
+	@CC=$(CC) scripts/install_dependencies.sh $(if $(filter test,$(MAKECMDGOALS)),build test,build)
+endif
+
+# --- objects ------------------------------------------------------------------------------------
+
+$(BUILD)/obj/core/%.o: core/%.c Makefile | dependencies
+	@mkdir -p $(@D)
+	$(COMPILE) $(POOL_FLAGS) -c $< -o $@
+
+$(BUILD)/obj/shim/%.o: shim/%.c Makefile | dependencies
+	@mkdir -p $(@D)
+	$(COMPILE) $(POOL_FLAGS) -c $< -o $@
+
+$(BUILD)/obj/shim/%.o: shim/%.S Makefile | dependencies
+	@mkdir -p $(@D)
+	$(COMPILE) $(POOL_FLAGS) -c $< -o $@
+
+$(BUILD)/obj/tools/%.o: tools/%.c Makefile | dependencies
+	@mkdir -p $(@D)
+	$(COMPILE) -fvisibility=hidden -I. -c $< -o $@
+
+$(BUILD)/obj/tests/conformance/%.o: tests/conformance/%.c Makefile | dependencies
+	@mkdir -p $(@D)
+	$(COMPILE) $(TEST_FLAGS) -c $< -o $@
+
+# <cuda.h> is the toolkit's business: -isystem keeps our warnings out of it.
+$(BUILD)/obj/%/abi_check.o: %/abi_check.c Makefile | dependencies
+	@mkdir -p $(@D)
+	$(COMPILE) -isystem $(CUDA_INCLUDE) -c $< -o $@
+
+# --- the preload object, the settings reader, the command ---------------------------------------
+
+# libdl.so.2 by name, and whether or not a symbol of it is used: with glibc before 2.34 dlopen is
+# there and not in libc. No -z now: a program that never uses CUDA then binds next to nothing.
+EXPORTS := $(wildcard shim/exports.map)
+$(PRELOAD): $(filter-out $(JSON_OBJECTS),$(CORE_OBJECTS)) $(SHIM_OBJECTS) $(EXPORTS)
+	$(LINK) -shared -Wl,-soname,$(@F) $(EXPORTS:%=-Wl,--version-script,%) -Wl,-z,defs \
+	    -Wl,-z,relro -Wl,-z,lazy $(filter %.o,$^) -o $@ -Wl,--no-as-needed -l:libdl.so.2
+
+# What the settings reader needs of the core is taken from the archive; it exports its two
+# functions, whatever else they bring in.
+$(CONFIG): $(JSON_OBJECTS) $(BUILD)/core.a
+	@printf '{ global: cudapool_config_read; cudapool_report_write; local: *; };\n' >$@.map
+	$(LINK) -shared -Wl,-soname,$(@F) -Wl,--version-script,$@.map -Wl,-z,defs $^ -o $@ -ljansson
+
+$(TOOL): $(TOOL_OBJECTS) $(BUILD)/core.a
+	$(LINK) $^ -o $@ -ljansson
+
+$(BUILD)/core.a: $(CORE_OBJECTS)
+	rm -f $@
+	$(AR) rcs $@ $^
+
+# --- the driver on the CPU ----------------------------------------------------------------------
+
+# sim_rules(directory, flags): one variant of the simulated driver.
+define sim_rules
+$(BUILD)/obj/$(1)/%.o: tests/sim/%.c Makefile | dependencies
+	@mkdir -p $$(@D)
+	$$(COMPILE) $$(SIM_FLAGS) $(2) -c $$< -o $$@
+
+$(BUILD)/$(1)/libcuda.so.1: $(SIM_SOURCES:tests/sim/%.c=$(BUILD)/obj/$(1)/%.o)
+	@mkdir -p $$(@D)
+	$$(LINK) -shared -Wl,-soname,libcuda.so.1 -Wl,-z,defs $$^ -o $$@ -pthread -ldl
+endef
+$(eval $(call sim_rules,sim,))
+$(eval $(call sim_rules,sim-old,-DSIM_OLD_DRIVER))
+$(eval $(call sim_rules,sim-12.4,-DSIM_DRIVER_12_4))
+
+# --- tests and programs -------------------------------------------------------------------------
+
+$(BUILD)/tests/unit/%: tests/unit/%.c $(BUILD)/core.a Makefile | dependencies
+	@mkdir -p $(@D)
+	$(COMPILE) $(TEST_FLAGS) $< $(BUILD)/core.a -o $@ -lcriterion -ljansson
+
+$(BUILD)/tests/unit-plain/%: tests/unit/%.c $(BUILD)/core.a Makefile | dependencies
+	@mkdir -p $(@D)
+	$(COMPILE) $(TEST_FLAGS) -Itests/plain $< $(BUILD)/core.a -o $@ -ljansson
+
+# A program that calls the driver is linked with the simulated one, whose soname is the real one's:
+# it runs on either. One that does not call it, does not need it.
+$(PROGRAMS): $(BUILD)/%: %.c $(SIM) Makefile | dependencies
+	@mkdir -p $(@D)
+	$(COMPILE) $(TEST_FLAGS) $< -o $@ -Wl,--as-needed $(SIM) -ldl
+
+$(LIBRARIES): $(BUILD)/%.so: %.c $(SIM) Makefile | dependencies
+	@mkdir -p $(@D)
+	$(COMPILE) $(TEST_FLAGS) -fPIC -shared $< -o $@ -Wl,--as-needed $(SIM) -ldl
+
+$(DEMOS): $(BUILD)/demo/%: tests/demo/%.c $(SIM) Makefile | dependencies
+	@mkdir -p $(@D)
+	$(COMPILE) $(TEST_FLAGS) $< -o $@ -Wl,--as-needed $(SIM)
+
+$(CONFORMANCE): $(CONFORMANCE_OBJECTS) $(SIM)
+	@mkdir -p $(@D)
+	$(LINK) $(CONFORMANCE_OBJECTS) -o $@ -Wl,--as-needed $(SIM) -pthread -ldl
+
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# Runs what `make test` has built: unit tests, conformance on the simulated driver, end-to-end
+# scripts. Shows the output of what failed, and closes with "N passed, N failed".
+#
+# usage: BUILD=dir [SANITIZE=kind] run_tests.sh [name...]    (names: only tests whose path has one)
+#   TEST_TIMEOUT   seconds that one test program or script may take (default 120)
+#   RUN_WITH       a command to run every program with, such as "qemu-aarch64 -L /usr/aarch64-linux-gnu"
+#
+# What the tests find in the environment:
+#   BUILD     the build directory, absolute
+#   SIM       the directory of the simulated driver, for LD_LIBRARY_PATH
+#   PRELOAD   what LD_PRELOAD must be to run a program on the pool
+#   SANITIZE  address, undefined, thread or empty
+#
+# A unit test prints Criterion's synthesis, or that of tests/plain. Everything else prints a line
+# "ok NAME" or "FAIL NAME: why" for each thing it checked, and exits 1 if one failed.
+set -u
+cd "$(dirname "$0")/.." || exit 2
+
+BUILD=$(realpath "${BUILD:-build}")
+SIM=$BUILD/sim
+PRELOAD=$BUILD/libcudapool_preload.so
+SANITIZE=${SANITIZE:-}
+TEST_TIMEOUT=${TEST_TIMEOUT:-120}
+# shellcheck disable=SC2206 # a command and its arguments
+run_with=(${RUN_WITH:-})
+
+# The sanitizer's own library must be the first thing in every process, or it refuses to start.
+case $SANITIZE in
+address)
+    PRELOAD=$(${CC:-cc} -print-file-name=libasan.so):$PRELOAD
+    # The leak check has its own run in valgrind: under a preload it reports the shell's memory.
+    export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0:abort_on_error=0:exitcode=99}
+    ;;
+thread)
+    PRELOAD=$(${CC:-cc} -print-file-name=libtsan.so):$PRELOAD
+    export TSAN_OPTIONS=${TSAN_OPTIONS:-exitcode=99}
+    # ThreadSanitizer's address map does not bear all kernels' randomization of addresses.
+    if setarch -R true 2>/dev/null; then
+        run_with=(setarch -R "${run_with[@]}")
+    fi
+    ;;
+undefined)
+    export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:exitcode=99}
+    ;;
+esac
+export BUILD SIM PRELOAD SANITIZE
+
+passed=0
+failed=0
+output=$(mktemp)
+trap 'rm -f "$output"' EXIT
+
+wanted() { # path, and the names on the command line
+    local path=$1 name
+    shift
+    [ $# -gt 0 ] || return 0
+    for name in "$@"; do
+        [[ $path == *"$name"* ]] && return 0
+    done
+    return 1
+}
+
+# One program's counts, out of what it printed: Criterion's synthesis if there is one, the ok and
+# FAIL lines otherwise. A program that failed without saying what counts as one failure, and one
+# that succeeded without a word as one success.
+count() { # status
+    local synthesis ok bad
+    synthesis=$(sed -n 's/.*Synthesis: Tested: \([0-9]*\) | Passing: \([0-9]*\) | Failing: \([0-9]*\) | Crashing: \([0-9]*\).*/\2 \3 \4/p' "$output" | tail -n 1)
+    if [ -n "$synthesis" ]; then
+        read -r ok failing crashing <<<"$synthesis"
+        bad=$((failing + crashing))
+    else
+        ok=$(grep -c '^ok ' "$output")
+        bad=$(grep -c '^FAIL ' "$output")
+        [ "$1" -ne 0 ] || [ $((ok + bad)) -gt 0 ] || ok=1
+    fi
+    [ "$1" -eq 0 ] || [ "$bad" -gt 0 ] || bad=1
+    passed=$((passed + ok))
+    failed=$((failed + bad))
+    counted="$ok passed, $bad failed"
+    return "$bad"
+}
+
+run() { # name, command
+    local name=$1 status start=$SECONDS
+    shift
+    timeout -k 5 "$TEST_TIMEOUT" "$@" >"$output" 2>&1 </dev/null
+    status=$?
+    if count "$status"; then
+        printf '  %-40s %s (%d s)\n' "$name" "$counted" $((SECONDS - start))
+        return
+    fi
+    printf '  %-40s %s, exit status %d%s\n' "$name" "$counted" "$status" \
+        "$([ "$status" -eq 124 ] && echo ": took more than $TEST_TIMEOUT s")"
+    sed 's/^/    | /' "$output"
+}
+
+unit=$BUILD/tests/unit
+[ -z "$SANITIZE" ] && [ ${#run_with[@]} -eq 0 ] || unit=$BUILD/tests/unit-plain
+echo "Unit tests"
+for source in tests/unit/test_*.c; do
+    test=$unit/$(basename "$source" .c)
+    [ -e "$source" ] && wanted "$test" "$@" || continue
+    run "$(basename "$test")" "${run_with[@]}" "$test"
+done
+
+if [ -x "$BUILD/tests/conformance/conformance" ] && wanted conformance "$@"; then
+    echo "Conformance, on the simulated driver"
+    run conformance env LD_LIBRARY_PATH="$SIM" "${run_with[@]}" "$BUILD/tests/conformance/conformance"
+fi
+
+echo "End to end"
+for script in tests/e2e/*.sh; do
+    [ -x "$script" ] && wanted "$script" "$@" || continue
+    run "$(basename "$script")" "$script"
+done
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
