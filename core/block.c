@@ -1,0 +1,226 @@
+#include "block.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+void block_list_append(struct block_list *list, struct block *block, enum block_link link)
+{
+    block->links[link].next = NULL;
+    block->links[link].previous = list->last;
+    if (list->last)
+        list->last->links[link].next = block;
+    else
+        list->first = block;
+    list->last = block;
+}
+
+void block_list_remove(struct block_list *list, struct block *block, enum block_link link)
+{
+    struct block *next = block->links[link].next;
+    struct block *previous = block->links[link].previous;
+    if (next)
+        next->links[link].previous = previous;
+    else
+        list->last = previous;
+    if (previous)
+        previous->links[link].next = next;
+    else
+        list->first = next;
+}
+
+#define SLAB_BLOCKS 128
+
+struct block_slab {
+    struct block_slab *next;
+    struct block blocks[SLAB_BLOCKS];
+};
+
+static bool add_slab(struct block_records *records, struct heap *heap)
+{
+    struct block_slab *slab = calloc(1, sizeof *slab);
+    if (!slab)
+        return false;
+    slab->next = records->slabs;
+    records->slabs = slab;
+    for (size_t i = SLAB_BLOCKS; i-- > 0;) {
+        slab->blocks[i].heap = heap;
+        block_records_put(records, &slab->blocks[i]);
+    }
+    return true;
+}
+
+struct block *block_records_take(struct block_records *records, struct heap *heap)
+{
+    if (!records->unused && !add_slab(records, heap))
+        return NULL;
+    struct block *block = records->unused;
+    records->unused = block->links[LINK_HEAP].next;
+    return block;
+}
+
+void block_records_put(struct block_records *records, struct block *block)
+{
+    block->state = BLOCK_UNUSED;
+    block->address = 0;
+    block->bucket = NULL;
+    block->shared = false;
+    block->epoch = 0;
+    block->links[LINK_HEAP].next = records->unused;
+    records->unused = block;
+}
+
+void block_records_visit(struct block_records *records, void (*visit)(struct block *, void *),
+                         void *argument)
+{
+    for (struct block_slab *slab = records->slabs; slab; slab = slab->next)
+        for (size_t i = 0; i < SLAB_BLOCKS; i++)
+            if (slab->blocks[i].state != BLOCK_UNUSED)
+                visit(&slab->blocks[i], argument);
+}
+
+/*
+ * Three levels over the address: 14 bits, 13 bits, 14 bits, and 8 bits inside a granule. A leaf
+ * covers 4 MiB of device memory; of its 128 KiB only the pages that hold records are ever touched.
+ */
+#define GRANULE_BITS 8
+#define LEAF_BITS    14
+#define MIDDLE_BITS  13
+#define ROOT_BITS    14
+#define ADDRESS_BITS (GRANULE_BITS + LEAF_BITS + MIDDLE_BITS + ROOT_BITS)
+
+struct block_table_leaf {
+    _Atomic(struct block *) blocks[1u << LEAF_BITS];
+};
+
+struct block_table_middle {
+    _Atomic(struct block_table_leaf *) leaves[1u << MIDDLE_BITS];
+};
+
+/* Nodes come out of large zeroed mappings, so that a process with many of them does not run into
+ * the kernel's limit on mappings. */
+#define CHUNK_BYTES ((size_t)8 << 20)
+
+static void *map_zeroed(size_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+/* grow_lock is held. */
+static void *take_node(struct block_table *table, size_t bytes)
+{
+    if (table->chunk_left < bytes) {
+        char *chunk = map_zeroed(CHUNK_BYTES);
+        if (!chunk)
+            return NULL;
+        table->chunk = chunk;
+        table->chunk_left = CHUNK_BYTES;
+    }
+    void *node = table->chunk;
+    table->chunk += bytes;
+    table->chunk_left -= bytes;
+    return node;
+}
+
+bool block_table_init(struct block_table *table)
+{
+    pthread_mutex_init(&table->grow_lock, NULL);
+    table->chunk = NULL;
+    table->chunk_left = 0;
+    table->root = map_zeroed(sizeof *table->root << ROOT_BITS);
+    return table->root != NULL;
+}
+
+static bool has_place(CUdeviceptr address)
+{
+    return (address >> ADDRESS_BITS) == 0 && (address & ((1u << GRANULE_BITS) - 1)) == 0;
+}
+
+static size_t root_index(CUdeviceptr address)
+{
+    return (size_t)(address >> (GRANULE_BITS + LEAF_BITS + MIDDLE_BITS));
+}
+
+static size_t middle_index(CUdeviceptr address)
+{
+    return (size_t)(address >> (GRANULE_BITS + LEAF_BITS)) & ((1u << MIDDLE_BITS) - 1);
+}
+
+static size_t leaf_index(CUdeviceptr address)
+{
+    return (size_t)(address >> GRANULE_BITS) & ((1u << LEAF_BITS) - 1);
+}
+
+/* The place of an address, or NULL where the tree has no node for it yet. The acquire loads pair
+ * with the release stores in grow_to. */
+static _Atomic(struct block *) *find_place(const struct block_table *table, CUdeviceptr address)
+{
+    struct block_table_middle *middle =
+        atomic_load_explicit(&table->root[root_index(address)], memory_order_acquire);
+    if (!middle)
+        return NULL;
+    struct block_table_leaf *leaf =
+        atomic_load_explicit(&middle->leaves[middle_index(address)], memory_order_acquire);
+    return leaf ? &leaf->blocks[leaf_index(address)] : NULL;
+}
+
+/* grow_lock is held. */
+static bool grow_to(struct block_table *table, CUdeviceptr address)
+{
+    size_t at = root_index(address);
+    struct block_table_middle *middle =
+        atomic_load_explicit(&table->root[at], memory_order_relaxed);
+    if (!middle) {
+        middle = take_node(table, sizeof *middle);
+        if (!middle)
+            return false;
+        atomic_store_explicit(&table->root[at], middle, memory_order_release);
+    }
+    at = middle_index(address);
+    if (!atomic_load_explicit(&middle->leaves[at], memory_order_relaxed)) {
+        struct block_table_leaf *leaf = take_node(table, sizeof *leaf);
+        if (!leaf)
+            return false;
+        atomic_store_explicit(&middle->leaves[at], leaf, memory_order_release);
+    }
+    return true;
+}
+
+struct block *block_table_find(const struct block_table *table, CUdeviceptr address)
+{
+    if (!has_place(address))
+        return NULL;
+    _Atomic(struct block *) *place = find_place(table, address);
+    /* Pairs with the release store in block_table_insert: the record's heap is readable. */
+    return place ? atomic_load_explicit(place, memory_order_acquire) : NULL;
+}
+
+bool block_table_insert(struct block_table *table, CUdeviceptr address, struct block *block)
+{
+    if (!has_place(address))
+        return false;
+    _Atomic(struct block *) *place = find_place(table, address);
+    if (!place) {
+        pthread_mutex_lock(&table->grow_lock);
+        bool grown = grow_to(table, address);
+        pthread_mutex_unlock(&table->grow_lock);
+        if (!grown)
+            return false;
+        place = find_place(table, address);
+    }
+    /* Pairs with the acquire load in block_table_find. */
+    atomic_store_explicit(place, block, memory_order_release);
+    return true;
+}
+
+void block_table_remove(struct block_table *table, CUdeviceptr address, struct block *block)
+{
+    _Atomic(struct block *) *place = find_place(table, address);
+    if (!place)
+        return;
+    struct block *expected = block;
+    /* Relaxed: a removal publishes nothing. */
+    atomic_compare_exchange_strong_explicit(place, &expected, NULL, memory_order_relaxed,
+                                            memory_order_relaxed);
+}
