@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Cross-builds for aarch64 into build-aarch64 and runs the tests there under qemu.
+#
+# jansson for aarch64 is fetched with apt-get and unpacked below the build directory; nothing is
+# installed. The unit tests run with the small runner in tests/plain: Criterion starts each test as
+# a new program, which qemu does not follow.
+set -eu
+cd "$(dirname "$0")/.."
+
+build=build-aarch64
+triple=aarch64-linux-gnu
+root=$PWD/$build/root
+
+fetch_jansson() {
+    local lists=$PWD/$build/apt
+    local apt=(apt-get -q -o APT::Architecture=arm64 -o APT::Architectures=arm64
+        -o Dir::State::Lists="$lists" -o APT::Sandbox::User=root)
+    mkdir -p "$lists/partial" "$root"
+    "${apt[@]}" update
+    (cd "$root" && "${apt[@]}" download libjansson4 libjansson-dev)
+    for package in "$root"/*.deb; do
+        dpkg -x "$package" "$root"
+    done
+}
+
+[ -e "$root/usr/include/jansson.h" ] || fetch_jansson
+export CPPFLAGS="-isystem $root/usr/include -isystem $root/usr/include/$triple"
+export LDFLAGS="-L$root/usr/lib/$triple"
+make CC=$triple-gcc AR=$triple-ar BUILD=$build CUDA_HOME=/nonexistent all plain

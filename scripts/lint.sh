@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Checks every source that git knows or would take: format, clang's warnings and clang-tidy,
+# cppcheck, shellcheck. Says what is wrong and exits 1; a tool that is not installed is an error.
+set -u
+cd "$(dirname "$0")/.." || exit 2
+
+for tool in clang-format clang-tidy cppcheck shellcheck; do
+    if ! command -v "$tool" >/dev/null 2>&1; then
+        echo "lint.sh: $tool is not installed; scripts/install_dependencies.sh ci installs it" >&2
+        exit 1
+    fi
+done
+
+list() { # patterns
+    git ls-files --cached --others --exclude-standard -- "$@" | sort -u | xargs -r ls -d 2>/dev/null
+}
+mapfile -t formatted < <(list '*.c' '*.h')
+# The two that include <cuda.h> are checked where a toolkit is, by compiling them.
+mapfile -t sources < <(list '*.c' | grep -v 'abi_check\.c$')
+mapfile -t shell_scripts < <(list '*.sh' .ci/run)
+status=0
+
+step() { # name, command
+    local name=$1
+    shift
+    if "$@"; then
+        echo "ok $name"
+    else
+        echo "FAIL $name"
+        status=1
+    fi
+}
+
+# One process for each file, two at a time: the analyzer's memory is then bounded by the file.
+tidy() {
+    printf '%s\n' "${sources[@]}" | xargs -P 2 -I{} sh -c '
+        output=$(clang-tidy --quiet "$1" -- -std=gnu17 -D_GNU_SOURCE -Wall -Wextra -Wshadow \
+            -Wconversion -fPIC -I. -Itests 2>&1) || { printf "%s\n" "$output"; exit 1; }' sh {}
+}
+
+step clang-format clang-format --dry-run -Werror "${formatted[@]}"
+step clang-tidy tidy
+step cppcheck cppcheck --quiet --error-exitcode=1 --std=c11 --enable=warning,performance,portability \
+    --inline-suppr --suppress=missingIncludeSystem --suppress=unknownMacro \
+    --library=posix -D_GNU_SOURCE -D__x86_64__ -I. -Itests "${sources[@]}"
+[ ${#shell_scripts[@]} -eq 0 ] || step shellcheck shellcheck "${shell_scripts[@]}"
+exit $status
