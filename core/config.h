@@ -12,14 +12,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SETTINGS_VERSION 1
+#define SETTINGS_VERSION  1
 #define SETTINGS_PATH_MAX 4096
 
 /* A number of bytes, fixed or as a share of the device's total memory. */
 struct byte_size {
-    uint64_t bytes;     /* used where percent is 0 */
-    double percent;     /* over 0 and up to 100: a share of the device's memory */
-    bool unlimited;     /* JSON null, where the schema allows it: no limit */
+    uint64_t bytes; /* used where percent is 0 */
+    double percent; /* over 0 and up to 100: a share of the device's memory */
+    bool unlimited; /* JSON null, where the schema allows it: no limit */
 };
 
 enum bucket_policy { BUCKETS_GEOMETRIC, BUCKETS_POW2, BUCKETS_EXACT };
@@ -34,9 +34,9 @@ struct bucket_settings {
 };
 
 struct cap_settings {
-    struct byte_size cached;      /* at most so many free bytes are kept, per device */
-    uint64_t blocks_per_bucket;   /* and so many free blocks in one bucket */
-    double reserve_ratio;         /* 1.0 to 100 */
+    struct byte_size cached;    /* at most so many free bytes are kept, per device */
+    uint64_t blocks_per_bucket; /* and so many free blocks in one bucket */
+    double reserve_ratio;       /* 1.0 to 100 */
 };
 
 struct device_settings {

@@ -8,6 +8,7 @@
 #ifndef CUDAPOOL_CORE_REPORT_H
 #define CUDAPOOL_CORE_REPORT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -86,10 +87,30 @@ struct report {
     size_t device_count;
 };
 
-/* The readable table, to out. Returns 0, or -1 with errno where writing failed. */
+/* How the environment is read: getenv, or secure_getenv inside someone else's program. */
+typedef char *(*environment_reader)(const char *name);
+
+/* Fills pid, host, rank and command of this process; what cannot be found out is left empty.
+ * wall_seconds is the caller's. */
+void report_describe_process(struct report_process *process, environment_reader environment);
+
+/* The rank that an MPI launcher, torchrun or Slurm gave this process, in digits; empty where none
+ * did. */
+void report_find_rank(environment_reader environment, char *rank, size_t bytes);
+
+/* True for a file name that is not empty and in which %p, %h, %r and %% are the only escapes. */
+bool report_file_name_is_valid(const char *name);
+
+/* Writes the name with %p (pid), %h (host), %r (rank; 0 where there is none) and %% (%) replaced.
+ * 0, or -1 with errno: EINVAL for another escape, ENAMETOOLONG where it does not fit. */
+int report_expand_file_name(const char *name, const struct report_process *process, char *expanded,
+                            size_t bytes);
+
+/* The readable table, to out, which is flushed. Returns 0, or -1 with errno where writing failed.
+ */
 int report_print_table(const struct report *report, FILE *out);
 
-/* Frees the report's arrays (not the struct itself) and leaves it empty. */
+/* Frees the report's arrays (not the struct itself) and leaves it without devices. */
 void report_free(struct report *report);
 
 #endif

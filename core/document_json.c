@@ -1,0 +1,216 @@
+/*
+ * Loading a JSON file and saying what is wrong with it (document_json.h).
+ */
+#include "document_json.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* What a value may take of an error line. */
+#define FOUND_BYTES 80
+
+/* A key, a string or a file name may hold anything; the error is one line all the same. */
+static void replace_control_characters(char *text)
+{
+    for (; *text != '\0'; text++)
+        if ((unsigned char)*text < 0x20 || *text == 0x7f)
+            *text = '?';
+}
+
+int document_fail(const struct document *document, const char *place, const char *format, ...)
+{
+    char message[512];
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(message, sizeof(message), format, arguments);
+    va_end(arguments);
+    if (document->error_bytes == 0)
+        return -1;
+    bool placed = place != NULL && place[0] != '\0';
+    snprintf(document->error, document->error_bytes, "%s: %s%s%s", document->file,
+             placed ? place : "", placed ? ": " : "", message);
+    replace_control_characters(document->error);
+    return -1;
+}
+
+/* A value in few words: numbers and short strings as they are, the rest by its type. */
+static void describe(const json_t *value, char found[FOUND_BYTES])
+{
+    switch (json_typeof(value)) {
+    case JSON_OBJECT:
+        snprintf(found, FOUND_BYTES, "an object");
+        break;
+    case JSON_ARRAY:
+        snprintf(found, FOUND_BYTES, "an array");
+        break;
+    case JSON_STRING:
+        snprintf(found, FOUND_BYTES, "\"%.48s\"%s", json_string_value(value),
+                 json_string_length(value) > 48 ? " (cut off)" : "");
+        break;
+    case JSON_INTEGER:
+        snprintf(found, FOUND_BYTES, "%lld", (long long)json_integer_value(value));
+        break;
+    case JSON_REAL:
+        snprintf(found, FOUND_BYTES, "%g", json_real_value(value));
+        break;
+    case JSON_TRUE:
+    case JSON_FALSE:
+        snprintf(found, FOUND_BYTES, "%s", json_is_true(value) ? "true" : "false");
+        break;
+    case JSON_NULL:
+        snprintf(found, FOUND_BYTES, "null");
+        break;
+    }
+}
+
+int document_refuse(const struct document *document, const char *place, const json_t *found,
+                    const char *allowed)
+{
+    char text[FOUND_BYTES];
+
+    describe(found, text);
+    return document_fail(document, place, "found %s, allowed is %s", text, allowed);
+}
+
+void place_of_key(char place[PLACE_BYTES], const char *parent, const char *key)
+{
+    snprintf(place, PLACE_BYTES, "%s%s%.100s", parent, parent[0] != '\0' ? "." : "", key);
+}
+
+void place_of_item(char place[PLACE_BYTES], const char *parent, size_t index)
+{
+    snprintf(place, PLACE_BYTES, "%s[%zu]", parent, index);
+}
+
+/* Opens without waiting for a FIFO's other end, and lets only regular files through. */
+static int open_regular_file(const struct document *document)
+{
+    struct stat status;
+    int fd = open(document->file, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+
+    if (fd < 0)
+        return document_fail(document, NULL, "cannot be opened: %s", strerror(errno));
+    if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode))
+        return fd;
+    document_fail(document, NULL, "%s, allowed is a regular file",
+                  S_ISDIR(status.st_mode) ? "is a directory" : "is not a file");
+    close(fd);
+    return -1;
+}
+
+/* Reads until the end or until the buffer is full. The bytes read, or -1 with errno. */
+static ssize_t read_fully(int fd, char *buffer, size_t bytes)
+{
+    size_t filled = 0;
+
+    while (filled < bytes) {
+        ssize_t got = read(fd, buffer + filled, bytes - filled);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return -1;
+        if (got == 0)
+            break;
+        filled += (size_t)got;
+    }
+    return (ssize_t)filled;
+}
+
+static bool is_blank(const char *text, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        if (strchr(" \t\r\n", text[i]) == NULL || text[i] == '\0')
+            return false;
+    return true;
+}
+
+static json_t *parse(const struct document *document, const char *text, size_t bytes)
+{
+    json_error_t error;
+
+    if (is_blank(text, bytes)) {
+        document_fail(document, NULL, "is empty, allowed is a JSON object");
+        return NULL;
+    }
+    json_t *value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
+    if (value == NULL)
+        document_fail(document, NULL, "line %d, column %d: %s", error.line, error.column,
+                      error.text);
+    return value;
+}
+
+/* The file's text in memory that the caller frees; NULL with the error written. */
+static char *read_text(const struct document *document, int fd, size_t most_bytes, size_t *bytes)
+{
+    /* One byte more than allowed tells a file that is too long from one that just fits. */
+    char *text = malloc(most_bytes + 1);
+    ssize_t got = text == NULL ? -1 : read_fully(fd, text, most_bytes + 1);
+
+    if (got < 0) {
+        document_fail(document, NULL, "cannot be read: %s", strerror(errno));
+    } else if ((size_t)got > most_bytes) {
+        document_fail(document, NULL, "is too long, allowed are at most %zu bytes", most_bytes);
+    } else {
+        *bytes = (size_t)got;
+        return text;
+    }
+    free(text);
+    return NULL;
+}
+
+json_t *document_load(const struct document *document, size_t most_bytes)
+{
+    json_t *value = NULL;
+    size_t bytes;
+    int fd = open_regular_file(document);
+
+    if (fd < 0)
+        return NULL;
+    char *text = read_text(document, fd, most_bytes, &bytes);
+    if (text != NULL)
+        value = parse(document, text, bytes);
+    free(text);
+    close(fd);
+    return value;
+}
+
+/* The bytes of the UTF-8 character that text begins with, or 0. */
+static size_t character_length(const char *text)
+{
+    size_t most = strnlen(text, 4);
+
+    for (size_t length = 1; length <= most; length++) {
+        json_t *character = json_stringn(text, length);
+        if (character != NULL) {
+            json_decref(character);
+            return length;
+        }
+    }
+    return 0;
+}
+
+json_t *json_string_of_any_bytes(const char *text)
+{
+    json_t *string = json_string(text);
+    char *copy = string == NULL ? strdup(text) : NULL;
+
+    if (copy == NULL)
+        return string;
+    for (char *rest = copy; *rest != '\0';) {
+        size_t length = character_length(rest);
+        if (length == 0)
+            *rest = '?';
+        rest += length == 0 ? 1 : length;
+    }
+    string = json_string(copy);
+    free(copy);
+    return string;
+}

@@ -1,0 +1,45 @@
+/*
+ * A JSON file being read: loading it, and the one error that says what is wrong with it.
+ *
+ * Shared by the readers of settings and of reports. A document belongs to one thread. Every error
+ * is one line without control characters that begins with the file's name.
+ */
+#ifndef CUDAPOOL_CORE_DOCUMENT_JSON_H
+#define CUDAPOOL_CORE_DOCUMENT_JSON_H
+
+#include <jansson.h>
+#include <stddef.h>
+
+/* Room for a place in a document, "devices[0].kinds[1].buckets[12].hits.clean". */
+#define PLACE_BYTES 256
+
+struct document {
+    const char *file; /* its name, as the user gave it */
+    char *error;      /* receives the error; not NULL where error_bytes is not 0 */
+    size_t error_bytes;
+};
+
+/* Loads a regular file of at most most_bytes as one JSON value. The caller owns the reference.
+ * NULL where that fails, with the error written. Never blocks on a FIFO or a device. */
+json_t *document_load(const struct document *document, size_t most_bytes);
+
+/* Writes the error: file, place in the document (NULL or "": none), and the message. Returns -1. */
+int document_fail(const struct document *document, const char *place, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Writes the error of a value that is not what is allowed: what was found, then what is allowed.
+ * Returns -1. */
+int document_refuse(const struct document *document, const char *place, const json_t *found,
+                    const char *allowed);
+
+/* The text as a new JSON string, each byte that is not part of valid UTF-8 replaced by a question
+ * mark. NULL where memory is short. */
+json_t *json_string_of_any_bytes(const char *text);
+
+/* parent.key, or key where parent is "". Cut off where it is too long. */
+void place_of_key(char place[PLACE_BYTES], const char *parent, const char *key);
+
+/* parent[index] */
+void place_of_item(char place[PLACE_BYTES], const char *parent, size_t index);
+
+#endif

@@ -1,0 +1,46 @@
+/*
+ * Sizes and times as a settings file spells them: "512MiB", "50%", "10s".
+ *
+ * Nothing here depends on the locale: a program with a decimal comma reads and writes the same
+ * files. No state, no locks, any thread.
+ */
+#ifndef CUDAPOOL_CORE_QUANTITY_JSON_H
+#define CUDAPOOL_CORE_QUANTITY_JSON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "config.h"
+
+/* Enough for everything written by this module. */
+#define QUANTITY_TEXT_BYTES 64
+
+/* The spellings, as error messages state them. */
+#define SIZE_UNITS "B, KiB, MiB, GiB, TiB, kB, MB, GB, TB"
+#define TIME_UNITS "ns, us, ms, s, min, h"
+
+/* Reads a number of bytes with a unit, "512MiB", "1.5 GiB". False, with *bytes untouched, where it
+ * is spelled otherwise, not a whole number of bytes, or past 64 bits. */
+bool bytes_from_text(const char *text, uint64_t *bytes);
+
+/* Reads the same or a share, "50%", from 0% to 100%. False, with *size untouched. */
+bool size_from_text(const char *text, struct byte_size *size);
+
+/* Reads a time with a unit into nanoseconds. False, with *nanoseconds untouched. */
+bool time_from_text(const char *text, uint64_t *nanoseconds);
+
+/* Writes bytes in the largest unit that divides them, separator between number and unit. */
+void bytes_to_text(uint64_t bytes, const char *separator, char text[QUANTITY_TEXT_BYTES]);
+
+/* Writes a size that is neither unlimited nor read from an integer: "128MiB" or "50%". */
+void size_to_text(const struct byte_size *size, const char *separator,
+                  char text[QUANTITY_TEXT_BYTES]);
+
+/* Writes a time in the largest unit that divides it; 0 is "0s". */
+void time_to_text(uint64_t nanoseconds, const char *separator, char text[QUANTITY_TEXT_BYTES]);
+
+/* Writes a number that is not negative with as many decimals as it needs, at most 15. */
+void real_to_text(double value, char text[QUANTITY_TEXT_BYTES]);
+
+#endif

@@ -1,0 +1,695 @@
+/*
+ * The report as JSON (report_json.h).
+ *
+ * One table names the counters, for writing and for reading. Writing goes by json_object_set_new,
+ * which takes the reference also when it fails and refuses NULL, so that failures of memory need
+ * no branches on the way: they add up to one status.
+ */
+#include "report_json.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "document_json.h"
+#include "settings_json.h"
+
+/* --- the names of the counters ------------------------------------------------------------------
+ */
+
+struct counter {
+    const char *group; /* the object it stands in, "" for the bucket's own */
+    const char *name;
+    size_t offset; /* in struct report_counters */
+};
+
+#define COUNTER(name)                                                                              \
+    {                                                                                              \
+        "", #name, offsetof(struct report_counters, name)                                          \
+    }
+#define GROUPED(group, name)                                                                       \
+    {                                                                                              \
+#group, #name, offsetof(struct report_counters, group.name)                                \
+    }
+
+static const struct counter counters_table[] = {
+    COUNTER(requests),
+    GROUPED(hits, clean),
+    GROUPED(hits, queried),
+    GROUPED(hits, barrier),
+    GROUPED(hits, waited),
+    COUNTER(misses),
+    COUNTER(frees),
+    COUNTER(requested_bytes),
+    COUNTER(rounded_bytes),
+    COUNTER(live_bytes),
+    COUNTER(cached_bytes),
+    COUNTER(pending_bytes),
+    GROUPED(peak, live_bytes),
+    GROUPED(peak, reserved_bytes),
+    GROUPED(evictions, cap),
+    GROUPED(evictions, idle),
+    GROUPED(evictions, memory),
+    GROUPED(driver, calls),
+    GROUPED(driver, nanoseconds),
+    COUNTER(saved_nanoseconds),
+};
+#define COUNTERS (sizeof(counters_table) / sizeof(counters_table[0]))
+
+static uint64_t *counter_field(const struct counter *counter, struct report_counters *counters)
+{
+    return (uint64_t *)((char *)counters + counter->offset);
+}
+
+static uint64_t counter_value(const struct counter *counter, const struct report_counters *counters)
+{
+    return *(const uint64_t *)((const char *)counters + counter->offset);
+}
+
+/* --- writing: the JSON value --------------------------------------------------------------------
+ */
+
+static json_t *count_to_json(uint64_t count)
+{
+    char text[24];
+
+    if (count <= INT64_MAX)
+        return json_integer((json_int_t)count);
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)count);
+    return json_string(text);
+}
+
+/* Adds the counters to an object. 0 or -1. */
+static int add_counters(json_t *object, const struct report_counters *counters)
+{
+    int status = 0;
+
+    for (size_t i = 0; i < COUNTERS; i++) {
+        const struct counter *counter = &counters_table[i];
+        json_t *parent = object;
+        if (counter->group[0] != '\0') {
+            parent = json_object_get(object, counter->group);
+            if (parent == NULL) {
+                status |= json_object_set_new(object, counter->group, json_object());
+                parent = json_object_get(object, counter->group);
+            }
+        }
+        status |= json_object_set_new(parent, counter->name,
+                                      count_to_json(counter_value(counter, counters)));
+    }
+    return status;
+}
+
+/* The object where status is 0; otherwise NULL, and the object is gone. */
+static json_t *unless_failed(json_t *object, int status)
+{
+    if (status == 0)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+static json_t *bucket_to_json(const struct report_bucket *bucket)
+{
+    json_t *object = json_object();
+    int status = json_object_set_new(object, "bytes", count_to_json(bucket->bytes));
+
+    status |= add_counters(object, &bucket->counters);
+    return unless_failed(object, status);
+}
+
+static json_t *kind_to_json(const struct report_kind *kind)
+{
+    json_t *object = json_object(), *totals = json_object(), *buckets = json_array();
+    int status = add_counters(totals, &kind->totals);
+
+    for (size_t i = 0; i < kind->bucket_count; i++)
+        status |= json_array_append_new(buckets, bucket_to_json(&kind->buckets[i]));
+    status |= json_object_set_new(object, "kind", json_string_of_any_bytes(kind->kind));
+    status |= json_object_set_new(object, "totals", totals);
+    status |= json_object_set_new(object, "buckets", buckets);
+    return unless_failed(object, status);
+}
+
+static json_t *device_to_json(const struct report_device *device)
+{
+    json_t *object = json_object(), *kinds = json_array();
+    int status = json_object_set_new(object, "ordinal", json_integer(device->ordinal));
+
+    status |= json_object_set_new(object, "name", json_string_of_any_bytes(device->name));
+    status |= json_object_set_new(object, "uuid", json_string_of_any_bytes(device->uuid));
+    status |= json_object_set_new(object, "total_bytes", count_to_json(device->total_bytes));
+    status |= json_object_set_new(object, "fences", count_to_json(device->fences));
+    status |= json_object_set_new(object, "fence_queries", count_to_json(device->fence_queries));
+    status |= json_object_set_new(object, "barriers", count_to_json(device->barriers));
+    for (size_t i = 0; i < device->kind_count; i++)
+        status |= json_array_append_new(kinds, kind_to_json(&device->kinds[i]));
+    status |= json_object_set_new(object, "kinds", kinds);
+    return unless_failed(object, status);
+}
+
+static json_t *process_to_json(const struct report_process *process)
+{
+    json_t *object = json_object();
+    /* A time that is no number would be no JSON. */
+    double seconds =
+        process->wall_seconds >= 0 && process->wall_seconds < 1e15 ? process->wall_seconds : 0;
+    int status = json_object_set_new(object, "pid", json_integer(process->pid));
+
+    status |= json_object_set_new(object, "host", json_string_of_any_bytes(process->host));
+    status |= json_object_set_new(object, "rank", json_string_of_any_bytes(process->rank));
+    status |= json_object_set_new(object, "command", json_string_of_any_bytes(process->command));
+    status |= json_object_set_new(object, "wall_seconds", json_real(seconds));
+    return unless_failed(object, status);
+}
+
+static json_t *report_to_json(const struct report *report)
+{
+    json_t *root = json_object(), *devices = json_array();
+    int status = json_object_set_new(root, "cudapool_report", json_integer(REPORT_VERSION));
+
+    for (size_t i = 0; i < report->device_count; i++)
+        status |= json_array_append_new(devices, device_to_json(&report->devices[i]));
+    status |= json_object_set_new(root, "process", process_to_json(&report->process));
+    status |= json_object_set_new(root, "settings", settings_to_json(&report->settings));
+    status |= json_object_set_new(root, "devices", devices);
+    return unless_failed(root, status);
+}
+
+/* --- writing: the file --------------------------------------------------------------------------
+ */
+
+/* 0, or -1 with errno. */
+static int write_fully(int fd, const char *text, size_t bytes)
+{
+    while (bytes > 0) {
+        ssize_t written = write(fd, text, bytes);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written < 0)
+            return -1;
+        text += written;
+        bytes -= (size_t)written;
+    }
+    return 0;
+}
+
+/* A pipe, a terminal or /dev/null must not be replaced by a file; and what is behind /dev/stderr
+ * may be a log that others write to as well. */
+static bool is_written_directly(const char *path)
+{
+    struct stat status;
+
+    if (strncmp(path, "/dev/", 5) == 0 || strncmp(path, "/proc/", 6) == 0)
+        return true;
+    return stat(path, &status) == 0 && !S_ISREG(status.st_mode);
+}
+
+/* 0, or -1 with errno. */
+static int write_directly(const char *path, const char *text, size_t bytes)
+{
+    /* Not blocking only while opening: a FIFO that nobody reads is an error, not a wait. */
+    int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+
+    if (fd < 0)
+        return -1;
+    int flags = fcntl(fd, F_GETFL);
+    if (flags >= 0)
+        fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
+    int status = write_fully(fd, text, bytes);
+    int why = errno;
+    close(fd);
+    errno = why;
+    return status;
+}
+
+/* Creates a file beside path that did not exist, and writes its name. The descriptor, or -1. */
+static int create_beside(const char *path, char *name, size_t bytes)
+{
+    for (unsigned attempt = 0; attempt < 100; attempt++) {
+        snprintf(name, bytes, "%s.%ld.%u.tmp", path, (long)getpid(), attempt);
+        int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+        if (fd >= 0 || errno != EEXIST)
+            return fd;
+    }
+    return -1;
+}
+
+/* Writes all of the text to name and gives it the name path. 0, or -1 with errno. */
+static int write_and_rename(int fd, const char *name, const char *path, const char *text,
+                            size_t bytes)
+{
+    int status = write_fully(fd, text, bytes);
+
+    if (close(fd) != 0)
+        status = -1;
+    if (status == 0)
+        status = rename(name, path);
+    if (status == 0)
+        return 0;
+    int why = errno;
+    unlink(name);
+    errno = why;
+    return -1;
+}
+
+/* 0, or -1 with errno. */
+static int write_atomically(const char *path, const char *text, size_t bytes)
+{
+    size_t room = strlen(path) + 64;
+    char *name = malloc(room);
+    int fd = name == NULL ? -1 : create_beside(path, name, room);
+    int status = fd < 0 ? -1 : write_and_rename(fd, name, path, text, bytes);
+    int why = errno;
+
+    free(name);
+    errno = why;
+    return status;
+}
+
+/* A link is followed to the file that is to be replaced, which keeps the link. */
+static int write_text(const char *path, const char *text, size_t bytes)
+{
+    if (is_written_directly(path))
+        return write_directly(path, text, bytes);
+    char *target = realpath(path, NULL);
+    int status = write_atomically(target == NULL ? path : target, text, bytes);
+    int why = errno;
+    free(target);
+    errno = why;
+    return status;
+}
+
+/* The report as text that the caller frees, ending with a newline; NULL where memory is short. */
+static char *report_to_text(const struct report *report)
+{
+    json_t *root = report_to_json(report);
+    /* 15 digits: 1.15 stays 1.15. */
+    char *text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+
+    json_decref(root);
+    if (text == NULL)
+        return NULL;
+    size_t length = strlen(text);
+    char *longer = realloc(text, length + 2);
+    if (longer == NULL) {
+        free(text);
+        return NULL;
+    }
+    memcpy(longer + length, "\n", 2);
+    return longer;
+}
+
+int report_write_json(const struct report *report, const char *path, char *error,
+                      size_t error_bytes)
+{
+    struct document document = {.file = path, .error = error, .error_bytes = error_bytes};
+    char *text = report_to_text(report);
+
+    if (text == NULL)
+        return document_fail(&document, NULL, "the report does not fit in memory");
+    int status = write_text(path, text, strlen(text));
+    if (status != 0)
+        document_fail(&document, NULL, "the report cannot be written: %s", strerror(errno));
+    free(text);
+    return status;
+}
+
+/* --- reading ------------------------------------------------------------------------------------
+ */
+
+/* An object that is being read, and where it stands. */
+struct object {
+    const struct document *document;
+    const json_t *value;
+    char place[PLACE_BYTES];
+};
+
+/* The value of a key that must be there; NULL with the error written. */
+static const json_t *need(const struct object *object, const char *key)
+{
+    const json_t *value = json_object_get(object->value, key);
+
+    if (value == NULL)
+        document_fail(object->document, object->place, "the key %s is missing", key);
+    return value;
+}
+
+static int refuse(const struct object *object, const char *key, const json_t *found,
+                  const char *allowed)
+{
+    char place[PLACE_BYTES];
+
+    place_of_key(place, object->place, key);
+    return document_refuse(object->document, place, found, allowed);
+}
+
+/* Makes value, which stands at key, the object to read. 0, or -1 with the error written. */
+static int enter(const struct object *parent, const char *key, struct object *object)
+{
+    const json_t *value = need(parent, key);
+
+    if (value == NULL)
+        return -1;
+    if (!json_is_object(value))
+        return refuse(parent, key, value, "an object");
+    object->document = parent->document;
+    object->value = value;
+    place_of_key(object->place, parent->place, key);
+    return 0;
+}
+
+/* Makes an array's item the object to read. */
+static int enter_item(const struct object *parent, const char *key, const json_t *array,
+                      size_t index, struct object *object)
+{
+    char place[PLACE_BYTES];
+
+    place_of_key(place, parent->place, key);
+    place_of_item(object->place, place, index);
+    object->document = parent->document;
+    object->value = json_array_get(array, index);
+    if (json_is_object(object->value))
+        return 0;
+    return document_refuse(object->document, object->place, object->value, "an object");
+}
+
+static bool digits_to_count(const char *text, uint64_t *count)
+{
+    uint64_t value = 0;
+
+    if (*text == '\0')
+        return false;
+    for (; *text != '\0'; text++) {
+        if (*text < '0' || *text > '9' || __builtin_mul_overflow(value, 10u, &value) ||
+            __builtin_add_overflow(value, (unsigned)(*text - '0'), &value))
+            return false;
+    }
+    *count = value;
+    return true;
+}
+
+static int read_count(const struct object *object, const char *key, uint64_t *count)
+{
+    const json_t *value = need(object, key);
+
+    if (value == NULL)
+        return -1;
+    if (json_is_integer(value) && json_integer_value(value) >= 0) {
+        *count = (uint64_t)json_integer_value(value);
+        return 0;
+    }
+    if (json_is_string(value) && digits_to_count(json_string_value(value), count))
+        return 0;
+    return refuse(object, key, value, "an integer from 0 to 18446744073709551615");
+}
+
+static int read_text(const struct object *object, const char *key, char *text, size_t bytes)
+{
+    char allowed[64];
+    const json_t *value = need(object, key);
+
+    if (value == NULL)
+        return -1;
+    if (json_is_string(value) && json_string_length(value) < bytes) {
+        memcpy(text, json_string_value(value), json_string_length(value) + 1);
+        return 0;
+    }
+    snprintf(allowed, sizeof(allowed), "a string of fewer than %zu bytes", bytes);
+    return refuse(object, key, value, allowed);
+}
+
+static int read_integer(const struct object *object, const char *key, int64_t least, int64_t most,
+                        int64_t *result)
+{
+    char allowed[80];
+    const json_t *value = need(object, key);
+
+    if (value == NULL)
+        return -1;
+    if (json_is_integer(value) && json_integer_value(value) >= least &&
+        json_integer_value(value) <= most) {
+        *result = json_integer_value(value);
+        return 0;
+    }
+    snprintf(allowed, sizeof(allowed), "an integer from %lld to %lld", (long long)least,
+             (long long)most);
+    return refuse(object, key, value, allowed);
+}
+
+/* Fails for the first key of the object that none of the given lists has. */
+static int refuse_unknown_keys(const struct object *object, const char *const *known)
+{
+    char place[PLACE_BYTES];
+    const char *key;
+    json_t *value;
+
+    json_object_foreach((json_t *)object->value, key, value)
+    {
+        const char *const *candidate = known;
+        while (*candidate != NULL && strcmp(*candidate, key) != 0)
+            candidate++;
+        if (*candidate != NULL)
+            continue;
+        place_of_key(place, object->place, key);
+        return document_fail(object->document, place, "unknown key in a report of version %d",
+                             REPORT_VERSION);
+    }
+    return 0;
+}
+
+/* The keys of one group of counters; those of a bucket's own include the groups' names. */
+static int refuse_unknown_counters(const struct object *object, const char *group)
+{
+    const char *known[COUNTERS + 2];
+    size_t count = 0;
+
+    if (group[0] == '\0')
+        known[count++] = "bytes";
+    for (size_t i = 0; i < COUNTERS; i++) {
+        if (strcmp(counters_table[i].group, group) == 0)
+            known[count++] = counters_table[i].name;
+        else if (group[0] == '\0')
+            known[count++] = counters_table[i].group;
+    }
+    known[count] = NULL;
+    return refuse_unknown_keys(object, known);
+}
+
+static int read_counter(const struct object *object, const struct counter *counter,
+                        struct report_counters *counters)
+{
+    struct object group;
+
+    if (counter->group[0] == '\0')
+        return read_count(object, counter->name, counter_field(counter, counters));
+    if (enter(object, counter->group, &group) != 0 ||
+        refuse_unknown_counters(&group, counter->group) != 0)
+        return -1;
+    return read_count(&group, counter->name, counter_field(counter, counters));
+}
+
+static int read_counters(const struct object *object, struct report_counters *counters)
+{
+    if (refuse_unknown_counters(object, "") != 0)
+        return -1;
+    for (size_t i = 0; i < COUNTERS; i++)
+        if (read_counter(object, &counters_table[i], counters) != 0)
+            return -1;
+    return 0;
+}
+
+/* An array that must be there, and room for as many elements, zeroed, which *elements owns. */
+static const json_t *need_array(const struct object *object, const char *key, size_t element_bytes,
+                                void **elements)
+{
+    const json_t *value = need(object, key);
+
+    if (value == NULL)
+        return NULL;
+    if (!json_is_array(value)) {
+        refuse(object, key, value, "an array");
+        return NULL;
+    }
+    *elements = calloc(json_array_size(value) + 1, element_bytes);
+    if (*elements != NULL)
+        return value;
+    document_fail(object->document, object->place, "the report does not fit in memory");
+    return NULL;
+}
+
+static int read_bucket(const struct object *object, struct report_bucket *bucket)
+{
+    return read_count(object, "bytes", &bucket->bytes) != 0
+               ? -1
+               : read_counters(object, &bucket->counters);
+}
+
+static int read_buckets(const struct object *object, struct report_kind *kind)
+{
+    struct object bucket;
+    void *elements = NULL;
+    const json_t *array = need_array(object, "buckets", sizeof(*kind->buckets), &elements);
+
+    kind->buckets = elements;
+    if (array == NULL)
+        return -1;
+    for (; kind->bucket_count < json_array_size(array); kind->bucket_count++)
+        if (enter_item(object, "buckets", array, kind->bucket_count, &bucket) != 0 ||
+            read_bucket(&bucket, &kind->buckets[kind->bucket_count]) != 0)
+            return -1;
+    return 0;
+}
+
+static int read_kind(const struct object *object, struct report_kind *kind)
+{
+    static const char *const known[] = {"kind", "totals", "buckets", NULL};
+    struct object totals;
+
+    if (refuse_unknown_keys(object, known) != 0 ||
+        read_text(object, "kind", kind->kind, sizeof(kind->kind)) != 0 ||
+        enter(object, "totals", &totals) != 0 || read_counters(&totals, &kind->totals) != 0)
+        return -1;
+    return read_buckets(object, kind);
+}
+
+static int read_kinds(const struct object *object, struct report_device *device)
+{
+    struct object kind;
+    void *elements = NULL;
+    const json_t *array = need_array(object, "kinds", sizeof(*device->kinds), &elements);
+
+    device->kinds = elements;
+    if (array == NULL)
+        return -1;
+    for (size_t i = 0; i < json_array_size(array); i++) {
+        /* Counted before it is read, so that report_free sees what a part of it has. */
+        device->kind_count = i + 1;
+        if (enter_item(object, "kinds", array, i, &kind) != 0 ||
+            read_kind(&kind, &device->kinds[i]) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int read_device(const struct object *object, struct report_device *device)
+{
+    static const char *const known[] = {"ordinal",     "name",   "uuid",
+                                        "total_bytes", "fences", "fence_queries",
+                                        "barriers",    "kinds",  NULL};
+    int64_t ordinal = 0;
+
+    if (refuse_unknown_keys(object, known) != 0 ||
+        read_integer(object, "ordinal", 0, INT32_MAX, &ordinal) != 0 ||
+        read_text(object, "name", device->name, sizeof(device->name)) != 0 ||
+        read_text(object, "uuid", device->uuid, sizeof(device->uuid)) != 0 ||
+        read_count(object, "total_bytes", &device->total_bytes) != 0 ||
+        read_count(object, "fences", &device->fences) != 0 ||
+        read_count(object, "fence_queries", &device->fence_queries) != 0 ||
+        read_count(object, "barriers", &device->barriers) != 0)
+        return -1;
+    device->ordinal = (int)ordinal;
+    return read_kinds(object, device);
+}
+
+static int read_devices(const struct object *root, struct report *report)
+{
+    struct object device;
+    void *elements = NULL;
+    const json_t *array = need_array(root, "devices", sizeof(*report->devices), &elements);
+
+    report->devices = elements;
+    if (array == NULL)
+        return -1;
+    for (size_t i = 0; i < json_array_size(array); i++) {
+        report->device_count = i + 1;
+        if (enter_item(root, "devices", array, i, &device) != 0 ||
+            read_device(&device, &report->devices[i]) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int read_seconds(const struct object *object, double *seconds)
+{
+    const json_t *value = need(object, "wall_seconds");
+
+    if (value == NULL)
+        return -1;
+    if (!json_is_number(value) || json_number_value(value) < 0)
+        return refuse(object, "wall_seconds", value, "a number that is not negative");
+    *seconds = json_number_value(value);
+    return 0;
+}
+
+static int read_process(const struct object *root, struct report_process *process)
+{
+    static const char *const known[] = {"pid", "host", "rank", "command", "wall_seconds", NULL};
+    struct object object;
+
+    if (enter(root, "process", &object) != 0 || refuse_unknown_keys(&object, known) != 0 ||
+        read_integer(&object, "pid", 0, INT64_MAX, &process->pid) != 0 ||
+        read_text(&object, "host", process->host, sizeof(process->host)) != 0 ||
+        read_text(&object, "rank", process->rank, sizeof(process->rank)) != 0 ||
+        read_text(&object, "command", process->command, sizeof(process->command)) != 0)
+        return -1;
+    return read_seconds(&object, &process->wall_seconds);
+}
+
+/* First of all: what follows may be told differently in another version. */
+static int check_version(const struct object *root)
+{
+    const json_t *version = json_object_get(root->value, "cudapool_report");
+
+    if (version == NULL)
+        return document_fail(root->document, "",
+                             "is not a report: the key cudapool_report is "
+                             "missing");
+    if (json_is_integer(version) && json_integer_value(version) == REPORT_VERSION)
+        return 0;
+    return refuse(root, "cudapool_report", version, "the version that this cudapool reads, 1");
+}
+
+static int read_report(const struct object *root, struct report *report)
+{
+    static const char *const known[] = {"cudapool_report", "process", "settings", "devices", NULL};
+
+    if (!json_is_object(root->value))
+        return document_refuse(root->document, "", root->value, "an object");
+    if (check_version(root) != 0 || refuse_unknown_keys(root, known) != 0 ||
+        read_process(root, &report->process) != 0)
+        return -1;
+    const json_t *settings = need(root, "settings");
+    if (settings == NULL ||
+        settings_from_json(root->document, "settings", settings, &report->settings) != 0)
+        return -1;
+    return read_devices(root, report);
+}
+
+int report_read_json(const char *path, struct report *report, char *error, size_t error_bytes)
+{
+    struct document document = {.file = path, .error = error, .error_bytes = error_bytes};
+    struct report read = {0};
+    struct object root = {.document = &document,
+                          .value = document_load(&document, REPORT_FILE_MAX)};
+
+    if (root.value == NULL)
+        return -1;
+    int status = read_report(&root, &read);
+    json_decref((json_t *)root.value);
+    if (status == 0)
+        *report = read;
+    else
+        report_free(&read);
+    return status;
+}
+
+__attribute__((visibility("default"))) int cudapool_report_write(const struct report *report,
+                                                                 const char *path, char *error,
+                                                                 size_t error_bytes)
+{
+    return report_write_json(report, path, error, error_bytes);
+}

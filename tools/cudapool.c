@@ -1,0 +1,103 @@
+/*
+ * The command: picks the subcommand.
+ */
+#include "tool.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifndef CUDAPOOL_VERSION
+#define CUDAPOOL_VERSION "0.1.0"
+#endif
+
+static const struct command *const commands[] = {&run_command, &report_command, &check_command};
+#define COMMANDS (sizeof(commands) / sizeof(commands[0]))
+
+int complain(const char *format, ...)
+{
+    va_list arguments;
+
+    fputs("cudapool: ", stderr);
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+    return EXIT_BAD_INPUT;
+}
+
+int finish_output(int status)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return status;
+    complain("the output cannot be written: %s", strerror(errno));
+    return status == 0 ? EXIT_FAILURE : status;
+}
+
+static int print_help(void)
+{
+    puts("usage: cudapool COMMAND [ARGUMENTS]\n"
+         "\n"
+         "Runs CUDA programs with memory from a pool, and shows what the pool did.\n");
+    for (size_t i = 0; i < COMMANDS; i++)
+        printf("  %-8s %s\n", commands[i]->name, commands[i]->summary);
+    puts("  help     show this, or `cudapool help COMMAND` for one command\n"
+         "\n"
+         "cudapool --version prints the version.\n"
+         "Exit status: 0; 2 for bad input; with run, the program's own, 126 or 127.");
+    return finish_output(0);
+}
+
+static int print_command_help(const struct command *command)
+{
+    fputs(command->help, stdout);
+    return finish_output(0);
+}
+
+static const struct command *command_named(const char *name)
+{
+    for (size_t i = 0; i < COMMANDS; i++)
+        if (strcmp(commands[i]->name, name) == 0)
+            return commands[i];
+    return NULL;
+}
+
+static int unknown_command(const char *name)
+{
+    return complain("unknown command \"%s\"; allowed are run, report, check and help", name);
+}
+
+static int help(const char *name)
+{
+    const struct command *command = name == NULL ? NULL : command_named(name);
+
+    if (name == NULL)
+        return print_help();
+    return command == NULL ? unknown_command(name) : print_command_help(command);
+}
+
+static bool asks_for_help(const char *argument)
+{
+    return strcmp(argument, "--help") == 0 || strcmp(argument, "-h") == 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2)
+        return complain("no command given; `cudapool help` lists them");
+    if (asks_for_help(argv[1]) || strcmp(argv[1], "help") == 0)
+        return help(argc > 2 ? argv[2] : NULL);
+    if (strcmp(argv[1], "--version") == 0) {
+        puts("cudapool " CUDAPOOL_VERSION);
+        return finish_output(0);
+    }
+    const struct command *command = command_named(argv[1]);
+    if (command == NULL)
+        return unknown_command(argv[1]);
+    if (argc > 2 && asks_for_help(argv[2]))
+        return print_command_help(command);
+    return command->run(argc - 1, argv + 1);
+}
