@@ -1,0 +1,180 @@
+/*
+ * The interposed dlsym: part of every process from its first lookup on, CUDA or not.
+ *
+ * It is called by the program, by libraries and by other preloads, from any thread, before any
+ * constructor and before a sanitizer's run time is up. So everything here is free of
+ * instrumentation and of calls into libc, but for the first call's dlvsym. It takes no lock.
+ *
+ * dlsym must know its caller: dlsym(RTLD_NEXT, ...) searches the objects after the one that the
+ * return address lies in. Therefore it is an assembly stub that asks dlsym_target where to go,
+ * restores the arguments and leaves by a jump; whatever it jumps to sees the caller's own return
+ * address.
+ */
+#include <stdatomic.h>
+
+#include "glibc_compat.h"
+#include "lookup.h"
+
+#ifdef __clang__
+#define UNINSTRUMENTED                                                                             \
+    __attribute__((no_sanitize("address", "thread", "undefined"), no_stack_protector,              \
+                   disable_sanitizer_instrumentation, no_instrument_function))
+#else
+#define UNINSTRUMENTED                                                                             \
+    __attribute__((no_sanitize("address", "thread", "undefined"), no_stack_protector,              \
+                   no_instrument_function))
+#endif
+
+/* Keeps a call before it from becoming a tail call: glibc would take our caller for its own. */
+#define RETURN_HERE_FIRST(value) __asm__ volatile("" : "+r"(value)::"memory")
+
+HIDDEN dlsym_function *dlsym_target(void *handle, const char *name);
+
+#if defined(__x86_64__)
+__asm__(".text\n"
+        ".globl dlsym\n"
+        ".type dlsym, @function\n"
+        ".p2align 4\n"
+        "dlsym:\n"
+        ".cfi_startproc\n"
+        "    endbr64\n"
+        "    pushq %rdi\n"
+        ".cfi_adjust_cfa_offset 8\n"
+        "    pushq %rsi\n"
+        ".cfi_adjust_cfa_offset 8\n"
+        "    subq $8, %rsp\n" /* the ABI wants 16-byte alignment at the call */
+        ".cfi_adjust_cfa_offset 8\n"
+        "    call dlsym_target\n"
+        "    addq $8, %rsp\n"
+        ".cfi_adjust_cfa_offset -8\n"
+        "    popq %rsi\n"
+        ".cfi_adjust_cfa_offset -8\n"
+        "    popq %rdi\n"
+        ".cfi_adjust_cfa_offset -8\n"
+        "    jmp *%rax\n"
+        ".cfi_endproc\n"
+        ".size dlsym, . - dlsym\n");
+#elif defined(__aarch64__)
+__asm__(".text\n"
+        ".globl dlsym\n"
+        ".type dlsym, %function\n"
+        ".p2align 4\n"
+        "dlsym:\n"
+        ".cfi_startproc\n"
+        "    hint #34\n" /* bti c, as an assembler without branch protection spells it */
+        "    stp x29, x30, [sp, #-32]!\n"
+        ".cfi_def_cfa_offset 32\n"
+        ".cfi_offset 29, -32\n"
+        ".cfi_offset 30, -24\n"
+        "    mov x29, sp\n"
+        "    stp x0, x1, [sp, #16]\n"
+        "    bl dlsym_target\n"
+        "    mov x16, x0\n" /* a branch by x16 may land on bti c */
+        "    ldp x0, x1, [sp, #16]\n"
+        "    ldp x29, x30, [sp], #32\n"
+        ".cfi_restore 29\n"
+        ".cfi_restore 30\n"
+        ".cfi_def_cfa_offset 0\n"
+        "    br x16\n"
+        ".cfi_endproc\n"
+        ".size dlsym, . - dlsym\n");
+#endif
+
+static const char *const entry_names[ENTRY_COUNT] = {
+#define ENTRY_POINT(name, parameters) [ENTRY_##name] = #name,
+#include "entry_points.def"
+#undef ENTRY_POINT
+};
+
+/* Found once; threads that race into the first call all find the same address. Relaxed: the
+ * address is all there is, nothing is published with it. */
+static _Atomic(dlsym_function *) next_dlsym_found;
+
+UNINSTRUMENTED static void *no_dlsym(void *handle, const char *name)
+{
+    (void)handle;
+    (void)name;
+    return NULL;
+}
+
+/*
+ * glibc's dlsym has had its first version in every release, so the lookup that comes first never
+ * fails; a failing one would allocate its error message, from inside a malloc that is only just
+ * looking for the next malloc. Its dlsym then says whether another preload's comes before it.
+ */
+UNINSTRUMENTED static dlsym_function *find_next_dlsym(void)
+{
+    dlsym_function *glibc_dlsym = (dlsym_function *)dlvsym(RTLD_NEXT, "dlsym", GLIBC_FIRST_VERSION);
+    if (glibc_dlsym == NULL) {
+        glibc_dlsym = (dlsym_function *)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
+    }
+    if (glibc_dlsym == NULL) {
+        return no_dlsym;
+    }
+    dlsym_function *next = (dlsym_function *)glibc_dlsym(RTLD_NEXT, "dlsym");
+    RETURN_HERE_FIRST(next);
+    return next != NULL ? next : glibc_dlsym;
+}
+
+UNINSTRUMENTED dlsym_function *next_dlsym(void)
+{
+    dlsym_function *next = atomic_load_explicit(&next_dlsym_found, memory_order_relaxed);
+    if (next == NULL) {
+        next = find_next_dlsym();
+        atomic_store_explicit(&next_dlsym_found, next, memory_order_relaxed);
+    }
+    return next;
+}
+
+UNINSTRUMENTED void *find_behind_us(const char *name)
+{
+    void *found = next_dlsym()(RTLD_NEXT, name);
+    RETURN_HERE_FIRST(found);
+    return found;
+}
+
+/* Every driver function's name is cu and a capital letter: all other names stop here. */
+UNINSTRUMENTED static bool could_be_of_the_driver(const char *name)
+{
+    return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
+}
+
+UNINSTRUMENTED static bool is_same_name(const char *one, const char *other)
+{
+    while (*one != '\0' && *one == *other) {
+        one++;
+        other++;
+    }
+    return *one == *other;
+}
+
+UNINSTRUMENTED int entry_of_name(const char *name)
+{
+    if (name == NULL || !could_be_of_the_driver(name)) {
+        return ENTRY_NONE;
+    }
+    for (int entry = 0; entry < ENTRY_COUNT; entry++) {
+        if (is_same_name(entry_names[entry], name)) {
+            return entry;
+        }
+    }
+    return ENTRY_NONE;
+}
+
+/*
+ * Where dlsym jumps to. RTLD_NEXT asks for what comes after the caller, which is its own business.
+ * RTLD_DEFAULT searches the caller's scope, which only a jump preserves; with a driver in the
+ * process that has the function, our export is the right answer of that search.
+ */
+__attribute__((used)) UNINSTRUMENTED dlsym_function *dlsym_target(void *handle, const char *name)
+{
+    dlsym_function *next = next_dlsym();
+    if (handle == RTLD_NEXT) {
+        return next;
+    }
+    int entry = entry_of_name(name);
+    if (entry == ENTRY_NONE || (handle == RTLD_DEFAULT && driver_has((enum entry)entry))) {
+        return next;
+    }
+    return dlsym_of_driver;
+}

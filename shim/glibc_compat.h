@@ -1,0 +1,34 @@
+/*
+ * One object for every glibc from 2.28 on.
+ *
+ * The functions of libdl moved into libc.so.6 in glibc 2.34 and got that version there; an object
+ * that asks for dlopen@GLIBC_2.34 kills every process that it is loaded into on an older system.
+ * The versions named here are the first ones on each architecture, which every glibc still has.
+ *
+ * For the files of shim/ that call these functions, dlsym not among them: see dlsym.c.
+ */
+#ifndef CUDAPOOL_SHIM_GLIBC_COMPAT_H
+#define CUDAPOOL_SHIM_GLIBC_COMPAT_H
+
+#include <dlfcn.h>
+
+#if defined(__x86_64__)
+#define GLIBC_FIRST_VERSION   "GLIBC_2.2.5"
+#define GLIBC_DLADDR1_VERSION "GLIBC_2.3.3"
+#elif defined(__aarch64__)
+#define GLIBC_FIRST_VERSION   "GLIBC_2.17"
+#define GLIBC_DLADDR1_VERSION "GLIBC_2.17"
+#else
+#error "cudapool knows the first glibc versions of x86-64 and aarch64 only"
+#endif
+
+#define GLIBC_SYMBOL_VERSION(symbol, version) __asm__(".symver " #symbol ", " #symbol "@" version)
+
+GLIBC_SYMBOL_VERSION(dlopen, GLIBC_FIRST_VERSION);
+GLIBC_SYMBOL_VERSION(dlclose, GLIBC_FIRST_VERSION);
+GLIBC_SYMBOL_VERSION(dlerror, GLIBC_FIRST_VERSION);
+GLIBC_SYMBOL_VERSION(dlvsym, GLIBC_FIRST_VERSION);
+GLIBC_SYMBOL_VERSION(dladdr1, GLIBC_DLADDR1_VERSION);
+GLIBC_SYMBOL_VERSION(dlinfo, GLIBC_DLADDR1_VERSION);
+
+#endif

@@ -1,0 +1,40 @@
+/*
+ * What dlsym.c and preload.c say to each other: names of replaced functions, and the ways to look a
+ * name up without meeting ourselves. No other file needs it.
+ */
+#ifndef CUDAPOOL_SHIM_LOOKUP_H
+#define CUDAPOOL_SHIM_LOOKUP_H
+
+#include <stdbool.h>
+
+#include "shim.h"
+
+/* A number for every replaced function, in the order of the list. */
+enum entry {
+#define ENTRY_POINT(name, parameters) ENTRY_##name,
+#include "entry_points.def"
+#undef ENTRY_POINT
+    ENTRY_COUNT,
+    ENTRY_NONE = -1
+};
+
+typedef void *dlsym_function(void *handle, const char *name);
+
+/* The entry that this name is, or ENTRY_NONE. No libc, no instrumentation. (dlsym.c) */
+HIDDEN int entry_of_name(const char *name);
+
+/* The dlsym that the program would have called without us: glibc's, or that of a preload which
+ * comes after ours. Never NULL. (dlsym.c) */
+HIDDEN dlsym_function *next_dlsym(void);
+
+/* The first definition of name in the objects after ours: dlsym(RTLD_NEXT, name) as this object's
+ * own question. NULL and an error for dlerror where there is none. (dlsym.c) */
+HIDDEN void *find_behind_us(const char *name);
+
+/* Whether the process has a driver that has this function. (preload.c) */
+HIDDEN bool driver_has(enum entry entry);
+
+/* What dlsym answers for a replaced function's name, RTLD_NEXT excepted. (preload.c) */
+HIDDEN void *dlsym_of_driver(void *handle, const char *name);
+
+#endif

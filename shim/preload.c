@@ -1,0 +1,260 @@
+/*
+ * Where the driver is, and what a lookup of one of its functions answers.
+ *
+ * Three ways lead a program to the driver: its own PLT, which binds to our exports; dlsym (dlsym.c,
+ * which sends the names of replaced functions here); and cuGetProcAddress, which is replaced
+ * itself. For the last two the real resolver is asked first, and its answer stands unless it is the
+ * driver's address of a function that is replaced. So no table of names and API versions is needed:
+ * what is not known passes through, and a second libcuda in the process is left alone.
+ *
+ * Called by any thread, from constructors on. No lock: the dynamic linker has one of its own, under
+ * which a constructor may call us, so that a lock held across dlopen or dlsym could deadlock with
+ * it. Threads that race into the first call each resolve for themselves, and one result is kept.
+ */
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "glibc_compat.h"
+#include "lookup.h"
+
+#define DRIVER_SONAME "libcuda.so.1"
+#define ADDRESS_SLOTS 256 /* a power of two, at least twice ENTRY_COUNT */
+#define SLOT_IS_FREE  0xff
+
+_Static_assert(ADDRESS_SLOTS >= 2 * ENTRY_COUNT, "the address map would fill up");
+_Static_assert(ENTRY_COUNT < SLOT_IS_FREE, "a slot of the address map is one byte");
+
+/* Everything that is known of the driver: filled by one thread, then published, then only read. */
+struct resolution {
+    struct real_driver real;
+    struct driver core;
+    bool core_has_all_it_requires;
+    void *address[ENTRY_COUNT];        /* the driver's own; NULL where it lacks the function */
+    unsigned char slot[ADDRESS_SLOTS]; /* address -> entry, open addressing */
+};
+
+#define ENTRY_POINT(name, parameters) HIDDEN CUresult hook_##name parameters;
+#include "entry_points.def"
+#undef ENTRY_POINT
+
+static void *const hooks[ENTRY_COUNT] = {
+#define ENTRY_POINT(name, parameters) [ENTRY_##name] = (void *)hook_##name,
+#include "entry_points.def"
+#undef ENTRY_POINT
+};
+
+/* Release when a resolution is published, acquire when it is read. Never freed or replaced. */
+static _Atomic(struct resolution *) published;
+
+/* Stand-ins for what is not there. They are called as functions of other types, and look at none
+ * of the arguments. */
+static CUresult function_is_missing(void)
+{
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+static CUresult driver_is_missing(void)
+{
+    return CUDA_ERROR_NOT_INITIALIZED;
+}
+
+static const struct real_driver no_driver = {
+#define ENTRY_POINT(name, parameters)                                                              \
+    .name = (CUresult(*) parameters)(void (*)(void))driver_is_missing,
+#include "entry_points.def"
+#undef ENTRY_POINT
+};
+
+static void *find_in(void *source, const char *name)
+{
+    return source == RTLD_NEXT ? find_behind_us(name) : next_dlsym()(source, name);
+}
+
+static size_t first_slot_of(const void *address)
+{
+    uint64_t mixed = (uint64_t)(uintptr_t)address * 0x9e3779b97f4a7c15u;
+    return (size_t)(mixed >> 56) % ADDRESS_SLOTS;
+}
+
+static int entry_of_address(const struct resolution *driver, const void *address)
+{
+    for (size_t slot = first_slot_of(address);; slot = (slot + 1) % ADDRESS_SLOTS) {
+        unsigned char entry = driver->slot[slot];
+        if (entry == SLOT_IS_FREE) {
+            return ENTRY_NONE;
+        }
+        if (driver->address[entry] == address) {
+            return entry;
+        }
+    }
+}
+
+/* Of two names with one address, the first in the list keeps it. */
+static void enter_address(struct resolution *driver, enum entry entry)
+{
+    const void *address = driver->address[entry];
+    if (address == NULL || entry_of_address(driver, address) != ENTRY_NONE) {
+        return;
+    }
+    size_t slot = first_slot_of(address);
+    while (driver->slot[slot] != SLOT_IS_FREE) {
+        slot = (slot + 1) % ADDRESS_SLOTS;
+    }
+    driver->slot[slot] = (unsigned char)entry;
+}
+
+static void fill_real_driver(struct resolution *driver, void *source)
+{
+    void *address;
+#define ENTRY_POINT(name, parameters)                                                              \
+    address = find_in(source, #name);                                                              \
+    driver->address[ENTRY_##name] = address;                                                       \
+    driver->real.name = address != NULL                                                            \
+                            ? (CUresult(*) parameters)address                                      \
+                            : (CUresult(*) parameters)(void (*)(void))function_is_missing;
+#include "entry_points.def"
+#undef ENTRY_POINT
+    for (int slot = 0; slot < ADDRESS_SLOTS; slot++) {
+        driver->slot[slot] = SLOT_IS_FREE;
+    }
+    for (int entry = 0; entry < ENTRY_COUNT; entry++) {
+        enter_address(driver, (enum entry)entry);
+    }
+}
+
+static void fill_core_driver(struct resolution *driver, void *source)
+{
+    bool all = true;
+#define OPTIONAL(name, parameters)                                                                 \
+    driver->core.name = (CUresult(*) parameters)find_in(source, #name);
+#define REQUIRED(name, parameters)                                                                 \
+    OPTIONAL(name, parameters)                                                                     \
+    all = all && driver->core.name != NULL;
+    DRIVER_FUNCTIONS(REQUIRED, OPTIONAL)
+#undef REQUIRED
+#undef OPTIONAL
+    driver->core_has_all_it_requires = all;
+}
+
+/* Makes this the process's driver, unless another thread was faster; the answer is what stands. */
+static const struct resolution *publish(struct resolution *driver)
+{
+    struct resolution *faster = NULL;
+    if (atomic_compare_exchange_strong_explicit(&published, &faster, driver, memory_order_acq_rel,
+                                                memory_order_acquire)) {
+        return driver;
+    }
+    free(driver);
+    return faster;
+}
+
+static const struct resolution *resolve(void *source)
+{
+    struct resolution *driver = malloc(sizeof *driver);
+    if (driver == NULL) {
+        return NULL;
+    }
+    fill_real_driver(driver, source);
+    fill_core_driver(driver, source);
+    (void)dlerror(); /* what the driver lacks is no error that the program asked for */
+    return publish(driver);
+}
+
+/*
+ * The driver, if the process has loaded one. It is kept loaded from then on, since its addresses
+ * are kept. NULL is not remembered: it may be loaded later.
+ */
+static const struct resolution *loaded_driver(void)
+{
+    const struct resolution *driver = atomic_load_explicit(&published, memory_order_acquire);
+    if (driver != NULL) {
+        return driver;
+    }
+    void *handle = dlopen(DRIVER_SONAME, RTLD_LAZY | RTLD_NOLOAD);
+    return handle != NULL ? resolve(handle) : NULL;
+}
+
+/*
+ * The driver of a program that has called one of our hooks. Without a libcuda.so.1 that can be one
+ * of another name, linked with the program: what its calls would have reached without us.
+ */
+static const struct resolution *called_driver(void)
+{
+    const struct resolution *driver = loaded_driver();
+    if (driver == NULL && find_behind_us("cuInit") != NULL) {
+        driver = resolve(RTLD_NEXT);
+    }
+    return driver;
+}
+
+const struct real_driver *real_driver(void)
+{
+    const struct resolution *driver = called_driver();
+    return driver != NULL ? &driver->real : &no_driver;
+}
+
+const struct driver *core_driver(void)
+{
+    const struct resolution *driver = called_driver();
+    return driver != NULL && driver->core_has_all_it_requires ? &driver->core : NULL;
+}
+
+bool driver_has(enum entry entry)
+{
+    const struct resolution *driver = loaded_driver();
+    return driver != NULL && driver->address[entry] != NULL;
+}
+
+/*
+ * The program's own lookup is the last one made, so that dlerror speaks of it. Where it finds our
+ * export (by a handle of the whole program), the program may have it if without us it would have
+ * found the function further on.
+ */
+void *dlsym_of_driver(void *handle, const char *name)
+{
+    int entry = entry_of_name(name);
+    const struct resolution *driver = loaded_driver();
+    void *answer = next_dlsym()(handle, name);
+    if (answer == NULL) {
+        return NULL;
+    }
+    if (answer == hooks[entry]) {
+        return find_behind_us(name) != NULL ? answer : NULL;
+    }
+    if (driver != NULL && answer == driver->address[entry]) {
+        return hooks[entry];
+    }
+    return answer;
+}
+
+/* What a successful cuGetProcAddress hands to the program. */
+static void replace(void **function)
+{
+    const struct resolution *driver = called_driver();
+    if (driver == NULL || function == NULL || *function == NULL) {
+        return;
+    }
+    int entry = entry_of_address(driver, *function);
+    if (entry != ENTRY_NONE) {
+        *function = hooks[entry];
+    }
+}
+
+HOOK(cuGetProcAddress, (const char *symbol, void **function, int version, cuuint64_t flags))
+{
+    CUresult result = real_driver()->cuGetProcAddress(symbol, function, version, flags);
+    if (result == CUDA_SUCCESS) {
+        replace(function);
+    }
+    return result;
+}
+
+HOOK(cuGetProcAddress_v2, (const char *symbol, void **function, int version, cuuint64_t flags,
+                           CUdriverProcAddressQueryResult *status))
+{
+    CUresult result = real_driver()->cuGetProcAddress_v2(symbol, function, version, flags, status);
+    if (result == CUDA_SUCCESS) {
+        replace(function);
+    }
+    return result;
+}

@@ -1,0 +1,163 @@
+/*
+ * The report that a process writes when it ends.
+ *
+ * A destructor of this object: it runs in whichever thread calls exit, while others may still be
+ * allocating. It makes no driver call, and does nothing in a process that did not use the pool.
+ * Nothing here can change how the program ends: a report that cannot be written is one line.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "start.h"
+
+static bool counted_any_request(const struct report *report)
+{
+    for (size_t device = 0; device < report->device_count; device++) {
+        for (size_t kind = 0; kind < report->devices[device].kind_count; kind++) {
+            if (report->devices[device].kinds[kind].totals.requests > 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static double seconds_since(const struct timespec *then)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)(now.tv_sec - then->tv_sec) + (double)(now.tv_nsec - then->tv_nsec) / 1e9;
+}
+
+static void say_failure(const char *file, const char *error)
+{
+    char line[2 * PATH_MAX];
+    snprintf(line, sizeof line, "report: %s%s%s", file, file[0] != '\0' ? ": " : "", error);
+    say(line);
+}
+
+/* One call where the file takes it whole, so that the ranks of a job do not mix their lines. */
+static int write_all(int file, const char *text, size_t bytes)
+{
+    while (bytes > 0) {
+        ssize_t written = write(file, text, bytes);
+        if (written < 0 && errno != EINTR) {
+            return -1;
+        }
+        if (written > 0) {
+            text += written;
+            bytes -= (size_t)written;
+        }
+    }
+    return 0;
+}
+
+/* The table in memory that the caller frees; NULL with errno. */
+static char *print_to_memory(const struct report *report, size_t *bytes)
+{
+    char *text = NULL;
+    FILE *memory = open_memstream(&text, bytes);
+    if (memory == NULL) {
+        return NULL;
+    }
+    int failed = report_print_table(report, memory);
+    failed |= fclose(memory);
+    if (failed != 0) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+static int write_table(const struct report *report, const char *file)
+{
+    size_t bytes;
+    char *text = print_to_memory(report, &bytes);
+    if (text == NULL) {
+        return -1;
+    }
+    int to = file[0] == '\0' ? STDERR_FILENO
+                             : open(file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int result = to >= 0 ? write_all(to, text, bytes) : -1;
+    if (to >= 0 && to != STDERR_FILENO && close(to) != 0) {
+        result = -1;
+    }
+    free(text);
+    return result;
+}
+
+static void deliver(const struct run *run, const struct report *report)
+{
+    const struct report_settings *choice = &report->settings.report;
+    char file[PATH_MAX] = "";
+    if (choice->file[0] != '\0' &&
+        report_expand_file_name(choice->file, &report->process, file, sizeof file) != 0) {
+        say_failure(choice->file, strerror(errno));
+        return;
+    }
+    if (choice->at_exit == REPORT_TABLE) {
+        if (write_table(report, file) != 0) {
+            say_failure(file, strerror(errno));
+        }
+        return;
+    }
+    char error[2 * PATH_MAX];
+    if (run->write_json(report, file[0] != '\0' ? file : "/dev/stderr", error, sizeof error) != 0) {
+        say_failure("", error);
+    }
+}
+
+/* Whoever reads our stderr may be gone; that shall not turn the program's exit into a SIGPIPE. */
+static void deliver_without_sigpipe(const struct run *run, const struct report *report)
+{
+    sigset_t pipe_only;
+    sigset_t before;
+    sigset_t pending;
+    sigemptyset(&pipe_only);
+    sigaddset(&pipe_only, SIGPIPE);
+    sigpending(&pending);
+    sigprocmask(SIG_BLOCK, &pipe_only, &before);
+    deliver(run, report);
+    if (!sigismember(&pending, SIGPIPE)) {
+        static const struct timespec at_once = {0, 0};
+        while (sigtimedwait(&pipe_only, NULL, &at_once) < 0 && errno == EINTR) {
+        }
+    }
+    sigprocmask(SIG_SETMASK, &before, NULL);
+}
+
+static void make_report(const struct run *run, struct report *report)
+{
+    report->settings = run->settings;
+    report_describe_process(&report->process, secure_getenv);
+    report->process.wall_seconds = seconds_since(&run->started);
+    if (pool_report(run->pool, report) != 0) {
+        say_failure("", strerror(errno));
+        return;
+    }
+    if (counted_any_request(report)) {
+        deliver_without_sigpipe(run, report);
+    }
+}
+
+__attribute__((destructor)) static void report_at_exit(void)
+{
+    int saved_errno = errno;
+    const struct run *run = run_of_this_process();
+    if (run == NULL || run->settings.report.at_exit == REPORT_NONE) {
+        return;
+    }
+    struct report *report = calloc(1, sizeof *report);
+    if (report != NULL) {
+        make_report(run, report);
+        report_free(report);
+        free(report);
+    }
+    errno = saved_errno;
+}

@@ -1,0 +1,337 @@
+/*
+ * Starting the pool: the environment, the settings, and who may start it.
+ *
+ * Nothing happens before a hook first asks for the pool. Then each thread that asks makes a plan
+ * for itself: that may open files and shared objects, for which the dynamic linker takes its lock,
+ * so no lock of ours is held. One thread carries its plan out, with nothing in it that waits for
+ * another; the others wait for that. From then on the outcome is only read.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <link.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "glibc_compat.h"
+#include "lookup.h"
+#include "start.h"
+
+#define CONFIG_LIBRARY "libcudapool_config.so"
+#define MESSAGE_BYTES  (2 * PATH_MAX)
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define IS_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) ||                         \
+    __has_feature(memory_sanitizer)
+#define IS_SANITIZED 1
+#endif
+#endif
+
+/* The program's json-c and our jansson have names in common: neither may see the other's.
+ * Sanitizers refuse RTLD_DEEPBIND. */
+#ifdef IS_SANITIZED
+#define PRIVATE_LIBRARY (RTLD_NOW | RTLD_LOCAL)
+#else
+#define PRIVATE_LIBRARY (RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND)
+#endif
+
+typedef int settings_reader(const char *path, struct settings *settings, char *error,
+                            size_t error_bytes);
+
+/* What one thread found out: the settings, or why the program runs without the pool. */
+struct plan {
+    struct settings settings;
+    report_writer *write_json;
+    char why_not[MESSAGE_BYTES]; /* for stderr; may be empty */
+};
+
+enum outcome { UNDECIDED, STARTED, OFF };
+
+/* Written by the thread that holds claimed_by, before it publishes pool and outcome. */
+static struct run run;
+
+/* The process whose thread carries out its plan; 0 as long as none does. */
+static _Atomic pid_t claimed_by;
+
+/* Release when the pool is published, or taken away in a forked child; acquire when read. */
+static _Atomic(struct pool *) pool_to_use;
+static _Atomic enum outcome outcome;
+
+/* Set while this thread is starting the pool: what it calls may call hooks. */
+static _Thread_local bool thread_is_starting;
+
+/* crtbegin's name for this object, by which glibc forgets the handler when it is unloaded. */
+extern void *__dso_handle __attribute__((visibility("hidden")));
+extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void),
+                             void *dso_handle);
+
+void say(const char *message)
+{
+    char line[MESSAGE_BYTES + 32];
+    int bytes = snprintf(line, sizeof line, "cudapool: %s\n", message);
+    if (bytes >= (int)sizeof line) {
+        bytes = (int)sizeof line - 1;
+        line[bytes - 1] = '\n';
+    }
+    ssize_t written = write(STDERR_FILENO, line, (size_t)bytes);
+    (void)written; /* there is nowhere left to say so */
+}
+
+/* --- compute-sanitizer ----------------------------------------------------------------------- */
+
+/* The launcher that it loads first is also part of profilers, beside which the pool can run. */
+static bool is_compute_sanitizers(const char *path)
+{
+    return strstr(path, "libsanitizer-collection") != NULL ||
+           (strstr(path, "sanitizer") != NULL &&
+            (strstr(path, "libInterceptorInjectionTarget") != NULL ||
+             strstr(path, "TreeLauncherTargetInjection") != NULL));
+}
+
+static int note_compute_sanitizer(struct dl_phdr_info *object, size_t bytes, void *found)
+{
+    (void)bytes;
+    *(bool *)found = object->dlpi_name != NULL && is_compute_sanitizers(object->dlpi_name);
+    return *(bool *)found;
+}
+
+/* It checks the program's own allocations, which it knows by the driver calls. */
+static bool runs_under_compute_sanitizer(void)
+{
+    for (char **variable = environ; variable != NULL && *variable != NULL; variable++) {
+        if (strncmp(*variable, "NV_SANITIZER_INJECTION_", strlen("NV_SANITIZER_INJECTION_")) == 0) {
+            return true;
+        }
+    }
+    bool found = false;
+    dl_iterate_phdr(note_compute_sanitizer, &found);
+    return found;
+}
+
+/* --- the library that reads settings and writes JSON ------------------------------------------ */
+
+/* The directory that this object was loaded from, and a slash. A relative name is as the program
+ * was started; the dynamic linker has kept where that was. */
+static bool find_own_directory(char *directory, size_t bytes)
+{
+    Dl_info info;
+    struct link_map *map;
+    if (dladdr1(&run, &info, (void **)&map, RTLD_DL_LINKMAP) == 0) {
+        return false;
+    }
+    char origin[PATH_MAX + 1];
+    const char *slash = strrchr(info.dli_fname, '/');
+    if (info.dli_fname[0] == '/') {
+        snprintf(origin, sizeof origin, "%.*s", (int)(slash - info.dli_fname), info.dli_fname);
+    } else if (dlinfo(map, RTLD_DI_ORIGIN, origin) != 0) {
+        return false;
+    }
+    return (size_t)snprintf(directory, bytes, "%s/", origin) < bytes;
+}
+
+/* A function of the library, or NULL and why not. The library stays open. */
+static void *find_in_config_library(const char *name, char *why_not)
+{
+    char path[PATH_MAX + sizeof CONFIG_LIBRARY];
+    if (!find_own_directory(path, sizeof path - sizeof CONFIG_LIBRARY)) {
+        snprintf(why_not, MESSAGE_BYTES, "%s: cannot tell in which directory it is",
+                 CONFIG_LIBRARY);
+        return NULL;
+    }
+    strcat(path, CONFIG_LIBRARY);
+    void *library = dlopen(path, PRIVATE_LIBRARY);
+    void *function = library != NULL ? next_dlsym()(library, name) : NULL;
+    if (function == NULL) {
+        const char *error = dlerror();
+        snprintf(why_not, MESSAGE_BYTES, "%s", error != NULL ? error : path);
+    }
+    return function;
+}
+
+/* --- the plan ----------------------------------------------------------------------------------
+ * Each step answers whether the pool may start, and leaves in why_not what to say if not. */
+
+/* NULL where it is not set, is empty, or belongs to whoever started a setuid program. */
+static const char *setting_of_environment(const char *name)
+{
+    const char *value = secure_getenv(name);
+    return value != NULL && value[0] != '\0' ? value : NULL;
+}
+
+static bool is_wanted(struct plan *plan)
+{
+    const char *disable = setting_of_environment("CUDAPOOL_DISABLE");
+    if (disable != NULL && strcmp(disable, "1") == 0) {
+        return false;
+    }
+    if (runs_under_compute_sanitizer()) {
+        snprintf(plan->why_not, MESSAGE_BYTES, "compute-sanitizer is at work");
+        return false;
+    }
+    return true;
+}
+
+static bool read_settings(struct plan *plan)
+{
+    settings_defaults(&plan->settings);
+    const char *path = setting_of_environment("CUDAPOOL_CONFIG");
+    if (path == NULL) {
+        return true;
+    }
+    settings_reader *reader =
+        (settings_reader *)find_in_config_library("cudapool_config_read", plan->why_not);
+    return reader != NULL && reader(path, &plan->settings, plan->why_not, MESSAGE_BYTES) == 0;
+}
+
+static bool choose_report(struct plan *plan)
+{
+    struct report_settings *report = &plan->settings.report;
+    const char *choice = setting_of_environment("CUDAPOOL_REPORT");
+    if (choice == NULL) {
+        return true;
+    }
+    if (strcmp(choice, "none") == 0) {
+        report->at_exit = REPORT_NONE;
+    } else if (strcmp(choice, "stderr") == 0) {
+        report->at_exit = REPORT_TABLE;
+        report->file[0] = '\0';
+    } else if (strlen(choice) < sizeof report->file && report_file_name_is_valid(choice)) {
+        report->at_exit = REPORT_JSON;
+        strcpy(report->file, choice);
+    } else {
+        snprintf(plan->why_not, MESSAGE_BYTES,
+                 "CUDAPOOL_REPORT: found \"%.512s\"; allowed are none, stderr, and a file name of "
+                 "at most %zu bytes in which %%p, %%h, %%r and %%%% are the only escapes",
+                 choice, sizeof report->file - 1);
+        return false;
+    }
+    return true;
+}
+
+static bool find_report_writer(struct plan *plan)
+{
+    if (plan->settings.report.at_exit != REPORT_JSON) {
+        return true;
+    }
+    plan->write_json =
+        (report_writer *)find_in_config_library("cudapool_report_write", plan->why_not);
+    return plan->write_json != NULL;
+}
+
+static bool make_plan(struct plan *plan)
+{
+    return is_wanted(plan) && read_settings(plan) && choose_report(plan) &&
+           find_report_writer(plan);
+}
+
+/* --- carrying it out ---------------------------------------------------------------------------
+ */
+
+/* The child of a process that has a pool has none: its contexts are not the child's. */
+static void forget_the_pool(void)
+{
+    atomic_store_explicit(&pool_to_use, NULL, memory_order_release);
+    atomic_store_explicit(&outcome, OFF, memory_order_release);
+}
+
+static struct pool *create_pool(const struct driver *driver, struct plan *plan)
+{
+    if (__register_atfork(NULL, NULL, forget_the_pool, &__dso_handle) != 0) {
+        snprintf(plan->why_not, MESSAGE_BYTES, "no memory for a fork handler");
+        return NULL;
+    }
+    run.pid = getpid();
+    run.settings = plan->settings;
+    run.write_json = plan->write_json;
+    clock_gettime(CLOCK_MONOTONIC, &run.started);
+    run.pool = pool_create(driver, &run.settings);
+    if (run.pool == NULL) {
+        snprintf(plan->why_not, MESSAGE_BYTES, "the pool cannot start: %s", strerror(errno));
+    }
+    return run.pool;
+}
+
+static void stay_off(struct plan *plan)
+{
+    if (plan->why_not[0] != '\0') {
+        static const char end[] = "; the program runs without the pool";
+        size_t length = strnlen(plan->why_not, MESSAGE_BYTES - sizeof end);
+        memcpy(plan->why_not + length, end, sizeof end);
+        say(plan->why_not);
+    }
+    atomic_store_explicit(&outcome, OFF, memory_order_release);
+}
+
+static void carry_out(struct plan *plan, bool may_start, const struct driver *driver)
+{
+    struct pool *pool = may_start ? create_pool(driver, plan) : NULL;
+    if (pool == NULL) {
+        stay_off(plan);
+        return;
+    }
+    atomic_store_explicit(&pool_to_use, pool, memory_order_release);
+    atomic_store_explicit(&outcome, STARTED, memory_order_release);
+}
+
+/* A child forked meanwhile does not have the thread that would end the wait. */
+static void wait_for_the_outcome(void)
+{
+    while (atomic_load_explicit(&outcome, memory_order_acquire) == UNDECIDED &&
+           atomic_load_explicit(&claimed_by, memory_order_relaxed) == getpid()) {
+        sched_yield();
+    }
+}
+
+static bool claim(void)
+{
+    pid_t nobody = 0;
+    return atomic_compare_exchange_strong_explicit(&claimed_by, &nobody, getpid(),
+                                                   memory_order_relaxed, memory_order_relaxed);
+}
+
+/* Without a driver nothing is decided: one may be loaded later. */
+static void start(void)
+{
+    const struct driver *driver = core_driver();
+    struct plan *plan = driver != NULL ? calloc(1, sizeof *plan) : NULL;
+    if (plan == NULL) {
+        return;
+    }
+    bool may_start = make_plan(plan);
+    if (claim()) {
+        carry_out(plan, may_start, driver);
+    } else {
+        wait_for_the_outcome();
+    }
+    free(plan);
+}
+
+static struct pool *start_unless_decided(void)
+{
+    if (atomic_load_explicit(&outcome, memory_order_acquire) == UNDECIDED && !thread_is_starting) {
+        thread_is_starting = true;
+        start();
+        thread_is_starting = false;
+    }
+    return atomic_load_explicit(&pool_to_use, memory_order_acquire);
+}
+
+struct pool *the_pool(void)
+{
+    struct pool *pool = atomic_load_explicit(&pool_to_use, memory_order_acquire);
+    if (pool == NULL) {
+        pool = start_unless_decided();
+    }
+    return pool != NULL && !pool_thread_is_inside_driver() ? pool : NULL;
+}
+
+const struct run *run_of_this_process(void)
+{
+    bool started = atomic_load_explicit(&pool_to_use, memory_order_acquire) != NULL;
+    return started && run.pid == getpid() ? &run : NULL;
+}

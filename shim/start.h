@@ -1,0 +1,32 @@
+/*
+ * What start.c tells report_at_exit.c about the pool that it started.
+ */
+#ifndef CUDAPOOL_SHIM_START_H
+#define CUDAPOOL_SHIM_START_H
+
+#include <sys/types.h>
+#include <time.h>
+
+#include "../core/config.h"
+#include "../core/report.h"
+#include "shim.h"
+
+/* libcudapool_config.so's cudapool_report_write: see report_write_json. */
+typedef int report_writer(const struct report *report, const char *path, char *error,
+                          size_t error_bytes);
+
+struct run {
+    struct pool *pool;
+    pid_t pid;               /* the process that started it */
+    struct timespec started; /* CLOCK_MONOTONIC */
+    struct settings settings;
+    report_writer *write_json; /* there when settings.report.at_exit is REPORT_JSON */
+};
+
+/* The pool that this very process started, or NULL: none, or it is the parent's. Any thread. */
+HIDDEN const struct run *run_of_this_process(void);
+
+/* Writes "cudapool: MESSAGE" and a newline to stderr, in one piece. */
+HIDDEN void say(const char *message);
+
+#endif
