@@ -203,15 +203,15 @@ $(BUILD)/tests/unit-plain/%: tests/unit/%.c $(BUILD)/core.a Makefile | dependenc
 
 # A program that calls the driver is linked with the simulated one, whose soname is the real one's:
 # it runs on either. One that does not call it, does not need it.
-$(PROGRAMS): $(BUILD)/%: %.c $(SIM) Makefile | dependencies
+$(PROGRAMS): $(BUILD)/%: %.c $(SIM) tests/kernels.ptx Makefile | dependencies
 	@mkdir -p $(@D)
 	$(COMPILE) $(TEST_FLAGS) $< -o $@ -Wl,--as-needed $(SIM) -ldl
 
-$(LIBRARIES): $(BUILD)/%.so: %.c $(SIM) Makefile | dependencies
+$(LIBRARIES): $(BUILD)/%.so: %.c $(SIM) tests/kernels.ptx Makefile | dependencies
 	@mkdir -p $(@D)
 	$(COMPILE) $(TEST_FLAGS) -fPIC -shared $< -o $@ -Wl,--as-needed $(SIM) -ldl
 
-$(DEMOS): $(BUILD)/demo/%: tests/demo/%.c $(SIM) Makefile | dependencies
+$(DEMOS): $(BUILD)/demo/%: tests/demo/%.c $(SIM) tests/kernels.ptx Makefile | dependencies
 	@mkdir -p $(@D)
 	$(COMPILE) $(TEST_FLAGS) $< -o $@ -Wl,--as-needed $(SIM)
 

@@ -1,0 +1,143 @@
+"""Python programs that take GPU memory through their libraries, each timed and checked.
+
+usage: apps.py NAME [STEPS]
+Prints one line "NAME: MILLISECONDS ms a step, RESULT"; the same NAME always computes the same
+result, so that the lines of two runs can be compared.
+"""
+
+import sys
+import time
+import warnings
+
+WARM_UP_STEPS = 10
+
+
+def timed(step, steps, wait):
+    """The milliseconds of one step, and what the last one returned."""
+    for _ in range(WARM_UP_STEPS):
+        step()
+    wait()
+    start = time.perf_counter()
+    for _ in range(steps):
+        result = step()
+    wait()
+    return (time.perf_counter() - start) / steps * 1e3, result
+
+
+def torch_training(steps):
+    """A multi-layer perceptron, trained. Caching is torch's own unless the environment says
+    PYTORCH_NO_CUDA_MEMORY_CACHING=1."""
+    import torch
+
+    torch.manual_seed(0)
+    layers = []
+    for _ in range(6):
+        layers += [torch.nn.Linear(1024, 1024), torch.nn.GELU()]
+    model = torch.nn.Sequential(*layers).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    data = torch.randn(256, 1024, device="cuda")
+
+    def step():
+        loss = model(data).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    milliseconds, loss = timed(step, steps, torch.cuda.synchronize)
+    return milliseconds, f"loss {loss.item():.6f}"
+
+
+def cupy_arrays(steps, own_pool):
+    """Element-wise work and a sort on a million floats, with and without CuPy's own pool."""
+    import cupy
+
+    if not own_pool:
+        cupy.cuda.set_allocator(None)
+        cupy.cuda.set_pinned_memory_allocator(None)
+    angles = cupy.arange(1 << 20, dtype=cupy.float32)
+
+    def step():
+        return float(cupy.sort(cupy.sin(angles) * 2 + cupy.cos(angles)).sum())
+
+    milliseconds, total = timed(step, steps, cupy.cuda.runtime.deviceSynchronize)
+    return milliseconds, f"sum {total:.4f}"
+
+
+def numba_copies(steps):
+    """A kernel on arrays that are copied to the device and back in every step."""
+    import numpy
+    from numba import cuda
+
+    warnings.simplefilter("ignore")
+
+    @cuda.jit
+    def double_and_add(a, b, out):
+        i = cuda.grid(1)
+        if i < a.size:
+            out[i] = 2 * a[i] + b[i]
+
+    a = numpy.arange(1 << 20, dtype=numpy.float32)
+    b = a * 3
+
+    def step():
+        on_device = cuda.to_device(a), cuda.to_device(b)
+        out = cuda.device_array_like(a)
+        double_and_add[4096, 256](*on_device, out)
+        return out.copy_to_host()
+
+    milliseconds, out = timed(step, steps, cuda.synchronize)
+    if not numpy.array_equal(out, a * 5):
+        sys.exit("numba: wrong result")
+    return milliseconds, "all elements right"
+
+
+def jax_training(steps):
+    """Gradient descent on a small network, as JAX comes."""
+    import jax
+    import jax.numpy as jnp
+
+    def loss(weights, data):
+        for weight in weights:
+            data = jnp.tanh(data @ weight)
+        return jnp.mean(data * data)
+
+    @jax.jit
+    def update(weights, data):
+        value, gradients = jax.value_and_grad(loss)(weights, data)
+        return [w - 1e-2 * g for w, g in zip(weights, gradients)], value
+
+    keys = jax.random.split(jax.random.PRNGKey(0), 7)
+    weights = [jax.random.normal(key, (1024, 1024)) / 32 for key in keys[1:]]
+    data = jax.random.normal(keys[0], (256, 1024))
+
+    def step():
+        nonlocal weights
+        weights, value = update(weights, data)
+        return value
+
+    milliseconds, value = timed(step, steps, lambda: jax.block_until_ready(weights))
+    return milliseconds, f"loss {float(value):.6f}"
+
+
+PROGRAMS = {
+    "torch": (torch_training, 100),
+    "cupy": (lambda steps: cupy_arrays(steps, own_pool=False), 100),
+    "cupy_own_pool": (lambda steps: cupy_arrays(steps, own_pool=True), 100),
+    "numba": (numba_copies, 100),
+    "jax": (jax_training, 200),
+}
+
+
+def main():
+    if len(sys.argv) < 2 or sys.argv[1] not in PROGRAMS:
+        sys.exit(f"usage: apps.py {'|'.join(PROGRAMS)} [STEPS]")
+    name = sys.argv[1]
+    program, steps = PROGRAMS[name]
+    if len(sys.argv) > 2:
+        steps = int(sys.argv[2])
+    milliseconds, result = program(steps)
+    print(f"{name}: {milliseconds:.4f} ms a step, {result}")
+
+
+main()
