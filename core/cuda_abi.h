@@ -70,6 +70,10 @@ enum cuda_constant {
 #undef CONSTANT
 };
 
+#define SIZE(type, bytes) _Static_assert(sizeof(type) == (bytes), "the size of " #type);
+#include "cuda_sizes.def"
+#undef SIZE
+
 /* The default streams, as handles: the legacy one and the calling thread's own. */
 #define CU_STREAM_LEGACY     ((CUstream)0x1)
 #define CU_STREAM_PER_THREAD ((CUstream)0x2)
