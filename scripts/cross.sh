@@ -7,7 +7,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-build=build-aarch64
+build='build-aarch64'
 triple=aarch64-linux-gnu
 root=$PWD/$build/root
 

@@ -24,6 +24,7 @@ SANITIZE=${SANITIZE:-}
 TEST_TIMEOUT=${TEST_TIMEOUT:-120}
 # shellcheck disable=SC2206 # a command and its arguments
 run_with=(${RUN_WITH:-})
+prefix=()
 
 # The sanitizer's own library must be the first thing in every process, or it refuses to start.
 case $SANITIZE in
@@ -37,7 +38,7 @@ thread)
     export TSAN_OPTIONS=${TSAN_OPTIONS:-exitcode=99}
     # ThreadSanitizer's address map does not bear all kernels' randomization of addresses.
     if setarch -R true 2>/dev/null; then
-        run_with=(setarch -R "${run_with[@]}")
+        prefix=(setarch -R)
     fi
     ;;
 undefined)
@@ -86,7 +87,7 @@ count() { # status
 run() { # name, command
     local name=$1 status start=$SECONDS
     shift
-    timeout -k 5 "$TEST_TIMEOUT" "$@" >"$output" 2>&1 </dev/null
+    timeout -k 5 "$TEST_TIMEOUT" "${prefix[@]}" "$@" >"$output" 2>&1 </dev/null
     status=$?
     if count "$status"; then
         printf '  %-40s %s (%d s)\n' "$name" "$counted" $((SECONDS - start))
@@ -112,7 +113,8 @@ done
 
 if [ -x "$BUILD/tests/conformance/conformance" ] && wanted conformance "$@"; then
     echo "Conformance, on the simulated driver"
-    run conformance env LD_LIBRARY_PATH="$SIM" "${run_with[@]}" "$BUILD/tests/conformance/conformance"
+    run conformance env LD_LIBRARY_PATH="$SIM" "${run_with[@]}" \
+        "$BUILD/tests/conformance/conformance"
 fi
 
 echo "End to end"

@@ -24,10 +24,10 @@
         }                                                                                          \
     } while (0)
 
-enum { TEMPORARIES = 4, FIELD_WORDS = 1 << 20 };
+enum { LEVELS = 4, LARGEST_LEVEL_BYTES = 4 << 20, FIELD_BYTES = 4 << 20 };
 
-/* Halves, and halves again, as on the levels of a multigrid. */
-static const unsigned int temporary_words[TEMPORARIES] = {1 << 20, 1 << 19, 1 << 18, 1 << 17};
+/* As much of each buffer is written and checked: enough to notice, little beside the kernels. */
+enum { CHECKED_WORDS = 8192 };
 
 struct solver {
     CUfunction fill, verify, spin_then_verify;
@@ -42,30 +42,31 @@ static void launch(const struct solver *solver, CUfunction function, void **para
     CHECK(cuLaunchKernel(function, 8, 1, 1, 128, 1, 1, 0, solver->stream, parameters, NULL));
 }
 
-static void write_level(const struct solver *solver, CUdeviceptr level, unsigned int words,
-                        unsigned int value)
+static void write_buffer(const struct solver *solver, CUdeviceptr buffer, unsigned int value)
 {
-    launch(solver, solver->fill, (void *[]){&level, &words, &value});
+    unsigned int words = CHECKED_WORDS;
+    launch(solver, solver->fill, (void *[]){&buffer, &words, &value});
 }
 
-static void compute_and_check(const struct solver *solver, CUdeviceptr level, unsigned int words,
-                              unsigned int value)
+static void compute_and_check(const struct solver *solver, CUdeviceptr buffer, unsigned int value)
 {
+    unsigned int words = CHECKED_WORDS;
     unsigned long long ns = solver->kernel_ns;
     CUdeviceptr mismatches = solver->mismatches;
-    launch(solver, solver->spin_then_verify, (void *[]){&ns, &level, &words, &value, &mismatches});
+    launch(solver, solver->spin_then_verify, (void *[]){&ns, &buffer, &words, &value, &mismatches});
 }
 
+/* The temporaries halve from level to level, as in a multigrid. */
 static void step(const struct solver *solver, unsigned int number)
 {
-    CUdeviceptr levels[TEMPORARIES];
-    for (int i = 0; i < TEMPORARIES; i++) {
-        CHECK(cuMemAlloc_v2(&levels[i], temporary_words[i] * sizeof(unsigned int)));
-        write_level(solver, levels[i], temporary_words[i], number + (unsigned int)i);
+    CUdeviceptr levels[LEVELS];
+    for (unsigned int i = 0; i < LEVELS; i++) {
+        CHECK(cuMemAlloc_v2(&levels[i], (size_t)LARGEST_LEVEL_BYTES >> i));
+        write_buffer(solver, levels[i], number + i);
     }
-    write_level(solver, solver->field, FIELD_WORDS, number);
-    for (int i = 0; i < TEMPORARIES; i++) {
-        compute_and_check(solver, levels[i], temporary_words[i], number + (unsigned int)i);
+    write_buffer(solver, solver->field, number);
+    for (unsigned int i = 0; i < LEVELS; i++) {
+        compute_and_check(solver, levels[i], number + i);
         CHECK(cuMemFree_v2(levels[i]));
     }
 }
@@ -84,7 +85,7 @@ static void open_solver(struct solver *solver)
     CHECK(cuModuleGetFunction(&solver->verify, module, "verify"));
     CHECK(cuModuleGetFunction(&solver->spin_then_verify, module, "spin_then_verify"));
     CHECK(cuStreamCreate(&solver->stream, CU_STREAM_NON_BLOCKING));
-    CHECK(cuMemAlloc_v2(&solver->field, FIELD_WORDS * sizeof(unsigned int)));
+    CHECK(cuMemAlloc_v2(&solver->field, FIELD_BYTES));
     CHECK(cuMemAlloc_v2(&solver->mismatches, sizeof(unsigned long long)));
     CHECK(cuMemsetD8_v2(solver->mismatches, 0, sizeof(unsigned long long)));
     CHECK(cuCtxSynchronize());
@@ -93,7 +94,7 @@ static void open_solver(struct solver *solver)
 /* How many words of the field and of all temporaries were not what they should have been. */
 static unsigned long long check_results(const struct solver *solver, unsigned int last_step)
 {
-    unsigned int words = FIELD_WORDS;
+    unsigned int words = CHECKED_WORDS;
     unsigned long long mismatches;
     CUdeviceptr field = solver->field, counter = solver->mismatches;
     launch(solver, solver->verify, (void *[]){&field, &words, &last_step, &counter});

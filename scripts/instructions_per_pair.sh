@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# How many instructions an allocation that hits and its free cost inside the preload object, on the
+# simulated driver: callgrind counts twice, for N and for 2 N pairs, and the difference is shared
+# out. What happens inside the driver, libc and the program is left out.
+#
+# usage: [BUILD=dir] instructions_per_pair.sh [LIMIT]     exits 1 where it is more than LIMIT
+set -eu
+cd "$(dirname "$0")/.."
+
+limit=${1:-500}
+pairs=20000
+build=$(realpath "${BUILD:-build}")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# Instructions inside libcudapool_preload.so while the program runs that many pairs. In callgrind's
+# file, ob= names the object that the following functions (fn=) belong to, cob= and cfn= a called
+# one, calls= is followed by the call's inclusive cost, which is not the caller's own.
+count() { # pairs
+    LD_LIBRARY_PATH=$build/sim LD_PRELOAD=$build/libcudapool_preload.so CUDAPOOL_REPORT=none \
+        valgrind --quiet --tool=callgrind --callgrind-out-file="$work/$1" --compress-strings=no \
+        --compress-pos=no "$build/tests/bench/hit_pair" "$1" >"$work/$1.out" 2>&1 || {
+        cat "$work/$1.out" >&2
+        return 1
+    }
+    awk '/^ob=/ { ours = /libcudapool_preload\.so/ }
+         /^calls=/ { skip = 1; next }
+         /^[0-9+*-]/ { if (!skip && ours) sum += $2; skip = 0 }
+         END { printf "%d\n", sum }' "$work/$1"
+}
+
+once=$(count $pairs)
+twice=$(count $((2 * pairs)))
+awk -v d=$((twice - once)) -v n=$pairs -v limit="$limit" 'BEGIN {
+    per_pair = d / n
+    printf "%.1f instructions per pair that hits (limit %d)\n", per_pair, limit
+    exit !(per_pair > 0 && per_pair <= limit) }'

@@ -1,0 +1,53 @@
+/*
+ * Allocates and frees as many times as the argument says, in a few sizes, so that with the pool
+ * every pair after the first ones hits. Checks that each address is one of its own by writing to
+ * the memory at the end. For scripts/instructions_per_pair.sh.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "../driver_api.h"
+
+static const size_t sizes[] = {1000, 65536, 300000, 1 << 20, 5 << 20};
+enum { SIZES = sizeof sizes / sizeof sizes[0] };
+
+static void check(CUresult result, const char *call)
+{
+    if (result != CUDA_SUCCESS) {
+        fprintf(stderr, "hit_pair: %s: CUDA error %u\n", call, result);
+        exit(1);
+    }
+}
+
+static void allocate_and_free(size_t bytes)
+{
+    CUdeviceptr block;
+    check(cuMemAlloc_v2(&block, bytes), "cuMemAlloc_v2");
+    check(cuMemFree_v2(block), "cuMemFree_v2");
+}
+
+int main(int argc, char **argv)
+{
+    unsigned long pairs = argc > 1 ? strtoul(argv[1], NULL, 10) : 1000;
+    CUdevice device;
+    CUcontext context;
+    check(cuInit(0), "cuInit");
+    check(cuDeviceGet(&device, 0), "cuDeviceGet");
+    check(cuDevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain");
+    check(cuCtxSetCurrent(context), "cuCtxSetCurrent");
+    for (unsigned long i = 0; i < pairs; i++)
+        allocate_and_free(sizes[i % SIZES]);
+
+    CUdeviceptr block;
+    unsigned int written = 12345, read = 0;
+    check(cuMemAlloc_v2(&block, sizes[0]), "cuMemAlloc_v2");
+    check(cuMemcpyHtoD_v2(block, &written, sizeof written), "cuMemcpyHtoD_v2");
+    check(cuMemcpyDtoH_v2(&read, block, sizeof read), "cuMemcpyDtoH_v2");
+    check(cuMemFree_v2(block), "cuMemFree_v2");
+    if (read != written) {
+        fprintf(stderr, "hit_pair: the memory does not hold what was written\n");
+        return 1;
+    }
+    printf("%lu pairs\n", pairs);
+    return 0;
+}
