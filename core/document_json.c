@@ -132,6 +132,22 @@ static bool is_blank(const char *text, size_t bytes)
     return true;
 }
 
+/* The parser skips some NUL bytes and takes others for the end. */
+static int refuse_nul_bytes(const struct document *document, const char *text, size_t bytes)
+{
+    int line = 1, column = 1;
+
+    if (memchr(text, '\0', bytes) == NULL)
+        return 0;
+    for (; *text != '\0'; text++, column++) {
+        if (*text != '\n')
+            continue;
+        line++;
+        column = 0;
+    }
+    return document_fail(document, NULL, "line %d, column %d: a NUL byte", line, column);
+}
+
 static json_t *parse(const struct document *document, const char *text, size_t bytes)
 {
     json_error_t error;
@@ -140,6 +156,8 @@ static json_t *parse(const struct document *document, const char *text, size_t b
         document_fail(document, NULL, "is empty, allowed is a JSON object");
         return NULL;
     }
+    if (refuse_nul_bytes(document, text, bytes) != 0)
+        return NULL;
     json_t *value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
     if (value == NULL)
         document_fail(document, NULL, "line %d, column %d: %s", error.line, error.column,

@@ -461,14 +461,15 @@ static int refuse_unknown_keys(const struct object *object, const char *const *k
     return 0;
 }
 
-/* The keys of one group of counters; those of a bucket's own include the groups' names. */
-static int refuse_unknown_counters(const struct object *object, const char *group)
+/* The keys of one group of counters; outside of the groups, these include the groups' names, and
+ * also, where it is not NULL. */
+static int refuse_unknown_counters(const struct object *object, const char *group, const char *also)
 {
     const char *known[COUNTERS + 2];
     size_t count = 0;
 
-    if (group[0] == '\0')
-        known[count++] = "bytes";
+    if (also != NULL)
+        known[count++] = also;
     for (size_t i = 0; i < COUNTERS; i++) {
         if (strcmp(counters_table[i].group, group) == 0)
             known[count++] = counters_table[i].name;
@@ -487,15 +488,13 @@ static int read_counter(const struct object *object, const struct counter *count
     if (counter->group[0] == '\0')
         return read_count(object, counter->name, counter_field(counter, counters));
     if (enter(object, counter->group, &group) != 0 ||
-        refuse_unknown_counters(&group, counter->group) != 0)
+        refuse_unknown_counters(&group, counter->group, NULL) != 0)
         return -1;
     return read_count(&group, counter->name, counter_field(counter, counters));
 }
 
 static int read_counters(const struct object *object, struct report_counters *counters)
 {
-    if (refuse_unknown_counters(object, "") != 0)
-        return -1;
     for (size_t i = 0; i < COUNTERS; i++)
         if (read_counter(object, &counters_table[i], counters) != 0)
             return -1;
@@ -523,9 +522,10 @@ static const json_t *need_array(const struct object *object, const char *key, si
 
 static int read_bucket(const struct object *object, struct report_bucket *bucket)
 {
-    return read_count(object, "bytes", &bucket->bytes) != 0
-               ? -1
-               : read_counters(object, &bucket->counters);
+    if (refuse_unknown_counters(object, "", "bytes") != 0 ||
+        read_count(object, "bytes", &bucket->bytes) != 0)
+        return -1;
+    return read_counters(object, &bucket->counters);
 }
 
 static int read_buckets(const struct object *object, struct report_kind *kind)
@@ -551,7 +551,8 @@ static int read_kind(const struct object *object, struct report_kind *kind)
 
     if (refuse_unknown_keys(object, known) != 0 ||
         read_text(object, "kind", kind->kind, sizeof(kind->kind)) != 0 ||
-        enter(object, "totals", &totals) != 0 || read_counters(&totals, &kind->totals) != 0)
+        enter(object, "totals", &totals) != 0 || refuse_unknown_counters(&totals, "", NULL) != 0 ||
+        read_counters(&totals, &kind->totals) != 0)
         return -1;
     return read_buckets(object, kind);
 }

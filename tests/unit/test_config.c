@@ -1,0 +1,76 @@
+/*
+ * The defaults, and what a size means on a device.
+ */
+#include <criterion/criterion.h>
+
+#include "core/config.h"
+
+Test(config, defaults_are_those_of_the_documentation)
+{
+    struct settings settings;
+
+    settings_defaults(&settings);
+    cr_assert(settings.device.enabled);
+    cr_assert_eq(settings.device.buckets.policy, BUCKETS_GEOMETRIC);
+    cr_assert_eq(settings.device.buckets.steps_per_doubling, 8);
+    cr_assert_eq(settings.device.buckets.smallest, 512);
+    cr_assert_float_eq(settings.device.buckets.largest.percent, 50, 0);
+    cr_assert_float_eq(settings.device.caps.cached.percent, 50, 0);
+    cr_assert_eq(settings.device.caps.blocks_per_bucket, 1024);
+    cr_assert_float_eq(settings.device.caps.reserve_ratio, 1.15, 0);
+    cr_assert_eq(settings.device.growth_budget.bytes, 128u << 20);
+    cr_assert_eq(settings.device.evict, EVICT_LARGEST_FIRST);
+    cr_assert_eq(settings.device.release_after_idle_ns, 10000000000u);
+    cr_assert_not(settings.device.free_synchronizes);
+    cr_assert(settings.stream_ordered.enabled);
+    cr_assert(settings.stream_ordered.reuse.internal_dependencies);
+    cr_assert_eq(settings.stream_ordered.driver_release_threshold.bytes, 512u << 20);
+    cr_assert(settings.limits.device_bytes.unlimited);
+    cr_assert_eq(settings.report.at_exit, REPORT_TABLE);
+    cr_assert_str_eq(settings.report.file, "");
+}
+
+Test(config, defaults_leave_no_byte_of_what_was_there)
+{
+    struct settings one, other;
+
+    memset(&one, 0x55, sizeof(one));
+    memset(&other, 0xaa, sizeof(other));
+    settings_defaults(&one);
+    settings_defaults(&other);
+    cr_assert_arr_eq(&one, &other, sizeof(one));
+}
+
+static uint64_t share(double percent, uint64_t total)
+{
+    return byte_size_resolve(&(struct byte_size){.percent = percent}, total);
+}
+
+Test(config, fixed_sizes_do_not_depend_on_the_device)
+{
+    cr_assert_eq(byte_size_resolve(&(struct byte_size){.bytes = 4096}, 1024), 4096);
+    cr_assert_eq(byte_size_resolve(&(struct byte_size){0}, 1024), 0);
+}
+
+Test(config, shares_are_of_the_device)
+{
+    cr_assert_eq(share(50, 1000), 500);
+    cr_assert_eq(share(50, 1001), 500);
+    cr_assert_eq(share(12.5, 80ull << 30), 10ull << 30);
+    cr_assert_eq(share(50, 0), 0);
+}
+
+Test(config, all_of_a_device_is_all_of_it)
+{
+    cr_assert_eq(share(100, 85899345921), 85899345921);
+    cr_assert_eq(share(100, UINT64_MAX), UINT64_MAX);
+    cr_assert_leq(share(99.99999999999999, UINT64_MAX), UINT64_MAX);
+    cr_assert_geq(share(99.99999999999999, UINT64_MAX), UINT64_MAX / 10 * 9);
+}
+
+Test(config, unlimited_is_the_largest_number)
+{
+    struct byte_size size = {.bytes = 1, .percent = 1, .unlimited = true};
+
+    cr_assert_eq(byte_size_resolve(&size, 1024), UINT64_MAX);
+}
