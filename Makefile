@@ -15,6 +15,10 @@ CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null))
 CUDA_INCLUDE := $(dir $(firstword $(wildcard $(CUDA_HOME)/include/cuda.h \
                                              /usr/local/cuda/include/cuda.h)))
 
+# One line for each thing that is made; `make V=1` shows the commands.
+say := @$(if $(V),:,printf '  %-5s %s\n')
+Q   := $(if $(V),,@)
+
 WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Werror
 COMPILE  := $(CC) -std=gnu17 $(WARNINGS) -D_GNU_SOURCE -MMD -MP $(CPPFLAGS) $(CFLAGS)
 LINK     := $(CC) $(CFLAGS) $(LDFLAGS)
@@ -113,7 +117,7 @@ install: library ## install under PREFIX (/usr/local), below DESTDIR
 	install -m 644 $(wildcard configs/*) $(DESTDIR)$(PREFIX)/share/cudapool
 
 clean: ## remove what was built
-	rm -rf build build-address build-undefined build-thread build-aarch64 $(BUILD)
+	rm -rf build build-address build-undefined build-thread build-aarch64 build-clang $(BUILD)
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -130,28 +134,34 @@ endif
 
 $(BUILD)/obj/core/%.o: core/%.c Makefile | dependencies
 	@mkdir -p $(@D)
-	$(COMPILE) $(POOL_FLAGS) -c $< -o $@
+	$(say) CC $<
+	$(Q)$(COMPILE) $(POOL_FLAGS) -c $< -o $@
 
 $(BUILD)/obj/shim/%.o: shim/%.c Makefile | dependencies
 	@mkdir -p $(@D)
-	$(COMPILE) $(POOL_FLAGS) -c $< -o $@
+	$(say) CC $<
+	$(Q)$(COMPILE) $(POOL_FLAGS) -c $< -o $@
 
 $(BUILD)/obj/shim/%.o: shim/%.S Makefile | dependencies
 	@mkdir -p $(@D)
-	$(COMPILE) $(POOL_FLAGS) -c $< -o $@
+	$(say) CC $<
+	$(Q)$(COMPILE) $(POOL_FLAGS) -c $< -o $@
 
 $(BUILD)/obj/tools/%.o: tools/%.c Makefile | dependencies
 	@mkdir -p $(@D)
-	$(COMPILE) -fvisibility=hidden -I. -c $< -o $@
+	$(say) CC $<
+	$(Q)$(COMPILE) -fvisibility=hidden -I. -c $< -o $@
 
 $(BUILD)/obj/tests/conformance/%.o: tests/conformance/%.c Makefile | dependencies
 	@mkdir -p $(@D)
-	$(COMPILE) $(TEST_FLAGS) -c $< -o $@
+	$(say) CC $<
+	$(Q)$(COMPILE) $(TEST_FLAGS) -c $< -o $@
 
 # <cuda.h> is the toolkit's business: -isystem keeps our warnings out of it.
 $(BUILD)/obj/%/abi_check.o: %/abi_check.c Makefile | dependencies
 	@mkdir -p $(@D)
-	$(COMPILE) -isystem $(CUDA_INCLUDE) -c $< -o $@
+	$(say) CHECK $<
+	$(Q)$(COMPILE) -isystem $(CUDA_INCLUDE) -c $< -o $@
 
 # --- the preload object, the settings reader, the command ---------------------------------------
 
@@ -159,21 +169,25 @@ $(BUILD)/obj/%/abi_check.o: %/abi_check.c Makefile | dependencies
 # there and not in libc. No -z now: a program that never uses CUDA then binds next to nothing.
 EXPORTS := $(wildcard shim/exports.map)
 $(PRELOAD): $(filter-out $(JSON_OBJECTS),$(CORE_OBJECTS)) $(SHIM_OBJECTS) $(EXPORTS)
-	$(LINK) -shared -Wl,-soname,$(@F) $(EXPORTS:%=-Wl,--version-script,%) -Wl,-z,defs \
+	$(say) LINK $@
+	$(Q)$(LINK) -shared -Wl,-soname,$(@F) $(EXPORTS:%=-Wl,--version-script,%) -Wl,-z,defs \
 	    -Wl,-z,relro -Wl,-z,lazy $(filter %.o,$^) -o $@ -Wl,--no-as-needed -l:libdl.so.2
 
 # What the settings reader needs of the core is taken from the archive; it exports its two
 # functions, whatever else they bring in.
 $(CONFIG): $(JSON_OBJECTS) $(BUILD)/core.a
 	@printf '{ global: cudapool_config_read; cudapool_report_write; local: *; };\n' >$@.map
-	$(LINK) -shared -Wl,-soname,$(@F) -Wl,--version-script,$@.map -Wl,-z,defs $^ -o $@ -ljansson
+	$(say) LINK $@
+	$(Q)$(LINK) -shared -Wl,-soname,$(@F) -Wl,--version-script,$@.map -Wl,-z,defs $^ -o $@ -ljansson
 
 $(TOOL): $(TOOL_OBJECTS) $(BUILD)/core.a
-	$(LINK) $^ -o $@ -ljansson
+	$(say) LINK $@
+	$(Q)$(LINK) $^ -o $@ -ljansson
 
 $(BUILD)/core.a: $(CORE_OBJECTS)
-	rm -f $@
-	$(AR) rcs $@ $^
+	$(say) AR $@
+	@rm -f $@
+	$(Q)$(AR) rcs $@ $^
 
 # --- the driver on the CPU ----------------------------------------------------------------------
 
@@ -181,11 +195,13 @@ $(BUILD)/core.a: $(CORE_OBJECTS)
 define sim_rules
 $(BUILD)/obj/$(1)/%.o: tests/sim/%.c Makefile | dependencies
 	@mkdir -p $$(@D)
-	$$(COMPILE) $$(SIM_FLAGS) $(2) -c $$< -o $$@
+	$(say) CC "$$< ($(1))"
+	$(Q)$$(COMPILE) $$(SIM_FLAGS) $(2) -c $$< -o $$@
 
 $(BUILD)/$(1)/libcuda.so.1: $(SIM_SOURCES:tests/sim/%.c=$(BUILD)/obj/$(1)/%.o)
 	@mkdir -p $$(@D)
-	$$(LINK) -shared -Wl,-soname,libcuda.so.1 -Wl,-z,defs $$^ -o $$@ -pthread -ldl
+	$(say) LINK $$@
+	$(Q)$$(LINK) -shared -Wl,-soname,libcuda.so.1 -Wl,-z,defs $$^ -o $$@ -pthread -ldl
 endef
 $(eval $(call sim_rules,sim,))
 $(eval $(call sim_rules,sim-old,-DSIM_OLD_DRIVER))
@@ -195,28 +211,34 @@ $(eval $(call sim_rules,sim-12.4,-DSIM_DRIVER_12_4))
 
 $(BUILD)/tests/unit/%: tests/unit/%.c $(BUILD)/core.a Makefile | dependencies
 	@mkdir -p $(@D)
-	$(COMPILE) $(TEST_FLAGS) $< $(BUILD)/core.a -o $@ -lcriterion -ljansson
+	$(say) CC $<
+	$(Q)$(COMPILE) $(TEST_FLAGS) $< $(BUILD)/core.a -o $@ -lcriterion -ljansson
 
 $(BUILD)/tests/unit-plain/%: tests/unit/%.c $(BUILD)/core.a Makefile | dependencies
 	@mkdir -p $(@D)
-	$(COMPILE) $(TEST_FLAGS) -Itests/plain $< $(BUILD)/core.a -o $@ -ljansson
+	$(say) CC $<
+	$(Q)$(COMPILE) $(TEST_FLAGS) -Itests/plain $< $(BUILD)/core.a -o $@ -ljansson
 
 # A program that calls the driver is linked with the simulated one, whose soname is the real one's:
 # it runs on either. One that does not call it, does not need it.
 $(PROGRAMS): $(BUILD)/%: %.c $(SIM) tests/kernels.ptx Makefile | dependencies
 	@mkdir -p $(@D)
-	$(COMPILE) $(TEST_FLAGS) $< -o $@ -Wl,--as-needed $(SIM) -ldl
+	$(say) CC $<
+	$(Q)$(COMPILE) $(TEST_FLAGS) $< -o $@ -Wl,--as-needed $(SIM) -ldl
 
 $(LIBRARIES): $(BUILD)/%.so: %.c $(SIM) tests/kernels.ptx Makefile | dependencies
 	@mkdir -p $(@D)
-	$(COMPILE) $(TEST_FLAGS) -fPIC -shared $< -o $@ -Wl,--as-needed $(SIM) -ldl
+	$(say) CC $<
+	$(Q)$(COMPILE) $(TEST_FLAGS) -fPIC -shared $< -o $@ -Wl,--as-needed $(SIM) -ldl
 
 $(DEMOS): $(BUILD)/demo/%: tests/demo/%.c $(SIM) tests/kernels.ptx Makefile | dependencies
 	@mkdir -p $(@D)
-	$(COMPILE) $(TEST_FLAGS) $< -o $@ -Wl,--as-needed $(SIM)
+	$(say) CC $<
+	$(Q)$(COMPILE) $(TEST_FLAGS) $< -o $@ -Wl,--as-needed $(SIM)
 
 $(CONFORMANCE): $(CONFORMANCE_OBJECTS) $(SIM)
 	@mkdir -p $(@D)
-	$(LINK) $(CONFORMANCE_OBJECTS) -o $@ -Wl,--as-needed $(SIM) -pthread -ldl
+	$(say) LINK $@
+	$(Q)$(LINK) $(CONFORMANCE_OBJECTS) -o $@ -Wl,--as-needed $(SIM) -pthread -ldl
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -8,7 +8,8 @@ set -eu
 cd "$(dirname "$0")/.."
 
 build='build-aarch64'
-triple=aarch64-linux-gnu
+machine=aarch64
+triple=$machine-linux-gnu
 root=$PWD/$build/root
 
 fetch_jansson() {
@@ -27,3 +28,8 @@ fetch_jansson() {
 export CPPFLAGS="-isystem $root/usr/include -isystem $root/usr/include/$triple"
 export LDFLAGS="-L$root/usr/lib/$triple"
 make CC=$triple-gcc AR=$triple-ar BUILD=$build CUDA_HOME=/nonexistent all plain
+
+export GUEST_LIBRARY_PATH=$root/usr/lib/$triple
+BUILD=$build TEST_TIMEOUT=600 \
+    RUN_WITH="qemu-$machine -L /usr/$triple -E LD_LIBRARY_PATH=$PWD/$build/sim:$GUEST_LIBRARY_PATH" \
+    scripts/run_tests.sh tests/unit conformance gpu_programs

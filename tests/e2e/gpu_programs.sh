@@ -9,23 +9,26 @@ SIM=${SIM:-$BUILD/sim}
 PRELOAD=${PRELOAD:-$BUILD/libcudapool_preload.so}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+seconds=60
 failures=0
 
 # Runs a program with variables in its environment. Under an emulator (RUN_WITH) they are set for
-# the program alone, which lives on another processor than the emulator.
+# the program alone, which is for another processor than the emulator.
 run_with() { # variable=value ... -- program arguments
-    local variables=("LD_LIBRARY_PATH=$SIM${GUEST_LIBRARY_PATH:+:$GUEST_LIBRARY_PATH}")
+    local emulator=() for_guest=() for_host=(env)
+    # shellcheck disable=SC2206 # a command and its arguments
+    emulator=(${RUN_WITH:-})
+    set -- "LD_LIBRARY_PATH=$SIM${GUEST_LIBRARY_PATH:+:$GUEST_LIBRARY_PATH}" "$@"
     while [ "$1" != -- ]; do
-        variables+=("$1")
+        if [ ${#emulator[@]} -gt 0 ]; then
+            for_guest+=(-E "$1")
+        else
+            for_host+=("$1")
+        fi
         shift
     done
     shift
-    if [ -z "${RUN_WITH:-}" ]; then
-        timeout -k 5 60 env "${variables[@]}" "$@"
-    else
-        # shellcheck disable=SC2086 # a command and its arguments
-        timeout -k 5 120 $RUN_WITH "${variables[@]/#/-E}" "$@"
-    fi
+    timeout -k 5 "$seconds" "${for_host[@]}" "${emulator[@]}" "${for_guest[@]}" "$@"
 }
 
 expect() { # exit status, name, as run_with
