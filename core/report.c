@@ -478,7 +478,7 @@ static void print_summary(FILE *out, const struct report *report)
     }
     write_time(saved_ns, saved);
     write_time(spent_ns, spent);
-    fprintf(out, "saved about %s of driver time; the pool itself spent %s there\n", saved, spent);
+    fprintf(out, "saved about %s of driver time; driver calls took %s\n", saved, spent);
 }
 
 int report_print_table(const struct report *report, FILE *out)

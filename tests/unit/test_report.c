@@ -1,0 +1,709 @@
+/*
+ * The report: its table, its file name, what it says of the process, and its JSON both ways.
+ */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <jansson.h>
+#include <locale.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/report.h"
+#include "core/report_json.h"
+
+/* --- a report to work with ----------------------------------------------------------------------
+ */
+
+static char error[1024];
+static char directory[64];
+static char path[128];
+
+static void make_directory(void)
+{
+    snprintf(directory, sizeof(directory), "/tmp/cudapool-test-XXXXXX");
+    if (mkdtemp(directory) == NULL)
+        abort();
+    snprintf(path, sizeof(path), "%s/report.json", directory);
+}
+
+static void remove_directory(void)
+{
+    unlink(path);
+    rmdir(directory);
+}
+
+TestSuite(report, .init = make_directory, .fini = remove_directory);
+
+/* Counters that all differ, so that none can stand in for another. */
+static void fill_counters(struct report_counters *counters, uint64_t from)
+{
+    uint64_t *fields = (uint64_t *)counters;
+
+    for (size_t i = 0; i < sizeof(*counters) / sizeof(*fields); i++)
+        fields[i] = from + i;
+}
+
+static void fill_kind(struct report_kind *kind)
+{
+    snprintf(kind->kind, sizeof(kind->kind), "device");
+    fill_counters(&kind->totals, 1000);
+    kind->bucket_count = 3;
+    kind->buckets = calloc(3, sizeof(*kind->buckets));
+    kind->buckets[0].bytes = 1152 << 10;
+    fill_counters(&kind->buckets[0].counters, 100);
+    kind->buckets[1].bytes = 3 << 20; /* never asked for */
+    kind->buckets[2].bytes = 0;
+    fill_counters(&kind->buckets[2].counters, 500);
+}
+
+static void fill_device(struct report_device *device, int ordinal)
+{
+    device->ordinal = ordinal;
+    snprintf(device->name, sizeof(device->name), "Test GPU");
+    snprintf(device->uuid, sizeof(device->uuid), "GPU-00000000-0000-0000-0000-00000000000%d",
+             ordinal);
+    device->total_bytes = 80ull << 30;
+    device->fences = 11;
+    device->fence_queries = 22;
+    device->barriers = 33;
+    device->kind_count = 1;
+    device->kinds = calloc(1, sizeof(*device->kinds));
+    fill_kind(&device->kinds[0]);
+}
+
+static void fill_report(struct report *report)
+{
+    memset(report, 0, sizeof(*report));
+    report->process.pid = 4711;
+    snprintf(report->process.host, sizeof(report->process.host), "node7");
+    snprintf(report->process.rank, sizeof(report->process.rank), "3");
+    snprintf(report->process.command, sizeof(report->process.command), "./a.out --fast");
+    report->process.wall_seconds = 12.5;
+    settings_defaults(&report->settings);
+    report->settings.device.growth_budget.bytes = 7;
+    report->device_count = 2;
+    report->devices = calloc(2, sizeof(*report->devices));
+    fill_device(&report->devices[0], 0);
+    fill_device(&report->devices[1], 1);
+}
+
+static void expect_same_kinds(const struct report_kind *one, const struct report_kind *other)
+{
+    cr_expect_str_eq(one->kind, other->kind);
+    cr_expect_arr_eq(&one->totals, &other->totals, sizeof(one->totals));
+    cr_assert_eq(one->bucket_count, other->bucket_count);
+    cr_expect_arr_eq(one->buckets, other->buckets, one->bucket_count * sizeof(*one->buckets));
+}
+
+static void expect_same_devices(const struct report_device *one, const struct report_device *other)
+{
+    cr_expect_eq(one->ordinal, other->ordinal);
+    cr_expect_str_eq(one->name, other->name);
+    cr_expect_str_eq(one->uuid, other->uuid);
+    cr_expect_eq(one->total_bytes, other->total_bytes);
+    cr_expect_eq(one->fences, other->fences);
+    cr_expect_eq(one->fence_queries, other->fence_queries);
+    cr_expect_eq(one->barriers, other->barriers);
+    cr_assert_eq(one->kind_count, other->kind_count);
+    for (size_t i = 0; i < one->kind_count; i++)
+        expect_same_kinds(&one->kinds[i], &other->kinds[i]);
+}
+
+static void expect_same(const struct report *one, const struct report *other)
+{
+    cr_expect_eq(one->process.pid, other->process.pid);
+    cr_expect_str_eq(one->process.host, other->process.host);
+    cr_expect_str_eq(one->process.rank, other->process.rank);
+    cr_expect_str_eq(one->process.command, other->process.command);
+    cr_expect_float_eq(one->process.wall_seconds, other->process.wall_seconds, 0);
+    cr_expect_arr_eq(&one->settings, &other->settings, sizeof(one->settings));
+    cr_assert_eq(one->device_count, other->device_count);
+    for (size_t i = 0; i < one->device_count; i++)
+        expect_same_devices(&one->devices[i], &other->devices[i]);
+}
+
+/* --- the table ----------------------------------------------------------------------------------
+ */
+
+static char table[65536];
+
+static const char *print(const struct report *report)
+{
+    FILE *out = fmemopen(table, sizeof(table), "w");
+
+    cr_assert_eq(report_print_table(report, out), 0);
+    fclose(out);
+    return table;
+}
+
+/* The first line of the table that begins with a word, without the spaces around. */
+static const char *line_of(const char *word)
+{
+    static char line[512];
+
+    for (const char *start = table; *start != '\0'; start += strcspn(start, "\n") + 1) {
+        const char *text = start + strspn(start, " ");
+        if (strncmp(text, word, strlen(word)) != 0)
+            continue;
+        snprintf(line, sizeof(line), "%.*s", (int)strcspn(text, "\n"), text);
+        return line;
+    }
+    cr_assert_fail("no line \"%s\" in: %s", word, table);
+    return NULL;
+}
+
+static void expect_cells(const char *word, const char *expected)
+{
+    char cells[512];
+    size_t length = 0;
+
+    /* Columns are two or more spaces apart. */
+    for (const char *c = line_of(word); *c != '\0'; c++) {
+        if (c[0] == ' ' && c[1] == ' ')
+            continue;
+        cells[length++] = *c == ' ' && c[-1] == ' ' ? '|' : *c;
+    }
+    cells[length] = '\0';
+    cr_expect_str_eq(cells, expected, "%s", cells);
+}
+
+Test(report, the_table_has_a_row_for_each_bucket_that_was_used)
+{
+    struct report report;
+
+    fill_report(&report);
+    print(&report);
+    cr_expect_str_eq(line_of("cudapool:"),
+                     "cudapool: process 4711, rank 3, on node7, ran 12.5 s: ./a.out --fast");
+    cr_expect_str_eq(line_of("device 0"),
+                     "device 0: Test GPU, 80.0 GiB; 11 fences, 22 queries of fences, 33 barriers");
+    expect_cells("bucket", "bucket|requests|hits|clean|queried|barrier|waited|misses|peak|evicted|"
+                           "driver|saved");
+    expect_cells("1.125 MiB", "1.125 MiB|100|410.0%|101|102|103|104|105|113 B|345|118 ns|119 ns");
+    expect_cells("not kept", "not kept|500|402.0%|501|502|503|504|505|513 B|1545|518 ns|519 ns");
+    expect_cells("all", "all|1000|401.0%|1001|1002|1003|1004|1005|1013 B|3045|1.0 us|1.0 us");
+    cr_expect_null(strstr(table, "3 MiB"));
+    cr_expect_str_eq(line_of("saved"),
+                     "saved about 2.0 us of driver time; driver calls took 2.0 us");
+    report_free(&report);
+}
+
+Test(report, columns_are_aligned_and_lines_not_too_long)
+{
+    struct report report;
+    size_t length = 0, widths = 0, rows = 0;
+
+    fill_report(&report);
+    memset(&report.devices[0].kinds[0].totals, 0xff, sizeof(struct report_counters));
+    memset(&report.devices[0].kinds[0].buckets[0].counters, 0x1f, sizeof(struct report_counters));
+    memset(&report.devices[0].kinds[0].buckets[2].counters, 0xff, sizeof(struct report_counters));
+    report.devices[0].kinds[0].buckets[0].bytes = 8589934593;
+    memset(report.process.command, 'x', sizeof(report.process.command) - 1);
+    memset(report.devices[0].name, 'y', sizeof(report.devices[0].name) - 1);
+    print(&report);
+    for (const char *line = table; *line != '\0'; line += strcspn(line, "\n") + 1)
+        cr_expect_leq(strcspn(line, "\n"), 140, "%.*s", (int)strcspn(line, "\n"), line);
+    const char *heading = strstr(table, "bucket");
+    while (heading[-1] != '\n')
+        heading--;
+    for (const char *line = heading; strncmp(line, "  ", 2) == 0; line += length + 1) {
+        length = strcspn(line, "\n");
+        widths += length;
+        rows++;
+    }
+    cr_expect_geq(rows, 4);
+    cr_expect_eq(widths, rows * length);
+    report_free(&report);
+}
+
+Test(report, a_report_of_nothing_says_so)
+{
+    struct report report;
+
+    fill_report(&report);
+    for (size_t i = 0; i < 2; i++)
+        report.devices[i].kinds[0].totals.requests = 0;
+    print(&report);
+    cr_expect_not_null(strstr(table, "no memory was asked of the pool"));
+    cr_expect_null(strstr(table, "device 0"));
+    report_free(&report);
+    cr_expect_eq(report.device_count, 0);
+    print(&report);
+    cr_expect_not_null(strstr(table, "no memory was asked of the pool"));
+}
+
+Test(report, control_characters_do_not_reach_the_terminal)
+{
+    struct report report;
+
+    fill_report(&report);
+    snprintf(report.process.command, sizeof(report.process.command), "a\nb\033[2J\x7f");
+    snprintf(report.devices[0].name, sizeof(report.devices[0].name), "GPU\r\n");
+    snprintf(report.devices[0].kinds[0].kind, sizeof(report.devices[0].kinds[0].kind), "k\n");
+    print(&report);
+    cr_expect_not_null(strstr(table, "a?b?[2J?\n"));
+    cr_expect_not_null(strstr(table, "GPU??,"));
+    cr_expect_not_null(strstr(table, "k? memory"));
+    report_free(&report);
+}
+
+Test(report, the_table_does_not_depend_on_the_locale)
+{
+    struct report report;
+
+    fill_report(&report);
+    if (setlocale(LC_ALL, "de_DE.UTF-8") == NULL && setlocale(LC_ALL, "fr_FR.UTF-8") == NULL)
+        return; /* no such locale here */
+    print(&report);
+    cr_expect_not_null(strstr(table, "ran 12.5 s"));
+    report_free(&report);
+}
+
+Test(report, a_table_that_cannot_be_written_is_an_error)
+{
+    struct report report;
+    FILE *full = fopen("/dev/full", "w");
+
+    fill_report(&report);
+    cr_assert_eq(report_print_table(&report, full), -1);
+    cr_assert_eq(errno, ENOSPC);
+    report_free(&report);
+    fclose(full);
+}
+
+/* --- the file name and the process --------------------------------------------------------------
+ */
+
+static void expect_expanded(const char *name, const char *expected)
+{
+    struct report_process process = {.pid = 42, .host = "a/b", .rank = "7"};
+    char expanded[64];
+
+    cr_assert_eq(report_expand_file_name(name, &process, expanded, sizeof(expanded)), 0);
+    cr_expect_str_eq(expanded, expected);
+}
+
+Test(report, file_names_are_expanded)
+{
+    expect_expanded("plain", "plain");
+    expect_expanded("/tmp/%h/%p-%r.json", "/tmp/a_b/42-7.json");
+    expect_expanded("100%%p", "100%p");
+    expect_expanded("%p%p", "4242");
+}
+
+Test(report, a_process_without_rank_is_rank_0)
+{
+    struct report_process process = {.pid = 42};
+    char expanded[16];
+
+    cr_assert_eq(report_expand_file_name("x%r", &process, expanded, sizeof(expanded)), 0);
+    cr_assert_str_eq(expanded, "x0");
+}
+
+Test(report, file_names_with_other_escapes_are_refused)
+{
+    static const char *const wrong[] = {"", "%", "a%", "%d", "%%%", "% p", "%P"};
+    struct report_process process = {.pid = 42};
+    char expanded[64];
+
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        errno = 0;
+        cr_expect_not(report_file_name_is_valid(wrong[i]), "%s", wrong[i]);
+        cr_expect_eq(report_expand_file_name(wrong[i], &process, expanded, sizeof(expanded)), -1);
+        cr_expect_eq(errno, EINVAL);
+    }
+}
+
+Test(report, file_names_that_do_not_fit_are_refused)
+{
+    struct report_process process = {.pid = 4242};
+    char expanded[8];
+
+    cr_expect_eq(report_expand_file_name("abc%p", &process, expanded, 8), 0);
+    cr_expect_str_eq(expanded, "abc4242");
+    cr_expect_eq(report_expand_file_name("abc%p", &process, expanded, 7), -1);
+    cr_expect_eq(errno, ENAMETOOLONG);
+    cr_expect_eq(report_expand_file_name("abcdefg", &process, expanded, 7), -1);
+    cr_expect_eq(report_expand_file_name("a", &process, expanded, 0), -1);
+}
+
+/* The environment of a process: name, value, name, value, NULL. */
+static const char *const *variables;
+
+static char *environment(const char *name)
+{
+    for (size_t i = 0; variables[i] != NULL; i += 2)
+        if (strcmp(variables[i], name) == 0)
+            return (char *)variables[i + 1];
+    return NULL;
+}
+
+static void expect_rank(const char *expected, const char *const *given)
+{
+    char rank[8];
+
+    variables = given;
+    report_find_rank(environment, rank, sizeof(rank));
+    cr_expect_str_eq(rank, expected);
+}
+
+#define RANK(expected, ...) expect_rank(expected, (const char *const[]){__VA_ARGS__, NULL})
+
+Test(report, the_rank_is_that_of_the_launcher)
+{
+    RANK("", "HOME", "1");
+    RANK("1", "OMPI_COMM_WORLD_RANK", "1");
+    RANK("2", "PMIX_RANK", "2");
+    RANK("3", "PMI_RANK", "3");
+    RANK("4", "MV2_COMM_WORLD_RANK", "4");
+    RANK("5", "RANK", "5");
+    RANK("6", "SLURM_PROCID", "6");
+    /* mpirun or torchrun inside a Slurm job: every process has the job's SLURM_PROCID. */
+    RANK("7", "SLURM_PROCID", "0", "OMPI_COMM_WORLD_RANK", "7");
+    RANK("8", "SLURM_PROCID", "0", "RANK", "8");
+}
+
+Test(report, a_rank_is_digits)
+{
+    RANK("", "RANK", "");
+    RANK("", "RANK", "-1");
+    RANK("", "RANK", "../../etc");
+    RANK("", "RANK", "12345678");
+    RANK("3", "RANK", "1 ", "SLURM_PROCID", "3");
+}
+
+Test(report, this_process_is_described)
+{
+    struct report_process process;
+    const char *const none[] = {NULL};
+    char argument[256] = "";
+    FILE *command_line = fopen("/proc/self/cmdline", "r");
+
+    memset(&process, 0x55, sizeof(process));
+    variables = none;
+    report_describe_process(&process, environment);
+    cr_expect_eq(process.pid, getpid());
+    cr_expect_gt(strlen(process.host), 0);
+    cr_expect_str_eq(process.rank, "");
+    cr_assert_gt(fread(argument, 1, sizeof(argument) - 1, command_line), 0);
+    fclose(command_line);
+    cr_expect_eq(strncmp(process.command, argument, strlen(argument)), 0, "%s", process.command);
+}
+
+/* --- JSON ---------------------------------------------------------------------------------------
+ */
+
+Test(report, what_is_written_is_read_back_to_the_same)
+{
+    struct report written, read;
+
+    fill_report(&written);
+    cr_assert_eq(report_write_json(&written, path, error, sizeof(error)), 0, "%s", error);
+    cr_assert_eq(report_read_json(path, &read, error, sizeof(error)), 0, "%s", error);
+    expect_same(&written, &read);
+    report_free(&written);
+    report_free(&read);
+}
+
+Test(report, the_largest_counters_survive)
+{
+    struct report written, read;
+
+    fill_report(&written);
+    memset(&written.devices[0].kinds[0].totals, 0xff, sizeof(struct report_counters));
+    written.devices[1].kinds[0].totals.requests = 1ull << 63;
+    written.devices[1].kinds[0].totals.misses = (1ull << 63) - 1;
+    cr_assert_eq(report_write_json(&written, path, error, sizeof(error)), 0, "%s", error);
+    cr_assert_eq(report_read_json(path, &read, error, sizeof(error)), 0, "%s", error);
+    expect_same(&written, &read);
+    print(&read);
+    report_free(&written);
+    report_free(&read);
+}
+
+Test(report, the_json_has_the_documented_keys)
+{
+    struct report report;
+    const char *kind;
+    int version, clean;
+    json_int_t pid, bytes;
+    json_t *settings;
+
+    fill_report(&report);
+    cr_assert_eq(report_write_json(&report, path, error, sizeof(error)), 0, "%s", error);
+    json_t *root = json_load_file(path, 0, NULL);
+    cr_assert_eq(json_unpack(root,
+                             "{s:i, s:{s:I, s:s, s:s, s:s, s:f}, s:o, s:[{s:i, s:s, s:s, s:I, "
+                             "s:[{s:s, s:{s:i}, s:[{s:I, s:{s:i}}]}]}]}",
+                             "cudapool_report", &version, "process", "pid", &pid, "host", &kind,
+                             "rank", &kind, "command", &kind, "wall_seconds", &(double){0},
+                             "settings", &settings, "devices", "ordinal", &clean, "name", &kind,
+                             "uuid", &kind, "total_bytes", &bytes, "kinds", "kind", &kind, "totals",
+                             "requests", &clean, "buckets", "bytes", &bytes, "hits", "clean",
+                             &clean),
+                 0);
+    cr_expect_eq(version, 1);
+    cr_expect_eq(pid, 4711);
+    cr_expect_str_eq(kind, "device");
+    cr_expect_eq(bytes, 1152 << 10);
+    cr_expect_eq(clean, 101);
+    cr_expect_eq(
+        json_integer_value(json_object_get(json_object_get(settings, "device"), "growth_budget")),
+        7);
+    json_decref(root);
+    report_free(&report);
+}
+
+Test(report, text_that_is_no_utf8_is_made_so)
+{
+    struct report written, read;
+
+    fill_report(&written);
+    snprintf(written.process.command, sizeof(written.process.command),
+             "a\xff"
+             "b\xc3\xa4\xe2\x82");
+    cr_assert_eq(report_write_json(&written, path, error, sizeof(error)), 0, "%s", error);
+    cr_assert_eq(report_read_json(path, &read, error, sizeof(error)), 0, "%s", error);
+    cr_expect_str_eq(read.process.command, "a?b\xc3\xa4??");
+    report_free(&written);
+    report_free(&read);
+}
+
+Test(report, a_time_that_is_no_number_is_0)
+{
+    struct report written, read;
+
+    fill_report(&written);
+    written.process.wall_seconds = __builtin_nan("");
+    print(&written);
+    cr_assert_eq(report_write_json(&written, path, error, sizeof(error)), 0, "%s", error);
+    cr_assert_eq(report_read_json(path, &read, error, sizeof(error)), 0, "%s", error);
+    cr_expect_float_eq(read.process.wall_seconds, 0, 0);
+    report_free(&written);
+    report_free(&read);
+}
+
+Test(report, the_file_respects_the_umask_and_replaces_the_old_one)
+{
+    struct report report;
+    struct stat status;
+
+    fill_report(&report);
+    umask(027);
+    cr_assert_eq(report_write_json(&report, path, error, sizeof(error)), 0, "%s", error);
+    cr_assert_eq(report_write_json(&report, path, error, sizeof(error)), 0, "%s", error);
+    cr_assert_eq(stat(path, &status), 0);
+    cr_expect_eq(status.st_mode & 07777, 0640);
+    report_free(&report);
+    /* No temporary file is left beside it. */
+    cr_expect_eq(unlink(path), 0);
+    cr_expect_eq(rmdir(directory), 0);
+}
+
+Test(report, what_is_no_regular_file_is_not_replaced)
+{
+    struct report report;
+    struct stat status;
+
+    fill_report(&report);
+    cr_assert_eq(report_write_json(&report, "/dev/null", error, sizeof(error)), 0, "%s", error);
+    cr_assert_eq(stat("/dev/null", &status), 0);
+    cr_expect(S_ISCHR(status.st_mode));
+    cr_expect_eq(report_write_json(&report, "/dev/full", error, sizeof(error)), -1);
+    cr_expect_not_null(strstr(error, "/dev/full: the report cannot be written: No space"));
+    /* A FIFO that nobody reads. */
+    cr_assert_eq(mkfifo(path, 0600), 0);
+    cr_expect_eq(report_write_json(&report, path, error, sizeof(error)), -1);
+    cr_assert_eq(stat(path, &status), 0);
+    cr_expect(S_ISFIFO(status.st_mode));
+    cr_expect_eq(report_write_json(&report, directory, error, sizeof(error)), -1);
+    report_free(&report);
+}
+
+Test(report, a_link_is_kept_and_its_target_replaced)
+{
+    struct report report;
+    struct stat status;
+    char target[160];
+
+    fill_report(&report);
+    snprintf(target, sizeof(target), "%s/target", directory);
+    fclose(fopen(target, "w"));
+    cr_assert_eq(symlink(target, path), 0);
+    cr_assert_eq(report_write_json(&report, path, error, sizeof(error)), 0, "%s", error);
+    cr_assert_eq(lstat(path, &status), 0);
+    cr_expect(S_ISLNK(status.st_mode));
+    cr_assert_eq(lstat(target, &status), 0);
+    cr_expect(S_ISREG(status.st_mode));
+    cr_expect_gt(status.st_size, 100);
+    unlink(target);
+    report_free(&report);
+}
+
+Test(report, a_report_that_cannot_be_written_is_an_error)
+{
+    struct report report;
+
+    fill_report(&report);
+    cr_assert_eq(report_write_json(&report, "/nonexistent/x", error, sizeof(error)), -1);
+    cr_expect_str_eq(error,
+                     "/nonexistent/x: the report cannot be written: No such file or directory");
+    report_free(&report);
+}
+
+/* --- bad reports --------------------------------------------------------------------------------
+ */
+
+static void expect_refused(const char *name, const char *part)
+{
+    struct report read, before;
+
+    memset(&read, 0x5a, sizeof(read));
+    before = read;
+    cr_assert_eq(report_read_json(name, &read, error, sizeof(error)), -1, "accepted, not %s", part);
+    cr_expect_arr_eq(&read, &before, sizeof(read));
+    cr_expect_eq(strncmp(error, name, strlen(name)), 0, "%s", error);
+    cr_expect_not_null(strstr(error, part), "\"%s\" is missing in: %s", part, error);
+    cr_expect_null(strchr(error, '\n'));
+}
+
+/* A good report as JSON, for a test to spoil. */
+static json_t *good_report(void)
+{
+    struct report report;
+
+    fill_report(&report);
+    cr_assert_eq(report_write_json(&report, path, error, sizeof(error)), 0, "%s", error);
+    report_free(&report);
+    return json_load_file(path, 0, NULL);
+}
+
+/* The value at a path such as devices.0.kinds. */
+static json_t *value_at(json_t *value, const char *at)
+{
+    char name[64];
+
+    while (*at != '\0') {
+        size_t length = strcspn(at, ".");
+        snprintf(name, sizeof(name), "%.*s", (int)length, at);
+        value = json_is_array(value) ? json_array_get(value, (size_t)atoi(name))
+                                     : json_object_get(value, name);
+        at += length + (at[length] == '.');
+    }
+    return value;
+}
+
+/* Sets, or with NULL deletes, what the key in the object at a path has; the result is refused. */
+static void spoil(const char *at, const char *key, json_t *value, const char *part)
+{
+    json_t *root = good_report(), *object = value_at(root, at);
+
+    cr_assert(json_is_object(object), "%s", at);
+    if (value == NULL)
+        cr_assert_eq(json_object_del(object, key), 0, "%s.%s", at, key);
+    else
+        json_object_set_new(object, key, value);
+    json_dump_file(root, path, 0);
+    expect_refused(path, part);
+    json_decref(root);
+}
+
+Test(report, wrong_values_are_refused)
+{
+    const char *bucket = "devices.0.kinds.0.buckets.1";
+
+    spoil("", "devices", json_integer(1), "devices: found 1, allowed is an array");
+    spoil("", "process", json_null(), "process: found null, allowed is an object");
+    spoil("process", "pid", json_string("1"), "process.pid: found \"1\"");
+    spoil("process", "pid", json_integer(-1), "process.pid: found -1");
+    spoil("process", "host", json_integer(1), "process.host: found 1");
+    spoil("process", "wall_seconds", json_integer(-1), "process.wall_seconds: found -1");
+    spoil("devices.1", "ordinal", json_integer(1ll << 40), "devices[1].ordinal: found");
+    spoil("devices.1", "kinds", json_object(), "devices[1].kinds: found an object");
+    spoil("devices.0.kinds.0", "totals", json_array(), "devices[0].kinds[0].totals: found");
+    spoil(bucket, "bytes", json_real(1.5), "devices[0].kinds[0].buckets[1].bytes: found 1.5");
+    spoil(bucket, "misses", json_integer(-1),
+          "buckets[1].misses: found -1, allowed is an integer "
+          "from 0 to 18446744073709551615");
+    spoil(bucket, "misses", json_string("18446744073709551616"), "buckets[1].misses: found");
+    spoil(bucket, "misses", json_string(""), "buckets[1].misses: found");
+    spoil(bucket, "misses", json_string("1x"), "buckets[1].misses: found");
+    spoil(bucket, "hits", json_integer(3), "buckets[1].hits: found 3, allowed is an object");
+    spoil("settings.device", "evict", json_string("x"), "settings.device.evict: found \"x\"");
+    spoil("settings.device.buckets", "largest", json_integer(1),
+          "settings.device.buckets.largest: found 1");
+    spoil("", "settings", json_array(), "settings: found an array");
+    spoil("", "cudapool_report", json_integer(2),
+          "cudapool_report: found 2, allowed is the version");
+    spoil("", "cudapool_report", json_string("1"), "cudapool_report: found \"1\"");
+}
+
+Test(report, missing_and_unknown_keys_are_refused)
+{
+    spoil("", "cudapool_report", NULL, "is not a report");
+    spoil("", "settings", NULL, "the key settings is missing");
+    spoil("process", "command", NULL, "process: the key command is missing");
+    spoil("devices.0", "barriers", NULL, "devices[0]: the key barriers is missing");
+    spoil("devices.0.kinds.0", "buckets", NULL, "devices[0].kinds[0]: the key buckets is missing");
+    spoil("devices.0.kinds.0.totals.evictions", "idle", NULL,
+          "totals.evictions: the key idle is missing");
+    spoil("", "more", json_null(), "more: unknown key");
+    spoil("devices.0", "more", json_null(), "devices[0].more: unknown key");
+    spoil("devices.0.kinds.0.totals", "bytes", json_integer(1), "totals.bytes: unknown key");
+    spoil("devices.0.kinds.0.buckets.0.hits", "warm", json_integer(1),
+          "buckets[0].hits.warm: unknown key");
+    spoil("settings.device", "more", json_null(), "settings.device.more: unknown key");
+}
+
+Test(report, texts_longer_than_their_field_are_refused)
+{
+    static char text[100000];
+
+    memset(text, 'x', sizeof(text) - 1);
+    spoil("process", "command", json_string(text), "process.command: found");
+    spoil("devices.0", "uuid", json_string(text), "devices[0].uuid: found");
+    spoil("devices.0.kinds.0", "kind", json_string(text), "devices[0].kinds[0].kind: found");
+}
+
+static void write_text(const char *text, size_t bytes)
+{
+    FILE *out = fopen(path, "w");
+
+    cr_assert_eq(fwrite(text, 1, bytes, out), bytes);
+    cr_assert_eq(fclose(out), 0);
+}
+
+Test(report, truncated_files_are_refused_wherever_they_end)
+{
+    json_decref(good_report());
+    FILE *in = fopen(path, "r");
+    size_t bytes = fread(table, 1, sizeof(table), in);
+    fclose(in);
+    cr_assert_lt(bytes, sizeof(table));
+    /* The last bytes are a brace and a newline. */
+    for (size_t length = 0; length < bytes - 1; length += 97) {
+        write_text(table, length);
+        expect_refused(path, length == 0 ? "is empty" : "line ");
+    }
+    write_text(table, bytes - 2);
+    expect_refused(path, "line ");
+}
+
+Test(report, other_files_are_refused)
+{
+    static char deep[1000000];
+
+    write_text("[]", 2);
+    expect_refused(path, "found an array, allowed is an object");
+    write_text("{}", 2);
+    expect_refused(path, "is not a report");
+    write_text("{\"version\": 1, \"device\": {}}", 28);
+    expect_refused(path, "is not a report");
+    memset(deep, '[', sizeof(deep));
+    write_text(deep, sizeof(deep));
+    expect_refused(path, "depth");
+    expect_refused("/nonexistent", "No such file");
+    expect_refused("/tmp", "is a directory");
+    cr_assert_eq(truncate(path, REPORT_FILE_MAX + 1), 0);
+    expect_refused(path, "too long");
+}
