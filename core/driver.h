@@ -42,6 +42,7 @@
     OPTIONAL(cuMemFreeAsync, (CUdeviceptr, CUstream))                                              \
     OPTIONAL(cuStreamIsCapturing, (CUstream, CUstreamCaptureStatus *))                             \
     OPTIONAL(cuStreamGetId, (CUstream, unsigned long long *))                                      \
+    OPTIONAL(cuStreamGetCtx, (CUstream, CUcontext *))                                              \
     OPTIONAL(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode *))                           \
     OPTIONAL(cuDeviceGetDefaultMemPool, (CUmemoryPool *, CUdevice))                                \
     OPTIONAL(cuDeviceGetMemPool, (CUmemoryPool *, CUdevice))                                       \

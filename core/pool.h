@@ -27,8 +27,111 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
 /* True while the calling thread is inside a driver call that a pool makes on its own behalf. */
 bool pool_thread_is_inside_driver(void);
 
+/* ---- device memory: cuMemAlloc, cuMemAllocPitch, cuMemFree, cuMemFreeAsync, cuMemGetInfo ---- */
+
+typedef CUresult allocate_pitch(CUdeviceptr *, size_t *, size_t, size_t, unsigned int);
+typedef CUresult free_async(CUdeviceptr, CUstream);
+
+CUresult pool_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes);
+
+/* driver: what is asked for a width that is new, since only the driver knows its pitch. */
+CUresult pool_allocate_pitch(struct pool *pool, allocate_pitch *driver, CUdeviceptr *address,
+                             size_t *pitch, size_t width, size_t height,
+                             unsigned int element_bytes);
+
+CUresult pool_free(struct pool *pool, CUdeviceptr address);
+
+/* driver: answers for everything that is not a block of the pool, and in captures. */
+CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr address,
+                         CUstream stream);
+
+CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total);
+
+/* The driver has given out this address by another call than the pool's own. */
+void pool_forget_address(struct pool *pool, CUdeviceptr address);
+
+/* ---- what the driver says of a pointer ---- */
+
+enum pointer_kind {
+    POINTER_FOREIGN, /* not the pool's: the driver's answer stands */
+    POINTER_LIVE,    /* inside what the program asked for */
+    POINTER_HIDDEN,  /* inside a free block, or beyond what was asked for: nobody's */
+};
+
+struct pointer_answer {
+    enum pointer_kind kind;
+    CUdeviceptr base; /* live only, with what was requested */
+    size_t bytes;
+};
+
+/* Asks the driver for the range in which the pointer lies. */
+struct pointer_answer pool_ask_pointer(struct pool *pool, CUdeviceptr pointer);
+
+/* Others than this process's streams are about to reach the block around a live pointer: waits for
+ * what a barrier still orders before it, and lets the driver free it one day. */
+void pool_share(struct pool *pool, CUdeviceptr pointer);
+
+/* A pointer that no driver has ever given out: queries about hidden memory are made with it. */
+#define NOBODYS_POINTER ((CUdeviceptr)256)
+
+/* ---- contexts ---- */
+
+/* The calling thread's context has just been created; a device's primary one retained; a green
+ * one's handle taken. */
+void pool_context_created(struct pool *pool, CUcontext handle);
+void pool_primary_retained(struct pool *pool, CUcontext handle, CUdevice device);
+void pool_green_context_converted(struct pool *pool, CUcontext handle, CUgreenCtx green);
+void pool_green_context_destroyed(struct pool *pool, CUgreenCtx green);
+
+/* Around a driver call that may end a context: by handle (NULL: the current one), of a device, or
+ * of a green context's device. Every begin is followed by end in the same thread, without another
+ * call into the pool between them. */
+enum context_fate { CONTEXT_LIVES, CONTEXT_DIED, CONTEXT_PRIMARY_MAY_HAVE_DIED };
+struct context *pool_context_ending(struct pool *pool, CUcontext handle);
+struct context *pool_primary_ending(struct pool *pool, CUdevice device);
+struct context *pool_green_ending(struct pool *pool, CUgreenCtx green);
+void pool_context_ended(struct pool *pool, struct context *context, enum context_fate fate);
+
+/* Around a context-wide synchronise of the current context, or of the one with this handle. */
+struct synchronising {
+    struct context *context;
+    uint64_t epoch;
+};
+struct synchronising pool_synchronise_begin(struct pool *pool, const CUcontext *handle);
+void pool_synchronise_end(struct pool *pool, struct synchronising state, CUresult result);
+
+/* ---- captures: see capture.h ---- */
+
+bool pool_captures_are_going_on(struct pool *pool);
+void pool_captures_lock(struct pool *pool);
+void pool_captures_unlock(struct pool *pool);
+void pool_capture_began(struct pool *pool, CUstream stream, bool per_thread);
+void pool_capture_perhaps_ended(struct pool *pool, CUstream stream, bool per_thread);
+void pool_capture_stream_destroyed(struct pool *pool, CUstream stream);
+
+/* ---- out of memory, caches, report ---- */
+
+/* After a driver call of the program's has failed for want of memory. Starts zeroed; true: try the
+ * call again. */
+struct pool_retry {
+    unsigned step;
+};
+bool pool_make_room(struct pool *pool, struct pool_retry *retry);
+
+/* Gives everything back that can be given back without waiting for the GPU; the bytes. */
+uint64_t pool_trim(struct pool *pool);
+
+/* Bytes of one device, all contexts together. */
+struct pool_bytes {
+    uint64_t live, cached, pending;
+};
+struct pool_bytes pool_device_bytes(struct pool *pool, CUdevice device);
+
+/* Whether anything was ever asked of the pool. */
+bool pool_was_used(struct pool *pool);
+
 /* Fills the devices of a report (the caller has filled process and settings), without a driver
- * call and without waiting for any lock for long. 0, or -1 with errno. */
+ * call and without waiting for a lock. 0, or -1 with errno. */
 int pool_report(struct pool *pool, struct report *report);
 
 #endif

@@ -1,0 +1,106 @@
+#include "capture.h"
+
+#include <stdlib.h>
+
+#include "pool_state.h"
+
+struct capture {
+    CUstream stream;
+    CUcontext context;
+    const void *thread; /* whose own stream it is, where the handle means that; else NULL */
+    struct capture *next;
+};
+
+void captures_lock(struct pool *pool)
+{
+    pthread_mutex_lock(&pool->fence_lock);
+}
+
+void captures_unlock(struct pool *pool)
+{
+    pthread_mutex_unlock(&pool->fence_lock);
+}
+
+static CUstream spelled_out(CUstream stream, bool per_thread)
+{
+    return per_thread && !stream ? CU_STREAM_PER_THREAD : stream;
+}
+
+static const void *thread_of(CUstream stream)
+{
+    return stream == CU_STREAM_PER_THREAD ? &thread_state : NULL;
+}
+
+static CUcontext context_of_stream(const struct driver *driver, CUstream stream)
+{
+    CUcontext context = NULL;
+    if (!driver->cuStreamGetCtx || driver->cuStreamGetCtx(stream, &context) != CUDA_SUCCESS)
+        driver->cuCtxGetCurrent(&context);
+    return context;
+}
+
+static struct capture **find(struct captures *captures, CUstream stream)
+{
+    struct capture **link = &captures->list;
+    while (*link && ((*link)->stream != stream || (*link)->thread != thread_of(stream)))
+        link = &(*link)->next;
+    return link;
+}
+
+static void set_count(struct captures *captures, int change)
+{
+    unsigned count = atomic_load_explicit(&captures->count, memory_order_relaxed);
+    atomic_store_explicit(&captures->count, count + (unsigned)change, memory_order_relaxed);
+}
+
+static void drop(struct captures *captures, struct capture **link)
+{
+    struct capture *capture = *link;
+    *link = capture->next;
+    free(capture);
+    set_count(captures, -1);
+}
+
+void captures_began(struct pool *pool, CUstream stream, bool per_thread)
+{
+    struct capture *capture = malloc(sizeof *capture);
+    stream = spelled_out(stream, per_thread);
+    if (capture) {
+        *capture = (struct capture){stream, context_of_stream(pool->driver, stream),
+                                    thread_of(stream), pool->captures.list};
+        pool->captures.list = capture;
+    }
+    /* Without a record the count never falls back to 0: the driver answers from now on. */
+    set_count(&pool->captures, 1);
+}
+
+void captures_perhaps_ended(struct pool *pool, CUstream stream, bool per_thread)
+{
+    stream = spelled_out(stream, per_thread);
+    struct capture **link = find(&pool->captures, stream);
+    if (!*link)
+        return;
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (pool->driver->cuStreamIsCapturing)
+        pool->driver->cuStreamIsCapturing(stream, &status);
+    if (status == CU_STREAM_CAPTURE_STATUS_NONE)
+        drop(&pool->captures, link);
+}
+
+void captures_stream_destroyed(struct pool *pool, CUstream stream)
+{
+    struct capture **link = find(&pool->captures, stream);
+    if (*link)
+        drop(&pool->captures, link);
+}
+
+void captures_context_died(struct pool *pool, CUcontext handle)
+{
+    struct capture **link = &pool->captures.list;
+    while (*link) {
+        if ((*link)->context == handle)
+            drop(&pool->captures, link);
+        else
+            link = &(*link)->next;
+    }
+}

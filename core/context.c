@@ -1,0 +1,449 @@
+#include "context.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "pool_state.h"
+
+/* ---- devices ---- */
+
+static struct device *find_device(struct registry *registry, CUdevice ordinal)
+{
+    struct device *device = registry->devices;
+    while (device && device->ordinal != ordinal)
+        device = device->next;
+    return device;
+}
+
+static void read_uuid(const struct driver *driver, struct device *device)
+{
+    if (driver->cuDeviceGetUuid_v2)
+        driver->cuDeviceGetUuid_v2(&device->uuid, device->ordinal);
+    else if (driver->cuDeviceGetUuid)
+        driver->cuDeviceGetUuid(&device->uuid, device->ordinal);
+}
+
+static struct device *describe_device(struct pool *pool, CUdevice ordinal)
+{
+    const struct driver *driver = pool->driver;
+    struct device *device = calloc(1, sizeof *device);
+    size_t total = 0;
+    if (!device)
+        return NULL;
+    device->ordinal = ordinal;
+    if (driver->cuDeviceTotalMem_v2(&total, ordinal) != CUDA_SUCCESS) {
+        free(device);
+        return NULL;
+    }
+    driver->cuDeviceGetName(device->name, (int)sizeof device->name, ordinal);
+    read_uuid(driver, device);
+    const struct device_settings *settings = &pool->settings.device;
+    device->total_bytes = total;
+    device->cached_cap = byte_size_resolve(&settings->caps.cached, total);
+    device->growth_budget = byte_size_resolve(&settings->growth_budget, total);
+    device->limit = byte_size_resolve(&pool->settings.limits.device_bytes, total);
+    return device;
+}
+
+static struct device *get_device(struct pool *pool, CUdevice ordinal)
+{
+    struct registry *registry = &pool->registry;
+    pthread_mutex_lock(&registry->lock);
+    struct device *device = find_device(registry, ordinal);
+    pthread_mutex_unlock(&registry->lock);
+    if (device)
+        return device;
+    struct device *described = describe_device(pool, ordinal);
+    if (!described)
+        return NULL;
+    pthread_mutex_lock(&registry->lock);
+    device = find_device(registry, ordinal);
+    if (!device) {
+        device = described;
+        device->next = registry->devices;
+        registry->devices = device;
+    }
+    pthread_mutex_unlock(&registry->lock);
+    if (device != described)
+        free(described);
+    return device;
+}
+
+/* ---- life ---- */
+
+static bool is_alive(const struct context *context)
+{
+    return (context_generation(context) & 1) != 0;
+}
+
+bool context_pin(struct context *context, uint64_t generation)
+{
+    /* Sequentially consistent, as is the other side in context_end_begin: either we see that it is
+     * dying, or it sees our pin. */
+    atomic_fetch_add(&context->pins, 1);
+    if (!atomic_load(&context->dying) && atomic_load(&context->generation) == generation &&
+        (generation & 1) != 0)
+        return true;
+    context_unpin(context);
+    return false;
+}
+
+void context_unpin(struct context *context)
+{
+    atomic_fetch_sub(&context->pins, 1);
+}
+
+void context_step_aside(struct context *context)
+{
+    /* Relaxed: only ever set while the context lives; a late look costs one more failed call. */
+    atomic_store_explicit(&context->unusable, true, memory_order_relaxed);
+}
+
+struct context *context_next(struct pool *pool, struct context *context, struct device *device)
+{
+    struct context *next =
+        context ? context->next
+                : atomic_load_explicit(&pool->registry.contexts, memory_order_acquire);
+    while (next && (!is_alive(next) || (device && next->device != device)))
+        next = next->next;
+    return next;
+}
+
+/* ---- looking up; the registry lock is held by the callers of the static functions ---- */
+
+static struct context_handle *find_handle(struct registry *registry, CUcontext handle)
+{
+    for (size_t i = 0; i < registry->handle_count; i++)
+        if (registry->handles[i].handle == handle)
+            return &registry->handles[i];
+    return NULL;
+}
+
+static bool add_handle(struct registry *registry, struct context_handle added)
+{
+    if (registry->handle_count == registry->handle_capacity) {
+        size_t capacity = registry->handle_capacity ? 2 * registry->handle_capacity : 8;
+        struct context_handle *handles =
+            realloc(registry->handles, capacity * sizeof *registry->handles);
+        if (!handles)
+            return false;
+        registry->handles = handles;
+        registry->handle_capacity = capacity;
+    }
+    registry->handles[registry->handle_count++] = added;
+    return true;
+}
+
+static void remove_handles(struct registry *registry, const struct context *context,
+                           CUgreenCtx green)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < registry->handle_count; i++) {
+        const struct context_handle *h = &registry->handles[i];
+        if (green ? h->green != green : h->context != context)
+            registry->handles[kept++] = *h;
+    }
+    registry->handle_count = kept;
+    /* Pairs with the acquire load in context_current: threads ask again. */
+    atomic_fetch_add_explicit(&registry->generation, 1, memory_order_release);
+}
+
+/* A known context with this handle that is not about to die; its entry is copied out. */
+static bool look_up(struct pool *pool, CUcontext handle, struct context_handle *found)
+{
+    struct registry *registry = &pool->registry;
+    pthread_mutex_lock(&registry->lock);
+    struct context_handle *entry = find_handle(registry, handle);
+    bool known = entry && !atomic_load(&entry->context->dying);
+    if (known)
+        *found = *entry;
+    pthread_mutex_unlock(&registry->lock);
+    return known;
+}
+
+struct context *context_find(struct pool *pool, CUcontext handle)
+{
+    struct context_handle found;
+    return look_up(pool, handle, &found) && !found.green ? found.context : NULL;
+}
+
+struct context *context_find_primary(struct pool *pool, CUdevice device)
+{
+    struct context *c = context_next(pool, NULL, NULL);
+    while (c && (!c->primary || c->device->ordinal != device))
+        c = context_next(pool, c, NULL);
+    return c;
+}
+
+CUdevice context_green_device(struct pool *pool, CUgreenCtx green)
+{
+    struct registry *registry = &pool->registry;
+    CUdevice device = -1;
+    pthread_mutex_lock(&registry->lock);
+    for (size_t i = 0; i < registry->handle_count && device < 0; i++)
+        if (registry->handles[i].green == green)
+            device = registry->handles[i].context->device->ordinal;
+    pthread_mutex_unlock(&registry->lock);
+    return device;
+}
+
+/* ---- becoming known ---- */
+
+static unsigned long long read_id(struct pool *pool, CUcontext handle)
+{
+    unsigned long long id = 0;
+    if (!pool->driver->cuCtxGetId || pool->driver->cuCtxGetId(handle, &id) != CUDA_SUCCESS)
+        return 0;
+    return id;
+}
+
+static struct context *make_context(struct registry *registry)
+{
+    struct context *context = calloc(1, sizeof *context);
+    if (!context || !heap_init(&context->heap)) {
+        free(context);
+        return NULL;
+    }
+    context->epochs.current = 1;
+    context->next = atomic_load_explicit(&registry->contexts, memory_order_relaxed);
+    return context;
+}
+
+static struct context *find_spare(struct registry *registry, const struct device *device)
+{
+    struct context *c = atomic_load_explicit(&registry->contexts, memory_order_relaxed);
+    while (c && (is_alive(c) || c->device != device))
+        c = c->next;
+    return c;
+}
+
+/* Fence and registry lock held. */
+static struct context *bring_to_life(struct pool *pool, struct device *device,
+                                     const struct context *identity)
+{
+    struct registry *registry = &pool->registry;
+    struct context *context = find_spare(registry, device);
+    bool fresh = !context;
+    if (fresh)
+        context = make_context(registry);
+    if (!context || !add_handle(registry, (struct context_handle){identity->handle, NULL, context}))
+        return NULL; /* a fresh one is lost: memory is short, and that once */
+    context->handle = identity->handle;
+    context->id = identity->id;
+    context->primary = identity->primary;
+    context->device = device;
+    size_classes_init(&context->heap.classes, &pool->settings.device.buckets, device->total_bytes);
+    atomic_store_explicit(&context->unusable, false, memory_order_relaxed);
+    atomic_store_explicit(&context->return_stream, NULL, memory_order_relaxed);
+    atomic_fetch_add(&context->generation, 1);
+    if (fresh)
+        atomic_store_explicit(&registry->contexts, context, memory_order_release);
+    registry->set_generation++;
+    return context;
+}
+
+/* From the second living context on, blocks behind barriers might be reached from outside the
+ * barrier: no more barriers, and those that were raised are waited out. */
+static void enter_several_contexts(struct pool *pool)
+{
+    if (atomic_exchange_explicit(&pool->several_contexts, true, memory_order_acq_rel))
+        return;
+    for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
+        epoch_drain_barrier(pool, c);
+}
+
+static bool is_same(const struct context *context, unsigned long long id)
+{
+    return !context->id || !id || context->id == id;
+}
+
+/* The context that we knew by this handle ended without our being told: its successor has another
+ * id. Looked at again under the lock, since another thread may have buried it meanwhile. */
+static void bury(struct pool *pool, struct context *context, unsigned long long successor)
+{
+    context_end_begin(pool, context);
+    context_end_finish(pool, context, !is_same(context, successor));
+}
+
+struct context *context_register(struct pool *pool, CUcontext handle, CUdevice ordinal,
+                                 bool primary)
+{
+    struct context identity = {.handle = handle, .id = read_id(pool, handle), .primary = primary};
+    struct context *context = context_find(pool, handle);
+    if (context && is_same(context, identity.id))
+        return context;
+    if (context)
+        bury(pool, context, identity.id);
+    struct device *device = get_device(pool, ordinal);
+    if (!device)
+        return NULL;
+
+    pthread_mutex_lock(&pool->fence_lock);
+    pthread_mutex_lock(&pool->registry.lock);
+    struct context_handle *entry = find_handle(&pool->registry, handle);
+    context = entry ? entry->context : bring_to_life(pool, device, &identity);
+    struct context *first = context_next(pool, NULL, NULL);
+    bool several = first && context_next(pool, first, NULL);
+    pthread_mutex_unlock(&pool->registry.lock);
+    pthread_mutex_unlock(&pool->fence_lock);
+    if (several)
+        enter_several_contexts(pool);
+    return context;
+}
+
+/* The device's primary context, where there is one; leaves no retain behind. */
+static CUcontext find_primary_handle(struct pool *pool, CUdevice device)
+{
+    const struct driver *driver = pool->driver;
+    CUcontext primary = NULL;
+    if (!context_primary_is_active(pool, device) ||
+        driver->cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS)
+        return NULL;
+    if (driver->cuDevicePrimaryCtxRelease_v2)
+        driver->cuDevicePrimaryCtxRelease_v2(device);
+    else if (driver->cuDevicePrimaryCtxRelease)
+        driver->cuDevicePrimaryCtxRelease(device);
+    return primary;
+}
+
+bool context_primary_is_active(struct pool *pool, CUdevice device)
+{
+    unsigned int flags;
+    int active = 0;
+    return pool->driver->cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS &&
+           active;
+}
+
+struct context *context_register_current(struct pool *pool, CUcontext handle)
+{
+    CUdevice device;
+    if (pool->driver->cuCtxGetDevice(&device) != CUDA_SUCCESS)
+        return NULL;
+    return context_register(pool, handle, device, find_primary_handle(pool, device) == handle);
+}
+
+static CUdevice device_of(struct pool *pool, CUcontext handle)
+{
+    const struct driver *driver = pool->driver;
+    CUdevice device = -1;
+    if (driver->cuCtxPushCurrent_v2(handle) != CUDA_SUCCESS)
+        return -1;
+    if (driver->cuCtxGetDevice(&device) != CUDA_SUCCESS)
+        device = -1;
+    driver->cuCtxPopCurrent_v2(&handle);
+    return device;
+}
+
+void context_alias(struct pool *pool, CUcontext handle, CUgreenCtx green)
+{
+    CUdevice device = device_of(pool, handle);
+    CUcontext primary = device < 0 ? NULL : find_primary_handle(pool, device);
+    if (!primary || primary == handle)
+        return;
+    struct context *context = context_register(pool, primary, device, true);
+    if (!context)
+        return;
+    struct registry *registry = &pool->registry;
+    pthread_mutex_lock(&registry->lock);
+    if (!find_handle(registry, handle))
+        add_handle(registry, (struct context_handle){handle, green, context});
+    pthread_mutex_unlock(&registry->lock);
+}
+
+void context_drop_alias(struct pool *pool, CUgreenCtx green)
+{
+    pthread_mutex_lock(&pool->registry.lock);
+    remove_handles(&pool->registry, NULL, green);
+    pthread_mutex_unlock(&pool->registry.lock);
+}
+
+static struct context *current_slowly(struct pool *pool, CUcontext handle, bool *green)
+{
+    struct context_handle found;
+    /* Read before looking up: what goes stale after this is looked up again. */
+    uint64_t generation = atomic_load_explicit(&pool->registry.generation, memory_order_acquire);
+    struct context *context = NULL;
+    *green = false;
+    if (look_up(pool, handle, &found)) {
+        context = found.context;
+        *green = found.green != NULL;
+    }
+    if (!context || (!*green && !is_same(context, read_id(pool, handle))))
+        context = context_register_current(pool, handle);
+    struct thread_state *thread = &thread_state;
+    thread->pool = context ? pool : NULL;
+    thread->handle = handle;
+    thread->context = context;
+    thread->green = *green;
+    thread->generation = generation;
+    return context;
+}
+
+struct context *context_current(struct pool *pool, bool *green)
+{
+    const struct thread_state *thread = &thread_state;
+    CUcontext handle = NULL;
+    if (pool->driver->cuCtxGetCurrent(&handle) != CUDA_SUCCESS || !handle)
+        return NULL;
+    if (thread->handle == handle && thread->pool == pool &&
+        thread->generation ==
+            atomic_load_explicit(&pool->registry.generation, memory_order_acquire)) {
+        *green = thread->green;
+        return thread->context;
+    }
+    return current_slowly(pool, handle, green);
+}
+
+/* ---- ending ---- */
+
+void context_end_begin(struct pool *pool, struct context *context)
+{
+    pthread_mutex_lock(&pool->fence_lock);
+    if (!context)
+        return;
+    /* Pairs with context_pin. Whoever has pinned a context is inside a short driver call and takes
+     * no fence lock. */
+    atomic_store(&context->dying, true);
+    while (atomic_load(&context->pins) != 0)
+        sched_yield();
+}
+
+static void forget_context(struct pool *pool, struct context *context)
+{
+    atomic_fetch_add(&context->generation, 1);
+    pthread_mutex_lock(&pool->registry.lock);
+    remove_handles(&pool->registry, context, NULL);
+    pool->registry.set_generation++;
+    pthread_mutex_unlock(&pool->registry.lock);
+    captures_context_died(pool, context->handle);
+    heap_reset(pool, context);
+}
+
+void context_end_finish(struct pool *pool, struct context *context, bool died)
+{
+    if (context && died && is_alive(context))
+        forget_context(pool, context);
+    if (context)
+        atomic_store(&context->dying, false);
+    pthread_mutex_unlock(&pool->fence_lock);
+}
+
+/* ---- current ---- */
+
+bool context_push(struct pool *pool, struct context *context, bool *pushed)
+{
+    CUcontext current = NULL;
+    *pushed = false;
+    if (pool->driver->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == context->handle)
+        return true;
+    *pushed = pool->driver->cuCtxPushCurrent_v2(context->handle) == CUDA_SUCCESS;
+    return *pushed;
+}
+
+void context_pop(struct pool *pool, bool pushed)
+{
+    CUcontext popped;
+    if (pushed)
+        pool->driver->cuCtxPopCurrent_v2(&popped);
+}

@@ -1,0 +1,128 @@
+/*
+ * Contexts and devices that the pool knows, and how long they live.
+ *
+ * A struct context is found by its handle, lives as long as the driver's context and is then kept
+ * for the next context of its device, so its address is always readable. Whoever touches another
+ * thread's context (its events, its stream) pins it; a context that dies waits for its pins.
+ *
+ * Green contexts are aliases: their memory, fences and barriers are the primary context's.
+ *
+ * Locking: the registry lock guards the list of handles, the devices and the spare contexts. The
+ * fence lock, taken before it, is held whenever the set of live contexts changes.
+ */
+#ifndef CUDAPOOL_CORE_CONTEXT_H
+#define CUDAPOOL_CORE_CONTEXT_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cuda_abi.h"
+#include "epoch.h"
+#include "heap.h"
+
+struct pool;
+
+struct device {
+    CUdevice ordinal;
+    char name[256];
+    CUuuid uuid;
+    uint64_t total_bytes;
+    uint64_t cached_cap;             /* bytes */
+    uint64_t growth_budget;          /* bytes */
+    uint64_t limit;                  /* bytes, UINT64_MAX: none */
+    _Atomic uint64_t reserved_bytes; /* taken from the driver: live, cached, pending, on the way */
+    _Atomic bool tight;  /* little memory is left, or it ran out: every free records a fence */
+    struct device *next; /* of the pool's devices */
+};
+
+struct context {
+    CUcontext handle;
+    unsigned long long id; /* the driver's, 0 where it has none: tells a handle's next owner */
+    bool primary;
+    struct device *device;
+    struct heap heap;
+    struct epochs epochs;
+    _Atomic(CUstream) return_stream;
+    _Atomic bool unusable;       /* an error stays in it: the driver answers, the pool does not */
+    _Atomic uint32_t pins;       /* pairs with dying, sequentially consistent: see context_pin */
+    _Atomic bool dying;          /* from before the driver is told until it has answered */
+    _Atomic uint64_t generation; /* even: dead or spare; odd: alive */
+    struct context *next;        /* of all contexts ever made; written before it is listed */
+};
+
+/* A handle that a program may make current, and what it stands for. */
+struct context_handle {
+    CUcontext handle;
+    CUgreenCtx green; /* NULL: the context itself */
+    struct context *context;
+};
+
+struct registry {
+    pthread_mutex_t lock;
+    struct context_handle *handles;
+    size_t handle_count, handle_capacity;
+    struct device *devices;
+    _Atomic(struct context *) contexts; /* all ever made, dead ones included. The release store
+                                           pairs with the acquire load in context_next */
+    _Atomic uint64_t generation; /* changes when a handle stops being valid: threads cache handles.
+                                    The release store pairs with the acquire load in
+                                    context_current */
+    uint64_t set_generation;     /* changes with the set of live contexts; guarded by the fence
+                                    lock */
+};
+
+/* The context current in this thread, made known if it was not. NULL where there is none or it
+ * can't be served. green: the current handle is a green context's. */
+struct context *context_current(struct pool *pool, bool *green);
+
+/* Makes a context known: after its creation or retention. No lock held; may wait for work behind
+ * barriers when the context is the second one. */
+struct context *context_register(struct pool *pool, CUcontext handle, CUdevice device,
+                                 bool primary);
+
+/* The same for a context of which only the handle is known; it must be current. */
+struct context *context_register_current(struct pool *pool, CUcontext handle);
+
+/* Takes a green context's handle as an alias of its device's primary context. */
+void context_alias(struct pool *pool, CUcontext handle, CUgreenCtx green);
+void context_drop_alias(struct pool *pool, CUgreenCtx green);
+
+/* The known context with this handle, or the device's primary one; NULL if unknown. */
+struct context *context_find(struct pool *pool, CUcontext handle);
+struct context *context_find_primary(struct pool *pool, CUdevice device);
+CUdevice context_green_device(struct pool *pool, CUgreenCtx green);
+
+/*
+ * Around a driver call that may end a context: begin takes the fence lock and waits until nobody
+ * else uses the context; end forgets the context's memory if it died, and drops the lock. The
+ * context may be NULL (unknown to us).
+ */
+void context_end_begin(struct pool *pool, struct context *context);
+void context_end_finish(struct pool *pool, struct context *context, bool died);
+
+/* True while a primary context exists, as the driver sees it. */
+bool context_primary_is_active(struct pool *pool, CUdevice device);
+
+/* Keeps a context of this generation from dying. False if it is dying or has died. */
+bool context_pin(struct context *context, uint64_t generation);
+void context_unpin(struct context *context);
+static inline uint64_t context_generation(const struct context *context)
+{
+    /* Relaxed: compared again under a pin, or read by a thread in which the context is current. */
+    return atomic_load_explicit(&context->generation, memory_order_relaxed);
+}
+
+/* The next live context after this one (NULL: the first), of the device unless it is NULL. The
+ * list only grows, so it is walked without a lock. */
+struct context *context_next(struct pool *pool, struct context *context, struct device *device);
+
+/* Makes a context current around driver calls that need it, if it is not already. False where the
+ * driver refuses; else pop undoes what push did. */
+bool context_push(struct pool *pool, struct context *context, bool *pushed);
+void context_pop(struct pool *pool, bool pushed);
+
+/* Marks the context as one in which the driver answers everything from now on. */
+void context_step_aside(struct context *context);
+
+#endif

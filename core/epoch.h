@@ -1,0 +1,120 @@
+/*
+ * GPU epochs: what has the GPU finished with?
+ *
+ * The idea is RCU's, with fences as grace periods. A freed block is stamped with its context's
+ * current epoch and is pending. Closing an epoch is: advance the number, then record a fence over
+ * all of the context's work (cuCtxRecordEvent), then publish the fence. When the fence has
+ * completed, every block stamped up to that epoch is clean: whatever used it was submitted before
+ * its free, which was before the number was advanced, which was before the record.
+ *
+ * Fences are recorded only inside the program's own cuMemFree or context-wide synchronise. So they
+ * cover only work that the plain cuMemFree would have waited for there and then, and waiting for
+ * one cannot hang a program that runs without the pool. A fence that was recorded elsewhere is not
+ * waitable: it is only ever queried.
+ *
+ * Once several contexts have existed, a fence is an event in every live one, because cuMemFree
+ * also waits for copies of the memory that other contexts make.
+ *
+ * Locking: struct epochs is guarded by its context's heap lock. The fence lock (struct pool) is
+ * held while recording, so that no capture begins and no context dies meanwhile. Order: fence
+ * lock before heap lock. Neither heap lock nor registry lock is ever held across a driver call.
+ */
+#ifndef CUDAPOOL_CORE_EPOCH_H
+#define CUDAPOOL_CORE_EPOCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cuda_abi.h"
+
+struct context;
+struct pool;
+
+struct fence_event {
+    struct context *context;
+    uint64_t generation; /* of the context: another one means that it died, and its work with it */
+    CUevent event;
+    bool done; /* belongs to whoever has set epochs.querying */
+};
+
+struct fence {
+    uint64_t epoch;          /* completed: everything stamped up to here is clean */
+    bool waitable;           /* recorded inside the program's own free or synchronise */
+    bool over;               /* no longer outstanding; spare once users is 0 */
+    unsigned users;          /* threads that look at it; an event in use is never recorded again */
+    uint64_t set_generation; /* of the set of contexts that events was made for */
+    unsigned event_count;
+    struct fence_event *events; /* written under the fence lock, before the fence is published */
+    struct fence *next;
+};
+
+struct epochs {
+    uint64_t current; /* frees are stamped with it; starts at 1 */
+    uint64_t clean;   /* everything stamped up to here is unused */
+    uint64_t barrier; /* all later work of the context is ordered behind this epoch's fence */
+    struct fence *oldest, *newest; /* outstanding fences, by ascending epoch */
+    unsigned outstanding;
+    struct fence *spare;
+    bool recording; /* a thread is between advancing the number and publishing the fence */
+    bool querying;  /* a thread is asking the driver about a fence of this context */
+};
+
+/* More fences than this are never outstanding: frees join the open epoch instead. */
+#define FENCES_MAX 512u
+
+enum fence_answer {
+    FENCE_OVER,
+    FENCE_OWN_OVER, /* its own context's part is over, another context's is not */
+    FENCE_RUNNING,
+    FENCE_FAILED, /* the context is unusable, or a capture is in the way */
+};
+
+/* Lock held. Advances the number and claims the right to record; NULL where another thread has it,
+ * too many fences are outstanding or memory is short. A fence that is returned must go to
+ * epoch_record. */
+struct fence *epoch_begin_close(struct epochs *epochs, bool waitable);
+
+/* No lock held. Records the fence that epoch_begin_close gave and publishes it, or drops it. */
+void epoch_record(struct pool *pool, struct context *context, struct fence *fence);
+
+/* Lock held. The oldest outstanding fence that frees what is stamped so, or NULL. */
+struct fence *epoch_fence_for(const struct epochs *epochs, uint64_t stamp, bool waitable);
+
+/* Lock held on entry and return, released in between. Asks the driver whether the fence is over
+ * and, if so, makes clean what it covers. FENCE_RUNNING where another thread is asking. */
+enum fence_answer epoch_query(struct pool *pool, struct context *context, struct fence *fence);
+
+/* Lock held on entry and return, released in between. Waits patiently on the host, for the oldest
+ * waitable fence that covers the stamp, until everything stamped so is clean. Gives up when only
+ * other contexts' work is left, which the plain cuMemFree does not wait for. */
+bool epoch_wait(struct pool *pool, struct context *context, uint64_t stamp);
+
+/* The same for any fence that covers the stamp, other contexts' work included, and not longer than
+ * until the monotonic clock shows give_up_at nanoseconds. */
+bool epoch_wait_until(struct pool *pool, struct context *context, uint64_t stamp,
+                      uint64_t give_up_at);
+
+/* No lock held. Around the program's own context-wide synchronise: what was pending when it was
+ * entered is clean when it has succeeded. begin's answer goes to end. */
+uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context);
+void epoch_synchronise_end(struct pool *pool, struct context *context, uint64_t epoch,
+                           CUresult result);
+
+/* Lock held. Everything stamped up to epoch is unused: known from a fence or a synchronise. */
+void epoch_complete(struct context *context, uint64_t epoch);
+
+/* Lock held on entry and return, released in between. Orders all later work of the context behind
+ * the fence, on the device. False where that is not possible now. */
+bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fence *fence);
+
+/* No lock held. Waits until everything that barriers have handed out in this context is behind
+ * fences that are over. */
+void epoch_drain_barrier(struct pool *pool, struct context *context);
+
+/* Lock held, the context has died. Forgets all fences without a driver call. */
+void epoch_reset(struct epochs *epochs);
+
+/* A short sleep for the n-th round of a patient loop: first the processor is only yielded. */
+void patient_nap(unsigned round);
+
+#endif

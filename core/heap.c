@@ -1,0 +1,617 @@
+#include "heap.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "pool_state.h"
+#include "release.h"
+
+/* A fence serves the frees before it as well, so not every free records one: at most so many frees
+ * or bytes go without. A block of so many bytes has a fence of its own. */
+#define FENCE_EVERY_FREES 8u
+#define FENCE_EVERY_BYTES (UINT64_C(16) << 20)
+
+static struct context *context_of(struct heap *heap)
+{
+    return (struct context *)((char *)heap - offsetof(struct context, heap));
+}
+
+bool heap_init(struct heap *heap)
+{
+    pthread_mutex_init(&heap->lock, NULL);
+    heap->alone = HEAP_ALONE;
+    heap->table_slots = 64;
+    heap->table = calloc(heap->table_slots, sizeof *heap->table);
+    return heap->table != NULL;
+}
+
+/* ---- buckets; the heap lock is held from here down to the ladder ---- */
+
+static uint32_t first_slot(uint64_t bytes, uint32_t slots)
+{
+    /* Fibonacci hashing: the sizes are multiples of large powers of two. */
+    return (uint32_t)((bytes * UINT64_C(0x9E3779B97F4A7C15)) >> 32) & (slots - 1);
+}
+
+static struct bucket **find_slot(struct bucket **table, uint32_t slots, uint64_t bytes)
+{
+    uint32_t i = first_slot(bytes, slots);
+    while (table[i] && table[i]->bytes != bytes)
+        i = (i + 1) & (slots - 1);
+    return &table[i];
+}
+
+static bool grow_table(struct heap *heap)
+{
+    uint32_t slots = 2 * heap->table_slots;
+    struct bucket **table = calloc(slots, sizeof *table);
+    if (!table)
+        return false;
+    for (uint32_t i = 0; i < heap->table_slots; i++)
+        if (heap->table[i])
+            *find_slot(table, slots, heap->table[i]->bytes) = heap->table[i];
+    free(heap->table);
+    heap->table = table;
+    heap->table_slots = slots;
+    return true;
+}
+
+static struct bucket *add_bucket(struct heap *heap, uint64_t bytes)
+{
+    if (heap->bucket_count >= HEAP_BUCKETS_MAX)
+        return NULL;
+    if (2 * heap->bucket_count >= heap->table_slots && !grow_table(heap))
+        return NULL;
+    struct bucket *bucket = calloc(1, sizeof *bucket);
+    if (!bucket)
+        return NULL;
+    bucket->bytes = bytes;
+    *find_slot(heap->table, heap->table_slots, bytes) = bucket;
+    heap->bucket_count++;
+    return bucket;
+}
+
+/* The bucket of this block size; the one of blocks that are not kept where it can't be made. */
+static struct bucket *get_bucket(struct heap *heap, uint64_t bytes)
+{
+    struct bucket *bucket = *find_slot(heap->table, heap->table_slots, bytes);
+    if (!bucket)
+        bucket = add_bucket(heap, bytes);
+    return bucket ? bucket : &heap->unkept;
+}
+
+void heap_visit_buckets(struct heap *heap, void (*visit)(struct bucket *, void *), void *argument)
+{
+    for (uint32_t i = 0; i < heap->table_slots; i++)
+        if (heap->table[i])
+            visit(heap->table[i], argument);
+    visit(&heap->unkept, argument);
+}
+
+/* ---- blocks coming and going ---- */
+
+static void note_user(struct heap *heap)
+{
+    const void *self = &thread_state;
+    if (heap->user != self) {
+        /* The very first user is alone from the start. */
+        heap->alone = heap->user ? 0 : HEAP_ALONE;
+        heap->user = self;
+    } else if (heap->alone < HEAP_ALONE) {
+        heap->alone++;
+    }
+}
+
+static void take_out_of_bucket(struct heap *heap, struct block *block)
+{
+    struct bucket *bucket = block->bucket;
+    bool clean = block->state == BLOCK_CLEAN;
+    block_list_remove(clean ? &bucket->clean : &bucket->pending, block, LINK_BUCKET);
+    block_list_remove(clean ? &heap->clean : &heap->pending, block, LINK_HEAP);
+    counter_subtract(clean ? &bucket->counters.cached_bytes : &bucket->counters.pending_bytes,
+                     block->bytes);
+    counter_subtract(clean ? &heap->clean_bytes : &heap->pending_bytes, block->bytes);
+}
+
+void heap_detach_free(struct heap *heap, struct block *block)
+{
+    take_out_of_bucket(heap, block);
+    block->bucket->free_blocks--;
+}
+
+static void count_live(struct heap *heap, struct block *block)
+{
+    struct bucket_counters *counters = &block->bucket->counters;
+    counter_add(&heap->live_blocks, 1);
+    counter_add(&heap->live_bytes, block->bytes);
+    counter_add(&heap->live_requested, block->requested);
+    if (counter_get(&heap->live_requested) > heap->peak_requested)
+        heap->peak_requested = counter_get(&heap->live_requested);
+    counter_add(&counters->live_bytes, block->bytes);
+    counter_raise_to(&counters->peak_live_bytes, counter_get(&counters->live_bytes));
+}
+
+static void count_no_longer_live(struct heap *heap, struct block *block)
+{
+    counter_subtract(&heap->live_blocks, 1);
+    counter_subtract(&heap->live_bytes, block->bytes);
+    counter_subtract(&heap->live_requested, block->requested);
+    counter_subtract(&block->bucket->counters.live_bytes, block->bytes);
+}
+
+void heap_forget_block(struct pool *pool, struct heap *heap, struct block *block)
+{
+    struct device *device = context_of(heap)->device;
+    if (block->state == BLOCK_LIVE)
+        count_no_longer_live(heap, block);
+    else if (block->state != BLOCK_LEAVING)
+        heap_detach_free(heap, block);
+    block_table_remove(&pool->blocks, block->address, block);
+    /* Relaxed: a number that is compared with limits, and orders nothing. */
+    atomic_fetch_sub_explicit(&device->reserved_bytes, block->bytes, memory_order_relaxed);
+    block_records_put(&heap->records, block);
+}
+
+static void count_request(struct bucket *bucket, size_t bytes, uint64_t block_bytes)
+{
+    counter_add(&bucket->counters.requests, 1);
+    counter_add(&bucket->counters.requested_bytes, bytes);
+    counter_add(&bucket->counters.rounded_bytes, block_bytes);
+}
+
+/* Gives a free block to the program. */
+static void hand_out(struct heap *heap, struct block *block, size_t bytes, enum hit hit)
+{
+    struct bucket *bucket = block->bucket;
+    heap_detach_free(heap, block);
+    block->state = BLOCK_LIVE;
+    block->requested = bytes;
+    count_request(bucket, bytes, block->bytes);
+    counter_add(&bucket->counters.hits[hit], 1);
+    count_live(heap, block);
+}
+
+static void make_clean(struct heap *heap, struct block *block)
+{
+    struct bucket *bucket = block->bucket;
+    take_out_of_bucket(heap, block);
+    block->state = BLOCK_CLEAN;
+    block->epoch = 0;
+    block_list_append(&bucket->clean, block, LINK_BUCKET);
+    block_list_append(&heap->clean, block, LINK_HEAP);
+    counter_add(&bucket->counters.cached_bytes, block->bytes);
+    counter_add(&heap->clean_bytes, block->bytes);
+}
+
+void heap_sweep(struct context *context)
+{
+    struct heap *heap = &context->heap;
+    while (heap->pending.first && heap->pending.first->epoch <= context->epochs.clean)
+        make_clean(heap, heap->pending.first);
+}
+
+static void make_pending(struct heap *heap, struct block *block, uint64_t epoch)
+{
+    struct bucket *bucket = block->bucket;
+    count_no_longer_live(heap, block);
+    block->state = BLOCK_PENDING;
+    block->epoch = epoch;
+    block->freed_at = heap->now;
+    block_list_append(&bucket->pending, block, LINK_BUCKET);
+    block_list_append(&heap->pending, block, LINK_HEAP);
+    bucket->free_blocks++;
+    counter_add(&bucket->counters.frees, 1);
+    counter_add(&bucket->counters.pending_bytes, block->bytes);
+    counter_add(&heap->pending_bytes, block->bytes);
+    heap->frees_since_fence++;
+    heap->bytes_since_fence += block->bytes;
+}
+
+struct forgetting {
+    struct pool *pool;
+    struct heap *heap;
+};
+
+static void forget_visited(struct block *block, void *argument)
+{
+    struct forgetting *forgetting = argument;
+    heap_forget_block(forgetting->pool, forgetting->heap, block);
+}
+
+void heap_reset(struct pool *pool, struct context *context)
+{
+    struct heap *heap = &context->heap;
+    struct forgetting forgetting = {pool, heap};
+    pthread_mutex_lock(&heap->lock);
+    block_records_visit(&heap->records, forget_visited, &forgetting);
+    epoch_reset(&context->epochs);
+    heap->frees_since_fence = 0;
+    heap->bytes_since_fence = 0;
+    heap->peak_requested = 0;
+    pthread_mutex_unlock(&heap->lock);
+}
+
+/* ---- the ladder; the heap lock is held, and released where the functions below say so ---- */
+
+static struct block *take_clean(struct bucket *bucket)
+{
+    return bucket->clean.last;
+}
+
+static bool barriers_may_be_used(struct pool *pool, const struct heap *heap)
+{
+    return heap->alone == HEAP_ALONE && barriers_are_open(pool);
+}
+
+/* A pending block that a barrier raised earlier covers. */
+static struct block *take_behind_barrier(struct pool *pool, struct context *context,
+                                         struct bucket *bucket)
+{
+    struct block *block = bucket->pending.first;
+    if (!block || block->epoch > context->epochs.barrier || !barriers_are_open(pool))
+        return NULL;
+    return block;
+}
+
+static void query_for(struct pool *pool, struct context *context, struct bucket *bucket)
+{
+    struct fence *fence = epoch_fence_for(&context->epochs, bucket->pending.first->epoch, false);
+    if (fence)
+        epoch_query(pool, context, fence);
+}
+
+static struct block *wait_for_one(struct pool *pool, struct context *context, struct bucket *bucket,
+                                  enum hit *hit)
+{
+    struct block *first = bucket->pending.first;
+    if (barriers_may_be_used(pool, &context->heap)) {
+        struct fence *fence = epoch_fence_for(&context->epochs, first->epoch, true);
+        *hit = HIT_BARRIER;
+        if (fence && pool->driver->cuCtxWaitEvent)
+            epoch_raise_barrier(pool, context, fence);
+        return take_clean(bucket) ? take_clean(bucket) : take_behind_barrier(pool, context, bucket);
+    }
+    *hit = HIT_WAITED;
+    /* Others may be faster: after a few lost races the driver is asked. */
+    for (int tries = 0; tries < 4 && bucket->pending.first; tries++) {
+        if (!epoch_wait(pool, context, bucket->pending.first->epoch))
+            return NULL;
+        if (take_clean(bucket))
+            return take_clean(bucket);
+    }
+    return NULL;
+}
+
+/* Rungs 2 to 4: a block that is not known to be unused yet, or NULL for a new one. Releases and
+ * retakes the lock. */
+static struct block *climb(struct pool *pool, struct context *context, struct bucket *bucket,
+                           enum hit *hit)
+{
+    struct heap *heap = &context->heap;
+    if (!bucket->pending.first)
+        return NULL;
+    struct block *block = take_behind_barrier(pool, context, bucket);
+    *hit = HIT_BARRIER;
+    if (block)
+        return block;
+    query_for(pool, context, bucket);
+    *hit = HIT_QUERIED;
+    if (take_clean(bucket))
+        return take_clean(bucket);
+    if (!bucket->pending.first ||
+        counter_get(&heap->pending_bytes) <= context->device->growth_budget)
+        return NULL;
+    return wait_for_one(pool, context, bucket, hit);
+}
+
+/* ---- misses; no lock held ---- */
+
+static CUresult ask_driver(struct pool *pool, struct bucket_counters *cost, CUdeviceptr *address,
+                           uint64_t bytes)
+{
+    uint64_t started = monotonic_now();
+    enter_driver();
+    CUresult result = pool->driver->cuMemAlloc_v2(address, bytes);
+    leave_driver();
+    /* Several threads may miss at once: these two are added to without the lock. Relaxed, like
+     * every counter. */
+    atomic_fetch_add_explicit(&cost->allocation_nanoseconds, monotonic_now() - started,
+                              memory_order_relaxed);
+    atomic_fetch_add_explicit(&cost->allocation_calls, 1, memory_order_relaxed);
+    return result;
+}
+
+/* The driver, and everything that may help when it is out of memory. *bytes falls back to what was
+ * requested where only that fits. */
+static CUresult ask_driver_hard(struct pool *pool, struct context *context,
+                                struct bucket_counters *cost, CUdeviceptr *address, uint64_t *bytes,
+                                size_t requested)
+{
+    struct device *device = context->device;
+    CUresult result = ask_driver(pool, cost, address, *bytes);
+    if (result != CUDA_ERROR_OUT_OF_MEMORY || requested > device->total_bytes)
+        return result;
+    struct reclaim progress = {0};
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && release_for_retry(pool, device, &progress))
+        result = ask_driver(pool, cost, address, *bytes);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && *bytes != requested) {
+        atomic_fetch_sub_explicit(&device->reserved_bytes, *bytes - requested,
+                                  memory_order_relaxed);
+        *bytes = requested;
+        result = ask_driver(pool, cost, address, requested);
+    }
+    return result;
+}
+
+/* Lock held. */
+static void record_block(struct pool *pool, struct heap *heap, struct bucket *bucket,
+                         CUdeviceptr address, uint64_t bytes, size_t requested)
+{
+    struct block *block = block_records_take(&heap->records, heap);
+    if (!block || !block_table_insert(&pool->blocks, address, block)) {
+        /* Without a record the memory is the program's and the driver's business alone. */
+        if (block)
+            block_records_put(&heap->records, block);
+        atomic_fetch_sub_explicit(&context_of(heap)->device->reserved_bytes, bytes,
+                                  memory_order_relaxed);
+        return;
+    }
+    block->address = address;
+    block->bytes = bytes;
+    block->requested = requested;
+    block->bucket = bucket;
+    block->state = BLOCK_LIVE;
+    count_live(heap, block);
+    const struct bucket_counters *c = &bucket->counters;
+    counter_raise_to(&bucket->counters.peak_reserved_bytes, counter_get(&c->live_bytes) +
+                                                                counter_get(&c->cached_bytes) +
+                                                                counter_get(&c->pending_bytes));
+}
+
+void heap_forget_address(struct pool *pool, CUdeviceptr address)
+{
+    struct block *block = block_table_find(&pool->blocks, address);
+    if (!block)
+        return;
+    struct heap *heap = block->heap;
+    pthread_mutex_lock(&heap->lock);
+    if (block->address == address && block->state != BLOCK_UNUSED && block->state != BLOCK_LEAVING)
+        heap_forget_block(pool, heap, block);
+    pthread_mutex_unlock(&heap->lock);
+}
+
+static void finish_miss(struct pool *pool, struct context *context, struct bucket *bucket,
+                        CUdeviceptr address, uint64_t bytes, size_t requested, CUresult result)
+{
+    struct heap *heap = &context->heap;
+    /* Whoever freed this address did so behind our back. */
+    if (result == CUDA_SUCCESS)
+        heap_forget_address(pool, address);
+    pthread_mutex_lock(&heap->lock);
+    count_request(bucket, requested, bytes);
+    counter_add(&bucket->counters.misses, 1);
+    counter_add(&heap->misses, 1);
+    if (result == CUDA_SUCCESS)
+        record_block(pool, heap, bucket, address, bytes, requested);
+    else
+        atomic_fetch_sub_explicit(&context->device->reserved_bytes, bytes, memory_order_relaxed);
+    heap->now = monotonic_now();
+    pthread_mutex_unlock(&heap->lock);
+}
+
+/* Past the hard limit: the driver is not asked, and has nothing to count. */
+static CUresult refuse(struct heap *heap, struct bucket *bucket, size_t requested)
+{
+    pthread_mutex_lock(&heap->lock);
+    count_request(bucket, requested, 0);
+    counter_add(&bucket->counters.misses, 1);
+    pthread_mutex_unlock(&heap->lock);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult miss(struct pool *pool, struct context *context, struct bucket *bucket,
+                     CUdeviceptr *address, uint64_t bytes, size_t requested)
+{
+    struct heap *heap = &context->heap;
+    release_excess(pool, context, RELEASE_IN_ALLOCATION);
+    release_before_growth(pool, context, bytes);
+    if (!release_reserve(pool, context, bytes)) {
+        if (bytes == requested || !release_reserve(pool, context, requested))
+            return refuse(heap, bucket, requested);
+        bytes = requested;
+    }
+    uint64_t taken = bytes;
+    CUresult result = ask_driver_hard(pool, context, &bucket->counters, address, &taken, requested);
+    /* A block that is smaller than its bucket must not serve it again. */
+    bool fits = taken == bucket->bytes;
+    finish_miss(pool, context, fits ? bucket : &heap->unkept, *address, taken, requested, result);
+    release_look_at_memory(pool, context);
+    return result;
+}
+
+CUresult heap_allocate_unkept(struct pool *pool, struct context *context, CUdeviceptr *address,
+                              size_t bytes)
+{
+    return miss(pool, context, &context->heap.unkept, address, bytes, bytes);
+}
+
+void heap_adopt(struct pool *pool, struct context *context, CUdeviceptr address, size_t bytes)
+{
+    atomic_fetch_add_explicit(&context->device->reserved_bytes, bytes, memory_order_relaxed);
+    finish_miss(pool, context, &context->heap.unkept, address, bytes, bytes, CUDA_SUCCESS);
+}
+
+CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *address,
+                       size_t bytes)
+{
+    struct heap *heap = &context->heap;
+    uint64_t block_bytes = size_class_round(&heap->classes, bytes);
+    if (block_bytes == 0)
+        return heap_allocate_unkept(pool, context, address, bytes);
+
+    enum hit hit = HIT_CLEAN;
+    pthread_mutex_lock(&heap->lock);
+    note_user(heap);
+    struct bucket *bucket = get_bucket(heap, block_bytes);
+    struct block *block = take_clean(bucket);
+    if (!block)
+        block = climb(pool, context, bucket, &hit);
+    if (block) {
+        hand_out(heap, block, bytes, hit);
+        *address = block->address;
+    }
+    pthread_mutex_unlock(&heap->lock);
+    if (block)
+        return CUDA_SUCCESS;
+    if (bucket == &heap->unkept)
+        block_bytes = bytes;
+    return miss(pool, context, bucket, address, block_bytes, bytes);
+}
+
+/* ---- freeing ---- */
+
+/* Lock held. */
+static bool deserves_fence(const struct context *context, const struct block *block)
+{
+    const struct heap *heap = &context->heap;
+    uint64_t every_bytes = context->device->growth_budget / 8;
+    if (every_bytes > FENCE_EVERY_BYTES)
+        every_bytes = FENCE_EVERY_BYTES;
+    return heap->frees_since_fence >= FENCE_EVERY_FREES || heap->bytes_since_fence >= every_bytes ||
+           block->bucket->bytes == 0 ||
+           atomic_load_explicit(&context->device->tight, memory_order_relaxed);
+}
+
+/* Lock held. */
+static struct fence *close_epoch(struct context *context, bool waitable)
+{
+    struct fence *fence = epoch_begin_close(&context->epochs, waitable);
+    if (fence) {
+        context->heap.frees_since_fence = 0;
+        context->heap.bytes_since_fence = 0;
+    }
+    return fence;
+}
+
+/* Slow path after a fence: what it may have made clean, and what is kept too long or too much. */
+static void look_after(struct pool *pool, struct context *context)
+{
+    struct heap *heap = &context->heap;
+    pthread_mutex_lock(&heap->lock);
+    struct block *unkept = heap->unkept.pending.first;
+    if (unkept) {
+        struct fence *fence = epoch_fence_for(&context->epochs, unkept->epoch, false);
+        if (fence)
+            epoch_query(pool, context, fence);
+    }
+    pthread_mutex_unlock(&heap->lock);
+    /* Made while there is memory: it is needed when there is none. */
+    if (pool->driver->cuMemFreeAsync)
+        release_stream(pool, context);
+    release_excess(pool, context, RELEASE_IN_FREE);
+}
+
+static CUresult synchronise_like_the_driver(struct pool *pool, struct context *context)
+{
+    bool pushed;
+    if (!context_push(pool, context, &pushed))
+        return CUDA_SUCCESS;
+    uint64_t epoch = epoch_synchronise_begin(pool, context);
+    enter_driver();
+    CUresult result = pool->driver->cuCtxSynchronize();
+    leave_driver();
+    context_pop(pool, pushed);
+    epoch_synchronise_end(pool, context, epoch, result);
+    return result;
+}
+
+static CUresult cu_mem_free(struct pool *pool, CUdeviceptr address, void *unused)
+{
+    (void)unused;
+    return pool->driver->cuMemFree_v2(address);
+}
+
+static bool is_the_drivers_to_free(struct pool *pool, const struct context *context,
+                                   const struct block *block)
+{
+    return block->shared || captures_are_going_on(&pool->captures) ||
+           atomic_load_explicit(&context->unusable, memory_order_relaxed) ||
+           atomic_load_explicit(&pool->stepped_aside, memory_order_relaxed) ||
+           (!pool->driver->cuCtxRecordEvent &&
+            atomic_load_explicit(&pool->several_contexts, memory_order_relaxed));
+}
+
+CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address, bool waitable)
+{
+    struct heap *heap = block->heap;
+    struct context *context = context_of(heap);
+    pthread_mutex_lock(&heap->lock);
+    if (block->address != address || block->state != BLOCK_LIVE) {
+        pthread_mutex_unlock(&heap->lock);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (is_the_drivers_to_free(pool, context, block)) {
+        pthread_mutex_unlock(&heap->lock);
+        return heap_free_by_driver(pool, block, address, cu_mem_free, NULL);
+    }
+    note_user(heap);
+    make_pending(heap, block, context->epochs.current);
+    struct fence *fence = NULL;
+    bool synchronise = pool->settings.device.free_synchronizes && waitable;
+    if (!synchronise && deserves_fence(context, block))
+        fence = close_epoch(context, waitable);
+    pthread_mutex_unlock(&heap->lock);
+    if (fence) {
+        epoch_record(pool, context, fence);
+        look_after(pool, context);
+    }
+    if (synchronise)
+        synchronise_like_the_driver(pool, context);
+    return CUDA_SUCCESS;
+}
+
+/* Lock not held. The block is out of the way of its address's next owner, or NULL if not live. */
+static bool begin_leaving(struct pool *pool, struct block *block, CUdeviceptr address)
+{
+    struct heap *heap = block->heap;
+    pthread_mutex_lock(&heap->lock);
+    bool live = block->address == address && block->state == BLOCK_LIVE;
+    if (live) {
+        count_no_longer_live(heap, block);
+        block->state = BLOCK_LEAVING;
+        block_table_remove(&pool->blocks, address, block);
+    }
+    pthread_mutex_unlock(&heap->lock);
+    return live;
+}
+
+static void come_back(struct pool *pool, struct block *block)
+{
+    if (!block_table_insert(&pool->blocks, block->address, block))
+        return;
+    block->state = BLOCK_LIVE;
+    count_live(block->heap, block);
+}
+
+CUresult heap_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr address,
+                             CUresult (*release)(struct pool *, CUdeviceptr, void *),
+                             void *argument)
+{
+    struct heap *heap = block->heap;
+    if (!begin_leaving(pool, block, address))
+        return CUDA_ERROR_INVALID_VALUE;
+    enter_driver();
+    CUresult result = release(pool, address, argument);
+    leave_driver();
+    pthread_mutex_lock(&heap->lock);
+    if (block->state == BLOCK_LEAVING && block->address == address) {
+        if (result == CUDA_SUCCESS) {
+            counter_add(&block->bucket->counters.frees, 1);
+            heap_forget_block(pool, heap, block);
+        } else {
+            come_back(pool, block);
+        }
+    }
+    pthread_mutex_unlock(&heap->lock);
+    return result;
+}

@@ -1,0 +1,111 @@
+/*
+ * A heap: the device memory of one context, in buckets.
+ *
+ * An allocation climbs a ladder and takes the first of:
+ *   1. a clean block of its bucket: no driver call;
+ *   2. a pending block whose fence turns out to be over;
+ *   3. a new block from the driver, while pending bytes are inside the growth budget;
+ *   4. a pending block after the oldest fence that frees one: behind a context barrier (the device
+ *      waits) while one thread uses the heap, else after a wait on the host;
+ *   5. the driver; if it is out of memory, see release.h.
+ *
+ * Locking: the heap lock guards everything in struct heap and the context's struct epochs. It is
+ * never held across a driver call, and no other heap's lock is taken under it. Functions that
+ * release and retake it say so.
+ */
+#ifndef CUDAPOOL_CORE_HEAP_H
+#define CUDAPOOL_CORE_HEAP_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "block.h"
+#include "cuda_abi.h"
+#include "size_class.h"
+#include "stats.h"
+
+struct context;
+struct pool;
+
+struct bucket {
+    uint64_t bytes; /* 0: the bucket of blocks that are not kept */
+    /* Clean blocks, the newest last: that one is taken, since its memory is the likeliest to be in
+     * the GPU's cache. Pending ones, the oldest first. */
+    struct block_list clean, pending;
+    uint64_t free_blocks; /* clean and pending */
+    struct bucket_counters counters;
+};
+
+struct heap {
+    pthread_mutex_t lock;
+    struct size_classes classes;
+    struct bucket **table; /* open addressing by block size; a power of two of slots */
+    uint32_t table_slots, bucket_count;
+    struct bucket unkept;
+    struct block_records records;
+    struct block_list clean;                        /* the least recently used first */
+    struct block_list pending;                      /* by ascending stamp */
+    counter live_bytes, clean_bytes, pending_bytes; /* of blocks */
+    counter live_requested;                         /* as the program asked for */
+    uint64_t peak_requested;
+    uint64_t frees_since_fence, bytes_since_fence;
+    uint64_t now; /* nanoseconds of the monotonic clock at the last slow path */
+    uint64_t idle_checked_at;
+    const void *user; /* the thread that used the heap last, by the address of its state */
+    uint32_t alone;   /* uses by it in a row, saturating at HEAP_ALONE */
+    counter live_blocks;
+    counter misses, fences, fence_queries, barriers;
+};
+
+/* After so many uses in a row by one thread it counts as the only one. */
+#define HEAP_ALONE 256u
+
+/* More buckets than this are never made: further sizes are not kept. */
+#define HEAP_BUCKETS_MAX 16384u
+
+/* Prepares a zeroed heap. */
+bool heap_init(struct heap *heap);
+
+/* The context's memory is gone with it: forgets all blocks, keeps the counters. Lock not held. */
+void heap_reset(struct pool *pool, struct context *context);
+
+/* cuMemAlloc in this context, which is current. No lock held. */
+CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *address,
+                       size_t bytes);
+
+/* The same without the pool's help: straight from the driver, in the caller's capture mode, but
+ * known to the pool. */
+CUresult heap_allocate_unkept(struct pool *pool, struct context *context, CUdeviceptr *address,
+                              size_t bytes);
+
+/* Takes note of memory that the driver just gave for the program, as memory that is not kept. */
+void heap_adopt(struct pool *pool, struct context *context, CUdeviceptr address, size_t bytes);
+
+/* cuMemFree of a block. No lock held. waitable: the plain call would have waited for the context.
+ */
+CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address, bool waitable);
+
+/* Lets the driver free a live block: the plain call, with the record out of the way. No lock
+ * held. release is called with the address, and argument. */
+CUresult heap_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr address,
+                             CUresult (*release)(struct pool *, CUdeviceptr, void *),
+                             void *argument);
+
+/* Forgets a record of this address, if there is one: the driver has just given the address out,
+ * so whoever had it before was freed behind our back. No lock held. */
+void heap_forget_address(struct pool *pool, CUdeviceptr address);
+
+/* Lock held. Moves what has become clean from pending to clean. */
+void heap_sweep(struct context *context);
+
+/* Lock held. Takes a free block out of its lists and out of the counters of free blocks. */
+void heap_detach_free(struct heap *heap, struct block *block);
+
+/* Lock held. Counts a block of this state out. */
+void heap_forget_block(struct pool *pool, struct heap *heap, struct block *block);
+
+/* Lock held. Calls visit for each bucket, the one of blocks that are not kept last. */
+void heap_visit_buckets(struct heap *heap, void (*visit)(struct bucket *, void *), void *argument);
+
+#endif

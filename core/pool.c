@@ -1,0 +1,438 @@
+#define _GNU_SOURCE
+#include "pool.h"
+
+#include <link.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "pool_state.h"
+#include "release.h"
+
+_Thread_local struct thread_state thread_state;
+
+bool pool_thread_is_inside_driver(void)
+{
+    return thread_state.inside_driver != 0;
+}
+
+uint64_t monotonic_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+struct relaxed_mode relaxed_mode_begin(const struct pool *pool)
+{
+    struct relaxed_mode mode = {false, CU_STREAM_CAPTURE_MODE_RELAXED};
+    if (pool->driver->cuThreadExchangeStreamCaptureMode)
+        mode.exchanged =
+            pool->driver->cuThreadExchangeStreamCaptureMode(&mode.mode) == CUDA_SUCCESS;
+    return mode;
+}
+
+void relaxed_mode_end(const struct pool *pool, struct relaxed_mode mode)
+{
+    if (mode.exchanged)
+        pool->driver->cuThreadExchangeStreamCaptureMode(&mode.mode);
+}
+
+struct pool *pool_create(const struct driver *driver, const struct settings *settings)
+{
+    struct pool *pool = calloc(1, sizeof *pool);
+    if (!pool || !block_table_init(&pool->blocks)) {
+        free(pool);
+        return NULL;
+    }
+    pool->driver = driver;
+    pool->settings = *settings;
+    pthread_mutex_init(&pool->fence_lock, NULL);
+    pthread_mutex_init(&pool->registry.lock, NULL);
+    pthread_mutex_init(&pool->pitch_lock, NULL);
+    pool->registry.set_generation = 1;
+    return pool;
+}
+
+/* ---- barriers ---- */
+
+static bool pins_memory(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    const char *name = slash ? slash + 1 : path;
+    return strncmp(name, "libibverbs.so", 13) == 0 || strncmp(name, "libgdrapi.so", 12) == 0 ||
+           strncmp(name, "libcufile.so", 12) == 0;
+}
+
+struct object_search {
+    struct pool *pool;
+    uint64_t loaded;
+    bool found;
+};
+
+static int look_at_object(struct dl_phdr_info *info, size_t size, void *argument)
+{
+    struct object_search *search = argument;
+    (void)size;
+    search->loaded = info->dlpi_adds;
+    /* Nothing was loaded since the last time: the first object tells, the others need no look. */
+    if (search->loaded == atomic_load_explicit(&search->pool->objects_loaded, memory_order_relaxed))
+        return 1;
+    search->found = search->found || (info->dlpi_name && pins_memory(info->dlpi_name));
+    return 0;
+}
+
+static bool memory_may_be_pinned(struct pool *pool)
+{
+    struct object_search search = {pool, 0, false};
+    dl_iterate_phdr(look_at_object, &search);
+    /* Relaxed: two threads may look at the same time and find the same. */
+    if (search.found)
+        atomic_store_explicit(&pool->memory_is_pinned, true, memory_order_relaxed);
+    atomic_store_explicit(&pool->objects_loaded, search.loaded, memory_order_relaxed);
+    return atomic_load_explicit(&pool->memory_is_pinned, memory_order_relaxed);
+}
+
+bool barriers_are_open(struct pool *pool)
+{
+    return pool->driver->cuCtxWaitEvent &&
+           !atomic_load_explicit(&pool->several_contexts, memory_order_acquire) &&
+           !captures_are_going_on(&pool->captures) && !memory_may_be_pinned(pool);
+}
+
+/* ---- device memory ---- */
+
+/* The current context where the pool may serve it. */
+static struct context *served_context(struct pool *pool)
+{
+    bool green;
+    struct context *context = context_current(pool, &green);
+    /* Relaxed, both: see where they are set. */
+    if (!context || atomic_load_explicit(&context->unusable, memory_order_relaxed) ||
+        atomic_load_explicit(&pool->stepped_aside, memory_order_relaxed))
+        return NULL;
+    return context;
+}
+
+CUresult pool_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes)
+{
+    struct context *context = address && bytes ? served_context(pool) : NULL;
+    if (!context) {
+        CUresult result = pool->driver->cuMemAlloc_v2(address, bytes);
+        if (result == CUDA_SUCCESS)
+            heap_forget_address(pool, *address);
+        return result;
+    }
+    if (captures_are_going_on(&pool->captures) || !pool->settings.device.enabled)
+        return heap_allocate_unkept(pool, context, address, bytes);
+    return heap_allocate(pool, context, address, bytes);
+}
+
+static size_t find_pitch(struct pool *pool, const struct pitch *wanted)
+{
+    size_t pitch = 0;
+    pthread_mutex_lock(&pool->pitch_lock);
+    for (unsigned i = 0; i < pool->pitch_count && !pitch; i++) {
+        const struct pitch *p = &pool->pitches[i];
+        if (p->device == wanted->device && p->width == wanted->width &&
+            p->element_bytes == wanted->element_bytes)
+            pitch = p->pitch;
+    }
+    pthread_mutex_unlock(&pool->pitch_lock);
+    return pitch;
+}
+
+static void remember_pitch(struct pool *pool, const struct pitch *pitch)
+{
+    pthread_mutex_lock(&pool->pitch_lock);
+    if (pool->pitch_count < PITCHES)
+        pool->pitches[pool->pitch_count++] = *pitch;
+    pthread_mutex_unlock(&pool->pitch_lock);
+}
+
+/* The driver's own call, with its memory made known to the pool. */
+static CUresult learn_pitch(struct pool *pool, allocate_pitch *driver, struct context *context,
+                            CUdeviceptr *address, struct pitch *wanted, size_t height)
+{
+    struct reclaim progress = {0};
+    CUresult result = driver(address, &wanted->pitch, wanted->width, height, wanted->element_bytes);
+    while (result == CUDA_ERROR_OUT_OF_MEMORY &&
+           release_for_retry(pool, context->device, &progress))
+        result = driver(address, &wanted->pitch, wanted->width, height, wanted->element_bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    remember_pitch(pool, wanted);
+    heap_adopt(pool, context, *address, wanted->pitch * height);
+    return result;
+}
+
+CUresult pool_allocate_pitch(struct pool *pool, allocate_pitch *driver, CUdeviceptr *address,
+                             size_t *pitch, size_t width, size_t height, unsigned int element_bytes)
+{
+    bool sane = address && pitch && width && height;
+    struct context *context = sane ? served_context(pool) : NULL;
+    if (!context) {
+        CUresult result = driver(address, pitch, width, height, element_bytes);
+        if (result == CUDA_SUCCESS)
+            heap_forget_address(pool, *address);
+        return result;
+    }
+    struct pitch wanted = {context->device->ordinal, element_bytes, width, 0};
+    wanted.pitch = find_pitch(pool, &wanted);
+    size_t bytes;
+    if (wanted.pitch && !__builtin_mul_overflow(wanted.pitch, height, &bytes)) {
+        CUresult result = pool_allocate(pool, address, bytes);
+        if (result == CUDA_SUCCESS)
+            *pitch = wanted.pitch;
+        return result;
+    }
+    CUresult result = learn_pitch(pool, driver, context, address, &wanted, height);
+    if (result == CUDA_SUCCESS)
+        *pitch = wanted.pitch;
+    return result;
+}
+
+static bool has_current_context(const struct pool *pool)
+{
+    CUcontext handle = NULL;
+    return pool->driver->cuCtxGetCurrent(&handle) == CUDA_SUCCESS && handle;
+}
+
+CUresult pool_free(struct pool *pool, CUdeviceptr address)
+{
+    struct block *block = block_table_find(&pool->blocks, address);
+    /* Without a context the driver frees nothing, and says so. */
+    if (!block || !has_current_context(pool))
+        return pool->driver->cuMemFree_v2(address);
+    return heap_free(pool, block, address, true);
+}
+
+struct async_free {
+    free_async *driver;
+    CUstream stream;
+};
+
+static CUresult free_on_stream(struct pool *pool, CUdeviceptr address, void *argument)
+{
+    const struct async_free *free = argument;
+    (void)pool;
+    return free->driver(address, free->stream);
+}
+
+CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr address,
+                         CUstream stream)
+{
+    struct block *block = block_table_find(&pool->blocks, address);
+    if (!block)
+        return driver(address, stream);
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    bool plain = !captures_are_going_on(&pool->captures) && has_current_context(pool) &&
+                 pool->driver->cuStreamIsCapturing &&
+                 pool->driver->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+                 status == CU_STREAM_CAPTURE_STATUS_NONE;
+    if (plain)
+        return heap_free(pool, block, address, false);
+    struct async_free free = {driver, stream};
+    return heap_free_by_driver(pool, block, address, free_on_stream, &free);
+}
+
+static size_t at_most(uint64_t value, uint64_t limit)
+{
+    return (size_t)(value < limit ? value : limit);
+}
+
+CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
+{
+    CUresult result = pool->driver->cuMemGetInfo_v2(free, total);
+    bool green;
+    struct context *context = result == CUDA_SUCCESS ? context_current(pool, &green) : NULL;
+    if (!context || !free || !total)
+        return result;
+    struct device *device = context->device;
+    struct pool_bytes bytes = pool_device_bytes(pool, device->ordinal);
+    *free = at_most(*free + bytes.cached + bytes.pending, *total);
+    if (device->limit != UINT64_MAX)
+        *free = at_most(*free, device->limit > bytes.live ? device->limit - bytes.live : 0);
+    return result;
+}
+
+void pool_forget_address(struct pool *pool, CUdeviceptr address)
+{
+    heap_forget_address(pool, address);
+}
+
+/* ---- pointers ---- */
+
+struct pointer_answer pool_ask_pointer(struct pool *pool, CUdeviceptr pointer)
+{
+    struct pointer_answer answer = {POINTER_FOREIGN, 0, 0};
+    CUdeviceptr base = pointer;
+    size_t range;
+    struct block *block = block_table_find(&pool->blocks, pointer);
+    if (!block && pool->driver->cuMemGetAddressRange_v2(&base, &range, pointer) == CUDA_SUCCESS)
+        block = block_table_find(&pool->blocks, base);
+    if (!block)
+        return answer;
+    pthread_mutex_lock(&block->heap->lock);
+    if (block->address == base) {
+        bool inside = block->state == BLOCK_LIVE && pointer - base < block->requested;
+        answer.kind = inside ? POINTER_LIVE : POINTER_HIDDEN;
+        answer.base = base;
+        answer.bytes = block->requested;
+    }
+    pthread_mutex_unlock(&block->heap->lock);
+    return answer;
+}
+
+void pool_share(struct pool *pool, CUdeviceptr pointer)
+{
+    struct pointer_answer answer = pool_ask_pointer(pool, pointer);
+    struct block *block =
+        answer.kind == POINTER_LIVE ? block_table_find(&pool->blocks, answer.base) : NULL;
+    if (!block)
+        return;
+    struct heap *heap = block->heap;
+    struct context *context = (struct context *)((char *)heap - offsetof(struct context, heap));
+    uint64_t behind = 0;
+    pthread_mutex_lock(&heap->lock);
+    if (block->address == answer.base && block->state == BLOCK_LIVE) {
+        block->shared = true;
+        behind = block->epoch;
+    }
+    if (behind > context->epochs.clean)
+        epoch_wait_until(pool, context, behind, UINT64_MAX);
+    pthread_mutex_unlock(&heap->lock);
+}
+
+/* ---- contexts ---- */
+
+void pool_context_created(struct pool *pool, CUcontext handle)
+{
+    context_register_current(pool, handle);
+}
+
+void pool_primary_retained(struct pool *pool, CUcontext handle, CUdevice device)
+{
+    context_register(pool, handle, device, true);
+}
+
+void pool_green_context_converted(struct pool *pool, CUcontext handle, CUgreenCtx green)
+{
+    context_alias(pool, handle, green);
+}
+
+void pool_green_context_destroyed(struct pool *pool, CUgreenCtx green)
+{
+    context_drop_alias(pool, green);
+}
+
+struct context *pool_context_ending(struct pool *pool, CUcontext handle)
+{
+    if (!handle)
+        pool->driver->cuCtxGetCurrent(&handle);
+    struct context *context = handle ? context_find(pool, handle) : NULL;
+    context_end_begin(pool, context);
+    return context;
+}
+
+struct context *pool_primary_ending(struct pool *pool, CUdevice device)
+{
+    struct context *context = context_find_primary(pool, device);
+    context_end_begin(pool, context);
+    return context;
+}
+
+struct context *pool_green_ending(struct pool *pool, CUgreenCtx green)
+{
+    return pool_primary_ending(pool, context_green_device(pool, green));
+}
+
+void pool_context_ended(struct pool *pool, struct context *context, enum context_fate fate)
+{
+    bool died = fate == CONTEXT_DIED;
+    if (fate == CONTEXT_PRIMARY_MAY_HAVE_DIED && context)
+        died = !context_primary_is_active(pool, context->device->ordinal);
+    context_end_finish(pool, context, died);
+}
+
+struct synchronising pool_synchronise_begin(struct pool *pool, const CUcontext *handle)
+{
+    bool green = false;
+    struct synchronising state = {NULL, 0};
+    state.context = handle ? context_find(pool, *handle) : context_current(pool, &green);
+    /* A green context's synchronise is not the primary's. */
+    if (green || (state.context && captures_are_going_on(&pool->captures)))
+        state.context = NULL;
+    if (state.context)
+        state.epoch = epoch_synchronise_begin(pool, state.context);
+    return state;
+}
+
+void pool_synchronise_end(struct pool *pool, struct synchronising state, CUresult result)
+{
+    if (state.context)
+        epoch_synchronise_end(pool, state.context, state.epoch, result);
+}
+
+/* ---- captures ---- */
+
+bool pool_captures_are_going_on(struct pool *pool)
+{
+    return captures_are_going_on(&pool->captures);
+}
+
+void pool_captures_lock(struct pool *pool)
+{
+    captures_lock(pool);
+}
+
+void pool_captures_unlock(struct pool *pool)
+{
+    captures_unlock(pool);
+}
+
+void pool_capture_began(struct pool *pool, CUstream stream, bool per_thread)
+{
+    captures_began(pool, stream, per_thread);
+}
+
+void pool_capture_perhaps_ended(struct pool *pool, CUstream stream, bool per_thread)
+{
+    captures_perhaps_ended(pool, stream, per_thread);
+}
+
+void pool_capture_stream_destroyed(struct pool *pool, CUstream stream)
+{
+    captures_stream_destroyed(pool, stream);
+}
+
+/* ---- out of memory, caches ---- */
+
+bool pool_make_room(struct pool *pool, struct pool_retry *retry)
+{
+    struct reclaim progress = {retry->step};
+    bool again = release_for_retry(pool, NULL, &progress);
+    retry->step = progress.step;
+    return again;
+}
+
+uint64_t pool_trim(struct pool *pool)
+{
+    uint64_t released = 0;
+    for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
+        released += release_clean(pool, c, UINT64_MAX, EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
+    return released;
+}
+
+struct pool_bytes pool_device_bytes(struct pool *pool, CUdevice device)
+{
+    struct pool_bytes bytes = {0, 0, 0};
+    for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL)) {
+        if (c->device->ordinal != device)
+            continue;
+        bytes.live += counter_get(&c->heap.live_bytes);
+        bytes.cached += counter_get(&c->heap.clean_bytes);
+        bytes.pending += counter_get(&c->heap.pending_bytes);
+    }
+    return bytes;
+}

@@ -1,0 +1,84 @@
+/*
+ * The state of a pool, shared by the files of the core; nobody else includes this.
+ *
+ * Lock order: fence lock, registry lock, a heap lock. The table's grow lock and the pitch lock are
+ * taken last and alone.
+ */
+#ifndef CUDAPOOL_CORE_POOL_STATE_H
+#define CUDAPOOL_CORE_POOL_STATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "block.h"
+#include "capture.h"
+#include "context.h"
+#include "pool.h"
+
+struct pitch {
+    CUdevice device;
+    unsigned int element_bytes;
+    size_t width, pitch;
+};
+
+#define PITCHES 64u
+
+struct pool {
+    const struct driver *driver;
+    struct settings settings;
+    struct block_table blocks;
+    pthread_mutex_t fence_lock; /* guards captures.list and the set of live contexts against our
+                                   recording of fences; the one lock held across driver calls */
+    struct captures captures;
+    struct registry registry;
+    _Atomic bool several_contexts; /* two contexts have been alive at a time; never reset. Release
+                                      store in context_register, acquire load in
+                                      barriers_are_open */
+    _Atomic bool stepped_aside;    /* something is going on that the pool does not see */
+    pthread_mutex_t pitch_lock;    /* guards pitches */
+    struct pitch pitches[PITCHES];
+    unsigned pitch_count;
+    _Atomic uint64_t objects_loaded; /* shared objects ever loaded when last looked through, see
+                                        barriers_are_open */
+    _Atomic bool memory_is_pinned;   /* a library that lets devices reach GPU memory is loaded */
+};
+
+/* What a thread remembers between calls. */
+struct thread_state {
+    const struct pool *pool;
+    CUcontext handle; /* the current context when last asked, and what it stood for */
+    struct context *context;
+    bool green;
+    uint64_t generation;    /* of the registry then */
+    unsigned inside_driver; /* depth of our own driver calls */
+};
+
+extern _Thread_local struct thread_state thread_state __attribute__((visibility("hidden")));
+
+/* Around every driver call of our own that may call back: nested calls pass through. */
+static inline void enter_driver(void)
+{
+    thread_state.inside_driver++;
+}
+
+static inline void leave_driver(void)
+{
+    thread_state.inside_driver--;
+}
+
+/* Around a driver call that a capture of the calling thread would forbid. */
+struct relaxed_mode {
+    bool exchanged;
+    CUstreamCaptureMode mode;
+};
+struct relaxed_mode relaxed_mode_begin(const struct pool *pool);
+void relaxed_mode_end(const struct pool *pool, struct relaxed_mode mode);
+
+/* Whether later work of a context is all that can reach its memory, so that a barrier protects a
+ * block: one context, no capture, and no library that gives devices access behind CUDA's back. */
+bool barriers_are_open(struct pool *pool);
+
+/* Nanoseconds of the monotonic clock. */
+uint64_t monotonic_now(void);
+
+#endif

@@ -1,0 +1,462 @@
+#include "release.h"
+
+#include "pool_state.h"
+
+/* How long an allocation that would otherwise fail waits for work that the plain cuMemFree might
+ * not have waited for. */
+#define LAST_RESORT_NANOSECONDS (UINT64_C(10) * 1000 * 1000 * 1000)
+
+/* Every so many misses the driver is asked how much memory is left. */
+#define MISSES_PER_LOOK 64u
+
+/* ---- giving back ---- */
+
+CUstream release_stream(struct pool *pool, struct context *context)
+{
+    /* Relaxed: the handle is a number to us, and the driver knows what it means. */
+    CUstream stream = atomic_load_explicit(&context->return_stream, memory_order_relaxed);
+    bool pushed;
+    if (stream || !context_push(pool, context, &pushed))
+        return stream;
+    CUstream created = NULL;
+    enter_driver();
+    CUresult result = pool->driver->cuStreamCreate(&created, CU_STREAM_NON_BLOCKING);
+    if (result == CUDA_SUCCESS &&
+        atomic_compare_exchange_strong_explicit(&context->return_stream, &stream, created,
+                                                memory_order_relaxed, memory_order_relaxed))
+        stream = created;
+    else if (result == CUDA_SUCCESS)
+        pool->driver->cuStreamDestroy_v2(created);
+    leave_driver();
+    context_pop(pool, pushed);
+    return stream;
+}
+
+/* The driver's part; no lock held, the context pinned. Blocks that it refuses stay BLOCK_LEAVING,
+ * the others become BLOCK_UNUSED, which is looked at under the lock later. */
+static void hand_to_driver(struct pool *pool, CUstream stream, struct block *blocks)
+{
+    const struct driver *driver = pool->driver;
+    for (struct block *b = blocks; b; b = b->links[LINK_HEAP].next) {
+        CUresult result =
+            stream ? driver->cuMemFreeAsync(b->address, stream) : driver->cuMemFree_v2(b->address);
+        b->epoch = result != CUDA_SUCCESS;
+    }
+    if (stream)
+        driver->cuStreamSynchronize(stream);
+}
+
+static void put_back(struct pool *pool, struct heap *heap, struct block *block)
+{
+    struct bucket *bucket = block->bucket;
+    block->epoch = 0;
+    if (!block_table_insert(&pool->blocks, block->address, block))
+        return;
+    block->state = BLOCK_CLEAN;
+    bucket->free_blocks++;
+    block_list_append(&bucket->clean, block, LINK_BUCKET);
+    block_list_append(&heap->clean, block, LINK_HEAP);
+    counter_add(&bucket->counters.cached_bytes, block->bytes);
+    counter_add(&heap->clean_bytes, block->bytes);
+}
+
+/* Lock held. Returns the bytes that the driver has taken. */
+static uint64_t settle(struct pool *pool, struct heap *heap, struct block *blocks,
+                       enum eviction reason, uint64_t nanoseconds_each)
+{
+    uint64_t released = 0;
+    for (struct block *next, *b = blocks; b; b = next) {
+        struct bucket_counters *counters = &b->bucket->counters;
+        next = b->links[LINK_HEAP].next;
+        if (b->epoch) {
+            put_back(pool, heap, b);
+            continue;
+        }
+        released += b->bytes;
+        counter_add(&counters->evictions[reason], 1);
+        counter_add(&counters->returned_blocks, 1);
+        counter_add(&counters->return_nanoseconds, nanoseconds_each);
+        heap_forget_block(pool, heap, b);
+    }
+    return released;
+}
+
+struct largest {
+    struct bucket *bucket;
+};
+
+static void prefer_larger(struct bucket *bucket, void *argument)
+{
+    struct largest *largest = argument;
+    if (bucket->clean.first && (!largest->bucket || bucket->bytes > largest->bucket->bytes))
+        largest->bucket = bucket;
+}
+
+/* Lock held. Blocks that are not kept go before all others. */
+static struct block *choose_victim(const struct pool *pool, struct heap *heap)
+{
+    if (heap->unkept.clean.first)
+        return heap->unkept.clean.first;
+    if (pool->settings.device.evict == EVICT_LEAST_RECENTLY_USED)
+        return heap->clean.first;
+    struct largest largest = {NULL};
+    heap_visit_buckets(heap, prefer_larger, &largest);
+    return largest.bucket ? largest.bucket->clean.first : NULL;
+}
+
+/* What a release may take: the next block to give back, or NULL. Called with the lock held. */
+typedef struct block *chooser(const struct pool *pool, struct context *context, uint64_t released,
+                              void *argument);
+
+/* Takes clean blocks out of the heap, chained through their heap links. */
+static struct block *collect(struct pool *pool, struct context *context, chooser *choose,
+                             void *argument, uint64_t *count)
+{
+    struct block *chain = NULL, *block;
+    uint64_t bytes = 0;
+    pthread_mutex_lock(&context->heap.lock);
+    while ((block = choose(pool, context, bytes, argument)) != NULL) {
+        heap_detach_free(&context->heap, block);
+        block_table_remove(&pool->blocks, block->address, block);
+        block->state = BLOCK_LEAVING;
+        block->links[LINK_HEAP].next = chain;
+        chain = block;
+        bytes += block->bytes;
+        ++*count;
+    }
+    pthread_mutex_unlock(&context->heap.lock);
+    return chain;
+}
+
+static bool can_release(const struct pool *pool, enum release_place place)
+{
+    return pool->driver->cuMemFreeAsync || place != RELEASE_IN_ALLOCATION;
+}
+
+static void refuse_all(struct block *chain)
+{
+    for (struct block *b = chain; b; b = b->links[LINK_HEAP].next)
+        b->epoch = 1;
+}
+
+static void give_back(struct pool *pool, struct context *context, struct block *chain,
+                      enum release_place place)
+{
+    bool pushed;
+    enter_driver();
+    struct relaxed_mode mode = relaxed_mode_begin(pool);
+    bool current = context_push(pool, context, &pushed);
+    CUstream stream = pool->driver->cuMemFreeAsync ? release_stream(pool, context) : NULL;
+    if (current && (stream || place != RELEASE_IN_ALLOCATION))
+        hand_to_driver(pool, stream, chain);
+    else
+        refuse_all(chain);
+    context_pop(pool, pushed);
+    relaxed_mode_end(pool, mode);
+    leave_driver();
+}
+
+/* Pinned for the whole of it, so that a death of the context finds no block half gone. */
+static uint64_t release_pinned(struct pool *pool, struct context *context, chooser *choose,
+                               void *argument, enum eviction reason, enum release_place place)
+{
+    uint64_t count = 0;
+    struct block *chain = collect(pool, context, choose, argument, &count);
+    if (!chain)
+        return 0;
+    uint64_t started = monotonic_now();
+    give_back(pool, context, chain, place);
+    uint64_t each = (monotonic_now() - started) / count;
+    pthread_mutex_lock(&context->heap.lock);
+    uint64_t released = settle(pool, &context->heap, chain, reason, each);
+    pthread_mutex_unlock(&context->heap.lock);
+    return released;
+}
+
+static uint64_t release_chosen(struct pool *pool, struct context *context, chooser *choose,
+                               void *argument, enum eviction reason, enum release_place place)
+{
+    uint64_t generation = context_generation(context);
+    if (!can_release(pool, place) || !context_pin(context, generation))
+        return 0;
+    uint64_t released = release_pinned(pool, context, choose, argument, reason, place);
+    context_unpin(context);
+    return released;
+}
+
+/* ---- which blocks ---- */
+
+static struct block *choose_until(const struct pool *pool, struct context *context,
+                                  uint64_t released, void *argument)
+{
+    const uint64_t *wanted = argument;
+    return released < *wanted ? choose_victim(pool, &context->heap) : NULL;
+}
+
+uint64_t release_clean(struct pool *pool, struct context *context, uint64_t bytes,
+                       enum eviction reason, enum release_place place)
+{
+    return release_chosen(pool, context, choose_until, &bytes, reason, place);
+}
+
+/* Clean and pending bytes of all contexts of a device. */
+static uint64_t free_bytes(struct pool *pool, struct device *device)
+{
+    uint64_t bytes = 0;
+    for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
+        bytes += counter_get(&c->heap.clean_bytes) + counter_get(&c->heap.pending_bytes);
+    return bytes;
+}
+
+struct crowded {
+    uint64_t cap;
+    struct block *block;
+};
+
+static void find_crowded(struct bucket *bucket, void *argument)
+{
+    struct crowded *crowded = argument;
+    if (!crowded->block && bucket->free_blocks > crowded->cap)
+        crowded->block = bucket->clean.first;
+}
+
+/* Blocks over the caps, the bytes cap being exceeded by *argument, and those that are not kept. */
+static struct block *choose_over_cap(const struct pool *pool, struct context *context,
+                                     uint64_t released, void *argument)
+{
+    struct heap *heap = &context->heap;
+    const uint64_t *excess = argument;
+    if (heap->unkept.clean.first)
+        return heap->unkept.clean.first;
+    if (released < *excess)
+        return choose_victim(pool, heap);
+    struct crowded crowded = {pool->settings.device.caps.blocks_per_bucket, NULL};
+    heap_visit_buckets(heap, find_crowded, &crowded);
+    return crowded.block;
+}
+
+static struct block *choose_idle(const struct pool *pool, struct context *context,
+                                 uint64_t released, void *argument)
+{
+    const struct block *oldest = context->heap.clean.first;
+    const uint64_t *now = argument;
+    (void)released;
+    bool idle = oldest && oldest->freed_at + pool->settings.device.release_after_idle_ns <= *now;
+    return idle ? context->heap.clean.first : NULL;
+}
+
+/* Looks for idle blocks a few times in the span after which a block counts as idle. */
+static bool is_time_for_idle(const struct pool *pool, struct heap *heap, uint64_t now)
+{
+    uint64_t idle = pool->settings.device.release_after_idle_ns;
+    pthread_mutex_lock(&heap->lock);
+    bool due = idle && now - heap->idle_checked_at >= idle / 4;
+    if (due)
+        heap->idle_checked_at = now;
+    heap->now = now;
+    pthread_mutex_unlock(&heap->lock);
+    return due;
+}
+
+void release_excess(struct pool *pool, struct context *context, enum release_place place)
+{
+    uint64_t now = monotonic_now();
+    uint64_t cached = free_bytes(pool, context->device);
+    uint64_t cap = context->device->cached_cap;
+    uint64_t excess = cached > cap ? cached - cap : 0;
+    release_chosen(pool, context, choose_over_cap, &excess, EVICTION_CAP, place);
+    if (is_time_for_idle(pool, &context->heap, now))
+        release_chosen(pool, context, choose_idle, &now, EVICTION_IDLE, place);
+}
+
+/* ---- before a miss ---- */
+
+static uint64_t reserve_bound(const struct pool *pool, struct context *context, uint64_t bytes)
+{
+    struct heap *heap = &context->heap;
+    pthread_mutex_lock(&heap->lock);
+    uint64_t held = counter_get(&heap->live_requested) + bytes;
+    uint64_t peak = heap->peak_requested > held ? heap->peak_requested : held;
+    pthread_mutex_unlock(&heap->lock);
+    return (uint64_t)((double)peak * pool->settings.device.caps.reserve_ratio) +
+           context->device->growth_budget;
+}
+
+static uint64_t reserved_by(const struct heap *heap)
+{
+    return counter_get(&heap->live_bytes) + counter_get(&heap->clean_bytes) +
+           counter_get(&heap->pending_bytes);
+}
+
+/* Waits for the oldest fence, as the plain cuMemFree would have. */
+static bool wait_for_oldest(struct pool *pool, struct context *context)
+{
+    struct heap *heap = &context->heap;
+    pthread_mutex_lock(&heap->lock);
+    bool waited = heap->pending.first && epoch_wait(pool, context, heap->pending.first->epoch);
+    pthread_mutex_unlock(&heap->lock);
+    return waited;
+}
+
+void release_before_growth(struct pool *pool, struct context *context, uint64_t bytes)
+{
+    const struct heap *heap = &context->heap;
+    uint64_t bound = reserve_bound(pool, context, bytes);
+    for (;;) {
+        uint64_t after = reserved_by(heap) + bytes;
+        if (after <= bound ||
+            counter_get(&heap->clean_bytes) + counter_get(&heap->pending_bytes) == 0)
+            return;
+        if (release_clean(pool, context, after - bound, EVICTION_CAP, RELEASE_IN_ALLOCATION) == 0 &&
+            !wait_for_oldest(pool, context))
+            return;
+    }
+}
+
+static bool take_reserve(struct device *device, uint64_t bytes)
+{
+    uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
+    do {
+        if (bytes > device->limit || reserved > device->limit - bytes)
+            return false;
+    } while (!atomic_compare_exchange_weak_explicit(&device->reserved_bytes, &reserved,
+                                                    reserved + bytes, memory_order_relaxed,
+                                                    memory_order_relaxed));
+    return true;
+}
+
+bool release_reserve(struct pool *pool, struct context *context, uint64_t bytes)
+{
+    struct device *device = context->device;
+    struct reclaim progress = {0};
+    bool taken = take_reserve(device, bytes);
+    while (!taken && bytes <= device->limit && release_for_retry(pool, device, &progress))
+        taken = take_reserve(device, bytes);
+    return taken;
+}
+
+/* ---- out of memory ---- */
+
+static uint64_t release_all_clean(struct pool *pool, struct device *device)
+{
+    uint64_t released = 0;
+    for (struct context *c = context_next(pool, NULL, device); c;
+         c = context_next(pool, c, device)) {
+        atomic_store_explicit(&c->device->tight, true, memory_order_relaxed);
+        released += release_clean(pool, c, UINT64_MAX, EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
+    }
+    return released;
+}
+
+static uint64_t newest_waitable(const struct epochs *epochs)
+{
+    uint64_t newest = 0;
+    for (const struct fence *f = epochs->oldest; f; f = f->next)
+        if (f->waitable)
+            newest = f->epoch;
+    return newest;
+}
+
+/* Frees that no waitable fence covers: a fence of now covers later work too, so the wait for it is
+ * bounded. */
+static void settle_the_rest(struct pool *pool, struct context *context)
+{
+    struct heap *heap = &context->heap;
+    struct epochs *epochs = &context->epochs;
+    struct fence *fence = NULL;
+    pthread_mutex_lock(&heap->lock);
+    uint64_t last = heap->pending.last ? heap->pending.last->epoch : 0;
+    if (last && !epoch_fence_for(epochs, last, false))
+        fence = epoch_begin_close(epochs, false);
+    pthread_mutex_unlock(&heap->lock);
+    if (fence)
+        epoch_record(pool, context, fence);
+    pthread_mutex_lock(&heap->lock);
+    if (last)
+        epoch_wait_until(pool, context, last, monotonic_now() + LAST_RESORT_NANOSECONDS);
+    pthread_mutex_unlock(&heap->lock);
+}
+
+static void settle_pending(struct pool *pool, struct context *context)
+{
+    struct heap *heap = &context->heap;
+    pthread_mutex_lock(&heap->lock);
+    uint64_t stamp = heap->pending.first ? newest_waitable(&context->epochs) : 0;
+    if (stamp)
+        epoch_wait(pool, context, stamp);
+    bool more = heap->pending.first != NULL;
+    pthread_mutex_unlock(&heap->lock);
+    if (more)
+        settle_the_rest(pool, context);
+}
+
+static uint64_t release_all_pending(struct pool *pool, struct device *device)
+{
+    for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
+        settle_pending(pool, c);
+    return release_all_clean(pool, device);
+}
+
+static void trim_pool(struct pool *pool, CUresult (*get)(CUmemoryPool *, CUdevice), CUdevice device)
+{
+    CUmemoryPool memory_pool;
+    if (get && get(&memory_pool, device) == CUDA_SUCCESS)
+        pool->driver->cuMemPoolTrimTo(memory_pool, 0);
+}
+
+/* The driver's own pools keep memory too. */
+static bool trim_driver(struct pool *pool, const struct device *wanted)
+{
+    const struct driver *driver = pool->driver;
+    if (!driver->cuMemPoolTrimTo)
+        return false;
+    enter_driver();
+    struct relaxed_mode mode = relaxed_mode_begin(pool);
+    pthread_mutex_lock(&pool->registry.lock);
+    const struct device *device = pool->registry.devices;
+    pthread_mutex_unlock(&pool->registry.lock);
+    for (; device; device = device->next) {
+        if (wanted && device != wanted)
+            continue;
+        trim_pool(pool, driver->cuDeviceGetDefaultMemPool, device->ordinal);
+        trim_pool(pool, driver->cuDeviceGetMemPool, device->ordinal);
+    }
+    relaxed_mode_end(pool, mode);
+    leave_driver();
+    return true;
+}
+
+bool release_for_retry(struct pool *pool, struct device *device, struct reclaim *progress)
+{
+    for (;;) {
+        switch (progress->step++) {
+        case 0:
+            if (release_all_clean(pool, device))
+                return true;
+            break;
+        case 1:
+            if (release_all_pending(pool, device))
+                return true;
+            break;
+        case 2:
+            if (trim_driver(pool, device))
+                return true;
+            break;
+        default:
+            return false;
+        }
+    }
+}
+
+void release_look_at_memory(struct pool *pool, struct context *context)
+{
+    struct device *device = context->device;
+    size_t left, total;
+    if (counter_get(&context->heap.misses) % MISSES_PER_LOOK != 1)
+        return;
+    enter_driver();
+    CUresult result = pool->driver->cuMemGetInfo_v2(&left, &total);
+    leave_driver();
+    if (result == CUDA_SUCCESS && left < total / 8)
+        atomic_store_explicit(&device->tight, true, memory_order_relaxed);
+}

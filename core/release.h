@@ -1,0 +1,54 @@
+/*
+ * Giving memory back: caps, the reserve ratio, idle blocks, the hard limit and out of memory.
+ *
+ * Only clean blocks are given back, by cuMemFreeAsync on a stream of our own and synchronising that
+ * stream, which does not wait for the context's work. Where the driver has no cuMemFreeAsync it is
+ * cuMemFree, which waits; then only inside the program's own free or synchronise, and in an
+ * allocation only when it would otherwise fail. No lock is held by the callers.
+ */
+#ifndef CUDAPOOL_CORE_RELEASE_H
+#define CUDAPOOL_CORE_RELEASE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cuda_abi.h"
+#include "stats.h"
+
+struct context;
+struct device;
+struct pool;
+
+enum release_place { RELEASE_IN_FREE, RELEASE_IN_ALLOCATION, RELEASE_OUT_OF_MEMORY };
+
+/* Gives back clean blocks of the context until bytes are released or none is left; which ones
+ * first is the settings' choice. Returns the bytes given back. */
+uint64_t release_clean(struct pool *pool, struct context *context, uint64_t bytes,
+                       enum eviction reason, enum release_place place);
+
+/* Housekeeping on slow paths: blocks that are not kept, blocks over a cap, blocks idle for long. */
+void release_excess(struct pool *pool, struct context *context, enum release_place place);
+
+/* Before a miss of this size: keeps the reserve inside its ratio. */
+void release_before_growth(struct pool *pool, struct context *context, uint64_t bytes);
+
+/* Takes bytes into the device's reserved bytes, inside the hard limit, giving back what is cached
+ * if need be. False past the limit. */
+bool release_reserve(struct pool *pool, struct context *context, uint64_t bytes);
+
+/* Out of memory, for any call: each round does the next thing that may give memory back. Starts
+ * zeroed; false when nothing is left to try. device NULL: all devices. */
+struct reclaim {
+    unsigned step;
+};
+bool release_for_retry(struct pool *pool, struct device *device, struct reclaim *progress);
+
+/* After a miss in the context, which is current: now and then asks how much memory is left, and
+ * remembers when it is little. */
+void release_look_at_memory(struct pool *pool, struct context *context);
+
+/* The stream of the context that blocks are given back on, made on first use; NULL where it can't
+ * be. */
+CUstream release_stream(struct pool *pool, struct context *context);
+
+#endif
