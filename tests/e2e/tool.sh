@@ -1,0 +1,212 @@
+#!/usr/bin/env bash
+# The command `cudapool`: check, report, run and help, their output and exit statuses.
+#
+# It runs as an installed copy, bin/cudapool beside lib/, with an empty library in place of the
+# preload object: what is tested here is the command.
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+BUILD=$(realpath "${BUILD:-build}")
+
+here=$(mktemp -d)
+trap 'rm -rf "$here"' EXIT
+failed=0
+
+ok() {
+    echo "ok $1"
+}
+
+fail() { # name, why
+    echo "FAIL $1: $2"
+    failed=1
+}
+
+# expect NAME STATUS OUT ERR COMMAND...: runs a command; OUT and ERR are extended regular
+# expressions that its stdout and stderr must match, or empty where it must say nothing.
+expect() {
+    local name=$1 status=$2 out=$3 err=$4 got
+    shift 4
+    timeout 20 "$@" >"$here/out" 2>"$here/err" </dev/null
+    got=$?
+    if [ "$got" -ne "$status" ]; then
+        fail "$name" "exit status $got, not $status: $(tail -n 3 "$here/out" "$here/err" | tr '\n' ' ')"
+    elif ! said "$out" "$here/out"; then
+        fail "$name" "stdout: $(head -c 500 "$here/out")"
+    elif ! said "$err" "$here/err"; then
+        fail "$name" "stderr: $(head -c 500 "$here/err")"
+    else
+        ok "$name"
+    fi
+}
+
+said() { # expression, file
+    if [ -z "$1" ]; then
+        [ ! -s "$2" ]
+    else
+        grep -qE -- "$1" "$2"
+    fi
+}
+
+one_line_of_stderr() { # name
+    if [ "$(wc -l <"$here/err")" -eq 1 ] && grep -q '^cudapool: ' "$here/err"; then
+        ok "$1"
+    else
+        fail "$1" "stderr: $(cat "$here/err")"
+    fi
+}
+
+mkdir -p "$here/bin" "$here/lib"
+cp "$BUILD/cudapool" "$here/bin"
+cudapool=$here/bin/cudapool
+preload=$here/lib/libcudapool_preload.so
+${CC:-cc} -shared -fPIC -x c /dev/null -o "$preload" || exit 2
+unset LD_PRELOAD CUDAPOOL_CONFIG CUDAPOOL_REPORT
+
+# --- help -----------------------------------------------------------------------------------------
+
+expect "help lists the commands" 0 '^  run .*pool' '' "$cudapool" help
+expect "--help is help" 0 '^usage: cudapool COMMAND' '' "$cudapool" --help
+expect "--version prints the version" 0 '^cudapool [0-9]+\.[0-9]+\.[0-9]+$' '' "$cudapool" --version
+for command in run report check; do
+    expect "$command --help" 0 "^usage: cudapool $command" '' "$cudapool" $command --help
+    expect "help $command" 0 "^usage: cudapool $command" '' "$cudapool" help $command
+done
+expect "no command is an error" 2 '' 'no command given' "$cudapool"
+expect "an unknown command is an error" 2 '' 'unknown command "bench"; allowed are run' "$cudapool" bench
+expect "help for an unknown command is an error" 2 '' 'unknown command' "$cudapool" help bench
+expect "a full disk is an error" 1 '' 'cannot be written: No space' bash -c "'$cudapool' help >/dev/full"
+
+# --- check ----------------------------------------------------------------------------------------
+
+for file in configs/default.json configs/low-memory.json configs/throughput.json configs/strict.json; do
+    expect "check $file" 0 "^$file: valid" '' "$cudapool" check "$file"
+done
+expect "check says values in words" 0 'kept up to 256 MiB' '' "$cudapool" check configs/low-memory.json
+expect "check marks what is not the default" 0 '^\* device\.free_synchronizes = true' '' "$cudapool" check configs/strict.json
+expect "check says what has no effect yet" 0 'without effect until a later release' '' "$cudapool" check configs/default.json
+"$cudapool" check configs/default.json >"$here/out"
+if grep -q '^\*' "$here/out"; then
+    fail "nothing in default.json is marked" "$(grep '^\*' "$here/out")"
+else
+    ok "nothing in default.json is marked"
+fi
+
+cat >"$here/bad.json" <<'JSON'
+{ "device": { "caps": { "cachd": "50%" } } }
+JSON
+cat >"$here/syntax.json" <<'JSON'
+{
+  "device": { "enabled" true }
+}
+JSON
+expect "check refuses an unknown key" 2 '' \
+    "^cudapool: $here/bad\.json: device\.caps\.cachd: unknown key; the nearest known one is device\.caps\.cached;" \
+    "$cudapool" check "$here/bad.json"
+one_line_of_stderr "and says so in one line"
+expect "check names line and column" 2 '' 'syntax\.json: line 2, column [0-9]+: ' "$cudapool" check "$here/syntax.json"
+expect "check goes on after a bad file" 2 'default.json: valid' 'bad\.json' "$cudapool" check "$here/bad.json" configs/default.json
+expect "check of a missing file" 2 '' 'nowhere\.json: cannot be opened: No such file' "$cudapool" check "$here/nowhere.json"
+expect "check of a directory" 2 '' 'is a directory' "$cudapool" check "$here"
+expect "check of nothing" 2 '' 'no file given' "$cudapool" check
+
+# --- report ---------------------------------------------------------------------------------------
+
+counters='"requests": 10, "hits": {"clean": 5, "queried": 2, "barrier": 1, "waited": 1}, "misses": 1,
+    "frees": 10, "requested_bytes": 10, "rounded_bytes": 10, "live_bytes": 0, "cached_bytes": 0,
+    "pending_bytes": 0, "peak": {"live_bytes": 1048576, "reserved_bytes": 2097152},
+    "evictions": {"cap": 1, "idle": 2, "memory": 3}, "driver": {"calls": 2, "nanoseconds": 57000},
+    "saved_nanoseconds": 513000'
+cat >"$here/report.json" <<JSON
+{"cudapool_report": 1,
+ "process": {"pid": 42, "host": "node", "rank": "3", "command": "./demo", "wall_seconds": 1.5},
+ "settings": {},
+ "devices": [{"ordinal": 0, "name": "GPU", "uuid": "", "total_bytes": 1073741824, "fences": 1,
+   "fence_queries": 2, "barriers": 1, "kinds": [{"kind": "device", "totals": {$counters},
+   "buckets": [{"bytes": 1048576, $counters}]}]}]}
+JSON
+expect "report prints the process" 0 '^cudapool: process 42, rank 3, on node, ran 1\.5 s: \./demo$' '' "$cudapool" report "$here/report.json"
+expect "report prints a row for a bucket" 0 '^ *1 MiB +10 +90\.0% +5 +2 +1 +1 +1 +2\.0 MiB +6 +57\.0 us +513\.0 us$' '' "$cudapool" report "$here/report.json"
+expect "report sums up" 0 '^saved about 513\.0 us of driver time' '' "$cudapool" report "$here/report.json"
+head -c 600 "$here/report.json" >"$here/truncated.json"
+expect "report refuses a truncated file" 2 '' 'truncated\.json: line 1?[0-9], column' "$cudapool" report "$here/truncated.json"
+one_line_of_stderr "and says so in one line"
+sed 's/"cudapool_report": 1/"cudapool_report": 2/' "$here/report.json" >"$here/newer.json"
+expect "report refuses another version" 2 '' 'newer\.json: cudapool_report: found 2, allowed is' "$cudapool" report "$here/newer.json"
+expect "report refuses settings" 2 '' 'is not a report' "$cudapool" report configs/default.json
+expect "report goes on after a bad file" 2 '^saved about' 'truncated' "$cudapool" report "$here/truncated.json" "$here/report.json"
+expect "report of nothing" 2 '' 'no file given' "$cudapool" report
+
+# --- run ------------------------------------------------------------------------------------------
+
+# shellcheck disable=SC2016 # expanded by the shell that is run
+show='echo "preload=$LD_PRELOAD config=${CUDAPOOL_CONFIG-unset} report=${CUDAPOOL_REPORT-unset} args=$*"'
+expect "run preloads the installed library" 0 "^preload=$preload config=unset report=unset args=\$" '' \
+    "$cudapool" run sh -c "$show"
+expect "run finds the library in ../lib*/*/" 0 "^preload=$here/lib64/deep/lib" '' bash -c "
+    mkdir -p '$here/lib64/deep' && mv '$preload' '$here/lib64/deep/' &&
+    '$cudapool' run sh -c '$show'; status=\$?; mv '$here/lib64/deep/'*.so '$here/lib/'; exit \$status"
+expect "run finds the library beside itself" 0 "^preload=$here/bin/lib" '' bash -c "
+    cp '$preload' '$here/bin/' && '$cudapool' run sh -c '$show'; status=\$?; rm '$here/bin/'*.so; exit \$status"
+cp "$preload" "$here/other.so"
+expect "run keeps other preloads, after its own" 0 "^preload=$preload:$here/other\.so " '' \
+    env LD_PRELOAD="$here/other.so" "$cudapool" run sh -c "$show"
+expect "run within run names the library once" 0 "^preload=$preload config" '' \
+    "$cudapool" run "$cudapool" run sh -c "$show"
+expect "run without a library is an error" 2 '' 'libcudapool_preload\.so is neither beside' bash -c "
+    mkdir -p '$here/alone/bin' && cp '$cudapool' '$here/alone/bin/' && '$here/alone/bin/cudapool' run true"
+expect "run cannot preload from a path with a space" 2 '' 'has a space or a colon' bash -c "
+    mkdir -p '$here/a b' && cp '$cudapool' '$preload' '$here/a b/' && '$here/a b/cudapool' run true"
+
+cp configs/strict.json "$here/settings.json"
+expect "run --config passes the full path" 0 " config=$here/settings\.json report=unset" '' \
+    bash -c "cd '$here' && '$cudapool' run --config settings.json sh -c '$show'"
+expect "run --config=FILE does too" 0 " config=$here/settings\.json report=unset" '' \
+    bash -c "cd '$here' && '$cudapool' run --config=settings.json sh -c '$show'"
+expect "--config takes precedence over the environment" 0 " config=$here/settings\.json " '' \
+    env CUDAPOOL_CONFIG="$here/bad.json" "$cudapool" run --config "$here/settings.json" sh -c "$show"
+expect "run refuses bad settings and runs nothing" 2 '' '^cudapool: .*bad\.json: device\.caps\.cachd: unknown key' \
+    "$cudapool" run --config "$here/bad.json" echo has run
+"$cudapool" check "$here/bad.json" 2>"$here/err.check"
+"$cudapool" run --config "$here/bad.json" true 2>"$here/err.run"
+if cmp -s "$here/err.check" "$here/err.run"; then
+    ok "check and run say the same"
+else
+    fail "check and run say the same" "$(cat "$here/err.check" "$here/err.run")"
+fi
+expect "run refuses bad settings of the environment" 2 '' 'bad\.json: device\.caps\.cachd' \
+    env CUDAPOOL_CONFIG="$here/bad.json" "$cudapool" run echo has run
+
+mkdir -p "$here/50%"
+expect "run --report passes the full path" 0 " report=$here/r-%p-%h-%r\.json " '' \
+    bash -c "cd '$here' && '$cudapool' run --report r-%p-%h-%r.json sh -c '$show'"
+expect "a percent sign of the directory is no escape" 0 " report=$here/50%%/r%%\.json " '' \
+    bash -c "cd '$here/50%' && '$cudapool' run --report r%%.json sh -c '$show'"
+expect "run --report none" 0 ' report=none ' '' "$cudapool" run --report none sh -c "$show"
+expect "run --report stderr" 0 ' report=stderr ' '' "$cudapool" run --report stderr sh -c "$show"
+expect "run refuses other escapes" 2 '' '--report: found "r%d", allowed is none, stderr' "$cudapool" run --report r%d true
+expect "run refuses an empty name" 2 '' '--report: found ""' "$cudapool" run --report '' true
+
+expect "run leaves the program its arguments" 0 ' args=--config x -- --report y$' '' \
+    "$cudapool" run sh -c "$show" sh --config x -- --report y
+expect "run takes -- before the program" 0 ' args=a$' '' "$cudapool" run -- sh -c "$show" sh a
+expect "run exits as the program does" 37 '' '' "$cudapool" run sh -c 'exit 37'
+expect "run of a program that is not there" 127 '' '^cudapool: no-such-program: No such file' "$cudapool" run no-such-program
+expect "run of what is no program" 126 '' '^cudapool: .*settings\.json: Permission denied' "$cudapool" run "$here/settings.json"
+expect "run of a directory" 126 '' 'Permission denied' "$cudapool" run "$here/"
+expect "run of nothing" 2 '' 'no program given' "$cudapool" run
+expect "run of nothing after --" 2 '' 'no program given' "$cudapool" run --
+expect "run refuses unknown options" 2 '' 'unknown option --confg' "$cudapool" run --confg x true
+expect "run refuses unknown short options" 2 '' 'unknown option -x' "$cudapool" run -x true
+expect "run needs a value after --config" 2 '' 'value is missing after --config' "$cudapool" run --config
+
+# --- the settings reader's library ----------------------------------------------------------------
+
+if command -v nm >/dev/null; then
+    exported=$(nm -D --defined-only "$BUILD/libcudapool_config.so" | awk '$2 ~ /[TDB]/ && $3 !~ /^(__asan|__odr|__tsan|__ubsan)/ {print $3}' | sort | tr '\n' ' ')
+    if [ "$exported" = "cudapool_config_read cudapool_report_write " ]; then
+        ok "libcudapool_config.so exports its two functions"
+    else
+        fail "libcudapool_config.so exports its two functions" "$exported"
+    fi
+fi
+
+exit $failed
