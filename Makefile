@@ -10,8 +10,9 @@ SANITIZE ?=
 BUILD    ?= build$(if $(SANITIZE),-$(SANITIZE))
 
 # Where a toolkit's <cuda.h> is, if there is one: it is needed for nothing but comparing our
-# declarations with it.
+# declarations with it, and for the one program of tests/gpu that is in CUDA C++.
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null))
+NVCC      ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc /usr/local/cuda/bin/nvcc))
 CUDA_INCLUDE := $(dir $(firstword $(wildcard $(CUDA_HOME)/include/cuda.h \
                                              /usr/local/cuda/include/cuda.h)))
 
@@ -79,13 +80,14 @@ SIMS     := $(if $(SIM_SOURCES),$(SIM) $(SIM_VARIANTS))
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
-.PHONY: all library sim programs unit plain abi-check test demo bench install lint format cross \
+.PHONY: all library sim programs gpu unit plain abi-check test demo bench install lint format cross \
         clean help dependencies
 
 all: library sim programs ## build everything but the unit tests
 library: $(PRODUCTS) abi-check ## build the preload object, its settings reader and the command
 sim: $(SIMS) ## build the CUDA driver on the CPU
 programs: $(if $(SIM_SOURCES),$(DEMOS) $(PROGRAMS) $(LIBRARIES) $(CONFORMANCE)) ## build demo and test programs
+gpu: all $(if $(NVCC),$(BUILD)/tests/gpu/thrust_sort) ## build what tests/gpu/run.sh runs on a machine with a GPU
 unit: $(UNIT_TESTS) ## build the unit tests (needs Criterion)
 plain: $(PLAIN_TESTS) ## build the unit tests with the small runner in tests/plain instead of Criterion
 abi-check: $(call object,$(ABI_CHECKS))
@@ -235,6 +237,12 @@ $(DEMOS): $(BUILD)/demo/%: tests/demo/%.c $(SIM) tests/kernels.ptx Makefile | de
 	@mkdir -p $(@D)
 	$(say) CC $<
 	$(Q)$(COMPILE) $(TEST_FLAGS) $< -o $@ -Wl,--as-needed $(SIM)
+
+$(BUILD)/tests/gpu/thrust_sort: tests/gpu/thrust_sort.cu Makefile
+	@mkdir -p $(@D)
+	$(say) NVCC $<
+	$(Q)$(NVCC) -O2 -std=c++17 -cudart static -gencode arch=compute_80,code=[sm_80,compute_80] \
+	    -gencode arch=compute_90,code=sm_90 $< -o $@
 
 $(CONFORMANCE): $(CONFORMANCE_OBJECTS) $(SIM)
 	@mkdir -p $(@D)

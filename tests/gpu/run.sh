@@ -1,0 +1,264 @@
+#!/usr/bin/env bash
+# Runs the programs of this directory on the GPU of this machine, without and with the pool, one
+# after the other and over again, and prints a table: medians, ratios, peak device memory, hits.
+#
+# usage: run.sh OUTPUT_DIR [section...]
+#   sections: hazard progress memory captures contexts overlap linked thrust python; all if none
+#   BUILD   the build directory (default: build); what is missing in it is built
+#   PYTHON  the interpreter with PyTorch, CuPy, Numba and JAX (default: python3)
+#   SECONDS_IN_ALL  no program is started after that many seconds (default 450)
+#
+# OUTPUT_DIR/table.txt gets what is printed, OUTPUT_DIR/log.txt every program's whole output. Exits
+# 1 if a program failed, hung, or computed with the pool something else than without.
+set -u
+
+if [ $# -lt 1 ]; then
+    echo "usage: run.sh OUTPUT_DIR [section...]" >&2
+    exit 2
+fi
+mkdir -p "$1" || exit 2
+out=$(cd "$1" && pwd)
+shift
+cd "$(dirname "$0")/../.." || exit 2
+build=$(realpath -m "${BUILD:-build}")
+python=${PYTHON:-python3}
+programs=$build/tests/gpu
+deadline=${SECONDS_IN_ALL:-450}
+log=$out/log.txt
+table=$out/table.txt
+work=$(mktemp -d)
+sampler=
+trap '[ -z "$sampler" ] || kill "$sampler" 2>/dev/null; rm -rf "$work"' EXIT
+failures=0
+: >"$log"
+: >"$table"
+
+say() {
+    printf '%s\n' "$*" | tee -a "$table"
+}
+
+wanted() { # section, and the sections on the command line
+    local section=$1 name
+    shift
+    [ $# -gt 0 ] || return 0
+    for name in "$@"; do
+        [ "$name" = "$section" ] && return 0
+    done
+    return 1
+}
+
+# --- one run ------------------------------------------------------------------------------------
+
+# Runs a program on the plain driver or on the pool. Sets ms and result from its last line of the
+# form "NAME: NUMBER ms REST", status, and with the pool hits: the share of requests that hit.
+run() { # plain|pool, configuration or "", command
+    local mode=$1 config=$2 variables=() line
+    shift 2
+    ms=- result='' hits=- status=124
+    if [ "$SECONDS" -gt "$deadline" ]; then
+        result="not started: the time is up"
+        return
+    fi
+    [ "$mode" = plain ] || variables+=("LD_PRELOAD=$build/libcudapool_preload.so"
+        "CUDAPOOL_REPORT=$work/report.json")
+    [ -z "$config" ] || variables+=("CUDAPOOL_CONFIG=$config")
+    rm -f "$work/report.json"
+    printf '\n### %s %s\n' "$mode" "$*" >>"$log"
+    timeout -k 5 "${limit:-60}" env "${variables[@]}" "$@" >"$work/output" 2>&1 </dev/null
+    status=$?
+    cat "$work/output" >>"$log"
+    line=$(grep -E '^[a-z_]+: [0-9.]+ ms' "$work/output" | tail -n 1)
+    if [ -n "$line" ]; then
+        ms=$(sed -E 's/^[a-z_]+: ([0-9.]+) ms.*/\1/' <<<"$line")
+        result=$(sed -E 's/^[a-z_]+: [0-9.]+ ms,? ?//' <<<"$line")
+    else
+        result=$(tail -n 1 "$work/output")
+    fi
+    [ "$mode" = plain ] || read_report
+}
+
+read_report() {
+    [ -s "$work/report.json" ] || return
+    "$build/cudapool" report "$work/report.json" >>"$log" 2>&1
+    hits=$("$python" -c '
+import json, sys
+totals = [kind["totals"] for device in json.load(open(sys.argv[1]))["devices"]
+          for kind in device["kinds"]]
+requests = sum(total["requests"] for total in totals)
+hits = sum(sum(total["hits"].values()) for total in totals)
+print("%.1f%%" % (100 * hits / requests) if requests else "-")' "$work/report.json" 2>>"$log")
+}
+
+# The most device memory in use while a program runs, less what is in use without it, in MiB.
+run_sampled() { # as run; sets peak
+    local before
+    peak=-
+    command -v nvidia-smi >/dev/null 2>&1 || return
+    before=$(nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -i 0)
+    nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -i 0 -lms 20 \
+        >"$work/samples" 2>/dev/null &
+    sampler=$!
+    run "$@"
+    kill "$sampler" 2>/dev/null
+    wait "$sampler" 2>/dev/null
+    sampler=
+    peak=$(sort -n "$work/samples" | tail -n 1)
+    peak=$((peak - before))
+}
+
+median() {
+    printf '%s\n' "$@" | grep -v '^-$' | sort -n |
+        awk '{ v[NR] = $1 } END { if (NR) print v[int((NR + 1) / 2)]; else print "-" }'
+}
+
+ratio() { # a, b
+    if [ "$1" = - ] || [ "$2" = - ]; then
+        echo -
+    else
+        awk -v a="$1" -v b="$2" 'BEGIN { if (b > 0) printf "%.2f\n", a / b; else print "-" }'
+    fi
+}
+
+# --- programs that are timed --------------------------------------------------------------------
+
+header() {
+    say ""
+    say "$(printf '%-26s %10s %10s %6s %10s %8s %9s %9s %6s  %s' program 'plain ms' 'pool ms' \
+        faster 'other ms' 'of other' 'plain MiB' 'pool MiB' hits result)"
+}
+
+# A row: the program without and with the pool, interleaved, and another way to do the same on the
+# plain driver (a library's own pool, buffers made once), if one is given after "--".
+compare() { # name, runs, command [-- other command]
+    local name=$1 runs=$2 command=() other=() plain=() pool=() others=() verdict=ok
+    local plain_result='' pool_result='' plain_peak pool_peak hit_share
+    shift 2
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do
+        command+=("$1")
+        shift
+    done
+    [ $# -eq 0 ] || other=("${@:2}")
+    for _ in $(seq "$runs"); do
+        run plain "" "${command[@]}"
+        plain+=("$ms")
+        plain_result=$result
+        [ $status -eq 0 ] || verdict="FAIL without the pool: exit status $status"
+        run pool "" "${command[@]}"
+        pool+=("$ms")
+        pool_result=$result
+        hit_share=$hits
+        [ $status -eq 0 ] || verdict="FAIL: exit status $status"
+        if [ ${#other[@]} -gt 0 ]; then
+            run plain "" "${other[@]}"
+            others+=("$ms")
+        fi
+    done
+    [ "$plain_result" = "$pool_result" ] || verdict="FAIL: without the pool: $plain_result; with it"
+    run_sampled plain "" "${command[@]}"
+    plain_peak=$peak
+    run_sampled pool "" "${command[@]}"
+    pool_peak=$peak
+    [ "$verdict" = ok ] || failures=$((failures + 1))
+    local a b c
+    a=$(median "${plain[@]}") b=$(median "${pool[@]}") c=$(median "${others[@]:--}")
+    say "$(printf '%-26s %10s %10s %6s %10s %8s %9s %9s %6s  %s' "$name" "$a" "$b" \
+        "$(ratio "$a" "$b")" "$c" "$(ratio "$b" "$c")" "$plain_peak" "$pool_peak" "$hit_share" \
+        "$verdict: $pool_result")"
+}
+
+# --- programs that check ------------------------------------------------------------------------
+
+# A row: one run that must end with the given exit status.
+check() { # exit status, name, plain|pool, configuration or "", command
+    local expected=$1 name=$2 verdict=ok
+    shift 2
+    run "$@"
+    if [ $status -ne "$expected" ]; then
+        verdict="FAIL: exit status $status"
+        failures=$((failures + 1))
+    fi
+    say "$(printf '%-52s %10s ms %6s  %s: %s' "$name" "$ms" "$hits" "$verdict" "$result")"
+}
+
+# The same check on the plain driver, with the default budget, and with none.
+check_all() { # name, command
+    local name=$1
+    shift
+    check 0 "$name, plain" plain "" "$@"
+    check 0 "$name, pool" pool "" "$@"
+    check 0 "$name, pool, growth budget 0" pool "$work/no_budget.json" "$@"
+}
+
+# --- everything ---------------------------------------------------------------------------------
+
+echo '{"version": 1, "device": {"growth_budget": 0}}' >"$work/no_budget.json"
+if ! [ -x "$programs/hazard" ] || ! [ -e "$build/libcudapool_preload.so" ]; then
+    make BUILD="$build" all >>"$log" 2>&1 || { echo "run.sh: make failed, see $log" >&2; exit 1; }
+fi
+say "$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader -i 0 2>&1 |
+    head -n 1), $(nproc) processors, $(date -u '+%Y-%m-%d %H:%M') UTC"
+
+if wanted hazard "$@"; then
+    say ""
+    check 1 "hazard, reused at once (must be noticed)" plain "" "$programs/hazard" reuse-at-once
+    check 0 "hazard, plain" plain "" "$programs/hazard"
+    check 0 "hazard, plain, captures" plain "" "$programs/hazard" captures
+    for budget in default 0; do
+        config=
+        [ $budget = default ] || config=$work/no_budget.json
+        for threads in 1 16; do
+            for streams in 1 16; do
+                for captures in "" captures; do
+                    check 0 "hazard, budget $budget, $threads threads, $streams streams $captures" \
+                        pool "$config" "$programs/hazard" threads=$threads streams=$streams \
+                        rounds=$((960 / threads)) $captures
+                done
+            done
+        done
+    done
+fi
+if wanted progress "$@"; then
+    say ""
+    check_all progress "$programs/progress" rounds=5
+fi
+if wanted captures "$@"; then
+    say ""
+    check_all capture "$programs/capture"
+fi
+if wanted contexts "$@"; then
+    say ""
+    check_all contexts "$programs/contexts"
+fi
+if wanted memory "$@"; then
+    say ""
+    check_all fill_memory "$programs/fill_memory"
+fi
+if wanted overlap "$@" || wanted linked "$@" || wanted thrust "$@" || wanted python "$@"; then
+    header
+fi
+if wanted overlap "$@"; then
+    for us in 200 20; do
+        for threads in 1 4 16; do
+            compare "overlap, $threads threads, $us us" 3 "$programs/overlap" threads=$threads us=$us \
+                -- "$programs/overlap" threads=$threads us=$us once
+        done
+    done
+fi
+if wanted linked "$@"; then
+    compare linked 3 "$programs/linked"
+fi
+if wanted thrust "$@"; then
+    [ -x "$programs/thrust_sort" ] || make BUILD="$build" "$build/tests/gpu/thrust_sort" >>"$log" 2>&1
+    compare "thrust_sort, 4 Mi keys" 5 "$programs/thrust_sort"
+fi
+if wanted python "$@"; then
+    apps=("$python" tests/gpu/apps.py)
+    compare "torch, no caching" 3 env PYTORCH_NO_CUDA_MEMORY_CACHING=1 "${apps[@]}" torch \
+        -- "${apps[@]}" torch
+    compare "cupy, no pool" 3 "${apps[@]}" cupy -- "${apps[@]}" cupy_own_pool
+    compare numba 3 "${apps[@]}" numba
+    compare jax 3 "${apps[@]}" jax
+fi
+say ""
+say "$failures failed, $SECONDS s"
+[ $failures -eq 0 ]
