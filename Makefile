@@ -21,7 +21,7 @@ say := @$(if $(V),:,printf '  %-5s %s\n')
 Q   := $(if $(V),,@)
 
 WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Werror
-COMPILE  := $(CC) -std=gnu17 $(WARNINGS) -D_GNU_SOURCE -MMD -MP $(CPPFLAGS) $(CFLAGS)
+COMPILE  := $(CC) -std=gnu17 $(WARNINGS) -D_GNU_SOURCE= -MMD -MP $(CPPFLAGS) $(CFLAGS)
 LINK     := $(CC) $(CFLAGS) $(LDFLAGS)
 
 ifneq ($(SANITIZE),)
