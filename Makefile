@@ -214,29 +214,29 @@ $(eval $(call sim_rules,sim-12.4,-DSIM_DRIVER_12_4))
 $(BUILD)/tests/unit/%: tests/unit/%.c $(BUILD)/core.a Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<
-	$(Q)$(COMPILE) $(TEST_FLAGS) $< $(BUILD)/core.a -o $@ -lcriterion -ljansson
+	$(Q)$(COMPILE) $(TEST_FLAGS) $< $(BUILD)/core.a -o $@ $(LDFLAGS) -lcriterion -ljansson
 
 $(BUILD)/tests/unit-plain/%: tests/unit/%.c $(BUILD)/core.a Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<
-	$(Q)$(COMPILE) $(TEST_FLAGS) -Itests/plain $< $(BUILD)/core.a -o $@ -ljansson
+	$(Q)$(COMPILE) $(TEST_FLAGS) -Itests/plain $< $(BUILD)/core.a -o $@ $(LDFLAGS) -ljansson
 
 # A program that calls the driver is linked with the simulated one, whose soname is the real one's:
 # it runs on either. One that does not call it, does not need it.
 $(PROGRAMS): $(BUILD)/%: %.c $(SIM) tests/kernels.ptx Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<
-	$(Q)$(COMPILE) $(TEST_FLAGS) $< -o $@ -Wl,--as-needed $(SIM) -ldl
+	$(Q)$(COMPILE) $(TEST_FLAGS) $< -o $@ $(LDFLAGS) -Wl,--as-needed $(SIM) -ldl
 
 $(LIBRARIES): $(BUILD)/%.so: %.c $(SIM) tests/kernels.ptx Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<
-	$(Q)$(COMPILE) $(TEST_FLAGS) -fPIC -shared $< -o $@ -Wl,--as-needed $(SIM) -ldl
+	$(Q)$(COMPILE) $(TEST_FLAGS) -fPIC -shared $< -o $@ $(LDFLAGS) -Wl,--as-needed $(SIM) -ldl
 
 $(DEMOS): $(BUILD)/demo/%: tests/demo/%.c $(SIM) tests/kernels.ptx Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<
-	$(Q)$(COMPILE) $(TEST_FLAGS) $< -o $@ -Wl,--as-needed $(SIM)
+	$(Q)$(COMPILE) $(TEST_FLAGS) $< -o $@ $(LDFLAGS) -Wl,--as-needed $(SIM)
 
 $(BUILD)/tests/gpu/thrust_sort: tests/gpu/thrust_sort.cu Makefile
 	@mkdir -p $(@D)

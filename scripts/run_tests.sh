@@ -95,7 +95,7 @@ run() { # name, command
     fi
     printf '  %-40s %s, exit status %d%s\n' "$name" "$counted" "$status" \
         "$([ "$status" -eq 124 ] && echo ": took more than $TEST_TIMEOUT s")"
-    sed 's/^/    | /' "$output"
+    sed '/^ok /d; s/^/    | /' "$output"
 }
 
 unit=$BUILD/tests/unit
