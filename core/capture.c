@@ -14,10 +14,12 @@ struct capture {
 void captures_lock(struct pool *pool)
 {
     pthread_mutex_lock(&pool->fence_lock);
+    enter_driver();
 }
 
 void captures_unlock(struct pool *pool)
 {
+    leave_driver();
     pthread_mutex_unlock(&pool->fence_lock);
 }
 

@@ -323,6 +323,12 @@ struct context *context_register_current(struct pool *pool, CUcontext handle)
     return context_register(pool, handle, device, find_primary_handle(pool, device) == handle);
 }
 
+struct context *context_register_primary(struct pool *pool, CUdevice device)
+{
+    CUcontext primary = find_primary_handle(pool, device);
+    return primary ? context_register(pool, primary, device, true) : NULL;
+}
+
 static CUdevice device_of(struct pool *pool, CUcontext handle)
 {
     const struct driver *driver = pool->driver;
@@ -338,11 +344,8 @@ static CUdevice device_of(struct pool *pool, CUcontext handle)
 void context_alias(struct pool *pool, CUcontext handle, CUgreenCtx green)
 {
     CUdevice device = device_of(pool, handle);
-    CUcontext primary = device < 0 ? NULL : find_primary_handle(pool, device);
-    if (!primary || primary == handle)
-        return;
-    struct context *context = context_register(pool, primary, device, true);
-    if (!context)
+    struct context *context = device < 0 ? NULL : context_register_primary(pool, device);
+    if (!context || context->handle == handle)
         return;
     struct registry *registry = &pool->registry;
     pthread_mutex_lock(&registry->lock);
@@ -400,6 +403,7 @@ struct context *context_current(struct pool *pool, bool *green)
 void context_end_begin(struct pool *pool, struct context *context)
 {
     pthread_mutex_lock(&pool->fence_lock);
+    enter_driver();
     if (!context)
         return;
     /* Pairs with context_pin. Whoever has pinned a context is inside a short driver call and takes
@@ -426,6 +430,7 @@ void context_end_finish(struct pool *pool, struct context *context, bool died)
         forget_context(pool, context);
     if (context)
         atomic_store(&context->dying, false);
+    leave_driver();
     pthread_mutex_unlock(&pool->fence_lock);
 }
 

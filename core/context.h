@@ -84,6 +84,9 @@ struct context *context_register(struct pool *pool, CUcontext handle, CUdevice d
 /* The same for a context of which only the handle is known; it must be current. */
 struct context *context_register_current(struct pool *pool, CUcontext handle);
 
+/* The same for a device's primary context, where there is one. */
+struct context *context_register_primary(struct pool *pool, CUdevice device);
+
 /* Takes a green context's handle as an alias of its device's primary context. */
 void context_alias(struct pool *pool, CUcontext handle, CUgreenCtx green);
 void context_drop_alias(struct pool *pool, CUgreenCtx green);

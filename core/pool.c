@@ -316,6 +316,11 @@ void pool_primary_retained(struct pool *pool, CUcontext handle, CUdevice device)
     context_register(pool, handle, device, true);
 }
 
+void pool_green_context_created(struct pool *pool, CUdevice device)
+{
+    context_register_primary(pool, device);
+}
+
 void pool_green_context_converted(struct pool *pool, CUcontext handle, CUgreenCtx green)
 {
     context_alias(pool, handle, green);

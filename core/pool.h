@@ -80,12 +80,13 @@ void pool_share(struct pool *pool, CUdeviceptr pointer);
  * one's handle taken. */
 void pool_context_created(struct pool *pool, CUcontext handle);
 void pool_primary_retained(struct pool *pool, CUcontext handle, CUdevice device);
+void pool_green_context_created(struct pool *pool, CUdevice device);
 void pool_green_context_converted(struct pool *pool, CUcontext handle, CUgreenCtx green);
 void pool_green_context_destroyed(struct pool *pool, CUgreenCtx green);
 
 /* Around a driver call that may end a context: by handle (NULL: the current one), of a device, or
- * of a green context's device. Every begin is followed by end in the same thread, without another
- * call into the pool between them. */
+ * of a green context's device. Every begin is followed by end in the same thread; what the driver
+ * calls back in between passes through. */
 enum context_fate { CONTEXT_LIVES, CONTEXT_DIED, CONTEXT_PRIMARY_MAY_HAVE_DIED };
 struct context *pool_context_ending(struct pool *pool, CUcontext handle);
 struct context *pool_primary_ending(struct pool *pool, CUdevice device);

@@ -1,0 +1,137 @@
+/*
+ * Graphs and launches: they pass through. Code is loaded lazily, by the first launch too, so all of
+ * them may run out of memory.
+ */
+#include "hooks.h"
+
+HOOK(cuGraphInstantiate,
+     (CUgraphExec * executable, CUgraph graph, CUgraphNode *node, char *log, size_t log_bytes))
+{
+    const struct real_driver *real = real_driver();
+    return WITH_ROOM(real->cuGraphInstantiate(executable, graph, node, log, log_bytes));
+}
+
+HOOK(cuGraphInstantiate_v2,
+     (CUgraphExec * executable, CUgraph graph, CUgraphNode *node, char *log, size_t log_bytes))
+{
+    const struct real_driver *real = real_driver();
+    return WITH_ROOM(real->cuGraphInstantiate_v2(executable, graph, node, log, log_bytes));
+}
+
+HOOK(cuGraphInstantiateWithFlags,
+     (CUgraphExec * executable, CUgraph graph, unsigned long long flags))
+{
+    const struct real_driver *real = real_driver();
+    return WITH_ROOM(real->cuGraphInstantiateWithFlags(executable, graph, flags));
+}
+
+HOOK(cuGraphInstantiateWithParams,
+     (CUgraphExec * executable, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters))
+{
+    const struct real_driver *real = real_driver();
+    return WITH_ROOM(real->cuGraphInstantiateWithParams(executable, graph, parameters));
+}
+
+HOOK(cuGraphInstantiateWithParams_ptsz,
+     (CUgraphExec * executable, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters))
+{
+    const struct real_driver *real = real_driver();
+    return WITH_ROOM(real->cuGraphInstantiateWithParams_ptsz(executable, graph, parameters));
+}
+
+HOOK(cuGraphUpload, (CUgraphExec executable, CUstream stream))
+{
+    const struct real_driver *real = real_driver();
+    return WITH_ROOM(real->cuGraphUpload(executable, stream));
+}
+
+HOOK(cuGraphUpload_ptsz, (CUgraphExec executable, CUstream stream))
+{
+    const struct real_driver *real = real_driver();
+    return WITH_ROOM(real->cuGraphUpload_ptsz(executable, stream));
+}
+
+HOOK(cuGraphLaunch, (CUgraphExec executable, CUstream stream))
+{
+    const struct real_driver *real = real_driver();
+    return WITH_ROOM(real->cuGraphLaunch(executable, stream));
+}
+
+HOOK(cuGraphLaunch_ptsz, (CUgraphExec executable, CUstream stream))
+{
+    const struct real_driver *real = real_driver();
+    return WITH_ROOM(real->cuGraphLaunch_ptsz(executable, stream));
+}
+
+/* Grid, block and shared memory of a launch, which are handed on as they come. */
+#define SHAPE_PARAMETERS                                                                           \
+    unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,           \
+        unsigned int block_y, unsigned int block_z, unsigned int shared_bytes
+#define SHAPE grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes
+
+HOOK(cuLaunchKernel,
+     (CUfunction function, SHAPE_PARAMETERS, CUstream stream, void **parameters, void **extra))
+{
+    const struct real_driver *real = real_driver();
+    return WITH_ROOM(real->cuLaunchKernel(function, SHAPE, stream, parameters, extra));
+}
+
+HOOK(cuLaunchKernel_ptsz,
+     (CUfunction function, SHAPE_PARAMETERS, CUstream stream, void **parameters, void **extra))
+{
+    const struct real_driver *real = real_driver();
+    return WITH_ROOM(real->cuLaunchKernel_ptsz(function, SHAPE, stream, parameters, extra));
+}
+
+HOOK(cuLaunchKernelEx,
+     (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra))
+{
+    const struct real_driver *real = real_driver();
+    return WITH_ROOM(real->cuLaunchKernelEx(config, function, parameters, extra));
+}
+
+HOOK(cuLaunchKernelEx_ptsz,
+     (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra))
+{
+    const struct real_driver *real = real_driver();
+    return WITH_ROOM(real->cuLaunchKernelEx_ptsz(config, function, parameters, extra));
+}
+
+HOOK(cuLaunchCooperativeKernel,
+     (CUfunction function, SHAPE_PARAMETERS, CUstream stream, void **parameters))
+{
+    const struct real_driver *real = real_driver();
+    return WITH_ROOM(real->cuLaunchCooperativeKernel(function, SHAPE, stream, parameters));
+}
+
+HOOK(cuLaunchCooperativeKernel_ptsz,
+     (CUfunction function, SHAPE_PARAMETERS, CUstream stream, void **parameters))
+{
+    const struct real_driver *real = real_driver();
+    return WITH_ROOM(real->cuLaunchCooperativeKernel_ptsz(function, SHAPE, stream, parameters));
+}
+
+HOOK(cuLaunchCooperativeKernelMultiDevice,
+     (CUDA_LAUNCH_PARAMS * launches, unsigned int count, unsigned int flags))
+{
+    const struct real_driver *real = real_driver();
+    return WITH_ROOM(real->cuLaunchCooperativeKernelMultiDevice(launches, count, flags));
+}
+
+HOOK(cuLaunch, (CUfunction function))
+{
+    const struct real_driver *real = real_driver();
+    return WITH_ROOM(real->cuLaunch(function));
+}
+
+HOOK(cuLaunchGrid, (CUfunction function, int width, int height))
+{
+    const struct real_driver *real = real_driver();
+    return WITH_ROOM(real->cuLaunchGrid(function, width, height));
+}
+
+HOOK(cuLaunchGridAsync, (CUfunction function, int width, int height, CUstream stream))
+{
+    const struct real_driver *real = real_driver();
+    return WITH_ROOM(real->cuLaunchGridAsync(function, width, height, stream));
+}

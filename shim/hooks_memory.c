@@ -1,0 +1,117 @@
+/*
+ * Device memory: the calls that the pool serves, and the ones that tell of a pointer.
+ */
+#include "hooks.h"
+
+HOOK(cuMemAlloc_v2, (CUdeviceptr * address, size_t bytes))
+{
+    struct pool *pool = the_pool();
+    return pool ? pool_allocate(pool, address, bytes)
+                : real_driver()->cuMemAlloc_v2(address, bytes);
+}
+
+HOOK(cuMemAllocPitch_v2, (CUdeviceptr * address, size_t *pitch, size_t width, size_t height,
+                          unsigned int element_bytes))
+{
+    const struct real_driver *real = real_driver();
+    struct pool *pool = the_pool();
+    return pool ? pool_allocate_pitch(pool, real->cuMemAllocPitch_v2, address, pitch, width, height,
+                                      element_bytes)
+                : real->cuMemAllocPitch_v2(address, pitch, width, height, element_bytes);
+}
+
+HOOK(cuMemFree_v2, (CUdeviceptr address))
+{
+    struct pool *pool = the_pool();
+    return pool ? pool_free(pool, address) : real_driver()->cuMemFree_v2(address);
+}
+
+HOOK(cuMemGetInfo_v2, (size_t * free, size_t *total))
+{
+    struct pool *pool = the_pool();
+    return pool ? pool_memory_info(pool, free, total) : real_driver()->cuMemGetInfo_v2(free, total);
+}
+
+/* ---- what the driver says of a pointer: sizes as requested, and free memory unknown ---- */
+
+static struct pointer_answer ask_pointer(CUdeviceptr pointer)
+{
+    struct pool *pool = the_pool();
+    return pool ? pool_ask_pointer(pool, pointer) : (struct pointer_answer){POINTER_FOREIGN, 0, 0};
+}
+
+/* The pointer to ask the driver about. */
+static CUdeviceptr shown(const struct pointer_answer *answer, CUdeviceptr pointer)
+{
+    return answer->kind == POINTER_HIDDEN ? NOBODYS_POINTER : pointer;
+}
+
+/* Before somebody beyond this process's streams learns of the memory. */
+static CUdeviceptr share(CUdeviceptr pointer)
+{
+    struct pointer_answer answer = ask_pointer(pointer);
+    if (answer.kind == POINTER_LIVE)
+        pool_share(the_pool(), pointer);
+    return shown(&answer, pointer);
+}
+
+HOOK(cuMemGetAddressRange_v2, (CUdeviceptr * base, size_t *bytes, CUdeviceptr pointer))
+{
+    struct pointer_answer answer = ask_pointer(pointer);
+    CUresult result = real_driver()->cuMemGetAddressRange_v2(base, bytes, shown(&answer, pointer));
+    if (result == CUDA_SUCCESS && answer.kind == POINTER_LIVE && bytes)
+        *bytes = answer.bytes;
+    return result;
+}
+
+HOOK(cuPointerGetAttribute, (void *data, CUpointer_attribute attribute, CUdeviceptr pointer))
+{
+    const struct real_driver *real = real_driver();
+    CUresult result = real->cuPointerGetAttribute(data, attribute, pointer);
+    if (result != CUDA_SUCCESS)
+        return result;
+    struct pointer_answer answer = ask_pointer(pointer);
+    if (answer.kind == POINTER_HIDDEN)
+        return real->cuPointerGetAttribute(data, attribute, NOBODYS_POINTER);
+    if (answer.kind == POINTER_LIVE && attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
+        pool_share(the_pool(), pointer);
+    if (answer.kind == POINTER_LIVE && attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE)
+        *(size_t *)data = answer.bytes;
+    return result;
+}
+
+HOOK(cuPointerGetAttributes,
+     (unsigned int count, CUpointer_attribute *attributes, void **data, CUdeviceptr pointer))
+{
+    struct pointer_answer answer = ask_pointer(pointer);
+    CUresult result =
+        real_driver()->cuPointerGetAttributes(count, attributes, data, shown(&answer, pointer));
+    if (result != CUDA_SUCCESS || answer.kind != POINTER_LIVE)
+        return result;
+    for (unsigned int i = 0; i < count; i++) {
+        if (attributes[i] == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
+            pool_share(the_pool(), pointer);
+        if (attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_SIZE)
+            *(size_t *)data[i] = answer.bytes;
+    }
+    return result;
+}
+
+HOOK(cuPointerSetAttribute, (const void *value, CUpointer_attribute attribute, CUdeviceptr pointer))
+{
+    CUdeviceptr asked = share(pointer);
+    return real_driver()->cuPointerSetAttribute(value, attribute, asked);
+}
+
+HOOK(cuIpcGetMemHandle, (CUipcMemHandle * handle, CUdeviceptr pointer))
+{
+    CUdeviceptr asked = share(pointer);
+    return real_driver()->cuIpcGetMemHandle(handle, asked);
+}
+
+HOOK(cuMemGetHandleForAddressRange, (void *handle, CUdeviceptr pointer, size_t bytes,
+                                     CUmemRangeHandleType type, unsigned long long flags))
+{
+    CUdeviceptr asked = share(pointer);
+    return real_driver()->cuMemGetHandleForAddressRange(handle, asked, bytes, type, flags);
+}

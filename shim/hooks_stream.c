@@ -1,0 +1,122 @@
+/*
+ * Streams: their creation may run out of memory, and captures on them are counted.
+ */
+#include "hooks.h"
+
+HOOK(cuStreamCreate, (CUstream * stream, unsigned int flags))
+{
+    const struct real_driver *real = real_driver();
+    return WITH_ROOM(real->cuStreamCreate(stream, flags));
+}
+
+HOOK(cuStreamCreateWithPriority, (CUstream * stream, unsigned int flags, int priority))
+{
+    const struct real_driver *real = real_driver();
+    return WITH_ROOM(real->cuStreamCreateWithPriority(stream, flags, priority));
+}
+
+HOOK(cuGreenCtxStreamCreate,
+     (CUstream * stream, CUgreenCtx green, unsigned int flags, int priority))
+{
+    const struct real_driver *real = real_driver();
+    return WITH_ROOM(real->cuGreenCtxStreamCreate(stream, green, flags, priority));
+}
+
+/* A capturing stream takes its capture with it. */
+static CUresult destroy(CUresult (*driver)(CUstream), CUstream stream)
+{
+    struct pool *pool = the_pool();
+    if (!pool || !pool_captures_are_going_on(pool))
+        return driver(stream);
+    pool_captures_lock(pool);
+    CUresult result = driver(stream);
+    if (result == CUDA_SUCCESS)
+        pool_capture_stream_destroyed(pool, stream);
+    pool_captures_unlock(pool);
+    return result;
+}
+
+HOOK(cuStreamDestroy, (CUstream stream))
+{
+    return destroy(real_driver()->cuStreamDestroy, stream);
+}
+
+HOOK(cuStreamDestroy_v2, (CUstream stream))
+{
+    return destroy(real_driver()->cuStreamDestroy_v2, stream);
+}
+
+/* ---- captures ---- */
+
+/* No fence is recorded between the driver's begin and our knowing of it. */
+#define BEGIN_CAPTURE(call, stream, per_thread)                                                    \
+    ({                                                                                             \
+        struct pool *pool_ = the_pool();                                                           \
+        if (pool_)                                                                                 \
+            pool_captures_lock(pool_);                                                             \
+        CUresult result_ = (call);                                                                 \
+        if (pool_ && result_ == CUDA_SUCCESS)                                                      \
+            pool_capture_began(pool_, stream, per_thread);                                         \
+        if (pool_)                                                                                 \
+            pool_captures_unlock(pool_);                                                           \
+        result_;                                                                                   \
+    })
+
+static CUresult ended(CUresult result, CUstream stream, bool per_thread)
+{
+    struct pool *pool = the_pool();
+    if (!pool || !pool_captures_are_going_on(pool))
+        return result;
+    pool_captures_lock(pool);
+    pool_capture_perhaps_ended(pool, stream, per_thread);
+    pool_captures_unlock(pool);
+    return result;
+}
+
+HOOK(cuStreamBeginCapture, (CUstream stream))
+{
+    return BEGIN_CAPTURE(real_driver()->cuStreamBeginCapture(stream), stream, false);
+}
+
+HOOK(cuStreamBeginCapture_ptsz, (CUstream stream))
+{
+    return BEGIN_CAPTURE(real_driver()->cuStreamBeginCapture_ptsz(stream), stream, true);
+}
+
+HOOK(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode))
+{
+    return BEGIN_CAPTURE(real_driver()->cuStreamBeginCapture_v2(stream, mode), stream, false);
+}
+
+HOOK(cuStreamBeginCapture_v2_ptsz, (CUstream stream, CUstreamCaptureMode mode))
+{
+    return BEGIN_CAPTURE(real_driver()->cuStreamBeginCapture_v2_ptsz(stream, mode), stream, true);
+}
+
+HOOK(cuStreamBeginCaptureToGraph,
+     (CUstream stream, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData *edges,
+      size_t count, CUstreamCaptureMode mode))
+{
+    return BEGIN_CAPTURE(
+        real_driver()->cuStreamBeginCaptureToGraph(stream, graph, dependencies, edges, count, mode),
+        stream, false);
+}
+
+HOOK(cuStreamBeginCaptureToGraph_ptsz,
+     (CUstream stream, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData *edges,
+      size_t count, CUstreamCaptureMode mode))
+{
+    return BEGIN_CAPTURE(real_driver()->cuStreamBeginCaptureToGraph_ptsz(
+                             stream, graph, dependencies, edges, count, mode),
+                         stream, true);
+}
+
+HOOK(cuStreamEndCapture, (CUstream stream, CUgraph *graph))
+{
+    return ended(real_driver()->cuStreamEndCapture(stream, graph), stream, false);
+}
+
+HOOK(cuStreamEndCapture_ptsz, (CUstream stream, CUgraph *graph))
+{
+    return ended(real_driver()->cuStreamEndCapture_ptsz(stream, graph), stream, true);
+}
