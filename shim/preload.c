@@ -184,6 +184,9 @@ static const struct resolution *called_driver(void)
     if (driver == NULL && find_behind_us("cuInit") != NULL) {
         driver = resolve(RTLD_NEXT);
     }
+    if (driver == NULL) {
+        (void)dlerror(); /* of our search, not of the program's */
+    }
     return driver;
 }
 
