@@ -144,6 +144,9 @@ $(BUILD)/obj/shim/%.o: shim/%.c Makefile | dependencies
 	$(say) CC $<
 	$(Q)$(COMPILE) $(POOL_FLAGS) -c $< -o $@
 
+# dlsym runs before anything else does, a sanitizer's run time included.
+$(BUILD)/obj/shim/dlsym.o: COMPILE += -fno-sanitize=all -fno-stack-protector
+
 $(BUILD)/obj/shim/%.o: shim/%.S Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<

@@ -1,10 +1,10 @@
 /*
  * Allocates, copies and frees device memory and checks what comes back.
  *
- * usage: interposition_roundtrip WAY [FREE_WAY] [verbose]
+ * usage: interposition_roundtrip WAY [FREE_WAY [DIRECTORY]]
  * A way to reach the driver: linked, dlsym, default (dlsym(RTLD_DEFAULT)), lookup
- * (cuGetProcAddress_v2), old_lookup (cuGetProcAddress). Memory is freed by FREE_WAY.
- * verbose prints which object the two functions are in.
+ * (cuGetProcAddress_v2), old_lookup (cuGetProcAddress). Memory is freed by FREE_WAY. The program
+ * first goes to the DIRECTORY.
  */
 #include "interposition.h"
 
@@ -80,6 +80,7 @@ int main(int argc, char **argv)
     CUcontext context;
     CHECK(argc > 1);
     const char *free_way = argc > 2 ? argv[2] : argv[1];
+    CHECK(argc < 4 || chdir(argv[3]) == 0);
     CU(cuInit(0));
     CU(cuDevicePrimaryCtxRetain(&context, 0));
     CU(cuCtxSetCurrent(context));
@@ -90,7 +91,5 @@ int main(int argc, char **argv)
     for (int round = 0; round < ROUNDS; round++)
         round_trip(allocate, release, round);
     CU(cuDevicePrimaryCtxRelease_v2(0));
-    if (argc > 3)
-        printf("%s %s\n", object_of((void *)allocate), object_of((void *)release));
     return 0;
 }

@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# Who gets which function: all ways of reaching the driver, beside other preloads, several libcudas
+# or none, older drivers, and callers whose lookups are none of our business.
+# shellcheck source=tests/e2e/interposition_lib.sh disable=SC2317
+. "$(dirname "$0")/interposition_lib.sh"
+
+lookups=("$here/tests/e2e/replaced_lookups.txt" "$here"/tests/e2e/lookups/*.txt)
+library() {
+    echo "$programs/libinterposition_$1.so"
+}
+
+# --- the recorded lookups, and every way in, on every driver ------------------------------------
+
+for driver in sim sim-12.4 sim-old; do
+    SIM=$BUILD/$driver
+    expect "recorded lookups, $driver" on_pool -- "$programs/interposition_lookups" "${lookups[@]}"
+    expect "dlerror, $driver" on_pool -- "$programs/interposition_dlerror"
+    for way in linked dlsym default lookup old_lookup; do
+        report=$work/$driver-$way.json
+        expect "round trip, $way, $driver" on_pool "CUDAPOOL_REPORT=$report" -- \
+            "$programs/interposition_roundtrip" $way
+        expect "the pool served it, $way, $driver" has_requests "$report"
+    done
+done
+SIM=$BUILD/sim
+expect "allocated by lookup, freed by the PLT" on_pool -- "$programs/interposition_roundtrip" \
+    lookup linked
+expect "allocated by the PLT, freed by dlsym" on_pool -- "$programs/interposition_roundtrip" \
+    linked dlsym
+
+# --- other preloads, before and after ours --------------------------------------------------------
+
+others="dlsym cuda"
+[ -n "$SANITIZE" ] || others="dlsym cuda malloc" # a sanitizer has a malloc of its own
+for other in $others; do
+    for order in before after; do
+        list=$(library "$other"):$ours
+        [ $order = before ] || list=$ours:$(library "$other")
+        for way in linked dlsym default lookup; do
+            expect "another preload of $other $order ours, $way" on_driver \
+                "LD_PRELOAD=$first_of_all$list" CUDAPOOL_REPORT=none -- \
+                "$programs/interposition_roundtrip" $way linked
+        done
+    done
+done
+expect "the other preload's dlsym still answers" on_driver \
+    "LD_PRELOAD=$first_of_all$ours:$(library dlsym)" -- "$programs/interposition_other"
+
+# --- callers whose lookups are none of our business ---------------------------------------------
+
+for scope in local global; do
+    on_driver -- "$programs/interposition_scope" "$(library scope)" $scope >"$work/without" 2>&1
+    on_pool -- "$programs/interposition_scope" "$(library scope)" $scope >"$work/with" 2>&1
+    expect_same "lookups of others are as without us, $scope" "$work/without" "$work/with"
+done
+expect "which found something" grep -q 'library next malloc: lib' "$work/without"
+
+# --- several libcudas, or none -------------------------------------------------------------------
+
+cp "$SIM/libcuda.so.1" "$work/libcuda_copy.so"
+another_namespace=namespace
+[ -z "$SANITIZE" ] || another_namespace= # sanitizers do not bear dlmopen
+expect "libcuda opened more than once" on_pool -- "$programs/interposition_copies" \
+    "$work/libcuda_copy.so" $another_namespace
+run_with -- "$programs/interposition_missing" >"$work/without" 2>&1
+run_with "LD_PRELOAD=$PRELOAD" -- "$programs/interposition_missing" >"$work/with" 2>&1
+expect_same "libcuda missing" "$work/without" "$work/with"
+expect "which is the case" grep -q '^libcuda: libcuda.so.1: cannot open' "$work/with"
+
+# --- memory freed behind our back ----------------------------------------------------------------
+
+if [ -z "$SANITIZE" ] || [ "$SANITIZE" = undefined ]; then # sanitizers refuse RTLD_DEEPBIND
+    expect "a library with RTLD_DEEPBIND" on_pool CUDAPOOL_REPORT=none -- \
+        "$programs/interposition_deepbind" "$(library deepbind)"
+    other_json=$(library json)
+    printf '{"version": 1, "report": {"at_exit": "none"}}\n' >"$work/quiet.json"
+    expect "a JSON library of the program's own" on_pool "CUDAPOOL_CONFIG=$work/quiet.json" -- \
+        "$programs/interposition_json" "$other_json"
+    expect "the same as a preload" on_driver "LD_PRELOAD=$first_of_all$other_json:$ours" \
+        "CUDAPOOL_CONFIG=$work/quiet.json" -- "$programs/interposition_json" "$other_json"
+    json_c=$(ldconfig -p 2>/dev/null | sed -n 's/.*libjson-c\.so\.5 .*=> //p' | head -n 1)
+    if [ -n "$json_c" ] && [ -z "${RUN_WITH:-}" ]; then
+        expect "json-c itself" on_pool "CUDAPOOL_CONFIG=$work/quiet.json" -- \
+            "$programs/interposition_json" "$json_c"
+    fi
+fi
+
+# --- threads ---------------------------------------------------------------------------------------
+
+for round in 1 2 3 4 5; do
+    expect "threads race into the first call, $round" on_pool CUDAPOOL_REPORT=none -- \
+        "$programs/interposition_race"
+done
+finish
