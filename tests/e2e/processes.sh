@@ -20,9 +20,9 @@ expect "a program without CUDA runs" run_with "LD_PRELOAD=$PRELOAD" CUDAPOOL_CON
 if [ -z "$SANITIZE" ] && [ -z "${RUN_WITH:-}" ]; then
     if command -v strace >/dev/null && strace -o /dev/null $never 2>/dev/null; then
         opened() { # variable=value
-            env "$1" CUDAPOOL_CONFIG=/nonexistent strace -f -qq -e trace=file,clone,fork,vfork,write \
-                -o "$work/trace" $never
-            sed -E 's/^[0-9]+ +//; /^execve|^access/d; s/ = .*//' "$work/trace"
+            env "$1" CUDAPOOL_CONFIG=/nonexistent strace -f -qq -o "$work/trace" -e \
+                'trace=?open,openat,?creat,?fork,?vfork,clone,?clone3,write,writev,socket' $never
+            sed -E 's/^[0-9]+ +//; s/ = .*//' "$work/trace"
         }
         opened NOTHING= >"$work/without"
         opened "LD_PRELOAD=$ours" | grep -v -e libcudapool_preload.so -e libdl.so.2 >"$work/with"
