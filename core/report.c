@@ -114,7 +114,10 @@ static bool add_part(char *expanded, size_t bytes, size_t *filled, const char *t
     for (; *text != '\0'; text++) {
         if (*filled + 1 >= bytes)
             return false;
-        expanded[(*filled)++] = *text == '/' ? '_' : *text;
+        expanded[*filled] = *text;
+        if (*text == '/')
+            expanded[*filled] = '_';
+        ++*filled;
     }
     return true;
 }
@@ -176,7 +179,12 @@ static const struct unit time_units[] = {
 #define TIME_UNITS (sizeof(time_units) / sizeof(time_units[0]))
 
 static const struct unit count_units[] = {
-    {"", 1}, {"M", 1000000}, {"G", 1000000000}, {"T", 1000000000000}, {"E", 1000000000000000000},
+    {"", 1},
+    {"M", 1000000},
+    {"G", 1000000000},
+    {"T", 1000000000000},
+    {"P", 1000000000000000},
+    {"E", 1000000000000000000},
 };
 #define COUNT_UNITS (sizeof(count_units) / sizeof(count_units[0]))
 
@@ -357,7 +365,7 @@ static void print_row(FILE *out, const int widths[COLUMNS], const struct row *ro
 /* Twice over the buckets, once to measure and once to print: a report may have many. */
 static void print_rows(FILE *out, const struct report_kind *kind)
 {
-    struct row row, totals;
+    struct row row, totals = {0};
     int widths[COLUMNS] = {0};
 
     fill_row(&totals, "all", &kind->totals);

@@ -26,6 +26,8 @@ struct counter {
     size_t offset; /* in struct report_counters */
 };
 
+/* A member bears no parentheses. */
+/* NOLINTBEGIN(bugprone-macro-parentheses) */
 #define COUNTER(name)                                                                              \
     {                                                                                              \
         "", #name, offsetof(struct report_counters, name)                                          \
@@ -34,6 +36,7 @@ struct counter {
     {                                                                                              \
 #group, #name, offsetof(struct report_counters, group.name)                                \
     }
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 static const struct counter counters_table[] = {
     COUNTER(requests),
@@ -354,8 +357,10 @@ static int enter(const struct object *parent, const char *key, struct object *ob
 
     if (value == NULL)
         return -1;
-    if (!json_is_object(value))
-        return refuse(parent, key, value, "an object");
+    if (!json_is_object(value)) {
+        refuse(parent, key, value, "an object");
+        return -1;
+    }
     object->document = parent->document;
     object->value = value;
     place_of_key(object->place, parent->place, key);

@@ -67,6 +67,8 @@ FLAG(stream_internal,
      "A stream may be made to wait for another, so that it can have a block freed there.",
      "No stream is made to wait for another for the sake of a block.");
 
+/* The macros' arguments are members, which bear no parentheses. */
+/* NOLINTBEGIN(bugprone-macro-parentheses) */
 /* clang-format off */
 #define AT(field) offsetof(struct settings, field)
 
@@ -145,6 +147,7 @@ const struct setting settings_table[] = {
      .means_if_null = "The report goes to stderr."},
 };
 /* clang-format on */
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 const size_t settings_table_length = sizeof(settings_table) / sizeof(settings_table[0]);
 

@@ -63,6 +63,8 @@ Test(config, shares_are_of_the_device)
 Test(config, all_of_a_device_is_all_of_it)
 {
     cr_assert_eq(share(100, 85899345921), 85899345921);
+    /* Times 100 and divided by 100, this is one less in doubles. */
+    cr_assert_eq(share(100, 511650557285161), 511650557285161);
     cr_assert_eq(share(100, UINT64_MAX), UINT64_MAX);
     cr_assert_leq(share(99.99999999999999, UINT64_MAX), UINT64_MAX);
     cr_assert_geq(share(99.99999999999999, UINT64_MAX), UINT64_MAX / 10 * 9);

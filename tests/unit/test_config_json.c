@@ -6,13 +6,13 @@
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <locale.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/config_json.h"
 #include "core/quantity_json.h"
 #include "core/settings_json.h"
+#include "decimal_comma.h"
 
 /* --- reading a text as a file -------------------------------------------------------------------
  */
@@ -262,8 +262,8 @@ Test(config_json, a_decimal_comma_changes_nothing)
 {
     char text[QUANTITY_TEXT_BYTES];
 
-    if (setlocale(LC_ALL, "de_DE.UTF-8") == NULL && setlocale(LC_ALL, "fr_FR.UTF-8") == NULL)
-        return; /* no such locale here */
+    if (!use_decimal_comma())
+        return;
     real_to_text(1.25, text);
     cr_assert_str_eq(text, "1.25");
     cr_assert_eq(read_text("{\"device\": {\"caps\": {\"reserve_ratio\": 1.25, "
@@ -302,6 +302,8 @@ Test(config_json, unknown_keys_name_the_nearest_known_one)
             "$schema, version, device, stream_ordered, limits, report");
     REFUSED("{\"devise\": {}}", ": devise: ", " device;");
     REFUSED("{\"device\": {\"reuse\": {}}}", "device.reuse: ", "stream_ordered.reuse;");
+    REFUSED("{\"stream_ordered\": {\"enable\": 0}}",
+            "stream_ordered.enable: ", " stream_ordered.enabled;");
     REFUSED("{\"schema\": \"\"}", ": schema: ", "$schema;");
     REFUSED("{\"Version\": 1}", ": Version: ", " version;");
     REFUSED("{\"device\": {\"Enabled\": true}}", "device.Enabled: ", "device.enabled;");
@@ -420,8 +422,8 @@ Test(config_json, deep_nesting_is_an_error_and_not_a_crash)
 
     memset(deep, '[', sizeof(deep));
     expect_refused(deep, sizeof(deep), parts);
-    for (size_t i = 0; i + 5 <= sizeof(deep); i += 5)
-        memcpy(deep + i, "{\"a\":", 5);
+    for (size_t i = 0; i < sizeof(deep); i++)
+        deep[i] = "{\"a\":"[i % 5];
     expect_refused(deep, sizeof(deep), parts);
 }
 
@@ -448,7 +450,8 @@ Test(config_json, files_over_the_limit_are_refused)
     static char text[SETTINGS_FILE_MAX + 1];
 
     memset(text, ' ', sizeof(text));
-    memcpy(text, "{}", 2);
+    text[0] = '{';
+    text[1] = '}';
     expect_refused(text, sizeof(text), (const char *const[]){"too long", "1048576", NULL});
     cr_assert_eq(read_bytes(text, sizeof(text) - 1), 0, "%s", error);
 }

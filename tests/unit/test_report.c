@@ -4,12 +4,14 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <jansson.h>
-#include <locale.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/report.h"
 #include "core/report_json.h"
+#include "decimal_comma.h"
 
 /* --- a report to work with ----------------------------------------------------------------------
  */
@@ -105,6 +107,8 @@ static void expect_same_devices(const struct report_device *one, const struct re
     cr_expect_eq(one->fence_queries, other->fence_queries);
     cr_expect_eq(one->barriers, other->barriers);
     cr_assert_eq(one->kind_count, other->kind_count);
+    cr_assert_not_null(one->kinds);
+    cr_assert_not_null(other->kinds);
     for (size_t i = 0; i < one->kind_count; i++)
         expect_same_kinds(&one->kinds[i], &other->kinds[i]);
 }
@@ -161,7 +165,10 @@ static void expect_cells(const char *word, const char *expected)
     for (const char *c = line_of(word); *c != '\0'; c++) {
         if (c[0] == ' ' && c[1] == ' ')
             continue;
-        cells[length++] = *c == ' ' && c[-1] == ' ' ? '|' : *c;
+        cells[length] = *c;
+        if (*c == ' ' && c[-1] == ' ')
+            cells[length] = '|';
+        length++;
     }
     cells[length] = '\0';
     cr_expect_str_eq(cells, expected, "%s", cells);
@@ -216,6 +223,49 @@ Test(report, columns_are_aligned_and_lines_not_too_long)
     report_free(&report);
 }
 
+Test(report, a_unit_has_ten_tenths)
+{
+    struct report report;
+
+    fill_report(&report);
+    report.devices[0].kinds[0].buckets[0].counters.peak.reserved_bytes = 2047;
+    report.devices[0].kinds[0].buckets[0].counters.driver.nanoseconds = 1999999;
+    print(&report);
+    expect_cells("1.125 MiB", "1.125 MiB|100|410.0%|101|102|103|104|105|1.9 KiB|345|1.9 ms|119 ns");
+    report_free(&report);
+}
+
+Test(report, sums_past_64_bits_stop_at_the_largest_number)
+{
+    struct report report;
+
+    fill_report(&report);
+    memset(&report.devices[0].kinds[0].totals, 0xff, sizeof(struct report_counters));
+    print(&report);
+    cr_expect_not_null(strstr(line_of("device memory"), "18.4 E requests, 100.0% from the pool"));
+    cr_expect_not_null(strstr(line_of("saved"), "18446744073.7 s of driver time"));
+    report_free(&report);
+}
+
+Test(report, no_two_buckets_look_alike)
+{
+    static const struct {
+        uint64_t bytes;
+        const char *text;
+    } sizes[] = {{512, "512 B "},          {1000, "1000 B "},         {1536, "1.5 KiB "},
+                 {1064960, "1040 KiB "},   {1048577, "1048577 B "},   {10ull << 20, "10 MiB "},
+                 {3ull << 29, "1.5 GiB "}, {100ull << 30, "100 GiB "}};
+    struct report report;
+
+    fill_report(&report);
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        report.devices[0].kinds[0].buckets[0].bytes = sizes[i].bytes;
+        print(&report);
+        cr_expect_not_null(strstr(line_of(sizes[i].text), "410.0%"));
+    }
+    report_free(&report);
+}
+
 Test(report, a_report_of_nothing_says_so)
 {
     struct report report;
@@ -251,11 +301,18 @@ Test(report, the_table_does_not_depend_on_the_locale)
 {
     struct report report;
 
+    if (!use_decimal_comma())
+        return;
     fill_report(&report);
-    if (setlocale(LC_ALL, "de_DE.UTF-8") == NULL && setlocale(LC_ALL, "fr_FR.UTF-8") == NULL)
-        return; /* no such locale here */
     print(&report);
     cr_expect_not_null(strstr(table, "ran 12.5 s"));
+    cr_expect_not_null(strstr(table, "1.125 MiB"));
+    cr_expect_not_null(strstr(table, "410.0%"));
+    cr_assert_eq(report_write_json(&report, path, error, sizeof(error)), 0, "%s", error);
+    report_free(&report);
+    cr_assert_eq(report_read_json(path, &report, error, sizeof(error)), 0, "%s", error);
+    cr_expect_float_eq(report.process.wall_seconds, 12.5, 0);
+    cr_expect_float_eq(report.settings.device.caps.reserve_ratio, 1.15, 0);
     report_free(&report);
 }
 
@@ -551,6 +608,20 @@ Test(report, a_report_that_cannot_be_written_is_an_error)
     report_free(&report);
 }
 
+Test(report, a_file_that_cannot_be_finished_leaves_nothing_behind)
+{
+    struct report report;
+    struct rlimit limit = {.rlim_cur = 100, .rlim_max = 100};
+
+    fill_report(&report);
+    signal(SIGXFSZ, SIG_IGN);
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    cr_expect_eq(report_write_json(&report, path, error, sizeof(error)), -1);
+    cr_expect_not_null(strstr(error, "the report cannot be written: File too large"), "%s", error);
+    cr_expect_eq(rmdir(directory), 0);
+    report_free(&report);
+}
+
 /* --- bad reports --------------------------------------------------------------------------------
  */
 
@@ -626,6 +697,7 @@ Test(report, wrong_values_are_refused)
           "buckets[1].misses: found -1, allowed is an integer "
           "from 0 to 18446744073709551615");
     spoil(bucket, "misses", json_string("18446744073709551616"), "buckets[1].misses: found");
+    spoil(bucket, "misses", json_string("20000000000000000000"), "buckets[1].misses: found");
     spoil(bucket, "misses", json_string(""), "buckets[1].misses: found");
     spoil(bucket, "misses", json_string("1x"), "buckets[1].misses: found");
     spoil(bucket, "hits", json_integer(3), "buckets[1].hits: found 3, allowed is an object");
