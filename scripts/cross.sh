@@ -30,6 +30,7 @@ export LDFLAGS="-L$root/usr/lib/$triple"
 make CC=$triple-gcc AR=$triple-ar BUILD=$build CUDA_HOME=/nonexistent all plain
 
 export GUEST_LIBRARY_PATH=$root/usr/lib/$triple
+export CC=$triple-gcc NM=$triple-nm READELF=$triple-readelf
 BUILD=$build TEST_TIMEOUT=600 \
     RUN_WITH="qemu-$machine -L /usr/$triple -E LD_LIBRARY_PATH=$PWD/$build/sim:$GUEST_LIBRARY_PATH" \
-    scripts/run_tests.sh tests/unit conformance gpu_programs
+    scripts/run_tests.sh tests/unit conformance gpu_programs interposition exports

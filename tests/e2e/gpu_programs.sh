@@ -1,85 +1,48 @@
 #!/usr/bin/env bash
 # The programs of tests/gpu, scaled down, on the simulated driver: without the pool, with it, and
 # with growth budgets from nothing to plenty. What each checks, its source says.
-set -u
+# shellcheck source=tests/e2e/interposition_lib.sh disable=SC2317
+. "$(dirname "$0")/interposition_lib.sh"
 
-here=$(cd "$(dirname "$0")/../.." && pwd)
-BUILD=${BUILD:-$here/build}
-SIM=${SIM:-$BUILD/sim}
-PRELOAD=${PRELOAD:-$BUILD/libcudapool_preload.so}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-seconds=60
-failures=0
+export SIMCUDA_MEMORY=512MiB # an emulator passes it on
+programs=$BUILD/tests/gpu
+hazard=("$programs/hazard" threads=4 streams=4 rounds=16 us=1500)
+fill_memory=("$programs/fill_memory" cycles=3 largest_mib=64 kernel_ms=100)
+capture=("$programs/capture" rounds=2 replays=4)
 
-# Runs a program with variables in its environment. Under an emulator (RUN_WITH) they are set for
-# the program alone, which is for another processor than the emulator.
-run_with() { # variable=value ... -- program arguments
-    local emulator=() for_guest=() for_host=(env)
-    # shellcheck disable=SC2206 # a command and its arguments
-    emulator=(${RUN_WITH:-})
-    set -- "LD_LIBRARY_PATH=$SIM${GUEST_LIBRARY_PATH:+:$GUEST_LIBRARY_PATH}" "$@"
-    while [ "$1" != -- ]; do
-        if [ ${#emulator[@]} -gt 0 ]; then
-            for_guest+=(-E "$1")
-        else
-            for_host+=("$1")
-        fi
-        shift
-    done
-    shift
-    timeout -k 5 "$seconds" "${for_host[@]}" "${emulator[@]}" "${for_guest[@]}" "$@"
-}
-
-expect() { # exit status, name, as run_with
-    local expected=$1 name=$2 status
-    shift 2
-    run_with "$@" >"$work/output" 2>&1
-    status=$?
-    if [ "$status" -eq "$expected" ]; then
-        echo "ok $name"
-        return
-    fi
-    failures=$((failures + 1))
-    echo "FAIL $name: exit status $status, not $expected: $(tail -n 3 "$work/output" | tr '\n' ' ')"
-}
-
-memory=SIMCUDA_MEMORY=512MiB
-with_pool=("$memory" "LD_PRELOAD=$PRELOAD" CUDAPOOL_REPORT=none)
-program() {
-    echo "$BUILD/tests/gpu/$1"
+exits_with_1() {
+    "$@"
+    [ $? -eq 1 ]
 }
 
 # Without the pool the programs must pass, and the careless one be caught: else they test nothing.
-hazard=(threads=4 streams=4 rounds=16 us=1500)
-expect 0 "hazard, plain driver" "$memory" -- "$(program hazard)" "${hazard[@]}"
-expect 1 "hazard, memory reused at once is noticed" "$memory" -- "$(program hazard)" \
-    "${hazard[@]}" reuse-at-once
-expect 0 "capture, plain driver" "$memory" -- "$(program capture)" rounds=2 replays=4
-expect 0 "contexts, plain driver" "$memory" -- "$(program contexts)" rounds=2
-expect 0 "progress, plain driver" "$memory" -- "$(program progress)" blocks=40 rounds=1
-expect 0 "fill_memory, plain driver" "$memory" -- "$(program fill_memory)" cycles=3 \
-    largest_mib=64 kernel_ms=100
+expect "hazard, plain driver" on_driver -- "${hazard[@]}"
+expect "hazard notices memory that is reused at once" exits_with_1 on_driver -- "${hazard[@]}" \
+    reuse-at-once
+expect "capture, plain driver" on_driver -- "${capture[@]}"
+expect "contexts, plain driver" on_driver -- "$programs/contexts" rounds=2
+expect "progress, plain driver" on_driver -- "$programs/progress" blocks=40 rounds=1
+expect "fill_memory, plain driver" on_driver -- "${fill_memory[@]}"
 
 for budget in 0 8MiB 128MiB; do
-    config=$work/budget-$budget.json
-    printf '{"version": 1, "device": {"growth_budget": "%s"}}\n' "$budget" >"$config"
-    with=("${with_pool[@]}" "CUDAPOOL_CONFIG=$config")
+    printf '{"version": 1, "device": {"growth_budget": "%s"}}\n' "$budget" >"$work/$budget.json"
+    with_budget() {
+        on_pool "CUDAPOOL_CONFIG=$work/$budget.json" CUDAPOOL_REPORT=none -- "$@"
+    }
     at="growth budget $budget"
     for threads in 1 4; do
         for streams in 1 8; do
-            expect 0 "hazard, $threads threads with $streams streams, $at" "${with[@]}" -- \
-                "$(program hazard)" threads=$threads streams=$streams rounds=16 us=1500
+            expect "hazard, $threads threads with $streams streams, $at" with_budget \
+                "$programs/hazard" threads=$threads streams=$streams rounds=16 us=1500
         done
     done
-    expect 0 "hazard with captures, $at" "${with[@]}" -- "$(program hazard)" "${hazard[@]}" captures
-    expect 0 "progress, $at" "${with[@]}" -- "$(program progress)" blocks=80 rounds=1
-    expect 0 "fill_memory, $at" "${with[@]}" -- "$(program fill_memory)" cycles=3 largest_mib=64 \
-        kernel_ms=100
-    expect 0 "capture, $at" "${with[@]}" -- "$(program capture)" rounds=2 replays=4
-    expect 0 "contexts, $at" "${with[@]}" -- "$(program contexts)" rounds=3
-    expect 0 "overlap, $at" "${with[@]}" -- "$(program overlap)" threads=4 rounds=20 us=200
-    expect 0 "overlap, one thread, $at" "${with[@]}" -- "$(program overlap)" threads=1 rounds=50
-    expect 0 "linked, $at" "${with[@]}" -- "$(program linked)" steps=100 words=4096
+    expect "hazard with captures, $at" with_budget "${hazard[@]}" captures
+    expect "progress, $at" with_budget "$programs/progress" blocks=80 rounds=1
+    expect "fill_memory, $at" with_budget "${fill_memory[@]}"
+    expect "capture, $at" with_budget "${capture[@]}"
+    expect "contexts, $at" with_budget "$programs/contexts" rounds=3
+    expect "overlap, $at" with_budget "$programs/overlap" threads=4 rounds=20
+    expect "overlap, one thread, $at" with_budget "$programs/overlap" threads=1 rounds=50
+    expect "linked, $at" with_budget "$programs/linked" steps=100 words=4096
 done
-[ $failures -eq 0 ]
+finish

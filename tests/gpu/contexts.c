@@ -134,7 +134,7 @@ static bool find_green_api(struct green_api *api)
 /* Returns how many green contexts were used. The primary context need not be retained. */
 static unsigned long green_contexts(unsigned long rounds)
 {
-    struct green_api api;
+    struct green_api api = {0};
     CUdevResourceDesc description;
     CUgreenCtx green;
     struct place place;

@@ -101,7 +101,7 @@ static void allow_calls_during_captures(void)
 
 static void work(unsigned int index)
 {
-    CUstream streams[MAX_STREAMS];
+    CUstream streams[MAX_STREAMS] = {NULL};
     unsigned int random = index * 7919u + 1;
     unsigned int *pageable = malloc(LARGEST_WORDS * sizeof *pageable);
     if (pageable == NULL)
