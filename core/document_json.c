@@ -41,6 +41,15 @@ int document_fail(const struct document *document, const char *place, const char
     return -1;
 }
 
+/* As JSON spells it, with a point: 8.0 is not an integer. */
+static void describe_real(const json_t *value, char found[FOUND_BYTES])
+{
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
+
+    snprintf(found, FOUND_BYTES, "%s", text == NULL ? "a number" : text);
+    free(text);
+}
+
 /* A value in few words: numbers and short strings as they are, the rest by its type. */
 static void describe(const json_t *value, char found[FOUND_BYTES])
 {
@@ -59,7 +68,7 @@ static void describe(const json_t *value, char found[FOUND_BYTES])
         snprintf(found, FOUND_BYTES, "%lld", (long long)json_integer_value(value));
         break;
     case JSON_REAL:
-        snprintf(found, FOUND_BYTES, "%g", json_real_value(value));
+        describe_real(value, found);
         break;
     case JSON_TRUE:
     case JSON_FALSE:

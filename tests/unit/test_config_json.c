@@ -333,7 +333,8 @@ Test(config_json, wrong_types_name_what_was_found_and_what_is_allowed)
             "device.buckets.policy: found \"geometrik\", allowed is one of \"geometric\", "
             "\"pow2\", \"exact\"");
     REFUSED("{\"device\": {\"buckets\": {\"policy\": 0}}}", "device.buckets.policy: found 0");
-    REFUSED("{\"device\": {\"buckets\": {\"steps_per_doubling\": 8.0}}}", "found 8, allowed");
+    REFUSED("{\"device\": {\"buckets\": {\"steps_per_doubling\": 8.0}}}",
+            "found 8.0, allowed is an integer");
     REFUSED("{\"device\": {\"buckets\": {\"smallest\": \"50%\"}}}",
             "device.buckets.smallest: found \"50%\"");
     REFUSED("{\"device\": {\"release_after_idle\": 10}}",
