@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -185,12 +186,20 @@ static json_t *report_to_json(const struct report *report)
 /* --- writing: the file --------------------------------------------------------------------------
  */
 
+/* A terminal or pipe that the program made non-blocking may be full for a moment. */
+static bool becomes_writable(int fd)
+{
+    struct pollfd waiting = {.fd = fd, .events = POLLOUT};
+
+    return poll(&waiting, 1, 1000) == 1;
+}
+
 /* 0, or -1 with errno. */
 static int write_fully(int fd, const char *text, size_t bytes)
 {
     while (bytes > 0) {
         ssize_t written = write(fd, text, bytes);
-        if (written < 0 && errno == EINTR)
+        if (written < 0 && (errno == EINTR || (errno == EAGAIN && becomes_writable(fd))))
             continue;
         if (written < 0)
             return -1;
@@ -211,17 +220,24 @@ static bool is_written_directly(const char *path)
     return stat(path, &status) == 0 && !S_ISREG(status.st_mode);
 }
 
+static int open_directly(const char *path)
+{
+    /* By name they could not be opened where they are sockets, or another user's terminal. */
+    if (strcmp(path, "/dev/stdout") == 0)
+        return fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
+    if (strcmp(path, "/dev/stderr") == 0)
+        return fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
+    /* Non-blocking: a FIFO that nobody reads is an error, not a wait. */
+    return open(path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+}
+
 /* 0, or -1 with errno. */
 static int write_directly(const char *path, const char *text, size_t bytes)
 {
-    /* Not blocking only while opening: a FIFO that nobody reads is an error, not a wait. */
-    int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    int fd = open_directly(path);
 
     if (fd < 0)
         return -1;
-    int flags = fcntl(fd, F_GETFL);
-    if (flags >= 0)
-        fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
     int status = write_fully(fd, text, bytes);
     int why = errno;
     close(fd);

@@ -6,6 +6,7 @@
 #include <jansson.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -574,6 +575,24 @@ Test(report, what_is_no_regular_file_is_not_replaced)
     cr_assert_eq(stat(path, &status), 0);
     cr_expect(S_ISFIFO(status.st_mode));
     cr_expect_eq(report_write_json(&report, directory, error, sizeof(error)), -1);
+    report_free(&report);
+}
+
+/* Standard error may be something that cannot be opened by name. */
+Test(report, dev_stderr_is_the_process_own)
+{
+    struct report report;
+    int ends[2], saved = dup(STDERR_FILENO);
+
+    fill_report(&report);
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    dup2(ends[0], STDERR_FILENO);
+    int status = report_write_json(&report, "/dev/stderr", error, sizeof(error));
+    dup2(saved, STDERR_FILENO);
+    cr_expect_eq(status, 0, "%s", error);
+    close(ends[0]);
+    cr_expect_gt(read(ends[1], table, sizeof(table)), 1000);
+    cr_expect_eq(strncmp(table, "{\n  \"cudapool_report\": 1,", 25), 0);
     report_free(&report);
 }
 
