@@ -43,7 +43,8 @@ struct block {
                           or 0 */
     uint64_t freed_at; /* nanoseconds of the monotonic clock, as of the heap's last slow path */
     enum block_state state;
-    bool shared; /* others than this process's streams may reach it: never reused */
+    uint8_t slot; /* pending: of the thread that freed it, see heap.h */
+    bool shared;  /* others than this process's streams may reach it: never reused */
     struct {
         struct block *next, *previous;
     } links[LINK_KINDS];

@@ -7,6 +7,9 @@
 #include "pool_state.h"
 #include "release.h"
 
+/* A fence that was running is not asked about again sooner: nanoseconds. */
+#define QUERY_INTERVAL 8000u
+
 enum record_result { RECORDED, SYNCHRONISED, NOT_NOW, UNUSABLE };
 
 static void put_spare(struct epochs *epochs, struct fence *fence)
@@ -171,7 +174,7 @@ void epoch_record(struct pool *pool, struct context *context, struct fence *fenc
     pthread_mutex_lock(&context->heap.lock);
     epochs->recording = false;
     /* An epoch that a death of the context has closed meanwhile needs no fence. */
-    if (result == RECORDED && fence->epoch > epochs->clean) {
+    if (result == RECORDED && fence->epoch > epoch_clean(epochs)) {
         publish(epochs, fence);
         counter_add(&context->heap.fences, 1);
     } else {
@@ -225,7 +228,7 @@ static enum fence_answer ask_driver(struct pool *pool, struct fence *fence)
 enum fence_answer epoch_query(struct pool *pool, struct context *context, struct fence *fence)
 {
     struct epochs *epochs = &context->epochs;
-    if (epochs->querying)
+    if (epochs->querying || monotonic_now() - epochs->asked_at < QUERY_INTERVAL)
         return FENCE_RUNNING;
     uint64_t epoch = fence->epoch;
     epochs->querying = true;
@@ -243,6 +246,8 @@ enum fence_answer epoch_query(struct pool *pool, struct context *context, struct
     pthread_mutex_lock(&context->heap.lock);
     counter_add(&context->heap.fence_queries, 1);
     epochs->querying = false;
+    if (answer != FENCE_OVER)
+        epochs->asked_at = monotonic_now();
     if (answer == FENCE_OVER)
         epoch_complete(context, epoch);
     drop_user(epochs, fence);
@@ -253,25 +258,42 @@ static bool wait_for_fence(struct pool *pool, struct context *context, struct fe
                            uint64_t stamp, uint64_t give_up_at)
 {
     struct epochs *epochs = &context->epochs;
+    uint64_t started = monotonic_now();
     fence->users++;
-    for (unsigned round = 0; epochs->clean < stamp; round++) {
+    while (epoch_clean(epochs) < stamp) {
         enum fence_answer answer = epoch_query(pool, context, fence);
-        if (answer == FENCE_FAILED || epochs->clean >= stamp)
+        if (answer == FENCE_FAILED || epoch_clean(epochs) >= stamp)
             break;
         if (give_up_at ? monotonic_now() >= give_up_at : answer == FENCE_OWN_OVER)
             break;
         pthread_mutex_unlock(&context->heap.lock);
-        patient_nap(round);
+        patient_nap(started);
         pthread_mutex_lock(&context->heap.lock);
     }
     drop_user(epochs, fence);
-    return epochs->clean >= stamp;
+    return epoch_clean(epochs) >= stamp;
+}
+
+/* Lock held, and released in between: another thread may be recording the very fence. */
+static struct fence *await_fence_for(struct context *context, uint64_t stamp)
+{
+    struct epochs *epochs = &context->epochs;
+    struct fence *fence = epoch_fence_for(epochs, stamp, true);
+    while (!fence && epochs->recording && stamp < epochs->current && epoch_clean(epochs) < stamp) {
+        pthread_mutex_unlock(&context->heap.lock);
+        sched_yield();
+        pthread_mutex_lock(&context->heap.lock);
+        fence = epoch_fence_for(epochs, stamp, true);
+    }
+    return fence;
 }
 
 bool epoch_wait(struct pool *pool, struct context *context, uint64_t stamp)
 {
-    struct fence *fence = epoch_fence_for(&context->epochs, stamp, true);
-    return fence && wait_for_fence(pool, context, fence, stamp, 0);
+    struct fence *fence = await_fence_for(context, stamp);
+    if (!fence)
+        return epoch_clean(&context->epochs) >= stamp;
+    return wait_for_fence(pool, context, fence, stamp, 0);
 }
 
 bool epoch_wait_until(struct pool *pool, struct context *context, uint64_t stamp,
@@ -341,9 +363,9 @@ static void retire_oldest(struct epochs *epochs)
 void epoch_complete(struct context *context, uint64_t epoch)
 {
     struct epochs *epochs = &context->epochs;
-    if (epoch <= epochs->clean)
+    if (epoch <= epoch_clean(epochs))
         return;
-    epochs->clean = epoch;
+    atomic_store_explicit(&epochs->clean, epoch, memory_order_relaxed);
     while (epochs->oldest && epochs->oldest->epoch <= epoch)
         retire_oldest(epochs);
     heap_sweep(context);
@@ -381,12 +403,13 @@ void epoch_drain_barrier(struct pool *pool, struct context *context)
 {
     struct epochs *epochs = &context->epochs;
     pthread_mutex_lock(&context->heap.lock);
-    for (unsigned round = 0; epochs->barrier > epochs->clean; round++) {
+    uint64_t started = monotonic_now();
+    while (epochs->barrier > epoch_clean(epochs)) {
         struct fence *fence = epoch_fence_for(epochs, epochs->barrier, false);
         if (!fence || epoch_query(pool, context, fence) == FENCE_FAILED)
             break;
         pthread_mutex_unlock(&context->heap.lock);
-        patient_nap(round);
+        patient_nap(started);
         pthread_mutex_lock(&context->heap.lock);
     }
     pthread_mutex_unlock(&context->heap.lock);
@@ -396,18 +419,19 @@ void epoch_reset(struct epochs *epochs)
 {
     while (epochs->oldest)
         retire_oldest(epochs);
-    epochs->clean = epochs->current++;
+    atomic_store_explicit(&epochs->clean, epochs->current++, memory_order_relaxed);
     epochs->barrier = 0;
 }
 
-/* The first rounds are for work that ends within microseconds; from then on a core is worth more
- * than the last few microseconds of latency. */
-void patient_nap(unsigned round)
+/* At first the wait is for work that ends within microseconds; after that a core is worth more than
+ * the last few microseconds of latency. */
+void patient_nap(uint64_t started)
 {
-    if (round < 32) {
+    uint64_t waited = monotonic_now() - started;
+    if (waited < 200000) {
         sched_yield();
         return;
     }
-    struct timespec nap = {0, round < 2000 ? 20000 : 200000};
+    struct timespec nap = {0, waited < 50000000 ? 20000 : 200000};
     nanosleep(&nap, NULL);
 }

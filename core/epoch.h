@@ -22,6 +22,7 @@
 #ifndef CUDAPOOL_CORE_EPOCH_H
 #define CUDAPOOL_CORE_EPOCH_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -49,14 +50,16 @@ struct fence {
 };
 
 struct epochs {
-    uint64_t current; /* frees are stamped with it; starts at 1 */
-    uint64_t clean;   /* everything stamped up to here is unused */
-    uint64_t barrier; /* all later work of the context is ordered behind this epoch's fence */
+    uint64_t current;       /* frees are stamped with it; starts at 1 */
+    _Atomic uint64_t clean; /* everything stamped up to here is unused. Written under the lock;
+                               relaxed, because whoever waits without it looks again under it */
+    uint64_t barrier;       /* all later work of the context is ordered behind this epoch's fence */
     struct fence *oldest, *newest; /* outstanding fences, by ascending epoch */
     unsigned outstanding;
     struct fence *spare;
-    bool recording; /* a thread is between advancing the number and publishing the fence */
-    bool querying;  /* a thread is asking the driver about a fence of this context */
+    bool recording;    /* a thread is between advancing the number and publishing the fence */
+    bool querying;     /* a thread is asking the driver about a fence of this context */
+    uint64_t asked_at; /* nanoseconds of the monotonic clock: when a fence was last seen running */
 };
 
 /* More fences than this are never outstanding: frees join the open epoch instead. */
@@ -81,7 +84,8 @@ void epoch_record(struct pool *pool, struct context *context, struct fence *fenc
 struct fence *epoch_fence_for(const struct epochs *epochs, uint64_t stamp, bool waitable);
 
 /* Lock held on entry and return, released in between. Asks the driver whether the fence is over
- * and, if so, makes clean what it covers. FENCE_RUNNING where another thread is asking. */
+ * and, if so, makes clean what it covers. FENCE_RUNNING where another thread is asking, or has just
+ * been told so: every question takes the driver's lock, for which launches wait. */
 enum fence_answer epoch_query(struct pool *pool, struct context *context, struct fence *fence);
 
 /* Lock held on entry and return, released in between. Waits patiently on the host, for the oldest
@@ -114,7 +118,12 @@ void epoch_drain_barrier(struct pool *pool, struct context *context);
 /* Lock held, the context has died. Forgets all fences without a driver call. */
 void epoch_reset(struct epochs *epochs);
 
-/* A short sleep for the n-th round of a patient loop: first the processor is only yielded. */
-void patient_nap(unsigned round);
+static inline uint64_t epoch_clean(const struct epochs *epochs)
+{
+    return atomic_load_explicit(&epochs->clean, memory_order_relaxed);
+}
+
+/* A pause in a patient loop whose rounds began at started: first the processor is only yielded. */
+void patient_nap(uint64_t started);
 
 #endif

@@ -90,9 +90,13 @@ void heap_visit_buckets(struct heap *heap, void (*visit)(struct bucket *, void *
 
 /* ---- blocks coming and going ---- */
 
-static void note_user(struct heap *heap)
+static void note_user(struct pool *pool, struct heap *heap)
 {
-    const void *self = &thread_state;
+    struct thread_state *self = &thread_state;
+    /* Relaxed: any distribution over the slots will do. */
+    if (!self->slot)
+        self->slot =
+            1 + atomic_fetch_add_explicit(&pool->slots_taken, 1, memory_order_relaxed) % HEAP_SLOTS;
     if (heap->user != self) {
         /* The very first user is alone from the start. */
         heap->alone = heap->user ? 0 : HEAP_ALONE;
@@ -100,6 +104,25 @@ static void note_user(struct heap *heap)
     } else if (heap->alone < HEAP_ALONE) {
         heap->alone++;
     }
+}
+
+static uint8_t slot_of_this_thread(void)
+{
+    return (uint8_t)(thread_state.slot - 1);
+}
+
+static void count_pending(struct heap *heap, struct block *block)
+{
+    uint64_t *pending = &heap->pending_of[block->slot];
+    heap->slots_pending += *pending == 0;
+    *pending += block->bytes;
+}
+
+static void count_no_longer_pending(struct heap *heap, struct block *block)
+{
+    uint64_t *pending = &heap->pending_of[block->slot];
+    *pending -= block->bytes;
+    heap->slots_pending -= *pending == 0;
 }
 
 static void take_out_of_bucket(struct heap *heap, struct block *block)
@@ -111,6 +134,8 @@ static void take_out_of_bucket(struct heap *heap, struct block *block)
     counter_subtract(clean ? &bucket->counters.cached_bytes : &bucket->counters.pending_bytes,
                      block->bytes);
     counter_subtract(clean ? &heap->clean_bytes : &heap->pending_bytes, block->bytes);
+    if (!clean)
+        count_no_longer_pending(heap, block);
 }
 
 void heap_detach_free(struct heap *heap, struct block *block)
@@ -186,7 +211,7 @@ static void make_clean(struct heap *heap, struct block *block)
 void heap_sweep(struct context *context)
 {
     struct heap *heap = &context->heap;
-    while (heap->pending.first && heap->pending.first->epoch <= context->epochs.clean)
+    while (heap->pending.first && heap->pending.first->epoch <= epoch_clean(&context->epochs))
         make_clean(heap, heap->pending.first);
 }
 
@@ -203,6 +228,8 @@ static void make_pending(struct heap *heap, struct block *block, uint64_t epoch)
     counter_add(&bucket->counters.frees, 1);
     counter_add(&bucket->counters.pending_bytes, block->bytes);
     counter_add(&heap->pending_bytes, block->bytes);
+    block->slot = slot_of_this_thread();
+    count_pending(heap, block);
     heap->frees_since_fence++;
     heap->bytes_since_fence += block->bytes;
 }
@@ -282,12 +309,20 @@ static struct block *wait_for_one(struct pool *pool, struct context *context, st
     return NULL;
 }
 
+/* Whether a new block keeps what is pending inside the growth budget, and the reserve inside its
+ * ratio. */
+static bool may_grow(struct pool *pool, struct context *context, uint64_t bytes)
+{
+    const struct heap *heap = &context->heap;
+    return counter_get(&heap->pending_bytes) <= context->device->growth_budget &&
+           heap_reserved(heap) + bytes <= release_bound(pool, context, bytes);
+}
+
 /* Rungs 2 to 4: a block that is not known to be unused yet, or NULL for a new one. Releases and
  * retakes the lock. */
 static struct block *climb(struct pool *pool, struct context *context, struct bucket *bucket,
                            enum hit *hit)
 {
-    struct heap *heap = &context->heap;
     if (!bucket->pending.first)
         return NULL;
     struct block *block = take_behind_barrier(pool, context, bucket);
@@ -298,10 +333,24 @@ static struct block *climb(struct pool *pool, struct context *context, struct bu
     *hit = HIT_QUERIED;
     if (take_clean(bucket))
         return take_clean(bucket);
-    if (!bucket->pending.first ||
-        counter_get(&heap->pending_bytes) <= context->device->growth_budget)
+    if (!bucket->pending.first || may_grow(pool, context, bucket->bytes))
         return NULL;
     return wait_for_one(pool, context, bucket, hit);
+}
+
+/* Whether this thread has more than its share of what is pending. */
+static bool is_ahead(const struct context *context)
+{
+    const struct heap *heap = &context->heap;
+    return heap->slots_pending > 1 && heap->pending_of[slot_of_this_thread()] >
+                                          context->device->growth_budget / heap->slots_pending;
+}
+
+/* Holds a thread back that runs ahead of the others. Releases and retakes the lock. */
+static void wait_for_the_others(struct pool *pool, struct context *context)
+{
+    while (is_ahead(context) && epoch_wait(pool, context, context->heap.pending.first->epoch))
+        continue;
 }
 
 /* ---- misses; no lock held ---- */
@@ -441,6 +490,24 @@ void heap_adopt(struct pool *pool, struct context *context, CUdeviceptr address,
     finish_miss(pool, context, &context->heap.unkept, address, bytes, bytes, CUDA_SUCCESS);
 }
 
+/* Lock held on entry and return, perhaps released in between. */
+static bool take_from(struct pool *pool, struct context *context, struct bucket *bucket,
+                      CUdeviceptr *address, size_t bytes)
+{
+    enum hit hit = HIT_CLEAN;
+    note_user(pool, &context->heap);
+    if (is_ahead(context))
+        wait_for_the_others(pool, context);
+    struct block *block = take_clean(bucket);
+    if (!block)
+        block = climb(pool, context, bucket, &hit);
+    if (!block)
+        return false;
+    hand_out(&context->heap, block, bytes, hit);
+    *address = block->address;
+    return true;
+}
+
 CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *address,
                        size_t bytes)
 {
@@ -449,23 +516,14 @@ CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *
     if (block_bytes == 0)
         return heap_allocate_unkept(pool, context, address, bytes);
 
-    enum hit hit = HIT_CLEAN;
     pthread_mutex_lock(&heap->lock);
-    note_user(heap);
     struct bucket *bucket = get_bucket(heap, block_bytes);
-    struct block *block = take_clean(bucket);
-    if (!block)
-        block = climb(pool, context, bucket, &hit);
-    if (block) {
-        hand_out(heap, block, bytes, hit);
-        *address = block->address;
-    }
+    bool hit = bucket != &heap->unkept && take_from(pool, context, bucket, address, bytes);
     pthread_mutex_unlock(&heap->lock);
-    if (block)
+    if (hit)
         return CUDA_SUCCESS;
-    if (bucket == &heap->unkept)
-        block_bytes = bytes;
-    return miss(pool, context, bucket, address, block_bytes, bytes);
+    return miss(pool, context, bucket, address, bucket == &heap->unkept ? bytes : block_bytes,
+                bytes);
 }
 
 /* ---- freeing ---- */
@@ -554,7 +612,7 @@ CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address, 
         pthread_mutex_unlock(&heap->lock);
         return heap_free_by_driver(pool, block, address, cu_mem_free, NULL);
     }
-    note_user(heap);
+    note_user(pool, heap);
     make_pending(heap, block, context->epochs.current);
     struct fence *fence = NULL;
     bool synchronise = pool->settings.device.free_synchronizes && waitable;

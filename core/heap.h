@@ -37,6 +37,14 @@ struct bucket {
     struct bucket_counters counters;
 };
 
+/*
+ * Threads that run ahead of the others would take all memory in flight, and their long queues would
+ * hold up every fence: the streams of the others would run dry. So each thread that has blocks
+ * pending may have its share of the growth budget; one that is over it waits before it takes more.
+ * Threads are told apart by slot; two that have the same one share.
+ */
+#define HEAP_SLOTS 64u
+
 struct heap {
     pthread_mutex_t lock;
     struct size_classes classes;
@@ -50,7 +58,9 @@ struct heap {
     counter live_requested;                         /* as the program asked for */
     uint64_t peak_requested;
     uint64_t frees_since_fence, bytes_since_fence;
-    uint64_t now; /* nanoseconds of the monotonic clock at the last slow path */
+    uint64_t pending_of[HEAP_SLOTS]; /* bytes, by the slot of the thread that freed them */
+    unsigned slots_pending;          /* slots with any */
+    uint64_t now;                    /* nanoseconds of the monotonic clock at the last slow path */
     uint64_t idle_checked_at;
     const void *user; /* the thread that used the heap last, by the address of its state */
     uint32_t alone;   /* uses by it in a row, saturating at HEAP_ALONE */
@@ -63,6 +73,13 @@ struct heap {
 
 /* More buckets than this are never made: further sizes are not kept. */
 #define HEAP_BUCKETS_MAX 16384u
+
+/* Bytes that the heap has taken from the driver. */
+static inline uint64_t heap_reserved(const struct heap *heap)
+{
+    return counter_get(&heap->live_bytes) + counter_get(&heap->clean_bytes) +
+           counter_get(&heap->pending_bytes);
+}
 
 /* Prepares a zeroed heap. */
 bool heap_init(struct heap *heap);

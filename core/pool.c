@@ -299,7 +299,7 @@ void pool_share(struct pool *pool, CUdeviceptr pointer)
         block->shared = true;
         behind = block->epoch;
     }
-    if (behind > context->epochs.clean)
+    if (behind > epoch_clean(&context->epochs))
         epoch_wait_until(pool, context, behind, UINT64_MAX);
     pthread_mutex_unlock(&heap->lock);
 }

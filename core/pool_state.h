@@ -38,6 +38,7 @@ struct pool {
     pthread_mutex_t pitch_lock;    /* guards pitches */
     struct pitch pitches[PITCHES];
     unsigned pitch_count;
+    _Atomic unsigned slots_taken;  /* by threads, see heap.h */
     _Atomic uint64_t objects_loaded; /* shared objects ever loaded when last looked through, see
                                         barriers_are_open */
     _Atomic bool memory_is_pinned;   /* a library that lets devices reach GPU memory is loaded */
@@ -51,6 +52,7 @@ struct thread_state {
     bool green;
     uint64_t generation;    /* of the registry then */
     unsigned inside_driver; /* depth of our own driver calls */
+    unsigned slot;          /* 1 to HEAP_SLOTS; 0: none taken yet */
 };
 
 extern _Thread_local struct thread_state thread_state __attribute__((visibility("hidden")));

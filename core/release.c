@@ -271,21 +271,13 @@ void release_excess(struct pool *pool, struct context *context, enum release_pla
 
 /* ---- before a miss ---- */
 
-static uint64_t reserve_bound(const struct pool *pool, struct context *context, uint64_t bytes)
+uint64_t release_bound(const struct pool *pool, const struct context *context, uint64_t bytes)
 {
-    struct heap *heap = &context->heap;
-    pthread_mutex_lock(&heap->lock);
+    const struct heap *heap = &context->heap;
     uint64_t held = counter_get(&heap->live_requested) + bytes;
     uint64_t peak = heap->peak_requested > held ? heap->peak_requested : held;
-    pthread_mutex_unlock(&heap->lock);
     return (uint64_t)((double)peak * pool->settings.device.caps.reserve_ratio) +
            context->device->growth_budget;
-}
-
-static uint64_t reserved_by(const struct heap *heap)
-{
-    return counter_get(&heap->live_bytes) + counter_get(&heap->clean_bytes) +
-           counter_get(&heap->pending_bytes);
 }
 
 /* Waits for the oldest fence, as the plain cuMemFree would have. */
@@ -300,10 +292,12 @@ static bool wait_for_oldest(struct pool *pool, struct context *context)
 
 void release_before_growth(struct pool *pool, struct context *context, uint64_t bytes)
 {
-    const struct heap *heap = &context->heap;
-    uint64_t bound = reserve_bound(pool, context, bytes);
+    struct heap *heap = &context->heap;
+    pthread_mutex_lock(&heap->lock);
+    uint64_t bound = release_bound(pool, context, bytes);
+    pthread_mutex_unlock(&heap->lock);
     for (;;) {
-        uint64_t after = reserved_by(heap) + bytes;
+        uint64_t after = heap_reserved(heap) + bytes;
         if (after <= bound ||
             counter_get(&heap->clean_bytes) + counter_get(&heap->pending_bytes) == 0)
             return;
