@@ -25,9 +25,6 @@
                    no_instrument_function))
 #endif
 
-/* Keeps a call before it from becoming a tail call: glibc would take our caller for its own. */
-#define RETURN_HERE_FIRST(value) __asm__ volatile("" : "+r"(value)::"memory")
-
 HIDDEN dlsym_function *dlsym_target(void *handle, const char *name);
 
 #if defined(__x86_64__)
@@ -112,7 +109,6 @@ UNINSTRUMENTED static dlsym_function *find_next_dlsym(void)
         return no_dlsym;
     }
     dlsym_function *next = (dlsym_function *)glibc_dlsym(RTLD_NEXT, "dlsym");
-    RETURN_HERE_FIRST(next);
     return next != NULL ? next : glibc_dlsym;
 }
 
@@ -129,7 +125,7 @@ UNINSTRUMENTED dlsym_function *next_dlsym(void)
 UNINSTRUMENTED void *find_behind_us(const char *name)
 {
     void *found = next_dlsym()(RTLD_NEXT, name);
-    RETURN_HERE_FIRST(found);
+    __asm__ volatile("" : "+r"(found)); /* no tail call: it would make our caller dlsym's */
     return found;
 }
 

@@ -137,13 +137,14 @@ static bool find_own_directory(char *directory, size_t bytes)
 /* A function of the library, or NULL and why not. The library stays open. */
 static void *find_in_config_library(const char *name, char *why_not)
 {
+    char directory[PATH_MAX];
     char path[PATH_MAX + sizeof CONFIG_LIBRARY];
-    if (!find_own_directory(path, sizeof path - sizeof CONFIG_LIBRARY)) {
+    if (!find_own_directory(directory, sizeof directory)) {
         snprintf(why_not, MESSAGE_BYTES, "%s: cannot tell in which directory it is",
                  CONFIG_LIBRARY);
         return NULL;
     }
-    strcat(path, CONFIG_LIBRARY);
+    snprintf(path, sizeof path, "%s%s", directory, CONFIG_LIBRARY);
     void *library = dlopen(path, PRIVATE_LIBRARY);
     void *function = library != NULL ? next_dlsym()(library, name) : NULL;
     if (function == NULL) {
@@ -202,7 +203,7 @@ static bool choose_report(struct plan *plan)
         report->file[0] = '\0';
     } else if (strlen(choice) < sizeof report->file && report_file_name_is_valid(choice)) {
         report->at_exit = REPORT_JSON;
-        strcpy(report->file, choice);
+        memcpy(report->file, choice, strlen(choice) + 1);
     } else {
         snprintf(plan->why_not, MESSAGE_BYTES,
                  "CUDAPOOL_REPORT: found \"%.512s\"; allowed are none, stderr, and a file name of "

@@ -73,16 +73,19 @@ if [ -z "$SANITIZE" ] || [ "$SANITIZE" = undefined ]; then # sanitizers refuse R
     expect "a library with RTLD_DEEPBIND" on_pool CUDAPOOL_REPORT=none -- \
         "$programs/interposition_deepbind" "$(library deepbind)"
     other_json=$(library json)
-    printf '{"version": 1, "report": {"at_exit": "none"}}\n' >"$work/quiet.json"
-    expect "a JSON library of the program's own" on_pool "CUDAPOOL_CONFIG=$work/quiet.json" -- \
-        "$programs/interposition_json" "$other_json"
-    expect "the same as a preload" on_driver "LD_PRELOAD=$first_of_all$other_json:$ours" \
-        "CUDAPOOL_CONFIG=$work/quiet.json" -- "$programs/interposition_json" "$other_json"
+    printf '{"version": 1, "device": {"evict": "largest_first"}}\n' >"$work/settings.json"
     json_c=$(ldconfig -p 2>/dev/null | sed -n 's/.*libjson-c\.so\.5 .*=> //p' | head -n 1)
-    if [ -n "$json_c" ] && [ -z "${RUN_WITH:-}" ]; then
-        expect "json-c itself" on_pool "CUDAPOOL_CONFIG=$work/quiet.json" -- \
-            "$programs/interposition_json" "$json_c"
-    fi
+    [ -z "${RUN_WITH:-}" ] || json_c=
+    for json in "$other_json" $json_c; do
+        name=$(basename "$json")
+        for list in "$PRELOAD" "$first_of_all$json:$ours"; do
+            rm -f "$work/own.json"
+            expect "the program's own JSON library, $name" on_driver "LD_PRELOAD=$list" \
+                "CUDAPOOL_CONFIG=$work/settings.json" "CUDAPOOL_REPORT=$work/own.json" -- \
+                "$programs/interposition_json" "$json"
+            expect "and a report in JSON" has_requests "$work/own.json"
+        done
+    done
 fi
 
 # --- threads ---------------------------------------------------------------------------------------

@@ -36,10 +36,9 @@ static void read_replaced(struct replay *replay, const char *line)
         return;
     CHECK(replay->replaced_count < MOST_LINES && last_space != NULL);
     bool by_dlsym = strncmp(line, "dlsym ", 6) == 0;
-    strcpy(replaced->line, line);
-    if (!by_dlsym)
-        replaced->line[last_space - line] = '\0';
-    strcpy(replaced->hook, last_space + 1);
+    int recorded = by_dlsym ? (int)strlen(line) : (int)(last_space - line);
+    snprintf(replaced->line, LINE_BYTES, "%.*s", recorded, line);
+    snprintf(replaced->hook, LINE_BYTES, "%s", last_space + 1);
     replay->replaced_count++;
 }
 
