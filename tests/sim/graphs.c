@@ -1,0 +1,362 @@
+/*
+ * Graphs: nodes of work, in an order in which every node follows what it comes after; executable
+ * copies; launches. A child graph's nodes are copied into the parent.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim.h"
+
+struct graph *graph_new(bool executable)
+{
+    struct graph *graph = calloc(1, sizeof *graph);
+    if (graph == NULL)
+        return NULL;
+    graph->tail = &graph->nodes;
+    if (executable)
+        graph->exec_handle = handle_new(KIND_EXEC, graph);
+    else
+        graph->handle = handle_new(KIND_GRAPH, graph);
+    return graph;
+}
+
+static void free_node(struct node *node)
+{
+    if (node->work.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+        graph_memory_drop(node->work.memory, node->graph->last_launch);
+    handle_free(KIND_NODE, node->handle);
+    free(node->after);
+    free(node);
+}
+
+void graph_free(struct graph *graph)
+{
+    user_references_free(graph);
+    while (graph->nodes != NULL) {
+        struct node *node = graph->nodes;
+        graph->nodes = node->next;
+        free_node(node);
+    }
+    handle_free(KIND_GRAPH, graph->handle);
+    handle_free(KIND_EXEC, graph->exec_handle);
+    op_drop(graph->last_launch);
+    free(graph);
+}
+
+struct node *graph_add(struct graph *graph, const struct work *work, struct node *const *after,
+                       size_t after_count)
+{
+    struct node *node = calloc(1, sizeof *node);
+    if (node == NULL)
+        return NULL;
+    node->after = calloc(after_count + 1, sizeof(struct node *));
+    if (node->after == NULL) {
+        free(node);
+        return NULL;
+    }
+    for (size_t i = 0; i < after_count; i++)
+        node->after[i] = after[i];
+    node->after_count = after_count;
+    node->graph = graph;
+    node->work = *work;
+    node->handle = handle_new(KIND_NODE, node);
+    if (work->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+        graph_memory_hold(work->memory);
+    *graph->tail = node;
+    graph->tail = &node->next;
+    return node;
+}
+
+/* Appends a copy of the source's nodes; those without predecessors come after the ones given. */
+static bool copy_nodes(struct graph *target, const struct graph *source, struct node *const *after,
+                       size_t after_count)
+{
+    for (struct node *node = source->nodes; node != NULL; node = node->next) {
+        struct node *clones[64];
+        size_t count = node->after_count;
+        if (count > sizeof clones / sizeof *clones)
+            return false;
+        for (size_t i = 0; i < count; i++)
+            clones[i] = node->after[i]->clone;
+        node->clone = graph_add(target, &node->work, count > 0 ? clones : after,
+                                count > 0 ? count : after_count);
+        if (node->clone == NULL)
+            return false;
+    }
+    user_references_copy(target, source);
+    return true;
+}
+
+/* A node that comes after all nodes of a child graph that was copied in. */
+static struct node *add_child(struct graph *graph, const struct graph *child,
+                              struct node *const *after, size_t after_count)
+{
+    struct work work = {.type = CU_GRAPH_NODE_TYPE_GRAPH};
+    struct node *end, **all;
+    size_t count = 0;
+    if (!copy_nodes(graph, child, after, after_count))
+        return NULL;
+    for (const struct node *node = child->nodes; node != NULL; node = node->next)
+        count++;
+    if (count == 0)
+        return graph_add(graph, &work, after, after_count);
+    all = calloc(count, sizeof *all);
+    if (all == NULL)
+        return NULL;
+    count = 0;
+    for (const struct node *node = child->nodes; node != NULL; node = node->next)
+        all[count++] = node->clone;
+    end = graph_add(graph, &work, all, count);
+    free(all);
+    return end;
+}
+
+/* --- the driver's functions: graphs ------------------------------------------------------------*/
+
+static struct graph *graph_of(CUgraph handle)
+{
+    return handle_object(KIND_GRAPH, handle);
+}
+
+DRIVER_CALL(cuGraphCreate, 0, (CUgraph * handle, unsigned int flags), (handle, flags))
+{
+    struct graph *graph;
+    if (handle == NULL || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    graph = graph_new(false);
+    if (graph == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *handle = graph->handle;
+    return CUDA_SUCCESS;
+}
+
+static bool is_being_captured(const struct graph *graph)
+{
+    const struct capture *capture = sim.captures;
+    while (capture != NULL && capture->graph != graph)
+        capture = capture->next;
+    return capture != NULL;
+}
+
+DRIVER_CALL(cuGraphDestroy, IGNORES_ERRORS, (CUgraph handle), (handle))
+{
+    struct graph *graph = graph_of(handle);
+    if (graph == NULL || is_being_captured(graph))
+        return CUDA_ERROR_INVALID_VALUE;
+    graph_free(graph);
+    return CUDA_SUCCESS;
+}
+
+DRIVER_CALL(cuGraphGetNodes, 0, (CUgraph handle, CUgraphNode *nodes, size_t *count),
+            (handle, nodes, count))
+{
+    const struct graph *graph = graph_of(handle);
+    size_t found = 0;
+    if (graph == NULL || count == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (const struct node *node = graph->nodes; node != NULL; node = node->next) {
+        if (nodes != NULL && found < *count)
+            nodes[found] = node->handle;
+        found++;
+    }
+    for (size_t i = found; nodes != NULL && i < *count; i++)
+        nodes[i] = NULL;
+    if (nodes == NULL || found < *count)
+        *count = found;
+    return CUDA_SUCCESS;
+}
+
+DRIVER_CALL(cuGraphNodeGetType, 0, (CUgraphNode handle, CUgraphNodeType *type), (handle, type))
+{
+    const struct node *node = handle_object(KIND_NODE, handle);
+    if (node == NULL || type == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *type = node->work.type;
+    return CUDA_SUCCESS;
+}
+
+/* The nodes that handles name, all of the graph; at most 64. */
+static bool nodes_of(const struct graph *graph, const CUgraphNode *handles, size_t count,
+                     struct node **nodes)
+{
+    if (graph == NULL || count > 64 || (count > 0 && handles == NULL))
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        nodes[i] = handle_object(KIND_NODE, handles[i]);
+        if (nodes[i] == NULL || nodes[i]->graph != graph)
+            return false;
+    }
+    return true;
+}
+
+DRIVER_CALL(cuGraphAddEmptyNode, 0,
+            (CUgraphNode * handle, CUgraph graph_handle, const CUgraphNode *after, size_t count),
+            (handle, graph_handle, after, count))
+{
+    struct work work = {.type = CU_GRAPH_NODE_TYPE_EMPTY};
+    struct graph *graph = graph_of(graph_handle);
+    struct node *nodes[64], *node;
+    if (handle == NULL || !nodes_of(graph, after, count, nodes))
+        return CUDA_ERROR_INVALID_VALUE;
+    node = graph_add(graph, &work, nodes, count);
+    if (node == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *handle = node->handle;
+    return CUDA_SUCCESS;
+}
+
+DRIVER_CALL(cuGraphAddChildGraphNode, 0,
+            (CUgraphNode * handle, CUgraph graph_handle, const CUgraphNode *after, size_t count,
+             CUgraph child_handle),
+            (handle, graph_handle, after, count, child_handle))
+{
+    struct graph *graph = graph_of(graph_handle), *child = graph_of(child_handle);
+    struct node *nodes[64], *node;
+    if (handle == NULL || child == NULL || child == graph || !nodes_of(graph, after, count, nodes))
+        return CUDA_ERROR_INVALID_VALUE;
+    node = add_child(graph, child, nodes, count);
+    if (node == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *handle = node->handle;
+    return CUDA_SUCCESS;
+}
+
+/* --- executable graphs -------------------------------------------------------------------------*/
+
+static CUresult instantiate(CUgraphExec *handle, CUgraph graph_handle)
+{
+    struct graph *graph = graph_of(graph_handle), *exec;
+    if (handle == NULL || graph == NULL || is_being_captured(graph))
+        return CUDA_ERROR_INVALID_VALUE;
+    exec = graph_new(true);
+    if (exec == NULL || !copy_nodes(exec, graph, NULL, 0))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *handle = exec->exec_handle;
+    return CUDA_SUCCESS;
+}
+
+DRIVER_CALL(cuGraphInstantiate, NEEDS_CONTEXT,
+            (CUgraphExec * exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t bytes),
+            (exec, graph, error_node, log, bytes))
+{
+    return instantiate(exec, graph);
+}
+
+DRIVER_CALL(cuGraphInstantiate_v2, NEEDS_CONTEXT,
+            (CUgraphExec * exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t bytes),
+            (exec, graph, error_node, log, bytes))
+{
+    return instantiate(exec, graph);
+}
+
+DRIVER_CALL(cuGraphInstantiateWithFlags, NEEDS_CONTEXT,
+            (CUgraphExec * exec, CUgraph graph, unsigned long long flags), (exec, graph, flags))
+{
+    return flags <= 15 ? instantiate(exec, graph) : CUDA_ERROR_INVALID_VALUE;
+}
+
+DRIVER_CALL_PT(cuGraphInstantiateWithParams, _ptsz, NEEDS_CONTEXT,
+               (CUgraphExec * exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters),
+               (exec, graph, parameters))
+{
+    if (parameters == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    parameters->hErrNode_out = NULL;
+    parameters->result_out = 0;
+    return instantiate(exec, graph);
+}
+
+DRIVER_CALL(cuGraphExecDestroy, IGNORES_ERRORS, (CUgraphExec handle), (handle))
+{
+    struct graph *exec = handle_object(KIND_EXEC, handle);
+    if (exec == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    graph_free(exec);
+    return CUDA_SUCCESS;
+}
+
+static void order_node(struct node *node, struct op *begin)
+{
+    struct event *event;
+    for (size_t i = 0; i < node->after_count; i++)
+        op_after(node->op, node->after[i]->op);
+    if (node->after_count == 0)
+        op_after(node->op, begin);
+    if (node->work.type != CU_GRAPH_NODE_TYPE_WAIT_EVENT &&
+        node->work.type != CU_GRAPH_NODE_TYPE_EVENT_RECORD)
+        return;
+    event = event_of(node->work.event);
+    if (event == NULL)
+        return;
+    if (node->work.type == CU_GRAPH_NODE_TYPE_WAIT_EVENT)
+        op_after(node->op, event->record);
+    else
+        op_set(&event->record, node->op);
+}
+
+static void launch(struct graph *exec, struct stream *stream)
+{
+    struct op *begin = op_new(stream->context, NULL), *end;
+    stream_order(stream, begin);
+    op_after(begin, exec->last_launch);
+    op_submit(begin);
+    for (struct node *node = exec->nodes; node != NULL; node = node->next) {
+        node->op = op_new(stream->context, &node->work);
+        order_node(node, begin);
+        allocations_note_use(&node->work, node->op, stream->context);
+        op_submit(node->op);
+    }
+    end = op_new(stream->context, NULL);
+    for (struct node *node = exec->nodes; node != NULL; node = node->next) {
+        op_after(end, node->op);
+        op_drop(node->op);
+        node->op = NULL;
+    }
+    op_after(end, begin);
+    op_submit(end);
+    op_set(&stream->last, end);
+    op_set(&exec->last_launch, end);
+    op_drop(begin);
+    op_drop(end);
+}
+
+DRIVER_CALL_PT(cuGraphLaunch, _ptsz, NEEDS_CONTEXT, (CUgraphExec handle, CUstream stream_handle),
+               (handle, stream_handle))
+{
+    struct graph *exec = handle_object(KIND_EXEC, handle);
+    CUresult result;
+    struct stream *stream = stream_of(call, stream_handle, &result);
+    struct node *node;
+    if (exec == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (stream == NULL)
+        return result;
+    if (stream->capture != NULL) {
+        if (stream->capture->invalid)
+            return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        node = add_child(stream->capture->graph, exec, stream->capture_nodes,
+                         stream->capture_node_count);
+        return node != NULL ? capture_set_node(stream, node) : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (stream->type == STREAM_LEGACY) {
+        result = captures_allow_legacy(stream->context);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    launch(exec, stream);
+    return CUDA_SUCCESS;
+}
+
+DRIVER_CALL_PT(cuGraphUpload, _ptsz, NEEDS_CONTEXT, (CUgraphExec handle, CUstream stream),
+               (handle, stream))
+{
+    CUresult why_not;
+    if (handle_object(KIND_EXEC, handle) == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    return stream_of(call, stream, &why_not) != NULL ? CUDA_SUCCESS : why_not;
+}
+
+DRIVER_CALL(cuDeviceGraphMemTrim, 0, (CUdevice device), (device))
+{
+    return device_of(device) != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}

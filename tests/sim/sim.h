@@ -1,0 +1,614 @@
+/*
+ * The simulated CUDA driver: what its files share.
+ *
+ * libcuda.so.1 on the CPU. Programs that use the driver's interface (linked, dlsym or
+ * cuGetProcAddress) run with it where there is no GPU; programs built on the CUDA runtime do not,
+ * since that wants private tables of the real driver. What a real driver does, and how this one is
+ * held to it, is in tests/conformance/conformance.c, which runs on both.
+ *
+ * How it works
+ *   Device memory is host memory at reserved addresses (memory.c). Work (kernels, copies, fills,
+ *   host functions, event records) is an operation (scheduler.c): it starts when everything before
+ *   it in its stream, and everything that an event, a barrier or the legacy stream orders before
+ *   it, is done. A kernel's time passes without burning a processor; it reads and writes memory at
+ *   its end, so memory that is used again too early shows as wrong data. A module takes any image
+ *   and has the kernels of tests/kernels.ptx, by name (kernels.c).
+ *
+ * Files
+ *   calls.c       what every call does first and last: counting, faults, locks, current context
+ *   settings.c    the environment; faults.c: SIMCUDA_FAULTS
+ *   exports.c     the exported names; lookups.c: cuGetProcAddress
+ *   handles.c     handles: a value is used again soon after its object is gone, as the driver's are
+ *   devices.c, contexts.c, green_contexts.c, streams.c, events.c
+ *   scheduler.c   operations; kernels.c, modules.c, copies.c: what they do
+ *   captures.c, graphs.c, user_objects.c
+ *   memory.c      addresses and cuMemAlloc; pools.c: cuMemAllocAsync; host_memory.c, arrays.c,
+ *   virtual_memory.c, pointers.c
+ *
+ * Environment
+ *   SIMCUDA_DEVICES=N      how many devices (default 1, at most 16)
+ *   SIMCUDA_MEMORY=BYTES   each device's memory, with an optional KiB, MiB, GiB or TiB (default
+ *                          1GiB, at least 4MiB); host memory is taken as it is touched
+ *   SIMCUDA_FAULTS=LIST    comma-separated; each NAME=CODE@N: the N-th call of that entry point
+ *                          fails; NAME=CODE@N+: every one from the N-th on; NAME=CODE%P:SEED: P
+ *                          percent of them, at random. NAME is an exported name (cuMemAlloc_v2),
+ *                          CODE a number or a CUDA_ERROR_ name. Codes that stick on a real device
+ *                          (700, 702, 710, 714 to 719) stick to the current context here too.
+ *   SIMCUDA_TIMING=1       calls take the time they take on an H100 (calls.c), instead of none
+ *   SIMCUDA_LOG=FILE       a line for every call: thread, name, main arguments, result
+ *   SIMCUDA_POISON=1       memory that goes back to the driver is overwritten with 0xDB
+ * A value that is not allowed is one line on stderr, and cuInit fails.
+ *
+ * Locks, in the order in which they are taken
+ *   sim.driver_lock  the driver's own global lock: held during every call that enters the driver,
+ *                    also while cuMemFree waits for the GPU; not by queries, waits of the program's
+ *                    own, or what a real driver answers without it.
+ *   sim.lock         guards every structure below, operations included. Held for short times only;
+ *                    memory is copied and filled without it.
+ *   sim.log_lock     keeps lines of the log whole.
+ * The static functions that implement a driver function (DRIVER_CALL) hold what their rules say.
+ *
+ * The simulator never looks its own functions up and never calls an exported name: those belong to
+ * whoever is loaded in front of it. Inside, an entry point NAME is sim_NAME.
+ */
+#ifndef TESTS_SIM_SIM_H
+#define TESTS_SIM_SIM_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../driver_api.h"
+#include "simcuda.h"
+#include "visibility.h"
+
+#define HIDDEN __attribute__((visibility("hidden")))
+#define MIB    ((uint64_t)1 << 20)
+
+#pragma GCC visibility push(hidden)
+
+/* Driver functions and callbacks have the parameters they must have, used or not. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
+/* --- entry points ------------------------------------------------------------------------------*/
+
+enum entry {
+#define EXPORT(since, base, symbol) ENTRY_##symbol,
+#include "exports.def"
+#undef EXPORT
+    ENTRIES
+};
+
+struct entry_point {
+    const char *symbol;
+    const char *base;
+    int since;
+    bool per_thread; /* the variant for per-thread default streams */
+    CUresult (*address)(void);
+};
+extern const struct entry_point entry_points[ENTRIES];
+
+/* What a call needs before its function runs. */
+enum rules {
+    NEEDS_CONTEXT = 1,  /* a current, living context */
+    UNSAFE = 2,         /* may not be called during others' captures */
+    LIGHT = 4,          /* does not take the driver's lock */
+    NEEDS_NOTHING = 8,  /* not even cuInit */
+    IGNORES_ERRORS = 16 /* answers although the context has had a sticky error */
+};
+
+struct call {
+    enum entry entry;
+    bool per_thread; /* NULL stands for the calling thread's stream */
+    unsigned int rules;
+    bool has_driver_lock, has_lock;
+    struct context *context; /* the current one, or NULL */
+    char note[160];          /* the main arguments, for the log */
+};
+
+CUresult call_begin(struct call *call);
+CUresult call_end(struct call *call, CUresult result);
+/* Adds to the log line. */
+void call_note(struct call *call, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* For calls that wait on the program's behalf: others may enter the driver from now on. */
+void call_leave_driver(struct call *call);
+
+#define UNWRAP(...) __VA_ARGS__
+
+#define DEFINE_ENTRY(symbol, body, pt, what, parameters, arguments)                                \
+    CUresult sim_##symbol parameters;                                                              \
+    CUresult sim_##symbol parameters                                                               \
+    {                                                                                              \
+        struct call call = {.entry = ENTRY_##symbol, .per_thread = (pt), .rules = (what)};         \
+        CUresult result = call_begin(&call);                                                       \
+        if (result == CUDA_SUCCESS)                                                                \
+            result = body(&call, UNWRAP arguments);                                                \
+        return call_end(&call, result);                                                            \
+    }                                                                                              \
+    extern CUresult symbol parameters __attribute__((alias("sim_" #symbol), visibility("defaul"    \
+                                                                                       "t")));
+
+#define DECLARE_BODY(name, parameters)                                                             \
+    static CUresult name##_body(__attribute__((unused)) struct call *call, UNWRAP parameters)
+
+/* Defines a driver function; the block that follows is its body, in which call is the call. */
+#define DRIVER_CALL(name, what, parameters, arguments)                                             \
+    DECLARE_BODY(name, parameters);                                                                \
+    DEFINE_ENTRY(name, name##_body, false, what, parameters, arguments)                            \
+    DECLARE_BODY(name, parameters)
+
+/* And its variant for per-thread default streams, named with the suffix (_ptsz or _ptds). */
+#define DRIVER_CALL_PT(name, suffix, what, parameters, arguments)                                  \
+    DECLARE_BODY(name, parameters);                                                                \
+    DEFINE_ENTRY(name, name##_body, false, what, parameters, arguments)                            \
+    DEFINE_ENTRY(name##suffix, name##_body, true, what, parameters, arguments)                     \
+    DECLARE_BODY(name, parameters)
+
+/* A second name for a function that is defined already. */
+#define DRIVER_CALL_ALIAS(name, other, what, parameters, arguments)                                \
+    DEFINE_ENTRY(name, other##_body, false, what, parameters, arguments)
+
+#define DRIVER_CALL_NO_ARGUMENTS(name, what)                                                       \
+    static CUresult name##_body(struct call *call);                                                \
+    CUresult sim_##name(void);                                                                     \
+    CUresult sim_##name(void)                                                                      \
+    {                                                                                              \
+        struct call call = {.entry = ENTRY_##name, .rules = (what)};                               \
+        CUresult result = call_begin(&call);                                                       \
+        if (result == CUDA_SUCCESS)                                                                \
+            result = name##_body(&call);                                                           \
+        return call_end(&call, result);                                                            \
+    }                                                                                              \
+    extern CUresult name(void) __attribute__((alias("sim_" #name), visibility("default")));        \
+    static CUresult name##_body(__attribute__((unused)) struct call *call)
+
+/* --- settings and faults -----------------------------------------------------------------------*/
+
+struct settings {
+    unsigned int devices;
+    uint64_t memory;
+    bool timing, poison;
+    int log; /* file descriptor, or -1 */
+    bool valid;
+};
+/* Reads the environment; says on stderr what is wrong. Once, under sim.lock. */
+void settings_read(struct settings *settings);
+/* Parses SIMCUDA_FAULTS; false, having said why, if it cannot be understood. */
+bool faults_read(const char *text);
+/* What the environment wants this call to fail with, or CUDA_SUCCESS. Under sim.lock. */
+CUresult fault_for(enum entry entry, uint64_t nth_call);
+bool error_sticks(CUresult result);
+/* The number of an error's name, or -1. */
+int error_of_name(const char *name, size_t length);
+
+/* --- handles -----------------------------------------------------------------------------------*/
+
+enum kind {
+    KIND_CONTEXT = 1,
+    KIND_GREEN_CONTEXT,
+    KIND_RESOURCE,
+    KIND_STREAM,
+    KIND_EVENT,
+    KIND_MODULE,
+    KIND_FUNCTION,
+    KIND_LIBRARY,
+    KIND_GRAPH,
+    KIND_NODE,
+    KIND_EXEC,
+    KIND_USER_OBJECT,
+    KIND_POOL,
+    KIND_ARRAY,
+    KIND_MIPMAPPED_ARRAY,
+    KIND_PHYSICAL,
+    KINDS
+};
+
+/* A handle for an object; the value freed last is the next to be given out. NULL without memory. */
+void *handle_new(enum kind kind, void *object);
+/* The object, or NULL for a handle that is not, or no longer, one of that kind. */
+void *handle_object(enum kind kind, const void *handle);
+void handle_free(enum kind kind, void *handle);
+
+/* --- operations: scheduler.c -------------------------------------------------------------------*/
+
+struct context;
+struct stream;
+struct allocation;
+struct event;
+struct op;
+
+/* Bytes that an operation reads or writes. */
+struct range {
+    uint64_t begin, end;
+    bool written;
+};
+
+struct copy {
+    uint64_t target, source;
+    size_t width, height, depth;
+    size_t target_pitch, source_pitch, target_slice, source_slice;
+    void *staged; /* the source's bytes, taken at the call; freed with the operation */
+};
+
+/* What an operation does. Copied by value into graph nodes. */
+struct work {
+    enum { TAKES_NO_TIME, TAKES_NS, WAITS_FOR_FLAG, CALLS_HOST } how;
+    CUgraphNodeType type; /* as a graph node */
+    uint64_t ns;
+    uint64_t flag;
+    CUhostFn host_function;
+    CUstreamCallback callback; /* instead of host_function */
+    CUstream callback_stream;
+    void *host_argument;
+    /* Run without a lock at the operation's end. */
+    CUresult (*effect)(const struct work *work);
+    /* Run under sim.lock once the effect is over. */
+    void (*finish)(struct work *work, struct op *op);
+    union {
+        struct copy copy;
+        struct {
+            uint64_t target;
+            size_t pitch, width, height; /* in elements */
+            unsigned int value, element_bytes;
+        } set;
+        struct {
+            uint64_t target;
+            uint32_t words, value;
+            uint64_t mismatches;
+        } kernel;
+        struct {
+            struct allocation *allocation;
+            uint64_t address;
+        } release;
+        CUevent event;
+        struct graph_memory *memory;
+        struct pending *pending;
+        struct user_reference *references;
+    };
+    struct range ranges[3];
+    unsigned int range_count;
+};
+
+enum op_state { OP_BLOCKED, OP_RUNNING, OP_DONE };
+
+/* One unit of work on a device. Reference-counted, under sim.lock. */
+struct op {
+    unsigned int references;
+    enum op_state state;
+    unsigned int blockers; /* operations that it waits for, plus 1 until it is submitted */
+    struct op **dependents;
+    unsigned int dependent_count, dependent_room;
+    uint64_t number;           /* counts up: a later operation's is larger */
+    uint64_t start_ns, end_ns; /* CLOCK_MONOTONIC; start_ns is a lower bound until it starts */
+    uint64_t context_id;       /* whose error an illegal access becomes */
+    struct work work;
+    bool waited_for; /* a thread sleeps until it is done */
+    struct op *next; /* in the list of flag waiters or of host functions */
+};
+
+uint64_t now_ns(void);
+/* A new operation that belongs to the context, held by the caller. */
+struct op *op_new(struct context *context, const struct work *work);
+/* The operation starts after the earlier one (which may be NULL or done). Before op_submit. */
+void op_after(struct op *op, struct op *earlier);
+/* Lets it start as soon as it may. */
+void op_submit(struct op *op);
+struct op *op_hold(struct op *op);
+/* NULL is allowed. */
+void op_drop(struct op *op);
+bool op_is_done(const struct op *op); /* NULL is done */
+/* Sleeps until it is done, giving up sim.lock meanwhile. */
+void op_wait(struct op *op);
+/* Replaces what a variable holds. */
+void op_set(struct op **variable, struct op *op);
+void work_touches(struct work *work, uint64_t begin, uint64_t bytes, bool written);
+/* Runs a destructor of the program's in the thread that runs host functions. */
+void run_on_host_thread(CUhostFn function, void *argument);
+
+/* --- devices, contexts, streams, events --------------------------------------------------------*/
+
+#define MAX_DEVICES 16
+
+/* A range of addresses, given out in units. */
+struct space {
+    uint64_t base, unit;
+    size_t units, used, lowest_free;
+    uint64_t *taken; /* a bit for each unit */
+    struct {
+        size_t unit, count;
+    } recent[64]; /* what was given back last: the first to be given out for the same size */
+    unsigned int recent_count;
+};
+
+struct small_page;
+
+struct device {
+    int ordinal;
+    uint64_t total, used; /* bytes, in whole pages of 2 MiB */
+    struct space space;
+    struct context *primary; /* NULL while inactive */
+    unsigned int primary_references, primary_flags;
+    struct pool *default_pool, *current_pool;
+};
+
+struct stream {
+    CUstream handle; /* NULL for a context's legacy and per-thread streams */
+    uint64_t id;
+    struct context *context;
+    unsigned int flags;
+    int priority;
+    enum { STREAM_CREATED, STREAM_LEGACY, STREAM_PER_THREAD } type;
+    uint64_t thread; /* whose it is, for per-thread streams */
+    struct op *last;
+    struct capture *capture;     /* NULL unless capturing */
+    struct node **capture_nodes; /* what the next captured node comes after */
+    size_t capture_node_count;
+    CUgraphNode *capture_handles; /* the same, as last told to the program */
+    struct stream *next;          /* of the same context */
+};
+
+struct context {
+    CUcontext handle;
+    CUgreenCtx green_handle; /* of a green context */
+    uint64_t id;
+    struct device *device;
+    struct context *root; /* the primary context of a green one; itself otherwise */
+    bool is_primary;
+    unsigned int flags, references;
+    CUresult error;         /* sticky */
+    struct stream *streams; /* first of all of its streams */
+    struct stream *legacy;
+    struct op *barrier;          /* all later work comes after it */
+    struct op *fence;            /* the last fence: work before it need not be looked at again */
+    struct op *orphans;          /* the work of destroyed streams */
+    struct op *blocking_orphans; /* of those that the legacy stream waits for */
+    struct event *events;        /* of this context */
+    struct small_page *pages;
+    struct module *modules;
+    uint32_t peers; /* a bit for every device whose memory it may reach */
+    size_t limits[16];
+    struct context *next;
+};
+
+struct event {
+    CUevent handle;
+    struct context *context;
+    unsigned int flags;
+    struct op *record;        /* NULL before the first */
+    struct capture *captured; /* recorded in a capture that is going on */
+    struct node **captured_nodes;
+    size_t captured_node_count;
+    struct event *next, **link;
+};
+
+/* What belongs to one thread. */
+struct thread {
+    uint64_t id;
+    CUstreamCaptureMode capture_mode;
+    unsigned int depth;
+    struct {
+        CUcontext handle;
+        uint64_t id;
+    } stack[32]; /* current contexts, the topmost last */
+};
+struct thread *this_thread(void);
+
+/* Everything there is; guarded by sim.lock. */
+struct sim {
+    pthread_mutex_t driver_lock, lock, log_lock;
+    bool settings_known, initialised, forked;
+    struct settings settings;
+    struct device devices[MAX_DEVICES];
+    struct context *contexts;
+    struct capture *captures;
+    uint64_t next_id; /* of contexts, streams, captures, buffers */
+};
+extern struct sim sim;
+
+struct device *device_of(CUdevice ordinal);
+
+struct context *context_of(CUcontext handle);
+struct context *context_with_id(uint64_t id);
+struct context *current_context(CUresult *why_not);
+/* True if the context is the one given or a green one of it. */
+bool context_within(const struct context *inner, const struct context *outer);
+struct context *context_new(struct device *device, struct context *root, unsigned int flags);
+void context_free(struct context *context);
+CUresult primary_retain(struct device *device, struct context **context);
+CUresult primary_release(struct device *device);
+/* A submitted operation that comes after all the context's work so far; the caller's to drop. */
+struct op *context_fence(struct context *context);
+void context_add_barrier(struct context *context, struct op *after);
+void context_wait_for_work(struct context *context);
+/* cuCtxRecordEvent and cuCtxWaitEvent, green contexts' too. */
+CUresult context_record(struct context *context, CUevent event);
+CUresult context_wait(struct context *context, CUevent event);
+/* True if a stream of the context is capturing; the captures are then invalid. */
+bool context_capture_spoiled(struct context *context);
+
+/* The stream a handle stands for in this call, made if it is a default stream without one yet. */
+struct stream *stream_of(struct call *call, CUstream handle, CUresult *why_not);
+struct stream *stream_new(struct context *context, unsigned int flags, int priority);
+void stream_free(struct stream *stream);
+/* Appends work to a stream or, if that is capturing, to its graph. With op, it is left there, held,
+ * or NULL when captured. */
+CUresult stream_add(struct stream *stream, const struct work *work, struct op **op);
+/* Makes op come after everything that new work of the stream comes after. */
+void stream_order(struct stream *stream, struct op *op);
+void thread_streams_free(uint64_t thread);
+/* What the stream's next work comes after, waiting included, as one held operation or NULL. */
+struct op *stream_tail(struct stream *stream);
+
+struct event *event_of(CUevent handle);
+void event_free(struct event *event);
+void event_forget_capture(struct event *event);
+
+/* --- captures and graphs -----------------------------------------------------------------------*/
+
+struct capture {
+    uint64_t id;
+    CUstreamCaptureMode mode;
+    uint64_t thread;
+    struct stream *origin;
+    struct graph *graph;
+    bool graph_is_programs; /* cuStreamBeginCaptureToGraph */
+    bool invalid;
+    unsigned int streams;
+    struct capture *next;
+};
+
+/* May a potentially unsafe call be made now? If not, the captures that forbid it are invalid. */
+CUresult captures_allow_unsafe_call(void);
+/* May work go to the legacy stream? If not, blocking streams' captures are invalid. */
+CUresult captures_allow_legacy(struct context *context);
+void capture_invalidate(struct capture *capture);
+/* The stream leaves its capture. */
+void capture_leave(struct stream *stream);
+/* A capture that ends without a graph. */
+void capture_discard(struct capture *capture);
+CUresult capture_join(struct stream *stream, struct event *event);
+CUresult capture_add(struct stream *stream, const struct work *work, struct node **node);
+/* The stream's next captured work comes after this node. */
+CUresult capture_set_node(struct stream *stream, struct node *node);
+
+struct node {
+    CUgraphNode handle;
+    struct graph *graph;
+    struct work work;
+    struct node **after;
+    size_t after_count;
+    struct op *op;      /* while the graph is being launched */
+    struct node *clone; /* while it is being copied */
+    struct node *next;
+};
+
+struct graph {
+    CUgraph handle;
+    CUgraphExec exec_handle; /* of an executable graph */
+    struct node *nodes, **tail;
+    struct user_reference *user_objects;
+    struct op *last_launch;
+};
+
+struct graph *graph_new(bool executable);
+void graph_free(struct graph *graph);
+struct node *graph_add(struct graph *graph, const struct work *work, struct node *const *after,
+                       size_t after_count);
+/* Memory of an alloc node, shared by the copies of the graph. */
+struct graph_memory *graph_memory_new(struct call *call, size_t bytes, CUdeviceptr *address);
+void graph_memory_hold(struct graph_memory *memory);
+/* The last to drop it frees it when the operation (or NULL) is over. */
+void graph_memory_drop(struct graph_memory *memory, struct op *last_use);
+/* References of a graph to the program's objects. */
+void user_references_copy(struct graph *target, const struct graph *source);
+void user_references_free(struct graph *graph);
+
+/* --- memory ------------------------------------------------------------------------------------*/
+
+enum memory_kind {
+    MEMORY_DEVICE, /* cuMemAlloc */
+    MEMORY_ASYNC,  /* cuMemAllocAsync */
+    MEMORY_GRAPH,  /* of a graph's alloc node */
+    MEMORY_MANAGED,
+    MEMORY_ARRAY,
+    MEMORY_INTERNAL,   /* a module's */
+    MEMORY_MAPPED,     /* cuMemMap */
+    MEMORY_RESERVED,   /* cuMemAddressReserve */
+    MEMORY_HOST,       /* cuMemHostAlloc */
+    MEMORY_REGISTERED, /* cuMemHostRegister */
+};
+
+/* Device memory taken from a device. */
+struct extent {
+    struct device *device;
+    uint64_t base, bytes;
+    struct small_page *page; /* shared with others below 2 MiB */
+};
+
+struct allocation {
+    uint64_t base, size; /* as requested */
+    enum memory_kind kind;
+    struct context *context; /* NULL where the memory belongs to none */
+    uint64_t context_id;
+    struct device *device;
+    struct extent extent;
+    struct pool *pool;
+    struct chunk *chunk;
+    struct physical *physical; /* what is mapped */
+    uint64_t id;
+    unsigned int flags;
+    bool sync_memops;
+    struct op **foreign; /* copies of it in other contexts' streams that may not be done */
+    unsigned int foreign_count;
+};
+
+bool device_memory_open(struct device *device, uint64_t bytes);
+bool space_open(struct space *space, uint64_t base, uint64_t unit, size_t units);
+void space_close(struct space *space);
+/* The address of so many bytes, or 0. */
+uint64_t space_take(struct space *space, uint64_t bytes);
+void space_give(struct space *space, uint64_t address, uint64_t bytes);
+
+/* Device memory for a context (NULL: never shares a page). False: out of memory. */
+bool extent_take(struct device *device, struct context *context, uint64_t bytes,
+                 struct extent *extent);
+void extent_give(struct extent *extent);
+void small_pages_free(struct context *context);
+
+/* Registers memory, so that pointers into it are known. NULL without host memory. */
+struct allocation *allocation_add(const struct allocation *allocation);
+/* The allocation that the address lies in, or NULL. */
+struct allocation *allocation_at(uint64_t address);
+/* Forgets it and gives its device memory back. */
+void allocation_free(struct allocation *allocation);
+/* Forgets it only: the address is unknown from now on. The record is the caller's to free. */
+void allocation_remove(struct allocation *allocation);
+/* Gives a removed allocation's device memory back and frees the record. */
+void allocation_release(struct allocation *allocation);
+/* Waits for what cuMemFree waits for. */
+void allocation_wait_for_users(struct allocation *allocation);
+/* The first allocation for which the function says true, or NULL. */
+struct allocation *allocation_find(bool (*matches)(const struct allocation *, const void *),
+                                   const void *argument);
+bool belongs_to_context(const struct allocation *allocation, const void *context);
+/* Frees an allocation when the operation is over; the record has been removed. */
+void allocation_release_after(struct allocation *allocation, struct op *op);
+/* Notes that work of a context other than the memory's own uses it. */
+void allocations_note_use(const struct work *work, struct op *op, struct context *context);
+/* May a kernel touch these bytes? */
+bool device_may_access(uint64_t address, uint64_t bytes);
+bool is_pageable(uint64_t address);
+CUresult allocate_device(struct call *call, enum memory_kind kind, size_t bytes,
+                         CUdeviceptr *address);
+uint64_t round_up(uint64_t bytes, uint64_t unit);
+
+CUmemoryPool pool_handle(const struct pool *pool);
+struct pool *pool_new(struct device *device, bool is_default);
+void pool_release(struct allocation *allocation);
+/* After a synchronisation: pools give back what is above their release thresholds. */
+void pools_trim(void);
+
+struct array {
+    struct allocation *memory;
+    uint64_t address, memory_id;
+    size_t width_bytes, height, depth;
+};
+struct array *array_of(CUarray handle);
+
+void modules_free(struct context *context);
+
+struct function {
+    CUfunction handle;
+    struct module *module;
+    const struct kernel *kernel;
+    struct function *next;
+};
+/* The work of launching a kernel with these arguments (one of the two, as cuLaunchKernel). */
+CUresult kernel_work(const struct kernel *kernel, void **parameters, void **extra,
+                     struct work *work);
+const struct kernel *kernel_named(const char *name);
+
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,160 @@
+/*
+ * User objects: the program's own resources, which graphs keep alive. A destructor runs in the
+ * thread of host functions.
+ */
+#include <stdlib.h>
+
+#include "sim.h"
+
+struct user_object {
+    CUuserObject handle;
+    void *argument;
+    CUhostFn destroy;
+    uint64_t references;
+};
+
+struct user_reference {
+    struct user_object *object;
+    unsigned int count;
+    struct user_reference *next;
+};
+
+static struct user_object *object_of(CUuserObject handle)
+{
+    return handle_object(KIND_USER_OBJECT, handle);
+}
+
+static void release(struct user_object *object, uint64_t count)
+{
+    object->references -= count < object->references ? count : object->references;
+    if (object->references > 0)
+        return;
+    run_on_host_thread(object->destroy, object->argument);
+    handle_free(KIND_USER_OBJECT, object->handle);
+    free(object);
+}
+
+static void add_reference(struct graph *graph, struct user_object *object, unsigned int count)
+{
+    struct user_reference *reference = graph->user_objects;
+    while (reference != NULL && reference->object != object)
+        reference = reference->next;
+    if (reference == NULL) {
+        reference = calloc(1, sizeof *reference);
+        if (reference == NULL)
+            abort();
+        reference->object = object;
+        reference->next = graph->user_objects;
+        graph->user_objects = reference;
+    }
+    reference->count += count;
+}
+
+void user_references_copy(struct graph *target, const struct graph *source)
+{
+    for (const struct user_reference *reference = source->user_objects; reference != NULL;
+         reference = reference->next) {
+        reference->object->references += reference->count;
+        add_reference(target, reference->object, reference->count);
+    }
+}
+
+static void free_references(struct work *work, struct op *op)
+{
+    while (work->references != NULL) {
+        struct user_reference *reference = work->references;
+        work->references = reference->next;
+        release(reference->object, reference->count);
+        free(reference);
+    }
+}
+
+/* When the graph's last launch is over. */
+void user_references_free(struct graph *graph)
+{
+    struct work work = {.finish = free_references, .references = graph->user_objects};
+    struct op *op;
+    if (graph->user_objects == NULL)
+        return;
+    graph->user_objects = NULL;
+    op = op_new(NULL, &work);
+    op_after(op, graph->last_launch);
+    op_submit(op);
+    op_drop(op);
+}
+
+DRIVER_CALL(cuUserObjectCreate, 0,
+            (CUuserObject * handle, void *argument, CUhostFn destroy, unsigned int references,
+             unsigned int flags),
+            (handle, argument, destroy, references, flags))
+{
+    struct user_object *object;
+    if (handle == NULL || destroy == NULL || references == 0 ||
+        flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC)
+        return CUDA_ERROR_INVALID_VALUE;
+    object = calloc(1, sizeof *object);
+    if (object == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    object->argument = argument;
+    object->destroy = destroy;
+    object->references = references;
+    object->handle = handle_new(KIND_USER_OBJECT, object);
+    *handle = object->handle;
+    return CUDA_SUCCESS;
+}
+
+DRIVER_CALL(cuUserObjectRetain, 0, (CUuserObject handle, unsigned int count), (handle, count))
+{
+    struct user_object *object = object_of(handle);
+    if (object == NULL || count == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    object->references += count;
+    return CUDA_SUCCESS;
+}
+
+DRIVER_CALL(cuUserObjectRelease, 0, (CUuserObject handle, unsigned int count), (handle, count))
+{
+    struct user_object *object = object_of(handle);
+    if (object == NULL || count == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    release(object, count);
+    return CUDA_SUCCESS;
+}
+
+DRIVER_CALL(cuGraphRetainUserObject, 0,
+            (CUgraph graph_handle, CUuserObject handle, unsigned int count, unsigned int flags),
+            (graph_handle, handle, count, flags))
+{
+    struct graph *graph = handle_object(KIND_GRAPH, graph_handle);
+    struct user_object *object = object_of(handle);
+    if (graph == NULL || object == NULL || count == 0 || flags > CU_GRAPH_USER_OBJECT_MOVE)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (flags != CU_GRAPH_USER_OBJECT_MOVE)
+        object->references += count;
+    add_reference(graph, object, count);
+    return CUDA_SUCCESS;
+}
+
+DRIVER_CALL(cuGraphReleaseUserObject, 0,
+            (CUgraph graph_handle, CUuserObject handle, unsigned int count),
+            (graph_handle, handle, count))
+{
+    struct graph *graph = handle_object(KIND_GRAPH, graph_handle);
+    struct user_object *object = object_of(handle);
+    struct user_reference **link;
+    if (graph == NULL || object == NULL || count == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    link = &graph->user_objects;
+    while (*link != NULL && (*link)->object != object)
+        link = &(*link)->next;
+    if (*link == NULL || (*link)->count < count)
+        return CUDA_ERROR_INVALID_VALUE;
+    (*link)->count -= count;
+    if ((*link)->count == 0) {
+        struct user_reference *reference = *link;
+        *link = reference->next;
+        free(reference);
+    }
+    release(object, count);
+    return CUDA_SUCCESS;
+}
