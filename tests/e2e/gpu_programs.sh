@@ -24,10 +24,12 @@ expect "contexts, plain driver" on_driver -- "$programs/contexts" rounds=2
 expect "progress, plain driver" on_driver -- "$programs/progress" blocks=40 rounds=1
 expect "fill_memory, plain driver" on_driver -- "${fill_memory[@]}"
 
-for budget in 0 8MiB 128MiB; do
+for budget in 0B 8MiB 128MiB; do
     printf '{"version": 1, "device": {"growth_budget": "%s"}}\n' "$budget" >"$work/$budget.json"
     with_budget() {
-        on_pool "CUDAPOOL_CONFIG=$work/$budget.json" CUDAPOOL_REPORT=none -- "$@"
+        rm -f "$work/report.json"
+        on_pool "CUDAPOOL_CONFIG=$work/$budget.json" "CUDAPOOL_REPORT=$work/report.json" -- "$@" &&
+            has_requests "$work/report.json"
     }
     at="growth budget $budget"
     for threads in 1 4; do

@@ -191,7 +191,7 @@ check_all() { # name, command
 
 # --- everything ---------------------------------------------------------------------------------
 
-echo '{"version": 1, "device": {"growth_budget": 0}}' >"$work/no_budget.json"
+echo '{"version": 1, "device": {"growth_budget": "0B"}}' >"$work/no_budget.json"
 if ! [ -x "$programs/hazard" ] || ! [ -e "$build/libcudapool_preload.so" ]; then
     make BUILD="$build" all >>"$log" 2>&1 || { echo "run.sh: make failed, see $log" >&2; exit 1; }
 fi
