@@ -83,8 +83,9 @@ static const char *const entry_names[ENTRY_COUNT] = {
 #undef ENTRY_POINT
 };
 
-/* Found once; threads that race into the first call all find the same address. Relaxed: the
+/* Found once; threads that race into the first call all find the same addresses. Relaxed: an
  * address is all there is, nothing is published with it. */
+static _Atomic(dlsym_function *) glibc_dlsym_found;
 static _Atomic(dlsym_function *) next_dlsym_found;
 
 UNINSTRUMENTED static void *no_dlsym(void *handle, const char *name)
@@ -97,26 +98,33 @@ UNINSTRUMENTED static void *no_dlsym(void *handle, const char *name)
 /*
  * glibc's dlsym has had its first version in every release, so the lookup that comes first never
  * fails; a failing one would allocate its error message, from inside a malloc that is only just
- * looking for the next malloc. Its dlsym then says whether another preload's comes before it.
+ * looking for the next malloc.
  */
-UNINSTRUMENTED static dlsym_function *find_next_dlsym(void)
+UNINSTRUMENTED static dlsym_function *find_glibc_dlsym(void)
 {
-    dlsym_function *glibc_dlsym = (dlsym_function *)dlvsym(RTLD_NEXT, "dlsym", GLIBC_FIRST_VERSION);
-    if (glibc_dlsym == NULL) {
-        glibc_dlsym = (dlsym_function *)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
+    dlsym_function *found = (dlsym_function *)dlvsym(RTLD_NEXT, "dlsym", GLIBC_FIRST_VERSION);
+    if (found == NULL) {
+        found = (dlsym_function *)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
     }
-    if (glibc_dlsym == NULL) {
-        return no_dlsym;
+    return found != NULL ? found : no_dlsym;
+}
+
+UNINSTRUMENTED dlsym_function *glibc_dlsym(void)
+{
+    dlsym_function *glibc = atomic_load_explicit(&glibc_dlsym_found, memory_order_relaxed);
+    if (glibc == NULL) {
+        glibc = find_glibc_dlsym();
+        atomic_store_explicit(&glibc_dlsym_found, glibc, memory_order_relaxed);
     }
-    dlsym_function *next = (dlsym_function *)glibc_dlsym(RTLD_NEXT, "dlsym");
-    return next != NULL ? next : glibc_dlsym;
+    return glibc;
 }
 
 UNINSTRUMENTED dlsym_function *next_dlsym(void)
 {
     dlsym_function *next = atomic_load_explicit(&next_dlsym_found, memory_order_relaxed);
     if (next == NULL) {
-        next = find_next_dlsym();
+        next = (dlsym_function *)glibc_dlsym()(RTLD_NEXT, "dlsym");
+        next = next != NULL ? next : glibc_dlsym();
         atomic_store_explicit(&next_dlsym_found, next, memory_order_relaxed);
     }
     return next;

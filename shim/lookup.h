@@ -23,6 +23,10 @@ typedef void *dlsym_function(void *handle, const char *name);
 /* The entry that this name is, or ENTRY_NONE. No libc, no instrumentation. (dlsym.c) */
 HIDDEN int entry_of_name(const char *name);
 
+/* glibc's own dlsym: for our own questions, which no other preload shall answer. Never NULL.
+ * (dlsym.c) */
+HIDDEN dlsym_function *glibc_dlsym(void);
+
 /* The dlsym that the program would have called without us: glibc's, or that of a preload which
  * comes after ours. Never NULL. (dlsym.c) */
 HIDDEN dlsym_function *next_dlsym(void);

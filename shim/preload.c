@@ -65,9 +65,10 @@ static const struct real_driver no_driver = {
 #undef ENTRY_POINT
 };
 
+/* Past other preloads too: one whose functions call ours would otherwise call itself through us. */
 static void *find_in(void *source, const char *name)
 {
-    return source == RTLD_NEXT ? find_behind_us(name) : next_dlsym()(source, name);
+    return source == RTLD_NEXT ? find_behind_us(name) : glibc_dlsym()(source, name);
 }
 
 static size_t first_slot_of(const void *address)

@@ -146,7 +146,7 @@ static void *find_in_config_library(const char *name, char *why_not)
     }
     snprintf(path, sizeof path, "%s%s", directory, CONFIG_LIBRARY);
     void *library = dlopen(path, PRIVATE_LIBRARY);
-    void *function = library != NULL ? next_dlsym()(library, name) : NULL;
+    void *function = library != NULL ? glibc_dlsym()(library, name) : NULL;
     if (function == NULL) {
         const char *error = dlerror();
         snprintf(why_not, MESSAGE_BYTES, "%s", error != NULL ? error : path);
