@@ -11,6 +11,10 @@
 
 typedef CUresult get_proc_address(const char *symbol, void **function, int version,
                                   cuuint64_t flags, CUdriverProcAddressQueryResult *status);
+typedef CUresult old_get_proc_address(const char *symbol, void **function, int version,
+                                      cuuint64_t flags);
+
+#define NO_STATUS 77u
 
 struct replaced {
     char line[LINE_BYTES]; /* as it stands in the recording */
@@ -21,8 +25,10 @@ struct replay {
     void *driver;
     void *preload;
     lookup_function *real_dlsym;
-    get_proc_address *real_lookup;
+    get_proc_address *real_lookup; /* NULL where the driver has only the old one */
     get_proc_address *lookup;
+    old_get_proc_address *real_old_lookup;
+    old_get_proc_address *old_lookup;
     struct replaced replaced[MOST_LINES];
     size_t replaced_count;
     unsigned long replayed, answered_by_us;
@@ -78,21 +84,48 @@ static void replay_dlsym(struct replay *replay, const char *line, const char *na
         FAIL("\"%s\" left %s", line, error ? "an error behind" : "no error");
 }
 
+struct answer {
+    CUresult result;
+    CUdriverProcAddressQueryResult status;
+    void *function;
+};
+
+static struct answer ask(get_proc_address *lookup, const char *name, int version, cuuint64_t flags)
+{
+    struct answer answer = {.status = NO_STATUS};
+    answer.result = lookup(name, &answer.function, version, flags, &answer.status);
+    return answer;
+}
+
+static struct answer ask_old(old_get_proc_address *lookup, const char *name, int version,
+                             cuuint64_t flags)
+{
+    struct answer answer = {.status = NO_STATUS};
+    answer.result = lookup(name, &answer.function, version, flags);
+    return answer;
+}
+
+static void compare_answers(struct replay *replay, const char *line, struct answer real,
+                            struct answer ours)
+{
+    compare(replay, line, real.function, ours.function);
+    if (ours.result != real.result || ours.status != real.status)
+        FAIL("\"%s\" answered error %u, status %u; the driver %u and %u", line, ours.result,
+             ours.status, real.result, real.status);
+}
+
 static void replay_get_proc_address(struct replay *replay, const char *line)
 {
     char name[LINE_BYTES];
     int version;
     unsigned long flags;
-    void *real = NULL, *answer = NULL;
-    CUdriverProcAddressQueryResult real_status = 77, status = 77;
     if (sscanf(line, "cuGetProcAddress %100s %d %lu", name, &version, &flags) != 3)
         FAIL("cannot read \"%s\"", line);
-    CUresult real_result = replay->real_lookup(name, &real, version, flags, &real_status);
-    CUresult result = replay->lookup(name, &answer, version, flags, &status);
-    compare(replay, line, real, answer);
-    if (result != real_result || status != real_status)
-        FAIL("\"%s\" answered error %u, status %u; the driver %u and %u", line, result, status,
-             real_result, real_status);
+    if (replay->real_lookup != NULL)
+        compare_answers(replay, line, ask(replay->real_lookup, name, version, flags),
+                        ask(replay->lookup, name, version, flags));
+    compare_answers(replay, line, ask_old(replay->real_old_lookup, name, version, flags),
+                    ask_old(replay->old_lookup, name, version, flags));
 }
 
 static void replay_line(struct replay *replay, const char *line)
@@ -127,8 +160,12 @@ int main(int argc, char **argv)
     replay.real_dlsym = glibc_dlsym();
     replay.real_lookup =
         (get_proc_address *)replay.real_dlsym(replay.driver, "cuGetProcAddress_v2");
-    replay.lookup = (get_proc_address *)function_of(replay.driver, "cuGetProcAddress_v2");
-    CHECK(is_the_drivers((void *)replay.real_lookup) && is_ours((void *)replay.lookup));
+    replay.real_old_lookup =
+        (old_get_proc_address *)replay.real_dlsym(replay.driver, "cuGetProcAddress");
+    if (replay.real_lookup != NULL)
+        replay.lookup = (get_proc_address *)function_of(replay.driver, "cuGetProcAddress_v2");
+    replay.old_lookup = (old_get_proc_address *)function_of(replay.driver, "cuGetProcAddress");
+    CHECK(is_the_drivers((void *)replay.real_old_lookup) && is_ours((void *)replay.old_lookup));
     CHECK(argc > 2);
     for_each_line(&replay, argv[1], read_replaced);
     for (int i = 2; i < argc; i++)
