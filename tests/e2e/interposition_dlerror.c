@@ -1,8 +1,7 @@
 /*
- * dlerror speaks of the program's own lookups, and of no others: the preload object's search for
- * the driver, and for functions that the driver lacks, leaves nothing behind.
- *
- * usage: interposition_dlerror       (run with every variant of the driver)
+ * Functions that the driver lacks, and dlerror: it speaks of the program's own lookups, and of no
+ * others. The preload object's search for the driver and its functions leaves nothing behind. Run
+ * with every variant of the driver.
  */
 #include "interposition.h"
 
@@ -23,6 +22,13 @@ static void look_up(void *handle, const char *name, void *real)
     if (error != NULL && strstr(error, name) == NULL)
         FAIL("%s: the error speaks of something else: %s", name, error);
     CHECK(dlerror() == NULL);
+}
+
+/* Our export is there to be called, whether or not the driver has the function. */
+static void call_what_may_be_missing(const void *real)
+{
+    if (real == NULL)
+        CHECK(cuCtxSynchronize_v2(NULL) == CUDA_ERROR_NOT_FOUND);
 }
 
 int main(void)
