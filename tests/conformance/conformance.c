@@ -1,0 +1,1484 @@
+/*
+ * What the CUDA driver does, as far as the pool leans on it: one row for each fact, checked on
+ * whatever libcuda.so.1 is there.
+ *
+ * The simulated driver is held to these rows, a real GPU is asked the same ones (driver 12.5 or
+ * newer), and so is either with the pool in front. Where the pool answers otherwise on purpose (its
+ * cuMemFree does not wait), the row expects that other answer if CONFORMANCE_WITH_POOL=1 is set.
+ *
+ * Each row prints "ok NAME" or "FAIL NAME: what was expected and found"; the last line counts them.
+ * Exit status 1 if a row failed. Arguments name the rows to run, all without any.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../driver_api.h"
+#include "../kernels.h"
+
+#define MIB ((size_t)1 << 20)
+
+enum { MODES = 3 };
+
+/* What all rows share; opened once. */
+static struct {
+    bool pool;
+    CUdevice device;
+    CUcontext context;
+    CUmodule module;
+    CUfunction spin, fill, verify, spin_then_verify, wait_flag, set_flag;
+    CUstream a, b;          /* non-blocking */
+    CUdeviceptr mismatches; /* the kernels' counter */
+} gpu;
+
+/* --- rows --------------------------------------------------------------------------------------*/
+
+static char failure[512]; /* of the row that runs; empty while it has none */
+
+__attribute__((format(printf, 1, 2))) static void fail(const char *format, ...)
+{
+    va_list arguments;
+    if (failure[0] != '\0')
+        return;
+    va_start(arguments, format);
+    vsnprintf(failure, sizeof failure, format, arguments);
+    va_end(arguments);
+}
+
+static const char *name_of(CUresult result)
+{
+    const char *name = NULL;
+    cuGetErrorName(result, &name);
+    return name != NULL ? name : "an unknown error";
+}
+
+static void expect_at(int line, const char *what, CUresult found, CUresult expected)
+{
+    if (found != expected)
+        fail("line %d: %s: expected %s, got %s", line, what, name_of(expected), name_of(found));
+}
+#define EXPECT(call, expected) expect_at(__LINE__, #call, (call), (expected))
+#define SUCCEEDS(call)         EXPECT(call, CUDA_SUCCESS)
+
+/* Fails with whatever error. */
+static void fails_at(int line, const char *what, CUresult found)
+{
+    if (found == CUDA_SUCCESS)
+        fail("line %d: %s: expected an error, got CUDA_SUCCESS", line, what);
+}
+#define FAILS(call) fails_at(__LINE__, #call, (call))
+
+static void check_at(int line, const char *what, bool holds)
+{
+    if (!holds)
+        fail("line %d: expected %s", line, what);
+}
+#define CHECK(condition) check_at(__LINE__, #condition, (condition))
+
+static double now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
+/* A call that waits for work of so many milliseconds takes most of that; one that does not wait
+ * takes less than a third. */
+static void took_at(int line, double ms, double work_ms, bool waits)
+{
+    if (waits && ms < 0.7 * work_ms)
+        fail("line %d: expected a wait for %.0f ms of work, got %.2f ms", line, work_ms, ms);
+    if (!waits && ms > work_ms / 3)
+        fail("line %d: expected no wait for %.0f ms of work, got %.2f ms", line, work_ms, ms);
+}
+#define TOOK(ms, work_ms, waits) took_at(__LINE__, ms, work_ms, waits)
+
+/* --- work --------------------------------------------------------------------------------------*/
+
+static void launch(CUfunction function, CUstream stream, void **parameters)
+{
+    SUCCEEDS(cuLaunchKernel(function, 1, 1, 1, 64, 1, 1, 0, stream, parameters, NULL));
+}
+
+static void spin(CUstream stream, double ms)
+{
+    unsigned long long ns = (unsigned long long)(ms * 1e6);
+    launch(gpu.spin, stream, (void *[]){&ns});
+}
+
+static void fill(CUstream stream, CUdeviceptr address, unsigned int words, unsigned int value)
+{
+    launch(gpu.fill, stream, (void *[]){&address, &words, &value});
+}
+
+static void spin_then_verify(CUstream stream, double ms, CUdeviceptr address, unsigned int words,
+                             unsigned int value)
+{
+    unsigned long long ns = (unsigned long long)(ms * 1e6);
+    launch(gpu.spin_then_verify, stream,
+           (void *[]){&ns, &address, &words, &value, &gpu.mismatches});
+}
+
+/* How many wrong words the kernels have seen since the last time; waits for the device. */
+static unsigned long long wrong_words(void)
+{
+    unsigned long long wrong = 0;
+    SUCCEEDS(cuCtxSynchronize());
+    SUCCEEDS(cuMemcpyDtoH_v2(&wrong, gpu.mismatches, sizeof wrong));
+    SUCCEEDS(cuMemsetD8_v2(gpu.mismatches, 0, 8));
+    SUCCEEDS(cuCtxSynchronize());
+    return wrong;
+}
+
+static CUdeviceptr allocate(size_t bytes)
+{
+    CUdeviceptr address = 0;
+    SUCCEEDS(cuMemAlloc_v2(&address, bytes));
+    return address;
+}
+
+static CUevent new_event(void)
+{
+    CUevent event = NULL;
+    SUCCEEDS(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    return event;
+}
+
+static double timed_free(CUdeviceptr address)
+{
+    double start = now_ms();
+    SUCCEEDS(cuMemFree_v2(address));
+    return now_ms() - start;
+}
+
+static size_t free_memory(void)
+{
+    size_t available = 0, total;
+    SUCCEEDS(cuMemGetInfo_v2(&available, &total));
+    return available;
+}
+
+/* --- arguments and errors ----------------------------------------------------------------------*/
+
+static void alloc_of_nothing_is_invalid(void)
+{
+    CUdeviceptr address;
+    EXPECT(cuMemAlloc_v2(&address, 0), CUDA_ERROR_INVALID_VALUE);
+}
+
+static void alloc_to_nowhere_is_invalid(void)
+{
+    EXPECT(cuMemAlloc_v2(NULL, 1024), CUDA_ERROR_INVALID_VALUE);
+}
+
+static void async_alloc_of_nothing_succeeds(void)
+{
+    CUdeviceptr address = 0;
+    SUCCEEDS(cuMemAllocAsync(&address, 0, gpu.a));
+    SUCCEEDS(cuMemFreeAsync(address, gpu.a));
+}
+
+static void free_of_null_succeeds(void)
+{
+    SUCCEEDS(cuMemFree_v2(0));
+    SUCCEEDS(cuMemFreeAsync(0, gpu.a));
+}
+
+static void free_twice_is_invalid(void)
+{
+    CUdeviceptr address = allocate(4096);
+    SUCCEEDS(cuMemFree_v2(address));
+    EXPECT(cuMemFree_v2(address), CUDA_ERROR_INVALID_VALUE);
+}
+
+static void free_async_twice_is_invalid(void)
+{
+    CUdeviceptr address = 0;
+    SUCCEEDS(cuMemAllocAsync(&address, 4096, gpu.a));
+    SUCCEEDS(cuMemFreeAsync(address, gpu.a));
+    EXPECT(cuMemFreeAsync(address, gpu.a), CUDA_ERROR_INVALID_VALUE);
+    SUCCEEDS(cuStreamSynchronize(gpu.a));
+}
+
+static void free_inside_a_block_is_invalid(void)
+{
+    CUdeviceptr address = allocate(4096);
+    EXPECT(cuMemFree_v2(address + 256), CUDA_ERROR_INVALID_VALUE);
+    SUCCEEDS(cuMemFree_v2(address));
+}
+
+static void alloc_of_too_much_is_out_of_memory(void)
+{
+    CUdeviceptr address;
+    EXPECT(cuMemAlloc_v2(&address, (size_t)1 << 40), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT(cuMemAllocAsync(&address, (size_t)1 << 40, gpu.a), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+static void range_is_what_was_asked_for(void)
+{
+    CUdeviceptr address = allocate(1000), base = 0;
+    size_t size = 0;
+    SUCCEEDS(cuMemGetAddressRange_v2(&base, &size, address));
+    CHECK(base == address && size == 1000);
+    SUCCEEDS(cuMemGetAddressRange_v2(&base, &size, address + 999));
+    CHECK(base == address && size == 1000);
+    SUCCEEDS(cuMemFree_v2(address));
+    SUCCEEDS(cuMemAllocAsync(&address, 1000, gpu.a));
+    SUCCEEDS(cuMemGetAddressRange_v2(&base, &size, address));
+    CHECK(base == address && size == 1000);
+    SUCCEEDS(cuMemFreeAsync(address, gpu.a));
+    SUCCEEDS(cuStreamSynchronize(gpu.a));
+}
+
+static void range_attribute_is_what_was_asked_for(void)
+{
+    CUdeviceptr address = allocate(1000), base = 0;
+    size_t size = 0;
+    SUCCEEDS(cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, address));
+    SUCCEEDS(cuPointerGetAttribute(&base, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address + 10));
+    CHECK(size == 1000 && base == address);
+    SUCCEEDS(cuMemFree_v2(address));
+}
+
+static void freed_memory_is_unknown(void)
+{
+    CUdeviceptr address = allocate(1000), base;
+    size_t size;
+    unsigned int type;
+    SUCCEEDS(cuMemFree_v2(address));
+    EXPECT(cuMemGetAddressRange_v2(&base, &size, address), CUDA_ERROR_NOT_FOUND);
+    EXPECT(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address),
+           CUDA_ERROR_INVALID_VALUE);
+}
+
+/* Which of the neighbours comes first depends on what was freed before, so several are asked. */
+static void small_blocks_are_1_kib_apart(void)
+{
+    CUdeviceptr addresses[8];
+    int neighbours = 0;
+    for (int i = 0; i < 8; i++)
+        addresses[i] = allocate(1000);
+    for (int i = 1; i < 8; i++)
+        neighbours += addresses[i] - addresses[i - 1] == 0x400;
+    if (!gpu.pool)
+        CHECK(neighbours >= 4);
+    for (int i = 0; i < 8; i++) {
+        CHECK(addresses[i] % 512 == 0);
+        SUCCEEDS(cuMemFree_v2(addresses[i]));
+    }
+}
+
+static void info_counts_freed_memory(void)
+{
+    size_t before = free_memory(), during;
+    CUdeviceptr address = allocate(64 * MIB);
+    during = free_memory();
+    CHECK(during <= before - 64 * MIB);
+    SUCCEEDS(cuMemFree_v2(address));
+    CHECK(free_memory() == before);
+}
+
+/* --- freeing, and who waits --------------------------------------------------------------------*/
+
+static void free_waits_for_its_context(void)
+{
+    CUdeviceptr address = allocate(MIB);
+    spin(gpu.a, 50);
+    TOOK(timed_free(address), 50, !gpu.pool);
+    SUCCEEDS(cuCtxSynchronize());
+}
+
+/* What another thread does while cuMemFree waits. */
+struct other_thread {
+    enum { LAUNCHES, ALLOCATES, QUERIES } call;
+    CUevent event;
+    double ms;
+};
+
+static void *call_while_free_waits(void *argument)
+{
+    struct other_thread *other = argument;
+    CUdeviceptr address = 0;
+    SUCCEEDS(cuCtxSetCurrent(gpu.context));
+    usleep(10000);
+    other->ms = now_ms();
+    if (other->call == LAUNCHES)
+        spin(gpu.b, 0);
+    else if (other->call == ALLOCATES)
+        address = allocate(512);
+    else
+        SUCCEEDS(cuEventQuery(other->event));
+    other->ms = now_ms() - other->ms;
+    SUCCEEDS(cuMemFree_v2(address));
+    return NULL;
+}
+
+static void free_holds_the_drivers_lock(void)
+{
+    struct other_thread other = {.event = new_event()};
+    for (other.call = LAUNCHES; other.call <= QUERIES; other.call++) {
+        CUdeviceptr address = allocate(MIB);
+        pthread_t thread;
+        spin(gpu.a, 100);
+        pthread_create(&thread, NULL, call_while_free_waits, &other);
+        TOOK(timed_free(address), 100, !gpu.pool);
+        pthread_join(thread, NULL);
+        TOOK(other.ms, 80, !gpu.pool && other.call != QUERIES);
+        SUCCEEDS(cuCtxSynchronize());
+    }
+    SUCCEEDS(cuEventDestroy_v2(other.event));
+}
+
+static void alloc_does_not_wait(void)
+{
+    CUdeviceptr address;
+    double start;
+    spin(gpu.a, 60);
+    start = now_ms();
+    address = allocate(4 * MIB);
+    TOOK(now_ms() - start, 60, false);
+    SUCCEEDS(cuCtxSynchronize());
+    SUCCEEDS(cuMemFree_v2(address));
+}
+
+static void free_of_async_memory_does_not_wait(void)
+{
+    CUdeviceptr address = 0;
+    SUCCEEDS(cuMemAllocAsync(&address, MIB, gpu.b));
+    SUCCEEDS(cuStreamSynchronize(gpu.b));
+    spin(gpu.a, 60);
+    TOOK(timed_free(address), 60, false);
+    SUCCEEDS(cuCtxSynchronize());
+}
+
+static void free_async_gives_plain_memory_back(void)
+{
+    CUdeviceptr address = allocate(64 * MIB), warm = allocate(MIB);
+    size_t before;
+    double start;
+    SUCCEEDS(cuMemFreeAsync(warm, gpu.b));
+    SUCCEEDS(cuStreamSynchronize(gpu.b));
+    before = free_memory();
+    spin(gpu.a, 60);
+    start = now_ms();
+    SUCCEEDS(cuMemFreeAsync(address, gpu.b));
+    SUCCEEDS(cuStreamSynchronize(gpu.b));
+    TOOK(now_ms() - start, 60, false);
+    CHECK(free_memory() >= before + 60 * MIB);
+    SUCCEEDS(cuCtxSynchronize());
+}
+
+/* A second context on the device, with a stream and a kernel of its own. */
+struct neighbour {
+    CUcontext context;
+    CUstream stream;
+    CUfunction spin;
+};
+
+static struct neighbour open_neighbour(void)
+{
+    struct neighbour other = {0};
+    CUmodule module;
+    SUCCEEDS(cuCtxCreate_v2(&other.context, 0, gpu.device));
+    SUCCEEDS(cuStreamCreate(&other.stream, CU_STREAM_NON_BLOCKING));
+    SUCCEEDS(cuModuleLoadData(&module, KERNELS_PTX));
+    SUCCEEDS(cuModuleGetFunction(&other.spin, module, "spin"));
+    launch(other.spin, other.stream, (void *[]){&(unsigned long long){0}});
+    SUCCEEDS(cuCtxSynchronize());
+    SUCCEEDS(cuCtxSetCurrent(gpu.context));
+    return other;
+}
+
+static void spin_in(const struct neighbour *other, double ms)
+{
+    unsigned long long ns = (unsigned long long)(ms * 1e6);
+    SUCCEEDS(cuCtxSetCurrent(other->context));
+    launch(other->spin, other->stream, (void *[]){&ns});
+    SUCCEEDS(cuCtxSetCurrent(gpu.context));
+}
+
+static void close_neighbour(const struct neighbour *other)
+{
+    SUCCEEDS(cuCtxDestroy_v2(other->context));
+    SUCCEEDS(cuCtxSetCurrent(gpu.context));
+}
+
+static void free_ignores_other_contexts_kernels(void)
+{
+    struct neighbour other = open_neighbour();
+    CUdeviceptr address = allocate(MIB);
+    spin_in(&other, 60);
+    TOOK(timed_free(address), 60, false);
+    close_neighbour(&other);
+}
+
+static void free_waits_for_copies_in_other_contexts(void)
+{
+    struct neighbour other = open_neighbour();
+    CUdeviceptr address = allocate(MIB);
+    void *host = NULL;
+    SUCCEEDS(cuMemHostAlloc(&host, MIB, CU_MEMHOSTALLOC_PORTABLE));
+    SUCCEEDS(cuCtxSynchronize());
+    spin_in(&other, 60);
+    SUCCEEDS(cuCtxSetCurrent(other.context));
+    SUCCEEDS(cuMemcpyDtoHAsync_v2(host, address, MIB, other.stream));
+    SUCCEEDS(cuCtxSetCurrent(gpu.context));
+    TOOK(timed_free(address), 60, !gpu.pool);
+    close_neighbour(&other);
+    SUCCEEDS(cuMemFreeHost(host));
+}
+
+/* --- context fences ----------------------------------------------------------------------------*/
+
+/* How long the context's work so far takes by a fence's account. */
+static double fence_ms(void)
+{
+    CUevent event = new_event();
+    double start = now_ms();
+    SUCCEEDS(cuCtxRecordEvent(gpu.context, event));
+    SUCCEEDS(cuEventSynchronize(event));
+    start = now_ms() - start;
+    SUCCEEDS(cuEventDestroy_v2(event));
+    return start;
+}
+
+static void fence_covers_every_kind_of_stream(void)
+{
+    CUstream blocking = NULL;
+    CUstream streams[4];
+    SUCCEEDS(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+    streams[0] = gpu.a;
+    streams[1] = blocking;
+    streams[2] = CU_STREAM_LEGACY;
+    streams[3] = CU_STREAM_PER_THREAD;
+    for (int i = 0; i < 4; i++) {
+        spin(streams[i], 40);
+        TOOK(fence_ms(), 40, true);
+    }
+    SUCCEEDS(cuStreamDestroy_v2(blocking));
+}
+
+static void fence_covers_destroyed_streams(void)
+{
+    CUstream stream = NULL;
+    SUCCEEDS(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    spin(stream, 50);
+    SUCCEEDS(cuStreamDestroy_v2(stream));
+    TOOK(fence_ms(), 50, true);
+}
+
+static void fence_does_not_cover_later_work(void)
+{
+    CUevent event = new_event();
+    double start;
+    SUCCEEDS(cuCtxRecordEvent(gpu.context, event));
+    spin(gpu.a, 60);
+    start = now_ms();
+    SUCCEEDS(cuEventSynchronize(event));
+    TOOK(now_ms() - start, 60, false);
+    SUCCEEDS(cuCtxSynchronize());
+    SUCCEEDS(cuEventDestroy_v2(event));
+}
+
+static void fence_does_not_cover_other_contexts(void)
+{
+    struct neighbour other = open_neighbour();
+    spin_in(&other, 60);
+    TOOK(fence_ms(), 60, false);
+    close_neighbour(&other);
+}
+
+static void fence_wants_an_event_of_its_context(void)
+{
+    struct neighbour other = open_neighbour();
+    CUevent event = new_event();
+    EXPECT(cuCtxRecordEvent(other.context, event), CUDA_ERROR_INVALID_HANDLE);
+    SUCCEEDS(cuEventDestroy_v2(event));
+    close_neighbour(&other);
+}
+
+static void unrecorded_events_are_complete(void)
+{
+    CUevent event = new_event();
+    SUCCEEDS(cuEventQuery(event));
+    SUCCEEDS(cuEventSynchronize(event));
+    SUCCEEDS(cuEventDestroy_v2(event));
+}
+
+static void running_events_are_not_ready(void)
+{
+    CUevent event = new_event();
+    spin(gpu.a, 30);
+    SUCCEEDS(cuEventRecord(event, gpu.a));
+    EXPECT(cuEventQuery(event), CUDA_ERROR_NOT_READY);
+    EXPECT(cuStreamQuery(gpu.a), CUDA_ERROR_NOT_READY);
+    SUCCEEDS(cuEventSynchronize(event));
+    SUCCEEDS(cuEventQuery(event));
+    SUCCEEDS(cuEventDestroy_v2(event));
+}
+
+/* --- context barriers: checked on the data -----------------------------------------------------*/
+
+/* The ways to write a block; each makes its first words something other than 1. */
+enum { BLOCK_BYTES = 1 << 20, BLOCK_WORDS = BLOCK_BYTES / 4 };
+
+static struct {
+    CUdeviceptr block, other_block;
+    void *pageable, *pinned;
+    CUstream blocking;
+} target;
+
+static void write_by_kernel_elsewhere(void)
+{
+    fill(gpu.b, target.block, BLOCK_WORDS, 2);
+}
+
+static void write_by_kernel_in_blocking_stream(void)
+{
+    fill(target.blocking, target.block, BLOCK_WORDS, 2);
+}
+
+static void write_by_kernel_in_legacy_stream(void)
+{
+    fill(CU_STREAM_LEGACY, target.block, BLOCK_WORDS, 2);
+}
+
+static void write_by_kernel_in_threads_stream(void)
+{
+    fill(CU_STREAM_PER_THREAD, target.block, BLOCK_WORDS, 2);
+}
+
+static void write_by_kernel_in_new_stream(void)
+{
+    CUstream stream = NULL;
+    SUCCEEDS(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    fill(stream, target.block, BLOCK_WORDS, 2);
+    SUCCEEDS(cuStreamDestroy_v2(stream));
+}
+
+static void write_by_memset(void)
+{
+    SUCCEEDS(cuMemsetD8_v2(target.block, 2, BLOCK_BYTES));
+}
+
+static void write_by_memset_elsewhere(void)
+{
+    SUCCEEDS(cuMemsetD32Async(target.block, 2, BLOCK_WORDS, gpu.b));
+}
+
+static void write_by_device_copy(void)
+{
+    SUCCEEDS(cuMemcpyDtoD_v2(target.block, target.other_block, BLOCK_BYTES));
+}
+
+static void write_from_pageable_64(void)
+{
+    SUCCEEDS(cuMemcpyHtoD_v2(target.block, target.pageable, 64));
+}
+
+static void write_from_pageable(void)
+{
+    SUCCEEDS(cuMemcpyHtoD_v2(target.block, target.pageable, BLOCK_BYTES));
+}
+
+static void write_from_pinned(void)
+{
+    SUCCEEDS(cuMemcpyHtoD_v2(target.block, target.pinned, BLOCK_BYTES));
+}
+
+static void write_from_pinned_elsewhere(void)
+{
+    SUCCEEDS(cuMemcpyHtoDAsync_v2(target.block, target.pinned, BLOCK_BYTES, gpu.b));
+}
+
+static void write_from_pageable_elsewhere(void)
+{
+    SUCCEEDS(cuMemcpyHtoDAsync_v2(target.block, target.pageable, BLOCK_BYTES, gpu.b));
+}
+
+static void write_by_unified_copy(void)
+{
+    SUCCEEDS(cuMemcpy(target.block, (CUdeviceptr)(uintptr_t)target.pageable, BLOCK_BYTES));
+}
+
+static CUgraphExec writing_graph(void)
+{
+    CUgraph graph = NULL;
+    CUgraphExec exec = NULL;
+    SUCCEEDS(cuStreamBeginCapture_v2(gpu.b, CU_STREAM_CAPTURE_MODE_RELAXED));
+    fill(gpu.b, target.block, BLOCK_WORDS, 2);
+    SUCCEEDS(cuStreamEndCapture(gpu.b, &graph));
+    SUCCEEDS(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    SUCCEEDS(cuGraphDestroy(graph));
+    return exec;
+}
+
+static CUgraphExec graph_to_launch;
+
+static void write_by_graph(void)
+{
+    SUCCEEDS(cuGraphLaunch(graph_to_launch, gpu.b));
+}
+
+static void open_target(void)
+{
+    target.block = allocate(BLOCK_BYTES);
+    target.other_block = allocate(BLOCK_BYTES);
+    target.pageable = malloc(BLOCK_BYTES);
+    SUCCEEDS(cuMemHostAlloc(&target.pinned, BLOCK_BYTES, 0));
+    memset(target.pageable, 2, BLOCK_BYTES);
+    memset(target.pinned, 2, BLOCK_BYTES);
+    SUCCEEDS(cuMemsetD8_v2(target.other_block, 2, BLOCK_BYTES));
+    SUCCEEDS(cuStreamCreate(&target.blocking, CU_STREAM_DEFAULT));
+    graph_to_launch = writing_graph();
+}
+
+static void close_target(void)
+{
+    SUCCEEDS(cuCtxSynchronize());
+    SUCCEEDS(cuGraphExecDestroy(graph_to_launch));
+    SUCCEEDS(cuStreamDestroy_v2(target.blocking));
+    SUCCEEDS(cuMemFreeHost(target.pinned));
+    free(target.pageable);
+    SUCCEEDS(cuMemFree_v2(target.block));
+    SUCCEEDS(cuMemFree_v2(target.other_block));
+}
+
+/* Writes the block while a kernel that will read it runs; the words that the kernel finds wrong. */
+static unsigned long long race(void (*write)(void), bool with_barrier)
+{
+    CUevent event = new_event();
+    unsigned long long wrong;
+    SUCCEEDS(cuMemsetD32_v2(target.block, 1, BLOCK_WORDS));
+    SUCCEEDS(cuCtxSynchronize());
+    spin_then_verify(gpu.a, 15, target.block, BLOCK_WORDS, 1);
+    if (with_barrier) {
+        SUCCEEDS(cuCtxRecordEvent(gpu.context, event));
+        SUCCEEDS(cuCtxWaitEvent(gpu.context, event));
+    }
+    write();
+    wrong = wrong_words();
+    SUCCEEDS(cuEventDestroy_v2(event));
+    return wrong;
+}
+
+static void (*const writes[])(void) = {
+    write_by_kernel_elsewhere,
+    write_by_kernel_in_blocking_stream,
+    write_by_kernel_in_legacy_stream,
+    write_by_kernel_in_threads_stream,
+    write_by_kernel_in_new_stream,
+    write_by_memset,
+    write_by_memset_elsewhere,
+    write_by_device_copy,
+    write_from_pageable_64,
+    write_from_pageable,
+    write_from_pinned,
+    write_from_pinned_elsewhere,
+    write_from_pageable_elsewhere,
+    write_by_unified_copy,
+    write_by_graph,
+};
+
+static void without_a_barrier_writes_race(void)
+{
+    open_target();
+    for (size_t i = 0; i < sizeof writes / sizeof *writes; i++)
+        if (race(writes[i], false) == 0)
+            fail("write %zu: expected it to overtake the kernel, got no wrong word", i);
+    close_target();
+}
+
+static void barrier_orders_every_write(void)
+{
+    open_target();
+    for (size_t i = 0; i < sizeof writes / sizeof *writes; i++) {
+        unsigned long long wrong = race(writes[i], true);
+        if (wrong != 0)
+            fail("write %zu: expected it after the kernel, got %llu wrong words", i, wrong);
+    }
+    close_target();
+}
+
+static void barrier_does_not_block_the_host(void)
+{
+    CUevent event = new_event();
+    double start;
+    spin(gpu.a, 300);
+    start = now_ms();
+    for (int i = 0; i < 2000; i++) {
+        SUCCEEDS(cuCtxRecordEvent(gpu.context, event));
+        SUCCEEDS(cuCtxWaitEvent(gpu.context, event));
+    }
+    TOOK(now_ms() - start, 300, false);
+    SUCCEEDS(cuCtxSynchronize());
+    SUCCEEDS(cuEventDestroy_v2(event));
+}
+
+static void barrier_on_an_old_fence_waits_for_old_work_only(void)
+{
+    CUevent event = new_event();
+    double start;
+    spin(gpu.a, 20);
+    SUCCEEDS(cuCtxRecordEvent(gpu.context, event));
+    spin(gpu.a, 100);
+    start = now_ms();
+    SUCCEEDS(cuCtxWaitEvent(gpu.context, event));
+    spin(gpu.b, 0);
+    SUCCEEDS(cuStreamSynchronize(gpu.b));
+    start = now_ms() - start;
+    CHECK(start > 12);
+    CHECK(start < 70);
+    SUCCEEDS(cuCtxSynchronize());
+    SUCCEEDS(cuEventDestroy_v2(event));
+}
+
+static void idle_stream_behind_a_barrier_is_idle(void)
+{
+    CUevent event = new_event();
+    SUCCEEDS(cuStreamSynchronize(gpu.b));
+    spin(gpu.a, 40);
+    SUCCEEDS(cuCtxRecordEvent(gpu.context, event));
+    SUCCEEDS(cuCtxWaitEvent(gpu.context, event));
+    SUCCEEDS(cuStreamQuery(gpu.b));
+    SUCCEEDS(cuCtxSynchronize());
+    SUCCEEDS(cuEventDestroy_v2(event));
+}
+
+static void barrier_works_across_contexts(void)
+{
+    struct neighbour other = open_neighbour();
+    CUevent event = new_event();
+    double start;
+    spin(gpu.a, 50);
+    SUCCEEDS(cuCtxRecordEvent(gpu.context, event));
+    SUCCEEDS(cuCtxWaitEvent(other.context, event));
+    start = now_ms();
+    spin_in(&other, 0);
+    SUCCEEDS(cuStreamSynchronize(other.stream));
+    TOOK(now_ms() - start, 50, true);
+    SUCCEEDS(cuEventDestroy_v2(event));
+    close_neighbour(&other);
+}
+
+static void kernels_after_a_barrier_run_beside_each_other(void)
+{
+    CUevent event = new_event();
+    double start = now_ms();
+    spin(gpu.a, 10);
+    SUCCEEDS(cuCtxRecordEvent(gpu.context, event));
+    SUCCEEDS(cuCtxWaitEvent(gpu.context, event));
+    spin(gpu.a, 50);
+    spin(gpu.b, 50);
+    SUCCEEDS(cuCtxSynchronize());
+    CHECK(now_ms() - start < 95);
+    SUCCEEDS(cuEventDestroy_v2(event));
+}
+
+/* --- streams -----------------------------------------------------------------------------------*/
+
+static void legacy_stream_orders_blocking_streams(void)
+{
+    CUstream blocking = NULL;
+    double start;
+    SUCCEEDS(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+    spin(blocking, 30);
+    spin(NULL, 0);
+    start = now_ms();
+    SUCCEEDS(cuStreamSynchronize(NULL));
+    TOOK(now_ms() - start, 30, true);
+    spin(NULL, 30);
+    spin(blocking, 0);
+    start = now_ms();
+    SUCCEEDS(cuStreamSynchronize(blocking));
+    TOOK(now_ms() - start, 30, true);
+    spin(gpu.a, 50);
+    spin(NULL, 0);
+    start = now_ms();
+    SUCCEEDS(cuStreamSynchronize(NULL));
+    TOOK(now_ms() - start, 50, false);
+    SUCCEEDS(cuStreamDestroy_v2(blocking));
+    SUCCEEDS(cuCtxSynchronize());
+}
+
+static void *thread_stream_id(void *id)
+{
+    SUCCEEDS(cuCtxSetCurrent(gpu.context));
+    SUCCEEDS(cuStreamGetId(CU_STREAM_PER_THREAD, id));
+    return NULL;
+}
+
+static void each_thread_has_its_own_stream(void)
+{
+    unsigned long long mine = 0, again = 0, other = 0, legacy = 0;
+    pthread_t thread;
+    thread_stream_id(&mine);
+    thread_stream_id(&again);
+    pthread_create(&thread, NULL, thread_stream_id, &other);
+    pthread_join(thread, NULL);
+    SUCCEEDS(cuStreamGetId(CU_STREAM_LEGACY, &legacy));
+    CHECK(mine == again);
+    CHECK(mine != other && mine != legacy);
+}
+
+static void stream_ids_are_never_used_again(void)
+{
+    unsigned long long ids[4] = {0};
+    for (int i = 0; i < 4; i++) {
+        CUstream stream = NULL;
+        SUCCEEDS(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        SUCCEEDS(cuStreamGetId(stream, &ids[i]));
+        SUCCEEDS(cuStreamDestroy_v2(stream));
+        for (int k = 0; k < i; k++)
+            CHECK(ids[k] != ids[i]);
+    }
+}
+
+static void context_ids_are_never_used_again(void)
+{
+    unsigned long long ids[3] = {0};
+    for (int i = 0; i < 3; i++) {
+        CUcontext context = NULL;
+        SUCCEEDS(cuCtxCreate_v2(&context, 0, gpu.device));
+        SUCCEEDS(cuCtxGetId(context, &ids[i]));
+        SUCCEEDS(cuCtxDestroy_v2(context));
+        for (int k = 0; k < i; k++)
+            CHECK(ids[k] != ids[i]);
+    }
+    SUCCEEDS(cuCtxSetCurrent(gpu.context));
+}
+
+static int host_calls;
+
+static void count_host_call(void *unused)
+{
+    (void)unused;
+    __atomic_add_fetch(&host_calls, 1, __ATOMIC_SEQ_CST);
+}
+
+static void host_functions_run_in_order(void)
+{
+    host_calls = 0;
+    spin(gpu.a, 30);
+    SUCCEEDS(cuLaunchHostFunc(gpu.a, count_host_call, NULL));
+    CHECK(__atomic_load_n(&host_calls, __ATOMIC_SEQ_CST) == 0);
+    SUCCEEDS(cuStreamSynchronize(gpu.a));
+    CHECK(__atomic_load_n(&host_calls, __ATOMIC_SEQ_CST) == 1);
+}
+
+static void flags_let_kernels_go_on(void)
+{
+    unsigned int *flag = NULL;
+    CUdeviceptr device = 0;
+    SUCCEEDS(cuMemHostAlloc((void **)&flag, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
+    if (flag == NULL)
+        return;
+    SUCCEEDS(cuMemHostGetDevicePointer_v2(&device, flag, 0));
+    __atomic_store_n(flag, 0, __ATOMIC_SEQ_CST);
+    launch(gpu.wait_flag, gpu.a, (void *[]){&device});
+    usleep(5000);
+    EXPECT(cuStreamQuery(gpu.a), CUDA_ERROR_NOT_READY);
+    launch(gpu.set_flag, gpu.b, (void *[]){&device});
+    SUCCEEDS(cuStreamSynchronize(gpu.a));
+    __atomic_store_n(flag, 0, __ATOMIC_SEQ_CST);
+    launch(gpu.wait_flag, gpu.a, (void *[]){&device});
+    __atomic_store_n(flag, 1, __ATOMIC_SEQ_CST);
+    SUCCEEDS(cuStreamSynchronize(gpu.a));
+    SUCCEEDS(cuMemFreeHost(flag));
+}
+
+/* --- captures ----------------------------------------------------------------------------------*/
+
+static void begin(unsigned int mode)
+{
+    SUCCEEDS(cuStreamBeginCapture_v2(gpu.a, mode));
+}
+
+/* Ends the capture; it must have been as expected. */
+static void end_at(int line, bool valid, const char *what, unsigned int mode)
+{
+    CUgraph graph = NULL;
+    CUresult result = cuStreamEndCapture(gpu.a, &graph);
+    CUresult expected = valid ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    if (result != expected || (graph != NULL) != valid)
+        fail("line %d: ending the capture after %s in mode %u: expected %s, got %s", line, what,
+             mode, name_of(expected), name_of(result));
+    if (graph != NULL)
+        SUCCEEDS(cuGraphDestroy(graph));
+}
+#define END(valid, what, mode) end_at(__LINE__, valid, what, mode)
+
+static void context_calls_spoil_captures(void)
+{
+    CUevent event = new_event();
+    SUCCEEDS(cuEventRecord(event, gpu.b));
+    SUCCEEDS(cuStreamSynchronize(gpu.b));
+    for (unsigned int mode = 0; mode < MODES; mode++) {
+        begin(mode);
+        EXPECT(cuCtxRecordEvent(gpu.context, event), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        END(false, "cuCtxRecordEvent", mode);
+        begin(mode);
+        EXPECT(cuCtxWaitEvent(gpu.context, event), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        END(false, "cuCtxWaitEvent", mode);
+        begin(mode);
+        EXPECT(cuCtxSynchronize(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        END(false, "cuCtxSynchronize", mode);
+    }
+    SUCCEEDS(cuEventDestroy_v2(event));
+}
+
+static void events_on_other_streams_spare_captures(void)
+{
+    CUevent event = new_event();
+    for (unsigned int mode = 0; mode < MODES; mode++) {
+        begin(mode);
+        SUCCEEDS(cuEventRecord(event, gpu.b));
+        SUCCEEDS(cuStreamWaitEvent(gpu.b, event, 0));
+        END(true, "events on another stream", mode);
+    }
+    SUCCEEDS(cuEventDestroy_v2(event));
+}
+
+/* The potentially unsafe calls; each undoes what it did if it succeeded. */
+static CUresult unsafe_alloc(void)
+{
+    CUdeviceptr address;
+    CUresult result = cuMemAlloc_v2(&address, 4096);
+    if (result == CUDA_SUCCESS)
+        cuMemFree_v2(address);
+    return result;
+}
+
+static CUdeviceptr to_free;
+
+static CUresult unsafe_free(void)
+{
+    CUresult result = cuMemFree_v2(to_free);
+    if (result == CUDA_SUCCESS)
+        to_free = 0;
+    return result;
+}
+
+static CUevent to_query;
+
+static CUresult unsafe_query(void)
+{
+    return cuEventQuery(to_query);
+}
+
+static CUresult unsafe_host_alloc(void)
+{
+    void *memory;
+    CUresult result = cuMemHostAlloc(&memory, 4096, 0);
+    if (result == CUDA_SUCCESS)
+        cuMemFreeHost(memory);
+    return result;
+}
+
+static CUresult unsafe_trim(void)
+{
+    CUmemoryPool pool;
+    CUresult result = cuDeviceGetDefaultMemPool(&pool, gpu.device);
+    return result == CUDA_SUCCESS ? cuMemPoolTrimTo(pool, 0) : result;
+}
+
+static CUresult unsafe_async_alloc(void)
+{
+    CUdeviceptr address;
+    CUresult result = cuMemAllocAsync(&address, 4096, gpu.b);
+    if (result == CUDA_SUCCESS)
+        cuMemFreeAsync(address, gpu.b);
+    return result;
+}
+
+static const struct {
+    const char *name;
+    CUresult (*call)(void);
+} unsafe_calls[] = {
+    {"cuMemAlloc", unsafe_alloc},     {"cuMemFree", unsafe_free},
+    {"cuEventQuery", unsafe_query},   {"cuMemHostAlloc", unsafe_host_alloc},
+    {"cuMemPoolTrimTo", unsafe_trim}, {"cuMemAllocAsync on another stream", unsafe_async_alloc},
+};
+
+static void prepare_unsafe_call(void)
+{
+    if (to_free == 0)
+        to_free = allocate(4096);
+    if (to_query == NULL)
+        to_query = new_event();
+}
+
+static void tidy_after_unsafe_calls(void)
+{
+    SUCCEEDS(cuMemFree_v2(to_free));
+    SUCCEEDS(cuEventDestroy_v2(to_query));
+    to_free = 0;
+    to_query = NULL;
+}
+
+static void try_unsafe_call(size_t i, unsigned int mode)
+{
+    bool allowed = mode == CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUresult result;
+    prepare_unsafe_call();
+    begin(mode);
+    result = unsafe_calls[i].call();
+    if ((result == CUDA_SUCCESS) != allowed)
+        fail("%s in mode %u: expected %s, got %s", unsafe_calls[i].name, mode,
+             allowed ? "CUDA_SUCCESS" : "an error", name_of(result));
+    END(allowed, unsafe_calls[i].name, mode);
+}
+
+static void unsafe_calls_spoil_strict_captures(void)
+{
+    for (size_t i = 0; i < sizeof unsafe_calls / sizeof *unsafe_calls; i++)
+        for (unsigned int mode = 0; mode < MODES; mode++)
+            try_unsafe_call(i, mode);
+    tidy_after_unsafe_calls();
+}
+
+static void relaxed_threads_may_call_anything(void)
+{
+    prepare_unsafe_call();
+    for (unsigned int mode = 0; mode < MODES; mode++) {
+        CUstreamCaptureMode exchanged = CU_STREAM_CAPTURE_MODE_RELAXED;
+        begin(mode);
+        SUCCEEDS(cuThreadExchangeStreamCaptureMode(&exchanged));
+        SUCCEEDS(unsafe_alloc());
+        SUCCEEDS(unsafe_query());
+        SUCCEEDS(cuThreadExchangeStreamCaptureMode(&exchanged));
+        CHECK(exchanged == CU_STREAM_CAPTURE_MODE_RELAXED);
+        END(true, "calls in a relaxed thread", mode);
+    }
+    tidy_after_unsafe_calls();
+}
+
+static void harmless_calls_spare_captures(void)
+{
+    for (unsigned int mode = 0; mode < MODES; mode++) {
+        CUstream stream = NULL;
+        begin(mode);
+        free_memory();
+        SUCCEEDS(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        END(true, "cuMemGetInfo and cuStreamCreate", mode);
+        SUCCEEDS(cuStreamDestroy_v2(stream));
+    }
+}
+
+static void *alloc_in_other_thread(void *argument)
+{
+    CUresult *result = argument;
+    SUCCEEDS(cuCtxSetCurrent(gpu.context));
+    *result = unsafe_alloc();
+    return NULL;
+}
+
+static void only_global_captures_bind_other_threads(void)
+{
+    for (unsigned int mode = 0; mode < MODES; mode++) {
+        bool allowed = mode != CU_STREAM_CAPTURE_MODE_GLOBAL;
+        CUresult result = CUDA_SUCCESS;
+        pthread_t thread;
+        begin(mode);
+        pthread_create(&thread, NULL, alloc_in_other_thread, &result);
+        pthread_join(thread, NULL);
+        if ((result == CUDA_SUCCESS) != allowed)
+            fail("cuMemAlloc in another thread in mode %u: expected %s, got %s", mode,
+                 allowed ? "CUDA_SUCCESS" : "an error", name_of(result));
+        END(allowed, "cuMemAlloc in another thread", mode);
+    }
+}
+
+static CUgraphNodeType first_node_type(CUgraph graph)
+{
+    CUgraphNode nodes[8] = {NULL};
+    CUgraphNodeType type = 99;
+    size_t count = 8;
+    SUCCEEDS(cuGraphGetNodes(graph, nodes, &count));
+    CHECK(count >= 1);
+    if (count >= 1)
+        SUCCEEDS(cuGraphNodeGetType(nodes[0], &type));
+    return type;
+}
+
+static void captured_async_alloc_is_a_node(void)
+{
+    CUgraph graph = NULL;
+    CUdeviceptr address = 0;
+    begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    SUCCEEDS(cuMemAllocAsync(&address, 4096, gpu.a));
+    CHECK(address != 0);
+    SUCCEEDS(cuMemFreeAsync(address, gpu.a));
+    SUCCEEDS(cuStreamEndCapture(gpu.a, &graph));
+    CHECK(first_node_type(graph) == CU_GRAPH_NODE_TYPE_MEM_ALLOC);
+    SUCCEEDS(cuGraphDestroy(graph));
+}
+
+static void captured_free_of_older_memory(void)
+{
+    CUdeviceptr async = 0, plain = allocate(4096);
+    SUCCEEDS(cuMemAllocAsync(&async, 4096, gpu.b));
+    SUCCEEDS(cuStreamSynchronize(gpu.b));
+    begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    EXPECT(cuMemFreeAsync(async, gpu.a), CUDA_ERROR_INVALID_VALUE);
+    END(true, "a refused cuMemFreeAsync", CU_STREAM_CAPTURE_MODE_GLOBAL);
+    begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    SUCCEEDS(cuMemFreeAsync(plain, gpu.a));
+    END(true, "cuMemFreeAsync of plain memory", CU_STREAM_CAPTURE_MODE_GLOBAL);
+    SUCCEEDS(cuMemFreeAsync(async, gpu.b));
+    SUCCEEDS(cuStreamSynchronize(gpu.b));
+    cuMemFree_v2(plain);
+}
+
+static int destroyed;
+
+static void count_destroyed(void *unused)
+{
+    (void)unused;
+    __atomic_add_fetch(&destroyed, 1, __ATOMIC_SEQ_CST);
+}
+
+static bool destroyed_soon(int count)
+{
+    for (int i = 0; i < 200; i++) {
+        if (__atomic_load_n(&destroyed, __ATOMIC_SEQ_CST) == count)
+            return true;
+        usleep(5000);
+    }
+    return false;
+}
+
+/* Gives the graph of the running capture an object; it keeps the only reference. */
+static void retain_object_in_capture(void)
+{
+    CUstreamCaptureStatus status = 0;
+    CUuserObject object = NULL;
+    CUgraph graph = NULL;
+    SUCCEEDS(cuStreamGetCaptureInfo_v2(gpu.a, &status, NULL, &graph, NULL, NULL));
+    CHECK(status == CU_STREAM_CAPTURE_STATUS_ACTIVE && graph != NULL);
+    SUCCEEDS(
+        cuUserObjectCreate(&object, NULL, count_destroyed, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+    SUCCEEDS(cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
+}
+
+static void graphs_keep_user_objects(void)
+{
+    CUgraph graph = NULL;
+    CUgraphExec exec = NULL;
+    destroyed = 0;
+    begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    retain_object_in_capture();
+    spin(gpu.a, 1);
+    SUCCEEDS(cuStreamEndCapture(gpu.a, &graph));
+    SUCCEEDS(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    SUCCEEDS(cuGraphDestroy(graph));
+    SUCCEEDS(cuGraphLaunch(exec, gpu.a));
+    SUCCEEDS(cuStreamSynchronize(gpu.a));
+    usleep(20000);
+    CHECK(__atomic_load_n(&destroyed, __ATOMIC_SEQ_CST) == 0);
+    SUCCEEDS(cuGraphExecDestroy(exec));
+    CHECK(destroyed_soon(1));
+}
+
+static void spoiled_captures_drop_user_objects(void)
+{
+    destroyed = 0;
+    begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    retain_object_in_capture();
+    EXPECT(cuCtxSynchronize(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    END(false, "cuCtxSynchronize", CU_STREAM_CAPTURE_MODE_GLOBAL);
+    CHECK(destroyed_soon(1));
+}
+
+static CUstreamCaptureStatus status_of(CUstream stream)
+{
+    CUstreamCaptureStatus status = 99;
+    SUCCEEDS(cuStreamIsCapturing(stream, &status));
+    return status;
+}
+
+static void captures_spread_through_events(void)
+{
+    CUevent fork = new_event(), join = new_event();
+    begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+    CHECK(status_of(gpu.a) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    CHECK(status_of(gpu.b) == CU_STREAM_CAPTURE_STATUS_NONE);
+    SUCCEEDS(cuEventRecord(fork, gpu.a));
+    SUCCEEDS(cuStreamWaitEvent(gpu.b, fork, 0));
+    CHECK(status_of(gpu.b) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    spin(gpu.b, 1);
+    SUCCEEDS(cuEventRecord(join, gpu.b));
+    SUCCEEDS(cuStreamWaitEvent(gpu.a, join, 0));
+    END(true, "a fork and a join", CU_STREAM_CAPTURE_MODE_RELAXED);
+    CHECK(status_of(gpu.b) == CU_STREAM_CAPTURE_STATUS_NONE);
+    SUCCEEDS(cuEventDestroy_v2(fork));
+    SUCCEEDS(cuEventDestroy_v2(join));
+}
+
+static void captures_spread_to_other_contexts(void)
+{
+    struct neighbour other = open_neighbour();
+    CUevent fork = new_event(), fence = NULL;
+    SUCCEEDS(cuCtxSetCurrent(other.context));
+    fence = new_event();
+    SUCCEEDS(cuCtxSetCurrent(gpu.context));
+    begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+    SUCCEEDS(cuEventRecord(fork, gpu.a));
+    SUCCEEDS(cuStreamWaitEvent(other.stream, fork, 0));
+    EXPECT(cuCtxRecordEvent(other.context, fence), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    END(false, "cuCtxRecordEvent on the other context", CU_STREAM_CAPTURE_MODE_RELAXED);
+    SUCCEEDS(cuEventDestroy_v2(fork));
+    close_neighbour(&other);
+}
+
+static void fences_of_other_contexts_spare_captures(void)
+{
+    struct neighbour other = open_neighbour();
+    CUevent fence = NULL;
+    SUCCEEDS(cuCtxSetCurrent(other.context));
+    fence = new_event();
+    SUCCEEDS(cuCtxSetCurrent(gpu.context));
+    begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    SUCCEEDS(cuCtxRecordEvent(other.context, fence));
+    END(true, "cuCtxRecordEvent on another context", CU_STREAM_CAPTURE_MODE_GLOBAL);
+    close_neighbour(&other);
+}
+
+static void unjoined_captures_have_no_graph(void)
+{
+    CUevent fork = new_event();
+    CUgraph graph = NULL;
+    begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+    SUCCEEDS(cuEventRecord(fork, gpu.a));
+    SUCCEEDS(cuStreamWaitEvent(gpu.b, fork, 0));
+    spin(gpu.b, 1);
+    EXPECT(cuStreamEndCapture(gpu.a, &graph), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+    CHECK(status_of(gpu.a) == CU_STREAM_CAPTURE_STATUS_NONE);
+    SUCCEEDS(cuEventDestroy_v2(fork));
+}
+
+static void legacy_stream_cannot_capture(void)
+{
+    FAILS(cuStreamBeginCapture_v2(CU_STREAM_LEGACY, CU_STREAM_CAPTURE_MODE_RELAXED));
+}
+
+static void legacy_stream_beside_a_blocking_capture(void)
+{
+    CUstreamCaptureStatus status;
+    CUstream blocking = NULL;
+    CUgraph graph = NULL;
+    SUCCEEDS(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+    SUCCEEDS(cuStreamBeginCapture_v2(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
+    EXPECT(cuStreamIsCapturing(NULL, &status), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    EXPECT(cuStreamEndCapture(blocking, &graph), CUDA_SUCCESS);
+    SUCCEEDS(cuGraphDestroy(graph));
+    SUCCEEDS(cuStreamDestroy_v2(blocking));
+}
+
+/* --- finding the driver ------------------------------------------------------------------------*/
+
+static void both_lookups_give_one_address(void)
+{
+    static const struct {
+        const char *base, *exported;
+        int version;
+        cuuint64_t flags;
+    } names[] = {
+        {"cuMemAlloc", "cuMemAlloc_v2", 3020, 0},
+        {"cuMemFree", "cuMemFree_v2", 3020, 0},
+        {"cuMemGetInfo", "cuMemGetInfo_v2", 3020, 0},
+        {"cuMemAllocAsync", "cuMemAllocAsync", 11020, 0},
+        {"cuMemAllocAsync", "cuMemAllocAsync_ptsz", 11020, 2},
+        {"cuMemFreeAsync", "cuMemFreeAsync", 11020, 0},
+        {"cuMemFreeAsync", "cuMemFreeAsync_ptsz", 11020, 2},
+        {"cuLaunchKernel", "cuLaunchKernel", 4000, 0},
+        {"cuLaunchKernel", "cuLaunchKernel_ptsz", 7000, 2},
+        {"cuStreamBeginCapture", "cuStreamBeginCapture_v2", 10010, 0},
+        {"cuStreamBeginCapture", "cuStreamBeginCapture_v2_ptsz", 10010, 2},
+        {"cuCtxSynchronize", "cuCtxSynchronize", 2000, 0},
+        {"cuCtxRecordEvent", "cuCtxRecordEvent", 12050, 0},
+        {"cuMemcpyHtoD", "cuMemcpyHtoD_v2", 3020, 0},
+        {"cuMemcpyHtoD", "cuMemcpyHtoD_v2_ptds", 7000, 2},
+        {"cuEventQuery", "cuEventQuery", 2000, 0},
+        {"cuCtxCreate", "cuCtxCreate_v2", 3020, 0},
+        {"cuGetProcAddress", "cuGetProcAddress_v2", 12000, 0},
+    };
+    void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    CHECK(library != NULL);
+    for (size_t i = 0; library != NULL && i < sizeof names / sizeof *names; i++) {
+        void *address = NULL;
+        SUCCEEDS(
+            cuGetProcAddress_v2(names[i].base, &address, names[i].version, names[i].flags, NULL));
+        if (address == NULL || address != dlsym(library, names[i].exported))
+            fail("%s: expected one address from both lookups", names[i].exported);
+    }
+    if (library != NULL)
+        dlclose(library);
+}
+
+static void unknown_names_are_not_found(void)
+{
+    CUdriverProcAddressQueryResult status = 99;
+    void *address = &status;
+    cuGetProcAddress_v2("cuNoSuchFunction", &address, 12000, 0, &status);
+    CHECK(address == NULL);
+    CHECK(status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+}
+
+/* --- running the rows --------------------------------------------------------------------------*/
+
+static const struct row {
+    const char *name;
+    void (*check)(void);
+} rows[] = {
+#define ROW(function)                                                                              \
+    {                                                                                              \
+#function, function                                                                        \
+    }
+    ROW(alloc_of_nothing_is_invalid),
+    ROW(alloc_to_nowhere_is_invalid),
+    ROW(async_alloc_of_nothing_succeeds),
+    ROW(free_of_null_succeeds),
+    ROW(free_twice_is_invalid),
+    ROW(free_async_twice_is_invalid),
+    ROW(free_inside_a_block_is_invalid),
+    ROW(alloc_of_too_much_is_out_of_memory),
+    ROW(range_is_what_was_asked_for),
+    ROW(range_attribute_is_what_was_asked_for),
+    ROW(freed_memory_is_unknown),
+    ROW(small_blocks_are_1_kib_apart),
+    ROW(info_counts_freed_memory),
+    ROW(free_waits_for_its_context),
+    ROW(free_holds_the_drivers_lock),
+    ROW(alloc_does_not_wait),
+    ROW(free_of_async_memory_does_not_wait),
+    ROW(free_async_gives_plain_memory_back),
+    ROW(free_ignores_other_contexts_kernels),
+    ROW(free_waits_for_copies_in_other_contexts),
+    ROW(fence_covers_every_kind_of_stream),
+    ROW(fence_covers_destroyed_streams),
+    ROW(fence_does_not_cover_later_work),
+    ROW(fence_does_not_cover_other_contexts),
+    ROW(fence_wants_an_event_of_its_context),
+    ROW(unrecorded_events_are_complete),
+    ROW(running_events_are_not_ready),
+    ROW(without_a_barrier_writes_race),
+    ROW(barrier_orders_every_write),
+    ROW(barrier_does_not_block_the_host),
+    ROW(barrier_on_an_old_fence_waits_for_old_work_only),
+    ROW(idle_stream_behind_a_barrier_is_idle),
+    ROW(barrier_works_across_contexts),
+    ROW(kernels_after_a_barrier_run_beside_each_other),
+    ROW(legacy_stream_orders_blocking_streams),
+    ROW(each_thread_has_its_own_stream),
+    ROW(stream_ids_are_never_used_again),
+    ROW(context_ids_are_never_used_again),
+    ROW(host_functions_run_in_order),
+    ROW(flags_let_kernels_go_on),
+    ROW(context_calls_spoil_captures),
+    ROW(events_on_other_streams_spare_captures),
+    ROW(unsafe_calls_spoil_strict_captures),
+    ROW(relaxed_threads_may_call_anything),
+    ROW(harmless_calls_spare_captures),
+    ROW(only_global_captures_bind_other_threads),
+    ROW(captured_async_alloc_is_a_node),
+    ROW(captured_free_of_older_memory),
+    ROW(graphs_keep_user_objects),
+    ROW(spoiled_captures_drop_user_objects),
+    ROW(captures_spread_through_events),
+    ROW(captures_spread_to_other_contexts),
+    ROW(fences_of_other_contexts_spare_captures),
+    ROW(unjoined_captures_have_no_graph),
+    ROW(legacy_stream_cannot_capture),
+    ROW(legacy_stream_beside_a_blocking_capture),
+    ROW(both_lookups_give_one_address),
+    ROW(unknown_names_are_not_found),
+#undef ROW
+};
+
+static void get_function(CUfunction *function, const char *name)
+{
+    SUCCEEDS(cuModuleGetFunction(function, gpu.module, name));
+}
+
+static void open_device(void)
+{
+    const char *pool = getenv("CONFORMANCE_WITH_POOL");
+    gpu.pool = pool != NULL && strcmp(pool, "1") == 0;
+    SUCCEEDS(cuInit(0));
+    SUCCEEDS(cuDeviceGet(&gpu.device, 0));
+    SUCCEEDS(cuDevicePrimaryCtxRetain(&gpu.context, gpu.device));
+    SUCCEEDS(cuCtxSetCurrent(gpu.context));
+    SUCCEEDS(cuModuleLoadData(&gpu.module, KERNELS_PTX));
+    get_function(&gpu.spin, "spin");
+    get_function(&gpu.fill, "fill");
+    get_function(&gpu.verify, "verify");
+    get_function(&gpu.spin_then_verify, "spin_then_verify");
+    get_function(&gpu.wait_flag, "wait_flag");
+    get_function(&gpu.set_flag, "set_flag");
+    SUCCEEDS(cuStreamCreate(&gpu.a, CU_STREAM_NON_BLOCKING));
+    SUCCEEDS(cuStreamCreate(&gpu.b, CU_STREAM_NON_BLOCKING));
+    gpu.mismatches = allocate(8);
+    SUCCEEDS(cuMemsetD8_v2(gpu.mismatches, 0, 8));
+}
+
+/* Every kernel once, so that no row waits for code to load. */
+static void warm_up(void)
+{
+    CUdeviceptr flag = allocate(8);
+    launch(gpu.set_flag, gpu.a, (void *[]){&flag});
+    launch(gpu.wait_flag, gpu.a, (void *[]){&flag});
+    fill(gpu.a, flag, 1, 0);
+    spin(gpu.a, 0);
+    spin_then_verify(gpu.a, 0, flag, 1, 0);
+    SUCCEEDS(cuCtxSynchronize());
+    SUCCEEDS(cuMemFree_v2(flag));
+}
+
+static bool is_wanted(const char *name, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], name) == 0)
+            return true;
+    return argc == 1;
+}
+
+static bool run(const struct row *row)
+{
+    failure[0] = '\0';
+    row->check();
+    if (failure[0] != '\0')
+        printf("FAIL %s: %s\n", row->name, failure);
+    else
+        printf("ok %s\n", row->name);
+    fflush(stdout);
+    return failure[0] == '\0';
+}
+
+int main(int argc, char **argv)
+{
+    int passed = 0, failed = 0;
+    open_device();
+    warm_up();
+    if (failure[0] != '\0') {
+        printf("FAIL opening the device: %s\n", failure);
+        return 1;
+    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (!is_wanted(rows[i].name, argc, argv))
+            continue;
+        if (run(&rows[i]))
+            passed++;
+        else
+            failed++;
+    }
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed > 0 || passed == 0;
+}
