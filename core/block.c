@@ -3,31 +3,6 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-void block_list_append(struct block_list *list, struct block *block, enum block_link link)
-{
-    block->links[link].next = NULL;
-    block->links[link].previous = list->last;
-    if (list->last)
-        list->last->links[link].next = block;
-    else
-        list->first = block;
-    list->last = block;
-}
-
-void block_list_remove(struct block_list *list, struct block *block, enum block_link link)
-{
-    struct block *next = block->links[link].next;
-    struct block *previous = block->links[link].previous;
-    if (next)
-        next->links[link].previous = previous;
-    else
-        list->last = previous;
-    if (previous)
-        previous->links[link].next = next;
-    else
-        list->first = next;
-}
-
 #define SLAB_BLOCKS 128
 
 struct block_slab {

@@ -54,8 +54,33 @@ struct block_list {
     struct block *first, *last;
 };
 
-void block_list_append(struct block_list *list, struct block *block, enum block_link link);
-void block_list_remove(struct block_list *list, struct block *block, enum block_link link);
+static inline void block_list_append(struct block_list *list, struct block *block,
+                                     enum block_link link)
+{
+    struct block *last = list->last;
+    block->links[link].next = NULL;
+    block->links[link].previous = last;
+    if (last)
+        last->links[link].next = block;
+    else
+        list->first = block;
+    list->last = block;
+}
+
+static inline void block_list_remove(struct block_list *list, struct block *block,
+                                     enum block_link link)
+{
+    struct block *next = block->links[link].next;
+    struct block *previous = block->links[link].previous;
+    if (next)
+        next->links[link].previous = previous;
+    else
+        list->last = previous;
+    if (previous)
+        previous->links[link].next = next;
+    else
+        list->first = next;
+}
 
 /*
  * Records of one heap, made in slabs. Guarded by the heap's lock.

@@ -233,6 +233,7 @@ static struct context *bring_to_life(struct pool *pool, struct device *device,
     context->id = identity->id;
     context->primary = identity->primary;
     context->device = device;
+    context->heap.blocks_per_bucket = pool->settings.device.caps.blocks_per_bucket;
     size_classes_init(&context->heap.classes, &pool->settings.device.buckets, device->total_bytes);
     atomic_store_explicit(&context->unusable, false, memory_order_relaxed);
     atomic_store_explicit(&context->return_stream, NULL, memory_order_relaxed);

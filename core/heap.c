@@ -147,7 +147,6 @@ void heap_detach_free(struct heap *heap, struct block *block)
 static void count_live(struct heap *heap, struct block *block)
 {
     struct bucket_counters *counters = &block->bucket->counters;
-    counter_add(&heap->live_blocks, 1);
     counter_add(&heap->live_bytes, block->bytes);
     counter_add(&heap->live_requested, block->requested);
     if (counter_get(&heap->live_requested) > heap->peak_requested)
@@ -158,7 +157,6 @@ static void count_live(struct heap *heap, struct block *block)
 
 static void count_no_longer_live(struct heap *heap, struct block *block)
 {
-    counter_subtract(&heap->live_blocks, 1);
     counter_subtract(&heap->live_bytes, block->bytes);
     counter_subtract(&heap->live_requested, block->requested);
     counter_subtract(&block->bucket->counters.live_bytes, block->bytes);
@@ -177,11 +175,10 @@ void heap_forget_block(struct pool *pool, struct heap *heap, struct block *block
     block_records_put(&heap->records, block);
 }
 
-static void count_request(struct bucket *bucket, size_t bytes, uint64_t block_bytes)
+static void count_request(struct bucket *bucket, size_t bytes)
 {
     counter_add(&bucket->counters.requests, 1);
     counter_add(&bucket->counters.requested_bytes, bytes);
-    counter_add(&bucket->counters.rounded_bytes, block_bytes);
 }
 
 /* Gives a free block to the program. */
@@ -191,7 +188,7 @@ static void hand_out(struct heap *heap, struct block *block, size_t bytes, enum 
     heap_detach_free(heap, block);
     block->state = BLOCK_LIVE;
     block->requested = bytes;
-    count_request(bucket, bytes, block->bytes);
+    count_request(bucket, bytes);
     counter_add(&bucket->counters.hits[hit], 1);
     count_live(heap, block);
 }
@@ -224,7 +221,8 @@ static void make_pending(struct heap *heap, struct block *block, uint64_t epoch)
     block->freed_at = heap->now;
     block_list_append(&bucket->pending, block, LINK_BUCKET);
     block_list_append(&heap->pending, block, LINK_HEAP);
-    bucket->free_blocks++;
+    if (++bucket->free_blocks > heap->blocks_per_bucket)
+        heap->crowded = true;
     counter_add(&bucket->counters.frees, 1);
     counter_add(&bucket->counters.pending_bytes, block->bytes);
     counter_add(&heap->pending_bytes, block->bytes);
@@ -380,7 +378,7 @@ static CUresult ask_driver_hard(struct pool *pool, struct context *context,
     CUresult result = ask_driver(pool, cost, address, *bytes);
     if (result != CUDA_ERROR_OUT_OF_MEMORY || requested > device->total_bytes)
         return result;
-    struct reclaim progress = {0};
+    struct reclaim progress = {.bytes = *bytes};
     while (result == CUDA_ERROR_OUT_OF_MEMORY && release_for_retry(pool, device, &progress))
         result = ask_driver(pool, cost, address, *bytes);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && *bytes != requested) {
@@ -437,7 +435,7 @@ static void finish_miss(struct pool *pool, struct context *context, struct bucke
     if (result == CUDA_SUCCESS)
         heap_forget_address(pool, address);
     pthread_mutex_lock(&heap->lock);
-    count_request(bucket, requested, bytes);
+    count_request(bucket, requested);
     counter_add(&bucket->counters.misses, 1);
     counter_add(&heap->misses, 1);
     if (result == CUDA_SUCCESS)
@@ -452,7 +450,7 @@ static void finish_miss(struct pool *pool, struct context *context, struct bucke
 static CUresult refuse(struct heap *heap, struct bucket *bucket, size_t requested)
 {
     pthread_mutex_lock(&heap->lock);
-    count_request(bucket, requested, 0);
+    count_request(bucket, requested);
     counter_add(&bucket->counters.misses, 1);
     pthread_mutex_unlock(&heap->lock);
     return CUDA_ERROR_OUT_OF_MEMORY;

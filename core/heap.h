@@ -48,7 +48,8 @@ struct bucket {
 struct heap {
     pthread_mutex_t lock;
     struct size_classes classes;
-    struct bucket **table; /* open addressing by block size; a power of two of slots */
+    uint64_t blocks_per_bucket; /* the cap */
+    struct bucket **table;      /* open addressing by block size; a power of two of slots */
     uint32_t table_slots, bucket_count;
     struct bucket unkept;
     struct block_records records;
@@ -64,7 +65,7 @@ struct heap {
     uint64_t idle_checked_at;
     const void *user; /* the thread that used the heap last, by the address of its state */
     uint32_t alone;   /* uses by it in a row, saturating at HEAP_ALONE */
-    counter live_blocks;
+    bool crowded;     /* a bucket may have more free blocks than its cap */
     counter misses, fences, fence_queries, barriers;
 };
 

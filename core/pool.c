@@ -415,7 +415,7 @@ void pool_capture_stream_destroyed(struct pool *pool, CUstream stream)
 
 bool pool_make_room(struct pool *pool, struct pool_retry *retry)
 {
-    struct reclaim progress = {retry->step};
+    struct reclaim progress = {.step = (enum reclaim_step)retry->step};
     bool again = release_for_retry(pool, NULL, &progress);
     retry->step = progress.step;
     return again;

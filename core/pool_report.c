@@ -24,7 +24,8 @@ struct rows {
     bool failed;
 };
 
-static void merge_counters(struct report_counters *into, const struct bucket_counters *c)
+static void merge_counters(struct report_counters *into, const struct bucket_counters *c,
+                           uint64_t bytes)
 {
     into->requests += counter_get(&c->requests);
     into->hits.clean += counter_get(&c->hits[HIT_CLEAN]);
@@ -34,7 +35,9 @@ static void merge_counters(struct report_counters *into, const struct bucket_cou
     into->misses += counter_get(&c->misses);
     into->frees += counter_get(&c->frees);
     into->requested_bytes += counter_get(&c->requested_bytes);
-    into->rounded_bytes += counter_get(&c->rounded_bytes);
+    /* What is not kept is not rounded. */
+    into->rounded_bytes +=
+        bytes ? counter_get(&c->requests) * bytes : counter_get(&c->requested_bytes);
     into->live_bytes += counter_get(&c->live_bytes);
     into->cached_bytes += counter_get(&c->cached_bytes);
     into->pending_bytes += counter_get(&c->pending_bytes);
@@ -114,7 +117,7 @@ static void add_bucket(struct bucket *bucket, void *argument)
         rows->costs[i] = (struct costs){0, 0, 0, 0};
         rows->kind->bucket_count++;
     }
-    merge_counters(&rows->kind->buckets[i].counters, c);
+    merge_counters(&rows->kind->buckets[i].counters, c, bucket->bytes);
     struct costs *costs[] = {&rows->costs[i], &rows->all};
     for (int k = 0; k < 2; k++) {
         costs[k]->allocations += counter_get(&c->allocation_calls);

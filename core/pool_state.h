@@ -38,7 +38,7 @@ struct pool {
     pthread_mutex_t pitch_lock;    /* guards pitches */
     struct pitch pitches[PITCHES];
     unsigned pitch_count;
-    _Atomic unsigned slots_taken;  /* by threads, see heap.h */
+    _Atomic unsigned slots_taken;    /* by threads, see heap.h */
     _Atomic uint64_t objects_loaded; /* shared objects ever loaded when last looked through, see
                                         barriers_are_open */
     _Atomic bool memory_is_pinned;   /* a library that lets devices reach GPU memory is loaded */

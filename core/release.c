@@ -220,6 +220,15 @@ static void find_crowded(struct bucket *bucket, void *argument)
         crowded->block = bucket->clean.first;
 }
 
+static struct block *choose_crowded(const struct pool *pool, struct heap *heap)
+{
+    struct crowded crowded = {pool->settings.device.caps.blocks_per_bucket, NULL};
+    if (heap->crowded)
+        heap_visit_buckets(heap, find_crowded, &crowded);
+    heap->crowded = crowded.block != NULL;
+    return crowded.block;
+}
+
 /* Blocks over the caps, the bytes cap being exceeded by *argument, and those that are not kept. */
 static struct block *choose_over_cap(const struct pool *pool, struct context *context,
                                      uint64_t released, void *argument)
@@ -230,9 +239,7 @@ static struct block *choose_over_cap(const struct pool *pool, struct context *co
         return heap->unkept.clean.first;
     if (released < *excess)
         return choose_victim(pool, heap);
-    struct crowded crowded = {pool->settings.device.caps.blocks_per_bucket, NULL};
-    heap_visit_buckets(heap, find_crowded, &crowded);
-    return crowded.block;
+    return choose_crowded(pool, heap);
 }
 
 static struct block *choose_idle(const struct pool *pool, struct context *context,
@@ -322,7 +329,7 @@ static bool take_reserve(struct device *device, uint64_t bytes)
 bool release_reserve(struct pool *pool, struct context *context, uint64_t bytes)
 {
     struct device *device = context->device;
-    struct reclaim progress = {0};
+    struct reclaim progress = {.bytes = bytes};
     bool taken = take_reserve(device, bytes);
     while (!taken && bytes <= device->limit && release_for_retry(pool, device, &progress))
         taken = take_reserve(device, bytes);
@@ -331,13 +338,14 @@ bool release_reserve(struct pool *pool, struct context *context, uint64_t bytes)
 
 /* ---- out of memory ---- */
 
-static uint64_t release_all_clean(struct pool *pool, struct device *device)
+static uint64_t release_clean_everywhere(struct pool *pool, struct device *device, uint64_t bytes)
 {
     uint64_t released = 0;
-    for (struct context *c = context_next(pool, NULL, device); c;
+    for (struct context *c = context_next(pool, NULL, device); c && released < bytes;
          c = context_next(pool, c, device)) {
         atomic_store_explicit(&c->device->tight, true, memory_order_relaxed);
-        released += release_clean(pool, c, UINT64_MAX, EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
+        released +=
+            release_clean(pool, c, bytes - released, EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
     }
     return released;
 }
@@ -371,24 +379,22 @@ static void settle_the_rest(struct pool *pool, struct context *context)
     pthread_mutex_unlock(&heap->lock);
 }
 
-static void settle_pending(struct pool *pool, struct context *context)
+static void settle_fenced(struct pool *pool, struct context *context)
 {
     struct heap *heap = &context->heap;
     pthread_mutex_lock(&heap->lock);
     uint64_t stamp = heap->pending.first ? newest_waitable(&context->epochs) : 0;
     if (stamp)
         epoch_wait(pool, context, stamp);
-    bool more = heap->pending.first != NULL;
     pthread_mutex_unlock(&heap->lock);
-    if (more)
-        settle_the_rest(pool, context);
 }
 
-static uint64_t release_all_pending(struct pool *pool, struct device *device)
+static uint64_t release_all_pending(struct pool *pool, struct device *device,
+                                    void (*settle_one)(struct pool *, struct context *))
 {
     for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
-        settle_pending(pool, c);
-    return release_all_clean(pool, device);
+        settle_one(pool, c);
+    return release_clean_everywhere(pool, device, UINT64_MAX);
 }
 
 static void trim_pool(struct pool *pool, CUresult (*get)(CUmemoryPool *, CUdevice), CUdevice device)
@@ -420,26 +426,38 @@ static bool trim_driver(struct pool *pool, const struct device *wanted)
     return true;
 }
 
+/* What is missing may be less than all that is cached: first as much as was asked for, then twice
+ * that, and so on. */
+static bool release_some_clean(struct pool *pool, struct device *device, struct reclaim *progress)
+{
+    uint64_t bytes = progress->bytes ? progress->bytes : UINT64_MAX;
+    progress->bytes = bytes > UINT64_MAX / 2 ? UINT64_MAX : 2 * bytes;
+    return release_clean_everywhere(pool, device, bytes) != 0;
+}
+
+/* From what costs nothing to what may take long. Only the first step is taken more than once. */
+static bool take_step(struct pool *pool, struct device *device, struct reclaim *progress)
+{
+    if (progress->step == RECLAIM_CLEAN && release_some_clean(pool, device, progress))
+        return true;
+    switch (progress->step++) {
+    case RECLAIM_FENCED:
+        return release_all_pending(pool, device, settle_fenced) != 0;
+    case RECLAIM_DRIVER:
+        return trim_driver(pool, device);
+    case RECLAIM_THE_REST:
+        return release_all_pending(pool, device, settle_the_rest) != 0;
+    default:
+        return false;
+    }
+}
+
 bool release_for_retry(struct pool *pool, struct device *device, struct reclaim *progress)
 {
-    for (;;) {
-        switch (progress->step++) {
-        case 0:
-            if (release_all_clean(pool, device))
-                return true;
-            break;
-        case 1:
-            if (release_all_pending(pool, device))
-                return true;
-            break;
-        case 2:
-            if (trim_driver(pool, device))
-                return true;
-            break;
-        default:
-            return false;
-        }
-    }
+    while (progress->step < RECLAIM_DONE)
+        if (take_step(pool, device, progress))
+            return true;
+    return false;
 }
 
 void release_look_at_memory(struct pool *pool, struct context *context)

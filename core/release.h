@@ -40,10 +40,13 @@ void release_before_growth(struct pool *pool, struct context *context, uint64_t 
  * if need be. False past the limit. */
 bool release_reserve(struct pool *pool, struct context *context, uint64_t bytes);
 
-/* Out of memory, for any call: each round does the next thing that may give memory back. Starts
- * zeroed; false when nothing is left to try. device NULL: all devices. */
+/* Out of memory, for any call: each round does the next thing that may give memory back, and false
+ * says that nothing is left to try. bytes: how many are wanted, 0 if that is not known. device
+ * NULL: all devices. */
+enum reclaim_step { RECLAIM_CLEAN, RECLAIM_FENCED, RECLAIM_DRIVER, RECLAIM_THE_REST, RECLAIM_DONE };
 struct reclaim {
-    unsigned step;
+    enum reclaim_step step;
+    uint64_t bytes;
 };
 bool release_for_retry(struct pool *pool, struct device *device, struct reclaim *progress);
 

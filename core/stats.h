@@ -22,7 +22,6 @@ struct bucket_counters {
     counter misses;
     counter frees;
     counter requested_bytes;
-    counter rounded_bytes;
     counter live_bytes;
     counter cached_bytes;
     counter pending_bytes;
