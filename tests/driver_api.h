@@ -192,6 +192,10 @@ enum driver_api_constant {
 #define CU_LAUNCH_PARAM_BUFFER_POINTER ((void *)0x1)
 #define CU_LAUNCH_PARAM_BUFFER_SIZE    ((void *)0x2)
 
+#define SIZE(type, bytes) _Static_assert(sizeof(type) == (bytes), "the size of " #type " is wrong");
+#include "driver_api_sizes.def"
+#undef SIZE
+
 #define FUNCTION(name, parameters) CUresult name parameters;
 #include "driver_api.def"
 #undef FUNCTION

@@ -4,6 +4,8 @@
  * call_begin counts the call, fails it if the environment wants that, takes the locks that its
  * rules name and finds the current context; call_end gives the locks back and writes the log.
  */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -93,12 +95,20 @@ static void in_forked_child(void)
     sim.forked = true;
 }
 
-static void know_settings(void)
+/* Our threads run on whatever the program closes, so the library stays. */
+static void stay_loaded(void)
 {
-    if (sim.settings_known)
-        return;
-    sim.settings_known = true;
+    Dl_info self;
+    if (dladdr((void *)(uintptr_t)stay_loaded, &self) != 0)
+        dlopen(self.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
+static pthread_once_t prepared = PTHREAD_ONCE_INIT;
+
+static void prepare(void)
+{
     settings_read(&sim.settings);
+    stay_loaded();
     pthread_atfork(NULL, NULL, in_forked_child);
 }
 
@@ -137,6 +147,7 @@ CUresult call_begin(struct call *call)
     uint64_t nth_call =
         atomic_fetch_add_explicit(&counts[call->entry], 1, memory_order_relaxed) + 1;
     CUresult result;
+    pthread_once(&prepared, prepare);
     if (sim.forked)
         return call->rules & NEEDS_NOTHING ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
     if (!(call->rules & (LIGHT | NEEDS_NOTHING))) {
@@ -147,7 +158,6 @@ CUresult call_begin(struct call *call)
         take_the_time(call->entry);
     pthread_mutex_lock(&sim.lock);
     call->has_lock = true;
-    know_settings();
     result = injected_fault(call, nth_call);
     return result != CUDA_SUCCESS ? result : check(call);
 }
@@ -176,8 +186,10 @@ static void write_log(const struct call *call, CUresult result)
         snprintf(line, sizeof line, "%llu %s(%s) = %u\n", (unsigned long long)this_thread()->id,
                  entry_points[call->entry].symbol, call->note, result);
     pthread_mutex_lock(&sim.log_lock);
-    if (write(sim.settings.log, line, (size_t)length) < 0)
-        sim.settings.log = -1;
+    while (length > 0) {
+        ssize_t written = write(sim.settings.log, line, (size_t)length);
+        length -= written > 0 ? (int)written : length;
+    }
     pthread_mutex_unlock(&sim.log_lock);
 }
 

@@ -465,14 +465,24 @@ void allocations_note_use(const struct work *work, struct op *op, struct context
     }
 }
 
-void allocation_wait_for_users(struct allocation *allocation)
+static struct allocation *allocation_with_id(uint64_t address, uint64_t id)
 {
+    struct allocation *allocation = allocation_at(address);
+    return allocation != NULL && allocation->id == id ? allocation : NULL;
+}
+
+bool allocation_wait_for_users(struct allocation *allocation)
+{
+    uint64_t address = allocation->base, id = allocation->id;
     if (allocation->context != NULL)
         context_wait_for_work(allocation->context);
-    while (allocation->foreign_count > 0) {
-        op_wait(allocation->foreign[0]);
+    while ((allocation = allocation_with_id(address, id)) != NULL) {
         drop_finished_users(allocation);
+        if (allocation->foreign_count == 0)
+            return true;
+        op_wait(allocation->foreign[0]);
     }
+    return false;
 }
 
 bool device_may_access(uint64_t address, uint64_t bytes)
@@ -578,9 +588,7 @@ DRIVER_CALL(cuMemFree_v2, NEEDS_CONTEXT | UNSAFE, (CUdeviceptr address), (addres
         return CUDA_ERROR_INVALID_VALUE;
     if (allocation->kind == MEMORY_ASYNC)
         return free_stream_ordered(allocation);
-    allocation_wait_for_users(allocation);
-    /* Another thread may have freed it during the wait. */
-    if (allocation_at(address) != allocation)
+    if (!allocation_wait_for_users(allocation))
         return CUDA_ERROR_INVALID_VALUE;
     allocation_free(allocation);
     return CUDA_SUCCESS;

@@ -1,6 +1,7 @@
 /*
  * The environment of the simulated driver: SIMCUDA_DEVICES, SIMCUDA_MEMORY, SIMCUDA_TIMING,
- * SIMCUDA_LOG, SIMCUDA_POISON and SIMCUDA_FAULTS. Called once in a process, under sim.lock.
+ * SIMCUDA_LOG, SIMCUDA_POISON and SIMCUDA_FAULTS. Called once in a process, before
+ * anything else is done.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -172,7 +172,7 @@ struct settings {
     int log; /* file descriptor, or -1 */
     bool valid;
 };
-/* Reads the environment; says on stderr what is wrong. Once, under sim.lock. */
+/* Reads the environment; says on stderr what is wrong. Once, before any other call goes on. */
 void settings_read(struct settings *settings);
 /* Parses SIMCUDA_FAULTS; false, having said why, if it cannot be understood. */
 bool faults_read(const char *text);
@@ -397,7 +397,7 @@ struct thread *this_thread(void);
 /* Everything there is; guarded by sim.lock. */
 struct sim {
     pthread_mutex_t driver_lock, lock, log_lock;
-    bool settings_known, initialised, forked;
+    bool initialised, forked;
     struct settings settings;
     struct device devices[MAX_DEVICES];
     struct context *contexts;
@@ -566,8 +566,8 @@ void allocation_free(struct allocation *allocation);
 void allocation_remove(struct allocation *allocation);
 /* Gives a removed allocation's device memory back and frees the record. */
 void allocation_release(struct allocation *allocation);
-/* Waits for what cuMemFree waits for. */
-void allocation_wait_for_users(struct allocation *allocation);
+/* Waits for what cuMemFree waits for. False if the memory was freed by others meanwhile. */
+bool allocation_wait_for_users(struct allocation *allocation);
 /* The first allocation for which the function says true, or NULL. */
 struct allocation *allocation_find(bool (*matches)(const struct allocation *, const void *),
                                    const void *argument);
