@@ -231,10 +231,11 @@ $(PROGRAMS): $(BUILD)/%: %.c $(SIM) tests/kernels.ptx Makefile | dependencies
 	$(say) CC $<
 	$(Q)$(COMPILE) $(TEST_FLAGS) $< -o $@ $(LDFLAGS) -Wl,--as-needed $(SIM) -ldl
 
+# Other people's libraries: they know of no sanitizer, and some run before it is ready.
 $(LIBRARIES): $(BUILD)/%.so: %.c $(SIM) tests/kernels.ptx Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<
-	$(Q)$(COMPILE) $(TEST_FLAGS) -fPIC -shared $< -o $@ $(LDFLAGS) -Wl,--as-needed $(SIM) -ldl
+	$(Q)$(filter-out -fsanitize=%,$(COMPILE)) $(TEST_FLAGS) -fPIC -shared $< -o $@ $(LDFLAGS) -Wl,--as-needed $(SIM) -ldl
 
 $(DEMOS): $(BUILD)/demo/%: tests/demo/%.c $(SIM) tests/kernels.ptx Makefile | dependencies
 	@mkdir -p $(@D)

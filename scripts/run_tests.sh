@@ -26,15 +26,20 @@ TEST_TIMEOUT=${TEST_TIMEOUT:-120}
 run_with=(${RUN_WITH:-})
 prefix=()
 
-# The sanitizer's own library must be the first thing in every process, or it refuses to start.
+runtime() { # a sanitizer's library: its name for the dynamic linker
+    readelf -d "$(${CC:-cc} -print-file-name="$1")" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p'
+}
+
+# The sanitizer's own library must be the first one in every process that has it.
 case $SANITIZE in
 address)
-    PRELOAD=$(${CC:-cc} -print-file-name=libasan.so):$PRELOAD
+    PRELOAD=$(runtime libasan.so):$PRELOAD
     # The leak check has its own run in valgrind: under a preload it reports the shell's memory.
-    export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0:abort_on_error=0:exitcode=99}
+    # Some tests preload a library of their own without thinking of the sanitizer's.
+    export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0:verify_asan_link_order=0:exitcode=99}
     ;;
 thread)
-    PRELOAD=$(${CC:-cc} -print-file-name=libtsan.so):$PRELOAD
+    PRELOAD=$(runtime libtsan.so):$PRELOAD
     export TSAN_OPTIONS=${TSAN_OPTIONS:-exitcode=99}
     # ThreadSanitizer's address map does not bear all kernels' randomization of addresses.
     if setarch -R true 2>/dev/null; then
