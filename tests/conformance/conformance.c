@@ -307,7 +307,7 @@ static void *call_while_free_waits(void *argument)
     struct other_thread *other = argument;
     CUdeviceptr address = 0;
     SUCCEEDS(cuCtxSetCurrent(gpu.context));
-    usleep(10000);
+    usleep(15000);
     other->ms = now_ms();
     if (other->call == LAUNCHES)
         spin(gpu.b, 0);
@@ -326,8 +326,8 @@ static void free_holds_the_drivers_lock(void)
     for (other.call = LAUNCHES; other.call <= QUERIES; other.call++) {
         CUdeviceptr address = allocate(MIB);
         pthread_t thread;
-        spin(gpu.a, 100);
         pthread_create(&thread, NULL, call_while_free_waits, &other);
+        spin(gpu.a, 100);
         TOOK(timed_free(address), 100, !gpu.pool);
         pthread_join(thread, NULL);
         TOOK(other.ms, 80, !gpu.pool && other.call != QUERIES);

@@ -102,11 +102,6 @@ static CUresult wait_for(struct call *call, struct op *op, uint64_t context_id)
     return context != NULL ? context->root->error : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-static bool memory_exists(uint64_t address, uint64_t bytes)
-{
-    return is_pageable(address) ? address >= 4096 : device_may_access(address, bytes);
-}
-
 static CUresult submit(struct call *call, struct copy *copy, CUstream stream_handle, bool async)
 {
     struct work work;
@@ -118,8 +113,8 @@ static CUresult submit(struct call *call, struct copy *copy, CUstream stream_han
         return result;
     if (is_empty(copy))
         return CUDA_SUCCESS;
-    if (!memory_exists(copy->target, extent_of(copy, copy->target_pitch, copy->target_slice)) ||
-        !memory_exists(copy->source, extent_of(copy, copy->source_pitch, copy->source_slice)))
+    if (!copies_may_access(copy->target, extent_of(copy, copy->target_pitch, copy->target_slice)) ||
+        !copies_may_access(copy->source, extent_of(copy, copy->source_pitch, copy->source_slice)))
         return CUDA_ERROR_INVALID_VALUE;
     if (!async) {
         result = captures_allow_unsafe_call();
@@ -375,7 +370,8 @@ static CUresult fill(struct call *call, struct fill what, CUstream stream_handle
     if (what.width == 0 || what.height == 0)
         return CUDA_SUCCESS;
     bytes = (what.height - 1) * what.pitch + what.width * what.element_bytes;
-    if (what.target % what.element_bytes != 0 || !device_may_access(what.target, bytes))
+    if (what.target % what.element_bytes != 0 || is_pageable(what.target) ||
+        !copies_may_access(what.target, bytes))
         return CUDA_ERROR_INVALID_VALUE;
     work_touches(&work, what.target, bytes, true);
     return stream_add(stream, &work, NULL);

@@ -255,6 +255,7 @@ void small_pages_free(struct context *context)
 static struct {
     struct allocation **sorted;
     size_t count, room;
+    size_t reservations; /* of them, addresses without memory */
     uint64_t live_bytes, live_count, peak_bytes;
 } all;
 
@@ -277,8 +278,10 @@ static bool is_counted(const struct allocation *allocation)
     return allocation->kind <= MEMORY_ARRAY && allocation->kind != MEMORY_GRAPH;
 }
 
-static void count_live(const struct allocation *allocation, bool added)
+static void count_in(const struct allocation *allocation, bool added)
 {
+    if (allocation->kind == MEMORY_RESERVED)
+        all.reservations = added ? all.reservations + 1 : all.reservations - 1;
     if (!is_counted(allocation))
         return;
     all.live_bytes = added ? all.live_bytes + allocation->size : all.live_bytes - allocation->size;
@@ -311,7 +314,7 @@ struct allocation *allocation_add(const struct allocation *allocation)
             (all.count - place) * sizeof(struct allocation *));
     all.sorted[place] = added;
     all.count++;
-    count_live(added, true);
+    count_in(added, true);
     return added;
 }
 
@@ -325,7 +328,7 @@ struct allocation *allocation_at(uint64_t address)
     if (address - allocation->base < allocation->size || address == allocation->base)
         return allocation;
     /* A mapping lies inside a reservation, which begins before it or where it does. */
-    for (place--; place-- > 0;)
+    for (place--; all.reservations > 0 && place-- > 0;)
         if (all.sorted[place]->kind == MEMORY_RESERVED &&
             address - all.sorted[place]->base < all.sorted[place]->size)
             return all.sorted[place];
@@ -354,7 +357,7 @@ void allocation_remove(struct allocation *allocation)
     memmove(&all.sorted[place - 1], &all.sorted[place],
             (all.count - place) * sizeof(struct allocation *));
     all.count--;
-    count_live(allocation, false);
+    count_in(allocation, false);
 }
 
 void allocation_release(struct allocation *allocation)
@@ -500,16 +503,31 @@ bool device_may_access(uint64_t address, uint64_t bytes)
            address + bytes <= allocation->base + allocation->size;
 }
 
-bool is_pageable(uint64_t address)
+static bool is_device_address(uint64_t address)
 {
-    const struct allocation *allocation;
     for (unsigned int i = 0; i < sim.settings.devices; i++) {
         const struct space *space = &sim.devices[i].space;
         if (address >= space->base && address < space->base + space->units * space->unit)
-            return false;
+            return true;
     }
-    allocation = allocation_at(address);
-    return allocation == NULL || allocation->kind == MEMORY_RESERVED;
+    return false;
+}
+
+bool is_pageable(uint64_t address)
+{
+    return !is_device_address(address) && allocation_at(address) == NULL;
+}
+
+bool copies_may_access(uint64_t address, uint64_t bytes)
+{
+    const struct allocation *allocation = allocation_at(address);
+    uint64_t size;
+    if (allocation == NULL)
+        return !is_device_address(address) && address >= 4096;
+    size =
+        allocation->extent.bytes > allocation->size ? allocation->extent.bytes : allocation->size;
+    return allocation->kind != MEMORY_RESERVED && allocation->kind != MEMORY_INTERNAL &&
+           address + bytes <= allocation->base + size;
 }
 
 /* --- the driver's functions --------------------------------------------------------------------*/

@@ -576,8 +576,11 @@ bool belongs_to_context(const struct allocation *allocation, const void *context
 void allocation_release_after(struct allocation *allocation, struct op *op);
 /* Notes that work of a context other than the memory's own uses it. */
 void allocations_note_use(const struct work *work, struct op *op, struct context *context);
-/* May a kernel touch these bytes? */
+/* May a kernel touch these bytes? Of a device's memory, freed or not, it may touch all. */
 bool device_may_access(uint64_t address, uint64_t bytes);
+/* May a copy or a fill? It names what is allocated, or ordinary host memory. */
+bool copies_may_access(uint64_t address, uint64_t bytes);
+/* Host memory that the driver does not know. */
 bool is_pageable(uint64_t address);
 CUresult allocate_device(struct call *call, enum memory_kind kind, size_t bytes,
                          CUdeviceptr *address);
