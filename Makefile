@@ -61,6 +61,9 @@ CONFORMANCE := $(if $(CONFORMANCE_SOURCES),$(BUILD)/tests/conformance/conformanc
 object = $(patsubst %,$(BUILD)/obj/%.o,$(basename $(1)))
 
 CORE_OBJECTS := $(call object,$(CORE_SOURCES))
+# What unit tests share: every source of theirs that is not a test itself.
+UNIT_OBJECTS := $(call object,$(filter-out $(UNIT_SOURCES),$(wildcard tests/unit/*.c)))
+.SECONDARY: $(UNIT_OBJECTS)
 JSON_OBJECTS := $(call object,$(JSON_SOURCES))
 SHIM_OBJECTS := $(call object,$(SHIM_SOURCES))
 TOOL_OBJECTS := $(call object,$(TOOL_SOURCES))
@@ -214,15 +217,20 @@ $(eval $(call sim_rules,sim-12.4,-DSIM_DRIVER_12_4))
 
 # --- tests and programs -------------------------------------------------------------------------
 
-$(BUILD)/tests/unit/%: tests/unit/%.c $(BUILD)/core.a Makefile | dependencies
+$(BUILD)/obj/tests/unit/%.o: tests/unit/%.c Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<
-	$(Q)$(COMPILE) $(TEST_FLAGS) $< $(BUILD)/core.a -o $@ $(LDFLAGS) -lcriterion -ljansson
+	$(Q)$(COMPILE) $(TEST_FLAGS) -c $< -o $@
 
-$(BUILD)/tests/unit-plain/%: tests/unit/%.c $(BUILD)/core.a Makefile | dependencies
+$(BUILD)/tests/unit/%: tests/unit/%.c $(UNIT_OBJECTS) $(BUILD)/core.a Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<
-	$(Q)$(COMPILE) $(TEST_FLAGS) -Itests/plain $< $(BUILD)/core.a -o $@ $(LDFLAGS) -ljansson
+	$(Q)$(COMPILE) $(TEST_FLAGS) $< $(UNIT_OBJECTS) $(BUILD)/core.a -o $@ $(LDFLAGS) -lcriterion -ljansson
+
+$(BUILD)/tests/unit-plain/%: tests/unit/%.c $(UNIT_OBJECTS) $(BUILD)/core.a Makefile | dependencies
+	@mkdir -p $(@D)
+	$(say) CC $<
+	$(Q)$(COMPILE) $(TEST_FLAGS) -Itests/plain $< $(UNIT_OBJECTS) $(BUILD)/core.a -o $@ $(LDFLAGS) -ljansson
 
 # A program that calls the driver is linked with the simulated one, whose soname is the real one's:
 # it runs on either. One that does not call it, does not need it.

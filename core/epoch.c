@@ -119,6 +119,12 @@ static enum record_result judge_record(struct pool *pool, CUresult result)
     return NOT_NOW;
 }
 
+/* Nothing is recorded any more: it might invalidate the captures that are not seen. */
+static bool has_stepped_aside(const struct pool *pool)
+{
+    return atomic_load_explicit(&pool->stepped_aside, memory_order_relaxed);
+}
+
 /* What closing an epoch is on a driver without cuCtxRecordEvent: the plain cuMemFree's wait. */
 static enum record_result synchronise_instead(struct pool *pool, struct context *context)
 {
@@ -136,7 +142,7 @@ static enum record_result synchronise_instead(struct pool *pool, struct context 
 static enum record_result record_fence(struct pool *pool, struct context *context,
                                        struct fence *fence)
 {
-    if (captures_are_going_on(&pool->captures))
+    if (captures_are_going_on(&pool->captures) || has_stepped_aside(pool))
         return NOT_NOW;
     if (!pool->driver->cuCtxRecordEvent)
         return fence->waitable ? synchronise_instead(pool, context) : NOT_NOW;
@@ -198,8 +204,11 @@ struct fence *epoch_fence_for(const struct epochs *epochs, uint64_t stamp, bool 
 
 static CUresult query_event(struct pool *pool, struct fence_event *e)
 {
-    if (!context_pin(e->context, e->generation))
-        return CUDA_SUCCESS; /* its work died with it */
+    if (!context_pin(e->context, e->generation)) {
+        /* Dead, its work with it; or the driver is still asked whether it dies. */
+        bool died = context_generation(e->context) != e->generation;
+        return died ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    }
     CUresult result = pool->driver->cuEventQuery(e->event);
     context_unpin(e->context);
     return result;
