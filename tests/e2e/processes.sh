@@ -15,6 +15,7 @@ said_with() { # variable=value ...
 # --- a program that never uses CUDA ----------------------------------------------------------------
 
 never=/bin/true
+[ -z "${RUN_WITH:-}" ] || never=$programs/interposition_missing # /bin/true is for this processor
 expect "a program without CUDA runs" run_with "LD_PRELOAD=$PRELOAD" CUDAPOOL_CONFIG=/nonexistent \
     -- $never
 if [ -z "$SANITIZE" ] && [ -z "${RUN_WITH:-}" ]; then
