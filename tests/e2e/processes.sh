@@ -17,19 +17,19 @@ said_with() { # variable=value ...
 never=/bin/true
 [ -z "${RUN_WITH:-}" ] || never=$programs/interposition_missing # /bin/true is for this processor
 expect "a program without CUDA runs" run_with "LD_PRELOAD=$PRELOAD" CUDAPOOL_CONFIG=/nonexistent \
-    -- $never
+    -- "$never"
 if [ -z "$SANITIZE" ] && [ -z "${RUN_WITH:-}" ]; then
-    if command -v strace >/dev/null && strace -o /dev/null $never 2>/dev/null; then
+    if command -v strace >/dev/null && strace -o /dev/null "$never" 2>/dev/null; then
         opened() { # variable=value
             env "$1" CUDAPOOL_CONFIG=/nonexistent strace -f -qq -o "$work/trace" -e \
-                'trace=?open,openat,?creat,?fork,?vfork,clone,?clone3,write,writev,socket' $never
+                'trace=?open,openat,?creat,?fork,?vfork,clone,?clone3,write,writev,socket' "$never"
             sed -E 's/^[0-9]+ +//; s/ = .*//' "$work/trace"
         }
         opened NOTHING= >"$work/without"
         opened "LD_PRELOAD=$ours" | grep -v -e libcudapool_preload.so -e libdl.so.2 >"$work/with"
         expect_same "and opens nothing, writes nothing, starts nothing" "$work/without" "$work/with"
     fi
-    expect "and takes less than 1 ms longer" "$programs/interposition_start_time" "$ours" $never
+    expect "and takes less than 1 ms longer" "$programs/interposition_start_time" "$ours" "$never"
 fi
 
 # --- what it says ----------------------------------------------------------------------------------
