@@ -53,24 +53,6 @@ void block_records_visit(struct block_records *records, void (*visit)(struct blo
                 visit(&slab->blocks[i], argument);
 }
 
-/*
- * Three levels over the address: 14 bits, 13 bits, 14 bits, and 8 bits inside a granule. A leaf
- * covers 4 MiB of device memory; of its 128 KiB only the pages that hold records are ever touched.
- */
-#define GRANULE_BITS 8
-#define LEAF_BITS    14
-#define MIDDLE_BITS  13
-#define ROOT_BITS    14
-#define ADDRESS_BITS (GRANULE_BITS + LEAF_BITS + MIDDLE_BITS + ROOT_BITS)
-
-struct block_table_leaf {
-    _Atomic(struct block *) blocks[1u << LEAF_BITS];
-};
-
-struct block_table_middle {
-    _Atomic(struct block_table_leaf *) leaves[1u << MIDDLE_BITS];
-};
-
 /* Nodes come out of large zeroed mappings, so that a process with many of them does not run into
  * the kernel's limit on mappings. */
 #define CHUNK_BYTES ((size_t)8 << 20)
@@ -107,43 +89,10 @@ bool block_table_init(struct block_table *table)
     return table->root != NULL;
 }
 
-static bool has_place(CUdeviceptr address)
-{
-    return (address >> ADDRESS_BITS) == 0 && (address & ((1u << GRANULE_BITS) - 1)) == 0;
-}
-
-static size_t root_index(CUdeviceptr address)
-{
-    return (size_t)(address >> (GRANULE_BITS + LEAF_BITS + MIDDLE_BITS));
-}
-
-static size_t middle_index(CUdeviceptr address)
-{
-    return (size_t)(address >> (GRANULE_BITS + LEAF_BITS)) & ((1u << MIDDLE_BITS) - 1);
-}
-
-static size_t leaf_index(CUdeviceptr address)
-{
-    return (size_t)(address >> GRANULE_BITS) & ((1u << LEAF_BITS) - 1);
-}
-
-/* The place of an address, or NULL where the tree has no node for it yet. The acquire loads pair
- * with the release stores in grow_to. */
-static _Atomic(struct block *) *find_place(const struct block_table *table, CUdeviceptr address)
-{
-    struct block_table_middle *middle =
-        atomic_load_explicit(&table->root[root_index(address)], memory_order_acquire);
-    if (!middle)
-        return NULL;
-    struct block_table_leaf *leaf =
-        atomic_load_explicit(&middle->leaves[middle_index(address)], memory_order_acquire);
-    return leaf ? &leaf->blocks[leaf_index(address)] : NULL;
-}
-
 /* grow_lock is held. */
 static bool grow_to(struct block_table *table, CUdeviceptr address)
 {
-    size_t at = root_index(address);
+    size_t at = (size_t)(address >> (GRANULE_BITS + LEAF_BITS + MIDDLE_BITS));
     struct block_table_middle *middle =
         atomic_load_explicit(&table->root[at], memory_order_relaxed);
     if (!middle) {
@@ -152,7 +101,7 @@ static bool grow_to(struct block_table *table, CUdeviceptr address)
             return false;
         atomic_store_explicit(&table->root[at], middle, memory_order_release);
     }
-    at = middle_index(address);
+    at = block_table_index(address, GRANULE_BITS + LEAF_BITS, MIDDLE_BITS);
     if (!atomic_load_explicit(&middle->leaves[at], memory_order_relaxed)) {
         struct block_table_leaf *leaf = take_node(table, sizeof *leaf);
         if (!leaf)
@@ -162,27 +111,18 @@ static bool grow_to(struct block_table *table, CUdeviceptr address)
     return true;
 }
 
-struct block *block_table_find(const struct block_table *table, CUdeviceptr address)
-{
-    if (!has_place(address))
-        return NULL;
-    _Atomic(struct block *) *place = find_place(table, address);
-    /* Pairs with the release store in block_table_insert: the record's heap is readable. */
-    return place ? atomic_load_explicit(place, memory_order_acquire) : NULL;
-}
-
 bool block_table_insert(struct block_table *table, CUdeviceptr address, struct block *block)
 {
-    if (!has_place(address))
+    if (!block_table_has_place(address))
         return false;
-    _Atomic(struct block *) *place = find_place(table, address);
+    _Atomic(struct block *) *place = block_table_place(table, address);
     if (!place) {
         pthread_mutex_lock(&table->grow_lock);
         bool grown = grow_to(table, address);
         pthread_mutex_unlock(&table->grow_lock);
         if (!grown)
             return false;
-        place = find_place(table, address);
+        place = block_table_place(table, address);
     }
     /* Pairs with the acquire load in block_table_find. */
     atomic_store_explicit(place, block, memory_order_release);
@@ -191,7 +131,7 @@ bool block_table_insert(struct block_table *table, CUdeviceptr address, struct b
 
 void block_table_remove(struct block_table *table, CUdeviceptr address, struct block *block)
 {
-    _Atomic(struct block *) *place = find_place(table, address);
+    _Atomic(struct block *) *place = block_table_place(table, address);
     if (!place)
         return;
     struct block *expected = block;

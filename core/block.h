@@ -30,7 +30,7 @@ enum block_state {
     BLOCK_LEAVING, /* on its way to the driver; in no list and not in the table */
 };
 
-/* A free block is in two lists: its bucket's and its heap's. */
+/* A free block is in a list of its bucket, and a pending one in its heap's as well. */
 enum block_link { LINK_BUCKET, LINK_HEAP, LINK_KINDS };
 
 struct block {
@@ -39,11 +39,12 @@ struct block {
     uint64_t requested; /* what the program asked for, while it is live */
     struct heap *heap;
     struct bucket *bucket;
-    uint64_t epoch;    /* free: stamped so. Live: ordered behind this epoch's fence by a barrier,
-                          or 0 */
+    uint64_t epoch;    /* that its last free was stamped with; 0: none yet. A live block whose
+                          stamp is not clean is behind a barrier */
     uint64_t freed_at; /* nanoseconds of the monotonic clock, as of the heap's last slow path */
     enum block_state state;
     uint8_t slot; /* pending: of the thread that freed it, see heap.h */
+    bool refused; /* leaving: by the driver */
     bool shared;  /* others than this process's streams may reach it: never reused */
     struct {
         struct block *next, *previous;
@@ -98,7 +99,25 @@ void block_records_put(struct block_records *records, struct block *block);
 void block_records_visit(struct block_records *records, void (*visit)(struct block *, void *),
                          void *argument);
 
-/* Pointer -> block. Addresses from 2^49 on, or not on a 256-byte boundary, have no place in it. */
+/*
+ * Pointer -> block. Three levels over the address: 14 bits, 13 bits, 14 bits, and 8 bits inside a
+ * granule; addresses from 2^49 on, or not on a granule's boundary, have no place in it. A leaf
+ * covers 4 MiB of device memory; of its 128 KiB only the pages that hold records are ever touched.
+ */
+#define GRANULE_BITS 8
+#define LEAF_BITS    14
+#define MIDDLE_BITS  13
+#define ROOT_BITS    14
+#define ADDRESS_BITS (GRANULE_BITS + LEAF_BITS + MIDDLE_BITS + ROOT_BITS)
+
+struct block_table_leaf {
+    _Atomic(struct block *) blocks[1u << LEAF_BITS];
+};
+
+struct block_table_middle {
+    _Atomic(struct block_table_leaf *) leaves[1u << MIDDLE_BITS];
+};
+
 struct block_table {
     _Atomic(struct block_table_middle *) *root;
     pthread_mutex_t grow_lock; /* guards chunk and chunk_left; a leaf lock: nothing is taken
@@ -109,9 +128,41 @@ struct block_table {
 
 bool block_table_init(struct block_table *table);
 
+static inline bool block_table_has_place(CUdeviceptr address)
+{
+    return (address >> ADDRESS_BITS) == 0 && (address & ((1u << GRANULE_BITS) - 1)) == 0;
+}
+
+static inline size_t block_table_index(CUdeviceptr address, int shift, int bits)
+{
+    return (size_t)(address >> shift) & (((size_t)1 << bits) - 1);
+}
+
+/* The place of an address that has one, or NULL where the tree has no node for it yet. The acquire
+ * loads pair with the release stores where the tree grows. */
+static inline _Atomic(struct block *) *block_table_place(const struct block_table *table,
+                                                         CUdeviceptr address)
+{
+    struct block_table_middle *middle = atomic_load_explicit(
+        &table->root[address >> (GRANULE_BITS + LEAF_BITS + MIDDLE_BITS)], memory_order_acquire);
+    if (!middle)
+        return NULL;
+    struct block_table_leaf *leaf = atomic_load_explicit(
+        &middle->leaves[block_table_index(address, GRANULE_BITS + LEAF_BITS, MIDDLE_BITS)],
+        memory_order_acquire);
+    return leaf ? &leaf->blocks[block_table_index(address, GRANULE_BITS, LEAF_BITS)] : NULL;
+}
+
 /* NULL where the address is not a block's first. The record may be recycled at any moment by
  * another thread: check state and address under its heap's lock. */
-struct block *block_table_find(const struct block_table *table, CUdeviceptr address);
+static inline struct block *block_table_find(const struct block_table *table, CUdeviceptr address)
+{
+    if (!block_table_has_place(address))
+        return NULL;
+    _Atomic(struct block *) *place = block_table_place(table, address);
+    /* Pairs with the release store in block_table_insert: the record's heap is readable. */
+    return place ? atomic_load_explicit(place, memory_order_acquire) : NULL;
+}
 
 /* Sets the address's record. False where the address has no place or memory is short. */
 bool block_table_insert(struct block_table *table, CUdeviceptr address, struct block *block);

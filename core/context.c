@@ -24,6 +24,13 @@ static void read_uuid(const struct driver *driver, struct device *device)
         driver->cuDeviceGetUuid(&device->uuid, device->ordinal);
 }
 
+/* Several fences to a growth budget, so that it is used up and freed in small steps. */
+static uint64_t fence_bytes(uint64_t growth_budget)
+{
+    uint64_t most = UINT64_C(16) << 20;
+    return growth_budget / 8 < most ? growth_budget / 8 : most;
+}
+
 static struct device *describe_device(struct pool *pool, CUdevice ordinal)
 {
     const struct driver *driver = pool->driver;
@@ -42,6 +49,7 @@ static struct device *describe_device(struct pool *pool, CUdevice ordinal)
     device->total_bytes = total;
     device->cached_cap = byte_size_resolve(&settings->caps.cached, total);
     device->growth_budget = byte_size_resolve(&settings->growth_budget, total);
+    device->fence_bytes = fence_bytes(device->growth_budget);
     device->limit = byte_size_resolve(&pool->settings.limits.device_bytes, total);
     return device;
 }
@@ -362,7 +370,7 @@ void context_drop_alias(struct pool *pool, CUgreenCtx green)
     pthread_mutex_unlock(&pool->registry.lock);
 }
 
-static struct context *current_slowly(struct pool *pool, CUcontext handle, bool *green)
+struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool *green)
 {
     struct context_handle found;
     /* Read before looking up: what goes stale after this is looked up again. */
@@ -382,21 +390,6 @@ static struct context *current_slowly(struct pool *pool, CUcontext handle, bool 
     thread->green = *green;
     thread->generation = generation;
     return context;
-}
-
-struct context *context_current(struct pool *pool, bool *green)
-{
-    const struct thread_state *thread = &thread_state;
-    CUcontext handle = NULL;
-    if (pool->driver->cuCtxGetCurrent(&handle) != CUDA_SUCCESS || !handle)
-        return NULL;
-    if (thread->handle == handle && thread->pool == pool &&
-        thread->generation ==
-            atomic_load_explicit(&pool->registry.generation, memory_order_acquire)) {
-        *green = thread->green;
-        return thread->context;
-    }
-    return current_slowly(pool, handle, green);
 }
 
 /* ---- ending ---- */

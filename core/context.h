@@ -30,6 +30,7 @@ struct device {
     uint64_t total_bytes;
     uint64_t cached_cap;             /* bytes */
     uint64_t growth_budget;          /* bytes */
+    uint64_t fence_bytes;            /* freed without a fence of their own, at most */
     uint64_t limit;                  /* bytes, UINT64_MAX: none */
     _Atomic uint64_t reserved_bytes; /* taken from the driver: live, cached, pending, on the way */
     _Atomic bool tight;  /* little memory is left, or it ran out: every free records a fence */
@@ -72,9 +73,10 @@ struct registry {
                                     lock */
 };
 
-/* The context current in this thread, made known if it was not. NULL where there is none or it
- * can't be served. green: the current handle is a green context's. */
-struct context *context_current(struct pool *pool, bool *green);
+/* The known context with this handle, which is current in this thread; made known if it was not.
+ * NULL where it can't be served. green: the handle is a green context's. Remembered by the thread,
+ * see context_current in pool_state.h. */
+struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool *green);
 
 /* Makes a context known: after its creation or retention. No lock held; may wait for work behind
  * barriers when the context is the second one. */

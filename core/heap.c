@@ -7,9 +7,8 @@
 #include "release.h"
 
 /* A fence serves the frees before it as well, so not every free records one: at most so many frees
- * or bytes go without. A block of so many bytes has a fence of its own. */
-#define FENCE_EVERY_FREES 8u
-#define FENCE_EVERY_BYTES (UINT64_C(16) << 20)
+ * go without, or device->fence_bytes. A block of so many bytes has a fence of its own. */
+#define FENCE_EVERY_FREES 16u
 
 static struct context *context_of(struct heap *heap)
 {
@@ -90,20 +89,26 @@ void heap_visit_buckets(struct heap *heap, void (*visit)(struct bucket *, void *
 
 /* ---- blocks coming and going ---- */
 
-static void note_user(struct pool *pool, struct heap *heap)
+static void note_other_user(struct pool *pool, struct heap *heap, struct thread_state *self)
 {
-    struct thread_state *self = &thread_state;
     /* Relaxed: any distribution over the slots will do. */
     if (!self->slot)
         self->slot =
             1 + atomic_fetch_add_explicit(&pool->slots_taken, 1, memory_order_relaxed) % HEAP_SLOTS;
-    if (heap->user != self) {
-        /* The very first user is alone from the start. */
-        heap->alone = heap->user ? 0 : HEAP_ALONE;
-        heap->user = self;
-    } else if (heap->alone < HEAP_ALONE) {
+    if (heap->user == self) {
         heap->alone++;
+        return;
     }
+    /* The very first user is alone from the start. */
+    heap->alone = heap->user ? 0 : HEAP_ALONE;
+    heap->user = self;
+}
+
+static inline void note_user(struct pool *pool, struct heap *heap)
+{
+    struct thread_state *self = &thread_state;
+    if (__builtin_expect(heap->user != self || heap->alone < HEAP_ALONE, 0))
+        note_other_user(pool, heap, self);
 }
 
 static uint8_t slot_of_this_thread(void)
@@ -125,50 +130,60 @@ static void count_no_longer_pending(struct heap *heap, struct block *block)
     heap->slots_pending -= *pending == 0;
 }
 
-static void take_out_of_bucket(struct heap *heap, struct block *block)
+static void take_pending(struct heap *heap, struct block *block)
 {
-    struct bucket *bucket = block->bucket;
-    bool clean = block->state == BLOCK_CLEAN;
-    block_list_remove(clean ? &bucket->clean : &bucket->pending, block, LINK_BUCKET);
-    block_list_remove(clean ? &heap->clean : &heap->pending, block, LINK_HEAP);
-    counter_subtract(clean ? &bucket->counters.cached_bytes : &bucket->counters.pending_bytes,
-                     block->bytes);
-    counter_subtract(clean ? &heap->clean_bytes : &heap->pending_bytes, block->bytes);
-    if (!clean)
-        count_no_longer_pending(heap, block);
+    block_list_remove(&block->bucket->pending, block, LINK_BUCKET);
+    block_list_remove(&heap->pending, block, LINK_HEAP);
+    counter_subtract(&heap->pending_bytes, block->bytes);
+    count_no_longer_pending(heap, block);
+}
+
+static void take_clean(struct heap *heap, struct block *block)
+{
+    block_list_remove(&block->bucket->clean, block, LINK_BUCKET);
+    counter_subtract(&block->bucket->counters.clean_bytes, block->bytes);
+    counter_subtract(&heap->clean_bytes, block->bytes);
 }
 
 void heap_detach_free(struct heap *heap, struct block *block)
 {
-    take_out_of_bucket(heap, block);
+    if (block->state == BLOCK_CLEAN)
+        take_clean(heap, block);
+    else
+        take_pending(heap, block);
     block->bucket->free_blocks--;
+    counter_subtract(&block->bucket->counters.free_bytes, block->bytes);
+}
+
+void heap_add_clean(struct heap *heap, struct block *block)
+{
+    struct bucket *bucket = block->bucket;
+    block->state = BLOCK_CLEAN;
+    block_list_append(&bucket->clean, block, LINK_BUCKET);
+    counter_add(&bucket->counters.clean_bytes, block->bytes);
+    counter_add(&heap->clean_bytes, block->bytes);
 }
 
 static void count_live(struct heap *heap, struct block *block)
 {
     struct bucket_counters *counters = &block->bucket->counters;
-    counter_add(&heap->live_bytes, block->bytes);
-    counter_add(&heap->live_requested, block->requested);
-    if (counter_get(&heap->live_requested) > heap->peak_requested)
-        heap->peak_requested = counter_get(&heap->live_requested);
-    counter_add(&counters->live_bytes, block->bytes);
-    counter_raise_to(&counters->peak_live_bytes, counter_get(&counters->live_bytes));
-}
-
-static void count_no_longer_live(struct heap *heap, struct block *block)
-{
-    counter_subtract(&heap->live_bytes, block->bytes);
-    counter_subtract(&heap->live_requested, block->requested);
-    counter_subtract(&block->bucket->counters.live_bytes, block->bytes);
+    uint64_t requested = counter_get(&heap->live_requested) + block->requested;
+    counter_set(&heap->live_requested, requested);
+    if (requested > heap->peak_requested)
+        heap->peak_requested = requested;
+    counter_raise_to(&counters->peak_live_bytes,
+                     counter_get(&counters->reserved_bytes) - counter_get(&counters->free_bytes));
 }
 
 void heap_forget_block(struct pool *pool, struct heap *heap, struct block *block)
 {
     struct device *device = context_of(heap)->device;
     if (block->state == BLOCK_LIVE)
-        count_no_longer_live(heap, block);
+        counter_subtract(&heap->live_requested, block->requested);
     else if (block->state != BLOCK_LEAVING)
         heap_detach_free(heap, block);
+    counter_subtract(&heap->reserved_bytes, block->bytes);
+    counter_subtract(&block->bucket->counters.reserved_bytes, block->bytes);
     block_table_remove(&pool->blocks, block->address, block);
     /* Relaxed: a number that is compared with limits, and orders nothing. */
     atomic_fetch_sub_explicit(&device->reserved_bytes, block->bytes, memory_order_relaxed);
@@ -195,14 +210,8 @@ static void hand_out(struct heap *heap, struct block *block, size_t bytes, enum 
 
 static void make_clean(struct heap *heap, struct block *block)
 {
-    struct bucket *bucket = block->bucket;
-    take_out_of_bucket(heap, block);
-    block->state = BLOCK_CLEAN;
-    block->epoch = 0;
-    block_list_append(&bucket->clean, block, LINK_BUCKET);
-    block_list_append(&heap->clean, block, LINK_HEAP);
-    counter_add(&bucket->counters.cached_bytes, block->bytes);
-    counter_add(&heap->clean_bytes, block->bytes);
+    take_pending(heap, block);
+    heap_add_clean(heap, block);
 }
 
 void heap_sweep(struct context *context)
@@ -215,7 +224,7 @@ void heap_sweep(struct context *context)
 static void make_pending(struct heap *heap, struct block *block, uint64_t epoch)
 {
     struct bucket *bucket = block->bucket;
-    count_no_longer_live(heap, block);
+    counter_subtract(&heap->live_requested, block->requested);
     block->state = BLOCK_PENDING;
     block->epoch = epoch;
     block->freed_at = heap->now;
@@ -224,7 +233,7 @@ static void make_pending(struct heap *heap, struct block *block, uint64_t epoch)
     if (++bucket->free_blocks > heap->blocks_per_bucket)
         heap->crowded = true;
     counter_add(&bucket->counters.frees, 1);
-    counter_add(&bucket->counters.pending_bytes, block->bytes);
+    counter_add(&bucket->counters.free_bytes, block->bytes);
     counter_add(&heap->pending_bytes, block->bytes);
     block->slot = slot_of_this_thread();
     count_pending(heap, block);
@@ -258,7 +267,7 @@ void heap_reset(struct pool *pool, struct context *context)
 
 /* ---- the ladder; the heap lock is held, and released where the functions below say so ---- */
 
-static struct block *take_clean(struct bucket *bucket)
+static struct block *newest_clean(const struct bucket *bucket)
 {
     return bucket->clean.last;
 }
@@ -294,15 +303,16 @@ static struct block *wait_for_one(struct pool *pool, struct context *context, st
         *hit = HIT_BARRIER;
         if (fence && pool->driver->cuCtxWaitEvent)
             epoch_raise_barrier(pool, context, fence);
-        return take_clean(bucket) ? take_clean(bucket) : take_behind_barrier(pool, context, bucket);
+        return newest_clean(bucket) ? newest_clean(bucket)
+                                    : take_behind_barrier(pool, context, bucket);
     }
     *hit = HIT_WAITED;
     /* Others may be faster: after a few lost races the driver is asked. */
     for (int tries = 0; tries < 4 && bucket->pending.first; tries++) {
         if (!epoch_wait(pool, context, bucket->pending.first->epoch))
             return NULL;
-        if (take_clean(bucket))
-            return take_clean(bucket);
+        if (newest_clean(bucket))
+            return newest_clean(bucket);
     }
     return NULL;
 }
@@ -313,7 +323,7 @@ static bool may_grow(struct pool *pool, struct context *context, uint64_t bytes)
 {
     const struct heap *heap = &context->heap;
     return counter_get(&heap->pending_bytes) <= context->device->growth_budget &&
-           heap_reserved(heap) + bytes <= release_bound(pool, context, bytes);
+           counter_get(&heap->reserved_bytes) + bytes <= release_bound(pool, context, bytes);
 }
 
 /* Rungs 2 to 4: a block that is not known to be unused yet, or NULL for a new one. Releases and
@@ -329,8 +339,8 @@ static struct block *climb(struct pool *pool, struct context *context, struct bu
         return block;
     query_for(pool, context, bucket);
     *hit = HIT_QUERIED;
-    if (take_clean(bucket))
-        return take_clean(bucket);
+    if (newest_clean(bucket))
+        return newest_clean(bucket);
     if (!bucket->pending.first || may_grow(pool, context, bucket->bytes))
         return NULL;
     return wait_for_one(pool, context, bucket, hit);
@@ -408,11 +418,11 @@ static void record_block(struct pool *pool, struct heap *heap, struct bucket *bu
     block->requested = requested;
     block->bucket = bucket;
     block->state = BLOCK_LIVE;
+    counter_add(&heap->reserved_bytes, bytes);
+    counter_add(&bucket->counters.reserved_bytes, bytes);
+    counter_raise_to(&bucket->counters.peak_reserved_bytes,
+                     counter_get(&bucket->counters.reserved_bytes));
     count_live(heap, block);
-    const struct bucket_counters *c = &bucket->counters;
-    counter_raise_to(&bucket->counters.peak_reserved_bytes, counter_get(&c->live_bytes) +
-                                                                counter_get(&c->cached_bytes) +
-                                                                counter_get(&c->pending_bytes));
 }
 
 void heap_forget_address(struct pool *pool, CUdeviceptr address)
@@ -496,7 +506,7 @@ static bool take_from(struct pool *pool, struct context *context, struct bucket 
     note_user(pool, &context->heap);
     if (is_ahead(context))
         wait_for_the_others(pool, context);
-    struct block *block = take_clean(bucket);
+    struct block *block = newest_clean(bucket);
     if (!block)
         block = climb(pool, context, bucket, &hit);
     if (!block)
@@ -530,11 +540,8 @@ CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *
 static bool deserves_fence(const struct context *context, const struct block *block)
 {
     const struct heap *heap = &context->heap;
-    uint64_t every_bytes = context->device->growth_budget / 8;
-    if (every_bytes > FENCE_EVERY_BYTES)
-        every_bytes = FENCE_EVERY_BYTES;
-    return heap->frees_since_fence >= FENCE_EVERY_FREES || heap->bytes_since_fence >= every_bytes ||
-           block->bucket->bytes == 0 ||
+    return heap->frees_since_fence >= FENCE_EVERY_FREES ||
+           heap->bytes_since_fence >= context->device->fence_bytes || block->bucket->bytes == 0 ||
            atomic_load_explicit(&context->device->tight, memory_order_relaxed);
 }
 
@@ -597,6 +604,17 @@ static bool is_the_drivers_to_free(struct pool *pool, const struct context *cont
             atomic_load_explicit(&pool->several_contexts, memory_order_relaxed));
 }
 
+/* The slow part of a free: its fence, or the wait that the settings ask for. */
+__attribute__((noinline)) static CUresult end_free(struct pool *pool, struct context *context,
+                                                   struct fence *fence)
+{
+    if (!fence)
+        return synchronise_like_the_driver(pool, context);
+    epoch_record(pool, context, fence);
+    look_after(pool, context);
+    return CUDA_SUCCESS;
+}
+
 CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address, bool waitable)
 {
     struct heap *heap = block->heap;
@@ -612,17 +630,13 @@ CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address, 
     }
     note_user(pool, heap);
     make_pending(heap, block, context->epochs.current);
-    struct fence *fence = NULL;
     bool synchronise = pool->settings.device.free_synchronizes && waitable;
+    struct fence *fence = NULL;
     if (!synchronise && deserves_fence(context, block))
         fence = close_epoch(context, waitable);
     pthread_mutex_unlock(&heap->lock);
-    if (fence) {
-        epoch_record(pool, context, fence);
-        look_after(pool, context);
-    }
-    if (synchronise)
-        synchronise_like_the_driver(pool, context);
+    if (fence || synchronise)
+        return end_free(pool, context, fence);
     return CUDA_SUCCESS;
 }
 
@@ -633,7 +647,7 @@ static bool begin_leaving(struct pool *pool, struct block *block, CUdeviceptr ad
     pthread_mutex_lock(&heap->lock);
     bool live = block->address == address && block->state == BLOCK_LIVE;
     if (live) {
-        count_no_longer_live(heap, block);
+        counter_subtract(&heap->live_requested, block->requested);
         block->state = BLOCK_LEAVING;
         block_table_remove(&pool->blocks, address, block);
     }

@@ -30,8 +30,8 @@ struct pool;
 
 struct bucket {
     uint64_t bytes; /* 0: the bucket of blocks that are not kept */
-    /* Clean blocks, the newest last: that one is taken, since its memory is the likeliest to be in
-     * the GPU's cache. Pending ones, the oldest first. */
+    /* Clean and pending blocks, the oldest first. Of the clean ones the newest is taken, since its
+     * memory is the likeliest to be in the GPU's cache. */
     struct block_list clean, pending;
     uint64_t free_blocks; /* clean and pending */
     struct bucket_counters counters;
@@ -53,10 +53,10 @@ struct heap {
     uint32_t table_slots, bucket_count;
     struct bucket unkept;
     struct block_records records;
-    struct block_list clean;                        /* the least recently used first */
-    struct block_list pending;                      /* by ascending stamp */
-    counter live_bytes, clean_bytes, pending_bytes; /* of blocks */
-    counter live_requested;                         /* as the program asked for */
+    struct block_list pending; /* by ascending stamp */
+    counter reserved_bytes;    /* of all blocks; those neither clean nor pending are live */
+    counter clean_bytes, pending_bytes;
+    counter live_requested; /* as the program asked for */
     uint64_t peak_requested;
     uint64_t frees_since_fence, bytes_since_fence;
     uint64_t pending_of[HEAP_SLOTS]; /* bytes, by the slot of the thread that freed them */
@@ -74,13 +74,6 @@ struct heap {
 
 /* More buckets than this are never made: further sizes are not kept. */
 #define HEAP_BUCKETS_MAX 16384u
-
-/* Bytes that the heap has taken from the driver. */
-static inline uint64_t heap_reserved(const struct heap *heap)
-{
-    return counter_get(&heap->live_bytes) + counter_get(&heap->clean_bytes) +
-           counter_get(&heap->pending_bytes);
-}
 
 /* Prepares a zeroed heap. */
 bool heap_init(struct heap *heap);
@@ -119,6 +112,10 @@ void heap_sweep(struct context *context);
 
 /* Lock held. Takes a free block out of its lists and out of the counters of free blocks. */
 void heap_detach_free(struct heap *heap, struct block *block);
+
+/* Lock held. Puts a block that is in no list among the clean ones of its bucket; the bucket's free
+ * blocks and bytes count it already. */
+void heap_add_clean(struct heap *heap, struct block *block);
 
 /* Lock held. Counts a block of this state out. */
 void heap_forget_block(struct pool *pool, struct heap *heap, struct block *block);

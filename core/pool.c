@@ -11,11 +11,6 @@
 
 _Thread_local struct thread_state thread_state;
 
-bool pool_thread_is_inside_driver(void)
-{
-    return thread_state.inside_driver != 0;
-}
-
 uint64_t monotonic_now(void)
 {
     struct timespec now;
@@ -435,9 +430,13 @@ struct pool_bytes pool_device_bytes(struct pool *pool, CUdevice device)
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL)) {
         if (c->device->ordinal != device)
             continue;
-        bytes.live += counter_get(&c->heap.live_bytes);
-        bytes.cached += counter_get(&c->heap.clean_bytes);
-        bytes.pending += counter_get(&c->heap.pending_bytes);
+        uint64_t clean = counter_get(&c->heap.clean_bytes);
+        uint64_t pending = counter_get(&c->heap.pending_bytes);
+        uint64_t reserved = counter_get(&c->heap.reserved_bytes);
+        /* Others may be changing them meanwhile. */
+        bytes.live += reserved > clean + pending ? reserved - clean - pending : 0;
+        bytes.cached += clean;
+        bytes.pending += pending;
     }
     return bytes;
 }

@@ -16,6 +16,7 @@
 #include "cuda_abi.h"
 #include "driver.h"
 #include "report.h"
+#include "thread_state.h"
 
 struct pool;
 
@@ -25,7 +26,10 @@ struct pool;
 struct pool *pool_create(const struct driver *driver, const struct settings *settings);
 
 /* True while the calling thread is inside a driver call that a pool makes on its own behalf. */
-bool pool_thread_is_inside_driver(void);
+static inline bool pool_thread_is_inside_driver(void)
+{
+    return thread_state.inside_driver != 0;
+}
 
 /* ---- device memory: cuMemAlloc, cuMemAllocPitch, cuMemFree, cuMemFreeAsync, cuMemGetInfo ---- */
 

@@ -24,6 +24,12 @@ struct rows {
     bool failed;
 };
 
+/* Of two counters that others may be changing. */
+static uint64_t difference(uint64_t larger, uint64_t smaller)
+{
+    return larger > smaller ? larger - smaller : 0;
+}
+
 static void merge_counters(struct report_counters *into, const struct bucket_counters *c,
                            uint64_t bytes)
 {
@@ -38,9 +44,10 @@ static void merge_counters(struct report_counters *into, const struct bucket_cou
     /* What is not kept is not rounded. */
     into->rounded_bytes +=
         bytes ? counter_get(&c->requests) * bytes : counter_get(&c->requested_bytes);
-    into->live_bytes += counter_get(&c->live_bytes);
-    into->cached_bytes += counter_get(&c->cached_bytes);
-    into->pending_bytes += counter_get(&c->pending_bytes);
+    uint64_t free = counter_get(&c->free_bytes), clean = counter_get(&c->clean_bytes);
+    into->live_bytes += difference(counter_get(&c->reserved_bytes), free);
+    into->cached_bytes += clean;
+    into->pending_bytes += difference(free, clean);
     into->peak.live_bytes += counter_get(&c->peak_live_bytes);
     into->peak.reserved_bytes += counter_get(&c->peak_reserved_bytes);
     into->evictions.cap += counter_get(&c->evictions[EVICTION_CAP]);

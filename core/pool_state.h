@@ -14,6 +14,7 @@
 #include "capture.h"
 #include "context.h"
 #include "pool.h"
+#include "thread_state.h"
 
 struct pitch {
     CUdevice device;
@@ -44,19 +45,6 @@ struct pool {
     _Atomic bool memory_is_pinned;   /* a library that lets devices reach GPU memory is loaded */
 };
 
-/* What a thread remembers between calls. */
-struct thread_state {
-    const struct pool *pool;
-    CUcontext handle; /* the current context when last asked, and what it stood for */
-    struct context *context;
-    bool green;
-    uint64_t generation;    /* of the registry then */
-    unsigned inside_driver; /* depth of our own driver calls */
-    unsigned slot;          /* 1 to HEAP_SLOTS; 0: none taken yet */
-};
-
-extern _Thread_local struct thread_state thread_state __attribute__((visibility("hidden")));
-
 /* Around every driver call of our own that may call back: nested calls pass through. */
 static inline void enter_driver(void)
 {
@@ -66,6 +54,23 @@ static inline void enter_driver(void)
 static inline void leave_driver(void)
 {
     thread_state.inside_driver--;
+}
+
+/* The context current in this thread, made known if it was not. NULL where there is none or it
+ * can't be served. green: the current handle is a green context's. */
+static inline struct context *context_current(struct pool *pool, bool *green)
+{
+    const struct thread_state *thread = &thread_state;
+    CUcontext handle = NULL;
+    if (pool->driver->cuCtxGetCurrent(&handle) != CUDA_SUCCESS || !handle)
+        return NULL;
+    if (thread->handle == handle && thread->pool == pool &&
+        thread->generation ==
+            atomic_load_explicit(&pool->registry.generation, memory_order_acquire)) {
+        *green = thread->green;
+        return thread->context;
+    }
+    return context_current_slowly(pool, handle, green);
 }
 
 /* Around a driver call that a capture of the calling thread would forbid. */

@@ -40,7 +40,7 @@ static void hand_to_driver(struct pool *pool, CUstream stream, struct block *blo
     for (struct block *b = blocks; b; b = b->links[LINK_HEAP].next) {
         CUresult result =
             stream ? driver->cuMemFreeAsync(b->address, stream) : driver->cuMemFree_v2(b->address);
-        b->epoch = result != CUDA_SUCCESS;
+        b->refused = result != CUDA_SUCCESS;
     }
     if (stream)
         driver->cuStreamSynchronize(stream);
@@ -49,15 +49,11 @@ static void hand_to_driver(struct pool *pool, CUstream stream, struct block *blo
 static void put_back(struct pool *pool, struct heap *heap, struct block *block)
 {
     struct bucket *bucket = block->bucket;
-    block->epoch = 0;
     if (!block_table_insert(&pool->blocks, block->address, block))
         return;
-    block->state = BLOCK_CLEAN;
     bucket->free_blocks++;
-    block_list_append(&bucket->clean, block, LINK_BUCKET);
-    block_list_append(&heap->clean, block, LINK_HEAP);
-    counter_add(&bucket->counters.cached_bytes, block->bytes);
-    counter_add(&heap->clean_bytes, block->bytes);
+    counter_add(&bucket->counters.free_bytes, block->bytes);
+    heap_add_clean(heap, block);
 }
 
 /* Lock held. Returns the bytes that the driver has taken. */
@@ -68,7 +64,7 @@ static uint64_t settle(struct pool *pool, struct heap *heap, struct block *block
     for (struct block *next, *b = blocks; b; b = next) {
         struct bucket_counters *counters = &b->bucket->counters;
         next = b->links[LINK_HEAP].next;
-        if (b->epoch) {
+        if (b->refused) {
             put_back(pool, heap, b);
             continue;
         }
@@ -81,27 +77,40 @@ static uint64_t settle(struct pool *pool, struct heap *heap, struct block *block
     return released;
 }
 
-struct largest {
-    struct bucket *bucket;
+struct search {
+    struct block *found;
 };
 
 static void prefer_larger(struct bucket *bucket, void *argument)
 {
-    struct largest *largest = argument;
-    if (bucket->clean.first && (!largest->bucket || bucket->bytes > largest->bucket->bytes))
-        largest->bucket = bucket;
+    struct search *search = argument;
+    struct block *oldest = bucket->clean.first;
+    if (oldest && (!search->found || oldest->bytes > search->found->bytes))
+        search->found = oldest;
+}
+
+static void prefer_older(struct bucket *bucket, void *argument)
+{
+    struct search *search = argument;
+    struct block *oldest = bucket->clean.first;
+    if (oldest && (!search->found || oldest->epoch < search->found->epoch))
+        search->found = oldest;
+}
+
+static struct block *find_clean(struct heap *heap, void (*prefer)(struct bucket *, void *))
+{
+    struct search search = {NULL};
+    heap_visit_buckets(heap, prefer, &search);
+    return search.found;
 }
 
 /* Lock held. Blocks that are not kept go before all others. */
 static struct block *choose_victim(const struct pool *pool, struct heap *heap)
 {
+    bool lru = pool->settings.device.evict == EVICT_LEAST_RECENTLY_USED;
     if (heap->unkept.clean.first)
         return heap->unkept.clean.first;
-    if (pool->settings.device.evict == EVICT_LEAST_RECENTLY_USED)
-        return heap->clean.first;
-    struct largest largest = {NULL};
-    heap_visit_buckets(heap, prefer_larger, &largest);
-    return largest.bucket ? largest.bucket->clean.first : NULL;
+    return find_clean(heap, lru ? prefer_older : prefer_larger);
 }
 
 /* What a release may take: the next block to give back, or NULL. Called with the lock held. */
@@ -136,7 +145,7 @@ static bool can_release(const struct pool *pool, enum release_place place)
 static void refuse_all(struct block *chain)
 {
     for (struct block *b = chain; b; b = b->links[LINK_HEAP].next)
-        b->epoch = 1;
+        b->refused = true;
 }
 
 static void give_back(struct pool *pool, struct context *context, struct block *chain,
@@ -245,34 +254,42 @@ static struct block *choose_over_cap(const struct pool *pool, struct context *co
 static struct block *choose_idle(const struct pool *pool, struct context *context,
                                  uint64_t released, void *argument)
 {
-    const struct block *oldest = context->heap.clean.first;
+    struct block *oldest = find_clean(&context->heap, prefer_older);
     const uint64_t *now = argument;
     (void)released;
     bool idle = oldest && oldest->freed_at + pool->settings.device.release_after_idle_ns <= *now;
-    return idle ? context->heap.clean.first : NULL;
+    return idle ? oldest : NULL;
 }
 
-/* Looks for idle blocks a few times in the span after which a block counts as idle. */
-static bool is_time_for_idle(const struct pool *pool, struct heap *heap, uint64_t now)
+struct excess {
+    bool idle;  /* it is time to look for idle blocks: a few times in the span that makes one */
+    bool other; /* blocks that are not kept, or buckets over their cap */
+};
+
+static struct excess look_for_excess(const struct pool *pool, struct heap *heap, uint64_t now)
 {
     uint64_t idle = pool->settings.device.release_after_idle_ns;
+    struct excess excess;
     pthread_mutex_lock(&heap->lock);
-    bool due = idle && now - heap->idle_checked_at >= idle / 4;
-    if (due)
+    excess.idle = idle && now - heap->idle_checked_at >= idle / 4;
+    excess.other = heap->crowded || heap->unkept.clean.first;
+    if (excess.idle)
         heap->idle_checked_at = now;
     heap->now = now;
     pthread_mutex_unlock(&heap->lock);
-    return due;
+    return excess;
 }
 
 void release_excess(struct pool *pool, struct context *context, enum release_place place)
 {
     uint64_t now = monotonic_now();
+    struct excess excess = look_for_excess(pool, &context->heap, now);
     uint64_t cached = free_bytes(pool, context->device);
     uint64_t cap = context->device->cached_cap;
-    uint64_t excess = cached > cap ? cached - cap : 0;
-    release_chosen(pool, context, choose_over_cap, &excess, EVICTION_CAP, place);
-    if (is_time_for_idle(pool, &context->heap, now))
+    uint64_t over = cached > cap ? cached - cap : 0;
+    if (over || excess.other)
+        release_chosen(pool, context, choose_over_cap, &over, EVICTION_CAP, place);
+    if (excess.idle)
         release_chosen(pool, context, choose_idle, &now, EVICTION_IDLE, place);
 }
 
@@ -304,7 +321,7 @@ void release_before_growth(struct pool *pool, struct context *context, uint64_t 
     uint64_t bound = release_bound(pool, context, bytes);
     pthread_mutex_unlock(&heap->lock);
     for (;;) {
-        uint64_t after = heap_reserved(heap) + bytes;
+        uint64_t after = counter_get(&heap->reserved_bytes) + bytes;
         if (after <= bound ||
             counter_get(&heap->clean_bytes) + counter_get(&heap->pending_bytes) == 0)
             return;

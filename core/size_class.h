@@ -23,6 +23,7 @@
 struct size_classes {
     enum bucket_policy policy;
     uint32_t steps;    /* geometric: buckets to a doubling */
+    int steps_shift;   /* its binary logarithm, or -1 */
     uint64_t smallest; /* requests below it are rounded up to it */
     uint64_t largest;  /* requests above it are not kept */
 };
@@ -30,8 +31,48 @@ struct size_classes {
 void size_classes_init(struct size_classes *classes, const struct bucket_settings *settings,
                        uint64_t device_bytes);
 
+static inline uint64_t size_class_up(uint64_t bytes, uint64_t power_of_two)
+{
+    return (bytes + power_of_two - 1) & ~(power_of_two - 1);
+}
+
+/* The power of two that starts the doubling (floor, 2 * floor] in which bytes lies; bytes > 1. */
+static inline uint64_t size_class_doubling(uint64_t bytes)
+{
+    return UINT64_C(1) << (63 - __builtin_clzll(bytes - 1));
+}
+
+static inline uint64_t size_class_geometric(uint64_t bytes, uint32_t steps, int steps_shift)
+{
+    uint64_t floor = size_class_doubling(bytes);
+    if (steps_shift >= 0) {
+        uint64_t step = floor >> steps_shift;
+        return size_class_up(bytes, step > SIZE_CLASS_GRANULE ? step : SIZE_CLASS_GRANULE);
+    }
+    uint64_t step = floor / steps;
+    if (step <= SIZE_CLASS_GRANULE)
+        return size_class_up(bytes, SIZE_CLASS_GRANULE);
+    /* The last step of a doubling also takes what the division left over. */
+    uint64_t rounded = floor + (bytes - floor + step - 1) / step * step;
+    rounded = size_class_up(rounded, SIZE_CLASS_GRANULE);
+    return rounded < 2 * floor ? rounded : 2 * floor;
+}
+
 /* The block size for a request of 1 byte or more; 0 where the request is not kept. Never less
  * than bytes. */
-uint64_t size_class_round(const struct size_classes *classes, uint64_t bytes);
+static inline uint64_t size_class_round(const struct size_classes *classes, uint64_t bytes)
+{
+    if (bytes > classes->largest)
+        return 0;
+    if (bytes <= classes->smallest)
+        return classes->smallest;
+    if (classes->policy == BUCKETS_EXACT)
+        return bytes;
+    if (bytes >= SIZE_CLASS_HUGE)
+        return size_class_up(bytes, SIZE_CLASS_PAGE);
+    if (classes->policy == BUCKETS_POW2)
+        return 2 * size_class_doubling(bytes);
+    return size_class_geometric(bytes, classes->steps, classes->steps_shift);
+}
 
 #endif

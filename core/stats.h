@@ -22,9 +22,9 @@ struct bucket_counters {
     counter misses;
     counter frees;
     counter requested_bytes;
-    counter live_bytes;
-    counter cached_bytes;
-    counter pending_bytes;
+    counter reserved_bytes; /* of all blocks: live, clean and pending */
+    counter free_bytes;     /* clean and pending */
+    counter clean_bytes;
     counter peak_live_bytes;
     counter peak_reserved_bytes;
     counter evictions[EVICTION_KINDS];

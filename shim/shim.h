@@ -7,6 +7,8 @@
 #ifndef CUDAPOOL_SHIM_SHIM_H
 #define CUDAPOOL_SHIM_SHIM_H
 
+#include <stdatomic.h>
+
 #include "../core/cuda_abi.h"
 #include "../core/driver.h"
 #include "../core/pool.h"
@@ -37,7 +39,15 @@ HIDDEN const struct driver *core_driver(void);
  * off, unreadable settings, no usable driver, a forked child, under compute-sanitizer, or the
  * calling thread is already inside a driver call that the pool made (a profiler calling back).
  */
-HIDDEN struct pool *the_pool(void);
+HIDDEN extern _Atomic(struct pool *) pool_to_use;
+HIDDEN struct pool *start_unless_decided(void);
+static inline struct pool *the_pool(void)
+{
+    struct pool *pool = atomic_load_explicit(&pool_to_use, memory_order_acquire);
+    if (__builtin_expect(!pool, 0))
+        pool = start_unless_decided();
+    return pool && !pool_thread_is_inside_driver() ? pool : NULL;
+}
 
 /* Defines the replacement of one driver function: hook_NAME, exported as NAME. The hidden name is
  * what the tables hold, so that another preload's NAME never takes its place. */

@@ -58,8 +58,9 @@ static struct run run;
 /* The process whose thread carries out its plan; 0 as long as none does. */
 static _Atomic pid_t claimed_by;
 
-/* Release when the pool is published, or taken away in a forked child; acquire when read. */
-static _Atomic(struct pool *) pool_to_use;
+/* Release when the pool is published, or taken away in a forked child; acquire when read, here and
+ * in the_pool. */
+_Atomic(struct pool *) pool_to_use;
 static _Atomic enum outcome outcome;
 
 /* Set while this thread is starting the pool: what it calls may call hooks. */
@@ -312,7 +313,7 @@ static void start(void)
     free(plan);
 }
 
-static struct pool *start_unless_decided(void)
+struct pool *start_unless_decided(void)
 {
     if (atomic_load_explicit(&outcome, memory_order_acquire) == UNDECIDED && !thread_is_starting) {
         thread_is_starting = true;
@@ -320,15 +321,6 @@ static struct pool *start_unless_decided(void)
         thread_is_starting = false;
     }
     return atomic_load_explicit(&pool_to_use, memory_order_acquire);
-}
-
-struct pool *the_pool(void)
-{
-    struct pool *pool = atomic_load_explicit(&pool_to_use, memory_order_acquire);
-    if (pool == NULL) {
-        pool = start_unless_decided();
-    }
-    return pool != NULL && !pool_thread_is_inside_driver() ? pool : NULL;
 }
 
 const struct run *run_of_this_process(void)

@@ -1,0 +1,28 @@
+/*
+ * What a thread remembers between calls into the pool. Each thread reads and writes its own; the
+ * core owns it, and the shim reads inside_driver.
+ */
+#ifndef CUDAPOOL_CORE_THREAD_STATE_H
+#define CUDAPOOL_CORE_THREAD_STATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cuda_abi.h"
+
+struct context;
+struct pool;
+
+struct thread_state {
+    const struct pool *pool;
+    CUcontext handle; /* the current context when last asked, and what it stood for */
+    struct context *context;
+    bool green;
+    uint64_t generation;    /* of the registry then */
+    unsigned inside_driver; /* depth of our own driver calls */
+    unsigned slot;          /* 1 to HEAP_SLOTS; 0: none taken yet */
+};
+
+extern _Thread_local struct thread_state thread_state __attribute__((visibility("hidden")));
+
+#endif
