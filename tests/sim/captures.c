@@ -252,9 +252,9 @@ DRIVER_CALL_PT(cuStreamBeginCaptureToGraph, _ptsz, NEEDS_CONTEXT,
     struct graph *graph = handle_object(KIND_GRAPH, graph_handle);
     CUresult result;
     struct stream *stream = stream_of(call, handle, &result);
-    struct node *nodes[64];
+    struct node *nodes[MOST_NAMED];
     if (mode > CU_STREAM_CAPTURE_MODE_RELAXED || graph == NULL || (count > 0 && after == NULL) ||
-        count > sizeof nodes / sizeof *nodes || !all_nodes_of(graph, after, count, nodes))
+        count > MOST_NAMED || !all_nodes_of(graph, after, count, nodes))
         return CUDA_ERROR_INVALID_VALUE;
     if (stream == NULL)
         return result;
@@ -264,34 +264,31 @@ DRIVER_CALL_PT(cuStreamBeginCaptureToGraph, _ptsz, NEEDS_CONTEXT,
     return result;
 }
 
-static bool comes_before(const struct node *node, const struct node *later)
+/* Marks the nodes that the stream's next work would come after, directly or not. */
+static void mark_predecessors(const struct graph *graph, const struct stream *stream)
 {
-    if (node == later)
-        return true;
-    for (size_t i = 0; i < later->after_count; i++)
-        if (comes_before(node, later->after[i]))
-            return true;
-    return false;
+    for (struct node *node = graph->nodes; node != NULL; node = node->next)
+        node->marked = has_node(stream, node);
+    for (struct node *node = graph->last; node != NULL; node = node->previous)
+        for (size_t i = 0; node->marked && i < node->after_count; i++)
+            node->after[i]->marked = true;
 }
 
-/* Has the origin stream waited for all that this stream captured? */
-static bool is_joined(const struct stream *stream, const struct stream *origin)
+static bool all_marked(const struct stream *stream)
 {
-    for (size_t i = 0; i < stream->capture_node_count; i++) {
-        bool joined = false;
-        for (size_t k = 0; k < origin->capture_node_count && !joined; k++)
-            joined = comes_before(stream->capture_nodes[i], origin->capture_nodes[k]);
-        if (!joined)
+    for (size_t i = 0; i < stream->capture_node_count; i++)
+        if (!stream->capture_nodes[i]->marked)
             return false;
-    }
     return true;
 }
 
+/* Has the origin stream waited for all that other streams captured? */
 static bool all_joined(const struct capture *capture)
 {
+    mark_predecessors(capture->graph, capture->origin);
     for (struct context *context = sim.contexts; context != NULL; context = context->next)
         for (struct stream *stream = context->streams; stream != NULL; stream = stream->next)
-            if (stream->capture == capture && !is_joined(stream, capture->origin))
+            if (stream->capture == capture && !all_marked(stream))
                 return false;
     return true;
 }
@@ -368,7 +365,7 @@ DRIVER_CALL_PT(cuStreamIsCapturing, _ptsz, LIGHT, (CUstream handle, CUstreamCapt
 static const CUgraphNode *node_handles(struct stream *stream)
 {
     CUgraphNode *handles =
-        realloc(stream->capture_handles, (stream->capture_node_count + 1) * sizeof *handles);
+        realloc(stream->capture_handles, (stream->capture_node_count + 1) * sizeof(CUgraphNode));
     if (handles == NULL)
         abort();
     stream->capture_handles = handles;
@@ -431,9 +428,9 @@ DRIVER_CALL_PT(cuStreamUpdateCaptureDependencies, _ptsz, 0,
 {
     CUresult why_not;
     struct stream *stream = stream_of(call, handle, &why_not);
-    struct node *nodes[64];
+    struct node *nodes[MOST_NAMED];
     if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES || (count > 0 && handles == NULL) ||
-        count > sizeof nodes / sizeof *nodes)
+        count > MOST_NAMED)
         return CUDA_ERROR_INVALID_VALUE;
     if (stream == NULL)
         return why_not;

@@ -12,7 +12,6 @@ struct graph *graph_new(bool executable)
     struct graph *graph = calloc(1, sizeof *graph);
     if (graph == NULL)
         return NULL;
-    graph->tail = &graph->nodes;
     if (executable)
         graph->exec_handle = handle_new(KIND_EXEC, graph);
     else
@@ -62,8 +61,12 @@ struct node *graph_add(struct graph *graph, const struct work *work, struct node
     node->handle = handle_new(KIND_NODE, node);
     if (work->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
         graph_memory_hold(work->memory);
-    *graph->tail = node;
-    graph->tail = &node->next;
+    node->previous = graph->last;
+    if (graph->last != NULL)
+        graph->last->next = node;
+    else
+        graph->nodes = node;
+    graph->last = node;
     return node;
 }
 
@@ -72,16 +75,13 @@ static bool copy_nodes(struct graph *target, const struct graph *source, struct 
                        size_t after_count)
 {
     for (struct node *node = source->nodes; node != NULL; node = node->next) {
-        struct node *clones[64];
-        size_t count = node->after_count;
-        if (count > sizeof clones / sizeof *clones)
-            return false;
-        for (size_t i = 0; i < count; i++)
-            clones[i] = node->after[i]->clone;
-        node->clone = graph_add(target, &node->work, count > 0 ? clones : after,
-                                count > 0 ? count : after_count);
+        bool first = node->after_count == 0;
+        node->clone = graph_add(target, &node->work, first ? after : node->after,
+                                first ? after_count : node->after_count);
         if (node->clone == NULL)
             return false;
+        for (size_t i = 0; i < node->after_count; i++)
+            node->clone->after[i] = node->after[i]->clone;
     }
     user_references_copy(target, source);
     return true;
@@ -100,7 +100,7 @@ static struct node *add_child(struct graph *graph, const struct graph *child,
         count++;
     if (count == 0)
         return graph_add(graph, &work, after, after_count);
-    all = calloc(count, sizeof *all);
+    all = calloc(count, sizeof(struct node *));
     if (all == NULL)
         return NULL;
     count = 0;
@@ -175,11 +175,11 @@ DRIVER_CALL(cuGraphNodeGetType, 0, (CUgraphNode handle, CUgraphNodeType *type), 
     return CUDA_SUCCESS;
 }
 
-/* The nodes that handles name, all of the graph; at most 64. */
+/* The nodes that handles name, all of the graph; at most MOST_NAMED. */
 static bool nodes_of(const struct graph *graph, const CUgraphNode *handles, size_t count,
                      struct node **nodes)
 {
-    if (graph == NULL || count > 64 || (count > 0 && handles == NULL))
+    if (graph == NULL || count > MOST_NAMED || (count > 0 && handles == NULL))
         return false;
     for (size_t i = 0; i < count; i++) {
         nodes[i] = handle_object(KIND_NODE, handles[i]);
@@ -195,7 +195,7 @@ DRIVER_CALL(cuGraphAddEmptyNode, 0,
 {
     struct work work = {.type = CU_GRAPH_NODE_TYPE_EMPTY};
     struct graph *graph = graph_of(graph_handle);
-    struct node *nodes[64], *node;
+    struct node *nodes[MOST_NAMED], *node;
     if (handle == NULL || !nodes_of(graph, after, count, nodes))
         return CUDA_ERROR_INVALID_VALUE;
     node = graph_add(graph, &work, nodes, count);
@@ -211,7 +211,7 @@ DRIVER_CALL(cuGraphAddChildGraphNode, 0,
             (handle, graph_handle, after, count, child_handle))
 {
     struct graph *graph = graph_of(graph_handle), *child = graph_of(child_handle);
-    struct node *nodes[64], *node;
+    struct node *nodes[MOST_NAMED], *node;
     if (handle == NULL || child == NULL || child == graph || !nodes_of(graph, after, count, nodes))
         return CUDA_ERROR_INVALID_VALUE;
     node = add_child(graph, child, nodes, count);

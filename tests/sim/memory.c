@@ -448,7 +448,7 @@ static void note_user(struct allocation *allocation, struct op *op)
 {
     struct op **foreign;
     drop_finished_users(allocation);
-    foreign = realloc(allocation->foreign, (allocation->foreign_count + 1) * sizeof *foreign);
+    foreign = realloc(allocation->foreign, (allocation->foreign_count + 1) * sizeof(struct op *));
     if (foreign == NULL)
         abort();
     allocation->foreign = foreign;

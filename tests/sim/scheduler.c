@@ -55,7 +55,7 @@ static void heap_push(struct op *op)
     size_t i = scheduler.heap_count;
     if (i == scheduler.heap_room) {
         scheduler.heap_room = i == 0 ? 256 : 2 * i;
-        scheduler.heap = realloc(scheduler.heap, scheduler.heap_room * sizeof *scheduler.heap);
+        scheduler.heap = realloc(scheduler.heap, scheduler.heap_room * sizeof(struct op *));
         if (scheduler.heap == NULL)
             abort();
     }
@@ -304,7 +304,7 @@ void op_after(struct op *op, struct op *earlier)
     }
     if (earlier->dependent_count == earlier->dependent_room) {
         unsigned int room = earlier->dependent_room == 0 ? 4 : 2 * earlier->dependent_room;
-        struct op **dependents = realloc(earlier->dependents, room * sizeof *dependents);
+        struct op **dependents = realloc(earlier->dependents, room * sizeof(struct op *));
         if (dependents == NULL)
             abort();
         earlier->dependents = dependents;

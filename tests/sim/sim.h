@@ -472,6 +472,9 @@ CUresult capture_add(struct stream *stream, const struct work *work, struct node
 /* The stream's next captured work comes after this node. */
 CUresult capture_set_node(struct stream *stream, struct node *node);
 
+/* The most nodes that a call may name as predecessors. */
+enum { MOST_NAMED = 64 };
+
 struct node {
     CUgraphNode handle;
     struct graph *graph;
@@ -480,13 +483,14 @@ struct node {
     size_t after_count;
     struct op *op;      /* while the graph is being launched */
     struct node *clone; /* while it is being copied */
-    struct node *next;
+    bool marked;        /* while joins are looked for */
+    struct node *next, *previous;
 };
 
 struct graph {
     CUgraph handle;
     CUgraphExec exec_handle; /* of an executable graph */
-    struct node *nodes, **tail;
+    struct node *nodes, *last;
     struct user_reference *user_objects;
     struct op *last_launch;
 };

@@ -198,8 +198,9 @@ DRIVER_CALL(cuMemUnmap, UNSAFE, (CUdeviceptr address, size_t bytes), (address, b
     if (mapped == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     physical = mapped->physical;
-    mmap((void *)(uintptr_t)address, bytes, PROT_NONE,
-         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    if (mmap((void *)(uintptr_t)address, bytes, PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
     allocation_free(mapped);
     physical->mappings--;
     free_if_unused(physical);
