@@ -4,7 +4,8 @@
 #
 # usage: BUILD=dir [SANITIZE=kind] run_tests.sh [name...]    (names: only tests whose path has one)
 #   TEST_TIMEOUT   seconds that one test program or script may take (default 120)
-#   RUN_WITH       a command to run every program with, such as "qemu-aarch64 -L /usr/aarch64-linux-gnu"
+#   RUN_WITH       an emulator to run every program with: "qemu-aarch64 -L /usr/aarch64-linux-gnu"
+#   GUEST_LIBRARY_PATH   where its programs find what is not there
 #
 # What the tests find in the environment:
 #   BUILD     the build directory, absolute
@@ -25,6 +26,7 @@ TEST_TIMEOUT=${TEST_TIMEOUT:-120}
 # shellcheck disable=SC2206 # a command and its arguments
 run_with=(${RUN_WITH:-})
 prefix=()
+libraries=${GUEST_LIBRARY_PATH:-${LD_LIBRARY_PATH:-}}
 
 runtime() { # a sanitizer's library: its name for the dynamic linker
     readelf -d "$(${CC:-cc} -print-file-name="$1")" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p'
@@ -113,12 +115,12 @@ for source in tests/unit/test_*.c; do
     if ! [ -e "$source" ] || ! wanted "$test" "$@"; then
         continue
     fi
-    run "$(basename "$test")" "${run_with[@]}" "$test"
+    run "$(basename "$test")" env LD_LIBRARY_PATH="$libraries" "${run_with[@]}" "$test"
 done
 
 if [ -x "$BUILD/tests/conformance/conformance" ] && wanted conformance "$@"; then
     echo "Conformance, on the simulated driver"
-    run conformance env LD_LIBRARY_PATH="$SIM" "${run_with[@]}" \
+    run conformance env LD_LIBRARY_PATH="$SIM:$libraries" "${run_with[@]}" \
         "$BUILD/tests/conformance/conformance"
 fi
 
