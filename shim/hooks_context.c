@@ -40,6 +40,18 @@ HOOK(cuCtxCreate_v4,
     return created(WITH_ROOM(real->cuCtxCreate_v4(handle, parameters, flags, device)), handle);
 }
 
+HOOK(cuGLCtxCreate, (CUcontext * handle, unsigned int flags, CUdevice device))
+{
+    const struct real_driver *real = real_driver();
+    return created(WITH_ROOM(real->cuGLCtxCreate(handle, flags, device)), handle);
+}
+
+HOOK(cuGLCtxCreate_v2, (CUcontext * handle, unsigned int flags, CUdevice device))
+{
+    const struct real_driver *real = real_driver();
+    return created(WITH_ROOM(real->cuGLCtxCreate_v2(handle, flags, device)), handle);
+}
+
 HOOK(cuDevicePrimaryCtxRetain, (CUcontext * handle, CUdevice device))
 {
     const struct real_driver *real = real_driver();

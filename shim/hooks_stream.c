@@ -111,6 +111,14 @@ HOOK(cuStreamBeginCaptureToGraph_ptsz,
                          stream, true);
 }
 
+HOOK(cuStreamBeginRecaptureToGraph,
+     (CUstream stream, CUstreamCaptureMode mode, CUgraph graph, void *callback, void *argument))
+{
+    return BEGIN_CAPTURE(
+        real_driver()->cuStreamBeginRecaptureToGraph(stream, mode, graph, callback, argument),
+        stream, false);
+}
+
 HOOK(cuStreamEndCapture, (CUstream stream, CUgraph *graph))
 {
     return ended(real_driver()->cuStreamEndCapture(stream, graph), stream, false);
