@@ -26,7 +26,7 @@
  *   virtual_memory.c, pointers.c
  *
  * Environment
- *   SIMCUDA_DEVICES=N      how many devices (default 1, at most 16)
+ *   SIMCUDA_DEVICES=N      how many devices (default 1, at most 16; with 0, cuInit finds none)
  *   SIMCUDA_MEMORY=BYTES   each device's memory, with an optional KiB, MiB, GiB or TiB (default
  *                          1GiB, at least 4MiB); host memory is taken as it is touched
  *   SIMCUDA_FAULTS=LIST    comma-separated; each NAME=CODE@N: the N-th call of that entry point
@@ -37,7 +37,19 @@
  *   SIMCUDA_TIMING=1       calls take the time they take on an H100 (calls.c), instead of none
  *   SIMCUDA_LOG=FILE       a line for every call: thread, name, main arguments, result
  *   SIMCUDA_POISON=1       memory that goes back to the driver is overwritten with 0xDB
- * A value that is not allowed is one line on stderr, and cuInit fails.
+ * A value that is not allowed is one line on stderr, and cuInit fails. simcuda.h has what the
+ * simulator tells a test beside the driver's own functions.
+ *
+ * Variants, all of the same sources: as it is, a driver that has everything (13.3);
+ * -DSIM_DRIVER_12_4, one before cuCtxRecordEvent; -DSIM_OLD_DRIVER, one like 11.1, before
+ * cuMemAllocAsync and cuStreamGetId (visibility.h). What a variant lacks, no lookup finds.
+ *
+ * What it leaves out
+ *   Entry points that no file here defines can be found, and answer CUDA_ERROR_NOT_SUPPORTED:
+ *   textures, external memory, stream memory operations, opening others' IPC handles, JIT linking
+ *   ... Managed memory takes device memory when it is allocated. A graph's memory is taken when its
+ *   node is made; a child graph's nodes become the parent's. Kernels run beside each other without
+ *   limit, and a copy takes only the time that memcpy takes.
  *
  * Locks, in the order in which they are taken
  *   sim.driver_lock  the driver's own global lock: held during every call that enters the driver,
