@@ -177,7 +177,7 @@ check() { # exit status, name, plain|pool, configuration or "", command
         verdict="FAIL: exit status $status"
         failures=$((failures + 1))
     fi
-    say "$(printf '%-52s %10s ms %6s  %s: %s' "$name" "$ms" "$hits" "$verdict" "$result")"
+    say "$(printf '%-58s %10s ms %6s  %s: %s' "$name" "$ms" "$hits" "$verdict" "$result")"
 }
 
 # The same check on the plain driver, with the default budget, and with none.
@@ -195,8 +195,11 @@ echo '{"version": 1, "device": {"growth_budget": "0B"}}' >"$work/no_budget.json"
 if ! [ -x "$programs/hazard" ] || ! [ -e "$build/libcudapool_preload.so" ]; then
     make BUILD="$build" all >>"$log" 2>&1 || { echo "run.sh: make failed, see $log" >&2; exit 1; }
 fi
-say "$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader -i 0 2>&1 |
-    head -n 1), $(nproc) processors, $(date -u '+%Y-%m-%d %H:%M') UTC"
+device="a device without nvidia-smi"
+if command -v nvidia-smi >/dev/null 2>&1; then
+    device=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader -i 0)
+fi
+say "$device, $(nproc) processors, $(date -u '+%Y-%m-%d %H:%M') UTC"
 
 if wanted hazard "$@"; then
     say ""
