@@ -113,7 +113,8 @@ static bool grow_to(struct block_table *table, CUdeviceptr address)
 
 bool block_table_insert(struct block_table *table, CUdeviceptr address, struct block *block)
 {
-    if (!block_table_has_place(address))
+    /* Freeing the null pointer is the driver's business. */
+    if (!address || !block_table_has_place(address))
         return false;
     _Atomic(struct block *) *place = block_table_place(table, address);
     if (!place) {

@@ -49,12 +49,12 @@ static inline uint64_t size_class_geometric(uint64_t bytes, uint32_t steps, int 
         uint64_t step = floor >> steps_shift;
         return size_class_up(bytes, step > SIZE_CLASS_GRANULE ? step : SIZE_CLASS_GRANULE);
     }
-    uint64_t step = floor / steps;
-    if (step <= SIZE_CLASS_GRANULE)
-        return size_class_up(bytes, SIZE_CLASS_GRANULE);
-    /* The last step of a doubling also takes what the division left over. */
+    if (floor < SIZE_CLASS_GRANULE)
+        return SIZE_CLASS_GRANULE;
+    /* Steps of whole granules, the last one of a doubling being what is left of it: a block's own
+     * size is then in its own bucket. */
+    uint64_t step = size_class_up(floor / steps, SIZE_CLASS_GRANULE);
     uint64_t rounded = floor + (bytes - floor + step - 1) / step * step;
-    rounded = size_class_up(rounded, SIZE_CLASS_GRANULE);
     return rounded < 2 * floor ? rounded : 2 * floor;
 }
 

@@ -21,6 +21,9 @@
 #define GIB (KIB * MIB)
 #define TIB (KIB * GIB)
 
+/* At most so many frees go without a fence of their own. */
+#define FREES_TO_A_FENCE 16u
+
 #define DEVICE_BYTES (64 * GIB)
 
 static struct driver *driver;

@@ -3,7 +3,7 @@
  */
 #include "pool_fixture.h"
 
-TestSuite(epoch, .init = set_up, .fini = tear_down);
+TestSuite(epoch, .init = set_up, .fini = tear_down, .timeout = 20);
 
 static void close_epoch(bool waitable)
 {
@@ -77,11 +77,11 @@ Test(epoch, a_fence_is_not_seen_before_it_is_recorded)
 Test(epoch, one_fence_cleans_everything_freed_before_it)
 {
     start();
-    allocate_and_release(8, KIB);
+    allocate_and_release(FREES_TO_A_FENCE, KIB);
     cr_assert_eq(fake_calls(FAKE_RECORD), 1);
     cr_assert_eq(query_oldest(), FENCE_OVER);
     cr_assert_eq(pending_bytes(), 0);
-    cr_assert_eq(clean_bytes(), 8 * KIB);
+    cr_assert_eq(clean_bytes(), FREES_TO_A_FENCE * KIB);
 }
 
 Test(epoch, a_later_fence_that_is_over_retires_the_earlier_ones)
@@ -279,12 +279,12 @@ Test(epoch, an_allocation_records_no_fence)
     cr_assert_eq(fake_calls(FAKE_RECORD), recorded);
 }
 
-Test(epoch, a_fence_for_every_eighth_free)
+Test(epoch, a_fence_for_every_few_frees)
 {
     start();
-    for (unsigned i = 1; i <= 40; i++) {
+    for (unsigned i = 1; i <= 4 * FREES_TO_A_FENCE; i++) {
         release(allocate(KIB));
-        cr_assert_eq(fake_calls(FAKE_RECORD), i / 8);
+        cr_assert_eq(fake_calls(FAKE_RECORD), i / FREES_TO_A_FENCE);
     }
 }
 
@@ -544,7 +544,7 @@ Test(epoch, without_record_closing_an_epoch_is_a_synchronise_inside_the_free)
     driver->cuCtxRecordEvent = NULL;
     driver->cuCtxWaitEvent = NULL;
     start();
-    for (int i = 0; i < 7; i++) {
+    for (unsigned i = 1; i < FREES_TO_A_FENCE; i++) {
         fake_launch(context);
         release(allocate(KIB));
     }
