@@ -492,9 +492,12 @@ CUresult heap_allocate_unkept(struct pool *pool, struct context *context, CUdevi
     return miss(pool, context, &context->heap.unkept, address, bytes, bytes);
 }
 
-void heap_adopt(struct pool *pool, struct context *context, CUdeviceptr address, size_t bytes)
+void heap_adopt(struct pool *pool, struct context *context, CUdeviceptr address, size_t bytes,
+                size_t reserved)
 {
-    atomic_fetch_add_explicit(&context->device->reserved_bytes, bytes, memory_order_relaxed);
+    /* Modulo 2^64: less, where fewer bytes came than were reserved. */
+    atomic_fetch_add_explicit(&context->device->reserved_bytes, (uint64_t)bytes - reserved,
+                              memory_order_relaxed);
     finish_miss(pool, context, &context->heap.unkept, address, bytes, bytes, CUDA_SUCCESS);
 }
 
@@ -588,16 +591,11 @@ static CUresult synchronise_like_the_driver(struct pool *pool, struct context *c
     return result;
 }
 
-static CUresult cu_mem_free(struct pool *pool, CUdeviceptr address, void *unused)
-{
-    (void)unused;
-    return pool->driver->cuMemFree_v2(address);
-}
-
 static bool is_the_drivers_to_free(struct pool *pool, const struct context *context,
                                    const struct block *block)
 {
-    return block->shared || captures_are_going_on(&pool->captures) ||
+    return block->shared || !pool->settings.device.enabled ||
+           captures_are_going_on(&pool->captures) ||
            atomic_load_explicit(&context->unusable, memory_order_relaxed) ||
            atomic_load_explicit(&pool->stepped_aside, memory_order_relaxed) ||
            (!pool->driver->cuCtxRecordEvent &&
@@ -615,7 +613,8 @@ __attribute__((noinline)) static CUresult end_free(struct pool *pool, struct con
     return CUDA_SUCCESS;
 }
 
-CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address, bool waitable)
+CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address, bool waitable,
+                   heap_release *release, void *argument)
 {
     struct heap *heap = block->heap;
     struct context *context = context_of(heap);
@@ -626,7 +625,7 @@ CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address, 
     }
     if (is_the_drivers_to_free(pool, context, block)) {
         pthread_mutex_unlock(&heap->lock);
-        return heap_free_by_driver(pool, block, address, cu_mem_free, NULL);
+        return heap_free_by_driver(pool, block, address, release, argument);
     }
     note_user(pool, heap);
     make_pending(heap, block, context->epochs.current);
@@ -664,8 +663,7 @@ static void come_back(struct pool *pool, struct block *block)
 }
 
 CUresult heap_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr address,
-                             CUresult (*release)(struct pool *, CUdeviceptr, void *),
-                             void *argument)
+                             heap_release *release, void *argument)
 {
     struct heap *heap = block->heap;
     if (!begin_leaving(pool, block, address))

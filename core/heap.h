@@ -90,18 +90,23 @@ CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *
 CUresult heap_allocate_unkept(struct pool *pool, struct context *context, CUdeviceptr *address,
                               size_t bytes);
 
-/* Takes note of memory that the driver just gave for the program, as memory that is not kept. */
-void heap_adopt(struct pool *pool, struct context *context, CUdeviceptr address, size_t bytes);
+/* Takes note of memory that the driver just gave for the program, as memory that is not kept.
+ * reserved: as many bytes have been taken into the device's reserved bytes already. */
+void heap_adopt(struct pool *pool, struct context *context, CUdeviceptr address, size_t bytes,
+                size_t reserved);
 
-/* cuMemFree of a block. No lock held. waitable: the plain call would have waited for the context.
- */
-CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address, bool waitable);
+/* The driver's call that the program made to free this address. */
+typedef CUresult heap_release(struct pool *pool, CUdeviceptr address, void *argument);
+
+/* The program frees a block. No lock held. waitable: the plain call would have waited for the
+ * context. release: that call, where the block is the driver's to free. */
+CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address, bool waitable,
+                   heap_release *release, void *argument);
 
 /* Lets the driver free a live block: the plain call, with the record out of the way. No lock
- * held. release is called with the address, and argument. */
+ * held. */
 CUresult heap_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr address,
-                             CUresult (*release)(struct pool *, CUdeviceptr, void *),
-                             void *argument);
+                             heap_release *release, void *argument);
 
 /* Forgets a record of this address, if there is one: the driver has just given the address out,
  * so whoever had it before was freed behind our back. No lock held. */

@@ -109,15 +109,23 @@ static struct context *served_context(struct pool *pool)
     return context;
 }
 
+/* Where the driver answers. What the pool cached before it stepped aside still makes room. */
+static CUresult allocate_unserved(struct pool *pool, CUdeviceptr *address, size_t bytes)
+{
+    struct reclaim progress = {.bytes = bytes};
+    CUresult result = pool->driver->cuMemAlloc_v2(address, bytes);
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && release_for_retry(pool, NULL, &progress))
+        result = pool->driver->cuMemAlloc_v2(address, bytes);
+    if (result == CUDA_SUCCESS)
+        heap_forget_address(pool, *address);
+    return result;
+}
+
 CUresult pool_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes)
 {
     struct context *context = address && bytes ? served_context(pool) : NULL;
-    if (!context) {
-        CUresult result = pool->driver->cuMemAlloc_v2(address, bytes);
-        if (result == CUDA_SUCCESS)
-            heap_forget_address(pool, *address);
-        return result;
-    }
+    if (!context)
+        return allocate_unserved(pool, address, bytes);
     if (captures_are_going_on(&pool->captures) || !pool->settings.device.enabled)
         return heap_allocate_unkept(pool, context, address, bytes);
     return heap_allocate(pool, context, address, bytes);
@@ -145,19 +153,56 @@ static void remember_pitch(struct pool *pool, const struct pitch *pitch)
     pthread_mutex_unlock(&pool->pitch_lock);
 }
 
-/* The driver's own call, with its memory made known to the pool. */
+/* What rows of this width take if the pitch is a multiple of 512, as it is everywhere today. False
+ * where no device can hold them. */
+static bool estimate_pitched(const struct pitch *wanted, size_t height, size_t *bytes)
+{
+    return !__builtin_add_overflow(wanted->width, 511, bytes) &&
+           !__builtin_mul_overflow(*bytes / 512 * 512, height, bytes);
+}
+
+/* The driver's own call, with everything that may help when it is out of memory. */
+static CUresult ask_for_pitch(struct pool *pool, allocate_pitch *driver, struct context *context,
+                              CUdeviceptr *address, struct pitch *wanted, size_t height,
+                              size_t estimate)
+{
+    struct reclaim progress = {.bytes = estimate};
+    CUresult result = driver(address, &wanted->pitch, wanted->width, height, wanted->element_bytes);
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && estimate <= context->device->total_bytes &&
+           release_for_retry(pool, context->device, &progress))
+        result = driver(address, &wanted->pitch, wanted->width, height, wanted->element_bytes);
+    return result;
+}
+
+/* The same inside the hard limit, and with the memory made known to the pool. */
 static CUresult learn_pitch(struct pool *pool, allocate_pitch *driver, struct context *context,
                             CUdeviceptr *address, struct pitch *wanted, size_t height)
 {
-    struct reclaim progress = {0};
-    CUresult result = driver(address, &wanted->pitch, wanted->width, height, wanted->element_bytes);
-    while (result == CUDA_ERROR_OUT_OF_MEMORY &&
-           release_for_retry(pool, context->device, &progress))
-        result = driver(address, &wanted->pitch, wanted->width, height, wanted->element_bytes);
-    if (result != CUDA_SUCCESS)
+    size_t estimate;
+    if (!estimate_pitched(wanted, height, &estimate))
+        return driver(address, &wanted->pitch, wanted->width, height, wanted->element_bytes);
+    if (!release_reserve(pool, context, estimate))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = ask_for_pitch(pool, driver, context, address, wanted, height, estimate);
+    if (result != CUDA_SUCCESS) {
+        atomic_fetch_sub_explicit(&context->device->reserved_bytes, estimate, memory_order_relaxed);
         return result;
+    }
     remember_pitch(pool, wanted);
-    heap_adopt(pool, context, *address, wanted->pitch * height);
+    heap_adopt(pool, context, *address, wanted->pitch * height, estimate);
+    return result;
+}
+
+static CUresult allocate_pitch_unserved(struct pool *pool, allocate_pitch *driver,
+                                        CUdeviceptr *address, size_t *pitch, size_t width,
+                                        size_t height, unsigned int element_bytes)
+{
+    struct reclaim progress = {0};
+    CUresult result = driver(address, pitch, width, height, element_bytes);
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && release_for_retry(pool, NULL, &progress))
+        result = driver(address, pitch, width, height, element_bytes);
+    if (result == CUDA_SUCCESS)
+        heap_forget_address(pool, *address);
     return result;
 }
 
@@ -166,12 +211,8 @@ CUresult pool_allocate_pitch(struct pool *pool, allocate_pitch *driver, CUdevice
 {
     bool sane = address && pitch && width && height;
     struct context *context = sane ? served_context(pool) : NULL;
-    if (!context) {
-        CUresult result = driver(address, pitch, width, height, element_bytes);
-        if (result == CUDA_SUCCESS)
-            heap_forget_address(pool, *address);
-        return result;
-    }
+    if (!context)
+        return allocate_pitch_unserved(pool, driver, address, pitch, width, height, element_bytes);
     struct pitch wanted = {context->device->ordinal, element_bytes, width, 0};
     wanted.pitch = find_pitch(pool, &wanted);
     size_t bytes;
@@ -193,13 +234,19 @@ static bool has_current_context(const struct pool *pool)
     return pool->driver->cuCtxGetCurrent(&handle) == CUDA_SUCCESS && handle;
 }
 
+static CUresult free_plainly(struct pool *pool, CUdeviceptr address, void *unused)
+{
+    (void)unused;
+    return pool->driver->cuMemFree_v2(address);
+}
+
 CUresult pool_free(struct pool *pool, CUdeviceptr address)
 {
     struct block *block = block_table_find(&pool->blocks, address);
     /* Without a context the driver frees nothing, and says so. */
     if (!block || !has_current_context(pool))
         return pool->driver->cuMemFree_v2(address);
-    return heap_free(pool, block, address, true);
+    return heap_free(pool, block, address, true, free_plainly, NULL);
 }
 
 struct async_free {
@@ -225,9 +272,9 @@ CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr addr
                  pool->driver->cuStreamIsCapturing &&
                  pool->driver->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
                  status == CU_STREAM_CAPTURE_STATUS_NONE;
-    if (plain)
-        return heap_free(pool, block, address, false);
     struct async_free free = {driver, stream};
+    if (plain)
+        return heap_free(pool, block, address, false, free_on_stream, &free);
     return heap_free_by_driver(pool, block, address, free_on_stream, &free);
 }
 

@@ -34,13 +34,15 @@ CUstream release_stream(struct pool *pool, struct context *context)
 
 /* The driver's part; no lock held, the context pinned. Blocks that it refuses stay BLOCK_LEAVING,
  * the others become BLOCK_UNUSED, which is looked at under the lock later. */
-static void hand_to_driver(struct pool *pool, CUstream stream, struct block *blocks)
+static void hand_to_driver(struct pool *pool, CUstream stream, struct block *blocks,
+                           enum release_place place)
 {
     const struct driver *driver = pool->driver;
     for (struct block *b = blocks; b; b = b->links[LINK_HEAP].next) {
-        CUresult result =
-            stream ? driver->cuMemFreeAsync(b->address, stream) : driver->cuMemFree_v2(b->address);
-        b->refused = result != CUDA_SUCCESS;
+        b->refused = !stream || driver->cuMemFreeAsync(b->address, stream) != CUDA_SUCCESS;
+        /* A device without memory pools has the function, but it never succeeds. */
+        if (b->refused && place != RELEASE_IN_ALLOCATION)
+            b->refused = driver->cuMemFree_v2(b->address) != CUDA_SUCCESS;
     }
     if (stream)
         driver->cuStreamSynchronize(stream);
@@ -156,8 +158,8 @@ static void give_back(struct pool *pool, struct context *context, struct block *
     struct relaxed_mode mode = relaxed_mode_begin(pool);
     bool current = context_push(pool, context, &pushed);
     CUstream stream = pool->driver->cuMemFreeAsync ? release_stream(pool, context) : NULL;
-    if (current && (stream || place != RELEASE_IN_ALLOCATION))
-        hand_to_driver(pool, stream, chain);
+    if (current)
+        hand_to_driver(pool, stream, chain, place);
     else
         refuse_all(chain);
     context_pop(pool, pushed);
@@ -219,22 +221,26 @@ static uint64_t free_bytes(struct pool *pool, struct device *device)
 
 struct crowded {
     uint64_t cap;
-    struct block *block;
+    bool any;            /* a bucket is over the cap, perhaps with nothing clean in it yet */
+    struct block *block; /* to give back */
 };
 
 static void find_crowded(struct bucket *bucket, void *argument)
 {
     struct crowded *crowded = argument;
-    if (!crowded->block && bucket->free_blocks > crowded->cap)
+    if (bucket->free_blocks <= crowded->cap)
+        return;
+    crowded->any = true;
+    if (!crowded->block)
         crowded->block = bucket->clean.first;
 }
 
 static struct block *choose_crowded(const struct pool *pool, struct heap *heap)
 {
-    struct crowded crowded = {pool->settings.device.caps.blocks_per_bucket, NULL};
+    struct crowded crowded = {pool->settings.device.caps.blocks_per_bucket, false, NULL};
     if (heap->crowded)
         heap_visit_buckets(heap, find_crowded, &crowded);
-    heap->crowded = crowded.block != NULL;
+    heap->crowded = crowded.any;
     return crowded.block;
 }
 

@@ -1,0 +1,681 @@
+/*
+ * Giving memory back: caps, the reserve ratio, idle blocks, the hard limit, and running out.
+ */
+#include "pool_fixture.h"
+
+#include <string.h>
+
+#include "core/release.h"
+
+/* Everything is kept, so that a test on a small device is about what it says. */
+static void set_up_to_keep(void)
+{
+    set_up();
+    settings.device.buckets.largest.percent = 100;
+    settings.device.caps.cached.percent = 100;
+}
+
+TestSuite(release, .init = set_up_to_keep, .fini = tear_down, .timeout = 60);
+
+static void start_on(uint64_t device_bytes)
+{
+    struct settings kept = settings;
+    set_up_on(device_bytes);
+    settings = kept;
+    start();
+}
+
+static void ignore_the_reserve_ratio(void)
+{
+    settings.device.caps.reserve_ratio = 100;
+}
+
+/* ---- how a block is given back ---- */
+
+Test(release, clean_blocks_go_back_on_a_stream_of_our_own)
+{
+    start();
+    CUdeviceptr block = allocate(MIB);
+    release(block);
+    synchronise();
+    fake_trace();
+    cr_assert_eq(pool_trim(pool), MIB);
+    cr_assert_str_eq(fake_trace(), "stream free-async stream-synchronize");
+    cr_assert_not(fake_is_allocated(block));
+    cr_assert_eq(clean_bytes(), 0);
+    cr_assert_eq(reserved_bytes(), 0);
+    cr_assert_eq(counted().evictions.memory, 1);
+}
+
+Test(release, blocks_that_are_given_back_together_share_a_synchronise)
+{
+    start();
+    allocate_and_release(3, MIB);
+    synchronise();
+    pool_trim(pool);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE_ASYNC), 3);
+    cr_assert_eq(fake_calls(FAKE_STREAM_SYNCHRONIZE), 1);
+    cr_assert_eq(fake_calls(FAKE_STREAM_CREATE), 1);
+}
+
+Test(release, what_the_gpu_may_be_using_is_not_given_back)
+{
+    start_with_budget(0);
+    CUdeviceptr block = allocate(MIB);
+    fake_launch(context);
+    release(block);
+    cr_assert_eq(pool_trim(pool), 0);
+    cr_assert(fake_is_allocated(block));
+}
+
+Test(release, a_block_that_the_driver_does_not_take_stays)
+{
+    start();
+    CUdeviceptr block = allocate(MIB);
+    release(block);
+    synchronise();
+    fake_fail(FAKE_MEM_FREE_ASYNC, CUDA_ERROR_UNKNOWN, 1);
+    fake_fail(FAKE_MEM_FREE, CUDA_ERROR_UNKNOWN, 1);
+    cr_assert_eq(pool_trim(pool), 0);
+    cr_assert_eq(clean_bytes(), MIB);
+    cr_assert_eq(reserved_bytes(), MIB);
+    cr_assert_eq(counted().evictions.memory, 0);
+    cr_assert_eq(allocate(MIB), block);
+    release(block);
+    cr_assert_eq(pool_free(pool, block), CUDA_ERROR_INVALID_VALUE);
+}
+
+Test(release, without_free_async_an_allocation_gives_nothing_back)
+{
+    driver->cuMemFreeAsync = NULL;
+    settings.device.growth_budget.bytes = 0;
+    start();
+    allocate_and_release(1, MIB);
+    synchronise();
+    allocate(2 * MIB);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE), 0);
+    cr_assert_eq(clean_bytes(), MIB);
+}
+
+Test(release, without_free_async_a_synchronise_gives_back_by_the_plain_free)
+{
+    driver->cuMemFreeAsync = NULL;
+    settings.device.caps.blocks_per_bucket = 1;
+    start();
+    allocate_and_release(3, MIB);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE), 0);
+    synchronise();
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE), 2);
+    cr_assert_eq(fake_calls(FAKE_STREAM_CREATE), 0);
+    cr_assert_eq(clean_bytes(), MIB);
+}
+
+Test(release, without_free_async_an_allocation_that_would_fail_gives_back)
+{
+    set_up_on(16 * MIB);
+    settings.device.buckets.largest.percent = 100;
+    driver->cuMemFreeAsync = NULL;
+    start();
+    allocate_and_release(1, 10 * MIB);
+    synchronise();
+    allocate(12 * MIB);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE), 1);
+}
+
+/* A device without memory pools has the function, which always fails. */
+Test(release, where_free_async_always_fails_running_out_gives_back_by_the_plain_free)
+{
+    start_on(16 * MIB);
+    allocate_and_release(1, 10 * MIB);
+    synchronise();
+    fake_fail(FAKE_MEM_FREE_ASYNC, CUDA_ERROR_NOT_SUPPORTED, 1000);
+    allocate(12 * MIB);
+    cr_assert_eq(clean_bytes(), 0);
+}
+
+Test(release, where_free_async_always_fails_a_mere_miss_keeps_the_blocks)
+{
+    settings.device.growth_budget.bytes = 0;
+    start();
+    allocate_and_release(1, MIB);
+    synchronise();
+    fake_fail(FAKE_MEM_FREE_ASYNC, CUDA_ERROR_NOT_SUPPORTED, 1000);
+    allocate(2 * MIB);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE), 0);
+    cr_assert_eq(clean_bytes(), MIB);
+}
+
+/* ---- caps ---- */
+
+Test(release, cached_bytes_stay_under_their_cap)
+{
+    settings.device.caps.cached = (struct byte_size){.bytes = 5 * MIB};
+    start();
+    allocate_and_release(8, MIB);
+    synchronise();
+    cr_assert_eq(clean_bytes(), 5 * MIB);
+    cr_assert_eq(counted().evictions.cap, 3);
+    cr_assert_eq(fake_bytes_used(0), 5 * MIB);
+}
+
+Test(release, the_cap_may_be_a_share_of_the_device)
+{
+    settings.device.caps.cached = (struct byte_size){.percent = 50};
+    start_on(16 * MIB);
+    allocate_and_release(12, MIB);
+    synchronise();
+    cr_assert_eq(clean_bytes(), 8 * MIB);
+}
+
+Test(release, the_cap_is_one_for_all_contexts_of_a_device)
+{
+    settings.device.caps.cached = (struct byte_size){.bytes = 5 * MIB};
+    start();
+    another_context(0);
+    allocate_and_release(4, MIB);
+    synchronise();
+    fake_set_current(context);
+    allocate_and_release(4, MIB);
+    synchronise();
+    struct pool_bytes bytes = pool_device_bytes(pool, 0);
+    let_time_pass();
+    synchronise();
+    cr_assert_leq(bytes.cached, 8 * MIB);
+    cr_assert_leq(pool_device_bytes(pool, 0).cached + pool_device_bytes(pool, 0).pending, 8 * MIB);
+}
+
+Test(release, a_bucket_keeps_so_many_blocks_and_no_more)
+{
+    settings.device.caps.blocks_per_bucket = 3;
+    start();
+    allocate_and_release(7, MIB);
+    synchronise();
+    allocate_and_release(2, 2 * MIB);
+    synchronise();
+    cr_assert_eq(clean_bytes(), 7 * MIB, "three of 1 MiB and both of 2 MiB");
+    cr_assert_eq(counted().evictions.cap, 4);
+}
+
+Test(release, a_crowded_bucket_is_thinned_once_its_blocks_are_clean)
+{
+    settings.device.caps.blocks_per_bucket = 3;
+    start();
+    fake_launch(context);
+    allocate_and_release(FREES_TO_A_FENCE, MIB);
+    cr_assert_eq(pending_bytes(), FREES_TO_A_FENCE * MIB, "nothing can go yet");
+    /* A slow path that finds nothing to do. */
+    allocate(8 * MIB);
+    synchronise();
+    cr_assert_eq(clean_bytes(), 3 * MIB);
+}
+
+/* ---- which blocks go first ---- */
+
+static void keep_two_sizes(enum evict_policy policy)
+{
+    settings.device.evict = policy;
+    settings.device.caps.cached = (struct byte_size){.bytes = 4 * MIB};
+    start();
+    CUdeviceptr old = allocate(MIB), large = allocate(4 * MIB);
+    release(old);
+    synchronise();
+    release(large);
+    synchronise();
+}
+
+Test(release, the_largest_goes_first)
+{
+    keep_two_sizes(EVICT_LARGEST_FIRST);
+    cr_assert_eq(clean_bytes(), MIB);
+}
+
+Test(release, or_the_least_recently_used)
+{
+    keep_two_sizes(EVICT_LEAST_RECENTLY_USED);
+    cr_assert_eq(clean_bytes(), 4 * MIB);
+}
+
+Test(release, of_one_size_the_oldest_goes_first)
+{
+    settings.device.caps.blocks_per_bucket = 1;
+    start();
+    CUdeviceptr first = allocate(MIB), second = allocate(MIB);
+    release(first);
+    release(second);
+    synchronise();
+    cr_assert_not(fake_is_allocated(first));
+    cr_assert(fake_is_allocated(second));
+}
+
+/* ---- the reserve ratio ---- */
+
+Test(release, the_reserve_stays_inside_its_ratio)
+{
+    settings.device.growth_budget.bytes = 0;
+    settings.device.caps.reserve_ratio = 1.5;
+    start();
+    CUdeviceptr held = allocate(8 * MIB);
+    release(held);
+    synchronise();
+    allocate(4 * MIB);
+    cr_assert_eq(clean_bytes(), 8 * MIB, "12 MiB are 1.5 times the peak");
+    allocate(MIB);
+    cr_assert_eq(clean_bytes(), 0);
+    cr_assert_eq(counted().evictions.cap, 1);
+}
+
+Test(release, the_growth_budget_comes_on_top_of_the_ratio)
+{
+    settings.device.growth_budget.bytes = 16 * MIB;
+    settings.device.caps.reserve_ratio = 1;
+    start();
+    CUdeviceptr held = allocate(8 * MIB);
+    release(held);
+    synchronise();
+    allocate(16 * MIB);
+    cr_assert_eq(clean_bytes(), 8 * MIB);
+    allocate(9 * MIB);
+    cr_assert_eq(clean_bytes(), 8 * MIB, "25 + 8 MiB: the peak is 25 now");
+}
+
+Test(release, the_ratio_is_of_what_the_program_asked_for)
+{
+    settings.device.growth_budget.bytes = 0;
+    settings.device.caps.reserve_ratio = 1;
+    settings.device.buckets.policy = BUCKETS_POW2;
+    start();
+    allocate_and_release(1, 5 * MIB);
+    synchronise();
+    allocate(MIB);
+    cr_assert_eq(clean_bytes(), 0, "a block of 8 MiB and one of 1 MiB are more than 5 + 1");
+}
+
+static void finish_the_work(void *unused)
+{
+    (void)unused;
+    fake_finish(context);
+}
+
+Test(release, what_is_pending_is_waited_for_before_the_reserve_grows)
+{
+    settings.device.growth_budget.bytes = 0;
+    settings.device.caps.reserve_ratio = 1;
+    start();
+    CUdeviceptr block = allocate(MIB);
+    fake_launch(context);
+    release(block);
+    let_time_pass();
+    fake_during(FAKE_EVENT_QUERY, finish_the_work, NULL);
+    allocate(2 * MIB);
+    cr_assert_not(fake_is_allocated(block));
+    cr_assert_eq(fake_bytes_used(0), 2 * MIB);
+}
+
+/* ---- idle blocks ---- */
+
+static void nap(unsigned milliseconds)
+{
+    struct timespec time = {0, (long)milliseconds * 1000000};
+    nanosleep(&time, NULL);
+}
+
+Test(release, blocks_that_are_not_used_for_long_go_back)
+{
+    settings.device.release_after_idle_ns = 50000000;
+    start();
+    CUdeviceptr block = allocate(MIB);
+    release(block);
+    synchronise();
+    cr_assert_eq(clean_bytes(), MIB);
+    nap(60);
+    synchronise();
+    cr_assert_eq(clean_bytes(), 0);
+    cr_assert_eq(counted().evictions.idle, 1);
+    cr_assert_not(fake_is_allocated(block));
+}
+
+Test(release, blocks_that_are_used_do_not)
+{
+    settings.device.release_after_idle_ns = 50000000;
+    start();
+    CUdeviceptr idle = allocate(MIB), used = allocate(2 * MIB);
+    release(idle);
+    release(used);
+    synchronise();
+    nap(40);
+    synchronise();
+    cr_assert_eq(allocate(2 * MIB), used);
+    release(used);
+    nap(20);
+    synchronise();
+    cr_assert_not(fake_is_allocated(idle));
+    cr_assert(fake_is_allocated(used));
+}
+
+Test(release, with_idle_release_0_nothing_is_idle)
+{
+    settings.device.release_after_idle_ns = 0;
+    start();
+    allocate_and_release(1, MIB);
+    synchronise();
+    nap(20);
+    synchronise();
+    cr_assert_eq(clean_bytes(), MIB);
+}
+
+/* ---- the hard limit ---- */
+
+Test(release, past_the_hard_limit_there_is_no_memory)
+{
+    settings.limits.device_bytes = (struct byte_size){.bytes = 8 * MIB};
+    start();
+    allocate(5 * MIB);
+    fake_trace();
+    cr_assert_eq(try_to_allocate(4 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_null(strstr(fake_trace(), "alloc"), "the driver is not asked");
+    allocate(3 * MIB);
+    cr_assert_eq(reserved_bytes(), 8 * MIB);
+    cr_assert_eq(try_to_allocate(1), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_eq(counted().requests, 4);
+    cr_assert_eq(counted().misses, 4);
+}
+
+Test(release, what_is_cached_makes_room_under_the_hard_limit)
+{
+    settings.limits.device_bytes = (struct byte_size){.bytes = 8 * MIB};
+    start();
+    allocate_and_release(2, 4 * MIB);
+    synchronise();
+    allocate(6 * MIB);
+    cr_assert_leq(fake_bytes_used(0), 8 * MIB);
+    cr_assert_geq(counted().evictions.memory, 1);
+}
+
+Test(release, what_is_pending_makes_room_under_the_hard_limit)
+{
+    settings.limits.device_bytes = (struct byte_size){.bytes = 8 * MIB};
+    start();
+    allocate_and_release(2, 4 * MIB);
+    cr_assert_eq(pending_bytes(), 8 * MIB);
+    allocate(6 * MIB);
+    cr_assert_leq(fake_bytes_used(0), 8 * MIB);
+}
+
+Test(release, under_the_hard_limit_a_request_may_have_its_exact_size)
+{
+    settings.limits.device_bytes = (struct byte_size){.bytes = 9 * MIB};
+    settings.device.buckets.policy = BUCKETS_POW2;
+    start();
+    CUdeviceptr block = allocate(9 * MIB);
+    cr_assert_eq(fake_bytes_used(0), 9 * MIB);
+    release(block);
+    cr_assert_eq(synchronise(), CUDA_SUCCESS);
+    cr_assert_eq(fake_bytes_used(0), 0, "it serves no bucket and is not kept");
+}
+
+Test(release, a_request_above_the_hard_limit_drains_nothing)
+{
+    settings.limits.device_bytes = (struct byte_size){.bytes = 8 * MIB};
+    start();
+    allocate_and_release(1, MIB);
+    synchronise();
+    cr_assert_eq(try_to_allocate(9 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_eq(clean_bytes(), MIB);
+}
+
+Test(release, free_memory_ends_at_the_hard_limit)
+{
+    settings.limits.device_bytes = (struct byte_size){.bytes = 8 * MIB};
+    start();
+    size_t left, total;
+    allocate(5 * MIB);
+    release(allocate(MIB));
+    cr_assert_eq(pool_memory_info(pool, &left, &total), CUDA_SUCCESS);
+    cr_assert_eq(left, 3 * MIB);
+    cr_assert_eq(total, DEVICE_BYTES);
+}
+
+static CUdeviceptr pitched(size_t width, size_t height, CUresult expected)
+{
+    CUdeviceptr address = 0;
+    size_t pitch = 0;
+    cr_assert_eq(pool_allocate_pitch(pool, fake_allocate_pitch, &address, &pitch, width, height, 4),
+                 expected);
+    return address;
+}
+
+Test(release, pitched_memory_is_under_the_hard_limit_too)
+{
+    settings.limits.device_bytes = (struct byte_size){.bytes = 8 * MIB};
+    start();
+    pitched(MIB, 5, CUDA_SUCCESS);
+    cr_assert_eq(reserved_bytes(), 5 * MIB);
+    pitched(2 * MIB, 2, CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_eq(reserved_bytes(), 5 * MIB);
+    cr_assert_eq(fake_bytes_used(0), 5 * MIB);
+    pitched(MIB, 4, CUDA_ERROR_OUT_OF_MEMORY);
+    pitched(3 * MIB, 1, CUDA_SUCCESS);
+    cr_assert_eq(fake_bytes_used(0), 8 * MIB);
+}
+
+static CUdeviceptr racing[4];
+
+static void allocate_racing(void *slot)
+{
+    pool_allocate(pool, slot, 2 * MIB);
+}
+
+Test(release, threads_that_race_do_not_pass_the_hard_limit)
+{
+    settings.limits.device_bytes = (struct byte_size){.bytes = 4 * MIB};
+    struct errand errands[4];
+    start();
+    for (int round = 0; round < 20; round++) {
+        for (int i = 0; i < 4; i++) {
+            racing[i] = 0;
+            send(&errands[i], allocate_racing, &racing[i]);
+        }
+        for (int i = 0; i < 4; i++)
+            wait_for(&errands[i]);
+        unsigned successes = 0;
+        for (int i = 0; i < 4; i++)
+            if (racing[i]) {
+                successes++;
+                release(racing[i]);
+            }
+        cr_assert_eq(successes, 2);
+        cr_assert_leq(fake_bytes_used(0), 4 * MIB);
+        cr_assert_eq(reserved_bytes(), fake_bytes_used(0));
+    }
+}
+
+/* ---- out of memory ---- */
+
+Test(release, running_out_gives_clean_blocks_back_first)
+{
+    ignore_the_reserve_ratio();
+    start_on(16 * MIB);
+    CUdeviceptr clean = allocate(4 * MIB), pending = allocate(8 * MIB);
+    release(clean);
+    synchronise();
+    fake_launch(context);
+    release(pending);
+    cr_assert_eq(pending_bytes(), 8 * MIB);
+    fake_trace();
+    allocate(7 * MIB);
+    cr_assert_str_eq(fake_trace(), "alloc stream free-async stream-synchronize alloc");
+    cr_assert_eq(counted().evictions.memory, 1);
+}
+
+Test(release, then_it_waits_for_fences_that_a_free_recorded)
+{
+    ignore_the_reserve_ratio();
+    settings.device.growth_budget.bytes = 64 * MIB;
+    start_on(16 * MIB);
+    CUdeviceptr block = allocate(12 * MIB);
+    fake_launch(context);
+    release(block);
+    cr_assert_eq(epochs()->outstanding, 1);
+    let_time_pass();
+    fake_launch(context);
+    unsigned long long launched = fake_launched(context);
+    fake_during(FAKE_EVENT_QUERY, finish_the_work, NULL);
+    fake_trace();
+    allocate(14 * MIB);
+    cr_assert_str_eq(fake_trace(), "alloc query free-async stream-synchronize alloc");
+    cr_assert_eq(fake_launched(context), launched);
+}
+
+Test(release, then_it_trims_the_drivers_own_pools)
+{
+    start();
+    fake_fail(FAKE_MEM_ALLOC, CUDA_ERROR_OUT_OF_MEMORY, 1);
+    fake_trace();
+    allocate(MIB);
+    cr_assert_str_eq(fake_trace(), "alloc trim trim alloc info");
+}
+
+Test(release, then_it_fences_what_no_fence_covers)
+{
+    ignore_the_reserve_ratio();
+    start_on(16 * MIB);
+    CUdeviceptr block = allocate(12 * MIB);
+    release(block);
+    cr_assert_eq(epochs()->outstanding, 0);
+    fake_trace();
+    allocate(14 * MIB);
+    cr_assert_str_eq(fake_trace(), "alloc trim trim alloc create record query stream free-async "
+                                   "stream-synchronize alloc");
+}
+
+Test(release, then_it_asks_for_the_exact_size)
+{
+    settings.device.buckets.policy = BUCKETS_POW2;
+    start_on(12 * MIB);
+    CUdeviceptr block = allocate(9 * MIB);
+    cr_assert_eq(fake_bytes_used(0), 9 * MIB);
+    cr_assert_eq(reserved_bytes(), 9 * MIB);
+    release(block);
+    synchronise();
+    cr_assert_eq(fake_bytes_used(0), 0, "a block smaller than its bucket is not kept");
+    cr_assert_eq(reserved_bytes(), 0);
+}
+
+Test(release, then_the_drivers_error_is_the_answer)
+{
+    start_on(16 * MIB);
+    allocate_and_release(2, 4 * MIB);
+    cr_assert_eq(try_to_allocate(16 * MIB + 1), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_eq(try_to_allocate(15 * MIB), CUDA_SUCCESS);
+    cr_assert_eq(try_to_allocate(2 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_eq(reserved_bytes(), 15 * MIB);
+}
+
+Test(release, another_error_is_not_running_out)
+{
+    start();
+    allocate_and_release(1, MIB);
+    synchronise();
+    fake_fail(FAKE_MEM_ALLOC, CUDA_ERROR_ILLEGAL_ADDRESS, 1);
+    cr_assert_eq(try_to_allocate(4 * MIB), CUDA_ERROR_ILLEGAL_ADDRESS);
+    cr_assert_eq(clean_bytes(), MIB);
+}
+
+Test(release, what_can_never_fit_drains_nothing)
+{
+    start();
+    allocate_and_release(4, MIB);
+    synchronise();
+    allocate_and_release(2, 2 * MIB);
+    uint64_t clean = clean_bytes(), pending = pending_bytes();
+    fake_trace();
+    cr_assert_eq(try_to_allocate(TIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_str_eq(fake_trace(), "alloc");
+    cr_assert_eq(clean_bytes(), clean);
+    cr_assert_eq(pending_bytes(), pending);
+    cr_assert_eq(reserved_bytes(), clean + pending);
+}
+
+Test(release, running_out_reaches_the_other_contexts_of_the_device)
+{
+    ignore_the_reserve_ratio();
+    start_on(16 * MIB);
+    CUcontext other = another_context(0);
+    allocate_and_release(1, 12 * MIB);
+    synchronise();
+    fake_set_current(context);
+    let_time_pass();
+    allocate(14 * MIB);
+    cr_assert_eq(fake_bytes_used(0), 14 * MIB);
+    (void)other;
+}
+
+Test(release, running_out_leaves_other_devices_alone)
+{
+    ignore_the_reserve_ratio();
+    start_on(16 * MIB);
+    CUcontext other = another_context(1);
+    allocate_and_release(1, 12 * MIB);
+    fake_set_current(context);
+    cr_assert_eq(try_to_allocate(16 * MIB), CUDA_SUCCESS);
+    cr_assert_eq(try_to_allocate(16 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_eq(fake_bytes_used(1), 12 * MIB);
+    (void)other;
+}
+
+Test(release, other_calls_that_run_out_have_everything_given_back)
+{
+    start();
+    allocate_and_release(4, MIB);
+    synchronise();
+    allocate_and_release(1, 2 * MIB);
+    struct pool_retry retry = {0};
+    unsigned rounds = 0;
+    while (pool_make_room(pool, &retry))
+        rounds++;
+    cr_assert_eq(fake_bytes_used(0), 0);
+    cr_assert_leq(rounds, 4);
+    cr_assert_not(pool_make_room(pool, &retry), "and no more");
+}
+
+Test(release, where_the_pool_has_stepped_aside_its_cache_still_makes_room)
+{
+    settings.device.growth_budget.bytes = 0;
+    ignore_the_reserve_ratio();
+    start_on(16 * MIB);
+    CUdeviceptr clean = allocate(8 * MIB), block = allocate(MIB);
+    release(clean);
+    synchronise();
+    fake_fail(FAKE_RECORD, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 1);
+    release(block);
+    cr_assert_eq(clean_bytes(), 8 * MIB);
+    allocate(12 * MIB);
+    cr_assert_eq(clean_bytes(), 0);
+}
+
+Test(release, pitched_memory_has_the_whole_way_out)
+{
+    ignore_the_reserve_ratio();
+    start_on(16 * MIB);
+    allocate_and_release(1, 12 * MIB);
+    synchronise();
+    pitched(MIB, 14, CUDA_SUCCESS);
+    cr_assert_eq(fake_bytes_used(0), 14 * MIB);
+}
+
+Test(release, the_fill_to_the_last_byte_succeeds)
+{
+    start_on(64 * MIB);
+    static CUdeviceptr blocks[64];
+    for (unsigned round = 0; round < 20; round++) {
+        size_t bytes = (1 + round % 5) * MIB - 3 * KIB * (round % 3);
+        unsigned count = (unsigned)(63 * MIB / bytes);
+        for (unsigned i = 0; i < count; i++)
+            blocks[i] = allocate(bytes);
+        fake_launch(context);
+        for (unsigned i = 0; i < count; i++)
+            release(blocks[i]);
+        fake_finish(context);
+    }
+    cr_assert_leq(fake_bytes_used(0), 64 * MIB);
+}
