@@ -1,0 +1,513 @@
+/*
+ * Contexts: how they become known, what dies with them, and what several of them change.
+ */
+#include "pool_fixture.h"
+
+#include <stdatomic.h>
+
+#include "core/context.h"
+
+TestSuite(context, .init = set_up, .fini = tear_down, .timeout = 20);
+
+/* ---- becoming known ---- */
+
+Test(context, a_context_that_nobody_announced_is_known_when_it_is_used)
+{
+    start_without_context();
+    context = fake_context(0);
+    cr_assert_null(context_find(pool, context));
+    CUdeviceptr block = allocate(MIB);
+    cr_assert_not_null(context_find(pool, context));
+    release(block);
+    synchronise();
+    cr_assert_eq(allocate(MIB), block);
+}
+
+Test(context, without_a_context_the_driver_answers)
+{
+    start_without_context();
+    cr_assert_eq(try_to_allocate(MIB), CUDA_ERROR_INVALID_CONTEXT);
+    cr_assert_eq(pool_free(pool, 4096), CUDA_ERROR_INVALID_VALUE);
+}
+
+Test(context, without_a_current_context_the_driver_frees)
+{
+    start();
+    CUdeviceptr block = allocate(MIB);
+    fake_set_current(NULL);
+    fake_trace();
+    pool_free(pool, block);
+    cr_assert_str_eq(fake_trace(), "free");
+    fake_set_current(context);
+}
+
+Test(context, a_device_is_asked_about_once)
+{
+    start();
+    struct device *first = device();
+    CUcontext other = another_context(0);
+    cr_assert_eq(context_find(pool, other)->device, first);
+    cr_assert_eq(first->total_bytes, DEVICE_BYTES);
+    CUcontext elsewhere = another_context(1);
+    cr_assert_neq(context_find(pool, elsewhere)->device, first);
+    cr_assert_eq(context_find(pool, elsewhere)->device->ordinal, 1);
+}
+
+Test(context, every_context_has_memory_of_its_own)
+{
+    start();
+    CUdeviceptr block = allocate(MIB);
+    release(block);
+    synchronise();
+    another_context(0);
+    cr_assert_neq(allocate(MIB), block);
+    fake_set_current(context);
+}
+
+Test(context, a_block_is_freed_into_the_context_that_it_came_from)
+{
+    start_with_budget(0);
+    CUdeviceptr block = allocate(MIB);
+    CUcontext other = another_context(0);
+    release(block);
+    cr_assert_eq(counter_get(&context_find(pool, context)->heap.pending_bytes), MIB);
+    cr_assert_eq(counter_get(&context_find(pool, other)->heap.pending_bytes), 0);
+    /* The current context's synchronise says nothing of the block's own. */
+    fake_launch(context);
+    cr_assert_eq(synchronise(), CUDA_SUCCESS);
+    cr_assert_eq(counter_get(&context_find(pool, context)->heap.clean_bytes), 0);
+}
+
+Test(context, learning_of_a_primary_context_leaves_no_retain)
+{
+    start_without_context();
+    context = fake_primary(0);
+    allocate(MIB);
+    cr_assert_eq(fake_primary_retains(0), 0);
+    cr_assert(context_find(pool, context)->primary);
+    cr_assert_eq(context_find_primary(pool, 0), context_find(pool, context));
+}
+
+Test(context, a_created_context_is_not_the_primary_one)
+{
+    start();
+    cr_assert_not(context_find(pool, context)->primary);
+    cr_assert_null(context_find_primary(pool, 0));
+}
+
+/* ---- death ---- */
+
+Test(context, a_context_takes_its_blocks_with_it)
+{
+    start();
+    CUdeviceptr live = allocate(MIB), pending = allocate(2 * MIB), clean = allocate(4 * MIB);
+    release(clean);
+    synchronise();
+    release(pending);
+    end_context(context);
+    struct pool_bytes bytes = pool_device_bytes(pool, 0);
+    cr_assert_eq(bytes.live + bytes.cached + bytes.pending, 0);
+    context = another_context(0);
+    cr_assert_eq(reserved_bytes(), 0);
+    CUdeviceptr dead[] = {live, pending, clean};
+    for (int i = 0; i < 3; i++)
+        cr_assert_eq(pool_free(pool, dead[i]), CUDA_ERROR_INVALID_VALUE, "the driver is asked");
+}
+
+Test(context, what_it_counted_stays_in_the_report)
+{
+    start();
+    allocate_and_release(4, MIB);
+    end_context(context);
+    cr_assert_eq(counted().requests, 4);
+    cr_assert_eq(counted().frees, 4);
+    cr_assert_eq(counted().live_bytes, 0);
+    cr_assert_eq(counted().pending_bytes, 0);
+}
+
+Test(context, a_context_that_could_not_be_destroyed_lives)
+{
+    start();
+    CUdeviceptr block = allocate(MIB);
+    release(block);
+    synchronise();
+    struct context *ending = pool_context_ending(pool, context);
+    pool_context_ended(pool, ending, CONTEXT_LIVES);
+    cr_assert_eq(allocate(MIB), block);
+}
+
+Test(context, the_current_context_may_be_ended_by_a_null_handle)
+{
+    start();
+    struct context *ending = pool_context_ending(pool, NULL);
+    cr_assert_eq(ending, context_find(pool, context) ? context_find(pool, context) : ending);
+    cr_assert_eq(ending->handle, context);
+    pool_context_ended(pool, ending, CONTEXT_LIVES);
+}
+
+Test(context, an_unknown_context_may_end)
+{
+    start();
+    struct context *ending = pool_context_ending(pool, (CUcontext)77);
+    cr_assert_null(ending);
+    pool_context_ended(pool, ending, CONTEXT_DIED);
+    allocate(MIB);
+}
+
+Test(context, calls_from_inside_the_end_pass_through)
+{
+    start();
+    cr_assert_not(pool_thread_is_inside_driver());
+    struct context *ending = pool_context_ending(pool, context);
+    cr_assert(pool_thread_is_inside_driver());
+    pool_context_ended(pool, ending, CONTEXT_LIVES);
+    cr_assert_not(pool_thread_is_inside_driver());
+}
+
+static void retain_primary(void)
+{
+    start_without_context();
+    context = fake_primary(0);
+    pool_primary_retained(pool, context, 0);
+}
+
+Test(context, a_primary_context_lives_until_its_last_release)
+{
+    retain_primary();
+    CUdeviceptr block = allocate(MIB);
+    struct context *ending = pool_primary_ending(pool, 0);
+    pool_context_ended(pool, ending, CONTEXT_PRIMARY_MAY_HAVE_DIED);
+    cr_assert_eq(live_bytes(), MIB);
+    ending = pool_primary_ending(pool, 0);
+    fake_end_context(context);
+    pool_context_ended(pool, ending, CONTEXT_PRIMARY_MAY_HAVE_DIED);
+    cr_assert_eq(live_bytes(), 0);
+    context = fake_primary(0);
+    pool_primary_retained(pool, context, 0);
+    cr_assert_eq(pool_free(pool, block), CUDA_ERROR_INVALID_VALUE);
+}
+
+Test(context, a_reset_takes_a_primary_contexts_memory_although_the_handle_stays)
+{
+    retain_primary();
+    CUdeviceptr block = allocate(MIB);
+    release(block);
+    synchronise();
+    struct context *ending = pool_primary_ending(pool, 0);
+    fake_end_context(context);
+    pool_context_ended(pool, ending, CONTEXT_DIED);
+    fake_context_at(context, 0);
+    cr_assert_eq(clean_bytes(), 0);
+    cr_assert_neq(allocate(MIB), block);
+}
+
+/* ---- handles that come back ---- */
+
+static void reuse_the_handle(void)
+{
+    CUdeviceptr block = allocate(MIB);
+    release(block);
+    synchronise();
+    end_context(context);
+    cr_assert_eq(fake_context_at(context, 0), context);
+    pool_context_created(pool, context);
+    fake_trace();
+    cr_assert_neq(allocate(MIB), block);
+    cr_assert_eq(counted().hits.clean, 0);
+    CUdeviceptr again = allocate(2 * MIB);
+    fake_launch(context);
+    release(again);
+    synchronise();
+    cr_assert_eq(allocate(2 * MIB), again);
+}
+
+Test(context, a_handle_that_comes_back_is_a_new_context)
+{
+    start_with_budget(0);
+    reuse_the_handle();
+}
+
+Test(context, a_handle_that_comes_back_is_a_new_context_without_ids_too)
+{
+    driver->cuCtxGetId = NULL;
+    start_with_budget(0);
+    reuse_the_handle();
+}
+
+Test(context, a_context_that_ended_unseen_is_told_by_its_successors_id)
+{
+    start();
+    CUdeviceptr block = allocate(MIB);
+    release(block);
+    synchronise();
+    fake_end_context(context);
+    fake_context_at(context, 0);
+    pool_context_created(pool, context);
+    cr_assert_eq(clean_bytes(), 0);
+    cr_assert_neq(allocate(MIB), block);
+    cr_assert_not(atomic_load(&pool->several_contexts), "there was one at a time");
+}
+
+Test(context, a_dead_contexts_record_serves_the_next_one)
+{
+    start();
+    for (int i = 0; i < 20; i++) {
+        allocate_and_release(3, MIB);
+        end_context(context);
+        context = another_context(0);
+    }
+    unsigned made = 0;
+    for (struct context *c = atomic_load(&pool->registry.contexts); c; c = c->next)
+        made++;
+    cr_assert_eq(made, 1);
+    cr_assert_not(atomic_load(&pool->several_contexts));
+}
+
+Test(context, a_new_context_is_usable_whatever_became_of_the_old_one)
+{
+    start_with_budget(0);
+    CUdeviceptr block = allocate(MIB);
+    fake_fail(FAKE_RECORD, CUDA_ERROR_ILLEGAL_ADDRESS, 1);
+    release(block);
+    cr_assert(atomic_load(&context_find(pool, context)->unusable));
+    end_context(context);
+    context = another_context(0);
+    block = allocate(MIB);
+    release(block);
+    synchronise();
+    cr_assert_eq(allocate(MIB), block);
+}
+
+/* ---- pins ---- */
+
+Test(context, a_dead_context_can_not_be_pinned)
+{
+    start();
+    struct context *c = context_find(pool, context);
+    uint64_t generation = context_generation(c);
+    cr_assert(context_pin(c, generation));
+    context_unpin(c);
+    struct context *ending = pool_context_ending(pool, context);
+    cr_assert_not(context_pin(c, generation), "nor one that may be dying");
+    fake_end_context(context);
+    pool_context_ended(pool, ending, CONTEXT_DIED);
+    cr_assert_not(context_pin(c, generation));
+    cr_assert_not(context_pin(c, context_generation(c)));
+    context = another_context(0);
+    cr_assert_eq(context_find(pool, context), c);
+    cr_assert_not(context_pin(c, generation), "it is another context now");
+    cr_assert(context_pin(c, context_generation(c)));
+    context_unpin(c);
+}
+
+static atomic_bool context_is_gone;
+
+static void end_it(void *unused)
+{
+    (void)unused;
+    struct context *ending = pool_context_ending(pool, context);
+    atomic_store(&context_is_gone, true);
+    fake_end_context(context);
+    pool_context_ended(pool, ending, CONTEXT_DIED);
+}
+
+Test(context, a_death_waits_for_those_who_use_the_context)
+{
+    struct errand errand;
+    start();
+    struct context *c = context_find(pool, context);
+    cr_assert(context_pin(c, context_generation(c)));
+    send(&errand, end_it, NULL);
+    struct timespec nap = {0, 20000000};
+    nanosleep(&nap, NULL);
+    cr_assert_not(atomic_load(&context_is_gone));
+    context_unpin(c);
+    wait_for(&errand);
+    cr_assert(atomic_load(&context_is_gone));
+}
+
+static void end_it_from_another_thread(void *errand)
+{
+    fake_during(FAKE_MEM_FREE_ASYNC, NULL, NULL);
+    send(errand, end_it, NULL);
+    struct timespec nap = {0, 20000000};
+    nanosleep(&nap, NULL);
+    cr_assert_not(atomic_load(&context_is_gone));
+}
+
+Test(context, blocks_on_their_way_to_the_driver_hold_a_death_up)
+{
+    struct errand errand;
+    start();
+    allocate_and_release(3, MIB);
+    synchronise();
+    fake_during(FAKE_MEM_FREE_ASYNC, end_it_from_another_thread, &errand);
+    cr_assert_eq(pool_trim(pool), 3 * MIB);
+    wait_for(&errand);
+}
+
+/* ---- green contexts ---- */
+
+static CUcontext alias(CUgreenCtx green)
+{
+    CUcontext handle = fake_green(0);
+    pool_green_context_created(pool, 0);
+    pool_green_context_converted(pool, handle, green);
+    return handle;
+}
+
+Test(context, a_green_contexts_memory_is_its_primary_ones)
+{
+    retain_primary();
+    CUdeviceptr block = allocate(MIB);
+    release(block);
+    synchronise();
+    CUcontext handle = alias((CUgreenCtx)5);
+    fake_set_current(handle);
+    cr_assert_eq(allocate(MIB), block);
+    release(block);
+    cr_assert_eq(fake_primary_retains(0), 0);
+    cr_assert_not(atomic_load(&pool->several_contexts));
+}
+
+Test(context, a_fence_of_a_green_context_is_over_the_primary_one)
+{
+    retain_primary();
+    settings.device.growth_budget.bytes = 0;
+    CUcontext handle = alias((CUgreenCtx)5);
+    fake_set_current(handle);
+    for (unsigned i = 0; i < FREES_TO_A_FENCE; i++)
+        release(allocate(MIB));
+    cr_assert_eq(fake_calls(FAKE_RECORD), 1);
+    fake_set_current(context);
+}
+
+Test(context, a_green_contexts_synchronise_is_not_the_primary_ones)
+{
+    retain_primary();
+    CUcontext handle = alias((CUgreenCtx)5);
+    release(allocate(MIB));
+    fake_set_current(handle);
+    struct synchronising state = pool_synchronise_begin(pool, NULL);
+    pool_synchronise_end(pool, state, CUDA_SUCCESS);
+    cr_assert_eq(clean_bytes(), 0);
+    state = pool_synchronise_begin(pool, &handle);
+    pool_synchronise_end(pool, state, CUDA_SUCCESS);
+    cr_assert_eq(clean_bytes(), 0);
+}
+
+Test(context, a_green_contexts_end_leaves_the_primary_ones_memory)
+{
+    retain_primary();
+    CUcontext handle = alias((CUgreenCtx)5);
+    CUdeviceptr block = allocate(MIB);
+    struct context *ending = pool_green_ending(pool, (CUgreenCtx)5);
+    fake_end_context(handle);
+    pool_green_context_destroyed(pool, (CUgreenCtx)5);
+    pool_context_ended(pool, ending, CONTEXT_PRIMARY_MAY_HAVE_DIED);
+    fake_set_current(context);
+    cr_assert_eq(live_bytes(), MIB);
+    release(block);
+    cr_assert_eq(pending_bytes(), MIB);
+}
+
+Test(context, a_context_at_the_handle_of_a_green_one_is_a_new_one)
+{
+    retain_primary();
+    CUcontext handle = alias((CUgreenCtx)5);
+    struct context *ending = pool_green_ending(pool, (CUgreenCtx)5);
+    fake_end_context(handle);
+    pool_green_context_destroyed(pool, (CUgreenCtx)5);
+    pool_context_ended(pool, ending, CONTEXT_PRIMARY_MAY_HAVE_DIED);
+    fake_context_at(handle, 0);
+    pool_context_created(pool, handle);
+    cr_assert_not_null(context_find(pool, handle));
+    cr_assert_neq(context_find(pool, handle), context_find(pool, context));
+}
+
+/* ---- several contexts ---- */
+
+static void finish_first(void *queries)
+{
+    if (++*(unsigned *)queries == 5)
+        fake_finish(context);
+}
+
+Test(context, the_second_context_waits_for_what_barriers_have_handed_out)
+{
+    unsigned queries = 0;
+    start_with_budget(0);
+    CUdeviceptr block = allocate(MIB);
+    fake_launch(context);
+    release(block);
+    let_time_pass();
+    cr_assert_eq(allocate(MIB), block);
+    cr_assert_eq(counted().hits.barrier, 1);
+    fake_during(FAKE_EVENT_QUERY, finish_first, &queries);
+    another_context(0);
+    cr_assert_geq(queries, 5);
+    cr_assert_geq(epoch_clean(epochs()), epochs()->barrier);
+}
+
+Test(context, without_barriers_the_second_context_waits_for_nothing)
+{
+    start_with_budget(0);
+    CUdeviceptr block = allocate(MIB);
+    fake_launch(context);
+    release(block);
+    unsigned queries = fake_calls(FAKE_EVENT_QUERY);
+    another_context(0);
+    cr_assert_eq(fake_calls(FAKE_EVENT_QUERY), queries);
+}
+
+Test(context, an_error_in_one_context_leaves_the_other_ones_blocks_alone)
+{
+    start();
+    CUdeviceptr block = allocate(MIB);
+    CUcontext other = another_context(0);
+    struct synchronising state = pool_synchronise_begin(pool, NULL);
+    pool_synchronise_end(pool, state, CUDA_ERROR_ILLEGAL_ADDRESS);
+    cr_assert(atomic_load(&context_find(pool, other)->unusable));
+    fake_set_current(context);
+    release(block);
+    cr_assert_eq(counter_get(&context_find(pool, context)->heap.pending_bytes), MIB);
+}
+
+/* ---- sticky errors ---- */
+
+static void check_that_the_driver_answers(void)
+{
+    CUdeviceptr block;
+    fake_trace();
+    cr_assert_eq(pool_allocate(pool, &block, MIB), CUDA_SUCCESS);
+    cr_assert_eq(pool_free(pool, block), CUDA_SUCCESS);
+    cr_assert_str_eq(fake_trace(), "alloc free");
+}
+
+Test(context, after_an_error_that_stays_the_driver_answers)
+{
+    start();
+    CUdeviceptr before = allocate(2 * MIB);
+    allocate_and_release(2, MIB);
+    fake_fail(FAKE_CTX_SYNCHRONIZE, CUDA_ERROR_ILLEGAL_ADDRESS, 1);
+    cr_assert_eq(synchronise(), CUDA_ERROR_ILLEGAL_ADDRESS);
+    check_that_the_driver_answers();
+    fake_trace();
+    release(before);
+    cr_assert_str_eq(fake_trace(), "free");
+}
+
+Test(context, an_error_of_the_call_alone_changes_nothing)
+{
+    CUresult passing[] = {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUDA_ERROR_NOT_PERMITTED,
+                          CUDA_ERROR_INVALID_CONTEXT};
+    start();
+    CUdeviceptr block = allocate(MIB);
+    for (int i = 0; i < 3; i++) {
+        fake_fail(FAKE_CTX_SYNCHRONIZE, passing[i], 1);
+        cr_assert_eq(synchronise(), passing[i]);
+    }
+    release(block);
+    synchronise();
+    cr_assert_eq(allocate(MIB), block);
+}

@@ -1,0 +1,416 @@
+/*
+ * The pool as the hooks see it: what a program may notice of it, which is nothing but speed.
+ */
+#include "pool_fixture.h"
+
+#include <string.h>
+
+TestSuite(pool, .init = set_up, .fini = tear_down, .timeout = 20);
+
+/* ---- starting ---- */
+
+Test(pool, starting_a_pool_calls_no_driver)
+{
+    fake_trace();
+    start_without_context();
+    cr_assert_str_eq(fake_trace(), "");
+    cr_assert_not(pool_was_used(pool));
+}
+
+Test(pool, a_pool_was_used_once_it_has_asked_the_driver)
+{
+    start();
+    cr_assert_not(pool_was_used(pool));
+    allocate(MIB);
+    cr_assert(pool_was_used(pool));
+}
+
+Test(pool, settings_are_copied)
+{
+    settings.device.growth_budget.bytes = MIB;
+    start();
+    settings.device.growth_budget.bytes = 0;
+    cr_assert_eq(pool->settings.device.growth_budget.bytes, MIB);
+}
+
+Test(pool, with_device_disabled_the_driver_allocates_and_frees)
+{
+    settings.device.enabled = false;
+    start();
+    fake_trace();
+    CUdeviceptr block = allocate(1000);
+    cr_assert_eq(live_bytes(), 1000);
+    release(block);
+    cr_assert_str_eq(fake_trace(), "alloc info free");
+    cr_assert_eq(reserved_bytes(), 0);
+}
+
+Test(pool, with_device_disabled_the_hard_limit_holds)
+{
+    settings.device.enabled = false;
+    settings.limits.device_bytes = (struct byte_size){.bytes = MIB};
+    start();
+    allocate(MIB);
+    cr_assert_eq(try_to_allocate(1), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+/* ---- arguments ---- */
+
+Test(pool, bad_arguments_get_the_drivers_answer)
+{
+    CUdeviceptr address;
+    start();
+    cr_assert_eq(pool_allocate(pool, &address, 0), CUDA_ERROR_INVALID_VALUE);
+    cr_assert_eq(pool_allocate(pool, NULL, MIB), CUDA_ERROR_INVALID_VALUE);
+    cr_assert_eq(counted().requests, 0);
+}
+
+static void note_the_depth(void *inside)
+{
+    *(bool *)inside = pool_thread_is_inside_driver();
+}
+
+Test(pool, calls_of_our_own_are_marked_as_such)
+{
+    bool inside[4] = {false, false, false, false};
+    settings.device.growth_budget.bytes = 0;
+    start();
+    fake_during(FAKE_MEM_ALLOC, note_the_depth, &inside[0]);
+    fake_during(FAKE_RECORD, note_the_depth, &inside[1]);
+    fake_during(FAKE_EVENT_QUERY, note_the_depth, &inside[2]);
+    fake_during(FAKE_MEM_FREE_ASYNC, note_the_depth, &inside[3]);
+    release(allocate(MIB));
+    allocate(MIB);
+    release(allocate(2 * MIB));
+    synchronise();
+    pool_trim(pool);
+    for (int i = 0; i < 4; i++)
+        cr_assert(inside[i], "%d", i);
+    cr_assert_not(pool_thread_is_inside_driver());
+}
+
+/* ---- cuMemGetInfo ---- */
+
+Test(pool, free_memory_counts_what_is_cached_and_pending)
+{
+    size_t left, total;
+    start();
+    CUdeviceptr live = allocate(4 * MIB), clean = allocate(2 * MIB), pending = allocate(MIB);
+    release(clean);
+    synchronise();
+    release(pending);
+    cr_assert_eq(pool_memory_info(pool, &left, &total), CUDA_SUCCESS);
+    cr_assert_eq(left, DEVICE_BYTES - 4 * MIB);
+    cr_assert_eq(total, DEVICE_BYTES);
+    release(live);
+}
+
+Test(pool, asking_for_free_memory_may_fail)
+{
+    size_t left, total;
+    start();
+    fake_fail(FAKE_MEM_GET_INFO, CUDA_ERROR_LAUNCH_FAILED, 1);
+    cr_assert_eq(pool_memory_info(pool, &left, &total), CUDA_ERROR_LAUNCH_FAILED);
+}
+
+/* ---- pointers ---- */
+
+Test(pool, a_live_pointer_has_the_requested_size)
+{
+    start();
+    CUdeviceptr block = allocate(1000);
+    struct pointer_answer first = pool_ask_pointer(pool, block);
+    struct pointer_answer inside = pool_ask_pointer(pool, block + 999);
+    cr_assert_eq(first.kind, POINTER_LIVE);
+    cr_assert_eq(first.base, block);
+    cr_assert_eq(first.bytes, 1000);
+    cr_assert_eq(inside.kind, POINTER_LIVE);
+    cr_assert_eq(inside.base, block);
+    cr_assert_eq(pool_ask_pointer(pool, block + 1000).kind, POINTER_HIDDEN);
+}
+
+Test(pool, the_requested_size_is_that_of_the_last_request)
+{
+    start();
+    CUdeviceptr block = allocate(1000);
+    release(block);
+    synchronise();
+    cr_assert_eq(allocate(600), block);
+    cr_assert_eq(pool_ask_pointer(pool, block).bytes, 600);
+    cr_assert_eq(pool_ask_pointer(pool, block + 700).kind, POINTER_HIDDEN);
+}
+
+Test(pool, a_freed_pointer_is_hidden)
+{
+    start();
+    CUdeviceptr block = allocate(MIB);
+    release(block);
+    cr_assert_eq(pool_ask_pointer(pool, block).kind, POINTER_HIDDEN);
+    cr_assert_eq(pool_ask_pointer(pool, block + 512).kind, POINTER_HIDDEN);
+    synchronise();
+    cr_assert_eq(pool_ask_pointer(pool, block + 512).kind, POINTER_HIDDEN);
+    pool_trim(pool);
+    cr_assert_eq(pool_ask_pointer(pool, block).kind, POINTER_FOREIGN);
+}
+
+Test(pool, other_pointers_are_foreign)
+{
+    CUdeviceptr foreign;
+    start();
+    cr_assert_eq(driver->cuMemAlloc_v2(&foreign, MIB), CUDA_SUCCESS);
+    cr_assert_eq(pool_ask_pointer(pool, foreign).kind, POINTER_FOREIGN);
+    cr_assert_eq(pool_ask_pointer(pool, 0).kind, POINTER_FOREIGN);
+    cr_assert_eq(pool_ask_pointer(pool, 12345).kind, POINTER_FOREIGN);
+    cr_assert_eq(pool_ask_pointer(pool, NOBODYS_POINTER).kind, POINTER_FOREIGN);
+}
+
+/* ---- sharing ---- */
+
+Test(pool, a_shared_block_is_the_drivers_to_free)
+{
+    start();
+    CUdeviceptr block = allocate(MIB);
+    pool_share(pool, block + 512);
+    fake_trace();
+    release(block);
+    cr_assert_str_eq(fake_trace(), "free");
+    cr_assert_eq(reserved_bytes(), 0);
+    cr_assert_neq(allocate(MIB), block);
+    cr_assert_eq(counted().frees, 1);
+}
+
+Test(pool, a_shared_block_that_is_freed_on_a_stream_is_not_waited_for)
+{
+    start();
+    CUstream stream = fake_stream();
+    CUdeviceptr block = allocate(MIB);
+    pool_share(pool, block);
+    fake_trace();
+    cr_assert_eq(pool_free_async(pool, driver->cuMemFreeAsync, block, stream), CUDA_SUCCESS);
+    cr_assert_str_eq(fake_trace(), "free-async");
+}
+
+static void finish_at_the_fourth_query(void *queries)
+{
+    if (++*(unsigned *)queries == 4)
+        fake_finish(context);
+}
+
+Test(pool, sharing_waits_for_what_a_barrier_orders_before_the_block)
+{
+    unsigned queries = 0;
+    start_with_budget(0);
+    CUdeviceptr block = allocate(MIB);
+    fake_launch(context);
+    release(block);
+    let_time_pass();
+    cr_assert_eq(allocate(MIB), block);
+    cr_assert_eq(counted().hits.barrier, 1);
+    fake_during(FAKE_EVENT_QUERY, finish_at_the_fourth_query, &queries);
+    pool_share(pool, block);
+    cr_assert_geq(queries, 4);
+    cr_assert_geq(epoch_clean(epochs()), 1);
+}
+
+Test(pool, sharing_a_block_that_no_barrier_is_before_waits_for_nothing)
+{
+    start_with_budget(0);
+    CUdeviceptr pending = allocate(2 * MIB), block = allocate(MIB);
+    fake_launch(context);
+    release(pending);
+    fake_trace();
+    pool_share(pool, block);
+    cr_assert_str_eq(fake_trace(), "");
+}
+
+Test(pool, only_live_blocks_are_shared)
+{
+    start();
+    CUdeviceptr block = allocate(MIB);
+    release(block);
+    pool_share(pool, block);
+    pool_share(pool, 0);
+    synchronise();
+    cr_assert_eq(allocate(MIB), block);
+    release(block);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE), 0);
+}
+
+/* ---- cuMemFreeAsync ---- */
+
+Test(pool, a_free_on_a_stream_makes_a_block_pending)
+{
+    start();
+    CUstream stream = fake_stream();
+    CUdeviceptr block = allocate(MIB);
+    fake_trace();
+    cr_assert_eq(pool_free_async(pool, driver->cuMemFreeAsync, block, stream), CUDA_SUCCESS);
+    cr_assert_str_eq(fake_trace(), "");
+    cr_assert_eq(pending_bytes(), MIB);
+    cr_assert_eq(pool_free_async(pool, driver->cuMemFreeAsync, block, stream),
+                 CUDA_ERROR_INVALID_VALUE);
+    synchronise();
+    cr_assert_eq(allocate(MIB), block);
+}
+
+Test(pool, a_free_on_a_stream_that_is_none_is_the_drivers_to_refuse)
+{
+    start();
+    CUdeviceptr block = allocate(MIB);
+    fake_fail(FAKE_MEM_FREE_ASYNC, CUDA_ERROR_INVALID_HANDLE, 1);
+    cr_assert_eq(pool_free_async(pool, driver->cuMemFreeAsync, block, (CUstream)0x7777),
+                 CUDA_ERROR_INVALID_HANDLE);
+    cr_assert_eq(live_bytes(), MIB);
+    cr_assert_eq(pool_ask_pointer(pool, block).kind, POINTER_LIVE);
+    release(block);
+}
+
+Test(pool, other_pointers_are_freed_on_a_stream_by_the_driver)
+{
+    start();
+    CUstream stream = fake_stream();
+    fake_trace();
+    cr_assert_eq(pool_free_async(pool, driver->cuMemFreeAsync, 0, stream), CUDA_SUCCESS);
+    cr_assert_eq(pool_free_async(pool, driver->cuMemFreeAsync, 4096, stream),
+                 CUDA_ERROR_INVALID_VALUE);
+    cr_assert_str_eq(fake_trace(), "free-async free-async");
+}
+
+/* ---- cuMemAllocPitch ---- */
+
+static CUdeviceptr pitched(size_t width, size_t height, size_t expected)
+{
+    CUdeviceptr address = 0;
+    size_t pitch = 0;
+    cr_assert_eq(pool_allocate_pitch(pool, fake_allocate_pitch, &address, &pitch, width, height, 4),
+                 CUDA_SUCCESS);
+    cr_assert_eq(pitch, expected);
+    return address;
+}
+
+Test(pool, the_driver_knows_the_pitch_of_a_width)
+{
+    start();
+    CUdeviceptr first = pitched(1000, 8, 1024);
+    cr_assert_eq(fake_calls(FAKE_PITCH), 1);
+    cr_assert_eq(live_bytes(), 8 * KIB);
+    cr_assert_eq(reserved_bytes(), 8 * KIB);
+    release(first);
+    CUdeviceptr second = pitched(1000, 4, 1024);
+    cr_assert_eq(fake_calls(FAKE_PITCH), 1, "and is asked once");
+    cr_assert_eq(pool_ask_pointer(pool, second).bytes, 4 * KIB);
+    release(second);
+    synchronise();
+    cr_assert_eq(pitched(1000, 4, 1024), second);
+    pitched(1001, 4, 1024);
+    cr_assert_eq(fake_calls(FAKE_PITCH), 2);
+}
+
+Test(pool, bad_pitched_requests_get_the_drivers_answer)
+{
+    CUdeviceptr address;
+    size_t pitch;
+    start();
+    cr_assert_eq(pool_allocate_pitch(pool, fake_allocate_pitch, &address, &pitch, 0, 4, 4),
+                 CUDA_ERROR_INVALID_VALUE);
+    cr_assert_eq(pool_allocate_pitch(pool, fake_allocate_pitch, NULL, &pitch, 4, 4, 4),
+                 CUDA_ERROR_INVALID_VALUE);
+    cr_assert_eq(pool_allocate_pitch(pool, fake_allocate_pitch, &address, NULL, 4, 4, 4),
+                 CUDA_ERROR_INVALID_VALUE);
+}
+
+Test(pool, a_pitched_request_that_can_never_fit_drains_nothing)
+{
+    CUdeviceptr address;
+    size_t pitch;
+    start();
+    allocate_and_release(1, MIB);
+    synchronise();
+    cr_assert_eq(pool_allocate_pitch(pool, fake_allocate_pitch, &address, &pitch, GIB, 4096, 4),
+                 CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_eq(clean_bytes(), MIB);
+    cr_assert_eq(reserved_bytes(), MIB);
+}
+
+/* ---- the report ---- */
+
+Test(pool, a_report_sums_the_contexts_of_a_device)
+{
+    static struct report report;
+    start();
+    allocate(MIB);
+    another_context(0);
+    allocate(MIB);
+    allocate(2 * MIB);
+    another_context(1);
+    allocate(4 * MIB);
+    cr_assert_eq(pool_report(pool, &report), 0);
+    cr_assert_eq(report.device_count, 2);
+    for (size_t i = 0; i < 2; i++) {
+        const struct report_device *d = &report.devices[i];
+        const struct report_kind *kind = &d->kinds[0];
+        bool first = d->ordinal == 0;
+        cr_assert_eq(kind->totals.requests, first ? 3 : 1);
+        cr_assert_eq(kind->totals.live_bytes, 4 * MIB);
+        cr_assert_eq(kind->bucket_count, first ? 2 : 1);
+        cr_assert_eq(kind->buckets[0].counters.requests, first ? 2 : 1);
+    }
+    report_free(&report);
+    fake_set_current(context);
+}
+
+Test(pool, blocks_that_are_not_kept_are_the_last_row)
+{
+    static struct report report;
+    settings.device.buckets.largest = (struct byte_size){.bytes = MIB};
+    start();
+    allocate(2 * MIB);
+    allocate(KIB);
+    cr_assert_eq(pool_report(pool, &report), 0);
+    const struct report_kind *kind = &report.devices[0].kinds[0];
+    cr_assert_eq(kind->bucket_count, 2);
+    cr_assert_eq(kind->buckets[0].bytes, KIB);
+    cr_assert_eq(kind->buckets[1].bytes, 0);
+    cr_assert_eq(kind->buckets[1].counters.live_bytes, 2 * MIB);
+    report_free(&report);
+}
+
+static void take_a_millisecond(void *unused)
+{
+    struct timespec nap = {0, 1000000};
+    (void)unused;
+    nanosleep(&nap, NULL);
+}
+
+Test(pool, time_saved_is_hits_times_what_a_miss_has_cost)
+{
+    start();
+    fake_during(FAKE_MEM_ALLOC, take_a_millisecond, NULL);
+    CUdeviceptr block = allocate(MIB);
+    fake_during(FAKE_MEM_ALLOC, NULL, NULL);
+    for (int i = 0; i < 5; i++) {
+        release(block);
+        synchronise();
+        cr_assert_eq(allocate(MIB), block);
+    }
+    struct report_counters c = counted();
+    cr_assert_eq(c.driver.calls, 1);
+    cr_assert_geq(c.driver.nanoseconds, 1000000);
+    cr_assert_eq(c.saved_nanoseconds, 5 * c.driver.nanoseconds);
+}
+
+Test(pool, a_report_waits_for_no_lock)
+{
+    static struct report report;
+    start();
+    allocate(MIB);
+    stop_looking_at_locks();
+    pthread_mutex_lock(&heap()->lock);
+    pthread_mutex_lock(&pool->fence_lock);
+    pthread_mutex_lock(&pool->registry.lock);
+    cr_assert_eq(pool_report(pool, &report), 0);
+    cr_assert_eq(report.devices[0].kinds[0].totals.requests, 1);
+    report_free(&report);
+    pthread_mutex_unlock(&pool->registry.lock);
+    pthread_mutex_unlock(&pool->fence_lock);
+}
