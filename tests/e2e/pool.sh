@@ -1,0 +1,134 @@
+#!/usr/bin/env bash
+# The pool as a user sees it: real processes under the preload on the simulated driver, under every
+# setting; what they are told, what the report says, what is held and given back.
+# shellcheck source=tests/e2e/pool_lib.sh disable=SC2317
+. "$(dirname "$0")/pool_lib.sh"
+
+# A case of a program, under the settings in use.
+memory() { # case
+    on_pool CUDAPOOL_REPORT=none "CUDAPOOL_CONFIG=${settings:-}" -- "$programs/pool_memory" "$1"
+}
+
+expect_memory() { # case [name]
+    expect "${2:-$1}" memory "$1"
+}
+
+# --- settings that cannot be used ----------------------------------------------------------------
+
+without='; the program runs without the pool'
+wrong() { # name, what the line says, settings
+    printf '%s\n' "$3" >"$work/wrong.json"
+    on_pool "CUDAPOOL_CONFIG=$work/wrong.json" -- "$programs/pool_memory" free_waits \
+        >"$work/output" 2>"$work/stderr"
+    local status=$?
+    [ $status -eq 0 ] || fail "$1" "exit status $status: $(head -n 1 "$work/output")"
+    expect_lines "$1" "$work/stderr" "cudapool: .*$work/wrong\.json.*$2.*$without"
+}
+wrong "a syntax error names its line" 'line 2, column' '{"version": 1,
+"device": }'
+wrong "an unknown key" 'growth_budged.*growth_budget' \
+    '{"version": 1, "device": {"growth_budged": 1}}'
+wrong "a wrong type" 'device.enabled.*found' '{"version": 1, "device": {"enabled": "yes"}}'
+wrong "a value out of range" 'device.caps.reserve_ratio.*0.5' \
+    '{"version": 1, "device": {"caps": {"reserve_ratio": 0.5}}}'
+wrong "a size that is none" 'growth_budget.*12XB' \
+    '{"version": 1, "device": {"growth_budget": "12XB"}}'
+wrong "another version" 'version.*99' '{"version": 99}'
+# The program's own exit status stands, with and without the pool.
+printf '{"version": 99}\n' >"$work/wrong.json"
+for file in "$work/wrong.json" ''; do
+    on_pool "CUDAPOOL_CONFIG=$file" CUDAPOOL_REPORT=none -- "$programs/pool_memory" nonesuch \
+        >/dev/null 2>&1
+    expect "exit status unchanged, ${file:+wrong }settings" test $? -eq 1
+done
+
+# --- the report ----------------------------------------------------------------------------------
+
+report=$work/report.json
+counts() { # variable=value ...
+    on_pool "$@" -- "$programs/pool_memory" counts
+}
+shows_buckets() {
+    "$BUILD/cudapool" report "$report" | grep -E '^ *2 MiB .* 19 '
+}
+expect "a program that counts" counts "CUDAPOOL_REPORT=$report"
+expect_numbers "the report's numbers" "$report" "totals.requests 23" "totals.hits.clean 2" \
+    "totals.hits.queried 1" "totals.hits.barrier 0" "totals.hits.waited 0" "totals.misses 20" \
+    "totals.frees 18" "totals.live_bytes $((1024 + 3 * 2097152))" \
+    "totals.requested_bytes $((1900 + 19 * 2097152 - 1 + 600 * 1048576 + 1099511627776))" \
+    "1024.requests 2" "1024.hits.clean 1" "1024.frees 1" "1024.live_bytes 1024" \
+    "1024.requested_bytes 1900" "1024.rounded_bytes 2048" "2097152.requests 19" \
+    "2097152.misses 17" "2097152.hits.queried 1" "2097152.frees 16" \
+    "2097152.cached_bytes $((14 * 2097152))" "2097152.peak.live_bytes $((16 * 2097152))" \
+    "2097152.peak.reserved_bytes $((17 * 2097152))" "0.requests 2" "0.misses 2" "0.frees 1"
+expect "they add up" adds_up "$report"
+expect "and shows them" shows_buckets
+
+expect "a report with %p, %h and %r" counts "CUDAPOOL_REPORT=$work/r-%p-%h-%r.json" SLURM_PROCID=7
+expect "is where the names say" adds_up "$work"/r-[0-9]*-"$(hostname)"-7.json
+for where in stderr none; do
+    counts "CUDAPOOL_REPORT=$where" >"$work/stdout" 2>"$work/stderr"
+    expect "CUDAPOOL_REPORT=$where, stdout untouched" test ! -s "$work/stdout"
+done
+expect "none is nothing" test ! -s "$work/stderr"
+
+use_device '"growth_budget": 0'
+expect "hits that wait" on_pool "CUDAPOOL_CONFIG=$settings" "CUDAPOOL_REPORT=$report" -- \
+    "$programs/pool_memory" barrier_and_wait
+expect_numbers "are counted" "$report" "totals.requests 3" "totals.hits.barrier 1" \
+    "totals.hits.waited 1" "totals.misses 1" "barriers 1"
+expect "and add up" adds_up "$report"
+
+# --- limit, caps, eviction, reserve --------------------------------------------------------------
+
+use_device '' '"limits": {"device_bytes": "8MiB"}'
+expect_memory limit
+use_device '"caps": {"cached": "4MiB"}'
+expect_memory cap_bytes
+use_device '"caps": {"blocks_per_bucket": 2}'
+expect_memory cap_blocks
+use_device '"evict": "largest_first", "caps": {"cached": "10MiB"}'
+expect_memory evict_largest
+use_device '"evict": "least_recently_used", "caps": {"cached": "10MiB"}'
+expect_memory evict_oldest
+use_device '"release_after_idle": "100ms"'
+expect_memory idle
+settings=
+expect_memory never_idle
+use_device '"buckets": {"largest": "1MiB"}'
+expect_memory not_kept
+exact='"buckets": {"policy": "exact"}'
+use_device "$exact, \"growth_budget\": 0, \"caps\": {\"reserve_ratio\": 1.0}"
+expect_memory peak_without_budget
+use_device "$exact"
+expect_memory peak_by_default
+
+# --- waiting -------------------------------------------------------------------------------------
+
+settings=
+expect "without the pool a free waits" on_driver -- "$programs/pool_memory" free_waits
+expect_memory free_does_not_wait
+use_device '"free_synchronizes": true'
+expect_memory free_waits "free_synchronizes"
+use_device '"enabled": false'
+expect_memory free_waits "not enabled: the plain free"
+
+# --- buckets, pitch, cuMemFreeAsync --------------------------------------------------------------
+
+settings=
+expect_memory buckets_geometric
+use_device '"buckets": {"steps_per_doubling": 2, "smallest": "4KiB"}'
+expect_memory buckets_coarse
+use_device '"buckets": {"policy": "pow2"}'
+expect_memory buckets_pow2
+use_device "$exact"
+expect_memory buckets_exact
+settings=
+for case in pitch pitch_errors free_async; do
+    expect "$case, without the pool" on_driver -- "$programs/pool_memory" $case
+    expect_memory $case
+    expect "$case, budget 0" on_pool CUDAPOOL_REPORT=none "CUDAPOOL_CONFIG=$here/configs/strict.json" \
+        -- "$programs/pool_memory" $case
+done
+expect_memory free_async_does_not_wait
+finish

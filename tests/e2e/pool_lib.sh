@@ -1,0 +1,68 @@
+# shellcheck shell=bash disable=SC2034
+# What pool.sh, faults.sh and process_life.sh share: sourced, not run. Settings, and the numbers of
+# a report, for which nothing but awk is needed: libcudapool_config.so writes a key to a line.
+# shellcheck source=tests/e2e/interposition_lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/interposition_lib.sh"
+seconds=30
+
+# Writes a settings file from the inside of "device", and other members; its name is $settings.
+use_device() { # members of device [other members]
+    settings=$work/settings-$((RANDOM)).json
+    printf '{"version": 1, "device": {%s}%s}\n' "$1" "${2:+, $2}" >"$settings"
+}
+
+# Every number of a report, one a line: "totals.hits.clean 5", "1048576.hits.clean 3" for a bucket,
+# "fences 7" for a device.
+numbers() { # file
+    awk '{
+        depth = (match($0, /[^ ]/) - 1) / 2
+        if (!match($0, /"[a-z_]+": /)) next
+        key[depth] = substr($0, RSTART + 1, RLENGTH - 4)
+        value = substr($0, RSTART + RLENGTH)
+        sub(/,$/, "", value)
+        if (key[depth] == "buckets" || key[depth] == "totals") under = depth
+        if (key[under] == "buckets" && key[depth] == "bytes" && depth == under + 2) bucket = value
+        if (value !~ /^[0-9.]+$/) next
+        path = key[under] == "totals" ? "totals" : bucket
+        if (depth <= 3) { print key[depth], value; next }
+        for (i = under + (key[under] == "totals" ? 1 : 2); i <= depth; i++) path = path "." key[i]
+        print path, value
+    }' "$1"
+}
+
+# What must hold of every report: requests are hits and misses, buckets add up to the totals.
+adds_up() { # file
+    numbers "$1" | awk '
+        { n[$1] = $2; dot = index($1, "."); name = substr($1, dot + 1); bucket[substr($1, 1, dot - 1)] }
+        dot && $1 !~ /^totals/ && name !~ /^peak/ && name != "bytes" { sum[name] += $2 }
+        END {
+            for (b in bucket) if (b != "") {
+                hits = n[b ".hits.clean"] + n[b ".hits.queried"] + n[b ".hits.barrier"] + n[b ".hits.waited"]
+                if (n[b ".requests"] != hits + n[b ".misses"]) {
+                    print b ": requests " n[b ".requests"] ", hits " hits ", misses " n[b ".misses"]
+                    bad = 1
+                }
+            }
+            for (name in sum) if (sum[name] != n["totals." name]) {
+                print "totals." name " " n["totals." name] ", buckets " sum[name]
+                bad = 1
+            }
+            if (!n["totals.requests"]) { print "no requests"; bad = 1 }
+            exit bad
+        }'
+}
+
+# expect_numbers NAME FILE "path value"...
+expect_numbers() {
+    local name=$1 file=$2 wanted found
+    shift 2
+    numbers "$file" >"$work/numbers" 2>/dev/null
+    for wanted in "$@"; do
+        found=$(awk -v path="${wanted% *}" '$1 == path { print $2 }' "$work/numbers")
+        if [ "$found" != "${wanted#* }" ]; then
+            fail "$name" "${wanted% *} is \"$found\", not ${wanted#* }"
+            return
+        fi
+    done
+    ok "$name"
+}
