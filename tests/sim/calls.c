@@ -23,6 +23,9 @@ struct sim sim = {
     .next_id = 1,
 };
 
+/* What a call moves the clock of SIMCUDA_STEPPED by. */
+enum { STEP_NS = 100 };
+
 /* Calls made so far. Relaxed: a count orders nothing. */
 static _Atomic uint64_t counts[ENTRIES];
 
@@ -158,6 +161,8 @@ CUresult call_begin(struct call *call)
         take_the_time(call->entry);
     pthread_mutex_lock(&sim.lock);
     call->has_lock = true;
+    if (sim.settings.stepped)
+        scheduler_step(STEP_NS);
     result = injected_fault(call, nth_call);
     return result != CUDA_SUCCESS ? result : check(call);
 }

@@ -5,8 +5,14 @@
  * thread wakes: the start of what follows is the end of what went before, not the moment at which
  * that was noticed, so a queue of short kernels takes as long as it would on a GPU. Host functions
  * run in a second thread, since they may block. All functions are called under sim.lock.
+ *
+ * SIMCUDA_STEPPED does without threads and without real time: a clock of its own moves with every
+ * call and with simcuda_advance, what is due by then runs inside the next call, and a wait moves
+ * the clock to the end of what it waits for. So a program that makes its calls in a given order
+ * runs the same way every time, and as fast as the processor can.
  */
 #include <errno.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,9 +42,30 @@ uint64_t simcuda_operations(void)
     return atomic_load_explicit(&operations, memory_order_relaxed);
 }
 
+/* The clock of SIMCUDA_STEPPED. Relaxed: it orders nothing. */
+static _Atomic uint64_t stepped_clock = 1000000000u;
+static _Atomic(simcuda_stall_handler *) stall_handler;
+
+uint64_t simcuda_now(void)
+{
+    return atomic_load_explicit(&stepped_clock, memory_order_relaxed);
+}
+
+void simcuda_advance(uint64_t ns)
+{
+    atomic_fetch_add_explicit(&stepped_clock, ns, memory_order_relaxed);
+}
+
+void simcuda_on_stall(simcuda_stall_handler *handler)
+{
+    atomic_store_explicit(&stall_handler, handler, memory_order_relaxed);
+}
+
 uint64_t now_ns(void)
 {
     struct timespec now;
+    if (sim.settings.stepped)
+        return simcuda_now();
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
@@ -232,6 +259,16 @@ static void call_host_function(const struct work *work)
         work->host_function(work->host_argument);
 }
 
+static void run_host_function(struct op *op)
+{
+    scheduler.host_first = op->next;
+    pthread_mutex_unlock(&sim.lock);
+    call_host_function(&op->work);
+    pthread_mutex_lock(&sim.lock);
+    op->end_ns = now_ns();
+    complete(op);
+}
+
 static void *host_thread(void *unused)
 {
     prctl(PR_SET_NAME, (unsigned long)"simcuda-host", 0ul, 0ul, 0ul);
@@ -242,15 +279,53 @@ static void *host_thread(void *unused)
             pthread_cond_wait(&scheduler.host, &sim.lock);
             continue;
         }
-        scheduler.host_first = op->next;
-        pthread_mutex_unlock(&sim.lock);
-        call_host_function(&op->work);
-        pthread_mutex_lock(&sim.lock);
-        op->end_ns = now_ns();
-        complete(op);
+        run_host_function(op);
         pthread_cond_signal(&scheduler.work);
     }
     return unused;
+}
+
+/* --- without threads (SIMCUDA_STEPPED) ---------------------------------------------------------*/
+
+static void run_what_can_run(void)
+{
+    do {
+        poll_flags();
+        run_what_is_due();
+        while (scheduler.host_first != NULL)
+            run_host_function(scheduler.host_first);
+    } while (scheduler.heap_count > 0 && scheduler.heap[0]->end_ns <= now_ns());
+}
+
+void scheduler_step(uint64_t ns)
+{
+    simcuda_advance(ns);
+    run_what_can_run();
+}
+
+/* Nothing will ever end but what waits for a flag: the test may set some. */
+static void stall(void)
+{
+    simcuda_stall_handler *handler = atomic_load_explicit(&stall_handler, memory_order_relaxed);
+    pthread_mutex_unlock(&sim.lock);
+    if (handler != NULL)
+        handler();
+    else
+        sched_yield();
+    pthread_mutex_lock(&sim.lock);
+}
+
+static void wait_by_stepping(const struct op *op)
+{
+    run_what_can_run();
+    while (op->state != OP_DONE) {
+        uint64_t now = now_ns();
+        if (scheduler.heap_count == 0)
+            stall();
+        else if (scheduler.heap[0]->end_ns > now)
+            simcuda_advance(scheduler.heap[0]->end_ns - now);
+        run_what_can_run();
+    }
 }
 
 /* --- for the rest of the driver ----------------------------------------------------------------*/
@@ -273,6 +348,8 @@ static void start_threads(void)
     pthread_condattr_destroy(&monotonic);
     pthread_cond_init(&scheduler.done, NULL);
     pthread_cond_init(&scheduler.host, NULL);
+    if (sim.settings.stepped)
+        return;
     start_thread(scheduler_thread);
     start_thread(host_thread);
 }
@@ -355,6 +432,8 @@ void op_wait(struct op *op)
     if (op == NULL)
         return;
     op_hold(op);
+    if (sim.settings.stepped)
+        wait_by_stepping(op);
     while (op->state != OP_DONE) {
         op->waited_for = true;
         pthread_cond_wait(&scheduler.done, &sim.lock);

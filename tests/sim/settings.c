@@ -1,6 +1,6 @@
 /*
  * The environment of the simulated driver: SIMCUDA_DEVICES, SIMCUDA_MEMORY, SIMCUDA_TIMING,
- * SIMCUDA_LOG, SIMCUDA_POISON and SIMCUDA_FAULTS. Called once in a process, before
+ * SIMCUDA_STEPPED, SIMCUDA_LOG, SIMCUDA_POISON and SIMCUDA_FAULTS. Called once in a process, before
  * anything else is done.
  */
 #include <errno.h>
@@ -92,6 +92,7 @@ void settings_read(struct settings *settings)
     bool valid = read_count("SIMCUDA_DEVICES", MAX_DEVICES, &devices);
     valid &= read_bytes("SIMCUDA_MEMORY", &memory);
     valid &= read_switch("SIMCUDA_TIMING", &settings->timing);
+    valid &= read_switch("SIMCUDA_STEPPED", &settings->stepped);
     valid &= read_switch("SIMCUDA_POISON", &settings->poison);
     valid &= open_log(&settings->log);
     valid &= read_faults();

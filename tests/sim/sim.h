@@ -36,6 +36,8 @@
  *                          (700, 702, 710, 714 to 719) stick to the current context here too.
  *   SIMCUDA_TIMING=1       calls take the time they take on an H100 (calls.c), instead of none
  *   SIMCUDA_LOG=FILE       a line for every call: thread, name, main arguments, result
+ *   SIMCUDA_STEPPED=1      no threads and no real time: work runs inside the program's calls, by a
+ *                          clock that simcuda.h lets a test see and move (scheduler.c)
  *   SIMCUDA_POISON=1       memory that goes back to the driver is overwritten with 0xDB
  * A value that is not allowed is one line on stderr, and cuInit fails. simcuda.h has what the
  * simulator tells a test beside the driver's own functions.
@@ -180,7 +182,7 @@ void call_leave_driver(struct call *call);
 struct settings {
     unsigned int devices;
     uint64_t memory;
-    bool timing, poison;
+    bool timing, poison, stepped;
     int log; /* file descriptor, or -1 */
     bool valid;
 };
@@ -312,6 +314,8 @@ void op_drop(struct op *op);
 bool op_is_done(const struct op *op); /* NULL is done */
 /* Sleeps until it is done, giving up sim.lock meanwhile. */
 void op_wait(struct op *op);
+/* With SIMCUDA_STEPPED: moves the clock and runs what is due. */
+void scheduler_step(uint64_t ns);
 /* Replaces what a variable holds. */
 void op_set(struct op **variable, struct op *op);
 void work_touches(struct work *work, uint64_t begin, uint64_t bytes, bool written);

@@ -26,4 +26,12 @@ __attribute__((weak, visibility("default"))) uint64_t simcuda_peak_device_bytes(
 /* How many operations (kernels, copies, fills ...) have run so far. */
 __attribute__((weak, visibility("default"))) uint64_t simcuda_operations(void);
 
+/* With SIMCUDA_STEPPED: its clock in nanoseconds; moving it, for time that passes outside the
+ * driver; and what is called, in the thread that waits and with no lock held, when a wait would
+ * never end because all that is left waits for flags: it sets one. Without one, the wait goes on. */
+typedef void simcuda_stall_handler(void);
+__attribute__((weak, visibility("default"))) uint64_t simcuda_now(void);
+__attribute__((weak, visibility("default"))) void simcuda_advance(uint64_t ns);
+__attribute__((weak, visibility("default"))) void simcuda_on_stall(simcuda_stall_handler *handler);
+
 #endif
