@@ -131,4 +131,48 @@ for case in pitch pitch_errors free_async; do
         -- "$programs/pool_memory" $case
 done
 expect_memory free_async_does_not_wait
+
+# --- pointers ------------------------------------------------------------------------------------
+
+for case in address_range attribute attributes others wrong_frees sharing sharing_freed; do
+    expect "pointers: $case, without the pool" on_driver -- "$programs/pool_pointers" $case
+    expect "pointers: $case" on_pool CUDAPOOL_REPORT=none -- "$programs/pool_pointers" $case
+done
+use_device '"growth_budget": 0'
+expect "a barrier's block is shared when it is over" on_pool CUDAPOOL_REPORT=none \
+    "CUDAPOOL_CONFIG=$settings" -- "$programs/pool_pointers" sharing_behind_barrier
+
+# --- out of memory -------------------------------------------------------------------------------
+# Memory full of cached blocks, for every call that takes some; then, for those that may take some
+# on a real device too, a driver that is out of memory once, and one that always is.
+
+room() { # full|faults call [variable=value]
+    on_pool CUDAPOOL_REPORT=none "CUDAPOOL_CONFIG=$settings" SIMCUDA_MEMORY=96MiB SIMCUDA_DEVICES=2 \
+        ${3:+"$3"} -- "$programs/pool_room" "$1" "$2" \
+        "$here/tests/kernels.ptx" >"$work/output" 2>&1
+}
+answers() { # name, expected status, status
+    if [ "$3" -eq "$2" ]; then
+        ok "$1"
+    else
+        fail "$1" "status $3: $(tail -n 1 "$work/output")"
+    fi
+}
+use_device '"caps": {"cached": "100%", "reserve_ratio": 100}'
+for call in $(on_driver -- "$programs/pool_room" list); do
+    case $call in
+    cuLaunch | cuLaunchGrid* | *MultiDevice | cuGL*) then=3 ;; # the simulated driver has only the name
+    *)
+        then=0
+        room full "$call"
+        answers "memory full of cached blocks: $call" 0 $?
+        ;;
+    esac
+    first=1
+    [ "$call" != cuMemAlloc_v2 ] || first=2 # the block that is cached comes first
+    room faults "$call" "SIMCUDA_FAULTS=$call=CUDA_ERROR_OUT_OF_MEMORY@$first"
+    answers "out of memory once: $call" $then $?
+    room faults "$call" "SIMCUDA_FAULTS=$call=CUDA_ERROR_OUT_OF_MEMORY@$first+"
+    answers "out of memory for good: $call" 2 $?
+done
 finish
