@@ -56,13 +56,13 @@ static inline void stop_looking_at_locks(void)
 
 /* ---- before and after each test ---- */
 
-static void set_up_on(uint64_t device_bytes)
+static inline void set_up_on(uint64_t device_bytes)
 {
     driver = fake_driver(device_bytes);
     settings_defaults(&settings);
 }
 
-static void set_up(void)
+static inline void set_up(void)
 {
     set_up_on(DEVICE_BYTES);
 }
@@ -135,7 +135,7 @@ static inline CUresult synchronise(void)
 
 static inline void end_context(CUcontext handle)
 {
-    struct context *ending = pool_context_ending(pool, handle);
+    struct ending ending = pool_context_ending(pool, handle);
     fake_end_context(handle);
     pool_context_ended(pool, ending, CONTEXT_DIED);
 }
