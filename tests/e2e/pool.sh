@@ -175,4 +175,45 @@ for call in $(on_driver -- "$programs/pool_room" list); do
     room faults "$call" "SIMCUDA_FAULTS=$call=CUDA_ERROR_OUT_OF_MEMORY@$first+"
     answers "out of memory for good: $call" 2 $?
 done
+
+# --- contexts, devices, captures -----------------------------------------------------------------
+
+in_contexts() { # case [settings]
+    on_pool CUDAPOOL_REPORT=none SIMCUDA_DEVICES=2 "CUDAPOOL_CONFIG=${2:-}" -- \
+        "$programs/pool_contexts" "$1"
+}
+cases="destroyed primary_released primary_reset freed_elsewhere copied_by_another two_devices threads
+    captures captures_that_break captures_over_pending destroyed_beside_another"
+use_device '"growth_budget": 0'
+for case in $cases green_contexts; do
+    expect "$case, without the pool" on_driver SIMCUDA_DEVICES=2 -- "$programs/pool_contexts" "$case"
+    expect "$case" in_contexts "$case"
+    expect "$case, budget 0" in_contexts "$case" "$settings"
+done
+
+# --- older drivers -------------------------------------------------------------------------------
+# Before cuCtxRecordEvent a free of the pool synchronises now and then; the rest is as ever.
+
+for driver in sim-12.4 sim-old; do
+    SIM=$BUILD/$driver
+    settings=
+    for case in never_idle buckets_geometric pitch pitch_errors; do
+        expect_memory $case "$case, $driver"
+    done
+    use_device '' '"limits": {"device_bytes": "8MiB"}'
+    expect_memory limit "limit, $driver"
+    use_device '"caps": {"cached": "4MiB"}'
+    expect_memory cap_bytes "cap_bytes, $driver"
+    use_device "$exact, \"growth_budget\": 0, \"caps\": {\"reserve_ratio\": 1.0}"
+    # Before cuMemFreeAsync nothing can be given back in an allocation.
+    [ $driver = sim-old ] || expect_memory peak_without_budget "peak_without_budget, $driver"
+    for case in address_range attribute attributes wrong_frees; do
+        expect "pointers: $case, $driver" on_pool CUDAPOOL_REPORT=none -- \
+            "$programs/pool_pointers" $case
+    done
+    for case in $cases; do
+        expect "$case, $driver" in_contexts "$case"
+        expect "$case, budget 0, $driver" in_contexts "$case" "$settings"
+    done
+done
 finish
