@@ -47,9 +47,9 @@ static struct {
     struct fake_context_state contexts[CONTEXTS];
     unsigned context_count, contexts_made;
     struct fake_event_state events[EVENTS];
-    unsigned event_count;
+    unsigned events_made;
     struct fake_stream_state streams[STREAMS];
-    unsigned stream_count;
+    unsigned streams_made;
     struct fake_allocation allocations[ALLOCATIONS];
     unsigned allocation_count;
     CUdeviceptr next_address, wanted_address;
@@ -193,13 +193,13 @@ static struct fake_context_state *current(void)
 static struct fake_event_state *find_event(CUevent event)
 {
     uintptr_t index = (uintptr_t)event / 16 - 1;
-    return index < fake.event_count && fake.events[index].alive ? &fake.events[index] : NULL;
+    return index < EVENTS && fake.events[index].alive ? &fake.events[index] : NULL;
 }
 
 static struct fake_stream_state *find_stream(CUstream stream)
 {
     uintptr_t index = (uintptr_t)stream / 32 - 1;
-    return index < fake.stream_count && fake.streams[index].alive ? &fake.streams[index] : NULL;
+    return index < STREAMS && fake.streams[index].alive ? &fake.streams[index] : NULL;
 }
 
 static struct fake_allocation *find_allocation(CUdeviceptr address)
@@ -220,7 +220,7 @@ static void drop_allocation(struct fake_allocation *allocation)
 
 static bool captures_in(const struct fake_context_state *context)
 {
-    for (unsigned i = 0; i < fake.stream_count && fake.captures; i++)
+    for (unsigned i = 0; i < STREAMS && fake.captures; i++)
         if (fake.streams[i].alive && fake.streams[i].capturing &&
             fake.streams[i].context == context->id)
             return true;
@@ -448,6 +448,17 @@ CUresult fake_allocate_pitch(CUdeviceptr *address, size_t *pitch, size_t width, 
 
 /* ---- events ---- */
 
+/* Handles of the dead are used again, but late, so that those who still use them are found out. */
+static unsigned take_event(void)
+{
+    for (unsigned i = 0; i < EVENTS; i++) {
+        unsigned index = fake.events_made++ % EVENTS;
+        if (!fake.events[index].alive)
+            return index;
+    }
+    abort();
+}
+
 static CUresult event_create(CUevent *event, unsigned int flags)
 {
     CUresult result;
@@ -455,10 +466,11 @@ static CUresult event_create(CUevent *event, unsigned int flags)
     if (!begin(FAKE_EVENT_CREATE, &result))
         return result;
     const struct fake_context_state *context = current();
-    if (!context || fake.event_count == EVENTS)
+    if (!context)
         return end(misuse(CUDA_ERROR_INVALID_CONTEXT, "an event is made without a context"));
-    fake.events[fake.event_count++] = (struct fake_event_state){true, context->id, context->id, 0};
-    *event = (CUevent)(uintptr_t)(16u * fake.event_count);
+    unsigned index = take_event();
+    fake.events[index] = (struct fake_event_state){true, context->id, context->id, 0};
+    *event = (CUevent)(uintptr_t)(16u * (index + 1));
     return end(CUDA_SUCCESS);
 }
 
@@ -524,13 +536,24 @@ static CUresult ctx_wait_event(CUcontext handle, CUevent event)
 
 /* ---- streams ---- */
 
+static unsigned take_stream(void)
+{
+    for (unsigned i = 0; i < STREAMS; i++) {
+        unsigned index = fake.streams_made++ % STREAMS;
+        if (!fake.streams[index].alive)
+            return index;
+    }
+    abort();
+}
+
 static CUresult make_stream(CUstream *stream)
 {
     const struct fake_context_state *context = current();
-    if (!context || fake.stream_count == STREAMS)
+    if (!context)
         return CUDA_ERROR_INVALID_CONTEXT;
-    fake.streams[fake.stream_count++] = (struct fake_stream_state){true, false, context->id};
-    *stream = (CUstream)(uintptr_t)(32u * fake.stream_count);
+    unsigned index = take_stream();
+    fake.streams[index] = (struct fake_stream_state){true, false, context->id};
+    *stream = (CUstream)(uintptr_t)(32u * (index + 1));
     return CUDA_SUCCESS;
 }
 
@@ -806,10 +829,10 @@ CUcontext fake_green(CUdevice device)
 
 static void end_streams_and_events(unsigned long long id)
 {
-    for (unsigned i = 0; i < fake.event_count; i++)
+    for (unsigned i = 0; i < EVENTS; i++)
         if (fake.events[i].context == id)
             fake.events[i].alive = false;
-    for (unsigned i = 0; i < fake.stream_count; i++)
+    for (unsigned i = 0; i < STREAMS; i++)
         if (fake.streams[i].alive && fake.streams[i].context == id) {
             fake.captures -= fake.streams[i].capturing;
             fake.streams[i] = (struct fake_stream_state){false, false, 0};
