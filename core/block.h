@@ -68,6 +68,19 @@ static inline void block_list_append(struct block_list *list, struct block *bloc
     list->last = block;
 }
 
+static inline void block_list_prepend(struct block_list *list, struct block *block,
+                                      enum block_link link)
+{
+    struct block *first = list->first;
+    block->links[link].previous = NULL;
+    block->links[link].next = first;
+    if (first)
+        first->links[link].previous = block;
+    else
+        list->last = block;
+    list->first = block;
+}
+
 static inline void block_list_remove(struct block_list *list, struct block *block,
                                      enum block_link link)
 {

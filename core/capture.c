@@ -7,7 +7,7 @@
 struct capture {
     CUstream stream;
     CUcontext context;
-    const void *thread; /* whose own stream it is, where the handle means that; else NULL */
+    uint64_t thread; /* whose own stream it is, where the handle means that; else 0 */
     struct capture *next;
 };
 
@@ -28,9 +28,9 @@ static CUstream spelled_out(CUstream stream, bool per_thread)
     return per_thread && !stream ? CU_STREAM_PER_THREAD : stream;
 }
 
-static const void *thread_of(CUstream stream)
+static uint64_t thread_of(struct pool *pool, CUstream stream)
 {
-    return stream == CU_STREAM_PER_THREAD ? &thread_state : NULL;
+    return stream == CU_STREAM_PER_THREAD ? thread_id(pool) : 0;
 }
 
 static CUcontext context_of_stream(const struct driver *driver, CUstream stream)
@@ -41,10 +41,11 @@ static CUcontext context_of_stream(const struct driver *driver, CUstream stream)
     return context;
 }
 
-static struct capture **find(struct captures *captures, CUstream stream)
+static struct capture **find(struct pool *pool, CUstream stream)
 {
-    struct capture **link = &captures->list;
-    while (*link && ((*link)->stream != stream || (*link)->thread != thread_of(stream)))
+    struct capture **link = &pool->captures.list;
+    uint64_t thread = thread_of(pool, stream);
+    while (*link && ((*link)->stream != stream || (*link)->thread != thread))
         link = &(*link)->next;
     return link;
 }
@@ -69,7 +70,7 @@ void captures_began(struct pool *pool, CUstream stream, bool per_thread)
     stream = spelled_out(stream, per_thread);
     if (capture) {
         *capture = (struct capture){stream, context_of_stream(pool->driver, stream),
-                                    thread_of(stream), pool->captures.list};
+                                    thread_of(pool, stream), pool->captures.list};
         pool->captures.list = capture;
     }
     /* Without a record the count never falls back to 0: the driver answers from now on. */
@@ -79,7 +80,7 @@ void captures_began(struct pool *pool, CUstream stream, bool per_thread)
 void captures_perhaps_ended(struct pool *pool, CUstream stream, bool per_thread)
 {
     stream = spelled_out(stream, per_thread);
-    struct capture **link = find(&pool->captures, stream);
+    struct capture **link = find(pool, stream);
     if (!*link)
         return;
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -91,7 +92,7 @@ void captures_perhaps_ended(struct pool *pool, CUstream stream, bool per_thread)
 
 void captures_stream_destroyed(struct pool *pool, CUstream stream)
 {
-    struct capture **link = find(&pool->captures, stream);
+    struct capture **link = find(pool, stream);
     if (*link)
         drop(&pool->captures, link);
 }

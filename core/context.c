@@ -31,6 +31,12 @@ static uint64_t fence_bytes(uint64_t growth_budget)
     return growth_budget / 8 < most ? growth_budget / 8 : most;
 }
 
+void device_set_short(struct device *device, bool is_short)
+{
+    atomic_store_explicit(&device->fence_bytes, is_short ? 0 : fence_bytes(device->growth_budget),
+                          memory_order_relaxed);
+}
+
 static struct device *describe_device(struct pool *pool, CUdevice ordinal)
 {
     const struct driver *driver = pool->driver;
@@ -49,7 +55,7 @@ static struct device *describe_device(struct pool *pool, CUdevice ordinal)
     device->total_bytes = total;
     device->cached_cap = byte_size_resolve(&settings->caps.cached, total);
     device->growth_budget = byte_size_resolve(&settings->growth_budget, total);
-    device->fence_bytes = fence_bytes(device->growth_budget);
+    device_set_short(device, false);
     device->limit = byte_size_resolve(&pool->settings.limits.device_bytes, total);
     return device;
 }
@@ -106,6 +112,15 @@ void context_step_aside(struct context *context)
 {
     /* Relaxed: only ever set while the context lives; a late look costs one more failed call. */
     atomic_store_explicit(&context->unusable, true, memory_order_relaxed);
+}
+
+void context_step_aside_everywhere(struct pool *pool)
+{
+    /* Sequentially consistent: either whoever brings a context to life sees this, or we see the
+     * context. */
+    atomic_store(&pool->stepped_aside, true);
+    for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
+        context_step_aside(c);
 }
 
 struct context *context_next(struct pool *pool, struct context *context, struct device *device)
@@ -249,15 +264,20 @@ static struct context *bring_to_life(struct pool *pool, struct device *device,
     if (fresh)
         atomic_store_explicit(&registry->contexts, context, memory_order_release);
     registry->set_generation++;
+    if (atomic_load(&pool->stepped_aside))
+        context_step_aside(context);
     return context;
 }
 
-/* From the second living context on, blocks behind barriers might be reached from outside the
- * barrier: no more barriers, and those that were raised are waited out. */
-static void enter_several_contexts(struct pool *pool)
+/* Before a second context is known to anybody: blocks behind barriers might be reached from outside
+ * the barrier. So there are no more barriers, and those that were raised are waited out, by every
+ * thread that comes here. */
+static void close_barriers(struct pool *pool)
 {
-    if (atomic_exchange_explicit(&pool->several_contexts, true, memory_order_acq_rel))
-        return;
+    atomic_store_explicit(&pool->several_contexts, true, memory_order_release);
+    /* A synchronise of one context says nothing of the others. */
+    if (!pool->driver->cuCtxRecordEvent)
+        context_step_aside_everywhere(pool);
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
         epoch_drain_barrier(pool, c);
 }
@@ -275,6 +295,26 @@ static void bury(struct pool *pool, struct context *context, unsigned long long 
     context_end_finish(pool, context, !is_same(context, successor));
 }
 
+/* False where that is not possible yet: there is another context and the barriers are not closed,
+ * or the handle's last owner is still being ended by another thread. */
+static bool list_context(struct pool *pool, struct device *device, const struct context *identity,
+                         struct context **context)
+{
+    pthread_mutex_lock(&pool->fence_lock);
+    pthread_mutex_lock(&pool->registry.lock);
+    const struct context_handle *entry = find_handle(&pool->registry, identity->handle);
+    bool ready = entry ? !atomic_load(&entry->context->dying)
+                       : !context_next(pool, NULL, NULL) ||
+                             atomic_load_explicit(&pool->several_contexts, memory_order_relaxed);
+    if (ready)
+        *context = entry ? entry->context : bring_to_life(pool, device, identity);
+    pthread_mutex_unlock(&pool->registry.lock);
+    pthread_mutex_unlock(&pool->fence_lock);
+    if (!ready)
+        sched_yield();
+    return ready;
+}
+
 struct context *context_register(struct pool *pool, CUcontext handle, CUdevice ordinal,
                                  bool primary)
 {
@@ -288,32 +328,44 @@ struct context *context_register(struct pool *pool, CUcontext handle, CUdevice o
     if (!device)
         return NULL;
 
-    pthread_mutex_lock(&pool->fence_lock);
-    pthread_mutex_lock(&pool->registry.lock);
-    struct context_handle *entry = find_handle(&pool->registry, handle);
-    context = entry ? entry->context : bring_to_life(pool, device, &identity);
-    struct context *first = context_next(pool, NULL, NULL);
-    bool several = first && context_next(pool, first, NULL);
-    pthread_mutex_unlock(&pool->registry.lock);
-    pthread_mutex_unlock(&pool->fence_lock);
-    if (several)
-        enter_several_contexts(pool);
+    do {
+        if (context_next(pool, NULL, NULL))
+            close_barriers(pool);
+    } while (!list_context(pool, device, &identity, &context));
     return context;
 }
 
-/* The device's primary context, where there is one; leaves no retain behind. */
-static CUcontext find_primary_handle(struct pool *pool, CUdevice device)
+static CUcontext retain_and_release(const struct driver *driver, CUdevice device)
 {
-    const struct driver *driver = pool->driver;
     CUcontext primary = NULL;
-    if (!context_primary_is_active(pool, device) ||
-        driver->cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS)
+    if (driver->cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS)
         return NULL;
     if (driver->cuDevicePrimaryCtxRelease_v2)
         driver->cuDevicePrimaryCtxRelease_v2(device);
     else if (driver->cuDevicePrimaryCtxRelease)
         driver->cuDevicePrimaryCtxRelease(device);
     return primary;
+}
+
+/* The device's primary context, where there is one; leaves no retain behind. Under the lock that
+ * the last release is told under: ours must not be the last. */
+static CUcontext find_primary_handle(struct pool *pool, CUdevice device)
+{
+    CUcontext primary = NULL;
+    pthread_mutex_lock(&pool->primary_lock);
+    enter_driver();
+    if (context_primary_is_active(pool, device))
+        primary = retain_and_release(pool->driver, device);
+    leave_driver();
+    pthread_mutex_unlock(&pool->primary_lock);
+    return primary;
+}
+
+bool context_primary_lives_on(struct pool *pool, const struct context *context)
+{
+    /* Another thread may have made a new one meanwhile. */
+    return context_primary_is_active(pool, context->device->ordinal) &&
+           is_same(context, read_id(pool, context->handle));
 }
 
 bool context_primary_is_active(struct pool *pool, CUdevice device)
@@ -338,6 +390,22 @@ struct context *context_register_primary(struct pool *pool, CUdevice device)
     return primary ? context_register(pool, primary, device, true) : NULL;
 }
 
+static void add_alias(struct pool *pool, struct context_handle alias)
+{
+    struct registry *registry = &pool->registry;
+    pthread_mutex_lock(&registry->lock);
+    if (!alias.handle || !find_handle(registry, alias.handle))
+        add_handle(registry, alias);
+    pthread_mutex_unlock(&registry->lock);
+}
+
+void context_note_green(struct pool *pool, CUgreenCtx green, CUdevice device)
+{
+    struct context *context = context_register_primary(pool, device);
+    if (context)
+        add_alias(pool, (struct context_handle){NULL, green, context});
+}
+
 static CUdevice device_of(struct pool *pool, CUcontext handle)
 {
     const struct driver *driver = pool->driver;
@@ -356,11 +424,7 @@ void context_alias(struct pool *pool, CUcontext handle, CUgreenCtx green)
     struct context *context = device < 0 ? NULL : context_register_primary(pool, device);
     if (!context || context->handle == handle)
         return;
-    struct registry *registry = &pool->registry;
-    pthread_mutex_lock(&registry->lock);
-    if (!find_handle(registry, handle))
-        add_handle(registry, (struct context_handle){handle, green, context});
-    pthread_mutex_unlock(&registry->lock);
+    add_alias(pool, (struct context_handle){handle, green, context});
 }
 
 void context_drop_alias(struct pool *pool, CUgreenCtx green)
@@ -396,15 +460,16 @@ struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool
 
 void context_end_begin(struct pool *pool, struct context *context)
 {
-    pthread_mutex_lock(&pool->fence_lock);
+    if (context) {
+        /* Under the fence lock: whoever is recording in it comes to an end first. */
+        pthread_mutex_lock(&pool->fence_lock);
+        atomic_store(&context->dying, true);
+        pthread_mutex_unlock(&pool->fence_lock);
+        /* Pairs with context_pin. Whoever has pinned a context takes no lock that we hold. */
+        while (atomic_load(&context->pins) != 0)
+            sched_yield();
+    }
     enter_driver();
-    if (!context)
-        return;
-    /* Pairs with context_pin. Whoever has pinned a context is inside a short driver call and takes
-     * no fence lock. */
-    atomic_store(&context->dying, true);
-    while (atomic_load(&context->pins) != 0)
-        sched_yield();
 }
 
 static void forget_context(struct pool *pool, struct context *context)
@@ -420,12 +485,14 @@ static void forget_context(struct pool *pool, struct context *context)
 
 void context_end_finish(struct pool *pool, struct context *context, bool died)
 {
-    if (context && died && is_alive(context))
-        forget_context(pool, context);
-    if (context)
-        atomic_store(&context->dying, false);
     leave_driver();
-    pthread_mutex_unlock(&pool->fence_lock);
+    if (context) {
+        pthread_mutex_lock(&pool->fence_lock);
+        if (died && is_alive(context))
+            forget_context(pool, context);
+        atomic_store(&context->dying, false);
+        pthread_mutex_unlock(&pool->fence_lock);
+    }
 }
 
 /* ---- current ---- */

@@ -8,7 +8,8 @@
  * Green contexts are aliases: their memory, fences and barriers are the primary context's.
  *
  * Locking: the registry lock guards the list of handles, the devices and the spare contexts. The
- * fence lock, taken before it, is held whenever the set of live contexts changes.
+ * fence lock, taken before it, is held whenever the set of live contexts changes. The primary lock,
+ * taken before both, is held across the driver calls that may end primary ones, one at a time.
  */
 #ifndef CUDAPOOL_CORE_CONTEXT_H
 #define CUDAPOOL_CORE_CONTEXT_H
@@ -30,11 +31,11 @@ struct device {
     uint64_t total_bytes;
     uint64_t cached_cap;             /* bytes */
     uint64_t growth_budget;          /* bytes */
-    uint64_t fence_bytes;            /* freed without a fence of their own, at most */
     uint64_t limit;                  /* bytes, UINT64_MAX: none */
     _Atomic uint64_t reserved_bytes; /* taken from the driver: live, cached, pending, on the way */
-    _Atomic bool tight;  /* little memory is left, or it ran out: every free records a fence */
-    struct device *next; /* of the pool's devices */
+    _Atomic uint64_t fence_bytes; /* freed without a fence of their own, at most; 0 while memory is
+                                     short: every free records one. Relaxed: it orders nothing */
+    struct device *next;          /* of the pool's devices */
 };
 
 struct context {
@@ -45,9 +46,10 @@ struct context {
     struct heap heap;
     struct epochs epochs;
     _Atomic(CUstream) return_stream;
-    _Atomic bool unusable;       /* an error stays in it: the driver answers, the pool does not */
-    _Atomic uint32_t pins;       /* pairs with dying, sequentially consistent: see context_pin */
-    _Atomic bool dying;          /* from before the driver is told until it has answered */
+    _Atomic bool unusable; /* the driver answers, the pool does not: an error stays in it, or no
+                              fence can be had */
+    _Atomic uint32_t pins; /* pairs with dying, sequentially consistent: see context_pin */
+    _Atomic bool dying;    /* from before the driver is told until it has answered */
     _Atomic uint64_t generation; /* even: dead or spare; odd: alive */
     struct context *next;        /* of all contexts ever made; written before it is listed */
 };
@@ -55,7 +57,7 @@ struct context {
 /* A handle that a program may make current, and what it stands for. */
 struct context_handle {
     CUcontext handle;
-    CUgreenCtx green; /* NULL: the context itself */
+    CUgreenCtx green; /* NULL: the context itself; else handle may be NULL: not converted yet */
     struct context *context;
 };
 
@@ -89,6 +91,9 @@ struct context *context_register_current(struct pool *pool, CUcontext handle);
 /* The same for a device's primary context, where there is one. */
 struct context *context_register_primary(struct pool *pool, CUdevice device);
 
+/* A green context of the device was created: its primary context is in use through it. */
+void context_note_green(struct pool *pool, CUgreenCtx green, CUdevice device);
+
 /* Takes a green context's handle as an alias of its device's primary context. */
 void context_alias(struct pool *pool, CUcontext handle, CUgreenCtx green);
 void context_drop_alias(struct pool *pool, CUgreenCtx green);
@@ -99,12 +104,16 @@ struct context *context_find_primary(struct pool *pool, CUdevice device);
 CUdevice context_green_device(struct pool *pool, CUgreenCtx green);
 
 /*
- * Around a driver call that may end a context: begin takes the fence lock and waits until nobody
- * else uses the context; end forgets the context's memory if it died, and drops the lock. The
- * context may be NULL (unknown to us).
+ * Around a driver call that may end a context: begin waits until nobody else uses the context and
+ * keeps it out of new fences; finish forgets the context's memory if it died. No lock is held
+ * in between, since the driver may wait for long; for primary contexts the callers hold the primary
+ * lock. The context may be NULL (unknown to us).
  */
 void context_end_begin(struct pool *pool, struct context *context);
 void context_end_finish(struct pool *pool, struct context *context, bool died);
+
+/* Whether the primary context that we know is still the device's. */
+bool context_primary_lives_on(struct pool *pool, const struct context *context);
 
 /* True while a primary context exists, as the driver sees it. */
 bool context_primary_is_active(struct pool *pool, CUdevice device);
@@ -126,6 +135,13 @@ struct context *context_next(struct pool *pool, struct context *context, struct 
  * driver refuses; else pop undoes what push did. */
 bool context_push(struct pool *pool, struct context *context, bool *pushed);
 void context_pop(struct pool *pool, bool pushed);
+
+/* Whether memory is short on the device. */
+void device_set_short(struct device *device, bool is_short);
+
+/* The same for all contexts, those to come included: something goes on that the pool does not see.
+ */
+void context_step_aside_everywhere(struct pool *pool);
 
 /* Marks the context as one in which the driver answers everything from now on. */
 void context_step_aside(struct context *context);

@@ -10,7 +10,16 @@
 /* A fence that was running is not asked about again sooner: nanoseconds. */
 #define QUERY_INTERVAL 8000u
 
-enum record_result { RECORDED, SYNCHRONISED, NOT_NOW, UNUSABLE };
+/* So many epochs in a row without a fence, and the context goes on without the pool. */
+#define FAILURES_MAX 8u
+
+enum record_result {
+    RECORDED,
+    SYNCHRONISED,
+    NOT_NOW,  /* a capture or a dying context is in the way */
+    FAILED,   /* this time */
+    UNUSABLE, /* an error stays in the context */
+};
 
 static void put_spare(struct epochs *epochs, struct fence *fence)
 {
@@ -35,14 +44,16 @@ static void drop_user(struct epochs *epochs, struct fence *fence)
         put_spare(epochs, fence);
 }
 
-struct fence *epoch_begin_close(struct epochs *epochs, bool waitable)
+struct fence *epoch_begin_close(struct context *context, bool waitable)
 {
+    struct epochs *epochs = &context->epochs;
     if (epochs->recording || epochs->outstanding >= FENCES_MAX)
         return NULL;
     struct fence *fence = take_spare(epochs);
     if (!fence)
         return NULL;
     epochs->recording = true;
+    fence->own_generation = context_generation(context);
     fence->epoch = epochs->current++;
     fence->waitable = waitable;
     fence->over = false;
@@ -64,19 +75,18 @@ static void destroy_events(struct pool *pool, struct fence *fence)
     fence->event_count = 0;
 }
 
-static bool add_event(struct pool *pool, struct fence *fence, struct context *context)
+static CUresult add_event(struct pool *pool, struct fence *fence, struct context *context)
 {
     CUevent event;
     bool pushed;
     if (!context_push(pool, context, &pushed))
-        return false;
+        return CUDA_ERROR_INVALID_CONTEXT;
     CUresult result = pool->driver->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
     context_pop(pool, pushed);
-    if (result != CUDA_SUCCESS)
-        return false;
-    fence->events[fence->event_count++] =
-        (struct fence_event){context, context_generation(context), event, false};
-    return true;
+    if (result == CUDA_SUCCESS)
+        fence->events[fence->event_count++] =
+            (struct fence_event){context, context_generation(context), event, false};
+    return result;
 }
 
 static size_t count_contexts(struct pool *pool)
@@ -87,24 +97,53 @@ static size_t count_contexts(struct pool *pool)
     return count;
 }
 
+/* Errors that stay in a context, all of its work having ended. */
+static bool is_the_end(CUresult result)
+{
+    return result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_UNKNOWN ||
+           (result >= CUDA_ERROR_ILLEGAL_ADDRESS && result < CUDA_ERROR_NOT_PERMITTED &&
+            result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED &&
+            result != CUDA_ERROR_PEER_ACCESS_NOT_ENABLED &&
+            result != CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE);
+}
+
+/* What another context's error means for a fence of ours: a context that has ended no longer works
+ * on anybody's memory, and its event may be left out. */
+static bool may_be_left_out(struct context *context, CUresult result)
+{
+    if (!is_the_end(result))
+        return false;
+    context_step_aside(context);
+    return true;
+}
+
+static bool is_usable(const struct context *context)
+{
+    return !atomic_load_explicit(&context->unusable, memory_order_relaxed);
+}
+
 /* One event in the fence's own context, or in every live one once there have been several. */
-static bool make_events(struct pool *pool, struct context *own, struct fence *fence)
+static CUresult make_events(struct pool *pool, struct context *own, struct fence *fence)
 {
     bool several = atomic_load_explicit(&pool->several_contexts, memory_order_acquire);
     destroy_events(pool, fence);
     fence->events = calloc(several ? count_contexts(pool) + 1 : 1, sizeof *fence->events);
     if (!fence->events)
-        return false;
+        return CUDA_ERROR_OUT_OF_MEMORY;
     /* Its own comes first: that is the one that may be waited for. */
-    bool made = add_event(pool, fence, own);
-    for (struct context *c = context_next(pool, NULL, NULL); several && made && c;
-         c = context_next(pool, c, NULL))
-        made = c == own || add_event(pool, fence, c);
-    if (made)
+    CUresult result = add_event(pool, fence, own);
+    for (struct context *c = context_next(pool, NULL, NULL); several && c && !result;
+         c = context_next(pool, c, NULL)) {
+        if (c != own && is_usable(c))
+            result = add_event(pool, fence, c);
+        if (result != CUDA_SUCCESS && may_be_left_out(c, result))
+            result = CUDA_SUCCESS;
+    }
+    if (result == CUDA_SUCCESS)
         fence->set_generation = pool->registry.set_generation;
     else
         destroy_events(pool, fence);
-    return made;
+    return result;
 }
 
 static enum record_result judge_record(struct pool *pool, CUresult result)
@@ -112,50 +151,66 @@ static enum record_result judge_record(struct pool *pool, CUresult result)
     if (result == CUDA_SUCCESS)
         return RECORDED;
     if (result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
-        return UNUSABLE;
-    /* Somebody captures without our seeing it. Relaxed: only ever set, and a late look costs what
-     * this look has cost. */
-    atomic_store_explicit(&pool->stepped_aside, true, memory_order_relaxed);
+        return is_the_end(result) ? UNUSABLE : FAILED;
+    /* Somebody captures without our seeing it. */
+    context_step_aside_everywhere(pool);
     return NOT_NOW;
 }
 
-/* Nothing is recorded any more: it might invalidate the captures that are not seen. */
-static bool has_stepped_aside(const struct pool *pool)
-{
-    return atomic_load_explicit(&pool->stepped_aside, memory_order_relaxed);
-}
-
 /* What closing an epoch is on a driver without cuCtxRecordEvent: the plain cuMemFree's wait. */
-static enum record_result synchronise_instead(struct pool *pool, struct context *context)
+static enum record_result synchronise_instead(struct pool *pool, struct context *context,
+                                              CUresult *error)
 {
     bool pushed;
     if (atomic_load_explicit(&pool->several_contexts, memory_order_acquire))
         return NOT_NOW;
     if (!context_push(pool, context, &pushed))
-        return UNUSABLE;
-    CUresult result = pool->driver->cuCtxSynchronize();
+        return FAILED;
+    *error = pool->driver->cuCtxSynchronize();
     context_pop(pool, pushed);
-    enum record_result judged = judge_record(pool, result);
+    enum record_result judged = judge_record(pool, *error);
     return judged == RECORDED ? SYNCHRONISED : judged;
 }
 
-static enum record_result record_fence(struct pool *pool, struct context *context,
-                                       struct fence *fence)
+/* A context that may be dying is in nobody's fence; the work that it still does is unknown. */
+static bool something_is_dying(struct pool *pool, const struct context *own)
 {
-    if (captures_are_going_on(&pool->captures) || has_stepped_aside(pool))
-        return NOT_NOW;
-    if (!pool->driver->cuCtxRecordEvent)
-        return fence->waitable ? synchronise_instead(pool, context) : NOT_NOW;
-    if (fence->set_generation != pool->registry.set_generation &&
-        !make_events(pool, context, fence))
-        return NOT_NOW;
+    bool several = atomic_load_explicit(&pool->several_contexts, memory_order_acquire);
+    bool dying = atomic_load(&own->dying);
+    for (struct context *c = context_next(pool, NULL, NULL); several && c && !dying;
+         c = context_next(pool, c, NULL))
+        dying = atomic_load(&c->dying);
+    return dying;
+}
+
+static enum record_result record_events(struct pool *pool, struct fence *fence, CUresult *error)
+{
     enum record_result result = RECORDED;
     for (unsigned i = 0; i < fence->event_count && result == RECORDED; i++) {
         struct fence_event *e = &fence->events[i];
-        e->done = false;
-        result = judge_record(pool, pool->driver->cuCtxRecordEvent(e->context->handle, e->event));
+        *error = pool->driver->cuCtxRecordEvent(e->context->handle, e->event);
+        e->done = i > 0 && *error != CUDA_SUCCESS && may_be_left_out(e->context, *error);
+        if (e->done)
+            *error = CUDA_SUCCESS;
+        result = judge_record(pool, *error);
     }
     return result;
+}
+
+static enum record_result record_fence(struct pool *pool, struct context *context,
+                                       struct fence *fence, CUresult *error)
+{
+    if (captures_are_going_on(&pool->captures) || !is_usable(context) ||
+        context_generation(context) != fence->own_generation || something_is_dying(pool, context))
+        return NOT_NOW;
+    if (!pool->driver->cuCtxRecordEvent)
+        return fence->waitable ? synchronise_instead(pool, context, error) : NOT_NOW;
+    if (fence->set_generation != pool->registry.set_generation) {
+        *error = make_events(pool, context, fence);
+        if (*error != CUDA_SUCCESS)
+            return judge_record(pool, *error);
+    }
+    return record_events(pool, fence, error);
 }
 
 static void publish(struct epochs *epochs, struct fence *fence)
@@ -168,30 +223,41 @@ static void publish(struct epochs *epochs, struct fence *fence)
     epochs->outstanding++;
 }
 
-void epoch_record(struct pool *pool, struct context *context, struct fence *fence)
+/* Lock held. */
+static void finish_record(struct context *context, struct fence *fence, enum record_result result)
 {
-    enter_driver();
-    pthread_mutex_lock(&pool->fence_lock);
-    enum record_result result = record_fence(pool, context, fence);
-    pthread_mutex_unlock(&pool->fence_lock);
-    leave_driver();
-
     struct epochs *epochs = &context->epochs;
-    pthread_mutex_lock(&context->heap.lock);
+    uint64_t epoch = fence->epoch;
     epochs->recording = false;
     /* An epoch that a death of the context has closed meanwhile needs no fence. */
-    if (result == RECORDED && fence->epoch > epoch_clean(epochs)) {
+    if (result == RECORDED && epoch > epoch_clean(epochs)) {
         publish(epochs, fence);
         counter_add(&context->heap.fences, 1);
     } else {
-        uint64_t epoch = fence->epoch;
         put_spare(epochs, fence);
-        if (result == SYNCHRONISED)
-            epoch_complete(context, epoch);
     }
+    if (result == SYNCHRONISED)
+        epoch_complete(context, epoch);
+    if (result != NOT_NOW)
+        epochs->failures = result == FAILED ? epochs->failures + 1 : 0;
+}
+
+CUresult epoch_record(struct pool *pool, struct context *context, struct fence *fence)
+{
+    CUresult error = CUDA_SUCCESS;
+    enter_driver();
+    pthread_mutex_lock(&pool->fence_lock);
+    enum record_result result = record_fence(pool, context, fence, &error);
+    pthread_mutex_unlock(&pool->fence_lock);
+    leave_driver();
+
+    pthread_mutex_lock(&context->heap.lock);
+    finish_record(context, fence, result);
+    bool hopeless = context->epochs.failures >= FAILURES_MAX;
     pthread_mutex_unlock(&context->heap.lock);
-    if (result == UNUSABLE)
+    if (result == UNUSABLE || hopeless)
         context_step_aside(context);
+    return result == UNUSABLE ? error : CUDA_SUCCESS;
 }
 
 struct fence *epoch_fence_for(const struct epochs *epochs, uint64_t stamp, bool waitable)
@@ -223,6 +289,8 @@ static enum fence_answer ask_driver(struct pool *pool, struct fence *fence)
         if (e->done)
             continue;
         CUresult result = query_event(pool, e);
+        if (i > 0 && result != CUDA_SUCCESS && may_be_left_out(e->context, result))
+            result = CUDA_SUCCESS;
         e->done = result == CUDA_SUCCESS;
         if (result == CUDA_ERROR_NOT_READY && i == 0)
             return FENCE_RUNNING;
@@ -321,7 +389,7 @@ uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context)
     if (heap->pending.first) {
         /* With several contexts this one's synchronise is not enough: the fence knows the rest. */
         if (atomic_load_explicit(&pool->several_contexts, memory_order_acquire))
-            fence = epoch_begin_close(&context->epochs, true);
+            fence = epoch_begin_close(context, true);
         else
             epoch = context->epochs.current++;
     }
@@ -331,20 +399,12 @@ uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context)
     return epoch;
 }
 
-/* Errors that tell of the call and not of the context. */
-static bool is_passing(CUresult result)
-{
-    return (result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
-            result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) ||
-           result == CUDA_ERROR_NOT_PERMITTED || result == CUDA_ERROR_INVALID_CONTEXT ||
-           result == CUDA_ERROR_NOT_INITIALIZED || result == CUDA_ERROR_DEINITIALIZED;
-}
-
 void epoch_synchronise_end(struct pool *pool, struct context *context, uint64_t epoch,
                            CUresult result)
 {
     if (result != CUDA_SUCCESS) {
-        if (!is_passing(result))
+        /* That one tells of the thread's context, which may be gone. */
+        if (is_the_end(result) && result != CUDA_ERROR_INVALID_CONTEXT)
             context_step_aside(context);
         return;
     }
@@ -390,7 +450,8 @@ bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fenc
 
     enter_driver();
     pthread_mutex_lock(&pool->fence_lock);
-    if (!captures_are_going_on(&pool->captures) &&
+    if (!captures_are_going_on(&pool->captures) && is_usable(context) &&
+        !atomic_load(&context->dying) &&
         !atomic_load_explicit(&pool->several_contexts, memory_order_acquire))
         result = pool->driver->cuCtxWaitEvent(context->handle, fence->events[0].event);
     pthread_mutex_unlock(&pool->fence_lock);

@@ -39,6 +39,7 @@ struct fence_event {
 };
 
 struct fence {
+    uint64_t own_generation; /* of its own context when its epoch was closed */
     uint64_t epoch;          /* completed: everything stamped up to here is clean */
     bool waitable;           /* recorded inside the program's own free or synchronise */
     bool over;               /* no longer outstanding; spare once users is 0 */
@@ -57,6 +58,7 @@ struct epochs {
     struct fence *oldest, *newest; /* outstanding fences, by ascending epoch */
     unsigned outstanding;
     struct fence *spare;
+    unsigned failures; /* epochs in a row that no fence could be recorded for */
     bool recording;    /* a thread is between advancing the number and publishing the fence */
     bool querying;     /* a thread is asking the driver about a fence of this context */
     uint64_t asked_at; /* nanoseconds of the monotonic clock: when a fence was last seen running */
@@ -75,10 +77,11 @@ enum fence_answer {
 /* Lock held. Advances the number and claims the right to record; NULL where another thread has it,
  * too many fences are outstanding or memory is short. A fence that is returned must go to
  * epoch_record. */
-struct fence *epoch_begin_close(struct epochs *epochs, bool waitable);
+struct fence *epoch_begin_close(struct context *context, bool waitable);
 
-/* No lock held. Records the fence that epoch_begin_close gave and publishes it, or drops it. */
-void epoch_record(struct pool *pool, struct context *context, struct fence *fence);
+/* No lock held. Records the fence that epoch_begin_close gave and publishes it, or drops it. An
+ * error that stays in the context is returned, as the plain cuMemFree would. */
+CUresult epoch_record(struct pool *pool, struct context *context, struct fence *fence);
 
 /* Lock held. The oldest outstanding fence that frees what is stamped so, or NULL. */
 struct fence *epoch_fence_for(const struct epochs *epochs, uint64_t stamp, bool waitable);

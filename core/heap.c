@@ -15,15 +15,6 @@ static struct context *context_of(struct heap *heap)
     return (struct context *)((char *)heap - offsetof(struct context, heap));
 }
 
-bool heap_init(struct heap *heap)
-{
-    pthread_mutex_init(&heap->lock, NULL);
-    heap->alone = HEAP_ALONE;
-    heap->table_slots = 64;
-    heap->table = calloc(heap->table_slots, sizeof *heap->table);
-    return heap->table != NULL;
-}
-
 /* ---- buckets; the heap lock is held from here down to the ladder ---- */
 
 static uint32_t first_slot(uint64_t bytes, uint32_t slots)
@@ -32,40 +23,70 @@ static uint32_t first_slot(uint64_t bytes, uint32_t slots)
     return (uint32_t)((bytes * UINT64_C(0x9E3779B97F4A7C15)) >> 32) & (slots - 1);
 }
 
-static struct bucket **find_slot(struct bucket **table, uint32_t slots, uint64_t bytes)
+/* The place of this size, which may be empty. */
+static _Atomic(struct bucket *) *find_place(struct bucket_table *table, uint64_t bytes)
 {
-    uint32_t i = first_slot(bytes, slots);
-    while (table[i] && table[i]->bytes != bytes)
-        i = (i + 1) & (slots - 1);
-    return &table[i];
+    uint32_t i = first_slot(bytes, table->slots);
+    struct bucket *bucket;
+    while ((bucket = atomic_load_explicit(&table->buckets[i], memory_order_relaxed)) != NULL &&
+           bucket->bytes != bytes)
+        i = (i + 1) & (table->slots - 1);
+    return &table->buckets[i];
 }
 
+static struct bucket_table *make_table(uint32_t slots, struct bucket_table *previous)
+{
+    struct bucket_table *table = calloc(1, sizeof *table + slots * sizeof table->buckets[0]);
+    if (table) {
+        table->slots = slots;
+        table->previous = previous;
+    }
+    return table;
+}
+
+/* The old table stays: the report may be reading it. */
 static bool grow_table(struct heap *heap)
 {
-    uint32_t slots = 2 * heap->table_slots;
-    struct bucket **table = calloc(slots, sizeof *table);
+    struct bucket_table *old = atomic_load_explicit(&heap->table, memory_order_relaxed);
+    struct bucket_table *table = make_table(2 * old->slots, old);
     if (!table)
         return false;
-    for (uint32_t i = 0; i < heap->table_slots; i++)
-        if (heap->table[i])
-            *find_slot(table, slots, heap->table[i]->bytes) = heap->table[i];
-    free(heap->table);
-    heap->table = table;
-    heap->table_slots = slots;
+    for (uint32_t i = 0; i < old->slots; i++) {
+        struct bucket *bucket = atomic_load_explicit(&old->buckets[i], memory_order_relaxed);
+        if (bucket)
+            atomic_store_explicit(find_place(table, bucket->bytes), bucket, memory_order_relaxed);
+    }
+    /* Pairs with the acquire load in heap_visit_buckets. */
+    atomic_store_explicit(&heap->table, table, memory_order_release);
     return true;
+}
+
+static struct bucket_table *table_of(struct heap *heap)
+{
+    return atomic_load_explicit(&heap->table, memory_order_relaxed);
+}
+
+bool heap_init(struct heap *heap)
+{
+    pthread_mutex_init(&heap->lock, NULL);
+    heap->alone = HEAP_ALONE;
+    struct bucket_table *table = make_table(64, NULL);
+    atomic_init(&heap->table, table);
+    return table != NULL;
 }
 
 static struct bucket *add_bucket(struct heap *heap, uint64_t bytes)
 {
     if (heap->bucket_count >= HEAP_BUCKETS_MAX)
         return NULL;
-    if (2 * heap->bucket_count >= heap->table_slots && !grow_table(heap))
+    if (2 * heap->bucket_count >= table_of(heap)->slots && !grow_table(heap))
         return NULL;
     struct bucket *bucket = calloc(1, sizeof *bucket);
     if (!bucket)
         return NULL;
     bucket->bytes = bytes;
-    *find_slot(heap->table, heap->table_slots, bytes) = bucket;
+    /* Pairs with the acquire load in heap_visit_buckets. */
+    atomic_store_explicit(find_place(table_of(heap), bytes), bucket, memory_order_release);
     heap->bucket_count++;
     return bucket;
 }
@@ -73,7 +94,8 @@ static struct bucket *add_bucket(struct heap *heap, uint64_t bytes)
 /* The bucket of this block size; the one of blocks that are not kept where it can't be made. */
 static struct bucket *get_bucket(struct heap *heap, uint64_t bytes)
 {
-    struct bucket *bucket = *find_slot(heap->table, heap->table_slots, bytes);
+    struct bucket *bucket =
+        atomic_load_explicit(find_place(table_of(heap), bytes), memory_order_relaxed);
     if (!bucket)
         bucket = add_bucket(heap, bytes);
     return bucket ? bucket : &heap->unkept;
@@ -81,39 +103,33 @@ static struct bucket *get_bucket(struct heap *heap, uint64_t bytes)
 
 void heap_visit_buckets(struct heap *heap, void (*visit)(struct bucket *, void *), void *argument)
 {
-    for (uint32_t i = 0; i < heap->table_slots; i++)
-        if (heap->table[i])
-            visit(heap->table[i], argument);
+    struct bucket_table *table = atomic_load_explicit(&heap->table, memory_order_acquire);
+    for (uint32_t i = 0; i < table->slots; i++) {
+        struct bucket *bucket = atomic_load_explicit(&table->buckets[i], memory_order_acquire);
+        if (bucket)
+            visit(bucket, argument);
+    }
     visit(&heap->unkept, argument);
 }
 
 /* ---- blocks coming and going ---- */
 
-static void note_other_user(struct pool *pool, struct heap *heap, struct thread_state *self)
-{
-    /* Relaxed: any distribution over the slots will do. */
-    if (!self->slot)
-        self->slot =
-            1 + atomic_fetch_add_explicit(&pool->slots_taken, 1, memory_order_relaxed) % HEAP_SLOTS;
-    if (heap->user == self) {
-        heap->alone++;
-        return;
-    }
-    /* The very first user is alone from the start. */
-    heap->alone = heap->user ? 0 : HEAP_ALONE;
-    heap->user = self;
-}
-
 static inline void note_user(struct pool *pool, struct heap *heap)
 {
-    struct thread_state *self = &thread_state;
-    if (__builtin_expect(heap->user != self || heap->alone < HEAP_ALONE, 0))
-        note_other_user(pool, heap, self);
+    uint64_t self = thread_id(pool);
+    if (__builtin_expect(heap->user != self, 0)) {
+        /* The very first user is alone from the start. */
+        heap->alone = heap->user ? 0 : HEAP_ALONE;
+        heap->user = self;
+    } else if (__builtin_expect(heap->alone < HEAP_ALONE, 0)) {
+        heap->alone++;
+    }
 }
 
+/* The thread is known: note_user has been called. */
 static uint8_t slot_of_this_thread(void)
 {
-    return (uint8_t)(thread_state.slot - 1);
+    return (uint8_t)(thread_state.id % HEAP_SLOTS);
 }
 
 static void count_pending(struct heap *heap, struct block *block)
@@ -130,7 +146,7 @@ static void count_no_longer_pending(struct heap *heap, struct block *block)
     heap->slots_pending -= *pending == 0;
 }
 
-static void take_pending(struct heap *heap, struct block *block)
+static inline void take_pending(struct heap *heap, struct block *block)
 {
     block_list_remove(&block->bucket->pending, block, LINK_BUCKET);
     block_list_remove(&heap->pending, block, LINK_HEAP);
@@ -138,14 +154,15 @@ static void take_pending(struct heap *heap, struct block *block)
     count_no_longer_pending(heap, block);
 }
 
-static void take_clean(struct heap *heap, struct block *block)
+static inline void take_clean(struct heap *heap, struct block *block)
 {
     block_list_remove(&block->bucket->clean, block, LINK_BUCKET);
     counter_subtract(&block->bucket->counters.clean_bytes, block->bytes);
     counter_subtract(&heap->clean_bytes, block->bytes);
 }
 
-void heap_detach_free(struct heap *heap, struct block *block)
+__attribute__((always_inline)) static inline void detach_free(struct heap *heap,
+                                                              struct block *block)
 {
     if (block->state == BLOCK_CLEAN)
         take_clean(heap, block);
@@ -153,6 +170,11 @@ void heap_detach_free(struct heap *heap, struct block *block)
         take_pending(heap, block);
     block->bucket->free_blocks--;
     counter_subtract(&block->bucket->counters.free_bytes, block->bytes);
+}
+
+void heap_detach_free(struct heap *heap, struct block *block)
+{
+    detach_free(heap, block);
 }
 
 void heap_add_clean(struct heap *heap, struct block *block)
@@ -164,7 +186,7 @@ void heap_add_clean(struct heap *heap, struct block *block)
     counter_add(&heap->clean_bytes, block->bytes);
 }
 
-static void count_live(struct heap *heap, struct block *block)
+static inline void count_live(struct heap *heap, struct block *block)
 {
     struct bucket_counters *counters = &block->bucket->counters;
     uint64_t requested = counter_get(&heap->live_requested) + block->requested;
@@ -200,7 +222,7 @@ static void count_request(struct bucket *bucket, size_t bytes)
 static void hand_out(struct heap *heap, struct block *block, size_t bytes, enum hit hit)
 {
     struct bucket *bucket = block->bucket;
-    heap_detach_free(heap, block);
+    detach_free(heap, block);
     block->state = BLOCK_LIVE;
     block->requested = bytes;
     count_request(bucket, bytes);
@@ -466,10 +488,23 @@ static CUresult refuse(struct heap *heap, struct bucket *bucket, size_t requeste
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+static CUresult ask_in_vain(struct pool *pool, struct context *context, CUdeviceptr *address,
+                            size_t requested)
+{
+    struct bucket *bucket = &context->heap.unkept;
+    atomic_fetch_add_explicit(&context->device->reserved_bytes, requested, memory_order_relaxed);
+    CUresult result = ask_driver(pool, &bucket->counters, address, requested);
+    finish_miss(pool, context, bucket, *address, requested, requested, result);
+    return result;
+}
+
 static CUresult miss(struct pool *pool, struct context *context, struct bucket *bucket,
                      CUdeviceptr *address, uint64_t bytes, size_t requested)
 {
     struct heap *heap = &context->heap;
+    /* What no device can hold is not worth giving anything back for. */
+    if (requested > context->device->total_bytes)
+        return ask_in_vain(pool, context, address, requested);
     release_excess(pool, context, RELEASE_IN_ALLOCATION);
     release_before_growth(pool, context, bytes);
     if (!release_reserve(pool, context, bytes)) {
@@ -539,19 +574,23 @@ CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *
 
 /* ---- freeing ---- */
 
+static uint64_t fence_bytes(const struct context *context)
+{
+    return atomic_load_explicit(&context->device->fence_bytes, memory_order_relaxed);
+}
+
 /* Lock held. */
 static bool deserves_fence(const struct context *context, const struct block *block)
 {
     const struct heap *heap = &context->heap;
     return heap->frees_since_fence >= FENCE_EVERY_FREES ||
-           heap->bytes_since_fence >= context->device->fence_bytes || block->bucket->bytes == 0 ||
-           atomic_load_explicit(&context->device->tight, memory_order_relaxed);
+           heap->bytes_since_fence >= fence_bytes(context) || block->bucket->bytes == 0;
 }
 
 /* Lock held. */
 static struct fence *close_epoch(struct context *context, bool waitable)
 {
-    struct fence *fence = epoch_begin_close(&context->epochs, waitable);
+    struct fence *fence = epoch_begin_close(context, waitable);
     if (fence) {
         context->heap.frees_since_fence = 0;
         context->heap.bytes_since_fence = 0;
@@ -591,60 +630,151 @@ static CUresult synchronise_like_the_driver(struct pool *pool, struct context *c
     return result;
 }
 
+/* The pool records no fence in this context any more. Relaxed: see where it is set. */
+static bool is_without_fences(const struct context *context)
+{
+    return atomic_load_explicit(&context->unusable, memory_order_relaxed);
+}
+
 static bool is_the_drivers_to_free(struct pool *pool, const struct context *context,
                                    const struct block *block)
 {
-    return block->shared || !pool->settings.device.enabled ||
-           captures_are_going_on(&pool->captures) ||
-           atomic_load_explicit(&context->unusable, memory_order_relaxed) ||
-           atomic_load_explicit(&pool->stepped_aside, memory_order_relaxed) ||
-           (!pool->driver->cuCtxRecordEvent &&
-            atomic_load_explicit(&pool->several_contexts, memory_order_relaxed));
+    return block->shared || captures_are_going_on(&pool->captures) || is_without_fences(context) ||
+           !pool->settings.device.enabled;
+}
+
+static bool is_live_at(const struct block *block, CUdeviceptr address)
+{
+    return block->address == address && block->state == BLOCK_LIVE;
+}
+
+/* Lock held. A free that came while another thread was recording may be owed a fence still. */
+static struct fence *close_if_owed(struct context *context, bool waitable)
+{
+    const struct heap *heap = &context->heap;
+    bool owed = heap->frees_since_fence >= FENCE_EVERY_FREES ||
+                (heap->frees_since_fence && heap->bytes_since_fence >= fence_bytes(context));
+    return owed ? close_epoch(context, waitable) : NULL;
 }
 
 /* The slow part of a free: its fence, or the wait that the settings ask for. */
 __attribute__((noinline)) static CUresult end_free(struct pool *pool, struct context *context,
-                                                   struct fence *fence)
+                                                   struct fence *fence, bool waitable)
 {
+    CUresult result = CUDA_SUCCESS;
     if (!fence)
         return synchronise_like_the_driver(pool, context);
-    epoch_record(pool, context, fence);
+    for (int i = 0; fence && i < 4; i++) {
+        result = epoch_record(pool, context, fence);
+        pthread_mutex_lock(&context->heap.lock);
+        fence = i < 3 && result == CUDA_SUCCESS ? close_if_owed(context, waitable) : NULL;
+        pthread_mutex_unlock(&context->heap.lock);
+    }
     look_after(pool, context);
-    return CUDA_SUCCESS;
+    return result;
 }
 
-CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address, bool waitable,
-                   heap_release *release, void *argument)
+/* Lock held. */
+static void put_back_pending(struct pool *pool, struct heap *heap, struct block *block)
+{
+    if (!block_table_insert(&pool->blocks, block->address, block))
+        return;
+    block->state = BLOCK_PENDING;
+    block_list_prepend(&block->bucket->pending, block, LINK_BUCKET);
+    block_list_prepend(&heap->pending, block, LINK_HEAP);
+    block->bucket->free_blocks++;
+    counter_add(&block->bucket->counters.free_bytes, block->bytes);
+    counter_add(&heap->pending_bytes, block->bytes);
+    count_pending(heap, block);
+}
+
+/* Lock held on entry and return, released in between. */
+static bool free_oldest_pending(struct pool *pool, struct heap *heap)
+{
+    struct block *block = heap->pending.first;
+    heap_detach_free(heap, block);
+    block->state = BLOCK_LEAVING;
+    block_table_remove(&pool->blocks, block->address, block);
+    pthread_mutex_unlock(&heap->lock);
+    enter_driver();
+    CUresult result = pool->driver->cuMemFree_v2(block->address);
+    leave_driver();
+    pthread_mutex_lock(&heap->lock);
+    if (result == CUDA_SUCCESS)
+        heap_forget_block(pool, heap, block);
+    else
+        put_back_pending(pool, heap, block);
+    return result == CUDA_SUCCESS;
+}
+
+void heap_free_pending(struct pool *pool, struct context *context)
+{
+    struct heap *heap = &context->heap;
+    if (captures_are_going_on(&pool->captures) ||
+        !context_pin(context, context_generation(context)))
+        return;
+    pthread_mutex_lock(&heap->lock);
+    while (heap->pending.first && free_oldest_pending(pool, heap))
+        continue;
+    pthread_mutex_unlock(&heap->lock);
+    context_unpin(context);
+}
+
+/* A free that the driver answers. */
+__attribute__((noinline)) static CUresult free_past_the_pool(struct pool *pool, struct block *block,
+                                                             CUdeviceptr address,
+                                                             const struct free_call *call)
+{
+    struct context *context = context_of(block->heap);
+    CUresult result = heap_free_by_driver(pool, block, address, call->release, call->argument);
+    if (call->waitable && is_without_fences(context))
+        heap_free_pending(pool, context);
+    return result;
+}
+
+CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
+                   const struct free_call *call)
 {
     struct heap *heap = block->heap;
     struct context *context = context_of(heap);
     pthread_mutex_lock(&heap->lock);
-    if (block->address != address || block->state != BLOCK_LIVE) {
+    if (!is_live_at(block, address)) {
         pthread_mutex_unlock(&heap->lock);
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (is_the_drivers_to_free(pool, context, block)) {
         pthread_mutex_unlock(&heap->lock);
-        return heap_free_by_driver(pool, block, address, release, argument);
+        return free_past_the_pool(pool, block, address, call);
     }
     note_user(pool, heap);
     make_pending(heap, block, context->epochs.current);
-    bool synchronise = pool->settings.device.free_synchronizes && waitable;
+    bool synchronise = pool->settings.device.free_synchronizes && call->waitable;
     struct fence *fence = NULL;
     if (!synchronise && deserves_fence(context, block))
-        fence = close_epoch(context, waitable);
+        fence = close_epoch(context, call->waitable);
     pthread_mutex_unlock(&heap->lock);
     if (fence || synchronise)
-        return end_free(pool, context, fence);
+        return end_free(pool, context, fence, call->waitable);
     return CUDA_SUCCESS;
 }
 
-/* Lock not held. The block is out of the way of its address's next owner, or NULL if not live. */
+/* Lock held on entry and return, released in between. The driver knows nothing of the work that a
+ * barrier orders before the block. */
+static void wait_for_barrier_of(struct pool *pool, struct context *context,
+                                const struct block *block)
+{
+    if (block->epoch > epoch_clean(&context->epochs))
+        epoch_wait_until(pool, context, block->epoch, UINT64_MAX);
+}
+
+/* Lock not held. Puts a live block out of the way of its address's next owner. */
 static bool begin_leaving(struct pool *pool, struct block *block, CUdeviceptr address)
 {
     struct heap *heap = block->heap;
     pthread_mutex_lock(&heap->lock);
-    bool live = block->address == address && block->state == BLOCK_LIVE;
+    if (is_live_at(block, address))
+        wait_for_barrier_of(pool, context_of(heap), block);
+    bool live = is_live_at(block, address);
     if (live) {
         counter_subtract(&heap->live_requested, block->requested);
         block->state = BLOCK_LEAVING;

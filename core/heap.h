@@ -37,6 +37,14 @@ struct bucket {
     struct bucket_counters counters;
 };
 
+/* Buckets by block size: open addressing, a power of two of slots. Only added to, so that the
+ * report may read it without the lock; a full one is kept behind its successor. */
+struct bucket_table {
+    uint32_t slots;
+    struct bucket_table *previous;
+    _Atomic(struct bucket *) buckets[];
+};
+
 /*
  * Threads that run ahead of the others would take all memory in flight, and their long queues would
  * hold up every fence: the streams of the others would run dry. So each thread that has blocks
@@ -48,11 +56,12 @@ struct bucket {
 struct heap {
     pthread_mutex_t lock;
     struct size_classes classes;
-    uint64_t blocks_per_bucket; /* the cap */
-    struct bucket **table;      /* open addressing by block size; a power of two of slots */
-    uint32_t table_slots, bucket_count;
+    uint64_t blocks_per_bucket;           /* the cap */
+    _Atomic(struct bucket_table *) table; /* replaced when it is full; see grow_table */
+    uint32_t bucket_count;
     struct bucket unkept;
     struct block_records records;
+    struct bucket *draining;   /* while blocks are chosen to be given back: the last one's bucket */
     struct block_list pending; /* by ascending stamp */
     counter reserved_bytes;    /* of all blocks; those neither clean nor pending are live */
     counter clean_bytes, pending_bytes;
@@ -63,9 +72,9 @@ struct heap {
     unsigned slots_pending;          /* slots with any */
     uint64_t now;                    /* nanoseconds of the monotonic clock at the last slow path */
     uint64_t idle_checked_at;
-    const void *user; /* the thread that used the heap last, by the address of its state */
-    uint32_t alone;   /* uses by it in a row, saturating at HEAP_ALONE */
-    bool crowded;     /* a bucket may have more free blocks than its cap */
+    uint64_t user;  /* the id of the thread that used the heap last; 0: none yet */
+    uint32_t alone; /* uses by it in a row, saturating at HEAP_ALONE */
+    bool crowded;   /* a bucket may have more free blocks than its cap */
     counter misses, fences, fence_queries, barriers;
 };
 
@@ -100,13 +109,22 @@ typedef CUresult heap_release(struct pool *pool, CUdeviceptr address, void *argu
 
 /* The program frees a block. No lock held. waitable: the plain call would have waited for the
  * context. release: that call, where the block is the driver's to free. */
-CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address, bool waitable,
-                   heap_release *release, void *argument);
+struct free_call {
+    bool waitable; /* the plain call would have waited for the context */
+    heap_release *release;
+    void *argument;
+};
+CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
+                   const struct free_call *call);
 
 /* Lets the driver free a live block: the plain call, with the record out of the way. No lock
  * held. */
 CUresult heap_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr address,
                              heap_release *release, void *argument);
+
+/* In a context that no fence can be had for any more: what is pending goes as it would have gone
+ * without the pool, inside the program's own free. No lock held. */
+void heap_free_pending(struct pool *pool, struct context *context);
 
 /* Forgets a record of this address, if there is one: the driver has just given the address out,
  * so whoever had it before was freed behind our back. No lock held. */

@@ -42,6 +42,7 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
     }
     pool->driver = driver;
     pool->settings = *settings;
+    pthread_mutex_init(&pool->primary_lock, NULL);
     pthread_mutex_init(&pool->fence_lock, NULL);
     pthread_mutex_init(&pool->registry.lock, NULL);
     pthread_mutex_init(&pool->pitch_lock, NULL);
@@ -102,9 +103,8 @@ static struct context *served_context(struct pool *pool)
 {
     bool green;
     struct context *context = context_current(pool, &green);
-    /* Relaxed, both: see where they are set. */
-    if (!context || atomic_load_explicit(&context->unusable, memory_order_relaxed) ||
-        atomic_load_explicit(&pool->stepped_aside, memory_order_relaxed))
+    /* Relaxed: see where it is set. */
+    if (!context || atomic_load_explicit(&context->unusable, memory_order_relaxed))
         return NULL;
     return context;
 }
@@ -240,13 +240,28 @@ static CUresult free_plainly(struct pool *pool, CUdeviceptr address, void *unuse
     return pool->driver->cuMemFree_v2(address);
 }
 
+/* What is not the pool's. Where the context goes on without the pool, what is still pending goes
+ * the same way, inside this free. */
+static CUresult free_unserved(struct pool *pool, CUdeviceptr address)
+{
+    CUresult result = pool->driver->cuMemFree_v2(address);
+    bool green;
+    struct context *context = address ? context_current(pool, &green) : NULL;
+    if (context && atomic_load_explicit(&context->unusable, memory_order_relaxed))
+        heap_free_pending(pool, context);
+    return result;
+}
+
 CUresult pool_free(struct pool *pool, CUdeviceptr address)
 {
     struct block *block = block_table_find(&pool->blocks, address);
+    if (!block)
+        return free_unserved(pool, address);
     /* Without a context the driver frees nothing, and says so. */
-    if (!block || !has_current_context(pool))
+    if (!has_current_context(pool))
         return pool->driver->cuMemFree_v2(address);
-    return heap_free(pool, block, address, true, free_plainly, NULL);
+    static const struct free_call plain = {true, free_plainly, NULL};
+    return heap_free(pool, block, address, &plain);
 }
 
 struct async_free {
@@ -268,13 +283,14 @@ CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr addr
     if (!block)
         return driver(address, stream);
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    bool plain = !captures_are_going_on(&pool->captures) && has_current_context(pool) &&
-                 pool->driver->cuStreamIsCapturing &&
+    /* No fence can stand for it where closing an epoch would be a synchronise. */
+    bool plain = pool->driver->cuCtxRecordEvent && !captures_are_going_on(&pool->captures) &&
+                 has_current_context(pool) && pool->driver->cuStreamIsCapturing &&
                  pool->driver->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
                  status == CU_STREAM_CAPTURE_STATUS_NONE;
     struct async_free free = {driver, stream};
     if (plain)
-        return heap_free(pool, block, address, false, free_on_stream, &free);
+        return heap_free(pool, block, address, &(struct free_call){false, free_on_stream, &free});
     return heap_free_by_driver(pool, block, address, free_on_stream, &free);
 }
 
@@ -358,9 +374,9 @@ void pool_primary_retained(struct pool *pool, CUcontext handle, CUdevice device)
     context_register(pool, handle, device, true);
 }
 
-void pool_green_context_created(struct pool *pool, CUdevice device)
+void pool_green_context_created(struct pool *pool, CUgreenCtx green, CUdevice device)
 {
-    context_register_primary(pool, device);
+    context_note_green(pool, green, device);
 }
 
 void pool_green_context_converted(struct pool *pool, CUcontext handle, CUgreenCtx green)
@@ -373,33 +389,36 @@ void pool_green_context_destroyed(struct pool *pool, CUgreenCtx green)
     context_drop_alias(pool, green);
 }
 
-struct context *pool_context_ending(struct pool *pool, CUcontext handle)
+struct ending pool_context_ending(struct pool *pool, CUcontext handle)
 {
     if (!handle)
         pool->driver->cuCtxGetCurrent(&handle);
-    struct context *context = handle ? context_find(pool, handle) : NULL;
-    context_end_begin(pool, context);
-    return context;
+    struct ending ending = {handle ? context_find(pool, handle) : NULL, false};
+    context_end_begin(pool, ending.context);
+    return ending;
 }
 
-struct context *pool_primary_ending(struct pool *pool, CUdevice device)
+struct ending pool_primary_ending(struct pool *pool, CUdevice device)
 {
-    struct context *context = context_find_primary(pool, device);
-    context_end_begin(pool, context);
-    return context;
+    pthread_mutex_lock(&pool->primary_lock);
+    struct ending ending = {context_find_primary(pool, device), true};
+    context_end_begin(pool, ending.context);
+    return ending;
 }
 
-struct context *pool_green_ending(struct pool *pool, CUgreenCtx green)
+struct ending pool_green_ending(struct pool *pool, CUgreenCtx green)
 {
     return pool_primary_ending(pool, context_green_device(pool, green));
 }
 
-void pool_context_ended(struct pool *pool, struct context *context, enum context_fate fate)
+void pool_context_ended(struct pool *pool, struct ending ending, enum context_fate fate)
 {
     bool died = fate == CONTEXT_DIED;
-    if (fate == CONTEXT_PRIMARY_MAY_HAVE_DIED && context)
-        died = !context_primary_is_active(pool, context->device->ordinal);
-    context_end_finish(pool, context, died);
+    if (fate == CONTEXT_PRIMARY_MAY_HAVE_DIED && ending.context)
+        died = !context_primary_lives_on(pool, ending.context);
+    context_end_finish(pool, ending.context, died);
+    if (ending.primary)
+        pthread_mutex_unlock(&pool->primary_lock);
 }
 
 struct synchronising pool_synchronise_begin(struct pool *pool, const CUcontext *handle)

@@ -84,7 +84,7 @@ void pool_share(struct pool *pool, CUdeviceptr pointer);
  * one's handle taken. */
 void pool_context_created(struct pool *pool, CUcontext handle);
 void pool_primary_retained(struct pool *pool, CUcontext handle, CUdevice device);
-void pool_green_context_created(struct pool *pool, CUdevice device);
+void pool_green_context_created(struct pool *pool, CUgreenCtx green, CUdevice device);
 void pool_green_context_converted(struct pool *pool, CUcontext handle, CUgreenCtx green);
 void pool_green_context_destroyed(struct pool *pool, CUgreenCtx green);
 
@@ -92,10 +92,14 @@ void pool_green_context_destroyed(struct pool *pool, CUgreenCtx green);
  * of a green context's device. Every begin is followed by end in the same thread; what the driver
  * calls back in between passes through. */
 enum context_fate { CONTEXT_LIVES, CONTEXT_DIED, CONTEXT_PRIMARY_MAY_HAVE_DIED };
-struct context *pool_context_ending(struct pool *pool, CUcontext handle);
-struct context *pool_primary_ending(struct pool *pool, CUdevice device);
-struct context *pool_green_ending(struct pool *pool, CUgreenCtx green);
-void pool_context_ended(struct pool *pool, struct context *context, enum context_fate fate);
+struct ending {
+    struct context *context; /* NULL: not known to the pool */
+    bool primary;
+};
+struct ending pool_context_ending(struct pool *pool, CUcontext handle);
+struct ending pool_primary_ending(struct pool *pool, CUdevice device);
+struct ending pool_green_ending(struct pool *pool, CUgreenCtx green);
+void pool_context_ended(struct pool *pool, struct ending ending, enum context_fate fate);
 
 /* Around a context-wide synchronise of the current context, or of the one with this handle. */
 struct synchronising {

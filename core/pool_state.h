@@ -1,8 +1,8 @@
 /*
  * The state of a pool, shared by the files of the core; nobody else includes this.
  *
- * Lock order: fence lock, registry lock, a heap lock. The table's grow lock and the pitch lock are
- * taken last and alone.
+ * Lock order: primary lock, fence lock, registry lock, a heap lock. The table's grow lock and the
+ * pitch lock are taken last and alone.
  */
 #ifndef CUDAPOOL_CORE_POOL_STATE_H
 #define CUDAPOOL_CORE_POOL_STATE_H
@@ -28,8 +28,10 @@ struct pool {
     const struct driver *driver;
     struct settings settings;
     struct block_table blocks;
-    pthread_mutex_t fence_lock; /* guards captures.list and the set of live contexts against our
-                                   recording of fences; the one lock held across driver calls */
+    pthread_mutex_t primary_lock; /* guards nothing of ours: no context ends, and no primary context
+                                     is retained for a moment, while another thread does either */
+    pthread_mutex_t fence_lock;   /* guards captures.list and the set of live contexts against our
+                                     recording of fences; the one lock held across driver calls */
     struct captures captures;
     struct registry registry;
     _Atomic bool several_contexts; /* two contexts have been alive at a time; never reset. Release
@@ -39,11 +41,20 @@ struct pool {
     pthread_mutex_t pitch_lock;    /* guards pitches */
     struct pitch pitches[PITCHES];
     unsigned pitch_count;
-    _Atomic unsigned slots_taken;    /* by threads, see heap.h */
+    _Atomic uint64_t threads;        /* that were given an id, see thread_id */
     _Atomic uint64_t objects_loaded; /* shared objects ever loaded when last looked through, see
                                         barriers_are_open */
     _Atomic bool memory_is_pinned;   /* a library that lets devices reach GPU memory is loaded */
 };
+
+/* The calling thread's id: never given to another, unlike its address. */
+static inline uint64_t thread_id(struct pool *pool)
+{
+    /* Relaxed: only that they differ matters. */
+    if (__builtin_expect(!thread_state.id, 0))
+        thread_state.id = 1 + atomic_fetch_add_explicit(&pool->threads, 1, memory_order_relaxed);
+    return thread_state.id;
+}
 
 /* Around every driver call of our own that may call back: nested calls pass through. */
 static inline void enter_driver(void)

@@ -6,6 +6,9 @@
  * not have waited for. */
 #define LAST_RESORT_NANOSECONDS (UINT64_C(10) * 1000 * 1000 * 1000)
 
+/* How long it waits for a context that another thread is ending. */
+#define DYING_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
+
 /* Every so many misses the driver is asked how much memory is left. */
 #define MISSES_PER_LOOK 64u
 
@@ -106,13 +109,24 @@ static struct block *find_clean(struct heap *heap, void (*prefer)(struct bucket 
     return search.found;
 }
 
+/* The largest bucket stays the largest until it is empty. */
+static struct block *find_largest(struct heap *heap)
+{
+    struct block *found =
+        heap->draining && heap->draining->clean.first ? heap->draining->clean.first : NULL;
+    if (!found)
+        found = find_clean(heap, prefer_larger);
+    heap->draining = found ? found->bucket : NULL;
+    return found;
+}
+
 /* Lock held. Blocks that are not kept go before all others. */
 static struct block *choose_victim(const struct pool *pool, struct heap *heap)
 {
     bool lru = pool->settings.device.evict == EVICT_LEAST_RECENTLY_USED;
     if (heap->unkept.clean.first)
         return heap->unkept.clean.first;
-    return find_clean(heap, lru ? prefer_older : prefer_larger);
+    return lru ? find_clean(heap, prefer_older) : find_largest(heap);
 }
 
 /* What a release may take: the next block to give back, or NULL. Called with the lock held. */
@@ -126,6 +140,7 @@ static struct block *collect(struct pool *pool, struct context *context, chooser
     struct block *chain = NULL, *block;
     uint64_t bytes = 0;
     pthread_mutex_lock(&context->heap.lock);
+    context->heap.draining = NULL;
     while ((block = choose(pool, context, bytes, argument)) != NULL) {
         heap_detach_free(&context->heap, block);
         block_table_remove(&pool->blocks, block->address, block);
@@ -184,11 +199,25 @@ static uint64_t release_pinned(struct pool *pool, struct context *context, choos
     return released;
 }
 
+/* A context that is about to end may live on after all: memory that is needed now is waited for,
+ * but not for long. */
+static bool pin_patiently(struct context *context, enum release_place place)
+{
+    uint64_t generation = context_generation(context);
+    uint64_t started = monotonic_now();
+    while (!context_pin(context, generation)) {
+        bool over = context_generation(context) != generation || (generation & 1) == 0;
+        if (over || place != RELEASE_OUT_OF_MEMORY || monotonic_now() - started > DYING_NANOSECONDS)
+            return false;
+        patient_nap(started);
+    }
+    return true;
+}
+
 static uint64_t release_chosen(struct pool *pool, struct context *context, chooser *choose,
                                void *argument, enum eviction reason, enum release_place place)
 {
-    uint64_t generation = context_generation(context);
-    if (!can_release(pool, place) || !context_pin(context, generation))
+    if (!can_release(pool, place) || !pin_patiently(context, place))
         return 0;
     uint64_t released = release_pinned(pool, context, choose, argument, reason, place);
     context_unpin(context);
@@ -366,7 +395,7 @@ static uint64_t release_clean_everywhere(struct pool *pool, struct device *devic
     uint64_t released = 0;
     for (struct context *c = context_next(pool, NULL, device); c && released < bytes;
          c = context_next(pool, c, device)) {
-        atomic_store_explicit(&c->device->tight, true, memory_order_relaxed);
+        device_set_short(c->device, true);
         released +=
             release_clean(pool, c, bytes - released, EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
     }
@@ -392,7 +421,7 @@ static void settle_the_rest(struct pool *pool, struct context *context)
     pthread_mutex_lock(&heap->lock);
     uint64_t last = heap->pending.last ? heap->pending.last->epoch : 0;
     if (last && !epoch_fence_for(epochs, last, false))
-        fence = epoch_begin_close(epochs, false);
+        fence = epoch_begin_close(context, false);
     pthread_mutex_unlock(&heap->lock);
     if (fence)
         epoch_record(pool, context, fence);
@@ -454,15 +483,19 @@ static bool trim_driver(struct pool *pool, const struct device *wanted)
 static bool release_some_clean(struct pool *pool, struct device *device, struct reclaim *progress)
 {
     uint64_t bytes = progress->bytes ? progress->bytes : UINT64_MAX;
+    uint64_t released = release_clean_everywhere(pool, device, bytes);
     progress->bytes = bytes > UINT64_MAX / 2 ? UINT64_MAX : 2 * bytes;
-    return release_clean_everywhere(pool, device, bytes) != 0;
+    if (released == 0 || bytes == UINT64_MAX)
+        progress->step++;
+    return released != 0;
 }
 
-/* From what costs nothing to what may take long. Only the first step is taken more than once. */
+/* From what costs nothing to what may take long. The first step is taken until it has given back
+ * all that there is. */
 static bool take_step(struct pool *pool, struct device *device, struct reclaim *progress)
 {
-    if (progress->step == RECLAIM_CLEAN && release_some_clean(pool, device, progress))
-        return true;
+    if (progress->step == RECLAIM_CLEAN)
+        return release_some_clean(pool, device, progress);
     switch (progress->step++) {
     case RECLAIM_FENCED:
         return release_all_pending(pool, device, settle_fenced) != 0;
@@ -492,6 +525,7 @@ void release_look_at_memory(struct pool *pool, struct context *context)
     enter_driver();
     CUresult result = pool->driver->cuMemGetInfo_v2(&left, &total);
     leave_driver();
-    if (result == CUDA_SUCCESS && left < total / 8)
-        atomic_store_explicit(&device->tight, true, memory_order_relaxed);
+    /* Between the two, what was found last stays. */
+    if (result == CUDA_SUCCESS && (left < total / 8 || left > total / 4))
+        device_set_short(device, left < total / 8);
 }

@@ -20,7 +20,7 @@ struct thread_state {
     bool green;
     uint64_t generation;    /* of the registry then */
     unsigned inside_driver; /* depth of our own driver calls */
-    unsigned slot;          /* 1 to HEAP_SLOTS; 0: none taken yet */
+    uint64_t id;            /* counted from 1 as threads first use a pool; 0: not yet */
 };
 
 extern _Thread_local struct thread_state thread_state __attribute__((visibility("hidden")));

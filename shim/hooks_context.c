@@ -69,7 +69,7 @@ HOOK(cuGreenCtxCreate,
     CUresult result = WITH_ROOM(real->cuGreenCtxCreate(green, resources, device, flags));
     struct pool *pool = result == CUDA_SUCCESS ? the_pool() : NULL;
     if (pool)
-        pool_green_context_created(pool, device);
+        pool_green_context_created(pool, *green, device);
     return result;
 }
 
@@ -95,9 +95,9 @@ static CUresult end_context(CUresult (*end)(CUcontext), CUcontext handle)
     struct pool *pool = the_pool();
     if (!pool)
         return end(handle);
-    struct context *context = pool_context_ending(pool, handle);
+    struct ending ending = pool_context_ending(pool, handle);
     CUresult result = end(handle);
-    pool_context_ended(pool, context, result == CUDA_SUCCESS ? CONTEXT_DIED : CONTEXT_LIVES);
+    pool_context_ended(pool, ending, result == CUDA_SUCCESS ? CONTEXT_DIED : CONTEXT_LIVES);
     return result;
 }
 
@@ -106,9 +106,9 @@ static CUresult end_primary(CUresult (*end)(CUdevice), CUdevice device, enum con
     struct pool *pool = the_pool();
     if (!pool)
         return end(device);
-    struct context *context = pool_primary_ending(pool, device);
+    struct ending ending = pool_primary_ending(pool, device);
     CUresult result = end(device);
-    pool_context_ended(pool, context, result == CUDA_SUCCESS ? fate : CONTEXT_LIVES);
+    pool_context_ended(pool, ending, result == CUDA_SUCCESS ? fate : CONTEXT_LIVES);
     return result;
 }
 
@@ -158,11 +158,11 @@ HOOK(cuGreenCtxDestroy, (CUgreenCtx green))
     struct pool *pool = the_pool();
     if (!pool)
         return real_driver()->cuGreenCtxDestroy(green);
-    struct context *context = pool_green_ending(pool, green);
+    struct ending ending = pool_green_ending(pool, green);
     CUresult result = real_driver()->cuGreenCtxDestroy(green);
     if (result == CUDA_SUCCESS)
         pool_green_context_destroyed(pool, green);
-    pool_context_ended(pool, context,
+    pool_context_ended(pool, ending,
                        result == CUDA_SUCCESS ? CONTEXT_PRIMARY_MAY_HAVE_DIED : CONTEXT_LIVES);
     return result;
 }
