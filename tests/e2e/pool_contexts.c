@@ -289,10 +289,10 @@ static void *live_in_contexts(void *unused)
         load_kernels(&own);
         CUstream own_stream = new_stream();
         CUdeviceptr counter = new_counter();
-        for (unsigned int i = 0; i < 60; i++) {
+        for (size_t i = 0; i < 60; i++) {
             CUdeviceptr block = take(BYTES << (i % 4));
-            fill(&own, own_stream, block, WORDS, i);
-            spin_then_verify(&own, own_stream, 100000, block, WORDS, i, counter);
+            fill(&own, own_stream, block, WORDS, (unsigned int)i);
+            spin_then_verify(&own, own_stream, 100000, block, WORDS, (unsigned int)i, counter);
             CU(cuMemFree_v2(block));
         }
         EQUAL(0, read_counter(counter));
