@@ -126,7 +126,7 @@ Test(capture, nothing_is_fenced_and_no_barrier_is_raised)
     fake_trace();
     struct context *c = context_find(pool, context);
     pthread_mutex_lock(&c->heap.lock);
-    struct fence *fence = epoch_begin_close(&c->epochs, true);
+    struct fence *fence = epoch_begin_close(c, true);
     pthread_mutex_unlock(&c->heap.lock);
     epoch_record(pool, c, fence);
     pthread_mutex_lock(&c->heap.lock);
