@@ -290,7 +290,7 @@ static void *live_in_contexts(void *unused)
         CUstream own_stream = new_stream();
         CUdeviceptr counter = new_counter();
         for (size_t i = 0; i < 60; i++) {
-            CUdeviceptr block = take(BYTES << (i % 4));
+            CUdeviceptr block = take((size_t)BYTES << (i % 4));
             fill(&own, own_stream, block, WORDS, (unsigned int)i);
             spin_then_verify(&own, own_stream, 100000, block, WORDS, (unsigned int)i, counter);
             CU(cuMemFree_v2(block));
