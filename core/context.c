@@ -10,7 +10,7 @@
 
 static struct device *find_device(struct registry *registry, CUdevice ordinal)
 {
-    struct device *device = registry->devices;
+    struct device *device = registry_devices(registry);
     while (device && device->ordinal != ordinal)
         device = device->next;
     return device;
@@ -75,8 +75,8 @@ static struct device *get_device(struct pool *pool, CUdevice ordinal)
     device = find_device(registry, ordinal);
     if (!device) {
         device = described;
-        device->next = registry->devices;
-        registry->devices = device;
+        device->next = registry_devices(registry);
+        atomic_store_explicit(&registry->devices, device, memory_order_release);
     }
     pthread_mutex_unlock(&registry->lock);
     if (device != described)
@@ -221,7 +221,8 @@ static unsigned long long read_id(struct pool *pool, CUcontext handle)
     return id;
 }
 
-static struct context *make_context(struct registry *registry)
+/* With what never changes in it: others look at that without a lock. */
+static struct context *make_context(struct pool *pool, struct device *device, bool primary)
 {
     struct context *context = calloc(1, sizeof *context);
     if (!context || !heap_init(&context->heap)) {
@@ -229,14 +230,19 @@ static struct context *make_context(struct registry *registry)
         return NULL;
     }
     context->epochs.current = 1;
-    context->next = atomic_load_explicit(&registry->contexts, memory_order_relaxed);
+    context->primary = primary;
+    context->device = device;
+    context->heap.blocks_per_bucket = pool->settings.device.caps.blocks_per_bucket;
+    size_classes_init(&context->heap.classes, &pool->settings.device.buckets, device->total_bytes);
+    context->next = atomic_load_explicit(&pool->registry.contexts, memory_order_relaxed);
     return context;
 }
 
-static struct context *find_spare(struct registry *registry, const struct device *device)
+static struct context *find_spare(struct registry *registry, const struct device *device,
+                                  bool primary)
 {
     struct context *c = atomic_load_explicit(&registry->contexts, memory_order_relaxed);
-    while (c && (is_alive(c) || c->device != device))
+    while (c && (is_alive(c) || c->device != device || c->primary != primary))
         c = c->next;
     return c;
 }
@@ -246,18 +252,14 @@ static struct context *bring_to_life(struct pool *pool, struct device *device,
                                      const struct context *identity)
 {
     struct registry *registry = &pool->registry;
-    struct context *context = find_spare(registry, device);
+    struct context *context = find_spare(registry, device, identity->primary);
     bool fresh = !context;
     if (fresh)
-        context = make_context(registry);
+        context = make_context(pool, device, identity->primary);
     if (!context || !add_handle(registry, (struct context_handle){identity->handle, NULL, context}))
         return NULL; /* a fresh one is lost: memory is short, and that once */
     context->handle = identity->handle;
     context->id = identity->id;
-    context->primary = identity->primary;
-    context->device = device;
-    context->heap.blocks_per_bucket = pool->settings.device.caps.blocks_per_bucket;
-    size_classes_init(&context->heap.classes, &pool->settings.device.buckets, device->total_bytes);
     atomic_store_explicit(&context->unusable, false, memory_order_relaxed);
     atomic_store_explicit(&context->return_stream, NULL, memory_order_relaxed);
     atomic_fetch_add(&context->generation, 1);

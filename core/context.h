@@ -65,7 +65,9 @@ struct registry {
     pthread_mutex_t lock;
     struct context_handle *handles;
     size_t handle_count, handle_capacity;
-    struct device *devices;
+    _Atomic(struct device *) devices;   /* the list only grows, and is walked without the lock. The
+                                           release store pairs with the acquire load in
+                                           registry_devices */
     _Atomic(struct context *) contexts; /* all ever made, dead ones included. The release store
                                            pairs with the acquire load in context_next */
     _Atomic uint64_t generation; /* changes when a handle stops being valid: threads cache handles.
@@ -74,6 +76,12 @@ struct registry {
     uint64_t set_generation;     /* changes with the set of live contexts; guarded by the fence
                                     lock */
 };
+
+/* The first of all devices ever seen. */
+static inline struct device *registry_devices(const struct registry *registry)
+{
+    return atomic_load_explicit(&registry->devices, memory_order_acquire);
+}
 
 /* The known context with this handle, which is current in this thread; made known if it was not.
  * NULL where it can't be served. green: the handle is a green context's. Remembered by the thread,

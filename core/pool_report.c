@@ -213,7 +213,7 @@ static bool fill_device(struct pool *pool, struct device *device, struct report_
 static size_t count_devices(const struct pool *pool)
 {
     size_t count = 0;
-    for (const struct device *d = pool->registry.devices; d; d = d->next)
+    for (const struct device *d = registry_devices(&pool->registry); d; d = d->next)
         count++;
     return count;
 }
@@ -224,7 +224,8 @@ int pool_report(struct pool *pool, struct report *report)
     report->devices = calloc(count ? count : 1, sizeof *report->devices);
     if (!report->devices)
         return -1;
-    for (struct device *d = pool->registry.devices; d && report->device_count < count; d = d->next)
+    struct device *d = registry_devices(&pool->registry);
+    for (; d && report->device_count < count; d = d->next)
         if (!fill_device(pool, d, &report->devices[report->device_count++])) {
             report_free(report);
             errno = ENOMEM;

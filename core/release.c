@@ -464,9 +464,7 @@ static bool trim_driver(struct pool *pool, const struct device *wanted)
         return false;
     enter_driver();
     struct relaxed_mode mode = relaxed_mode_begin(pool);
-    pthread_mutex_lock(&pool->registry.lock);
-    const struct device *device = pool->registry.devices;
-    pthread_mutex_unlock(&pool->registry.lock);
+    const struct device *device = registry_devices(&pool->registry);
     for (; device; device = device->next) {
         if (wanted && device != wanted)
             continue;
