@@ -67,6 +67,10 @@ def cupy_arrays(steps, own_pool):
 def numba_copies(steps):
     """A kernel on arrays that are copied to the device and back in every step."""
     import numpy
+
+    # A name that newer versions of NumPy have dropped and that Numba may still want.
+    if not hasattr(numpy, "row_stack"):
+        numpy.row_stack = numpy.vstack
     from numba import cuda
 
     warnings.simplefilter("ignore")
