@@ -513,3 +513,85 @@ Test(context, an_error_of_the_call_alone_changes_nothing)
     synchronise();
     cr_assert_eq(allocate(MIB), block);
 }
+
+/* ---- contexts that end or break while others work ---- */
+
+Test(context, a_new_context_has_no_fence_of_an_old_one)
+{
+    start_with_budget(0);
+    CUdeviceptr block = allocate(MIB);
+    fake_launch(context);
+    release(block);
+    cr_assert_eq(epochs()->outstanding, 1);
+    end_context(context);
+    context = another_context(0);
+    cr_assert_eq(epochs()->outstanding, 0);
+    cr_assert_null(epochs()->oldest);
+    cr_assert_null(epochs()->newest);
+}
+
+Test(context, while_a_context_may_be_dying_nothing_is_fenced)
+{
+    start_with_budget(0);
+    CUcontext other = another_context(0);
+    fake_set_current(context);
+    CUdeviceptr block = allocate(MIB), second = allocate(MIB);
+    struct ending ending = pool_context_ending(pool, other);
+    unsigned recorded = fake_calls(FAKE_RECORD);
+    release(block);
+    cr_assert_eq(fake_calls(FAKE_RECORD), recorded);
+    fake_end_context(other);
+    pool_context_ended(pool, ending, CONTEXT_DIED);
+    fake_set_current(context);
+    release(second);
+    cr_assert_eq(fake_calls(FAKE_RECORD), recorded + 1, "in the one context that is left");
+    let_time_pass();
+    cr_assert_neq(allocate(MIB), 0);
+    cr_assert_eq(counted().hits.queried, 1);
+}
+
+static void fail_the_next_record(void *unused)
+{
+    (void)unused;
+    fake_during(FAKE_RECORD, NULL, NULL);
+    fake_fail(FAKE_RECORD, CUDA_ERROR_ILLEGAL_ADDRESS, 1);
+}
+
+Test(context, a_broken_context_is_left_out_of_the_others_fences)
+{
+    start_with_budget(0);
+    CUcontext other = another_context(0);
+    fake_set_current(context);
+    CUdeviceptr block = allocate(MIB);
+    fake_during(FAKE_RECORD, fail_the_next_record, NULL);
+    release(block);
+    cr_assert(atomic_load(&context_find(pool, other)->unusable));
+    cr_assert_not(atomic_load(&context_find(pool, context)->unusable));
+    let_time_pass();
+    cr_assert_eq(allocate(MIB), block);
+    cr_assert_eq(counted().hits.queried, 1);
+}
+
+static void finish_at_the_fourth_query(void *queries)
+{
+    if (++*(unsigned *)queries == 4)
+        fake_finish(context);
+}
+
+Test(context, a_block_from_behind_a_barrier_waits_before_the_driver_frees_it)
+{
+    unsigned queries = 0;
+    start_with_budget(0);
+    CUdeviceptr block = allocate(MIB);
+    fake_launch(context);
+    release(block);
+    let_time_pass();
+    cr_assert_eq(allocate(MIB), block);
+    cr_assert_eq(counted().hits.barrier, 1);
+    CUstream stream = fake_stream();
+    begin_capture(stream);
+    fake_during(FAKE_EVENT_QUERY, finish_at_the_fourth_query, &queries);
+    cr_assert_eq(pool_free_async(pool, driver->cuMemFreeAsync, block, stream), CUDA_SUCCESS);
+    cr_assert_geq(queries, 4);
+    end_capture(stream);
+}
