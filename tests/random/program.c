@@ -1,0 +1,166 @@
+/*
+ * From a seed to a profile and to programs.
+ */
+#include "program.h"
+
+#include <string.h>
+
+const char *const step_names[STEP_KINDS] = {
+#define STEP(name, weight) #name,
+#include "steps.def"
+#undef STEP
+};
+
+static const unsigned int weights[STEP_KINDS] = {
+#define STEP(name, weight) weight,
+#include "steps.def"
+#undef STEP
+};
+
+/* splitmix64 */
+uint32_t random_next(struct random *random)
+{
+    uint64_t z = random->state += UINT64_C(0x9E3779B97F4A7C15);
+    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return (uint32_t)((z ^ (z >> 31)) >> 32);
+}
+
+uint32_t random_below(struct random *random, uint32_t count)
+{
+    return (uint32_t)(((uint64_t)random_next(random) * count) >> 32);
+}
+
+static bool one_in(struct random *random, uint32_t count)
+{
+    return random_below(random, count) == 0;
+}
+
+/* One of the words, which a blank ends. */
+static const char *choose(struct random *random, const char *const *words)
+{
+    uint32_t count = 0;
+    while (words[count])
+        count++;
+    return words[random_below(random, count)];
+}
+
+static void make_settings(struct profile *profile, struct random *r)
+{
+    static const char *const policies[] = {"geometric", "geometric", "pow2", "exact", NULL};
+    static const char *const steps[] = {"1", "2", "4", "8", "8", "64", NULL};
+    static const char *const smallest[] = {"1", "512", "512", "65536", "\"2MiB\"", NULL};
+    static const char *const largest[] = {"\"50%\"", "\"50%\"",  "\"100%\"",
+                                          "4096",    "\"1MiB\"", NULL};
+    static const char *const cached[] = {"\"50%\"", "\"50%\"", "\"100%\"", "0", "\"2MiB\"", NULL};
+    static const char *const blocks[] = {"1024", "1024", "0", "1", "4", NULL};
+    static const char *const ratios[] = {"1.15", "1.15", "1.0", "2.0", "100.0", NULL};
+    static const char *const budgets[] = {"\"128MiB\"", "\"1MiB\"", "\"8MiB\"", "0",
+                                          "0",          "65536",    "\"100%\"", NULL};
+    static const char *const orders[] = {"largest_first", "least_recently_used", NULL};
+    static const char *const idle[] = {"10s", "10s", "0s", "1ms", "100ms", NULL};
+    static const char *const limits[] = {"\"50%\"", "\"8MiB\"", "\"30MiB\"", NULL};
+    int written = snprintf(
+        profile->settings, sizeof profile->settings,
+        "{\"version\": 1, \"device\": {\"enabled\": %s, \"buckets\": {\"policy\": \"%s\", "
+        "\"steps_per_doubling\": %s, \"smallest\": %s, \"largest\": %s}, \"caps\": {\"cached\": "
+        "%s, "
+        "\"blocks_per_bucket\": %s, \"reserve_ratio\": %s}, \"growth_budget\": %s, \"evict\": "
+        "\"%s\", \"release_after_idle\": \"%s\", \"free_synchronizes\": %s}, \"limits\": "
+        "{\"device_bytes\": %s}, \"report\": {\"at_exit\": \"none\"}}",
+        one_in(r, 40) ? "false" : "true", choose(r, policies), choose(r, steps),
+        choose(r, smallest), choose(r, largest), choose(r, cached), choose(r, blocks),
+        choose(r, ratios), choose(r, budgets), choose(r, orders), choose(r, idle),
+        profile->free_synchronizes ? "true" : "false",
+        profile->limited ? choose(r, limits) : "null");
+    if (written >= (int)sizeof profile->settings)
+        profile->settings[0] = '\0';
+}
+
+void make_profile(struct profile *profile, uint64_t seed)
+{
+    static const uint64_t memories[] = {32, 64, 128, 256, 1024, 1024};
+    struct random r = {seed * UINT64_C(0x5851F42D4C957F2D) + 1};
+    memset(profile, 0, sizeof *profile);
+    profile->several_contexts = !one_in(&r, 2);
+    profile->devices = profile->several_contexts ? 1 + random_below(&r, DEVICES) : 1;
+    profile->threads = one_in(&r, 2) ? 1 : 1 + random_below(&r, THREADS);
+    profile->steps = 50 + random_below(&r, 600);
+    profile->device_bytes = memories[random_below(&r, 6)] << 20;
+    profile->largest =
+        one_in(&r, 3) ? profile->device_bytes / 2 : (uint64_t)4096 << random_below(&r, 12);
+    profile->captures = one_in(&r, 2);
+    profile->flags = one_in(&r, 2);
+    profile->free_synchronizes = one_in(&r, 6);
+    profile->limited = one_in(&r, 12);
+    make_settings(profile, &r);
+}
+
+static bool is_wanted(const struct profile *profile, unsigned int kind)
+{
+    switch (kind) {
+    case STEP_CONTEXT_CREATE:
+    case STEP_CONTEXT_DESTROY:
+        return profile->several_contexts;
+    case STEP_CAPTURE_BEGIN:
+    case STEP_CAPTURE_END:
+    case STEP_CAPTURE_ALLOC:
+    case STEP_CAPTURE_MODE:
+        return profile->captures;
+    case STEP_WAIT_FLAG:
+    case STEP_SET_FLAGS:
+        return profile->flags;
+    case STEP_FREE_THEN_READ:
+        return profile->free_synchronizes;
+    default:
+        return true;
+    }
+}
+
+/* Small and large sizes alike, and often the same ones, so that blocks are used again. */
+static uint32_t random_size(struct random *r, uint64_t largest)
+{
+    uint32_t bits = 1;
+    while (((uint64_t)2 << bits) <= largest && bits < 30)
+        bits++;
+    uint32_t top = (uint32_t)1 << (3 + random_below(r, bits > 3 ? bits - 2 : 1));
+    switch (random_below(r, 4)) {
+    case 0:
+        return top;
+    case 1:
+        return top - random_below(r, top / 8 + 1);
+    case 2:
+        return top / 2 + 1 + random_below(r, top / 2);
+    default:
+        return (uint32_t)4096 << random_below(r, bits > 12 ? (bits < 20 ? bits - 11 : 9) : 1);
+    }
+}
+
+void make_program(const struct profile *profile, uint64_t seed, uint64_t nth, struct step *steps)
+{
+    struct random r = {(seed << 24) ^ (nth * UINT64_C(0xD1342543DE82EF95))};
+    unsigned int total = 0, thread = 0;
+    for (unsigned int kind = 0; kind < STEP_KINDS; kind++)
+        total += is_wanted(profile, kind) ? weights[kind] : 0;
+    uint64_t largest = one_in(&r, 2) ? profile->largest : profile->largest / 16 + 64;
+    unsigned int slots = one_in(&r, 2) ? 255 : 1 + random_below(&r, 8);
+    for (unsigned int i = 0; i < profile->steps; i++) {
+        unsigned int at = random_below(&r, total), kind = 0;
+        for (;; kind++) {
+            unsigned int weight = is_wanted(profile, kind) ? weights[kind] : 0;
+            if (at < weight)
+                break;
+            at -= weight;
+        }
+        if (one_in(&r, 10))
+            thread = random_below(&r, profile->threads);
+        steps[i] = (struct step){.kind = (uint8_t)kind,
+                                 .thread = (uint8_t)thread,
+                                 .a = (uint8_t)random_below(&r, slots),
+                                 .b = (uint8_t)random_below(&r, 256),
+                                 .c = (uint8_t)random_below(&r, 256),
+                                 .d = (uint8_t)random_below(&r, 256),
+                                 .x = random_size(&r, largest),
+                                 .y = random_next(&r)};
+    }
+}

@@ -1,0 +1,57 @@
+/*
+ * Random programs: what one consists of, and how a seed makes one.
+ *
+ * A program is a list of steps. A step names slots (of contexts, streams, events, buffers ...), not
+ * handles, and means whatever is legal with what the slots hold when it is reached, so every part
+ * of a program is a program: that is what makes shrinking simple.
+ */
+#ifndef TESTS_RANDOM_PROGRAM_H
+#define TESTS_RANDOM_PROGRAM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum step_kind {
+#define STEP(name, weight) STEP_##name,
+#include "steps.def"
+#undef STEP
+    STEP_KINDS
+};
+
+struct step {
+    uint8_t kind, thread, a, b, c, d;
+    uint32_t x, y;
+};
+
+enum { THREADS = 4, DEVICES = 3 };
+
+/* What all programs of one process have in common; a seed's. */
+struct profile {
+    unsigned int devices, threads;
+    unsigned int steps;     /* of one program */
+    uint64_t device_bytes;  /* each device's memory */
+    uint64_t largest;       /* bytes that one buffer may have */
+    bool several_contexts;  /* else only device 0's primary one, and its green ones */
+    bool captures, flags;   /* programs capture; have kernels that wait for a flag */
+    bool free_synchronizes; /* programs lean on cuMemFree's wait */
+    bool limited;           /* a hard limit: there is no comparison with the plain run */
+    char settings[1024];    /* of the pool: JSON */
+};
+
+struct random {
+    uint64_t state;
+};
+uint32_t random_next(struct random *random);
+/* A number from 0 to count - 1. */
+uint32_t random_below(struct random *random, uint32_t count);
+
+void make_profile(struct profile *profile, uint64_t seed);
+
+/* Fills steps[0..profile->steps - 1] with the nth program of the seed. */
+void make_program(const struct profile *profile, uint64_t seed, uint64_t nth, struct step *steps);
+
+extern const char *const step_names[STEP_KINDS];
+
+#endif

@@ -1,0 +1,1793 @@
+/*
+ * What the steps of a random program do.
+ *
+ * A program must be right: with the pool, as without it, its result may not depend on timing. So
+ * this keeps a model of what the program may count on: every buffer has a home, the stream in which
+ * it was used last, and moves to another stream by an event, unless the host has waited meanwhile.
+ * The one thing it is free to do at any time is to free a buffer: cuMemFree takes care of the work
+ * that is left. What the program could not know to be ordered it does not touch.
+ *
+ * Decisions depend on the model and on results that are the same in every run, never on queries,
+ * addresses or handles' values.
+ */
+#include "run.h"
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../kernels.h"
+#include "../sim/simcuda.h"
+
+enum {
+    PRIMARY = 0, /* contexts: the devices' primary ones, created ones, green ones */
+    CREATED = PRIMARY + DEVICES,
+    GREEN = CREATED + 3,
+    CONTEXTS = GREEN + 2,
+    STREAMS = 10,
+    EVENTS = 6,
+    BUFFERS = 24,
+    GRAPHS = 4,
+    CAPTURES = 3,
+    FLAGS = 512,
+    WORDS = 64, /* of a buffer that are written and read: its first */
+    NOWHERE = CONTEXTS
+};
+
+enum kernel { SPIN, FILL, VERIFY, SPIN_THEN_VERIFY, WAIT_FLAG, SET_FLAG, KERNELS };
+static const char *const kernel_names[KERNELS] = {
+    "spin", "fill", "verify", "spin_then_verify", "wait_flag", "set_flag"};
+
+struct context {
+    CUcontext handle;
+    CUgreenCtx green;
+    bool alive;
+    unsigned int root; /* whose memory and kernels it has: itself, or the primary one */
+    unsigned int retains;
+    CUdevice device;
+    CUfunction kernels[KERNELS];
+    CUevent helper; /* orders one stream behind another */
+};
+
+enum stream_kind { NO_STREAM, MADE, LEGACY, PER_THREAD };
+
+/* A stream, as the program names it. */
+struct stream {
+    enum stream_kind kind;
+    CUstream handle;
+    bool ptsz;            /* named by 0 in a call with per-thread default streams */
+    unsigned int context; /* CONTEXTS: none is current */
+    unsigned int slot;    /* of made ones */
+    uint64_t id;          /* no other stream of the program has it */
+};
+
+struct buffer {
+    CUdeviceptr address;
+    uint64_t bytes;
+    enum { NO_BUFFER, PLAIN, PITCHED, MANAGED, ASYNC } kind;
+    unsigned int context; /* whose memory it is */
+    uint32_t words, value;
+    bool written;
+    bool lost;          /* used by work that nothing can be ordered behind: only to be freed */
+    struct stream home; /* NO_STREAM: all work on it is over or was ordered before the host */
+    CUevent done;       /* after the last use in a thread's own stream */
+    unsigned int done_context;
+    uint32_t owner; /* counts up: tells the slot's next buffer */
+};
+
+struct use {
+    unsigned int buffer;
+    uint32_t owner, value;
+};
+
+struct graph {
+    CUgraphExec exec;
+    unsigned int context, use_count;
+    bool once, launched;
+    struct use uses[16];
+};
+
+struct capture {
+    struct stream origin;
+    unsigned int use_count;
+    bool once, active;
+    struct use uses[16];
+};
+
+struct worker {
+    pthread_t thread;
+    sem_t turn;
+    bool started, leave;
+    unsigned int depth; /* of its stack of contexts, at most */
+    CUstreamCaptureMode mode;
+    uint64_t id;
+    const struct step *steps;
+    size_t count, done;
+};
+
+static struct {
+    const struct profile *profile;
+    struct context contexts[CONTEXTS];
+    struct stream streams[STREAMS];
+    struct {
+        CUevent event;
+        unsigned int context;
+    } events[EVENTS];
+    struct buffer buffers[BUFFERS];
+    struct graph graphs[GRAPHS];
+    struct capture captures[CAPTURES];
+    bool may_be_capturing;
+    uint64_t next_id;
+    uint32_t next_owner, flags_used, step;
+    struct worker workers[THREADS];
+    sem_t back;
+} run;
+
+/* What kernels write for the host to see: registered with the contexts that launch them. */
+static struct {
+    _Alignas(4096) uint64_t mismatches[512];
+} counters[CONTEXTS];
+static _Alignas(4096) uint32_t flags[FLAGS];
+static _Alignas(4096) uint32_t landing[WORDS];
+static __thread unsigned int self;
+
+void set_all_flags(void)
+{
+    for (unsigned int i = 0; i < FLAGS; i++)
+        __atomic_store_n(&flags[i], 1, __ATOMIC_RELEASE);
+}
+
+/* ---- contexts ---- */
+
+/* The slot of the context that is current in this thread, or CONTEXTS. */
+static unsigned int current(void)
+{
+    CUcontext handle = NULL;
+    unsigned int slot = 0;
+    if (cuCtxGetCurrent(&handle) != CUDA_SUCCESS || !handle)
+        return CONTEXTS;
+    while (slot < CONTEXTS && !(run.contexts[slot].alive && run.contexts[slot].handle == handle))
+        slot++;
+    return slot;
+}
+
+static bool push(unsigned int slot)
+{
+    if (run.workers[self].depth >= 24 || !run.contexts[slot].alive)
+        return false;
+    bool pushed = CALL(cuCtxPushCurrent_v2, (run.contexts[slot].handle), "(context[%u])", slot) ==
+                  CUDA_SUCCESS;
+    run.workers[self].depth += pushed;
+    return pushed;
+}
+
+static void pop(void)
+{
+    CUcontext popped;
+    if (CALL(cuCtxPopCurrent_v2, (&popped), "(&popped)") == CUDA_SUCCESS)
+        run.workers[self].depth -= run.workers[self].depth > 0;
+}
+
+/* The context is there and current: gives it what the program needs. */
+static void equip(unsigned int slot)
+{
+    struct context *context = &run.contexts[slot];
+    CUmodule module;
+    CALL(cuModuleLoadData, (&module, KERNELS_PTX), "(&module, KERNELS_PTX)");
+    for (unsigned int i = 0; i < KERNELS; i++)
+        CALL(cuModuleGetFunction, (&context->kernels[i], module, kernel_names[i]),
+             "(&kernel[%u][%u], module, \"%s\")", slot, i, kernel_names[i]);
+    CALL(cuMemHostRegister_v2, (&counters[slot], sizeof counters[slot], 0),
+         "(&counters[%u], sizeof counters[%u], 0)", slot, slot);
+    if (CALL(cuEventCreate, (&context->helper, CU_EVENT_DISABLE_TIMING), "(&helper[%u], 2)",
+             slot) != CUDA_SUCCESS)
+        context->helper = NULL;
+}
+
+static void begin_context(unsigned int slot, CUcontext handle, CUdevice device)
+{
+    run.contexts[slot] =
+        (struct context){.handle = handle, .alive = true, .root = slot, .device = device};
+}
+
+static bool is_within(unsigned int inner, unsigned int outer)
+{
+    return inner < CONTEXTS && run.contexts[inner].alive &&
+           (inner == outer || run.contexts[inner].root == outer);
+}
+
+static void drop_captures_from(unsigned int context)
+{
+    for (unsigned int i = 0; i < CAPTURES; i++)
+        if (run.captures[i].active && is_within(run.captures[i].origin.context, context))
+            run.captures[i].active = false;
+}
+
+static void drop_buffer(struct buffer *buffer)
+{
+    uint32_t owner = buffer->owner;
+    if (buffer->done && buffer->done_context < CONTEXTS && run.contexts[buffer->done_context].alive)
+        CALL(cuEventDestroy_v2, (buffer->done), "(done[%u])", (unsigned int)(buffer - run.buffers));
+    memset(buffer, 0, sizeof *buffer);
+    buffer->owner = owner;
+}
+
+static void destroy_graph(unsigned int i)
+{
+    if (run.graphs[i].exec)
+        CALL(cuGraphExecDestroy, (run.graphs[i].exec), "(exec[%u])", i);
+    memset(&run.graphs[i], 0, sizeof run.graphs[i]);
+}
+
+/* The context is no more, and took what it had with it. */
+static void context_died(unsigned int slot)
+{
+    drop_captures_from(slot);
+    for (unsigned int i = 0; i < STREAMS; i++)
+        if (is_within(run.streams[i].context, slot))
+            run.streams[i].kind = NO_STREAM;
+    for (unsigned int i = 0; i < EVENTS; i++)
+        if (run.events[i].event && is_within(run.events[i].context, slot))
+            run.events[i].event = NULL;
+    for (unsigned int i = 0; i < BUFFERS; i++) {
+        struct buffer *buffer = &run.buffers[i];
+        if (buffer->done && is_within(buffer->done_context, slot))
+            buffer->done = NULL;
+        if (buffer->kind != NO_BUFFER && buffer->kind != ASYNC && is_within(buffer->context, slot))
+            drop_buffer(buffer);
+        else if (buffer->home.kind != NO_STREAM && is_within(buffer->home.context, slot)) {
+            buffer->home.kind = NO_STREAM;
+            buffer->lost = buffer->lost || buffer->context != slot;
+        }
+    }
+    for (unsigned int i = 0; i < GRAPHS; i++)
+        if (run.graphs[i].exec && is_within(run.graphs[i].context, slot))
+            destroy_graph(i);
+    for (unsigned int i = 0; i < CONTEXTS; i++)
+        if (i != slot && is_within(i, slot))
+            run.contexts[i].alive = false;
+    run.contexts[slot].alive = false;
+}
+
+/* ---- streams ---- */
+
+static uint64_t id_of_default(enum stream_kind kind, unsigned int context)
+{
+    uint64_t id = ((uint64_t)kind << 56) | ((uint64_t)context << 48);
+    return kind == PER_THREAD ? id | run.workers[self].id : id;
+}
+
+static struct stream default_stream(enum stream_kind kind, unsigned int how)
+{
+    unsigned int context = current();
+    struct stream stream = {.kind = kind, .context = context, .id = id_of_default(kind, context)};
+    if (kind == LEGACY)
+        stream.handle = how & 1 ? CU_STREAM_LEGACY : NULL;
+    else if (how & 1)
+        stream.handle = CU_STREAM_PER_THREAD;
+    else
+        stream.ptsz = true;
+    return stream;
+}
+
+/* The stream that a number of a step names: mostly a made one. */
+static struct stream stream_named(unsigned int number)
+{
+    unsigned int slot = number % (STREAMS + 4);
+    if (slot < STREAMS && run.streams[slot].kind == MADE)
+        return run.streams[slot];
+    return default_stream((number >> 4) % 3 == 0 ? PER_THREAD : LEGACY, number >> 6);
+}
+
+/* How the stream is spelled in C. */
+static const char *spelled(const struct stream *stream)
+{
+    static char text[4][32];
+    static unsigned int next;
+    char *spelling = text[next++ % 4];
+    if (stream->kind == MADE)
+        snprintf(spelling, sizeof text[0], "stream[%u]", stream->slot);
+    else
+        snprintf(spelling, sizeof text[0], "%s",
+                 stream->handle == CU_STREAM_LEGACY       ? "CU_STREAM_LEGACY"
+                 : stream->handle == CU_STREAM_PER_THREAD ? "CU_STREAM_PER_THREAD"
+                                                          : "NULL");
+    return spelling;
+}
+
+/* A call that takes a stream, by the name that its kind of default stream has. */
+#define ON_AS(comparison, undo, name, suffix, stream, arguments, ...)                              \
+    ((stream).ptsz ? CALL_AS(comparison, undo, name##suffix, arguments, __VA_ARGS__)               \
+                   : CALL_AS(comparison, undo, name, arguments, __VA_ARGS__))
+#define ON(name, suffix, stream, arguments, ...)                                                   \
+    ON_AS(SAME_RESULT, NULL, name, suffix, stream, arguments, __VA_ARGS__)
+
+static bool is_same_stream(const struct stream *a, const struct stream *b)
+{
+    return a->kind == b->kind && a->id == b->id;
+}
+
+static bool captures(const struct stream *stream)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (!run.may_be_capturing)
+        return false;
+    CUresult result = stream->ptsz ? cuStreamIsCapturing_ptsz(stream->handle, &status)
+                                   : cuStreamIsCapturing(stream->handle, &status);
+    return result != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+static CUresult record(CUevent event, const char *name, unsigned int number,
+                       const struct stream *stream)
+{
+    return ON(cuEventRecord, _ptsz, *stream, (event, stream->handle), "(%s[%u], %s)", name, number,
+              spelled(stream));
+}
+
+static CUresult wait_event(const struct stream *stream, CUevent event, const char *name,
+                           unsigned int number)
+{
+    return ON(cuStreamWaitEvent, _ptsz, *stream, (stream->handle, event, 0), "(%s, %s[%u], 0)",
+              spelled(stream), name, number);
+}
+
+/* Records the helper event of the buffer's home there. */
+static bool record_home(const struct stream *home)
+{
+    unsigned int context = run.contexts[home->context].root;
+    CUevent helper = run.contexts[context].helper;
+    if (!helper || captures(home))
+        return false;
+    bool legacy = home->kind == LEGACY && current() != home->context;
+    struct stream named = *home;
+    if (legacy && !push(home->context))
+        return false;
+    if (home->kind == LEGACY)
+        named.handle = CU_STREAM_LEGACY;
+    bool recorded = record(helper, "helper", context, &named) == CUDA_SUCCESS;
+    if (legacy)
+        pop();
+    return recorded;
+}
+
+/* ---- buffers ---- */
+
+static bool order_behind_home(struct buffer *buffer, const struct stream *stream)
+{
+    const struct stream *home = &buffer->home;
+    if (home->kind == PER_THREAD)
+        return buffer->done && wait_event(stream, buffer->done, "done",
+                                          (unsigned int)(buffer - run.buffers)) == CUDA_SUCCESS;
+    unsigned int context = run.contexts[home->context].root;
+    return record_home(home) &&
+           wait_event(stream, run.contexts[context].helper, "helper", context) == CUDA_SUCCESS;
+}
+
+/* Makes the buffer usable by the stream's next work, unless nothing can. */
+static bool reach(struct buffer *buffer, const struct stream *stream)
+{
+    if (buffer->kind == NO_BUFFER || buffer->lost || stream->context == CONTEXTS ||
+        captures(stream))
+        return false;
+    if (buffer->home.kind == NO_STREAM || is_same_stream(&buffer->home, stream))
+        return true;
+    return order_behind_home(buffer, stream);
+}
+
+/* The stream has used the buffer. */
+static void settle(struct buffer *buffer, const struct stream *stream)
+{
+    unsigned int number = (unsigned int)(buffer - run.buffers);
+    unsigned int context = run.contexts[stream->context].root;
+    buffer->home = *stream;
+    if (stream->kind != PER_THREAD)
+        return;
+    if (buffer->done && buffer->done_context != context) {
+        CALL(cuEventDestroy_v2, (buffer->done), "(done[%u])", number);
+        buffer->done = NULL;
+    }
+    if (!buffer->done && CALL(cuEventCreate, (&buffer->done, CU_EVENT_DISABLE_TIMING),
+                              "(&done[%u], 2)", number) != CUDA_SUCCESS)
+        buffer->done = NULL;
+    buffer->done_context = context;
+    buffer->lost = !buffer->done || record(buffer->done, "done", number, stream) != CUDA_SUCCESS;
+}
+
+/* Work of unknown fate may use it: it may not be touched any more. */
+static void lose(struct buffer *buffer)
+{
+    buffer->lost = true;
+}
+
+/* The host has waited for all work of the context, or of the stream. */
+static void context_is_idle(unsigned int context)
+{
+    for (unsigned int i = 0; i < BUFFERS; i++)
+        if (run.buffers[i].home.kind != NO_STREAM &&
+            is_within(run.buffers[i].home.context, context))
+            run.buffers[i].home.kind = NO_STREAM;
+}
+
+static void stream_is_idle(const struct stream *stream)
+{
+    for (unsigned int i = 0; i < BUFFERS; i++)
+        if (is_same_stream(&run.buffers[i].home, stream))
+            run.buffers[i].home.kind = NO_STREAM;
+}
+
+static struct buffer *buffer_named(unsigned int number)
+{
+    return &run.buffers[number % BUFFERS];
+}
+
+static unsigned int number_of(const struct buffer *buffer)
+{
+    return (unsigned int)(buffer - run.buffers);
+}
+
+static void own(struct buffer *buffer, int kind, uint64_t bytes)
+{
+    unsigned int context = current();
+    *buffer = (struct buffer){.address = buffer->address,
+                              .bytes = bytes,
+                              .kind = kind,
+                              .context = context < CONTEXTS ? run.contexts[context].root : CONTEXTS,
+                              .words = bytes / 4 < WORDS ? (uint32_t)(bytes / 4) : WORDS,
+                              .owner = ++run.next_owner};
+}
+
+static bool free_buffer(struct buffer *buffer)
+{
+    unsigned int number = number_of(buffer);
+    if (buffer->kind == NO_BUFFER)
+        return false;
+    CUresult result = CALL(cuMemFree_v2, (buffer->address), "(buffer[%u])", number);
+    if (result == CUDA_SUCCESS)
+        drop_buffer(buffer);
+    return result == CUDA_SUCCESS;
+}
+
+static void undo(struct buffer *buffer)
+{
+    cuMemFree_v2(buffer->address);
+}
+
+static bool allocate(struct buffer *buffer, uint64_t bytes)
+{
+    bool more = false;
+    if (buffer->kind != NO_BUFFER && !free_buffer(buffer))
+        return false;
+    CUresult result = CALL_AS(MAY_HAVE_MEMORY, &more, cuMemAlloc_v2, (&buffer->address, bytes),
+                              "(&buffer[%u], %llu)", number_of(buffer), (unsigned long long)bytes);
+    if (more)
+        undo(buffer);
+    if (result == CUDA_SUCCESS)
+        own(buffer, PLAIN, bytes);
+    return result == CUDA_SUCCESS;
+}
+
+/* ---- kernels ---- */
+
+static CUresult launch(unsigned int context, enum kernel kernel, const struct stream *stream,
+                       void **parameters)
+{
+    CUfunction function = run.contexts[context].kernels[kernel];
+    return ON(cuLaunchKernel, _ptsz, *stream,
+              (function, 1, 1, 1, 32, 1, 1, 0, stream->handle, parameters, NULL),
+              "(kernel[%u][%u], 1, 1, 1, 32, 1, 1, 0, %s, arguments, NULL)", context, kernel,
+              spelled(stream));
+}
+
+/* Prints the arguments of the launch that follows. */
+#define ARGUMENTS(...) (trace.code ? trace_say(__VA_ARGS__) : (void)0)
+
+static CUresult launch_spin(unsigned int context, const struct stream *stream, uint64_t ns)
+{
+    ARGUMENTS("    ns = %llu; arguments[0] = &ns;\n", (unsigned long long)ns);
+    return launch(context, SPIN, stream, (void *[]){&ns});
+}
+
+static CUresult launch_fill(const struct buffer *buffer, const struct stream *stream,
+                            uint32_t value)
+{
+    CUdeviceptr target = buffer->address;
+    uint32_t words = buffer->words;
+    ARGUMENTS(
+        "    target = buffer[%u]; words = %u; value = %u; arguments[0] = &target; arguments[1] "
+        "= &words; arguments[2] = &value;\n",
+        number_of(buffer), words, value);
+    return launch(buffer->context, FILL, stream, (void *[]){&target, &words, &value});
+}
+
+static CUresult launch_verify(const struct buffer *buffer, const struct stream *stream,
+                              uint32_t value, uint64_t ns)
+{
+    CUdeviceptr target = buffer->address;
+    CUdeviceptr mismatches = (uintptr_t)&counters[buffer->context].mismatches;
+    uint32_t words = buffer->words;
+    ARGUMENTS(
+        "    ns = %llu; target = buffer[%u]; words = %u; value = %u; mismatches = "
+        "(CUdeviceptr)&counters[%u]; arguments[0] = &ns; arguments[1] = &target; arguments[2] = "
+        "&words; arguments[3] = &value; arguments[4] = &mismatches;\n",
+        (unsigned long long)ns, number_of(buffer), words, value, buffer->context);
+    return launch(buffer->context, SPIN_THEN_VERIFY, stream,
+                  (void *[]){&ns, &target, &words, &value, &mismatches});
+}
+
+/* Kernels of the buffer's context only: what others do to it, cuMemFree could not know. */
+static bool may_run_kernels_on(const struct buffer *buffer, const struct stream *stream)
+{
+    return stream->context < CONTEXTS && buffer->context < CONTEXTS &&
+           run.contexts[stream->context].root == buffer->context;
+}
+
+static bool fill(struct buffer *buffer, const struct stream *stream, uint32_t value)
+{
+    if (!may_run_kernels_on(buffer, stream) || !reach(buffer, stream))
+        return false;
+    if (launch_fill(buffer, stream, value) != CUDA_SUCCESS)
+        return false;
+    buffer->written = true;
+    buffer->value = value;
+    settle(buffer, stream);
+    return true;
+}
+
+static bool verify(struct buffer *buffer, const struct stream *stream, uint64_t ns)
+{
+    if (!buffer->written || !may_run_kernels_on(buffer, stream) || !reach(buffer, stream))
+        return false;
+    if (launch_verify(buffer, stream, buffer->value, ns) != CUDA_SUCCESS)
+        return false;
+    settle(buffer, stream);
+    return true;
+}
+
+/* ---- captured work ---- */
+
+static struct capture *capture_from(const struct stream *stream)
+{
+    for (unsigned int i = 0; i < CAPTURES; i++)
+        if (run.captures[i].active && is_same_stream(&run.captures[i].origin, stream))
+            return &run.captures[i];
+    return NULL;
+}
+
+/* Work in a graph writes a buffer before it reads it, so that it may be launched at any time. */
+static void capture_work(struct buffer *buffer, const struct stream *stream, uint32_t value)
+{
+    struct capture *capture = capture_from(stream);
+    if (!capture || capture->use_count == 16 || buffer->kind == NO_BUFFER || buffer->lost ||
+        !may_run_kernels_on(buffer, stream) || launch_fill(buffer, stream, value) != CUDA_SUCCESS)
+        return;
+    capture->uses[capture->use_count++] = (struct use){number_of(buffer), buffer->owner, value};
+    if (value % 2)
+        launch_spin(buffer->context, stream, value % 9000);
+    launch_verify(buffer, stream, value, value % 5000);
+}
+
+static bool can_be_launched(const struct graph *graph)
+{
+    for (unsigned int i = 0; i < graph->use_count; i++) {
+        const struct buffer *buffer = &run.buffers[graph->uses[i].buffer];
+        if (buffer->kind == NO_BUFFER || buffer->owner != graph->uses[i].owner || buffer->lost)
+            return false;
+    }
+    return !(graph->once && graph->launched);
+}
+
+static void graph_launch(unsigned int number, const struct stream *stream)
+{
+    struct graph *graph = &run.graphs[number];
+    if (!graph->exec || stream->context == CONTEXTS || !can_be_launched(graph) ||
+        captures(stream) || run.contexts[stream->context].root != graph->context)
+        return;
+    for (unsigned int i = 0; i < graph->use_count; i++)
+        if (!reach(&run.buffers[graph->uses[i].buffer], stream))
+            return;
+    if (ON(cuGraphLaunch, _ptsz, *stream, (graph->exec, stream->handle), "(exec[%u], %s)", number,
+           spelled(stream)) != CUDA_SUCCESS)
+        return;
+    graph->launched = true;
+    for (unsigned int i = 0; i < graph->use_count; i++) {
+        struct buffer *buffer = &run.buffers[graph->uses[i].buffer];
+        buffer->written = true;
+        buffer->value = graph->uses[i].value;
+        settle(buffer, stream);
+    }
+}
+
+static void keep_graph(unsigned int number, const struct capture *capture, CUgraph graph)
+{
+    struct graph *kept = &run.graphs[number];
+    destroy_graph(number);
+    CUresult result =
+        CALL(cuGraphInstantiateWithFlags, (&kept->exec, graph, 0), "(&exec[%u], graph, 0)", number);
+    CALL(cuGraphDestroy, (graph), "(graph)");
+    if (result != CUDA_SUCCESS) {
+        kept->exec = NULL;
+        return;
+    }
+    kept->context = run.contexts[capture->origin.context].root;
+    kept->once = capture->once;
+    kept->use_count = capture->use_count;
+    memcpy(kept->uses, capture->uses, sizeof kept->uses);
+}
+
+static void any_capture_left(void)
+{
+    run.may_be_capturing = false;
+    for (unsigned int i = 0; i < CAPTURES; i++)
+        run.may_be_capturing = run.may_be_capturing || run.captures[i].active;
+}
+
+static void capture_begin(const struct stream *stream, CUstreamCaptureMode mode)
+{
+    unsigned int free_one = 0;
+    while (free_one < CAPTURES && run.captures[free_one].active)
+        free_one++;
+    if (free_one == CAPTURES)
+        return;
+    if (ON(cuStreamBeginCapture_v2, _ptsz, *stream, (stream->handle, mode), "(%s, %u)",
+           spelled(stream), mode) != CUDA_SUCCESS)
+        return;
+    run.captures[free_one] = (struct capture){.origin = *stream, .active = true};
+    run.may_be_capturing = true;
+}
+
+static void capture_end(const struct stream *stream, unsigned int number)
+{
+    struct capture *capture = capture_from(stream);
+    CUgraph graph = NULL;
+    CUresult result = ON(cuStreamEndCapture, _ptsz, *stream, (stream->handle, &graph),
+                         "(%s, &graph)", spelled(stream));
+    if (!capture)
+        return;
+    if (result == CUDA_SUCCESS)
+        keep_graph(number, capture, graph);
+    if (result == CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD ||
+        result == CUDA_ERROR_STREAM_CAPTURE_UNMATCHED || result == CUDA_ERROR_INVALID_CONTEXT ||
+        result == CUDA_ERROR_CONTEXT_IS_DESTROYED)
+        return;
+    capture->active = false;
+    any_capture_left();
+}
+
+/* Memory that lives in the graph, or that its launch frees. */
+static void capture_allocation(const struct stream *stream, struct buffer *buffer,
+                               const struct step *step)
+{
+    struct capture *capture = capture_from(stream);
+    if (!capture || run.profile->largest >= run.profile->device_bytes / 4)
+        return;
+    if (step->d % 4 == 0 && buffer->kind == PLAIN && may_run_kernels_on(buffer, stream) &&
+        (buffer->home.kind == NO_STREAM)) {
+        if (ON(cuMemFreeAsync, _ptsz, *stream, (buffer->address, stream->handle),
+               "(buffer[%u], %s)", number_of(buffer), spelled(stream)) == CUDA_SUCCESS) {
+            capture->once = true;
+            drop_buffer(buffer);
+        }
+        return;
+    }
+    struct buffer temporary = {.words = WORDS, .context = run.contexts[stream->context].root};
+    if (ON(cuMemAllocAsync, _ptsz, *stream, (&temporary.address, 4096, stream->handle),
+           "(&spare, 4096, %s)", spelled(stream)) != CUDA_SUCCESS)
+        return;
+    ON(cuMemFreeAsync, _ptsz, *stream, (temporary.address, stream->handle), "(spare, %s)",
+       spelled(stream));
+}
+
+/* ---- steps: memory ---- */
+
+static void step_alloc(const struct step *step)
+{
+    allocate(buffer_named(step->a), step->x);
+}
+
+static void step_alloc_pitch(const struct step *step)
+{
+    struct buffer *buffer = buffer_named(step->a);
+    size_t pitch = 0, width = 1 + step->y % 3000, height = 1 + step->x / 4096 % 200;
+    unsigned int element = 4u << step->d % 3;
+    bool more = false;
+    if (buffer->kind != NO_BUFFER && !free_buffer(buffer))
+        return;
+    CUresult result =
+        CALL_AS(MAY_HAVE_MEMORY, &more, cuMemAllocPitch_v2,
+                (&buffer->address, &pitch, width, height, element),
+                "(&buffer[%u], &pitch, %zu, %zu, %u)", number_of(buffer), width, height, element);
+    if (more)
+        undo(buffer);
+    if (result != CUDA_SUCCESS)
+        return;
+    NOTE(pitch);
+    own(buffer, PITCHED, pitch * height);
+}
+
+static void step_alloc_async(const struct step *step)
+{
+    struct buffer *buffer = buffer_named(step->a);
+    struct stream stream = stream_named(step->b);
+    bool more = false;
+    if (captures(&stream) || (buffer->kind != NO_BUFFER && !free_buffer(buffer)))
+        return;
+    CUresult result = ON_AS(MAY_HAVE_MEMORY, &more, cuMemAllocAsync, _ptsz, stream,
+                            (&buffer->address, step->x, stream.handle), "(&buffer[%u], %u, %s)",
+                            number_of(buffer), step->x, spelled(&stream));
+    if (more)
+        undo(buffer);
+    if (result != CUDA_SUCCESS)
+        return;
+    own(buffer, ASYNC, step->x);
+    buffer->context = run.contexts[stream.context].root;
+    settle(buffer, &stream);
+}
+
+static void step_alloc_managed(const struct step *step)
+{
+    struct buffer *buffer = buffer_named(step->a);
+    bool more = false;
+    if (buffer->kind != NO_BUFFER && !free_buffer(buffer))
+        return;
+    CUresult result =
+        CALL_AS(MAY_HAVE_MEMORY, &more, cuMemAllocManaged, (&buffer->address, step->x, 1),
+                "(&buffer[%u], %u, 1)", number_of(buffer), step->x);
+    if (more)
+        undo(buffer);
+    if (result == CUDA_SUCCESS)
+        own(buffer, MANAGED, step->x);
+}
+
+/* What is wrong about a free is tried while the buffer is there, and right after. */
+static void step_free(const struct step *step)
+{
+    struct buffer *buffer = buffer_named(step->a);
+    CUdeviceptr address = buffer->address;
+    uint64_t bytes = buffer->bytes;
+    if (buffer->kind == NO_BUFFER)
+        return;
+    if (step->b % 16 == 0 && bytes > 8)
+        CALL(cuMemFree_v2, (address + 4), "(buffer[%u] + 4)", number_of(buffer));
+    trace_say("    spare = buffer[%u];\n", number_of(buffer));
+    if (!free_buffer(buffer) || step->b % 16 < 12)
+        return;
+    CUdeviceptr base;
+    size_t size;
+    CALL(cuMemFree_v2, (address), "(spare)");
+    CALL(cuMemGetAddressRange_v2, (&base, &size, address), "(&base, &size, spare)");
+    CALL(cuPointerGetAttribute, (&base, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, address),
+         "(&base, 3, spare)");
+}
+
+static void step_free_async(const struct step *step)
+{
+    struct buffer *buffer = buffer_named(step->a);
+    struct stream stream = stream_named(step->b);
+    if (buffer->kind == MANAGED || !reach(buffer, &stream))
+        return;
+    if (ON(cuMemFreeAsync, _ptsz, stream, (buffer->address, stream.handle), "(buffer[%u], %s)",
+           number_of(buffer), spelled(&stream)) == CUDA_SUCCESS)
+        drop_buffer(buffer);
+    else
+        lose(buffer);
+}
+
+/* The pattern that pools are for: allocate, use, free, over and over. */
+static void step_burst(const struct step *step)
+{
+    struct buffer *buffer = buffer_named(step->a);
+    for (unsigned int i = 0; i < 2 + step->d % 12u; i++) {
+        struct stream stream = stream_named(step->b + (step->c & 1 ? i * 7 : 0));
+        if (!allocate(buffer, step->x))
+            return;
+        if (captures(&stream)) {
+            free_buffer(buffer);
+            continue;
+        }
+        fill(buffer, &stream, step->y + i);
+        verify(buffer, &stream, step->y % 3 ? (step->y + i * 977) % 20000 : 0);
+        free_buffer(buffer);
+    }
+}
+
+static void step_memory_info(const struct step *step)
+{
+    size_t available = 0, total = 0;
+    (void)step;
+    if (CALL(cuMemGetInfo_v2, (&available, &total), "(&size, &total)") != CUDA_SUCCESS)
+        return;
+    NOTE(total);
+    if (available > total)
+        trace_fail("cuMemGetInfo says %zu of %zu bytes are free", available, total);
+}
+
+static void step_range(const struct step *step)
+{
+    struct buffer *buffer = buffer_named(step->a);
+    CUdeviceptr base = 0;
+    size_t size = 0;
+    uint64_t offset = step->y % (buffer->bytes + 1);
+    if (buffer->kind == NO_BUFFER || offset == buffer->bytes)
+        return;
+    if (CALL(cuMemGetAddressRange_v2, (&base, &size, buffer->address + offset),
+             "(&base, &size, buffer[%u] + %llu)", number_of(buffer),
+             (unsigned long long)offset) != CUDA_SUCCESS)
+        return;
+    NOTE(base - buffer->address);
+    NOTE(size);
+    /* What lies between the end of an allocation and the next place for one is nobody's. */
+    if (buffer->kind == PLAIN && buffer->bytes % 1024 && buffer->bytes < (1 << 20))
+        CALL(cuMemGetAddressRange_v2, (&base, &size, buffer->address + buffer->bytes),
+             "(&base, &size, buffer[%u] + %llu)", number_of(buffer),
+             (unsigned long long)buffer->bytes);
+}
+
+/* A context's handle as something that is the same in every run. */
+static uint64_t slot_of(CUcontext handle)
+{
+    uint64_t slot = 0;
+    while (slot < CONTEXTS && !(run.contexts[slot].alive && run.contexts[slot].handle == handle))
+        slot++;
+    return slot;
+}
+
+static void step_attribute(const struct step *step)
+{
+    static const CUpointer_attribute attributes[] = {
+        CU_POINTER_ATTRIBUTE_CONTEXT,        CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+        CU_POINTER_ATTRIBUTE_DEVICE_POINTER, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+        CU_POINTER_ATTRIBUTE_RANGE_SIZE,     CU_POINTER_ATTRIBUTE_HOST_POINTER,
+        CU_POINTER_ATTRIBUTE_MAPPED,         CU_POINTER_ATTRIBUTE_SYNC_MEMOPS};
+    struct buffer *buffer = buffer_named(step->a);
+    CUpointer_attribute attribute = attributes[step->b % 10];
+    uint64_t value = 0, offset = buffer->bytes ? step->y % buffer->bytes : 0;
+    if (buffer->kind == NO_BUFFER || buffer->bytes == 0)
+        return;
+    CUresult result;
+    if (step->c & 1) {
+        result = CALL(cuPointerGetAttributes,
+                      (1, &attribute, (void *[]){&value}, buffer->address + offset),
+                      "(1, (CUpointer_attribute[]){%u}, (void *[]){&base}, buffer[%u] + %llu)",
+                      attribute, number_of(buffer), (unsigned long long)offset);
+    } else {
+        result = CALL(cuPointerGetAttribute, (&value, attribute, buffer->address + offset),
+                      "(&base, %u, buffer[%u] + %llu)", attribute, number_of(buffer),
+                      (unsigned long long)offset);
+    }
+    if (result != CUDA_SUCCESS)
+        return;
+    if (attribute == CU_POINTER_ATTRIBUTE_CONTEXT)
+        value = slot_of((CUcontext)value);
+    if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_POINTER ||
+        attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR ||
+        (attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER && value != 0))
+        value -= buffer->address;
+    NOTE(value);
+}
+
+static void step_share(const struct step *step)
+{
+    struct buffer *buffer = buffer_named(step->a);
+    CUipcMemHandle handle;
+    unsigned int one = 1;
+    uint64_t tokens[2];
+    int file = -1;
+    if (buffer->kind == NO_BUFFER || buffer->bytes == 0)
+        return;
+    switch (step->b % 4) {
+    case 0:
+        CALL(cuIpcGetMemHandle, (&handle, buffer->address), "(&handle, buffer[%u])",
+             number_of(buffer));
+        break;
+    case 1:
+        if (CALL(cuMemGetHandleForAddressRange, (&file, buffer->address, buffer->bytes, 1, 0),
+                 "(&file, buffer[%u], %llu, 1, 0)", number_of(buffer),
+                 (unsigned long long)buffer->bytes) == CUDA_SUCCESS)
+            close(file);
+        break;
+    case 2:
+        CALL(cuPointerSetAttribute, (&one, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, buffer->address),
+             "(&one, 6, buffer[%u])", number_of(buffer));
+        break;
+    default:
+        CALL(cuPointerGetAttribute, (tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, buffer->address),
+             "(tokens, 5, buffer[%u])", number_of(buffer));
+        break;
+    }
+}
+
+static void step_wrong(const struct step *step)
+{
+    CUdeviceptr address;
+    size_t pitch;
+    switch (step->b % 8) {
+    case 0:
+        CALL(cuMemAlloc_v2, (&address, 0), "(&spare, 0)");
+        break;
+    case 1:
+        CALL(cuMemAlloc_v2, (&address, (size_t)1 << 40), "(&spare, (size_t)1 << 40)");
+        break;
+    case 2:
+        CALL(cuMemFree_v2, (0), "(0)");
+        break;
+    case 3:
+        CALL(cuMemFree_v2, (0x1000 + step->y), "(0x1000 + %u)", step->y);
+        break;
+    case 4:
+        CALL(cuMemAlloc_v2, (&address, SIZE_MAX - step->y % 4096), "(&spare, SIZE_MAX - %u)",
+             step->y % 4096);
+        break;
+    case 5:
+        CALL(cuMemAllocPitch_v2, (&address, &pitch, step->y, (size_t)1 << 40, 4),
+             "(&spare, &pitch, %u, (size_t)1 << 40, 4)", step->y);
+        break;
+    case 6:
+        CALL(cuMemAllocPitch_v2, (&address, &pitch, 100, 100, step->d % 4),
+             "(&spare, &pitch, 100, 100, %u)", step->d % 4);
+        break;
+    default:
+        CALL(cuMemAlloc_v2, (NULL, 100), "(NULL, 100)");
+        break;
+    }
+}
+
+static void step_host_memory(const struct step *step)
+{
+    void *memory;
+    if (CALL(cuMemHostAlloc, (&memory, 1 + step->x % 100000, 0), "(&memory, %u, 0)",
+             1 + step->x % 100000) == CUDA_SUCCESS)
+        CALL(cuMemFreeHost, (memory), "(memory)");
+}
+
+static void step_array(const struct step *step)
+{
+    CUDA_ARRAY_DESCRIPTOR description = {1 + step->x % 5000, 1 + step->y % 300,
+                                         CU_AD_FORMAT_UNSIGNED_INT8, 4};
+    CUarray array;
+    bool more = false;
+    CUresult result = CALL_AS(MAY_HAVE_MEMORY, &more, cuArrayCreate_v2, (&array, &description),
+                              "(&array, &(CUDA_ARRAY_DESCRIPTOR){%zu, %zu, 1, 4})",
+                              description.Width, description.Height);
+    if (more)
+        cuArrayDestroy(array);
+    if (result == CUDA_SUCCESS)
+        CALL(cuArrayDestroy, (array), "(array)");
+}
+
+static void step_physical(const struct step *step)
+{
+    CUmemAllocationProp properties = {.type = 1, .location = {1, 0}};
+    CUmemGenericAllocationHandle handle;
+    bool more = false;
+    size_t bytes = (size_t)(1 + step->x % 4) << 21;
+    CUresult result = CALL_AS(
+        MAY_HAVE_MEMORY, &more, cuMemCreate, (&handle, bytes, &properties, 0),
+        "(&physical, %zu, &(CUmemAllocationProp){.type = 1, .location = {1, 0}}, 0)", bytes);
+    if (more)
+        cuMemRelease(handle);
+    if (result == CUDA_SUCCESS)
+        CALL(cuMemRelease, (handle), "(physical)");
+}
+
+static void step_trim(const struct step *step)
+{
+    CUmemoryPool memory_pool;
+    CUdevice device = (CUdevice)(step->a % run.profile->devices);
+    if (CALL(cuDeviceGetDefaultMemPool, (&memory_pool, device), "(&memory_pool, %d)", device) ==
+        CUDA_SUCCESS)
+        CALL(cuMemPoolTrimTo, (memory_pool, 0), "(memory_pool, 0)");
+}
+
+/* ---- steps: work ---- */
+
+static void step_fill(const struct step *step)
+{
+    struct buffer *buffer = buffer_named(step->a);
+    struct stream stream = stream_named(step->b);
+    if (captures(&stream))
+        capture_work(buffer, &stream, step->y);
+    else
+        fill(buffer, &stream, step->y);
+}
+
+static void step_verify(const struct step *step)
+{
+    struct stream stream = stream_named(step->b);
+    if (!captures(&stream))
+        verify(buffer_named(step->a), &stream, 0);
+}
+
+static void step_spin_verify(const struct step *step)
+{
+    struct stream stream = stream_named(step->b);
+    if (!captures(&stream))
+        verify(buffer_named(step->a), &stream, step->y % 50000);
+}
+
+static void step_memset(const struct step *step)
+{
+    struct buffer *buffer = buffer_named(step->a);
+    struct stream stream = stream_named(step->b);
+    if (!reach(buffer, &stream))
+        return;
+    if (ON(cuMemsetD32Async, _ptsz, stream,
+           (buffer->address, step->y, buffer->words, stream.handle), "(buffer[%u], %u, %u, %s)",
+           number_of(buffer), step->y, buffer->words, spelled(&stream)) != CUDA_SUCCESS)
+        return;
+    buffer->written = buffer->words > 0;
+    buffer->value = step->y;
+    settle(buffer, &stream);
+}
+
+static void step_copy(const struct step *step)
+{
+    struct buffer *from = buffer_named(step->a), *to = buffer_named(step->c);
+    struct stream stream = stream_named(step->b);
+    if (from == to || !from->written || to->words > from->words || !reach(from, &stream) ||
+        !reach(to, &stream))
+        return;
+    if (ON(cuMemcpyDtoDAsync_v2, _ptsz, stream,
+           (to->address, from->address, (size_t)to->words * 4, stream.handle),
+           "(buffer[%u], buffer[%u], %u, %s)", number_of(to), number_of(from), to->words * 4,
+           spelled(&stream)) != CUDA_SUCCESS)
+        return;
+    to->written = to->words > 0;
+    to->value = from->value;
+    settle(from, &stream);
+    settle(to, &stream);
+}
+
+static void step_upload(const struct step *step)
+{
+    struct buffer *buffer = buffer_named(step->a);
+    struct stream stream = stream_named(step->b);
+    uint32_t words[WORDS];
+    for (unsigned int i = 0; i < WORDS; i++)
+        words[i] = step->y;
+    if (!reach(buffer, &stream))
+        return;
+    trace_say("    set_words(%u);\n", step->y);
+    if (ON(cuMemcpyHtoDAsync_v2, _ptsz, stream,
+           (buffer->address, words, (size_t)buffer->words * 4, stream.handle),
+           "(buffer[%u], landing, %u, %s)", number_of(buffer), buffer->words * 4,
+           spelled(&stream)) != CUDA_SUCCESS)
+        return;
+    buffer->written = buffer->words > 0;
+    buffer->value = step->y;
+    settle(buffer, &stream);
+}
+
+static void check_words(const uint32_t *words, uint32_t count, uint32_t value, const char *how)
+{
+    trace_say("    expect_words(%u, %u, \"%s\");\n", count, value, how);
+    for (unsigned int i = 0; i < count; i++)
+        if (words[i] != value) {
+            trace_fail("%s: word %u is %#x, not %#x", how, i, words[i], value);
+            return;
+        }
+}
+
+static void step_download(const struct step *step)
+{
+    struct buffer *buffer = buffer_named(step->a);
+    struct stream stream = stream_named(step->b);
+    uint32_t words[WORDS] = {0};
+    if (!buffer->written || !reach(buffer, &stream))
+        return;
+    if (ON(cuMemcpyDtoHAsync_v2, _ptsz, stream,
+           (words, buffer->address, (size_t)buffer->words * 4, stream.handle),
+           "(landing, buffer[%u], %u, %s)", number_of(buffer), buffer->words * 4,
+           spelled(&stream)) != CUDA_SUCCESS)
+        return;
+    check_words(words, buffer->words, buffer->value, "a copy to the host");
+    settle(buffer, &stream);
+}
+
+/* A program that leans on cuMemFree's wait: it must have been waited for the copy. */
+static void step_free_then_read(const struct step *step)
+{
+    struct buffer *buffer = buffer_named(step->a);
+    uint32_t count = buffer->words, value = buffer->value;
+    struct stream stream = stream_named(step->b);
+    if (buffer->kind != PLAIN || !buffer->written || run.may_be_capturing ||
+        !may_run_kernels_on(buffer, &stream) || !reach(buffer, &stream))
+        return;
+    if (CALL(cuMemHostRegister_v2, (landing, sizeof landing, 0), "(landing, sizeof landing, 0)") !=
+        CUDA_SUCCESS)
+        return;
+    memset(landing, 0, sizeof landing);
+    launch_spin(buffer->context, &stream, step->y % 30000);
+    CUresult result =
+        ON(cuMemcpyDtoHAsync_v2, _ptsz, stream,
+           (landing, buffer->address, (size_t)buffer->words * 4, stream.handle),
+           "(landing, buffer[%u], %u, %s)", number_of(buffer), buffer->words * 4, spelled(&stream));
+    settle(buffer, &stream);
+    if (free_buffer(buffer) && result == CUDA_SUCCESS)
+        check_words(landing, count, value, "read after cuMemFree");
+    CALL(cuCtxSynchronize, (), "()");
+    CALL(cuMemHostUnregister, (landing), "(landing)");
+}
+
+static void step_spin(const struct step *step)
+{
+    struct stream stream = stream_named(step->b);
+    unsigned int context = stream.context < CONTEXTS ? run.contexts[stream.context].root : 0;
+    launch_spin(context, &stream, step->y % 50000);
+}
+
+static void step_wait_flag(const struct step *step)
+{
+    struct stream stream = stream_named(step->b);
+    unsigned int context = stream.context < CONTEXTS ? run.contexts[stream.context].root : 0;
+    if (run.flags_used == FLAGS || captures(&stream))
+        return;
+    unsigned int number = run.flags_used++;
+    CUdeviceptr flag = (uintptr_t)&flags[number];
+    __atomic_store_n(&flags[number], 0, __ATOMIC_RELEASE);
+    ARGUMENTS("    flag[%u] = 0; target = (CUdeviceptr)&flag[%u]; arguments[0] = &target;\n",
+              number, number);
+    launch(context, WAIT_FLAG, &stream, (void *[]){&flag});
+}
+
+static void step_set_flags(const struct step *step)
+{
+    (void)step;
+    trace_say("    set_all_flags();\n");
+    set_all_flags();
+}
+
+static void do_nothing(void *unused)
+{
+    (void)unused;
+}
+
+static void step_host_function(const struct step *step)
+{
+    struct stream stream = stream_named(step->b);
+    ON(cuLaunchHostFunc, _ptsz, stream, (stream.handle, do_nothing, NULL), "(%s, do_nothing, NULL)",
+       spelled(&stream));
+}
+
+/* ---- steps: streams and events ---- */
+
+static void stream_goes(struct stream *stream)
+{
+    struct capture *capture = capture_from(stream);
+    for (unsigned int i = 0; i < BUFFERS; i++)
+        if (is_same_stream(&run.buffers[i].home, stream))
+            lose(&run.buffers[i]);
+    if (CALL(cuStreamDestroy_v2, (stream->handle), "(stream[%u])", stream->slot) != CUDA_SUCCESS)
+        return;
+    stream->kind = NO_STREAM;
+    if (capture) {
+        capture->active = false;
+        any_capture_left();
+    }
+}
+
+static void step_stream_create(const struct step *step)
+{
+    unsigned int slot = step->a % STREAMS, context = current();
+    struct stream *stream = &run.streams[slot];
+    if (stream->kind == MADE)
+        return;
+    CUresult result;
+    if (context >= GREEN && context < CONTEXTS && step->c & 1)
+        result = CALL(cuGreenCtxStreamCreate,
+                      (&stream->handle, run.contexts[context].green, CU_STREAM_NON_BLOCKING, 0),
+                      "(&stream[%u], green[%u], 1, 0)", slot, context);
+    else
+        result = CALL(cuStreamCreate, (&stream->handle, step->b & 1), "(&stream[%u], %u)", slot,
+                      step->b & 1u);
+    if (result == CUDA_SUCCESS)
+        *stream = (struct stream){.kind = MADE,
+                                  .handle = stream->handle,
+                                  .context = context,
+                                  .slot = slot,
+                                  .id = ++run.next_id};
+}
+
+static void step_stream_destroy(const struct step *step)
+{
+    struct stream *stream = &run.streams[step->a % STREAMS];
+    if (stream->kind == MADE)
+        stream_goes(stream);
+}
+
+static void step_stream_synchronize(const struct step *step)
+{
+    struct stream stream = stream_named(step->b);
+    if (ON(cuStreamSynchronize, _ptsz, stream, (stream.handle), "(%s)", spelled(&stream)) ==
+        CUDA_SUCCESS)
+        stream_is_idle(&stream);
+}
+
+static void step_stream_query(const struct step *step)
+{
+    struct stream stream = stream_named(step->b);
+    ON_AS(ANY_READINESS, NULL, cuStreamQuery, _ptsz, stream, (stream.handle), "(%s)",
+          spelled(&stream));
+}
+
+static bool have_event(unsigned int slot)
+{
+    if (run.events[slot].event)
+        return true;
+    unsigned int context = current();
+    if (CALL(cuEventCreate, (&run.events[slot].event, CU_EVENT_DISABLE_TIMING), "(&event[%u], 2)",
+             slot) != CUDA_SUCCESS) {
+        run.events[slot].event = NULL;
+        return false;
+    }
+    run.events[slot].context = context;
+    return true;
+}
+
+static void step_event_record(const struct step *step)
+{
+    struct stream stream = stream_named(step->b);
+    unsigned int slot = step->a % EVENTS;
+    if (have_event(slot))
+        record(run.events[slot].event, "event", slot, &stream);
+}
+
+static void step_event_wait(const struct step *step)
+{
+    struct stream stream = stream_named(step->b);
+    unsigned int slot = step->a % EVENTS;
+    if (have_event(slot))
+        wait_event(&stream, run.events[slot].event, "event", slot);
+}
+
+static void step_event_query(const struct step *step)
+{
+    unsigned int slot = step->a % EVENTS;
+    if (have_event(slot))
+        QUERY(cuEventQuery, (run.events[slot].event), "(event[%u])", slot);
+}
+
+static void step_event_synchronize(const struct step *step)
+{
+    unsigned int slot = step->a % EVENTS;
+    if (have_event(slot))
+        CALL(cuEventSynchronize, (run.events[slot].event), "(event[%u])", slot);
+}
+
+static void step_event_destroy(const struct step *step)
+{
+    unsigned int slot = step->a % EVENTS;
+    if (run.events[slot].event)
+        CALL(cuEventDestroy_v2, (run.events[slot].event), "(event[%u])", slot);
+    run.events[slot].event = NULL;
+}
+
+/* ---- steps: contexts ---- */
+
+static void step_synchronize(const struct step *step)
+{
+    unsigned int context = current();
+    (void)step;
+    if (CALL(cuCtxSynchronize, (), "()") == CUDA_SUCCESS && context < CONTEXTS)
+        context_is_idle(context);
+}
+
+static void step_synchronize_other(const struct step *step)
+{
+    unsigned int slot = step->a % CONTEXTS;
+    if (run.contexts[slot].alive && CALL(cuCtxSynchronize_v2, (run.contexts[slot].handle),
+                                         "(context[%u])", slot) == CUDA_SUCCESS)
+        context_is_idle(slot);
+}
+
+static void step_context_event(const struct step *step)
+{
+    unsigned int slot = step->a % EVENTS, context = current();
+    if (context == CONTEXTS || !have_event(slot))
+        return;
+    CUcontext handle = run.contexts[context].handle;
+    if (step->b & 1)
+        CALL(cuCtxRecordEvent, (handle, run.events[slot].event), "(context[%u], event[%u])",
+             context, slot);
+    else
+        CALL(cuCtxWaitEvent, (handle, run.events[slot].event), "(context[%u], event[%u])", context,
+             slot);
+}
+
+static void step_context_create(const struct step *step)
+{
+    unsigned int slot = CREATED + step->a % (GREEN - CREATED);
+    CUdevice device = (CUdevice)(step->b % run.profile->devices);
+    CUcontext handle;
+    if (run.contexts[slot].alive || run.workers[self].depth >= 24)
+        return;
+    if (CALL(cuCtxCreate_v2, (&handle, 0, device), "(&context[%u], 0, %d)", slot, device) !=
+        CUDA_SUCCESS)
+        return;
+    run.workers[self].depth++;
+    begin_context(slot, handle, device);
+    equip(slot);
+}
+
+/* Stream-ordered memory outlives contexts; the program does not let it. */
+static void free_stream_ordered(unsigned int context)
+{
+    for (unsigned int i = 0; i < BUFFERS; i++)
+        if (run.buffers[i].kind == ASYNC && is_within(run.buffers[i].context, context))
+            free_buffer(&run.buffers[i]);
+}
+
+static void step_context_destroy(const struct step *step)
+{
+    unsigned int slot = CREATED + step->a % (GREEN - CREATED);
+    if (!run.contexts[slot].alive)
+        return;
+    free_stream_ordered(slot);
+    unsigned int depth = current() == slot;
+    if (CALL(cuCtxDestroy_v2, (run.contexts[slot].handle), "(context[%u])", slot) != CUDA_SUCCESS)
+        return;
+    run.workers[self].depth -= depth && run.workers[self].depth > 0;
+    context_died(slot);
+}
+
+static void step_context_detach(const struct step *step)
+{
+    unsigned int slot = current();
+    (void)step;
+    if (slot < CREATED || slot >= GREEN)
+        return;
+    free_stream_ordered(slot);
+    if (CALL(cuCtxDetach, (run.contexts[slot].handle), "(context[%u])", slot) != CUDA_SUCCESS)
+        return;
+    run.workers[self].depth -= run.workers[self].depth > 0;
+    context_died(slot);
+}
+
+static void step_context_push(const struct step *step)
+{
+    push(step->a % CONTEXTS);
+}
+
+static void step_context_pop(const struct step *step)
+{
+    (void)step;
+    pop();
+}
+
+static void set_current(unsigned int slot)
+{
+    if (!run.contexts[slot].alive)
+        return;
+    if (CALL(cuCtxSetCurrent, (run.contexts[slot].handle), "(context[%u])", slot) == CUDA_SUCCESS &&
+        run.workers[self].depth == 0)
+        run.workers[self].depth = 1;
+}
+
+static void step_context_set(const struct step *step)
+{
+    set_current(step->a % CONTEXTS);
+}
+
+static void retain(unsigned int slot)
+{
+    CUcontext handle;
+    if (CALL(cuDevicePrimaryCtxRetain, (&handle, (CUdevice)slot), "(&context[%u], %u)", slot,
+             slot) != CUDA_SUCCESS)
+        return;
+    if (!run.contexts[slot].alive) {
+        begin_context(slot, handle, (CUdevice)slot);
+        if (push(slot)) {
+            equip(slot);
+            pop();
+        }
+    }
+    run.contexts[slot].retains++;
+}
+
+static unsigned int primary_named(const struct step *step)
+{
+    return step->a % run.profile->devices;
+}
+
+static void step_primary_retain(const struct step *step)
+{
+    if (run.contexts[primary_named(step)].retains < 3)
+        retain(primary_named(step));
+}
+
+static void released(unsigned int slot)
+{
+    if (--run.contexts[slot].retains == 0)
+        context_died(slot);
+}
+
+static void step_primary_release(const struct step *step)
+{
+    unsigned int slot = primary_named(step);
+    if (!run.contexts[slot].alive || run.contexts[slot].retains == 0)
+        return;
+    if (run.contexts[slot].retains == 1)
+        free_stream_ordered(slot);
+    if (CALL(cuDevicePrimaryCtxRelease_v2, ((CUdevice)slot), "(%u)", slot) == CUDA_SUCCESS)
+        released(slot);
+}
+
+static void step_primary_reset(const struct step *step)
+{
+    unsigned int slot = primary_named(step);
+    if (!run.contexts[slot].alive)
+        return;
+    free_stream_ordered(slot);
+    if (CALL(cuDevicePrimaryCtxReset_v2, ((CUdevice)slot), "(%u)", slot) == CUDA_SUCCESS)
+        context_died(slot);
+}
+
+static void step_green_create(const struct step *step)
+{
+    unsigned int slot = GREEN + step->a % (CONTEXTS - GREEN);
+    unsigned int primary = step->b % run.profile->devices;
+    CUdevResource all, part;
+    CUdevResourceDesc description;
+    unsigned int count = 1;
+    CUgreenCtx green;
+    CUcontext handle;
+    if (run.contexts[slot].alive || !run.contexts[primary].alive)
+        return;
+    cuDeviceGetDevResource((CUdevice)primary, &all, CU_DEV_RESOURCE_TYPE_SM);
+    cuDevSmResourceSplitByCount(&part, &count, &all, NULL, 0, 8);
+    cuDevResourceGenerateDesc(&description, &part, 1);
+    trace_say("    make_description(%u);\n", primary);
+    if (CALL(cuGreenCtxCreate,
+             (&green, description, (CUdevice)primary, CU_GREEN_CTX_DEFAULT_STREAM),
+             "(&green[%u], description, %u, 1)", slot, primary) != CUDA_SUCCESS)
+        return;
+    run.contexts[primary].retains++;
+    CALL(cuCtxFromGreenCtx, (&handle, green), "(&context[%u], green[%u])", slot, slot);
+    begin_context(slot, handle, (CUdevice)primary);
+    run.contexts[slot].green = green;
+    run.contexts[slot].root = primary;
+}
+
+static void step_green_destroy(const struct step *step)
+{
+    unsigned int slot = GREEN + step->a % (CONTEXTS - GREEN);
+    unsigned int primary = run.contexts[slot].root;
+    if (!run.contexts[slot].alive)
+        return;
+    if (run.contexts[primary].retains == 1)
+        free_stream_ordered(primary);
+    for (unsigned int i = 0; i < BUFFERS; i++)
+        if (run.buffers[i].home.kind != NO_STREAM && run.buffers[i].home.context == slot)
+            lose(&run.buffers[i]);
+    if (CALL(cuGreenCtxDestroy, (run.contexts[slot].green), "(green[%u])", slot) != CUDA_SUCCESS)
+        return;
+    context_died(slot);
+    released(primary);
+}
+
+/* ---- steps: captures, the process ---- */
+
+static void step_capture_begin(const struct step *step)
+{
+    struct stream stream = stream_named(step->b);
+    capture_begin(&stream, step->c % 3);
+}
+
+static void step_capture_end(const struct step *step)
+{
+    struct stream stream = stream_named(step->b);
+    unsigned int number = step->c % CAPTURES;
+    /* Mostly where one goes on. */
+    if (step->d % 8 && run.captures[number].active && run.captures[number].origin.kind == MADE)
+        stream = run.captures[number].origin;
+    capture_end(&stream, step->a % GRAPHS);
+}
+
+static void step_capture_alloc(const struct step *step)
+{
+    struct stream stream = stream_named(step->b);
+    if (captures(&stream))
+        capture_allocation(&stream, buffer_named(step->a), step);
+}
+
+static void step_capture_mode(const struct step *step)
+{
+    CUstreamCaptureMode mode = step->a % 3;
+    run.workers[self].mode = mode;
+    CALL(cuThreadExchangeStreamCaptureMode, (&mode), "(&(CUstreamCaptureMode){%u})", step->a % 3u);
+}
+
+static void step_graph_launch(const struct step *step)
+{
+    struct stream stream = stream_named(step->b);
+    graph_launch(step->a % GRAPHS, &stream);
+}
+
+static void step_graph_destroy(const struct step *step)
+{
+    destroy_graph(step->a % GRAPHS);
+}
+
+static void step_time(const struct step *step)
+{
+    uint64_t ns = step->a % 16 == 0 ? 2000000000u : step->y % 40000;
+    trace_say("    simcuda_advance(%llu);\n", (unsigned long long)ns);
+    simcuda_advance(ns);
+}
+
+static void step_nothing(const struct step *step)
+{
+    (void)step;
+}
+
+/* ---- the end of a program ---- */
+
+static void clear_thread(void)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    CUcontext popped;
+    if (run.workers[self].mode != mode)
+        CALL(cuThreadExchangeStreamCaptureMode, (&mode), "(&(CUstreamCaptureMode){0})");
+    run.workers[self].mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    while (cuCtxPopCurrent_v2(&popped) == CUDA_SUCCESS)
+        trace_say("    cuCtxPopCurrent_v2(&popped);\n");
+    run.workers[self].depth = 0;
+}
+
+static void destroy_all_contexts(void)
+{
+    for (unsigned int i = 0; i < CONTEXTS; i++)
+        if (i >= CREATED && i < GREEN && run.contexts[i].alive)
+            step_context_destroy(&(struct step){.a = (uint8_t)(i - CREATED)});
+    for (unsigned int i = 0; i < run.profile->devices; i++)
+        if (run.contexts[i].alive)
+            step_primary_reset(&(struct step){.a = (uint8_t)i});
+}
+
+static void step_end(const struct step *step)
+{
+    (void)step;
+    step_set_flags(step);
+    for (unsigned int i = 0; i < STREAMS; i++)
+        if (run.streams[i].kind == MADE && run.may_be_capturing)
+            stream_goes(&run.streams[i]);
+    /* A capture of a thread's own stream ends with its context, beside which nothing can be freed.
+     */
+    for (unsigned int i = 0; i < CONTEXTS; i++)
+        if (i >= CREATED && i < GREEN && run.contexts[i].alive && run.may_be_capturing)
+            step_context_destroy(&(struct step){.a = (uint8_t)(i - CREATED)});
+    for (unsigned int i = 0; i < GRAPHS; i++)
+        destroy_graph(i);
+    destroy_all_contexts();
+    retain(0);
+    if (push(0)) {
+        for (unsigned int i = 0; i < BUFFERS; i++)
+            free_buffer(&run.buffers[i]);
+        step_trim(&(struct step){.a = 0});
+        pop();
+    }
+    destroy_all_contexts();
+    for (unsigned int i = 0; i < BUFFERS; i++)
+        if (run.buffers[i].kind != NO_BUFFER)
+            trace_fail("buffer %u could not be freed", i);
+    if (simcuda_live_allocations() != 0)
+        trace_fail("%llu allocations (%llu bytes) are left at the end of the program",
+                   (unsigned long long)simcuda_live_allocations(),
+                   (unsigned long long)simcuda_live_bytes());
+    memset(run.captures, 0, sizeof run.captures);
+    run.may_be_capturing = false;
+    run.flags_used = 0;
+}
+
+static void (*const do_step[STEP_KINDS])(const struct step *) = {
+    [STEP_NOTHING] = step_nothing,
+    [STEP_END] = step_end,
+    [STEP_ALLOC] = step_alloc,
+    [STEP_ALLOC_PITCH] = step_alloc_pitch,
+    [STEP_ALLOC_ASYNC] = step_alloc_async,
+    [STEP_ALLOC_MANAGED] = step_alloc_managed,
+    [STEP_FREE] = step_free,
+    [STEP_FREE_ASYNC] = step_free_async,
+    [STEP_BURST] = step_burst,
+    [STEP_MEMORY_INFO] = step_memory_info,
+    [STEP_RANGE] = step_range,
+    [STEP_ATTRIBUTE] = step_attribute,
+    [STEP_SHARE] = step_share,
+    [STEP_WRONG] = step_wrong,
+    [STEP_HOST_MEMORY] = step_host_memory,
+    [STEP_ARRAY] = step_array,
+    [STEP_PHYSICAL] = step_physical,
+    [STEP_TRIM] = step_trim,
+    [STEP_FILL] = step_fill,
+    [STEP_VERIFY] = step_verify,
+    [STEP_SPIN_VERIFY] = step_spin_verify,
+    [STEP_MEMSET] = step_memset,
+    [STEP_COPY] = step_copy,
+    [STEP_UPLOAD] = step_upload,
+    [STEP_DOWNLOAD] = step_download,
+    [STEP_FREE_THEN_READ] = step_free_then_read,
+    [STEP_SPIN] = step_spin,
+    [STEP_WAIT_FLAG] = step_wait_flag,
+    [STEP_SET_FLAGS] = step_set_flags,
+    [STEP_HOST_FUNCTION] = step_host_function,
+    [STEP_STREAM_CREATE] = step_stream_create,
+    [STEP_STREAM_DESTROY] = step_stream_destroy,
+    [STEP_STREAM_SYNCHRONIZE] = step_stream_synchronize,
+    [STEP_STREAM_QUERY] = step_stream_query,
+    [STEP_EVENT_RECORD] = step_event_record,
+    [STEP_EVENT_WAIT] = step_event_wait,
+    [STEP_EVENT_QUERY] = step_event_query,
+    [STEP_EVENT_SYNCHRONIZE] = step_event_synchronize,
+    [STEP_EVENT_DESTROY] = step_event_destroy,
+    [STEP_SYNCHRONIZE] = step_synchronize,
+    [STEP_SYNCHRONIZE_OTHER] = step_synchronize_other,
+    [STEP_CONTEXT_EVENT] = step_context_event,
+    [STEP_CONTEXT_CREATE] = step_context_create,
+    [STEP_CONTEXT_DESTROY] = step_context_destroy,
+    [STEP_CONTEXT_DETACH] = step_context_detach,
+    [STEP_CONTEXT_PUSH] = step_context_push,
+    [STEP_CONTEXT_POP] = step_context_pop,
+    [STEP_CONTEXT_SET] = step_context_set,
+    [STEP_PRIMARY_RETAIN] = step_primary_retain,
+    [STEP_PRIMARY_RELEASE] = step_primary_release,
+    [STEP_PRIMARY_RESET] = step_primary_reset,
+    [STEP_GREEN_CREATE] = step_green_create,
+    [STEP_GREEN_DESTROY] = step_green_destroy,
+    [STEP_CAPTURE_BEGIN] = step_capture_begin,
+    [STEP_CAPTURE_END] = step_capture_end,
+    [STEP_CAPTURE_ALLOC] = step_capture_alloc,
+    [STEP_CAPTURE_MODE] = step_capture_mode,
+    [STEP_GRAPH_LAUNCH] = step_graph_launch,
+    [STEP_GRAPH_DESTROY] = step_graph_destroy,
+    [STEP_TIME] = step_time,
+    [STEP_THREAD_RESTART] = step_nothing,
+};
+
+/* ---- threads take turns ---- */
+
+static bool data_is_right(void)
+{
+    for (unsigned int i = 0; i < CONTEXTS; i++)
+        if (counters[i].mismatches[0] != 0) {
+            trace_fail("a kernel found %llu words that are not what was written (context %u)",
+                       (unsigned long long)counters[i].mismatches[0], i);
+            return false;
+        }
+    return true;
+}
+
+/* A context that another thread has destroyed is no longer current: what the driver makes of a
+ * handle whose value is another context's by now is nobody's business. */
+static void leave_destroyed_contexts(void)
+{
+    CUdevice device;
+    while (run.workers[self].depth > 0 && cuCtxGetDevice(&device) == CUDA_ERROR_CONTEXT_IS_DESTROYED)
+        pop();
+}
+
+static size_t do_steps(const struct step *steps, size_t count)
+{
+    size_t i = 0;
+    for (; i < count && !trace.failed; i++) {
+        leave_destroyed_contexts();
+        /* A program's threads begin with a context. */
+        if (run.workers[self].depth == 0 && steps[i].kind != STEP_END && steps[i].d % 32) {
+            if (!run.contexts[0].alive)
+                retain(0);
+            set_current(0);
+        }
+        do_step[steps[i].kind](&steps[i]);
+        data_is_right();
+    }
+    return i;
+}
+
+static void *work(void *argument)
+{
+    struct worker *worker = argument;
+    self = (unsigned int)(worker - run.workers);
+    for (;;) {
+        while (sem_wait(&worker->turn) != 0)
+            continue;
+        if (worker->leave)
+            return NULL;
+        if (worker->steps)
+            worker->done = do_steps(worker->steps, worker->count);
+        else
+            clear_thread();
+        sem_post(&run.back);
+    }
+}
+
+static void start_worker(struct worker *worker)
+{
+    memset(worker, 0, sizeof *worker);
+    worker->id = ++run.next_id;
+    sem_init(&worker->turn, 0, 0);
+    if (pthread_create(&worker->thread, NULL, work, worker) != 0)
+        abort();
+    worker->started = true;
+}
+
+/* Hands the worker its steps (NULL: to clear its thread) and waits until it has done them. */
+static size_t let(unsigned int number, const struct step *steps, size_t count)
+{
+    struct worker *worker = &run.workers[number];
+    if (number == 0) {
+        self = 0;
+        if (steps)
+            return do_steps(steps, count);
+        clear_thread();
+        return 0;
+    }
+    if (!worker->started && !steps)
+        return 0;
+    if (!worker->started)
+        start_worker(worker);
+    worker->steps = steps;
+    worker->count = count;
+    sem_post(&worker->turn);
+    while (sem_wait(&run.back) != 0)
+        continue;
+    return worker->done;
+}
+
+/* Its own streams go with it: what they did last is ordered by nothing but events. */
+static void stop_worker(unsigned int number)
+{
+    struct worker *worker = &run.workers[number];
+    if (!worker->started)
+        return;
+    for (unsigned int i = 0; i < CONTEXTS; i++)
+        for (unsigned int j = 0; j < CAPTURES; j++)
+            if (run.captures[j].active && run.captures[j].origin.kind == PER_THREAD &&
+                run.captures[j].origin.id ==
+                    (((uint64_t)PER_THREAD << 56) | ((uint64_t)i << 48) | worker->id))
+                return; /* an application's bug, and the driver's business */
+    let(number, NULL, 0);
+    worker->leave = true;
+    sem_post(&worker->turn);
+    pthread_join(worker->thread, NULL);
+    sem_destroy(&worker->turn);
+    worker->started = false;
+}
+
+static size_t run_length(const struct step *steps, size_t count)
+{
+    size_t length = 1;
+    while (length < count && steps[length].thread == steps[0].thread &&
+           steps[length].kind != STEP_THREAD_RESTART && steps[length].kind != STEP_END)
+        length++;
+    return length;
+}
+
+size_t run_steps(const struct step *steps, size_t count)
+{
+    size_t done = 0;
+    while (done < count && !trace.failed) {
+        const struct step *first = &steps[done];
+        size_t length = run_length(first, count - done);
+        if (trace.code)
+            trace_new_part(first->kind == STEP_END ? 0 : first->thread % THREADS,
+                           first->kind == STEP_THREAD_RESTART);
+        if (first->kind == STEP_THREAD_RESTART && first->thread % THREADS)
+            stop_worker(first->thread % THREADS);
+        if (first->kind == STEP_END)
+            for (unsigned int i = THREADS; i-- > 0;)
+                let(i, NULL, 0);
+        done += let(first->kind == STEP_END ? 0 : first->thread % THREADS, first, length);
+    }
+    return done;
+}
+
+void run_open(const struct profile *profile)
+{
+    run.profile = profile;
+    run.next_id = 1;
+    sem_init(&run.back, 0, 0);
+    run.workers[0].id = ++run.next_id;
+    trace_open();
+    CALL(cuInit, (0), "(0)");
+}

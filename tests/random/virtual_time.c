@@ -1,0 +1,62 @@
+/*
+ * The clock of the process is the simulated driver's (SIMCUDA_STEPPED): these take the place of
+ * libc's functions for the program, the pool and the driver alike, so that a run depends on nothing
+ * but its seed and never sleeps.
+ */
+#include <sched.h>
+#include <time.h>
+
+#include "../sim/simcuda.h"
+#include "virtual_time.h"
+
+/* A wait that has lasted so long will never end by itself: nothing here runs for a second, and the
+ * pool's own patience (10 s) is shorter. */
+#define FOREVER UINT64_C(30000000000)
+
+static __thread uint64_t waited;
+static void (*on_stall)(void);
+
+void virtual_time_on_stall(void (*handler)(void))
+{
+    on_stall = handler;
+}
+
+void virtual_time_new_call(void)
+{
+    waited = 0;
+}
+
+/* Whoever polls something that never comes is not kept at it for long. */
+static void pass(uint64_t ns)
+{
+    if (waited > 20000000)
+        ns *= 1000;
+    waited += ns;
+    simcuda_advance(ns);
+    if (waited > FOREVER && on_stall) {
+        waited = 0;
+        on_stall();
+    }
+}
+
+int clock_gettime(clockid_t clock, struct timespec *now)
+{
+    uint64_t ns = simcuda_now();
+    (void)clock;
+    now->tv_sec = (time_t)(ns / 1000000000u);
+    now->tv_nsec = (long)(ns % 1000000000u);
+    return 0;
+}
+
+int nanosleep(const struct timespec *wanted, struct timespec *left)
+{
+    (void)left;
+    pass((uint64_t)wanted->tv_sec * 1000000000u + (uint64_t)wanted->tv_nsec);
+    return 0;
+}
+
+int sched_yield(void)
+{
+    pass(1000);
+    return 0;
+}
