@@ -530,6 +530,19 @@ Test(context, a_new_context_has_no_fence_of_an_old_one)
     cr_assert_null(epochs()->newest);
 }
 
+Test(context, a_new_context_gives_back_on_a_stream_of_its_own)
+{
+    start();
+    for (unsigned i = 1; i <= 2; i++) {
+        allocate_and_release(1, MIB);
+        synchronise();
+        cr_assert_eq(pool_trim(pool), MIB);
+        cr_assert_eq(fake_calls(FAKE_STREAM_CREATE), i);
+        end_context(context);
+        context = another_context(0);
+    }
+}
+
 Test(context, while_a_context_may_be_dying_nothing_is_fenced)
 {
     start_with_budget(0);

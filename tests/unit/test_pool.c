@@ -105,6 +105,18 @@ Test(pool, free_memory_counts_what_is_cached_and_pending)
     release(live);
 }
 
+Test(pool, free_memory_is_what_the_device_has_where_that_is_less_than_the_hard_limit)
+{
+    size_t left, total;
+    CUdeviceptr foreign;
+    settings.limits.device_bytes = (struct byte_size){.bytes = DEVICE_BYTES / 2};
+    start();
+    cr_assert_eq(driver->cuMemAlloc_v2(&foreign, DEVICE_BYTES - GIB), CUDA_SUCCESS);
+    allocate(MIB);
+    cr_assert_eq(pool_memory_info(pool, &left, &total), CUDA_SUCCESS);
+    cr_assert_eq(left, GIB - MIB);
+}
+
 Test(pool, asking_for_free_memory_may_fail)
 {
     size_t left, total;
