@@ -19,7 +19,7 @@ struct sim sim = {
     .driver_lock = PTHREAD_MUTEX_INITIALIZER,
     .lock = PTHREAD_MUTEX_INITIALIZER,
     .log_lock = PTHREAD_MUTEX_INITIALIZER,
-    .settings = {.log = -1},
+    .settings = {.log = -1, .races = -1},
     .next_id = 1,
 };
 
@@ -73,6 +73,8 @@ static void thread_ends(void *id)
         return;
     pthread_mutex_lock(&sim.lock);
     thread_streams_free((uint64_t)(uintptr_t)id);
+    if (races_on)
+        race_thread_ended();
     pthread_mutex_unlock(&sim.lock);
 }
 
@@ -111,6 +113,7 @@ static pthread_once_t prepared = PTHREAD_ONCE_INIT;
 static void prepare(void)
 {
     settings_read(&sim.settings);
+    races_on = sim.settings.races >= 0;
     stay_loaded();
     pthread_atfork(NULL, NULL, in_forked_child);
 }

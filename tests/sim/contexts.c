@@ -93,6 +93,8 @@ static void free_allocations(struct context *context)
 /* The context's work must be over. */
 void context_free(struct context *context)
 {
+    if (races_on)
+        race_context_gone(context);
     leave_captures(context);
     while (context->events != NULL)
         event_free(context->events);
@@ -143,7 +145,7 @@ struct op *context_fence(struct context *context)
 void context_add_barrier(struct context *context, struct op *after)
 {
     struct op *op;
-    if (op_is_done(after))
+    if (op_is_past(after))
         return;
     op = op_new(context, NULL);
     op_after(op, after);
@@ -215,6 +217,8 @@ CUresult context_record(struct context *context, CUevent handle)
     fence = context_fence(context);
     event_forget_capture(event);
     op_set(&event->record, fence);
+    if (races_on)
+        race_fence_recorded();
     op_drop(fence);
     return CUDA_SUCCESS;
 }
@@ -230,6 +234,8 @@ CUresult context_wait(struct context *context, CUevent handle)
     }
     if (context_capture_spoiled(context))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (races_on)
+        race_device_waits(event->record, false);
     context_add_barrier(context, event->record);
     return CUDA_SUCCESS;
 }

@@ -72,6 +72,18 @@ static bool stage(struct copy *copy)
     return true;
 }
 
+static void touch(struct work *work, const struct copy *copy, uint64_t address, size_t pitch,
+                  size_t slice, bool written)
+{
+    struct range *range = work_touches(work, address, extent_of(copy, pitch, slice), written);
+    if (copy->height == 1 && copy->depth == 1)
+        return;
+    range->row = copy->width;
+    range->pitch = pitch;
+    range->rows = copy->height;
+    range->slice = slice;
+}
+
 static void describe(struct work *work, const struct copy *copy)
 {
     *work = (struct work){.how = TAKES_NO_TIME,
@@ -79,9 +91,8 @@ static void describe(struct work *work, const struct copy *copy)
                           .effect = copy_bytes,
                           .finish = free_staged,
                           .copy = *copy};
-    work_touches(work, copy->target, extent_of(copy, copy->target_pitch, copy->target_slice), true);
-    work_touches(work, copy->source, extent_of(copy, copy->source_pitch, copy->source_slice),
-                 false);
+    touch(work, copy, copy->target, copy->target_pitch, copy->target_slice, true);
+    touch(work, copy, copy->source, copy->source_pitch, copy->source_slice, false);
 }
 
 /* Does a copy's source or target lie in an allocation that wants its copies synchronous? */
@@ -92,11 +103,14 @@ static bool wants_sync(uint64_t address)
 }
 
 /* Waits, for a copy that is over when its call returns. */
-static CUresult wait_for(struct call *call, struct op *op, uint64_t context_id)
+static CUresult wait_for(struct call *call, struct op *op, uint64_t context_id, bool to_end)
 {
     struct context *context;
     call_leave_driver(call);
-    op_wait(op);
+    if (to_end)
+        op_wait(op);
+    else
+        op_wait_as_if_to_begin(op);
     op_drop(op);
     context = context_with_id(context_id);
     return context != NULL ? context->root->error : CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -108,7 +122,7 @@ static CUresult submit(struct call *call, struct copy *copy, CUstream stream_han
     struct op *op;
     CUresult result;
     struct stream *stream = stream_of(call, stream_handle, &result);
-    bool from_pageable, to_pageable, from_host, to_host, waits;
+    bool from_pageable, to_pageable, from_host, to_host, waits, to_end;
     if (stream == NULL)
         return result;
     if (is_empty(copy))
@@ -131,6 +145,7 @@ static CUresult submit(struct call *call, struct copy *copy, CUstream stream_han
     if (from_pageable && stream->capture == NULL && !stage(&work.copy))
         return CUDA_ERROR_OUT_OF_MEMORY;
     waits = stream->capture == NULL && (async ? to_pageable : from_host || to_host);
+    to_end = !from_pageable || to_host || wants_sync(copy->target);
     waits = waits ||
             (stream->capture == NULL && (wants_sync(copy->target) || wants_sync(copy->source)));
     result = stream_add(stream, &work, &op);
@@ -139,7 +154,7 @@ static CUresult submit(struct call *call, struct copy *copy, CUstream stream_han
         return result;
     }
     if (waits)
-        return wait_for(call, op, stream->context->id);
+        return wait_for(call, op, stream->context->id, to_end);
     op_drop(op);
     return CUDA_SUCCESS;
 }
@@ -364,6 +379,7 @@ static CUresult fill(struct call *call, struct fill what, CUstream stream_handle
                                 .element_bytes = what.element_bytes}};
     CUresult result;
     struct stream *stream = stream_of(call, stream_handle, &result);
+    struct range *range;
     uint64_t bytes;
     if (stream == NULL)
         return result;
@@ -373,7 +389,12 @@ static CUresult fill(struct call *call, struct fill what, CUstream stream_handle
     if (what.target % what.element_bytes != 0 || is_pageable(what.target) ||
         !copies_may_access(what.target, bytes))
         return CUDA_ERROR_INVALID_VALUE;
-    work_touches(&work, what.target, bytes, true);
+    range = work_touches(&work, what.target, bytes, true);
+    if (what.height > 1) {
+        range->row = what.width * what.element_bytes;
+        range->pitch = what.pitch;
+        range->rows = what.height;
+    }
     return stream_add(stream, &work, NULL);
 }
 

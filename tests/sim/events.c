@@ -113,6 +113,8 @@ static CUresult record(struct call *call, CUevent handle, CUstream stream_handle
         return result;
     event_forget_capture(event);
     op_set(&event->record, op);
+    if (races_on)
+        race_fence_recorded();
     op_drop(op);
     return CUDA_SUCCESS;
 }
@@ -146,8 +148,13 @@ DRIVER_CALL(cuEventQuery, LIGHT, (CUevent handle), (handle))
     CUresult result = may_be_asked(event);
     if (result != CUDA_SUCCESS)
         return result;
-    if (!op_is_done(event->record))
+    if (!op_is_done(event->record)) {
+        if (races_on)
+            race_polled(event->record);
         return CUDA_ERROR_NOT_READY;
+    }
+    if (races_on)
+        race_observed(event->record);
     return event->context->root->error;
 }
 
@@ -176,6 +183,10 @@ static CUresult elapsed(float *milliseconds, CUevent begin, CUevent end)
         return CUDA_ERROR_INVALID_HANDLE;
     if (!op_is_done(first->record) || !op_is_done(second->record))
         return CUDA_ERROR_NOT_READY;
+    if (races_on) {
+        race_observed(first->record);
+        race_observed(second->record);
+    }
     *milliseconds =
         (float)((double)(int64_t)(second->record->end_ns - first->record->end_ns) / 1e6);
     return CUDA_SUCCESS;

@@ -303,6 +303,8 @@ static void launch(struct graph *exec, struct stream *stream)
     for (struct node *node = exec->nodes; node != NULL; node = node->next) {
         node->op = op_new(stream->context, &node->work);
         order_node(node, begin);
+        if (races_on)
+            race_op_in_graph(node->op, stream, node->after_count > 0 ? node->after[0]->op : begin);
         allocations_note_use(&node->work, node->op, stream->context);
         op_submit(node->op);
     }
@@ -313,6 +315,8 @@ static void launch(struct graph *exec, struct stream *stream)
         node->op = NULL;
     }
     op_after(end, begin);
+    if (races_on)
+        race_op_in_stream(end, stream);
     op_submit(end);
     op_set(&stream->last, end);
     op_set(&exec->last_launch, end);

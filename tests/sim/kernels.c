@@ -154,7 +154,8 @@ CUresult kernel_work(const struct kernel *kernel, void **parameters, void **extr
         read_argument(&arguments[i], parameters != NULL ? parameters[i] : buffer + offset, bytes);
         offset += bytes;
     }
-    *work = (struct work){.how = TAKES_NO_TIME, .type = CU_GRAPH_NODE_TYPE_KERNEL};
+    *work = (struct work){
+        .how = TAKES_NO_TIME, .type = CU_GRAPH_NODE_TYPE_KERNEL, .name = kernel->name};
     kernel->describe(work, arguments);
     if (work->how == WAITS_FOR_FLAG && !device_may_access(work->flag, 4))
         return CUDA_ERROR_INVALID_VALUE;

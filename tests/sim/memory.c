@@ -315,6 +315,8 @@ struct allocation *allocation_add(const struct allocation *allocation)
     all.sorted[place] = added;
     all.count++;
     count_in(added, true);
+    if (races_on)
+        race_memory_given(added->base, added->size);
     return added;
 }
 
@@ -382,6 +384,8 @@ void allocation_free(struct allocation *allocation)
 
 static void release_finished(struct work *work, struct op *op)
 {
+    if (races_on)
+        race_memory_back(work->release.allocation->base, work->release.allocation->size, op);
     allocation_release(work->release.allocation);
 }
 
@@ -483,6 +487,8 @@ bool allocation_wait_for_users(struct allocation *allocation)
         drop_finished_users(allocation);
         if (allocation->foreign_count == 0)
             return true;
+        if (races_on)
+            race_free_waits(allocation->foreign[0]);
         op_wait(allocation->foreign[0]);
     }
     return false;

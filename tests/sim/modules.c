@@ -340,6 +340,14 @@ static uint64_t threads_of(const CUlaunchConfig *config)
     return block <= 1024 ? block * grid : 0;
 }
 
+static bool starts_early(const CUlaunchConfig *config)
+{
+    for (unsigned int i = 0; i < config->numAttrs; i++)
+        if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+            return config->attrs[i].value.programmaticStreamSerializationAllowed != 0;
+    return false;
+}
+
 static CUresult launch(struct call *call, const CUlaunchConfig *config, CUfunction handle,
                        void **parameters, void **extra)
 {
@@ -356,6 +364,7 @@ static CUresult launch(struct call *call, const CUlaunchConfig *config, CUfuncti
     if (function->module->context != stream->context->root)
         return CUDA_ERROR_INVALID_HANDLE;
     result = kernel_work(function->kernel, parameters, extra, &work);
+    work.early = starts_early(config);
     return result == CUDA_SUCCESS ? stream_add(stream, &work, NULL) : result;
 }
 
@@ -396,7 +405,8 @@ DRIVER_CALL_PT(cuLaunchCooperativeKernel, _ptsz, NEEDS_CONTEXT,
     return launch(call, &config, function, parameters, NULL);
 }
 
-/* None of the known kernels lets a dependent one start early, so that attribute changes nothing. */
+/* None of the known kernels lets a dependent one start early, so that attribute changes nothing but
+ * what the race detector finds. */
 DRIVER_CALL_PT(cuLaunchKernelEx, _ptsz, NEEDS_CONTEXT,
                (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra),
                (config, function, parameters, extra))

@@ -192,6 +192,8 @@ static void stream_got_there(struct work *work, struct op *op)
     while (*link != pending)
         link = &(*link)->next;
     *link = pending->next;
+    if (races_on)
+        race_memory_back(pending->base, pending->bytes, op);
     if (!pending->taken)
         space_give(&pending->chunk->space, pending->base, pending->bytes);
     free(pending);
@@ -272,8 +274,13 @@ static void free_when_reached(struct work *work, struct op *op)
 {
     struct allocation *allocation = allocation_at(work->release.address);
     if (allocation != NULL && allocation->base == work->release.address &&
-        allocation->kind == MEMORY_DEVICE)
+        allocation->kind == MEMORY_DEVICE) {
+        if (races_on) {
+            race_memory_freed(allocation->base);
+            race_memory_back(allocation->base, allocation->size, op);
+        }
         allocation_free(allocation);
+    }
 }
 
 static CUresult free_in_capture(struct allocation *allocation, struct stream *stream)

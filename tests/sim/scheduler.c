@@ -261,10 +261,15 @@ static void call_host_function(const struct work *work)
 
 static void run_host_function(struct op *op)
 {
+    struct race_callback callback;
     scheduler.host_first = op->next;
+    if (races_on)
+        race_callback_begin(&callback, op);
     pthread_mutex_unlock(&sim.lock);
     call_host_function(&op->work);
     pthread_mutex_lock(&sim.lock);
+    if (races_on)
+        race_callback_end(&callback, op);
     op->end_ns = now_ns();
     complete(op);
 }
@@ -367,10 +372,19 @@ struct op *op_new(struct context *context, const struct work *work)
     op->context_id = context != NULL ? context->id : 0;
     if (work != NULL)
         op->work = *work;
+    if (races_on)
+        race_op_new(op);
     return op;
 }
 
 void op_after(struct op *op, struct op *earlier)
+{
+    if (races_on)
+        race_op_after(op, earlier);
+    op_follow(op, earlier);
+}
+
+void op_follow(struct op *op, struct op *earlier)
 {
     if (earlier == NULL || earlier == op)
         return;
@@ -418,6 +432,8 @@ void op_drop(struct op *op)
 {
     if (op == NULL || --op->references > 0)
         return;
+    if (races_on)
+        race_op_free(op);
     free(op->dependents);
     free(op);
 }
@@ -427,17 +443,40 @@ bool op_is_done(const struct op *op)
     return op == NULL || op->state == OP_DONE;
 }
 
-void op_wait(struct op *op)
+bool op_is_past(const struct op *op)
 {
-    if (op == NULL)
-        return;
-    op_hold(op);
+    return op == NULL || (op_is_done(op) && !races_on);
+}
+
+static void sleep_until_done(struct op *op)
+{
+    if (races_on)
+        race_host_waits(op);
     if (sim.settings.stepped)
         wait_by_stepping(op);
     while (op->state != OP_DONE) {
         op->waited_for = true;
         pthread_cond_wait(&scheduler.done, &sim.lock);
     }
+}
+
+void op_wait(struct op *op)
+{
+    if (op == NULL)
+        return;
+    op_hold(op);
+    sleep_until_done(op);
+    if (races_on)
+        race_observed(op);
+    op_drop(op);
+}
+
+void op_wait_as_if_to_begin(struct op *op)
+{
+    op_hold(op);
+    sleep_until_done(op);
+    if (races_on)
+        race_observed_before(op);
     op_drop(op);
 }
 
@@ -448,12 +487,13 @@ void op_set(struct op **variable, struct op *op)
     op_drop(before);
 }
 
-void work_touches(struct work *work, uint64_t begin, uint64_t bytes, bool written)
+struct range *work_touches(struct work *work, uint64_t begin, uint64_t bytes, bool written)
 {
-    if (bytes == 0)
-        return;
-    work->ranges[work->range_count++] =
-        (struct range){.begin = begin, .end = begin + bytes, .written = written};
+    struct range *range = &work->ranges[work->range_count];
+    *range = (struct range){.begin = begin, .end = begin + bytes, .written = written};
+    if (bytes > 0)
+        work->range_count++;
+    return range;
 }
 
 void run_on_host_thread(CUhostFn function, void *argument)

@@ -1,13 +1,14 @@
 /*
  * The environment of the simulated driver: SIMCUDA_DEVICES, SIMCUDA_MEMORY, SIMCUDA_TIMING,
- * SIMCUDA_STEPPED, SIMCUDA_LOG, SIMCUDA_POISON and SIMCUDA_FAULTS. Called once in a process, before
- * anything else is done.
+ * SIMCUDA_STEPPED, SIMCUDA_LOG, SIMCUDA_RACES, SIMCUDA_POISON and SIMCUDA_FAULTS. Called once in a
+ * process, before anything else is done.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "sim.h"
 
@@ -79,6 +80,16 @@ static bool open_log(int *log)
     return *log >= 0 || complain("SIMCUDA_LOG", name, "a file that can be written");
 }
 
+static bool open_races(int *races)
+{
+    const char *name = getenv("SIMCUDA_RACES");
+    if (name == NULL || strcmp(name, "0") == 0)
+        return true;
+    *races = strcmp(name, "1") == 0 ? fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3)
+                                    : open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    return *races >= 0 || complain("SIMCUDA_RACES", name, "0, 1 or a file that can be written");
+}
+
 static bool read_faults(void)
 {
     const char *text = getenv("SIMCUDA_FAULTS");
@@ -95,6 +106,7 @@ void settings_read(struct settings *settings)
     valid &= read_switch("SIMCUDA_STEPPED", &settings->stepped);
     valid &= read_switch("SIMCUDA_POISON", &settings->poison);
     valid &= open_log(&settings->log);
+    valid &= open_races(&settings->races);
     valid &= read_faults();
     settings->devices = devices;
     settings->memory = memory / (2 * MIB) * (2 * MIB);

@@ -21,6 +21,7 @@
  *   handles.c     handles: a value is used again soon after its object is gone, as the driver's are
  *   devices.c, contexts.c, green_contexts.c, streams.c, events.c
  *   scheduler.c   operations; kernels.c, modules.c, copies.c: what they do
+ *   race_*.c      SIMCUDA_RACES: race_detector.h says what is compared with what
  *   captures.c, graphs.c, user_objects.c
  *   memory.c      addresses and cuMemAlloc; pools.c: cuMemAllocAsync; host_memory.c, arrays.c,
  *   virtual_memory.c, pointers.c
@@ -38,9 +39,11 @@
  *   SIMCUDA_LOG=FILE       a line for every call: thread, name, main arguments, result
  *   SIMCUDA_STEPPED=1      no threads and no real time: work runs inside the program's calls, by a
  *                          clock that simcuda.h lets a test see and move (scheduler.c)
- *   SIMCUDA_POISON=1       memory that goes back to the driver is overwritten with 0xDB
- * A value that is not allowed is one line on stderr, and cuInit fails. simcuda.h has what the
- * simulator tells a test beside the driver's own functions.
+ *   SIMCUDA_RACES=1        reports uses of memory that nothing orders after the uses of those who
+ * had it before, on stderr or, with another word than 0 and 1, in that file; programs tell of their
+ * allocations (simcuda.h, race_detector.h) SIMCUDA_POISON=1       memory that goes back to the
+ * driver is overwritten with 0xDB A value that is not allowed is one line on stderr, and cuInit
+ * fails. simcuda.h has what the simulator tells a test beside the driver's own functions.
  *
  * Variants, all of the same sources: as it is, a driver that has everything (13.3);
  * -DSIM_DRIVER_12_4, one before cuCtxRecordEvent; -DSIM_OLD_DRIVER, one like 11.1, before
@@ -183,7 +186,8 @@ struct settings {
     unsigned int devices;
     uint64_t memory;
     bool timing, poison, stepped;
-    int log; /* file descriptor, or -1 */
+    int log;   /* file descriptor, or -1 */
+    int races; /* the same, for the race detector's reports; -1 where it is off */
     bool valid;
 };
 /* Reads the environment; says on stderr what is wrong. Once, before any other call goes on. */
@@ -232,10 +236,13 @@ struct allocation;
 struct event;
 struct op;
 
-/* Bytes that an operation reads or writes. */
+/* Bytes that an operation reads or writes: all from begin to end, or so many rows of so many bytes
+ * between the two. */
 struct range {
     uint64_t begin, end;
     bool written;
+    uint64_t row, pitch; /* row 0: all bytes */
+    uint64_t rows, slice;
 };
 
 struct copy {
@@ -248,6 +255,8 @@ struct copy {
 /* What an operation does. Copied by value into graph nodes. */
 struct work {
     enum { TAKES_NO_TIME, TAKES_NS, WAITS_FOR_FLAG, CALLS_HOST } how;
+    const char *name;     /* of a kernel; NULL for other work */
+    bool early;           /* launched with programmatic stream serialization */
     CUgraphNodeType type; /* as a graph node */
     uint64_t ns;
     uint64_t flag;
@@ -298,6 +307,7 @@ struct op {
     uint64_t context_id;       /* whose error an illegal access becomes */
     struct work work;
     bool waited_for; /* a thread sleeps until it is done */
+    struct race_op *race;
     struct op *next; /* in the list of flag waiters or of host functions */
 };
 
@@ -306,6 +316,10 @@ uint64_t now_ns(void);
 struct op *op_new(struct context *context, const struct work *work);
 /* The operation starts after the earlier one (which may be NULL or done). Before op_submit. */
 void op_after(struct op *op, struct op *earlier);
+/* The same for the scheduler, while the race detector knows a weaker order. */
+void op_follow(struct op *op, struct op *earlier);
+/* True if nothing need be ordered after it (or after NULL). */
+bool op_is_past(const struct op *op);
 /* Lets it start as soon as it may. */
 void op_submit(struct op *op);
 struct op *op_hold(struct op *op);
@@ -314,13 +328,56 @@ void op_drop(struct op *op);
 bool op_is_done(const struct op *op); /* NULL is done */
 /* Sleeps until it is done, giving up sim.lock meanwhile. */
 void op_wait(struct op *op);
+/* The same, where a real driver waits only until it begins. */
+void op_wait_as_if_to_begin(struct op *op);
 /* With SIMCUDA_STEPPED: moves the clock and runs what is due. */
 void scheduler_step(uint64_t ns);
 /* Replaces what a variable holds. */
 void op_set(struct op **variable, struct op *op);
-void work_touches(struct work *work, uint64_t begin, uint64_t bytes, bool written);
+struct range *work_touches(struct work *work, uint64_t begin, uint64_t bytes, bool written);
 /* Runs a destructor of the program's in the thread that runs host functions. */
 void run_on_host_thread(CUhostFn function, void *argument);
+
+/* --- the race detector: race_order.c, race_memory.c --------------------------------------------*/
+
+extern bool races_on;
+
+void race_op_new(struct op *op);
+void race_op_free(struct op *op);
+void race_op_after(struct op *op, const struct op *earlier);
+/* The operation, ordered but not yet submitted, uses its memory. */
+void race_op_in_stream(struct op *op, struct stream *stream);
+void race_op_in_graph(struct op *op, const struct stream *stream, const struct op *before);
+/* Does the launch start beside the kernel before it in its stream? It is then ordered so. */
+bool race_starts_early(struct op *op, struct stream *stream);
+/* The stream waits for an event. */
+void race_stream_waits(struct stream *stream, const struct op *record);
+void race_stream_free(struct stream *stream);
+/* A query or a wait said that it is over; what it came after is. */
+void race_observed(const struct op *op);
+void race_observed_before(const struct op *op);
+/* Waits on the host and on devices, queries that said no, fences: for lost progress. */
+void race_host_waits(const struct op *op);
+void race_device_waits(const struct op *op, bool of_stream);
+void race_polled(const struct op *op);
+void race_fence_recorded(void);
+/* The driver's own free waits for this as well. */
+void race_free_waits(const struct op *op);
+/* A host function begins and ends, in the calling thread. */
+struct race_callback {
+    struct clock *clock; /* of the host function that this one interrupts, if there is one */
+    bool within_another;
+    unsigned int waits; /* of the program's call */
+};
+void race_callback_begin(struct race_callback *callback, const struct op *op);
+void race_callback_end(struct race_callback *callback, struct op *op);
+void race_thread_ended(void);
+/* The driver took memory back once the operation was over, gave memory out, lost a context. */
+void race_memory_back(uint64_t base, uint64_t bytes, const struct op *op);
+void race_memory_given(uint64_t base, uint64_t bytes);
+/* A graph's node frees memory for the program. */
+void race_memory_freed(uint64_t base);
+void race_context_gone(const struct context *context);
 
 /* --- devices, contexts, streams, events --------------------------------------------------------*/
 
@@ -361,6 +418,8 @@ struct stream {
     struct node **capture_nodes; /* what the next captured node comes after */
     size_t capture_node_count;
     CUgraphNode *capture_handles; /* the same, as last told to the program */
+    struct clock *early_start;    /* what an early launch comes after, right after a kernel */
+    uint32_t chain;               /* of its uses of memory, for the race detector */
     struct stream *next;          /* of the same context */
 };
 

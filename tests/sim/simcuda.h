@@ -28,10 +28,68 @@ __attribute__((weak, visibility("default"))) uint64_t simcuda_operations(void);
 
 /* With SIMCUDA_STEPPED: its clock in nanoseconds; moving it, for time that passes outside the
  * driver; and what is called, in the thread that waits and with no lock held, when a wait would
- * never end because all that is left waits for flags: it sets one. Without one, the wait goes on. */
+ * never end because all that is left waits for flags: it sets one. Without one, the wait goes on.
+ */
 typedef void simcuda_stall_handler(void);
 __attribute__((weak, visibility("default"))) uint64_t simcuda_now(void);
 __attribute__((weak, visibility("default"))) void simcuda_advance(uint64_t ns);
 __attribute__((weak, visibility("default"))) void simcuda_on_stall(simcuda_stall_handler *handler);
+
+/* --- SIMCUDA_RACES -----------------------------------------------------------------------------
+ *
+ * What a program tells the race detector (race_detector.h says what it makes of it). Every function
+ * does nothing while it is off. tests/sim/races.h has the calls of the driver with the telling.
+ *
+ * A program that tells of one allocation tells of all: memory that it has freed and that it then
+ * gets again without saying so counts as used after the free.
+ */
+#define SIMCUDA_WEAK __attribute__((weak, visibility("default")))
+
+/* After the call that allocated; id is the program's own name for it, for reports. With a stream
+ * (a CUstream): allocated in that stream's order. Memory of a graph (a capturing stream's) is not
+ * the program's: its calls are ignored. */
+SIMCUDA_WEAK void simcuda_program_allocated(uint64_t address, uint64_t bytes, uint64_t id);
+SIMCUDA_WEAK void simcuda_program_allocated_async(uint64_t address, uint64_t bytes, uint64_t id,
+                                                  void *stream);
+/* Before the call that frees; and after it, if it failed. */
+SIMCUDA_WEAK void simcuda_program_freed(uint64_t address);
+SIMCUDA_WEAK void simcuda_program_freed_async(uint64_t address, void *stream);
+SIMCUDA_WEAK void simcuda_program_free_failed(uint64_t address);
+
+/* Before the calling thread reads or writes memory that devices may use, too. */
+SIMCUDA_WEAK void simcuda_host_reads(const void *address, uint64_t bytes);
+SIMCUDA_WEAK void simcuda_host_writes(const void *address, uint64_t bytes);
+
+/* The program tells how its threads synchronise: from now on nothing else orders them. What a
+ * thread did before simcuda_release(object) comes before what another does after
+ * simcuda_acquire(object): before unlock and after lock, before pthread_create and first in the
+ * thread, last in the thread and after pthread_join. Host functions can use both at any time. */
+SIMCUDA_WEAK void simcuda_threads_tell(void);
+SIMCUDA_WEAK void simcuda_release(const void *object);
+SIMCUDA_WEAK void simcuda_acquire(const void *object);
+
+/* The calling thread's next calls, until the end, are one call of the program; the plain driver
+ * waits in it for ... Calls may not nest. */
+enum simcuda_waits {
+    SIMCUDA_WAITS_FOR_NOTHING = 1,
+    SIMCUDA_WAITS_FOR_OWNER,   /* cuMemFree(argument): its context's work, and copies of it */
+    SIMCUDA_WAITS_FOR_CONTEXT, /* the current context's work */
+    SIMCUDA_WAITS_FOR_STREAM,  /* argument: a CUstream */
+    SIMCUDA_WAITS_FOR_EVENT,   /* argument: a CUevent */
+    SIMCUDA_WAITS_FOR_ALL,     /* cuMemFreeHost: all contexts' work */
+    SIMCUDA_STREAM_FREE,       /* cuMemFreeAsync(..., argument): nothing, but allocations from now
+                                  on may be put behind this stream's work */
+    SIMCUDA_STREAM_ALLOCATION, /* cuMemAllocAsync: nothing on the host, and on the device for what
+                                  stream-ordered frees came after */
+};
+SIMCUDA_WEAK void simcuda_program_call_begin(enum simcuda_waits waits, uint64_t argument);
+SIMCUDA_WEAK void simcuda_program_call_end(void);
+
+/* How many of each were found so far, and the last report's text: at most bytes of it, with a 0. */
+struct simcuda_findings {
+    uint64_t hazards, program_errors, lost_progress, operations, allocations;
+};
+SIMCUDA_WEAK void simcuda_findings(struct simcuda_findings *findings);
+SIMCUDA_WEAK void simcuda_last_report(char *text, uint64_t bytes);
 
 #endif

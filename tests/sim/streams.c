@@ -29,7 +29,7 @@ static bool is_blocking(const struct stream *stream)
 static void join(struct context *context, struct op **variable, struct op *other)
 {
     struct op *op;
-    if (op_is_done(other))
+    if (op_is_past(other))
         return;
     op = op_new(context, NULL);
     op_after(op, *variable);
@@ -61,6 +61,8 @@ void stream_free(struct stream *stream)
     if (stream->handle != NULL)
         handle_free(KIND_STREAM, stream->handle);
     op_drop(stream->last);
+    if (races_on)
+        race_stream_free(stream);
     free(stream->capture_nodes);
     free(stream->capture_handles);
     free(stream);
@@ -116,7 +118,10 @@ struct stream *stream_of(struct call *call, CUstream handle, CUresult *why_not)
 /* After the stream's own work, and what the legacy stream and blocking ones order. */
 static void order_by_streams(struct stream *stream, struct op *op)
 {
-    op_after(op, stream->last);
+    if (races_on && race_starts_early(op, stream))
+        op_follow(op, stream->last);
+    else
+        op_after(op, stream->last);
     if (stream->type == STREAM_LEGACY) {
         for (struct stream *other = stream->context->streams; other != NULL; other = other->next)
             if (is_blocking(other))
@@ -162,6 +167,8 @@ CUresult stream_add(struct stream *stream, const struct work *work, struct op **
     op = op_new(stream->context, work);
     stream_order(stream, op);
     allocations_note_use(work, op, stream->context);
+    if (races_on)
+        race_op_in_stream(op, stream);
     op_submit(op);
     op_set(&stream->last, op);
     if (added != NULL)
@@ -322,6 +329,10 @@ DRIVER_CALL_PT(cuStreamQuery, _ptsz, LIGHT, (CUstream handle), (handle))
         return why_not;
     tail = stream_tail(stream);
     done = op_is_done(tail);
+    if (races_on && done)
+        race_observed(tail);
+    else if (races_on)
+        race_polled(tail);
     op_drop(tail);
     if (done && stream->context->root->error != CUDA_SUCCESS)
         return stream->context->root->error;
@@ -369,11 +380,13 @@ DRIVER_CALL_PT(cuStreamWaitEvent, _ptsz, 0,
     }
     if (event->captured != NULL || stream->capture != NULL)
         return capture_join(stream, event);
-    if (op_is_done(event->record))
+    if (op_is_past(event->record))
         return CUDA_SUCCESS;
     op = op_new(stream->context, NULL);
     stream_order(stream, op);
     op_after(op, event->record);
+    if (races_on)
+        race_stream_waits(stream, event->record);
     op_submit(op);
     op_set(&stream->last, op);
     op_drop(op);
