@@ -41,11 +41,14 @@ static CUcontext context_of_stream(const struct driver *driver, CUstream stream)
     return context;
 }
 
+/* A thread has a stream of its own in every context. */
 static struct capture **find(struct pool *pool, CUstream stream)
 {
     struct capture **link = &pool->captures.list;
     uint64_t thread = thread_of(pool, stream);
-    while (*link && ((*link)->stream != stream || (*link)->thread != thread))
+    CUcontext context = thread ? context_of_stream(pool->driver, stream) : NULL;
+    while (*link && ((*link)->stream != stream || (*link)->thread != thread ||
+                     (thread && (*link)->context != context)))
         link = &(*link)->next;
     return link;
 }

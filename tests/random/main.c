@@ -159,7 +159,7 @@ static int run_role(char **arguments)
     if (arguments[2][0] == '/') {
         size_t count;
         struct step *steps = read_steps(arguments[2], &count);
-        run_program(role, steps, count, &verdict);
+        run_program(code ? ALONE : role, steps, count, &verdict);
     } else {
         run_seed(role, &profile, seed, programs, &verdict);
     }

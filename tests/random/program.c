@@ -47,9 +47,9 @@ static const char *choose(struct random *random, const char *const *words)
 
 static void make_settings(struct profile *profile, struct random *r)
 {
-    static const char *const policies[] = {"geometric", "geometric", "pow2", "exact", NULL};
-    static const char *const steps[] = {"1", "2", "4", "8", "8", "64", NULL};
-    static const char *const smallest[] = {"1", "512", "512", "65536", "\"2MiB\"", NULL};
+    static const char *const policies[] = {"geometric", "pow2", "exact"};
+    static const unsigned int steps[] = {1, 2, 4, 8, 8, 64};
+    static const uint32_t smallest[] = {1, 512, 512, 1000, 4096};
     static const char *const largest[] = {"\"50%\"", "\"50%\"",  "\"100%\"",
                                           "4096",    "\"1MiB\"", NULL};
     static const char *const cached[] = {"\"50%\"", "\"50%\"", "\"100%\"", "0", "\"2MiB\"", NULL};
@@ -60,17 +60,20 @@ static void make_settings(struct profile *profile, struct random *r)
     static const char *const orders[] = {"largest_first", "least_recently_used", NULL};
     static const char *const idle[] = {"10s", "10s", "0s", "1ms", "100ms", NULL};
     static const char *const limits[] = {"\"50%\"", "\"8MiB\"", "\"30MiB\"", NULL};
+    unsigned int policy = profile->full ? 2 : random_below(r, 3), step = steps[random_below(r, 6)];
+    profile->smallest = profile->full ? 1 : smallest[random_below(r, 5)];
+    profile->rounding = policy == 0 ? step : 1;
     int written = snprintf(
         profile->settings, sizeof profile->settings,
         "{\"version\": 1, \"device\": {\"enabled\": %s, \"buckets\": {\"policy\": \"%s\", "
-        "\"steps_per_doubling\": %s, \"smallest\": %s, \"largest\": %s}, \"caps\": {\"cached\": "
+        "\"steps_per_doubling\": %u, \"smallest\": %u, \"largest\": %s}, \"caps\": {\"cached\": "
         "%s, "
         "\"blocks_per_bucket\": %s, \"reserve_ratio\": %s}, \"growth_budget\": %s, \"evict\": "
         "\"%s\", \"release_after_idle\": \"%s\", \"free_synchronizes\": %s}, \"limits\": "
         "{\"device_bytes\": %s}, \"report\": {\"at_exit\": \"none\"}}",
-        one_in(r, 40) ? "false" : "true", choose(r, policies), choose(r, steps),
-        choose(r, smallest), choose(r, largest), choose(r, cached), choose(r, blocks),
-        choose(r, ratios), choose(r, budgets), choose(r, orders), choose(r, idle),
+        one_in(r, 40) ? "false" : "true", policies[policy], step, profile->smallest,
+        choose(r, largest), choose(r, cached), choose(r, blocks), choose(r, ratios),
+        choose(r, budgets), choose(r, orders), choose(r, idle),
         profile->free_synchronizes ? "true" : "false",
         profile->limited ? choose(r, limits) : "null");
     if (written >= (int)sizeof profile->settings)
@@ -93,6 +96,11 @@ void make_profile(struct profile *profile, uint64_t seed)
     profile->flags = one_in(&r, 2);
     profile->free_synchronizes = one_in(&r, 6);
     profile->limited = one_in(&r, 12);
+    profile->full = one_in(&r, 5);
+    if (profile->full) {
+        profile->largest = profile->device_bytes / 2;
+        profile->limited = false;
+    }
     make_settings(profile, &r);
 }
 
@@ -110,6 +118,10 @@ static bool is_wanted(const struct profile *profile, unsigned int kind)
     case STEP_WAIT_FLAG:
     case STEP_SET_FLAGS:
         return profile->flags;
+    case STEP_ALLOC_ASYNC:
+    case STEP_ALLOC_PITCH:
+    case STEP_ARRAY:
+        return !profile->full;
     case STEP_FREE_THEN_READ:
         return profile->free_synchronizes;
     default:
@@ -144,6 +156,7 @@ void make_program(const struct profile *profile, uint64_t seed, uint64_t nth, st
         total += is_wanted(profile, kind) ? weights[kind] : 0;
     uint64_t largest = one_in(&r, 2) ? profile->largest : profile->largest / 16 + 64;
     unsigned int slots = one_in(&r, 2) ? 255 : 1 + random_below(&r, 8);
+    uint32_t page = profile->full ? (uint32_t)1 << 21 : 1;
     for (unsigned int i = 0; i < profile->steps; i++) {
         unsigned int at = random_below(&r, total), kind = 0;
         for (;; kind++) {
@@ -160,7 +173,7 @@ void make_program(const struct profile *profile, uint64_t seed, uint64_t nth, st
                                  .b = (uint8_t)random_below(&r, 256),
                                  .c = (uint8_t)random_below(&r, 256),
                                  .d = (uint8_t)random_below(&r, 256),
-                                 .x = random_size(&r, largest),
+                                 .x = (random_size(&r, largest) + page - 1) / page * page,
                                  .y = random_next(&r)};
     }
 }

@@ -48,6 +48,7 @@ struct context {
     unsigned int retains;
     CUdevice device;
     CUfunction kernels[KERNELS];
+    bool equipped;  /* kernels may count mismatches in it */
     CUevent helper; /* orders one stream behind another */
 };
 
@@ -179,8 +180,8 @@ static void equip(unsigned int slot)
     for (unsigned int i = 0; i < KERNELS; i++)
         CALL(cuModuleGetFunction, (&context->kernels[i], module, kernel_names[i]),
              "(&kernel[%u][%u], module, \"%s\")", slot, i, kernel_names[i]);
-    CALL(cuMemHostRegister_v2, (&counters[slot], sizeof counters[slot], 0),
-         "(&counters[%u], sizeof counters[%u], 0)", slot, slot);
+    context->equipped = CALL(cuMemHostRegister_v2, (&counters[slot], sizeof counters[slot], 0),
+                             "(&counters[%u], sizeof counters[%u], 0)", slot, slot) == CUDA_SUCCESS;
     if (CALL(cuEventCreate, (&context->helper, CU_EVENT_DISABLE_TIMING), "(&helper[%u], 2)",
              slot) != CUDA_SUCCESS)
         context->helper = NULL;
@@ -380,7 +381,7 @@ static bool reach(struct buffer *buffer, const struct stream *stream)
 static void settle(struct buffer *buffer, const struct stream *stream)
 {
     unsigned int number = (unsigned int)(buffer - run.buffers);
-    unsigned int context = run.contexts[stream->context].root;
+    unsigned int context = stream->context;
     buffer->home = *stream;
     if (stream->kind != PER_THREAD)
         return;
@@ -454,10 +455,41 @@ static void undo(struct buffer *buffer)
     cuMemFree_v2(buffer->address);
 }
 
+/*
+ * Blocks that are larger than what was asked for, and small ones that come to lie in more pages,
+ * may be what is missing when memory is nearly full; so a program stays away from that, unless its
+ * allocations are whole pages and are not rounded.
+ */
+static uint64_t taken_by(uint64_t bytes)
+{
+    const uint64_t page = (uint64_t)2 << 20;
+    uint64_t rounded = bytes + bytes / run.profile->rounding;
+    return (rounded + page - 1) / page * page;
+}
+
+static bool has_room(uint64_t bytes)
+{
+    uint64_t taken = taken_by(bytes) + ((uint64_t)8 << 20);
+    bool stream_ordered = false;
+    if (run.profile->full)
+        return true;
+    for (unsigned int i = 0; i < BUFFERS; i++) {
+        taken += run.buffers[i].kind != NO_BUFFER ? taken_by(run.buffers[i].bytes) : 0;
+        stream_ordered = stream_ordered || run.buffers[i].kind == ASYNC;
+    }
+    return taken + (stream_ordered ? (uint64_t)32 << 20 : 0) <= run.profile->device_bytes;
+}
+
+/* The slot is empty, and there is memory to fill it. */
+static bool make_way(struct buffer *buffer, uint64_t bytes)
+{
+    return (buffer->kind == NO_BUFFER || free_buffer(buffer)) && has_room(bytes);
+}
+
 static bool allocate(struct buffer *buffer, uint64_t bytes)
 {
     bool more = false;
-    if (buffer->kind != NO_BUFFER && !free_buffer(buffer))
+    if (!make_way(buffer, bytes))
         return false;
     CUresult result = CALL_AS(MAY_HAVE_MEMORY, &more, cuMemAlloc_v2, (&buffer->address, bytes),
                               "(&buffer[%u], %llu)", number_of(buffer), (unsigned long long)bytes);
@@ -520,7 +552,8 @@ static CUresult launch_verify(const struct buffer *buffer, const struct stream *
 static bool may_run_kernels_on(const struct buffer *buffer, const struct stream *stream)
 {
     return stream->context < CONTEXTS && buffer->context < CONTEXTS &&
-           run.contexts[stream->context].root == buffer->context;
+           run.contexts[stream->context].root == buffer->context &&
+           run.contexts[buffer->context].equipped;
 }
 
 static bool fill(struct buffer *buffer, const struct stream *stream, uint32_t value)
@@ -711,7 +744,7 @@ static void step_alloc_async(const struct step *step)
     struct buffer *buffer = buffer_named(step->a);
     struct stream stream = stream_named(step->b);
     bool more = false;
-    if (captures(&stream) || (buffer->kind != NO_BUFFER && !free_buffer(buffer)))
+    if (captures(&stream) || !make_way(buffer, (uint64_t)step->x + ((uint64_t)32 << 20)))
         return;
     CUresult result = ON_AS(MAY_HAVE_MEMORY, &more, cuMemAllocAsync, _ptsz, stream,
                             (&buffer->address, step->x, stream.handle), "(&buffer[%u], %u, %s)",
@@ -729,7 +762,7 @@ static void step_alloc_managed(const struct step *step)
 {
     struct buffer *buffer = buffer_named(step->a);
     bool more = false;
-    if (buffer->kind != NO_BUFFER && !free_buffer(buffer))
+    if (!make_way(buffer, step->x))
         return;
     CUresult result =
         CALL_AS(MAY_HAVE_MEMORY, &more, cuMemAllocManaged, (&buffer->address, step->x, 1),
@@ -1663,7 +1696,8 @@ static bool data_is_right(void)
 static void leave_destroyed_contexts(void)
 {
     CUdevice device;
-    while (run.workers[self].depth > 0 && cuCtxGetDevice(&device) == CUDA_ERROR_CONTEXT_IS_DESTROYED)
+    while (run.workers[self].depth > 0 &&
+           cuCtxGetDevice(&device) == CUDA_ERROR_CONTEXT_IS_DESTROYED)
         pop();
 }
 
