@@ -296,7 +296,7 @@ static struct block *newest_clean(const struct bucket *bucket)
 
 static bool barriers_may_be_used(struct pool *pool, const struct heap *heap)
 {
-    return heap->alone == HEAP_ALONE && barriers_are_open(pool);
+    return heap->alone == HEAP_ALONE && launches_alone(pool) && barriers_are_open(pool);
 }
 
 /* A pending block that a barrier raised earlier covers. */

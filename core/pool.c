@@ -96,6 +96,28 @@ bool barriers_are_open(struct pool *pool)
            !captures_are_going_on(&pool->captures) && !memory_may_be_pinned(pool);
 }
 
+/* After so many nanoseconds without a launch by another thread a thread launches alone. */
+#define ALTERNATION_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
+
+void pool_note_launch(struct pool *pool)
+{
+    uint64_t self = thread_id(pool);
+    uint64_t last = atomic_load_explicit(&pool->launcher, memory_order_relaxed);
+    if (__builtin_expect(last == self, 1))
+        return;
+    if (last)
+        atomic_store_explicit(&pool->alternated_at, monotonic_now(), memory_order_relaxed);
+    atomic_store_explicit(&pool->launcher, self, memory_order_relaxed);
+}
+
+bool launches_alone(struct pool *pool)
+{
+    uint64_t last = atomic_load_explicit(&pool->launcher, memory_order_relaxed);
+    uint64_t alternated = atomic_load_explicit(&pool->alternated_at, memory_order_relaxed);
+    return (!last || last == thread_id(pool)) &&
+           (!alternated || monotonic_now() - alternated > ALTERNATION_NANOSECONDS);
+}
+
 /* ---- device memory ---- */
 
 /* The current context where the pool may serve it. */

@@ -109,6 +109,10 @@ struct synchronising {
 struct synchronising pool_synchronise_begin(struct pool *pool, const CUcontext *handle);
 void pool_synchronise_end(struct pool *pool, struct synchronising state, CUresult result);
 
+/* The calling thread launches work. Where several threads do, one that runs ahead must not make the
+ * streams of the others wait, so the pool raises no barriers. */
+void pool_note_launch(struct pool *pool);
+
 /* ---- captures: see capture.h ---- */
 
 bool pool_captures_are_going_on(struct pool *pool);

@@ -42,6 +42,9 @@ struct pool {
     struct pitch pitches[PITCHES];
     unsigned pitch_count;
     _Atomic uint64_t threads;        /* that were given an id, see thread_id */
+    _Atomic uint64_t launcher;       /* the id of the thread that launched last; 0: none has */
+    _Atomic uint64_t alternated_at;  /* nanoseconds of the monotonic clock: when that last changed.
+                                        Relaxed, both: they only choose between two safe ways */
     _Atomic uint64_t objects_loaded; /* shared objects ever loaded when last looked through, see
                                         barriers_are_open */
     _Atomic bool memory_is_pinned;   /* a library that lets devices reach GPU memory is loaded */
@@ -95,6 +98,9 @@ void relaxed_mode_end(const struct pool *pool, struct relaxed_mode mode);
 /* Whether later work of a context is all that can reach its memory, so that a barrier protects a
  * block: one context, no capture, and no library that gives devices access behind CUDA's back. */
 bool barriers_are_open(struct pool *pool);
+
+/* Whether the calling thread is the only one that has launched work lately. */
+bool launches_alone(struct pool *pool);
 
 /* Nanoseconds of the monotonic clock. */
 uint64_t monotonic_now(void);

@@ -9,6 +9,10 @@
 /* How long it waits for a context that another thread is ending. */
 #define DYING_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
 
+/* Giving back costs milliseconds however little it is, so it is at least this share of what is
+ * cached. */
+#define RELEASE_SHARE 8u
+
 /* Every so many misses the driver is asked how much memory is left. */
 #define MISSES_PER_LOOK 64u
 
@@ -360,7 +364,9 @@ void release_before_growth(struct pool *pool, struct context *context, uint64_t 
         if (after <= bound ||
             counter_get(&heap->clean_bytes) + counter_get(&heap->pending_bytes) == 0)
             return;
-        if (release_clean(pool, context, after - bound, EVICTION_CAP, RELEASE_IN_ALLOCATION) == 0 &&
+        uint64_t share = counter_get(&heap->clean_bytes) / RELEASE_SHARE;
+        uint64_t wanted = after - bound > share ? after - bound : share;
+        if (release_clean(pool, context, wanted, EVICTION_CAP, RELEASE_IN_ALLOCATION) == 0 &&
             !wait_for_oldest(pool, context))
             return;
     }
@@ -476,11 +482,21 @@ static bool trim_driver(struct pool *pool, const struct device *wanted)
     return true;
 }
 
+static uint64_t clean_bytes(struct pool *pool, struct device *device)
+{
+    uint64_t bytes = 0;
+    for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
+        bytes += counter_get(&c->heap.clean_bytes);
+    return bytes;
+}
+
 /* What is missing may be less than all that is cached: first as much as was asked for, then twice
  * that, and so on. */
 static bool release_some_clean(struct pool *pool, struct device *device, struct reclaim *progress)
 {
     uint64_t bytes = progress->bytes ? progress->bytes : UINT64_MAX;
+    if (bytes < clean_bytes(pool, device) / RELEASE_SHARE)
+        bytes = clean_bytes(pool, device) / RELEASE_SHARE;
     uint64_t released = release_clean_everywhere(pool, device, bytes);
     progress->bytes = bytes > UINT64_MAX / 2 ? UINT64_MAX : 2 * bytes;
     if (released == 0 || bytes == UINT64_MAX)

@@ -1,8 +1,16 @@
 /*
  * Graphs and launches: they pass through. Code is loaded lazily, by the first launch too, so all of
- * them may run out of memory.
+ * them may run out of memory; and the pool wants to know whether several threads launch.
  */
 #include "hooks.h"
+
+/* A pool that nothing has started yet needs no launches. */
+static void note_launch(void)
+{
+    struct pool *pool = atomic_load_explicit(&pool_to_use, memory_order_acquire);
+    if (pool)
+        pool_note_launch(pool);
+}
 
 HOOK(cuGraphInstantiate,
      (CUgraphExec * executable, CUgraph graph, CUgraphNode *node, char *log, size_t log_bytes))
@@ -53,12 +61,14 @@ HOOK(cuGraphUpload_ptsz, (CUgraphExec executable, CUstream stream))
 
 HOOK(cuGraphLaunch, (CUgraphExec executable, CUstream stream))
 {
+    note_launch();
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuGraphLaunch(executable, stream));
 }
 
 HOOK(cuGraphLaunch_ptsz, (CUgraphExec executable, CUstream stream))
 {
+    note_launch();
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuGraphLaunch_ptsz(executable, stream));
 }
@@ -72,6 +82,7 @@ HOOK(cuGraphLaunch_ptsz, (CUgraphExec executable, CUstream stream))
 HOOK(cuLaunchKernel,
      (CUfunction function, SHAPE_PARAMETERS, CUstream stream, void **parameters, void **extra))
 {
+    note_launch();
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuLaunchKernel(function, SHAPE, stream, parameters, extra));
 }
@@ -79,6 +90,7 @@ HOOK(cuLaunchKernel,
 HOOK(cuLaunchKernel_ptsz,
      (CUfunction function, SHAPE_PARAMETERS, CUstream stream, void **parameters, void **extra))
 {
+    note_launch();
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuLaunchKernel_ptsz(function, SHAPE, stream, parameters, extra));
 }
@@ -86,6 +98,7 @@ HOOK(cuLaunchKernel_ptsz,
 HOOK(cuLaunchKernelEx,
      (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra))
 {
+    note_launch();
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuLaunchKernelEx(config, function, parameters, extra));
 }
@@ -93,6 +106,7 @@ HOOK(cuLaunchKernelEx,
 HOOK(cuLaunchKernelEx_ptsz,
      (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra))
 {
+    note_launch();
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuLaunchKernelEx_ptsz(config, function, parameters, extra));
 }
@@ -100,6 +114,7 @@ HOOK(cuLaunchKernelEx_ptsz,
 HOOK(cuLaunchCooperativeKernel,
      (CUfunction function, SHAPE_PARAMETERS, CUstream stream, void **parameters))
 {
+    note_launch();
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuLaunchCooperativeKernel(function, SHAPE, stream, parameters));
 }
@@ -107,6 +122,7 @@ HOOK(cuLaunchCooperativeKernel,
 HOOK(cuLaunchCooperativeKernel_ptsz,
      (CUfunction function, SHAPE_PARAMETERS, CUstream stream, void **parameters))
 {
+    note_launch();
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuLaunchCooperativeKernel_ptsz(function, SHAPE, stream, parameters));
 }
@@ -114,24 +130,28 @@ HOOK(cuLaunchCooperativeKernel_ptsz,
 HOOK(cuLaunchCooperativeKernelMultiDevice,
      (CUDA_LAUNCH_PARAMS * launches, unsigned int count, unsigned int flags))
 {
+    note_launch();
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuLaunchCooperativeKernelMultiDevice(launches, count, flags));
 }
 
 HOOK(cuLaunch, (CUfunction function))
 {
+    note_launch();
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuLaunch(function));
 }
 
 HOOK(cuLaunchGrid, (CUfunction function, int width, int height))
 {
+    note_launch();
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuLaunchGrid(function, width, height));
 }
 
 HOOK(cuLaunchGridAsync, (CUfunction function, int width, int height, CUstream stream))
 {
+    note_launch();
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuLaunchGridAsync(function, width, height, stream));
 }
