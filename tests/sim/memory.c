@@ -199,12 +199,19 @@ static uint64_t take_small(struct context *context, uint64_t bytes, struct small
     return space_take(&(*page)->space, bytes);
 }
 
-static void free_page(struct small_page *page)
+static void unlink_page(struct small_page *page)
 {
     struct small_page **link = &page->context->pages;
     while (*link != page)
         link = &(*link)->next;
     *link = page->next;
+    page->context = NULL;
+}
+
+static void free_page(struct small_page *page)
+{
+    if (page->context != NULL)
+        unlink_page(page);
     give_pages(page->device, page->space.base, PAGE);
     space_close(&page->space);
     free(page);
@@ -243,10 +250,15 @@ void extent_give(struct extent *extent)
     extent->base = 0;
 }
 
+/* A page with memory that other contexts' work frees, once it gets there, goes with that. */
 void small_pages_free(struct context *context)
 {
-    while (context->pages != NULL)
-        free_page(context->pages);
+    while (context->pages != NULL) {
+        struct small_page *page = context->pages;
+        unlink_page(page);
+        if (page->space.used == 0)
+            free_page(page);
+    }
 }
 
 /* --- records of allocations --------------------------------------------------------------------*/
