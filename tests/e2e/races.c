@@ -6,9 +6,8 @@
  * orders them or does not. Run with SIMCUDA_RACES on. Arguments: "threads" for the cases in which
  * the program tells how its threads synchronise; a name for that case alone, with its report.
  */
+#define RACES_PLAIN_NAMES
 #include "../gpu/gpu.h"
-
-#include "../sim/simcuda.h"
 
 enum { WORDS = 1024, BYTES = 4 * WORDS };
 

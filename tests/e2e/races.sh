@@ -47,6 +47,10 @@ capture=("$gpu/capture" rounds=2 replays=4)
 fill_memory=("$gpu/fill_memory" cycles=3 largest_mib=64 kernel_ms=50)
 
 expect "hazard, plain driver" is_clean on_driver "$races" -- "${hazard[@]}"
+expect "capture, plain driver" is_clean on_driver "$races" -- "${capture[@]}"
+expect "contexts, plain driver" is_clean on_driver "$races" -- "$gpu/contexts" rounds=3
+expect "progress, plain driver" is_clean on_driver "$races" -- "$gpu/progress" blocks=40 rounds=1
+expect "overlap, plain driver" is_clean on_driver "$races" -- "$gpu/overlap" threads=4 rounds=20
 expect "hazard, memory reused at once" has_hazards on_driver "$races" -- "${hazard[@]}" \
     reuse-at-once
 for budget in 0B 8MiB 128MiB; do

@@ -19,6 +19,7 @@
 
 #include "../driver_api.h"
 #include "../kernels.h"
+#include "../sim/races.h"
 
 #define MIB ((size_t)1 << 20)
 

@@ -43,6 +43,8 @@ static CUdeviceptr take_block(unsigned int size)
         block = careless_blocks[size];
         careless_blocks[size] = 0;
         pthread_mutex_unlock(&careless_lock);
+        if (block != 0)
+            tell_allocated(CUDA_SUCCESS, block, block_words[size] * sizeof(unsigned int));
     }
     if (block == 0)
         CHECK(cuMemAlloc_v2(&block, block_words[size] * sizeof(unsigned int)));
@@ -52,6 +54,7 @@ static CUdeviceptr take_block(unsigned int size)
 static void give_block(unsigned int size, CUdeviceptr block)
 {
     if (reuse_at_once) {
+        tell_freed(block);
         pthread_mutex_lock(&careless_lock);
         CUdeviceptr previous = careless_blocks[size];
         careless_blocks[size] = block;

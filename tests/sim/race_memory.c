@@ -11,6 +11,7 @@
 
 static struct tenancy *root;
 static uint64_t last_serial;
+static __thread uint64_t last_freed; /* what the thread freed last; 0: nothing that was live */
 
 /* --- ranges ------------------------------------------------------------------------------------*/
 
@@ -412,6 +413,8 @@ static void freed(struct tenancy *tenancy, const struct clock *covered, bool in_
     uint64_t serial = tenancy->serial;
     const struct overlaps *found;
     tenancy->live = false;
+    last_freed = serial;
+    clock_drop(tenancy->freed);
     tenancy->freed = clock_hold(*host_clock());
     forget_uses(tenancy, is_known, observed);
     for (struct use *use = tenancy->uses; use != NULL; use = use->next)
@@ -502,6 +505,7 @@ void simcuda_program_freed(uint64_t address)
     if (!races_on)
         return;
     pthread_mutex_lock(&sim.lock);
+    last_freed = 0;
     tenancy = tenancy_at(address);
     if (tenancy != NULL) {
         what_a_free_covers(tenancy, &covered);
@@ -519,6 +523,7 @@ void simcuda_program_freed_async(uint64_t address, void *stream_handle)
     if (!races_on)
         return;
     pthread_mutex_lock(&sim.lock);
+    last_freed = 0;
     tenancy = tenancy_at(address);
     stream = stream_named(stream_handle);
     if (tenancy != NULL && stream != NULL && stream->capture == NULL) {
@@ -533,17 +538,14 @@ void simcuda_program_freed_async(uint64_t address, void *stream_handle)
 
 void simcuda_program_free_failed(uint64_t address)
 {
-    struct tenancy *last = NULL;
     const struct overlaps *found;
     if (!races_on)
         return;
     pthread_mutex_lock(&sim.lock);
     found = find(address, address + 1);
     for (size_t i = 0; i < found->count; i++)
-        if (found->all[i]->base == address &&
-            (last == NULL || last->serial < found->all[i]->serial))
-            last = found->all[i];
-    if (last != NULL)
-        last->live = true;
+        if (found->all[i]->base == address && found->all[i]->serial == last_freed)
+            found->all[i]->live = true;
+    last_freed = 0;
     pthread_mutex_unlock(&sim.lock);
 }

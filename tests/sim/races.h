@@ -3,7 +3,8 @@
  * of the simulated driver wants to be told (simcuda.h). A program that includes this after
  * driver_api.h, and calls the driver by name, tells all of it; on a real driver nothing is told.
  *
- * Calls through pointers, and per-thread variants by name (_ptsz), tell nothing by themselves.
+ * RACES_PLAIN_NAMES, defined before, leaves the driver's names alone. Calls through pointers, and
+ * per-thread variants by name (_ptsz), tell nothing by themselves.
  */
 #ifndef TESTS_SIM_RACES_H
 #define TESTS_SIM_RACES_H
@@ -226,6 +227,7 @@ static inline void told_thread_join(struct told_thread *thread)
         simcuda_acquire(&thread->argument);
 }
 
+#ifndef RACES_PLAIN_NAMES
 #define cuMemAlloc_v2           told_cuMemAlloc
 #define cuMemAllocManaged       told_cuMemAllocManaged
 #define cuMemAllocPitch_v2      told_cuMemAllocPitch
@@ -239,5 +241,6 @@ static inline void told_thread_join(struct told_thread *thread)
 #define cuCtxSynchronize        told_cuCtxSynchronize
 #define cuStreamSynchronize     told_cuStreamSynchronize
 #define cuEventSynchronize      told_cuEventSynchronize
+#endif
 
 #endif
