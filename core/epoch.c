@@ -75,12 +75,14 @@ static void destroy_events(struct pool *pool, struct fence *fence)
     fence->event_count = 0;
 }
 
-static CUresult add_event(struct pool *pool, struct fence *fence, struct context *context)
+/* no_entry: the answer where the context cannot be made current. */
+static CUresult add_event(struct pool *pool, struct fence *fence, struct context *context,
+                          CUresult no_entry)
 {
     CUevent event;
     bool pushed;
     if (!context_push(pool, context, &pushed))
-        return CUDA_ERROR_INVALID_CONTEXT;
+        return no_entry;
     CUresult result = pool->driver->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
     context_pop(pool, pushed);
     if (result == CUDA_SUCCESS)
@@ -130,12 +132,13 @@ static CUresult make_events(struct pool *pool, struct context *own, struct fence
     fence->events = calloc(several ? count_contexts(pool) + 1 : 1, sizeof *fence->events);
     if (!fence->events)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    /* Its own comes first: that is the one that may be waited for. */
-    CUresult result = add_event(pool, fence, own);
+    /* Its own comes first: that is the one that may be waited for. That it cannot be entered from
+     * here says nothing of the program's free, which another context may be current for. */
+    CUresult result = add_event(pool, fence, own, CUDA_ERROR_NOT_PERMITTED);
     for (struct context *c = context_next(pool, NULL, NULL); several && c && !result;
          c = context_next(pool, c, NULL)) {
         if (c != own && is_usable(c))
-            result = add_event(pool, fence, c);
+            result = add_event(pool, fence, c, CUDA_ERROR_INVALID_CONTEXT);
         if (result != CUDA_SUCCESS && may_be_left_out(c, result))
             result = CUDA_SUCCESS;
     }
@@ -399,6 +402,16 @@ uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context)
     return epoch;
 }
 
+/* Where several contexts work, a synchronise of one proves nothing by itself; but its fence, or a
+ * later one, is likely to be over. */
+static void ask_about_newest(struct pool *pool, struct context *context)
+{
+    pthread_mutex_lock(&context->heap.lock);
+    if (context->heap.pending.first && context->epochs.newest)
+        epoch_query(pool, context, context->epochs.newest);
+    pthread_mutex_unlock(&context->heap.lock);
+}
+
 void epoch_synchronise_end(struct pool *pool, struct context *context, uint64_t epoch,
                            CUresult result)
 {
@@ -412,6 +425,8 @@ void epoch_synchronise_end(struct pool *pool, struct context *context, uint64_t 
         pthread_mutex_lock(&context->heap.lock);
         epoch_complete(context, epoch);
         pthread_mutex_unlock(&context->heap.lock);
+    } else {
+        ask_about_newest(pool, context);
     }
     release_excess(pool, context, RELEASE_IN_FREE);
 }
