@@ -83,11 +83,13 @@ static void busy(CUstream stream)
     spin(&kernels, stream, 3000000);
 }
 
+/* Work that is not held up is over after this, and nobody was told. */
 static void let_it_end(void)
 {
+    CUdevice device;
     usleep(2000);
-    if (simcuda_advance != NULL)
-        simcuda_advance(10000000);
+    simcuda_advance(10000000);
+    CHECK(cuCtxGetDevice(&device));
 }
 
 static void wait_for(CUstream stream, CUevent recorded)
@@ -175,6 +177,11 @@ struct test {
     X(HAZARD, third_owner, write_on(one), hand_over(), hand_over(), write_on(two))                 \
     X(HAZARD, second_stream_of_the_owner, write_on(one), hand_over(), write_on(one),               \
       write_on(two))                                                                               \
+    X(HAZARD, read_after_write, write_on(one), read_on(one), hand_over(), read_on(two))            \
+    X(HAZARD, part_written_again, write_on(one), fill_bytes(one, 0, 8), hand_over(),               \
+      fill_bytes(two, 100, 8))                                                                     \
+    X(HAZARD, two_streams_of_the_owner, write_on(one), write_on(two),                              \
+      CHECK(cuStreamSynchronize(two)), hand_over(), write_on(three))                               \
     X(HAZARD, legacy_then_non_blocking, write_on(NULL), hand_over(), write_on(one))                \
     X(HAZARD, non_blocking_then_legacy, write_on(one), hand_over(), write_on(NULL))                \
     X(SILENT, legacy_then_blocking, write_on(NULL), hand_over(), write_on(blocking))               \
@@ -299,6 +306,9 @@ struct test {
       CHECK(cuCtxWaitEvent(other_context, event)), write_elsewhere())                              \
     X(SILENT, two_barriers, write_on(one), hand_over(), fence(), barrier(), fence(), barrier(),    \
       write_on(two))                                                                               \
+    X(SILENT, barrier_for_older_fence_on_top, CHECK(cuCtxRecordEvent(NULL, event_too)),            \
+      write_on(one), hand_over(), fence(), barrier(), CHECK(cuCtxWaitEvent(NULL, event_too)),      \
+      write_on(two))                                                                               \
     X(SILENT, second_fence_covers_the_first, write_on(one), hand_over(), fence(),                  \
       CHECK(cuCtxRecordEvent(NULL, event_too)), CHECK(cuCtxWaitEvent(NULL, event_too)),            \
       write_on(two))                                                                               \
@@ -393,13 +403,13 @@ struct test {
     X(SILENT, host_function_before_copy, pinned_owner(),                                           \
       CHECK(cuLaunchHostFunc(one, write_pinned, NULL)), let_it_end(), hand_pinned_over(),          \
       copy_aside_out(one))                                                                         \
+    X(HAZARD, host_function_still_to_run, pinned_owner(), busy(one),                               \
+      CHECK(cuLaunchHostFunc(one, write_pinned, NULL)), hand_pinned_over())                        \
     X(SILENT, host_function_releases, write_on(one),                                               \
       CHECK(cuLaunchHostFunc(one, release_event, NULL)), CHECK(cuStreamSynchronize(two)),          \
-      let_it_end(), CHECK(cuStreamQuery(two)), simcuda_acquire(&event), hand_over(),               \
-      write_on(two))                                                                               \
+      let_it_end(), simcuda_acquire(&event), hand_over(), write_on(two))                           \
     X(HAZARD, host_function_does_not_release, write_on(one),                                       \
-      CHECK(cuLaunchHostFunc(one, do_nothing, NULL)), let_it_end(), CHECK(cuStreamQuery(two)),     \
-      hand_over(), write_on(two))                                                                  \
+      CHECK(cuLaunchHostFunc(one, do_nothing, NULL)), let_it_end(), hand_over(), write_on(two))    \
     /* what frees and allocations mean */                                                          \
     X(PROGRAM_ERROR, use_after_free, simcuda_program_freed(piece), write_on(one))                  \
     X(PROGRAM_ERROR, use_beside_smaller_owner, hand_over_part(), write_on(one))                    \
@@ -766,7 +776,6 @@ static void stream_ordered_later(CUstream first, CUstream second)
     simcuda_program_freed_async(before, first);
     CHECK(cuMemFreeAsync(before, first));
     let_it_end();
-    CHECK(cuStreamQuery(second));
     CHECK(cuMemAllocAsync(&after, 1 * MIB, second));
     simcuda_program_allocated_async(after, 1 * MIB, ++owner, second);
     if (after != before)
@@ -785,7 +794,6 @@ static void freed_in_stream_order(void)
     simcuda_program_freed_async(before, one);
     CHECK(cuMemFreeAsync(before, one));
     let_it_end();
-    CHECK(cuStreamQuery(two));
     CHECK(cuMemAlloc_v2(&after, 3 * MIB));
     new_owner_of(after, 3 * MIB);
     if (after != before)
@@ -1040,7 +1048,30 @@ static void case_freed_in_the_thread_that_wrote(void)
     copy_aside_out(one);
 }
 
+/* A host function is a thread of its own, that what follows it in its stream comes after. */
+static void case_host_function_then_its_stream(void)
+{
+    pinned_owner();
+    CHECK(cuLaunchHostFunc(one, write_pinned, NULL));
+    CHECK(cuStreamSynchronize(three));
+    while (cuStreamQuery(one) == CUDA_ERROR_NOT_READY)
+        let_it_end();
+    hand_pinned_over();
+    copy_aside_out(one);
+}
+
+static void case_host_function_then_another_stream(void)
+{
+    pinned_owner();
+    CHECK(cuLaunchHostFunc(one, write_pinned, NULL));
+    let_it_end();
+    hand_pinned_over();
+    copy_aside_out(two);
+}
+
 static const struct test thread_tests[] = {
+    {"host_function_then_its_stream", SILENT, case_host_function_then_its_stream},
+    {"host_function_then_another_stream", HAZARD, case_host_function_then_another_stream},
     {"thread_tells", SILENT, case_thread_tells},
     {"thread_does_not_tell", PROGRAM_ERROR, case_thread_does_not_tell},
     {"thread_tells_of_another_lock", PROGRAM_ERROR, case_thread_tells_of_another_lock},

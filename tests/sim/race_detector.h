@@ -36,7 +36,8 @@
  *   it out again after that use was over. A conflict is a hazard of whoever gave the memory out, or
  *   the program's error where the program freed memory before a use that the plain driver's free
  *   does not wait for: other contexts' kernels, or work of other streams for a stream-ordered free.
- *   A use of what the program has freed is the program's error; memory given out twice is a hazard.
+ *   A use of what the program has freed is the program's error; memory given out twice is a hazard,
+ *   and so is memory given out while a host function that uses it has not run yet.
  *
  * Lost progress
  *   The plain driver waits, on the host, in some calls only. While the program marks a call, every
@@ -97,6 +98,7 @@ struct race_op {
     struct clock *beside; /* what its successors come after as well: an early launch's forerunner */
     struct point point;   /* its own, if it uses memory */
     uint32_t chain;       /* the one to go on with */
+    uint64_t serial;      /* the program's last allocation when it was submitted */
     struct origin origin;
 };
 
@@ -145,6 +147,10 @@ struct tenancy {
 /* Compares the ranges with what is on record, and records them. */
 void memory_used(const struct range *ranges, unsigned int count, struct point point,
                  const struct clock *clock, const struct origin *origin);
+/* Does a host function that was submitted when this was the last allocation reach memory that a
+ * later one has? */
+void memory_reached_late(const struct range *range, uint64_t serial, const struct origin *origin);
+uint64_t last_allocation(void);
 /* The live allocation that begins there, or NULL. */
 struct tenancy *tenancy_at(uint64_t address);
 /* Do they have a byte in common? */
@@ -158,6 +164,8 @@ void report_conflict(const struct tenancy *first, const struct use *use,
 void report_use_after_free(const struct tenancy *tenancy, const struct range *range,
                            const struct origin *origin);
 void report_before_allocation(const struct tenancy *tenancy, const struct origin *origin);
+void report_reached_late(const struct tenancy *live, const struct range *range,
+                         const struct origin *origin);
 void report_given_out_twice(const struct tenancy *live, uint64_t base, uint64_t bytes, uint64_t id);
 void report_lost_progress(const char *what, const struct op *op);
 void count_operation(void);

@@ -319,6 +319,19 @@ void memory_used(const struct range *ranges, unsigned int count, struct point po
             .range = &ranges[i], .point = point, .clock = clock, .origin = origin});
 }
 
+void memory_reached_late(const struct range *range, uint64_t serial, const struct origin *origin)
+{
+    const struct overlaps *found = find(range->begin, range->end);
+    for (size_t i = 0; i < found->count; i++)
+        if (found->all[i]->live && found->all[i]->serial > serial)
+            report_reached_late(found->all[i], range, origin);
+}
+
+uint64_t last_allocation(void)
+{
+    return last_serial;
+}
+
 /* --- allocations -------------------------------------------------------------------------------*/
 
 static uint32_t random_priority(void)

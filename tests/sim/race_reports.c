@@ -154,6 +154,19 @@ void report_before_allocation(const struct tenancy *tenancy, const struct origin
     finish_report();
 }
 
+void report_reached_late(const struct tenancy *live, const struct range *range,
+                         const struct origin *origin)
+{
+    findings.hazards++;
+    start_report();
+    say("simcuda races: hazard %llu: memory was given out again before a host function that uses "
+        "it had run\n",
+        (unsigned long long)findings.hazards);
+    say_operation("use", origin);
+    say_allocation(range, live);
+    finish_report();
+}
+
 void report_given_out_twice(const struct tenancy *live, uint64_t base, uint64_t bytes, uint64_t id)
 {
     findings.hazards++;

@@ -367,6 +367,7 @@ void race_free_waits(const struct op *op);
 struct race_callback {
     struct clock *clock; /* of the host function that this one interrupts, if there is one */
     bool within_another;
+    uint64_t serial;
     unsigned int waits; /* of the program's call */
 };
 void race_callback_begin(struct race_callback *callback, const struct op *op);
