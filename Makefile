@@ -46,6 +46,7 @@ SHIM_SOURCES  := $(filter-out shim/abi_check.c,$(wildcard shim/*.c shim/*.S))
 TOOL_SOURCES  := $(wildcard tools/*.c)
 SIM_SOURCES   := $(filter-out tests/sim/abi_check.c,$(wildcard tests/sim/*.c))
 CONFORMANCE_SOURCES := $(wildcard tests/conformance/*.c)
+RANDOM_SOURCES := $(wildcard tests/random/*.c)
 UNIT_SOURCES  := $(wildcard tests/unit/test_*.c)
 ABI_CHECKS    := $(if $(CUDA_INCLUDE),$(wildcard shim/abi_check.c tests/sim/abi_check.c))
 
@@ -58,6 +59,8 @@ UNIT_TESTS  := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(UNIT_SOURCES))
 PLAIN_TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit-plain/%,$(UNIT_SOURCES))
 CONFORMANCE := $(if $(CONFORMANCE_SOURCES),$(BUILD)/tests/conformance/conformance)
 
+RANDOM := $(if $(RANDOM_SOURCES),$(BUILD)/tests/random/random)
+
 object = $(patsubst %,$(BUILD)/obj/%.o,$(basename $(1)))
 
 CORE_OBJECTS := $(call object,$(CORE_SOURCES))
@@ -68,6 +71,7 @@ JSON_OBJECTS := $(call object,$(JSON_SOURCES))
 SHIM_OBJECTS := $(call object,$(SHIM_SOURCES))
 TOOL_OBJECTS := $(call object,$(TOOL_SOURCES))
 CONFORMANCE_OBJECTS := $(call object,$(CONFORMANCE_SOURCES))
+RANDOM_OBJECTS := $(call object,$(RANDOM_SOURCES))
 
 PRELOAD := $(BUILD)/libcudapool_preload.so
 CONFIG  := $(BUILD)/libcudapool_config.so
@@ -83,13 +87,13 @@ SIMS     := $(if $(SIM_SOURCES),$(SIM) $(SIM_VARIANTS))
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
-.PHONY: all library sim programs gpu unit plain abi-check test demo bench install lint format cross \
+.PHONY: all library sim programs gpu unit plain abi-check test random demo bench install lint format cross \
         clean help dependencies
 
 all: library sim programs ## build everything but the unit tests
 library: $(PRODUCTS) abi-check ## build the preload object, its settings reader and the command
 sim: $(SIMS) ## build the CUDA driver on the CPU
-programs: $(if $(SIM_SOURCES),$(DEMOS) $(PROGRAMS) $(LIBRARIES) $(CONFORMANCE)) ## build demo and test programs
+programs: $(if $(SIM_SOURCES),$(DEMOS) $(PROGRAMS) $(LIBRARIES) $(CONFORMANCE) $(RANDOM)) ## build demo and test programs
 gpu: all $(if $(NVCC),$(BUILD)/tests/gpu/thrust_sort) ## build what tests/gpu/run.sh runs on a machine with a GPU
 unit: $(UNIT_TESTS) ## build the unit tests (needs Criterion)
 plain: $(PLAIN_TESTS) ## build the unit tests with the small runner in tests/plain instead of Criterion
@@ -97,6 +101,11 @@ abi-check: $(call object,$(ABI_CHECKS))
 
 test: all $(if $(SANITIZE),plain,unit) ## run all tests; SANITIZE=address|undefined|thread for a sanitizer
 	@BUILD=$(BUILD) SANITIZE=$(SANITIZE) CC=$(CC) scripts/run_tests.sh
+
+SEEDS   ?= 1-
+MINUTES ?= 2
+random: library $(RANDOM) ## run random programs with and without the pool: SEEDS=1-100 MINUTES=2
+	@$(RANDOM) seeds=$(SEEDS) minutes=$(MINUTES) jobs=$(or $(JOBS),$(shell nproc))
 
 demo: all ## run a CUDA program without and with the pool (on the GPU if there is one)
 	@BUILD=$(BUILD) scripts/demo.sh
@@ -161,6 +170,11 @@ $(BUILD)/obj/tools/%.o: tools/%.c Makefile | dependencies
 	$(Q)$(COMPILE) -fvisibility=hidden -I. -c $< -o $@
 
 $(BUILD)/obj/tests/conformance/%.o: tests/conformance/%.c Makefile | dependencies
+	@mkdir -p $(@D)
+	$(say) CC $<
+	$(Q)$(COMPILE) $(TEST_FLAGS) -c $< -o $@
+
+$(BUILD)/obj/tests/random/%.o: tests/random/%.c tests/kernels.ptx Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<
 	$(Q)$(COMPILE) $(TEST_FLAGS) -c $< -o $@
@@ -260,5 +274,11 @@ $(CONFORMANCE): $(CONFORMANCE_OBJECTS) $(SIM)
 	@mkdir -p $(@D)
 	$(say) LINK $@
 	$(Q)$(LINK) $(CONFORMANCE_OBJECTS) -o $@ -Wl,--as-needed $(SIM) -pthread -ldl
+
+# Its clock takes the place of libc's, for the libraries in its process too.
+$(RANDOM): $(RANDOM_OBJECTS) $(SIM)
+	@mkdir -p $(@D)
+	$(say) LINK $@
+	$(Q)$(LINK) $(RANDOM_OBJECTS) -o $@ -rdynamic -Wl,-rpath,'$$ORIGIN/../../sim' $(SIM) -pthread -ldl
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

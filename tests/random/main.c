@@ -486,7 +486,9 @@ static bool read_option(const char *argument, struct options *options)
     unsigned long long number = strtoull(value + 1, &end, 10);
     if (strncmp(argument, "seeds=", 6) == 0 || strncmp(argument, "seed=", 5) == 0) {
         options->first = options->last = number;
-        if (*end == '-')
+        if (*end == '-' && end[1] == '\0')
+            options->last = UINT64_MAX / 2, end++;
+        else if (*end == '-')
             options->last = strtoull(end + 1, &end, 10);
     } else if (strncmp(argument, "minutes=", 8) == 0) {
         options->end = seconds() + 60 * strtod(value + 1, &end);
