@@ -218,6 +218,17 @@ static void count_request(struct bucket *bucket, size_t bytes)
     counter_add(&bucket->counters.requested_bytes, bytes);
 }
 
+void heap_regret(struct heap *heap)
+{
+    struct regrets *regrets = &heap->regrets;
+    if (++regrets->count < HEAP_REGRETS_MAX)
+        return;
+    uint32_t now = regrets->next ? regrets->next : HEAP_DIRECT_FIRST;
+    regrets->count = 0;
+    regrets->direct_left = now;
+    regrets->next = 2 * now < HEAP_DIRECT_MOST ? 2 * now : HEAP_DIRECT_MOST;
+}
+
 /* Gives a free block to the program. */
 static void hand_out(struct heap *heap, struct block *block, size_t bytes, enum hit hit)
 {
@@ -227,6 +238,8 @@ static void hand_out(struct heap *heap, struct block *block, size_t bytes, enum 
     block->requested = bytes;
     count_request(bucket, bytes);
     counter_add(&bucket->counters.hits[hit], 1);
+    if (__builtin_expect(heap->regrets.count != 0, 0))
+        heap->regrets.count--;
     count_live(heap, block);
 }
 
@@ -643,6 +656,16 @@ static bool is_the_drivers_to_free(struct pool *pool, const struct context *cont
            !pool->settings.device.enabled;
 }
 
+/* Lock held. Counts the free as one of those that go to the driver after too many regrets. */
+static bool goes_directly(struct heap *heap, const struct block *block, bool waitable)
+{
+    if (__builtin_expect(heap->regrets.direct_left == 0, 1) || !waitable ||
+        block->bytes < HEAP_DIRECT_BYTES)
+        return false;
+    heap->regrets.direct_left--;
+    return true;
+}
+
 static bool is_live_at(const struct block *block, CUdeviceptr address)
 {
     return block->address == address && block->state == BLOCK_LIVE;
@@ -742,7 +765,8 @@ CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
         pthread_mutex_unlock(&heap->lock);
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (is_the_drivers_to_free(pool, context, block)) {
+    if (is_the_drivers_to_free(pool, context, block) ||
+        goes_directly(heap, block, call->waitable)) {
         pthread_mutex_unlock(&heap->lock);
         return free_past_the_pool(pool, block, address, call);
     }

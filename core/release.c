@@ -79,6 +79,8 @@ static uint64_t settle(struct pool *pool, struct heap *heap, struct block *block
         }
         released += b->bytes;
         counter_add(&counters->evictions[reason], 1);
+        if (reason != EVICTION_IDLE && b->bucket->bytes)
+            heap_regret(heap);
         counter_add(&counters->returned_blocks, 1);
         counter_add(&counters->return_nanoseconds, nanoseconds_each);
         heap_forget_block(pool, heap, b);

@@ -679,3 +679,48 @@ Test(release, the_fill_to_the_last_byte_succeeds)
     }
     cr_assert_leq(fake_bytes_used(0), 64 * MIB);
 }
+
+/* ---- regrets ---- */
+
+/* Sizes that never come back, in a reserve without room to keep them. */
+static void keep_in_vain(unsigned from, unsigned to)
+{
+    for (unsigned i = from; i < to; i++) {
+        release(allocate(2 * MIB + i * 4 * KIB));
+        synchronise();
+    }
+}
+
+static void start_without_reserve(void)
+{
+    settings.device.buckets.policy = BUCKETS_EXACT;
+    settings.device.caps.reserve_ratio = 1;
+    start_with_budget(0);
+}
+
+Test(release, after_many_blocks_kept_in_vain_the_driver_frees)
+{
+    start_without_reserve();
+    keep_in_vain(0, HEAP_REGRETS_MAX + 1);
+    CUdeviceptr block = allocate(3 * MIB), small = allocate(MIB);
+    const struct regrets *regrets = &context_find(pool, context)->heap.regrets;
+    uint32_t left = regrets->direct_left;
+    fake_trace();
+    release(block);
+    cr_assert_str_eq(fake_trace(), "free");
+    release(small);
+    cr_assert_eq(pending_bytes(), MIB);
+    cr_assert_eq(regrets->direct_left, left - 1);
+}
+
+Test(release, hits_make_up_for_blocks_kept_in_vain)
+{
+    start_without_reserve();
+    keep_in_vain(0, HEAP_REGRETS_MAX - 10);
+    for (unsigned i = 0; i < 20; i++) {
+        release(allocate(3 * MIB));
+        synchronise();
+    }
+    keep_in_vain(HEAP_REGRETS_MAX, HEAP_REGRETS_MAX + 15);
+    cr_assert_eq(context_find(pool, context)->heap.regrets.direct_left, 0);
+}
