@@ -1,8 +1,8 @@
 /*
  * Device memory: addresses, pages, and the records of what was allocated; cuMemAlloc and cuMemFree.
  *
- * Each device has twice its memory's size of addresses, backed by host memory as it is touched, so
- * that fragments never make an allocation fail: like a real device it is out of memory when its
+ * Each device has many times its memory's size of addresses, backed by host memory as it is touched,
+ * so that fragments do not make an allocation fail: like a real device it is out of memory when its
  * pages are. A request of 2 MiB or more takes whole pages; a smaller one shares a page with others
  * of its context, 1 KiB apart. Addresses that were freed last are given out first.
  */
@@ -141,14 +141,16 @@ static uint64_t peak_device_bytes;
 
 bool device_memory_open(struct device *device, uint64_t bytes)
 {
-    size_t reserved = 2 * bytes + PAGE;
+    uint64_t times = bytes <= (uint64_t)16 << 30 ? 16 : 2;
+    size_t reserved = times * bytes + PAGE;
     void *base = mmap(NULL, reserved, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED)
         return false;
     madvise(base, reserved, MADV_NOHUGEPAGE);
     madvise(base, reserved, MADV_DONTDUMP);
-    return space_open(&device->space, round_up((uintptr_t)base, PAGE), PAGE, 2 * bytes / PAGE);
+    return space_open(&device->space, round_up((uintptr_t)base, PAGE), PAGE,
+                      times * bytes / PAGE);
 }
 
 static void note_peak(void)
