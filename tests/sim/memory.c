@@ -1,10 +1,10 @@
 /*
  * Device memory: addresses, pages, and the records of what was allocated; cuMemAlloc and cuMemFree.
  *
- * Each device has many times its memory's size of addresses, backed by host memory as it is touched,
- * so that fragments do not make an allocation fail: like a real device it is out of memory when its
- * pages are. A request of 2 MiB or more takes whole pages; a smaller one shares a page with others
- * of its context, 1 KiB apart. Addresses that were freed last are given out first.
+ * Each device has many times its memory's size of addresses, backed by host memory as it is
+ * touched, so that fragments do not make an allocation fail: like a real device it is out of memory
+ * when its pages are. A request of 2 MiB or more takes whole pages; a smaller one shares a page
+ * with others of its context, 1 KiB apart. Addresses that were freed last are given out first.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -149,8 +149,7 @@ bool device_memory_open(struct device *device, uint64_t bytes)
         return false;
     madvise(base, reserved, MADV_NOHUGEPAGE);
     madvise(base, reserved, MADV_DONTDUMP);
-    return space_open(&device->space, round_up((uintptr_t)base, PAGE), PAGE,
-                      times * bytes / PAGE);
+    return space_open(&device->space, round_up((uintptr_t)base, PAGE), PAGE, times * bytes / PAGE);
 }
 
 static void note_peak(void)
