@@ -51,9 +51,9 @@ struct bucket_table {
  * the next large blocks are freed by the driver, inside the program's own free: the more often that
  * happens, the more of them.
  */
-#define HEAP_REGRETS_MAX  64u
+#define HEAP_REGRETS_MAX  32u
 #define HEAP_DIRECT_BYTES (UINT64_C(2) << 20)
-#define HEAP_DIRECT_FIRST 256u
+#define HEAP_DIRECT_FIRST 1024u
 #define HEAP_DIRECT_MOST  65536u
 
 struct regrets {

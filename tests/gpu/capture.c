@@ -25,6 +25,7 @@ static pthread_barrier_t step;
 static CUstreamCaptureMode other_mode;
 static CUresult other_alloc_result;
 static unsigned long long other_mismatches;
+static unsigned int blocks_meanwhile; /* that the other thread has used */
 
 static atomic_bool replays_are_over;
 
@@ -64,6 +65,7 @@ static void other_thread(unsigned int index)
         }
         pthread_barrier_wait(&step); /* this round is over */
     }
+    blocks_meanwhile = value - index;
     CHECK(cuStreamSynchronize(stream));
     CHECK(cuMemcpyDtoH_v2(&other_mismatches, counter, sizeof other_mismatches));
 }
@@ -178,7 +180,7 @@ int main(int argc, char **argv)
     double elapsed = now_ms() - start;
     unsigned long long wrong = read_counter(counter) + other_mismatches;
     printf("capture: %.2f ms, %lu graphs replayed %lu times, %lu captures ended by an allocation, "
-           "%llu wrong words\n",
-           elapsed, graphs, replays, forbidden, wrong);
+           "%u blocks used meanwhile, %llu wrong words\n",
+           elapsed, graphs, replays, forbidden, blocks_meanwhile, wrong);
     return wrong == 0 ? 0 : 1;
 }
