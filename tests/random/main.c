@@ -183,6 +183,8 @@ static void set_environment(const struct profile *profile, enum role role, const
     snprintf(text, sizeof text, "%lluMiB", (unsigned long long)(profile->device_bytes >> 20));
     setenv("SIMCUDA_MEMORY", text, 1);
     setenv("SIMCUDA_STEPPED", "1", 1);
+    if (profile->races)
+        setenv("SIMCUDA_RACES", "1", 1);
     if (role == PLAIN)
         return;
     setenv("CUDAPOOL_CONFIG", settings, 1);

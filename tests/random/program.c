@@ -97,6 +97,7 @@ void make_profile(struct profile *profile, uint64_t seed)
     profile->free_synchronizes = one_in(&r, 6);
     profile->limited = one_in(&r, 12);
     profile->full = one_in(&r, 5);
+    profile->races = one_in(&r, 3);
     if (profile->full) {
         profile->largest = profile->device_bytes / 2;
         profile->limited = false;

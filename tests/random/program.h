@@ -37,6 +37,7 @@ struct profile {
     bool captures, flags;   /* programs capture; have kernels that wait for a flag */
     bool free_synchronizes; /* programs lean on cuMemFree's wait */
     bool limited;           /* a hard limit: there is no comparison with the plain run */
+    bool races;             /* the simulator's race detector looks on */
     bool full;              /* whole pages, nothing rounded: memory runs out, and alike */
     unsigned int rounding;  /* a block takes up to 1 + 1/rounding times what was asked for */
     uint32_t smallest;      /* and at least so much */

@@ -206,6 +206,15 @@ static void drop_captures_from(unsigned int context)
             run.captures[i].active = false;
 }
 
+/* The context's memory goes with it. */
+static void tell_of_memory_that_goes(unsigned int context)
+{
+    for (unsigned int i = 0; i < BUFFERS; i++)
+        if (run.buffers[i].kind != NO_BUFFER && run.buffers[i].kind != ASYNC &&
+            is_within(run.buffers[i].context, context))
+            simcuda_program_freed(run.buffers[i].address);
+}
+
 static void drop_buffer(struct buffer *buffer)
 {
     uint32_t owner = buffer->owner;
@@ -428,7 +437,14 @@ static unsigned int number_of(const struct buffer *buffer)
     return (unsigned int)(buffer - run.buffers);
 }
 
-static void own(struct buffer *buffer, int kind, uint64_t bytes)
+/* What the race detector is told of a stream. */
+static CUstream spelled_out(const struct stream *stream)
+{
+    return stream->ptsz ? CU_STREAM_PER_THREAD : stream->handle;
+}
+
+/* The buffer is the program's from now on; stream: in whose order, or NULL. */
+static void own(struct buffer *buffer, int kind, uint64_t bytes, const struct stream *stream)
 {
     unsigned int context = current();
     *buffer = (struct buffer){.address = buffer->address,
@@ -437,6 +453,10 @@ static void own(struct buffer *buffer, int kind, uint64_t bytes)
                               .context = context < CONTEXTS ? run.contexts[context].root : CONTEXTS,
                               .words = bytes / 4 < WORDS ? (uint32_t)(bytes / 4) : WORDS,
                               .owner = ++run.next_owner};
+    if (stream)
+        simcuda_program_allocated_async(buffer->address, bytes, buffer->owner, spelled_out(stream));
+    else
+        simcuda_program_allocated(buffer->address, bytes, buffer->owner);
 }
 
 static bool free_buffer(struct buffer *buffer)
@@ -444,9 +464,12 @@ static bool free_buffer(struct buffer *buffer)
     unsigned int number = number_of(buffer);
     if (buffer->kind == NO_BUFFER)
         return false;
+    simcuda_program_freed(buffer->address);
     CUresult result = CALL(cuMemFree_v2, (buffer->address), "(buffer[%u])", number);
     if (result == CUDA_SUCCESS)
         drop_buffer(buffer);
+    else
+        simcuda_program_free_failed(buffer->address);
     return result == CUDA_SUCCESS;
 }
 
@@ -496,7 +519,7 @@ static bool allocate(struct buffer *buffer, uint64_t bytes)
     if (more)
         undo(buffer);
     if (result == CUDA_SUCCESS)
-        own(buffer, PLAIN, bytes);
+        own(buffer, PLAIN, bytes, NULL);
     return result == CUDA_SUCCESS;
 }
 
@@ -695,8 +718,8 @@ static void capture_allocation(const struct stream *stream, struct buffer *buffe
     struct capture *capture = capture_from(stream);
     if (!capture || run.profile->largest >= run.profile->device_bytes / 4)
         return;
-    if (step->d % 4 == 0 && buffer->kind == PLAIN && may_run_kernels_on(buffer, stream) &&
-        (buffer->home.kind == NO_STREAM)) {
+    if (step->d % 4 == 0 && !run.profile->races && buffer->kind == PLAIN &&
+        may_run_kernels_on(buffer, stream) && (buffer->home.kind == NO_STREAM)) {
         if (ON(cuMemFreeAsync, _ptsz, *stream, (buffer->address, stream->handle),
                "(buffer[%u], %s)", number_of(buffer), spelled(stream)) == CUDA_SUCCESS) {
             capture->once = true;
@@ -736,7 +759,7 @@ static void step_alloc_pitch(const struct step *step)
     if (result != CUDA_SUCCESS)
         return;
     NOTE(pitch);
-    own(buffer, PITCHED, pitch * height);
+    own(buffer, PITCHED, pitch * height, NULL);
 }
 
 static void step_alloc_async(const struct step *step)
@@ -753,7 +776,7 @@ static void step_alloc_async(const struct step *step)
         undo(buffer);
     if (result != CUDA_SUCCESS)
         return;
-    own(buffer, ASYNC, step->x);
+    own(buffer, ASYNC, step->x, &stream);
     buffer->context = run.contexts[stream.context].root;
     settle(buffer, &stream);
 }
@@ -770,7 +793,7 @@ static void step_alloc_managed(const struct step *step)
     if (more)
         undo(buffer);
     if (result == CUDA_SUCCESS)
-        own(buffer, MANAGED, step->x);
+        own(buffer, MANAGED, step->x, NULL);
 }
 
 /* What is wrong about a free is tried while the buffer is there, and right after. */
@@ -800,11 +823,14 @@ static void step_free_async(const struct step *step)
     struct stream stream = stream_named(step->b);
     if (buffer->kind == MANAGED || !reach(buffer, &stream))
         return;
+    simcuda_program_freed_async(buffer->address, spelled_out(&stream));
     if (ON(cuMemFreeAsync, _ptsz, stream, (buffer->address, stream.handle), "(buffer[%u], %s)",
-           number_of(buffer), spelled(&stream)) == CUDA_SUCCESS)
+           number_of(buffer), spelled(&stream)) == CUDA_SUCCESS) {
         drop_buffer(buffer);
-    else
-        lose(buffer);
+        return;
+    }
+    simcuda_program_free_failed(buffer->address);
+    lose(buffer);
 }
 
 /* The pattern that pools are for: allocate, use, free, over and over. */
@@ -1044,7 +1070,7 @@ static void step_memset(const struct step *step)
 {
     struct buffer *buffer = buffer_named(step->a);
     struct stream stream = stream_named(step->b);
-    if (!reach(buffer, &stream))
+    if (!may_run_kernels_on(buffer, &stream) || !reach(buffer, &stream))
         return;
     if (ON(cuMemsetD32Async, _ptsz, stream,
            (buffer->address, step->y, buffer->words, stream.handle), "(buffer[%u], %u, %u, %s)",
@@ -1358,6 +1384,7 @@ static void step_context_destroy(const struct step *step)
     if (!run.contexts[slot].alive)
         return;
     free_stream_ordered(slot);
+    tell_of_memory_that_goes(slot);
     unsigned int depth = current() == slot;
     if (CALL(cuCtxDestroy_v2, (run.contexts[slot].handle), "(context[%u])", slot) != CUDA_SUCCESS)
         return;
@@ -1372,6 +1399,7 @@ static void step_context_detach(const struct step *step)
     if (slot < CREATED || slot >= GREEN)
         return;
     free_stream_ordered(slot);
+    tell_of_memory_that_goes(slot);
     if (CALL(cuCtxDetach, (run.contexts[slot].handle), "(context[%u])", slot) != CUDA_SUCCESS)
         return;
     run.workers[self].depth -= run.workers[self].depth > 0;
@@ -1441,8 +1469,10 @@ static void step_primary_release(const struct step *step)
     unsigned int slot = primary_named(step);
     if (!run.contexts[slot].alive || run.contexts[slot].retains == 0)
         return;
-    if (run.contexts[slot].retains == 1)
+    if (run.contexts[slot].retains == 1) {
         free_stream_ordered(slot);
+        tell_of_memory_that_goes(slot);
+    }
     if (CALL(cuDevicePrimaryCtxRelease_v2, ((CUdevice)slot), "(%u)", slot) == CUDA_SUCCESS)
         released(slot);
 }
@@ -1453,6 +1483,7 @@ static void step_primary_reset(const struct step *step)
     if (!run.contexts[slot].alive)
         return;
     free_stream_ordered(slot);
+    tell_of_memory_that_goes(slot);
     if (CALL(cuDevicePrimaryCtxReset_v2, ((CUdevice)slot), "(%u)", slot) == CUDA_SUCCESS)
         context_died(slot);
 }
@@ -1489,8 +1520,10 @@ static void step_green_destroy(const struct step *step)
     unsigned int primary = run.contexts[slot].root;
     if (!run.contexts[slot].alive)
         return;
-    if (run.contexts[primary].retains == 1)
+    if (run.contexts[primary].retains == 1) {
         free_stream_ordered(primary);
+        tell_of_memory_that_goes(primary);
+    }
     for (unsigned int i = 0; i < BUFFERS; i++)
         if (run.buffers[i].home.kind != NO_STREAM && run.buffers[i].home.context == slot)
             lose(&run.buffers[i]);
@@ -1701,6 +1734,23 @@ static void leave_destroyed_contexts(void)
         pop();
 }
 
+static void ask_race_detector(void)
+{
+    static uint64_t seen;
+    struct simcuda_findings findings = {0};
+    char report[300] = "";
+    simcuda_findings(&findings);
+    uint64_t found = findings.hazards + findings.program_errors + findings.lost_progress;
+    if (found == seen)
+        return;
+    seen = found;
+    simcuda_last_report(report, sizeof report);
+    for (char *c = report; *c; c++)
+        if (*c == '\n')
+            *c = ' ';
+    trace_fail("race detector: %s", report);
+}
+
 static size_t do_steps(const struct step *steps, size_t count)
 {
     size_t i = 0;
@@ -1714,6 +1764,8 @@ static size_t do_steps(const struct step *steps, size_t count)
         }
         do_step[steps[i].kind](&steps[i]);
         data_is_right();
+        if (run.profile->races)
+            ask_race_detector();
     }
     return i;
 }
