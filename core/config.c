@@ -33,6 +33,7 @@ static void device_defaults(struct device_settings *device)
     device->growth_budget.bytes = 128 * MIB;
     device->evict = EVICT_LARGEST_FIRST;
     device->release_after_idle_ns = 10 * SECOND_NS;
+    device->barriers = true;
     device->free_synchronizes = false;
 }
 

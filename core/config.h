@@ -46,6 +46,7 @@ struct device_settings {
     struct byte_size growth_budget;
     enum evict_policy evict;
     uint64_t release_after_idle_ns; /* 0: never */
+    bool barriers;                  /* a block may be handed out behind a wait on the device */
     bool free_synchronizes;
 };
 

@@ -460,6 +460,22 @@ static void record_block(struct pool *pool, struct heap *heap, struct bucket *bu
     count_live(heap, block);
 }
 
+bool heap_let_go(struct pool *pool, CUdeviceptr address)
+{
+    struct block *block = block_table_find(&pool->blocks, address);
+    if (!block)
+        return true;
+    struct heap *heap = block->heap;
+    pthread_mutex_lock(&heap->lock);
+    bool live = block->address == address && block->state == BLOCK_LIVE;
+    if (live) {
+        counter_add(&block->bucket->counters.frees, 1);
+        heap_forget_block(pool, heap, block);
+    }
+    pthread_mutex_unlock(&heap->lock);
+    return live;
+}
+
 void heap_forget_address(struct pool *pool, CUdeviceptr address)
 {
     struct block *block = block_table_find(&pool->blocks, address);
@@ -472,18 +488,24 @@ void heap_forget_address(struct pool *pool, CUdeviceptr address)
     pthread_mutex_unlock(&heap->lock);
 }
 
-static void finish_miss(struct pool *pool, struct context *context, struct bucket *bucket,
-                        CUdeviceptr address, uint64_t bytes, size_t requested, CUresult result)
+/* generation: of the context, from before the driver was asked. Where it has died since, what the
+ * driver gave has died with it, and another context may own the heap. */
+static void finish_miss(struct pool *pool, struct context *context, uint64_t generation,
+                        struct bucket *bucket, CUdeviceptr address, uint64_t bytes,
+                        size_t requested, CUresult result)
 {
     struct heap *heap = &context->heap;
+    bool lives = context_generation(context) == generation && (generation & 1) != 0;
     /* Whoever freed this address did so behind our back. */
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS && lives)
         heap_forget_address(pool, address);
     pthread_mutex_lock(&heap->lock);
+    /* A death from here on finds the record: it takes the lock after changing the generation. */
+    lives = lives && context_generation(context) == generation;
     count_request(bucket, requested);
     counter_add(&bucket->counters.misses, 1);
     counter_add(&heap->misses, 1);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS && lives)
         record_block(pool, heap, bucket, address, bytes, requested);
     else
         atomic_fetch_sub_explicit(&context->device->reserved_bytes, bytes, memory_order_relaxed);
@@ -504,10 +526,11 @@ static CUresult refuse(struct heap *heap, struct bucket *bucket, size_t requeste
 static CUresult ask_in_vain(struct pool *pool, struct context *context, CUdeviceptr *address,
                             size_t requested)
 {
+    uint64_t generation = context_generation(context);
     struct bucket *bucket = &context->heap.unkept;
     atomic_fetch_add_explicit(&context->device->reserved_bytes, requested, memory_order_relaxed);
     CUresult result = ask_driver(pool, &bucket->counters, address, requested);
-    finish_miss(pool, context, bucket, *address, requested, requested, result);
+    finish_miss(pool, context, generation, bucket, *address, requested, requested, result);
     return result;
 }
 
@@ -515,6 +538,7 @@ static CUresult miss(struct pool *pool, struct context *context, struct bucket *
                      CUdeviceptr *address, uint64_t bytes, size_t requested)
 {
     struct heap *heap = &context->heap;
+    uint64_t generation = context_generation(context);
     /* What no device can hold is not worth giving anything back for. */
     if (requested > context->device->total_bytes)
         return ask_in_vain(pool, context, address, requested);
@@ -529,7 +553,8 @@ static CUresult miss(struct pool *pool, struct context *context, struct bucket *
     CUresult result = ask_driver_hard(pool, context, &bucket->counters, address, &taken, requested);
     /* A block that is smaller than its bucket must not serve it again. */
     bool fits = taken == bucket->bytes;
-    finish_miss(pool, context, fits ? bucket : &heap->unkept, *address, taken, requested, result);
+    finish_miss(pool, context, generation, fits ? bucket : &heap->unkept, *address, taken,
+                requested, result);
     release_look_at_memory(pool, context);
     return result;
 }
@@ -540,13 +565,14 @@ CUresult heap_allocate_unkept(struct pool *pool, struct context *context, CUdevi
     return miss(pool, context, &context->heap.unkept, address, bytes, bytes);
 }
 
-void heap_adopt(struct pool *pool, struct context *context, CUdeviceptr address, size_t bytes,
-                size_t reserved)
+void heap_adopt(struct pool *pool, struct context *context, uint64_t generation,
+                CUdeviceptr address, size_t bytes, size_t reserved)
 {
     /* Modulo 2^64: less, where fewer bytes came than were reserved. */
     atomic_fetch_add_explicit(&context->device->reserved_bytes, (uint64_t)bytes - reserved,
                               memory_order_relaxed);
-    finish_miss(pool, context, &context->heap.unkept, address, bytes, bytes, CUDA_SUCCESS);
+    finish_miss(pool, context, generation, &context->heap.unkept, address, bytes, bytes,
+                CUDA_SUCCESS);
 }
 
 /* Lock held on entry and return, perhaps released in between. */

@@ -118,9 +118,14 @@ CUresult heap_allocate_unkept(struct pool *pool, struct context *context, CUdevi
                               size_t bytes);
 
 /* Takes note of memory that the driver just gave for the program, as memory that is not kept.
- * reserved: as many bytes have been taken into the device's reserved bytes already. */
-void heap_adopt(struct pool *pool, struct context *context, CUdeviceptr address, size_t bytes,
-                size_t reserved);
+ * generation: the context's before the driver was asked. reserved: as many bytes have been taken
+ * into the device's reserved bytes already. */
+void heap_adopt(struct pool *pool, struct context *context, uint64_t generation,
+                CUdeviceptr address, size_t bytes, size_t reserved);
+
+/* Someone frees this address past the pool: forgets a live block there. False where the block is
+ * free, and so nobody's to free. No lock held, and no driver call made. */
+bool heap_let_go(struct pool *pool, CUdeviceptr address);
 
 /* The driver's call that the program made to free this address. */
 typedef CUresult heap_release(struct pool *pool, CUdeviceptr address, void *argument);

@@ -91,7 +91,7 @@ static bool memory_may_be_pinned(struct pool *pool)
 
 bool barriers_are_open(struct pool *pool)
 {
-    return pool->driver->cuCtxWaitEvent &&
+    return pool->settings.device.barriers && pool->driver->cuCtxWaitEvent &&
            !atomic_load_explicit(&pool->several_contexts, memory_order_acquire) &&
            !captures_are_going_on(&pool->captures) && !memory_may_be_pinned(pool);
 }
@@ -205,13 +205,14 @@ static CUresult learn_pitch(struct pool *pool, allocate_pitch *driver, struct co
         return driver(address, &wanted->pitch, wanted->width, height, wanted->element_bytes);
     if (!release_reserve(pool, context, estimate))
         return CUDA_ERROR_OUT_OF_MEMORY;
+    uint64_t generation = context_generation(context);
     CUresult result = ask_for_pitch(pool, driver, context, address, wanted, height, estimate);
     if (result != CUDA_SUCCESS) {
         atomic_fetch_sub_explicit(&context->device->reserved_bytes, estimate, memory_order_relaxed);
         return result;
     }
     remember_pitch(pool, wanted);
-    heap_adopt(pool, context, *address, wanted->pitch * height, estimate);
+    heap_adopt(pool, context, generation, *address, wanted->pitch * height, estimate);
     return result;
 }
 
@@ -334,6 +335,11 @@ CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
     if (device->limit != UINT64_MAX)
         *free = at_most(*free, device->limit > bytes.live ? device->limit - bytes.live : 0);
     return result;
+}
+
+bool pool_let_go(struct pool *pool, CUdeviceptr address)
+{
+    return heap_let_go(pool, address);
 }
 
 void pool_forget_address(struct pool *pool, CUdeviceptr address)

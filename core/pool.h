@@ -51,6 +51,10 @@ CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr addr
 
 CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total);
 
+/* While pool_thread_is_inside_driver: this thread, called back by the driver, frees the address
+ * past the pool. False where it must not: the block is free. */
+bool pool_let_go(struct pool *pool, CUdeviceptr address);
+
 /* The driver has given out this address by another call than the pool's own. */
 void pool_forget_address(struct pool *pool, CUdeviceptr address);
 

@@ -53,6 +53,9 @@ static const struct setting_value endings[] = {
 
 FLAG(device_enabled, "The pool serves device memory.",
      "Device memory comes straight from the driver.");
+FLAG(device_barriers,
+     "An allocation may have the GPU wait for a freed block's last work, rather than the program.",
+     "An allocation that needs a freed block waits for its last work itself.");
 FLAG(device_waits, "A free waits for the whole context, as the driver's own does.",
      "A free does not wait for the GPU; the block is reused when the GPU is done with it.");
 FLAG(stream_enabled, "The pool serves stream-ordered memory.",
@@ -118,6 +121,7 @@ const struct setting settings_table[] = {
      .means_if_zero = "An allocation waits for a freed block, or inserts a barrier, rather than "
                       "take a new one while the GPU may still be using any."},
     EVICT_AND_IDLE(device),
+    FLAG_SETTING("device.barriers", device.barriers, device_barriers),
     FLAG_SETTING("device.free_synchronizes", device.free_synchronizes, device_waits),
 
     FLAG_SETTING("stream_ordered.enabled", stream_ordered.enabled, stream_enabled),

@@ -278,6 +278,20 @@ Test(capture, the_per_thread_stream_is_another_one_in_every_thread)
     cr_assert_not(pool_captures_are_going_on(pool), "by either of its names");
 }
 
+Test(capture, the_per_thread_stream_is_another_one_in_every_context)
+{
+    start();
+    pool_captures_lock(pool);
+    pool_capture_began(pool, NULL, true);
+    pool_captures_unlock(pool);
+    another_context(0);
+    end_own_stream(NULL);
+    cr_assert(pool_captures_are_going_on(pool));
+    fake_set_current(context);
+    end_own_stream(NULL);
+    cr_assert_not(pool_captures_are_going_on(pool));
+}
+
 /* ---- a capture that begins while a fence is recorded ---- */
 
 static void capture_from_another_thread(void *unused)

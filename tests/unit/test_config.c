@@ -21,6 +21,7 @@ Test(config, defaults_are_those_of_the_documentation)
     cr_assert_eq(settings.device.growth_budget.bytes, 128u << 20);
     cr_assert_eq(settings.device.evict, EVICT_LARGEST_FIRST);
     cr_assert_eq(settings.device.release_after_idle_ns, 10000000000u);
+    cr_assert(settings.device.barriers);
     cr_assert_not(settings.device.free_synchronizes);
     cr_assert(settings.stream_ordered.enabled);
     cr_assert(settings.stream_ordered.reuse.internal_dependencies);

@@ -95,7 +95,8 @@ Test(config_json, every_setting_reaches_its_field)
                   " \"steps_per_doubling\": 3, \"smallest\": \"1KiB\", \"largest\": \"2GiB\"},"
                   " \"caps\": {\"cached\": 12345, \"blocks_per_bucket\": 7, \"reserve_ratio\": 2},"
                   " \"growth_budget\": 0, \"evict\": \"least_recently_used\","
-                  " \"release_after_idle\": \"500ms\", \"free_synchronizes\": true},"
+                  " \"release_after_idle\": \"500ms\", \"barriers\": false,"
+                  " \"free_synchronizes\": true},"
                   "\"stream_ordered\": {\"enabled\": false, \"buckets\": {\"policy\": \"exact\","
                   " \"steps_per_doubling\": 64, \"smallest\": 1, \"largest\": \"25%\"},"
                   " \"caps\": {\"cached\": \"12.5%\", \"blocks_per_bucket\": 0,"
@@ -118,6 +119,7 @@ Test(config_json, every_setting_reaches_its_field)
     cr_expect_eq(settings.device.growth_budget.bytes, 0);
     cr_expect_eq(settings.device.evict, EVICT_LEAST_RECENTLY_USED);
     cr_expect_eq(settings.device.release_after_idle_ns, 500000000);
+    cr_expect_not(settings.device.barriers);
     cr_expect(settings.device.free_synchronizes);
     cr_expect_not(settings.stream_ordered.enabled);
     cr_expect_eq(settings.stream_ordered.buckets.policy, BUCKETS_EXACT);

@@ -234,6 +234,14 @@ static bool waits_on_the_host(void)
     return taken == block && queries >= 3 && counted().hits.waited == 1;
 }
 
+Test(heap, where_the_settings_want_no_barriers_one_thread_waits_itself)
+{
+    settings.device.barriers = false;
+    start_with_budget(0);
+    cr_assert(waits_on_the_host());
+    cr_assert_eq(fake_calls(FAKE_WAIT), 0);
+}
+
 Test(heap, with_several_threads_the_host_waits)
 {
     start_with_budget(0);
