@@ -48,6 +48,33 @@ def torch_training(steps):
     return milliseconds, f"loss {loss.item():.6f}"
 
 
+def torch_two_devices(steps):
+    """Tensors that are made on each of two devices and copied to the other, without an order
+    between the devices but the copies' own."""
+    import torch
+
+    torch.manual_seed(0)
+    here, there = torch.device("cuda:0"), torch.device("cuda:1")
+    weights = torch.randn(512, 512)
+    weights_of = {here: weights.to(here), there: weights.to(there)}
+    total = torch.zeros((), device=here)
+
+    def step():
+        nonlocal total
+        on_one = torch.ones(256, 512, device=here) @ weights_of[here]
+        on_other = on_one.to(there).tanh() @ weights_of[there]
+        back = on_other.to(here).tanh()
+        total = 0.5 * total + (back * back).mean()
+        return total
+
+    def wait():
+        torch.cuda.synchronize(here)
+        torch.cuda.synchronize(there)
+
+    milliseconds, result = timed(step, steps, wait)
+    return milliseconds, f"total {result.item():.6f}"
+
+
 def cupy_arrays(steps, own_pool):
     """Element-wise work and a sort on a million floats, with and without CuPy's own pool."""
     import cupy
@@ -126,6 +153,7 @@ def jax_training(steps):
 
 PROGRAMS = {
     "torch": (torch_training, 100),
+    "torch_two_devices": (torch_two_devices, 200),
     "cupy": (lambda steps: cupy_arrays(steps, own_pool=False), 100),
     "cupy_own_pool": (lambda steps: cupy_arrays(steps, own_pool=True), 100),
     "numba": (numba_copies, 100),

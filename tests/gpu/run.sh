@@ -258,6 +258,10 @@ if wanted python "$@"; then
     apps=("$python" tests/gpu/apps.py)
     compare "torch, no caching" 3 env PYTORCH_NO_CUDA_MEMORY_CACHING=1 "${apps[@]}" torch \
         -- "${apps[@]}" torch
+    if [ "$(nvidia-smi -L 2>/dev/null | grep -c ^GPU)" -gt 1 ]; then
+        compare "torch, two devices" 3 env PYTORCH_NO_CUDA_MEMORY_CACHING=1 "${apps[@]}" \
+            torch_two_devices -- "${apps[@]}" torch_two_devices
+    fi
     compare "cupy, no pool" 3 "${apps[@]}" cupy -- "${apps[@]}" cupy_own_pool
     compare numba 3 "${apps[@]}" numba
     compare jax 3 "${apps[@]}" jax
