@@ -101,6 +101,8 @@ void make_profile(struct profile *profile, uint64_t seed)
     if (profile->full) {
         profile->largest = profile->device_bytes / 2;
         profile->limited = false;
+        /* What was freed just before a capture has no fence, and gets none while it goes on. */
+        profile->captures = false;
     }
     make_settings(profile, &r);
 }

@@ -175,8 +175,14 @@ static void pop(void)
 static void equip(unsigned int slot)
 {
     struct context *context = &run.contexts[slot];
-    CUmodule module;
-    CALL(cuModuleLoadData, (&module, KERNELS_PTX), "(&module, KERNELS_PTX)");
+    CUmodule module = NULL;
+    bool more = false;
+    CALL_AS(MAY_HAVE_MEMORY, &more, cuModuleLoadData, (&module, KERNELS_PTX),
+            "(&module, KERNELS_PTX)");
+    if (more) {
+        cuModuleUnload(module);
+        module = NULL;
+    }
     for (unsigned int i = 0; i < KERNELS; i++)
         CALL(cuModuleGetFunction, (&context->kernels[i], module, kernel_names[i]),
              "(&kernel[%u][%u], module, \"%s\")", slot, i, kernel_names[i]);
@@ -375,11 +381,12 @@ static bool order_behind_home(struct buffer *buffer, const struct stream *stream
            wait_event(stream, run.contexts[context].helper, "helper", context) == CUDA_SUCCESS;
 }
 
-/* Makes the buffer usable by the stream's next work, unless nothing can. */
+/* Makes the buffer usable by the stream's next work, unless nothing can. Stream-ordered memory
+ * stays in its context: cuMemFree does not wait for what others do to it. */
 static bool reach(struct buffer *buffer, const struct stream *stream)
 {
     if (buffer->kind == NO_BUFFER || buffer->lost || stream->context == CONTEXTS ||
-        captures(stream))
+        (buffer->kind == ASYNC && !is_within(stream->context, buffer->context)) || captures(stream))
         return false;
     if (buffer->home.kind == NO_STREAM || is_same_stream(&buffer->home, stream))
         return true;
