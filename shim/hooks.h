@@ -12,6 +12,29 @@ static inline bool make_room(struct pool_retry *retry)
     return pool && pool_make_room(pool, retry);
 }
 
+/* The pool, also for a thread that the driver has called back out of a call that the pool made.
+ * What such a thread takes and frees passes the pool by, but the pool must know of it. */
+static inline struct pool *pool_to_tell(void)
+{
+    return atomic_load_explicit(&pool_to_use, memory_order_acquire);
+}
+
+/* After the driver has given out an address by another call than the pool's own. */
+static inline CUresult tell_of_new(CUresult result, const CUdeviceptr *address)
+{
+    struct pool *pool = result == CUDA_SUCCESS ? pool_to_tell() : NULL;
+    if (pool)
+        pool_forget_address(pool, *address);
+    return result;
+}
+
+/* Before the driver is to free an address past the pool. False: it is nobody's to free. */
+static inline bool may_pass_by(CUdeviceptr address)
+{
+    struct pool *pool = pool_to_tell();
+    return !pool || pool_let_go(pool, address);
+}
+
 /* A driver call of the program's: tried again, when memory is short, for as long as the pool finds
  * something to give back. What the pool caches never makes a call fail. */
 #define WITH_ROOM(call)                                                                            \

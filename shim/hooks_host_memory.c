@@ -7,11 +7,7 @@
 HOOK(cuMemAllocManaged, (CUdeviceptr * address, size_t bytes, unsigned int flags))
 {
     const struct real_driver *real = real_driver();
-    CUresult result = WITH_ROOM(real->cuMemAllocManaged(address, bytes, flags));
-    struct pool *pool = result == CUDA_SUCCESS ? the_pool() : NULL;
-    if (pool)
-        pool_forget_address(pool, *address);
-    return result;
+    return tell_of_new(WITH_ROOM(real->cuMemAllocManaged(address, bytes, flags)), address);
 }
 
 HOOK(cuMemHostAlloc, (void **host, size_t bytes, unsigned int flags))

@@ -7,7 +7,7 @@ HOOK(cuMemAlloc_v2, (CUdeviceptr * address, size_t bytes))
 {
     struct pool *pool = the_pool();
     return pool ? pool_allocate(pool, address, bytes)
-                : real_driver()->cuMemAlloc_v2(address, bytes);
+                : tell_of_new(real_driver()->cuMemAlloc_v2(address, bytes), address);
 }
 
 HOOK(cuMemAllocPitch_v2, (CUdeviceptr * address, size_t *pitch, size_t width, size_t height,
@@ -15,15 +15,19 @@ HOOK(cuMemAllocPitch_v2, (CUdeviceptr * address, size_t *pitch, size_t width, si
 {
     const struct real_driver *real = real_driver();
     struct pool *pool = the_pool();
-    return pool ? pool_allocate_pitch(pool, real->cuMemAllocPitch_v2, address, pitch, width, height,
-                                      element_bytes)
-                : real->cuMemAllocPitch_v2(address, pitch, width, height, element_bytes);
+    return pool
+               ? pool_allocate_pitch(pool, real->cuMemAllocPitch_v2, address, pitch, width, height,
+                                     element_bytes)
+               : tell_of_new(real->cuMemAllocPitch_v2(address, pitch, width, height, element_bytes),
+                             address);
 }
 
 HOOK(cuMemFree_v2, (CUdeviceptr address))
 {
     struct pool *pool = the_pool();
-    return pool ? pool_free(pool, address) : real_driver()->cuMemFree_v2(address);
+    if (pool)
+        return pool_free(pool, address);
+    return may_pass_by(address) ? real_driver()->cuMemFree_v2(address) : CUDA_ERROR_INVALID_VALUE;
 }
 
 HOOK(cuMemGetInfo_v2, (size_t * free, size_t *total))

@@ -4,47 +4,40 @@
  */
 #include "hooks.h"
 
-/* Memory that comes from elsewhere may lie where a block was that somebody freed behind our back.
- */
-static CUresult forget(CUresult result, const CUdeviceptr *address)
-{
-    struct pool *pool = result == CUDA_SUCCESS ? the_pool() : NULL;
-    if (pool)
-        pool_forget_address(pool, *address);
-    return result;
-}
-
 static CUresult free_on(free_async *driver, CUdeviceptr address, CUstream stream)
 {
     struct pool *pool = the_pool();
-    return pool ? pool_free_async(pool, driver, address, stream) : driver(address, stream);
+    if (pool)
+        return pool_free_async(pool, driver, address, stream);
+    return may_pass_by(address) ? driver(address, stream) : CUDA_ERROR_INVALID_VALUE;
 }
 
 HOOK(cuMemAllocAsync, (CUdeviceptr * address, size_t bytes, CUstream stream))
 {
     const struct real_driver *real = real_driver();
-    return forget(WITH_ROOM(real->cuMemAllocAsync(address, bytes, stream)), address);
+    return tell_of_new(WITH_ROOM(real->cuMemAllocAsync(address, bytes, stream)), address);
 }
 
 HOOK(cuMemAllocAsync_ptsz, (CUdeviceptr * address, size_t bytes, CUstream stream))
 {
     const struct real_driver *real = real_driver();
-    return forget(WITH_ROOM(real->cuMemAllocAsync_ptsz(address, bytes, stream)), address);
+    return tell_of_new(WITH_ROOM(real->cuMemAllocAsync_ptsz(address, bytes, stream)), address);
 }
 
 HOOK(cuMemAllocFromPoolAsync,
      (CUdeviceptr * address, size_t bytes, CUmemoryPool from, CUstream stream))
 {
     const struct real_driver *real = real_driver();
-    return forget(WITH_ROOM(real->cuMemAllocFromPoolAsync(address, bytes, from, stream)), address);
+    return tell_of_new(WITH_ROOM(real->cuMemAllocFromPoolAsync(address, bytes, from, stream)),
+                       address);
 }
 
 HOOK(cuMemAllocFromPoolAsync_ptsz,
      (CUdeviceptr * address, size_t bytes, CUmemoryPool from, CUstream stream))
 {
     const struct real_driver *real = real_driver();
-    return forget(WITH_ROOM(real->cuMemAllocFromPoolAsync_ptsz(address, bytes, from, stream)),
-                  address);
+    return tell_of_new(WITH_ROOM(real->cuMemAllocFromPoolAsync_ptsz(address, bytes, from, stream)),
+                       address);
 }
 
 HOOK(cuMemFreeAsync, (CUdeviceptr address, CUstream stream))

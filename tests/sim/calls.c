@@ -1,8 +1,9 @@
 /*
  * What every driver call does first and last.
  *
- * call_begin counts the call, fails it if the environment wants that, takes the locks that its
- * rules name and finds the current context; call_end gives the locks back and writes the log.
+ * call_begin counts the call, tells of it whoever asked for that, fails it if the environment wants
+ * that, takes the locks that its rules name and finds the current context; call_end gives the locks
+ * back and writes the log.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -148,6 +149,36 @@ static CUresult injected_fault(struct call *call, uint64_t nth_call)
     return fault;
 }
 
+/* Who wants to be called at the start of which entry point's calls. The function is written first
+ * and the entry point is read first: the release and acquire pair up. */
+static _Atomic(void (*)(const char *)) callback;
+static _Atomic int callback_entry = ENTRIES;
+static __thread bool in_callback;
+
+int simcuda_set_callback(const char *name, void (*function)(const char *name))
+{
+    for (int i = 0; i < ENTRIES; i++)
+        if (strcmp(name, entry_points[i].symbol) == 0) {
+            atomic_store_explicit(&callback, function, memory_order_relaxed);
+            atomic_store_explicit(&callback_entry, function != NULL ? i : ENTRIES,
+                                  memory_order_release);
+            return 1;
+        }
+    return 0;
+}
+
+static void call_back(enum entry entry)
+{
+    void (*function)(const char *);
+    if (atomic_load_explicit(&callback_entry, memory_order_acquire) != (int)entry || in_callback)
+        return;
+    function = atomic_load_explicit(&callback, memory_order_relaxed);
+    in_callback = true;
+    if (function != NULL)
+        function(entry_points[entry].symbol);
+    in_callback = false;
+}
+
 CUresult call_begin(struct call *call)
 {
     uint64_t nth_call =
@@ -156,6 +187,7 @@ CUresult call_begin(struct call *call)
     pthread_once(&prepared, prepare);
     if (sim.forked)
         return call->rules & NEEDS_NOTHING ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+    call_back(call->entry);
     if (!(call->rules & (LIGHT | NEEDS_NOTHING))) {
         pthread_mutex_lock(&sim.driver_lock);
         call->has_driver_lock = true;

@@ -9,31 +9,39 @@
 
 #include <stdint.h>
 
+#define SIMCUDA_WEAK __attribute__((weak, visibility("default")))
+
 /* How often an entry point, by its exported name, was called so far in this process; of all entry
  * points together for NULL. UINT64_MAX for a name that is not exported. */
-__attribute__((weak, visibility("default"))) uint64_t simcuda_calls(const char *name);
+SIMCUDA_WEAK uint64_t simcuda_calls(const char *name);
 
 /* Device memory that the program holds from cuMemAlloc and its relatives (pitched, managed,
  * stream-ordered and arrays included), as requested: bytes, and how many allocations. */
-__attribute__((weak, visibility("default"))) uint64_t simcuda_live_bytes(void);
-__attribute__((weak, visibility("default"))) uint64_t simcuda_live_allocations(void);
+SIMCUDA_WEAK uint64_t simcuda_live_bytes(void);
+SIMCUDA_WEAK uint64_t simcuda_live_allocations(void);
 
 /* The most that simcuda_live_bytes ever was, and the most of any device's memory ever used, in
  * whole pages, over all devices together. */
-__attribute__((weak, visibility("default"))) uint64_t simcuda_peak_bytes(void);
-__attribute__((weak, visibility("default"))) uint64_t simcuda_peak_device_bytes(void);
+SIMCUDA_WEAK uint64_t simcuda_peak_bytes(void);
+SIMCUDA_WEAK uint64_t simcuda_peak_device_bytes(void);
 
 /* How many operations (kernels, copies, fills ...) have run so far. */
-__attribute__((weak, visibility("default"))) uint64_t simcuda_operations(void);
+SIMCUDA_WEAK uint64_t simcuda_operations(void);
+
+/* The function is called at the start of every call of that entry point, in the calling thread and
+ * before any lock is taken, as a profiler's callback is: it may make driver calls itself, which are
+ * not reported. NULL ends that. False for a name that is not exported. One entry point at a time.
+ */
+SIMCUDA_WEAK int simcuda_set_callback(const char *name, void (*function)(const char *name));
 
 /* With SIMCUDA_STEPPED: its clock in nanoseconds; moving it, for time that passes outside the
  * driver; and what is called, in the thread that waits and with no lock held, when a wait would
  * never end because all that is left waits for flags: it sets one. Without one, the wait goes on.
  */
 typedef void simcuda_stall_handler(void);
-__attribute__((weak, visibility("default"))) uint64_t simcuda_now(void);
-__attribute__((weak, visibility("default"))) void simcuda_advance(uint64_t ns);
-__attribute__((weak, visibility("default"))) void simcuda_on_stall(simcuda_stall_handler *handler);
+SIMCUDA_WEAK uint64_t simcuda_now(void);
+SIMCUDA_WEAK void simcuda_advance(uint64_t ns);
+SIMCUDA_WEAK void simcuda_on_stall(simcuda_stall_handler *handler);
 
 /* --- SIMCUDA_RACES -----------------------------------------------------------------------------
  *
@@ -43,7 +51,6 @@ __attribute__((weak, visibility("default"))) void simcuda_on_stall(simcuda_stall
  * A program that tells of one allocation tells of all: memory that it has freed and that it then
  * gets again without saying so counts as used after the free.
  */
-#define SIMCUDA_WEAK __attribute__((weak, visibility("default")))
 
 /* After the call that allocated; id is the program's own name for it, for reports. With a stream
  * (a CUstream): allocated in that stream's order. Memory of a graph (a capturing stream's) is not
