@@ -247,6 +247,7 @@ static void finish_record(struct context *context, struct fence *fence, enum rec
 
 CUresult epoch_record(struct pool *pool, struct context *context, struct fence *fence)
 {
+    bool waitable = fence->waitable;
     CUresult error = CUDA_SUCCESS;
     enter_driver();
     pthread_mutex_lock(&pool->fence_lock);
@@ -260,6 +261,9 @@ CUresult epoch_record(struct pool *pool, struct context *context, struct fence *
     pthread_mutex_unlock(&context->heap.lock);
     if (result == UNUSABLE || hopeless)
         context_step_aside(context);
+    /* What no fence covers could not be given back if memory ran out before the next one. */
+    if (result == FAILED && waitable)
+        heap_free_pending(pool, context);
     return result == UNUSABLE ? error : CUDA_SUCCESS;
 }
 

@@ -336,17 +336,17 @@ Test(release, blocks_that_are_not_used_for_long_go_back)
 
 Test(release, blocks_that_are_used_do_not)
 {
-    settings.device.release_after_idle_ns = 50000000;
+    settings.device.release_after_idle_ns = 1000000000;
     start();
     CUdeviceptr idle = allocate(MIB), used = allocate(2 * MIB);
     release(idle);
     release(used);
     synchronise();
-    nap(40);
+    nap(600);
     synchronise();
     cr_assert_eq(allocate(2 * MIB), used);
     release(used);
-    nap(20);
+    nap(600);
     synchronise();
     cr_assert_not(fake_is_allocated(idle));
     cr_assert(fake_is_allocated(used));
