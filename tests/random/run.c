@@ -64,10 +64,12 @@ struct stream {
     uint64_t id;          /* no other stream of the program has it */
 };
 
+enum buffer_kind { NO_BUFFER, PLAIN, PITCHED, MANAGED, ASYNC };
+
 struct buffer {
     CUdeviceptr address;
     uint64_t bytes;
-    enum { NO_BUFFER, PLAIN, PITCHED, MANAGED, ASYNC } kind;
+    enum buffer_kind kind;
     unsigned int context; /* whose memory it is */
     uint32_t words, value;
     bool written;
@@ -453,7 +455,8 @@ static CUstream spelled_out(const struct stream *stream)
 }
 
 /* The buffer is the program's from now on; stream: in whose order, or NULL. */
-static void own(struct buffer *buffer, int kind, uint64_t bytes, const struct stream *stream)
+static void own(struct buffer *buffer, enum buffer_kind kind, uint64_t bytes,
+                const struct stream *stream)
 {
     unsigned int context = current();
     *buffer = (struct buffer){.address = buffer->address,
