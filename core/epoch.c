@@ -258,11 +258,12 @@ CUresult epoch_record(struct pool *pool, struct context *context, struct fence *
     pthread_mutex_lock(&context->heap.lock);
     finish_record(context, fence, result);
     bool hopeless = context->epochs.failures >= FAILURES_MAX;
+    bool repeated = context->epochs.failures > 1;
     pthread_mutex_unlock(&context->heap.lock);
     if (result == UNUSABLE || hopeless)
         context_step_aside(context);
     /* What no fence covers could not be given back if memory ran out before the next one. */
-    if (result == FAILED && waitable)
+    if (result == FAILED && waitable && repeated)
         heap_free_pending(pool, context);
     return result == UNUSABLE ? error : CUDA_SUCCESS;
 }
