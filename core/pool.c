@@ -138,7 +138,7 @@ static CUresult allocate_unserved(struct pool *pool, CUdeviceptr *address, size_
     CUresult result = pool->driver->cuMemAlloc_v2(address, bytes);
     while (result == CUDA_ERROR_OUT_OF_MEMORY && release_for_retry(pool, NULL, &progress))
         result = pool->driver->cuMemAlloc_v2(address, bytes);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS && address)
         heap_forget_address(pool, *address);
     return result;
 }
@@ -224,7 +224,7 @@ static CUresult allocate_pitch_unserved(struct pool *pool, allocate_pitch *drive
     CUresult result = driver(address, pitch, width, height, element_bytes);
     while (result == CUDA_ERROR_OUT_OF_MEMORY && release_for_retry(pool, NULL, &progress))
         result = driver(address, pitch, width, height, element_bytes);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS && address)
         heap_forget_address(pool, *address);
     return result;
 }

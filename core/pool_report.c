@@ -170,7 +170,7 @@ static bool fill_kind(struct pool *pool, struct device *device, struct report_ki
     for (; c; c = c->next)
         if (c->device == device)
             heap_visit_buckets(&c->heap, add_bucket, &rows);
-    for (size_t i = 0; i < kind->bucket_count; i++) {
+    for (size_t i = 0; rows.costs && i < kind->bucket_count; i++) {
         struct report_counters *counters = &kind->buckets[i].counters;
         counters->saved_nanoseconds = saved(counters, &rows.costs[i], &rows.all);
         add_counters(&kind->totals, counters);
