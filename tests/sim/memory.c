@@ -254,11 +254,14 @@ void extent_give(struct extent *extent)
 /* A page with memory that other contexts' work frees, once it gets there, goes with that. */
 void small_pages_free(struct context *context)
 {
-    while (context->pages != NULL) {
-        struct small_page *page = context->pages;
-        unlink_page(page);
+    struct small_page *page = context->pages;
+    context->pages = NULL;
+    while (page != NULL) {
+        struct small_page *next = page->next;
+        page->context = NULL;
         if (page->space.used == 0)
             free_page(page);
+        page = next;
     }
 }
 
