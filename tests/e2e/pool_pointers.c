@@ -166,13 +166,13 @@ static CUresult share_by_setting(CUdeviceptr block)
 
 static CUresult share_by_token(CUdeviceptr block)
 {
-    unsigned long long tokens[2];
+    unsigned long long tokens[2] = {0};
     return cuPointerGetAttribute(tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, block);
 }
 
 static CUresult share_by_tokens(CUdeviceptr block)
 {
-    unsigned long long tokens[2];
+    unsigned long long tokens[2] = {0};
     CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_P2P_TOKENS;
     return cuPointerGetAttributes(1, &attribute, (void *[]){tokens}, block);
 }
