@@ -20,8 +20,9 @@ struct pool;
 struct capture;
 
 struct captures {
-    _Atomic unsigned count; /* the length of list; written under the fence lock, read without.
-                               Relaxed: whoever records a fence looks again under the lock */
+    _Atomic unsigned count; /* the length of list, and 1 more in a pool that is switched off;
+                               written under the fence lock, read without. Relaxed: whoever records
+                               a fence looks again under the lock */
     struct capture *list;
 };
 

@@ -276,6 +276,18 @@ struct fence *epoch_fence_for(const struct epochs *epochs, uint64_t stamp, bool 
     return fence;
 }
 
+void epoch_fence_the_rest(struct pool *pool, struct context *context)
+{
+    const struct heap *heap = &context->heap;
+    struct fence *fence = NULL;
+    pthread_mutex_lock(&context->heap.lock);
+    if (heap->pending.last && !epoch_fence_for(&context->epochs, heap->pending.last->epoch, false))
+        fence = epoch_begin_close(context, false);
+    pthread_mutex_unlock(&context->heap.lock);
+    if (fence)
+        epoch_record(pool, context, fence);
+}
+
 static CUresult query_event(struct pool *pool, struct fence_event *e)
 {
     if (!context_pin(e->context, e->generation)) {

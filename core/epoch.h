@@ -83,6 +83,10 @@ struct fence *epoch_begin_close(struct context *context, bool waitable);
  * error that stays in the context is returned, as the plain cuMemFree would. */
 CUresult epoch_record(struct pool *pool, struct context *context, struct fence *fence);
 
+/* No lock held. Gives what is pending without a fence one that is only ever queried: this is
+ * neither a free nor a synchronise. */
+void epoch_fence_the_rest(struct pool *pool, struct context *context);
+
 /* Lock held. The oldest outstanding fence that frees what is stamped so, or NULL. */
 struct fence *epoch_fence_for(const struct epochs *epochs, uint64_t stamp, bool waitable);
 

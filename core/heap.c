@@ -678,8 +678,7 @@ static bool is_without_fences(const struct context *context)
 static bool is_the_drivers_to_free(struct pool *pool, const struct context *context,
                                    const struct block *block)
 {
-    return block->shared || captures_are_going_on(&pool->captures) || is_without_fences(context) ||
-           !pool->settings.device.enabled;
+    return block->shared || captures_are_going_on(&pool->captures) || is_without_fences(context);
 }
 
 /* Lock held. Counts the free as one of those that go to the driver after too many regrets. */

@@ -47,6 +47,10 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
     pthread_mutex_init(&pool->registry.lock, NULL);
     pthread_mutex_init(&pool->pitch_lock, NULL);
     pool->registry.set_generation = 1;
+    /* Switched off, the pool does what it does while captures go on: the driver answers, and the
+     * bytes are counted. */
+    if (!settings->device.enabled)
+        atomic_store_explicit(&pool->captures.count, 1, memory_order_relaxed);
     return pool;
 }
 
@@ -148,7 +152,7 @@ CUresult pool_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes)
     struct context *context = address && bytes ? served_context(pool) : NULL;
     if (!context)
         return allocate_unserved(pool, address, bytes);
-    if (captures_are_going_on(&pool->captures) || !pool->settings.device.enabled)
+    if (captures_are_going_on(&pool->captures))
         return heap_allocate_unkept(pool, context, address, bytes);
     return heap_allocate(pool, context, address, bytes);
 }
@@ -473,6 +477,12 @@ void pool_synchronise_end(struct pool *pool, struct synchronising state, CUresul
 bool pool_captures_are_going_on(struct pool *pool)
 {
     return captures_are_going_on(&pool->captures);
+}
+
+void pool_capture_about_to_begin(struct pool *pool)
+{
+    for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
+        epoch_fence_the_rest(pool, c);
 }
 
 void pool_captures_lock(struct pool *pool)

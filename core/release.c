@@ -424,18 +424,11 @@ static uint64_t newest_waitable(const struct epochs *epochs)
 static void settle_the_rest(struct pool *pool, struct context *context)
 {
     struct heap *heap = &context->heap;
-    struct epochs *epochs = &context->epochs;
-    struct fence *fence = NULL;
+    epoch_fence_the_rest(pool, context);
     pthread_mutex_lock(&heap->lock);
-    uint64_t last = heap->pending.last ? heap->pending.last->epoch : 0;
-    if (last && !epoch_fence_for(epochs, last, false))
-        fence = epoch_begin_close(context, false);
-    pthread_mutex_unlock(&heap->lock);
-    if (fence)
-        epoch_record(pool, context, fence);
-    pthread_mutex_lock(&heap->lock);
-    if (last)
-        epoch_wait_until(pool, context, last, monotonic_now() + LAST_RESORT_NANOSECONDS);
+    if (heap->pending.last)
+        epoch_wait_until(pool, context, heap->pending.last->epoch,
+                         monotonic_now() + LAST_RESORT_NANOSECONDS);
     pthread_mutex_unlock(&heap->lock);
 }
 

@@ -52,8 +52,10 @@ HOOK(cuStreamDestroy_v2, (CUstream stream))
 #define BEGIN_CAPTURE(call, stream, per_thread)                                                    \
     ({                                                                                             \
         struct pool *pool_ = the_pool();                                                           \
-        if (pool_)                                                                                 \
+        if (pool_) {                                                                               \
+            pool_capture_about_to_begin(pool_);                                                    \
             pool_captures_lock(pool_);                                                             \
+        }                                                                                          \
         CUresult result_ = (call);                                                                 \
         if (pool_ && result_ == CUDA_SUCCESS)                                                      \
             pool_capture_began(pool_, stream, per_thread);                                         \

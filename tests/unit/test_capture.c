@@ -324,3 +324,17 @@ Test(capture, a_capture_does_not_begin_while_a_fence_is_recorded)
     cr_assert_not(fake_capture_was_invalidated());
     end_capture(stream);
 }
+
+Test(capture, what_is_pending_has_a_fence_before_a_capture_begins)
+{
+    start();
+    release(allocate(MIB));
+    cr_assert_eq(fake_calls(FAKE_RECORD), 0);
+    pool_capture_about_to_begin(pool);
+    cr_assert_eq(fake_calls(FAKE_RECORD), 1);
+    const struct fence *fence = context_find(pool, context)->epochs.oldest;
+    cr_assert_not_null(fence);
+    cr_assert_not(fence->waitable, "this was neither a free nor a synchronise");
+    pool_capture_about_to_begin(pool);
+    cr_assert_eq(fake_calls(FAKE_RECORD), 1, "it has one already");
+}
