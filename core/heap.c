@@ -490,6 +490,15 @@ void heap_forget_address(struct pool *pool, CUdeviceptr address)
 
 /* generation: of the context, from before the driver was asked. Where it has died since, what the
  * driver gave has died with it, and another context may own the heap. */
+/* Lock held. Half of the share turns it off again, so that it does not change all the time. */
+static void watch_waste(struct heap *heap, const struct device *device)
+{
+    uint64_t kept = counter_get(&heap->clean_bytes) + counter_get(&heap->pending_bytes);
+    uint64_t waste = counter_get(&heap->reserved_bytes) - kept - counter_get(&heap->live_requested);
+    uint64_t most = device->total_bytes / HEAP_WASTE_SHARE;
+    heap->fine = waste > (heap->fine ? most / 2 : most);
+}
+
 static void finish_miss(struct pool *pool, struct context *context, uint64_t generation,
                         struct bucket *bucket, CUdeviceptr address, uint64_t bytes,
                         size_t requested, CUresult result)
@@ -509,6 +518,7 @@ static void finish_miss(struct pool *pool, struct context *context, uint64_t gen
         record_block(pool, heap, bucket, address, bytes, requested);
     else
         atomic_fetch_sub_explicit(&context->device->reserved_bytes, bytes, memory_order_relaxed);
+    watch_waste(heap, context->device);
     heap->now = monotonic_now();
     pthread_mutex_unlock(&heap->lock);
 }
@@ -602,6 +612,8 @@ CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *
         return heap_allocate_unkept(pool, context, address, bytes);
 
     pthread_mutex_lock(&heap->lock);
+    if (__builtin_expect(heap->fine, 0) && heap->classes.policy != BUCKETS_EXACT)
+        block_bytes = size_class_finest(bytes);
     struct bucket *bucket = get_bucket(heap, block_bytes);
     bool hit = bucket != &heap->unkept && take_from(pool, context, bucket, address, bytes);
     pthread_mutex_unlock(&heap->lock);

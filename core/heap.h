@@ -92,9 +92,14 @@ struct heap {
     struct regrets regrets;
     uint64_t user;  /* the id of the thread that used the heap last; 0: none yet */
     uint32_t alone; /* uses by it in a row, saturating at HEAP_ALONE */
+    bool fine;      /* rounding has cost too much of the device: sizes are the driver's own */
     bool crowded;   /* a bucket may have more free blocks than its cap */
     counter misses, fences, fence_queries, barriers;
 };
+
+/* Live blocks may be larger than what was asked for by this share of the device in all; more, and
+ * a program that fills the device would not fit. */
+#define HEAP_WASTE_SHARE 64u
 
 /* After so many uses in a row by one thread it counts as the only one. */
 #define HEAP_ALONE 256u

@@ -58,6 +58,13 @@ static inline uint64_t size_class_geometric(uint64_t bytes, uint32_t steps, int 
     return rounded < 2 * floor ? rounded : 2 * floor;
 }
 
+/* What the driver takes from the device for so many bytes: whole pages, or for less than one at
+ * least whole granules. No bucket is finer. */
+static inline uint64_t size_class_finest(uint64_t bytes)
+{
+    return size_class_up(bytes, bytes >= SIZE_CLASS_PAGE ? SIZE_CLASS_PAGE : SIZE_CLASS_GRANULE);
+}
+
 /* The block size for a request of 1 byte or more; 0 where the request is not kept. Never less
  * than bytes. */
 static inline uint64_t size_class_round(const struct size_classes *classes, uint64_t bytes)

@@ -653,3 +653,17 @@ Test(heap, there_may_be_more_sizes_than_buckets)
     cr_assert_eq(c.requests, HEAP_BUCKETS_MAX + 100);
     cr_assert_eq(c.live_bytes + c.cached_bytes + c.pending_bytes, fake_bytes_used(0));
 }
+
+/* ---- waste ---- */
+
+Test(heap, a_program_that_fills_the_device_is_not_rounded_out_of_it)
+{
+    size_t asked = 34 * MIB, in_all = 0;
+    start();
+    /* Each alone is rounded up to 36 MiB, which would leave an eleventh of the device unused. */
+    while (in_all + asked <= DEVICE_BYTES / 100 * 98) {
+        allocate(asked);
+        in_all += asked;
+    }
+    cr_assert_leq(context_find(pool, context)->heap.reserved_bytes, in_all + DEVICE_BYTES / 32);
+}
