@@ -642,7 +642,8 @@ Test(heap, a_bucket_has_a_row_of_its_own)
     report_free(&report);
 }
 
-Test(heap, there_may_be_more_sizes_than_buckets)
+/* Slow under ThreadSanitizer. */
+Test(heap, there_may_be_more_sizes_than_buckets, .timeout = 120)
 {
     settings.device.buckets.policy = BUCKETS_EXACT;
     start();
