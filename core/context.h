@@ -16,6 +16,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "cuda_abi.h"
@@ -53,6 +54,12 @@ struct context {
     _Atomic uint64_t generation; /* even: dead or spare; odd: alive */
     struct context *next;        /* of all contexts ever made; written before it is listed */
 };
+
+/* The context that this heap is part of. */
+static inline struct context *context_of_heap(struct heap *heap)
+{
+    return (struct context *)((char *)heap - offsetof(struct context, heap));
+}
 
 /* A handle that a program may make current, and what it stands for. */
 struct context_handle {

@@ -10,11 +10,6 @@
  * go without, or device->fence_bytes. A block of so many bytes has a fence of its own. */
 #define FENCE_EVERY_FREES 16u
 
-static struct context *context_of(struct heap *heap)
-{
-    return (struct context *)((char *)heap - offsetof(struct context, heap));
-}
-
 /* ---- buckets; the heap lock is held from here down to the ladder ---- */
 
 static uint32_t first_slot(uint64_t bytes, uint32_t slots)
@@ -199,7 +194,7 @@ static inline void count_live(struct heap *heap, struct block *block)
 
 void heap_forget_block(struct pool *pool, struct heap *heap, struct block *block)
 {
-    struct device *device = context_of(heap)->device;
+    struct device *device = context_of_heap(heap)->device;
     if (block->state == BLOCK_LIVE)
         counter_subtract(&heap->live_requested, block->requested);
     else if (block->state != BLOCK_LEAVING)
@@ -421,7 +416,7 @@ static CUresult ask_driver_hard(struct pool *pool, struct context *context,
 {
     struct device *device = context->device;
     CUresult result = ask_driver(pool, cost, address, *bytes);
-    if (result != CUDA_ERROR_OUT_OF_MEMORY || requested > device->total_bytes)
+    if (result != CUDA_ERROR_OUT_OF_MEMORY)
         return result;
     struct reclaim progress = {.bytes = *bytes};
     while (result == CUDA_ERROR_OUT_OF_MEMORY && release_for_retry(pool, device, &progress))
@@ -444,7 +439,7 @@ static void record_block(struct pool *pool, struct heap *heap, struct bucket *bu
         /* Without a record the memory is the program's and the driver's business alone. */
         if (block)
             block_records_put(&heap->records, block);
-        atomic_fetch_sub_explicit(&context_of(heap)->device->reserved_bytes, bytes,
+        atomic_fetch_sub_explicit(&context_of_heap(heap)->device->reserved_bytes, bytes,
                                   memory_order_relaxed);
         return;
     }
@@ -786,7 +781,7 @@ __attribute__((noinline)) static CUresult free_past_the_pool(struct pool *pool, 
                                                              CUdeviceptr address,
                                                              const struct free_call *call)
 {
-    struct context *context = context_of(block->heap);
+    struct context *context = context_of_heap(block->heap);
     CUresult result = heap_free_by_driver(pool, block, address, call->release, call->argument);
     if (call->waitable && is_without_fences(context))
         heap_free_pending(pool, context);
@@ -797,7 +792,7 @@ CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
                    const struct free_call *call)
 {
     struct heap *heap = block->heap;
-    struct context *context = context_of(heap);
+    struct context *context = context_of_heap(heap);
     pthread_mutex_lock(&heap->lock);
     if (!is_live_at(block, address)) {
         pthread_mutex_unlock(&heap->lock);
@@ -835,7 +830,7 @@ static bool begin_leaving(struct pool *pool, struct block *block, CUdeviceptr ad
     struct heap *heap = block->heap;
     pthread_mutex_lock(&heap->lock);
     if (is_live_at(block, address))
-        wait_for_barrier_of(pool, context_of(heap), block);
+        wait_for_barrier_of(pool, context_of_heap(heap), block);
     bool live = is_live_at(block, address);
     if (live) {
         counter_subtract(&heap->live_requested, block->requested);

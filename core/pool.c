@@ -382,7 +382,7 @@ void pool_share(struct pool *pool, CUdeviceptr pointer)
     if (!block)
         return;
     struct heap *heap = block->heap;
-    struct context *context = (struct context *)((char *)heap - offsetof(struct context, heap));
+    struct context *context = context_of_heap(heap);
     uint64_t behind = 0;
     pthread_mutex_lock(&heap->lock);
     if (block->address == answer.base && block->state == BLOCK_LIVE) {

@@ -160,6 +160,17 @@ static struct block *collect(struct pool *pool, struct context *context, chooser
     return chain;
 }
 
+/* Bytes of all contexts of a device (NULL: of all devices) that are clean, and pending too if
+ * wanted. */
+static inline uint64_t kept_bytes(struct pool *pool, struct device *device, bool pending)
+{
+    uint64_t bytes = 0;
+    for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
+        bytes +=
+            counter_get(&c->heap.clean_bytes) + (pending ? counter_get(&c->heap.pending_bytes) : 0);
+    return bytes;
+}
+
 static bool can_release(const struct pool *pool, enum release_place place)
 {
     return pool->driver->cuMemFreeAsync || place != RELEASE_IN_ALLOCATION;
@@ -245,15 +256,6 @@ uint64_t release_clean(struct pool *pool, struct context *context, uint64_t byte
     return release_chosen(pool, context, choose_until, &bytes, reason, place);
 }
 
-/* Clean and pending bytes of all contexts of a device. */
-static uint64_t free_bytes(struct pool *pool, struct device *device)
-{
-    uint64_t bytes = 0;
-    for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
-        bytes += counter_get(&c->heap.clean_bytes) + counter_get(&c->heap.pending_bytes);
-    return bytes;
-}
-
 struct crowded {
     uint64_t cap;
     bool any;            /* a bucket is over the cap, perhaps with nothing clean in it yet */
@@ -325,7 +327,7 @@ void release_excess(struct pool *pool, struct context *context, enum release_pla
 {
     uint64_t now = monotonic_now();
     struct excess excess = look_for_excess(pool, &context->heap, now);
-    uint64_t cached = free_bytes(pool, context->device);
+    uint64_t cached = kept_bytes(pool, context->device, true);
     uint64_t cap = context->device->cached_cap;
     uint64_t over = cached > cap ? cached - cap : 0;
     if (over || excess.other)
@@ -477,21 +479,14 @@ static bool trim_driver(struct pool *pool, const struct device *wanted)
     return true;
 }
 
-static uint64_t clean_bytes(struct pool *pool, struct device *device)
-{
-    uint64_t bytes = 0;
-    for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
-        bytes += counter_get(&c->heap.clean_bytes);
-    return bytes;
-}
-
 /* What is missing may be less than all that is cached: first as much as was asked for, then twice
  * that, and so on. */
 static bool release_some_clean(struct pool *pool, struct device *device, struct reclaim *progress)
 {
     uint64_t bytes = progress->bytes ? progress->bytes : UINT64_MAX;
-    if (bytes < clean_bytes(pool, device) / RELEASE_SHARE)
-        bytes = clean_bytes(pool, device) / RELEASE_SHARE;
+    uint64_t share = kept_bytes(pool, device, false) / RELEASE_SHARE;
+    if (bytes < share)
+        bytes = share;
     uint64_t released = release_clean_everywhere(pool, device, bytes);
     progress->bytes = bytes > UINT64_MAX / 2 ? UINT64_MAX : 2 * bytes;
     if (released == 0 || bytes == UINT64_MAX)
