@@ -33,8 +33,14 @@ static uint64_t fence_bytes(uint64_t growth_budget)
 
 void device_set_short(struct device *device, bool is_short)
 {
+    atomic_store_explicit(&device->is_short, is_short, memory_order_relaxed);
     atomic_store_explicit(&device->fence_bytes, is_short ? 0 : fence_bytes(device->growth_budget),
                           memory_order_relaxed);
+}
+
+bool device_is_short(const struct device *device)
+{
+    return atomic_load_explicit(&device->is_short, memory_order_relaxed);
 }
 
 static struct device *describe_device(struct pool *pool, CUdevice ordinal)

@@ -36,6 +36,7 @@ struct device {
     _Atomic uint64_t reserved_bytes; /* taken from the driver: live, cached, pending, on the way */
     _Atomic uint64_t fence_bytes; /* freed without a fence of their own, at most; 0 while memory is
                                      short: every free records one. Relaxed: it orders nothing */
+    _Atomic bool is_short;        /* of memory. Relaxed: it orders nothing */
     struct device *next;          /* of the pool's devices */
 };
 
@@ -153,6 +154,7 @@ void context_pop(struct pool *pool, bool pushed);
 
 /* Whether memory is short on the device. */
 void device_set_short(struct device *device, bool is_short);
+bool device_is_short(const struct device *device);
 
 /* The same for all contexts, those to come included: something goes on that the pool does not see.
  */

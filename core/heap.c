@@ -213,17 +213,6 @@ static void count_request(struct bucket *bucket, size_t bytes)
     counter_add(&bucket->counters.requested_bytes, bytes);
 }
 
-void heap_regret(struct heap *heap)
-{
-    struct regrets *regrets = &heap->regrets;
-    if (++regrets->count < HEAP_REGRETS_MAX)
-        return;
-    uint32_t now = regrets->next ? regrets->next : HEAP_DIRECT_FIRST;
-    regrets->count = 0;
-    regrets->direct_left = now;
-    regrets->next = 2 * now < HEAP_DIRECT_MOST ? 2 * now : HEAP_DIRECT_MOST;
-}
-
 /* Gives a free block to the program. */
 static void hand_out(struct heap *heap, struct block *block, size_t bytes, enum hit hit)
 {
@@ -233,8 +222,8 @@ static void hand_out(struct heap *heap, struct block *block, size_t bytes, enum 
     block->requested = bytes;
     count_request(bucket, bytes);
     counter_add(&bucket->counters.hits[hit], 1);
-    if (__builtin_expect(heap->regrets.count != 0, 0))
-        heap->regrets.count--;
+    if (__builtin_expect(heap->keep.vain != 0, 0))
+        keep_note_hit(&heap->keep, block->bytes);
     count_live(heap, block);
 }
 
@@ -292,6 +281,7 @@ void heap_reset(struct pool *pool, struct context *context)
     heap->frees_since_fence = 0;
     heap->bytes_since_fence = 0;
     heap->peak_requested = 0;
+    keep_reset(&heap->keep);
     pthread_mutex_unlock(&heap->lock);
 }
 
@@ -483,8 +473,6 @@ void heap_forget_address(struct pool *pool, CUdeviceptr address)
     pthread_mutex_unlock(&heap->lock);
 }
 
-/* generation: of the context, from before the driver was asked. Where it has died since, what the
- * driver gave has died with it, and another context may own the heap. */
 /* Lock held. Half of the share turns it off again, so that it does not change all the time. */
 static void watch_waste(struct heap *heap, const struct device *device)
 {
@@ -494,6 +482,17 @@ static void watch_waste(struct heap *heap, const struct device *device)
     heap->fine = waste > (heap->fine ? most / 2 : most);
 }
 
+/* Lock held. Bytes that could be kept as well as what the context holds. */
+static uint64_t room_to_keep(const struct pool *pool, const struct context *context)
+{
+    uint64_t held = counter_get(&context->heap.reserved_bytes);
+    uint64_t bound = release_bound(pool, context, 0);
+    uint64_t most = bound < context->device->total_bytes ? bound : context->device->total_bytes;
+    return held < most ? most - held : 0;
+}
+
+/* generation: of the context, from before the driver was asked. Where it has died since, what the
+ * driver gave has died with it, and another context may own the heap. */
 static void finish_miss(struct pool *pool, struct context *context, uint64_t generation,
                         struct bucket *bucket, CUdeviceptr address, uint64_t bytes,
                         size_t requested, CUresult result)
@@ -513,6 +512,8 @@ static void finish_miss(struct pool *pool, struct context *context, uint64_t gen
         record_block(pool, heap, bucket, address, bytes, requested);
     else
         atomic_fetch_sub_explicit(&context->device->reserved_bytes, bytes, memory_order_relaxed);
+    if (keep_is_on_trial(&heap->keep))
+        keep_note_miss(&heap->keep, &bucket->ghosts, bytes, room_to_keep(pool, context));
     watch_waste(heap, context->device);
     heap->now = monotonic_now();
     pthread_mutex_unlock(&heap->lock);
@@ -688,14 +689,11 @@ static bool is_the_drivers_to_free(struct pool *pool, const struct context *cont
     return block->shared || captures_are_going_on(&pool->captures) || is_without_fences(context);
 }
 
-/* Lock held. Counts the free as one of those that go to the driver after too many regrets. */
-static bool goes_directly(struct heap *heap, const struct block *block, bool waitable)
+/* Lock held. Not worth keeping; only where the plain call would have waited too. */
+static bool goes_directly(struct heap *heap, struct block *block, bool waitable)
 {
-    if (__builtin_expect(heap->regrets.direct_left == 0, 1) || !waitable ||
-        block->bytes < HEAP_DIRECT_BYTES)
-        return false;
-    heap->regrets.direct_left--;
-    return true;
+    return keep_is_on_trial(&heap->keep) && waitable &&
+           keep_free_is_the_drivers(&heap->keep, &block->bucket->ghosts, block->bytes);
 }
 
 static bool is_live_at(const struct block *block, CUdeviceptr address)

@@ -22,6 +22,7 @@
 
 #include "block.h"
 #include "cuda_abi.h"
+#include "keep.h"
 #include "size_class.h"
 #include "stats.h"
 
@@ -34,6 +35,7 @@ struct bucket {
      * memory is the likeliest to be in the GPU's cache. */
     struct block_list clean, pending;
     uint64_t free_blocks; /* clean and pending */
+    struct ghosts ghosts;
     struct bucket_counters counters;
 };
 
@@ -43,23 +45,6 @@ struct bucket_table {
     uint32_t slots;
     struct bucket_table *previous;
     _Atomic(struct bucket *) buckets[];
-};
-
-/*
- * Keeping blocks that are given back unused is slower than the driver's own free: giving back costs
- * more than that does. So blocks that were kept in vain are counted against hits, and past a limit
- * the next large blocks are freed by the driver, inside the program's own free: the more often that
- * happens, the more of them.
- */
-#define HEAP_REGRETS_MAX  32u
-#define HEAP_DIRECT_BYTES (UINT64_C(2) << 20)
-#define HEAP_DIRECT_FIRST 1024u
-#define HEAP_DIRECT_MOST  65536u
-
-struct regrets {
-    uint32_t count;       /* blocks kept in vain, less hits since */
-    uint32_t direct_left; /* frees of large blocks that are the driver's from now on */
-    uint32_t next;        /* how many there will be the next time; 0: HEAP_DIRECT_FIRST */
 };
 
 /*
@@ -89,7 +74,7 @@ struct heap {
     unsigned slots_pending;          /* slots with any */
     uint64_t now;                    /* nanoseconds of the monotonic clock at the last slow path */
     uint64_t idle_checked_at;
-    struct regrets regrets;
+    struct keep keep;
     uint64_t user;  /* the id of the thread that used the heap last; 0: none yet */
     uint32_t alone; /* uses by it in a row, saturating at HEAP_ALONE */
     bool fine;      /* rounding has cost too much of the device: sizes are the driver's own */
@@ -167,9 +152,6 @@ void heap_detach_free(struct heap *heap, struct block *block);
 /* Lock held. Puts a block that is in no list among the clean ones of its bucket; the bucket's free
  * blocks and bytes count it already. */
 void heap_add_clean(struct heap *heap, struct block *block);
-
-/* Lock held. A block was kept in vain. */
-void heap_regret(struct heap *heap);
 
 /* Lock held. Counts a block of this state out. */
 void heap_forget_block(struct pool *pool, struct heap *heap, struct block *block);

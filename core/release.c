@@ -16,6 +16,10 @@
 /* Every so many misses the driver is asked how much memory is left. */
 #define MISSES_PER_LOOK 64u
 
+/* Memory is short when less than this share of the device is left, and not any more when twice as
+ * much is. */
+#define SHORT_SHARE 8u
+
 /* ---- giving back ---- */
 
 CUstream release_stream(struct pool *pool, struct context *context)
@@ -80,7 +84,7 @@ static uint64_t settle(struct pool *pool, struct heap *heap, struct block *block
         released += b->bytes;
         counter_add(&counters->evictions[reason], 1);
         if (reason != EVICTION_IDLE && b->bucket->bytes)
-            heap_regret(heap);
+            keep_note_vain(&heap->keep, b->bytes);
         counter_add(&counters->returned_blocks, 1);
         counter_add(&counters->return_nanoseconds, nanoseconds_each);
         heap_forget_block(pool, heap, b);
@@ -400,12 +404,23 @@ bool release_reserve(struct pool *pool, struct context *context, uint64_t bytes)
 
 /* ---- out of memory ---- */
 
+/* Memory has become short: large blocks are kept only if that turns out to be worth it. */
+static void note_shortage(struct context *context)
+{
+    if (device_is_short(context->device))
+        return;
+    device_set_short(context->device, true);
+    pthread_mutex_lock(&context->heap.lock);
+    keep_begin_trial(&context->heap.keep);
+    pthread_mutex_unlock(&context->heap.lock);
+}
+
 static uint64_t release_clean_everywhere(struct pool *pool, struct device *device, uint64_t bytes)
 {
     uint64_t released = 0;
     for (struct context *c = context_next(pool, NULL, device); c && released < bytes;
          c = context_next(pool, c, device)) {
-        device_set_short(c->device, true);
+        note_shortage(c);
         released +=
             release_clean(pool, c, bytes - released, EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
     }
@@ -520,16 +535,31 @@ bool release_for_retry(struct pool *pool, struct device *device, struct reclaim 
     return false;
 }
 
-void release_look_at_memory(struct pool *pool, struct context *context)
+/* What this process holds says so without a call; the driver knows of other processes. */
+static bool is_nearly_full(struct pool *pool, struct context *context, bool was_short)
 {
-    struct device *device = context->device;
-    size_t left, total;
+    const struct device *device = context->device;
+    uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
+    if (reserved > device->total_bytes - device->total_bytes / SHORT_SHARE)
+        return true;
     if (counter_get(&context->heap.misses) % MISSES_PER_LOOK != 1)
-        return;
+        return was_short;
+    size_t left, total;
     enter_driver();
     CUresult result = pool->driver->cuMemGetInfo_v2(&left, &total);
     leave_driver();
+    if (result != CUDA_SUCCESS)
+        return was_short;
     /* Between the two, what was found last stays. */
-    if (result == CUDA_SUCCESS && (left < total / 8 || left > total / 4))
-        device_set_short(device, left < total / 8);
+    return was_short ? left <= 2 * (total / SHORT_SHARE) : left < total / SHORT_SHARE;
+}
+
+void release_look_at_memory(struct pool *pool, struct context *context)
+{
+    bool was_short = device_is_short(context->device);
+    bool is_short = is_nearly_full(pool, context, was_short);
+    if (is_short)
+        note_shortage(context);
+    else if (was_short)
+        device_set_short(context->device, false);
 }

@@ -680,7 +680,7 @@ Test(release, the_fill_to_the_last_byte_succeeds)
     cr_assert_leq(fake_bytes_used(0), 64 * MIB);
 }
 
-/* ---- regrets ---- */
+/* ---- keeping blocks, or not ---- */
 
 /* Sizes that never come back, in a reserve without room to keep them. */
 static void keep_in_vain(unsigned from, unsigned to)
@@ -698,29 +698,72 @@ static void start_without_reserve(void)
     start_with_budget(0);
 }
 
+static struct keep *keep_of_heap(void)
+{
+    return &context_find(pool, context)->heap.keep;
+}
+
 Test(release, after_many_blocks_kept_in_vain_the_driver_frees)
 {
     start_without_reserve();
-    keep_in_vain(0, HEAP_REGRETS_MAX + 1);
+    keep_in_vain(0, KEEP_VAIN_MOST + 1);
     CUdeviceptr block = allocate(3 * MIB), small = allocate(MIB);
-    const struct regrets *regrets = &context_find(pool, context)->heap.regrets;
-    uint32_t left = regrets->direct_left;
     fake_trace();
     release(block);
     cr_assert_str_eq(fake_trace(), "free");
     release(small);
     cr_assert_eq(pending_bytes(), MIB);
-    cr_assert_eq(regrets->direct_left, left - 1);
 }
 
 Test(release, hits_make_up_for_blocks_kept_in_vain)
 {
     start_without_reserve();
-    keep_in_vain(0, HEAP_REGRETS_MAX - 10);
+    keep_in_vain(0, KEEP_VAIN_MOST - 10);
     for (unsigned i = 0; i < 20; i++) {
         release(allocate(3 * MIB));
         synchronise();
     }
-    keep_in_vain(HEAP_REGRETS_MAX, HEAP_REGRETS_MAX + 15);
-    cr_assert_eq(context_find(pool, context)->heap.regrets.direct_left, 0);
+    keep_in_vain(KEEP_VAIN_MOST, KEEP_VAIN_MOST + 15);
+    cr_assert_not(keep_is_on_trial(keep_of_heap()));
+}
+
+/* Nine tenths of the device in live blocks. */
+static void fill_the_device(void)
+{
+    size_t total = context_find(pool, context)->device->total_bytes;
+    for (unsigned i = 0; i < 9; i++)
+        allocate(total / 10);
+}
+
+Test(release, on_a_nearly_full_device_the_driver_frees_large_blocks)
+{
+    start_with_budget(128 * MIB);
+    fill_the_device();
+    CUdeviceptr block = allocate(2 * MIB);
+    fake_trace();
+    release(block);
+    cr_assert_str_eq(fake_trace(), "free");
+    release(allocate(MIB));
+    cr_assert_eq(pending_bytes(), MIB);
+}
+
+Test(release, on_a_nearly_full_device_sizes_that_come_back_are_kept_after_a_trial)
+{
+    start_with_budget(128 * MIB);
+    fill_the_device();
+    for (unsigned i = 0; i < KEEP_TRIAL_FIRST; i++)
+        release(allocate(2 * MIB));
+    cr_assert_eq(pending_bytes(), 0);
+    release(allocate(2 * MIB));
+    cr_assert_eq(pending_bytes(), 2 * MIB);
+}
+
+Test(release, on_a_nearly_full_device_other_sizes_each_time_are_never_kept)
+{
+    start_without_reserve();
+    fill_the_device();
+    for (unsigned i = 0; i < 4 * KEEP_TRIAL_FIRST; i++)
+        release(allocate(2 * MIB + i * 4 * KIB));
+    cr_assert_eq(pending_bytes(), 0);
+    cr_assert(keep_is_on_trial(keep_of_heap()));
 }

@@ -1,0 +1,90 @@
+#include "keep.h"
+
+static void forget_ghosts(struct keep *keep)
+{
+    keep->era++;
+    keep->ghost_bytes = 0;
+}
+
+/* Each one is twice as long as the one before. */
+static uint32_t next_trial(const struct keep *keep)
+{
+    if (keep->trial == 0)
+        return KEEP_TRIAL_FIRST;
+    return keep->trial < KEEP_TRIAL_MOST ? 2 * keep->trial : KEEP_TRIAL_MOST;
+}
+
+void keep_begin_trial(struct keep *keep)
+{
+    if (keep_is_on_trial(keep))
+        return;
+    keep->trial = next_trial(keep);
+    keep->left = keep->trial;
+    keep->worth = 0;
+    forget_ghosts(keep);
+}
+
+static void end_trial(struct keep *keep)
+{
+    keep->vain = 0;
+    /* Ghosts stay for the next trial: what they stand for would still be there. */
+    if (2 * keep->worth >= keep->trial)
+        return;
+    keep->trial = next_trial(keep);
+    keep->left = keep->trial;
+    keep->worth = 0;
+}
+
+void keep_note_vain(struct keep *keep, uint64_t bytes)
+{
+    if (bytes >= KEEP_LARGE_BYTES && ++keep->vain >= KEEP_VAIN_MOST)
+        keep_begin_trial(keep);
+}
+
+void keep_note_hit(struct keep *keep, uint64_t bytes)
+{
+    if (bytes >= KEEP_LARGE_BYTES)
+        keep->vain--;
+}
+
+static void add_ghost(struct keep *keep, struct ghosts *ghosts, uint64_t bytes)
+{
+    if (ghosts->era != keep->era)
+        *ghosts = (struct ghosts){.era = keep->era};
+    ghosts->count++;
+    keep->ghost_bytes += bytes;
+}
+
+static bool take_ghost(struct keep *keep, struct ghosts *ghosts, uint64_t bytes)
+{
+    if (ghosts->era != keep->era || ghosts->count == 0)
+        return false;
+    ghosts->count--;
+    keep->ghost_bytes -= bytes;
+    return true;
+}
+
+bool keep_free_is_the_drivers(struct keep *keep, struct ghosts *ghosts, uint64_t bytes)
+{
+    if (!keep_is_on_trial(keep) || bytes < KEEP_LARGE_BYTES)
+        return false;
+    add_ghost(keep, ghosts, bytes);
+    if (--keep->left == 0)
+        end_trial(keep);
+    return true;
+}
+
+void keep_note_miss(struct keep *keep, struct ghosts *ghosts, uint64_t bytes, uint64_t room)
+{
+    if (!keep_is_on_trial(keep) || bytes < KEEP_LARGE_BYTES)
+        return;
+    if (take_ghost(keep, ghosts, bytes))
+        keep->worth++;
+    else if (keep->ghost_bytes > room)
+        forget_ghosts(keep);
+}
+
+void keep_reset(struct keep *keep)
+{
+    *keep = (struct keep){.era = keep->era + 1};
+}
