@@ -7,7 +7,8 @@
 #include "release.h"
 
 /* A fence serves the frees before it as well, so not every free records one: at most so many frees
- * go without, or device->fence_bytes. A block of so many bytes has a fence of its own. */
+ * go without, or device->fence_bytes. A block of so many bytes has a fence of its own. Twice as
+ * much of either while one thread uses the heap: no other waits for what it has freed. */
 #define FENCE_EVERY_FREES 16u
 
 /* ---- buckets; the heap lock is held from here down to the ladder ---- */
@@ -627,11 +628,18 @@ static uint64_t fence_bytes(const struct context *context)
 }
 
 /* Lock held. */
-static bool deserves_fence(const struct context *context, const struct block *block)
+static bool fence_is_due(const struct context *context)
 {
     const struct heap *heap = &context->heap;
-    return heap->frees_since_fence >= FENCE_EVERY_FREES ||
-           heap->bytes_since_fence >= fence_bytes(context) || block->bucket->bytes == 0;
+    unsigned twice = heap->alone == HEAP_ALONE;
+    return heap->frees_since_fence >= FENCE_EVERY_FREES << twice ||
+           heap->bytes_since_fence >= fence_bytes(context) << twice;
+}
+
+/* Lock held. */
+static bool deserves_fence(const struct context *context, const struct block *block)
+{
+    return fence_is_due(context) || block->bucket->bytes == 0;
 }
 
 /* Lock held. */
@@ -704,9 +712,7 @@ static bool is_live_at(const struct block *block, CUdeviceptr address)
 /* Lock held. A free that came while another thread was recording may be owed a fence still. */
 static struct fence *close_if_owed(struct context *context, bool waitable)
 {
-    const struct heap *heap = &context->heap;
-    bool owed = heap->frees_since_fence >= FENCE_EVERY_FREES ||
-                (heap->frees_since_fence && heap->bytes_since_fence >= fence_bytes(context));
+    bool owed = context->heap.frees_since_fence && fence_is_due(context);
     return owed ? close_epoch(context, waitable) : NULL;
 }
 

@@ -21,8 +21,8 @@
 #define GIB (KIB * MIB)
 #define TIB (KIB * GIB)
 
-/* At most so many frees go without a fence of their own. */
-#define FREES_TO_A_FENCE 16u
+/* At most so many frees of a lone thread go without a fence of their own. */
+#define FREES_TO_A_FENCE 32u
 
 #define DEVICE_BYTES (64 * GIB)
 

@@ -289,21 +289,21 @@ Test(epoch, a_fence_for_every_few_frees)
     }
 }
 
-Test(epoch, a_fence_for_every_16_MiB)
+Test(epoch, a_fence_for_every_32_MiB)
 {
     start();
-    allocate_and_release(3, 5 * MIB);
+    allocate_and_release(3, 10 * MIB);
     cr_assert_eq(fake_calls(FAKE_RECORD), 0);
-    release(allocate(MIB));
+    release(allocate(2 * MIB));
     cr_assert_eq(fake_calls(FAKE_RECORD), 1);
-    release(allocate(15 * MIB));
+    release(allocate(30 * MIB));
     cr_assert_eq(fake_calls(FAKE_RECORD), 1);
 }
 
 Test(epoch, a_large_block_has_a_fence_of_its_own)
 {
     start();
-    release(allocate(16 * MIB));
+    release(allocate(32 * MIB));
     cr_assert_eq(fake_calls(FAKE_RECORD), 1);
     release(allocate(KIB));
     cr_assert_eq(fake_calls(FAKE_RECORD), 1);
@@ -321,9 +321,28 @@ Test(epoch, with_growth_budget_0_every_free_has_a_fence)
 Test(epoch, fences_follow_a_small_growth_budget)
 {
     start_with_budget(8 * MIB);
-    release(allocate(512 * KIB));
+    release(allocate(MIB));
     cr_assert_eq(fake_calls(FAKE_RECORD), 0);
-    release(allocate(512 * KIB));
+    release(allocate(MIB));
+    cr_assert_eq(fake_calls(FAKE_RECORD), 1);
+}
+
+static void *use_the_heap(void *unused)
+{
+    (void)unused;
+    fake_set_current(context);
+    release(allocate(KIB));
+    return NULL;
+}
+
+Test(epoch, threads_that_wait_for_each_other_have_twice_as_many)
+{
+    start();
+    pthread_t thread;
+    stop_looking_at_locks();
+    cr_assert_eq(pthread_create(&thread, NULL, use_the_heap, NULL), 0);
+    pthread_join(thread, NULL);
+    allocate_and_release(FREES_TO_A_FENCE / 2 - 1, KIB);
     cr_assert_eq(fake_calls(FAKE_RECORD), 1);
 }
 

@@ -101,7 +101,7 @@ Test(heap, of_several_fences_the_oldest_that_frees_a_block_is_asked)
 
 Test(heap, inside_the_growth_budget_a_new_block_is_made)
 {
-    start_with_budget(16 * MIB);
+    start_with_budget(8 * MIB);
     CUdeviceptr block = release_under_work(2 * MIB);
     cr_assert_neq(allocate(2 * MIB), block);
     cr_assert_str_eq(fake_trace(), "query alloc");

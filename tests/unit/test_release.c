@@ -510,7 +510,7 @@ Test(release, running_out_gives_clean_blocks_back_first)
 Test(release, then_it_waits_for_fences_that_a_free_recorded)
 {
     ignore_the_reserve_ratio();
-    settings.device.growth_budget.bytes = 64 * MIB;
+    settings.device.growth_budget.bytes = 32 * MIB;
     start_on(16 * MIB);
     CUdeviceptr block = allocate(12 * MIB);
     fake_launch(context);
