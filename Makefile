@@ -104,8 +104,9 @@ test: all $(if $(SANITIZE),plain,unit) ## run all tests; SANITIZE=address|undefi
 
 SEEDS   ?= 1-
 MINUTES ?= 2
-random: library $(RANDOM) ## run random programs with and without the pool: SEEDS=1-100 MINUTES=2
+random: library $(RANDOM) ## run random programs with and without the pool, in turns and freely: SEEDS=1-100 MINUTES=2 (each)
 	@$(RANDOM) seeds=$(SEEDS) minutes=$(MINUTES) jobs=$(or $(JOBS),$(shell nproc))
+	@$(RANDOM) free seeds=$(SEEDS) minutes=$(MINUTES) jobs=$(or $(JOBS),$(shell nproc))
 
 demo: all ## run a CUDA program without and with the pool (on the GPU if there is one)
 	@BUILD=$(BUILD) scripts/demo.sh

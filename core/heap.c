@@ -530,14 +530,17 @@ static CUresult refuse(struct heap *heap, struct bucket *bucket, size_t requeste
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* Nothing is taken into the reserved bytes beforehand: with so many, what other threads ask for
+ * meanwhile would seem to be past every limit. */
 static CUresult ask_in_vain(struct pool *pool, struct context *context, CUdeviceptr *address,
                             size_t requested)
 {
     uint64_t generation = context_generation(context);
     struct bucket *bucket = &context->heap.unkept;
-    atomic_fetch_add_explicit(&context->device->reserved_bytes, requested, memory_order_relaxed);
     CUresult result = ask_driver(pool, &bucket->counters, address, requested);
-    finish_miss(pool, context, generation, bucket, *address, requested, requested, result);
+    uint64_t bytes = result == CUDA_SUCCESS ? requested : 0;
+    atomic_fetch_add_explicit(&context->device->reserved_bytes, bytes, memory_order_relaxed);
+    finish_miss(pool, context, generation, bucket, *address, bytes, requested, result);
     return result;
 }
 

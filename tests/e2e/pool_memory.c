@@ -422,6 +422,38 @@ static void free_async_does_not_wait(void)
     CU(cuCtxSynchronize());
 }
 
+/* --- a request that no device can hold, and others meanwhile
+ * -----------------------------------------------------------------------------------------------*/
+
+static CUcontext shared_context;
+
+static void *take_a_little(void *address)
+{
+    CU(cuCtxSetCurrent(shared_context));
+    CU(cuMemAlloc_v2(address, 1000));
+    return NULL;
+}
+
+static CUdeviceptr taken_beside;
+
+static void take_in_another_thread(const char *name)
+{
+    pthread_t thread;
+    simcuda_set_callback(name, NULL);
+    CHECK(pthread_create(&thread, NULL, take_a_little, &taken_beside) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
+static void beside_a_huge_request(void)
+{
+    CUdeviceptr address;
+    open_device();
+    CU(cuCtxGetCurrent(&shared_context));
+    CHECK(simcuda_set_callback("cuMemAlloc_v2", take_in_another_thread));
+    ANSWERS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&address, SIZE_MAX - 100));
+    CHECK(taken_beside != 0);
+}
+
 int main(int argc, char **argv)
 {
     static const struct test_case cases[] = {
@@ -443,6 +475,7 @@ int main(int argc, char **argv)
         {"buckets_coarse", buckets_coarse},
         {"buckets_pow2", buckets_pow2},
         {"buckets_exact", buckets_exact},
+        {"beside_a_huge_request", beside_a_huge_request},
         {"pitch", pitch},
         {"pitch_errors", pitch_errors},
         {"free_async", free_async},

@@ -1,12 +1,16 @@
 /*
  * Random programs, run without and with the pool and compared.
  *
- * usage: random [seeds=A-B] [minutes=N] [programs=N] [jobs=N]
- *        random seed=S [program=N]
+ * usage: random [free] [seeds=A-B] [minutes=N] [programs=N] [jobs=N]
+ *        random [free] seed=S [programs=N]
  * The first runs the programs of every seed from A on until B or until the minutes are over, and
  * prints totals; every seed has its own settings of the pool and shape of programs. The second runs
  * one seed again. What fails is shrunk and printed as a C program. Exit status 0: no difference; 1:
  * a difference; 2: bad usage.
+ *
+ * free: the programs' threads run in parallel, as it happens, instead of taking turns as the seed
+ * has it. What may depend on the order is then not compared; the race detector, the data and the
+ * pool's own counters are judges in any order.
  *
  * For each seed two processes run the same programs: one without the pool writes what its calls
  * returned into a pipe, from which the other, with the pool, reads what to expect. This process
@@ -60,19 +64,32 @@ static bool transfer(int file, void *bytes, size_t count, bool out)
     return true;
 }
 
-static bool read_plain(void)
+/* Threads that take turns have one trace. */
+static unsigned int trace_count(const struct profile *profile)
+{
+    return profile->free ? THREADS : 1;
+}
+
+static bool read_trace(struct trace *read)
 {
     uint32_t count;
     if (!transfer(STDIN_FILENO, &count, sizeof count, false))
         return false;
-    if (count > trace.room) {
-        trace.records = realloc(trace.records, count * sizeof *trace.records);
-        trace.room = count;
+    if (count > read->room) {
+        read->records = realloc(read->records, count * sizeof *read->records);
+        read->room = count;
     }
-    trace.count = count;
-    trace.next = 0;
-    return trace.records &&
-           transfer(STDIN_FILENO, trace.records, count * sizeof *trace.records, false);
+    read->count = count;
+    read->next = 0;
+    return count == 0 || (read->records && transfer(STDIN_FILENO, read->records,
+                                                    count * sizeof *read->records, false));
+}
+
+static bool write_trace(struct trace *written)
+{
+    uint32_t count = written->count;
+    return transfer(STDOUT_FILENO, &count, sizeof count, true) &&
+           transfer(STDOUT_FILENO, written->records, count * sizeof *written->records, true);
 }
 
 /* What one of the two processes found, for the one that started them. */
@@ -84,31 +101,56 @@ struct verdict {
 
 enum role { PLAIN, POOLED, ALONE };
 
-static bool run_program(enum role role, const struct step *steps, size_t count,
-                        struct verdict *verdict)
+static bool begin_traces(enum role role, const struct profile *profile)
 {
-    trace.count = 0;
-    trace.compared = role == POOLED;
-    if (role == POOLED && !read_plain()) {
+    bool read = true;
+    for (unsigned int i = 0; i < trace_count(profile); i++) {
+        traces[i].count = 0;
+        traces[i].compared = role == POOLED;
+        read = read && (role != POOLED || read_trace(&traces[i]));
+    }
+    return read;
+}
+
+static bool end_traces(enum role role, const struct profile *profile)
+{
+    bool written = true;
+    for (unsigned int i = 0; i < trace_count(profile); i++) {
+        if (role == POOLED && traces[i].next != traces[i].count)
+            trace_fail("the plain run made %u calls more", traces[i].count - traces[i].next);
+        written = written && (role != PLAIN || trace_failed() || write_trace(&traces[i]));
+    }
+    return written;
+}
+
+static void say_why(enum role role, const struct profile *profile, const struct step *last,
+                    struct verdict *verdict)
+{
+    char where[64] = "";
+    if (!profile->free)
+        snprintf(where, sizeof where, "step %llu, %s: ", (unsigned long long)verdict->step,
+                 step_names[last->kind]);
+    snprintf(verdict->why, sizeof verdict->why, "%s%s%s", role == PLAIN ? "WITHOUT THE POOL: " : "",
+             where, trace_why());
+}
+
+static bool run_program(enum role role, const struct profile *profile, const struct step *steps,
+                        size_t count, struct verdict *verdict)
+{
+    if (!begin_traces(role, profile)) {
         snprintf(verdict->why, sizeof verdict->why, "(the plain run has ended)");
         return false;
     }
     size_t done = run_steps(steps, count);
-    if (role == POOLED && !trace.failed && trace.next != trace.count)
-        trace_fail("the plain run made %u calls more", trace.count - trace.next);
+    bool written = end_traces(role, profile);
     verdict->steps += done;
-    if (trace.failed) {
+    if (trace_failed()) {
         verdict->failed = true;
         verdict->step = done - 1;
-        snprintf(verdict->why, sizeof verdict->why, "%sstep %zu, %s: %s",
-                 role == PLAIN ? "WITHOUT THE POOL: " : "", done - 1,
-                 step_names[steps[done - 1].kind], trace.why);
+        say_why(role, profile, &steps[done - 1], verdict);
         return false;
     }
-    uint32_t records = trace.count;
-    return role != PLAIN ||
-           (transfer(STDOUT_FILENO, &records, sizeof records, true) &&
-            transfer(STDOUT_FILENO, trace.records, records * sizeof *trace.records, true));
+    return written;
 }
 
 static void run_seed(enum role role, const struct profile *profile, uint64_t seed, uint64_t count,
@@ -119,7 +161,7 @@ static void run_seed(enum role role, const struct profile *profile, uint64_t see
         make_program(profile, seed, i, steps);
         steps[profile->steps] = (struct step){.kind = STEP_END};
         verdict->program = i;
-        if (!run_program(role, steps, profile->steps + 1, verdict))
+        if (!run_program(role, profile, steps, profile->steps + 1, verdict))
             return;
     }
 }
@@ -136,7 +178,22 @@ static struct step *read_steps(const char *name, size_t *count)
     return steps;
 }
 
-/* arguments: role, seed, number of programs or file with steps, descriptor for the verdict. */
+/* Captures of other threads and full memory: what they do to a call depends on the order. */
+static bool depends_on_order(const struct profile *profile)
+{
+    return profile->free && (profile->captures || profile->full || profile->limited);
+}
+
+static uint64_t calls_of_all_threads(void)
+{
+    uint64_t calls = 0;
+    for (unsigned int i = 0; i < THREADS; i++)
+        calls += traces[i].calls;
+    return calls;
+}
+
+/* arguments: role, seed, number of programs or file with steps, descriptor for the verdict, "run"
+ * or "print", whether threads run freely. */
 static int run_role(char **arguments)
 {
     static struct profile profile;
@@ -145,21 +202,24 @@ static int run_role(char **arguments)
     uint64_t seed = strtoull(arguments[1], NULL, 10), programs = strtoull(arguments[2], NULL, 10);
     int report = atoi(arguments[3]);
     alarm(CHILD_SECONDS);
-    make_profile(&profile, seed);
+    make_profile(&profile, seed, arguments[5][0] == '1');
+    leniency = (struct leniency){.stalls = profile.free,
+                                 .errors = depends_on_order(&profile),
+                                 .memory = profile.full || profile.limited};
     if (strcmp(arguments[4], "print") == 0) {
-        trace.code = stdout;
+        trace->code = stdout;
         trace_print_begin();
     }
-    trace.compared = false;
-    FILE *code = trace.code;
-    trace.code = NULL;
+    trace->compared = false;
+    FILE *code = trace->code;
+    trace->code = NULL;
     run_open(&profile);
-    trace.code = code;
-    trace.count = 0;
+    trace->code = code;
+    trace->count = 0;
     if (arguments[2][0] == '/') {
         size_t count;
         struct step *steps = read_steps(arguments[2], &count);
-        run_program(code ? ALONE : role, steps, count, &verdict);
+        run_program(code ? ALONE : role, &profile, steps, count, &verdict);
     } else {
         run_seed(role, &profile, seed, programs, &verdict);
     }
@@ -167,13 +227,24 @@ static int run_role(char **arguments)
         trace_print_end();
         return 0;
     }
-    verdict.calls = trace.calls;
+    verdict.calls = calls_of_all_threads();
     transfer(report, &verdict, sizeof verdict, true);
+    /* For the pool's report, which is written at exit. */
+    if (profile.free && role != PLAIN && !verdict.failed)
+        exit(0);
     /* Nothing is left to clean up, and plain exit would take the trace's pipe with it. */
     _exit(verdict.failed);
 }
 
 /* ---- in the process that starts them ---- */
+
+/* Where the pool of free threads reports to. */
+static const char *report_name(const char *settings)
+{
+    static char name[PATH_MAX + 8];
+    snprintf(name, sizeof name, "%s.report", settings);
+    return name;
+}
 
 static void set_environment(const struct profile *profile, enum role role, const char *settings)
 {
@@ -184,10 +255,12 @@ static void set_environment(const struct profile *profile, enum role role, const
     setenv("SIMCUDA_MEMORY", text, 1);
     setenv("SIMCUDA_STEPPED", "1", 1);
     if (profile->races)
-        setenv("SIMCUDA_RACES", "1", 1);
+        setenv("SIMCUDA_RACES", profile->free ? "/dev/null" : "1", 1);
     if (role == PLAIN)
         return;
     setenv("CUDAPOOL_CONFIG", settings, 1);
+    if (profile->free)
+        setenv("CUDAPOOL_REPORT", report_name(settings), 1);
     setenv("LD_PRELOAD", preload, 1);
 }
 
@@ -207,7 +280,8 @@ static pid_t start(enum role role, const struct profile *profile, const char *se
     snprintf(role_text, sizeof role_text, "%d", role);
     snprintf(seed_text, sizeof seed_text, "%llu", (unsigned long long)seed);
     snprintf(report_text, sizeof report_text, "%d", copy);
-    execl(own_path, own_path, "--role", role_text, seed_text, what, report_text, how, (char *)NULL);
+    execl(own_path, own_path, "--role", role_text, seed_text, what, report_text, how,
+          profile->free ? "1" : "0", (char *)NULL);
     _exit(127);
 }
 
@@ -232,6 +306,54 @@ static void read_verdict(int file, struct verdict *verdict)
     close(file);
 }
 
+/* The sum of all values of the key, which the report has for every bucket and for all together. */
+static uint64_t sum_of(const char *report, const char *key)
+{
+    uint64_t sum = 0;
+    char text[32];
+    snprintf(text, sizeof text, "\"%s\": ", key);
+    for (const char *at = report; (at = strstr(at, text)) != NULL;) {
+        at += strlen(text);
+        sum += strtoull(at, NULL, 10);
+    }
+    return sum;
+}
+
+static void check_counters(const char *report, struct verdict *verdict)
+{
+    uint64_t requests = sum_of(report, "requests");
+    uint64_t misses = sum_of(report, "misses"), hits = 0;
+    static const char *const kinds[] = {"clean", "queried", "barrier", "waited"};
+    for (unsigned int i = 0; i < 4; i++)
+        hits += sum_of(report, kinds[i]);
+    verdict->failed = requests == 0 || requests != hits + misses;
+    if (verdict->failed)
+        snprintf(verdict->why, sizeof verdict->why,
+                 "the pool counts %llu requests, %llu hits, %llu misses",
+                 (unsigned long long)requests, (unsigned long long)hits,
+                 (unsigned long long)misses);
+}
+
+/* What the pool of a run that went well has counted. */
+static void read_report(const char *settings, struct verdict *verdict)
+{
+    const char *name = report_name(settings);
+    FILE *file = fopen(name, "r");
+    char *report = NULL;
+    size_t room = 0;
+    if (!verdict->failed && !verdict->why[0]) {
+        if (file && getdelim(&report, &room, '\0', file) > 0)
+            check_counters(report, verdict);
+        else
+            snprintf(verdict->why, sizeof verdict->why, "the pool has written no report");
+        verdict->failed = verdict->why[0] != '\0';
+    }
+    free(report);
+    if (file)
+        fclose(file);
+    unlink(name);
+}
+
 /* Runs the seed's programs, or the steps in a file, in two processes (or one). */
 static struct verdict run_pair(uint64_t seed, const struct profile *profile, const char *what)
 {
@@ -245,9 +367,10 @@ static struct verdict run_pair(uint64_t seed, const struct profile *profile, con
         pipe2(plain_report, O_CLOEXEC) != 0)
         stop(settings);
     pid_t first = -1;
-    if (!profile->limited)
+    bool compared = !profile->limited && !depends_on_order(profile);
+    if (compared)
         first = start(PLAIN, profile, settings, seed, what, "run", -1, records[1], plain_report[1]);
-    pid_t second = start(profile->limited ? ALONE : POOLED, profile, settings, seed, what, "run",
+    pid_t second = start(compared ? POOLED : ALONE, profile, settings, seed, what, "run",
                          records[0], -1, report[1]);
     close(records[0]);
     close(records[1]);
@@ -265,6 +388,8 @@ static struct verdict run_pair(uint64_t seed, const struct profile *profile, con
     if (plain.failed)
         return plain;
     end_badly(status, "with the pool", &pooled);
+    if (profile->free)
+        read_report(settings, &pooled);
     return pooled;
 }
 
@@ -280,6 +405,15 @@ static struct {
     struct verdict verdict;
 } shrinking;
 
+/* What depends on how threads meet may take a few tries. */
+static struct verdict try_again(void)
+{
+    struct verdict verdict = {.failed = false};
+    for (int i = 0; i < (shrinking.profile->free ? 8 : 1) && !verdict.failed; i++)
+        verdict = run_pair(shrinking.seed, shrinking.profile, shrinking.file);
+    return verdict;
+}
+
 static bool still_fails(const struct step *steps, size_t count)
 {
     int file = open(shrinking.file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
@@ -287,7 +421,7 @@ static bool still_fails(const struct step *steps, size_t count)
         stop(shrinking.file);
     close(file);
     shrinking.tries++;
-    struct verdict verdict = run_pair(shrinking.seed, shrinking.profile, shrinking.file);
+    struct verdict verdict = try_again();
     if (!verdict.failed || strncmp(verdict.why, "WITHOUT", 7) == 0)
         return false;
     shrinking.verdict = verdict;
@@ -424,14 +558,14 @@ struct options {
     uint64_t first, last, programs;
     double end;
     unsigned int jobs;
-    bool no_explanation;
+    bool no_explanation, free;
 };
 
 static void run_one_seed(uint64_t seed, const struct options *options, struct totals *totals)
 {
     struct profile profile;
     char programs[32];
-    make_profile(&profile, seed);
+    make_profile(&profile, seed, options->free);
     snprintf(programs, sizeof programs, "%llu", (unsigned long long)options->programs);
     struct verdict verdict = run_pair(seed, &profile, programs);
     atomic_fetch_add(&totals->seeds, 1);
@@ -441,8 +575,9 @@ static void run_one_seed(uint64_t seed, const struct options *options, struct to
     if (!verdict.failed && verdict.why[0] == '\0')
         return;
     atomic_fetch_add(&totals->differences, 1);
-    printf("FAIL seed=%llu program=%llu after %llu steps: %s\n", (unsigned long long)seed,
-           (unsigned long long)verdict.program, (unsigned long long)verdict.steps, verdict.why);
+    printf("FAIL %sseed=%llu program=%llu after %llu steps: %s\n", options->free ? "free " : "",
+           (unsigned long long)seed, (unsigned long long)verdict.program,
+           (unsigned long long)verdict.steps, verdict.why);
     if (!options->no_explanation)
         explain(seed, &profile, &verdict);
     fflush(stdout);
@@ -488,6 +623,8 @@ static bool read_option(const char *argument, struct options *options)
 {
     const char *value = strchr(argument, '=');
     char *end = NULL;
+    if (strcmp(argument, "free") == 0)
+        return options->free = true;
     if (!value)
         return false;
     unsigned long long number = strtoull(value + 1, &end, 10);
@@ -531,12 +668,12 @@ static void find_files(void)
 int main(int argc, char **argv)
 {
     struct options options = {.last = UINT64_MAX / 2, .programs = 200, .end = 1e300, .jobs = 1};
-    if (argc == 7 && strcmp(argv[1], "--role") == 0)
+    if (argc == 8 && strcmp(argv[1], "--role") == 0)
         return run_role(argv + 2);
     signal(SIGPIPE, SIG_IGN);
     for (int i = 1; i < argc; i++)
         if (!read_option(argv[i], &options)) {
-            fprintf(stderr, "usage: random [seeds=A-B] [minutes=N] [programs=N] [jobs=N] "
+            fprintf(stderr, "usage: random [free] [seeds=A-B] [minutes=N] [programs=N] [jobs=N] "
                             "[explain=0]\n");
             return 2;
         }

@@ -14,30 +14,67 @@
 #include "../kernels.h"
 #include "../sim/simcuda.h"
 
-/* As many as any program has; none needs all of them. */
+/* As many as any program has; none needs all of them. Threads that run freely have their own. */
 #define MAYBE __attribute__((unused)) static
-MAYBE CUcontext context[16], popped;
-MAYBE CUgreenCtx green[16];
-MAYBE CUdevResourceDesc description;
-MAYBE CUstream stream[16];
-MAYBE CUevent event[16], helper[16], done[32];
-MAYBE CUgraph graph;
-MAYBE CUgraphExec exec[16];
-MAYBE CUmodule module;
-MAYBE CUfunction kernel[16][8];
-MAYBE CUarray array;
-MAYBE CUmemoryPool memory_pool;
-MAYBE CUmemGenericAllocationHandle physical;
-MAYBE CUipcMemHandle handle;
-MAYBE CUdeviceptr buffer[32], spare, base, target, mismatches;
-MAYBE unsigned long long ns, tokens[2];
-MAYBE unsigned int words, value, one = 1;
-MAYBE size_t size, total, pitch;
-MAYBE int file;
-MAYBE void *memory, *arguments[8];
-MAYBE _Alignas(4096) unsigned long long counters[16][512];
+static struct variables {
+    CUcontext context[16], popped;
+    CUgreenCtx green[16];
+    CUdevResourceDesc description;
+    CUstream stream[16];
+    CUevent event[16], helper[16], done[32];
+    CUgraph graph;
+    CUgraphExec exec[16];
+    CUmodule module;
+    CUfunction kernel[16][8];
+    CUarray array;
+    CUmemoryPool memory_pool;
+    CUmemGenericAllocationHandle physical;
+    CUipcMemHandle handle;
+    CUdeviceptr buffer[32], spare, base, target, mismatches;
+    unsigned long long ns, tokens[2];
+    unsigned int words, value, one;
+    size_t size, total, pitch;
+    int file;
+    void *memory, *arguments[8];
+    _Alignas(4096) unsigned long long counters[16][512];
+    _Alignas(4096) unsigned int landing[1024];
+} variables[4] = {{.one = 1}, {.one = 1}, {.one = 1}, {.one = 1}};
+MAYBE __thread unsigned int self;
+#define context     variables[self].context
+#define popped      variables[self].popped
+#define green       variables[self].green
+#define description variables[self].description
+#define stream      variables[self].stream
+#define event       variables[self].event
+#define helper      variables[self].helper
+#define done        variables[self].done
+#define graph       variables[self].graph
+#define exec        variables[self].exec
+#define module      variables[self].module
+#define kernel      variables[self].kernel
+#define array       variables[self].array
+#define memory_pool variables[self].memory_pool
+#define physical    variables[self].physical
+#define handle      variables[self].handle
+#define buffer      variables[self].buffer
+#define spare       variables[self].spare
+#define base        variables[self].base
+#define target      variables[self].target
+#define mismatches  variables[self].mismatches
+#define ns          variables[self].ns
+#define tokens      variables[self].tokens
+#define words       variables[self].words
+#define value       variables[self].value
+#define one         variables[self].one
+#define size        variables[self].size
+#define total       variables[self].total
+#define pitch       variables[self].pitch
+#define file        variables[self].file
+#define memory      variables[self].memory
+#define arguments   variables[self].arguments
+#define counters    variables[self].counters
+#define landing     variables[self].landing
 MAYBE _Alignas(4096) unsigned int flag[512];
-MAYBE _Alignas(4096) unsigned int landing[64];
 static int wrong;
 
 /* 999: a query, whose answer depends on time. */
@@ -129,14 +166,66 @@ static void in_thread(unsigned int number, int restarted, void (*part)(void))
     sem_wait(&back);
 }
 
+/* ---- threads that run freely ---- */
+
+static struct {
+    CUdeviceptr address;
+    CUevent last_use;
+    sem_t given;
+} boxes[1024];
+static pthread_t free_threads[4096];
+static unsigned int free_thread_count;
+
+__attribute__((constructor)) static void make_boxes(void)
+{
+    for (unsigned int i = 0; i < 1024; i++)
+        sem_init(&boxes[i].given, 0, 0);
+}
+
+MAYBE void give(unsigned int box, CUdeviceptr address, CUevent last_use)
+{
+    boxes[box].address = address;
+    boxes[box].last_use = last_use;
+    sem_post(&boxes[box].given);
+}
+
+/* The buffer that was given, when it was; nothing is taken where the place is NULL. */
+MAYBE void take(unsigned int box, CUdeviceptr *address, CUevent *last_use)
+{
+    sem_wait(&boxes[box].given);
+    if (address) {
+        *address = boxes[box].address;
+        *last_use = boxes[box].last_use;
+    }
+}
+
+static void *run_part(void *part)
+{
+    ((void (*)(void))(size_t)part)();
+    return NULL;
+}
+
+MAYBE void start_thread(void (*part)(void))
+{
+    pthread_create(&free_threads[free_thread_count++], NULL, run_part, (void *)(size_t)part);
+}
+
+MAYBE void join_threads(void)
+{
+    while (free_thread_count > 0)
+        pthread_join(free_threads[--free_thread_count], NULL);
+}
+
 static int end(void)
 {
-    for (unsigned int i = 0; i < 16; i++)
-        if (counters[i][0]) {
-            fprintf(stderr, "%llu words are not what was written (context %u)\n", counters[i][0],
-                    i);
+    for (unsigned int i = 0; i < 16 * 4; i++) {
+        self = i / 16;
+        if (counters[i % 16][0]) {
+            fprintf(stderr, "%llu words are not what was written (context %u)\n",
+                    counters[i % 16][0], i % 16);
             wrong = 1;
         }
+    }
     if (simcuda_live_allocations()) {
         fprintf(stderr, "%llu allocations are left\n",
                 (unsigned long long)simcuda_live_allocations());

@@ -80,7 +80,21 @@ static void make_settings(struct profile *profile, struct random *r)
         profile->settings[0] = '\0';
 }
 
-void make_profile(struct profile *profile, uint64_t seed)
+/* Threads that run freely have the device's memory together, and are several. */
+static void let_run_freely(struct profile *profile, struct random *r)
+{
+    static const uint64_t memories[] = {512, 1024, 1024, 4096};
+    profile->free = true;
+    profile->threads = 2 + random_below(r, THREADS - 1);
+    profile->races = !one_in(r, 3);
+    if (profile->full)
+        return;
+    profile->device_bytes = memories[random_below(r, 4)] << 20;
+    if (profile->largest > profile->device_bytes / 64)
+        profile->largest = profile->device_bytes / 64;
+}
+
+void make_profile(struct profile *profile, uint64_t seed, bool free)
 {
     static const uint64_t memories[] = {32, 64, 128, 256, 1024, 1024};
     struct random r = {seed * UINT64_C(0x5851F42D4C957F2D) + 1};
@@ -104,6 +118,8 @@ void make_profile(struct profile *profile, uint64_t seed)
         /* What was freed just before a capture has no fence, and gets none while it goes on. */
         profile->captures = false;
     }
+    if (free)
+        let_run_freely(profile, &r);
     make_settings(profile, &r);
 }
 
@@ -127,6 +143,12 @@ static bool is_wanted(const struct profile *profile, unsigned int kind)
         return !profile->full;
     case STEP_FREE_THEN_READ:
         return profile->free_synchronizes;
+    case STEP_PRIMARY_RESET:
+    case STEP_THREAD_RESTART:
+        return !profile->free;
+    case STEP_GIVE:
+    case STEP_TAKE:
+        return profile->free;
     default:
         return true;
     }
@@ -168,7 +190,7 @@ void make_program(const struct profile *profile, uint64_t seed, uint64_t nth, st
                 break;
             at -= weight;
         }
-        if (one_in(&r, 10))
+        if (profile->free || one_in(&r, 10))
             thread = random_below(&r, profile->threads);
         steps[i] = (struct step){.kind = (uint8_t)kind,
                                  .thread = (uint8_t)thread,

@@ -38,6 +38,7 @@ struct profile {
     bool free_synchronizes; /* programs lean on cuMemFree's wait */
     bool limited;           /* a hard limit: there is no comparison with the plain run */
     bool races;             /* the simulator's race detector looks on */
+    bool free;              /* its threads run freely; else they take turns */
     bool full;              /* whole pages, nothing rounded: memory runs out, and alike */
     unsigned int rounding;  /* a block takes up to 1 + 1/rounding times what was asked for */
     uint32_t smallest;      /* and at least so much */
@@ -51,7 +52,8 @@ uint32_t random_next(struct random *random);
 /* A number from 0 to count - 1. */
 uint32_t random_below(struct random *random, uint32_t count);
 
-void make_profile(struct profile *profile, uint64_t seed);
+/* free: of programs whose threads run freely. */
+void make_profile(struct profile *profile, uint64_t seed, bool free);
 
 /* Fills steps[0..profile->steps - 1] with the nth program of the seed. */
 void make_program(const struct profile *profile, uint64_t seed, uint64_t nth, struct step *steps);

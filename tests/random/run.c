@@ -9,17 +9,27 @@
  *
  * Decisions depend on the model and on results that are the same in every run, never on queries,
  * addresses or handles' values.
+ *
+ * Threads that run freely have a model each, and handles each of its own; what they share is the
+ * devices' primary contexts, which live until all are done, the driver and the pool. Buffers go
+ * from one to another by steps that are paired before anything runs: the giver's comes first in the
+ * program, so nobody waits in vain.
  */
 #include "run.h"
 
 #include <pthread.h>
 #include <semaphore.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "../../core/cudapool.h"
 #include "../kernels.h"
 #include "../sim/simcuda.h"
+
+/* There where the pool is. */
+#pragma weak cudapool_get_bytes
 
 enum {
     PRIMARY = 0, /* contexts: the devices' primary ones, created ones, green ones */
@@ -99,6 +109,13 @@ struct capture {
     struct use uses[16];
 };
 
+/* What a buffer goes from one free thread to another in. */
+struct box {
+    sem_t given;
+    bool full; /* written by the giver before the post, read after it */
+    struct buffer buffer;
+};
+
 struct worker {
     pthread_t thread;
     sem_t turn;
@@ -110,7 +127,9 @@ struct worker {
     size_t count, done;
 };
 
-static struct {
+/* What the program may count on. Threads that take turns share it; threads that run freely have
+ * each their own. */
+struct run {
     const struct profile *profile;
     struct context contexts[CONTEXTS];
     struct stream streams[STREAMS];
@@ -123,17 +142,24 @@ static struct {
     struct capture captures[CAPTURES];
     bool may_be_capturing;
     uint64_t next_id;
-    uint32_t next_owner, flags_used, step;
+    uint32_t next_owner;
+    uint32_t flags_used, flags_end; /* its share of the flags */
     struct worker workers[THREADS];
     sem_t back;
-} run;
+    struct box *box; /* of the step that is being done, if it has one */
+    unsigned int box_number;
+    /* What kernels write for the host to see: registered with the contexts that launch them. */
+    struct {
+        _Alignas(4096) uint64_t mismatches[512];
+    } counters[CONTEXTS];
+    struct {
+        _Alignas(4096) uint32_t words[1024];
+    } landing;
+};
 
-/* What kernels write for the host to see: registered with the contexts that launch them. */
-static struct {
-    _Alignas(4096) uint64_t mismatches[512];
-} counters[CONTEXTS];
+static struct run runs[THREADS];
+static __thread struct run *run = &runs[0];
 static _Alignas(4096) uint32_t flags[FLAGS];
-static _Alignas(4096) uint32_t landing[WORDS];
 static __thread unsigned int self;
 
 void set_all_flags(void)
@@ -151,18 +177,18 @@ static unsigned int current(void)
     unsigned int slot = 0;
     if (cuCtxGetCurrent(&handle) != CUDA_SUCCESS || !handle)
         return CONTEXTS;
-    while (slot < CONTEXTS && !(run.contexts[slot].alive && run.contexts[slot].handle == handle))
+    while (slot < CONTEXTS && !(run->contexts[slot].alive && run->contexts[slot].handle == handle))
         slot++;
     return slot;
 }
 
 static bool push(unsigned int slot)
 {
-    if (run.workers[self].depth >= 24 || !run.contexts[slot].alive)
+    if (run->workers[self].depth >= 24 || !run->contexts[slot].alive)
         return false;
-    bool pushed = CALL(cuCtxPushCurrent_v2, (run.contexts[slot].handle), "(context[%u])", slot) ==
+    bool pushed = CALL(cuCtxPushCurrent_v2, (run->contexts[slot].handle), "(context[%u])", slot) ==
                   CUDA_SUCCESS;
-    run.workers[self].depth += pushed;
+    run->workers[self].depth += pushed;
     return pushed;
 }
 
@@ -170,13 +196,13 @@ static void pop(void)
 {
     CUcontext popped;
     if (CALL(cuCtxPopCurrent_v2, (&popped), "(&popped)") == CUDA_SUCCESS)
-        run.workers[self].depth -= run.workers[self].depth > 0;
+        run->workers[self].depth -= run->workers[self].depth > 0;
 }
 
 /* The context is there and current: gives it what the program needs. */
 static void equip(unsigned int slot)
 {
-    struct context *context = &run.contexts[slot];
+    struct context *context = &run->contexts[slot];
     CUmodule module = NULL;
     bool more = false;
     CALL_AS(MAY_HAVE_MEMORY, &more, cuModuleLoadData, (&module, KERNELS_PTX),
@@ -188,8 +214,9 @@ static void equip(unsigned int slot)
     for (unsigned int i = 0; i < KERNELS; i++)
         CALL(cuModuleGetFunction, (&context->kernels[i], module, kernel_names[i]),
              "(&kernel[%u][%u], module, \"%s\")", slot, i, kernel_names[i]);
-    context->equipped = CALL(cuMemHostRegister_v2, (&counters[slot], sizeof counters[slot], 0),
-                             "(&counters[%u], sizeof counters[%u], 0)", slot, slot) == CUDA_SUCCESS;
+    context->equipped =
+        CALL(cuMemHostRegister_v2, (&run->counters[slot], sizeof run->counters[slot], 0),
+             "(&counters[%u], sizeof counters[%u], 0)", slot, slot) == CUDA_SUCCESS;
     if (CALL(cuEventCreate, (&context->helper, CU_EVENT_DISABLE_TIMING), "(&helper[%u], 2)",
              slot) != CUDA_SUCCESS)
         context->helper = NULL;
@@ -197,46 +224,48 @@ static void equip(unsigned int slot)
 
 static void begin_context(unsigned int slot, CUcontext handle, CUdevice device)
 {
-    run.contexts[slot] =
+    run->contexts[slot] =
         (struct context){.handle = handle, .alive = true, .root = slot, .device = device};
 }
 
 static bool is_within(unsigned int inner, unsigned int outer)
 {
-    return inner < CONTEXTS && run.contexts[inner].alive &&
-           (inner == outer || run.contexts[inner].root == outer);
+    return inner < CONTEXTS && run->contexts[inner].alive &&
+           (inner == outer || run->contexts[inner].root == outer);
 }
 
 static void drop_captures_from(unsigned int context)
 {
     for (unsigned int i = 0; i < CAPTURES; i++)
-        if (run.captures[i].active && is_within(run.captures[i].origin.context, context))
-            run.captures[i].active = false;
+        if (run->captures[i].active && is_within(run->captures[i].origin.context, context))
+            run->captures[i].active = false;
 }
 
 /* The context's memory goes with it. */
 static void tell_of_memory_that_goes(unsigned int context)
 {
     for (unsigned int i = 0; i < BUFFERS; i++)
-        if (run.buffers[i].kind != NO_BUFFER && run.buffers[i].kind != ASYNC &&
-            is_within(run.buffers[i].context, context))
-            simcuda_program_freed(run.buffers[i].address);
+        if (run->buffers[i].kind != NO_BUFFER && run->buffers[i].kind != ASYNC &&
+            is_within(run->buffers[i].context, context))
+            simcuda_program_freed(run->buffers[i].address);
 }
 
 static void drop_buffer(struct buffer *buffer)
 {
     uint32_t owner = buffer->owner;
-    if (buffer->done && buffer->done_context < CONTEXTS && run.contexts[buffer->done_context].alive)
-        CALL(cuEventDestroy_v2, (buffer->done), "(done[%u])", (unsigned int)(buffer - run.buffers));
+    if (buffer->done && buffer->done_context < CONTEXTS &&
+        run->contexts[buffer->done_context].alive)
+        CALL(cuEventDestroy_v2, (buffer->done), "(done[%u])",
+             (unsigned int)(buffer - run->buffers));
     memset(buffer, 0, sizeof *buffer);
     buffer->owner = owner;
 }
 
 static void destroy_graph(unsigned int i)
 {
-    if (run.graphs[i].exec)
-        CALL(cuGraphExecDestroy, (run.graphs[i].exec), "(exec[%u])", i);
-    memset(&run.graphs[i], 0, sizeof run.graphs[i]);
+    if (run->graphs[i].exec)
+        CALL(cuGraphExecDestroy, (run->graphs[i].exec), "(exec[%u])", i);
+    memset(&run->graphs[i], 0, sizeof run->graphs[i]);
 }
 
 /* The context is no more, and took what it had with it. */
@@ -244,13 +273,13 @@ static void context_died(unsigned int slot)
 {
     drop_captures_from(slot);
     for (unsigned int i = 0; i < STREAMS; i++)
-        if (is_within(run.streams[i].context, slot))
-            run.streams[i].kind = NO_STREAM;
+        if (is_within(run->streams[i].context, slot))
+            run->streams[i].kind = NO_STREAM;
     for (unsigned int i = 0; i < EVENTS; i++)
-        if (run.events[i].event && is_within(run.events[i].context, slot))
-            run.events[i].event = NULL;
+        if (run->events[i].event && is_within(run->events[i].context, slot))
+            run->events[i].event = NULL;
     for (unsigned int i = 0; i < BUFFERS; i++) {
-        struct buffer *buffer = &run.buffers[i];
+        struct buffer *buffer = &run->buffers[i];
         if (buffer->done && is_within(buffer->done_context, slot))
             buffer->done = NULL;
         if (buffer->kind != NO_BUFFER && buffer->kind != ASYNC && is_within(buffer->context, slot))
@@ -261,12 +290,12 @@ static void context_died(unsigned int slot)
         }
     }
     for (unsigned int i = 0; i < GRAPHS; i++)
-        if (run.graphs[i].exec && is_within(run.graphs[i].context, slot))
+        if (run->graphs[i].exec && is_within(run->graphs[i].context, slot))
             destroy_graph(i);
     for (unsigned int i = 0; i < CONTEXTS; i++)
         if (i != slot && is_within(i, slot))
-            run.contexts[i].alive = false;
-    run.contexts[slot].alive = false;
+            run->contexts[i].alive = false;
+    run->contexts[slot].alive = false;
 }
 
 /* ---- streams ---- */
@@ -274,7 +303,7 @@ static void context_died(unsigned int slot)
 static uint64_t id_of_default(enum stream_kind kind, unsigned int context)
 {
     uint64_t id = ((uint64_t)kind << 56) | ((uint64_t)context << 48);
-    return kind == PER_THREAD ? id | run.workers[self].id : id;
+    return kind == PER_THREAD ? id | run->workers[self].id : id;
 }
 
 static struct stream default_stream(enum stream_kind kind, unsigned int how)
@@ -294,8 +323,8 @@ static struct stream default_stream(enum stream_kind kind, unsigned int how)
 static struct stream stream_named(unsigned int number)
 {
     unsigned int slot = number % (STREAMS + 4);
-    if (slot < STREAMS && run.streams[slot].kind == MADE)
-        return run.streams[slot];
+    if (slot < STREAMS && run->streams[slot].kind == MADE)
+        return run->streams[slot];
     return default_stream((number >> 4) % 3 == 0 ? PER_THREAD : LEGACY, number >> 6);
 }
 
@@ -330,7 +359,7 @@ static bool is_same_stream(const struct stream *a, const struct stream *b)
 static bool captures(const struct stream *stream)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (!run.may_be_capturing)
+    if (!run->may_be_capturing)
         return false;
     CUresult result = stream->ptsz ? cuStreamIsCapturing_ptsz(stream->handle, &status)
                                    : cuStreamIsCapturing(stream->handle, &status);
@@ -354,8 +383,8 @@ static CUresult wait_event(const struct stream *stream, CUevent event, const cha
 /* Records the helper event of the buffer's home there. */
 static bool record_home(const struct stream *home)
 {
-    unsigned int context = run.contexts[home->context].root;
-    CUevent helper = run.contexts[context].helper;
+    unsigned int context = run->contexts[home->context].root;
+    CUevent helper = run->contexts[context].helper;
     if (!helper || captures(home))
         return false;
     bool legacy = home->kind == LEGACY && current() != home->context;
@@ -377,10 +406,10 @@ static bool order_behind_home(struct buffer *buffer, const struct stream *stream
     const struct stream *home = &buffer->home;
     if (home->kind == PER_THREAD)
         return buffer->done && wait_event(stream, buffer->done, "done",
-                                          (unsigned int)(buffer - run.buffers)) == CUDA_SUCCESS;
-    unsigned int context = run.contexts[home->context].root;
+                                          (unsigned int)(buffer - run->buffers)) == CUDA_SUCCESS;
+    unsigned int context = run->contexts[home->context].root;
     return record_home(home) &&
-           wait_event(stream, run.contexts[context].helper, "helper", context) == CUDA_SUCCESS;
+           wait_event(stream, run->contexts[context].helper, "helper", context) == CUDA_SUCCESS;
 }
 
 /* Makes the buffer usable by the stream's next work, unless nothing can. Stream-ordered memory
@@ -388,7 +417,7 @@ static bool order_behind_home(struct buffer *buffer, const struct stream *stream
 static bool reach(struct buffer *buffer, const struct stream *stream)
 {
     if (buffer->kind == NO_BUFFER || buffer->lost || stream->context == CONTEXTS ||
-        ((buffer->kind == ASYNC || run.profile->races) &&
+        ((buffer->kind == ASYNC || run->profile->races) &&
          !is_within(stream->context, buffer->context)) ||
         captures(stream))
         return false;
@@ -400,7 +429,7 @@ static bool reach(struct buffer *buffer, const struct stream *stream)
 /* The stream has used the buffer. */
 static void settle(struct buffer *buffer, const struct stream *stream)
 {
-    unsigned int number = (unsigned int)(buffer - run.buffers);
+    unsigned int number = (unsigned int)(buffer - run->buffers);
     unsigned int context = stream->context;
     buffer->home = *stream;
     if (stream->kind != PER_THREAD)
@@ -426,26 +455,26 @@ static void lose(struct buffer *buffer)
 static void context_is_idle(unsigned int context)
 {
     for (unsigned int i = 0; i < BUFFERS; i++)
-        if (run.buffers[i].home.kind != NO_STREAM &&
-            is_within(run.buffers[i].home.context, context))
-            run.buffers[i].home.kind = NO_STREAM;
+        if (run->buffers[i].home.kind != NO_STREAM &&
+            is_within(run->buffers[i].home.context, context))
+            run->buffers[i].home.kind = NO_STREAM;
 }
 
 static void stream_is_idle(const struct stream *stream)
 {
     for (unsigned int i = 0; i < BUFFERS; i++)
-        if (is_same_stream(&run.buffers[i].home, stream))
-            run.buffers[i].home.kind = NO_STREAM;
+        if (is_same_stream(&run->buffers[i].home, stream))
+            run->buffers[i].home.kind = NO_STREAM;
 }
 
 static struct buffer *buffer_named(unsigned int number)
 {
-    return &run.buffers[number % BUFFERS];
+    return &run->buffers[number % BUFFERS];
 }
 
 static unsigned int number_of(const struct buffer *buffer)
 {
-    return (unsigned int)(buffer - run.buffers);
+    return (unsigned int)(buffer - run->buffers);
 }
 
 /* What the race detector is told of a stream. */
@@ -459,12 +488,13 @@ static void own(struct buffer *buffer, enum buffer_kind kind, uint64_t bytes,
                 const struct stream *stream)
 {
     unsigned int context = current();
-    *buffer = (struct buffer){.address = buffer->address,
-                              .bytes = bytes,
-                              .kind = kind,
-                              .context = context < CONTEXTS ? run.contexts[context].root : CONTEXTS,
-                              .words = bytes / 4 < WORDS ? (uint32_t)(bytes / 4) : WORDS,
-                              .owner = ++run.next_owner};
+    *buffer =
+        (struct buffer){.address = buffer->address,
+                        .bytes = bytes,
+                        .kind = kind,
+                        .context = context < CONTEXTS ? run->contexts[context].root : CONTEXTS,
+                        .words = bytes / 4 < WORDS ? (uint32_t)(bytes / 4) : WORDS,
+                        .owner = ++run->next_owner};
     if (stream)
         simcuda_program_allocated_async(buffer->address, bytes, buffer->owner, spelled_out(stream));
     else
@@ -498,7 +528,7 @@ static void undo(struct buffer *buffer)
 static uint64_t taken_by(uint64_t bytes)
 {
     const uint64_t page = (uint64_t)2 << 20;
-    uint64_t rounded = bytes + bytes / run.profile->rounding;
+    uint64_t rounded = bytes + bytes / run->profile->rounding;
     return (rounded + page - 1) / page * page;
 }
 
@@ -506,13 +536,15 @@ static bool has_room(uint64_t bytes)
 {
     uint64_t taken = taken_by(bytes) + ((uint64_t)8 << 20);
     bool stream_ordered = false;
-    if (run.profile->full)
+    if (run->profile->full)
         return true;
     for (unsigned int i = 0; i < BUFFERS; i++) {
-        taken += run.buffers[i].kind != NO_BUFFER ? taken_by(run.buffers[i].bytes) : 0;
-        stream_ordered = stream_ordered || run.buffers[i].kind == ASYNC;
+        taken += run->buffers[i].kind != NO_BUFFER ? taken_by(run->buffers[i].bytes) : 0;
+        stream_ordered = stream_ordered || run->buffers[i].kind == ASYNC;
     }
-    return taken + (stream_ordered ? (uint64_t)32 << 20 : 0) <= run.profile->device_bytes;
+    /* Other threads have as much, and some of it is on its way from one to another. */
+    uint64_t share = run->profile->device_bytes / (run->profile->free ? 2 * THREADS : 1);
+    return taken + (stream_ordered ? (uint64_t)32 << 20 : 0) <= share;
 }
 
 /* The slot is empty, and there is memory to fill it. */
@@ -540,7 +572,7 @@ static bool allocate(struct buffer *buffer, uint64_t bytes)
 static CUresult launch(unsigned int context, enum kernel kernel, const struct stream *stream,
                        void **parameters)
 {
-    CUfunction function = run.contexts[context].kernels[kernel];
+    CUfunction function = run->contexts[context].kernels[kernel];
     return ON(cuLaunchKernel, _ptsz, *stream,
               (function, 1, 1, 1, 32, 1, 1, 0, stream->handle, parameters, NULL),
               "(kernel[%u][%u], 1, 1, 1, 32, 1, 1, 0, %s, arguments, NULL)", context, kernel,
@@ -548,7 +580,7 @@ static CUresult launch(unsigned int context, enum kernel kernel, const struct st
 }
 
 /* Prints the arguments of the launch that follows. */
-#define ARGUMENTS(...) (trace.code ? trace_say(__VA_ARGS__) : (void)0)
+#define ARGUMENTS(...) (trace->code ? trace_say(__VA_ARGS__) : (void)0)
 
 static CUresult launch_spin(unsigned int context, const struct stream *stream, uint64_t ns)
 {
@@ -572,7 +604,7 @@ static CUresult launch_verify(const struct buffer *buffer, const struct stream *
                               uint32_t value, uint64_t ns)
 {
     CUdeviceptr target = buffer->address;
-    CUdeviceptr mismatches = (uintptr_t)&counters[buffer->context].mismatches;
+    CUdeviceptr mismatches = (uintptr_t)&run->counters[buffer->context].mismatches;
     uint32_t words = buffer->words;
     ARGUMENTS(
         "    ns = %llu; target = buffer[%u]; words = %u; value = %u; mismatches = "
@@ -587,8 +619,8 @@ static CUresult launch_verify(const struct buffer *buffer, const struct stream *
 static bool may_run_kernels_on(const struct buffer *buffer, const struct stream *stream)
 {
     return stream->context < CONTEXTS && buffer->context < CONTEXTS &&
-           run.contexts[stream->context].root == buffer->context &&
-           run.contexts[buffer->context].equipped;
+           run->contexts[stream->context].root == buffer->context &&
+           run->contexts[buffer->context].equipped;
 }
 
 static bool fill(struct buffer *buffer, const struct stream *stream, uint32_t value)
@@ -618,8 +650,8 @@ static bool verify(struct buffer *buffer, const struct stream *stream, uint64_t 
 static struct capture *capture_from(const struct stream *stream)
 {
     for (unsigned int i = 0; i < CAPTURES; i++)
-        if (run.captures[i].active && is_same_stream(&run.captures[i].origin, stream))
-            return &run.captures[i];
+        if (run->captures[i].active && is_same_stream(&run->captures[i].origin, stream))
+            return &run->captures[i];
     return NULL;
 }
 
@@ -639,7 +671,7 @@ static void capture_work(struct buffer *buffer, const struct stream *stream, uin
 static bool can_be_launched(const struct graph *graph)
 {
     for (unsigned int i = 0; i < graph->use_count; i++) {
-        const struct buffer *buffer = &run.buffers[graph->uses[i].buffer];
+        const struct buffer *buffer = &run->buffers[graph->uses[i].buffer];
         if (buffer->kind == NO_BUFFER || buffer->owner != graph->uses[i].owner || buffer->lost)
             return false;
     }
@@ -648,19 +680,19 @@ static bool can_be_launched(const struct graph *graph)
 
 static void graph_launch(unsigned int number, const struct stream *stream)
 {
-    struct graph *graph = &run.graphs[number];
+    struct graph *graph = &run->graphs[number];
     if (!graph->exec || stream->context == CONTEXTS || !can_be_launched(graph) ||
-        captures(stream) || run.contexts[stream->context].root != graph->context)
+        captures(stream) || run->contexts[stream->context].root != graph->context)
         return;
     for (unsigned int i = 0; i < graph->use_count; i++)
-        if (!reach(&run.buffers[graph->uses[i].buffer], stream))
+        if (!reach(&run->buffers[graph->uses[i].buffer], stream))
             return;
     if (ON(cuGraphLaunch, _ptsz, *stream, (graph->exec, stream->handle), "(exec[%u], %s)", number,
            spelled(stream)) != CUDA_SUCCESS)
         return;
     graph->launched = true;
     for (unsigned int i = 0; i < graph->use_count; i++) {
-        struct buffer *buffer = &run.buffers[graph->uses[i].buffer];
+        struct buffer *buffer = &run->buffers[graph->uses[i].buffer];
         buffer->written = true;
         buffer->value = graph->uses[i].value;
         settle(buffer, stream);
@@ -669,7 +701,7 @@ static void graph_launch(unsigned int number, const struct stream *stream)
 
 static void keep_graph(unsigned int number, const struct capture *capture, CUgraph graph)
 {
-    struct graph *kept = &run.graphs[number];
+    struct graph *kept = &run->graphs[number];
     destroy_graph(number);
     CUresult result =
         CALL(cuGraphInstantiateWithFlags, (&kept->exec, graph, 0), "(&exec[%u], graph, 0)", number);
@@ -678,7 +710,7 @@ static void keep_graph(unsigned int number, const struct capture *capture, CUgra
         kept->exec = NULL;
         return;
     }
-    kept->context = run.contexts[capture->origin.context].root;
+    kept->context = run->contexts[capture->origin.context].root;
     kept->once = capture->once;
     kept->use_count = capture->use_count;
     memcpy(kept->uses, capture->uses, sizeof kept->uses);
@@ -686,23 +718,23 @@ static void keep_graph(unsigned int number, const struct capture *capture, CUgra
 
 static void any_capture_left(void)
 {
-    run.may_be_capturing = false;
+    run->may_be_capturing = false;
     for (unsigned int i = 0; i < CAPTURES; i++)
-        run.may_be_capturing = run.may_be_capturing || run.captures[i].active;
+        run->may_be_capturing = run->may_be_capturing || run->captures[i].active;
 }
 
 static void capture_begin(const struct stream *stream, CUstreamCaptureMode mode)
 {
     unsigned int free_one = 0;
-    while (free_one < CAPTURES && run.captures[free_one].active)
+    while (free_one < CAPTURES && run->captures[free_one].active)
         free_one++;
     if (free_one == CAPTURES)
         return;
     if (ON(cuStreamBeginCapture_v2, _ptsz, *stream, (stream->handle, mode), "(%s, %u)",
            spelled(stream), mode) != CUDA_SUCCESS)
         return;
-    run.captures[free_one] = (struct capture){.origin = *stream, .active = true};
-    run.may_be_capturing = true;
+    run->captures[free_one] = (struct capture){.origin = *stream, .active = true};
+    run->may_be_capturing = true;
 }
 
 static void capture_end(const struct stream *stream, unsigned int number)
@@ -728,9 +760,9 @@ static void capture_allocation(const struct stream *stream, struct buffer *buffe
                                const struct step *step)
 {
     struct capture *capture = capture_from(stream);
-    if (!capture || run.profile->largest >= run.profile->device_bytes / 4)
+    if (!capture || run->profile->largest >= run->profile->device_bytes / 4)
         return;
-    if (step->d % 4 == 0 && !run.profile->races && buffer->kind == PLAIN &&
+    if (step->d % 4 == 0 && !run->profile->races && buffer->kind == PLAIN &&
         may_run_kernels_on(buffer, stream) && (buffer->home.kind == NO_STREAM)) {
         if (ON(cuMemFreeAsync, _ptsz, *stream, (buffer->address, stream->handle),
                "(buffer[%u], %s)", number_of(buffer), spelled(stream)) == CUDA_SUCCESS) {
@@ -739,7 +771,7 @@ static void capture_allocation(const struct stream *stream, struct buffer *buffe
         }
         return;
     }
-    struct buffer temporary = {.words = WORDS, .context = run.contexts[stream->context].root};
+    struct buffer temporary = {.words = WORDS, .context = run->contexts[stream->context].root};
     if (ON(cuMemAllocAsync, _ptsz, *stream, (&temporary.address, 4096, stream->handle),
            "(&spare, 4096, %s)", spelled(stream)) != CUDA_SUCCESS)
         return;
@@ -789,7 +821,7 @@ static void step_alloc_async(const struct step *step)
     if (result != CUDA_SUCCESS)
         return;
     own(buffer, ASYNC, step->x, &stream);
-    buffer->context = run.contexts[stream.context].root;
+    buffer->context = run->contexts[stream.context].root;
     settle(buffer, &stream);
 }
 
@@ -819,7 +851,8 @@ static void step_free(const struct step *step)
     if (step->b % 16 == 0 && bytes > 8)
         CALL(cuMemFree_v2, (address + 4), "(buffer[%u] + 4)", number_of(buffer));
     trace_say("    spare = buffer[%u];\n", number_of(buffer));
-    if (!free_buffer(buffer) || step->b % 16 < 12)
+    /* The address may be another thread's at once. */
+    if (!free_buffer(buffer) || step->b % 16 < 12 || run->profile->free)
         return;
     CUdeviceptr base;
     size_t size;
@@ -899,7 +932,7 @@ static void step_range(const struct step *step)
 static uint64_t slot_of(CUcontext handle)
 {
     uint64_t slot = 0;
-    while (slot < CONTEXTS && !(run.contexts[slot].alive && run.contexts[slot].handle == handle))
+    while (slot < CONTEXTS && !(run->contexts[slot].alive && run->contexts[slot].handle == handle))
         slot++;
     return slot;
 }
@@ -1046,7 +1079,7 @@ static void step_physical(const struct step *step)
 static void step_trim(const struct step *step)
 {
     CUmemoryPool memory_pool;
-    CUdevice device = (CUdevice)(step->a % run.profile->devices);
+    CUdevice device = (CUdevice)(step->a % run->profile->devices);
     if (CALL(cuDeviceGetDefaultMemPool, (&memory_pool, device), "(&memory_pool, %d)", device) ==
         CUDA_SUCCESS)
         CALL(cuMemPoolTrimTo, (memory_pool, 0), "(memory_pool, 0)");
@@ -1161,15 +1194,15 @@ static void step_download(const struct step *step)
 static void step_free_then_read(const struct step *step)
 {
     struct buffer *buffer = buffer_named(step->a);
-    uint32_t count = buffer->words, value = buffer->value;
+    uint32_t count = buffer->words, value = buffer->value, *landing = run->landing.words;
     struct stream stream = stream_named(step->b);
-    if (buffer->kind != PLAIN || !buffer->written || run.may_be_capturing ||
+    if (buffer->kind != PLAIN || !buffer->written || run->may_be_capturing ||
         !may_run_kernels_on(buffer, &stream) || !reach(buffer, &stream))
         return;
-    if (CALL(cuMemHostRegister_v2, (landing, sizeof landing, 0), "(landing, sizeof landing, 0)") !=
-        CUDA_SUCCESS)
+    if (CALL(cuMemHostRegister_v2, (landing, sizeof run->landing, 0),
+             "(landing, sizeof landing, 0)") != CUDA_SUCCESS)
         return;
-    memset(landing, 0, sizeof landing);
+    memset(landing, 0, sizeof run->landing);
     launch_spin(buffer->context, &stream, step->y % 30000);
     CUresult result =
         ON(cuMemcpyDtoHAsync_v2, _ptsz, stream,
@@ -1185,17 +1218,17 @@ static void step_free_then_read(const struct step *step)
 static void step_spin(const struct step *step)
 {
     struct stream stream = stream_named(step->b);
-    unsigned int context = stream.context < CONTEXTS ? run.contexts[stream.context].root : 0;
+    unsigned int context = stream.context < CONTEXTS ? run->contexts[stream.context].root : 0;
     launch_spin(context, &stream, step->y % 50000);
 }
 
 static void step_wait_flag(const struct step *step)
 {
     struct stream stream = stream_named(step->b);
-    unsigned int context = stream.context < CONTEXTS ? run.contexts[stream.context].root : 0;
-    if (run.flags_used == FLAGS || captures(&stream))
+    unsigned int context = stream.context < CONTEXTS ? run->contexts[stream.context].root : 0;
+    if (run->flags_used == run->flags_end || captures(&stream))
         return;
-    unsigned int number = run.flags_used++;
+    unsigned int number = run->flags_used++;
     CUdeviceptr flag = (uintptr_t)&flags[number];
     __atomic_store_n(&flags[number], 0, __ATOMIC_RELEASE);
     ARGUMENTS("    flag[%u] = 0; target = (CUdeviceptr)&flag[%u]; arguments[0] = &target;\n",
@@ -1228,8 +1261,8 @@ static void stream_goes(struct stream *stream)
 {
     struct capture *capture = capture_from(stream);
     for (unsigned int i = 0; i < BUFFERS; i++)
-        if (is_same_stream(&run.buffers[i].home, stream))
-            lose(&run.buffers[i]);
+        if (is_same_stream(&run->buffers[i].home, stream))
+            lose(&run->buffers[i]);
     if (CALL(cuStreamDestroy_v2, (stream->handle), "(stream[%u])", stream->slot) != CUDA_SUCCESS)
         return;
     stream->kind = NO_STREAM;
@@ -1242,13 +1275,13 @@ static void stream_goes(struct stream *stream)
 static void step_stream_create(const struct step *step)
 {
     unsigned int slot = step->a % STREAMS, context = current();
-    struct stream *stream = &run.streams[slot];
+    struct stream *stream = &run->streams[slot];
     if (stream->kind == MADE)
         return;
     CUresult result;
     if (context >= GREEN && context < CONTEXTS && step->c & 1)
         result = CALL(cuGreenCtxStreamCreate,
-                      (&stream->handle, run.contexts[context].green, CU_STREAM_NON_BLOCKING, 0),
+                      (&stream->handle, run->contexts[context].green, CU_STREAM_NON_BLOCKING, 0),
                       "(&stream[%u], green[%u], 1, 0)", slot, context);
     else
         result = CALL(cuStreamCreate, (&stream->handle, step->b & 1), "(&stream[%u], %u)", slot,
@@ -1258,12 +1291,12 @@ static void step_stream_create(const struct step *step)
                                   .handle = stream->handle,
                                   .context = context,
                                   .slot = slot,
-                                  .id = ++run.next_id};
+                                  .id = ++run->next_id};
 }
 
 static void step_stream_destroy(const struct step *step)
 {
-    struct stream *stream = &run.streams[step->a % STREAMS];
+    struct stream *stream = &run->streams[step->a % STREAMS];
     if (stream->kind == MADE)
         stream_goes(stream);
 }
@@ -1285,15 +1318,15 @@ static void step_stream_query(const struct step *step)
 
 static bool have_event(unsigned int slot)
 {
-    if (run.events[slot].event)
+    if (run->events[slot].event)
         return true;
     unsigned int context = current();
-    if (CALL(cuEventCreate, (&run.events[slot].event, CU_EVENT_DISABLE_TIMING), "(&event[%u], 2)",
+    if (CALL(cuEventCreate, (&run->events[slot].event, CU_EVENT_DISABLE_TIMING), "(&event[%u], 2)",
              slot) != CUDA_SUCCESS) {
-        run.events[slot].event = NULL;
+        run->events[slot].event = NULL;
         return false;
     }
-    run.events[slot].context = context;
+    run->events[slot].context = context;
     return true;
 }
 
@@ -1302,7 +1335,7 @@ static void step_event_record(const struct step *step)
     struct stream stream = stream_named(step->b);
     unsigned int slot = step->a % EVENTS;
     if (have_event(slot))
-        record(run.events[slot].event, "event", slot, &stream);
+        record(run->events[slot].event, "event", slot, &stream);
 }
 
 static void step_event_wait(const struct step *step)
@@ -1310,29 +1343,29 @@ static void step_event_wait(const struct step *step)
     struct stream stream = stream_named(step->b);
     unsigned int slot = step->a % EVENTS;
     if (have_event(slot))
-        wait_event(&stream, run.events[slot].event, "event", slot);
+        wait_event(&stream, run->events[slot].event, "event", slot);
 }
 
 static void step_event_query(const struct step *step)
 {
     unsigned int slot = step->a % EVENTS;
     if (have_event(slot))
-        QUERY(cuEventQuery, (run.events[slot].event), "(event[%u])", slot);
+        QUERY(cuEventQuery, (run->events[slot].event), "(event[%u])", slot);
 }
 
 static void step_event_synchronize(const struct step *step)
 {
     unsigned int slot = step->a % EVENTS;
     if (have_event(slot))
-        CALL(cuEventSynchronize, (run.events[slot].event), "(event[%u])", slot);
+        CALL(cuEventSynchronize, (run->events[slot].event), "(event[%u])", slot);
 }
 
 static void step_event_destroy(const struct step *step)
 {
     unsigned int slot = step->a % EVENTS;
-    if (run.events[slot].event)
-        CALL(cuEventDestroy_v2, (run.events[slot].event), "(event[%u])", slot);
-    run.events[slot].event = NULL;
+    if (run->events[slot].event)
+        CALL(cuEventDestroy_v2, (run->events[slot].event), "(event[%u])", slot);
+    run->events[slot].event = NULL;
 }
 
 /* ---- steps: contexts ---- */
@@ -1348,8 +1381,8 @@ static void step_synchronize(const struct step *step)
 static void step_synchronize_other(const struct step *step)
 {
     unsigned int slot = step->a % CONTEXTS;
-    if (run.contexts[slot].alive && CALL(cuCtxSynchronize_v2, (run.contexts[slot].handle),
-                                         "(context[%u])", slot) == CUDA_SUCCESS)
+    if (run->contexts[slot].alive && CALL(cuCtxSynchronize_v2, (run->contexts[slot].handle),
+                                          "(context[%u])", slot) == CUDA_SUCCESS)
         context_is_idle(slot);
 }
 
@@ -1358,26 +1391,26 @@ static void step_context_event(const struct step *step)
     unsigned int slot = step->a % EVENTS, context = current();
     if (context == CONTEXTS || !have_event(slot))
         return;
-    CUcontext handle = run.contexts[context].handle;
+    CUcontext handle = run->contexts[context].handle;
     if (step->b & 1)
-        CALL(cuCtxRecordEvent, (handle, run.events[slot].event), "(context[%u], event[%u])",
+        CALL(cuCtxRecordEvent, (handle, run->events[slot].event), "(context[%u], event[%u])",
              context, slot);
     else
-        CALL(cuCtxWaitEvent, (handle, run.events[slot].event), "(context[%u], event[%u])", context,
+        CALL(cuCtxWaitEvent, (handle, run->events[slot].event), "(context[%u], event[%u])", context,
              slot);
 }
 
 static void step_context_create(const struct step *step)
 {
     unsigned int slot = CREATED + step->a % (GREEN - CREATED);
-    CUdevice device = (CUdevice)(step->b % run.profile->devices);
+    CUdevice device = (CUdevice)(step->b % run->profile->devices);
     CUcontext handle;
-    if (run.contexts[slot].alive || run.workers[self].depth >= 24)
+    if (run->contexts[slot].alive || run->workers[self].depth >= 24)
         return;
     if (CALL(cuCtxCreate_v2, (&handle, 0, device), "(&context[%u], 0, %d)", slot, device) !=
         CUDA_SUCCESS)
         return;
-    run.workers[self].depth++;
+    run->workers[self].depth++;
     begin_context(slot, handle, device);
     equip(slot);
 }
@@ -1386,21 +1419,21 @@ static void step_context_create(const struct step *step)
 static void free_stream_ordered(unsigned int context)
 {
     for (unsigned int i = 0; i < BUFFERS; i++)
-        if (run.buffers[i].kind == ASYNC && is_within(run.buffers[i].context, context))
-            free_buffer(&run.buffers[i]);
+        if (run->buffers[i].kind == ASYNC && is_within(run->buffers[i].context, context))
+            free_buffer(&run->buffers[i]);
 }
 
 static void step_context_destroy(const struct step *step)
 {
     unsigned int slot = CREATED + step->a % (GREEN - CREATED);
-    if (!run.contexts[slot].alive)
+    if (!run->contexts[slot].alive)
         return;
     free_stream_ordered(slot);
     tell_of_memory_that_goes(slot);
     unsigned int depth = current() == slot;
-    if (CALL(cuCtxDestroy_v2, (run.contexts[slot].handle), "(context[%u])", slot) != CUDA_SUCCESS)
+    if (CALL(cuCtxDestroy_v2, (run->contexts[slot].handle), "(context[%u])", slot) != CUDA_SUCCESS)
         return;
-    run.workers[self].depth -= depth && run.workers[self].depth > 0;
+    run->workers[self].depth -= depth && run->workers[self].depth > 0;
     context_died(slot);
 }
 
@@ -1412,9 +1445,9 @@ static void step_context_detach(const struct step *step)
         return;
     free_stream_ordered(slot);
     tell_of_memory_that_goes(slot);
-    if (CALL(cuCtxDetach, (run.contexts[slot].handle), "(context[%u])", slot) != CUDA_SUCCESS)
+    if (CALL(cuCtxDetach, (run->contexts[slot].handle), "(context[%u])", slot) != CUDA_SUCCESS)
         return;
-    run.workers[self].depth -= run.workers[self].depth > 0;
+    run->workers[self].depth -= run->workers[self].depth > 0;
     context_died(slot);
 }
 
@@ -1431,11 +1464,12 @@ static void step_context_pop(const struct step *step)
 
 static void set_current(unsigned int slot)
 {
-    if (!run.contexts[slot].alive)
+    if (!run->contexts[slot].alive)
         return;
-    if (CALL(cuCtxSetCurrent, (run.contexts[slot].handle), "(context[%u])", slot) == CUDA_SUCCESS &&
-        run.workers[self].depth == 0)
-        run.workers[self].depth = 1;
+    if (CALL(cuCtxSetCurrent, (run->contexts[slot].handle), "(context[%u])", slot) ==
+            CUDA_SUCCESS &&
+        run->workers[self].depth == 0)
+        run->workers[self].depth = 1;
 }
 
 static void step_context_set(const struct step *step)
@@ -1449,39 +1483,45 @@ static void retain(unsigned int slot)
     if (CALL(cuDevicePrimaryCtxRetain, (&handle, (CUdevice)slot), "(&context[%u], %u)", slot,
              slot) != CUDA_SUCCESS)
         return;
-    if (!run.contexts[slot].alive) {
+    if (!run->contexts[slot].alive) {
         begin_context(slot, handle, (CUdevice)slot);
         if (push(slot)) {
             equip(slot);
             pop();
         }
     }
-    run.contexts[slot].retains++;
+    run->contexts[slot].retains++;
 }
 
 static unsigned int primary_named(const struct step *step)
 {
-    return step->a % run.profile->devices;
+    return step->a % run->profile->devices;
 }
 
 static void step_primary_retain(const struct step *step)
 {
-    if (run.contexts[primary_named(step)].retains < 3)
+    if (run->contexts[primary_named(step)].retains < 3)
         retain(primary_named(step));
 }
 
 static void released(unsigned int slot)
 {
-    if (--run.contexts[slot].retains == 0)
+    if (--run->contexts[slot].retains == 0)
         context_died(slot);
+}
+
+/* Other threads that run freely use it, too. */
+static bool must_keep_primary(unsigned int slot)
+{
+    return run->profile->free && run->contexts[slot].retains <= 1;
 }
 
 static void step_primary_release(const struct step *step)
 {
     unsigned int slot = primary_named(step);
-    if (!run.contexts[slot].alive || run.contexts[slot].retains == 0)
+    if (!run->contexts[slot].alive || run->contexts[slot].retains == 0 || must_keep_primary(slot))
         return;
-    if (run.contexts[slot].retains == 1) {
+    if (run->contexts[slot].retains == 1) {
         free_stream_ordered(slot);
         tell_of_memory_that_goes(slot);
     }
@@ -1492,7 +1532,7 @@ static void step_primary_release(const struct step *step)
 static void step_primary_reset(const struct step *step)
 {
     unsigned int slot = primary_named(step);
-    if (!run.contexts[slot].alive)
+    if (!run->contexts[slot].alive)
         return;
     free_stream_ordered(slot);
     tell_of_memory_that_goes(slot);
@@ -1503,13 +1543,13 @@ static void step_primary_reset(const struct step *step)
 static void step_green_create(const struct step *step)
 {
     unsigned int slot = GREEN + step->a % (CONTEXTS - GREEN);
-    unsigned int primary = step->b % run.profile->devices;
+    unsigned int primary = step->b % run->profile->devices;
     CUdevResource all, part;
     CUdevResourceDesc description;
     unsigned int count = 1;
     CUgreenCtx green;
     CUcontext handle;
-    if (run.contexts[slot].alive || !run.contexts[primary].alive)
+    if (run->contexts[slot].alive || !run->contexts[primary].alive)
         return;
     cuDeviceGetDevResource((CUdevice)primary, &all, CU_DEV_RESOURCE_TYPE_SM);
     cuDevSmResourceSplitByCount(&part, &count, &all, NULL, 0, 8);
@@ -1519,27 +1559,27 @@ static void step_green_create(const struct step *step)
              (&green, description, (CUdevice)primary, CU_GREEN_CTX_DEFAULT_STREAM),
              "(&green[%u], description, %u, 1)", slot, primary) != CUDA_SUCCESS)
         return;
-    run.contexts[primary].retains++;
+    run->contexts[primary].retains++;
     CALL(cuCtxFromGreenCtx, (&handle, green), "(&context[%u], green[%u])", slot, slot);
     begin_context(slot, handle, (CUdevice)primary);
-    run.contexts[slot].green = green;
-    run.contexts[slot].root = primary;
+    run->contexts[slot].green = green;
+    run->contexts[slot].root = primary;
 }
 
 static void step_green_destroy(const struct step *step)
 {
     unsigned int slot = GREEN + step->a % (CONTEXTS - GREEN);
-    unsigned int primary = run.contexts[slot].root;
-    if (!run.contexts[slot].alive)
+    unsigned int primary = run->contexts[slot].root;
+    if (!run->contexts[slot].alive || must_keep_primary(primary))
         return;
-    if (run.contexts[primary].retains == 1) {
+    if (run->contexts[primary].retains == 1) {
         free_stream_ordered(primary);
         tell_of_memory_that_goes(primary);
     }
     for (unsigned int i = 0; i < BUFFERS; i++)
-        if (run.buffers[i].home.kind != NO_STREAM && run.buffers[i].home.context == slot)
-            lose(&run.buffers[i]);
-    if (CALL(cuGreenCtxDestroy, (run.contexts[slot].green), "(green[%u])", slot) != CUDA_SUCCESS)
+        if (run->buffers[i].home.kind != NO_STREAM && run->buffers[i].home.context == slot)
+            lose(&run->buffers[i]);
+    if (CALL(cuGreenCtxDestroy, (run->contexts[slot].green), "(green[%u])", slot) != CUDA_SUCCESS)
         return;
     context_died(slot);
     released(primary);
@@ -1558,8 +1598,8 @@ static void step_capture_end(const struct step *step)
     struct stream stream = stream_named(step->b);
     unsigned int number = step->c % CAPTURES;
     /* Mostly where one goes on. */
-    if (step->d % 8 && run.captures[number].active && run.captures[number].origin.kind == MADE)
-        stream = run.captures[number].origin;
+    if (step->d % 8 && run->captures[number].active && run->captures[number].origin.kind == MADE)
+        stream = run->captures[number].origin;
     capture_end(&stream, step->a % GRAPHS);
 }
 
@@ -1573,7 +1613,7 @@ static void step_capture_alloc(const struct step *step)
 static void step_capture_mode(const struct step *step)
 {
     CUstreamCaptureMode mode = step->a % 3;
-    run.workers[self].mode = mode;
+    run->workers[self].mode = mode;
     CALL(cuThreadExchangeStreamCaptureMode, (&mode), "(&(CUstreamCaptureMode){%u})", step->a % 3u);
 }
 
@@ -1586,6 +1626,79 @@ static void step_graph_launch(const struct step *step)
 static void step_graph_destroy(const struct step *step)
 {
     destroy_graph(step->a % GRAPHS);
+}
+
+/* ---- steps: from one free thread to another ---- */
+
+/* Makes the end of what was done to the buffer something that another thread can wait for. */
+static bool pack(struct buffer *buffer)
+{
+    const struct stream *home = &buffer->home;
+    unsigned int number = number_of(buffer);
+    if (home->kind == NO_STREAM || (home->kind == PER_THREAD && buffer->done))
+        return true;
+    if (home->context >= DEVICES || current() != home->context || captures(home) || buffer->done)
+        return false;
+    if (CALL(cuEventCreate, (&buffer->done, CU_EVENT_DISABLE_TIMING), "(&done[%u], 2)", number) !=
+        CUDA_SUCCESS) {
+        buffer->done = NULL;
+        return false;
+    }
+    buffer->done_context = home->context;
+    if (record(buffer->done, "done", number, home) != CUDA_SUCCESS)
+        return false;
+    buffer->home.kind = PER_THREAD;
+    buffer->home.id = 0;
+    return true;
+}
+
+/* Memory that stays as long as the primary contexts, all uses of which the others can wait for. */
+static bool may_be_given(const struct buffer *buffer)
+{
+    return (buffer->kind == PLAIN || buffer->kind == PITCHED) && !buffer->lost &&
+           (run->profile->full || buffer->bytes <= run->profile->device_bytes / 1024) &&
+           buffer->context < DEVICES &&
+           (buffer->home.kind == NO_STREAM || buffer->home.context < DEVICES) &&
+           (!buffer->done || buffer->done_context < DEVICES);
+}
+
+static void step_give(const struct step *step)
+{
+    struct buffer *buffer = buffer_named(step->a);
+    unsigned int number = number_of(buffer);
+    if (!run->box)
+        return;
+    if (!trace_failed() && may_be_given(buffer) && pack(buffer)) {
+        trace_say("    give(%u, buffer[%u], done[%u]);\n", run->box_number, number, number);
+        run->box->full = true;
+        run->box->buffer = *buffer;
+        memset(buffer, 0, sizeof *buffer);
+    } else {
+        trace_say("    give(%u, 0, 0);\n", run->box_number);
+    }
+    simcuda_release(run->box);
+    sem_post(&run->box->given);
+}
+
+static void step_take(const struct step *step)
+{
+    struct buffer *buffer = buffer_named(step->a);
+    unsigned int number = number_of(buffer);
+    if (!run->box)
+        return;
+    while (sem_wait(&run->box->given) != 0)
+        continue;
+    simcuda_acquire(run->box);
+    if (trace_failed())
+        return;
+    if (!run->box->full || (buffer->kind != NO_BUFFER && !free_buffer(buffer))) {
+        trace_say("    take(%u, NULL, NULL);\n", run->box_number);
+        return;
+    }
+    trace_say("    take(%u, &buffer[%u], &done[%u]);\n", run->box_number, number, number);
+    *buffer = run->box->buffer;
+    buffer->owner = ++run->next_owner;
+    run->box->full = false;
 }
 
 static void step_time(const struct step *step)
@@ -1606,57 +1719,155 @@ static void clear_thread(void)
 {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
     CUcontext popped;
-    if (run.workers[self].mode != mode)
+    if (run->workers[self].mode != mode)
         CALL(cuThreadExchangeStreamCaptureMode, (&mode), "(&(CUstreamCaptureMode){0})");
-    run.workers[self].mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    run->workers[self].mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
     while (cuCtxPopCurrent_v2(&popped) == CUDA_SUCCESS)
         trace_say("    cuCtxPopCurrent_v2(&popped);\n");
-    run.workers[self].depth = 0;
+    run->workers[self].depth = 0;
+}
+
+static void destroy_created_contexts(void)
+{
+    for (unsigned int i = CREATED; i < GREEN; i++)
+        if (run->contexts[i].alive)
+            step_context_destroy(&(struct step){.a = (uint8_t)(i - CREATED)});
 }
 
 static void destroy_all_contexts(void)
 {
-    for (unsigned int i = 0; i < CONTEXTS; i++)
-        if (i >= CREATED && i < GREEN && run.contexts[i].alive)
-            step_context_destroy(&(struct step){.a = (uint8_t)(i - CREATED)});
-    for (unsigned int i = 0; i < run.profile->devices; i++)
-        if (run.contexts[i].alive)
+    destroy_created_contexts();
+    for (unsigned int i = 0; i < run->profile->devices; i++)
+        if (run->contexts[i].alive)
             step_primary_reset(&(struct step){.a = (uint8_t)i});
 }
 
-static void step_end(const struct step *step)
+/* Captures go with their streams. One of a thread's own stream ends with its context, beside which
+ * nothing can be freed. */
+static void end_captures(void)
 {
-    (void)step;
-    step_set_flags(step);
+    if (!run->may_be_capturing)
+        return;
     for (unsigned int i = 0; i < STREAMS; i++)
-        if (run.streams[i].kind == MADE && run.may_be_capturing)
-            stream_goes(&run.streams[i]);
-    /* A capture of a thread's own stream ends with its context, beside which nothing can be freed.
-     */
-    for (unsigned int i = 0; i < CONTEXTS; i++)
-        if (i >= CREATED && i < GREEN && run.contexts[i].alive && run.may_be_capturing)
-            step_context_destroy(&(struct step){.a = (uint8_t)(i - CREATED)});
+        if (run->streams[i].kind == MADE)
+            stream_goes(&run->streams[i]);
+    destroy_created_contexts();
+}
+
+static void destroy_everything(void)
+{
     for (unsigned int i = 0; i < GRAPHS; i++)
         destroy_graph(i);
     destroy_all_contexts();
     retain(0);
     if (push(0)) {
         for (unsigned int i = 0; i < BUFFERS; i++)
-            free_buffer(&run.buffers[i]);
+            free_buffer(&run->buffers[i]);
         step_trim(&(struct step){.a = 0});
         pop();
     }
     destroy_all_contexts();
     for (unsigned int i = 0; i < BUFFERS; i++)
-        if (run.buffers[i].kind != NO_BUFFER)
+        if (run->buffers[i].kind != NO_BUFFER)
             trace_fail("buffer %u could not be freed", i);
+    memset(run->captures, 0, sizeof run->captures);
+    run->may_be_capturing = false;
+    run->flags_used = (unsigned int)(run - runs) * (FLAGS / THREADS);
+}
+
+/* The primary contexts of one model are those of all, and are gone. So is what lay in one that this
+ * model did not have, but another. */
+static void forget_primary_contexts(void)
+{
+    for (unsigned int i = 0; i < BUFFERS; i++) {
+        struct buffer *buffer = &run->buffers[i];
+        if (buffer->done && buffer->done_context < DEVICES)
+            buffer->done = NULL;
+        if (buffer->kind != NO_BUFFER && buffer->kind != ASYNC && buffer->context < DEVICES)
+            drop_buffer(buffer);
+    }
+    for (unsigned int i = 0; i < DEVICES; i++)
+        if (run->contexts[i].alive)
+            context_died(i);
+}
+
+static void retain_all_that_any_has(void)
+{
+    for (unsigned int i = 0; i < THREADS; i++)
+        for (unsigned int j = 0; j < DEVICES; j++)
+            if (runs[i].contexts[j].alive && !run->contexts[j].alive)
+                retain(j);
+}
+
+/* Their memory goes with the first one's. */
+static void give_up_all_memory(void)
+{
+    for (unsigned int i = 0; i < THREADS; i++) {
+        run = &runs[i];
+        for (unsigned int j = 0; j < DEVICES; j++)
+            if (run->contexts[j].alive) {
+                free_stream_ordered(j);
+                tell_of_memory_that_goes(j);
+            }
+    }
+}
+
+static void become(unsigned int thread)
+{
+    run = &runs[thread];
+    self = thread;
+    trace_say("    self = %u;\n", thread);
+}
+
+/* What free threads left, in the main thread. */
+static void end_of_free_threads(void)
+{
+    for (unsigned int i = 0; i < THREADS; i++) {
+        become(i);
+        end_captures();
+    }
+    for (unsigned int i = 0; i < THREADS; i++) {
+        become(i);
+        for (unsigned int j = 0; j < GRAPHS; j++)
+            destroy_graph(j);
+        destroy_created_contexts();
+    }
+    become(0);
+    retain_all_that_any_has();
+    give_up_all_memory();
+    for (unsigned int i = 0; i < THREADS; i++) {
+        become(i);
+        if (i > 0)
+            forget_primary_contexts();
+        destroy_everything();
+    }
+    become(0);
+}
+
+static void nothing_is_left(void)
+{
+    struct cudapool_bytes bytes = {0};
     if (simcuda_live_allocations() != 0)
         trace_fail("%llu allocations (%llu bytes) are left at the end of the program",
                    (unsigned long long)simcuda_live_allocations(),
                    (unsigned long long)simcuda_live_bytes());
-    memset(run.captures, 0, sizeof run.captures);
-    run.may_be_capturing = false;
-    run.flags_used = 0;
+    for (unsigned int i = 0; i < run->profile->devices && cudapool_get_bytes; i++)
+        if (cudapool_get_bytes((int)i, &bytes) == 0 && bytes.live + bytes.cached + bytes.pending)
+            trace_fail("the pool still counts %llu live, %llu cached, %llu pending bytes",
+                       (unsigned long long)bytes.live, (unsigned long long)bytes.cached,
+                       (unsigned long long)bytes.pending);
+}
+
+static void step_end(const struct step *step)
+{
+    step_set_flags(step);
+    if (run->profile->free) {
+        end_of_free_threads();
+    } else {
+        end_captures();
+        destroy_everything();
+    }
+    nothing_is_left();
 }
 
 static void (*const do_step[STEP_KINDS])(const struct step *) = {
@@ -1719,6 +1930,8 @@ static void (*const do_step[STEP_KINDS])(const struct step *) = {
     [STEP_CAPTURE_MODE] = step_capture_mode,
     [STEP_GRAPH_LAUNCH] = step_graph_launch,
     [STEP_GRAPH_DESTROY] = step_graph_destroy,
+    [STEP_GIVE] = step_give,
+    [STEP_TAKE] = step_take,
     [STEP_TIME] = step_time,
     [STEP_THREAD_RESTART] = step_nothing,
 };
@@ -1728,9 +1941,9 @@ static void (*const do_step[STEP_KINDS])(const struct step *) = {
 static bool data_is_right(void)
 {
     for (unsigned int i = 0; i < CONTEXTS; i++)
-        if (counters[i].mismatches[0] != 0) {
+        if (run->counters[i].mismatches[0] != 0) {
             trace_fail("a kernel found %llu words that are not what was written (context %u)",
-                       (unsigned long long)counters[i].mismatches[0], i);
+                       (unsigned long long)run->counters[i].mismatches[0], i);
             return false;
         }
     return true;
@@ -1741,21 +1954,21 @@ static bool data_is_right(void)
 static void leave_destroyed_contexts(void)
 {
     CUdevice device;
-    while (run.workers[self].depth > 0 &&
+    while (run->workers[self].depth > 0 &&
            cuCtxGetDevice(&device) == CUDA_ERROR_CONTEXT_IS_DESTROYED)
         pop();
 }
 
 static void ask_race_detector(void)
 {
-    static uint64_t seen;
+    static _Atomic uint64_t seen;
     struct simcuda_findings findings = {0};
     char report[300] = "";
     simcuda_findings(&findings);
     uint64_t found = findings.hazards + findings.program_errors + findings.lost_progress;
-    if (found == seen)
+    /* Relaxed: whoever sees it first says so. */
+    if (atomic_exchange_explicit(&seen, found, memory_order_relaxed) == found)
         return;
-    seen = found;
     simcuda_last_report(report, sizeof report);
     for (char *c = report; *c; c++)
         if (*c == '\n')
@@ -1763,29 +1976,33 @@ static void ask_race_detector(void)
     trace_fail("race detector: %s", report);
 }
 
+static void do_one_step(const struct step *step)
+{
+    leave_destroyed_contexts();
+    /* A program's threads begin with a context. */
+    if (run->workers[self].depth == 0 && step->kind != STEP_END && step->d % 32) {
+        if (!run->contexts[0].alive)
+            retain(0);
+        set_current(0);
+    }
+    do_step[step->kind](step);
+    data_is_right();
+    if (run->profile->races)
+        ask_race_detector();
+}
+
 static size_t do_steps(const struct step *steps, size_t count)
 {
     size_t i = 0;
-    for (; i < count && !trace.failed; i++) {
-        leave_destroyed_contexts();
-        /* A program's threads begin with a context. */
-        if (run.workers[self].depth == 0 && steps[i].kind != STEP_END && steps[i].d % 32) {
-            if (!run.contexts[0].alive)
-                retain(0);
-            set_current(0);
-        }
-        do_step[steps[i].kind](&steps[i]);
-        data_is_right();
-        if (run.profile->races)
-            ask_race_detector();
-    }
+    for (; i < count && !trace_failed(); i++)
+        do_one_step(&steps[i]);
     return i;
 }
 
 static void *work(void *argument)
 {
     struct worker *worker = argument;
-    self = (unsigned int)(worker - run.workers);
+    self = (unsigned int)(worker - run->workers);
     for (;;) {
         while (sem_wait(&worker->turn) != 0)
             continue;
@@ -1795,14 +2012,14 @@ static void *work(void *argument)
             worker->done = do_steps(worker->steps, worker->count);
         else
             clear_thread();
-        sem_post(&run.back);
+        sem_post(&run->back);
     }
 }
 
 static void start_worker(struct worker *worker)
 {
     memset(worker, 0, sizeof *worker);
-    worker->id = ++run.next_id;
+    worker->id = ++run->next_id;
     sem_init(&worker->turn, 0, 0);
     if (pthread_create(&worker->thread, NULL, work, worker) != 0)
         abort();
@@ -1812,7 +2029,7 @@ static void start_worker(struct worker *worker)
 /* Hands the worker its steps (NULL: to clear its thread) and waits until it has done them. */
 static size_t let(unsigned int number, const struct step *steps, size_t count)
 {
-    struct worker *worker = &run.workers[number];
+    struct worker *worker = &run->workers[number];
     if (number == 0) {
         self = 0;
         if (steps)
@@ -1827,7 +2044,7 @@ static size_t let(unsigned int number, const struct step *steps, size_t count)
     worker->steps = steps;
     worker->count = count;
     sem_post(&worker->turn);
-    while (sem_wait(&run.back) != 0)
+    while (sem_wait(&run->back) != 0)
         continue;
     return worker->done;
 }
@@ -1835,13 +2052,13 @@ static size_t let(unsigned int number, const struct step *steps, size_t count)
 /* Its own streams go with it: what they did last is ordered by nothing but events. */
 static void stop_worker(unsigned int number)
 {
-    struct worker *worker = &run.workers[number];
+    struct worker *worker = &run->workers[number];
     if (!worker->started)
         return;
     for (unsigned int i = 0; i < CONTEXTS; i++)
         for (unsigned int j = 0; j < CAPTURES; j++)
-            if (run.captures[j].active && run.captures[j].origin.kind == PER_THREAD &&
-                run.captures[j].origin.id ==
+            if (run->captures[j].active && run->captures[j].origin.kind == PER_THREAD &&
+                run->captures[j].origin.id ==
                     (((uint64_t)PER_THREAD << 56) | ((uint64_t)i << 48) | worker->id))
                 return; /* an application's bug, and the driver's business */
     let(number, NULL, 0);
@@ -1861,13 +2078,13 @@ static size_t run_length(const struct step *steps, size_t count)
     return length;
 }
 
-size_t run_steps(const struct step *steps, size_t count)
+static size_t run_in_turns(const struct step *steps, size_t count)
 {
     size_t done = 0;
-    while (done < count && !trace.failed) {
+    while (done < count && !trace_failed()) {
         const struct step *first = &steps[done];
         size_t length = run_length(first, count - done);
-        if (trace.code)
+        if (trace->code)
             trace_new_part(first->kind == STEP_END ? 0 : first->thread % THREADS,
                            first->kind == STEP_THREAD_RESTART);
         if (first->kind == STEP_THREAD_RESTART && first->thread % THREADS)
@@ -1880,12 +2097,158 @@ size_t run_steps(const struct step *steps, size_t count)
     return done;
 }
 
+/* ---- threads that run freely ---- */
+
+struct free_program {
+    const struct step *steps;
+    size_t count;      /* without END */
+    uint32_t *box_of;  /* each step's box, from 1 on; 0: none */
+    struct box *boxes; /* as many as steps */
+    bool printed;
+};
+
+/* Each TAKE has the oldest GIVE of another thread's before it that has no TAKE yet. */
+static void pair(struct free_program *program)
+{
+    uint32_t boxes = 0;
+    memset(program->box_of, 0, program->count * sizeof *program->box_of);
+    for (size_t i = 0; i < program->count; i++) {
+        if (program->steps[i].kind != STEP_TAKE)
+            continue;
+        size_t j = 0;
+        while (j < i && (program->steps[j].kind != STEP_GIVE || program->box_of[j] != 0 ||
+                         program->steps[j].thread == program->steps[i].thread))
+            j++;
+        if (j < i)
+            program->box_of[i] = program->box_of[j] = ++boxes;
+    }
+}
+
+struct free_worker {
+    struct free_program *program;
+    unsigned int number;
+    char *text; /* what it printed */
+};
+
+static void *work_freely(void *argument)
+{
+    struct free_worker *worker = argument;
+    const struct free_program *program = worker->program;
+    size_t length;
+    run = &runs[worker->number];
+    trace = &traces[worker->number];
+    self = worker->number;
+    simcuda_acquire(program);
+    if (program->printed)
+        trace->code = open_memstream(&worker->text, &length);
+    for (size_t i = 0; i < program->count; i++) {
+        if (program->steps[i].thread % THREADS != self)
+            continue;
+        run->box_number = program->box_of[i];
+        run->box = run->box_number ? &program->boxes[run->box_number] : NULL;
+        /* Others wait for what is given, even if it is nothing any more. */
+        if (!trace_failed())
+            do_one_step(&program->steps[i]);
+        else if (program->steps[i].kind == STEP_GIVE)
+            step_give(&program->steps[i]);
+    }
+    clear_thread();
+    if (trace->code)
+        fclose(trace->code);
+    simcuda_release(worker);
+    return NULL;
+}
+
+static void run_threads(struct free_program *program)
+{
+    struct free_worker workers[THREADS];
+    pthread_t threads[THREADS];
+    char *texts[THREADS];
+    FILE *code = trace->code;
+    simcuda_release(program);
+    for (unsigned int i = 0; i < THREADS; i++) {
+        workers[i] = (struct free_worker){.program = program, .number = i};
+        if (pthread_create(&threads[i], NULL, work_freely, &workers[i]) != 0)
+            abort();
+    }
+    for (unsigned int i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+        simcuda_acquire(&workers[i]);
+        texts[i] = workers[i].text;
+    }
+    trace->code = code;
+    if (code)
+        trace_new_threads(texts);
+    for (unsigned int i = 0; i < THREADS; i++)
+        free(texts[i]);
+}
+
+/* What nobody took goes with the contexts. */
+static void empty_boxes(struct free_program *program)
+{
+    for (size_t i = 0; i <= program->count; i++) {
+        if (program->boxes[i].full)
+            simcuda_program_freed(program->boxes[i].buffer.address);
+        sem_destroy(&program->boxes[i].given);
+    }
+}
+
+static void run_one_freely(const struct step *steps, size_t count)
+{
+    struct free_program program = {.steps = steps,
+                                   .count = count,
+                                   .printed = trace->code != NULL,
+                                   .box_of = calloc(count + 1, sizeof(uint32_t)),
+                                   .boxes = calloc(count + 1, sizeof(struct box))};
+    if (!program.box_of || !program.boxes)
+        abort();
+    for (size_t i = 0; i <= count; i++)
+        sem_init(&program.boxes[i].given, 0, 0);
+    pair(&program);
+    run_threads(&program);
+    empty_boxes(&program);
+    if (!trace_failed())
+        do_one_step(&(struct step){.kind = STEP_END});
+    for (unsigned int i = 0; i < THREADS; i++) {
+        run = &runs[i];
+        data_is_right();
+    }
+    run = &runs[0];
+    free(program.box_of);
+    free(program.boxes);
+}
+
+static size_t run_freely(const struct step *steps, size_t count)
+{
+    size_t done = 0;
+    while (done < count && !trace_failed()) {
+        size_t length = 0;
+        while (done + length < count && steps[done + length].kind != STEP_END)
+            length++;
+        run_one_freely(steps + done, length);
+        done += length + 1;
+    }
+    return done < count ? done : count;
+}
+
+size_t run_steps(const struct step *steps, size_t count)
+{
+    return run->profile->free ? run_freely(steps, count) : run_in_turns(steps, count);
+}
+
 void run_open(const struct profile *profile)
 {
-    run.profile = profile;
-    run.next_id = 1;
-    sem_init(&run.back, 0, 0);
-    run.workers[0].id = ++run.next_id;
+    for (unsigned int i = 0; i < THREADS; i++) {
+        unsigned int share = profile->free ? FLAGS / THREADS : 0;
+        runs[i].profile = profile;
+        runs[i].next_id = 1 + ((uint64_t)i << 32);
+        runs[i].flags_used = i * share;
+        runs[i].flags_end = profile->free ? (i + 1) * share : FLAGS;
+        runs[i].workers[i].id = ++runs[i].next_id;
+        sem_init(&runs[i].back, 0, 0);
+    }
+    if (profile->free)
+        simcuda_threads_tell();
     trace_open();
     CALL(cuInit, (0), "(0)");
 }

@@ -18,6 +18,7 @@
 #include <stdio.h>
 
 #include "../driver_api.h"
+#include "program.h"
 
 struct record {
     uint16_t place, stalled;
@@ -27,14 +28,23 @@ struct record {
 struct trace {
     struct record *records;
     uint32_t count, room;
-    bool compared; /* records are the plain run's, to be compared with */
-    uint32_t next; /* the next of them */
-    FILE *code;    /* where the program is printed as C, or NULL */
-    bool failed;   /* the first difference was found: */
-    char why[400];
+    bool compared;  /* records are the plain run's, to be compared with */
+    uint32_t next;  /* the next of them */
+    FILE *code;     /* where the program is printed as C, or NULL */
     uint64_t calls; /* made so far */
 };
-extern struct trace trace;
+
+/* Threads that take turns have one, threads that run freely one each. */
+extern struct trace traces[THREADS];
+extern __thread struct trace *trace;
+
+/* What may depend on what other threads do, or on how long things take. */
+extern struct leniency {
+    bool stalls; /* calls wait as it happens */
+    bool errors; /* captures of other threads and full memory: nothing is compared, and every error
+                  * that these bring about is allowed */
+    bool memory; /* with errors: memory may run out */
+} leniency;
 
 enum comparison { SAME_RESULT, ANY_READINESS, MAY_HAVE_MEMORY };
 
@@ -51,7 +61,10 @@ CUresult trace_call_ended(const char *name, unsigned int place, CUresult result,
 /* A value that must be the same. */
 void trace_note(const char *name, unsigned int place, uint64_t value);
 
+/* The first difference: what it is. Any thread. */
 __attribute__((format(printf, 1, 2))) void trace_fail(const char *format, ...);
+bool trace_failed(void);
+const char *trace_why(void);
 
 /* Prints a line of C. */
 __attribute__((format(printf, 1, 2))) void trace_say(const char *format, ...);
@@ -60,12 +73,19 @@ __attribute__((format(printf, 1, 2))) void trace_say(const char *format, ...);
  * started again if restarted. */
 void trace_new_part(unsigned int thread, bool restarted);
 
+/* What the threads that run freely have printed, by thread; what is printed from now on is what the
+ * main thread does when they are over. */
+void trace_new_threads(char *const *texts);
+
 /* The printed program's beginning and end. */
 void trace_print_begin(void);
 void trace_print_end(void);
 
 /* All flags are set from now on; run.c's. */
 void set_all_flags(void);
+
+/* The result that the printed program expects; 999: any. */
+unsigned int trace_shown(enum comparison comparison, CUresult result);
 
 /* A call that is compared, in its spelling as C too. */
 #ifdef __cppcheck__ /* it does not parse statements in expressions */
@@ -76,8 +96,8 @@ void set_all_flags(void);
         trace_call_begins();                                                                       \
         CUresult result_ = name arguments;                                                         \
         CUresult shown_ = trace_call_ended(#name, __LINE__, result_, comparison, undo);            \
-        if (trace.code) {                                                                          \
-            trace_say("    expect(%u, " #name, comparison == ANY_READINESS ? 999u : shown_);       \
+        if (trace->code) {                                                                         \
+            trace_say("    expect(%u, " #name, trace_shown(comparison, shown_));                   \
             trace_say(__VA_ARGS__);                                                                \
             trace_say(");\n");                                                                     \
         }                                                                                          \

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# A few random programs, always the same: threads that take turns, compared with the run without
+# the pool; and threads that run freely. `make random` runs many.
+# shellcheck source=tests/e2e/interposition_lib.sh disable=SC2317
+. "$(dirname "$0")/interposition_lib.sh"
+
+# They start themselves again, which an emulator does not follow.
+[ -z "${RUN_WITH:-}" ] || exit 0
+
+random=$BUILD/tests/random/random
+count=$([ -n "$SANITIZE" ] && echo 5 || echo 20)
+expect "threads that take turns" "$random" seeds=1-20 programs="$count" jobs=2
+expect "threads that run freely" "$random" free seeds=1-20 programs="$count" jobs=2
+finish
