@@ -187,8 +187,7 @@ static inline void count_live(struct heap *heap, struct block *block)
     struct bucket_counters *counters = &block->bucket->counters;
     uint64_t requested = counter_get(&heap->live_requested) + block->requested;
     counter_set(&heap->live_requested, requested);
-    if (requested > heap->peak_requested)
-        heap->peak_requested = requested;
+    counter_raise_to(&heap->peak_requested, requested);
     counter_raise_to(&counters->peak_live_bytes,
                      counter_get(&counters->reserved_bytes) - counter_get(&counters->free_bytes));
 }
@@ -261,6 +260,13 @@ static void make_pending(struct heap *heap, struct block *block, uint64_t epoch)
     heap->bytes_since_fence += block->bytes;
 }
 
+uint64_t heap_peak_requested(const struct heap *heap)
+{
+    uint64_t peak = counter_get(&heap->peak_requested);
+    uint64_t earlier = counter_get(&heap->earlier_peak);
+    return peak > earlier ? peak : earlier;
+}
+
 struct forgetting {
     struct pool *pool;
     struct heap *heap;
@@ -281,7 +287,8 @@ void heap_reset(struct pool *pool, struct context *context)
     epoch_reset(&context->epochs);
     heap->frees_since_fence = 0;
     heap->bytes_since_fence = 0;
-    heap->peak_requested = 0;
+    counter_set(&heap->earlier_peak, heap_peak_requested(heap));
+    counter_set(&heap->peak_requested, 0);
     keep_reset(&heap->keep);
     pthread_mutex_unlock(&heap->lock);
 }
@@ -421,6 +428,17 @@ static CUresult ask_driver_hard(struct pool *pool, struct context *context,
     return result;
 }
 
+/* Threads of several contexts may be here at once. Relaxed: a number for the report. */
+static void note_reserved(struct device *device)
+{
+    uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
+    uint64_t peak = counter_get(&device->peak_reserved);
+    while (reserved > peak &&
+           !atomic_compare_exchange_weak_explicit(&device->peak_reserved, &peak, reserved,
+                                                  memory_order_relaxed, memory_order_relaxed))
+        continue;
+}
+
 /* Lock held. */
 static void record_block(struct pool *pool, struct heap *heap, struct bucket *bucket,
                          CUdeviceptr address, uint64_t bytes, size_t requested)
@@ -440,6 +458,7 @@ static void record_block(struct pool *pool, struct heap *heap, struct bucket *bu
     block->bucket = bucket;
     block->state = BLOCK_LIVE;
     counter_add(&heap->reserved_bytes, bytes);
+    note_reserved(context_of_heap(heap)->device);
     counter_add(&bucket->counters.reserved_bytes, bytes);
     counter_raise_to(&bucket->counters.peak_reserved_bytes,
                      counter_get(&bucket->counters.reserved_bytes));

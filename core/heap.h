@@ -68,7 +68,8 @@ struct heap {
     counter reserved_bytes;    /* of all blocks; those neither clean nor pending are live */
     counter clean_bytes, pending_bytes;
     counter live_requested; /* as the program asked for */
-    uint64_t peak_requested;
+    counter peak_requested; /* since the context was made; see heap_peak_requested */
+    counter earlier_peak;   /* the highest of contexts that were this heap's before */
     uint64_t frees_since_fence, bytes_since_fence;
     uint64_t pending_of[HEAP_SLOTS]; /* bytes, by the slot of the thread that freed them */
     unsigned slots_pending;          /* slots with any */
@@ -142,6 +143,10 @@ void heap_free_pending(struct pool *pool, struct context *context);
 /* Forgets a record of this address, if there is one: the driver has just given the address out,
  * so whoever had it before was freed behind our back. No lock held. */
 void heap_forget_address(struct pool *pool, CUdeviceptr address);
+
+/* The most that the program held at a time in the contexts that were this heap's, as it asked for
+ * it. No lock needed. */
+uint64_t heap_peak_requested(const struct heap *heap);
 
 /* Lock held. Moves what has become clean from pending to clean. */
 void heap_sweep(struct context *context);

@@ -58,6 +58,7 @@ static void merge_counters(struct report_counters *into, const struct bucket_cou
         counter_get(&c->allocation_nanoseconds) + counter_get(&c->return_nanoseconds);
 }
 
+/* All but the peaks: those of buckets are not of the same moment. */
 static void add_counters(struct report_counters *into, const struct report_counters *c)
 {
     into->requests += c->requests;
@@ -72,8 +73,6 @@ static void add_counters(struct report_counters *into, const struct report_count
     into->live_bytes += c->live_bytes;
     into->cached_bytes += c->cached_bytes;
     into->pending_bytes += c->pending_bytes;
-    into->peak.live_bytes += c->peak.live_bytes;
-    into->peak.reserved_bytes += c->peak.reserved_bytes;
     into->evictions.cap += c->evictions.cap;
     into->evictions.idle += c->evictions.idle;
     into->evictions.memory += c->evictions.memory;
@@ -162,6 +161,18 @@ static int by_size(const void *a, const void *b)
     return (x - 1 > y - 1) - (x - 1 < y - 1);
 }
 
+/* Contexts that were never there together are not added up past what the device has seen. */
+static void fill_peaks(struct pool *pool, const struct device *device,
+                       struct report_counters *totals)
+{
+    uint64_t live = 0, reserved = counter_get(&device->peak_reserved);
+    struct context *c = atomic_load_explicit(&pool->registry.contexts, memory_order_acquire);
+    for (; c; c = c->next)
+        live += c->device == device ? heap_peak_requested(&c->heap) : 0;
+    totals->peak.live_bytes = live < reserved ? live : reserved;
+    totals->peak.reserved_bytes = reserved;
+}
+
 static bool fill_kind(struct pool *pool, struct device *device, struct report_kind *kind)
 {
     struct rows rows = {.kind = kind};
@@ -170,6 +181,7 @@ static bool fill_kind(struct pool *pool, struct device *device, struct report_ki
     for (; c; c = c->next)
         if (c->device == device)
             heap_visit_buckets(&c->heap, add_bucket, &rows);
+    fill_peaks(pool, device, &kind->totals);
     for (size_t i = 0; rows.costs && i < kind->bucket_count; i++) {
         struct report_counters *counters = &kind->buckets[i].counters;
         counters->saved_nanoseconds = saved(counters, &rows.costs[i], &rows.all);

@@ -346,7 +346,9 @@ uint64_t release_bound(const struct pool *pool, const struct context *context, u
 {
     const struct heap *heap = &context->heap;
     uint64_t held = counter_get(&heap->live_requested) + bytes;
-    uint64_t peak = heap->peak_requested > held ? heap->peak_requested : held;
+    uint64_t peak = counter_get(&heap->peak_requested);
+    if (peak < held)
+        peak = held;
     return (uint64_t)((double)peak * pool->settings.device.caps.reserve_ratio) +
            context->device->growth_budget;
 }

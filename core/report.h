@@ -33,9 +33,9 @@ struct report_counters {
     uint64_t cached_bytes;    /* free and reusable at once */
     uint64_t pending_bytes;   /* free, but the GPU may still be using them */
     struct {
-        uint64_t live_bytes;
+        uint64_t live_bytes;     /* of the totals: as the program asked for them */
         uint64_t reserved_bytes; /* live, cached and pending together */
-    } peak;
+    } peak;                      /* of the totals: of all buckets together at one time */
     struct {
         uint64_t cap;    /* blocks given back: over a cap or the reserve ratio */
         uint64_t idle;   /* unused for release_after_idle */

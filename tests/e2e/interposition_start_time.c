@@ -1,6 +1,7 @@
 /*
  * How much longer a program that never uses CUDA takes with a preload than without: the two are
- * started in turn, and the medians compared. Fails where the difference is over a millisecond.
+ * started in turn, and the fastest tenth of each compared, which nothing else has held up. Fails
+ * where the difference is over a millisecond.
  *
  * usage: interposition_start_time PRELOAD PROGRAM
  */
@@ -46,8 +47,8 @@ int main(int argc, char **argv)
     }
     qsort(without, RUNS, sizeof *without, by_value);
     qsort(with, RUNS, sizeof *with, by_value);
-    double added = with[RUNS / 2] - without[RUNS / 2];
+    double added = with[RUNS / 10] - without[RUNS / 10];
     if (added >= 1)
-        FAIL("%.3f ms without, %.3f ms with the preload", without[RUNS / 2], with[RUNS / 2]);
+        FAIL("%.3f ms without, %.3f ms with the preload", without[RUNS / 10], with[RUNS / 10]);
     return 0;
 }

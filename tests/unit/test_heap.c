@@ -642,6 +642,32 @@ Test(heap, a_bucket_has_a_row_of_its_own)
     report_free(&report);
 }
 
+Test(heap, the_peak_of_all_buckets_is_that_of_one_moment)
+{
+    start_with_budget(0);
+    for (size_t mib = 1; mib <= 4; mib++) {
+        release(allocate(mib * MIB - 5));
+        synchronise();
+        pool_trim(pool);
+    }
+    struct report_counters c = counted();
+    cr_assert_eq(c.peak.live_bytes, 4 * MIB - 5);
+    cr_assert_eq(c.peak.reserved_bytes, 4 * MIB);
+}
+
+Test(heap, the_peaks_of_contexts_of_different_times_are_not_added_up)
+{
+    start();
+    for (size_t mib = 1; mib <= 4; mib++) {
+        allocate(mib * MIB);
+        end_context(context);
+        context = another_context(0);
+    }
+    struct report_counters c = counted();
+    cr_assert_eq(c.peak.live_bytes, 4 * MIB);
+    cr_assert_eq(c.peak.reserved_bytes, 4 * MIB);
+}
+
 /* Slow under ThreadSanitizer. */
 Test(heap, there_may_be_more_sizes_than_buckets, .timeout = 120)
 {
