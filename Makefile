@@ -16,6 +16,8 @@ NVCC      ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc /usr/local/cuda/bin/nv
 CUDA_INCLUDE := $(dir $(firstword $(wildcard $(CUDA_HOME)/include/cuda.h \
                                              /usr/local/cuda/include/cuda.h)))
 
+comma := ,
+
 # One line for each thing that is made; `make V=1` shows the commands.
 say := @$(if $(V),:,printf '  %-5s %s\n')
 Q   := $(if $(V),,@)
@@ -25,11 +27,14 @@ COMPILE  := $(CC) -std=gnu17 $(WARNINGS) -D_GNU_SOURCE= -MMD -MP $(CPPFLAGS) $(C
 LINK     := $(CC) $(CFLAGS) $(LDFLAGS)
 
 ifneq ($(SANITIZE),)
-ifeq ($(filter $(SANITIZE),address undefined thread),)
+ifeq ($(filter $(SANITIZE),address undefined thread fuzzer),)
 $(error SANITIZE=$(SANITIZE): must be address, undefined or thread)
 endif
-COMPILE += -fsanitize=$(SANITIZE) -fno-omit-frame-pointer -fno-sanitize-recover=all
-LINK    += -fsanitize=$(SANITIZE)
+# What `make fuzz` builds with: both sanitizers that go together, and the counters that guide it.
+SANITIZERS := $(if $(filter fuzzer,$(SANITIZE)),address$(comma)undefined,$(SANITIZE))
+COMPILE += -fsanitize=$(SANITIZERS)$(if $(filter fuzzer,$(SANITIZE)),$(comma)fuzzer-no-link)
+COMPILE += -fno-omit-frame-pointer -fno-sanitize-recover=all
+LINK    += -fsanitize=$(SANITIZERS)
 endif
 
 # Hidden symbols keep the pool out of the program's sight. The initial-exec model makes reading a
@@ -59,6 +64,12 @@ UNIT_TESTS  := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(UNIT_SOURCES))
 PLAIN_TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit-plain/%,$(UNIT_SOURCES))
 CONFORMANCE := $(if $(CONFORMANCE_SOURCES),$(BUILD)/tests/conformance/conformance)
 
+# A fuzz target with a main that replays files, and the same with libFuzzer's.
+FUZZ_SHARED  := tests/fuzz/replay.c
+FUZZ_SOURCES := $(filter-out $(FUZZ_SHARED),$(wildcard tests/fuzz/*.c))
+FUZZ_REPLAYS := $(patsubst %.c,$(BUILD)/%,$(FUZZ_SOURCES))
+FUZZERS      := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzzers/%,$(FUZZ_SOURCES))
+
 RANDOM := $(if $(RANDOM_SOURCES),$(BUILD)/tests/random/random)
 
 object = $(patsubst %,$(BUILD)/obj/%.o,$(basename $(1)))
@@ -66,7 +77,7 @@ object = $(patsubst %,$(BUILD)/obj/%.o,$(basename $(1)))
 CORE_OBJECTS := $(call object,$(CORE_SOURCES))
 # What unit tests share: every source of theirs that is not a test itself.
 UNIT_OBJECTS := $(call object,$(filter-out $(UNIT_SOURCES),$(wildcard tests/unit/*.c)))
-.SECONDARY: $(UNIT_OBJECTS)
+.SECONDARY: $(UNIT_OBJECTS) $(call object,$(wildcard tests/fuzz/*.c))
 JSON_OBJECTS := $(call object,$(JSON_SOURCES))
 SHIM_OBJECTS := $(call object,$(SHIM_SOURCES))
 TOOL_OBJECTS := $(call object,$(TOOL_SOURCES))
@@ -87,8 +98,8 @@ SIMS     := $(if $(SIM_SOURCES),$(SIM) $(SIM_VARIANTS))
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
-.PHONY: all library sim programs gpu unit plain abi-check test random demo bench install lint format cross \
-        clean help dependencies
+.PHONY: all library sim programs gpu unit plain replays fuzzers abi-check test random fuzz demo bench \
+        install lint format cross clean help dependencies
 
 all: library sim programs ## build everything but the unit tests
 library: $(PRODUCTS) abi-check ## build the preload object, its settings reader and the command
@@ -97,9 +108,11 @@ programs: $(if $(SIM_SOURCES),$(DEMOS) $(PROGRAMS) $(LIBRARIES) $(CONFORMANCE) $
 gpu: all $(if $(NVCC),$(BUILD)/tests/gpu/thrust_sort) ## build what tests/gpu/run.sh runs on a machine with a GPU
 unit: $(UNIT_TESTS) ## build the unit tests (needs Criterion)
 plain: $(PLAIN_TESTS) ## build the unit tests with the small runner in tests/plain instead of Criterion
+replays: $(FUZZ_REPLAYS) ## build the fuzz targets, to replay inputs without a fuzzer
+fuzzers: $(FUZZERS)
 abi-check: $(call object,$(ABI_CHECKS))
 
-test: all $(if $(SANITIZE),plain,unit) ## run all tests; SANITIZE=address|undefined|thread for a sanitizer
+test: all replays $(if $(SANITIZE),plain,unit) ## run all tests; SANITIZE=address|undefined|thread for a sanitizer
 	@BUILD=$(BUILD) SANITIZE=$(SANITIZE) CC=$(CC) scripts/run_tests.sh
 
 SEEDS   ?= 1-
@@ -107,6 +120,11 @@ MINUTES ?= 2
 random: library $(RANDOM) ## run random programs with and without the pool, in turns and freely: SEEDS=1-100 MINUTES=2 (each)
 	@$(RANDOM) seeds=$(SEEDS) minutes=$(MINUTES) jobs=$(or $(JOBS),$(shell nproc))
 	@$(RANDOM) free seeds=$(SEEDS) minutes=$(MINUTES) jobs=$(or $(JOBS),$(shell nproc))
+
+SECONDS_EACH ?= 60
+fuzz: ## run the coverage-guided fuzzers (needs clang), two at a time: SECONDS_EACH=60
+	@$(MAKE) CC=clang BUILD=build-fuzz SANITIZE=fuzzer CUDA_HOME= fuzzers
+	@BUILD=build-fuzz scripts/fuzz.sh $(SECONDS_EACH)
 
 demo: all ## run a CUDA program without and with the pool (on the GPU if there is one)
 	@BUILD=$(BUILD) scripts/demo.sh
@@ -132,7 +150,8 @@ install: library ## install under PREFIX (/usr/local), below DESTDIR
 	install -m 644 $(wildcard configs/*) $(DESTDIR)$(PREFIX)/share/cudapool
 
 clean: ## remove what was built
-	rm -rf build build-address build-undefined build-thread build-aarch64 build-clang $(BUILD)
+	rm -rf build build-address build-undefined build-thread build-aarch64 build-clang build-fuzz \
+	    $(BUILD)
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -246,6 +265,32 @@ $(BUILD)/tests/unit-plain/%: tests/unit/%.c $(UNIT_OBJECTS) $(BUILD)/core.a Make
 	@mkdir -p $(@D)
 	$(say) CC $<
 	$(Q)$(COMPILE) $(TEST_FLAGS) -Itests/plain $< $(UNIT_OBJECTS) $(BUILD)/core.a -o $@ $(LDFLAGS) -ljansson
+
+# One source is the tool's main, and another the shim's start: the rest comes from the archives. The
+# command looks for the library beside itself, and only at its name.
+FUZZ_TOOL_OBJECTS := $(filter-out %/cudapool.o,$(TOOL_OBJECTS))
+FUZZ_LINKED = $(BUILD)/tools.a $(BUILD)/core.a
+$(BUILD)/tools.a: $(FUZZ_TOOL_OBJECTS)
+	$(say) AR $@
+	@rm -f $@
+	$(Q)$(AR) rcs $@ $^
+
+$(BUILD)/obj/tests/fuzz/%.o: tests/fuzz/%.c Makefile | dependencies
+	@mkdir -p $(@D)
+	$(say) CC $<
+	$(Q)$(COMPILE) $(TEST_FLAGS) -c $< -o $@
+
+$(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(call object,$(FUZZ_SHARED)) $(FUZZ_LINKED)
+	@mkdir -p $(@D)
+	@touch $(@D)/libcudapool_preload.so
+	$(say) LINK $@
+	$(Q)$(LINK) $^ -o $@ -ljansson -ldl
+
+$(BUILD)/fuzzers/%: $(BUILD)/obj/tests/fuzz/%.o $(FUZZ_LINKED)
+	@mkdir -p $(@D)
+	@touch $(@D)/libcudapool_preload.so
+	$(say) LINK $@
+	$(Q)$(LINK) -fsanitize=fuzzer $^ -o $@ -ljansson -ldl
 
 # A program that calls the driver is linked with the simulated one, whose soname is the real one's:
 # it runs on either. One that does not call it, does not need it.

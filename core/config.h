@@ -29,8 +29,9 @@ enum report_at_exit { REPORT_NONE, REPORT_TABLE, REPORT_JSON };
 struct bucket_settings {
     enum bucket_policy policy;
     uint32_t steps_per_doubling; /* geometric only: 1 to 64 */
-    uint64_t smallest;           /* bytes; requests below it are rounded up to it */
-    struct byte_size largest;    /* requests above it are not kept */
+    uint64_t smallest; /* bytes; requests below it are rounded up to it, or to a 64th of the device
+                        * where that is less */
+    struct byte_size largest; /* requests above it are not kept */
 };
 
 struct cap_settings {

@@ -13,16 +13,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "one_line.h"
+
 /* What a value may take of an error line. */
 #define FOUND_BYTES 80
-
-/* A key, a string or a file name may hold anything; the error is one line all the same. */
-static void replace_control_characters(char *text)
-{
-    for (; *text != '\0'; text++)
-        if ((unsigned char)*text < 0x20 || *text == 0x7f)
-            *text = '?';
-}
 
 int document_fail(const struct document *document, const char *place, const char *format, ...)
 {
@@ -174,12 +168,44 @@ static json_t *parse(const struct document *document, const char *text, size_t b
     return value;
 }
 
+/* Room for the file and for one byte more, by which its end is seen; at most the given room, which
+ * a file that does not say how long it is gets at once. */
+static size_t room_for_file(int fd, size_t most_room)
+{
+    struct stat status;
+
+    if (fstat(fd, &status) != 0 || status.st_size <= 0 || (size_t)status.st_size >= most_room)
+        return most_room;
+    return (size_t)status.st_size + 1;
+}
+
+/* Reads the file, also one that grows meanwhile, or as much as fits the most room. The bytes read,
+ * or -1 with errno. *text, NULL before, is the caller's to free in either case. */
+static ssize_t read_whole(int fd, size_t most_room, char **text)
+{
+    size_t room = room_for_file(fd, most_room), filled = 0;
+
+    for (;;) {
+        char *longer = realloc(*text, room);
+        if (longer == NULL)
+            return -1;
+        *text = longer;
+        ssize_t got = read_fully(fd, longer + filled, room - filled);
+        if (got < 0)
+            return -1;
+        filled += (size_t)got;
+        if (filled < room || room == most_room)
+            return (ssize_t)filled;
+        room = most_room;
+    }
+}
+
 /* The file's text in memory that the caller frees; NULL with the error written. */
 static char *read_text(const struct document *document, int fd, size_t most_bytes, size_t *bytes)
 {
     /* One byte more than allowed tells a file that is too long from one that just fits. */
-    char *text = malloc(most_bytes + 1);
-    ssize_t got = text == NULL ? -1 : read_fully(fd, text, most_bytes + 1);
+    char *text = NULL;
+    ssize_t got = read_whole(fd, most_bytes + 1, &text);
 
     if (got < 0) {
         document_fail(document, NULL, "cannot be read: %s", strerror(errno));

@@ -222,7 +222,7 @@ static bool reads_as(const char *text, double value)
 
 void real_to_text(double value, char text[QUANTITY_TEXT_BYTES])
 {
-    for (int decimals = 0; decimals <= 15; decimals++) {
+    for (int decimals = 0; decimals < DIGITS_MAX; decimals++) {
         snprintf(text, QUANTITY_TEXT_BYTES, "%.*f", decimals, value);
         point_for_locale_sign(text);
         if (reads_as(text, value))

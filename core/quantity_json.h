@@ -40,7 +40,8 @@ void size_to_text(const struct byte_size *size, const char *separator,
 /* Writes a time in the largest unit that divides it; 0 is "0s". */
 void time_to_text(uint64_t nanoseconds, const char *separator, char text[QUANTITY_TEXT_BYTES]);
 
-/* Writes a number that is not negative with as many decimals as it needs, at most 15. */
+/* Writes a number that is not negative with as many decimals as it needs, at most 17: what was read
+ * reads the same again. */
 void real_to_text(double value, char text[QUANTITY_TEXT_BYTES]);
 
 #endif

@@ -63,6 +63,9 @@ static const struct counter counters_table[] = {
 };
 #define COUNTERS (sizeof(counters_table) / sizeof(counters_table[0]))
 
+/* Longer runs, 30 million years, are none. */
+#define SECONDS_MOST 1e15
+
 static uint64_t *counter_field(const struct counter *counter, struct report_counters *counters)
 {
     return (uint64_t *)((char *)counters + counter->offset);
@@ -159,8 +162,9 @@ static json_t *process_to_json(const struct report_process *process)
 {
     json_t *object = json_object();
     /* A time that is no number would be no JSON. */
-    double seconds =
-        process->wall_seconds >= 0 && process->wall_seconds < 1e15 ? process->wall_seconds : 0;
+    double seconds = process->wall_seconds >= 0 && process->wall_seconds <= SECONDS_MOST
+                         ? process->wall_seconds
+                         : 0;
     int status = json_object_set_new(object, "pid", json_integer(process->pid));
 
     status |= json_object_set_new(object, "host", json_string_of_any_bytes(process->host));
@@ -641,8 +645,9 @@ static int read_seconds(const struct object *object, double *seconds)
 
     if (value == NULL)
         return -1;
-    if (!json_is_number(value) || json_number_value(value) < 0)
-        return refuse(object, "wall_seconds", value, "a number that is not negative");
+    if (!json_is_number(value) ||
+        !(json_number_value(value) >= 0 && json_number_value(value) <= SECONDS_MOST))
+        return refuse(object, "wall_seconds", value, "a number from 0 to 10^15");
     *seconds = json_number_value(value);
     return 0;
 }

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "one_line.h"
 #include "quantity_json.h"
 #include "report.h"
 
@@ -83,7 +84,7 @@ FLAG(stream_internal,
      .means = "The geometric policy has %s block sizes to each doubling."},                        \
     {.path = #part ".buckets.smallest", .type = SETTING_BYTES,                                     \
      .offset = AT(part.buckets.smallest), .least = 1, .most = BUCKET_SMALLEST_MOST,                \
-     .means = "The smallest block is %s."},                                                        \
+     .means = "The smallest block is %s, or a 64th of the device where that is less."},            \
     {.path = #part ".buckets.largest", .type = SETTING_SIZE, .offset = AT(part.buckets.largest),   \
      .most = SIZE_MOST, .means = "Requests over %s are not kept for reuse.",                       \
      .means_if_zero = "No request is kept for reuse."},                                            \
@@ -568,6 +569,7 @@ void setting_to_words(const struct setting *setting, const struct settings *sett
         value_in_words(setting, settings, value, sizeof(value));
         fill_in(setting->means, value, text, SETTING_TEXT_BYTES);
     }
+    replace_control_characters(text);
 }
 
 /* --- unknown keys -------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ int setting_from_json(const struct document *document, const char *place,
 /* The value as a settings file spells it, a new reference. NULL where memory is short. */
 json_t *setting_to_json(const struct setting *setting, const struct settings *settings);
 
-/* What the value means, in words. */
+/* What the value means, in words, on one line. */
 void setting_to_words(const struct setting *setting, const struct settings *settings,
                       char text[SETTING_TEXT_BYTES]);
 

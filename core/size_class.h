@@ -20,6 +20,10 @@
 #define SIZE_CLASS_HUGE (UINT64_C(64) << 20)
 #define SIZE_CLASS_PAGE (UINT64_C(2) << 20)
 
+/* One small request takes at most this part of the device, whatever the setting of the smallest
+ * block: a program that fits without the pool must not run out of memory for rounding. */
+#define SIZE_CLASS_SMALLEST_SHARE 64
+
 struct size_classes {
     enum bucket_policy policy;
     uint32_t steps;    /* geometric: buckets to a doubling */

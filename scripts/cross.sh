@@ -27,9 +27,9 @@ fetch_jansson() {
 [ -e "$root/usr/include/jansson.h" ] || fetch_jansson
 export CPPFLAGS="-isystem $root/usr/include -isystem $root/usr/include/$triple"
 export LDFLAGS="-L$root/usr/lib/$triple"
-make CC=$triple-gcc AR=$triple-ar BUILD=$build CUDA_HOME=/nonexistent all plain
+make CC=$triple-gcc AR=$triple-ar BUILD=$build CUDA_HOME=/nonexistent all plain replays
 
 export GUEST_LIBRARY_PATH=$root/usr/lib/$triple
 export CC=$triple-gcc NM=$triple-nm READELF=$triple-readelf
 BUILD=$build TEST_TIMEOUT=600 RUN_WITH="qemu-$machine -L /usr/$triple" \
-    scripts/run_tests.sh tests/unit conformance gpu_programs interposition exports
+    scripts/run_tests.sh tests/unit tests/fuzz conformance gpu_programs interposition exports

@@ -18,6 +18,13 @@ need_header() { # header package
     printf '#include <%s>\n' "$1" | $CC -E - >/dev/null 2>&1 || missing+=("$2")
 }
 
+# clang's run time for fuzzing: a package of its own that the compiler does not depend on.
+need_fuzzer() {
+    local runtime
+    runtime=$(clang -print-file-name="libclang_rt.fuzzer-$(uname -m).a" 2>/dev/null)
+    [ -e "${runtime:-}" ] || missing+=(libclang-rt-14-dev)
+}
+
 need_group() {
     case $1 in
     build)
@@ -33,6 +40,7 @@ need_group() {
         need_command git git
         need_command python3 python3
         need_command clang clang
+        need_fuzzer
         need_command clang-format clang-format
         need_command clang-tidy clang-tidy
         need_command cppcheck cppcheck

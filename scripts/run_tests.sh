@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs what `make test` has built: unit tests, conformance on the simulated driver, end-to-end
-# scripts. Shows the output of what failed, and closes with "N passed, N failed".
+# Runs what `make test` has built: unit tests, the inputs of the fuzzers, conformance on the
+# simulated driver, end-to-end scripts. Shows the output of what failed, and closes with "N passed, N failed".
 #
 # usage: BUILD=dir [SANITIZE=kind] run_tests.sh [name...]    (names: only tests whose path has one)
 #   TEST_TIMEOUT   seconds that one test program or script may take (default 120)
@@ -116,6 +116,13 @@ for source in tests/unit/test_*.c; do
         continue
     fi
     run "$(basename "$test")" env LD_LIBRARY_PATH="$libraries" "${run_with[@]}" "$test"
+done
+
+echo "Inputs of the fuzzers"
+for corpus in tests/fuzz/corpus/*/; do
+    target=$BUILD/tests/fuzz/$(basename "$corpus")
+    wanted "$target" "$@" || continue
+    run "fuzz/$(basename "$corpus")" env LD_LIBRARY_PATH="$libraries" "${run_with[@]}" "$target" "$corpus"
 done
 
 if [ -x "$BUILD/tests/conformance/conformance" ] && wanted conformance "$@"; then

@@ -16,6 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../core/one_line.h"
 #include "glibc_compat.h"
 #include "lookup.h"
 #include "start.h"
@@ -74,12 +75,11 @@ extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (
 void say(const char *message)
 {
     char line[MESSAGE_BYTES + 32];
-    int bytes = snprintf(line, sizeof line, "cudapool: %s\n", message);
-    if (bytes >= (int)sizeof line) {
-        bytes = (int)sizeof line - 1;
-        line[bytes - 1] = '\n';
-    }
-    ssize_t written = write(STDERR_FILENO, line, (size_t)bytes);
+    snprintf(line, sizeof line - 1, "cudapool: %s", message);
+    replace_control_characters(line);
+    size_t bytes = strlen(line);
+    line[bytes++] = '\n';
+    ssize_t written = write(STDERR_FILENO, line, bytes);
     (void)written; /* there is nowhere left to say so */
 }
 

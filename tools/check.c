@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/config_json.h"
+#include "core/one_line.h"
 #include "core/settings_json.h"
 #include "tool.h"
 
@@ -59,11 +60,13 @@ static void explain(const struct settings *settings)
 static int check_file(const char *path)
 {
     struct settings settings;
-    char error[ERROR_BYTES];
+    char error[ERROR_BYTES]; /* or the file's name, to be printed */
 
     if (config_read_file(path, &settings, error, sizeof(error)) != 0)
         return complain("%s", error);
-    printf("%s: valid; * marks what differs from the default\n", path);
+    snprintf(error, sizeof(error), "%s", path);
+    replace_control_characters(error);
+    printf("%s: valid; * marks what differs from the default\n", error);
     explain(&settings);
     return 0;
 }

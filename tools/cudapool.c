@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/one_line.h"
+
 #ifndef CUDAPOOL_VERSION
 #define CUDAPOOL_VERSION "0.1.0"
 #endif
@@ -19,13 +21,14 @@ static const struct command *const commands[] = {&run_command, &report_command, 
 
 int complain(const char *format, ...)
 {
+    char line[8 * ERROR_BYTES];
     va_list arguments;
 
-    fputs("cudapool: ", stderr);
     va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
+    vsnprintf(line, sizeof(line), format, arguments);
     va_end(arguments);
-    fputc('\n', stderr);
+    replace_control_characters(line);
+    fprintf(stderr, "cudapool: %s\n", line);
     return EXIT_BAD_INPUT;
 }
 

@@ -23,7 +23,7 @@ extern const struct command check_command;
 extern const struct command report_command;
 extern const struct command run_command;
 
-/* Prints "cudapool: " and the message on stderr. Returns EXIT_BAD_INPUT. */
+/* Prints "cudapool: " and the message, as one line, on stderr. Returns EXIT_BAD_INPUT. */
 int complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Closes what was printed on stdout. The exit status: the given one, or that of a failed write. */

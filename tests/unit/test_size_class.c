@@ -181,3 +181,17 @@ Test(size_class, sizes_that_no_rounding_can_hold_are_not_kept)
     cr_assert_eq(size_class_round(&geometric, UINT64_MAX), 0);
     cr_assert_eq(size_class_round(&pow2, UINT64_MAX - MIB), 0);
 }
+
+Test(size_class, the_smallest_block_is_at_most_a_64th_of_the_device)
+{
+    struct bucket_settings settings = {
+        .policy = BUCKETS_POW2, .smallest = GIB, .largest.percent = 100};
+    struct size_classes classes;
+
+    size_classes_init(&classes, &settings, 64 * GIB);
+    cr_expect_eq(size_class_round(&classes, 1), GIB);
+    size_classes_init(&classes, &settings, 32 * GIB);
+    cr_expect_eq(size_class_round(&classes, 1), GIB / 2);
+    size_classes_init(&classes, &settings, 1);
+    cr_expect_eq(size_class_round(&classes, 1), SIZE_CLASS_GRANULE);
+}

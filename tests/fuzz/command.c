@@ -1,0 +1,122 @@
+/*
+ * The command line of cudapool (tools/): whatever the arguments, LD_PRELOAD and the files are, the
+ * exit status is one that the help names, errors are lines that begin with "cudapool: ", and
+ * without an error there is nothing on stderr. A program that can be run is "run" by making a note
+ * of it.
+ *
+ * The input is arguments, each up to a NUL byte, an empty one, and the file that "file" stands for.
+ * Arguments that set LD_PRELOAD or CUDAPOOL_CONFIG are the environment.
+ */
+#include <errno.h>
+#include <getopt.h>
+
+#define main cudapool_main
+#include "tools/cudapool.c" /* NOLINT(bugprone-suspicious-include) */
+#undef main
+
+#include "fuzz.h"
+
+#define ARGUMENTS 8
+
+static unsigned programs_run;
+
+/* Instead of libc's. */
+int execvp(const char *file, char *const argv[])
+{
+    const char *list = getenv("LD_PRELOAD");
+
+    PROMISE(file == argv[0], "%s", file);
+    PROMISE(list != NULL && strstr(list, "libcudapool_preload.so") != NULL, "%s", file);
+    programs_run++;
+    errno = ENOENT;
+    return -1;
+}
+
+static bool is_environment(const char *argument)
+{
+    return strncmp(argument, "LD_PRELOAD=", 11) == 0 ||
+           strncmp(argument, "CUDAPOOL_CONFIG=", 16) == 0;
+}
+
+/* Takes the arguments off the input. How many. */
+static int take_arguments(const uint8_t **data, size_t *bytes, char *file, char **argv,
+                          char texts[ARGUMENTS][256])
+{
+    int argc = 1;
+
+    argv[0] = "cudapool";
+    for (int i = 0; i<ARGUMENTS && * bytes> 0 && **data != '\0'; i++) {
+        take_text(data, bytes, texts[i], sizeof(texts[i]));
+        char *value = strchr(texts[i], '=');
+        if (strcmp(texts[i], "file") == 0)
+            argv[argc++] = file;
+        else if (is_environment(texts[i]))
+            setenv(value[-1] == 'D' ? "LD_PRELOAD" : "CUDAPOOL_CONFIG", value + 1, 1);
+        else
+            argv[argc++] = texts[i];
+    }
+    if (*bytes > 0 && **data == '\0') {
+        ++*data;
+        --*bytes;
+    }
+    argv[argc] = NULL;
+    return argc;
+}
+
+static void promise_errors(char *errors, int argc)
+{
+    int lines = 0;
+    char *rest = errors;
+
+    for (char *line; (line = strsep(&rest, "\n")) != NULL && rest != NULL; lines++) {
+        PROMISE(strncmp(line, "cudapool: ", 10) == 0, "%s", line);
+        PROMISE(is_one_line(line), "%s", line);
+    }
+    PROMISE(lines <= argc, "%d lines for %d arguments", lines, argc);
+}
+
+static void promise_outcome(int status, char *output, char *errors, int argc)
+{
+    PROMISE(status == 0 || status == EXIT_BAD_INPUT || status == EXIT_NOT_FOUND, "status %d",
+            status);
+    PROMISE((status == 0) == (errors[0] == '\0'), "status %d: %s", status, errors);
+    PROMISE((status == EXIT_NOT_FOUND) == (programs_run == 1), "status %d", status);
+    promise_errors(errors, argc);
+    for (const char *c = output; *c != '\0'; c++)
+        PROMISE((unsigned char)*c >= 0x20 || *c == '\n', "%s", output);
+}
+
+static void run_main(int argc, char **argv)
+{
+    FILE *const before[] = {stdout, stderr};
+    char *output = NULL, *errors = NULL;
+    size_t output_bytes, error_bytes;
+
+    stdout = open_memstream(&output, &output_bytes);
+    stderr = open_memstream(&errors, &error_bytes);
+    optind = 0;
+    programs_run = 0;
+    int status = cudapool_main(argc, argv);
+    fclose(stdout);
+    fclose(stderr);
+    stdout = before[0];
+    stderr = before[1];
+    promise_outcome(status, output, errors, argc);
+    free(output);
+    free(errors);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    static struct memory_file file;
+    char texts[ARGUMENTS][256], *argv[ARGUMENTS + 2];
+
+    memory_file_open(&file);
+    unsetenv("LD_PRELOAD");
+    unsetenv("CUDAPOOL_CONFIG");
+    int argc = take_arguments(&data, &bytes, file.path, argv, texts);
+    memory_file_set(&file, data, bytes);
+    run_main(argc, argv);
+    unsetenv("LD_PRELOAD");
+    return 0;
+}

@@ -1,0 +1,41 @@
+/*
+ * Report files (core/report_json.h): any file is read, or refused with one line that names it and
+ * with the report untouched. A report that was read can be printed, and written to a file that
+ * reads the same.
+ */
+#include "core/report_json.h"
+
+#include "reports.h"
+
+static struct memory_file input, copy;
+
+static void write_and_read_again(const struct report *report)
+{
+    static struct report again;
+    char error[1024];
+
+    memory_file_set(&copy, "", 0);
+    PROMISE(report_write_json(report, copy.path, error, sizeof(error)) == 0, "%s", error);
+    PROMISE(report_read_json(copy.path, &again, error, sizeof(error)) == 0, "%s", error);
+    promise_same_report(report, &again);
+    report_free(&again);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    static struct report report, untouched;
+    char error[1024];
+
+    memory_file_set(&input, data, bytes);
+    memset(&untouched, 0x5a, sizeof(untouched));
+    report = untouched;
+    if (report_read_json(input.path, &report, error, sizeof(error)) != 0) {
+        promise_error(error, input.path);
+        PROMISE(is_untouched(&report, &untouched, sizeof(report)), "%s", error);
+        return 0;
+    }
+    promise_table(&report);
+    write_and_read_again(&report);
+    report_free(&report);
+    return 0;
+}
