@@ -180,7 +180,7 @@ static void remember_pitch(struct pool *pool, const struct pitch *pitch)
 }
 
 /* What rows of this width take if the pitch is a multiple of 512, as it is everywhere today. False
- * where no device can hold them. */
+ * where that is past 64 bits. */
 static bool estimate_pitched(const struct pitch *wanted, size_t height, size_t *bytes)
 {
     return !__builtin_add_overflow(wanted->width, 511, bytes) &&
@@ -205,7 +205,8 @@ static CUresult learn_pitch(struct pool *pool, allocate_pitch *driver, struct co
                             CUdeviceptr *address, struct pitch *wanted, size_t height)
 {
     size_t estimate;
-    if (!estimate_pitched(wanted, height, &estimate))
+    /* What no device can hold is refused by the driver, which looks at all the arguments first. */
+    if (!estimate_pitched(wanted, height, &estimate) || estimate > context->device->total_bytes)
         return driver(address, &wanted->pitch, wanted->width, height, wanted->element_bytes);
     if (!release_reserve(pool, context, estimate))
         return CUDA_ERROR_OUT_OF_MEMORY;

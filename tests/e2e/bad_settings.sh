@@ -11,8 +11,8 @@ refused=0
 for file in "$here"/tests/fuzz/corpus/settings/*; do
     name=$(basename "$file")
     # A report in the settings would be written to where it says.
-    on_pool "CUDAPOOL_CONFIG=$file" CUDAPOOL_REPORT=none -- "$programs/interposition_roundtrip" \
-        linked >"$work/stdout" 2>"$work/stderr"
+    on_pool "CUDAPOOL_CONFIG=$file" CUDAPOOL_REPORT=none -- "$programs/pool_pointers" \
+        wrong_frees >"$work/stdout" 2>"$work/stderr"
     status=$?
     if [ $status -ne 0 ] || [ -s "$work/stdout" ]; then
         fail "$name" "the program ends with $status: $(head -n 1 "$work/stdout")"

@@ -44,7 +44,7 @@ static int find_object(const void *address, Dl_info *info, void **map, int flags
     (void)address;
     (void)flags;
     *info = (Dl_info){.dli_fname = "/lib/libcudapool_preload.so"};
-    *map = NULL;
+    *map = printed; /* not looked at */
     return 1;
 }
 
