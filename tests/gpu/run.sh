@@ -3,7 +3,8 @@
 # after the other and over again, and prints a table: medians, ratios, peak device memory, hits.
 #
 # usage: run.sh OUTPUT_DIR [section...]
-#   sections: hazard progress memory captures contexts overlap linked thrust python; all if none
+#   sections: hazard progress memory captures contexts overlap linked thrust python; all if none.
+#   And soak, which runs only where it is named: SOAK_SECONDS (480) of it
 #   BUILD   the build directory (default: build); what is missing in it is built
 #   PYTHON  the interpreter with PyTorch, CuPy, Numba and JAX (default: python3)
 #   SECONDS_IN_ALL  no program is started after that many seconds (default 450)
@@ -227,6 +228,14 @@ fi
 if wanted captures "$@"; then
     say ""
     check_all capture "$programs/capture"
+fi
+if [ $# -gt 0 ] && wanted soak "$@"; then
+    say ""
+    limit=60 check 1 "soak, reused at once (must be noticed)" plain "" "$programs/soak" seconds=5 \
+        percent=50 unordered
+    limit=60 check 0 "soak, plain" plain "" "$programs/soak" seconds=10
+    limit=$((${SOAK_SECONDS:-480} + 60)) check 0 "soak, pool" pool "" "$programs/soak" \
+        seconds="${SOAK_SECONDS:-480}"
 fi
 if wanted contexts "$@"; then
     say ""
