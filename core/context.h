@@ -35,6 +35,8 @@ struct device {
     uint64_t limit;                  /* bytes, UINT64_MAX: none */
     _Atomic uint64_t reserved_bytes; /* taken from the driver: live, cached, pending, on the way */
     counter peak_reserved;
+    _Atomic uint64_t
+        returning; /* blocks that a thread has taken out of a heap and is giving back */
     _Atomic uint64_t fence_bytes; /* freed without a fence of their own, at most; 0 while memory is
                                      short: every free records one. Relaxed: it orders nothing */
     _Atomic bool is_short;        /* of memory. Relaxed: it orders nothing */

@@ -160,6 +160,8 @@ static struct block *collect(struct pool *pool, struct context *context, chooser
         bytes += block->bytes;
         ++*count;
     }
+    /* Relaxed: whoever finds the heap without these blocks has taken the lock after this. */
+    atomic_fetch_add_explicit(&context->device->returning, *count, memory_order_relaxed);
     pthread_mutex_unlock(&context->heap.lock);
     return chain;
 }
@@ -216,6 +218,7 @@ static uint64_t release_pinned(struct pool *pool, struct context *context, choos
     uint64_t each = (monotonic_now() - started) / count;
     pthread_mutex_lock(&context->heap.lock);
     uint64_t released = settle(pool, &context->heap, chain, reason, each);
+    atomic_fetch_sub_explicit(&context->device->returning, count, memory_order_relaxed);
     pthread_mutex_unlock(&context->heap.lock);
     return released;
 }
@@ -506,8 +509,18 @@ static bool release_some_clean(struct pool *pool, struct device *device, struct 
         bytes = share;
     uint64_t released = release_clean_everywhere(pool, device, bytes);
     progress->bytes = bytes > UINT64_MAX / 2 ? UINT64_MAX : 2 * bytes;
+    progress->released += released;
     if (released == 0 || bytes == UINT64_MAX)
         progress->step++;
+    return released != 0;
+}
+
+/* Whether there was anything pending that could be given back. */
+static bool release_pending(struct pool *pool, struct device *device, struct reclaim *progress,
+                            void (*settle_one)(struct pool *, struct context *))
+{
+    uint64_t released = release_all_pending(pool, device, settle_one);
+    progress->released += released;
     return released != 0;
 }
 
@@ -519,21 +532,62 @@ static bool take_step(struct pool *pool, struct device *device, struct reclaim *
         return release_some_clean(pool, device, progress);
     switch (progress->step++) {
     case RECLAIM_FENCED:
-        return release_all_pending(pool, device, settle_fenced) != 0;
+        return release_pending(pool, device, progress, settle_fenced);
     case RECLAIM_DRIVER:
         return trim_driver(pool, device);
     case RECLAIM_THE_REST:
-        return release_all_pending(pool, device, settle_the_rest) != 0;
+        return release_pending(pool, device, progress, settle_the_rest);
     default:
         return false;
     }
 }
 
+/* Blocks that are in no heap any more, but not the driver's yet either. */
+static bool others_give_back(struct pool *pool, const struct device *wanted)
+{
+    const struct device *device = registry_devices(&pool->registry);
+    for (; device; device = device->next)
+        if ((!wanted || device == wanted) &&
+            atomic_load_explicit(&device->returning, memory_order_relaxed))
+            return true;
+    return false;
+}
+
+/* False where it is not over in a reasonable time. */
+static bool wait_while_others_give_back(struct pool *pool, const struct device *device,
+                                        uint64_t started)
+{
+    while (others_give_back(pool, device)) {
+        if (monotonic_now() - started > LAST_RESORT_NANOSECONDS)
+            return false;
+        patient_nap(started);
+    }
+    return true;
+}
+
+/* Memory that this thread gave back may have gone to another thread, whose own is still on the way:
+ * without the pool there would have been enough for both. */
+static bool begin_again(struct reclaim *progress)
+{
+    bool again = monotonic_now() - progress->started < LAST_RESORT_NANOSECONDS;
+    progress->step = again ? RECLAIM_CLEAN : RECLAIM_DONE;
+    progress->bytes = 0;
+    progress->released = 0;
+    return again;
+}
+
 bool release_for_retry(struct pool *pool, struct device *device, struct reclaim *progress)
 {
-    while (progress->step < RECLAIM_DONE)
-        if (take_step(pool, device, progress))
-            return true;
+    if (progress->started == 0)
+        progress->started = monotonic_now();
+    do {
+        while (progress->step < RECLAIM_DONE)
+            if (take_step(pool, device, progress))
+                return true;
+        if (others_give_back(pool, device))
+            return wait_while_others_give_back(pool, device, progress->started) &&
+                   begin_again(progress);
+    } while (progress->released && begin_again(progress));
     return false;
 }
 

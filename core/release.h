@@ -40,13 +40,16 @@ void release_before_growth(struct pool *pool, struct context *context, uint64_t 
  * if need be. False past the limit. */
 bool release_reserve(struct pool *pool, struct context *context, uint64_t bytes);
 
-/* Out of memory, for any call: each round does the next thing that may give memory back, and false
- * says that nothing is left to try. bytes: how many are wanted, 0 if that is not known. device
- * NULL: all devices. */
+/* Out of memory, for any call: each time does the next thing that may give memory back, and false
+ * says that nothing is left to try. After the last step it begins again, for a few seconds at most,
+ * if this thread has given something back that another may have taken, or another thread is still
+ * giving back. bytes: how many are wanted, 0 if that is not known. device NULL: all devices. */
 enum reclaim_step { RECLAIM_CLEAN, RECLAIM_FENCED, RECLAIM_DRIVER, RECLAIM_THE_REST, RECLAIM_DONE };
 struct reclaim {
     enum reclaim_step step;
     uint64_t bytes;
+    uint64_t released; /* bytes, by the steps since the first */
+    uint64_t started;  /* nanoseconds of the monotonic clock; 0: not yet */
 };
 bool release_for_retry(struct pool *pool, struct device *device, struct reclaim *progress);
 

@@ -8,7 +8,7 @@ export SIMCUDA_MEMORY=512MiB # an emulator passes it on
 programs=$BUILD/tests/gpu
 hazard=("$programs/hazard" threads=4 streams=4 rounds=16 us=1500)
 fill_memory=("$programs/fill_memory" cycles=3 largest_mib=64 kernel_ms=100)
-soak=("$programs/soak" seconds=1 threads=4 largest_mib=16)
+soak=("$programs/soak" seconds=1 threads=4 largest_mib=256)
 capture=("$programs/capture" rounds=2 replays=4)
 
 exits_with_1() {
@@ -20,9 +20,9 @@ exits_with_1() {
 expect "hazard, plain driver" on_driver -- "${hazard[@]}"
 expect "hazard notices memory that is reused at once" exits_with_1 on_driver -- "${hazard[@]}" \
     reuse-at-once
-expect "soak, plain driver" on_driver -- "${soak[@]}" percent=80
-expect "soak notices memory that is reused at once" exits_with_1 on_driver -- "${soak[@]}" \
-    percent=50 unordered
+expect "soak, plain driver" on_driver SIMCUDA_MEMORY=4GiB -- "${soak[@]}"
+expect "soak notices memory that is reused at once" exits_with_1 on_driver SIMCUDA_MEMORY=4GiB \
+    -- "${soak[@]}" percent=50 unordered
 expect "capture, plain driver" on_driver -- "${capture[@]}"
 expect "contexts, plain driver" on_driver -- "$programs/contexts" rounds=2
 expect "progress, plain driver" on_driver -- "$programs/progress" blocks=40 rounds=1
@@ -30,9 +30,9 @@ expect "fill_memory, plain driver" on_driver -- "${fill_memory[@]}"
 
 for budget in 0B 8MiB 128MiB; do
     printf '{"version": 1, "device": {"growth_budget": "%s"}}\n' "$budget" >"$work/$budget.json"
-    with_budget() {
+    with_budget() { # command; with device memory of $memory
         rm -f "$work/report.json"
-        on_pool "CUDAPOOL_CONFIG=$work/$budget.json" "CUDAPOOL_REPORT=$work/report.json" -- "$@" &&
+        on_pool SIMCUDA_MEMORY="${memory:-$SIMCUDA_MEMORY}" "CUDAPOOL_CONFIG=$work/$budget.json" "CUDAPOOL_REPORT=$work/report.json" -- "$@" &&
             has_requests "$work/report.json"
     }
     at="growth budget $budget"
@@ -45,7 +45,7 @@ for budget in 0B 8MiB 128MiB; do
     expect "hazard with captures, $at" with_budget "${hazard[@]}" captures
     expect "progress, $at" with_budget "$programs/progress" blocks=80 rounds=1
     expect "fill_memory, $at" with_budget "${fill_memory[@]}"
-    expect "soak, $at" with_budget "${soak[@]}" percent=80
+    memory=4GiB expect "soak, $at" with_budget "${soak[@]}"
     expect "capture, $at" with_budget "${capture[@]}"
     expect "contexts, $at" with_budget "$programs/contexts" rounds=3
     expect "overlap, $at" with_budget "$programs/overlap" threads=4 rounds=20

@@ -680,6 +680,48 @@ Test(release, the_fill_to_the_last_byte_succeeds)
     cr_assert_leq(fake_bytes_used(0), 64 * MIB);
 }
 
+/* ---- out of memory in several threads at once ---- */
+
+Test(release, memory_that_another_thread_has_taken_is_looked_for_again)
+{
+    ignore_the_reserve_ratio();
+    start();
+    release(allocate(8 * MIB));
+    synchronise();
+    /* The first attempt, the one after giving back, and the one after trimming. */
+    fake_fail(FAKE_MEM_ALLOC, CUDA_ERROR_OUT_OF_MEMORY, 3);
+    allocate(MIB);
+}
+
+Test(release, what_was_looked_for_in_vain_is_not_looked_for_again)
+{
+    start();
+    fake_fail(FAKE_MEM_ALLOC, CUDA_ERROR_OUT_OF_MEMORY, 100);
+    cr_assert_eq(try_to_allocate(MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_eq(fake_calls(FAKE_MEM_ALLOC), 2);
+}
+
+static void *end_giving_back(void *device)
+{
+    struct timespec nap = {.tv_nsec = 20 * 1000 * 1000};
+    nanosleep(&nap, NULL);
+    atomic_fetch_sub(&((struct device *)device)->returning, 1);
+    return NULL;
+}
+
+Test(release, memory_that_another_thread_is_giving_back_is_waited_for)
+{
+    start();
+    struct device *device = context_find(pool, context)->device;
+    pthread_t other;
+    atomic_fetch_add(&device->returning, 1);
+    fake_fail(FAKE_MEM_ALLOC, CUDA_ERROR_OUT_OF_MEMORY, 2);
+    cr_assert_eq(pthread_create(&other, NULL, end_giving_back, device), 0);
+    allocate(MIB);
+    cr_assert_eq(atomic_load(&device->returning), 0);
+    pthread_join(other, NULL);
+}
+
 /* ---- keeping blocks, or not ---- */
 
 /* Sizes that never come back, in a reserve without room to keep them. */
