@@ -15,9 +15,10 @@
 /* The driver hands out device memory in multiples of this: a finer bucket would save nothing. */
 #define SIZE_CLASS_GRANULE 512u
 
-/* From here on a bucket's step would waste more than reuse brings: requests round up to 2 MiB,
- * the page of device memory. */
-#define SIZE_CLASS_HUGE (UINT64_C(64) << 20)
+/* From here on an eighth of a doubling is more than a page of device memory: requests round up to
+ * pages. So with eight steps to a doubling no block of a page or more takes more pages than the
+ * driver would have taken for the request. */
+#define SIZE_CLASS_HUGE (UINT64_C(32) << 20)
 #define SIZE_CLASS_PAGE (UINT64_C(2) << 20)
 
 /* One small request takes at most this part of the device, whatever the setting of the smallest

@@ -46,6 +46,9 @@ enum {
     NOWHERE = CONTEXTS
 };
 
+/* The driver's pools of stream-ordered memory take at least so much at a time. */
+#define CHUNK (UINT64_C(32) << 20)
+
 enum kernel { SPIN, FILL, VERIFY, SPIN_THEN_VERIFY, WAIT_FLAG, SET_FLAG, KERNELS };
 static const char *const kernel_names[KERNELS] = {
     "spin", "fill", "verify", "spin_then_verify", "wait_flag", "set_flag"};
@@ -144,6 +147,9 @@ struct run {
     uint64_t next_id;
     uint32_t next_owner;
     uint32_t flags_used, flags_end; /* its share of the flags */
+    /* That the driver's pools may have taken: how long they keep what was freed depends on when
+     * work ends and on who waits for it. */
+    uint64_t stream_ordered_bytes;
     struct worker workers[THREADS];
     sem_t back;
     struct box *box; /* of the step that is being done, if it has one */
@@ -534,17 +540,15 @@ static uint64_t taken_by(uint64_t bytes)
 
 static bool has_room(uint64_t bytes)
 {
-    uint64_t taken = taken_by(bytes) + ((uint64_t)8 << 20);
-    bool stream_ordered = false;
+    uint64_t taken = taken_by(bytes) + ((uint64_t)8 << 20) + run->stream_ordered_bytes;
     if (run->profile->full)
         return true;
-    for (unsigned int i = 0; i < BUFFERS; i++) {
-        taken += run->buffers[i].kind != NO_BUFFER ? taken_by(run->buffers[i].bytes) : 0;
-        stream_ordered = stream_ordered || run->buffers[i].kind == ASYNC;
-    }
+    for (unsigned int i = 0; i < BUFFERS; i++)
+        if (run->buffers[i].kind != NO_BUFFER && run->buffers[i].kind != ASYNC)
+            taken += taken_by(run->buffers[i].bytes);
     /* Other threads have as much, and some of it is on its way from one to another. */
     uint64_t share = run->profile->device_bytes / (run->profile->free ? 2 * THREADS : 1);
-    return taken + (stream_ordered ? (uint64_t)32 << 20 : 0) <= share;
+    return taken <= share;
 }
 
 /* The slot is empty, and there is memory to fill it. */
@@ -811,7 +815,9 @@ static void step_alloc_async(const struct step *step)
     struct buffer *buffer = buffer_named(step->a);
     struct stream stream = stream_named(step->b);
     bool more = false;
-    if (captures(&stream) || !make_way(buffer, (uint64_t)step->x + ((uint64_t)32 << 20)))
+    uint64_t chunk = step->x < CHUNK ? CHUNK : taken_by(step->x);
+    uint64_t more_chunks = step->x >= CHUNK || run->stream_ordered_bytes == 0 ? chunk : step->x;
+    if (captures(&stream) || !make_way(buffer, more_chunks))
         return;
     CUresult result = ON_AS(MAY_HAVE_MEMORY, &more, cuMemAllocAsync, _ptsz, stream,
                             (&buffer->address, step->x, stream.handle), "(&buffer[%u], %u, %s)",
@@ -820,6 +826,7 @@ static void step_alloc_async(const struct step *step)
         undo(buffer);
     if (result != CUDA_SUCCESS)
         return;
+    run->stream_ordered_bytes += more_chunks;
     own(buffer, ASYNC, step->x, &stream);
     buffer->context = run->contexts[stream.context].root;
     settle(buffer, &stream);
@@ -1772,6 +1779,7 @@ static void destroy_everything(void)
             trace_fail("buffer %u could not be freed", i);
     memset(run->captures, 0, sizeof run->captures);
     run->may_be_capturing = false;
+    run->stream_ordered_bytes = 0;
     run->flags_used = (unsigned int)(run - runs) * (FLAGS / THREADS);
 }
 

@@ -55,6 +55,19 @@ static void wastes_at_most_one_step(const struct size_classes *classes, uint64_t
                   (unsigned long long)rounded, (unsigned long long)bytes);
 }
 
+static void takes_no_more_pages(const struct size_classes *classes, uint64_t bytes)
+{
+    if (bytes >= SIZE_CLASS_PAGE)
+        cr_assert_eq(size_class_up(size_class_round(classes, bytes), SIZE_CLASS_PAGE),
+                     size_class_up(bytes, SIZE_CLASS_PAGE), "%llu", (unsigned long long)bytes);
+}
+
+Test(size_class, eight_steps_cost_no_page)
+{
+    struct size_classes classes = classes_of(BUCKETS_GEOMETRIC, 8);
+    for_many_sizes(takes_no_more_pages, &classes);
+}
+
 static void is_in_granules(const struct size_classes *classes, uint64_t bytes)
 {
     cr_assert_eq(size_class_round(classes, bytes) % SIZE_CLASS_GRANULE, 0);
@@ -118,7 +131,7 @@ Test(size_class, pow2_rounds_to_the_next_power_of_two)
 {
     struct size_classes classes = classes_of(BUCKETS_POW2, 8);
     cr_assert_eq(size_class_round(&classes, 513), 1024);
-    cr_assert_eq(size_class_round(&classes, 33 * MIB), 64 * MIB);
+    cr_assert_eq(size_class_round(&classes, 17 * MIB), 32 * MIB);
 }
 
 Test(size_class, tiny_requests_fill_a_granule_whatever_the_smallest_block)
@@ -143,8 +156,8 @@ Test(size_class, large_requests_round_to_a_page)
     enum bucket_policy policies[] = {BUCKETS_GEOMETRIC, BUCKETS_POW2};
     for (int i = 0; i < 2; i++) {
         struct size_classes classes = classes_of(policies[i], 8);
-        cr_assert_eq(size_class_round(&classes, 64 * MIB), 64 * MIB);
-        cr_assert_eq(size_class_round(&classes, 64 * MIB + 1), 66 * MIB);
+        cr_assert_eq(size_class_round(&classes, 32 * MIB), 32 * MIB);
+        cr_assert_eq(size_class_round(&classes, 32 * MIB + 1), 34 * MIB);
         cr_assert_eq(size_class_round(&classes, 3 * GIB + 1), 3 * GIB + 2 * MIB);
     }
 }
