@@ -323,10 +323,29 @@ static bool list_context(struct pool *pool, struct device *device, const struct 
     return ready;
 }
 
+/* Whoever ended it may have looked for it before it was listed, and so not have found it: that is
+ * over when the primary lock is ours. */
+static bool has_ended_unseen(struct pool *pool, const struct context *identity)
+{
+    pthread_mutex_lock(&pool->primary_lock);
+    bool ended = pool->driver->cuCtxGetId && read_id(pool, identity->handle) != identity->id;
+    pthread_mutex_unlock(&pool->primary_lock);
+    return ended;
+}
+
+/* Forgets a context that has just been listed, unless another thread did so first. */
+static void forget_listed(struct pool *pool, struct context *context, unsigned long long id)
+{
+    context_end_begin(pool, context);
+    context_end_finish(pool, context, context->id == id);
+}
+
 struct context *context_register(struct pool *pool, CUcontext handle, CUdevice ordinal,
                                  bool primary)
 {
     struct context identity = {.handle = handle, .id = read_id(pool, handle), .primary = primary};
+    if (pool->driver->cuCtxGetId && identity.id == 0)
+        return NULL; /* another thread has ended it */
     struct context *context = context_find(pool, handle);
     if (context && is_same(context, identity.id))
         return context;
@@ -340,7 +359,10 @@ struct context *context_register(struct pool *pool, CUcontext handle, CUdevice o
         if (context_next(pool, NULL, NULL))
             close_barriers(pool);
     } while (!list_context(pool, device, &identity, &context));
-    return context;
+    if (!context || !has_ended_unseen(pool, &identity))
+        return context;
+    forget_listed(pool, context, identity.id);
+    return NULL;
 }
 
 static CUcontext retain_and_release(const struct driver *driver, CUdevice device)
@@ -389,7 +411,11 @@ struct context *context_register_current(struct pool *pool, CUcontext handle)
     CUdevice device;
     if (pool->driver->cuCtxGetDevice(&device) != CUDA_SUCCESS)
         return NULL;
-    return context_register(pool, handle, device, find_primary_handle(pool, device) == handle);
+    bool primary = find_primary_handle(pool, device) == handle;
+    /* Another thread may have ended it before that. */
+    if (pool->driver->cuCtxGetDevice(&device) != CUDA_SUCCESS)
+        return NULL;
+    return context_register(pool, handle, device, primary);
 }
 
 struct context *context_register_primary(struct pool *pool, CUdevice device)
@@ -473,6 +499,7 @@ void context_end_begin(struct pool *pool, struct context *context)
         pthread_mutex_lock(&pool->fence_lock);
         atomic_store(&context->dying, true);
         pthread_mutex_unlock(&pool->fence_lock);
+        heap_set_ending(&context->heap, true);
         /* Pairs with context_pin. Whoever has pinned a context takes no lock that we hold. */
         while (atomic_load(&context->pins) != 0)
             sched_yield();
@@ -498,6 +525,7 @@ void context_end_finish(struct pool *pool, struct context *context, bool died)
         pthread_mutex_lock(&pool->fence_lock);
         if (died && is_alive(context))
             forget_context(pool, context);
+        heap_set_ending(&context->heap, false);
         atomic_store(&context->dying, false);
         pthread_mutex_unlock(&pool->fence_lock);
     }

@@ -278,6 +278,14 @@ static void forget_visited(struct block *block, void *argument)
     heap_forget_block(forgetting->pool, forgetting->heap, block);
 }
 
+void heap_set_ending(struct heap *heap, bool ending)
+{
+    pthread_mutex_lock(&heap->lock);
+    heap->ending = ending;
+    heap->unusual = heap->fine || ending;
+    pthread_mutex_unlock(&heap->lock);
+}
+
 void heap_reset(struct pool *pool, struct context *context)
 {
     struct heap *heap = &context->heap;
@@ -367,11 +375,14 @@ static struct block *climb(struct pool *pool, struct context *context, struct bu
         return block;
     query_for(pool, context, bucket);
     *hit = HIT_QUERIED;
+    if (context->heap.ending)
+        return NULL;
     if (newest_clean(bucket))
         return newest_clean(bucket);
     if (!bucket->pending.first || may_grow(pool, context, bucket->bytes))
         return NULL;
-    return wait_for_one(pool, context, bucket, hit);
+    block = wait_for_one(pool, context, bucket, hit);
+    return context->heap.ending ? NULL : block;
 }
 
 /* Whether this thread has more than its share of what is pending. */
@@ -382,11 +393,13 @@ static bool is_ahead(const struct context *context)
                                           context->device->growth_budget / heap->slots_pending;
 }
 
-/* Holds a thread back that runs ahead of the others. Releases and retakes the lock. */
-static void wait_for_the_others(struct pool *pool, struct context *context)
+/* Holds a thread back that runs ahead of the others. Releases and retakes the lock. False where the
+ * context is ending by then. */
+static bool wait_for_the_others(struct pool *pool, struct context *context)
 {
     while (is_ahead(context) && epoch_wait(pool, context, context->heap.pending.first->epoch))
         continue;
+    return !context->heap.ending;
 }
 
 /* ---- misses; no lock held ---- */
@@ -500,6 +513,7 @@ static void watch_waste(struct heap *heap, const struct device *device)
     uint64_t waste = counter_get(&heap->reserved_bytes) - kept - counter_get(&heap->live_requested);
     uint64_t most = device->total_bytes / HEAP_WASTE_SHARE;
     heap->fine = waste > (heap->fine ? most / 2 : most);
+    heap->unusual = heap->fine || heap->ending;
 }
 
 /* Lock held. Bytes that could be kept as well as what the context holds. */
@@ -610,8 +624,8 @@ static bool take_from(struct pool *pool, struct context *context, struct bucket 
 {
     enum hit hit = HIT_CLEAN;
     note_user(pool, &context->heap);
-    if (is_ahead(context))
-        wait_for_the_others(pool, context);
+    if (is_ahead(context) && !wait_for_the_others(pool, context))
+        return false;
     struct block *block = newest_clean(bucket);
     if (!block)
         block = climb(pool, context, bucket, &hit);
@@ -631,8 +645,14 @@ CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *
         return heap_allocate_unkept(pool, context, address, bytes);
 
     pthread_mutex_lock(&heap->lock);
-    if (__builtin_expect(heap->fine, 0) && heap->classes.policy != BUCKETS_EXACT)
-        block_bytes = size_class_finest(bytes);
+    if (__builtin_expect(heap->unusual, 0)) {
+        if (heap->ending) {
+            pthread_mutex_unlock(&heap->lock);
+            return heap_allocate_unkept(pool, context, address, bytes);
+        }
+        if (heap->classes.policy != BUCKETS_EXACT)
+            block_bytes = size_class_finest(bytes);
+    }
     struct bucket *bucket = get_bucket(heap, block_bytes);
     bool hit = bucket != &heap->unkept && take_from(pool, context, bucket, address, bytes);
     pthread_mutex_unlock(&heap->lock);

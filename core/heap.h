@@ -79,6 +79,8 @@ struct heap {
     uint64_t user;  /* the id of the thread that used the heap last; 0: none yet */
     uint32_t alone; /* uses by it in a row, saturating at HEAP_ALONE */
     bool fine;      /* rounding has cost too much of the device: sizes are the driver's own */
+    bool ending;    /* the context is being ended: its blocks are not handed out */
+    bool unusual;   /* one of these two, which is what an allocation looks at */
     bool crowded;   /* a bucket may have more free blocks than its cap */
     counter misses, fences, fence_queries, barriers;
 };
@@ -95,6 +97,10 @@ struct heap {
 
 /* Prepares a zeroed heap. */
 bool heap_init(struct heap *heap);
+
+/* Around the driver call that may end the context: meanwhile every allocation is the driver's to
+ * answer, since a block may be gone already. Lock not held. */
+void heap_set_ending(struct heap *heap, bool ending);
 
 /* The context's memory is gone with it: forgets all blocks, keeps the counters. Lock not held. */
 void heap_reset(struct pool *pool, struct context *context);

@@ -256,10 +256,24 @@ CUresult pool_allocate_pitch(struct pool *pool, allocate_pitch *driver, CUdevice
     return result;
 }
 
-static bool has_current_context(const struct pool *pool)
+/* Where contexts have ended, the current one may be among them. */
+__attribute__((noinline)) static bool is_alive(struct pool *pool)
+{
+    CUdevice device;
+    bool green;
+    return context_current(pool, &green) || pool->driver->cuCtxGetDevice(&device) == CUDA_SUCCESS;
+}
+
+/* Without a context, and with one that has ended, the driver frees nothing. */
+static inline bool may_free(struct pool *pool)
 {
     CUcontext handle = NULL;
-    return pool->driver->cuCtxGetCurrent(&handle) == CUDA_SUCCESS && handle;
+    if (pool->driver->cuCtxGetCurrent(&handle) != CUDA_SUCCESS || !handle)
+        return false;
+    /* Relaxed: a context that another thread is just ending counts as either. */
+    return __builtin_expect(
+               atomic_load_explicit(&pool->registry.generation, memory_order_relaxed) == 0, 1) ||
+           is_alive(pool);
 }
 
 static CUresult free_plainly(struct pool *pool, CUdeviceptr address, void *unused)
@@ -285,8 +299,7 @@ CUresult pool_free(struct pool *pool, CUdeviceptr address)
     struct block *block = block_table_find(&pool->blocks, address);
     if (!block)
         return free_unserved(pool, address);
-    /* Without a context the driver frees nothing, and says so. */
-    if (!has_current_context(pool))
+    if (!may_free(pool))
         return pool->driver->cuMemFree_v2(address);
     static const struct free_call plain = {true, free_plainly, NULL};
     return heap_free(pool, block, address, &plain);
@@ -313,7 +326,7 @@ CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr addr
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     /* No fence can stand for it where closing an epoch would be a synchronise. */
     bool plain = pool->driver->cuCtxRecordEvent && !captures_are_going_on(&pool->captures) &&
-                 has_current_context(pool) && pool->driver->cuStreamIsCapturing &&
+                 may_free(pool) && pool->driver->cuStreamIsCapturing &&
                  pool->driver->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
                  status == CU_STREAM_CAPTURE_STATUS_NONE;
     struct async_free free = {driver, stream};

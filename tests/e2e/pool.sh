@@ -183,7 +183,8 @@ in_contexts() { # case [settings]
         "$programs/pool_contexts" "$1"
 }
 cases="destroyed primary_released primary_reset freed_elsewhere copied_by_another two_devices threads
-    captures captures_that_break captures_over_pending destroyed_beside_another"
+    captures captures_that_break captures_over_pending destroyed_beside_another
+    freed_in_a_destroyed_one"
 use_device '"growth_budget": 0'
 for case in $cases green_contexts; do
     expect "$case, without the pool" on_driver SIMCUDA_DEVICES=2 -- "$programs/pool_contexts" "$case"

@@ -409,11 +409,49 @@ static void captures_over_pending(void)
     EQUAL(0, read_counter(counter));
 }
 
+/* --- a free in a context that another thread has destroyed
+ * ---------------------------------------------------------------------------------------------*/
+
+static struct {
+    CUcontext context;
+    CUdeviceptr block;
+    pthread_barrier_t destroyed;
+} ended;
+
+static void *free_in_destroyed(void *unused)
+{
+    CU(cuCtxSetCurrent(ended.context));
+    CU(cuMemFree_v2(take(MIB)));
+    pthread_barrier_wait(&ended.destroyed);
+    pthread_barrier_wait(&ended.destroyed);
+    ANSWERS(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemFree_v2(ended.block));
+    ANSWERS(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemFree_v2(ended.block));
+    return unused;
+}
+
+static void freed_in_a_destroyed_one(void)
+{
+    CUcontext first = open_primary();
+    pthread_t thread;
+    ended.block = take(MIB);
+    CU(cuCtxCreate_v2(&ended.context, 0, 0));
+    pthread_barrier_init(&ended.destroyed, NULL, 2);
+    CHECK(pthread_create(&thread, NULL, free_in_destroyed, NULL) == 0);
+    pthread_barrier_wait(&ended.destroyed);
+    CU(cuCtxDestroy_v2(ended.context));
+    pthread_barrier_wait(&ended.destroyed);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CU(cuCtxSetCurrent(first));
+    CU(cuMemFree_v2(ended.block));
+    ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2(ended.block));
+}
+
 int main(int argc, char **argv)
 {
     static const struct test_case cases[] = {
         {"destroyed", destroyed},
         {"destroyed_beside_another", destroyed_beside_another},
+        {"freed_in_a_destroyed_one", freed_in_a_destroyed_one},
         {"primary_released", primary_released},
         {"primary_reset", primary_reset},
         {"freed_elsewhere", freed_elsewhere},

@@ -136,6 +136,55 @@ Test(context, a_context_that_could_not_be_destroyed_lives)
     cr_assert_eq(allocate(MIB), block);
 }
 
+Test(context, a_context_that_is_being_ended_hands_nothing_out)
+{
+    start();
+    CUdeviceptr block = allocate(MIB);
+    release(block);
+    synchronise();
+    struct ending ending = pool_context_ending(pool, context);
+    cr_assert_neq(allocate(MIB), block);
+    pool_context_ended(pool, ending, CONTEXT_LIVES);
+    cr_assert_eq(allocate(MIB), block);
+}
+
+static unsigned calls_left;
+
+static void end_it_soon(void *unused)
+{
+    (void)unused;
+    if (calls_left > 0 && --calls_left == 0)
+        fake_end_context(context);
+}
+
+/* What the pool took down of it would otherwise be another context's of that handle. */
+Test(context, a_context_that_ends_while_it_becomes_known_is_not_known)
+{
+    start_without_context();
+    for (unsigned calls = 1; calls < 12; calls++) {
+        CUdeviceptr block = 0;
+        context = calls == 1 ? fake_context(0) : fake_context_at(context, 0);
+        calls_left = calls;
+        fake_during_all(end_it_soon, NULL);
+        pool_allocate(pool, &block, MIB);
+        fake_during_all(NULL, NULL);
+        for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
+            cr_assert_neq(c->id, 0, "nobody, known since call %u", calls);
+        if (calls_left > 0)
+            fake_end_context(context);
+        calls_left = 0;
+        for (int i = 0; i < 2; i++) {
+            context = fake_context_at(context, 0);
+            pool_context_created(pool, context);
+            block = allocate(MIB);
+            cr_assert(fake_is_allocated(block), "call %u", calls);
+            release(block);
+            synchronise();
+            end_context(context);
+        }
+    }
+}
+
 Test(context, the_current_context_may_be_ended_by_a_null_handle)
 {
     start();
