@@ -37,6 +37,12 @@ COMPILE += -fno-omit-frame-pointer -fno-sanitize-recover=all
 LINK    += -fsanitize=$(SANITIZERS)
 endif
 
+# A pool that breaks one of its rules, as tests/mutations/run.sh wishes.
+ifneq ($(MUTATIONS),)
+BUILD   := build-mutations
+COMPILE += -DCUDAPOOL_MUTATIONS
+endif
+
 # Hidden symbols keep the pool out of the program's sight. The initial-exec model makes reading a
 # thread-local variable one instruction, and free of calls into the dynamic linker.
 POOL_FLAGS := -fPIC -fvisibility=hidden -ftls-model=initial-exec -pthread
@@ -45,7 +51,7 @@ TEST_FLAGS := -pthread -I. -Itests
 
 # --- what is there ------------------------------------------------------------------------------
 
-CORE_SOURCES  := $(wildcard core/*.c)
+CORE_SOURCES  := $(wildcard core/*.c) $(if $(MUTATIONS),tests/mutations/mutation.c)
 JSON_SOURCES  := $(wildcard core/*_json.c)
 SHIM_SOURCES  := $(filter-out shim/abi_check.c,$(wildcard shim/*.c shim/*.S))
 TOOL_SOURCES  := $(wildcard tools/*.c)
@@ -170,6 +176,11 @@ $(BUILD)/obj/core/%.o: core/%.c Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<
 	$(Q)$(COMPILE) $(POOL_FLAGS) -c $< -o $@
+
+$(BUILD)/obj/tests/mutations/%.o: tests/mutations/%.c Makefile | dependencies
+	@mkdir -p $(@D)
+	$(say) CC $<
+	$(Q)$(COMPILE) $(POOL_FLAGS) -I. -c $< -o $@
 
 $(BUILD)/obj/shim/%.o: shim/%.c Makefile | dependencies
 	@mkdir -p $(@D)

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "mutation.h"
 #include "pool_state.h"
 
 struct capture {
@@ -13,14 +14,16 @@ struct capture {
 
 void captures_lock(struct pool *pool)
 {
-    pthread_mutex_lock(&pool->fence_lock);
+    if (!MUTATED(capture_begins_unlocked))
+        pthread_mutex_lock(&pool->fence_lock);
     enter_driver();
 }
 
 void captures_unlock(struct pool *pool)
 {
     leave_driver();
-    pthread_mutex_unlock(&pool->fence_lock);
+    if (!MUTATED(capture_begins_unlocked))
+        pthread_mutex_unlock(&pool->fence_lock);
 }
 
 static CUstream spelled_out(CUstream stream, bool per_thread)
@@ -30,7 +33,8 @@ static CUstream spelled_out(CUstream stream, bool per_thread)
 
 static uint64_t thread_of(struct pool *pool, CUstream stream)
 {
-    return stream == CU_STREAM_PER_THREAD ? thread_id(pool) : 0;
+    return stream == CU_STREAM_PER_THREAD && !MUTATED(per_thread_stream_shared) ? thread_id(pool)
+                                                                                : 0;
 }
 
 static CUcontext context_of_stream(const struct driver *driver, CUstream stream)
@@ -76,6 +80,8 @@ void captures_began(struct pool *pool, CUstream stream, bool per_thread)
                                     thread_of(pool, stream), pool->captures.list};
         pool->captures.list = capture;
     }
+    if (MUTATED(captures_not_counted))
+        return;
     /* Without a record the count never falls back to 0: the driver answers from now on. */
     set_count(&pool->captures, 1);
 }
@@ -89,14 +95,16 @@ void captures_perhaps_ended(struct pool *pool, CUstream stream, bool per_thread)
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     if (pool->driver->cuStreamIsCapturing)
         pool->driver->cuStreamIsCapturing(stream, &status);
-    if (status == CU_STREAM_CAPTURE_STATUS_NONE)
+    if (MUTATED(capture_end_missed))
+        return;
+    if (status == CU_STREAM_CAPTURE_STATUS_NONE || MUTATED(failed_end_counts))
         drop(&pool->captures, link);
 }
 
 void captures_stream_destroyed(struct pool *pool, CUstream stream)
 {
     struct capture **link = find(pool, stream);
-    if (*link)
+    if (*link && !MUTATED(capture_outlives_stream))
         drop(&pool->captures, link);
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mutation.h"
 #include "pool_state.h"
 
 /* ---- devices ---- */
@@ -102,8 +103,9 @@ bool context_pin(struct context *context, uint64_t generation)
     /* Sequentially consistent, as is the other side in context_end_begin: either we see that it is
      * dying, or it sees our pin. */
     atomic_fetch_add(&context->pins, 1);
-    if (!atomic_load(&context->dying) && atomic_load(&context->generation) == generation &&
-        (generation & 1) != 0)
+    if ((!atomic_load(&context->dying) && atomic_load(&context->generation) == generation &&
+         (generation & 1) != 0) ||
+        MUTATED(dead_context_pinned))
         return true;
     context_unpin(context);
     return false;
@@ -116,6 +118,8 @@ void context_unpin(struct context *context)
 
 void context_step_aside(struct context *context)
 {
+    if (MUTATED(lasting_error_ignored))
+        return;
     /* Relaxed: only ever set while the context lives; a late look costs one more failed call. */
     atomic_store_explicit(&context->unusable, true, memory_order_relaxed);
 }
@@ -175,7 +179,8 @@ static void remove_handles(struct registry *registry, const struct context *cont
     }
     registry->handle_count = kept;
     /* Pairs with the acquire load in context_current: threads ask again. */
-    atomic_fetch_add_explicit(&registry->generation, 1, memory_order_release);
+    if (!MUTATED(handle_cached_for_good))
+        atomic_fetch_add_explicit(&registry->generation, 1, memory_order_release);
 }
 
 /* A known context with this handle that is not about to die; its entry is copied out. */
@@ -286,13 +291,14 @@ static void close_barriers(struct pool *pool)
     /* A synchronise of one context says nothing of the others. */
     if (!pool->driver->cuCtxRecordEvent)
         context_step_aside_everywhere(pool);
-    for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
+    for (struct context *c = context_next(pool, NULL, NULL); c && !MUTATED(barriers_not_drained);
+         c = context_next(pool, c, NULL))
         epoch_drain_barrier(pool, c);
 }
 
 static bool is_same(const struct context *context, unsigned long long id)
 {
-    return !context->id || !id || context->id == id;
+    return !context->id || !id || context->id == id || MUTATED(handle_is_identity);
 }
 
 /* The context that we knew by this handle ended without our being told: its successor has another
@@ -370,6 +376,8 @@ static CUcontext retain_and_release(const struct driver *driver, CUdevice device
     CUcontext primary = NULL;
     if (driver->cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS)
         return NULL;
+    if (MUTATED(retain_left_behind))
+        return primary;
     if (driver->cuDevicePrimaryCtxRelease_v2)
         driver->cuDevicePrimaryCtxRelease_v2(device);
     else if (driver->cuDevicePrimaryCtxRelease)
@@ -454,7 +462,7 @@ static CUdevice device_of(struct pool *pool, CUcontext handle)
 
 void context_alias(struct pool *pool, CUcontext handle, CUgreenCtx green)
 {
-    CUdevice device = device_of(pool, handle);
+    CUdevice device = MUTATED(green_context_by_itself) ? -1 : device_of(pool, handle);
     struct context *context = device < 0 ? NULL : context_register_primary(pool, device);
     if (!context || context->handle == handle)
         return;
@@ -501,7 +509,7 @@ void context_end_begin(struct pool *pool, struct context *context)
         pthread_mutex_unlock(&pool->fence_lock);
         heap_set_ending(&context->heap, true);
         /* Pairs with context_pin. Whoever has pinned a context takes no lock that we hold. */
-        while (atomic_load(&context->pins) != 0)
+        while (atomic_load(&context->pins) != 0 && !MUTATED(death_waits_for_nobody))
             sched_yield();
     }
     enter_driver();
@@ -514,7 +522,8 @@ static void forget_context(struct pool *pool, struct context *context)
     remove_handles(&pool->registry, context, NULL);
     pool->registry.set_generation++;
     pthread_mutex_unlock(&pool->registry.lock);
-    captures_context_died(pool, context->handle);
+    if (!MUTATED(capture_outlives_context))
+        captures_context_died(pool, context->handle);
     heap_reset(pool, context);
 }
 

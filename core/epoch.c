@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "mutation.h"
 #include "pool_state.h"
 #include "release.h"
 
@@ -36,11 +37,21 @@ static struct fence *take_spare(struct epochs *epochs)
     return fence;
 }
 
+static void publish(struct epochs *epochs, struct fence *fence)
+{
+    if (epochs->newest)
+        epochs->newest->next = fence;
+    else
+        epochs->oldest = fence;
+    epochs->newest = fence;
+    epochs->outstanding++;
+}
+
 /* Lock held. A fence that is over and that nobody looks at any more may be recorded again. */
 static void drop_user(struct epochs *epochs, struct fence *fence)
 {
     fence->users--;
-    if (fence->users == 0 && fence->over)
+    if (fence->users == 0 && fence->over && !MUTATED(watched_event_recorded))
         put_spare(epochs, fence);
 }
 
@@ -54,11 +65,13 @@ struct fence *epoch_begin_close(struct context *context, bool waitable)
         return NULL;
     epochs->recording = true;
     fence->own_generation = context_generation(context);
-    fence->epoch = epochs->current++;
+    fence->epoch = MUTATED(number_after_record) ? epochs->current : epochs->current++;
     fence->waitable = waitable;
     fence->over = false;
     fence->users = 0;
     fence->next = NULL;
+    if (MUTATED(published_before_recorded))
+        publish(epochs, fence);
     return fence;
 }
 
@@ -127,7 +140,8 @@ static bool is_usable(const struct context *context)
 /* One event in the fence's own context, or in every live one once there have been several. */
 static CUresult make_events(struct pool *pool, struct context *own, struct fence *fence)
 {
-    bool several = atomic_load_explicit(&pool->several_contexts, memory_order_acquire);
+    bool several = atomic_load_explicit(&pool->several_contexts, memory_order_acquire) &&
+                   !MUTATED(fence_of_own_context_only);
     destroy_events(pool, fence);
     fence->events = calloc(several ? count_contexts(pool) + 1 : 1, sizeof *fence->events);
     if (!fence->events)
@@ -151,7 +165,7 @@ static CUresult make_events(struct pool *pool, struct context *own, struct fence
 
 static enum record_result judge_record(struct pool *pool, CUresult result)
 {
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS || MUTATED(failed_record_counts))
         return RECORDED;
     if (result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
         return is_the_end(result) ? UNUSABLE : FAILED;
@@ -169,7 +183,8 @@ static enum record_result synchronise_instead(struct pool *pool, struct context 
         return NOT_NOW;
     if (!context_push(pool, context, &pushed))
         return FAILED;
-    *error = pool->driver->cuCtxSynchronize();
+    if (!MUTATED(old_driver_synchronise_left_out))
+        *error = pool->driver->cuCtxSynchronize();
     context_pop(pool, pushed);
     enum record_result judged = judge_record(pool, *error);
     return judged == RECORDED ? SYNCHRONISED : judged;
@@ -183,7 +198,7 @@ static bool something_is_dying(struct pool *pool, const struct context *own)
     for (struct context *c = context_next(pool, NULL, NULL); several && c && !dying;
          c = context_next(pool, c, NULL))
         dying = atomic_load(&c->dying);
-    return dying;
+    return dying && !MUTATED(dying_context_fenced);
 }
 
 static enum record_result record_events(struct pool *pool, struct fence *fence, CUresult *error)
@@ -203,11 +218,14 @@ static enum record_result record_events(struct pool *pool, struct fence *fence, 
 static enum record_result record_fence(struct pool *pool, struct context *context,
                                        struct fence *fence, CUresult *error)
 {
-    if (captures_are_going_on(&pool->captures) || !is_usable(context) ||
-        context_generation(context) != fence->own_generation || something_is_dying(pool, context))
+    if ((captures_are_going_on(&pool->captures) && !MUTATED(fence_in_capture)) ||
+        !is_usable(context) || context_generation(context) != fence->own_generation ||
+        something_is_dying(pool, context))
         return NOT_NOW;
     if (!pool->driver->cuCtxRecordEvent)
-        return fence->waitable ? synchronise_instead(pool, context, error) : NOT_NOW;
+        return fence->waitable || MUTATED(old_driver_synchronises_anywhere)
+                   ? synchronise_instead(pool, context, error)
+                   : NOT_NOW;
     if (fence->set_generation != pool->registry.set_generation) {
         *error = make_events(pool, context, fence);
         if (*error != CUDA_SUCCESS)
@@ -216,22 +234,16 @@ static enum record_result record_fence(struct pool *pool, struct context *contex
     return record_events(pool, fence, error);
 }
 
-static void publish(struct epochs *epochs, struct fence *fence)
-{
-    if (epochs->newest)
-        epochs->newest->next = fence;
-    else
-        epochs->oldest = fence;
-    epochs->newest = fence;
-    epochs->outstanding++;
-}
-
 /* Lock held. */
 static void finish_record(struct context *context, struct fence *fence, enum record_result result)
 {
     struct epochs *epochs = &context->epochs;
     uint64_t epoch = fence->epoch;
     epochs->recording = false;
+    if (MUTATED(number_after_record))
+        epochs->current++;
+    if (MUTATED(published_before_recorded))
+        return;
     /* An epoch that a death of the context has closed meanwhile needs no fence. */
     if (result == RECORDED && epoch > epoch_clean(epochs)) {
         publish(epochs, fence);
@@ -265,15 +277,16 @@ CUresult epoch_record(struct pool *pool, struct context *context, struct fence *
     /* What no fence covers could not be given back if memory ran out before the next one. */
     if (result == FAILED && waitable && repeated)
         heap_free_pending(pool, context);
-    return result == UNUSABLE ? error : CUDA_SUCCESS;
+    return result == UNUSABLE && !MUTATED(lasting_error_hidden) ? error : CUDA_SUCCESS;
 }
 
 struct fence *epoch_fence_for(const struct epochs *epochs, uint64_t stamp, bool waitable)
 {
     struct fence *fence = epochs->oldest;
+    waitable = waitable && !MUTATED(wait_for_any_fence);
     while (fence && (fence->epoch < stamp || (waitable && !fence->waitable)))
         fence = fence->next;
-    return fence;
+    return fence && MUTATED(newest_fence_taken) ? epochs->newest : fence;
 }
 
 void epoch_fence_the_rest(struct pool *pool, struct context *context)
@@ -282,7 +295,7 @@ void epoch_fence_the_rest(struct pool *pool, struct context *context)
     struct fence *fence = NULL;
     pthread_mutex_lock(&context->heap.lock);
     if (heap->pending.last && !epoch_fence_for(&context->epochs, heap->pending.last->epoch, false))
-        fence = epoch_begin_close(context, false);
+        fence = epoch_begin_close(context, MUTATED(fence_in_allocation));
     pthread_mutex_unlock(&context->heap.lock);
     if (fence)
         epoch_record(pool, context, fence);
@@ -311,10 +324,13 @@ static enum fence_answer ask_driver(struct pool *pool, struct fence *fence)
         CUresult result = query_event(pool, e);
         if (i > 0 && result != CUDA_SUCCESS && may_be_left_out(e->context, result))
             result = CUDA_SUCCESS;
+        if ((MUTATED(query_ignored) && result == CUDA_ERROR_NOT_READY) ||
+            (MUTATED(failed_query_counts) && result != CUDA_ERROR_NOT_READY))
+            result = CUDA_SUCCESS;
         e->done = result == CUDA_SUCCESS;
         if (result == CUDA_ERROR_NOT_READY && i == 0)
             return FENCE_RUNNING;
-        if (result == CUDA_ERROR_NOT_READY)
+        if (result == CUDA_ERROR_NOT_READY && !MUTATED(other_contexts_not_asked))
             answer = FENCE_OWN_OVER;
         else if (result != CUDA_SUCCESS)
             return FENCE_FAILED;
@@ -330,7 +346,10 @@ enum fence_answer epoch_query(struct pool *pool, struct context *context, struct
     uint64_t epoch = fence->epoch;
     epochs->querying = true;
     fence->users++;
-    pthread_mutex_unlock(&context->heap.lock);
+    if (MUTATED(clean_before_the_answer))
+        epoch_complete(context, epoch);
+    if (!MUTATED(lock_held_in_query))
+        pthread_mutex_unlock(&context->heap.lock);
 
     enter_driver();
     struct relaxed_mode mode = relaxed_mode_begin(pool);
@@ -340,13 +359,14 @@ enum fence_answer epoch_query(struct pool *pool, struct context *context, struct
     if (answer == FENCE_FAILED)
         context_step_aside(context);
 
-    pthread_mutex_lock(&context->heap.lock);
+    if (!MUTATED(lock_held_in_query))
+        pthread_mutex_lock(&context->heap.lock);
     counter_add(&context->heap.fence_queries, 1);
     epochs->querying = false;
     if (answer != FENCE_OVER)
         epochs->asked_at = monotonic_now();
     if (answer == FENCE_OVER)
-        epoch_complete(context, epoch);
+        epoch_complete(context, MUTATED(fence_cleans_later_frees) ? epochs->current - 1 : epoch);
     drop_user(epochs, fence);
     return answer;
 }
@@ -361,7 +381,8 @@ static bool wait_for_fence(struct pool *pool, struct context *context, struct fe
         enum fence_answer answer = epoch_query(pool, context, fence);
         if (answer == FENCE_FAILED || epoch_clean(epochs) >= stamp)
             break;
-        if (give_up_at ? monotonic_now() >= give_up_at : answer == FENCE_OWN_OVER)
+        if (give_up_at ? monotonic_now() >= give_up_at
+                       : answer == FENCE_OWN_OVER && !MUTATED(other_contexts_waited_for))
             break;
         pthread_mutex_unlock(&context->heap.lock);
         patient_nap(started);
@@ -408,7 +429,8 @@ uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context)
     pthread_mutex_lock(&heap->lock);
     if (heap->pending.first) {
         /* With several contexts this one's synchronise is not enough: the fence knows the rest. */
-        if (atomic_load_explicit(&pool->several_contexts, memory_order_acquire))
+        if (atomic_load_explicit(&pool->several_contexts, memory_order_acquire) &&
+            !MUTATED(synchronise_of_one_is_enough))
             fence = epoch_begin_close(context, true);
         else
             epoch = context->epochs.current++;
@@ -432,7 +454,7 @@ static void ask_about_newest(struct pool *pool, struct context *context)
 void epoch_synchronise_end(struct pool *pool, struct context *context, uint64_t epoch,
                            CUresult result)
 {
-    if (result != CUDA_SUCCESS) {
+    if (result != CUDA_SUCCESS && !MUTATED(failed_synchronise_counts)) {
         /* That one tells of the thread's context, which may be gone. */
         if (is_the_end(result) && result != CUDA_ERROR_INVALID_CONTEXT)
             context_step_aside(context);
@@ -440,7 +462,8 @@ void epoch_synchronise_end(struct pool *pool, struct context *context, uint64_t 
     }
     if (epoch) {
         pthread_mutex_lock(&context->heap.lock);
-        epoch_complete(context, epoch);
+        epoch_complete(context,
+                       MUTATED(synchronise_cleans_at_exit) ? context->epochs.current++ : epoch);
         pthread_mutex_unlock(&context->heap.lock);
     } else {
         ask_about_newest(pool, context);
@@ -457,7 +480,7 @@ static void retire_oldest(struct epochs *epochs)
         epochs->newest = NULL;
     epochs->outstanding--;
     fence->over = true;
-    if (fence->users == 0)
+    if (fence->users == 0 || MUTATED(watched_event_recorded))
         put_spare(epochs, fence);
 }
 
@@ -477,6 +500,8 @@ bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fenc
     struct epochs *epochs = &context->epochs;
     uint64_t epoch = fence->epoch;
     CUresult result = CUDA_ERROR_NOT_READY;
+    if (MUTATED(barrier_behind_oldest_fence))
+        fence = epochs->oldest;
     fence->users++;
     pthread_mutex_unlock(&context->heap.lock);
 
@@ -484,8 +509,13 @@ bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fenc
     pthread_mutex_lock(&pool->fence_lock);
     if (!captures_are_going_on(&pool->captures) && is_usable(context) &&
         !atomic_load(&context->dying) &&
-        !atomic_load_explicit(&pool->several_contexts, memory_order_acquire))
-        result = pool->driver->cuCtxWaitEvent(context->handle, fence->events[0].event);
+        (!atomic_load_explicit(&pool->several_contexts, memory_order_acquire) ||
+         MUTATED(barriers_beside_contexts)))
+        result = MUTATED(barrier_left_out)
+                     ? CUDA_SUCCESS
+                     : pool->driver->cuCtxWaitEvent(context->handle, fence->events[0].event);
+    if (MUTATED(failed_barrier_counts))
+        result = CUDA_SUCCESS;
     pthread_mutex_unlock(&pool->fence_lock);
     leave_driver();
     if (result != CUDA_ERROR_NOT_READY && judge_record(pool, result) == UNUSABLE)

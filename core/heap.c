@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mutation.h"
 #include "pool_state.h"
 #include "release.h"
 
@@ -236,7 +237,8 @@ static void make_clean(struct heap *heap, struct block *block)
 void heap_sweep(struct context *context)
 {
     struct heap *heap = &context->heap;
-    while (heap->pending.first && heap->pending.first->epoch <= epoch_clean(&context->epochs))
+    uint64_t clean = epoch_clean(&context->epochs) + MUTATED(swept_one_early);
+    while (heap->pending.first && heap->pending.first->epoch <= clean)
         make_clean(heap, heap->pending.first);
 }
 
@@ -290,6 +292,8 @@ void heap_reset(struct pool *pool, struct context *context)
 {
     struct heap *heap = &context->heap;
     struct forgetting forgetting = {pool, heap};
+    if (MUTATED(dead_blocks_kept))
+        return;
     pthread_mutex_lock(&heap->lock);
     block_records_visit(&heap->records, forget_visited, &forgetting);
     epoch_reset(&context->epochs);
@@ -305,12 +309,15 @@ void heap_reset(struct pool *pool, struct context *context)
 
 static struct block *newest_clean(const struct bucket *bucket)
 {
+    if (MUTATED(pending_as_clean) && !bucket->clean.last)
+        return bucket->pending.last;
     return bucket->clean.last;
 }
 
 static bool barriers_may_be_used(struct pool *pool, const struct heap *heap)
 {
-    return heap->alone == HEAP_ALONE && launches_alone(pool) && barriers_are_open(pool);
+    bool alone = heap->alone == HEAP_ALONE && launches_alone(pool);
+    return (alone || MUTATED(barrier_beside_threads)) && barriers_are_open(pool);
 }
 
 /* A pending block that a barrier raised earlier covers. */
@@ -318,7 +325,8 @@ static struct block *take_behind_barrier(struct pool *pool, struct context *cont
                                          struct bucket *bucket)
 {
     struct block *block = bucket->pending.first;
-    if (!block || block->epoch > context->epochs.barrier || !barriers_are_open(pool))
+    uint64_t barrier = context->epochs.barrier + MUTATED(barrier_covers_one_more);
+    if (!block || block->epoch > barrier || !barriers_are_open(pool))
         return NULL;
     return block;
 }
@@ -343,6 +351,8 @@ static struct block *wait_for_one(struct pool *pool, struct context *context, st
                                     : take_behind_barrier(pool, context, bucket);
     }
     *hit = HIT_WAITED;
+    if (MUTATED(wait_left_out))
+        return first;
     /* Others may be faster: after a few lost races the driver is asked. */
     for (int tries = 0; tries < 4 && bucket->pending.first; tries++) {
         if (!epoch_wait(pool, context, bucket->pending.first->epoch))
@@ -358,7 +368,8 @@ static struct block *wait_for_one(struct pool *pool, struct context *context, st
 static bool may_grow(struct pool *pool, struct context *context, uint64_t bytes)
 {
     const struct heap *heap = &context->heap;
-    return counter_get(&heap->pending_bytes) <= context->device->growth_budget &&
+    return (counter_get(&heap->pending_bytes) <= context->device->growth_budget ||
+            MUTATED(budget_ignored)) &&
            counter_get(&heap->reserved_bytes) + bytes <= release_bound(pool, context, bytes);
 }
 
@@ -409,7 +420,11 @@ static CUresult ask_driver(struct pool *pool, struct bucket_counters *cost, CUde
 {
     uint64_t started = monotonic_now();
     enter_driver();
+    struct relaxed_mode mode = {false, 0};
+    if (MUTATED(allocation_in_relaxed_mode))
+        mode = relaxed_mode_begin(pool);
     CUresult result = pool->driver->cuMemAlloc_v2(address, bytes);
+    relaxed_mode_end(pool, mode);
     leave_driver();
     /* Several threads may miss at once: these two are added to without the lock. Relaxed, like
      * every counter. */
@@ -432,7 +447,8 @@ static CUresult ask_driver_hard(struct pool *pool, struct context *context,
     struct reclaim progress = {.bytes = *bytes};
     while (result == CUDA_ERROR_OUT_OF_MEMORY && release_for_retry(pool, device, &progress))
         result = ask_driver(pool, cost, address, *bytes);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && *bytes != requested) {
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && *bytes != requested &&
+        !MUTATED(exact_size_left_out)) {
         atomic_fetch_sub_explicit(&device->reserved_bytes, *bytes - requested,
                                   memory_order_relaxed);
         *bytes = requested;
@@ -497,7 +513,7 @@ bool heap_let_go(struct pool *pool, CUdeviceptr address)
 void heap_forget_address(struct pool *pool, CUdeviceptr address)
 {
     struct block *block = block_table_find(&pool->blocks, address);
-    if (!block)
+    if (!block || MUTATED(stale_record_kept))
         return;
     struct heap *heap = block->heap;
     pthread_mutex_lock(&heap->lock);
@@ -595,7 +611,7 @@ static CUresult miss(struct pool *pool, struct context *context, struct bucket *
     uint64_t taken = bytes;
     CUresult result = ask_driver_hard(pool, context, &bucket->counters, address, &taken, requested);
     /* A block that is smaller than its bucket must not serve it again. */
-    bool fits = taken == bucket->bytes;
+    bool fits = taken == bucket->bytes || MUTATED(smaller_block_in_bucket);
     finish_miss(pool, context, generation, fits ? bucket : &heap->unkept, *address, taken,
                 requested, result);
     release_look_at_memory(pool, context);
@@ -641,6 +657,8 @@ CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *
 {
     struct heap *heap = &context->heap;
     uint64_t block_bytes = size_class_round(&heap->classes, bytes);
+    if (MUTATED(fence_in_allocation))
+        epoch_fence_the_rest(pool, context);
     if (block_bytes == 0)
         return heap_allocate_unkept(pool, context, address, bytes);
 
@@ -736,7 +754,9 @@ static bool is_without_fences(const struct context *context)
 static bool is_the_drivers_to_free(struct pool *pool, const struct context *context,
                                    const struct block *block)
 {
-    return block->shared || captures_are_going_on(&pool->captures) || is_without_fences(context);
+    return (block->shared && !MUTATED(shared_block_kept)) ||
+           (captures_are_going_on(&pool->captures) && !MUTATED(free_in_capture_kept)) ||
+           (is_without_fences(context) && !MUTATED(kept_without_fences));
 }
 
 /* Lock held. Not worth keeping; only where the plain call would have waited too. */
@@ -834,6 +854,18 @@ __attribute__((noinline)) static CUresult free_past_the_pool(struct pool *pool, 
     return result;
 }
 
+/* Lock held. What a free is stamped with. */
+static uint64_t stamp_of_now(struct pool *pool, const struct context *context)
+{
+    bool green;
+    const struct context *current =
+        MUTATED(stamped_by_current_context) ? context_current(pool, &green) : NULL;
+    uint64_t least = epoch_clean(&context->epochs) + 1;
+    if (current)
+        return current->epochs.current > least ? current->epochs.current : least;
+    return context->epochs.current;
+}
+
 CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
                    const struct free_call *call)
 {
@@ -842,7 +874,7 @@ CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
     pthread_mutex_lock(&heap->lock);
     if (!is_live_at(block, address)) {
         pthread_mutex_unlock(&heap->lock);
-        return CUDA_ERROR_INVALID_VALUE;
+        return MUTATED(double_free_taken) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
     if (is_the_drivers_to_free(pool, context, block) ||
         goes_directly(heap, block, call->waitable)) {
@@ -850,8 +882,9 @@ CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
         return free_past_the_pool(pool, block, address, call);
     }
     note_user(pool, heap);
-    make_pending(heap, block, context->epochs.current);
-    bool synchronise = pool->settings.device.free_synchronizes && call->waitable;
+    make_pending(heap, block, stamp_of_now(pool, context));
+    bool synchronise = pool->settings.device.free_synchronizes && call->waitable &&
+                       !MUTATED(free_synchronizes_ignored);
     struct fence *fence = NULL;
     if (!synchronise && deserves_fence(context, block))
         fence = close_epoch(context, call->waitable);
@@ -866,7 +899,7 @@ CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
 static void wait_for_barrier_of(struct pool *pool, struct context *context,
                                 const struct block *block)
 {
-    if (block->epoch > epoch_clean(&context->epochs))
+    if (block->epoch > epoch_clean(&context->epochs) && !MUTATED(barrier_forgotten_at_free))
         epoch_wait_until(pool, context, block->epoch, UINT64_MAX);
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "mutation.h"
 #include "pool_state.h"
 #include "release.h"
 
@@ -21,7 +22,7 @@ uint64_t monotonic_now(void)
 struct relaxed_mode relaxed_mode_begin(const struct pool *pool)
 {
     struct relaxed_mode mode = {false, CU_STREAM_CAPTURE_MODE_RELAXED};
-    if (pool->driver->cuThreadExchangeStreamCaptureMode)
+    if (pool->driver->cuThreadExchangeStreamCaptureMode && !MUTATED(query_in_callers_mode))
         mode.exchanged =
             pool->driver->cuThreadExchangeStreamCaptureMode(&mode.mode) == CUDA_SUCCESS;
     return mode;
@@ -96,8 +97,10 @@ static bool memory_may_be_pinned(struct pool *pool)
 bool barriers_are_open(struct pool *pool)
 {
     return pool->settings.device.barriers && pool->driver->cuCtxWaitEvent &&
-           !atomic_load_explicit(&pool->several_contexts, memory_order_acquire) &&
-           !captures_are_going_on(&pool->captures) && !memory_may_be_pinned(pool);
+           (!atomic_load_explicit(&pool->several_contexts, memory_order_acquire) ||
+            MUTATED(barriers_beside_contexts)) &&
+           !captures_are_going_on(&pool->captures) &&
+           (!memory_may_be_pinned(pool) || MUTATED(barriers_beside_pinning));
 }
 
 /* After so many nanoseconds without a launch by another thread a thread launches alone. */
@@ -130,7 +133,8 @@ static struct context *served_context(struct pool *pool)
     bool green;
     struct context *context = context_current(pool, &green);
     /* Relaxed: see where it is set. */
-    if (!context || atomic_load_explicit(&context->unusable, memory_order_relaxed))
+    if (!context || (atomic_load_explicit(&context->unusable, memory_order_relaxed) &&
+                     !MUTATED(hit_after_lasting_error)))
         return NULL;
     return context;
 }
@@ -149,10 +153,11 @@ static CUresult allocate_unserved(struct pool *pool, CUdeviceptr *address, size_
 
 CUresult pool_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes)
 {
-    struct context *context = address && bytes ? served_context(pool) : NULL;
+    bool sane = address && (bytes || MUTATED(zero_bytes_served));
+    struct context *context = sane ? served_context(pool) : NULL;
     if (!context)
         return allocate_unserved(pool, address, bytes);
-    if (captures_are_going_on(&pool->captures))
+    if (captures_are_going_on(&pool->captures) && !MUTATED(hit_in_capture))
         return heap_allocate_unkept(pool, context, address, bytes);
     return heap_allocate(pool, context, address, bytes);
 }
@@ -299,7 +304,7 @@ CUresult pool_free(struct pool *pool, CUdeviceptr address)
     struct block *block = block_table_find(&pool->blocks, address);
     if (!block)
         return free_unserved(pool, address);
-    if (!may_free(pool))
+    if (!may_free(pool) && !MUTATED(freed_without_context))
         return pool->driver->cuMemFree_v2(address);
     static const struct free_call plain = {true, free_plainly, NULL};
     return heap_free(pool, block, address, &plain);
@@ -325,13 +330,16 @@ CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr addr
         return driver(address, stream);
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     /* No fence can stand for it where closing an epoch would be a synchronise. */
-    bool plain = pool->driver->cuCtxRecordEvent && !captures_are_going_on(&pool->captures) &&
+    bool plain = pool->driver->cuCtxRecordEvent &&
+                 (!captures_are_going_on(&pool->captures) || MUTATED(free_in_capture_kept)) &&
                  may_free(pool) && pool->driver->cuStreamIsCapturing &&
                  pool->driver->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
                  status == CU_STREAM_CAPTURE_STATUS_NONE;
     struct async_free free = {driver, stream};
     if (plain)
-        return heap_free(pool, block, address, &(struct free_call){false, free_on_stream, &free});
+        return heap_free(
+            pool, block, address,
+            &(struct free_call){MUTATED(stream_free_is_waited_for), free_on_stream, &free});
     return heap_free_by_driver(pool, block, address, free_on_stream, &free);
 }
 
@@ -349,7 +357,8 @@ CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
         return result;
     struct device *device = context->device;
     struct pool_bytes bytes = pool_device_bytes(pool, device->ordinal);
-    *free = at_most(*free + bytes.cached + bytes.pending, *total);
+    if (!MUTATED(cache_not_free))
+        *free = at_most(*free + bytes.cached + bytes.pending, *total);
     if (device->limit != UINT64_MAX)
         *free = at_most(*free, device->limit > bytes.live ? device->limit - bytes.live : 0);
     return result;
@@ -380,9 +389,11 @@ struct pointer_answer pool_ask_pointer(struct pool *pool, CUdeviceptr pointer)
     pthread_mutex_lock(&block->heap->lock);
     if (block->address == base) {
         bool inside = block->state == BLOCK_LIVE && pointer - base < block->requested;
-        answer.kind = inside ? POINTER_LIVE : POINTER_HIDDEN;
+        answer.kind = inside                         ? POINTER_LIVE
+                      : MUTATED(freed_pointer_known) ? POINTER_FOREIGN
+                                                     : POINTER_HIDDEN;
         answer.base = base;
-        answer.bytes = block->requested;
+        answer.bytes = MUTATED(size_of_block_told) ? block->bytes : block->requested;
     }
     pthread_mutex_unlock(&block->heap->lock);
     return answer;
@@ -400,8 +411,8 @@ void pool_share(struct pool *pool, CUdeviceptr pointer)
     uint64_t behind = 0;
     pthread_mutex_lock(&heap->lock);
     if (block->address == answer.base && block->state == BLOCK_LIVE) {
-        block->shared = true;
-        behind = block->epoch;
+        block->shared = !MUTATED(shared_not_marked);
+        behind = MUTATED(shared_behind_barrier) ? 0 : block->epoch;
     }
     if (behind > epoch_clean(&context->epochs))
         epoch_wait_until(pool, context, behind, UINT64_MAX);
@@ -461,7 +472,7 @@ void pool_context_ended(struct pool *pool, struct ending ending, enum context_fa
 {
     bool died = fate == CONTEXT_DIED;
     if (fate == CONTEXT_PRIMARY_MAY_HAVE_DIED && ending.context)
-        died = !context_primary_lives_on(pool, ending.context);
+        died = !context_primary_lives_on(pool, ending.context) && !MUTATED(primary_release_missed);
     context_end_finish(pool, ending.context, died);
     if (ending.primary)
         pthread_mutex_unlock(&pool->primary_lock);
@@ -473,7 +484,8 @@ struct synchronising pool_synchronise_begin(struct pool *pool, const CUcontext *
     struct synchronising state = {NULL, 0};
     state.context = handle ? context_find(pool, *handle) : context_current(pool, &green);
     /* A green context's synchronise is not the primary's. */
-    if (green || (state.context && captures_are_going_on(&pool->captures)))
+    if ((green && !MUTATED(green_synchronise_counts)) ||
+        (state.context && captures_are_going_on(&pool->captures)))
         state.context = NULL;
     if (state.context)
         state.epoch = epoch_synchronise_begin(pool, state.context);
@@ -495,6 +507,8 @@ bool pool_captures_are_going_on(struct pool *pool)
 
 void pool_capture_about_to_begin(struct pool *pool)
 {
+    if (MUTATED(no_fence_before_capture))
+        return;
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
         epoch_fence_the_rest(pool, c);
 }

@@ -13,6 +13,7 @@
 #include "block.h"
 #include "capture.h"
 #include "context.h"
+#include "mutation.h"
 #include "pool.h"
 #include "thread_state.h"
 
@@ -62,12 +63,12 @@ static inline uint64_t thread_id(struct pool *pool)
 /* Around every driver call of our own that may call back: nested calls pass through. */
 static inline void enter_driver(void)
 {
-    thread_state.inside_driver++;
+    thread_state.inside_driver += !MUTATED(nested_call_served);
 }
 
 static inline void leave_driver(void)
 {
-    thread_state.inside_driver--;
+    thread_state.inside_driver -= !MUTATED(nested_call_served);
 }
 
 /* The context current in this thread, made known if it was not. NULL where there is none or it

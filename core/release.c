@@ -1,5 +1,6 @@
 #include "release.h"
 
+#include "mutation.h"
 #include "pool_state.h"
 
 /* How long an allocation that would otherwise fail waits for work that the plain cuMemFree might
@@ -50,12 +51,14 @@ static void hand_to_driver(struct pool *pool, CUstream stream, struct block *blo
 {
     const struct driver *driver = pool->driver;
     for (struct block *b = blocks; b; b = b->links[LINK_HEAP].next) {
-        b->refused = !stream || driver->cuMemFreeAsync(b->address, stream) != CUDA_SUCCESS;
+        b->refused = !stream || MUTATED(given_back_by_plain_free) ||
+                     driver->cuMemFreeAsync(b->address, stream) != CUDA_SUCCESS;
         /* A device without memory pools has the function, but it never succeeds. */
-        if (b->refused && place != RELEASE_IN_ALLOCATION)
+        if (b->refused && (place != RELEASE_IN_ALLOCATION || MUTATED(given_back_by_plain_free) ||
+                           MUTATED(plain_free_in_allocation)))
             b->refused = driver->cuMemFree_v2(b->address) != CUDA_SUCCESS;
     }
-    if (stream)
+    if (stream && !MUTATED(given_back_without_synchronise))
         driver->cuStreamSynchronize(stream);
 }
 
@@ -134,6 +137,8 @@ static struct block *find_largest(struct heap *heap)
 static struct block *choose_victim(const struct pool *pool, struct heap *heap)
 {
     bool lru = pool->settings.device.evict == EVICT_LEAST_RECENTLY_USED;
+    if (MUTATED(pending_given_back) && heap->pending.first)
+        return heap->pending.first;
     if (heap->unkept.clean.first)
         return heap->unkept.clean.first;
     return lru ? find_clean(heap, prefer_older) : find_largest(heap);
@@ -179,7 +184,8 @@ static inline uint64_t kept_bytes(struct pool *pool, struct device *device, bool
 
 static bool can_release(const struct pool *pool, enum release_place place)
 {
-    return pool->driver->cuMemFreeAsync || place != RELEASE_IN_ALLOCATION;
+    return pool->driver->cuMemFreeAsync || place != RELEASE_IN_ALLOCATION ||
+           MUTATED(plain_free_in_allocation);
 }
 
 static void refuse_all(struct block *chain)
@@ -272,7 +278,7 @@ struct crowded {
 static void find_crowded(struct bucket *bucket, void *argument)
 {
     struct crowded *crowded = argument;
-    if (bucket->free_blocks <= crowded->cap)
+    if (bucket->free_blocks <= crowded->cap || MUTATED(blocks_cap_ignored))
         return;
     crowded->any = true;
     if (!crowded->block)
@@ -307,7 +313,8 @@ static struct block *choose_idle(const struct pool *pool, struct context *contex
     struct block *oldest = find_clean(&context->heap, prefer_older);
     const uint64_t *now = argument;
     (void)released;
-    bool idle = oldest && oldest->freed_at + pool->settings.device.release_after_idle_ns <= *now;
+    bool idle = !MUTATED(idle_ignored) && oldest &&
+                oldest->freed_at + pool->settings.device.release_after_idle_ns <= *now;
     return idle ? oldest : NULL;
 }
 
@@ -334,9 +341,10 @@ void release_excess(struct pool *pool, struct context *context, enum release_pla
 {
     uint64_t now = monotonic_now();
     struct excess excess = look_for_excess(pool, &context->heap, now);
-    uint64_t cached = kept_bytes(pool, context->device, true);
+    uint64_t cached = MUTATED(bytes_cap_of_one_context) ? counter_get(&context->heap.clean_bytes)
+                                                        : kept_bytes(pool, context->device, true);
     uint64_t cap = context->device->cached_cap;
-    uint64_t over = cached > cap ? cached - cap : 0;
+    uint64_t over = cached > cap && !MUTATED(bytes_cap_ignored) ? cached - cap : 0;
     if (over || excess.other)
         release_chosen(pool, context, choose_over_cap, &over, EVICTION_CAP, place);
     if (excess.idle)
@@ -374,7 +382,7 @@ void release_before_growth(struct pool *pool, struct context *context, uint64_t 
     pthread_mutex_unlock(&heap->lock);
     for (;;) {
         uint64_t after = counter_get(&heap->reserved_bytes) + bytes;
-        if (after <= bound ||
+        if (after <= bound || MUTATED(reserve_ratio_ignored) ||
             counter_get(&heap->clean_bytes) + counter_get(&heap->pending_bytes) == 0)
             return;
         uint64_t share = counter_get(&heap->clean_bytes) / RELEASE_SHARE;
@@ -389,7 +397,7 @@ static bool take_reserve(struct device *device, uint64_t bytes)
 {
     uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
     do {
-        if (bytes > device->limit || reserved > device->limit - bytes)
+        if ((bytes > device->limit || reserved > device->limit - bytes) && !MUTATED(limit_ignored))
             return false;
     } while (!atomic_compare_exchange_weak_explicit(&device->reserved_bytes, &reserved,
                                                     reserved + bytes, memory_order_relaxed,
@@ -450,7 +458,9 @@ static void settle_the_rest(struct pool *pool, struct context *context)
     pthread_mutex_lock(&heap->lock);
     if (heap->pending.last)
         epoch_wait_until(pool, context, heap->pending.last->epoch,
-                         monotonic_now() + LAST_RESORT_NANOSECONDS);
+                         MUTATED(last_resort_unbounded)
+                             ? UINT64_MAX
+                             : monotonic_now() + LAST_RESORT_NANOSECONDS);
     pthread_mutex_unlock(&heap->lock);
 }
 
@@ -524,10 +534,22 @@ static bool release_pending(struct pool *pool, struct device *device, struct rec
     return released != 0;
 }
 
+static bool left_out(enum reclaim_step step)
+{
+    return (step == RECLAIM_CLEAN && MUTATED(clean_step_left_out)) ||
+           (step == RECLAIM_FENCED && MUTATED(fenced_step_left_out)) ||
+           (step == RECLAIM_DRIVER && MUTATED(trim_step_left_out)) ||
+           (step == RECLAIM_THE_REST && MUTATED(last_step_left_out));
+}
+
 /* From what costs nothing to what may take long. The first step is taken until it has given back
  * all that there is. */
 static bool take_step(struct pool *pool, struct device *device, struct reclaim *progress)
 {
+    if (left_out(progress->step)) {
+        progress->step++;
+        return false;
+    }
     if (progress->step == RECLAIM_CLEAN)
         return release_some_clean(pool, device, progress);
     switch (progress->step++) {

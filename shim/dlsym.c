@@ -165,6 +165,14 @@ UNINSTRUMENTED int entry_of_name(const char *name)
     return ENTRY_NONE;
 }
 
+/* What dlsym must not be: another caller than the program's. */
+UNINSTRUMENTED static void *dlsym_by_call(void *handle, const char *name)
+{
+    void *found = next_dlsym()(handle, name);
+    __asm__ volatile("" : "+r"(found));
+    return found;
+}
+
 /*
  * Where dlsym jumps to. RTLD_NEXT asks for what comes after the caller, which is its own business.
  * RTLD_DEFAULT searches the caller's scope, which only a jump preserves; with a driver in the
@@ -173,7 +181,10 @@ UNINSTRUMENTED int entry_of_name(const char *name)
 __attribute__((used)) UNINSTRUMENTED dlsym_function *dlsym_target(void *handle, const char *name)
 {
     dlsym_function *next = next_dlsym();
-    if (handle == RTLD_NEXT) {
+    if (MUTATED(dlsym_leaves_by_call)) {
+        return dlsym_by_call;
+    }
+    if (handle == RTLD_NEXT && !MUTATED(next_is_replaced)) {
         return next;
     }
     int entry = entry_of_name(name);

@@ -97,7 +97,8 @@ static CUresult end_context(CUresult (*end)(CUcontext), CUcontext handle)
         return end(handle);
     struct ending ending = pool_context_ending(pool, handle);
     CUresult result = end(handle);
-    pool_context_ended(pool, ending, result == CUDA_SUCCESS ? CONTEXT_DIED : CONTEXT_LIVES);
+    bool died = result == CUDA_SUCCESS && !MUTATED(destroy_missed);
+    pool_context_ended(pool, ending, died ? CONTEXT_DIED : CONTEXT_LIVES);
     return result;
 }
 
@@ -108,7 +109,8 @@ static CUresult end_primary(CUresult (*end)(CUdevice), CUdevice device, enum con
         return end(device);
     struct ending ending = pool_primary_ending(pool, device);
     CUresult result = end(device);
-    pool_context_ended(pool, ending, result == CUDA_SUCCESS ? fate : CONTEXT_LIVES);
+    bool missed = fate == CONTEXT_DIED && MUTATED(reset_missed);
+    pool_context_ended(pool, ending, result == CUDA_SUCCESS && !missed ? fate : CONTEXT_LIVES);
     return result;
 }
 

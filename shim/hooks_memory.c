@@ -63,7 +63,8 @@ HOOK(cuMemGetAddressRange_v2, (CUdeviceptr * base, size_t *bytes, CUdeviceptr po
 {
     struct pointer_answer answer = ask_pointer(pointer);
     CUresult result = real_driver()->cuMemGetAddressRange_v2(base, bytes, shown(&answer, pointer));
-    if (result == CUDA_SUCCESS && answer.kind == POINTER_LIVE && bytes)
+    if (result == CUDA_SUCCESS && answer.kind == POINTER_LIVE && bytes &&
+        !MUTATED(range_of_block_told))
         *bytes = answer.bytes;
     return result;
 }
@@ -77,9 +78,11 @@ HOOK(cuPointerGetAttribute, (void *data, CUpointer_attribute attribute, CUdevice
     struct pointer_answer answer = ask_pointer(pointer);
     if (answer.kind == POINTER_HIDDEN)
         return real->cuPointerGetAttribute(data, attribute, NOBODYS_POINTER);
-    if (answer.kind == POINTER_LIVE && attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
+    if (answer.kind == POINTER_LIVE && attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS &&
+        !MUTATED(p2p_tokens_not_told))
         pool_share(the_pool(), pointer);
-    if (answer.kind == POINTER_LIVE && attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE)
+    if (answer.kind == POINTER_LIVE && attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE &&
+        !MUTATED(range_size_of_block_told))
         *(size_t *)data = answer.bytes;
     return result;
 }
@@ -93,7 +96,7 @@ HOOK(cuPointerGetAttributes,
     if (result != CUDA_SUCCESS || answer.kind != POINTER_LIVE)
         return result;
     for (unsigned int i = 0; i < count; i++) {
-        if (attributes[i] == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
+        if (attributes[i] == CU_POINTER_ATTRIBUTE_P2P_TOKENS && !MUTATED(p2p_tokens_not_told))
             pool_share(the_pool(), pointer);
         if (attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_SIZE)
             *(size_t *)data[i] = answer.bytes;
@@ -103,19 +106,19 @@ HOOK(cuPointerGetAttributes,
 
 HOOK(cuPointerSetAttribute, (const void *value, CUpointer_attribute attribute, CUdeviceptr pointer))
 {
-    CUdeviceptr asked = share(pointer);
+    CUdeviceptr asked = MUTATED(set_attribute_not_told) ? pointer : share(pointer);
     return real_driver()->cuPointerSetAttribute(value, attribute, asked);
 }
 
 HOOK(cuIpcGetMemHandle, (CUipcMemHandle * handle, CUdeviceptr pointer))
 {
-    CUdeviceptr asked = share(pointer);
+    CUdeviceptr asked = MUTATED(ipc_not_told) ? pointer : share(pointer);
     return real_driver()->cuIpcGetMemHandle(handle, asked);
 }
 
 HOOK(cuMemGetHandleForAddressRange, (void *handle, CUdeviceptr pointer, size_t bytes,
                                      CUmemRangeHandleType type, unsigned long long flags))
 {
-    CUdeviceptr asked = share(pointer);
+    CUdeviceptr asked = MUTATED(range_handle_not_told) ? pointer : share(pointer);
     return real_driver()->cuMemGetHandleForAddressRange(handle, asked, bytes, type, flags);
 }

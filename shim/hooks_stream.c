@@ -46,6 +46,21 @@ HOOK(cuStreamDestroy_v2, (CUstream stream))
     return destroy(real_driver()->cuStreamDestroy_v2, stream);
 }
 
+#ifdef CUDAPOOL_MUTATIONS
+/* That one stream has been waited for says nothing of the others, so the pool does not look. */
+HOOK(cuStreamSynchronize, (CUstream stream))
+{
+    struct pool *pool = MUTATED(stream_synchronise_counts) ? the_pool() : NULL;
+    struct synchronising state = {NULL, 0};
+    if (pool)
+        state = pool_synchronise_begin(pool, NULL);
+    CUresult result = real_driver()->cuStreamSynchronize(stream);
+    if (pool)
+        pool_synchronise_end(pool, state, result);
+    return result;
+}
+#endif
+
 /* ---- captures ---- */
 
 /* No fence is recorded between the driver's begin and our knowing of it. */

@@ -225,7 +225,7 @@ void *dlsym_of_driver(void *handle, const char *name)
     if (answer == hooks[entry]) {
         return find_behind_us(name) != NULL ? answer : NULL;
     }
-    if (driver != NULL && answer == driver->address[entry]) {
+    if (driver != NULL && (answer == driver->address[entry] || MUTATED(replaced_by_name))) {
         return hooks[entry];
     }
     return answer;
@@ -235,7 +235,7 @@ void *dlsym_of_driver(void *handle, const char *name)
 static void replace(void **function)
 {
     const struct resolution *driver = called_driver();
-    if (driver == NULL || function == NULL || *function == NULL) {
+    if (driver == NULL || function == NULL || *function == NULL || MUTATED(lookup_not_replaced)) {
         return;
     }
     int entry = entry_of_address(driver, *function);

@@ -134,6 +134,9 @@ static void deliver_without_sigpipe(const struct run *run, const struct report *
 
 static void make_report(const struct run *run, struct report *report)
 {
+    size_t left, total;
+    if (MUTATED(driver_call_at_exit))
+        core_driver()->cuMemGetInfo_v2(&left, &total);
     report->settings = run->settings;
     report_describe_process(&report->process, secure_getenv);
     report->process.wall_seconds = seconds_since(&run->started);

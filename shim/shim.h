@@ -11,6 +11,7 @@
 
 #include "../core/cuda_abi.h"
 #include "../core/driver.h"
+#include "../core/mutation.h"
 #include "../core/pool.h"
 
 #define HIDDEN __attribute__((visibility("hidden")))

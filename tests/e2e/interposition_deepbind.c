@@ -6,6 +6,8 @@
  */
 #include "interposition.h"
 
+#include "../sim/simcuda.h"
+
 #define BUFFERS 16
 #define ROUNDS  10
 
@@ -49,6 +51,28 @@ static void cross(allocate_function *allocate, free_function *release, size_t by
         CHECK(release(buffers[i]) == CUDA_ERROR_INVALID_VALUE);
 }
 
+static CUdeviceptr allocate_managed(size_t bytes)
+{
+    CUdeviceptr address = 0;
+    CU(cuMemAllocManaged(&address, bytes, CU_MEM_ATTACH_GLOBAL));
+    return address;
+}
+
+/* What another call gives out at the address of a block that the library has freed is no block of
+ * the pool: it goes where it came from. */
+static void give_again(free_function *release)
+{
+    size_t bytes = (size_t)4 << 20;
+    CUdeviceptr block, again;
+    CU(cuMemAlloc_v2(&block, bytes));
+    CU(release(block));
+    again = allocate_managed(bytes);
+    CHECK(again == block);
+    uint64_t live = simcuda_live_allocations();
+    CU(cuMemFree_v2(again));
+    CHECK(simcuda_live_allocations() == live - 1);
+}
+
 int main(int argc, char **argv)
 {
     CUcontext context;
@@ -67,6 +91,7 @@ int main(int argc, char **argv)
         cross(allocate, cuMemFree_v2, bytes);
         cross(cuMemAlloc_v2, cuMemFree_v2, bytes);
         cross(allocate, release, bytes);
+        give_again(release);
     }
     CU(cuDevicePrimaryCtxRelease_v2(0));
     return 0;

@@ -304,8 +304,8 @@ static void callbacks(void)
 }
 
 /* The profiler frees a block of the program's in there and takes a smaller one, which the program
- * frees. */
-static CUdeviceptr given, taken;
+ * frees. What the program has freed itself it cannot free. */
+static CUdeviceptr given, taken, gone;
 
 static void swap_blocks(const char *name)
 {
@@ -314,6 +314,7 @@ static void swap_blocks(const char *name)
         return;
     CU(cuMemFree_v2(given));
     ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2(given));
+    ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2(gone));
     CU(cuMemAlloc_v2(&taken, 2 * MIB));
     given = 0;
 }
@@ -322,6 +323,8 @@ static void callbacks_swap(void)
 {
     unsigned int word;
     open_device();
+    gone = take(8 * MIB);
+    CU(cuMemFree_v2(gone));
     given = take(4 * MIB);
     CHECK(simcuda_set_callback("cuMemAlloc_v2", swap_blocks));
     CUdeviceptr other = take(16 * MIB);

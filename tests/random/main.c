@@ -1,12 +1,16 @@
 /*
  * Random programs, run without and with the pool and compared.
  *
- * usage: random [free] [seeds=A-B] [minutes=N] [programs=N] [jobs=N]
+ * usage: random [free] [seeds=A-B] [minutes=N] [programs=N] [jobs=N] [explain=0] [differences=N]
  *        random [free] seed=S [programs=N]
  * The first runs the programs of every seed from A on until B or until the minutes are over, and
- * prints totals; every seed has its own settings of the pool and shape of programs. The second runs
- * one seed again. What fails is shrunk and printed as a C program. Exit status 0: no difference; 1:
- * a difference; 2: bad usage.
+ * prints totals; every seed has its own settings of the pool and shape of programs; differences:
+ * after so many it stops. The second runs one seed again. What fails is shrunk and printed as a C
+ * program, unless explain=0. Exit status 0: no difference; 1: a difference; 2: bad usage.
+ *
+ * Environment
+ *   RANDOM_PRELOAD   the preload object, if not the one that was built beside this program
+ *   RANDOM_SECONDS   so long a process may take for a seed's programs; else it hangs
  *
  * free: the programs' threads run in parallel, as it happens, instead of taking turns as the seed
  * has it. What may depend on the order is then not compared; the race detector, the data and the
@@ -201,7 +205,8 @@ static int run_role(char **arguments)
     enum role role = (enum role)atoi(arguments[0]);
     uint64_t seed = strtoull(arguments[1], NULL, 10), programs = strtoull(arguments[2], NULL, 10);
     int report = atoi(arguments[3]);
-    alarm(CHILD_SECONDS);
+    const char *patience = getenv("RANDOM_SECONDS");
+    alarm(patience ? (unsigned int)atoi(patience) : CHILD_SECONDS);
     make_profile(&profile, seed, arguments[5][0] == '1');
     leniency = (struct leniency){.stalls = profile.free,
                                  .errors = depends_on_order(&profile),
@@ -555,7 +560,7 @@ struct totals {
 };
 
 struct options {
-    uint64_t first, last, programs;
+    uint64_t first, last, programs, differences;
     double end;
     unsigned int jobs;
     bool no_explanation, free;
@@ -586,7 +591,7 @@ static void run_one_seed(uint64_t seed, const struct options *options, struct to
 static void take_seeds(const struct options *options, struct totals *totals)
 {
     uint64_t seed;
-    while (seconds() < options->end &&
+    while (seconds() < options->end && totals->differences < options->differences &&
            (seed = atomic_fetch_add(&totals->next_seed, 1)) <= options->last)
         run_one_seed(seed, options, totals);
     fflush(stdout);
@@ -640,6 +645,8 @@ static bool read_option(const char *argument, struct options *options)
         options->programs = number;
     } else if (strncmp(argument, "jobs=", 5) == 0) {
         options->jobs = (unsigned int)number;
+    } else if (strncmp(argument, "differences=", 12) == 0) {
+        options->differences = number;
     } else if (strncmp(argument, "explain=", 8) == 0) {
         options->no_explanation = number == 0;
     } else {
@@ -667,14 +674,18 @@ static void find_files(void)
 
 int main(int argc, char **argv)
 {
-    struct options options = {.last = UINT64_MAX / 2, .programs = 200, .end = 1e300, .jobs = 1};
+    struct options options = {.last = UINT64_MAX / 2,
+                              .programs = 200,
+                              .differences = UINT64_MAX,
+                              .end = 1e300,
+                              .jobs = 1};
     if (argc == 8 && strcmp(argv[1], "--role") == 0)
         return run_role(argv + 2);
     signal(SIGPIPE, SIG_IGN);
     for (int i = 1; i < argc; i++)
         if (!read_option(argv[i], &options)) {
             fprintf(stderr, "usage: random [free] [seeds=A-B] [minutes=N] [programs=N] [jobs=N] "
-                            "[explain=0]\n");
+                            "[explain=0] [differences=N]\n");
             return 2;
         }
     find_files();

@@ -1,0 +1,302 @@
+#!/usr/bin/env bash
+# Does every mutation get caught? For each one of mutations.def: its check must pass in the build
+# that can be mutated, as long as nothing is mutated, and must fail once that mutation is on.
+#
+# usage: [BUILD=dir] [JOBS=n] run.sh [NAME...]   those mutations, or all; closes with "N passed, M
+#                                                failed"
+#        run.sh table                            the same, and writes TABLE.md
+#   BUILD      where the programs and the simulated driver are (default build)
+#   MUTATIONS  where the build is that can be mutated (default build-mutations)
+# Exit status 0: all are caught; 1: one is not; 2: a wrong name, or nothing to run.
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+
+BUILD=$(realpath "${BUILD:-build}")
+MUTATIONS=$(realpath "${MUTATIONS:-build-mutations}")
+PRELOAD=$MUTATIONS/libcudapool_preload.so
+SIM=$BUILD/sim
+here=tests/mutations
+table=$here/TABLE.md
+programs=$BUILD/tests/e2e
+export BUILD MUTATIONS
+unset CUDAPOOL_CONFIG CUDAPOOL_DISABLE CUDAPOOL_REPORT "${!SIMCUDA_@}"
+
+RANDOM_SEEDS=1-400 # seeds of random programs: more are not tried
+SECONDS_OF_ONE=60  # that any one check may take; more is a hang of the runner
+SECONDS_OF_CALL=5  # that a program may stand still where nothing is to be waited for
+
+# --- the list --------------------------------------------------------------------------------------
+
+# A line for each mutation: name|check|rule|what it does
+list() {
+    "${CC:-cc}" -E -P -x c -D'MUTATION(name, check, rule, what)=@name|check|rule|what' \
+        $here/mutations.def | tr '\n' ' ' | tr '@' '\n' | grep -v '^ *$' |
+        sed -E 's/" +"//g; s/ *\| */|/g; s/^ *//; s/ *$//; s/"//g'
+}
+
+# --- checks ----------------------------------------------------------------------------------------
+# Each is a function: it runs something with the mutation that $CUDAPOOL_MUTATION names, prints why
+# it failed, and returns what it found. What it counted goes to $work/operations.
+
+PASSED=0
+FAILED=1 # the rule was seen to be broken
+ERROR=2  # the check itself could not be made
+HANGS=3  # the program went on without end
+CRASHED=4
+CANNOT=5 # not on this machine
+
+# From the exit status of a program that says with 1 that something is wrong.
+found() { # status
+    case $1 in
+    0) return $PASSED ;;
+    1) return $FAILED ;;
+    124 | 137 | 142) return $HANGS ;;
+    132 | 134 | 135 | 136 | 139) return $CRASHED ;;
+    *) return $ERROR ;;
+    esac
+}
+
+# Random programs, one seed after the other, until one differs from its run without the pool.
+random() { # [seeds]
+    RANDOM_PRELOAD=$PRELOAD RANDOM_SECONDS=$SECONDS_OF_CALL "$BUILD/tests/random/random" \
+        seeds="${1:-$RANDOM_SEEDS}" programs=20 differences=1 explain=0 >"$work/output" 2>&1
+    local status=$? why
+    sed -n 's/^operations tried: \([0-9]*\).*/\1/p' "$work/output" >"$work/operations"
+    why=$(sed -n 's/^FAIL seed=\([0-9]*\) program=[0-9]* after [0-9]* steps: /seed \1: /p' \
+        "$work/output" | head -n 1)
+    echo "${why:-$(tail -n 1 "$work/output")}"
+    case $why in
+    *"WITHOUT THE POOL"*) return $ERROR ;;
+    *"(it hangs)"*) return $HANGS ;;
+    *"killed by signal"*) return $CRASHED ;;
+    esac
+    [ -s "$work/operations" ] && found $status
+}
+
+# One unit test, on the driver that records what it is asked.
+unit() { # program test
+    timeout -k 1 $SECONDS_OF_ONE "$MUTATIONS/tests/unit/test_$1" --filter "$1/$2" --timeout \
+        $SECONDS_OF_CALL >"$work/output" 2>&1
+    local status=$? tested
+    tested=$(sed -n 's/.*Synthesis: Tested: \([0-9]*\) .*/\1/p' "$work/output")
+    sed 's/\x1b\[[0-9;]*m//g' "$work/output" | grep -m 1 -A 2 -E 'Assertion|Timed' |
+        sed 's/^\[[^]]*\] *//' | tr '\n' ' '
+    [ "$tested" = 1 ] || return $ERROR
+    ! grep -q 'Timed out' "$work/output" || return $HANGS
+    ! grep -q 'CRASH!' "$work/output" || return $CRASHED
+    found $status
+}
+
+# A program on the simulated driver, with the pool; what it says goes to $work/output.
+on_driver() { # variable=value ... -- program arguments
+    local variables=() status
+    while [ "$1" != -- ]; do
+        variables+=("$1")
+        shift
+    done
+    shift
+    rm -f "$work/log"
+    env LD_LIBRARY_PATH="$SIM" SIMCUDA_LOG="$work/log" "${variables[@]}" \
+        timeout -k 1 $SECONDS_OF_CALL "$@" >"$work/output" 2>&1
+    status=$?
+    [ ! -e "$work/log" ] || wc -l <"$work/log" >"$work/operations"
+    tail -n 1 "$work/output"
+    found $status
+}
+on_pool() {
+    on_driver "LD_PRELOAD=$PRELOAD" CUDAPOOL_REPORT=none "$@"
+}
+
+# A case of a program, perhaps under settings.
+program() { # program case [settings]
+    local with=SIMCUDA_DEVICES=2
+    if [ -n "${3:-}" ]; then
+        printf '{"version": 1, %s\n' "$(echo "${3#\{}" | tr "'" '"')" >"$work/settings.json"
+        with=CUDAPOOL_CONFIG=$work/settings.json
+    fi
+    on_pool "$with" -- "$programs/$1" "$2"
+}
+memory() { program pool_memory "$@"; }
+pointers() { program pool_pointers "$@"; }
+contexts() { program pool_contexts "$@"; }
+life() { program process_life "$@"; }
+
+library() {
+    echo "$programs/libinterposition_$1.so"
+}
+
+has_requests() { # report
+    grep -Eq '"requests": ?[1-9]' "$1" 2>/dev/null
+}
+
+bypassed() {
+    on_pool -- "$programs/interposition_deepbind" "$(library deepbind)"
+}
+
+second_driver() {
+    cp "$SIM/libcuda.so.1" "$work/libcuda_copy.so"
+    on_pool -- "$programs/interposition_copies" "$work/libcuda_copy.so" namespace
+}
+
+own_json() {
+    printf '{"version": 1}\n' >"$work/settings.json"
+    on_pool "CUDAPOOL_CONFIG=$work/settings.json" -- "$programs/interposition_json" \
+        "$(library json)"
+}
+
+# What others look up is what they would find without the preload object.
+lookups_of_others() {
+    local scope
+    for scope in local global; do
+        on_driver -- "$programs/interposition_scope" "$(library scope)" $scope || return $ERROR
+        mv "$work/output" "$work/without"
+        on_pool -- "$programs/interposition_scope" "$(library scope)" $scope || return
+        diff "$work/without" "$work/output" | grep -m 1 '^>'
+        cmp -s "$work/without" "$work/output" || return $FAILED
+    done
+}
+
+# The pool has served a program that reached the driver in this way.
+served() { # way
+    on_pool "CUDAPOOL_REPORT=$work/report" -- "$programs/interposition_roundtrip" "$1" || return
+    has_requests "$work/report" || return $FAILED
+}
+
+under_compute_sanitizer() {
+    on_pool NV_SANITIZER_INJECTION_PORT_BASE=1 "CUDAPOOL_REPORT=$work/report" -- \
+        "$programs/interposition_roundtrip" linked || return
+    ! has_requests "$work/report" || return $FAILED
+}
+
+one_report_of_two() {
+    on_pool "CUDAPOOL_REPORT=$work/report-%p" -- "$programs/interposition_fork" before /bin/true ||
+        return
+    [ "$(find "$work" -name 'report-*' | wc -l)" -eq 1 ] || return $FAILED
+}
+
+# The last call that reaches the driver is the one that it is without the pool.
+quiet_exit() {
+    local last
+    on_driver -- "$programs/interposition_roundtrip" linked || return $ERROR
+    last=$(tail -n 1 "$work/log" | sed 's/^[0-9]* //; s/(.*//')
+    on_pool "CUDAPOOL_REPORT=$work/report" -- "$programs/interposition_roundtrip" linked || return
+    has_requests "$work/report" || return $ERROR
+    tail -n 1 "$work/log"
+    [ "$(tail -n 1 "$work/log" | sed 's/^[0-9]* //; s/(.*//')" = "$last" ] || return $FAILED
+}
+
+# A program that the kernel gives more rights than its caller has. Not every machine does.
+more_rights() {
+    chmod a+rx "$work"
+    if ! "${CC:-cc}" -D_GNU_SOURCE -I. tests/e2e/interposition_secure.c -o "$work/secure" \
+        -Wl,--no-as-needed "$PRELOAD" "$SIM/libcuda.so.1" -Wl,-rpath,"$MUTATIONS:$SIM" ||
+        ! chmod u+s,a+rx "$work/secure"; then
+        return $ERROR
+    fi
+    setpriv --reuid 65534 --clear-groups env CUDAPOOL_DISABLE=1 "$work/secure" 2>"$work/stderr"
+    case $? in
+    0) grep -q hits "$work/stderr" || return $FAILED ;;
+    *) return $CANNOT ;;
+    esac
+}
+
+# --- one mutation ----------------------------------------------------------------------------------
+
+# The words of a check; the last, where it starts with a brace, has blanks in it.
+run_check() { # check
+    local words settings=()
+    [[ $1 != *'{'* ]] || settings=("{${1#*\{}")
+    read -r -a words <<<"${1%%\{*}"
+    "${words[@]}" "${settings[@]}"
+}
+
+verdicts=("passes" "fails" "cannot be made" "hangs" "crashes" "cannot be made here")
+
+# Runs a check with a mutation on (none: with nothing broken): "VERDICT|operations|why".
+try() { # mutation check
+    local verdict
+    work=$(mktemp -d)
+    : >"$work/operations"
+    CUDAPOOL_MUTATION=$1 run_check "$2" >"$work/why" 2>&1
+    verdict=$?
+    printf '%s|%s|%s\n' $verdict "$(head -n 1 "$work/operations")" \
+        "$(tail -n 1 "$work/why" | tr '|\t' '/ ' | cut -c 1-200)"
+    rm -rf "$work"
+}
+
+# Where progress is lost, a check may hang; every other one must say what is wrong.
+is_caught() { # verdict check
+    [ "$1" -eq $FAILED ] || { [ "$1" -eq $HANGS ] && [[ $2 == "hangs "* ]]; }
+}
+hangs() { "$@"; }
+
+if [ "${1:-}" = --try ]; then
+    try "$2" "$3" >"$4"
+    exit 0
+fi
+
+# --- all of them -----------------------------------------------------------------------------------
+
+write_table=
+if [ "${1:-}" = table ]; then
+    write_table=1
+    shift
+fi
+results=$(mktemp -d)
+trap 'rm -rf "$results"' EXIT
+list >"$results/all"
+if [ $# -gt 0 ]; then
+    for name; do
+        grep "^$name|" "$results/all" || {
+            echo "run.sh: no mutation is named $name; mutations.def has them all" >&2
+            exit 2
+        }
+    done >"$results/list"
+else
+    grep -v '^none|' "$results/all" >"$results/list"
+fi
+
+# A check's results without a mutation are in a file of this name.
+key() { # check
+    printf '%s' "$1" | md5sum | cut -c 1-32
+}
+
+# Every check without a mutation, and then with each of its mutations.
+{
+    while IFS='|' read -r _ check _; do
+        printf 'none\0%s\0%s\0' "$check" "$results/without-$(key "$check")"
+    done < <(sort -t '|' -u -k 2,2 "$results/list")
+    while IFS='|' read -r name check _; do
+        printf '%s\0%s\0%s\0' "$name" "$check" "$results/with-$name"
+    done <"$results/list"
+} | xargs -0 -n 3 -P "${JOBS:-$(nproc)}" "$here/run.sh" --try
+
+passed=0
+failed=0
+say() { # ok or FAIL, what
+    printf '%s %s\n' "$1" "$2"
+    if [ "$1" = ok ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+}
+
+row() { # name check rule what [operations]
+    printf '| %s | %s: %s | %s |' "$3" "$1" "$4" "$2"
+}
+
+while IFS='|' read -r name check rule what; do
+    IFS='|' read -r verdict _ why <"$results/without-$(key "$check")"
+    if [ "$verdict" -eq $CANNOT ]; then
+        echo "not checked: $name: $check ${verdicts[$CANNOT]}"
+        continue
+    elif [ "$verdict" -ne $PASSED ]; then
+        say FAIL "$name: without it, $check ${verdicts[$verdict]}: $why"
+        continue
+    fi
+    IFS='|' read -r verdict operations why <"$results/with-$name"
+    if is_caught "$verdict" "$check"; then
+        say ok "$name: $check ${verdicts[$verdict]}${operations:+ after $operations operations}: $why"
+    else
+        say FAIL "$name is not caught: $check ${verdicts[$verdict]}: $why"
+    fi
+done <"$results/list"
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
