@@ -104,8 +104,8 @@ SIMS     := $(if $(SIM_SOURCES),$(SIM) $(SIM_VARIANTS))
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
-.PHONY: all library sim programs gpu unit plain replays fuzzers abi-check test random fuzz demo bench \
-        install lint format cross clean help dependencies
+.PHONY: all library sim programs gpu unit plain replays fuzzers abi-check test random mutations fuzz \
+        demo bench install lint format cross clean help dependencies
 
 all: library sim programs ## build everything but the unit tests
 library: $(PRODUCTS) abi-check ## build the preload object, its settings reader and the command

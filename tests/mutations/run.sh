@@ -169,20 +169,22 @@ under_compute_sanitizer() {
 }
 
 one_report_of_two() {
-    on_pool "CUDAPOOL_REPORT=$work/report-%p" -- "$programs/interposition_fork" before /bin/true ||
+    on_pool "CUDAPOOL_REPORT=$work/report-%p" -- "$programs/interposition_fork" after /bin/true ||
         return
     [ "$(find "$work" -name 'report-*' | wc -l)" -eq 1 ] || return $FAILED
 }
 
-# The last call that reaches the driver is the one that it is without the pool.
+calls_made() {
+    sed 's/^[0-9]* //; s/(.*//' "$work/log"
+}
+
+# A report makes no driver call.
 quiet_exit() {
-    local last
-    on_driver -- "$programs/interposition_roundtrip" linked || return $ERROR
-    last=$(tail -n 1 "$work/log" | sed 's/^[0-9]* //; s/(.*//')
+    on_pool -- "$programs/interposition_roundtrip" linked || return
+    calls_made >"$work/without"
     on_pool "CUDAPOOL_REPORT=$work/report" -- "$programs/interposition_roundtrip" linked || return
     has_requests "$work/report" || return $ERROR
-    tail -n 1 "$work/log"
-    [ "$(tail -n 1 "$work/log" | sed 's/^[0-9]* //; s/(.*//')" = "$last" ] || return $FAILED
+    calls_made | diff - "$work/without" || return $FAILED
 }
 
 # A program that the kernel gives more rights than its caller has. Not every machine does.
@@ -248,20 +250,20 @@ list >"$results/all"
 if [ $# -gt 0 ]; then
     for name; do
         grep "^$name|" "$results/all" || {
-            echo "run.sh: no mutation is named $name; mutations.def has them all" >&2
+            echo "run.sh: no mutation is named $name; $here/mutations.def has them all" >&2
             exit 2
         }
     done >"$results/list"
 else
-    grep -v '^none|' "$results/all" >"$results/list"
+    cp "$results/all" "$results/list"
 fi
 
-# A check's results without a mutation are in a file of this name.
+# A check's result without a mutation is in a file of this name.
 key() { # check
     printf '%s' "$1" | md5sum | cut -c 1-32
 }
 
-# Every check without a mutation, and then with each of its mutations.
+# Every check without a mutation, and with each of its mutations.
 {
     while IFS='|' read -r _ check _; do
         printf 'none\0%s\0%s\0' "$check" "$results/without-$(key "$check")"
@@ -278,25 +280,65 @@ say() { # ok or FAIL, what
     if [ "$1" = ok ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
 }
 
-row() { # name check rule what [operations]
-    printf '| %s | %s: %s | %s |' "$3" "$1" "$4" "$2"
+# A row of the table, but for its last two columns.
+row() { # name check rule what
+    echo "| $3 | \`$1\`: $4 | \`$2\` |"
+}
+
+# What saw it, in a word or two.
+who() { # check why
+    case "$1 $2" in
+    "random "*"race detector"*) echo "the race detector" ;;
+    "random "*"a kernel found"* | "random "*"read after"*) echo "wrong data" ;;
+    "random "*) echo "the comparison" ;;
+    "unit "*) echo "a counter or call" ;;
+    "hangs "*) echo "a wait without end" ;;
+    *) echo "the program" ;;
+    esac
+}
+
+judge() { # name check rule what
+    local verdict operations why
+    IFS='|' read -r verdict _ why <"$results/without-$(key "$2")"
+    if [ "$verdict" -eq $CANNOT ]; then
+        echo "not checked: $1: $2 ${verdicts[$CANNOT]}"
+        return
+    elif [ "$verdict" -ne $PASSED ]; then
+        say FAIL "$1: without it, $2 ${verdicts[$verdict]}: $why"
+        return
+    fi
+    IFS='|' read -r verdict operations why <"$results/with-$1"
+    if ! is_caught "$verdict" "$2"; then
+        say FAIL "$1 is not caught: $2 ${verdicts[$verdict]}: $why"
+        return
+    fi
+    say ok "$1: $2 ${verdicts[$verdict]}${operations:+ after $operations operations}: $why"
+    printf '%s %s | %s |\n' "$(row "$@")" "$(who "$2" "$why")" "${operations:-1 case}" \
+        >>"$results/table"
+    [ -n "$write_table" ] || grep -qF "$(row "$@")" "$table" ||
+        say FAIL "$1 has no such row in $table; run.sh table writes it"
+}
+
+# What breaks nothing is not caught, so a check that fails for another reason would show.
+judge_none() { # check
+    local verdict why
+    IFS='|' read -r verdict _ why <"$results/with-none"
+    if [ "$verdict" -eq $PASSED ]; then
+        say ok "none is not caught: $1 ${verdicts[$verdict]}: $why"
+    else
+        say FAIL "none: $1 ${verdicts[$verdict]}: $why"
+    fi
 }
 
 while IFS='|' read -r name check rule what; do
-    IFS='|' read -r verdict _ why <"$results/without-$(key "$check")"
-    if [ "$verdict" -eq $CANNOT ]; then
-        echo "not checked: $name: $check ${verdicts[$CANNOT]}"
-        continue
-    elif [ "$verdict" -ne $PASSED ]; then
-        say FAIL "$name: without it, $check ${verdicts[$verdict]}: $why"
-        continue
-    fi
-    IFS='|' read -r verdict operations why <"$results/with-$name"
-    if is_caught "$verdict" "$check"; then
-        say ok "$name: $check ${verdicts[$verdict]}${operations:+ after $operations operations}: $why"
+    if [ "$name" = none ]; then
+        judge_none "$check"
     else
-        say FAIL "$name is not caught: $check ${verdicts[$verdict]}: $why"
+        judge "$name" "$check" "$rule" "$what"
     fi
 done <"$results/list"
+if [ -n "$write_table" ]; then
+    cat $here/table_head.md "$results/table" >"$table"
+fi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

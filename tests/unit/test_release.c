@@ -4,6 +4,8 @@
 #include "pool_fixture.h"
 
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "core/release.h"
 
@@ -517,7 +519,7 @@ Test(release, running_out_gives_clean_blocks_back_before_it_waits)
     fake_during(FAKE_EVENT_QUERY, finish_the_work, NULL);
     fake_trace();
     allocate(30 * MIB);
-    cr_assert_str_eq(fake_trace(), "alloc stream free-async stream-synchronize alloc");
+    cr_assert_str_eq(fake_trace(), "alloc free-async stream-synchronize alloc");
     cr_assert_eq(pending_bytes(), 32 * MIB);
 }
 
@@ -560,6 +562,34 @@ Test(release, then_it_fences_what_no_fence_covers)
     allocate(14 * MIB);
     cr_assert_str_eq(fake_trace(), "alloc trim trim alloc create record query stream free-async "
                                    "stream-synchronize alloc");
+}
+
+/* The clock that the pool reads is ahead of the real one by so many seconds. */
+static time_t ahead;
+
+int clock_gettime(clockid_t clock, struct timespec *now)
+{
+    int result = (int)syscall(SYS_clock_gettime, clock, now);
+    now->tv_sec += ahead;
+    return result;
+}
+
+static void let_a_second_pass(void *unused)
+{
+    if (++ahead == 60)
+        finish_the_work(unused);
+}
+
+Test(release, for_which_it_waits_some_seconds_at_most)
+{
+    ignore_the_reserve_ratio();
+    start_on(16 * MIB);
+    CUdeviceptr block = allocate(12 * MIB);
+    release(block);
+    fake_launch(context);
+    fake_during(FAKE_EVENT_QUERY, let_a_second_pass, NULL);
+    cr_assert_eq(try_to_allocate(14 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_lt(ahead, 20);
 }
 
 Test(release, then_it_asks_for_the_exact_size)
