@@ -50,12 +50,14 @@ static void hand_to_driver(struct pool *pool, CUstream stream, struct block *blo
                            enum release_place place)
 {
     const struct driver *driver = pool->driver;
+    if (MUTATED(given_back_by_plain_free)) {
+        stream = NULL;
+        place = RELEASE_IN_FREE;
+    }
     for (struct block *b = blocks; b; b = b->links[LINK_HEAP].next) {
-        b->refused = !stream || MUTATED(given_back_by_plain_free) ||
-                     driver->cuMemFreeAsync(b->address, stream) != CUDA_SUCCESS;
+        b->refused = !stream || driver->cuMemFreeAsync(b->address, stream) != CUDA_SUCCESS;
         /* A device without memory pools has the function, but it never succeeds. */
-        if (b->refused && (place != RELEASE_IN_ALLOCATION || MUTATED(given_back_by_plain_free) ||
-                           MUTATED(plain_free_in_allocation)))
+        if (b->refused && (place != RELEASE_IN_ALLOCATION || MUTATED(plain_free_in_allocation)))
             b->refused = driver->cuMemFree_v2(b->address) != CUDA_SUCCESS;
     }
     if (stream && !MUTATED(given_back_without_synchronise))

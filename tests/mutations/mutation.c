@@ -2,6 +2,9 @@
  * Which mutation is on: read from the environment once, without libc, since the first to ask may be
  * dlsym in a process whose libc is not ready yet.
  */
+#ifndef CUDAPOOL_MUTATIONS
+#define CUDAPOOL_MUTATIONS
+#endif
 #include "core/mutation.h"
 
 #include <stdatomic.h>
