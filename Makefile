@@ -39,7 +39,7 @@ endif
 
 # A pool that breaks one of its rules, as tests/mutations/run.sh wishes.
 ifneq ($(MUTATIONS),)
-BUILD   := build-mutations
+override BUILD := build-mutations
 COMPILE += -DCUDAPOOL_MUTATIONS
 endif
 
@@ -131,6 +131,10 @@ SECONDS_EACH ?= 60
 fuzz: ## run the coverage-guided fuzzers (needs clang), two at a time: SECONDS_EACH=60
 	@$(MAKE) CC=clang BUILD=build-fuzz SANITIZE=fuzzer CUDA_HOME= fuzzers
 	@BUILD=build-fuzz scripts/fuzz.sh $(SECONDS_EACH)
+
+mutations: all ## break each rule of the pool in turn, and see that it is caught
+	@$(MAKE) --no-print-directory MUTATIONS=1 library unit
+	@BUILD=$(BUILD) tests/mutations/run.sh
 
 demo: all ## run a CUDA program without and with the pool (on the GPU if there is one)
 	@BUILD=$(BUILD) scripts/demo.sh
