@@ -466,11 +466,13 @@ static void settle_the_rest(struct pool *pool, struct context *context)
     pthread_mutex_unlock(&heap->lock);
 }
 
+/* Also where nothing of ours is pending: the plain frees would have waited, and what the program
+ * freed in a stream's order, past the pool, would have been back after that. */
 static void settle_fenced(struct pool *pool, struct context *context)
 {
     struct heap *heap = &context->heap;
     pthread_mutex_lock(&heap->lock);
-    uint64_t stamp = heap->pending.first ? newest_waitable(&context->epochs) : 0;
+    uint64_t stamp = newest_waitable(&context->epochs);
     if (stamp)
         epoch_wait(pool, context, stamp);
     pthread_mutex_unlock(&heap->lock);
@@ -560,7 +562,11 @@ static bool take_step(struct pool *pool, struct device *device, struct reclaim *
     case RECLAIM_DRIVER:
         return trim_driver(pool, device);
     case RECLAIM_THE_REST:
-        return release_pending(pool, device, progress, settle_the_rest);
+        if (!release_pending(pool, device, progress, settle_the_rest))
+            return false;
+        /* What the program freed in a stream's order is back by now, too. */
+        trim_driver(pool, device);
+        return true;
     default:
         return false;
     }

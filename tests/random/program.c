@@ -80,6 +80,15 @@ static void make_settings(struct profile *profile, struct random *r)
         profile->settings[0] = '\0';
 }
 
+/* Odd sizes, and programs that hold nearly all of it. */
+static void fill_up(struct profile *profile, struct random *r)
+{
+    profile->device_bytes = (uint64_t)(16 + random_below(r, 120)) << 21;
+    profile->largest = profile->device_bytes >> (1 + random_below(r, 4));
+    profile->limited = false;
+    profile->full_of_streams = profile->device_bytes >= (uint64_t)96 << 20 && one_in(r, 2);
+}
+
 /* Threads that run freely have the device's memory together, and are several. */
 static void let_run_freely(struct profile *profile, struct random *r)
 {
@@ -112,12 +121,8 @@ void make_profile(struct profile *profile, uint64_t seed, bool free)
     profile->limited = one_in(&r, 12);
     profile->full = one_in(&r, 5);
     profile->races = one_in(&r, 3);
-    if (profile->full) {
-        profile->largest = profile->device_bytes / 2;
-        profile->limited = false;
-        /* What was freed just before a capture has no fence, and gets none while it goes on. */
-        profile->captures = false;
-    }
+    if (profile->full)
+        fill_up(profile, &r);
     if (free)
         let_run_freely(profile, &r);
     make_settings(profile, &r);
@@ -138,6 +143,7 @@ static bool is_wanted(const struct profile *profile, unsigned int kind)
     case STEP_SET_FLAGS:
         return profile->flags;
     case STEP_ALLOC_ASYNC:
+        return !profile->full || profile->full_of_streams;
     case STEP_ALLOC_PITCH:
     case STEP_ARRAY:
         return !profile->full;
@@ -152,6 +158,16 @@ static bool is_wanted(const struct profile *profile, unsigned int kind)
     default:
         return true;
     }
+}
+
+/* Programs that fill memory free little: nearly all of it is theirs. */
+static unsigned int weight_of(const struct profile *profile, unsigned int kind)
+{
+    bool less = profile->full && (kind == STEP_FREE || kind == STEP_FREE_ASYNC);
+    bool more = profile->full && (kind == STEP_ALLOC || kind == STEP_ALLOC_MANAGED ||
+                                  kind == STEP_PHYSICAL || kind == STEP_HOST_MEMORY);
+    unsigned int weight = is_wanted(profile, kind) ? weights[kind] : 0;
+    return less ? weight / 3 : more ? 2 * weight : weight;
 }
 
 /* Small and large sizes alike, and often the same ones, so that blocks are used again. */
@@ -178,14 +194,14 @@ void make_program(const struct profile *profile, uint64_t seed, uint64_t nth, st
     struct random r = {(seed << 24) ^ (nth * UINT64_C(0xD1342543DE82EF95))};
     unsigned int total = 0, thread = 0;
     for (unsigned int kind = 0; kind < STEP_KINDS; kind++)
-        total += is_wanted(profile, kind) ? weights[kind] : 0;
+        total += weight_of(profile, kind);
     uint64_t largest = one_in(&r, 2) ? profile->largest : profile->largest / 16 + 64;
     unsigned int slots = one_in(&r, 2) ? 255 : 1 + random_below(&r, 8);
     uint32_t page = profile->full ? (uint32_t)1 << 21 : 1;
     for (unsigned int i = 0; i < profile->steps; i++) {
         unsigned int at = random_below(&r, total), kind = 0;
         for (;; kind++) {
-            unsigned int weight = is_wanted(profile, kind) ? weights[kind] : 0;
+            unsigned int weight = weight_of(profile, kind);
             if (at < weight)
                 break;
             at -= weight;

@@ -39,10 +39,12 @@ struct profile {
     bool limited;           /* a hard limit: there is no comparison with the plain run */
     bool races;             /* the simulator's race detector looks on */
     bool free;              /* its threads run freely; else they take turns */
-    bool full;              /* whole pages, nothing rounded: memory runs out, and alike */
-    unsigned int rounding;  /* a block takes up to 1 + 1/rounding times what was asked for */
-    uint32_t smallest;      /* and at least so much */
-    char settings[1024];    /* of the pool: JSON */
+    /* Memory is nearly full and runs out: whole pages, nothing rounded, so that it does so alike.
+     * Stream-ordered memory comes in sizes that have chunks of the driver's pools to themselves. */
+    bool full, full_of_streams;
+    unsigned int rounding; /* a block takes up to 1 + 1/rounding times what was asked for */
+    uint32_t smallest;     /* and at least so much */
+    char settings[1024];   /* of the pool: JSON */
 };
 
 struct random {

@@ -815,19 +815,21 @@ static void step_alloc_async(const struct step *step)
     struct buffer *buffer = buffer_named(step->a);
     struct stream stream = stream_named(step->b);
     bool more = false;
-    uint64_t chunk = step->x < CHUNK ? CHUNK : taken_by(step->x);
-    uint64_t more_chunks = step->x >= CHUNK || run->stream_ordered_bytes == 0 ? chunk : step->x;
+    /* Where memory is full, always one size, and a chunk for each. */
+    uint32_t bytes = run->profile->full ? (uint32_t)CHUNK + (2u << 20) : step->x;
+    uint64_t chunk = bytes < CHUNK ? CHUNK : taken_by(bytes);
+    uint64_t more_chunks = bytes >= CHUNK || run->stream_ordered_bytes == 0 ? chunk : bytes;
     if (captures(&stream) || !make_way(buffer, more_chunks))
         return;
     CUresult result = ON_AS(MAY_HAVE_MEMORY, &more, cuMemAllocAsync, _ptsz, stream,
-                            (&buffer->address, step->x, stream.handle), "(&buffer[%u], %u, %s)",
-                            number_of(buffer), step->x, spelled(&stream));
+                            (&buffer->address, bytes, stream.handle), "(&buffer[%u], %u, %s)",
+                            number_of(buffer), bytes, spelled(&stream));
     if (more)
         undo(buffer);
     if (result != CUDA_SUCCESS)
         return;
     run->stream_ordered_bytes += more_chunks;
-    own(buffer, ASYNC, step->x, &stream);
+    own(buffer, ASYNC, bytes, &stream);
     buffer->context = run->contexts[stream.context].root;
     settle(buffer, &stream);
 }

@@ -551,6 +551,24 @@ Test(release, then_it_trims_the_drivers_own_pools)
     cr_assert_str_eq(fake_trace(), "alloc trim trim alloc info");
 }
 
+/* The plain free would have waited, and what was freed in a stream's order would be back. */
+Test(release, it_waits_for_a_fence_that_frees_nothing_of_ours_before_it_trims)
+{
+    start_with_budget(0);
+    CUdeviceptr block = allocate(32 * MIB);
+    fake_launch(context);
+    release(block);
+    cr_assert_eq(allocate(32 * MIB), block, "behind a barrier");
+    cr_assert_eq(pending_bytes(), 0);
+    cr_assert_eq(epochs()->outstanding, 1);
+    let_time_pass();
+    fake_during(FAKE_EVENT_QUERY, finish_the_work, NULL);
+    fake_fail(FAKE_MEM_ALLOC, CUDA_ERROR_OUT_OF_MEMORY, 1);
+    fake_trace();
+    allocate(MIB);
+    cr_assert_str_eq(fake_trace(), "alloc query trim trim alloc");
+}
+
 Test(release, then_it_fences_what_no_fence_covers)
 {
     ignore_the_reserve_ratio();
@@ -561,7 +579,7 @@ Test(release, then_it_fences_what_no_fence_covers)
     fake_trace();
     allocate(14 * MIB);
     cr_assert_str_eq(fake_trace(), "alloc trim trim alloc create record query stream free-async "
-                                   "stream-synchronize alloc");
+                                   "stream-synchronize trim trim alloc");
 }
 
 /* The clock that the pool reads is ahead of the real one by so many seconds. */
