@@ -457,11 +457,13 @@ static CUresult ask_driver_hard(struct pool *pool, struct context *context,
     return result;
 }
 
-/* Threads of several contexts may be here at once. Relaxed: a number for the report. */
-static void note_reserved(struct device *device)
+/* Threads of several contexts may be here at once. Relaxed: a number for the report. What is on the
+ * way from the driver does not count yet. */
+static void note_reserved(struct pool *pool, struct device *device)
 {
-    uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
-    uint64_t peak = counter_get(&device->peak_reserved);
+    uint64_t reserved = 0, peak = counter_get(&device->peak_reserved);
+    for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
+        reserved += counter_get(&c->heap.reserved_bytes);
     while (reserved > peak &&
            !atomic_compare_exchange_weak_explicit(&device->peak_reserved, &peak, reserved,
                                                   memory_order_relaxed, memory_order_relaxed))
@@ -487,7 +489,7 @@ static void record_block(struct pool *pool, struct heap *heap, struct bucket *bu
     block->bucket = bucket;
     block->state = BLOCK_LIVE;
     counter_add(&heap->reserved_bytes, bytes);
-    note_reserved(context_of_heap(heap)->device);
+    note_reserved(pool, context_of_heap(heap)->device);
     counter_add(&bucket->counters.reserved_bytes, bytes);
     counter_raise_to(&bucket->counters.peak_reserved_bytes,
                      counter_get(&bucket->counters.reserved_bytes));
