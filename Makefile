@@ -235,11 +235,11 @@ $(PRELOAD): $(filter-out $(JSON_OBJECTS),$(CORE_OBJECTS)) $(SHIM_OBJECTS) $(EXPO
 $(CONFIG): $(JSON_OBJECTS) $(BUILD)/core.a
 	@printf '{ global: cudapool_config_read; cudapool_report_write; local: *; };\n' >$@.map
 	$(say) LINK $@
-	$(Q)$(LINK) -shared -Wl,-soname,$(@F) -Wl,--version-script,$@.map -Wl,-z,defs $^ -o $@ -ljansson
+	$(Q)$(LINK) -shared -Wl,-soname,$(@F) -Wl,--version-script,$@.map -Wl,-z,defs $^ -o $@ -ljansson -pthread -ldl
 
 $(TOOL): $(TOOL_OBJECTS) $(BUILD)/core.a
 	$(say) LINK $@
-	$(Q)$(LINK) $^ -o $@ -ljansson
+	$(Q)$(LINK) $^ -o $@ -ljansson -pthread -ldl
 
 $(BUILD)/core.a: $(CORE_OBJECTS)
 	$(say) AR $@
@@ -274,12 +274,12 @@ $(BUILD)/obj/tests/unit/%.o: tests/unit/%.c Makefile | dependencies
 $(BUILD)/tests/unit/%: tests/unit/%.c $(UNIT_OBJECTS) $(BUILD)/core.a Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<
-	$(Q)$(COMPILE) $(TEST_FLAGS) $< $(UNIT_OBJECTS) $(BUILD)/core.a -o $@ $(LDFLAGS) -lcriterion -ljansson
+	$(Q)$(COMPILE) $(TEST_FLAGS) $< $(UNIT_OBJECTS) $(BUILD)/core.a -o $@ $(LDFLAGS) -lcriterion -ljansson -pthread -ldl
 
 $(BUILD)/tests/unit-plain/%: tests/unit/%.c $(UNIT_OBJECTS) $(BUILD)/core.a Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<
-	$(Q)$(COMPILE) $(TEST_FLAGS) -Itests/plain $< $(UNIT_OBJECTS) $(BUILD)/core.a -o $@ $(LDFLAGS) -ljansson
+	$(Q)$(COMPILE) $(TEST_FLAGS) -Itests/plain $< $(UNIT_OBJECTS) $(BUILD)/core.a -o $@ $(LDFLAGS) -ljansson -pthread -ldl
 
 # One source is the tool's main, and another the shim's start: the rest comes from the archives. The
 # command looks for the library beside itself, and only at its name.
@@ -299,13 +299,13 @@ $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(call object,$(FUZZ_SHARED))
 	@mkdir -p $(@D)
 	@touch $(@D)/libcudapool_preload.so
 	$(say) LINK $@
-	$(Q)$(LINK) $^ -o $@ -ljansson -ldl
+	$(Q)$(LINK) $^ -o $@ -ljansson -pthread -ldl
 
 $(BUILD)/fuzzers/%: $(BUILD)/obj/tests/fuzz/%.o $(FUZZ_LINKED)
 	@mkdir -p $(@D)
 	@touch $(@D)/libcudapool_preload.so
 	$(say) LINK $@
-	$(Q)$(LINK) -fsanitize=fuzzer $^ -o $@ -ljansson -ldl
+	$(Q)$(LINK) -fsanitize=fuzzer $^ -o $@ -ljansson -pthread -ldl
 
 # A program that calls the driver is linked with the simulated one, whose soname is the real one's:
 # it runs on either. One that does not call it, does not need it.

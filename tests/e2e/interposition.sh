@@ -67,10 +67,12 @@ expect "which found something" grep -q 'library next malloc: lib' "$work/without
 cp "$SIM/libcuda.so.1" "$work/libcuda_copy.so"
 another_namespace=namespace
 [ -z "$SANITIZE" ] || another_namespace= # sanitizers do not bear dlmopen
+[ "${NAMESPACES:-yes}" = yes ] || another_namespace=
 expect "libcuda opened more than once" on_pool -- "$programs/interposition_copies" \
     "$work/libcuda_copy.so" $another_namespace
-run_with -- "$programs/interposition_missing" >"$work/without" 2>&1
-run_with "LD_PRELOAD=$PRELOAD" -- "$programs/interposition_missing" >"$work/with" 2>&1
+no_driver="LD_LIBRARY_PATH=${GUEST_LIBRARY_PATH:-}"
+run_with "$no_driver" -- "$programs/interposition_missing" >"$work/without" 2>&1
+run_with "$no_driver" "LD_PRELOAD=$PRELOAD" -- "$programs/interposition_missing" >"$work/with" 2>&1
 expect_same "libcuda missing" "$work/without" "$work/with"
 expect "which is the case" grep -q '^libcuda: libcuda.so.1: cannot open' "$work/with"
 
