@@ -423,9 +423,7 @@ static bool order_behind_home(struct buffer *buffer, const struct stream *stream
 static bool reach(struct buffer *buffer, const struct stream *stream)
 {
     if (buffer->kind == NO_BUFFER || buffer->lost || stream->context == CONTEXTS ||
-        ((buffer->kind == ASYNC || run->profile->races) &&
-         !is_within(stream->context, buffer->context)) ||
-        captures(stream))
+        (buffer->kind == ASYNC && !is_within(stream->context, buffer->context)) || captures(stream))
         return false;
     if (buffer->home.kind == NO_STREAM || is_same_stream(&buffer->home, stream))
         return true;

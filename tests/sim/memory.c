@@ -452,16 +452,18 @@ uint64_t simcuda_peak_device_bytes(void)
 
 /* --- who uses it -------------------------------------------------------------------------------*/
 
+static void drop_user(struct allocation *allocation, unsigned int i)
+{
+    op_drop(allocation->foreign[i]);
+    allocation->foreign[i] = allocation->foreign[--allocation->foreign_count];
+}
+
+/* The race detector wants to be told, in the free, that they are over. */
 static void drop_finished_users(struct allocation *allocation)
 {
-    unsigned int kept = 0;
-    for (unsigned int i = 0; i < allocation->foreign_count; i++) {
-        if (op_is_done(allocation->foreign[i]))
-            op_drop(allocation->foreign[i]);
-        else
-            allocation->foreign[kept++] = allocation->foreign[i];
-    }
-    allocation->foreign_count = kept;
+    for (unsigned int i = allocation->foreign_count; i-- > 0;)
+        if (op_is_past(allocation->foreign[i]))
+            drop_user(allocation, i);
 }
 
 static void note_user(struct allocation *allocation, struct op *op)
@@ -500,12 +502,15 @@ bool allocation_wait_for_users(struct allocation *allocation)
     if (allocation->context != NULL)
         context_wait_for_work(allocation->context);
     while ((allocation = allocation_with_id(address, id)) != NULL) {
-        drop_finished_users(allocation);
+        struct op *user;
         if (allocation->foreign_count == 0)
             return true;
+        user = op_hold(allocation->foreign[0]);
+        drop_user(allocation, 0);
         if (races_on)
-            race_free_waits(allocation->foreign[0]);
-        op_wait(allocation->foreign[0]);
+            race_free_waits(user);
+        op_wait(user);
+        op_drop(user);
     }
     return false;
 }

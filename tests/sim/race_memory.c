@@ -266,8 +266,12 @@ static void compare(struct tenancy *earlier, struct tenancy *live,
 static void use_live(struct tenancy *live, const struct overlaps *found,
                      const struct beginning *beginning)
 {
-    if (!clock_knows(beginning->clock, live->begin))
+    /* What it meets then is the program's doing. */
+    if (!clock_knows(beginning->clock, live->begin)) {
         report_before_allocation(live, beginning->origin);
+        record(live, beginning);
+        return;
+    }
     for (size_t i = 0; i < found->count; i++)
         if (found->all[i] != live)
             compare(found->all[i], live, beginning);
