@@ -28,7 +28,7 @@ fetch_glibc() {
     for package in "$root"/*.deb; do
         dpkg -x "$package" "$root"
     done
-    rm -rf "$root/etc" # make takes its ld.so.conf.d for a file of its own
+    rm -rf "${root:?}/etc" # make takes its ld.so.conf.d for a file of its own
     stay_below_root
 }
 
