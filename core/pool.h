@@ -147,9 +147,6 @@ struct pool_bytes {
 };
 struct pool_bytes pool_device_bytes(struct pool *pool, CUdevice device);
 
-/* Whether anything was ever asked of the pool. */
-bool pool_was_used(struct pool *pool);
-
 /* Fills the devices of a report (the caller has filled process and settings), without a driver
  * call and without waiting for a lock. 0, or -1 with errno. */
 int pool_report(struct pool *pool, struct report *report);

@@ -245,12 +245,3 @@ int pool_report(struct pool *pool, struct report *report)
         }
     return 0;
 }
-
-bool pool_was_used(struct pool *pool)
-{
-    struct context *c = atomic_load_explicit(&pool->registry.contexts, memory_order_acquire);
-    for (; c; c = c->next)
-        if (counter_get(&c->heap.misses) != 0)
-            return true;
-    return false;
-}

@@ -339,18 +339,53 @@ static struct excess look_for_excess(const struct pool *pool, struct heap *heap,
     return excess;
 }
 
+/* Bytes by which all contexts of the device together are over the cap. */
+static uint64_t bytes_over_cap(struct pool *pool, struct context *context)
+{
+    uint64_t cached = MUTATED(bytes_cap_of_one_context) ? counter_get(&context->heap.clean_bytes)
+                                                        : kept_bytes(pool, context->device, true);
+    uint64_t cap = context->device->cached_cap;
+    return cached > cap && !MUTATED(bytes_cap_ignored) ? cached - cap : 0;
+}
+
+/* What the context itself could not give. cuMemFree would wait for the others' work. */
+static void release_in_other_contexts(struct pool *pool, struct context *context)
+{
+    struct device *device = context->device;
+    uint64_t over = bytes_over_cap(pool, context);
+    for (struct context *c = context_next(pool, NULL, device); c && over;
+         c = context_next(pool, c, device)) {
+        uint64_t released =
+            c == context ? 0 : release_clean(pool, c, over, EVICTION_CAP, RELEASE_IN_ALLOCATION);
+        over -= released < over ? released : over;
+    }
+}
+
+/* Where nothing can be given back before a miss, the reserve is held to its ratio in the frees. */
+static void release_over_bound(struct pool *pool, struct context *context)
+{
+    struct heap *heap = &context->heap;
+    pthread_mutex_lock(&heap->lock);
+    uint64_t bound = release_bound(pool, context, 0);
+    pthread_mutex_unlock(&heap->lock);
+    uint64_t reserved = counter_get(&heap->reserved_bytes);
+    if (reserved > bound && !MUTATED(reserve_ratio_ignored))
+        release_clean(pool, context, reserved - bound, EVICTION_CAP, RELEASE_IN_FREE);
+}
+
 void release_excess(struct pool *pool, struct context *context, enum release_place place)
 {
     uint64_t now = monotonic_now();
     struct excess excess = look_for_excess(pool, &context->heap, now);
-    uint64_t cached = MUTATED(bytes_cap_of_one_context) ? counter_get(&context->heap.clean_bytes)
-                                                        : kept_bytes(pool, context->device, true);
-    uint64_t cap = context->device->cached_cap;
-    uint64_t over = cached > cap && !MUTATED(bytes_cap_ignored) ? cached - cap : 0;
+    uint64_t over = bytes_over_cap(pool, context);
     if (over || excess.other)
         release_chosen(pool, context, choose_over_cap, &over, EVICTION_CAP, place);
+    if (over)
+        release_in_other_contexts(pool, context);
     if (excess.idle)
         release_chosen(pool, context, choose_idle, &now, EVICTION_IDLE, place);
+    if (place == RELEASE_IN_FREE && !pool->driver->cuMemFreeAsync)
+        release_over_bound(pool, context);
 }
 
 /* ---- before a miss ---- */

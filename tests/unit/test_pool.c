@@ -14,15 +14,6 @@ Test(pool, starting_a_pool_calls_no_driver)
     fake_trace();
     start_without_context();
     cr_assert_str_eq(fake_trace(), "");
-    cr_assert_not(pool_was_used(pool));
-}
-
-Test(pool, a_pool_was_used_once_it_has_asked_the_driver)
-{
-    start();
-    cr_assert_not(pool_was_used(pool));
-    allocate(MIB);
-    cr_assert(pool_was_used(pool));
 }
 
 Test(pool, settings_are_copied)

@@ -184,6 +184,20 @@ Test(release, the_cap_is_one_for_all_contexts_of_a_device)
     cr_assert_leq(pool_device_bytes(pool, 0).cached + pool_device_bytes(pool, 0).pending, 5 * MIB);
 }
 
+Test(release, a_context_that_has_nothing_to_give_has_another_give)
+{
+    settings.device.caps.cached = (struct byte_size){.bytes = 4 * MIB};
+    start();
+    allocate_and_release(4, MIB);
+    synchronise();
+    CUcontext other = another_context(0);
+    CUdeviceptr block = allocate(2 * MIB);
+    fake_launch(other);
+    release(block);
+    allocate(3 * MIB);
+    cr_assert_leq(pool_device_bytes(pool, 0).cached + pool_device_bytes(pool, 0).pending, 4 * MIB);
+}
+
 Test(release, a_bucket_keeps_so_many_blocks_and_no_more)
 {
     settings.device.caps.blocks_per_bucket = 3;
@@ -262,6 +276,19 @@ Test(release, the_reserve_stays_inside_its_ratio)
     allocate(MIB);
     cr_assert_eq(clean_bytes(), 0);
     cr_assert_eq(counted().evictions.cap, 1);
+}
+
+Test(release, without_free_async_the_reserve_is_held_to_its_ratio_in_the_frees)
+{
+    driver->cuMemFreeAsync = NULL;
+    settings.device.growth_budget.bytes = 0;
+    settings.device.caps.reserve_ratio = 1;
+    start();
+    for (size_t mib = 1; mib <= 16; mib++) {
+        release(allocate(mib * MIB));
+        synchronise();
+    }
+    cr_assert_leq(reserved_bytes(), 16 * MIB);
 }
 
 Test(release, the_growth_budget_comes_on_top_of_the_ratio)
