@@ -105,7 +105,7 @@ SIMS     := $(if $(SIM_SOURCES),$(SIM) $(SIM_VARIANTS))
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .PHONY: all library sim programs gpu unit plain replays fuzzers abi-check test random mutations fuzz \
-        demo bench install lint format cross clean help dependencies
+        coverage demo bench install lint format cross clean help dependencies
 
 all: library sim programs ## build everything but the unit tests
 library: $(PRODUCTS) abi-check ## build the preload object, its settings reader and the command
@@ -136,6 +136,13 @@ mutations: all ## break each rule of the pool in turn, and see that it is caught
 	@$(MAKE) --no-print-directory MUTATIONS=1 library unit
 	@BUILD=$(BUILD) tests/mutations/run.sh
 
+# Unoptimised, so that a line is a line; the counters are updated by all threads.
+coverage: ## how much of core/ and shim/ the tests cover, and why not the rest
+	@rm -rf build-coverage
+	@$(MAKE) BUILD=build-coverage CFLAGS="-O0 -g --coverage -fprofile-update=atomic" all replays unit
+	@BUILD=build-coverage COVERAGE=1 CC=$(CC) scripts/run_tests.sh || echo "coverage: of tests that failed"
+	@scripts/coverage.py build-coverage tests/coverage.md
+
 demo: all ## run a CUDA program without and with the pool (on the GPU if there is one)
 	@BUILD=$(BUILD) scripts/demo.sh
 
@@ -160,7 +167,7 @@ install: library ## install under PREFIX (/usr/local), below DESTDIR
 	install -m 644 $(wildcard configs/*) $(DESTDIR)$(PREFIX)/share/cudapool
 
 clean: ## remove what was built
-	rm -rf build build-address build-undefined build-thread build-aarch64 build-clang build-fuzz \
+	rm -rf build build-address build-undefined build-thread build-aarch64 build-clang build-fuzz build-coverage \
 	    $(BUILD)
 
 help: ## list the targets
@@ -270,6 +277,10 @@ $(BUILD)/obj/tests/unit/%.o: tests/unit/%.c Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<
 	$(Q)$(COMPILE) $(TEST_FLAGS) -c $< -o $@
+
+# The core's requests for memory go to the test (failing_memory.h).
+$(BUILD)/tests/unit/test_failing_memory $(BUILD)/tests/unit-plain/test_failing_memory: \
+    LDFLAGS += $(foreach f,malloc calloc realloc mmap,-Wl,--wrap=$(f))
 
 $(BUILD)/tests/unit/%: tests/unit/%.c $(UNIT_OBJECTS) $(BUILD)/core.a Makefile | dependencies
 	@mkdir -p $(@D)

@@ -12,6 +12,7 @@
 #   SIM       the directory of the simulated driver, for LD_LIBRARY_PATH
 #   PRELOAD   what LD_PRELOAD must be to run a program on the pool
 #   SANITIZE  address, undefined, thread or empty
+#   COVERAGE  1 where the build counts for gcov, and therefore writes files at exit
 #
 # A unit test prints Criterion's synthesis, or that of tests/plain. Everything else prints a line
 # "ok NAME" or "FAIL NAME: why" for each thing it checked, and exits 1 if one failed.

@@ -10,8 +10,8 @@ hostile() { # case [variable=value]
     on_pool CUDAPOOL_REPORT=none "CUDAPOOL_CONFIG=${settings:-}" ${2:+"$2"} -- "$programs/hostile" "$1"
 }
 
-same_answers() { # case, settings in words
-    hostile "$1" >"$work/with" 2>"$work/stderr" || fail "$1, $2" "exit status $?: $(cat "$work/stderr")"
+same_answers() { # case, settings in words [variable=value]
+    hostile "$1" "${3:-}" >"$work/with" 2>"$work/stderr" || fail "$1, $2" "exit status $?: $(cat "$work/stderr")"
     expect_same "$1, $2" "$work/without" "$work/with"
 }
 
@@ -28,6 +28,7 @@ for case in pointers sizes nulls handles; do
     same_answers $case "free_synchronizes"
     use_device '"buckets": {"largest": 0}'
     same_answers $case "nothing kept"
+    same_answers $case "switched off" CUDAPOOL_DISABLE=1
 done
 
 for case in double_frees destroyed_streams destroyed_contexts destroyed_primary; do

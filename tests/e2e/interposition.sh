@@ -75,6 +75,13 @@ run_with "$no_driver" -- "$programs/interposition_missing" >"$work/without" 2>&1
 run_with "$no_driver" "LD_PRELOAD=$PRELOAD" -- "$programs/interposition_missing" >"$work/with" 2>&1
 expect_same "libcuda missing" "$work/without" "$work/with"
 expect "which is the case" grep -q '^libcuda: libcuda.so.1: cannot open' "$work/with"
+expect "every function without a libcuda" run_with "LD_PRELOAD=$PRELOAD" -- \
+    "$programs/interposition_bare" missing
+mkdir "$work/bare"
+cp "$(library bare)" "$work/bare/libcuda.so.1"
+expect "every function with a libcuda that lacks it" run_with "LD_PRELOAD=$PRELOAD" \
+    "LD_LIBRARY_PATH=$work/bare${GUEST_LIBRARY_PATH:+:$GUEST_LIBRARY_PATH}" -- \
+    "$programs/interposition_bare" bare
 
 # --- memory freed behind our back ----------------------------------------------------------------
 

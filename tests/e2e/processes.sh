@@ -18,7 +18,7 @@ never=/bin/true
 [ -z "${RUN_WITH:-}" ] || never=$programs/interposition_missing # /bin/true is for this processor
 expect "a program without CUDA runs" run_with "LD_PRELOAD=$PRELOAD" CUDAPOOL_CONFIG=/nonexistent \
     -- "$never"
-if [ -z "$SANITIZE" ] && [ -z "${RUN_WITH:-}" ]; then
+if [ -z "$SANITIZE${COVERAGE:-}" ] && [ -z "${RUN_WITH:-}" ]; then
     if command -v strace >/dev/null && strace -o /dev/null "$never" 2>/dev/null; then
         opened() { # variable=value
             env "$1" CUDAPOOL_CONFIG=/nonexistent strace -f -qq -o "$work/trace" -e \

@@ -1,0 +1,47 @@
+/*
+ * The replaced functions, bound to by a program whose libcuda does not have them. "missing": there
+ * is no libcuda, and each of them says that nothing is initialised. "bare": there is one with
+ * nothing but cuInit; each says that it was not found, none can be looked up, and no pool is
+ * started.
+ */
+#include "interposition.h"
+
+static const char *const replaced[] = {
+#define ENTRY_POINT(name, parameters) #name,
+#include "../../shim/entry_points.def"
+#undef ENTRY_POINT
+};
+
+/* All parameters are pointers and integers, which both machines pass in the same places. */
+typedef CUresult any_function(uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t,
+                              uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t);
+
+static void answers(void *preload, const char *name, CUresult expected)
+{
+    any_function *function = (any_function *)glibc_dlsym()(preload, name);
+    CHECK(function != NULL && is_ours((void *)function));
+    CUresult answer = function(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    if (answer != expected)
+        FAIL("%s answers %u, not %u", name, answer, expected);
+}
+
+int main(int argc, char **argv)
+{
+    void *preload = open_library(PRELOAD_OBJECT, RTLD_NOW | RTLD_NOLOAD), *driver = NULL;
+    CHECK(argc == 2);
+    bool bare = strcmp(argv[1], "bare") == 0;
+    if (bare)
+        driver = open_library(DRIVER_OBJECT, RTLD_NOW);
+    for (size_t i = 0; i < sizeof replaced / sizeof *replaced; i++) {
+        answers(preload, replaced[i], bare ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_NOT_INITIALIZED);
+        CHECK(!bare || dlsym(driver, replaced[i]) == NULL);
+        CHECK(dlsym(RTLD_DEFAULT, replaced[i]) == NULL);
+    }
+    int (*is_active)(void) = (int (*)(void))glibc_dlsym()(preload, "cudapool_is_active");
+    uint64_t (*trim)(void) = (uint64_t(*)(void))glibc_dlsym()(preload, "cudapool_trim");
+    int (*get_bytes)(int, void *) =
+        (int (*)(int, void *))glibc_dlsym()(preload, "cudapool_get_bytes");
+    char bytes[64];
+    CHECK(is_active() == 0 && trim() == 0 && get_bytes(0, bytes) == -1);
+    return 0;
+}
