@@ -63,6 +63,13 @@ expect "wrong settings" said_with "CUDAPOOL_CONFIG=$work/wrong.json"
 expect_lines "are one line" "$work/stderr" "cudapool: .*$work/wrong.json.*devise.*$without"
 expect "an unknown escape" said_with 'CUDAPOOL_REPORT=report-%q'
 expect_lines "is one line" "$work/stderr" "cudapool: CUDAPOOL_REPORT: .*report-%q.*$without"
+expect "a report to stdout" said_with CUDAPOOL_REPORT=/dev/stdout
+cp "$work/output" "$work/stdout"
+expect "is there" has_requests "$work/stdout"
+expect_lines "and not on stderr" "$work/stderr"
+long=$(printf '%%p%%p%.0s' {1..1000})
+expect "a report with a name that grows too long" said_with "CUDAPOOL_REPORT=$work/$long"
+expect_lines "is one line" "$work/stderr" "cudapool: report: .*: File name too long"
 expect "a report that cannot be written" said_with "CUDAPOOL_REPORT=$work/no/such/directory/file"
 expect_lines "is one line" "$work/stderr" "cudapool: report: .*$work/no/such/directory/file.*"
 expect "threads that all find the settings wrong" on_pool "CUDAPOOL_CONFIG=$work/wrong.json" -- \
@@ -91,10 +98,12 @@ cd "$here" || exit 1
 aside="cudapool: compute-sanitizer is at work$without"
 expect "under compute-sanitizer" said_with NV_SANITIZER_INJECTION_PORT_BASE=1
 expect_lines "one line" "$work/stderr" "$aside"
-cp "$programs/libinterposition_json.so" "$work/libsanitizer-collection.so"
-on_driver "LD_PRELOAD=$PRELOAD:$work/libsanitizer-collection.so" -- "${roundtrip[@]}" \
-    2>"$work/stderr"
-expect_lines "under its library" "$work/stderr" "$aside"
+for library in libsanitizer-collection.so sanitizer/libInterceptorInjectionTarget.so; do
+    mkdir -p "$work/sanitizer"
+    cp "$programs/libinterposition_json.so" "$work/$library"
+    on_driver "LD_PRELOAD=$PRELOAD:$work/$library" -- "${roundtrip[@]}" 2>"$work/stderr"
+    expect_lines "under its $library" "$work/stderr" "$aside"
+done
 
 # --- processes that fork ---------------------------------------------------------------------------
 

@@ -1127,7 +1127,7 @@ static void prepare(void)
     load_kernels(&other_kernels);
     CHECK(cuStreamCreate(&elsewhere, CU_STREAM_NON_BLOCKING));
     CHECK(cuEventCreate(&event_elsewhere, 0));
-    context = open_primary_context();
+    context = open_primary();
     load_kernels(&kernels);
     CHECK(cuStreamCreate(&one, CU_STREAM_NON_BLOCKING));
     CHECK(cuStreamCreate(&two, CU_STREAM_NON_BLOCKING));

@@ -153,7 +153,7 @@ int main(int argc, char **argv)
     rounds = argument(argc, argv, "rounds", 20);
     replays = argument(argc, argv, "replays", 20);
 
-    context = open_primary_context();
+    context = open_primary();
     load_kernels(&kernels);
     CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     CHECK(cuMemAlloc_v2(&block, WORDS * sizeof(unsigned int)));

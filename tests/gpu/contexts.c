@@ -171,7 +171,7 @@ static void primary_must_be(int expected, const char *when)
         FAIL("%s the primary context is %s", when, active ? "active" : "inactive");
 }
 
-static void open_primary(struct place *place)
+static void open_primary_of(struct place *place)
 {
     CHECK(cuDevicePrimaryCtxRetain(&place->context, device));
     CHECK(cuCtxSetCurrent(place->context));
@@ -185,7 +185,7 @@ static CUresult primary_ends(unsigned long rounds)
     struct place primary;
     CUresult release_after_reset = CUDA_SUCCESS;
     for (unsigned long i = 0; i < rounds; i++) {
-        open_primary(&primary);
+        open_primary_of(&primary);
         put_blocks(&primary);
         take_blocks_from(&primary, primary.context);
         put_blocks(&primary);
@@ -211,7 +211,7 @@ int main(int argc, char **argv)
     CHECK(cuInit(0));
     CHECK(cuDeviceGet(&device, 0));
     double start = now_ms();
-    open_primary(&primary);
+    open_primary_of(&primary);
     create_context(&second);
     recycle_across_contexts(&primary, &second, rounds);
     CHECK(cuCtxDestroy_v2(second.context));

@@ -112,7 +112,7 @@ int main(int argc, char **argv)
     size_t largest = argument(argc, argv, "largest_mib", 2048) * MIB;
     unsigned long kernel_ms = argument(argc, argv, "kernel_ms", 500);
 
-    open_primary_context();
+    open_primary();
     load_kernels(&kernels);
     CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     counter = new_counter();

@@ -188,7 +188,7 @@ int main(int argc, char **argv)
         FAIL("threads=%u must be 1 to %d, streams=%lu 1 to %d", threads, MAX_THREADS - 1,
              streams_per_thread, MAX_STREAMS);
 
-    context = open_primary_context();
+    context = open_primary();
     load_kernels(&kernels);
     double start = now_ms();
     for (unsigned int i = 0; i < threads; i++)

@@ -37,7 +37,7 @@ int main(int argc, char **argv)
     unsigned int *host = calloc(words, sizeof *host);
     if (host == NULL)
         FAIL("out of memory");
-    open_primary_context();
+    open_primary();
     load_kernels(&kernels);
     double start = now_ms();
     for (unsigned long i = 0; i < steps; i++)

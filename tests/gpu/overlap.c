@@ -70,7 +70,7 @@ int main(int argc, char **argv)
     if (threads < 1 || threads > MAX_THREADS)
         FAIL("threads=%u: must be 1 to %d", threads, MAX_THREADS);
 
-    context = open_primary_context();
+    context = open_primary();
     load_kernels(&kernels);
     pthread_barrier_init(&at_start_and_end, NULL, threads + 1);
     for (unsigned int i = 0; i < threads; i++)

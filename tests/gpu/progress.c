@@ -204,7 +204,7 @@ int main(int argc, char **argv)
 
     signal(SIGALRM, say_what_hangs);
     alarm(seconds_allowed);
-    context = open_primary_context();
+    context = open_primary();
     load_kernels(&kernels);
     CHECK(cuStreamCreate(&stream_a, CU_STREAM_NON_BLOCKING));
     CHECK(cuStreamCreate(&stream_b, CU_STREAM_NON_BLOCKING));

@@ -18,7 +18,13 @@ TestSuite(failing_memory, .init = set_up, .fini = tear_down);
 
 /* ---- the pool ---- */
 
-enum { BLOCKS = 24 };
+enum { BLOCKS = 48 };
+
+/* From 1 B to 9 MiB, each in a bucket of its own. */
+static size_t size_of_block(size_t i)
+{
+    return i < 24 ? ((size_t)1 << i) + i : (i - 23) * 380 * KIB;
+}
 
 /* Two contexts, sizes of many buckets, fences: what takes records. */
 static void use_the_pool(void)
@@ -28,7 +34,7 @@ static void use_the_pool(void)
     for (int round = 0; round < 2; round++) {
         fake_set_current(round == 0 ? other : context);
         for (size_t i = 0; i < BLOCKS; i++)
-            blocks[i] = allocate(((size_t)1 << i) + i);
+            blocks[i] = allocate(size_of_block(i));
         fake_launch(round == 0 ? other : context);
         for (size_t i = 0; i < BLOCKS; i++)
             release(blocks[i]);

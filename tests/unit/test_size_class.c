@@ -195,6 +195,15 @@ Test(size_class, sizes_that_no_rounding_can_hold_are_not_kept)
     cr_assert_eq(size_class_round(&pow2, UINT64_MAX - MIB), 0);
 }
 
+Test(size_class, no_step_is_finer_than_the_granule)
+{
+    struct size_classes classes =
+        classes_between(BUCKETS_GEOMETRIC, 7, 1, (struct byte_size){.unlimited = true});
+    cr_expect_eq(size_class_round(&classes, 1), 1);
+    for (uint64_t bytes = 2; bytes <= SIZE_CLASS_GRANULE; bytes++)
+        cr_expect_eq(size_class_round(&classes, bytes), SIZE_CLASS_GRANULE);
+}
+
 Test(size_class, the_smallest_block_is_at_most_a_64th_of_the_device)
 {
     struct bucket_settings settings = {
