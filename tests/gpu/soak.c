@@ -326,7 +326,7 @@ int main(int argc, char **argv)
         FAIL("threads=%u must be 1 to %d, streams=%lu 1 to %d", threads, MAX_THREADS,
              streams_per_thread, MAX_STREAMS);
 
-    context = open_primary_context();
+    context = open_primary();
     load_kernels(&kernels);
     for (unsigned int i = 0; i < USUAL_SIZES; i++)
         usual_sizes[i] = any_size(&random);
