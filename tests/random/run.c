@@ -240,6 +240,15 @@ static bool is_within(unsigned int inner, unsigned int outer)
            (inner == outer || run->contexts[inner].root == outer);
 }
 
+/* The host has waited for all work of the context. */
+static void context_is_idle(unsigned int context)
+{
+    for (unsigned int i = 0; i < BUFFERS; i++)
+        if (run->buffers[i].home.kind != NO_STREAM &&
+            is_within(run->buffers[i].home.context, context))
+            run->buffers[i].home.kind = NO_STREAM;
+}
+
 static void drop_captures_from(unsigned int context)
 {
     for (unsigned int i = 0; i < CAPTURES; i++)
@@ -247,13 +256,34 @@ static void drop_captures_from(unsigned int context)
             run->captures[i].active = false;
 }
 
-/* The context's memory goes with it. */
-static void tell_of_memory_that_goes(unsigned int context)
+/* A context's end does not wait for what others' streams do to its memory, as cuMemFree does: the
+ * program waits. */
+static bool wait_for_others_uses(unsigned int context)
 {
+    for (unsigned int i = 0; i < BUFFERS; i++) {
+        const struct buffer *buffer = &run->buffers[i];
+        unsigned int user = buffer->home.context;
+        if (buffer->kind == NO_BUFFER || buffer->home.kind == NO_STREAM ||
+            !is_within(buffer->context, context) || is_within(user, context))
+            continue;
+        if (CALL(cuCtxSynchronize_v2, (run->contexts[user].handle), "(context[%u])", user) !=
+            CUDA_SUCCESS)
+            return false;
+        context_is_idle(user);
+    }
+    return true;
+}
+
+/* The context's memory goes with it. False: it has to stay. */
+static bool tell_of_memory_that_goes(unsigned int context)
+{
+    if (!wait_for_others_uses(context))
+        return false;
     for (unsigned int i = 0; i < BUFFERS; i++)
         if (run->buffers[i].kind != NO_BUFFER && run->buffers[i].kind != ASYNC &&
             is_within(run->buffers[i].context, context))
             simcuda_program_freed(run->buffers[i].address);
+    return true;
 }
 
 static void drop_buffer(struct buffer *buffer)
@@ -455,15 +485,7 @@ static void lose(struct buffer *buffer)
     buffer->lost = true;
 }
 
-/* The host has waited for all work of the context, or of the stream. */
-static void context_is_idle(unsigned int context)
-{
-    for (unsigned int i = 0; i < BUFFERS; i++)
-        if (run->buffers[i].home.kind != NO_STREAM &&
-            is_within(run->buffers[i].home.context, context))
-            run->buffers[i].home.kind = NO_STREAM;
-}
-
+/* The same for a stream. */
 static void stream_is_idle(const struct stream *stream)
 {
     for (unsigned int i = 0; i < BUFFERS; i++)
@@ -1436,7 +1458,8 @@ static void step_context_destroy(const struct step *step)
     if (!run->contexts[slot].alive)
         return;
     free_stream_ordered(slot);
-    tell_of_memory_that_goes(slot);
+    if (!tell_of_memory_that_goes(slot))
+        return;
     unsigned int depth = current() == slot;
     if (CALL(cuCtxDestroy_v2, (run->contexts[slot].handle), "(context[%u])", slot) != CUDA_SUCCESS)
         return;
@@ -1451,7 +1474,8 @@ static void step_context_detach(const struct step *step)
     if (slot < CREATED || slot >= GREEN)
         return;
     free_stream_ordered(slot);
-    tell_of_memory_that_goes(slot);
+    if (!tell_of_memory_that_goes(slot))
+        return;
     if (CALL(cuCtxDetach, (run->contexts[slot].handle), "(context[%u])", slot) != CUDA_SUCCESS)
         return;
     run->workers[self].depth -= run->workers[self].depth > 0;
@@ -1530,7 +1554,8 @@ static void step_primary_release(const struct step *step)
         return;
     if (run->contexts[slot].retains == 1) {
         free_stream_ordered(slot);
-        tell_of_memory_that_goes(slot);
+        if (!tell_of_memory_that_goes(slot))
+            return;
     }
     if (CALL(cuDevicePrimaryCtxRelease_v2, ((CUdevice)slot), "(%u)", slot) == CUDA_SUCCESS)
         released(slot);
@@ -1542,7 +1567,8 @@ static void step_primary_reset(const struct step *step)
     if (!run->contexts[slot].alive)
         return;
     free_stream_ordered(slot);
-    tell_of_memory_that_goes(slot);
+    if (!tell_of_memory_that_goes(slot))
+        return;
     if (CALL(cuDevicePrimaryCtxReset_v2, ((CUdevice)slot), "(%u)", slot) == CUDA_SUCCESS)
         context_died(slot);
 }
@@ -1581,7 +1607,8 @@ static void step_green_destroy(const struct step *step)
         return;
     if (run->contexts[primary].retains == 1) {
         free_stream_ordered(primary);
-        tell_of_memory_that_goes(primary);
+        if (!tell_of_memory_that_goes(primary))
+            return;
     }
     for (unsigned int i = 0; i < BUFFERS; i++)
         if (run->buffers[i].home.kind != NO_STREAM && run->buffers[i].home.context == slot)
