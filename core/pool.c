@@ -446,21 +446,42 @@ void pool_green_context_destroyed(struct pool *pool, CUgreenCtx green)
     context_drop_alias(pool, green);
 }
 
+/* The plain frees would have waited for other contexts' copies of what is pending, which the end of
+ * the context does not: the driver's own free does. */
+static void end_frees(struct pool *pool, struct context *context)
+{
+    if (context && atomic_load_explicit(&pool->several_contexts, memory_order_acquire))
+        heap_free_pending(pool, context);
+}
+
 struct ending pool_context_ending(struct pool *pool, CUcontext handle)
 {
     if (!handle)
         pool->driver->cuCtxGetCurrent(&handle);
     struct ending ending = {handle ? context_find(pool, handle) : NULL, false};
+    end_frees(pool, ending.context);
+    context_end_begin(pool, ending.context);
+    return ending;
+}
+
+static struct ending begin_ending_primary(struct pool *pool, CUdevice device, bool surely)
+{
+    pthread_mutex_lock(&pool->primary_lock);
+    struct ending ending = {context_find_primary(pool, device), true};
+    if (surely)
+        end_frees(pool, ending.context);
     context_end_begin(pool, ending.context);
     return ending;
 }
 
 struct ending pool_primary_ending(struct pool *pool, CUdevice device)
 {
-    pthread_mutex_lock(&pool->primary_lock);
-    struct ending ending = {context_find_primary(pool, device), true};
-    context_end_begin(pool, ending.context);
-    return ending;
+    return begin_ending_primary(pool, device, false);
+}
+
+struct ending pool_primary_resetting(struct pool *pool, CUdevice device)
+{
+    return begin_ending_primary(pool, device, true);
 }
 
 struct ending pool_green_ending(struct pool *pool, CUgreenCtx green)

@@ -102,6 +102,7 @@ struct ending {
 };
 struct ending pool_context_ending(struct pool *pool, CUcontext handle);
 struct ending pool_primary_ending(struct pool *pool, CUdevice device);
+struct ending pool_primary_resetting(struct pool *pool, CUdevice device); /* ends in any case */
 struct ending pool_green_ending(struct pool *pool, CUgreenCtx green);
 void pool_context_ended(struct pool *pool, struct ending ending, enum context_fate fate);
 

@@ -201,6 +201,39 @@ static void copied_by_another(void)
     }
 }
 
+/* So it does where the memory's context is ended right after: the copy must not reach the memory's
+ * next owner, in a third context. */
+static void copied_by_another_at_the_end(void)
+{
+    struct kernels of_second;
+    CU(cuInit(0));
+    CUcontext second = create_context(0);
+    load_kernels(&of_second);
+    CUstream other = new_stream();
+    CUdeviceptr source = take(BYTES);
+    write_words(source, 7);
+    CU(cuCtxSynchronize());
+    for (unsigned int i = 1; i < 5; i++) {
+        CUcontext first = create_context(0);
+        CUdeviceptr block = take(BYTES);
+        CU(cuCtxSetCurrent(second));
+        spin(&of_second, other, 3000000);
+        CU(cuMemcpyDtoDAsync_v2(block, source, BYTES, other));
+        CU(cuCtxSetCurrent(first));
+        CU(cuMemFree_v2(block));
+        CU(cuCtxDestroy_v2(first));
+        CUcontext third = create_context(0);
+        CUdeviceptr next = take(BYTES);
+        write_words(next, 1000);
+        CU(cuCtxSynchronize());
+        CU(cuCtxSetCurrent(second));
+        CU(cuStreamSynchronize(other));
+        CU(cuCtxSetCurrent(third));
+        EQUAL(1000, first_word(next));
+        CU(cuCtxDestroy_v2(third));
+    }
+}
+
 static size_t free_bytes(void)
 {
     size_t free, total;
@@ -456,6 +489,7 @@ int main(int argc, char **argv)
         {"primary_reset", primary_reset},
         {"freed_elsewhere", freed_elsewhere},
         {"copied_by_another", copied_by_another},
+        {"copied_by_another_at_the_end", copied_by_another_at_the_end},
         {"two_devices", two_devices},
         {"green_contexts", green_contexts},
         {"threads", threads},

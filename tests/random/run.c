@@ -453,7 +453,9 @@ static bool order_behind_home(struct buffer *buffer, const struct stream *stream
 static bool reach(struct buffer *buffer, const struct stream *stream)
 {
     if (buffer->kind == NO_BUFFER || buffer->lost || stream->context == CONTEXTS ||
-        (buffer->kind == ASYNC && !is_within(stream->context, buffer->context)) || captures(stream))
+        ((buffer->kind == ASYNC || run->may_be_capturing) &&
+         !is_within(stream->context, buffer->context)) ||
+        captures(stream))
         return false;
     if (buffer->home.kind == NO_STREAM || is_same_stream(&buffer->home, stream))
         return true;
@@ -747,9 +749,21 @@ static void any_capture_left(void)
         run->may_be_capturing = run->may_be_capturing || run->captures[i].active;
 }
 
+static bool any_is_used_elsewhere(void)
+{
+    for (unsigned int i = 0; i < BUFFERS; i++)
+        if (run->buffers[i].home.kind != NO_STREAM &&
+            !is_within(run->buffers[i].home.context, run->buffers[i].context))
+            return true;
+    return false;
+}
+
 static void capture_begin(const struct stream *stream, CUstreamCaptureMode mode)
 {
     unsigned int free_one = 0;
+    /* One that only the context's end ends would forbid the wait that this end needs. */
+    if (stream->kind != MADE && any_is_used_elsewhere())
+        return;
     while (free_one < CAPTURES && run->captures[free_one].active)
         free_one++;
     if (free_one == CAPTURES)
