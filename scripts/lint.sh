@@ -41,7 +41,7 @@ tidy() {
 
 step clang-format clang-format --dry-run -Werror "${formatted[@]}"
 step clang-tidy tidy
-step cppcheck cppcheck --quiet --error-exitcode=1 --std=c11 --enable=warning,performance,portability \
+step cppcheck cppcheck -j 2 --quiet --error-exitcode=1 --std=c11 --enable=warning,performance,portability \
     --inline-suppr --suppress=missingIncludeSystem --suppress=unknownMacro \
     -D_GNU_SOURCE= -D__x86_64__ -D__cppcheck__ -I. -Itests "${sources[@]}"
 [ ${#shell_scripts[@]} -eq 0 ] || step shellcheck shellcheck -x "${shell_scripts[@]}"
