@@ -207,7 +207,7 @@ Test(size_class, no_step_is_finer_than_the_granule)
 Test(size_class, the_smallest_block_is_at_most_a_64th_of_the_device)
 {
     struct bucket_settings settings = {
-        .policy = BUCKETS_POW2, .smallest = GIB, .largest.percent = 100};
+        .policy = BUCKETS_POW2, .steps_per_doubling = 8, .smallest = GIB, .largest.percent = 100};
     struct size_classes classes;
 
     size_classes_init(&classes, &settings, 64 * GIB);
