@@ -1,5 +1,6 @@
 /*
- * Reading a settings file. Needs jansson: part of libcudapool_config.so and of the command.
+ * Reading settings: from a file, from text, one by one. Needs jansson: part of
+ * libcudapool_config.so and of the command.
  *
  * The reader belongs to the calling thread; no lock, no state.
  */
@@ -20,8 +21,24 @@
  */
 int config_read_file(const char *path, struct settings *settings, char *error, size_t error_bytes);
 
-/* The same, as libcudapool_config.so exports it to the preload object. */
-int cudapool_config_read(const char *path, struct settings *settings, char *error,
+/*
+ * The same for what CUDAPOOL_CONFIG may be: a file's name, or the JSON itself where it begins with
+ * a brace. (So `cudapool run --set` needs no file that must outlive the last process of a job.)
+ */
+int config_read(const char *source, struct settings *settings, char *error, size_t error_bytes);
+
+/*
+ * Sets one setting after another, each as "device.growth_budget=64MiB": what follows the first "="
+ * is JSON, or else a string. 0, or -1 with *settings untouched and one line in error.
+ */
+int config_set(const char *const *assignments, size_t count, struct settings *settings, char *error,
+               size_t error_bytes);
+
+/* The settings as JSON on one line, in memory that the caller frees; NULL where it is short. */
+char *config_to_text(const struct settings *settings);
+
+/* config_read, as libcudapool_config.so exports it to the preload object. */
+int cudapool_config_read(const char *source, struct settings *settings, char *error,
                          size_t error_bytes);
 
 #endif

@@ -151,7 +151,7 @@ static int refuse_nul_bytes(const struct document *document, const char *text, s
     return document_fail(document, NULL, "line %d, column %d: a NUL byte", line, column);
 }
 
-static json_t *parse(const struct document *document, const char *text, size_t bytes)
+json_t *document_parse(const struct document *document, const char *text, size_t bytes)
 {
     json_error_t error;
 
@@ -229,7 +229,7 @@ json_t *document_load(const struct document *document, size_t most_bytes)
         return NULL;
     char *text = read_text(document, fd, most_bytes, &bytes);
     if (text != NULL)
-        value = parse(document, text, bytes);
+        value = document_parse(document, text, bytes);
     free(text);
     close(fd);
     return value;

@@ -23,6 +23,9 @@ struct document {
  * NULL where that fails, with the error written. Never blocks on a FIFO or a device. */
 json_t *document_load(const struct document *document, size_t most_bytes);
 
+/* The same for text that is in memory already. */
+json_t *document_parse(const struct document *document, const char *text, size_t bytes);
+
 /* Writes the error: file, place in the document (NULL or "": none), and the message. Returns -1. */
 int document_fail(const struct document *document, const char *place, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

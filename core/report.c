@@ -12,6 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "readable.h"
+
 /* --- the process --------------------------------------------------------------------------------
  */
 
@@ -149,149 +151,6 @@ int report_expand_file_name(const char *name, const struct report_process *proce
     return 0;
 }
 
-/* --- numbers for people -------------------------------------------------------------------------
- */
-
-#define CELL_BYTES 32
-
-struct unit {
-    const char *name;
-    uint64_t worth;
-};
-
-static const struct unit byte_units[] = {
-    {"B", 1},
-    {"KiB", 1ull << 10},
-    {"MiB", 1ull << 20},
-    {"GiB", 1ull << 30},
-    {"TiB", 1ull << 40},
-    {"PiB", 1ull << 50},
-    {"EiB", 1ull << 60},
-};
-#define BYTE_UNITS (sizeof(byte_units) / sizeof(byte_units[0]))
-
-static const struct unit time_units[] = {
-    {"ns", 1},
-    {"us", 1000},
-    {"ms", 1000000},
-    {"s", 1000000000},
-};
-#define TIME_UNITS (sizeof(time_units) / sizeof(time_units[0]))
-
-static const struct unit count_units[] = {
-    {"", 1},
-    {"M", 1000000},
-    {"G", 1000000000},
-    {"T", 1000000000000},
-    {"P", 1000000000000000},
-    {"E", 1000000000000000000},
-};
-#define COUNT_UNITS (sizeof(count_units) / sizeof(count_units[0]))
-
-/* Counters of a hostile file, or of a very long run, stop at the largest number. */
-static uint64_t sum(uint64_t a, uint64_t b)
-{
-    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
-}
-
-/* value in unit with one decimal, rounded down; integers, because the locale's point may differ. */
-static void write_tenths(uint64_t value, const struct unit *unit, char cell[CELL_BYTES])
-{
-    uint64_t tenths = value % unit->worth / (unit->worth / 10 == 0 ? 1 : unit->worth / 10);
-
-    /* A binary unit's tenth is rounded down, so that ten of them fit. */
-    snprintf(cell, CELL_BYTES, "%llu.%llu %s", (unsigned long long)(value / unit->worth),
-             (unsigned long long)(tenths > 9 ? 9 : tenths), unit->name);
-}
-
-static const struct unit *largest_unit_within(uint64_t value, const struct unit *units,
-                                              size_t count)
-{
-    size_t i = count - 1;
-
-    while (i > 0 && units[i].worth > value)
-        i--;
-    return &units[i];
-}
-
-/* "1.5 GiB" */
-static void write_bytes(uint64_t bytes, char cell[CELL_BYTES])
-{
-    const struct unit *unit = largest_unit_within(bytes, byte_units, BYTE_UNITS);
-
-    if (unit->worth == 1)
-        snprintf(cell, CELL_BYTES, "%llu B", (unsigned long long)bytes);
-    else
-        write_tenths(bytes, unit, cell);
-}
-
-/* Thousandths of a unit, where the value is a whole number of them. */
-static bool in_thousandths(uint64_t value, const struct unit *unit, unsigned *thousandths)
-{
-    unsigned __int128 scaled = (unsigned __int128)(value % unit->worth) * 1000;
-
-    *thousandths = (unsigned)(scaled / unit->worth);
-    return scaled % unit->worth == 0;
-}
-
-/* A bucket's size exactly, so that no two look alike: "1.125 MiB", "1040 KiB", "1048577 B". */
-static void write_bytes_exactly(uint64_t bytes, char cell[CELL_BYTES])
-{
-    const struct unit *unit = largest_unit_within(bytes, byte_units, BYTE_UNITS);
-    unsigned thousandths;
-
-    while (!in_thousandths(bytes, unit, &thousandths))
-        unit--;
-    int length = snprintf(cell, CELL_BYTES, "%llu.%03u", (unsigned long long)(bytes / unit->worth),
-                          thousandths);
-    while (cell[length - 1] == '0')
-        length--;
-    if (cell[length - 1] == '.')
-        length--;
-    snprintf(cell + length, CELL_BYTES - (size_t)length, " %s", unit->name);
-}
-
-/* "3.2 s" */
-static void write_time(uint64_t nanoseconds, char cell[CELL_BYTES])
-{
-    const struct unit *unit = largest_unit_within(nanoseconds, time_units, TIME_UNITS);
-
-    if (nanoseconds == 0)
-        snprintf(cell, CELL_BYTES, "0 s");
-    else if (unit->worth == 1)
-        snprintf(cell, CELL_BYTES, "%llu ns", (unsigned long long)nanoseconds);
-    else
-        write_tenths(nanoseconds, unit, cell);
-}
-
-/* Up to seven digits as they are, then "12.3 M". */
-static void write_count(uint64_t count, char cell[CELL_BYTES])
-{
-    if (count < 10000000)
-        snprintf(cell, CELL_BYTES, "%llu", (unsigned long long)count);
-    else
-        write_tenths(count, largest_unit_within(count, count_units, COUNT_UNITS), cell);
-}
-
-static uint64_t all_hits(const struct report_counters *counters)
-{
-    return sum(sum(counters->hits.clean, counters->hits.queried),
-               sum(counters->hits.barrier, counters->hits.waited));
-}
-
-/* Rounded down: 100.0% means that nothing missed. */
-static void write_hit_rate(const struct report_counters *counters, char cell[CELL_BYTES])
-{
-    unsigned __int128 hits = all_hits(counters);
-
-    if (counters->requests == 0) {
-        snprintf(cell, CELL_BYTES, "-");
-        return;
-    }
-    unsigned long long permille = (unsigned long long)(hits * 1000 / counters->requests);
-    snprintf(cell, CELL_BYTES, "%llu.%llu%%", permille / 10, permille % 10);
-}
-
 /* --- the table ----------------------------------------------------------------------------------
  */
 
@@ -312,7 +171,7 @@ enum column {
 };
 
 struct row {
-    char cells[COLUMNS][CELL_BYTES];
+    char cells[COLUMNS][READABLE_BYTES];
 };
 
 static const struct row heading = {{"bucket", "requests", "hits", "clean", "queried", "barrier",
@@ -321,28 +180,29 @@ static const struct row heading = {{"bucket", "requests", "hits", "clean", "quer
 /* The counters of one bucket as text; name is the row's first cell. */
 static void fill_row(struct row *row, const char *name, const struct report_counters *counters)
 {
-    snprintf(row->cells[BUCKET], CELL_BYTES, "%s", name);
-    write_count(counters->requests, row->cells[REQUESTS]);
-    write_hit_rate(counters, row->cells[HIT_RATE]);
-    write_count(counters->hits.clean, row->cells[CLEAN]);
-    write_count(counters->hits.queried, row->cells[QUERIED]);
-    write_count(counters->hits.barrier, row->cells[BARRIER]);
-    write_count(counters->hits.waited, row->cells[WAITED]);
-    write_count(counters->misses, row->cells[MISSES]);
-    write_bytes(counters->peak.reserved_bytes, row->cells[PEAK]);
-    write_count(
-        sum(counters->evictions.cap, sum(counters->evictions.idle, counters->evictions.memory)),
+    snprintf(row->cells[BUCKET], READABLE_BYTES, "%s", name);
+    readable_count(counters->requests, row->cells[REQUESTS]);
+    readable_hit_rate(counters, row->cells[HIT_RATE]);
+    readable_count(counters->hits.clean, row->cells[CLEAN]);
+    readable_count(counters->hits.queried, row->cells[QUERIED]);
+    readable_count(counters->hits.barrier, row->cells[BARRIER]);
+    readable_count(counters->hits.waited, row->cells[WAITED]);
+    readable_count(counters->misses, row->cells[MISSES]);
+    readable_bytes(counters->peak.reserved_bytes, row->cells[PEAK]);
+    readable_count(
+        saturating_sum(counters->evictions.cap,
+                       saturating_sum(counters->evictions.idle, counters->evictions.memory)),
         row->cells[EVICTED]);
-    write_time(counters->driver.nanoseconds, row->cells[DRIVER_TIME]);
-    write_time(counters->saved_nanoseconds, row->cells[SAVED]);
+    readable_time(counters->driver.nanoseconds, row->cells[DRIVER_TIME]);
+    readable_time(counters->saved_nanoseconds, row->cells[SAVED]);
 }
 
 static void fill_bucket_row(struct row *row, const struct report_bucket *bucket)
 {
-    char name[CELL_BYTES] = "not kept";
+    char name[READABLE_BYTES] = "not kept";
 
     if (bucket->bytes != 0)
-        write_bytes_exactly(bucket->bytes, name);
+        readable_exact_bytes(bucket->bytes, name);
     fill_row(row, name, &bucket->counters);
 }
 
@@ -396,7 +256,7 @@ static bool continues_a_character(char c)
 }
 
 /* Text out of a file or a command line: one line, and not too much of it. */
-static void print_text(FILE *out, const char *text)
+void report_print_text(FILE *out, const char *text)
 {
     size_t printed = 0;
 
@@ -408,19 +268,20 @@ static void print_text(FILE *out, const char *text)
         fputs("...", out);
 }
 
-static void print_kind(FILE *out, const struct report_kind *kind)
+void report_print_kind(FILE *out, const struct report_kind *kind)
 {
-    char requests[CELL_BYTES], rate[CELL_BYTES], live[CELL_BYTES], reserved[CELL_BYTES];
-    char cached[CELL_BYTES];
+    char requests[READABLE_BYTES], rate[READABLE_BYTES], live[READABLE_BYTES],
+        reserved[READABLE_BYTES];
+    char cached[READABLE_BYTES];
     const struct report_counters *totals = &kind->totals;
 
-    write_count(totals->requests, requests);
-    write_hit_rate(totals, rate);
-    write_bytes(totals->peak.live_bytes, live);
-    write_bytes(totals->peak.reserved_bytes, reserved);
-    write_bytes(sum(totals->cached_bytes, totals->pending_bytes), cached);
+    readable_count(totals->requests, requests);
+    readable_hit_rate(totals, rate);
+    readable_bytes(totals->peak.live_bytes, live);
+    readable_bytes(totals->peak.reserved_bytes, reserved);
+    readable_bytes(saturating_sum(totals->cached_bytes, totals->pending_bytes), cached);
     fputs("  ", out);
-    print_text(out, kind->kind);
+    report_print_text(out, kind->kind);
     fprintf(out, " memory: %s requests, %s from the pool; ", requests, rate);
     fprintf(out, "peak %s in use, %s reserved; %s free at the end\n", live, reserved, cached);
     print_rows(out, kind);
@@ -428,19 +289,20 @@ static void print_kind(FILE *out, const struct report_kind *kind)
 
 static void print_device(FILE *out, const struct report_device *device)
 {
-    char total[CELL_BYTES], fences[CELL_BYTES], queries[CELL_BYTES], barriers[CELL_BYTES];
+    char total[READABLE_BYTES], fences[READABLE_BYTES], queries[READABLE_BYTES],
+        barriers[READABLE_BYTES];
 
-    write_bytes(device->total_bytes, total);
-    write_count(device->fences, fences);
-    write_count(device->fence_queries, queries);
-    write_count(device->barriers, barriers);
+    readable_bytes(device->total_bytes, total);
+    readable_count(device->fences, fences);
+    readable_count(device->fence_queries, queries);
+    readable_count(device->barriers, barriers);
     fprintf(out, "device %d: ", device->ordinal);
-    print_text(out, device->name);
+    report_print_text(out, device->name);
     fprintf(out, ", %s; %s fences, %s queries of fences, %s barriers\n", total, fences, queries,
             barriers);
     for (size_t i = 0; i < device->kind_count; i++)
         if (device->kinds[i].totals.requests != 0)
-            print_kind(out, &device->kinds[i]);
+            report_print_kind(out, &device->kinds[i]);
 }
 
 static bool device_was_used(const struct report_device *device)
@@ -453,40 +315,46 @@ static bool device_was_used(const struct report_device *device)
 
 static void print_process(FILE *out, const struct report_process *process)
 {
-    char seconds[CELL_BYTES];
+    char seconds[READABLE_BYTES];
     double wall = process->wall_seconds;
 
     /* Within 64 bits of nanoseconds, and not NaN. */
-    write_time(wall > 0 && wall < 1e10 ? (uint64_t)(wall * 1e9) : 0, seconds);
+    readable_time(wall > 0 && wall < 1e10 ? (uint64_t)(wall * 1e9) : 0, seconds);
     fprintf(out, "cudapool: process %lld", (long long)process->pid);
     if (process->rank[0] != '\0') {
         fputs(", rank ", out);
-        print_text(out, process->rank);
+        report_print_text(out, process->rank);
     }
     if (process->host[0] != '\0') {
         fputs(", on ", out);
-        print_text(out, process->host);
+        report_print_text(out, process->host);
     }
     fprintf(out, ", ran %s: ", seconds);
-    print_text(out, process->command);
+    report_print_text(out, process->command);
     fputc('\n', out);
+}
+
+void report_print_saved(FILE *out, uint64_t saved_nanoseconds, uint64_t spent_nanoseconds)
+{
+    char saved[READABLE_BYTES], spent[READABLE_BYTES];
+
+    readable_time(saved_nanoseconds, saved);
+    readable_time(spent_nanoseconds, spent);
+    fprintf(out, "saved about %s of driver time; driver calls took %s\n", saved, spent);
 }
 
 static void print_summary(FILE *out, const struct report *report)
 {
-    char saved[CELL_BYTES], spent[CELL_BYTES];
     uint64_t saved_ns = 0, spent_ns = 0;
 
     for (size_t i = 0; i < report->device_count; i++) {
         for (size_t j = 0; j < report->devices[i].kind_count; j++) {
             const struct report_counters *totals = &report->devices[i].kinds[j].totals;
-            saved_ns = sum(saved_ns, totals->saved_nanoseconds);
-            spent_ns = sum(spent_ns, totals->driver.nanoseconds);
+            saved_ns = saturating_sum(saved_ns, totals->saved_nanoseconds);
+            spent_ns = saturating_sum(spent_ns, totals->driver.nanoseconds);
         }
     }
-    write_time(saved_ns, saved);
-    write_time(spent_ns, spent);
-    fprintf(out, "saved about %s of driver time; driver calls took %s\n", saved, spent);
+    report_print_saved(out, saved_ns, spent_ns);
 }
 
 int report_print_table(const struct report *report, FILE *out)

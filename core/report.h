@@ -110,6 +110,12 @@ int report_expand_file_name(const char *name, const struct report_process *proce
  */
 int report_print_table(const struct report *report, FILE *out);
 
+/* Parts of the table, for tables of several processes: a kind's line and its buckets; the last
+ * line; text out of a file, on one line and not too much of it. */
+void report_print_kind(FILE *out, const struct report_kind *kind);
+void report_print_saved(FILE *out, uint64_t saved_nanoseconds, uint64_t spent_nanoseconds);
+void report_print_text(FILE *out, const char *text);
+
 /* Frees the report's arrays (not the struct itself) and leaves it without devices. */
 void report_free(struct report *report);
 

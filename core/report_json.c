@@ -21,12 +21,6 @@
 /* --- the names of the counters ------------------------------------------------------------------
  */
 
-struct counter {
-    const char *group; /* the object it stands in, "" for the bucket's own */
-    const char *name;
-    size_t offset; /* in struct report_counters */
-};
-
 /* A member bears no parentheses. */
 /* NOLINTBEGIN(bugprone-macro-parentheses) */
 #define COUNTER(name)                                                                              \
@@ -39,7 +33,7 @@ struct counter {
     }
 /* NOLINTEND(bugprone-macro-parentheses) */
 
-static const struct counter counters_table[] = {
+const struct report_counter report_counter_table[] = {
     COUNTER(requests),
     GROUPED(hits, clean),
     GROUPED(hits, queried),
@@ -61,17 +55,20 @@ static const struct counter counters_table[] = {
     GROUPED(driver, nanoseconds),
     COUNTER(saved_nanoseconds),
 };
-#define COUNTERS (sizeof(counters_table) / sizeof(counters_table[0]))
+#define COUNTERS (sizeof(report_counter_table) / sizeof(report_counter_table[0]))
+const size_t report_counter_table_length = COUNTERS;
 
 /* Longer runs, 30 million years, are none. */
 #define SECONDS_MOST 1e15
 
-static uint64_t *counter_field(const struct counter *counter, struct report_counters *counters)
+uint64_t *report_counter_field(const struct report_counter *counter,
+                               struct report_counters *counters)
 {
     return (uint64_t *)((char *)counters + counter->offset);
 }
 
-static uint64_t counter_value(const struct counter *counter, const struct report_counters *counters)
+uint64_t report_counter_value(const struct report_counter *counter,
+                              const struct report_counters *counters)
 {
     return *(const uint64_t *)((const char *)counters + counter->offset);
 }
@@ -79,7 +76,7 @@ static uint64_t counter_value(const struct counter *counter, const struct report
 /* --- writing: the JSON value --------------------------------------------------------------------
  */
 
-static json_t *count_to_json(uint64_t count)
+json_t *report_count_to_json(uint64_t count)
 {
     char text[24];
 
@@ -89,13 +86,12 @@ static json_t *count_to_json(uint64_t count)
     return json_string(text);
 }
 
-/* Adds the counters to an object. 0 or -1. */
-static int add_counters(json_t *object, const struct report_counters *counters)
+int report_add_counters_to_json(json_t *object, const struct report_counters *counters)
 {
     int status = 0;
 
     for (size_t i = 0; i < COUNTERS; i++) {
-        const struct counter *counter = &counters_table[i];
+        const struct report_counter *counter = &report_counter_table[i];
         json_t *parent = object;
         if (counter->group[0] != '\0') {
             parent = json_object_get(object, counter->group);
@@ -104,8 +100,8 @@ static int add_counters(json_t *object, const struct report_counters *counters)
                 parent = json_object_get(object, counter->group);
             }
         }
-        status |= json_object_set_new(parent, counter->name,
-                                      count_to_json(counter_value(counter, counters)));
+        status |= json_object_set_new(
+            parent, counter->name, report_count_to_json(report_counter_value(counter, counters)));
     }
     return status;
 }
@@ -122,16 +118,16 @@ static json_t *unless_failed(json_t *object, int status)
 static json_t *bucket_to_json(const struct report_bucket *bucket)
 {
     json_t *object = json_object();
-    int status = json_object_set_new(object, "bytes", count_to_json(bucket->bytes));
+    int status = json_object_set_new(object, "bytes", report_count_to_json(bucket->bytes));
 
-    status |= add_counters(object, &bucket->counters);
+    status |= report_add_counters_to_json(object, &bucket->counters);
     return unless_failed(object, status);
 }
 
-static json_t *kind_to_json(const struct report_kind *kind)
+json_t *report_kind_to_json(const struct report_kind *kind)
 {
     json_t *object = json_object(), *totals = json_object(), *buckets = json_array();
-    int status = add_counters(totals, &kind->totals);
+    int status = report_add_counters_to_json(totals, &kind->totals);
 
     for (size_t i = 0; i < kind->bucket_count; i++)
         status |= json_array_append_new(buckets, bucket_to_json(&kind->buckets[i]));
@@ -148,12 +144,13 @@ static json_t *device_to_json(const struct report_device *device)
 
     status |= json_object_set_new(object, "name", json_string_of_any_bytes(device->name));
     status |= json_object_set_new(object, "uuid", json_string_of_any_bytes(device->uuid));
-    status |= json_object_set_new(object, "total_bytes", count_to_json(device->total_bytes));
-    status |= json_object_set_new(object, "fences", count_to_json(device->fences));
-    status |= json_object_set_new(object, "fence_queries", count_to_json(device->fence_queries));
-    status |= json_object_set_new(object, "barriers", count_to_json(device->barriers));
+    status |= json_object_set_new(object, "total_bytes", report_count_to_json(device->total_bytes));
+    status |= json_object_set_new(object, "fences", report_count_to_json(device->fences));
+    status |=
+        json_object_set_new(object, "fence_queries", report_count_to_json(device->fence_queries));
+    status |= json_object_set_new(object, "barriers", report_count_to_json(device->barriers));
     for (size_t i = 0; i < device->kind_count; i++)
-        status |= json_array_append_new(kinds, kind_to_json(&device->kinds[i]));
+        status |= json_array_append_new(kinds, report_kind_to_json(&device->kinds[i]));
     status |= json_object_set_new(object, "kinds", kinds);
     return unless_failed(object, status);
 }
@@ -306,12 +303,25 @@ static int write_text(const char *path, const char *text, size_t bytes)
     return status;
 }
 
-/* The report as text that the caller frees, ending with a newline; NULL where memory is short. */
-static char *report_to_text(const struct report *report)
+json_t *reports_to_json(const struct report *reports, size_t count)
 {
-    json_t *root = report_to_json(report);
+    if (count == 1)
+        return report_to_json(&reports[0]);
+    json_t *root = json_object(), *array = json_array();
+    int status = json_object_set_new(root, "cudapool_reports", json_integer(REPORT_VERSION));
+
+    for (size_t i = 0; i < count; i++)
+        status |= json_array_append_new(array, report_to_json(&reports[i]));
+    status |= json_object_set_new(root, "reports", array);
+    return unless_failed(root, status);
+}
+
+/* The reports as text that the caller frees, ending with a newline; NULL where memory is short. */
+static char *reports_to_text(const struct report *reports, size_t count)
+{
+    json_t *root = reports_to_json(reports, count);
     /* 15 digits: 1.15 stays 1.15. */
-    char *text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+    char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
 
     json_decref(root);
     if (text == NULL)
@@ -326,11 +336,11 @@ static char *report_to_text(const struct report *report)
     return longer;
 }
 
-int report_write_json(const struct report *report, const char *path, char *error,
-                      size_t error_bytes)
+int reports_write_json(const struct report *reports, size_t count, const char *path, char *error,
+                       size_t error_bytes)
 {
     struct document document = {.file = path, .error = error, .error_bytes = error_bytes};
-    char *text = report_to_text(report);
+    char *text = reports_to_text(reports, count);
 
     if (text == NULL)
         return document_fail(&document, NULL, "the report does not fit in memory");
@@ -339,6 +349,12 @@ int report_write_json(const struct report *report, const char *path, char *error
         document_fail(&document, NULL, "the report cannot be written: %s", strerror(errno));
     free(text);
     return status;
+}
+
+int report_write_json(const struct report *report, const char *path, char *error,
+                      size_t error_bytes)
+{
+    return reports_write_json(report, 1, path, error, error_bytes);
 }
 
 /* --- reading ------------------------------------------------------------------------------------
@@ -496,32 +512,32 @@ static int refuse_unknown_counters(const struct object *object, const char *grou
     if (also != NULL)
         known[count++] = also;
     for (size_t i = 0; i < COUNTERS; i++) {
-        if (strcmp(counters_table[i].group, group) == 0)
-            known[count++] = counters_table[i].name;
+        if (strcmp(report_counter_table[i].group, group) == 0)
+            known[count++] = report_counter_table[i].name;
         else if (group[0] == '\0')
-            known[count++] = counters_table[i].group;
+            known[count++] = report_counter_table[i].group;
     }
     known[count] = NULL;
     return refuse_unknown_keys(object, known);
 }
 
-static int read_counter(const struct object *object, const struct counter *counter,
+static int read_counter(const struct object *object, const struct report_counter *counter,
                         struct report_counters *counters)
 {
     struct object group;
 
     if (counter->group[0] == '\0')
-        return read_count(object, counter->name, counter_field(counter, counters));
+        return read_count(object, counter->name, report_counter_field(counter, counters));
     if (enter(object, counter->group, &group) != 0 ||
         refuse_unknown_counters(&group, counter->group, NULL) != 0)
         return -1;
-    return read_count(&group, counter->name, counter_field(counter, counters));
+    return read_count(&group, counter->name, report_counter_field(counter, counters));
 }
 
 static int read_counters(const struct object *object, struct report_counters *counters)
 {
     for (size_t i = 0; i < COUNTERS; i++)
-        if (read_counter(object, &counters_table[i], counters) != 0)
+        if (read_counter(object, &report_counter_table[i], counters) != 0)
             return -1;
     return 0;
 }
@@ -667,31 +683,32 @@ static int read_process(const struct object *root, struct report_process *proces
 }
 
 /* First of all: what follows may be told differently in another version. */
-static int check_version(const struct object *root)
+static int check_version(const struct object *root, const char *key)
 {
-    const json_t *version = json_object_get(root->value, "cudapool_report");
+    const json_t *version = json_object_get(root->value, key);
 
     if (version == NULL)
-        return document_fail(root->document, "",
-                             "is not a report: the key cudapool_report is "
-                             "missing");
+        return document_fail(root->document, root->place, "is not a report: the key %s is missing",
+                             key);
     if (json_is_integer(version) && json_integer_value(version) == REPORT_VERSION)
         return 0;
-    return refuse(root, "cudapool_report", version, "the version that this cudapool reads, 1");
+    return refuse(root, key, version, "the version that this cudapool reads, 1");
 }
 
 static int read_report(const struct object *root, struct report *report)
 {
     static const char *const known[] = {"cudapool_report", "process", "settings", "devices", NULL};
+    char place[PLACE_BYTES];
 
     if (!json_is_object(root->value))
-        return document_refuse(root->document, "", root->value, "an object");
-    if (check_version(root) != 0 || refuse_unknown_keys(root, known) != 0 ||
+        return document_refuse(root->document, root->place, root->value, "an object");
+    if (check_version(root, "cudapool_report") != 0 || refuse_unknown_keys(root, known) != 0 ||
         read_process(root, &report->process) != 0)
         return -1;
     const json_t *settings = need(root, "settings");
+    place_of_key(place, root->place, "settings");
     if (settings == NULL ||
-        settings_from_json(root->document, "settings", settings, &report->settings) != 0)
+        settings_from_json(root->document, place, settings, &report->settings) != 0)
         return -1;
     return read_devices(root, report);
 }
@@ -711,6 +728,63 @@ int report_read_json(const char *path, struct report *report, char *error, size_
         *report = read;
     else
         report_free(&read);
+    return status;
+}
+
+/* One report of a file, which the visitor then owns. */
+static int read_and_visit(const struct object *object, report_visitor *visit, void *context)
+{
+    struct report *report = calloc(1, sizeof(*report));
+
+    if (report == NULL)
+        return document_fail(object->document, object->place, "the report does not fit in memory");
+    int status = read_report(object, report);
+    if (status == 0 && visit(report, context) != 0)
+        status = document_fail(object->document, object->place, "memory is short");
+    report_free(report);
+    free(report);
+    return status;
+}
+
+static int visit_items(const struct object *root, report_visitor *visit, void *context)
+{
+    static const char *const known[] = {"cudapool_reports", "reports", NULL};
+    struct object item;
+    const json_t *array;
+
+    if (check_version(root, "cudapool_reports") != 0 || refuse_unknown_keys(root, known) != 0)
+        return -1;
+    array = need(root, "reports");
+    if (array == NULL)
+        return -1;
+    if (!json_is_array(array))
+        return refuse(root, "reports", array, "an array");
+    for (size_t i = 0; i < json_array_size(array); i++)
+        if (enter_item(root, "reports", array, i, &item) != 0 ||
+            read_and_visit(&item, visit, context) != 0)
+            return -1;
+    return 0;
+}
+
+int reports_read_json(const char *path, report_visitor *visit, void *context, char *error,
+                      size_t error_bytes)
+{
+    struct document document = {.file = path, .error = error, .error_bytes = error_bytes};
+    struct object root = {.document = &document,
+                          .value = document_load(&document, REPORT_FILE_MAX)};
+    int status;
+
+    if (root.value == NULL)
+        return -1;
+    if (json_object_get(root.value, "cudapool_merged") != NULL)
+        status = document_fail(&document, NULL,
+                               "is a merged report, which cannot be read again; allowed are the "
+                               "reports that it was made of");
+    else if (json_object_get(root.value, "cudapool_reports") != NULL)
+        status = visit_items(&root, visit, context);
+    else
+        status = read_and_visit(&root, visit, context);
+    json_decref((json_t *)root.value);
     return status;
 }
 

@@ -7,10 +7,14 @@
  * The file is {"cudapool_report": 1, "process": {...}, "settings": {...}, "devices": [...]}, with
  * the names of report.h's fields. "settings" is spelled as a settings file is. Counters past
  * 2^63-1, which JSON readers would round, are strings of digits.
+ *
+ * A file may also hold the reports of several processes, each as it is in a file of its own:
+ * {"cudapool_reports": 1, "reports": [...]}.
  */
 #ifndef CUDAPOOL_CORE_REPORT_JSON_H
 #define CUDAPOOL_CORE_REPORT_JSON_H
 
+#include <jansson.h>
 #include <stddef.h>
 
 #include "report.h"
@@ -32,6 +36,41 @@ int report_write_json(const struct report *report, const char *path, char *error
  * error and *report untouched: an unknown or missing key, a wrong type, another version.
  */
 int report_read_json(const char *path, struct report *report, char *error, size_t error_bytes);
+
+/* The same for several reports in one file; a single one is written as a file of its own. */
+int reports_write_json(const struct report *reports, size_t count, const char *path, char *error,
+                       size_t error_bytes);
+
+/* Is given a report, which it may empty of its devices and which is freed afterwards. Not 0 where
+ * memory is short. */
+typedef int report_visitor(struct report *report, void *context);
+
+/* Reads a file of one report or of several, and has each visited, in order. 0, or -1 with one line
+ * in error after the ones before it have been visited. */
+int reports_read_json(const char *path, report_visitor *visit, void *context, char *error,
+                      size_t error_bytes);
+
+/* A counter, and where it stands in a report. */
+struct report_counter {
+    const char *group; /* the object it stands in, "" for the bucket's own */
+    const char *name;
+    size_t offset; /* in struct report_counters */
+};
+
+extern const struct report_counter report_counter_table[];
+extern const size_t report_counter_table_length;
+
+uint64_t *report_counter_field(const struct report_counter *counter,
+                               struct report_counters *counters);
+uint64_t report_counter_value(const struct report_counter *counter,
+                              const struct report_counters *counters);
+
+/* Parts of a report as JSON, for other documents that hold them. New references; NULL, or -1, where
+ * memory is short. */
+json_t *reports_to_json(const struct report *reports, size_t count);
+json_t *report_kind_to_json(const struct report_kind *kind);
+json_t *report_count_to_json(uint64_t count);
+int report_add_counters_to_json(json_t *object, const struct report_counters *counters);
 
 /* report_write_json, as libcudapool_config.so exports it to the preload object. */
 int cudapool_report_write(const struct report *report, const char *path, char *error,

@@ -771,6 +771,14 @@ static int check_buckets(const struct document *document, const char *place, con
                          (unsigned long long)size->bytes, (unsigned long long)buckets->smallest);
 }
 
+int settings_check(const struct document *document, const char *place,
+                   const struct settings *settings)
+{
+    if (check_buckets(document, place, "device", &settings->device.buckets) != 0)
+        return -1;
+    return check_buckets(document, place, "stream_ordered", &settings->stream_ordered.buckets);
+}
+
 int settings_from_json(const struct document *document, const char *place, const json_t *object,
                        struct settings *settings)
 {
@@ -778,11 +786,34 @@ int settings_from_json(const struct document *document, const char *place, const
 
     settings_defaults(&read);
     if (read_object(document, place, "", object, &read) != 0 ||
-        check_buckets(document, place, "device", &read.device.buckets) != 0 ||
-        check_buckets(document, place, "stream_ordered", &read.stream_ordered.buckets) != 0)
+        settings_check(document, place, &read) != 0)
         return -1;
     *settings = read;
     return 0;
+}
+
+static int refuse_path(const struct document *document, const char *path)
+{
+    char parent[PLACE_BYTES], known[256];
+    const char *key = strrchr(path, '.');
+
+    if (is_group(path)) {
+        list_keys_of(path, known, sizeof(known));
+        return document_fail(document, path, "is a group of settings; allowed in it are %s", known);
+    }
+    snprintf(parent, sizeof(parent), "%.*s", key == NULL ? 0 : (int)(key - path), path);
+    return refuse_unknown_key(document, path, is_group(parent) ? parent : "",
+                              key == NULL ? path : key + 1);
+}
+
+int settings_assign(const struct document *document, const char *path, const json_t *value,
+                    struct settings *settings)
+{
+    const struct setting *setting = setting_at(path);
+
+    if (setting == NULL)
+        return refuse_path(document, path);
+    return setting_from_json(document, path, setting, value, settings);
 }
 
 /* The object at name in parent, made where it is missing. A borrowed reference. */

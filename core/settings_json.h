@@ -82,6 +82,16 @@ void setting_allowed(const struct setting *setting, char *text, size_t bytes);
 int settings_from_json(const struct document *document, const char *place, const json_t *object,
                        struct settings *settings);
 
+/* Sets the one setting at a path such as device.caps.cached. 0, or -1 with the error written, for
+ * an unknown path as well, and *settings untouched. Whoever is done with a few of these calls owes
+ * a settings_check. */
+int settings_assign(const struct document *document, const char *path, const json_t *value,
+                    struct settings *settings);
+
+/* Whether the settings agree with each other. 0, or -1 with the error written. */
+int settings_check(const struct document *document, const char *place,
+                   const struct settings *settings);
+
 /* The whole settings object, a new reference; settings_from_json reads it back to the same. NULL
  * where memory is short. */
 json_t *settings_to_json(const struct settings *settings);

@@ -1,8 +1,9 @@
 /*
  * cudapool run: runs a program with the pool.
  *
- * Checks what can be wrong with the settings first, sets the environment that the preload object
- * reads, and becomes the program.
+ * Checks what can be wrong with the settings first, and sets the environment that the preload
+ * object reads. Where the processes' reports are to be collected, it waits for the program;
+ * otherwise it becomes the program.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -14,8 +15,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "collection.h"
 #include "core/config_json.h"
 #include "core/report.h"
+#include "program.h"
 #include "tool.h"
 
 /* Where the build installs libraries, for a command that was copied elsewhere. */
@@ -122,21 +125,63 @@ static int set_preload(void)
     return status == 0 ? 0 : complain("out of memory");
 }
 
-/* --- settings and report ------------------------------------------------------------------------
+/* --- settings -----------------------------------------------------------------------------------
  */
 
-/* Checks the settings file and makes its name independent of the program's directory. */
-static int set_config(const char *config)
-{
-    struct settings settings;
-    char error[ERROR_BYTES], full[PATH_MAX];
+struct options {
+    const char *config;
+    const char *report;
+    const char **assignments; /* --set; an array of its own */
+    size_t assignment_count;
+};
 
-    if (config_read_file(config, &settings, error, sizeof(error)) != 0)
-        return complain("%s", error);
+static int set_variable(const char *name, const char *value)
+{
+    return setenv(name, value, 1) == 0 ? 0 : complain("out of memory");
+}
+
+/* Settings that exist nowhere but on the command line travel in the environment itself: a file
+ * would have to outlive the last process of the job. */
+static int pass_settings_as_text(const struct settings *settings)
+{
+    char *text = config_to_text(settings);
+    int status = text == NULL ? complain("out of memory") : setenv("CUDAPOOL_CONFIG", text, 1);
+
+    free(text);
+    return status;
+}
+
+/* Makes the file's name independent of the program's directory. */
+static int pass_settings_file(const char *config)
+{
+    char full[PATH_MAX];
+
     if (realpath(config, full) == NULL)
         return complain("%s: %s", config, strerror(errno));
-    return setenv("CUDAPOOL_CONFIG", full, 1) == 0 ? 0 : complain("out of memory");
+    return set_variable("CUDAPOOL_CONFIG", full);
 }
+
+/* Reads the settings, changes them, checks them, and passes them on. 0, or the exit status. */
+static int set_config(const struct options *options, struct settings *settings)
+{
+    char error[ERROR_BYTES];
+    const char *config = options->config;
+    bool is_given = config != NULL && *config != '\0';
+
+    settings_defaults(settings);
+    if (is_given && config_read(config, settings, error, sizeof(error)) != 0)
+        return complain("%s", error);
+    if (options->assignment_count > 0) {
+        if (config_set(options->assignments, options->assignment_count, settings, error,
+                       sizeof(error)) != 0)
+            return complain("%s", error);
+        return pass_settings_as_text(settings);
+    }
+    return is_given && config[0] != '{' ? pass_settings_file(config) : 0;
+}
+
+/* --- where the reports go -----------------------------------------------------------------------
+ */
 
 /* A percent sign of the current directory is not an escape. */
 static bool full_report_name(const char *name, char *full, size_t bytes)
@@ -154,104 +199,184 @@ static bool full_report_name(const char *name, char *full, size_t bytes)
     return (size_t)snprintf(full + length, bytes - length, "/%s", name) < bytes - length;
 }
 
-static bool is_report_word(const char *report)
-{
-    return strcmp(report, "none") == 0 || strcmp(report, "stderr") == 0;
-}
-
-static int set_report(const char *report)
+/* The name in full and valid, in memory that the caller frees; NULL after a complaint. */
+static char *complete_report_name(const char *report)
 {
     char full[3 * PATH_MAX];
 
-    if (!is_report_word(report) && !report_file_name_is_valid(report))
-        return complain("--report: found \"%s\", allowed is none, stderr or a file name, in which "
-                        "%%p, %%h, %%r and %%%% may stand",
-                        report);
-    if (!is_report_word(report) && *report != '/') {
-        if (!full_report_name(report, full, sizeof(full)) || strlen(full) >= SETTINGS_PATH_MAX)
-            return complain("--report: the name is too long, allowed are fewer than %d bytes",
-                            SETTINGS_PATH_MAX);
-        report = full;
+    if (!report_file_name_is_valid(report)) {
+        complain(
+            "--report: found \"%s\", allowed is none, stderr or a file name, in which %%p, %%h, "
+            "%%r and %%%% may stand",
+            report);
+        return NULL;
     }
-    return setenv("CUDAPOOL_REPORT", report, 1) == 0 ? 0 : complain("out of memory");
+    if (*report == '/')
+        return strdup(report);
+    if (full_report_name(report, full, sizeof(full)) && strlen(full) < SETTINGS_PATH_MAX)
+        return strdup(full);
+    complain("--report: the name is too long, allowed are fewer than %d bytes", SETTINGS_PATH_MAX);
+    return NULL;
 }
 
-/* --- the program --------------------------------------------------------------------------------
+static bool names_each_process(const char *name)
+{
+    for (; *name != '\0'; name++) {
+        if (*name != '%')
+            continue;
+        name++;
+        if (*name == 'p')
+            return true;
+    }
+    return false;
+}
+
+/* What the settings say, for want of --report and CUDAPOOL_REPORT. A file that they name is each
+ * process's own business. */
+static void follow_settings(const struct settings *settings, struct collection *collection)
+{
+    if (settings->report.at_exit == REPORT_NONE || settings->report.file[0] != '\0')
+        return;
+    collection->wanted = true;
+    collection->as_json = settings->report.at_exit == REPORT_JSON;
+}
+
+/* A file that is not named for each process is one file for all of them. */
+static int follow_option(const char *report, struct collection *collection)
+{
+    if (strcmp(report, "none") == 0)
+        return set_variable("CUDAPOOL_REPORT", "none");
+    if (strcmp(report, "stderr") == 0) {
+        collection->wanted = true;
+        return 0;
+    }
+    collection->file = complete_report_name(report);
+    if (collection->file == NULL)
+        return EXIT_BAD_INPUT;
+    if (names_each_process(collection->file))
+        return set_variable("CUDAPOOL_REPORT", collection->file);
+    collection->wanted = true;
+    collection->as_json = true;
+    return 0;
+}
+
+/* 0, or the exit status. */
+static int choose_report(const struct options *options, const struct settings *settings,
+                         struct collection *collection)
+{
+    const char *variable = getenv("CUDAPOOL_REPORT");
+
+    if (options->report != NULL)
+        return follow_option(options->report, collection);
+    if (variable == NULL || *variable == '\0')
+        follow_settings(settings, collection);
+    else if (strcmp(variable, "stderr") == 0)
+        collection->wanted = true;
+    return 0;
+}
+
+/* --- the command line ---------------------------------------------------------------------------
  */
 
-/* Returns only where the program cannot be run. */
-static int become(char **argv)
+static int refuse_option(int option, const char *word)
 {
-    execvp(argv[0], argv);
-    int status = errno == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN;
-    complain("%s: %s", argv[0], strerror(errno));
-    return status;
+    complain("run: %s %s; allowed are --config FILE, --set SETTING=VALUE and --report FILE",
+             option == ':' ? "a value is missing after" : "unknown option", word);
+    return -1;
 }
-
-struct options {
-    const char *config;
-    const char *report;
-};
 
 /* Where the program stands in argv, or -1 after an error. */
 static int read_options(int argc, char **argv, struct options *options)
 {
-    static const struct option known[] = {
-        {"config", required_argument, NULL, 'c'}, {"report", required_argument, NULL, 'r'}, {0}};
+    static const struct option known[] = {{"config", required_argument, NULL, 'c'},
+                                          {"report", required_argument, NULL, 'r'},
+                                          {"set", required_argument, NULL, 's'},
+                                          {0}};
     int option;
 
     opterr = 0;
     /* "+": what follows the program's name is the program's; ":" tells a missing argument. */
     while ((option = getopt_long(argc, argv, "+:", known, NULL)) != -1) {
-        if (option == 'c') {
+        if (option == 'c')
             options->config = optarg;
-        } else if (option == 'r') {
+        else if (option == 'r')
             options->report = optarg;
-        } else {
-            complain("run: %s %s; allowed are --config FILE and --report FILE",
-                     option == ':' ? "a value is missing after" : "unknown option",
-                     argv[optind - 1]);
-            return -1;
-        }
+        else if (option == 's')
+            options->assignments[options->assignment_count++] = optarg;
+        else
+            return refuse_option(option, argv[optind - 1]);
     }
     if (optind < argc)
         return optind;
-    complain("run: no program given; usage: cudapool run [--config FILE] [--report FILE] [--] "
-             "PROGRAM [ARGUMENTS]");
+    complain("run: no program given; usage: cudapool run [--config FILE] [--set SETTING=VALUE]... "
+             "[--report FILE] [--] PROGRAM [ARGUMENTS]");
     return -1;
+}
+
+static int run_with_options(int argc, char **argv, struct options *options)
+{
+    struct settings settings;
+    struct collection collection = {0};
+    int program = read_options(argc, argv, options);
+    int status = program < 0 ? EXIT_BAD_INPUT : 0;
+
+    if (status == 0)
+        status = set_config(options, &settings);
+    if (status == 0)
+        status = choose_report(options, &settings, &collection);
+    if (status == 0)
+        status = set_preload();
+    if (status == 0 && collection.wanted && collection_start(&collection)) {
+        status = program_run(argv + program);
+        collection_deliver(&collection);
+    } else if (status == 0) {
+        status = program_become(argv + program);
+    }
+    free(collection.file);
+    return status;
 }
 
 static int run(int argc, char **argv)
 {
     /* A setting that comes by the environment is checked as well. */
-    struct options options = {.config = getenv("CUDAPOOL_CONFIG")};
-    int program = read_options(argc, argv, &options);
-    int status = program < 0 ? EXIT_BAD_INPUT : 0;
+    struct options options = {.config = getenv("CUDAPOOL_CONFIG"),
+                              .assignments = calloc((size_t)argc, sizeof(char *))};
+    int status = options.assignments == NULL ? complain("out of memory")
+                                             : run_with_options(argc, argv, &options);
 
-    if (status == 0 && options.config != NULL && *options.config != '\0')
-        status = set_config(options.config);
-    if (status == 0 && options.report != NULL)
-        status = set_report(options.report);
-    if (status == 0)
-        status = set_preload();
-    return status != 0 ? status : become(argv + program);
+    free(options.assignments);
+    return status;
 }
 
 const struct command run_command = {
     .name = "run",
     .summary = "run a program with memory from the pool",
     .help =
-        "usage: cudapool run [--config FILE] [--report FILE] [--] PROGRAM [ARGUMENTS]\n"
+        "usage: cudapool run [--config FILE] [--set SETTING=VALUE]... [--report FILE] [--]\n"
+        "                    PROGRAM [ARGUMENTS]\n"
         "\n"
-        "Runs a program with " PRELOAD_NAME " in LD_PRELOAD, before what is there.\n"
+        "Runs a program with " PRELOAD_NAME " in LD_PRELOAD, before what is there. When\n"
+        "it ends, however it ends, a table says what the pool did; of several processes (those of\n"
+        "mpirun, torchrun or make, say) it has a line for each and their sums. Signals go to the\n"
+        "program.\n"
         "\n"
-        "  --config FILE   settings (see `cudapool check`); otherwise $CUDAPOOL_CONFIG, or the\n"
-        "                  defaults. A file that is not valid is an error, and nothing is run.\n"
-        "  --report FILE   none; stderr, for a readable table; or a file to write as JSON when\n"
-        "                  the program ends. In its name, %p becomes the process's number, %h\n"
-        "                  the host's name, %r the rank, and %% a percent sign.\n"
+        "  --config FILE   settings (see `cudapool check`, `cudapool configs`); otherwise\n"
+        "                  $CUDAPOOL_CONFIG, or the defaults. A file that is not valid is an "
+        "error,\n"
+        "                  and nothing is run.\n"
+        "  --set SETTING=VALUE\n"
+        "                  changes one setting, as in --set device.growth_budget=64MiB; may be\n"
+        "                  given several times.\n"
+        "  --report FILE   none; stderr, for the table; or a file for the reports as JSON. With "
+        "%p\n"
+        "                  in its name, the process's number, each process writes a file of its\n"
+        "                  own; without, there is one for all. %h is the host's name, %r the "
+        "rank,\n"
+        "                  %% a percent sign. Otherwise $CUDAPOOL_REPORT, or what the settings "
+        "say.\n"
         "\n"
-        "Exit status: the program's; 2 for bad input; 126 where the program cannot be run, 127\n"
-        "where it cannot be found.\n",
+        "Exit status: the program's; 128 and the signal's number where a signal ended it; 2 for "
+        "bad\n"
+        "input; 126 where the program cannot be run, 127 where it cannot be found.\n",
     .run = run,
 };

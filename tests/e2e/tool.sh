@@ -59,7 +59,7 @@ cp "$BUILD/cudapool" "$here/bin"
 cudapool=$here/bin/cudapool
 preload=$here/lib/libcudapool_preload.so
 ${CC:-cc} -shared -fPIC -x c /dev/null -o "$preload" || exit 2
-unset LD_PRELOAD CUDAPOOL_CONFIG CUDAPOOL_REPORT
+unset LD_PRELOAD CUDAPOOL_CONFIG CUDAPOOL_REPORT TMPDIR
 
 # --- help -----------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ expect "report of nothing" 2 '' 'no file given' "$cudapool" report
 
 # shellcheck disable=SC2016 # expanded by the shell that is run
 show='echo "preload=$LD_PRELOAD config=${CUDAPOOL_CONFIG-unset} report=${CUDAPOOL_REPORT-unset} args=$*"'
-expect "run preloads the installed library" 0 "^preload=$preload config=unset report=unset args=\$" '' \
+expect "run preloads the installed library" 0 "^preload=$preload config=unset report=/tmp/cudapool-[^/]*/%h-%p-%r\.json args=\$" '' \
     "$cudapool" run sh -c "$show"
 expect "run finds the library in ../lib*/*/" 0 "^preload=$here/lib64/deep/lib" '' bash -c "
     mkdir -p '$here/lib64/deep' && mv '$preload' '$here/lib64/deep/' &&
@@ -157,9 +157,9 @@ expect "run cannot preload from a path with a space" 2 '' 'has a space or a colo
     mkdir -p '$here/a b' && cp '$cudapool' '$preload' '$here/a b/' && '$here/a b/cudapool' run true"
 
 cp configs/strict.json "$here/settings.json"
-expect "run --config passes the full path" 0 " config=$here/settings\.json report=unset" '' \
+expect "run --config passes the full path" 0 " config=$here/settings\.json report=" '' \
     bash -c "cd '$here' && '$cudapool' run --config settings.json sh -c '$show'"
-expect "run --config=FILE does too" 0 " config=$here/settings\.json report=unset" '' \
+expect "run --config=FILE does too" 0 " config=$here/settings\.json report=" '' \
     bash -c "cd '$here' && '$cudapool' run --config=settings.json sh -c '$show'"
 expect "--config takes precedence over the environment" 0 " config=$here/settings\.json " '' \
     env CUDAPOOL_CONFIG="$here/bad.json" "$cudapool" run --config "$here/settings.json" sh -c "$show"
@@ -178,10 +178,10 @@ expect "run refuses bad settings of the environment" 2 '' 'bad\.json: device\.ca
 mkdir -p "$here/50%"
 expect "run --report passes the full path" 0 " report=$here/r-%p-%h-%r\.json " '' \
     bash -c "cd '$here' && '$cudapool' run --report r-%p-%h-%r.json sh -c '$show'"
-expect "a percent sign of the directory is no escape" 0 " report=$here/50%%/r%%\.json " '' \
-    bash -c "cd '$here/50%' && '$cudapool' run --report r%%.json sh -c '$show'"
+expect "a percent sign of the directory is no escape" 0 " report=$here/50%%/r%%%p\.json " '' \
+    bash -c "cd '$here/50%' && '$cudapool' run --report r%%%p.json sh -c '$show'"
 expect "run --report none" 0 ' report=none ' '' "$cudapool" run --report none sh -c "$show"
-expect "run --report stderr" 0 ' report=stderr ' '' "$cudapool" run --report stderr sh -c "$show"
+expect "run --report stderr collects" 0 ' report=/tmp/cudapool-' '' "$cudapool" run --report stderr sh -c "$show"
 expect "run refuses other escapes" 2 '' '--report: found "r%d", allowed is none, stderr' "$cudapool" run --report r%d true
 expect "run refuses an empty name" 2 '' '--report: found ""' "$cudapool" run --report '' true
 
@@ -197,6 +197,115 @@ expect "run of nothing after --" 2 '' 'no program given' "$cudapool" run --
 expect "run refuses unknown options" 2 '' 'unknown option --confg' "$cudapool" run --confg x true
 expect "run refuses unknown short options" 2 '' 'unknown option -x' "$cudapool" run -x true
 expect "run needs a value after --config" 2 '' 'value is missing after --config' "$cudapool" run --config
+
+# --- run: settings on the command line --------------------------------------------------------------
+
+expect "--set passes all settings as text" 0 ' config=\{"version":1,"device":.*"growth_budget":"64MiB".*\} report' '' \
+    "$cudapool" run --set device.growth_budget=64MiB sh -c "$show"
+expect "--set goes on top of the file" 0 '"policy":"exact".*"growth_budget":"3MiB"' '' \
+    "$cudapool" run --config configs/strict.json --set device.growth_budget=3MiB sh -c "$show"
+expect "--set several times, the last one holds" 0 '"barriers":false.*"device_bytes":"2KiB"' '' \
+    "$cudapool" run --set device.barriers=true --set device.barriers=false --set limits.device_bytes=2048 sh -c "$show"
+expect "--set within --set's run" 0 '"growth_budget":"64MiB".*"barriers":false' '' \
+    "$cudapool" run --set device.growth_budget=64MiB "$cudapool" run --set device.barriers=false sh -c "$show"
+expect "--set null" 0 '"device_bytes":null' '' "$cudapool" run --set limits.device_bytes=null sh -c "$show"
+expect "--set a name that looks like a number, in quotation marks" 0 '"file":"12"' '' \
+    "$cudapool" run --set 'report.file="12"' sh -c "$show"
+expect "--set of an unknown key" 2 '' \
+    '^cudapool: --set: device\.growht_budget: unknown key; the nearest known one is device\.growth_budget; allowed here are ' \
+    "$cudapool" run --set device.growht_budget=1 echo has run
+one_line_of_stderr "and says so in one line"
+expect "--set of a wrong value" 2 '' '^cudapool: --set: device\.growth_budget: found "1x", allowed is a size' \
+    "$cudapool" run --set device.growth_budget=1x echo has run
+expect "--set of a wrong type" 2 '' 'device\.barriers: found 3, allowed is true or false' "$cudapool" run --set device.barriers=3 true
+expect "--set of a group" 2 '' 'device\.caps: is a group of settings; allowed in it are cached, ' "$cudapool" run --set device.caps=1 true
+expect "--set without a value" 2 '' '--set: found "device", allowed is a setting and its value' "$cudapool" run --set device true
+expect "--set of settings that do not agree" 2 '' 'device\.buckets\.largest: found 4, allowed is 0 or at least' \
+    "$cudapool" run --set device.buckets.largest=4 true
+expect "settings as text are checked" 2 '' '^cudapool: CUDAPOOL_CONFIG: devise: unknown key' \
+    env 'CUDAPOOL_CONFIG={"devise": 1}' "$cudapool" run true
+expect "text that is cut short is an error" 2 '' '^cudapool: CUDAPOOL_CONFIG: line 1, column' \
+    env 'CUDAPOOL_CONFIG={"device": {' "$cudapool" run true
+
+# --- run: the program's end, and the reports of all its processes -----------------------------------
+
+# A program in place of one that uses the pool: leaves a report where processes leave theirs.
+cat >"$here/program" <<SCRIPT
+#!/bin/sh
+name=\$(printf %s "\$CUDAPOOL_REPORT" | sed "s/%p/\$\$/; s/%[hr]/x/g")
+sed "s/\"pid\": 42/\"pid\": \$\$/; s/\"rank\": \"3\"/\"rank\": \"\$1\"/" "$here/report.json" >"\$name.tmp" && mv "\$name.tmp" "\$name"
+exit \${2:-0}
+SCRIPT
+chmod +x "$here/program"
+left_behind() { # name
+    if ls -d "$here/tmp/cudapool-"* >/dev/null 2>&1; then
+        fail "$1" "$(ls -d "$here/tmp/"*)"
+    else
+        ok "$1"
+    fi
+}
+mkdir -p "$here/tmp"
+export TMPDIR=$here/tmp
+expect "run prints one process's table" 5 '' '^cudapool: process [0-9]+, rank 0, on node, ' "$cudapool" run "$here/program" 0 5
+expect "run prints one table for two processes" 0 '' '^cudapool: 2 processes on 1 host, 1 device$' \
+    "$cudapool" run sh -c "'$here/program' 10 & '$here/program' 9; wait"
+if [ "$(awk '$1 == "node" { printf "%s ", $3 }' "$here/err")" = "9 10 " ]; then
+    ok "with a line for each, by rank"
+else
+    fail "with a line for each, by rank" "$(cat "$here/err")"
+fi
+expect "and their sums" 0 '' '^ *1 MiB +20 +90\.0% +10 +4 +2 +2 +2 +4\.0 MiB +12 +114\.0 us +1\.0 ms$' \
+    "$cudapool" run sh -c "'$here/program' 10 & '$here/program' 9; wait"
+expect "run within run collects once" 0 '' '^cudapool: process' "$cudapool" run "$cudapool" run "$here/program" 1
+expect "run --report FILE is one file for all" 0 '' '' "$cudapool" run --report "$here/all-%h.json" \
+    sh -c "'$here/program' 0 & '$here/program' 1; wait"
+expect "which report reads" 0 'rank 1' '' "$cudapool" report "$here/all-$(hostname).json"
+expect "and merges" 0 '^cudapool: 2 processes' '' "$cudapool" report --merge "$here/all-$(hostname).json"
+expect "a file that cannot be written costs the report" 3 '' '^cudapool: /no/such/file: the report cannot be written' \
+    "$cudapool" run --report /no/such/file "$here/program" 0 3
+expect "a directory that cannot be made costs the report" 3 'config' 'reports cannot be collected' \
+    env TMPDIR=/nowhere "$cudapool" run sh -c "$show; exit 3"
+# shellcheck disable=SC2016 # expanded by the shell that is run
+expect "a report that is cut short is left out" 0 '' 'a report is left out: .*line 2, column' \
+    "$cudapool" run sh -c 'echo "{" >"${CUDAPOOL_REPORT%/*}/1.json"'
+expect "at_exit json goes to stderr" 0 '' '"cudapool_report": 1' \
+    "$cudapool" run --set report.at_exit=json "$here/program" 0
+expect "at_exit none is no report" 0 ' report=unset ' '' "$cudapool" run --set report.at_exit=none sh -c "$show"
+expect "a file that the settings name is the processes' own" 0 ' report=unset ' '' \
+    "$cudapool" run --set report.file=x-%p sh -c "$show"
+expect "CUDAPOOL_REPORT is the processes' own" 0 " report=$here/own " '' \
+    env CUDAPOOL_REPORT="$here/own" "$cudapool" run sh -c "$show"
+expect "a program killed by a signal" 137 '' '' "$cudapool" run sh -c 'kill -9 $$'
+expect "a program that aborts" 134 '' '' "$cudapool" run sh -c 'ulimit -c 0; kill -ABRT $$'
+left_behind "nothing is left in the temporary directory"
+
+# Starts a program that says when it is ready, sends run a signal, and waits for its end.
+signal_run() { # signal, program
+    rm -f "$here/ready"
+    "$cudapool" run sh -c "$2" >"$here/out" 2>"$here/err" </dev/null &
+    local run=$! tries=0
+    until [ -s "$here/ready" ] || [ $((tries += 1)) -gt 200 ]; do sleep 0.02; done
+    kill "-$1" "$run"
+    wait "$run"
+    got=$?
+}
+# Not INT: in the background it is ignored, and a shell cannot trap what it found ignored.
+for signal in TERM HUP USR1; do
+    signal_run "$signal" "trap 'exit 9' $signal; echo \$\$ >'$here/ready'; while :; do sleep 0.05; done"
+    if [ "$got" -eq 9 ]; then ok "SIG$signal goes to the program"; else fail "SIG$signal goes to the program" "status $got"; fi
+done
+signal_run TERM "echo \$\$ >'$here/ready'; exec sleep 20"
+if [ "$got" -eq 143 ]; then ok "SIGTERM ends the program"; else fail "SIGTERM ends the program" "status $got"; fi
+left_behind "nothing is left behind then"
+signal_run KILL "echo \$\$ >'$here/ready'; exec sleep 20" 2>/dev/null
+sleep 0.1
+# Where nobody reaps orphans, it stays as a zombie.
+if grep -q '^State:[[:space:]][^ZX]' "/proc/$(cat "$here/ready")/status" 2>/dev/null; then
+    fail "a killed run takes the program along" "process $(cat "$here/ready") is there"
+else
+    ok "a killed run takes the program along"
+fi
+unset TMPDIR
 
 # --- the settings reader's library ----------------------------------------------------------------
 

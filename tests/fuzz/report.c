@@ -21,6 +21,26 @@ static void write_and_read_again(const struct report *report)
     report_free(&again);
 }
 
+/* A file may hold several reports: those before a bad one are visited. */
+static int visit(struct report *report, void *context)
+{
+    promise_table(report);
+    ++*(unsigned *)context;
+    return 0;
+}
+
+static void read_several(const char *path, bool is_one)
+{
+    char error[1024];
+    unsigned visited = 0;
+
+    if (reports_read_json(path, visit, &visited, error, sizeof(error)) != 0) {
+        promise_error(error, path);
+        PROMISE(!is_one, "%s", error);
+    }
+    PROMISE(!is_one || visited == 1, "%u reports", visited);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     static struct report report, untouched;
@@ -32,8 +52,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     if (report_read_json(input.path, &report, error, sizeof(error)) != 0) {
         promise_error(error, input.path);
         PROMISE(is_untouched(&report, &untouched, sizeof(report)), "%s", error);
+        read_several(input.path, false);
         return 0;
     }
+    read_several(input.path, true);
     promise_table(&report);
     write_and_read_again(&report);
     report_free(&report);

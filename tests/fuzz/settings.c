@@ -99,11 +99,39 @@ static void promise_cut_off(const char *error, size_t room)
     PROMISE(cut[room] == 'x', "%zu bytes of %s", room, error);
 }
 
+/* The input as the value of CUDAPOOL_CONFIG, and as an argument of --set. */
+static void read_text(const uint8_t *data, size_t bytes)
+{
+    static struct settings settings, untouched;
+    char error[ERROR_BYTES], *text = malloc(bytes + 2);
+    const char *const assignments[] = {text + 1};
+
+    PROMISE(text != NULL, "no memory");
+    text[0] = '{';
+    memcpy(text + 1, data, bytes);
+    text[bytes + 1] = '\0';
+    settings_defaults(&untouched);
+    settings = untouched;
+    if (config_read(text[1] == '{' ? text + 1 : text, &settings, error, sizeof(error)) != 0) {
+        promise_error(error, "CUDAPOOL_CONFIG");
+        PROMISE(is_untouched(&settings, &untouched, sizeof(settings)), "%s", error);
+    }
+    settings = untouched;
+    if (config_set(assignments, 1, &settings, error, sizeof(error)) == 0) {
+        write_and_read_again(&settings);
+    } else {
+        promise_error(error, "--set");
+        PROMISE(is_untouched(&settings, &untouched, sizeof(settings)), "%s", error);
+    }
+    free(text);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     static struct settings settings, untouched;
     char error[ERROR_BYTES];
 
+    read_text(data, bytes);
     memory_file_set(&input, data, bytes);
     memset(&untouched, 0x5a, sizeof(untouched));
     settings = untouched;

@@ -1,0 +1,142 @@
+/*
+ * Numbers for people (readable.h).
+ *
+ * Part of the preload object as well: libc only.
+ */
+#include "readable.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+struct unit {
+    const char *name;
+    uint64_t worth;
+};
+
+static const struct unit byte_units[] = {
+    {"B", 1},
+    {"KiB", 1ull << 10},
+    {"MiB", 1ull << 20},
+    {"GiB", 1ull << 30},
+    {"TiB", 1ull << 40},
+    {"PiB", 1ull << 50},
+    {"EiB", 1ull << 60},
+};
+#define BYTE_UNITS (sizeof(byte_units) / sizeof(byte_units[0]))
+
+static const struct unit time_units[] = {
+    {"ns", 1},
+    {"us", 1000},
+    {"ms", 1000000},
+    {"s", 1000000000},
+};
+#define TIME_UNITS (sizeof(time_units) / sizeof(time_units[0]))
+
+static const struct unit count_units[] = {
+    {"", 1},
+    {"M", 1000000},
+    {"G", 1000000000},
+    {"T", 1000000000000},
+    {"P", 1000000000000000},
+    {"E", 1000000000000000000},
+};
+#define COUNT_UNITS (sizeof(count_units) / sizeof(count_units[0]))
+
+/* value in unit with one decimal, rounded down; integers, because the locale's point may differ. */
+static void write_tenths(uint64_t value, const struct unit *unit, char cell[READABLE_BYTES])
+{
+    uint64_t tenths = value % unit->worth / (unit->worth / 10 == 0 ? 1 : unit->worth / 10);
+
+    /* A binary unit's tenth is rounded down, so that ten of them fit. */
+    snprintf(cell, READABLE_BYTES, "%llu.%llu %s", (unsigned long long)(value / unit->worth),
+             (unsigned long long)(tenths > 9 ? 9 : tenths), unit->name);
+}
+
+static const struct unit *largest_unit_within(uint64_t value, const struct unit *units,
+                                              size_t count)
+{
+    size_t i = count - 1;
+
+    while (i > 0 && units[i].worth > value)
+        i--;
+    return &units[i];
+}
+
+/* "1.5 GiB" */
+void readable_bytes(uint64_t bytes, char cell[READABLE_BYTES])
+{
+    const struct unit *unit = largest_unit_within(bytes, byte_units, BYTE_UNITS);
+
+    if (unit->worth == 1)
+        snprintf(cell, READABLE_BYTES, "%llu B", (unsigned long long)bytes);
+    else
+        write_tenths(bytes, unit, cell);
+}
+
+/* Thousandths of a unit, where the value is a whole number of them. */
+static bool in_thousandths(uint64_t value, const struct unit *unit, unsigned *thousandths)
+{
+    unsigned __int128 scaled = (unsigned __int128)(value % unit->worth) * 1000;
+
+    *thousandths = (unsigned)(scaled / unit->worth);
+    return scaled % unit->worth == 0;
+}
+
+/* A bucket's size exactly, so that no two look alike: "1.125 MiB", "1040 KiB", "1048577 B". */
+void readable_exact_bytes(uint64_t bytes, char cell[READABLE_BYTES])
+{
+    const struct unit *unit = largest_unit_within(bytes, byte_units, BYTE_UNITS);
+    unsigned thousandths;
+
+    while (!in_thousandths(bytes, unit, &thousandths))
+        unit--;
+    int length = snprintf(cell, READABLE_BYTES, "%llu.%03u",
+                          (unsigned long long)(bytes / unit->worth), thousandths);
+    while (cell[length - 1] == '0')
+        length--;
+    if (cell[length - 1] == '.')
+        length--;
+    snprintf(cell + length, READABLE_BYTES - (size_t)length, " %s", unit->name);
+}
+
+/* "3.2 s" */
+void readable_time(uint64_t nanoseconds, char cell[READABLE_BYTES])
+{
+    const struct unit *unit = largest_unit_within(nanoseconds, time_units, TIME_UNITS);
+
+    if (nanoseconds == 0)
+        snprintf(cell, READABLE_BYTES, "0 s");
+    else if (unit->worth == 1)
+        snprintf(cell, READABLE_BYTES, "%llu ns", (unsigned long long)nanoseconds);
+    else
+        write_tenths(nanoseconds, unit, cell);
+}
+
+/* Up to seven digits as they are, then "12.3 M". */
+void readable_count(uint64_t count, char cell[READABLE_BYTES])
+{
+    if (count < 10000000)
+        snprintf(cell, READABLE_BYTES, "%llu", (unsigned long long)count);
+    else
+        write_tenths(count, largest_unit_within(count, count_units, COUNT_UNITS), cell);
+}
+
+uint64_t report_all_hits(const struct report_counters *counters)
+{
+    return saturating_sum(saturating_sum(counters->hits.clean, counters->hits.queried),
+                          saturating_sum(counters->hits.barrier, counters->hits.waited));
+}
+
+/* Rounded down: 100.0% means that nothing missed. */
+void readable_hit_rate(const struct report_counters *counters, char cell[READABLE_BYTES])
+{
+    unsigned __int128 hits = report_all_hits(counters);
+
+    if (counters->requests == 0) {
+        snprintf(cell, READABLE_BYTES, "-");
+        return;
+    }
+    unsigned long long permille = (unsigned long long)(hits * 1000 / counters->requests);
+    snprintf(cell, READABLE_BYTES, "%llu.%llu%%", permille / 10, permille % 10);
+}

@@ -1,0 +1,29 @@
+/*
+ * Advice on the settings, in plain words, out of what a run did.
+ *
+ * Each rule looks at one kind of memory under the settings that were in force, and proposes one
+ * other value for one setting, with the reason in numbers. Advice is a proposal to try: whether it
+ * helps, `cudapool report --compare` of two runs tells.
+ */
+#ifndef CUDAPOOL_TOOLS_ADVICE_H
+#define CUDAPOOL_TOOLS_ADVICE_H
+
+#include "summary.h"
+
+#define ADVICE_TEXT_BYTES 640
+
+struct advice {
+    const char *rule; /* its name, for programs */
+    char setting[64]; /* "device.growth_budget" */
+    char from[64];    /* the value in force, and the one to try, as a settings file spells them */
+    char to[64];      /* without quotation marks */
+    char text[ADVICE_TEXT_BYTES];
+};
+
+/* More is never found. */
+#define ADVICE_MOST 32
+
+/* Fills advice, most helpful first. How many. */
+size_t find_advice(const struct summary *summary, struct advice advice[ADVICE_MOST]);
+
+#endif

@@ -1,0 +1,41 @@
+/*
+ * The formats of `cudapool report`, one to a file. Each prints to out and leaves errors of writing
+ * to its caller (finish_output), unless it says otherwise.
+ */
+#ifndef CUDAPOOL_TOOLS_FORMATS_H
+#define CUDAPOOL_TOOLS_FORMATS_H
+
+#include <jansson.h>
+#include <stdio.h>
+
+#include "summary.h"
+
+/* The readable table of several processes. */
+void print_summary_table(const struct summary *summary, FILE *out);
+
+/* The merged report as JSON, a new reference; NULL where memory is short. */
+json_t *summary_to_json(const struct summary *summary);
+
+/* A JSON value, indented, and a newline. Takes the reference. 0, or -1 where it is NULL or memory
+ * is short. */
+int print_json(json_t *value, FILE *out);
+
+/* RFC 4180: a line for each bucket. The columns of the process are filled in where a summary is
+ * that of one process and per_process is set. */
+void print_csv(const struct summary *summaries, size_t count, bool per_process, FILE *out);
+
+/* A field and what follows it, quoted where it must be. */
+void print_csv_field(FILE *out, const char *text, const char *end);
+
+/* The text format of Prometheus; labels for the process as above. */
+void print_prometheus(const struct summary *summaries, size_t count, bool per_process, FILE *out);
+
+/* One page that needs nothing else. 0, or -1 where memory is short. */
+int print_html(const struct summary *summary, FILE *out);
+
+/* Two runs side by side. */
+void print_comparison_table(const struct summary *a, const struct summary *b, FILE *out);
+json_t *comparison_to_json(const struct summary *a, const struct summary *b);
+void print_comparison_csv(const struct summary *a, const struct summary *b, FILE *out);
+
+#endif

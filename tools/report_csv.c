@@ -1,0 +1,81 @@
+/*
+ * Reports as comma-separated values (RFC 4180): a line for each bucket of each device, times in
+ * nanoseconds, sizes in bytes. A bucket of 0 bytes is that of requests that are not kept.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "core/report_json.h"
+#include "formats.h"
+
+void print_csv_field(FILE *out, const char *text, const char *end)
+{
+    if (strpbrk(text, ",\"\r\n") == NULL) {
+        fputs(text, out);
+    } else {
+        fputc('"', out);
+        for (; *text != '\0'; text++) {
+            if (*text == '"')
+                fputc('"', out);
+            /* Text from outside keeps to its line. */
+            fputc((unsigned char)*text < 0x20 ? ' ' : *text, out);
+        }
+        fputc('"', out);
+    }
+    fputs(end, out);
+}
+
+static void print_heading(FILE *out)
+{
+    fputs("host,pid,rank,device,uuid,kind,bucket_bytes", out);
+    for (size_t i = 0; i < report_counter_table_length; i++) {
+        const struct report_counter *counter = &report_counter_table[i];
+        fprintf(out, ",%s%s%s", counter->group, counter->group[0] == '\0' ? "" : "_",
+                counter->name);
+    }
+    fputs("\r\n", out);
+}
+
+static void print_bucket(FILE *out, const struct report_bucket *bucket)
+{
+    fprintf(out, "%" PRIu64, bucket->bytes);
+    for (size_t i = 0; i < report_counter_table_length; i++)
+        fprintf(out, ",%" PRIu64,
+                report_counter_value(&report_counter_table[i], &bucket->counters));
+    fputs("\r\n", out);
+}
+
+/* What every line of a kind begins with. */
+static void print_place(FILE *out, const struct summary_device *device,
+                        const struct summary_process *process, const struct report_kind *kind)
+{
+    print_csv_field(out, device->host, ",");
+    if (process != NULL)
+        fprintf(out, "%" PRId64, process->pid);
+    fputc(',', out);
+    print_csv_field(out, process == NULL ? "" : process->rank, ",");
+    fprintf(out, "%d,", device->device.ordinal);
+    print_csv_field(out, device->device.uuid, ",");
+    print_csv_field(out, kind->kind, ",");
+}
+
+static void print_device(FILE *out, const struct summary_device *device,
+                         const struct summary_process *process)
+{
+    for (size_t i = 0; i < device->device.kind_count; i++) {
+        const struct report_kind *kind = &device->device.kinds[i];
+        for (size_t j = 0; j < kind->bucket_count; j++) {
+            print_place(out, device, process, kind);
+            print_bucket(out, &kind->buckets[j]);
+        }
+    }
+}
+
+void print_csv(const struct summary *summaries, size_t count, bool per_process, FILE *out)
+{
+    print_heading(out);
+    for (size_t i = 0; i < count; i++)
+        for (size_t j = 0; j < summaries[i].device_count; j++)
+            print_device(out, &summaries[i].devices[j],
+                         per_process ? &summaries[i].processes[0] : NULL);
+}

@@ -1,0 +1,522 @@
+/*
+ * A merged report as one page: no script, nothing from the network, no other file.
+ *
+ * Every chart is a column of the table that holds its numbers, so that it needs no other form for
+ * those who don't see it. Every number of the report stands in an attribute as well, unrounded:
+ * data-key says which one it is, data-value what it is.
+ */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "advice.h"
+#include "core/readable.h"
+#include "core/report_json.h"
+#include "core/settings_json.h"
+#include "formats.h"
+#include "html_style.h"
+
+/* --- elements -----------------------------------------------------------------------------------
+ */
+
+static void put_text(FILE *out, const char *text)
+{
+    for (; *text != '\0'; text++) {
+        if (*text == '&')
+            fputs("&amp;", out);
+        else if (*text == '<')
+            fputs("&lt;", out);
+        else if (*text == '>')
+            fputs("&gt;", out);
+        else if (*text == '"')
+            fputs("&quot;", out);
+        else
+            fputc((unsigned char)*text < 0x20 || *text == 0x7f ? ' ' : *text, out);
+    }
+}
+
+static void put_head_cell(FILE *out, const char *text, bool is_number)
+{
+    fprintf(out, "<th scope=\"col\"%s>%s</th>", is_number ? " class=\"n\"" : "", text);
+}
+
+static void put_head(FILE *out, const char *caption, size_t texts, const char *const *cells)
+{
+    fprintf(out, "<table><caption>%s</caption><thead><tr>", caption);
+    for (size_t i = 0; cells[i] != NULL; i++)
+        put_head_cell(out, cells[i], i >= texts);
+    fputs("</tr></thead><tbody>\n", out);
+}
+
+/* A wide table scrolls, also by keyboard. */
+static void open_scroller(FILE *out, const char *label)
+{
+    fprintf(out, "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"%s\">\n",
+            label);
+}
+
+static void close_scroller(FILE *out)
+{
+    fputs("</tbody></table></div>\n", out);
+}
+
+/* Where a number stands in the report: "device/1048576". */
+struct place {
+    char text[64];
+};
+
+/* The kind's name is text from outside. */
+static struct place place_of_kind(const struct report_kind *kind, const char *part)
+{
+    struct place place;
+
+    snprintf(place.text, sizeof(place.text), "%.23s/%.30s", kind->kind, part);
+    return place;
+}
+
+static void put_number(FILE *out, const char *element, const struct place *place, const char *name,
+                       uint64_t value, const char *readable)
+{
+    fprintf(out, "<%s class=\"n\" data-key=\"", element);
+    put_text(out, place->text);
+    fprintf(out, "/%s\" data-value=\"%" PRIu64 "\">%s</%s>", name, value, readable, element);
+}
+
+static void put_count(FILE *out, const struct place *place, const char *name, uint64_t value)
+{
+    char text[READABLE_BYTES];
+
+    readable_count(value, text);
+    put_number(out, "td", place, name, value, text);
+}
+
+static void put_bytes(FILE *out, const struct place *place, const char *name, uint64_t value)
+{
+    char text[READABLE_BYTES];
+
+    readable_bytes(value, text);
+    put_number(out, "td", place, name, value, text);
+}
+
+static void put_time(FILE *out, const struct place *place, const char *name, uint64_t value)
+{
+    char text[READABLE_BYTES];
+
+    readable_time(value, text);
+    put_number(out, "td", place, name, value, text);
+}
+
+/* A part of a bar, in thousandths of its whole. */
+static void put_part(FILE *out, const char *class, uint64_t value, uint64_t whole)
+{
+    unsigned permille =
+        whole == 0 ? 0
+                   : (unsigned)((unsigned __int128)(value > whole ? whole : value) * 1000 / whole);
+
+    if (value > 0)
+        fprintf(out, "<i class=\"%s\" style=\"width:%u.%u%%\"></i>", class, permille / 10,
+                permille % 10);
+}
+
+/* The numbers beside it say the same. */
+static void open_bar(FILE *out)
+{
+    fputs("<td><div class=\"bar\" aria-hidden=\"true\">", out);
+}
+
+static void close_bar(FILE *out)
+{
+    fputs("</div></td>", out);
+}
+
+static void put_legend(FILE *out, const char *const *classes, const char *const *names)
+{
+    fputs("<p class=\"legend\" aria-hidden=\"true\">", out);
+    for (size_t i = 0; classes[i] != NULL; i++)
+        fprintf(out, "<span><i class=\"%s\"></i>%s</span>", classes[i], names[i]);
+    fputs("</p>\n", out);
+}
+
+/* --- what it was and what it did ----------------------------------------------------------------
+ */
+
+static void put_tile(FILE *out, const char *name, const char *label, uint64_t value,
+                     const char *readable)
+{
+    static const struct place place = {"totals"};
+
+    fprintf(out, "<div><dt>%s</dt>", label);
+    put_number(out, "dd", &place, name, value, readable);
+    fputs("</div>\n", out);
+}
+
+static void put_tiles(FILE *out, const struct summary *summary)
+{
+    struct report_counters totals = summary_totals(summary);
+    char text[READABLE_BYTES];
+
+    fputs("<dl class=\"tiles\">\n", out);
+    readable_time(totals.saved_nanoseconds, text);
+    put_tile(out, "saved_nanoseconds", "driver time saved, about", totals.saved_nanoseconds, text);
+    readable_hit_rate(&totals, text);
+    fprintf(out, "<div><dt>from the pool</dt><dd class=\"n\">%s</dd></div>\n", text);
+    readable_count(totals.requests, text);
+    put_tile(out, "requests", "requests", totals.requests, text);
+    readable_time(totals.driver.nanoseconds, text);
+    put_tile(out, "driver_nanoseconds", "spent in driver calls", totals.driver.nanoseconds, text);
+    readable_bytes(totals.peak.reserved_bytes, text);
+    put_tile(out, "peak_reserved_bytes", "peak of a device", totals.peak.reserved_bytes, text);
+    fputs("</dl>\n", out);
+}
+
+static void put_header(FILE *out, const struct summary *summary)
+{
+    size_t hosts = summary_host_count(summary);
+
+    fputs("<header><h1>cudapool report</h1>\n<p>", out);
+    fprintf(out, "%zu process%s on %zu host%s", summary->process_count,
+            summary->process_count == 1 ? "" : "es", hosts, hosts == 1 ? "" : "s");
+    if (summary->process_count > 0) {
+        fputs(": <code>", out);
+        put_text(out, summary->processes[0].command);
+        fputs("</code>", out);
+    }
+    fputs("</p></header>\n<main>\n", out);
+}
+
+/* --- advice -------------------------------------------------------------------------------------
+ */
+
+static int put_advice(FILE *out, const struct summary *summary)
+{
+    struct advice *advice = calloc(ADVICE_MOST, sizeof(*advice));
+
+    if (advice == NULL)
+        return -1;
+    size_t count = find_advice(summary, advice);
+    fputs("<section aria-labelledby=\"advice\"><h2 id=\"advice\">Advice</h2>\n", out);
+    if (count == 0)
+        fputs("<p>Nothing in these figures asks for other settings.</p>\n", out);
+    else
+        fputs("<ul>\n", out);
+    for (size_t i = 0; i < count; i++) {
+        fprintf(out, "<li data-rule=\"%s\">", advice[i].rule);
+        put_text(out, advice[i].text);
+        fputs(" To try it: <code>cudapool run --set ", out);
+        put_text(out, advice[i].setting);
+        fputs("=", out);
+        put_text(out, advice[i].to);
+        fputs("</code></li>\n", out);
+    }
+    fputs(count == 0 ? "</section>\n" : "</ul></section>\n", out);
+    free(advice);
+    return 0;
+}
+
+/* --- memory -------------------------------------------------------------------------------------
+ */
+
+static void put_device(FILE *out, const struct summary_device *device, size_t index)
+{
+    struct report_counters totals = device_totals(&device->device);
+    uint64_t whole = device->device.total_bytes, used = 0;
+    struct place place;
+
+    snprintf(place.text, sizeof(place.text), "devices/%zu", index);
+    fprintf(out, "<tr><th scope=\"row\">device %d on ", device->device.ordinal);
+    put_text(out, device->host);
+    fputs(", ", out);
+    put_text(out, device->device.name);
+    fputs("</th>", out);
+    open_bar(out);
+    put_part(out, "live", totals.live_bytes, whole);
+    put_part(out, "cached", totals.cached_bytes, whole);
+    put_part(out, "pending", totals.pending_bytes, whole);
+    used = saturating_sum(totals.live_bytes,
+                          saturating_sum(totals.cached_bytes, totals.pending_bytes));
+    put_part(out, "peak", totals.peak.reserved_bytes > used ? totals.peak.reserved_bytes - used : 0,
+             whole);
+    close_bar(out);
+    put_bytes(out, &place, "live_bytes", totals.live_bytes);
+    put_bytes(out, &place, "cached_bytes", totals.cached_bytes);
+    put_bytes(out, &place, "pending_bytes", totals.pending_bytes);
+    put_bytes(out, &place, "peak_live_bytes", totals.peak.live_bytes);
+    put_bytes(out, &place, "peak_reserved_bytes", totals.peak.reserved_bytes);
+    put_bytes(out, &place, "total_bytes", whole);
+    put_count(out, &place, "processes", device->processes);
+    fputs("</tr>\n", out);
+}
+
+static void put_memory(FILE *out, const struct summary *summary)
+{
+    static const char *const head[] = {
+        "device",      "share of the device", "in use at the end", "cached",    "pending",
+        "peak in use", "peak reserved",       "device's size",     "processes", NULL};
+    static const char *const classes[] = {"live", "cached", "pending", "peak", NULL};
+    static const char *const names[] = {"in use at the end", "cached", "pending",
+                                        "more at the peak", NULL};
+
+    fputs("<section aria-labelledby=\"memory\"><h2 id=\"memory\">Memory</h2>\n", out);
+    put_legend(out, classes, names);
+    open_scroller(out, "Memory of each device");
+    put_head(out,
+             "What the program held and the pool kept, of each device. Where processes share a "
+             "device, its peak is the sum of theirs, which is the most it can have been.",
+             2, head);
+    for (size_t i = 0; i < summary->device_count; i++)
+        put_device(out, &summary->devices[i], i);
+    close_scroller(out);
+    fputs("</section>\n", out);
+}
+
+/* --- buckets ------------------------------------------------------------------------------------
+ */
+
+static uint64_t most_requests(const struct report_kind *kind)
+{
+    uint64_t most = 0;
+
+    for (size_t i = 0; i < kind->bucket_count; i++)
+        if (kind->buckets[i].counters.requests > most)
+            most = kind->buckets[i].counters.requests;
+    return most;
+}
+
+static void put_counters(FILE *out, const struct place *place,
+                         const struct report_counters *counters)
+{
+    char rate[READABLE_BYTES];
+
+    put_count(out, place, "requests", counters->requests);
+    readable_hit_rate(counters, rate);
+    fprintf(out, "<td class=\"n\">%s</td>", rate);
+    put_count(out, place, "hits_clean", counters->hits.clean);
+    put_count(out, place, "hits_queried", counters->hits.queried);
+    put_count(out, place, "hits_barrier", counters->hits.barrier);
+    put_count(out, place, "hits_waited", counters->hits.waited);
+    put_count(out, place, "misses", counters->misses);
+    put_count(out, place, "evictions_cap", counters->evictions.cap);
+    put_count(out, place, "evictions_idle", counters->evictions.idle);
+    put_count(out, place, "evictions_memory", counters->evictions.memory);
+    put_bytes(out, place, "peak_reserved_bytes", counters->peak.reserved_bytes);
+    put_time(out, place, "driver_nanoseconds", counters->driver.nanoseconds);
+    put_time(out, place, "saved_nanoseconds", counters->saved_nanoseconds);
+    fputs("</tr>\n", out);
+}
+
+static void put_rungs(FILE *out, const struct report_counters *counters, uint64_t whole)
+{
+    open_bar(out);
+    put_part(out, "clean", counters->hits.clean, whole);
+    put_part(out, "queried", counters->hits.queried, whole);
+    put_part(out, "barrier", counters->hits.barrier, whole);
+    put_part(out, "waited", counters->hits.waited, whole);
+    put_part(out, "missed", counters->misses, whole);
+    close_bar(out);
+}
+
+static void put_bucket(FILE *out, const struct report_kind *kind,
+                       const struct report_bucket *bucket, uint64_t most)
+{
+    char name[READABLE_BYTES] = "not kept", number[READABLE_BYTES];
+
+    if (bucket->bytes != 0)
+        readable_exact_bytes(bucket->bytes, name);
+    snprintf(number, sizeof(number), "%" PRIu64, bucket->bytes);
+    struct place place = place_of_kind(kind, number);
+    fprintf(out, "<tr><th scope=\"row\" class=\"n\">%s</th>", name);
+    put_rungs(out, &bucket->counters, most);
+    put_counters(out, &place, &bucket->counters);
+}
+
+static void put_buckets(FILE *out, const struct report_kind *kind)
+{
+    static const char *const head[] = {"bucket",   "hits by rung, and misses",
+                                       "requests", "hits",
+                                       "clean",    "queried",
+                                       "barrier",  "waited",
+                                       "misses",   "evicted: cap",
+                                       "idle",     "memory",
+                                       "peak",     "driver",
+                                       "saved",    NULL};
+    struct place place = place_of_kind(kind, "totals");
+
+    open_scroller(out, "Buckets");
+    put_head(out, "Each bucket: how its requests were answered.", 2, head);
+    for (size_t i = 0; i < kind->bucket_count; i++)
+        put_bucket(out, kind, &kind->buckets[i], most_requests(kind));
+    fputs("</tbody><tbody class=\"sum\"><tr><th scope=\"row\" class=\"n\">all</th><td></td>", out);
+    put_counters(out, &place, &kind->totals);
+    close_scroller(out);
+}
+
+/* --- sizes --------------------------------------------------------------------------------------
+ */
+
+/* The power of two that a size lies at or over, as its exponent. */
+static unsigned doubling_of(uint64_t bytes)
+{
+    return 63 - (unsigned)__builtin_clzll(bytes);
+}
+
+static void put_doubling(FILE *out, const struct report_kind *kind, unsigned doubling,
+                         uint64_t requests, uint64_t most)
+{
+    char from[READABLE_BYTES], number[READABLE_BYTES];
+
+    readable_exact_bytes(UINT64_C(1) << doubling, from);
+    snprintf(number, sizeof(number), "sizes/%u", doubling);
+    struct place place = place_of_kind(kind, number);
+    fprintf(out, "<tr><th scope=\"row\" class=\"n\">%s</th>", from);
+    open_bar(out);
+    put_part(out, "size", requests, most);
+    close_bar(out);
+    put_count(out, &place, "requests", requests);
+    fputs("</tr>\n", out);
+}
+
+static void put_sizes(FILE *out, const struct report_kind *kind)
+{
+    static const char *const head[] = {"block size from", "requests", "requests", NULL};
+    uint64_t requests[64] = {0}, most = 0;
+
+    for (size_t i = 0; i < kind->bucket_count; i++) {
+        const struct report_bucket *bucket = &kind->buckets[i];
+        if (bucket->bytes == 0)
+            continue;
+        uint64_t *sum = &requests[doubling_of(bucket->bytes)];
+        *sum = saturating_sum(*sum, bucket->counters.requests);
+        most = *sum > most ? *sum : most;
+    }
+    open_scroller(out, "Sizes");
+    put_head(out, "Requests by the size of their blocks, from one power of two to the next.", 2,
+             head);
+    for (unsigned i = 0; i < 64; i++)
+        if (requests[i] != 0)
+            put_doubling(out, kind, i, requests[i], most);
+    close_scroller(out);
+}
+
+static void put_kind(FILE *out, const struct report_kind *kind)
+{
+    static const char *const classes[] = {"clean", "queried", "barrier", "waited", "missed", NULL};
+    static const char *const names[] = {
+        "clean: known to be unused",  "queried: its fence was over", "barrier: the GPU waits",
+        "waited: the program waited", "missed: the driver answered", NULL};
+
+    fputs("<section><h2>", out);
+    put_text(out, kind->kind);
+    fputs(" memory</h2>\n", out);
+    put_legend(out, classes, names);
+    put_buckets(out, kind);
+    put_sizes(out, kind);
+    fputs("</section>\n", out);
+}
+
+/* --- settings and processes ---------------------------------------------------------------------
+ */
+
+static void put_setting(FILE *out, const struct setting *setting, const struct settings *settings,
+                        const struct settings *defaults)
+{
+    char words[SETTING_TEXT_BYTES];
+    json_t *value = setting_to_json(setting, settings);
+    json_t *usual = setting_to_json(setting, defaults);
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
+
+    setting_to_words(setting, settings, words);
+    fprintf(out, "<tr><th scope=\"row\"><code>%s</code></th><td data-setting=\"%s\">",
+            setting->path, setting->path);
+    put_text(out, text == NULL ? "" : text);
+    fprintf(out, "</td><td>%s</td><td>", json_equal(value, usual) ? "" : "changed");
+    put_text(out, words);
+    fputs("</td></tr>\n", out);
+    free(text);
+    json_decref(value);
+    json_decref(usual);
+}
+
+static void put_settings(FILE *out, const struct summary *summary)
+{
+    static const char *const head[] = {"setting", "value", "from the default", "meaning", NULL};
+    struct settings defaults;
+
+    settings_defaults(&defaults);
+    fputs("<section><h2 id=\"settings\">Settings</h2>\n", out);
+    if (summary->settings_differ)
+        fputs("<p>The processes had different settings. These are the first one's.</p>\n", out);
+    open_scroller(out, "Settings");
+    put_head(out, "The settings in force.", 4, head);
+    for (size_t i = 0; i < settings_table_length; i++)
+        put_setting(out, &settings_table[i], &summary->settings, &defaults);
+    close_scroller(out);
+    fputs("</section>\n", out);
+}
+
+static void put_process(FILE *out, const struct summary_process *process, size_t index)
+{
+    struct place place;
+    char rate[READABLE_BYTES];
+
+    snprintf(place.text, sizeof(place.text), "processes/%zu", index);
+    fputs("<tr><th scope=\"row\">", out);
+    put_text(out, process->host);
+    fprintf(out, "</th><td class=\"n\">%" PRId64 "</td><td class=\"n\">", process->pid);
+    put_text(out, process->rank[0] == '\0' ? "-" : process->rank);
+    fputs("</td>", out);
+    put_count(out, &place, "requests", process->totals.requests);
+    readable_hit_rate(&process->totals, rate);
+    fprintf(out, "<td class=\"n\">%s</td>", rate);
+    put_count(out, &place, "misses", process->totals.misses);
+    put_bytes(out, &place, "peak_reserved_bytes", process->totals.peak.reserved_bytes);
+    put_time(out, &place, "driver_nanoseconds", process->totals.driver.nanoseconds);
+    put_time(out, &place, "saved_nanoseconds", process->totals.saved_nanoseconds);
+    fputs("<td><code>", out);
+    put_text(out, process->command);
+    fputs("</code></td></tr>\n", out);
+}
+
+static void put_processes(FILE *out, const struct summary *summary)
+{
+    static const char *const head[] = {"host", "process", "rank",  "requests", "hits", "misses",
+                                       "peak", "driver",  "saved", "command",  NULL};
+
+    fputs("<section><h2>Processes</h2>\n<details", out);
+    fprintf(out, "%s><summary>%zu process%s</summary>\n",
+            summary->process_count <= 16 ? " open" : "", summary->process_count,
+            summary->process_count == 1 ? "" : "es");
+    open_scroller(out, "Processes");
+    put_head(out, "Each process.", 1, head);
+    for (size_t i = 0; i < summary->process_count; i++)
+        put_process(out, &summary->processes[i], i);
+    close_scroller(out);
+    fputs("</details></section>\n", out);
+}
+
+/* --- the page -----------------------------------------------------------------------------------
+ */
+
+int print_html(const struct summary *summary, FILE *out)
+{
+    fputs("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
+          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+          "<meta http-equiv=\"Content-Security-Policy\" "
+          "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+          "<meta name=\"color-scheme\" content=\"light dark\">\n"
+          "<title>cudapool report</title>\n<style>\n",
+          out);
+    fputs(html_style, out);
+    fputs("</style></head><body>\n", out);
+    put_header(out, summary);
+    put_tiles(out, summary);
+    if (put_advice(out, summary) != 0)
+        return -1;
+    put_memory(out, summary);
+    for (size_t i = 0; i < summary->kind_count; i++)
+        put_kind(out, &summary->kinds[i]);
+    put_settings(out, summary);
+    put_processes(out, summary);
+    fputs("</main></body></html>\n", out);
+    return 0;
+}

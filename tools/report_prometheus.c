@@ -1,0 +1,174 @@
+/*
+ * Reports in the text format of Prometheus, as node_exporter's textfile collector takes it.
+ *
+ * Counters are given for each bucket (bucket_bytes="0": requests that are not kept), so that sums
+ * over them count nothing twice; peaks for each kind of memory of a device, because those of its
+ * buckets do not add up.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "core/report_json.h"
+#include "formats.h"
+
+enum level { OF_A_BUCKET, OF_A_KIND };
+
+struct metric {
+    const char *name;
+    const char *type;
+    const char *help;
+    enum level level;
+    bool in_seconds; /* the value is nanoseconds */
+    size_t offset;   /* in struct report_counters */
+    const char *label;
+};
+
+/* A member bears no parentheses. */
+/* NOLINTBEGIN(bugprone-macro-parentheses) */
+#define AT(field) offsetof(struct report_counters, field)
+/* NOLINTEND(bugprone-macro-parentheses) */
+
+/* Those of one name stand together. */
+static const struct metric metrics[] = {
+    {"cudapool_requests_total", "counter", "Allocations, failed ones included.", OF_A_BUCKET, false,
+     AT(requests), ""},
+    {"cudapool_hits_total", "counter",
+     "Allocations that the pool answered, by what the block needed.", OF_A_BUCKET, false,
+     AT(hits.clean), ",rung=\"clean\""},
+    {"cudapool_hits_total", NULL, NULL, OF_A_BUCKET, false, AT(hits.queried), ",rung=\"queried\""},
+    {"cudapool_hits_total", NULL, NULL, OF_A_BUCKET, false, AT(hits.barrier), ",rung=\"barrier\""},
+    {"cudapool_hits_total", NULL, NULL, OF_A_BUCKET, false, AT(hits.waited), ",rung=\"waited\""},
+    {"cudapool_misses_total", "counter", "Allocations that the driver answered.", OF_A_BUCKET,
+     false, AT(misses), ""},
+    {"cudapool_frees_total", "counter", "Blocks that the program freed.", OF_A_BUCKET, false,
+     AT(frees), ""},
+    {"cudapool_requested_bytes_total", "counter", "Bytes asked for by all requests.", OF_A_BUCKET,
+     false, AT(requested_bytes), ""},
+    {"cudapool_rounded_bytes_total", "counter", "The same, rounded up to the blocks' sizes.",
+     OF_A_BUCKET, false, AT(rounded_bytes), ""},
+    {"cudapool_evictions_total", "counter", "Free blocks given back to the driver, by reason.",
+     OF_A_BUCKET, false, AT(evictions.cap), ",reason=\"cap\""},
+    {"cudapool_evictions_total", NULL, NULL, OF_A_BUCKET, false, AT(evictions.idle),
+     ",reason=\"idle\""},
+    {"cudapool_evictions_total", NULL, NULL, OF_A_BUCKET, false, AT(evictions.memory),
+     ",reason=\"memory\""},
+    {"cudapool_driver_calls_total", "counter", "Driver calls made for allocations and giving back.",
+     OF_A_BUCKET, false, AT(driver.calls), ""},
+    {"cudapool_driver_seconds_total", "counter", "Time spent in these calls.", OF_A_BUCKET, true,
+     AT(driver.nanoseconds), ""},
+    {"cudapool_saved_seconds_total", "counter",
+     "Time that the hits would have taken in the driver, estimated.", OF_A_BUCKET, true,
+     AT(saved_nanoseconds), ""},
+    {"cudapool_live_bytes", "gauge", "Block bytes in the program's hands at the end.", OF_A_BUCKET,
+     false, AT(live_bytes), ""},
+    {"cudapool_cached_bytes", "gauge", "Free and reusable bytes at the end.", OF_A_BUCKET, false,
+     AT(cached_bytes), ""},
+    {"cudapool_pending_bytes", "gauge", "Free bytes that the GPU may still be using at the end.",
+     OF_A_BUCKET, false, AT(pending_bytes), ""},
+    {"cudapool_peak_live_bytes", "gauge", "The most that the program held at one time.", OF_A_KIND,
+     false, AT(peak.live_bytes), ""},
+    {"cudapool_peak_reserved_bytes", "gauge",
+     "The most that was live, cached and pending at one time.", OF_A_KIND, false,
+     AT(peak.reserved_bytes), ""},
+};
+#define METRICS (sizeof(metrics) / sizeof(metrics[0]))
+
+static void print_label(FILE *out, const char *name, const char *value)
+{
+    fprintf(out, "%s=\"", name);
+    for (; *value != '\0'; value++) {
+        if (*value == '\\' || *value == '"')
+            fputc('\\', out);
+        /* Of control characters only the newline could be escaped, and none belongs here. */
+        fputc((unsigned char)*value < 0x20 || *value == 0x7f ? '?' : *value, out);
+    }
+    fputs("\"", out);
+}
+
+static void print_common_labels(FILE *out, const struct summary_device *device,
+                                const struct summary_process *process)
+{
+    print_label(out, "host", device->host);
+    fprintf(out, ",device=\"%d\",", device->device.ordinal);
+    print_label(out, "uuid", device->device.uuid);
+    if (process != NULL) {
+        fprintf(out, ",pid=\"%" PRId64 "\",", process->pid);
+        print_label(out, "rank", process->rank);
+    }
+}
+
+static void print_value(FILE *out, const struct metric *metric,
+                        const struct report_counters *counters)
+{
+    uint64_t value = *(const uint64_t *)((const char *)counters + metric->offset);
+
+    if (metric->in_seconds)
+        fprintf(out, "} %" PRIu64 ".%09" PRIu64 "\n", value / 1000000000, value % 1000000000);
+    else
+        fprintf(out, "} %" PRIu64 "\n", value);
+}
+
+static void print_kind(FILE *out, const struct metric *metric, const struct summary_device *device,
+                       const struct summary_process *process, const struct report_kind *kind)
+{
+    size_t lines = metric->level == OF_A_KIND ? 1 : kind->bucket_count;
+
+    for (size_t i = 0; i < lines; i++) {
+        fprintf(out, "%s{", metric->name);
+        print_common_labels(out, device, process);
+        fputc(',', out);
+        print_label(out, "kind", kind->kind);
+        if (metric->level == OF_A_BUCKET)
+            fprintf(out, ",bucket_bytes=\"%" PRIu64 "\"%s", kind->buckets[i].bytes, metric->label);
+        print_value(out, metric,
+                    metric->level == OF_A_KIND ? &kind->totals : &kind->buckets[i].counters);
+    }
+}
+
+static void print_metric(FILE *out, const struct metric *metric, const struct summary *summary,
+                         const struct summary_process *process)
+{
+    for (size_t i = 0; i < summary->device_count; i++) {
+        const struct report_device *device = &summary->devices[i].device;
+        for (size_t j = 0; j < device->kind_count; j++)
+            print_kind(out, metric, &summary->devices[i], process, &device->kinds[j]);
+    }
+}
+
+static void print_heading(FILE *out, const char *name, const char *help, const char *type)
+{
+    fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+static void print_device_sizes(FILE *out, const struct summary *summary,
+                               const struct summary_process *process)
+{
+    for (size_t i = 0; i < summary->device_count; i++) {
+        fputs("cudapool_device_memory_bytes{", out);
+        print_common_labels(out, &summary->devices[i], process);
+        fprintf(out, "} %" PRIu64 "\n", summary->devices[i].device.total_bytes);
+    }
+}
+
+static const struct summary_process *process_of(const struct summary *summary, bool per_process)
+{
+    return per_process ? &summary->processes[0] : NULL;
+}
+
+void print_prometheus(const struct summary *summaries, size_t count, bool per_process, FILE *out)
+{
+    for (size_t i = 0; i < METRICS; i++) {
+        if (metrics[i].type != NULL)
+            print_heading(out, metrics[i].name, metrics[i].help, metrics[i].type);
+        for (size_t j = 0; j < count; j++)
+            print_metric(out, &metrics[i], &summaries[j], process_of(&summaries[j], per_process));
+    }
+    print_heading(out, "cudapool_device_memory_bytes", "The device's memory.", "gauge");
+    for (size_t j = 0; j < count; j++)
+        print_device_sizes(out, &summaries[j], process_of(&summaries[j], per_process));
+    print_heading(out, "cudapool_processes", "Processes that the figures are of.", "gauge");
+    size_t processes = 0;
+    for (size_t j = 0; j < count; j++)
+        processes += summaries[j].process_count;
+    fprintf(out, "cudapool_processes %zu\n", processes);
+}

@@ -1,0 +1,397 @@
+/*
+ * Reports of several processes as one (summary.h).
+ *
+ * Devices, kinds and buckets are gathered as they come, sorted, and each run of equal ones is made
+ * one: the time for a large or hostile input is that of sorting.
+ */
+#include "summary.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/readable.h"
+#include "core/report_json.h"
+#include "core/settings_json.h"
+
+/* --- counters -----------------------------------------------------------------------------------
+ */
+
+enum peaks { PEAKS_ADD, PEAKS_LARGEST };
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static void add_counters(struct report_counters *into, const struct report_counters *from,
+                         enum peaks peaks)
+{
+    struct report_counters before = *into;
+
+    for (size_t i = 0; i < report_counter_table_length; i++) {
+        const struct report_counter *counter = &report_counter_table[i];
+        uint64_t *field = report_counter_field(counter, into);
+        *field = saturating_sum(*field, report_counter_value(counter, from));
+    }
+    if (peaks == PEAKS_ADD)
+        return;
+    into->peak.live_bytes = larger(before.peak.live_bytes, from->peak.live_bytes);
+    into->peak.reserved_bytes = larger(before.peak.reserved_bytes, from->peak.reserved_bytes);
+}
+
+struct report_counters device_totals(const struct report_device *device)
+{
+    struct report_counters totals = {0};
+
+    for (size_t i = 0; i < device->kind_count; i++)
+        add_counters(&totals, &device->kinds[i].totals, PEAKS_ADD);
+    return totals;
+}
+
+/* --- arrays -------------------------------------------------------------------------------------
+ */
+
+/* Room for one more element. 0 or -1. */
+static int make_room(void **elements, size_t count, size_t *room, size_t element_bytes)
+{
+    if (count < *room)
+        return 0;
+    size_t larger_room = *room == 0 ? 16 : *room * 2;
+    void *longer = realloc(*elements, larger_room * element_bytes);
+    if (longer == NULL)
+        return -1;
+    *elements = longer;
+    *room = larger_room;
+    return 0;
+}
+
+/* The buckets of one kind behind those of another, which has them from then on. 0 or -1. */
+static int append_buckets(struct report_kind *into, const struct report_kind *from)
+{
+    size_t count = into->bucket_count + from->bucket_count;
+
+    if (from->bucket_count == 0)
+        return 0;
+    struct report_bucket *buckets = realloc(into->buckets, count * sizeof(*buckets));
+    if (buckets == NULL)
+        return -1;
+    memcpy(buckets + into->bucket_count, from->buckets, from->bucket_count * sizeof(*buckets));
+    into->buckets = buckets;
+    into->bucket_count = count;
+    return 0;
+}
+
+/* By size; what is not kept, with 0 bytes, comes last. */
+static int compare_buckets(const void *one, const void *other)
+{
+    uint64_t a = ((const struct report_bucket *)one)->bytes - 1;
+    uint64_t b = ((const struct report_bucket *)other)->bytes - 1;
+
+    return (a > b) - (a < b);
+}
+
+static void join_buckets(struct report_kind *kind, enum peaks peaks)
+{
+    size_t kept = 0;
+
+    if (kind->bucket_count == 0)
+        return;
+    qsort(kind->buckets, kind->bucket_count, sizeof(*kind->buckets), compare_buckets);
+    for (size_t i = 1; i < kind->bucket_count; i++) {
+        if (kind->buckets[i].bytes == kind->buckets[kept].bytes)
+            add_counters(&kind->buckets[kept].counters, &kind->buckets[i].counters, peaks);
+        else
+            kind->buckets[++kept] = kind->buckets[i];
+    }
+    kind->bucket_count = kept + 1;
+}
+
+static int compare_kinds(const void *one, const void *other)
+{
+    return strcmp(((const struct report_kind *)one)->kind,
+                  ((const struct report_kind *)other)->kind);
+}
+
+/* Joins kinds of one name, and buckets of one size in each. The kinds that are left; on failure
+ * *failed is set, and nothing is lost. */
+static size_t join_kinds(struct report_kind *kinds, size_t count, enum peaks peaks, int *failed)
+{
+    size_t kept = 0;
+
+    if (count == 0)
+        return 0;
+    qsort(kinds, count, sizeof(*kinds), compare_kinds);
+    for (size_t i = 1; i < count; i++) {
+        if (strcmp(kinds[i].kind, kinds[kept].kind) != 0) {
+            kinds[++kept] = kinds[i];
+            continue;
+        }
+        add_counters(&kinds[kept].totals, &kinds[i].totals, peaks);
+        if (append_buckets(&kinds[kept], &kinds[i]) != 0)
+            *failed = -1;
+        free(kinds[i].buckets);
+    }
+    for (size_t i = 0; i <= kept; i++)
+        join_buckets(&kinds[i], peaks);
+    return kept + 1;
+}
+
+/* --- adding a report ----------------------------------------------------------------------------
+ */
+
+static int add_process(struct summary *summary, const struct report *report)
+{
+    void *elements = summary->processes;
+    struct summary_process process = {.pid = report->process.pid,
+                                      .host = strdup(report->process.host),
+                                      .rank = strdup(report->process.rank),
+                                      .command = strdup(report->process.command),
+                                      .wall_seconds = report->process.wall_seconds};
+    int status = make_room(&elements, summary->process_count, &summary->process_room,
+                           sizeof(*summary->processes));
+
+    summary->processes = elements;
+    if (status != 0 || process.host == NULL || process.rank == NULL || process.command == NULL) {
+        free(process.host);
+        free(process.rank);
+        free(process.command);
+        return -1;
+    }
+    for (size_t i = 0; i < report->device_count; i++) {
+        struct report_counters totals = device_totals(&report->devices[i]);
+        add_counters(&process.totals, &totals, PEAKS_LARGEST);
+    }
+    summary->processes[summary->process_count++] = process;
+    return 0;
+}
+
+/* Takes the device's kinds. */
+static int add_device(struct summary *summary, const char *host, struct report_device *device)
+{
+    void *elements = summary->devices;
+    int status = make_room(&elements, summary->device_count, &summary->device_room,
+                           sizeof(*summary->devices));
+    char *copy = strdup(host);
+
+    summary->devices = elements;
+    if (status != 0 || copy == NULL) {
+        free(copy);
+        return -1;
+    }
+    summary->devices[summary->device_count++] =
+        (struct summary_device){.host = copy, .processes = 1, .device = *device};
+    device->kinds = NULL;
+    device->kind_count = 0;
+    return 0;
+}
+
+/* Where the reports went is no difference. */
+static bool settings_are_the_same(const struct settings *one, const struct settings *other)
+{
+    json_t *first = settings_to_json(one), *second = settings_to_json(other);
+    json_object_del(first, "report");
+    json_object_del(second, "report");
+    bool same = first != NULL && second != NULL && json_equal(first, second);
+
+    json_decref(first);
+    json_decref(second);
+    return same;
+}
+
+int summary_add(struct summary *summary, struct report *report)
+{
+    if (summary->process_count == 0)
+        summary->settings = report->settings;
+    else if (!summary->settings_differ)
+        summary->settings_differ = !settings_are_the_same(&summary->settings, &report->settings);
+    if (add_process(summary, report) != 0)
+        return -1;
+    for (size_t i = 0; i < report->device_count; i++)
+        if (add_device(summary, report->process.host, &report->devices[i]) != 0)
+            return -1;
+    return 0;
+}
+
+/* --- finishing ----------------------------------------------------------------------------------
+ */
+
+static bool is_same_device(const struct summary_device *a, const struct summary_device *b)
+{
+    if (strcmp(a->host, b->host) != 0 || strcmp(a->device.uuid, b->device.uuid) != 0)
+        return false;
+    return a->device.uuid[0] != '\0' || a->device.ordinal == b->device.ordinal;
+}
+
+static int compare_numbers(int a, int b)
+{
+    return (a > b) - (a < b);
+}
+
+/* The same devices next to each other: one that has a uuid may have another ordinal in each process
+ * (CUDA_VISIBLE_DEVICES). */
+static int compare_identities(const void *one, const void *other)
+{
+    const struct summary_device *a = one, *b = other;
+    int order = strcmp(a->host, b->host);
+
+    if (order == 0)
+        order = strcmp(a->device.uuid, b->device.uuid);
+    return order != 0 ? order : compare_numbers(a->device.ordinal, b->device.ordinal);
+}
+
+static int compare_places(const void *one, const void *other)
+{
+    const struct summary_device *a = one, *b = other;
+    int order = strcmp(a->host, b->host);
+
+    if (order == 0)
+        order = compare_numbers(a->device.ordinal, b->device.ordinal);
+    return order != 0 ? order : strcmp(a->device.uuid, b->device.uuid);
+}
+
+/* The kinds of one device behind those of another. 0 or -1. */
+static int append_kinds(struct report_kind **into, size_t *into_count,
+                        const struct report_kind *from, size_t from_count)
+{
+    if (from_count == 0)
+        return 0;
+    struct report_kind *kinds = realloc(*into, (*into_count + from_count) * sizeof(*kinds));
+    if (kinds == NULL)
+        return -1;
+    memcpy(kinds + *into_count, from, from_count * sizeof(*kinds));
+    *into = kinds;
+    *into_count += from_count;
+    return 0;
+}
+
+static void free_kinds(struct report_kind *kinds, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        free(kinds[i].buckets);
+    free(kinds);
+}
+
+static int join_devices(struct report_device *into, struct report_device *from)
+{
+    into->fences = saturating_sum(into->fences, from->fences);
+    into->fence_queries = saturating_sum(into->fence_queries, from->fence_queries);
+    into->barriers = saturating_sum(into->barriers, from->barriers);
+    into->total_bytes = larger(into->total_bytes, from->total_bytes);
+    if (append_kinds(&into->kinds, &into->kind_count, from->kinds, from->kind_count) != 0) {
+        free_kinds(from->kinds, from->kind_count);
+        return -1;
+    }
+    free(from->kinds);
+    return 0;
+}
+
+static int join_same_devices(struct summary *summary)
+{
+    struct summary_device *devices = summary->devices;
+    size_t kept = 0;
+    int failed = 0;
+
+    if (summary->device_count == 0)
+        return 0;
+    qsort(devices, summary->device_count, sizeof(*devices), compare_identities);
+    for (size_t i = 1; i < summary->device_count; i++) {
+        if (!is_same_device(&devices[i], &devices[kept])) {
+            devices[++kept] = devices[i];
+            continue;
+        }
+        devices[kept].processes += devices[i].processes;
+        failed |= join_devices(&devices[kept].device, &devices[i].device);
+        free(devices[i].host);
+    }
+    summary->device_count = kept + 1;
+    for (size_t i = 0; i <= kept; i++)
+        devices[i].device.kind_count =
+            join_kinds(devices[i].device.kinds, devices[i].device.kind_count, PEAKS_ADD, &failed);
+    qsort(devices, summary->device_count, sizeof(*devices), compare_places);
+    return failed;
+}
+
+/* A copy with buckets of its own. 0 or -1. */
+static int copy_kind(const struct report_kind *from, struct report_kind *copy)
+{
+    *copy = *from;
+    copy->buckets = NULL;
+    copy->bucket_count = 0;
+    return append_buckets(copy, from);
+}
+
+static int gather_kinds(struct summary *summary)
+{
+    int failed = 0;
+
+    for (size_t i = 0; i < summary->device_count; i++) {
+        const struct report_device *device = &summary->devices[i].device;
+        size_t first = summary->kind_count;
+        if (append_kinds(&summary->kinds, &summary->kind_count, device->kinds,
+                         device->kind_count) != 0)
+            return -1;
+        for (size_t j = 0; j < device->kind_count; j++)
+            failed |= copy_kind(&device->kinds[j], &summary->kinds[first + j]);
+    }
+    summary->kind_count = join_kinds(summary->kinds, summary->kind_count, PEAKS_LARGEST, &failed);
+    return failed;
+}
+
+int summary_finish(struct summary *summary)
+{
+    int failed = join_same_devices(summary);
+
+    return failed | gather_kinds(summary);
+}
+
+/* --- questions ----------------------------------------------------------------------------------
+ */
+
+static int compare_texts(const void *one, const void *other)
+{
+    return strcmp(*(const char *const *)one, *(const char *const *)other);
+}
+
+size_t summary_host_count(const struct summary *summary)
+{
+    const char **hosts = calloc(summary->process_count + 1, sizeof(*hosts));
+    size_t count = summary->process_count > 0;
+
+    if (hosts == NULL)
+        return 0;
+    for (size_t i = 0; i < summary->process_count; i++)
+        hosts[i] = summary->processes[i].host;
+    qsort(hosts, summary->process_count, sizeof(*hosts), compare_texts);
+    for (size_t i = 1; i < summary->process_count; i++)
+        count += strcmp(hosts[i], hosts[i - 1]) != 0;
+    free(hosts);
+    return count;
+}
+
+struct report_counters summary_totals(const struct summary *summary)
+{
+    struct report_counters totals = {0};
+
+    for (size_t i = 0; i < summary->device_count; i++) {
+        struct report_counters one = device_totals(&summary->devices[i].device);
+        add_counters(&totals, &one, PEAKS_LARGEST);
+    }
+    return totals;
+}
+
+void summary_free(struct summary *summary)
+{
+    for (size_t i = 0; i < summary->process_count; i++) {
+        free(summary->processes[i].host);
+        free(summary->processes[i].rank);
+        free(summary->processes[i].command);
+    }
+    for (size_t i = 0; i < summary->device_count; i++) {
+        free(summary->devices[i].host);
+        free_kinds(summary->devices[i].device.kinds, summary->devices[i].device.kind_count);
+    }
+    free_kinds(summary->kinds, summary->kind_count);
+    free(summary->processes);
+    free(summary->devices);
+    memset(summary, 0, sizeof(*summary));
+}

@@ -1,0 +1,60 @@
+/*
+ * Reports of several processes as one: what `run`, and `report` in every format but the plain
+ * table, show.
+ *
+ * Counters are summed. Peaks cannot be: of processes that share a device nobody knows whether they
+ * peaked at one time, so a device's peak is the sum of its processes' peaks, which is the most that
+ * it can have been; and the peak of all devices together is that of the device with the largest.
+ * A device is the same where host and uuid are (host and ordinal, where it has no uuid).
+ *
+ * A summary belongs to one thread and owns what it points to (summary_free).
+ */
+#ifndef CUDAPOOL_TOOLS_SUMMARY_H
+#define CUDAPOOL_TOOLS_SUMMARY_H
+
+#include "core/report.h"
+
+struct summary_process {
+    int64_t pid;
+    char *host, *rank, *command;
+    double wall_seconds;
+    struct report_counters totals; /* over its devices; its largest device's peaks */
+};
+
+struct summary_device {
+    char *host;       /* its own copy */
+    size_t processes; /* how many reported it */
+    struct report_device device;
+};
+
+struct summary {
+    struct summary_process *processes;
+    size_t process_count, process_room;
+    struct summary_device *devices; /* by host, ordinal and uuid once it is finished */
+    size_t device_count, device_room;
+    struct report_kind *kinds; /* of all devices together, once it is finished */
+    size_t kind_count;
+    struct settings settings; /* the first report's */
+    bool settings_differ;     /* another report's are different */
+};
+
+/* Adds a report to a summary that was zeroed before the first. Takes its devices away from it. 0,
+ * or -1 where memory is short. */
+int summary_add(struct summary *summary, struct report *report);
+
+/* Makes one device of those that are the same, and the kinds of all of them. To be called once,
+ * after the last report. 0, or -1 where memory is short. */
+int summary_finish(struct summary *summary);
+
+/* The distinct hosts of a finished summary. */
+size_t summary_host_count(const struct summary *summary);
+
+/* All kinds together; the largest device's peaks. */
+struct report_counters summary_totals(const struct summary *summary);
+
+/* Pending, cached and live bytes of all kinds of one device, and their peak. */
+struct report_counters device_totals(const struct report_device *device);
+
+void summary_free(struct summary *summary);
+
+#endif

@@ -1,0 +1,120 @@
+/*
+ * The merged report as JSON: configs/report.schema.json describes it.
+ */
+#include "core/report_json.h"
+
+#include <stdlib.h>
+
+#include "advice.h"
+#include "core/settings_json.h"
+#include "formats.h"
+
+/* The object where status is 0; otherwise NULL, and the object is gone. */
+static json_t *unless_failed(json_t *object, int status)
+{
+    if (status == 0)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+static json_t *counters_to_json(const struct report_counters *counters)
+{
+    json_t *object = json_object();
+
+    return unless_failed(object, report_add_counters_to_json(object, counters));
+}
+
+static json_t *process_to_json(const struct summary_process *process)
+{
+    json_t *object = json_object();
+    int status = json_object_set_new(object, "pid", json_integer(process->pid));
+
+    status |= json_object_set_new(object, "host", json_string_of_any_bytes(process->host));
+    status |= json_object_set_new(object, "rank", json_string_of_any_bytes(process->rank));
+    status |= json_object_set_new(object, "command", json_string_of_any_bytes(process->command));
+    status |= json_object_set_new(object, "wall_seconds", json_real(process->wall_seconds));
+    status |= json_object_set_new(object, "totals", counters_to_json(&process->totals));
+    return unless_failed(object, status);
+}
+
+static json_t *kinds_to_json(const struct report_kind *kinds, size_t count)
+{
+    json_t *array = json_array();
+    int status = 0;
+
+    for (size_t i = 0; i < count; i++)
+        status |= json_array_append_new(array, report_kind_to_json(&kinds[i]));
+    return unless_failed(array, status);
+}
+
+static json_t *device_to_json(const struct summary_device *one)
+{
+    const struct report_device *device = &one->device;
+    json_t *object = json_object();
+    int status = json_object_set_new(object, "host", json_string_of_any_bytes(one->host));
+
+    status |= json_object_set_new(object, "ordinal", json_integer(device->ordinal));
+    status |= json_object_set_new(object, "name", json_string_of_any_bytes(device->name));
+    status |= json_object_set_new(object, "uuid", json_string_of_any_bytes(device->uuid));
+    status |= json_object_set_new(object, "processes", json_integer((json_int_t)one->processes));
+    status |= json_object_set_new(object, "total_bytes", report_count_to_json(device->total_bytes));
+    status |= json_object_set_new(object, "fences", report_count_to_json(device->fences));
+    status |=
+        json_object_set_new(object, "fence_queries", report_count_to_json(device->fence_queries));
+    status |= json_object_set_new(object, "barriers", report_count_to_json(device->barriers));
+    status |=
+        json_object_set_new(object, "kinds", kinds_to_json(device->kinds, device->kind_count));
+    return unless_failed(object, status);
+}
+
+static json_t *advice_to_json(const struct summary *summary)
+{
+    struct advice *advice = calloc(ADVICE_MOST, sizeof(*advice));
+    json_t *array = json_array();
+    int status = advice == NULL ? -1 : 0;
+    size_t count = advice == NULL ? 0 : find_advice(summary, advice);
+
+    for (size_t i = 0; i < count; i++)
+        status |= json_array_append_new(
+            array, json_pack("{s:s, s:s, s:s, s:s, s:s}", "rule", advice[i].rule, "setting",
+                             advice[i].setting, "from", advice[i].from, "to", advice[i].to, "text",
+                             advice[i].text));
+    free(advice);
+    return unless_failed(array, status);
+}
+
+json_t *summary_to_json(const struct summary *summary)
+{
+    json_t *root = json_object(), *processes = json_array(), *devices = json_array();
+    struct report_counters totals = summary_totals(summary);
+    int status = json_object_set_new(root, "cudapool_merged", json_integer(REPORT_VERSION));
+
+    for (size_t i = 0; i < summary->process_count; i++)
+        status |= json_array_append_new(processes, process_to_json(&summary->processes[i]));
+    for (size_t i = 0; i < summary->device_count; i++)
+        status |= json_array_append_new(devices, device_to_json(&summary->devices[i]));
+    status |= json_object_set_new(root, "totals", counters_to_json(&totals));
+    status |= json_object_set_new(root, "processes", processes);
+    status |= json_object_set_new(root, "settings", settings_to_json(&summary->settings));
+    status |= json_object_set_new(root, "settings_differ", json_boolean(summary->settings_differ));
+    status |=
+        json_object_set_new(root, "kinds", kinds_to_json(summary->kinds, summary->kind_count));
+    status |= json_object_set_new(root, "devices", devices);
+    status |= json_object_set_new(root, "advice", advice_to_json(summary));
+    return unless_failed(root, status);
+}
+
+int print_json(json_t *value, FILE *out)
+{
+    /* 15 digits: 1.15 stays 1.15. */
+    char *text = value == NULL ? NULL : json_dumps(value, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+
+    json_decref(value);
+    if (text == NULL)
+        return -1;
+    fputs(text, out);
+    fputc('\n', out);
+    free(text);
+    return 0;
+}
