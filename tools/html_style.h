@@ -26,7 +26,7 @@ static const char html_style[] =
     "li{margin:.4rem 0;max-width:75ch}\n"
     ".scroll{overflow-x:auto;margin:.5rem 0 1rem}\n"
     ":focus-visible{outline:2px solid var(--c2);outline-offset:2px}\n"
-    "table{border-collapse:collapse;min-width:100%}\n"
+    "table{border-collapse:collapse}\n"
     "caption{text-align:left;color:var(--soft);padding:.25rem 0}\n"
     "th,td{padding:.25rem .6rem;border-bottom:1px solid var(--line);text-align:left;"
     "vertical-align:top}\n"

@@ -1,0 +1,527 @@
+"""The formats of `cudapool report`, on reports that are made up here.
+
+usage: reports.py COMMAND      prints "ok NAME" or "FAIL NAME: why"; exits 1 when one failed
+"""
+
+import csv
+import html.parser
+import io
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+
+COMMAND = os.path.realpath(sys.argv[1])
+SANITIZED = bool(os.environ.get("SANITIZE"))
+MIB = 1 << 20
+failed = False
+
+
+def expect(name, holds, why=""):
+    global failed
+    if holds:
+        print("ok " + name)
+    else:
+        print(f"FAIL {name}: {str(why)[:500]}")
+        failed = True
+
+
+def cudapool(*arguments, status=0):
+    """Runs `cudapool report`; its output."""
+    done = subprocess.run([COMMAND, "report", *map(str, arguments)], capture_output=True, timeout=100)
+    if done.returncode != status:
+        expect("report " + " ".join(map(str, arguments)), False, f"status {done.returncode}: {done.stderr}")
+    return (done.stdout if status == 0 else done.stderr).decode()
+
+
+# --- reports ------------------------------------------------------------------------------------
+
+NAMES = ["requests", "hits.clean", "hits.queried", "hits.barrier", "hits.waited", "misses", "frees",
+         "requested_bytes", "rounded_bytes", "live_bytes", "cached_bytes", "pending_bytes",
+         "peak.live_bytes", "peak.reserved_bytes", "evictions.cap", "evictions.idle",
+         "evictions.memory", "driver.calls", "driver.nanoseconds", "saved_nanoseconds"]
+
+
+def counters(values):
+    """Counters with the given ones set, by their dotted names; hits clean are what is left over."""
+    result = {}
+    for name in NAMES:
+        group, _, last = name.rpartition(".")
+        (result.setdefault(group, {}) if group else result)[last] = values.get(name, 0)
+    others = sum(values.get("hits." + rung, 0) for rung in ("queried", "barrier", "waited"))
+    result["hits"]["clean"] = result["requests"] - result["misses"] - others
+    return result
+
+
+def value(counters_of, name):
+    for key in name.split("."):
+        counters_of = counters_of[key]
+    return int(counters_of)
+
+
+def report(buckets, pid=1, host="node1", rank="", ordinal=0, uuid="GPU-1", total=80 << 30,
+           settings=None, command="./train"):
+    """buckets: {bytes: {counter: value}}"""
+    rows = [dict(counters(given), bytes=size) for size, given in buckets.items()]
+    totals = counters({name: sum(value(row, name) for row in rows) for name in NAMES})
+    return {"cudapool_report": 1,
+            "process": {"pid": pid, "host": host, "rank": rank, "command": command, "wall_seconds": 2.5},
+            "settings": settings or {},
+            "devices": [{"ordinal": ordinal, "name": "NVIDIA H100", "uuid": uuid, "total_bytes": total,
+                         "fences": 7, "fence_queries": 8, "barriers": 9,
+                         "kinds": [{"kind": "device", "totals": totals, "buckets": rows}]}]}
+
+
+def bucket(requests, size, **more):
+    given = {"requests": requests, "misses": 3, "frees": requests, "requested_bytes": requests * size,
+             "rounded_bytes": requests * size, "live_bytes": size, "cached_bytes": 2 * size,
+             "pending_bytes": size, "peak.live_bytes": 2 * size, "peak.reserved_bytes": 4 * size,
+             "hits.queried": 5, "hits.barrier": 6, "hits.waited": 2, "evictions.cap": 1,
+             "driver.calls": 9, "driver.nanoseconds": 123456789, "saved_nanoseconds": 987654321}
+    given.update({name.replace("__", "."): number for name, number in more.items()})
+    return given
+
+
+written = 0
+
+
+def write(content):
+    global written
+    written += 1
+    path = f"{here}/{written}.json"
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(content, file)
+    return path
+
+
+# --- the schema: as much of JSON Schema as report.schema.json uses ---------------------------------
+
+
+def breach(schema, content, root, place="$"):
+    """Why the content does not fit the schema, or None."""
+    if "$ref" in schema:
+        return breach(root["$defs"][schema["$ref"].rpartition("/")[2]], content, root, place)
+    if "oneOf" in schema:
+        whys = [breach(one, content, root, place) for one in schema["oneOf"]]
+        return None if whys.count(None) == 1 else f"{place}: {whys}"
+    kinds = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool,
+             "number": (int, float), "null": type(None)}
+    wanted = schema.get("type")
+    if wanted is not None:
+        wanted = wanted if isinstance(wanted, list) else [wanted]
+        if not any(isinstance(content, kinds[one]) and
+                   (one == "boolean" or not isinstance(content, bool)) for one in wanted):
+            return f"{place}: {content!r} is not {wanted}"
+    if "const" in schema and content != schema["const"]:
+        return f"{place}: {content!r} is not {schema['const']!r}"
+    if "minimum" in schema and not isinstance(content, str) and content < schema["minimum"]:
+        return f"{place}: {content} is under {schema['minimum']}"
+    if "pattern" in schema and isinstance(content, str) and not re.search(schema["pattern"], content):
+        return f"{place}: {content!r} does not match"
+    if isinstance(content, dict):
+        properties = schema.get("properties", {})
+        missing = [key for key in schema.get("required", []) if key not in content]
+        unknown = [key for key in content if key not in properties]
+        if missing or (unknown and schema.get("additionalProperties") is False):
+            return f"{place}: missing {missing}, unknown {unknown}"
+        for key in content:
+            why = breach(properties.get(key, {}), content[key], root, f"{place}.{key}")
+            if why:
+                return why
+    if isinstance(content, list):
+        for i, item in enumerate(content):
+            why = breach(schema.get("items", {}), item, root, f"{place}[{i}]")
+            if why:
+                return why
+    return None
+
+
+def fits_schema(name, content):
+    with open("configs/report.schema.json", encoding="utf-8") as file:
+        schema = json.load(file)
+    why = breach(schema, content, schema)
+    expect(name + " fits its schema", why is None, why)
+
+
+# --- merging --------------------------------------------------------------------------------------
+
+
+def test_merging():
+    one = write(report({512: bucket(100, 512), MIB: bucket(50, MIB), 0: bucket(20, 0)}, pid=1, rank="0"))
+    other = write(report({MIB: bucket(70, MIB), 2 * MIB: bucket(20, 2 * MIB)}, pid=2, rank="1", ordinal=1))
+    far = write(report({MIB: bucket(30, MIB)}, pid=1, host="node2"))
+    second = write(report({MIB: bucket(40, MIB)}, pid=3, ordinal=1, uuid="GPU-2"))
+    merged = json.loads(cudapool("--merge", "--format", "json", one, other, far, second))
+    fits_schema("a merged report", merged)
+    devices = [(d["host"], d["uuid"], d["processes"]) for d in merged["devices"]]
+    expect("a device is one of a host, whatever number a process gives it",
+           devices == [("node1", "GPU-1", 2), ("node1", "GPU-2", 1), ("node2", "GPU-1", 1)], devices)
+    sizes = {b["bytes"]: b for b in merged["kinds"][0]["buckets"]}
+    expect("buckets are ascending, what is not kept last", list(sizes) == [512, MIB, 2 * MIB, 0], sizes)
+    expect("counters are summed", sizes[MIB]["requests"] == 190 and sizes[MIB]["driver"]["nanoseconds"] == 4 * 123456789, sizes[MIB])
+    shared = merged["devices"][0]["kinds"][0]["buckets"]
+    expect("peaks on one device are summed", shared[1]["peak"]["reserved_bytes"] == 8 * MIB, shared)
+    expect("that of all devices is the largest", sizes[MIB]["peak"]["reserved_bytes"] == 8 * MIB, sizes[MIB])
+    expect("totals are sums of the processes'", merged["totals"]["requests"] ==
+           sum(p["totals"]["requests"] for p in merged["processes"]) == 330, merged["totals"])
+    text = cudapool("--merge", one, other, far, second)
+    expect("the table says how many", text.startswith("cudapool: 4 processes on 2 hosts, 3 devices\n"), text)
+    expect("and what shared peaks are", "peak at most" in text and "need not have come at one time" in text, text)
+    bundle = f"{here}/bundle.json"
+    with open(bundle, "w", encoding="utf-8") as file:
+        file.write(cudapool("--format", "json", one, other, far, second))
+    with open(bundle, encoding="utf-8") as file:
+        content = json.load(file)
+    fits_schema("several reports in one file", content)
+    expect("several reports in one file merge as they do in four",
+           json.loads(cudapool("--merge", "--format", "json", bundle)) == merged)
+    single = json.loads(cudapool("--format", "json", one))
+    fits_schema("a report", single)
+    expect("a report comes out as it went in", single["devices"] == json.load(open(one, encoding="utf-8"))["devices"])
+    path = write(merged)
+    expect("a merged report is not read again", "is a merged report, which cannot be read again" in
+           cudapool(path, status=2))
+    most = (1 << 64) - 1
+    merged = json.loads(cudapool("--merge", "--format", "json", write_huge(most), write_huge(most)))
+    expect("sums stop at the largest number", merged["totals"]["saved_nanoseconds"] == str(most), merged["totals"])
+
+
+def write_huge(most):
+    content = report({MIB: bucket(100, MIB)})
+    for of in (content["devices"][0]["kinds"][0]["totals"], content["devices"][0]["kinds"][0]["buckets"][0]):
+        of["saved_nanoseconds"] = str(most)
+    return write(content)
+
+
+def test_bad_files():
+    good = write(report({MIB: bucket(100, MIB)}))
+    with open(good, encoding="utf-8") as file:
+        text = file.read()
+    cut = f"{here}/cut.json"
+    for length in range(0, len(text), 97):
+        with open(cut, "w", encoding="utf-8") as file:
+            file.write(text[:length])
+        said = cudapool("--merge", good, cut, status=2)
+        if not said.startswith(f"cudapool: {cut}: ") or said.count("\n") != 1:
+            expect("a file cut short is one error", False, (length, said))
+            break
+    else:
+        expect("a file cut short is one error", True)
+    expect("a bad report among several is named", "reports[1].process: the key pid is missing" in cudapool(
+        write({"cudapool_reports": 1, "reports": [report({}), dict(report({}), process={})]}), status=2))
+    expect("newer ones are refused", "cudapool_reports: found 2, allowed is" in
+           cudapool(write({"cudapool_reports": 2, "reports": []}), status=2))
+    expect("an unknown format", '--format: found "xml", allowed is table, json, csv, html or prometheus' in
+           cudapool("--format", "xml", good, status=2))
+    expect("an unknown option", "unknown option --marge" in cudapool("--marge", good, status=2))
+    expect("comparing one file", "--compare: found 1 files, allowed are two" in cudapool("--compare", good, status=2))
+    expect("comparing as a page", "found --format html, allowed is table, json or csv" in
+           cudapool("--compare", "--format", "html", good, good, status=2))
+
+
+# --- two runs -------------------------------------------------------------------------------------
+
+
+def test_comparison():
+    a = write(report({512: bucket(100, 512), MIB: bucket(50, MIB)}))
+    b = write(report({MIB: bucket(80, MIB, misses=1), 0: bucket(20, 0)},
+                     settings={"device": {"growth_budget": "64MiB"}, "report": {"file": "x"}}))
+    compared = json.loads(cudapool("--compare", "--format", "json", a, b))
+    fits_schema("a comparison", compared)
+    rows = {row["bytes"]: row["difference"] for row in compared["differences"]}
+    expect("a comparison has the buckets of both", list(rows) == [512, MIB, 0, None], rows)
+    expect("and differences of all counters", rows[MIB]["requests"] == 30 and rows[MIB]["misses"] == -2 and
+           rows[512]["requests"] == -100 and rows[None]["requests"] == -50, rows)
+    expect("and of settings, but for where the report went", compared["settings"] ==
+           [{"setting": "device.growth_budget", "a": "128MiB", "b": "64MiB"}], compared["settings"])
+    text = cudapool("--compare", a, b)
+    expect("the table shows both", "device.growth_budget: \"128MiB\" -> \"64MiB\"" in text and
+           re.search(r"1 MiB +50 -> 80 \(\+30\) .* 3 -> 1 \(-2\)", text), text)
+    expect("equal settings are said to be", "the settings are the same" in cudapool("--compare", a, a))
+    lines = list(csv.DictReader(io.StringIO(cudapool("--compare", "--format", "csv", a, b), newline="")))
+    found = {(line["bucket_bytes"], line["counter"]): line for line in lines}
+    expect("so does CSV", found[(str(MIB), "requests")]["difference"] == "30" and
+           found[("all", "misses")]["a"] == "6", lines[:3])
+
+
+# --- CSV and Prometheus -----------------------------------------------------------------------------
+
+AWKWARD = 'node "1", \\ <b>&\u00fc'
+
+
+def test_csv():
+    one = report({512: bucket(100, 512), MIB: bucket(50, MIB)}, host=AWKWARD, rank="3")
+    text = cudapool("--format", "csv", write(one), write(report({MIB: bucket(20, MIB)}, pid=9)))
+    expect("CSV lines end as RFC 4180 says", text.count("\r\n") == text.count("\n") == 4, text)
+    lines = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
+    first = lines[0]
+    expect("CSV keeps commas and quotation marks", first["host"] == AWKWARD and first["rank"] == "3", first)
+    totals = [{name: int(line[name.replace(".", "_")]) for name in NAMES} for line in lines]
+    expected = [{name: value(row, name) for name in NAMES}
+                for row in one["devices"][0]["kinds"][0]["buckets"]]
+    expect("CSV has every counter", totals[:2] == expected, totals)
+    expect("CSV tells processes apart", [line["pid"] for line in lines] == ["1", "1", "9"], lines)
+    merged = cudapool("--format", "csv", "--merge", write(one), write(one))
+    expect("but not merged ones", list(csv.DictReader(io.StringIO(merged, newline="")))[0]["pid"] == "", merged)
+
+
+def samples(text):
+    """{(name, labels): value} of Prometheus' text."""
+    found = {}
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
+        name, labels, number = re.fullmatch(r"([a-z_]+)(?:\{(.*)\})? (\S+)", line).groups()
+        pairs = re.findall(r'([a-z_]+)="((?:[^"\\]|\\.)*)"', labels or "")
+        key = (name, tuple(sorted(pairs)))
+        if key in found:
+            return None
+        found[key] = number
+    return found
+
+
+def test_prometheus():
+    content = report({512: bucket(100, 512), MIB: bucket(50, MIB)}, host=AWKWARD, rank="3")
+    second = report({MIB: bucket(20, MIB)}, pid=9)
+    for name, arguments in (("of processes", []), ("merged", ["--merge"])):
+        text = cudapool("--format", "prometheus", *arguments, write(content), write(second))
+        found = samples(text)
+        expect(f"Prometheus' text {name} has no sample twice", found is not None, text)
+        families = {key[0] for key in found or {}}
+        expect(f"every family {name} has HELP and TYPE", all(
+            f"# HELP {family} " in text and f"# TYPE {family} " in text for family in families))
+        requests = sum(int(number) for key, number in (found or {}).items() if key[0] == "cudapool_requests_total")
+        expect(f"requests {name} add up", requests == 170, requests)
+        if shutil.which("promtool"):
+            done = subprocess.run(["promtool", "check", "metrics"], input=text.encode(), capture_output=True, timeout=60)
+            expect(f"promtool accepts it, {name}", done.returncode == 0 and not done.stderr, done.stderr)
+        else:
+            print(f"ok promtool {name}: left out, it is not installed")
+    labels = dict(next(key[1] for key in found if dict(key[1]).get("host") != "node1" and key[1]))
+    expect("labels are escaped", labels["host"] == AWKWARD.replace("\\", "\\\\").replace('"', '\\"'), labels)
+    seconds = {number for key, number in found.items() if key[0] == "cudapool_driver_seconds_total"}
+    expect("times are in seconds", seconds == {"0.123456789"}, seconds)
+    expect("a process twice is refused", "two reports are of process 1 on node1; --merge adds them up" in
+           cudapool("--format", "prometheus", write(report({})), write(report({})), status=2))
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+class Page(html.parser.HTMLParser):
+    """The numbers of a page by their keys, and whether its elements nest."""
+
+    VOID = {"meta", "link", "br", "img"}
+
+    def __init__(self, text):
+        super().__init__()
+        self.numbers, self.settings, self.rules, self.open, self.sound = {}, set(), [], [], True
+        self.external = re.findall(r'(?:src|href)="?(?!#)[^">]+|url\(|@import|<script', text)
+        self.feed(text)
+        self.sound = self.sound and not self.open
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        if tag not in self.VOID:
+            self.open.append(tag)
+        if "data-key" in attributes:
+            self.numbers[attributes["data-key"]] = int(attributes["data-value"])
+        if "data-setting" in attributes:
+            self.settings.add(attributes["data-setting"])
+        if "data-rule" in attributes:
+            self.rules.append(attributes["data-rule"])
+
+    def handle_endtag(self, tag):
+        self.sound = self.sound and bool(self.open) and self.open.pop() == tag
+
+
+def numbers_of(merged):
+    """What a page must say: every key and its number, out of the merged report."""
+    shown = ["requests", "hits.clean", "hits.queried", "hits.barrier", "hits.waited", "misses",
+             "evictions.cap", "evictions.idle", "evictions.memory", "peak.reserved_bytes",
+             "driver.nanoseconds", "saved_nanoseconds"]
+    wanted = {}
+    for kind in merged["kinds"]:
+        for row in kind["buckets"] + [dict(kind["totals"], bytes="totals")]:
+            for name in shown:
+                wanted[f"{kind['kind']}/{row['bytes']}/{name.replace('.', '_')}"] = value(row, name)
+        for row in kind["buckets"]:
+            if row["bytes"]:
+                key = f"{kind['kind']}/sizes/{row['bytes'].bit_length() - 1}/requests"
+                wanted[key] = wanted.get(key, 0) + row["requests"]
+    for i, device in enumerate(merged["devices"]):
+        for name in ("live_bytes", "cached_bytes", "pending_bytes", "peak.live_bytes", "peak.reserved_bytes"):
+            wanted[f"devices/{i}/{name.replace('.', '_')}"] = sum(value(k["totals"], name) for k in device["kinds"])
+        wanted[f"devices/{i}/total_bytes"] = device["total_bytes"]
+        wanted[f"devices/{i}/processes"] = device["processes"]
+    for i, process in enumerate(merged["processes"]):
+        for name in ("requests", "misses", "peak.reserved_bytes", "driver.nanoseconds", "saved_nanoseconds"):
+            wanted[f"processes/{i}/{name.replace('.', '_')}"] = value(process["totals"], name)
+    for name in ("requests", "saved_nanoseconds", "driver.nanoseconds", "peak.reserved_bytes"):
+        wanted[f"totals/{name.replace('.', '_')}"] = value(merged["totals"], name)
+    return wanted
+
+
+def in_browser(path):
+    """The page's text after Chromium has rendered it, and what it complained about; None without it."""
+    browser = shutil.which("chromium")
+    if not browser or SANITIZED:
+        return None
+    done = subprocess.run(
+        [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+         f"--user-data-dir={here}/profile", "--enable-logging=stderr", "--log-level=0", "--dump-dom", f"file://{path}"],
+        capture_output=True, timeout=60)
+    complaints = [line for line in done.stderr.decode(errors="replace").splitlines() if "CONSOLE" in line]
+    return done.stdout.decode(), done.returncode, complaints
+
+
+def settings_in(schema):
+    """How many settings a part of cudapool.schema.json describes."""
+    properties = schema.get("properties", {})
+    return sum(settings_in(part) for part in properties.values()) if properties else 1
+
+
+def test_page():
+    with open("configs/cudapool.schema.json", encoding="utf-8") as file:
+        # But for $schema and version.
+        described = settings_in(json.load(file)) - 2
+    files = [write(report({512: bucket(1000, 512), 24 * MIB: bucket(500, 24 * MIB, hits__waited=300), 0: bucket(20, 0)},
+                          host=AWKWARD, rank="0", command="./train </code><script>alert(1)</script>")),
+             write(report({MIB: bucket(70, MIB), MIB + 131072: bucket(20, MIB)}, pid=2, rank="1", ordinal=1, uuid="GPU-2"))]
+    merged = json.loads(cudapool("--merge", "--format", "json", *files))
+    text = cudapool("--format", "html", *files)
+    page = Page(text)
+    wanted = numbers_of(merged)
+    expect("the page's numbers are the report's", page.numbers == wanted,
+           [(key, page.numbers.get(key), wanted.get(key)) for key in {*wanted, *page.numbers}
+            if page.numbers.get(key) != wanted.get(key)][:5])
+    expect("the page gives the report's advice", page.rules == [one["rule"] for one in merged["advice"]] != [], page.rules)
+    expect("the page shows every setting", len(page.settings) == described, page.settings)
+    expect("the page's elements nest", page.sound, page.open)
+    expect("the page needs nothing else", page.external == [], page.external)
+    path = f"{here}/page.html"
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    rendered = in_browser(path)
+    if rendered is None:
+        print("ok the page in Chromium: left out, it is not installed or a sanitizer is at work")
+        return
+    dom, status, complaints = rendered
+    expect("Chromium renders the page without a complaint", status == 0 and not complaints, complaints)
+    expect("and finds the same numbers in it", Page(dom).numbers == wanted, dom[:300])
+
+
+# --- advice ---------------------------------------------------------------------------------------
+
+
+def advice(content):
+    merged = json.loads(cudapool("--merge", "--format", "json", write(content)))
+    return {one["rule"]: one for one in merged["advice"]}
+
+
+def quiet(requests, size, **more):
+    """A bucket that nothing can be said about."""
+    return bucket(requests, size, **{"evictions__cap": 0, "hits__waited": 0, "misses": 4, **more})
+
+
+def advises(rule, content, setting, old, new, says):
+    one = advice(content).get(rule, {})
+    expect(f"advice: {rule}, {setting}", (one.get("setting"), one.get("from"), one.get("to")) == (setting, old, new) and
+           re.search(says, one.get("text", "")), one)
+
+
+def test_advice():
+    size = 24 * MIB
+    fine = report({size: quiet(1000, size)})
+    expect("advice: none where all is well", advice(fine) == {}, advice(fine))
+    few = report({size: quiet(50, size, hits__waited=30)})
+    expect("advice: none on few requests", advice(few) == {}, advice(few))
+    waiting = {size: quiet(1000, size, hits__waited=200)}
+    advises("growth_budget_is_short", report(waiting), "device.growth_budget", "128MiB", "256MiB",
+            r"^200 of 1000 requests waited .* \(200\) in the bucket of 24 MiB.* Raise device\.growth_budget from 128MiB to 256MiB")
+    expect("advice: none past half of the device", advice(report(waiting, total=256 * MIB)) == {})
+    advises("growth_budget_is_short", report(waiting, settings={"device": {"growth_budget": 0}}), "device.growth_budget",
+            "0", "64MiB", "from 0 to 64MiB")
+    expect("advice: no wait, no budget", "growth_budget_is_short" not in advice(report({size: quiet(1000, size, hits__waited=99)})))
+    idle = {size: quiet(1000, size, misses=100, evictions__idle=90)}
+    advises("idle_blocks_are_missed", report(idle), "device.release_after_idle", "10s", "1min",
+            r"^The bucket of 24 MiB misses \(100 times\) because its blocks went back to the driver after 10s .* Raise")
+    expect("advice: nothing on blocks that never go back",
+           advice(report(idle, settings={"device": {"release_after_idle": "0s"}})) == {})
+    capped = {size: quiet(1000, size, misses=100, evictions__cap=90)}
+    advises("caps_are_low", report(capped), "device.caps.reserve_ratio", "1.15", "1.5", "over a cap .* Raise")
+    advises("caps_are_low", report(capped, settings={"device": {"caps": {"blocks_per_bucket": 4}}}),
+            "device.caps.blocks_per_bucket", "4", "16", "from 4 to 16")
+    advises("caps_are_low", report(capped, settings={"device": {"caps": {"cached": "40MiB"}}}),
+            "device.caps.cached", "40MiB", "80MiB", "from 40MiB to 80MiB")
+    short = {size: quiet(1000, size, misses=100, evictions__memory=50)}
+    advises("memory_ran_out", report(short), "device.growth_budget", "128MiB", "32MiB",
+            "^Memory ran out: 50 free blocks .* low-memory.json")
+    both = advice(report({size: quiet(1000, size, misses=100, evictions__memory=50, hits__waited=500)}))
+    expect("advice: one word on one setting", list(both) == ["memory_ran_out"], both)
+    large = {0: quiet(500, 0, misses=500, hits__queried=0, hits__barrier=0, requested_bytes=500 * (50 << 30)), size: quiet(500, size)}
+    advises("large_requests_are_not_kept", report(large), "device.buckets.largest", "50%", "100%",
+            "^500 of 1000 requests are over the largest bucket")
+    expect("advice: nothing where all sizes are kept already",
+           advice(report(large, settings={"device": {"buckets": {"largest": "100%"}}})) == {})
+    wasteful = {size: quiet(1000, size, requested_bytes=600 * size)}
+    advises("rounding_wastes_memory", report(wasteful), "device.buckets.steps_per_doubling", "8", "16", "added 66 %")
+    advises("rounding_wastes_memory", report(wasteful, settings={"device": {"buckets": {"policy": "pow2"}}}),
+            "device.buckets.policy", "pow2", "geometric", "from pow2 to geometric")
+    odd = {size + 512 * i: quiet(100, size, misses=80, hits__queried=0, hits__barrier=0) for i in range(20)}
+    advises("exact_sizes_do_not_come_back", report(odd, settings={"device": {"buckets": {"policy": "exact"}}}),
+            "device.buckets.policy", "exact", "geometric", "^1600 of 2000 requests missed, of 20 different sizes")
+    for content in (report(waiting), report(capped), report(idle), report(short), report(large), report(wasteful)):
+        for one in advice(content).values():
+            done = subprocess.run([COMMAND, "run", "--set", f"{one['setting']}={one['to']}", "true"], capture_output=True,
+                                  env={**os.environ, "LD_PRELOAD": ""}, timeout=20)
+            expect(f"advice can be taken: {one['rule']}", done.returncode == 0, done.stderr)
+
+
+# --- many -----------------------------------------------------------------------------------------
+
+
+def test_many():
+    """1000 ranks: 2 s and 200 MiB, and a bar on a terminal."""
+    if SANITIZED:
+        return
+    content = report({MIB * (i + 1): bucket(1000, MIB * (i + 1)) for i in range(40)})
+    files = []
+    for rank in range(1000):
+        content["process"].update(pid=rank + 1, rank=str(rank), host=f"node{rank // 8}")
+        content["devices"][0].update(ordinal=rank % 8, uuid=f"GPU-{rank}")
+        files.append(write(content))
+    text = cudapool("--merge", *files)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    # Of one thread's processor time, which other work on the machine does not stretch.
+    took = used.ru_utime + used.ru_stime
+    expect("1000 files merge within 2 s", took <= 2, f"{took:.2f} s")
+    expect("all of them", text.startswith("cudapool: 1000 processes on 125 hosts, 1000 devices\n"), text[:100])
+    peak = used.ru_maxrss / 1024
+    expect("within 200 MiB", peak <= 200, f"{peak:.0f} MiB")
+    print(f"   {took:.2f} s, {peak:.0f} MiB")
+    main, side = os.openpty()
+    process = subprocess.Popen([COMMAND, "report", "--merge", *files], stdout=subprocess.DEVNULL, stderr=side)
+    os.close(side)
+    seen = b""
+    while True:
+        try:
+            part = os.read(main, 4096)
+        except OSError:
+            break
+        if not part:
+            break
+        seen += part
+    process.wait()
+    expect("with a bar on a terminal", re.search(rb"\r\[=* *\] \d+ of 1000 reports", seen) and seen.endswith(b"\r\x1b[K"), seen[-80:])
+
+
+with tempfile.TemporaryDirectory() as here:
+    test_many()
+    for test in (test_merging, test_bad_files, test_comparison, test_csv, test_prometheus, test_page, test_advice):
+        test()
+sys.exit(1 if failed else 0)
