@@ -43,7 +43,7 @@ def counted_by_gcov(objects):
 
 def read_counts(build):
     files = {}
-    objects = glob.glob(os.path.join(build, "obj", "**", "*.gcno"), recursive=True)
+    objects = glob.glob(os.path.join(build, "**", "*.gcno"), recursive=True)
     for file in counted_by_gcov(sorted(o for o in objects if "/obj/sim" not in o)):
         name = os.path.relpath(os.path.join(os.getcwd(), file["file"]))
         if not name.startswith(("core/", "shim/")):
