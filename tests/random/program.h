@@ -38,6 +38,7 @@ struct profile {
     bool free_synchronizes; /* programs lean on cuMemFree's wait */
     bool limited;           /* a hard limit: there is no comparison with the plain run */
     bool races;             /* the simulator's race detector looks on */
+    bool judged_waits;      /* and judges whether the pool waits for more than the driver would */
     bool free;              /* its threads run freely; else they take turns */
     /* Memory is nearly full and runs out: whole pages, nothing rounded, so that it does so alike.
      * Stream-ordered memory comes in sizes that have chunks of the driver's pools to themselves. */

@@ -529,13 +529,29 @@ static void own(struct buffer *buffer, enum buffer_kind kind, uint64_t bytes,
         simcuda_program_allocated(buffer->address, bytes, buffer->owner);
 }
 
+/* Around a call that allocates or frees: the race detector is to judge the waits in it. Where
+ * memory may run out it is not, since the pool waits then instead of failing. */
+static void waits_are_judged_from_here(enum simcuda_waits plainly, uint64_t argument)
+{
+    if (run->profile->judged_waits)
+        simcuda_program_call_begin(plainly, argument);
+}
+
+static void to_here(void)
+{
+    if (run->profile->judged_waits)
+        simcuda_program_call_end();
+}
+
 static bool free_buffer(struct buffer *buffer)
 {
     unsigned int number = number_of(buffer);
     if (buffer->kind == NO_BUFFER)
         return false;
+    waits_are_judged_from_here(SIMCUDA_WAITS_FOR_OWNER, buffer->address);
     simcuda_program_freed(buffer->address);
     CUresult result = CALL(cuMemFree_v2, (buffer->address), "(buffer[%u])", number);
+    to_here();
     if (result == CUDA_SUCCESS)
         drop_buffer(buffer);
     else
@@ -584,8 +600,10 @@ static bool allocate(struct buffer *buffer, uint64_t bytes)
     bool more = false;
     if (!make_way(buffer, bytes))
         return false;
+    waits_are_judged_from_here(SIMCUDA_WAITS_FOR_NOTHING, 0);
     CUresult result = CALL_AS(MAY_HAVE_MEMORY, &more, cuMemAlloc_v2, (&buffer->address, bytes),
                               "(&buffer[%u], %llu)", number_of(buffer), (unsigned long long)bytes);
+    to_here();
     if (more)
         undo(buffer);
     if (result == CUDA_SUCCESS)
@@ -911,9 +929,12 @@ static void step_free_async(const struct step *step)
     struct stream stream = stream_named(step->b);
     if (buffer->kind == MANAGED || !reach(buffer, &stream))
         return;
+    waits_are_judged_from_here(SIMCUDA_STREAM_FREE, (uintptr_t)spelled_out(&stream));
     simcuda_program_freed_async(buffer->address, spelled_out(&stream));
-    if (ON(cuMemFreeAsync, _ptsz, stream, (buffer->address, stream.handle), "(buffer[%u], %s)",
-           number_of(buffer), spelled(&stream)) == CUDA_SUCCESS) {
+    CUresult result = ON(cuMemFreeAsync, _ptsz, stream, (buffer->address, stream.handle),
+                         "(buffer[%u], %s)", number_of(buffer), spelled(&stream));
+    to_here();
+    if (result == CUDA_SUCCESS) {
         drop_buffer(buffer);
         return;
     }
@@ -1169,6 +1190,16 @@ static void step_memset(const struct step *step)
     settle(buffer, &stream);
 }
 
+/* Another context's stream is to copy the buffer, for which cuMemFree waits: later than at once. */
+static bool keep_busy_abroad(const struct buffer *buffer, const struct stream *stream, uint64_t ns)
+{
+    unsigned int root = stream->context < CONTEXTS ? run->contexts[stream->context].root : CONTEXTS;
+    if (root == CONTEXTS || root == buffer->context || !run->contexts[root].equipped)
+        return false;
+    launch_spin(root, stream, ns);
+    return true;
+}
+
 static void step_copy(const struct step *step)
 {
     struct buffer *from = buffer_named(step->a), *to = buffer_named(step->c);
@@ -1176,6 +1207,7 @@ static void step_copy(const struct step *step)
     if (from == to || !from->written || to->words > from->words || !reach(from, &stream) ||
         !reach(to, &stream))
         return;
+    bool abroad = keep_busy_abroad(from, &stream, step->y % 200000);
     if (ON(cuMemcpyDtoDAsync_v2, _ptsz, stream,
            (to->address, from->address, (size_t)to->words * 4, stream.handle),
            "(buffer[%u], buffer[%u], %u, %s)", number_of(to), number_of(from), to->words * 4,
@@ -1185,6 +1217,8 @@ static void step_copy(const struct step *step)
     to->value = from->value;
     settle(from, &stream);
     settle(to, &stream);
+    if (abroad && step->d % 2)
+        free_buffer(from);
 }
 
 static void step_upload(const struct step *step)
