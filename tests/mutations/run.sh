@@ -21,7 +21,7 @@ programs=$BUILD/tests/e2e
 export BUILD MUTATIONS
 unset CUDAPOOL_CONFIG CUDAPOOL_DISABLE CUDAPOOL_REPORT "${!SIMCUDA_@}"
 
-RANDOM_SEEDS=1-400 # seeds of random programs: more are not tried
+RANDOM_SEEDS=1-800 # seeds of random programs: more are not tried
 SECONDS_OF_ONE=60  # that any one check may take; more is a hang of the runner
 SECONDS_OF_CALL=5  # that a program may stand still where nothing is to be waited for
 

@@ -125,6 +125,9 @@ void make_profile(struct profile *profile, uint64_t seed, bool free)
         fill_up(profile, &r);
     if (free)
         let_run_freely(profile, &r);
+    profile->judged_waits = profile->races && !profile->free && !profile->full &&
+                            !profile->limited && profile->device_bytes >= (uint64_t)128 << 20 &&
+                            profile->largest <= profile->device_bytes / 128;
     make_settings(profile, &r);
 }
 
@@ -133,6 +136,7 @@ static bool is_wanted(const struct profile *profile, unsigned int kind)
     switch (kind) {
     case STEP_CONTEXT_CREATE:
     case STEP_CONTEXT_DESTROY:
+    case STEP_COPY_ABROAD:
         return profile->several_contexts;
     case STEP_CAPTURE_BEGIN:
     case STEP_CAPTURE_END:

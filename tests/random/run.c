@@ -1190,35 +1190,79 @@ static void step_memset(const struct step *step)
     settle(buffer, &stream);
 }
 
-/* Another context's stream is to copy the buffer, for which cuMemFree waits: later than at once. */
-static bool keep_busy_abroad(const struct buffer *buffer, const struct stream *stream, uint64_t ns)
+static bool copy(struct buffer *to, struct buffer *from, const struct stream *stream)
 {
-    unsigned int root = stream->context < CONTEXTS ? run->contexts[stream->context].root : CONTEXTS;
-    if (root == CONTEXTS || root == buffer->context || !run->contexts[root].equipped)
+    if (from == to || !from->written || to->words > from->words || !reach(from, stream) ||
+        !reach(to, stream))
         return false;
-    launch_spin(root, stream, ns);
+    if (ON(cuMemcpyDtoDAsync_v2, _ptsz, *stream,
+           (to->address, from->address, (size_t)to->words * 4, stream->handle),
+           "(buffer[%u], buffer[%u], %u, %s)", number_of(to), number_of(from), to->words * 4,
+           spelled(stream)) != CUDA_SUCCESS)
+        return false;
+    to->written = to->words > 0;
+    to->value = from->value;
+    settle(from, stream);
+    settle(to, stream);
     return true;
 }
 
 static void step_copy(const struct step *step)
 {
-    struct buffer *from = buffer_named(step->a), *to = buffer_named(step->c);
     struct stream stream = stream_named(step->b);
-    if (from == to || !from->written || to->words > from->words || !reach(from, &stream) ||
-        !reach(to, &stream))
+    copy(buffer_named(step->c), buffer_named(step->a), &stream);
+}
+
+static const struct stream *stream_outside(unsigned int root, unsigned int number)
+{
+    for (unsigned int i = 0; i < STREAMS; i++) {
+        const struct stream *stream = &run->streams[(number + i) % STREAMS];
+        if (stream->kind == MADE && run->contexts[stream->context].root != root &&
+            run->contexts[run->contexts[stream->context].root].equipped)
+            return stream;
+    }
+    return NULL;
+}
+
+static struct buffer *plain_buffer_in(unsigned int root, unsigned int number)
+{
+    for (unsigned int i = 0; i < BUFFERS; i++) {
+        struct buffer *buffer = &run->buffers[(number + i) % BUFFERS];
+        if (buffer->kind == PLAIN && buffer->context == root && !buffer->lost)
+            return buffer;
+    }
+    return NULL;
+}
+
+static bool renew(struct buffer *buffer)
+{
+    uint64_t bytes = buffer->bytes;
+    return free_buffer(buffer) && allocate(buffer, bytes);
+}
+
+/* Two contexts and their streams: copies are what cuMemFree waits for beyond its own context. One
+ * that is still to come reads what was freed; or one at once writes what work was freed under. */
+static void step_copy_abroad(const struct step *step)
+{
+    struct buffer *buffer = buffer_named(step->a);
+    unsigned int home = buffer->context;
+    const struct stream *abroad =
+        buffer->kind == PLAIN && home < CONTEXTS ? stream_outside(home, step->b) : NULL;
+    unsigned int root = abroad ? run->contexts[abroad->context].root : CONTEXTS;
+    struct buffer *other = abroad ? plain_buffer_in(root, step->c) : NULL;
+    if (!other || !push(home))
         return;
-    bool abroad = keep_busy_abroad(from, &stream, step->y % 200000);
-    if (ON(cuMemcpyDtoDAsync_v2, _ptsz, stream,
-           (to->address, from->address, (size_t)to->words * 4, stream.handle),
-           "(buffer[%u], buffer[%u], %u, %s)", number_of(to), number_of(from), to->words * 4,
-           spelled(&stream)) != CUDA_SUCCESS)
-        return;
-    to->written = to->words > 0;
-    to->value = from->value;
-    settle(from, &stream);
-    settle(to, &stream);
-    if (abroad && step->d % 2)
-        free_buffer(from);
+    struct stream stream = *abroad, own = default_stream(LEGACY, step->d);
+    if (step->d % 4 < 2) {
+        if (fill(buffer, &own, step->y) && !captures(&stream) &&
+            launch_spin(root, &stream, step->y % 200000) == CUDA_SUCCESS &&
+            copy(other, buffer, &stream) && renew(buffer))
+            fill(buffer, &own, step->y + 1);
+    } else if (fill(buffer, &own, step->y) && verify(buffer, &own, step->y % 200000) &&
+               renew(buffer)) {
+        copy(buffer, other, &stream);
+    }
+    pop();
 }
 
 static void step_upload(const struct step *step)
@@ -1977,6 +2021,7 @@ static void (*const do_step[STEP_KINDS])(const struct step *) = {
     [STEP_SPIN_VERIFY] = step_spin_verify,
     [STEP_MEMSET] = step_memset,
     [STEP_COPY] = step_copy,
+    [STEP_COPY_ABROAD] = step_copy_abroad,
     [STEP_UPLOAD] = step_upload,
     [STEP_DOWNLOAD] = step_download,
     [STEP_FREE_THEN_READ] = step_free_then_read,
