@@ -6,6 +6,8 @@
 CC       ?= cc
 CFLAGS   ?= -O2 -g
 PREFIX   ?= /usr/local
+LIBDIR   ?= $(PREFIX)/lib
+VERSION  := 0.1.0
 SANITIZE ?=
 BUILD    ?= build$(if $(SANITIZE),-$(SANITIZE))
 
@@ -105,7 +107,7 @@ SIMS     := $(if $(SIM_SOURCES),$(SIM) $(SIM_VARIANTS))
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .PHONY: all library sim programs gpu unit plain replays fuzzers abi-check test random mutations fuzz \
-        coverage demo bench install lint format cross clean help dependencies
+        coverage demo bench install deb lint format cross clean help dependencies
 
 all: library sim programs ## build everything but the unit tests
 library: $(PRODUCTS) abi-check ## build the preload object, its settings reader and the command
@@ -158,13 +160,21 @@ format: ## format all C sources in place
 cross: ## build for aarch64 and run the tests under qemu
 	@scripts/cross.sh
 
-install: library ## install under PREFIX (/usr/local), below DESTDIR
-	install -d $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include \
-	    $(DESTDIR)$(PREFIX)/share/cudapool
-	install -m 755 $(PRELOAD) $(CONFIG) $(DESTDIR)$(PREFIX)/lib
+SHARE := $(DESTDIR)$(PREFIX)/share
+install: library ## install under PREFIX (/usr/local) and LIBDIR (PREFIX/lib), below DESTDIR
+	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include \
+	    $(SHARE)/cudapool $(SHARE)/man/man1 $(SHARE)/bash-completion/completions
+	install -m 755 $(PRELOAD) $(CONFIG) $(DESTDIR)$(LIBDIR)
 	install -m 755 $(TOOL) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 core/cudapool.h $(DESTDIR)$(PREFIX)/include
-	install -m 644 $(wildcard configs/*) $(DESTDIR)$(PREFIX)/share/cudapool
+	install -m 644 $(wildcard configs/*) $(SHARE)/cudapool
+	install -m 644 packaging/cudapool.1 $(SHARE)/man/man1
+	install -m 644 packaging/cudapool.bash $(SHARE)/bash-completion/completions/cudapool
+	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|' \
+	    packaging/cudapool.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/cudapool.pc
+
+deb: ## build a Debian package in BUILD (build)
+	@BUILD=$(BUILD) VERSION=$(VERSION) CC=$(CC) packaging/make_deb.sh
 
 clean: ## remove what was built
 	rm -rf build build-address build-undefined build-thread build-aarch64 build-clang build-fuzz build-coverage \
@@ -209,7 +219,17 @@ $(BUILD)/obj/shim/%.o: shim/%.S Makefile | dependencies
 $(BUILD)/obj/tools/%.o: tools/%.c Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<
-	$(Q)$(COMPILE) -fvisibility=hidden -I. -c $< -o $@
+	$(Q)$(COMPILE) $(TOOL_FLAGS) -I. -c $< -o $@
+
+# What the command knows of the installation. Where LIBDIR is another than last time, what names it
+# is compiled again.
+TOOL_FLAGS := -fvisibility=hidden -DCUDAPOOL_VERSION='"$(VERSION)"' -DCUDAPOOL_LIBDIR='"$(LIBDIR)"'
+$(BUILD)/libdir: always
+	@mkdir -p $(@D)
+	@echo '$(LIBDIR)' | cmp -s - $@ || echo '$(LIBDIR)' >$@
+.PHONY: always
+$(BUILD)/obj/tools/run.o: $(BUILD)/libdir
+$(BUILD)/obj/tools/configs.o: $(wildcard configs/*.json)
 
 $(BUILD)/obj/tests/conformance/%.o: tests/conformance/%.c Makefile | dependencies
 	@mkdir -p $(@D)

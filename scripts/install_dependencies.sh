@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Installs with apt-get what is missing, and nothing where nothing is.
 #
-# usage: install_dependencies.sh [build] [test] [ci]     (default: build)
+# usage: install_dependencies.sh [build] [test] [ci] [browser]     (default: build)
 #   build  a C compiler, make, jansson
 #   test   Criterion
-#   ci     what .ci/run needs besides: linters, valgrind, the aarch64 cross compiler, qemu-user
+#   ci     what .ci/run needs besides: linters, valgrind, the aarch64 cross compiler, qemu-user,
+#          promtool, pkg-config
+#   browser  Chromium, in which the report's page is tested
 set -eu
 
 CC=${CC:-cc}
@@ -49,10 +51,15 @@ need_group() {
         need_command aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu
         need_command qemu-aarch64 qemu-user
         need_command readelf binutils
+        need_command promtool prometheus
+        need_command pkg-config pkgconf
         [ -e /usr/aarch64-linux-gnu/include/stdio.h ] || missing+=(libc6-dev-arm64-cross)
         ;;
+    browser)
+        need_command chromium chromium
+        ;;
     *)
-        echo "install_dependencies.sh: unknown group '$1': must be build, test or ci" >&2
+        echo "install_dependencies.sh: unknown group '$1': must be build, test, ci or browser" >&2
         exit 2
         ;;
     esac

@@ -12,11 +12,8 @@
 
 #include "core/one_line.h"
 
-#ifndef CUDAPOOL_VERSION
-#define CUDAPOOL_VERSION "0.1.0"
-#endif
-
-static const struct command *const commands[] = {&run_command, &report_command, &check_command};
+static const struct command *const commands[] = {&run_command, &report_command, &check_command,
+                                                 &configs_command};
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
 int complain(const char *format, ...)
@@ -50,7 +47,8 @@ static int print_help(void)
     puts("  help     show this, or `cudapool help COMMAND` for one command\n"
          "\n"
          "cudapool --version prints the version.\n"
-         "Exit status: 0; 2 for bad input; with run, the program's own, 126 or 127.");
+         "Exit status: 0; 1 where the output cannot be written; 2 for bad input; with run, the\n"
+         "program's own, 128 and the number of the signal that ended it, 126 or 127.");
     return finish_output(0);
 }
 
@@ -70,7 +68,8 @@ static const struct command *command_named(const char *name)
 
 static int unknown_command(const char *name)
 {
-    return complain("unknown command \"%s\"; allowed are run, report, check and help", name);
+    return complain("unknown command \"%s\"; allowed are run, report, check, configs and help",
+                    name);
 }
 
 static int help(const char *name)

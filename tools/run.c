@@ -21,11 +21,6 @@
 #include "program.h"
 #include "tool.h"
 
-/* Where the build installs libraries, for a command that was copied elsewhere. */
-#ifndef CUDAPOOL_LIBDIR
-#define CUDAPOOL_LIBDIR "/usr/local/lib"
-#endif
-
 #define PRELOAD_NAME "libcudapool_preload.so"
 
 /* --- the preload object -------------------------------------------------------------------------

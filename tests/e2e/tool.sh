@@ -66,7 +66,7 @@ unset LD_PRELOAD CUDAPOOL_CONFIG CUDAPOOL_REPORT TMPDIR
 expect "help lists the commands" 0 '^  run .*pool' '' "$cudapool" help
 expect "--help is help" 0 '^usage: cudapool COMMAND' '' "$cudapool" --help
 expect "--version prints the version" 0 '^cudapool [0-9]+\.[0-9]+\.[0-9]+$' '' "$cudapool" --version
-for command in run report check; do
+for command in run report check configs; do
     expect "$command --help" 0 "^usage: cudapool $command" '' "$cudapool" $command --help
     expect "help $command" 0 "^usage: cudapool $command" '' "$cudapool" help $command
 done
@@ -74,6 +74,51 @@ expect "no command is an error" 2 '' 'no command given' "$cudapool"
 expect "an unknown command is an error" 2 '' 'unknown command "bench"; allowed are run' "$cudapool" bench
 expect "help for an unknown command is an error" 2 '' 'unknown command' "$cudapool" help bench
 expect "a full disk is an error" 1 '' 'cannot be written: No space' bash -c "'$cudapool' help >/dev/full"
+
+for option in $(for command in run report check configs; do "$cudapool" help $command; done | grep -oE -- '^ +--[a-z]+' | sort -u); do
+    if grep -qF -- "\\-\\-${option#--}" packaging/cudapool.1; then
+        ok "the manual page knows $option"
+    else
+        fail "the manual page knows $option" "it is not in packaging/cudapool.1"
+    fi
+done
+
+# --- configs --------------------------------------------------------------------------------------
+
+for file in configs/*.json; do
+    name=$(basename "$file" .json)
+    [[ $name != *.schema ]] || continue
+    expect "configs lists $name" 0 "^$name  *[a-z]" '' "$cudapool" configs
+    "$cudapool" configs "$name" >"$here/out"
+    if cmp -s "$here/out" "$file"; then ok "configs prints $name"; else fail "configs prints $name" "$(diff "$here/out" "$file")"; fi
+done
+expect "configs takes the file's name" 0 '"policy": "exact"' '' "$cudapool" configs strict.json
+expect "configs of an unknown name" 2 '' 'configs: found "fast", allowed is default,' "$cudapool" configs fast
+expect "configs of two" 2 '' 'found 2 names, allowed is one' "$cudapool" configs strict default
+
+# --- completion -----------------------------------------------------------------------------------
+
+complete_words() { # words on the command line, the last one to be completed
+    bash -c '. packaging/cudapool.bash; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _cudapool; echo "${COMPREPLY[*]}"' bash "$@" 2>&1
+}
+completes() { # name, expected, words
+    local name=$1 wanted=$2 found
+    shift 2
+    found=$(complete_words "$@")
+    if [ "$found" = "$wanted" ]; then ok "$name"; else fail "$name" "\"$found\""; fi
+}
+completes "completion of commands" "report" cudapool rep
+completes "completion of formats" "html" cudapool report --format h
+completes "completion of options" "--compare" cudapool report --c
+completes "completion of a setting" "device.growth_budget=" cudapool run --set device.gr
+completes "completion of configs" "strict" cudapool configs s
+completes "completion of a program's arguments" "configs" cudapool run --set device.barriers = false ls conf
+"$cudapool" check configs/default.json | sed -nE 's/^[ *] ([a-z_.]+) = .*/\1/p' | sort >"$here/out"
+if bash -c '. packaging/cudapool.bash; _cudapool_settings' | sort | cmp -s - "$here/out"; then
+    ok "completion knows every setting"
+else
+    fail "completion knows every setting" "$(bash -c '. packaging/cudapool.bash; _cudapool_settings' | sort | diff - "$here/out")"
+fi
 
 # --- check ----------------------------------------------------------------------------------------
 

@@ -1,0 +1,104 @@
+# Completion of cudapool(1) for bash.
+
+_cudapool_settings() {
+    local part
+    for part in device stream_ordered; do
+        printf '%s\n' "$part".{enabled,evict,release_after_idle} \
+            "$part".buckets.{policy,steps_per_doubling,smallest,largest} \
+            "$part".caps.{cached,blocks_per_bucket,reserve_ratio}
+    done
+    printf '%s\n' device.{growth_budget,barriers,free_synchronizes} \
+        stream_ordered.reuse.{follow_event_dependencies,opportunistic,internal_dependencies} \
+        stream_ordered.driver_release_threshold limits.device_bytes report.{at_exit,file}
+}
+
+# A word of the list, or a file where there is no list.
+_cudapool_words() { # word [list]
+    if [ $# -gt 1 ]; then
+        mapfile -t COMPREPLY < <(compgen -W "$2" -- "$1")
+    else
+        mapfile -t COMPREPLY < <(compgen -f -- "$1")
+        compopt -o filenames 2>/dev/null
+    fi
+}
+
+# Where the program's name stands among run's arguments; nothing where it is not yet there.
+_cudapool_program_at() {
+    local i
+    for ((i = 2; i < COMP_CWORD; i++)); do
+        case ${COMP_WORDS[i]} in
+        --)
+            echo $((i + 1))
+            return
+            ;;
+        --config | --report | --set)
+            i=$((i + 1))
+            # --option=value, and --set's setting=value, are three words each.
+            [ "${COMP_WORDS[i]-}" != = ] || i=$((i + 1))
+            [ "${COMP_WORDS[i + 1]-}" != = ] || i=$((i + 2))
+            ;;
+        -* | =) ;;
+        *)
+            echo "$i"
+            return
+            ;;
+        esac
+    done
+}
+
+_cudapool_run() { # word, previous word
+    local program
+    program=$(_cudapool_program_at)
+    if [ -n "$program" ] && [ "$program" -le "$COMP_CWORD" ]; then
+        if declare -F _command_offset >/dev/null; then
+            _command_offset "$program"
+        else
+            _cudapool_words "$1"
+        fi
+        return
+    fi
+    case $2 in
+    --set)
+        _cudapool_words "$1" "$(_cudapool_settings)"
+        compopt -o nospace 2>/dev/null
+        COMPREPLY=("${COMPREPLY[@]/%/=}")
+        ;;
+    --config) _cudapool_words "$1" ;;
+    --report)
+        _cudapool_words "$1"
+        mapfile -t -O ${#COMPREPLY[@]} COMPREPLY < <(compgen -W "none stderr" -- "$1")
+        ;;
+    *)
+        case $1 in
+        -*) _cudapool_words "$1" "--config --set --report --help --" ;;
+        *) mapfile -t COMPREPLY < <(compgen -c -- "$1") ;;
+        esac
+        ;;
+    esac
+}
+
+_cudapool() {
+    local word=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
+    COMPREPLY=()
+    if [ "$COMP_CWORD" -eq 1 ]; then
+        _cudapool_words "$word" "run report check configs help --help --version"
+        return
+    fi
+    case ${COMP_WORDS[1]} in
+    run) _cudapool_run "$word" "$previous" ;;
+    report)
+        if [ "$previous" = --format ]; then
+            _cudapool_words "$word" "table json csv html prometheus"
+        elif [[ $word == -* ]]; then
+            _cudapool_words "$word" "--format --merge --compare --help"
+        else
+            _cudapool_words "$word"
+        fi
+        ;;
+    check) _cudapool_words "$word" ;;
+    configs) _cudapool_words "$word" "default low-memory strict throughput" ;;
+    help) _cudapool_words "$word" "run report check configs" ;;
+    esac
+}
+
+complete -F _cudapool cudapool

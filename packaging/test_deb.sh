@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Installs the Debian package that `make deb` builds, uses what it brings as a user would, and
+# removes it. Where it may not be installed (not root), it is unpacked and used from there.
+#
+# usage: [BUILD=dir] test_deb.sh
+# shellcheck disable=SC2317 # called through trap and check
+set -u
+cd "$(dirname "$0")/.." || exit 2
+BUILD=$(realpath "${BUILD:-build}")
+
+work=$(mktemp -d)
+failed=0
+installed=
+clean_up() {
+    [ -z "$installed" ] || dpkg --purge cudapool >/dev/null
+    rm -rf "$work"
+}
+trap clean_up EXIT
+
+check() { # name, command
+    local name=$1
+    shift
+    if "$@" >"$work/output" 2>&1; then
+        echo "ok $name"
+    else
+        echo "FAIL $name: $(tail -n 5 "$work/output" | tr '\n' ' ')"
+        failed=1
+    fi
+}
+
+says() { # expression, command
+    local expression=$1
+    shift
+    "$@" >"$work/said" 2>&1
+    local status=$?
+    cat "$work/said"
+    [ "$status" -eq 0 ] && grep -q -- "$expression" "$work/said"
+}
+
+package=$(make --no-print-directory deb | tail -n 1)
+check "a package" dpkg-deb --info "$package"
+if [ "$(id -u)" -eq 0 ] && ! dpkg -s cudapool >/dev/null 2>&1; then
+    check "it installs" dpkg -i "$package"
+    installed=1
+    root=
+else
+    check "it unpacks" dpkg-deb -x "$package" "$work/root"
+    root=$work/root
+fi
+libdir=$(dirname "$(find "$root"/usr/lib -name libcudapool_preload.so | head -n 1)")
+cd "$work" || exit 2
+
+unset LD_PRELOAD CUDAPOOL_CONFIG CUDAPOOL_REPORT
+check "the command says its version" says '^cudapool [0-9]' "$root/usr/bin/cudapool" --version
+check "it runs a program on the pool" says 'device memory: .* from the pool' \
+    env LD_LIBRARY_PATH="$BUILD/sim" "$root/usr/bin/cudapool" run "$BUILD/demo/demo" steps=20
+check "it reads the settings it brings" "$root/usr/bin/cudapool" check "$root"/usr/share/cudapool/{default,strict}.json
+check "its schema is there" test -s "$root/usr/share/cudapool/report.schema.json"
+check "its header compiles" "${CC:-cc}" -fsyntax-only -include "$root/usr/include/cudapool.h" -x c /dev/null
+if command -v pkg-config >/dev/null; then
+    check "pkg-config knows the library" says "/libcudapool_preload.so$" \
+        env PKG_CONFIG_PATH="$libdir/pkgconfig" pkg-config --variable=preload cudapool
+fi
+if command -v man >/dev/null; then
+    check "the manual page reads" says 'GPU' man -l "$root/usr/share/man/man1/cudapool.1.gz"
+fi
+check "the completion loads" bash -c ". '$root/usr/share/bash-completion/completions/cudapool'; complete -p cudapool"
+exit $failed
