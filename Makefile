@@ -228,7 +228,7 @@ $(BUILD)/libdir: always
 	@mkdir -p $(@D)
 	@echo '$(LIBDIR)' | cmp -s - $@ || echo '$(LIBDIR)' >$@
 .PHONY: always
-$(BUILD)/obj/tools/run.o: $(BUILD)/libdir
+$(TOOL_OBJECTS): $(BUILD)/libdir
 $(BUILD)/obj/tools/configs.o: $(wildcard configs/*.json)
 
 $(BUILD)/obj/tests/conformance/%.o: tests/conformance/%.c Makefile | dependencies

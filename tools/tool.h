@@ -4,6 +4,14 @@
 #ifndef CUDAPOOL_TOOLS_TOOL_H
 #define CUDAPOOL_TOOLS_TOOL_H
 
+/* The Makefile says what these are; whoever reads the sources without it shall get through. */
+#ifndef CUDAPOOL_VERSION
+#define CUDAPOOL_VERSION "unknown"
+#endif
+#ifndef CUDAPOOL_LIBDIR
+#define CUDAPOOL_LIBDIR "/usr/local/lib"
+#endif
+
 /* Exit statuses: the input is wrong; a program cannot be run; a program cannot be found. */
 #define EXIT_BAD_INPUT  2
 #define EXIT_CANNOT_RUN 126
