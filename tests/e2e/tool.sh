@@ -336,7 +336,7 @@ signal_run() { # signal, program
 }
 # Not INT: in the background it is ignored, and a shell cannot trap what it found ignored.
 for signal in TERM HUP USR1; do
-    signal_run "$signal" "trap 'exit 9' $signal; echo \$\$ >'$here/ready'; while :; do sleep 0.05; done"
+    signal_run "$signal" "trap 'exit 9' $signal; echo \$\$ >'$here/ready'; i=0; while [ \$((i += 1)) -lt 100 ]; do sleep 0.05; done; exit 1"
     if [ "$got" -eq 9 ]; then ok "SIG$signal goes to the program"; else fail "SIG$signal goes to the program" "status $got"; fi
 done
 signal_run TERM "echo \$\$ >'$here/ready'; exec sleep 20"
