@@ -860,11 +860,11 @@ __attribute__((noinline)) static CUresult free_past_the_pool(struct pool *pool, 
 static uint64_t stamp_of_now(struct pool *pool, const struct context *context)
 {
     bool green;
-    const struct context *current =
-        MUTATED(stamped_by_current_context) ? context_current(pool, &green) : NULL;
-    uint64_t least = epoch_clean(&context->epochs) + 1;
-    if (current)
-        return current->epochs.current > least ? current->epochs.current : least;
+    if (MUTATED(stamped_by_current_context) && context_current(pool, &green)) {
+        uint64_t least = epoch_clean(&context->epochs) + 1;
+        uint64_t current = context_current(pool, &green)->epochs.current;
+        return current > least ? current : least;
+    }
     return context->epochs.current;
 }
 
