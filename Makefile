@@ -3,13 +3,16 @@
 # Everything built goes under $(BUILD); nothing is written beside the sources. Sources are found by
 # wildcard, so a new file in a directory belongs to what that directory makes.
 
+comma := ,
+empty :=
+
 CC       ?= cc
 CFLAGS   ?= -O2 -g
 PREFIX   ?= /usr/local
 LIBDIR   ?= $(PREFIX)/lib
 VERSION  := 0.1.0
 SANITIZE ?=
-BUILD    ?= build$(if $(SANITIZE),-$(SANITIZE))
+BUILD    ?= build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
 
 # Where a toolkit's <cuda.h> is, if there is one: it is needed for nothing but comparing our
 # declarations with it, and for the one program of tests/gpu that is in CUDA C++.
@@ -17,8 +20,6 @@ CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null))
 NVCC      ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc /usr/local/cuda/bin/nvcc))
 CUDA_INCLUDE := $(dir $(firstword $(wildcard $(CUDA_HOME)/include/cuda.h \
                                              /usr/local/cuda/include/cuda.h)))
-
-comma := ,
 
 # One line for each thing that is made; `make V=1` shows the commands.
 say := @$(if $(V),:,printf '  %-5s %s\n')
@@ -29,8 +30,8 @@ COMPILE  := $(CC) -std=gnu17 $(WARNINGS) -D_GNU_SOURCE= -MMD -MP $(CPPFLAGS) $(C
 LINK     := $(CC) $(CFLAGS) $(LDFLAGS)
 
 ifneq ($(SANITIZE),)
-ifeq ($(filter $(SANITIZE),address undefined thread fuzzer),)
-$(error SANITIZE=$(SANITIZE): must be address, undefined or thread)
+ifneq ($(filter-out address undefined thread fuzzer,$(subst $(comma),$(empty) ,$(SANITIZE))),)
+$(error SANITIZE=$(SANITIZE): must be address, undefined, thread or address,undefined)
 endif
 # What `make fuzz` builds with: both sanitizers that go together, and the counters that guide it.
 SANITIZERS := $(if $(filter fuzzer,$(SANITIZE)),address$(comma)undefined,$(SANITIZE))
@@ -120,7 +121,7 @@ replays: $(FUZZ_REPLAYS) ## build the fuzz targets, to replay inputs without a f
 fuzzers: $(FUZZERS)
 abi-check: $(call object,$(ABI_CHECKS))
 
-test: all replays $(if $(SANITIZE),plain,unit) ## run all tests; SANITIZE=address|undefined|thread for a sanitizer
+test: all replays $(if $(SANITIZE),plain,unit) ## run all tests; SANITIZE=address|undefined|thread|address,undefined
 	@BUILD=$(BUILD) SANITIZE=$(SANITIZE) CC=$(CC) scripts/run_tests.sh
 
 SEEDS   ?= 1-
@@ -177,7 +178,7 @@ deb: ## build a Debian package in BUILD (build)
 	@BUILD=$(BUILD) VERSION=$(VERSION) CC=$(CC) packaging/make_deb.sh
 
 clean: ## remove what was built
-	rm -rf build build-address build-undefined build-thread build-aarch64 build-clang build-fuzz build-coverage \
+	rm -rf build build-address build-undefined build-address-undefined build-glibc-2.31 build-thread build-aarch64 build-clang build-fuzz build-coverage \
 	    $(BUILD)
 
 help: ## list the targets

@@ -11,7 +11,7 @@
 #   BUILD     the build directory, absolute
 #   SIM       the directory of the simulated driver, for LD_LIBRARY_PATH
 #   PRELOAD   what LD_PRELOAD must be to run a program on the pool
-#   SANITIZE  address, undefined, thread or empty
+#   SANITIZE  address, undefined, thread, address,undefined or empty
 #   COVERAGE  1 where the build counts for gcov, and therefore writes files at exit
 #
 # A unit test prints Criterion's synthesis, or that of tests/plain. Everything else prints a line
@@ -35,7 +35,7 @@ runtime() { # a sanitizer's library: its name for the dynamic linker
 
 # The sanitizer's own library must be the first one in every process that has it.
 case $SANITIZE in
-address)
+address*)
     PRELOAD=$(runtime libasan.so):$PRELOAD
     # The leak check has its own run in valgrind: under a preload it reports the shell's memory.
     # Some tests preload a library of their own without thinking of the sanitizer's.
@@ -49,10 +49,8 @@ thread)
         prefix=(setarch -R)
     fi
     ;;
-undefined)
-    export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:exitcode=99}
-    ;;
 esac
+[[ $SANITIZE != *undefined ]] || export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:exitcode=99}
 export BUILD SIM PRELOAD SANITIZE
 
 passed=0

@@ -34,7 +34,7 @@ expect "allocated by the PLT, freed by dlsym" on_pool -- "$programs/interpositio
 
 others="dlsym malloc cuda"
 case $SANITIZE in # has a malloc of its own, and is not up when the other dlsym is first called
-address | thread) others=cuda ;;
+address* | thread) others=cuda ;;
 esac
 for other in $others; do
     for order in before after; do
