@@ -6,7 +6,6 @@
 
 #include "mutation.h"
 #include "pool_state.h"
-#include "stream_release.h"
 
 /* ---- devices ---- */
 
@@ -65,13 +64,10 @@ static struct device *describe_device(struct pool *pool, CUdevice ordinal)
     device->growth_budget = byte_size_resolve(&settings->growth_budget, total);
     device_set_short(device, false);
     device->limit = byte_size_resolve(&pool->settings.limits.device_bytes, total);
-    const struct stream_ordered_settings *stream_ordered = &pool->settings.stream_ordered;
-    size_classes_init(&device->stream_classes, &stream_ordered->buckets, total);
-    device->stream_cached_cap = byte_size_resolve(&stream_ordered->caps.cached, total);
     return device;
 }
 
-struct device *context_device(struct pool *pool, CUdevice ordinal)
+static struct device *get_device(struct pool *pool, CUdevice ordinal)
 {
     struct registry *registry = &pool->registry;
     pthread_mutex_lock(&registry->lock);
@@ -361,7 +357,7 @@ struct context *context_register(struct pool *pool, CUcontext handle, CUdevice o
         return context;
     if (context)
         bury(pool, context, identity.id);
-    struct device *device = context_device(pool, ordinal);
+    struct device *device = get_device(pool, ordinal);
     if (!device)
         return NULL;
 
@@ -506,8 +502,6 @@ struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool
 
 void context_end_begin(struct pool *pool, struct context *context)
 {
-    if (context && pool->streams)
-        stream_release_before_end(pool, context);
     if (context) {
         /* Under the fence lock: whoever is recording in it comes to an end first. */
         pthread_mutex_lock(&pool->fence_lock);
@@ -517,8 +511,6 @@ void context_end_begin(struct pool *pool, struct context *context)
         /* Pairs with context_pin. Whoever has pinned a context takes no lock that we hold. */
         while (atomic_load(&context->pins) != 0 && !MUTATED(death_waits_for_nobody))
             sched_yield();
-        if (pool->streams)
-            stream_release_context(pool, context);
     }
     enter_driver();
 }
@@ -533,10 +525,6 @@ static void forget_context(struct pool *pool, struct context *context)
     if (!MUTATED(capture_outlives_context))
         captures_context_died(pool, context->handle);
     heap_reset(pool, context);
-    if (pool->streams) {
-        stream_release_forget(pool, context);
-        streams_context_died(pool, context);
-    }
 }
 
 void context_end_finish(struct pool *pool, struct context *context, bool died)
