@@ -213,6 +213,8 @@ def test_bad_files():
         expect("a file cut short is one error", True)
     expect("a bad report among several is named", "reports[1].process: the key pid is missing" in cudapool(
         write({"cudapool_reports": 1, "reports": [report({}), dict(report({}), process={})]}), status=2))
+    expect("and where its settings are wrong", "reports[1].settings.device.enabled: found 1, allowed is" in cudapool(
+        write({"cudapool_reports": 1, "reports": [report({}), report({}, settings={"device": {"enabled": 1}})]}), status=2))
     expect("newer ones are refused", "cudapool_reports: found 2, allowed is" in
            cudapool(write({"cudapool_reports": 2, "reports": []}), status=2))
     expect("an unknown format", '--format: found "xml", allowed is table, json, csv, html or prometheus' in

@@ -322,6 +322,7 @@ expect "CUDAPOOL_REPORT is the processes' own" 0 " report=$here/own " '' \
     env CUDAPOOL_REPORT="$here/own" "$cudapool" run sh -c "$show"
 expect "a program killed by a signal" 137 '' '' "$cudapool" run sh -c 'kill -9 $$'
 expect "a program that aborts" 134 '' '' "$cudapool" run sh -c 'ulimit -c 0; kill -ABRT $$'
+expect "nobody reads stderr any more" 5 '' '' bash -c "'$cudapool' run sh -c \"sleep 0.2; '$here/program' 0 5\" 2> >(exec 0<&-)"
 left_behind "nothing is left in the temporary directory"
 
 # Starts a program that says when it is ready, sends run a signal, and waits for its end.
