@@ -85,8 +85,9 @@ bool clocks_know(const struct clock *clock, const struct clock *a, const struct 
 {
     for (uint32_t i = 1; clock != NULL && i < clock->count; i++) {
         struct point point = {.chain = i, .number = clock->at[i]};
-        if (!chains.all[i].of_host && !clock_knows(a, point) && !clock_knows(b, point) &&
-            !clock_knows(c, point))
+        /* A clock may have room for chains that are not there yet. */
+        bool counts = point.number != 0 && !chains.all[i].of_host;
+        if (counts && !clock_knows(a, point) && !clock_knows(b, point) && !clock_knows(c, point))
             return false;
     }
     return true;
