@@ -269,6 +269,24 @@ uint64_t heap_peak_requested(const struct heap *heap)
     return peak > earlier ? peak : earlier;
 }
 
+static void add_free_device_bytes(struct bucket *bucket, void *argument)
+{
+    uint64_t *sum = argument;
+    if (bucket->bytes >= SIZE_CLASS_PAGE)
+        *sum += bucket->free_blocks * size_class_up(bucket->bytes, SIZE_CLASS_PAGE);
+    else
+        *sum += counter_get(&bucket->counters.free_bytes);
+}
+
+uint64_t heap_free_device_bytes(struct heap *heap)
+{
+    uint64_t sum = 0;
+    pthread_mutex_lock(&heap->lock);
+    heap_visit_buckets(heap, add_free_device_bytes, &sum);
+    pthread_mutex_unlock(&heap->lock);
+    return sum;
+}
+
 struct forgetting {
     struct pool *pool;
     struct heap *heap;

@@ -154,6 +154,10 @@ void heap_forget_address(struct pool *pool, CUdeviceptr address);
  * it. No lock needed. */
 uint64_t heap_peak_requested(const struct heap *heap);
 
+/* What giving all free blocks back would make free on the device, where blocks of a page or more
+ * take whole pages. Takes the lock. */
+uint64_t heap_free_device_bytes(struct heap *heap);
+
 /* Lock held. Moves what has become clean from pending to clean. */
 void heap_sweep(struct context *context);
 

@@ -348,6 +348,14 @@ static size_t at_most(uint64_t value, uint64_t limit)
     return (size_t)(value < limit ? value : limit);
 }
 
+static uint64_t free_device_bytes(struct pool *pool, struct device *device)
+{
+    uint64_t bytes = 0;
+    for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
+        bytes += heap_free_device_bytes(&c->heap);
+    return bytes;
+}
+
 CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
 {
     CUresult result = pool->driver->cuMemGetInfo_v2(free, total);
@@ -358,7 +366,7 @@ CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
     struct device *device = context->device;
     struct pool_bytes bytes = pool_device_bytes(pool, device->ordinal);
     if (!MUTATED(cache_not_free))
-        *free = at_most(*free + bytes.cached + bytes.pending, *total);
+        *free = at_most(*free + free_device_bytes(pool, device), *total);
     if (device->limit != UINT64_MAX)
         *free = at_most(*free, device->limit > bytes.live ? device->limit - bytes.live : 0);
     return result;

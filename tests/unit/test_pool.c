@@ -108,6 +108,19 @@ Test(pool, free_memory_is_what_the_device_has_where_that_is_less_than_the_hard_l
     cr_assert_eq(left, GIB - MIB);
 }
 
+Test(pool, free_memory_counts_the_pages_that_cached_blocks_take)
+{
+    size_t before, after, total;
+    start();
+    CUdeviceptr large = allocate(3 * MIB), small = allocate(MIB);
+    allocate(16 * MIB);
+    cr_assert_eq(pool_memory_info(pool, &before, &total), CUDA_SUCCESS);
+    release(large);
+    release(small);
+    cr_assert_eq(pool_memory_info(pool, &after, &total), CUDA_SUCCESS);
+    cr_assert_eq(after - before, (4 + 1) * MIB, "3 MiB take two pages, 1 MiB shares one");
+}
+
 Test(pool, asking_for_free_memory_may_fail)
 {
     size_t left, total;
