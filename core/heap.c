@@ -798,13 +798,38 @@ static struct fence *close_if_owed(struct context *context, bool waitable)
     return owed ? close_epoch(context, waitable) : NULL;
 }
 
-/* The slow part of a free: its fence, or the wait that the settings ask for. */
+/* A free that failed has freed nothing. False where the block has a new owner already. */
+static bool take_back(struct heap *heap, struct block *block, CUdeviceptr address, uint64_t stamp)
+{
+    pthread_mutex_lock(&heap->lock);
+    bool pending =
+        block->address == address && block->state == BLOCK_PENDING && block->epoch == stamp;
+    if (pending) {
+        heap_detach_free(heap, block);
+        block->state = BLOCK_LIVE;
+        counter_subtract(&block->bucket->counters.frees, 1);
+        count_live(heap, block);
+    }
+    pthread_mutex_unlock(&heap->lock);
+    return pending;
+}
+
+/* The wait that the settings ask for. It may fail, where another thread has just begun a capture
+ * for one, and the program then goes on using the block. */
+__attribute__((noinline)) static CUresult wait_in_free(struct pool *pool, struct block *block,
+                                                       CUdeviceptr address, uint64_t stamp)
+{
+    struct heap *heap = block->heap;
+    CUresult result = synchronise_like_the_driver(pool, context_of_heap(heap));
+    bool freed = result == CUDA_SUCCESS || !take_back(heap, block, address, stamp);
+    return freed ? CUDA_SUCCESS : result;
+}
+
+/* The slow part of a free: its fence. */
 __attribute__((noinline)) static CUresult end_free(struct pool *pool, struct context *context,
                                                    struct fence *fence, bool waitable)
 {
     CUresult result = CUDA_SUCCESS;
-    if (!fence)
-        return synchronise_like_the_driver(pool, context);
     for (int i = 0; fence && i < 4; i++) {
         result = epoch_record(pool, context, fence);
         pthread_mutex_lock(&context->heap.lock);
@@ -902,16 +927,17 @@ CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
         return free_past_the_pool(pool, block, address, call);
     }
     note_user(pool, heap);
-    make_pending(heap, block, stamp_of_now(pool, context));
+    uint64_t stamp = stamp_of_now(pool, context);
+    make_pending(heap, block, stamp);
     bool synchronise = pool->settings.device.free_synchronizes && call->waitable &&
                        !MUTATED(free_synchronizes_ignored);
     struct fence *fence = NULL;
     if (!synchronise && deserves_fence(context, block))
         fence = close_epoch(context, call->waitable);
     pthread_mutex_unlock(&heap->lock);
-    if (fence || synchronise)
+    if (fence)
         return end_free(pool, context, fence, call->waitable);
-    return CUDA_SUCCESS;
+    return synchronise ? wait_in_free(pool, block, address, stamp) : CUDA_SUCCESS;
 }
 
 /* Lock held on entry and return, released in between. The driver knows nothing of the work that a

@@ -566,6 +566,21 @@ Test(heap, free_synchronizes_says_what_the_wait_has_found)
     cr_assert_eq(clean_bytes(), 0);
 }
 
+Test(heap, a_wait_that_fails_frees_nothing)
+{
+    settings.device.free_synchronizes = true;
+    start();
+    CUdeviceptr block = allocate(MIB);
+    fake_fail(FAKE_CTX_SYNCHRONIZE, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 1);
+    cr_assert_eq(pool_free(pool, block), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    cr_assert_eq(counted().frees, 0);
+    cr_assert_eq(counted().live_bytes, MIB);
+    synchronise();
+    cr_assert_neq(allocate(MIB), block);
+    release(block);
+    cr_assert_eq(counted().frees, 1);
+}
+
 Test(heap, free_synchronizes_is_not_for_frees_on_a_stream)
 {
     settings.device.free_synchronizes = true;
