@@ -262,8 +262,10 @@ static bool free_waits_for_copy(void)
 {
     enum { WORDS = 1024 };
     void *host;
-    volatile unsigned int *words;
+    unsigned int *words;
+    CUevent copied;
     open_device();
+    CU(cuEventCreate(&copied, CU_EVENT_DISABLE_TIMING));
     CU(cuMemHostAlloc(&host, WORDS * 4, 0));
     words = host;
     words[WORDS - 1] = 0;
@@ -271,8 +273,9 @@ static bool free_waits_for_copy(void)
     fill(&kernels, stream, block, WORDS, 42);
     spin(&kernels, stream, 50000000);
     CU(cuMemcpyDtoHAsync_v2(host, block, WORDS * 4, stream));
+    CU(cuEventRecord(copied, stream));
     CU(cuMemFree_v2(block));
-    return words[WORDS - 1] == 42;
+    return cuEventQuery(copied) == CUDA_SUCCESS && words[WORDS - 1] == 42;
 }
 
 static void free_waits(void)
