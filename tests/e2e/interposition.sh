@@ -75,7 +75,7 @@ run_with "$no_driver" -- "$programs/interposition_missing" >"$work/without" 2>&1
 run_with "$no_driver" "LD_PRELOAD=$PRELOAD" -- "$programs/interposition_missing" >"$work/with" 2>&1
 expect_same "libcuda missing" "$work/without" "$work/with"
 expect "which is the case" grep -q '^libcuda: libcuda.so.1: cannot open' "$work/with"
-expect "every function without a libcuda" run_with "LD_PRELOAD=$PRELOAD" -- \
+expect "every function without a libcuda" run_with "$no_driver" "LD_PRELOAD=$PRELOAD" -- \
     "$programs/interposition_bare" missing
 mkdir "$work/bare"
 cp "$(library bare)" "$work/bare/libcuda.so.1"
