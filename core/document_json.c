@@ -267,3 +267,11 @@ json_t *json_string_of_any_bytes(const char *text)
     free(copy);
     return string;
 }
+
+json_t *json_unless_failed(json_t *object, int status)
+{
+    if (status == 0)
+        return object;
+    json_decref(object);
+    return NULL;
+}

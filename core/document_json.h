@@ -39,6 +39,9 @@ int document_refuse(const struct document *document, const char *place, const js
  * mark. NULL where memory is short. */
 json_t *json_string_of_any_bytes(const char *text);
 
+/* The object where status is 0; otherwise NULL, and the object is gone. */
+json_t *json_unless_failed(json_t *object, int status);
+
 /* parent.key, or key where parent is "". Cut off where it is too long. */
 void place_of_key(char place[PLACE_BYTES], const char *parent, const char *key);
 

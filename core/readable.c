@@ -140,3 +140,19 @@ void readable_hit_rate(const struct report_counters *counters, char cell[READABL
     unsigned long long permille = (unsigned long long)(hits * 1000 / counters->requests);
     snprintf(cell, READABLE_BYTES, "%llu.%llu%%", permille / 10, permille % 10);
 }
+
+void readable_widen(int *widths, int columns, size_t cell_bytes, const char *cells)
+{
+    for (int column = 0; column < columns; column++, cells += cell_bytes) {
+        int width = (int)strlen(cells);
+        if (width > widths[column])
+            widths[column] = width;
+    }
+}
+
+void readable_print_row(FILE *out, const int *widths, int columns, size_t cell_bytes,
+                        const char *cells)
+{
+    for (int column = 0; column < columns; column++, cells += cell_bytes)
+        fprintf(out, "  %*s", widths[column], cells);
+}

@@ -8,6 +8,7 @@
 #define CUDAPOOL_CORE_READABLE_H
 
 #include <stdint.h>
+#include <stdio.h>
 
 #include "report.h"
 
@@ -38,5 +39,11 @@ uint64_t report_all_hits(const struct report_counters *counters);
 /* The share of the requests that hit, "93.5%"; "-" where there were none. 100.0% means that nothing
  * missed. */
 void readable_hit_rate(const struct report_counters *counters, char cell[READABLE_BYTES]);
+
+/* A table's row: so many cells of so many bytes each, one after the other. The first widens columns
+ * that are too narrow for it, the second prints it, flush right and without an end of line. */
+void readable_widen(int *widths, int columns, size_t cell_bytes, const char *cells);
+void readable_print_row(FILE *out, const int *widths, int columns, size_t cell_bytes,
+                        const char *cells);
 
 #endif

@@ -208,17 +208,12 @@ static void fill_bucket_row(struct row *row, const struct report_bucket *bucket)
 
 static void widen(int widths[COLUMNS], const struct row *row)
 {
-    for (int column = 0; column < COLUMNS; column++) {
-        int width = (int)strlen(row->cells[column]);
-        if (width > widths[column])
-            widths[column] = width;
-    }
+    readable_widen(widths, COLUMNS, READABLE_BYTES, row->cells[0]);
 }
 
 static void print_row(FILE *out, const int widths[COLUMNS], const struct row *row)
 {
-    for (int column = 0; column < COLUMNS; column++)
-        fprintf(out, "  %*s", widths[column], row->cells[column]);
+    readable_print_row(out, widths, COLUMNS, READABLE_BYTES, row->cells[0]);
     fputc('\n', out);
 }
 

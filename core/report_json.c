@@ -106,22 +106,13 @@ int report_add_counters_to_json(json_t *object, const struct report_counters *co
     return status;
 }
 
-/* The object where status is 0; otherwise NULL, and the object is gone. */
-static json_t *unless_failed(json_t *object, int status)
-{
-    if (status == 0)
-        return object;
-    json_decref(object);
-    return NULL;
-}
-
 static json_t *bucket_to_json(const struct report_bucket *bucket)
 {
     json_t *object = json_object();
     int status = json_object_set_new(object, "bytes", report_count_to_json(bucket->bytes));
 
     status |= report_add_counters_to_json(object, &bucket->counters);
-    return unless_failed(object, status);
+    return json_unless_failed(object, status);
 }
 
 json_t *report_kind_to_json(const struct report_kind *kind)
@@ -134,7 +125,7 @@ json_t *report_kind_to_json(const struct report_kind *kind)
     status |= json_object_set_new(object, "kind", json_string_of_any_bytes(kind->kind));
     status |= json_object_set_new(object, "totals", totals);
     status |= json_object_set_new(object, "buckets", buckets);
-    return unless_failed(object, status);
+    return json_unless_failed(object, status);
 }
 
 static json_t *device_to_json(const struct report_device *device)
@@ -152,7 +143,7 @@ static json_t *device_to_json(const struct report_device *device)
     for (size_t i = 0; i < device->kind_count; i++)
         status |= json_array_append_new(kinds, report_kind_to_json(&device->kinds[i]));
     status |= json_object_set_new(object, "kinds", kinds);
-    return unless_failed(object, status);
+    return json_unless_failed(object, status);
 }
 
 static json_t *process_to_json(const struct report_process *process)
@@ -168,7 +159,7 @@ static json_t *process_to_json(const struct report_process *process)
     status |= json_object_set_new(object, "rank", json_string_of_any_bytes(process->rank));
     status |= json_object_set_new(object, "command", json_string_of_any_bytes(process->command));
     status |= json_object_set_new(object, "wall_seconds", json_real(seconds));
-    return unless_failed(object, status);
+    return json_unless_failed(object, status);
 }
 
 static json_t *report_to_json(const struct report *report)
@@ -181,7 +172,7 @@ static json_t *report_to_json(const struct report *report)
     status |= json_object_set_new(root, "process", process_to_json(&report->process));
     status |= json_object_set_new(root, "settings", settings_to_json(&report->settings));
     status |= json_object_set_new(root, "devices", devices);
-    return unless_failed(root, status);
+    return json_unless_failed(root, status);
 }
 
 /* --- writing: the file --------------------------------------------------------------------------
@@ -313,7 +304,7 @@ json_t *reports_to_json(const struct report *reports, size_t count)
     for (size_t i = 0; i < count; i++)
         status |= json_array_append_new(array, report_to_json(&reports[i]));
     status |= json_object_set_new(root, "reports", array);
-    return unless_failed(root, status);
+    return json_unless_failed(root, status);
 }
 
 /* The reports as text that the caller frees, ending with a newline; NULL where memory is short. */

@@ -853,8 +853,5 @@ json_t *settings_to_json(const struct settings *settings)
     for (size_t i = 0; i < settings_table_length && status == 0; i++)
         status = set_at_path(root, settings_table[i].path,
                              setting_to_json(&settings_table[i], settings));
-    if (status == 0)
-        return root;
-    json_decref(root);
-    return NULL;
+    return json_unless_failed(root, status);
 }

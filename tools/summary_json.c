@@ -9,20 +9,11 @@
 #include "core/settings_json.h"
 #include "formats.h"
 
-/* The object where status is 0; otherwise NULL, and the object is gone. */
-static json_t *unless_failed(json_t *object, int status)
-{
-    if (status == 0)
-        return object;
-    json_decref(object);
-    return NULL;
-}
-
 static json_t *counters_to_json(const struct report_counters *counters)
 {
     json_t *object = json_object();
 
-    return unless_failed(object, report_add_counters_to_json(object, counters));
+    return json_unless_failed(object, report_add_counters_to_json(object, counters));
 }
 
 static json_t *process_to_json(const struct summary_process *process)
@@ -35,7 +26,7 @@ static json_t *process_to_json(const struct summary_process *process)
     status |= json_object_set_new(object, "command", json_string_of_any_bytes(process->command));
     status |= json_object_set_new(object, "wall_seconds", json_real(process->wall_seconds));
     status |= json_object_set_new(object, "totals", counters_to_json(&process->totals));
-    return unless_failed(object, status);
+    return json_unless_failed(object, status);
 }
 
 static json_t *kinds_to_json(const struct report_kind *kinds, size_t count)
@@ -45,7 +36,7 @@ static json_t *kinds_to_json(const struct report_kind *kinds, size_t count)
 
     for (size_t i = 0; i < count; i++)
         status |= json_array_append_new(array, report_kind_to_json(&kinds[i]));
-    return unless_failed(array, status);
+    return json_unless_failed(array, status);
 }
 
 static json_t *device_to_json(const struct summary_device *one)
@@ -65,7 +56,7 @@ static json_t *device_to_json(const struct summary_device *one)
     status |= json_object_set_new(object, "barriers", report_count_to_json(device->barriers));
     status |=
         json_object_set_new(object, "kinds", kinds_to_json(device->kinds, device->kind_count));
-    return unless_failed(object, status);
+    return json_unless_failed(object, status);
 }
 
 static json_t *advice_to_json(const struct summary *summary)
@@ -81,7 +72,7 @@ static json_t *advice_to_json(const struct summary *summary)
                              advice[i].setting, "from", advice[i].from, "to", advice[i].to, "text",
                              advice[i].text));
     free(advice);
-    return unless_failed(array, status);
+    return json_unless_failed(array, status);
 }
 
 json_t *summary_to_json(const struct summary *summary)
@@ -102,7 +93,7 @@ json_t *summary_to_json(const struct summary *summary)
         json_object_set_new(root, "kinds", kinds_to_json(summary->kinds, summary->kind_count));
     status |= json_object_set_new(root, "devices", devices);
     status |= json_object_set_new(root, "advice", advice_to_json(summary));
-    return unless_failed(root, status);
+    return json_unless_failed(root, status);
 }
 
 int print_json(json_t *value, FILE *out)

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "core/one_line.h"
 #include "core/readable.h"
 #include "formats.h"
 
@@ -22,15 +23,8 @@ static const struct row heading = {
 
 static void fill_text(char cell[CELL_BYTES], const char *text)
 {
-    FILE *memory = fmemopen(cell, CELL_BYTES, "w");
-
-    if (memory == NULL)
-        return;
-    fprintf(memory, "%.24s", text);
-    fclose(memory);
-    for (char *c = cell; *c != '\0'; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f)
-            *c = '?';
+    snprintf(cell, CELL_BYTES, "%.24s", text);
+    replace_control_characters(cell);
 }
 
 static void fill_row(struct row *row, const struct summary_process *process)
@@ -49,36 +43,21 @@ static void fill_row(struct row *row, const struct summary_process *process)
     readable_time(totals->saved_nanoseconds, row->cells[SAVED]);
 }
 
-static void widen(int widths[COLUMNS], const struct row *row)
-{
-    for (int column = 0; column < COLUMNS; column++) {
-        int width = (int)strlen(row->cells[column]);
-        if (width > widths[column])
-            widths[column] = width;
-    }
-}
-
-static void print_row(FILE *out, const int widths[COLUMNS], const struct row *row)
-{
-    for (int column = 0; column < COLUMNS; column++)
-        fprintf(out, "  %*s", widths[column], row->cells[column]);
-}
-
 static void print_processes(const struct summary *summary, FILE *out)
 {
     int widths[COLUMNS] = {0};
     struct row row;
 
-    widen(widths, &heading);
+    readable_widen(widths, COLUMNS, CELL_BYTES, heading.cells[0]);
     for (size_t i = 0; i < summary->process_count; i++) {
         fill_row(&row, &summary->processes[i]);
-        widen(widths, &row);
+        readable_widen(widths, COLUMNS, CELL_BYTES, row.cells[0]);
     }
-    print_row(out, widths, &heading);
+    readable_print_row(out, widths, COLUMNS, CELL_BYTES, heading.cells[0]);
     fputs("  command\n", out);
     for (size_t i = 0; i < summary->process_count; i++) {
         fill_row(&row, &summary->processes[i]);
-        print_row(out, widths, &row);
+        readable_print_row(out, widths, COLUMNS, CELL_BYTES, row.cells[0]);
         fputs("  ", out);
         report_print_text(out, summary->processes[i].command);
         fputc('\n', out);
