@@ -28,6 +28,11 @@ expect "contexts, plain driver" on_driver -- "$programs/contexts" rounds=2
 expect "progress, plain driver" on_driver -- "$programs/progress" blocks=40 rounds=1
 expect "fill_memory, plain driver" on_driver -- "${fill_memory[@]}"
 
+# Its rows are the facts that the pool leans on: with the pool in front nothing may change but what
+# the rows themselves expect.
+expect "conformance, pool" on_pool SIMCUDA_DEVICES=2 CONFORMANCE_WITH_POOL=1 \
+    -- "$BUILD/tests/conformance/conformance"
+
 for budget in 0B 8MiB 128MiB; do
     printf '{"version": 1, "device": {"growth_budget": "%s"}}\n' "$budget" >"$work/$budget.json"
     with_budget() { # command; with device memory of $memory
