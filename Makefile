@@ -131,9 +131,9 @@ random: library $(RANDOM) ## run random programs with and without the pool, in t
 	@$(RANDOM) free seeds=$(SEEDS) minutes=$(MINUTES) jobs=$(or $(JOBS),$(shell nproc))
 
 SECONDS_EACH ?= 60
-fuzz: ## run the coverage-guided fuzzers (needs clang), two at a time: SECONDS_EACH=60
+fuzz: ## run the coverage-guided fuzzers (needs clang): SECONDS_EACH=60 AT_A_TIME=2
 	@$(MAKE) CC=clang BUILD=build-fuzz SANITIZE=fuzzer CUDA_HOME= fuzzers
-	@BUILD=build-fuzz scripts/fuzz.sh $(SECONDS_EACH)
+	@BUILD=build-fuzz AT_A_TIME=$(AT_A_TIME) scripts/fuzz.sh $(SECONDS_EACH)
 
 mutations: all ## break each rule of the pool in turn, and see that it is caught
 	@$(MAKE) --no-print-directory MUTATIONS=1 library unit
