@@ -34,7 +34,7 @@ struct device {
     uint64_t growth_budget;          /* bytes */
     uint64_t limit;                  /* bytes, UINT64_MAX: none */
     _Atomic uint64_t reserved_bytes; /* taken from the driver: live, cached, pending, on the way */
-    counter peak_reserved;
+    struct kind_counters *memory;    /* in the figures; set before the device is listed */
     _Atomic uint64_t
         returning; /* blocks that a thread has taken out of a heap and is giving back */
     _Atomic uint64_t fence_bytes; /* freed without a fence of their own, at most; 0 while memory is
@@ -84,6 +84,7 @@ struct registry {
     _Atomic uint64_t generation; /* changes when a handle stops being valid: threads cache handles.
                                     The release store pairs with the acquire load in
                                     context_current */
+    _Atomic uint64_t heaps;      /* ever made. Relaxed: only that they differ matters */
     uint64_t set_generation;     /* changes with the set of live contexts; guarded by the fence
                                     lock */
 };

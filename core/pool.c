@@ -47,6 +47,7 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
     pthread_mutex_init(&pool->fence_lock, NULL);
     pthread_mutex_init(&pool->registry.lock, NULL);
     pthread_mutex_init(&pool->pitch_lock, NULL);
+    figures_init(&pool->figures);
     pool->registry.set_generation = 1;
     /* Switched off, the pool does what it does while captures go on: the driver answers, and the
      * bytes are counted. */

@@ -70,7 +70,7 @@ static void put_back(struct pool *pool, struct heap *heap, struct block *block)
     if (!block_table_insert(&pool->blocks, block->address, block))
         return;
     bucket->free_blocks++;
-    counter_add(&bucket->counters.free_bytes, block->bytes);
+    counter_add(&bucket->counters->free_bytes, block->bytes);
     heap_add_clean(heap, block);
 }
 
@@ -80,7 +80,7 @@ static uint64_t settle(struct pool *pool, struct heap *heap, struct block *block
 {
     uint64_t released = 0;
     for (struct block *next, *b = blocks; b; b = next) {
-        struct bucket_counters *counters = &b->bucket->counters;
+        struct bucket_counters *counters = b->bucket->counters;
         next = b->links[LINK_HEAP].next;
         if (b->refused) {
             put_back(pool, heap, b);
@@ -394,7 +394,7 @@ uint64_t release_bound(const struct pool *pool, const struct context *context, u
 {
     const struct heap *heap = &context->heap;
     uint64_t held = counter_get(&heap->live_requested) + bytes;
-    uint64_t peak = counter_get(&heap->peak_requested);
+    uint64_t peak = counter_get(&heap->counters->peak_requested);
     if (peak < held)
         peak = held;
     return (uint64_t)((double)peak * pool->settings.device.caps.reserve_ratio) +
