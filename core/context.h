@@ -40,7 +40,9 @@ struct device {
     _Atomic uint64_t fence_bytes; /* freed without a fence of their own, at most; 0 while memory is
                                      short: every free records one. Relaxed: it orders nothing */
     _Atomic bool is_short;        /* of memory. Relaxed: it orders nothing */
-    struct device *next;          /* of the pool's devices */
+    _Atomic uint32_t retains; /* of the primary context, by the program, as far as they were seen.
+                                 Relaxed: one that is only just coming is not counted on */
+    struct device *next;      /* of the pool's devices */
 };
 
 struct context {

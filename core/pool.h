@@ -99,9 +99,10 @@ enum context_fate { CONTEXT_LIVES, CONTEXT_DIED, CONTEXT_PRIMARY_MAY_HAVE_DIED }
 struct ending {
     struct context *context; /* NULL: not known to the pool */
     bool primary;
+    bool release; /* of the primary context, which lives on where others retain it */
 };
 struct ending pool_context_ending(struct pool *pool, CUcontext handle);
-struct ending pool_primary_ending(struct pool *pool, CUdevice device);
+struct ending pool_primary_releasing(struct pool *pool, CUdevice device);
 struct ending pool_primary_resetting(struct pool *pool, CUdevice device); /* ends in any case */
 struct ending pool_green_ending(struct pool *pool, CUgreenCtx green);
 void pool_context_ended(struct pool *pool, struct ending ending, enum context_fate fate);
