@@ -55,8 +55,10 @@ struct context {
     _Atomic(CUstream) return_stream;
     _Atomic bool unusable; /* the driver answers, the pool does not: an error stays in it, or no
                               fence can be had */
-    _Atomic uint32_t pins; /* pairs with dying, sequentially consistent: see context_pin */
-    _Atomic bool dying;    /* from before the driver is told until it has answered */
+    _Atomic bool barred; /* the program has made its work wait for an event: what is submitted from
+                            now on, by us too, may wait for what no free would have waited for */
+    _Atomic uint32_t pins;       /* pairs with dying, sequentially consistent: see context_pin */
+    _Atomic bool dying;          /* from before the driver is told until it has answered */
     _Atomic uint64_t generation; /* even: dead or spare; odd: alive */
     struct context *next;        /* of all contexts ever made; written before it is listed */
 };

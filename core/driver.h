@@ -46,7 +46,8 @@
     OPTIONAL(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode *))                           \
     OPTIONAL(cuDeviceGetDefaultMemPool, (CUmemoryPool *, CUdevice))                                \
     OPTIONAL(cuDeviceGetMemPool, (CUmemoryPool *, CUdevice))                                       \
-    OPTIONAL(cuMemPoolTrimTo, (CUmemoryPool, size_t))
+    OPTIONAL(cuMemPoolTrimTo, (CUmemoryPool, size_t))                                              \
+    OPTIONAL(cuStreamQuery, (CUstream))
 /* clang-format on */
 
 struct driver {

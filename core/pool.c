@@ -541,6 +541,16 @@ void pool_context_ended(struct pool *pool, struct ending ending, enum context_fa
         pthread_mutex_unlock(&pool->primary_lock);
 }
 
+void pool_barrier_coming(struct pool *pool, CUcontext handle)
+{
+    bool green;
+    struct context *context = handle ? context_find(pool, handle) : context_current(pool, &green);
+    /* Relaxed: a thread that gives memory back meanwhile does so before the barrier or after it. */
+    if (context)
+        atomic_store_explicit(&context->barred, !MUTATED(programs_barrier_missed),
+                              memory_order_relaxed);
+}
+
 struct synchronising pool_synchronise_begin(struct pool *pool, const CUcontext *handle)
 {
     bool green = false;

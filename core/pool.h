@@ -107,6 +107,10 @@ struct ending pool_primary_resetting(struct pool *pool, CUdevice device); /* end
 struct ending pool_green_ending(struct pool *pool, CUgreenCtx green);
 void pool_context_ended(struct pool *pool, struct ending ending, enum context_fate fate);
 
+/* Before the program makes the later work of the current context, or of the one with this handle,
+ * wait for an event. */
+void pool_barrier_coming(struct pool *pool, CUcontext handle);
+
 /* Around a context-wide synchronise of the current context, or of the one with this handle. */
 struct synchronising {
     struct context *context;

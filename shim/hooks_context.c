@@ -170,7 +170,15 @@ HOOK(cuGreenCtxDestroy, (CUgreenCtx green))
     return result;
 }
 
-/* ---- being waited for ---- */
+/* ---- waiting, and being waited for ---- */
+
+HOOK(cuCtxWaitEvent, (CUcontext handle, CUevent event))
+{
+    struct pool *pool = the_pool();
+    if (pool)
+        pool_barrier_coming(pool, handle);
+    return real_driver()->cuCtxWaitEvent(handle, event);
+}
 
 HOOK(cuCtxSynchronize, (void))
 {

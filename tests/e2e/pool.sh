@@ -192,6 +192,8 @@ for case in $cases green_contexts; do
     expect "$case" in_contexts "$case"
     expect "$case, budget 0" in_contexts "$case" "$settings"
 done
+use_device '"growth_budget": 0, "caps": {"cached": 0, "reserve_ratio": 1.0}'
+expect "behind_the_programs_barrier" in_contexts behind_the_programs_barrier "$settings"
 
 # --- older drivers -------------------------------------------------------------------------------
 # Before cuCtxRecordEvent a free of the pool synchronises now and then; the rest is as ever.

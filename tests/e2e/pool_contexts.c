@@ -287,6 +287,27 @@ static void released_while_it_works(void)
     CU(cuCtxSynchronize());
 }
 
+/* The program lets all later work of the context wait for a kernel that it releases itself later
+ * on: an allocation that gives memory back meanwhile must not wait for that, too. */
+static void behind_the_programs_barrier(void)
+{
+    open_primary();
+    furnish();
+    CUevent event;
+    CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    for (size_t i = 1; i < 5; i++) {
+        CU(cuMemFree_v2(take(i * MIB)));
+        struct gate gate = close_gate(&kernels, stream);
+        CU(cuEventRecord(event, stream));
+        CU(cuCtxWaitEvent(NULL, event));
+        CUdeviceptr next = take(8 * i * MIB);
+        ANSWERS(CUDA_ERROR_NOT_READY, cuEventQuery(event));
+        open_gate(gate);
+        CU(cuCtxSynchronize());
+        CU(cuMemFree_v2(next));
+    }
+}
+
 static size_t free_bytes(void)
 {
     size_t free, total;
@@ -544,6 +565,7 @@ int main(int argc, char **argv)
         {"copied_by_another", copied_by_another},
         {"copied_by_another_at_the_end", copied_by_another_at_the_end},
         {"copied_by_another_at_the_last_release", copied_by_another_at_the_last_release},
+        {"behind_the_programs_barrier", behind_the_programs_barrier},
         {"released_while_it_works", released_while_it_works},
         {"two_devices", two_devices},
         {"green_contexts", green_contexts},
