@@ -83,15 +83,16 @@ static void once_release(CUdeviceptr address, CUstream stream)
 static void *(*mi_malloc)(size_t bytes);
 static void (*mi_free)(void *memory);
 
-/* Beside this program first: it may have been brought along to a machine that has none. */
+/* Where programs of the build are, first: it may have been brought along to a machine without. */
 static void *open_mimalloc(void)
 {
-    char path[PATH_MAX + 32];
-    ssize_t length = readlink("/proc/self/exe", path, PATH_MAX);
+    char here[PATH_MAX], path[PATH_MAX + 32];
+    ssize_t length = readlink("/proc/self/exe", here, sizeof here - 1);
     void *library = NULL;
     if (length > 0) {
-        path[length] = '\0';
-        strcpy(strrchr(path, '/'), "/../libmimalloc.so.2");
+        here[length] = '\0';
+        *strrchr(here, '/') = '\0';
+        snprintf(path, sizeof path, "%s/../libmimalloc.so.2", here);
         library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     }
     return library != NULL ? library : dlopen("libmimalloc.so.2", RTLD_NOW | RTLD_LOCAL);

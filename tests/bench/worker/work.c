@@ -56,12 +56,12 @@ static struct rounds new_rounds(const struct command *command, unsigned long bat
 void measure_launch(const struct command *command)
 {
     unsigned long batches = number(command, "batches", 20);
-    struct rounds alone = new_rounds(command, batches), paired = new_rounds(command, batches);
-    double *alone_times = alone.next, *paired_times = paired.next;
     if (bench.allocator->of_the_cpu) {
         refuse("no kernels with %s", bench.allocator->name);
         return;
     }
+    struct rounds alone = new_rounds(command, batches), paired = new_rounds(command, batches);
+    double *alone_times = alone.next, *paired_times = paired.next;
     time_pairs(&paired);
     time_launches(&alone);
     paired.next = paired_times;
