@@ -81,6 +81,9 @@ static void work(struct member *member, uint64_t first)
     uint64_t iteration = first;
     double start = now_ns();
     uint64_t done = 0;
+    while (done == 0 && !is_stopped(crew))
+        done += crew->body(member, member->index + iteration++);
+    atomic_store_explicit(&member->has_done_something, true, memory_order_relaxed);
     while (!is_stopped(crew))
         done += crew->body(member, member->index + iteration++);
     member->seconds = (now_ns() - start) * 1e-9;
@@ -111,6 +114,16 @@ static void sleep_ms(double ms)
     nanosleep(&pause, NULL);
 }
 
+/* Where the machine is busy with something else, the time is over before they have begun. */
+static void wait_until_all_have_done_something(struct crew *crew)
+{
+    double end = now_ns() + 5e9;
+    for (unsigned int i = 0; i < crew->threads; i++)
+        while (!atomic_load_explicit(&crew->members[i].has_done_something, memory_order_relaxed) &&
+               now_ns() < end)
+            sleep_ms(1);
+}
+
 void crew_run(struct crew *crew)
 {
     for (unsigned int i = 0; i < crew->threads; i++) {
@@ -124,6 +137,7 @@ void crew_run(struct crew *crew)
         sched_yield();
     atomic_store_explicit(&crew->go, true, memory_order_release);
     sleep_ms(crew->ms);
+    wait_until_all_have_done_something(crew);
     atomic_store_explicit(&crew->stop, true, memory_order_relaxed);
     for (unsigned int i = 0; i < crew->threads; i++)
         pthread_join(crew->members[i].thread, NULL);

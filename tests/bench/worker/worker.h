@@ -127,7 +127,8 @@ struct member {
     _Alignas(128) unsigned int index;
     uint64_t done;  /* how often the body has done something, while measured */
     double seconds; /* that took */
-    void *own;      /* the body's */
+    _Atomic bool has_done_something;
+    void *own; /* the body's */
     struct crew *crew;
     pthread_t thread;
 };
