@@ -127,12 +127,29 @@ class Bench:
         }
 
     def start_pools(self):
-        self.pools = {"pool": self.preload, **dict(self.arguments.preload)}
-        for name, preload in self.pools.items():
-            self.crew.start(name, "driver", self.pool_environment(name, preload))
+        """The pool is the driver's allocator in a process with the preload; where it serves
+        stream-ordered memory too, there is NAME_async."""
+        self.pools = {}
+        for name, preload in {"pool": self.preload, **dict(self.arguments.preload)}.items():
+            self.pools[name] = ("driver", preload)
+            if self.serves_stream_ordered_memory(preload):
+                self.pools[name + "_async"] = ("async", preload)
+        for name, (allocator, preload) in self.pools.items():
+            self.crew.start(name, allocator, self.pool_environment(name, preload))
         self.crew.start("driver", "driver")
         self.crew.start("async", "async")
         self.crew.start("mimalloc", "mimalloc")
+
+    def serves_stream_ordered_memory(self, preload):
+        calls = self.count_calls("async", preload, 200).get("calls_per_1000_pairs", {})
+        return bool(calls) and calls.get("cuMemAllocAsync", 0) < 500
+
+    def count_calls(self, allocator, preload, pairs):
+        environment = {"LD_PRELOAD": preload, "CUDAPOOL_REPORT": "none"} if preload else {}
+        return counted_calls(
+            self.worker, allocator, os.path.join(self.programs, "libcounting.so"),
+            file_of_driver(self.crew.workers["once"]), {"pairs": pairs, "bytes": MIB}, environment,
+        )  # fmt: skip
 
     def start_peers(self):
         """Those from elsewhere need a real driver."""
@@ -333,14 +350,9 @@ class Bench:
     def calls(self):
         if self.is_late("calls"):
             return
-        driver = file_of_driver(self.crew.workers["once"])
         found = {}
-        for name, preload in {"driver": None, **self.pools}.items():
-            environment = {"LD_PRELOAD": preload, "CUDAPOOL_REPORT": "none"} if preload else {}
-            counted = counted_calls(
-                self.worker, os.path.join(self.programs, "libcounting.so"), driver,
-                {"pairs": self.plan.calls, "bytes": MIB}, environment,
-            )  # fmt: skip
+        for name, (allocator, preload) in {"driver": ("driver", None), **self.pools}.items():
+            counted = self.count_calls(allocator, preload, self.plan.calls)
             if "error" in counted:
                 self.skipped.append(f"calls: {name}: {counted['error']}")
                 continue
@@ -362,7 +374,11 @@ class Bench:
     def start(self):
         if self.is_late("start"):
             return
-        preloads = [("empty", os.path.join(self.programs, "libempty.so"))] + list(self.pools.items())
+        preloads = [("empty", os.path.join(self.programs, "libempty.so"))] + [
+            (name, preload)
+            for name, (allocator, preload) in self.pools.items()
+            if allocator == "driver"
+        ]
         program = next(p for p in ("/bin/true", "/usr/bin/true") if os.path.exists(p))
         answer = subprocess.run(
             [os.path.join(self.programs, "start_time"), str(self.plan.starts), program]
@@ -388,12 +404,14 @@ class Bench:
     def begin_live(self):
         """A million blocks from the driver take half a minute: they are made in workers of their
         own, while the allocators from elsewhere are being built."""
-        self.full = {}
+        self.full, self.reached = {}, {}
         if "live" not in self.sections:
             return
-        for name, preload in self.pools.items():
+        for name, (allocator, preload) in self.pools.items():
             full = f"{name}, full"
-            if self.crew.start(full, "driver", self.pool_environment(name + "_full", preload)):
+            if allocator != "driver":
+                continue
+            if self.crew.start(full, allocator, self.pool_environment(name + "_full", preload)):
                 self.full[name] = self.crew.workers.pop(full)
                 self.full[name].tell(
                     f"live blocks={self.plan.live[-1]} bytes=512 limit_ms={self.plan.live_ms}",
@@ -403,7 +421,7 @@ class Bench:
     def end_live(self):
         for name, worker in list(self.full.items()):
             try:
-                self.live_reached = worker.answer().get("blocks", 0)
+                self.reached[name] = worker.answer().get("blocks", 0)
             except WorkerFailed as why:
                 self.skipped.append(f"live: {why}")
                 del self.full[name]
@@ -429,7 +447,7 @@ class Bench:
             found = self.measure("live", "pairs", {"blocks": blocks, **parameters}, names)
             self.crew.workers.update(stand_ins)
             for name in found:
-                found[name]["blocks"] = self.live_reached if name in stand_ins else reached.get(name)
+                found[name]["blocks"] = self.reached[name] if name in stand_ins else reached.get(name)
             rows[blocks] = {
                 name: numbers["ns"] for name, numbers in found.items() if numbers["blocks"] == blocks
             }
@@ -633,7 +651,7 @@ class Bench:
             self.say_goals(goals)
         self.crew.end()
         for worker in self.full.values():
-            worker.end()
+            worker.kill()
         seconds = time.monotonic() - self.start_time
         for name in set(self.crew.failures) - without:
             self.say(f"{name} has failed: {self.crew.failures[name]}")

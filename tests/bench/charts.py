@@ -7,6 +7,7 @@ from xml.sax.saxutils import escape
 # another. The pool's line is the thick one.
 STYLES = {
     "pool": ("#b4325a", "#ff7d9c", ""),
+    "pool_async": ("#7a1fa0", "#dd92ff", "14 3"),
     "driver": ("#4a4a4a", "#c0c0c0", "2 3"),
     "async": ("#1f6fb4", "#6db6f2", "8 3"),
     "cub": ("#5c7a12", "#a9cf4d", "6 3 2 3"),

@@ -63,6 +63,11 @@ class Worker:
         self.process.wait()
         raise WorkerFailed(f"{self.name}: {self.told}: {why}")
 
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
     def end(self):
         """Ends the worker as a program ends, so that the pool writes its report."""
         if self.process.poll() is None:
@@ -155,17 +160,18 @@ def file_of_driver(worker):
     return None
 
 
-def counted_calls(program, counting, driver, parameters, environment):
+def counted_calls(program, allocator, counting, driver, parameters, environment):
     """The worker's "calls" in a process of its own, in front of the driver of which libcounting.so
     counts the calls."""
     with tempfile.TemporaryDirectory() as directory:
         os.symlink(counting, os.path.join(directory, "libcuda.so.1"))
+        paths = [directory] + [p for p in [os.environ.get("LD_LIBRARY_PATH")] if p]
         variables = {
             **environment,
-            "LD_LIBRARY_PATH": directory,
+            "LD_LIBRARY_PATH": ":".join(paths),
             "BENCH_REAL_DRIVER": driver,
         }
-        worker = Worker("calls", program, "driver", variables, subprocess.DEVNULL)
+        worker = Worker("calls", program, allocator, variables, subprocess.DEVNULL)
         try:
             return worker.ask(command_line("calls", parameters))
         except WorkerFailed as why:
