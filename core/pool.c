@@ -465,7 +465,11 @@ static void end_frees(struct pool *pool, struct context *context)
     if (!context || !atomic_load_explicit(&pool->several_contexts, memory_order_acquire) ||
         !context_push(pool, context, &pushed))
         return;
-    heap_free_pending(pool, context);
+    /* Captures forbid the driver's frees, but not waiting for what was freed before them. */
+    if (!captures_are_going_on(&pool->captures))
+        heap_free_pending(pool, context);
+    else if (!MUTATED(last_release_in_capture))
+        release_wait_for_pending(pool, context);
     context_pop(pool, pushed);
 }
 

@@ -507,12 +507,9 @@ static uint64_t newest_waitable(const struct epochs *epochs)
     return newest;
 }
 
-/* Frees that no waitable fence covers: a fence of now covers later work too, so the wait for it is
- * bounded. */
-static void settle_the_rest(struct pool *pool, struct context *context)
+void release_wait_for_pending(struct pool *pool, struct context *context)
 {
     struct heap *heap = &context->heap;
-    epoch_fence_the_rest(pool, context);
     pthread_mutex_lock(&heap->lock);
     if (heap->pending.last)
         epoch_wait_until(pool, context, heap->pending.last->epoch,
@@ -520,6 +517,14 @@ static void settle_the_rest(struct pool *pool, struct context *context)
                              ? UINT64_MAX
                              : monotonic_now() + LAST_RESORT_NANOSECONDS);
     pthread_mutex_unlock(&heap->lock);
+}
+
+/* Frees that no waitable fence covers: a fence of now covers later work too, so the wait for it is
+ * bounded. */
+static void settle_the_rest(struct pool *pool, struct context *context)
+{
+    epoch_fence_the_rest(pool, context);
+    release_wait_for_pending(pool, context);
 }
 
 /* Also where nothing of ours is pending: the plain frees would have waited, and what the program
