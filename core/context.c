@@ -74,8 +74,8 @@ static bool list_device(struct pool *pool, struct device *device)
     struct figures_device record = {.ordinal = device->ordinal, .total_bytes = device->total_bytes};
     memcpy(record.name, device->name, sizeof record.name);
     memcpy(record.uuid, device->uuid.bytes, sizeof record.uuid);
-    figures_device(&pool->figures, &record);
-    device->memory = figures_kind(&pool->figures, KIND_DEVICE, device->ordinal);
+    if (figures_device(&pool->figures, &record))
+        device->memory = figures_kind(&pool->figures, KIND_DEVICE, device->ordinal);
     if (!device->memory)
         return false;
     device->next = registry_devices(registry);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "figures_file.h"
 #include "mutation.h"
 #include "pool_state.h"
 #include "release.h"
@@ -631,6 +632,22 @@ uint64_t pool_trim(struct pool *pool)
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
         released += release_clean(pool, c, UINT64_MAX, EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
     return released;
+}
+
+void pool_show_figures(struct pool *pool, void (*complain)(const char *line))
+{
+    figures_show(&pool->figures, &pool->settings, complain);
+}
+
+bool pool_figures_are_taken(struct pool *pool)
+{
+    const struct figures_file *file = &pool->figures.file;
+    return file->path[0] != '\0' && !figures_file_is_there(file);
+}
+
+void pool_remove_figures(struct pool *pool)
+{
+    figures_file_remove(&pool->figures.file);
 }
 
 struct pool_bytes pool_device_bytes(struct pool *pool, CUdevice device)

@@ -399,6 +399,7 @@ void release_excess(struct pool *pool, struct context *context, enum release_pla
     uint64_t now = monotonic_now();
     struct excess excess = look_for_excess(pool, &context->heap, now);
     uint64_t over = bytes_over_cap(pool, context);
+    figures_sample(&pool->figures, now);
     if (over || excess.other)
         release_chosen(pool, context, choose_over_cap, &over, EVICTION_CAP, place);
     if (over)

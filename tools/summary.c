@@ -185,12 +185,14 @@ static int add_device(struct summary *summary, const char *host, struct report_d
     return 0;
 }
 
-/* Where the reports went is no difference. */
+/* Where reports and figures went is no difference. */
 static bool settings_are_the_same(const struct settings *one, const struct settings *other)
 {
     json_t *first = settings_to_json(one), *second = settings_to_json(other);
     json_object_del(first, "report");
     json_object_del(second, "report");
+    json_object_del(first, "figures");
+    json_object_del(second, "figures");
     bool same = first != NULL && second != NULL && json_equal(first, second);
 
     json_decref(first);

@@ -9,7 +9,7 @@ static void start_figures(void)
 {
     figures_init(&figures);
     figures_start(&figures);
-    cr_assert_not_null(figures.header);
+    cr_assert_not_null(figures_header(&figures));
 }
 
 static const struct figures_record *first_record(const struct figures_header *header)
@@ -41,7 +41,7 @@ static unsigned count_records(const struct figures_header *header, enum figures_
 Test(figures, records_are_published_as_they_are_made, .init = start_figures)
 {
     struct bucket_counters *counters = figures_bucket(&figures, KIND_DEVICE, 7, 1, 4096);
-    const struct figures_bucket *bucket = (const void *)first_record(figures.header);
+    const struct figures_bucket *bucket = (const void *)first_record(figures_header(&figures));
     cr_assert_eq(bucket->record.type, FIGURES_BUCKET);
     cr_assert_eq(bucket->device, 1);
     cr_assert_eq(bucket->owner, 7);
@@ -57,24 +57,25 @@ Test(figures, a_full_arena_loses_nothing_that_is_counted, .init = start_figures)
     struct bucket_counters *in, *out;
     do
         in = figures_bucket(&figures, KIND_DEVICE, 0, 0, 512);
-    while (figures.room - counter_get(&figures.header->used) >= sizeof(struct figures_bucket));
-    cr_assert(is_in(figures.header, in));
-    uint64_t used = counter_get(&figures.header->used);
+    while (figures.room - counter_get(&figures_header(&figures)->used) >=
+           sizeof(struct figures_bucket));
+    cr_assert(is_in(figures_header(&figures), in));
+    uint64_t used = counter_get(&figures_header(&figures)->used);
     out = figures_bucket(&figures, KIND_DEVICE, 0, 0, 1024);
     cr_assert_not_null(out);
-    cr_assert_not(is_in(figures.header, out));
+    cr_assert_not(is_in(figures_header(&figures), out));
     cr_assert_eq(bucket_requests(out), 0);
-    cr_assert_eq(counter_get(&figures.header->used), used);
-    cr_assert_eq(counter_get(&figures.header->lost), 1);
+    cr_assert_eq(counter_get(&figures_header(&figures)->used), used);
+    cr_assert_eq(counter_get(&figures_header(&figures)->lost), 1);
 }
 
 Test(figures, a_pool_counts_in_its_arena, .init = set_up, .fini = tear_down)
 {
     start_without_context();
-    cr_assert_null(pool->figures.header, "nothing is made before it is needed");
+    cr_assert_null(figures_header(&pool->figures), "nothing is made before it is needed");
     pool_context_created(pool, fake_context(0));
     allocate(1000);
-    const struct figures_header *header = pool->figures.header;
+    const struct figures_header *header = figures_header(&pool->figures);
     cr_assert_eq(count_records(header, FIGURES_DEVICE), 1);
     cr_assert_eq(count_records(header, FIGURES_KIND), 1);
     cr_assert_eq(count_records(header, FIGURES_HEAP), 1);
