@@ -174,6 +174,15 @@ struct bucket_counters *figures_bucket(struct figures *figures, enum memory_kind
     return added ? &added->counters : NULL;
 }
 
+void figures_end(struct figures *figures, bool stay)
+{
+    struct figures_header *header = figures_header(figures);
+    if (header)
+        counter_set(&header->ended, 1);
+    if (!stay)
+        figures_file_remove(&figures->file);
+}
+
 /* ---- reading ---- */
 
 struct figures_walk figures_walk(struct figures *figures)

@@ -52,6 +52,7 @@ struct figures_header {
     uint64_t first;   /* where the first record is; a multiple of FIGURES_ALIGNMENT */
     counter used;     /* bytes of the header and all records */
     counter lost;     /* records that found no room */
+    counter ended;    /* 1 once the process has come to its end by itself */
     counter seen;     /* the monotonic clock when a slow path last looked at it; several threads
                          store it */
     struct figures_process process;
@@ -182,6 +183,9 @@ void figures_sample(struct figures *figures, uint64_t now);
 
 /* The same whether or not it is due. */
 void figures_sample_now(struct figures *figures, uint64_t now);
+
+/* The process ends by itself: its file goes, unless it is to stay. */
+void figures_end(struct figures *figures, bool stay);
 
 /* ---- going through records: this process's, or those of an arena that has been checked ---- */
 

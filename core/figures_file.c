@@ -42,22 +42,47 @@ static size_t read_text(const char *path, char *text, size_t bytes)
     return length;
 }
 
-/* The 22nd field. The second one is a name in parentheses, which may hold anything. */
-static uint64_t start_ticks_of(const char *path)
+/* What /proc/PID/stat says, by the numbers that proc(5) gives the fields. */
+enum stat_field { STATE = 3, FLAGS = 9, THREADS = 20, START_TICKS = 22, PENDING_SIGNALS = 31 };
+
+/* The flag of a thread that ends (PF_EXITING). */
+#define IS_EXITING 4u
+
+/* The field's text, or "". The second field is a name in parentheses, which may hold anything. */
+static const char *find_field(const char *text, enum stat_field field)
 {
-    char text[1024];
-    read_text(path, text, sizeof text);
-    char *field = strrchr(text, ')');
-    for (int i = 2; field && i < 22; i++)
-        field = strchr(field + 1, ' ');
-    return field ? strtoull(field + 1, NULL, 10) : 0;
+    const char *place = strrchr(text, ')');
+    for (unsigned i = 2; place && i < field; i++)
+        place = strchr(place + 1, ' ');
+    return place ? place + 1 : "";
 }
 
-uint64_t figures_file_start_ticks(uint64_t pid)
+static uint64_t number_in(const char *text, enum stat_field field)
 {
-    char path[64];
+    return strtoull(find_field(text, field), NULL, 10);
+}
+
+static uint64_t own_start_ticks(void)
+{
+    char text[1024];
+    read_text("/proc/self/stat", text, sizeof text);
+    return number_in(text, START_TICKS);
+}
+
+enum figures_life figures_file_life(uint64_t pid, uint64_t start_ticks)
+{
+    char path[64], text[1024];
     snprintf(path, sizeof path, "/proc/%llu/stat", (unsigned long long)pid);
-    return start_ticks_of(path);
+    if (read_text(path, text, sizeof text) == 0 || number_in(text, START_TICKS) != start_ticks)
+        return FIGURES_GONE;
+    char state = *find_field(text, STATE);
+    bool ended = state == 'Z' || state == 'X';
+    bool killed = (number_in(text, PENDING_SIGNALS) & UINT64_C(1) << (SIGKILL - 1)) != 0;
+    bool exiting = (number_in(text, FLAGS) & IS_EXITING) != 0;
+    if (!ended && !killed && !exiting)
+        return FIGURES_ALIVE;
+    /* The first thread may be over while others go on, or follow. */
+    return ended && number_in(text, THREADS) <= 1 ? FIGURES_GONE : FIGURES_GOING;
 }
 
 static uint64_t own_pid_namespace(void)
@@ -78,17 +103,22 @@ static uint64_t nanoseconds_of(clockid_t clock)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-void figures_file_describe_process(struct figures_process *process)
+void figures_file_identify_process(struct figures_process *process)
 {
-    process->started = nanoseconds_of(CLOCK_MONOTONIC);
-    process->started_at = nanoseconds_of(CLOCK_REALTIME);
     process->pid = (uint64_t)getpid();
     process->pid_namespace = own_pid_namespace();
-    process->start_ticks = start_ticks_of("/proc/self/stat");
+    process->start_ticks = own_start_ticks();
     size_t length =
         read_text("/proc/sys/kernel/random/boot_id", process->boot, sizeof process->boot);
     if (length > 0 && process->boot[length - 1] == '\n')
         process->boot[length - 1] = '\0';
+}
+
+void figures_file_describe_process(struct figures_process *process)
+{
+    process->started = nanoseconds_of(CLOCK_MONOTONIC);
+    process->started_at = nanoseconds_of(CLOCK_REALTIME);
+    figures_file_identify_process(process);
     struct report_process *described = calloc(1, sizeof *described);
     if (!described)
         return;
@@ -135,12 +165,32 @@ static bool is_own_directory(int directory)
            (found.stx_mode & 077) == 0;
 }
 
-bool figures_file_directory(unsigned index, char *path, size_t bytes)
+/* NULL where there is none. */
+static const char *base_of(unsigned index)
 {
     const char *const bases[FIGURES_DIRECTORIES] = {secure_getenv("XDG_RUNTIME_DIR"), "/dev/shm",
                                                     secure_getenv("TMPDIR"), "/tmp"};
-    const char *base = bases[index];
-    if (!base || base[0] != '/')
+    return bases[index] && bases[index][0] == '/' ? bases[index] : NULL;
+}
+
+bool figures_file_memory(uint64_t bytes, char *path, size_t path_bytes)
+{
+    bool found = false;
+    for (unsigned i = 0; i < FIGURES_DIRECTORIES && !found; i++) {
+        int base = base_of(i) ? open(base_of(i), O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+        if (base < 0)
+            continue;
+        found = has_plenty(base, bytes) && access(base_of(i), W_OK | X_OK) == 0 &&
+                (size_t)snprintf(path, path_bytes, "%s", base_of(i)) < path_bytes;
+        close(base);
+    }
+    return found;
+}
+
+bool figures_file_directory(unsigned index, char *path, size_t bytes)
+{
+    const char *base = base_of(index);
+    if (!base)
         return false;
     int length = snprintf(path, bytes, "%s/cudapool-%u", base, (unsigned)geteuid());
     return length > 0 && (size_t)length < bytes;
@@ -158,6 +208,14 @@ static int open_usual_directory(unsigned index, char *path, size_t bytes)
         return directory;
     close(directory);
     return -1;
+}
+
+int figures_file_open_directory(char *path, size_t bytes)
+{
+    int directory = -1;
+    for (unsigned i = 0; i < FIGURES_DIRECTORIES && directory < 0; i++)
+        directory = open_usual_directory(i, path, bytes);
+    return directory;
 }
 
 /* ---- what dead processes have left ---- */
@@ -247,7 +305,7 @@ static bool reserve(int fd, uint64_t from, uint64_t to)
 static int create(int directory, char *name, size_t bytes)
 {
     unsigned long long pid = (unsigned long long)getpid();
-    unsigned long long start = start_ticks_of("/proc/self/stat"), space = own_pid_namespace();
+    unsigned long long start = own_start_ticks(), space = own_pid_namespace();
     for (unsigned number = 0; number < 1000; number++) {
         snprintf(name, bytes, "%llu-%llu-%llu-%u" FIGURES_SUFFIX, pid, start, space, number);
         int fd = openat(directory, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);

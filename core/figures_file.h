@@ -42,12 +42,24 @@ void figures_file_remove(struct figures_file *file);
 /* The calling process, in a zeroed struct. What cannot be found out stays 0. */
 void figures_file_describe_process(struct figures_process *process);
 
+/* Of that only what tells processes apart: pid, namespace, start, boot. */
+void figures_file_identify_process(struct figures_process *process);
+
 /* The directories that files may be in unless the settings name one, in their order. False where
  * there is none with this index, which is below FIGURES_DIRECTORIES. */
 #define FIGURES_DIRECTORIES 4u
 bool figures_file_directory(unsigned index, char *path, size_t bytes);
 
-/* When a process started, as figures_process has it; 0 where there is none. */
-uint64_t figures_file_start_ticks(uint64_t pid);
+/* The first directory in memory, of those below which files may be, that has plenty of room for so
+ * many bytes: $XDG_RUNTIME_DIR, /dev/shm and so on. False where there is none. */
+bool figures_file_memory(uint64_t bytes, char *path, size_t path_bytes);
+
+/* Makes the first usual directory that can be, and opens it. -1 where there is none. */
+int figures_file_open_directory(char *path, size_t bytes);
+
+/* Whether the process with this number and start, as figures_process has them, is there: it may
+ * also be on its way out, as one is for a moment after it was killed. */
+enum figures_life { FIGURES_GONE, FIGURES_GOING, FIGURES_ALIVE };
+enum figures_life figures_file_life(uint64_t pid, uint64_t start_ticks);
 
 #endif

@@ -645,9 +645,9 @@ bool pool_figures_are_taken(struct pool *pool)
     return file->path[0] != '\0' && !figures_file_is_there(file);
 }
 
-void pool_remove_figures(struct pool *pool)
+void pool_end_figures(struct pool *pool, bool stay)
 {
-    figures_file_remove(&pool->figures.file);
+    figures_end(&pool->figures, stay);
 }
 
 struct pool_bytes pool_device_bytes(struct pool *pool, CUdevice device)

@@ -161,8 +161,8 @@ void pool_show_figures(struct pool *pool, void (*complain)(const char *line));
 /* Whether there was such a file, and somebody has taken it away. */
 bool pool_figures_are_taken(struct pool *pool);
 
-/* When the process ends: removes the file. */
-void pool_remove_figures(struct pool *pool);
+/* When the process ends by itself: the file goes, unless it is to stay. */
+void pool_end_figures(struct pool *pool, bool stay);
 
 /* Fills the devices of a report (the caller has filled process and settings), without a driver
  * call and without waiting for a lock. 0, or -1 with errno. */

@@ -87,11 +87,9 @@ static void hand_to_driver(struct pool *pool, struct context *context, CUstream 
 
 static void put_back(struct pool *pool, struct heap *heap, struct block *block)
 {
-    struct bucket *bucket = block->bucket;
     if (!block_table_insert(&pool->blocks, block->address, block))
         return;
-    bucket->free_blocks++;
-    counter_add(&bucket->counters->free_bytes, block->bytes);
+    heap_count_back(block);
     heap_add_clean(heap, block);
 }
 
@@ -180,9 +178,8 @@ static struct block *collect(struct pool *pool, struct context *context, chooser
     pthread_mutex_lock(&context->heap.lock);
     context->heap.draining = NULL;
     while ((block = choose(pool, context, bytes, argument)) != NULL) {
-        heap_detach_free(&context->heap, block);
+        heap_begin_leaving(&context->heap, block);
         block_table_remove(&pool->blocks, block->address, block);
-        block->state = BLOCK_LEAVING;
         block->links[LINK_HEAP].next = chain;
         chain = block;
         bytes += block->bytes;

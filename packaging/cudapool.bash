@@ -9,7 +9,8 @@ _cudapool_settings() {
     done
     printf '%s\n' device.{growth_budget,barriers,free_synchronizes} \
         stream_ordered.reuse.{follow_event_dependencies,opportunistic,internal_dependencies} \
-        stream_ordered.driver_release_threshold limits.device_bytes report.{at_exit,file} figures.{enabled,directory,keep}
+        stream_ordered.driver_release_threshold limits.device_bytes report.{at_exit,file} \
+        figures.{enabled,directory,keep}
 }
 
 # A word of the list, or a file where there is no list.

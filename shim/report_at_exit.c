@@ -208,8 +208,6 @@ __attribute__((destructor)) static void report_at_exit(void)
         return;
     }
     bool reported = run->settings.report.at_exit == REPORT_NONE || report(run);
-    if (!run->settings.figures.keep && (reported || !is_collected(run))) {
-        pool_remove_figures(run->pool);
-    }
+    pool_end_figures(run->pool, run->settings.figures.keep || (!reported && is_collected(run)));
     errno = saved_errno;
 }

@@ -283,14 +283,18 @@ exit \${2:-0}
 SCRIPT
 chmod +x "$here/program"
 left_behind() { # name
-    if ls -d "$here/tmp/cudapool-"* >/dev/null 2>&1; then
-        fail "$1" "$(ls -d "$here/tmp/"*)"
+    if ls -d "$here/tmp/cudapool-"* "$XDG_RUNTIME_DIR/cudapool-"* >/dev/null 2>&1; then
+        fail "$1" "$(ls -d "$here/tmp/"* "$XDG_RUNTIME_DIR/"*)"
     else
         ok "$1"
     fi
 }
+# Where there is a file system in memory, reports are collected there.
 mkdir -p "$here/tmp"
 export TMPDIR=$here/tmp
+XDG_RUNTIME_DIR=$(mktemp -d /dev/shm/cudapool-test-XXXXXX 2>/dev/null || echo "$here/tmp")
+export XDG_RUNTIME_DIR
+trap 'rm -rf "$here" "$XDG_RUNTIME_DIR"' EXIT
 expect "run prints one process's table" 5 '' '^cudapool: process [0-9]+, rank 0, on node, ' "$cudapool" run "$here/program" 0 5
 expect "run prints one table for two processes" 0 '' '^cudapool: 2 processes on 1 host, 1 device$' \
     "$cudapool" run sh -c "'$here/program' 10 & '$here/program' 9; wait"
@@ -309,10 +313,16 @@ expect "and merges" 0 '^cudapool: 2 processes' '' "$cudapool" report --merge "$h
 expect "a file that cannot be written costs the report" 3 '' '^cudapool: /no/such/file: the report cannot be written' \
     "$cudapool" run --report /no/such/file "$here/program" 0 3
 expect "a directory that cannot be made costs the report" 3 'config' 'reports cannot be collected' \
-    env TMPDIR=/nowhere "$cudapool" run sh -c "$show; exit 3"
+    "$cudapool" run --set figures.directory=/nowhere sh -c "$show; exit 3"
 # shellcheck disable=SC2016 # expanded by the shell that is run
 expect "a report that is cut short is left out" 0 '' 'a report is left out: .*line 2, column' \
     "$cudapool" run sh -c 'echo "{" >"${CUDAPOOL_REPORT%/*}/1.json"'
+# shellcheck disable=SC2016 # expanded by the shell that is run
+expect "figures.directory is where they are collected" 0 "^$here/tmp/cudapool-......\$" '' \
+    "$cudapool" run --set "figures.directory=$here/tmp" sh -c 'echo "$CUDAPOOL_FIGURES"'
+# shellcheck disable=SC2016
+expect "figures that are not wished for are not asked for" 0 '^none$' '' \
+    "$cudapool" run --set figures.enabled=false sh -c 'echo "${CUDAPOOL_FIGURES-none}"'
 expect "at_exit json goes to stderr" 0 '' '"cudapool_report": 1' \
     "$cudapool" run --set report.at_exit=json "$here/program" 0
 expect "at_exit none is no report" 0 ' report=unset ' '' "$cudapool" run --set report.at_exit=none sh -c "$show"
