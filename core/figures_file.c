@@ -31,6 +31,16 @@
 
 /* ---- the process ---- */
 
+/* The digits at *text, which is moved behind them. libc's own functions for this have other names
+ * in newer versions, which older ones don't have. */
+static uint64_t take_number(const char **text)
+{
+    uint64_t number = 0;
+    while (**text >= '0' && **text <= '9')
+        number = 10 * number + (uint64_t)(*(*text)++ - '0');
+    return number;
+}
+
 static size_t read_text(const char *path, char *text, size_t bytes)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -59,7 +69,8 @@ static const char *find_field(const char *text, enum stat_field field)
 
 static uint64_t number_in(const char *text, enum stat_field field)
 {
-    return strtoull(find_field(text, field), NULL, 10);
+    const char *digits = find_field(text, field);
+    return take_number(&digits);
 }
 
 static uint64_t own_start_ticks(void)
@@ -93,7 +104,7 @@ static uint64_t own_pid_namespace(void)
         return 0;
     link[length] = '\0';
     const char *number = strchr(link, '[');
-    return number ? strtoull(number + 1, NULL, 10) : 0;
+    return number++ ? take_number(&number) : 0;
 }
 
 static uint64_t nanoseconds_of(clockid_t clock)
@@ -221,30 +232,39 @@ int figures_file_open_directory(char *path, size_t bytes)
 /* ---- what dead processes have left ---- */
 
 struct left_behind {
-    unsigned long long start_ticks;
+    uint64_t start_ticks;
     char name[100];
 };
 
 static int by_start(const void *a, const void *b)
 {
-    unsigned long long x = ((const struct left_behind *)a)->start_ticks;
-    unsigned long long y = ((const struct left_behind *)b)->start_ticks;
+    uint64_t x = ((const struct left_behind *)a)->start_ticks;
+    uint64_t y = ((const struct left_behind *)b)->start_ticks;
     return (x > y) - (x < y);
+}
+
+/* The numbers of a file's name; see create. False where it has none. */
+static bool parse_name(const char *name, uint64_t numbers[4])
+{
+    for (int i = 0; i < 4; i++) {
+        const char *digits = name;
+        numbers[i] = take_number(&name);
+        if (name == digits || (i < 3 && *name++ != '-'))
+            return false;
+    }
+    return strcmp(name, FIGURES_SUFFIX) == 0;
 }
 
 /* A number that another process has now counts as alive. */
 static bool is_left_behind(const char *name, uint64_t pid_namespace, struct left_behind *left)
 {
-    unsigned long long pid, space;
-    unsigned number;
-    int end = 0;
-    if (sscanf(name, "%llu-%llu-%llu-%u" FIGURES_SUFFIX "%n", &pid, &left->start_ticks, &space,
-               &number, &end) != 4 ||
-        end == 0 || name[end] != '\0' || (size_t)end >= sizeof left->name || space == 0 ||
-        space != pid_namespace || pid == 0 || pid > INT32_MAX)
+    uint64_t numbers[4];
+    if (strlen(name) >= sizeof left->name || !parse_name(name, numbers) || pid_namespace == 0 ||
+        numbers[2] != pid_namespace || numbers[0] == 0 || numbers[0] > INT32_MAX)
         return false;
-    memcpy(left->name, name, (size_t)end + 1);
-    return kill((pid_t)pid, 0) != 0 && errno == ESRCH;
+    memcpy(left->name, name, strlen(name) + 1);
+    left->start_ticks = numbers[1];
+    return kill((pid_t)numbers[0], 0) != 0 && errno == ESRCH;
 }
 
 static void remove_oldest(int directory, DIR *entries)

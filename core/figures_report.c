@@ -15,11 +15,12 @@ struct costs {
 };
 
 struct row {
+    enum memory_kind kind;
     struct report_bucket bucket;
     struct costs costs;
 };
 
-/* The rows of one kind of memory of a device. */
+/* The rows of a device, of all kinds of memory. */
 struct rows {
     struct row *rows;
     size_t count, capacity;
@@ -118,16 +119,19 @@ static void add_row(struct rows *rows, const struct figures_bucket *bucket)
         rows->capacity = capacity;
     }
     rows->rows[rows->count++] =
-        (struct row){{bucket->bytes, counters_of(&bucket->counters, bucket->bytes)},
+        (struct row){(enum memory_kind)bucket->kind,
+                     {bucket->bytes, counters_of(&bucket->counters, bucket->bytes)},
                      costs_of(&bucket->counters)};
 }
 
-static int by_size(const void *a, const void *b)
+static int by_kind_and_size(const void *a, const void *b)
 {
-    uint64_t x = ((const struct row *)a)->bucket.bytes;
-    uint64_t y = ((const struct row *)b)->bucket.bytes;
+    const struct row *one = a, *other = b;
     /* Blocks that are not kept, with 0 bytes, come last. */
-    return (x - 1 > y - 1) - (x - 1 < y - 1);
+    uint64_t x = one->bucket.bytes - 1, y = other->bucket.bytes - 1;
+    if (one->kind != other->kind)
+        return one->kind < other->kind ? -1 : 1;
+    return (x > y) - (x < y);
 }
 
 static void join_rows_of_one_size(struct rows *rows)
@@ -135,10 +139,10 @@ static void join_rows_of_one_size(struct rows *rows)
     size_t kept = 0;
     if (rows->count == 0)
         return;
-    qsort(rows->rows, rows->count, sizeof *rows->rows, by_size);
+    qsort(rows->rows, rows->count, sizeof *rows->rows, by_kind_and_size);
     for (size_t i = 1; i < rows->count; i++) {
         struct row *last = &rows->rows[kept], *row = &rows->rows[i];
-        if (row->bucket.bytes != last->bucket.bytes) {
+        if (row->kind != last->kind || row->bucket.bytes != last->bucket.bytes) {
             rows->rows[++kept] = *row;
             continue;
         }
@@ -171,23 +175,20 @@ static uint64_t saved(const struct report_counters *c, const struct costs *own,
     return nanoseconds < 1e19 ? (uint64_t)nanoseconds : UINT64_MAX;
 }
 
-/* The rows as the kind's buckets, and their sums. */
-static bool fill_buckets(struct rows *rows, struct report_kind *kind)
+/* So many rows of one kind as its buckets, and their sums. */
+static bool fill_buckets(const struct row *rows, size_t count, struct report_kind *kind)
 {
     struct costs all = {0, 0, 0, 0};
-    if (rows->failed)
+    kind->buckets = calloc(count ? count : 1, sizeof *kind->buckets);
+    if (!kind->buckets)
         return false;
-    kind->buckets = rows->count ? calloc(rows->count, sizeof *kind->buckets) : NULL;
-    if (rows->count && !kind->buckets)
-        return false;
-    for (size_t i = 0; i < rows->count; i++)
-        add_costs(&all, &rows->rows[i].costs);
-    for (size_t i = 0; i < rows->count; i++) {
-        struct row *row = &rows->rows[i];
-        struct report_counters *counters = &row->bucket.counters;
-        counters->saved_nanoseconds = saved(counters, &row->costs, &all);
-        add_counters(&kind->totals, counters);
-        kind->buckets[kind->bucket_count++] = row->bucket;
+    for (size_t i = 0; i < count; i++)
+        add_costs(&all, &rows[i].costs);
+    for (size_t i = 0; i < count; i++) {
+        struct report_bucket *bucket = &kind->buckets[kind->bucket_count++];
+        *bucket = rows[i].bucket;
+        bucket->counters.saved_nanoseconds = saved(&bucket->counters, &rows[i].costs, &all);
+        add_counters(&kind->totals, &bucket->counters);
     }
     return true;
 }
@@ -197,7 +198,7 @@ static bool fill_buckets(struct rows *rows, struct report_kind *kind)
 struct device_records {
     const struct figures_history *history;
     const struct figures_kind *kinds[MEMORY_KINDS];
-    struct rows rows[MEMORY_KINDS];
+    struct rows rows;
     uint64_t peak_requested; /* of all heaps together */
 };
 
@@ -226,7 +227,7 @@ static void take_record(const struct figures_record *record, struct device_recor
         take_heap(heap, records, out);
     else if (record->type == FIGURES_BUCKET && bucket->device == out->ordinal &&
              bucket->kind < MEMORY_KINDS)
-        add_row(&records->rows[bucket->kind], bucket);
+        add_row(&records->rows, bucket);
 }
 
 /* Contexts that were never there together are not added up past what the device has seen. */
@@ -242,20 +243,30 @@ static void fill_peaks(const struct device_records *records, enum memory_kind ki
     totals->peak.reserved_bytes = reserved;
 }
 
+static size_t count_rows_of(const struct rows *rows, size_t first, enum memory_kind kind)
+{
+    size_t end = first;
+    while (end < rows->count && rows->rows[end].kind == kind)
+        end++;
+    return end - first;
+}
+
 static bool fill_kinds(struct device_records *records, struct report_device *out)
 {
+    struct rows *rows = &records->rows;
     out->kinds = calloc(MEMORY_KINDS, sizeof *out->kinds);
-    if (!out->kinds)
+    if (!out->kinds || rows->failed)
         return false;
-    for (unsigned i = 0; i < MEMORY_KINDS; i++) {
-        struct rows *rows = &records->rows[i];
+    join_rows_of_one_size(rows);
+    size_t first = 0, count;
+    for (unsigned i = 0; i < MEMORY_KINDS; i++, first += count) {
+        count = count_rows_of(rows, first, i);
         /* Of other kinds that were never asked for there is nothing to say. */
-        if (!records->kinds[i] || (i != KIND_DEVICE && rows->count == 0 && !rows->failed))
+        if (!records->kinds[i] || (i != KIND_DEVICE && count == 0))
             continue;
         struct report_kind *kind = &out->kinds[out->kind_count++];
         snprintf(kind->kind, sizeof kind->kind, "%s", kind_names[i]);
-        join_rows_of_one_size(rows);
-        if (!fill_buckets(rows, kind))
+        if (!fill_buckets(count ? &rows->rows[first] : NULL, count, kind))
             return false;
         fill_peaks(records, i, &kind->totals);
     }
@@ -283,8 +294,7 @@ static bool fill_device(struct figures_walk walk, const struct figures_device *d
     bool filled =
         fill_kinds(&records, out) &&
         (!records.history || report_take_history(out, &records.history->history, started));
-    for (unsigned i = 0; i < MEMORY_KINDS; i++)
-        free(records.rows[i].rows);
+    free(records.rows.rows);
     return filled;
 }
 

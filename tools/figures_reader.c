@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,34 +14,10 @@
 #include <unistd.h>
 
 #include "core/figures_report.h"
-#include "core/one_line.h"
 #include "core/settings_json.h"
 
 /* More than a machine has. */
 #define DEVICES_MOST 256u
-
-struct reading {
-    const char *path;
-    char *error;
-    size_t error_bytes;
-};
-
-static int fail(const struct reading *reading, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-/* Always -1. */
-static int fail(const struct reading *reading, const char *format, ...)
-{
-    char what[512];
-    va_list arguments;
-
-    va_start(arguments, format);
-    vsnprintf(what, sizeof(what), format, arguments);
-    va_end(arguments);
-    snprintf(reading->error, reading->error_bytes, "%s: %s", reading->path, what);
-    replace_control_characters(reading->error);
-    return -1;
-}
 
 /* --- bytes --------------------------------------------------------------------------------------
  */
@@ -97,26 +72,29 @@ bool figures_is_file(const char *path)
 /* --- checks -------------------------------------------------------------------------------------
  */
 
-static int check_beginning(const struct reading *reading, const struct figures_header *header,
+static int check_beginning(const struct document *document, const struct figures_header *header,
                            uint64_t file_bytes)
 {
     uint64_t magic = counter_get(&header->magic), used = counter_get(&header->used);
 
     if (__builtin_bswap64(magic) == FIGURES_MAGIC)
-        return fail(reading, "figures of a machine with another byte order");
+        return document_fail(document, NULL, "figures of a machine with another byte order");
     if (magic != FIGURES_MAGIC)
-        return fail(reading, "is no file of figures, or its process ended while it was made");
+        return document_fail(document, NULL,
+                             "is no file of figures, or its process ended while it was made");
     if (header->version != FIGURES_VERSION)
-        return fail(reading, "figures of version %" PRIu64 "; this cudapool reads version %u",
-                    header->version, FIGURES_VERSION);
+        return document_fail(document, NULL,
+                             "figures of version %" PRIu64 "; this cudapool reads version %u",
+                             header->version, FIGURES_VERSION);
     if (header->first < sizeof(*header) || header->first % FIGURES_ALIGNMENT != 0 ||
         header->first > used || used % FIGURES_ALIGNMENT != 0 || used > FIGURES_BYTES_MAX)
-        return fail(reading,
-                    "damaged: the figures cannot begin at byte %" PRIu64
-                    " and end at byte %" PRIu64,
-                    header->first, used);
+        return document_fail(document, NULL,
+                             "damaged: the figures cannot begin at byte %" PRIu64
+                             " and end at byte %" PRIu64,
+                             header->first, used);
     if (used > file_bytes)
-        return fail(reading, "cut short: %" PRIu64 " of %" PRIu64 " bytes", file_bytes, used);
+        return document_fail(document, NULL, "cut short: %" PRIu64 " of %" PRIu64 " bytes",
+                             file_bytes, used);
     return 0;
 }
 
@@ -141,7 +119,7 @@ static uint32_t least_bytes(uint32_t type)
 }
 
 /* Every record is as long as its type, and inside. */
-static int check_lengths(const struct reading *reading, const struct figures_header *header)
+static int check_lengths(const struct document *document, const struct figures_header *header)
 {
     uint64_t used = counter_get(&header->used);
     const struct figures_record *record;
@@ -150,10 +128,10 @@ static int check_lengths(const struct reading *reading, const struct figures_hea
         record = (const void *)((const char *)header + at);
         if (record->bytes < least_bytes(record->type) || record->bytes % FIGURES_ALIGNMENT != 0 ||
             record->bytes > used - at)
-            return fail(reading,
-                        "damaged: the record at byte %" PRIu64 ", of type %" PRIu32
-                        ", cannot have %" PRIu32 " bytes",
-                        at, record->type, record->bytes);
+            return document_fail(document, NULL,
+                                 "damaged: the record at byte %" PRIu64 ", of type %" PRIu32
+                                 ", cannot have %" PRIu32 " bytes",
+                                 at, record->type, record->bytes);
     }
     return 0;
 }
@@ -188,19 +166,17 @@ static bool is_of_its_type(const struct setting *setting, const struct settings 
 }
 
 /* The settings as a file of them would say the same. */
-static int take_settings(const struct reading *reading, const struct settings *from,
+static int take_settings(const struct document *document, const struct settings *from,
                          struct settings *settings)
 {
-    struct document document = {
-        .file = reading->path, .error = reading->error, .error_bytes = reading->error_bytes};
-
     for (size_t i = 0; i < settings_table_length; i++)
         if (!is_of_its_type(&settings_table[i], from))
-            return fail(reading, "damaged: %s has no value of its type", settings_table[i].path);
+            return document_fail(document, NULL, "damaged: %s has no value of its type",
+                                 settings_table[i].path);
     json_t *json = settings_to_json(from);
     if (json == NULL)
-        return fail(reading, "damaged: the settings have a number that is none");
-    int status = settings_from_json(&document, "settings", json, settings);
+        return document_fail(document, NULL, "damaged: the settings have a number that is none");
+    int status = settings_from_json(document, "settings", json, settings);
     json_decref(json);
     return status;
 }
@@ -210,7 +186,7 @@ static void terminate(char *text, size_t bytes)
     text[bytes - 1] = '\0';
 }
 
-static int check_records(const struct reading *reading, struct figures_copy *copy)
+static int check_records(const struct document *document, struct figures_copy *copy)
 {
     struct figures_walk walk = {copy->header, NULL, NULL};
     struct figures_record *record;
@@ -222,15 +198,16 @@ static int check_records(const struct reading *reading, struct figures_copy *cop
         const struct figures_settings_record *settings = (const void *)record;
         if (record->type == FIGURES_DEVICE) {
             if (device->ordinal < 0 || device->ordinal > INT32_MAX || ++devices > DEVICES_MOST)
-                return fail(reading, "damaged: device %" PRId64 " cannot be", device->ordinal);
+                return document_fail(document, NULL, "damaged: device %" PRId64 " cannot be",
+                                     device->ordinal);
             terminate(device->name, sizeof(device->name));
         } else if (record->type == FIGURES_SETTINGS && !has_settings) {
-            if (take_settings(reading, &settings->settings, &copy->settings) != 0)
+            if (take_settings(document, &settings->settings, &copy->settings) != 0)
                 return -1;
             has_settings = true;
         }
     }
-    return has_settings ? 0 : fail(reading, "cut short: the settings are missing");
+    return has_settings ? 0 : document_fail(document, NULL, "cut short: the settings are missing");
 }
 
 static void check_texts(struct figures_process *process)
@@ -241,15 +218,16 @@ static void check_texts(struct figures_process *process)
     terminate(process->command, sizeof(process->command));
 }
 
-static int check(const struct reading *reading, struct figures_copy *copy)
+static int check(const struct document *document, struct figures_copy *copy)
 {
     struct figures_process *process = &copy->header->process;
 
-    if (check_lengths(reading, copy->header) != 0 || check_records(reading, copy) != 0)
+    if (check_lengths(document, copy->header) != 0 || check_records(document, copy) != 0)
         return -1;
     check_texts(process);
     if (process->pid > INT64_MAX || process->started_at > INT64_MAX)
-        return fail(reading, "damaged: there is no process of this number, or no such time");
+        return document_fail(document, NULL,
+                             "damaged: there is no process of this number, or no such time");
     return 0;
 }
 
@@ -257,15 +235,16 @@ static int check(const struct reading *reading, struct figures_copy *copy)
  */
 
 /* All that was there when the header was read. NULL with an error. */
-static struct figures_header *read_arena(const struct reading *reading, int fd, uint64_t bytes)
+static struct figures_header *read_arena(const struct document *document, int fd, uint64_t bytes)
 {
     struct figures_header beginning, *arena;
 
     if (!read_bytes(fd, &beginning, sizeof(beginning))) {
-        fail(reading, "%s", errno == 0 ? "cut short: the header is not whole" : strerror(errno));
+        document_fail(document, NULL, "%s",
+                      errno == 0 ? "cut short: the header is not whole" : strerror(errno));
         return NULL;
     }
-    if (check_beginning(reading, &beginning, bytes) != 0)
+    if (check_beginning(document, &beginning, bytes) != 0)
         return NULL;
     uint64_t used = counter_get(&beginning.used);
     arena = aligned_alloc(FIGURES_ALIGNMENT, used);
@@ -275,25 +254,29 @@ static struct figures_header *read_arena(const struct reading *reading, int fd, 
         arena->first = beginning.first;
         return arena;
     }
-    fail(reading, "%s", arena == NULL ? "does not fit in memory" : "cannot be read to its end");
+    document_fail(document, NULL, "%s",
+                  arena == NULL ? "does not fit in memory" : "cannot be read to its end");
     free(arena);
     return NULL;
 }
 
 int figures_read(const char *path, struct figures_copy *copy, char *error, size_t error_bytes)
 {
-    struct reading reading = {path, error, error_bytes};
+    struct document document = {.file = path, .error = error, .error_bytes = error_bytes};
     struct figures_copy read = {0};
     uint64_t bytes = 0;
     int fd = open_file(path, &bytes);
 
-    if (fd < 0)
-        return fail(&reading, "%s", errno == EINVAL ? "is not a regular file" : strerror(errno));
-    read.header = read_arena(&reading, fd, bytes);
+    if (fd < 0) {
+        document_fail(&document, NULL, "%s",
+                      errno == EINVAL ? "is not a regular file" : strerror(errno));
+        return -1;
+    }
+    read.header = read_arena(&document, fd, bytes);
     close(fd);
     if (read.header == NULL)
         return -1;
-    if (check(&reading, &read) != 0) {
+    if (check(&document, &read) != 0) {
         figures_free(&read);
         return -1;
     }

@@ -121,7 +121,7 @@ full() {
         count_in "$runtime/full" 0 && ! [ -s "$work/stderr" ]
     local status=$?
     umount "$runtime/full"
-    return $status
+    return "$status"
 }
 expect "a full disk" full
 
@@ -131,11 +131,11 @@ in_named kill 2>/dev/null
 file=$(echo "$named"/*.figures)
 refused() { # expression; the file is $work/bad
     command_on report "$work/bad" >"$work/stdout" 2>"$work/stderr"
-    [ $? -eq 2 ] && ! [ -s "$work/stdout" ] && [ "$(wc -l <"$work/stderr")" -eq 1 ] &&
-        grep -Eq "^cudapool: $work/bad: $1" "$work/stderr" || {
+    if [ $? -ne 2 ] || [ -s "$work/stdout" ] || [ "$(wc -l <"$work/stderr")" -ne 1 ] ||
+        ! grep -Eq "^cudapool: $work/bad: $1" "$work/stderr"; then
         cat "$work/stderr"
         return 1
-    }
+    fi
 }
 patch() { # offset, bytes
     cp "$file" "$work/bad" && printf '%b' "$2" | dd of="$work/bad" bs=1 seek="$1" conv=notrunc 2>/dev/null

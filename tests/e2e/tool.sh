@@ -184,7 +184,7 @@ expect "report of nothing" 2 '' 'no file given' "$cudapool" report
 
 # shellcheck disable=SC2016 # expanded by the shell that is run
 show='echo "preload=$LD_PRELOAD config=${CUDAPOOL_CONFIG-unset} report=${CUDAPOOL_REPORT-unset} args=$*"'
-expect "run preloads the installed library" 0 "^preload=$preload config=unset report=/tmp/cudapool-[^/]*/%h-%p-%r\.json args=\$" '' \
+expect "run preloads the installed library" 0 "^preload=$preload config=unset report=/[a-z0-9A-Z/.-]*/cudapool-[^/]*/%h-%p-%r\.json args=\$" '' \
     "$cudapool" run sh -c "$show"
 expect "run finds the library in ../lib*/*/" 0 "^preload=$here/lib64/deep/lib" '' bash -c "
     mkdir -p '$here/lib64/deep' && mv '$preload' '$here/lib64/deep/' &&
@@ -226,7 +226,7 @@ expect "run --report passes the full path" 0 " report=$here/r-%p-%h-%r\.json " '
 expect "a percent sign of the directory is no escape" 0 " report=$here/50%%/r%%%p\.json " '' \
     bash -c "cd '$here/50%' && '$cudapool' run --report r%%%p.json sh -c '$show'"
 expect "run --report none" 0 ' report=none ' '' "$cudapool" run --report none sh -c "$show"
-expect "run --report stderr collects" 0 ' report=/tmp/cudapool-' '' "$cudapool" run --report stderr sh -c "$show"
+expect "run --report stderr collects" 0 ' report=/[a-z0-9A-Z/.-]*/cudapool-' '' "$cudapool" run --report stderr sh -c "$show"
 expect "run refuses other escapes" 2 '' '--report: found "r%d", allowed is none, stderr' "$cudapool" run --report r%d true
 expect "run refuses an empty name" 2 '' '--report: found ""' "$cudapool" run --report '' true
 
