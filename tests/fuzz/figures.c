@@ -10,6 +10,23 @@
 
 static struct memory_file input, copy;
 
+/* Bytes that are no UTF-8 don't come back from JSON. */
+static void make_ascii(char *text)
+{
+    for (; *text != '\0'; text++)
+        if ((unsigned char)*text >= 0x80)
+            *text = '?';
+}
+
+static void make_texts_ascii(struct report *report)
+{
+    make_ascii(report->process.host);
+    make_ascii(report->process.rank);
+    make_ascii(report->process.command);
+    for (size_t i = 0; i < report->device_count; i++)
+        make_ascii(report->devices[i].name);
+}
+
 static void write_and_read_again(const struct report *report)
 {
     static struct report again;
@@ -37,6 +54,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     }
     PROMISE(figures_is_file(input.path), "a report out of no figures");
     promise_table(&report);
+    make_texts_ascii(&report);
     write_and_read_again(&report);
     report_free(&report);
     return 0;
