@@ -176,8 +176,7 @@ static bool is_own_directory(int directory)
            (found.stx_mode & 077) == 0;
 }
 
-/* NULL where there is none. */
-static const char *base_of(unsigned index)
+const char *figures_file_base(unsigned index)
 {
     const char *const bases[FIGURES_DIRECTORIES] = {secure_getenv("XDG_RUNTIME_DIR"), "/dev/shm",
                                                     secure_getenv("TMPDIR"), "/tmp"};
@@ -188,11 +187,13 @@ bool figures_file_memory(uint64_t bytes, char *path, size_t path_bytes)
 {
     bool found = false;
     for (unsigned i = 0; i < FIGURES_DIRECTORIES && !found; i++) {
-        int base = base_of(i) ? open(base_of(i), O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+        int base = figures_file_base(i)
+                       ? open(figures_file_base(i), O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+                       : -1;
         if (base < 0)
             continue;
-        found = has_plenty(base, bytes) && access(base_of(i), W_OK | X_OK) == 0 &&
-                (size_t)snprintf(path, path_bytes, "%s", base_of(i)) < path_bytes;
+        found = has_plenty(base, bytes) && access(figures_file_base(i), W_OK | X_OK) == 0 &&
+                (size_t)snprintf(path, path_bytes, "%s", figures_file_base(i)) < path_bytes;
         close(base);
     }
     return found;
@@ -200,7 +201,7 @@ bool figures_file_memory(uint64_t bytes, char *path, size_t path_bytes)
 
 bool figures_file_directory(unsigned index, char *path, size_t bytes)
 {
-    const char *base = base_of(index);
+    const char *base = figures_file_base(index);
     if (!base)
         return false;
     int length = snprintf(path, bytes, "%s/cudapool-%u", base, (unsigned)geteuid());

@@ -45,9 +45,10 @@ void figures_file_describe_process(struct figures_process *process);
 /* Of that only what tells processes apart: pid, namespace, start, boot. */
 void figures_file_identify_process(struct figures_process *process);
 
-/* The directories that files may be in unless the settings name one, in their order. False where
- * there is none with this index, which is below FIGURES_DIRECTORIES. */
+/* The directories below which files may be unless the settings name one, in their order; index is
+ * below FIGURES_DIRECTORIES. NULL, or false, where there is none. */
 #define FIGURES_DIRECTORIES 4u
+const char *figures_file_base(unsigned index);
 bool figures_file_directory(unsigned index, char *path, size_t bytes);
 
 /* The first directory in memory, of those below which files may be, that has plenty of room for so

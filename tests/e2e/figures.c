@@ -235,7 +235,7 @@ static void end(const char *how, char **argv)
             CHECK(system(getenv("AFTER_FORK")) == 0);
     }
     if (strcmp(how, "wait") == 0) {
-        printf("ready\n");
+        printf("ready %ld\n", (long)getpid());
         fflush(stdout);
         pause();
     }

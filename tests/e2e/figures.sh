@@ -41,7 +41,7 @@ looks() { # while it runs: one file, in a directory of one's own
     local waiting=$! tries=0 mode
     until grep -q ready "$work/ready" || [ $((tries += 1)) -gt 500 ]; do sleep 0.01; done
     mode=$(stat -c %a "$usual" "$usual"/*.figures | tr '\n' ' ')
-    kill -KILL "$(basename "$usual"/*.figures | cut -d- -f1)"
+    kill -KILL "$(sed -n 's/^ready //p' "$work/ready")"
     wait "$waiting" 2>/dev/null
     [ "$mode" = "700 600 " ] || { echo "modes $mode"; return 1; }
 }
@@ -85,6 +85,66 @@ done
 expect "where many were left behind" on_pool CUDAPOOL_REPORT=none -- "$program" exit
 expect "the oldest go" count_in "$usual" 32
 expect "and not the newest" test -e "$usual"/4000080-80-*-0.figures
+clean_up
+
+# --- cudapool top --------------------------------------------------------------------------------------
+
+top() { # arguments; the table goes to $work/top
+    command_on top "$@" >"$work/top" 2>"$work/stderr"
+}
+shows() { # expression...
+    local expression
+    for expression in "$@"; do
+        grep -Eq "$expression" "$work/top" || {
+            cat "$work/top" "$work/stderr"
+            return 1
+        }
+    done
+}
+waiting() { # a process that has counted, and waits; its number goes to $work/pid
+    rm -f "$work/ready"
+    on_pool CUDAPOOL_REPORT=none -- "$program" wait >"$work/ready" 2>/dev/null &
+    local tries=0
+    until grep -q ready "$work/ready" 2>/dev/null || [ $((tries += 1)) -gt 500 ]; do sleep 0.01; done
+    sed -n 's/^ready //p' "$work/ready"
+}
+expect "top without a process" top --count 1
+expect "says that there is none" shows '^cudapool top, ..:..:..: 0 processes on the pool$'
+one=$(waiting)
+expect "top with one" top --count 2 --interval 0.1
+expect "shows it and its buckets" shows ': 1 process on the pool$' "^ +$one .* 0 B +[0-9.]+ [MK]?i?B" \
+    '^ +1 MiB +[0-9]+ +[0-9]+% .*device 0, device$'
+expect "twice" test "$(grep -c '^cudapool top' "$work/top")" -eq 2
+expect "and the second time what was asked for in between" shows '^ +1 MiB +0 +- +0 '
+two=$(waiting)
+expect "top with two" top --count 1
+expect "shows both, and no buckets" shows ': 2 processes on the pool$' "^ +$one " "^ +$two "
+expect "not a bucket" bash -c "! grep -q '1 MiB ' '$work/top'"
+expect "top of one of them" top --count 1 "$two"
+expect "shows that one" shows ': 1 process on the pool$' "^ +$two " '^ +1 MiB '
+expect "top of a directory" top --count 1 "$named"
+expect "shows what is there" shows ': 0 processes'
+if [ -z "${RUN_WITH:-}" ] && command -v script >/dev/null; then
+    export TERM=xterm
+    printf q | timeout 20 script -qec "stty cols 60 rows 6; '$cudapool' top" "$work/terminal" >/dev/null 2>&1
+    expect "q ends it on a terminal" test $? -eq 0
+    expect "where it is drawn from the top" grep -q $'\x1b\\[H\x1b\\[2J' "$work/terminal"
+fi
+kill -KILL "$one" "$two"
+wait 2>/dev/null
+expect "top shows none that is gone" top --count 1
+expect "none at all" shows ': 0 processes'
+bad_top() { # expression, arguments
+    local expression=$1
+    shift
+    top "$@"
+    [ $? -eq 2 ] && grep -Eq "^cudapool: $expression" "$work/stderr" && [ "$(wc -l <"$work/stderr")" -eq 1 ]
+}
+expect "top of a process that is gone" bad_top "top: there are no figures of process $one" "$one"
+expect "top of no process" bad_top 'top: process: found "x1", allowed is a number' x1
+expect "top of too many" bad_top 'top: found "2" after "1"' 1 2
+expect "too often" bad_top 'top: --interval: found "0"' --interval 0
+expect "not so many times" bad_top 'top: --count: found "-1"' --count -1
 clean_up
 
 # --- what may not matter -----------------------------------------------------------------------------

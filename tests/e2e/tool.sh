@@ -111,6 +111,7 @@ completes "completion of commands" "report" cudapool rep
 completes "completion of formats" "html" cudapool report --format h
 completes "completion of options" "--compare" cudapool report --c
 completes "completion of a setting" "device.growth_budget=" cudapool run --set device.gr
+completes "completion of top" "--interval" cudapool top --i
 completes "completion of configs" "strict" cudapool configs s
 completes "completion of a program's arguments" "configs" cudapool run --set device.barriers = false ls conf
 "$cudapool" check configs/default.json | sed -nE 's/^[ *] ([a-z_.]+) = .*/\1/p' | sort >"$here/out"
