@@ -177,8 +177,9 @@ struct bucket_counters *figures_bucket(struct figures *figures, enum memory_kind
 void figures_end(struct figures *figures, bool stay)
 {
     struct figures_header *header = figures_header(figures);
-    if (header)
-        counter_set(&header->ended, 1);
+    if (!header)
+        return;
+    counter_set(&header->ended, 1);
     if (!stay)
         figures_file_remove(&figures->file);
 }
