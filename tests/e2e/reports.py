@@ -190,6 +190,9 @@ def test_merging():
     expect("histories are laid side by side and added up", (history["nanoseconds"], history["live_bytes"]) ==
            ([10, 20, 30, 31, 40], [1, 12, 13, 10, 20]), history)
     expect("what was counted stays counted", history["misses"] == [10, 25, 35, 35, 55], history)
+    twice = json.loads(cudapool("--merge", "--format", "json", write(earlier), write(earlier), write(later)))
+    expect("a process that is given twice counts once", [p["pid"] for p in twice["processes"]] == [1, 2] and
+           twice["totals"]["requests"] == 180, twice["totals"])
     long = [with_history(report({MIB: bucket(90, MIB)}, pid=pid), 1000 + pid, range(1, 401, 3), range(134)) for pid in (1, 2)]
     thinned = json.loads(cudapool("--merge", "--format", "json", *map(write, long)))
     fits_schema("a merged report with a history", thinned)
