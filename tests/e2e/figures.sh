@@ -74,6 +74,13 @@ for how in _exit abort kill; do
     expect "after $how the file is there" test "$(requests_in "$named"/*.figures)" -eq 100
 done
 clean_up
+printf '{"version": 1, "device": {"buckets": {"policy": "exact"}}, "figures": {"keep": true}}\n' \
+    >"$work/exact.json"
+expect "with many sizes" on_pool CUDAPOOL_REPORT=none "CUDAPOOL_CONFIG=$work/exact.json" \
+    -- "$program" sizes
+expect "the file grows" test "$(stat -c %s "$usual"/*.figures)" -gt 65536
+expect "and holds them all" test "$(requests_in "$usual"/*.figures)" -eq 2600
+clean_up
 expect "exec of itself" in_named exec
 expect "leaves the first one's file alone" test "$(requests_in "$named"/*.figures)" -eq 100
 clean_up
@@ -154,6 +161,11 @@ quiet() { # variables, --: all is as if there were no figures
         ! [ -s "$work/stdout" ] && ! [ -s "$work/stderr" ]
 }
 expect "a directory that is not there, named by whoever collects" quiet CUDAPOOL_FIGURES=/nowhere/at/all --
+expect "none, for whoever collects" quiet CUDAPOOL_FIGURES=none --
+on_pool CUDAPOOL_REPORT=none CUDAPOOL_FIGURES=/x/%q -- "$program" exit 2>"$work/stderr"
+expect "a name that cannot be one" test $? -eq 0
+expect_lines "is one line, too" "$work/stderr" \
+    'cudapool: CUDAPOOL_FIGURES: found "/x/%q"; allowed are none and the name of a directory .*; the program runs without the pool'
 expect "directories that are not there" quiet XDG_RUNTIME_DIR=/nowhere --
 printf '{"version": 1, "figures": {"directory": "/nowhere/at/all"}}\n' >"$work/nowhere.json"
 on_pool CUDAPOOL_REPORT=none "CUDAPOOL_CONFIG=$work/nowhere.json" -- "$program" exit 2>"$work/stderr"
@@ -265,6 +277,10 @@ if [ -z "${RUN_WITH:-}$SANITIZE" ]; then
     mkdir "$work/kept"
     run --set figures.keep=true --set "figures.directory=$work/kept" "$program" exit
     expect "run keeps figures where the settings say" test "$(requests_in "$work"/kept/*.figures)" -eq 100
+    clean_up
+    run --set figures.keep=true "$program" exit
+    expect "or where they usually are" test "$(requests_in "$usual"/*.figures)" -eq 100
+    clean_up
     expect "and counts them once" says '100 requests'
     expect "and removes what it made" count_in "$runtime" 0
     if ls -d "$runtime"/cudapool-?????? "$work"/kept/cudapool-* >/dev/null 2>&1; then
