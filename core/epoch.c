@@ -315,7 +315,8 @@ void epoch_fence_the_rest(struct pool *pool, struct context *context)
     const struct heap *heap = &context->heap;
     struct fence *fence = NULL;
     pthread_mutex_lock(&context->heap.lock);
-    if (heap->pending.last && !epoch_fence_for(&context->epochs, heap->pending.last->epoch, false))
+    if (heap->pending.last &&
+        !epoch_fence_for(&context->epochs, counter_get(&heap->pending.last->epoch), false))
         fence = epoch_begin_close(context, MUTATED(fence_in_allocation));
     pthread_mutex_unlock(&context->heap.lock);
     if (fence)

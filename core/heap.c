@@ -173,7 +173,7 @@ static inline void take_clean(struct heap *heap, struct block *block)
 __attribute__((always_inline)) static inline void detach_free(struct heap *heap,
                                                               struct block *block)
 {
-    if (block->state == BLOCK_CLEAN)
+    if (block_state(block) == BLOCK_CLEAN)
         take_clean(heap, block);
     else
         take_pending(heap, block);
@@ -190,7 +190,7 @@ void heap_begin_leaving(struct heap *heap, struct block *block)
 {
     counter_subtract(&block->bucket->counters->reserved_bytes, block->bytes);
     heap_detach_free(heap, block);
-    block->state = BLOCK_LEAVING;
+    block_set_state(block, BLOCK_LEAVING);
 }
 
 void heap_count_back(struct block *block)
@@ -204,7 +204,7 @@ void heap_count_back(struct block *block)
 void heap_add_clean(struct heap *heap, struct block *block)
 {
     struct bucket *bucket = block->bucket;
-    block->state = BLOCK_CLEAN;
+    block_set_state(block, BLOCK_CLEAN);
     block_list_append(&bucket->clean, block, LINK_BUCKET);
     counter_add(&bucket->counters->clean_bytes, block->bytes);
     counter_add(&heap->clean_bytes, block->bytes);
@@ -213,7 +213,7 @@ void heap_add_clean(struct heap *heap, struct block *block)
 static inline void count_live(struct heap *heap, struct block *block)
 {
     struct bucket_counters *counters = block->bucket->counters;
-    uint64_t requested = counter_get(&heap->live_requested) + block->requested;
+    uint64_t requested = counter_get(&heap->live_requested) + counter_get(&block->requested);
     counter_set(&heap->live_requested, requested);
     counter_raise_to(&heap->counters->peak_requested, requested);
     counter_raise_to(&counters->peak_live_bytes,
@@ -223,14 +223,14 @@ static inline void count_live(struct heap *heap, struct block *block)
 void heap_forget_block(struct pool *pool, struct heap *heap, struct block *block)
 {
     struct device *device = context_of_heap(heap)->device;
-    if (block->state != BLOCK_LEAVING)
+    if (block_state(block) != BLOCK_LEAVING)
         counter_subtract(&block->bucket->counters->reserved_bytes, block->bytes);
-    if (block->state == BLOCK_LIVE)
-        counter_subtract(&heap->live_requested, block->requested);
-    else if (block->state != BLOCK_LEAVING)
+    if (block_state(block) == BLOCK_LIVE)
+        counter_subtract(&heap->live_requested, counter_get(&block->requested));
+    else if (block_state(block) != BLOCK_LEAVING)
         heap_detach_free(heap, block);
     counter_subtract(&heap->reserved_bytes, block->bytes);
-    block_table_remove(&pool->blocks, block->address, block);
+    block_table_remove(&pool->blocks, block_address(block), block);
     /* Relaxed: a number that is compared with limits, and orders nothing. */
     atomic_fetch_sub_explicit(&device->reserved_bytes, block->bytes, memory_order_relaxed);
     block_records_put(&heap->records, block);
@@ -241,8 +241,8 @@ static void hand_out(struct heap *heap, struct block *block, size_t bytes, enum 
 {
     struct bucket_counters *counters = block->bucket->counters;
     detach_free(heap, block);
-    block->state = BLOCK_LIVE;
-    block->requested = bytes;
+    block_set_state(block, BLOCK_LIVE);
+    counter_set(&block->requested, bytes);
     if (__builtin_expect(heap->keep.vain != 0, 0))
         keep_note_hit(&heap->keep, block->bytes);
     counter_add(&counters->requested_bytes, bytes);
@@ -260,16 +260,15 @@ void heap_sweep(struct context *context)
 {
     struct heap *heap = &context->heap;
     uint64_t clean = epoch_clean(&context->epochs) + MUTATED(swept_one_early);
-    while (heap->pending.first && heap->pending.first->epoch <= clean)
+    while (heap->pending.first && counter_get(&heap->pending.first->epoch) <= clean)
         make_clean(heap, heap->pending.first);
 }
 
+/* A block that this thread has claimed. */
 static void make_pending(struct heap *heap, struct block *block, uint64_t epoch)
 {
     struct bucket *bucket = block->bucket;
-    counter_subtract(&heap->live_requested, block->requested);
-    block->state = BLOCK_PENDING;
-    block->epoch = epoch;
+    counter_set(&block->epoch, epoch);
     block->freed_at = heap->now;
     block_list_append(&bucket->pending, block, LINK_BUCKET);
     block_list_append(&heap->pending, block, LINK_HEAP);
@@ -364,14 +363,15 @@ static struct block *take_behind_barrier(struct pool *pool, struct context *cont
 {
     struct block *block = bucket->pending.first;
     uint64_t barrier = context->epochs.barrier + MUTATED(barrier_covers_one_more);
-    if (!block || block->epoch > barrier || !barriers_are_open(pool))
+    if (!block || counter_get(&block->epoch) > barrier || !barriers_are_open(pool))
         return NULL;
     return block;
 }
 
 static void query_for(struct pool *pool, struct context *context, struct bucket *bucket)
 {
-    struct fence *fence = epoch_fence_for(&context->epochs, bucket->pending.first->epoch, false);
+    struct fence *fence =
+        epoch_fence_for(&context->epochs, counter_get(&bucket->pending.first->epoch), false);
     if (fence)
         epoch_query(pool, context, fence);
 }
@@ -381,7 +381,7 @@ static struct block *wait_for_one(struct pool *pool, struct context *context, st
 {
     struct block *first = bucket->pending.first;
     if (barriers_may_be_used(pool, &context->heap)) {
-        struct fence *fence = epoch_fence_for(&context->epochs, first->epoch, true);
+        struct fence *fence = epoch_fence_for(&context->epochs, counter_get(&first->epoch), true);
         *hit = HIT_BARRIER;
         if (fence && pool->driver->cuCtxWaitEvent)
             epoch_raise_barrier(pool, context, fence);
@@ -393,7 +393,7 @@ static struct block *wait_for_one(struct pool *pool, struct context *context, st
         return first;
     /* Others may be faster: after a few lost races the driver is asked. */
     for (int tries = 0; tries < 4 && bucket->pending.first; tries++) {
-        if (!epoch_wait(pool, context, bucket->pending.first->epoch))
+        if (!epoch_wait(pool, context, counter_get(&bucket->pending.first->epoch)))
             return NULL;
         if (newest_clean(bucket))
             return newest_clean(bucket);
@@ -446,7 +446,8 @@ static bool is_ahead(const struct context *context)
  * context is ending by then. */
 static bool wait_for_the_others(struct pool *pool, struct context *context)
 {
-    while (is_ahead(context) && epoch_wait(pool, context, context->heap.pending.first->epoch))
+    while (is_ahead(context) &&
+           epoch_wait(pool, context, counter_get(&context->heap.pending.first->epoch)))
         continue;
     return !context->heap.ending;
 }
@@ -514,6 +515,13 @@ static void record_block(struct pool *pool, struct heap *heap, struct bucket *bu
                          CUdeviceptr address, uint64_t bytes, size_t requested)
 {
     struct block *block = block_records_take(&heap->records, heap);
+    if (block) {
+        /* Before it can be found: whoever frees it takes no lock. */
+        block->bytes = bytes;
+        block->bucket = bucket;
+        counter_set(&block->requested, requested);
+        block_set(block, address, BLOCK_LIVE);
+    }
     if (!block || !block_table_insert(&pool->blocks, address, block)) {
         /* Without a record the memory is the program's and the driver's business alone. */
         if (block)
@@ -522,17 +530,24 @@ static void record_block(struct pool *pool, struct heap *heap, struct bucket *bu
                                   memory_order_relaxed);
         return;
     }
-    block->address = address;
-    block->bytes = bytes;
-    block->requested = requested;
-    block->bucket = bucket;
-    block->state = BLOCK_LIVE;
     counter_add(&heap->reserved_bytes, bytes);
     note_reserved(pool, context_of_heap(heap)->device);
     counter_add(&bucket->counters->reserved_bytes, bytes);
     counter_raise_to(&bucket->counters->peak_reserved_bytes,
                      counter_get(&bucket->counters->reserved_bytes));
     count_live(heap, block);
+}
+
+/* Lock held: of the lists and counters, not of the block, which another thread may be claiming. */
+static bool claim_live(struct heap *heap, struct block *block, CUdeviceptr address,
+                       enum block_state state)
+{
+    if (!block_claim(block, address, state))
+        return false;
+    counter_subtract(&heap->live_requested, counter_get(&block->requested));
+    if (state == BLOCK_LEAVING)
+        counter_subtract(&block->bucket->counters->reserved_bytes, block->bytes);
+    return true;
 }
 
 bool heap_let_go(struct pool *pool, CUdeviceptr address)
@@ -542,7 +557,7 @@ bool heap_let_go(struct pool *pool, CUdeviceptr address)
         return true;
     struct heap *heap = block->heap;
     pthread_mutex_lock(&heap->lock);
-    bool live = block->address == address && block->state == BLOCK_LIVE;
+    bool live = claim_live(heap, block, address, BLOCK_LEAVING);
     if (live) {
         struct bucket_counters *counters = block->bucket->counters;
         heap_forget_block(pool, heap, block);
@@ -559,7 +574,8 @@ void heap_forget_address(struct pool *pool, CUdeviceptr address)
         return;
     struct heap *heap = block->heap;
     pthread_mutex_lock(&heap->lock);
-    if (block->address == address && block->state != BLOCK_UNUSED && block->state != BLOCK_LEAVING)
+    if (block_address(block) == address && block_state(block) != BLOCK_UNUSED &&
+        block_state(block) != BLOCK_LEAVING)
         heap_forget_block(pool, heap, block);
     pthread_mutex_unlock(&heap->lock);
 }
@@ -690,7 +706,7 @@ static bool take_from(struct pool *pool, struct context *context, struct bucket 
     if (!block)
         return false;
     hand_out(&context->heap, block, bytes, hit);
-    *address = block->address;
+    *address = block_address(block);
     return true;
 }
 
@@ -762,7 +778,7 @@ static void look_after(struct pool *pool, struct context *context)
     pthread_mutex_lock(&heap->lock);
     struct block *unkept = heap->unkept.pending.first;
     if (unkept) {
-        struct fence *fence = epoch_fence_for(&context->epochs, unkept->epoch, false);
+        struct fence *fence = epoch_fence_for(&context->epochs, counter_get(&unkept->epoch), false);
         if (fence)
             epoch_query(pool, context, fence);
     }
@@ -796,7 +812,7 @@ static bool is_without_fences(const struct context *context)
 static bool is_the_drivers_to_free(struct pool *pool, const struct context *context,
                                    const struct block *block)
 {
-    return (block->shared && !MUTATED(shared_block_kept)) ||
+    return (block_is_shared(block) && !MUTATED(shared_block_kept)) ||
            (captures_are_going_on(&pool->captures) && !MUTATED(free_in_capture_kept)) ||
            (is_without_fences(context) && !MUTATED(kept_without_fences));
 }
@@ -806,11 +822,6 @@ static bool goes_directly(struct heap *heap, struct block *block, bool waitable)
 {
     return keep_is_on_trial(&heap->keep) && waitable &&
            keep_free_is_the_drivers(&heap->keep, &block->bucket->ghosts, block->bytes);
-}
-
-static bool is_live_at(const struct block *block, CUdeviceptr address)
-{
-    return block->address == address && block->state == BLOCK_LIVE;
 }
 
 /* Lock held. A free that came while another thread was recording may be owed a fence still. */
@@ -824,11 +835,11 @@ static struct fence *close_if_owed(struct context *context, bool waitable)
 static bool take_back(struct heap *heap, struct block *block, CUdeviceptr address, uint64_t stamp)
 {
     pthread_mutex_lock(&heap->lock);
-    bool pending =
-        block->address == address && block->state == BLOCK_PENDING && block->epoch == stamp;
+    bool pending = block_address(block) == address && block_state(block) == BLOCK_PENDING &&
+                   counter_get(&block->epoch) == stamp;
     if (pending) {
         heap_detach_free(heap, block);
-        block->state = BLOCK_LIVE;
+        block_set_state(block, BLOCK_LIVE);
         counter_subtract(&block->bucket->counters->frees, 1);
         count_live(heap, block);
     }
@@ -867,9 +878,9 @@ __attribute__((noinline)) static CUresult end_free(struct pool *pool, struct con
 /* Lock held. */
 static void put_back_pending(struct pool *pool, struct heap *heap, struct block *block)
 {
-    if (!block_table_insert(&pool->blocks, block->address, block))
+    if (!block_table_insert(&pool->blocks, block_address(block), block))
         return;
-    block->state = BLOCK_PENDING;
+    block_set_state(block, BLOCK_PENDING);
     block_list_prepend(&block->bucket->pending, block, LINK_BUCKET);
     block_list_prepend(&heap->pending, block, LINK_HEAP);
     heap_count_back(block);
@@ -882,10 +893,10 @@ static bool free_oldest_pending(struct pool *pool, struct heap *heap)
 {
     struct block *block = heap->pending.first;
     heap_begin_leaving(heap, block);
-    block_table_remove(&pool->blocks, block->address, block);
+    block_table_remove(&pool->blocks, block_address(block), block);
     pthread_mutex_unlock(&heap->lock);
     enter_driver();
-    CUresult result = pool->driver->cuMemFree_v2(block->address);
+    CUresult result = pool->driver->cuMemFree_v2(block_address(block));
     leave_driver();
     pthread_mutex_lock(&heap->lock);
     if (result == CUDA_SUCCESS)
@@ -932,21 +943,28 @@ static uint64_t stamp_of_now(struct pool *pool, const struct context *context)
     return context->epochs.current;
 }
 
+/* Lock held, and released. The address is not a live block's (any more). */
+static CUresult refuse_free(struct heap *heap)
+{
+    pthread_mutex_unlock(&heap->lock);
+    return MUTATED(double_free_taken) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
                    const struct free_call *call)
 {
     struct heap *heap = block->heap;
     struct context *context = context_of_heap(heap);
     pthread_mutex_lock(&heap->lock);
-    if (!is_live_at(block, address)) {
-        pthread_mutex_unlock(&heap->lock);
-        return MUTATED(double_free_taken) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    }
+    if (!block_is_live_at(block, address))
+        return refuse_free(heap);
     if (is_the_drivers_to_free(pool, context, block) ||
         goes_directly(heap, block, call->waitable)) {
         pthread_mutex_unlock(&heap->lock);
         return free_past_the_pool(pool, block, address, call);
     }
+    if (!claim_live(heap, block, address, BLOCK_PENDING))
+        return refuse_free(heap);
     note_user(pool, heap);
     uint64_t stamp = stamp_of_now(pool, context);
     make_pending(heap, block, stamp);
@@ -966,8 +984,9 @@ CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
 static void wait_for_barrier_of(struct pool *pool, struct context *context,
                                 const struct block *block)
 {
-    if (block->epoch > epoch_clean(&context->epochs) && !MUTATED(barrier_forgotten_at_free))
-        epoch_wait_until(pool, context, block->epoch, UINT64_MAX);
+    if (counter_get(&block->epoch) > epoch_clean(&context->epochs) &&
+        !MUTATED(barrier_forgotten_at_free))
+        epoch_wait_until(pool, context, counter_get(&block->epoch), UINT64_MAX);
 }
 
 /* Lock not held. Puts a live block out of the way of its address's next owner. */
@@ -975,24 +994,20 @@ static bool begin_leaving(struct pool *pool, struct block *block, CUdeviceptr ad
 {
     struct heap *heap = block->heap;
     pthread_mutex_lock(&heap->lock);
-    if (is_live_at(block, address))
+    if (block_is_live_at(block, address))
         wait_for_barrier_of(pool, context_of_heap(heap), block);
-    bool live = is_live_at(block, address);
-    if (live) {
-        counter_subtract(&heap->live_requested, block->requested);
-        counter_subtract(&block->bucket->counters->reserved_bytes, block->bytes);
-        block->state = BLOCK_LEAVING;
+    bool live = claim_live(heap, block, address, BLOCK_LEAVING);
+    if (live)
         block_table_remove(&pool->blocks, address, block);
-    }
     pthread_mutex_unlock(&heap->lock);
     return live;
 }
 
 static void come_back(struct pool *pool, struct block *block)
 {
-    if (!block_table_insert(&pool->blocks, block->address, block))
+    if (!block_table_insert(&pool->blocks, block_address(block), block))
         return;
-    block->state = BLOCK_LIVE;
+    block_set_state(block, BLOCK_LIVE);
     counter_add(&block->bucket->counters->reserved_bytes, block->bytes);
     count_live(block->heap, block);
 }
@@ -1007,7 +1022,7 @@ CUresult heap_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr
     CUresult result = release(pool, address, argument);
     leave_driver();
     pthread_mutex_lock(&heap->lock);
-    if (block->state == BLOCK_LEAVING && block->address == address) {
+    if (block_state(block) == BLOCK_LEAVING && block_address(block) == address) {
         if (result == CUDA_SUCCESS) {
             struct bucket_counters *counters = block->bucket->counters;
             heap_forget_block(pool, heap, block);

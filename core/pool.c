@@ -397,13 +397,14 @@ struct pointer_answer pool_ask_pointer(struct pool *pool, CUdeviceptr pointer)
     if (!block)
         return answer;
     pthread_mutex_lock(&block->heap->lock);
-    if (block->address == base) {
-        bool inside = block->state == BLOCK_LIVE && pointer - base < block->requested;
+    if (block_address(block) == base) {
+        bool inside =
+            block_is_live_at(block, base) && pointer - base < counter_get(&block->requested);
         answer.kind = inside                         ? POINTER_LIVE
                       : MUTATED(freed_pointer_known) ? POINTER_FOREIGN
                                                      : POINTER_HIDDEN;
         answer.base = base;
-        answer.bytes = MUTATED(size_of_block_told) ? block->bytes : block->requested;
+        answer.bytes = MUTATED(size_of_block_told) ? block->bytes : counter_get(&block->requested);
     }
     pthread_mutex_unlock(&block->heap->lock);
     return answer;
@@ -420,10 +421,8 @@ void pool_share(struct pool *pool, CUdeviceptr pointer)
     struct context *context = context_of_heap(heap);
     uint64_t behind = 0;
     pthread_mutex_lock(&heap->lock);
-    if (block->address == answer.base && block->state == BLOCK_LIVE) {
-        block->shared = !MUTATED(shared_not_marked);
-        behind = MUTATED(shared_behind_barrier) ? 0 : block->epoch;
-    }
+    if (MUTATED(shared_not_marked) || block_share(block, answer.base))
+        behind = MUTATED(shared_behind_barrier) ? 0 : counter_get(&block->epoch);
     if (behind > epoch_clean(&context->epochs))
         epoch_wait_until(pool, context, behind, UINT64_MAX);
     pthread_mutex_unlock(&heap->lock);

@@ -76,10 +76,10 @@ static void hand_to_driver(struct pool *pool, struct context *context, CUstream 
         place = RELEASE_IN_FREE;
     }
     for (struct block *b = blocks; b; b = b->links[LINK_HEAP].next) {
-        b->refused = !stream || driver->cuMemFreeAsync(b->address, stream) != CUDA_SUCCESS;
+        b->refused = !stream || driver->cuMemFreeAsync(block_address(b), stream) != CUDA_SUCCESS;
         /* A device without memory pools has the function, but it never succeeds. */
         if (b->refused && (place != RELEASE_IN_ALLOCATION || MUTATED(plain_free_in_allocation)))
-            b->refused = driver->cuMemFree_v2(b->address) != CUDA_SUCCESS;
+            b->refused = driver->cuMemFree_v2(block_address(b)) != CUDA_SUCCESS;
     }
     if (stream)
         wait_for_return(pool, context, stream, place);
@@ -87,7 +87,7 @@ static void hand_to_driver(struct pool *pool, struct context *context, CUstream 
 
 static void put_back(struct pool *pool, struct heap *heap, struct block *block)
 {
-    if (!block_table_insert(&pool->blocks, block->address, block))
+    if (!block_table_insert(&pool->blocks, block_address(block), block))
         return;
     heap_count_back(block);
     heap_add_clean(heap, block);
@@ -132,7 +132,8 @@ static void prefer_older(struct bucket *bucket, void *argument)
 {
     struct search *search = argument;
     struct block *oldest = bucket->clean.first;
-    if (oldest && (!search->found || oldest->epoch < search->found->epoch))
+    if (oldest &&
+        (!search->found || counter_get(&oldest->epoch) < counter_get(&search->found->epoch)))
         search->found = oldest;
 }
 
@@ -179,7 +180,7 @@ static struct block *collect(struct pool *pool, struct context *context, chooser
     context->heap.draining = NULL;
     while ((block = choose(pool, context, bytes, argument)) != NULL) {
         heap_begin_leaving(&context->heap, block);
-        block_table_remove(&pool->blocks, block->address, block);
+        block_table_remove(&pool->blocks, block_address(block), block);
         block->links[LINK_HEAP].next = chain;
         chain = block;
         bytes += block->bytes;
@@ -425,7 +426,8 @@ static bool wait_for_oldest(struct pool *pool, struct context *context)
 {
     struct heap *heap = &context->heap;
     pthread_mutex_lock(&heap->lock);
-    bool waited = heap->pending.first && epoch_wait(pool, context, heap->pending.first->epoch);
+    bool waited =
+        heap->pending.first && epoch_wait(pool, context, counter_get(&heap->pending.first->epoch));
     pthread_mutex_unlock(&heap->lock);
     return waited;
 }
@@ -510,7 +512,7 @@ void release_wait_for_pending(struct pool *pool, struct context *context)
     struct heap *heap = &context->heap;
     pthread_mutex_lock(&heap->lock);
     if (heap->pending.last)
-        epoch_wait_until(pool, context, heap->pending.last->epoch,
+        epoch_wait_until(pool, context, counter_get(&heap->pending.last->epoch),
                          MUTATED(last_resort_unbounded)
                              ? UINT64_MAX
                              : monotonic_now() + LAST_RESORT_NANOSECONDS);
