@@ -10,10 +10,9 @@ struct block_slab {
     struct block blocks[SLAB_BLOCKS];
 };
 
-/* Zeroed, from the start of a cache line on, and never freed. */
-static void *allocate_in_whole_lines(size_t bytes)
+void *allocate_in_whole_lines(size_t bytes)
 {
-    char *memory = calloc(1, bytes + 63);
+    char *memory = calloc(1, (bytes + 127) & ~(size_t)63);
     return memory ? memory + (-(uintptr_t)memory & 63) : NULL;
 }
 

@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #include "cuda_abi.h"
+#include "mutation.h"
 #include "stats.h"
 
 struct bucket;
@@ -50,7 +51,6 @@ struct block {
     /* Release where it becomes live, acquire where it is claimed or looked at: the fields below are
      * then those of this life. */
     _Atomic uint64_t key;
-    uint64_t bytes;    /* of the driver's allocation */
     counter requested; /* what the program asked for, while it is live */
     struct heap *heap;
     struct bucket *bucket;
@@ -58,11 +58,13 @@ struct block {
                           is not clean is behind a barrier. Relaxed: whoever looks without owning the
                           block looks at one that the program is freeing at the same time */
     uint64_t freed_at; /* nanoseconds of the monotonic clock, as of the heap's last slow path */
+    uint16_t bin;      /* its bucket's */
+    uint8_t slot;      /* pending: of the thread that freed it, see heap.h */
+    bool refused;      /* leaving: by the driver */
     struct {
         struct block *next, *previous;
     } links[LINK_KINDS];
-    uint8_t slot; /* pending: of the thread that freed it, see heap.h */
-    bool refused; /* leaving: by the driver */
+    uint64_t bytes; /* of the driver's allocation */
 } __attribute__((aligned(64)));
 
 static inline CUdeviceptr block_address(const struct block *block)
@@ -114,6 +116,15 @@ static inline bool block_claim(struct block *block, CUdeviceptr address, enum bl
     return true;
 }
 
+/* The same for a block that is not shared, to be put into a thread's cache. */
+static inline bool block_claim_at_once(struct block *block, CUdeviceptr address)
+{
+    uint64_t key = address | BLOCK_LIVE;
+    return atomic_compare_exchange_strong_explicit(&block->key, &key, address | BLOCK_CACHED,
+                                                   memory_order_acquire, memory_order_relaxed) ||
+           MUTATED(claim_not_checked);
+}
+
 /* Marks the live block at this address as shared. False where it is not live there. */
 static inline bool block_share(struct block *block, CUdeviceptr address)
 {
@@ -155,6 +166,23 @@ static inline void block_list_prepend(struct block_list *list, struct block *blo
     list->first = block;
 }
 
+/* after NULL: before all others. */
+static inline void block_list_insert_after(struct block_list *list, struct block *after,
+                                           struct block *block, enum block_link link)
+{
+    if (!after) {
+        block_list_prepend(list, block, link);
+    } else if (!after->links[link].next) {
+        block_list_append(list, block, link);
+    } else {
+        struct block *next = after->links[link].next;
+        block->links[link].previous = after;
+        block->links[link].next = next;
+        next->links[link].previous = block;
+        after->links[link].next = block;
+    }
+}
+
 static inline void block_list_remove(struct block_list *list, struct block *block,
                                      enum block_link link)
 {
@@ -169,6 +197,9 @@ static inline void block_list_remove(struct block_list *list, struct block *bloc
     else
         list->first = next;
 }
+
+/* Zeroed memory that shares no cache line, and is never freed; NULL where memory is short. */
+void *allocate_in_whole_lines(size_t bytes);
 
 /*
  * Records of one heap, made in slabs. Guarded by the heap's lock.
@@ -217,7 +248,9 @@ bool block_table_init(struct block_table *table);
 
 static inline bool block_table_has_place(CUdeviceptr address)
 {
-    return (address >> ADDRESS_BITS) == 0 && (address & ((1u << GRANULE_BITS) - 1)) == 0;
+    const uint64_t inside =
+        ((UINT64_C(1) << ADDRESS_BITS) - 1) & ~((UINT64_C(1) << GRANULE_BITS) - 1);
+    return (address & ~inside) == 0;
 }
 
 static inline size_t block_table_index(CUdeviceptr address, int shift, int bits)
@@ -244,7 +277,7 @@ static inline _Atomic(struct block *) *block_table_place(const struct block_tabl
  * another thread: see its key. */
 static inline struct block *block_table_find(const struct block_table *table, CUdeviceptr address)
 {
-    if (!block_table_has_place(address))
+    if (__builtin_expect(!block_table_has_place(address), 0))
         return NULL;
     _Atomic(struct block *) *place = block_table_place(table, address);
     /* Pairs with the release store in block_table_insert: the record's heap is readable. */

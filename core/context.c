@@ -6,6 +6,7 @@
 
 #include "mutation.h"
 #include "pool_state.h"
+#include "thread_cache.h"
 
 /* ---- devices ---- */
 
@@ -136,6 +137,7 @@ void context_step_aside(struct context *context)
         return;
     /* Relaxed: only ever set while the context lives; a late look costs one more failed call. */
     atomic_store_explicit(&context->unusable, true, memory_order_relaxed);
+    atomic_fetch_or_explicit(&context->heap.closed, CLOSED_UNUSABLE, memory_order_relaxed);
 }
 
 void context_step_aside_everywhere(struct pool *pool)
@@ -194,7 +196,7 @@ static void remove_handles(struct registry *registry, const struct context *cont
     registry->handle_count = kept;
     /* Pairs with the acquire load in context_current: threads ask again. */
     if (!MUTATED(handle_cached_for_good))
-        atomic_fetch_add_explicit(&registry->generation, 1, memory_order_release);
+        atomic_fetch_add_explicit(&registry->generation, REGISTRY_STEP, memory_order_release);
 }
 
 /* A known context with this handle that is not about to die; its entry is copied out. */
@@ -255,7 +257,10 @@ static struct context *make_context(struct pool *pool, struct device *device, bo
         free(context);
         return NULL;
     }
-    context->epochs.current = 1;
+    atomic_init(&context->epochs.current, 1);
+    atomic_init(&context->heap.closed,
+                (pool->settings.device.free_synchronizes ? CLOSED_SYNCHRONISING : 0u) |
+                    (pool->expedited ? 0u : CLOSED_WEAKLY));
     context->primary = primary;
     context->device = device;
     context->heap.blocks_per_bucket = pool->settings.device.caps.blocks_per_bucket;
@@ -287,6 +292,8 @@ static struct context *bring_to_life(struct pool *pool, struct device *device,
     context->handle = identity->handle;
     context->id = identity->id;
     atomic_store_explicit(&context->unusable, false, memory_order_relaxed);
+    atomic_fetch_and_explicit(&context->heap.closed, ~(uint32_t)CLOSED_UNUSABLE,
+                              memory_order_relaxed);
     atomic_store_explicit(&context->return_stream, NULL, memory_order_relaxed);
     atomic_fetch_add(&context->generation, 1);
     if (fresh)
@@ -495,7 +502,7 @@ struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool
 {
     struct context_handle found;
     /* Read before looking up: what goes stale after this is looked up again. */
-    uint64_t generation = atomic_load_explicit(&pool->registry.generation, memory_order_acquire);
+    uint64_t generation = registry_generation(&pool->registry);
     struct context *context = NULL;
     *green = false;
     if (look_up(pool, handle, &found)) {
@@ -505,11 +512,12 @@ struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool
     if (!context || (!*green && !is_same(context, read_id(pool, handle))))
         context = context_register_current(pool, handle);
     struct thread_state *thread = &thread_state;
-    thread->pool = context ? pool : NULL;
     thread->handle = handle;
     thread->context = context;
     thread->green = *green;
-    thread->generation = generation;
+    thread->generation = context ? generation : 0;
+    struct thread_cache *cache = context ? thread_cache_known(&context->heap) : NULL;
+    thread->cache = cache ? cache : &no_thread_cache;
     return context;
 }
 

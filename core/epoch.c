@@ -86,7 +86,7 @@ struct fence *epoch_begin_close(struct context *context, bool waitable)
         return NULL;
     epochs->recording = true;
     fence->own_generation = context_generation(context);
-    fence->epoch = MUTATED(number_after_record) ? epochs->current : epochs->current++;
+    fence->epoch = MUTATED(number_after_record) ? epoch_current(epochs) : epoch_advance(epochs);
     fence->waitable = waitable;
     fence->over = false;
     fence->users = 0;
@@ -262,7 +262,7 @@ static void finish_record(struct context *context, struct fence *fence, enum rec
     uint64_t epoch = fence->epoch;
     epochs->recording = false;
     if (MUTATED(number_after_record))
-        epochs->current++;
+        epoch_advance(epochs);
     if (MUTATED(published_before_recorded))
         return;
     /* An epoch that a death of the context has closed meanwhile needs no fence. */
@@ -288,11 +288,11 @@ CUresult epoch_record(struct pool *pool, struct context *context, struct fence *
     pthread_mutex_unlock(&pool->fence_lock);
     leave_driver();
 
-    pthread_mutex_lock(&context->heap.lock);
+    heap_lock(&context->heap);
     finish_record(context, fence, result);
     bool hopeless = context->epochs.failures >= FAILURES_MAX;
     bool repeated = context->epochs.failures > 1;
-    pthread_mutex_unlock(&context->heap.lock);
+    heap_unlock(&context->heap);
     if (result == UNUSABLE || hopeless)
         context_step_aside(context);
     /* What no fence covers could not be given back if memory ran out before the next one. */
@@ -312,13 +312,12 @@ struct fence *epoch_fence_for(const struct epochs *epochs, uint64_t stamp, bool 
 
 void epoch_fence_the_rest(struct pool *pool, struct context *context)
 {
-    const struct heap *heap = &context->heap;
     struct fence *fence = NULL;
-    pthread_mutex_lock(&context->heap.lock);
-    if (heap->pending.last &&
-        !epoch_fence_for(&context->epochs, counter_get(&heap->pending.last->epoch), false))
+    heap_lock(&context->heap);
+    uint64_t newest = heap_newest_pending(&context->heap);
+    if (newest && !epoch_fence_for(&context->epochs, newest, false))
         fence = epoch_begin_close(context, MUTATED(fence_in_allocation));
-    pthread_mutex_unlock(&context->heap.lock);
+    heap_unlock(&context->heap);
     if (fence)
         epoch_record(pool, context, fence);
 }
@@ -371,7 +370,7 @@ enum fence_answer epoch_query(struct pool *pool, struct context *context, struct
     if (MUTATED(clean_before_the_answer))
         epoch_complete(context, epoch);
     if (!MUTATED(lock_held_in_query))
-        pthread_mutex_unlock(&context->heap.lock);
+        heap_unlock(&context->heap);
 
     enter_driver();
     struct relaxed_mode mode = relaxed_mode_begin(pool);
@@ -382,13 +381,14 @@ enum fence_answer epoch_query(struct pool *pool, struct context *context, struct
         context_step_aside(context);
 
     if (!MUTATED(lock_held_in_query))
-        pthread_mutex_lock(&context->heap.lock);
+        heap_lock(&context->heap);
     counter_add(&context->heap.counters->fence_queries, 1);
     epochs->querying = false;
     if (answer != FENCE_OVER)
         epochs->asked_at = monotonic_now();
     if (answer == FENCE_OVER)
-        epoch_complete(context, MUTATED(fence_cleans_later_frees) ? epochs->current - 1 : epoch);
+        epoch_complete(context,
+                       MUTATED(fence_cleans_later_frees) ? epoch_current(epochs) - 1 : epoch);
     drop_user(epochs, fence);
     return answer;
 }
@@ -406,9 +406,9 @@ static bool wait_for_fence(struct pool *pool, struct context *context, struct fe
         if (give_up_at ? monotonic_now() >= give_up_at
                        : answer == FENCE_OWN_OVER && !MUTATED(other_contexts_waited_for))
             break;
-        pthread_mutex_unlock(&context->heap.lock);
+        heap_unlock(&context->heap);
         patient_nap(started);
-        pthread_mutex_lock(&context->heap.lock);
+        heap_lock(&context->heap);
     }
     drop_user(epochs, fence);
     return epoch_clean(epochs) >= stamp;
@@ -420,9 +420,9 @@ static struct fence *await_fence_for(struct context *context, uint64_t stamp)
     struct epochs *epochs = &context->epochs;
     struct fence *fence = epoch_fence_for(epochs, stamp, true);
     while (!fence && epochs->recording && stamp < epochs->current && epoch_clean(epochs) < stamp) {
-        pthread_mutex_unlock(&context->heap.lock);
+        heap_unlock(&context->heap);
         sched_yield();
-        pthread_mutex_lock(&context->heap.lock);
+        heap_lock(&context->heap);
         fence = epoch_fence_for(epochs, stamp, true);
     }
     return fence;
@@ -448,16 +448,16 @@ uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context)
     struct heap *heap = &context->heap;
     struct fence *fence = NULL;
     uint64_t epoch = 0;
-    pthread_mutex_lock(&heap->lock);
-    if (heap->pending.first) {
+    heap_lock(heap);
+    if (heap_newest_pending(heap)) {
         /* With several contexts this one's synchronise is not enough: the fence knows the rest. */
         if (atomic_load_explicit(&pool->several_contexts, memory_order_acquire) &&
             !MUTATED(synchronise_of_one_is_enough))
             fence = epoch_begin_close(context, true);
         else
-            epoch = context->epochs.current++;
+            epoch = epoch_advance(&context->epochs);
     }
-    pthread_mutex_unlock(&heap->lock);
+    heap_unlock(heap);
     if (fence)
         epoch_record(pool, context, fence);
     return epoch;
@@ -467,10 +467,10 @@ uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context)
  * later one, is likely to be over. */
 static void ask_about_newest(struct pool *pool, struct context *context)
 {
-    pthread_mutex_lock(&context->heap.lock);
-    if (context->heap.pending.first && context->epochs.newest)
+    heap_lock(&context->heap);
+    if (heap_newest_pending(&context->heap) && context->epochs.newest)
         epoch_query(pool, context, context->epochs.newest);
-    pthread_mutex_unlock(&context->heap.lock);
+    heap_unlock(&context->heap);
 }
 
 void epoch_synchronise_end(struct pool *pool, struct context *context, uint64_t epoch,
@@ -483,10 +483,10 @@ void epoch_synchronise_end(struct pool *pool, struct context *context, uint64_t 
         return;
     }
     if (epoch) {
-        pthread_mutex_lock(&context->heap.lock);
-        epoch_complete(context,
-                       MUTATED(synchronise_cleans_at_exit) ? context->epochs.current++ : epoch);
-        pthread_mutex_unlock(&context->heap.lock);
+        heap_lock(&context->heap);
+        epoch_complete(
+            context, MUTATED(synchronise_cleans_at_exit) ? epoch_advance(&context->epochs) : epoch);
+        heap_unlock(&context->heap);
     } else {
         ask_about_newest(pool, context);
     }
@@ -511,7 +511,7 @@ void epoch_complete(struct context *context, uint64_t epoch)
     struct epochs *epochs = &context->epochs;
     if (epoch <= epoch_clean(epochs))
         return;
-    atomic_store_explicit(&epochs->clean, epoch, memory_order_relaxed);
+    atomic_store_explicit(&epochs->clean, epoch, memory_order_release);
     while (epochs->oldest && epochs->oldest->epoch <= epoch)
         retire_oldest(epochs);
     heap_sweep(context);
@@ -525,7 +525,7 @@ bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fenc
     if (MUTATED(barrier_behind_oldest_fence))
         fence = epochs->oldest;
     fence->users++;
-    pthread_mutex_unlock(&context->heap.lock);
+    heap_unlock(&context->heap);
 
     enter_driver();
     pthread_mutex_lock(&pool->fence_lock);
@@ -543,7 +543,7 @@ bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fenc
     if (result != CUDA_ERROR_NOT_READY && judge_record(pool, result) == UNUSABLE)
         context_step_aside(context);
 
-    pthread_mutex_lock(&context->heap.lock);
+    heap_lock(&context->heap);
     if (result == CUDA_SUCCESS) {
         counter_add(&context->heap.counters->barriers, 1);
         if (epoch > epochs->barrier)
@@ -556,24 +556,24 @@ bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fenc
 void epoch_drain_barrier(struct pool *pool, struct context *context)
 {
     struct epochs *epochs = &context->epochs;
-    pthread_mutex_lock(&context->heap.lock);
+    heap_lock(&context->heap);
     uint64_t started = monotonic_now();
     while (epochs->barrier > epoch_clean(epochs)) {
         struct fence *fence = epoch_fence_for(epochs, epochs->barrier, false);
         if (!fence || epoch_query(pool, context, fence) == FENCE_FAILED)
             break;
-        pthread_mutex_unlock(&context->heap.lock);
+        heap_unlock(&context->heap);
         patient_nap(started);
-        pthread_mutex_lock(&context->heap.lock);
+        heap_lock(&context->heap);
     }
-    pthread_mutex_unlock(&context->heap.lock);
+    heap_unlock(&context->heap);
 }
 
 void epoch_reset(struct epochs *epochs)
 {
     while (epochs->oldest)
         retire_oldest(epochs);
-    atomic_store_explicit(&epochs->clean, epochs->current++, memory_order_relaxed);
+    atomic_store_explicit(&epochs->clean, epoch_advance(epochs), memory_order_release);
     epochs->barrier = 0;
 }
 

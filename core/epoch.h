@@ -51,10 +51,14 @@ struct fence {
 };
 
 struct epochs {
-    uint64_t current;       /* frees are stamped with it; starts at 1 */
-    _Atomic uint64_t clean; /* everything stamped up to here is unused. Written under the lock;
-                               relaxed, because whoever waits without it looks again under it */
-    uint64_t barrier;       /* all later work of the context is ordered behind this epoch's fence */
+    /* Read by every free and allocation, written once an epoch: in a cache line of their own. */
+    _Atomic uint64_t current; /* frees are stamped with it; starts at 1. Written under the lock,
+                                 before the record; relaxed: thread_cache.h tells what orders it */
+    _Atomic uint64_t clean;   /* everything stamped up to here is unused; never less than it was.
+                                 Written under the lock, release; acquire where blocks are taken
+                                 without it */
+    char after[64];
+    uint64_t barrier; /* all later work of the context is ordered behind this epoch's fence */
     struct fence *oldest, *newest; /* outstanding fences, by ascending epoch */
     unsigned outstanding;
     struct fence *spare;
@@ -128,7 +132,20 @@ void epoch_reset(struct epochs *epochs);
 
 static inline uint64_t epoch_clean(const struct epochs *epochs)
 {
-    return atomic_load_explicit(&epochs->clean, memory_order_relaxed);
+    return atomic_load_explicit(&epochs->clean, memory_order_acquire);
+}
+
+static inline uint64_t epoch_current(const struct epochs *epochs)
+{
+    return atomic_load_explicit(&epochs->current, memory_order_relaxed);
+}
+
+/* Lock held. The number of the epoch that this closes. */
+static inline uint64_t epoch_advance(struct epochs *epochs)
+{
+    uint64_t closed = epoch_current(epochs);
+    atomic_store_explicit(&epochs->current, closed + 1, memory_order_relaxed);
+    return closed;
 }
 
 /* A pause in a patient loop whose rounds began at started: first the processor is only yielded. */

@@ -177,6 +177,15 @@ struct bucket_counters *figures_bucket(struct figures *figures, enum memory_kind
     return added ? &added->counters : NULL;
 }
 
+struct bin_counters *figures_bin(struct figures *figures, enum memory_kind kind, uint64_t owner,
+                                 int device, uint64_t bytes)
+{
+    struct figures_bin record = {.device = device, .kind = kind, .owner = owner, .bytes = bytes};
+    struct figures_bin *added =
+        add(figures, &record.record, FIGURES_BIN, sizeof record, sizeof record);
+    return added ? &added->counters : NULL;
+}
+
 void figures_end(struct figures *figures, bool stay)
 {
     struct figures_header *header = figures_header(figures);
@@ -236,6 +245,16 @@ static void add_bucket(struct history_sample *sum, const struct bucket_counters 
     counter_add(&sum->misses, counter_get(&c->misses));
 }
 
+/* What is free in a bin is reserved in its bucket. live: modulo 2^64. */
+static void add_bin(struct history_sample *sum, const struct bin_counters *c, uint64_t bytes)
+{
+    uint64_t free = bin_free_blocks(c), pending = bin_pending_blocks(c, free);
+    counter_subtract(&sum->live_bytes, free * bytes);
+    counter_add(&sum->cached_bytes, (free - pending) * bytes);
+    counter_add(&sum->pending_bytes, pending * bytes);
+    counter_add(&sum->hits[HIT_CLEAN], counter_get(&c->hits));
+}
+
 void figures_sum(struct figures_walk walk, int64_t device, uint64_t now, struct history_sample *sum)
 {
     memset(sum, 0, sizeof *sum);
@@ -245,7 +264,12 @@ void figures_sum(struct figures_walk walk, int64_t device, uint64_t now, struct 
         const struct figures_bucket *bucket = (const void *)record;
         if (record->type == FIGURES_BUCKET && bucket->device == device)
             add_bucket(sum, &bucket->counters);
+        const struct figures_bin *bin = (const void *)record;
+        if (record->type == FIGURES_BIN && bin->device == device)
+            add_bin(sum, &bin->counters, bin->bytes);
     }
+    if ((int64_t)counter_get(&sum->live_bytes) < 0)
+        counter_set(&sum->live_bytes, 0);
 }
 
 /* ---- sampling ---- */

@@ -6,6 +6,7 @@
 #include "mutation.h"
 #include "pool_state.h"
 #include "release.h"
+#include "thread_cache.h"
 
 /* A fence serves the frees before it as well, so not every free records one: at most so many frees
  * go without, or device->fence_bytes. A block of so many bytes has a fence of its own. Twice as
@@ -81,6 +82,7 @@ static struct bucket *add_bucket(struct heap *heap, uint64_t bytes)
         free(bucket);
         return NULL;
     }
+    bucket->bin = bytes <= CACHE_LARGEST && heap->bins < CACHE_NO_BIN ? heap->bins++ : CACHE_NO_BIN;
     /* Pairs with the acquire load in heap_visit_buckets. */
     atomic_store_explicit(find_place(table_of(heap), bytes), bucket, memory_order_release);
     heap->bucket_count++;
@@ -97,6 +99,7 @@ bool heap_init(struct heap *heap, struct figures *figures, uint64_t id, CUdevice
     heap->counters = figures_heap(figures, id, device);
     struct bucket_table *table = heap->counters ? make_table(64, NULL) : NULL;
     atomic_init(&heap->table, table);
+    heap->unkept.bin = CACHE_NO_BIN;
     return table != NULL && bucket_init(heap, &heap->unkept, 0);
 }
 
@@ -210,14 +213,38 @@ void heap_add_clean(struct heap *heap, struct block *block)
     counter_add(&heap->clean_bytes, block->bytes);
 }
 
-static inline void count_live(struct heap *heap, struct block *block)
+struct heap_bytes heap_bytes(const struct heap *heap)
 {
-    struct bucket_counters *counters = block->bucket->counters;
-    uint64_t requested = counter_get(&heap->live_requested) + counter_get(&block->requested);
-    counter_set(&heap->live_requested, requested);
-    counter_raise_to(&heap->counters->peak_requested, requested);
-    counter_raise_to(&counters->peak_live_bytes,
-                     counter_get(&counters->reserved_bytes) - counter_get(&counters->free_bytes));
+    struct cached_sums cached = thread_caches_sum(heap);
+    if (MUTATED(cached_pending_not_counted))
+        cached.pending_bytes = 0;
+    uint64_t reserved = counter_get(&heap->reserved_bytes);
+    uint64_t requested = counter_get(&heap->live_requested) + cached.live_requested;
+    /* A block may have changed hands between two looks: less than nothing is nothing. */
+    if ((int64_t)requested < 0)
+        requested = 0;
+    return (struct heap_bytes){
+        .clean = counter_get(&heap->clean_bytes) + cached.free_bytes - cached.pending_bytes,
+        .pending = counter_get(&heap->pending_bytes) + cached.pending_bytes,
+        .requested = requested < reserved ? requested : reserved,
+    };
+}
+
+/* The peaks are those that a slow path has seen. */
+static void raise_peaks(struct heap *heap, const struct bucket *bucket)
+{
+    struct bucket_counters *counters = bucket->counters;
+    uint64_t cached = thread_caches_blocks(heap, bucket) * bucket->bytes;
+    uint64_t free = counter_get(&counters->free_bytes) + cached;
+    uint64_t reserved = counter_get(&counters->reserved_bytes);
+    counter_raise_to(&heap->counters->peak_requested, heap_bytes(heap).requested);
+    counter_raise_to(&counters->peak_live_bytes, reserved > free ? reserved - free : 0);
+}
+
+static void count_live(struct heap *heap, struct block *block)
+{
+    counter_add(&heap->live_requested, counter_get(&block->requested));
+    raise_peaks(heap, block->bucket);
 }
 
 void heap_forget_block(struct pool *pool, struct heap *heap, struct block *block)
@@ -236,15 +263,18 @@ void heap_forget_block(struct pool *pool, struct heap *heap, struct block *block
     block_records_put(&heap->records, block);
 }
 
-/* Gives a free block to the program. */
+/* Gives a free block to the program: of a list, or just taken out of a thread's cache. */
 static void hand_out(struct heap *heap, struct block *block, size_t bytes, enum hit hit)
 {
     struct bucket_counters *counters = block->bucket->counters;
-    detach_free(heap, block);
-    block_set_state(block, BLOCK_LIVE);
+    if (block_state(block) != BLOCK_CACHED)
+        detach_free(heap, block);
     counter_set(&block->requested, bytes);
-    if (__builtin_expect(heap->keep.vain != 0, 0))
+    block_set_state(block, BLOCK_LIVE);
+    if (__builtin_expect(heap->keep.vain != 0, 0)) {
         keep_note_hit(&heap->keep, block->bytes);
+        heap_look_at_caches(heap);
+    }
     counter_add(&counters->requested_bytes, bytes);
     count_live(heap, block);
     counter_add(&counters->hits[hit], 1);
@@ -264,46 +294,103 @@ void heap_sweep(struct context *context)
         make_clean(heap, heap->pending.first);
 }
 
-/* A block that this thread has claimed. */
-static void make_pending(struct heap *heap, struct block *block, uint64_t epoch)
+/* Lists of pending blocks ascend by stamp. What comes from a thread's cache is seldom much older
+ * than what is there. */
+static void insert_pending(struct block_list *list, struct block *block, enum block_link link)
+{
+    uint64_t stamp = counter_get(&block->epoch);
+    struct block *before = list->last;
+    while (before && counter_get(&before->epoch) > stamp)
+        before = before->links[link].previous;
+    block_list_insert_after(list, before, block, link);
+}
+
+static void note_free_block(struct heap *heap, const struct block *block)
 {
     struct bucket *bucket = block->bucket;
-    counter_set(&block->epoch, epoch);
-    block->freed_at = heap->now;
-    block_list_append(&bucket->pending, block, LINK_BUCKET);
-    block_list_append(&heap->pending, block, LINK_HEAP);
-    if (++bucket->free_blocks > heap->blocks_per_bucket)
+    if (++bucket->free_blocks + bucket->granted > heap->blocks_per_bucket)
         heap->crowded = true;
     counter_add(&bucket->counters->free_bytes, block->bytes);
+}
+
+static void accept_pending(struct heap *heap, struct block *block)
+{
+    block_set_state(block, BLOCK_PENDING);
+    insert_pending(&block->bucket->pending, block, LINK_BUCKET);
+    insert_pending(&heap->pending, block, LINK_HEAP);
     counter_add(&heap->pending_bytes, block->bytes);
-    counter_add(&bucket->counters->frees, 1);
-    block->slot = slot_of_this_thread();
     count_pending(heap, block);
-    heap->frees_since_fence++;
-    heap->bytes_since_fence += block->bytes;
+    if (counter_get(&block->epoch) == epoch_current(&context_of_heap(heap)->epochs)) {
+        heap->frees_since_fence++;
+        heap->bytes_since_fence += block->bytes;
+    }
+}
+
+void heap_accept(struct heap *heap, struct block *block, uint8_t slot)
+{
+    block->slot = slot;
+    note_free_block(heap, block);
+    if (counter_get(&block->epoch) <= epoch_clean(&context_of_heap(heap)->epochs))
+        heap_add_clean(heap, block);
+    else
+        accept_pending(heap, block);
+}
+
+uint64_t heap_newest_pending(const struct heap *heap)
+{
+    uint64_t listed = heap->pending.last ? counter_get(&heap->pending.last->epoch) : 0;
+    uint64_t cached = thread_caches_newest_stamp(heap);
+    return listed > cached ? listed : cached;
+}
+
+/* Sequentially consistent, like the looks at it. */
+static void set_closed(struct heap *heap, uint32_t bit, bool set)
+{
+    bool is_set = (atomic_load(&heap->closed) & bit) != 0;
+    if (set && !is_set)
+        atomic_fetch_or(&heap->closed, bit);
+    else if (is_set && !set)
+        atomic_fetch_and(&heap->closed, ~bit);
+}
+
+void heap_look_at_caches(struct heap *heap)
+{
+    bool was_wary = heap->wary;
+    set_closed(heap, CLOSED_ENDING, heap->ending);
+    set_closed(heap, CLOSED_FINE, heap->fine);
+    heap->wary = keep_is_on_trial(&heap->keep) || heap->keep.vain;
+    if (heap->wary && !was_wary)
+        thread_caches_shut_large(heap);
 }
 
 uint64_t heap_peak_requested(const struct heap *heap)
 {
-    return heap_counters_peak(heap->counters);
+    uint64_t peak = heap_counters_peak(heap->counters), now = heap_bytes(heap).requested;
+    return peak > now ? peak : now;
 }
+
+struct free_device_bytes {
+    const struct heap *heap;
+    uint64_t sum;
+};
 
 static void add_free_device_bytes(struct bucket *bucket, void *argument)
 {
-    uint64_t *sum = argument;
+    struct free_device_bytes *free = argument;
+    uint64_t cached = thread_caches_blocks(free->heap, bucket);
     if (bucket->bytes >= SIZE_CLASS_PAGE)
-        *sum += bucket->free_blocks * size_class_up(bucket->bytes, SIZE_CLASS_PAGE);
+        free->sum += (bucket->free_blocks + cached) * size_class_up(bucket->bytes, SIZE_CLASS_PAGE);
     else
-        *sum += counter_get(&bucket->counters->free_bytes);
+        free->sum += counter_get(&bucket->counters->free_bytes) + cached * bucket->bytes;
 }
 
 uint64_t heap_free_device_bytes(struct heap *heap)
 {
-    uint64_t sum = 0;
-    pthread_mutex_lock(&heap->lock);
-    heap_visit_buckets(heap, add_free_device_bytes, &sum);
-    pthread_mutex_unlock(&heap->lock);
-    return sum;
+    struct free_device_bytes free = {heap, 0};
+    heap_lock(heap);
+    heap_visit_buckets(heap, add_free_device_bytes, &free);
+    heap_unlock(heap);
+    return free.sum;
 }
 
 struct forgetting {
@@ -319,10 +406,13 @@ static void forget_visited(struct block *block, void *argument)
 
 void heap_set_ending(struct heap *heap, bool ending)
 {
-    pthread_mutex_lock(&heap->lock);
+    heap_lock(heap);
     heap->ending = ending;
     heap->unusual = heap->fine || ending;
-    pthread_mutex_unlock(&heap->lock);
+    heap_look_at_caches(heap);
+    if (ending && !MUTATED(caches_open_at_the_end))
+        thread_caches_wait(heap);
+    heap_unlock(heap);
 }
 
 void heap_reset(struct pool *pool, struct context *context)
@@ -331,7 +421,9 @@ void heap_reset(struct pool *pool, struct context *context)
     struct forgetting forgetting = {pool, heap};
     if (MUTATED(dead_blocks_kept))
         return;
-    pthread_mutex_lock(&heap->lock);
+    heap_lock(heap);
+    if (!MUTATED(death_misses_caches))
+        thread_caches_collect(heap);
     block_records_visit(&heap->records, forget_visited, &forgetting);
     epoch_reset(&context->epochs);
     heap->frees_since_fence = 0;
@@ -339,16 +431,81 @@ void heap_reset(struct pool *pool, struct context *context)
     counter_set(&heap->counters->earlier_peak, heap_peak_requested(heap));
     counter_set(&heap->counters->peak_requested, 0);
     keep_reset(&heap->keep);
-    pthread_mutex_unlock(&heap->lock);
+    heap_look_at_caches(heap);
+    heap_unlock(heap);
 }
 
 /* ---- the ladder; the heap lock is held, and released where the functions below say so ---- */
 
-static struct block *newest_clean(const struct bucket *bucket)
+/* Where an allocation looks: a bucket, and what the thread's cache has of it. */
+struct place {
+    struct bucket *bucket;
+    struct thread_cache *cache; /* NULL: there is none */
+    struct cache_bin *bin;      /* NULL: there is none, or it is closed and empty */
+};
+
+/* A thread may free twice as much without a fence where no other one waits for it, and where the
+ * GPU has nothing to do that a fence would wait for. */
+static void refresh_cache(const struct heap *heap, struct thread_cache *cache)
 {
-    if (MUTATED(pending_as_clean) && !bucket->clean.last)
-        return bucket->pending.last;
-    return bucket->clean.last;
+    unsigned doublings = (heap->alone == HEAP_ALONE ? 1u : 0u) + (heap->keeps_up ? 1u : 0u);
+    thread_cache_set_fence(cache, FENCE_EVERY_FREES << doublings, doublings);
+}
+
+static bool is_for_caches(const struct heap *heap, const struct bucket *bucket)
+{
+    return bucket->bin != CACHE_NO_BIN &&
+           !(atomic_load_explicit(&heap->closed, memory_order_relaxed) &
+             (CLOSED_SYNCHRONISING | CLOSED_UNUSABLE));
+}
+
+/* This thread's. What it has cached while the heap wants it otherwise goes to the heap. */
+static struct place find_place_of_thread(struct pool *pool, struct heap *heap,
+                                         struct bucket *bucket, size_t request)
+{
+    struct place place = {bucket, NULL, NULL};
+    if (is_for_caches(heap, bucket))
+        place.cache = thread_cache_of_this_thread(pool, heap);
+    if (!place.cache)
+        return place;
+    refresh_cache(heap, place.cache);
+    if (heap->wary && bucket->bytes >= KEEP_LARGE_BYTES)
+        return place;
+    place.bin = thread_cache_bin(place.cache, bucket, request);
+    if (place.bin && heap->unusual) {
+        thread_cache_empty_bin(place.cache, place.bin);
+        place.bin = NULL;
+    }
+    return place;
+}
+
+/* One that the thread's cache has comes first: its memory is the likeliest to be in the GPU's
+ * cache. */
+static struct block *newest_clean(const struct place *place)
+{
+    struct block *cached = place->bin ? thread_cache_pop(place->cache, place->bin) : NULL;
+    if (cached)
+        return cached;
+    if (MUTATED(pending_as_clean) && !place->bucket->clean.last)
+        return place->bucket->pending.last;
+    return place->bucket->clean.last;
+}
+
+/* 0: none is pending. */
+static uint64_t oldest_stamp(const struct place *place)
+{
+    const struct block *listed = place->bucket->pending.first;
+    uint64_t stamp = listed ? counter_get(&listed->epoch) : UINT64_MAX;
+    uint64_t cached = place->bin ? thread_cache_oldest_stamp(place->bin) : 0;
+    if (cached && cached < stamp)
+        stamp = cached;
+    return stamp == UINT64_MAX ? 0 : stamp;
+}
+
+static void empty_bin(const struct place *place)
+{
+    if (place->bin)
+        thread_cache_empty_bin(place->cache, place->bin);
 }
 
 static bool barriers_may_be_used(struct pool *pool, const struct heap *heap)
@@ -359,34 +516,35 @@ static bool barriers_may_be_used(struct pool *pool, const struct heap *heap)
 
 /* A pending block that a barrier raised earlier covers. */
 static struct block *take_behind_barrier(struct pool *pool, struct context *context,
-                                         struct bucket *bucket)
+                                         const struct place *place)
 {
-    struct block *block = bucket->pending.first;
+    uint64_t stamp = oldest_stamp(place);
     uint64_t barrier = context->epochs.barrier + MUTATED(barrier_covers_one_more);
-    if (!block || counter_get(&block->epoch) > barrier || !barriers_are_open(pool))
+    if (!stamp || stamp > barrier || !barriers_are_open(pool))
         return NULL;
-    return block;
+    empty_bin(place);
+    return place->bucket->pending.first;
 }
 
-static void query_for(struct pool *pool, struct context *context, struct bucket *bucket)
+static void query_for(struct pool *pool, struct context *context, uint64_t stamp)
 {
-    struct fence *fence =
-        epoch_fence_for(&context->epochs, counter_get(&bucket->pending.first->epoch), false);
+    struct fence *fence = epoch_fence_for(&context->epochs, stamp, false);
     if (fence)
         epoch_query(pool, context, fence);
 }
 
-static struct block *wait_for_one(struct pool *pool, struct context *context, struct bucket *bucket,
-                                  enum hit *hit)
+static struct block *wait_for_one(struct pool *pool, struct context *context,
+                                  const struct place *place, enum hit *hit)
 {
+    struct bucket *bucket = place->bucket;
     struct block *first = bucket->pending.first;
     if (barriers_may_be_used(pool, &context->heap)) {
         struct fence *fence = epoch_fence_for(&context->epochs, counter_get(&first->epoch), true);
         *hit = HIT_BARRIER;
         if (fence && pool->driver->cuCtxWaitEvent)
             epoch_raise_barrier(pool, context, fence);
-        return newest_clean(bucket) ? newest_clean(bucket)
-                                    : take_behind_barrier(pool, context, bucket);
+        struct block *clean = newest_clean(place);
+        return clean ? clean : take_behind_barrier(pool, context, place);
     }
     *hit = HIT_WAITED;
     if (MUTATED(wait_left_out))
@@ -395,59 +553,112 @@ static struct block *wait_for_one(struct pool *pool, struct context *context, st
     for (int tries = 0; tries < 4 && bucket->pending.first; tries++) {
         if (!epoch_wait(pool, context, counter_get(&bucket->pending.first->epoch)))
             return NULL;
-        if (newest_clean(bucket))
-            return newest_clean(bucket);
+        struct block *clean = newest_clean(place);
+        if (clean)
+            return clean;
     }
     return NULL;
 }
 
-/* Whether a new block keeps what is pending inside the growth budget, and the reserve inside its
- * ratio. */
+/* Whether the reserve stays inside its ratio. */
+static bool is_inside_bound(const struct pool *pool, const struct context *context, uint64_t bytes)
+{
+    return counter_get(&context->heap.reserved_bytes) + bytes <=
+           release_bound(pool, context, bytes);
+}
+
+/* Whether a new block keeps what is pending inside the growth budget, too. */
 static bool may_grow(struct pool *pool, struct context *context, uint64_t bytes)
 {
-    const struct heap *heap = &context->heap;
-    return (counter_get(&heap->pending_bytes) <= context->device->growth_budget ||
+    return (heap_bytes(&context->heap).pending <= context->device->growth_budget ||
             MUTATED(budget_ignored)) &&
-           counter_get(&heap->reserved_bytes) + bytes <= release_bound(pool, context, bytes);
+           is_inside_bound(pool, context, bytes);
 }
 
 /* Rungs 2 to 4: a block that is not known to be unused yet, or NULL for a new one. Releases and
  * retakes the lock. */
-static struct block *climb(struct pool *pool, struct context *context, struct bucket *bucket,
+static struct block *climb(struct pool *pool, struct context *context, const struct place *place,
                            enum hit *hit)
 {
-    if (!bucket->pending.first)
+    if (!oldest_stamp(place))
         return NULL;
-    struct block *block = take_behind_barrier(pool, context, bucket);
+    struct block *block = take_behind_barrier(pool, context, place);
     *hit = HIT_BARRIER;
     if (block)
         return block;
-    query_for(pool, context, bucket);
+    query_for(pool, context, oldest_stamp(place));
     *hit = HIT_QUERIED;
     if (context->heap.ending)
         return NULL;
-    if (newest_clean(bucket))
-        return newest_clean(bucket);
-    if (!bucket->pending.first || may_grow(pool, context, bucket->bytes))
+    block = newest_clean(place);
+    context->heap.keeps_up = block != NULL;
+    if (block)
+        return block;
+    if (!oldest_stamp(place) || may_grow(pool, context, place->bucket->bytes))
         return NULL;
-    block = wait_for_one(pool, context, bucket, hit);
-    return context->heap.ending ? NULL : block;
+    empty_bin(place);
+    block = newest_clean(place);
+    if (!block && place->bucket->pending.first)
+        block = wait_for_one(pool, context, place, hit);
+    if (!context->heap.ending)
+        return block;
+    /* It was the cache's, and comes to the heap. */
+    if (block && place->cache && block_state(block) == BLOCK_CACHED)
+        heap_accept(&context->heap, block, place->cache->slot);
+    return NULL;
+}
+
+/* Other threads' caches may have what would else be given back to the driver to make room for a new
+ * block. */
+static struct block *look_in_other_caches(const struct pool *pool, struct context *context,
+                                          const struct place *place)
+{
+    struct heap *heap = &context->heap;
+    if (heap->ending || is_inside_bound(pool, context, place->bucket->bytes) ||
+        thread_caches_sum(heap).free_bytes == 0)
+        return NULL;
+    thread_caches_collect(heap);
+    return newest_clean(place);
+}
+
+/* What each thread has pending, in the heap's lists and in its cache. */
+struct shares {
+    const struct heap *heap;
+    uint8_t own_slot;
+    uint64_t own;
+    uint64_t seen; /* bits: slots in caches that have nothing in the lists */
+};
+
+static void add_share(uint8_t slot, uint64_t bytes, void *argument)
+{
+    struct shares *shares = argument;
+    if (slot == shares->own_slot)
+        shares->own += bytes;
+    if (shares->heap->pending_of[slot] == 0)
+        shares->seen |= UINT64_C(1) << slot;
 }
 
 /* Whether this thread has more than its share of what is pending. */
-static bool is_ahead(const struct context *context)
+static bool is_ahead(const struct context *context, const struct thread_cache *cache)
 {
     const struct heap *heap = &context->heap;
-    return heap->slots_pending > 1 && heap->pending_of[slot_of_this_thread()] >
-                                          context->device->growth_budget / heap->slots_pending;
+    uint8_t slot = slot_of_this_thread();
+    struct shares shares = {heap, slot, heap->pending_of[slot], 0};
+    uint64_t own = shares.own + (cache ? thread_cache_pending(cache) : 0);
+    /* As many as there may be. */
+    if (own <= context->device->growth_budget / (heap->slots_pending + heap->caches.owned + 1))
+        return false;
+    thread_caches_visit_pending(heap, add_share, &shares);
+    unsigned threads = heap->slots_pending + (unsigned)__builtin_popcountll(shares.seen);
+    return threads > 1 && shares.own > context->device->growth_budget / threads;
 }
 
 /* Holds a thread back that runs ahead of the others. Releases and retakes the lock. False where the
  * context is ending by then. */
-static bool wait_for_the_others(struct pool *pool, struct context *context)
+static bool wait_for_the_others(struct pool *pool, struct context *context,
+                                const struct thread_cache *cache)
 {
-    while (is_ahead(context) &&
-           epoch_wait(pool, context, counter_get(&context->heap.pending.first->epoch)))
+    while (is_ahead(context, cache) && epoch_wait(pool, context, epoch_clean(&context->epochs) + 1))
         continue;
     return !context->heap.ending;
 }
@@ -518,6 +729,7 @@ static void record_block(struct pool *pool, struct heap *heap, struct bucket *bu
     if (block) {
         /* Before it can be found: whoever frees it takes no lock. */
         block->bytes = bytes;
+        block->bin = bucket->bin;
         block->bucket = bucket;
         counter_set(&block->requested, requested);
         block_set(block, address, BLOCK_LIVE);
@@ -556,15 +768,20 @@ bool heap_let_go(struct pool *pool, CUdeviceptr address)
     if (!block)
         return true;
     struct heap *heap = block->heap;
-    pthread_mutex_lock(&heap->lock);
+    heap_lock(heap);
     bool live = claim_live(heap, block, address, BLOCK_LEAVING);
     if (live) {
         struct bucket_counters *counters = block->bucket->counters;
         heap_forget_block(pool, heap, block);
         counter_add(&counters->frees, 1);
     }
-    pthread_mutex_unlock(&heap->lock);
+    heap_unlock(heap);
     return live;
+}
+
+static bool is_listed(const struct block *block)
+{
+    return block_state(block) == BLOCK_PENDING || block_state(block) == BLOCK_CLEAN;
 }
 
 void heap_forget_address(struct pool *pool, CUdeviceptr address)
@@ -573,21 +790,26 @@ void heap_forget_address(struct pool *pool, CUdeviceptr address)
     if (!block || MUTATED(stale_record_kept))
         return;
     struct heap *heap = block->heap;
-    pthread_mutex_lock(&heap->lock);
-    if (block_address(block) == address && block_state(block) != BLOCK_UNUSED &&
-        block_state(block) != BLOCK_LEAVING)
+    heap_lock(heap);
+    bool live = claim_live(heap, block, address, BLOCK_LEAVING);
+    if (!live && block_address(block) == address && block_state(block) == BLOCK_CACHED)
+        thread_caches_collect(heap);
+    if (live || (block_address(block) == address && is_listed(block)))
         heap_forget_block(pool, heap, block);
-    pthread_mutex_unlock(&heap->lock);
+    heap_unlock(heap);
 }
 
 /* Lock held. Half of the share turns it off again, so that it does not change all the time. */
 static void watch_waste(struct heap *heap, const struct device *device)
 {
-    uint64_t kept = counter_get(&heap->clean_bytes) + counter_get(&heap->pending_bytes);
-    uint64_t waste = counter_get(&heap->reserved_bytes) - kept - counter_get(&heap->live_requested);
+    struct heap_bytes bytes = heap_bytes(heap);
+    uint64_t used = bytes.clean + bytes.pending + bytes.requested;
+    uint64_t reserved = counter_get(&heap->reserved_bytes);
+    uint64_t waste = reserved > used ? reserved - used : 0;
     uint64_t most = device->total_bytes / HEAP_WASTE_SHARE;
     heap->fine = waste > (heap->fine ? most / 2 : most);
     heap->unusual = heap->fine || heap->ending;
+    heap_look_at_caches(heap);
 }
 
 /* Lock held. Bytes that could be kept as well as what the context holds. */
@@ -610,7 +832,7 @@ static void finish_miss(struct pool *pool, struct context *context, uint64_t gen
     /* Whoever freed this address did so behind our back. */
     if (result == CUDA_SUCCESS && lives)
         heap_forget_address(pool, address);
-    pthread_mutex_lock(&heap->lock);
+    heap_lock(heap);
     /* A death from here on finds the record: it takes the lock after changing the generation. */
     lives = lives && context_generation(context) == generation;
     counter_add(&bucket->counters->requested_bytes, requested);
@@ -623,17 +845,17 @@ static void finish_miss(struct pool *pool, struct context *context, uint64_t gen
     if (keep_is_on_trial(&heap->keep))
         keep_note_miss(&heap->keep, &bucket->ghosts, bytes, room_to_keep(pool, context));
     watch_waste(heap, context->device);
-    heap->now = monotonic_now();
-    pthread_mutex_unlock(&heap->lock);
+    counter_set(&heap->now, monotonic_now());
+    heap_unlock(heap);
 }
 
 /* Past the hard limit: the driver is not asked, and has nothing to count. */
 static CUresult refuse(struct heap *heap, struct bucket *bucket, size_t requested)
 {
-    pthread_mutex_lock(&heap->lock);
+    heap_lock(heap);
     counter_add(&bucket->counters->requested_bytes, requested);
     counter_add(&bucket->counters->misses, 1);
-    pthread_mutex_unlock(&heap->lock);
+    heap_unlock(heap);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -692,21 +914,43 @@ void heap_adopt(struct pool *pool, struct context *context, uint64_t generation,
                 CUDA_SUCCESS);
 }
 
+/* Lock held. Clean blocks of the bucket, for the thread's next allocations: the newest on top. */
+static void refill(struct heap *heap, const struct place *place)
+{
+    struct block *block = place->bin ? place->bucket->clean.last : NULL;
+    unsigned wanted = block ? thread_cache_wants(place->bin) : 0;
+    if (wanted == 0)
+        return;
+    for (unsigned i = 1; i < wanted && block->links[LINK_BUCKET].previous; i++)
+        block = block->links[LINK_BUCKET].previous;
+    for (struct block *newer; block; block = newer) {
+        newer = block->links[LINK_BUCKET].next;
+        thread_cache_expect(place->cache, place->bin);
+        detach_free(heap, block);
+        thread_cache_fill(place->bin, block);
+    }
+}
+
 /* Lock held on entry and return, perhaps released in between. */
 static bool take_from(struct pool *pool, struct context *context, struct bucket *bucket,
                       CUdeviceptr *address, size_t bytes)
 {
     enum hit hit = HIT_CLEAN;
-    note_user(pool, &context->heap);
-    if (is_ahead(context) && !wait_for_the_others(pool, context))
+    struct heap *heap = &context->heap;
+    note_user(pool, heap);
+    struct place place = find_place_of_thread(pool, heap, bucket, bytes);
+    if (is_ahead(context, place.cache) && !wait_for_the_others(pool, context, place.cache))
         return false;
-    struct block *block = newest_clean(bucket);
+    struct block *block = newest_clean(&place);
     if (!block)
-        block = climb(pool, context, bucket, &hit);
+        block = climb(pool, context, &place, &hit);
+    if (!block)
+        block = look_in_other_caches(pool, context, &place);
     if (!block)
         return false;
-    hand_out(&context->heap, block, bytes, hit);
+    hand_out(heap, block, bytes, hit);
     *address = block_address(block);
+    refill(heap, &place);
     return true;
 }
 
@@ -720,10 +964,11 @@ CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *
     if (block_bytes == 0)
         return heap_allocate_unkept(pool, context, address, bytes);
 
-    pthread_mutex_lock(&heap->lock);
+    thread_cache_prepare_thread();
+    heap_lock(heap);
     if (__builtin_expect(heap->unusual, 0)) {
         if (heap->ending) {
-            pthread_mutex_unlock(&heap->lock);
+            heap_unlock(heap);
             return heap_allocate_unkept(pool, context, address, bytes);
         }
         if (heap->classes.policy != BUCKETS_EXACT)
@@ -731,7 +976,7 @@ CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *
     }
     struct bucket *bucket = get_bucket(heap, block_bytes);
     bool hit = bucket != &heap->unkept && take_from(pool, context, bucket, address, bytes);
-    pthread_mutex_unlock(&heap->lock);
+    heap_unlock(heap);
     if (hit)
         return CUDA_SUCCESS;
     return miss(pool, context, bucket, address, bucket == &heap->unkept ? bytes : block_bytes,
@@ -740,18 +985,13 @@ CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *
 
 /* ---- freeing ---- */
 
-static uint64_t fence_bytes(const struct context *context)
-{
-    return atomic_load_explicit(&context->device->fence_bytes, memory_order_relaxed);
-}
-
 /* Lock held. */
 static bool fence_is_due(const struct context *context)
 {
     const struct heap *heap = &context->heap;
     unsigned twice = heap->alone == HEAP_ALONE;
     return heap->frees_since_fence >= FENCE_EVERY_FREES << twice ||
-           heap->bytes_since_fence >= fence_bytes(context) << twice;
+           heap->bytes_since_fence >= device_fence_bytes(context->device) << twice;
 }
 
 /* Lock held. */
@@ -768,6 +1008,8 @@ static struct fence *close_epoch(struct context *context, bool waitable)
         context->heap.frees_since_fence = 0;
         context->heap.bytes_since_fence = 0;
     }
+    /* Whoever is recording looks again when that is done. */
+    context->heap.owed = !fence && context->epochs.recording;
     return fence;
 }
 
@@ -775,14 +1017,14 @@ static struct fence *close_epoch(struct context *context, bool waitable)
 static void look_after(struct pool *pool, struct context *context)
 {
     struct heap *heap = &context->heap;
-    pthread_mutex_lock(&heap->lock);
+    heap_lock(heap);
     struct block *unkept = heap->unkept.pending.first;
     if (unkept) {
         struct fence *fence = epoch_fence_for(&context->epochs, counter_get(&unkept->epoch), false);
         if (fence)
             epoch_query(pool, context, fence);
     }
-    pthread_mutex_unlock(&heap->lock);
+    heap_unlock(heap);
     /* Made while there is memory: it is needed when there is none. */
     if (pool->driver->cuMemFreeAsync)
         release_stream(pool, context);
@@ -820,21 +1062,25 @@ static bool is_the_drivers_to_free(struct pool *pool, const struct context *cont
 /* Lock held. Not worth keeping; only where the plain call would have waited too. */
 static bool goes_directly(struct heap *heap, struct block *block, bool waitable)
 {
-    return keep_is_on_trial(&heap->keep) && waitable &&
-           keep_free_is_the_drivers(&heap->keep, &block->bucket->ghosts, block->bytes);
+    if (!keep_is_on_trial(&heap->keep) || !waitable)
+        return false;
+    bool directly = keep_free_is_the_drivers(&heap->keep, &block->bucket->ghosts, block->bytes);
+    heap_look_at_caches(heap);
+    return directly;
 }
 
 /* Lock held. A free that came while another thread was recording may be owed a fence still. */
 static struct fence *close_if_owed(struct context *context, bool waitable)
 {
-    bool owed = context->heap.frees_since_fence && fence_is_due(context);
+    const struct heap *heap = &context->heap;
+    bool owed = heap->owed || (heap->frees_since_fence && fence_is_due(context));
     return owed ? close_epoch(context, waitable) : NULL;
 }
 
 /* A free that failed has freed nothing. False where the block has a new owner already. */
 static bool take_back(struct heap *heap, struct block *block, CUdeviceptr address, uint64_t stamp)
 {
-    pthread_mutex_lock(&heap->lock);
+    heap_lock(heap);
     bool pending = block_address(block) == address && block_state(block) == BLOCK_PENDING &&
                    counter_get(&block->epoch) == stamp;
     if (pending) {
@@ -843,7 +1089,7 @@ static bool take_back(struct heap *heap, struct block *block, CUdeviceptr addres
         counter_subtract(&block->bucket->counters->frees, 1);
         count_live(heap, block);
     }
-    pthread_mutex_unlock(&heap->lock);
+    heap_unlock(heap);
     return pending;
 }
 
@@ -866,10 +1112,10 @@ __attribute__((noinline)) static CUresult end_free(struct pool *pool, struct con
     CUresult result = CUDA_SUCCESS;
     for (int i = 0; fence && i < 4; i++) {
         result = epoch_record(pool, context, fence);
-        pthread_mutex_lock(&context->heap.lock);
+        heap_lock(&context->heap);
         bool good = context->epochs.failures == 0 && !is_without_fences(context);
         fence = i < 3 && good ? close_if_owed(context, waitable) : NULL;
-        pthread_mutex_unlock(&context->heap.lock);
+        heap_unlock(&context->heap);
     }
     look_after(pool, context);
     return result;
@@ -894,11 +1140,11 @@ static bool free_oldest_pending(struct pool *pool, struct heap *heap)
     struct block *block = heap->pending.first;
     heap_begin_leaving(heap, block);
     block_table_remove(&pool->blocks, block_address(block), block);
-    pthread_mutex_unlock(&heap->lock);
+    heap_unlock(heap);
     enter_driver();
     CUresult result = pool->driver->cuMemFree_v2(block_address(block));
     leave_driver();
-    pthread_mutex_lock(&heap->lock);
+    heap_lock(heap);
     if (result == CUDA_SUCCESS)
         heap_forget_block(pool, heap, block);
     else
@@ -912,10 +1158,11 @@ void heap_free_pending(struct pool *pool, struct context *context)
     if (captures_are_going_on(&pool->captures) ||
         !context_pin(context, context_generation(context)))
         return;
-    pthread_mutex_lock(&heap->lock);
+    heap_lock(heap);
+    thread_caches_collect(heap);
     while (heap->pending.first && free_oldest_pending(pool, heap))
         continue;
-    pthread_mutex_unlock(&heap->lock);
+    heap_unlock(heap);
     context_unpin(context);
 }
 
@@ -937,16 +1184,63 @@ static uint64_t stamp_of_now(struct pool *pool, const struct context *context)
     bool green;
     if (MUTATED(stamped_by_current_context) && context_current(pool, &green)) {
         uint64_t least = epoch_clean(&context->epochs) + 1;
-        uint64_t current = context_current(pool, &green)->epochs.current;
+        uint64_t current = epoch_current(&context_current(pool, &green)->epochs);
         return current > least ? current : least;
     }
-    return context->epochs.current;
+    return epoch_current(&context->epochs);
+}
+
+/* Lock held. Where this thread may put a block of this size. */
+static struct place make_place(struct pool *pool, struct heap *heap, struct bucket *bucket)
+{
+    struct place place = find_place_of_thread(pool, heap, bucket, 0);
+    if (MUTATED(stamped_by_current_context))
+        place.bin = NULL;
+    if (place.bin && thread_cache_is_full(place.bin))
+        thread_cache_halve_bin(place.cache, place.bin);
+    return place;
+}
+
+CUresult heap_close_epoch(struct pool *pool, struct context *context)
+{
+    struct heap *heap = &context->heap;
+    heap_lock(heap);
+    note_user(pool, heap);
+    struct thread_cache *cache = thread_cache_known(heap);
+    if (cache)
+        refresh_cache(heap, cache);
+    struct fence *fence = close_epoch(context, true);
+    if (cache && !fence)
+        thread_cache_ask_again(cache);
+    heap_unlock(heap);
+    return fence ? end_free(pool, context, fence, true) : CUDA_SUCCESS;
+}
+
+/* Lock held. A block that this thread has claimed, and has no place for in a cache. True: a fence
+ * is due. */
+static bool make_pending(struct context *context, struct block *block, uint64_t epoch)
+{
+    struct heap *heap = &context->heap;
+    struct bucket *bucket = block->bucket;
+    counter_subtract(&heap->live_requested, counter_get(&block->requested));
+    counter_set(&block->epoch, epoch);
+    block->freed_at = counter_get(&heap->now);
+    block->slot = slot_of_this_thread();
+    note_free_block(heap, block);
+    block_list_append(&bucket->pending, block, LINK_BUCKET);
+    block_list_append(&heap->pending, block, LINK_HEAP);
+    counter_add(&heap->pending_bytes, block->bytes);
+    counter_add(&bucket->counters->frees, 1);
+    count_pending(heap, block);
+    heap->frees_since_fence++;
+    heap->bytes_since_fence += block->bytes;
+    return deserves_fence(context, block);
 }
 
 /* Lock held, and released. The address is not a live block's (any more). */
 static CUresult refuse_free(struct heap *heap)
 {
-    pthread_mutex_unlock(&heap->lock);
+    heap_unlock(heap);
     return MUTATED(double_free_taken) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -955,25 +1249,28 @@ CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
 {
     struct heap *heap = block->heap;
     struct context *context = context_of_heap(heap);
-    pthread_mutex_lock(&heap->lock);
+    thread_cache_prepare_thread();
+    heap_lock(heap);
     if (!block_is_live_at(block, address))
         return refuse_free(heap);
     if (is_the_drivers_to_free(pool, context, block) ||
         goes_directly(heap, block, call->waitable)) {
-        pthread_mutex_unlock(&heap->lock);
+        heap_unlock(heap);
         return free_past_the_pool(pool, block, address, call);
     }
-    if (!claim_live(heap, block, address, BLOCK_PENDING))
-        return refuse_free(heap);
     note_user(pool, heap);
+    struct place place = make_place(pool, heap, block->bucket);
+    if (!block_claim(block, address, place.bin ? BLOCK_CACHED : BLOCK_PENDING))
+        return refuse_free(heap);
     uint64_t stamp = stamp_of_now(pool, context);
-    make_pending(heap, block, stamp);
+    bool due = place.bin ? thread_cache_put(place.cache, place.bin, block, stamp)
+                         : make_pending(context, block, stamp);
     bool synchronise = pool->settings.device.free_synchronizes && call->waitable &&
                        !MUTATED(free_synchronizes_ignored);
     struct fence *fence = NULL;
-    if (!synchronise && deserves_fence(context, block))
+    if (!synchronise && due)
         fence = close_epoch(context, call->waitable);
-    pthread_mutex_unlock(&heap->lock);
+    heap_unlock(heap);
     if (fence)
         return end_free(pool, context, fence, call->waitable);
     return synchronise ? wait_in_free(pool, block, address, stamp) : CUDA_SUCCESS;
@@ -993,13 +1290,13 @@ static void wait_for_barrier_of(struct pool *pool, struct context *context,
 static bool begin_leaving(struct pool *pool, struct block *block, CUdeviceptr address)
 {
     struct heap *heap = block->heap;
-    pthread_mutex_lock(&heap->lock);
+    heap_lock(heap);
     if (block_is_live_at(block, address))
         wait_for_barrier_of(pool, context_of_heap(heap), block);
     bool live = claim_live(heap, block, address, BLOCK_LEAVING);
     if (live)
         block_table_remove(&pool->blocks, address, block);
-    pthread_mutex_unlock(&heap->lock);
+    heap_unlock(heap);
     return live;
 }
 
@@ -1021,7 +1318,7 @@ CUresult heap_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr
     enter_driver();
     CUresult result = release(pool, address, argument);
     leave_driver();
-    pthread_mutex_lock(&heap->lock);
+    heap_lock(heap);
     if (block_state(block) == BLOCK_LEAVING && block_address(block) == address) {
         if (result == CUDA_SUCCESS) {
             struct bucket_counters *counters = block->bucket->counters;
@@ -1031,6 +1328,6 @@ CUresult heap_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr
             come_back(pool, block);
         }
     }
-    pthread_mutex_unlock(&heap->lock);
+    heap_unlock(heap);
     return result;
 }

@@ -9,6 +9,8 @@
  *      waits) while one thread uses the heap, else after a wait on the host;
  *   5. the driver; if it is out of memory, see release.h.
  *
+ * Hits and frees that need none of this take no lock: see thread_cache.h.
+ *
  * Locking: the heap lock guards everything in struct heap and the context's struct epochs. It is
  * never held across a driver call, and no other heap's lock is taken under it. Functions that
  * release and retake it say so.
@@ -26,9 +28,11 @@
 #include "keep.h"
 #include "size_class.h"
 #include "stats.h"
+#include "thread_state.h"
 
 struct context;
 struct pool;
+struct thread_cache;
 
 struct bucket {
     uint64_t bytes; /* 0: the bucket of blocks that are not kept */
@@ -36,6 +40,8 @@ struct bucket {
      * memory is the likeliest to be in the GPU's cache. */
     struct block_list clean, pending;
     uint64_t free_blocks; /* clean and pending */
+    uint32_t granted;     /* free blocks that thread caches may hold besides */
+    uint16_t bin;         /* in thread caches, or CACHE_NO_BIN */
     struct ghosts ghosts;
     struct bucket_counters *counters; /* in the figures */
 };
@@ -56,12 +62,31 @@ struct bucket_table {
  */
 #define HEAP_SLOTS 64u
 
+/* Why thread caches may not be used: bits of heap->closed. */
+enum closed {
+    CLOSED_COLLECTING = 1,     /* another thread empties them */
+    CLOSED_ENDING = 2,         /* the context is being ended */
+    CLOSED_UNUSABLE = 4,       /* the driver answers in this context */
+    CLOSED_FINE = 8,           /* sizes are the driver's own */
+    CLOSED_SYNCHRONISING = 16, /* the settings want every free to wait */
+    CLOSED_WEAKLY = 32,        /* there is no membarrier: entered by an exchange only */
+};
+
+/* The caches of the heap's threads, see thread_cache.h. */
+struct thread_caches {
+    _Atomic(struct thread_cache *)
+        all; /* only added to. Release when one is, acquire when walked */
+    struct thread_cache *spare;
+    unsigned owned; /* by threads */
+};
+
 struct heap {
     pthread_mutex_t lock;
     struct size_classes classes;
     uint64_t blocks_per_bucket;           /* the cap */
     _Atomic(struct bucket_table *) table; /* replaced when it is full; see grow_table */
     uint32_t bucket_count;
+    uint16_t bins; /* of thread caches: so many have a bucket */
     struct bucket unkept;
     struct block_records records;
     struct bucket *draining;   /* while blocks are chosen to be given back: the last one's bucket */
@@ -72,7 +97,6 @@ struct heap {
     uint64_t frees_since_fence, bytes_since_fence;
     uint64_t pending_of[HEAP_SLOTS]; /* bytes, by the slot of the thread that freed them */
     unsigned slots_pending;          /* slots with any */
-    uint64_t now;                    /* nanoseconds of the monotonic clock at the last slow path */
     uint64_t idle_checked_at;
     struct keep keep;
     uint64_t user;  /* the id of the thread that used the heap last; 0: none yet */
@@ -81,11 +105,20 @@ struct heap {
     bool ending;    /* the context is being ended: its blocks are not handed out */
     bool unusual;   /* one of these two, which is what an allocation looks at */
     bool crowded;   /* a bucket may have more free blocks than its cap */
+    bool wary;      /* of large blocks: caches hold none, since they may not be worth keeping */
+    bool keeps_up;  /* the GPU: fences were over when they were asked about lately */
+    bool owed;      /* a fence is, that could not be recorded while another was */
     counter misses;
     struct heap_counters *counters; /* in the figures, like those of the buckets */
     struct figures *figures;
     uint64_t id; /* of this heap in the figures */
     CUdevice device;
+    counter now; /* nanoseconds of the monotonic clock at the last slow path */
+    struct thread_caches caches;
+    /* Looked at by every allocation and free, and seldom written: in a cache line of its own. */
+    char before[64];
+    _Atomic uint32_t closed; /* bits of enum closed; set under the lock, but for CLOSED_UNUSABLE */
+    char after[64];
 };
 
 /* Live blocks may be larger than what was asked for by this share of the device in all; more, and
@@ -97,6 +130,20 @@ struct heap {
 
 /* More buckets than this are never made: further sizes are not kept. */
 #define HEAP_BUCKETS_MAX 16384u
+
+/* A thread knows how many heap locks it holds: where a signal handler ends the process in the
+ * middle of a slow path, no lock is taken on the way out. */
+static inline void heap_lock(struct heap *heap)
+{
+    thread_state.heap_locks++;
+    pthread_mutex_lock(&heap->lock);
+}
+
+static inline void heap_unlock(struct heap *heap)
+{
+    pthread_mutex_unlock(&heap->lock);
+    thread_state.heap_locks--;
+}
 
 /* Prepares a zeroed heap. id: no other heap of these figures has it. */
 bool heap_init(struct heap *heap, struct figures *figures, uint64_t id, CUdevice device);
@@ -156,6 +203,27 @@ void heap_forget_address(struct pool *pool, CUdeviceptr address);
 /* The most that the program held at a time in the contexts that were this heap's, as it asked for
  * it. No lock needed. */
 uint64_t heap_peak_requested(const struct heap *heap);
+
+/* The fence of what a thread has freed into its cache is due. Answers for the program's free. No
+ * lock held. */
+CUresult heap_close_epoch(struct pool *pool, struct context *context);
+
+/* Bytes that are free, in the heap's lists and in thread caches, and that the program holds, as it
+ * asked for them. No lock needed: they are of the moment only where it is held and the caches are
+ * closed. */
+struct heap_bytes {
+    uint64_t clean, pending, requested;
+};
+struct heap_bytes heap_bytes(const struct heap *heap);
+
+/* The newest stamp of what may be pending; 0: nothing is. Lock held. */
+uint64_t heap_newest_pending(const struct heap *heap);
+
+/* Lock held. Takes a free block over from a thread's cache; slot: of that thread. */
+void heap_accept(struct heap *heap, struct block *block, uint8_t slot);
+
+/* Lock held. What has changed in the heap may open or close thread caches. */
+void heap_look_at_caches(struct heap *heap);
 
 /* What giving all free blocks back would make free on the device, where blocks of a page or more
  * take whole pages. Takes the lock. */

@@ -10,8 +10,9 @@
 #include "mutation.h"
 #include "pool_state.h"
 #include "release.h"
+#include "thread_cache.h"
 
-_Thread_local struct thread_state thread_state;
+_Thread_local struct thread_state thread_state = {.cache = &no_thread_cache};
 
 uint64_t monotonic_now(void)
 {
@@ -50,10 +51,15 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
     pthread_mutex_init(&pool->pitch_lock, NULL);
     figures_init(&pool->figures);
     pool->registry.set_generation = 1;
+    pool->expedited = thread_caches_prepare();
+    /* Relaxed: only that they differ matters. */
+    static _Atomic uint64_t pools;
+    uint64_t number = 1 + atomic_fetch_add_explicit(&pools, 1, memory_order_relaxed);
+    atomic_init(&pool->registry.generation, number * REGISTRY_POOL);
     /* Switched off, the pool does what it does while captures go on: the driver answers, and the
      * bytes are counted. */
     if (!settings->device.enabled)
-        atomic_store_explicit(&pool->captures.count, 1, memory_order_relaxed);
+        captures_add(pool, 1);
     return pool;
 }
 
@@ -153,7 +159,31 @@ static CUresult allocate_unserved(struct pool *pool, CUdeviceptr *address, size_
     return result;
 }
 
-CUresult pool_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes)
+/* A rule of the slow path that a test build breaks is broken by taking it. */
+static inline bool must_go_slowly(void)
+{
+    return MUTATED(fence_in_allocation) || MUTATED(stamped_by_current_context) ||
+           MUTATED(hit_after_lasting_error) || MUTATED(kept_without_fences);
+}
+
+/* The calling thread's cache in its current context, where it may use it; else one without a heap,
+ * and the slow path decides. Without a context, and with one that has ended, the driver frees
+ * nothing: a thread without a context has no cache. in_capture: also while captures go on. */
+static inline struct thread_cache *usable_cache(const struct pool *pool, bool in_capture)
+{
+    const struct thread_state *thread = &thread_state;
+    CUcontext handle;
+    if (pool->driver->cuCtxGetCurrent(&handle) != CUDA_SUCCESS || thread->handle != handle ||
+        must_go_slowly())
+        return &no_thread_cache;
+    uint64_t generation =
+        in_capture ? registry_generation(&pool->registry)
+                   : atomic_load_explicit(&pool->registry.generation, memory_order_acquire);
+    return thread->generation == generation ? thread->cache : &no_thread_cache;
+}
+
+__attribute__((noinline)) static CUresult allocate_slowly(struct pool *pool, CUdeviceptr *address,
+                                                          size_t bytes)
 {
     bool sane = address && (bytes || MUTATED(zero_bytes_served));
     struct context *context = sane ? served_context(pool) : NULL;
@@ -162,6 +192,39 @@ CUresult pool_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes)
     if (captures_are_going_on(&pool->captures) && !MUTATED(hit_in_capture))
         return heap_allocate_unkept(pool, context, address, bytes);
     return heap_allocate(pool, context, address, bytes);
+}
+
+/* Inside a cache that is closed, or has nothing that is known to be clean. */
+__attribute__((noinline)) static CUresult allocate_inside(struct pool *pool,
+                                                          struct thread_cache *cache,
+                                                          struct cache_bin *bin, bool closed,
+                                                          CUdeviceptr *address, size_t bytes)
+{
+    struct block *block = NULL;
+    if (!closed || thread_cache_enter_strongly(cache))
+        block = bin->clean ? bin->clean : thread_cache_turn_clean(cache, bin);
+    if (block)
+        *address = cache_hand_out(cache, bin, block, bytes);
+    cache_leave(cache);
+    return block ? CUDA_SUCCESS : allocate_slowly(pool, address, bytes);
+}
+
+CUresult pool_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes)
+{
+    struct thread_cache *cache = usable_cache(pool, MUTATED(hit_in_capture));
+    struct heap *heap = cache->heap;
+    if (__builtin_expect(!heap || !address, 0))
+        return allocate_slowly(pool, address, bytes);
+    struct cache_bin *bin = cache_find_bin(cache, bytes);
+    if (__builtin_expect(!bin, 0))
+        return allocate_slowly(pool, address, bytes);
+    bool closed = cache_enter(cache, heap);
+    struct block *block = closed ? NULL : bin->clean;
+    if (__builtin_expect(!block, 0))
+        return allocate_inside(pool, cache, bin, closed, address, bytes);
+    *address = cache_hand_out(cache, bin, block, bytes);
+    cache_leave(cache);
+    return CUDA_SUCCESS;
 }
 
 static size_t find_pitch(struct pool *pool, const struct pitch *wanted)
@@ -278,9 +341,7 @@ static inline bool may_free(struct pool *pool)
     if (pool->driver->cuCtxGetCurrent(&handle) != CUDA_SUCCESS || !handle)
         return false;
     /* Relaxed: a context that another thread is just ending counts as either. */
-    return __builtin_expect(
-               atomic_load_explicit(&pool->registry.generation, memory_order_relaxed) == 0, 1) ||
-           is_alive(pool);
+    return __builtin_expect(!registry_has_forgotten(&pool->registry), 1) || is_alive(pool);
 }
 
 static CUresult free_plainly(struct pool *pool, CUdeviceptr address, void *unused)
@@ -291,7 +352,7 @@ static CUresult free_plainly(struct pool *pool, CUdeviceptr address, void *unuse
 
 /* What is not the pool's. Where the context goes on without the pool, what is still pending goes
  * the same way, inside this free. */
-static CUresult free_unserved(struct pool *pool, CUdeviceptr address)
+__attribute__((noinline)) static CUresult free_unserved(struct pool *pool, CUdeviceptr address)
 {
     CUresult result = pool->driver->cuMemFree_v2(address);
     bool green;
@@ -301,15 +362,79 @@ static CUresult free_unserved(struct pool *pool, CUdeviceptr address)
     return result;
 }
 
-CUresult pool_free(struct pool *pool, CUdeviceptr address)
+__attribute__((noinline)) static CUresult free_slowly(struct pool *pool, struct block *block,
+                                                      CUdeviceptr address)
 {
-    struct block *block = block_table_find(&pool->blocks, address);
-    if (!block)
-        return free_unserved(pool, address);
+    bool green;
+    /* A thread that only frees has a cache, too. */
+    if (!thread_state.handle)
+        context_current(pool, &green);
     if (!may_free(pool) && !MUTATED(freed_without_context))
         return pool->driver->cuMemFree_v2(address);
     static const struct free_call plain = {true, free_plainly, NULL};
     return heap_free(pool, block, address, &plain);
+}
+
+__attribute__((noinline)) static CUresult close_epoch(struct pool *pool, struct thread_cache *cache)
+{
+    return heap_close_epoch(pool, context_of_heap(cache->heap));
+}
+
+/* Inside a cache, with a block that this thread has claimed. */
+__attribute__((noinline)) static CUresult free_inside(struct pool *pool, struct thread_cache *cache,
+                                                      struct block *block, CUdeviceptr address,
+                                                      uint64_t stamp)
+{
+    switch (thread_cache_give(cache, block, address, stamp)) {
+    case GIVEN:
+        return CUDA_SUCCESS;
+    case GIVEN_FENCE_DUE:
+        return close_epoch(pool, cache);
+    default:
+        return free_slowly(pool, block, address);
+    }
+}
+
+/* Inside a cache that is closed. */
+__attribute__((noinline)) static CUresult free_strongly(struct pool *pool,
+                                                        struct thread_cache *cache,
+                                                        struct block *block, CUdeviceptr address)
+{
+    if (thread_cache_enter_strongly(cache) && block_claim_at_once(block, address))
+        return free_inside(pool, cache, block, address,
+                           epoch_current(&context_of_heap(cache->heap)->epochs));
+    cache_leave(cache);
+    return free_slowly(pool, block, address);
+}
+
+CUresult pool_free(struct pool *pool, CUdeviceptr address)
+{
+    struct block *block = block_table_find(&pool->blocks, address);
+    if (__builtin_expect(!block, 0))
+        return free_unserved(pool, address);
+    struct thread_cache *cache = usable_cache(pool, MUTATED(free_in_capture_kept));
+    struct heap *heap = cache->heap;
+    if (__builtin_expect(heap != block->heap, 0))
+        return free_slowly(pool, block, address);
+    if (__builtin_expect(cache_enter(cache, heap), 0))
+        return free_strongly(pool, cache, block, address);
+    if (__builtin_expect(!block_claim_at_once(block, address), 0)) {
+        cache_leave(cache);
+        return free_slowly(pool, block, address);
+    }
+    /* Why it can be read without a lock, and after the claim, is told in thread_cache.h. */
+    uint64_t stamp = epoch_current(&context_of_heap(heap)->epochs) - MUTATED(cached_stamp_too_old);
+    struct cache_bin *bin = atomic_load_explicit(&cache->bins[block->bin], memory_order_relaxed);
+    if (__builtin_expect(bin->room == 0 || counter_get(&bin->open->stamp) != stamp, 0))
+        return free_inside(pool, cache, block, address, stamp);
+    bool due = cache_put(cache, bin, block);
+    cache_leave(cache);
+    return __builtin_expect(due, 0) ? close_epoch(pool, cache) : CUDA_SUCCESS;
+}
+
+void pool_forget(struct pool *pool)
+{
+    atomic_store_explicit(&pool->forgotten, true, memory_order_relaxed);
 }
 
 struct async_free {
@@ -396,7 +521,7 @@ struct pointer_answer pool_ask_pointer(struct pool *pool, CUdeviceptr pointer)
         block = block_table_find(&pool->blocks, base);
     if (!block)
         return answer;
-    pthread_mutex_lock(&block->heap->lock);
+    heap_lock(block->heap);
     if (block_address(block) == base) {
         bool inside =
             block_is_live_at(block, base) && pointer - base < counter_get(&block->requested);
@@ -406,7 +531,7 @@ struct pointer_answer pool_ask_pointer(struct pool *pool, CUdeviceptr pointer)
         answer.base = base;
         answer.bytes = MUTATED(size_of_block_told) ? block->bytes : counter_get(&block->requested);
     }
-    pthread_mutex_unlock(&block->heap->lock);
+    heap_unlock(block->heap);
     return answer;
 }
 
@@ -420,12 +545,12 @@ void pool_share(struct pool *pool, CUdeviceptr pointer)
     struct heap *heap = block->heap;
     struct context *context = context_of_heap(heap);
     uint64_t behind = 0;
-    pthread_mutex_lock(&heap->lock);
+    heap_lock(heap);
     if (MUTATED(shared_not_marked) || block_share(block, answer.base))
         behind = MUTATED(shared_behind_barrier) ? 0 : counter_get(&block->epoch);
     if (behind > epoch_clean(&context->epochs))
         epoch_wait_until(pool, context, behind, UINT64_MAX);
-    pthread_mutex_unlock(&heap->lock);
+    heap_unlock(heap);
 }
 
 /* ---- contexts ---- */
@@ -655,8 +780,8 @@ struct pool_bytes pool_device_bytes(struct pool *pool, CUdevice device)
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL)) {
         if (c->device->ordinal != device)
             continue;
-        uint64_t clean = counter_get(&c->heap.clean_bytes);
-        uint64_t pending = counter_get(&c->heap.pending_bytes);
+        struct heap_bytes of_one = heap_bytes(&c->heap);
+        uint64_t clean = of_one.clean, pending = of_one.pending;
         uint64_t reserved = counter_get(&c->heap.reserved_bytes);
         /* Others may be changing them meanwhile. */
         bytes.live += reserved > clean + pending ? reserved - clean - pending : 0;

@@ -25,6 +25,10 @@ struct pool;
  * process, because threads may be inside it until the last moment. */
 struct pool *pool_create(const struct driver *driver, const struct settings *settings);
 
+/* In the child of a fork, before anything else there: the pool is its parent's, and the threads
+ * that hold its locks are not here. */
+void pool_forget(struct pool *pool);
+
 /* True while the calling thread is inside a driver call that a pool makes on its own behalf. */
 static inline bool pool_thread_is_inside_driver(void)
 {

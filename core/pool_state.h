@@ -51,6 +51,8 @@ struct pool {
     _Atomic uint64_t objects_loaded; /* shared objects ever loaded when last looked through, see
                                         barriers_are_open */
     _Atomic bool memory_is_pinned;   /* a library that lets devices reach GPU memory is loaded */
+    bool expedited;                  /* membarrier works, see thread_cache.h */
+    _Atomic bool forgotten; /* this is the child of a fork. Relaxed: set before it has threads */
 };
 
 /* The calling thread's id: never given to another, unlike its address. */
@@ -81,9 +83,7 @@ static inline struct context *context_current(struct pool *pool, bool *green)
     CUcontext handle = NULL;
     if (pool->driver->cuCtxGetCurrent(&handle) != CUDA_SUCCESS || !handle)
         return NULL;
-    if (thread->handle == handle && thread->pool == pool &&
-        thread->generation ==
-            atomic_load_explicit(&pool->registry.generation, memory_order_acquire)) {
+    if (thread->handle == handle && thread->generation == registry_generation(&pool->registry)) {
         *green = thread->green;
         return thread->context;
     }

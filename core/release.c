@@ -2,6 +2,7 @@
 
 #include "mutation.h"
 #include "pool_state.h"
+#include "thread_cache.h"
 
 /* How long an allocation that would otherwise fail waits for work that the plain cuMemFree might
  * not have waited for. */
@@ -109,6 +110,7 @@ static uint64_t settle(struct pool *pool, struct heap *heap, struct block *block
         counter_add(&counters->evictions[reason], 1);
         if (reason != EVICTION_IDLE && b->bucket->bytes)
             keep_note_vain(&heap->keep, b->bytes);
+        heap_look_at_caches(heap);
         counter_add(&counters->returned_blocks, 1);
         counter_add(&counters->return_nanoseconds, nanoseconds_each);
         heap_forget_block(pool, heap, b);
@@ -176,7 +178,7 @@ static struct block *collect(struct pool *pool, struct context *context, chooser
 {
     struct block *chain = NULL, *block;
     uint64_t bytes = 0;
-    pthread_mutex_lock(&context->heap.lock);
+    heap_lock(&context->heap);
     context->heap.draining = NULL;
     while ((block = choose(pool, context, bytes, argument)) != NULL) {
         heap_begin_leaving(&context->heap, block);
@@ -188,7 +190,7 @@ static struct block *collect(struct pool *pool, struct context *context, chooser
     }
     /* Relaxed: whoever finds the heap without these blocks has taken the lock after this. */
     atomic_fetch_add_explicit(&context->device->returning, *count, memory_order_relaxed);
-    pthread_mutex_unlock(&context->heap.lock);
+    heap_unlock(&context->heap);
     return chain;
 }
 
@@ -197,9 +199,11 @@ static struct block *collect(struct pool *pool, struct context *context, chooser
 static inline uint64_t kept_bytes(struct pool *pool, struct device *device, bool pending)
 {
     uint64_t bytes = 0;
-    for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
-        bytes +=
-            counter_get(&c->heap.clean_bytes) + (pending ? counter_get(&c->heap.pending_bytes) : 0);
+    for (struct context *c = context_next(pool, NULL, device); c;
+         c = context_next(pool, c, device)) {
+        struct heap_bytes of_one = heap_bytes(&c->heap);
+        bytes += of_one.clean + (pending ? of_one.pending : 0);
+    }
     return bytes;
 }
 
@@ -243,10 +247,10 @@ static uint64_t release_pinned(struct pool *pool, struct context *context, choos
     uint64_t started = monotonic_now();
     give_back(pool, context, chain, place);
     uint64_t each = (monotonic_now() - started) / count;
-    pthread_mutex_lock(&context->heap.lock);
+    heap_lock(&context->heap);
     uint64_t released = settle(pool, &context->heap, chain, reason, each);
     atomic_fetch_sub_explicit(&context->device->returning, count, memory_order_relaxed);
-    pthread_mutex_unlock(&context->heap.lock);
+    heap_unlock(&context->heap);
     return released;
 }
 
@@ -284,9 +288,20 @@ static struct block *choose_until(const struct pool *pool, struct context *conte
     return released < *wanted ? choose_victim(pool, &context->heap) : NULL;
 }
 
+/* What threads have in their caches can be chosen too. */
+static void collect_caches(struct context *context)
+{
+    if (MUTATED(caches_not_reached))
+        return;
+    heap_lock(&context->heap);
+    thread_caches_collect(&context->heap);
+    heap_unlock(&context->heap);
+}
+
 uint64_t release_clean(struct pool *pool, struct context *context, uint64_t bytes,
                        enum eviction reason, enum release_place place)
 {
+    collect_caches(context);
     return release_chosen(pool, context, choose_until, &bytes, reason, place);
 }
 
@@ -299,7 +314,7 @@ struct crowded {
 static void find_crowded(struct bucket *bucket, void *argument)
 {
     struct crowded *crowded = argument;
-    if (bucket->free_blocks <= crowded->cap || MUTATED(blocks_cap_ignored))
+    if (bucket->free_blocks + bucket->granted <= crowded->cap || MUTATED(blocks_cap_ignored))
         return;
     crowded->any = true;
     if (!crowded->block)
@@ -348,20 +363,20 @@ static struct excess look_for_excess(const struct pool *pool, struct heap *heap,
 {
     uint64_t idle = pool->settings.device.release_after_idle_ns;
     struct excess excess;
-    pthread_mutex_lock(&heap->lock);
+    heap_lock(heap);
     excess.idle = idle && now - heap->idle_checked_at >= idle / 4;
     excess.other = heap->crowded || heap->unkept.clean.first;
     if (excess.idle)
         heap->idle_checked_at = now;
-    heap->now = now;
-    pthread_mutex_unlock(&heap->lock);
+    counter_set(&heap->now, now);
+    heap_unlock(heap);
     return excess;
 }
 
 /* Bytes by which all contexts of the device together are over the cap. */
 static uint64_t bytes_over_cap(struct pool *pool, struct context *context)
 {
-    uint64_t cached = MUTATED(bytes_cap_of_one_context) ? counter_get(&context->heap.clean_bytes)
+    uint64_t cached = MUTATED(bytes_cap_of_one_context) ? heap_bytes(&context->heap).clean
                                                         : kept_bytes(pool, context->device, true);
     uint64_t cap = context->device->cached_cap;
     return cached > cap && !MUTATED(bytes_cap_ignored) ? cached - cap : 0;
@@ -384,9 +399,9 @@ static void release_in_other_contexts(struct pool *pool, struct context *context
 static void release_over_bound(struct pool *pool, struct context *context)
 {
     struct heap *heap = &context->heap;
-    pthread_mutex_lock(&heap->lock);
+    heap_lock(heap);
     uint64_t bound = release_bound(pool, context, 0);
-    pthread_mutex_unlock(&heap->lock);
+    heap_unlock(heap);
     uint64_t reserved = counter_get(&heap->reserved_bytes);
     if (reserved > bound && !MUTATED(reserve_ratio_ignored))
         release_clean(pool, context, reserved - bound, EVICTION_CAP, RELEASE_IN_FREE);
@@ -398,6 +413,8 @@ void release_excess(struct pool *pool, struct context *context, enum release_pla
     struct excess excess = look_for_excess(pool, &context->heap, now);
     uint64_t over = bytes_over_cap(pool, context);
     figures_sample(&pool->figures, now);
+    if (over || excess.idle)
+        collect_caches(context);
     if (over || excess.other)
         release_chosen(pool, context, choose_over_cap, &over, EVICTION_CAP, place);
     if (over)
@@ -413,7 +430,7 @@ void release_excess(struct pool *pool, struct context *context, enum release_pla
 uint64_t release_bound(const struct pool *pool, const struct context *context, uint64_t bytes)
 {
     const struct heap *heap = &context->heap;
-    uint64_t held = counter_get(&heap->live_requested) + bytes;
+    uint64_t held = heap_bytes(heap).requested + bytes;
     uint64_t peak = counter_get(&heap->counters->peak_requested);
     if (peak < held)
         peak = held;
@@ -425,25 +442,25 @@ uint64_t release_bound(const struct pool *pool, const struct context *context, u
 static bool wait_for_oldest(struct pool *pool, struct context *context)
 {
     struct heap *heap = &context->heap;
-    pthread_mutex_lock(&heap->lock);
+    heap_lock(heap);
     bool waited =
         heap->pending.first && epoch_wait(pool, context, counter_get(&heap->pending.first->epoch));
-    pthread_mutex_unlock(&heap->lock);
+    heap_unlock(heap);
     return waited;
 }
 
 void release_before_growth(struct pool *pool, struct context *context, uint64_t bytes)
 {
     struct heap *heap = &context->heap;
-    pthread_mutex_lock(&heap->lock);
+    heap_lock(heap);
     uint64_t bound = release_bound(pool, context, bytes);
-    pthread_mutex_unlock(&heap->lock);
+    heap_unlock(heap);
     for (;;) {
         uint64_t after = counter_get(&heap->reserved_bytes) + bytes;
-        if (after <= bound || MUTATED(reserve_ratio_ignored) ||
-            counter_get(&heap->clean_bytes) + counter_get(&heap->pending_bytes) == 0)
+        struct heap_bytes kept = heap_bytes(heap);
+        if (after <= bound || MUTATED(reserve_ratio_ignored) || kept.clean + kept.pending == 0)
             return;
-        uint64_t share = counter_get(&heap->clean_bytes) / RELEASE_SHARE;
+        uint64_t share = kept.clean / RELEASE_SHARE;
         uint64_t wanted = after - bound > share ? after - bound : share;
         if (release_clean(pool, context, wanted, EVICTION_CAP, RELEASE_IN_ALLOCATION) == 0 &&
             !wait_for_oldest(pool, context))
@@ -481,9 +498,10 @@ static void note_shortage(struct context *context)
     if (device_is_short(context->device))
         return;
     device_set_short(context->device, true);
-    pthread_mutex_lock(&context->heap.lock);
+    heap_lock(&context->heap);
     keep_begin_trial(&context->heap.keep);
-    pthread_mutex_unlock(&context->heap.lock);
+    heap_look_at_caches(&context->heap);
+    heap_unlock(&context->heap);
 }
 
 static uint64_t release_clean_everywhere(struct pool *pool, struct device *device, uint64_t bytes)
@@ -510,13 +528,14 @@ static uint64_t newest_waitable(const struct epochs *epochs)
 void release_wait_for_pending(struct pool *pool, struct context *context)
 {
     struct heap *heap = &context->heap;
-    pthread_mutex_lock(&heap->lock);
+    heap_lock(heap);
+    thread_caches_collect(heap);
     if (heap->pending.last)
         epoch_wait_until(pool, context, counter_get(&heap->pending.last->epoch),
                          MUTATED(last_resort_unbounded)
                              ? UINT64_MAX
                              : monotonic_now() + LAST_RESORT_NANOSECONDS);
-    pthread_mutex_unlock(&heap->lock);
+    heap_unlock(heap);
 }
 
 /* Frees that no waitable fence covers: a fence of now covers later work too, so the wait for it is
@@ -532,11 +551,11 @@ static void settle_the_rest(struct pool *pool, struct context *context)
 static void settle_fenced(struct pool *pool, struct context *context)
 {
     struct heap *heap = &context->heap;
-    pthread_mutex_lock(&heap->lock);
+    heap_lock(heap);
     uint64_t stamp = newest_waitable(&context->epochs);
     if (stamp)
         epoch_wait(pool, context, stamp);
-    pthread_mutex_unlock(&heap->lock);
+    heap_unlock(heap);
 }
 
 static uint64_t release_all_pending(struct pool *pool, struct device *device,

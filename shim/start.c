@@ -264,7 +264,9 @@ static void forget_the_pool(void)
 {
     if (MUTATED(fork_child_keeps_pool))
         return;
-    atomic_store_explicit(&pool_to_use, NULL, memory_order_release);
+    struct pool *pool = atomic_exchange_explicit(&pool_to_use, NULL, memory_order_acq_rel);
+    if (pool)
+        pool_forget(pool);
     atomic_store_explicit(&outcome, OFF, memory_order_release);
 }
 

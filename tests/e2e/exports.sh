@@ -42,7 +42,8 @@ expect "nor for one of another library" bash -c "! grep -v '^GLIBC_2\.' '$work/v
 # would think so: pthread_mutex_trylock, pthread_once, pthread_create, pthread_key_create,
 # pthread_getspecific, pthread_rwlock_*, sem_*, pthread_sigmask; stat and fstat, which were inline.
 cat >"$work/allowed" <<'END'
-__cxa_finalize __environ __getauxval __errno_location __fprintf_chk __memcpy_chk __register_atfork
+__cxa_finalize __cxa_thread_atexit_impl __environ __getauxval __errno_location __fprintf_chk
+__memcpy_chk __register_atfork
 __snprintf_chk __sprintf_chk __stack_chk_fail __strcat_chk __strcpy_chk __vsnprintf_chk
 abort access aligned_alloc atoi calloc clock_gettime close environ fclose ferror fflush fopen
 fprintf fputc fputs fread free fwrite getenv gethostname getpagesize getpid malloc memchr memcmp

@@ -8,9 +8,9 @@ TestSuite(epoch, .init = set_up, .fini = tear_down, .timeout = 20);
 static void close_epoch(bool waitable)
 {
     struct context *c = context_find(pool, context);
-    pthread_mutex_lock(&c->heap.lock);
+    heap_lock(&c->heap);
     struct fence *fence = epoch_begin_close(c, waitable);
-    pthread_mutex_unlock(&c->heap.lock);
+    heap_unlock(&c->heap);
     cr_assert_not_null(fence);
     epoch_record(pool, c, fence);
 }
@@ -19,10 +19,10 @@ static enum fence_answer query_oldest(void)
 {
     struct context *c = context_find(pool, context);
     let_time_pass();
-    pthread_mutex_lock(&c->heap.lock);
+    heap_lock(&c->heap);
     enum fence_answer answer =
         c->epochs.oldest ? epoch_query(pool, c, c->epochs.oldest) : FENCE_FAILED;
-    pthread_mutex_unlock(&c->heap.lock);
+    heap_unlock(&c->heap);
     return answer;
 }
 
@@ -91,9 +91,9 @@ Test(epoch, a_later_fence_that_is_over_retires_the_earlier_ones)
     allocate_and_release(5, MIB);
     cr_assert_eq(epochs()->outstanding, 5);
     struct context *c = context_find(pool, context);
-    pthread_mutex_lock(&c->heap.lock);
+    heap_lock(&c->heap);
     cr_assert_eq(epoch_query(pool, c, epochs()->newest), FENCE_OVER);
-    pthread_mutex_unlock(&c->heap.lock);
+    heap_unlock(&c->heap);
     cr_assert_eq(epochs()->outstanding, 0);
     cr_assert_eq(clean_bytes(), 5 * MIB);
 }
@@ -176,10 +176,10 @@ Test(epoch, a_running_fence_is_not_asked_about_again_at_once)
     cr_assert_eq(query_oldest(), FENCE_RUNNING);
     unsigned asked = fake_calls(FAKE_EVENT_QUERY);
     struct context *c = context_find(pool, context);
-    pthread_mutex_lock(&c->heap.lock);
+    heap_lock(&c->heap);
     c->epochs.asked_at = monotonic_now();
     cr_assert_eq(epoch_query(pool, c, c->epochs.oldest), FENCE_RUNNING);
-    pthread_mutex_unlock(&c->heap.lock);
+    heap_unlock(&c->heap);
     cr_assert_eq(fake_calls(FAKE_EVENT_QUERY), asked);
 }
 
@@ -283,10 +283,26 @@ Test(epoch, an_allocation_records_no_fence)
 Test(epoch, a_fence_for_every_few_frees)
 {
     start();
+    fake_launch(context);
     for (unsigned i = 1; i <= 4 * FREES_TO_A_FENCE; i++) {
         release(allocate(KIB));
         cr_assert_eq(fake_calls(FAKE_RECORD), i / FREES_TO_A_FENCE);
     }
+}
+
+Test(epoch, half_as_many_fences_while_the_gpu_keeps_up)
+{
+    start();
+    for (unsigned i = 0; i < 2 * FREES_TO_A_FENCE; i++)
+        release(allocate(KIB));
+    unsigned recorded = fake_calls(FAKE_RECORD);
+    for (unsigned i = 0; i < 20 * FREES_TO_A_FENCE; i++)
+        release(allocate(KIB));
+    cr_assert_eq(fake_calls(FAKE_RECORD), recorded + 10);
+    fake_launch(context);
+    for (unsigned i = 0; i < 10 * FREES_TO_A_FENCE; i++)
+        release(allocate(KIB));
+    cr_assert_geq(fake_calls(FAKE_RECORD), recorded + 10 + 8);
 }
 
 Test(epoch, a_fence_for_every_32_MiB)
@@ -486,10 +502,10 @@ Test(epoch, work_of_a_context_that_only_might_have_died_counts)
     /* One of two retains is released: while the driver is asked, nobody knows how it ends. */
     struct context *c = context_find(pool, context);
     struct ending ending = pool_primary_releasing(pool, 0);
-    pthread_mutex_lock(&c->heap.lock);
+    heap_lock(&c->heap);
     c->epochs.asked_at = 0;
     cr_assert_eq(epoch_query(pool, c, c->epochs.oldest), FENCE_RUNNING);
-    pthread_mutex_unlock(&c->heap.lock);
+    heap_unlock(&c->heap);
     pool_context_ended(pool, ending, CONTEXT_PRIMARY_MAY_HAVE_DIED);
     cr_assert_eq(clean_bytes(), 0);
     cr_assert_eq(query_oldest(), FENCE_RUNNING);

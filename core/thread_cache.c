@@ -1,0 +1,680 @@
+#include "thread_cache.h"
+
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "pool_state.h"
+
+/* Of <linux/membarrier.h>, which may be older than the kernel that is run on. */
+enum { MEMBARRIER_EXPEDITED = 1 << 3, MEMBARRIER_REGISTER_EXPEDITED = 1 << 4 };
+
+/* In the place of every bin that a cache does not have. Never written. */
+static struct cache_bin no_bin = {.open = &no_bin.segments[0]};
+
+struct thread_cache no_thread_cache;
+
+/* ---- the fast path's rarer parts; inside ---- */
+
+static struct cache_segment *oldest_segment(struct cache_bin *bin)
+{
+    return &bin->segments[bin->first % CACHE_SEGMENTS];
+}
+
+static void drop_oldest_segment(struct cache_bin *bin)
+{
+    counter_set(&oldest_segment(bin)->stamp, 0);
+    bin->first++;
+    bin->segment_count--;
+    uint64_t settled = counter_get(bin->segment_count ? &oldest_segment(bin)->frees_before
+                                                      : &bin->counters->frees);
+    counter_set(&bin->counters->settled, settled);
+}
+
+static uint64_t clean_epoch_of(const struct heap *heap)
+{
+    return epoch_clean(&context_of_heap_read(heap)->epochs);
+}
+
+static bool is_clean(const struct cache_segment *segment, const struct heap *heap)
+{
+    /* Acquire: the blocks are the caller's to hand out once the fence has been seen to be over. */
+    return counter_get(&segment->stamp) <= clean_epoch_of(heap) + MUTATED(swept_one_early);
+}
+
+bool thread_cache_enter_strongly(struct thread_cache *cache)
+{
+    /* Sequentially consistent, like the closer's store and look. */
+    atomic_exchange(&cache->inside, 1);
+    return atomic_load(&cache->heap->closed) == CLOSED_WEAKLY;
+}
+
+/* The bin has no clean blocks below those of the segments that are moved before. */
+struct block *thread_cache_turn_clean(struct thread_cache *cache, struct cache_bin *bin)
+{
+    bool at_once = MUTATED(pending_as_clean);
+    if (MUTATED(cached_pending_as_clean))
+        at_once = true;
+    while (bin->segment_count && (at_once || is_clean(oldest_segment(bin), cache->heap))) {
+        struct cache_segment *segment = oldest_segment(bin);
+        segment->oldest->links[LINK_BUCKET].next = bin->clean;
+        bin->clean = segment->newest;
+        bin->clean_at = segment->opened_at;
+        drop_oldest_segment(bin);
+    }
+    return bin->clean;
+}
+
+/* An empty segment, in which the block will be the oldest. */
+static void open_segment(const struct heap *heap, struct cache_bin *bin, uint64_t stamp,
+                         struct block *oldest)
+{
+    struct cache_segment *segment =
+        &bin->segments[(bin->first + bin->segment_count) % CACHE_SEGMENTS];
+    bin->segment_count++;
+    bin->open = segment;
+    segment->newest = NULL;
+    segment->oldest = oldest;
+    segment->opened_at = counter_get(&heap->now);
+    counter_set(&segment->frees_before, counter_get(&bin->counters->frees));
+    counter_set(&segment->stamp, stamp);
+}
+
+static uint64_t freed_in_epoch(const struct thread_cache *cache)
+{
+    return counter_get(&cache->given) - counter_get(&cache->given_before);
+}
+
+static void set_bytes_to_fence(struct thread_cache *cache)
+{
+    cache->given_to_fence =
+        counter_get(&cache->given_before) +
+        (device_fence_bytes(context_of_heap(cache->heap)->device) << CACHE_DOUBLINGS >>
+         cache->shift);
+}
+
+/* The number has changed: somebody's fence covers, or will cover, what was freed before. */
+static void note_epoch(struct thread_cache *cache, uint64_t stamp)
+{
+    uint64_t before = counter_get(&cache->stamp);
+    if (before == stamp)
+        return;
+    struct cache_slot *old = &cache->slots[before % CACHE_SLOTS];
+    counter_set(&old->freed, freed_in_epoch(cache));
+    struct cache_slot *slot = &cache->slots[stamp % CACHE_SLOTS];
+    counter_set(&slot->stamp, stamp);
+    counter_set(&slot->freed, 0);
+    counter_set(&slot->taken, 0);
+    counter_set(&cache->given_before, counter_get(&cache->given));
+    counter_set(&cache->stamp, stamp);
+    cache->frees_left = cache->frees_to_fence;
+    set_bytes_to_fence(cache);
+}
+
+bool thread_cache_is_full(const struct cache_bin *bin)
+{
+    return bin->room == 0 || bin->segment_count == CACHE_SEGMENTS;
+}
+
+bool thread_cache_put(struct thread_cache *cache, struct cache_bin *bin, struct block *block,
+                      uint64_t stamp)
+{
+    note_epoch(cache, stamp);
+    if (counter_get(&bin->open->stamp) != stamp)
+        open_segment(cache->heap, bin, stamp, block);
+    return cache_put(cache, bin, block);
+}
+
+enum given thread_cache_give(struct thread_cache *cache, struct block *block, CUdeviceptr address,
+                             uint64_t stamp)
+{
+    struct cache_bin *bin = atomic_load_explicit(&cache->bins[block->bin], memory_order_relaxed);
+    if (thread_cache_is_full(bin)) {
+        block_set(block, address, BLOCK_LIVE);
+        cache_leave(cache);
+        return NOT_GIVEN;
+    }
+    bool due = thread_cache_put(cache, bin, block, stamp);
+    cache_leave(cache);
+    return due ? GIVEN_FENCE_DUE : GIVEN;
+}
+
+/* ---- closing; the heap lock is held from here on ---- */
+
+bool thread_caches_prepare(void)
+{
+    return syscall(SYS_membarrier, MEMBARRIER_REGISTER_EXPEDITED, 0) == 0;
+}
+
+static struct thread_cache *first_cache(const struct heap *heap)
+{
+    /* Pairs with the release store in add_cache. */
+    return atomic_load_explicit(&heap->caches.all, memory_order_acquire);
+}
+
+void thread_caches_wait(struct heap *heap)
+{
+    struct thread_cache *cache = first_cache(heap);
+    if (!cache)
+        return;
+    /* Whoever enters from here on sees the bit; whoever had entered before is seen inside. */
+    if (cache->pool->expedited)
+        syscall(SYS_membarrier, MEMBARRIER_EXPEDITED, 0);
+    uint64_t started = monotonic_now();
+    for (; cache; cache = cache->next)
+        while (atomic_load_explicit(&cache->inside, memory_order_seq_cst))
+            patient_nap(started);
+}
+
+/* In all bins. Its thread may be changing the counters. */
+static uint64_t free_bytes_in(const struct thread_cache *cache)
+{
+    uint64_t bytes =
+        counter_get(&cache->given) + counter_get(&cache->moved) - counter_get(&cache->handed);
+    return (int64_t)bytes < 0 ? 0 : bytes;
+}
+
+/* ---- blocks between a bin and the heap's lists ---- */
+
+static uint64_t count_blocks(const struct cache_bin *bin)
+{
+    return counter_get(&bin->counters->frees) + counter_get(&bin->counters->moved) -
+           counter_get(&bin->counters->hits);
+}
+
+static void note_moved(struct thread_cache *cache, struct cache_bin *bin, uint64_t blocks)
+{
+    counter_add(&bin->counters->moved, blocks);
+    bin->room -= (uint32_t)blocks;
+    counter_add(&cache->moved, blocks * bin->bytes);
+}
+
+/* So many clean blocks stay; the older ones go. They are the newest of the heap's, whose order is
+ * from the oldest to the newest: so they are turned round. */
+static void give_clean(struct thread_cache *cache, struct cache_bin *bin, uint64_t stay)
+{
+    struct block **link = &bin->clean, *turned = NULL;
+    for (; *link && stay; stay--)
+        link = &(*link)->links[LINK_BUCKET].next;
+    struct block *block = *link;
+    *link = NULL;
+    while (block) {
+        struct block *older = block->links[LINK_BUCKET].next;
+        block->links[LINK_BUCKET].next = turned;
+        turned = block;
+        block = older;
+    }
+    while (turned) {
+        struct block *newer = turned->links[LINK_BUCKET].next;
+        counter_set(&turned->epoch, clean_epoch_of(cache->heap));
+        turned->freed_at = bin->clean_at;
+        heap_accept(cache->heap, turned, cache->slot);
+        note_moved(cache, bin, (uint64_t)-1);
+        turned = newer;
+    }
+}
+
+/* What was freed in the epoch of this stamp is no longer pending here. */
+static void note_no_longer_pending(struct thread_cache *cache, uint64_t stamp, uint64_t bytes)
+{
+    struct cache_slot *slot = &cache->slots[stamp % CACHE_SLOTS];
+    if (counter_get(&slot->stamp) == stamp)
+        counter_add(&slot->taken, bytes);
+}
+
+static void give_oldest_segment(struct thread_cache *cache, struct cache_bin *bin)
+{
+    struct cache_segment *segment = oldest_segment(bin);
+    uint64_t stamp = counter_get(&segment->stamp);
+    for (struct block *older, *block = segment->newest; block; block = older) {
+        older = block->links[LINK_BUCKET].next;
+        counter_set(&block->epoch, stamp);
+        block->freed_at = segment->opened_at;
+        heap_accept(cache->heap, block, cache->slot);
+        note_moved(cache, bin, (uint64_t)-1);
+        note_no_longer_pending(cache, stamp, bin->bytes);
+    }
+    drop_oldest_segment(bin);
+}
+
+void thread_cache_empty_bin(struct thread_cache *cache, struct cache_bin *bin)
+{
+    give_clean(cache, bin, 0);
+    while (bin->segment_count)
+        give_oldest_segment(cache, bin);
+}
+
+void thread_cache_halve_bin(struct thread_cache *cache, struct cache_bin *bin)
+{
+    uint64_t half = bin->capacity / 2, blocks = count_blocks(bin);
+    uint64_t pending = 0;
+    for (uint32_t i = 0; i < bin->segment_count; i++)
+        for (struct block *b = bin->segments[(bin->first + i) % CACHE_SEGMENTS].newest; b;
+             b = b->links[LINK_BUCKET].next)
+            pending++;
+    give_clean(cache, bin, blocks - pending > blocks - half ? half - pending : 0);
+    while (bin->segment_count &&
+           (count_blocks(bin) > half || bin->segment_count > CACHE_SEGMENTS / 2))
+        give_oldest_segment(cache, bin);
+}
+
+struct block *thread_cache_pop(struct thread_cache *cache, struct cache_bin *bin)
+{
+    struct block *block = bin->clean ? bin->clean : thread_cache_turn_clean(cache, bin);
+    if (!block)
+        return NULL;
+    bin->clean = block->links[LINK_BUCKET].next;
+    note_moved(cache, bin, (uint64_t)-1);
+    return block;
+}
+
+unsigned thread_cache_wants(struct cache_bin *bin)
+{
+    uint64_t blocks = count_blocks(bin), most = bin->capacity / 2;
+    uint64_t wanted = bin->batch;
+    bin->batch = 2 * bin->batch < most ? 2 * bin->batch : (uint32_t)most;
+    return blocks >= most ? 0 : (unsigned)(wanted < most - blocks ? wanted : most - blocks);
+}
+
+void thread_cache_expect(struct thread_cache *cache, struct cache_bin *bin)
+{
+    note_moved(cache, bin, 1);
+}
+
+void thread_cache_fill(struct cache_bin *bin, struct block *block)
+{
+    block->links[LINK_BUCKET].next = bin->clean;
+    bin->clean = block;
+    bin->clean_at = block->freed_at;
+    block_set_state(block, BLOCK_CACHED);
+}
+
+uint64_t thread_cache_oldest_stamp(const struct cache_bin *bin)
+{
+    return bin->segment_count ? counter_get(&bin->segments[bin->first % CACHE_SEGMENTS].stamp) : 0;
+}
+
+/* ---- bins ---- */
+
+/* Of an empty bin, whose counts stay. */
+static void retire_bin(struct cache_bin *bin)
+{
+    struct bucket *bucket = cache_bin_bucket(bin);
+    bucket->granted -= MUTATED(caches_past_the_cap) ? 0 : bin->capacity;
+    atomic_store_explicit(&bin->bucket, NULL, memory_order_relaxed);
+    bin->capacity = 0;
+    bin->room = 0;
+}
+
+static uint32_t capacity_for(const struct heap *heap, const struct bucket *bucket)
+{
+    uint64_t blocks = CACHE_BIN_BYTES / bucket->bytes;
+    uint64_t share = (heap->blocks_per_bucket - bucket->granted) / CACHE_CAP_SHARE;
+    if (blocks < 2)
+        blocks = 2;
+    if (blocks > CACHE_BIN_BLOCKS)
+        blocks = CACHE_BIN_BLOCKS;
+    return (uint32_t)(blocks < share ? blocks : share);
+}
+
+/* The smallest request that is rounded to these bytes. */
+static uint64_t least_request(const struct size_classes *classes, uint64_t bytes)
+{
+    uint64_t least = 1, fits = bytes;
+    while (least < fits) {
+        uint64_t between = least + (fits - least) / 2;
+        if (size_class_round(classes, between) < bytes)
+            least = between + 1;
+        else
+            fits = between;
+    }
+    return least;
+}
+
+static bool serve_bucket(const struct heap *heap, struct cache_bin *bin, struct bucket *bucket)
+{
+    uint32_t capacity = capacity_for(heap, bucket);
+    if (capacity == 0)
+        return false;
+    bucket->granted += MUTATED(caches_past_the_cap) ? 0 : capacity;
+    bin->capacity = capacity;
+    bin->room = capacity;
+    atomic_store_explicit(&bin->bucket, bucket, memory_order_relaxed);
+    bin->bytes = bucket->bytes;
+    bin->least = least_request(&heap->classes, bucket->bytes);
+    bin->more = bucket->bytes - bin->least;
+    bin->batch = 1;
+    bin->clean = NULL;
+    bin->first = 0;
+    bin->segment_count = 0;
+    bin->open = &bin->segments[0];
+    for (unsigned i = 0; i < CACHE_SEGMENTS; i++)
+        counter_set(&bin->segments[i].stamp, 0);
+    return true;
+}
+
+static bool count_in_figures(const struct heap *heap, struct cache_bin *bin,
+                             const struct bucket *bucket)
+{
+    bin->counters = figures_bin(heap->figures, KIND_DEVICE, heap->id, heap->device, bucket->bytes);
+    return bin->counters != NULL;
+}
+
+static struct cache_bin *get_bin(struct thread_cache *cache, struct bucket *bucket)
+{
+    _Atomic(struct cache_bin *) *place = &cache->bins[bucket->bin];
+    struct cache_bin *bin = atomic_load_explicit(place, memory_order_relaxed);
+    if (cache_bin_bucket(bin) == bucket)
+        return bin;
+    if (bin == &no_bin) {
+        bin = allocate_in_whole_lines(sizeof *bin);
+        if (!bin || !count_in_figures(cache->heap, bin, bucket)) {
+            free(bin);
+            return NULL;
+        }
+        /* Pairs with the acquire loads of those who sum up. */
+        atomic_store_explicit(place, bin, memory_order_release);
+    }
+    return serve_bucket(cache->heap, bin, bucket) ? bin : NULL;
+}
+
+struct cache_bin *thread_cache_bin(struct thread_cache *cache, struct bucket *bucket,
+                                   size_t request)
+{
+    struct cache_bin *bin = get_bin(cache, bucket);
+    if (bin && request)
+        cache->by_request[cache_index(request)] = bin;
+    return bin;
+}
+
+/* ---- caches ---- */
+
+static void empty_cache(struct thread_cache *cache)
+{
+    if (free_bytes_in(cache) == 0)
+        return;
+    for (unsigned i = 0; i < CACHE_BINS; i++) {
+        struct cache_bin *bin = atomic_load_explicit(&cache->bins[i], memory_order_relaxed);
+        if (cache_bin_bucket(bin))
+            thread_cache_empty_bin(cache, bin);
+    }
+}
+
+static void close_caches(struct heap *heap)
+{
+    /* Sequentially consistent, like the looks at it. */
+    atomic_fetch_or(&heap->closed, CLOSED_COLLECTING);
+    if (!MUTATED(caches_not_waited_for))
+        thread_caches_wait(heap);
+}
+
+static void open_caches(struct heap *heap)
+{
+    atomic_fetch_and(&heap->closed, ~(uint32_t)CLOSED_COLLECTING);
+}
+
+void thread_caches_collect(struct heap *heap)
+{
+    if (!first_cache(heap))
+        return;
+    close_caches(heap);
+    for (struct thread_cache *c = first_cache(heap); c; c = c->next)
+        empty_cache(c);
+    open_caches(heap);
+}
+
+static void shut_large_bins(struct thread_cache *cache)
+{
+    for (unsigned i = 0; i < CACHE_BINS; i++) {
+        struct cache_bin *bin = atomic_load_explicit(&cache->bins[i], memory_order_relaxed);
+        if (cache_bin_bucket(bin) && bin->bytes >= KEEP_LARGE_BYTES) {
+            thread_cache_empty_bin(cache, bin);
+            retire_bin(bin);
+        }
+    }
+}
+
+void thread_caches_shut_large(struct heap *heap)
+{
+    if (!first_cache(heap))
+        return;
+    close_caches(heap);
+    for (struct thread_cache *c = first_cache(heap); c; c = c->next)
+        shut_large_bins(c);
+    open_caches(heap);
+}
+
+struct thread_cache *thread_cache_known(const struct heap *heap)
+{
+    struct thread_cache *cache = thread_state.caches;
+    while (cache && cache->heap != heap)
+        cache = cache->of_thread;
+    return cache;
+}
+
+/* The thread ends: its cache is another's from now on. Lock not held. */
+static void retire_cache(struct thread_cache *cache)
+{
+    struct heap *heap = cache->heap;
+    heap_lock(heap);
+    empty_cache(cache);
+    for (unsigned i = 0; i < CACHE_BINS; i++) {
+        struct cache_bin *bin = atomic_load_explicit(&cache->bins[i], memory_order_relaxed);
+        if (cache_bin_bucket(bin))
+            retire_bin(bin);
+    }
+    cache->next_spare = heap->caches.spare;
+    heap->caches.spare = cache;
+    heap->caches.owned--;
+    heap_unlock(heap);
+}
+
+/* A signal handler may end the process in the middle of what the thread is doing here. */
+static bool is_interrupted(const struct thread_cache *caches)
+{
+    bool inside = thread_state.heap_locks != 0;
+    for (const struct thread_cache *c = caches; c; c = c->of_thread)
+        inside = inside || atomic_load_explicit(&c->inside, memory_order_relaxed);
+    return inside;
+}
+
+/* Called as the thread ends, once; what it still allocates and frees after that goes the slow way.
+ * The child of a fork has the thread and its memory, but not the other threads' locks. */
+static void end_of_thread(void *unused)
+{
+    struct thread_cache *cache = thread_state.caches;
+    (void)unused;
+    thread_state.caches_over = true;
+    thread_state.caches = NULL;
+    thread_state.cache = &no_thread_cache;
+    if (is_interrupted(cache))
+        return;
+    for (struct thread_cache *next; cache; cache = next) {
+        next = cache->of_thread;
+        bool forgotten = atomic_load_explicit(&cache->pool->forgotten, memory_order_relaxed) &&
+                         !MUTATED(caches_of_parent_touched);
+        if (!forgotten && !MUTATED(thread_end_missed))
+            retire_cache(cache);
+    }
+}
+
+extern int __cxa_thread_atexit_impl(void (*function)(void *), void *argument, void *object);
+extern void *__dso_handle;
+
+void thread_cache_prepare_thread(void)
+{
+    if (!thread_state.caches_told && !thread_state.caches_over)
+        thread_state.caches_told =
+            __cxa_thread_atexit_impl(end_of_thread, NULL, &__dso_handle) == 0;
+}
+
+static struct thread_cache *take_spare(struct heap *heap)
+{
+    struct thread_cache *cache = heap->caches.spare;
+    if (cache)
+        heap->caches.spare = cache->next_spare;
+    return cache;
+}
+
+static struct thread_cache *add_cache(struct pool *pool, struct heap *heap)
+{
+    struct thread_cache *cache = allocate_in_whole_lines(sizeof *cache);
+    if (!cache)
+        return NULL;
+    cache->pool = pool;
+    cache->heap = heap;
+    for (unsigned i = 0; i < CACHE_BINS; i++) {
+        atomic_init(&cache->bins[i], &no_bin);
+        cache->by_request[i] = &no_bin;
+    }
+    cache->next = atomic_load_explicit(&heap->caches.all, memory_order_relaxed);
+    /* Pairs with the acquire load in first_cache. */
+    atomic_store_explicit(&heap->caches.all, cache, memory_order_release);
+    return cache;
+}
+
+static struct thread_cache *make_cache(struct pool *pool, struct heap *heap)
+{
+    struct thread_state *thread = &thread_state;
+    if (thread->caches_over || !thread->caches_told)
+        return NULL;
+    struct thread_cache *cache = take_spare(heap);
+    if (!cache)
+        cache = add_cache(pool, heap);
+    if (!cache)
+        return NULL;
+    heap->caches.owned++;
+    cache->slot = (uint8_t)(thread_id(pool) % HEAP_SLOTS);
+    cache->frees_left = 1;
+    cache->of_thread = thread->caches;
+    thread->caches = cache;
+    if (thread->context && &thread->context->heap == heap)
+        thread->cache = cache;
+    return cache;
+}
+
+struct thread_cache *thread_cache_of_this_thread(struct pool *pool, struct heap *heap)
+{
+    struct thread_cache *cache = thread_cache_known(heap);
+    return cache ? cache : make_cache(pool, heap);
+}
+
+void thread_cache_set_fence(struct thread_cache *cache, uint32_t frees, unsigned doublings)
+{
+    /* The more threads, the more each may hold when the first one is due: so each has less, though
+     * not in proportion, since a fence of one serves all. */
+    unsigned owned = cache->heap->caches.owned;
+    unsigned halvings = owned > 1 ? (31u - (unsigned)__builtin_clz(owned)) / 2 : 0;
+    cache->frees_to_fence = frees;
+    cache->shift = (uint8_t)(CACHE_DOUBLINGS + halvings - doublings);
+    set_bytes_to_fence(cache);
+}
+
+void thread_cache_ask_again(struct thread_cache *cache)
+{
+    cache->frees_left = 1;
+}
+
+/* ---- sums ---- */
+
+static uint64_t pending_in(const struct thread_cache *cache, uint64_t clean)
+{
+    uint64_t newest = counter_get(&cache->stamp), bytes = freed_in_epoch(cache);
+    if (newest <= clean)
+        return 0;
+    bytes -= counter_get(&cache->slots[newest % CACHE_SLOTS].taken);
+    for (uint64_t stamp = newest - 1; stamp > clean && newest - stamp < CACHE_SLOTS; stamp--) {
+        const struct cache_slot *slot = &cache->slots[stamp % CACHE_SLOTS];
+        if (counter_get(&slot->stamp) == stamp)
+            bytes += counter_get(&slot->freed) - counter_get(&slot->taken);
+    }
+    uint64_t free = free_bytes_in(cache);
+    return bytes < free ? bytes : free;
+}
+
+uint64_t thread_cache_pending(const struct thread_cache *cache)
+{
+    return pending_in(cache, clean_epoch_of(cache->heap));
+}
+
+struct cached_sums thread_caches_sum(const struct heap *heap)
+{
+    struct cached_sums sums = {0, 0, 0};
+    uint64_t clean = clean_epoch_of(heap);
+    for (const struct thread_cache *c = first_cache(heap); c; c = c->next) {
+        sums.live_requested += counter_get(&c->live_requested);
+        uint64_t bytes = free_bytes_in(c);
+        if (bytes == 0)
+            continue;
+        sums.free_bytes += bytes;
+        sums.pending_bytes += pending_in(c, clean);
+    }
+    return sums;
+}
+
+/* The bin's blocks in segments that are not clean. */
+static uint64_t pending_blocks(const struct cache_bin *bin, uint64_t clean)
+{
+    uint64_t frees = counter_get(&bin->counters->frees), before = frees;
+    for (unsigned i = 0; i < CACHE_SEGMENTS; i++) {
+        const struct cache_segment *segment = &bin->segments[i];
+        uint64_t then = counter_get(&segment->frees_before);
+        if (counter_get(&segment->stamp) > clean && then < before)
+            before = then;
+    }
+    return frees - before;
+}
+
+uint64_t thread_caches_blocks(const struct heap *heap, const struct bucket *bucket)
+{
+    uint64_t sum = 0;
+    for (const struct thread_cache *c = first_cache(heap); c; c = c->next) {
+        const struct cache_bin *bin =
+            atomic_load_explicit(&c->bins[bucket->bin], memory_order_acquire);
+        uint64_t blocks = cache_bin_bucket(bin) == bucket ? count_blocks(bin) : 0;
+        /* Of counters that its thread may be changing. */
+        sum += blocks > CACHE_BIN_BLOCKS ? 0 : blocks;
+    }
+    return sum;
+}
+
+static void settle_bin(struct cache_bin *bin, uint64_t clean)
+{
+    uint64_t frees = counter_get(&bin->counters->frees);
+    counter_raise_to(&bin->counters->settled, frees - pending_blocks(bin, clean));
+}
+
+void thread_caches_settle(struct heap *heap)
+{
+    uint64_t clean = clean_epoch_of(heap);
+    for (struct thread_cache *c = first_cache(heap); c; c = c->next)
+        for (unsigned i = 0; i < CACHE_BINS; i++) {
+            struct cache_bin *bin = atomic_load_explicit(&c->bins[i], memory_order_acquire);
+            if (cache_bin_bucket(bin))
+                settle_bin(bin, clean);
+        }
+    counter_raise_to(&heap->counters->peak_requested, heap_bytes(heap).requested);
+}
+
+uint64_t thread_caches_newest_stamp(const struct heap *heap)
+{
+    uint64_t newest = 0, clean = clean_epoch_of(heap);
+    for (const struct thread_cache *c = first_cache(heap); c; c = c->next) {
+        uint64_t stamp = counter_get(&c->stamp);
+        if (stamp > newest && free_bytes_in(c))
+            newest = stamp;
+    }
+    return newest > clean ? newest : 0;
+}
+
+void thread_caches_visit_pending(const struct heap *heap,
+                                 void (*visit)(uint8_t slot, uint64_t bytes, void *),
+                                 void *argument)
+{
+    uint64_t clean = clean_epoch_of(heap);
+    for (const struct thread_cache *c = first_cache(heap); c; c = c->next) {
+        uint64_t bytes = pending_in(c, clean);
+        if (bytes)
+            visit(c->slot, bytes, argument);
+    }
+}

@@ -1,0 +1,333 @@
+/*
+ * Thread caches: blocks that a thread takes and frees without a lock.
+ *
+ * Each thread has a cache of its own in every heap that it uses, found through thread_state without
+ * a search. A cache has a bin for each bucket that the thread has used. A bin holds clean blocks,
+ * the newest on top, and pending ones in segments, one to an epoch, by ascending stamp. A segment
+ * becomes clean as a whole.
+ *
+ * The fast path of a free: claim the block (of two racing frees one wins), read the epoch's number,
+ * put the block into the segment of that number. The fast path of an allocation: the newest of the
+ * bin's clean blocks, or of its segments that have become clean. Everything else is the slow
+ * path's, in heap.c, under the heap lock: it climbs the ladder, with the bin's segments beside the
+ * bucket's list of pending blocks, makes and refills bins, closes epochs, and takes what is too
+ * much into the heap's lists.
+ *
+ * Why a free needs no lock to be covered by a fence. A fence for epoch N is recorded after the
+ * number was advanced past N (epoch_begin_close), and the free reads N after everything that the
+ * program has submitted before it. Submitting and recording both take the driver's own lock (of the
+ * context, or of each of its streams). Had the record held it before the submission did, then
+ * "number advanced" would happen before "record", that before "submission" (by the driver's lock)
+ * and that before "number read" (the program's order): so the free would have read more than N. The
+ * record came after the submission, and covers it. Coherence alone says so; the loads and stores of
+ * the number are relaxed. Where work was submitted by another thread, the program has ordered that
+ * before the free. The same goes for the program's own context-wide synchronise, which advances the
+ * number before it begins. The number is read after the claim, so a stamp is never older than the
+ * life that the free ends; stamps in a bin ascend, since a thread never reads a smaller number
+ * after a larger one. clean never decreases, so a look at it that comes late only finds less.
+ *
+ * Who may touch a cache: its thread while it is inside; whoever holds the heap lock and has closed
+ * the heap's caches; its thread with the heap lock held. "Inside" is a lock that costs its owner
+ * nothing: a plain store, then a look at heap->closed. Whoever closes the caches sets a bit there
+ * with the heap lock held, makes every processor that runs this process pass a memory barrier
+ * (membarrier), and waits until no thread is inside: it either sees the thread inside, or the
+ * thread sees the bit, leaves without having looked at anything, and takes the slow path. Nobody
+ * inside takes a lock or calls anything outside this file, so the wait is short. Where the kernel
+ * has no membarrier, the bit CLOSED_WEAKLY is always set, and a thread that finds it enters once
+ * more, by a sequentially consistent exchange.
+ *
+ * heap->closed stands for whatever makes the fast path wrong, see enum closed. The end of a context
+ * is waited for like an emptying: when that returns, nothing is handed out any more. The other bits
+ * are looked at by every call, with no more order than the slow path's own looks at the same facts.
+ * Captures and handles that have become invalid are one word of the registry, looked at likewise. A
+ * heap that is wary of large blocks (keep.h) takes them out of all caches first.
+ *
+ * Bounded: a bin has a capacity, which is taken out of what the settings allow its bucket
+ * (blocks_per_bucket), so that cap holds for all threads together. A full bin gives its older half
+ * to the heap. Out of memory, when the program trims, before the reserve grows past its ratio, over
+ * the cap of cached bytes and when idle blocks are looked for, all caches of the heap are emptied
+ * into its lists (thread_caches_collect), and one is when its thread ends, without a driver call;
+ * its records are used again by other threads. A thread that is past that point goes the slow way.
+ *
+ * Fences are shared: a cache counts what its thread has freed since the number changed, since
+ * somebody's fence covers what came before.
+ *
+ * Counters have one writer, the cache's thread (or whoever has closed the caches), and are summed
+ * up by readers. A sum over several caches is of no one moment: a block that changes hands
+ * meanwhile may count twice or not at all. Peaks of live bytes are raised where the driver is asked
+ * and where a thread's bin runs out, and when they are reported: in between, hits may go higher
+ * unseen, by no more than what is cached.
+ *
+ * A signal handler may end the process while its thread is inside, or holds a heap lock: a thread
+ * that ends like that gives nothing back.
+ */
+#ifndef CUDAPOOL_CORE_THREAD_CACHE_H
+#define CUDAPOOL_CORE_THREAD_CACHE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "context.h"
+#include "mutation.h"
+
+struct pool;
+
+/* Larger blocks go the slow way. */
+#define CACHE_LARGEST (UINT64_C(32) << 20)
+
+/* A bin holds at most so many blocks, and so many bytes, but two blocks in any case. */
+#define CACHE_BIN_BLOCKS 64u
+#define CACHE_BIN_BYTES  (UINT64_C(64) << 20)
+
+/* A bin takes at most this part of the blocks that its bucket may still keep. */
+#define CACHE_CAP_SHARE 8u
+
+/* Of what may be freed without a fence: by a lone thread, and while the GPU keeps up. */
+#define CACHE_DOUBLINGS 2u
+
+#define CACHE_SEGMENTS 8u  /* of a bin: a power of two */
+#define CACHE_SLOTS    16u /* of a cache: a power of two */
+#define CACHE_BINS     256u
+#define CACHE_NO_BIN   (CACHE_BINS - 1) /* of buckets that caches do not hold */
+
+/* Freed in one epoch; chained through LINK_BUCKET's next from the newest to the oldest. */
+struct cache_segment {
+    counter stamp;        /* 0: none */
+    counter frees_before; /* of the bin, when the segment was opened */
+    struct block *newest, *oldest;
+    uint64_t opened_at; /* nanoseconds of the monotonic clock, as of the heap's last slow path */
+};
+
+struct cache_bin {
+    uint64_t least, more; /* it serves requests of least bytes and up to so many more */
+    _Atomic(struct bucket *)
+        bucket;                    /* NULL: it serves none. Written under the heap lock; relaxed */
+    struct block *clean;           /* the newest; chained like a segment */
+    struct cache_segment *open;    /* the newest segment, or one without a stamp */
+    uint32_t room;                 /* blocks that it may take */
+    struct bin_counters *counters; /* in the figures */
+    uint64_t bytes;                /* of each of its blocks */
+    uint32_t capacity;
+    uint32_t first, segment_count;
+    uint32_t batch;    /* blocks that the next refill brings */
+    uint64_t clean_at; /* when the segment was opened that turned clean last */
+    struct cache_segment segments[CACHE_SEGMENTS];
+};
+
+/* Bytes freed in an epoch, and how many of them the slow path has taken away. */
+struct cache_slot {
+    counter stamp;
+    counter freed, taken;
+};
+
+struct thread_cache {
+    _Atomic uint32_t inside; /* its thread is; see above */
+    uint32_t frees_left;     /* until a fence is due */
+    struct heap *heap;
+    struct pool *pool;
+    counter given, handed;   /* bytes of blocks freed and handed out on the fast path, ever */
+    uint64_t given_to_fence; /* when so many are given, a fence is due */
+    counter live_requested;  /* modulo 2^64: blocks may be freed by other threads */
+    counter moved;           /* bytes that the slow path has put into bins, less those that it took
+                                away; modulo 2^64 */
+    uint8_t slot;            /* of its thread, see heap.h */
+    uint8_t shift;           /* right, of the device's fence_bytes doubled CACHE_DOUBLINGS times */
+    uint32_t frees_to_fence;
+    counter stamp;        /* the number that its thread read last in a free */
+    counter given_before; /* when it read that first */
+    /* By request, for its thread: the bin that served it last. By block size: written under the
+     * heap lock, release for those who sum up, relaxed for its thread. */
+    struct cache_bin *by_request[CACHE_BINS];
+    _Atomic(struct cache_bin *) bins[CACHE_BINS];
+    struct cache_slot slots[CACHE_SLOTS]; /* of epochs before stamp's, and of that what was taken */
+    struct thread_cache *next;            /* of the heap; written before the cache is listed */
+    struct thread_cache *next_spare;      /* guarded by the heap lock */
+    struct thread_cache *of_thread;       /* the next one of this thread */
+};
+
+/* A thread's that has none: without a heap. */
+extern struct thread_cache no_thread_cache __attribute__((visibility("hidden")));
+
+/* ---- the fast path: called by the cache's thread, no lock held ---- */
+
+/* Where a request finds its bin: by its leading four bits and how many follow. Requests of
+ * geometric buckets with up to eight steps, or of powers of two, are not in each other's way. */
+static inline unsigned cache_index(uint64_t bytes)
+{
+    uint64_t x = (bytes - 1) | 8;
+    unsigned top = 63u ^ (unsigned)__builtin_clzll(x);
+    return (top * 8 + (unsigned)(x >> (top - 3))) % CACHE_BINS;
+}
+
+static inline struct bucket *cache_bin_bucket(const struct cache_bin *bin)
+{
+    return atomic_load_explicit(&bin->bucket, memory_order_relaxed);
+}
+
+/* Whether the fast path is closed, perhaps only to a plain store; whether or not it is, leave
+ * follows. */
+static inline bool cache_enter(struct thread_cache *cache, const struct heap *heap)
+{
+    atomic_store_explicit(&cache->inside, 1, memory_order_relaxed);
+    /* The processor's part of the fence is the closer's, see thread_caches_wait. */
+    atomic_signal_fence(memory_order_seq_cst);
+    /* Acquire, too: pairs with the release of a bit by whoever had closed the caches. */
+    uint32_t closed = atomic_load_explicit(&heap->closed, memory_order_seq_cst);
+    if (MUTATED(closed_caches_used))
+        closed &= ~(uint32_t)CLOSED_COLLECTING;
+    return closed != 0;
+}
+
+/* Inside, after finding it closed: enters by an exchange, where only that is asked for. */
+bool thread_cache_enter_strongly(struct thread_cache *cache);
+
+static inline void cache_leave(struct thread_cache *cache)
+{
+    /* Pairs with the load in thread_caches_wait: what was done inside is seen. */
+    atomic_store_explicit(&cache->inside, 0, memory_order_release);
+}
+
+/* The bin that may have a block for the request, or NULL. */
+static inline struct cache_bin *cache_find_bin(const struct thread_cache *cache, size_t bytes)
+{
+    struct cache_bin *bin = cache->by_request[cache_index(bytes)];
+    return __builtin_expect(bytes - bin->least <= bin->more, 1) ? bin : NULL;
+}
+
+/* Inside. Hands the newest clean block out. */
+static inline CUdeviceptr cache_hand_out(struct thread_cache *cache, struct cache_bin *bin,
+                                         struct block *block, size_t bytes)
+{
+    bin->clean = block->links[LINK_BUCKET].next;
+    bin->room++;
+    counter_set(&block->requested, bytes);
+    counter_add(&bin->counters->requested_bytes, bytes);
+    counter_add(&cache->live_requested, bytes);
+    counter_add(&cache->handed, bin->bytes);
+    counter_add(&bin->counters->hits, 1);
+    CUdeviceptr address = block_address(block);
+    block_set(block, address, BLOCK_LIVE);
+    return address;
+}
+
+/* Inside. Moves what has become clean to the clean blocks, and returns the newest, or NULL. */
+struct block *thread_cache_turn_clean(struct thread_cache *cache, struct cache_bin *bin);
+
+/* Inside, where the newest segment is of the stamp: puts a claimed block into it. True: a fence is
+ * due, and the slow path is to close the epoch (heap_close_epoch). */
+static inline bool cache_put(struct thread_cache *cache, struct cache_bin *bin, struct block *block)
+{
+    struct cache_segment *open = bin->open;
+    block->links[LINK_BUCKET].next = open->newest;
+    open->newest = block;
+    bin->room--;
+    counter_subtract(&cache->live_requested, counter_get(&block->requested));
+    uint64_t given = counter_get(&cache->given) + bin->bytes;
+    counter_set(&cache->given, given);
+    counter_add(&bin->counters->frees, 1);
+    return --cache->frees_left == 0 || given >= cache->given_to_fence;
+}
+
+/* Inside, or with the heap lock held, where the bin is not full: the same for any newer stamp. */
+bool thread_cache_put(struct thread_cache *cache, struct cache_bin *bin, struct block *block,
+                      uint64_t stamp);
+
+enum given {
+    GIVEN,
+    GIVEN_FENCE_DUE,
+    NOT_GIVEN, /* the slow path must be taken: heap_free */
+};
+
+/* Inside, and leaves. What follows a claim where cache_put is not enough. */
+enum given thread_cache_give(struct thread_cache *cache, struct block *block, CUdeviceptr address,
+                             uint64_t stamp);
+
+/* ---- the slow path: the heap lock is held ---- */
+
+/* This thread's cache in the heap, made if there was none; NULL where it can have none. */
+struct thread_cache *thread_cache_of_this_thread(struct pool *pool, struct heap *heap);
+
+/* How much may go without a fence from now on: so many frees, and the device's fence_bytes doubled
+ * so often, CACHE_DOUBLINGS at most; less where other threads use the heap as well. */
+void thread_cache_set_fence(struct thread_cache *cache, uint32_t frees, unsigned doublings);
+
+/* No fence could be made: the next free wants one, too. */
+void thread_cache_ask_again(struct thread_cache *cache);
+
+/* The cache's bin for this bucket, made if there was none; NULL where it can have none. request: a
+ * size that it is to serve, or 0. */
+struct cache_bin *thread_cache_bin(struct thread_cache *cache, struct bucket *bucket,
+                                   size_t request);
+
+/* The stamp of the bin's oldest pending blocks; 0: none are pending. */
+uint64_t thread_cache_oldest_stamp(const struct cache_bin *bin);
+
+/* Takes the newest clean block out of the bin, so that it is in no list; NULL where none is. */
+struct block *thread_cache_pop(struct thread_cache *cache, struct cache_bin *bin);
+
+/* How many clean blocks the bin wants now. */
+unsigned thread_cache_wants(struct cache_bin *bin);
+
+/* Counts a block that thread_cache_fill is to put there. */
+void thread_cache_expect(struct thread_cache *cache, struct cache_bin *bin);
+
+/* Puts an expected clean block that is in no list on top of the bin's other clean ones. */
+void thread_cache_fill(struct cache_bin *bin, struct block *block);
+
+/* The heap has become wary: no cache holds large blocks from now on. */
+void thread_caches_shut_large(struct heap *heap);
+
+/* Whether no block can be put into it. */
+bool thread_cache_is_full(const struct cache_bin *bin);
+
+/* Moves blocks to the heap's lists: all of the bin, or the older half of a full one. */
+void thread_cache_empty_bin(struct thread_cache *cache, struct cache_bin *bin);
+void thread_cache_halve_bin(struct thread_cache *cache, struct cache_bin *bin);
+
+/* Moves the blocks of all caches to the heap's lists. */
+void thread_caches_collect(struct heap *heap);
+
+/* The bits have just been set in heap->closed: returns when no thread is inside that has not seen
+ * them. */
+void thread_caches_wait(struct heap *heap);
+
+/* ---- sums, for whoever wants to know: no lock needed ---- */
+
+struct cached_sums {
+    uint64_t free_bytes;     /* clean and pending */
+    uint64_t pending_bytes;  /* of free_bytes */
+    uint64_t live_requested; /* modulo 2^64, to be added to the heap's own */
+};
+struct cached_sums thread_caches_sum(const struct heap *heap);
+
+/* For the report, beside threads that may be counting: what has become clean in bins without their
+ * threads' looking counts as clean, and what the program holds now for the peak. */
+void thread_caches_settle(struct heap *heap);
+
+/* The blocks of one bucket. */
+uint64_t thread_caches_blocks(const struct heap *heap, const struct bucket *bucket);
+
+/* The newest stamp that may still be pending in a cache; 0: none is. */
+uint64_t thread_caches_newest_stamp(const struct heap *heap);
+
+/* Bytes that a cache has pending. The other calls visit for each cache that has any. */
+uint64_t thread_cache_pending(const struct thread_cache *cache);
+void thread_caches_visit_pending(const struct heap *heap,
+                                 void (*visit)(uint8_t slot, uint64_t bytes, void *),
+                                 void *argument);
+
+/* ---- threads and processes ---- */
+
+/* Before a thread can have a cache. No lock held: the dynamic linker's lock is taken, under which
+ * constructors may allocate. */
+void thread_cache_prepare_thread(void);
+
+/* The calling thread's cache in this heap, or NULL. No lock needed. */
+struct thread_cache *thread_cache_known(const struct heap *heap);
+
+/* Whether closing caches can make other processors pass a memory barrier; once, when a pool is
+ * made. */
+bool thread_caches_prepare(void);
+
+#endif

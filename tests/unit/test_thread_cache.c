@@ -1,0 +1,588 @@
+/*
+ * Thread caches: what a thread takes and frees without a lock, and how others reach it.
+ */
+#include "pool_fixture.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "core/thread_cache.h"
+
+TestSuite(thread_cache, .init = set_up, .fini = tear_down, .timeout = 20);
+
+static struct thread_cache *own_cache(void)
+{
+    struct thread_cache *cache = thread_cache_known(heap());
+    cr_assert_not_null(cache);
+    return cache;
+}
+
+static uint64_t cached_bytes(void)
+{
+    return thread_caches_sum(heap()).free_bytes;
+}
+
+static unsigned count_caches(void)
+{
+    unsigned count = 0;
+    for (struct thread_cache *c = atomic_load(&heap()->caches.all); c; c = c->next)
+        count++;
+    return count;
+}
+
+/* So many blocks that this thread can take at once. */
+static void cache_blocks(unsigned count, size_t bytes)
+{
+    allocate_and_release(count, bytes);
+    synchronise();
+    fake_trace();
+}
+
+/* ---- a thread that does something, and then stays until it is let go ---- */
+
+struct companion {
+    struct errand errand;
+    void (*body)(void *);
+    void *argument;
+    atomic_bool ready, let_go;
+};
+
+static void stay(void *argument)
+{
+    struct companion *companion = argument;
+    companion->body(companion->argument);
+    atomic_store(&companion->ready, true);
+    while (!atomic_load(&companion->let_go))
+        let_time_pass();
+}
+
+static void join_in(struct companion *companion, void (*body)(void *), void *argument)
+{
+    atomic_init(&companion->ready, false);
+    atomic_init(&companion->let_go, false);
+    companion->body = body;
+    companion->argument = argument;
+    send(&companion->errand, stay, companion);
+    while (!atomic_load(&companion->ready))
+        let_time_pass();
+}
+
+static void part(struct companion *companion)
+{
+    atomic_store(&companion->let_go, true);
+    wait_for(&companion->errand);
+}
+
+static void cache_ten(void *unused)
+{
+    (void)unused;
+    allocate_and_release(10, MIB);
+}
+
+/* ---- the fast path ---- */
+
+Test(thread_cache, hits_and_frees_take_no_lock_and_call_nothing)
+{
+    start();
+    cache_blocks(8, MIB);
+    stop_looking_at_locks();
+    heap_lock(heap());
+    CUdeviceptr a = allocate(MIB), b = allocate(MIB - 5), c = allocate(MIB - KIB);
+    release(b);
+    release(a);
+    a = allocate(MIB);
+    release(a);
+    release(c);
+    heap_unlock(heap());
+    cr_assert_str_eq(fake_trace(), "");
+    cr_assert_eq(counted().hits.clean, 4);
+    cr_assert_eq(counted().frees, 12);
+    cr_assert_eq(counted().requests, 12);
+}
+
+Test(thread_cache, the_newest_clean_block_is_taken)
+{
+    start();
+    CUdeviceptr first = allocate(MIB), second = allocate(MIB), third = allocate(MIB);
+    release(first);
+    release(second);
+    synchronise();
+    release(third);
+    synchronise();
+    cr_assert_eq(allocate(MIB), third);
+    cr_assert_eq(allocate(MIB), second);
+    cr_assert_eq(allocate(MIB), first);
+}
+
+Test(thread_cache, what_no_fence_covers_is_not_taken)
+{
+    start();
+    cache_blocks(2, MIB);
+    CUdeviceptr a = allocate(MIB), b = allocate(MIB);
+    fake_launch(context);
+    release(a);
+    release(b);
+    CUdeviceptr c = allocate(MIB);
+    cr_assert_neq(c, a);
+    cr_assert_neq(c, b);
+}
+
+Test(thread_cache, of_two_frees_one_succeeds)
+{
+    start();
+    cache_blocks(2, MIB);
+    CUdeviceptr a = allocate(MIB);
+    release(a);
+    cr_assert_eq(pool_free(pool, a), CUDA_ERROR_INVALID_VALUE);
+    cr_assert_eq(counted().frees, 3);
+    cr_assert_eq(live_bytes(), 0);
+}
+
+Test(thread_cache, every_size_in_between_is_served_by_its_bin)
+{
+    start();
+    for (size_t bytes = 1; bytes <= 40 * MIB; bytes = bytes * 9 / 8 + 1) {
+        CUdeviceptr block = allocate(bytes);
+        size_t room = heap()->classes.largest ? size_class_round(&heap()->classes, bytes) : 0;
+        release(block);
+        synchronise();
+        CUdeviceptr again = allocate(bytes);
+        cr_assert_eq(again, block, "%zu bytes are not served", bytes);
+        CUdeviceptr other = allocate(room + 1);
+        cr_assert_neq(other, block);
+        release(again);
+        release(other);
+        synchronise();
+        cr_assert_neq(allocate(room + 1), block, "%zu bytes are served by fewer", room + 1);
+    }
+}
+
+Test(thread_cache, many_sizes_of_exact_buckets_find_their_own_blocks)
+{
+    settings.device.buckets.policy = BUCKETS_EXACT;
+    settings.device.growth_budget.bytes = GIB;
+    start();
+    CUdeviceptr blocks[600];
+    for (unsigned round = 0; round < 2; round++) {
+        for (size_t i = 0; i < 600; i++)
+            blocks[i] = allocate(64 * KIB + 8 * i);
+        for (size_t i = 0; i < 600; i++) {
+            struct pointer_answer answer = pool_ask_pointer(pool, blocks[i]);
+            cr_assert_eq(answer.kind, POINTER_LIVE);
+            cr_assert_eq(answer.bytes, 64 * KIB + 8 * i);
+            release(blocks[i]);
+        }
+        synchronise();
+    }
+    cr_assert_eq(counted().misses, 600);
+}
+
+/* ---- bounds ---- */
+
+Test(thread_cache, a_full_bin_gives_its_older_half_to_the_heap)
+{
+    start();
+    CUdeviceptr blocks[100];
+    for (int i = 0; i < 100; i++)
+        blocks[i] = allocate(64 * KIB);
+    for (int i = 0; i < 100; i++)
+        release(blocks[i]);
+    cr_assert_leq(cached_bytes(), 64 * 64 * KIB);
+    cr_assert_geq(cached_bytes(), 32 * 64 * KIB);
+    cr_assert_eq(pending_bytes() + clean_bytes(), 100 * 64 * KIB);
+    synchronise();
+    cr_assert_eq(clean_bytes(), 100 * 64 * KIB);
+    for (int i = 0; i < 100; i++)
+        allocate(64 * KIB);
+    cr_assert_eq(counted().misses, 100);
+    cr_assert_eq(counted().hits.clean, 100);
+}
+
+Test(thread_cache, the_cap_on_blocks_holds_for_caches_too)
+{
+    settings.device.caps.blocks_per_bucket = 20;
+    start();
+    struct companion companion;
+    allocate_and_release(30, MIB);
+    join_in(&companion, cache_ten, NULL);
+    fake_finish(context);
+    synchronise();
+    cr_assert_leq(clean_bytes() + pending_bytes(), 20 * MIB);
+    part(&companion);
+}
+
+Test(thread_cache, where_few_blocks_are_kept_caches_hold_none)
+{
+    settings.device.caps.blocks_per_bucket = 4;
+    start();
+    cache_blocks(4, MIB);
+    cr_assert_eq(cached_bytes(), 0);
+}
+
+Test(thread_cache, large_blocks_are_the_heaps)
+{
+    start();
+    cache_blocks(2, 64 * MIB);
+    cr_assert_eq(cached_bytes(), 0);
+    cr_assert_eq(clean_bytes(), 128 * MIB);
+}
+
+/* ---- other threads ---- */
+
+static void free_all(void *argument)
+{
+    CUdeviceptr *blocks = argument;
+    for (int i = 0; i < 40; i++)
+        release(blocks[i]);
+}
+
+Test(thread_cache, a_block_may_be_freed_by_another_thread)
+{
+    struct companion companion;
+    CUdeviceptr blocks[40];
+    start();
+    for (int i = 0; i < 40; i++)
+        blocks[i] = allocate(MIB);
+    cr_assert_eq(live_bytes(), 40 * MIB);
+    join_in(&companion, free_all, blocks);
+    cr_assert_eq(live_bytes(), 0);
+    cr_assert_eq(heap_bytes(heap()).requested, 0);
+    cr_assert_gt(cached_bytes(), 0);
+    part(&companion);
+}
+
+Test(thread_cache, a_producer_uses_what_its_consumer_frees)
+{
+    start();
+    for (int round = 0; round < 20; round++) {
+        CUdeviceptr blocks[40];
+        for (int i = 0; i < 40; i++)
+            blocks[i] = allocate(MIB);
+        in_another_thread(free_all, blocks);
+        fake_finish(context);
+        synchronise();
+    }
+    cr_assert_eq(counted().misses, 40);
+}
+
+Test(thread_cache, other_threads_caches_are_reached_when_memory_is_wanted)
+{
+    struct companion companion;
+    start();
+    join_in(&companion, cache_ten, NULL);
+    synchronise();
+    cr_assert_eq(cached_bytes(), 10 * MIB);
+    pool_trim(pool);
+    cr_assert_eq(cached_bytes(), 0);
+    cr_assert_eq(fake_bytes_used(0), 0);
+    part(&companion);
+}
+
+Test(thread_cache, what_other_threads_cache_is_taken_before_the_reserve_grows)
+{
+    struct companion companion;
+    settings.device.growth_budget.bytes = 0;
+    settings.device.caps.reserve_ratio = 1;
+    start();
+    join_in(&companion, cache_ten, NULL);
+    synchronise();
+    for (int i = 0; i < 10; i++)
+        allocate(MIB);
+    cr_assert_eq(fake_bytes_used(0), 10 * MIB);
+    cr_assert_eq(counted().misses, 10);
+    part(&companion);
+}
+
+Test(thread_cache, what_a_thread_has_cached_stays_when_it_ends)
+{
+    start();
+    in_another_thread(cache_ten, NULL);
+    cr_assert_eq(heap()->caches.owned, 0);
+    cr_assert_eq(cached_bytes(), 0);
+    synchronise();
+    cr_assert_eq(clean_bytes(), 10 * MIB);
+    for (int i = 0; i < 10; i++)
+        allocate(MIB);
+    cr_assert_eq(counted().misses, 10);
+    cr_assert_eq(counted().frees, 10);
+}
+
+Test(thread_cache, short_lived_threads_use_each_others_records)
+{
+    size_t bytes = MIB;
+    start();
+    for (int i = 0; i < 500; i++)
+        in_another_thread(allocate_and_free_one, &bytes);
+    cr_assert_eq(count_caches(), 1);
+    cr_assert_eq(heap()->caches.owned, 0);
+    cr_assert_eq(counted().frees, 500);
+}
+
+static pthread_key_t key;
+
+static void use_the_pool_once_more(void *unused)
+{
+    (void)unused;
+    size_t bytes = MIB;
+    allocate_and_free_one(&bytes);
+}
+
+static void leave_something_to_do(void *unused)
+{
+    (void)unused;
+    cache_ten(NULL);
+    pthread_setspecific(key, &key);
+}
+
+Test(thread_cache, a_thread_that_is_ending_goes_the_slow_way)
+{
+    start();
+    cr_assert_eq(pthread_key_create(&key, use_the_pool_once_more), 0);
+    in_another_thread(leave_something_to_do, NULL);
+    cr_assert_eq(heap()->caches.owned, 0);
+    cr_assert_eq(cached_bytes(), 0);
+    cr_assert_eq(counted().frees, 11);
+}
+
+Test(thread_cache, a_forked_childs_threads_leave_the_caches_alone)
+{
+    struct companion companion;
+    start();
+    join_in(&companion, cache_ten, NULL);
+    pool_forget(pool);
+    heap_lock(heap()); /* by a thread that the child does not have */
+    atomic_store(&companion.let_go, true);
+    struct timespec soon;
+    clock_gettime(CLOCK_REALTIME, &soon);
+    soon.tv_sec += 2;
+    cr_assert_eq(pthread_timedjoin_np(companion.errand.thread, NULL, &soon), 0,
+                 "the thread waits for a lock");
+    cr_assert_eq(heap()->caches.owned, 1);
+    heap_unlock(heap());
+}
+
+Test(thread_cache, a_process_that_ends_in_a_slow_path_waits_for_no_lock, .exit_code = 7)
+{
+    start();
+    cache_ten(NULL);
+    stop_looking_at_locks();
+    heap_lock(heap()); /* as a signal handler may find it */
+    exit(7);
+}
+
+/* ---- closing ---- */
+
+static atomic_bool done;
+
+static void trim(void *unused)
+{
+    (void)unused;
+    pool_trim(pool);
+    atomic_store(&done, true);
+}
+
+static void end_the_context(void *unused)
+{
+    (void)unused;
+    struct ending ending = pool_context_ending(pool, context);
+    atomic_store(&done, true);
+    pool_context_ended(pool, ending, CONTEXT_LIVES);
+}
+
+static void wait_a_little(void)
+{
+    struct timespec nap = {0, 30000000};
+    nanosleep(&nap, NULL);
+}
+
+static void waits_until_outside(void (*body)(void *))
+{
+    struct errand errand;
+    start();
+    cache_blocks(4, MIB);
+    struct thread_cache *cache = own_cache();
+    atomic_store(&cache->inside, 1);
+    send(&errand, body, NULL);
+    wait_a_little();
+    cr_assert_not(atomic_load(&done), "the thread is still inside its cache");
+    atomic_store(&cache->inside, 0);
+    wait_for(&errand);
+    cr_assert(atomic_load(&done));
+}
+
+Test(thread_cache, whoever_empties_a_cache_waits_for_its_thread_to_come_out)
+{
+    waits_until_outside(trim);
+}
+
+Test(thread_cache, whoever_ends_the_context_waits_too)
+{
+    waits_until_outside(end_the_context);
+}
+
+static void take_one(void *unused)
+{
+    (void)unused;
+    CUdeviceptr block = allocate(MIB);
+    atomic_store(&done, true);
+    release(block);
+}
+
+static void take_when_told(void *argument)
+{
+    atomic_bool *told = argument;
+    cache_blocks(4, MIB);
+    CUdeviceptr first = allocate(MIB);
+    atomic_store(&done, false);
+    while (!atomic_load(told))
+        let_time_pass();
+    take_one(NULL);
+    release(first);
+}
+
+Test(thread_cache, a_closed_cache_is_not_used)
+{
+    struct errand errand;
+    atomic_bool told = false;
+    start();
+    atomic_store(&done, true);
+    send(&errand, take_when_told, &told);
+    while (atomic_load(&done))
+        let_time_pass();
+    heap_lock(heap());
+    atomic_fetch_or(&heap()->closed, CLOSED_COLLECTING);
+    atomic_store(&told, true);
+    wait_a_little();
+    cr_assert_not(atomic_load(&done), "a block was taken out of a cache that is being emptied");
+    atomic_fetch_and(&heap()->closed, ~(uint32_t)CLOSED_COLLECTING);
+    heap_unlock(heap());
+    wait_for(&errand);
+}
+
+Test(thread_cache, while_a_context_is_being_ended_its_cached_blocks_are_not_handed_out)
+{
+    start();
+    cache_blocks(4, MIB);
+    struct ending ending = pool_context_ending(pool, context);
+    thread_state.inside_driver = 0; /* another thread, so to say */
+    fake_trace();
+    allocate(MIB);
+    cr_assert_str_eq(fake_trace(), "alloc");
+    thread_state.inside_driver = 1;
+    pool_context_ended(pool, ending, CONTEXT_LIVES);
+    allocate(MIB);
+    cr_assert_str_eq(fake_trace(), "");
+}
+
+Test(thread_cache, a_context_that_dies_takes_the_cached_blocks_along)
+{
+    struct companion companion;
+    start();
+    join_in(&companion, cache_ten, NULL);
+    cache_blocks(4, 2 * MIB);
+    struct heap *of_both = heap();
+    end_context(context);
+    cr_assert_eq(thread_caches_sum(of_both).free_bytes, 0);
+    cr_assert_eq(heap_bytes(of_both).clean + heap_bytes(of_both).pending, 0);
+    context = another_context(0);
+    cr_assert_eq(heap(), of_both, "the record is not used again");
+    cr_assert(fake_is_allocated(allocate(2 * MIB)));
+    part(&companion);
+}
+
+Test(thread_cache, in_a_capture_the_driver_frees)
+{
+    start();
+    cache_blocks(4, MIB);
+    CUdeviceptr block = allocate(MIB);
+    CUstream stream = fake_stream();
+    begin_capture(stream);
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    driver->cuThreadExchangeStreamCaptureMode(&mode);
+    fake_trace();
+    release(block);
+    cr_assert_str_eq(fake_trace(), "free");
+    allocate(MIB);
+    cr_assert_str_eq(fake_trace(), "alloc");
+    driver->cuThreadExchangeStreamCaptureMode(&mode);
+    end_capture(stream);
+    fake_trace();
+    allocate(MIB);
+    cr_assert_str_eq(fake_trace(), "");
+}
+
+Test(thread_cache, a_shared_block_is_not_cached)
+{
+    start();
+    cache_blocks(4, MIB);
+    CUdeviceptr block = allocate(MIB);
+    pool_share(pool, block);
+    release(block);
+    cr_assert_not(fake_is_allocated(block));
+}
+
+Test(thread_cache, an_address_that_comes_again_leaves_the_cache)
+{
+    start();
+    cache_blocks(1, MIB);
+    CUdeviceptr block = allocate(MIB);
+    release(block);
+    cr_assert_eq(cached_bytes(), MIB);
+    fake_vanish(block);
+    fake_next_address(block);
+    cr_assert_eq(allocate(4 * MIB), block);
+    cr_assert_eq(cached_bytes(), 0);
+}
+
+Test(thread_cache, without_membarrier_it_works_as_well)
+{
+    struct companion companion;
+    start();
+    pool->expedited = false;
+    atomic_fetch_or(&heap()->closed, CLOSED_WEAKLY);
+    join_in(&companion, cache_ten, NULL);
+    cache_blocks(4, MIB);
+    stop_looking_at_locks();
+    heap_lock(heap());
+    release(allocate(MIB));
+    heap_unlock(heap());
+    cr_assert_str_eq(fake_trace(), "");
+    pool_trim(pool);
+    cr_assert_eq(cached_bytes(), 0);
+    part(&companion);
+}
+
+/* ---- frees that race ---- */
+
+#define RACES 3000
+
+static CUdeviceptr contested[RACES];
+static atomic_uint arrived, freed;
+
+static void free_every_one(void *unused)
+{
+    (void)unused;
+    size_t bytes = MIB;
+    allocate_and_free_one(&bytes);
+    for (unsigned i = 0; i < RACES; i++) {
+        atomic_fetch_add(&arrived, 1);
+        while (atomic_load(&arrived) < 2 * (i + 1))
+            sched_yield();
+        if (pool_free(pool, contested[i]) == CUDA_SUCCESS)
+            atomic_fetch_add(&freed, 1);
+    }
+}
+
+Test(thread_cache, of_two_racing_frees_one_succeeds)
+{
+    struct errand errand;
+    start();
+    for (int i = 0; i < RACES; i++)
+        contested[i] = allocate(4 * KIB);
+    send(&errand, free_every_one, NULL);
+    free_every_one(NULL);
+    wait_for(&errand);
+    cr_assert_eq(atomic_load(&freed), RACES);
+    cr_assert_eq(counted().frees, RACES + 2);
+    cr_assert_eq(heap_bytes(heap()).requested, 0);
+}
