@@ -353,11 +353,15 @@ static bool serve_bucket(const struct heap *heap, struct cache_bin *bin, struct 
     return true;
 }
 
-static bool count_in_figures(const struct heap *heap, struct cache_bin *bin,
-                             const struct bucket *bucket)
+/* A bin with counters in the figures; NULL where memory is short. */
+static struct cache_bin *make_bin(const struct heap *heap, const struct bucket *bucket)
 {
-    bin->counters = figures_bin(heap->figures, KIND_DEVICE, heap->id, heap->device, bucket->bytes);
-    return bin->counters != NULL;
+    struct bin_counters *counters =
+        figures_bin(heap->figures, KIND_DEVICE, heap->id, heap->device, bucket->bytes);
+    struct cache_bin *bin = counters ? allocate_in_whole_lines(sizeof *bin) : NULL;
+    if (bin)
+        bin->counters = counters;
+    return bin;
 }
 
 static struct cache_bin *get_bin(struct thread_cache *cache, struct bucket *bucket)
@@ -367,11 +371,9 @@ static struct cache_bin *get_bin(struct thread_cache *cache, struct bucket *buck
     if (cache_bin_bucket(bin) == bucket)
         return bin;
     if (bin == &no_bin) {
-        bin = allocate_in_whole_lines(sizeof *bin);
-        if (!bin || !count_in_figures(cache->heap, bin, bucket)) {
-            free(bin);
+        bin = make_bin(cache->heap, bucket);
+        if (!bin)
             return NULL;
-        }
         /* Pairs with the acquire loads of those who sum up. */
         atomic_store_explicit(place, bin, memory_order_release);
     }
