@@ -11,6 +11,11 @@
 /* A fence that was running is not asked about again sooner: nanoseconds. */
 #define QUERY_INTERVAL 8000u
 
+/* How long a thread waits for another's question or record, and how often it looks between two
+ * yields. */
+#define AWAIT_NANOSECONDS 100000u
+#define AWAIT_LOOKS       64u
+
 /* So many epochs in a row without a fence, and the context goes on without the pool. */
 #define FAILURES_MAX 8u
 
@@ -391,6 +396,33 @@ enum fence_answer epoch_query(struct pool *pool, struct context *context, struct
                        MUTATED(fence_cleans_later_frees) ? epoch_current(epochs) - 1 : epoch);
     drop_user(epochs, fence);
     return answer;
+}
+
+/* Whether another thread is about to know more of a stamp. fenced: a fence covers it already. */
+static bool is_in_the_driver(const struct epochs *epochs, uint64_t stamp, bool fenced)
+{
+    return atomic_load_explicit(&epochs->querying, memory_order_relaxed) ||
+           (!fenced && stamp < epoch_current(epochs) &&
+            atomic_load_explicit(&epochs->recording, memory_order_relaxed));
+}
+
+void epoch_await_others(struct context *context, uint64_t stamp)
+{
+    const struct epochs *epochs = &context->epochs;
+    bool fenced = epoch_fence_for(epochs, stamp, false) != NULL;
+    if (epoch_clean(epochs) >= stamp || !is_in_the_driver(epochs, stamp, fenced))
+        return;
+    uint64_t started = monotonic_now();
+    heap_unlock(&context->heap);
+    for (unsigned looks = 1; epoch_clean(epochs) < stamp && is_in_the_driver(epochs, stamp, fenced);
+         looks++) {
+        if (looks % AWAIT_LOOKS != 0)
+            continue;
+        sched_yield();
+        if (monotonic_now() - started > AWAIT_NANOSECONDS)
+            break;
+    }
+    heap_lock(&context->heap);
 }
 
 static bool wait_for_fence(struct pool *pool, struct context *context, struct fence *fence,

@@ -63,8 +63,9 @@ struct epochs {
     unsigned outstanding;
     struct fence *spare;
     unsigned failures; /* epochs in a row that no fence could be recorded for */
-    bool recording;    /* a thread is between advancing the number and publishing the fence */
-    bool querying;     /* a thread is asking the driver about a fence of this context */
+    /* Written with the lock held. Relaxed: whoever waits for them takes the lock afterwards. */
+    _Atomic bool recording; /* a thread is between advancing the number and publishing the fence */
+    _Atomic bool querying;  /* a thread is asking the driver about a fence of this context */
     uint64_t asked_at; /* nanoseconds of the monotonic clock: when a fence was last seen running */
 };
 
@@ -99,6 +100,11 @@ struct fence *epoch_fence_for(const struct epochs *epochs, uint64_t stamp, bool 
  * and, if so, makes clean what it covers. FENCE_RUNNING where another thread is asking, or has just
  * been told so: every question takes the driver's lock, for which launches wait. */
 enum fence_answer epoch_query(struct pool *pool, struct context *context, struct fence *fence);
+
+/* Lock held on entry and return, released in between. Where the stamp is not clean and another
+ * thread is asking the driver, or recording the fence that would cover it, waits until that is
+ * done, for a tenth of a millisecond at most: the driver's lock serves one at a time anyway. */
+void epoch_await_others(struct context *context, uint64_t stamp);
 
 /* Lock held on entry and return, released in between. Waits patiently on the host, for the oldest
  * waitable fence that covers the stamp, until everything stamped so is clean. Gives up when only

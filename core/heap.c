@@ -526,10 +526,12 @@ static struct block *take_behind_barrier(struct pool *pool, struct context *cont
     return place->bucket->pending.first;
 }
 
+/* Releases and retakes the lock. */
 static void query_for(struct pool *pool, struct context *context, uint64_t stamp)
 {
+    epoch_await_others(context, stamp);
     struct fence *fence = epoch_fence_for(&context->epochs, stamp, false);
-    if (fence)
+    if (fence && stamp > epoch_clean(&context->epochs))
         epoch_query(pool, context, fence);
 }
 
@@ -608,17 +610,21 @@ static struct block *climb(struct pool *pool, struct context *context, const str
     return NULL;
 }
 
-/* Other threads' caches may have what would else be given back to the driver to make room for a new
- * block. */
-static struct block *look_in_other_caches(const struct pool *pool, struct context *context,
+/* Other threads' caches may have what the driver would else be asked for. Past the bound, what is
+ * pending there is asked about, too: a new block would cost others theirs. Releases and retakes the
+ * lock. */
+static struct block *look_in_other_caches(struct pool *pool, struct context *context,
                                           const struct place *place)
 {
     struct heap *heap = &context->heap;
-    if (heap->ending || is_inside_bound(pool, context, place->bucket->bytes) ||
-        thread_caches_sum(heap).free_bytes == 0)
+    if (heap->ending || thread_caches_blocks(heap, place->bucket) == 0)
         return NULL;
-    thread_caches_collect(heap);
-    return newest_clean(place);
+    thread_caches_collect_bucket(heap, place->bucket);
+    struct block *block = newest_clean(place);
+    if (block || !oldest_stamp(place) || is_inside_bound(pool, context, place->bucket->bytes))
+        return block;
+    query_for(pool, context, oldest_stamp(place));
+    return heap->ending ? NULL : newest_clean(place);
 }
 
 /* What each thread has pending, in the heap's lists and in its cache. */
@@ -1210,7 +1216,10 @@ CUresult heap_close_epoch(struct pool *pool, struct context *context)
     if (cache)
         refresh_cache(heap, cache);
     struct fence *fence = close_epoch(context, true);
-    if (cache && !fence)
+    /* Whoever is recording makes the fence that is owed. */
+    if (cache && !fence && heap->owed)
+        thread_cache_count_again(cache);
+    else if (cache && !fence)
         thread_cache_ask_again(cache);
     heap_unlock(heap);
     return fence ? end_free(pool, context, fence, true) : CUDA_SUCCESS;

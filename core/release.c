@@ -301,7 +301,8 @@ static void collect_caches(struct context *context)
 uint64_t release_clean(struct pool *pool, struct context *context, uint64_t bytes,
                        enum eviction reason, enum release_place place)
 {
-    collect_caches(context);
+    if (counter_get(&context->heap.clean_bytes) < bytes)
+        collect_caches(context);
     return release_chosen(pool, context, choose_until, &bytes, reason, place);
 }
 

@@ -425,6 +425,17 @@ void thread_caches_collect(struct heap *heap)
     open_caches(heap);
 }
 
+void thread_caches_collect_bucket(struct heap *heap, const struct bucket *bucket)
+{
+    close_caches(heap);
+    for (struct thread_cache *c = first_cache(heap); c; c = c->next) {
+        struct cache_bin *bin = atomic_load_explicit(&c->bins[bucket->bin], memory_order_relaxed);
+        if (cache_bin_bucket(bin) == bucket)
+            thread_cache_empty_bin(c, bin);
+    }
+    open_caches(heap);
+}
+
 static void shut_large_bins(struct thread_cache *cache)
 {
     for (unsigned i = 0; i < CACHE_BINS; i++) {
@@ -570,6 +581,13 @@ void thread_cache_set_fence(struct thread_cache *cache, uint32_t frees, unsigned
     cache->frees_to_fence = frees;
     cache->shift = (uint8_t)(CACHE_DOUBLINGS + halvings - doublings);
     set_bytes_to_fence(cache);
+}
+
+void thread_cache_count_again(struct thread_cache *cache)
+{
+    uint64_t most = device_fence_bytes(context_of_heap(cache->heap)->device) << CACHE_DOUBLINGS;
+    cache->frees_left = cache->frees_to_fence;
+    cache->given_to_fence = counter_get(&cache->given) + (most >> cache->shift);
 }
 
 void thread_cache_ask_again(struct thread_cache *cache)

@@ -44,10 +44,11 @@
  *
  * Bounded: a bin has a capacity, which is taken out of what the settings allow its bucket
  * (blocks_per_bucket), so that cap holds for all threads together. A full bin gives its older half
- * to the heap. Out of memory, when the program trims, before the reserve grows past its ratio, over
- * the cap of cached bytes and when idle blocks are looked for, all caches of the heap are emptied
- * into its lists (thread_caches_collect), and one is when its thread ends, without a driver call;
- * its records are used again by other threads. A thread that is past that point goes the slow way.
+ * to the heap. Before the driver is asked, the bins of the bucket are emptied in all caches. Out of
+ * memory, when the program trims, before the reserve grows past its ratio, over the cap of cached
+ * bytes and when idle blocks are looked for, all caches of the heap are emptied into its lists
+ * (thread_caches_collect), and one is when its thread ends, without a driver call; its records are
+ * used again by other threads. A thread that is past that point goes the slow way.
  *
  * Fences are shared: a cache counts what its thread has freed since the number changed, since
  * somebody's fence covers what came before.
@@ -252,6 +253,9 @@ struct thread_cache *thread_cache_of_this_thread(struct pool *pool, struct heap 
  * so often, CACHE_DOUBLINGS at most; less where other threads use the heap as well. */
 void thread_cache_set_fence(struct thread_cache *cache, uint32_t frees, unsigned doublings);
 
+/* Another thread will make the fence that is due: as much again may go without one until then. */
+void thread_cache_count_again(struct thread_cache *cache);
+
 /* No fence could be made: the next free wants one, too. */
 void thread_cache_ask_again(struct thread_cache *cache);
 
@@ -285,8 +289,9 @@ bool thread_cache_is_full(const struct cache_bin *bin);
 void thread_cache_empty_bin(struct thread_cache *cache, struct cache_bin *bin);
 void thread_cache_halve_bin(struct thread_cache *cache, struct cache_bin *bin);
 
-/* Moves the blocks of all caches to the heap's lists. */
+/* Moves the blocks of all caches to the heap's lists; or those of one bucket. */
 void thread_caches_collect(struct heap *heap);
+void thread_caches_collect_bucket(struct heap *heap, const struct bucket *bucket);
 
 /* The bits have just been set in heap->closed: returns when no thread is inside that has not seen
  * them. */
