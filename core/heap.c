@@ -13,6 +13,13 @@
  * much of either while one thread uses the heap: no other waits for what it has freed. */
 #define FENCE_EVERY_FREES 16u
 
+/* So many bytes of a bucket may lie clean in other threads' caches while a thread takes a new block
+ * of it: sooner or later each has its own. */
+#define STRANDED_BYTES (UINT64_C(1) << 20)
+
+/* With more threads than so many, all caches are not looked through at each step of a slow path. */
+#define FEW_THREADS 2u
+
 /* ---- buckets; the heap lock is held from here down to the ladder ---- */
 
 static uint32_t first_slot(uint64_t bytes, uint32_t slots)
@@ -146,16 +153,15 @@ static uint8_t slot_of_this_thread(void)
 
 static void count_pending(struct heap *heap, struct block *block)
 {
-    uint64_t *pending = &heap->pending_of[block->slot];
-    heap->slots_pending += *pending == 0;
-    *pending += block->bytes;
+    heap->pending_of[block->slot] += block->bytes;
+    heap->pending_slots |= UINT64_C(1) << block->slot;
 }
 
 static void count_no_longer_pending(struct heap *heap, struct block *block)
 {
     uint64_t *pending = &heap->pending_of[block->slot];
     *pending -= block->bytes;
-    heap->slots_pending -= *pending == 0;
+    heap->pending_slots &= ~((uint64_t)(*pending == 0) << block->slot);
 }
 
 static inline void take_pending(struct heap *heap, struct block *block)
@@ -213,28 +219,57 @@ void heap_add_clean(struct heap *heap, struct block *block)
     counter_add(&heap->clean_bytes, block->bytes);
 }
 
+/* Nothing is counted twice: see thread_caches_requested_back. Otherwise the peak would rise, and
+ * the reserve with it, as often as a thread that looks is held up between two looks. */
+static uint64_t requested_bytes(const struct heap *heap, uint64_t handed_out)
+{
+    uint64_t live = handed_out + counter_get(&heap->live_requested);
+    uint64_t reserved = counter_get(&heap->reserved_bytes);
+    live -= MUTATED(handed_over_counted_twice) ? 0 : thread_caches_requested_back(heap);
+    /* A block may have changed hands between two looks: less than nothing is nothing. */
+    if ((int64_t)live < 0)
+        return 0;
+    return live < reserved ? live : reserved;
+}
+
 struct heap_bytes heap_bytes(const struct heap *heap)
 {
     struct cached_sums cached = thread_caches_sum(heap);
     if (MUTATED(cached_pending_not_counted))
         cached.pending_bytes = 0;
-    uint64_t reserved = counter_get(&heap->reserved_bytes);
-    uint64_t requested = counter_get(&heap->live_requested) + cached.live_requested;
-    /* A block may have changed hands between two looks: less than nothing is nothing. */
-    if ((int64_t)requested < 0)
-        requested = 0;
     return (struct heap_bytes){
         .clean = counter_get(&heap->clean_bytes) + cached.free_bytes - cached.pending_bytes,
         .pending = counter_get(&heap->pending_bytes) + cached.pending_bytes,
-        .requested = requested < reserved ? requested : reserved,
+        .requested = requested_bytes(heap, cached.requested_out),
     };
+}
+
+/* Lock held. Each look costs every thread a cache line or two. */
+static const struct lately *look_around(struct heap *heap)
+{
+    const struct epochs *epochs = &context_of_heap(heap)->epochs;
+    struct lately *lately = &heap->lately;
+    uint64_t current = epoch_current(epochs), clean = epoch_clean(epochs);
+    if (heap->caches.owned > FEW_THREADS && lately->current == current && lately->clean == clean)
+        return lately;
+    struct cached_sums cached = thread_caches_sum(heap);
+    *lately = (struct lately){
+        .current = current,
+        .clean = clean,
+        .pending_bytes = MUTATED(cached_pending_not_counted) ? 0 : cached.pending_bytes,
+        .pending_slots = cached.pending_slots,
+        .requested = requested_bytes(heap, cached.requested_out),
+        .freeing = cached.freeing,
+    };
+    counter_raise_to(&heap->counters->peak_requested, lately->requested);
+    return lately;
 }
 
 /* The peaks are those that a slow path has seen. */
 static void raise_peaks(struct heap *heap, const struct bucket *bucket)
 {
     struct bucket_counters *counters = bucket->counters;
-    uint64_t cached = thread_caches_blocks(heap, bucket) * bucket->bytes;
+    uint64_t cached = thread_caches_blocks(heap, bucket, NULL, false) * bucket->bytes;
     uint64_t free = counter_get(&counters->free_bytes) + cached;
     uint64_t reserved = counter_get(&counters->reserved_bytes);
     counter_raise_to(&heap->counters->peak_requested, heap_bytes(heap).requested);
@@ -244,7 +279,8 @@ static void raise_peaks(struct heap *heap, const struct bucket *bucket)
 static void count_live(struct heap *heap, struct block *block)
 {
     counter_add(&heap->live_requested, counter_get(&block->requested));
-    raise_peaks(heap, block->bucket);
+    if (heap->caches.owned <= FEW_THREADS)
+        raise_peaks(heap, block->bucket);
 }
 
 void heap_forget_block(struct pool *pool, struct heap *heap, struct block *block)
@@ -377,7 +413,7 @@ struct free_device_bytes {
 static void add_free_device_bytes(struct bucket *bucket, void *argument)
 {
     struct free_device_bytes *free = argument;
-    uint64_t cached = thread_caches_blocks(free->heap, bucket);
+    uint64_t cached = thread_caches_blocks(free->heap, bucket, NULL, false);
     if (bucket->bytes >= SIZE_CLASS_PAGE)
         free->sum += (bucket->free_blocks + cached) * size_class_up(bucket->bytes, SIZE_CLASS_PAGE);
     else
@@ -446,9 +482,14 @@ struct place {
 
 /* A thread may free twice as much without a fence where no other one waits for it, and where the
  * GPU has nothing to do that a fence would wait for. */
+static unsigned doublings_of(const struct heap *heap)
+{
+    return (heap->alone == HEAP_ALONE ? 1u : 0u) + (heap->keeps_up ? 1u : 0u);
+}
+
 static void refresh_cache(const struct heap *heap, struct thread_cache *cache)
 {
-    unsigned doublings = (heap->alone == HEAP_ALONE ? 1u : 0u) + (heap->keeps_up ? 1u : 0u);
+    unsigned doublings = doublings_of(heap);
     thread_cache_set_fence(cache, FENCE_EVERY_FREES << doublings, doublings);
 }
 
@@ -563,23 +604,24 @@ static struct block *wait_for_one(struct pool *pool, struct context *context,
 }
 
 /* Whether the reserve stays inside its ratio. */
-static bool is_inside_bound(const struct pool *pool, const struct context *context, uint64_t bytes)
+static bool is_inside_bound(const struct pool *pool, struct context *context, uint64_t bytes)
 {
+    uint64_t requested = look_around(&context->heap)->requested;
     return counter_get(&context->heap.reserved_bytes) + bytes <=
-           release_bound(pool, context, bytes);
+           release_bound(pool, context, requested, bytes);
 }
 
 /* Whether a new block keeps what is pending inside the growth budget, too. */
 static bool may_grow(struct pool *pool, struct context *context, uint64_t bytes)
 {
-    return (heap_bytes(&context->heap).pending <= context->device->growth_budget ||
-            MUTATED(budget_ignored)) &&
+    struct heap *heap = &context->heap;
+    uint64_t pending = counter_get(&heap->pending_bytes) + look_around(heap)->pending_bytes;
+    return (pending <= context->device->growth_budget || MUTATED(budget_ignored)) &&
            is_inside_bound(pool, context, bytes);
 }
 
-/* Rungs 2 to 4: a block that is not known to be unused yet, or NULL for a new one. Releases and
- * retakes the lock. */
-static struct block *climb(struct pool *pool, struct context *context, const struct place *place,
+/* Rung 2. Releases and retakes the lock. */
+static struct block *query(struct pool *pool, struct context *context, const struct place *place,
                            enum hit *hit)
 {
     if (!oldest_stamp(place))
@@ -594,69 +636,71 @@ static struct block *climb(struct pool *pool, struct context *context, const str
         return NULL;
     block = newest_clean(place);
     context->heap.keeps_up = block != NULL;
-    if (block)
+    return block;
+}
+
+/* Whether other threads' caches have what this one would have to ask the driver for, or, where it
+ * may not (grows), to wait for. */
+static bool others_have_some(const struct heap *heap, const struct place *place, bool grows)
+{
+    uint64_t blocks = thread_caches_blocks(heap, place->bucket, place->cache, grows);
+    return blocks * place->bucket->bytes > (grows ? STRANDED_BYTES : 0);
+}
+
+/* Whether the reserve may grow rather than that the thread waits. */
+static bool grows(struct pool *pool, struct context *context, const struct place *place)
+{
+    uint64_t bytes = place->bucket->bytes;
+    return oldest_stamp(place) ? may_grow(pool, context, bytes)
+                               : is_inside_bound(pool, context, bytes);
+}
+
+/* Rungs 2 to 4: a block that is not known to be unused yet, or NULL for a new one. Releases and
+ * retakes the lock. */
+static struct block *climb(struct pool *pool, struct context *context, const struct place *place,
+                           enum hit *hit)
+{
+    struct heap *heap = &context->heap;
+    struct block *block = query(pool, context, place, hit);
+    if (block || heap->ending)
         return block;
+    if (others_have_some(heap, place, grows(pool, context, place))) {
+        thread_caches_share(heap, place->bucket);
+        *hit = HIT_CLEAN;
+        block = newest_clean(place);
+        if (!block)
+            block = query(pool, context, place, hit);
+        if (block || heap->ending)
+            return block;
+    }
     if (!oldest_stamp(place) || may_grow(pool, context, place->bucket->bytes))
         return NULL;
     empty_bin(place);
     block = newest_clean(place);
     if (!block && place->bucket->pending.first)
         block = wait_for_one(pool, context, place, hit);
-    if (!context->heap.ending)
+    if (!heap->ending)
         return block;
     /* It was the cache's, and comes to the heap. */
     if (block && place->cache && block_state(block) == BLOCK_CACHED)
-        heap_accept(&context->heap, block, place->cache->slot);
+        heap_accept(heap, block, place->cache->slot);
     return NULL;
 }
 
-/* Other threads' caches may have what the driver would else be asked for. Past the bound, what is
- * pending there is asked about, too: a new block would cost others theirs. Releases and retakes the
- * lock. */
-static struct block *look_in_other_caches(struct pool *pool, struct context *context,
-                                          const struct place *place)
+/* Whether this thread has more than its share of what is pending. */
+static bool is_ahead(struct context *context, const struct thread_cache *cache)
 {
     struct heap *heap = &context->heap;
-    if (heap->ending || thread_caches_blocks(heap, place->bucket) == 0)
-        return NULL;
-    thread_caches_collect_bucket(heap, place->bucket);
-    struct block *block = newest_clean(place);
-    if (block || !oldest_stamp(place) || is_inside_bound(pool, context, place->bucket->bytes))
-        return block;
-    query_for(pool, context, oldest_stamp(place));
-    return heap->ending ? NULL : newest_clean(place);
-}
-
-/* What each thread has pending, in the heap's lists and in its cache. */
-struct shares {
-    const struct heap *heap;
-    uint8_t own_slot;
-    uint64_t own;
-    uint64_t seen; /* bits: slots in caches that have nothing in the lists */
-};
-
-static void add_share(uint8_t slot, uint64_t bytes, void *argument)
-{
-    struct shares *shares = argument;
-    if (slot == shares->own_slot)
-        shares->own += bytes;
-    if (shares->heap->pending_of[slot] == 0)
-        shares->seen |= UINT64_C(1) << slot;
-}
-
-/* Whether this thread has more than its share of what is pending. */
-static bool is_ahead(const struct context *context, const struct thread_cache *cache)
-{
-    const struct heap *heap = &context->heap;
-    uint8_t slot = slot_of_this_thread();
-    struct shares shares = {heap, slot, heap->pending_of[slot], 0};
-    uint64_t own = shares.own + (cache ? thread_cache_pending(cache) : 0);
+    uint64_t budget = context->device->growth_budget;
+    uint64_t own = heap->pending_of[slot_of_this_thread()];
+    own += cache ? thread_cache_pending(cache) : 0;
     /* As many as there may be. */
-    if (own <= context->device->growth_budget / (heap->slots_pending + heap->caches.owned + 1))
+    unsigned most = heap->caches.owned + (unsigned)__builtin_popcountll(heap->pending_slots) + 1;
+    if (own <= budget / most)
         return false;
-    thread_caches_visit_pending(heap, add_share, &shares);
-    unsigned threads = heap->slots_pending + (unsigned)__builtin_popcountll(shares.seen);
-    return threads > 1 && shares.own > context->device->growth_budget / threads;
+    uint64_t slots = heap->pending_slots | look_around(heap)->pending_slots;
+    unsigned threads = (unsigned)__builtin_popcountll(slots);
+    return threads > 1 && own > budget / threads;
 }
 
 /* Holds a thread back that runs ahead of the others. Releases and retakes the lock. False where the
@@ -753,7 +797,8 @@ static void record_block(struct pool *pool, struct heap *heap, struct bucket *bu
     counter_add(&bucket->counters->reserved_bytes, bytes);
     counter_raise_to(&bucket->counters->peak_reserved_bytes,
                      counter_get(&bucket->counters->reserved_bytes));
-    count_live(heap, block);
+    counter_add(&heap->live_requested, requested);
+    raise_peaks(heap, bucket);
 }
 
 /* Lock held: of the lists and counters, not of the block, which another thread may be claiming. */
@@ -822,7 +867,7 @@ static void watch_waste(struct heap *heap, const struct device *device)
 static uint64_t room_to_keep(const struct pool *pool, const struct context *context)
 {
     uint64_t held = counter_get(&context->heap.reserved_bytes);
-    uint64_t bound = release_bound(pool, context, 0);
+    uint64_t bound = release_bound(pool, context, heap_bytes(&context->heap).requested, 0);
     uint64_t most = bound < context->device->total_bytes ? bound : context->device->total_bytes;
     return held < most ? most - held : 0;
 }
@@ -951,8 +996,6 @@ static bool take_from(struct pool *pool, struct context *context, struct bucket 
     if (!block)
         block = climb(pool, context, &place, &hit);
     if (!block)
-        block = look_in_other_caches(pool, context, &place);
-    if (!block)
         return false;
     hand_out(heap, block, bytes, hit);
     *address = block_address(block);
@@ -995,9 +1038,9 @@ CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *
 static bool fence_is_due(const struct context *context)
 {
     const struct heap *heap = &context->heap;
-    unsigned twice = heap->alone == HEAP_ALONE;
-    return heap->frees_since_fence >= FENCE_EVERY_FREES << twice ||
-           heap->bytes_since_fence >= device_fence_bytes(context->device) << twice;
+    unsigned doublings = doublings_of(heap);
+    return heap->frees_since_fence >= FENCE_EVERY_FREES << doublings ||
+           heap->bytes_since_fence >= device_fence_bytes(context->device) << doublings;
 }
 
 /* Lock held. */
@@ -1213,6 +1256,7 @@ CUresult heap_close_epoch(struct pool *pool, struct context *context)
     heap_lock(heap);
     note_user(pool, heap);
     struct thread_cache *cache = thread_cache_known(heap);
+    look_around(heap);
     if (cache)
         refresh_cache(heap, cache);
     struct fence *fence = close_epoch(context, true);

@@ -39,9 +39,11 @@ struct bucket {
     /* Clean and pending blocks, the oldest first. Of the clean ones the newest is taken, since its
      * memory is the likeliest to be in the GPU's cache. */
     struct block_list clean, pending;
-    uint64_t free_blocks; /* clean and pending */
-    uint32_t granted;     /* free blocks that thread caches may hold besides */
-    uint16_t bin;         /* in thread caches, or CACHE_NO_BIN */
+    uint64_t free_blocks;              /* clean and pending */
+    uint32_t granted;                  /* free blocks that thread caches may hold besides */
+    uint16_t bin;                      /* in thread caches, or CACHE_NO_BIN */
+    uint64_t shared_until, shared_for; /* nanoseconds, the first of the heap's now: thread caches
+                                          hold none of it meanwhile */
     struct ghosts ghosts;
     struct bucket_counters *counters; /* in the figures */
 };
@@ -80,6 +82,16 @@ struct thread_caches {
     unsigned owned; /* by threads */
 };
 
+/* What looking through all caches has shown. Where there are many threads, that is not done more
+ * than once in an epoch and once when the next one is clean. */
+struct lately {
+    uint64_t current, clean; /* the epochs' numbers then; 0: look again */
+    uint64_t pending_bytes;  /* in caches */
+    uint64_t pending_slots;  /* bits: of the threads whose they are */
+    uint64_t requested;      /* what the program held */
+    unsigned freeing;        /* threads that had freed something in that epoch or the one before */
+};
+
 struct heap {
     pthread_mutex_t lock;
     struct size_classes classes;
@@ -96,7 +108,8 @@ struct heap {
     counter live_requested; /* as the program asked for */
     uint64_t frees_since_fence, bytes_since_fence;
     uint64_t pending_of[HEAP_SLOTS]; /* bytes, by the slot of the thread that freed them */
-    unsigned slots_pending;          /* slots with any */
+    uint64_t pending_slots;          /* bits: slots with any */
+    struct lately lately;
     uint64_t idle_checked_at;
     struct keep keep;
     uint64_t user;  /* the id of the thread that used the heap last; 0: none yet */

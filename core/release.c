@@ -377,9 +377,12 @@ static struct excess look_for_excess(const struct pool *pool, struct heap *heap,
 /* Bytes by which all contexts of the device together are over the cap. */
 static uint64_t bytes_over_cap(struct pool *pool, struct context *context)
 {
+    uint64_t cap = context->device->cached_cap;
+    /* Looking through all caches costs their threads something: not where it cannot be. */
+    if (atomic_load_explicit(&context->device->reserved_bytes, memory_order_relaxed) <= cap)
+        return 0;
     uint64_t cached = MUTATED(bytes_cap_of_one_context) ? heap_bytes(&context->heap).clean
                                                         : kept_bytes(pool, context->device, true);
-    uint64_t cap = context->device->cached_cap;
     return cached > cap && !MUTATED(bytes_cap_ignored) ? cached - cap : 0;
 }
 
@@ -401,7 +404,7 @@ static void release_over_bound(struct pool *pool, struct context *context)
 {
     struct heap *heap = &context->heap;
     heap_lock(heap);
-    uint64_t bound = release_bound(pool, context, 0);
+    uint64_t bound = release_bound(pool, context, heap_bytes(heap).requested, 0);
     heap_unlock(heap);
     uint64_t reserved = counter_get(&heap->reserved_bytes);
     if (reserved > bound && !MUTATED(reserve_ratio_ignored))
@@ -428,10 +431,11 @@ void release_excess(struct pool *pool, struct context *context, enum release_pla
 
 /* ---- before a miss ---- */
 
-uint64_t release_bound(const struct pool *pool, const struct context *context, uint64_t bytes)
+uint64_t release_bound(const struct pool *pool, const struct context *context, uint64_t requested,
+                       uint64_t bytes)
 {
     const struct heap *heap = &context->heap;
-    uint64_t held = heap_bytes(heap).requested + bytes;
+    uint64_t held = requested + bytes;
     uint64_t peak = counter_get(&heap->counters->peak_requested);
     if (peak < held)
         peak = held;
@@ -454,7 +458,7 @@ void release_before_growth(struct pool *pool, struct context *context, uint64_t 
 {
     struct heap *heap = &context->heap;
     heap_lock(heap);
-    uint64_t bound = release_bound(pool, context, bytes);
+    uint64_t bound = release_bound(pool, context, heap_bytes(heap).requested, bytes);
     heap_unlock(heap);
     for (;;) {
         uint64_t after = counter_get(&heap->reserved_bytes) + bytes;

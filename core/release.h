@@ -31,9 +31,10 @@ uint64_t release_clean(struct pool *pool, struct context *context, uint64_t byte
 /* Housekeeping on slow paths: blocks that are not kept, blocks over a cap, blocks idle for long. */
 void release_excess(struct pool *pool, struct context *context, enum release_place place);
 
-/* The reserve that the settings allow the context once it holds so many bytes more. Heap lock
- * held. */
-uint64_t release_bound(const struct pool *pool, const struct context *context, uint64_t bytes);
+/* The reserve that the settings allow the context once it holds so many bytes more. requested: what
+ * the program holds now. Heap lock held. */
+uint64_t release_bound(const struct pool *pool, const struct context *context, uint64_t requested,
+                       uint64_t bytes);
 
 /* Before a miss of this size: keeps the reserve inside its ratio. */
 void release_before_growth(struct pool *pool, struct context *context, uint64_t bytes);

@@ -306,12 +306,20 @@ static void retire_bin(struct cache_bin *bin)
     bin->room = 0;
 }
 
+/* The binary logarithm of how many threads have a cache. */
+static uint32_t level_of(const struct heap *heap)
+{
+    return heap->caches.owned ? 31u - (uint32_t)__builtin_clz(heap->caches.owned) : 0;
+}
+
+/* The more threads, the less each one holds: what lies in one's cache another may have to do
+ * without. 0: too little to be worth it. */
 static uint32_t capacity_for(const struct heap *heap, const struct bucket *bucket)
 {
-    uint64_t blocks = CACHE_BIN_BYTES / bucket->bytes;
+    uint64_t blocks = (CACHE_BIN_BYTES >> level_of(heap)) / bucket->bytes;
     uint64_t share = (heap->blocks_per_bucket - bucket->granted) / CACHE_CAP_SHARE;
     if (blocks < 2)
-        blocks = 2;
+        return 0;
     if (blocks > CACHE_BIN_BLOCKS)
         blocks = CACHE_BIN_BLOCKS;
     return (uint32_t)(blocks < share ? blocks : share);
@@ -338,11 +346,9 @@ static bool serve_bucket(const struct heap *heap, struct cache_bin *bin, struct 
         return false;
     bucket->granted += MUTATED(caches_past_the_cap) ? 0 : capacity;
     bin->capacity = capacity;
+    bin->level = level_of(heap);
     bin->room = capacity;
     atomic_store_explicit(&bin->bucket, bucket, memory_order_relaxed);
-    bin->bytes = bucket->bytes;
-    bin->least = least_request(&heap->classes, bucket->bytes);
-    bin->more = bucket->bytes - bin->least;
     bin->batch = 1;
     bin->clean = NULL;
     bin->first = 0;
@@ -359,17 +365,33 @@ static struct cache_bin *make_bin(const struct heap *heap, const struct bucket *
     struct bin_counters *counters =
         figures_bin(heap->figures, KIND_DEVICE, heap->id, heap->device, bucket->bytes);
     struct cache_bin *bin = counters ? allocate_in_whole_lines(sizeof *bin) : NULL;
-    if (bin)
-        bin->counters = counters;
+    if (!bin)
+        return NULL;
+    bin->counters = counters;
+    bin->bytes = bucket->bytes;
+    bin->least = least_request(&heap->classes, bucket->bytes);
+    bin->more = bucket->bytes - bin->least;
     return bin;
+}
+
+/* See thread_caches_share. */
+static bool is_shared(const struct heap *heap, const struct bucket *bucket)
+{
+    return counter_get(&heap->now) < bucket->shared_until;
 }
 
 static struct cache_bin *get_bin(struct thread_cache *cache, struct bucket *bucket)
 {
     _Atomic(struct cache_bin *) *place = &cache->bins[bucket->bin];
     struct cache_bin *bin = atomic_load_explicit(place, memory_order_relaxed);
-    if (cache_bin_bucket(bin) == bucket)
-        return bin;
+    if (cache_bin_bucket(bin) == bucket) {
+        if (bin->level == level_of(cache->heap))
+            return bin;
+        thread_cache_empty_bin(cache, bin);
+        retire_bin(bin);
+    }
+    if (is_shared(cache->heap, bucket))
+        return NULL;
     if (bin == &no_bin) {
         bin = make_bin(cache->heap, bucket);
         if (!bin)
@@ -412,6 +434,7 @@ static void close_caches(struct heap *heap)
 
 static void open_caches(struct heap *heap)
 {
+    heap->lately.current = 0; /* what was seen has moved */
     atomic_fetch_and(&heap->closed, ~(uint32_t)CLOSED_COLLECTING);
 }
 
@@ -425,13 +448,30 @@ void thread_caches_collect(struct heap *heap)
     open_caches(heap);
 }
 
-void thread_caches_collect_bucket(struct heap *heap, const struct bucket *bucket)
+/* Threads that take a size from each other's caches, past what the reserve allows for all of them,
+ * do better without: for a while, and for longer each time that it turns out so again soon. */
+static void note_sharing(const struct heap *heap, struct bucket *bucket)
 {
+    uint64_t now = counter_get(&heap->now);
+    uint64_t longest = MUTATED(shared_for_good) ? UINT64_MAX / 4 : CACHE_SHARED_LONGEST;
+    bool soon = bucket->shared_for && now < bucket->shared_until + 8 * bucket->shared_for;
+    bucket->shared_for = soon ? 2 * bucket->shared_for : CACHE_SHARED_FIRST;
+    if (bucket->shared_for > longest)
+        bucket->shared_for = longest;
+    bucket->shared_until = now + bucket->shared_for;
+}
+
+void thread_caches_share(struct heap *heap, struct bucket *bucket)
+{
+    if (!MUTATED(never_shared))
+        note_sharing(heap, bucket);
     close_caches(heap);
     for (struct thread_cache *c = first_cache(heap); c; c = c->next) {
         struct cache_bin *bin = atomic_load_explicit(&c->bins[bucket->bin], memory_order_relaxed);
-        if (cache_bin_bucket(bin) == bucket)
-            thread_cache_empty_bin(c, bin);
+        if (cache_bin_bucket(bin) != bucket)
+            continue;
+        thread_cache_empty_bin(c, bin);
+        retire_bin(bin);
     }
     open_caches(heap);
 }
@@ -574,10 +614,9 @@ struct thread_cache *thread_cache_of_this_thread(struct pool *pool, struct heap 
 
 void thread_cache_set_fence(struct thread_cache *cache, uint32_t frees, unsigned doublings)
 {
-    /* The more threads, the more each may hold when the first one is due: so each has less, though
-     * not in proportion, since a fence of one serves all. */
-    unsigned owned = cache->heap->caches.owned;
-    unsigned halvings = owned > 1 ? (31u - (unsigned)__builtin_clz(owned)) / 2 : 0;
+    /* A fence of one serves all: so that together they have freed no more without one. */
+    unsigned freeing = cache->heap->lately.freeing;
+    unsigned halvings = freeing > 1 ? 32u - (unsigned)__builtin_clz(freeing - 1) : 0;
     cache->frees_to_fence = frees;
     cache->shift = (uint8_t)(CACHE_DOUBLINGS + halvings - doublings);
     set_bytes_to_fence(cache);
@@ -619,17 +658,26 @@ uint64_t thread_cache_pending(const struct thread_cache *cache)
 
 struct cached_sums thread_caches_sum(const struct heap *heap)
 {
-    struct cached_sums sums = {0, 0, 0};
-    uint64_t clean = clean_epoch_of(heap);
+    struct cached_sums sums = {0};
+    const struct epochs *epochs = &context_of_heap_read(heap)->epochs;
+    uint64_t clean = epoch_clean(epochs), current = epoch_current(epochs);
     for (const struct thread_cache *c = first_cache(heap); c; c = c->next) {
-        sums.live_requested += counter_get(&c->live_requested);
-        uint64_t bytes = free_bytes_in(c);
-        if (bytes == 0)
-            continue;
+        sums.requested_out += counter_get(&c->requested_out);
+        sums.freeing += counter_get(&c->stamp) + 1 >= current;
+        uint64_t bytes = free_bytes_in(c), pending = bytes ? pending_in(c, clean) : 0;
         sums.free_bytes += bytes;
-        sums.pending_bytes += pending_in(c, clean);
+        sums.pending_bytes += pending;
+        sums.pending_slots |= (uint64_t)(pending != 0) << c->slot;
     }
     return sums;
+}
+
+uint64_t thread_caches_requested_back(const struct heap *heap)
+{
+    uint64_t bytes = 0;
+    for (const struct thread_cache *c = first_cache(heap); c; c = c->next)
+        bytes += counter_get(&c->requested_back);
+    return bytes;
 }
 
 /* The bin's blocks in segments that are not clean. */
@@ -645,15 +693,18 @@ static uint64_t pending_blocks(const struct cache_bin *bin, uint64_t clean)
     return frees - before;
 }
 
-uint64_t thread_caches_blocks(const struct heap *heap, const struct bucket *bucket)
+uint64_t thread_caches_blocks(const struct heap *heap, const struct bucket *bucket,
+                              const struct thread_cache *but, bool clean)
 {
-    uint64_t sum = 0;
+    uint64_t sum = 0, epoch = clean ? clean_epoch_of(heap) : 0;
     for (const struct thread_cache *c = first_cache(heap); c; c = c->next) {
         const struct cache_bin *bin =
             atomic_load_explicit(&c->bins[bucket->bin], memory_order_acquire);
-        uint64_t blocks = cache_bin_bucket(bin) == bucket ? count_blocks(bin) : 0;
+        if (c == but || cache_bin_bucket(bin) != bucket)
+            continue;
+        uint64_t blocks = count_blocks(bin), pending = clean ? pending_blocks(bin, epoch) : 0;
         /* Of counters that its thread may be changing. */
-        sum += blocks > CACHE_BIN_BLOCKS ? 0 : blocks;
+        sum += blocks > CACHE_BIN_BLOCKS || pending > blocks ? 0 : blocks - pending;
     }
     return sum;
 }
@@ -685,16 +736,4 @@ uint64_t thread_caches_newest_stamp(const struct heap *heap)
             newest = stamp;
     }
     return newest > clean ? newest : 0;
-}
-
-void thread_caches_visit_pending(const struct heap *heap,
-                                 void (*visit)(uint8_t slot, uint64_t bytes, void *),
-                                 void *argument)
-{
-    uint64_t clean = clean_epoch_of(heap);
-    for (const struct thread_cache *c = first_cache(heap); c; c = c->next) {
-        uint64_t bytes = pending_in(c, clean);
-        if (bytes)
-            visit(c->slot, bytes, argument);
-    }
 }

@@ -84,6 +84,11 @@ struct pool;
 /* A bin takes at most this part of the blocks that its bucket may still keep. */
 #define CACHE_CAP_SHARE 8u
 
+/* How long caches hold nothing of a bucket that threads have taken from each other's: nanoseconds,
+ * doubled each time that it comes to that again soon. */
+#define CACHE_SHARED_FIRST   UINT64_C(50000000)
+#define CACHE_SHARED_LONGEST UINT64_C(3200000000)
+
 /* Of what may be freed without a fence: by a lone thread, and while the GPU keeps up. */
 #define CACHE_DOUBLINGS 2u
 
@@ -110,6 +115,7 @@ struct cache_bin {
     struct bin_counters *counters; /* in the figures */
     uint64_t bytes;                /* of each of its blocks */
     uint32_t capacity;
+    uint32_t level; /* the heap's caches' when it was given that */
     uint32_t first, segment_count;
     uint32_t batch;    /* blocks that the next refill brings */
     uint64_t clean_at; /* when the segment was opened that turned clean last */
@@ -129,11 +135,11 @@ struct thread_cache {
     struct pool *pool;
     counter given, handed;   /* bytes of blocks freed and handed out on the fast path, ever */
     uint64_t given_to_fence; /* when so many are given, a fence is due */
-    counter live_requested;  /* modulo 2^64: blocks may be freed by other threads */
-    counter moved;           /* bytes that the slow path has put into bins, less those that it took
-                                away; modulo 2^64 */
-    uint8_t slot;            /* of its thread, see heap.h */
-    uint8_t shift;           /* right, of the device's fence_bytes doubled CACHE_DOUBLINGS times */
+    counter requested_out, requested_back; /* what the program asked for of those blocks */
+    counter moved; /* bytes that the slow path has put into bins, less those that it took away;
+                      modulo 2^64 */
+    uint8_t slot;  /* of its thread, see heap.h */
+    uint8_t shift; /* right, of the device's fence_bytes doubled CACHE_DOUBLINGS times */
     uint32_t frees_to_fence;
     counter stamp;        /* the number that its thread read last in a free */
     counter given_before; /* when it read that first */
@@ -204,7 +210,7 @@ static inline CUdeviceptr cache_hand_out(struct thread_cache *cache, struct cach
     bin->room++;
     counter_set(&block->requested, bytes);
     counter_add(&bin->counters->requested_bytes, bytes);
-    counter_add(&cache->live_requested, bytes);
+    counter_add(&cache->requested_out, bytes);
     counter_add(&cache->handed, bin->bytes);
     counter_add(&bin->counters->hits, 1);
     CUdeviceptr address = block_address(block);
@@ -223,7 +229,7 @@ static inline bool cache_put(struct thread_cache *cache, struct cache_bin *bin, 
     block->links[LINK_BUCKET].next = open->newest;
     open->newest = block;
     bin->room--;
-    counter_subtract(&cache->live_requested, counter_get(&block->requested));
+    counter_add(&cache->requested_back, counter_get(&block->requested));
     uint64_t given = counter_get(&cache->given) + bin->bytes;
     counter_set(&cache->given, given);
     counter_add(&bin->counters->frees, 1);
@@ -250,7 +256,7 @@ enum given thread_cache_give(struct thread_cache *cache, struct block *block, CU
 struct thread_cache *thread_cache_of_this_thread(struct pool *pool, struct heap *heap);
 
 /* How much may go without a fence from now on: so many frees, and the device's fence_bytes doubled
- * so often, CACHE_DOUBLINGS at most; less where other threads use the heap as well. */
+ * so often, CACHE_DOUBLINGS at most, shared by the threads that free lately. */
 void thread_cache_set_fence(struct thread_cache *cache, uint32_t frees, unsigned doublings);
 
 /* Another thread will make the fence that is due: as much again may go without one until then. */
@@ -259,8 +265,8 @@ void thread_cache_count_again(struct thread_cache *cache);
 /* No fence could be made: the next free wants one, too. */
 void thread_cache_ask_again(struct thread_cache *cache);
 
-/* The cache's bin for this bucket, made if there was none; NULL where it can have none. request: a
- * size that it is to serve, or 0. */
+/* The cache's bin for this bucket, made if there was none; NULL where it can have none, or the
+ * bucket is shared. request: a size that it is to serve, or 0. */
 struct cache_bin *thread_cache_bin(struct thread_cache *cache, struct bucket *bucket,
                                    size_t request);
 
@@ -289,9 +295,11 @@ bool thread_cache_is_full(const struct cache_bin *bin);
 void thread_cache_empty_bin(struct thread_cache *cache, struct cache_bin *bin);
 void thread_cache_halve_bin(struct thread_cache *cache, struct cache_bin *bin);
 
-/* Moves the blocks of all caches to the heap's lists; or those of one bucket. */
+/* Moves the blocks of all caches to the heap's lists. */
 void thread_caches_collect(struct heap *heap);
-void thread_caches_collect_bucket(struct heap *heap, const struct bucket *bucket);
+
+/* Does so for one bucket, which caches hold nothing of for a while: see thread_cache_bin. */
+void thread_caches_share(struct heap *heap, struct bucket *bucket);
 
 /* The bits have just been set in heap->closed: returns when no thread is inside that has not seen
  * them. */
@@ -300,27 +308,31 @@ void thread_caches_wait(struct heap *heap);
 /* ---- sums, for whoever wants to know: no lock needed ---- */
 
 struct cached_sums {
-    uint64_t free_bytes;     /* clean and pending */
-    uint64_t pending_bytes;  /* of free_bytes */
-    uint64_t live_requested; /* modulo 2^64, to be added to the heap's own */
+    uint64_t free_bytes;    /* clean and pending */
+    uint64_t pending_bytes; /* of free_bytes */
+    uint64_t pending_slots; /* bits: of the threads that have some */
+    unsigned freeing;       /* threads that have freed something lately */
+    uint64_t requested_out; /* what was asked for of blocks that caches have handed out, ever */
 };
 struct cached_sums thread_caches_sum(const struct heap *heap);
+
+/* The same of blocks that caches have taken back. To be looked at after everything else that is
+ * summed up: a block that changes hands meanwhile is then missed, and never counted twice. */
+uint64_t thread_caches_requested_back(const struct heap *heap);
 
 /* For the report, beside threads that may be counting: what has become clean in bins without their
  * threads' looking counts as clean, and what the program holds now for the peak. */
 void thread_caches_settle(struct heap *heap);
 
-/* The blocks of one bucket. */
-uint64_t thread_caches_blocks(const struct heap *heap, const struct bucket *bucket);
+/* The blocks of one bucket, but for those of this cache (NULL: of all); clean: those alone. */
+uint64_t thread_caches_blocks(const struct heap *heap, const struct bucket *bucket,
+                              const struct thread_cache *but, bool clean);
 
 /* The newest stamp that may still be pending in a cache; 0: none is. */
 uint64_t thread_caches_newest_stamp(const struct heap *heap);
 
-/* Bytes that a cache has pending. The other calls visit for each cache that has any. */
+/* Bytes that a cache has pending. */
 uint64_t thread_cache_pending(const struct thread_cache *cache);
-void thread_caches_visit_pending(const struct heap *heap,
-                                 void (*visit)(uint8_t slot, uint64_t bytes, void *),
-                                 void *argument);
 
 /* ---- threads and processes ---- */
 
