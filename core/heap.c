@@ -13,9 +13,9 @@
  * much of either while one thread uses the heap: no other waits for what it has freed. */
 #define FENCE_EVERY_FREES 16u
 
-/* So many bytes of a bucket may lie clean in other threads' caches while a thread takes a new block
- * of it: sooner or later each has its own. */
-#define STRANDED_BYTES (UINT64_C(1) << 20)
+/* This share of the growth budget may lie clean in other threads' caches, in blocks of one size,
+ * while a thread takes a new one: sooner or later each has its own. */
+#define STRANDED_SHARE 4u
 
 /* With more threads than so many, all caches are not looked through at each step of a slow path. */
 #define FEW_THREADS 2u
@@ -98,7 +98,7 @@ static struct bucket *add_bucket(struct heap *heap, uint64_t bytes)
 
 bool heap_init(struct heap *heap, struct figures *figures, uint64_t id, CUdevice device)
 {
-    pthread_mutex_init(&heap->lock, NULL);
+    heap->lock = (pthread_mutex_t)PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
     heap->alone = HEAP_ALONE;
     heap->figures = figures;
     heap->id = id;
@@ -639,12 +639,15 @@ static struct block *query(struct pool *pool, struct context *context, const str
     return block;
 }
 
-/* Whether other threads' caches have what this one would have to ask the driver for, or, where it
- * may not (grows), to wait for. */
-static bool others_have_some(const struct heap *heap, const struct place *place, bool grows)
+/* Whether other threads' caches have what this one would have to ask the driver for, or, where the
+ * reserve may not grow, to wait for: clean blocks, or any that it can wait for. */
+static bool others_have_some(struct context *context, const struct place *place, bool grows)
 {
-    uint64_t blocks = thread_caches_blocks(heap, place->bucket, place->cache, grows);
-    return blocks * place->bucket->bytes > (grows ? STRANDED_BYTES : 0);
+    const struct heap *heap = &context->heap;
+    uint64_t most = grows ? context->device->growth_budget / STRANDED_SHARE : 0;
+    bool clean = grows || oldest_stamp(place);
+    uint64_t blocks = thread_caches_blocks(heap, place->bucket, place->cache, clean);
+    return blocks * place->bucket->bytes > most;
 }
 
 /* Whether the reserve may grow rather than that the thread waits. */
@@ -664,8 +667,8 @@ static struct block *climb(struct pool *pool, struct context *context, const str
     struct block *block = query(pool, context, place, hit);
     if (block || heap->ending)
         return block;
-    if (others_have_some(heap, place, grows(pool, context, place))) {
-        thread_caches_share(heap, place->bucket);
+    if (others_have_some(context, place, grows(pool, context, place))) {
+        thread_caches_take(heap, place->bucket);
         *hit = HIT_CLEAN;
         block = newest_clean(place);
         if (!block)

@@ -39,11 +39,11 @@ struct bucket {
     /* Clean and pending blocks, the oldest first. Of the clean ones the newest is taken, since its
      * memory is the likeliest to be in the GPU's cache. */
     struct block_list clean, pending;
-    uint64_t free_blocks;              /* clean and pending */
-    uint32_t granted;                  /* free blocks that thread caches may hold besides */
-    uint16_t bin;                      /* in thread caches, or CACHE_NO_BIN */
-    uint64_t shared_until, shared_for; /* nanoseconds, the first of the heap's now: thread caches
-                                          hold none of it meanwhile */
+    uint64_t free_blocks; /* clean and pending */
+    uint32_t granted;     /* free blocks that thread caches may hold besides */
+    uint16_t bin;         /* in thread caches, or CACHE_NO_BIN */
+    uint64_t taken_at; /* when out of all thread caches last: the monotonic clock's nanoseconds */
+    uint64_t shared_until, shared_for; /* likewise: thread caches hold none of it meanwhile */
     struct ghosts ghosts;
     struct bucket_counters *counters; /* in the figures */
 };

@@ -270,10 +270,10 @@ struct block *thread_cache_pop(struct thread_cache *cache, struct cache_bin *bin
 
 unsigned thread_cache_wants(struct cache_bin *bin)
 {
-    uint64_t blocks = count_blocks(bin), most = bin->capacity / 2;
-    uint64_t wanted = bin->batch;
-    bin->batch = 2 * bin->batch < most ? 2 * bin->batch : (uint32_t)most;
-    return blocks >= most ? 0 : (unsigned)(wanted < most - blocks ? wanted : most - blocks);
+    uint32_t wanted = bin->batch, most = bin->capacity / 2;
+    bin->batch = 2 * bin->batch < most ? 2 * bin->batch : most;
+    /* As many again as it gets may be freed before it is full. */
+    return wanted < bin->room / 2 ? wanted : bin->room / 2;
 }
 
 void thread_cache_expect(struct thread_cache *cache, struct cache_bin *bin)
@@ -374,7 +374,7 @@ static struct cache_bin *make_bin(const struct heap *heap, const struct bucket *
     return bin;
 }
 
-/* See thread_caches_share. */
+/* See thread_caches_take. */
 static bool is_shared(const struct heap *heap, const struct bucket *bucket)
 {
     return counter_get(&heap->now) < bucket->shared_until;
@@ -448,30 +448,32 @@ void thread_caches_collect(struct heap *heap)
     open_caches(heap);
 }
 
-/* Threads that take a size from each other's caches, past what the reserve allows for all of them,
- * do better without: for a while, and for longer each time that it turns out so again soon. */
-static void note_sharing(const struct heap *heap, struct bucket *bucket)
+/* Threads that take a size from each other's caches all the time do better without: for a while,
+ * and for longer each time that it turns out so again soon. */
+static void share(struct bucket *bucket, uint64_t now)
 {
-    uint64_t now = counter_get(&heap->now);
-    uint64_t longest = MUTATED(shared_for_good) ? UINT64_MAX / 4 : CACHE_SHARED_LONGEST;
     bool soon = bucket->shared_for && now < bucket->shared_until + 8 * bucket->shared_for;
     bucket->shared_for = soon ? 2 * bucket->shared_for : CACHE_SHARED_FIRST;
-    if (bucket->shared_for > longest)
-        bucket->shared_for = longest;
+    if (bucket->shared_for > CACHE_SHARED_LONGEST)
+        bucket->shared_for = CACHE_SHARED_LONGEST;
     bucket->shared_until = now + bucket->shared_for;
 }
 
-void thread_caches_share(struct heap *heap, struct bucket *bucket)
+void thread_caches_take(struct heap *heap, struct bucket *bucket)
 {
-    if (!MUTATED(never_shared))
-        note_sharing(heap, bucket);
+    uint64_t now = monotonic_now();
+    bool again = now - bucket->taken_at < CACHE_TAKEN_APART && !MUTATED(never_shared);
+    bucket->taken_at = now;
+    if (again)
+        share(bucket, now);
     close_caches(heap);
     for (struct thread_cache *c = first_cache(heap); c; c = c->next) {
         struct cache_bin *bin = atomic_load_explicit(&c->bins[bucket->bin], memory_order_relaxed);
         if (cache_bin_bucket(bin) != bucket)
             continue;
         thread_cache_empty_bin(c, bin);
-        retire_bin(bin);
+        if (again)
+            retire_bin(bin);
     }
     open_caches(heap);
 }

@@ -84,8 +84,10 @@ struct pool;
 /* A bin takes at most this part of the blocks that its bucket may still keep. */
 #define CACHE_CAP_SHARE 8u
 
-/* How long caches hold nothing of a bucket that threads have taken from each other's: nanoseconds,
- * doubled each time that it comes to that again soon. */
+/* Threads that take a bucket's blocks out of each other's caches sooner than so after the last time
+ * share it: caches hold nothing of it for a while, which is doubled each time that it comes to that
+ * again soon. Nanoseconds. */
+#define CACHE_TAKEN_APART    UINT64_C(2000000)
 #define CACHE_SHARED_FIRST   UINT64_C(50000000)
 #define CACHE_SHARED_LONGEST UINT64_C(3200000000)
 
@@ -298,8 +300,9 @@ void thread_cache_halve_bin(struct thread_cache *cache, struct cache_bin *bin);
 /* Moves the blocks of all caches to the heap's lists. */
 void thread_caches_collect(struct heap *heap);
 
-/* Does so for one bucket, which caches hold nothing of for a while: see thread_cache_bin. */
-void thread_caches_share(struct heap *heap, struct bucket *bucket);
+/* Does so for one bucket. Where that is done again and again, caches hold nothing of the bucket for
+ * a while, see thread_cache_bin. */
+void thread_caches_take(struct heap *heap, struct bucket *bucket);
 
 /* The bits have just been set in heap->closed: returns when no thread is inside that has not seen
  * them. */
