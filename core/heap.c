@@ -639,13 +639,21 @@ static struct block *query(struct pool *pool, struct context *context, const str
     return block;
 }
 
+/* Whether there is something pending that a fence covers, or will soon. */
+static bool can_wait(const struct context *context, const struct place *place)
+{
+    const struct epochs *epochs = &context->epochs;
+    uint64_t stamp = oldest_stamp(place);
+    return stamp && (epochs->recording || epoch_fence_for(epochs, stamp, true));
+}
+
 /* Whether other threads' caches have what this one would have to ask the driver for, or, where the
- * reserve may not grow, to wait for: clean blocks, or any that it can wait for. */
+ * reserve may not grow, to wait for: clean blocks, or any where it has nothing to wait for. */
 static bool others_have_some(struct context *context, const struct place *place, bool grows)
 {
     const struct heap *heap = &context->heap;
     uint64_t most = grows ? context->device->growth_budget / STRANDED_SHARE : 0;
-    bool clean = grows || oldest_stamp(place);
+    bool clean = grows || can_wait(context, place);
     uint64_t blocks = thread_caches_blocks(heap, place->bucket, place->cache, clean);
     return blocks * place->bucket->bytes > most;
 }

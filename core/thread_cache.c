@@ -297,9 +297,10 @@ uint64_t thread_cache_oldest_stamp(const struct cache_bin *bin)
 /* ---- bins ---- */
 
 /* Of an empty bin, whose counts stay. */
-static void retire_bin(struct cache_bin *bin)
+static void retire_bin(struct thread_cache *cache, struct cache_bin *bin)
 {
     struct bucket *bucket = cache_bin_bucket(bin);
+    cache->granted -= bin->capacity * bin->bytes;
     bucket->granted -= MUTATED(caches_past_the_cap) ? 0 : bin->capacity;
     atomic_store_explicit(&bin->bucket, NULL, memory_order_relaxed);
     bin->capacity = 0;
@@ -312,17 +313,33 @@ static uint32_t level_of(const struct heap *heap)
     return heap->caches.owned ? 31u - (uint32_t)__builtin_clz(heap->caches.owned) : 0;
 }
 
-/* The more threads, the less each one holds: what lies in one's cache another may have to do
- * without. 0: too little to be worth it. */
-static uint32_t capacity_for(const struct heap *heap, const struct bucket *bucket)
+/* What the bins of one cache may hold. The more threads, the less: what lies in one's cache another
+ * may have to do without, and all together they stay inside the growth budget. */
+static uint64_t most_bytes(const struct heap *heap)
 {
-    uint64_t blocks = (CACHE_BIN_BYTES >> level_of(heap)) / bucket->bytes;
+    uint64_t most = context_of_heap_read(heap)->device->growth_budget / 2;
+    if (level_of(heap) == 0 || MUTATED(caches_hold_all))
+        return UINT64_MAX;
+    return (most > CACHES_LEAST_BYTES ? most : CACHES_LEAST_BYTES) >> level_of(heap);
+}
+
+/* 0: too little to be worth it. A size may have half of what those before it have left. */
+static uint32_t capacity_for(const struct thread_cache *cache, const struct bucket *bucket)
+{
+    const struct heap *heap = cache->heap;
+    uint64_t most = most_bytes(heap);
+    uint64_t left = cache->granted < most ? (most - cache->granted) / 2 : 0;
+    uint64_t blocks = (left < CACHE_BIN_BYTES ? left : CACHE_BIN_BYTES) / bucket->bytes;
     uint64_t share = (heap->blocks_per_bucket - bucket->granted) / CACHE_CAP_SHARE;
+    /* Half of what the bucket may keep is for the heap's lists. */
+    uint64_t fair = heap->blocks_per_bucket / 2 >> level_of(heap);
     if (blocks < 2)
         return 0;
     if (blocks > CACHE_BIN_BLOCKS)
         blocks = CACHE_BIN_BLOCKS;
-    return (uint32_t)(blocks < share ? blocks : share);
+    if (blocks > share)
+        blocks = share;
+    return (uint32_t)(blocks < fair ? blocks : fair);
 }
 
 /* The smallest request that is rounded to these bytes. */
@@ -339,14 +356,15 @@ static uint64_t least_request(const struct size_classes *classes, uint64_t bytes
     return least;
 }
 
-static bool serve_bucket(const struct heap *heap, struct cache_bin *bin, struct bucket *bucket)
+static bool serve_bucket(struct thread_cache *cache, struct cache_bin *bin, struct bucket *bucket)
 {
-    uint32_t capacity = capacity_for(heap, bucket);
+    uint32_t capacity = capacity_for(cache, bucket);
     if (capacity == 0)
         return false;
+    cache->granted += capacity * bucket->bytes;
     bucket->granted += MUTATED(caches_past_the_cap) ? 0 : capacity;
     bin->capacity = capacity;
-    bin->level = level_of(heap);
+    bin->level = level_of(cache->heap);
     bin->room = capacity;
     atomic_store_explicit(&bin->bucket, bucket, memory_order_relaxed);
     bin->batch = 1;
@@ -388,7 +406,7 @@ static struct cache_bin *get_bin(struct thread_cache *cache, struct bucket *buck
         if (bin->level == level_of(cache->heap))
             return bin;
         thread_cache_empty_bin(cache, bin);
-        retire_bin(bin);
+        retire_bin(cache, bin);
     }
     if (is_shared(cache->heap, bucket))
         return NULL;
@@ -399,7 +417,7 @@ static struct cache_bin *get_bin(struct thread_cache *cache, struct bucket *buck
         /* Pairs with the acquire loads of those who sum up. */
         atomic_store_explicit(place, bin, memory_order_release);
     }
-    return serve_bucket(cache->heap, bin, bucket) ? bin : NULL;
+    return serve_bucket(cache, bin, bucket) ? bin : NULL;
 }
 
 struct cache_bin *thread_cache_bin(struct thread_cache *cache, struct bucket *bucket,
@@ -473,7 +491,7 @@ void thread_caches_take(struct heap *heap, struct bucket *bucket)
             continue;
         thread_cache_empty_bin(c, bin);
         if (again)
-            retire_bin(bin);
+            retire_bin(c, bin);
     }
     open_caches(heap);
 }
@@ -484,7 +502,7 @@ static void shut_large_bins(struct thread_cache *cache)
         struct cache_bin *bin = atomic_load_explicit(&cache->bins[i], memory_order_relaxed);
         if (cache_bin_bucket(bin) && bin->bytes >= KEEP_LARGE_BYTES) {
             thread_cache_empty_bin(cache, bin);
-            retire_bin(bin);
+            retire_bin(cache, bin);
         }
     }
 }
@@ -516,7 +534,7 @@ static void retire_cache(struct thread_cache *cache)
     for (unsigned i = 0; i < CACHE_BINS; i++) {
         struct cache_bin *bin = atomic_load_explicit(&cache->bins[i], memory_order_relaxed);
         if (cache_bin_bucket(bin))
-            retire_bin(bin);
+            retire_bin(cache, bin);
     }
     cache->next_spare = heap->caches.spare;
     heap->caches.spare = cache;

@@ -81,6 +81,10 @@ struct pool;
 #define CACHE_BIN_BLOCKS 64u
 #define CACHE_BIN_BYTES  (UINT64_C(64) << 20)
 
+/* Where several threads have a cache, all caches may hold as many bytes as the growth budget, but so
+ * many in any case. */
+#define CACHES_LEAST_BYTES (UINT64_C(16) << 20)
+
 /* A bin takes at most this part of the blocks that its bucket may still keep. */
 #define CACHE_CAP_SHARE 8u
 
@@ -143,6 +147,7 @@ struct thread_cache {
     uint8_t slot;  /* of its thread, see heap.h */
     uint8_t shift; /* right, of the device's fence_bytes doubled CACHE_DOUBLINGS times */
     uint32_t frees_to_fence;
+    uint64_t granted;     /* bytes that its bins may hold; guarded by the heap lock */
     counter stamp;        /* the number that its thread read last in a free */
     counter given_before; /* when it read that first */
     /* By request, for its thread: the bin that served it last. By block size: written under the
