@@ -341,6 +341,22 @@ static void insert_pending(struct block_list *list, struct block *block, enum bl
     block_list_insert_after(list, before, block, link);
 }
 
+/* The blocks of a segment come one after the other: where the last one went, the next one goes. */
+static void insert_by_stamp(struct heap *heap, struct block *block)
+{
+    struct block *last = heap->accepted;
+    bool is_next = last && block_state(last) == BLOCK_PENDING && last->bucket == block->bucket &&
+                   counter_get(&last->epoch) == counter_get(&block->epoch);
+    if (is_next) {
+        block_list_insert_after(&block->bucket->pending, last, block, LINK_BUCKET);
+        block_list_insert_after(&heap->pending, last, block, LINK_HEAP);
+    } else {
+        insert_pending(&block->bucket->pending, block, LINK_BUCKET);
+        insert_pending(&heap->pending, block, LINK_HEAP);
+    }
+    heap->accepted = block;
+}
+
 static void note_free_block(struct heap *heap, const struct block *block)
 {
     struct bucket *bucket = block->bucket;
@@ -351,9 +367,8 @@ static void note_free_block(struct heap *heap, const struct block *block)
 
 static void accept_pending(struct heap *heap, struct block *block)
 {
+    insert_by_stamp(heap, block);
     block_set_state(block, BLOCK_PENDING);
-    insert_pending(&block->bucket->pending, block, LINK_BUCKET);
-    insert_pending(&heap->pending, block, LINK_HEAP);
     counter_add(&heap->pending_bytes, block->bytes);
     count_pending(heap, block);
     if (counter_get(&block->epoch) == epoch_current(&context_of_heap(heap)->epochs)) {

@@ -103,6 +103,7 @@ struct heap {
     struct block_records records;
     struct bucket *draining;   /* while blocks are chosen to be given back: the last one's bucket */
     struct block_list pending; /* by ascending stamp */
+    struct block *accepted;    /* the last one that came there from a thread's cache; NULL: none */
     counter reserved_bytes;    /* of all blocks; those neither clean nor pending are live */
     counter clean_bytes, pending_bytes;
     counter live_requested; /* as the program asked for */
