@@ -272,7 +272,8 @@ static void raise_peaks(struct heap *heap, const struct bucket *bucket)
     uint64_t cached = thread_caches_blocks(heap, bucket, NULL, false) * bucket->bytes;
     uint64_t free = counter_get(&counters->free_bytes) + cached;
     uint64_t reserved = counter_get(&counters->reserved_bytes);
-    counter_raise_to(&heap->counters->peak_requested, heap_bytes(heap).requested);
+    uint64_t requested = requested_bytes(heap, thread_caches_requested_out(heap));
+    counter_raise_to(&heap->counters->peak_requested, requested);
     counter_raise_to(&counters->peak_live_bytes, reserved > free ? reserved - free : 0);
 }
 
@@ -718,7 +719,10 @@ static bool is_ahead(struct context *context, const struct thread_cache *cache)
 {
     struct heap *heap = &context->heap;
     uint64_t budget = context->device->growth_budget;
-    uint64_t own = heap->pending_of[slot_of_this_thread()];
+    uint8_t slot = slot_of_this_thread();
+    if (heap->caches.owned <= 1 && !(heap->pending_slots & ~(UINT64_C(1) << slot)))
+        return false;
+    uint64_t own = heap->pending_of[slot];
     own += cache ? thread_cache_pending(cache) : 0;
     /* As many as there may be. */
     unsigned most = heap->caches.owned + (unsigned)__builtin_popcountll(heap->pending_slots) + 1;
@@ -1282,7 +1286,8 @@ CUresult heap_close_epoch(struct pool *pool, struct context *context)
     heap_lock(heap);
     note_user(pool, heap);
     struct thread_cache *cache = thread_cache_known(heap);
-    look_around(heap);
+    if (heap->caches.owned > 1)
+        look_around(heap);
     if (cache)
         refresh_cache(heap, cache);
     struct fence *fence = close_epoch(context, true);

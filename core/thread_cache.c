@@ -635,7 +635,7 @@ struct thread_cache *thread_cache_of_this_thread(struct pool *pool, struct heap 
 void thread_cache_set_fence(struct thread_cache *cache, uint32_t frees, unsigned doublings)
 {
     /* A fence of one serves all: so that together they have freed no more without one. */
-    unsigned freeing = cache->heap->lately.freeing;
+    unsigned freeing = cache->heap->caches.owned > 1 ? cache->heap->lately.freeing : 1;
     unsigned halvings = freeing > 1 ? 32u - (unsigned)__builtin_clz(freeing - 1) : 0;
     cache->frees_to_fence = frees;
     cache->shift = (uint8_t)(CACHE_DOUBLINGS + halvings - doublings);
@@ -690,6 +690,14 @@ struct cached_sums thread_caches_sum(const struct heap *heap)
         sums.pending_slots |= (uint64_t)(pending != 0) << c->slot;
     }
     return sums;
+}
+
+uint64_t thread_caches_requested_out(const struct heap *heap)
+{
+    uint64_t bytes = 0;
+    for (const struct thread_cache *c = first_cache(heap); c; c = c->next)
+        bytes += counter_get(&c->requested_out);
+    return bytes;
 }
 
 uint64_t thread_caches_requested_back(const struct heap *heap)

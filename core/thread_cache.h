@@ -324,8 +324,10 @@ struct cached_sums {
 };
 struct cached_sums thread_caches_sum(const struct heap *heap);
 
-/* The same of blocks that caches have taken back. To be looked at after everything else that is
- * summed up: a block that changes hands meanwhile is then missed, and never counted twice. */
+/* That alone; and the same of blocks that caches have taken back, which is to be looked at after
+ * everything else that is summed up: a block that changes hands meanwhile is then missed, and never
+ * counted twice. */
+uint64_t thread_caches_requested_out(const struct heap *heap);
 uint64_t thread_caches_requested_back(const struct heap *heap);
 
 /* For the report, beside threads that may be counting: what has become clean in bins without their
