@@ -90,6 +90,7 @@ struct fence *epoch_begin_close(struct context *context, bool waitable)
     if (!fence)
         return NULL;
     epochs->recording = true;
+    epochs->recording_for_free = waitable;
     fence->own_generation = context_generation(context);
     fence->epoch = MUTATED(number_after_record) ? epoch_current(epochs) : epoch_advance(epochs);
     fence->waitable = waitable;
@@ -447,8 +448,8 @@ static bool wait_for_fence(struct pool *pool, struct context *context, struct fe
 }
 
 /* Lock held. Whether the thread that records, or has just recorded, will make a fence that covers
- * the stamp: this one, or the one that it is asked for here. It is in a free of its own, so that
- * the plain calls would have waited for as much. */
+ * the stamp: this one, or the one that it is asked for here. It is in a free or a synchronise of
+ * its own, so that the plain calls would have waited for as much. */
 static bool a_fence_is_coming(struct context *context, uint64_t stamp, uint64_t *idle_since)
 {
     struct epochs *epochs = &context->epochs;
@@ -457,6 +458,8 @@ static bool a_fence_is_coming(struct context *context, uint64_t stamp, uint64_t 
         *idle_since = *idle_since ? *idle_since : monotonic_now();
         return context->heap.owed && monotonic_now() - *idle_since < AWAIT_NANOSECONDS;
     }
+    if (!epochs->recording_for_free)
+        return false;
     *idle_since = 0;
     if (stamp >= epoch_current(epochs))
         context->heap.owed = true;

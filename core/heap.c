@@ -98,6 +98,7 @@ static struct bucket *add_bucket(struct heap *heap, uint64_t bytes)
 
 bool heap_init(struct heap *heap, struct figures *figures, uint64_t id, CUdevice device)
 {
+    /* Held for less than it takes to sleep and be woken: whoever waits looks a few times first. */
     heap->lock = (pthread_mutex_t)PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
     heap->alone = HEAP_ALONE;
     heap->figures = figures;
@@ -225,7 +226,7 @@ static uint64_t requested_bytes(const struct heap *heap, uint64_t handed_out)
 {
     uint64_t live = handed_out + counter_get(&heap->live_requested);
     uint64_t reserved = counter_get(&heap->reserved_bytes);
-    live -= MUTATED(handed_over_counted_twice) ? 0 : thread_caches_requested_back(heap);
+    live -= MUTATED(taken_back_not_counted) ? 0 : thread_caches_requested_back(heap);
     /* A block may have changed hands between two looks: less than nothing is nothing. */
     if ((int64_t)live < 0)
         return 0;
@@ -346,8 +347,9 @@ static void insert_pending(struct block_list *list, struct block *block, enum bl
 static void insert_by_stamp(struct heap *heap, struct block *block)
 {
     struct block *last = heap->accepted;
-    bool is_next = last && block_state(last) == BLOCK_PENDING && last->bucket == block->bucket &&
-                   counter_get(&last->epoch) == counter_get(&block->epoch);
+    bool is_next =
+        last && block_state(last) == BLOCK_PENDING && last->bucket == block->bucket &&
+        (counter_get(&last->epoch) == counter_get(&block->epoch) || MUTATED(segments_out_of_order));
     if (is_next) {
         block_list_insert_after(&block->bucket->pending, last, block, LINK_BUCKET);
         block_list_insert_after(&heap->pending, last, block, LINK_HEAP);
@@ -565,9 +567,12 @@ static void empty_bin(const struct place *place)
         thread_cache_empty_bin(place->cache, place->bin);
 }
 
-static bool barriers_may_be_used(struct pool *pool, const struct heap *heap)
+/* Threads that take and free without the lock are seen by what they free. */
+static bool barriers_may_be_used(struct pool *pool, struct heap *heap)
 {
-    bool alone = heap->alone == HEAP_ALONE && launches_alone(pool);
+    bool others = heap->caches.owned > 1 && look_around(heap)->freeing > 1 &&
+                  !MUTATED(hidden_thread_forgotten);
+    bool alone = heap->alone == HEAP_ALONE && !others && launches_alone(pool);
     return (alone || MUTATED(barrier_beside_threads)) && barriers_are_open(pool);
 }
 
@@ -1088,7 +1093,7 @@ static struct fence *close_epoch(struct context *context, bool waitable)
         context->heap.bytes_since_fence = 0;
     }
     /* Whoever is recording looks again when that is done. */
-    context->heap.owed = !fence && context->epochs.recording;
+    context->heap.owed = !fence && context->epochs.recording && !MUTATED(owed_fence_forgotten);
     return fence;
 }
 

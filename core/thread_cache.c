@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "pool_state.h"
@@ -152,14 +153,25 @@ static struct thread_cache *first_cache(const struct heap *heap)
     return atomic_load_explicit(&heap->caches.all, memory_order_acquire);
 }
 
+/* Whoever enters from here on sees the bit; whoever had entered before is seen inside. Where the
+ * program has since forbidden itself the call, threads enter by an exchange from now on; those who
+ * are about to have entered before are given time in which every store is seen. */
+static void let_all_see_the_bit(struct heap *heap, const struct pool *pool)
+{
+    struct timespec nap = {0, 10000000};
+    if (!pool->expedited || syscall(SYS_membarrier, MEMBARRIER_EXPEDITED, 0) == 0 ||
+        MUTATED(refused_membarrier_trusted))
+        return;
+    if (!(atomic_fetch_or(&heap->closed, CLOSED_WEAKLY) & CLOSED_WEAKLY))
+        nanosleep(&nap, NULL);
+}
+
 void thread_caches_wait(struct heap *heap)
 {
     struct thread_cache *cache = first_cache(heap);
     if (!cache)
         return;
-    /* Whoever enters from here on sees the bit; whoever had entered before is seen inside. */
-    if (cache->pool->expedited)
-        syscall(SYS_membarrier, MEMBARRIER_EXPEDITED, 0);
+    let_all_see_the_bit(heap, cache->pool);
     uint64_t started = monotonic_now();
     for (; cache; cache = cache->next)
         while (atomic_load_explicit(&cache->inside, memory_order_seq_cst))

@@ -33,8 +33,8 @@
  * (membarrier), and waits until no thread is inside: it either sees the thread inside, or the
  * thread sees the bit, leaves without having looked at anything, and takes the slow path. Nobody
  * inside takes a lock or calls anything outside this file, so the wait is short. Where the kernel
- * has no membarrier, the bit CLOSED_WEAKLY is always set, and a thread that finds it enters once
- * more, by a sequentially consistent exchange.
+ * has no membarrier, or no longer allows it, the bit CLOSED_WEAKLY is set, and a thread that finds
+ * it enters once more, by a sequentially consistent exchange.
  *
  * heap->closed stands for whatever makes the fast path wrong, see enum closed. The end of a context
  * is waited for like an emptying: when that returns, nothing is handed out any more. The other bits
@@ -81,8 +81,8 @@ struct pool;
 #define CACHE_BIN_BLOCKS 64u
 #define CACHE_BIN_BYTES  (UINT64_C(64) << 20)
 
-/* Where several threads have a cache, all caches may hold as many bytes as the growth budget, but so
- * many in any case. */
+/* Where several threads have a cache, all caches may hold as many bytes as the growth budget, but
+ * so many in any case. */
 #define CACHES_LEAST_BYTES (UINT64_C(16) << 20)
 
 /* A bin takes at most this part of the blocks that its bucket may still keep. */

@@ -3,8 +3,14 @@
  */
 #include "pool_fixture.h"
 
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 
 #include "core/thread_cache.h"
 
@@ -293,6 +299,152 @@ Test(thread_cache, what_other_threads_cache_is_taken_before_the_reserve_grows)
     part(&companion);
 }
 
+static void cache_forty(void *unused)
+{
+    (void)unused;
+    allocate_and_release(40, MIB);
+}
+
+Test(thread_cache, little_in_other_threads_caches_is_left_there)
+{
+    struct companion companion;
+    start();
+    join_in(&companion, cache_ten, NULL);
+    synchronise();
+    allocate(MIB);
+    cr_assert_eq(counted().misses, 11);
+    cr_assert_eq(cached_bytes(), 10 * MIB);
+    part(&companion);
+}
+
+Test(thread_cache, much_is_taken_from_there)
+{
+    struct companion companion;
+    start();
+    join_in(&companion, cache_forty, NULL);
+    synchronise();
+    for (int i = 0; i < 40; i++)
+        allocate(MIB);
+    cr_assert_eq(counted().misses, 40);
+    part(&companion);
+}
+
+static void touch(void *unused)
+{
+    (void)unused;
+    allocate_and_release(1, KIB);
+}
+
+Test(thread_cache, all_caches_together_stay_inside_the_growth_budget)
+{
+    struct companion idle[4], busy[4];
+    start_with_budget(32 * MIB);
+    for (int i = 0; i < 4; i++)
+        join_in(&idle[i], touch, NULL);
+    for (int i = 0; i < 4; i++)
+        join_in(&busy[i], cache_forty, NULL);
+    cr_assert_leq(cached_bytes(), 32 * MIB);
+    cr_assert_geq(cached_bytes(), 4 * MIB);
+    for (int i = 0; i < 4; i++) {
+        part(&idle[i]);
+        part(&busy[i]);
+    }
+}
+
+static void take_out_of_all_caches(struct bucket *bucket)
+{
+    stop_looking_at_locks();
+    heap_lock(heap());
+    thread_caches_take(heap(), bucket);
+    heap_unlock(heap());
+}
+
+Test(thread_cache, a_size_that_is_taken_out_of_all_caches_again_and_again_is_shared)
+{
+    struct timespec a_while = {0, (long)CACHE_SHARED_FIRST + 10000000};
+    start();
+    cache_blocks(4, MIB);
+    struct bucket *bucket = cache_bin_bucket(own_cache()->by_request[cache_index(MIB)]);
+    take_out_of_all_caches(bucket);
+    cr_assert_eq(cached_bytes(), 0);
+    cache_blocks(4, MIB);
+    cr_assert_eq(cached_bytes(), 4 * MIB, "once is not again and again");
+    for (int i = 0; i < 20 && cached_bytes(); i++) {
+        take_out_of_all_caches(bucket);
+        cache_blocks(4, MIB);
+    }
+    cr_assert_eq(cached_bytes(), 0);
+    cr_assert_eq(clean_bytes(), 4 * MIB);
+    cr_assert_eq(counted().misses, 4);
+    nanosleep(&a_while, NULL);
+    synchronise();
+    cache_blocks(4, MIB);
+    synchronise();
+    cache_blocks(4, MIB);
+    cr_assert_eq(cached_bytes(), 4 * MIB, "that is not for ever");
+}
+
+static void expect_in_order(const struct block_list *list, enum block_link link, unsigned count)
+{
+    uint64_t stamp = 0;
+    for (const struct block *b = list->first; b; b = b->links[link].next, count--) {
+        cr_assert_geq(counter_get(&b->epoch), stamp);
+        stamp = counter_get(&b->epoch);
+    }
+    cr_assert_eq(count, 0);
+}
+
+Test(thread_cache, what_comes_from_caches_is_put_in_order)
+{
+    CUdeviceptr blocks[30];
+    start();
+    for (int i = 0; i < 30; i++)
+        blocks[i] = allocate(i % 3 == 0 ? 2 * MIB : MIB);
+    fake_launch(context);
+    for (int i = 0; i < 30; i++) {
+        release(blocks[i]);
+        if (i % 5 == 4)
+            heap_close_epoch(pool, context_find(pool, context));
+    }
+    stop_looking_at_locks();
+    heap_lock(heap());
+    thread_caches_collect(heap());
+    expect_in_order(&heap()->pending, LINK_HEAP, 30);
+    expect_in_order(&heap()->pending.first->bucket->pending, LINK_BUCKET, 10);
+    heap_unlock(heap());
+}
+
+static unsigned asked;
+
+static void finish_when_asked_again(void *unused)
+{
+    (void)unused;
+    if (++asked > 1)
+        fake_finish(context);
+}
+
+Test(thread_cache, a_thread_that_frees_without_the_lock_is_no_less_another_one)
+{
+    struct companion companion;
+    start_with_budget(0);
+    join_in(&companion, touch, NULL);
+    for (unsigned i = 0; i < HEAP_ALONE + 1; i++) {
+        release(allocate(KIB));
+        synchronise();
+    }
+    struct thread_cache *other = atomic_load(&heap()->caches.all);
+    while (other == own_cache() || other->inside)
+        other = other->next;
+    counter_set(&other->stamp, epoch_current(epochs()));
+    CUdeviceptr block = allocate(MIB);
+    fake_launch(context);
+    release(block);
+    fake_during(FAKE_EVENT_QUERY, finish_when_asked_again, NULL);
+    cr_assert_eq(allocate(MIB), block);
+    cr_assert_eq(fake_calls(FAKE_WAIT), 0);
+    part(&companion);
+}
+
 Test(thread_cache, what_a_thread_has_cached_stays_when_it_ends)
 {
     start();
@@ -549,6 +701,37 @@ Test(thread_cache, without_membarrier_it_works_as_well)
     cr_assert_str_eq(fake_trace(), "");
     pool_trim(pool);
     cr_assert_eq(cached_bytes(), 0);
+    part(&companion);
+}
+
+/* As a program does that shuts itself in. */
+static void forbid_membarrier(void)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    cr_assert_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    cr_assert_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+}
+
+Test(thread_cache, where_membarrier_is_forbidden_later_threads_enter_by_an_exchange)
+{
+    struct companion companion;
+    start();
+    if (!pool->expedited)
+        cr_skip_test("there is no membarrier here");
+    join_in(&companion, cache_ten, NULL);
+    cache_blocks(4, MIB);
+    forbid_membarrier();
+    pool_trim(pool);
+    cr_assert_eq(cached_bytes(), 0);
+    cr_assert(atomic_load(&heap()->closed) == CLOSED_WEAKLY);
+    cache_blocks(4, MIB);
+    cr_assert_eq(cached_bytes(), 4 * MIB);
     part(&companion);
 }
 
