@@ -104,6 +104,20 @@ Test(epoch, however_long_a_record_takes_others_do_not_grow_the_reserve_past_its_
     cr_assert_geq(counted().frees, 33);
 }
 
+Test(epoch, what_goes_into_a_cache_while_a_fence_is_recorded_has_one_afterwards)
+{
+    struct errand recorder;
+    start_with_budget(64 * MIB);
+    fake_during(FAKE_RECORD, stay_in_the_record, NULL);
+    send(&recorder, free_a_large_one, NULL);
+    while (!atomic_load(&recording))
+        let_time_pass();
+    allocate_and_release(FREES_TO_A_FENCE + 8, KIB);
+    atomic_store(&let_go_of_the_record, true);
+    wait_for(&recorder);
+    cr_assert_eq(fake_calls(FAKE_RECORD), 2);
+}
+
 static unsigned outstanding_in_record;
 
 static void look_for_fences(void *unused)
