@@ -22,9 +22,11 @@
  * record came after the submission, and covers it. Coherence alone says so; the loads and stores of
  * the number are relaxed. Where work was submitted by another thread, the program has ordered that
  * before the free. The same goes for the program's own context-wide synchronise, which advances the
- * number before it begins. The number is read after the claim, so a stamp is never older than the
- * life that the free ends; stamps in a bin ascend, since a thread never reads a smaller number
- * after a larger one. clean never decreases, so a look at it that comes late only finds less.
+ * number before it begins. (On x86-64 it would hold without the driver's lock, too: the claim,
+ * after which the number is read, and the fence lock, taken between the advance and the record, are
+ * full barriers.) The number is read after the claim, so a stamp is never older than the life that
+ * the free ends; stamps in a bin ascend, since a thread never reads a smaller number after a larger
+ * one. clean never decreases, so a look at it that comes late only finds less.
  *
  * Who may touch a cache: its thread while it is inside; whoever holds the heap lock and has closed
  * the heap's caches; its thread with the heap lock held. "Inside" is a lock that costs its owner
@@ -43,21 +45,35 @@
  * heap that is wary of large blocks (keep.h) takes them out of all caches first.
  *
  * Bounded: a bin has a capacity, which is taken out of what the settings allow its bucket
- * (blocks_per_bucket), so that cap holds for all threads together. A full bin gives its older half
- * to the heap. Before the driver is asked, the bins of the bucket are emptied in all caches. Out of
- * memory, when the program trims, before the reserve grows past its ratio, over the cap of cached
- * bytes and when idle blocks are looked for, all caches of the heap are emptied into its lists
- * (thread_caches_collect), and one is when its thread ends, without a driver call; its records are
- * used again by other threads. A thread that is past that point goes the slow way.
+ * (blocks_per_bucket, of which half stays with the heap's lists), so that cap holds for all threads
+ * together. Where several threads have caches, all of them together may hold as much as the growth
+ * budget: the more threads, the less each, and sizes of which fewer than two blocks would fit have
+ * no bin. A cache that was given more while there were fewer threads gets its share when its thread
+ * takes the slow path next. A full bin gives its older half to the heap.
+ *
+ * Blocks of one thread's cache that another would need: before a thread waits or the reserve passes
+ * its bound, and before it takes a new block while much lies clean elsewhere, the bins of the
+ * bucket are emptied in all caches (thread_caches_take). Where that comes to happen again within
+ * CACHE_TAKEN_APART, the bucket is shared: no cache has a bin for it for a while, and the heap's
+ * lists serve it, under the lock. With many threads and much pending that is what large buckets
+ * come to: a list that all use needs fewer blocks than a list for each.
+ *
+ * Out of memory, when the program trims, before the reserve grows past its ratio, over the cap of
+ * cached bytes and when idle blocks are looked for, all caches of the heap are emptied into its
+ * lists (thread_caches_collect), and one is when its thread ends, without a driver call; its
+ * records are used again by other threads. A thread that is past that point goes the slow way.
  *
  * Fences are shared: a cache counts what its thread has freed since the number changed, since
- * somebody's fence covers what came before.
+ * somebody's fence covers what came before, and each of the threads that free lately may free its
+ * share of what may go without one.
  *
  * Counters have one writer, the cache's thread (or whoever has closed the caches), and are summed
  * up by readers. A sum over several caches is of no one moment: a block that changes hands
- * meanwhile may count twice or not at all. Peaks of live bytes are raised where the driver is asked
- * and where a thread's bin runs out, and when they are reported: in between, hits may go higher
- * unseen, by no more than what is cached.
+ * meanwhile may not count; it does not count twice in what the program holds, which the reserve's
+ * bound follows. Looking through all caches takes a cache line or two from every thread, so with
+ * more than a few the slow path does it once an epoch and once when the next one is clean. Peaks of
+ * live bytes are raised then, where the driver is asked, and when they are reported: in between,
+ * hits may go higher unseen, by no more than what is cached.
  *
  * A signal handler may end the process while its thread is inside, or holds a heap lock: a thread
  * that ends like that gives nothing back.
