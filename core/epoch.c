@@ -407,6 +407,16 @@ static bool is_in_the_driver(const struct epochs *epochs, uint64_t stamp, bool f
             atomic_load_explicit(&epochs->recording, memory_order_relaxed));
 }
 
+/* While another thread's store is waited for. */
+static inline void let_the_processor_rest(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 void epoch_await_others(struct context *context, uint64_t stamp)
 {
     const struct epochs *epochs = &context->epochs;
@@ -417,6 +427,7 @@ void epoch_await_others(struct context *context, uint64_t stamp)
     heap_unlock(&context->heap);
     for (unsigned looks = 1; epoch_clean(epochs) < stamp && is_in_the_driver(epochs, stamp, fenced);
          looks++) {
+        let_the_processor_rest();
         if (looks % AWAIT_LOOKS != 0)
             continue;
         sched_yield();

@@ -10,7 +10,8 @@
 
 /* A fence serves the frees before it as well, so not every free records one: at most so many frees
  * go without, or device->fence_bytes. A block of so many bytes has a fence of its own. Twice as
- * much of either while one thread uses the heap: no other waits for what it has freed. */
+ * much of either while one thread uses the heap: no other waits for what it has freed; and while
+ * the GPU keeps up: then nothing has to wait. */
 #define FENCE_EVERY_FREES 16u
 
 /* This share of the growth budget may lie clean in other threads' caches, in blocks of one size,
@@ -1073,9 +1074,9 @@ CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *
 static bool fence_is_due(const struct context *context)
 {
     const struct heap *heap = &context->heap;
-    unsigned doublings = doublings_of(heap);
-    return heap->frees_since_fence >= FENCE_EVERY_FREES << doublings ||
-           heap->bytes_since_fence >= device_fence_bytes(context->device) << doublings;
+    unsigned twice = doublings_of(heap) != 0;
+    return heap->frees_since_fence >= FENCE_EVERY_FREES << twice ||
+           heap->bytes_since_fence >= device_fence_bytes(context->device) << twice;
 }
 
 /* Lock held. */
