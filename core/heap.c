@@ -716,7 +716,7 @@ static struct block *climb(struct pool *pool, struct context *context, const str
         return block;
     /* It was the cache's, and comes to the heap. */
     if (block && place->cache && block_state(block) == BLOCK_CACHED)
-        heap_accept(heap, block, place->cache->slot);
+        heap_accept(heap, block, slot_of_this_thread());
     return NULL;
 }
 

@@ -186,6 +186,11 @@ static uint64_t free_bytes_in(const struct thread_cache *cache)
     return (int64_t)bytes < 0 ? 0 : bytes;
 }
 
+static uint8_t slot_of(const struct thread_cache *cache)
+{
+    return atomic_load_explicit(&cache->slot, memory_order_relaxed);
+}
+
 /* ---- blocks between a bin and the heap's lists ---- */
 
 static uint64_t count_blocks(const struct cache_bin *bin)
@@ -220,7 +225,7 @@ static void give_clean(struct thread_cache *cache, struct cache_bin *bin, uint64
         struct block *newer = turned->links[LINK_BUCKET].next;
         counter_set(&turned->epoch, clean_epoch_of(cache->heap));
         turned->freed_at = bin->clean_at;
-        heap_accept(cache->heap, turned, cache->slot);
+        heap_accept(cache->heap, turned, slot_of(cache));
         note_moved(cache, bin, (uint64_t)-1);
         turned = newer;
     }
@@ -242,7 +247,7 @@ static void give_oldest_segment(struct thread_cache *cache, struct cache_bin *bi
         older = block->links[LINK_BUCKET].next;
         counter_set(&block->epoch, stamp);
         block->freed_at = segment->opened_at;
-        heap_accept(cache->heap, block, cache->slot);
+        heap_accept(cache->heap, block, slot_of(cache));
         note_moved(cache, bin, (uint64_t)-1);
         note_no_longer_pending(cache, stamp, bin->bytes);
     }
@@ -629,7 +634,8 @@ static struct thread_cache *make_cache(struct pool *pool, struct heap *heap)
     if (!cache)
         return NULL;
     heap->caches.owned++;
-    cache->slot = (uint8_t)(thread_id(pool) % HEAP_SLOTS);
+    atomic_store_explicit(&cache->slot, (uint8_t)(thread_id(pool) % HEAP_SLOTS),
+                          memory_order_relaxed);
     cache->frees_left = 1;
     cache->of_thread = thread->caches;
     thread->caches = cache;
@@ -699,7 +705,7 @@ struct cached_sums thread_caches_sum(const struct heap *heap)
         uint64_t bytes = free_bytes_in(c), pending = bytes ? pending_in(c, clean) : 0;
         sums.free_bytes += bytes;
         sums.pending_bytes += pending;
-        sums.pending_slots |= (uint64_t)(pending != 0) << c->slot;
+        sums.pending_slots |= (uint64_t)(pending != 0) << slot_of(c);
     }
     return sums;
 }
