@@ -160,8 +160,8 @@ struct thread_cache {
     counter requested_out, requested_back; /* what the program asked for of those blocks */
     counter moved; /* bytes that the slow path has put into bins, less those that it took away;
                       modulo 2^64 */
-    uint8_t slot;  /* of its thread, see heap.h */
-    uint8_t shift; /* right, of the device's fence_bytes doubled CACHE_DOUBLINGS times */
+    _Atomic uint8_t slot; /* of its thread, see heap.h; relaxed */
+    uint8_t shift;        /* right, of the device's fence_bytes doubled CACHE_DOUBLINGS times */
     uint32_t frees_to_fence;
     uint64_t granted;     /* bytes that its bins may hold; guarded by the heap lock */
     counter stamp;        /* the number that its thread read last in a free */
