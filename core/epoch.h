@@ -147,6 +147,13 @@ static inline uint64_t epoch_current(const struct epochs *epochs)
     return atomic_load_explicit(&epochs->current, memory_order_relaxed);
 }
 
+/* Lock held. Whether a thread is in the driver for this context's fences. */
+static inline bool epoch_is_asked_about(const struct epochs *epochs)
+{
+    return atomic_load_explicit(&epochs->querying, memory_order_relaxed) ||
+           atomic_load_explicit(&epochs->recording, memory_order_relaxed);
+}
+
 /* Lock held. The number of the epoch that this closes. */
 static inline uint64_t epoch_advance(struct epochs *epochs)
 {

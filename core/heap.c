@@ -271,8 +271,9 @@ static const struct lately *look_around(struct heap *heap)
 static void raise_peaks(struct heap *heap, const struct bucket *bucket)
 {
     struct bucket_counters *counters = bucket->counters;
-    uint64_t cached = thread_caches_blocks(heap, bucket, NULL, false) * bucket->bytes;
-    uint64_t free = counter_get(&counters->free_bytes) + cached;
+    uint64_t free = counter_get(&counters->free_bytes);
+    if (bucket->bin != CACHE_NO_BIN)
+        free += thread_caches_blocks(heap, bucket, NULL, false) * bucket->bytes;
     uint64_t reserved = counter_get(&counters->reserved_bytes);
     uint64_t requested = requested_bytes(heap, thread_caches_requested_out(heap));
     counter_raise_to(&heap->counters->peak_requested, requested);
@@ -592,7 +593,8 @@ static struct block *take_behind_barrier(struct pool *pool, struct context *cont
 /* Releases and retakes the lock. */
 static void query_for(struct pool *pool, struct context *context, uint64_t stamp)
 {
-    epoch_await_others(context, stamp);
+    if (epoch_is_asked_about(&context->epochs))
+        epoch_await_others(context, stamp);
     struct fence *fence = epoch_fence_for(&context->epochs, stamp, false);
     if (fence && stamp > epoch_clean(&context->epochs))
         epoch_query(pool, context, fence);
