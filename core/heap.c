@@ -18,8 +18,10 @@
  * while a thread takes a new one: sooner or later each has its own. */
 #define STRANDED_SHARE 4u
 
-/* With more threads than so many, all caches are not looked through at each step of a slow path. */
+/* With more threads than so many, all caches are not looked through at each step of a slow path;
+ * who the others are does not change in so many epochs. */
 #define FEW_THREADS 2u
+#define EPOCHS_OLD  8u
 
 /* ---- buckets; the heap lock is held from here down to the ladder ---- */
 
@@ -246,13 +248,16 @@ struct heap_bytes heap_bytes(const struct heap *heap)
     };
 }
 
-/* Lock held. Each look costs every thread a cache line or two. */
-static const struct lately *look_around(struct heap *heap)
+/* Lock held. Each look costs every thread a cache line or two, so what was seen so many epochs ago
+ * will do; 0: what is pending must be of now. */
+static const struct lately *look_around(struct heap *heap, uint64_t old)
 {
     const struct epochs *epochs = &context_of_heap(heap)->epochs;
     struct lately *lately = &heap->lately;
     uint64_t current = epoch_current(epochs), clean = epoch_clean(epochs);
-    if (heap->caches.owned > FEW_THREADS && lately->current == current && lately->clean == clean)
+    bool is_new = old ? current - lately->current <= old
+                      : lately->current == current && lately->clean == clean;
+    if (heap->caches.owned > FEW_THREADS && lately->current && is_new)
         return lately;
     struct cached_sums cached = thread_caches_sum(heap);
     *lately = (struct lately){
@@ -572,7 +577,7 @@ static void empty_bin(const struct place *place)
 /* Threads that take and free without the lock are seen by what they free. */
 static bool barriers_may_be_used(struct pool *pool, struct heap *heap)
 {
-    bool others = heap->caches.owned > 1 && look_around(heap)->freeing > 1 &&
+    bool others = heap->caches.owned > 1 && look_around(heap, EPOCHS_OLD)->freeing > 1 &&
                   !MUTATED(hidden_thread_forgotten);
     bool alone = heap->alone == HEAP_ALONE && !others && launches_alone(pool);
     return (alone || MUTATED(barrier_beside_threads)) && barriers_are_open(pool);
@@ -630,7 +635,7 @@ static struct block *wait_for_one(struct pool *pool, struct context *context,
 /* Whether the reserve stays inside its ratio. */
 static bool is_inside_bound(const struct pool *pool, struct context *context, uint64_t bytes)
 {
-    uint64_t requested = look_around(&context->heap)->requested;
+    uint64_t requested = look_around(&context->heap, 0)->requested;
     return counter_get(&context->heap.reserved_bytes) + bytes <=
            release_bound(pool, context, requested, bytes);
 }
@@ -639,7 +644,7 @@ static bool is_inside_bound(const struct pool *pool, struct context *context, ui
 static bool may_grow(struct pool *pool, struct context *context, uint64_t bytes)
 {
     struct heap *heap = &context->heap;
-    uint64_t pending = counter_get(&heap->pending_bytes) + look_around(heap)->pending_bytes;
+    uint64_t pending = counter_get(&heap->pending_bytes) + look_around(heap, 0)->pending_bytes;
     return (pending <= context->device->growth_budget || MUTATED(budget_ignored)) &&
            is_inside_bound(pool, context, bytes);
 }
@@ -736,7 +741,7 @@ static bool is_ahead(struct context *context, const struct thread_cache *cache)
     unsigned most = heap->caches.owned + (unsigned)__builtin_popcountll(heap->pending_slots) + 1;
     if (own <= budget / most)
         return false;
-    uint64_t slots = heap->pending_slots | look_around(heap)->pending_slots;
+    uint64_t slots = heap->pending_slots | look_around(heap, EPOCHS_OLD)->pending_slots;
     unsigned threads = (unsigned)__builtin_popcountll(slots);
     return threads > 1 && own > budget / threads;
 }
@@ -1295,7 +1300,7 @@ CUresult heap_close_epoch(struct pool *pool, struct context *context)
     note_user(pool, heap);
     struct thread_cache *cache = thread_cache_known(heap);
     if (heap->caches.owned > 1)
-        look_around(heap);
+        look_around(heap, EPOCHS_OLD);
     if (cache)
         refresh_cache(heap, cache);
     struct fence *fence = close_epoch(context, true);

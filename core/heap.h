@@ -82,8 +82,8 @@ struct thread_caches {
     unsigned owned; /* by threads */
 };
 
-/* What looking through all caches has shown. Where there are many threads, that is not done more
- * than once in an epoch and once when the next one is clean. */
+/* What looking through all caches has shown. Where there are many threads, that is done now and
+ * then, see look_around. */
 struct lately {
     uint64_t current, clean; /* the epochs' numbers then; 0: look again */
     uint64_t pending_bytes;  /* in caches */

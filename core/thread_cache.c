@@ -324,17 +324,18 @@ static void retire_bin(struct thread_cache *cache, struct cache_bin *bin)
     bin->room = 0;
 }
 
-/* The binary logarithm of how many threads have a cache. */
+/* The binary logarithm of how many threads have a cache, rounded up. */
 static uint32_t level_of(const struct heap *heap)
 {
-    return heap->caches.owned ? 31u - (uint32_t)__builtin_clz(heap->caches.owned) : 0;
+    unsigned owned = heap->caches.owned;
+    return owned > 1 ? 32u - (uint32_t)__builtin_clz(owned - 1) : 0;
 }
 
 /* What the bins of one cache may hold. The more threads, the less: what lies in one's cache another
  * may have to do without, and all together they stay inside the growth budget. */
 static uint64_t most_bytes(const struct heap *heap)
 {
-    uint64_t most = context_of_heap_read(heap)->device->growth_budget / 2;
+    uint64_t most = context_of_heap_read(heap)->device->growth_budget;
     if (level_of(heap) == 0 || MUTATED(caches_hold_all))
         return UINT64_MAX;
     return (most > CACHES_LEAST_BYTES ? most : CACHES_LEAST_BYTES) >> level_of(heap);
