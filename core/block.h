@@ -58,9 +58,9 @@ struct block {
                           is not clean is behind a barrier. Relaxed: whoever looks without owning the
                           block looks at one that the program is freeing at the same time */
     uint64_t freed_at; /* nanoseconds of the monotonic clock, as of the heap's last slow path */
-    uint16_t bin;      /* its bucket's */
-    uint8_t slot;      /* pending: of the thread that freed it, see heap.h */
-    bool refused;      /* leaving: by the driver */
+    _Atomic uint16_t bin; /* its bucket's; relaxed, like epoch */
+    uint8_t slot;         /* pending: of the thread that freed it, see heap.h */
+    bool refused;         /* leaving: by the driver */
     struct {
         struct block *next, *previous;
     } links[LINK_KINDS];
@@ -76,6 +76,11 @@ static inline enum block_state block_state(const struct block *block)
 {
     return (enum block_state)(atomic_load_explicit(&block->key, memory_order_acquire) &
                               BLOCK_STATE_MASK);
+}
+
+static inline unsigned block_bin(const struct block *block)
+{
+    return atomic_load_explicit(&block->bin, memory_order_relaxed);
 }
 
 static inline bool block_is_shared(const struct block *block)

@@ -157,7 +157,9 @@ static uint8_t slot_of_this_thread(void)
 
 static void count_pending(struct heap *heap, struct block *block)
 {
-    heap->pending_of[block->slot] += block->bytes;
+    uint64_t *pending = &heap->pending_of[block->slot];
+    heap->slots_pending += *pending == 0;
+    *pending += block->bytes;
     heap->pending_slots |= UINT64_C(1) << block->slot;
 }
 
@@ -165,6 +167,7 @@ static void count_no_longer_pending(struct heap *heap, struct block *block)
 {
     uint64_t *pending = &heap->pending_of[block->slot];
     *pending -= block->bytes;
+    heap->slots_pending -= *pending == 0;
     heap->pending_slots &= ~((uint64_t)(*pending == 0) << block->slot);
 }
 
@@ -534,7 +537,10 @@ static struct place find_place_of_thread(struct pool *pool, struct heap *heap,
         place.cache = thread_cache_of_this_thread(pool, heap);
     if (!place.cache)
         return place;
-    refresh_cache(heap, place.cache);
+    if (!place.cache->frees_to_fence)
+        refresh_cache(heap, place.cache);
+    if (bucket->bytes > heap->caches.largest && !thread_cache_has_bin(place.cache, bucket))
+        return place;
     if (heap->wary && bucket->bytes >= KEEP_LARGE_BYTES)
         return place;
     place.bin = thread_cache_bin(place.cache, bucket, request);
@@ -735,11 +741,13 @@ static bool is_ahead(struct context *context, const struct thread_cache *cache)
     uint8_t slot = slot_of_this_thread();
     if (heap->caches.owned <= 1 && !(heap->pending_slots & ~(UINT64_C(1) << slot)))
         return false;
+    /* As many as there may be, and as much. */
+    uint64_t share = budget / (heap->caches.owned + heap->slots_pending + 1);
     uint64_t own = heap->pending_of[slot];
+    if (own + (cache ? thread_cache_bytes(cache) : 0) <= share)
+        return false;
     own += cache ? thread_cache_pending(cache) : 0;
-    /* As many as there may be. */
-    unsigned most = heap->caches.owned + (unsigned)__builtin_popcountll(heap->pending_slots) + 1;
-    if (own <= budget / most)
+    if (own <= share)
         return false;
     uint64_t slots = heap->pending_slots | look_around(heap, EPOCHS_OLD)->pending_slots;
     unsigned threads = (unsigned)__builtin_popcountll(slots);
@@ -822,7 +830,7 @@ static void record_block(struct pool *pool, struct heap *heap, struct bucket *bu
     if (block) {
         /* Before it can be found: whoever frees it takes no lock. */
         block->bytes = bytes;
-        block->bin = bucket->bin;
+        atomic_store_explicit(&block->bin, bucket->bin, memory_order_relaxed);
         block->bucket = bucket;
         counter_set(&block->requested, requested);
         block_set(block, address, BLOCK_LIVE);
@@ -1365,6 +1373,8 @@ CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
     bool synchronise = pool->settings.device.free_synchronizes && call->waitable &&
                        !MUTATED(free_synchronizes_ignored);
     struct fence *fence = NULL;
+    if (due && place.cache)
+        refresh_cache(heap, place.cache);
     if (!synchronise && due)
         fence = close_epoch(context, call->waitable);
     heap_unlock(heap);

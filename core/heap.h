@@ -79,7 +79,10 @@ struct thread_caches {
     _Atomic(struct thread_cache *)
         all; /* only added to. Release when one is, acquire when walked */
     struct thread_cache *spare;
-    unsigned owned; /* by threads */
+    unsigned owned;   /* by threads */
+    uint32_t level;   /* its binary logarithm, rounded up */
+    uint64_t most;    /* bytes that the bins of one cache may hold */
+    uint64_t largest; /* bytes of a block that there can be a bin for */
 };
 
 /* What looking through all caches has shown. Where there are many threads, that is done now and
@@ -110,6 +113,7 @@ struct heap {
     uint64_t frees_since_fence, bytes_since_fence;
     uint64_t pending_of[HEAP_SLOTS]; /* bytes, by the slot of the thread that freed them */
     uint64_t pending_slots;          /* bits: slots with any */
+    unsigned slots_pending;          /* so many are set */
     struct lately lately;
     uint64_t idle_checked_at;
     struct keep keep;

@@ -194,6 +194,18 @@ __attribute__((noinline)) static CUresult allocate_slowly(struct pool *pool, CUd
     return heap_allocate(pool, context, address, bytes);
 }
 
+/* The same for a thread whose cache has shown its context, but not the block. */
+__attribute__((noinline)) static CUresult allocate_in_context(struct pool *pool,
+                                                              struct thread_cache *cache,
+                                                              CUdeviceptr *address, size_t bytes)
+{
+    struct context *context = context_of_heap(cache->heap);
+    /* Relaxed: see where it is set. */
+    if (!bytes || atomic_load_explicit(&context->unusable, memory_order_relaxed))
+        return allocate_slowly(pool, address, bytes);
+    return heap_allocate(pool, context, address, bytes);
+}
+
 /* Inside a cache that is closed, or has nothing that is known to be clean. */
 __attribute__((noinline)) static CUresult allocate_inside(struct pool *pool,
                                                           struct thread_cache *cache,
@@ -206,7 +218,7 @@ __attribute__((noinline)) static CUresult allocate_inside(struct pool *pool,
     if (block)
         *address = cache_hand_out(cache, bin, block, bytes);
     cache_leave(cache);
-    return block ? CUDA_SUCCESS : allocate_slowly(pool, address, bytes);
+    return block ? CUDA_SUCCESS : allocate_in_context(pool, cache, address, bytes);
 }
 
 CUresult pool_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes)
@@ -217,7 +229,7 @@ CUresult pool_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes)
         return allocate_slowly(pool, address, bytes);
     struct cache_bin *bin = cache_find_bin(cache, bytes);
     if (__builtin_expect(!bin, 0))
-        return allocate_slowly(pool, address, bytes);
+        return allocate_in_context(pool, cache, address, bytes);
     bool closed = cache_enter(cache, heap);
     struct block *block = closed ? NULL : bin->clean;
     if (__builtin_expect(!block, 0))
@@ -362,6 +374,15 @@ __attribute__((noinline)) static CUresult free_unserved(struct pool *pool, CUdev
     return result;
 }
 
+static const struct free_call plain_free = {true, free_plainly, NULL};
+
+/* A thread whose cache is the block's heap's is in the block's context. */
+__attribute__((noinline)) static CUresult free_in_context(struct pool *pool, struct block *block,
+                                                          CUdeviceptr address)
+{
+    return heap_free(pool, block, address, &plain_free);
+}
+
 __attribute__((noinline)) static CUresult free_slowly(struct pool *pool, struct block *block,
                                                       CUdeviceptr address)
 {
@@ -371,8 +392,7 @@ __attribute__((noinline)) static CUresult free_slowly(struct pool *pool, struct 
         context_current(pool, &green);
     if (!may_free(pool) && !MUTATED(freed_without_context))
         return pool->driver->cuMemFree_v2(address);
-    static const struct free_call plain = {true, free_plainly, NULL};
-    return heap_free(pool, block, address, &plain);
+    return heap_free(pool, block, address, &plain_free);
 }
 
 __attribute__((noinline)) static CUresult close_epoch(struct pool *pool, struct thread_cache *cache)
@@ -391,7 +411,7 @@ __attribute__((noinline)) static CUresult free_inside(struct pool *pool, struct 
     case GIVEN_FENCE_DUE:
         return close_epoch(pool, cache);
     default:
-        return free_slowly(pool, block, address);
+        return free_in_context(pool, block, address);
     }
 }
 
@@ -404,7 +424,7 @@ __attribute__((noinline)) static CUresult free_strongly(struct pool *pool,
         return free_inside(pool, cache, block, address,
                            epoch_current(&context_of_heap(cache->heap)->epochs));
     cache_leave(cache);
-    return free_slowly(pool, block, address);
+    return free_in_context(pool, block, address);
 }
 
 CUresult pool_free(struct pool *pool, CUdeviceptr address)
@@ -418,14 +438,16 @@ CUresult pool_free(struct pool *pool, CUdeviceptr address)
         return free_slowly(pool, block, address);
     if (__builtin_expect(cache_enter(cache, heap), 0))
         return free_strongly(pool, cache, block, address);
-    if (__builtin_expect(!block_claim_at_once(block, address), 0)) {
+    unsigned place = block_bin(block);
+    struct cache_bin *bin = cache_bin_at(cache, place);
+    if (__builtin_expect(bin->room == 0 || !block_claim_at_once(block, address), 0)) {
         cache_leave(cache);
-        return free_slowly(pool, block, address);
+        return free_in_context(pool, block, address);
     }
     /* Why it can be read without a lock, and after the claim, is told in thread_cache.h. */
     uint64_t stamp = epoch_current(&context_of_heap(heap)->epochs) - MUTATED(cached_stamp_too_old);
-    struct cache_bin *bin = atomic_load_explicit(&cache->bins[block->bin], memory_order_relaxed);
-    if (__builtin_expect(bin->room == 0 || counter_get(&bin->open->stamp) != stamp, 0))
+    bool same_life = block_bin(block) == place;
+    if (__builtin_expect(!same_life || counter_get(&bin->open->stamp) != stamp, 0))
         return free_inside(pool, cache, block, address, stamp);
     bool due = cache_put(cache, bin, block);
     cache_leave(cache);

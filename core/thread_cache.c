@@ -129,7 +129,7 @@ bool thread_cache_put(struct thread_cache *cache, struct cache_bin *bin, struct 
 enum given thread_cache_give(struct thread_cache *cache, struct block *block, CUdeviceptr address,
                              uint64_t stamp)
 {
-    struct cache_bin *bin = atomic_load_explicit(&cache->bins[block->bin], memory_order_relaxed);
+    struct cache_bin *bin = cache_bin_at(cache, block_bin(block));
     if (thread_cache_is_full(bin)) {
         block_set(block, address, BLOCK_LIVE);
         cache_leave(cache);
@@ -324,35 +324,18 @@ static void retire_bin(struct thread_cache *cache, struct cache_bin *bin)
     bin->room = 0;
 }
 
-/* The binary logarithm of how many threads have a cache, rounded up. */
-static uint32_t level_of(const struct heap *heap)
-{
-    unsigned owned = heap->caches.owned;
-    return owned > 1 ? 32u - (uint32_t)__builtin_clz(owned - 1) : 0;
-}
-
-/* What the bins of one cache may hold. The more threads, the less: what lies in one's cache another
- * may have to do without, and all together they stay inside the growth budget. */
-static uint64_t most_bytes(const struct heap *heap)
-{
-    uint64_t most = context_of_heap_read(heap)->device->growth_budget;
-    if (level_of(heap) == 0 || MUTATED(caches_hold_all))
-        return UINT64_MAX;
-    return (most > CACHES_LEAST_BYTES ? most : CACHES_LEAST_BYTES) >> level_of(heap);
-}
-
 /* 0: too little to be worth it. A size may have half of what those before it have left. */
 static uint32_t capacity_for(const struct thread_cache *cache, const struct bucket *bucket)
 {
     const struct heap *heap = cache->heap;
-    uint64_t most = most_bytes(heap);
+    uint64_t most = heap->caches.most;
     uint64_t left = cache->granted < most ? (most - cache->granted) / 2 : 0;
+    if (left < 2 * bucket->bytes)
+        return 0;
     uint64_t blocks = (left < CACHE_BIN_BYTES ? left : CACHE_BIN_BYTES) / bucket->bytes;
     uint64_t share = (heap->blocks_per_bucket - bucket->granted) / CACHE_CAP_SHARE;
     /* Half of what the bucket may keep is for the heap's lists. */
-    uint64_t fair = heap->blocks_per_bucket / 2 >> level_of(heap);
-    if (blocks < 2)
-        return 0;
+    uint64_t fair = heap->blocks_per_bucket / 2 >> heap->caches.level;
     if (blocks > CACHE_BIN_BLOCKS)
         blocks = CACHE_BIN_BLOCKS;
     if (blocks > share)
@@ -382,7 +365,7 @@ static bool serve_bucket(struct thread_cache *cache, struct cache_bin *bin, stru
     cache->granted += capacity * bucket->bytes;
     bucket->granted += MUTATED(caches_past_the_cap) ? 0 : capacity;
     bin->capacity = capacity;
-    bin->level = level_of(cache->heap);
+    bin->level = cache->heap->caches.level;
     bin->room = capacity;
     atomic_store_explicit(&bin->bucket, bucket, memory_order_relaxed);
     bin->batch = 1;
@@ -421,7 +404,7 @@ static struct cache_bin *get_bin(struct thread_cache *cache, struct bucket *buck
     _Atomic(struct cache_bin *) *place = &cache->bins[bucket->bin];
     struct cache_bin *bin = atomic_load_explicit(place, memory_order_relaxed);
     if (cache_bin_bucket(bin) == bucket) {
-        if (bin->level == level_of(cache->heap))
+        if (bin->level == cache->heap->caches.level)
             return bin;
         thread_cache_empty_bin(cache, bin);
         retire_bin(cache, bin);
@@ -535,6 +518,20 @@ void thread_caches_shut_large(struct heap *heap)
     open_caches(heap);
 }
 
+/* The more threads have caches, the less the bins of one may hold: what lies in one's cache another
+ * may have to do without, and all together they stay inside the growth budget. */
+static void set_owned(struct heap *heap, unsigned owned)
+{
+    uint64_t budget = context_of_heap(heap)->device->growth_budget;
+    uint64_t most = budget > CACHES_LEAST_BYTES ? budget : CACHES_LEAST_BYTES;
+    bool alone = owned <= 1 || MUTATED(caches_hold_all);
+    struct thread_caches *caches = &heap->caches;
+    caches->owned = owned;
+    caches->level = alone ? 0 : 32u - (uint32_t)__builtin_clz(owned - 1);
+    caches->most = alone ? UINT64_MAX : most >> caches->level;
+    caches->largest = alone ? CACHE_LARGEST : caches->most / 4;
+}
+
 struct thread_cache *thread_cache_known(const struct heap *heap)
 {
     struct thread_cache *cache = thread_state.caches;
@@ -556,7 +553,7 @@ static void retire_cache(struct thread_cache *cache)
     }
     cache->next_spare = heap->caches.spare;
     heap->caches.spare = cache;
-    heap->caches.owned--;
+    set_owned(heap, heap->caches.owned - 1);
     heap_unlock(heap);
 }
 
@@ -634,7 +631,7 @@ static struct thread_cache *make_cache(struct pool *pool, struct heap *heap)
         cache = add_cache(pool, heap);
     if (!cache)
         return NULL;
-    heap->caches.owned++;
+    set_owned(heap, heap->caches.owned + 1);
     atomic_store_explicit(&cache->slot, (uint8_t)(thread_id(pool) % HEAP_SLOTS),
                           memory_order_relaxed);
     cache->frees_left = 1;
@@ -688,6 +685,11 @@ static uint64_t pending_in(const struct thread_cache *cache, uint64_t clean)
     }
     uint64_t free = free_bytes_in(cache);
     return bytes < free ? bytes : free;
+}
+
+uint64_t thread_cache_bytes(const struct thread_cache *cache)
+{
+    return free_bytes_in(cache);
 }
 
 uint64_t thread_cache_pending(const struct thread_cache *cache)

@@ -225,6 +225,11 @@ static inline struct cache_bin *cache_find_bin(const struct thread_cache *cache,
     return __builtin_expect(bytes - bin->least <= bin->more, 1) ? bin : NULL;
 }
 
+static inline struct cache_bin *cache_bin_at(const struct thread_cache *cache, unsigned place)
+{
+    return atomic_load_explicit(&cache->bins[place], memory_order_relaxed);
+}
+
 /* Inside. Hands the newest clean block out. */
 static inline CUdeviceptr cache_hand_out(struct thread_cache *cache, struct cache_bin *bin,
                                          struct block *block, size_t bytes)
@@ -293,6 +298,13 @@ void thread_cache_ask_again(struct thread_cache *cache);
 struct cache_bin *thread_cache_bin(struct thread_cache *cache, struct bucket *bucket,
                                    size_t request);
 
+/* Whether there is one. */
+static inline bool thread_cache_has_bin(const struct thread_cache *cache,
+                                        const struct bucket *bucket)
+{
+    return cache_bin_bucket(cache_bin_at(cache, bucket->bin)) == bucket;
+}
+
 /* The stamp of the bin's oldest pending blocks; 0: none are pending. */
 uint64_t thread_cache_oldest_stamp(const struct cache_bin *bin);
 
@@ -357,7 +369,8 @@ uint64_t thread_caches_blocks(const struct heap *heap, const struct bucket *buck
 /* The newest stamp that may still be pending in a cache; 0: none is. */
 uint64_t thread_caches_newest_stamp(const struct heap *heap);
 
-/* Bytes that a cache has pending. */
+/* Bytes that a cache has, clean and pending; and pending ones alone. */
+uint64_t thread_cache_bytes(const struct thread_cache *cache);
 uint64_t thread_cache_pending(const struct thread_cache *cache);
 
 /* ---- threads and processes ---- */
