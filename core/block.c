@@ -12,8 +12,8 @@ struct block_slab {
 
 void *allocate_in_whole_lines(size_t bytes)
 {
-    char *memory = calloc(1, (bytes + 127) & ~(size_t)63);
-    return memory ? memory + (-(uintptr_t)memory & 63) : NULL;
+    uintptr_t memory = (uintptr_t)calloc(1, (bytes + 127) & ~(size_t)63);
+    return memory ? (void *)((memory + 63) & ~(uintptr_t)63) : NULL;
 }
 
 static bool add_slab(struct block_records *records, struct heap *heap)

@@ -21,7 +21,7 @@
 /* With more threads than so many, all caches are not looked through at each step of a slow path;
  * who the others are does not change in so many epochs. */
 #define FEW_THREADS 2u
-#define EPOCHS_OLD  8u
+#define EPOCHS_OLD  2u
 
 /* ---- buckets; the heap lock is held from here down to the ladder ---- */
 
