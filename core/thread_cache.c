@@ -330,7 +330,7 @@ static uint32_t capacity_for(const struct thread_cache *cache, const struct buck
     const struct heap *heap = cache->heap;
     uint64_t most = heap->caches.most;
     uint64_t left = cache->granted < most ? (most - cache->granted) / 2 : 0;
-    if (left < 2 * bucket->bytes)
+    if (bucket->bytes == 0 || left < 2 * bucket->bytes)
         return 0;
     uint64_t blocks = (left < CACHE_BIN_BYTES ? left : CACHE_BIN_BYTES) / bucket->bytes;
     uint64_t share = (heap->blocks_per_bucket - bucket->granted) / CACHE_CAP_SHARE;
