@@ -6,6 +6,7 @@
 
 #include "mutation.h"
 #include "pool_state.h"
+#include "stream_release.h"
 
 /* ---- devices ---- */
 
@@ -64,10 +65,13 @@ static struct device *describe_device(struct pool *pool, CUdevice ordinal)
     device->growth_budget = byte_size_resolve(&settings->growth_budget, total);
     device_set_short(device, false);
     device->limit = byte_size_resolve(&pool->settings.limits.device_bytes, total);
+    const struct stream_ordered_settings *stream_ordered = &pool->settings.stream_ordered;
+    size_classes_init(&device->stream_classes, &stream_ordered->buckets, total);
+    device->stream_cached_cap = byte_size_resolve(&stream_ordered->caps.cached, total);
     return device;
 }
 
-static struct device *get_device(struct pool *pool, CUdevice ordinal)
+struct device *context_device(struct pool *pool, CUdevice ordinal)
 {
     struct registry *registry = &pool->registry;
     pthread_mutex_lock(&registry->lock);
@@ -357,7 +361,7 @@ struct context *context_register(struct pool *pool, CUcontext handle, CUdevice o
         return context;
     if (context)
         bury(pool, context, identity.id);
-    struct device *device = get_device(pool, ordinal);
+    struct device *device = context_device(pool, ordinal);
     if (!device)
         return NULL;
 
@@ -502,6 +506,8 @@ struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool
 
 void context_end_begin(struct pool *pool, struct context *context)
 {
+    if (context && pool->streams)
+        stream_release_before_end(pool, context);
     if (context) {
         /* Under the fence lock: whoever is recording in it comes to an end first. */
         pthread_mutex_lock(&pool->fence_lock);
@@ -511,6 +517,8 @@ void context_end_begin(struct pool *pool, struct context *context)
         /* Pairs with context_pin. Whoever has pinned a context takes no lock that we hold. */
         while (atomic_load(&context->pins) != 0 && !MUTATED(death_waits_for_nobody))
             sched_yield();
+        if (pool->streams)
+            stream_release_context(pool, context);
     }
     enter_driver();
 }
@@ -525,6 +533,10 @@ static void forget_context(struct pool *pool, struct context *context)
     if (!MUTATED(capture_outlives_context))
         captures_context_died(pool, context->handle);
     heap_reset(pool, context);
+    if (pool->streams) {
+        stream_release_forget(pool, context);
+        streams_context_died(pool, context);
+    }
 }
 
 void context_end_finish(struct pool *pool, struct context *context, bool died)

@@ -23,6 +23,7 @@
 #include "epoch.h"
 #include "heap.h"
 
+struct mempool;
 struct pool;
 
 struct device {
@@ -40,7 +41,13 @@ struct device {
     _Atomic uint64_t fence_bytes; /* freed without a fence of their own, at most; 0 while memory is
                                      short: every free records one. Relaxed: it orders nothing */
     _Atomic bool is_short;        /* of memory. Relaxed: it orders nothing */
-    struct device *next;          /* of the pool's devices */
+    struct size_classes stream_classes; /* of stream-ordered memory, like the four below */
+    uint64_t stream_cached_cap;         /* bytes */
+    _Atomic uint64_t stream_peak;       /* bytes that the program held at most, as seen when more
+                                           memory was taken; and that were reserved. Relaxed */
+    _Atomic uint64_t stream_peak_reserved;
+    _Atomic(struct mempool *) mempool; /* the current one; NULL: to be asked for. See mempool.c */
+    struct device *next;               /* of the pool's devices */
 };
 
 struct context {
@@ -145,6 +152,9 @@ static inline uint64_t context_generation(const struct context *context)
     /* Relaxed: compared again under a pin, or read by a thread in which the context is current. */
     return atomic_load_explicit(&context->generation, memory_order_relaxed);
 }
+
+/* The device with this ordinal, made known if it was not; NULL where that is not possible. */
+struct device *context_device(struct pool *pool, CUdevice ordinal);
 
 /* The next live context after this one (NULL: the first), of the device unless it is NULL. The
  * list only grows, so it is walked without a lock. */

@@ -6,9 +6,14 @@
 #include <string.h>
 #include <time.h>
 
+#include "mempool.h"
 #include "mutation.h"
 #include "pool_state.h"
 #include "release.h"
+#include "stream_heap.h"
+#include "stream_order.h"
+#include "stream_pool.h"
+#include "stream_release.h"
 
 _Thread_local struct thread_state thread_state;
 
@@ -52,6 +57,10 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
      * bytes are counted. */
     if (!settings->device.enabled)
         atomic_store_explicit(&pool->captures.count, 1, memory_order_relaxed);
+    if (!stream_pool_start(pool)) {
+        free(pool);
+        return NULL;
+    }
     return pool;
 }
 
@@ -291,7 +300,10 @@ static CUresult free_plainly(struct pool *pool, CUdeviceptr address, void *unuse
  * the same way, inside this free. */
 static CUresult free_unserved(struct pool *pool, CUdeviceptr address)
 {
-    CUresult result = pool->driver->cuMemFree_v2(address);
+    CUresult result;
+    if (may_free(pool) && stream_pool_free(pool, address, &result))
+        return result;
+    result = pool->driver->cuMemFree_v2(address);
     bool green;
     struct context *context = address ? context_current(pool, &green) : NULL;
     if (context && atomic_load_explicit(&context->unusable, memory_order_relaxed))
@@ -326,6 +338,9 @@ CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr addr
                          CUstream stream)
 {
     struct block *block = block_table_find(&pool->blocks, address);
+    CUresult result;
+    if (!block && stream_pool_free_async(pool, driver, address, stream, &result))
+        return result;
     if (!block)
         return driver(address, stream);
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -353,6 +368,10 @@ static uint64_t free_device_bytes(struct pool *pool, struct device *device)
     uint64_t bytes = 0;
     for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
         bytes += heap_free_device_bytes(&c->heap);
+    if (pool->streams) {
+        struct stream_bytes kept = stream_release_sum(pool, device);
+        bytes += kept.cached + kept.pending + mempool_unused(pool, device);
+    }
     return bytes;
 }
 
@@ -374,12 +393,13 @@ CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
 
 bool pool_let_go(struct pool *pool, CUdeviceptr address)
 {
-    return heap_let_go(pool, address);
+    return heap_let_go(pool, address) && (!pool->streams || stream_heap_let_go(pool, address));
 }
 
 void pool_forget_address(struct pool *pool, CUdeviceptr address)
 {
     heap_forget_address(pool, address);
+    stream_heap_forget_address(pool, address);
 }
 
 /* ---- pointers ---- */
@@ -392,8 +412,10 @@ struct pointer_answer pool_ask_pointer(struct pool *pool, CUdeviceptr pointer)
     struct block *block = block_table_find(&pool->blocks, pointer);
     if (!block && pool->driver->cuMemGetAddressRange_v2(&base, &range, pointer) == CUDA_SUCCESS)
         block = block_table_find(&pool->blocks, base);
-    if (!block)
+    if (!block) {
+        stream_pool_ask_pointer(pool, pointer, base, &answer);
         return answer;
+    }
     pthread_mutex_lock(&block->heap->lock);
     if (block->address == base) {
         bool inside = block->state == BLOCK_LIVE && pointer - base < block->requested;
@@ -412,8 +434,11 @@ void pool_share(struct pool *pool, CUdeviceptr pointer)
     struct pointer_answer answer = pool_ask_pointer(pool, pointer);
     struct block *block =
         answer.kind == POINTER_LIVE ? block_table_find(&pool->blocks, answer.base) : NULL;
-    if (!block)
+    if (!block) {
+        if (answer.kind == POINTER_LIVE)
+            stream_pool_share(pool, answer.base);
         return;
+    }
     struct heap *heap = block->heap;
     struct context *context = context_of_heap(heap);
     uint64_t behind = 0;
@@ -510,11 +535,13 @@ void pool_context_ended(struct pool *pool, struct ending ending, enum context_fa
 struct synchronising pool_synchronise_begin(struct pool *pool, const CUcontext *handle)
 {
     bool green = false;
-    struct synchronising state = {NULL, 0};
+    struct synchronising state = {NULL, 0, NULL};
     state.context = handle ? context_find(pool, *handle) : context_current(pool, &green);
     /* A green context's synchronise is not the primary's. */
-    if ((green && !MUTATED(green_synchronise_counts)) ||
-        (state.context && captures_are_going_on(&pool->captures)))
+    bool whole = state.context && (!green || MUTATED(green_synchronise_counts));
+    if (whole && pool_follows_streams(pool) && !streams_are_captured(pool))
+        state.streams = order_take_context(pool, state.context);
+    if (!whole || captures_are_going_on(&pool->captures))
         state.context = NULL;
     if (state.context)
         state.epoch = epoch_synchronise_begin(pool, state.context);
@@ -523,6 +550,9 @@ struct synchronising pool_synchronise_begin(struct pool *pool, const CUcontext *
 
 void pool_synchronise_end(struct pool *pool, struct synchronising state, CUresult result)
 {
+    if (state.streams && result == CUDA_SUCCESS)
+        order_context_is_over(state.streams);
+    order_free_marks(state.streams);
     if (state.context)
         epoch_synchronise_end(pool, state.context, state.epoch, result);
 }
@@ -540,6 +570,8 @@ void pool_capture_about_to_begin(struct pool *pool)
         return;
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
         epoch_fence_the_rest(pool, c);
+    if (pool->streams)
+        order_record_the_rest(pool);
 }
 
 void pool_captures_lock(struct pool *pool)
@@ -582,6 +614,11 @@ uint64_t pool_trim(struct pool *pool)
     uint64_t released = 0;
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
         released += release_clean(pool, c, UINT64_MAX, EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
+    stream_release_settle(pool, NULL);
+    released +=
+        stream_release_clean(pool, NULL, UINT64_MAX, EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
+    if (pool->streams)
+        mempool_trim_ours(pool);
     return released;
 }
 
@@ -598,6 +635,15 @@ struct pool_bytes pool_device_bytes(struct pool *pool, CUdevice device)
         bytes.live += reserved > clean + pending ? reserved - clean - pending : 0;
         bytes.cached += clean;
         bytes.pending += pending;
+    }
+    const struct device *known = registry_devices(&pool->registry);
+    while (known && known->ordinal != device)
+        known = known->next;
+    if (known) {
+        struct stream_bytes streams = stream_release_sum(pool, known);
+        bytes.live += streams.live;
+        bytes.cached += streams.cached;
+        bytes.pending += streams.pending;
     }
     return bytes;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "pool_state.h"
+#include "stream_heap.h"
 
 /* Sums over a device, from which a bucket without a measurement of its own takes its costs. */
 struct costs {
@@ -162,8 +163,8 @@ static int by_size(const void *a, const void *b)
 }
 
 /* Contexts that were never there together are not added up past what the device has seen. */
-static void fill_peaks(struct pool *pool, const struct device *device,
-                       struct report_counters *totals)
+static void fill_heap_peaks(struct pool *pool, const struct device *device,
+                            struct report_counters *totals)
 {
     uint64_t live = 0, reserved = counter_get(&device->peak_reserved);
     struct context *c = atomic_load_explicit(&pool->registry.contexts, memory_order_acquire);
@@ -173,15 +174,38 @@ static void fill_peaks(struct pool *pool, const struct device *device,
     totals->peak.reserved_bytes = reserved;
 }
 
-static bool fill_kind(struct pool *pool, struct device *device, struct report_kind *kind)
+static void add_heaps(struct pool *pool, const struct device *device, struct rows *rows)
 {
-    struct rows rows = {.kind = kind};
-    snprintf(kind->kind, sizeof kind->kind, "device");
     struct context *c = atomic_load_explicit(&pool->registry.contexts, memory_order_acquire);
     for (; c; c = c->next)
         if (c->device == device)
-            heap_visit_buckets(&c->heap, add_bucket, &rows);
-    fill_peaks(pool, device, &kind->totals);
+            heap_visit_buckets(&c->heap, add_bucket, rows);
+    fill_heap_peaks(pool, device, &rows->kind->totals);
+}
+
+/* As of the misses, which are when more was taken than ever before. */
+static void fill_stream_peaks(const struct device *device, struct report_counters *totals)
+{
+    totals->peak.live_bytes = atomic_load_explicit(&device->stream_peak, memory_order_relaxed);
+    totals->peak.reserved_bytes =
+        atomic_load_explicit(&device->stream_peak_reserved, memory_order_relaxed);
+}
+
+static void add_streams(struct pool *pool, const struct device *device, struct rows *rows)
+{
+    for (unsigned i = 0; pool->streams && i < stream_count(pool->streams); i++)
+        if (stream_at(pool->streams, i)->device == device)
+            stream_heap_visit(stream_at(pool->streams, i), add_bucket, rows);
+    fill_stream_peaks(device, &rows->kind->totals);
+}
+
+static bool fill_kind(struct pool *pool, const struct device *device, struct report_kind *kind,
+                      const char *name,
+                      void (*add)(struct pool *, const struct device *, struct rows *))
+{
+    struct rows rows = {.kind = kind};
+    snprintf(kind->kind, sizeof kind->kind, "%s", name);
+    add(pool, device, &rows);
     for (size_t i = 0; rows.costs && i < kind->bucket_count; i++) {
         struct report_counters *counters = &kind->buckets[i].counters;
         counters->saved_nanoseconds = saved(counters, &rows.costs[i], &rows.all);
@@ -215,11 +239,18 @@ static bool fill_device(struct pool *pool, struct device *device, struct report_
         out->fence_queries += counter_get(&c->heap.fence_queries);
         out->barriers += counter_get(&c->heap.barriers);
     }
-    out->kinds = calloc(1, sizeof *out->kinds);
+    out->kinds = calloc(2, sizeof *out->kinds);
     if (!out->kinds)
         return false;
     out->kind_count = 1;
-    return fill_kind(pool, device, out->kinds);
+    if (!fill_kind(pool, device, &out->kinds[0], "device", add_heaps))
+        return false;
+    /* Where stream-ordered memory was never asked for, there is nothing to say of it. */
+    out->kind_count = 2;
+    bool filled = fill_kind(pool, device, &out->kinds[1], "stream_ordered", add_streams);
+    if (filled && out->kinds[1].bucket_count == 0)
+        out->kind_count = 1;
+    return filled;
 }
 
 static size_t count_devices(const struct pool *pool)

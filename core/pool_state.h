@@ -15,6 +15,7 @@
 #include "context.h"
 #include "mutation.h"
 #include "pool.h"
+#include "stream.h"
 #include "thread_state.h"
 
 struct pitch {
@@ -35,6 +36,7 @@ struct pool {
                                      recording of fences; the one lock held across driver calls */
     struct captures captures;
     struct registry registry;
+    struct streams *streams;       /* stream-ordered memory; NULL where it is switched off */
     _Atomic bool several_contexts; /* two contexts have been alive at a time; never reset. Release
                                       store in context_register, acquire load in
                                       barriers_are_open */

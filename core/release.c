@@ -2,6 +2,7 @@
 
 #include "mutation.h"
 #include "pool_state.h"
+#include "stream_release.h"
 
 /* How long an allocation that would otherwise fail waits for work that the plain cuMemFree might
  * not have waited for. */
@@ -474,6 +475,9 @@ static uint64_t release_clean_everywhere(struct pool *pool, struct device *devic
         released +=
             release_clean(pool, c, bytes - released, EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
     }
+    if (released < bytes)
+        released += stream_release_clean(pool, device, bytes - released, EVICTION_MEMORY,
+                                         RELEASE_OUT_OF_MEMORY);
     return released;
 }
 
@@ -518,6 +522,8 @@ static uint64_t release_all_pending(struct pool *pool, struct device *device,
 {
     for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
         settle_one(pool, c);
+    if (settle_one == settle_the_rest)
+        stream_release_settle_until(pool, device, monotonic_now() + LAST_RESORT_NANOSECONDS);
     return release_clean_everywhere(pool, device, UINT64_MAX);
 }
 
@@ -552,8 +558,10 @@ static bool trim_driver(struct pool *pool, const struct device *wanted)
  * that, and so on. */
 static bool release_some_clean(struct pool *pool, struct device *device, struct reclaim *progress)
 {
+    stream_release_settle(pool, device);
     uint64_t bytes = progress->bytes ? progress->bytes : UINT64_MAX;
-    uint64_t share = kept_bytes(pool, device, false) / RELEASE_SHARE;
+    uint64_t share =
+        (kept_bytes(pool, device, false) + stream_release_sum(pool, device).cached) / RELEASE_SHARE;
     if (bytes < share)
         bytes = share;
     uint64_t released = release_clean_everywhere(pool, device, bytes);

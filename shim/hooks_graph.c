@@ -95,10 +95,30 @@ HOOK(cuLaunchKernel_ptsz,
     return WITH_ROOM(real->cuLaunchKernel_ptsz(function, SHAPE, stream, parameters, extra));
 }
 
+/* Whether the launch may begin before the one before it in its stream has ended. */
+static bool starts_early(const CUlaunchConfig *config)
+{
+    for (unsigned int i = 0; config && config->attrs && i < config->numAttrs; i++)
+        if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
+            config->attrs[i].value.programmaticStreamSerializationAllowed)
+            return true;
+    return false;
+}
+
+/* Before the launch: what is freed from then on is known to be in its way. */
+static void note_early_launch(const CUlaunchConfig *config, CUstream stream)
+{
+    struct pool *pool = starts_early(config) ? the_pool() : NULL;
+    if (pool)
+        pool_early_launch(pool, stream);
+}
+
 HOOK(cuLaunchKernelEx,
      (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra))
 {
     note_launch();
+    if (config)
+        note_early_launch(config, config->hStream);
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuLaunchKernelEx(config, function, parameters, extra));
 }
@@ -107,6 +127,8 @@ HOOK(cuLaunchKernelEx_ptsz,
      (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra))
 {
     note_launch();
+    if (config)
+        note_early_launch(config, config->hStream ? config->hStream : CU_STREAM_PER_THREAD);
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuLaunchKernelEx_ptsz(config, function, parameters, extra));
 }

@@ -1,8 +1,22 @@
 /*
- * Stream-ordered memory: the driver's own, except that a block of the pool may be freed this way
- * too, and that what the pool caches makes no allocation fail.
+ * Stream-ordered memory: served by the pool; where it does not serve a call, the driver's own,
+ * which may run out of memory that the pool has to give back.
  */
 #include "hooks.h"
+
+/* What the pool makes of it; a call that it does not serve is made by the program itself. */
+static bool allocate(CUdeviceptr *address, size_t bytes, const CUmemoryPool *from, CUstream stream,
+                     CUresult *result)
+{
+    struct pool *pool = the_pool();
+    return pool && pool_allocate_async(pool, address, bytes, from, stream, result);
+}
+
+/* Spelled out, the thread's own stream is the same in every function. */
+static CUstream per_thread(CUstream stream)
+{
+    return stream ? stream : CU_STREAM_PER_THREAD;
+}
 
 static CUresult free_on(free_async *driver, CUdeviceptr address, CUstream stream)
 {
@@ -15,12 +29,18 @@ static CUresult free_on(free_async *driver, CUdeviceptr address, CUstream stream
 HOOK(cuMemAllocAsync, (CUdeviceptr * address, size_t bytes, CUstream stream))
 {
     const struct real_driver *real = real_driver();
+    CUresult result;
+    if (allocate(address, bytes, NULL, stream, &result))
+        return result;
     return tell_of_new(WITH_ROOM(real->cuMemAllocAsync(address, bytes, stream)), address);
 }
 
 HOOK(cuMemAllocAsync_ptsz, (CUdeviceptr * address, size_t bytes, CUstream stream))
 {
     const struct real_driver *real = real_driver();
+    CUresult result;
+    if (allocate(address, bytes, NULL, per_thread(stream), &result))
+        return result;
     return tell_of_new(WITH_ROOM(real->cuMemAllocAsync_ptsz(address, bytes, stream)), address);
 }
 
@@ -28,6 +48,9 @@ HOOK(cuMemAllocFromPoolAsync,
      (CUdeviceptr * address, size_t bytes, CUmemoryPool from, CUstream stream))
 {
     const struct real_driver *real = real_driver();
+    CUresult result;
+    if (allocate(address, bytes, &from, stream, &result))
+        return result;
     return tell_of_new(WITH_ROOM(real->cuMemAllocFromPoolAsync(address, bytes, from, stream)),
                        address);
 }
@@ -36,6 +59,9 @@ HOOK(cuMemAllocFromPoolAsync_ptsz,
      (CUdeviceptr * address, size_t bytes, CUmemoryPool from, CUstream stream))
 {
     const struct real_driver *real = real_driver();
+    CUresult result;
+    if (allocate(address, bytes, &from, per_thread(stream), &result))
+        return result;
     return tell_of_new(WITH_ROOM(real->cuMemAllocFromPoolAsync_ptsz(address, bytes, from, stream)),
                        address);
 }
@@ -47,7 +73,5 @@ HOOK(cuMemFreeAsync, (CUdeviceptr address, CUstream stream))
 
 HOOK(cuMemFreeAsync_ptsz, (CUdeviceptr address, CUstream stream))
 {
-    /* Spelled out, the thread's own stream is the same in every function. */
-    return free_on(real_driver()->cuMemFreeAsync_ptsz, address,
-                   stream ? stream : CU_STREAM_PER_THREAD);
+    return free_on(real_driver()->cuMemFreeAsync_ptsz, address, per_thread(stream));
 }

@@ -28,6 +28,13 @@ expect "contexts, plain driver" on_driver -- "$programs/contexts" rounds=2
 expect "progress, plain driver" on_driver -- "$programs/progress" blocks=40 rounds=1
 expect "fill_memory, plain driver" on_driver -- "${fill_memory[@]}"
 
+# Here the addresses come back in all four ways.
+streams=("$programs/stream_ordered" pairs=500 threads=4 rounds=20 stress=10 large=64)
+expect "stream_ordered, plain driver" on_driver -- "${streams[@]}"
+expect "stream_ordered" on_pool CUDAPOOL_REPORT=none -- "${streams[@]}" cases-must-hit
+expect "stream_ordered, race detector" on_pool CUDAPOOL_REPORT=none SIMCUDA_RACES=1 -- \
+    "${streams[@]}"
+
 for budget in 0B 8MiB 128MiB; do
     printf '{"version": 1, "device": {"growth_budget": "%s"}}\n' "$budget" >"$work/$budget.json"
     with_budget() { # command; with device memory of $memory

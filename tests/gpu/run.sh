@@ -3,7 +3,7 @@
 # after the other and over again, and prints a table: medians, ratios, peak device memory, hits.
 #
 # usage: run.sh OUTPUT_DIR [section...]
-#   sections: hazard progress memory captures contexts overlap linked thrust python; all if none.
+#   sections: hazard progress memory captures contexts overlap linked streams thrust python; all if none.
 #   And soak, which runs only where it is named: SOAK_SECONDS (480) of it
 #   BUILD   the build directory (default: build); what is missing in it is built
 #   PYTHON  the interpreter with PyTorch, CuPy, Numba and JAX (default: python3)
@@ -258,6 +258,18 @@ if wanted overlap "$@"; then
 fi
 if wanted linked "$@"; then
     compare linked 3 "$programs/linked"
+fi
+if wanted streams "$@"; then
+    # Two runs side by side; their tables are in the program's own output.
+    say ""
+    for mode in plain pool; do
+        run $mode '' "$programs/stream_ordered" threshold-max rounds=1 large=0
+        say "stream_ordered, $mode, threshold at its maximum: $result"
+        grep -E ' a pair|came back' "$log" | tail -n 6 | tee -a "$table"
+        run $mode '' "$programs/stream_ordered" pairs=1000
+        say "stream_ordered, $mode, default threshold: $result"
+        grep -E 'bare synchronise' "$log" | tail -n 2 | tee -a "$table"
+    done
 fi
 if wanted thrust "$@"; then
     [ -x "$programs/thrust_sort" ] || make BUILD="$build" "$build/tests/gpu/thrust_sort" >>"$log" 2>&1

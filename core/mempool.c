@@ -1,0 +1,351 @@
+#include "mempool.h"
+
+#include <stdlib.h>
+
+#include "pool_state.h"
+#include "stream_heap.h"
+#include "stream_release.h"
+
+/* ---- the list ---- */
+
+static struct mempool *first(const struct streams *streams)
+{
+    return atomic_load_explicit(&streams->mempools, memory_order_acquire);
+}
+
+static bool is_open(const struct mempool *mempool)
+{
+    return !atomic_load_explicit(&mempool->closed, memory_order_relaxed);
+}
+
+static struct mempool *find_open(const struct streams *streams, CUmemoryPool handle)
+{
+    struct mempool *m = first(streams);
+    while (m && (m->handle != handle || !is_open(m)))
+        m = m->next;
+    return m;
+}
+
+/* Lock held. NULL where another thread has listed it meanwhile, or there are too many. */
+static struct mempool *list(struct streams *streams, const struct mempool *made)
+{
+    struct mempool *listed = NULL;
+    if (!find_open(streams, made->handle) && streams->mempool_count < MEMPOOLS_MAX)
+        listed = malloc(sizeof *listed);
+    if (!listed)
+        return NULL;
+    *listed = *made;
+    listed->next = first(streams);
+    streams->mempool_count++;
+    atomic_store_explicit(&streams->mempools, listed, memory_order_release);
+    return listed;
+}
+
+/* ---- becoming known ---- */
+
+static bool ask(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
+{
+    const struct driver *driver = pool->driver;
+    if (!driver->cuMemPoolGetAttribute)
+        return false;
+    enter_driver();
+    CUresult result = driver->cuMemPoolGetAttribute(handle, attribute, value);
+    leave_driver();
+    return result == CUDA_SUCCESS;
+}
+
+static bool is_allowed(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute)
+{
+    int value = 1;
+    return !ask(pool, handle, attribute, &value) || value;
+}
+
+/* What the driver keeps over synchronisations is what the settings say, as long as the program has
+ * said nothing. */
+static void set_threshold(struct pool *pool, struct mempool *mempool)
+{
+    const struct byte_size *wanted = &pool->settings.stream_ordered.driver_release_threshold;
+    cuuint64_t value = 0;
+    if (wanted->unlimited || !pool->driver->cuMemPoolSetAttribute ||
+        !ask(pool, mempool->handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value) || value != 0)
+        return;
+    value = byte_size_resolve(wanted, mempool->device->total_bytes);
+    enter_driver();
+    CUresult result = pool->driver->cuMemPoolSetAttribute(
+        mempool->handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value);
+    leave_driver();
+    pthread_mutex_lock(&pool->streams->mempool_lock);
+    mempool->threshold_is_ours = result == CUDA_SUCCESS;
+    pthread_mutex_unlock(&pool->streams->mempool_lock);
+}
+
+static struct mempool *make_known(struct pool *pool, CUmemoryPool handle, struct device *device,
+                                  bool is_default)
+{
+    struct streams *streams = pool->streams;
+    struct mempool made = {.handle = handle, .device = device, .is_default = is_default};
+    made.follow = is_allowed(pool, handle, CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES);
+    made.opportunistic = is_allowed(pool, handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC);
+    made.internal = is_allowed(pool, handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES);
+    pthread_mutex_lock(&streams->mempool_lock);
+    struct mempool *listed = list(streams, &made);
+    pthread_mutex_unlock(&streams->mempool_lock);
+    if (listed && is_default)
+        set_threshold(pool, listed);
+    return listed ? listed : find_open(streams, handle);
+}
+
+static CUmemoryPool default_of(struct pool *pool, const struct device *device)
+{
+    CUmemoryPool handle = NULL;
+    if (!pool->driver->cuDeviceGetDefaultMemPool)
+        return NULL;
+    enter_driver();
+    CUresult result = pool->driver->cuDeviceGetDefaultMemPool(&handle, device->ordinal);
+    leave_driver();
+    return result == CUDA_SUCCESS ? handle : NULL;
+}
+
+/* The default pools of the devices that are in use are made known when they are first named. */
+static struct mempool *find_default(struct pool *pool, CUmemoryPool handle)
+{
+    for (struct device *d = registry_devices(&pool->registry); d; d = d->next)
+        if (default_of(pool, d) == handle)
+            return make_known(pool, handle, d, true);
+    return NULL;
+}
+
+struct mempool *mempool_find(struct pool *pool, CUmemoryPool handle)
+{
+    struct mempool *found = handle ? find_open(pool->streams, handle) : NULL;
+    return found || !handle ? found : find_default(pool, handle);
+}
+
+/* What was asked before another thread chose a pool is not kept. */
+static struct mempool *ask_for_current(struct pool *pool, struct device *device)
+{
+    struct streams *streams = pool->streams;
+    CUmemoryPool handle = NULL;
+    pthread_mutex_lock(&streams->mempool_lock);
+    uint64_t version = streams->mempool_version;
+    pthread_mutex_unlock(&streams->mempool_lock);
+    if (!pool->driver->cuDeviceGetMemPool)
+        return NULL;
+    enter_driver();
+    CUresult result = pool->driver->cuDeviceGetMemPool(&handle, device->ordinal);
+    leave_driver();
+    struct mempool *found = result == CUDA_SUCCESS ? mempool_find(pool, handle) : NULL;
+    pthread_mutex_lock(&streams->mempool_lock);
+    if (version == streams->mempool_version)
+        atomic_store_explicit(&device->mempool, found, memory_order_release);
+    pthread_mutex_unlock(&streams->mempool_lock);
+    return found;
+}
+
+struct mempool *mempool_current(struct pool *pool, struct device *device)
+{
+    /* Acquire: pairs with the release store above; the record is filled. */
+    struct mempool *current = atomic_load_explicit(&device->mempool, memory_order_acquire);
+    return current ? current : ask_for_current(pool, device);
+}
+
+void mempool_chosen(struct pool *pool)
+{
+    struct streams *streams = pool->streams;
+    pthread_mutex_lock(&streams->mempool_lock);
+    streams->mempool_version++;
+    for (struct device *d = registry_devices(&pool->registry); d; d = d->next)
+        atomic_store_explicit(&d->mempool, NULL, memory_order_release);
+    pthread_mutex_unlock(&streams->mempool_lock);
+}
+
+void mempool_created(struct pool *pool, CUmemoryPool handle, CUdevice ordinal)
+{
+    struct device *device = context_device(pool, ordinal);
+    if (device)
+        make_known(pool, handle, device, false);
+}
+
+/* ---- ending ---- */
+
+void mempool_destroying(struct pool *pool, CUmemoryPool handle)
+{
+    struct mempool *mempool = find_open(pool->streams, handle);
+    if (!mempool || mempool->is_default)
+        return;
+    /* From here on what is freed goes to the driver. */
+    atomic_store_explicit(&mempool->closed, true, memory_order_relaxed);
+    stream_release_mempool(pool, mempool, UINT64_MAX, true);
+}
+
+void mempool_destroyed(struct pool *pool, CUmemoryPool handle, bool is_gone)
+{
+    struct streams *streams = pool->streams;
+    pthread_mutex_lock(&streams->mempool_lock);
+    for (struct mempool *m = first(streams); m && !is_gone; m = m->next)
+        if (m->handle == handle && !find_open(streams, handle)) {
+            atomic_store_explicit(&m->closed, false, memory_order_relaxed);
+            break;
+        }
+    pthread_mutex_unlock(&streams->mempool_lock);
+    mempool_chosen(pool);
+}
+
+void mempool_trimming(struct pool *pool, CUmemoryPool handle, uint64_t keep)
+{
+    struct mempool *mempool = find_open(pool->streams, handle);
+    cuuint64_t reserved = 0;
+    if (!mempool || !ask(pool, handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) ||
+        reserved <= keep)
+        return;
+    stream_release_mempool(pool, mempool, UINT64_MAX, false);
+}
+
+/* The default pool of the device (NULL: the next one of any) whose threshold we have set. */
+static struct mempool *find_ours(struct pool *pool, struct mempool *from,
+                                 const struct device *device)
+{
+    struct streams *streams = pool->streams;
+    pthread_mutex_lock(&streams->mempool_lock);
+    struct mempool *m = from ? from->next : first(streams);
+    while (m && (!m->threshold_is_ours || (device && m->device != device)))
+        m = m->next;
+    pthread_mutex_unlock(&streams->mempool_lock);
+    return m;
+}
+
+uint64_t mempool_unused(struct pool *pool, const struct device *device)
+{
+    const struct mempool *mempool = find_ours(pool, NULL, device);
+    cuuint64_t reserved = 0, used = 0;
+    if (!mempool || !ask(pool, mempool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) ||
+        !ask(pool, mempool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used))
+        return 0;
+    return reserved > used ? reserved - used : 0;
+}
+
+void mempool_trim_ours(struct pool *pool)
+{
+    struct mempool *m = find_ours(pool, NULL, NULL);
+    if (!pool->driver->cuMemPoolTrimTo)
+        return;
+    enter_driver();
+    struct relaxed_mode mode = relaxed_mode_begin(pool);
+    for (; m; m = find_ours(pool, m, NULL))
+        pool->driver->cuMemPoolTrimTo(m->handle, 0);
+    relaxed_mode_end(pool, mode);
+    leave_driver();
+}
+
+/* ---- attributes ---- */
+
+struct use_of_pool {
+    uint64_t kept, used, peak; /* bytes: all blocks; those that the program holds; the most that it
+                                  held on one stream */
+};
+
+static struct use_of_pool sum_up(struct pool *pool, const struct mempool *mempool)
+{
+    struct streams *streams = pool->streams;
+    struct use_of_pool sum = {0, 0, 0};
+    for (unsigned i = 0; i < stream_count(streams); i++) {
+        struct stream *stream = stream_at(streams, i);
+        struct shelf *s = atomic_load_explicit(&stream->shelves, memory_order_acquire);
+        for (; s; s = s->next) {
+            if (s->mempool != mempool)
+                continue;
+            sum.kept += counter_get(&s->kept_bytes);
+            sum.used += counter_get(&s->used_bytes);
+            if (counter_get(&s->peak_used_bytes) > sum.peak)
+                sum.peak = counter_get(&s->peak_used_bytes);
+        }
+    }
+    return sum;
+}
+
+static void raise_high(struct mempool *mempool, uint64_t used)
+{
+    uint64_t high = atomic_load_explicit(&mempool->used_high, memory_order_relaxed);
+    while (high < used &&
+           !atomic_compare_exchange_weak_explicit(&mempool->used_high, &high, used,
+                                                  memory_order_relaxed, memory_order_relaxed))
+        continue;
+}
+
+void mempool_note_use(struct pool *pool, struct mempool *mempool)
+{
+    raise_high(mempool, sum_up(pool, mempool).used);
+}
+
+/* What the driver counts, less what is kept free and what blocks are larger than asked for. */
+static uint64_t without_ours(const struct use_of_pool *sum, uint64_t used)
+{
+    uint64_t extra = sum->kept > sum->used ? sum->kept - sum->used : 0;
+    return used > extra ? used - extra : 0;
+}
+
+static uint64_t correct_high(struct pool *pool, struct mempool *mempool,
+                             const struct use_of_pool *sum, uint64_t driver_high)
+{
+    cuuint64_t now = 0;
+    if (!ask(pool, mempool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &now))
+        return driver_high;
+    uint64_t others = now > sum->kept ? now - sum->kept : 0;
+    raise_high(mempool, sum->used);
+    raise_high(mempool, sum->peak);
+    uint64_t high = atomic_load_explicit(&mempool->used_high, memory_order_relaxed) + others;
+    return high < driver_high ? high : driver_high;
+}
+
+void mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
+{
+    struct mempool *mempool = mempool_find(pool, handle);
+    if (!mempool)
+        return;
+    struct use_of_pool sum = sum_up(pool, mempool);
+    cuuint64_t *bytes = value;
+    if (attribute == CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
+        *bytes = without_ours(&sum, *bytes);
+    else if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
+        *bytes = correct_high(pool, mempool, &sum, *bytes);
+    pthread_mutex_lock(&pool->streams->mempool_lock);
+    if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && mempool->threshold_is_ours)
+        *bytes = mempool->threshold;
+    pthread_mutex_unlock(&pool->streams->mempool_lock);
+}
+
+static void start_high_again(struct pool *pool, struct mempool *mempool)
+{
+    struct streams *streams = pool->streams;
+    for (unsigned i = 0; i < stream_count(streams); i++) {
+        struct stream *stream = stream_at(streams, i);
+        pthread_mutex_lock(&stream->lock);
+        struct shelf *s = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
+        for (; s; s = s->next)
+            if (s->mempool == mempool)
+                counter_set(&s->peak_used_bytes, counter_get(&s->used_bytes));
+        pthread_mutex_unlock(&stream->lock);
+    }
+    atomic_store_explicit(&mempool->used_high, sum_up(pool, mempool).used, memory_order_relaxed);
+}
+
+void mempool_set(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute,
+                 const void *value)
+{
+    struct mempool *mempool = mempool_find(pool, handle);
+    if (!mempool)
+        return;
+    _Atomic bool *flags[] = {
+        [CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES] = &mempool->follow,
+        [CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC] = &mempool->opportunistic,
+        [CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES] = &mempool->internal,
+    };
+    if (attribute < sizeof flags / sizeof flags[0] && flags[attribute])
+        atomic_store_explicit(flags[attribute], *(const int *)value != 0, memory_order_relaxed);
+    if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
+        start_high_again(pool, mempool);
+    pthread_mutex_lock(&pool->streams->mempool_lock);
+    if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+        mempool->threshold_is_ours = false;
+    pthread_mutex_unlock(&pool->streams->mempool_lock);
+}

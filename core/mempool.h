@@ -1,0 +1,73 @@
+/*
+ * The driver's memory pools, as far as stream-ordered blocks come from them.
+ *
+ * Blocks belong to the pool that they came from, and a request is served from its own pool's blocks
+ * only. The pool's reuse attributes bind us too; they are kept here as the program set them. What
+ * the program reads back is what it would read without us: its own release threshold, and used
+ * bytes without what is kept free.
+ *
+ * A record is made for each device's default pool and for each pool that the program creates in
+ * device memory; allocations from others pass through. Records are never returned; one whose pool
+ * was destroyed is closed, and its blocks go to the driver when they are freed.
+ *
+ * Locking: the mempool lock (struct streams) guards the list and everything that says nothing else.
+ * It is a leaf lock, not held across a driver call.
+ */
+#ifndef CUDAPOOL_CORE_MEMPOOL_H
+#define CUDAPOOL_CORE_MEMPOOL_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cuda_abi.h"
+
+struct device;
+struct pool;
+
+struct mempool {
+    CUmemoryPool handle;
+    struct device *device;
+    bool is_default;
+    _Atomic bool closed; /* relaxed, like the three below: they choose between safe ways */
+    _Atomic bool follow, opportunistic, internal;
+    bool threshold_is_ours;
+    uint64_t threshold;         /* the program's own, where threshold_is_ours */
+    _Atomic uint64_t used_high; /* bytes used by the program, the most that was seen */
+    struct mempool *next;       /* written before it is listed */
+};
+
+/* More pools than this are not served. */
+#define MEMPOOLS_MAX 1024u
+
+/* The device's current pool; NULL where it is not served. May ask the driver. */
+struct mempool *mempool_current(struct pool *pool, struct device *device);
+
+/* The open pool with this handle, or NULL. */
+struct mempool *mempool_find(struct pool *pool, CUmemoryPool handle);
+
+/* The program has created a pool in this device's memory; has chosen a current pool; is about to
+ * destroy a pool, and perhaps did. */
+void mempool_created(struct pool *pool, CUmemoryPool handle, CUdevice device);
+void mempool_chosen(struct pool *pool);
+void mempool_destroying(struct pool *pool, CUmemoryPool handle);
+void mempool_destroyed(struct pool *pool, CUmemoryPool handle, bool is_gone);
+
+/* Before the driver's own trim to so many bytes. */
+void mempool_trimming(struct pool *pool, CUmemoryPool handle, uint64_t keep);
+
+/* After the driver has answered: corrects what it says; takes note of what was set. */
+void mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute,
+                 void *value);
+void mempool_set(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute,
+                 const void *value);
+
+/* What the device's default pool keeps unused since its threshold is ours: bytes that would be the
+ * device's without us. And giving that back, for all devices. */
+uint64_t mempool_unused(struct pool *pool, const struct device *device);
+void mempool_trim_ours(struct pool *pool);
+
+/* Memory was taken from the pool: notes how much of it the program uses. */
+void mempool_note_use(struct pool *pool, struct mempool *mempool);
+
+#endif

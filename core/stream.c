@@ -1,0 +1,280 @@
+#include "stream.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "mutation.h"
+#include "pool_state.h"
+#include "stream_order.h"
+
+/* What a thread found last, by the low bits of the driver's number. */
+#define RECENT 16u
+
+static _Thread_local struct {
+    const struct pool *pool;
+    struct stream_ref refs[RECENT];
+} recent;
+
+bool streams_init(struct pool *pool)
+{
+    struct streams *streams = calloc(1, sizeof *streams);
+    if (!streams || !block_table_init(&streams->blocks) || !order_init(streams)) {
+        free(streams);
+        return false;
+    }
+    pthread_mutex_init(&streams->lock, NULL);
+    pthread_mutex_init(&streams->records.lock, NULL);
+    pthread_mutex_init(&streams->use_lock, NULL);
+    pthread_mutex_init(&streams->mempool_lock, NULL);
+    pool->streams = streams;
+    return true;
+}
+
+bool streams_are_captured(const struct pool *pool)
+{
+    /* Relaxed: see captures_are_going_on. */
+    return atomic_load_explicit(&pool->captures.count, memory_order_relaxed) !=
+           pool->streams->idle_captures;
+}
+
+/* ---- names ---- */
+
+static CUstream spelled_out(CUstream handle)
+{
+    return handle ? handle : CU_STREAM_LEGACY;
+}
+
+static bool is_created(CUstream handle)
+{
+    return handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD;
+}
+
+/* What identifies a stream where the driver does not. */
+struct name {
+    CUstream handle;
+    struct context *context;
+    uint64_t thread;
+};
+
+static bool has_name(const struct stream *stream, const struct name *name)
+{
+    return stream->handle == name->handle && stream->context == name->context &&
+           stream->generation == context_generation(name->context) &&
+           stream->thread == name->thread;
+}
+
+/* The context that a stream's work is in; NULL where the pool does not know it. */
+static struct context *context_of_handle(struct pool *pool, CUstream handle,
+                                         struct context *current)
+{
+    CUcontext own = NULL;
+    if (!is_created(handle) || !pool->driver->cuStreamGetCtx)
+        return current;
+    enter_driver();
+    CUresult result = pool->driver->cuStreamGetCtx(handle, &own);
+    leave_driver();
+    if (result != CUDA_SUCCESS || !own)
+        return NULL;
+    return own == current->handle ? current : context_find(pool, own);
+}
+
+/* ---- the list; its lock is held ---- */
+
+static bool is_nobodys(const struct streams *streams, unsigned index)
+{
+    return atomic_load_explicit(&streams->ids[index], memory_order_relaxed) == 0;
+}
+
+/* A stream's memory may only ever be counted for one device, and reused in one context. */
+static bool may_become(struct stream *stream, const struct context *context)
+{
+    pthread_mutex_lock(&stream->lock);
+    bool same = stream->context == context && stream->generation == context_generation(context);
+    order_settle(stream);
+    bool idle = !stream->pending.first || MUTATED(pending_passed_on_as_own);
+    bool may = stream->device == context->device && idle &&
+               (same || counter_get(&stream->free_bytes) == 0);
+    pthread_mutex_unlock(&stream->lock);
+    return may;
+}
+
+/* One that was ended; or, where the list is full, one whose thread may have ended. */
+static struct stream *find_spare(struct streams *streams, const struct context *context)
+{
+    unsigned count = stream_count(streams);
+    for (int pass = 0; pass < (count == STREAMS_MAX ? 2 : 1); pass++)
+        for (unsigned i = 0; i < count; i++)
+            if ((pass == 1 || is_nobodys(streams, i)) && may_become(stream_at(streams, i), context))
+                return stream_at(streams, i);
+    return NULL;
+}
+
+static struct stream *add_stream(struct streams *streams, struct device *device)
+{
+    unsigned index = stream_count(streams);
+    if (index == STREAMS_MAX)
+        return NULL;
+    struct stream *stream = aligned_alloc(64, (sizeof *stream + 63) / 64 * 64);
+    if (!stream)
+        return NULL;
+    memset(stream, 0, sizeof *stream);
+    pthread_mutex_init(&stream->lock, NULL);
+    stream->index = index;
+    stream->device = device;
+    atomic_store_explicit(&streams->list[index], stream, memory_order_release);
+    atomic_store_explicit(&streams->count, index + 1, memory_order_release);
+    return stream;
+}
+
+static struct stream *begin_stream(struct streams *streams, uint64_t id, const struct name *name)
+{
+    struct stream *stream = find_spare(streams, name->context);
+    if (!stream)
+        stream = add_stream(streams, name->context->device);
+    if (!stream)
+        return NULL;
+    pthread_mutex_lock(&stream->lock);
+    order_drop_events(stream, stream->context != name->context ||
+                                  stream->generation != context_generation(name->context));
+    stream->handle = name->handle;
+    stream->thread = name->thread;
+    stream->context = name->context;
+    stream->generation = context_generation(name->context);
+    stream->early_launches = false;
+    stream->now = monotonic_now();
+    if (!MUTATED(former_streams_order_kept))
+        memset(&stream->known, 0, sizeof stream->known);
+    atomic_store_explicit(&streams->ids[stream->index], id, memory_order_release);
+    pthread_mutex_unlock(&stream->lock);
+    return stream;
+}
+
+/* ---- finding ---- */
+
+static struct stream_ref look_up(const struct streams *streams, uint64_t id)
+{
+    unsigned count = stream_count(streams);
+    for (unsigned i = 0; i < count; i++)
+        if (atomic_load_explicit(&streams->ids[i], memory_order_acquire) == id)
+            return (struct stream_ref){stream_at(streams, i), id};
+    return (struct stream_ref){NULL, 0};
+}
+
+/* The list's lock is held. */
+static struct stream_ref look_up_name(const struct streams *streams, const struct name *name)
+{
+    unsigned count = stream_count(streams);
+    for (unsigned i = 0; i < count; i++) {
+        uint64_t id = atomic_load_explicit(&streams->ids[i], memory_order_relaxed);
+        if (id != 0 && has_name(stream_at(streams, i), name))
+            return (struct stream_ref){stream_at(streams, i), id};
+    }
+    return (struct stream_ref){NULL, 0};
+}
+
+static struct stream_ref make_known(struct pool *pool, uint64_t id, CUstream handle,
+                                    struct context *current)
+{
+    struct streams *streams = pool->streams;
+    struct stream_ref ref = {NULL, 0};
+    struct name name = {handle, context_of_handle(pool, handle, current), 0};
+    if (!name.context)
+        return ref;
+    if (handle == CU_STREAM_PER_THREAD)
+        name.thread = thread_id(pool);
+    pthread_mutex_lock(&streams->lock);
+    ref = look_up(streams, id);
+    if (!ref.stream)
+        ref = (struct stream_ref){begin_stream(streams, id, &name), id};
+    pthread_mutex_unlock(&streams->lock);
+    return ref;
+}
+
+/* On a driver that has no numbers. */
+static struct stream_ref find_by_name(struct pool *pool, CUstream handle, struct context *current,
+                                      bool make)
+{
+    struct streams *streams = pool->streams;
+    struct stream_ref ref = {NULL, 0};
+    struct name name = {handle, context_of_handle(pool, handle, current), 0};
+    if (!name.context)
+        return ref;
+    if (handle == CU_STREAM_PER_THREAD)
+        name.thread = thread_id(pool);
+    pthread_mutex_lock(&streams->lock);
+    ref = look_up_name(streams, &name);
+    if (!ref.stream && make) {
+        uint64_t id = ++streams->next_number;
+        ref = (struct stream_ref){begin_stream(streams, id, &name), id};
+    }
+    pthread_mutex_unlock(&streams->lock);
+    return ref;
+}
+
+static struct stream_ref find_slowly(struct pool *pool, uint64_t id, CUstream handle,
+                                     struct context *current, bool make)
+{
+    struct stream_ref ref = look_up(pool->streams, id);
+    if (!ref.stream && make)
+        ref = make_known(pool, id, handle, current);
+    if (ref.stream) {
+        if (recent.pool != pool)
+            memset(&recent, 0, sizeof recent);
+        recent.pool = pool;
+        recent.refs[id % RECENT] = ref;
+    }
+    return ref;
+}
+
+struct stream_ref stream_find(struct pool *pool, CUstream handle, bool make)
+{
+    static const struct stream_ref none = {NULL, 0};
+    bool green;
+    struct context *current = context_current(pool, &green);
+    unsigned long long id = 0;
+    if (!current)
+        return none;
+    handle = spelled_out(handle);
+    if (!pool->driver->cuStreamGetId)
+        return find_by_name(pool, handle, current, make);
+    if (pool->driver->cuStreamGetId(handle, &id) != CUDA_SUCCESS || id == 0)
+        return none;
+    struct stream_ref ref = recent.refs[id % RECENT];
+    if (ref.id == id && recent.pool == pool && stream_id(pool->streams, ref.stream) == id)
+        return ref;
+    return find_slowly(pool, id, handle, current, make);
+}
+
+/* ---- ending ---- */
+
+void stream_end(struct pool *pool, struct stream_ref ref)
+{
+    struct streams *streams = pool->streams;
+    pthread_mutex_lock(&streams->lock);
+    pthread_mutex_lock(&ref.stream->lock);
+    if (stream_is(streams, ref))
+        atomic_store_explicit(&streams->ids[ref.stream->index], 0, memory_order_release);
+    pthread_mutex_unlock(&ref.stream->lock);
+    pthread_mutex_unlock(&streams->lock);
+}
+
+/* The context's events died with it: they are forgotten without a driver call. */
+static void end_with_context(struct streams *streams, struct stream *stream)
+{
+    pthread_mutex_lock(&stream->lock);
+    atomic_store_explicit(&streams->ids[stream->index], 0, memory_order_release);
+    order_complete(stream, atomic_load_explicit(&stream->stamp, memory_order_relaxed));
+    order_settle(stream);
+    order_drop_events(stream, true);
+    pthread_mutex_unlock(&stream->lock);
+}
+
+void streams_context_died(struct pool *pool, struct context *context)
+{
+    struct streams *streams = pool->streams;
+    pthread_mutex_lock(&streams->lock);
+    for (unsigned i = 0; i < stream_count(streams); i++)
+        if (stream_at(streams, i)->context == context)
+            end_with_context(streams, stream_at(streams, i));
+    pthread_mutex_unlock(&streams->lock);
+}

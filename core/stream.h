@@ -1,0 +1,161 @@
+/*
+ * Streams that the pool knows: who they are, and how long.
+ *
+ * A CUstream is a name that means different streams in different places: NULL and CU_STREAM_LEGACY
+ * are each context's own, CU_STREAM_PER_THREAD each thread's in each context, and the handle of a
+ * destroyed stream may be given to the next one. The driver's own number (cuStreamGetId, asked in
+ * the calling thread) is never given twice; where the driver has none, a stream is its handle,
+ * context and thread, and the hooks say when it ends.
+ *
+ * A struct stream is made when a stream first uses stream-ordered memory, or first waits for one
+ * that did. When its stream is destroyed it is nobody's, and its free blocks may go to other
+ * streams by the ways that are open to those (stream_order.h); once nothing in it is pending, it
+ * serves the next new stream of its device. Its stamps go on counting through all of that, so that
+ * what was once known of a stamp stays true.
+ *
+ * Locking: a stream's lock guards everything in it that says nothing else, and its shelves. No two
+ * streams' locks are held at a time, no other lock is taken under one but the records' and the
+ * table's, and none is held across a driver call. The list's lock guards making and ending; a
+ * stream's lock may be taken under it. Numbers (ids) and the list are read without it: whoever has
+ * found a stream so looks again under the stream's lock whether it is still the one.
+ */
+#ifndef CUDAPOOL_CORE_STREAM_H
+#define CUDAPOOL_CORE_STREAM_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "block.h"
+#include "cuda_abi.h"
+#include "stats.h"
+#include "stream_block.h"
+#include "stream_clock.h"
+
+struct context;
+struct device;
+struct pool;
+
+/* More streams than this are never known at a time: the driver answers for the others. */
+#define STREAMS_MAX 1024u
+
+/* An event of our own, recorded in a free; see stream_order.h. */
+struct own_event {
+    CUevent event;
+    struct context *context; /* that it was made in, and which of the handle's owners that is */
+    uint64_t generation;
+    uint64_t stamp; /* of the free that it was recorded in: work before that is over when it is */
+    unsigned users; /* threads that look at it: an event in use is never recorded again */
+    bool over;      /* no longer outstanding; spare once users is 0 */
+    struct own_event *next;
+};
+
+struct stream {
+    pthread_mutex_t lock;
+    unsigned index;  /* in the list */
+    CUstream handle; /* of a created one; else CU_STREAM_LEGACY or CU_STREAM_PER_THREAD */
+    uint64_t thread; /* whose own it is; 0 for others */
+    struct context *context;
+    uint64_t generation; /* of the context */
+    struct device *device;
+
+    /* order: see stream_order.h */
+    _Atomic uint64_t stamp; /* of the last free on it; written under the lock */
+    _Atomic uint64_t done;  /* everything stamped up to here is over. Only ever raised: relaxed,
+                               since whoever acts on it looks under the lock, which the raising
+                               thread takes after it or whose call happened before */
+    struct order_clock known;
+    struct own_event *oldest, *newest; /* outstanding, by ascending stamp */
+    struct own_event *spare;
+    unsigned outstanding;
+    bool early_launches; /* a launch with programmatic stream serialization was made: the stream's
+                            own order is not enough to reuse memory on it */
+    _Atomic unsigned wanted; /* so many frees record an event: another stream has looked for one in
+                                vain. Relaxed: it orders nothing */
+
+    /* memory: see stream_heap.h */
+    _Atomic(struct shelf *) shelves; /* one for each memory pool; only added to. Release when one is
+                                        added, acquire when they are walked without the lock */
+    struct block_list pending;       /* by ascending stamp, all shelves together */
+    counter free_bytes, clean_bytes, reserved_bytes, live_requested;
+    counter peak_requested;
+    uint64_t may_keep;        /* free bytes up to which the device's cap need not be looked at */
+    unsigned frees_to_look;   /* until the next look at the clock */
+    uint64_t now;             /* nanoseconds of the monotonic clock when last looked at */
+    uint64_t handed_out;      /* blocks, ever: see stream_block.generation */
+    uint64_t idle_checked_at; /* nanoseconds of the monotonic clock */
+};
+
+struct event_shard;
+
+/* All of a pool's stream-ordered memory. */
+struct streams {
+    pthread_mutex_t lock;              /* the list's */
+    _Atomic uint64_t ids[STREAMS_MAX]; /* 0: nobody's. Written under the list's and the stream's
+                                          lock; the release store pairs with the acquire load in
+                                          stream_find */
+    _Atomic(struct stream *) list[STREAMS_MAX]; /* made once and kept. The release store pairs with
+                                                   the acquire load in stream_at */
+    _Atomic unsigned count;
+    _Atomic bool in_use; /* memory was handed out: from then on the program's events are followed.
+                            Relaxed: events recorded before are not known, and not followed */
+    unsigned idle_captures; /* what the count of captures is while none goes on */
+    uint64_t next_number;   /* ids where the driver has none */
+    struct block_table blocks;
+    struct stream_block_records records;
+    pthread_mutex_t use_lock;     /* see use.h; a stream's lock may be taken under it */
+    pthread_mutex_t mempool_lock; /* see mempool.h */
+    _Atomic(struct mempool *) mempools;
+    unsigned mempool_count;
+    uint64_t mempool_version;
+    struct event_shard *events;   /* see stream_order.h */
+    _Atomic bool events_are_lost; /* somebody records events where we do not see it. Relaxed: set
+                                     before the first such record can be waited for */
+};
+
+bool streams_init(struct pool *pool);
+
+/* A stream as it was found: under its lock, stream_is says whether it still is. */
+struct stream_ref {
+    struct stream *stream; /* NULL: none */
+    uint64_t id;
+};
+
+/* The stream that the handle means in this thread, made known if it was not and make says so. None
+ * where the driver knows of none, or it cannot be served. No lock held. */
+struct stream_ref stream_find(struct pool *pool, CUstream handle, bool make);
+
+static inline struct stream *stream_at(const struct streams *streams, unsigned index)
+{
+    return atomic_load_explicit(&streams->list[index], memory_order_acquire);
+}
+
+static inline unsigned stream_count(const struct streams *streams)
+{
+    return atomic_load_explicit(&streams->count, memory_order_acquire);
+}
+
+/* The id of a stream now; 0: nobody's. */
+static inline uint64_t stream_id(const struct streams *streams, const struct stream *stream)
+{
+    return atomic_load_explicit(&streams->ids[stream->index], memory_order_acquire);
+}
+
+/* Lock held. */
+static inline bool stream_is(const struct streams *streams, struct stream_ref ref)
+{
+    return atomic_load_explicit(&streams->ids[ref.stream->index], memory_order_relaxed) == ref.id;
+}
+
+/* The stream has been destroyed: what is free in it is passed on. No lock held. */
+void stream_end(struct pool *pool, struct stream_ref ref);
+
+/* The context has died: its streams are nobody's, and nothing on them is running. What was free on
+ * them has been given back or is forgotten. No stream's lock held. */
+void streams_context_died(struct pool *pool, struct context *context);
+
+/* Whether a capture goes on anywhere in the process. */
+bool streams_are_captured(const struct pool *pool);
+
+#endif

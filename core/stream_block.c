@@ -1,0 +1,46 @@
+#include "stream_block.h"
+
+#include <stdlib.h>
+
+#define SLAB_BLOCKS 64
+
+static void put_unused(struct stream_block_records *records, struct stream_block *block)
+{
+    block->block.links[LINK_HEAP].next = records->unused;
+    records->unused = &block->block;
+}
+
+static bool add_slab(struct stream_block_records *records)
+{
+    struct stream_block *slab = calloc(SLAB_BLOCKS, sizeof *slab);
+    if (!slab)
+        return false;
+    for (size_t i = SLAB_BLOCKS; i-- > 0;)
+        put_unused(records, &slab[i]);
+    return true;
+}
+
+struct stream_block *stream_block_take(struct stream_block_records *records)
+{
+    struct stream_block *block = NULL;
+    pthread_mutex_lock(&records->lock);
+    if (records->unused || add_slab(records)) {
+        block = stream_block_of(records->unused);
+        records->unused = block->block.links[LINK_HEAP].next;
+    }
+    pthread_mutex_unlock(&records->lock);
+    return block;
+}
+
+void stream_block_put(struct stream_block_records *records, struct stream_block *block)
+{
+    block->block = (struct block){.state = BLOCK_UNUSED};
+    atomic_store_explicit(&block->shelf, NULL, memory_order_relaxed);
+    block->mempool = NULL;
+    block->context = NULL;
+    block->event = NULL;
+    atomic_store_explicit(&block->shared, false, memory_order_relaxed);
+    pthread_mutex_lock(&records->lock);
+    put_unused(records, block);
+    pthread_mutex_unlock(&records->lock);
+}

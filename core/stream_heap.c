@@ -1,0 +1,975 @@
+#include "stream_heap.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "mempool.h"
+#include "mutation.h"
+#include "pool_state.h"
+#include "release.h"
+#include "stream_order.h"
+#include "stream_release.h"
+#include "use.h"
+
+/* After a stream has looked in vain for a block with an event, so many frees on the stream that
+ * could have had one record one. */
+#define WANTED_FREES 32u
+
+/* Each look for idle blocks reads the clock: so many frees go without. */
+#define FREES_PER_LOOK 32u
+
+/* Streams that are asked about, and blocks of a bucket that are looked at, before the driver is the
+ * faster answer. */
+#define QUERIES_MAX 8u
+#define LOOKS_MAX   8u
+
+static uint64_t granules(uint64_t bytes)
+{
+    return size_class_up(bytes, STREAM_GRANULE);
+}
+
+static struct shelf *shelf_of(const struct stream_block *block)
+{
+    return atomic_load_explicit(&block->shelf, memory_order_relaxed);
+}
+
+/* ---- shelves and buckets; the stream's lock is held from here down to handing out ---- */
+
+static struct shelf *find_shelf(const struct stream *stream, const struct mempool *mempool)
+{
+    struct shelf *shelf = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
+    while (shelf && shelf->mempool != mempool)
+        shelf = shelf->next;
+    return shelf;
+}
+
+static struct shelf *get_shelf(struct stream *stream, struct mempool *mempool)
+{
+    struct shelf *shelf = find_shelf(stream, mempool);
+    if (shelf)
+        return shelf;
+    shelf = calloc(1, sizeof *shelf);
+    if (!shelf)
+        return NULL;
+    shelf->stream = stream;
+    shelf->mempool = mempool;
+    shelf->next = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
+    atomic_store_explicit(&stream->shelves, shelf, memory_order_release);
+    return shelf;
+}
+
+static struct shelf_bucket **find_slot(struct shelf_bucket **slots, uint32_t count, uint64_t bytes)
+{
+    /* Fibonacci hashing: the sizes are multiples of large powers of two. */
+    uint32_t i = (uint32_t)((bytes * UINT64_C(0x9E3779B97F4A7C15)) >> 32) & (count - 1);
+    while (slots[i] && slots[i]->bucket.bytes != bytes)
+        i = (i + 1) & (count - 1);
+    return &slots[i];
+}
+
+static struct bucket *find_bucket(const struct shelf *shelf, uint64_t bytes)
+{
+    struct shelf_bucket *found =
+        shelf->slot_count ? *find_slot(shelf->slots, shelf->slot_count, bytes) : NULL;
+    return found ? &found->bucket : NULL;
+}
+
+static bool grow_slots(struct shelf *shelf)
+{
+    uint32_t count = shelf->slot_count ? 2 * shelf->slot_count : 32;
+    struct shelf_bucket **slots = calloc(count, sizeof(struct shelf_bucket *));
+    if (!slots)
+        return false;
+    struct shelf_bucket *b = atomic_load_explicit(&shelf->buckets, memory_order_relaxed);
+    for (; b; b = b->next)
+        *find_slot(slots, count, b->bucket.bytes) = b;
+    free(shelf->slots);
+    shelf->slots = slots;
+    shelf->slot_count = count;
+    return true;
+}
+
+/* NULL where it can't be made. */
+static struct bucket *get_bucket(struct shelf *shelf, uint64_t bytes)
+{
+    struct bucket *found = find_bucket(shelf, bytes);
+    if (found || shelf->bucket_count >= HEAP_BUCKETS_MAX)
+        return found;
+    if (2 * (shelf->bucket_count + 1) > shelf->slot_count && !grow_slots(shelf))
+        return NULL;
+    struct shelf_bucket *made = calloc(1, sizeof *made);
+    if (!made)
+        return NULL;
+    made->bucket.bytes = bytes;
+    made->next = atomic_load_explicit(&shelf->buckets, memory_order_relaxed);
+    *find_slot(shelf->slots, shelf->slot_count, bytes) = made;
+    shelf->bucket_count++;
+    atomic_store_explicit(&shelf->buckets, made, memory_order_release);
+    return &made->bucket;
+}
+
+void stream_heap_visit(struct stream *stream, void (*visit)(struct bucket *, void *),
+                       void *argument)
+{
+    struct shelf *shelf = atomic_load_explicit(&stream->shelves, memory_order_acquire);
+    for (; shelf; shelf = shelf->next) {
+        struct shelf_bucket *b = atomic_load_explicit(&shelf->buckets, memory_order_acquire);
+        for (; b; b = b->next)
+            visit(&b->bucket, argument);
+        visit(&shelf->unkept, argument);
+    }
+}
+
+/* ---- blocks coming and going ---- */
+
+static void count_in(struct shelf *shelf, struct bucket *bucket, const struct stream_block *block)
+{
+    uint64_t bytes = block->block.bytes;
+    counter_add(&shelf->stream->reserved_bytes, bytes);
+    counter_add(&shelf->kept_bytes, granules(bytes));
+    counter_add(&bucket->counters.reserved_bytes, bytes);
+    counter_raise_to(&bucket->counters.peak_reserved_bytes,
+                     counter_get(&bucket->counters.reserved_bytes));
+}
+
+static void count_out(struct shelf *shelf, struct bucket *bucket, const struct stream_block *block)
+{
+    uint64_t bytes = block->block.bytes;
+    counter_subtract(&shelf->stream->reserved_bytes, bytes);
+    counter_subtract(&shelf->kept_bytes, granules(bytes));
+    counter_subtract(&bucket->counters.reserved_bytes, bytes);
+}
+
+static void count_live(struct shelf *shelf, struct bucket *bucket, const struct stream_block *block)
+{
+    struct stream *stream = shelf->stream;
+    counter_add(&stream->live_requested, block->block.requested);
+    counter_raise_to(&stream->peak_requested, counter_get(&stream->live_requested));
+    counter_add(&shelf->used_bytes, granules(block->block.requested));
+    counter_raise_to(&shelf->peak_used_bytes, counter_get(&shelf->used_bytes));
+    counter_raise_to(&bucket->counters.peak_live_bytes,
+                     counter_get(&bucket->counters.reserved_bytes) -
+                         counter_get(&bucket->counters.free_bytes));
+}
+
+static void count_not_live(struct shelf *shelf, const struct stream_block *block)
+{
+    counter_subtract(&shelf->stream->live_requested, block->block.requested);
+    counter_subtract(&shelf->used_bytes, granules(block->block.requested));
+}
+
+static void count_clean(struct stream *stream, struct bucket *bucket, uint64_t bytes)
+{
+    counter_add(&bucket->counters.clean_bytes, bytes);
+    counter_add(&stream->clean_bytes, bytes);
+}
+
+static void add_free(struct stream *stream, struct stream_block *block)
+{
+    struct bucket *bucket = block->block.bucket;
+    bucket->free_blocks++;
+    counter_add(&bucket->counters.free_bytes, block->block.bytes);
+    counter_add(&stream->free_bytes, block->block.bytes);
+    counter_add(&shelf_of(block)->free_bytes, block->block.bytes);
+}
+
+static void take(struct stream *stream, struct stream_block *block)
+{
+    struct bucket *bucket = block->block.bucket;
+    uint64_t bytes = block->block.bytes;
+    if (block->block.state == BLOCK_CLEAN) {
+        block_list_remove(&bucket->clean, &block->block, LINK_BUCKET);
+        counter_subtract(&bucket->counters.clean_bytes, bytes);
+        counter_subtract(&stream->clean_bytes, bytes);
+    } else {
+        block_list_remove(&bucket->pending, &block->block, LINK_BUCKET);
+        block_list_remove(&stream->pending, &block->block, LINK_HEAP);
+    }
+    bucket->free_blocks--;
+    counter_subtract(&bucket->counters.free_bytes, bytes);
+    counter_subtract(&stream->free_bytes, bytes);
+    counter_subtract(&shelf_of(block)->free_bytes, bytes);
+}
+
+void stream_heap_make_clean(struct stream *stream, struct stream_block *block)
+{
+    struct bucket *bucket = block->block.bucket;
+    block_list_remove(&bucket->pending, &block->block, LINK_BUCKET);
+    block_list_remove(&stream->pending, &block->block, LINK_HEAP);
+    block->block.state = BLOCK_CLEAN;
+    block->event = NULL;
+    block_list_append(&bucket->clean, &block->block, LINK_BUCKET);
+    count_clean(stream, bucket, block->block.bytes);
+}
+
+/* By ascending stamp: nearly always the last. */
+static void insert_pending(struct block_list *list, struct block *block, enum block_link link)
+{
+    struct block *before = list->last;
+    while (before && before->epoch > block->epoch)
+        before = before->links[link].previous;
+    if (!before) {
+        block_list_prepend(list, block, link);
+    } else if (before == list->last) {
+        block_list_append(list, block, link);
+    } else {
+        block->links[link].previous = before;
+        block->links[link].next = before->links[link].next;
+        before->links[link].next->links[link].previous = block;
+        before->links[link].next = block;
+    }
+}
+
+static void put_back(struct stream *stream, struct stream_block *block)
+{
+    struct bucket *bucket = block->block.bucket;
+    if (block->block.epoch <= order_done(stream)) {
+        block->block.state = BLOCK_CLEAN;
+        block->event = NULL;
+        block_list_append(&bucket->clean, &block->block, LINK_BUCKET);
+        count_clean(stream, bucket, block->block.bytes);
+    } else {
+        block->block.state = BLOCK_PENDING;
+        insert_pending(&bucket->pending, &block->block, LINK_BUCKET);
+        insert_pending(&stream->pending, &block->block, LINK_HEAP);
+    }
+    add_free(stream, block);
+}
+
+void stream_heap_detach(struct stream *stream, struct stream_block *block)
+{
+    take(stream, block);
+    count_out(shelf_of(block), block->block.bucket, block);
+}
+
+void stream_heap_attach(struct shelf *shelf, struct stream_block *block)
+{
+    count_in(shelf, block->block.bucket, block);
+    put_back(shelf->stream, block);
+}
+
+static void count_request(struct bucket *bucket, size_t bytes)
+{
+    counter_add(&bucket->counters.requests, 1);
+    counter_add(&bucket->counters.requested_bytes, bytes);
+}
+
+/* The block, which is on no shelf and counted in this one, is the program's from now on. */
+static void hand_out(struct shelf *shelf, struct stream_block *block, size_t bytes)
+{
+    struct stream *stream = shelf->stream;
+    block->block.state = BLOCK_LIVE;
+    block->block.requested = bytes;
+    block->event = NULL;
+    count_live(shelf, block->block.bucket, block);
+    atomic_store_explicit(&block->asked, bytes, memory_order_relaxed);
+    atomic_store_explicit(&block->generation,
+                          (uint64_t)(stream->index + 1) << 48 | ++stream->handed_out,
+                          memory_order_relaxed);
+    atomic_store_explicit(&block->held_at, block->block.address, memory_order_release);
+}
+
+static void hand_out_hit(struct shelf *shelf, struct stream_block *block, size_t bytes,
+                         enum hit hit)
+{
+    struct bucket *bucket = block->block.bucket;
+    count_request(bucket, bytes);
+    counter_add(&bucket->counters.hits[hit], 1);
+    hand_out(shelf, block, bytes);
+}
+
+/* ---- a block of the stream's own ---- */
+
+/* Lock held. The newest: its memory is the likeliest to be in the GPU's cache. */
+static struct stream_block *take_own(struct stream *stream, struct bucket *bucket)
+{
+    bool early = stream->early_launches && !MUTATED(early_launch_ignored);
+    struct block *found = early ? NULL : bucket->pending.last;
+    if (!found && early)
+        order_settle(stream);
+    if (!found)
+        found = bucket->clean.last;
+    if (!found)
+        return NULL;
+    take(stream, stream_block_of(found));
+    return stream_block_of(found);
+}
+
+/* ---- blocks of other streams; no lock is held ---- */
+
+/* A request on its way through the other streams. */
+struct search {
+    struct pool *pool;
+    struct stream_ref ref;
+    CUstream handle;
+    struct mempool *mempool;
+    struct context *context;
+    uint64_t generation;
+    uint64_t bytes; /* of the bucket */
+    bool host_only; /* only what is over will do */
+    struct order_clock known;
+    uint64_t candidates[STREAMS_MAX / 64]; /* streams with something pending, a bit for each */
+};
+
+static bool follows(const struct search *search)
+{
+    return !search->host_only &&
+           search->pool->settings.stream_ordered.reuse.follow_event_dependencies &&
+           atomic_load_explicit(&search->mempool->follow, memory_order_relaxed);
+}
+
+static bool asks(const struct search *search)
+{
+    return search->pool->settings.stream_ordered.reuse.opportunistic &&
+           atomic_load_explicit(&search->mempool->opportunistic, memory_order_relaxed);
+}
+
+static bool may_wait(const struct search *search)
+{
+    return !search->host_only &&
+           search->pool->settings.stream_ordered.reuse.internal_dependencies &&
+           atomic_load_explicit(&search->mempool->internal, memory_order_relaxed);
+}
+
+/* Lock of that stream held. Its bucket of that size, if it is in the same context. */
+static struct bucket *bucket_of(const struct search *search, const struct stream *stream)
+{
+    if (stream->context != search->context || stream->generation != search->generation)
+        return NULL;
+    const struct shelf *shelf = find_shelf(stream, search->mempool);
+    return shelf ? find_bucket(shelf, search->bytes) : NULL;
+}
+
+static bool comes_after(const struct search *search, const struct stream *stream, uint64_t stamp)
+{
+    return stream->index < STREAMS_ORDERED && search->known.after[stream->index] >= stamp;
+}
+
+/* Lock of that stream held. Off its shelf, and out of its counters. */
+static struct stream_block *take_from(struct stream *stream, struct block *found)
+{
+    stream_heap_detach(stream, stream_block_of(found));
+    return stream_block_of(found);
+}
+
+static struct stream_block *look_at(struct search *search, struct stream *stream, enum hit *hit)
+{
+    struct stream_block *block = NULL;
+    if (stream == search->ref.stream || counter_get(&stream->free_bytes) == 0)
+        return NULL;
+    pthread_mutex_lock(&stream->lock);
+    order_settle(stream);
+    const struct bucket *bucket = bucket_of(search, stream);
+    struct block *first = bucket ? bucket->pending.first : NULL;
+    if (bucket && bucket->clean.last) {
+        *hit = HIT_CLEAN;
+        block = take_from(stream, bucket->clean.last);
+    } else if (first && ((follows(search) && comes_after(search, stream, first->epoch)) ||
+                         MUTATED(stream_order_ignored))) {
+        *hit = HIT_WAITED;
+        block = take_from(stream, first);
+    } else if (first) {
+        search->candidates[stream->index / 64] |= UINT64_C(1) << stream->index % 64;
+    }
+    pthread_mutex_unlock(&stream->lock);
+    return block;
+}
+
+static struct stream_block *ask_about(struct search *search, struct stream *stream, enum hit *hit)
+{
+    pthread_mutex_lock(&stream->lock);
+    const struct bucket *bucket = bucket_of(search, stream);
+    uint64_t stamp = bucket && bucket->pending.first ? bucket->pending.first->epoch : 0;
+    bool may_know = stamp != 0 && stream->newest && stream->newest->stamp >= stamp;
+    pthread_mutex_unlock(&stream->lock);
+    if (!may_know || !order_query(search->pool, stream, stamp))
+        return NULL;
+    struct stream_block *block = look_at(search, stream, hit);
+    *hit = HIT_QUERIED;
+    return block;
+}
+
+/* Lock of that stream held. */
+static struct stream_block *find_with_event(const struct bucket *bucket)
+{
+    struct block *b = bucket ? bucket->pending.first : NULL;
+    for (unsigned looks = 0; b && looks < LOOKS_MAX; looks++, b = b->links[LINK_BUCKET].next)
+        if (stream_block_of(b)->event)
+            return stream_block_of(b);
+    return NULL;
+}
+
+static void learn_order(struct search *search, const struct stream *other, uint64_t stamp)
+{
+    struct stream *stream = search->ref.stream;
+    if (other->index >= STREAMS_ORDERED)
+        return;
+    pthread_mutex_lock(&stream->lock);
+    if (stream_is(search->pool->streams, search->ref) && stream->known.after[other->index] < stamp)
+        stream->known.after[other->index] = stamp;
+    pthread_mutex_unlock(&stream->lock);
+}
+
+static struct stream_block *wait_for(struct search *search, struct stream *stream, enum hit *hit)
+{
+    pthread_mutex_lock(&stream->lock);
+    struct stream_block *block = find_with_event(bucket_of(search, stream));
+    struct own_event *event = block ? block->event : NULL;
+    if (block && MUTATED(later_event_taken))
+        event = stream->newest;
+    if (block) {
+        event->users++;
+        take_from(stream, &block->block);
+    }
+    pthread_mutex_unlock(&stream->lock);
+    if (!block)
+        return NULL;
+    bool ordered = MUTATED(stream_wait_left_out) || order_wait(search->pool, search->handle, event);
+    pthread_mutex_lock(&stream->lock);
+    order_drop_user(stream, event);
+    if (!ordered)
+        stream_heap_attach(shelf_of(block), block);
+    pthread_mutex_unlock(&stream->lock);
+    if (!ordered)
+        return NULL;
+    atomic_store_explicit(&stream->wanted, WANTED_FREES, memory_order_relaxed);
+    learn_order(search, stream, block->block.epoch);
+    *hit = HIT_BARRIER;
+    return block;
+}
+
+/* The next candidate from there on, or STREAMS_MAX. */
+static unsigned next_candidate(const struct search *search, unsigned from)
+{
+    for (unsigned i = from; i < STREAMS_MAX; i = (i / 64 + 1) * 64) {
+        uint64_t bits = search->candidates[i / 64] >> i % 64;
+        if (bits)
+            return i + (unsigned)__builtin_ctzll(bits);
+    }
+    return STREAMS_MAX;
+}
+
+typedef struct stream_block *visitor(struct search *search, struct stream *stream, enum hit *hit);
+
+static struct stream_block *visit_candidates(struct search *search, visitor *visit, enum hit *hit)
+{
+    struct stream_block *block = NULL;
+    unsigned i = next_candidate(search, 0);
+    for (unsigned visits = 0; i < STREAMS_MAX && !block && visits < QUERIES_MAX; visits++) {
+        block = visit(search, stream_at(search->pool->streams, i), hit);
+        i = next_candidate(search, i + 1);
+    }
+    return block;
+}
+
+/* What is pending there without an event would have served: the next frees there record one. */
+static void ask_for_events(const struct search *search)
+{
+    for (unsigned i = next_candidate(search, 0); i < STREAMS_MAX; i = next_candidate(search, i + 1))
+        atomic_store_explicit(&stream_at(search->pool->streams, i)->wanted, WANTED_FREES,
+                              memory_order_relaxed);
+}
+
+/* A block that is in no stream's counters, or NULL. */
+static struct stream_block *search_elsewhere(struct search *search, enum hit *hit)
+{
+    struct streams *streams = search->pool->streams;
+    unsigned count = stream_count(streams);
+    struct stream_block *block = NULL;
+    for (unsigned i = 1; i < count && !block; i++)
+        block = look_at(search, stream_at(streams, (search->ref.stream->index + i) % count), hit);
+    if (!block && asks(search))
+        block = visit_candidates(search, ask_about, hit);
+    if (!block && may_wait(search))
+        block = visit_candidates(search, wait_for, hit);
+    if (!block && (asks(search) || may_wait(search)))
+        ask_for_events(search);
+    return block;
+}
+
+/* ---- misses ---- */
+
+static CUresult ask_driver(struct pool *pool, struct bucket_counters *cost, CUdeviceptr *address,
+                           uint64_t bytes, const struct search *search)
+{
+    uint64_t started = monotonic_now();
+    enter_driver();
+    CUresult result = pool->driver->cuMemAllocFromPoolAsync(address, bytes, search->mempool->handle,
+                                                            search->handle);
+    leave_driver();
+    /* Several threads may miss on a stream at once. Relaxed, like every counter. */
+    atomic_fetch_add_explicit(&cost->allocation_nanoseconds, monotonic_now() - started,
+                              memory_order_relaxed);
+    atomic_fetch_add_explicit(&cost->allocation_calls, 1, memory_order_relaxed);
+    return result;
+}
+
+/* The driver, and everything that may help when it is out of memory. *bytes falls back to what was
+ * requested where only that fits. */
+static CUresult ask_driver_hard(struct pool *pool, struct bucket_counters *cost,
+                                CUdeviceptr *address, uint64_t *bytes, size_t requested,
+                                struct search *search)
+{
+    struct device *device = search->context->device;
+    CUresult result = ask_driver(pool, cost, address, *bytes, search);
+    if (result != CUDA_ERROR_OUT_OF_MEMORY)
+        return result;
+    /* In the stream's own order nothing has to be waited for. */
+    if (stream_release_in_order(pool, search->ref, search->handle) != 0)
+        result = ask_driver(pool, cost, address, *bytes, search);
+    struct reclaim progress = {.bytes = *bytes};
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && release_for_retry(pool, device, &progress))
+        result = ask_driver(pool, cost, address, *bytes, search);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && *bytes != requested) {
+        atomic_fetch_sub_explicit(&device->reserved_bytes, *bytes - requested,
+                                  memory_order_relaxed);
+        *bytes = requested;
+        result = ask_driver(pool, cost, address, requested, search);
+    }
+    return result;
+}
+
+/* Lock held. */
+static bool record_block(struct pool *pool, struct shelf *shelf, struct bucket *bucket,
+                         CUdeviceptr address, uint64_t bytes, const struct search *search)
+{
+    struct stream_block *block = stream_block_take(&pool->streams->records);
+    if (!block || !block_table_insert(&pool->streams->blocks, address, &block->block)) {
+        /* Without a record the memory is the program's and the driver's business alone. */
+        if (block)
+            stream_block_put(&pool->streams->records, block);
+        return false;
+    }
+    block->block.address = address;
+    block->block.bytes = bytes;
+    block->block.bucket = bucket;
+    block->mempool = search->mempool;
+    block->context = search->context;
+    block->context_generation = search->generation;
+    atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
+    count_in(shelf, bucket, block);
+    return true;
+}
+
+static void forget_reserved(struct device *device, uint64_t bytes)
+{
+    /* Relaxed: a number that is compared with limits, and orders nothing. */
+    atomic_fetch_sub_explicit(&device->reserved_bytes, bytes, memory_order_relaxed);
+}
+
+static void finish_miss(struct pool *pool, struct shelf *shelf, struct bucket *bucket,
+                        CUdeviceptr address, uint64_t bytes, size_t requested,
+                        const struct search *search, CUresult result)
+{
+    bool recorded = false;
+    if (result == CUDA_SUCCESS) {
+        /* Whoever freed this address did so behind our back. */
+        stream_heap_forget_address(pool, address);
+        heap_forget_address(pool, address);
+    }
+    pthread_mutex_lock(&shelf->stream->lock);
+    count_request(bucket, requested);
+    counter_add(&bucket->counters.misses, 1);
+    if (result == CUDA_SUCCESS)
+        recorded = record_block(pool, shelf, bucket, address, bytes, search);
+    if (recorded)
+        hand_out(shelf, stream_block_find(&pool->streams->blocks, address), requested);
+    pthread_mutex_unlock(&shelf->stream->lock);
+    if (!recorded)
+        forget_reserved(search->context->device, bytes);
+}
+
+static CUresult refuse(struct shelf *shelf, struct bucket *bucket, size_t requested)
+{
+    pthread_mutex_lock(&shelf->stream->lock);
+    count_request(bucket, requested);
+    counter_add(&bucket->counters.misses, 1);
+    pthread_mutex_unlock(&shelf->stream->lock);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult miss(struct pool *pool, struct shelf *shelf, struct bucket *bucket,
+                     CUdeviceptr *address, size_t requested, struct search *search)
+{
+    struct context *context = search->context;
+    uint64_t bytes = bucket->bytes ? bucket->bytes : requested;
+    bool possible = requested <= context->device->total_bytes;
+    CUresult result;
+    /* What no device can hold is not worth giving anything back for. */
+    if (possible)
+        stream_release_before_growth(pool, context, bytes);
+    if (possible && !release_reserve(pool, context, bytes)) {
+        if (bytes == requested || !release_reserve(pool, context, requested))
+            return refuse(shelf, bucket, requested);
+        bytes = requested;
+    }
+    if (possible) {
+        result = ask_driver_hard(pool, &bucket->counters, address, &bytes, requested, search);
+    } else {
+        atomic_fetch_add_explicit(&context->device->reserved_bytes, bytes, memory_order_relaxed);
+        result = ask_driver(pool, &bucket->counters, address, bytes, search);
+    }
+    /* A block that is smaller than its bucket must not serve it again. */
+    finish_miss(pool, shelf, bytes == bucket->bytes ? bucket : &shelf->unkept,
+                result == CUDA_SUCCESS ? *address : 0, bytes, requested, search, result);
+    mempool_note_use(pool, search->mempool);
+    return result;
+}
+
+/* ---- allocating ---- */
+
+static bool is_usable(const struct context *context)
+{
+    /* Relaxed: see where it is set. */
+    return !atomic_load_explicit(&context->unusable, memory_order_relaxed);
+}
+
+/* False where the stream has ended. */
+static bool begin_search(struct search *search, struct pool *pool, struct stream_ref ref,
+                         CUstream handle, const struct shelf *shelf, uint64_t bytes)
+{
+    struct stream *stream = ref.stream;
+    search->pool = pool;
+    search->ref = ref;
+    search->handle = handle;
+    search->mempool = shelf->mempool;
+    search->bytes = bytes;
+    memset(search->candidates, 0, sizeof search->candidates);
+    pthread_mutex_lock(&stream->lock);
+    bool is = stream_is(pool->streams, ref);
+    search->context = stream->context;
+    search->generation = stream->generation;
+    search->host_only = stream->early_launches;
+    search->known = stream->known;
+    pthread_mutex_unlock(&stream->lock);
+    return is;
+}
+
+/* A block from elsewhere is this shelf's from now on. */
+static void adopt(struct shelf *shelf, struct bucket *bucket, struct stream_block *block,
+                  size_t bytes, enum hit hit)
+{
+    pthread_mutex_lock(&shelf->stream->lock);
+    block->block.bucket = bucket;
+    atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
+    count_in(shelf, bucket, block);
+    hand_out_hit(shelf, block, bytes, hit);
+    pthread_mutex_unlock(&shelf->stream->lock);
+}
+
+/* On a stream with early launches its own blocks need to be over, too. */
+static struct stream_block *ask_about_own(struct search *search, struct bucket *bucket)
+{
+    struct stream *stream = search->ref.stream;
+    struct stream_block *block = NULL;
+    pthread_mutex_lock(&stream->lock);
+    uint64_t stamp = bucket->pending.first ? bucket->pending.first->epoch : 0;
+    pthread_mutex_unlock(&stream->lock);
+    if (!stamp || !order_query(search->pool, stream, stamp))
+        return NULL;
+    pthread_mutex_lock(&stream->lock);
+    if (stream_is(search->pool->streams, search->ref))
+        block = take_own(stream, bucket);
+    if (block)
+        count_out(shelf_of(block), bucket, block);
+    pthread_mutex_unlock(&stream->lock);
+    return block;
+}
+
+/* What the stream's own order does not give at once. */
+__attribute__((noinline)) static bool allocate_slowly(struct pool *pool, struct stream_ref ref,
+                                                      CUstream handle, struct shelf *shelf,
+                                                      struct bucket *bucket, CUdeviceptr *address,
+                                                      size_t bytes, CUresult *result)
+{
+    struct search search;
+    struct stream_block *block = NULL;
+    enum hit hit = HIT_CLEAN;
+    if (!begin_search(&search, pool, ref, handle, shelf, bucket->bytes))
+        return false;
+    if (bucket->bytes)
+        block = search_elsewhere(&search, &hit);
+    if (!block && bucket->bytes && search.host_only && asks(&search)) {
+        block = ask_about_own(&search, bucket);
+        hit = HIT_QUERIED;
+    }
+    *result = CUDA_SUCCESS;
+    if (block) {
+        adopt(shelf, bucket, block, bytes, hit);
+        *address = block->block.address;
+    } else {
+        *result = miss(pool, shelf, bucket, address, bytes, &search);
+    }
+    /* What is wrong beside want of memory the driver shall say of the program's own call. */
+    return *result == CUDA_SUCCESS || *result == CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+bool stream_heap_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes,
+                          struct mempool *mempool, struct stream_ref ref, CUstream handle,
+                          CUresult *result)
+{
+    struct stream *stream = ref.stream;
+    struct stream_block *block = NULL;
+    uint64_t rounded = size_class_round(&stream->device->stream_classes, bytes);
+    pthread_mutex_lock(&stream->lock);
+    bool served = stream_is(pool->streams, ref) && is_usable(stream->context);
+    struct shelf *shelf = served ? get_shelf(stream, mempool) : NULL;
+    if (!shelf) {
+        pthread_mutex_unlock(&stream->lock);
+        return false;
+    }
+    struct bucket *bucket = rounded ? get_bucket(shelf, rounded) : NULL;
+    if (bucket)
+        block = take_own(stream, bucket);
+    else
+        bucket = &shelf->unkept;
+    if (block) {
+        hand_out_hit(shelf, block, bytes, HIT_CLEAN);
+        *address = block->block.address;
+    }
+    pthread_mutex_unlock(&stream->lock);
+    if (!block)
+        return allocate_slowly(pool, ref, handle, shelf, bucket, address, bytes, result);
+    *result = CUDA_SUCCESS;
+    return true;
+}
+
+/* ---- freeing ---- */
+
+/* Lock held. Whether the block may stay, as far as the stream alone can tell. */
+static bool may_stay(const struct pool *pool, const struct stream *stream,
+                     const struct stream_block *block)
+{
+    return block->context == stream->context && block->context_generation == stream->generation &&
+           block->block.bucket->bytes != 0 &&
+           !atomic_load_explicit(&block->shared, memory_order_relaxed) &&
+           !atomic_load_explicit(&block->mempool->closed, memory_order_relaxed) &&
+           is_usable(stream->context) &&
+           !atomic_load_explicit(&stream->context->dying, memory_order_relaxed) &&
+           pool->settings.stream_ordered.caps.blocks_per_bucket != 0;
+}
+
+static bool is_full(const struct pool *pool, const struct bucket *bucket)
+{
+    return bucket->free_blocks >= pool->settings.stream_ordered.caps.blocks_per_bucket;
+}
+
+/* Lock held. Another stream's bucket is looked at later. */
+static bool is_within_caps(const struct pool *pool, const struct stream *stream,
+                           const struct stream_block *block)
+{
+    bool full = shelf_of(block)->stream == stream && is_full(pool, block->block.bucket);
+    return !full && counter_get(&stream->free_bytes) + block->block.bytes <= stream->may_keep;
+}
+
+static bool is_wanted(const struct stream *stream)
+{
+    return stream->early_launches ||
+           atomic_load_explicit(&stream->wanted, memory_order_relaxed) != 0;
+}
+
+/* Lock held, and the block counted in this stream's shelf. */
+static void make_pending(struct stream *stream, struct stream_block *block, uint64_t stamp)
+{
+    struct bucket *bucket = block->block.bucket;
+    block->block.state = BLOCK_PENDING;
+    block->block.epoch = stamp;
+    block->block.freed_at = stream->now;
+    insert_pending(&bucket->pending, &block->block, LINK_BUCKET);
+    insert_pending(&stream->pending, &block->block, LINK_HEAP);
+    counter_add(&bucket->counters.frees, 1);
+    add_free(stream, block);
+}
+
+/* Lock held. */
+static uint64_t next_stamp(struct stream *stream)
+{
+    uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed) + 1;
+    atomic_store_explicit(&stream->stamp, stamp, memory_order_relaxed);
+    return stamp;
+}
+
+static void leave_shelf(struct stream_block *block)
+{
+    struct shelf *shelf = shelf_of(block);
+    pthread_mutex_lock(&shelf->stream->lock);
+    count_not_live(shelf, block);
+    count_out(shelf, block->block.bucket, block);
+    pthread_mutex_unlock(&shelf->stream->lock);
+}
+
+static void return_to_shelf(struct stream_block *block)
+{
+    struct shelf *shelf = shelf_of(block);
+    pthread_mutex_lock(&shelf->stream->lock);
+    count_in(shelf, block->block.bucket, block);
+    count_live(shelf, block->block.bucket, block);
+    pthread_mutex_unlock(&shelf->stream->lock);
+}
+
+static void count_event_use(struct stream *stream)
+{
+    unsigned wanted = atomic_load_explicit(&stream->wanted, memory_order_relaxed);
+    if (wanted)
+        atomic_store_explicit(&stream->wanted, wanted - 1, memory_order_relaxed);
+}
+
+/* A free on another stream than that of the allocation, or one that records an event. The stamp is
+ * taken. */
+__attribute__((noinline)) static bool free_slowly(struct pool *pool, struct stream_block *block,
+                                                  struct stream_ref ref, CUstream handle,
+                                                  uint64_t stamp)
+{
+    struct stream *stream = ref.stream;
+    struct own_event *event = NULL;
+    bool moved = shelf_of(block)->stream != stream;
+    if (is_wanted(stream)) {
+        event = order_record(pool, ref, handle, stamp);
+        count_event_use(stream);
+    }
+    if (moved)
+        leave_shelf(block);
+    pthread_mutex_lock(&stream->lock);
+    bool stays = stream_is(pool->streams, ref);
+    struct shelf *shelf = stays ? get_shelf(stream, block->mempool) : NULL;
+    struct bucket *bucket = shelf ? get_bucket(shelf, block->block.bytes) : NULL;
+    stays = bucket && !(moved && is_full(pool, bucket));
+    if (stays) {
+        if (moved) {
+            atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
+            block->block.bucket = bucket;
+            count_in(shelf, bucket, block);
+        } else {
+            count_not_live(shelf, block);
+        }
+        block->event = event;
+        make_pending(stream, block, stamp);
+    }
+    if (event)
+        order_drop_user(stream, event);
+    order_settle(stream);
+    pthread_mutex_unlock(&stream->lock);
+    if (!stays && moved)
+        return_to_shelf(block);
+    return stays;
+}
+
+bool stream_heap_free(struct pool *pool, struct stream_block *block, struct stream_ref ref,
+                      CUstream handle)
+{
+    struct stream *stream = ref.stream;
+    bool looked = false;
+    pthread_mutex_lock(&stream->lock);
+    for (;;) {
+        if (!stream_is(pool->streams, ref) || !may_stay(pool, stream, block)) {
+            pthread_mutex_unlock(&stream->lock);
+            return false;
+        }
+        if (is_within_caps(pool, stream, block))
+            break;
+        pthread_mutex_unlock(&stream->lock);
+        if (looked || !stream_release_room(pool, stream, block))
+            return false;
+        looked = true;
+        pthread_mutex_lock(&stream->lock);
+    }
+    uint64_t stamp = next_stamp(stream);
+    struct shelf *shelf = shelf_of(block);
+    bool slow = shelf->stream != stream || is_wanted(stream);
+    if (!slow) {
+        count_not_live(shelf, block);
+        block->event = NULL;
+        make_pending(stream, block, stamp);
+    }
+    bool look = stream->frees_to_look-- == 0;
+    if (look)
+        stream->frees_to_look = FREES_PER_LOOK;
+    pthread_mutex_unlock(&stream->lock);
+    if (slow && !free_slowly(pool, block, ref, handle, stamp))
+        return false;
+    if (look)
+        stream_release_look(pool, stream);
+    return true;
+}
+
+/* ---- blocks that leave ---- */
+
+void stream_heap_leave(struct pool *pool, struct stream_block *block)
+{
+    leave_shelf(block);
+    block->block.state = BLOCK_LEAVING;
+    block_table_remove(&pool->streams->blocks, block->block.address, &block->block);
+}
+
+static void count_free(struct stream_block *block)
+{
+    struct shelf *shelf = shelf_of(block);
+    pthread_mutex_lock(&shelf->stream->lock);
+    counter_add(&block->block.bucket->counters.frees, 1);
+    pthread_mutex_unlock(&shelf->stream->lock);
+}
+
+void stream_heap_left(struct pool *pool, struct stream_block *block)
+{
+    count_free(block);
+    forget_reserved(block->context->device, block->block.bytes);
+    stream_block_put(&pool->streams->records, block);
+}
+
+void stream_heap_came_back(struct pool *pool, struct stream_block *block)
+{
+    if (!block_table_insert(&pool->streams->blocks, block->block.address, &block->block))
+        return;
+    block->block.state = BLOCK_LIVE;
+    return_to_shelf(block);
+    atomic_store_explicit(&block->held_at, block->block.address, memory_order_release);
+}
+
+void stream_heap_forget_free(struct pool *pool, struct stream_block *block)
+{
+    forget_reserved(block->context->device, block->block.bytes);
+    stream_block_put(&pool->streams->records, block);
+}
+
+static bool forget_held(struct pool *pool, struct stream_block *block, CUdeviceptr address)
+{
+    if (!stream_block_claim(block, address))
+        return false;
+    use_forget(pool, block);
+    stream_heap_leave(pool, block);
+    stream_heap_left(pool, block);
+    return true;
+}
+
+bool stream_heap_let_go(struct pool *pool, CUdeviceptr address)
+{
+    struct stream_block *block = stream_block_find(&pool->streams->blocks, address);
+    return !block || forget_held(pool, block, address);
+}
+
+/* A block that is free with us was freed behind our back, since the driver gave it out again. */
+static void forget_stale(struct pool *pool, struct stream_block *block, CUdeviceptr address)
+{
+    struct shelf *shelf = shelf_of(block);
+    if (!shelf)
+        return;
+    pthread_mutex_lock(&shelf->stream->lock);
+    bool stale = shelf_of(block) == shelf && block->block.address == address &&
+                 (block->block.state == BLOCK_CLEAN || block->block.state == BLOCK_PENDING);
+    if (stale) {
+        take_from(shelf->stream, &block->block);
+        block->block.state = BLOCK_LEAVING;
+        block_table_remove(&pool->streams->blocks, address, &block->block);
+    }
+    pthread_mutex_unlock(&shelf->stream->lock);
+    if (stale)
+        stream_heap_forget_free(pool, block);
+}
+
+void stream_heap_forget_address(struct pool *pool, CUdeviceptr address)
+{
+    struct stream_block *block =
+        pool->streams ? stream_block_find(&pool->streams->blocks, address) : NULL;
+    if (block && !forget_held(pool, block, address))
+        forget_stale(pool, block, address);
+}

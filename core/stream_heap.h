@@ -1,0 +1,89 @@
+/*
+ * Stream-ordered memory: blocks in buckets, kept by the stream that they were freed on.
+ *
+ * An allocation on a stream takes the first of:
+ *   1. a block that was freed on the same stream: its order is all that is needed;
+ *   2. a block of another stream of the context whose last use is known to be over;
+ *   3. one that the program itself ordered before the stream's later work, by an event;
+ *   4. one whose stream turns out, when asked, to have passed the free;
+ *   5. one with an event of its own, recorded in its free, which the stream is made to wait for;
+ *   6. the driver; out of memory, see stream_release.h.
+ * 3, 4 and 5 can be switched off by the settings and by the pool's attributes (stream_order.h tells
+ * why each is right). For 5, a free records an event only while other streams have lately looked
+ * for one in vain: events cost more than everything else here.
+ *
+ * A shelf holds the free blocks of one stream and one memory pool, and counts its live ones: those
+ * that were allocated on the stream, until they are freed, on whichever stream that is.
+ *
+ * Locking: shelves and blocks on them by their stream's lock (stream.h). Functions that need it
+ * held say so; all others are called with no lock held.
+ */
+#ifndef CUDAPOOL_CORE_STREAM_HEAP_H
+#define CUDAPOOL_CORE_STREAM_HEAP_H
+
+#include "heap.h"
+#include "stream.h"
+
+struct mempool;
+
+/* A bucket is in its shelf's list for good, which is what makes it readable without the lock. */
+struct shelf_bucket {
+    struct bucket bucket;
+    struct shelf_bucket *next; /* written before it is listed */
+};
+
+struct shelf {
+    struct stream *stream;
+    struct mempool *mempool;
+    struct shelf_bucket **slots; /* by block size: open addressing */
+    uint32_t slot_count, bucket_count;
+    _Atomic(struct shelf_bucket *) buckets; /* all of them. Release when one is added, acquire when
+                                               they are walked without the lock */
+    struct bucket unkept;                   /* live blocks of sizes that are not kept */
+    counter free_bytes, used_bytes;         /* used: by the program, in the driver's granules */
+    counter kept_bytes;                     /* all blocks, live ones included, likewise */
+    counter peak_used_bytes;
+    struct shelf *next; /* of the same stream; written before it is listed */
+};
+
+/* What the driver counts for an allocation of so many bytes. */
+#define STREAM_GRANULE 512u
+
+/* cuMemAllocAsync, or cuMemAllocFromPoolAsync: from this pool, on the stream that the handle means
+ * here. False: the driver is to answer, and what it gives is not the pool's. */
+bool stream_heap_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes,
+                          struct mempool *mempool, struct stream_ref ref, CUstream handle,
+                          CUresult *result);
+
+/* cuMemFreeAsync of a block. False: it is now in nobody's hands but the caller's, who lets the
+ * driver free it and calls stream_heap_left or stream_heap_came_back. */
+bool stream_heap_free(struct pool *pool, struct stream_block *block, struct stream_ref ref,
+                      CUstream handle);
+
+/* A claimed block leaves the table, for the driver to free it; then it was freed, or it was not and
+ * is the program's again. */
+void stream_heap_leave(struct pool *pool, struct stream_block *block);
+void stream_heap_left(struct pool *pool, struct stream_block *block);
+void stream_heap_came_back(struct pool *pool, struct stream_block *block);
+
+/* Stream's lock held. */
+void stream_heap_make_clean(struct stream *stream, struct stream_block *block);
+
+/* Stream's lock held. A free block leaves its shelf, in whose name it stays; and comes back, with
+ * the stamp that it had. */
+void stream_heap_detach(struct stream *stream, struct stream_block *block);
+void stream_heap_attach(struct shelf *shelf, struct stream_block *block);
+
+/* A block that was taken off a shelf has gone back to the driver. */
+void stream_heap_forget_free(struct pool *pool, struct stream_block *block);
+
+/* The driver has just given this address out, or someone frees it past the pool: forgets a live
+ * block there. False where the block is free, and so nobody's to free. */
+bool stream_heap_let_go(struct pool *pool, CUdeviceptr address);
+void stream_heap_forget_address(struct pool *pool, CUdeviceptr address);
+
+/* Calls visit for each bucket of the stream, without its lock. */
+void stream_heap_visit(struct stream *stream, void (*visit)(struct bucket *, void *),
+                       void *argument);
+
+#endif

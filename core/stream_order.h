@@ -1,0 +1,110 @@
+/*
+ * What is known to be over, and what comes after what, among streams.
+ *
+ * Every free on a stream takes the stream's next stamp, under its lock; so the work that used the
+ * block was submitted before the stamp was taken. A block may be given to work of another stream
+ * when one of these is known of its stamp:
+ *   - it is over: the program has waited for the stream, for an event recorded on it later, or for
+ *     the whole context; or was told by a query that it need not wait; or an event of our own,
+ *     recorded in a free with that stamp or a later one, has completed (stream.done);
+ *   - the other stream comes after it, because the program made it wait for an event recorded later
+ *     (stream.known: a vector clock; Mattern 1988, Fidge 1988);
+ *   - it has an event of its own, recorded in that very free, and the other stream is made to wait
+ *     for it. Never for a later one: that would make the stream wait for work that the program
+ *     submitted after the free, which it does not do without the pool.
+ *
+ * The program's events are followed by handle. What an event stands for is noted before the driver
+ * records it and published after; whoever waits for it looks before and after the driver's call,
+ * and learns nothing if it was recorded anew in between. Recordings that cannot be seen (graphs
+ * that record events, events of other processes) end the following of events for good.
+ *
+ * Locking: struct stream by its lock; events of the program by that of their shard of the table,
+ * taken alone. No lock is held across a driver call.
+ */
+#ifndef CUDAPOOL_CORE_STREAM_ORDER_H
+#define CUDAPOOL_CORE_STREAM_ORDER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cuda_abi.h"
+#include "stream.h"
+
+/* No more events of our own than this are outstanding on a stream. */
+#define OWN_EVENTS_MAX 64u
+
+bool order_init(struct streams *streams);
+
+/* ---- a stream's own knowledge ---- */
+
+/* Everything stamped up to here is over. Any thread, no lock needed. */
+void order_complete(struct stream *stream, uint64_t stamp);
+
+static inline uint64_t order_done(const struct stream *stream)
+{
+    return atomic_load_explicit(&stream->done, memory_order_relaxed);
+}
+
+/* Stream's lock held. Makes clean what is over, and takes back the events that stood for it. */
+void order_settle(struct stream *stream);
+
+/* No lock held. Taken before the driver is asked or told. */
+void order_take_mark(struct pool *pool, CUstream handle, struct order_mark *mark);
+
+/* The wait or query succeeded: all of it is over. */
+void order_mark_is_over(struct pool *pool, const struct order_mark *mark);
+
+/* The same for all streams of a context. The answer may be NULL, where memory is short; else it is
+ * the caller's until it frees it. */
+struct order_marks;
+struct order_marks *order_take_context(struct pool *pool, const struct context *context);
+void order_context_is_over(struct order_marks *marks);
+void order_free_marks(struct order_marks *marks);
+
+/* ---- events of our own ---- */
+
+/* No lock held. Records an event in a free with this stamp, which has been taken, on the stream by
+ * the handle that the program used. NULL where none can be had. Used by the caller until it calls
+ * order_drop_user. */
+struct own_event *order_record(struct pool *pool, struct stream_ref ref, CUstream handle,
+                               uint64_t stamp);
+
+/* No lock held; before a capture begins, while the context's work can still be told from later
+ * work: what is pending without an event gets one, over all of the context's work, that is only
+ * ever asked about. */
+void order_record_the_rest(struct pool *pool);
+
+/* Stream's lock held. */
+void order_drop_user(struct stream *stream, struct own_event *event);
+
+/* No lock held. Asks about the oldest outstanding event that covers the stamp. True: it is over. */
+bool order_query(struct pool *pool, struct stream *stream, uint64_t stamp);
+
+/* No lock held; the caller uses the event. Makes the stream that handle means here wait for it. */
+bool order_wait(struct pool *pool, CUstream handle, const struct own_event *event);
+
+/* Stream's lock held: forgets all events; destroyed with their context if that has died. */
+void order_drop_events(struct stream *stream, bool dead);
+
+/* ---- the program's events ---- */
+
+/* Around the driver's record of an event: what it comes after, or NULL where that is not known or
+ * the record failed. */
+uint64_t order_event_begin(struct pool *pool, CUevent event);
+void order_event_recorded(struct pool *pool, CUevent event, uint64_t version,
+                          const struct order_mark *mark);
+void order_event_destroyed(struct pool *pool, CUevent event);
+
+/* What the event stands for now. */
+void order_event_look(struct pool *pool, CUevent event, struct event_look *look);
+
+/* The driver has answered that the event is over, or has put a stream behind it: so is all that it
+ * stood for, if it still stands for the same. */
+void order_event_is_over(struct pool *pool, CUevent event, const struct event_look *look);
+void order_event_waited(struct pool *pool, CUevent event, const struct event_look *look,
+                        CUstream handle);
+
+/* Somebody may record events where we do not see it. */
+void order_lose_events(struct pool *pool);
+
+#endif

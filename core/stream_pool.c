@@ -1,0 +1,412 @@
+/*
+ * What the hooks ask of stream-ordered memory: the functions of pool.h that concern it.
+ */
+#include "stream_pool.h"
+
+#include "mempool.h"
+#include "mutation.h"
+#include "pool_state.h"
+#include "stream_heap.h"
+#include "stream_order.h"
+#include "stream_release.h"
+#include "use.h"
+
+/* Whether the program's calls are answered by us now: not where it is switched off, and not while
+ * captures go on, when only the driver knows which calls they forbid. */
+static bool is_served(const struct pool *pool)
+{
+    return pool->streams && (!streams_are_captured(pool) || MUTATED(streams_served_in_captures));
+}
+
+static bool can_be_served(const struct driver *driver)
+{
+    return driver->cuMemAllocFromPoolAsync && driver->cuMemFreeAsync && driver->cuEventRecord &&
+           driver->cuStreamWaitEvent && driver->cuDeviceGetMemPool &&
+           driver->cuDeviceGetDefaultMemPool;
+}
+
+bool stream_pool_start(struct pool *pool)
+{
+    if (!pool->settings.stream_ordered.enabled || !can_be_served(pool->driver))
+        return true;
+    if (!streams_init(pool))
+        return false;
+    pool->streams->idle_captures =
+        atomic_load_explicit(&pool->captures.count, memory_order_relaxed);
+    return true;
+}
+
+/* ---- allocating and freeing ---- */
+
+bool pool_allocate_async(struct pool *pool, CUdeviceptr *address, size_t bytes,
+                         const CUmemoryPool *memory_pool, CUstream handle, CUresult *result)
+{
+    if (!address || !bytes || !is_served(pool))
+        return false;
+    struct stream_ref ref = stream_find(pool, handle, true);
+    if (!ref.stream)
+        return false;
+    struct mempool *mempool =
+        memory_pool ? mempool_find(pool, *memory_pool) : mempool_current(pool, ref.stream->device);
+    if (!mempool || mempool->device != ref.stream->device)
+        return false;
+    if (!atomic_load_explicit(&pool->streams->in_use, memory_order_relaxed))
+        atomic_store_explicit(&pool->streams->in_use, true, memory_order_relaxed);
+    return stream_heap_allocate(pool, address, bytes, mempool, ref, handle, result);
+}
+
+static bool may_be_kept(struct pool *pool, struct stream_block *block, CUstream handle)
+{
+    if (!is_served(pool))
+        return false;
+    struct stream_ref ref = stream_find(pool, handle, true);
+    if (!ref.stream)
+        return false;
+    if (atomic_load_explicit(&block->uses, memory_order_relaxed))
+        use_end(pool, block, handle);
+    return stream_heap_free(pool, block, ref, handle);
+}
+
+struct stream_free {
+    free_async *driver;
+    CUstream stream;
+};
+
+static CUresult free_by_driver(struct pool *pool, struct stream_block *block,
+                               CUresult (*release)(struct pool *, CUdeviceptr, const void *),
+                               const void *argument)
+{
+    CUdeviceptr address = block->block.address;
+    stream_heap_leave(pool, block);
+    enter_driver();
+    CUresult result = release(pool, address, argument);
+    leave_driver();
+    if (result != CUDA_SUCCESS) {
+        stream_heap_came_back(pool, block);
+        return result;
+    }
+    use_forget(pool, block);
+    stream_heap_left(pool, block);
+    return result;
+}
+
+static CUresult free_on_stream(struct pool *pool, CUdeviceptr address, const void *argument)
+{
+    const struct stream_free *free = argument;
+    (void)pool;
+    return free->driver(address, free->stream);
+}
+
+static CUresult free_plainly(struct pool *pool, CUdeviceptr address, const void *unused)
+{
+    (void)unused;
+    return pool->driver->cuMemFree_v2(address);
+}
+
+bool stream_pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr address,
+                            CUstream handle, CUresult *result)
+{
+    struct stream_block *block =
+        pool->streams ? stream_block_find(&pool->streams->blocks, address) : NULL;
+    if (!block)
+        return false;
+    *result = CUDA_ERROR_INVALID_VALUE;
+    if (!stream_block_claim(block, address))
+        return true;
+    struct stream_free free = {driver, handle};
+    *result = may_be_kept(pool, block, handle) ? CUDA_SUCCESS
+                                               : free_by_driver(pool, block, free_on_stream, &free);
+    return true;
+}
+
+bool stream_pool_free(struct pool *pool, CUdeviceptr address, CUresult *result)
+{
+    struct stream_block *block =
+        pool->streams ? stream_block_find(&pool->streams->blocks, address) : NULL;
+    if (!block)
+        return false;
+    *result = CUDA_ERROR_INVALID_VALUE;
+    if (stream_block_claim(block, address))
+        *result = free_by_driver(pool, block, free_plainly, NULL);
+    return true;
+}
+
+bool stream_pool_ask_pointer(struct pool *pool, CUdeviceptr pointer, CUdeviceptr base,
+                             struct pointer_answer *answer)
+{
+    const struct stream_block *block =
+        pool->streams ? stream_block_find(&pool->streams->blocks, base) : NULL;
+    if (!block)
+        return false;
+    uint64_t bytes = atomic_load_explicit(&block->asked, memory_order_relaxed);
+    bool inside = stream_block_is_held(block, base) && pointer - base < bytes;
+    *answer = (struct pointer_answer){inside ? POINTER_LIVE : POINTER_HIDDEN, base, bytes};
+    return true;
+}
+
+bool stream_pool_share(struct pool *pool, CUdeviceptr base)
+{
+    struct stream_block *block =
+        pool->streams ? stream_block_find(&pool->streams->blocks, base) : NULL;
+    if (!block)
+        return false;
+    atomic_store_explicit(&block->shared, true, memory_order_relaxed);
+    return true;
+}
+
+/* ---- following the program's order ---- */
+
+bool pool_follows_streams(struct pool *pool)
+{
+    return pool->streams && atomic_load_explicit(&pool->streams->in_use, memory_order_relaxed);
+}
+
+struct stream_ending pool_stream_ending(struct pool *pool, CUstream handle)
+{
+    struct stream_ref ref = stream_find(pool, handle, false);
+    if (!ref.stream)
+        return (struct stream_ending){NULL, 0};
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    pthread_mutex_lock(&ref.stream->lock);
+    order_settle(ref.stream);
+    bool pending = ref.stream->pending.first != NULL;
+    uint64_t stamp = atomic_load_explicit(&ref.stream->stamp, memory_order_relaxed);
+    pthread_mutex_unlock(&ref.stream->lock);
+    /* Recorded on a capturing stream it would be a part of the graph. */
+    if (pending && streams_are_captured(pool) &&
+        (!pool->driver->cuStreamIsCapturing ||
+         pool->driver->cuStreamIsCapturing(handle, &status) != CUDA_SUCCESS ||
+         status != CU_STREAM_CAPTURE_STATUS_NONE))
+        pending = false;
+    struct own_event *event = pending ? order_record(pool, ref, handle, stamp) : NULL;
+    if (event) {
+        pthread_mutex_lock(&ref.stream->lock);
+        order_drop_user(ref.stream, event);
+        pthread_mutex_unlock(&ref.stream->lock);
+    }
+    return (struct stream_ending){ref.stream, ref.id};
+}
+
+void pool_stream_ended(struct pool *pool, struct stream_ending ending, CUresult result)
+{
+    if (ending.stream && result == CUDA_SUCCESS)
+        stream_end(pool, (struct stream_ref){ending.stream, ending.id});
+}
+
+void pool_stream_wait_begin(struct pool *pool, CUstream handle, struct order_mark *mark)
+{
+    mark->stream = NULL;
+    if (!streams_are_captured(pool))
+        order_take_mark(pool, handle, mark);
+}
+
+void pool_stream_wait_end(struct pool *pool, const struct order_mark *mark, CUresult result)
+{
+    if (result == CUDA_SUCCESS)
+        order_mark_is_over(pool, mark);
+}
+
+void pool_event_wait_begin(struct pool *pool, CUevent event, struct event_look *look)
+{
+    order_event_look(pool, event, look);
+}
+
+void pool_event_wait_end(struct pool *pool, CUevent event, const struct event_look *look,
+                         CUresult result)
+{
+    if (result == CUDA_SUCCESS && look->version)
+        order_event_is_over(pool, event, look);
+}
+
+/* While captures go on, a wait may be a part of one. */
+void pool_event_wait_queued(struct pool *pool, CUevent event, const struct event_look *look,
+                            CUstream handle, CUresult result)
+{
+    if (result == CUDA_SUCCESS && look->version && !streams_are_captured(pool))
+        order_event_waited(pool, event, look, handle);
+}
+
+void pool_record_begin(struct pool *pool, CUevent event, const CUstream *stream,
+                       struct recording *recording)
+{
+    recording->mark.stream = NULL;
+    recording->version = order_event_begin(pool, event);
+    if (stream && !streams_are_captured(pool))
+        order_take_mark(pool, *stream, &recording->mark);
+}
+
+/* A capture that began meanwhile may have the record. */
+void pool_record_end(struct pool *pool, CUevent event, const struct recording *recording,
+                     CUresult result)
+{
+    bool good = result == CUDA_SUCCESS && !streams_are_captured(pool);
+    order_event_recorded(pool, event, recording->version, good ? &recording->mark : NULL);
+}
+
+void pool_event_destroyed(struct pool *pool, CUevent event)
+{
+    order_event_destroyed(pool, event);
+}
+
+void pool_events_are_lost(struct pool *pool)
+{
+    if (pool->streams)
+        order_lose_events(pool);
+}
+
+void pool_early_launch(struct pool *pool, CUstream handle)
+{
+    struct stream_ref ref =
+        pool->streams ? stream_find(pool, handle, true) : (struct stream_ref){NULL, 0};
+    if (!ref.stream)
+        return;
+    pthread_mutex_lock(&ref.stream->lock);
+    if (stream_is(pool->streams, ref))
+        ref.stream->early_launches = true;
+    pthread_mutex_unlock(&ref.stream->lock);
+}
+
+/* ---- memory pools ---- */
+
+void pool_mempool_created(struct pool *pool, CUmemoryPool handle, CUdevice device)
+{
+    if (pool->streams)
+        mempool_created(pool, handle, device);
+}
+
+void pool_mempool_chosen(struct pool *pool)
+{
+    if (pool->streams)
+        mempool_chosen(pool);
+}
+
+void pool_mempool_destroying(struct pool *pool, CUmemoryPool handle)
+{
+    if (pool->streams)
+        mempool_destroying(pool, handle);
+}
+
+void pool_mempool_destroyed(struct pool *pool, CUmemoryPool handle, CUresult result)
+{
+    if (pool->streams)
+        mempool_destroyed(pool, handle, result == CUDA_SUCCESS);
+}
+
+void pool_mempool_trimming(struct pool *pool, CUmemoryPool handle, size_t keep)
+{
+    if (is_served(pool))
+        mempool_trimming(pool, handle, keep);
+}
+
+void pool_mempool_setting(struct pool *pool, CUmemoryPool handle)
+{
+    /* Known from before the program's own values. */
+    if (pool->streams)
+        mempool_find(pool, handle);
+}
+
+void pool_mempool_set(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute,
+                      const void *value)
+{
+    if (pool->streams)
+        mempool_set(pool, handle, attribute, value);
+}
+
+void pool_mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute,
+                      void *value)
+{
+    if (pool->streams)
+        mempool_got(pool, handle, attribute, value);
+}
+
+/* ---- what programs may ask for ---- */
+
+bool pool_stream_bytes(struct pool *pool, CUstream handle, struct pool_bytes *bytes)
+{
+    struct stream_ref ref =
+        pool->streams ? stream_find(pool, handle, false) : (struct stream_ref){NULL, 0};
+    if (!ref.stream)
+        return false;
+    struct stream *stream = ref.stream;
+    pthread_mutex_lock(&stream->lock);
+    order_settle(stream);
+    uint64_t free = counter_get(&stream->free_bytes);
+    bytes->live = counter_get(&stream->reserved_bytes) - free;
+    bytes->cached = counter_get(&stream->clean_bytes);
+    bytes->pending = free - bytes->cached;
+    pthread_mutex_unlock(&stream->lock);
+    return true;
+}
+
+/* A stream that has something pending, as it may be named in this thread. */
+struct pending_stream {
+    struct stream_ref ref;
+    CUstream handle; /* NULL: it can't be named here */
+    struct context *context;
+    uint64_t generation, stamp;
+};
+
+static bool look_for_pending(struct pool *pool, unsigned index, struct pending_stream *found)
+{
+    struct stream *stream = stream_at(pool->streams, index);
+    pthread_mutex_lock(&stream->lock);
+    order_settle(stream);
+    found->ref = (struct stream_ref){stream, stream_id(pool->streams, stream)};
+    found->handle = !found->ref.id || (stream->thread && stream->thread != thread_state.id)
+                        ? NULL
+                        : stream->handle;
+    found->context = stream->context;
+    found->generation = stream->generation;
+    found->stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
+    bool pending = stream->pending.first != NULL;
+    pthread_mutex_unlock(&stream->lock);
+    return pending;
+}
+
+/* The context pinned. */
+static CUresult synchronise(struct pool *pool, const struct pending_stream *pending)
+{
+    const struct driver *driver = pool->driver;
+    bool pushed;
+    CUresult result = CUDA_ERROR_INVALID_CONTEXT;
+    enter_driver();
+    if (context_push(pool, pending->context, &pushed)) {
+        /* What belongs to another thread, or to nobody any more, is a part of its context. */
+        result = pending->handle ? driver->cuStreamSynchronize(pending->handle)
+                                 : driver->cuCtxSynchronize();
+        context_pop(pool, pushed);
+    }
+    leave_driver();
+    return result;
+}
+
+unsigned pool_reap(struct pool *pool)
+{
+    unsigned reaped = 0;
+    struct pending_stream pending;
+    for (unsigned i = 0; is_served(pool) && i < stream_count(pool->streams); i++) {
+        if (!look_for_pending(pool, i, &pending) ||
+            !context_pin(pending.context, pending.generation))
+            continue;
+        if (synchronise(pool, &pending) == CUDA_SUCCESS) {
+            order_complete(pending.ref.stream, pending.stamp);
+            reaped++;
+        }
+        context_unpin(pending.context);
+        look_for_pending(pool, i, &pending);
+    }
+    return reaped;
+}
+
+uint64_t pool_generation(struct pool *pool, CUdeviceptr address)
+{
+    return pool->streams ? use_generation(pool, address) : 0;
+}
+
+CUresult pool_record_use(struct pool *pool, CUdeviceptr address, uint64_t generation,
+                         CUstream stream, bool write)
+{
+    if (!pool->streams)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return use_record(pool, address, generation, stream, write);
+}

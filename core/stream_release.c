@@ -1,0 +1,622 @@
+#include "stream_release.h"
+
+#include <string.h>
+
+#include "mempool.h"
+#include "mutation.h"
+#include "pool_state.h"
+#include "stream_order.h"
+#include "use.h"
+
+/* A stream may keep this share of the device's cap without a look at the others, divided by the
+ * number of streams; and only while less than half of the cap is used: so together they stay
+ * inside. */
+#define CAP_SHARE   8u
+#define FEW_STREAMS 16u
+
+/* How long the end of a context or a memory pool waits for what is pending, at most. */
+#define PATIENCE_NANOSECONDS (UINT64_C(10) * 1000 * 1000 * 1000)
+
+/* ---- sums ---- */
+
+struct stream_bytes stream_release_sum(struct pool *pool, const struct device *device)
+{
+    struct streams *streams = pool->streams;
+    struct stream_bytes sum = {0, 0, 0, 0};
+    for (unsigned i = 0; streams && i < stream_count(streams); i++) {
+        const struct stream *stream = stream_at(streams, i);
+        if (device && stream->device != device)
+            continue;
+        uint64_t free = counter_get(&stream->free_bytes), clean = counter_get(&stream->clean_bytes);
+        uint64_t reserved = counter_get(&stream->reserved_bytes);
+        /* Others may be changing them meanwhile. */
+        sum.live += reserved > free ? reserved - free : 0;
+        sum.cached += clean;
+        sum.pending += free > clean ? free - clean : 0;
+        sum.requested += counter_get(&stream->live_requested);
+    }
+    return sum;
+}
+
+/* ---- choosing ---- */
+
+struct choice {
+    struct pool *pool;
+    struct context *context;
+    uint64_t generation;
+    const struct mempool *mempool; /* NULL: any */
+    uint64_t older_than;           /* freed_at; UINT64_MAX: any */
+    bool oldest_first, pending_too;
+};
+
+/* Stream's lock held. */
+static bool is_of(const struct choice *choice, const struct stream *stream)
+{
+    return stream->context == choice->context && stream->generation == choice->generation;
+}
+
+static bool is_better(const struct choice *choice, const struct block *a, const struct block *b)
+{
+    return !b || (choice->oldest_first ? a->freed_at < b->freed_at : a->bytes > b->bytes);
+}
+
+/* Stream's lock held. */
+static struct block *best_of(const struct choice *choice, const struct stream *stream)
+{
+    struct block *best = NULL;
+    struct shelf *shelf = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
+    for (; shelf; shelf = shelf->next) {
+        if (choice->mempool && shelf->mempool != choice->mempool)
+            continue;
+        struct shelf_bucket *b = atomic_load_explicit(&shelf->buckets, memory_order_relaxed);
+        for (; b; b = b->next) {
+            struct block *oldest = b->bucket.clean.first;
+            if (!oldest && choice->pending_too)
+                oldest = b->bucket.pending.first;
+            if (oldest && oldest->freed_at <= choice->older_than && is_better(choice, oldest, best))
+                best = oldest;
+        }
+    }
+    return best;
+}
+
+struct best {
+    struct stream *stream;
+    struct block block; /* a copy */
+};
+
+static bool find_best(const struct choice *choice, struct best *best)
+{
+    struct streams *streams = choice->pool->streams;
+    best->stream = NULL;
+    for (unsigned i = 0; i < stream_count(streams); i++) {
+        struct stream *stream = stream_at(streams, i);
+        if (counter_get(&stream->free_bytes) == 0)
+            continue;
+        pthread_mutex_lock(&stream->lock);
+        order_settle(stream);
+        struct block *found = is_of(choice, stream) ? best_of(choice, stream) : NULL;
+        if (found && is_better(choice, found, best->stream ? &best->block : NULL)) {
+            best->stream = stream;
+            best->block = *found;
+        }
+        pthread_mutex_unlock(&stream->lock);
+    }
+    return best->stream != NULL;
+}
+
+/* Stream's lock held. Takes the block out of everything but its shelf's count of driver calls. */
+static void detach(struct pool *pool, struct stream *stream, struct block *found)
+{
+    struct stream_block *block = stream_block_of(found);
+    stream_heap_detach(stream, block);
+    found->state = BLOCK_LEAVING;
+    block_table_remove(&pool->streams->blocks, found->address, found);
+}
+
+/* Takes blocks of that stream like the best one, chained through their heap links. */
+static struct block *take_like(const struct choice *choice, const struct best *best,
+                               uint64_t wanted, struct block *chain, uint64_t *taken)
+{
+    struct stream *stream = best->stream;
+    struct block *found;
+    pthread_mutex_lock(&stream->lock);
+    while (*taken < wanted && is_of(choice, stream) && (found = best_of(choice, stream)) != NULL &&
+           (choice->oldest_first ? found->freed_at <= best->block.freed_at
+                                 : found->bytes >= best->block.bytes)) {
+        detach(choice->pool, stream, found);
+        found->links[LINK_HEAP].next = chain;
+        chain = found;
+        *taken += found->bytes;
+    }
+    pthread_mutex_unlock(&stream->lock);
+    return chain;
+}
+
+static struct block *collect(const struct choice *choice, uint64_t wanted)
+{
+    struct block *chain = NULL;
+    struct best best = {NULL, {0}};
+    uint64_t taken = 0;
+    while (taken < wanted && find_best(choice, &best)) {
+        uint64_t before = taken;
+        chain = take_like(choice, &best, wanted, chain, &taken);
+        if (taken == before)
+            break; /* another thread was faster */
+    }
+    return chain;
+}
+
+/* ---- giving back; the context is pinned or ending ---- */
+
+/* Of such memory the driver's plain free does not wait; but it comes before what the stream waits
+ * for. */
+static bool give_to_driver(const struct driver *driver, CUdeviceptr address, CUstream stream,
+                           bool ordered)
+{
+    return driver->cuMemFreeAsync(address, stream) == CUDA_SUCCESS ||
+           (!ordered && driver->cuMemFree_v2(address) == CUDA_SUCCESS);
+}
+
+/* The stream that blocks go back on. Behind work that is not over it is one of its own, for that
+ * once: the context's, which is synchronised now and then, must never be behind anything. */
+static CUstream stream_behind(struct pool *pool, struct context *context,
+                              const struct own_event *after)
+{
+    const struct driver *driver = pool->driver;
+    CUstream stream = NULL;
+    if (!after)
+        return release_stream(pool, context);
+    if (driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
+        return NULL;
+    if (driver->cuStreamWaitEvent(stream, after->event, 0) == CUDA_SUCCESS)
+        return stream;
+    driver->cuStreamDestroy_v2(stream);
+    return NULL;
+}
+
+static void hand_over(struct pool *pool, struct context *context, struct block *chain,
+                      const struct own_event *after, bool wait)
+{
+    const struct driver *driver = pool->driver;
+    bool pushed;
+    enter_driver();
+    struct relaxed_mode mode = relaxed_mode_begin(pool);
+    bool current = context_push(pool, context, &pushed);
+    CUstream stream = current ? stream_behind(pool, context, after) : NULL;
+    for (struct block *b = chain; b; b = b->links[LINK_HEAP].next)
+        b->refused = !stream || !give_to_driver(driver, b->address, stream, after != NULL);
+    if (stream && wait)
+        driver->cuStreamSynchronize(stream);
+    if (stream && after)
+        driver->cuStreamDestroy_v2(stream);
+    if (current)
+        context_pop(pool, pushed);
+    relaxed_mode_end(pool, mode);
+    leave_driver();
+}
+
+static void put_back(struct pool *pool, struct stream_block *block)
+{
+    struct shelf *shelf = atomic_load_explicit(&block->shelf, memory_order_relaxed);
+    if (!block_table_insert(&pool->streams->blocks, block->block.address, &block->block))
+        return;
+    pthread_mutex_lock(&shelf->stream->lock);
+    stream_heap_attach(shelf, block);
+    pthread_mutex_unlock(&shelf->stream->lock);
+}
+
+static void count_return(const struct stream_block *block, enum eviction reason,
+                         uint64_t nanoseconds)
+{
+    struct shelf *shelf = atomic_load_explicit(&block->shelf, memory_order_relaxed);
+    struct bucket_counters *counters = &block->block.bucket->counters;
+    pthread_mutex_lock(&shelf->stream->lock);
+    counter_add(&counters->evictions[reason], 1);
+    counter_add(&counters->returned_blocks, 1);
+    counter_add(&counters->return_nanoseconds, nanoseconds);
+    pthread_mutex_unlock(&shelf->stream->lock);
+}
+
+static uint64_t settle(struct pool *pool, struct block *chain, enum eviction reason, uint64_t each)
+{
+    uint64_t released = 0;
+    for (struct block *next, *b = chain; b; b = next) {
+        struct stream_block *block = stream_block_of(b);
+        next = b->links[LINK_HEAP].next;
+        if (b->refused) {
+            put_back(pool, block);
+            continue;
+        }
+        released += b->bytes;
+        count_return(block, reason, each);
+        stream_heap_forget_free(pool, block);
+    }
+    return released;
+}
+
+static uint64_t count_blocks(const struct block *chain)
+{
+    uint64_t count = 0;
+    for (; chain; chain = chain->links[LINK_HEAP].next)
+        count++;
+    return count;
+}
+
+static uint64_t give_back(const struct choice *choice, uint64_t wanted, enum eviction reason,
+                          const struct own_event *after, bool wait)
+{
+    _Atomic uint64_t *returning = &choice->context->device->returning;
+    uint64_t released = 0;
+    /* As in release.c: whoever is out of memory meanwhile waits for it. */
+    atomic_fetch_add_explicit(returning, 1, memory_order_relaxed);
+    struct block *chain = collect(choice, wanted);
+    if (chain) {
+        uint64_t started = monotonic_now();
+        hand_over(choice->pool, choice->context, chain, after, wait);
+        uint64_t each = (monotonic_now() - started) / count_blocks(chain);
+        released = settle(choice->pool, chain, reason, each);
+    }
+    atomic_fetch_sub_explicit(returning, 1, memory_order_relaxed);
+    return released;
+}
+
+static uint64_t release_in(struct pool *pool, struct context *context, struct choice choice,
+                           uint64_t wanted, enum eviction reason, bool wait)
+{
+    choice.pool = pool;
+    choice.context = context;
+    choice.generation = context_generation(context);
+    if (!pool->driver->cuMemFreeAsync || !context_pin(context, choice.generation))
+        return 0;
+    uint64_t released = give_back(&choice, wanted, reason, NULL, wait);
+    context_unpin(context);
+    return released;
+}
+
+static struct choice any_choice(const struct pool *pool)
+{
+    bool lru = pool->settings.stream_ordered.evict == EVICT_LEAST_RECENTLY_USED;
+    return (struct choice){.older_than = UINT64_MAX, .oldest_first = lru};
+}
+
+static struct device *changeable(const struct device *device)
+{
+    return (struct device *)(uintptr_t)device;
+}
+
+uint64_t stream_release_clean(struct pool *pool, const struct device *device, uint64_t bytes,
+                              enum eviction reason, enum release_place place)
+{
+    uint64_t released = 0;
+    struct context *c = pool->streams ? context_next(pool, NULL, changeable(device)) : NULL;
+    for (; c && released < bytes; c = context_next(pool, c, changeable(device)))
+        released += release_in(pool, c, any_choice(pool), bytes - released, reason,
+                               place == RELEASE_OUT_OF_MEMORY);
+    return released;
+}
+
+/* ---- caps and idle blocks ---- */
+
+bool stream_release_room(struct pool *pool, struct stream *stream, const struct stream_block *block)
+{
+    struct device *device = stream->device;
+    uint64_t cap = device->stream_cached_cap, bytes = block->block.bytes;
+    uint64_t cap_blocks = pool->settings.stream_ordered.caps.blocks_per_bucket;
+    if (bytes > cap)
+        return false;
+    struct stream_bytes sum = stream_release_sum(pool, device);
+    uint64_t kept = sum.cached + sum.pending + bytes;
+    if (kept > cap) {
+        stream_release_settle(pool, device);
+        kept -= stream_release_clean(pool, device, kept - cap, EVICTION_CAP, RELEASE_IN_FREE);
+    }
+    unsigned count = stream_count(pool->streams);
+    uint64_t share = cap / CAP_SHARE / (count > FEW_STREAMS ? count : FEW_STREAMS);
+    bool fits = kept <= cap || MUTATED(stream_cap_ignored);
+    pthread_mutex_lock(&stream->lock);
+    stream->may_keep =
+        counter_get(&stream->free_bytes) + (fits ? bytes : 0) + (kept <= cap / 2 ? share : 0);
+    bool full = atomic_load_explicit(&block->shelf, memory_order_relaxed)->stream == stream &&
+                block->block.bucket->free_blocks >= cap_blocks;
+    pthread_mutex_unlock(&stream->lock);
+    return fits && !full;
+}
+
+static void release_idle(struct pool *pool, const struct device *device, uint64_t now)
+{
+    uint64_t idle = pool->settings.stream_ordered.release_after_idle_ns;
+    struct choice choice = {.oldest_first = true, .older_than = now - idle};
+    struct context *c = context_next(pool, NULL, changeable(device));
+    stream_release_settle(pool, device);
+    for (; c; c = context_next(pool, c, changeable(device)))
+        release_in(pool, c, choice, UINT64_MAX, EVICTION_IDLE, false);
+}
+
+void stream_release_look(struct pool *pool, struct stream *stream)
+{
+    uint64_t idle = pool->settings.stream_ordered.release_after_idle_ns;
+    uint64_t now = monotonic_now();
+    pthread_mutex_lock(&stream->lock);
+    stream->now = now;
+    /* The blocks carry times of looks: those of before the first one have none. */
+    bool due = idle && now > idle && now - stream->idle_checked_at >= idle / 4;
+    if (due)
+        stream->idle_checked_at = now;
+    pthread_mutex_unlock(&stream->lock);
+    if (due)
+        release_idle(pool, stream->device, now);
+}
+
+/* ---- before a miss ---- */
+
+void stream_release_before_growth(struct pool *pool, struct context *context, uint64_t bytes)
+{
+    struct device *device = context->device;
+    struct stream_bytes sum = stream_release_sum(pool, device);
+    uint64_t held = sum.requested + bytes;
+    uint64_t after = sum.live + sum.cached + sum.pending + bytes;
+    /* Relaxed: two threads may both be right. */
+    uint64_t peak = atomic_load_explicit(&device->stream_peak, memory_order_relaxed);
+    if (held > peak)
+        atomic_store_explicit(&device->stream_peak, peak = held, memory_order_relaxed);
+    if (after > atomic_load_explicit(&device->stream_peak_reserved, memory_order_relaxed))
+        atomic_store_explicit(&device->stream_peak_reserved, after, memory_order_relaxed);
+    uint64_t bound = (uint64_t)((double)peak * pool->settings.stream_ordered.caps.reserve_ratio) +
+                     device->growth_budget;
+    if (after <= bound || sum.cached + sum.pending == 0)
+        return;
+    stream_release_settle(pool, device);
+    stream_release_clean(pool, device, after - bound, EVICTION_CAP, RELEASE_IN_ALLOCATION);
+}
+
+/* ---- what turns out to be over ---- */
+
+static uint64_t newest_stamp(struct stream *stream)
+{
+    pthread_mutex_lock(&stream->lock);
+    order_settle(stream);
+    uint64_t stamp = stream->pending.first && stream->newest ? stream->newest->stamp : 0;
+    pthread_mutex_unlock(&stream->lock);
+    return stamp;
+}
+
+void stream_release_settle(struct pool *pool, const struct device *device)
+{
+    struct streams *streams = pool->streams;
+    for (unsigned i = 0; streams && i < stream_count(streams); i++) {
+        struct stream *stream = stream_at(streams, i);
+        if ((device && stream->device != device) || counter_get(&stream->free_bytes) == 0)
+            continue;
+        uint64_t stamp = newest_stamp(stream);
+        /* The newest first: it may settle all. */
+        if (stamp && !order_query(pool, stream, stamp))
+            order_query(pool, stream, 1);
+    }
+}
+
+static bool is_pending_in(struct pool *pool, const struct context *context)
+{
+    struct streams *streams = pool->streams;
+    bool pending = false;
+    for (unsigned i = 0; i < stream_count(streams) && !pending; i++) {
+        struct stream *stream = stream_at(streams, i);
+        pthread_mutex_lock(&stream->lock);
+        order_settle(stream);
+        pending = stream->context == context && stream->pending.first;
+        pthread_mutex_unlock(&stream->lock);
+    }
+    return pending;
+}
+
+/* An event over all of the context's work so far, of our own; the caller destroys it. Under the
+ * fence lock, so that no capture begins meanwhile. */
+static bool record_context(struct pool *pool, struct context *context, CUevent *event)
+{
+    const struct driver *driver = pool->driver;
+    bool pushed, recorded = false;
+    if (!driver->cuCtxRecordEvent || !context_push(pool, context, &pushed))
+        return false;
+    if (driver->cuEventCreate(event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS) {
+        pthread_mutex_lock(&pool->fence_lock);
+        recorded = !streams_are_captured(pool) &&
+                   driver->cuCtxRecordEvent(context->handle, *event) == CUDA_SUCCESS;
+        pthread_mutex_unlock(&pool->fence_lock);
+        if (!recorded)
+            driver->cuEventDestroy_v2(*event);
+    }
+    context_pop(pool, pushed);
+    return recorded;
+}
+
+static bool wait_patiently(struct pool *pool, CUevent event, uint64_t give_up_at)
+{
+    uint64_t started = monotonic_now();
+    CUresult result;
+    struct relaxed_mode mode = relaxed_mode_begin(pool);
+    while ((result = pool->driver->cuEventQuery(event)) == CUDA_ERROR_NOT_READY &&
+           monotonic_now() < give_up_at)
+        patient_nap(started);
+    relaxed_mode_end(pool, mode);
+    return result == CUDA_SUCCESS;
+}
+
+static void settle_context_until(struct pool *pool, struct context *context, uint64_t give_up_at)
+{
+    CUevent event;
+    struct order_marks *marks = order_take_context(pool, context);
+    if (!marks)
+        return;
+    enter_driver();
+    if (record_context(pool, context, &event)) {
+        bool over = wait_patiently(pool, event, give_up_at);
+        pool->driver->cuEventDestroy_v2(event);
+        if (over)
+            order_context_is_over(marks);
+    }
+    leave_driver();
+    order_free_marks(marks);
+}
+
+void stream_release_settle_until(struct pool *pool, const struct device *device,
+                                 uint64_t give_up_at)
+{
+    struct context *c = pool->streams ? context_next(pool, NULL, changeable(device)) : NULL;
+    for (; c; c = context_next(pool, c, changeable(device))) {
+        if (!is_pending_in(pool, c) || !context_pin(c, context_generation(c)))
+            continue;
+        settle_context_until(pool, c, give_up_at);
+        context_unpin(c);
+    }
+}
+
+/* ---- in the stream's own order ---- */
+
+static struct block *take_pending(struct pool *pool, struct stream_ref ref)
+{
+    struct stream *stream = ref.stream;
+    struct block *chain = NULL;
+    pthread_mutex_lock(&stream->lock);
+    while (stream_is(pool->streams, ref) && stream->pending.first) {
+        struct block *found = stream->pending.first;
+        detach(pool, stream, found);
+        found->links[LINK_HEAP].next = chain;
+        chain = found;
+    }
+    pthread_mutex_unlock(&stream->lock);
+    return chain;
+}
+
+uint64_t stream_release_in_order(struct pool *pool, struct stream_ref ref, CUstream handle)
+{
+    struct block *chain = take_pending(pool, ref);
+    if (!chain)
+        return 0;
+    uint64_t started = monotonic_now();
+    enter_driver();
+    for (struct block *b = chain; b; b = b->links[LINK_HEAP].next)
+        b->refused = pool->driver->cuMemFreeAsync(b->address, handle) != CUDA_SUCCESS;
+    leave_driver();
+    uint64_t each = (monotonic_now() - started) / count_blocks(chain);
+    return settle(pool, chain, EVICTION_MEMORY, each);
+}
+
+/* ---- pools and contexts that end ---- */
+
+/* On a driver without cuCtxRecordEvent. */
+static void wait_for_context(struct pool *pool, struct context *context)
+{
+    bool pushed;
+    struct order_marks *marks = order_take_context(pool, context);
+    if (!marks)
+        return;
+    enter_driver();
+    bool over = !streams_are_captured(pool) && context_push(pool, context, &pushed);
+    if (over) {
+        over = pool->driver->cuCtxSynchronize() == CUDA_SUCCESS;
+        context_pop(pool, pushed);
+    }
+    leave_driver();
+    if (over)
+        order_context_is_over(marks);
+    order_free_marks(marks);
+}
+
+/* The context's work so far comes before what is given back now. */
+static void release_all(struct pool *pool, struct context *context, const struct mempool *mempool,
+                        enum eviction reason)
+{
+    struct own_event after = {.context = context};
+    struct choice choice = {.pool = pool,
+                            .context = context,
+                            .generation = context_generation(context),
+                            .mempool = mempool,
+                            .older_than = UINT64_MAX};
+    if (!pool->driver->cuCtxRecordEvent && is_pending_in(pool, context))
+        wait_for_context(pool, context);
+    stream_release_settle(pool, context->device);
+    give_back(&choice, UINT64_MAX, reason, NULL, false);
+    if (!is_pending_in(pool, context))
+        return;
+    enter_driver();
+    bool recorded = record_context(pool, context, &after.event);
+    leave_driver();
+    if (!recorded)
+        return;
+    choice.pending_too = true;
+    give_back(&choice, UINT64_MAX, reason, &after, false);
+    enter_driver();
+    pool->driver->cuEventDestroy_v2(after.event);
+    leave_driver();
+}
+
+void stream_release_mempool(struct pool *pool, const struct mempool *mempool, uint64_t bytes,
+                            bool all)
+{
+    struct context *c = context_next(pool, NULL, mempool->device);
+    stream_release_settle(pool, mempool->device);
+    for (; c; c = context_next(pool, c, mempool->device)) {
+        struct choice choice = any_choice(pool);
+        choice.mempool = mempool;
+        if (!all)
+            release_in(pool, c, choice, bytes, EVICTION_MEMORY, true);
+        else if (context_pin(c, context_generation(c))) {
+            release_all(pool, c, mempool, EVICTION_MEMORY);
+            context_unpin(c);
+        }
+    }
+}
+
+/* Where no event can be recorded any more, those that were are waited for, as the context's end
+ * would. */
+void stream_release_before_end(struct pool *pool, struct context *context)
+{
+    uint64_t started = monotonic_now();
+    if (!streams_are_captured(pool))
+        return;
+    while (is_pending_in(pool, context) && monotonic_now() - started < PATIENCE_NANOSECONDS) {
+        stream_release_settle(pool, context->device);
+        patient_nap(started);
+    }
+}
+
+void stream_release_context(struct pool *pool, struct context *context)
+{
+    if (pool->streams && pool->driver->cuMemFreeAsync)
+        release_all(pool, context, NULL, EVICTION_MEMORY);
+}
+
+/* Stream's lock held. */
+static struct block *take_any(struct stream *stream, const struct context *context)
+{
+    struct shelf *shelf = stream->context == context
+                              ? atomic_load_explicit(&stream->shelves, memory_order_relaxed)
+                              : NULL;
+    for (; shelf; shelf = shelf->next) {
+        struct shelf_bucket *b = atomic_load_explicit(&shelf->buckets, memory_order_relaxed);
+        for (; b; b = b->next)
+            if (b->bucket.clean.first || b->bucket.pending.first)
+                return b->bucket.clean.first ? b->bucket.clean.first : b->bucket.pending.first;
+    }
+    return NULL;
+}
+
+void stream_release_forget(struct pool *pool, struct context *context)
+{
+    struct streams *streams = pool->streams;
+    for (unsigned i = 0; streams && i < stream_count(streams); i++) {
+        struct stream *stream = stream_at(streams, i);
+        struct block *found, *chain = NULL;
+        pthread_mutex_lock(&stream->lock);
+        while ((found = take_any(stream, context)) != NULL) {
+            detach(pool, stream, found);
+            found->links[LINK_HEAP].next = chain;
+            chain = found;
+        }
+        pthread_mutex_unlock(&stream->lock);
+        for (struct block *next; chain; chain = next) {
+            next = chain->links[LINK_HEAP].next;
+            stream_heap_forget_free(pool, stream_block_of(chain));
+        }
+    }
+}

@@ -1,0 +1,315 @@
+/*
+ * Stream-ordered memory: what a pair of cuMemAllocAsync and cuMemFreeAsync costs, whether blocks
+ * are used again in each of the ways that the CUDA documentation names, and whether any of that
+ * ever touches data too early.
+ *
+ * Arguments: pairs=200000 threads=16 rounds=500 stress=200 [threshold-max] [cases-must-hit]
+ *   pairs            of one allocation and one free, by one thread, and by each of the threads
+ *   rounds           of allocate, free, synchronise the stream, for 1 MiB and for large=1024 MiB
+ *   stress           rounds of each thread that check data
+ *   threshold-max    the release threshold of the device's pool is set to its maximum first
+ *   cases-must-hit   a way that is never taken is a failure
+ */
+#include "gpu.h"
+
+#include <stdatomic.h>
+
+enum { MAX_THREADS = 64, WORDS = 4096, CASE_ROUNDS = 20, SLOTS = 8 };
+
+static CUcontext context;
+static struct kernels kernels;
+static unsigned int threads;
+static unsigned long pairs, stress;
+static pthread_barrier_t at_start_and_end;
+static CUdeviceptr mismatches;
+
+static CUstream new_stream(void)
+{
+    CUstream stream;
+    CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    return stream;
+}
+
+static CUdeviceptr take(CUstream stream, size_t bytes)
+{
+    CUdeviceptr block;
+    CHECK(cuMemAllocAsync(&block, bytes, stream));
+    return block;
+}
+
+/* ---- what a pair costs ---- */
+
+static const size_t sizes[] = {1 << 10, 5000,    64 << 10, 300000,
+                               1 << 20, 3 << 20, 9000000,  24 << 20};
+enum { SIZES = sizeof sizes / sizeof sizes[0] };
+
+static void make_pairs(CUstream stream, unsigned long count)
+{
+    for (unsigned long i = 0; i < count; i++)
+        CHECK(cuMemFreeAsync(take(stream, sizes[i % SIZES]), stream));
+}
+
+/* Nanoseconds of a pair, in one thread. */
+static double time_one_thread(void)
+{
+    CUstream stream = new_stream();
+    make_pairs(stream, 100);
+    CHECK(cuStreamSynchronize(stream));
+    double start = now_ms();
+    make_pairs(stream, pairs);
+    double ns = (now_ms() - start) * 1e6 / (double)pairs;
+    CHECK(cuStreamSynchronize(stream));
+    CHECK(cuStreamDestroy_v2(stream));
+    return ns;
+}
+
+static void pair_in_thread(unsigned int index)
+{
+    (void)index;
+    CHECK(cuCtxSetCurrent(context));
+    CUstream stream = new_stream();
+    make_pairs(stream, 100);
+    CHECK(cuStreamSynchronize(stream));
+    pthread_barrier_wait(&at_start_and_end);
+    make_pairs(stream, pairs);
+    pthread_barrier_wait(&at_start_and_end);
+    CHECK(cuStreamSynchronize(stream));
+    CHECK(cuStreamDestroy_v2(stream));
+}
+
+/* Runs the body in every thread; the milliseconds between its two barriers. */
+static double run_threads(void (*body)(unsigned int))
+{
+    struct worker workers[MAX_THREADS];
+    pthread_barrier_init(&at_start_and_end, NULL, threads + 1);
+    for (unsigned int i = 0; i < threads; i++)
+        start_worker(&workers[i], body, i);
+    pthread_barrier_wait(&at_start_and_end);
+    double start = now_ms();
+    pthread_barrier_wait(&at_start_and_end);
+    double ms = now_ms() - start;
+    for (unsigned int i = 0; i < threads; i++)
+        join_worker(&workers[i]);
+    pthread_barrier_destroy(&at_start_and_end);
+    return ms;
+}
+
+/* Microseconds that an allocation and a free add to a synchronise of the stream. */
+static double time_synchronised(size_t bytes, unsigned long rounds)
+{
+    CUstream stream = new_stream();
+    for (int i = 0; i < 3; i++) {
+        CHECK(cuMemFreeAsync(take(stream, bytes), stream));
+        CHECK(cuStreamSynchronize(stream));
+    }
+    double start = now_ms();
+    for (unsigned long i = 0; i < rounds; i++)
+        CHECK(cuStreamSynchronize(stream));
+    double bare = now_ms() - start;
+    start = now_ms();
+    for (unsigned long i = 0; i < rounds; i++) {
+        CHECK(cuMemFreeAsync(take(stream, bytes), stream));
+        CHECK(cuStreamSynchronize(stream));
+    }
+    double all = now_ms() - start;
+    CHECK(cuStreamDestroy_v2(stream));
+    return (all - bare) * 1e3 / (double)rounds;
+}
+
+/* ---- the documented ways ---- */
+
+struct pair_of_streams {
+    CUstream first, second;
+    CUevent event;
+};
+
+/* A size of its own for each round: no stream has one left from an earlier round. */
+static size_t size_of_round(unsigned int value)
+{
+    return (1 + value % 1000 / 2) * MIB;
+}
+
+/* Writes a block on the one stream, reads it late, and frees it there. */
+static CUdeviceptr use_and_free(CUstream stream, unsigned int value)
+{
+    CUdeviceptr block = take(stream, size_of_round(value));
+    fill(&kernels, stream, block, WORDS, value);
+    spin_then_verify(&kernels, stream, 300000, block, WORDS, value, mismatches);
+    CHECK(cuMemFreeAsync(block, stream));
+    return block;
+}
+
+/* Whether a block that is taken on the stream, and written at once, is that one. */
+static bool comes_back(CUstream stream, CUdeviceptr block, unsigned int value)
+{
+    CUdeviceptr taken = take(stream, size_of_round(value));
+    fill(&kernels, stream, taken, WORDS, value);
+    verify(&kernels, stream, taken, WORDS, value, mismatches);
+    CHECK(cuMemFreeAsync(taken, stream));
+    return taken == block;
+}
+
+static bool same_stream(const struct pair_of_streams *streams, unsigned int value)
+{
+    CUdeviceptr block = use_and_free(streams->first, value);
+    return comes_back(streams->first, block, value + 1);
+}
+
+static bool event_dependency(const struct pair_of_streams *streams, unsigned int value)
+{
+    CUdeviceptr block = use_and_free(streams->first, value);
+    CHECK(cuEventRecord(streams->event, streams->first));
+    CHECK(cuStreamWaitEvent(streams->second, streams->event, 0));
+    return comes_back(streams->second, block, value + 1);
+}
+
+static bool opportunistic(const struct pair_of_streams *streams, unsigned int value)
+{
+    CUdeviceptr block = use_and_free(streams->first, value);
+    usleep(20000);
+    return comes_back(streams->second, block, value + 1);
+}
+
+static bool internal_dependency(const struct pair_of_streams *streams, unsigned int value)
+{
+    CUdeviceptr block = use_and_free(streams->first, value);
+    return comes_back(streams->second, block, value + 1);
+}
+
+typedef bool reuse_case(const struct pair_of_streams *streams, unsigned int value);
+
+/* Rounds of the case in which the block came back. */
+static unsigned int count_hits(reuse_case *body)
+{
+    struct pair_of_streams streams = {new_stream(), new_stream(), NULL};
+    unsigned int hits = 0;
+    CHECK(cuEventCreate(&streams.event, CU_EVENT_DISABLE_TIMING));
+    for (unsigned int i = 0; i < CASE_ROUNDS; i++) {
+        hits += body(&streams, 1000 + 2 * i);
+        CHECK(cuCtxSynchronize());
+    }
+    CHECK(cuEventDestroy_v2(streams.event));
+    CHECK(cuStreamDestroy_v2(streams.first));
+    CHECK(cuStreamDestroy_v2(streams.second));
+    return hits;
+}
+
+/* ---- data under stress: every thread has streams, and blocks go from one to another ---- */
+
+struct slot {
+    CUdeviceptr block;
+    unsigned int words, value;
+    CUstream stream; /* that used it last */
+};
+
+static void fill_slot(struct slot *slot, CUstream stream, unsigned int *random)
+{
+    size_t bytes = 512u << next_random(random) % 14;
+    slot->block = take(stream, bytes - next_random(random) % 100);
+    slot->words = (unsigned int)(bytes / 4 - 100 / 4);
+    if (slot->words > WORDS)
+        slot->words = WORDS;
+    slot->value = next_random(random);
+    slot->stream = stream;
+    fill(&kernels, stream, slot->block, slot->words, slot->value);
+}
+
+/* Checks it on a stream that is put behind the last one, and frees it there. */
+static void empty_slot(struct slot *slot, CUstream stream, CUevent event, unsigned int *random)
+{
+    if (slot->stream != stream) {
+        CHECK(cuEventRecord(event, slot->stream));
+        CHECK(cuStreamWaitEvent(stream, event, 0));
+    }
+    spin_then_verify(&kernels, stream, next_random(random) % 40000, slot->block, slot->words,
+                     slot->value, mismatches);
+    CHECK(cuMemFreeAsync(slot->block, stream));
+    slot->block = 0;
+}
+
+static void stress_in_thread(unsigned int index)
+{
+    CUstream streams[3];
+    CUevent event;
+    struct slot slots[SLOTS] = {{0, 0, 0, NULL}};
+    unsigned int random = index + 1;
+    CHECK(cuCtxSetCurrent(context));
+    for (int i = 0; i < 3; i++)
+        streams[i] = i == 2 ? CU_STREAM_PER_THREAD : new_stream();
+    CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    pthread_barrier_wait(&at_start_and_end);
+    for (unsigned long i = 0; i < stress * SLOTS; i++) {
+        struct slot *slot = &slots[next_random(&random) % SLOTS];
+        CUstream stream = streams[next_random(&random) % 3];
+        if (slot->block == 0)
+            fill_slot(slot, stream, &random);
+        else
+            empty_slot(slot, stream, event, &random);
+        if (next_random(&random) % 64 == 0)
+            CHECK(cuStreamSynchronize(stream));
+    }
+    for (int i = 0; i < SLOTS; i++)
+        if (slots[i].block != 0)
+            empty_slot(&slots[i], slots[i].stream, event, &random);
+    CHECK(cuCtxSynchronize());
+    pthread_barrier_wait(&at_start_and_end);
+    CHECK(cuEventDestroy_v2(event));
+    for (int i = 0; i < 2; i++)
+        CHECK(cuStreamDestroy_v2(streams[i]));
+}
+
+static void set_threshold_to_maximum(void)
+{
+    CUmemoryPool memory_pool;
+    cuuint64_t most = UINT64_MAX;
+    CHECK(cuDeviceGetDefaultMemPool(&memory_pool, 0));
+    CHECK(cuMemPoolSetAttribute(memory_pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &most));
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        reuse_case *body;
+    } cases[] = {{"same stream", same_stream},
+                 {"event dependency", event_dependency},
+                 {"opportunistic", opportunistic},
+                 {"internal dependency", internal_dependency}};
+    unsigned long rounds = argument(argc, argv, "rounds", 500);
+    size_t large = argument(argc, argv, "large", 1024) * MIB;
+    bool missed = false;
+    threads = (unsigned int)argument(argc, argv, "threads", 16);
+    pairs = argument(argc, argv, "pairs", 200000);
+    stress = argument(argc, argv, "stress", 200);
+    if (threads < 1 || threads > MAX_THREADS)
+        FAIL("threads=%u: must be 1 to %d", threads, MAX_THREADS);
+
+    double start = now_ms();
+    context = open_primary();
+    load_kernels(&kernels);
+    mismatches = new_counter();
+    if (asked_for(argc, argv, "threshold-max"))
+        set_threshold_to_maximum();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        unsigned int hits = count_hits(cases[i].body);
+        printf("%s: %u of %d came back\n", cases[i].name, hits, CASE_ROUNDS);
+        missed = missed || hits == 0;
+    }
+    printf("one thread: %.1f ns a pair\n", time_one_thread());
+    double ms = run_threads(pair_in_thread);
+    printf("%u threads: %.1f ns a pair in each, %.2f million pairs a second in all\n", threads,
+           ms * 1e6 / (double)pairs, (double)pairs * threads / ms * 1e-3);
+    printf("synchronised each time, 1 MiB: %.2f us more than a bare synchronise\n",
+           time_synchronised(MIB, rounds));
+    if (large != 0)
+        printf("synchronised each time, %zu MiB: %.2f us more than a bare synchronise\n",
+               large / MIB, time_synchronised(large, rounds));
+    run_threads(stress_in_thread);
+    unsigned long long wrong = read_counter(mismatches);
+    printf("stream_ordered: %.0f ms, %llu wrong words\n", now_ms() - start, wrong);
+    if (wrong != 0)
+        FAIL("%llu words are not what was written", wrong);
+    if (missed && asked_for(argc, argv, "cases-must-hit"))
+        FAIL("a way of using memory again was never taken");
+    return 0;
+}

@@ -1,0 +1,133 @@
+/*
+ * Streams: which handles mean the same one, and how long.
+ */
+#include "streams_fixture.h"
+
+TestSuite(stream, .init = set_up_streams, .fini = tear_down, .timeout = 20);
+
+static struct stream *found(CUstream handle)
+{
+    return stream_find(pool, handle, true).stream;
+}
+
+Test(stream, the_legacy_stream_has_two_names)
+{
+    start_streams();
+    cr_assert_eq(found(NULL), found(CU_STREAM_LEGACY));
+    cr_assert_neq(found(NULL), found(CU_STREAM_PER_THREAD));
+    cr_assert_neq(found(NULL), found(one));
+    cr_assert_neq(found(one), found(other));
+}
+
+Test(stream, it_is_only_made_known_on_request)
+{
+    start_streams();
+    cr_assert_null(stream_find(pool, one, false).stream);
+    struct stream *made = found(one);
+    cr_assert_eq(stream_find(pool, one, false).stream, made);
+}
+
+Test(stream, without_a_context_there_is_none)
+{
+    start_streams();
+    fake_set_current(NULL);
+    cr_assert_null(stream_find(pool, one, true).stream);
+}
+
+Test(stream, every_context_has_its_own_default_stream)
+{
+    start_streams();
+    struct stream *first = found(NULL);
+    another_context(0);
+    cr_assert_neq(found(NULL), first);
+    fake_set_current(context);
+    cr_assert_eq(found(NULL), first);
+}
+
+Test(stream, a_handle_that_comes_back_is_another_stream)
+{
+    start_streams();
+    uint64_t id = stream_find(pool, one, true).id;
+    destroy_stream(one);
+    cr_assert_neq(stream_find(pool, one, true).id, id);
+}
+
+Test(stream, a_record_with_pending_blocks_serves_no_new_stream)
+{
+    start_streams();
+    CUdeviceptr block = take_on(one, MIB);
+    fake_stream_works(one);
+    free_on(one, block);
+    struct stream *former = stream_called(one);
+    destroy_stream(one);
+    cr_assert_neq(found(other), former);
+}
+
+Test(stream, a_record_without_serves_the_next_and_its_stamps_go_on)
+{
+    start_streams();
+    free_on(one, take_on(one, MIB));
+    synchronise_stream(one);
+    struct stream *former = stream_called(one);
+    uint64_t stamp = atomic_load(&former->stamp);
+    destroy_stream(one);
+    cr_assert_eq(found(other), former);
+    cr_assert_eq(atomic_load(&former->stamp), stamp);
+}
+
+Test(stream, a_new_stream_knows_nothing_of_what_the_former_waited_for)
+{
+    CUevent event = (CUevent)0x500;
+    start_streams();
+    CUdeviceptr block = take_on(one, MIB);
+    fake_stream_works(one);
+    free_on(one, block);
+    record(event, one);
+    wait_on(other, event);
+    struct stream *former = stream_called(other);
+    destroy_stream(other);
+    CUstream third = fake_stream();
+    cr_assert_neq(take_on(third, MIB), block);
+    cr_assert_eq(stream_called(third), former);
+}
+
+Test(stream, streams_die_with_their_context)
+{
+    start_streams();
+    free_on(one, take_on(one, MIB));
+    struct stream_ref ref = stream_find(pool, one, false);
+    end_context(context);
+    cr_assert_neq(stream_id(pool->streams, ref.stream), ref.id);
+    cr_assert_eq(fake_bytes_used(0), 0);
+    cr_assert_eq(pool_device_bytes(pool, 0).cached + pool_device_bytes(pool, 0).pending, 0);
+}
+
+/* ---- drivers without cuStreamGetId ---- */
+
+Test(stream, without_numbers_it_is_handle_and_context)
+{
+    driver->cuStreamGetId = NULL;
+    start_streams();
+    struct stream *first = found(one);
+    cr_assert_eq(found(one), first);
+    cr_assert_neq(found(other), first);
+    cr_assert_eq(found(NULL), found(CU_STREAM_LEGACY));
+    uint64_t id = stream_find(pool, one, false).id;
+    destroy_stream(one);
+    cr_assert_neq(stream_find(pool, one, true).id, id);
+}
+
+static void find_own(void *stream)
+{
+    *(struct stream **)stream = found(CU_STREAM_PER_THREAD);
+}
+
+Test(stream, without_numbers_threads_have_their_own)
+{
+    driver->cuStreamGetId = NULL;
+    start_streams();
+    struct stream *here = found(CU_STREAM_PER_THREAD), *there = NULL;
+    in_another_thread(find_own, &there);
+    cr_assert_neq(here, there);
+    cr_assert_eq(found(CU_STREAM_PER_THREAD), here);
+}

@@ -1,0 +1,291 @@
+/*
+ * Stream-ordered blocks: which one an allocation gets.
+ */
+#include "streams_fixture.h"
+
+TestSuite(stream_heap, .init = set_up_streams, .fini = tear_down, .timeout = 20);
+
+#define EVENT ((CUevent)0x500)
+
+static CUdeviceptr leave_pending(CUstream stream, size_t bytes)
+{
+    CUdeviceptr block = take_on(stream, bytes);
+    fake_stream_works(stream);
+    free_on(stream, block);
+    return block;
+}
+
+Test(stream_heap, the_same_stream_gets_it_back_at_once)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    fake_trace();
+    cr_assert_eq(take_on(one, MIB - 1000), block);
+    cr_assert_str_eq(fake_trace(), "");
+    cr_assert_eq(counted_streams().hits.clean, 1);
+}
+
+Test(stream_heap, another_stream_does_not)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    cr_assert_neq(take_on(other, MIB), block);
+    cr_assert_eq(counted_streams().misses, 2);
+}
+
+Test(stream_heap, another_stream_gets_what_is_over)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    synchronise_stream(one);
+    cr_assert_eq(take_on(other, MIB), block);
+    cr_assert_eq(bytes_of(one).live + bytes_of(one).cached, 0);
+    cr_assert_eq(bytes_of(other).live, MIB);
+}
+
+Test(stream_heap, its_own_blocks_come_first)
+{
+    start_streams();
+    CUdeviceptr theirs = leave_pending(one, MIB), own = leave_pending(other, MIB);
+    synchronise_stream(one);
+    cr_assert_eq(take_on(other, MIB), own);
+    cr_assert_eq(take_on(other, MIB), theirs);
+}
+
+Test(stream_heap, a_wait_of_the_programs_orders_it)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    record(EVENT, one);
+    wait_on(other, EVENT);
+    cr_assert_eq(take_on(other, MIB), block);
+    cr_assert_eq(counted_streams().hits.waited, 1);
+}
+
+Test(stream_heap, a_free_after_the_record_is_not_ordered_by_it)
+{
+    start_streams();
+    CUdeviceptr block = take_on(one, MIB);
+    record(EVENT, one);
+    fake_stream_works(one);
+    free_on(one, block);
+    wait_on(other, EVENT);
+    cr_assert_neq(take_on(other, MIB), block);
+}
+
+Test(stream_heap, an_event_tells_that_it_is_over)
+{
+    start_streams();
+    let_events_be_wanted(one, other, MIB);
+    CUdeviceptr block = leave_pending(one, MIB);
+    fake_stream_is_done(one);
+    cr_assert_eq(take_on(other, MIB), block);
+    cr_assert_eq(counted_streams().hits.queried, 1);
+    cr_assert_eq(fake_stream_calls().waits, 0);
+}
+
+Test(stream_heap, else_the_stream_is_made_to_wait_for_that_free_and_no_more)
+{
+    start_streams();
+    let_events_be_wanted(one, other, MIB);
+    CUdeviceptr block = leave_pending(one, MIB);
+    uint64_t at_the_free = fake_stream_work(one);
+    fake_stream_works(one);
+    CUdeviceptr later = leave_pending(one, 2 * MIB);
+    cr_assert_neq(later, block);
+    cr_assert_eq(take_on(other, MIB), block);
+    cr_assert_eq(fake_stream_after(other, one), at_the_free);
+    cr_assert_eq(counted_streams().hits.barrier, 1);
+}
+
+Test(stream_heap, where_the_wait_fails_the_block_stays)
+{
+    start_streams();
+    let_events_be_wanted(one, other, MIB);
+    CUdeviceptr block = leave_pending(one, MIB);
+    fake_stream_fail_waits(1);
+    cr_assert_neq(take_on(other, MIB), block);
+    cr_assert_eq(bytes_of(one).pending, MIB);
+    cr_assert_eq(take_on(other, MIB), block);
+}
+
+Test(stream_heap, a_pools_attributes_switch_the_ways_off)
+{
+    int off = 0;
+    start_streams();
+    CUmemoryPool memory_pool = (CUmemoryPool)0x100;
+    leave_pending(one, MIB);
+    for (CUmemPool_attribute i = 1; i <= 3; i++) {
+        pool_mempool_setting(pool, memory_pool);
+        pool_mempool_set(pool, memory_pool, i, &off);
+    }
+    record(EVENT, one);
+    wait_on(other, EVENT);
+    cr_assert_neq(take_on(other, MIB), 0);
+    cr_assert_eq(counted_streams().misses, 2);
+    leave_pending(one, MIB);
+    fake_stream_is_done(one);
+    cr_assert_neq(take_on(other, MIB), 0);
+    cr_assert_eq(counted_streams().misses, 3);
+    cr_assert_eq(fake_stream_calls().records, 0);
+}
+
+Test(stream_heap, settings_switch_the_ways_off)
+{
+    settings.stream_ordered.reuse = (struct reuse_settings){false, false, false};
+    start_streams();
+    leave_pending(one, MIB);
+    record(EVENT, one);
+    wait_on(other, EVENT);
+    take_on(other, MIB);
+    cr_assert_eq(counted_streams().misses, 2);
+}
+
+Test(stream_heap, a_block_freed_elsewhere_belongs_to_that_stream)
+{
+    start_streams();
+    CUdeviceptr block = take_on(one, MIB);
+    cr_assert_eq(bytes_of(one).live, MIB);
+    free_on(other, block);
+    cr_assert_eq(bytes_of(one).live, 0);
+    cr_assert_eq(bytes_of(other).pending, MIB);
+    cr_assert_eq(take_on(other, MIB), block);
+}
+
+Test(stream_heap, a_second_free_is_refused)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    cr_assert_eq(try_to_free_on(one, block), CUDA_ERROR_INVALID_VALUE);
+    cr_assert_eq(try_to_free_on(other, block), CUDA_ERROR_INVALID_VALUE);
+    cr_assert_eq(pool_free(pool, block), CUDA_ERROR_INVALID_VALUE);
+    cr_assert_eq(take_on(one, MIB), block);
+}
+
+Test(stream_heap, a_plain_free_is_the_drivers)
+{
+    start_streams();
+    CUdeviceptr block = take_on(one, MIB);
+    fake_trace();
+    release(block);
+    cr_assert_str_eq(fake_trace(), "free");
+    cr_assert_eq(bytes_of(one).live, 0);
+}
+
+Test(stream_heap, a_free_that_the_driver_refuses_changes_nothing)
+{
+    start_streams();
+    CUdeviceptr block = take_on(one, MIB);
+    fake_fail(FAKE_MEM_FREE, CUDA_ERROR_INVALID_VALUE, 1);
+    cr_assert_eq(pool_free(pool, block), CUDA_ERROR_INVALID_VALUE);
+    cr_assert_eq(bytes_of(one).live, MIB);
+    free_on(one, block);
+}
+
+Test(stream_heap, pools_keep_apart)
+{
+    start_streams();
+    CUmemoryPool own = fake_mempool(0);
+    pool_mempool_created(pool, own, 0);
+    CUdeviceptr block = 0;
+    CUresult result;
+    cr_assert(pool_allocate_async(pool, &block, MIB, &own, one, &result));
+    free_on(one, block);
+    cr_assert_neq(take_on(one, MIB), block);
+    CUdeviceptr again = 0;
+    cr_assert(pool_allocate_async(pool, &again, MIB, &own, one, &result));
+    cr_assert_eq(again, block);
+}
+
+Test(stream_heap, other_contexts_get_nothing)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    synchronise_stream(one);
+    another_context(0);
+    cr_assert_neq(take_on(NULL, MIB), block);
+}
+
+Test(stream_heap, hidden_while_free)
+{
+    start_streams();
+    CUdeviceptr block = take_on(one, 1000);
+    cr_assert_eq(pool_ask_pointer(pool, block + 999).kind, POINTER_LIVE);
+    cr_assert_eq(pool_ask_pointer(pool, block + 1000).kind, POINTER_HIDDEN);
+    cr_assert_eq(pool_ask_pointer(pool, block).bytes, 1000);
+    free_on(one, block);
+    cr_assert_eq(pool_ask_pointer(pool, block).kind, POINTER_HIDDEN);
+}
+
+Test(stream_heap, an_address_that_comes_from_elsewhere_was_freed_behind_our_back)
+{
+    start_streams();
+    CUdeviceptr live = take_on(one, MIB), free = leave_pending(one, 2 * MIB);
+    pool_forget_address(pool, live);
+    pool_forget_address(pool, free);
+    cr_assert_eq(bytes_of(one).live + bytes_of(one).pending, 0);
+    cr_assert_eq(reserved_bytes(), 0);
+    cr_assert_eq(pool_ask_pointer(pool, live).kind, POINTER_FOREIGN);
+}
+
+Test(stream_heap, after_early_launches_its_own_blocks_must_be_over)
+{
+    start_streams();
+    take_on(one, 4 * MIB);
+    pool_early_launch(pool, one);
+    CUdeviceptr block = leave_pending(one, MIB);
+    cr_assert_neq(take_on(one, MIB), block);
+    fake_stream_is_done(one);
+    cr_assert_eq(take_on(one, MIB), block);
+    cr_assert_eq(fake_stream_calls().waits, 0);
+}
+
+Test(stream_heap, beside_captures_the_driver_answers)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB), more = 0;
+    CUresult result;
+    begin_capture(other);
+    cr_assert_not(pool_allocate_async(pool, &more, MIB, NULL, one, &result));
+    end_capture(other);
+    cr_assert_eq(take_on(one, MIB), block);
+}
+
+Test(stream_heap, nothing_is_asked_for_nothing)
+{
+    CUdeviceptr address;
+    CUresult result;
+    start_streams();
+    cr_assert_not(pool_allocate_async(pool, &address, 0, NULL, one, &result));
+    cr_assert_not(pool_allocate_async(pool, NULL, 10, NULL, one, &result));
+}
+
+Test(stream_heap, switched_off_the_driver_answers)
+{
+    CUdeviceptr address;
+    CUresult result;
+    settings.stream_ordered.enabled = false;
+    start_streams();
+    cr_assert_not(pool_allocate_async(pool, &address, MIB, NULL, one, &result));
+    cr_assert_not(pool_follows_streams(pool));
+}
+
+Test(stream_heap, it_works_with_device_memory_switched_off)
+{
+    settings.device.enabled = false;
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    cr_assert_eq(take_on(one, MIB), block);
+}
+
+Test(stream_heap, generations_differ)
+{
+    start_streams();
+    CUdeviceptr block = take_on(one, MIB);
+    uint64_t first = pool_generation(pool, block);
+    cr_assert_neq(first, 0);
+    free_on(one, block);
+    cr_assert_eq(pool_generation(pool, block), 0);
+    cr_assert_eq(take_on(one, MIB), block);
+    cr_assert_neq(pool_generation(pool, block), first);
+}
