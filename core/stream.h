@@ -68,6 +68,7 @@ struct stream {
     struct order_clock known;
     struct own_event *oldest, *newest; /* outstanding, by ascending stamp */
     struct own_event *spare;
+    struct own_event *marker; /* of a legacy stream, recorded over and over: see order_join */
     unsigned outstanding;
     bool early_launches; /* a launch with programmatic stream serialization was made: the stream's
                             own order is not enough to reuse memory on it */

@@ -624,6 +624,12 @@ static bool is_usable(const struct context *context)
     return !atomic_load_explicit(&context->unusable, memory_order_relaxed);
 }
 
+/* See order_join. */
+static bool orders_others(const struct stream *stream)
+{
+    return stream->handle == CU_STREAM_LEGACY;
+}
+
 /* False where the stream has ended. */
 static bool begin_search(struct search *search, struct pool *pool, struct stream_ref ref,
                          CUstream handle, const struct shelf *shelf, uint64_t bytes)
@@ -676,6 +682,31 @@ static struct stream_block *ask_about_own(struct search *search, struct bucket *
     return block;
 }
 
+/* Back to where it was; NULL, for there is no block now. */
+static struct stream_block *give_up(struct stream_block *block)
+{
+    struct shelf *shelf = shelf_of(block);
+    pthread_mutex_lock(&shelf->stream->lock);
+    stream_heap_attach(shelf, block);
+    pthread_mutex_unlock(&shelf->stream->lock);
+    return NULL;
+}
+
+/* A block of a legacy stream's own, which is off its list but still counted there. */
+__attribute__((noinline)) static bool hand_out_joined(struct pool *pool, struct stream_ref ref,
+                                                      CUstream handle, struct shelf *shelf,
+                                                      struct stream_block *block, size_t bytes)
+{
+    bool joined = order_join(pool, ref, handle);
+    pthread_mutex_lock(&ref.stream->lock);
+    if (joined)
+        hand_out_hit(shelf, block, bytes, HIT_CLEAN);
+    else
+        put_back(ref.stream, block);
+    pthread_mutex_unlock(&ref.stream->lock);
+    return joined;
+}
+
 /* What the stream's own order does not give at once. */
 __attribute__((noinline)) static bool allocate_slowly(struct pool *pool, struct stream_ref ref,
                                                       CUstream handle, struct shelf *shelf,
@@ -693,6 +724,9 @@ __attribute__((noinline)) static bool allocate_slowly(struct pool *pool, struct 
         block = ask_about_own(&search, bucket);
         hit = HIT_QUERIED;
     }
+    if (block && (hit == HIT_WAITED || hit == HIT_BARRIER) && orders_others(ref.stream) &&
+        !order_join(pool, ref, handle))
+        block = give_up(block);
     *result = CUDA_SUCCESS;
     if (block) {
         adopt(shelf, bucket, block, bytes, hit);
@@ -723,13 +757,15 @@ bool stream_heap_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes,
         block = take_own(stream, bucket);
     else
         bucket = &shelf->unkept;
-    if (block) {
+    bool join = block && block->block.state == BLOCK_PENDING && orders_others(stream);
+    if (block && !join)
         hand_out_hit(shelf, block, bytes, HIT_CLEAN);
-        *address = block->block.address;
-    }
     pthread_mutex_unlock(&stream->lock);
+    if (join && !hand_out_joined(pool, ref, handle, shelf, block, bytes))
+        return false;
     if (!block)
         return allocate_slowly(pool, ref, handle, shelf, bucket, address, bytes, result);
+    *address = block->block.address;
     *result = CUDA_SUCCESS;
     return true;
 }

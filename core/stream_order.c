@@ -152,6 +152,9 @@ void order_drop_events(struct stream *stream, bool dead)
 {
     if (!dead)
         return;
+    if (stream->marker && stream->marker->users == 0)
+        free(stream->marker);
+    stream->marker = NULL;
     while (stream->oldest)
         retire_oldest(stream);
     while (stream->spare) {
@@ -271,6 +274,47 @@ struct own_event *order_record(struct pool *pool, struct stream_ref ref, CUstrea
                                uint64_t stamp)
 {
     return record_by(pool, ref.stream, handle, stamp, record_on_stream);
+}
+
+/* Lock held. */
+static struct own_event *use_marker(struct stream *stream)
+{
+    if (stream->marker)
+        stream->marker->users++;
+    return stream->marker;
+}
+
+/* Lock held. */
+static void drop_marker(struct stream *stream, struct own_event *event, bool made)
+{
+    if (!made)
+        event->users--;
+    else if (!stream->marker)
+        stream->marker = event;
+    else
+        put_spare(stream, event);
+}
+
+/* Nobody ever waits for the event, so it may be recorded again while it is outstanding. */
+bool order_join(struct pool *pool, struct stream_ref ref, CUstream handle)
+{
+    struct stream *stream = ref.stream;
+    pthread_mutex_lock(&stream->lock);
+    struct context *context = stream->context;
+    struct own_event *event = use_marker(stream);
+    pthread_mutex_unlock(&stream->lock);
+    bool make = !event;
+    enter_driver();
+    if (make)
+        event = make_event(pool, context);
+    bool recorded = event && record_on_stream(pool, event, handle) == CUDA_SUCCESS;
+    leave_driver();
+    if (!event)
+        return false;
+    pthread_mutex_lock(&stream->lock);
+    drop_marker(stream, event, make);
+    pthread_mutex_unlock(&stream->lock);
+    return recorded;
 }
 
 /* Lock held. */

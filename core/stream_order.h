@@ -13,6 +13,10 @@
  *     for it. Never for a later one: that would make the stream wait for work that the program
  *     submitted after the free, which it does not do without the pool.
  *
+ * The legacy stream orders the work of blocking streams, but only through operations of its own: a
+ * free and an allocation on it put one after the other what two blocking streams do with the block.
+ * So a block that may still be in use is handed out there behind an operation in the stream.
+ *
  * The program's events are followed by handle. What an event stands for is noted before the driver
  * records it and published after; whoever waits for it looks before and after the driver's call,
  * and learns nothing if it was recorded anew in between. Recordings that cannot be seen (graphs
@@ -82,6 +86,11 @@ bool order_query(struct pool *pool, struct stream *stream, uint64_t stamp);
 
 /* No lock held; the caller uses the event. Makes the stream that handle means here wait for it. */
 bool order_wait(struct pool *pool, CUstream handle, const struct own_event *event);
+
+/* No lock held. Puts an operation into a legacy stream: only so does what blocking streams are
+ * given from now on come after what they were given before, as it does after the driver's own
+ * allocation. False where that was not possible. */
+bool order_join(struct pool *pool, struct stream_ref ref, CUstream handle);
 
 /* Stream's lock held: forgets all events; destroyed with their context if that has died. */
 void order_drop_events(struct stream *stream, bool dead);

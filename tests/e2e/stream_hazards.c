@@ -1,0 +1,180 @@
+/*
+ * Stream-ordered memory where an order that the program relies on is easily lost, a case to a
+ * process. All cases but those that ask for addresses also run without the pool.
+ */
+#include <unistd.h>
+
+#include "pool.h"
+
+#pragma weak cudapool_generation
+#pragma weak cudapool_record_use
+
+enum { WORDS = 1024 };
+
+static struct kernels kernels;
+
+static CUdeviceptr take_on(CUstream stream, size_t bytes)
+{
+    CUdeviceptr address = 0;
+    CU(cuMemAllocAsync(&address, bytes, stream));
+    CHECK(address != 0);
+    return address;
+}
+
+static CUstream new_blocking_stream(void)
+{
+    CUstream stream;
+    CU(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+    return stream;
+}
+
+static void furnish(void)
+{
+    open_primary();
+    load_kernels(&kernels);
+}
+
+/* Frees and allocations on the legacy stream come after all blocking streams' work, and before all
+ * that they are given later: the block of one blocking stream may be another's, without an event.
+ */
+static void legacy_orders_blocking_streams(void)
+{
+    furnish();
+    CUstream one = new_blocking_stream(), other = new_blocking_stream();
+    CUdeviceptr wrong = new_counter(), block = take_on(NULL, MIB);
+    fill(&kernels, one, block, WORDS, 1);
+    struct gate gate = close_gate(&kernels, one);
+    spin_then_verify(&kernels, one, 2000000, block, WORDS, 1, wrong);
+    CU(cuMemFreeAsync(block, NULL));
+    block = take_on(NULL, MIB);
+    fill(&kernels, other, block, WORDS, 2);
+    sleep_ms(20);
+    open_gate(gate);
+    EQUAL(0, read_counter(wrong));
+}
+
+/* The same with the calling thread's own stream, which is a blocking one. */
+static void legacy_orders_per_thread_streams(void)
+{
+    furnish();
+    CUstream one = CU_STREAM_PER_THREAD, other = new_blocking_stream();
+    CUdeviceptr wrong = new_counter(), block = take_on(NULL, MIB);
+    fill(&kernels, one, block, WORDS, 1);
+    struct gate gate = close_gate(&kernels, one);
+    spin_then_verify(&kernels, one, 2000000, block, WORDS, 1, wrong);
+    CU(cuMemFreeAsync(block, NULL));
+    block = take_on(NULL, MIB);
+    fill(&kernels, other, block, WORDS, 2);
+    sleep_ms(20);
+    open_gate(gate);
+    EQUAL(0, read_counter(wrong));
+}
+
+/* Destroying a memory pool with work under way makes nobody wait for that work. */
+static void destroyed_pool_holds_nobody_up(void)
+{
+    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemoryPool memory_pool, standard;
+    CUdeviceptr block;
+    furnish();
+    CUstream one = new_stream(), other = new_stream();
+    CU(cuDeviceGetDefaultMemPool(&standard, 0));
+    CU(cuMemPoolCreate(&memory_pool, &properties));
+    CU(cuMemAllocFromPoolAsync(&block, MIB, memory_pool, one));
+    struct gate gate = close_gate(&kernels, one);
+    CU(cuMemFreeAsync(block, one));
+    CU(cuMemPoolDestroy(memory_pool));
+    CU(cuMemFreeAsync(take_on(other, MIB), other));
+    CU(cuStreamSynchronize(other));
+    alarm(10);
+    CU(cuMemPoolTrimTo(standard, 0));
+    open_gate(gate);
+    CU(cuCtxSynchronize());
+}
+
+/* An allocation whose stream is gone was still a write there. */
+static void use_after_a_destroyed_stream(void)
+{
+    furnish();
+    CUstream one = new_stream(), other = new_stream();
+    CUdeviceptr wrong = new_counter(), block = take_on(one, MIB);
+    uint64_t generation = cudapool_generation(block);
+    CUdeviceptr copy = take_on(other, MIB);
+    (void)copy;
+    spin(&kernels, one, 50000000);
+    fill(&kernels, one, block, WORDS, 1);
+    CU(cuStreamDestroy_v2(one));
+    EQUAL(0, (unsigned)cudapool_record_use(block, generation, other, CUDAPOOL_READ));
+    spin_then_verify(&kernels, other, 0, block, WORDS, 1, wrong);
+    EQUAL(0, read_counter(wrong));
+}
+
+/* Nor is it the next stream's, which the pool knows by the same record. */
+static void use_after_a_stream_that_was_followed(void)
+{
+    furnish();
+    CUstream one = new_stream();
+    CUdeviceptr wrong = new_counter(), block = take_on(one, MIB);
+    uint64_t generation = cudapool_generation(block);
+    spin(&kernels, one, 50000000);
+    fill(&kernels, one, block, WORDS, 1);
+    CU(cuStreamDestroy_v2(one));
+    CUstream next = new_stream();
+    take_on(next, 2 * MIB);
+    EQUAL(0, (unsigned)cudapool_record_use(block, generation, next, CUDAPOOL_READ));
+    spin_then_verify(&kernels, next, 0, block, WORDS, 1, wrong);
+    EQUAL(0, read_counter(wrong));
+}
+
+/* A launch may record an event, too: what it stood for is then over with. */
+static void event_recorded_by_a_launch(unsigned int id)
+{
+    unsigned long long none = 0;
+    CUlaunchAttribute attribute = {.id = id};
+    CUlaunchConfig config = {1, 1, 1, 1, 1, 1, 0, NULL, &attribute, 1};
+    CUevent event;
+    furnish();
+    CUstream one = new_stream(), other = new_stream(), third = new_stream();
+    CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CUdeviceptr block = take_on(one, MIB);
+    struct gate gate = close_gate(&kernels, one);
+    CU(cuMemFreeAsync(block, one));
+    CU(cuEventRecord(event, one));
+    memcpy(attribute.value.pad, &event, sizeof event);
+    config.hStream = other;
+    CU(cuLaunchKernelEx(&config, kernels.spin, (void *[]){&none}, NULL));
+    CU(cuStreamWaitEvent(third, event, 0));
+    CHECK(take_on(third, MIB) != block);
+    open_gate(gate);
+    CU(cuCtxSynchronize());
+}
+
+static void programmatic_event(void)
+{
+    event_recorded_by_a_launch(7);
+}
+
+static void launch_completion_event(void)
+{
+    event_recorded_by_a_launch(12);
+}
+
+int main(int argc, char **argv)
+{
+#define CASE(name)                                                                                 \
+    {                                                                                              \
+#name, name                                                                                \
+    }
+    static const struct test_case cases[] = {
+        CASE(legacy_orders_blocking_streams),
+        CASE(legacy_orders_per_thread_streams),
+        CASE(destroyed_pool_holds_nobody_up),
+        CASE(use_after_a_destroyed_stream),
+        CASE(use_after_a_stream_that_was_followed),
+        CASE(programmatic_event),
+        CASE(launch_completion_event),
+        {NULL, NULL},
+    };
+    return run_case(argc, argv, cases);
+}

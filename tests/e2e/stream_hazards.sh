@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Orders among streams that a pool can lose: on the simulated driver, whose race detector looks on.
+# shellcheck source=tests/e2e/pool_lib.sh disable=SC2317
+. "$(dirname "$0")/pool_lib.sh"
+
+with() { # case [variable=value ...]
+    local case=$1
+    shift
+    on_pool CUDAPOOL_REPORT=none SIMCUDA_RACES=1 "$@" -- "$programs/stream_hazards" "$case"
+}
+without() { # case [variable=value ...]
+    local case=$1
+    shift
+    on_driver SIMCUDA_RACES=1 "$@" -- "$programs/stream_hazards" "$case"
+}
+
+for case in legacy_orders_blocking_streams legacy_orders_per_thread_streams; do
+    expect "$case, without the pool" without $case
+    expect "$case" with $case
+done
+
+finish
