@@ -14,7 +14,8 @@ without() { # case [variable=value ...]
     on_driver SIMCUDA_RACES=1 "$@" -- "$programs/stream_hazards" "$case"
 }
 
-for case in legacy_orders_blocking_streams legacy_orders_per_thread_streams; do
+for case in legacy_orders_blocking_streams legacy_orders_per_thread_streams \
+    destroyed_pool_holds_nobody_up; do
     expect "$case, without the pool" without $case
     expect "$case" with $case
 done
