@@ -95,6 +95,15 @@ typedef union CUlaunchAttributeValue_union {
     int cooperative;
     int programmaticStreamSerializationAllowed;
     int priority;
+    struct {
+        CUevent event;
+        int flags;
+        int triggerAtBlockStart;
+    } programmaticEvent;
+    struct {
+        CUevent event;
+        int flags;
+    } launchCompletionEvent;
 } CUlaunchAttributeValue;
 
 typedef struct CUlaunchAttribute_st {

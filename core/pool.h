@@ -170,6 +170,9 @@ void pool_record_end(struct pool *pool, CUevent event, const struct recording *r
                      CUresult result);
 void pool_event_destroyed(struct pool *pool, CUevent event);
 
+/* Before the event is recorded by something that the pool cannot follow. */
+void pool_event_lost(struct pool *pool, CUevent event);
+
 /* Events are recorded by graphs or by other processes from now on. */
 void pool_events_are_lost(struct pool *pool);
 

@@ -248,6 +248,11 @@ void pool_event_destroyed(struct pool *pool, CUevent event)
     order_event_destroyed(pool, event);
 }
 
+void pool_event_lost(struct pool *pool, CUevent event)
+{
+    order_event_destroyed(pool, event);
+}
+
 void pool_events_are_lost(struct pool *pool)
 {
     if (pool->streams)

@@ -105,6 +105,28 @@ static bool starts_early(const CUlaunchConfig *config)
     return false;
 }
 
+/* A launch that records an event, when its blocks have begun or say so: what the event stood for
+ * before is over with, and what it stands for now is not followed. */
+static void note_event(const CUlaunchAttribute *attribute)
+{
+    struct pool *pool = NULL;
+    if (attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT ||
+        attribute->id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT)
+        pool = the_pool();
+    if (!pool || !pool_follows_streams(pool))
+        return;
+    if (attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT)
+        pool_event_lost(pool, attribute->value.programmaticEvent.event);
+    else
+        pool_event_lost(pool, attribute->value.launchCompletionEvent.event);
+}
+
+static void note_events(const CUlaunchConfig *config)
+{
+    for (unsigned int i = 0; config->attrs && i < config->numAttrs; i++)
+        note_event(&config->attrs[i]);
+}
+
 /* Before the launch: what is freed from then on is known to be in its way. */
 static void note_early_launch(const CUlaunchConfig *config, CUstream stream)
 {
@@ -117,8 +139,10 @@ HOOK(cuLaunchKernelEx,
      (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra))
 {
     note_launch();
-    if (config)
+    if (config) {
+        note_events(config);
         note_early_launch(config, config->hStream);
+    }
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuLaunchKernelEx(config, function, parameters, extra));
 }
@@ -127,8 +151,10 @@ HOOK(cuLaunchKernelEx_ptsz,
      (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra))
 {
     note_launch();
-    if (config)
+    if (config) {
+        note_events(config);
         note_early_launch(config, config->hStream ? config->hStream : CU_STREAM_PER_THREAD);
+    }
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuLaunchKernelEx_ptsz(config, function, parameters, extra));
 }

@@ -128,23 +128,20 @@ static void use_after_a_stream_that_was_followed(void)
 }
 
 /* A launch may record an event, too: what it stood for is then over with. */
-static void event_recorded_by_a_launch(unsigned int id)
+static void event_recorded_by(CUlaunchAttribute *attribute, CUevent *event)
 {
     unsigned long long none = 0;
-    CUlaunchAttribute attribute = {.id = id};
-    CUlaunchConfig config = {1, 1, 1, 1, 1, 1, 0, NULL, &attribute, 1};
-    CUevent event;
+    CUlaunchConfig config = {1, 1, 1, 1, 1, 1, 0, NULL, attribute, 1};
     furnish();
     CUstream one = new_stream(), other = new_stream(), third = new_stream();
-    CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CU(cuEventCreate(event, CU_EVENT_DISABLE_TIMING));
     CUdeviceptr block = take_on(one, MIB);
     struct gate gate = close_gate(&kernels, one);
     CU(cuMemFreeAsync(block, one));
-    CU(cuEventRecord(event, one));
-    memcpy(attribute.value.pad, &event, sizeof event);
+    CU(cuEventRecord(*event, one));
     config.hStream = other;
     CU(cuLaunchKernelEx(&config, kernels.spin, (void *[]){&none}, NULL));
-    CU(cuStreamWaitEvent(third, event, 0));
+    CU(cuStreamWaitEvent(third, *event, 0));
     CHECK(take_on(third, MIB) != block);
     open_gate(gate);
     CU(cuCtxSynchronize());
@@ -152,12 +149,14 @@ static void event_recorded_by_a_launch(unsigned int id)
 
 static void programmatic_event(void)
 {
-    event_recorded_by_a_launch(7);
+    CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT};
+    event_recorded_by(&attribute, &attribute.value.programmaticEvent.event);
 }
 
 static void launch_completion_event(void)
 {
-    event_recorded_by_a_launch(12);
+    CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT};
+    event_recorded_by(&attribute, &attribute.value.launchCompletionEvent.event);
 }
 
 int main(int argc, char **argv)

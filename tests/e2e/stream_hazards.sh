@@ -20,4 +20,8 @@ for case in legacy_orders_blocking_streams legacy_orders_per_thread_streams \
     expect "$case" with $case
 done
 
+for case in programmatic_event launch_completion_event; do
+    expect "$case" with $case
+done
+
 finish
