@@ -85,30 +85,35 @@ static bool is_nobodys(const struct streams *streams, unsigned index)
     return atomic_load_explicit(&streams->ids[index], memory_order_relaxed) == 0;
 }
 
-/* A stream's memory may only ever be counted for one device, and reused in one context. */
-static bool may_become(struct stream *stream, const struct context *context)
+/* A stream's memory may only ever be counted for one device, and reused in one context; and what is
+ * pending, or may be so again, waits for work of the owner that it has. True: its lock is held. */
+static bool lock_to_become(struct stream *stream, const struct context *context)
 {
     pthread_mutex_lock(&stream->lock);
     bool same = stream->context == context && stream->generation == context_generation(context);
     order_settle(stream);
     bool idle = !stream->pending.first || MUTATED(pending_passed_on_as_own);
     bool may = stream->device == context->device && idle &&
+               atomic_load_explicit(&stream->away, memory_order_acquire) == 0 &&
                (same || counter_get(&stream->free_bytes) == 0);
-    pthread_mutex_unlock(&stream->lock);
+    if (!may)
+        pthread_mutex_unlock(&stream->lock);
     return may;
 }
 
-/* One that was ended; or, where the list is full, one whose thread may have ended. */
+/* Locked: one that was ended; or, where the list is full, one whose thread may have ended. */
 static struct stream *find_spare(struct streams *streams, const struct context *context)
 {
     unsigned count = stream_count(streams);
     for (int pass = 0; pass < (count == STREAMS_MAX ? 2 : 1); pass++)
         for (unsigned i = 0; i < count; i++)
-            if ((pass == 1 || is_nobodys(streams, i)) && may_become(stream_at(streams, i), context))
+            if ((pass == 1 || is_nobodys(streams, i)) &&
+                lock_to_become(stream_at(streams, i), context))
                 return stream_at(streams, i);
     return NULL;
 }
 
+/* Locked. */
 static struct stream *add_stream(struct streams *streams, struct device *device)
 {
     unsigned index = stream_count(streams);
@@ -121,6 +126,7 @@ static struct stream *add_stream(struct streams *streams, struct device *device)
     pthread_mutex_init(&stream->lock, NULL);
     stream->index = index;
     stream->device = device;
+    pthread_mutex_lock(&stream->lock);
     atomic_store_explicit(&streams->list[index], stream, memory_order_release);
     atomic_store_explicit(&streams->count, index + 1, memory_order_release);
     return stream;
@@ -133,7 +139,6 @@ static struct stream *begin_stream(struct streams *streams, uint64_t id, const s
         stream = add_stream(streams, name->context->device);
     if (!stream)
         return NULL;
-    pthread_mutex_lock(&stream->lock);
     order_drop_events(stream, stream->context != name->context ||
                                   stream->generation != context_generation(name->context));
     stream->handle = name->handle;
@@ -142,6 +147,7 @@ static struct stream *begin_stream(struct streams *streams, uint64_t id, const s
     stream->generation = context_generation(name->context);
     stream->early_launches = false;
     stream->now = monotonic_now();
+    stream->handed_before = stream->handed_out;
     if (!MUTATED(former_streams_order_kept))
         memset(&stream->known, 0, sizeof stream->known);
     atomic_store_explicit(&streams->ids[stream->index], id, memory_order_release);

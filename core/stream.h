@@ -81,10 +81,15 @@ struct stream {
     struct block_list pending;       /* by ascending stamp, all shelves together */
     counter free_bytes, clean_bytes, reserved_bytes, live_requested;
     counter peak_requested;
+    _Atomic unsigned away;    /* blocks that were taken off its shelves, and may come back with the
+                                 stamps that they had: until then it is nobody else's. Added to under
+                                 the lock; the release of each pairs with the acquire in
+                                 lock_to_become */
     uint64_t may_keep;        /* free bytes up to which the device's cap need not be looked at */
     unsigned frees_to_look;   /* until the next look at the clock */
     uint64_t now;             /* nanoseconds of the monotonic clock when last looked at */
     uint64_t handed_out;      /* blocks, ever: see stream_block.generation */
+    uint64_t handed_before;   /* the same, as its present owner began */
     uint64_t idle_checked_at; /* nanoseconds of the monotonic clock */
 };
 
@@ -135,6 +140,18 @@ static inline struct stream *stream_at(const struct streams *streams, unsigned i
 static inline unsigned stream_count(const struct streams *streams)
 {
     return atomic_load_explicit(&streams->count, memory_order_acquire);
+}
+
+/* Lock held: a block has left the stream's shelves; no lock needed: it has come back, or will not.
+ */
+static inline void stream_block_is_away(struct stream *stream)
+{
+    atomic_fetch_add_explicit(&stream->away, 1, memory_order_relaxed);
+}
+
+static inline void stream_block_is_settled(struct stream *stream)
+{
+    atomic_fetch_sub_explicit(&stream->away, 1, memory_order_release);
 }
 
 /* The id of a stream now; 0: nobody's. */

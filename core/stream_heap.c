@@ -371,6 +371,8 @@ static struct stream_block *look_at(struct search *search, struct stream *stream
     } else if (first) {
         search->candidates[stream->index / 64] |= UINT64_C(1) << stream->index % 64;
     }
+    if (block)
+        stream_block_is_away(stream);
     pthread_mutex_unlock(&stream->lock);
     return block;
 }
@@ -420,6 +422,7 @@ static struct stream_block *wait_for(struct search *search, struct stream *strea
     if (block) {
         event->users++;
         take_from(stream, &block->block);
+        stream_block_is_away(stream);
     }
     pthread_mutex_unlock(&stream->lock);
     if (!block)
@@ -430,8 +433,10 @@ static struct stream_block *wait_for(struct search *search, struct stream *strea
     if (!ordered)
         stream_heap_attach(shelf_of(block), block);
     pthread_mutex_unlock(&stream->lock);
-    if (!ordered)
+    if (!ordered) {
+        stream_block_is_settled(stream);
         return NULL;
+    }
     atomic_store_explicit(&stream->wanted, WANTED_FREES, memory_order_relaxed);
     learn_order(search, stream, block->block.epoch);
     *hit = HIT_BARRIER;
@@ -655,12 +660,14 @@ static bool begin_search(struct search *search, struct pool *pool, struct stream
 static void adopt(struct shelf *shelf, struct bucket *bucket, struct stream_block *block,
                   size_t bytes, enum hit hit)
 {
+    struct stream *former = shelf_of(block)->stream;
     pthread_mutex_lock(&shelf->stream->lock);
     block->block.bucket = bucket;
     atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
     count_in(shelf, bucket, block);
     hand_out_hit(shelf, block, bytes, hit);
     pthread_mutex_unlock(&shelf->stream->lock);
+    stream_block_is_settled(former);
 }
 
 /* On a stream with early launches its own blocks need to be over, too. */
@@ -676,8 +683,10 @@ static struct stream_block *ask_about_own(struct search *search, struct bucket *
     pthread_mutex_lock(&stream->lock);
     if (stream_is(search->pool->streams, search->ref))
         block = take_own(stream, bucket);
-    if (block)
+    if (block) {
         count_out(shelf_of(block), bucket, block);
+        stream_block_is_away(stream);
+    }
     pthread_mutex_unlock(&stream->lock);
     return block;
 }
@@ -689,6 +698,7 @@ static struct stream_block *give_up(struct stream_block *block)
     pthread_mutex_lock(&shelf->stream->lock);
     stream_heap_attach(shelf, block);
     pthread_mutex_unlock(&shelf->stream->lock);
+    stream_block_is_settled(shelf->stream);
     return NULL;
 }
 
@@ -704,6 +714,7 @@ __attribute__((noinline)) static bool hand_out_joined(struct pool *pool, struct 
     else
         put_back(ref.stream, block);
     pthread_mutex_unlock(&ref.stream->lock);
+    stream_block_is_settled(ref.stream);
     return joined;
 }
 
@@ -758,6 +769,8 @@ bool stream_heap_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes,
     else
         bucket = &shelf->unkept;
     bool join = block && block->block.state == BLOCK_PENDING && orders_others(stream);
+    if (join)
+        stream_block_is_away(stream);
     if (block && !join)
         hand_out_hit(shelf, block, bytes, HIT_CLEAN);
     pthread_mutex_unlock(&stream->lock);
@@ -885,6 +898,7 @@ __attribute__((noinline)) static bool free_slowly(struct pool *pool, struct stre
         order_drop_user(stream, event);
     order_settle(stream);
     pthread_mutex_unlock(&stream->lock);
+    stream_block_is_settled(stream);
     if (!stays && moved)
         return_to_shelf(block);
     return stays;
@@ -912,7 +926,9 @@ bool stream_heap_free(struct pool *pool, struct stream_block *block, struct stre
     uint64_t stamp = next_stamp(stream);
     struct shelf *shelf = shelf_of(block);
     bool slow = shelf->stream != stream || is_wanted(stream);
-    if (!slow) {
+    if (slow) {
+        stream_block_is_away(stream);
+    } else {
         count_not_live(shelf, block);
         block->event = NULL;
         make_pending(stream, block, stamp);

@@ -105,11 +105,13 @@ static bool find_best(const struct choice *choice, struct best *best)
     return best->stream != NULL;
 }
 
-/* Stream's lock held. Takes the block out of everything but its shelf's count of driver calls. */
+/* Stream's lock held. Takes the block out of everything but its shelf's count of driver calls. It
+ * is away until settle has seen to it. */
 static void detach(struct pool *pool, struct stream *stream, struct block *found)
 {
     struct stream_block *block = stream_block_of(found);
     stream_heap_detach(stream, block);
+    stream_block_is_away(stream);
     found->state = BLOCK_LEAVING;
     block_table_remove(&pool->streams->blocks, found->address, found);
 }
@@ -223,14 +225,16 @@ static uint64_t settle(struct pool *pool, struct block *chain, enum eviction rea
     uint64_t released = 0;
     for (struct block *next, *b = chain; b; b = next) {
         struct stream_block *block = stream_block_of(b);
+        struct shelf *shelf = atomic_load_explicit(&block->shelf, memory_order_relaxed);
         next = b->links[LINK_HEAP].next;
         if (b->refused) {
             put_back(pool, block);
-            continue;
+        } else {
+            released += b->bytes;
+            count_return(block, reason, each);
+            stream_heap_forget_free(pool, block);
         }
-        released += b->bytes;
-        count_return(block, reason, each);
-        stream_heap_forget_free(pool, block);
+        stream_block_is_settled(shelf->stream);
     }
     return released;
 }
@@ -617,6 +621,7 @@ void stream_release_forget(struct pool *pool, struct context *context)
         for (struct block *next; chain; chain = next) {
             next = chain->links[LINK_HEAP].next;
             stream_heap_forget_free(pool, stream_block_of(chain));
+            stream_block_is_settled(stream);
         }
     }
 }
