@@ -100,6 +100,22 @@ static struct uses *take_uses(struct stream_block *block)
     return atomic_exchange_explicit(&block->uses, NULL, memory_order_relaxed);
 }
 
+/* The allocation: on a stream that has a new owner since, or none, it cannot be named any more. */
+static struct use allocation_of(struct pool *pool, const struct stream_block *block,
+                                struct stream *stream)
+{
+    struct use use = use_on((struct stream_ref){stream, stream_id(pool->streams, stream)});
+    uint64_t number =
+        atomic_load_explicit(&block->generation, memory_order_relaxed) & ((UINT64_C(1) << 48) - 1);
+    pthread_mutex_lock(&stream->lock);
+    if (number <= stream->handed_before)
+        use.stream.id = 0;
+    pthread_mutex_unlock(&stream->lock);
+    use.context = block->context;
+    use.generation = block->context_generation;
+    return use;
+}
+
 /* The block's uses so far: at least its allocation, a write on the stream that counts it. */
 static struct uses *get_uses(struct pool *pool, struct stream_block *block)
 {
@@ -109,8 +125,7 @@ static struct uses *get_uses(struct pool *pool, struct stream_block *block)
         return uses;
     uses = calloc(1, sizeof *uses);
     if (uses)
-        uses->write =
-            use_on((struct stream_ref){shelf->stream, stream_id(pool->streams, shelf->stream)});
+        uses->write = allocation_of(pool, block, shelf->stream);
     atomic_store_explicit(&block->uses, uses, memory_order_relaxed);
     return uses;
 }
@@ -119,7 +134,7 @@ static struct uses *get_uses(struct pool *pool, struct stream_block *block)
 
 static bool can_be_named_here(const struct pool *pool, const struct use *use)
 {
-    return stream_id(pool->streams, use->stream.stream) == use->stream.id &&
+    return use->stream.id != 0 && stream_id(pool->streams, use->stream.stream) == use->stream.id &&
            (!use->thread || use->thread == thread_state.id);
 }
 

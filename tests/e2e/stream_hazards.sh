@@ -20,7 +20,8 @@ for case in legacy_orders_blocking_streams legacy_orders_per_thread_streams \
     expect "$case" with $case
 done
 
-for case in programmatic_event launch_completion_event; do
+for case in programmatic_event launch_completion_event use_after_a_destroyed_stream \
+    use_after_a_stream_that_was_followed; do
     expect "$case" with $case
 done
 
