@@ -402,6 +402,7 @@ struct program_event {
     CUevent event; /* NULL: the place is free */
     uint64_t version;
     unsigned recording; /* threads between begin and recorded */
+    bool contested;     /* several of them at a time: nobody knows whose record was the last */
     bool valid;
     struct order_clock *clock;
 };
@@ -505,7 +506,7 @@ uint64_t order_event_begin(struct pool *pool, CUevent event)
     struct program_event *found = add_event(shard, event);
     if (found) {
         found->valid = false;
-        found->recording++;
+        found->contested = found->recording++ != 0;
         version = found->version = ++shard->versions;
     }
     pthread_mutex_unlock(&shard->lock);
@@ -532,8 +533,8 @@ void order_event_recorded(struct pool *pool, CUevent event, uint64_t version,
         return;
     pthread_mutex_lock(&shard->lock);
     struct program_event *found = find_event(shard, event);
-    if (found && found->recording && --found->recording == 0 && found->version == version && mark &&
-        mark->stream)
+    if (found && found->recording && --found->recording == 0 && !found->contested &&
+        found->version == version && mark && mark->stream)
         found->valid = set_clock(found, mark);
     pthread_mutex_unlock(&shard->lock);
 }

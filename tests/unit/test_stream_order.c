@@ -95,6 +95,24 @@ Test(stream_order, an_event_that_two_threads_record_at_once_says_nothing)
     cr_assert_eq(bytes_of(one).pending, MIB);
 }
 
+/* The driver may have carried them out in the other order. */
+Test(stream_order, nor_does_it_where_the_first_ends_first)
+{
+    struct recording first, second;
+    start_streams();
+    leave_pending(one);
+    CUstream third = fake_stream();
+    pool_record_begin(pool, EVENT, &third, &first);
+    pool_record_begin(pool, EVENT, &one, &second);
+    pool_record_end(pool, EVENT, &first, CUDA_SUCCESS);
+    pool_record_end(pool, EVENT, &second, CUDA_SUCCESS);
+    synchronise_event(EVENT);
+    cr_assert_eq(bytes_of(one).pending, MIB);
+    record(EVENT, one);
+    synchronise_event(EVENT);
+    cr_assert_eq(bytes_of(one).cached, MIB);
+}
+
 Test(stream_order, an_event_whose_record_failed_says_nothing)
 {
     start_streams();
