@@ -75,6 +75,46 @@ Test(stream, a_record_without_serves_the_next_and_its_stamps_go_on)
     cr_assert_eq(atomic_load(&former->stamp), stamp);
 }
 
+/* Another stream has taken a block, and may have to put it back. */
+Test(stream, a_record_whose_block_is_away_serves_no_new_stream)
+{
+    start_streams();
+    let_events_be_wanted(one, other, MIB);
+    CUdeviceptr block = take_on(one, MIB);
+    fake_stream_works(one);
+    free_on(one, block);
+    struct stream *former = stream_called(one);
+    pthread_mutex_lock(&former->lock);
+    stream_block_is_away(former);
+    pthread_mutex_unlock(&former->lock);
+    synchronise_stream(one);
+    destroy_stream(one);
+    CUstream third = fake_stream(), fourth = fake_stream();
+    cr_assert_neq(found(third), former);
+    stream_block_is_settled(former);
+    cr_assert_eq(found(fourth), former);
+}
+
+/* Whatever becomes of it, nothing is away in the end. */
+Test(stream, blocks_that_change_streams_are_not_away_for_good)
+{
+    start_streams();
+    let_events_be_wanted(one, other, MIB);
+    for (unsigned failed = 0; failed < 2; failed++) {
+        size_t bytes = (failed + 1) * MIB;
+        CUdeviceptr block = take_on(one, bytes);
+        fake_stream_works(one);
+        free_on(one, block);
+        fake_stream_fail_waits(failed);
+        cr_assert_eq(take_on(other, bytes) == block, !failed);
+        cr_assert_eq(atomic_load(&stream_called(one)->away), 0);
+        cr_assert_eq(atomic_load(&stream_called(other)->away), 0);
+        synchronise_stream(one);
+        pool_trim(pool);
+        cr_assert_eq(atomic_load(&stream_called(one)->away), 0);
+    }
+}
+
 Test(stream, a_new_stream_knows_nothing_of_what_the_former_waited_for)
 {
     CUevent event = (CUevent)0x500;
