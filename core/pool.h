@@ -139,13 +139,9 @@ bool pool_allocate_async(struct pool *pool, CUdeviceptr *address, size_t bytes,
  */
 bool pool_follows_streams(struct pool *pool);
 
-/* Around the driver's destruction of a stream. */
-struct stream_ending {
-    struct stream *stream; /* NULL: not known to the pool */
-    uint64_t id;
-};
-struct stream_ending pool_stream_ending(struct pool *pool, CUstream stream);
-void pool_stream_ended(struct pool *pool, struct stream_ending ending, CUresult result);
+/* Before the driver destroys a stream: afterwards its handle may be another's already. Where the
+ * driver does not, the pool takes it for a new one. */
+void pool_stream_ending(struct pool *pool, CUstream stream);
 
 /* Around a synchronise with a stream, or a query. */
 void pool_stream_wait_begin(struct pool *pool, CUstream stream, struct order_mark *mark);

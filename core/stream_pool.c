@@ -161,11 +161,11 @@ bool pool_follows_streams(struct pool *pool)
     return pool->streams && atomic_load_explicit(&pool->streams->in_use, memory_order_relaxed);
 }
 
-struct stream_ending pool_stream_ending(struct pool *pool, CUstream handle)
+void pool_stream_ending(struct pool *pool, CUstream handle)
 {
     struct stream_ref ref = stream_find(pool, handle, false);
     if (!ref.stream)
-        return (struct stream_ending){NULL, 0};
+        return;
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     pthread_mutex_lock(&ref.stream->lock);
     order_settle(ref.stream);
@@ -184,13 +184,7 @@ struct stream_ending pool_stream_ending(struct pool *pool, CUstream handle)
         order_drop_user(ref.stream, event);
         pthread_mutex_unlock(&ref.stream->lock);
     }
-    return (struct stream_ending){ref.stream, ref.id};
-}
-
-void pool_stream_ended(struct pool *pool, struct stream_ending ending, CUresult result)
-{
-    if (ending.stream && result == CUDA_SUCCESS)
-        stream_end(pool, (struct stream_ref){ending.stream, ending.id});
+    stream_end(pool, ref);
 }
 
 void pool_stream_wait_begin(struct pool *pool, CUstream handle, struct order_mark *mark)

@@ -41,12 +41,9 @@ static CUresult destroy(CUresult (*driver)(CUstream), CUstream stream)
     struct pool *pool = the_pool();
     if (!pool)
         return driver(stream);
-    if (!pool_follows_streams(pool))
-        return destroy_beside_captures(pool, driver, stream);
-    struct stream_ending ending = pool_stream_ending(pool, stream);
-    CUresult result = destroy_beside_captures(pool, driver, stream);
-    pool_stream_ended(pool, ending, result);
-    return result;
+    if (pool_follows_streams(pool))
+        pool_stream_ending(pool, stream);
+    return destroy_beside_captures(pool, driver, stream);
 }
 
 HOOK(cuStreamDestroy, (CUstream stream))

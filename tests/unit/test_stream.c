@@ -157,6 +157,18 @@ Test(stream, without_numbers_it_is_handle_and_context)
     cr_assert_neq(stream_find(pool, one, true).id, id);
 }
 
+/* Its handle may be another's as soon as the driver has destroyed it. */
+Test(stream, without_numbers_it_ends_before_its_handle_may_come_back)
+{
+    driver->cuStreamGetId = NULL;
+    start_streams();
+    CUdeviceptr block = take_on(one, MIB);
+    fake_stream_works(one);
+    free_on(one, block);
+    pool_stream_ending(pool, one);
+    cr_assert_neq(take_on(one, MIB), block);
+}
+
 static void find_own(void *stream)
 {
     *(struct stream **)stream = found(CU_STREAM_PER_THREAD);
