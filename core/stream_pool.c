@@ -253,8 +253,19 @@ void pool_events_are_lost(struct pool *pool)
         order_lose_events(pool);
 }
 
+/* A launch that is captured is a node of a graph, and no graph starts early. */
+static bool is_captured(const struct pool *pool, CUstream handle)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return streams_are_captured(pool) && pool->driver->cuStreamIsCapturing &&
+           pool->driver->cuStreamIsCapturing(handle, &status) == CUDA_SUCCESS &&
+           status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 void pool_early_launch(struct pool *pool, CUstream handle)
 {
+    if (pool->streams && is_captured(pool, handle))
+        return;
     struct stream_ref ref =
         pool->streams ? stream_find(pool, handle, true) : (struct stream_ref){NULL, 0};
     if (!ref.stream)

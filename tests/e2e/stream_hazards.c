@@ -159,6 +159,28 @@ static void launch_completion_event(void)
     event_recorded_by(&attribute, &attribute.value.launchCompletionEvent.event);
 }
 
+/* A launch that may start early, as a node of a graph, is no reason to distrust its stream. */
+static void captured_early_launch(void)
+{
+    unsigned long long none = 0;
+    CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION};
+    CUlaunchConfig config = {1, 1, 1, 1, 1, 1, 0, NULL, &attribute, 1};
+    CUgraph graph;
+    furnish();
+    CUstream one = new_stream();
+    attribute.value.programmaticStreamSerializationAllowed = 1;
+    config.hStream = one;
+    CU(cuStreamBeginCapture_v2(one, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    CU(cuLaunchKernelEx(&config, kernels.spin, (void *[]){&none}, NULL));
+    CU(cuStreamEndCapture(one, &graph));
+    CUdeviceptr block = take_on(one, MIB);
+    struct gate gate = close_gate(&kernels, one);
+    CU(cuMemFreeAsync(block, one));
+    EQUAL(block, take_on(one, MIB));
+    open_gate(gate);
+    CU(cuCtxSynchronize());
+}
+
 int main(int argc, char **argv)
 {
 #define CASE(name)                                                                                 \
@@ -173,6 +195,7 @@ int main(int argc, char **argv)
         CASE(use_after_a_stream_that_was_followed),
         CASE(programmatic_event),
         CASE(launch_completion_event),
+        CASE(captured_early_launch),
         {NULL, NULL},
     };
     return run_case(argc, argv, cases);

@@ -21,7 +21,7 @@ for case in legacy_orders_blocking_streams legacy_orders_per_thread_streams \
 done
 
 for case in programmatic_event launch_completion_event use_after_a_destroyed_stream \
-    use_after_a_stream_that_was_followed; do
+    use_after_a_stream_that_was_followed captured_early_launch; do
     expect "$case" with $case
 done
 
