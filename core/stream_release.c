@@ -536,7 +536,9 @@ static void release_all(struct pool *pool, struct context *context, const struct
                             .generation = context_generation(context),
                             .mempool = mempool,
                             .older_than = UINT64_MAX};
-    if (!pool->driver->cuCtxRecordEvent && is_pending_in(pool, context))
+    /* Where only a memory pool ends, nobody has to wait: what is pending goes back when it is known
+     * to be over. */
+    if (!pool->driver->cuCtxRecordEvent && !mempool && is_pending_in(pool, context))
         wait_for_context(pool, context);
     stream_release_settle(pool, context->device);
     give_back(&choice, UINT64_MAX, reason, NULL, false);

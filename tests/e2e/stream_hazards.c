@@ -84,10 +84,10 @@ static void destroyed_pool_holds_nobody_up(void)
     CU(cuMemAllocFromPoolAsync(&block, MIB, memory_pool, one));
     struct gate gate = close_gate(&kernels, one);
     CU(cuMemFreeAsync(block, one));
+    alarm(10);
     CU(cuMemPoolDestroy(memory_pool));
     CU(cuMemFreeAsync(take_on(other, MIB), other));
     CU(cuStreamSynchronize(other));
-    alarm(10);
     CU(cuMemPoolTrimTo(standard, 0));
     open_gate(gate);
     CU(cuCtxSynchronize());

@@ -25,4 +25,13 @@ for case in programmatic_event launch_completion_event use_after_a_destroyed_str
     expect "$case" with $case
 done
 
+# Before cuCtxRecordEvent.
+SIM=$BUILD/sim-12.4
+for case in legacy_orders_blocking_streams legacy_orders_per_thread_streams \
+    destroyed_pool_holds_nobody_up use_after_a_destroyed_stream \
+    use_after_a_stream_that_was_followed; do
+    expect "$case, an older driver" with $case
+done
+SIM=$BUILD/sim
+
 finish
