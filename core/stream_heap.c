@@ -879,7 +879,9 @@ __attribute__((noinline)) static bool free_slowly(struct pool *pool, struct stre
     if (moved)
         leave_shelf(block);
     pthread_mutex_lock(&stream->lock);
-    bool stays = stream_is(pool->streams, ref);
+    /* The context may have begun to end since: what comes to lie here now is given back by nobody.
+     */
+    bool stays = stream_is(pool->streams, ref) && may_stay(pool, stream, block);
     struct shelf *shelf = stays ? get_shelf(stream, block->mempool) : NULL;
     struct bucket *bucket = shelf ? get_bucket(shelf, block->block.bytes) : NULL;
     stays = bucket && !(moved && is_full(pool, bucket));
