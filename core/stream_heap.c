@@ -811,9 +811,16 @@ static bool is_within_caps(const struct pool *pool, const struct stream *stream,
     return !full && counter_get(&stream->free_bytes) + block->block.bytes <= stream->may_keep;
 }
 
+/* Blocking streams come after the legacy stream's work and before it: without an operation there in
+ * the free, nothing would order the next use behind what came before. */
+static bool needs_event(const struct stream *stream)
+{
+    return stream->handle == CU_STREAM_LEGACY;
+}
+
 static bool is_wanted(const struct stream *stream)
 {
-    return stream->early_launches ||
+    return stream->early_launches || needs_event(stream) ||
            atomic_load_explicit(&stream->wanted, memory_order_relaxed) != 0;
 }
 
@@ -881,7 +888,8 @@ __attribute__((noinline)) static bool free_slowly(struct pool *pool, struct stre
     pthread_mutex_lock(&stream->lock);
     /* The context may have begun to end since: what comes to lie here now is given back by nobody.
      */
-    bool stays = stream_is(pool->streams, ref) && may_stay(pool, stream, block);
+    bool stays = stream_is(pool->streams, ref) && may_stay(pool, stream, block) &&
+                 (event || !needs_event(stream));
     struct shelf *shelf = stays ? get_shelf(stream, block->mempool) : NULL;
     struct bucket *bucket = shelf ? get_bucket(shelf, block->block.bytes) : NULL;
     stays = bucket && !(moved && is_full(pool, bucket));
