@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "pool_state.h"
-#include "stream_heap.h"
+#include "stream_shelf.h"
 #include "stream_release.h"
 
 /* ---- the list ---- */
@@ -122,7 +122,7 @@ struct mempool *mempool_find(struct pool *pool, CUmemoryPool handle)
 }
 
 /* What was asked before another thread chose a pool is not kept. */
-static struct mempool *ask_for_current(struct pool *pool, struct device *device)
+struct mempool *mempool_ask_for_current(struct pool *pool, struct device *device)
 {
     struct streams *streams = pool->streams;
     CUmemoryPool handle = NULL;
@@ -140,13 +140,6 @@ static struct mempool *ask_for_current(struct pool *pool, struct device *device)
         atomic_store_explicit(&device->mempool, found, memory_order_release);
     pthread_mutex_unlock(&streams->mempool_lock);
     return found;
-}
-
-struct mempool *mempool_current(struct pool *pool, struct device *device)
-{
-    /* Acquire: pairs with the release store above; the record is filled. */
-    struct mempool *current = atomic_load_explicit(&device->mempool, memory_order_acquire);
-    return current ? current : ask_for_current(pool, device);
 }
 
 void mempool_chosen(struct pool *pool)

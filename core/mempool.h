@@ -20,9 +20,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "context.h"
 #include "cuda_abi.h"
 
-struct device;
 struct pool;
 
 struct mempool {
@@ -40,8 +40,16 @@ struct mempool {
 /* More pools than this are not served. */
 #define MEMPOOLS_MAX 1024u
 
+/* What the driver says is the device's current pool; NULL where that is not served. */
+struct mempool *mempool_ask_for_current(struct pool *pool, struct device *device);
+
 /* The device's current pool; NULL where it is not served. May ask the driver. */
-struct mempool *mempool_current(struct pool *pool, struct device *device);
+static inline struct mempool *mempool_current(struct pool *pool, struct device *device)
+{
+    /* Acquire: pairs with the release store where it is asked for; the record is filled. */
+    struct mempool *current = atomic_load_explicit(&device->mempool, memory_order_acquire);
+    return current ? current : mempool_ask_for_current(pool, device);
+}
 
 /* The open pool with this handle, or NULL. */
 struct mempool *mempool_find(struct pool *pool, CUmemoryPool handle);

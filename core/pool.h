@@ -46,6 +46,10 @@ CUresult pool_allocate_pitch(struct pool *pool, allocate_pitch *driver, CUdevice
 
 CUresult pool_free(struct pool *pool, CUdeviceptr address);
 
+/* cuMemFreeAsync of a stream-ordered block on the stream that it was allocated on. False: nothing was
+ * done, and pool_free_async is to be called. */
+bool pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstream stream);
+
 /* driver: answers for everything that is not a block of the pool, and in captures. */
 CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr address,
                          CUstream stream);

@@ -90,6 +90,39 @@ static inline struct context *context_current(struct pool *pool, bool *green)
     return context_current_slowly(pool, handle, green);
 }
 
+/* Whether a capture goes on anywhere in the process. */
+static inline bool streams_are_captured(const struct pool *pool)
+{
+    /* Relaxed: see captures_are_going_on. */
+    return atomic_load_explicit(&pool->captures.count, memory_order_relaxed) !=
+           pool->streams->idle_captures;
+}
+
+static inline CUstream stream_spelled_out(CUstream handle)
+{
+    return handle ? handle : CU_STREAM_LEGACY;
+}
+
+/* The stream that the handle means in this thread, made known if it was not and make says so. None
+ * where the driver knows of none, or it cannot be served. No lock held. */
+static inline struct stream_ref stream_find(struct pool *pool, CUstream handle, bool make)
+{
+    const struct driver *driver = pool->driver;
+    const struct recent_streams *recent = &recent_streams;
+    CUcontext current = NULL;
+    unsigned long long id = 0;
+    if (__builtin_expect(driver->cuStreamGetId != NULL, 1) &&
+        driver->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current &&
+        driver->cuStreamGetId(stream_spelled_out(handle), &id) == CUDA_SUCCESS) {
+        struct stream_ref ref = recent->refs[id % STREAMS_RECENT];
+        if (__builtin_expect(ref.id == id && id != 0 && recent->pool == pool &&
+                                 stream_id(pool->streams, ref.stream) == id,
+                             1))
+            return ref;
+    }
+    return stream_find_slowly(pool, handle, make);
+}
+
 /* Around a driver call that a capture of the calling thread would forbid. */
 struct relaxed_mode {
     bool exchanged;

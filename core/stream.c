@@ -7,13 +7,7 @@
 #include "pool_state.h"
 #include "stream_order.h"
 
-/* What a thread found last, by the low bits of the driver's number. */
-#define RECENT 16u
-
-static _Thread_local struct {
-    const struct pool *pool;
-    struct stream_ref refs[RECENT];
-} recent;
+_Thread_local struct recent_streams recent_streams;
 
 bool streams_init(struct pool *pool)
 {
@@ -30,19 +24,7 @@ bool streams_init(struct pool *pool)
     return true;
 }
 
-bool streams_are_captured(const struct pool *pool)
-{
-    /* Relaxed: see captures_are_going_on. */
-    return atomic_load_explicit(&pool->captures.count, memory_order_relaxed) !=
-           pool->streams->idle_captures;
-}
-
 /* ---- names ---- */
-
-static CUstream spelled_out(CUstream handle)
-{
-    return handle ? handle : CU_STREAM_LEGACY;
-}
 
 static bool is_created(CUstream handle)
 {
@@ -119,7 +101,8 @@ static struct stream *add_stream(struct streams *streams, struct device *device)
     unsigned index = stream_count(streams);
     if (index == STREAMS_MAX)
         return NULL;
-    struct stream *stream = aligned_alloc(64, (sizeof *stream + 63) / 64 * 64);
+    struct stream *stream =
+        aligned_alloc(STREAM_APART, size_class_up(sizeof *stream, STREAM_APART));
     if (!stream)
         return NULL;
     memset(stream, 0, sizeof *stream);
@@ -146,6 +129,7 @@ static struct stream *begin_stream(struct streams *streams, uint64_t id, const s
     stream->context = name->context;
     stream->generation = context_generation(name->context);
     stream->early_launches = false;
+    stream->careful = stream_orders_others(stream);
     stream->now = monotonic_now();
     stream->handed_before = stream->handed_out;
     if (!MUTATED(former_streams_order_kept))
@@ -217,22 +201,22 @@ static struct stream_ref find_by_name(struct pool *pool, CUstream handle, struct
     return ref;
 }
 
-static struct stream_ref find_slowly(struct pool *pool, uint64_t id, CUstream handle,
-                                     struct context *current, bool make)
+static struct stream_ref find_by_number(struct pool *pool, uint64_t id, CUstream handle,
+                                        struct context *current, bool make)
 {
     struct stream_ref ref = look_up(pool->streams, id);
     if (!ref.stream && make)
         ref = make_known(pool, id, handle, current);
     if (ref.stream) {
-        if (recent.pool != pool)
-            memset(&recent, 0, sizeof recent);
-        recent.pool = pool;
-        recent.refs[id % RECENT] = ref;
+        if (recent_streams.pool != pool)
+            memset(&recent_streams, 0, sizeof recent_streams);
+        recent_streams.pool = pool;
+        recent_streams.refs[id % STREAMS_RECENT] = ref;
     }
     return ref;
 }
 
-struct stream_ref stream_find(struct pool *pool, CUstream handle, bool make)
+struct stream_ref stream_find_slowly(struct pool *pool, CUstream handle, bool make)
 {
     static const struct stream_ref none = {NULL, 0};
     bool green;
@@ -240,15 +224,12 @@ struct stream_ref stream_find(struct pool *pool, CUstream handle, bool make)
     unsigned long long id = 0;
     if (!current)
         return none;
-    handle = spelled_out(handle);
+    handle = stream_spelled_out(handle);
     if (!pool->driver->cuStreamGetId)
         return find_by_name(pool, handle, current, make);
     if (pool->driver->cuStreamGetId(handle, &id) != CUDA_SUCCESS || id == 0)
         return none;
-    struct stream_ref ref = recent.refs[id % RECENT];
-    if (ref.id == id && recent.pool == pool && stream_id(pool->streams, ref.stream) == id)
-        return ref;
-    return find_slowly(pool, id, handle, current, make);
+    return find_by_number(pool, id, handle, current, make);
 }
 
 /* ---- ending ---- */

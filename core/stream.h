@@ -51,6 +51,9 @@ struct own_event {
     struct own_event *next;
 };
 
+/* Bytes that the processor moves between caches at a time: a line and the one it fetches with it. */
+#define STREAM_APART 128u
+
 struct stream {
     pthread_mutex_t lock;
     unsigned index;  /* in the list */
@@ -70,8 +73,11 @@ struct stream {
     struct own_event *spare;
     struct own_event *marker; /* of a legacy stream, recorded over and over: see order_join */
     unsigned outstanding;
-    bool early_launches; /* a launch with programmatic stream serialization was made: the stream's
-                            own order is not enough to reuse memory on it */
+    _Atomic bool early_launches; /* a launch with programmatic stream serialization was made since
+                                    memory is in use: the stream's own order is not enough to reuse
+                                    it. Written under the lock; relaxed where read without */
+    bool careful;            /* early_launches, or a legacy stream: neither its allocations nor its frees
+                                are served by its own order alone */
     _Atomic unsigned wanted; /* so many frees record an event: another stream has looked for one in
                                 vain. Relaxed: it orders nothing */
 
@@ -80,7 +86,6 @@ struct stream {
                                         added, acquire when they are walked without the lock */
     struct block_list pending;       /* by ascending stamp, all shelves together */
     counter free_bytes, clean_bytes, reserved_bytes, live_requested;
-    counter peak_requested;
     _Atomic unsigned away;    /* blocks that were taken off its shelves, and may come back with the
                                  stamps that they had: until then it is nobody else's. Added to under
                                  the lock; the release of each pairs with the acquire in
@@ -93,6 +98,12 @@ struct stream {
     uint64_t idle_checked_at; /* nanoseconds of the monotonic clock */
 };
 
+/* Blocking streams come after the legacy stream's work and before it. */
+static inline bool stream_orders_others(const struct stream *stream)
+{
+    return stream->handle == CU_STREAM_LEGACY;
+}
+
 struct event_shard;
 
 /* All of a pool's stream-ordered memory. */
@@ -104,7 +115,7 @@ struct streams {
     _Atomic(struct stream *) list[STREAMS_MAX]; /* made once and kept. The release store pairs with
                                                    the acquire load in stream_at */
     _Atomic unsigned count;
-    _Atomic bool in_use; /* memory was handed out: from then on the program's events are followed.
+    _Atomic bool in_use; /* memory is handed out: from then on the program's events are followed.
                             Relaxed: events recorded before are not known, and not followed */
     unsigned idle_captures; /* what the count of captures is while none goes on */
     uint64_t next_number;   /* ids where the driver has none */
@@ -128,9 +139,18 @@ struct stream_ref {
     uint64_t id;
 };
 
-/* The stream that the handle means in this thread, made known if it was not and make says so. None
- * where the driver knows of none, or it cannot be served. No lock held. */
-struct stream_ref stream_find(struct pool *pool, CUstream handle, bool make);
+/* What a thread has found lately, by the low bits of the driver's number. */
+#define STREAMS_RECENT 16u
+
+struct recent_streams {
+    const struct pool *pool;
+    struct stream_ref refs[STREAMS_RECENT];
+};
+
+extern _Thread_local struct recent_streams recent_streams __attribute__((visibility("hidden")));
+
+/* What stream_find does where the thread has not found that stream lately. */
+struct stream_ref stream_find_slowly(struct pool *pool, CUstream handle, bool make);
 
 static inline struct stream *stream_at(const struct streams *streams, unsigned index)
 {
@@ -172,8 +192,5 @@ void stream_end(struct pool *pool, struct stream_ref ref);
 /* The context has died: its streams are nobody's, and nothing on them is running. What was free on
  * them has been given back or is forgotten. No stream's lock held. */
 void streams_context_died(struct pool *pool, struct context *context);
-
-/* Whether a capture goes on anywhere in the process. */
-bool streams_are_captured(const struct pool *pool);
 
 #endif

@@ -3,8 +3,8 @@
  *
  * A record is in one of three hands. The program's: held_at is the block's address, and nothing in
  * the record changes but held_at. A stream's: the block is free and in lists of that stream, whose
- * lock guards the record (stream_heap.h). A thread's: the one that has taken it out of either, by
- * exchanging held_at or under the stream's lock, and that will put it into the other.
+ * lock guards the record (stream_heap.h). A thread's: the one that has taken it out of either, under
+ * the lock of the stream that counts the block (shelf), and that will put it into the other.
  *
  * So two threads that free the same address cannot both succeed, and a stale pointer finds a record
  * that either is not held at that address or is the next owner's in good faith. Records are never
@@ -24,8 +24,9 @@ struct uses;
 struct stream_block {
     struct block block; /* its epoch is the stamp of its last free, in the order of the stream that
                            it was freed on; its heap is NULL */
-    _Atomic CUdeviceptr held_at; /* 0: not in the program's hands. Release when the block is handed
-                                    out, acquire when it is claimed */
+    _Atomic CUdeviceptr held_at; /* 0: not in the program's hands. Set to it under the lock of the
+                                    stream that counts the block; release when the block is handed
+                                    out, acquire when it is looked at without the lock */
     _Atomic uint64_t asked; /* bytes that the program asked for, for whoever only looks: relaxed,
                                like the two below */
     _Atomic uint64_t generation; /* another one each time that the block is handed out; never 0 */
@@ -53,14 +54,6 @@ static inline struct stream_block *stream_block_find(const struct block_table *t
 {
     struct block *block = block_table_find(table, address);
     return block ? stream_block_of(block) : NULL;
-}
-
-/* Takes a block out of the program's hands: true for one thread, and only while the program holds
- * it. */
-static inline bool stream_block_claim(struct stream_block *block, CUdeviceptr address)
-{
-    return atomic_compare_exchange_strong_explicit(&block->held_at, &address, 0,
-                                                   memory_order_acquire, memory_order_relaxed);
 }
 
 static inline bool stream_block_is_held(const struct stream_block *block, CUdeviceptr address)

@@ -9,104 +9,17 @@
 #include "release.h"
 #include "stream_order.h"
 #include "stream_release.h"
+#include "stream_shelf.h"
 #include "use.h"
 
 /* After a stream has looked in vain for a block with an event, so many frees on the stream that
  * could have had one record one. */
 #define WANTED_FREES 32u
 
-/* Each look for idle blocks reads the clock: so many frees go without. */
-#define FREES_PER_LOOK 32u
-
 /* Streams that are asked about, and blocks of a bucket that are looked at, before the driver is the
  * faster answer. */
 #define QUERIES_MAX 8u
 #define LOOKS_MAX   8u
-
-static uint64_t granules(uint64_t bytes)
-{
-    return size_class_up(bytes, STREAM_GRANULE);
-}
-
-static struct shelf *shelf_of(const struct stream_block *block)
-{
-    return atomic_load_explicit(&block->shelf, memory_order_relaxed);
-}
-
-/* ---- shelves and buckets; the stream's lock is held from here down to handing out ---- */
-
-static struct shelf *find_shelf(const struct stream *stream, const struct mempool *mempool)
-{
-    struct shelf *shelf = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
-    while (shelf && shelf->mempool != mempool)
-        shelf = shelf->next;
-    return shelf;
-}
-
-static struct shelf *get_shelf(struct stream *stream, struct mempool *mempool)
-{
-    struct shelf *shelf = find_shelf(stream, mempool);
-    if (shelf)
-        return shelf;
-    shelf = calloc(1, sizeof *shelf);
-    if (!shelf)
-        return NULL;
-    shelf->stream = stream;
-    shelf->mempool = mempool;
-    shelf->next = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
-    atomic_store_explicit(&stream->shelves, shelf, memory_order_release);
-    return shelf;
-}
-
-static struct shelf_bucket **find_slot(struct shelf_bucket **slots, uint32_t count, uint64_t bytes)
-{
-    /* Fibonacci hashing: the sizes are multiples of large powers of two. */
-    uint32_t i = (uint32_t)((bytes * UINT64_C(0x9E3779B97F4A7C15)) >> 32) & (count - 1);
-    while (slots[i] && slots[i]->bucket.bytes != bytes)
-        i = (i + 1) & (count - 1);
-    return &slots[i];
-}
-
-static struct bucket *find_bucket(const struct shelf *shelf, uint64_t bytes)
-{
-    struct shelf_bucket *found =
-        shelf->slot_count ? *find_slot(shelf->slots, shelf->slot_count, bytes) : NULL;
-    return found ? &found->bucket : NULL;
-}
-
-static bool grow_slots(struct shelf *shelf)
-{
-    uint32_t count = shelf->slot_count ? 2 * shelf->slot_count : 32;
-    struct shelf_bucket **slots = calloc(count, sizeof(struct shelf_bucket *));
-    if (!slots)
-        return false;
-    struct shelf_bucket *b = atomic_load_explicit(&shelf->buckets, memory_order_relaxed);
-    for (; b; b = b->next)
-        *find_slot(slots, count, b->bucket.bytes) = b;
-    free(shelf->slots);
-    shelf->slots = slots;
-    shelf->slot_count = count;
-    return true;
-}
-
-/* NULL where it can't be made. */
-static struct bucket *get_bucket(struct shelf *shelf, uint64_t bytes)
-{
-    struct bucket *found = find_bucket(shelf, bytes);
-    if (found || shelf->bucket_count >= HEAP_BUCKETS_MAX)
-        return found;
-    if (2 * (shelf->bucket_count + 1) > shelf->slot_count && !grow_slots(shelf))
-        return NULL;
-    struct shelf_bucket *made = calloc(1, sizeof *made);
-    if (!made)
-        return NULL;
-    made->bucket.bytes = bytes;
-    made->next = atomic_load_explicit(&shelf->buckets, memory_order_relaxed);
-    *find_slot(shelf->slots, shelf->slot_count, bytes) = made;
-    shelf->bucket_count++;
-    atomic_store_explicit(&shelf->buckets, made, memory_order_release);
-    return &made->bucket;
-}
 
 void stream_heap_visit(struct stream *stream, void (*visit)(struct bucket *, void *),
                        void *argument)
@@ -120,77 +33,6 @@ void stream_heap_visit(struct stream *stream, void (*visit)(struct bucket *, voi
     }
 }
 
-/* ---- blocks coming and going ---- */
-
-static void count_in(struct shelf *shelf, struct bucket *bucket, const struct stream_block *block)
-{
-    uint64_t bytes = block->block.bytes;
-    counter_add(&shelf->stream->reserved_bytes, bytes);
-    counter_add(&shelf->kept_bytes, granules(bytes));
-    counter_add(&bucket->counters.reserved_bytes, bytes);
-    counter_raise_to(&bucket->counters.peak_reserved_bytes,
-                     counter_get(&bucket->counters.reserved_bytes));
-}
-
-static void count_out(struct shelf *shelf, struct bucket *bucket, const struct stream_block *block)
-{
-    uint64_t bytes = block->block.bytes;
-    counter_subtract(&shelf->stream->reserved_bytes, bytes);
-    counter_subtract(&shelf->kept_bytes, granules(bytes));
-    counter_subtract(&bucket->counters.reserved_bytes, bytes);
-}
-
-static void count_live(struct shelf *shelf, struct bucket *bucket, const struct stream_block *block)
-{
-    struct stream *stream = shelf->stream;
-    counter_add(&stream->live_requested, block->block.requested);
-    counter_raise_to(&stream->peak_requested, counter_get(&stream->live_requested));
-    counter_add(&shelf->used_bytes, granules(block->block.requested));
-    counter_raise_to(&shelf->peak_used_bytes, counter_get(&shelf->used_bytes));
-    counter_raise_to(&bucket->counters.peak_live_bytes,
-                     counter_get(&bucket->counters.reserved_bytes) -
-                         counter_get(&bucket->counters.free_bytes));
-}
-
-static void count_not_live(struct shelf *shelf, const struct stream_block *block)
-{
-    counter_subtract(&shelf->stream->live_requested, block->block.requested);
-    counter_subtract(&shelf->used_bytes, granules(block->block.requested));
-}
-
-static void count_clean(struct stream *stream, struct bucket *bucket, uint64_t bytes)
-{
-    counter_add(&bucket->counters.clean_bytes, bytes);
-    counter_add(&stream->clean_bytes, bytes);
-}
-
-static void add_free(struct stream *stream, struct stream_block *block)
-{
-    struct bucket *bucket = block->block.bucket;
-    bucket->free_blocks++;
-    counter_add(&bucket->counters.free_bytes, block->block.bytes);
-    counter_add(&stream->free_bytes, block->block.bytes);
-    counter_add(&shelf_of(block)->free_bytes, block->block.bytes);
-}
-
-static void take(struct stream *stream, struct stream_block *block)
-{
-    struct bucket *bucket = block->block.bucket;
-    uint64_t bytes = block->block.bytes;
-    if (block->block.state == BLOCK_CLEAN) {
-        block_list_remove(&bucket->clean, &block->block, LINK_BUCKET);
-        counter_subtract(&bucket->counters.clean_bytes, bytes);
-        counter_subtract(&stream->clean_bytes, bytes);
-    } else {
-        block_list_remove(&bucket->pending, &block->block, LINK_BUCKET);
-        block_list_remove(&stream->pending, &block->block, LINK_HEAP);
-    }
-    bucket->free_blocks--;
-    counter_subtract(&bucket->counters.free_bytes, bytes);
-    counter_subtract(&stream->free_bytes, bytes);
-    counter_subtract(&shelf_of(block)->free_bytes, bytes);
-}
-
 void stream_heap_make_clean(struct stream *stream, struct stream_block *block)
 {
     struct bucket *bucket = block->block.bucket;
@@ -199,100 +41,19 @@ void stream_heap_make_clean(struct stream *stream, struct stream_block *block)
     block->block.state = BLOCK_CLEAN;
     block->event = NULL;
     block_list_append(&bucket->clean, &block->block, LINK_BUCKET);
-    count_clean(stream, bucket, block->block.bytes);
-}
-
-/* By ascending stamp: nearly always the last. */
-static void insert_pending(struct block_list *list, struct block *block, enum block_link link)
-{
-    struct block *before = list->last;
-    while (before && before->epoch > block->epoch)
-        before = before->links[link].previous;
-    if (!before) {
-        block_list_prepend(list, block, link);
-    } else if (before == list->last) {
-        block_list_append(list, block, link);
-    } else {
-        block->links[link].previous = before;
-        block->links[link].next = before->links[link].next;
-        before->links[link].next->links[link].previous = block;
-        before->links[link].next = block;
-    }
-}
-
-static void put_back(struct stream *stream, struct stream_block *block)
-{
-    struct bucket *bucket = block->block.bucket;
-    if (block->block.epoch <= order_done(stream)) {
-        block->block.state = BLOCK_CLEAN;
-        block->event = NULL;
-        block_list_append(&bucket->clean, &block->block, LINK_BUCKET);
-        count_clean(stream, bucket, block->block.bytes);
-    } else {
-        block->block.state = BLOCK_PENDING;
-        insert_pending(&bucket->pending, &block->block, LINK_BUCKET);
-        insert_pending(&stream->pending, &block->block, LINK_HEAP);
-    }
-    add_free(stream, block);
+    shelf_count_clean(stream, bucket, block->block.bytes);
 }
 
 void stream_heap_detach(struct stream *stream, struct stream_block *block)
 {
-    take(stream, block);
-    count_out(shelf_of(block), block->block.bucket, block);
+    shelf_take(stream, block);
+    shelf_count_out(shelf_of(block), block->block.bucket, block);
 }
 
 void stream_heap_attach(struct shelf *shelf, struct stream_block *block)
 {
-    count_in(shelf, block->block.bucket, block);
-    put_back(shelf->stream, block);
-}
-
-static void count_request(struct bucket *bucket, size_t bytes)
-{
-    counter_add(&bucket->counters.requests, 1);
-    counter_add(&bucket->counters.requested_bytes, bytes);
-}
-
-/* The block, which is on no shelf and counted in this one, is the program's from now on. */
-static void hand_out(struct shelf *shelf, struct stream_block *block, size_t bytes)
-{
-    struct stream *stream = shelf->stream;
-    block->block.state = BLOCK_LIVE;
-    block->block.requested = bytes;
-    block->event = NULL;
-    count_live(shelf, block->block.bucket, block);
-    atomic_store_explicit(&block->asked, bytes, memory_order_relaxed);
-    atomic_store_explicit(&block->generation,
-                          (uint64_t)(stream->index + 1) << 48 | ++stream->handed_out,
-                          memory_order_relaxed);
-    atomic_store_explicit(&block->held_at, block->block.address, memory_order_release);
-}
-
-static void hand_out_hit(struct shelf *shelf, struct stream_block *block, size_t bytes,
-                         enum hit hit)
-{
-    struct bucket *bucket = block->block.bucket;
-    count_request(bucket, bytes);
-    counter_add(&bucket->counters.hits[hit], 1);
-    hand_out(shelf, block, bytes);
-}
-
-/* ---- a block of the stream's own ---- */
-
-/* Lock held. The newest: its memory is the likeliest to be in the GPU's cache. */
-static struct stream_block *take_own(struct stream *stream, struct bucket *bucket)
-{
-    bool early = stream->early_launches && !MUTATED(early_launch_ignored);
-    struct block *found = early ? NULL : bucket->pending.last;
-    if (!found && early)
-        order_settle(stream);
-    if (!found)
-        found = bucket->clean.last;
-    if (!found)
-        return NULL;
-    take(stream, stream_block_of(found));
-    return stream_block_of(found);
+    shelf_count_in(shelf, block->block.bucket, block);
+    shelf_put_back(shelf->stream, block);
 }
 
 /* ---- blocks of other streams; no lock is held ---- */
@@ -336,8 +97,8 @@ static struct bucket *bucket_of(const struct search *search, const struct stream
 {
     if (stream->context != search->context || stream->generation != search->generation)
         return NULL;
-    const struct shelf *shelf = find_shelf(stream, search->mempool);
-    return shelf ? find_bucket(shelf, search->bytes) : NULL;
+    const struct shelf *shelf = shelf_find(stream, search->mempool);
+    return shelf ? shelf_find_bucket(shelf, search->bytes) : NULL;
 }
 
 static bool comes_after(const struct search *search, const struct stream *stream, uint64_t stamp)
@@ -552,7 +313,7 @@ static bool record_block(struct pool *pool, struct shelf *shelf, struct bucket *
     block->context = search->context;
     block->context_generation = search->generation;
     atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
-    count_in(shelf, bucket, block);
+    shelf_count_in(shelf, bucket, block);
     return true;
 }
 
@@ -573,12 +334,12 @@ static void finish_miss(struct pool *pool, struct shelf *shelf, struct bucket *b
         heap_forget_address(pool, address);
     }
     pthread_mutex_lock(&shelf->stream->lock);
-    count_request(bucket, requested);
+    shelf_count_request(bucket, requested);
     counter_add(&bucket->counters.misses, 1);
     if (result == CUDA_SUCCESS)
         recorded = record_block(pool, shelf, bucket, address, bytes, search);
     if (recorded)
-        hand_out(shelf, stream_block_find(&pool->streams->blocks, address), requested);
+        shelf_hand_out(shelf, stream_block_find(&pool->streams->blocks, address), requested);
     pthread_mutex_unlock(&shelf->stream->lock);
     if (!recorded)
         forget_reserved(search->context->device, bytes);
@@ -587,7 +348,7 @@ static void finish_miss(struct pool *pool, struct shelf *shelf, struct bucket *b
 static CUresult refuse(struct shelf *shelf, struct bucket *bucket, size_t requested)
 {
     pthread_mutex_lock(&shelf->stream->lock);
-    count_request(bucket, requested);
+    shelf_count_request(bucket, requested);
     counter_add(&bucket->counters.misses, 1);
     pthread_mutex_unlock(&shelf->stream->lock);
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -623,18 +384,6 @@ static CUresult miss(struct pool *pool, struct shelf *shelf, struct bucket *buck
 
 /* ---- allocating ---- */
 
-static bool is_usable(const struct context *context)
-{
-    /* Relaxed: see where it is set. */
-    return !atomic_load_explicit(&context->unusable, memory_order_relaxed);
-}
-
-/* See order_join. */
-static bool orders_others(const struct stream *stream)
-{
-    return stream->handle == CU_STREAM_LEGACY;
-}
-
 /* False where the stream has ended. */
 static bool begin_search(struct search *search, struct pool *pool, struct stream_ref ref,
                          CUstream handle, const struct shelf *shelf, uint64_t bytes)
@@ -664,8 +413,8 @@ static void adopt(struct shelf *shelf, struct bucket *bucket, struct stream_bloc
     pthread_mutex_lock(&shelf->stream->lock);
     block->block.bucket = bucket;
     atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
-    count_in(shelf, bucket, block);
-    hand_out_hit(shelf, block, bytes, hit);
+    shelf_count_in(shelf, bucket, block);
+    shelf_hand_out_hit(shelf, block, bytes, hit);
     pthread_mutex_unlock(&shelf->stream->lock);
     stream_block_is_settled(former);
 }
@@ -682,9 +431,9 @@ static struct stream_block *ask_about_own(struct search *search, struct bucket *
         return NULL;
     pthread_mutex_lock(&stream->lock);
     if (stream_is(search->pool->streams, search->ref))
-        block = take_own(stream, bucket);
+        block = shelf_take_own(stream, bucket);
     if (block) {
-        count_out(shelf_of(block), bucket, block);
+        shelf_count_out(shelf_of(block), bucket, block);
         stream_block_is_away(stream);
     }
     pthread_mutex_unlock(&stream->lock);
@@ -703,23 +452,23 @@ static struct stream_block *give_up(struct stream_block *block)
 }
 
 /* A block of a legacy stream's own, which is off its list but still counted there. */
-__attribute__((noinline)) static bool hand_out_joined(struct pool *pool, struct stream_ref ref,
+static bool hand_out_joined(struct pool *pool, struct stream_ref ref,
                                                       CUstream handle, struct shelf *shelf,
                                                       struct stream_block *block, size_t bytes)
 {
     bool joined = order_join(pool, ref, handle);
     pthread_mutex_lock(&ref.stream->lock);
     if (joined)
-        hand_out_hit(shelf, block, bytes, HIT_CLEAN);
+        shelf_hand_out_hit(shelf, block, bytes, HIT_CLEAN);
     else
-        put_back(ref.stream, block);
+        shelf_put_back(ref.stream, block);
     pthread_mutex_unlock(&ref.stream->lock);
     stream_block_is_settled(ref.stream);
     return joined;
 }
 
 /* What the stream's own order does not give at once. */
-__attribute__((noinline)) static bool allocate_slowly(struct pool *pool, struct stream_ref ref,
+static bool allocate_slowly(struct pool *pool, struct stream_ref ref,
                                                       CUstream handle, struct shelf *shelf,
                                                       struct bucket *bucket, CUdeviceptr *address,
                                                       size_t bytes, CUresult *result)
@@ -735,10 +484,13 @@ __attribute__((noinline)) static bool allocate_slowly(struct pool *pool, struct 
         block = ask_about_own(&search, bucket);
         hit = HIT_QUERIED;
     }
-    if (block && (hit == HIT_WAITED || hit == HIT_BARRIER) && orders_others(ref.stream) &&
+    if (block && (hit == HIT_WAITED || hit == HIT_BARRIER) && stream_orders_others(ref.stream) &&
         !order_join(pool, ref, handle))
         block = give_up(block);
     *result = CUDA_SUCCESS;
+    /* Whoever hits later has missed before. */
+    if (!atomic_load_explicit(&pool->streams->in_use, memory_order_relaxed))
+        atomic_store_explicit(&pool->streams->in_use, true, memory_order_relaxed);
     if (block) {
         adopt(shelf, bucket, block, bytes, hit);
         *address = block->block.address;
@@ -757,22 +509,22 @@ bool stream_heap_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes,
     struct stream_block *block = NULL;
     uint64_t rounded = size_class_round(&stream->device->stream_classes, bytes);
     pthread_mutex_lock(&stream->lock);
-    bool served = stream_is(pool->streams, ref) && is_usable(stream->context);
-    struct shelf *shelf = served ? get_shelf(stream, mempool) : NULL;
+    bool served = stream_is(pool->streams, ref) && shelf_is_usable(stream->context);
+    struct shelf *shelf = served ? shelf_get(stream, mempool) : NULL;
     if (!shelf) {
         pthread_mutex_unlock(&stream->lock);
         return false;
     }
-    struct bucket *bucket = rounded ? get_bucket(shelf, rounded) : NULL;
+    struct bucket *bucket = rounded ? shelf_get_bucket(shelf, rounded) : NULL;
     if (bucket)
-        block = take_own(stream, bucket);
+        block = shelf_take_own(stream, bucket);
     else
         bucket = &shelf->unkept;
-    bool join = block && block->block.state == BLOCK_PENDING && orders_others(stream);
+    bool join = block && block->block.state == BLOCK_PENDING && stream_orders_others(stream);
     if (join)
         stream_block_is_away(stream);
     if (block && !join)
-        hand_out_hit(shelf, block, bytes, HIT_CLEAN);
+        shelf_hand_out_hit(shelf, block, bytes, HIT_CLEAN);
     pthread_mutex_unlock(&stream->lock);
     if (join && !hand_out_joined(pool, ref, handle, shelf, block, bytes))
         return false;
@@ -785,72 +537,12 @@ bool stream_heap_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes,
 
 /* ---- freeing ---- */
 
-/* Lock held. Whether the block may stay, as far as the stream alone can tell. */
-static bool may_stay(const struct pool *pool, const struct stream *stream,
-                     const struct stream_block *block)
-{
-    return block->context == stream->context && block->context_generation == stream->generation &&
-           block->block.bucket->bytes != 0 &&
-           !atomic_load_explicit(&block->shared, memory_order_relaxed) &&
-           !atomic_load_explicit(&block->mempool->closed, memory_order_relaxed) &&
-           is_usable(stream->context) &&
-           !atomic_load_explicit(&stream->context->dying, memory_order_relaxed) &&
-           pool->settings.stream_ordered.caps.blocks_per_bucket != 0;
-}
-
-static bool is_full(const struct pool *pool, const struct bucket *bucket)
-{
-    return bucket->free_blocks >= pool->settings.stream_ordered.caps.blocks_per_bucket;
-}
-
-/* Lock held. Another stream's bucket is looked at later. */
-static bool is_within_caps(const struct pool *pool, const struct stream *stream,
-                           const struct stream_block *block)
-{
-    bool full = shelf_of(block)->stream == stream && is_full(pool, block->block.bucket);
-    return !full && counter_get(&stream->free_bytes) + block->block.bytes <= stream->may_keep;
-}
-
-/* Blocking streams come after the legacy stream's work and before it: without an operation there in
- * the free, nothing would order the next use behind what came before. */
-static bool needs_event(const struct stream *stream)
-{
-    return stream->handle == CU_STREAM_LEGACY;
-}
-
-static bool is_wanted(const struct stream *stream)
-{
-    return stream->early_launches || needs_event(stream) ||
-           atomic_load_explicit(&stream->wanted, memory_order_relaxed) != 0;
-}
-
-/* Lock held, and the block counted in this stream's shelf. */
-static void make_pending(struct stream *stream, struct stream_block *block, uint64_t stamp)
-{
-    struct bucket *bucket = block->block.bucket;
-    block->block.state = BLOCK_PENDING;
-    block->block.epoch = stamp;
-    block->block.freed_at = stream->now;
-    insert_pending(&bucket->pending, &block->block, LINK_BUCKET);
-    insert_pending(&stream->pending, &block->block, LINK_HEAP);
-    counter_add(&bucket->counters.frees, 1);
-    add_free(stream, block);
-}
-
-/* Lock held. */
-static uint64_t next_stamp(struct stream *stream)
-{
-    uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed) + 1;
-    atomic_store_explicit(&stream->stamp, stamp, memory_order_relaxed);
-    return stamp;
-}
-
 static void leave_shelf(struct stream_block *block)
 {
     struct shelf *shelf = shelf_of(block);
     pthread_mutex_lock(&shelf->stream->lock);
-    count_not_live(shelf, block);
-    count_out(shelf, block->block.bucket, block);
+    shelf_count_not_live(shelf, block);
+    shelf_count_out(shelf, block->block.bucket, block);
     pthread_mutex_unlock(&shelf->stream->lock);
 }
 
@@ -858,9 +550,15 @@ static void return_to_shelf(struct stream_block *block)
 {
     struct shelf *shelf = shelf_of(block);
     pthread_mutex_lock(&shelf->stream->lock);
-    count_in(shelf, block->block.bucket, block);
-    count_live(shelf, block->block.bucket, block);
+    shelf_count_in(shelf, block->block.bucket, block);
+    shelf_count_live(shelf, block->block.bucket, block);
     pthread_mutex_unlock(&shelf->stream->lock);
+}
+
+static bool is_wanted(const struct stream *stream)
+{
+    return atomic_load_explicit(&stream->early_launches, memory_order_relaxed) ||
+           atomic_load_explicit(&stream->wanted, memory_order_relaxed) != 0;
 }
 
 static void count_event_use(struct stream *stream)
@@ -872,7 +570,7 @@ static void count_event_use(struct stream *stream)
 
 /* A free on another stream than that of the allocation, or one that records an event. The stamp is
  * taken. */
-__attribute__((noinline)) static bool free_slowly(struct pool *pool, struct stream_block *block,
+static bool free_slowly(struct pool *pool, struct stream_block *block,
                                                   struct stream_ref ref, CUstream handle,
                                                   uint64_t stamp)
 {
@@ -883,26 +581,28 @@ __attribute__((noinline)) static bool free_slowly(struct pool *pool, struct stre
         event = order_record(pool, ref, handle, stamp);
         count_event_use(stream);
     }
+    /* With no operation there in the free, nothing would order the next use behind what came
+     * before on blocking streams. */
+    bool ordered = !stream_orders_others(stream) || event || order_join(pool, ref, handle);
     if (moved)
         leave_shelf(block);
     pthread_mutex_lock(&stream->lock);
     /* The context may have begun to end since: what comes to lie here now is given back by nobody.
      */
-    bool stays = stream_is(pool->streams, ref) && may_stay(pool, stream, block) &&
-                 (event || !needs_event(stream));
-    struct shelf *shelf = stays ? get_shelf(stream, block->mempool) : NULL;
-    struct bucket *bucket = shelf ? get_bucket(shelf, block->block.bytes) : NULL;
-    stays = bucket && !(moved && is_full(pool, bucket));
+    bool stays = stream_is(pool->streams, ref) && shelf_may_keep(stream, block) && ordered;
+    struct shelf *shelf = stays ? shelf_get(stream, block->mempool) : NULL;
+    struct bucket *bucket = shelf ? shelf_get_bucket(shelf, block->block.bytes) : NULL;
+    stays = bucket && !(moved && shelf_is_full(pool, bucket));
     if (stays) {
         if (moved) {
             atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
             block->block.bucket = bucket;
-            count_in(shelf, bucket, block);
+            shelf_count_in(shelf, bucket, block);
         } else {
-            count_not_live(shelf, block);
+            shelf_count_not_live(shelf, block);
         }
         block->event = event;
-        make_pending(stream, block, stamp);
+        shelf_make_pending(stream, block, stamp);
     }
     if (event)
         order_drop_user(stream, event);
@@ -914,6 +614,23 @@ __attribute__((noinline)) static bool free_slowly(struct pool *pool, struct stre
     return stays;
 }
 
+bool stream_heap_claim(struct stream_block *block, CUdeviceptr address)
+{
+    for (;;) {
+        struct shelf *shelf = shelf_of(block);
+        if (!shelf || !stream_block_is_held(block, address))
+            return false;
+        pthread_mutex_lock(&shelf->stream->lock);
+        bool same = shelf_of(block) == shelf;
+        bool held = same && stream_block_is_held(block, address);
+        if (held)
+            atomic_store_explicit(&block->held_at, 0, memory_order_relaxed);
+        pthread_mutex_unlock(&shelf->stream->lock);
+        if (same)
+            return held;
+    }
+}
+
 bool stream_heap_free(struct pool *pool, struct stream_block *block, struct stream_ref ref,
                       CUstream handle)
 {
@@ -921,11 +638,11 @@ bool stream_heap_free(struct pool *pool, struct stream_block *block, struct stre
     bool looked = false;
     pthread_mutex_lock(&stream->lock);
     for (;;) {
-        if (!stream_is(pool->streams, ref) || !may_stay(pool, stream, block)) {
+        if (!stream_is(pool->streams, ref) || !shelf_may_keep(stream, block)) {
             pthread_mutex_unlock(&stream->lock);
             return false;
         }
-        if (is_within_caps(pool, stream, block))
+        if (shelf_is_within_caps(pool, stream, block))
             break;
         pthread_mutex_unlock(&stream->lock);
         if (looked || !stream_release_room(pool, stream, block))
@@ -933,21 +650,11 @@ bool stream_heap_free(struct pool *pool, struct stream_block *block, struct stre
         looked = true;
         pthread_mutex_lock(&stream->lock);
     }
-    uint64_t stamp = next_stamp(stream);
-    struct shelf *shelf = shelf_of(block);
-    bool slow = shelf->stream != stream || is_wanted(stream);
-    if (slow) {
-        stream_block_is_away(stream);
-    } else {
-        count_not_live(shelf, block);
-        block->event = NULL;
-        make_pending(stream, block, stamp);
-    }
-    bool look = stream->frees_to_look-- == 0;
-    if (look)
-        stream->frees_to_look = FREES_PER_LOOK;
+    uint64_t stamp = shelf_next_stamp(stream);
+    bool look = shelf_look_is_due(stream);
+    stream_block_is_away(stream);
     pthread_mutex_unlock(&stream->lock);
-    if (slow && !free_slowly(pool, block, ref, handle, stamp))
+    if (!free_slowly(pool, block, ref, handle, stamp))
         return false;
     if (look)
         stream_release_look(pool, stream);
@@ -995,7 +702,7 @@ void stream_heap_forget_free(struct pool *pool, struct stream_block *block)
 
 static bool forget_held(struct pool *pool, struct stream_block *block, CUdeviceptr address)
 {
-    if (!stream_block_claim(block, address))
+    if (!stream_heap_claim(block, address))
         return false;
     use_forget(pool, block);
     stream_heap_leave(pool, block);

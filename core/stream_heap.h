@@ -26,37 +26,18 @@
 
 struct mempool;
 
-/* A bucket is in its shelf's list for good, which is what makes it readable without the lock. */
-struct shelf_bucket {
-    struct bucket bucket;
-    struct shelf_bucket *next; /* written before it is listed */
-};
-
-struct shelf {
-    struct stream *stream;
-    struct mempool *mempool;
-    struct shelf_bucket **slots; /* by block size: open addressing */
-    uint32_t slot_count, bucket_count;
-    _Atomic(struct shelf_bucket *) buckets; /* all of them. Release when one is added, acquire when
-                                               they are walked without the lock */
-    struct bucket unkept;                   /* live blocks of sizes that are not kept */
-    counter free_bytes, used_bytes;         /* used: by the program, in the driver's granules */
-    counter kept_bytes;                     /* all blocks, live ones included, likewise */
-    counter peak_used_bytes;
-    struct shelf *next; /* of the same stream; written before it is listed */
-};
-
-/* What the driver counts for an allocation of so many bytes. */
-#define STREAM_GRANULE 512u
-
 /* cuMemAllocAsync, or cuMemAllocFromPoolAsync: from this pool, on the stream that the handle means
  * here. False: the driver is to answer, and what it gives is not the pool's. */
 bool stream_heap_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes,
                           struct mempool *mempool, struct stream_ref ref, CUstream handle,
                           CUresult *result);
 
-/* cuMemFreeAsync of a block. False: it is now in nobody's hands but the caller's, who lets the
- * driver free it and calls stream_heap_left or stream_heap_came_back. */
+/* Takes a block out of the program's hands: true for one thread, and only while the program holds
+ * it at this address. */
+bool stream_heap_claim(struct stream_block *block, CUdeviceptr address);
+
+/* cuMemFreeAsync of a claimed block. False: it is now in nobody's hands but the caller's, who lets
+ * the driver free it and calls stream_heap_left or stream_heap_came_back. */
 bool stream_heap_free(struct pool *pool, struct stream_block *block, struct stream_ref ref,
                       CUstream handle);
 

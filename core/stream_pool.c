@@ -9,11 +9,12 @@
 #include "stream_heap.h"
 #include "stream_order.h"
 #include "stream_release.h"
+#include "stream_shelf.h"
 #include "use.h"
 
 /* Whether the program's calls are answered by us now: not where it is switched off, and not while
  * captures go on, when only the driver knows which calls they forbid. */
-static bool is_served(const struct pool *pool)
+static inline bool is_served(const struct pool *pool)
 {
     return pool->streams && (!streams_are_captured(pool) || MUTATED(streams_served_in_captures));
 }
@@ -38,6 +39,27 @@ bool stream_pool_start(struct pool *pool)
 
 /* ---- allocating and freeing ---- */
 
+/* A block that the stream's own order gives: nothing else has to be looked at. */
+static inline bool allocate_at_once(struct pool *pool, CUdeviceptr *address, size_t bytes,
+                                    const struct mempool *mempool, struct stream_ref ref)
+{
+    struct stream *stream = ref.stream;
+    struct stream_block *block = NULL;
+    uint64_t rounded = size_class_round(&stream->device->stream_classes, bytes);
+    pthread_mutex_lock(&stream->lock);
+    struct shelf *shelf = shelf_find(stream, mempool);
+    struct bucket *bucket = shelf ? shelf_find_bucket(shelf, rounded) : NULL;
+    if (bucket && !stream->careful && stream_is(pool->streams, ref) &&
+        shelf_is_usable(stream->context))
+        block = shelf_take_own(stream, bucket);
+    if (block) {
+        shelf_hand_out_hit(shelf, block, bytes, HIT_CLEAN);
+        *address = block->block.address;
+    }
+    pthread_mutex_unlock(&stream->lock);
+    return block != NULL;
+}
+
 bool pool_allocate_async(struct pool *pool, CUdeviceptr *address, size_t bytes,
                          const CUmemoryPool *memory_pool, CUstream handle, CUresult *result)
 {
@@ -50,9 +72,48 @@ bool pool_allocate_async(struct pool *pool, CUdeviceptr *address, size_t bytes,
         memory_pool ? mempool_find(pool, *memory_pool) : mempool_current(pool, ref.stream->device);
     if (!mempool || mempool->device != ref.stream->device)
         return false;
-    if (!atomic_load_explicit(&pool->streams->in_use, memory_order_relaxed))
-        atomic_store_explicit(&pool->streams->in_use, true, memory_order_relaxed);
-    return stream_heap_allocate(pool, address, bytes, mempool, ref, handle, result);
+    *result = CUDA_SUCCESS;
+    return allocate_at_once(pool, address, bytes, mempool, ref) ||
+           stream_heap_allocate(pool, address, bytes, mempool, ref, handle, result);
+}
+
+/* A free on the stream that counts the block, where its place in the stream's order is all that the
+ * next use needs. */
+static inline bool keep_at_once(struct pool *pool, struct stream_block *block, CUdeviceptr address,
+                                struct stream_ref ref)
+{
+    struct stream *stream = ref.stream;
+    struct shelf *shelf = shelf_of(block);
+    if (!shelf || shelf->stream != stream)
+        return false;
+    pthread_mutex_lock(&stream->lock);
+    bool stays = shelf_of(block) == shelf && stream_block_is_held(block, address) &&
+                 stream_is(pool->streams, ref) && !shelf_frees_slowly(stream) &&
+                 !atomic_load_explicit(&block->uses, memory_order_relaxed) &&
+                 shelf_may_keep(stream, block) && shelf_is_within_caps(pool, stream, block);
+    bool look = false;
+    if (stays) {
+        atomic_store_explicit(&block->held_at, 0, memory_order_relaxed);
+        shelf_count_not_live(shelf, block);
+        block->event = NULL;
+        shelf_make_pending(stream, block, shelf_next_stamp(stream));
+        look = shelf_look_is_due(stream);
+    }
+    pthread_mutex_unlock(&stream->lock);
+    if (__builtin_expect(look, 0))
+        stream_release_look(pool, stream);
+    return stays;
+}
+
+bool pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstream handle)
+{
+    if (__builtin_expect(!pool->streams || !is_served(pool), 0))
+        return false;
+    struct stream_block *block = stream_block_find(&pool->streams->blocks, address);
+    if (!block)
+        return false;
+    struct stream_ref ref = stream_find(pool, handle, false);
+    return ref.stream && keep_at_once(pool, block, address, ref);
 }
 
 static bool may_be_kept(struct pool *pool, struct stream_block *block, CUstream handle)
@@ -111,7 +172,7 @@ bool stream_pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr a
     if (!block)
         return false;
     *result = CUDA_ERROR_INVALID_VALUE;
-    if (!stream_block_claim(block, address))
+    if (!stream_heap_claim(block, address))
         return true;
     struct stream_free free = {driver, handle};
     *result = may_be_kept(pool, block, handle) ? CUDA_SUCCESS
@@ -126,7 +187,7 @@ bool stream_pool_free(struct pool *pool, CUdeviceptr address, CUresult *result)
     if (!block)
         return false;
     *result = CUDA_ERROR_INVALID_VALUE;
-    if (stream_block_claim(block, address))
+    if (stream_heap_claim(block, address))
         *result = free_by_driver(pool, block, free_plainly, NULL);
     return true;
 }
@@ -262,17 +323,22 @@ static bool is_captured(const struct pool *pool, CUstream handle)
            status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+/* Relaxed: only ever raised while the stream is the same. */
+static bool is_known_to_launch_early(const struct stream *stream)
+{
+    return atomic_load_explicit(&stream->early_launches, memory_order_relaxed);
+}
+
 void pool_early_launch(struct pool *pool, CUstream handle)
 {
-    if (pool->streams && is_captured(pool, handle))
+    if (!pool_follows_streams(pool) || is_captured(pool, handle))
         return;
-    struct stream_ref ref =
-        pool->streams ? stream_find(pool, handle, true) : (struct stream_ref){NULL, 0};
-    if (!ref.stream)
+    struct stream_ref ref = stream_find(pool, handle, true);
+    if (!ref.stream || is_known_to_launch_early(ref.stream))
         return;
     pthread_mutex_lock(&ref.stream->lock);
     if (stream_is(pool->streams, ref))
-        ref.stream->early_launches = true;
+        atomic_store_explicit(&ref.stream->early_launches, true, memory_order_relaxed);
     pthread_mutex_unlock(&ref.stream->lock);
 }
 

@@ -6,6 +6,7 @@
 #include "mutation.h"
 #include "pool_state.h"
 #include "stream_order.h"
+#include "stream_shelf.h"
 #include "use.h"
 
 /* A stream may keep this share of the device's cap without a look at the others, divided by the

@@ -5,7 +5,7 @@
 #include "mempool.h"
 #include "mutation.h"
 #include "pool_state.h"
-#include "stream_heap.h"
+#include "stream_shelf.h"
 
 struct use {
     struct stream_ref stream;

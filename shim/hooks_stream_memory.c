@@ -18,6 +18,12 @@ static CUstream per_thread(CUstream stream)
     return stream ? stream : CU_STREAM_PER_THREAD;
 }
 
+static bool free_at_once(CUdeviceptr address, CUstream stream)
+{
+    struct pool *pool = the_pool();
+    return pool && pool_free_async_at_once(pool, address, stream);
+}
+
 static CUresult free_on(free_async *driver, CUdeviceptr address, CUstream stream)
 {
     struct pool *pool = the_pool();
@@ -28,29 +34,29 @@ static CUresult free_on(free_async *driver, CUdeviceptr address, CUstream stream
 
 HOOK(cuMemAllocAsync, (CUdeviceptr * address, size_t bytes, CUstream stream))
 {
-    const struct real_driver *real = real_driver();
     CUresult result;
     if (allocate(address, bytes, NULL, stream, &result))
         return result;
+    const struct real_driver *real = real_driver();
     return tell_of_new(WITH_ROOM(real->cuMemAllocAsync(address, bytes, stream)), address);
 }
 
 HOOK(cuMemAllocAsync_ptsz, (CUdeviceptr * address, size_t bytes, CUstream stream))
 {
-    const struct real_driver *real = real_driver();
     CUresult result;
     if (allocate(address, bytes, NULL, per_thread(stream), &result))
         return result;
+    const struct real_driver *real = real_driver();
     return tell_of_new(WITH_ROOM(real->cuMemAllocAsync_ptsz(address, bytes, stream)), address);
 }
 
 HOOK(cuMemAllocFromPoolAsync,
      (CUdeviceptr * address, size_t bytes, CUmemoryPool from, CUstream stream))
 {
-    const struct real_driver *real = real_driver();
     CUresult result;
     if (allocate(address, bytes, &from, stream, &result))
         return result;
+    const struct real_driver *real = real_driver();
     return tell_of_new(WITH_ROOM(real->cuMemAllocFromPoolAsync(address, bytes, from, stream)),
                        address);
 }
@@ -58,20 +64,24 @@ HOOK(cuMemAllocFromPoolAsync,
 HOOK(cuMemAllocFromPoolAsync_ptsz,
      (CUdeviceptr * address, size_t bytes, CUmemoryPool from, CUstream stream))
 {
-    const struct real_driver *real = real_driver();
     CUresult result;
     if (allocate(address, bytes, &from, per_thread(stream), &result))
         return result;
+    const struct real_driver *real = real_driver();
     return tell_of_new(WITH_ROOM(real->cuMemAllocFromPoolAsync_ptsz(address, bytes, from, stream)),
                        address);
 }
 
 HOOK(cuMemFreeAsync, (CUdeviceptr address, CUstream stream))
 {
+    if (free_at_once(address, stream))
+        return CUDA_SUCCESS;
     return free_on(real_driver()->cuMemFreeAsync, address, stream);
 }
 
 HOOK(cuMemFreeAsync_ptsz, (CUdeviceptr address, CUstream stream))
 {
+    if (free_at_once(address, per_thread(stream)))
+        return CUDA_SUCCESS;
     return free_on(real_driver()->cuMemFreeAsync_ptsz, address, per_thread(stream));
 }

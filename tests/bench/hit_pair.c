@@ -1,10 +1,13 @@
 /*
- * Allocates and frees as many times as the argument says, in a few sizes, so that with the pool
- * every pair after the first ones hits. Checks that each address is one of its own by writing to
- * the memory at the end. For scripts/instructions_per_pair.sh.
+ * Allocates and frees as many times as the first argument says, in a few sizes, so that with the
+ * pool every pair after the first ones hits: cuMemAlloc and cuMemFree, or, with "async" as the
+ * second argument, cuMemAllocAsync and cuMemFreeAsync on a stream. Checks that each address is one
+ * of its own by writing to the memory at the end. For scripts/instructions_per_pair.sh.
  */
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "../driver_api.h"
 
@@ -26,17 +29,29 @@ static void allocate_and_free(size_t bytes)
     check(cuMemFree_v2(block), "cuMemFree_v2");
 }
 
+static void allocate_and_free_on(CUstream stream, size_t bytes)
+{
+    CUdeviceptr block;
+    check(cuMemAllocAsync(&block, bytes, stream), "cuMemAllocAsync");
+    check(cuMemFreeAsync(block, stream), "cuMemFreeAsync");
+}
+
 int main(int argc, char **argv)
 {
     unsigned long pairs = argc > 1 ? strtoul(argv[1], NULL, 10) : 1000;
     CUdevice device;
     CUcontext context;
+    CUstream stream;
+    bool async = argc > 2 && strcmp(argv[2], "async") == 0;
     check(cuInit(0), "cuInit");
     check(cuDeviceGet(&device, 0), "cuDeviceGet");
     check(cuDevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain");
     check(cuCtxSetCurrent(context), "cuCtxSetCurrent");
-    for (unsigned long i = 0; i < pairs; i++)
+    check(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    for (unsigned long i = 0; i < pairs && !async; i++)
         allocate_and_free(sizes[i % SIZES]);
+    for (unsigned long i = 0; i < pairs && async; i++)
+        allocate_and_free_on(stream, sizes[i % SIZES]);
 
     CUdeviceptr block;
     unsigned int written = 12345, read = 0;

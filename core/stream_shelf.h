@@ -1,0 +1,321 @@
+/*
+ * Shelves: the free blocks of one stream and one memory pool, in buckets, and what is counted of
+ * all its blocks. These are the steps that every allocation and every free take, inline in the few
+ * files of stream-ordered memory that include this: stream_pool.c, which does nothing else where
+ * the stream's own order is enough, and stream_heap.c, which does the rest.
+ *
+ * Locking: all of them with the stream's lock held, but for shelf_of and shelf_granules.
+ */
+#ifndef CUDAPOOL_CORE_STREAM_SHELF_H
+#define CUDAPOOL_CORE_STREAM_SHELF_H
+
+#include "mempool.h"
+#include "pool_state.h"
+#include "stream_heap.h"
+#include "stream_order.h"
+
+/* Each look for idle blocks reads the clock: so many frees go without. */
+#define FREES_PER_LOOK 32u
+
+/* A bucket is in its shelf's list for good, which is what makes it readable without the lock. */
+struct shelf_bucket {
+    struct bucket bucket;
+    struct shelf_bucket *next; /* written before it is listed */
+};
+
+struct shelf {
+    struct stream *stream;
+    struct mempool *mempool;
+    struct shelf_bucket **slots; /* by block size: open addressing */
+    uint32_t slot_count, bucket_count;
+    _Atomic(struct shelf_bucket *) buckets; /* all of them. Release when one is added, acquire when
+                                               they are walked without the lock */
+    struct bucket unkept;                   /* live blocks of sizes that are not kept */
+    counter used_bytes;                     /* by the program, in the driver's granules */
+    counter kept_bytes;                     /* all blocks, live ones included, likewise */
+    counter peak_used_bytes;
+    struct shelf *next; /* of the same stream; written before it is listed */
+};
+
+/* What the driver counts for an allocation of so many bytes. */
+#define STREAM_GRANULE 512u
+
+static inline uint64_t shelf_granules(uint64_t bytes)
+{
+    return size_class_up(bytes, STREAM_GRANULE);
+}
+
+static inline struct shelf *shelf_of(const struct stream_block *block)
+{
+    return atomic_load_explicit(&block->shelf, memory_order_relaxed);
+}
+
+/* NULL where it can't be made. */
+struct shelf *shelf_add(struct stream *stream, struct mempool *mempool);
+struct bucket *shelf_add_bucket(struct shelf *shelf, uint64_t bytes);
+
+/* ---- shelves and buckets ---- */
+
+static inline struct shelf *shelf_find(const struct stream *stream, const struct mempool *mempool)
+{
+    struct shelf *shelf = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
+    while (shelf && shelf->mempool != mempool)
+        shelf = shelf->next;
+    return shelf;
+}
+
+static inline struct shelf *shelf_get(struct stream *stream, struct mempool *mempool)
+{
+    struct shelf *shelf = shelf_find(stream, mempool);
+    return shelf ? shelf : shelf_add(stream, mempool);
+}
+
+static inline struct shelf_bucket **shelf_slot(struct shelf_bucket **slots, uint32_t count,
+                                               uint64_t bytes)
+{
+    /* Fibonacci hashing: the sizes are multiples of large powers of two. */
+    uint32_t i = (uint32_t)((bytes * UINT64_C(0x9E3779B97F4A7C15)) >> 32) & (count - 1);
+    while (slots[i] && slots[i]->bucket.bytes != bytes)
+        i = (i + 1) & (count - 1);
+    return &slots[i];
+}
+
+static inline struct bucket *shelf_find_bucket(const struct shelf *shelf, uint64_t bytes)
+{
+    struct shelf_bucket *found =
+        shelf->slot_count ? *shelf_slot(shelf->slots, shelf->slot_count, bytes) : NULL;
+    return found ? &found->bucket : NULL;
+}
+
+static inline struct bucket *shelf_get_bucket(struct shelf *shelf, uint64_t bytes)
+{
+    struct bucket *found = shelf_find_bucket(shelf, bytes);
+    return found ? found : shelf_add_bucket(shelf, bytes);
+}
+
+/* ---- blocks coming and going ---- */
+
+static inline void shelf_count_in(struct shelf *shelf, struct bucket *bucket,
+                                  const struct stream_block *block)
+{
+    uint64_t bytes = block->block.bytes;
+    counter_add(&shelf->stream->reserved_bytes, bytes);
+    counter_add(&shelf->kept_bytes, shelf_granules(bytes));
+    counter_add(&bucket->counters.reserved_bytes, bytes);
+    counter_raise_to(&bucket->counters.peak_reserved_bytes,
+                     counter_get(&bucket->counters.reserved_bytes));
+}
+
+static inline void shelf_count_out(struct shelf *shelf, struct bucket *bucket,
+                                   const struct stream_block *block)
+{
+    uint64_t bytes = block->block.bytes;
+    counter_subtract(&shelf->stream->reserved_bytes, bytes);
+    counter_subtract(&shelf->kept_bytes, shelf_granules(bytes));
+    counter_subtract(&bucket->counters.reserved_bytes, bytes);
+}
+
+static inline void shelf_count_live(struct shelf *shelf, struct bucket *bucket,
+                                    const struct stream_block *block)
+{
+    struct stream *stream = shelf->stream;
+    counter_add(&stream->live_requested, block->block.requested);
+    counter_add(&shelf->used_bytes, shelf_granules(block->block.requested));
+    counter_raise_to(&shelf->peak_used_bytes, counter_get(&shelf->used_bytes));
+    counter_raise_to(&bucket->counters.peak_live_bytes,
+                     counter_get(&bucket->counters.reserved_bytes) -
+                         counter_get(&bucket->counters.free_bytes));
+}
+
+static inline void shelf_count_not_live(struct shelf *shelf, const struct stream_block *block)
+{
+    counter_subtract(&shelf->stream->live_requested, block->block.requested);
+    counter_subtract(&shelf->used_bytes, shelf_granules(block->block.requested));
+}
+
+static inline void shelf_count_clean(struct stream *stream, struct bucket *bucket, uint64_t bytes)
+{
+    counter_add(&bucket->counters.clean_bytes, bytes);
+    counter_add(&stream->clean_bytes, bytes);
+}
+
+static inline void shelf_add_free(struct stream *stream, struct stream_block *block)
+{
+    struct bucket *bucket = block->block.bucket;
+    bucket->free_blocks++;
+    counter_add(&bucket->counters.free_bytes, block->block.bytes);
+    counter_add(&stream->free_bytes, block->block.bytes);
+}
+
+static inline void shelf_take(struct stream *stream, struct stream_block *block)
+{
+    struct bucket *bucket = block->block.bucket;
+    uint64_t bytes = block->block.bytes;
+    if (block->block.state == BLOCK_CLEAN) {
+        block_list_remove(&bucket->clean, &block->block, LINK_BUCKET);
+        counter_subtract(&bucket->counters.clean_bytes, bytes);
+        counter_subtract(&stream->clean_bytes, bytes);
+    } else {
+        block_list_remove(&bucket->pending, &block->block, LINK_BUCKET);
+        block_list_remove(&stream->pending, &block->block, LINK_HEAP);
+    }
+    bucket->free_blocks--;
+    counter_subtract(&bucket->counters.free_bytes, bytes);
+    counter_subtract(&stream->free_bytes, bytes);
+}
+
+/* By ascending stamp: nearly always the last. */
+static inline void shelf_insert_pending(struct block_list *list, struct block *block,
+                                        enum block_link link)
+{
+    struct block *before = list->last;
+    if (__builtin_expect(!before || before->epoch <= block->epoch, 1)) {
+        block_list_append(list, block, link);
+        return;
+    }
+    while (before && before->epoch > block->epoch)
+        before = before->links[link].previous;
+    if (!before) {
+        block_list_prepend(list, block, link);
+    } else {
+        block->links[link].previous = before;
+        block->links[link].next = before->links[link].next;
+        before->links[link].next->links[link].previous = block;
+        before->links[link].next = block;
+    }
+}
+
+static inline void shelf_put_back(struct stream *stream, struct stream_block *block)
+{
+    struct bucket *bucket = block->block.bucket;
+    if (block->block.epoch <= order_done(stream)) {
+        block->block.state = BLOCK_CLEAN;
+        block->event = NULL;
+        block_list_append(&bucket->clean, &block->block, LINK_BUCKET);
+        shelf_count_clean(stream, bucket, block->block.bytes);
+    } else {
+        block->block.state = BLOCK_PENDING;
+        shelf_insert_pending(&bucket->pending, &block->block, LINK_BUCKET);
+        shelf_insert_pending(&stream->pending, &block->block, LINK_HEAP);
+    }
+    shelf_add_free(stream, block);
+}
+
+static inline void shelf_count_request(struct bucket *bucket, size_t bytes)
+{
+    counter_add(&bucket->counters.requests, 1);
+    counter_add(&bucket->counters.requested_bytes, bytes);
+}
+
+/* The block, which is on no shelf and counted in this one, is the program's from now on. */
+static inline void shelf_hand_out(struct shelf *shelf, struct stream_block *block, size_t bytes)
+{
+    struct stream *stream = shelf->stream;
+    block->block.state = BLOCK_LIVE;
+    block->block.requested = bytes;
+    block->event = NULL;
+    shelf_count_live(shelf, block->block.bucket, block);
+    atomic_store_explicit(&block->asked, bytes, memory_order_relaxed);
+    atomic_store_explicit(&block->generation,
+                          (uint64_t)(stream->index + 1) << 48 | ++stream->handed_out,
+                          memory_order_relaxed);
+    atomic_store_explicit(&block->held_at, block->block.address, memory_order_release);
+}
+
+static inline void shelf_hand_out_hit(struct shelf *shelf, struct stream_block *block, size_t bytes,
+                                      enum hit hit)
+{
+    struct bucket *bucket = block->block.bucket;
+    shelf_count_request(bucket, bytes);
+    counter_add(&bucket->counters.hits[hit], 1);
+    shelf_hand_out(shelf, block, bytes);
+}
+
+/* ---- a block of the stream's own ---- */
+
+/* Lock held. The newest: its memory is the likeliest to be in the GPU's cache. */
+static inline struct stream_block *shelf_take_own(struct stream *stream, struct bucket *bucket)
+{
+    bool early = atomic_load_explicit(&stream->early_launches, memory_order_relaxed) &&
+                 !MUTATED(early_launch_ignored);
+    struct block *found = early ? NULL : bucket->pending.last;
+    if (!found && early)
+        order_settle(stream);
+    if (!found)
+        found = bucket->clean.last;
+    if (!found)
+        return NULL;
+    shelf_take(stream, stream_block_of(found));
+    return stream_block_of(found);
+}
+
+/* ---- freeing ---- */
+
+static inline bool shelf_is_usable(const struct context *context)
+{
+    /* Relaxed: see where it is set. */
+    return !atomic_load_explicit(&context->unusable, memory_order_relaxed);
+}
+
+/* Lock held. Whether the block may stay, as far as the stream alone can tell. */
+static inline bool shelf_may_keep(const struct stream *stream, const struct stream_block *block)
+{
+    return block->context == stream->context && block->context_generation == stream->generation &&
+           block->block.bucket->bytes != 0 &&
+           !atomic_load_explicit(&block->shared, memory_order_relaxed) &&
+           !atomic_load_explicit(&block->mempool->closed, memory_order_relaxed) &&
+           shelf_is_usable(stream->context) &&
+           !atomic_load_explicit(&stream->context->dying, memory_order_relaxed);
+}
+
+static inline bool shelf_is_full(const struct pool *pool, const struct bucket *bucket)
+{
+    return bucket->free_blocks >= pool->settings.stream_ordered.caps.blocks_per_bucket;
+}
+
+/* Lock held. Another stream's bucket is looked at later. */
+static inline bool shelf_is_within_caps(const struct pool *pool, const struct stream *stream,
+                                        const struct stream_block *block)
+{
+    bool full = shelf_of(block)->stream == stream && shelf_is_full(pool, block->block.bucket);
+    return !full && counter_get(&stream->free_bytes) + block->block.bytes <= stream->may_keep;
+}
+
+/* Whether a free takes more than its place in the stream's order. */
+static inline bool shelf_frees_slowly(const struct stream *stream)
+{
+    return stream->careful || atomic_load_explicit(&stream->wanted, memory_order_relaxed) != 0;
+}
+
+/* Lock held, and the block counted in this stream's shelf. */
+static inline void shelf_make_pending(struct stream *stream, struct stream_block *block,
+                                      uint64_t stamp)
+{
+    struct bucket *bucket = block->block.bucket;
+    block->block.state = BLOCK_PENDING;
+    block->block.epoch = stamp;
+    block->block.freed_at = stream->now;
+    shelf_insert_pending(&bucket->pending, &block->block, LINK_BUCKET);
+    shelf_insert_pending(&stream->pending, &block->block, LINK_HEAP);
+    counter_add(&bucket->counters.frees, 1);
+    shelf_add_free(stream, block);
+}
+
+/* Lock held. */
+static inline uint64_t shelf_next_stamp(struct stream *stream)
+{
+    uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed) + 1;
+    atomic_store_explicit(&stream->stamp, stamp, memory_order_relaxed);
+    return stamp;
+}
+
+/* Lock held. */
+static inline bool shelf_look_is_due(struct stream *stream)
+{
+    if (stream->frees_to_look-- != 0)
+        return false;
+    stream->frees_to_look = FREES_PER_LOOK;
+    return true;
+}
+
+#endif
