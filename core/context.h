@@ -31,9 +31,13 @@ struct device {
     char name[256];
     CUuuid uuid;
     uint64_t total_bytes;
-    uint64_t cached_cap;             /* bytes */
-    uint64_t growth_budget;          /* bytes */
-    uint64_t limit;                  /* bytes, UINT64_MAX: none */
+    uint64_t cached_cap;                /* bytes */
+    uint64_t growth_budget;             /* bytes */
+    uint64_t limit;                     /* bytes, UINT64_MAX: none */
+    struct size_classes stream_classes; /* of stream-ordered memory, like what is called so below */
+    uint64_t stream_cached_cap;         /* bytes */
+    _Atomic(struct mempool *) mempool;  /* the current one; NULL: to be asked for. See mempool.c */
+    char apart[64];                     /* every call reads what is above, few write it */
     _Atomic uint64_t reserved_bytes; /* taken from the driver: live, cached, pending, on the way */
     counter peak_reserved;
     _Atomic uint64_t
@@ -41,13 +45,10 @@ struct device {
     _Atomic uint64_t fence_bytes; /* freed without a fence of their own, at most; 0 while memory is
                                      short: every free records one. Relaxed: it orders nothing */
     _Atomic bool is_short;        /* of memory. Relaxed: it orders nothing */
-    struct size_classes stream_classes; /* of stream-ordered memory, like the four below */
-    uint64_t stream_cached_cap;         /* bytes */
-    _Atomic uint64_t stream_peak;       /* bytes that the program held at most, as seen when more
-                                           memory was taken; and that were reserved. Relaxed */
+    _Atomic uint64_t stream_peak; /* bytes that the program held at most, as seen when more
+                                     memory was taken; and that were reserved. Relaxed */
     _Atomic uint64_t stream_peak_reserved;
-    _Atomic(struct mempool *) mempool; /* the current one; NULL: to be asked for. See mempool.c */
-    struct device *next;               /* of the pool's devices */
+    struct device *next; /* of the pool's devices */
 };
 
 struct context {
@@ -58,12 +59,14 @@ struct context {
     struct heap heap;
     struct epochs epochs;
     _Atomic(CUstream) return_stream;
+    _Atomic uint32_t pins; /* pairs with dying, sequentially consistent: see context_pin */
+    char apart[64];        /* every call reads what follows, and few write it */
     _Atomic bool unusable; /* the driver answers, the pool does not: an error stays in it, or no
                               fence can be had */
-    _Atomic uint32_t pins; /* pairs with dying, sequentially consistent: see context_pin */
     _Atomic bool dying;    /* from before the driver is told until it has answered */
     _Atomic uint64_t generation; /* even: dead or spare; odd: alive */
     struct context *next;        /* of all contexts ever made; written before it is listed */
+    char apart_behind[64];
 };
 
 /* The context that this heap is part of. */

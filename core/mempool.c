@@ -3,8 +3,8 @@
 #include <stdlib.h>
 
 #include "pool_state.h"
-#include "stream_shelf.h"
 #include "stream_release.h"
+#include "stream_shelf.h"
 
 /* ---- the list ---- */
 

@@ -46,8 +46,13 @@ CUresult pool_allocate_pitch(struct pool *pool, allocate_pitch *driver, CUdevice
 
 CUresult pool_free(struct pool *pool, CUdeviceptr address);
 
-/* cuMemFreeAsync of a stream-ordered block on the stream that it was allocated on. False: nothing was
- * done, and pool_free_async is to be called. */
+/* cuMemAllocFromPoolAsync where a free block of the same stream is all that it takes; memory_pool
+ * NULL: cuMemAllocAsync. False: nothing was done, and pool_allocate_async is to be called. */
+bool pool_allocate_async_at_once(struct pool *pool, CUdeviceptr *address, size_t bytes,
+                                 CUmemoryPool memory_pool, CUstream stream);
+
+/* cuMemFreeAsync of a stream-ordered block on the stream that it was allocated on. False: nothing
+ * was done, and pool_free_async is to be called. */
 bool pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstream stream);
 
 /* driver: answers for everything that is not a block of the pool, and in captures. */

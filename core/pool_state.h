@@ -34,9 +34,10 @@ struct pool {
                                      is retained for a moment, while another thread does either */
     pthread_mutex_t fence_lock;   /* guards captures.list and the set of live contexts against our
                                      recording of fences; the one lock held across driver calls */
+    char apart[64];               /* every call reads what follows, and few write it */
     struct captures captures;
+    struct streams *streams; /* stream-ordered memory; NULL where it is switched off */
     struct registry registry;
-    struct streams *streams;       /* stream-ordered memory; NULL where it is switched off */
     _Atomic bool several_contexts; /* two contexts have been alive at a time; never reset. Release
                                       store in context_register, acquire load in
                                       barriers_are_open */
@@ -44,6 +45,7 @@ struct pool {
     pthread_mutex_t pitch_lock;    /* guards pitches */
     struct pitch pitches[PITCHES];
     unsigned pitch_count;
+    char launches_apart[64];         /* launches write what follows */
     _Atomic uint64_t threads;        /* that were given an id, see thread_id */
     _Atomic uint64_t launcher;       /* the id of the thread that launched last; 0: none has */
     _Atomic uint64_t alternated_at;  /* nanoseconds of the monotonic clock: when that last changed.
@@ -103,23 +105,29 @@ static inline CUstream stream_spelled_out(CUstream handle)
     return handle ? handle : CU_STREAM_LEGACY;
 }
 
-/* The stream that the handle means in this thread, made known if it was not and make says so. None
- * where the driver knows of none, or it cannot be served. No lock held. */
-static inline struct stream_ref stream_find(struct pool *pool, CUstream handle, bool make)
+/* The stream that the handle means in this thread, as the thread has found it lately: it may have
+ * ended since. None where it has not, or there is no such stream. */
+static inline struct stream_ref stream_recall(const struct pool *pool, CUstream handle)
 {
     const struct driver *driver = pool->driver;
     const struct recent_streams *recent = &recent_streams;
     CUcontext current = NULL;
     unsigned long long id = 0;
-    if (__builtin_expect(driver->cuStreamGetId != NULL, 1) &&
-        driver->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current &&
-        driver->cuStreamGetId(stream_spelled_out(handle), &id) == CUDA_SUCCESS) {
-        struct stream_ref ref = recent->refs[id % STREAMS_RECENT];
-        if (__builtin_expect(ref.id == id && id != 0 && recent->pool == pool &&
-                                 stream_id(pool->streams, ref.stream) == id,
-                             1))
-            return ref;
-    }
+    struct stream_ref ref = {NULL, 0};
+    /* Only by the driver's numbers are streams remembered. */
+    if (recent->pool == pool && driver->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current &&
+        driver->cuStreamGetId(stream_spelled_out(handle), &id) == CUDA_SUCCESS)
+        ref = recent->refs[id % STREAMS_RECENT];
+    return ref.id == id ? ref : (struct stream_ref){NULL, 0};
+}
+
+/* The stream that the handle means in this thread, made known if it was not and make says so. None
+ * where the driver knows of none, or it cannot be served. No lock held. */
+static inline struct stream_ref stream_find(struct pool *pool, CUstream handle, bool make)
+{
+    struct stream_ref ref = stream_recall(pool, handle);
+    if (ref.stream && stream_id(pool->streams, ref.stream) == ref.id)
+        return ref;
     return stream_find_slowly(pool, handle, make);
 }
 

@@ -24,6 +24,31 @@ bool streams_init(struct pool *pool)
     return true;
 }
 
+/* ---- early launches ---- */
+
+void streams_note_early_launch(struct streams *streams, CUstream handle)
+{
+    for (unsigned i = 0; i < STREAMS_EARLY; i++) {
+        CUstream found = atomic_load_explicit(&streams->launched_early[i], memory_order_relaxed);
+        if (!found)
+            atomic_compare_exchange_strong_explicit(&streams->launched_early[i], &found, handle,
+                                                    memory_order_relaxed, memory_order_relaxed);
+        if (!found || found == handle)
+            return;
+    }
+}
+
+/* Or may have: the list is full, or the handle was another stream's. */
+static bool has_launched_early(const struct streams *streams, CUstream handle)
+{
+    for (unsigned i = 0; i < STREAMS_EARLY; i++) {
+        CUstream found = atomic_load_explicit(&streams->launched_early[i], memory_order_relaxed);
+        if (!found || found == handle)
+            return found != NULL;
+    }
+    return true;
+}
+
 /* ---- names ---- */
 
 static bool is_created(CUstream handle)
@@ -61,6 +86,13 @@ static struct context *context_of_handle(struct pool *pool, CUstream handle,
 }
 
 /* ---- the list; its lock is held ---- */
+
+/* The stream's lock is held, too. */
+static void set_id(struct streams *streams, struct stream *stream, uint64_t id)
+{
+    stream->id = id;
+    atomic_store_explicit(&streams->ids[stream->index], id, memory_order_release);
+}
 
 static bool is_nobodys(const struct streams *streams, unsigned index)
 {
@@ -101,13 +133,13 @@ static struct stream *add_stream(struct streams *streams, struct device *device)
     unsigned index = stream_count(streams);
     if (index == STREAMS_MAX)
         return NULL;
-    struct stream *stream =
-        aligned_alloc(STREAM_APART, size_class_up(sizeof *stream, STREAM_APART));
+    struct stream *stream = aligned_alloc(STREAM_APART, sizeof *stream);
     if (!stream)
         return NULL;
     memset(stream, 0, sizeof *stream);
     pthread_mutex_init(&stream->lock, NULL);
     stream->index = index;
+    stream->handed_out = (uint64_t)(index + 1) << 48;
     stream->device = device;
     pthread_mutex_lock(&stream->lock);
     atomic_store_explicit(&streams->list[index], stream, memory_order_release);
@@ -128,13 +160,13 @@ static struct stream *begin_stream(struct streams *streams, uint64_t id, const s
     stream->thread = name->thread;
     stream->context = name->context;
     stream->generation = context_generation(name->context);
-    stream->early_launches = false;
-    stream->careful = stream_orders_others(stream);
+    stream->early_launches = has_launched_early(streams, name->handle);
+    stream->careful = stream->early_launches || stream_orders_others(stream);
     stream->now = monotonic_now();
     stream->handed_before = stream->handed_out;
     if (!MUTATED(former_streams_order_kept))
         memset(&stream->known, 0, sizeof stream->known);
-    atomic_store_explicit(&streams->ids[stream->index], id, memory_order_release);
+    set_id(streams, stream, id);
     pthread_mutex_unlock(&stream->lock);
     return stream;
 }
@@ -239,8 +271,8 @@ void stream_end(struct pool *pool, struct stream_ref ref)
     struct streams *streams = pool->streams;
     pthread_mutex_lock(&streams->lock);
     pthread_mutex_lock(&ref.stream->lock);
-    if (stream_is(streams, ref))
-        atomic_store_explicit(&streams->ids[ref.stream->index], 0, memory_order_release);
+    if (stream_is(ref))
+        set_id(streams, ref.stream, 0);
     pthread_mutex_unlock(&ref.stream->lock);
     pthread_mutex_unlock(&streams->lock);
 }
@@ -249,7 +281,7 @@ void stream_end(struct pool *pool, struct stream_ref ref)
 static void end_with_context(struct streams *streams, struct stream *stream)
 {
     pthread_mutex_lock(&stream->lock);
-    atomic_store_explicit(&streams->ids[stream->index], 0, memory_order_release);
+    set_id(streams, stream, 0);
     order_complete(stream, atomic_load_explicit(&stream->stamp, memory_order_relaxed));
     order_settle(stream);
     order_drop_events(stream, true);

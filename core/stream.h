@@ -37,6 +37,10 @@ struct context;
 struct device;
 struct pool;
 
+/* Where more streams than this launch early before any memory is in use, all streams count as such.
+ */
+#define STREAMS_EARLY 64u
+
 /* More streams than this are never known at a time: the driver answers for the others. */
 #define STREAMS_MAX 1024u
 
@@ -51,11 +55,9 @@ struct own_event {
     struct own_event *next;
 };
 
-/* Bytes that the processor moves between caches at a time: a line and the one it fetches with it. */
-#define STREAM_APART 128u
-
 struct stream {
-    pthread_mutex_t lock;
+    _Alignas(STREAM_APART) pthread_mutex_t lock;
+    uint64_t id;     /* as in the list of them; 0: nobody's */
     unsigned index;  /* in the list */
     CUstream handle; /* of a created one; else CU_STREAM_LEGACY or CU_STREAM_PER_THREAD */
     uint64_t thread; /* whose own it is; 0 for others */
@@ -76,8 +78,8 @@ struct stream {
     _Atomic bool early_launches; /* a launch with programmatic stream serialization was made since
                                     memory is in use: the stream's own order is not enough to reuse
                                     it. Written under the lock; relaxed where read without */
-    bool careful;            /* early_launches, or a legacy stream: neither its allocations nor its frees
-                                are served by its own order alone */
+    bool careful; /* early_launches, or a legacy stream: neither its allocations nor its frees
+                     are served by its own order alone */
     _Atomic unsigned wanted; /* so many frees record an event: another stream has looked for one in
                                 vain. Relaxed: it orders nothing */
 
@@ -85,7 +87,7 @@ struct stream {
     _Atomic(struct shelf *) shelves; /* one for each memory pool; only added to. Release when one is
                                         added, acquire when they are walked without the lock */
     struct block_list pending;       /* by ascending stamp, all shelves together */
-    counter free_bytes, clean_bytes, reserved_bytes, live_requested;
+    counter free_bytes, clean_bytes, reserved_bytes;
     _Atomic unsigned away;    /* blocks that were taken off its shelves, and may come back with the
                                  stamps that they had: until then it is nobody else's. Added to under
                                  the lock; the release of each pairs with the acquire in
@@ -93,7 +95,8 @@ struct stream {
     uint64_t may_keep;        /* free bytes up to which the device's cap need not be looked at */
     unsigned frees_to_look;   /* until the next look at the clock */
     uint64_t now;             /* nanoseconds of the monotonic clock when last looked at */
-    uint64_t handed_out;      /* blocks, ever: see stream_block.generation */
+    uint64_t handed_out;      /* the last block's generation: the stream's index + 1 in the upper 16
+                                 bits, and a count of all blocks ever */
     uint64_t handed_before;   /* the same, as its present owner began */
     uint64_t idle_checked_at; /* nanoseconds of the monotonic clock */
 };
@@ -108,6 +111,9 @@ struct event_shard;
 
 /* All of a pool's stream-ordered memory. */
 struct streams {
+    struct block_table blocks;
+    unsigned idle_captures;            /* what the count of captures is while none goes on */
+    char apart[STREAM_APART];          /* every call reads what is above, few write it */
     pthread_mutex_t lock;              /* the list's */
     _Atomic uint64_t ids[STREAMS_MAX]; /* 0: nobody's. Written under the list's and the stream's
                                           lock; the release store pairs with the acquire load in
@@ -115,23 +121,30 @@ struct streams {
     _Atomic(struct stream *) list[STREAMS_MAX]; /* made once and kept. The release store pairs with
                                                    the acquire load in stream_at */
     _Atomic unsigned count;
-    _Atomic bool in_use; /* memory is handed out: from then on the program's events are followed.
-                            Relaxed: events recorded before are not known, and not followed */
-    unsigned idle_captures; /* what the count of captures is while none goes on */
-    uint64_t next_number;   /* ids where the driver has none */
-    struct block_table blocks;
+    _Atomic bool in_use;  /* memory is handed out: from then on the program's events are followed.
+                             Relaxed: events recorded before are not known, and not followed */
+    uint64_t next_number; /* ids where the driver has none */
     struct stream_block_records records;
     pthread_mutex_t use_lock;     /* see use.h; a stream's lock may be taken under it */
     pthread_mutex_t mempool_lock; /* see mempool.h */
     _Atomic(struct mempool *) mempools;
     unsigned mempool_count;
     uint64_t mempool_version;
-    struct event_shard *events;   /* see stream_order.h */
+    struct event_shard *events; /* see stream_order.h */
+    _Atomic(CUstream)
+        launched_early[STREAMS_EARLY]; /* handles of streams on which launches may have
+                                          begun early before memory was in use; the
+                                          free places are at the end. Relaxed: such a
+                                          launch comes before the stream's first use */
     _Atomic bool events_are_lost; /* somebody records events where we do not see it. Relaxed: set
                                      before the first such record can be waited for */
 };
 
 bool streams_init(struct pool *pool);
+
+/* A launch with programmatic stream serialization on a stream that is not known, and may never be.
+ * No lock needed; the handle is not NULL. */
+void streams_note_early_launch(struct streams *streams, CUstream handle);
 
 /* A stream as it was found: under its lock, stream_is says whether it still is. */
 struct stream_ref {
@@ -181,9 +194,9 @@ static inline uint64_t stream_id(const struct streams *streams, const struct str
 }
 
 /* Lock held. */
-static inline bool stream_is(const struct streams *streams, struct stream_ref ref)
+static inline bool stream_is(struct stream_ref ref)
 {
-    return atomic_load_explicit(&streams->ids[ref.stream->index], memory_order_relaxed) == ref.id;
+    return ref.stream->id == ref.id;
 }
 
 /* The stream has been destroyed: what is free in it is passed on. No lock held. */

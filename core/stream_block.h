@@ -3,8 +3,8 @@
  *
  * A record is in one of three hands. The program's: held_at is the block's address, and nothing in
  * the record changes but held_at. A stream's: the block is free and in lists of that stream, whose
- * lock guards the record (stream_heap.h). A thread's: the one that has taken it out of either, under
- * the lock of the stream that counts the block (shelf), and that will put it into the other.
+ * lock guards the record (stream_heap.h). A thread's: the one that has taken it out of either,
+ * under the lock of the stream that counts the block (shelf), and that will put it into the other.
  *
  * So two threads that free the same address cannot both succeed, and a stale pointer finds a record
  * that either is not held at that address or is the next owner's in good faith. Records are never
@@ -21,9 +21,13 @@ struct own_event;
 struct shelf;
 struct uses;
 
+/* Bytes that processors take from each other at a time: a cache line and the one fetched with it.
+ * What threads that use different streams write lies so far apart. */
+#define STREAM_APART 128u
+
 struct stream_block {
-    struct block block; /* its epoch is the stamp of its last free, in the order of the stream that
-                           it was freed on; its heap is NULL */
+    _Alignas(STREAM_APART) struct block block; /* its epoch is the stamp of its last free, in the
+                           order of the stream that it was freed on; its heap is NULL */
     _Atomic CUdeviceptr held_at; /* 0: not in the program's hands. Set to it under the lock of the
                                     stream that counts the block; release when the block is handed
                                     out, acquire when it is looked at without the lock */

@@ -46,7 +46,7 @@ void stream_heap_make_clean(struct stream *stream, struct stream_block *block)
 
 void stream_heap_detach(struct stream *stream, struct stream_block *block)
 {
-    shelf_take(stream, block);
+    shelf_take(stream, block->block.bucket, block);
     shelf_count_out(shelf_of(block), block->block.bucket, block);
 }
 
@@ -168,7 +168,7 @@ static void learn_order(struct search *search, const struct stream *other, uint6
     if (other->index >= STREAMS_ORDERED)
         return;
     pthread_mutex_lock(&stream->lock);
-    if (stream_is(search->pool->streams, search->ref) && stream->known.after[other->index] < stamp)
+    if (stream_is(search->ref) && stream->known.after[other->index] < stamp)
         stream->known.after[other->index] = stamp;
     pthread_mutex_unlock(&stream->lock);
 }
@@ -339,7 +339,8 @@ static void finish_miss(struct pool *pool, struct shelf *shelf, struct bucket *b
     if (result == CUDA_SUCCESS)
         recorded = record_block(pool, shelf, bucket, address, bytes, search);
     if (recorded)
-        shelf_hand_out(shelf, stream_block_find(&pool->streams->blocks, address), requested);
+        shelf_hand_out(shelf, bucket, stream_block_find(&pool->streams->blocks, address),
+                       requested);
     pthread_mutex_unlock(&shelf->stream->lock);
     if (!recorded)
         forget_reserved(search->context->device, bytes);
@@ -396,7 +397,7 @@ static bool begin_search(struct search *search, struct pool *pool, struct stream
     search->bytes = bytes;
     memset(search->candidates, 0, sizeof search->candidates);
     pthread_mutex_lock(&stream->lock);
-    bool is = stream_is(pool->streams, ref);
+    bool is = stream_is(ref);
     search->context = stream->context;
     search->generation = stream->generation;
     search->host_only = stream->early_launches;
@@ -414,7 +415,7 @@ static void adopt(struct shelf *shelf, struct bucket *bucket, struct stream_bloc
     block->block.bucket = bucket;
     atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
     shelf_count_in(shelf, bucket, block);
-    shelf_hand_out_hit(shelf, block, bytes, hit);
+    shelf_hand_out_hit(shelf, bucket, block, bytes, hit);
     pthread_mutex_unlock(&shelf->stream->lock);
     stream_block_is_settled(former);
 }
@@ -430,7 +431,7 @@ static struct stream_block *ask_about_own(struct search *search, struct bucket *
     if (!stamp || !order_query(search->pool, stream, stamp))
         return NULL;
     pthread_mutex_lock(&stream->lock);
-    if (stream_is(search->pool->streams, search->ref))
+    if (stream_is(search->ref))
         block = shelf_take_own(stream, bucket);
     if (block) {
         shelf_count_out(shelf_of(block), bucket, block);
@@ -452,14 +453,13 @@ static struct stream_block *give_up(struct stream_block *block)
 }
 
 /* A block of a legacy stream's own, which is off its list but still counted there. */
-static bool hand_out_joined(struct pool *pool, struct stream_ref ref,
-                                                      CUstream handle, struct shelf *shelf,
-                                                      struct stream_block *block, size_t bytes)
+static bool hand_out_joined(struct pool *pool, struct stream_ref ref, CUstream handle,
+                            struct shelf *shelf, struct stream_block *block, size_t bytes)
 {
     bool joined = order_join(pool, ref, handle);
     pthread_mutex_lock(&ref.stream->lock);
     if (joined)
-        shelf_hand_out_hit(shelf, block, bytes, HIT_CLEAN);
+        shelf_hand_out_hit(shelf, block->block.bucket, block, bytes, HIT_CLEAN);
     else
         shelf_put_back(ref.stream, block);
     pthread_mutex_unlock(&ref.stream->lock);
@@ -468,10 +468,9 @@ static bool hand_out_joined(struct pool *pool, struct stream_ref ref,
 }
 
 /* What the stream's own order does not give at once. */
-static bool allocate_slowly(struct pool *pool, struct stream_ref ref,
-                                                      CUstream handle, struct shelf *shelf,
-                                                      struct bucket *bucket, CUdeviceptr *address,
-                                                      size_t bytes, CUresult *result)
+static bool allocate_slowly(struct pool *pool, struct stream_ref ref, CUstream handle,
+                            struct shelf *shelf, struct bucket *bucket, CUdeviceptr *address,
+                            size_t bytes, CUresult *result)
 {
     struct search search;
     struct stream_block *block = NULL;
@@ -509,7 +508,7 @@ bool stream_heap_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes,
     struct stream_block *block = NULL;
     uint64_t rounded = size_class_round(&stream->device->stream_classes, bytes);
     pthread_mutex_lock(&stream->lock);
-    bool served = stream_is(pool->streams, ref) && shelf_is_usable(stream->context);
+    bool served = stream_is(ref) && shelf_is_usable(stream->context);
     struct shelf *shelf = served ? shelf_get(stream, mempool) : NULL;
     if (!shelf) {
         pthread_mutex_unlock(&stream->lock);
@@ -524,7 +523,7 @@ bool stream_heap_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes,
     if (join)
         stream_block_is_away(stream);
     if (block && !join)
-        shelf_hand_out_hit(shelf, block, bytes, HIT_CLEAN);
+        shelf_hand_out_hit(shelf, bucket, block, bytes, HIT_CLEAN);
     pthread_mutex_unlock(&stream->lock);
     if (join && !hand_out_joined(pool, ref, handle, shelf, block, bytes))
         return false;
@@ -551,7 +550,7 @@ static void return_to_shelf(struct stream_block *block)
     struct shelf *shelf = shelf_of(block);
     pthread_mutex_lock(&shelf->stream->lock);
     shelf_count_in(shelf, block->block.bucket, block);
-    shelf_count_live(shelf, block->block.bucket, block);
+    shelf_count_live(shelf, block->block.bucket, shelf_asked(block));
     pthread_mutex_unlock(&shelf->stream->lock);
 }
 
@@ -570,9 +569,8 @@ static void count_event_use(struct stream *stream)
 
 /* A free on another stream than that of the allocation, or one that records an event. The stamp is
  * taken. */
-static bool free_slowly(struct pool *pool, struct stream_block *block,
-                                                  struct stream_ref ref, CUstream handle,
-                                                  uint64_t stamp)
+static bool free_slowly(struct pool *pool, struct stream_block *block, struct stream_ref ref,
+                        CUstream handle, uint64_t stamp)
 {
     struct stream *stream = ref.stream;
     struct own_event *event = NULL;
@@ -589,7 +587,7 @@ static bool free_slowly(struct pool *pool, struct stream_block *block,
     pthread_mutex_lock(&stream->lock);
     /* The context may have begun to end since: what comes to lie here now is given back by nobody.
      */
-    bool stays = stream_is(pool->streams, ref) && shelf_may_keep(stream, block) && ordered;
+    bool stays = stream_is(ref) && shelf_may_keep(stream, block) && ordered;
     struct shelf *shelf = stays ? shelf_get(stream, block->mempool) : NULL;
     struct bucket *bucket = shelf ? shelf_get_bucket(shelf, block->block.bytes) : NULL;
     stays = bucket && !(moved && shelf_is_full(pool, bucket));
@@ -602,7 +600,7 @@ static bool free_slowly(struct pool *pool, struct stream_block *block,
             shelf_count_not_live(shelf, block);
         }
         block->event = event;
-        shelf_make_pending(stream, block, stamp);
+        shelf_make_pending(stream, bucket, block, stamp);
     }
     if (event)
         order_drop_user(stream, event);
@@ -638,11 +636,13 @@ bool stream_heap_free(struct pool *pool, struct stream_block *block, struct stre
     bool looked = false;
     pthread_mutex_lock(&stream->lock);
     for (;;) {
-        if (!stream_is(pool->streams, ref) || !shelf_may_keep(stream, block)) {
+        if (!stream_is(ref) || !shelf_may_keep(stream, block)) {
             pthread_mutex_unlock(&stream->lock);
             return false;
         }
-        if (shelf_is_within_caps(pool, stream, block))
+        /* Another stream's bucket is looked at later. */
+        if (shelf_is_within_share(stream, block) &&
+            (shelf_of(block)->stream != stream || !shelf_is_full(pool, block->block.bucket)))
             break;
         pthread_mutex_unlock(&stream->lock);
         if (looked || !stream_release_room(pool, stream, block))

@@ -74,7 +74,7 @@ void order_take_mark(struct pool *pool, CUstream handle, struct order_mark *mark
     if (!ref.stream)
         return;
     pthread_mutex_lock(&ref.stream->lock);
-    if (stream_is(streams, ref))
+    if (stream_is(ref))
         copy_clock(streams, ref.stream, mark);
     pthread_mutex_unlock(&ref.stream->lock);
 }
@@ -605,7 +605,7 @@ void order_event_waited(struct pool *pool, CUevent event, const struct event_loo
     if (!ref.stream)
         return;
     pthread_mutex_lock(&ref.stream->lock);
-    for (unsigned i = 0; i < STREAMS_ORDERED && stream_is(pool->streams, ref); i++)
+    for (unsigned i = 0; i < STREAMS_ORDERED && stream_is(ref); i++)
         if (look->clock.after[i] > ref.stream->known.after[i])
             ref.stream->known.after[i] = look->clock.after[i];
     pthread_mutex_unlock(&ref.stream->lock);

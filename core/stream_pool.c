@@ -39,25 +39,32 @@ bool stream_pool_start(struct pool *pool)
 
 /* ---- allocating and freeing ---- */
 
-/* A block that the stream's own order gives: nothing else has to be looked at. */
-static inline bool allocate_at_once(struct pool *pool, CUdeviceptr *address, size_t bytes,
-                                    const struct mempool *mempool, struct stream_ref ref)
+bool pool_allocate_async_at_once(struct pool *pool, CUdeviceptr *address, size_t bytes,
+                                 CUmemoryPool memory_pool, CUstream handle)
 {
+    if (!address || !bytes || !pool->streams || !is_served(pool))
+        return false;
+    struct stream_ref ref = stream_recall(pool, handle);
     struct stream *stream = ref.stream;
-    struct stream_block *block = NULL;
-    uint64_t rounded = size_class_round(&stream->device->stream_classes, bytes);
+    if (!stream)
+        return false;
+    struct device *device = stream->device;
+    const struct mempool *mempool =
+        memory_pool ? mempool_find(pool, memory_pool) : mempool_current(pool, device);
+    uint64_t rounded = size_class_round(&device->stream_classes, bytes);
+    struct block *found = NULL;
     pthread_mutex_lock(&stream->lock);
     struct shelf *shelf = shelf_find(stream, mempool);
     struct bucket *bucket = shelf ? shelf_find_bucket(shelf, rounded) : NULL;
-    if (bucket && !stream->careful && stream_is(pool->streams, ref) &&
-        shelf_is_usable(stream->context))
-        block = shelf_take_own(stream, bucket);
-    if (block) {
-        shelf_hand_out_hit(shelf, block, bytes, HIT_CLEAN);
-        *address = block->block.address;
+    if (bucket && stream_is(ref) && !stream->careful && shelf_is_usable(stream->context))
+        found = shelf_newest(bucket);
+    if (found) {
+        shelf_take(stream, bucket, stream_block_of(found));
+        shelf_hand_out_hit(shelf, bucket, stream_block_of(found), bytes, HIT_CLEAN);
+        *address = found->address;
     }
     pthread_mutex_unlock(&stream->lock);
-    return block != NULL;
+    return found != NULL;
 }
 
 bool pool_allocate_async(struct pool *pool, CUdeviceptr *address, size_t bytes,
@@ -72,48 +79,40 @@ bool pool_allocate_async(struct pool *pool, CUdeviceptr *address, size_t bytes,
         memory_pool ? mempool_find(pool, *memory_pool) : mempool_current(pool, ref.stream->device);
     if (!mempool || mempool->device != ref.stream->device)
         return false;
-    *result = CUDA_SUCCESS;
-    return allocate_at_once(pool, address, bytes, mempool, ref) ||
-           stream_heap_allocate(pool, address, bytes, mempool, ref, handle, result);
-}
-
-/* A free on the stream that counts the block, where its place in the stream's order is all that the
- * next use needs. */
-static inline bool keep_at_once(struct pool *pool, struct stream_block *block, CUdeviceptr address,
-                                struct stream_ref ref)
-{
-    struct stream *stream = ref.stream;
-    struct shelf *shelf = shelf_of(block);
-    if (!shelf || shelf->stream != stream)
-        return false;
-    pthread_mutex_lock(&stream->lock);
-    bool stays = shelf_of(block) == shelf && stream_block_is_held(block, address) &&
-                 stream_is(pool->streams, ref) && !shelf_frees_slowly(stream) &&
-                 !atomic_load_explicit(&block->uses, memory_order_relaxed) &&
-                 shelf_may_keep(stream, block) && shelf_is_within_caps(pool, stream, block);
-    bool look = false;
-    if (stays) {
-        atomic_store_explicit(&block->held_at, 0, memory_order_relaxed);
-        shelf_count_not_live(shelf, block);
-        block->event = NULL;
-        shelf_make_pending(stream, block, shelf_next_stamp(stream));
-        look = shelf_look_is_due(stream);
-    }
-    pthread_mutex_unlock(&stream->lock);
-    if (__builtin_expect(look, 0))
-        stream_release_look(pool, stream);
-    return stays;
+    return stream_heap_allocate(pool, address, bytes, mempool, ref, handle, result);
 }
 
 bool pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstream handle)
 {
-    if (__builtin_expect(!pool->streams || !is_served(pool), 0))
+    if (!pool->streams || !is_served(pool))
         return false;
     struct stream_block *block = stream_block_find(&pool->streams->blocks, address);
-    if (!block)
+    struct shelf *shelf = block ? shelf_of(block) : NULL;
+    if (!shelf)
         return false;
-    struct stream_ref ref = stream_find(pool, handle, false);
-    return ref.stream && keep_at_once(pool, block, address, ref);
+    struct stream_ref ref = stream_recall(pool, handle);
+    struct stream *stream = ref.stream;
+    if (!stream || shelf->stream != stream)
+        return false;
+    bool look = false;
+    pthread_mutex_lock(&stream->lock);
+    /* What is written of the block, and of the stream, is read again under the lock. */
+    bool stays = shelf_of(block) == shelf && stream_block_is_held(block, address) &&
+                 stream_is(ref) && !shelf_frees_slowly(stream) &&
+                 !atomic_load_explicit(&block->uses, memory_order_relaxed) &&
+                 shelf_may_keep(stream, block) && shelf_is_within_share(stream, block) &&
+                 !shelf_is_full(pool, block->block.bucket);
+    if (stays) {
+        atomic_store_explicit(&block->held_at, 0, memory_order_relaxed);
+        shelf_count_not_live(shelf, block);
+        block->event = NULL;
+        shelf_make_pending(stream, block->block.bucket, block, shelf_next_stamp(stream));
+        look = shelf_look_is_due(stream);
+    }
+    pthread_mutex_unlock(&stream->lock);
+    if (look)
+        stream_release_look(pool, stream);
+    return stays;
 }
 
 static bool may_be_kept(struct pool *pool, struct stream_block *block, CUstream handle)
@@ -323,22 +322,26 @@ static bool is_captured(const struct pool *pool, CUstream handle)
            status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* Relaxed: only ever raised while the stream is the same. */
-static bool is_known_to_launch_early(const struct stream *stream)
-{
-    return atomic_load_explicit(&stream->early_launches, memory_order_relaxed);
-}
-
+/* Programs that launch so, and use no stream-ordered memory, pay for it by a look at a short list.
+ */
 void pool_early_launch(struct pool *pool, CUstream handle)
 {
-    if (!pool_follows_streams(pool) || is_captured(pool, handle))
+    if (!pool->streams)
         return;
-    struct stream_ref ref = stream_find(pool, handle, true);
-    if (!ref.stream || is_known_to_launch_early(ref.stream))
+    if (!pool_follows_streams(pool)) {
+        streams_note_early_launch(pool->streams, stream_spelled_out(handle));
+        return;
+    }
+    struct stream_ref ref =
+        is_captured(pool, handle) ? (struct stream_ref){NULL, 0} : stream_find(pool, handle, true);
+    /* Relaxed: only ever raised while the stream is the same. */
+    if (!ref.stream || atomic_load_explicit(&ref.stream->early_launches, memory_order_relaxed))
         return;
     pthread_mutex_lock(&ref.stream->lock);
-    if (stream_is(pool->streams, ref))
+    if (stream_is(ref)) {
         atomic_store_explicit(&ref.stream->early_launches, true, memory_order_relaxed);
+        ref.stream->careful = true;
+    }
     pthread_mutex_unlock(&ref.stream->lock);
 }
 

@@ -34,7 +34,9 @@ struct stream_bytes stream_release_sum(struct pool *pool, const struct device *d
         sum.live += reserved > free ? reserved - free : 0;
         sum.cached += clean;
         sum.pending += free > clean ? free - clean : 0;
-        sum.requested += counter_get(&stream->live_requested);
+        const struct shelf *s = atomic_load_explicit(&stream->shelves, memory_order_acquire);
+        for (; s; s = s->next)
+            sum.requested += counter_get(&s->used_bytes);
     }
     return sum;
 }
@@ -482,7 +484,7 @@ static struct block *take_pending(struct pool *pool, struct stream_ref ref)
     struct stream *stream = ref.stream;
     struct block *chain = NULL;
     pthread_mutex_lock(&stream->lock);
-    while (stream_is(pool->streams, ref) && stream->pending.first) {
+    while (stream_is(ref) && stream->pending.first) {
         struct block *found = stream->pending.first;
         detach(pool, stream, found);
         found->links[LINK_HEAP].next = chain;

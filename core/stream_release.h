@@ -18,7 +18,8 @@
 
 /* Bytes of stream-ordered blocks, of one device or (NULL) all. */
 struct stream_bytes {
-    uint64_t live, cached, pending, requested; /* requested: of the live ones, as asked for */
+    uint64_t live, cached, pending, requested; /* requested: of the live ones, as asked for, in the
+                                                  driver's granules */
 };
 struct stream_bytes stream_release_sum(struct pool *pool, const struct device *device);
 

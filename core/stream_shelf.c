@@ -10,18 +10,6 @@ static void *make_apart(size_t bytes)
     return made ? memset(made, 0, bytes) : NULL;
 }
 
-struct shelf *shelf_add(struct stream *stream, struct mempool *mempool)
-{
-    struct shelf *shelf = make_apart(sizeof *shelf);
-    if (!shelf)
-        return NULL;
-    shelf->stream = stream;
-    shelf->mempool = mempool;
-    shelf->next = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
-    atomic_store_explicit(&stream->shelves, shelf, memory_order_release);
-    return shelf;
-}
-
 static bool grow_slots(struct shelf *shelf)
 {
     uint32_t count = shelf->slot_count ? 2 * shelf->slot_count : 32;
@@ -35,6 +23,20 @@ static bool grow_slots(struct shelf *shelf)
     shelf->slots = slots;
     shelf->slot_count = count;
     return true;
+}
+
+struct shelf *shelf_add(struct stream *stream, struct mempool *mempool)
+{
+    struct shelf *shelf = make_apart(sizeof *shelf);
+    if (!shelf || !grow_slots(shelf)) {
+        free(shelf);
+        return NULL;
+    }
+    shelf->stream = stream;
+    shelf->mempool = mempool;
+    shelf->next = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
+    atomic_store_explicit(&stream->shelves, shelf, memory_order_release);
+    return shelf;
 }
 
 struct bucket *shelf_add_bucket(struct shelf *shelf, uint64_t bytes)

@@ -19,14 +19,14 @@
 
 /* A bucket is in its shelf's list for good, which is what makes it readable without the lock. */
 struct shelf_bucket {
-    struct bucket bucket;
+    _Alignas(STREAM_APART) struct bucket bucket;
     struct shelf_bucket *next; /* written before it is listed */
 };
 
 struct shelf {
-    struct stream *stream;
+    _Alignas(STREAM_APART) struct stream *stream;
     struct mempool *mempool;
-    struct shelf_bucket **slots; /* by block size: open addressing */
+    struct shelf_bucket **slots; /* by block size: open addressing, a power of two of them */
     uint32_t slot_count, bucket_count;
     _Atomic(struct shelf_bucket *) buckets; /* all of them. Release when one is added, acquire when
                                                they are walked without the lock */
@@ -82,8 +82,7 @@ static inline struct shelf_bucket **shelf_slot(struct shelf_bucket **slots, uint
 
 static inline struct bucket *shelf_find_bucket(const struct shelf *shelf, uint64_t bytes)
 {
-    struct shelf_bucket *found =
-        shelf->slot_count ? *shelf_slot(shelf->slots, shelf->slot_count, bytes) : NULL;
+    struct shelf_bucket *found = *shelf_slot(shelf->slots, shelf->slot_count, bytes);
     return found ? &found->bucket : NULL;
 }
 
@@ -115,22 +114,24 @@ static inline void shelf_count_out(struct shelf *shelf, struct bucket *bucket,
     counter_subtract(&bucket->counters.reserved_bytes, bytes);
 }
 
-static inline void shelf_count_live(struct shelf *shelf, struct bucket *bucket,
-                                    const struct stream_block *block)
+static inline void shelf_count_live(struct shelf *shelf, struct bucket *bucket, uint64_t asked)
 {
-    struct stream *stream = shelf->stream;
-    counter_add(&stream->live_requested, block->block.requested);
-    counter_add(&shelf->used_bytes, shelf_granules(block->block.requested));
-    counter_raise_to(&shelf->peak_used_bytes, counter_get(&shelf->used_bytes));
+    uint64_t used = counter_get(&shelf->used_bytes) + shelf_granules(asked);
+    counter_set(&shelf->used_bytes, used);
+    counter_raise_to(&shelf->peak_used_bytes, used);
     counter_raise_to(&bucket->counters.peak_live_bytes,
                      counter_get(&bucket->counters.reserved_bytes) -
                          counter_get(&bucket->counters.free_bytes));
 }
 
+static inline uint64_t shelf_asked(const struct stream_block *block)
+{
+    return atomic_load_explicit(&block->asked, memory_order_relaxed);
+}
+
 static inline void shelf_count_not_live(struct shelf *shelf, const struct stream_block *block)
 {
-    counter_subtract(&shelf->stream->live_requested, block->block.requested);
-    counter_subtract(&shelf->used_bytes, shelf_granules(block->block.requested));
+    counter_subtract(&shelf->used_bytes, shelf_granules(shelf_asked(block)));
 }
 
 static inline void shelf_count_clean(struct stream *stream, struct bucket *bucket, uint64_t bytes)
@@ -139,17 +140,16 @@ static inline void shelf_count_clean(struct stream *stream, struct bucket *bucke
     counter_add(&stream->clean_bytes, bytes);
 }
 
-static inline void shelf_add_free(struct stream *stream, struct stream_block *block)
+static inline void shelf_add_free(struct stream *stream, struct bucket *bucket, uint64_t bytes)
 {
-    struct bucket *bucket = block->block.bucket;
     bucket->free_blocks++;
-    counter_add(&bucket->counters.free_bytes, block->block.bytes);
-    counter_add(&stream->free_bytes, block->block.bytes);
+    counter_add(&bucket->counters.free_bytes, bytes);
+    counter_add(&stream->free_bytes, bytes);
 }
 
-static inline void shelf_take(struct stream *stream, struct stream_block *block)
+static inline void shelf_take(struct stream *stream, struct bucket *bucket,
+                              struct stream_block *block)
 {
-    struct bucket *bucket = block->block.bucket;
     uint64_t bytes = block->block.bytes;
     if (block->block.state == BLOCK_CLEAN) {
         block_list_remove(&bucket->clean, &block->block, LINK_BUCKET);
@@ -198,7 +198,7 @@ static inline void shelf_put_back(struct stream *stream, struct stream_block *bl
         shelf_insert_pending(&bucket->pending, &block->block, LINK_BUCKET);
         shelf_insert_pending(&stream->pending, &block->block, LINK_HEAP);
     }
-    shelf_add_free(stream, block);
+    shelf_add_free(stream, bucket, block->block.bytes);
 }
 
 static inline void shelf_count_request(struct bucket *bucket, size_t bytes)
@@ -208,44 +208,44 @@ static inline void shelf_count_request(struct bucket *bucket, size_t bytes)
 }
 
 /* The block, which is on no shelf and counted in this one, is the program's from now on. */
-static inline void shelf_hand_out(struct shelf *shelf, struct stream_block *block, size_t bytes)
+static inline void shelf_hand_out(struct shelf *shelf, struct bucket *bucket,
+                                  struct stream_block *block, size_t bytes)
 {
     struct stream *stream = shelf->stream;
     block->block.state = BLOCK_LIVE;
-    block->block.requested = bytes;
-    block->event = NULL;
-    shelf_count_live(shelf, block->block.bucket, block);
     atomic_store_explicit(&block->asked, bytes, memory_order_relaxed);
-    atomic_store_explicit(&block->generation,
-                          (uint64_t)(stream->index + 1) << 48 | ++stream->handed_out,
-                          memory_order_relaxed);
+    shelf_count_live(shelf, bucket, bytes);
+    atomic_store_explicit(&block->generation, ++stream->handed_out, memory_order_relaxed);
     atomic_store_explicit(&block->held_at, block->block.address, memory_order_release);
 }
 
-static inline void shelf_hand_out_hit(struct shelf *shelf, struct stream_block *block, size_t bytes,
-                                      enum hit hit)
+static inline void shelf_hand_out_hit(struct shelf *shelf, struct bucket *bucket,
+                                      struct stream_block *block, size_t bytes, enum hit hit)
 {
-    struct bucket *bucket = block->block.bucket;
     shelf_count_request(bucket, bytes);
     counter_add(&bucket->counters.hits[hit], 1);
-    shelf_hand_out(shelf, block, bytes);
+    shelf_hand_out(shelf, bucket, block, bytes);
 }
 
 /* ---- a block of the stream's own ---- */
 
-/* Lock held. The newest: its memory is the likeliest to be in the GPU's cache. */
+/* Its memory is the likeliest to be in the GPU's cache. */
+static inline struct block *shelf_newest(const struct bucket *bucket)
+{
+    return bucket->pending.last ? bucket->pending.last : bucket->clean.last;
+}
+
+/* What may be handed out in the stream's order, off its lists; NULL where there is none. */
 static inline struct stream_block *shelf_take_own(struct stream *stream, struct bucket *bucket)
 {
     bool early = atomic_load_explicit(&stream->early_launches, memory_order_relaxed) &&
                  !MUTATED(early_launch_ignored);
-    struct block *found = early ? NULL : bucket->pending.last;
-    if (!found && early)
+    if (early)
         order_settle(stream);
-    if (!found)
-        found = bucket->clean.last;
+    struct block *found = early ? bucket->clean.last : shelf_newest(bucket);
     if (!found)
         return NULL;
-    shelf_take(stream, stream_block_of(found));
+    shelf_take(stream, bucket, stream_block_of(found));
     return stream_block_of(found);
 }
 
@@ -273,12 +273,10 @@ static inline bool shelf_is_full(const struct pool *pool, const struct bucket *b
     return bucket->free_blocks >= pool->settings.stream_ordered.caps.blocks_per_bucket;
 }
 
-/* Lock held. Another stream's bucket is looked at later. */
-static inline bool shelf_is_within_caps(const struct pool *pool, const struct stream *stream,
-                                        const struct stream_block *block)
+static inline bool shelf_is_within_share(const struct stream *stream,
+                                         const struct stream_block *block)
 {
-    bool full = shelf_of(block)->stream == stream && shelf_is_full(pool, block->block.bucket);
-    return !full && counter_get(&stream->free_bytes) + block->block.bytes <= stream->may_keep;
+    return counter_get(&stream->free_bytes) + block->block.bytes <= stream->may_keep;
 }
 
 /* Whether a free takes more than its place in the stream's order. */
@@ -288,17 +286,16 @@ static inline bool shelf_frees_slowly(const struct stream *stream)
 }
 
 /* Lock held, and the block counted in this stream's shelf. */
-static inline void shelf_make_pending(struct stream *stream, struct stream_block *block,
-                                      uint64_t stamp)
+static inline void shelf_make_pending(struct stream *stream, struct bucket *bucket,
+                                      struct stream_block *block, uint64_t stamp)
 {
-    struct bucket *bucket = block->block.bucket;
     block->block.state = BLOCK_PENDING;
     block->block.epoch = stamp;
     block->block.freed_at = stream->now;
     shelf_insert_pending(&bucket->pending, &block->block, LINK_BUCKET);
     shelf_insert_pending(&stream->pending, &block->block, LINK_HEAP);
     counter_add(&bucket->counters.frees, 1);
-    shelf_add_free(stream, block);
+    shelf_add_free(stream, bucket, block->block.bytes);
 }
 
 /* Lock held. */
@@ -312,7 +309,7 @@ static inline uint64_t shelf_next_stamp(struct stream *stream)
 /* Lock held. */
 static inline bool shelf_look_is_due(struct stream *stream)
 {
-    if (stream->frees_to_look-- != 0)
+    if (__builtin_expect(stream->frees_to_look-- != 0, 1))
         return false;
     stream->frees_to_look = FREES_PER_LOOK;
     return true;

@@ -105,10 +105,8 @@ static struct use allocation_of(struct pool *pool, const struct stream_block *bl
                                 struct stream *stream)
 {
     struct use use = use_on((struct stream_ref){stream, stream_id(pool->streams, stream)});
-    uint64_t number =
-        atomic_load_explicit(&block->generation, memory_order_relaxed) & ((UINT64_C(1) << 48) - 1);
     pthread_mutex_lock(&stream->lock);
-    if (number <= stream->handed_before)
+    if (atomic_load_explicit(&block->generation, memory_order_relaxed) <= stream->handed_before)
         use.stream.id = 0;
     pthread_mutex_unlock(&stream->lock);
     use.context = block->context;

@@ -5,9 +5,14 @@
 #include "hooks.h"
 
 /* A pool that nothing has started yet needs no launches. */
+static struct pool *pool_that_runs(void)
+{
+    return atomic_load_explicit(&pool_to_use, memory_order_acquire);
+}
+
 static void note_launch(void)
 {
-    struct pool *pool = atomic_load_explicit(&pool_to_use, memory_order_acquire);
+    struct pool *pool = pool_that_runs();
     if (pool)
         pool_note_launch(pool);
 }
@@ -112,7 +117,7 @@ static void note_event(const CUlaunchAttribute *attribute)
     struct pool *pool = NULL;
     if (attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT ||
         attribute->id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT)
-        pool = the_pool();
+        pool = pool_that_runs();
     if (!pool || !pool_follows_streams(pool))
         return;
     if (attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT)
@@ -130,7 +135,7 @@ static void note_events(const CUlaunchConfig *config)
 /* Before the launch: what is freed from then on is known to be in its way. */
 static void note_early_launch(const CUlaunchConfig *config, CUstream stream)
 {
-    struct pool *pool = starts_early(config) ? the_pool() : NULL;
+    struct pool *pool = starts_early(config) ? pool_that_runs() : NULL;
     if (pool)
         pool_early_launch(pool, stream);
 }
