@@ -111,11 +111,10 @@ static inline struct stream_ref stream_recall(const struct pool *pool, CUstream 
 {
     const struct driver *driver = pool->driver;
     const struct recent_streams *recent = &recent_streams;
-    CUcontext current = NULL;
     unsigned long long id = 0;
     struct stream_ref ref = {NULL, 0};
     /* Only by the driver's numbers are streams remembered. */
-    if (recent->pool == pool && driver->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current &&
+    if (recent->pool == pool &&
         driver->cuStreamGetId(stream_spelled_out(handle), &id) == CUDA_SUCCESS)
         ref = recent->refs[id % STREAMS_RECENT];
     return ref.id == id ? ref : (struct stream_ref){NULL, 0};

@@ -103,7 +103,7 @@ static bool is_nobodys(const struct streams *streams, unsigned index)
  * pending, or may be so again, waits for work of the owner that it has. True: its lock is held. */
 static bool lock_to_become(struct stream *stream, const struct context *context)
 {
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     bool same = stream->context == context && stream->generation == context_generation(context);
     order_settle(stream);
     bool idle = !stream->pending.first || MUTATED(pending_passed_on_as_own);
@@ -111,7 +111,7 @@ static bool lock_to_become(struct stream *stream, const struct context *context)
                atomic_load_explicit(&stream->away, memory_order_acquire) == 0 &&
                (same || counter_get(&stream->free_bytes) == 0);
     if (!may)
-        pthread_mutex_unlock(&stream->lock);
+        stream_lock_give(&stream->lock);
     return may;
 }
 
@@ -137,11 +137,10 @@ static struct stream *add_stream(struct streams *streams, struct device *device)
     if (!stream)
         return NULL;
     memset(stream, 0, sizeof *stream);
-    pthread_mutex_init(&stream->lock, NULL);
     stream->index = index;
     stream->handed_out = (uint64_t)(index + 1) << 48;
     stream->device = device;
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     atomic_store_explicit(&streams->list[index], stream, memory_order_release);
     atomic_store_explicit(&streams->count, index + 1, memory_order_release);
     return stream;
@@ -167,7 +166,7 @@ static struct stream *begin_stream(struct streams *streams, uint64_t id, const s
     if (!MUTATED(former_streams_order_kept))
         memset(&stream->known, 0, sizeof stream->known);
     set_id(streams, stream, id);
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
     return stream;
 }
 
@@ -270,22 +269,22 @@ void stream_end(struct pool *pool, struct stream_ref ref)
 {
     struct streams *streams = pool->streams;
     pthread_mutex_lock(&streams->lock);
-    pthread_mutex_lock(&ref.stream->lock);
+    stream_lock_take(&ref.stream->lock);
     if (stream_is(ref))
         set_id(streams, ref.stream, 0);
-    pthread_mutex_unlock(&ref.stream->lock);
+    stream_lock_give(&ref.stream->lock);
     pthread_mutex_unlock(&streams->lock);
 }
 
 /* The context's events died with it: they are forgotten without a driver call. */
 static void end_with_context(struct streams *streams, struct stream *stream)
 {
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     set_id(streams, stream, 0);
     order_complete(stream, atomic_load_explicit(&stream->stamp, memory_order_relaxed));
     order_settle(stream);
     order_drop_events(stream, true);
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
 }
 
 void streams_context_died(struct pool *pool, struct context *context)

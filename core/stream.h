@@ -32,6 +32,7 @@
 #include "stats.h"
 #include "stream_block.h"
 #include "stream_clock.h"
+#include "stream_lock.h"
 
 struct context;
 struct device;
@@ -56,7 +57,7 @@ struct own_event {
 };
 
 struct stream {
-    _Alignas(STREAM_APART) pthread_mutex_t lock;
+    _Alignas(STREAM_APART) struct stream_lock lock;
     uint64_t id;     /* as in the list of them; 0: nobody's */
     unsigned index;  /* in the list */
     CUstream handle; /* of a created one; else CU_STREAM_LEGACY or CU_STREAM_PER_THREAD */

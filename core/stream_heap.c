@@ -118,7 +118,7 @@ static struct stream_block *look_at(struct search *search, struct stream *stream
     struct stream_block *block = NULL;
     if (stream == search->ref.stream || counter_get(&stream->free_bytes) == 0)
         return NULL;
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     order_settle(stream);
     const struct bucket *bucket = bucket_of(search, stream);
     struct block *first = bucket ? bucket->pending.first : NULL;
@@ -134,17 +134,17 @@ static struct stream_block *look_at(struct search *search, struct stream *stream
     }
     if (block)
         stream_block_is_away(stream);
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
     return block;
 }
 
 static struct stream_block *ask_about(struct search *search, struct stream *stream, enum hit *hit)
 {
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     const struct bucket *bucket = bucket_of(search, stream);
     uint64_t stamp = bucket && bucket->pending.first ? bucket->pending.first->epoch : 0;
     bool may_know = stamp != 0 && stream->newest && stream->newest->stamp >= stamp;
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
     if (!may_know || !order_query(search->pool, stream, stamp))
         return NULL;
     struct stream_block *block = look_at(search, stream, hit);
@@ -167,15 +167,15 @@ static void learn_order(struct search *search, const struct stream *other, uint6
     struct stream *stream = search->ref.stream;
     if (other->index >= STREAMS_ORDERED)
         return;
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     if (stream_is(search->ref) && stream->known.after[other->index] < stamp)
         stream->known.after[other->index] = stamp;
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
 }
 
 static struct stream_block *wait_for(struct search *search, struct stream *stream, enum hit *hit)
 {
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     struct stream_block *block = find_with_event(bucket_of(search, stream));
     struct own_event *event = block ? block->event : NULL;
     if (block && MUTATED(later_event_taken))
@@ -185,15 +185,15 @@ static struct stream_block *wait_for(struct search *search, struct stream *strea
         take_from(stream, &block->block);
         stream_block_is_away(stream);
     }
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
     if (!block)
         return NULL;
     bool ordered = MUTATED(stream_wait_left_out) || order_wait(search->pool, search->handle, event);
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     order_drop_user(stream, event);
     if (!ordered)
         stream_heap_attach(shelf_of(block), block);
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
     if (!ordered) {
         stream_block_is_settled(stream);
         return NULL;
@@ -333,7 +333,7 @@ static void finish_miss(struct pool *pool, struct shelf *shelf, struct bucket *b
         stream_heap_forget_address(pool, address);
         heap_forget_address(pool, address);
     }
-    pthread_mutex_lock(&shelf->stream->lock);
+    stream_lock_take(&shelf->stream->lock);
     shelf_count_request(bucket, requested);
     counter_add(&bucket->counters.misses, 1);
     if (result == CUDA_SUCCESS)
@@ -341,17 +341,17 @@ static void finish_miss(struct pool *pool, struct shelf *shelf, struct bucket *b
     if (recorded)
         shelf_hand_out(shelf, bucket, stream_block_find(&pool->streams->blocks, address),
                        requested);
-    pthread_mutex_unlock(&shelf->stream->lock);
+    stream_lock_give(&shelf->stream->lock);
     if (!recorded)
         forget_reserved(search->context->device, bytes);
 }
 
 static CUresult refuse(struct shelf *shelf, struct bucket *bucket, size_t requested)
 {
-    pthread_mutex_lock(&shelf->stream->lock);
+    stream_lock_take(&shelf->stream->lock);
     shelf_count_request(bucket, requested);
     counter_add(&bucket->counters.misses, 1);
-    pthread_mutex_unlock(&shelf->stream->lock);
+    stream_lock_give(&shelf->stream->lock);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -396,13 +396,13 @@ static bool begin_search(struct search *search, struct pool *pool, struct stream
     search->mempool = shelf->mempool;
     search->bytes = bytes;
     memset(search->candidates, 0, sizeof search->candidates);
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     bool is = stream_is(ref);
     search->context = stream->context;
     search->generation = stream->generation;
     search->host_only = stream->early_launches;
     search->known = stream->known;
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
     return is;
 }
 
@@ -411,12 +411,12 @@ static void adopt(struct shelf *shelf, struct bucket *bucket, struct stream_bloc
                   size_t bytes, enum hit hit)
 {
     struct stream *former = shelf_of(block)->stream;
-    pthread_mutex_lock(&shelf->stream->lock);
+    stream_lock_take(&shelf->stream->lock);
     block->block.bucket = bucket;
     atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
     shelf_count_in(shelf, bucket, block);
     shelf_hand_out_hit(shelf, bucket, block, bytes, hit);
-    pthread_mutex_unlock(&shelf->stream->lock);
+    stream_lock_give(&shelf->stream->lock);
     stream_block_is_settled(former);
 }
 
@@ -425,19 +425,19 @@ static struct stream_block *ask_about_own(struct search *search, struct bucket *
 {
     struct stream *stream = search->ref.stream;
     struct stream_block *block = NULL;
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     uint64_t stamp = bucket->pending.first ? bucket->pending.first->epoch : 0;
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
     if (!stamp || !order_query(search->pool, stream, stamp))
         return NULL;
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     if (stream_is(search->ref))
         block = shelf_take_own(stream, bucket);
     if (block) {
         shelf_count_out(shelf_of(block), bucket, block);
         stream_block_is_away(stream);
     }
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
     return block;
 }
 
@@ -445,9 +445,9 @@ static struct stream_block *ask_about_own(struct search *search, struct bucket *
 static struct stream_block *give_up(struct stream_block *block)
 {
     struct shelf *shelf = shelf_of(block);
-    pthread_mutex_lock(&shelf->stream->lock);
+    stream_lock_take(&shelf->stream->lock);
     stream_heap_attach(shelf, block);
-    pthread_mutex_unlock(&shelf->stream->lock);
+    stream_lock_give(&shelf->stream->lock);
     stream_block_is_settled(shelf->stream);
     return NULL;
 }
@@ -457,12 +457,12 @@ static bool hand_out_joined(struct pool *pool, struct stream_ref ref, CUstream h
                             struct shelf *shelf, struct stream_block *block, size_t bytes)
 {
     bool joined = order_join(pool, ref, handle);
-    pthread_mutex_lock(&ref.stream->lock);
+    stream_lock_take(&ref.stream->lock);
     if (joined)
         shelf_hand_out_hit(shelf, block->block.bucket, block, bytes, HIT_CLEAN);
     else
         shelf_put_back(ref.stream, block);
-    pthread_mutex_unlock(&ref.stream->lock);
+    stream_lock_give(&ref.stream->lock);
     stream_block_is_settled(ref.stream);
     return joined;
 }
@@ -507,11 +507,11 @@ bool stream_heap_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes,
     struct stream *stream = ref.stream;
     struct stream_block *block = NULL;
     uint64_t rounded = size_class_round(&stream->device->stream_classes, bytes);
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     bool served = stream_is(ref) && shelf_is_usable(stream->context);
     struct shelf *shelf = served ? shelf_get(stream, mempool) : NULL;
     if (!shelf) {
-        pthread_mutex_unlock(&stream->lock);
+        stream_lock_give(&stream->lock);
         return false;
     }
     struct bucket *bucket = rounded ? shelf_get_bucket(shelf, rounded) : NULL;
@@ -524,7 +524,7 @@ bool stream_heap_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes,
         stream_block_is_away(stream);
     if (block && !join)
         shelf_hand_out_hit(shelf, bucket, block, bytes, HIT_CLEAN);
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
     if (join && !hand_out_joined(pool, ref, handle, shelf, block, bytes))
         return false;
     if (!block)
@@ -539,19 +539,19 @@ bool stream_heap_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes,
 static void leave_shelf(struct stream_block *block)
 {
     struct shelf *shelf = shelf_of(block);
-    pthread_mutex_lock(&shelf->stream->lock);
+    stream_lock_take(&shelf->stream->lock);
     shelf_count_not_live(shelf, block);
     shelf_count_out(shelf, block->block.bucket, block);
-    pthread_mutex_unlock(&shelf->stream->lock);
+    stream_lock_give(&shelf->stream->lock);
 }
 
 static void return_to_shelf(struct stream_block *block)
 {
     struct shelf *shelf = shelf_of(block);
-    pthread_mutex_lock(&shelf->stream->lock);
+    stream_lock_take(&shelf->stream->lock);
     shelf_count_in(shelf, block->block.bucket, block);
     shelf_count_live(shelf, block->block.bucket, shelf_asked(block));
-    pthread_mutex_unlock(&shelf->stream->lock);
+    stream_lock_give(&shelf->stream->lock);
 }
 
 static bool is_wanted(const struct stream *stream)
@@ -584,7 +584,7 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     bool ordered = !stream_orders_others(stream) || event || order_join(pool, ref, handle);
     if (moved)
         leave_shelf(block);
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     /* The context may have begun to end since: what comes to lie here now is given back by nobody.
      */
     bool stays = stream_is(ref) && shelf_may_keep(stream, block) && ordered;
@@ -605,7 +605,7 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     if (event)
         order_drop_user(stream, event);
     order_settle(stream);
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
     stream_block_is_settled(stream);
     if (!stays && moved)
         return_to_shelf(block);
@@ -618,12 +618,12 @@ bool stream_heap_claim(struct stream_block *block, CUdeviceptr address)
         struct shelf *shelf = shelf_of(block);
         if (!shelf || !stream_block_is_held(block, address))
             return false;
-        pthread_mutex_lock(&shelf->stream->lock);
+        stream_lock_take(&shelf->stream->lock);
         bool same = shelf_of(block) == shelf;
         bool held = same && stream_block_is_held(block, address);
         if (held)
             atomic_store_explicit(&block->held_at, 0, memory_order_relaxed);
-        pthread_mutex_unlock(&shelf->stream->lock);
+        stream_lock_give(&shelf->stream->lock);
         if (same)
             return held;
     }
@@ -634,26 +634,26 @@ bool stream_heap_free(struct pool *pool, struct stream_block *block, struct stre
 {
     struct stream *stream = ref.stream;
     bool looked = false;
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     for (;;) {
         if (!stream_is(ref) || !shelf_may_keep(stream, block)) {
-            pthread_mutex_unlock(&stream->lock);
+            stream_lock_give(&stream->lock);
             return false;
         }
         /* Another stream's bucket is looked at later. */
         if (shelf_is_within_share(stream, block) &&
             (shelf_of(block)->stream != stream || !shelf_is_full(pool, block->block.bucket)))
             break;
-        pthread_mutex_unlock(&stream->lock);
+        stream_lock_give(&stream->lock);
         if (looked || !stream_release_room(pool, stream, block))
             return false;
         looked = true;
-        pthread_mutex_lock(&stream->lock);
+        stream_lock_take(&stream->lock);
     }
     uint64_t stamp = shelf_next_stamp(stream);
     bool look = shelf_look_is_due(stream);
     stream_block_is_away(stream);
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
     if (!free_slowly(pool, block, ref, handle, stamp))
         return false;
     if (look)
@@ -673,9 +673,9 @@ void stream_heap_leave(struct pool *pool, struct stream_block *block)
 static void count_free(struct stream_block *block)
 {
     struct shelf *shelf = shelf_of(block);
-    pthread_mutex_lock(&shelf->stream->lock);
+    stream_lock_take(&shelf->stream->lock);
     counter_add(&block->block.bucket->counters.frees, 1);
-    pthread_mutex_unlock(&shelf->stream->lock);
+    stream_lock_give(&shelf->stream->lock);
 }
 
 void stream_heap_left(struct pool *pool, struct stream_block *block)
@@ -722,7 +722,7 @@ static void forget_stale(struct pool *pool, struct stream_block *block, CUdevice
     struct shelf *shelf = shelf_of(block);
     if (!shelf)
         return;
-    pthread_mutex_lock(&shelf->stream->lock);
+    stream_lock_take(&shelf->stream->lock);
     bool stale = shelf_of(block) == shelf && block->block.address == address &&
                  (block->block.state == BLOCK_CLEAN || block->block.state == BLOCK_PENDING);
     if (stale) {
@@ -730,7 +730,7 @@ static void forget_stale(struct pool *pool, struct stream_block *block, CUdevice
         block->block.state = BLOCK_LEAVING;
         block_table_remove(&pool->streams->blocks, address, &block->block);
     }
-    pthread_mutex_unlock(&shelf->stream->lock);
+    stream_lock_give(&shelf->stream->lock);
     if (stale)
         stream_heap_forget_free(pool, block);
 }

@@ -73,10 +73,10 @@ void order_take_mark(struct pool *pool, CUstream handle, struct order_mark *mark
     mark->stream = NULL;
     if (!ref.stream)
         return;
-    pthread_mutex_lock(&ref.stream->lock);
+    stream_lock_take(&ref.stream->lock);
     if (stream_is(ref))
         copy_clock(streams, ref.stream, mark);
-    pthread_mutex_unlock(&ref.stream->lock);
+    stream_lock_give(&ref.stream->lock);
 }
 
 static void clock_is_over(struct streams *streams, const struct order_clock *clock, unsigned count)
@@ -88,9 +88,9 @@ static void clock_is_over(struct streams *streams, const struct order_clock *clo
 
 static void settle(struct stream *stream)
 {
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     order_settle(stream);
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
 }
 
 void order_mark_is_over(struct pool *pool, const struct order_mark *mark)
@@ -122,13 +122,13 @@ struct order_marks *order_take_context(struct pool *pool, const struct context *
     taken->count = 0;
     for (unsigned i = 0; i < count; i++) {
         struct stream *stream = stream_at(streams, i);
-        pthread_mutex_lock(&stream->lock);
+        stream_lock_take(&stream->lock);
         if (stream->context == context) {
             taken->marks[taken->count].stream = stream;
             taken->marks[taken->count++].stamp =
                 atomic_load_explicit(&stream->stamp, memory_order_relaxed);
         }
-        pthread_mutex_unlock(&stream->lock);
+        stream_lock_give(&stream->lock);
     }
     return taken;
 }
@@ -245,10 +245,10 @@ static struct own_event *record_by(struct pool *pool, struct stream *stream, CUs
                                    uint64_t stamp, recorder *record)
 {
     bool make;
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     struct context *context = stream->context;
     struct own_event *event = begin_record(stream, &make);
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
     enter_driver();
     if (make)
         event = make_event(pool, context);
@@ -256,7 +256,7 @@ static struct own_event *record_by(struct pool *pool, struct stream *stream, CUs
     leave_driver();
     if (!event)
         return NULL;
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     event->stamp = stamp;
     event->users = 1;
     event->over = false;
@@ -266,7 +266,7 @@ static struct own_event *record_by(struct pool *pool, struct stream *stream, CUs
         event->over = true;
         order_drop_user(stream, event);
     }
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
     return recorded ? event : NULL;
 }
 
@@ -299,10 +299,10 @@ static void drop_marker(struct stream *stream, struct own_event *event, bool mad
 bool order_join(struct pool *pool, struct stream_ref ref, CUstream handle)
 {
     struct stream *stream = ref.stream;
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     struct context *context = stream->context;
     struct own_event *event = use_marker(stream);
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
     bool make = !event;
     enter_driver();
     if (make)
@@ -311,9 +311,9 @@ bool order_join(struct pool *pool, struct stream_ref ref, CUstream handle)
     leave_driver();
     if (!event)
         return false;
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     drop_marker(stream, event, make);
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
     return recorded;
 }
 
@@ -331,20 +331,20 @@ void order_record_the_rest(struct pool *pool)
         return;
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
-        pthread_mutex_lock(&stream->lock);
+        stream_lock_take(&stream->lock);
         order_settle(stream);
         bool lacks = lacks_event(stream);
         uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
         struct context *context = stream->context;
         uint64_t generation = stream->generation;
-        pthread_mutex_unlock(&stream->lock);
+        stream_lock_give(&stream->lock);
         if (!lacks || !context_pin(context, generation))
             continue;
         struct own_event *event = record_by(pool, stream, NULL, stamp, record_in_context);
         if (event) {
-            pthread_mutex_lock(&stream->lock);
+            stream_lock_take(&stream->lock);
             order_drop_user(stream, event);
-            pthread_mutex_unlock(&stream->lock);
+            stream_lock_give(&stream->lock);
         }
         context_unpin(context);
     }
@@ -366,23 +366,23 @@ static bool ask_driver(struct pool *pool, const struct own_event *event)
 
 bool order_query(struct pool *pool, struct stream *stream, uint64_t stamp)
 {
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     struct own_event *event = stream->oldest;
     while (event && event->stamp < stamp)
         event = event->next;
     uint64_t covered = event ? event->stamp : 0;
     if (event)
         event->users++;
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
     if (!event)
         return order_done(stream) >= stamp;
     bool over = ask_driver(pool, event);
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     if (over)
         order_complete(stream, covered);
     order_drop_user(stream, event);
     order_settle(stream);
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
     return over;
 }
 
@@ -604,11 +604,11 @@ void order_event_waited(struct pool *pool, CUevent event, const struct event_loo
     struct stream_ref ref = stream_find(pool, handle, true);
     if (!ref.stream)
         return;
-    pthread_mutex_lock(&ref.stream->lock);
+    stream_lock_take(&ref.stream->lock);
     for (unsigned i = 0; i < STREAMS_ORDERED && stream_is(ref); i++)
         if (look->clock.after[i] > ref.stream->known.after[i])
             ref.stream->known.after[i] = look->clock.after[i];
-    pthread_mutex_unlock(&ref.stream->lock);
+    stream_lock_give(&ref.stream->lock);
 }
 
 void order_lose_events(struct pool *pool)

@@ -39,10 +39,17 @@ bool stream_pool_start(struct pool *pool)
 
 /* ---- allocating and freeing ---- */
 
+/* A thread that has no context may yet name a stream that has one. */
+static inline bool has_context(const struct pool *pool)
+{
+    CUcontext current = NULL;
+    return pool->driver->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current;
+}
+
 bool pool_allocate_async_at_once(struct pool *pool, CUdeviceptr *address, size_t bytes,
                                  CUmemoryPool memory_pool, CUstream handle)
 {
-    if (!address || !bytes || !pool->streams || !is_served(pool))
+    if (!address || !bytes || !pool->streams || !is_served(pool) || !has_context(pool))
         return false;
     struct stream_ref ref = stream_recall(pool, handle);
     struct stream *stream = ref.stream;
@@ -53,7 +60,7 @@ bool pool_allocate_async_at_once(struct pool *pool, CUdeviceptr *address, size_t
         memory_pool ? mempool_find(pool, memory_pool) : mempool_current(pool, device);
     uint64_t rounded = size_class_round(&device->stream_classes, bytes);
     struct block *found = NULL;
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     struct shelf *shelf = shelf_find(stream, mempool);
     struct bucket *bucket = shelf ? shelf_find_bucket(shelf, rounded) : NULL;
     if (bucket && stream_is(ref) && !stream->careful && shelf_is_usable(stream->context))
@@ -63,14 +70,14 @@ bool pool_allocate_async_at_once(struct pool *pool, CUdeviceptr *address, size_t
         shelf_hand_out_hit(shelf, bucket, stream_block_of(found), bytes, HIT_CLEAN);
         *address = found->address;
     }
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
     return found != NULL;
 }
 
 bool pool_allocate_async(struct pool *pool, CUdeviceptr *address, size_t bytes,
                          const CUmemoryPool *memory_pool, CUstream handle, CUresult *result)
 {
-    if (!address || !bytes || !is_served(pool))
+    if (!address || !bytes || !is_served(pool) || !has_context(pool))
         return false;
     struct stream_ref ref = stream_find(pool, handle, true);
     if (!ref.stream)
@@ -95,7 +102,7 @@ bool pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstream ha
     if (!stream || shelf->stream != stream)
         return false;
     bool look = false;
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     /* What is written of the block, and of the stream, is read again under the lock. */
     bool stays = shelf_of(block) == shelf && stream_block_is_held(block, address) &&
                  stream_is(ref) && !shelf_frees_slowly(stream) &&
@@ -109,7 +116,7 @@ bool pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstream ha
         shelf_make_pending(stream, block->block.bucket, block, shelf_next_stamp(stream));
         look = shelf_look_is_due(stream);
     }
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
     if (look)
         stream_release_look(pool, stream);
     return stays;
@@ -227,11 +234,11 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
     if (!ref.stream)
         return;
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    pthread_mutex_lock(&ref.stream->lock);
+    stream_lock_take(&ref.stream->lock);
     order_settle(ref.stream);
     bool pending = ref.stream->pending.first != NULL;
     uint64_t stamp = atomic_load_explicit(&ref.stream->stamp, memory_order_relaxed);
-    pthread_mutex_unlock(&ref.stream->lock);
+    stream_lock_give(&ref.stream->lock);
     /* Recorded on a capturing stream it would be a part of the graph. */
     if (pending && streams_are_captured(pool) &&
         (!pool->driver->cuStreamIsCapturing ||
@@ -240,9 +247,9 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
         pending = false;
     struct own_event *event = pending ? order_record(pool, ref, handle, stamp) : NULL;
     if (event) {
-        pthread_mutex_lock(&ref.stream->lock);
+        stream_lock_take(&ref.stream->lock);
         order_drop_user(ref.stream, event);
-        pthread_mutex_unlock(&ref.stream->lock);
+        stream_lock_give(&ref.stream->lock);
     }
     stream_end(pool, ref);
 }
@@ -326,23 +333,22 @@ static bool is_captured(const struct pool *pool, CUstream handle)
  */
 void pool_early_launch(struct pool *pool, CUstream handle)
 {
-    if (!pool->streams)
+    if (!pool->streams || is_captured(pool, handle))
         return;
     if (!pool_follows_streams(pool)) {
         streams_note_early_launch(pool->streams, stream_spelled_out(handle));
         return;
     }
-    struct stream_ref ref =
-        is_captured(pool, handle) ? (struct stream_ref){NULL, 0} : stream_find(pool, handle, true);
+    struct stream_ref ref = stream_find(pool, handle, true);
     /* Relaxed: only ever raised while the stream is the same. */
     if (!ref.stream || atomic_load_explicit(&ref.stream->early_launches, memory_order_relaxed))
         return;
-    pthread_mutex_lock(&ref.stream->lock);
+    stream_lock_take(&ref.stream->lock);
     if (stream_is(ref)) {
         atomic_store_explicit(&ref.stream->early_launches, true, memory_order_relaxed);
         ref.stream->careful = true;
     }
-    pthread_mutex_unlock(&ref.stream->lock);
+    stream_lock_give(&ref.stream->lock);
 }
 
 /* ---- memory pools ---- */
@@ -407,13 +413,13 @@ bool pool_stream_bytes(struct pool *pool, CUstream handle, struct pool_bytes *by
     if (!ref.stream)
         return false;
     struct stream *stream = ref.stream;
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     order_settle(stream);
     uint64_t free = counter_get(&stream->free_bytes);
     bytes->live = counter_get(&stream->reserved_bytes) - free;
     bytes->cached = counter_get(&stream->clean_bytes);
     bytes->pending = free - bytes->cached;
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
     return true;
 }
 
@@ -428,7 +434,7 @@ struct pending_stream {
 static bool look_for_pending(struct pool *pool, unsigned index, struct pending_stream *found)
 {
     struct stream *stream = stream_at(pool->streams, index);
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     order_settle(stream);
     found->ref = (struct stream_ref){stream, stream_id(pool->streams, stream)};
     found->handle = !found->ref.id || (stream->thread && stream->thread != thread_state.id)
@@ -438,7 +444,7 @@ static bool look_for_pending(struct pool *pool, unsigned index, struct pending_s
     found->generation = stream->generation;
     found->stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
     bool pending = stream->pending.first != NULL;
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
     return pending;
 }
 

@@ -96,14 +96,14 @@ static bool find_best(const struct choice *choice, struct best *best)
         struct stream *stream = stream_at(streams, i);
         if (counter_get(&stream->free_bytes) == 0)
             continue;
-        pthread_mutex_lock(&stream->lock);
+        stream_lock_take(&stream->lock);
         order_settle(stream);
         struct block *found = is_of(choice, stream) ? best_of(choice, stream) : NULL;
         if (found && is_better(choice, found, best->stream ? &best->block : NULL)) {
             best->stream = stream;
             best->block = *found;
         }
-        pthread_mutex_unlock(&stream->lock);
+        stream_lock_give(&stream->lock);
     }
     return best->stream != NULL;
 }
@@ -125,7 +125,7 @@ static struct block *take_like(const struct choice *choice, const struct best *b
 {
     struct stream *stream = best->stream;
     struct block *found;
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     while (*taken < wanted && is_of(choice, stream) && (found = best_of(choice, stream)) != NULL &&
            (choice->oldest_first ? found->freed_at <= best->block.freed_at
                                  : found->bytes >= best->block.bytes)) {
@@ -134,7 +134,7 @@ static struct block *take_like(const struct choice *choice, const struct best *b
         chain = found;
         *taken += found->bytes;
     }
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
     return chain;
 }
 
@@ -206,9 +206,9 @@ static void put_back(struct pool *pool, struct stream_block *block)
     struct shelf *shelf = atomic_load_explicit(&block->shelf, memory_order_relaxed);
     if (!block_table_insert(&pool->streams->blocks, block->block.address, &block->block))
         return;
-    pthread_mutex_lock(&shelf->stream->lock);
+    stream_lock_take(&shelf->stream->lock);
     stream_heap_attach(shelf, block);
-    pthread_mutex_unlock(&shelf->stream->lock);
+    stream_lock_give(&shelf->stream->lock);
 }
 
 static void count_return(const struct stream_block *block, enum eviction reason,
@@ -216,11 +216,11 @@ static void count_return(const struct stream_block *block, enum eviction reason,
 {
     struct shelf *shelf = atomic_load_explicit(&block->shelf, memory_order_relaxed);
     struct bucket_counters *counters = &block->block.bucket->counters;
-    pthread_mutex_lock(&shelf->stream->lock);
+    stream_lock_take(&shelf->stream->lock);
     counter_add(&counters->evictions[reason], 1);
     counter_add(&counters->returned_blocks, 1);
     counter_add(&counters->return_nanoseconds, nanoseconds);
-    pthread_mutex_unlock(&shelf->stream->lock);
+    stream_lock_give(&shelf->stream->lock);
 }
 
 static uint64_t settle(struct pool *pool, struct block *chain, enum eviction reason, uint64_t each)
@@ -321,12 +321,12 @@ bool stream_release_room(struct pool *pool, struct stream *stream, const struct 
     unsigned count = stream_count(pool->streams);
     uint64_t share = cap / CAP_SHARE / (count > FEW_STREAMS ? count : FEW_STREAMS);
     bool fits = kept <= cap || MUTATED(stream_cap_ignored);
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     stream->may_keep =
         counter_get(&stream->free_bytes) + (fits ? bytes : 0) + (kept <= cap / 2 ? share : 0);
     bool full = atomic_load_explicit(&block->shelf, memory_order_relaxed)->stream == stream &&
                 block->block.bucket->free_blocks >= cap_blocks;
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
     return fits && !full;
 }
 
@@ -344,13 +344,13 @@ void stream_release_look(struct pool *pool, struct stream *stream)
 {
     uint64_t idle = pool->settings.stream_ordered.release_after_idle_ns;
     uint64_t now = monotonic_now();
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     stream->now = now;
     /* The blocks carry times of looks: those of before the first one have none. */
     bool due = idle && now > idle && now - stream->idle_checked_at >= idle / 4;
     if (due)
         stream->idle_checked_at = now;
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
     if (due)
         release_idle(pool, stream->device, now);
 }
@@ -381,10 +381,10 @@ void stream_release_before_growth(struct pool *pool, struct context *context, ui
 
 static uint64_t newest_stamp(struct stream *stream)
 {
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     order_settle(stream);
     uint64_t stamp = stream->pending.first && stream->newest ? stream->newest->stamp : 0;
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
     return stamp;
 }
 
@@ -408,10 +408,10 @@ static bool is_pending_in(struct pool *pool, const struct context *context)
     bool pending = false;
     for (unsigned i = 0; i < stream_count(streams) && !pending; i++) {
         struct stream *stream = stream_at(streams, i);
-        pthread_mutex_lock(&stream->lock);
+        stream_lock_take(&stream->lock);
         order_settle(stream);
         pending = stream->context == context && stream->pending.first;
-        pthread_mutex_unlock(&stream->lock);
+        stream_lock_give(&stream->lock);
     }
     return pending;
 }
@@ -483,14 +483,14 @@ static struct block *take_pending(struct pool *pool, struct stream_ref ref)
 {
     struct stream *stream = ref.stream;
     struct block *chain = NULL;
-    pthread_mutex_lock(&stream->lock);
+    stream_lock_take(&stream->lock);
     while (stream_is(ref) && stream->pending.first) {
         struct block *found = stream->pending.first;
         detach(pool, stream, found);
         found->links[LINK_HEAP].next = chain;
         chain = found;
     }
-    pthread_mutex_unlock(&stream->lock);
+    stream_lock_give(&stream->lock);
     return chain;
 }
 
@@ -616,13 +616,13 @@ void stream_release_forget(struct pool *pool, struct context *context)
     for (unsigned i = 0; streams && i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
         struct block *found, *chain = NULL;
-        pthread_mutex_lock(&stream->lock);
+        stream_lock_take(&stream->lock);
         while ((found = take_any(stream, context)) != NULL) {
             detach(pool, stream, found);
             found->links[LINK_HEAP].next = chain;
             chain = found;
         }
-        pthread_mutex_unlock(&stream->lock);
+        stream_lock_give(&stream->lock);
         for (struct block *next; chain; chain = next) {
             next = chain->links[LINK_HEAP].next;
             stream_heap_forget_free(pool, stream_block_of(chain));

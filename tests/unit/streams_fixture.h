@@ -31,14 +31,17 @@ static inline void start_streams(void)
 static inline CUdeviceptr take_on(CUstream stream, size_t bytes)
 {
     CUdeviceptr address = 0;
-    CUresult result = CUDA_ERROR_UNKNOWN;
-    cr_assert(pool_allocate_async(pool, &address, bytes, NULL, stream, &result));
+    CUresult result = CUDA_SUCCESS;
+    cr_assert(pool_allocate_async_at_once(pool, &address, bytes, NULL, stream) ||
+              pool_allocate_async(pool, &address, bytes, NULL, stream, &result));
     cr_assert_eq(result, CUDA_SUCCESS);
     return address;
 }
 
 static inline CUresult try_to_free_on(CUstream stream, CUdeviceptr address)
 {
+    if (pool_free_async_at_once(pool, address, stream))
+        return CUDA_SUCCESS;
     return pool_free_async(pool, driver->cuMemFreeAsync, address, stream);
 }
 

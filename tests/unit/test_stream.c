@@ -84,9 +84,9 @@ Test(stream, a_record_whose_block_is_away_serves_no_new_stream)
     fake_stream_works(one);
     free_on(one, block);
     struct stream *former = stream_called(one);
-    pthread_mutex_lock(&former->lock);
+    stream_lock_take(&former->lock);
     stream_block_is_away(former);
-    pthread_mutex_unlock(&former->lock);
+    stream_lock_give(&former->lock);
     synchronise_stream(one);
     destroy_stream(one);
     CUstream third = fake_stream(), fourth = fake_stream();
