@@ -15,7 +15,7 @@ SANITIZE ?=
 BUILD    ?= build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
 
 # Where a toolkit's <cuda.h> is, if there is one: it is needed for nothing but comparing our
-# declarations with it, and for the one program of tests/gpu that is in CUDA C++.
+# declarations with it, and for the programs of tests/gpu that are in CUDA C++.
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null))
 NVCC      ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc /usr/local/cuda/bin/nvcc))
 CUDA_INCLUDE := $(dir $(firstword $(wildcard $(CUDA_HOME)/include/cuda.h \
@@ -114,7 +114,7 @@ all: library sim programs ## build everything but the unit tests
 library: $(PRODUCTS) abi-check ## build the preload object, its settings reader and the command
 sim: $(SIMS) ## build the CUDA driver on the CPU
 programs: $(if $(SIM_SOURCES),$(DEMOS) $(PROGRAMS) $(LIBRARIES) $(CONFORMANCE) $(RANDOM)) ## build demo and test programs
-gpu: all $(if $(NVCC),$(BUILD)/tests/gpu/thrust_sort) ## build what tests/gpu/run.sh runs on a machine with a GPU
+gpu: all $(if $(NVCC),$(BUILD)/tests/gpu/thrust_sort $(BUILD)/tests/gpu/async_threads) ## build what tests/gpu/run.sh runs on a machine with a GPU
 unit: $(UNIT_TESTS) ## build the unit tests (needs Criterion)
 plain: $(PLAIN_TESTS) ## build the unit tests with the small runner in tests/plain instead of Criterion
 replays: $(FUZZ_REPLAYS) ## build the fuzz targets, to replay inputs without a fuzzer
@@ -357,7 +357,7 @@ $(DEMOS): $(BUILD)/demo/%: tests/demo/%.c $(SIM) tests/kernels.ptx Makefile | de
 	$(say) CC $<
 	$(Q)$(COMPILE) $(TEST_FLAGS) $< -o $@ $(LDFLAGS) -Wl,--as-needed $(SIM)
 
-$(BUILD)/tests/gpu/thrust_sort: tests/gpu/thrust_sort.cu Makefile
+$(BUILD)/tests/gpu/thrust_sort $(BUILD)/tests/gpu/async_threads: $(BUILD)/%: %.cu Makefile
 	@mkdir -p $(@D)
 	$(say) NVCC $<
 	$(Q)$(NVCC) -O2 -std=c++17 -cudart static -gencode arch=compute_80,code=[sm_80,compute_80] \

@@ -9,6 +9,8 @@
  *   stress           rounds of each thread that check data
  *   threshold-max    the release threshold of the device's pool is set to its maximum first
  *   cases-must-hit   a way that is never taken is a failure
+ *   case=1           only the first of the ways, so that a report speaks of it alone; up to 4
+ *   facts            only what the driver answers where its documentation leaves it open
  */
 #include "gpu.h"
 
@@ -43,24 +45,31 @@ static const size_t sizes[] = {1 << 10, 5000,    64 << 10, 300000,
                                1 << 20, 3 << 20, 9000000,  24 << 20};
 enum { SIZES = sizeof sizes / sizeof sizes[0] };
 
-static void make_pairs(CUstream stream, unsigned long count)
+static void make_pairs(CUstream stream, unsigned long count, size_t bytes)
 {
     for (unsigned long i = 0; i < count; i++)
-        CHECK(cuMemFreeAsync(take(stream, sizes[i % SIZES]), stream));
+        CHECK(cuMemFreeAsync(take(stream, bytes ? bytes : sizes[i % SIZES]), stream));
 }
 
-/* Nanoseconds of a pair, in one thread. */
-static double time_one_thread(void)
+/* Nanoseconds of a pair of so many bytes, or of all sizes in turn, in one thread. */
+static double time_one_thread(CUstream stream, size_t bytes)
 {
-    CUstream stream = new_stream();
-    make_pairs(stream, 100);
+    make_pairs(stream, 100, bytes);
     CHECK(cuStreamSynchronize(stream));
     double start = now_ms();
-    make_pairs(stream, pairs);
+    make_pairs(stream, pairs, bytes);
     double ns = (now_ms() - start) * 1e6 / (double)pairs;
     CHECK(cuStreamSynchronize(stream));
-    CHECK(cuStreamDestroy_v2(stream));
     return ns;
+}
+
+static void print_one_thread(void)
+{
+    CUstream stream = new_stream();
+    printf("one thread, 1 MiB: %.1f ns a pair\n", time_one_thread(stream, MIB));
+    printf("one thread, sizes in turn: %.1f ns a pair\n", time_one_thread(stream, 0));
+    printf("one thread, legacy stream, 1 MiB: %.1f ns a pair\n", time_one_thread(NULL, MIB));
+    CHECK(cuStreamDestroy_v2(stream));
 }
 
 static void pair_in_thread(unsigned int index)
@@ -68,10 +77,10 @@ static void pair_in_thread(unsigned int index)
     (void)index;
     CHECK(cuCtxSetCurrent(context));
     CUstream stream = new_stream();
-    make_pairs(stream, 100);
+    make_pairs(stream, 100, 0);
     CHECK(cuStreamSynchronize(stream));
     pthread_barrier_wait(&at_start_and_end);
-    make_pairs(stream, pairs);
+    make_pairs(stream, pairs, 0);
     pthread_barrier_wait(&at_start_and_end);
     CHECK(cuStreamSynchronize(stream));
     CHECK(cuStreamDestroy_v2(stream));
@@ -258,6 +267,91 @@ static void stress_in_thread(unsigned int index)
         CHECK(cuStreamDestroy_v2(streams[i]));
 }
 
+/* ---- what the documentation leaves open ---- */
+
+static void nothing_between(void)
+{
+}
+
+static void record_between(void)
+{
+    CUevent event;
+    CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CHECK(cuEventRecord(event, NULL));
+    CHECK(cuEventDestroy_v2(event));
+}
+
+static CUdeviceptr between;
+
+static void allocation_between(void)
+{
+    between = take(NULL, MIB);
+}
+
+static void free_between(void)
+{
+    CHECK(cuMemFreeAsync(between, NULL));
+}
+
+/* Whether work on a blocking stream comes after that of another one which was submitted before,
+ * with only that call on the legacy stream in between. */
+static void print_order(const char *name, void (*call)(void))
+{
+    enum { VALUE = 77 };
+    CUstream first, second;
+    CUdeviceptr wrong = new_counter(), block;
+    CHECK(cuStreamCreate(&first, CU_STREAM_DEFAULT));
+    CHECK(cuStreamCreate(&second, CU_STREAM_DEFAULT));
+    CHECK(cuMemAlloc_v2(&block, WORDS * 4));
+    fill(&kernels, first, block, WORDS, VALUE);
+    CHECK(cuCtxSynchronize());
+    spin_then_verify(&kernels, first, 20000000, block, WORDS, VALUE, wrong);
+    call();
+    fill(&kernels, second, block, WORDS, VALUE + 1);
+    CHECK(cuCtxSynchronize());
+    printf("fact: on the legacy stream, %s: blocking streams are %s\n", name,
+           read_counter(wrong) ? "not ordered" : "ordered");
+    CHECK(cuMemFree_v2(block));
+    CHECK(cuStreamDestroy_v2(first));
+    CHECK(cuStreamDestroy_v2(second));
+}
+
+/* What calls on a stream answer in a thread that has no context. */
+static void print_answers_without_context(void)
+{
+    CUstream stream = new_stream();
+    CUdeviceptr block = take(stream, MIB), other = 0;
+    unsigned long long id = 0;
+    CHECK(cuCtxSetCurrent(NULL));
+    CUresult number = cuStreamGetId(stream, &id);
+    CUresult allocated = cuMemAllocAsync(&other, MIB, stream);
+    CUresult freed = cuMemFreeAsync(block, stream);
+    CHECK(cuCtxSetCurrent(context));
+    printf("fact: without a context: cuStreamGetId %u, cuMemAllocAsync %u, cuMemFreeAsync %u\n",
+           number, allocated, freed);
+    if (allocated == CUDA_SUCCESS)
+        CHECK(cuMemFreeAsync(other, stream));
+    if (freed != CUDA_SUCCESS)
+        CHECK(cuMemFreeAsync(block, stream));
+    CHECK(cuStreamSynchronize(stream));
+    CHECK(cuStreamDestroy_v2(stream));
+}
+
+static int print_facts(void)
+{
+    double start = now_ms();
+    between = take(NULL, MIB);
+    CHECK(cuCtxSynchronize());
+    print_order("nothing", nothing_between);
+    print_order("a record", record_between);
+    print_order("a free", free_between);
+    print_order("an allocation", allocation_between);
+    print_order("a free", free_between);
+    print_answers_without_context();
+    printf("stream_ordered: %.0f ms, facts\n", now_ms() - start);
+    return 0;
+}
+
 static void set_threshold_to_maximum(void)
 {
     CUmemoryPool memory_pool;
@@ -268,14 +362,16 @@ static void set_threshold_to_maximum(void)
 
 int main(int argc, char **argv)
 {
+    enum { CASES = 4 };
     static const struct {
         const char *name;
         reuse_case *body;
-    } cases[] = {{"same stream", same_stream},
-                 {"event dependency", event_dependency},
-                 {"opportunistic", opportunistic},
-                 {"internal dependency", internal_dependency}};
+    } cases[CASES] = {{"same stream", same_stream},
+                      {"event dependency", event_dependency},
+                      {"opportunistic", opportunistic},
+                      {"internal dependency", internal_dependency}};
     unsigned long rounds = argument(argc, argv, "rounds", 500);
+    unsigned long only = argument(argc, argv, "case", 0);
     size_t large = argument(argc, argv, "large", 1024) * MIB;
     bool missed = false;
     threads = (unsigned int)argument(argc, argv, "threads", 16);
@@ -283,6 +379,8 @@ int main(int argc, char **argv)
     stress = argument(argc, argv, "stress", 200);
     if (threads < 1 || threads > MAX_THREADS)
         FAIL("threads=%u: must be 1 to %d", threads, MAX_THREADS);
+    if (only > CASES)
+        FAIL("case=%lu: must be 1 to %d, or 0 for all", only, CASES);
 
     double start = now_ms();
     context = open_primary();
@@ -290,12 +388,20 @@ int main(int argc, char **argv)
     mismatches = new_counter();
     if (asked_for(argc, argv, "threshold-max"))
         set_threshold_to_maximum();
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    if (asked_for(argc, argv, "facts"))
+        return print_facts();
+    for (size_t i = 0; i < CASES; i++) {
+        if (only != 0 && i + 1 != only)
+            continue;
         unsigned int hits = count_hits(cases[i].body);
         printf("%s: %u of %d came back\n", cases[i].name, hits, CASE_ROUNDS);
         missed = missed || hits == 0;
     }
-    printf("one thread: %.1f ns a pair\n", time_one_thread());
+    if (only != 0) {
+        printf("stream_ordered: %.0f ms, case %lu\n", now_ms() - start, only);
+        return missed && asked_for(argc, argv, "cases-must-hit");
+    }
+    print_one_thread();
     double ms = run_threads(pair_in_thread);
     printf("%u threads: %.1f ns a pair in each, %.2f million pairs a second in all\n", threads,
            ms * 1e6 / (double)pairs, (double)pairs * threads / ms * 1e-3);
