@@ -15,7 +15,7 @@ SANITIZE ?=
 BUILD    ?= build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
 
 # Where a toolkit's <cuda.h> is, if there is one: it is needed for nothing but comparing our
-# declarations with it, and for the programs of tests/gpu that are in CUDA C++.
+# declarations with it, and for the programs of tests/gpu and tests/bench that are in CUDA C++.
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null))
 NVCC      ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc /usr/local/cuda/bin/nvcc))
 CUDA_INCLUDE := $(dir $(firstword $(wildcard $(CUDA_HOME)/include/cuda.h \
@@ -66,9 +66,11 @@ ABI_CHECKS    := $(if $(CUDA_INCLUDE),$(wildcard shim/abi_check.c tests/sim/abi_
 
 # Plain programs: one executable for each source; a source named lib*.c makes a shared library.
 PROGRAM_SOURCES := $(wildcard tests/e2e/*.c tests/gpu/*.c tests/bench/*.c)
-LIBRARIES := $(patsubst %.c,$(BUILD)/%.so,$(filter tests/e2e/lib%.c,$(PROGRAM_SOURCES)))
-PROGRAMS  := $(patsubst %.c,$(BUILD)/%,$(filter-out tests/e2e/lib%.c,$(PROGRAM_SOURCES)))
+LIBRARY_SOURCES := $(filter tests/e2e/lib%.c tests/bench/lib%.c,$(PROGRAM_SOURCES))
+LIBRARIES := $(patsubst %.c,$(BUILD)/%.so,$(LIBRARY_SOURCES))
+PROGRAMS  := $(patsubst %.c,$(BUILD)/%,$(filter-out $(LIBRARY_SOURCES),$(PROGRAM_SOURCES)))
 DEMOS     := $(patsubst tests/demo/%.c,$(BUILD)/demo/%,$(wildcard tests/demo/*.c))
+CUDA_PROGRAMS := $(patsubst %.cu,$(BUILD)/%,$(wildcard tests/gpu/*.cu tests/bench/*.cu))
 UNIT_TESTS  := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(UNIT_SOURCES))
 PLAIN_TESTS := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit-plain/%,$(UNIT_SOURCES))
 CONFORMANCE := $(if $(CONFORMANCE_SOURCES),$(BUILD)/tests/conformance/conformance)
@@ -114,7 +116,7 @@ all: library sim programs ## build everything but the unit tests
 library: $(PRODUCTS) abi-check ## build the preload object, its settings reader and the command
 sim: $(SIMS) ## build the CUDA driver on the CPU
 programs: $(if $(SIM_SOURCES),$(DEMOS) $(PROGRAMS) $(LIBRARIES) $(CONFORMANCE) $(RANDOM)) ## build demo and test programs
-gpu: all $(if $(NVCC),$(BUILD)/tests/gpu/thrust_sort $(BUILD)/tests/gpu/async_threads) ## build what tests/gpu/run.sh runs on a machine with a GPU
+gpu: all $(if $(NVCC),$(CUDA_PROGRAMS)) ## build what tests/gpu/run.sh and tests/bench run on a machine with a GPU
 unit: $(UNIT_TESTS) ## build the unit tests (needs Criterion)
 plain: $(PLAIN_TESTS) ## build the unit tests with the small runner in tests/plain instead of Criterion
 replays: $(FUZZ_REPLAYS) ## build the fuzz targets, to replay inputs without a fuzzer
@@ -131,9 +133,9 @@ random: library $(RANDOM) ## run random programs with and without the pool, in t
 	@$(RANDOM) free seeds=$(SEEDS) minutes=$(MINUTES) jobs=$(or $(JOBS),$(shell nproc))
 
 SECONDS_EACH ?= 60
-fuzz: ## run the coverage-guided fuzzers (needs clang), two at a time: SECONDS_EACH=60
+fuzz: ## run the coverage-guided fuzzers (needs clang): SECONDS_EACH=60 AT_A_TIME=2
 	@$(MAKE) CC=clang BUILD=build-fuzz SANITIZE=fuzzer CUDA_HOME= fuzzers
-	@BUILD=build-fuzz scripts/fuzz.sh $(SECONDS_EACH)
+	@BUILD=build-fuzz AT_A_TIME=$(AT_A_TIME) scripts/fuzz.sh $(SECONDS_EACH)
 
 mutations: all ## break each rule of the pool in turn, and see that it is caught
 	@$(MAKE) --no-print-directory MUTATIONS=1 library unit
@@ -350,14 +352,17 @@ $(PROGRAMS): $(BUILD)/%: %.c $(SIM) tests/kernels.ptx Makefile | dependencies
 $(LIBRARIES): $(BUILD)/%.so: %.c $(SIM) tests/kernels.ptx Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<
-	$(Q)$(filter-out -fsanitize=%,$(COMPILE)) $(TEST_FLAGS) -fPIC -shared $< -o $@ $(LDFLAGS) -Wl,--as-needed $(SIM) -ldl
+	$(Q)$(filter-out -fsanitize=%,$(COMPILE)) $(TEST_FLAGS) -fPIC -shared $< $(filter %.o,$^) -o $@ $(LDFLAGS) -Wl,--as-needed $(SIM) -ldl
+
+# It finds its way into a program as the pool does.
+$(BUILD)/tests/bench/librecord.so: $(BUILD)/obj/shim/dlsym.o
 
 $(DEMOS): $(BUILD)/demo/%: tests/demo/%.c $(SIM) tests/kernels.ptx Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<
 	$(Q)$(COMPILE) $(TEST_FLAGS) $< -o $@ $(LDFLAGS) -Wl,--as-needed $(SIM)
 
-$(BUILD)/tests/gpu/thrust_sort $(BUILD)/tests/gpu/async_threads: $(BUILD)/%: %.cu Makefile
+$(CUDA_PROGRAMS): $(BUILD)/%: %.cu Makefile
 	@mkdir -p $(@D)
 	$(say) NVCC $<
 	$(Q)$(NVCC) -O2 -std=c++17 -cudart static -gencode arch=compute_80,code=[sm_80,compute_80] \

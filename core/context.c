@@ -71,6 +71,23 @@ static struct device *describe_device(struct pool *pool, CUdevice ordinal)
     return device;
 }
 
+/* Registry lock held. False where memory is short. */
+static bool list_device(struct pool *pool, struct device *device)
+{
+    struct registry *registry = &pool->registry;
+    struct figures_device record = {.ordinal = device->ordinal, .total_bytes = device->total_bytes};
+    memcpy(record.name, device->name, sizeof record.name);
+    memcpy(record.uuid, device->uuid.bytes, sizeof record.uuid);
+    figures_device(&pool->figures, &record);
+    device->memory = figures_kind(&pool->figures, KIND_DEVICE, device->ordinal);
+    device->stream_memory = figures_kind(&pool->figures, KIND_STREAM_ORDERED, device->ordinal);
+    if (!device->memory || !device->stream_memory)
+        return false;
+    device->next = registry_devices(registry);
+    atomic_store_explicit(&registry->devices, device, memory_order_release);
+    return true;
+}
+
 struct device *context_device(struct pool *pool, CUdevice ordinal)
 {
     struct registry *registry = &pool->registry;
@@ -82,13 +99,11 @@ struct device *context_device(struct pool *pool, CUdevice ordinal)
     struct device *described = describe_device(pool, ordinal);
     if (!described)
         return NULL;
+    figures_start(&pool->figures);
     pthread_mutex_lock(&registry->lock);
     device = find_device(registry, ordinal);
-    if (!device) {
+    if (!device && list_device(pool, described))
         device = described;
-        device->next = registry_devices(registry);
-        atomic_store_explicit(&registry->devices, device, memory_order_release);
-    }
     pthread_mutex_unlock(&registry->lock);
     if (device != described)
         free(described);
@@ -240,7 +255,8 @@ static unsigned long long read_id(struct pool *pool, CUcontext handle)
 static struct context *make_context(struct pool *pool, struct device *device, bool primary)
 {
     struct context *context = calloc(1, sizeof *context);
-    if (!context || !heap_init(&context->heap)) {
+    uint64_t id = atomic_fetch_add_explicit(&pool->registry.heaps, 1, memory_order_relaxed);
+    if (!context || !heap_init(&context->heap, &pool->figures, id, device->ordinal)) {
         free(context);
         return NULL;
     }

@@ -39,16 +39,17 @@ struct device {
     _Atomic(struct mempool *) mempool;  /* the current one; NULL: to be asked for. See mempool.c */
     char apart[64];                     /* every call reads what is above, few write it */
     _Atomic uint64_t reserved_bytes; /* taken from the driver: live, cached, pending, on the way */
-    counter peak_reserved;
+    struct kind_counters *memory;    /* in the figures; set before the device is listed */
     _Atomic uint64_t
         returning; /* blocks that a thread has taken out of a heap and is giving back */
     _Atomic uint64_t fence_bytes; /* freed without a fence of their own, at most; 0 while memory is
                                      short: every free records one. Relaxed: it orders nothing */
     _Atomic bool is_short;        /* of memory. Relaxed: it orders nothing */
-    _Atomic uint64_t stream_peak; /* bytes that the program held at most, as seen when more
-                                     memory was taken; and that were reserved. Relaxed */
-    _Atomic uint64_t stream_peak_reserved;
-    struct device *next; /* of the pool's devices */
+    struct kind_counters *stream_memory; /* of stream-ordered memory: peaks as seen when more memory
+                                            was taken */
+    _Atomic uint32_t retains; /* of the primary context, by the program, as far as they were seen.
+                                 Relaxed: one that is only just coming is not counted on */
+    struct device *next;      /* of the pool's devices */
 };
 
 struct context {
@@ -63,7 +64,9 @@ struct context {
     char apart[64];        /* every call reads what follows, and few write it */
     _Atomic bool unusable; /* the driver answers, the pool does not: an error stays in it, or no
                               fence can be had */
-    _Atomic bool dying;    /* from before the driver is told until it has answered */
+    _Atomic bool barred; /* the program has made its work wait for an event: what is submitted from
+                            now on, by us too, may wait for what no free would have waited for */
+    _Atomic bool dying;  /* from before the driver is told until it has answered */
     _Atomic uint64_t generation; /* even: dead or spare; odd: alive */
     struct context *next;        /* of all contexts ever made; written before it is listed */
     char apart_behind[64];
@@ -94,6 +97,7 @@ struct registry {
     _Atomic uint64_t generation; /* changes when a handle stops being valid: threads cache handles.
                                     The release store pairs with the acquire load in
                                     context_current */
+    _Atomic uint64_t heaps;      /* ever made. Relaxed: only that they differ matters */
     uint64_t set_generation;     /* changes with the set of live contexts; guarded by the fence
                                     lock */
 };

@@ -247,7 +247,7 @@ static void finish_record(struct context *context, struct fence *fence, enum rec
     /* An epoch that a death of the context has closed meanwhile needs no fence. */
     if (result == RECORDED && epoch > epoch_clean(epochs)) {
         publish(epochs, fence);
-        counter_add(&context->heap.fences, 1);
+        counter_add(&context->heap.counters->fences, 1);
     } else {
         put_spare(epochs, fence);
     }
@@ -361,7 +361,7 @@ enum fence_answer epoch_query(struct pool *pool, struct context *context, struct
 
     if (!MUTATED(lock_held_in_query))
         pthread_mutex_lock(&context->heap.lock);
-    counter_add(&context->heap.fence_queries, 1);
+    counter_add(&context->heap.counters->fence_queries, 1);
     epochs->querying = false;
     if (answer != FENCE_OVER)
         epochs->asked_at = monotonic_now();
@@ -523,7 +523,7 @@ bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fenc
 
     pthread_mutex_lock(&context->heap.lock);
     if (result == CUDA_SUCCESS) {
-        counter_add(&context->heap.barriers, 1);
+        counter_add(&context->heap.counters->barriers, 1);
         if (epoch > epochs->barrier)
             epochs->barrier = epoch;
     }

@@ -63,13 +63,11 @@ static struct bucket_table *table_of(struct heap *heap)
     return atomic_load_explicit(&heap->table, memory_order_relaxed);
 }
 
-bool heap_init(struct heap *heap)
+static bool bucket_init(struct heap *heap, struct bucket *bucket, uint64_t bytes)
 {
-    pthread_mutex_init(&heap->lock, NULL);
-    heap->alone = HEAP_ALONE;
-    struct bucket_table *table = make_table(64, NULL);
-    atomic_init(&heap->table, table);
-    return table != NULL;
+    bucket->bytes = bytes;
+    bucket->counters = figures_bucket(heap->figures, KIND_DEVICE, heap->id, heap->device, bytes);
+    return bucket->counters != NULL;
 }
 
 static struct bucket *add_bucket(struct heap *heap, uint64_t bytes)
@@ -79,13 +77,27 @@ static struct bucket *add_bucket(struct heap *heap, uint64_t bytes)
     if (2 * heap->bucket_count >= table_of(heap)->slots && !grow_table(heap))
         return NULL;
     struct bucket *bucket = calloc(1, sizeof *bucket);
-    if (!bucket)
+    if (!bucket || !bucket_init(heap, bucket, bytes)) {
+        free(bucket);
         return NULL;
-    bucket->bytes = bytes;
+    }
     /* Pairs with the acquire load in heap_visit_buckets. */
     atomic_store_explicit(find_place(table_of(heap), bytes), bucket, memory_order_release);
     heap->bucket_count++;
     return bucket;
+}
+
+bool heap_init(struct heap *heap, struct figures *figures, uint64_t id, CUdevice device)
+{
+    pthread_mutex_init(&heap->lock, NULL);
+    heap->alone = HEAP_ALONE;
+    heap->figures = figures;
+    heap->id = id;
+    heap->device = device;
+    heap->counters = figures_heap(figures, id, device);
+    struct bucket_table *table = heap->counters ? make_table(64, NULL) : NULL;
+    atomic_init(&heap->table, table);
+    return table != NULL && bucket_init(heap, &heap->unkept, 0);
 }
 
 /* The bucket of this block size; the one of blocks that are not kept where it can't be made. */
@@ -154,7 +166,7 @@ static inline void take_pending(struct heap *heap, struct block *block)
 static inline void take_clean(struct heap *heap, struct block *block)
 {
     block_list_remove(&block->bucket->clean, block, LINK_BUCKET);
-    counter_subtract(&block->bucket->counters.clean_bytes, block->bytes);
+    counter_subtract(&block->bucket->counters->clean_bytes, block->bytes);
     counter_subtract(&heap->clean_bytes, block->bytes);
 }
 
@@ -166,7 +178,7 @@ __attribute__((always_inline)) static inline void detach_free(struct heap *heap,
     else
         take_pending(heap, block);
     block->bucket->free_blocks--;
-    counter_subtract(&block->bucket->counters.free_bytes, block->bytes);
+    counter_subtract(&block->bucket->counters->free_bytes, block->bytes);
 }
 
 void heap_detach_free(struct heap *heap, struct block *block)
@@ -179,16 +191,16 @@ void heap_add_clean(struct heap *heap, struct block *block)
     struct bucket *bucket = block->bucket;
     block->state = BLOCK_CLEAN;
     block_list_append(&bucket->clean, block, LINK_BUCKET);
-    counter_add(&bucket->counters.clean_bytes, block->bytes);
+    counter_add(&bucket->counters->clean_bytes, block->bytes);
     counter_add(&heap->clean_bytes, block->bytes);
 }
 
 static inline void count_live(struct heap *heap, struct block *block)
 {
-    struct bucket_counters *counters = &block->bucket->counters;
+    struct bucket_counters *counters = block->bucket->counters;
     uint64_t requested = counter_get(&heap->live_requested) + block->requested;
     counter_set(&heap->live_requested, requested);
-    counter_raise_to(&heap->peak_requested, requested);
+    counter_raise_to(&heap->counters->peak_requested, requested);
     counter_raise_to(&counters->peak_live_bytes,
                      counter_get(&counters->reserved_bytes) - counter_get(&counters->free_bytes));
 }
@@ -201,31 +213,25 @@ void heap_forget_block(struct pool *pool, struct heap *heap, struct block *block
     else if (block->state != BLOCK_LEAVING)
         heap_detach_free(heap, block);
     counter_subtract(&heap->reserved_bytes, block->bytes);
-    counter_subtract(&block->bucket->counters.reserved_bytes, block->bytes);
+    counter_subtract(&block->bucket->counters->reserved_bytes, block->bytes);
     block_table_remove(&pool->blocks, block->address, block);
     /* Relaxed: a number that is compared with limits, and orders nothing. */
     atomic_fetch_sub_explicit(&device->reserved_bytes, block->bytes, memory_order_relaxed);
     block_records_put(&heap->records, block);
 }
 
-static void count_request(struct bucket *bucket, size_t bytes)
-{
-    counter_add(&bucket->counters.requests, 1);
-    counter_add(&bucket->counters.requested_bytes, bytes);
-}
-
 /* Gives a free block to the program. */
 static void hand_out(struct heap *heap, struct block *block, size_t bytes, enum hit hit)
 {
-    struct bucket *bucket = block->bucket;
+    struct bucket_counters *counters = block->bucket->counters;
     detach_free(heap, block);
     block->state = BLOCK_LIVE;
     block->requested = bytes;
-    count_request(bucket, bytes);
-    counter_add(&bucket->counters.hits[hit], 1);
     if (__builtin_expect(heap->keep.vain != 0, 0))
         keep_note_hit(&heap->keep, block->bytes);
+    counter_add(&counters->requested_bytes, bytes);
     count_live(heap, block);
+    counter_add(&counters->hits[hit], 1);
 }
 
 static void make_clean(struct heap *heap, struct block *block)
@@ -253,9 +259,9 @@ static void make_pending(struct heap *heap, struct block *block, uint64_t epoch)
     block_list_append(&heap->pending, block, LINK_HEAP);
     if (++bucket->free_blocks > heap->blocks_per_bucket)
         heap->crowded = true;
-    counter_add(&bucket->counters.frees, 1);
-    counter_add(&bucket->counters.free_bytes, block->bytes);
+    counter_add(&bucket->counters->free_bytes, block->bytes);
     counter_add(&heap->pending_bytes, block->bytes);
+    counter_add(&bucket->counters->frees, 1);
     block->slot = slot_of_this_thread();
     count_pending(heap, block);
     heap->frees_since_fence++;
@@ -264,9 +270,7 @@ static void make_pending(struct heap *heap, struct block *block, uint64_t epoch)
 
 uint64_t heap_peak_requested(const struct heap *heap)
 {
-    uint64_t peak = counter_get(&heap->peak_requested);
-    uint64_t earlier = counter_get(&heap->earlier_peak);
-    return peak > earlier ? peak : earlier;
+    return heap_counters_peak(heap->counters);
 }
 
 static void add_free_device_bytes(struct bucket *bucket, void *argument)
@@ -275,7 +279,7 @@ static void add_free_device_bytes(struct bucket *bucket, void *argument)
     if (bucket->bytes >= SIZE_CLASS_PAGE)
         *sum += bucket->free_blocks * size_class_up(bucket->bytes, SIZE_CLASS_PAGE);
     else
-        *sum += counter_get(&bucket->counters.free_bytes);
+        *sum += counter_get(&bucket->counters->free_bytes);
 }
 
 uint64_t heap_free_device_bytes(struct heap *heap)
@@ -317,8 +321,8 @@ void heap_reset(struct pool *pool, struct context *context)
     epoch_reset(&context->epochs);
     heap->frees_since_fence = 0;
     heap->bytes_since_fence = 0;
-    counter_set(&heap->earlier_peak, heap_peak_requested(heap));
-    counter_set(&heap->peak_requested, 0);
+    counter_set(&heap->counters->earlier_peak, heap_peak_requested(heap));
+    counter_set(&heap->counters->peak_requested, 0);
     keep_reset(&heap->keep);
     pthread_mutex_unlock(&heap->lock);
 }
@@ -479,12 +483,13 @@ static CUresult ask_driver_hard(struct pool *pool, struct context *context,
  * way from the driver does not count yet. */
 static void note_reserved(struct pool *pool, struct device *device)
 {
-    uint64_t reserved = 0, peak = counter_get(&device->peak_reserved);
+    counter *highest = &device->memory->peak_reserved;
+    uint64_t reserved = 0, peak = counter_get(highest);
     for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
         reserved += counter_get(&c->heap.reserved_bytes);
     while (reserved > peak &&
-           !atomic_compare_exchange_weak_explicit(&device->peak_reserved, &peak, reserved,
-                                                  memory_order_relaxed, memory_order_relaxed))
+           !atomic_compare_exchange_weak_explicit(highest, &peak, reserved, memory_order_relaxed,
+                                                  memory_order_relaxed))
         continue;
 }
 
@@ -508,9 +513,9 @@ static void record_block(struct pool *pool, struct heap *heap, struct bucket *bu
     block->state = BLOCK_LIVE;
     counter_add(&heap->reserved_bytes, bytes);
     note_reserved(pool, context_of_heap(heap)->device);
-    counter_add(&bucket->counters.reserved_bytes, bytes);
-    counter_raise_to(&bucket->counters.peak_reserved_bytes,
-                     counter_get(&bucket->counters.reserved_bytes));
+    counter_add(&bucket->counters->reserved_bytes, bytes);
+    counter_raise_to(&bucket->counters->peak_reserved_bytes,
+                     counter_get(&bucket->counters->reserved_bytes));
     count_live(heap, block);
 }
 
@@ -523,8 +528,9 @@ bool heap_let_go(struct pool *pool, CUdeviceptr address)
     pthread_mutex_lock(&heap->lock);
     bool live = block->address == address && block->state == BLOCK_LIVE;
     if (live) {
-        counter_add(&block->bucket->counters.frees, 1);
+        struct bucket_counters *counters = block->bucket->counters;
         heap_forget_block(pool, heap, block);
+        counter_add(&counters->frees, 1);
     }
     pthread_mutex_unlock(&heap->lock);
     return live;
@@ -575,13 +581,13 @@ static void finish_miss(struct pool *pool, struct context *context, uint64_t gen
     pthread_mutex_lock(&heap->lock);
     /* A death from here on finds the record: it takes the lock after changing the generation. */
     lives = lives && context_generation(context) == generation;
-    count_request(bucket, requested);
-    counter_add(&bucket->counters.misses, 1);
+    counter_add(&bucket->counters->requested_bytes, requested);
     counter_add(&heap->misses, 1);
     if (result == CUDA_SUCCESS && lives)
         record_block(pool, heap, bucket, address, bytes, requested);
     else
         atomic_fetch_sub_explicit(&context->device->reserved_bytes, bytes, memory_order_relaxed);
+    counter_add(&bucket->counters->misses, 1);
     if (keep_is_on_trial(&heap->keep))
         keep_note_miss(&heap->keep, &bucket->ghosts, bytes, room_to_keep(pool, context));
     watch_waste(heap, context->device);
@@ -593,8 +599,8 @@ static void finish_miss(struct pool *pool, struct context *context, uint64_t gen
 static CUresult refuse(struct heap *heap, struct bucket *bucket, size_t requested)
 {
     pthread_mutex_lock(&heap->lock);
-    count_request(bucket, requested);
-    counter_add(&bucket->counters.misses, 1);
+    counter_add(&bucket->counters->requested_bytes, requested);
+    counter_add(&bucket->counters->misses, 1);
     pthread_mutex_unlock(&heap->lock);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -606,7 +612,7 @@ static CUresult ask_in_vain(struct pool *pool, struct context *context, CUdevice
 {
     uint64_t generation = context_generation(context);
     struct bucket *bucket = &context->heap.unkept;
-    CUresult result = ask_driver(pool, &bucket->counters, address, requested);
+    CUresult result = ask_driver(pool, bucket->counters, address, requested);
     uint64_t bytes = result == CUDA_SUCCESS ? requested : 0;
     atomic_fetch_add_explicit(&context->device->reserved_bytes, bytes, memory_order_relaxed);
     finish_miss(pool, context, generation, bucket, *address, bytes, requested, result);
@@ -629,7 +635,7 @@ static CUresult miss(struct pool *pool, struct context *context, struct bucket *
         bytes = requested;
     }
     uint64_t taken = bytes;
-    CUresult result = ask_driver_hard(pool, context, &bucket->counters, address, &taken, requested);
+    CUresult result = ask_driver_hard(pool, context, bucket->counters, address, &taken, requested);
     /* A block that is smaller than its bucket must not serve it again. */
     bool fits = taken == bucket->bytes || MUTATED(smaller_block_in_bucket);
     finish_miss(pool, context, generation, fits ? bucket : &heap->unkept, *address, taken,
@@ -807,7 +813,7 @@ static bool take_back(struct heap *heap, struct block *block, CUdeviceptr addres
     if (pending) {
         heap_detach_free(heap, block);
         block->state = BLOCK_LIVE;
-        counter_subtract(&block->bucket->counters.frees, 1);
+        counter_subtract(&block->bucket->counters->frees, 1);
         count_live(heap, block);
     }
     pthread_mutex_unlock(&heap->lock);
@@ -821,7 +827,8 @@ __attribute__((noinline)) static CUresult wait_in_free(struct pool *pool, struct
 {
     struct heap *heap = block->heap;
     CUresult result = synchronise_like_the_driver(pool, context_of_heap(heap));
-    bool freed = result == CUDA_SUCCESS || !take_back(heap, block, address, stamp);
+    bool freed = result == CUDA_SUCCESS || MUTATED(failed_wait_frees) ||
+                 !take_back(heap, block, address, stamp);
     return freed ? CUDA_SUCCESS : result;
 }
 
@@ -850,7 +857,7 @@ static void put_back_pending(struct pool *pool, struct heap *heap, struct block 
     block_list_prepend(&block->bucket->pending, block, LINK_BUCKET);
     block_list_prepend(&heap->pending, block, LINK_HEAP);
     block->bucket->free_blocks++;
-    counter_add(&block->bucket->counters.free_bytes, block->bytes);
+    counter_add(&block->bucket->counters->free_bytes, block->bytes);
     counter_add(&heap->pending_bytes, block->bytes);
     count_pending(heap, block);
 }
@@ -986,8 +993,9 @@ CUresult heap_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr
     pthread_mutex_lock(&heap->lock);
     if (block->state == BLOCK_LEAVING && block->address == address) {
         if (result == CUDA_SUCCESS) {
-            counter_add(&block->bucket->counters.frees, 1);
+            struct bucket_counters *counters = block->bucket->counters;
             heap_forget_block(pool, heap, block);
+            counter_add(&counters->frees, 1);
         } else {
             come_back(pool, block);
         }

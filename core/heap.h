@@ -22,6 +22,7 @@
 
 #include "block.h"
 #include "cuda_abi.h"
+#include "figures.h"
 #include "keep.h"
 #include "size_class.h"
 #include "stats.h"
@@ -36,7 +37,7 @@ struct bucket {
     struct block_list clean, pending;
     uint64_t free_blocks; /* clean and pending */
     struct ghosts ghosts;
-    struct bucket_counters counters;
+    struct bucket_counters *counters; /* in the figures */
 };
 
 /* Buckets by block size: open addressing, a power of two of slots. Only added to, so that the
@@ -68,8 +69,6 @@ struct heap {
     counter reserved_bytes;    /* of all blocks; those neither clean nor pending are live */
     counter clean_bytes, pending_bytes;
     counter live_requested; /* as the program asked for */
-    counter peak_requested; /* since the context was made; see heap_peak_requested */
-    counter earlier_peak;   /* the highest of contexts that were this heap's before */
     uint64_t frees_since_fence, bytes_since_fence;
     uint64_t pending_of[HEAP_SLOTS]; /* bytes, by the slot of the thread that freed them */
     unsigned slots_pending;          /* slots with any */
@@ -82,7 +81,11 @@ struct heap {
     bool ending;    /* the context is being ended: its blocks are not handed out */
     bool unusual;   /* one of these two, which is what an allocation looks at */
     bool crowded;   /* a bucket may have more free blocks than its cap */
-    counter misses, fences, fence_queries, barriers;
+    counter misses;
+    struct heap_counters *counters; /* in the figures, like those of the buckets */
+    struct figures *figures;
+    uint64_t id; /* of this heap in the figures */
+    CUdevice device;
 };
 
 /* Live blocks may be larger than what was asked for by this share of the device in all; more, and
@@ -95,8 +98,8 @@ struct heap {
 /* More buckets than this are never made: further sizes are not kept. */
 #define HEAP_BUCKETS_MAX 16384u
 
-/* Prepares a zeroed heap. */
-bool heap_init(struct heap *heap);
+/* Prepares a zeroed heap. id: no other heap of these figures has it. */
+bool heap_init(struct heap *heap, struct figures *figures, uint64_t id, CUdevice device);
 
 /* Around the driver call that may end the context: meanwhile every allocation is the driver's to
  * answer, since a block may be gone already. Lock not held. */

@@ -52,6 +52,7 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
     pthread_mutex_init(&pool->fence_lock, NULL);
     pthread_mutex_init(&pool->registry.lock, NULL);
     pthread_mutex_init(&pool->pitch_lock, NULL);
+    figures_init(&pool->figures);
     pool->registry.set_generation = 1;
     /* Switched off, the pool does what it does while captures go on: the driver answers, and the
      * bytes are counted. */
@@ -461,7 +462,9 @@ void pool_context_created(struct pool *pool, CUcontext handle)
 
 void pool_primary_retained(struct pool *pool, CUcontext handle, CUdevice device)
 {
-    context_register(pool, handle, device, true);
+    struct context *context = context_register(pool, handle, device, true);
+    if (context)
+        atomic_fetch_add_explicit(&context->device->retains, 1, memory_order_relaxed);
 }
 
 void pool_green_context_created(struct pool *pool, CUgreenCtx green, CUdevice device)
@@ -483,43 +486,72 @@ void pool_green_context_destroyed(struct pool *pool, CUgreenCtx green)
  * the context does not: the driver's own free does. */
 static void end_frees(struct pool *pool, struct context *context)
 {
-    if (context && atomic_load_explicit(&pool->several_contexts, memory_order_acquire))
-        heap_free_pending(pool, context);
+    bool pushed;
+    if (!context || !atomic_load_explicit(&pool->several_contexts, memory_order_acquire) ||
+        !context_push(pool, context, &pushed))
+        return;
+    heap_free_pending(pool, context);
+    context_pop(pool, pushed);
 }
 
 struct ending pool_context_ending(struct pool *pool, CUcontext handle)
 {
     if (!handle)
         pool->driver->cuCtxGetCurrent(&handle);
-    struct ending ending = {handle ? context_find(pool, handle) : NULL, false};
+    struct ending ending = {handle ? context_find(pool, handle) : NULL, false, false};
     end_frees(pool, ending.context);
     context_end_begin(pool, ending.context);
     return ending;
 }
 
-static struct ending begin_ending_primary(struct pool *pool, CUdevice device, bool surely)
+/* The primary lock stays with the caller. */
+static struct ending find_primary(struct pool *pool, CUdevice device)
 {
     pthread_mutex_lock(&pool->primary_lock);
-    struct ending ending = {context_find_primary(pool, device), true};
-    if (surely)
+    return (struct ending){context_find_primary(pool, device), true, false};
+}
+
+/* As far as retains were seen. If there are others, what is pending is waited for a little later
+ * than its frees would have waited without the pool. */
+static bool is_the_last_release(const struct ending *ending)
+{
+    return ending->context &&
+           atomic_load_explicit(&ending->context->device->retains, memory_order_relaxed) == 1;
+}
+
+struct ending pool_primary_releasing(struct pool *pool, CUdevice device)
+{
+    struct ending ending = find_primary(pool, device);
+    ending.release = true;
+    if (is_the_last_release(&ending) && !MUTATED(last_release_ends_no_frees))
         end_frees(pool, ending.context);
     context_end_begin(pool, ending.context);
     return ending;
 }
 
-struct ending pool_primary_ending(struct pool *pool, CUdevice device)
-{
-    return begin_ending_primary(pool, device, false);
-}
-
 struct ending pool_primary_resetting(struct pool *pool, CUdevice device)
 {
-    return begin_ending_primary(pool, device, true);
+    struct ending ending = find_primary(pool, device);
+    end_frees(pool, ending.context);
+    context_end_begin(pool, ending.context);
+    return ending;
 }
 
 struct ending pool_green_ending(struct pool *pool, CUgreenCtx green)
 {
-    return pool_primary_ending(pool, context_green_device(pool, green));
+    struct ending ending = find_primary(pool, context_green_device(pool, green));
+    context_end_begin(pool, ending.context);
+    return ending;
+}
+
+/* Primary lock held. */
+static void count_release(struct device *device, const struct ending *ending, bool died)
+{
+    uint32_t retains = atomic_load_explicit(&device->retains, memory_order_relaxed);
+    if (died)
+        atomic_store_explicit(&device->retains, 0, memory_order_relaxed);
+    else if (ending->release && retains)
+        atomic_fetch_sub_explicit(&device->retains, 1, memory_order_relaxed);
 }
 
 void pool_context_ended(struct pool *pool, struct ending ending, enum context_fate fate)
@@ -527,9 +559,21 @@ void pool_context_ended(struct pool *pool, struct ending ending, enum context_fa
     bool died = fate == CONTEXT_DIED;
     if (fate == CONTEXT_PRIMARY_MAY_HAVE_DIED && ending.context)
         died = !context_primary_lives_on(pool, ending.context) && !MUTATED(primary_release_missed);
+    if (ending.primary && ending.context && fate != CONTEXT_LIVES)
+        count_release(ending.context->device, &ending, died);
     context_end_finish(pool, ending.context, died);
     if (ending.primary)
         pthread_mutex_unlock(&pool->primary_lock);
+}
+
+void pool_barrier_coming(struct pool *pool, CUcontext handle)
+{
+    bool green;
+    struct context *context = handle ? context_find(pool, handle) : context_current(pool, &green);
+    /* Relaxed: a thread that gives memory back meanwhile does so before the barrier or after it. */
+    if (context)
+        atomic_store_explicit(&context->barred, !MUTATED(programs_barrier_missed),
+                              memory_order_relaxed);
 }
 
 struct synchronising pool_synchronise_begin(struct pool *pool, const CUcontext *handle)

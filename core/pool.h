@@ -109,12 +109,17 @@ enum context_fate { CONTEXT_LIVES, CONTEXT_DIED, CONTEXT_PRIMARY_MAY_HAVE_DIED }
 struct ending {
     struct context *context; /* NULL: not known to the pool */
     bool primary;
+    bool release; /* of the primary context, which lives on where others retain it */
 };
 struct ending pool_context_ending(struct pool *pool, CUcontext handle);
-struct ending pool_primary_ending(struct pool *pool, CUdevice device);
+struct ending pool_primary_releasing(struct pool *pool, CUdevice device);
 struct ending pool_primary_resetting(struct pool *pool, CUdevice device); /* ends in any case */
 struct ending pool_green_ending(struct pool *pool, CUgreenCtx green);
 void pool_context_ended(struct pool *pool, struct ending ending, enum context_fate fate);
+
+/* Before the program makes the later work of the current context, or of the one with this handle,
+ * wait for an event. */
+void pool_barrier_coming(struct pool *pool, CUcontext handle);
 
 /* Around a context-wide synchronise of the current context, or of the one with this handle. */
 struct order_marks;

@@ -34,7 +34,8 @@ static uint64_t difference(uint64_t larger, uint64_t smaller)
 static void merge_counters(struct report_counters *into, const struct bucket_counters *c,
                            uint64_t bytes)
 {
-    into->requests += counter_get(&c->requests);
+    uint64_t requests = bucket_requests(c);
+    into->requests += requests;
     into->hits.clean += counter_get(&c->hits[HIT_CLEAN]);
     into->hits.queried += counter_get(&c->hits[HIT_QUERIED]);
     into->hits.barrier += counter_get(&c->hits[HIT_BARRIER]);
@@ -43,8 +44,7 @@ static void merge_counters(struct report_counters *into, const struct bucket_cou
     into->frees += counter_get(&c->frees);
     into->requested_bytes += counter_get(&c->requested_bytes);
     /* What is not kept is not rounded. */
-    into->rounded_bytes +=
-        bytes ? counter_get(&c->requests) * bytes : counter_get(&c->requested_bytes);
+    into->rounded_bytes += bytes ? requests * bytes : counter_get(&c->requested_bytes);
     uint64_t free = counter_get(&c->free_bytes), clean = counter_get(&c->clean_bytes);
     into->live_bytes += difference(counter_get(&c->reserved_bytes), free);
     into->cached_bytes += clean;
@@ -111,8 +111,8 @@ static size_t find_row(struct rows *rows, uint64_t bytes)
 static void add_bucket(struct bucket *bucket, void *argument)
 {
     struct rows *rows = argument;
-    const struct bucket_counters *c = &bucket->counters;
-    if (rows->failed || counter_get(&c->requests) == 0)
+    const struct bucket_counters *c = bucket->counters;
+    if (rows->failed || bucket_requests(c) == 0)
         return;
     size_t i = find_row(rows, bucket->bytes);
     if (i == rows->kind->bucket_count) {
@@ -166,7 +166,7 @@ static int by_size(const void *a, const void *b)
 static void fill_heap_peaks(struct pool *pool, const struct device *device,
                             struct report_counters *totals)
 {
-    uint64_t live = 0, reserved = counter_get(&device->peak_reserved);
+    uint64_t live = 0, reserved = counter_get(&device->memory->peak_reserved);
     struct context *c = atomic_load_explicit(&pool->registry.contexts, memory_order_acquire);
     for (; c; c = c->next)
         live += c->device == device ? heap_peak_requested(&c->heap) : 0;
@@ -186,9 +186,8 @@ static void add_heaps(struct pool *pool, const struct device *device, struct row
 /* As of the misses, which are when more was taken than ever before. */
 static void fill_stream_peaks(const struct device *device, struct report_counters *totals)
 {
-    totals->peak.live_bytes = atomic_load_explicit(&device->stream_peak, memory_order_relaxed);
-    totals->peak.reserved_bytes =
-        atomic_load_explicit(&device->stream_peak_reserved, memory_order_relaxed);
+    totals->peak.live_bytes = counter_get(&device->stream_memory->peak_requested);
+    totals->peak.reserved_bytes = counter_get(&device->stream_memory->peak_reserved);
 }
 
 static void add_streams(struct pool *pool, const struct device *device, struct rows *rows)
@@ -235,9 +234,9 @@ static bool fill_device(struct pool *pool, struct device *device, struct report_
     for (; c; c = c->next) {
         if (c->device != device)
             continue;
-        out->fences += counter_get(&c->heap.fences);
-        out->fence_queries += counter_get(&c->heap.fence_queries);
-        out->barriers += counter_get(&c->heap.barriers);
+        out->fences += counter_get(&c->heap.counters->fences);
+        out->fence_queries += counter_get(&c->heap.counters->fence_queries);
+        out->barriers += counter_get(&c->heap.counters->barriers);
     }
     out->kinds = calloc(2, sizeof *out->kinds);
     if (!out->kinds)

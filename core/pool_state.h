@@ -2,7 +2,7 @@
  * The state of a pool, shared by the files of the core; nobody else includes this.
  *
  * Lock order: primary lock, fence lock, registry lock, a heap lock. The table's grow lock and the
- * pitch lock are taken last and alone.
+ * pitch lock are taken last and alone, and so is the figures lock.
  */
 #ifndef CUDAPOOL_CORE_POOL_STATE_H
 #define CUDAPOOL_CORE_POOL_STATE_H
@@ -13,6 +13,7 @@
 #include "block.h"
 #include "capture.h"
 #include "context.h"
+#include "figures.h"
 #include "mutation.h"
 #include "pool.h"
 #include "stream.h"
@@ -38,6 +39,7 @@ struct pool {
     struct captures captures;
     struct streams *streams; /* stream-ordered memory; NULL where it is switched off */
     struct registry registry;
+    struct figures figures;
     _Atomic bool several_contexts; /* two contexts have been alive at a time; never reset. Release
                                       store in context_register, acquire load in
                                       barriers_are_open */

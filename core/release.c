@@ -45,10 +45,31 @@ CUstream release_stream(struct pool *pool, struct context *context)
     return stream;
 }
 
+/* Behind a barrier of the program's own the memory comes back when the barrier lets it, and only
+ * who is out of memory waits for that, and not for long. */
+static void wait_patiently(struct pool *pool, CUstream stream, enum release_place place)
+{
+    uint64_t started = monotonic_now();
+    if (place != RELEASE_OUT_OF_MEMORY || !pool->driver->cuStreamQuery)
+        return;
+    while (pool->driver->cuStreamQuery(stream) == CUDA_ERROR_NOT_READY &&
+           monotonic_now() - started < LAST_RESORT_NANOSECONDS)
+        patient_nap(started);
+}
+
+void release_wait(struct pool *pool, struct context *context, CUstream stream,
+                  enum release_place place)
+{
+    if (atomic_load_explicit(&context->barred, memory_order_relaxed))
+        wait_patiently(pool, stream, place);
+    else if (!MUTATED(given_back_without_synchronise))
+        pool->driver->cuStreamSynchronize(stream);
+}
+
 /* The driver's part; no lock held, the context pinned. Blocks that it refuses stay BLOCK_LEAVING,
  * the others become BLOCK_UNUSED, which is looked at under the lock later. */
-static void hand_to_driver(struct pool *pool, CUstream stream, struct block *blocks,
-                           enum release_place place)
+static void hand_to_driver(struct pool *pool, struct context *context, CUstream stream,
+                           struct block *blocks, enum release_place place)
 {
     const struct driver *driver = pool->driver;
     if (MUTATED(given_back_by_plain_free)) {
@@ -61,8 +82,8 @@ static void hand_to_driver(struct pool *pool, CUstream stream, struct block *blo
         if (b->refused && (place != RELEASE_IN_ALLOCATION || MUTATED(plain_free_in_allocation)))
             b->refused = driver->cuMemFree_v2(b->address) != CUDA_SUCCESS;
     }
-    if (stream && !MUTATED(given_back_without_synchronise))
-        driver->cuStreamSynchronize(stream);
+    if (stream)
+        release_wait(pool, context, stream, place);
 }
 
 static void put_back(struct pool *pool, struct heap *heap, struct block *block)
@@ -71,7 +92,7 @@ static void put_back(struct pool *pool, struct heap *heap, struct block *block)
     if (!block_table_insert(&pool->blocks, block->address, block))
         return;
     bucket->free_blocks++;
-    counter_add(&bucket->counters.free_bytes, block->bytes);
+    counter_add(&bucket->counters->free_bytes, block->bytes);
     heap_add_clean(heap, block);
 }
 
@@ -81,7 +102,7 @@ static uint64_t settle(struct pool *pool, struct heap *heap, struct block *block
 {
     uint64_t released = 0;
     for (struct block *next, *b = blocks; b; b = next) {
-        struct bucket_counters *counters = &b->bucket->counters;
+        struct bucket_counters *counters = b->bucket->counters;
         next = b->links[LINK_HEAP].next;
         if (b->refused) {
             put_back(pool, heap, b);
@@ -206,7 +227,7 @@ static void give_back(struct pool *pool, struct context *context, struct block *
     bool current = context_push(pool, context, &pushed);
     CUstream stream = pool->driver->cuMemFreeAsync ? release_stream(pool, context) : NULL;
     if (current)
-        hand_to_driver(pool, stream, chain, place);
+        hand_to_driver(pool, context, stream, chain, place);
     else
         refuse_all(chain);
     context_pop(pool, pushed);
@@ -395,7 +416,7 @@ uint64_t release_bound(const struct pool *pool, const struct context *context, u
 {
     const struct heap *heap = &context->heap;
     uint64_t held = counter_get(&heap->live_requested) + bytes;
-    uint64_t peak = counter_get(&heap->peak_requested);
+    uint64_t peak = counter_get(&heap->counters->peak_requested);
     if (peak < held)
         peak = held;
     return (uint64_t)((double)peak * pool->settings.device.caps.reserve_ratio) +

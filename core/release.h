@@ -2,9 +2,11 @@
  * Giving memory back: caps, the reserve ratio, idle blocks, the hard limit and out of memory.
  *
  * Only clean blocks are given back, by cuMemFreeAsync on a stream of our own and synchronising that
- * stream, which does not wait for the context's work. Where the driver has no cuMemFreeAsync it is
- * cuMemFree, which waits; then only inside the program's own free or synchronise, and in an
- * allocation only when it would otherwise fail. No lock is held by the callers.
+ * stream, which does not wait for the context's work, unless the program has raised a barrier over
+ * the context itself: then nobody waits, but for memory that is needed, and that not for long.
+ * Where the driver has no cuMemFreeAsync it is cuMemFree, which waits; then only inside the
+ * program's own free or synchronise, and in an allocation only when it would otherwise fail. No
+ * lock is held by the callers.
  */
 #ifndef CUDAPOOL_CORE_RELEASE_H
 #define CUDAPOOL_CORE_RELEASE_H
@@ -60,5 +62,10 @@ void release_look_at_memory(struct pool *pool, struct context *context);
 /* The stream of the context that blocks are given back on, made on first use; NULL where it can't
  * be. */
 CUstream release_stream(struct pool *pool, struct context *context);
+
+/* After blocks were given back on that stream, or one like it, of the context, which is current and
+ * pinned: waits until they are the driver's, where that cannot take long. */
+void release_wait(struct pool *pool, struct context *context, CUstream stream,
+                  enum release_place place);
 
 #endif

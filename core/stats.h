@@ -1,9 +1,23 @@
 /*
- * Counters: what a bucket did.
+ * Counters: what a bucket, a heap and a kind of memory did. They live in the figures (figures.h),
+ * which may outlive the process.
  *
  * Each counter has one writer at a time (whoever holds the heap lock), and readers that take no
  * lock and only want a number that was true a moment ago: plain loads and stores of a relaxed
  * atomic, which pair with nothing.
+ *
+ * A process may be killed between any two stores. What it had stored until then, in the order of
+ * its instructions, is what a reader finds, so the order of the stores says what can be found
+ * (volatile keeps the compiler from changing it):
+ * - An allocation counts by one store, the last one: to hits or misses. The number of requests is
+ *   their sum and stored nowhere, so it cannot disagree with them. All else that the allocation
+ *   changes (requested bytes, what is live, peaks) is stored before: those may be ahead by the one
+ *   call that each heap was in the middle of, and are never behind.
+ * - A free likewise counts by its last store, to frees.
+ * - A block that becomes free is counted in free_bytes before clean_bytes, and one that is taken
+ *   the other way round; one that comes from the driver is reserved before it is anything else, and
+ *   one that goes back is reserved until after it is. So at every moment
+ *   clean_bytes <= free_bytes <= reserved_bytes.
  */
 #ifndef CUDAPOOL_CORE_STATS_H
 #define CUDAPOOL_CORE_STATS_H
@@ -11,13 +25,14 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-typedef _Atomic uint64_t counter;
+typedef volatile _Atomic uint64_t counter;
 
 enum hit { HIT_CLEAN, HIT_QUERIED, HIT_BARRIER, HIT_WAITED, HIT_KINDS };
 enum eviction { EVICTION_CAP, EVICTION_IDLE, EVICTION_MEMORY, EVICTION_KINDS };
 
+enum memory_kind { KIND_DEVICE, KIND_STREAM_ORDERED, MEMORY_KINDS };
+
 struct bucket_counters {
-    counter requests;
     counter hits[HIT_KINDS];
     counter misses;
     counter frees;
@@ -32,6 +47,18 @@ struct bucket_counters {
     counter allocation_nanoseconds;
     counter returned_blocks; /* blocks given back to the driver, and what that took */
     counter return_nanoseconds;
+};
+
+struct heap_counters {
+    counter peak_requested; /* since the context was made; see heap_peak_requested */
+    counter earlier_peak;   /* the highest of contexts that were this heap's before */
+    counter fences, fence_queries, barriers;
+};
+
+/* Of one kind of memory of a device. */
+struct kind_counters {
+    counter peak_requested; /* where no heap counts it */
+    counter peak_reserved;
 };
 
 static inline uint64_t counter_get(const counter *c)
@@ -58,6 +85,21 @@ static inline void counter_raise_to(counter *c, uint64_t value)
 {
     if (value > counter_get(c))
         counter_set(c, value);
+}
+
+/* The most that the program held at a time in one context of the heap, as it asked for it. */
+static inline uint64_t heap_counters_peak(const struct heap_counters *c)
+{
+    uint64_t peak = counter_get(&c->peak_requested), earlier = counter_get(&c->earlier_peak);
+    return peak > earlier ? peak : earlier;
+}
+
+static inline uint64_t bucket_requests(const struct bucket_counters *c)
+{
+    uint64_t requests = counter_get(&c->misses);
+    for (int i = 0; i < HIT_KINDS; i++)
+        requests += counter_get(&c->hits[i]);
+    return requests;
 }
 
 #endif

@@ -334,13 +334,13 @@ static void finish_miss(struct pool *pool, struct shelf *shelf, struct bucket *b
         heap_forget_address(pool, address);
     }
     stream_lock_take(&shelf->stream->lock);
-    shelf_count_request(bucket, requested);
-    counter_add(&bucket->counters.misses, 1);
+    counter_add(&bucket->counters->requested_bytes, requested);
     if (result == CUDA_SUCCESS)
         recorded = record_block(pool, shelf, bucket, address, bytes, search);
     if (recorded)
         shelf_hand_out(shelf, bucket, stream_block_find(&pool->streams->blocks, address),
                        requested);
+    counter_add(&bucket->counters->misses, 1);
     stream_lock_give(&shelf->stream->lock);
     if (!recorded)
         forget_reserved(search->context->device, bytes);
@@ -349,8 +349,8 @@ static void finish_miss(struct pool *pool, struct shelf *shelf, struct bucket *b
 static CUresult refuse(struct shelf *shelf, struct bucket *bucket, size_t requested)
 {
     stream_lock_take(&shelf->stream->lock);
-    shelf_count_request(bucket, requested);
-    counter_add(&bucket->counters.misses, 1);
+    counter_add(&bucket->counters->requested_bytes, requested);
+    counter_add(&bucket->counters->misses, 1);
     stream_lock_give(&shelf->stream->lock);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -371,10 +371,10 @@ static CUresult miss(struct pool *pool, struct shelf *shelf, struct bucket *buck
         bytes = requested;
     }
     if (possible) {
-        result = ask_driver_hard(pool, &bucket->counters, address, &bytes, requested, search);
+        result = ask_driver_hard(pool, bucket->counters, address, &bytes, requested, search);
     } else {
         atomic_fetch_add_explicit(&context->device->reserved_bytes, bytes, memory_order_relaxed);
-        result = ask_driver(pool, &bucket->counters, address, bytes, search);
+        result = ask_driver(pool, bucket->counters, address, bytes, search);
     }
     /* A block that is smaller than its bucket must not serve it again. */
     finish_miss(pool, shelf, bytes == bucket->bytes ? bucket : &shelf->unkept,
@@ -509,12 +509,12 @@ bool stream_heap_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes,
     uint64_t rounded = size_class_round(&stream->device->stream_classes, bytes);
     stream_lock_take(&stream->lock);
     bool served = stream_is(ref) && shelf_is_usable(stream->context);
-    struct shelf *shelf = served ? shelf_get(stream, mempool) : NULL;
+    struct shelf *shelf = served ? shelf_get(pool, stream, mempool) : NULL;
     if (!shelf) {
         stream_lock_give(&stream->lock);
         return false;
     }
-    struct bucket *bucket = rounded ? shelf_get_bucket(shelf, rounded) : NULL;
+    struct bucket *bucket = rounded ? shelf_get_bucket(pool, shelf, rounded) : NULL;
     if (bucket)
         block = shelf_take_own(stream, bucket);
     else
@@ -588,8 +588,8 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     /* The context may have begun to end since: what comes to lie here now is given back by nobody.
      */
     bool stays = stream_is(ref) && shelf_may_keep(stream, block) && ordered;
-    struct shelf *shelf = stays ? shelf_get(stream, block->mempool) : NULL;
-    struct bucket *bucket = shelf ? shelf_get_bucket(shelf, block->block.bytes) : NULL;
+    struct shelf *shelf = stays ? shelf_get(pool, stream, block->mempool) : NULL;
+    struct bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, block->block.bytes) : NULL;
     stays = bucket && !(moved && shelf_is_full(pool, bucket));
     if (stays) {
         if (moved) {
@@ -674,7 +674,7 @@ static void count_free(struct stream_block *block)
 {
     struct shelf *shelf = shelf_of(block);
     stream_lock_take(&shelf->stream->lock);
-    counter_add(&block->block.bucket->counters.frees, 1);
+    counter_add(&block->block.bucket->counters->frees, 1);
     stream_lock_give(&shelf->stream->lock);
 }
 

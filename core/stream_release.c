@@ -192,7 +192,7 @@ static void hand_over(struct pool *pool, struct context *context, struct block *
     for (struct block *b = chain; b; b = b->links[LINK_HEAP].next)
         b->refused = !stream || !give_to_driver(driver, b->address, stream, after != NULL);
     if (stream && wait)
-        driver->cuStreamSynchronize(stream);
+        release_wait(pool, context, stream, RELEASE_OUT_OF_MEMORY);
     if (stream && after)
         driver->cuStreamDestroy_v2(stream);
     if (current)
@@ -215,7 +215,7 @@ static void count_return(const struct stream_block *block, enum eviction reason,
                          uint64_t nanoseconds)
 {
     struct shelf *shelf = atomic_load_explicit(&block->shelf, memory_order_relaxed);
-    struct bucket_counters *counters = &block->block.bucket->counters;
+    struct bucket_counters *counters = block->block.bucket->counters;
     stream_lock_take(&shelf->stream->lock);
     counter_add(&counters->evictions[reason], 1);
     counter_add(&counters->returned_blocks, 1);
@@ -363,12 +363,10 @@ void stream_release_before_growth(struct pool *pool, struct context *context, ui
     struct stream_bytes sum = stream_release_sum(pool, device);
     uint64_t held = sum.requested + bytes;
     uint64_t after = sum.live + sum.cached + sum.pending + bytes;
-    /* Relaxed: two threads may both be right. */
-    uint64_t peak = atomic_load_explicit(&device->stream_peak, memory_order_relaxed);
-    if (held > peak)
-        atomic_store_explicit(&device->stream_peak, peak = held, memory_order_relaxed);
-    if (after > atomic_load_explicit(&device->stream_peak_reserved, memory_order_relaxed))
-        atomic_store_explicit(&device->stream_peak_reserved, after, memory_order_relaxed);
+    /* Two threads may both be right. */
+    counter_raise_to(&device->stream_memory->peak_requested, held);
+    counter_raise_to(&device->stream_memory->peak_reserved, after);
+    uint64_t peak = counter_get(&device->stream_memory->peak_requested);
     uint64_t bound = (uint64_t)((double)peak * pool->settings.stream_ordered.caps.reserve_ratio) +
                      device->growth_budget;
     if (after <= bound || sum.cached + sum.pending == 0)

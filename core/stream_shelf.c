@@ -25,10 +25,22 @@ static bool grow_slots(struct shelf *shelf)
     return true;
 }
 
-struct shelf *shelf_add(struct stream *stream, struct mempool *mempool)
+/* In the figures, where those of streams are told apart by their place in the list. */
+static bool bucket_init(struct pool *pool, const struct stream *stream, struct bucket *bucket,
+                        uint64_t bytes)
+{
+    bucket->bytes = bytes;
+    bucket->counters = figures_bucket(&pool->figures, KIND_STREAM_ORDERED, stream->index,
+                                      stream->device->ordinal, bytes);
+    return bucket->counters != NULL;
+}
+
+struct shelf *shelf_add(struct pool *pool, struct stream *stream, struct mempool *mempool)
 {
     struct shelf *shelf = make_apart(sizeof *shelf);
-    if (!shelf || !grow_slots(shelf)) {
+    if (!shelf || !grow_slots(shelf) || !bucket_init(pool, stream, &shelf->unkept, 0)) {
+        if (shelf)
+            free(shelf->slots);
         free(shelf);
         return NULL;
     }
@@ -39,15 +51,16 @@ struct shelf *shelf_add(struct stream *stream, struct mempool *mempool)
     return shelf;
 }
 
-struct bucket *shelf_add_bucket(struct shelf *shelf, uint64_t bytes)
+struct bucket *shelf_add_bucket(struct pool *pool, struct shelf *shelf, uint64_t bytes)
 {
     if (shelf->bucket_count >= HEAP_BUCKETS_MAX ||
         (2 * (shelf->bucket_count + 1) > shelf->slot_count && !grow_slots(shelf)))
         return NULL;
     struct shelf_bucket *made = make_apart(sizeof *made);
-    if (!made)
+    if (!made || !bucket_init(pool, shelf->stream, &made->bucket, bytes)) {
+        free(made);
         return NULL;
-    made->bucket.bytes = bytes;
+    }
     made->next = atomic_load_explicit(&shelf->buckets, memory_order_relaxed);
     *shelf_slot(shelf->slots, shelf->slot_count, bytes) = made;
     shelf->bucket_count++;

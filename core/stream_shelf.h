@@ -51,8 +51,8 @@ static inline struct shelf *shelf_of(const struct stream_block *block)
 }
 
 /* NULL where it can't be made. */
-struct shelf *shelf_add(struct stream *stream, struct mempool *mempool);
-struct bucket *shelf_add_bucket(struct shelf *shelf, uint64_t bytes);
+struct shelf *shelf_add(struct pool *pool, struct stream *stream, struct mempool *mempool);
+struct bucket *shelf_add_bucket(struct pool *pool, struct shelf *shelf, uint64_t bytes);
 
 /* ---- shelves and buckets ---- */
 
@@ -64,10 +64,11 @@ static inline struct shelf *shelf_find(const struct stream *stream, const struct
     return shelf;
 }
 
-static inline struct shelf *shelf_get(struct stream *stream, struct mempool *mempool)
+static inline struct shelf *shelf_get(struct pool *pool, struct stream *stream,
+                                      struct mempool *mempool)
 {
     struct shelf *shelf = shelf_find(stream, mempool);
-    return shelf ? shelf : shelf_add(stream, mempool);
+    return shelf ? shelf : shelf_add(pool, stream, mempool);
 }
 
 static inline struct shelf_bucket **shelf_slot(struct shelf_bucket **slots, uint32_t count,
@@ -86,10 +87,11 @@ static inline struct bucket *shelf_find_bucket(const struct shelf *shelf, uint64
     return found ? &found->bucket : NULL;
 }
 
-static inline struct bucket *shelf_get_bucket(struct shelf *shelf, uint64_t bytes)
+static inline struct bucket *shelf_get_bucket(struct pool *pool, struct shelf *shelf,
+                                              uint64_t bytes)
 {
     struct bucket *found = shelf_find_bucket(shelf, bytes);
-    return found ? found : shelf_add_bucket(shelf, bytes);
+    return found ? found : shelf_add_bucket(pool, shelf, bytes);
 }
 
 /* ---- blocks coming and going ---- */
@@ -100,9 +102,9 @@ static inline void shelf_count_in(struct shelf *shelf, struct bucket *bucket,
     uint64_t bytes = block->block.bytes;
     counter_add(&shelf->stream->reserved_bytes, bytes);
     counter_add(&shelf->kept_bytes, shelf_granules(bytes));
-    counter_add(&bucket->counters.reserved_bytes, bytes);
-    counter_raise_to(&bucket->counters.peak_reserved_bytes,
-                     counter_get(&bucket->counters.reserved_bytes));
+    counter_add(&bucket->counters->reserved_bytes, bytes);
+    counter_raise_to(&bucket->counters->peak_reserved_bytes,
+                     counter_get(&bucket->counters->reserved_bytes));
 }
 
 static inline void shelf_count_out(struct shelf *shelf, struct bucket *bucket,
@@ -111,7 +113,7 @@ static inline void shelf_count_out(struct shelf *shelf, struct bucket *bucket,
     uint64_t bytes = block->block.bytes;
     counter_subtract(&shelf->stream->reserved_bytes, bytes);
     counter_subtract(&shelf->kept_bytes, shelf_granules(bytes));
-    counter_subtract(&bucket->counters.reserved_bytes, bytes);
+    counter_subtract(&bucket->counters->reserved_bytes, bytes);
 }
 
 static inline void shelf_count_live(struct shelf *shelf, struct bucket *bucket, uint64_t asked)
@@ -119,9 +121,9 @@ static inline void shelf_count_live(struct shelf *shelf, struct bucket *bucket, 
     uint64_t used = counter_get(&shelf->used_bytes) + shelf_granules(asked);
     counter_set(&shelf->used_bytes, used);
     counter_raise_to(&shelf->peak_used_bytes, used);
-    counter_raise_to(&bucket->counters.peak_live_bytes,
-                     counter_get(&bucket->counters.reserved_bytes) -
-                         counter_get(&bucket->counters.free_bytes));
+    counter_raise_to(&bucket->counters->peak_live_bytes,
+                     counter_get(&bucket->counters->reserved_bytes) -
+                         counter_get(&bucket->counters->free_bytes));
 }
 
 static inline uint64_t shelf_asked(const struct stream_block *block)
@@ -136,14 +138,14 @@ static inline void shelf_count_not_live(struct shelf *shelf, const struct stream
 
 static inline void shelf_count_clean(struct stream *stream, struct bucket *bucket, uint64_t bytes)
 {
-    counter_add(&bucket->counters.clean_bytes, bytes);
+    counter_add(&bucket->counters->clean_bytes, bytes);
     counter_add(&stream->clean_bytes, bytes);
 }
 
 static inline void shelf_add_free(struct stream *stream, struct bucket *bucket, uint64_t bytes)
 {
     bucket->free_blocks++;
-    counter_add(&bucket->counters.free_bytes, bytes);
+    counter_add(&bucket->counters->free_bytes, bytes);
     counter_add(&stream->free_bytes, bytes);
 }
 
@@ -153,14 +155,14 @@ static inline void shelf_take(struct stream *stream, struct bucket *bucket,
     uint64_t bytes = block->block.bytes;
     if (block->block.state == BLOCK_CLEAN) {
         block_list_remove(&bucket->clean, &block->block, LINK_BUCKET);
-        counter_subtract(&bucket->counters.clean_bytes, bytes);
+        counter_subtract(&bucket->counters->clean_bytes, bytes);
         counter_subtract(&stream->clean_bytes, bytes);
     } else {
         block_list_remove(&bucket->pending, &block->block, LINK_BUCKET);
         block_list_remove(&stream->pending, &block->block, LINK_HEAP);
     }
     bucket->free_blocks--;
-    counter_subtract(&bucket->counters.free_bytes, bytes);
+    counter_subtract(&bucket->counters->free_bytes, bytes);
     counter_subtract(&stream->free_bytes, bytes);
 }
 
@@ -188,6 +190,7 @@ static inline void shelf_insert_pending(struct block_list *list, struct block *b
 static inline void shelf_put_back(struct stream *stream, struct stream_block *block)
 {
     struct bucket *bucket = block->block.bucket;
+    shelf_add_free(stream, bucket, block->block.bytes);
     if (block->block.epoch <= order_done(stream)) {
         block->block.state = BLOCK_CLEAN;
         block->event = NULL;
@@ -198,13 +201,6 @@ static inline void shelf_put_back(struct stream *stream, struct stream_block *bl
         shelf_insert_pending(&bucket->pending, &block->block, LINK_BUCKET);
         shelf_insert_pending(&stream->pending, &block->block, LINK_HEAP);
     }
-    shelf_add_free(stream, bucket, block->block.bytes);
-}
-
-static inline void shelf_count_request(struct bucket *bucket, size_t bytes)
-{
-    counter_add(&bucket->counters.requests, 1);
-    counter_add(&bucket->counters.requested_bytes, bytes);
 }
 
 /* The block, which is on no shelf and counted in this one, is the program's from now on. */
@@ -219,12 +215,13 @@ static inline void shelf_hand_out(struct shelf *shelf, struct bucket *bucket,
     atomic_store_explicit(&block->held_at, block->block.address, memory_order_release);
 }
 
+/* The hit itself is counted last: see stats.h. */
 static inline void shelf_hand_out_hit(struct shelf *shelf, struct bucket *bucket,
                                       struct stream_block *block, size_t bytes, enum hit hit)
 {
-    shelf_count_request(bucket, bytes);
-    counter_add(&bucket->counters.hits[hit], 1);
+    counter_add(&bucket->counters->requested_bytes, bytes);
     shelf_hand_out(shelf, bucket, block, bytes);
+    counter_add(&bucket->counters->hits[hit], 1);
 }
 
 /* ---- a block of the stream's own ---- */
@@ -294,8 +291,8 @@ static inline void shelf_make_pending(struct stream *stream, struct bucket *buck
     block->block.freed_at = stream->now;
     shelf_insert_pending(&bucket->pending, &block->block, LINK_BUCKET);
     shelf_insert_pending(&stream->pending, &block->block, LINK_HEAP);
-    counter_add(&bucket->counters.frees, 1);
     shelf_add_free(stream, bucket, block->block.bytes);
+    counter_add(&bucket->counters->frees, 1);
 }
 
 /* Lock held. */

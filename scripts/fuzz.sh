@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Runs the coverage-guided fuzzers that `make fuzz` has built, two at a time, from the corpus in
-# tests/fuzz/corpus and from what earlier runs have found (kept below the build directory). An input
-# that breaks a promise is kept there too, and its name is printed; exits 1 where there was one.
+# Runs the coverage-guided fuzzers that `make fuzz` has built from the corpus in tests/fuzz/corpus
+# and from what earlier runs have found (kept below the build directory). An input that breaks a promise
+# is kept there too, and its name is printed; exits 1 where there was one.
 #
-# usage: [BUILD=dir] fuzz.sh [SECONDS_EACH] [target...]
+# usage: [BUILD=dir] [AT_A_TIME=2] fuzz.sh [SECONDS_EACH] [target...]
 set -u
 cd "$(dirname "$0")/.." || exit 2
 
@@ -44,7 +44,7 @@ export -f fuzz executions
 
 mkdir -p "$work"
 rm -f "$work"/*.log
-printf '%s\n' "$@" | xargs -P 2 -I TARGET bash -c 'fuzz TARGET' | tee "$work/summary"
+printf '%s\n' "$@" | xargs -P "${AT_A_TIME:-2}" -I TARGET bash -c 'fuzz TARGET' | tee "$work/summary"
 findings=$(grep -c '^FAIL' "$work/summary")
 echo "$# fuzzers, $seconds s each: $(executions "$work"/*.log) executions, $findings findings"
 [ "$findings" -eq 0 ]

@@ -126,7 +126,7 @@ done
 
 if [ -x "$BUILD/tests/conformance/conformance" ] && wanted conformance "$@"; then
     echo "Conformance, on the simulated driver"
-    run conformance env LD_LIBRARY_PATH="$SIM:$libraries" "${run_with[@]}" \
+    run conformance env LD_LIBRARY_PATH="$SIM:$libraries" SIMCUDA_DEVICES=2 "${run_with[@]}" \
         "$BUILD/tests/conformance/conformance"
 fi
 

@@ -108,7 +108,7 @@ static CUresult end_primary(CUresult (*end)(CUdevice), CUdevice device, enum con
     if (!pool)
         return end(device);
     struct ending ending = fate == CONTEXT_DIED ? pool_primary_resetting(pool, device)
-                                                : pool_primary_ending(pool, device);
+                                                : pool_primary_releasing(pool, device);
     CUresult result = end(device);
     bool missed = fate == CONTEXT_DIED && MUTATED(reset_missed);
     pool_context_ended(pool, ending, result == CUDA_SUCCESS && !missed ? fate : CONTEXT_LIVES);
@@ -170,7 +170,15 @@ HOOK(cuGreenCtxDestroy, (CUgreenCtx green))
     return result;
 }
 
-/* ---- being waited for ---- */
+/* ---- waiting, and being waited for ---- */
+
+HOOK(cuCtxWaitEvent, (CUcontext handle, CUevent event))
+{
+    struct pool *pool = the_pool();
+    if (pool)
+        pool_barrier_coming(pool, handle);
+    return real_driver()->cuCtxWaitEvent(handle, event);
+}
 
 HOOK(cuCtxSynchronize, (void))
 {

@@ -6,6 +6,9 @@
  * newer), and so is either with the pool in front. Where the pool answers otherwise on purpose (its
  * cuMemFree does not wait), the row expects that other answer if CONFORMANCE_WITH_POOL=1 is set.
  *
+ * Rows about several contexts run once more with the second context on another device, where there
+ * is one, as "NAME@another_device".
+ *
  * Each row prints "ok NAME" or "FAIL NAME: what was expected and found"; the last line counts them.
  * Exit status 1 if a row failed. Arguments name the rows to run, all without any.
  */
@@ -31,6 +34,7 @@ enum { MODES = 3 };
 static struct {
     bool pool;
     CUdevice device;
+    CUdevice neighbour; /* where rows about several contexts open the second one */
     CUcontext context;
     CUmodule module;
     CUfunction spin, fill, verify, spin_then_verify, wait_flag, set_flag;
@@ -375,7 +379,7 @@ static void free_async_gives_plain_memory_back(void)
     SUCCEEDS(cuCtxSynchronize());
 }
 
-/* A second context on the device, with a stream and a kernel of its own. */
+/* A second context, with a stream and a kernel of its own. */
 struct neighbour {
     CUcontext context;
     CUstream stream;
@@ -386,7 +390,7 @@ static struct neighbour open_neighbour(void)
 {
     struct neighbour other = {0};
     CUmodule module;
-    SUCCEEDS(cuCtxCreate_v2(&other.context, 0, gpu.device));
+    SUCCEEDS(cuCtxCreate_v2(&other.context, 0, gpu.neighbour));
     SUCCEEDS(cuStreamCreate(&other.stream, CU_STREAM_NON_BLOCKING));
     SUCCEEDS(cuModuleLoadData(&module, KERNELS_PTX));
     SUCCEEDS(cuModuleGetFunction(&other.spin, module, "spin"));
@@ -1339,11 +1343,12 @@ static void unknown_names_are_not_found(void)
 static const struct row {
     const char *name;
     void (*check)(void);
+    const char *across; /* its name with the second context on another device; or NULL */
 } rows[] = {
-#define ROW(function)                                                                              \
-    {                                                                                              \
-#function, function                                                                        \
-    }
+/* clang-format off */
+#define ROW(function) {#function, function, NULL}
+#define CONTEXTS_ROW(function) {#function, function, #function "@another_device"}
+    /* clang-format on */
     ROW(alloc_of_nothing_is_invalid),
     ROW(alloc_to_nowhere_is_invalid),
     ROW(async_alloc_of_nothing_succeeds),
@@ -1362,13 +1367,13 @@ static const struct row {
     ROW(alloc_does_not_wait),
     ROW(free_of_async_memory_does_not_wait),
     ROW(free_async_gives_plain_memory_back),
-    ROW(free_ignores_other_contexts_kernels),
-    ROW(free_waits_for_copies_in_other_contexts),
+    CONTEXTS_ROW(free_ignores_other_contexts_kernels),
+    CONTEXTS_ROW(free_waits_for_copies_in_other_contexts),
     ROW(fence_covers_every_kind_of_stream),
     ROW(fence_covers_destroyed_streams),
     ROW(fence_does_not_cover_later_work),
-    ROW(fence_does_not_cover_other_contexts),
-    ROW(fence_wants_an_event_of_its_context),
+    CONTEXTS_ROW(fence_does_not_cover_other_contexts),
+    CONTEXTS_ROW(fence_wants_an_event_of_its_context),
     ROW(unrecorded_events_are_complete),
     ROW(running_events_are_not_ready),
     ROW(without_a_barrier_writes_race),
@@ -1376,7 +1381,7 @@ static const struct row {
     ROW(barrier_does_not_block_the_host),
     ROW(barrier_on_an_old_fence_waits_for_old_work_only),
     ROW(idle_stream_behind_a_barrier_is_idle),
-    ROW(barrier_works_across_contexts),
+    CONTEXTS_ROW(barrier_works_across_contexts),
     ROW(kernels_after_a_barrier_run_beside_each_other),
     ROW(legacy_stream_orders_blocking_streams),
     ROW(each_thread_has_its_own_stream),
@@ -1395,14 +1400,15 @@ static const struct row {
     ROW(graphs_keep_user_objects),
     ROW(spoiled_captures_drop_user_objects),
     ROW(captures_spread_through_events),
-    ROW(captures_spread_to_other_contexts),
-    ROW(fences_of_other_contexts_spare_captures),
+    CONTEXTS_ROW(captures_spread_to_other_contexts),
+    CONTEXTS_ROW(fences_of_other_contexts_spare_captures),
     ROW(unjoined_captures_have_no_graph),
     ROW(legacy_stream_cannot_capture),
     ROW(legacy_stream_beside_a_blocking_capture),
     ROW(both_lookups_give_one_address),
     ROW(unknown_names_are_not_found),
 #undef ROW
+#undef CONTEXTS_ROW
 };
 
 static void get_function(CUfunction *function, const char *name)
@@ -1452,35 +1458,59 @@ static bool is_wanted(const char *name, int argc, char **argv)
     return argc == 1;
 }
 
-static bool run(const struct row *row)
+static bool run(const char *name, void (*check)(void))
 {
     failure[0] = '\0';
-    row->check();
+    check();
     if (failure[0] != '\0')
-        printf("FAIL %s: %s\n", row->name, failure);
+        printf("FAIL %s: %s\n", name, failure);
     else
-        printf("ok %s\n", row->name);
+        printf("ok %s\n", name);
     fflush(stdout);
     return failure[0] == '\0';
 }
 
+struct count {
+    int passed, failed;
+};
+
+static void run_and_count(const char *name, void (*check)(void), struct count *count)
+{
+    if (run(name, check))
+        count->passed++;
+    else
+        count->failed++;
+}
+
+/* All rows with the second context beside the first; then, where there is another device, those
+ * about several contexts with it there. */
+static struct count run_rows(int argc, char **argv)
+{
+    struct count count = {0, 0};
+    int devices = 0;
+    SUCCEEDS(cuDeviceGetCount(&devices));
+    gpu.neighbour = gpu.device;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (is_wanted(rows[i].name, argc, argv))
+            run_and_count(rows[i].name, rows[i].check, &count);
+    if (devices < 2)
+        return count;
+    SUCCEEDS(cuDeviceGet(&gpu.neighbour, 1));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].across && is_wanted(rows[i].across, argc, argv))
+            run_and_count(rows[i].across, rows[i].check, &count);
+    return count;
+}
+
 int main(int argc, char **argv)
 {
-    int passed = 0, failed = 0;
     open_device();
     warm_up();
     if (failure[0] != '\0') {
         printf("FAIL opening the device: %s\n", failure);
         return 1;
     }
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (!is_wanted(rows[i].name, argc, argv))
-            continue;
-        if (run(&rows[i]))
-            passed++;
-        else
-            failed++;
-    }
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed > 0 || passed == 0;
+    struct count count = run_rows(argc, argv);
+    printf("%d passed, %d failed\n", count.passed, count.failed);
+    return count.failed > 0 || count.passed == 0;
 }

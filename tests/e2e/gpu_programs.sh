@@ -34,6 +34,10 @@ expect "stream_ordered, plain driver" on_driver -- "${streams[@]}"
 expect "stream_ordered" on_pool CUDAPOOL_REPORT=none -- "${streams[@]}" cases-must-hit
 expect "stream_ordered, race detector" on_pool CUDAPOOL_REPORT=none SIMCUDA_RACES=1 -- \
     "${streams[@]}"
+# Its rows are the facts that the pool leans on: with the pool in front nothing may change but what
+# the rows themselves expect.
+expect "conformance, pool" on_pool SIMCUDA_DEVICES=2 CONFORMANCE_WITH_POOL=1 \
+    -- "$BUILD/tests/conformance/conformance"
 
 for budget in 0B 8MiB 128MiB; do
     printf '{"version": 1, "device": {"growth_budget": "%s"}}\n' "$budget" >"$work/$budget.json"

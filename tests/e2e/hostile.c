@@ -400,6 +400,7 @@ static void wrong_context(const char *name, CUcontext context)
 {
     say_answer("cuCtxSynchronize_v2", name, cuCtxSynchronize_v2(context));
     say_answer("cuCtxEnablePeerAccess", name, cuCtxEnablePeerAccess(context, 0));
+    say_answer("cuCtxWaitEvent", name, cuCtxWaitEvent(context, NULL));
     say_answer("cuCtxDetach", name, cuCtxDetach(context));
     say_answer("cuCtxDestroy", name, cuCtxDestroy_v2(context));
 }

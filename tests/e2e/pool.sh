@@ -188,13 +188,16 @@ in_contexts() { # case [settings]
 }
 cases="destroyed primary_released primary_reset freed_elsewhere copied_by_another two_devices threads
     captures captures_that_break captures_over_pending destroyed_beside_another
-    freed_in_a_destroyed_one copied_by_another_at_the_end"
+    freed_in_a_destroyed_one copied_by_another_at_the_end copied_by_another_at_the_last_release
+    released_while_it_works"
 use_device '"growth_budget": 0'
 for case in $cases green_contexts; do
     expect "$case, without the pool" on_driver SIMCUDA_DEVICES=2 -- "$programs/pool_contexts" "$case"
     expect "$case" in_contexts "$case"
     expect "$case, budget 0" in_contexts "$case" "$settings"
 done
+use_device '"growth_budget": 0, "caps": {"cached": 0, "reserve_ratio": 1.0}'
+expect "behind_the_programs_barrier" in_contexts behind_the_programs_barrier "$settings"
 
 # --- older drivers -------------------------------------------------------------------------------
 # Before cuCtxRecordEvent a free of the pool synchronises now and then; the rest is as ever.

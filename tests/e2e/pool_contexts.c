@@ -203,7 +203,7 @@ static void copied_by_another(void)
 
 /* So it does where the memory's context is ended right after: the copy must not reach the memory's
  * next owner, in a third context. */
-static void copied_by_another_at_the_end(void)
+static void copied_at_an_end(CUcontext (*begin)(void), void (*end)(CUcontext))
 {
     struct kernels of_second;
     CU(cuInit(0));
@@ -214,14 +214,14 @@ static void copied_by_another_at_the_end(void)
     write_words(source, 7);
     CU(cuCtxSynchronize());
     for (unsigned int i = 1; i < 5; i++) {
-        CUcontext first = create_context(0);
+        CUcontext first = begin();
         CUdeviceptr block = take(BYTES);
         CU(cuCtxSetCurrent(second));
         spin(&of_second, other, 3000000);
         CU(cuMemcpyDtoDAsync_v2(block, source, BYTES, other));
         CU(cuCtxSetCurrent(first));
         CU(cuMemFree_v2(block));
-        CU(cuCtxDestroy_v2(first));
+        end(first);
         CUcontext third = create_context(0);
         CUdeviceptr next = take(BYTES);
         write_words(next, 1000);
@@ -231,6 +231,80 @@ static void copied_by_another_at_the_end(void)
         CU(cuCtxSetCurrent(third));
         EQUAL(1000, first_word(next));
         CU(cuCtxDestroy_v2(third));
+    }
+}
+
+static CUcontext create_on_device_0(void)
+{
+    return create_context(0);
+}
+
+static void destroy(CUcontext context)
+{
+    CU(cuCtxDestroy_v2(context));
+}
+
+static void copied_by_another_at_the_end(void)
+{
+    copied_at_an_end(create_on_device_0, destroy);
+}
+
+/* Retained by two, as by a program and its runtime. */
+static CUcontext retain_twice(void)
+{
+    CUcontext primary;
+    CU(cuDevicePrimaryCtxRetain(&primary, 0));
+    return open_primary();
+}
+
+static void release_twice(CUcontext primary)
+{
+    (void)primary;
+    CU(cuDevicePrimaryCtxRelease_v2(0));
+    CU(cuCtxSetCurrent(NULL));
+    CU(cuDevicePrimaryCtxRelease_v2(0));
+}
+
+static void copied_by_another_at_the_last_release(void)
+{
+    copied_at_an_end(retain_twice, release_twice);
+}
+
+/* A release that is not the last waits for nothing: what the context does may go on for long. */
+static void released_while_it_works(void)
+{
+    CU(cuInit(0));
+    create_context(0);
+    CU(cuCtxSetCurrent(retain_twice()));
+    furnish();
+    CUdeviceptr flag = take(BYTES);
+    write_words(flag, 0);
+    CU(cuMemFree_v2(take(BYTES)));
+    wait_flag(&kernels, stream, flag);
+    CU(cuDevicePrimaryCtxRelease_v2(0));
+    ANSWERS(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
+    CU(cuMemsetD32Async(flag, 1, 1, new_stream()));
+    CU(cuCtxSynchronize());
+}
+
+/* The program lets all later work of the context wait for a kernel that it releases itself later
+ * on: an allocation that gives memory back meanwhile must not wait for that, too. */
+static void behind_the_programs_barrier(void)
+{
+    open_primary();
+    furnish();
+    CUevent event;
+    CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    for (size_t i = 1; i < 5; i++) {
+        CU(cuMemFree_v2(take(i * MIB)));
+        struct gate gate = close_gate(&kernels, stream);
+        CU(cuEventRecord(event, stream));
+        CU(cuCtxWaitEvent(NULL, event));
+        CUdeviceptr next = take(8 * i * MIB);
+        ANSWERS(CUDA_ERROR_NOT_READY, cuEventQuery(event));
+        open_gate(gate);
+        CU(cuCtxSynchronize());
+        CU(cuMemFree_v2(next));
     }
 }
 
@@ -490,6 +564,9 @@ int main(int argc, char **argv)
         {"freed_elsewhere", freed_elsewhere},
         {"copied_by_another", copied_by_another},
         {"copied_by_another_at_the_end", copied_by_another_at_the_end},
+        {"copied_by_another_at_the_last_release", copied_by_another_at_the_last_release},
+        {"behind_the_programs_barrier", behind_the_programs_barrier},
+        {"released_while_it_works", released_while_it_works},
         {"two_devices", two_devices},
         {"green_contexts", green_contexts},
         {"threads", threads},

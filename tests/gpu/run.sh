@@ -3,7 +3,8 @@
 # after the other and over again, and prints a table: medians, ratios, peak device memory, hits.
 #
 # usage: run.sh OUTPUT_DIR [section...]
-#   sections: hazard progress memory captures contexts overlap linked streams thrust python; all if none.
+#   sections: conformance hazard progress memory captures contexts overlap linked streams thrust
+#   python; all if none.
 #   And soak, which runs only where it is named: SOAK_SECONDS (480) of it
 #   PAIRS   pairs of each thread in the section streams (default 50000), LARGE MiB of its large block
 #   BUILD   the build directory (default: build); what is missing in it is built
@@ -191,6 +192,17 @@ check_all() { # name, command
     check 0 "$name, pool, growth budget 0" pool "$work/no_budget.json" "$@"
 }
 
+# The conformance suite's count of rows; rows that fail stand below it.
+check_conformance() { # name, plain|pool
+    local name=$1 count
+    run "$2" "" env CONFORMANCE_WITH_POOL=$([ "$2" = plain ] || echo 1) \
+        "$build/tests/conformance/conformance"
+    count=$(tail -n 1 "$work/output")
+    [ $status -eq 0 ] || failures=$((failures + 1))
+    say "$(printf '%-58s %s' "$name" "$count")"
+    grep '^FAIL' "$work/output" | tee -a "$table"
+}
+
 # --- everything ---------------------------------------------------------------------------------
 
 echo '{"version": 1, "device": {"growth_budget": "0B"}}' >"$work/no_budget.json"
@@ -203,6 +215,11 @@ if command -v nvidia-smi >/dev/null 2>&1; then
 fi
 say "$device, $(nproc) processors, $(date -u '+%Y-%m-%d %H:%M') UTC"
 
+if wanted conformance "$@"; then
+    say ""
+    check_conformance "conformance, plain" plain
+    check_conformance "conformance, pool" pool
+fi
 if wanted hazard "$@"; then
     say ""
     check 1 "hazard, reused at once (must be noticed)" plain "" "$programs/hazard" reuse-at-once

@@ -224,10 +224,10 @@ Test(context, a_primary_context_lives_until_its_last_release)
 {
     retain_primary();
     CUdeviceptr block = allocate(MIB);
-    struct ending ending = pool_primary_ending(pool, 0);
+    struct ending ending = pool_primary_releasing(pool, 0);
     pool_context_ended(pool, ending, CONTEXT_PRIMARY_MAY_HAVE_DIED);
     cr_assert_eq(live_bytes(), MIB);
-    ending = pool_primary_ending(pool, 0);
+    ending = pool_primary_releasing(pool, 0);
     fake_end_context(context);
     pool_context_ended(pool, ending, CONTEXT_PRIMARY_MAY_HAVE_DIED);
     cr_assert_eq(live_bytes(), 0);
@@ -242,7 +242,7 @@ Test(context, a_reset_takes_a_primary_contexts_memory_although_the_handle_stays)
     CUdeviceptr block = allocate(MIB);
     release(block);
     synchronise();
-    struct ending ending = pool_primary_ending(pool, 0);
+    struct ending ending = pool_primary_releasing(pool, 0);
     fake_end_context(context);
     pool_context_ended(pool, ending, CONTEXT_DIED);
     fake_context_at(context, 0);

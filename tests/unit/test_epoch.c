@@ -480,7 +480,7 @@ Test(epoch, work_of_a_context_that_only_might_have_died_counts)
     close_epoch(true);
     /* One of two retains is released: while the driver is asked, nobody knows how it ends. */
     struct context *c = context_find(pool, context);
-    struct ending ending = pool_primary_ending(pool, 0);
+    struct ending ending = pool_primary_releasing(pool, 0);
     pthread_mutex_lock(&c->heap.lock);
     c->epochs.asked_at = 0;
     cr_assert_eq(epoch_query(pool, c, c->epochs.oldest), FENCE_RUNNING);
