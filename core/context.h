@@ -37,7 +37,8 @@ struct device {
     struct size_classes stream_classes; /* of stream-ordered memory, like what is called so below */
     uint64_t stream_cached_cap;         /* bytes */
     _Atomic(struct mempool *) mempool;  /* the current one; NULL: to be asked for. See mempool.c */
-    char apart[64];                     /* every call reads what is above, few write it */
+    _Atomic(CUmemoryPool) default_mempool; /* NULL: to be asked for */
+    char apart[64];                        /* every call reads what is above, few write it */
     _Atomic uint64_t reserved_bytes; /* taken from the driver: live, cached, pending, on the way */
     struct kind_counters *memory;    /* in the figures; set before the device is listed */
     _Atomic uint64_t

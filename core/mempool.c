@@ -6,6 +6,10 @@
 #include "stream_release.h"
 #include "stream_shelf.h"
 
+/* The driver takes device memory in chunks of so many bytes, and keeps one while any of it is used.
+ */
+#define DRIVER_CHUNK (UINT64_C(32) << 20)
+
 /* ---- the list ---- */
 
 static struct mempool *first(const struct streams *streams)
@@ -60,6 +64,51 @@ static bool is_allowed(struct pool *pool, CUmemoryPool handle, CUmemPool_attribu
     return !ask(pool, handle, attribute, &value) || value;
 }
 
+static bool set_driver_threshold(struct pool *pool, struct mempool *mempool, uint64_t bytes)
+{
+    cuuint64_t value = bytes;
+    enter_driver();
+    CUresult result = pool->driver->cuMemPoolSetAttribute(
+        mempool->handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value);
+    leave_driver();
+    if (result == CUDA_SUCCESS)
+        atomic_store_explicit(&mempool->kept, bytes, memory_order_relaxed);
+    return result == CUDA_SUCCESS;
+}
+
+/* A program that is about to set it, or has, is left alone. */
+static bool may_be_set(struct streams *streams, const struct mempool *mempool)
+{
+    pthread_mutex_lock(&streams->mempool_lock);
+    bool may = !mempool->program_sets_threshold;
+    pthread_mutex_unlock(&streams->mempool_lock);
+    return may;
+}
+
+/* Whether the program has set its own meanwhile. */
+static bool end_setting(struct streams *streams, struct mempool *mempool, bool set)
+{
+    pthread_mutex_lock(&streams->mempool_lock);
+    bool overtaken = set && mempool->program_sets_threshold;
+    mempool->threshold_is_ours = set && !overtaken;
+    mempool->program_was_overtaken = overtaken;
+    pthread_mutex_unlock(&streams->mempool_lock);
+    return overtaken;
+}
+
+static void give_way(struct pool *pool, struct mempool *mempool)
+{
+    struct streams *streams = pool->streams;
+    pthread_mutex_lock(&streams->mempool_lock);
+    bool now = mempool->program_was_overtaken && mempool->threshold_is_known;
+    uint64_t value = mempool->threshold;
+    if (now)
+        mempool->program_was_overtaken = false;
+    pthread_mutex_unlock(&streams->mempool_lock);
+    if (now)
+        set_driver_threshold(pool, mempool, value);
+}
+
 /* What the driver keeps over synchronisations is what the settings say, as long as the program has
  * said nothing. */
 static void set_threshold(struct pool *pool, struct mempool *mempool)
@@ -67,16 +116,20 @@ static void set_threshold(struct pool *pool, struct mempool *mempool)
     const struct byte_size *wanted = &pool->settings.stream_ordered.driver_release_threshold;
     cuuint64_t value = 0;
     if (wanted->unlimited || !pool->driver->cuMemPoolSetAttribute ||
-        !ask(pool, mempool->handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value) || value != 0)
+        !may_be_set(pool->streams, mempool))
         return;
-    value = byte_size_resolve(wanted, mempool->device->total_bytes);
-    enter_driver();
-    CUresult result = pool->driver->cuMemPoolSetAttribute(
-        mempool->handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value);
-    leave_driver();
-    pthread_mutex_lock(&pool->streams->mempool_lock);
-    mempool->threshold_is_ours = result == CUDA_SUCCESS;
-    pthread_mutex_unlock(&pool->streams->mempool_lock);
+    bool set = ask(pool, mempool->handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value) &&
+               value == 0 &&
+               set_driver_threshold(pool, mempool,
+                                    byte_size_resolve(wanted, mempool->device->total_bytes));
+    if (end_setting(pool->streams, mempool, set))
+        give_way(pool, mempool);
+}
+
+static uint64_t threshold_of(struct pool *pool, CUmemoryPool handle)
+{
+    cuuint64_t value = 0;
+    return ask(pool, handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value) ? value : 0;
 }
 
 static struct mempool *make_known(struct pool *pool, CUmemoryPool handle, struct device *device,
@@ -84,6 +137,7 @@ static struct mempool *make_known(struct pool *pool, CUmemoryPool handle, struct
 {
     struct streams *streams = pool->streams;
     struct mempool made = {.handle = handle, .device = device, .is_default = is_default};
+    made.kept = threshold_of(pool, handle);
     made.follow = is_allowed(pool, handle, CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES);
     made.opportunistic = is_allowed(pool, handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC);
     made.internal = is_allowed(pool, handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES);
@@ -106,11 +160,23 @@ static CUmemoryPool default_of(struct pool *pool, const struct device *device)
     return result == CUDA_SUCCESS ? handle : NULL;
 }
 
+/* A device's default pool is one and the same for good: the driver is asked once. */
+static CUmemoryPool known_default_of(struct pool *pool, struct device *device)
+{
+    /* Relaxed: a handle is a number to us. */
+    CUmemoryPool handle = atomic_load_explicit(&device->default_mempool, memory_order_relaxed);
+    if (!handle) {
+        handle = default_of(pool, device);
+        atomic_store_explicit(&device->default_mempool, handle, memory_order_relaxed);
+    }
+    return handle;
+}
+
 /* The default pools of the devices that are in use are made known when they are first named. */
 static struct mempool *find_default(struct pool *pool, CUmemoryPool handle)
 {
     for (struct device *d = registry_devices(&pool->registry); d; d = d->next)
-        if (default_of(pool, d) == handle)
+        if (known_default_of(pool, d) == handle)
             return make_known(pool, handle, d, true);
     return NULL;
 }
@@ -214,6 +280,8 @@ uint64_t mempool_unused(struct pool *pool, const struct device *device)
     if (!mempool || !ask(pool, mempool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) ||
         !ask(pool, mempool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used))
         return 0;
+    /* Without us the driver would keep what is left of the chunks that are used. */
+    used = size_class_up(used, DRIVER_CHUNK);
     return reserved > used ? reserved - used : 0;
 }
 
@@ -303,7 +371,7 @@ void mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute att
         *bytes = correct_high(pool, mempool, &sum, *bytes);
     pthread_mutex_lock(&pool->streams->mempool_lock);
     if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && mempool->threshold_is_ours)
-        *bytes = mempool->threshold;
+        *bytes = 0; /* as the driver has it unless somebody sets it */
     pthread_mutex_unlock(&pool->streams->mempool_lock);
 }
 
@@ -322,6 +390,28 @@ static void start_high_again(struct pool *pool, struct mempool *mempool)
     atomic_store_explicit(&mempool->used_high, sum_up(pool, mempool).used, memory_order_relaxed);
 }
 
+/* The driver has carried out the program's call, before or after one of ours. */
+static void threshold_was_set(struct pool *pool, struct mempool *mempool, uint64_t value)
+{
+    atomic_store_explicit(&mempool->kept, value, memory_order_relaxed);
+    pthread_mutex_lock(&pool->streams->mempool_lock);
+    mempool->threshold_is_ours = false;
+    mempool->threshold = value;
+    mempool->threshold_is_known = true;
+    pthread_mutex_unlock(&pool->streams->mempool_lock);
+    give_way(pool, mempool);
+}
+
+void mempool_setting(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute)
+{
+    struct mempool *mempool = mempool_find(pool, handle);
+    if (!mempool || attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+        return;
+    pthread_mutex_lock(&pool->streams->mempool_lock);
+    mempool->program_sets_threshold = true;
+    pthread_mutex_unlock(&pool->streams->mempool_lock);
+}
+
 void mempool_set(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute,
                  const void *value)
 {
@@ -337,8 +427,6 @@ void mempool_set(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute att
         atomic_store_explicit(flags[attribute], *(const int *)value != 0, memory_order_relaxed);
     if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
         start_high_again(pool, mempool);
-    pthread_mutex_lock(&pool->streams->mempool_lock);
     if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
-        mempool->threshold_is_ours = false;
-    pthread_mutex_unlock(&pool->streams->mempool_lock);
+        threshold_was_set(pool, mempool, *(const cuuint64_t *)value);
 }

@@ -32,9 +32,14 @@ struct mempool {
     _Atomic bool closed; /* relaxed, like the three below: they choose between safe ways */
     _Atomic bool follow, opportunistic, internal;
     bool threshold_is_ours;
-    uint64_t threshold;         /* the program's own, where threshold_is_ours */
-    _Atomic uint64_t used_high; /* bytes used by the program, the most that was seen */
-    struct mempool *next;       /* written before it is listed */
+    bool program_sets_threshold; /* or has */
+    bool program_was_overtaken;  /* by us: its value is to be set again */
+    bool threshold_is_known;     /* the program's own */
+    uint64_t threshold;
+    _Atomic uint64_t kept;       /* the threshold as it is: so many bytes the driver itself keeps.
+                                    Relaxed: it only says how much is worth keeping */
+    _Atomic uint64_t used_high;  /* bytes used by the program, the most that was seen */
+    struct mempool *next;        /* written before it is listed */
 };
 
 /* More pools than this are not served. */
@@ -64,7 +69,9 @@ void mempool_destroyed(struct pool *pool, CUmemoryPool handle, bool is_gone);
 /* Before the driver's own trim to so many bytes. */
 void mempool_trimming(struct pool *pool, CUmemoryPool handle, uint64_t keep);
 
-/* After the driver has answered: corrects what it says; takes note of what was set. */
+/* Before the program sets an attribute. After the driver has answered: corrects what it says; takes
+ * note of what was set. */
+void mempool_setting(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute);
 void mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute,
                  void *value);
 void mempool_set(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute,

@@ -196,7 +196,7 @@ void pool_mempool_chosen(struct pool *pool);
 void pool_mempool_destroying(struct pool *pool, CUmemoryPool handle);
 void pool_mempool_destroyed(struct pool *pool, CUmemoryPool handle, CUresult result);
 void pool_mempool_trimming(struct pool *pool, CUmemoryPool handle, size_t keep);
-void pool_mempool_setting(struct pool *pool, CUmemoryPool handle);
+void pool_mempool_setting(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute);
 void pool_mempool_set(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute,
                       const void *value);
 void pool_mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute,

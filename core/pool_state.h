@@ -111,15 +111,18 @@ static inline CUstream stream_spelled_out(CUstream handle)
  * ended since. None where it has not, or there is no such stream. */
 static inline struct stream_ref stream_recall(const struct pool *pool, CUstream handle)
 {
-    const struct driver *driver = pool->driver;
     const struct recent_streams *recent = &recent_streams;
     unsigned long long id = 0;
-    struct stream_ref ref = {NULL, 0};
-    /* Only by the driver's numbers are streams remembered. */
+    /* Only where the driver has numbers are streams remembered. */
     if (recent->pool == pool &&
-        driver->cuStreamGetId(stream_spelled_out(handle), &id) == CUDA_SUCCESS)
-        ref = recent->refs[id % STREAMS_RECENT];
-    return ref.id == id ? ref : (struct stream_ref){NULL, 0};
+        (stream_is_created(handle) ||
+         pool->driver->cuStreamGetId(stream_spelled_out(handle), &id) == CUDA_SUCCESS)) {
+        uint64_t key = stream_key(handle, id);
+        const struct recent_stream *found = &recent->streams[stream_recent_place(key)];
+        if (found->key == key)
+            return found->ref;
+    }
+    return (struct stream_ref){NULL, 0};
 }
 
 /* The stream that the handle means in this thread, made known if it was not and make says so. None

@@ -51,11 +51,6 @@ static bool has_launched_early(const struct streams *streams, CUstream handle)
 
 /* ---- names ---- */
 
-static bool is_created(CUstream handle)
-{
-    return handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD;
-}
-
 /* What identifies a stream where the driver does not. */
 struct name {
     CUstream handle;
@@ -75,7 +70,7 @@ static struct context *context_of_handle(struct pool *pool, CUstream handle,
                                          struct context *current)
 {
     CUcontext own = NULL;
-    if (!is_created(handle) || !pool->driver->cuStreamGetCtx)
+    if (!stream_is_created(handle) || !pool->driver->cuStreamGetCtx)
         return current;
     enter_driver();
     CUresult result = pool->driver->cuStreamGetCtx(handle, &own);
@@ -160,7 +155,6 @@ static struct stream *begin_stream(struct streams *streams, uint64_t id, const s
     stream->context = name->context;
     stream->generation = context_generation(name->context);
     stream->early_launches = has_launched_early(streams, name->handle);
-    stream->careful = stream->early_launches || stream_orders_others(stream);
     stream->now = monotonic_now();
     stream->handed_before = stream->handed_out;
     if (!MUTATED(former_streams_order_kept))
@@ -241,8 +235,9 @@ static struct stream_ref find_by_number(struct pool *pool, uint64_t id, CUstream
     if (ref.stream) {
         if (recent_streams.pool != pool)
             memset(&recent_streams, 0, sizeof recent_streams);
+        uint64_t key = stream_key(handle, id);
         recent_streams.pool = pool;
-        recent_streams.refs[id % STREAMS_RECENT] = ref;
+        recent_streams.streams[stream_recent_place(key)] = (struct recent_stream){key, ref};
     }
     return ref;
 }

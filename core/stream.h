@@ -79,8 +79,6 @@ struct stream {
     _Atomic bool early_launches; /* a launch with programmatic stream serialization was made since
                                     memory is in use: the stream's own order is not enough to reuse
                                     it. Written under the lock; relaxed where read without */
-    bool careful; /* early_launches, or a legacy stream: neither its allocations nor its frees
-                     are served by its own order alone */
     _Atomic unsigned wanted; /* so many frees record an event: another stream has looked for one in
                                 vain. Relaxed: it orders nothing */
 
@@ -153,15 +151,39 @@ struct stream_ref {
     uint64_t id;
 };
 
-/* What a thread has found lately, by the low bits of the driver's number. */
+/* What a thread has found lately: created streams by their handle, the others, whose handles mean
+ * another stream in another context, by the driver's number. A stream that has ended since is no
+ * longer the one with that number; so whoever destroys a stream past the hooks, and is given its
+ * handle again, would be taken for its former owner. */
 #define STREAMS_RECENT 16u
+
+struct recent_stream {
+    uint64_t key;
+    struct stream_ref ref;
+};
 
 struct recent_streams {
     const struct pool *pool;
-    struct stream_ref refs[STREAMS_RECENT];
+    struct recent_stream streams[STREAMS_RECENT];
 };
 
 extern _Thread_local struct recent_streams recent_streams __attribute__((visibility("hidden")));
+
+static inline bool stream_is_created(CUstream handle)
+{
+    return (uintptr_t)handle > (uintptr_t)CU_STREAM_PER_THREAD;
+}
+
+static inline uint64_t stream_key(CUstream handle, uint64_t id)
+{
+    return stream_is_created(handle) ? (uint64_t)(uintptr_t)handle : id | UINT64_C(1) << 63;
+}
+
+/* Handles are addresses of the driver's. */
+static inline unsigned stream_recent_place(uint64_t key)
+{
+    return (unsigned)(key ^ key >> 4 ^ key >> 8 ^ key >> 12) % STREAMS_RECENT;
+}
 
 /* What stream_find does where the thread has not found that stream lately. */
 struct stream_ref stream_find_slowly(struct pool *pool, CUstream handle, bool make);

@@ -364,7 +364,7 @@ static CUresult miss(struct pool *pool, struct shelf *shelf, struct bucket *buck
     CUresult result;
     /* What no device can hold is not worth giving anything back for. */
     if (possible)
-        stream_release_before_growth(pool, context, bytes);
+        stream_release_before_growth(pool, context, search->mempool, bytes);
     if (possible && !release_reserve(pool, context, bytes)) {
         if (bytes == requested || !release_reserve(pool, context, requested))
             return refuse(shelf, bucket, requested);
@@ -452,21 +452,6 @@ static struct stream_block *give_up(struct stream_block *block)
     return NULL;
 }
 
-/* A block of a legacy stream's own, which is off its list but still counted there. */
-static bool hand_out_joined(struct pool *pool, struct stream_ref ref, CUstream handle,
-                            struct shelf *shelf, struct stream_block *block, size_t bytes)
-{
-    bool joined = order_join(pool, ref, handle);
-    stream_lock_take(&ref.stream->lock);
-    if (joined)
-        shelf_hand_out_hit(shelf, block->block.bucket, block, bytes, HIT_CLEAN);
-    else
-        shelf_put_back(ref.stream, block);
-    stream_lock_give(&ref.stream->lock);
-    stream_block_is_settled(ref.stream);
-    return joined;
-}
-
 /* What the stream's own order does not give at once. */
 static bool allocate_slowly(struct pool *pool, struct stream_ref ref, CUstream handle,
                             struct shelf *shelf, struct bucket *bucket, CUdeviceptr *address,
@@ -519,14 +504,9 @@ bool stream_heap_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes,
         block = shelf_take_own(stream, bucket);
     else
         bucket = &shelf->unkept;
-    bool join = block && block->block.state == BLOCK_PENDING && stream_orders_others(stream);
-    if (join)
-        stream_block_is_away(stream);
-    if (block && !join)
+    if (block)
         shelf_hand_out_hit(shelf, bucket, block, bytes, HIT_CLEAN);
     stream_lock_give(&stream->lock);
-    if (join && !hand_out_joined(pool, ref, handle, shelf, block, bytes))
-        return false;
     if (!block)
         return allocate_slowly(pool, ref, handle, shelf, bucket, address, bytes, result);
     *address = block->block.address;
@@ -554,12 +534,6 @@ static void return_to_shelf(struct stream_block *block)
     stream_lock_give(&shelf->stream->lock);
 }
 
-static bool is_wanted(const struct stream *stream)
-{
-    return atomic_load_explicit(&stream->early_launches, memory_order_relaxed) ||
-           atomic_load_explicit(&stream->wanted, memory_order_relaxed) != 0;
-}
-
 static void count_event_use(struct stream *stream)
 {
     unsigned wanted = atomic_load_explicit(&stream->wanted, memory_order_relaxed);
@@ -575,7 +549,7 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     struct stream *stream = ref.stream;
     struct own_event *event = NULL;
     bool moved = shelf_of(block)->stream != stream;
-    if (is_wanted(stream)) {
+    if (shelf_wants_events(stream)) {
         event = order_record(pool, ref, handle, stamp);
         count_event_use(stream);
     }

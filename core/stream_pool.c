@@ -39,17 +39,10 @@ bool stream_pool_start(struct pool *pool)
 
 /* ---- allocating and freeing ---- */
 
-/* A thread that has no context may yet name a stream that has one. */
-static inline bool has_context(const struct pool *pool)
-{
-    CUcontext current = NULL;
-    return pool->driver->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current;
-}
-
 bool pool_allocate_async_at_once(struct pool *pool, CUdeviceptr *address, size_t bytes,
                                  CUmemoryPool memory_pool, CUstream handle)
 {
-    if (!address || !bytes || !pool->streams || !is_served(pool) || !has_context(pool))
+    if (!address || !bytes || !pool->streams || !is_served(pool))
         return false;
     struct stream_ref ref = stream_recall(pool, handle);
     struct stream *stream = ref.stream;
@@ -63,7 +56,8 @@ bool pool_allocate_async_at_once(struct pool *pool, CUdeviceptr *address, size_t
     stream_lock_take(&stream->lock);
     struct shelf *shelf = shelf_find(stream, mempool);
     struct bucket *bucket = shelf ? shelf_find_bucket(shelf, rounded) : NULL;
-    if (bucket && stream_is(ref) && !stream->careful && shelf_is_usable(stream->context))
+    if (bucket && stream_is(ref) && !shelf_launches_early(stream) &&
+        shelf_is_usable(stream->context))
         found = shelf_newest(bucket);
     if (found) {
         shelf_take(stream, bucket, stream_block_of(found));
@@ -77,7 +71,7 @@ bool pool_allocate_async_at_once(struct pool *pool, CUdeviceptr *address, size_t
 bool pool_allocate_async(struct pool *pool, CUdeviceptr *address, size_t bytes,
                          const CUmemoryPool *memory_pool, CUstream handle, CUresult *result)
 {
-    if (!address || !bytes || !is_served(pool) || !has_context(pool))
+    if (!address || !bytes || !is_served(pool))
         return false;
     struct stream_ref ref = stream_find(pool, handle, true);
     if (!ref.stream)
@@ -101,11 +95,15 @@ bool pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstream ha
     struct stream *stream = ref.stream;
     if (!stream || shelf->stream != stream)
         return false;
+    /* With no operation there in the free, nothing would order the next use behind what came
+     * before on blocking streams. */
+    if (stream_orders_others(stream) && !order_join(pool, ref, handle))
+        return false;
     bool look = false;
     stream_lock_take(&stream->lock);
     /* What is written of the block, and of the stream, is read again under the lock. */
     bool stays = shelf_of(block) == shelf && stream_block_is_held(block, address) &&
-                 stream_is(ref) && !shelf_frees_slowly(stream) &&
+                 stream_is(ref) && !shelf_wants_events(stream) &&
                  !atomic_load_explicit(&block->uses, memory_order_relaxed) &&
                  shelf_may_keep(stream, block) && shelf_is_within_share(stream, block) &&
                  !shelf_is_full(pool, block->block.bucket);
@@ -346,7 +344,6 @@ void pool_early_launch(struct pool *pool, CUstream handle)
     stream_lock_take(&ref.stream->lock);
     if (stream_is(ref)) {
         atomic_store_explicit(&ref.stream->early_launches, true, memory_order_relaxed);
-        ref.stream->careful = true;
     }
     stream_lock_give(&ref.stream->lock);
 }
@@ -383,11 +380,10 @@ void pool_mempool_trimming(struct pool *pool, CUmemoryPool handle, size_t keep)
         mempool_trimming(pool, handle, keep);
 }
 
-void pool_mempool_setting(struct pool *pool, CUmemoryPool handle)
+void pool_mempool_setting(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute)
 {
-    /* Known from before the program's own values. */
     if (pool->streams)
-        mempool_find(pool, handle);
+        mempool_setting(pool, handle, attribute);
 }
 
 void pool_mempool_set(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute,

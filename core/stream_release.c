@@ -357,7 +357,8 @@ void stream_release_look(struct pool *pool, struct stream *stream)
 
 /* ---- before a miss ---- */
 
-void stream_release_before_growth(struct pool *pool, struct context *context, uint64_t bytes)
+void stream_release_before_growth(struct pool *pool, struct context *context,
+                                  const struct mempool *mempool, uint64_t bytes)
 {
     struct device *device = context->device;
     struct stream_bytes sum = stream_release_sum(pool, device);
@@ -369,6 +370,10 @@ void stream_release_before_growth(struct pool *pool, struct context *context, ui
     uint64_t peak = counter_get(&device->stream_memory->peak_requested);
     uint64_t bound = (uint64_t)((double)peak * pool->settings.stream_ordered.caps.reserve_ratio) +
                      device->growth_budget;
+    /* What the driver keeps anyway costs nobody anything here. */
+    uint64_t kept = atomic_load_explicit(&mempool->kept, memory_order_relaxed);
+    if (kept > bound)
+        bound = kept;
     if (after <= bound || sum.cached + sum.pending == 0)
         return;
     stream_release_settle(pool, device);

@@ -31,8 +31,10 @@ bool stream_release_room(struct pool *pool, struct stream *stream,
 /* Every so many frees: looks for blocks that were idle for long. */
 void stream_release_look(struct pool *pool, struct stream *stream);
 
-/* Before a miss of this size: keeps the reserve inside its ratio. */
-void stream_release_before_growth(struct pool *pool, struct context *context, uint64_t bytes);
+/* Before a miss of this size: keeps the reserve inside its ratio, or what the driver's memory pool
+ * would keep itself. */
+void stream_release_before_growth(struct pool *pool, struct context *context,
+                                  const struct mempool *mempool, uint64_t bytes);
 
 /* Gives back what is known to be over on the device (NULL: all) until so many bytes are; returns
  * how many were. */

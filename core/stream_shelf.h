@@ -250,8 +250,9 @@ static inline struct stream_block *shelf_take_own(struct stream *stream, struct 
 
 static inline bool shelf_is_usable(const struct context *context)
 {
-    /* Relaxed: see where it is set. */
-    return !atomic_load_explicit(&context->unusable, memory_order_relaxed);
+    /* Relaxed: see where they are set. What is seen late of the end, its beginner waits for. */
+    return !atomic_load_explicit(&context->unusable, memory_order_relaxed) &&
+           !atomic_load_explicit(&context->dying, memory_order_relaxed);
 }
 
 /* Lock held. Whether the block may stay, as far as the stream alone can tell. */
@@ -261,8 +262,7 @@ static inline bool shelf_may_keep(const struct stream *stream, const struct stre
            block->block.bucket->bytes != 0 &&
            !atomic_load_explicit(&block->shared, memory_order_relaxed) &&
            !atomic_load_explicit(&block->mempool->closed, memory_order_relaxed) &&
-           shelf_is_usable(stream->context) &&
-           !atomic_load_explicit(&stream->context->dying, memory_order_relaxed);
+           shelf_is_usable(stream->context);
 }
 
 static inline bool shelf_is_full(const struct pool *pool, const struct bucket *bucket)
@@ -276,10 +276,17 @@ static inline bool shelf_is_within_share(const struct stream *stream,
     return counter_get(&stream->free_bytes) + block->block.bytes <= stream->may_keep;
 }
 
-/* Whether a free takes more than its place in the stream's order. */
-static inline bool shelf_frees_slowly(const struct stream *stream)
+/* Whether the stream's own order is not enough. Relaxed: see where it is set. */
+static inline bool shelf_launches_early(const struct stream *stream)
 {
-    return stream->careful || atomic_load_explicit(&stream->wanted, memory_order_relaxed) != 0;
+    return atomic_load_explicit(&stream->early_launches, memory_order_relaxed);
+}
+
+/* Whether a free records an event that may be waited for. */
+static inline bool shelf_wants_events(const struct stream *stream)
+{
+    return shelf_launches_early(stream) ||
+           atomic_load_explicit(&stream->wanted, memory_order_relaxed) != 0;
 }
 
 /* Lock held, and the block counted in this stream's shelf. */

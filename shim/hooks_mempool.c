@@ -61,7 +61,7 @@ HOOK(cuMemPoolSetAttribute, (CUmemoryPool handle, CUmemPool_attribute attribute,
 {
     struct pool *pool = the_pool();
     if (pool)
-        pool_mempool_setting(pool, handle);
+        pool_mempool_setting(pool, handle, attribute);
     CUresult result = real_driver()->cuMemPoolSetAttribute(handle, attribute, value);
     if (pool && result == CUDA_SUCCESS)
         pool_mempool_set(pool, handle, attribute, value);

@@ -150,6 +150,7 @@ struct run {
     /* That the driver's pools may have taken: how long they keep what was freed depends on when
      * work ends and on who waits for it. */
     uint64_t stream_ordered_bytes;
+    bool current_pool_is_in_use;
     struct worker workers[THREADS];
     sem_t back;
     struct box *box; /* of the step that is being done, if it has one */
@@ -873,7 +874,9 @@ static bool allocate_async(struct buffer *buffer, uint32_t wanted, const struct 
     /* Where memory is full, always one size, and a chunk for each. */
     uint32_t bytes = run->profile->full ? (uint32_t)CHUNK + (2u << 20) : wanted;
     uint64_t chunk = bytes < CHUNK ? CHUNK : taken_by(bytes);
-    uint64_t more_chunks = bytes >= CHUNK || run->stream_ordered_bytes == 0 ? chunk : bytes;
+    /* Each memory pool takes chunks of its own. */
+    bool first = memory_pool || !run->current_pool_is_in_use;
+    uint64_t more_chunks = bytes >= CHUNK || first ? chunk : bytes;
     if (captures(stream) || !make_way(buffer, more_chunks))
         return false;
     waits_are_judged_from_here(SIMCUDA_STREAM_ALLOCATION, 0);
@@ -891,6 +894,7 @@ static bool allocate_async(struct buffer *buffer, uint32_t wanted, const struct 
     if (result != CUDA_SUCCESS)
         return false;
     run->stream_ordered_bytes += more_chunks;
+    run->current_pool_is_in_use |= !memory_pool;
     own(buffer, ASYNC, bytes, stream);
     buffer->context = run->contexts[stream->context].root;
     settle(buffer, stream);
@@ -1983,6 +1987,7 @@ static void destroy_everything(void)
     memset(run->captures, 0, sizeof run->captures);
     run->may_be_capturing = false;
     run->stream_ordered_bytes = 0;
+    run->current_pool_is_in_use = false;
     run->flags_used = (unsigned int)(run - runs) * (FLAGS / THREADS);
 }
 

@@ -16,7 +16,7 @@ static uint64_t read_back(CUmemoryPool memory_pool, CUmemPool_attribute attribut
 
 static void set_threshold(CUmemoryPool memory_pool, cuuint64_t value)
 {
-    pool_mempool_setting(pool, memory_pool);
+    pool_mempool_setting(pool, memory_pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD);
     *fake_mempool_attribute(memory_pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) = value;
     pool_mempool_set(pool, memory_pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value);
 }

@@ -116,7 +116,7 @@ Test(stream_heap, a_pools_attributes_switch_the_ways_off)
     CUmemoryPool memory_pool = (CUmemoryPool)0x100;
     leave_pending(one, MIB);
     for (CUmemPool_attribute i = 1; i <= 3; i++) {
-        pool_mempool_setting(pool, memory_pool);
+        pool_mempool_setting(pool, memory_pool, i);
         pool_mempool_set(pool, memory_pool, i, &off);
     }
     record(EVENT, one);

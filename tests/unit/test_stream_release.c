@@ -60,12 +60,28 @@ Test(stream_release, the_reserve_keeps_its_ratio)
 {
     settings.device.growth_budget.bytes = 0;
     settings.stream_ordered.caps.reserve_ratio = 1.0;
+    settings.stream_ordered.driver_release_threshold.bytes = 0;
     start_streams();
     fill_stream(one, 8, MIB);
     synchronise_stream(one);
     take_on(one, 16 * MIB);
     cr_assert_eq(bytes_of(one).cached, 0);
     cr_assert_eq(fake_bytes_used(0), 16 * MIB);
+}
+
+/* Given back to it, the memory would stay with the driver. */
+Test(stream_release, the_reserve_may_be_what_the_driver_keeps)
+{
+    settings.device.growth_budget.bytes = 0;
+    settings.stream_ordered.caps.reserve_ratio = 1.0;
+    settings.stream_ordered.driver_release_threshold.bytes = 24 * MIB;
+    start_streams();
+    fill_stream(one, 8, MIB);
+    synchronise_stream(one);
+    take_on(one, 16 * MIB);
+    cr_assert_eq(bytes_of(one).cached, 8 * MIB);
+    take_on(one, 2 * MIB);
+    cr_assert_eq(bytes_of(one).cached, 6 * MIB);
 }
 
 Test(stream_release, idle_blocks_go)
