@@ -112,8 +112,7 @@ static size_t count_contexts(struct pool *pool)
     return count;
 }
 
-/* Errors that stay in a context, all of its work having ended. */
-static bool is_the_end(CUresult result)
+bool epoch_is_the_end(CUresult result)
 {
     return result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_UNKNOWN ||
            (result >= CUDA_ERROR_ILLEGAL_ADDRESS && result < CUDA_ERROR_NOT_PERMITTED &&
@@ -126,7 +125,7 @@ static bool is_the_end(CUresult result)
  * on anybody's memory, and its event may be left out. */
 static bool may_be_left_out(struct context *context, CUresult result)
 {
-    if (!is_the_end(result))
+    if (!epoch_is_the_end(result))
         return false;
     context_step_aside(context);
     return true;
@@ -168,7 +167,7 @@ static enum record_result judge_record(struct pool *pool, CUresult result)
     if (result == CUDA_SUCCESS || MUTATED(failed_record_counts))
         return RECORDED;
     if (result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
-        return is_the_end(result) ? UNUSABLE : FAILED;
+        return epoch_is_the_end(result) ? UNUSABLE : FAILED;
     /* Somebody captures without our seeing it. */
     context_step_aside_everywhere(pool);
     return NOT_NOW;
@@ -456,7 +455,7 @@ void epoch_synchronise_end(struct pool *pool, struct context *context, uint64_t 
 {
     if (result != CUDA_SUCCESS && !MUTATED(failed_synchronise_counts)) {
         /* That one tells of the thread's context, which may be gone. */
-        if (is_the_end(result) && result != CUDA_ERROR_INVALID_CONTEXT)
+        if (epoch_is_the_end(result) && result != CUDA_ERROR_INVALID_CONTEXT)
             context_step_aside(context);
         return;
     }

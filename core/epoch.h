@@ -105,6 +105,9 @@ bool epoch_wait(struct pool *pool, struct context *context, uint64_t stamp);
 bool epoch_wait_until(struct pool *pool, struct context *context, uint64_t stamp,
                       uint64_t give_up_at);
 
+/* Errors that stay in a context, all of its work having ended. */
+bool epoch_is_the_end(CUresult result);
+
 /* No lock held. Around the program's own context-wide synchronise: what was pending when it was
  * entered is clean when it has succeeded. begin's answer goes to end. */
 uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context);

@@ -141,15 +141,17 @@ static struct stream *add_stream(struct streams *streams, struct device *device)
     return stream;
 }
 
-static struct stream *begin_stream(struct streams *streams, uint64_t id, const struct name *name)
+static struct stream *begin_stream(struct streams *streams, uint64_t id, const struct name *name,
+                                   struct own_event **discarded)
 {
     struct stream *stream = find_spare(streams, name->context);
     if (!stream)
         stream = add_stream(streams, name->context->device);
     if (!stream)
         return NULL;
-    order_drop_events(stream, stream->context != name->context ||
-                                  stream->generation != context_generation(name->context));
+    if (stream->context != name->context || stream->generation != context_generation(name->context))
+        order_drop_events(stream);
+    order_take_discarded(stream, discarded);
     stream->handle = name->handle;
     stream->thread = name->thread;
     stream->context = name->context;
@@ -192,6 +194,7 @@ static struct stream_ref make_known(struct pool *pool, uint64_t id, CUstream han
 {
     struct streams *streams = pool->streams;
     struct stream_ref ref = {NULL, 0};
+    struct own_event *discarded = NULL;
     struct name name = {handle, context_of_handle(pool, handle, current), 0};
     if (!name.context)
         return ref;
@@ -200,8 +203,9 @@ static struct stream_ref make_known(struct pool *pool, uint64_t id, CUstream han
     pthread_mutex_lock(&streams->lock);
     ref = look_up(streams, id);
     if (!ref.stream)
-        ref = (struct stream_ref){begin_stream(streams, id, &name), id};
+        ref = (struct stream_ref){begin_stream(streams, id, &name, &discarded), id};
     pthread_mutex_unlock(&streams->lock);
+    order_destroy_events(pool, discarded);
     return ref;
 }
 
@@ -211,6 +215,7 @@ static struct stream_ref find_by_name(struct pool *pool, CUstream handle, struct
 {
     struct streams *streams = pool->streams;
     struct stream_ref ref = {NULL, 0};
+    struct own_event *discarded = NULL;
     struct name name = {handle, context_of_handle(pool, handle, current), 0};
     if (!name.context)
         return ref;
@@ -220,9 +225,10 @@ static struct stream_ref find_by_name(struct pool *pool, CUstream handle, struct
     ref = look_up_name(streams, &name);
     if (!ref.stream && make) {
         uint64_t id = ++streams->next_number;
-        ref = (struct stream_ref){begin_stream(streams, id, &name), id};
+        ref = (struct stream_ref){begin_stream(streams, id, &name, &discarded), id};
     }
     pthread_mutex_unlock(&streams->lock);
+    order_destroy_events(pool, discarded);
     return ref;
 }
 
@@ -260,6 +266,20 @@ struct stream_ref stream_find_slowly(struct pool *pool, CUstream handle, bool ma
 
 /* ---- ending ---- */
 
+void streams_end_handle(struct pool *pool, CUstream handle)
+{
+    struct streams *streams = pool->streams;
+    pthread_mutex_lock(&streams->lock);
+    for (unsigned i = 0; i < stream_count(streams); i++) {
+        struct stream *stream = stream_at(streams, i);
+        stream_lock_take(&stream->lock);
+        if (stream->handle == handle)
+            set_id(streams, stream, 0);
+        stream_lock_give(&stream->lock);
+    }
+    pthread_mutex_unlock(&streams->lock);
+}
+
 void stream_end(struct pool *pool, struct stream_ref ref)
 {
     struct streams *streams = pool->streams;
@@ -271,23 +291,27 @@ void stream_end(struct pool *pool, struct stream_ref ref)
     pthread_mutex_unlock(&streams->lock);
 }
 
-/* The context's events died with it: they are forgotten without a driver call. */
-static void end_with_context(struct streams *streams, struct stream *stream)
+/* The context's events died with it. */
+static void end_with_context(struct streams *streams, struct stream *stream,
+                             struct own_event **discarded)
 {
     stream_lock_take(&stream->lock);
     set_id(streams, stream, 0);
     order_complete(stream, atomic_load_explicit(&stream->stamp, memory_order_relaxed));
     order_settle(stream);
-    order_drop_events(stream, true);
+    order_drop_events(stream);
+    order_take_discarded(stream, discarded);
     stream_lock_give(&stream->lock);
 }
 
 void streams_context_died(struct pool *pool, struct context *context)
 {
     struct streams *streams = pool->streams;
+    struct own_event *discarded = NULL;
     pthread_mutex_lock(&streams->lock);
     for (unsigned i = 0; i < stream_count(streams); i++)
         if (stream_at(streams, i)->context == context)
-            end_with_context(streams, stream_at(streams, i));
+            end_with_context(streams, stream_at(streams, i), &discarded);
     pthread_mutex_unlock(&streams->lock);
+    order_destroy_events(pool, discarded);
 }

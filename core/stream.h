@@ -74,7 +74,8 @@ struct stream {
     struct order_clock known;
     struct own_event *oldest, *newest; /* outstanding, by ascending stamp */
     struct own_event *spare;
-    struct own_event *marker; /* of a legacy stream, recorded over and over: see order_join */
+    struct own_event *discarded; /* that nobody will use again: to be destroyed without the lock */
+    struct own_event *marker;    /* of a legacy stream, recorded over and over: see order_join */
     unsigned outstanding;
     _Atomic bool early_launches; /* a launch with programmatic stream serialization was made since
                                     memory is in use: the stream's own order is not enough to reuse
@@ -120,8 +121,9 @@ struct streams {
     _Atomic(struct stream *) list[STREAMS_MAX]; /* made once and kept. The release store pairs with
                                                    the acquire load in stream_at */
     _Atomic unsigned count;
-    _Atomic bool in_use;  /* memory is handed out: from then on the program's events are followed.
-                             Relaxed: events recorded before are not known, and not followed */
+    _Atomic bool
+        in_use; /* memory is about to be handed out: from then on the program's events are followed.
+                   Relaxed: events recorded before are not known, and not followed */
     uint64_t next_number; /* ids where the driver has none */
     struct stream_block_records records;
     pthread_mutex_t use_lock;     /* see use.h; a stream's lock may be taken under it */
@@ -224,6 +226,9 @@ static inline bool stream_is(struct stream_ref ref)
 
 /* The stream has been destroyed: what is free in it is passed on. No lock held. */
 void stream_end(struct pool *pool, struct stream_ref ref);
+
+/* The same for the created stream with that handle; no driver call is made. */
+void streams_end_handle(struct pool *pool, CUstream handle);
 
 /* The context has died: its streams are nobody's, and nothing on them is running. What was free on
  * them has been given back or is forgotten. No stream's lock held. */

@@ -8,6 +8,7 @@
 
 #include "cuda_abi.h"
 
+struct context;
 struct stream;
 
 /* The first so many streams take part in what streams know of each other through events. */
@@ -20,7 +21,8 @@ struct order_clock {
 
 /* What is known of work that waits for everything on a stream so far. */
 struct order_mark {
-    struct stream *stream; /* NULL: nothing is known */
+    struct stream *stream;   /* NULL: nothing is known */
+    struct context *context; /* of the stream */
     uint64_t stamp;
     unsigned count; /* of clock that are in use */
     struct order_clock clock;

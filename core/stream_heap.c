@@ -173,6 +173,13 @@ static void learn_order(struct search *search, const struct stream *other, uint6
     stream_lock_give(&stream->lock);
 }
 
+/* A block has come back to its shelf. The memory pool may have been destroyed meanwhile. */
+static void send_after_its_pool(struct pool *pool, struct mempool *mempool)
+{
+    if (atomic_load_explicit(&mempool->closed, memory_order_relaxed))
+        stream_release_mempool(pool, mempool, UINT64_MAX, true);
+}
+
 static struct stream_block *wait_for(struct search *search, struct stream *stream, enum hit *hit)
 {
     stream_lock_take(&stream->lock);
@@ -196,6 +203,7 @@ static struct stream_block *wait_for(struct search *search, struct stream *strea
     stream_lock_give(&stream->lock);
     if (!ordered) {
         stream_block_is_settled(stream);
+        send_after_its_pool(search->pool, search->mempool);
         return NULL;
     }
     atomic_store_explicit(&stream->wanted, WANTED_FREES, memory_order_relaxed);
@@ -442,13 +450,15 @@ static struct stream_block *ask_about_own(struct search *search, struct bucket *
 }
 
 /* Back to where it was; NULL, for there is no block now. */
-static struct stream_block *give_up(struct stream_block *block)
+static struct stream_block *give_up(struct pool *pool, struct stream_block *block)
 {
     struct shelf *shelf = shelf_of(block);
+    struct mempool *mempool = block->mempool;
     stream_lock_take(&shelf->stream->lock);
     stream_heap_attach(shelf, block);
     stream_lock_give(&shelf->stream->lock);
     stream_block_is_settled(shelf->stream);
+    send_after_its_pool(pool, mempool);
     return NULL;
 }
 
@@ -470,11 +480,8 @@ static bool allocate_slowly(struct pool *pool, struct stream_ref ref, CUstream h
     }
     if (block && (hit == HIT_WAITED || hit == HIT_BARRIER) && stream_orders_others(ref.stream) &&
         !order_join(pool, ref, handle))
-        block = give_up(block);
+        block = give_up(pool, block);
     *result = CUDA_SUCCESS;
-    /* Whoever hits later has missed before. */
-    if (!atomic_load_explicit(&pool->streams->in_use, memory_order_relaxed))
-        atomic_store_explicit(&pool->streams->in_use, true, memory_order_relaxed);
     if (block) {
         adopt(shelf, bucket, block, bytes, hit);
         *address = block->block.address;

@@ -58,6 +58,7 @@ static void copy_clock(const struct streams *streams, struct stream *stream,
 {
     unsigned count = stream_count(streams);
     mark->stream = stream;
+    mark->context = stream->context;
     mark->stamp =
         atomic_load_explicit(&stream->stamp, memory_order_relaxed) + MUTATED(mark_covers_one_more);
     mark->count = count < STREAMS_ORDERED ? count : STREAMS_ORDERED;
@@ -148,23 +149,52 @@ void order_context_is_over(struct order_marks *taken)
 
 /* ---- events of our own ---- */
 
-void order_drop_events(struct stream *stream, bool dead)
+/* Lock held. Of another owner of the record: for order_destroy_events. */
+static void discard(struct stream *stream, struct own_event *event)
 {
-    if (!dead)
-        return;
+    event->next = stream->discarded;
+    stream->discarded = event;
+}
+
+void order_take_discarded(struct stream *stream, struct own_event **chain)
+{
+    while (stream->discarded) {
+        struct own_event *event = stream->discarded;
+        stream->discarded = event->next;
+        event->next = *chain;
+        *chain = event;
+    }
+}
+
+void order_destroy_events(struct pool *pool, struct own_event *events)
+{
+    for (struct own_event *next; events; events = next) {
+        next = events->next;
+        if (events->event && context_pin(events->context, events->generation)) {
+            enter_driver();
+            pool->driver->cuEventDestroy_v2(events->event);
+            leave_driver();
+            context_unpin(events->context);
+        }
+        free(events);
+    }
+}
+
+void order_drop_events(struct stream *stream)
+{
     if (stream->marker && stream->marker->users == 0)
-        free(stream->marker);
+        discard(stream, stream->marker);
     stream->marker = NULL;
     while (stream->oldest)
         retire_oldest(stream);
     while (stream->spare) {
         struct own_event *event = stream->spare;
         stream->spare = event->next;
-        free(event);
+        discard(stream, event);
     }
 }
 
-/* Lock held. What another context left behind died with it. */
+/* Lock held. What another context left behind goes. */
 static struct own_event *take_spare(struct stream *stream)
 {
     struct own_event *event;
@@ -172,7 +202,7 @@ static struct own_event *take_spare(struct stream *stream)
         stream->spare = event->next;
         if (event->context == stream->context && event->generation == stream->generation)
             return event;
-        free(event);
+        discard(stream, event);
     }
     return NULL;
 }
@@ -245,10 +275,13 @@ static struct own_event *record_by(struct pool *pool, struct stream *stream, CUs
                                    uint64_t stamp, recorder *record)
 {
     bool make;
+    struct own_event *discarded = NULL;
     stream_lock_take(&stream->lock);
     struct context *context = stream->context;
     struct own_event *event = begin_record(stream, &make);
+    order_take_discarded(stream, &discarded);
     stream_lock_give(&stream->lock);
+    order_destroy_events(pool, discarded);
     enter_driver();
     if (make)
         event = make_event(pool, context);
@@ -289,10 +322,10 @@ static void drop_marker(struct stream *stream, struct own_event *event, bool mad
 {
     if (!made)
         event->users--;
-    else if (!stream->marker)
+    if (made && !stream->marker)
         stream->marker = event;
-    else
-        put_spare(stream, event);
+    else if (event != stream->marker && event->users == 0)
+        discard(stream, event);
 }
 
 /* Nobody ever waits for the event, so it may be recorded again while it is outstanding. */
@@ -403,6 +436,7 @@ struct program_event {
     uint64_t version;
     unsigned recording; /* threads between begin and recorded */
     bool contested;     /* several of them at a time: nobody knows whose record was the last */
+    bool unseen;        /* somebody records it where we do not see it: it never counts again */
     bool valid;
     struct order_clock *clock;
 };
@@ -534,9 +568,25 @@ void order_event_recorded(struct pool *pool, CUevent event, uint64_t version,
     pthread_mutex_lock(&shard->lock);
     struct program_event *found = find_event(shard, event);
     if (found && found->recording && --found->recording == 0 && !found->contested &&
-        found->version == version && mark && mark->stream)
+        !found->unseen && found->version == version && mark && mark->stream)
         found->valid = set_clock(found, mark);
     pthread_mutex_unlock(&shard->lock);
+}
+
+void order_event_lost(struct pool *pool, CUevent event)
+{
+    struct event_shard *shard = shard_of(pool, event);
+    pthread_mutex_lock(&shard->lock);
+    struct program_event *found = event ? add_event(shard, event) : NULL;
+    if (found) {
+        found->unseen = !MUTATED(events_of_launches_followed);
+        found->valid = false;
+        found->version = ++shard->versions;
+    }
+    pthread_mutex_unlock(&shard->lock);
+    /* There is no memory for that: it must not be believed later. */
+    if (event && !found)
+        order_lose_events(pool);
 }
 
 void order_event_destroyed(struct pool *pool, CUevent event)

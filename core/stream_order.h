@@ -92,8 +92,11 @@ bool order_wait(struct pool *pool, CUstream handle, const struct own_event *even
  * allocation. False where that was not possible. */
 bool order_join(struct pool *pool, struct stream_ref ref, CUstream handle);
 
-/* Stream's lock held: forgets all events; destroyed with their context if that has died. */
-void order_drop_events(struct stream *stream, bool dead);
+/* Stream's lock held: all its events are discarded. What is discarded is taken under the lock, put
+ * before the chain, and destroyed without it; what died with its context is only forgotten. */
+void order_drop_events(struct stream *stream);
+void order_take_discarded(struct stream *stream, struct own_event **chain);
+void order_destroy_events(struct pool *pool, struct own_event *chain);
 
 /* ---- the program's events ---- */
 
@@ -103,6 +106,9 @@ uint64_t order_event_begin(struct pool *pool, CUevent event);
 void order_event_recorded(struct pool *pool, CUevent event, uint64_t version,
                           const struct order_mark *mark);
 void order_event_destroyed(struct pool *pool, CUevent event);
+
+/* Somebody records this event where we do not see it: it is not believed until it is destroyed. */
+void order_event_lost(struct pool *pool, CUevent event);
 
 /* What the event stands for now. */
 void order_event_look(struct pool *pool, CUevent event, struct event_look *look);

@@ -73,6 +73,9 @@ bool pool_allocate_async(struct pool *pool, CUdeviceptr *address, size_t bytes,
 {
     if (!address || !bytes || !is_served(pool))
         return false;
+    /* Before a stream is made known, so that its end is seen. */
+    if (!atomic_load_explicit(&pool->streams->in_use, memory_order_relaxed))
+        atomic_store_explicit(&pool->streams->in_use, true, memory_order_relaxed);
     struct stream_ref ref = stream_find(pool, handle, true);
     if (!ref.stream)
         return false;
@@ -228,6 +231,13 @@ bool pool_follows_streams(struct pool *pool)
 
 void pool_stream_ending(struct pool *pool, CUstream handle)
 {
+    /* A thread that the driver has called back out of a call of ours: only its handle is taken from
+     * the stream, what is pending on it waits for the end of its context. */
+    if (thread_state.inside_driver) {
+        if (stream_is_created(handle) && !MUTATED(nested_record_not_told))
+            streams_end_handle(pool, handle);
+        return;
+    }
     struct stream_ref ref = stream_find(pool, handle, false);
     if (!ref.stream)
         return;
@@ -259,10 +269,26 @@ void pool_stream_wait_begin(struct pool *pool, CUstream handle, struct order_mar
         order_take_mark(pool, handle, mark);
 }
 
+/* An error that the program's own wait has found stays in the context: the pool steps aside there,
+ * as it does where a call of its own finds one. */
+static void note_error(struct pool *pool, struct context *context, CUresult result)
+{
+    bool green;
+    /* That one tells of the thread's context, which may be gone. */
+    if (!epoch_is_the_end(result) || result == CUDA_ERROR_INVALID_CONTEXT)
+        return;
+    if (!context)
+        context = context_current(pool, &green);
+    if (context)
+        context_step_aside(context);
+}
+
 void pool_stream_wait_end(struct pool *pool, const struct order_mark *mark, CUresult result)
 {
     if (result == CUDA_SUCCESS)
         order_mark_is_over(pool, mark);
+    else if (result != CUDA_ERROR_NOT_READY)
+        note_error(pool, mark->stream ? mark->context : NULL, result);
 }
 
 void pool_event_wait_begin(struct pool *pool, CUevent event, struct event_look *look)
@@ -275,6 +301,8 @@ void pool_event_wait_end(struct pool *pool, CUevent event, const struct event_lo
 {
     if (result == CUDA_SUCCESS && look->version)
         order_event_is_over(pool, event, look);
+    else if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY)
+        note_error(pool, NULL, result);
 }
 
 /* While captures go on, a wait may be a part of one. */
@@ -309,7 +337,7 @@ void pool_event_destroyed(struct pool *pool, CUevent event)
 
 void pool_event_lost(struct pool *pool, CUevent event)
 {
-    order_event_destroyed(pool, event);
+    order_event_lost(pool, event);
 }
 
 void pool_events_are_lost(struct pool *pool)

@@ -50,6 +50,7 @@ struct choice {
     const struct mempool *mempool; /* NULL: any */
     uint64_t older_than;           /* freed_at; UINT64_MAX: any */
     bool oldest_first, pending_too;
+    bool all; /* what a free on another thread is just adding is not to be missed */
 };
 
 /* Stream's lock held. */
@@ -94,7 +95,8 @@ static bool find_best(const struct choice *choice, struct best *best)
     best->stream = NULL;
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
-        if (counter_get(&stream->free_bytes) == 0)
+        /* Whoever has found the pool or the context open under the lock is seen under it. */
+        if (counter_get(&stream->free_bytes) == 0 && (!choice->all || MUTATED(late_frees_missed)))
             continue;
         stream_lock_take(&stream->lock);
         order_settle(stream);
@@ -532,7 +534,53 @@ static void wait_for_context(struct pool *pool, struct context *context)
     order_free_marks(marks);
 }
 
-/* The context's work so far comes before what is given back now. */
+/* The stream as it can be named in this thread, if it is one of the context with something pending.
+ */
+static bool can_be_named(const struct choice *choice, struct stream *stream, struct stream_ref *ref,
+                         CUstream *handle)
+{
+    stream_lock_take(&stream->lock);
+    *ref = (struct stream_ref){stream, stream->id};
+    *handle = stream->handle;
+    bool can = is_of(choice, stream) && stream->pending.first && stream->id &&
+               (!stream->thread || stream->thread == thread_state.id);
+    stream_lock_give(&stream->lock);
+    return can;
+}
+
+static bool may_be_capturing(const struct pool *pool, CUstream handle)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return streams_are_captured(pool) &&
+           (!pool->driver->cuStreamIsCapturing ||
+            pool->driver->cuStreamIsCapturing(handle, &status) != CUDA_SUCCESS ||
+            status != CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
+/* Each stream's pending blocks in its own order, as the program freed them: where no event can be
+ * recorded over all of the context's work. */
+static void give_back_in_order(const struct choice *choice)
+{
+    struct pool *pool = choice->pool;
+    bool pushed;
+    enter_driver();
+    struct relaxed_mode mode = relaxed_mode_begin(pool);
+    bool current = context_push(pool, choice->context, &pushed);
+    for (unsigned i = 0; current && i < stream_count(pool->streams); i++) {
+        struct stream_ref ref;
+        CUstream handle;
+        if (can_be_named(choice, stream_at(pool->streams, i), &ref, &handle) &&
+            !may_be_capturing(pool, handle))
+            stream_release_in_order(pool, ref, handle);
+    }
+    if (current)
+        context_pop(pool, pushed);
+    relaxed_mode_end(pool, mode);
+    leave_driver();
+}
+
+/* The context's work so far comes before what is given back now. Where the context itself ends, the
+ * driver waits for its work next, and so may we. */
 static void release_all(struct pool *pool, struct context *context, const struct mempool *mempool,
                         enum eviction reason)
 {
@@ -541,11 +589,8 @@ static void release_all(struct pool *pool, struct context *context, const struct
                             .context = context,
                             .generation = context_generation(context),
                             .mempool = mempool,
-                            .older_than = UINT64_MAX};
-    /* Where only a memory pool ends, nobody has to wait: what is pending goes back when it is known
-     * to be over. */
-    if (!pool->driver->cuCtxRecordEvent && !mempool && is_pending_in(pool, context))
-        wait_for_context(pool, context);
+                            .older_than = UINT64_MAX,
+                            .all = true};
     stream_release_settle(pool, context->device);
     give_back(&choice, UINT64_MAX, reason, NULL, false);
     if (!is_pending_in(pool, context))
@@ -553,13 +598,23 @@ static void release_all(struct pool *pool, struct context *context, const struct
     enter_driver();
     bool recorded = record_context(pool, context, &after.event);
     leave_driver();
-    if (!recorded)
+    if (recorded) {
+        choice.pending_too = true;
+        give_back(&choice, UINT64_MAX, reason, &after, false);
+        enter_driver();
+        pool->driver->cuEventDestroy_v2(after.event);
+        leave_driver();
         return;
-    choice.pending_too = true;
-    give_back(&choice, UINT64_MAX, reason, &after, false);
-    enter_driver();
-    pool->driver->cuEventDestroy_v2(after.event);
-    leave_driver();
+    }
+    /* Where only a memory pool ends, what is pending goes back when it is known to be over. */
+    if (mempool)
+        return;
+    if (!MUTATED(not_given_back_in_order))
+        give_back_in_order(&choice);
+    if (!pool->driver->cuCtxRecordEvent && is_pending_in(pool, context)) {
+        wait_for_context(pool, context);
+        give_back(&choice, UINT64_MAX, reason, NULL, false);
+    }
 }
 
 void stream_release_mempool(struct pool *pool, const struct mempool *mempool, uint64_t bytes,
@@ -579,14 +634,34 @@ void stream_release_mempool(struct pool *pool, const struct mempool *mempool, ui
     }
 }
 
-/* Where no event can be recorded any more, those that were are waited for, as the context's end
- * would. */
+/* Whether an event of ours tells when the first of what is pending there is over. */
+static bool is_awaited(struct pool *pool, const struct context *context)
+{
+    struct streams *streams = pool->streams;
+    bool awaited = false;
+    for (unsigned i = 0; i < stream_count(streams) && !awaited; i++) {
+        struct stream *stream = stream_at(streams, i);
+        stream_lock_take(&stream->lock);
+        order_settle(stream);
+        awaited = stream->context == context && stream->pending.first && stream->newest &&
+                  stream->newest->stamp >= stream->pending.first->epoch;
+        stream_lock_give(&stream->lock);
+    }
+    return awaited;
+}
+
+/* While captures go on no event can be recorded: what can be given back in its stream's order is,
+ * and for the rest those events that there are are waited for, as the context's end would. */
 void stream_release_before_end(struct pool *pool, struct context *context)
 {
     uint64_t started = monotonic_now();
-    if (!streams_are_captured(pool))
+    struct choice choice = {
+        .pool = pool, .context = context, .generation = context_generation(context)};
+    if (!streams_are_captured(pool) || !pool->driver->cuMemFreeAsync)
         return;
-    while (is_pending_in(pool, context) && monotonic_now() - started < PATIENCE_NANOSECONDS) {
+    if (!MUTATED(not_given_back_in_order))
+        give_back_in_order(&choice);
+    while (is_awaited(pool, context) && monotonic_now() - started < PATIENCE_NANOSECONDS) {
         stream_release_settle(pool, context->device);
         patient_nap(started);
     }

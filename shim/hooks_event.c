@@ -102,10 +102,23 @@ HOOK(cuStreamWaitEvent_ptsz, (CUstream stream, CUevent event, unsigned int flags
 
 /* ---- recording ---- */
 
+/* A thread that the driver has called back out of a call of ours records past the pool; but the
+ * pool must know that the event stands for something else now. */
+static struct pool *pool_that_follows_record(CUevent event)
+{
+    struct pool *pool = pool_to_tell();
+    if (__builtin_expect(!pool || !pool_follows_streams(pool), 1))
+        return NULL;
+    if (!pool_thread_is_inside_driver() || MUTATED(nested_record_not_told))
+        return pool_that_follows();
+    pool_event_lost(pool, event);
+    return NULL;
+}
+
 /* named: NULL where the pool cannot follow it. */
 #define RECORD(call, event, named)                                                                 \
     ({                                                                                             \
-        struct pool *pool_ = pool_that_follows();                                                  \
+        struct pool *pool_ = pool_that_follows_record(event);                                      \
         struct recording recording_;                                                               \
         if (pool_)                                                                                 \
             pool_record_begin(pool_, event, named, &recording_);                                   \
@@ -131,7 +144,7 @@ HOOK(cuEventRecord_ptsz, (CUevent event, CUstream stream))
 /* Somebody else will record it: a graph, or another process. */
 static void lose_events(void)
 {
-    struct pool *pool = the_pool();
+    struct pool *pool = pool_to_tell();
     if (pool)
         pool_events_are_lost(pool);
 }
@@ -172,9 +185,9 @@ HOOK(cuGreenCtxRecordEvent, (CUgreenCtx green, CUevent event))
 
 static CUresult destroy(CUresult (*driver)(CUevent), CUevent event)
 {
-    struct pool *pool = pool_that_follows();
+    struct pool *pool = pool_to_tell();
     /* Before the handle may be another event's. */
-    if (pool)
+    if (pool && pool_follows_streams(pool))
         pool_event_destroyed(pool, event);
     return driver(event);
 }

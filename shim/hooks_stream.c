@@ -38,12 +38,11 @@ static CUresult destroy_beside_captures(struct pool *pool, CUresult (*driver)(CU
 
 static CUresult destroy(CUresult (*driver)(CUstream), CUstream stream)
 {
-    struct pool *pool = the_pool();
-    if (!pool)
-        return driver(stream);
-    if (pool_follows_streams(pool))
+    struct pool *pool = pool_to_tell();
+    if (pool && pool_follows_streams(pool))
         pool_stream_ending(pool, stream);
-    return destroy_beside_captures(pool, driver, stream);
+    pool = the_pool();
+    return pool ? destroy_beside_captures(pool, driver, stream) : driver(stream);
 }
 
 HOOK(cuStreamDestroy, (CUstream stream))
