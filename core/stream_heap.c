@@ -113,6 +113,13 @@ static struct stream_block *take_from(struct stream *stream, struct block *found
     return stream_block_of(found);
 }
 
+/* For another stream. */
+static struct stream_block *rob(struct stream *stream, struct block *found)
+{
+    shelf_bucket_of(found->bucket)->robbed++;
+    return take_from(stream, found);
+}
+
 static struct stream_block *look_at(struct search *search, struct stream *stream, enum hit *hit)
 {
     struct stream_block *block = NULL;
@@ -124,11 +131,11 @@ static struct stream_block *look_at(struct search *search, struct stream *stream
     struct block *first = bucket ? bucket->pending.first : NULL;
     if (bucket && bucket->clean.last) {
         *hit = HIT_CLEAN;
-        block = take_from(stream, bucket->clean.last);
+        block = rob(stream, bucket->clean.last);
     } else if (first && ((follows(search) && comes_after(search, stream, first->epoch)) ||
                          MUTATED(stream_order_ignored))) {
         *hit = HIT_WAITED;
-        block = take_from(stream, first);
+        block = rob(stream, first);
     } else if (first) {
         search->candidates[stream->index / 64] |= UINT64_C(1) << stream->index % 64;
     }
@@ -189,7 +196,7 @@ static struct stream_block *wait_for(struct search *search, struct stream *strea
         event = stream->newest;
     if (block) {
         event->users++;
-        take_from(stream, &block->block);
+        rob(stream, &block->block);
         stream_block_is_away(stream);
     }
     stream_lock_give(&stream->lock);
@@ -462,6 +469,25 @@ static struct stream_block *give_up(struct pool *pool, struct stream_block *bloc
     return NULL;
 }
 
+/* Streams that take each other's blocks in turn would do so for ever: one that was robbed takes a
+ * new block in the place of the old one, as long as the reserve has room for it. */
+static bool takes_new_one(const struct search *search, struct bucket *bucket)
+{
+    struct stream *stream = search->ref.stream;
+    struct shelf_bucket *of = shelf_bucket_of(bucket);
+    stream_lock_take(&stream->lock);
+    bool robbed = of->robbed != 0;
+    stream_lock_give(&stream->lock);
+    if (!robbed ||
+        !stream_release_has_room(search->pool, search->context, search->mempool, search->bytes))
+        return false;
+    stream_lock_take(&stream->lock);
+    if (of->robbed)
+        of->robbed--;
+    stream_lock_give(&stream->lock);
+    return true;
+}
+
 /* What the stream's own order does not give at once. */
 static bool allocate_slowly(struct pool *pool, struct stream_ref ref, CUstream handle,
                             struct shelf *shelf, struct bucket *bucket, CUdeviceptr *address,
@@ -472,7 +498,7 @@ static bool allocate_slowly(struct pool *pool, struct stream_ref ref, CUstream h
     enum hit hit = HIT_CLEAN;
     if (!begin_search(&search, pool, ref, handle, shelf, bucket->bytes))
         return false;
-    if (bucket->bytes)
+    if (bucket->bytes && !takes_new_one(&search, bucket))
         block = search_elsewhere(&search, &hit);
     if (!block && bucket->bytes && search.host_only && asks(&search)) {
         block = ask_about_own(&search, bucket);

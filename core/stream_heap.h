@@ -8,6 +8,8 @@
  *   4. one whose stream turns out, when asked, to have passed the free;
  *   5. one with an event of its own, recorded in its free, which the stream is made to wait for;
  *   6. the driver; out of memory, see stream_release.h.
+ * A stream whose block another one has taken so goes to 6 at once while the reserve has room: else
+ * streams with a block too few between them would take each other's for ever.
  * 3, 4 and 5 can be switched off by the settings and by the pool's attributes (stream_order.h tells
  * why each is right). For 5, a free records an event only while other streams have lately looked
  * for one in vain: events cost more than everything else here.

@@ -359,23 +359,37 @@ void stream_release_look(struct pool *pool, struct stream *stream)
 
 /* ---- before a miss ---- */
 
+/* Bytes that may be reserved in all. What the driver's memory pool keeps anyway costs nobody
+ * anything here, except where memory is short. */
+static uint64_t bound_on_reserve(const struct pool *pool, const struct device *device,
+                                 const struct mempool *mempool)
+{
+    uint64_t peak = counter_get(&device->stream_memory->peak_requested);
+    uint64_t bound = (uint64_t)((double)peak * pool->settings.stream_ordered.caps.reserve_ratio) +
+                     device->growth_budget;
+    uint64_t kept = atomic_load_explicit(&mempool->kept, memory_order_relaxed);
+    bool is_short = atomic_load_explicit(&device->is_short, memory_order_relaxed);
+    return kept > bound && !is_short ? kept : bound;
+}
+
+bool stream_release_has_room(struct pool *pool, const struct context *context,
+                             const struct mempool *mempool, uint64_t bytes)
+{
+    const struct device *device = context->device;
+    struct stream_bytes sum = stream_release_sum(pool, device);
+    return sum.live + sum.cached + sum.pending + bytes <= bound_on_reserve(pool, device, mempool);
+}
+
 void stream_release_before_growth(struct pool *pool, struct context *context,
                                   const struct mempool *mempool, uint64_t bytes)
 {
     struct device *device = context->device;
     struct stream_bytes sum = stream_release_sum(pool, device);
-    uint64_t held = sum.requested + bytes;
     uint64_t after = sum.live + sum.cached + sum.pending + bytes;
     /* Two threads may both be right. */
-    counter_raise_to(&device->stream_memory->peak_requested, held);
+    counter_raise_to(&device->stream_memory->peak_requested, sum.requested + bytes);
     counter_raise_to(&device->stream_memory->peak_reserved, after);
-    uint64_t peak = counter_get(&device->stream_memory->peak_requested);
-    uint64_t bound = (uint64_t)((double)peak * pool->settings.stream_ordered.caps.reserve_ratio) +
-                     device->growth_budget;
-    /* What the driver keeps anyway costs nobody anything here. */
-    uint64_t kept = atomic_load_explicit(&mempool->kept, memory_order_relaxed);
-    if (kept > bound)
-        bound = kept;
+    uint64_t bound = bound_on_reserve(pool, device, mempool);
     if (after <= bound || sum.cached + sum.pending == 0)
         return;
     stream_release_settle(pool, device);

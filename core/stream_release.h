@@ -31,6 +31,10 @@ bool stream_release_room(struct pool *pool, struct stream *stream,
 /* Every so many frees: looks for blocks that were idle for long. */
 void stream_release_look(struct pool *pool, struct stream *stream);
 
+/* Whether another block of this size may be reserved with nothing given back for it. */
+bool stream_release_has_room(struct pool *pool, const struct context *context,
+                             const struct mempool *mempool, uint64_t bytes);
+
 /* Before a miss of this size: keeps the reserve inside its ratio, or what the driver's memory pool
  * would keep itself. */
 void stream_release_before_growth(struct pool *pool, struct context *context,

@@ -21,7 +21,14 @@
 struct shelf_bucket {
     _Alignas(STREAM_APART) struct bucket bucket;
     struct shelf_bucket *next; /* written before it is listed */
+    uint64_t robbed; /* blocks that other streams have taken, and that no new ones stand for */
 };
+
+/* The bucket is not one of blocks that are not kept. */
+static inline struct shelf_bucket *shelf_bucket_of(struct bucket *bucket)
+{
+    return (struct shelf_bucket *)((char *)bucket - offsetof(struct shelf_bucket, bucket));
+}
 
 struct shelf {
     _Alignas(STREAM_APART) struct stream *stream;

@@ -51,6 +51,18 @@ HOOK(cuStreamSynchronize_ptsz, (CUstream stream))
     return WAIT_FOR_STREAM(real->cuStreamSynchronize_ptsz(stream), per_thread(stream));
 }
 
+HOOK(cuStreamQuery, (CUstream stream))
+{
+    const struct real_driver *real = real_driver();
+    return WAIT_FOR_STREAM(real->cuStreamQuery(stream), stream);
+}
+
+HOOK(cuStreamQuery_ptsz, (CUstream stream))
+{
+    const struct real_driver *real = real_driver();
+    return WAIT_FOR_STREAM(real->cuStreamQuery_ptsz(stream), per_thread(stream));
+}
+
 static CUresult wait_for_event(CUresult (*driver)(CUevent), CUevent event)
 {
     struct pool *pool = pool_that_follows();

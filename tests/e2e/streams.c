@@ -100,6 +100,14 @@ static CUresult synchronise_stream(void)
     return cuStreamSynchronize(one);
 }
 
+static CUresult poll_stream(void)
+{
+    CUresult result;
+    while ((result = cuStreamQuery(one)) == CUDA_ERROR_NOT_READY)
+        sleep_ms(1);
+    return result;
+}
+
 static CUresult synchronise_event(void)
 {
     CUevent event = new_event();
@@ -120,6 +128,11 @@ static CUresult poll_event(void)
 static void stream_synchronised(void)
 {
     after_synchronise(synchronise_stream);
+}
+
+static void stream_polled(void)
+{
+    after_synchronise(poll_stream);
 }
 
 static void event_synchronised(void)
@@ -750,6 +763,7 @@ int main(int argc, char **argv)
         CASE(same_stream),
         CASE(own_first),
         CASE(stream_synchronised),
+        CASE(stream_polled),
         CASE(event_synchronised),
         CASE(event_polled),
         CASE(context_synchronised),

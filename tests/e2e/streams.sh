@@ -26,7 +26,7 @@ for case in frees captures capture_that_forbids pools contexts_end; do
 done
 expect "out_of_memory, without the pool" without out_of_memory SIMCUDA_MEMORY=64MiB
 
-for case in same_stream own_first stream_synchronised event_synchronised event_polled \
+for case in same_stream own_first stream_synchronised stream_polled event_synchronised event_polled \
     context_synchronised event_before_free dependency dependency_of_a_dependency dependency_lost \
     opportunistic internal internal_stays_before_later_work switched_off_by_attributes \
     default_streams per_thread_streams destroyed_streams_pass_on frees \
