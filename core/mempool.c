@@ -100,7 +100,8 @@ static void give_way(struct pool *pool, struct mempool *mempool)
 {
     struct streams *streams = pool->streams;
     pthread_mutex_lock(&streams->mempool_lock);
-    bool now = mempool->program_was_overtaken && mempool->threshold_is_known;
+    bool now = mempool->program_was_overtaken && mempool->threshold_is_known &&
+               !MUTATED(program_overtaken);
     uint64_t value = mempool->threshold;
     if (now)
         mempool->program_was_overtaken = false;

@@ -85,7 +85,7 @@ static struct context *context_of_handle(struct pool *pool, CUstream handle,
 /* The stream's lock is held, too. */
 static void set_id(struct streams *streams, struct stream *stream, uint64_t id)
 {
-    stream->id = id;
+    stream->id = id || !MUTATED(stream_recalled_past_its_end) ? id : stream->id;
     atomic_store_explicit(&streams->ids[stream->index], id, memory_order_release);
 }
 

@@ -478,7 +478,7 @@ static bool takes_new_one(const struct search *search, struct bucket *bucket)
     stream_lock_take(&stream->lock);
     bool robbed = of->robbed != 0;
     stream_lock_give(&stream->lock);
-    if (!robbed ||
+    if (!robbed || MUTATED(robbed_in_turn) ||
         !stream_release_has_room(search->pool, search->context, search->mempool, search->bytes))
         return false;
     stream_lock_take(&stream->lock);
@@ -588,7 +588,8 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     }
     /* With no operation there in the free, nothing would order the next use behind what came
      * before on blocking streams. */
-    bool ordered = !stream_orders_others(stream) || event || order_join(pool, ref, handle);
+    bool ordered = !stream_orders_others(stream) || event || MUTATED(legacy_free_no_operation) ||
+                   order_join(pool, ref, handle);
     if (moved)
         leave_shelf(block);
     stream_lock_take(&stream->lock);

@@ -100,7 +100,8 @@ bool pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstream ha
         return false;
     /* With no operation there in the free, nothing would order the next use behind what came
      * before on blocking streams. */
-    if (stream_orders_others(stream) && !order_join(pool, ref, handle))
+    if (stream_orders_others(stream) && !MUTATED(legacy_free_no_operation) &&
+        !order_join(pool, ref, handle))
         return false;
     bool look = false;
     stream_lock_take(&stream->lock);
@@ -275,7 +276,8 @@ static void note_error(struct pool *pool, struct context *context, CUresult resu
 {
     bool green;
     /* That one tells of the thread's context, which may be gone. */
-    if (!epoch_is_the_end(result) || result == CUDA_ERROR_INVALID_CONTEXT)
+    if (MUTATED(stream_error_ignored) || !epoch_is_the_end(result) ||
+        result == CUDA_ERROR_INVALID_CONTEXT)
         return;
     if (!context)
         context = context_current(pool, &green);

@@ -50,7 +50,6 @@ struct choice {
     const struct mempool *mempool; /* NULL: any */
     uint64_t older_than;           /* freed_at; UINT64_MAX: any */
     bool oldest_first, pending_too;
-    bool all; /* what a free on another thread is just adding is not to be missed */
 };
 
 /* Stream's lock held. */
@@ -95,8 +94,7 @@ static bool find_best(const struct choice *choice, struct best *best)
     best->stream = NULL;
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
-        /* Whoever has found the pool or the context open under the lock is seen under it. */
-        if (counter_get(&stream->free_bytes) == 0 && (!choice->all || MUTATED(late_frees_missed)))
+        if (counter_get(&stream->free_bytes) == 0)
             continue;
         stream_lock_take(&stream->lock);
         order_settle(stream);
@@ -603,8 +601,7 @@ static void release_all(struct pool *pool, struct context *context, const struct
                             .context = context,
                             .generation = context_generation(context),
                             .mempool = mempool,
-                            .older_than = UINT64_MAX,
-                            .all = true};
+                            .older_than = UINT64_MAX};
     stream_release_settle(pool, context->device);
     give_back(&choice, UINT64_MAX, reason, NULL, false);
     if (!is_pending_in(pool, context))

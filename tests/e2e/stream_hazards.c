@@ -181,6 +181,55 @@ static void captured_early_launch(void)
     CU(cuCtxSynchronize());
 }
 
+static CUevent nested_event;
+static CUstream nested_stream;
+
+static void record_meanwhile(const char *name)
+{
+    (void)name;
+    CU(cuEventRecord(nested_event, nested_stream));
+}
+
+/* A library that profiles is called back from a call of the pool's own, and records an event. */
+static void nested_calls_are_seen(void)
+{
+    furnish();
+    CUstream one = new_stream(), third = new_stream();
+    nested_stream = new_stream();
+    CU(cuEventCreate(&nested_event, CU_EVENT_DISABLE_TIMING));
+    CUdeviceptr block = take_on(one, MIB);
+    struct gate gate = close_gate(&kernels, one);
+    CU(cuMemFreeAsync(block, one));
+    CU(cuEventRecord(nested_event, one));
+    CHECK(simcuda_set_callback("cuMemAllocFromPoolAsync", record_meanwhile));
+    take_on(nested_stream, 2 * MIB);
+    CHECK(simcuda_set_callback("cuMemAllocFromPoolAsync", NULL));
+    CU(cuStreamWaitEvent(third, nested_event, 0));
+    CHECK(take_on(third, MIB) != block);
+    open_gate(gate);
+    CU(cuCtxSynchronize());
+}
+
+/* No event can be recorded over the context's work then, and nothing may be left behind. */
+static void context_ends_during_a_capture(void)
+{
+    CUcontext context;
+    CUdevice device;
+    CU(cuInit(0));
+    CU(cuDeviceGet(&device, 0));
+    CU(cuCtxCreate_v2(&context, 0, device));
+    load_kernels(&kernels);
+    CUstream captured = new_stream(), stream = new_stream();
+    CUdeviceptr block = take_on(stream, MIB);
+    spin(&kernels, stream, 50000000);
+    CU(cuMemFreeAsync(block, stream));
+    CU(cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+    double start = now_ms();
+    CU(cuCtxDestroy_v2(context));
+    CHECK(now_ms() - start < 3000);
+    EQUAL(0, simcuda_live_allocations());
+}
+
 int main(int argc, char **argv)
 {
 #define CASE(name)                                                                                 \
@@ -196,6 +245,8 @@ int main(int argc, char **argv)
         CASE(programmatic_event),
         CASE(launch_completion_event),
         CASE(captured_early_launch),
+        CASE(nested_calls_are_seen),
+        CASE(context_ends_during_a_capture),
         {NULL, NULL},
     };
     return run_case(argc, argv, cases);

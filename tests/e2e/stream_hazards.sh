@@ -21,7 +21,8 @@ for case in legacy_orders_blocking_streams legacy_orders_per_thread_streams \
 done
 
 for case in programmatic_event launch_completion_event use_after_a_destroyed_stream \
-    use_after_a_stream_that_was_followed captured_early_launch; do
+    use_after_a_stream_that_was_followed captured_early_launch nested_calls_are_seen \
+    context_ends_during_a_capture; do
     expect "$case" with $case
 done
 
@@ -29,7 +30,7 @@ done
 SIM=$BUILD/sim-12.4
 for case in legacy_orders_blocking_streams legacy_orders_per_thread_streams \
     destroyed_pool_holds_nobody_up use_after_a_destroyed_stream \
-    use_after_a_stream_that_was_followed; do
+    use_after_a_stream_that_was_followed context_ends_during_a_capture; do
     expect "$case, an older driver" with $case
 done
 SIM=$BUILD/sim

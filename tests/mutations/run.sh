@@ -121,6 +121,11 @@ pointers() { program pool_pointers "$@"; }
 contexts() { program pool_contexts "$@"; }
 life() { program process_life "$@"; }
 
+# An order among streams that is easily lost: on the driver that looks for races, or an older one.
+hazard() { # case [version]
+    SIM=$BUILD/sim${2:+-$2} on_pool SIMCUDA_RACES=1 -- "$programs/stream_hazards" "$1"
+}
+
 library() {
     echo "$programs/libinterposition_$1.so"
 }

@@ -1,6 +1,10 @@
 /*
  * The driver's memory pools: what the program reads back, and what becomes of blocks.
  */
+#include <pthread.h>
+#include <unistd.h>
+
+#include "core/stream_shelf.h"
 #include "streams_fixture.h"
 
 TestSuite(mempool, .init = set_up_streams, .fini = tear_down, .timeout = 20);
@@ -147,4 +151,101 @@ Test(mempool, unknown_pools_are_not_served)
     start_streams();
     CUmemoryPool unknown = fake_mempool(0);
     cr_assert_not(pool_allocate_async(pool, &block, MIB, &unknown, one, &result));
+}
+
+/* Another thread of the program's, just before or just after the pool's own call. */
+static CUresult (*set_attribute)(CUmemoryPool, CUmemPool_attribute, void *);
+static bool program_sets_after;
+
+static CUresult overtaken(CUmemoryPool memory_pool, CUmemPool_attribute attribute, void *value)
+{
+    driver->cuMemPoolSetAttribute = set_attribute;
+    if (program_sets_after)
+        set_attribute(memory_pool, attribute, value);
+    set_threshold(memory_pool, 77);
+    return program_sets_after ? CUDA_SUCCESS : set_attribute(memory_pool, attribute, value);
+}
+
+static void expect_the_programs(bool after)
+{
+    start_streams();
+    program_sets_after = after;
+    set_attribute = driver->cuMemPoolSetAttribute;
+    driver->cuMemPoolSetAttribute = overtaken;
+    take_on(one, MIB);
+    cr_assert_eq(*fake_mempool_attribute(STANDARD, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 77);
+    cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 77);
+}
+
+Test(mempool, or_sets_it_just_before_the_settings_are)
+{
+    expect_the_programs(false);
+}
+
+Test(mempool, or_just_after)
+{
+    expect_the_programs(true);
+}
+
+/* Its call begins before the pool's own, and is over after it. */
+static CUresult overtaking(CUmemoryPool memory_pool, CUmemPool_attribute attribute, void *value)
+{
+    cuuint64_t programs = 77;
+    driver->cuMemPoolSetAttribute = set_attribute;
+    pool_mempool_setting(pool, memory_pool, attribute);
+    set_attribute(memory_pool, attribute, &programs);
+    return set_attribute(memory_pool, attribute, value);
+}
+
+Test(mempool, or_both_do_at_once)
+{
+    cuuint64_t programs = 77;
+    start_streams();
+    set_attribute = driver->cuMemPoolSetAttribute;
+    driver->cuMemPoolSetAttribute = overtaking;
+    take_on(one, MIB);
+    pool_mempool_set(pool, STANDARD, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &programs);
+    cr_assert_eq(*fake_mempool_attribute(STANDARD, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 77);
+    cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 77);
+}
+
+static void *destroy(void *memory_pool)
+{
+    pool_mempool_destroying(pool, *(CUmemoryPool *)memory_pool);
+    return NULL;
+}
+
+/* The free has found the pool open, and is not in the shelf yet when the pool is destroyed. */
+Test(mempool, what_is_just_being_freed_goes_back_with_its_pool)
+{
+    CUdeviceptr address = 0;
+    CUresult result;
+    pthread_t thread;
+    start_streams();
+    CUmemoryPool own = fake_mempool(0);
+    pool_mempool_created(pool, own, 0);
+    pool_allocate_async(pool, &address, MIB, &own, one, &result);
+    free_on(one, address);
+    struct stream *stream = stream_called(one);
+    struct stream_block *block = stream_block_find(&pool->streams->blocks, address);
+    stream_lock_take(&stream->lock);
+    stream_heap_detach(stream, block);
+    cr_assert_eq(pthread_create(&thread, NULL, destroy, &own), 0);
+    usleep(50000);
+    stream_heap_attach(atomic_load(&block->shelf), block);
+    stream_lock_give(&stream->lock);
+    pthread_join(thread, NULL);
+    cr_assert_not(fake_is_allocated(address));
+}
+
+Test(mempool, a_default_pool_is_asked_for_once)
+{
+    start_streams();
+    take_on(one, MIB);
+    driver->cuDeviceGetDefaultMemPool = NULL;
+    CUdeviceptr block = 0;
+    CUresult result;
+    CUmemoryPool unknown = fake_mempool(0);
+    cr_assert_not(pool_allocate_async(pool, &block, MIB, &unknown, one, &result));
+    cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 0);
 }

@@ -169,6 +169,66 @@ Test(stream, without_numbers_it_ends_before_its_handle_may_come_back)
     cr_assert_neq(take_on(one, MIB), block);
 }
 
+/* A library that profiles may destroy one from inside a driver call of the pool's. */
+Test(stream, one_that_is_destroyed_in_a_nested_call_has_ended)
+{
+    start_streams();
+    free_on(one, take_on(one, MIB));
+    struct stream *stream = stream_called(one);
+    thread_state.inside_driver++;
+    pool_stream_ending(pool, one);
+    thread_state.inside_driver--;
+    cr_assert_eq(stream->id, 0);
+}
+
+static unsigned events_destroyed;
+static CUresult (*destroy_event)(CUevent);
+
+static CUresult count_destroyed(CUevent event)
+{
+    events_destroyed++;
+    return destroy_event(event);
+}
+
+/* Its events are no use to another context's streams. */
+Test(stream, events_of_a_former_owner_are_destroyed)
+{
+    start_streams();
+    let_events_be_wanted(one, other, MIB);
+    CUdeviceptr block = take_on(one, MIB);
+    fake_stream_works(one);
+    free_on(one, block);
+    synchronise_stream(one);
+    pool_trim(pool);
+    struct stream *former = stream_called(one);
+    stream_lock_take(&former->lock);
+    order_settle(former);
+    cr_assert_not_null(former->spare);
+    order_drop_events(former);
+    struct own_event *discarded = NULL;
+    order_take_discarded(former, &discarded);
+    stream_lock_give(&former->lock);
+    cr_assert_not_null(discarded);
+    destroy_event = driver->cuEventDestroy_v2;
+    driver->cuEventDestroy_v2 = count_destroyed;
+    order_destroy_events(pool, discarded);
+    cr_assert_neq(events_destroyed, 0);
+}
+
+/* What a thread remembers of a handle ends with the stream. */
+Test(stream, a_handle_is_not_remembered_past_the_end)
+{
+    start_streams();
+    CUdeviceptr block = take_on(one, MIB);
+    fake_stream_works(one);
+    free_on(one, block);
+    struct stream *former = stream_called(one);
+    destroy_stream(one);
+    cr_assert_neq(fake_stream(), NULL);
+    cr_assert_neq(stream_recall(pool, one).id, former->id);
+    cr_assert_not(pool_allocate_async_at_once(pool, &block, MIB, NULL, one));
+}
+
 static void find_own(void *stream)
 {
     *(struct stream **)stream = found(CU_STREAM_PER_THREAD);

@@ -109,6 +109,40 @@ Test(stream_heap, where_the_wait_fails_the_block_stays)
     cr_assert_eq(take_on(other, MIB), block);
 }
 
+/* Two streams with one block between them would take it from each other for ever. */
+Test(stream_heap, a_stream_that_was_robbed_takes_a_new_block)
+{
+    start_streams();
+    CUdeviceptr block = take_on(one, MIB);
+    free_on(one, block);
+    synchronise_stream(one);
+    cr_assert_eq(take_on(other, MIB), block);
+    free_on(other, block);
+    synchronise_stream(other);
+    CUdeviceptr own = take_on(one, MIB);
+    cr_assert_neq(own, block);
+    free_on(one, own);
+    cr_assert_eq(take_on(other, MIB), block);
+    cr_assert_eq(take_on(one, MIB), own);
+    cr_assert_eq(counted_streams().misses, 2);
+}
+
+/* Unless the reserve has no room for it. */
+Test(stream_heap, or_the_others_where_there_is_no_room)
+{
+    settings.device.growth_budget.bytes = 0;
+    settings.stream_ordered.caps.reserve_ratio = 1.0;
+    settings.stream_ordered.driver_release_threshold.bytes = 0;
+    start_streams();
+    CUdeviceptr block = take_on(one, MIB);
+    free_on(one, block);
+    synchronise_stream(one);
+    cr_assert_eq(take_on(other, MIB), block);
+    free_on(other, block);
+    synchronise_stream(other);
+    cr_assert_eq(take_on(one, MIB), block);
+}
+
 Test(stream_heap, a_pools_attributes_switch_the_ways_off)
 {
     int off = 0;

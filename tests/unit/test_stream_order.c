@@ -39,6 +39,32 @@ Test(stream_order, a_synchronise_that_failed_settles_nothing)
     cr_assert_eq(bytes_of(one).pending, MIB);
 }
 
+/* After an error that stays, the driver answers. */
+Test(stream_order, a_synchronise_that_finds_a_lasting_error_ends_it)
+{
+    CUdeviceptr address = 0;
+    CUresult result;
+    start_streams();
+    free_on(one, take_on(one, MIB));
+    struct order_mark mark;
+    pool_stream_wait_begin(pool, one, &mark);
+    pool_stream_wait_end(pool, &mark, CUDA_ERROR_ILLEGAL_ADDRESS);
+    cr_assert_not(pool_allocate_async_at_once(pool, &address, MIB, NULL, one));
+    cr_assert_not(pool_allocate_async(pool, &address, MIB, NULL, one, &result));
+}
+
+Test(stream_order, and_so_does_an_event)
+{
+    CUdeviceptr address = 0;
+    CUresult result;
+    start_streams();
+    free_on(one, take_on(one, MIB));
+    struct event_look look;
+    pool_event_wait_begin(pool, EVENT, &look);
+    pool_event_wait_end(pool, EVENT, &look, CUDA_ERROR_ILLEGAL_ADDRESS);
+    cr_assert_not(pool_allocate_async(pool, &address, MIB, NULL, one, &result));
+}
+
 Test(stream_order, a_synchronised_stream_settles_what_it_waited_for)
 {
     start_streams();
@@ -142,6 +168,21 @@ Test(stream_order, lost_events_say_nothing)
     pool_events_are_lost(pool);
     synchronise_event(EVENT);
     cr_assert_eq(bytes_of(one).pending, MIB);
+}
+
+/* It may be recorded here while somebody else records it. */
+Test(stream_order, an_event_that_is_recorded_unseen_never_counts_again)
+{
+    start_streams();
+    leave_pending(one);
+    pool_event_lost(pool, EVENT);
+    record(EVENT, one);
+    synchronise_event(EVENT);
+    cr_assert_eq(bytes_of(one).pending, MIB);
+    pool_event_destroyed(pool, EVENT);
+    record(EVENT, one);
+    synchronise_event(EVENT);
+    cr_assert_eq(bytes_of(one).cached, MIB);
 }
 
 Test(stream_order, many_events_keep_apart)
