@@ -812,6 +812,123 @@ static void legacy_stream_orders_blocking_streams(void)
     SUCCEEDS(cuCtxSynchronize());
 }
 
+static void idle_stream_behind_a_wait_is_not_idle(void)
+{
+    CUevent event = new_event();
+    double start;
+    SUCCEEDS(cuStreamSynchronize(gpu.b));
+    spin(gpu.a, 50);
+    SUCCEEDS(cuEventRecord(event, gpu.a));
+    SUCCEEDS(cuStreamWaitEvent(gpu.b, event, 0));
+    EXPECT(cuStreamQuery(gpu.b), CUDA_ERROR_NOT_READY);
+    start = now_ms();
+    SUCCEEDS(cuStreamSynchronize(gpu.b));
+    TOOK(now_ms() - start, 50, true);
+    SUCCEEDS(cuEventDestroy_v2(event));
+}
+
+static void legacy_queries_cover_blocking_streams(void)
+{
+    CUstream blocking = NULL;
+    double start;
+    SUCCEEDS(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+    SUCCEEDS(cuCtxSynchronize());
+    spin(blocking, 50);
+    EXPECT(cuStreamQuery(NULL), CUDA_ERROR_NOT_READY);
+    start = now_ms();
+    SUCCEEDS(cuStreamSynchronize(NULL));
+    TOOK(now_ms() - start, 50, true);
+    SUCCEEDS(cuStreamDestroy_v2(blocking));
+}
+
+/* How long a kernel on a blocking stream waits for one of 50 ms on another, between which the
+ * legacy stream was given that call. */
+static double wait_across(void (*call)(CUdeviceptr *), CUdeviceptr *block)
+{
+    CUstream first = NULL, second = NULL;
+    SUCCEEDS(cuStreamCreate(&first, CU_STREAM_DEFAULT));
+    SUCCEEDS(cuStreamCreate(&second, CU_STREAM_DEFAULT));
+    SUCCEEDS(cuCtxSynchronize());
+    spin(first, 50);
+    call(block);
+    spin(second, 0);
+    double start = now_ms();
+    SUCCEEDS(cuStreamSynchronize(second));
+    double taken = now_ms() - start;
+    SUCCEEDS(cuCtxSynchronize());
+    SUCCEEDS(cuStreamDestroy_v2(first));
+    SUCCEEDS(cuStreamDestroy_v2(second));
+    return taken;
+}
+
+static void allocate_on_legacy_stream(CUdeviceptr *block)
+{
+    SUCCEEDS(cuMemAllocAsync(block, MIB, NULL));
+}
+
+static void free_on_legacy_stream(CUdeviceptr *block)
+{
+    SUCCEEDS(cuMemFreeAsync(*block, NULL));
+}
+
+/* Twice: with the pool in front the second allocation hits. */
+static void legacy_frees_order_blocking_streams_and_allocations_do_not(void)
+{
+    CUdeviceptr block = 0;
+    for (int i = 0; i < 2; i++) {
+        TOOK(wait_across(allocate_on_legacy_stream, &block), 50, false);
+        TOOK(wait_across(free_on_legacy_stream, &block), 50, true);
+    }
+}
+
+static void created_streams_need_no_context(void)
+{
+    CUdeviceptr block = 0, again = 0;
+    unsigned long long id = 0;
+    SUCCEEDS(cuMemAllocAsync(&block, MIB, gpu.a));
+    SUCCEEDS(cuMemFreeAsync(block, gpu.a));
+    SUCCEEDS(cuCtxSetCurrent(NULL));
+    SUCCEEDS(cuStreamGetId(gpu.a, &id));
+    SUCCEEDS(cuMemAllocAsync(&again, MIB, gpu.a));
+    SUCCEEDS(cuMemFreeAsync(again, gpu.a));
+    SUCCEEDS(cuCtxSetCurrent(gpu.context));
+    CHECK(id != 0);
+}
+
+static void thresholds_read_back_as_they_were_set(void)
+{
+    CUmemoryPool memory_pool = NULL;
+    cuuint64_t before = 1, mine = 12345678, found = 0;
+    CUdeviceptr block = 0;
+    SUCCEEDS(cuDeviceGetDefaultMemPool(&memory_pool, gpu.device));
+    SUCCEEDS(cuMemAllocAsync(&block, MIB, gpu.a));
+    SUCCEEDS(cuMemPoolGetAttribute(memory_pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &before));
+    CHECK(before == 0);
+    SUCCEEDS(cuMemPoolSetAttribute(memory_pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &mine));
+    SUCCEEDS(cuMemPoolGetAttribute(memory_pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &found));
+    CHECK(found == mine);
+    SUCCEEDS(cuMemPoolSetAttribute(memory_pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &before));
+    SUCCEEDS(cuMemFreeAsync(block, gpu.a));
+    SUCCEEDS(cuStreamSynchronize(gpu.a));
+}
+
+static void freed_blocks_are_not_used_bytes(void)
+{
+    CUmemoryPool memory_pool = NULL;
+    cuuint64_t before = 0, with = 0, after = 0;
+    CUdeviceptr block = 0;
+    SUCCEEDS(cuCtxSynchronize());
+    SUCCEEDS(cuDeviceGetDefaultMemPool(&memory_pool, gpu.device));
+    SUCCEEDS(cuMemPoolGetAttribute(memory_pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &before));
+    SUCCEEDS(cuMemAllocAsync(&block, 4 * MIB, gpu.a));
+    SUCCEEDS(cuMemPoolGetAttribute(memory_pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &with));
+    SUCCEEDS(cuMemFreeAsync(block, gpu.a));
+    SUCCEEDS(cuStreamSynchronize(gpu.a));
+    SUCCEEDS(cuMemPoolGetAttribute(memory_pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &after));
+    CHECK(with == before + 4 * MIB);
+    CHECK(after == before);
+}
+
 static void *thread_stream_id(void *id)
 {
     SUCCEEDS(cuCtxSetCurrent(gpu.context));
@@ -1384,6 +1501,12 @@ static const struct row {
     CONTEXTS_ROW(barrier_works_across_contexts),
     ROW(kernels_after_a_barrier_run_beside_each_other),
     ROW(legacy_stream_orders_blocking_streams),
+    ROW(idle_stream_behind_a_wait_is_not_idle),
+    ROW(legacy_queries_cover_blocking_streams),
+    ROW(legacy_frees_order_blocking_streams_and_allocations_do_not),
+    ROW(created_streams_need_no_context),
+    ROW(thresholds_read_back_as_they_were_set),
+    ROW(freed_blocks_are_not_used_bytes),
     ROW(each_thread_has_its_own_stream),
     ROW(stream_ids_are_never_used_again),
     ROW(context_ids_are_never_used_again),

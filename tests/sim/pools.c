@@ -329,8 +329,8 @@ static CUresult allocate(struct call *call, CUdeviceptr *address, size_t bytes, 
 
 /* On a created stream these need no current context. */
 
-DRIVER_CALL_PT(cuMemAllocAsync, _ptsz, 0,
-               (CUdeviceptr * address, size_t bytes, CUstream handle), (address, bytes, handle))
+DRIVER_CALL_PT(cuMemAllocAsync, _ptsz, 0, (CUdeviceptr * address, size_t bytes, CUstream handle),
+               (address, bytes, handle))
 {
     CUresult result;
     struct stream *stream = stream_of(call, handle, &result);
@@ -368,8 +368,7 @@ static CUresult free_plain(struct allocation *allocation, struct stream *stream)
     return CUDA_SUCCESS;
 }
 
-DRIVER_CALL_PT(cuMemFreeAsync, _ptsz, 0, (CUdeviceptr address, CUstream handle),
-               (address, handle))
+DRIVER_CALL_PT(cuMemFreeAsync, _ptsz, 0, (CUdeviceptr address, CUstream handle), (address, handle))
 {
     struct allocation *allocation = allocation_at(address);
     CUresult result;
