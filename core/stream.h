@@ -5,7 +5,9 @@
  * are each context's own, CU_STREAM_PER_THREAD each thread's in each context, and the handle of a
  * destroyed stream may be given to the next one. The driver's own number (cuStreamGetId, asked in
  * the calling thread) is never given twice; where the driver has none, a stream is its handle,
- * context and thread, and the hooks say when it ends.
+ * context and thread, and the hooks say when it ends. A thread remembers the numbers of created
+ * streams by their handles: a number that has ended is no stream's any more, and is asked for
+ * again.
  *
  * A struct stream is made when a stream first uses stream-ordered memory, or first waits for one
  * that did. When its stream is destroyed it is nobody's, and its free blocks may go to other

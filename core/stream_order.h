@@ -13,9 +13,10 @@
  *     for it. Never for a later one: that would make the stream wait for work that the program
  *     submitted after the free, which it does not do without the pool.
  *
- * The legacy stream orders the work of blocking streams, but only through operations of its own: a
- * free and an allocation on it put one after the other what two blocking streams do with the block.
- * So a block that may still be in use is handed out there behind an operation in the stream.
+ * The legacy stream orders the work of blocking streams, but only through operations of its own.
+ * The driver's free is one, its allocation alone is none. So a free on it that the pool answers
+ * puts an operation there, an event; and so does an allocation of a block that another stream left
+ * pending, for what blocking streams do with it comes after what was waited for.
  *
  * The program's events are followed by handle. What an event stands for is noted before the driver
  * records it and published after; whoever waits for it looks before and after the driver's call,
@@ -88,8 +89,8 @@ bool order_query(struct pool *pool, struct stream *stream, uint64_t stamp);
 bool order_wait(struct pool *pool, CUstream handle, const struct own_event *event);
 
 /* No lock held. Puts an operation into a legacy stream: only so does what blocking streams are
- * given from now on come after what they were given before, as it does after the driver's own
- * allocation. False where that was not possible. */
+ * given from now on come after what they were given before, as it does after the driver's own free.
+ * False where that was not possible. */
 bool order_join(struct pool *pool, struct stream_ref ref, CUstream handle);
 
 /* Stream's lock held: all its events are discarded. What is discarded is taken under the lock, put
