@@ -52,6 +52,7 @@
     OPTIONAL(cuMemAllocFromPoolAsync, (CUdeviceptr *, size_t, CUmemoryPool, CUstream))             \
     OPTIONAL(cuEventRecord, (CUevent, CUstream))                                                   \
     OPTIONAL(cuStreamWaitEvent, (CUstream, CUevent, unsigned int))                                 \
+    OPTIONAL(cuStreamGetFlags, (CUstream, unsigned int *))                                         \
     OPTIONAL(cuStreamQuery, (CUstream))
 /* clang-format on */
 

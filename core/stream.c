@@ -6,6 +6,7 @@
 #include "mutation.h"
 #include "pool_state.h"
 #include "stream_order.h"
+#include "stream_shelf.h"
 
 _Thread_local struct recent_streams recent_streams;
 
@@ -56,6 +57,7 @@ struct name {
     CUstream handle;
     struct context *context;
     uint64_t thread;
+    bool blocking; /* told of, but no part of the name */
 };
 
 static bool has_name(const struct stream *stream, const struct name *name)
@@ -63,6 +65,20 @@ static bool has_name(const struct stream *stream, const struct name *name)
     return stream->handle == name->handle && stream->context == name->context &&
            stream->generation == context_generation(name->context) &&
            stream->thread == name->thread;
+}
+
+/* Only of a created stream can it be told that it is not. */
+static bool is_blocking(struct pool *pool, CUstream handle)
+{
+    unsigned int flags = 0;
+    if (handle == CU_STREAM_LEGACY)
+        return false;
+    if (!stream_is_created(handle) || !pool->driver->cuStreamGetFlags)
+        return true;
+    enter_driver();
+    CUresult result = pool->driver->cuStreamGetFlags(handle, &flags);
+    leave_driver();
+    return result != CUDA_SUCCESS || !(flags & CU_STREAM_NON_BLOCKING);
 }
 
 /* The context that a stream's work is in; NULL where the pool does not know it. */
@@ -154,6 +170,7 @@ static struct stream *begin_stream(struct streams *streams, uint64_t id, const s
     order_take_discarded(stream, discarded);
     stream->handle = name->handle;
     stream->thread = name->thread;
+    stream->blocking = name->blocking;
     stream->context = name->context;
     stream->generation = context_generation(name->context);
     stream->early_launches = has_launched_early(streams, name->handle);
@@ -161,6 +178,7 @@ static struct stream *begin_stream(struct streams *streams, uint64_t id, const s
     stream->handed_before = stream->handed_out;
     if (!MUTATED(former_streams_order_kept))
         memset(&stream->known, 0, sizeof stream->known);
+    shelf_forgive(stream);
     set_id(streams, stream, id);
     stream_lock_give(&stream->lock);
     return stream;
@@ -195,11 +213,12 @@ static struct stream_ref make_known(struct pool *pool, uint64_t id, CUstream han
     struct streams *streams = pool->streams;
     struct stream_ref ref = {NULL, 0};
     struct own_event *discarded = NULL;
-    struct name name = {handle, context_of_handle(pool, handle, current), 0};
+    struct name name = {handle, context_of_handle(pool, handle, current), 0, true};
     if (!name.context)
         return ref;
     if (handle == CU_STREAM_PER_THREAD)
         name.thread = thread_id(pool);
+    name.blocking = is_blocking(pool, handle);
     pthread_mutex_lock(&streams->lock);
     ref = look_up(streams, id);
     if (!ref.stream)
@@ -214,16 +233,21 @@ static struct stream_ref find_by_name(struct pool *pool, CUstream handle, struct
                                       bool make)
 {
     struct streams *streams = pool->streams;
-    struct stream_ref ref = {NULL, 0};
     struct own_event *discarded = NULL;
-    struct name name = {handle, context_of_handle(pool, handle, current), 0};
+    struct name name = {handle, context_of_handle(pool, handle, current), 0, true};
     if (!name.context)
-        return ref;
+        return (struct stream_ref){NULL, 0};
     if (handle == CU_STREAM_PER_THREAD)
         name.thread = thread_id(pool);
     pthread_mutex_lock(&streams->lock);
+    struct stream_ref ref = look_up_name(streams, &name);
+    pthread_mutex_unlock(&streams->lock);
+    if (ref.stream || !make)
+        return ref;
+    name.blocking = is_blocking(pool, handle);
+    pthread_mutex_lock(&streams->lock);
     ref = look_up_name(streams, &name);
-    if (!ref.stream && make) {
+    if (!ref.stream) {
         uint64_t id = ++streams->next_number;
         ref = (struct stream_ref){begin_stream(streams, id, &name, &discarded), id};
     }

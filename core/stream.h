@@ -64,6 +64,8 @@ struct stream {
     unsigned index;  /* in the list */
     CUstream handle; /* of a created one; else CU_STREAM_LEGACY or CU_STREAM_PER_THREAD */
     uint64_t thread; /* whose own it is; 0 for others */
+    bool blocking;   /* what the legacy stream did before comes before what it does, and so before a
+                        free on it; but not before the end of its own last work */
     struct context *context;
     uint64_t generation; /* of the context */
     struct device *device;

@@ -59,6 +59,8 @@ static void copy_clock(const struct streams *streams, struct stream *stream,
     unsigned count = stream_count(streams);
     mark->stream = stream;
     mark->context = stream->context;
+    mark->generation = stream->generation;
+    mark->blocking = stream->blocking;
     mark->stamp =
         atomic_load_explicit(&stream->stamp, memory_order_relaxed) + MUTATED(mark_covers_one_more);
     mark->count = count < STREAMS_ORDERED ? count : STREAMS_ORDERED;
@@ -94,12 +96,39 @@ static void settle(struct stream *stream)
     stream_lock_give(&stream->lock);
 }
 
+/* Whether the context's legacy stream is known to be idle, with all blocking ones. Under the fence
+ * lock: during a capture the question would end it. */
+static bool legacy_is_idle(struct pool *pool, const struct order_mark *mark)
+{
+    bool pushed, idle = false;
+    if (!pool->driver->cuStreamQuery || !context_pin(mark->context, mark->generation))
+        return false;
+    enter_driver();
+    if (context_push(pool, mark->context, &pushed)) {
+        pthread_mutex_lock(&pool->fence_lock);
+        idle = !streams_are_captured(pool) &&
+               pool->driver->cuStreamQuery(CU_STREAM_LEGACY) == CUDA_SUCCESS;
+        pthread_mutex_unlock(&pool->fence_lock);
+        context_pop(pool, pushed);
+    }
+    leave_driver();
+    context_unpin(mark->context);
+    return idle;
+}
+
 void order_mark_is_over(struct pool *pool, const struct order_mark *mark)
 {
     if (!mark->stream)
         return;
-    order_complete(mark->stream, mark->stamp);
-    clock_is_over(pool->streams, &mark->clock, mark->count);
+    struct order_clock clock = mark->clock;
+    bool asked =
+        mark->blocking && mark->stamp > order_done(mark->stream) && !MUTATED(legacy_use_forgotten);
+    bool own = !asked || legacy_is_idle(pool, mark);
+    if (own)
+        order_complete(mark->stream, mark->stamp);
+    else if (mark->stream->index < mark->count)
+        clock.after[mark->stream->index] = 0;
+    clock_is_over(pool->streams, &clock, mark->count);
     settle(mark->stream);
 }
 

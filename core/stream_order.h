@@ -56,7 +56,9 @@ void order_settle(struct stream *stream);
 /* No lock held. Taken before the driver is asked or told. */
 void order_take_mark(struct pool *pool, CUstream handle, struct order_mark *mark);
 
-/* The wait or query succeeded: all of it is over. */
+/* The wait or query succeeded: all of it is over. Of a blocking stream what the legacy stream did
+ * before a free is, too, only if that stream has nothing left to do: without us the free would have
+ * been an operation behind it. */
 void order_mark_is_over(struct pool *pool, const struct order_mark *mark);
 
 /* The same for all streams of a context. The answer may be NULL, where memory is short; else it is

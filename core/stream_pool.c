@@ -453,6 +453,7 @@ bool pool_stream_bytes(struct pool *pool, CUstream handle, struct pool_bytes *by
 struct pending_stream {
     struct stream_ref ref;
     CUstream handle; /* NULL: it can't be named here */
+    bool blocking;
     struct context *context;
     uint64_t generation, stamp;
 };
@@ -466,6 +467,7 @@ static bool look_for_pending(struct pool *pool, unsigned index, struct pending_s
     found->handle = !found->ref.id || (stream->thread && stream->thread != thread_state.id)
                         ? NULL
                         : stream->handle;
+    found->blocking = stream->blocking;
     found->context = stream->context;
     found->generation = stream->generation;
     found->stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
@@ -485,6 +487,9 @@ static CUresult synchronise(struct pool *pool, const struct pending_stream *pend
         /* What belongs to another thread, or to nobody any more, is a part of its context. */
         result = pending->handle ? driver->cuStreamSynchronize(pending->handle)
                                  : driver->cuCtxSynchronize();
+        /* See order_mark_is_over. */
+        if (result == CUDA_SUCCESS && pending->handle && pending->blocking)
+            result = driver->cuStreamSynchronize(CU_STREAM_LEGACY);
         context_pop(pool, pushed);
     }
     leave_driver();

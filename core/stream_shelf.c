@@ -67,3 +67,13 @@ struct bucket *shelf_add_bucket(struct pool *pool, struct shelf *shelf, uint64_t
     atomic_store_explicit(&shelf->buckets, made, memory_order_release);
     return &made->bucket;
 }
+
+void shelf_forgive(struct stream *stream)
+{
+    struct shelf *shelf = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
+    for (; shelf; shelf = shelf->next) {
+        struct shelf_bucket *b = atomic_load_explicit(&shelf->buckets, memory_order_relaxed);
+        for (; b; b = b->next)
+            b->robbed = 0;
+    }
+}

@@ -61,6 +61,9 @@ static inline struct shelf *shelf_of(const struct stream_block *block)
 struct shelf *shelf_add(struct pool *pool, struct stream *stream, struct mempool *mempool);
 struct bucket *shelf_add_bucket(struct pool *pool, struct shelf *shelf, uint64_t bytes);
 
+/* The stream has a new owner, from whom nobody has taken anything. */
+void shelf_forgive(struct stream *stream);
+
 /* ---- shelves and buckets ---- */
 
 static inline struct shelf *shelf_find(const struct stream *stream, const struct mempool *mempool)

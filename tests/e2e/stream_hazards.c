@@ -70,6 +70,35 @@ static void legacy_orders_per_thread_streams(void)
     EQUAL(0, read_counter(wrong));
 }
 
+/* What the legacy stream does with the block comes before a blocking stream's free of it, and a
+ * synchronise with that stream waits for both. */
+static void blocking_streams_come_after_the_legacy_one(CUresult (*wait)(CUstream), CUstream stream)
+{
+    CUdeviceptr wrong = new_counter(), block = take_on(stream, MIB);
+    CUstream other = new_stream();
+    fill(&kernels, NULL, block, WORDS, 1);
+    spin_then_verify(&kernels, NULL, 30000000, block, WORDS, 1, wrong);
+    CU(cuMemFreeAsync(block, stream));
+    while (wait(stream) == CUDA_ERROR_NOT_READY)
+        sleep_ms(1);
+    block = take_on(other, MIB);
+    fill(&kernels, other, block, WORDS, 2);
+    CU(cuCtxSynchronize());
+    EQUAL(0, read_counter(wrong));
+}
+
+static void synchronise_after_the_legacy_stream(void)
+{
+    furnish();
+    blocking_streams_come_after_the_legacy_one(cuStreamSynchronize, new_blocking_stream());
+}
+
+static void query_after_the_legacy_stream(void)
+{
+    furnish();
+    blocking_streams_come_after_the_legacy_one(cuStreamQuery, CU_STREAM_PER_THREAD);
+}
+
 /* Destroying a memory pool with work under way makes nobody wait for that work. */
 static void destroyed_pool_holds_nobody_up(void)
 {
@@ -239,6 +268,8 @@ int main(int argc, char **argv)
     static const struct test_case cases[] = {
         CASE(legacy_orders_blocking_streams),
         CASE(legacy_orders_per_thread_streams),
+        CASE(synchronise_after_the_legacy_stream),
+        CASE(query_after_the_legacy_stream),
         CASE(destroyed_pool_holds_nobody_up),
         CASE(use_after_a_destroyed_stream),
         CASE(use_after_a_stream_that_was_followed),

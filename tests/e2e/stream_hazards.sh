@@ -15,6 +15,7 @@ without() { # case [variable=value ...]
 }
 
 for case in legacy_orders_blocking_streams legacy_orders_per_thread_streams \
+    synchronise_after_the_legacy_stream query_after_the_legacy_stream \
     destroyed_pool_holds_nobody_up; do
     expect "$case, without the pool" without $case
     expect "$case" with $case
@@ -29,6 +30,7 @@ done
 # Before cuCtxRecordEvent.
 SIM=$BUILD/sim-12.4
 for case in legacy_orders_blocking_streams legacy_orders_per_thread_streams \
+    synchronise_after_the_legacy_stream query_after_the_legacy_stream \
     destroyed_pool_holds_nobody_up use_after_a_destroyed_stream \
     use_after_a_stream_that_was_followed context_ends_during_a_capture; do
     expect "$case, an older driver" with $case

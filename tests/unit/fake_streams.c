@@ -227,6 +227,13 @@ static CUresult allocate_from_pool(CUdeviceptr *address, size_t bytes, CUmemoryP
     return result;
 }
 
+static CUresult get_flags(CUstream stream, unsigned int *flags)
+{
+    (void)stream;
+    *flags = CU_STREAM_NON_BLOCKING;
+    return CUDA_SUCCESS;
+}
+
 void fake_streams(struct driver *driver)
 {
     memset(&fake, 0, sizeof fake);
@@ -241,6 +248,7 @@ void fake_streams(struct driver *driver)
     driver->cuStreamSynchronize = stream_synchronize;
     driver->cuCtxRecordEvent = ctx_record_event;
     driver->cuDeviceGetDefaultMemPool = get_default_pool;
+    driver->cuStreamGetFlags = get_flags;
     driver->cuDeviceGetMemPool = get_pool;
     driver->cuMemPoolGetAttribute = get_attribute;
     driver->cuMemPoolSetAttribute = set_attribute;
