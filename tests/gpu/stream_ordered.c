@@ -132,6 +132,15 @@ struct pair_of_streams {
     CUevent event;
 };
 
+/* Nothing that an earlier case left is to serve the next one. */
+static void give_everything_back(void)
+{
+    CUmemoryPool memory_pool;
+    CHECK(cuCtxSynchronize());
+    CHECK(cuDeviceGetDefaultMemPool(&memory_pool, 0));
+    CHECK(cuMemPoolTrimTo(memory_pool, 0));
+}
+
 /* A size of its own for each round: no stream has one left from an earlier round. */
 static size_t size_of_round(unsigned int value)
 {
@@ -192,6 +201,7 @@ static unsigned int count_hits(reuse_case *body)
 {
     struct pair_of_streams streams = {new_stream(), new_stream(), NULL};
     unsigned int hits = 0;
+    give_everything_back();
     CHECK(cuEventCreate(&streams.event, CU_EVENT_DISABLE_TIMING));
     for (unsigned int i = 0; i < CASE_ROUNDS; i++) {
         hits += body(&streams, 1000 + 2 * i);
