@@ -81,6 +81,13 @@ FUZZ_SOURCES := $(filter-out $(FUZZ_SHARED),$(wildcard tests/fuzz/*.c))
 FUZZ_REPLAYS := $(patsubst %.c,$(BUILD)/%,$(FUZZ_SOURCES))
 FUZZERS      := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzzers/%,$(FUZZ_SOURCES))
 
+# What make bench compares allocators with. Those from elsewhere are built where they are found.
+BENCH_SOURCES := $(wildcard tests/bench/worker/*.c)
+WORKER := $(BUILD)/tests/bench/worker/worker
+MIMALLOC := $(firstword $(wildcard /usr/lib/*-linux-gnu/libmimalloc.so.2))
+BENCH_PEERS := $(if $(NVCC),$(BUILD)/tests/bench/peers/cub.so) \
+               $(if $(MIMALLOC),$(BUILD)/tests/bench/libmimalloc.so.2)
+
 RANDOM := $(if $(RANDOM_SOURCES),$(BUILD)/tests/random/random)
 
 object = $(patsubst %,$(BUILD)/obj/%.o,$(basename $(1)))
@@ -94,6 +101,7 @@ SHIM_OBJECTS := $(call object,$(SHIM_SOURCES))
 TOOL_OBJECTS := $(call object,$(TOOL_SOURCES))
 CONFORMANCE_OBJECTS := $(call object,$(CONFORMANCE_SOURCES))
 RANDOM_OBJECTS := $(call object,$(RANDOM_SOURCES))
+WORKER_OBJECTS := $(call object,$(BENCH_SOURCES))
 
 PRELOAD := $(BUILD)/libcudapool_preload.so
 CONFIG  := $(BUILD)/libcudapool_config.so
@@ -115,8 +123,8 @@ SIMS     := $(if $(SIM_SOURCES),$(SIM) $(SIM_VARIANTS))
 all: library sim programs ## build everything but the unit tests
 library: $(PRODUCTS) abi-check ## build the preload object, its settings reader and the command
 sim: $(SIMS) ## build the CUDA driver on the CPU
-programs: $(if $(SIM_SOURCES),$(DEMOS) $(PROGRAMS) $(LIBRARIES) $(CONFORMANCE) $(RANDOM)) ## build demo and test programs
-gpu: all $(if $(NVCC),$(CUDA_PROGRAMS)) ## build what tests/gpu/run.sh and tests/bench run on a machine with a GPU
+programs: $(if $(SIM_SOURCES),$(DEMOS) $(PROGRAMS) $(LIBRARIES) $(CONFORMANCE) $(RANDOM) $(WORKER)) ## build demo and test programs
+gpu: all $(if $(NVCC),$(CUDA_PROGRAMS)) $(BENCH_PEERS) ## build what tests/gpu/run.sh and tests/bench run on a machine with a GPU
 unit: $(UNIT_TESTS) ## build the unit tests (needs Criterion)
 plain: $(PLAIN_TESTS) ## build the unit tests with the small runner in tests/plain instead of Criterion
 replays: $(FUZZ_REPLAYS) ## build the fuzz targets, to replay inputs without a fuzzer
@@ -151,8 +159,11 @@ coverage: ## how much of core/ and shim/ the tests cover, and why not the rest
 demo: all ## run a CUDA program without and with the pool (on the GPU if there is one)
 	@BUILD=$(BUILD) scripts/demo.sh
 
-bench: all ## count the instructions of an alloc+free pair that hits
-	@BUILD=$(BUILD) scripts/instructions_per_pair.sh 500
+OUTPUT ?= $(BUILD)/bench
+bench: all $(BENCH_PEERS) ## compare the pool with other allocators, on the GPU if there is one: OUTPUT=DIR
+	@BUILD=$(BUILD) tests/bench/bench.py $(OUTPUT)
+	@if command -v valgrind >/dev/null; then BUILD=$(BUILD) scripts/instructions_per_pair.sh 500; \
+	    else echo "instructions per pair: there is no valgrind"; fi
 
 lint: ## check format, and run clang-tidy, cppcheck and shellcheck
 	@scripts/lint.sh
@@ -240,6 +251,11 @@ $(BUILD)/obj/tests/conformance/%.o: tests/conformance/%.c Makefile | dependencie
 	$(Q)$(COMPILE) $(TEST_FLAGS) -c $< -o $@
 
 $(BUILD)/obj/tests/random/%.o: tests/random/%.c tests/kernels.ptx Makefile | dependencies
+	@mkdir -p $(@D)
+	$(say) CC $<
+	$(Q)$(COMPILE) $(TEST_FLAGS) -c $< -o $@
+
+$(BUILD)/obj/tests/bench/worker/%.o: tests/bench/worker/%.c tests/kernels.ptx Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<
 	$(Q)$(COMPILE) $(TEST_FLAGS) -c $< -o $@
@@ -357,6 +373,15 @@ $(LIBRARIES): $(BUILD)/%.so: %.c $(SIM) tests/kernels.ptx Makefile | dependencie
 # It finds its way into a program as the pool does.
 $(BUILD)/tests/bench/librecord.so: $(BUILD)/obj/shim/dlsym.o
 
+# Copied, so that the directory can be taken to a machine that has none.
+$(BUILD)/tests/bench/libmimalloc.so.2: $(MIMALLOC)
+	@mkdir -p $(@D)
+	$(say) COPY $@
+	$(Q)cp -L $< $@
+
+$(BUILD)/tests/bench/peers/cub.so: tests/bench/peers/cub.cu tests/bench/peers/peer.h tests/bench/peers/build.sh
+	$(Q)NVCC=$(NVCC) tests/bench/peers/build.sh $(@D) cub
+
 $(DEMOS): $(BUILD)/demo/%: tests/demo/%.c $(SIM) tests/kernels.ptx Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<
@@ -372,6 +397,11 @@ $(CONFORMANCE): $(CONFORMANCE_OBJECTS) $(SIM)
 	@mkdir -p $(@D)
 	$(say) LINK $@
 	$(Q)$(LINK) $(CONFORMANCE_OBJECTS) -o $@ -Wl,--as-needed $(SIM) -pthread -ldl
+
+$(WORKER): $(WORKER_OBJECTS) $(SIM)
+	@mkdir -p $(@D)
+	$(say) LINK $@
+	$(Q)$(LINK) $(WORKER_OBJECTS) -o $@ -Wl,--as-needed $(SIM) -pthread -ldl
 
 # Its clock takes the place of libc's, for the libraries in its process too.
 $(RANDOM): $(RANDOM_OBJECTS) $(SIM)

@@ -58,6 +58,7 @@ void settings_defaults(struct settings *settings)
     stream_ordered_defaults(&settings->stream_ordered);
     settings->limits.device_bytes.unlimited = true;
     settings->report.at_exit = REPORT_TABLE;
+    settings->figures.enabled = true;
 }
 
 uint64_t byte_size_resolve(const struct byte_size *size, uint64_t total_bytes)

@@ -76,11 +76,18 @@ struct report_settings {
     char file[SETTINGS_PATH_MAX]; /* empty: stderr; %p pid, %h host, %r rank are expanded */
 };
 
+struct figures_settings {
+    bool enabled;                      /* there may be a file with the counters as they are */
+    bool keep;                         /* when the process ends */
+    char directory[SETTINGS_PATH_MAX]; /* empty: see figures_file.h; escapes as in report.file */
+};
+
 struct settings {
     struct device_settings device;
     struct stream_ordered_settings stream_ordered;
     struct limit_settings limits;
     struct report_settings report;
+    struct figures_settings figures;
 };
 
 /* The defaults, as README.md and configs/default.json state them. */

@@ -78,9 +78,11 @@ static bool list_device(struct pool *pool, struct device *device)
     struct figures_device record = {.ordinal = device->ordinal, .total_bytes = device->total_bytes};
     memcpy(record.name, device->name, sizeof record.name);
     memcpy(record.uuid, device->uuid.bytes, sizeof record.uuid);
-    figures_device(&pool->figures, &record);
-    device->memory = figures_kind(&pool->figures, KIND_DEVICE, device->ordinal);
-    device->stream_memory = figures_kind(&pool->figures, KIND_STREAM_ORDERED, device->ordinal);
+    if (figures_device(&pool->figures, &record)) {
+        device->memory = figures_kind(&pool->figures, KIND_DEVICE, device->ordinal);
+        device->stream_memory =
+            figures_kind(&pool->figures, KIND_STREAM_ORDERED, device->ordinal);
+    }
     if (!device->memory || !device->stream_memory)
         return false;
     device->next = registry_devices(registry);

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
-/* Room for some twenty thousand buckets. Memory that is not used is not taken. */
-#define ARENA_BYTES (UINT64_C(4) << 20)
+#include "figures_file.h"
 
 static uint64_t aligned(uint64_t bytes)
 {
@@ -17,86 +17,151 @@ void figures_init(struct figures *figures)
     pthread_mutex_init(&figures->lock, NULL);
 }
 
+void figures_show(struct figures *figures, const struct settings *settings,
+                  figures_complaint *complain)
+{
+    figures->settings = settings;
+    figures->complain = complain;
+}
+
+/* ---- adding records; the figures lock is held ---- */
+
+/* False where there is no room, and none can be had. */
+static bool make_room(struct figures *figures, uint64_t bytes)
+{
+    uint64_t used = counter_get(&figures_header(figures)->used);
+    if (bytes <= figures->room - used)
+        return true;
+    if (figures->file.path[0] == '\0' || !figures_file_grow(&figures->file, used + bytes))
+        return false;
+    figures->room = figures->file.bytes;
+    return true;
+}
+
+/* A record of which the first bytes are given and the others zero. NULL where there is no room. */
+static void *add_to_arena(struct figures *figures, const struct figures_record *record,
+                          uint64_t bytes)
+{
+    struct figures_header *header = figures_header(figures);
+    if (!header)
+        return NULL;
+    if (!make_room(figures, aligned(bytes))) {
+        counter_add(&header->lost, 1);
+        return NULL;
+    }
+    uint64_t used = counter_get(&header->used);
+    struct figures_record *place = (void *)((char *)header + used);
+    memcpy(place, record, record->bytes);
+    place->bytes = (uint32_t)aligned(bytes);
+    /* Pairs with the acquire load of a reader. */
+    atomic_store_explicit(&header->used, used + place->bytes, memory_order_release);
+    return place;
+}
+
+static void add_settings(struct figures *figures, const struct settings *settings)
+{
+    struct figures_settings_record *record = calloc(1, sizeof *record);
+    if (!record)
+        return;
+    record->record = (struct figures_record){FIGURES_SETTINGS, sizeof *record};
+    record->settings = *settings;
+    add_to_arena(figures, &record->record, sizeof *record);
+    free(record);
+}
+
 static void begin(struct figures *figures, void *memory, uint64_t room)
 {
     struct figures_header *header = memory;
-    memcpy(header->magic, FIGURES_MAGIC, sizeof header->magic);
     header->version = FIGURES_VERSION;
-    header->byte_order = FIGURES_BYTE_ORDER;
     header->first = aligned(sizeof *header);
-    atomic_store_explicit(&header->used, header->first, memory_order_release);
-    figures->header = header;
+    figures_file_describe_process(&header->process);
+    counter_set(&header->seen, header->process.started);
+    counter_set(&header->used, header->first);
     figures->room = room;
+    atomic_store_explicit(&figures->header, header, memory_order_release);
+    if (figures->settings)
+        add_settings(figures, figures->settings);
+    /* From here on it is an arena. Pairs with the acquire load of a reader. */
+    atomic_store_explicit(&header->magic, FIGURES_MAGIC, memory_order_release);
+}
+
+static void make_arena(struct figures *figures)
+{
+    void *memory = NULL;
+    if (figures->settings)
+        memory = figures_file_make(&figures->file, &figures->settings->figures, figures->complain);
+    if (memory) {
+        begin(figures, memory, figures->file.bytes);
+        return;
+    }
+    memory = mmap(NULL, FIGURES_BYTES_MAX, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory != MAP_FAILED)
+        begin(figures, memory, FIGURES_BYTES_MAX);
 }
 
 void figures_start(struct figures *figures)
 {
     pthread_mutex_lock(&figures->lock);
-    if (!figures->started) {
-        void *memory = mmap(NULL, ARENA_BYTES, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (memory != MAP_FAILED)
-            begin(figures, memory, ARENA_BYTES);
-        figures->started = true;
-    }
+    if (!figures->started)
+        make_arena(figures);
+    figures->started = true;
     pthread_mutex_unlock(&figures->lock);
 }
 
-/* Figures lock held. NULL where there is no room. */
-static void *add_to_arena(struct figures *figures, const void *record, uint64_t bytes)
+/* A record of which the first bytes are given and the others zero. NULL where memory is short. */
+static void *add_outside(struct figures *figures, const struct figures_record *record,
+                         uint64_t bytes)
 {
-    struct figures_header *header = figures->header;
-    if (!header)
+    struct figures_outside *outside = calloc(1, sizeof *outside + bytes);
+    if (!outside)
         return NULL;
-    uint64_t used = counter_get(&header->used);
-    if (bytes > figures->room - used) {
-        counter_add(&header->lost, 1);
-        return NULL;
-    }
-    void *place = (char *)header + used;
-    memcpy(place, record, ((const struct figures_record *)record)->bytes);
-    ((struct figures_record *)place)->bytes = (uint32_t)bytes;
-    /* Pairs with the acquire load of a reader. */
-    atomic_store_explicit(&header->used, used + bytes, memory_order_release);
+    memcpy(&outside->record, record, record->bytes);
+    outside->next = atomic_load_explicit(&figures->outside, memory_order_relaxed);
+    /* Pairs with the acquire load in figures_walk. */
+    atomic_store_explicit(&figures->outside, outside, memory_order_release);
+    return &outside->record;
+}
+
+/* ---- records; no lock held ---- */
+
+static void *add(struct figures *figures, struct figures_record *record, enum figures_type type,
+                 size_t given, size_t bytes)
+{
+    *record = (struct figures_record){type, (uint32_t)given};
+    pthread_mutex_lock(&figures->lock);
+    void *place = add_to_arena(figures, record, bytes);
+    if (!place)
+        place = add_outside(figures, record, bytes);
+    pthread_mutex_unlock(&figures->lock);
     return place;
 }
 
-static void *add(struct figures *figures, enum figures_type type, void *record, size_t bytes)
-{
-    struct figures_record *head = record;
-    head->type = type;
-    head->bytes = (uint32_t)bytes;
-    pthread_mutex_lock(&figures->lock);
-    void *place = add_to_arena(figures, record, aligned(bytes));
-    pthread_mutex_unlock(&figures->lock);
-    if (place)
-        return place;
-    place = malloc(bytes);
-    return place ? memcpy(place, record, bytes) : NULL;
-}
-
-void figures_device(struct figures *figures, const struct figures_device *device)
+bool figures_device(struct figures *figures, const struct figures_device *device)
 {
     struct figures_device record = *device;
-    struct figures_record *head = &record.record;
-    head->type = FIGURES_DEVICE;
-    head->bytes = sizeof record;
-    pthread_mutex_lock(&figures->lock);
-    add_to_arena(figures, &record, aligned(sizeof record));
-    pthread_mutex_unlock(&figures->lock);
+    struct {
+        struct figures_record record;
+        int64_t device;
+    } history = {.device = device->ordinal};
+    return add(figures, &record.record, FIGURES_DEVICE, sizeof record, sizeof record) &&
+           add(figures, &history.record, FIGURES_HISTORY, sizeof history,
+               sizeof(struct figures_history));
 }
 
 struct kind_counters *figures_kind(struct figures *figures, enum memory_kind kind, int device)
 {
     struct figures_kind record = {.device = device, .kind = kind};
-    struct figures_kind *added = add(figures, FIGURES_KIND, &record, sizeof record);
+    struct figures_kind *added =
+        add(figures, &record.record, FIGURES_KIND, sizeof record, sizeof record);
     return added ? &added->counters : NULL;
 }
 
 struct heap_counters *figures_heap(struct figures *figures, uint64_t heap, int device)
 {
     struct figures_heap record = {.device = device, .heap = heap};
-    struct figures_heap *added = add(figures, FIGURES_HEAP, &record, sizeof record);
+    struct figures_heap *added =
+        add(figures, &record.record, FIGURES_HEAP, sizeof record, sizeof record);
     return added ? &added->counters : NULL;
 }
 
@@ -104,6 +169,123 @@ struct bucket_counters *figures_bucket(struct figures *figures, enum memory_kind
                                        uint64_t owner, int device, uint64_t bytes)
 {
     struct figures_bucket record = {.device = device, .kind = kind, .owner = owner, .bytes = bytes};
-    struct figures_bucket *added = add(figures, FIGURES_BUCKET, &record, sizeof record);
+    struct figures_bucket *added =
+        add(figures, &record.record, FIGURES_BUCKET, sizeof record, sizeof record);
     return added ? &added->counters : NULL;
+}
+
+void figures_end(struct figures *figures, bool stay)
+{
+    struct figures_header *header = figures_header(figures);
+    if (header)
+        counter_set(&header->ended, 1);
+    if (!stay)
+        figures_file_remove(&figures->file);
+}
+
+/* ---- reading ---- */
+
+struct figures_walk figures_walk(struct figures *figures)
+{
+    /* Pairs with the release store in add_outside. */
+    return (struct figures_walk){figures_header(figures),
+                                 atomic_load_explicit(&figures->outside, memory_order_acquire),
+                                 NULL};
+}
+
+static struct figures_record *next_outside(struct figures_walk *walk)
+{
+    struct figures_outside *outside = walk->outside;
+    walk->header = NULL;
+    if (!outside)
+        return NULL;
+    walk->outside = outside->next;
+    return &outside->record;
+}
+
+struct figures_record *figures_next(struct figures_walk *walk)
+{
+    struct figures_header *header = walk->header;
+    if (!header)
+        return next_outside(walk);
+    /* Pairs with the release store in add_to_arena. */
+    uint64_t used = atomic_load_explicit(&header->used, memory_order_acquire);
+    uint64_t next = header->first;
+    if (walk->record)
+        next = (uint64_t)((char *)walk->record - (char *)header) + walk->record->bytes;
+    if (next >= used)
+        return next_outside(walk);
+    walk->record = (void *)((char *)header + next);
+    return walk->record;
+}
+
+static void add_bucket(struct history_sample *sum, const struct bucket_counters *c)
+{
+    uint64_t reserved = counter_get(&c->reserved_bytes);
+    uint64_t free = counter_get(&c->free_bytes), clean = counter_get(&c->clean_bytes);
+    /* Others may be changing them meanwhile. */
+    counter_add(&sum->live_bytes, reserved > free ? reserved - free : 0);
+    counter_add(&sum->cached_bytes, clean);
+    counter_add(&sum->pending_bytes, free > clean ? free - clean : 0);
+    for (int i = 0; i < HIT_KINDS; i++)
+        counter_add(&sum->hits[i], counter_get(&c->hits[i]));
+    counter_add(&sum->misses, counter_get(&c->misses));
+}
+
+void figures_sum(struct figures_walk walk, int64_t device, uint64_t now, struct history_sample *sum)
+{
+    memset(sum, 0, sizeof *sum);
+    counter_set(&sum->at, now);
+    struct figures_record *record;
+    while ((record = figures_next(&walk)) != NULL) {
+        const struct figures_bucket *bucket = (const void *)record;
+        if (record->type == FIGURES_BUCKET && bucket->device == device)
+            add_bucket(sum, &bucket->counters);
+    }
+}
+
+/* ---- sampling ---- */
+
+/* Every device at one time. Returns when that is to be done again. */
+static uint64_t sample_devices(struct figures *figures, uint64_t now)
+{
+    struct figures_walk walk = figures_walk(figures);
+    struct figures_record *record;
+    uint64_t due = UINT64_MAX;
+    while ((record = figures_next(&walk)) != NULL) {
+        if (record->type != FIGURES_HISTORY)
+            continue;
+        struct figures_history *history = (void *)record;
+        struct history_sample sum;
+        figures_sum(figures_walk(figures), history->device, now, &sum);
+        history_add(&history->history, &sum);
+        uint64_t next = history_next(&history->history, now);
+        due = next < due ? next : due;
+    }
+    return due;
+}
+
+static void note_seen(struct figures *figures, uint64_t now)
+{
+    struct figures_header *header = figures_header(figures);
+    if (header)
+        counter_set(&header->seen, now);
+}
+
+void figures_sample_now(struct figures *figures, uint64_t now)
+{
+    /* Pairs with the release store below: the histories are as the last thread left them. */
+    if (atomic_exchange_explicit(&figures->sampling, true, memory_order_acquire))
+        return;
+    note_seen(figures, now);
+    atomic_store_explicit(&figures->sample_due, sample_devices(figures, now), memory_order_relaxed);
+    atomic_store_explicit(&figures->sampling, false, memory_order_release);
+}
+
+void figures_sample(struct figures *figures, uint64_t now)
+{
+    if (now >= atomic_load_explicit(&figures->sample_due, memory_order_relaxed))
+        figures_sample_now(figures, now);
+    else
+        note_seen(figures, now);
 }

@@ -186,6 +186,21 @@ void heap_detach_free(struct heap *heap, struct block *block)
     detach_free(heap, block);
 }
 
+void heap_begin_leaving(struct heap *heap, struct block *block)
+{
+    counter_subtract(&block->bucket->counters->reserved_bytes, block->bytes);
+    heap_detach_free(heap, block);
+    block->state = BLOCK_LEAVING;
+}
+
+void heap_count_back(struct block *block)
+{
+    struct bucket *bucket = block->bucket;
+    bucket->free_blocks++;
+    counter_add(&bucket->counters->free_bytes, block->bytes);
+    counter_add(&bucket->counters->reserved_bytes, block->bytes);
+}
+
 void heap_add_clean(struct heap *heap, struct block *block)
 {
     struct bucket *bucket = block->bucket;
@@ -208,12 +223,13 @@ static inline void count_live(struct heap *heap, struct block *block)
 void heap_forget_block(struct pool *pool, struct heap *heap, struct block *block)
 {
     struct device *device = context_of_heap(heap)->device;
+    if (block->state != BLOCK_LEAVING)
+        counter_subtract(&block->bucket->counters->reserved_bytes, block->bytes);
     if (block->state == BLOCK_LIVE)
         counter_subtract(&heap->live_requested, block->requested);
     else if (block->state != BLOCK_LEAVING)
         heap_detach_free(heap, block);
     counter_subtract(&heap->reserved_bytes, block->bytes);
-    counter_subtract(&block->bucket->counters->reserved_bytes, block->bytes);
     block_table_remove(&pool->blocks, block->address, block);
     /* Relaxed: a number that is compared with limits, and orders nothing. */
     atomic_fetch_sub_explicit(&device->reserved_bytes, block->bytes, memory_order_relaxed);
@@ -856,8 +872,7 @@ static void put_back_pending(struct pool *pool, struct heap *heap, struct block 
     block->state = BLOCK_PENDING;
     block_list_prepend(&block->bucket->pending, block, LINK_BUCKET);
     block_list_prepend(&heap->pending, block, LINK_HEAP);
-    block->bucket->free_blocks++;
-    counter_add(&block->bucket->counters->free_bytes, block->bytes);
+    heap_count_back(block);
     counter_add(&heap->pending_bytes, block->bytes);
     count_pending(heap, block);
 }
@@ -866,8 +881,7 @@ static void put_back_pending(struct pool *pool, struct heap *heap, struct block 
 static bool free_oldest_pending(struct pool *pool, struct heap *heap)
 {
     struct block *block = heap->pending.first;
-    heap_detach_free(heap, block);
-    block->state = BLOCK_LEAVING;
+    heap_begin_leaving(heap, block);
     block_table_remove(&pool->blocks, block->address, block);
     pthread_mutex_unlock(&heap->lock);
     enter_driver();
@@ -966,6 +980,7 @@ static bool begin_leaving(struct pool *pool, struct block *block, CUdeviceptr ad
     bool live = is_live_at(block, address);
     if (live) {
         counter_subtract(&heap->live_requested, block->requested);
+        counter_subtract(&block->bucket->counters->reserved_bytes, block->bytes);
         block->state = BLOCK_LEAVING;
         block_table_remove(&pool->blocks, address, block);
     }
@@ -978,6 +993,7 @@ static void come_back(struct pool *pool, struct block *block)
     if (!block_table_insert(&pool->blocks, block->address, block))
         return;
     block->state = BLOCK_LIVE;
+    counter_add(&block->bucket->counters->reserved_bytes, block->bytes);
     count_live(block->heap, block);
 }
 

@@ -167,6 +167,11 @@ void heap_sweep(struct context *context);
 /* Lock held. Takes a free block out of its lists and out of the counters of free blocks. */
 void heap_detach_free(struct heap *heap, struct block *block);
 
+/* Lock held. The same, for a block on its way to the driver, which its bucket no longer counts as
+ * reserved; and one that comes back from there and is free again, in no list yet. */
+void heap_begin_leaving(struct heap *heap, struct block *block);
+void heap_count_back(struct block *block);
+
 /* Lock held. Puts a block that is in no list among the clean ones of its bucket; the bucket's free
  * blocks and bytes count it already. */
 void heap_add_clean(struct heap *heap, struct block *block);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "figures_file.h"
 #include "mempool.h"
 #include "mutation.h"
 #include "pool_state.h"
@@ -490,7 +491,11 @@ static void end_frees(struct pool *pool, struct context *context)
     if (!context || !atomic_load_explicit(&pool->several_contexts, memory_order_acquire) ||
         !context_push(pool, context, &pushed))
         return;
-    heap_free_pending(pool, context);
+    /* Captures forbid the driver's frees, but not waiting for what was freed before them. */
+    if (!captures_are_going_on(&pool->captures))
+        heap_free_pending(pool, context);
+    else if (!MUTATED(last_release_in_capture))
+        release_wait_for_pending(pool, context);
     context_pop(pool, pushed);
 }
 
@@ -664,6 +669,22 @@ uint64_t pool_trim(struct pool *pool)
     if (pool->streams)
         mempool_trim_ours(pool);
     return released;
+}
+
+void pool_show_figures(struct pool *pool, void (*complain)(const char *line))
+{
+    figures_show(&pool->figures, &pool->settings, complain);
+}
+
+bool pool_figures_are_taken(struct pool *pool)
+{
+    const struct figures_file *file = &pool->figures.file;
+    return file->path[0] != '\0' && !figures_file_is_there(file);
+}
+
+void pool_end_figures(struct pool *pool, bool stay)
+{
+    figures_end(&pool->figures, stay);
 }
 
 struct pool_bytes pool_device_bytes(struct pool *pool, CUdevice device)

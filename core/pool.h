@@ -240,6 +240,17 @@ uint64_t pool_trim(struct pool *pool);
 /* Bytes of one device, all contexts together. */
 struct pool_bytes pool_device_bytes(struct pool *pool, CUdevice device);
 
+/* The pool's figures may have a file, see figures_file.h. To be called before any other thread
+ * knows the pool. complain is told why there is none where the settings name a directory; may be
+ * NULL. */
+void pool_show_figures(struct pool *pool, void (*complain)(const char *line));
+
+/* Whether there was such a file, and somebody has taken it away. */
+bool pool_figures_are_taken(struct pool *pool);
+
+/* When the process ends by itself: the file goes, unless it is to stay. */
+void pool_end_figures(struct pool *pool, bool stay);
+
 /* Fills the devices of a report (the caller has filled process and settings), without a driver
  * call and without waiting for a lock. 0, or -1 with errno. */
 int pool_report(struct pool *pool, struct report *report);

@@ -88,11 +88,9 @@ static void hand_to_driver(struct pool *pool, struct context *context, CUstream 
 
 static void put_back(struct pool *pool, struct heap *heap, struct block *block)
 {
-    struct bucket *bucket = block->bucket;
     if (!block_table_insert(&pool->blocks, block->address, block))
         return;
-    bucket->free_blocks++;
-    counter_add(&bucket->counters->free_bytes, block->bytes);
+    heap_count_back(block);
     heap_add_clean(heap, block);
 }
 
@@ -181,9 +179,8 @@ static struct block *collect(struct pool *pool, struct context *context, chooser
     pthread_mutex_lock(&context->heap.lock);
     context->heap.draining = NULL;
     while ((block = choose(pool, context, bytes, argument)) != NULL) {
-        heap_detach_free(&context->heap, block);
+        heap_begin_leaving(&context->heap, block);
         block_table_remove(&pool->blocks, block->address, block);
-        block->state = BLOCK_LEAVING;
         block->links[LINK_HEAP].next = chain;
         chain = block;
         bytes += block->bytes;
@@ -400,6 +397,7 @@ void release_excess(struct pool *pool, struct context *context, enum release_pla
     uint64_t now = monotonic_now();
     struct excess excess = look_for_excess(pool, &context->heap, now);
     uint64_t over = bytes_over_cap(pool, context);
+    figures_sample(&pool->figures, now);
     if (over || excess.other)
         release_chosen(pool, context, choose_over_cap, &over, EVICTION_CAP, place);
     if (over)
@@ -511,12 +509,9 @@ static uint64_t newest_waitable(const struct epochs *epochs)
     return newest;
 }
 
-/* Frees that no waitable fence covers: a fence of now covers later work too, so the wait for it is
- * bounded. */
-static void settle_the_rest(struct pool *pool, struct context *context)
+void release_wait_for_pending(struct pool *pool, struct context *context)
 {
     struct heap *heap = &context->heap;
-    epoch_fence_the_rest(pool, context);
     pthread_mutex_lock(&heap->lock);
     if (heap->pending.last)
         epoch_wait_until(pool, context, heap->pending.last->epoch,
@@ -524,6 +519,14 @@ static void settle_the_rest(struct pool *pool, struct context *context)
                              ? UINT64_MAX
                              : monotonic_now() + LAST_RESORT_NANOSECONDS);
     pthread_mutex_unlock(&heap->lock);
+}
+
+/* Frees that no waitable fence covers: a fence of now covers later work too, so the wait for it is
+ * bounded. */
+static void settle_the_rest(struct pool *pool, struct context *context)
+{
+    epoch_fence_the_rest(pool, context);
+    release_wait_for_pending(pool, context);
 }
 
 /* Also where nothing of ours is pending: the plain frees would have waited, and what the program

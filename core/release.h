@@ -55,6 +55,10 @@ struct reclaim {
 };
 bool release_for_retry(struct pool *pool, struct device *device, struct reclaim *progress);
 
+/* Waits, for some seconds at most, until what is pending in the context is clean, as far as it has
+ * fences. */
+void release_wait_for_pending(struct pool *pool, struct context *context);
+
 /* After a miss in the context, which is current: now and then asks how much memory is left, and
  * remembers when it is little. */
 void release_look_at_memory(struct pool *pool, struct context *context);

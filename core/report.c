@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "history.h"
 #include "readable.h"
 
 /* --- the process --------------------------------------------------------------------------------
@@ -327,6 +328,10 @@ static void print_process(FILE *out, const struct report_process *process)
     fprintf(out, ", ran %s: ", seconds);
     report_print_text(out, process->command);
     fputc('\n', out);
+    if (process->ending == REPORT_KILLED)
+        fputs("killed, or ended without a word: the figures are those of its last moment\n", out);
+    else if (process->ending == REPORT_RUNNING)
+        fputs("still running: the figures are those of this moment\n", out);
 }
 
 void report_print_saved(FILE *out, uint64_t saved_nanoseconds, uint64_t spent_nanoseconds)
@@ -370,6 +375,42 @@ int report_print_table(const struct report *report, FILE *out)
     return fflush(out) != 0 || ferror(out) ? -1 : 0;
 }
 
+/* --- the history --------------------------------------------------------------------------------
+ */
+
+static struct report_sample plain_sample(const struct history_sample *sample, uint64_t started)
+{
+    return (struct report_sample){
+        .nanoseconds = counter_get(&sample->at) - started,
+        .live_bytes = counter_get(&sample->live_bytes),
+        .cached_bytes = counter_get(&sample->cached_bytes),
+        .pending_bytes = counter_get(&sample->pending_bytes),
+        .hits = {.clean = counter_get(&sample->hits[HIT_CLEAN]),
+                 .queried = counter_get(&sample->hits[HIT_QUERIED]),
+                 .barrier = counter_get(&sample->hits[HIT_BARRIER]),
+                 .waited = counter_get(&sample->hits[HIT_WAITED])},
+        .misses = counter_get(&sample->misses),
+    };
+}
+
+bool report_take_history(struct report_device *device, const struct history *history,
+                         uint64_t started)
+{
+    uint64_t last = started, count = counter_get(&history->count);
+
+    device->samples = calloc(HISTORY_SAMPLES, sizeof(*device->samples));
+    if (device->samples == NULL)
+        return false;
+    for (size_t i = 0; i < count && i < HISTORY_SAMPLES; i++) {
+        const struct history_sample *sample = &history->samples[i];
+        if (counter_get(&sample->at) <= last)
+            continue;
+        last = counter_get(&sample->at);
+        device->samples[device->sample_count++] = plain_sample(sample, started);
+    }
+    return true;
+}
+
 /* --- memory -------------------------------------------------------------------------------------
  */
 
@@ -380,6 +421,7 @@ void report_free(struct report *report)
         for (size_t j = 0; j < device->kind_count; j++)
             free(device->kinds[j].buckets);
         free(device->kinds);
+        free(device->samples);
     }
     free(report->devices);
     report->devices = NULL;

@@ -60,6 +60,16 @@ struct report_kind {
     size_t bucket_count;
 };
 
+/* What a device's memory was used for at one moment, of all kinds together. */
+struct report_sample {
+    uint64_t nanoseconds; /* since the process started its pool; each later than the one before */
+    uint64_t live_bytes, cached_bytes, pending_bytes;
+    struct {
+        uint64_t clean, queried, barrier, waited;
+    } hits; /* since the start, like the misses */
+    uint64_t misses;
+};
+
 struct report_device {
     int ordinal;
     char name[256];
@@ -70,6 +80,15 @@ struct report_device {
     uint64_t barriers;      /* context barriers */
     struct report_kind *kinds;
     size_t kind_count;
+    struct report_sample *samples; /* over time; none where no history was kept */
+    size_t sample_count;
+};
+
+/* How a process came to be reported. */
+enum report_ending {
+    REPORT_EXITED,  /* it said so itself when it ended */
+    REPORT_KILLED,  /* it ended without a word: what its figures said then */
+    REPORT_RUNNING, /* what its figures said while it was running */
 };
 
 struct report_process {
@@ -78,6 +97,8 @@ struct report_process {
     char rank[32]; /* empty where no launcher's variable is set */
     char command[4096];
     double wall_seconds;
+    uint64_t started_nanoseconds; /* since 1970, when its pool was started; 0: unknown */
+    enum report_ending ending;
 };
 
 struct report {
@@ -115,6 +136,13 @@ int report_print_table(const struct report *report, FILE *out);
 void report_print_kind(FILE *out, const struct report_kind *kind);
 void report_print_saved(FILE *out, uint64_t saved_nanoseconds, uint64_t spent_nanoseconds);
 void report_print_text(FILE *out, const char *text);
+
+/* The device's samples out of a history that may have been left in the middle of a change; started:
+ * the time of the history's clock when the process started its pool. False where memory is short.
+ */
+struct history;
+bool report_take_history(struct report_device *device, const struct history *history,
+                         uint64_t started);
 
 /* Frees the report's arrays (not the struct itself) and leaves it without devices. */
 void report_free(struct report *report);

@@ -128,6 +128,51 @@ json_t *report_kind_to_json(const struct report_kind *kind)
     return json_unless_failed(object, status);
 }
 
+/* --- the history: a column for each member of a sample ------------------------------------------
+ */
+
+#define COLUMN(name)                                                                               \
+    {                                                                                              \
+        "", #name, offsetof(struct report_sample, name)                                            \
+    }
+#define GROUPED_COLUMN(group, name)                                                                \
+    {                                                                                              \
+#group, #name, offsetof(struct report_sample, group.name)                                  \
+    }
+
+static const struct report_counter columns[] = {
+    COLUMN(nanoseconds),           COLUMN(live_bytes),           COLUMN(cached_bytes),
+    COLUMN(pending_bytes),         GROUPED_COLUMN(hits, clean),  GROUPED_COLUMN(hits, queried),
+    GROUPED_COLUMN(hits, barrier), GROUPED_COLUMN(hits, waited), COLUMN(misses),
+};
+#define COLUMNS (sizeof(columns) / sizeof(columns[0]))
+
+static json_t *column_to_json(const struct report_sample *samples, size_t count, size_t offset)
+{
+    json_t *array = json_array();
+    int status = 0;
+
+    for (size_t i = 0; i < count; i++)
+        status |= json_array_append_new(
+            array, report_count_to_json(*(const uint64_t *)((const char *)&samples[i] + offset)));
+    return json_unless_failed(array, status);
+}
+
+json_t *report_history_to_json(const struct report_sample *samples, size_t count)
+{
+    json_t *object = json_object(), *hits = json_object();
+    int status = 0;
+
+    for (size_t i = 0; i < COLUMNS; i++)
+        status |= json_object_set_new(columns[i].group[0] != '\0' ? hits : object, columns[i].name,
+                                      column_to_json(samples, count, columns[i].offset));
+    status |= json_object_set_new(object, "hits", hits);
+    return json_unless_failed(object, status);
+}
+
+/* --- the report ---------------------------------------------------------------------------------
+ */
+
 static json_t *device_to_json(const struct report_device *device)
 {
     json_t *object = json_object(), *kinds = json_array();
@@ -143,8 +188,13 @@ static json_t *device_to_json(const struct report_device *device)
     for (size_t i = 0; i < device->kind_count; i++)
         status |= json_array_append_new(kinds, report_kind_to_json(&device->kinds[i]));
     status |= json_object_set_new(object, "kinds", kinds);
+    if (device->sample_count > 0)
+        status |= json_object_set_new(
+            object, "history", report_history_to_json(device->samples, device->sample_count));
     return json_unless_failed(object, status);
 }
+
+const char *const report_endings[] = {"exited", "killed", "running", NULL};
 
 static json_t *process_to_json(const struct report_process *process)
 {
@@ -159,6 +209,12 @@ static json_t *process_to_json(const struct report_process *process)
     status |= json_object_set_new(object, "rank", json_string_of_any_bytes(process->rank));
     status |= json_object_set_new(object, "command", json_string_of_any_bytes(process->command));
     status |= json_object_set_new(object, "wall_seconds", json_real(seconds));
+    if (process->started_nanoseconds > 0)
+        status |= json_object_set_new(object, "started_nanoseconds",
+                                      report_count_to_json(process->started_nanoseconds));
+    if (process->ending != REPORT_EXITED)
+        status |=
+            json_object_set_new(object, "ending", json_string(report_endings[process->ending]));
     return json_unless_failed(object, status);
 }
 
@@ -424,19 +480,24 @@ static bool digits_to_count(const char *text, uint64_t *count)
     return true;
 }
 
+#define ALLOWED_COUNT "an integer from 0 to 18446744073709551615"
+
+static int count_from_json(const json_t *value, uint64_t *count)
+{
+    if (json_is_integer(value) && json_integer_value(value) >= 0) {
+        *count = (uint64_t)json_integer_value(value);
+        return 0;
+    }
+    return json_is_string(value) && digits_to_count(json_string_value(value), count) ? 0 : -1;
+}
+
 static int read_count(const struct object *object, const char *key, uint64_t *count)
 {
     const json_t *value = need(object, key);
 
     if (value == NULL)
         return -1;
-    if (json_is_integer(value) && json_integer_value(value) >= 0) {
-        *count = (uint64_t)json_integer_value(value);
-        return 0;
-    }
-    if (json_is_string(value) && digits_to_count(json_string_value(value), count))
-        return 0;
-    return refuse(object, key, value, "an integer from 0 to 18446744073709551615");
+    return count_from_json(value, count) == 0 ? 0 : refuse(object, key, value, ALLOWED_COUNT);
 }
 
 static int read_text(const struct object *object, const char *key, char *text, size_t bytes)
@@ -608,11 +669,86 @@ static int read_kinds(const struct object *object, struct report_device *device)
     return 0;
 }
 
+/* Every column is an array, and as long as that of the times. */
+static const json_t *need_column(const struct object *object, const char *key, size_t length)
+{
+    char allowed[80];
+    const json_t *array = need(object, key);
+
+    if (array == NULL || (json_is_array(array) && json_array_size(array) == length))
+        return array;
+    snprintf(allowed, sizeof(allowed), "an array of as many numbers as there are times, %zu",
+             length);
+    refuse(object, key, array, allowed);
+    return NULL;
+}
+
+static int read_column(const struct object *object, const struct report_counter *column,
+                       struct report_device *device)
+{
+    char place[PLACE_BYTES], item_place[PLACE_BYTES];
+    const json_t *array = need_column(object, column->name, device->sample_count);
+
+    if (array == NULL)
+        return -1;
+    for (size_t i = 0; i < device->sample_count; i++) {
+        const json_t *value = json_array_get(array, i);
+        if (count_from_json(value, (uint64_t *)((char *)&device->samples[i] + column->offset)) == 0)
+            continue;
+        place_of_key(place, object->place, column->name);
+        place_of_item(item_place, place, i);
+        return document_refuse(object->document, item_place, value, ALLOWED_COUNT);
+    }
+    return 0;
+}
+
+static int refuse_times_out_of_order(const struct object *object,
+                                     const struct report_device *device)
+{
+    for (size_t i = 1; i < device->sample_count; i++)
+        if (device->samples[i].nanoseconds <= device->samples[i - 1].nanoseconds)
+            return document_fail(object->document, object->place,
+                                 "nanoseconds: each must be later than the one before");
+    return 0;
+}
+
+static int read_samples(const struct object *history, const struct object *hits,
+                        struct report_device *device)
+{
+    void *elements = NULL;
+    const json_t *times = need_array(history, "nanoseconds", sizeof(*device->samples), &elements);
+
+    device->samples = elements;
+    if (times == NULL)
+        return -1;
+    device->sample_count = json_array_size(times);
+    for (size_t i = 0; i < COLUMNS; i++)
+        if (read_column(columns[i].group[0] != '\0' ? hits : history, &columns[i], device) != 0)
+            return -1;
+    return refuse_times_out_of_order(history, device);
+}
+
+/* May be missing. */
+static int read_history(const struct object *object, struct report_device *device)
+{
+    static const char *const known[] = {
+        "nanoseconds", "live_bytes", "cached_bytes", "pending_bytes", "hits", "misses", NULL};
+    static const char *const known_hits[] = {"clean", "queried", "barrier", "waited", NULL};
+    struct object history, hits;
+
+    if (json_object_get(object->value, "history") == NULL)
+        return 0;
+    if (enter(object, "history", &history) != 0 || refuse_unknown_keys(&history, known) != 0 ||
+        enter(&history, "hits", &hits) != 0 || refuse_unknown_keys(&hits, known_hits) != 0)
+        return -1;
+    return read_samples(&history, &hits, device);
+}
+
 static int read_device(const struct object *object, struct report_device *device)
 {
-    static const char *const known[] = {"ordinal",     "name",   "uuid",
-                                        "total_bytes", "fences", "fence_queries",
-                                        "barriers",    "kinds",  NULL};
+    static const char *const known[] = {
+        "ordinal",       "name",     "uuid",  "total_bytes", "fences",
+        "fence_queries", "barriers", "kinds", "history",     NULL};
     int64_t ordinal = 0;
 
     if (refuse_unknown_keys(object, known) != 0 ||
@@ -625,7 +761,7 @@ static int read_device(const struct object *object, struct report_device *device
         read_count(object, "barriers", &device->barriers) != 0)
         return -1;
     device->ordinal = (int)ordinal;
-    return read_kinds(object, device);
+    return read_kinds(object, device) != 0 ? -1 : read_history(object, device);
 }
 
 static int read_devices(const struct object *root, struct report *report)
@@ -659,9 +795,33 @@ static int read_seconds(const struct object *object, double *seconds)
     return 0;
 }
 
+/* May be missing. */
+static int read_ending(const struct object *object, struct report_process *process)
+{
+    const json_t *value = json_object_get(object->value, "ending");
+    const char *word = json_string_value(value);
+
+    if (value == NULL)
+        return 0;
+    for (int i = 0; word != NULL && report_endings[i] != NULL; i++)
+        if (strcmp(report_endings[i], word) == 0) {
+            process->ending = (enum report_ending)i;
+            return 0;
+        }
+    return refuse(object, "ending", value, "exited, killed or running");
+}
+
+static int read_start(const struct object *object, struct report_process *process)
+{
+    if (json_object_get(object->value, "started_nanoseconds") == NULL)
+        return 0;
+    return read_count(object, "started_nanoseconds", &process->started_nanoseconds);
+}
+
 static int read_process(const struct object *root, struct report_process *process)
 {
-    static const char *const known[] = {"pid", "host", "rank", "command", "wall_seconds", NULL};
+    static const char *const known[] = {
+        "pid", "host", "rank", "command", "wall_seconds", "started_nanoseconds", "ending", NULL};
     struct object object;
 
     if (enter(root, "process", &object) != 0 || refuse_unknown_keys(&object, known) != 0 ||
@@ -669,6 +829,8 @@ static int read_process(const struct object *root, struct report_process *proces
         read_text(&object, "host", process->host, sizeof(process->host)) != 0 ||
         read_text(&object, "rank", process->rank, sizeof(process->rank)) != 0 ||
         read_text(&object, "command", process->command, sizeof(process->command)) != 0)
+        return -1;
+    if (read_start(&object, process) != 0 || read_ending(&object, process) != 0)
         return -1;
     return read_seconds(&object, &process->wall_seconds);
 }

@@ -65,11 +65,15 @@ uint64_t *report_counter_field(const struct report_counter *counter,
 uint64_t report_counter_value(const struct report_counter *counter,
                               const struct report_counters *counters);
 
+/* enum report_ending as reports spell it; ends with NULL. */
+extern const char *const report_endings[];
+
 /* Parts of a report as JSON, for other documents that hold them. New references; NULL, or -1, where
  * memory is short. */
 json_t *reports_to_json(const struct report *reports, size_t count);
 json_t *report_kind_to_json(const struct report_kind *kind);
 json_t *report_count_to_json(uint64_t count);
+json_t *report_history_to_json(const struct report_sample *samples, size_t count);
 int report_add_counters_to_json(json_t *object, const struct report_counters *counters);
 
 /* report_write_json, as libcudapool_config.so exports it to the preload object. */

@@ -71,6 +71,12 @@ FLAG(stream_internal,
      "A stream may be made to wait for another, so that it can have a block freed there.",
      "No stream is made to wait for another for the sake of a block.");
 
+FLAG(figures_enabled,
+     "The counters are in a small mapped file: `cudapool top` sees them, and a kill leaves them.",
+     "The counters are the process's own: nobody sees them before its report.");
+FLAG(figures_keep, "The file with the counters stays when the process ends.",
+     "The file with the counters goes when the process ends; one that was killed leaves it.");
+
 /* The macros' arguments are members, which bear no parentheses. */
 /* NOLINTBEGIN(bugprone-macro-parentheses) */
 /* clang-format off */
@@ -150,6 +156,14 @@ const struct setting settings_table[] = {
     {.path = "report.file", .type = SETTING_FILE, .offset = AT(report.file), .may_be_null = true,
      .means = "The report goes to the file %s.",
      .means_if_null = "The report goes to stderr."},
+
+    FLAG_SETTING("figures.enabled", figures.enabled, figures_enabled),
+    {.path = "figures.directory", .type = SETTING_FILE, .offset = AT(figures.directory),
+     .may_be_null = true,
+     .means = "The file with the counters is in the directory %s.",
+     .means_if_null = "The file with the counters is in memory, below the user's runtime "
+                      "directory, /dev/shm, $TMPDIR or /tmp; if none of them is, there is none."},
+    FLAG_SETTING("figures.keep", figures.keep, figures_keep),
 };
 /* clang-format on */
 /* NOLINTEND(bugprone-macro-parentheses) */
@@ -161,6 +175,7 @@ const struct setting_group setting_groups[] = {
     {"stream_ordered", "stream-ordered memory (cuMemAllocAsync and its relatives)"},
     {"limits", "limits"},
     {"report", "the report"},
+    {"figures", "the counters while the program runs, and after it was killed"},
     {0},
 };
 

@@ -14,10 +14,11 @@
  *   changes (requested bytes, what is live, peaks) is stored before: those may be ahead by the one
  *   call that each heap was in the middle of, and are never behind.
  * - A free likewise counts by its last store, to frees.
- * - A block that becomes free is counted in free_bytes before clean_bytes, and one that is taken
- *   the other way round; one that comes from the driver is reserved before it is anything else, and
- *   one that goes back is reserved until after it is. So at every moment
- *   clean_bytes <= free_bytes <= reserved_bytes.
+ * - What is live is reserved and not free. A block on its way back to the driver is neither, and
+ *   stops being reserved before it stops being free: between two stores there may seem to be less
+ *   live than there is, by one block, and never more than was asked for. A block that becomes free
+ *   is counted in free_bytes before clean_bytes, and one that is taken the other way round, so that
+ *   clean_bytes <= free_bytes.
  */
 #ifndef CUDAPOOL_CORE_STATS_H
 #define CUDAPOOL_CORE_STATS_H

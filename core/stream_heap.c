@@ -21,18 +21,6 @@
 #define QUERIES_MAX 8u
 #define LOOKS_MAX   8u
 
-void stream_heap_visit(struct stream *stream, void (*visit)(struct bucket *, void *),
-                       void *argument)
-{
-    struct shelf *shelf = atomic_load_explicit(&stream->shelves, memory_order_acquire);
-    for (; shelf; shelf = shelf->next) {
-        struct shelf_bucket *b = atomic_load_explicit(&shelf->buckets, memory_order_acquire);
-        for (; b; b = b->next)
-            visit(&b->bucket, argument);
-        visit(&shelf->unkept, argument);
-    }
-}
-
 void stream_heap_make_clean(struct stream *stream, struct stream_block *block)
 {
     struct bucket *bucket = block->block.bucket;

@@ -65,8 +65,4 @@ void stream_heap_forget_free(struct pool *pool, struct stream_block *block);
 bool stream_heap_let_go(struct pool *pool, CUdeviceptr address);
 void stream_heap_forget_address(struct pool *pool, CUdeviceptr address);
 
-/* Calls visit for each bucket of the stream, without its lock. */
-void stream_heap_visit(struct stream *stream, void (*visit)(struct bucket *, void *),
-                       void *argument);
-
 #endif

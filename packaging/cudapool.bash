@@ -9,7 +9,8 @@ _cudapool_settings() {
     done
     printf '%s\n' device.{growth_budget,barriers,free_synchronizes} \
         stream_ordered.reuse.{follow_event_dependencies,opportunistic,internal_dependencies} \
-        stream_ordered.driver_release_threshold limits.device_bytes report.{at_exit,file}
+        stream_ordered.driver_release_threshold limits.device_bytes report.{at_exit,file} \
+        figures.{enabled,directory,keep}
 }
 
 # A word of the list, or a file where there is no list.
@@ -77,11 +78,20 @@ _cudapool_run() { # word, previous word
     esac
 }
 
+# Processes that have figures, by the names of their files.
+_cudapool_processes() {
+    local file
+    for file in "${XDG_RUNTIME_DIR:-/dev/shm}"/cudapool-*/*.figures /dev/shm/cudapool-*/*.figures; do
+        file=${file##*/}
+        [[ $file == [0-9]* ]] && printf '%s\n' "${file%%-*}"
+    done
+}
+
 _cudapool() {
     local word=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
     COMPREPLY=()
     if [ "$COMP_CWORD" -eq 1 ]; then
-        _cudapool_words "$word" "run report check configs help --help --version"
+        _cudapool_words "$word" "run report top check configs help --help --version"
         return
     fi
     case ${COMP_WORDS[1]} in
@@ -95,9 +105,17 @@ _cudapool() {
             _cudapool_words "$word"
         fi
         ;;
+    top)
+        if [[ $word == -* ]]; then
+            _cudapool_words "$word" "--interval --count --help"
+        elif [[ $previous != --interval && $previous != --count ]]; then
+            _cudapool_words "$word"
+            mapfile -t -O ${#COMPREPLY[@]} COMPREPLY < <(compgen -W "$(_cudapool_processes)" -- "$word")
+        fi
+        ;;
     check) _cudapool_words "$word" ;;
     configs) _cudapool_words "$word" "default low-memory strict throughput" ;;
-    help) _cudapool_words "$word" "run report check configs" ;;
+    help) _cudapool_words "$word" "run report top check configs" ;;
     esac
 }
 

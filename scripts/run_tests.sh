@@ -56,7 +56,10 @@ export BUILD SIM PRELOAD SANITIZE
 passed=0
 failed=0
 output=$(mktemp)
-trap 'rm -f "$output"' EXIT
+# Figures of processes that the tests kill are nobody's.
+figures=$(mktemp -d /dev/shm/cudapool-tests-XXXXXX 2>/dev/null || mktemp -d)
+export XDG_RUNTIME_DIR=$figures
+trap 'rm -rf "$output" "$figures"' EXIT
 
 wanted() { # path, and the names on the command line
     local path=$1 name

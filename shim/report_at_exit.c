@@ -1,5 +1,5 @@
 /*
- * The report that a process writes when it ends.
+ * The report that a process writes when it ends, and the end of its figures.
  *
  * A destructor of this object: it runs in whichever thread calls exit, while others may still be
  * allocating. It makes no driver call, and does nothing in a process that did not use the pool.
@@ -92,29 +92,68 @@ static int write_table(const struct report *report, const char *file)
     return result;
 }
 
-static void deliver(const struct run *run, const struct report *report)
+/* The report goes where the figures are: who collects them reads either. */
+static bool is_collected(const struct run *run)
+{
+    const char *directory = run->settings.figures.directory;
+    const char *file = run->settings.report.file;
+    size_t length = strlen(directory);
+    return run->collected && strncmp(file, directory, length) == 0 && file[length] == '/';
+}
+
+/* The directory is removed once the reports have been collected. */
+static bool directory_is_gone(const char *file)
+{
+    char directory[PATH_MAX];
+    snprintf(directory, sizeof directory, "%s", file);
+    char *slash = strrchr(directory, '/');
+    if (slash == NULL) {
+        return false;
+    }
+    *slash = '\0';
+    return access(directory, F_OK) != 0 && errno == ENOENT;
+}
+
+/* Whoever collects did so while the process was still running. */
+static bool came_too_late(const struct run *run, const char *file)
+{
+    return is_collected(run) && (pool_figures_are_taken(run->pool) || directory_is_gone(file));
+}
+
+static bool write_report(const struct run *run, const struct report *report, const char *file)
+{
+    if (report->settings.report.at_exit == REPORT_TABLE) {
+        bool written = write_table(report, file) == 0;
+        if (!written) {
+            say_failure(file, strerror(errno));
+        }
+        return written;
+    }
+    char error[2 * PATH_MAX];
+    if (run->write_json(report, file[0] != '\0' ? file : "/dev/stderr", error, sizeof error) == 0) {
+        return true;
+    }
+    /* The figures tell the same, to whoever collects them. */
+    if (!is_collected(run)) {
+        say_failure("", error);
+    }
+    return false;
+}
+
+static bool deliver(const struct run *run, const struct report *report)
 {
     const struct report_settings *choice = &report->settings.report;
     char file[PATH_MAX] = "";
     if (choice->file[0] != '\0' &&
         report_expand_file_name(choice->file, &report->process, file, sizeof file) != 0) {
         say_failure(choice->file, strerror(errno));
-        return;
+        return false;
     }
-    if (choice->at_exit == REPORT_TABLE) {
-        if (write_table(report, file) != 0) {
-            say_failure(file, strerror(errno));
-        }
-        return;
-    }
-    char error[2 * PATH_MAX];
-    if (run->write_json(report, file[0] != '\0' ? file : "/dev/stderr", error, sizeof error) != 0) {
-        say_failure("", error);
-    }
+    return came_too_late(run, file) || write_report(run, report, file);
 }
 
 /* Whoever reads our stderr may be gone; that shall not turn the program's exit into a SIGPIPE. */
-static void deliver_without_sigpipe(const struct run *run, const struct report *report)
+static bool deliver_without_sigpipe(const struct run *run, const struct report *report)
 {
     sigset_t pipe_only;
     sigset_t before;
@@ -123,16 +162,18 @@ static void deliver_without_sigpipe(const struct run *run, const struct report *
     sigaddset(&pipe_only, SIGPIPE);
     sigpending(&pending);
     sigprocmask(SIG_BLOCK, &pipe_only, &before);
-    deliver(run, report);
+    bool delivered = deliver(run, report);
     if (!sigismember(&pending, SIGPIPE)) {
         static const struct timespec at_once = {0, 0};
         while (sigtimedwait(&pipe_only, NULL, &at_once) < 0 && errno == EINTR) {
         }
     }
     sigprocmask(SIG_SETMASK, &before, NULL);
+    return delivered;
 }
 
-static void make_report(const struct run *run, struct report *report)
+/* False where there is a report that could not be delivered. */
+static bool make_report(const struct run *run, struct report *report)
 {
     size_t left, total;
     if (MUTATED(driver_call_at_exit))
@@ -142,25 +183,31 @@ static void make_report(const struct run *run, struct report *report)
     report->process.wall_seconds = seconds_since(&run->started);
     if (pool_report(run->pool, report) != 0) {
         say_failure("", strerror(errno));
-        return;
+        return false;
     }
-    if (counted_any_request(report)) {
-        deliver_without_sigpipe(run, report);
+    return !counted_any_request(report) || deliver_without_sigpipe(run, report);
+}
+
+static bool report(const struct run *run)
+{
+    struct report *filled = calloc(1, sizeof *filled);
+    if (filled == NULL) {
+        return false;
     }
+    bool made = make_report(run, filled);
+    report_free(filled);
+    free(filled);
+    return made;
 }
 
 __attribute__((destructor)) static void report_at_exit(void)
 {
     int saved_errno = errno;
     const struct run *run = run_of_this_process();
-    if (run == NULL || run->settings.report.at_exit == REPORT_NONE) {
+    if (run == NULL) {
         return;
     }
-    struct report *report = calloc(1, sizeof *report);
-    if (report != NULL) {
-        make_report(run, report);
-        report_free(report);
-        free(report);
-    }
+    bool reported = run->settings.report.at_exit == REPORT_NONE || report(run);
+    pool_end_figures(run->pool, run->settings.figures.keep || (!reported && is_collected(run)));
     errno = saved_errno;
 }

@@ -47,6 +47,7 @@ typedef int settings_reader(const char *path, struct settings *settings, char *e
 /* What one thread found out: the settings, or why the program runs without the pool. */
 struct plan {
     struct settings settings;
+    bool figures_for_somebody; /* the environment says where they go: who does, looks after them */
     report_writer *write_json;
     char why_not[MESSAGE_BYTES]; /* for stderr; may be empty */
 };
@@ -216,6 +217,29 @@ static bool choose_report(struct plan *plan)
     return true;
 }
 
+static bool choose_figures(struct plan *plan)
+{
+    struct figures_settings *figures = &plan->settings.figures;
+    const char *choice = setting_of_environment("CUDAPOOL_FIGURES");
+    if (choice == NULL) {
+        return true;
+    }
+    if (strcmp(choice, "none") == 0) {
+        figures->enabled = false;
+    } else if (strlen(choice) < sizeof figures->directory && report_file_name_is_valid(choice)) {
+        plan->figures_for_somebody = true;
+        figures->enabled = true;
+        memcpy(figures->directory, choice, strlen(choice) + 1);
+    } else {
+        snprintf(plan->why_not, MESSAGE_BYTES,
+                 "CUDAPOOL_FIGURES: found \"%.512s\"; allowed are none and the name of a directory "
+                 "of at most %zu bytes in which %%p, %%h, %%r and %%%% are the only escapes",
+                 choice, sizeof figures->directory - 1);
+        return false;
+    }
+    return true;
+}
+
 static bool find_report_writer(struct plan *plan)
 {
     if (plan->settings.report.at_exit != REPORT_JSON) {
@@ -228,7 +252,7 @@ static bool find_report_writer(struct plan *plan)
 
 static bool make_plan(struct plan *plan)
 {
-    return is_wanted(plan) && read_settings(plan) && choose_report(plan) &&
+    return is_wanted(plan) && read_settings(plan) && choose_report(plan) && choose_figures(plan) &&
            find_report_writer(plan);
 }
 
@@ -257,7 +281,10 @@ static struct pool *create_pool(const struct driver *driver, struct plan *plan)
     run.pool = pool_create(driver, &run.settings);
     if (run.pool == NULL) {
         snprintf(plan->why_not, MESSAGE_BYTES, "the pool cannot start: %s", strerror(errno));
+        return NULL;
     }
+    run.collected = plan->figures_for_somebody;
+    pool_show_figures(run.pool, run.collected ? NULL : say);
     return run.pool;
 }
 

@@ -20,6 +20,7 @@ struct run {
     pid_t pid;               /* the process that started it */
     struct timespec started; /* CLOCK_MONOTONIC */
     struct settings settings;
+    bool collected;            /* whoever started the process takes its figures, or its report */
     report_writer *write_json; /* there when settings.report.at_exit is REPORT_JSON */
 };
 

@@ -5,15 +5,21 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sendfile.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "core/figures_file.h"
 #include "core/report.h"
 #include "core/report_json.h"
+#include "figures_reader.h"
 #include "formats.h"
+#include "report_files.h"
 #include "tool.h"
 
 /* --- the directory ------------------------------------------------------------------------------
@@ -26,40 +32,142 @@ static const char *temporary_directory(void)
     return directory != NULL && *directory == '/' ? directory : "/tmp";
 }
 
-/* The pattern of the reports' names. A percent sign of the directory is not an escape. */
-static bool report_pattern(const char *directory, char *pattern, size_t bytes)
+/* Text of this host, user and process for a name with escapes. False after a complaint. */
+static bool expand_for_self(const char *name, char *path, size_t bytes)
 {
-    static const char names[] = "/%h-%p-%r.json";
-    size_t length = 0;
+    struct report_process *self = calloc(1, sizeof(*self));
+    int status = -1;
 
-    for (; *directory != '\0'; directory++) {
-        if (length + 2 + sizeof(names) > bytes)
-            return false;
-        if (*directory == '%')
-            pattern[length++] = '%';
-        pattern[length++] = *directory;
+    if (self != NULL) {
+        report_describe_process(self, getenv);
+        status = report_expand_file_name(name, self, path, bytes);
     }
-    memcpy(pattern + length, names, sizeof(names));
+    free(self);
+    if (status != 0)
+        complain("%s: %s", name, strerror(errno));
+    return status == 0;
+}
+
+/* Room for the figures of some processes, in memory: see core/figures_file.h. */
+#define ROOM_FOR_FIGURES (UINT64_C(4) << 20)
+
+/* Where the private directory is made. False after a complaint. */
+static bool choose_base(const struct figures_settings *figures, char *base, size_t bytes)
+{
+    if (figures->directory[0] != '\0')
+        return expand_for_self(figures->directory, base, bytes);
+    if (!figures_file_memory(ROOM_FOR_FIGURES, base, bytes))
+        snprintf(base, bytes, "%s", temporary_directory());
     return true;
 }
 
-bool collection_start(struct collection *collection)
+static bool make_directory(struct collection *collection, const struct figures_settings *figures)
 {
-    char pattern[SETTINGS_PATH_MAX];
-    int length = snprintf(collection->directory, sizeof(collection->directory),
-                          "%s/cudapool-XXXXXX", temporary_directory());
+    char base[PATH_MAX];
 
-    if (length < 0 || (size_t)length >= sizeof(collection->directory) ||
-        mkdtemp(collection->directory) == NULL) {
-        complain("%s: the reports cannot be collected: %s", temporary_directory(), strerror(errno));
+    if (!choose_base(figures, base, sizeof(base)))
         return false;
+    int length =
+        snprintf(collection->directory, sizeof(collection->directory), "%s/cudapool-XXXXXX", base);
+    if (length > 0 && (size_t)length < sizeof(collection->directory) &&
+        mkdtemp(collection->directory) != NULL)
+        return true;
+    complain("%s: the reports cannot be collected: %s", base, strerror(errno));
+    return false;
+}
+
+/* The name of a file in the directory, or the directory's with an empty one; a percent sign of the
+ * directory is not an escape. */
+static bool name_in(const char *directory, const char *file, char *name, size_t bytes)
+{
+    size_t length = 0;
+
+    for (; *directory != '\0'; directory++) {
+        if (length + 3 + strlen(file) > bytes)
+            return false;
+        if (*directory == '%')
+            name[length++] = '%';
+        name[length++] = *directory;
     }
-    if (report_pattern(collection->directory, pattern, sizeof(pattern)) &&
-        setenv("CUDAPOOL_REPORT", pattern, 1) == 0)
+    memcpy(name + length, file, strlen(file) + 1);
+    return true;
+}
+
+/* False where a name is too long. */
+static bool tell_processes(const struct collection *collection,
+                           const struct figures_settings *figures)
+{
+    const char *chosen = getenv("CUDAPOOL_FIGURES");
+    bool wanted = figures->enabled && (chosen == NULL || strcmp(chosen, "none") != 0);
+    char name[SETTINGS_PATH_MAX];
+
+    if (!collection->each &&
+        (!name_in(collection->directory, "/%h-%p-%r.json", name, sizeof(name)) ||
+         setenv("CUDAPOOL_REPORT", name, 1) != 0))
+        return false;
+    return !wanted || (name_in(collection->directory, "", name, sizeof(name)) &&
+                       setenv("CUDAPOOL_FIGURES", name, 1) == 0);
+}
+
+bool collection_start(struct collection *collection, const struct figures_settings *figures)
+{
+    if (figures->keep)
+        collection->kept = *figures;
+    if (!make_directory(collection, figures))
+        return false;
+    if (tell_processes(collection, figures))
         return true;
     rmdir(collection->directory);
-    complain("%s: the reports cannot be collected: the name is too long", temporary_directory());
+    complain("%s: the reports cannot be collected: the name is too long", collection->directory);
     return false;
+}
+
+/* --- keeping figures ----------------------------------------------------------------------------
+ */
+
+/* Where kept figures go, and its descriptor, or -1. */
+static int open_kept(const struct figures_settings *kept, char *path, size_t bytes)
+{
+    if (kept->directory[0] == '\0')
+        return figures_file_open_directory(path, bytes);
+    return expand_for_self(kept->directory, path, bytes)
+               ? open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+               : -1;
+}
+
+static int copy_file(int from, int to)
+{
+    ssize_t copied;
+
+    do
+        copied = sendfile(to, from, NULL, 1 << 20);
+    while (copied > 0);
+    return (int)copied;
+}
+
+/* Into a file that did not exist. 0, or -1 with errno. */
+static int copy_to(const char *path, int directory, const char *name)
+{
+    int from = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int to = from < 0 ? -1 : openat(directory, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    int status = to < 0 ? -1 : copy_file(from, to);
+
+    if (to >= 0 && close(to) != 0)
+        status = -1;
+    if (from >= 0)
+        close(from);
+    return status;
+}
+
+static void keep_figures(const struct figures_settings *kept, const char *path, const char *name)
+{
+    char to[PATH_MAX] = "";
+    int directory = open_kept(kept, to, sizeof(to));
+
+    if (directory < 0 || copy_to(path, directory, name) != 0)
+        complain("%s/%s: the figures cannot be kept: %s", to, name, strerror(errno));
+    if (directory >= 0)
+        close(directory);
 }
 
 /* --- reading and removing -----------------------------------------------------------------------
@@ -84,39 +192,114 @@ static int keep_report(struct report *report, void *context)
     return 0;
 }
 
-static bool is_a_report(const char *name)
+static bool has_requests(const struct report *report)
 {
-    size_t length = strlen(name);
-
-    return length > 5 && strcmp(name + length - 5, ".json") == 0;
+    for (size_t i = 0; i < report->device_count; i++)
+        for (size_t j = 0; j < report->devices[i].kind_count; j++)
+            if (report->devices[i].kinds[j].totals.requests > 0)
+                return true;
+    return false;
 }
 
-/* Whatever is in the directory goes; of a process that is still writing, also what it has written.
- */
-static void take_file(const char *directory, const char *name, struct reports *all)
+/* A process that wrote its report and kept its figures, or was killed between the two. */
+static bool is_reported(const struct reports *all, const struct report_process *process)
 {
-    char path[2 * PATH_MAX], error[ERROR_BYTES];
+    for (size_t i = 0; i < all->count; i++) {
+        const struct report_process *other = &all->reports[i].process;
+        if (other->pid == process->pid && other->started_nanoseconds != 0 &&
+            other->started_nanoseconds == process->started_nanoseconds)
+            return true;
+    }
+    return false;
+}
 
-    snprintf(path, sizeof(path), "%s/%s", directory, name);
-    if (is_a_report(name) && reports_read_json(path, keep_report, all, error, sizeof(error)) != 0)
+static int keep_unless_reported(struct report *report, void *context)
+{
+    if (!has_requests(report) || is_reported(context, &report->process))
+        return 0;
+    return keep_report(report, context);
+}
+
+static bool ends_with(const char *name, const char *end)
+{
+    size_t length = strlen(name), end_length = strlen(end);
+
+    return length > end_length && strcmp(name + length - end_length, end) == 0;
+}
+
+struct collecting {
+    const struct collection *collection;
+    struct reports all;
+    unsigned patience; /* milliseconds left to wait for processes that are just ending */
+};
+
+/* One that is still counting, or writing its report. */
+static bool is_just_ending(const char *path)
+{
+    struct figures_copy copy;
+    char error[ERROR_BYTES];
+
+    if (figures_read(path, &copy, error, sizeof(error)) != 0)
+        return false;
+    bool going = figures_life(&copy) == FIGURES_GOING;
+    figures_free(&copy);
+    return going;
+}
+
+static void wait_for_end(struct collecting *to, const char *path)
+{
+    static const struct timespec millisecond = {0, 1000000};
+
+    for (; to->patience > 0 && is_just_ending(path); to->patience--)
+        nanosleep(&millisecond, NULL);
+}
+
+static void take_file(struct collecting *to, const char *name, const char *path)
+{
+    char error[ERROR_BYTES];
+    bool is_figures = ends_with(name, FIGURES_SUFFIX);
+
+    if (is_figures)
+        wait_for_end(to, path);
+    if (report_files_read(path, is_figures ? keep_unless_reported : keep_report, &to->all, error,
+                          sizeof(error)) != 0)
         complain("a report is left out: %s", error);
-    unlink(path);
+    if (is_figures && to->collection->kept.keep)
+        keep_figures(&to->collection->kept, path, name);
 }
 
-static void take_reports(const char *directory, struct reports *all)
+/* The files whose names end so, or all with NULL, which then go. */
+static void visit_files(struct collecting *to, const char *end)
 {
+    const char *directory = to->collection->directory;
     DIR *entries = opendir(directory);
     const struct dirent *entry;
+    char path[2 * PATH_MAX];
 
     if (entries == NULL) {
         complain("%s: the reports cannot be read: %s", directory, strerror(errno));
         return;
     }
-    while ((entry = readdir(entries)) != NULL)
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            take_file(directory, entry->d_name, all);
+    while ((entry = readdir(entries)) != NULL) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        snprintf(path, sizeof(path), "%s/%s", directory, entry->d_name);
+        if (end == NULL)
+            unlink(path);
+        else if (ends_with(entry->d_name, end))
+            take_file(to, entry->d_name, path);
+    }
     closedir(entries);
-    rmdir(directory);
+}
+
+/* First what processes said themselves. Then all goes, of a process that is still writing also what
+ * it has written. */
+static void take_reports(struct collecting *to)
+{
+    visit_files(to, ".json");
+    visit_files(to, FIGURES_SUFFIX);
+    visit_files(to, NULL);
+    rmdir(to->collection->directory);
 }
 
 /* By rank as a number, where there are ranks, and then by process. */
@@ -139,19 +322,8 @@ static void write_json(const struct collection *collection, const struct reports
 {
     char path[SETTINGS_PATH_MAX] = "/dev/stderr", error[ERROR_BYTES];
 
-    if (collection->file != NULL) {
-        struct report_process *self = calloc(1, sizeof(*self));
-        int status = -1;
-        if (self != NULL) {
-            report_describe_process(self, getenv);
-            status = report_expand_file_name(collection->file, self, path, sizeof(path));
-        }
-        free(self);
-        if (status != 0) {
-            complain("%s: %s", collection->file, strerror(errno));
-            return;
-        }
-    }
+    if (collection->file != NULL && !expand_for_self(collection->file, path, sizeof(path)))
+        return;
     if (reports_write_json(all->reports, all->count, path, error, sizeof(error)) != 0)
         complain("%s", error);
 }
@@ -190,21 +362,42 @@ static void write_table(struct reports *all)
     free(text);
 }
 
+/* In place of a process that could not; one that still runs will. */
+static void write_for(const struct collection *collection, const struct report *report)
+{
+    char path[SETTINGS_PATH_MAX], error[ERROR_BYTES];
+
+    if (report->process.ending != REPORT_KILLED)
+        return;
+    if (report_expand_file_name(collection->file, &report->process, path, sizeof(path)) != 0)
+        complain("%s: %s", collection->file, strerror(errno));
+    else if (reports_write_json(report, 1, path, error, sizeof(error)) != 0)
+        complain("%s", error);
+}
+
+static void write_reports(const struct collection *collection, struct reports *all)
+{
+    qsort(all->reports, all->count, sizeof(*all->reports), compare_reports);
+    if (collection->each)
+        for (size_t i = 0; i < all->count; i++)
+            write_for(collection, &all->reports[i]);
+    else if (collection->as_json)
+        write_json(collection, all);
+    else
+        write_table(all);
+}
+
 void collection_deliver(struct collection *collection)
 {
-    struct reports all = {0};
+    struct collecting collecting = {.collection = collection, .patience = 500};
+    struct reports *all = &collecting.all;
 
     /* The exit status is the program's, also where nobody reads stderr any more. */
     signal(SIGPIPE, SIG_IGN);
-    take_reports(collection->directory, &all);
-    if (all.count > 0) {
-        qsort(all.reports, all.count, sizeof(*all.reports), compare_reports);
-        if (collection->as_json)
-            write_json(collection, &all);
-        else
-            write_table(&all);
-    }
-    for (size_t i = 0; i < all.count; i++)
-        report_free(&all.reports[i]);
-    free(all.reports);
+    take_reports(&collecting);
+    if (all->count > 0)
+        write_reports(collection, all);
+    for (size_t i = 0; i < all->count; i++)
+        report_free(&all->reports[i]);
+    free(all->reports);
 }

@@ -42,9 +42,16 @@ static const char html_style[] =
     ".clean,.live,.size{background:var(--c1)}.queried,.cached{background:var(--c2)}\n"
     ".barrier,.pending{background:var(--c3)}.waited{background:var(--c4)}\n"
     ".missed{background:var(--c5)}.peak{background:var(--c6)}\n"
+    "figure{margin:.5rem 0 1rem;max-width:60rem}svg{display:block;width:100%;height:12rem;"
+    "background:var(--panel);border:1px solid var(--line)}\n"
+    "figcaption,.axis{color:var(--soft);font-size:.85rem}.axis{display:flex;"
+    "justify-content:space-between}h3{font-size:1rem;margin:1.25rem 0 .25rem}\n"
+    "polygon.clean,polygon.live{fill:var(--c1)}polygon.queried,polygon.cached{fill:var(--c2)}"
+    "polygon.barrier,polygon.pending{fill:var(--c3)}polygon.waited{fill:var(--c4)}"
+    "polygon.missed{fill:var(--c5)}\n"
     "@media print{:root{--back:#fff;--text:#000;--soft:#333;--line:#999;--panel:#fff}"
     "body{max-width:none;padding:0;font-size:9pt}.scroll{overflow:visible}"
-    ".bar,.bar i,.legend i{print-color-adjust:exact;-webkit-print-color-adjust:exact}"
-    "tr,li{break-inside:avoid}th,td{padding:.1rem .3rem}.bar{width:8rem}}\n";
+    ".bar,.bar i,.legend i,svg{print-color-adjust:exact;-webkit-print-color-adjust:exact}"
+    "tr,li,figure{break-inside:avoid}th,td{padding:.1rem .3rem}.bar{width:8rem}}\n";
 
 #endif

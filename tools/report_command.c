@@ -14,6 +14,7 @@
 #include "core/report_json.h"
 #include "formats.h"
 #include "progress.h"
+#include "report_files.h"
 #include "tool.h"
 
 enum format { TABLE, JSON, CSV, HTML, PROMETHEUS, FORMATS };
@@ -98,7 +99,7 @@ static int read_files(char **files, size_t count, report_visitor *visit, struct 
     progress_start(&progress);
     for (size_t i = 0; i < count && status == 0; i++) {
         progress_step(&progress, i, count);
-        status = reports_read_json(files[i], visit, gathered, error, sizeof(error));
+        status = report_files_read(files[i], visit, gathered, error, sizeof(error));
     }
     progress_end(&progress);
     return status == 0 ? 0 : complain("%s", error);
@@ -129,7 +130,7 @@ static int print_tables(const struct options *options)
     int status = 0;
 
     for (size_t i = 0; i < options->count; i++)
-        if (reports_read_json(options->files[i], print_one_table, NULL, error, sizeof(error)) != 0)
+        if (report_files_read(options->files[i], print_one_table, NULL, error, sizeof(error)) != 0)
             status = complain("%s", error);
     return status;
 }
@@ -310,8 +311,9 @@ const struct command report_command = {
         "\n"
         "Shows reports in JSON (written by `cudapool run --report FILE`, with "
         "CUDAPOOL_REPORT=FILE,\n"
-        "or the settings report.at_exit and report.file). A file may hold the reports of several\n"
-        "processes.\n"
+        "or the settings report.at_exit and report.file), which may hold several processes, and "
+        "files\n"
+        "of figures, which processes keep while they run and leave when they are killed.\n"
         "\n"
         "  --format table       as a process prints it when it ends (the default)\n"
         "           json        the reports as they are in files; merged or compared, see\n"

@@ -6,7 +6,6 @@
  * data-key says which one it is, data-value what it is.
  */
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,128 +14,8 @@
 #include "core/report_json.h"
 #include "core/settings_json.h"
 #include "formats.h"
+#include "html.h"
 #include "html_style.h"
-
-/* --- elements -----------------------------------------------------------------------------------
- */
-
-static void put_text(FILE *out, const char *text)
-{
-    for (; *text != '\0'; text++) {
-        if (*text == '&')
-            fputs("&amp;", out);
-        else if (*text == '<')
-            fputs("&lt;", out);
-        else if (*text == '>')
-            fputs("&gt;", out);
-        else if (*text == '"')
-            fputs("&quot;", out);
-        else
-            fputc((unsigned char)*text < 0x20 || *text == 0x7f ? ' ' : *text, out);
-    }
-}
-
-static void put_head_cell(FILE *out, const char *text, bool is_number)
-{
-    fprintf(out, "<th scope=\"col\"%s>%s</th>", is_number ? " class=\"n\"" : "", text);
-}
-
-static void put_head(FILE *out, const char *caption, size_t texts, const char *const *cells)
-{
-    fprintf(out, "<table><caption>%s</caption><thead><tr>", caption);
-    for (size_t i = 0; cells[i] != NULL; i++)
-        put_head_cell(out, cells[i], i >= texts);
-    fputs("</tr></thead><tbody>\n", out);
-}
-
-/* A wide table scrolls, also by keyboard. */
-static void open_scroller(FILE *out, const char *label)
-{
-    fprintf(out, "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"%s\">\n",
-            label);
-}
-
-static void close_scroller(FILE *out)
-{
-    fputs("</tbody></table></div>\n", out);
-}
-
-/* Where a number stands in the report: "device/1048576". */
-struct place {
-    char text[64];
-};
-
-/* The kind's name is text from outside. */
-static struct place place_of_kind(const struct report_kind *kind, const char *part)
-{
-    struct place place;
-
-    snprintf(place.text, sizeof(place.text), "%.23s/%.30s", kind->kind, part);
-    return place;
-}
-
-static void put_number(FILE *out, const char *element, const struct place *place, const char *name,
-                       uint64_t value, const char *readable)
-{
-    fprintf(out, "<%s class=\"n\" data-key=\"", element);
-    put_text(out, place->text);
-    fprintf(out, "/%s\" data-value=\"%" PRIu64 "\">%s</%s>", name, value, readable, element);
-}
-
-static void put_count(FILE *out, const struct place *place, const char *name, uint64_t value)
-{
-    char text[READABLE_BYTES];
-
-    readable_count(value, text);
-    put_number(out, "td", place, name, value, text);
-}
-
-static void put_bytes(FILE *out, const struct place *place, const char *name, uint64_t value)
-{
-    char text[READABLE_BYTES];
-
-    readable_bytes(value, text);
-    put_number(out, "td", place, name, value, text);
-}
-
-static void put_time(FILE *out, const struct place *place, const char *name, uint64_t value)
-{
-    char text[READABLE_BYTES];
-
-    readable_time(value, text);
-    put_number(out, "td", place, name, value, text);
-}
-
-/* A part of a bar, in thousandths of its whole. */
-static void put_part(FILE *out, const char *class, uint64_t value, uint64_t whole)
-{
-    unsigned permille =
-        whole == 0 ? 0
-                   : (unsigned)((unsigned __int128)(value > whole ? whole : value) * 1000 / whole);
-
-    if (value > 0)
-        fprintf(out, "<i class=\"%s\" style=\"width:%u.%u%%\"></i>", class, permille / 10,
-                permille % 10);
-}
-
-/* The numbers beside it say the same. */
-static void open_bar(FILE *out)
-{
-    fputs("<td><div class=\"bar\" aria-hidden=\"true\">", out);
-}
-
-static void close_bar(FILE *out)
-{
-    fputs("</div></td>", out);
-}
-
-static void put_legend(FILE *out, const char *const *classes, const char *const *names)
-{
-    fputs("<p class=\"legend\" aria-hidden=\"true\">", out);
-    for (size_t i = 0; classes[i] != NULL; i++)
-        fprintf(out, "<span><i class=\"%s\"></i>%s</span>", classes[i], names[i]);
-    fputs("</p>\n", out);
-}
 
 /* --- what it was and what it did ----------------------------------------------------------------
  */
@@ -513,6 +392,7 @@ int print_html(const struct summary *summary, FILE *out)
     if (put_advice(out, summary) != 0)
         return -1;
     put_memory(out, summary);
+    put_history(out, summary);
     for (size_t i = 0; i < summary->kind_count; i++)
         put_kind(out, &summary->kinds[i]);
     put_settings(out, summary);

@@ -248,11 +248,10 @@ static int follow_option(const char *report, struct collection *collection)
     collection->file = complete_report_name(report);
     if (collection->file == NULL)
         return EXIT_BAD_INPUT;
-    if (names_each_process(collection->file))
-        return set_variable("CUDAPOOL_REPORT", collection->file);
     collection->wanted = true;
     collection->as_json = true;
-    return 0;
+    collection->each = names_each_process(collection->file);
+    return collection->each ? set_variable("CUDAPOOL_REPORT", collection->file) : 0;
 }
 
 /* 0, or the exit status. */
@@ -321,7 +320,7 @@ static int run_with_options(int argc, char **argv, struct options *options)
         status = choose_report(options, &settings, &collection);
     if (status == 0)
         status = set_preload();
-    if (status == 0 && collection.wanted && collection_start(&collection)) {
+    if (status == 0 && collection.wanted && collection_start(&collection, &settings.figures)) {
         status = program_run(argv + program);
         collection_deliver(&collection);
     } else if (status == 0) {

@@ -12,6 +12,7 @@
 #include "core/readable.h"
 #include "core/report_json.h"
 #include "core/settings_json.h"
+#include "timeline.h"
 
 /* --- counters -----------------------------------------------------------------------------------
  */
@@ -165,32 +166,37 @@ static int add_process(struct summary *summary, const struct report *report)
     return 0;
 }
 
-/* Takes the device's kinds. */
-static int add_device(struct summary *summary, const char *host, struct report_device *device)
+/* Takes the device's kinds and samples. */
+static int add_device(struct summary *summary, const struct report_process *process,
+                      struct report_device *device)
 {
     void *elements = summary->devices;
     int status = make_room(&elements, summary->device_count, &summary->device_room,
                            sizeof(*summary->devices));
-    char *copy = strdup(host);
+    char *copy = strdup(process->host);
 
     summary->devices = elements;
     if (status != 0 || copy == NULL) {
         free(copy);
         return -1;
     }
-    summary->devices[summary->device_count++] =
-        (struct summary_device){.host = copy, .processes = 1, .device = *device};
+    summary->devices[summary->device_count++] = (struct summary_device){
+        .host = copy, .processes = 1, .started = process->started_nanoseconds, .device = *device};
     device->kinds = NULL;
     device->kind_count = 0;
+    device->samples = NULL;
+    device->sample_count = 0;
     return 0;
 }
 
-/* Where the reports went is no difference. */
+/* Where reports and figures went is no difference. */
 static bool settings_are_the_same(const struct settings *one, const struct settings *other)
 {
     json_t *first = settings_to_json(one), *second = settings_to_json(other);
     json_object_del(first, "report");
     json_object_del(second, "report");
+    json_object_del(first, "figures");
+    json_object_del(second, "figures");
     bool same = first != NULL && second != NULL && json_equal(first, second);
 
     json_decref(first);
@@ -207,7 +213,7 @@ int summary_add(struct summary *summary, struct report *report)
     if (add_process(summary, report) != 0)
         return -1;
     for (size_t i = 0; i < report->device_count; i++)
-        if (add_device(summary, report->process.host, &report->devices[i]) != 0)
+        if (add_device(summary, &report->process, &report->devices[i]) != 0)
             return -1;
     return 0;
 }
@@ -282,7 +288,19 @@ static int join_devices(struct report_device *into, struct report_device *from)
         return -1;
     }
     free(from->kinds);
-    return 0;
+    return timeline_join(into, from);
+}
+
+/* Times since the first process's start. */
+static void align_histories(struct summary *summary)
+{
+    uint64_t first = UINT64_MAX;
+
+    for (size_t i = 0; i < summary->device_count; i++)
+        if (summary->devices[i].device.sample_count > 0 && summary->devices[i].started < first)
+            first = summary->devices[i].started;
+    for (size_t i = 0; i < summary->device_count && first != 0; i++)
+        timeline_shift(&summary->devices[i].device, summary->devices[i].started - first);
 }
 
 static int join_same_devices(struct summary *summary)
@@ -293,6 +311,7 @@ static int join_same_devices(struct summary *summary)
 
     if (summary->device_count == 0)
         return 0;
+    align_histories(summary);
     qsort(devices, summary->device_count, sizeof(*devices), compare_identities);
     for (size_t i = 1; i < summary->device_count; i++) {
         if (!is_same_device(&devices[i], &devices[kept])) {
@@ -388,6 +407,7 @@ void summary_free(struct summary *summary)
     }
     for (size_t i = 0; i < summary->device_count; i++) {
         free(summary->devices[i].host);
+        free(summary->devices[i].device.samples);
         free_kinds(summary->devices[i].device.kinds, summary->devices[i].device.kind_count);
     }
     free_kinds(summary->kinds, summary->kind_count);

@@ -7,6 +7,10 @@
  * it can have been; and the peak of all devices together is that of the device with the largest.
  * A device is the same where host and uuid are (host and ordinal, where it has no uuid).
  *
+ * Histories are laid side by side from the start of the first process on, and those of one device
+ * are added up: what a process held counts until its own history ends, what it counted for good.
+ * Where a process doesn't say when it started, all count from their own starts.
+ *
  * A summary belongs to one thread and owns what it points to (summary_free).
  */
 #ifndef CUDAPOOL_TOOLS_SUMMARY_H
@@ -24,6 +28,7 @@ struct summary_process {
 struct summary_device {
     char *host;       /* its own copy */
     size_t processes; /* how many reported it */
+    uint64_t started; /* its process, in nanoseconds since 1970; 0: unknown */
     struct report_device device;
 };
 

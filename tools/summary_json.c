@@ -56,6 +56,9 @@ static json_t *device_to_json(const struct summary_device *one)
     status |= json_object_set_new(object, "barriers", report_count_to_json(device->barriers));
     status |=
         json_object_set_new(object, "kinds", kinds_to_json(device->kinds, device->kind_count));
+    if (device->sample_count > 0)
+        status |= json_object_set_new(
+            object, "history", report_history_to_json(device->samples, device->sample_count));
     return json_unless_failed(object, status);
 }
 

@@ -189,7 +189,7 @@ in_contexts() { # case [settings]
 cases="destroyed primary_released primary_reset freed_elsewhere copied_by_another two_devices threads
     captures captures_that_break captures_over_pending destroyed_beside_another
     freed_in_a_destroyed_one copied_by_another_at_the_end copied_by_another_at_the_last_release
-    released_while_it_works"
+    copied_by_another_at_the_end_in_a_capture released_while_it_works"
 use_device '"growth_budget": 0'
 for case in $cases green_contexts; do
     expect "$case, without the pool" on_driver SIMCUDA_DEVICES=2 -- "$programs/pool_contexts" "$case"

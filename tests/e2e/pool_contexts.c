@@ -201,9 +201,16 @@ static void copied_by_another(void)
     }
 }
 
+static void end_capture(CUstream capturing)
+{
+    CUgraph graph;
+    CU(cuStreamEndCapture(capturing, &graph));
+    CU(cuGraphDestroy(graph));
+}
+
 /* So it does where the memory's context is ended right after: the copy must not reach the memory's
  * next owner, in a third context. */
-static void copied_at_an_end(CUcontext (*begin)(void), void (*end)(CUcontext))
+static void copied_at_an_end(CUcontext (*begin)(void), void (*end)(CUcontext), CUstream capturing)
 {
     struct kernels of_second;
     CU(cuInit(0));
@@ -221,8 +228,12 @@ static void copied_at_an_end(CUcontext (*begin)(void), void (*end)(CUcontext))
         CU(cuMemcpyDtoDAsync_v2(block, source, BYTES, other));
         CU(cuCtxSetCurrent(first));
         CU(cuMemFree_v2(block));
+        if (capturing)
+            CU(cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_RELAXED));
         end(first);
         CUcontext third = create_context(0);
+        if (capturing)
+            end_capture(capturing);
         CUdeviceptr next = take(BYTES);
         write_words(next, 1000);
         CU(cuCtxSynchronize());
@@ -246,7 +257,7 @@ static void destroy(CUcontext context)
 
 static void copied_by_another_at_the_end(void)
 {
-    copied_at_an_end(create_on_device_0, destroy);
+    copied_at_an_end(create_on_device_0, destroy, NULL);
 }
 
 /* Retained by two, as by a program and its runtime. */
@@ -267,7 +278,14 @@ static void release_twice(CUcontext primary)
 
 static void copied_by_another_at_the_last_release(void)
 {
-    copied_at_an_end(retain_twice, release_twice);
+    copied_at_an_end(retain_twice, release_twice, NULL);
+}
+
+static void copied_by_another_at_the_end_in_a_capture(void)
+{
+    CU(cuInit(0));
+    create_context(0);
+    copied_at_an_end(retain_twice, release_twice, new_stream());
 }
 
 /* A release that is not the last waits for nothing: what the context does may go on for long. */
@@ -566,6 +584,7 @@ int main(int argc, char **argv)
         {"copied_by_another_at_the_end", copied_by_another_at_the_end},
         {"copied_by_another_at_the_last_release", copied_by_another_at_the_last_release},
         {"behind_the_programs_barrier", behind_the_programs_barrier},
+        {"copied_by_another_at_the_end_in_a_capture", copied_by_another_at_the_end_in_a_capture},
         {"released_while_it_works", released_while_it_works},
         {"two_devices", two_devices},
         {"green_contexts", green_contexts},

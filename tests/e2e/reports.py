@@ -4,6 +4,7 @@ usage: reports.py COMMAND      prints "ok NAME" or "FAIL NAME: why"; exits 1 whe
 """
 
 import csv
+import html
 import html.parser
 import io
 import json
@@ -75,6 +76,18 @@ def report(buckets, pid=1, host="node1", rank="", ordinal=0, uuid="GPU-1", total
             "devices": [{"ordinal": ordinal, "name": "NVIDIA H100", "uuid": uuid, "total_bytes": total,
                          "fences": 7, "fence_queries": 8, "barriers": 9,
                          "kinds": [{"kind": "device", "totals": totals, "buckets": rows}]}]}
+
+
+def with_history(content, start, times, live):
+    """The same report, with samples; misses count the time."""
+    times, live = list(times), list(live)
+    nothing = [0] * len(times)
+    if start:
+        content["process"]["started_nanoseconds"] = start
+    content["devices"][0]["history"] = {
+        "nanoseconds": times, "live_bytes": live, "cached_bytes": nothing, "pending_bytes": nothing,
+        "hits": {"clean": nothing, "queried": nothing, "barrier": live, "waited": nothing}, "misses": times}
+    return content
 
 
 def bucket(requests, size, **more):
@@ -169,6 +182,20 @@ def test_merging():
     expect("that of all devices is the largest", sizes[MIB]["peak"]["reserved_bytes"] == 8 * MIB, sizes[MIB])
     expect("totals are sums of the processes'", merged["totals"]["requests"] ==
            sum(p["totals"]["requests"] for p in merged["processes"]) == 330, merged["totals"])
+    earlier, later = (with_history(report({MIB: bucket(90, MIB)}, pid=pid), start, times, live)
+                      for pid, start, times, live in ((1, 1000, [10, 20, 30], [1, 2, 3]), (2, 1015, [5, 25], [10, 20])))
+    history = json.loads(cudapool("--merge", "--format", "json", write(earlier), write(later)))["devices"][0]["history"]
+    expect("histories are laid side by side and added up", (history["nanoseconds"], history["live_bytes"]) ==
+           ([10, 20, 30, 31, 40], [1, 12, 13, 10, 20]), history)
+    expect("what was counted stays counted", history["misses"] == [10, 25, 35, 35, 55], history)
+    long = [with_history(report({MIB: bucket(90, MIB)}, pid=pid), 1000 + pid, range(1, 401, 3), range(134)) for pid in (1, 2)]
+    thinned = json.loads(cudapool("--merge", "--format", "json", *map(write, long)))
+    fits_schema("a merged report with a history", thinned)
+    times = thinned["devices"][0]["history"]["nanoseconds"]
+    expect("and thinned out evenly", len(times) == 128 and times[0] == 1 and times[-1] == 401, times)
+    unknown = with_history(report({MIB: bucket(90, MIB)}, pid=3), 0, [7], [5])
+    times = json.loads(cudapool("--merge", "--format", "json", write(earlier), write(unknown)))["devices"][0]["history"]["nanoseconds"]
+    expect("a process that does not say when it started counts from its own start", times == [7, 8, 10, 20, 30], times)
     text = cudapool("--merge", one, other, far, second)
     expect("the table says how many", text.startswith("cudapool: 4 processes on 2 hosts, 3 devices\n"), text)
     expect("and what shared peaks are", "peak at most" in text and "need not have come at one time" in text, text)
@@ -361,6 +388,12 @@ def numbers_of(merged):
             wanted[f"devices/{i}/{name.replace('.', '_')}"] = sum(value(k["totals"], name) for k in device["kinds"])
         wanted[f"devices/{i}/total_bytes"] = device["total_bytes"]
         wanted[f"devices/{i}/processes"] = device["processes"]
+        history = device.get("history", {"nanoseconds": []})
+        for j in range(len(history["nanoseconds"])):
+            for name in ("nanoseconds", "live_bytes", "cached_bytes", "pending_bytes", "misses"):
+                wanted[f"devices/{i}/history/{j}/{name}"] = history[name][j]
+            for rung in ("clean", "queried", "barrier", "waited"):
+                wanted[f"devices/{i}/history/{j}/hits_{rung}"] = history["hits"][rung][j]
     for i, process in enumerate(merged["processes"]):
         for name in ("requests", "misses", "peak.reserved_bytes", "driver.nanoseconds", "saved_nanoseconds"):
             wanted[f"processes/{i}/{name.replace('.', '_')}"] = value(process["totals"], name)
@@ -369,14 +402,14 @@ def numbers_of(merged):
     return wanted
 
 
-def in_browser(path):
+def in_browser(path, *options):
     """The page's text after Chromium has rendered it, and what it complained about; None without it."""
     browser = shutil.which("chromium")
     if not browser or SANITIZED or os.environ.get("NO_BROWSER"):
         return None
     done = subprocess.run(
         [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-         f"--user-data-dir={here}/profile", "--enable-logging=stderr", "--log-level=0", "--dump-dom", f"file://{path}"],
+         f"--user-data-dir={here}/profile", "--enable-logging=stderr", "--log-level=0", "--dump-dom", *options, f"file://{path}"],
         capture_output=True, timeout=60)
     complaints = [line for line in done.stderr.decode(errors="replace").splitlines() if "CONSOLE" in line]
     return done.stdout.decode(), done.returncode, complaints
@@ -392,8 +425,9 @@ def test_page():
     with open("configs/cudapool.schema.json", encoding="utf-8") as file:
         # But for $schema and version.
         described = settings_in(json.load(file)) - 2
-    files = [write(report({512: bucket(1000, 512), 24 * MIB: bucket(500, 24 * MIB, hits__waited=300), 0: bucket(20, 0)},
-                          host=AWKWARD, rank="0", command="./train </code><script>alert(1)</script>")),
+    files = [write(with_history(report({512: bucket(1000, 512), 24 * MIB: bucket(500, 24 * MIB, hits__waited=300), 0: bucket(20, 0)},
+                                       host=AWKWARD, rank="0", command="./train </code><script>alert(1)</script>"),
+                                5, range(100, 600, 100), [0, MIB, 5 * MIB, 2 * MIB, 1])),
              write(report({MIB: bucket(70, MIB), MIB + 131072: bucket(20, MIB)}, pid=2, rank="1", ordinal=1, uuid="GPU-2"))]
     merged = json.loads(cudapool("--merge", "--format", "json", *files))
     text = cudapool("--format", "html", *files)
@@ -416,6 +450,42 @@ def test_page():
     dom, status, complaints = rendered
     expect("Chromium renders the page without a complaint", status == 0 and not complaints, complaints)
     expect("and finds the same numbers in it", Page(dom).numbers == wanted, dom[:300])
+    test_in_use(text)
+
+
+# What a reader without a mouse, in the dark or with a printer has of the page. The copy may run a script,
+# which finds out and says so at the end of the page.
+PROBE = """<script>addEventListener('load',()=>{
+const places=[...document.querySelectorAll('.scroll,summary')];document.querySelectorAll('details').forEach(d=>d.open=true);
+const lost=places.filter(p=>{p.focus();return document.activeElement!==p||getComputedStyle(p).outlineStyle==='none'});
+const style=getComputedStyle(document.body),colours=new Set([...document.querySelectorAll('polygon')].map(p=>getComputedStyle(p).fill));
+const tall=[...document.querySelectorAll('svg')].every(s=>s.getBoundingClientRect().height>50&&s.getBoundingClientRect().width>200);
+document.title=JSON.stringify({places:places.length,lost:lost.length,back:style.backgroundColor,text:style.color,colours:colours.size,tall});
+});</script>"""
+
+
+def in_use(path, scheme):
+    dom, _, _ = in_browser(path, f"--blink-settings=preferredColorScheme={scheme}")
+    return json.loads(html.unescape(re.search("<title>(.*?)</title>", dom).group(1)))
+
+
+def brightness(colour):
+    return sum(int(part) for part in re.findall(r"\d+", colour)[:3]) / 3
+
+
+def test_in_use(text):
+    path = f"{here}/probe.html"
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(re.sub("<meta http-equiv=.*?>", "", text).replace("</body>", PROBE + "</body>"))
+    light, dark = in_use(path, 1), in_use(path, 0)
+    expect("what scrolls or unfolds can be reached by keyboard, and shows it", light["places"] > 4 and light["lost"] == 0, light)
+    expect("the page is light", brightness(light["back"]) > 200 and brightness(light["text"]) < 100, light)
+    expect("or dark", brightness(dark["back"]) < 60 and brightness(dark["text"]) > 180, dark)
+    expect("the curves are drawn, each layer in its colour", light["tall"] and light["colours"] == 5, light)
+    in_browser(path, f"--print-to-pdf={here}/page.pdf")
+    with open(f"{here}/page.pdf", "rb") as file:
+        printed = file.read()
+    expect("the page can be printed", printed.startswith(b"%PDF") and printed.count(b"/Type /Page\n") >= 1, printed[:100])
 
 
 # --- advice ---------------------------------------------------------------------------------------

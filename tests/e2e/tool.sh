@@ -111,6 +111,7 @@ completes "completion of commands" "report" cudapool rep
 completes "completion of formats" "html" cudapool report --format h
 completes "completion of options" "--compare" cudapool report --c
 completes "completion of a setting" "device.growth_budget=" cudapool run --set device.gr
+completes "completion of top" "--interval" cudapool top --i
 completes "completion of configs" "strict" cudapool configs s
 completes "completion of a program's arguments" "configs" cudapool run --set device.barriers = false ls conf
 "$cudapool" check configs/default.json | sed -nE 's/^[ *] ([a-z_.]+) = .*/\1/p' | sort >"$here/out"
@@ -184,7 +185,7 @@ expect "report of nothing" 2 '' 'no file given' "$cudapool" report
 
 # shellcheck disable=SC2016 # expanded by the shell that is run
 show='echo "preload=$LD_PRELOAD config=${CUDAPOOL_CONFIG-unset} report=${CUDAPOOL_REPORT-unset} args=$*"'
-expect "run preloads the installed library" 0 "^preload=$preload config=unset report=/tmp/cudapool-[^/]*/%h-%p-%r\.json args=\$" '' \
+expect "run preloads the installed library" 0 "^preload=$preload config=unset report=/[a-z0-9A-Z/.-]*/cudapool-[^/]*/%h-%p-%r\.json args=\$" '' \
     "$cudapool" run sh -c "$show"
 expect "run finds the library in ../lib*/*/" 0 "^preload=$here/lib64/deep/lib" '' bash -c "
     mkdir -p '$here/lib64/deep' && mv '$preload' '$here/lib64/deep/' &&
@@ -226,7 +227,7 @@ expect "run --report passes the full path" 0 " report=$here/r-%p-%h-%r\.json " '
 expect "a percent sign of the directory is no escape" 0 " report=$here/50%%/r%%%p\.json " '' \
     bash -c "cd '$here/50%' && '$cudapool' run --report r%%%p.json sh -c '$show'"
 expect "run --report none" 0 ' report=none ' '' "$cudapool" run --report none sh -c "$show"
-expect "run --report stderr collects" 0 ' report=/tmp/cudapool-' '' "$cudapool" run --report stderr sh -c "$show"
+expect "run --report stderr collects" 0 ' report=/[a-z0-9A-Z/.-]*/cudapool-' '' "$cudapool" run --report stderr sh -c "$show"
 expect "run refuses other escapes" 2 '' '--report: found "r%d", allowed is none, stderr' "$cudapool" run --report r%d true
 expect "run refuses an empty name" 2 '' '--report: found ""' "$cudapool" run --report '' true
 
@@ -283,14 +284,18 @@ exit \${2:-0}
 SCRIPT
 chmod +x "$here/program"
 left_behind() { # name
-    if ls -d "$here/tmp/cudapool-"* >/dev/null 2>&1; then
-        fail "$1" "$(ls -d "$here/tmp/"*)"
+    if ls -d "$here/tmp/cudapool-"* "$XDG_RUNTIME_DIR/cudapool-"* >/dev/null 2>&1; then
+        fail "$1" "$(ls -d "$here/tmp/"* "$XDG_RUNTIME_DIR/"*)"
     else
         ok "$1"
     fi
 }
+# Where there is a file system in memory, reports are collected there.
 mkdir -p "$here/tmp"
 export TMPDIR=$here/tmp
+XDG_RUNTIME_DIR=$(mktemp -d /dev/shm/cudapool-test-XXXXXX 2>/dev/null || echo "$here/tmp")
+export XDG_RUNTIME_DIR
+trap 'rm -rf "$here" "$XDG_RUNTIME_DIR"' EXIT
 expect "run prints one process's table" 5 '' '^cudapool: process [0-9]+, rank 0, on node, ' "$cudapool" run "$here/program" 0 5
 expect "run prints one table for two processes" 0 '' '^cudapool: 2 processes on 1 host, 1 device$' \
     "$cudapool" run sh -c "'$here/program' 10 & '$here/program' 9; wait"
@@ -309,10 +314,16 @@ expect "and merges" 0 '^cudapool: 2 processes' '' "$cudapool" report --merge "$h
 expect "a file that cannot be written costs the report" 3 '' '^cudapool: /no/such/file: the report cannot be written' \
     "$cudapool" run --report /no/such/file "$here/program" 0 3
 expect "a directory that cannot be made costs the report" 3 'config' 'reports cannot be collected' \
-    env TMPDIR=/nowhere "$cudapool" run sh -c "$show; exit 3"
+    "$cudapool" run --set figures.directory=/nowhere sh -c "$show; exit 3"
 # shellcheck disable=SC2016 # expanded by the shell that is run
 expect "a report that is cut short is left out" 0 '' 'a report is left out: .*line 2, column' \
     "$cudapool" run sh -c 'echo "{" >"${CUDAPOOL_REPORT%/*}/1.json"'
+# shellcheck disable=SC2016 # expanded by the shell that is run
+expect "figures.directory is where they are collected" 0 "^$here/tmp/cudapool-......\$" '' \
+    "$cudapool" run --set "figures.directory=$here/tmp" sh -c 'echo "$CUDAPOOL_FIGURES"'
+# shellcheck disable=SC2016
+expect "figures that are not wished for are not asked for" 0 '^none$' '' \
+    "$cudapool" run --set figures.enabled=false sh -c 'echo "${CUDAPOOL_FIGURES-none}"'
 expect "at_exit json goes to stderr" 0 '' '"cudapool_report": 1' \
     "$cudapool" run --set report.at_exit=json "$here/program" 0
 expect "at_exit none is no report" 0 ' report=unset ' '' "$cudapool" run --set report.at_exit=none sh -c "$show"

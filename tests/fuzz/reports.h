@@ -44,6 +44,11 @@ static inline void promise_same_device(const struct report_device *one,
     promise_same_text(one->uuid, other->uuid);
     for (size_t i = 0; i < one->kind_count; i++)
         promise_same_kind(&one->kinds[i], &other->kinds[i]);
+    PROMISE(one->sample_count == other->sample_count, "%zu samples became %zu", one->sample_count,
+            other->sample_count);
+    for (size_t i = 0; i < one->sample_count; i++)
+        PROMISE(memcmp(&one->samples[i], &other->samples[i], sizeof(one->samples[i])) == 0,
+                "sample %zu", i);
 }
 
 static inline void promise_same_settings(const struct settings *one, const struct settings *other)
@@ -61,7 +66,10 @@ static inline void promise_same_report(const struct report *one, const struct re
     double difference = one->process.wall_seconds - other->process.wall_seconds;
     double most = one->process.wall_seconds * 1e-14;
 
-    PROMISE(one->process.pid == other->process.pid, "pid");
+    PROMISE(one->process.pid == other->process.pid &&
+                one->process.ending == other->process.ending &&
+                one->process.started_nanoseconds == other->process.started_nanoseconds,
+            "process %lld", (long long)one->process.pid);
     PROMISE(difference <= most && difference >= -most, "%g s became %g s",
             one->process.wall_seconds, other->process.wall_seconds);
     promise_same_text(one->process.host, other->process.host);

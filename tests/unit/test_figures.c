@@ -9,7 +9,7 @@ static void start_figures(void)
 {
     figures_init(&figures);
     figures_start(&figures);
-    cr_assert_not_null(figures.header);
+    cr_assert_not_null(figures_header(&figures));
 }
 
 static const struct figures_record *first_record(const struct figures_header *header)
@@ -41,7 +41,7 @@ static unsigned count_records(const struct figures_header *header, enum figures_
 Test(figures, records_are_published_as_they_are_made, .init = start_figures)
 {
     struct bucket_counters *counters = figures_bucket(&figures, KIND_DEVICE, 7, 1, 4096);
-    const struct figures_bucket *bucket = (const void *)first_record(figures.header);
+    const struct figures_bucket *bucket = (const void *)first_record(figures_header(&figures));
     cr_assert_eq(bucket->record.type, FIGURES_BUCKET);
     cr_assert_eq(bucket->device, 1);
     cr_assert_eq(bucket->owner, 7);
@@ -57,24 +57,84 @@ Test(figures, a_full_arena_loses_nothing_that_is_counted, .init = start_figures)
     struct bucket_counters *in, *out;
     do
         in = figures_bucket(&figures, KIND_DEVICE, 0, 0, 512);
-    while (figures.room - counter_get(&figures.header->used) >= sizeof(struct figures_bucket));
-    cr_assert(is_in(figures.header, in));
-    uint64_t used = counter_get(&figures.header->used);
+    while (figures.room - counter_get(&figures_header(&figures)->used) >=
+           sizeof(struct figures_bucket));
+    cr_assert(is_in(figures_header(&figures), in));
+    uint64_t used = counter_get(&figures_header(&figures)->used);
     out = figures_bucket(&figures, KIND_DEVICE, 0, 0, 1024);
     cr_assert_not_null(out);
-    cr_assert_not(is_in(figures.header, out));
+    cr_assert_not(is_in(figures_header(&figures), out));
     cr_assert_eq(bucket_requests(out), 0);
-    cr_assert_eq(counter_get(&figures.header->used), used);
-    cr_assert_eq(counter_get(&figures.header->lost), 1);
+    cr_assert_eq(counter_get(&figures_header(&figures)->used), used);
+    cr_assert_eq(counter_get(&figures_header(&figures)->lost), 1);
+}
+
+/* ---- the history ---- */
+
+static void add_samples(struct history *history, uint64_t count)
+{
+    for (uint64_t i = 1; i <= count; i++) {
+        struct history_sample sample = {.at = 0};
+        counter_set(&sample.at, 1000 * i);
+        counter_set(&sample.live_bytes, i);
+        counter_set(&sample.hits[HIT_BARRIER], 2 * i);
+        history_add(history, &sample);
+    }
+}
+
+static struct report_device take_history(const struct history *history)
+{
+    struct report_device device = {.ordinal = 0};
+    cr_assert(report_take_history(&device, history, 500));
+    for (size_t i = 0; i < device.sample_count; i++) {
+        const struct report_sample *sample = &device.samples[i];
+        cr_assert_eq(sample->nanoseconds, 1000 * sample->live_bytes - 500);
+        cr_assert_eq(sample->hits.barrier, 2 * sample->live_bytes);
+        cr_assert(i == 0 || sample->nanoseconds > sample[-1].nanoseconds);
+    }
+    return device;
+}
+
+Test(figures, a_history_stays_within_its_size)
+{
+    static struct history history;
+    add_samples(&history, HISTORY_SAMPLES);
+    cr_assert_eq(take_history(&history).sample_count, HISTORY_SAMPLES);
+    cr_assert_eq(history_next(&history, 7), 7 + HISTORY_INTERVAL);
+    memset(&history, 0, sizeof history);
+    add_samples(&history, 5 * HISTORY_SAMPLES);
+    struct report_device device = take_history(&history);
+    cr_assert_gt(device.sample_count, HISTORY_SAMPLES / 2);
+    cr_assert_leq(device.sample_count, HISTORY_SAMPLES);
+    cr_assert_eq(device.samples[0].live_bytes, 1, "the first stays");
+    cr_assert_gt(history_next(&history, 0), 4 * HISTORY_INTERVAL);
+}
+
+/* Killed while every second sample goes: what was moved, the one that was being moved, and the rest as
+ * it was. */
+Test(figures, a_history_that_was_being_changed_is_in_order)
+{
+    static struct history history;
+    add_samples(&history, HISTORY_SAMPLES);
+    for (unsigned moved = 0; moved < HISTORY_SAMPLES / 2; moved++) {
+        history.samples[moved] = history.samples[2 * moved];
+        struct history_sample kept = history.samples[moved + 1];
+        counter_set(&history.samples[moved + 1].at, 0);
+        counter_set(&history.samples[moved + 1].live_bytes, 12345678);
+        struct report_device device = take_history(&history);
+        cr_assert_geq(device.sample_count, HISTORY_SAMPLES / 2 - 1);
+        free(device.samples);
+        history.samples[moved + 1] = kept;
+    }
 }
 
 Test(figures, a_pool_counts_in_its_arena, .init = set_up, .fini = tear_down)
 {
     start_without_context();
-    cr_assert_null(pool->figures.header, "nothing is made before it is needed");
+    cr_assert_null(figures_header(&pool->figures), "nothing is made before it is needed");
     pool_context_created(pool, fake_context(0));
     allocate(1000);
-    const struct figures_header *header = pool->figures.header;
+    const struct figures_header *header = figures_header(&pool->figures);
     cr_assert_eq(count_records(header, FIGURES_DEVICE), 1);
     cr_assert_eq(count_records(header, FIGURES_KIND), MEMORY_KINDS);
     cr_assert_eq(count_records(header, FIGURES_HEAP), 1);

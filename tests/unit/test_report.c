@@ -72,6 +72,10 @@ static void fill_device(struct report_device *device, int ordinal)
     device->kind_count = 1;
     device->kinds = calloc(1, sizeof(*device->kinds));
     fill_kind(&device->kinds[0]);
+    device->sample_count = 3;
+    device->samples = calloc(3, sizeof(*device->samples));
+    for (size_t i = 0; i < 3 * sizeof(*device->samples) / sizeof(uint64_t); i++)
+        ((uint64_t *)device->samples)[i] = 10 * (uint64_t)(ordinal + 1) + i;
 }
 
 static void fill_report(struct report *report)
@@ -82,6 +86,8 @@ static void fill_report(struct report *report)
     snprintf(report->process.rank, sizeof(report->process.rank), "3");
     snprintf(report->process.command, sizeof(report->process.command), "./a.out --fast");
     report->process.wall_seconds = 12.5;
+    report->process.started_nanoseconds = 1790000000123456789;
+    report->process.ending = REPORT_KILLED;
     settings_defaults(&report->settings);
     report->settings.device.growth_budget.bytes = 7;
     report->device_count = 2;
@@ -112,11 +118,15 @@ static void expect_same_devices(const struct report_device *one, const struct re
     cr_assert_not_null(other->kinds);
     for (size_t i = 0; i < one->kind_count; i++)
         expect_same_kinds(&one->kinds[i], &other->kinds[i]);
+    cr_assert_eq(one->sample_count, other->sample_count);
+    cr_expect_arr_eq(one->samples, other->samples, one->sample_count * sizeof(*one->samples));
 }
 
 static void expect_same(const struct report *one, const struct report *other)
 {
     cr_expect_eq(one->process.pid, other->process.pid);
+    cr_expect_eq(one->process.started_nanoseconds, other->process.started_nanoseconds);
+    cr_expect_eq(one->process.ending, other->process.ending);
     cr_expect_str_eq(one->process.host, other->process.host);
     cr_expect_str_eq(one->process.rank, other->process.rank);
     cr_expect_str_eq(one->process.command, other->process.command);

@@ -1,0 +1,276 @@
+#!/usr/bin/env bash
+# Figures: the file with a process's counters, from outside. Where it is made and when it goes, what
+# is read of a process that was killed, what `cudapool run` makes of it, and that a file that cannot be
+# had changes nothing.
+# shellcheck source=tests/e2e/interposition_lib.sh disable=SC2317
+. "$(dirname "$0")/interposition_lib.sh"
+
+program=$programs/figures
+cudapool=$BUILD/cudapool
+runtime=$(mktemp -d /dev/shm/cudapool-test-XXXXXX) || {
+    echo "ok figures: left out, there is no /dev/shm"
+    exit 0
+}
+trap 'rm -rf "$work" "$runtime"' EXIT
+export XDG_RUNTIME_DIR=$runtime
+unset CUDAPOOL_FIGURES CUDAPOOL_REPORT CUDAPOOL_CONFIG
+usual=$runtime/cudapool-$(id -u)
+named=$work/named
+mkdir "$named"
+
+in_named() { # how the program ends
+    on_pool CUDAPOOL_REPORT=none "CUDAPOOL_FIGURES=$named" -- "$program" "$@"
+}
+count_in() { # directory, number
+    [ "$(find "$1" -name '*.figures' | wc -l)" -eq "$2" ]
+}
+command_on() { # arguments of cudapool
+    env "LD_LIBRARY_PATH=${GUEST_LIBRARY_PATH:-}" "$cudapool" "$@"
+}
+requests_in() { # file
+    command_on report --format csv "$1" | awk -F, 'NR > 1 { sum += $8 } END { print sum + 0 }'
+}
+clean_up() {
+    find "$named" "$runtime" -name '*.figures' -delete
+}
+
+# --- where, and for how long -------------------------------------------------------------------------
+
+looks() { # while it runs: one file, in a directory of one's own
+    on_pool CUDAPOOL_REPORT=none -- "$program" wait >"$work/ready" &
+    local waiting=$! tries=0 mode
+    until grep -q ready "$work/ready" || [ $((tries += 1)) -gt 500 ]; do sleep 0.01; done
+    mode=$(stat -c %a "$usual" "$usual"/*.figures | tr '\n' ' ')
+    kill -KILL "$(sed -n 's/^ready //p' "$work/ready")"
+    wait "$waiting" 2>/dev/null
+    [ "$mode" = "700 600 " ] || { echo "modes $mode"; return 1; }
+}
+expect "while it runs: one file, which is private" looks 2>/dev/null
+expect "which stays when it is killed" count_in "$usual" 1
+expect "and is a report" test "$(requests_in "$usual"/*.figures)" -eq 100
+expect "of a process that was killed" grep -q '^killed, or ended without a word' \
+    <(command_on report "$usual"/*.figures)
+clean_up
+expect "a process that exits" on_pool CUDAPOOL_REPORT=none -- "$program" exit
+expect "removes its file" count_in "$usual" 0
+expect "a fork's child that exits first" on_pool CUDAPOOL_REPORT=none \
+    "AFTER_FORK=ls '$usual'/*.figures" -- "$program" fork
+expect "does not, and its parent does" count_in "$usual" 0
+printf '{"version": 1, "figures": {"keep": true}}\n' >"$work/keep.json"
+expect "a process that keeps its file" on_pool CUDAPOOL_REPORT=none "CUDAPOOL_CONFIG=$work/keep.json" \
+    -- "$program" exit
+expect "keeps it" count_in "$usual" 1
+if command_on report "$usual"/*.figures | grep -q '^killed'; then
+    fail "which is no sign of having been killed" "it says so"
+else
+    ok "which is no sign of having been killed"
+fi
+clean_up
+{ on_pool CUDAPOOL_REPORT=none CUDAPOOL_FIGURES=none -- "$program" kill; } 2>/dev/null
+expect "none if so wished" count_in "$usual" 0
+for how in _exit abort kill; do
+    clean_up
+    { in_named $how; } 2>/dev/null
+    expect "after $how the file is there" test "$(requests_in "$named"/*.figures)" -eq 100
+done
+clean_up
+expect "exec of itself" in_named exec
+expect "leaves the first one's file alone" test "$(requests_in "$named"/*.figures)" -eq 100
+clean_up
+
+# What killed processes leave does not grow for ever: the oldest of the dead go.
+for i in $(seq 1 80); do
+    : >"$usual/$((4000000 + i))-$i-$(readlink /proc/self/ns/pid | tr -dc 0-9)-0.figures"
+done
+expect "where many were left behind" on_pool CUDAPOOL_REPORT=none -- "$program" exit
+expect "the oldest go" count_in "$usual" 32
+expect "and not the newest" test -e "$usual"/4000080-80-*-0.figures
+clean_up
+
+# --- cudapool top --------------------------------------------------------------------------------------
+
+top() { # arguments; the table goes to $work/top
+    command_on top "$@" >"$work/top" 2>"$work/stderr"
+}
+shows() { # expression...
+    local expression
+    for expression in "$@"; do
+        grep -Eq "$expression" "$work/top" || {
+            cat "$work/top" "$work/stderr"
+            return 1
+        }
+    done
+}
+waiting() { # a process that has counted, and waits; its number goes to $work/pid
+    rm -f "$work/ready"
+    on_pool CUDAPOOL_REPORT=none -- "$program" wait >"$work/ready" 2>/dev/null &
+    local tries=0
+    until grep -q ready "$work/ready" 2>/dev/null || [ $((tries += 1)) -gt 500 ]; do sleep 0.01; done
+    sed -n 's/^ready //p' "$work/ready"
+}
+expect "top without a process" top --count 1
+expect "says that there is none" shows '^cudapool top, ..:..:..: 0 processes on the pool$'
+one=$(waiting)
+expect "top with one" top --count 2 --interval 0.1
+expect "shows it and its buckets" shows ': 1 process on the pool$' "^ +$one .* 0 B +[0-9.]+ [MK]?i?B" \
+    '^ +1 MiB +[0-9]+ +[0-9]+% .*device 0, device$'
+expect "twice" test "$(grep -c '^cudapool top' "$work/top")" -eq 2
+expect "and the second time what was asked for in between" shows '^ +1 MiB +0 +- +0 '
+two=$(waiting)
+expect "top with two" top --count 1
+expect "shows both, and no buckets" shows ': 2 processes on the pool$' "^ +$one " "^ +$two "
+expect "not a bucket" bash -c "! grep -q '1 MiB ' '$work/top'"
+expect "top of one of them" top --count 1 "$two"
+expect "shows that one" shows ': 1 process on the pool$' "^ +$two " '^ +1 MiB '
+expect "top of a directory" top --count 1 "$named"
+expect "shows what is there" shows ': 0 processes'
+if [ -z "${RUN_WITH:-}" ] && command -v script >/dev/null; then
+    export TERM=xterm
+    printf q | timeout 20 script -qec "stty cols 60 rows 6; '$cudapool' top" "$work/terminal" >/dev/null 2>&1
+    expect "q ends it on a terminal" test $? -eq 0
+    expect "where it is drawn from the top" grep -q $'\x1b\\[H\x1b\\[2J' "$work/terminal"
+fi
+kill -KILL "$one" "$two"
+wait 2>/dev/null
+expect "top shows none that is gone" top --count 1
+expect "none at all" shows ': 0 processes'
+bad_top() { # expression, arguments
+    local expression=$1
+    shift
+    top "$@"
+    [ $? -eq 2 ] && grep -Eq "^cudapool: $expression" "$work/stderr" && [ "$(wc -l <"$work/stderr")" -eq 1 ]
+}
+expect "top of a process that is gone" bad_top "top: there are no figures of process $one" "$one"
+expect "top of no process" bad_top 'top: process: found "x1", allowed is a number' x1
+expect "top of too many" bad_top 'top: found "2" after "1"' 1 2
+expect "too often" bad_top 'top: --interval: found "0"' --interval 0
+expect "not so many times" bad_top 'top: --count: found "-1"' --count -1
+clean_up
+
+# --- what may not matter -----------------------------------------------------------------------------
+
+quiet() { # variables, --: all is as if there were no figures
+    on_pool CUDAPOOL_REPORT=none "$@" "$program" exit >"$work/stdout" 2>"$work/stderr" &&
+        ! [ -s "$work/stdout" ] && ! [ -s "$work/stderr" ]
+}
+expect "a directory that is not there, named by whoever collects" quiet CUDAPOOL_FIGURES=/nowhere/at/all --
+expect "directories that are not there" quiet XDG_RUNTIME_DIR=/nowhere --
+printf '{"version": 1, "figures": {"directory": "/nowhere/at/all"}}\n' >"$work/nowhere.json"
+on_pool CUDAPOOL_REPORT=none "CUDAPOOL_CONFIG=$work/nowhere.json" -- "$program" exit 2>"$work/stderr"
+expect "one that the settings name" test $? -eq 0
+expect_lines "is one line" "$work/stderr" \
+    'cudapool: figures: /nowhere/at/all: No such file or directory; the program runs without a file of them'
+ln -s "$named" "$runtime/other" && mkdir -p "$work/x" && ln -s "$named" "$work/x/cudapool-$(id -u)"
+rm -rf "$usual" && ln -s "$named" "$usual"
+expect "a link in place of the private directory" quiet --
+expect "is not followed" count_in "$named" 0
+rm -f "$usual" && mkdir -m 755 "$usual"
+expect "a directory that others can look into" quiet --
+expect "is not used" count_in "$usual" 0
+rmdir "$usual"
+limited() { # KiB that files may have
+    (ulimit -f "$1" && quiet --)
+}
+if [ -z "${COVERAGE:-}" ]; then
+    expect "a limit on the size of files" limited 8
+    expect "leaves none" count_in "$usual" 0
+fi
+full() {
+    mkdir "$runtime/full" && mount -t tmpfs -o size=32k tmpfs "$runtime/full" 2>/dev/null || return 0
+    on_pool CUDAPOOL_REPORT=none "CUDAPOOL_FIGURES=$runtime/full" -- "$program" exit 2>"$work/stderr" &&
+        count_in "$runtime/full" 0 && ! [ -s "$work/stderr" ]
+    local status=$?
+    umount "$runtime/full"
+    return "$status"
+}
+expect "a full disk" full
+
+# --- files that are none ------------------------------------------------------------------------------
+
+in_named kill 2>/dev/null
+file=$(echo "$named"/*.figures)
+refused() { # expression; the file is $work/bad
+    command_on report "$work/bad" >"$work/stdout" 2>"$work/stderr"
+    if [ $? -ne 2 ] || [ -s "$work/stdout" ] || [ "$(wc -l <"$work/stderr")" -ne 1 ] ||
+        ! grep -Eq "^cudapool: $work/bad: $1" "$work/stderr"; then
+        cat "$work/stderr"
+        return 1
+    fi
+}
+patch() { # offset, bytes
+    cp "$file" "$work/bad" && printf '%b' "$2" | dd of="$work/bad" bs=1 seek="$1" conv=notrunc 2>/dev/null
+}
+head -c 100 "$file" >"$work/bad"
+expect "a file without a whole header" refused 'cut short: the header is not whole'
+head -c 8000 "$file" >"$work/bad"
+expect "a file that is cut short" refused 'cut short: 8000 of [0-9]+ bytes'
+patch 8 '\x02'
+expect "a newer version" refused 'figures of version 2; this cudapool reads version 1'
+patch 0 'loopaduc'
+expect "another byte order" refused 'figures of a machine with another byte order'
+patch 16 '\xff\xff'
+expect "a wrong beginning" refused 'damaged: the figures cannot begin at'
+patch 24 '\x00\xff\xff\xff'
+expect "a wrong end" refused 'damaged: the figures cannot begin at'
+first=$(od -An -tu8 -j16 -N8 "$file" | tr -d ' ')
+patch $((first + 4)) '\x01'
+expect "a wrong length" refused 'damaged: the record at byte [0-9]+, of type 1, cannot have [0-9]+ bytes'
+patch $((first + 8)) '\x07'
+expect "a setting that is none" refused 'damaged: device.enabled has no value of its type'
+clean_up
+
+# --- killed at any moment ------------------------------------------------------------------------------
+
+rounds=100
+[ -z "$SANITIZE" ] || rounds=15
+if [ -z "${RUN_WITH:-}" ]; then
+    expect "killed at $rounds moments, the sums are right" on_driver -- "$program" rounds $rounds \
+        "$cudapool" "$PRELOAD" "$named"
+fi
+
+# --- cudapool run ---------------------------------------------------------------------------------------
+
+if [ -z "${RUN_WITH:-}$SANITIZE" ]; then
+    run() { # arguments of run; the table goes to $work/table
+        env "LD_LIBRARY_PATH=$SIM" "$cudapool" run "$@" >"$work/stdout" 2>"$work/table"
+    }
+    says() { # expression...
+        local expression
+        for expression in "$@"; do
+            grep -Eq "$expression" "$work/table" || {
+                cat "$work/table"
+                return 1
+            }
+        done
+    }
+    for how in _exit kill abort; do
+        run "$program" $how 2>/dev/null
+        expect "run reports a program that ends by $how" says '100 requests' '^killed, or ended without a word'
+    done
+    run "$program" exit
+    expect "run reports a program that exits" says '100 requests'
+    if grep -q '^killed' "$work/table"; then fail "as one that did" "$(cat "$work/table")"; else ok "as one that did"; fi
+    run "$program" exec
+    expect "a program that execs itself counts twice" says '^cudapool: 2 processes' ' 200 requests'
+    run sh -c "'$program' kill & '$program' exit; wait"
+    expect "one that was killed beside one that was not" says '^cudapool: 2 processes' ' 200 requests'
+    run --report "$work/one-%p.json" sh -c "'$program' kill; '$program' exit"
+    expect "each of them has its file" test "$(find "$work" -name 'one-*.json' | wc -l)" -eq 2
+    expect "one of which says how it ended" grep -q '"ending": "killed"' "$work"/one-*.json
+    # The program that is left behind ends later, and says nothing then.
+    run sh -c "'$program' wait >'$work/ready' 2>'$work/later' & echo \$! >'$work/pid'
+        until grep -q ready '$work/ready'; do sleep 0.01; done"
+    expect "one that is still running is reported so far" says '100 requests' '^still running'
+    kill -KILL "$(cat "$work/pid")"
+    mkdir "$work/kept"
+    run --set figures.keep=true --set "figures.directory=$work/kept" "$program" exit
+    expect "run keeps figures where the settings say" test "$(requests_in "$work"/kept/*.figures)" -eq 100
+    expect "and counts them once" says '100 requests'
+    expect "and removes what it made" count_in "$runtime" 0
+    if ls -d "$runtime"/cudapool-?????? "$work"/kept/cudapool-* >/dev/null 2>&1; then
+        fail "directories as well" "$(ls "$runtime" "$work/kept")"
+    else
+        ok "directories as well"
+    fi
+fi
+finish

@@ -1,0 +1,128 @@
+/*
+ * Histories of several processes as one (timeline.h).
+ */
+#include "timeline.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/history.h"
+#include "core/readable.h"
+
+void timeline_shift(struct report_device *device, uint64_t nanoseconds)
+{
+    for (size_t i = 0; i < device->sample_count; i++)
+        device->samples[i].nanoseconds =
+            saturating_sum(device->samples[i].nanoseconds, nanoseconds);
+}
+
+/* One of the two that are joined. */
+struct side {
+    const struct report_sample *samples;
+    size_t count;
+    size_t next;                /* of them */
+    struct report_sample value; /* as of the moment that is being looked at */
+    bool over;                  /* past the last: nothing is held any more */
+};
+
+static struct side side_of(const struct report_device *device)
+{
+    return (struct side){.samples = device->samples,
+                         .count = device->sample_count,
+                         .over = device->sample_count == 0};
+}
+
+/* All its samples have been counted. */
+static bool is_at_its_end(const struct side *side)
+{
+    return side->next == side->count;
+}
+
+/* When the side's value changes next: after the last sample it holds nothing. */
+static uint64_t next_change(const struct side *side)
+{
+    if (side->next < side->count)
+        return side->samples[side->next].nanoseconds;
+    return side->over ? UINT64_MAX : saturating_sum(side->value.nanoseconds, 1);
+}
+
+static void advance(struct side *side, uint64_t now)
+{
+    if (next_change(side) > now)
+        return;
+    if (side->next < side->count) {
+        side->value = side->samples[side->next++];
+        return;
+    }
+    side->value.live_bytes = 0;
+    side->value.cached_bytes = 0;
+    side->value.pending_bytes = 0;
+    side->over = true;
+}
+
+static struct report_sample sum_of(const struct report_sample *a, const struct report_sample *b,
+                                   uint64_t now)
+{
+    return (struct report_sample){
+        .nanoseconds = now,
+        .live_bytes = saturating_sum(a->live_bytes, b->live_bytes),
+        .cached_bytes = saturating_sum(a->cached_bytes, b->cached_bytes),
+        .pending_bytes = saturating_sum(a->pending_bytes, b->pending_bytes),
+        .hits = {.clean = saturating_sum(a->hits.clean, b->hits.clean),
+                 .queried = saturating_sum(a->hits.queried, b->hits.queried),
+                 .barrier = saturating_sum(a->hits.barrier, b->hits.barrier),
+                 .waited = saturating_sum(a->hits.waited, b->hits.waited)},
+        .misses = saturating_sum(a->misses, b->misses),
+    };
+}
+
+/* Evenly, and with the first and the last. How many are left. */
+static size_t thin_out(struct report_sample *samples, size_t count)
+{
+    const size_t most = HISTORY_SAMPLES;
+
+    if (count <= most)
+        return count;
+    for (size_t i = 0; i < most; i++)
+        samples[i] = samples[i * (count - 1) / (most - 1)];
+    return most;
+}
+
+/* Up to the last sample of either: where both are over, nothing is held, which says nothing. sums
+ * has room for each sample and both ends. How many there are. */
+static size_t add_up(struct side *a, struct side *b, struct report_sample *sums)
+{
+    size_t count = 0;
+
+    while (!is_at_its_end(a) || !is_at_its_end(b)) {
+        uint64_t times[] = {next_change(a), next_change(b)};
+        uint64_t now = times[0] < times[1] ? times[0] : times[1];
+        advance(a, now);
+        advance(b, now);
+        if (count > 0 && sums[count - 1].nanoseconds >= now)
+            count--;
+        sums[count++] = sum_of(&a->value, &b->value, now);
+    }
+    return count;
+}
+
+int timeline_join(struct report_device *into, struct report_device *from)
+{
+    struct side a = side_of(into), b = side_of(from);
+    struct report_sample *sums = NULL;
+    int status = 0;
+
+    if (from->sample_count > 0) {
+        sums = calloc(a.count + b.count + 2, sizeof(*sums));
+        status = sums == NULL ? -1 : 0;
+    }
+    if (sums != NULL) {
+        into->sample_count = thin_out(sums, add_up(&a, &b, sums));
+        free(into->samples);
+        into->samples = sums;
+    }
+    free(from->samples);
+    from->samples = NULL;
+    from->sample_count = 0;
+    return status;
+}
