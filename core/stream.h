@@ -106,9 +106,9 @@ struct stream {
 };
 
 /* Blocking streams come after the legacy stream's work and before it. */
-static inline bool stream_orders_others(const struct stream *stream)
+static inline bool stream_orders_others(CUstream handle)
 {
-    return stream->handle == CU_STREAM_LEGACY;
+    return !handle || handle == CU_STREAM_LEGACY;
 }
 
 struct event_shard;

@@ -492,7 +492,7 @@ static bool allocate_slowly(struct pool *pool, struct stream_ref ref, CUstream h
         block = ask_about_own(&search, bucket);
         hit = HIT_QUERIED;
     }
-    if (block && (hit == HIT_WAITED || hit == HIT_BARRIER) && stream_orders_others(ref.stream) &&
+    if (block && (hit == HIT_WAITED || hit == HIT_BARRIER) && stream_orders_others(handle) &&
         !order_join(pool, ref, handle))
         block = give_up(pool, block);
     *result = CUDA_SUCCESS;
@@ -576,7 +576,7 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     }
     /* With no operation there in the free, nothing would order the next use behind what came
      * before on blocking streams. */
-    bool ordered = !stream_orders_others(stream) || event || MUTATED(legacy_free_no_operation) ||
+    bool ordered = !stream_orders_others(handle) || event || MUTATED(legacy_free_no_operation) ||
                    order_join(pool, ref, handle);
     if (moved)
         leave_shelf(block);

@@ -100,7 +100,7 @@ bool pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstream ha
         return false;
     /* With no operation there in the free, nothing would order the next use behind what came
      * before on blocking streams. */
-    if (stream_orders_others(stream) && !MUTATED(legacy_free_no_operation) &&
+    if (stream_orders_others(handle) && !MUTATED(legacy_free_no_operation) &&
         !order_join(pool, ref, handle))
         return false;
     bool look = false;
