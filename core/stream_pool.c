@@ -44,7 +44,7 @@ bool pool_allocate_async_at_once(struct pool *pool, CUdeviceptr *address, size_t
 {
     if (!address || !bytes || !pool->streams || !is_served(pool))
         return false;
-    struct stream_ref ref = stream_recall(pool, handle);
+    struct stream_ref ref = stream_ask(pool, handle);
     struct stream *stream = ref.stream;
     if (!stream)
         return false;
