@@ -55,9 +55,30 @@ static void drop_user(struct epochs *epochs, struct fence *fence)
         put_spare(epochs, fence);
 }
 
+static bool next_serves_as_well(const struct fence *fence)
+{
+    return fence->users == 0 && fence->next && (fence->next->waitable || !fence->waitable);
+}
+
+static void thin_out(struct epochs *epochs)
+{
+    struct fence **place = &epochs->oldest;
+    while (*place) {
+        struct fence *fence = *place;
+        if (next_serves_as_well(fence)) {
+            *place = fence->next;
+            epochs->outstanding--;
+            put_spare(epochs, fence);
+        }
+        place = &(*place)->next;
+    }
+}
+
 struct fence *epoch_begin_close(struct context *context, bool waitable)
 {
     struct epochs *epochs = &context->epochs;
+    if (epochs->outstanding >= FENCES_MAX && !MUTATED(fences_not_thinned))
+        thin_out(epochs);
     if (epochs->recording || epochs->outstanding >= FENCES_MAX)
         return NULL;
     struct fence *fence = take_spare(epochs);

@@ -64,7 +64,8 @@ struct epochs {
     uint64_t asked_at; /* nanoseconds of the monotonic clock: when a fence was last seen running */
 };
 
-/* More fences than this are never outstanding: frees join the open epoch instead. */
+/* More fences than this are never outstanding: of that many every second one goes, since what it
+ * covers the next one covers too. */
 #define FENCES_MAX 512u
 
 enum fence_answer {

@@ -7,6 +7,9 @@
 
 #include "figures_file.h"
 
+/* Of many buckets, samples are taken less often: they cost at most this share of the time. */
+#define COST_SHARE 200u
+
 static uint64_t aligned(uint64_t bytes)
 {
     return (bytes + FIGURES_ALIGNMENT - 1) / FIGURES_ALIGNMENT * FIGURES_ALIGNMENT;
@@ -177,8 +180,9 @@ struct bucket_counters *figures_bucket(struct figures *figures, enum memory_kind
 void figures_end(struct figures *figures, bool stay)
 {
     struct figures_header *header = figures_header(figures);
-    if (header)
-        counter_set(&header->ended, 1);
+    if (!header)
+        return;
+    counter_set(&header->ended, 1);
     if (!stay)
         figures_file_remove(&figures->file);
 }
@@ -272,13 +276,22 @@ static void note_seen(struct figures *figures, uint64_t now)
         counter_set(&header->seen, now);
 }
 
+static uint64_t monotonic_nanoseconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 void figures_sample_now(struct figures *figures, uint64_t now)
 {
     /* Pairs with the release store below: the histories are as the last thread left them. */
     if (atomic_exchange_explicit(&figures->sampling, true, memory_order_acquire))
         return;
     note_seen(figures, now);
-    atomic_store_explicit(&figures->sample_due, sample_devices(figures, now), memory_order_relaxed);
+    uint64_t due = sample_devices(figures, now);
+    uint64_t least = now + COST_SHARE * (monotonic_nanoseconds() - now);
+    atomic_store_explicit(&figures->sample_due, due > least ? due : least, memory_order_relaxed);
     atomic_store_explicit(&figures->sampling, false, memory_order_release);
 }
 

@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "mutation.h"
 #include "report.h"
 
 #define FIRST_BYTES (UINT64_C(64) << 10)
@@ -173,7 +174,7 @@ static bool is_own_directory(int directory)
 {
     struct statx found;
     return identify(directory, "", &found) && found.stx_uid == geteuid() &&
-           (found.stx_mode & 077) == 0;
+           ((found.stx_mode & 077) == 0 || MUTATED(figures_in_any_directory));
 }
 
 const char *figures_file_base(unsigned index)
@@ -309,13 +310,16 @@ static void tidy(int directory)
 static bool may_have_bytes(uint64_t bytes)
 {
     struct rlimit limit;
-    return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur >= bytes;
+    return (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur >= bytes) ||
+           MUTATED(figures_past_file_limit);
 }
 
 /* An interrupted one has reserved nothing. False with errno. */
 static bool reserve(int fd, uint64_t from, uint64_t to)
 {
     int error = EINTR;
+    if (MUTATED(figures_not_reserved))
+        return ftruncate(fd, (off_t)to) == 0;
     for (int tries = 0; tries < 10 && error == EINTR; tries++)
         error = posix_fallocate(fd, (off_t)from, (off_t)(to - from));
     errno = error;
@@ -480,9 +484,8 @@ bool figures_file_is_there(const struct figures_file *file)
            device_of(&found) == file->device && found.stx_ino == file->inode;
 }
 
-void figures_file_remove(struct figures_file *file)
+void figures_file_remove(const struct figures_file *file)
 {
     if (figures_file_is_there(file))
         unlink(file->path);
-    file->path[0] = '\0';
 }

@@ -15,7 +15,8 @@
  * made it removes it; a child of a fork does not touch it. What processes that were killed have
  * left behind in such a directory goes when there is too much of it, the oldest first.
  *
- * Part of the preload object. Called with the figures lock held, or at exit.
+ * Part of the preload object. Called with the figures lock held; or at exit, where nothing may wait
+ * for a lock: what is read then was written before the arena's header was published.
  */
 #ifndef CUDAPOOL_CORE_FIGURES_FILE_H
 #define CUDAPOOL_CORE_FIGURES_FILE_H
@@ -37,7 +38,7 @@ bool figures_file_grow(struct figures_file *file, uint64_t bytes);
 bool figures_file_is_there(const struct figures_file *file);
 
 /* Removes the file, if it is there. */
-void figures_file_remove(struct figures_file *file);
+void figures_file_remove(const struct figures_file *file);
 
 /* The calling process, in a zeroed struct. What cannot be found out stays 0. */
 void figures_file_describe_process(struct figures_process *process);

@@ -679,7 +679,7 @@ void pool_show_figures(struct pool *pool, void (*complain)(const char *line))
 bool pool_figures_are_taken(struct pool *pool)
 {
     const struct figures_file *file = &pool->figures.file;
-    return file->path[0] != '\0' && !figures_file_is_there(file);
+    return figures_header(&pool->figures) && file->path[0] != '\0' && !figures_file_is_there(file);
 }
 
 void pool_end_figures(struct pool *pool, bool stay)

@@ -147,7 +147,8 @@ static int add_process(struct summary *summary, const struct report *report)
                                       .host = strdup(report->process.host),
                                       .rank = strdup(report->process.rank),
                                       .command = strdup(report->process.command),
-                                      .wall_seconds = report->process.wall_seconds};
+                                      .wall_seconds = report->process.wall_seconds,
+                                      .started_nanoseconds = report->process.started_nanoseconds};
     int status = make_room(&elements, summary->process_count, &summary->process_room,
                            sizeof(*summary->processes));
 
@@ -204,8 +205,22 @@ static bool settings_are_the_same(const struct settings *one, const struct setti
     return same;
 }
 
+/* Of a process that doesn't say when it started, nothing tells whether it is another one. */
+static bool is_there(const struct summary *summary, const struct report_process *process)
+{
+    for (size_t i = 0; i < summary->process_count && process->started_nanoseconds != 0; i++) {
+        const struct summary_process *other = &summary->processes[i];
+        if (other->started_nanoseconds == process->started_nanoseconds &&
+            other->pid == process->pid && strcmp(other->host, process->host) == 0)
+            return true;
+    }
+    return false;
+}
+
 int summary_add(struct summary *summary, struct report *report)
 {
+    if (is_there(summary, &report->process))
+        return 0;
     if (summary->process_count == 0)
         summary->settings = report->settings;
     else if (!summary->settings_differ)

@@ -11,6 +11,8 @@
  * are added up: what a process held counts until its own history ends, what it counted for good.
  * Where a process doesn't say when it started, all count from their own starts.
  *
+ * A process counts once: where its report and its figures are both given, by the first of them.
+ *
  * A summary belongs to one thread and owns what it points to (summary_free).
  */
 #ifndef CUDAPOOL_TOOLS_SUMMARY_H
@@ -22,6 +24,7 @@ struct summary_process {
     int64_t pid;
     char *host, *rank, *command;
     double wall_seconds;
+    uint64_t started_nanoseconds;
     struct report_counters totals; /* over its devices; its largest device's peaks */
 };
 

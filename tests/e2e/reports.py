@@ -42,6 +42,8 @@ def cudapool(*arguments, status=0):
 
 # --- reports ------------------------------------------------------------------------------------
 
+FIGURES_PID = 56  # where a file of figures has the process's number, see core/figures.h
+
 NAMES = ["requests", "hits.clean", "hits.queried", "hits.barrier", "hits.waited", "misses", "frees",
          "requested_bytes", "rounded_bytes", "live_bytes", "cached_bytes", "pending_bytes",
          "peak.live_bytes", "peak.reserved_bytes", "evictions.cap", "evictions.idle",
@@ -188,6 +190,9 @@ def test_merging():
     expect("histories are laid side by side and added up", (history["nanoseconds"], history["live_bytes"]) ==
            ([10, 20, 30, 31, 40], [1, 12, 13, 10, 20]), history)
     expect("what was counted stays counted", history["misses"] == [10, 25, 35, 35, 55], history)
+    twice = json.loads(cudapool("--merge", "--format", "json", write(earlier), write(earlier), write(later)))
+    expect("a process that is given twice counts once", [p["pid"] for p in twice["processes"]] == [1, 2] and
+           twice["totals"]["requests"] == 180, twice["totals"])
     long = [with_history(report({MIB: bucket(90, MIB)}, pid=pid), 1000 + pid, range(1, 401, 3), range(134)) for pid in (1, 2)]
     thinned = json.loads(cudapool("--merge", "--format", "json", *map(write, long)))
     fits_schema("a merged report with a history", thinned)
@@ -595,6 +600,28 @@ def test_many():
     expect("with a bar on a terminal", re.search(rb"\r\[=* *\] \d+ of 1000 reports", seen) and seen.endswith(b"\r\x1b[K"), seen[-80:])
 
 
+def test_many_figures():
+    """The same of 1000 files of figures, of processes that were killed."""
+    if SANITIZED:
+        return
+    with open("tests/fuzz/corpus/figures/killed", "rb") as file:
+        figures = bytearray(file.read())
+    files = []
+    for rank in range(1000):
+        figures[FIGURES_PID:FIGURES_PID + 8] = (rank + 1).to_bytes(8, "little")
+        files.append(f"{here}/{rank}.figures")
+        with open(files[-1], "wb") as file:
+            file.write(figures)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    text = cudapool("--merge", *files)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    took = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+    expect("1000 files of figures merge within 2 s", took <= 2, f"{took:.2f} s")
+    expect("all of those", text.startswith("cudapool: 1000 processes on 1 host, 1 device\n"), text[:100])
+    expect("within 200 MiB, too", used.ru_maxrss / 1024 <= 200, f"{used.ru_maxrss / 1024:.0f} MiB")
+    print(f"   {took:.2f} s")
+
+
 def test_start():
     """What `cudapool run` adds to a program that does nothing."""
     if SANITIZED:
@@ -615,6 +642,7 @@ def test_start():
 
 with tempfile.TemporaryDirectory() as here:
     test_many()
+    test_many_figures()
     for test in (test_start, test_merging, test_bad_files, test_comparison, test_csv, test_prometheus, test_page, test_advice):
         test()
 sys.exit(1 if failed else 0)

@@ -20,6 +20,7 @@ table=$here/TABLE.md
 programs=$BUILD/tests/e2e
 export BUILD MUTATIONS
 unset CUDAPOOL_CONFIG CUDAPOOL_DISABLE CUDAPOOL_REPORT "${!SIMCUDA_@}"
+export CUDAPOOL_FIGURES=none # those of what is killed would stay
 
 RANDOM_SEEDS=1-800 # seeds of random programs: more are not tried
 SECONDS_OF_ONE=60  # that any one check may take; more is a hang of the runner
@@ -190,6 +191,29 @@ quiet_exit() {
     on_pool "CUDAPOOL_REPORT=$work/report" -- "$programs/interposition_roundtrip" linked || return
     has_requests "$work/report" || return $ERROR
     calls_made | diff - "$work/without" || return $FAILED
+}
+
+# Figures where making a file of them would do harm: the program must not notice.
+figures_on_a_full_disk() {
+    local status
+    mkdir "$work/full" && mount -t tmpfs -o size=16k tmpfs "$work/full" 2>/dev/null || return $CANNOT
+    on_pool "CUDAPOOL_FIGURES=$work/full" -- "$programs/figures" exit
+    status=$?
+    umount "$work/full"
+    [ $status -eq $PASSED ] || return $FAILED
+}
+figures_under_a_limit() {
+    (ulimit -f 16 && on_pool "CUDAPOOL_FIGURES=$work" -- "$programs/figures" exit) || return $FAILED
+}
+figures_where_others_look() {
+    local runtime
+    runtime=$(mktemp -d /dev/shm/cudapool-mutation-XXXXXX) || return $CANNOT
+    mkdir -m 755 "$runtime/cudapool-$(id -u)"
+    on_pool "XDG_RUNTIME_DIR=$runtime" CUDAPOOL_FIGURES= "AFTER_FORK=! ls '$runtime'/*/*.figures" -- \
+        "$programs/figures" fork
+    local status=$?
+    rm -rf "$runtime"
+    return $status
 }
 
 # A program that the kernel gives more rights than its caller has. Not every machine does.

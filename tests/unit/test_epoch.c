@@ -369,14 +369,19 @@ Test(epoch, while_memory_is_short_every_free_has_a_fence)
 
 Test(epoch, no_more_than_so_many_fences_are_outstanding)
 {
+    enum { BLOCKS = 3 * FENCES_MAX };
     start_with_budget(0);
-    static CUdeviceptr blocks[FENCES_MAX + 20];
-    for (unsigned i = 0; i < FENCES_MAX + 20; i++)
+    static CUdeviceptr blocks[BLOCKS];
+    for (unsigned i = 0; i < BLOCKS; i++)
         blocks[i] = allocate(512);
     fake_launch(context);
-    for (unsigned i = 0; i < FENCES_MAX + 20; i++)
+    for (unsigned i = 0; i < BLOCKS; i++) {
         release(blocks[i]);
-    cr_assert_eq(fake_calls(FAKE_RECORD), FENCES_MAX);
+        cr_assert_leq(epochs()->outstanding, FENCES_MAX);
+    }
+    cr_assert_eq(fake_calls(FAKE_RECORD), BLOCKS, "every free has its fence still");
+    for (const struct fence *f = epochs()->oldest; f->next; f = f->next)
+        cr_assert_lt(f->epoch, f->next->epoch);
     fake_finish(context);
     let_time_pass();
     cr_assert_eq(synchronise(), CUDA_SUCCESS);

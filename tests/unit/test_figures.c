@@ -110,8 +110,8 @@ Test(figures, a_history_stays_within_its_size)
     cr_assert_gt(history_next(&history, 0), 4 * HISTORY_INTERVAL);
 }
 
-/* Killed while every second sample goes: what was moved, the one that was being moved, and the rest as
- * it was. */
+/* Killed while every second sample goes: what was moved, the one that was being moved, and the rest
+ * as it was. */
 Test(figures, a_history_that_was_being_changed_is_in_order)
 {
     static struct history history;
