@@ -195,7 +195,7 @@ check_all() { # name, command
 # The conformance suite's count of rows; rows that fail stand below it.
 check_conformance() { # name, plain|pool
     local name=$1 count
-    run "$2" "" env CONFORMANCE_WITH_POOL=$([ "$2" = plain ] || echo 1) \
+    run "$2" "" env CONFORMANCE_WITH_POOL="$([ "$2" = plain ] || echo 1)" \
         "$build/tests/conformance/conformance"
     count=$(tail -n 1 "$work/output")
     [ $status -eq 0 ] || failures=$((failures + 1))
@@ -303,7 +303,7 @@ if wanted streams "$@"; then
         count=${PAIRS:-50000}
         [ $mode = plain ] || count=$((20 * count))
         check 0 "stream_ordered, $mode, threshold at its maximum" $mode '' \
-            "$programs/stream_ordered" threshold-max pairs=$count rounds=1 large=0
+            "$programs/stream_ordered" threshold-max pairs="$count" rounds=1 large=0
         show ' a pair|came back'
         check 0 "stream_ordered, $mode, default threshold" $mode '' \
             "$programs/stream_ordered" pairs=1000 stress=10 large="${LARGE:-1024}"
