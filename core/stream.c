@@ -171,6 +171,7 @@ static struct stream *begin_stream(struct streams *streams, uint64_t id, const s
     stream->handle = name->handle;
     stream->thread = name->thread;
     stream->blocking = name->blocking;
+    stream->joined = 0;
     stream->context = name->context;
     stream->generation = context_generation(name->context);
     stream->early_launches = has_launched_early(streams, name->handle);
@@ -296,6 +297,8 @@ void streams_end_handle(struct pool *pool, CUstream handle)
     pthread_mutex_lock(&streams->lock);
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
+        if (is_nobodys(streams, i))
+            continue;
         stream_lock_take(&stream->lock);
         if (stream->handle == handle)
             set_id(streams, stream, 0);

@@ -65,7 +65,8 @@ struct stream {
     CUstream handle; /* of a created one; else CU_STREAM_LEGACY or CU_STREAM_PER_THREAD */
     uint64_t thread; /* whose own it is; 0 for others */
     bool blocking;   /* what the legacy stream did before comes before what it does, and so before a
-                        free on it; but not before the end of its own last work */
+                        free or an allocation on it */
+    uint64_t joined; /* the stamp that it had when an operation was last put into it for that */
     struct context *context;
     uint64_t generation; /* of the context */
     struct device *device;

@@ -4,7 +4,6 @@
 #ifndef CUDAPOOL_CORE_STREAM_CLOCK_H
 #define CUDAPOOL_CORE_STREAM_CLOCK_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "cuda_abi.h"
@@ -23,9 +22,7 @@ struct order_clock {
 /* What is known of work that waits for everything on a stream so far. */
 struct order_mark {
     struct stream *stream;   /* NULL: nothing is known */
-    struct context *context; /* of the stream, and which of the handle's owners that is */
-    uint64_t generation;
-    bool blocking; /* a blocking stream */
+    struct context *context; /* of the stream */
     uint64_t stamp;
     unsigned count; /* of clock that are in use */
     struct order_clock clock;

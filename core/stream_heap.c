@@ -403,7 +403,9 @@ static bool begin_search(struct search *search, struct pool *pool, struct stream
     bool is = stream_is(ref);
     search->context = stream->context;
     search->generation = stream->generation;
-    search->host_only = stream->early_launches;
+    /* A wait in the legacy stream would hold up blocking streams, which an allocation does not. */
+    search->host_only =
+        stream->early_launches || (stream_orders_others(handle) && !MUTATED(legacy_made_to_wait));
     search->known = stream->known;
     stream_lock_give(&stream->lock);
     return is;
@@ -444,19 +446,6 @@ static struct stream_block *ask_about_own(struct search *search, struct bucket *
     return block;
 }
 
-/* Back to where it was; NULL, for there is no block now. */
-static struct stream_block *give_up(struct pool *pool, struct stream_block *block)
-{
-    struct shelf *shelf = shelf_of(block);
-    struct mempool *mempool = block->mempool;
-    stream_lock_take(&shelf->stream->lock);
-    stream_heap_attach(shelf, block);
-    stream_lock_give(&shelf->stream->lock);
-    stream_block_is_settled(shelf->stream);
-    send_after_its_pool(pool, mempool);
-    return NULL;
-}
-
 /* Streams that take each other's blocks in turn would do so for ever: one that was robbed takes a
  * new block in the place of the old one, as long as the reserve has room for it. */
 static bool takes_new_one(const struct search *search, struct bucket *bucket)
@@ -492,9 +481,6 @@ static bool allocate_slowly(struct pool *pool, struct stream_ref ref, CUstream h
         block = ask_about_own(&search, bucket);
         hit = HIT_QUERIED;
     }
-    if (block && (hit == HIT_WAITED || hit == HIT_BARRIER) && stream_orders_others(handle) &&
-        !order_join(pool, ref, handle))
-        block = give_up(pool, block);
     *result = CUDA_SUCCESS;
     if (block) {
         adopt(shelf, bucket, block, bytes, hit);

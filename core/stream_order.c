@@ -59,8 +59,6 @@ static void copy_clock(const struct streams *streams, struct stream *stream,
     unsigned count = stream_count(streams);
     mark->stream = stream;
     mark->context = stream->context;
-    mark->generation = stream->generation;
-    mark->blocking = stream->blocking;
     mark->stamp =
         atomic_load_explicit(&stream->stamp, memory_order_relaxed) + MUTATED(mark_covers_one_more);
     mark->count = count < STREAMS_ORDERED ? count : STREAMS_ORDERED;
@@ -69,17 +67,63 @@ static void copy_clock(const struct streams *streams, struct stream *stream,
         mark->clock.after[stream->index] = mark->stamp;
 }
 
-void order_take_mark(struct pool *pool, CUstream handle, struct order_mark *mark)
+static void take_mark_of(struct pool *pool, struct stream_ref ref, struct order_mark *mark)
 {
-    struct streams *streams = pool->streams;
-    struct stream_ref ref = stream_find(pool, handle, false);
     mark->stream = NULL;
     if (!ref.stream)
         return;
     stream_lock_take(&ref.stream->lock);
     if (stream_is(ref))
-        copy_clock(streams, ref.stream, mark);
+        copy_clock(pool->streams, ref.stream, mark);
     stream_lock_give(&ref.stream->lock);
+}
+
+void order_take_mark(struct pool *pool, CUstream handle, struct order_mark *mark)
+{
+    take_mark_of(pool, stream_find(pool, handle, false), mark);
+}
+
+/* Lock held. Whether others put the stream's work behind theirs without an operation in it. */
+static bool is_ordered_by_others(const struct stream *stream)
+{
+    return stream->blocking || (stream->context && atomic_load_explicit(&stream->context->barred,
+                                                                        memory_order_relaxed));
+}
+
+static bool is_captured(const struct pool *pool, CUstream handle)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return streams_are_captured(pool) &&
+           (!pool->driver->cuStreamIsCapturing ||
+            pool->driver->cuStreamIsCapturing(handle, &status) != CUDA_SUCCESS ||
+            status != CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
+bool order_join_before_wait(struct pool *pool, struct stream_ref ref, CUstream handle,
+                            uint64_t stamp)
+{
+    struct stream *stream = ref.stream;
+    stream_lock_take(&stream->lock);
+    bool needed =
+        is_ordered_by_others(stream) && stamp > stream->joined && !MUTATED(legacy_use_forgotten);
+    stream_lock_give(&stream->lock);
+    if (!needed)
+        return true;
+    if (is_captured(pool, handle) || !order_join(pool, ref, handle))
+        return false;
+    stream_lock_take(&stream->lock);
+    if (stream->joined < stamp)
+        stream->joined = stamp;
+    stream_lock_give(&stream->lock);
+    return true;
+}
+
+void order_take_mark_to_wait(struct pool *pool, CUstream handle, struct order_mark *mark)
+{
+    struct stream_ref ref = stream_find(pool, handle, false);
+    take_mark_of(pool, ref, mark);
+    if (mark->stream && !order_join_before_wait(pool, ref, handle, mark->stamp))
+        mark->stream = NULL;
 }
 
 static void clock_is_over(struct streams *streams, const struct order_clock *clock, unsigned count)
@@ -96,39 +140,12 @@ static void settle(struct stream *stream)
     stream_lock_give(&stream->lock);
 }
 
-/* Whether the context's legacy stream is known to be idle, with all blocking ones. Under the fence
- * lock: during a capture the question would end it. */
-static bool legacy_is_idle(struct pool *pool, const struct order_mark *mark)
-{
-    bool pushed, idle = false;
-    if (!pool->driver->cuStreamQuery || !context_pin(mark->context, mark->generation))
-        return false;
-    enter_driver();
-    if (context_push(pool, mark->context, &pushed)) {
-        pthread_mutex_lock(&pool->fence_lock);
-        idle = !streams_are_captured(pool) &&
-               pool->driver->cuStreamQuery(CU_STREAM_LEGACY) == CUDA_SUCCESS;
-        pthread_mutex_unlock(&pool->fence_lock);
-        context_pop(pool, pushed);
-    }
-    leave_driver();
-    context_unpin(mark->context);
-    return idle;
-}
-
 void order_mark_is_over(struct pool *pool, const struct order_mark *mark)
 {
     if (!mark->stream)
         return;
-    struct order_clock clock = mark->clock;
-    bool asked =
-        mark->blocking && mark->stamp > order_done(mark->stream) && !MUTATED(legacy_use_forgotten);
-    bool own = !asked || legacy_is_idle(pool, mark);
-    if (own)
-        order_complete(mark->stream, mark->stamp);
-    else if (mark->stream->index < mark->count)
-        clock.after[mark->stream->index] = 0;
-    clock_is_over(pool->streams, &clock, mark->count);
+    order_complete(mark->stream, mark->stamp);
+    clock_is_over(pool->streams, &mark->clock, mark->count);
     settle(mark->stream);
 }
 

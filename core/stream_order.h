@@ -56,9 +56,16 @@ void order_settle(struct stream *stream);
 /* No lock held. Taken before the driver is asked or told. */
 void order_take_mark(struct pool *pool, CUstream handle, struct order_mark *mark);
 
-/* The wait or query succeeded: all of it is over. Of a blocking stream what the legacy stream did
- * before a free is, too, only if that stream has nothing left to do: without us the free would have
- * been an operation behind it. */
+/* The same before the program waits for the stream, or asks about it. What frees and allocations on
+ * a stream come after although the stream itself has no operation behind it (the legacy stream's
+ * work, on a blocking one; what the program's barrier in the context waits for), the wait has to
+ * cover as it would without us: an operation is put into the stream. Nothing is marked where it
+ * can't be. */
+void order_take_mark_to_wait(struct pool *pool, CUstream handle, struct order_mark *mark);
+bool order_join_before_wait(struct pool *pool, struct stream_ref ref, CUstream handle,
+                            uint64_t stamp);
+
+/* The wait or query succeeded: all of it is over. */
 void order_mark_is_over(struct pool *pool, const struct order_mark *mark);
 
 /* The same for all streams of a context. The answer may be NULL, where memory is short; else it is

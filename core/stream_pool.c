@@ -240,8 +240,12 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
         return;
     }
     struct stream_ref ref = stream_find(pool, handle, false);
-    if (!ref.stream)
+    if (!ref.stream) {
+        /* Perhaps only because the thread has no context, or the driver no numbers. */
+        if (stream_is_created(handle) && !MUTATED(destroyed_unnamed))
+            streams_end_handle(pool, handle);
         return;
+    }
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     stream_lock_take(&ref.stream->lock);
     order_settle(ref.stream);
@@ -265,9 +269,9 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
 
 void pool_stream_wait_begin(struct pool *pool, CUstream handle, struct order_mark *mark)
 {
-    mark->stream = NULL;
-    if (!streams_are_captured(pool))
-        order_take_mark(pool, handle, mark);
+    order_take_mark_to_wait(pool, handle, mark);
+    if (streams_are_captured(pool))
+        mark->stream = NULL;
 }
 
 /* An error that the program's own wait has found stays in the context: the pool steps aside there,
@@ -287,7 +291,8 @@ static void note_error(struct pool *pool, struct context *context, CUresult resu
 
 void pool_stream_wait_end(struct pool *pool, const struct order_mark *mark, CUresult result)
 {
-    if (result == CUDA_SUCCESS)
+    /* A capture that began meanwhile may have the stream. */
+    if (result == CUDA_SUCCESS && !streams_are_captured(pool))
         order_mark_is_over(pool, mark);
     else if (result != CUDA_ERROR_NOT_READY)
         note_error(pool, mark->stream ? mark->context : NULL, result);
@@ -453,7 +458,6 @@ bool pool_stream_bytes(struct pool *pool, CUstream handle, struct pool_bytes *by
 struct pending_stream {
     struct stream_ref ref;
     CUstream handle; /* NULL: it can't be named here */
-    bool blocking;
     struct context *context;
     uint64_t generation, stamp;
 };
@@ -467,7 +471,6 @@ static bool look_for_pending(struct pool *pool, unsigned index, struct pending_s
     found->handle = !found->ref.id || (stream->thread && stream->thread != thread_state.id)
                         ? NULL
                         : stream->handle;
-    found->blocking = stream->blocking;
     found->context = stream->context;
     found->generation = stream->generation;
     found->stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
@@ -485,11 +488,13 @@ static CUresult synchronise(struct pool *pool, const struct pending_stream *pend
     enter_driver();
     if (context_push(pool, pending->context, &pushed)) {
         /* What belongs to another thread, or to nobody any more, is a part of its context. */
-        result = pending->handle ? driver->cuStreamSynchronize(pending->handle)
-                                 : driver->cuCtxSynchronize();
-        /* See order_mark_is_over. */
-        if (result == CUDA_SUCCESS && pending->handle && pending->blocking)
-            result = driver->cuStreamSynchronize(CU_STREAM_LEGACY);
+        if (!pending->handle)
+            result = driver->cuCtxSynchronize();
+        else if (order_join_before_wait(pool, pending->ref, pending->handle, pending->stamp))
+            result = driver->cuStreamSynchronize(pending->handle);
+        /* Another one may have its handle by now. */
+        if (pending->handle && stream_id(pool->streams, pending->ref.stream) != pending->ref.id)
+            result = CUDA_ERROR_INVALID_HANDLE;
         context_pop(pool, pushed);
     }
     leave_driver();

@@ -139,8 +139,12 @@ static bool can_be_named_here(const struct pool *pool, const struct use *use)
 static CUresult record_end(struct pool *pool, const struct use *use, CUevent event)
 {
     const struct driver *driver = pool->driver;
-    if (can_be_named_here(pool, use))
-        return driver->cuEventRecord(event, use->handle);
+    if (can_be_named_here(pool, use)) {
+        CUresult result = driver->cuEventRecord(event, use->handle);
+        /* Else another stream has got the handle meanwhile. */
+        if (can_be_named_here(pool, use))
+            return result;
+    }
     if (!driver->cuCtxRecordEvent)
         return driver->cuCtxSynchronize();
     pthread_mutex_lock(&pool->fence_lock);

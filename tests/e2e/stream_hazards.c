@@ -2,11 +2,13 @@
  * Stream-ordered memory where an order that the program relies on is easily lost, a case to a
  * process. All cases but those that ask for addresses also run without the pool.
  */
+#include <pthread.h>
 #include <unistd.h>
 
 #include "pool.h"
 
 #pragma weak cudapool_generation
+#pragma weak cudapool_reap
 #pragma weak cudapool_record_use
 
 enum { WORDS = 1024 };
@@ -97,6 +99,139 @@ static void query_after_the_legacy_stream(void)
 {
     furnish();
     blocking_streams_come_after_the_legacy_one(cuStreamQuery, CU_STREAM_PER_THREAD);
+}
+
+/* And so it does for an allocation that the stream's own order gives. */
+static void allocation_after_the_legacy_stream(void)
+{
+    furnish();
+    CUstream stream = new_blocking_stream(), other = new_stream();
+    CUdeviceptr wrong = new_counter(), block = take_on(stream, MIB);
+    fill(&kernels, NULL, block, WORDS, 1);
+    spin_then_verify(&kernels, NULL, 50000000, block, WORDS, 1, wrong);
+    CU(cuMemFreeAsync(block, stream));
+    block = take_on(stream, MIB);
+    CU(cuStreamSynchronize(stream));
+    fill(&kernels, other, block, WORDS, 2);
+    EQUAL(0, read_counter(wrong));
+}
+
+/* The program's own barrier in the context orders what comes after it, frees and allocations too.
+ */
+static void allocation_behind_a_barrier(void)
+{
+    static struct kernels others;
+    CUcontext context, neighbour;
+    CUevent event;
+    furnish();
+    CU(cuCtxGetCurrent(&context));
+    CU(cuCtxCreate_v2(&neighbour, 0, 0));
+    load_kernels(&others);
+    CUstream abroad = new_stream();
+    CU(cuCtxSetCurrent(context));
+    CUstream stream = new_stream(), user = new_stream();
+    CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CUdeviceptr wrong = new_counter(), block = take_on(user, MIB);
+    fill(&kernels, user, block, WORDS, 1);
+    spin_then_verify(&kernels, user, 50000000, block, WORDS, 1, wrong);
+    CU(cuCtxRecordEvent(context, event));
+    CU(cuCtxWaitEvent(context, event));
+    CU(cuMemFreeAsync(block, stream));
+    block = take_on(stream, MIB);
+    CU(cuStreamSynchronize(stream));
+    CU(cuCtxSetCurrent(neighbour));
+    fill(&others, abroad, block, WORDS, 2);
+    CU(cuStreamSynchronize(abroad));
+    CU(cuCtxSetCurrent(context));
+    EQUAL(0, read_counter(wrong));
+}
+
+static void *destroy_stream(void *stream)
+{
+    CU(cuStreamDestroy_v2(stream));
+    return NULL;
+}
+
+/* A thread without a context destroys it, and another one gets its handle. */
+static void destroyed_in_a_bare_thread(void)
+{
+    pthread_t thread;
+    furnish();
+    CUstream stream = new_stream();
+    CUdeviceptr wrong = new_counter(), block = take_on(stream, MIB);
+    fill(&kernels, stream, block, WORDS, 1);
+    spin_then_verify(&kernels, stream, 50000000, block, WORDS, 1, wrong);
+    CU(cuMemFreeAsync(block, stream));
+    CHECK(pthread_create(&thread, NULL, destroy_stream, stream) == 0);
+    pthread_join(thread, NULL);
+    CUstream next = new_stream();
+    block = take_on(next, MIB);
+    fill(&kernels, next, block, WORDS, 2);
+    EQUAL(0, read_counter(wrong));
+}
+
+static CUstream doomed;
+static CUcontext context_of_doomed;
+
+static void *replace_doomed(void *unused)
+{
+    CU(cuCtxSetCurrent(context_of_doomed));
+    CU(cuStreamDestroy_v2(doomed));
+    new_stream();
+    return unused;
+}
+
+static void replace_once(const char *name)
+{
+    static bool replaced;
+    pthread_t thread;
+    (void)name;
+    if (replaced)
+        return;
+    replaced = true;
+    CHECK(pthread_create(&thread, NULL, replace_doomed, NULL) == 0);
+    pthread_join(thread, NULL);
+}
+
+/* Between the look at it and the synchronise the stream is destroyed, and its handle another's. */
+static void reaped_as_it_ends(void)
+{
+    furnish();
+    CU(cuCtxGetCurrent(&context_of_doomed));
+    doomed = new_stream();
+    CUstream other = new_stream();
+    CUdeviceptr wrong = new_counter(), block = take_on(doomed, MIB);
+    fill(&kernels, doomed, block, WORDS, 1);
+    spin_then_verify(&kernels, doomed, 300000000, block, WORDS, 1, wrong);
+    CU(cuMemFreeAsync(block, doomed));
+    CHECK(simcuda_set_callback("cuStreamSynchronize", replace_once));
+    cudapool_reap();
+    CHECK(simcuda_set_callback("cuStreamSynchronize", NULL));
+    block = take_on(other, MIB);
+    fill(&kernels, other, block, WORDS, 2);
+    EQUAL(0, read_counter(wrong));
+}
+
+/* An allocation on the legacy stream is no operation there: blocking streams do not wait for it. */
+static void legacy_allocation_holds_nobody_up(void)
+{
+    CUevent event;
+    furnish();
+    CUstream first = new_blocking_stream(), second = new_blocking_stream(), other = new_stream();
+    CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    take_on(NULL, MIB);
+    CUdeviceptr block = take_on(other, MIB);
+    spin(&kernels, other, 50000000);
+    CU(cuMemFreeAsync(block, other));
+    CU(cuEventRecord(event, other));
+    CU(cuStreamWaitEvent(NULL, event, 0));
+    struct gate gate = close_gate(&kernels, first);
+    take_on(NULL, MIB);
+    alarm(10);
+    spin(&kernels, second, 1000);
+    CU(cuStreamSynchronize(second));
+    open_gate(gate);
+    CU(cuCtxSynchronize());
 }
 
 /* Destroying a memory pool with work under way makes nobody wait for that work. */
@@ -270,6 +405,11 @@ int main(int argc, char **argv)
         CASE(legacy_orders_per_thread_streams),
         CASE(synchronise_after_the_legacy_stream),
         CASE(query_after_the_legacy_stream),
+        CASE(allocation_after_the_legacy_stream),
+        CASE(allocation_behind_a_barrier),
+        CASE(destroyed_in_a_bare_thread),
+        CASE(reaped_as_it_ends),
+        CASE(legacy_allocation_holds_nobody_up),
         CASE(destroyed_pool_holds_nobody_up),
         CASE(use_after_a_destroyed_stream),
         CASE(use_after_a_stream_that_was_followed),
