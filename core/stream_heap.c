@@ -57,6 +57,8 @@ struct search {
     uint64_t bytes; /* of the bucket */
     bool host_only; /* only what is over will do */
     struct order_clock known;
+    struct stream_block *found; /* where no new memory could be had */
+    enum hit found_by;
     uint64_t candidates[STREAMS_MAX / 64]; /* streams with something pending, a bit for each */
 };
 
@@ -249,11 +251,23 @@ static struct stream_block *search_elsewhere(struct search *search, enum hit *hi
         block = look_at(search, stream_at(streams, (search->ref.stream->index + i) % count), hit);
     if (!block && asks(search))
         block = visit_candidates(search, ask_about, hit);
-    if (!block && may_wait(search))
+    if (!block && MUTATED(made_to_wait_early) && may_wait(search))
         block = visit_candidates(search, wait_for, hit);
     if (!block && (asks(search) || may_wait(search)))
         ask_for_events(search);
     return block;
+}
+
+/* The same where no new memory can be had: as the driver does, the stream is put behind another
+ * one's free only now. While there is memory, nobody is held up for it. */
+static bool find_harder(struct search *search)
+{
+    if (!search->bytes)
+        return false;
+    search->found = search_elsewhere(search, &search->found_by);
+    if (!search->found && may_wait(search))
+        search->found = visit_candidates(search, wait_for, &search->found_by);
+    return search->found;
 }
 
 /* ---- misses ---- */
@@ -274,7 +288,7 @@ static CUresult ask_driver(struct pool *pool, struct bucket_counters *cost, CUde
 }
 
 /* The driver, and everything that may help when it is out of memory. *bytes falls back to what was
- * requested where only that fits. */
+ * requested where only that fits. A block of another stream's may be found instead. */
 static CUresult ask_driver_hard(struct pool *pool, struct bucket_counters *cost,
                                 CUdeviceptr *address, uint64_t *bytes, size_t requested,
                                 struct search *search)
@@ -286,6 +300,8 @@ static CUresult ask_driver_hard(struct pool *pool, struct bucket_counters *cost,
     /* In the stream's own order nothing has to be waited for. */
     if (stream_release_in_order(pool, search->ref, search->handle) != 0)
         result = ask_driver(pool, cost, address, *bytes, search);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && find_harder(search))
+        return CUDA_SUCCESS;
     struct reclaim progress = {.bytes = *bytes};
     while (result == CUDA_ERROR_OUT_OF_MEMORY && release_for_retry(pool, device, &progress))
         result = ask_driver(pool, cost, address, *bytes, search);
@@ -349,6 +365,28 @@ static void finish_miss(struct pool *pool, struct shelf *shelf, struct bucket *b
         forget_reserved(search->context->device, bytes);
 }
 
+/* A block from elsewhere is this shelf's from now on. */
+static void adopt(struct shelf *shelf, struct bucket *bucket, struct stream_block *block,
+                  size_t bytes, enum hit hit)
+{
+    struct stream *former = shelf_of(block)->stream;
+    stream_lock_take(&shelf->stream->lock);
+    block->block.bucket = bucket;
+    atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
+    shelf_count_in(shelf, bucket, block);
+    shelf_hand_out_hit(shelf, bucket, block, bytes, hit);
+    stream_lock_give(&shelf->stream->lock);
+    stream_block_is_settled(former);
+}
+
+static CUresult hand_out_found(const struct search *search, struct shelf *shelf,
+                               struct bucket *bucket, CUdeviceptr *address, size_t requested)
+{
+    adopt(shelf, bucket, search->found, requested, search->found_by);
+    *address = search->found->block.address;
+    return CUDA_SUCCESS;
+}
+
 static CUresult refuse(struct shelf *shelf, struct bucket *bucket, size_t requested)
 {
     stream_lock_take(&shelf->stream->lock);
@@ -369,12 +407,18 @@ static CUresult miss(struct pool *pool, struct shelf *shelf, struct bucket *buck
     if (possible)
         stream_release_before_growth(pool, context, search->mempool, bytes);
     if (possible && !release_reserve(pool, context, bytes)) {
+        if (find_harder(search))
+            return hand_out_found(search, shelf, bucket, address, requested);
         if (bytes == requested || !release_reserve(pool, context, requested))
             return refuse(shelf, bucket, requested);
         bytes = requested;
     }
     if (possible) {
         result = ask_driver_hard(pool, bucket->counters, address, &bytes, requested, search);
+        if (search->found) {
+            forget_reserved(context->device, bytes);
+            return hand_out_found(search, shelf, bucket, address, requested);
+        }
     } else {
         atomic_fetch_add_explicit(&context->device->reserved_bytes, bytes, memory_order_relaxed);
         result = ask_driver(pool, bucket->counters, address, bytes, search);
@@ -398,6 +442,7 @@ static bool begin_search(struct search *search, struct pool *pool, struct stream
     search->handle = handle;
     search->mempool = shelf->mempool;
     search->bytes = bytes;
+    search->found = NULL;
     memset(search->candidates, 0, sizeof search->candidates);
     stream_lock_take(&stream->lock);
     bool is = stream_is(ref);
@@ -409,20 +454,6 @@ static bool begin_search(struct search *search, struct pool *pool, struct stream
     search->known = stream->known;
     stream_lock_give(&stream->lock);
     return is;
-}
-
-/* A block from elsewhere is this shelf's from now on. */
-static void adopt(struct shelf *shelf, struct bucket *bucket, struct stream_block *block,
-                  size_t bytes, enum hit hit)
-{
-    struct stream *former = shelf_of(block)->stream;
-    stream_lock_take(&shelf->stream->lock);
-    block->block.bucket = bucket;
-    atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
-    shelf_count_in(shelf, bucket, block);
-    shelf_hand_out_hit(shelf, bucket, block, bytes, hit);
-    stream_lock_give(&shelf->stream->lock);
-    stream_block_is_settled(former);
 }
 
 /* On a stream with early launches its own blocks need to be over, too. */

@@ -6,13 +6,16 @@
  *   2. a block of another stream of the context whose last use is known to be over;
  *   3. one that the program itself ordered before the stream's later work, by an event;
  *   4. one whose stream turns out, when asked, to have passed the free;
- *   5. one with an event of its own, recorded in its free, which the stream is made to wait for;
- *   6. the driver; out of memory, see stream_release.h.
- * A stream whose block another one has taken so goes to 6 at once while the reserve has room: else
+ *   5. the driver;
+ *   6. where that is out of memory, one with an event of its own, recorded in its free, which the
+ *      stream is made to wait for: like the driver's own pool, only now, for the stream's work is
+ * held up by another one's;
+ *   7. the driver again, when memory has been given back: see stream_release.h.
+ * A stream whose block another one has taken goes to 5 at once while the reserve has room: else
  * streams with a block too few between them would take each other's for ever.
- * 3, 4 and 5 can be switched off by the settings and by the pool's attributes (stream_order.h tells
- * why each is right). For 5, a free records an event only while other streams have lately looked
- * for one in vain: events cost more than everything else here.
+ * 3, 4 and 6 can be switched off by the settings and by the pool's attributes (stream_order.h tells
+ * why each is right). A free records an event only while other streams have lately looked for one
+ * in vain: events cost more than everything else here.
  *
  * A shelf holds the free blocks of one stream and one memory pool, and counts its live ones: those
  * that were allocated on the stream, until they are freed, on whichever stream that is.

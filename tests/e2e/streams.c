@@ -238,18 +238,21 @@ static void opportunistic(void)
     CU(cuCtxSynchronize());
 }
 
+/* Only where the device has no room for another one is the stream made to wait. */
+#define LARGE (40 * MIB)
+
 static void internal(void)
 {
     struct gate gate;
     furnish();
     CUdeviceptr wrong = new_counter();
     let_events_be_wanted(MIB);
-    CUdeviceptr block = take_on(one, MIB);
+    CUdeviceptr block = take_on(one, LARGE);
     fill(&kernels, one, block, WORDS, 1);
     gate = close_gate(&kernels, one);
     spin_then_verify(&kernels, one, 2000000, block, WORDS, 1, wrong);
     CU(cuMemFreeAsync(block, one));
-    EQUAL(block, take_on(other, MIB));
+    EQUAL(block, take_on(other, LARGE));
     fill(&kernels, other, block, WORDS, 2);
     open_gate(gate);
     EQUAL(0, read_counter(wrong));
@@ -262,11 +265,11 @@ static void internal_stays_before_later_work(void)
     struct gate gate;
     furnish();
     let_events_be_wanted(MIB);
-    CUdeviceptr block = take_on(one, MIB);
+    CUdeviceptr block = take_on(one, LARGE);
     spin(&kernels, one, 3000000);
     CU(cuMemFreeAsync(block, one));
     gate = close_gate(&kernels, one);
-    EQUAL(block, take_on(other, MIB));
+    EQUAL(block, take_on(other, LARGE));
     fill(&kernels, other, block, WORDS, 2);
     CU(cuStreamSynchronize(other));
     open_gate(gate);

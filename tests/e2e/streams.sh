@@ -28,13 +28,16 @@ expect "out_of_memory, without the pool" without out_of_memory SIMCUDA_MEMORY=64
 
 for case in same_stream own_first stream_synchronised stream_polled event_synchronised event_polled \
     context_synchronised event_before_free dependency dependency_of_a_dependency dependency_lost \
-    opportunistic internal internal_stays_before_later_work switched_off_by_attributes \
+    opportunistic switched_off_by_attributes \
     default_streams per_thread_streams destroyed_streams_pass_on frees \
     freed_twice captures capture_that_forbids pools shared uses reaped contexts_end forked \
     early_launches; do
     expect "$case" streams $case
 done
 expect "out_of_memory" streams out_of_memory SIMCUDA_MEMORY=64MiB
+for case in internal internal_stays_before_later_work; do
+    expect "$case" streams $case SIMCUDA_MEMORY=80MiB
+done
 
 use_streams '"reuse": {"follow_event_dependencies": false, "opportunistic": false,
     "internal_dependencies": false}'
@@ -64,10 +67,11 @@ settings=
 
 # Before cuCtxRecordEvent.
 SIM=$BUILD/sim-12.4
-for case in same_stream stream_synchronised dependency dependency_lost internal default_streams \
+for case in same_stream stream_synchronised dependency dependency_lost default_streams \
     per_thread_streams destroyed_streams_pass_on frees captures contexts_end; do
     expect "$case, an older driver" streams $case
 done
+expect "internal, an older driver" streams internal SIMCUDA_MEMORY=80MiB
 SIM=$BUILD/sim
 
 report=$work/report.json

@@ -16,7 +16,10 @@
 
 #include <stdatomic.h>
 
-enum { MAX_THREADS = 64, WORDS = 4096, CASE_ROUNDS = 20, SLOTS = 8 };
+enum { MAX_THREADS = 64, WORDS = 4096, CASE_ROUNDS = 20, FIRST_VALUE = 1000, SLOTS = 8 };
+
+/* More than a chunk of the driver's, which takes memory for its pools in chunks of 32 MiB. */
+#define LARGE_BLOCK (48 * MIB)
 
 static CUcontext context;
 static struct kernels kernels;
@@ -147,10 +150,17 @@ static size_t size_of_round(unsigned int value)
     return (1 + value % 1000 / 2) * MIB;
 }
 
+static size_t size_of_case; /* 0: one of its own for each round */
+
+static size_t size_now(unsigned int value)
+{
+    return size_of_case ? size_of_case : size_of_round(value);
+}
+
 /* Writes a block on the one stream, reads it late, and frees it there. */
 static CUdeviceptr use_and_free(CUstream stream, unsigned int value)
 {
-    CUdeviceptr block = take(stream, size_of_round(value));
+    CUdeviceptr block = take(stream, size_now(value));
     fill(&kernels, stream, block, WORDS, value);
     spin_then_verify(&kernels, stream, 300000, block, WORDS, value, mismatches);
     CHECK(cuMemFreeAsync(block, stream));
@@ -160,7 +170,12 @@ static CUdeviceptr use_and_free(CUstream stream, unsigned int value)
 /* Whether a block that is taken on the stream, and written at once, is that one. */
 static bool comes_back(CUstream stream, CUdeviceptr block, unsigned int value)
 {
-    CUdeviceptr taken = take(stream, size_of_round(value));
+    CUdeviceptr taken = 0;
+    /* A driver that does not know this way has no memory then. */
+    CUresult result = cuMemAllocAsync(&taken, size_now(value), stream);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && size_of_case)
+        return false;
+    CHECK(result);
     fill(&kernels, stream, taken, WORDS, value);
     verify(&kernels, stream, taken, WORDS, value, mismatches);
     CHECK(cuMemFreeAsync(taken, stream));
@@ -188,10 +203,26 @@ static bool opportunistic(const struct pair_of_streams *streams, unsigned int va
     return comes_back(streams->second, block, value + 1);
 }
 
+/* A stream is made to wait for another one only where there is no other memory: the device is
+ * filled but for one and a half of these blocks. */
 static bool internal_dependency(const struct pair_of_streams *streams, unsigned int value)
 {
+    static CUdeviceptr filling;
+    size_t free_bytes, total;
+    size_of_case = LARGE_BLOCK;
+    give_everything_back();
+    if (filling == 0) {
+        CHECK(cuMemGetInfo_v2(&free_bytes, &total));
+        CHECK(cuMemAlloc_v2(&filling, free_bytes - LARGE_BLOCK - LARGE_BLOCK / 2));
+    }
     CUdeviceptr block = use_and_free(streams->first, value);
-    return comes_back(streams->second, block, value + 1);
+    bool back = comes_back(streams->second, block, value + 1);
+    if (value == FIRST_VALUE + 2 * (CASE_ROUNDS - 1)) {
+        CHECK(cuMemFree_v2(filling));
+        filling = 0;
+        size_of_case = 0;
+    }
+    return back;
 }
 
 typedef bool reuse_case(const struct pair_of_streams *streams, unsigned int value);
@@ -204,7 +235,7 @@ static unsigned int count_hits(reuse_case *body)
     give_everything_back();
     CHECK(cuEventCreate(&streams.event, CU_EVENT_DISABLE_TIMING));
     for (unsigned int i = 0; i < CASE_ROUNDS; i++) {
-        hits += body(&streams, 1000 + 2 * i);
+        hits += body(&streams, FIRST_VALUE + 2 * i);
         CHECK(cuCtxSynchronize());
     }
     CHECK(cuEventDestroy_v2(streams.event));

@@ -25,6 +25,7 @@ static struct {
         uint64_t mark;
     } events[EVENTS];
     unsigned event_count;
+    unsigned refusals;
     struct fake_stream_calls calls;
     unsigned failing_records, failing_waits;
     uint64_t attributes[POOLS][9];
@@ -220,11 +221,20 @@ static CUresult allocate_from_pool(CUdeviceptr *address, size_t bytes, CUmemoryP
 {
     (void)stream;
     fake.calls.allocations++;
+    if (fake.refusals) {
+        fake.refusals--;
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     CUresult result = fake.below.cuMemAlloc_v2(address, bytes);
     if (result == CUDA_SUCCESS)
         *fake_mempool_attribute(memory_pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) +=
             (bytes + 511) / 512 * 512;
     return result;
+}
+
+void fake_stream_refuse_memory(unsigned times)
+{
+    fake.refusals = times;
 }
 
 static CUresult get_flags(CUstream stream, unsigned int *flags)

@@ -33,6 +33,9 @@ struct fake_stream_calls fake_stream_calls(void);
 void fake_stream_fail_records(unsigned times);
 void fake_stream_fail_waits(unsigned times);
 
+/* The next so many stream-ordered allocations are out of memory. */
+void fake_stream_refuse_memory(unsigned times);
+
 /* A memory pool, and one of its attributes. */
 CUmemoryPool fake_mempool(CUdevice device);
 void fake_mempool_set_current(CUdevice device, CUmemoryPool memory_pool);

@@ -106,6 +106,7 @@ Test(stream, blocks_that_change_streams_are_not_away_for_good)
         fake_stream_works(one);
         free_on(one, block);
         fake_stream_fail_waits(failed);
+        fake_stream_refuse_memory(1);
         cr_assert_eq(take_on(other, bytes) == block, !failed);
         cr_assert_eq(atomic_load(&stream_called(one)->away), 0);
         cr_assert_eq(atomic_load(&stream_called(other)->away), 0);

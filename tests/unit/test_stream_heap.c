@@ -93,6 +93,7 @@ Test(stream_heap, else_the_stream_is_made_to_wait_for_that_free_and_no_more)
     fake_stream_works(one);
     CUdeviceptr later = leave_pending(one, 2 * MIB);
     cr_assert_neq(later, block);
+    fake_stream_refuse_memory(1);
     cr_assert_eq(take_on(other, MIB), block);
     cr_assert_eq(fake_stream_after(other, one), at_the_free);
     cr_assert_eq(counted_streams().hits.barrier, 1);
@@ -104,9 +105,22 @@ Test(stream_heap, where_the_wait_fails_the_block_stays)
     let_events_be_wanted(one, other, MIB);
     CUdeviceptr block = leave_pending(one, MIB);
     fake_stream_fail_waits(1);
+    fake_stream_refuse_memory(1);
     cr_assert_neq(take_on(other, MIB), block);
     cr_assert_eq(bytes_of(one).pending, MIB);
+    fake_stream_refuse_memory(1);
     cr_assert_eq(take_on(other, MIB), block);
+}
+
+/* What it would wait for may wait for the stream. */
+Test(stream_heap, nor_is_it_made_to_wait_while_there_is_memory)
+{
+    start_streams();
+    let_events_be_wanted(one, other, MIB);
+    CUdeviceptr block = leave_pending(one, MIB);
+    unsigned waits = fake_stream_calls().waits;
+    cr_assert_neq(take_on(other, MIB), block);
+    cr_assert_eq(fake_stream_calls().waits, waits);
 }
 
 /* Two streams with one block between them would take it from each other for ever. */
