@@ -326,7 +326,7 @@ static bool is_same(const struct context *context, unsigned long long id)
  * id. Looked at again under the lock, since another thread may have buried it meanwhile. */
 static void bury(struct pool *pool, struct context *context, unsigned long long successor)
 {
-    context_end_begin(pool, context);
+    context_end_begin(pool, context, false);
     context_end_finish(pool, context, !is_same(context, successor));
 }
 
@@ -363,7 +363,7 @@ static bool has_ended_unseen(struct pool *pool, const struct context *identity)
 /* Forgets a context that has just been listed, unless another thread did so first. */
 static void forget_listed(struct pool *pool, struct context *context, unsigned long long id)
 {
-    context_end_begin(pool, context);
+    context_end_begin(pool, context, false);
     context_end_finish(pool, context, context->id == id);
 }
 
@@ -521,9 +521,10 @@ struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool
 
 /* ---- ending ---- */
 
-void context_end_begin(struct pool *pool, struct context *context)
+void context_end_begin(struct pool *pool, struct context *context, bool ends)
 {
-    if (context && pool->streams)
+    ends = ends || MUTATED(every_release_ends);
+    if (context && pool->streams && ends)
         stream_release_before_end(pool, context);
     if (context) {
         /* Under the fence lock: whoever is recording in it comes to an end first. */
@@ -534,7 +535,7 @@ void context_end_begin(struct pool *pool, struct context *context)
         /* Pairs with context_pin. Whoever has pinned a context takes no lock that we hold. */
         while (atomic_load(&context->pins) != 0 && !MUTATED(death_waits_for_nobody))
             sched_yield();
-        if (pool->streams)
+        if (pool->streams && ends)
             stream_release_context(pool, context);
     }
     enter_driver();

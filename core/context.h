@@ -141,9 +141,11 @@ CUdevice context_green_device(struct pool *pool, CUgreenCtx green);
  * Around a driver call that may end a context: begin waits until nobody else uses the context and
  * keeps it out of new fences; finish forgets the context's memory if it died. No lock is held
  * in between, since the driver may wait for long; for primary contexts the callers hold the primary
- * lock. The context may be NULL (unknown to us).
+ * lock. The context may be NULL (unknown to us). ends: the call is known to end it, if it succeeds:
+ * only then is stream-ordered memory given back before, after the context's work as the driver
+ * would.
  */
-void context_end_begin(struct pool *pool, struct context *context);
+void context_end_begin(struct pool *pool, struct context *context, bool ends);
 void context_end_finish(struct pool *pool, struct context *context, bool died);
 
 /* Whether the primary context that we know is still the device's. */

@@ -505,7 +505,7 @@ struct ending pool_context_ending(struct pool *pool, CUcontext handle)
         pool->driver->cuCtxGetCurrent(&handle);
     struct ending ending = {handle ? context_find(pool, handle) : NULL, false, false};
     end_frees(pool, ending.context);
-    context_end_begin(pool, ending.context);
+    context_end_begin(pool, ending.context, true);
     return ending;
 }
 
@@ -528,9 +528,10 @@ struct ending pool_primary_releasing(struct pool *pool, CUdevice device)
 {
     struct ending ending = find_primary(pool, device);
     ending.release = true;
-    if (is_the_last_release(&ending) && !MUTATED(last_release_ends_no_frees))
+    bool last = is_the_last_release(&ending);
+    if (last && !MUTATED(last_release_ends_no_frees))
         end_frees(pool, ending.context);
-    context_end_begin(pool, ending.context);
+    context_end_begin(pool, ending.context, last);
     return ending;
 }
 
@@ -538,14 +539,14 @@ struct ending pool_primary_resetting(struct pool *pool, CUdevice device)
 {
     struct ending ending = find_primary(pool, device);
     end_frees(pool, ending.context);
-    context_end_begin(pool, ending.context);
+    context_end_begin(pool, ending.context, true);
     return ending;
 }
 
 struct ending pool_green_ending(struct pool *pool, CUgreenCtx green)
 {
     struct ending ending = find_primary(pool, context_green_device(pool, green));
-    context_end_begin(pool, ending.context);
+    context_end_begin(pool, ending.context, false);
     return ending;
 }
 

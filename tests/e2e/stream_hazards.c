@@ -374,6 +374,27 @@ static void nested_calls_are_seen(void)
     CU(cuCtxSynchronize());
 }
 
+/* A release that is not the last one ends nothing: what is kept stays, and nobody waits. */
+static void release_that_ends_nothing(void)
+{
+    CUcontext context;
+    furnish();
+    CUstream stream = new_stream(), destroyed = new_stream();
+    CUdeviceptr block = take_on(stream, MIB), other = take_on(destroyed, MIB);
+    struct gate gate = close_gate(&kernels, destroyed);
+    CU(cuMemFreeAsync(block, stream));
+    CU(cuMemFreeAsync(other, destroyed));
+    CU(cuStreamDestroy_v2(destroyed));
+    double start = now_ms();
+    alarm(10);
+    CU(cuDevicePrimaryCtxRetain(&context, 0));
+    CU(cuDevicePrimaryCtxRelease_v2(0));
+    CHECK(now_ms() - start < 3000);
+    EQUAL(block, take_on(stream, MIB));
+    open_gate(gate);
+    CU(cuCtxSynchronize());
+}
+
 /* No event can be recorded over the context's work then, and nothing may be left behind. */
 static void context_ends_during_a_capture(void)
 {
@@ -418,6 +439,7 @@ int main(int argc, char **argv)
         CASE(captured_early_launch),
         CASE(nested_calls_are_seen),
         CASE(context_ends_during_a_capture),
+        CASE(release_that_ends_nothing),
         {NULL, NULL},
     };
     return run_case(argc, argv, cases);

@@ -25,7 +25,7 @@ done
 for case in programmatic_event launch_completion_event use_after_a_destroyed_stream \
     use_after_a_stream_that_was_followed captured_early_launch nested_calls_are_seen \
     reaped_as_it_ends \
-    context_ends_during_a_capture; do
+    context_ends_during_a_capture release_that_ends_nothing; do
     expect "$case" with $case
 done
 
@@ -35,7 +35,8 @@ for case in legacy_orders_blocking_streams legacy_orders_per_thread_streams \
     synchronise_after_the_legacy_stream query_after_the_legacy_stream \
     allocation_after_the_legacy_stream destroyed_in_a_bare_thread \
     legacy_allocation_holds_nobody_up destroyed_pool_holds_nobody_up use_after_a_destroyed_stream \
-    use_after_a_stream_that_was_followed context_ends_during_a_capture; do
+    use_after_a_stream_that_was_followed context_ends_during_a_capture \
+    release_that_ends_nothing; do
     expect "$case, an older driver" with $case
 done
 SIM=$BUILD/sim
