@@ -665,8 +665,7 @@ uint64_t pool_trim(struct pool *pool)
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
         released += release_clean(pool, c, UINT64_MAX, EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
     stream_release_settle(pool, NULL);
-    released +=
-        stream_release_clean(pool, NULL, UINT64_MAX, EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
+    released += stream_release_clean(pool, NULL, UINT64_MAX, EVICTION_MEMORY, RELEASE_IN_FREE);
     if (pool->streams)
         mempool_trim_ours(pool);
     return released;

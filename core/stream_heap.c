@@ -106,7 +106,7 @@ static struct stream_block *take_from(struct stream *stream, struct block *found
 /* For another stream. */
 static struct stream_block *rob(struct stream *stream, struct block *found)
 {
-    shelf_bucket_of(found->bucket)->robbed++;
+    shelf_bucket_of(found->bucket)->robbed += stream->id != 0;
     return take_from(stream, found);
 }
 

@@ -124,6 +124,24 @@ bool pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstream ha
     return stays;
 }
 
+static bool is_captured(const struct pool *pool, CUstream handle)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return streams_are_captured(pool) && pool->driver->cuStreamIsCapturing &&
+           pool->driver->cuStreamIsCapturing(handle, &status) == CUDA_SUCCESS &&
+           status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* Whoever frees the block, the pool or the driver, its stream comes after the uses that were told
+ * of. What a capture frees is another matter. */
+static CUresult end_uses(struct pool *pool, struct stream_block *block, CUstream handle)
+{
+    if (!atomic_load_explicit(&block->uses, memory_order_relaxed) || is_captured(pool, handle) ||
+        (MUTATED(uses_forgotten_in_captures) && streams_are_captured(pool)))
+        return CUDA_SUCCESS;
+    return use_end(pool, block, handle);
+}
+
 static bool may_be_kept(struct pool *pool, struct stream_block *block, CUstream handle)
 {
     if (!is_served(pool))
@@ -131,8 +149,6 @@ static bool may_be_kept(struct pool *pool, struct stream_block *block, CUstream 
     struct stream_ref ref = stream_find(pool, handle, true);
     if (!ref.stream)
         return false;
-    if (atomic_load_explicit(&block->uses, memory_order_relaxed))
-        use_end(pool, block, handle);
     return stream_heap_free(pool, block, ref, handle);
 }
 
@@ -183,6 +199,12 @@ bool stream_pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr a
     if (!stream_heap_claim(block, address))
         return true;
     struct stream_free free = {driver, handle};
+    *result = end_uses(pool, block, handle);
+    if (*result != CUDA_SUCCESS) {
+        /* The program's again. */
+        atomic_store_explicit(&block->held_at, address, memory_order_release);
+        return true;
+    }
     *result = may_be_kept(pool, block, handle) ? CUDA_SUCCESS
                                                : free_by_driver(pool, block, free_on_stream, &free);
     return true;
@@ -232,17 +254,19 @@ bool pool_follows_streams(struct pool *pool)
 
 void pool_stream_ending(struct pool *pool, CUstream handle)
 {
+    if (!stream_is_created(handle))
+        return;
     /* A thread that the driver has called back out of a call of ours: only its handle is taken from
      * the stream, what is pending on it waits for the end of its context. */
     if (thread_state.inside_driver) {
-        if (stream_is_created(handle) && !MUTATED(nested_record_not_told))
+        if (!MUTATED(nested_record_not_told))
             streams_end_handle(pool, handle);
         return;
     }
     struct stream_ref ref = stream_find(pool, handle, false);
     if (!ref.stream) {
         /* Perhaps only because the thread has no context, or the driver no numbers. */
-        if (stream_is_created(handle) && !MUTATED(destroyed_unnamed))
+        if (!MUTATED(destroyed_unnamed))
             streams_end_handle(pool, handle);
         return;
     }
@@ -353,19 +377,11 @@ void pool_events_are_lost(struct pool *pool)
         order_lose_events(pool);
 }
 
-/* A launch that is captured is a node of a graph, and no graph starts early. */
-static bool is_captured(const struct pool *pool, CUstream handle)
-{
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return streams_are_captured(pool) && pool->driver->cuStreamIsCapturing &&
-           pool->driver->cuStreamIsCapturing(handle, &status) == CUDA_SUCCESS &&
-           status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 /* Programs that launch so, and use no stream-ordered memory, pay for it by a look at a short list.
  */
 void pool_early_launch(struct pool *pool, CUstream handle)
 {
+    /* A launch that is captured is a node of a graph, and no graph starts early. */
     if (!pool->streams || is_captured(pool, handle))
         return;
     if (!pool_follows_streams(pool)) {

@@ -181,7 +181,7 @@ static CUstream stream_behind(struct pool *pool, struct context *context,
 }
 
 static void hand_over(struct pool *pool, struct context *context, struct block *chain,
-                      const struct own_event *after, bool wait)
+                      const struct own_event *after, enum release_place place)
 {
     const struct driver *driver = pool->driver;
     bool pushed;
@@ -191,8 +191,9 @@ static void hand_over(struct pool *pool, struct context *context, struct block *
     CUstream stream = current ? stream_behind(pool, context, after) : NULL;
     for (struct block *b = chain; b; b = b->links[LINK_HEAP].next)
         b->refused = !stream || !give_to_driver(driver, b->address, stream, after != NULL);
-    if (stream && wait)
-        release_wait(pool, context, stream, RELEASE_OUT_OF_MEMORY);
+    /* An allocation or a free that goes on without the memory need not wait until it is back. */
+    if (stream && place != RELEASE_IN_ALLOCATION)
+        release_wait(pool, context, stream, place);
     if (stream && after)
         driver->cuStreamDestroy_v2(stream);
     if (current)
@@ -251,7 +252,7 @@ static uint64_t count_blocks(const struct block *chain)
 }
 
 static uint64_t give_back(const struct choice *choice, uint64_t wanted, enum eviction reason,
-                          const struct own_event *after, bool wait)
+                          const struct own_event *after, enum release_place place)
 {
     _Atomic uint64_t *returning = &choice->context->device->returning;
     uint64_t released = 0;
@@ -260,7 +261,7 @@ static uint64_t give_back(const struct choice *choice, uint64_t wanted, enum evi
     struct block *chain = collect(choice, wanted);
     if (chain) {
         uint64_t started = monotonic_now();
-        hand_over(choice->pool, choice->context, chain, after, wait);
+        hand_over(choice->pool, choice->context, chain, after, place);
         uint64_t each = (monotonic_now() - started) / count_blocks(chain);
         released = settle(choice->pool, chain, reason, each);
     }
@@ -269,14 +270,14 @@ static uint64_t give_back(const struct choice *choice, uint64_t wanted, enum evi
 }
 
 static uint64_t release_in(struct pool *pool, struct context *context, struct choice choice,
-                           uint64_t wanted, enum eviction reason, bool wait)
+                           uint64_t wanted, enum eviction reason, enum release_place place)
 {
     choice.pool = pool;
     choice.context = context;
     choice.generation = context_generation(context);
     if (!pool->driver->cuMemFreeAsync || !context_pin(context, choice.generation))
         return 0;
-    uint64_t released = give_back(&choice, wanted, reason, NULL, wait);
+    uint64_t released = give_back(&choice, wanted, reason, NULL, place);
     context_unpin(context);
     return released;
 }
@@ -298,8 +299,7 @@ uint64_t stream_release_clean(struct pool *pool, const struct device *device, ui
     uint64_t released = 0;
     struct context *c = pool->streams ? context_next(pool, NULL, changeable(device)) : NULL;
     for (; c && released < bytes; c = context_next(pool, c, changeable(device)))
-        released += release_in(pool, c, any_choice(pool), bytes - released, reason,
-                               place == RELEASE_OUT_OF_MEMORY);
+        released += release_in(pool, c, any_choice(pool), bytes - released, reason, place);
     return released;
 }
 
@@ -316,7 +316,7 @@ bool stream_release_room(struct pool *pool, struct stream *stream, const struct 
     uint64_t kept = sum.cached + sum.pending + bytes;
     if (kept > cap) {
         stream_release_settle(pool, device);
-        kept -= stream_release_clean(pool, device, kept - cap, EVICTION_CAP, RELEASE_IN_FREE);
+        kept -= stream_release_clean(pool, device, kept - cap, EVICTION_CAP, RELEASE_IN_ALLOCATION);
     }
     unsigned count = stream_count(pool->streams);
     uint64_t share = cap / CAP_SHARE / (count > FEW_STREAMS ? count : FEW_STREAMS);
@@ -337,7 +337,7 @@ static void release_idle(struct pool *pool, const struct device *device, uint64_
     struct context *c = context_next(pool, NULL, changeable(device));
     stream_release_settle(pool, device);
     for (; c; c = context_next(pool, c, changeable(device)))
-        release_in(pool, c, choice, UINT64_MAX, EVICTION_IDLE, false);
+        release_in(pool, c, choice, UINT64_MAX, EVICTION_IDLE, RELEASE_IN_ALLOCATION);
 }
 
 void stream_release_look(struct pool *pool, struct stream *stream)
@@ -603,7 +603,7 @@ static void release_all(struct pool *pool, struct context *context, const struct
                             .mempool = mempool,
                             .older_than = UINT64_MAX};
     stream_release_settle(pool, context->device);
-    give_back(&choice, UINT64_MAX, reason, NULL, false);
+    give_back(&choice, UINT64_MAX, reason, NULL, RELEASE_IN_ALLOCATION);
     if (!is_pending_in(pool, context))
         return;
     enter_driver();
@@ -611,7 +611,7 @@ static void release_all(struct pool *pool, struct context *context, const struct
     leave_driver();
     if (recorded) {
         choice.pending_too = true;
-        give_back(&choice, UINT64_MAX, reason, &after, false);
+        give_back(&choice, UINT64_MAX, reason, &after, RELEASE_IN_ALLOCATION);
         enter_driver();
         pool->driver->cuEventDestroy_v2(after.event);
         leave_driver();
@@ -624,7 +624,7 @@ static void release_all(struct pool *pool, struct context *context, const struct
         give_back_in_order(&choice);
     if (!pool->driver->cuCtxRecordEvent && is_pending_in(pool, context)) {
         wait_for_context(pool, context);
-        give_back(&choice, UINT64_MAX, reason, NULL, false);
+        give_back(&choice, UINT64_MAX, reason, NULL, RELEASE_IN_ALLOCATION);
     }
 }
 
@@ -637,7 +637,7 @@ void stream_release_mempool(struct pool *pool, const struct mempool *mempool, ui
         struct choice choice = any_choice(pool);
         choice.mempool = mempool;
         if (!all)
-            release_in(pool, c, choice, bytes, EVICTION_MEMORY, true);
+            release_in(pool, c, choice, bytes, EVICTION_MEMORY, RELEASE_IN_FREE);
         else if (context_pin(c, context_generation(c))) {
             release_all(pool, c, mempool, EVICTION_MEMORY);
             context_unpin(c);

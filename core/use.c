@@ -247,7 +247,7 @@ CUresult use_record(struct pool *pool, CUdeviceptr address, uint64_t generation,
     return note_use(pool, block, address, generation, &use, write);
 }
 
-void use_end(struct pool *pool, struct stream_block *block, CUstream handle)
+CUresult use_end(struct pool *pool, struct stream_block *block, CUstream handle)
 {
     struct stream_ref ref = stream_find(pool, handle, true);
     struct waits *waits = NULL;
@@ -256,9 +256,11 @@ void use_end(struct pool *pool, struct stream_block *block, CUstream handle)
     if (uses)
         waits = waits_for(uses, ref, true);
     pthread_mutex_unlock(&pool->streams->use_lock);
+    bool complete = !uses || waits;
     free_uses(uses);
-    if (waits)
-        wait_for_all(pool, waits, handle);
+    if (!complete)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return waits ? wait_for_all(pool, waits, handle) : CUDA_SUCCESS;
 }
 
 void use_forget(struct pool *pool, struct stream_block *block)

@@ -34,7 +34,7 @@ CUresult use_record(struct pool *pool, CUdeviceptr address, uint64_t generation,
                     bool write);
 
 /* The claimed block is being freed on the stream: puts the stream behind what was told of. */
-void use_end(struct pool *pool, struct stream_block *block, CUstream handle);
+CUresult use_end(struct pool *pool, struct stream_block *block, CUstream handle);
 
 /* Forgets what was told of the block. */
 void use_forget(struct pool *pool, struct stream_block *block);

@@ -374,6 +374,38 @@ static void nested_calls_are_seen(void)
     CU(cuCtxSynchronize());
 }
 
+/* A use that was told of comes before the free also where the driver makes it, in a capture. */
+static void use_before_a_free_in_a_capture(void)
+{
+    CUgraph graph;
+    furnish();
+    CUstream stream = new_stream(), reader = new_stream(), captured = new_stream();
+    CUdeviceptr wrong = new_counter(), block = take_on(stream, MIB);
+    fill(&kernels, stream, block, WORDS, 1);
+    EQUAL(0,
+          (unsigned)cudapool_record_use(block, cudapool_generation(block), reader, CUDAPOOL_READ));
+    spin_then_verify(&kernels, reader, 100000000, block, WORDS, 1, wrong);
+    CU(cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CU(cuMemFreeAsync(block, stream));
+    CU(cuStreamEndCapture(captured, &graph));
+    block = take_on(stream, MIB);
+    fill(&kernels, stream, block, WORDS, 2);
+    EQUAL(0, read_counter(wrong));
+}
+
+/* Destroying no stream ends none. */
+static void no_stream_is_destroyed(void)
+{
+    furnish();
+    CUdeviceptr block = take_on(NULL, MIB);
+    struct gate gate = close_gate(&kernels, NULL);
+    CU(cuMemFreeAsync(block, NULL));
+    CHECK(cuStreamDestroy_v2(NULL) != CUDA_SUCCESS);
+    EQUAL(block, take_on(NULL, MIB));
+    open_gate(gate);
+    CU(cuCtxSynchronize());
+}
+
 /* A release that is not the last one ends nothing: what is kept stays, and nobody waits. */
 static void release_that_ends_nothing(void)
 {
@@ -440,6 +472,8 @@ int main(int argc, char **argv)
         CASE(nested_calls_are_seen),
         CASE(context_ends_during_a_capture),
         CASE(release_that_ends_nothing),
+        CASE(use_before_a_free_in_a_capture),
+        CASE(no_stream_is_destroyed),
         {NULL, NULL},
     };
     return run_case(argc, argv, cases);

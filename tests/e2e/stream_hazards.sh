@@ -25,7 +25,8 @@ done
 for case in programmatic_event launch_completion_event use_after_a_destroyed_stream \
     use_after_a_stream_that_was_followed captured_early_launch nested_calls_are_seen \
     reaped_as_it_ends \
-    context_ends_during_a_capture release_that_ends_nothing; do
+    context_ends_during_a_capture release_that_ends_nothing use_before_a_free_in_a_capture \
+    no_stream_is_destroyed; do
     expect "$case" with $case
 done
 
