@@ -449,8 +449,7 @@ static bool begin_search(struct search *search, struct pool *pool, struct stream
     search->context = stream->context;
     search->generation = stream->generation;
     /* A wait in the legacy stream would hold up blocking streams, which an allocation does not. */
-    search->host_only =
-        stream->early_launches || (stream_orders_others(handle) && !MUTATED(legacy_made_to_wait));
+    search->host_only = stream->early_launches || stream_orders_others(handle);
     search->known = stream->known;
     stream_lock_give(&stream->lock);
     return is;

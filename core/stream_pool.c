@@ -266,8 +266,7 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
     struct stream_ref ref = stream_find(pool, handle, false);
     if (!ref.stream) {
         /* Perhaps only because the thread has no context, or the driver no numbers. */
-        if (!MUTATED(destroyed_unnamed))
-            streams_end_handle(pool, handle);
+        streams_end_handle(pool, handle);
         return;
     }
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
