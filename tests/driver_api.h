@@ -153,4 +153,12 @@ enum driver_api_constant {
 #include "driver_api.def"
 #undef FUNCTION
 
+/* The driver call must succeed; FAIL is the program's own way to say that something did not. */
+#define CU(call)                                                                                   \
+    do {                                                                                           \
+        CUresult cu_result = (call);                                                               \
+        if (cu_result != CUDA_SUCCESS)                                                             \
+            FAIL("%s: CUDA error %u", #call, cu_result);                                           \
+    } while (0)
+
 #endif

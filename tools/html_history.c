@@ -134,33 +134,20 @@ static unsigned x_of(const struct curves *curves, size_t i)
                   WIDTH);
 }
 
-/* From the bottom up to the sum of the layers so far; the layers below are drawn over it. */
+/* From the bottom up to the sum of the layers so far; the layers below are drawn over it. Each
+ * sample is a step: memory is so from its sample on, a rate is of the time before its sample. */
 static void put_area(FILE *out, const struct curves *curves, const struct layer *layers,
-                     size_t layer, uint64_t top)
+                     size_t layer, uint64_t top, bool is_rate)
 {
     fprintf(out, "<polygon class=\"%s\" points=\"0,%u ", layers[layer].class, HEIGHT);
-    unsigned before = HEIGHT * 10;
+    unsigned x_before = 0, y_before = HEIGHT * 10;
     for (size_t i = 0; i < curves->count; i++) {
         unsigned x = x_of(curves, i);
         unsigned y = HEIGHT * 10 - scaled(sum_up_to(curves, layers, layer, i), top, HEIGHT);
-        put_point(out, x, before);
+        put_point(out, is_rate ? x_before : x, is_rate ? y : y_before);
         put_point(out, x, y);
-        before = y;
-    }
-    fprintf(out, "%u,%u\"/>", WIDTH, HEIGHT);
-}
-
-/* A rate is of the time before its sample: the step comes before it. */
-static void put_rate_area(FILE *out, const struct curves *curves, size_t layer, uint64_t top)
-{
-    fprintf(out, "<polygon class=\"%s\" points=\"0,%u ", rate_layers[layer].class, HEIGHT);
-    unsigned before = 0;
-    for (size_t i = 0; i < curves->count; i++) {
-        unsigned x = x_of(curves, i);
-        unsigned y = HEIGHT * 10 - scaled(sum_up_to(curves, rate_layers, layer, i), top, HEIGHT);
-        put_point(out, before, y);
-        put_point(out, x, y);
-        before = x;
+        x_before = x;
+        y_before = y;
     }
     fprintf(out, "%u,%u\"/>", WIDTH, HEIGHT);
 }
@@ -219,7 +206,7 @@ static void draw_memory(FILE *out, const struct curves *curves)
 
     open_drawing(out, text);
     for (size_t layer = count_layers(memory_layers); layer-- > 0;)
-        put_area(out, curves, memory_layers, layer, top);
+        put_area(out, curves, memory_layers, layer, top, false);
     close_drawing(out, curves);
 }
 
@@ -232,7 +219,7 @@ static void draw_rates(FILE *out, const struct curves *curves)
     snprintf(text, sizeof(text), "top: %s requests a second", most);
     open_drawing(out, text);
     for (size_t layer = count_layers(rate_layers); layer-- > 0;)
-        put_rate_area(out, curves, layer, top);
+        put_area(out, curves, rate_layers, layer, top, true);
     close_drawing(out, curves);
 }
 

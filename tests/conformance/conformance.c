@@ -45,6 +45,7 @@ static struct {
 /* --- rows --------------------------------------------------------------------------------------*/
 
 static char failure[512]; /* of the row that runs; empty while it has none */
+static bool took_wrong_time;
 
 __attribute__((format(printf, 1, 2))) static void fail(const char *format, ...)
 {
@@ -86,6 +87,21 @@ static void check_at(int line, const char *what, bool holds)
 }
 #define CHECK(condition) check_at(__LINE__, #condition, (condition))
 
+/* A busy machine can keep a thread or the simulated device waiting at any moment, so that a time
+ * that is wrong once proves nothing; what the driver does shows every time. */
+#define FAIL_FOR_TIME(...)                                                                         \
+    do {                                                                                           \
+        took_wrong_time = took_wrong_time || failure[0] == '\0';                                   \
+        fail(__VA_ARGS__);                                                                         \
+    } while (0)
+
+static void check_time_at(int line, const char *what, bool holds)
+{
+    if (!holds)
+        FAIL_FOR_TIME("line %d: expected %s", line, what);
+}
+#define CHECK_TIME(condition) check_time_at(__LINE__, #condition, (condition))
+
 static double now_ms(void)
 {
     struct timespec now;
@@ -98,9 +114,11 @@ static double now_ms(void)
 static void took_at(int line, double ms, double work_ms, bool waits)
 {
     if (waits && ms < 0.7 * work_ms)
-        fail("line %d: expected a wait for %.0f ms of work, got %.2f ms", line, work_ms, ms);
+        FAIL_FOR_TIME("line %d: expected a wait for %.0f ms of work, got %.2f ms", line, work_ms,
+                      ms);
     if (!waits && ms > work_ms / 3)
-        fail("line %d: expected no wait for %.0f ms of work, got %.2f ms", line, work_ms, ms);
+        FAIL_FOR_TIME("line %d: expected no wait for %.0f ms of work, got %.2f ms", line, work_ms,
+                      ms);
 }
 #define TOOK(ms, work_ms, waits) took_at(__LINE__, ms, work_ms, waits)
 
@@ -521,8 +539,8 @@ static void running_events_are_not_ready(void)
     CUevent event = new_event();
     spin(gpu.a, 30);
     SUCCEEDS(cuEventRecord(event, gpu.a));
-    EXPECT(cuEventQuery(event), CUDA_ERROR_NOT_READY);
-    EXPECT(cuStreamQuery(gpu.a), CUDA_ERROR_NOT_READY);
+    CHECK_TIME(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+    CHECK_TIME(cuStreamQuery(gpu.a) == CUDA_ERROR_NOT_READY);
     SUCCEEDS(cuEventSynchronize(event));
     SUCCEEDS(cuEventQuery(event));
     SUCCEEDS(cuEventDestroy_v2(event));
@@ -696,7 +714,7 @@ static void without_a_barrier_writes_race(void)
     open_target();
     for (size_t i = 0; i < sizeof writes / sizeof *writes; i++)
         if (race(writes[i], false) == 0)
-            fail("write %zu: expected it to overtake the kernel, got no wrong word", i);
+            FAIL_FOR_TIME("write %zu: expected it to overtake the kernel, got no wrong word", i);
     close_target();
 }
 
@@ -738,8 +756,8 @@ static void barrier_on_an_old_fence_waits_for_old_work_only(void)
     spin(gpu.b, 0);
     SUCCEEDS(cuStreamSynchronize(gpu.b));
     start = now_ms() - start;
-    CHECK(start > 12);
-    CHECK(start < 70);
+    CHECK_TIME(start > 12);
+    CHECK_TIME(start < 70);
     SUCCEEDS(cuCtxSynchronize());
     SUCCEEDS(cuEventDestroy_v2(event));
 }
@@ -782,7 +800,7 @@ static void kernels_after_a_barrier_run_beside_each_other(void)
     spin(gpu.a, 50);
     spin(gpu.b, 50);
     SUCCEEDS(cuCtxSynchronize());
-    CHECK(now_ms() - start < 95);
+    CHECK_TIME(now_ms() - start < 95);
     SUCCEEDS(cuEventDestroy_v2(event));
 }
 
@@ -1581,10 +1599,17 @@ static bool is_wanted(const char *name, int argc, char **argv)
     return argc == 1;
 }
 
+enum { TRIES_FOR_TIME = 4 };
+
 static bool run(const char *name, void (*check)(void))
 {
-    failure[0] = '\0';
-    check();
+    int tries = 0;
+    do {
+        failure[0] = '\0';
+        took_wrong_time = false;
+        check();
+        tries++;
+    } while (took_wrong_time && tries < TRIES_FOR_TIME);
     if (failure[0] != '\0')
         printf("FAIL %s: %s\n", name, failure);
     else

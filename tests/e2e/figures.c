@@ -1,9 +1,9 @@
 /*
  * Programs whose figures are looked at when they are gone, and the one that kills them.
  *
- * usage: figures exit|_exit|abort|kill|exec|fork|wait     allocates and frees, and ends that way
- *        figures work FILE                               goes on in threads until it is killed
- *        figures rounds COUNT CUDAPOOL PRELOAD DIRECTORY  kills such a one at random moments
+ * usage: figures exit|_exit|abort|kill|sizes|exec|fork|wait   allocates and frees, and ends that
+ * way figures work FILE                               goes on in threads until it is killed figures
+ * rounds COUNT CUDAPOOL PRELOAD DIRECTORY  kills such a one at random moments
  *
  * Each thread of "work" has a block size of its own and keeps a tally in FILE, which is mapped:
  * what it has begun, and what it has completed. Whatever moment the kill hits, what the figures say
@@ -214,6 +214,13 @@ static void allocate_and_free(void)
         CU(cuMemFree_v2(take(MIB)));
 }
 
+/* So many that their counters do not fit into the file as it was made. */
+static void allocate_many_sizes(void)
+{
+    for (size_t i = 1; i <= 2500; i++)
+        CU(cuMemFree_v2(take(i << 11)));
+}
+
 static void end(const char *how, char **argv)
 {
     static const struct rlimit no_core = {0, 0};
@@ -222,6 +229,8 @@ static void end(const char *how, char **argv)
         _exit(0);
     if (strcmp(how, "abort") == 0 && setrlimit(RLIMIT_CORE, &no_core) == 0)
         abort();
+    if (strcmp(how, "sizes") == 0)
+        allocate_many_sizes();
     if (strcmp(how, "kill") == 0)
         kill(getpid(), SIGKILL);
     if (strcmp(how, "exec") == 0)

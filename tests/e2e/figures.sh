@@ -74,6 +74,13 @@ for how in _exit abort kill; do
     expect "after $how the file is there" test "$(requests_in "$named"/*.figures)" -eq 100
 done
 clean_up
+printf '{"version": 1, "device": {"buckets": {"policy": "exact"}}, "figures": {"keep": true}}\n' \
+    >"$work/exact.json"
+expect "with many sizes" on_pool CUDAPOOL_REPORT=none "CUDAPOOL_CONFIG=$work/exact.json" \
+    -- "$program" sizes
+expect "the file grows" test "$(stat -c %s "$usual"/*.figures)" -gt 65536
+expect "and holds them all" test "$(requests_in "$usual"/*.figures)" -eq 2600
+clean_up
 expect "exec of itself" in_named exec
 expect "leaves the first one's file alone" test "$(requests_in "$named"/*.figures)" -eq 100
 clean_up
@@ -108,18 +115,21 @@ waiting() { # a process that has counted, and waits; its number goes to $work/pi
     until grep -q ready "$work/ready" 2>/dev/null || [ $((tries += 1)) -gt 500 ]; do sleep 0.01; done
     sed -n 's/^ready //p' "$work/ready"
 }
-expect "top without a process" top --count 1
+expect "top without a process" top --count 1 "$usual"
 expect "says that there is none" shows '^cudapool top, ..:..:..: 0 processes on the pool$'
 one=$(waiting)
-expect "top with one" top --count 2 --interval 0.1
+expect "top with one" top --count 2 --interval 0.1 "$usual"
 expect "shows it and its buckets" shows ': 1 process on the pool$' "^ +$one .* 0 B +[0-9.]+ [MK]?i?B" \
     '^ +1 MiB +[0-9]+ +[0-9]+% .*device 0, device$'
 expect "twice" test "$(grep -c '^cudapool top' "$work/top")" -eq 2
 expect "and the second time what was asked for in between" shows '^ +1 MiB +0 +- +0 '
 two=$(waiting)
-expect "top with two" top --count 1
+expect "top with two" top --count 1 "$usual"
 expect "shows both, and no buckets" shows ': 2 processes on the pool$' "^ +$one " "^ +$two "
 expect "not a bucket" bash -c "! grep -q '1 MiB ' '$work/top'"
+# Others of this user may be on the pool as well.
+expect "top of all" top --count 1
+expect "shows both, too" shows "^ +$one " "^ +$two "
 expect "top of one of them" top --count 1 "$two"
 expect "shows that one" shows ': 1 process on the pool$' "^ +$two " '^ +1 MiB '
 expect "top of a directory" top --count 1 "$named"
@@ -132,7 +142,7 @@ if [ -z "${RUN_WITH:-}" ] && command -v script >/dev/null; then
 fi
 kill -KILL "$one" "$two"
 wait 2>/dev/null
-expect "top shows none that is gone" top --count 1
+expect "top shows none that is gone" top --count 1 "$usual"
 expect "none at all" shows ': 0 processes'
 bad_top() { # expression, arguments
     local expression=$1
@@ -154,6 +164,11 @@ quiet() { # variables, --: all is as if there were no figures
         ! [ -s "$work/stdout" ] && ! [ -s "$work/stderr" ]
 }
 expect "a directory that is not there, named by whoever collects" quiet CUDAPOOL_FIGURES=/nowhere/at/all --
+expect "none, for whoever collects" quiet CUDAPOOL_FIGURES=none --
+on_pool CUDAPOOL_REPORT=none CUDAPOOL_FIGURES=/x/%q -- "$program" exit 2>"$work/stderr"
+expect "a name that cannot be one" test $? -eq 0
+expect_lines "is one line, too" "$work/stderr" \
+    'cudapool: CUDAPOOL_FIGURES: found "/x/%q"; allowed are none and the name of a directory .*; the program runs without the pool'
 expect "directories that are not there" quiet XDG_RUNTIME_DIR=/nowhere --
 printf '{"version": 1, "figures": {"directory": "/nowhere/at/all"}}\n' >"$work/nowhere.json"
 on_pool CUDAPOOL_REPORT=none "CUDAPOOL_CONFIG=$work/nowhere.json" -- "$program" exit 2>"$work/stderr"
@@ -258,6 +273,7 @@ if [ -z "${RUN_WITH:-}$SANITIZE" ]; then
     expect "each of them has its file" test "$(find "$work" -name 'one-*.json' | wc -l)" -eq 2
     expect "one of which says how it ended" grep -q '"ending": "killed"' "$work"/one-*.json
     # The program that is left behind ends later, and says nothing then.
+    rm -f "$work/ready"
     run sh -c "'$program' wait >'$work/ready' 2>'$work/later' & echo \$! >'$work/pid'
         until grep -q ready '$work/ready'; do sleep 0.01; done"
     expect "one that is still running is reported so far" says '100 requests' '^still running'
@@ -265,6 +281,10 @@ if [ -z "${RUN_WITH:-}$SANITIZE" ]; then
     mkdir "$work/kept"
     run --set figures.keep=true --set "figures.directory=$work/kept" "$program" exit
     expect "run keeps figures where the settings say" test "$(requests_in "$work"/kept/*.figures)" -eq 100
+    clean_up
+    run --set figures.keep=true "$program" exit
+    expect "or where they usually are" test "$(requests_in "$usual"/*.figures)" -eq 100
+    clean_up
     expect "and counts them once" says '100 requests'
     expect "and removes what it made" count_in "$runtime" 0
     if ls -d "$runtime"/cudapool-?????? "$work"/kept/cudapool-* >/dev/null 2>&1; then

@@ -40,14 +40,6 @@ fail_at(const char *file, int line, const char *format, ...)
             FAIL("not so: %s", #condition);                                                        \
     } while (0)
 
-/* The driver call must succeed. */
-#define CU(call)                                                                                   \
-    do {                                                                                           \
-        CUresult cu_result = (call);                                                               \
-        if (cu_result != CUDA_SUCCESS)                                                             \
-            FAIL("%s: CUDA error %u", #call, cu_result);                                           \
-    } while (0)
-
 typedef void *lookup_function(void *handle, const char *name);
 
 /* glibc's own dlsym: nobody interposes dlvsym here. */

@@ -483,6 +483,11 @@ def test_in_use(text):
     with open(path, "w", encoding="utf-8") as file:
         file.write(re.sub("<meta http-equiv=.*?>", "", text).replace("</body>", PROBE + "</body>"))
     light, dark = in_use(path, 1), in_use(path, 0)
+    # A window that was not active in time has no focus to show.
+    tries = 0
+    while light["lost"] == light["places"] and tries < 4:
+        light = in_use(path, 1)
+        tries += 1
     expect("what scrolls or unfolds can be reached by keyboard, and shows it", light["places"] > 4 and light["lost"] == 0, light)
     expect("the page is light", brightness(light["back"]) > 200 and brightness(light["text"]) < 100, light)
     expect("or dark", brightness(dark["back"]) < 60 and brightness(dark["text"]) > 180, dark)

@@ -2,13 +2,15 @@
  * The command line of cudapool (tools/): whatever the arguments, LD_PRELOAD and the files are, the
  * exit status is one that the help names, errors are lines that begin with "cudapool: ", and
  * without an error there is nothing on stderr. A program that can be run is "run" by making a note
- * of it.
+ * of it, and "top" ends after its first screen.
  *
  * The input is arguments, each up to a NUL byte, an empty one, and the file that "file" stands for.
  * Arguments that set LD_PRELOAD or CUDAPOOL_CONFIG are the environment.
  */
 #include <errno.h>
 #include <getopt.h>
+#include <poll.h>
+#include <signal.h>
 
 #define main cudapool_main
 #include "tools/cudapool.c" /* NOLINT(bugprone-suspicious-include) */
@@ -50,6 +52,20 @@ pid_t fork(void)
     programs_run++;
     errno = EAGAIN;
     return -1;
+}
+
+/* Instead of the time between two screens of "top": its user has had enough. ("run", which came
+ * before in this process, lets its program have the signals.) */
+int poll(struct pollfd *keys, nfds_t count, int timeout)
+{
+    sigset_t end;
+
+    (void)keys, (void)count, (void)timeout;
+    sigemptyset(&end);
+    sigaddset(&end, SIGTERM);
+    sigprocmask(SIG_UNBLOCK, &end, NULL);
+    raise(SIGTERM);
+    return 0;
 }
 
 static bool is_environment(const char *argument)

@@ -97,4 +97,22 @@ static inline void promise_table(const struct report *report)
     free(text);
 }
 
+typedef int report_reader(const char *path, struct report *report, char *error, size_t error_bytes);
+
+/* False where the reader refuses the file: with an error that names it, and the report left as it
+ * was. */
+static inline bool promise_read(report_reader *read, const char *path, struct report *report)
+{
+    static struct report untouched;
+    char error[1024];
+
+    memset(&untouched, 0x5a, sizeof(untouched));
+    *report = untouched;
+    if (read(path, report, error, sizeof(error)) == 0)
+        return true;
+    promise_error(error, path);
+    PROMISE(is_untouched(report, &untouched, sizeof(*report)), "%s", error);
+    return false;
+}
+
 #endif

@@ -35,13 +35,6 @@ fail_at(const char *file, int line, const char *format, ...)
 }
 #define FAIL(...) fail_at(__FILE__, __LINE__, __VA_ARGS__)
 
-/* The call must succeed. */
-#define CU(call)                                                                                   \
-    do {                                                                                           \
-        CUresult cu_result = (call);                                                               \
-        if (cu_result != CUDA_SUCCESS)                                                             \
-            FAIL("%s: CUDA error %u", #call, cu_result);                                           \
-    } while (0)
 #define CHECK(call) CU(call)
 
 #include "../device_work.h"

@@ -41,12 +41,6 @@
 __attribute__((noreturn, format(printf, 3, 4))) void fail_at(const char *file, int line,
                                                              const char *format, ...);
 #define FAIL(...) fail_at(__FILE__, __LINE__, __VA_ARGS__)
-#define CU(call)                                                                                   \
-    do {                                                                                           \
-        CUresult cu_result = (call);                                                               \
-        if (cu_result != CUDA_SUCCESS)                                                             \
-            FAIL("%s: CUDA error %u", #call, cu_result);                                           \
-    } while (0)
 
 #define MIB ((size_t)1 << 20)
 
