@@ -572,14 +572,26 @@ void pool_context_ended(struct pool *pool, struct ending ending, enum context_fa
         pthread_mutex_unlock(&pool->primary_lock);
 }
 
+static void note_barrier(struct pool *pool, struct context *context)
+{
+    if (!context || MUTATED(programs_barrier_missed))
+        return;
+    /* Relaxed: a thread that gives memory back meanwhile does so before the barrier or after it. */
+    atomic_store_explicit(&context->barred, true, memory_order_relaxed);
+    if (pool->streams)
+        streams_are_barred(pool, context);
+}
+
 void pool_barrier_coming(struct pool *pool, CUcontext handle)
 {
     bool green;
-    struct context *context = handle ? context_find(pool, handle) : context_current(pool, &green);
-    /* Relaxed: a thread that gives memory back meanwhile does so before the barrier or after it. */
-    if (context)
-        atomic_store_explicit(&context->barred, !MUTATED(programs_barrier_missed),
-                              memory_order_relaxed);
+    note_barrier(pool, handle ? context_find(pool, handle) : context_current(pool, &green));
+}
+
+/* Only the green context's own streams wait, but the pool does not tell them from the others. */
+void pool_green_barrier_coming(struct pool *pool, CUgreenCtx green)
+{
+    note_barrier(pool, context_find_primary(pool, context_green_device(pool, green)));
 }
 
 struct synchronising pool_synchronise_begin(struct pool *pool, const CUcontext *handle)

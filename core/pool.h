@@ -120,6 +120,7 @@ void pool_context_ended(struct pool *pool, struct ending ending, enum context_fa
 /* Before the program makes the later work of the current context, or of the one with this handle,
  * wait for an event. */
 void pool_barrier_coming(struct pool *pool, CUcontext handle);
+void pool_green_barrier_coming(struct pool *pool, CUgreenCtx green);
 
 /* Around a context-wide synchronise of the current context, or of the one with this handle. */
 struct order_marks;

@@ -1,5 +1,6 @@
 #include "stream.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,7 +58,7 @@ struct name {
     CUstream handle;
     struct context *context;
     uint64_t thread;
-    bool blocking; /* told of, but no part of the name */
+    bool ordered_by_others; /* told of, but no part of the name */
 };
 
 static bool has_name(const struct stream *stream, const struct name *name)
@@ -67,12 +68,10 @@ static bool has_name(const struct stream *stream, const struct name *name)
            stream->thread == name->thread;
 }
 
-/* Only of a created stream can it be told that it is not. */
-static bool is_blocking(struct pool *pool, CUstream handle)
+/* Only of a created stream can it be told that the legacy stream and it do not order each other. */
+static bool is_ordered_by_others(struct pool *pool, CUstream handle)
 {
     unsigned int flags = 0;
-    if (handle == CU_STREAM_LEGACY)
-        return false;
     if (!stream_is_created(handle) || !pool->driver->cuStreamGetFlags)
         return true;
     enter_driver();
@@ -120,6 +119,7 @@ static bool lock_to_become(struct stream *stream, const struct context *context)
     bool idle = !stream->pending.first || MUTATED(pending_passed_on_as_own);
     bool may = stream->device == context->device && idle &&
                atomic_load_explicit(&stream->away, memory_order_acquire) == 0 &&
+               atomic_load_explicit(&stream->names, memory_order_acquire) == 0 &&
                (same || counter_get(&stream->free_bytes) == 0);
     if (!may)
         stream_lock_give(&stream->lock);
@@ -170,11 +170,13 @@ static struct stream *begin_stream(struct streams *streams, uint64_t id, const s
     order_take_discarded(stream, discarded);
     stream->handle = name->handle;
     stream->thread = name->thread;
-    stream->blocking = name->blocking;
+    stream->ordered_by_others = name->ordered_by_others ||
+                                atomic_load_explicit(&name->context->barred, memory_order_relaxed);
     stream->joined = 0;
     stream->context = name->context;
     stream->generation = context_generation(name->context);
     stream->early_launches = has_launched_early(streams, name->handle);
+    stream->own_order = !stream->ordered_by_others && !stream->early_launches;
     stream->now = monotonic_now();
     stream->handed_before = stream->handed_out;
     if (!MUTATED(former_streams_order_kept))
@@ -219,7 +221,7 @@ static struct stream_ref make_known(struct pool *pool, uint64_t id, CUstream han
         return ref;
     if (handle == CU_STREAM_PER_THREAD)
         name.thread = thread_id(pool);
-    name.blocking = is_blocking(pool, handle);
+    name.ordered_by_others = is_ordered_by_others(pool, handle);
     pthread_mutex_lock(&streams->lock);
     ref = look_up(streams, id);
     if (!ref.stream)
@@ -245,11 +247,31 @@ static struct stream_ref find_by_name(struct pool *pool, CUstream handle, struct
     pthread_mutex_unlock(&streams->lock);
     if (ref.stream || !make)
         return ref;
-    name.blocking = is_blocking(pool, handle);
+    name.ordered_by_others = is_ordered_by_others(pool, handle);
     pthread_mutex_lock(&streams->lock);
     ref = look_up_name(streams, &name);
     if (!ref.stream) {
         uint64_t id = ++streams->next_number;
+        ref = (struct stream_ref){begin_stream(streams, id, &name, &discarded), id};
+    }
+    pthread_mutex_unlock(&streams->lock);
+    order_destroy_events(pool, discarded);
+    return ref;
+}
+
+/* Neither is any thread's, nor any driver's number. */
+#define PLAIN_FREES_THREAD UINT64_MAX
+#define PLAIN_FREES_NUMBER (UINT64_C(1) << 62)
+
+struct stream_ref streams_of_plain_frees(struct pool *pool, struct context *context)
+{
+    struct streams *streams = pool->streams;
+    struct own_event *discarded = NULL;
+    struct name name = {NULL, context, PLAIN_FREES_THREAD, true};
+    pthread_mutex_lock(&streams->lock);
+    struct stream_ref ref = look_up_name(streams, &name);
+    if (!ref.stream) {
+        uint64_t id = PLAIN_FREES_NUMBER | ++streams->next_number;
         ref = (struct stream_ref){begin_stream(streams, id, &name, &discarded), id};
     }
     pthread_mutex_unlock(&streams->lock);
@@ -289,22 +311,55 @@ struct stream_ref stream_find_slowly(struct pool *pool, CUstream handle, bool ma
     return find_by_number(pool, id, handle, current, make);
 }
 
+/* ---- barriers ---- */
+
+/* Under the list's lock: a stream that begins meanwhile does so before or sees it. */
+void streams_are_barred(struct pool *pool, struct context *context)
+{
+    struct streams *streams = pool->streams;
+    pthread_mutex_lock(&streams->lock);
+    atomic_store_explicit(&context->barred, true, memory_order_relaxed);
+    for (unsigned i = 0; i < stream_count(streams); i++) {
+        struct stream *stream = stream_at(streams, i);
+        stream_lock_take(&stream->lock);
+        if (stream->context == context) {
+            stream->ordered_by_others = true;
+            stream->own_order = false;
+        }
+        stream_lock_give(&stream->lock);
+    }
+    pthread_mutex_unlock(&streams->lock);
+}
+
 /* ---- ending ---- */
+
+/* No lock held. Nobody begins to name it any more. */
+static void wait_for_names(const struct stream *stream)
+{
+    while (atomic_load_explicit(&stream->names, memory_order_acquire) != 0)
+        sched_yield();
+}
 
 void streams_end_handle(struct pool *pool, CUstream handle)
 {
     struct streams *streams = pool->streams;
+    struct stream *ended = NULL;
     pthread_mutex_lock(&streams->lock);
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
         if (is_nobodys(streams, i))
             continue;
         stream_lock_take(&stream->lock);
-        if (stream->handle == handle)
+        if (stream->handle == handle) {
             set_id(streams, stream, 0);
+            ended = stream;
+        }
         stream_lock_give(&stream->lock);
     }
     pthread_mutex_unlock(&streams->lock);
+    /* Unless the thread itself names it, called back out of the driver. */
+    if (ended && !thread_state.inside_driver)
+        wait_for_names(ended);
 }
 
 void stream_end(struct pool *pool, struct stream_ref ref)
@@ -316,6 +371,7 @@ void stream_end(struct pool *pool, struct stream_ref ref)
         set_id(streams, ref.stream, 0);
     stream_lock_give(&ref.stream->lock);
     pthread_mutex_unlock(&streams->lock);
+    wait_for_names(ref.stream);
 }
 
 /* The context's events died with it. */

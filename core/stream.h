@@ -60,13 +60,14 @@ struct own_event {
 
 struct stream {
     _Alignas(STREAM_APART) struct stream_lock lock;
-    uint64_t id;     /* as in the list of them; 0: nobody's */
-    unsigned index;  /* in the list */
-    CUstream handle; /* of a created one; else CU_STREAM_LEGACY or CU_STREAM_PER_THREAD */
-    uint64_t thread; /* whose own it is; 0 for others */
-    bool blocking;   /* what the legacy stream did before comes before what it does, and so before a
-                        free or an allocation on it */
-    uint64_t joined; /* the stamp that it had when an operation was last put into it for that */
+    uint64_t id;            /* as in the list of them; 0: nobody's */
+    unsigned index;         /* in the list */
+    CUstream handle;        /* of a created one; else CU_STREAM_LEGACY or CU_STREAM_PER_THREAD */
+    uint64_t thread;        /* whose own it is; 0 for others */
+    bool ordered_by_others; /* what others do comes before a free on it with no operation in it that
+                               would tell so: see stream_order.h */
+    bool own_order; /* its own order alone lets a block be used again: neither that, nor early
+                       launches */
     struct context *context;
     uint64_t generation; /* of the context */
     struct device *device;
@@ -76,11 +77,13 @@ struct stream {
     _Atomic uint64_t done;  /* everything stamped up to here is over. Only ever raised: relaxed,
                                since whoever acts on it looks under the lock, which the raising
                                thread takes after it or whose call happened before */
+    uint64_t joined;  /* a free with a stamp up to here has an operation behind it in the stream */
+    uint64_t covered; /* and one up to here an event of ours, which may be asked about */
     struct order_clock known;
     struct own_event *oldest, *newest; /* outstanding, by ascending stamp */
     struct own_event *spare;
     struct own_event *discarded; /* that nobody will use again: to be destroyed without the lock */
-    struct own_event *marker;    /* of a legacy stream, recorded over and over: see order_join */
+    struct own_event *marker;    /* recorded over and over: see order_join */
     unsigned outstanding;
     _Atomic bool early_launches; /* a launch with programmatic stream serialization was made since
                                     memory is in use: the stream's own order is not enough to reuse
@@ -93,24 +96,24 @@ struct stream {
                                         added, acquire when they are walked without the lock */
     struct block_list pending;       /* by ascending stamp, all shelves together */
     counter free_bytes, clean_bytes, reserved_bytes;
-    _Atomic unsigned away;    /* blocks that were taken off its shelves, and may come back with the
-                                 stamps that they had: until then it is nobody else's. Added to under
-                                 the lock; the release of each pairs with the acquire in
-                                 lock_to_become */
-    uint64_t may_keep;        /* free bytes up to which the device's cap need not be looked at */
-    unsigned frees_to_look;   /* until the next look at the clock */
-    uint64_t now;             /* nanoseconds of the monotonic clock when last looked at */
-    uint64_t handed_out;      /* the last block's generation: the stream's index + 1 in the upper 16
-                                 bits, and a count of all blocks ever */
-    uint64_t handed_before;   /* the same, as its present owner began */
+    _Atomic unsigned away;  /* blocks that were taken off its shelves, and may come back with the
+                               stamps that they had: until then it is nobody else's. Added to under
+                               the lock; the release of each pairs with the acquire in
+                               lock_to_become */
+    uint64_t covered_bytes; /* of what is pending, up to covered */
+    uint64_t share;         /* bytes that may be pending and not covered: see order_share */
+    _Atomic unsigned names; /* threads that name it to the driver, outside of calls on it. Added to
+                               under the lock while it is somebody's; its end waits for them. The
+                               release of each pairs with the acquire in stream_end */
+    uint64_t may_keep;      /* free bytes up to which the device's cap need not be looked at */
+    int64_t quiet_bytes;    /* free bytes up to which a free has to look at none of this */
+    unsigned frees_to_look; /* until the next look at the clock */
+    uint64_t now;           /* nanoseconds of the monotonic clock when last looked at */
+    uint64_t handed_out;    /* the last block's generation: the stream's index + 1 in the upper 16
+                               bits, and a count of all blocks ever */
+    uint64_t handed_before; /* the same, as its present owner began */
     uint64_t idle_checked_at; /* nanoseconds of the monotonic clock */
 };
-
-/* Blocking streams come after the legacy stream's work and before it. */
-static inline bool stream_orders_others(CUstream handle)
-{
-    return !handle || handle == CU_STREAM_LEGACY;
-}
 
 struct event_shard;
 
@@ -190,6 +193,10 @@ static inline unsigned stream_recent_place(uint64_t key)
     return (unsigned)(key * UINT64_C(0x9E3779B97F4A7C15) >> 60);
 }
 
+/* What the program frees plainly lies in no stream of its own, but in one that stands for all of
+ * the context's work: nothing is allocated on it, and nobody can name it. No lock held. */
+struct stream_ref streams_of_plain_frees(struct pool *pool, struct context *context);
+
 /* What stream_find does where the thread has not found that stream lately. */
 struct stream_ref stream_find_slowly(struct pool *pool, CUstream handle, bool make);
 
@@ -215,6 +222,17 @@ static inline void stream_block_is_settled(struct stream *stream)
     atomic_fetch_sub_explicit(&stream->away, 1, memory_order_release);
 }
 
+/* Lock held, and the stream somebody's; no lock needed. */
+static inline void stream_is_named(struct stream *stream)
+{
+    atomic_fetch_add_explicit(&stream->names, 1, memory_order_relaxed);
+}
+
+static inline void stream_is_not_named(struct stream *stream)
+{
+    atomic_fetch_sub_explicit(&stream->names, 1, memory_order_release);
+}
+
 /* The id of a stream now; 0: nobody's. */
 static inline uint64_t stream_id(const struct streams *streams, const struct stream *stream)
 {
@@ -227,11 +245,16 @@ static inline bool stream_is(struct stream_ref ref)
     return ref.stream->id == ref.id;
 }
 
-/* The stream has been destroyed: what is free in it is passed on. No lock held. */
+/* The stream is being destroyed: what is free in it is passed on. Waits for other threads' calls
+ * that name it. No lock held. */
 void stream_end(struct pool *pool, struct stream_ref ref);
 
 /* The same for the created stream with that handle; no driver call is made. */
 void streams_end_handle(struct pool *pool, CUstream handle);
+
+/* The program makes the context's later work wait: from before the driver is told, all streams
+ * there are ordered by others. No lock held. */
+void streams_are_barred(struct pool *pool, struct context *context);
 
 /* The context has died: its streams are nobody's, and nothing on them is running. What was free on
  * them has been given back or is forgotten. No stream's lock held. */

@@ -21,6 +21,9 @@
 #define QUERIES_MAX 8u
 #define LOOKS_MAX   8u
 
+/* The stamp of a live block's last free was another stream's, and may not be over. */
+#define STAMP_OF_ANOTHER UINT64_MAX
+
 void stream_heap_make_clean(struct stream *stream, struct stream_block *block)
 {
     struct bucket *bucket = block->block.bucket;
@@ -30,6 +33,9 @@ void stream_heap_make_clean(struct stream *stream, struct stream_block *block)
     block->event = NULL;
     block_list_append(&bucket->clean, &block->block, LINK_BUCKET);
     shelf_count_clean(stream, bucket, block->block.bytes);
+    if (shelf_is_covered(stream, &block->block))
+        stream->covered_bytes -= block->block.bytes;
+    shelf_set_quiet(stream);
 }
 
 void stream_heap_detach(struct stream *stream, struct stream_block *block)
@@ -371,6 +377,7 @@ static void adopt(struct shelf *shelf, struct bucket *bucket, struct stream_bloc
 {
     struct stream *former = shelf_of(block)->stream;
     stream_lock_take(&shelf->stream->lock);
+    block->block.epoch = hit == HIT_WAITED || hit == HIT_BARRIER ? STAMP_OF_ANOTHER : 0;
     block->block.bucket = bucket;
     atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
     shelf_count_in(shelf, bucket, block);
@@ -405,7 +412,8 @@ static CUresult miss(struct pool *pool, struct shelf *shelf, struct bucket *buck
     CUresult result;
     /* What no device can hold is not worth giving anything back for. */
     if (possible)
-        stream_release_before_growth(pool, context, search->mempool, bytes);
+        stream_release_before_growth(pool, context, search->mempool, bytes, search->ref,
+                                     search->handle);
     if (possible && !release_reserve(pool, context, bytes)) {
         if (find_harder(search))
             return hand_out_found(search, shelf, bucket, address, requested);
@@ -448,8 +456,9 @@ static bool begin_search(struct search *search, struct pool *pool, struct stream
     bool is = stream_is(ref);
     search->context = stream->context;
     search->generation = stream->generation;
-    /* A wait in the legacy stream would hold up blocking streams, which an allocation does not. */
-    search->host_only = stream->early_launches || stream_orders_others(handle);
+    /* What a stream waits for, others that it orders need not; and a wait in it might hold them up,
+     * which an allocation does not. */
+    search->host_only = !stream->own_order;
     search->known = stream->known;
     stream_lock_give(&stream->lock);
     return is;
@@ -571,6 +580,24 @@ static void return_to_shelf(struct stream_block *block)
     stream_lock_give(&shelf->stream->lock);
 }
 
+/* What a free puts into its stream: an event, so that it can be asked about, or at least a marker,
+ * where others order the stream. */
+enum put { PUT_NOTHING, PUT_EVENT, PUT_MARKER };
+
+/* Lock held. */
+static enum put what_to_put(const struct pool *pool, struct stream *stream,
+                            const struct stream_block *block)
+{
+    struct bucket *own = shelf_of(block)->stream == stream ? block->block.bucket : NULL;
+    uint64_t pending = counter_get(&stream->free_bytes) - counter_get(&stream->clean_bytes);
+    stream->share = order_share(pool, stream);
+    bool due = shelf_events_are_wanted(stream) || shelf_launches_early(stream) ||
+               pending - stream->covered_bytes + block->block.bytes > stream->share;
+    if (!stream->ordered_by_others)
+        return due ? PUT_EVENT : PUT_NOTHING;
+    return due || (own && shelf_marker_is_due(pool, stream, own)) ? PUT_MARKER : PUT_NOTHING;
+}
+
 static void count_event_use(struct stream *stream)
 {
     unsigned wanted = atomic_load_explicit(&stream->wanted, memory_order_relaxed);
@@ -578,45 +605,64 @@ static void count_event_use(struct stream *stream)
         atomic_store_explicit(&stream->wanted, wanted - 1, memory_order_relaxed);
 }
 
-/* A free on another stream than that of the allocation, or one that records an event. The stamp is
- * taken. */
+/* Of the free with this stamp. Where not even a marker can be had, the block is not used again in
+ * the stream's order. */
+static struct own_event *put_in_free(struct pool *pool, struct stream_ref ref, CUstream handle,
+                                     uint64_t stamp, enum put put)
+{
+    if (put == PUT_NOTHING)
+        return NULL;
+    struct own_event *event = order_record(pool, ref, handle, stamp);
+    count_event_use(ref.stream);
+    if (!event && put == PUT_MARKER)
+        order_join(pool, ref, handle, stamp);
+    return event;
+}
+
+/* Lock held. */
+static void lie_down(struct shelf *shelf, struct bucket *bucket, struct stream_block *block,
+                     bool moved, struct own_event *event, uint64_t stamp)
+{
+    struct stream *stream = shelf->stream;
+    if (moved) {
+        atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
+        block->block.bucket = bucket;
+        shelf_count_in(shelf, bucket, block);
+    } else {
+        shelf_count_not_live(shelf, block);
+    }
+    block->event = event;
+    shelf_make_pending(stream, bucket, block, stamp);
+    if (shelf_is_covered(stream, &block->block))
+        stream->covered_bytes += block->block.bytes;
+}
+
+/* A free on another stream than that of the allocation, or one that puts something into the stream.
+ * The stamp is taken, and the block away. */
 static bool free_slowly(struct pool *pool, struct stream_block *block, struct stream_ref ref,
-                        CUstream handle, uint64_t stamp)
+                        CUstream handle, uint64_t stamp, enum put put)
 {
     struct stream *stream = ref.stream;
-    struct own_event *event = NULL;
     bool moved = shelf_of(block)->stream != stream;
-    if (shelf_wants_events(stream)) {
-        event = order_record(pool, ref, handle, stamp);
-        count_event_use(stream);
-    }
-    /* With no operation there in the free, nothing would order the next use behind what came
-     * before on blocking streams. */
-    bool ordered = !stream_orders_others(handle) || event || MUTATED(legacy_free_no_operation) ||
-                   order_join(pool, ref, handle);
+    struct own_event *event = put_in_free(pool, ref, handle, stamp, put);
     if (moved)
         leave_shelf(block);
     stream_lock_take(&stream->lock);
     /* The context may have begun to end since: what comes to lie here now is given back by nobody.
      */
-    bool stays = stream_is(ref) && shelf_may_keep(stream, block) && ordered;
+    bool stays = stream_is(ref) && shelf_may_keep(stream, block);
     struct shelf *shelf = stays ? shelf_get(pool, stream, block->mempool) : NULL;
     struct bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, block->block.bytes) : NULL;
     stays = bucket && !(moved && shelf_is_full(pool, bucket));
-    if (stays) {
-        if (moved) {
-            atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
-            block->block.bucket = bucket;
-            shelf_count_in(shelf, bucket, block);
-        } else {
-            shelf_count_not_live(shelf, block);
-        }
-        block->event = event;
-        shelf_make_pending(stream, bucket, block, stamp);
-    }
+    if (stays)
+        lie_down(shelf, bucket, block, moved, event, stamp);
     if (event)
         order_drop_user(stream, event);
     order_settle(stream);
+    shelf_set_quiet(stream);
+    /* Where nothing can be put there, not each free tries again. */
+    if (put != PUT_NOTHING && !event && stream->joined < stamp)
+        stream->quiet_bytes = (int64_t)(counter_get(&stream->free_bytes) + stream->share);
     stream_lock_give(&stream->lock);
     stream_block_is_settled(stream);
     if (!stays && moved)
@@ -653,7 +699,7 @@ bool stream_heap_free(struct pool *pool, struct stream_block *block, struct stre
             return false;
         }
         /* Another stream's bucket is looked at later. */
-        if (shelf_is_within_share(stream, block) &&
+        if (shelf_is_within_cap(stream, block) &&
             (shelf_of(block)->stream != stream || !shelf_is_full(pool, block->block.bucket)))
             break;
         stream_lock_give(&stream->lock);
@@ -664,13 +710,63 @@ bool stream_heap_free(struct pool *pool, struct stream_block *block, struct stre
     }
     uint64_t stamp = shelf_next_stamp(stream);
     bool look = shelf_look_is_due(stream);
+    enum put put = what_to_put(pool, stream, block);
     stream_block_is_away(stream);
     stream_lock_give(&stream->lock);
-    if (!free_slowly(pool, block, ref, handle, stamp))
+    if (!free_slowly(pool, block, ref, handle, stamp, put))
         return false;
     if (look)
         stream_release_look(pool, stream);
     return true;
+}
+
+/* ---- plain frees ---- */
+
+static bool last_free_is_over(const struct stream_block *block)
+{
+    struct stream *stream = shelf_of(block)->stream;
+    stream_lock_take(&stream->lock);
+    bool over = block->block.epoch <= order_done(stream) || MUTATED(plain_free_of_unfinished);
+    stream_lock_give(&stream->lock);
+    return over;
+}
+
+/* The context is pinned. The event is not the block's: no stream is made to wait for all of its
+ * context's work. */
+static bool free_in_context(struct pool *pool, struct stream_block *block, struct stream_ref ref)
+{
+    struct stream *stream = ref.stream;
+    stream_lock_take(&stream->lock);
+    uint64_t stamp = shelf_next_stamp(stream);
+    stream_block_is_away(stream);
+    stream_lock_give(&stream->lock);
+    struct own_event *event = order_record_context(pool, stream, stamp);
+    leave_shelf(block);
+    stream_lock_take(&stream->lock);
+    bool may = stream_is(ref) && shelf_may_keep(stream, block);
+    struct shelf *shelf = may ? shelf_get(pool, stream, block->mempool) : NULL;
+    struct bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, block->block.bytes) : NULL;
+    if (bucket)
+        lie_down(shelf, bucket, block, true, NULL, stamp);
+    if (event)
+        order_drop_user(stream, event);
+    order_settle(stream);
+    stream_lock_give(&stream->lock);
+    stream_block_is_settled(stream);
+    if (!bucket)
+        return_to_shelf(block);
+    return bucket;
+}
+
+bool stream_heap_free_plainly(struct pool *pool, struct stream_block *block)
+{
+    struct context *context = block->context;
+    if (last_free_is_over(block) || !context_pin(context, block->context_generation))
+        return false;
+    struct stream_ref ref = streams_of_plain_frees(pool, context);
+    bool kept = ref.stream && free_in_context(pool, block, ref);
+    context_unpin(context);
+    return kept;
 }
 
 /* ---- blocks that leave ---- */

@@ -46,6 +46,11 @@ bool stream_heap_claim(struct stream_block *block, CUdeviceptr address);
 bool stream_heap_free(struct pool *pool, struct stream_block *block, struct stream_ref ref,
                       CUstream handle);
 
+/* cuMemFree of a claimed block, in its context, while no captures go on. The driver has seen
+ * neither the last free in a stream's order nor the allocation since: where that free is not known
+ * to be over, the block stays until all of the context's work is. False: the driver may have it. */
+bool stream_heap_free_plainly(struct pool *pool, struct stream_block *block);
+
 /* A claimed block leaves the table, for the driver to free it; then it was freed, or it was not and
  * is the program's again. */
 void stream_heap_leave(struct pool *pool, struct stream_block *block);

@@ -6,6 +6,18 @@
 #include "mutation.h"
 #include "pool_state.h"
 #include "stream_heap.h"
+#include "stream_shelf.h"
+
+/* With so many events outstanding, one of the older ones is asked about before another is recorded:
+ * what it finds over serves again. */
+#define OWN_EVENTS_TO_ASK (OWN_EVENTS_MAX / 2)
+#define OWN_EVENTS_ASKED  (OWN_EVENTS_MAX / 4)
+
+/* Streams share the growth budget as if they were no fewer than this. */
+#define FEW_STREAMS 16u
+
+/* The share of a device's memory, or of its cap, for all streams together. */
+#define PLENTY_SHARE 8u
 
 /* ---- what is over ---- */
 
@@ -67,63 +79,62 @@ static void copy_clock(const struct streams *streams, struct stream *stream,
         mark->clock.after[stream->index] = mark->stamp;
 }
 
-static void take_mark_of(struct pool *pool, struct stream_ref ref, struct order_mark *mark)
+uint64_t order_told_by_wait(const struct stream *stream)
 {
+    bool all = !stream->ordered_by_others || MUTATED(legacy_use_forgotten);
+    return all ? atomic_load_explicit(&stream->stamp, memory_order_relaxed) : stream->joined;
+}
+
+/* Lock held. What the stream waits for by events of others, it waits for with no operation too. */
+static void lower_to_what_a_wait_tells(struct order_mark *mark)
+{
+    uint64_t told = order_told_by_wait(mark->stream);
+    if (mark->stamp <= told)
+        return;
+    mark->stamp = told;
+    if (mark->stream->index < mark->count)
+        mark->clock.after[mark->stream->index] = told;
+}
+
+static void take_mark(struct pool *pool, CUstream handle, struct order_mark *mark, bool of_wait)
+{
+    struct stream_ref ref = stream_find(pool, handle, false);
     mark->stream = NULL;
     if (!ref.stream)
         return;
     stream_lock_take(&ref.stream->lock);
-    if (stream_is(ref))
+    if (stream_is(ref)) {
         copy_clock(pool->streams, ref.stream, mark);
+        if (of_wait)
+            lower_to_what_a_wait_tells(mark);
+    }
     stream_lock_give(&ref.stream->lock);
 }
 
 void order_take_mark(struct pool *pool, CUstream handle, struct order_mark *mark)
 {
-    take_mark_of(pool, stream_find(pool, handle, false), mark);
+    take_mark(pool, handle, mark, false);
 }
 
-/* Lock held. Whether others put the stream's work behind theirs without an operation in it. */
-static bool is_ordered_by_others(const struct stream *stream)
+void order_take_mark_of_wait(struct pool *pool, CUstream handle, struct order_mark *mark)
 {
-    return stream->blocking || (stream->context && atomic_load_explicit(&stream->context->barred,
-                                                                        memory_order_relaxed));
+    take_mark(pool, handle, mark, true);
 }
 
-static bool is_captured(const struct pool *pool, CUstream handle)
+/* Lock held. */
+static void raise_joined(struct stream *stream, uint64_t stamp)
 {
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return streams_are_captured(pool) &&
-           (!pool->driver->cuStreamIsCapturing ||
-            pool->driver->cuStreamIsCapturing(handle, &status) != CUDA_SUCCESS ||
-            status != CU_STREAM_CAPTURE_STATUS_NONE);
-}
-
-bool order_join_before_wait(struct pool *pool, struct stream_ref ref, CUstream handle,
-                            uint64_t stamp)
-{
-    struct stream *stream = ref.stream;
-    stream_lock_take(&stream->lock);
-    bool needed =
-        is_ordered_by_others(stream) && stamp > stream->joined && !MUTATED(legacy_use_forgotten);
-    stream_lock_give(&stream->lock);
-    if (!needed)
-        return true;
-    if (is_captured(pool, handle) || !order_join(pool, ref, handle))
-        return false;
-    stream_lock_take(&stream->lock);
     if (stream->joined < stamp)
         stream->joined = stamp;
-    stream_lock_give(&stream->lock);
-    return true;
 }
 
-void order_take_mark_to_wait(struct pool *pool, CUstream handle, struct order_mark *mark)
+void order_operation_seen(const struct order_mark *mark)
 {
-    struct stream_ref ref = stream_find(pool, handle, false);
-    take_mark_of(pool, ref, mark);
-    if (mark->stream && !order_join_before_wait(pool, ref, handle, mark->stamp))
-        mark->stream = NULL;
+    if (!mark->stream)
+        return;
+    stream_lock_take(&mark->stream->lock);
+    raise_joined(mark->stream, mark->stamp);
+    stream_lock_give(&mark->stream->lock);
 }
 
 static void clock_is_over(struct streams *streams, const struct order_clock *clock, unsigned count)
@@ -190,6 +201,19 @@ void order_context_is_over(struct order_marks *taken)
     for (unsigned i = 0; i < taken->count; i++) {
         order_complete(taken->marks[i].stream, taken->marks[i].stamp);
         settle(taken->marks[i].stream);
+    }
+}
+
+void order_blocking_are_over(struct order_marks *taken)
+{
+    for (unsigned i = 0; i < taken->count; i++) {
+        struct stream *stream = taken->marks[i].stream;
+        stream_lock_take(&stream->lock);
+        if (stream->ordered_by_others) {
+            order_complete(stream, taken->marks[i].stamp);
+            order_settle(stream);
+        }
+        stream_lock_give(&stream->lock);
     }
 }
 
@@ -273,9 +297,23 @@ static struct own_event *make_event(struct pool *pool, struct context *context)
     return NULL;
 }
 
+/* Lock held. What is pending up to this stamp can be asked about from now on. */
+static void cover(struct stream *stream, uint64_t stamp)
+{
+    uint64_t bytes = counter_get(&stream->free_bytes) - counter_get(&stream->clean_bytes);
+    if (stamp <= stream->covered)
+        return;
+    for (const struct block *b = stream->pending.last; b && b->epoch > stamp;
+         b = b->links[LINK_HEAP].previous)
+        bytes -= b->bytes;
+    stream->covered = stamp;
+    stream->covered_bytes = bytes;
+}
+
 /* Lock held. Other threads may have published later ones meanwhile. */
 static void publish(struct stream *stream, struct own_event *event)
 {
+    cover(stream, event->stamp);
     struct own_event **link = &stream->oldest;
     while (*link && (*link)->stamp < event->stamp)
         link = &(*link)->next;
@@ -341,6 +379,8 @@ static struct own_event *record_by(struct pool *pool, struct stream *stream, CUs
     event->over = false;
     if (recorded) {
         publish(stream, event);
+        if (record == record_on_stream)
+            raise_joined(stream, stamp);
     } else {
         event->over = true;
         order_drop_user(stream, event);
@@ -349,10 +389,36 @@ static struct own_event *record_by(struct pool *pool, struct stream *stream, CUs
     return recorded ? event : NULL;
 }
 
+/* Before there are too many of them. */
+static void ask_about_older_ones(struct pool *pool, struct stream *stream)
+{
+    uint64_t stamp = 0;
+    stream_lock_take(&stream->lock);
+    if (stream->outstanding >= OWN_EVENTS_TO_ASK) {
+        const struct own_event *event = stream->oldest;
+        for (unsigned i = 1; event->next && i < OWN_EVENTS_ASKED; i++)
+            event = event->next;
+        stamp = event->stamp;
+    }
+    stream_lock_give(&stream->lock);
+    if (stamp)
+        order_query(pool, stream, stamp);
+}
+
 struct own_event *order_record(struct pool *pool, struct stream_ref ref, CUstream handle,
                                uint64_t stamp)
 {
+    ask_about_older_ones(pool, ref.stream);
     return record_by(pool, ref.stream, handle, stamp, record_on_stream);
+}
+
+static void drop(struct stream *stream, struct own_event *event)
+{
+    if (!event)
+        return;
+    stream_lock_take(&stream->lock);
+    order_drop_user(stream, event);
+    stream_lock_give(&stream->lock);
 }
 
 /* Lock held. */
@@ -375,7 +441,7 @@ static void drop_marker(struct stream *stream, struct own_event *event, bool mad
 }
 
 /* Nobody ever waits for the event, so it may be recorded again while it is outstanding. */
-bool order_join(struct pool *pool, struct stream_ref ref, CUstream handle)
+bool order_join(struct pool *pool, struct stream_ref ref, CUstream handle, uint64_t stamp)
 {
     struct stream *stream = ref.stream;
     stream_lock_take(&stream->lock);
@@ -392,8 +458,41 @@ bool order_join(struct pool *pool, struct stream_ref ref, CUstream handle)
         return false;
     stream_lock_take(&stream->lock);
     drop_marker(stream, event, make);
+    if (recorded)
+        raise_joined(stream, stamp);
     stream_lock_give(&stream->lock);
     return recorded;
+}
+
+/* This process's memory takes up less than half of the device. */
+static bool memory_is_plentiful(const struct device *device)
+{
+    /* Relaxed: it orders nothing. */
+    uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
+    return reserved < device->total_bytes / 2 && !device_is_short(device);
+}
+
+uint64_t order_share(const struct pool *pool, const struct stream *stream)
+{
+    const struct device *device = stream->device;
+    uint64_t streams = stream_count(pool->streams);
+    if (stream->own_order && device->growth_budget && memory_is_plentiful(device))
+        return device->total_bytes / PLENTY_SHARE / streams;
+    uint64_t most = device->stream_cached_cap / PLENTY_SHARE;
+    uint64_t all = device->growth_budget < most ? device->growth_budget : most;
+    return all / (streams > FEW_STREAMS ? streams : FEW_STREAMS);
+}
+
+/* Under the fence lock, so that the stream is not captured meanwhile. */
+static CUresult record_on_free_stream(struct pool *pool, const struct own_event *event,
+                                      CUstream handle)
+{
+    CUresult result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    pthread_mutex_lock(&pool->fence_lock);
+    if (!streams_are_captured(pool))
+        result = pool->driver->cuEventRecord(event->event, handle);
+    pthread_mutex_unlock(&pool->fence_lock);
+    return result;
 }
 
 /* Lock held. */
@@ -401,6 +500,12 @@ static bool lacks_event(const struct stream *stream)
 {
     const struct block *last = stream->pending.last;
     return last && (!stream->newest || stream->newest->stamp < last->epoch);
+}
+
+struct own_event *order_record_context(struct pool *pool, struct stream *stream, uint64_t stamp)
+{
+    return pool->driver->cuCtxRecordEvent ? record_by(pool, stream, NULL, stamp, record_in_context)
+                                          : NULL;
 }
 
 void order_record_the_rest(struct pool *pool)
@@ -419,31 +524,53 @@ void order_record_the_rest(struct pool *pool)
         stream_lock_give(&stream->lock);
         if (!lacks || !context_pin(context, generation))
             continue;
-        struct own_event *event = record_by(pool, stream, NULL, stamp, record_in_context);
-        if (event) {
-            stream_lock_take(&stream->lock);
-            order_drop_user(stream, event);
-            stream_lock_give(&stream->lock);
-        }
+        drop(stream, order_record_context(pool, stream, stamp));
         context_unpin(context);
     }
 }
 
+/* Lock held. Only into a created stream that no others order may an operation be put outside of a
+ * free: it holds nobody up. */
+static bool may_be_named(const struct stream *stream)
+{
+    return stream->id && stream_is_created(stream->handle) && !stream->ordered_by_others;
+}
+
+void order_record_where_missing(struct pool *pool, const struct context *context)
+{
+    struct streams *streams = pool->streams;
+    for (unsigned i = 0; i < stream_count(streams); i++) {
+        struct stream *stream = stream_at(streams, i);
+        stream_lock_take(&stream->lock);
+        order_settle(stream);
+        bool lacks = stream->context == context && lacks_event(stream) && may_be_named(stream);
+        uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
+        CUstream handle = stream->handle;
+        if (lacks)
+            stream_is_named(stream);
+        stream_lock_give(&stream->lock);
+        if (!lacks)
+            continue;
+        drop(stream, record_by(pool, stream, handle, stamp, record_on_free_stream));
+        stream_is_not_named(stream);
+    }
+}
+
 /* Where its context has died, the work has died with it, and whoever buries it says so. */
-static bool ask_driver(struct pool *pool, const struct own_event *event)
+static CUresult ask_driver(struct pool *pool, const struct own_event *event)
 {
     if (!context_pin(event->context, event->generation))
-        return false;
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     enter_driver();
     struct relaxed_mode mode = relaxed_mode_begin(pool);
     CUresult result = pool->driver->cuEventQuery(event->event);
     relaxed_mode_end(pool, mode);
     leave_driver();
     context_unpin(event->context);
-    return result == CUDA_SUCCESS || MUTATED(stream_query_ignored);
+    return MUTATED(stream_query_ignored) ? CUDA_SUCCESS : result;
 }
 
-bool order_query(struct pool *pool, struct stream *stream, uint64_t stamp)
+CUresult order_ask(struct pool *pool, struct stream *stream, uint64_t stamp)
 {
     stream_lock_take(&stream->lock);
     struct own_event *event = stream->oldest;
@@ -454,15 +581,34 @@ bool order_query(struct pool *pool, struct stream *stream, uint64_t stamp)
         event->users++;
     stream_lock_give(&stream->lock);
     if (!event)
-        return order_done(stream) >= stamp;
-    bool over = ask_driver(pool, event);
+        return order_done(stream) >= stamp ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    CUresult result = ask_driver(pool, event);
     stream_lock_take(&stream->lock);
-    if (over)
+    if (result == CUDA_SUCCESS)
         order_complete(stream, covered);
     order_drop_user(stream, event);
     order_settle(stream);
     stream_lock_give(&stream->lock);
-    return over;
+    return result;
+}
+
+bool order_query(struct pool *pool, struct stream *stream, uint64_t stamp)
+{
+    return order_ask(pool, stream, stamp) == CUDA_SUCCESS;
+}
+
+CUresult order_synchronise(struct pool *pool, struct stream *stream, uint64_t stamp)
+{
+    uint64_t started = monotonic_now();
+    CUresult result;
+    while ((result = order_ask(pool, stream, stamp)) == CUDA_ERROR_NOT_READY)
+        patient_nap(started);
+    return result;
+}
+
+uint64_t order_newest(const struct stream *stream)
+{
+    return stream->newest ? stream->newest->stamp : 0;
 }
 
 bool order_wait(struct pool *pool, CUstream handle, const struct own_event *event)

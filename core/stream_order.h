@@ -56,14 +56,14 @@ void order_settle(struct stream *stream);
 /* No lock held. Taken before the driver is asked or told. */
 void order_take_mark(struct pool *pool, CUstream handle, struct order_mark *mark);
 
-/* The same before the program waits for the stream, or asks about it. What frees and allocations on
- * a stream come after although the stream itself has no operation behind it (the legacy stream's
- * work, on a blocking one; what the program's barrier in the context waits for), the wait has to
- * cover as it would without us: an operation is put into the stream. Nothing is marked where it
- * can't be. */
-void order_take_mark_to_wait(struct pool *pool, CUstream handle, struct order_mark *mark);
-bool order_join_before_wait(struct pool *pool, struct stream_ref ref, CUstream handle,
-                            uint64_t stamp);
+/* The same before the program waits for the stream, or asks about it. */
+void order_take_mark_of_wait(struct pool *pool, CUstream handle, struct order_mark *mark);
+
+/* Stream's lock held. The stamp up to which a wait for the stream tells that it is over. */
+uint64_t order_told_by_wait(const struct stream *stream);
+
+/* No lock held. The program has put an operation into the stream since the mark was taken. */
+void order_operation_seen(const struct order_mark *mark);
 
 /* The wait or query succeeded: all of it is over. */
 void order_mark_is_over(struct pool *pool, const struct order_mark *mark);
@@ -73,6 +73,9 @@ void order_mark_is_over(struct pool *pool, const struct order_mark *mark);
 struct order_marks;
 struct order_marks *order_take_context(struct pool *pool, const struct context *context);
 void order_context_is_over(struct order_marks *marks);
+
+/* The same where only the context's legacy stream was waited for: of blocking streams. */
+void order_blocking_are_over(struct order_marks *marks);
 void order_free_marks(struct order_marks *marks);
 
 /* ---- events of our own ---- */
@@ -83,6 +86,9 @@ void order_free_marks(struct order_marks *marks);
 struct own_event *order_record(struct pool *pool, struct stream_ref ref, CUstream handle,
                                uint64_t stamp);
 
+/* The same over all of the context's work, which is pinned: only ever to be asked about. */
+struct own_event *order_record_context(struct pool *pool, struct stream *stream, uint64_t stamp);
+
 /* No lock held; before a capture begins, while the context's work can still be told from later
  * work: what is pending without an event gets one, over all of the context's work, that is only
  * ever asked about. */
@@ -91,16 +97,34 @@ void order_record_the_rest(struct pool *pool);
 /* Stream's lock held. */
 void order_drop_user(struct stream *stream, struct own_event *event);
 
-/* No lock held. Asks about the oldest outstanding event that covers the stamp. True: it is over. */
+/* No lock held. Asks about the oldest outstanding event that covers the stamp: what the driver
+ * says, or CUDA_ERROR_INVALID_HANDLE where there is none and it is not known to be over. */
+CUresult order_ask(struct pool *pool, struct stream *stream, uint64_t stamp);
+
+/* True: it is over. */
 bool order_query(struct pool *pool, struct stream *stream, uint64_t stamp);
+
+/* The same until it is over, or the driver finds something wrong. */
+CUresult order_synchronise(struct pool *pool, struct stream *stream, uint64_t stamp);
+
+/* Stream's lock held. The stamp up to which outstanding events can be asked about; 0: none is. */
+uint64_t order_newest(const struct stream *stream);
 
 /* No lock held; the caller uses the event. Makes the stream that handle means here wait for it. */
 bool order_wait(struct pool *pool, CUstream handle, const struct own_event *event);
 
-/* No lock held. Puts an operation into a legacy stream: only so does what blocking streams are
- * given from now on come after what they were given before, as it does after the driver's own free.
- * False where that was not possible. */
-bool order_join(struct pool *pool, struct stream_ref ref, CUstream handle);
+/* No lock held. A marker in a free with this stamp where no more events can be had: puts an
+ * operation into the stream that nobody will ask about. False where that was not possible. */
+bool order_join(struct pool *pool, struct stream_ref ref, CUstream handle, uint64_t stamp);
+
+/* Stream's lock held. Bytes that it may have freed with no event behind them: such memory other
+ * streams get, and goes back to the driver, only when it is known otherwise to be over. */
+uint64_t order_share(const struct pool *pool, const struct stream *stream);
+
+/* No lock held, the context pinned; where memory is short. What is pending without an event gets
+ * one where that holds nobody up. It stands for later work of its stream, too, and is only ever
+ * asked about. */
+void order_record_where_missing(struct pool *pool, const struct context *context);
 
 /* Stream's lock held: all its events are discarded. What is discarded is taken under the lock, put
  * before the chain, and destroyed without it; what died with its context is only forgotten. */

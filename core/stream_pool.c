@@ -56,9 +56,8 @@ bool pool_allocate_async_at_once(struct pool *pool, CUdeviceptr *address, size_t
     stream_lock_take(&stream->lock);
     struct shelf *shelf = shelf_find(stream, mempool);
     struct bucket *bucket = shelf ? shelf_find_bucket(shelf, rounded) : NULL;
-    if (bucket && stream_is(ref) && !shelf_launches_early(stream) &&
-        shelf_is_usable(stream->context))
-        found = shelf_newest(bucket);
+    if (bucket && stream_is(ref) && shelf_is_usable(stream->context))
+        found = shelf_find_own(stream, bucket);
     if (found) {
         shelf_take(stream, bucket, stream_block_of(found));
         shelf_hand_out_hit(shelf, bucket, stream_block_of(found), bytes, HIT_CLEAN);
@@ -98,19 +97,15 @@ bool pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstream ha
     struct stream *stream = ref.stream;
     if (!stream || shelf->stream != stream)
         return false;
-    /* With no operation there in the free, nothing would order the next use behind what came
-     * before on blocking streams. */
-    if (stream_orders_others(handle) && !MUTATED(legacy_free_no_operation) &&
-        !order_join(pool, ref, handle))
-        return false;
     bool look = false;
     stream_lock_take(&stream->lock);
     /* What is written of the block, and of the stream, is read again under the lock. */
     bool stays = shelf_of(block) == shelf && stream_block_is_held(block, address) &&
-                 stream_is(ref) && !shelf_wants_events(stream) &&
+                 stream_is(ref) && !shelf_events_are_wanted(stream) &&
                  !atomic_load_explicit(&block->uses, memory_order_relaxed) &&
-                 shelf_may_keep(stream, block) && shelf_is_within_share(stream, block) &&
-                 !shelf_is_full(pool, block->block.bucket);
+                 shelf_may_keep(stream, block) && shelf_is_quiet(stream, block) &&
+                 !shelf_is_full(pool, block->block.bucket) &&
+                 shelf_frees_at_once(pool, stream, block->block.bucket);
     if (stays) {
         atomic_store_explicit(&block->held_at, 0, memory_order_relaxed);
         shelf_count_not_live(shelf, block);
@@ -217,8 +212,15 @@ bool stream_pool_free(struct pool *pool, CUdeviceptr address, CUresult *result)
     if (!block)
         return false;
     *result = CUDA_ERROR_INVALID_VALUE;
-    if (stream_heap_claim(block, address))
+    if (!stream_heap_claim(block, address))
+        return true;
+    bool green;
+    if (is_served(pool) && context_current(pool, &green) && stream_heap_free_plainly(pool, block)) {
+        use_forget(pool, block);
+        *result = CUDA_SUCCESS;
+    } else {
         *result = free_by_driver(pool, block, free_plainly, NULL);
+    }
     return true;
 }
 
@@ -292,7 +294,7 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
 
 void pool_stream_wait_begin(struct pool *pool, CUstream handle, struct order_mark *mark)
 {
-    order_take_mark_to_wait(pool, handle, mark);
+    order_take_mark_of_wait(pool, handle, mark);
     if (streams_are_captured(pool))
         mark->stream = NULL;
 }
@@ -357,6 +359,8 @@ void pool_record_end(struct pool *pool, CUevent event, const struct recording *r
                      CUresult result)
 {
     bool good = result == CUDA_SUCCESS && !streams_are_captured(pool);
+    if (good)
+        order_operation_seen(&recording->mark);
     order_event_recorded(pool, event, recording->version, good ? &recording->mark : NULL);
 }
 
@@ -394,6 +398,7 @@ void pool_early_launch(struct pool *pool, CUstream handle)
     stream_lock_take(&ref.stream->lock);
     if (stream_is(ref)) {
         atomic_store_explicit(&ref.stream->early_launches, true, memory_order_relaxed);
+        ref.stream->own_order = false;
     }
     stream_lock_give(&ref.stream->lock);
 }
@@ -473,6 +478,7 @@ bool pool_stream_bytes(struct pool *pool, CUstream handle, struct pool_bytes *by
 struct pending_stream {
     struct stream_ref ref;
     CUstream handle; /* NULL: it can't be named here */
+    bool by_event;   /* a wait for the stream would not tell: an event of ours does */
     struct context *context;
     uint64_t generation, stamp;
 };
@@ -488,8 +494,10 @@ static bool look_for_pending(struct pool *pool, unsigned index, struct pending_s
                         : stream->handle;
     found->context = stream->context;
     found->generation = stream->generation;
-    found->stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
-    bool pending = stream->pending.first != NULL;
+    found->by_event = found->handle && stream->ordered_by_others;
+    found->stamp = found->by_event ? order_newest(stream)
+                                   : atomic_load_explicit(&stream->stamp, memory_order_relaxed);
+    bool pending = stream->pending.first && stream->pending.first->epoch <= found->stamp;
     stream_lock_give(&stream->lock);
     return pending;
 }
@@ -499,13 +507,15 @@ static CUresult synchronise(struct pool *pool, const struct pending_stream *pend
 {
     const struct driver *driver = pool->driver;
     bool pushed;
+    if (pending->by_event)
+        return order_synchronise(pool, pending->ref.stream, pending->stamp);
     CUresult result = CUDA_ERROR_INVALID_CONTEXT;
     enter_driver();
     if (context_push(pool, pending->context, &pushed)) {
         /* What belongs to another thread, or to nobody any more, is a part of its context. */
         if (!pending->handle)
             result = driver->cuCtxSynchronize();
-        else if (order_join_before_wait(pool, pending->ref, pending->handle, pending->stamp))
+        else
             result = driver->cuStreamSynchronize(pending->handle);
         /* Another one may have its handle by now. */
         if (pending->handle && stream_id(pool->streams, pending->ref.stream) != pending->ref.id)

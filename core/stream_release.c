@@ -324,6 +324,7 @@ bool stream_release_room(struct pool *pool, struct stream *stream, const struct 
     stream_lock_take(&stream->lock);
     stream->may_keep =
         counter_get(&stream->free_bytes) + (fits ? bytes : 0) + (kept <= cap / 2 ? share : 0);
+    shelf_set_quiet(stream);
     bool full = atomic_load_explicit(&block->shelf, memory_order_relaxed)->stream == stream &&
                 block->block.bucket->free_blocks >= cap_blocks;
     stream_lock_give(&stream->lock);
@@ -355,6 +356,126 @@ void stream_release_look(struct pool *pool, struct stream *stream)
         release_idle(pool, stream->device, now);
 }
 
+/* ---- in the stream's own order ---- */
+
+/* Stream's lock held. The oldest pending blocks up to that stamp, so many bytes of them. */
+static struct block *take_pending(struct pool *pool, struct stream *stream, uint64_t stamp,
+                                  uint64_t bytes)
+{
+    struct block *found, *chain = NULL;
+    for (uint64_t taken = 0; taken < bytes; taken += found->bytes) {
+        found = stream->pending.first;
+        if (!found || found->epoch > stamp)
+            break;
+        detach(pool, stream, found);
+        found->links[LINK_HEAP].next = chain;
+        chain = found;
+    }
+    return chain;
+}
+
+/* Oldest first, as they were freed: the chain has the newest first. */
+static struct block *turn_round(struct block *chain)
+{
+    struct block *turned = NULL;
+    for (struct block *next; chain; chain = next) {
+        next = chain->links[LINK_HEAP].next;
+        chain->links[LINK_HEAP].next = turned;
+        turned = chain;
+    }
+    return turned;
+}
+
+static uint64_t hand_over_in_order(struct pool *pool, CUstream handle, struct block *chain,
+                                   enum eviction reason)
+{
+    if (!chain)
+        return 0;
+    uint64_t started = monotonic_now();
+    chain = turn_round(chain);
+    enter_driver();
+    for (struct block *b = chain; b; b = b->links[LINK_HEAP].next)
+        b->refused = pool->driver->cuMemFreeAsync(b->address, handle) != CUDA_SUCCESS;
+    leave_driver();
+    uint64_t each = (monotonic_now() - started) / count_blocks(chain);
+    return settle(pool, chain, reason, each);
+}
+
+static uint64_t in_order(struct pool *pool, struct stream_ref ref, CUstream handle, uint64_t bytes,
+                         enum eviction reason)
+{
+    struct block *chain = NULL;
+    stream_lock_take(&ref.stream->lock);
+    if (stream_is(ref) && (!ref.stream->ordered_by_others || MUTATED(released_in_others_order)))
+        chain = take_pending(pool, ref.stream, UINT64_MAX, bytes);
+    stream_lock_give(&ref.stream->lock);
+    return hand_over_in_order(pool, handle, chain, reason);
+}
+
+uint64_t stream_release_in_order(struct pool *pool, struct stream_ref ref, CUstream handle)
+{
+    return in_order(pool, ref, handle, UINT64_MAX, EVICTION_MEMORY);
+}
+
+/* The context is ending, and the stream's work with it. */
+static void in_order_at_the_end(struct pool *pool, struct stream_ref ref, CUstream handle)
+{
+    struct block *chain = NULL;
+    stream_lock_take(&ref.stream->lock);
+    if (stream_is(ref))
+        chain = take_pending(pool, ref.stream, UINT64_MAX, UINT64_MAX);
+    stream_lock_give(&ref.stream->lock);
+    hand_over_in_order(pool, handle, chain, EVICTION_MEMORY);
+}
+
+/* ---- behind an event of ours ---- */
+
+/* Stream's lock held. The first event that tells of the stream's oldest pending block; used by the
+ * caller. */
+static struct own_event *use_first_event(struct stream *stream)
+{
+    struct own_event *event = stream->pending.first ? stream->oldest : NULL;
+    while (event && event->stamp < stream->pending.first->epoch)
+        event = event->next;
+    if (event)
+        event->users++;
+    return event;
+}
+
+/* False where nothing there can go. */
+static bool release_behind_one(struct pool *pool, struct context *context, struct stream *stream,
+                               uint64_t bytes, uint64_t *released)
+{
+    struct block *chain = NULL;
+    stream_lock_take(&stream->lock);
+    order_settle(stream);
+    struct own_event *event = stream->context == context ? use_first_event(stream) : NULL;
+    if (event)
+        chain = take_pending(pool, stream, event->stamp, bytes);
+    stream_lock_give(&stream->lock);
+    if (!event)
+        return false;
+    uint64_t started = monotonic_now(), before = *released;
+    hand_over(pool, context, chain, event, RELEASE_IN_ALLOCATION);
+    uint64_t each = (monotonic_now() - started) / count_blocks(chain);
+    *released += settle(pool, chain, EVICTION_CAP, each);
+    stream_lock_take(&stream->lock);
+    order_drop_user(stream, event);
+    stream_lock_give(&stream->lock);
+    return *released > before;
+}
+
+/* The context is pinned. */
+static void release_behind_events(struct pool *pool, struct context *context, uint64_t bytes)
+{
+    struct streams *streams = pool->streams;
+    uint64_t released = 0;
+    for (unsigned i = 0; i < stream_count(streams); i++)
+        while (released < bytes && release_behind_one(pool, context, stream_at(streams, i),
+                                                      bytes - released, &released))
+            continue;
+}
+
 /* ---- before a miss ---- */
 
 /* Bytes that may be reserved in all. What the driver's memory pool keeps anyway costs nobody
@@ -379,7 +500,8 @@ bool stream_release_has_room(struct pool *pool, const struct context *context,
 }
 
 void stream_release_before_growth(struct pool *pool, struct context *context,
-                                  const struct mempool *mempool, uint64_t bytes)
+                                  const struct mempool *mempool, uint64_t bytes,
+                                  struct stream_ref ref, CUstream handle)
 {
     struct device *device = context->device;
     struct stream_bytes sum = stream_release_sum(pool, device);
@@ -391,7 +513,15 @@ void stream_release_before_growth(struct pool *pool, struct context *context,
     if (after <= bound || sum.cached + sum.pending == 0)
         return;
     stream_release_settle(pool, device);
-    stream_release_clean(pool, device, after - bound, EVICTION_CAP, RELEASE_IN_ALLOCATION);
+    uint64_t excess = after - bound;
+    uint64_t released =
+        stream_release_clean(pool, device, excess, EVICTION_CAP, RELEASE_IN_ALLOCATION);
+    if (released < excess && !MUTATED(own_pending_kept))
+        released += in_order(pool, ref, handle, excess - released, EVICTION_CAP);
+    if (released < excess && context_pin(context, context_generation(context))) {
+        release_behind_events(pool, context, excess - released);
+        context_unpin(context);
+    }
 }
 
 /* ---- what turns out to be over ---- */
@@ -415,7 +545,8 @@ void stream_release_settle(struct pool *pool, const struct device *device)
         uint64_t stamp = newest_stamp(stream);
         /* The newest first: it may settle all. */
         if (stamp && !order_query(pool, stream, stamp))
-            order_query(pool, stream, 1);
+            while (newest_stamp(stream) && order_query(pool, stream, 1))
+                continue;
     }
 }
 
@@ -431,6 +562,30 @@ static bool is_pending_in(struct pool *pool, const struct context *context)
         stream_lock_give(&stream->lock);
     }
     return pending;
+}
+
+/* Stream's lock held. Whether one of ours tells when the first of what is pending there is over. */
+static bool has_event(const struct stream *stream)
+{
+    return stream->pending.first && stream->newest &&
+           stream->newest->stamp >= stream->pending.first->epoch;
+}
+
+/* Asks about what is pending there. Whether events of ours will tell when it is over; not those of
+ * which the driver says that something is wrong. */
+static bool is_awaited(struct pool *pool, const struct context *context)
+{
+    struct streams *streams = pool->streams;
+    bool awaited = false;
+    for (unsigned i = 0; i < stream_count(streams); i++) {
+        struct stream *stream = stream_at(streams, i);
+        stream_lock_take(&stream->lock);
+        order_settle(stream);
+        bool asks = stream->context == context && has_event(stream);
+        stream_lock_give(&stream->lock);
+        awaited = (asks && order_ask(pool, stream, 1) == CUDA_ERROR_NOT_READY) || awaited;
+    }
+    return awaited;
 }
 
 /* An event over all of the context's work so far, of our own; the caller destroys it. Under the
@@ -453,16 +608,33 @@ static bool record_context(struct pool *pool, struct context *context, CUevent *
     return recorded;
 }
 
-static bool wait_patiently(struct pool *pool, CUevent event, uint64_t give_up_at)
+static CUresult ask(struct pool *pool, CUevent event)
+{
+    enter_driver();
+    struct relaxed_mode mode = relaxed_mode_begin(pool);
+    CUresult result = pool->driver->cuEventQuery(event);
+    relaxed_mode_end(pool, mode);
+    leave_driver();
+    return result;
+}
+
+/* Until the event is over, or, without one, our own are; or one of ours tells of memory that can go
+ * back. What the driver says of the event. */
+static CUresult wait_patiently(struct pool *pool, struct context *context, const CUevent *event,
+                               uint64_t give_up_at)
 {
     uint64_t started = monotonic_now();
-    CUresult result;
-    struct relaxed_mode mode = relaxed_mode_begin(pool);
-    while ((result = pool->driver->cuEventQuery(event)) == CUDA_ERROR_NOT_READY &&
-           monotonic_now() < give_up_at)
+    uint64_t cached = stream_release_sum(pool, context->device).cached;
+    CUresult result = CUDA_ERROR_NOT_READY;
+    while (result == CUDA_ERROR_NOT_READY && (is_awaited(pool, context) || event)) {
+        if (event)
+            result = ask(pool, *event);
+        if (stream_release_sum(pool, context->device).cached > cached ||
+            monotonic_now() >= give_up_at)
+            break;
         patient_nap(started);
-    relaxed_mode_end(pool, mode);
-    return result == CUDA_SUCCESS;
+    }
+    return result;
 }
 
 static void settle_context_until(struct pool *pool, struct context *context, uint64_t give_up_at)
@@ -471,13 +643,16 @@ static void settle_context_until(struct pool *pool, struct context *context, uin
     struct order_marks *marks = order_take_context(pool, context);
     if (!marks)
         return;
+    if (!MUTATED(nothing_recorded_where_missing))
+        order_record_where_missing(pool, context);
     enter_driver();
-    if (record_context(pool, context, &event)) {
-        bool over = wait_patiently(pool, event, give_up_at);
+    bool recorded = record_context(pool, context, &event);
+    leave_driver();
+    if (wait_patiently(pool, context, recorded ? &event : NULL, give_up_at) == CUDA_SUCCESS)
+        order_context_is_over(marks);
+    enter_driver();
+    if (recorded)
         pool->driver->cuEventDestroy_v2(event);
-        if (over)
-            order_context_is_over(marks);
-    }
     leave_driver();
     order_free_marks(marks);
 }
@@ -494,55 +669,49 @@ void stream_release_settle_until(struct pool *pool, const struct device *device,
     }
 }
 
-/* ---- in the stream's own order ---- */
-
-static struct block *take_pending(struct pool *pool, struct stream_ref ref)
-{
-    struct stream *stream = ref.stream;
-    struct block *chain = NULL;
-    stream_lock_take(&stream->lock);
-    while (stream_is(ref) && stream->pending.first) {
-        struct block *found = stream->pending.first;
-        detach(pool, stream, found);
-        found->links[LINK_HEAP].next = chain;
-        chain = found;
-    }
-    stream_lock_give(&stream->lock);
-    return chain;
-}
-
-uint64_t stream_release_in_order(struct pool *pool, struct stream_ref ref, CUstream handle)
-{
-    struct block *chain = take_pending(pool, ref);
-    if (!chain)
-        return 0;
-    uint64_t started = monotonic_now();
-    enter_driver();
-    for (struct block *b = chain; b; b = b->links[LINK_HEAP].next)
-        b->refused = pool->driver->cuMemFreeAsync(b->address, handle) != CUDA_SUCCESS;
-    leave_driver();
-    uint64_t each = (monotonic_now() - started) / count_blocks(chain);
-    return settle(pool, chain, EVICTION_MEMORY, each);
-}
-
 /* ---- pools and contexts that end ---- */
 
-/* On a driver without cuCtxRecordEvent. */
+/* On the context's legacy stream: after all of its blocking streams', those included that nobody
+ * can name any more. */
+static bool record_legacy(struct pool *pool, struct context *context, CUevent *event)
+{
+    const struct driver *driver = pool->driver;
+    bool pushed, recorded = false;
+    if (streams_are_captured(pool) || !context_push(pool, context, &pushed))
+        return false;
+    if (driver->cuEventCreate(event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS) {
+        recorded = driver->cuEventRecord(*event, CU_STREAM_LEGACY) == CUDA_SUCCESS;
+        if (!recorded)
+            driver->cuEventDestroy_v2(*event);
+    }
+    context_pop(pool, pushed);
+    return recorded;
+}
+
+/* On a driver without cuCtxRecordEvent, where the context is about to end: the driver would wait
+ * for its work, too, but not where it is mistaken for the end. */
 static void wait_for_context(struct pool *pool, struct context *context)
 {
-    bool pushed;
+    CUevent event;
+    uint64_t give_up_at = monotonic_now() + PATIENCE_NANOSECONDS;
     struct order_marks *marks = order_take_context(pool, context);
     if (!marks)
         return;
     enter_driver();
-    bool over = !streams_are_captured(pool) && context_push(pool, context, &pushed);
-    if (over) {
-        over = pool->driver->cuCtxSynchronize() == CUDA_SUCCESS;
-        context_pop(pool, pushed);
-    }
+    bool recorded = record_legacy(pool, context, &event);
     leave_driver();
-    if (over)
-        order_context_is_over(marks);
+    bool waits = recorded;
+    while (is_pending_in(pool, context) && (waits || is_awaited(pool, context)) &&
+           monotonic_now() < give_up_at) {
+        CUresult result = wait_patiently(pool, context, waits ? &event : NULL, give_up_at);
+        if (waits && result == CUDA_SUCCESS)
+            order_blocking_are_over(marks);
+        waits = waits && result == CUDA_ERROR_NOT_READY;
+    }
+    enter_driver();
+    if (recorded)
+        pool->driver->cuEventDestroy_v2(event);
+    leave_driver();
     order_free_marks(marks);
 }
 
@@ -583,7 +752,7 @@ static void give_back_in_order(const struct choice *choice)
         CUstream handle;
         if (can_be_named(choice, stream_at(pool->streams, i), &ref, &handle) &&
             !may_be_capturing(pool, handle))
-            stream_release_in_order(pool, ref, handle);
+            in_order_at_the_end(pool, ref, handle);
     }
     if (current)
         context_pop(pool, pushed);
@@ -645,22 +814,6 @@ void stream_release_mempool(struct pool *pool, const struct mempool *mempool, ui
     }
 }
 
-/* Whether an event of ours tells when the first of what is pending there is over. */
-static bool is_awaited(struct pool *pool, const struct context *context)
-{
-    struct streams *streams = pool->streams;
-    bool awaited = false;
-    for (unsigned i = 0; i < stream_count(streams) && !awaited; i++) {
-        struct stream *stream = stream_at(streams, i);
-        stream_lock_take(&stream->lock);
-        order_settle(stream);
-        awaited = stream->context == context && stream->pending.first && stream->newest &&
-                  stream->newest->stamp >= stream->pending.first->epoch;
-        stream_lock_give(&stream->lock);
-    }
-    return awaited;
-}
-
 /* While captures go on no event can be recorded: what can be given back in its stream's order is,
  * and for the rest those events that there are are waited for, as the context's end would. */
 void stream_release_before_end(struct pool *pool, struct context *context)
@@ -672,10 +825,8 @@ void stream_release_before_end(struct pool *pool, struct context *context)
         return;
     if (!MUTATED(not_given_back_in_order))
         give_back_in_order(&choice);
-    while (is_awaited(pool, context) && monotonic_now() - started < PATIENCE_NANOSECONDS) {
-        stream_release_settle(pool, context->device);
+    while (is_awaited(pool, context) && monotonic_now() - started < PATIENCE_NANOSECONDS)
         patient_nap(started);
-    }
 }
 
 void stream_release_context(struct pool *pool, struct context *context)

@@ -35,10 +35,13 @@ void stream_release_look(struct pool *pool, struct stream *stream);
 bool stream_release_has_room(struct pool *pool, const struct context *context,
                              const struct mempool *mempool, uint64_t bytes);
 
-/* Before a miss of this size: keeps the reserve inside its ratio, or what the driver's memory pool
- * would keep itself. */
+/* Before a miss of this size on the stream: keeps the reserve inside its ratio, or what the
+ * driver's memory pool would keep itself. What is over goes back, then what the stream itself left
+ * pending, in its own order, then what others did, each behind an event of ours; no more than the
+ * excess, and nothing is waited for. */
 void stream_release_before_growth(struct pool *pool, struct context *context,
-                                  const struct mempool *mempool, uint64_t bytes);
+                                  const struct mempool *mempool, uint64_t bytes,
+                                  struct stream_ref ref, CUstream handle);
 
 /* Gives back what is known to be over on the device (NULL: all) until so many bytes are; returns
  * how many were. */
@@ -54,7 +57,8 @@ void stream_release_settle_until(struct pool *pool, const struct device *device,
                                  uint64_t give_up_at);
 
 /* Out of memory, in an allocation on this stream: hands the stream's pending blocks to the driver
- * in the stream's own order. The bytes. */
+ * in the stream's own order, unless others order it: then an operation in it could hold somebody
+ * up. The bytes. */
 uint64_t stream_release_in_order(struct pool *pool, struct stream_ref ref, CUstream handle);
 
 /* Gives back blocks of the memory pool: those known to be over, or, where it is about to be

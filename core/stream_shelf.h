@@ -17,11 +17,16 @@
 /* Each look for idle blocks reads the clock: so many frees go without. */
 #define FREES_PER_LOOK 32u
 
+/* Of a stream that is ordered by others, so many frees of one size go without a marker. */
+#define FREES_PER_MARKER 8u
+
 /* A bucket is in its shelf's list for good, which is what makes it readable without the lock. */
 struct shelf_bucket {
     _Alignas(STREAM_APART) struct bucket bucket;
     struct shelf_bucket *next; /* written before it is listed */
-    uint64_t robbed; /* blocks that other streams have taken, and that no new ones stand for */
+    uint64_t robbed;   /* blocks that other streams have taken, and that no new ones stand for */
+    unsigned unmarked; /* frees since the stream had this stamp as joined */
+    uint64_t joined;
 };
 
 /* The bucket is not one of blocks that are not kept. */
@@ -159,6 +164,20 @@ static inline void shelf_add_free(struct stream *stream, struct bucket *bucket, 
     counter_add(&stream->free_bytes, bytes);
 }
 
+/* What may be free before a free has to look further: the device's cap, and what no event covers.
+ */
+static inline void shelf_set_quiet(struct stream *stream)
+{
+    uint64_t covered = counter_get(&stream->clean_bytes) + stream->covered_bytes + stream->share;
+    stream->quiet_bytes = (int64_t)(covered < stream->may_keep ? covered : stream->may_keep);
+}
+
+/* A pending block comes, or goes. */
+static inline bool shelf_is_covered(const struct stream *stream, const struct block *block)
+{
+    return block->epoch <= stream->covered;
+}
+
 static inline void shelf_take(struct stream *stream, struct bucket *bucket,
                               struct stream_block *block)
 {
@@ -167,7 +186,12 @@ static inline void shelf_take(struct stream *stream, struct bucket *bucket,
         block_list_remove(&bucket->clean, &block->block, LINK_BUCKET);
         counter_subtract(&bucket->counters->clean_bytes, bytes);
         counter_subtract(&stream->clean_bytes, bytes);
+        stream->quiet_bytes -= (int64_t)bytes;
     } else {
+        if (shelf_is_covered(stream, &block->block)) {
+            stream->covered_bytes -= bytes;
+            stream->quiet_bytes -= (int64_t)bytes;
+        }
         block_list_remove(&bucket->pending, &block->block, LINK_BUCKET);
         block_list_remove(&stream->pending, &block->block, LINK_HEAP);
     }
@@ -210,7 +234,10 @@ static inline void shelf_put_back(struct stream *stream, struct stream_block *bl
         block->block.state = BLOCK_PENDING;
         shelf_insert_pending(&bucket->pending, &block->block, LINK_BUCKET);
         shelf_insert_pending(&stream->pending, &block->block, LINK_HEAP);
+        if (shelf_is_covered(stream, &block->block))
+            stream->covered_bytes += block->block.bytes;
     }
+    shelf_set_quiet(stream);
 }
 
 /* The block, which is on no shelf and counted in this one, is the program's from now on. */
@@ -242,14 +269,36 @@ static inline struct block *shelf_newest(const struct bucket *bucket)
     return bucket->pending.last ? bucket->pending.last : bucket->clean.last;
 }
 
-/* What may be handed out in the stream's order, off its lists; NULL where there is none. */
+/* Whether the stream's own order is not enough. Relaxed: see where it is set. */
+static inline bool shelf_launches_early(const struct stream *stream)
+{
+    return atomic_load_explicit(&stream->early_launches, memory_order_relaxed) &&
+           !MUTATED(early_launch_ignored);
+}
+
+/* Where others order the stream, the oldest one, since the newest are not marked yet. */
+static inline struct block *shelf_find_marked(const struct stream *stream,
+                                              const struct bucket *bucket)
+{
+    struct block *first = shelf_launches_early(stream) ? NULL : bucket->pending.first;
+    bool marked = first && (first->epoch <= stream->joined || !stream->ordered_by_others ||
+                            MUTATED(unmarked_taken));
+    return marked ? first : bucket->clean.last;
+}
+
+/* What may be handed out in the stream's order, or NULL. */
+static inline struct block *shelf_find_own(const struct stream *stream, const struct bucket *bucket)
+{
+    return __builtin_expect(stream->own_order, 1) ? shelf_newest(bucket)
+                                                  : shelf_find_marked(stream, bucket);
+}
+
+/* The same, off its lists. */
 static inline struct stream_block *shelf_take_own(struct stream *stream, struct bucket *bucket)
 {
-    bool early = atomic_load_explicit(&stream->early_launches, memory_order_relaxed) &&
-                 !MUTATED(early_launch_ignored);
-    if (early)
+    if (!stream->own_order)
         order_settle(stream);
-    struct block *found = early ? bucket->clean.last : shelf_newest(bucket);
+    struct block *found = shelf_find_own(stream, bucket);
     if (!found)
         return NULL;
     shelf_take(stream, bucket, stream_block_of(found));
@@ -280,23 +329,44 @@ static inline bool shelf_is_full(const struct pool *pool, const struct bucket *b
     return bucket->free_blocks >= pool->settings.stream_ordered.caps.blocks_per_bucket;
 }
 
-static inline bool shelf_is_within_share(const struct stream *stream,
-                                         const struct stream_block *block)
+static inline bool shelf_is_within_cap(const struct stream *stream,
+                                       const struct stream_block *block)
 {
     return counter_get(&stream->free_bytes) + block->block.bytes <= stream->may_keep;
 }
 
-/* Whether the stream's own order is not enough. Relaxed: see where it is set. */
-static inline bool shelf_launches_early(const struct stream *stream)
+/* The same, and what no event covers is little enough. */
+static inline bool shelf_is_quiet(const struct stream *stream, const struct stream_block *block)
 {
-    return atomic_load_explicit(&stream->early_launches, memory_order_relaxed);
+    return (int64_t)(counter_get(&stream->free_bytes) + block->block.bytes) <= stream->quiet_bytes;
 }
 
-/* Whether a free records an event that may be waited for. */
-static inline bool shelf_wants_events(const struct stream *stream)
+/* Whether another stream has lately looked for an event in vain. */
+static inline bool shelf_events_are_wanted(const struct stream *stream)
 {
-    return shelf_launches_early(stream) ||
-           atomic_load_explicit(&stream->wanted, memory_order_relaxed) != 0;
+    return atomic_load_explicit(&stream->wanted, memory_order_relaxed) != 0;
+}
+
+/* A free of this size on a stream that others order: whether it has to put a marker behind the ones
+ * before. */
+static inline bool shelf_marker_is_due(const struct pool *pool, const struct stream *stream,
+                                       struct bucket *bucket)
+{
+    struct shelf_bucket *of = shelf_bucket_of(bucket);
+    if (of->joined != stream->joined) {
+        of->joined = stream->joined;
+        of->unmarked = 0;
+    }
+    return ++of->unmarked >= FREES_PER_MARKER ||
+           bucket->free_blocks + 1 >= pool->settings.stream_ordered.caps.blocks_per_bucket;
+}
+
+/* Whether a free records nothing, as far as order goes. */
+static inline bool shelf_frees_at_once(const struct pool *pool, const struct stream *stream,
+                                       struct bucket *bucket)
+{
+    return __builtin_expect(stream->own_order, 1) ||
+           (!shelf_launches_early(stream) && !shelf_marker_is_due(pool, stream, bucket));
 }
 
 /* Lock held, and the block counted in this stream's shelf. */

@@ -180,6 +180,14 @@ HOOK(cuCtxWaitEvent, (CUcontext handle, CUevent event))
     return real_driver()->cuCtxWaitEvent(handle, event);
 }
 
+HOOK(cuGreenCtxWaitEvent, (CUgreenCtx green, CUevent event))
+{
+    struct pool *pool = the_pool();
+    if (pool && !MUTATED(green_barrier_missed))
+        pool_green_barrier_coming(pool, green);
+    return real_driver()->cuGreenCtxWaitEvent(green, event);
+}
+
 HOOK(cuCtxSynchronize, (void))
 {
     struct pool *pool = the_pool();

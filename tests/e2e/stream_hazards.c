@@ -36,113 +36,372 @@ static void furnish(void)
     load_kernels(&kernels);
 }
 
+/* On a stream that others order, each free of a block of the second size puts an operation there;
+ * of the first one, some do. */
+static const size_t sizes[] = {MIB, 16 * MIB};
+
+/* Runs the case with blocks of both. */
+static void with_both(void (*run)(size_t bytes))
+{
+    furnish();
+    for (unsigned i = 0; i < 2; i++) {
+        run(sizes[i]);
+        CU(cuCtxSynchronize());
+    }
+}
+
 /* Frees and allocations on the legacy stream come after all blocking streams' work, and before all
  * that they are given later: the block of one blocking stream may be another's, without an event.
  */
-static void legacy_orders_blocking_streams(void)
+static void legacy_orders(CUstream one, size_t bytes)
 {
-    furnish();
-    CUstream one = new_blocking_stream(), other = new_blocking_stream();
-    CUdeviceptr wrong = new_counter(), block = take_on(NULL, MIB);
+    CUstream other = new_blocking_stream();
+    CUdeviceptr wrong = new_counter(), block = take_on(NULL, bytes);
     fill(&kernels, one, block, WORDS, 1);
     struct gate gate = close_gate(&kernels, one);
     spin_then_verify(&kernels, one, 2000000, block, WORDS, 1, wrong);
     CU(cuMemFreeAsync(block, NULL));
-    block = take_on(NULL, MIB);
-    fill(&kernels, other, block, WORDS, 2);
+    CUdeviceptr again = take_on(NULL, bytes);
+    CHECK(!has_pool() || bytes == MIB || again == block);
+    fill(&kernels, other, again, WORDS, 2);
     sleep_ms(20);
     open_gate(gate);
     EQUAL(0, read_counter(wrong));
+}
+
+static void legacy_orders_a_blocking_stream(size_t bytes)
+{
+    legacy_orders(new_blocking_stream(), bytes);
+}
+
+static void legacy_orders_blocking_streams(void)
+{
+    with_both(legacy_orders_a_blocking_stream);
 }
 
 /* The same with the calling thread's own stream, which is a blocking one. */
+static void legacy_orders_own_stream(size_t bytes)
+{
+    legacy_orders(CU_STREAM_PER_THREAD, bytes);
+}
+
 static void legacy_orders_per_thread_streams(void)
 {
-    furnish();
-    CUstream one = CU_STREAM_PER_THREAD, other = new_blocking_stream();
-    CUdeviceptr wrong = new_counter(), block = take_on(NULL, MIB);
-    fill(&kernels, one, block, WORDS, 1);
-    struct gate gate = close_gate(&kernels, one);
-    spin_then_verify(&kernels, one, 2000000, block, WORDS, 1, wrong);
-    CU(cuMemFreeAsync(block, NULL));
-    block = take_on(NULL, MIB);
-    fill(&kernels, other, block, WORDS, 2);
-    sleep_ms(20);
-    open_gate(gate);
-    EQUAL(0, read_counter(wrong));
+    with_both(legacy_orders_own_stream);
+}
+
+typedef CUresult wait_for_stream(CUstream stream);
+
+static CUresult poll(CUstream stream)
+{
+    CUresult result;
+    while ((result = cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY)
+        sleep_ms(1);
+    return result;
+}
+
+static CUresult synchronise_event(CUstream stream)
+{
+    CUevent event;
+    CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CU(cuEventRecord(event, stream));
+    return cuEventSynchronize(event);
+}
+
+static CUresult reap(CUstream stream)
+{
+    (void)stream;
+    cudapool_reap();
+    return CUDA_SUCCESS;
+}
+
+/* Nothing is waited for: what the pool keeps goes back, as far as it is over. */
+static CUresult trim(CUstream stream)
+{
+    CUmemoryPool memory_pool;
+    CU(cuDeviceGetDefaultMemPool(&memory_pool, 0));
+    CU(cuStreamSynchronize(stream));
+    return cuMemPoolTrimTo(memory_pool, 0);
+}
+
+static void use_for(CUstream stream, CUdeviceptr block, CUdeviceptr wrong)
+{
+    fill(&kernels, stream, block, WORDS, 1);
+    spin_then_verify(&kernels, stream, 30000000, block, WORDS, 1, wrong);
 }
 
 /* What the legacy stream does with the block comes before a blocking stream's free of it, and a
- * synchronise with that stream waits for both. */
-static void blocking_streams_come_after_the_legacy_one(CUresult (*wait)(CUstream), CUstream stream)
+ * wait for that stream waits for both. */
+static void waited_for_after_legacy(wait_for_stream *wait, CUstream stream, size_t bytes)
 {
-    CUdeviceptr wrong = new_counter(), block = take_on(stream, MIB);
+    CUdeviceptr wrong = new_counter(), block = take_on(stream, bytes);
     CUstream other = new_stream();
-    fill(&kernels, NULL, block, WORDS, 1);
-    spin_then_verify(&kernels, NULL, 30000000, block, WORDS, 1, wrong);
+    use_for(NULL, block, wrong);
     CU(cuMemFreeAsync(block, stream));
-    while (wait(stream) == CUDA_ERROR_NOT_READY)
-        sleep_ms(1);
-    block = take_on(other, MIB);
+    CU(wait(stream));
+    block = take_on(other, bytes);
     fill(&kernels, other, block, WORDS, 2);
-    CU(cuCtxSynchronize());
     EQUAL(0, read_counter(wrong));
+}
+
+static void synchronised(size_t bytes)
+{
+    waited_for_after_legacy(cuStreamSynchronize, new_blocking_stream(), bytes);
+    waited_for_after_legacy(cuStreamSynchronize, CU_STREAM_PER_THREAD, bytes);
 }
 
 static void synchronise_after_the_legacy_stream(void)
 {
-    furnish();
-    blocking_streams_come_after_the_legacy_one(cuStreamSynchronize, new_blocking_stream());
+    with_both(synchronised);
+}
+
+static void polled(size_t bytes)
+{
+    waited_for_after_legacy(poll, new_blocking_stream(), bytes);
+    waited_for_after_legacy(poll, CU_STREAM_PER_THREAD, bytes);
 }
 
 static void query_after_the_legacy_stream(void)
 {
-    furnish();
-    blocking_streams_come_after_the_legacy_one(cuStreamQuery, CU_STREAM_PER_THREAD);
+    with_both(polled);
+}
+
+static void event_synchronised(size_t bytes)
+{
+    waited_for_after_legacy(synchronise_event, new_blocking_stream(), bytes);
+}
+
+static void event_after_the_legacy_stream(void)
+{
+    with_both(event_synchronised);
+}
+
+static void reaped(size_t bytes)
+{
+    waited_for_after_legacy(reap, new_blocking_stream(), bytes);
+}
+
+static void reaped_after_the_legacy_stream(void)
+{
+    with_both(reaped);
+}
+
+static void trimmed(size_t bytes)
+{
+    waited_for_after_legacy(trim, new_blocking_stream(), bytes);
+}
+
+static void trimmed_after_the_legacy_stream(void)
+{
+    with_both(trimmed);
 }
 
 /* And so it does for an allocation that the stream's own order gives. */
-static void allocation_after_the_legacy_stream(void)
+static void allocated(size_t bytes)
 {
-    furnish();
     CUstream stream = new_blocking_stream(), other = new_stream();
-    CUdeviceptr wrong = new_counter(), block = take_on(stream, MIB);
-    fill(&kernels, NULL, block, WORDS, 1);
-    spin_then_verify(&kernels, NULL, 50000000, block, WORDS, 1, wrong);
+    CUdeviceptr wrong = new_counter(), block = take_on(stream, bytes);
+    use_for(NULL, block, wrong);
     CU(cuMemFreeAsync(block, stream));
-    block = take_on(stream, MIB);
+    block = take_on(stream, bytes);
     CU(cuStreamSynchronize(stream));
     fill(&kernels, other, block, WORDS, 2);
     EQUAL(0, read_counter(wrong));
 }
 
+static void allocation_after_the_legacy_stream(void)
+{
+    with_both(allocated);
+}
+
+/* The legacy stream's operation stands between two blocking streams. */
+static void freed_on_another(size_t bytes)
+{
+    CUstream user = new_blocking_stream(), stream = new_blocking_stream(), other = new_stream();
+    CUdeviceptr wrong = new_counter(), block = take_on(user, bytes);
+    use_for(user, block, wrong);
+    spin(&kernels, NULL, 1);
+    CU(cuMemFreeAsync(block, stream));
+    CU(cuStreamSynchronize(stream));
+    block = take_on(other, bytes);
+    fill(&kernels, other, block, WORDS, 2);
+    EQUAL(0, read_counter(wrong));
+}
+
+static void freed_on_another_blocking_stream(void)
+{
+    with_both(freed_on_another);
+}
+
+/* The legacy stream only waits for an event. */
+static void event_on_legacy(size_t bytes)
+{
+    CUevent event;
+    CUstream user = new_stream(), stream = new_blocking_stream(), other = new_stream();
+    CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CUdeviceptr wrong = new_counter(), block = take_on(user, bytes);
+    use_for(user, block, wrong);
+    CU(cuEventRecord(event, user));
+    CU(cuStreamWaitEvent(NULL, event, 0));
+    CU(cuMemFreeAsync(block, stream));
+    CU(cuStreamSynchronize(stream));
+    block = take_on(other, bytes);
+    fill(&kernels, other, block, WORDS, 2);
+    EQUAL(0, read_counter(wrong));
+}
+
+static void event_that_the_legacy_stream_waits_for(void)
+{
+    with_both(event_on_legacy);
+}
+
+/* What is submitted after the free, a wait for the stream does not wait for: a free is an operation
+ * there, an allocation and the wait are none. */
+static void frees_end_what_is_waited_for(CUstream stream, wait_for_stream *wait, bool allocates,
+                                         size_t bytes)
+{
+    CUdeviceptr block = take_on(stream, bytes);
+    CU(cuMemFreeAsync(block, stream));
+    struct gate gate = close_gate(&kernels, NULL);
+    if (allocates)
+        take_on(stream, bytes);
+    alarm(10);
+    CU(wait(stream));
+    open_gate(gate);
+    CU(cuCtxSynchronize());
+}
+
+static void later_work_on_legacy(size_t bytes)
+{
+    CUstream streams[] = {new_blocking_stream(), CU_STREAM_PER_THREAD};
+    for (unsigned i = 0; i < 4; i++) {
+        frees_end_what_is_waited_for(streams[i % 2], cuStreamSynchronize, i / 2, bytes);
+        frees_end_what_is_waited_for(streams[i % 2], poll, i / 2, bytes);
+    }
+}
+
+static void waits_end_before_the_legacy_streams_later_work(void)
+{
+    with_both(later_work_on_legacy);
+}
+
+/* The same with a barrier of the program's in the context. */
+static void later_barrier(size_t bytes)
+{
+    CUcontext context;
+    CUevent event;
+    CU(cuCtxGetCurrent(&context));
+    CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CUstream stream = new_stream(), other = new_stream();
+    CUdeviceptr block = take_on(stream, bytes);
+    CU(cuMemFreeAsync(block, stream));
+    struct gate gate = close_gate(&kernels, other);
+    CU(cuEventRecord(event, other));
+    CU(cuCtxWaitEvent(context, event));
+    take_on(stream, bytes);
+    alarm(10);
+    CU(poll(stream));
+    CU(cuStreamSynchronize(stream));
+    open_gate(gate);
+    CU(cuCtxSynchronize());
+}
+
+static void waits_end_before_a_later_barrier(void)
+{
+    with_both(later_barrier);
+}
+
 /* The program's own barrier in the context orders what comes after it, frees and allocations too.
  */
-static void allocation_behind_a_barrier(void)
+static CUcontext neighbour;
+static struct kernels others;
+
+static CUstream stream_of_a_neighbour(void)
 {
-    static struct kernels others;
-    CUcontext context, neighbour;
-    CUevent event;
-    furnish();
+    CUcontext context;
     CU(cuCtxGetCurrent(&context));
     CU(cuCtxCreate_v2(&neighbour, 0, 0));
     load_kernels(&others);
-    CUstream abroad = new_stream();
+    CUstream stream = new_stream();
     CU(cuCtxSetCurrent(context));
-    CUstream stream = new_stream(), user = new_stream();
+    return stream;
+}
+
+static void close_barrier(CUstream behind)
+{
+    CUcontext context;
+    CUevent event;
+    CU(cuCtxGetCurrent(&context));
     CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-    CUdeviceptr wrong = new_counter(), block = take_on(user, MIB);
-    fill(&kernels, user, block, WORDS, 1);
-    spin_then_verify(&kernels, user, 50000000, block, WORDS, 1, wrong);
-    CU(cuCtxRecordEvent(context, event));
+    CU(cuEventRecord(event, behind));
     CU(cuCtxWaitEvent(context, event));
+}
+
+static void allocated_behind_a_barrier(size_t bytes)
+{
+    CUcontext context;
+    CU(cuCtxGetCurrent(&context));
+    CUstream abroad = stream_of_a_neighbour(), stream = new_stream(), user = new_stream();
+    CUdeviceptr wrong = new_counter(), block = take_on(user, bytes);
+    use_for(user, block, wrong);
+    close_barrier(user);
     CU(cuMemFreeAsync(block, stream));
-    block = take_on(stream, MIB);
+    block = take_on(stream, bytes);
     CU(cuStreamSynchronize(stream));
     CU(cuCtxSetCurrent(neighbour));
     fill(&others, abroad, block, WORDS, 2);
     CU(cuStreamSynchronize(abroad));
     CU(cuCtxSetCurrent(context));
+    EQUAL(0, read_counter(wrong));
+}
+
+static void allocation_behind_a_barrier(void)
+{
+    with_both(allocated_behind_a_barrier);
+}
+
+static void synchronised_behind_a_barrier(size_t bytes)
+{
+    CUstream stream = new_stream(), user = new_stream(), other = new_stream();
+    CUdeviceptr wrong = new_counter(), block = take_on(user, bytes);
+    use_for(user, block, wrong);
+    close_barrier(user);
+    CU(cuMemFreeAsync(block, stream));
+    CU(cuStreamSynchronize(stream));
+    block = take_on(other, bytes);
+    fill(&kernels, other, block, WORDS, 2);
+    EQUAL(0, read_counter(wrong));
+}
+
+static void synchronise_behind_a_barrier(void)
+{
+    with_both(synchronised_behind_a_barrier);
+}
+
+/* The barrier of a green context is one of its device's. */
+static void allocation_behind_a_green_barrier(void)
+{
+    CUcontext context;
+    CUevent event;
+    CUgreenCtx green;
+    CUdevResource resource;
+    CUdevResourceDesc description;
+    furnish();
+    CU(cuCtxGetCurrent(&context));
+    CU(cuDeviceGetDevResource(0, &resource, CU_DEV_RESOURCE_TYPE_SM));
+    CU(cuDevResourceGenerateDesc(&description, &resource, 1));
+    CU(cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+    CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CUstream stream, user = new_stream(), other = new_stream();
+    CU(cuGreenCtxStreamCreate(&stream, green, CU_STREAM_NON_BLOCKING, 0));
+    CUdeviceptr wrong = new_counter(), block = take_on(user, MIB);
+    use_for(user, block, wrong);
+    CU(cuEventRecord(event, user));
+    CU(cuGreenCtxWaitEvent(green, event));
+    CU(cuMemFreeAsync(block, stream));
+    CU(cuStreamSynchronize(stream));
+    block = take_on(other, MIB);
+    fill(&kernels, other, block, WORDS, 2);
     EQUAL(0, read_counter(wrong));
 }
 
@@ -393,15 +652,55 @@ static void use_before_a_free_in_a_capture(void)
     EQUAL(0, read_counter(wrong));
 }
 
+/* A plain free of a block that was in its last owner's use: that one's work comes first. */
+static void plain_free_of_what_was_used_again(void)
+{
+    furnish();
+    CUstream stream = new_stream(), other = new_stream();
+    CUdeviceptr wrong = new_counter(), block = take_on(stream, MIB);
+    use_for(stream, block, wrong);
+    CU(cuMemFreeAsync(block, stream));
+    block = take_on(stream, MIB);
+    double start = now_ms();
+    CU(cuMemFree_v2(block));
+    CHECK(now_ms() - start < 20);
+    block = take_on(other, MIB);
+    fill(&kernels, other, block, WORDS, 2);
+    block = take_on(stream, MIB);
+    fill(&kernels, stream, block, WORDS, 3);
+    EQUAL(0, read_counter(wrong));
+    CU(cuCtxSynchronize());
+    ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2(1));
+}
+
+/* A thread without a context of its own destroys a stream of another one's. */
+static void destroyed_without_a_context(void)
+{
+    CUcontext context;
+    furnish();
+    CU(cuCtxGetCurrent(&context));
+    CUstream stream = new_stream();
+    CUdeviceptr wrong = new_counter(), block = take_on(stream, MIB);
+    use_for(stream, block, wrong);
+    CU(cuMemFreeAsync(block, stream));
+    CU(cuCtxSetCurrent(NULL));
+    CU(cuStreamDestroy_v2(stream));
+    CU(cuCtxSetCurrent(context));
+    CUstream next = new_stream();
+    block = take_on(next, MIB);
+    fill(&kernels, next, block, WORDS, 2);
+    EQUAL(0, read_counter(wrong));
+}
+
 /* Destroying no stream ends none. */
 static void no_stream_is_destroyed(void)
 {
     furnish();
-    CUdeviceptr block = take_on(NULL, MIB);
+    CUdeviceptr block = take_on(NULL, sizes[1]);
     struct gate gate = close_gate(&kernels, NULL);
     CU(cuMemFreeAsync(block, NULL));
     CHECK(cuStreamDestroy_v2(NULL) != CUDA_SUCCESS);
-    EQUAL(block, take_on(NULL, MIB));
+    EQUAL(block, take_on(NULL, sizes[1]));
     open_gate(gate);
     CU(cuCtxSynchronize());
 }
@@ -458,8 +757,19 @@ int main(int argc, char **argv)
         CASE(legacy_orders_per_thread_streams),
         CASE(synchronise_after_the_legacy_stream),
         CASE(query_after_the_legacy_stream),
+        CASE(event_after_the_legacy_stream),
+        CASE(reaped_after_the_legacy_stream),
+        CASE(trimmed_after_the_legacy_stream),
         CASE(allocation_after_the_legacy_stream),
+        CASE(freed_on_another_blocking_stream),
+        CASE(event_that_the_legacy_stream_waits_for),
+        CASE(waits_end_before_the_legacy_streams_later_work),
+        CASE(waits_end_before_a_later_barrier),
         CASE(allocation_behind_a_barrier),
+        CASE(synchronise_behind_a_barrier),
+        CASE(allocation_behind_a_green_barrier),
+        CASE(plain_free_of_what_was_used_again),
+        CASE(destroyed_without_a_context),
         CASE(destroyed_in_a_bare_thread),
         CASE(reaped_as_it_ends),
         CASE(legacy_allocation_holds_nobody_up),

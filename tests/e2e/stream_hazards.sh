@@ -16,7 +16,12 @@ without() { # case [variable=value ...]
 
 for case in legacy_orders_blocking_streams legacy_orders_per_thread_streams \
     synchronise_after_the_legacy_stream query_after_the_legacy_stream \
-    allocation_after_the_legacy_stream allocation_behind_a_barrier destroyed_in_a_bare_thread \
+    event_after_the_legacy_stream trimmed_after_the_legacy_stream \
+    allocation_after_the_legacy_stream freed_on_another_blocking_stream \
+    event_that_the_legacy_stream_waits_for waits_end_before_the_legacy_streams_later_work \
+    waits_end_before_a_later_barrier allocation_behind_a_barrier synchronise_behind_a_barrier \
+    allocation_behind_a_green_barrier plain_free_of_what_was_used_again \
+    destroyed_in_a_bare_thread destroyed_without_a_context \
     legacy_allocation_holds_nobody_up destroyed_pool_holds_nobody_up; do
     expect "$case, without the pool" without $case
     expect "$case" with $case
@@ -24,7 +29,7 @@ done
 
 for case in programmatic_event launch_completion_event use_after_a_destroyed_stream \
     use_after_a_stream_that_was_followed captured_early_launch nested_calls_are_seen \
-    reaped_as_it_ends \
+    reaped_as_it_ends reaped_after_the_legacy_stream \
     context_ends_during_a_capture release_that_ends_nothing use_before_a_free_in_a_capture \
     no_stream_is_destroyed; do
     expect "$case" with $case
@@ -34,7 +39,9 @@ done
 SIM=$BUILD/sim-12.4
 for case in legacy_orders_blocking_streams legacy_orders_per_thread_streams \
     synchronise_after_the_legacy_stream query_after_the_legacy_stream \
-    allocation_after_the_legacy_stream destroyed_in_a_bare_thread \
+    allocation_after_the_legacy_stream freed_on_another_blocking_stream \
+    event_that_the_legacy_stream_waits_for waits_end_before_the_legacy_streams_later_work \
+    plain_free_of_what_was_used_again destroyed_in_a_bare_thread \
     legacy_allocation_holds_nobody_up destroyed_pool_holds_nobody_up use_after_a_destroyed_stream \
     use_after_a_stream_that_was_followed context_ends_during_a_capture \
     release_that_ends_nothing; do

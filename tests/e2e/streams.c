@@ -315,19 +315,23 @@ static void switched_off_by_attributes(void)
 
 /* ---- streams that are the same, and streams that are not ---- */
 
+/* A free of so much puts an operation into a stream that others order, behind which its own order
+ * is enough; of smaller blocks one in so many does. */
+#define MARKED (16 * MIB)
+
 static void default_streams(void)
 {
     furnish();
-    CUdeviceptr block = take_on(NULL, MIB);
+    CUdeviceptr block = take_on(NULL, MARKED);
     CU(cuMemFreeAsync(block, CU_STREAM_LEGACY));
-    EQUAL(block, take_on(CU_STREAM_LEGACY, MIB));
+    EQUAL(block, take_on(CU_STREAM_LEGACY, MARKED));
     CU(cuMemFreeAsync(block, NULL));
-    CUdeviceptr own = take_on(CU_STREAM_PER_THREAD, 2 * MIB), again;
+    CUdeviceptr own = take_on(CU_STREAM_PER_THREAD, 2 * MARKED), again;
     CU(cuMemFreeAsync_ptsz(own, NULL));
-    CU(cuMemAllocAsync_ptsz(&again, 2 * MIB, NULL));
+    CU(cuMemAllocAsync_ptsz(&again, 2 * MARKED, NULL));
     EQUAL(own, again);
-    CHECK(stream_bytes(NULL).cached + stream_bytes(NULL).pending == MIB);
-    EQUAL(2 * MIB, stream_bytes(CU_STREAM_PER_THREAD).live);
+    CHECK(stream_bytes(NULL).cached + stream_bytes(NULL).pending == MARKED);
+    EQUAL(2 * MARKED, stream_bytes(CU_STREAM_PER_THREAD).live);
 }
 
 static CUcontext current;
@@ -337,7 +341,7 @@ static void *take_on_own_stream(void *block)
     CUdeviceptr address;
     CU(cuCtxSetCurrent(current));
     struct gate gate = close_gate(&kernels, CU_STREAM_PER_THREAD);
-    CU(cuMemAllocAsync(&address, MIB, CU_STREAM_PER_THREAD));
+    CU(cuMemAllocAsync(&address, MARKED, CU_STREAM_PER_THREAD));
     CHECK(address != *(CUdeviceptr *)block);
     open_gate(gate);
     CU(cuStreamSynchronize(CU_STREAM_PER_THREAD));
@@ -352,10 +356,10 @@ static void per_thread_streams(void)
     pthread_t thread;
     furnish();
     CU(cuCtxGetCurrent(&current));
-    CUdeviceptr block = leave_behind_gate(CU_STREAM_PER_THREAD, MIB, &gate);
+    CUdeviceptr block = leave_behind_gate(CU_STREAM_PER_THREAD, MARKED, &gate);
     CHECK(pthread_create(&thread, NULL, take_on_own_stream, &block) == 0);
     pthread_join(thread, NULL);
-    EQUAL(block, take_on(CU_STREAM_PER_THREAD, MIB));
+    EQUAL(block, take_on(CU_STREAM_PER_THREAD, MARKED));
     open_gate(gate);
     CU(cuCtxSynchronize());
 }

@@ -220,6 +220,39 @@ Test(stream_heap, a_plain_free_is_the_drivers)
     cr_assert_eq(bytes_of(one).live, 0);
 }
 
+/* The driver knows of neither the free nor the allocation since. */
+Test(stream_heap, a_plain_free_is_the_drivers_when_the_last_one_is_over)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    cr_assert_eq(take_on(one, MIB), block);
+    fake_launch(context);
+    release(block);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE), 0);
+    cr_assert_eq(pool_device_bytes(pool, 0).pending, MIB);
+    cr_assert_neq(take_on(one, MIB), block);
+    cr_assert_neq(take_on(other, MIB), block);
+    fake_finish(context);
+    cr_assert_eq(take_on(other, MIB), block);
+    cr_assert_eq(counted_streams().hits.queried, 1);
+    release(block);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE), 1);
+}
+
+/* Nobody knows of the other stream's free. */
+Test(stream_heap, nor_is_one_of_another_streams_that_it_comes_after)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    record(EVENT, one);
+    wait_on(other, EVENT);
+    cr_assert_eq(take_on(other, MIB), block);
+    release(block);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE), 0);
+    cr_assert_eq(synchronise(), CUDA_SUCCESS);
+    cr_assert_eq(take_on(fake_stream(), MIB), block);
+}
+
 Test(stream_heap, a_free_that_the_driver_refuses_changes_nothing)
 {
     start_streams();

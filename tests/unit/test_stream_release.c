@@ -69,6 +69,56 @@ Test(stream_release, the_reserve_keeps_its_ratio)
     cr_assert_eq(fake_bytes_used(0), 16 * MIB);
 }
 
+static void keep_to_the_peak(void)
+{
+    settings.device.growth_budget.bytes = 0;
+    settings.stream_ordered.caps.reserve_ratio = 1.0;
+    settings.stream_ordered.driver_release_threshold.bytes = 0;
+    start_streams();
+}
+
+/* Nothing is over, and no event can tell. */
+Test(stream_release, what_a_stream_left_pending_goes_before_it_grows)
+{
+    keep_to_the_peak();
+    fake_stream_fail_records(100);
+    fill_stream(one, 8, MIB);
+    take_on(one, 10 * MIB);
+    cr_assert_eq(bytes_of(one).pending, 0);
+    cr_assert_eq(fake_bytes_used(0), 10 * MIB);
+    cr_assert_eq(fake_calls(FAKE_STREAM_SYNCHRONIZE), 0);
+}
+
+/* No more than the excess. */
+Test(stream_release, and_no_more_than_that)
+{
+    keep_to_the_peak();
+    fake_stream_fail_records(100);
+    fill_stream(one, 8, MIB);
+    take_on(one, 4 * MIB);
+    cr_assert_eq(bytes_of(one).pending, 4 * MIB);
+}
+
+Test(stream_release, what_others_left_pending_goes_behind_events)
+{
+    keep_to_the_peak();
+    fill_stream(one, 8, MIB);
+    take_on(other, 10 * MIB);
+    cr_assert_eq(bytes_of(one).pending, 0);
+    cr_assert_eq(fake_calls(FAKE_STREAM_SYNCHRONIZE), 0);
+    cr_assert_eq(fake_calls(FAKE_STREAM_CREATE), fake_calls(FAKE_STREAM_DESTROY));
+}
+
+/* Others order it: in its own order nothing may go in an allocation. */
+Test(stream_release, nothing_goes_in_others_order)
+{
+    keep_to_the_peak();
+    fake_stream_fail_records(100);
+    fill_stream(NULL, 8, MIB);
+    take_on(NULL, 10 * MIB);
+    cr_assert_eq(bytes_of(NULL).pending, 8 * MIB);
+}
+
 /* Given back to it, the memory would stay with the driver. */
 Test(stream_release, the_reserve_may_be_what_the_driver_keeps)
 {

@@ -1,0 +1,265 @@
+/*
+ * Streams that others order: what their own order gives once an operation is behind a free.
+ */
+#include "streams_fixture.h"
+
+TestSuite(stream_marker, .init = set_up_streams, .fini = tear_down, .timeout = 20);
+
+#define EVENT ((CUevent)0x500)
+
+/* More than a stream may leave without a marker. */
+#define LARGE (64 * MIB)
+
+static CUdeviceptr leave_pending(CUstream stream, size_t bytes)
+{
+    CUdeviceptr block = take_on(stream, bytes);
+    fake_stream_works(stream);
+    free_on(stream, block);
+    return block;
+}
+
+/* Blocks that are pending, the oldest first. */
+static void leave_many(CUstream stream, unsigned count, CUdeviceptr *blocks)
+{
+    for (unsigned i = 0; i < count; i++)
+        blocks[i] = take_on(stream, MIB);
+    fake_stream_works(stream);
+    for (unsigned i = 0; i < count; i++)
+        free_on(stream, blocks[i]);
+}
+
+Test(stream_marker, before_it_the_block_is_not_used_again)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(NULL, MIB);
+    cr_assert_eq(fake_stream_calls().records, 0);
+    cr_assert_neq(take_on(NULL, MIB), block);
+    cr_assert_eq(counted_streams().misses, 2);
+}
+
+Test(stream_marker, one_free_in_eight_puts_one_there)
+{
+    CUdeviceptr blocks[8];
+    start_streams();
+    leave_many(NULL, 8, blocks);
+    cr_assert_eq(fake_stream_calls().records, 1);
+    fake_trace();
+    for (int i = 0; i < 8; i++)
+        cr_assert_eq(take_on(NULL, MIB), blocks[i]);
+    cr_assert_str_eq(fake_trace(), "");
+    for (int i = 0; i < 8; i++)
+        free_on(NULL, blocks[i]);
+    cr_assert_eq(fake_stream_calls().records, 2);
+}
+
+Test(stream_marker, pairs_keep_to_a_ring)
+{
+    start_streams();
+    for (int i = 0; i < 800; i++)
+        leave_pending(NULL, MIB);
+    cr_assert_eq(counted_streams().misses, 8);
+    cr_assert_leq(fake_stream_calls().records, 100);
+}
+
+Test(stream_marker, it_serves_the_frees_before_it_of_any_size)
+{
+    start_streams();
+    CUdeviceptr small = leave_pending(NULL, 4096);
+    CUdeviceptr large = leave_pending(NULL, LARGE);
+    cr_assert_eq(fake_stream_calls().records, 1);
+    cr_assert_eq(take_on(NULL, 4096), small);
+    cr_assert_eq(take_on(NULL, LARGE), large);
+}
+
+Test(stream_marker, a_wait_tells_of_the_frees_before_it)
+{
+    CUdeviceptr blocks[9];
+    start_streams();
+    leave_many(NULL, 9, blocks);
+    synchronise_stream(NULL);
+    cr_assert_eq(bytes_of(NULL).cached, 8 * MIB);
+    cr_assert_eq(bytes_of(NULL).pending, MIB);
+}
+
+Test(stream_marker, a_wait_for_the_context_tells_of_all)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(NULL, MIB);
+    cr_assert_eq(synchronise(), CUDA_SUCCESS);
+    cr_assert_eq(bytes_of(NULL).cached, MIB);
+    cr_assert_eq(take_on(NULL, MIB), block);
+}
+
+/* It is an operation, too. */
+Test(stream_marker, an_event_of_the_programs_is_one)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(NULL, MIB);
+    record(EVENT, NULL);
+    cr_assert_eq(take_on(NULL, MIB), block);
+}
+
+Test(stream_marker, an_event_of_the_programs_tells_of_all_before_it)
+{
+    start_streams();
+    leave_pending(NULL, MIB);
+    record(EVENT, NULL);
+    leave_pending(NULL, 2 * MIB);
+    synchronise_event(EVENT);
+    cr_assert_eq(bytes_of(NULL).cached, MIB);
+    cr_assert_eq(bytes_of(NULL).pending, 2 * MIB);
+}
+
+Test(stream_marker, streams_of_their_own_need_none)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    cr_assert_eq(take_on(one, MIB), block);
+    cr_assert_eq(fake_stream_calls().records, 0);
+}
+
+Test(stream_marker, behind_a_barrier_every_stream_does)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    pool_barrier_coming(pool, NULL);
+    cr_assert_neq(take_on(one, MIB), block);
+    synchronise_stream(one);
+    cr_assert_eq(bytes_of(one).pending, MIB);
+    CUstream later = fake_stream();
+    block = leave_pending(later, MIB);
+    cr_assert_neq(take_on(later, MIB), block);
+}
+
+static CUresult flags_of_a_blocking_stream(CUstream stream, unsigned int *flags)
+{
+    (void)stream;
+    *flags = CU_STREAM_DEFAULT;
+    return CUDA_SUCCESS;
+}
+
+Test(stream_marker, blocking_streams_do)
+{
+    driver->cuStreamGetFlags = flags_of_a_blocking_stream;
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    cr_assert_neq(take_on(one, MIB), block);
+}
+
+Test(stream_marker, and_those_of_which_the_driver_does_not_tell)
+{
+    driver->cuStreamGetFlags = NULL;
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    cr_assert_neq(take_on(one, MIB), block);
+}
+
+Test(stream_marker, where_it_fails_the_block_is_not_used_again)
+{
+    start_streams();
+    fake_stream_fail_records(2);
+    CUdeviceptr block = leave_pending(NULL, LARGE);
+    cr_assert_neq(take_on(NULL, LARGE), block);
+    cr_assert_eq(bytes_of(NULL).pending, LARGE);
+}
+
+/* There are no more events then, but there is still an operation. */
+Test(stream_marker, it_goes_on_behind_work_that_does_not_end)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(NULL, LARGE);
+    for (unsigned i = 0; i < 2 * OWN_EVENTS_MAX; i++)
+        cr_assert_eq(leave_pending(NULL, LARGE), block);
+    cr_assert_leq(fake_calls(FAKE_EVENT_CREATE), OWN_EVENTS_MAX + 1);
+}
+
+Test(stream_marker, what_is_over_serves_again)
+{
+    start_streams();
+    for (unsigned i = 0; i < 10 * OWN_EVENTS_MAX; i++) {
+        leave_pending(NULL, LARGE);
+        if (i % 16 == 0)
+            fake_stream_is_done(NULL);
+    }
+    cr_assert_lt(fake_calls(FAKE_EVENT_CREATE), OWN_EVENTS_MAX);
+    cr_assert_lt(fake_stream_calls().queries, 2 * OWN_EVENTS_MAX);
+}
+
+/* What it would be made to wait for, others that it orders need not wait for. */
+Test(stream_marker, it_takes_of_others_only_what_is_over)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    record(EVENT, one);
+    wait_on(NULL, EVENT);
+    cr_assert_neq(take_on(NULL, MIB), block);
+    synchronise_stream(one);
+    cr_assert_eq(take_on(NULL, MIB), block);
+}
+
+Test(stream_marker, reap_waits_for_its_event)
+{
+    start_streams();
+    leave_pending(NULL, LARGE);
+    leave_pending(NULL, MIB);
+    fake_stream_is_done(NULL);
+    cr_assert_eq(pool_reap(pool), 1);
+    cr_assert_eq(bytes_of(NULL).cached, LARGE);
+    cr_assert_eq(bytes_of(NULL).pending, MIB);
+    cr_assert_eq(fake_calls(FAKE_STREAM_SYNCHRONIZE), 0);
+    cr_assert_eq(pool_reap(pool), 0);
+}
+
+/* A bucket that is full before a ring is. */
+Test(stream_marker, a_small_cap_makes_a_small_ring)
+{
+    settings.stream_ordered.caps.blocks_per_bucket = 3;
+    start_streams();
+    for (int i = 0; i < 30; i++)
+        leave_pending(NULL, MIB);
+    cr_assert_eq(counted_streams().misses, 3);
+}
+
+/* ---- events that tell of much ---- */
+
+Test(stream_marker, a_free_of_much_records_an_event)
+{
+    start_streams();
+    leave_pending(one, 9 * GIB);
+    cr_assert_eq(fake_stream_calls().records, 1);
+    fake_stream_is_done(one);
+    stream_release_settle(pool, NULL);
+    cr_assert_eq(bytes_of(one).cached, 9 * GIB);
+}
+
+Test(stream_marker, so_do_many_of_less)
+{
+    CUdeviceptr blocks[10];
+    start_streams();
+    for (int i = 0; i < 10; i++)
+        blocks[i] = take_on(one, GIB);
+    for (int i = 0; i < 10; i++)
+        free_on(one, blocks[i]);
+    cr_assert_eq(fake_stream_calls().records, 1);
+}
+
+Test(stream_marker, where_memory_is_short_less_is_much)
+{
+    start_streams();
+    take_on(other, 40 * GIB);
+    leave_pending(one, 9 * MIB);
+    cr_assert_eq(fake_stream_calls().records, 1);
+    leave_pending(one, 7 * MIB);
+    cr_assert_eq(fake_stream_calls().records, 1);
+    leave_pending(one, 2 * MIB);
+    cr_assert_eq(fake_stream_calls().records, 2);
+}
+
+/* What is taken and freed again is no more than before. */
+Test(stream_marker, pairs_are_not_much)
+{
+    start_streams();
+    for (int i = 0; i < 100; i++)
+        leave_pending(one, GIB);
+    cr_assert_eq(fake_stream_calls().records, 0);
+}
