@@ -516,19 +516,19 @@ static struct ending find_primary(struct pool *pool, CUdevice device)
     return (struct ending){context_find_primary(pool, device), true, false};
 }
 
-/* As far as retains were seen. If there are others, what is pending is waited for a little later
- * than its frees would have waited without the pool. */
-static bool is_the_last_release(const struct ending *ending)
+/* As far as retains were seen; green contexts retain unseen. If there are others, what is pending
+ * is waited for a little later than its frees would have waited without the pool. */
+static bool retains_are(const struct ending *ending, uint32_t most)
 {
     return ending->context &&
-           atomic_load_explicit(&ending->context->device->retains, memory_order_relaxed) == 1;
+           atomic_load_explicit(&ending->context->device->retains, memory_order_relaxed) <= most;
 }
 
 struct ending pool_primary_releasing(struct pool *pool, CUdevice device)
 {
     struct ending ending = find_primary(pool, device);
     ending.release = true;
-    bool last = is_the_last_release(&ending);
+    bool last = retains_are(&ending, 1);
     if (last && !MUTATED(last_release_ends_no_frees))
         end_frees(pool, ending.context);
     context_end_begin(pool, ending.context, last);
@@ -546,7 +546,7 @@ struct ending pool_primary_resetting(struct pool *pool, CUdevice device)
 struct ending pool_green_ending(struct pool *pool, CUgreenCtx green)
 {
     struct ending ending = find_primary(pool, context_green_device(pool, green));
-    context_end_begin(pool, ending.context, false);
+    context_end_begin(pool, ending.context, retains_are(&ending, 0));
     return ending;
 }
 
@@ -591,6 +591,8 @@ void pool_barrier_coming(struct pool *pool, CUcontext handle)
 /* Only the green context's own streams wait, but the pool does not tell them from the others. */
 void pool_green_barrier_coming(struct pool *pool, CUgreenCtx green)
 {
+    if (MUTATED(green_barrier_missed))
+        return;
     note_barrier(pool, context_find_primary(pool, context_green_device(pool, green)));
 }
 

@@ -592,7 +592,8 @@ static enum put what_to_put(const struct pool *pool, struct stream *stream,
     uint64_t pending = counter_get(&stream->free_bytes) - counter_get(&stream->clean_bytes);
     stream->share = order_share(pool, stream);
     bool due = shelf_events_are_wanted(stream) || shelf_launches_early(stream) ||
-               pending - stream->covered_bytes + block->block.bytes > stream->share;
+               (pending - stream->covered_bytes + block->block.bytes > stream->share &&
+                !MUTATED(much_freed_without_event));
     if (!stream->ordered_by_others)
         return due ? PUT_EVENT : PUT_NOTHING;
     return due || (own && shelf_marker_is_due(pool, stream, own)) ? PUT_MARKER : PUT_NOTHING;

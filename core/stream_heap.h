@@ -2,7 +2,9 @@
  * Stream-ordered memory: blocks in buckets, kept by the stream that they were freed on.
  *
  * An allocation on a stream takes the first of:
- *   1. a block that was freed on the same stream: its order is all that is needed;
+ *   1. a block that was freed on the same stream: its order is all that is needed, the newest
+ * first; where others order the stream, the oldest one that has a marker behind its free (see
+ *      stream_order.h);
  *   2. a block of another stream of the context whose last use is known to be over;
  *   3. one that the program itself ordered before the stream's later work, by an event;
  *   4. one whose stream turns out, when asked, to have passed the free;
@@ -14,8 +16,20 @@
  * A stream whose block another one has taken goes to 5 at once while the reserve has room: else
  * streams with a block too few between them would take each other's for ever.
  * 3, 4 and 6 can be switched off by the settings and by the pool's attributes (stream_order.h tells
- * why each is right). A free records an event only while other streams have lately looked for one
- * in vain: events cost more than everything else here.
+ * why each is right), and 3 and 6 are not for streams that others order: those would not wait with
+ * it.
+ *
+ * Events cost more than everything else here. A free records one
+ *   - while other streams have lately looked for one in vain;
+ *   - where more than the stream's share would be pending with no event behind it: of an eighth of
+ *     the device while it is half empty, else of the growth budget;
+ *   - where others order the stream: one in eight frees of a size, and whenever its share of the
+ *     growth budget has no marker. So there is a ring of eight small blocks, and each large one can
+ *     be used again at once.
+ *
+ * cuMemFree of a block has no stream. Where the work of the block's last owner in a stream's order
+ * may still be under way, of which the driver knows nothing, the block waits for all of the
+ * context's work, in a stream record of its own that nobody allocates from; else the driver has it.
  *
  * A shelf holds the free blocks of one stream and one memory pool, and counts its live ones: those
  * that were allocated on the stream, until they are freed, on whichever stream that is.

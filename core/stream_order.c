@@ -16,7 +16,7 @@
 /* Streams share the growth budget as if they were no fewer than this. */
 #define FEW_STREAMS 16u
 
-/* The share of a device's memory, or of its cap, for all streams together. */
+/* The share of a device's memory for all streams together. */
 #define PLENTY_SHARE 8u
 
 /* ---- what is over ---- */
@@ -478,7 +478,7 @@ uint64_t order_share(const struct pool *pool, const struct stream *stream)
     uint64_t streams = stream_count(pool->streams);
     if (stream->own_order && device->growth_budget && memory_is_plentiful(device))
         return device->total_bytes / PLENTY_SHARE / streams;
-    uint64_t most = device->stream_cached_cap / PLENTY_SHARE;
+    uint64_t most = device->stream_cached_cap / 2;
     uint64_t all = device->growth_budget < most ? device->growth_budget : most;
     return all / (streams > FEW_STREAMS ? streams : FEW_STREAMS);
 }

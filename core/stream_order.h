@@ -13,10 +13,34 @@
  *     for it. Never for a later one: that would make the stream wait for work that the program
  *     submitted after the free, which it does not do without the pool.
  *
- * The legacy stream orders the work of blocking streams, but only through operations of its own.
- * The driver's free is one, its allocation alone is none. So a free on it that the pool answers
- * puts an operation there, an event; and so does an allocation of a block that another stream left
- * pending, for what blocking streams do with it comes after what was waited for.
+ * What is put into the program's streams
+ *
+ * Some streams are ordered by others, through operations that are put into them: the legacy stream
+ * and blocking ones (each thread's own among them) by each other, and every stream of a context by
+ * a barrier of the program's (cuCtxWaitEvent). The driver's free is such an operation; its
+ * allocation, its synchronise and its query are none. Two things follow for a block that was freed
+ * on such a stream and that the pool has kept:
+ *   - Nothing says that what came before the free (the legacy stream's work, say) comes before the
+ *     stream's later work, or is over when a wait for the stream returns, unless there is an
+ *     operation in the stream behind the free. So its own order, and a wait for it, count up to the
+ *     last free that has one: up to stream.joined.
+ *   - An operation of ours would wait for everything that was submitted before it. Put in by an
+ *     allocation or a wait, it could wait, and make others wait, for work that was submitted after
+ *     the free, for which nobody waits without the pool. So it is only ever put there in a free,
+ *     where the driver has one: ours are some of the driver's, at the same places. (And as the
+ *     stream is destroyed, when nobody can wait for it any more.)
+ * It need not be in the block's own free: one in a later free is behind the block's, too. So of
+ * many frees one puts a marker there, which serves the ones before (stream_heap.h says which one).
+ * The program's own events are as good. A marker is an event of our own, so that it can be asked
+ * about; where too many of them are outstanding, one event is recorded over and over that nobody
+ * asks about.
+ *
+ * A stream that nobody orders (created with CU_STREAM_NON_BLOCKING, no barriers) needs no marker:
+ * who comes before a free on it does so by operations of its own.
+ *
+ * An event is also recorded in a free where the stream would otherwise leave more than its share
+ * pending that nobody can ask about: such memory would come back only after all of its context's
+ * work, another stream's long kernel included.
  *
  * The program's events are followed by handle. What an event stands for is noted before the driver
  * records it and published after; whoever waits for it looks before and after the driver's call,

@@ -564,11 +564,15 @@ static bool is_pending_in(struct pool *pool, const struct context *context)
     return pending;
 }
 
-/* Stream's lock held. Whether one of ours tells when the first of what is pending there is over. */
-static bool has_event(const struct stream *stream)
+/* Whether an event of ours tells when the first of what is pending there is over. */
+static bool has_event(struct stream *stream, const struct context *context)
 {
-    return stream->pending.first && stream->newest &&
-           stream->newest->stamp >= stream->pending.first->epoch;
+    stream_lock_take(&stream->lock);
+    order_settle(stream);
+    bool has = stream->context == context && stream->pending.first && stream->newest &&
+               stream->newest->stamp >= stream->pending.first->epoch;
+    stream_lock_give(&stream->lock);
+    return has;
 }
 
 /* Asks about what is pending there. Whether events of ours will tell when it is over; not those of
@@ -579,11 +583,10 @@ static bool is_awaited(struct pool *pool, const struct context *context)
     bool awaited = false;
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
-        stream_lock_take(&stream->lock);
-        order_settle(stream);
-        bool asks = stream->context == context && has_event(stream);
-        stream_lock_give(&stream->lock);
-        awaited = (asks && order_ask(pool, stream, 1) == CUDA_ERROR_NOT_READY) || awaited;
+        CUresult result = CUDA_SUCCESS;
+        while (result == CUDA_SUCCESS && has_event(stream, context))
+            result = order_ask(pool, stream, 1);
+        awaited = awaited || result == CUDA_ERROR_NOT_READY;
     }
     return awaited;
 }

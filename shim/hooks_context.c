@@ -183,7 +183,7 @@ HOOK(cuCtxWaitEvent, (CUcontext handle, CUevent event))
 HOOK(cuGreenCtxWaitEvent, (CUgreenCtx green, CUevent event))
 {
     struct pool *pool = the_pool();
-    if (pool && !MUTATED(green_barrier_missed))
+    if (pool)
         pool_green_barrier_coming(pool, green);
     return real_driver()->cuGreenCtxWaitEvent(green, event);
 }

@@ -381,7 +381,7 @@ static void synchronise_behind_a_barrier(void)
 /* The barrier of a green context is one of its device's. */
 static void allocation_behind_a_green_barrier(void)
 {
-    CUcontext context;
+    CUcontext context, of_green;
     CUevent event;
     CUgreenCtx green;
     CUdevResource resource;
@@ -391,6 +391,7 @@ static void allocation_behind_a_green_barrier(void)
     CU(cuDeviceGetDevResource(0, &resource, CU_DEV_RESOURCE_TYPE_SM));
     CU(cuDevResourceGenerateDesc(&description, &resource, 1));
     CU(cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+    CU(cuCtxFromGreenCtx(&of_green, green));
     CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     CUstream stream, user = new_stream(), other = new_stream();
     CU(cuGreenCtxStreamCreate(&stream, green, CU_STREAM_NON_BLOCKING, 0));

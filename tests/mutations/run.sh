@@ -127,6 +127,11 @@ hazard() { # case [version]
     SIM=$BUILD/sim${2:+-$2} on_pool SIMCUDA_RACES=1 -- "$programs/stream_hazards" "$1"
 }
 
+# Where the device has hardly any memory.
+pressure() { # case
+    on_pool SIMCUDA_MEMORY=64MiB -- "$programs/stream_pressure" "$1"
+}
+
 library() {
     echo "$programs/libinterposition_$1.so"
 }

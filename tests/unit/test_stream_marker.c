@@ -131,6 +131,19 @@ Test(stream_marker, behind_a_barrier_every_stream_does)
     cr_assert_neq(take_on(later, MIB), block);
 }
 
+/* Only the green context's streams wait there, of which the pool knows as its device's. */
+Test(stream_marker, and_behind_a_green_contexts)
+{
+    start_without_context();
+    context = fake_primary(0);
+    pool_primary_retained(pool, context, 0);
+    one = fake_stream();
+    pool_green_context_created(pool, (CUgreenCtx)5, 0);
+    CUdeviceptr block = leave_pending(one, MIB);
+    pool_green_barrier_coming(pool, (CUgreenCtx)5);
+    cr_assert_neq(take_on(one, MIB), block);
+}
+
 static CUresult flags_of_a_blocking_stream(CUstream stream, unsigned int *flags)
 {
     (void)stream;
