@@ -441,6 +441,13 @@ bool epoch_wait_until(struct pool *pool, struct context *context, uint64_t stamp
     return fence && wait_for_fence(pool, context, fence, stamp, give_up_at);
 }
 
+void epoch_note_error(struct context *context, CUresult result)
+{
+    /* That one tells of the thread's context, which may be gone. */
+    if (epoch_is_the_end(result) && result != CUDA_ERROR_INVALID_CONTEXT)
+        context_step_aside(context);
+}
+
 uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context)
 {
     struct heap *heap = &context->heap;
@@ -475,9 +482,7 @@ void epoch_synchronise_end(struct pool *pool, struct context *context, uint64_t 
                            CUresult result)
 {
     if (result != CUDA_SUCCESS && !MUTATED(failed_synchronise_counts)) {
-        /* That one tells of the thread's context, which may be gone. */
-        if (epoch_is_the_end(result) && result != CUDA_ERROR_INVALID_CONTEXT)
-            context_step_aside(context);
+        epoch_note_error(context, result);
         return;
     }
     if (epoch) {

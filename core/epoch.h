@@ -109,6 +109,10 @@ bool epoch_wait_until(struct pool *pool, struct context *context, uint64_t stamp
 /* Errors that stay in a context, all of its work having ended. */
 bool epoch_is_the_end(CUresult result);
 
+/* No lock needed. The program's own wait or query has answered this: after an error that stays in the
+ * context the pool steps aside there. */
+void epoch_note_error(struct context *context, CUresult result);
+
 /* No lock held. Around the program's own context-wide synchronise: what was pending when it was
  * entered is clean when it has succeeded. begin's answer goes to end. */
 uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context);

@@ -599,15 +599,14 @@ void pool_green_barrier_coming(struct pool *pool, CUgreenCtx green)
 struct synchronising pool_synchronise_begin(struct pool *pool, const CUcontext *handle)
 {
     bool green = false;
-    struct synchronising state = {NULL, 0, NULL};
+    struct synchronising state = {NULL, false, 0, NULL};
     state.context = handle ? context_find(pool, *handle) : context_current(pool, &green);
     /* A green context's synchronise is not the primary's. */
     bool whole = state.context && (!green || MUTATED(green_synchronise_counts));
     if (whole && pool_follows_streams(pool) && !streams_are_captured(pool))
         state.streams = order_take_context(pool, state.context);
-    if (!whole || captures_are_going_on(&pool->captures))
-        state.context = NULL;
-    if (state.context)
+    state.cleans = whole && !captures_are_going_on(&pool->captures);
+    if (state.cleans)
         state.epoch = epoch_synchronise_begin(pool, state.context);
     return state;
 }
@@ -617,8 +616,10 @@ void pool_synchronise_end(struct pool *pool, struct synchronising state, CUresul
     if (state.streams && result == CUDA_SUCCESS)
         order_context_is_over(state.streams);
     order_free_marks(state.streams);
-    if (state.context)
+    if (state.cleans)
         epoch_synchronise_end(pool, state.context, state.epoch, result);
+    else if (state.context && !MUTATED(error_found_in_capture_dropped))
+        epoch_note_error(state.context, result);
 }
 
 /* ---- captures ---- */

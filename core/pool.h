@@ -125,7 +125,8 @@ void pool_green_barrier_coming(struct pool *pool, CUgreenCtx green);
 /* Around a context-wide synchronise of the current context, or of the one with this handle. */
 struct order_marks;
 struct synchronising {
-    struct context *context;
+    struct context *context; /* NULL: not known to the pool */
+    bool cleans;             /* what was freed before is over with it */
     uint64_t epoch;
     struct order_marks *streams; /* NULL: nothing is pending on them */
 };

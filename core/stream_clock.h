@@ -22,7 +22,8 @@ struct order_clock {
 /* What is known of work that waits for everything on a stream so far. */
 struct order_mark {
     struct stream *stream;   /* NULL: nothing is known */
-    struct context *context; /* of the stream */
+    struct context *context; /* of the stream; NULL: not known. What is known of it stays where
+                                nothing is known of its work */
     uint64_t stamp;
     unsigned count; /* of clock that are in use */
     struct order_clock clock;

@@ -100,6 +100,7 @@ static void take_mark(struct pool *pool, CUstream handle, struct order_mark *mar
 {
     struct stream_ref ref = stream_find(pool, handle, false);
     mark->stream = NULL;
+    mark->context = NULL;
     if (!ref.stream)
         return;
     stream_lock_take(&ref.stream->lock);

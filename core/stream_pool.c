@@ -304,14 +304,12 @@ void pool_stream_wait_begin(struct pool *pool, CUstream handle, struct order_mar
 static void note_error(struct pool *pool, struct context *context, CUresult result)
 {
     bool green;
-    /* That one tells of the thread's context, which may be gone. */
-    if (MUTATED(stream_error_ignored) || !epoch_is_the_end(result) ||
-        result == CUDA_ERROR_INVALID_CONTEXT)
+    if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY || MUTATED(stream_error_ignored))
         return;
     if (!context)
         context = context_current(pool, &green);
     if (context)
-        context_step_aside(context);
+        epoch_note_error(context, result);
 }
 
 void pool_stream_wait_end(struct pool *pool, const struct order_mark *mark, CUresult result)
@@ -319,8 +317,8 @@ void pool_stream_wait_end(struct pool *pool, const struct order_mark *mark, CUre
     /* A capture that began meanwhile may have the stream. */
     if (result == CUDA_SUCCESS && !streams_are_captured(pool))
         order_mark_is_over(pool, mark);
-    else if (result != CUDA_ERROR_NOT_READY)
-        note_error(pool, mark->stream ? mark->context : NULL, result);
+    else
+        note_error(pool, mark->context, result);
 }
 
 void pool_event_wait_begin(struct pool *pool, CUevent event, struct event_look *look)
@@ -333,7 +331,7 @@ void pool_event_wait_end(struct pool *pool, CUevent event, const struct event_lo
 {
     if (result == CUDA_SUCCESS && look->version)
         order_event_is_over(pool, event, look);
-    else if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY)
+    else
         note_error(pool, NULL, result);
 }
 

@@ -53,16 +53,72 @@ Test(stream_order, a_synchronise_that_finds_a_lasting_error_ends_it)
     cr_assert_not(pool_allocate_async(pool, &address, MIB, NULL, one, &result));
 }
 
-Test(stream_order, and_so_does_an_event)
+static void expect_no_service(void)
 {
     CUdeviceptr address = 0;
     CUresult result;
+    cr_assert_not(pool_allocate_async_at_once(pool, &address, MIB, NULL, one));
+    cr_assert_not(pool_allocate_async(pool, &address, MIB, NULL, one, &result));
+}
+
+static void synchronise_context(CUresult result)
+{
+    struct synchronising state = pool_synchronise_begin(pool, NULL);
+    pool_synchronise_end(pool, state, result);
+}
+
+Test(stream_order, and_so_does_one_of_the_context_without_device_memory)
+{
+    settings.device.enabled = false;
+    start_streams();
+    free_on(one, take_on(one, MIB));
+    synchronise_context(CUDA_SUCCESS);
+    take_on(one, MIB);
+    free_on(one, take_on(one, MIB));
+    synchronise_context(CUDA_ERROR_ILLEGAL_ADDRESS);
+    expect_no_service();
+}
+
+static void find_error_on_stream(void)
+{
+    struct order_mark mark;
+    pool_stream_wait_begin(pool, one, &mark);
+    pool_stream_wait_end(pool, &mark, CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+Test(stream_order, and_so_does_one_while_a_capture_goes_on)
+{
+    start_streams();
+    free_on(one, take_on(one, MIB));
+    begin_capture(other);
+    synchronise_context(CUDA_ERROR_ILLEGAL_ADDRESS);
+    end_capture(other);
+    expect_no_service();
+}
+
+/* In the stream's context, whichever is current. */
+Test(stream_order, and_one_of_a_stream_then_from_another_context)
+{
+    start_streams();
+    CUcontext neighbour = another_context(0);
+    fake_set_current(context);
+    free_on(one, take_on(one, MIB));
+    begin_capture(other);
+    fake_set_current(neighbour);
+    find_error_on_stream();
+    fake_set_current(context);
+    end_capture(other);
+    expect_no_service();
+}
+
+Test(stream_order, and_so_does_an_event)
+{
     start_streams();
     free_on(one, take_on(one, MIB));
     struct event_look look;
     pool_event_wait_begin(pool, EVENT, &look);
     pool_event_wait_end(pool, EVENT, &look, CUDA_ERROR_ILLEGAL_ADDRESS);
-    cr_assert_not(pool_allocate_async(pool, &address, MIB, NULL, one, &result));
+    expect_no_service();
 }
 
 Test(stream_order, a_synchronised_stream_settles_what_it_waited_for)
