@@ -27,7 +27,8 @@ enum block_state {
     BLOCK_LIVE,    /* in the program's hands */
     BLOCK_PENDING, /* freed; the GPU may still be using it */
     BLOCK_CLEAN,   /* freed, and nothing can be using it */
-    BLOCK_LEAVING, /* on its way to the driver; in no list and not in the table */
+    BLOCK_LEAVING, /* on its way to the driver, in no list and not in the table; or to another
+                      stream, in no list */
 };
 
 /* A free block is in a list of its bucket, and a pending one in its heap's as well. */

@@ -109,8 +109,8 @@ bool epoch_wait_until(struct pool *pool, struct context *context, uint64_t stamp
 /* Errors that stay in a context, all of its work having ended. */
 bool epoch_is_the_end(CUresult result);
 
-/* No lock needed. The program's own wait or query has answered this: after an error that stays in the
- * context the pool steps aside there. */
+/* No lock needed. The program's own wait or query has answered this: after an error that stays in
+ * the context the pool steps aside there. */
 void epoch_note_error(struct context *context, CUresult result);
 
 /* No lock held. Around the program's own context-wide synchronise: what was pending when it was

@@ -147,6 +147,9 @@ static inline struct stream_ref stream_find(struct pool *pool, CUstream handle, 
     return stream_find_slowly(pool, handle, make);
 }
 
+/* Whether a capture has the stream, or may have it. */
+bool stream_may_be_captured(const struct pool *pool, CUstream handle);
+
 /* Around a driver call that a capture of the calling thread would forbid. */
 struct relaxed_mode {
     bool exchanged;

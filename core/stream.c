@@ -95,6 +95,15 @@ static struct context *context_of_handle(struct pool *pool, CUstream handle,
     return own == current->handle ? current : context_find(pool, own);
 }
 
+bool stream_may_be_captured(const struct pool *pool, CUstream handle)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return streams_are_captured(pool) &&
+           (!pool->driver->cuStreamIsCapturing ||
+            pool->driver->cuStreamIsCapturing(handle, &status) != CUDA_SUCCESS ||
+            status != CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
 /* ---- the list; its lock is held ---- */
 
 /* The stream's lock is held, too. */

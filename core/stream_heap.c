@@ -42,6 +42,7 @@ void stream_heap_detach(struct stream *stream, struct stream_block *block)
 {
     shelf_take(stream, block->block.bucket, block);
     shelf_count_out(shelf_of(block), block->block.bucket, block);
+    block->block.state = BLOCK_LEAVING;
 }
 
 void stream_heap_attach(struct shelf *shelf, struct stream_block *block)
@@ -479,6 +480,7 @@ static struct stream_block *ask_about_own(struct search *search, struct bucket *
         block = shelf_take_own(stream, bucket);
     if (block) {
         shelf_count_out(shelf_of(block), bucket, block);
+        block->block.state = BLOCK_LEAVING;
         stream_block_is_away(stream);
     }
     stream_lock_give(&stream->lock);
@@ -836,7 +838,6 @@ static void forget_stale(struct pool *pool, struct stream_block *block, CUdevice
                  (block->block.state == BLOCK_CLEAN || block->block.state == BLOCK_PENDING);
     if (stale) {
         take_from(shelf->stream, &block->block);
-        block->block.state = BLOCK_LEAVING;
         block_table_remove(&pool->streams->blocks, address, &block->block);
     }
     stream_lock_give(&shelf->stream->lock);

@@ -271,18 +271,13 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
         streams_end_handle(pool, handle);
         return;
     }
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     stream_lock_take(&ref.stream->lock);
     order_settle(ref.stream);
     bool pending = ref.stream->pending.first != NULL;
     uint64_t stamp = atomic_load_explicit(&ref.stream->stamp, memory_order_relaxed);
     stream_lock_give(&ref.stream->lock);
     /* Recorded on a capturing stream it would be a part of the graph. */
-    if (pending && streams_are_captured(pool) &&
-        (!pool->driver->cuStreamIsCapturing ||
-         pool->driver->cuStreamIsCapturing(handle, &status) != CUDA_SUCCESS ||
-         status != CU_STREAM_CAPTURE_STATUS_NONE))
-        pending = false;
+    pending = pending && !stream_may_be_captured(pool, handle);
     struct own_event *event = pending ? order_record(pool, ref, handle, stamp) : NULL;
     if (event) {
         stream_lock_take(&ref.stream->lock);

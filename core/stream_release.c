@@ -115,7 +115,6 @@ static void detach(struct pool *pool, struct stream *stream, struct block *found
     struct stream_block *block = stream_block_of(found);
     stream_heap_detach(stream, block);
     stream_block_is_away(stream);
-    found->state = BLOCK_LEAVING;
     block_table_remove(&pool->streams->blocks, found->address, found);
 }
 

@@ -136,15 +136,13 @@ static bool can_be_named_here(const struct pool *pool, const struct use *use)
            (!use->thread || use->thread == thread_state.id);
 }
 
-static CUresult record_end(struct pool *pool, const struct use *use, CUevent event)
+/* Captures forbid to wait for a context, in any way. */
+static CUresult record_end_of_context(struct pool *pool, const struct use *use, CUevent event)
 {
     const struct driver *driver = pool->driver;
-    if (can_be_named_here(pool, use)) {
-        CUresult result = driver->cuEventRecord(event, use->handle);
-        /* Else another stream has got the handle meanwhile. */
-        if (can_be_named_here(pool, use))
-            return result;
-    }
+    if (!driver->cuCtxRecordEvent && streams_are_captured(pool) &&
+        !MUTATED(context_waited_for_in_captures))
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (!driver->cuCtxRecordEvent)
         return driver->cuCtxSynchronize();
     pthread_mutex_lock(&pool->fence_lock);
@@ -153,6 +151,18 @@ static CUresult record_end(struct pool *pool, const struct use *use, CUevent eve
                           : driver->cuCtxRecordEvent(use->context->handle, event);
     pthread_mutex_unlock(&pool->fence_lock);
     return result;
+}
+
+static CUresult record_end(struct pool *pool, const struct use *use, CUevent event)
+{
+    if (!can_be_named_here(pool, use))
+        return record_end_of_context(pool, use, event);
+    /* As a part of a capture the event would take into it who waits for it. */
+    if (stream_may_be_captured(pool, use->handle) && !MUTATED(captured_use_waited_for))
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    CUresult result = pool->driver->cuEventRecord(event, use->handle);
+    /* Else another stream has got the handle meanwhile. */
+    return can_be_named_here(pool, use) ? result : record_end_of_context(pool, use, event);
 }
 
 static CUresult wait_for(struct pool *pool, const struct use *use, CUstream handle)
@@ -252,15 +262,17 @@ CUresult use_end(struct pool *pool, struct stream_block *block, CUstream handle)
     struct stream_ref ref = stream_find(pool, handle, true);
     struct waits *waits = NULL;
     pthread_mutex_lock(&pool->streams->use_lock);
-    struct uses *uses = take_uses(block);
+    struct uses *uses = uses_of(block);
     if (uses)
         waits = waits_for(uses, ref, true);
     pthread_mutex_unlock(&pool->streams->use_lock);
-    bool complete = !uses || waits;
-    free_uses(uses);
-    if (!complete)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return waits ? wait_for_all(pool, waits, handle) : CUDA_SUCCESS;
+    if (!uses)
+        return CUDA_SUCCESS;
+    CUresult result = waits ? wait_for_all(pool, waits, handle) : CUDA_ERROR_OUT_OF_MEMORY;
+    /* Else the next free has to wait for all of it. */
+    if (result == CUDA_SUCCESS || MUTATED(uses_forgotten_in_failed_frees))
+        use_forget(pool, block);
+    return result;
 }
 
 void use_forget(struct pool *pool, struct stream_block *block)

@@ -8,7 +8,9 @@
  *
  * A use is told before its work is submitted, and reaches up to the next one that is told or the
  * free: an event is recorded only then. Where the earlier stream is gone, or is another thread's
- * own, the event stands for all of the context's work.
+ * own, the event stands for all of the context's work. While a capture has the earlier stream, or
+ * forbids to wait for the context, nothing can stand for it: the use is refused, and so is the
+ * free.
  *
  * Whoever tells a use says which allocation he means, by its generation: a block that was freed
  * since, or whose address has been given out again, is refused, and nothing is changed.
@@ -33,7 +35,8 @@ uint64_t use_generation(struct pool *pool, CUdeviceptr address);
 CUresult use_record(struct pool *pool, CUdeviceptr address, uint64_t generation, CUstream handle,
                     bool write);
 
-/* The claimed block is being freed on the stream: puts the stream behind what was told of. */
+/* The claimed block is being freed on the stream: puts the stream behind what was told of, and
+ * forgets that; unless it could not be. */
 CUresult use_end(struct pool *pool, struct stream_block *block, CUstream handle);
 
 /* Forgets what was told of the block. */

@@ -693,6 +693,45 @@ static void destroyed_without_a_context(void)
     EQUAL(0, read_counter(wrong));
 }
 
+/* The stream of a use is captured: nothing can stand for its work now, and nobody may come to be a
+ * part of the capture by waiting for it. */
+static void use_on_a_stream_that_is_captured(void)
+{
+    CUgraph graph;
+    size_t nodes = 1;
+    furnish();
+    CUstream stream = new_stream(), reader = new_stream();
+    CUdeviceptr block = take_on(stream, MIB);
+    uint64_t generation = cudapool_generation(block);
+    EQUAL(0, (unsigned)cudapool_record_use(block, generation, reader, CUDAPOOL_READ));
+    CU(cuStreamBeginCapture_v2(reader, CU_STREAM_CAPTURE_MODE_RELAXED));
+    ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuMemFreeAsync(block, stream));
+    EQUAL(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+          (unsigned)cudapool_record_use(block, generation, stream, CUDAPOOL_WRITE));
+    CU(cuStreamEndCapture(reader, &graph));
+    CU(cuGraphGetNodes(graph, NULL, &nodes));
+    EQUAL(0, nodes);
+    CU(cuMemFreeAsync(block, stream));
+    CU(cuCtxSynchronize());
+}
+
+/* Where an older driver would have to wait for the context, a capture that goes on is let be. */
+static void use_on_a_lost_stream_in_a_capture(void)
+{
+    CUgraph graph;
+    furnish();
+    CUstream stream = new_stream(), reader = new_stream(), captured = new_stream();
+    CUdeviceptr block = take_on(stream, MIB);
+    uint64_t generation = cudapool_generation(block);
+    EQUAL(0, (unsigned)cudapool_record_use(block, generation, reader, CUDAPOOL_READ));
+    CU(cuStreamDestroy_v2(reader));
+    CU(cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+    ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuMemFreeAsync(block, stream));
+    CU(cuStreamEndCapture(captured, &graph));
+    CU(cuMemFreeAsync(block, stream));
+    CU(cuCtxSynchronize());
+}
+
 /* Destroying no stream ends none. */
 static void no_stream_is_destroyed(void)
 {
@@ -784,6 +823,8 @@ int main(int argc, char **argv)
         CASE(context_ends_during_a_capture),
         CASE(release_that_ends_nothing),
         CASE(use_before_a_free_in_a_capture),
+        CASE(use_on_a_stream_that_is_captured),
+        CASE(use_on_a_lost_stream_in_a_capture),
         CASE(no_stream_is_destroyed),
         {NULL, NULL},
     };

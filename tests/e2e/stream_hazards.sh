@@ -31,7 +31,7 @@ for case in programmatic_event launch_completion_event use_after_a_destroyed_str
     use_after_a_stream_that_was_followed captured_early_launch nested_calls_are_seen \
     reaped_as_it_ends reaped_after_the_legacy_stream \
     context_ends_during_a_capture release_that_ends_nothing use_before_a_free_in_a_capture \
-    no_stream_is_destroyed; do
+    use_on_a_stream_that_is_captured use_on_a_lost_stream_in_a_capture no_stream_is_destroyed; do
     expect "$case" with $case
 done
 
@@ -44,7 +44,7 @@ for case in legacy_orders_blocking_streams legacy_orders_per_thread_streams \
     plain_free_of_what_was_used_again destroyed_in_a_bare_thread \
     legacy_allocation_holds_nobody_up destroyed_pool_holds_nobody_up use_after_a_destroyed_stream \
     use_after_a_stream_that_was_followed context_ends_during_a_capture \
-    release_that_ends_nothing; do
+    use_on_a_lost_stream_in_a_capture release_that_ends_nothing; do
     expect "$case, an older driver" with $case
 done
 SIM=$BUILD/sim

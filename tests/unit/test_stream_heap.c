@@ -112,6 +112,31 @@ Test(stream_heap, where_the_wait_fails_the_block_stays)
     cr_assert_eq(take_on(other, MIB), block);
 }
 
+static CUdeviceptr given_out_again;
+
+static CUresult give_it_out_and_wait(CUstream stream, CUevent event, unsigned int flags)
+{
+    (void)stream;
+    (void)event;
+    (void)flags;
+    stream_heap_forget_address(pool, given_out_again);
+    return CUDA_ERROR_UNKNOWN;
+}
+
+/* Its memory seems to be the driver's again, while it is in no stream's hands. */
+Test(stream_heap, a_block_between_two_streams_is_taken_once)
+{
+    start_streams();
+    let_events_be_wanted(one, other, MIB);
+    given_out_again = leave_pending(one, MIB);
+    driver->cuStreamWaitEvent = give_it_out_and_wait;
+    fake_stream_refuse_memory(1);
+    cr_assert_neq(take_on(other, MIB), given_out_again);
+    cr_assert_eq(bytes_of(one).pending, MIB);
+    cr_assert_eq(bytes_of(one).live, 0);
+    cr_assert_eq(take_on(one, MIB), given_out_again);
+}
+
 /* What it would wait for may wait for the stream. */
 Test(stream_heap, nor_is_it_made_to_wait_while_there_is_memory)
 {
