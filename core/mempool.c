@@ -47,14 +47,31 @@ static struct mempool *list(struct streams *streams, const struct mempool *made)
 
 /* ---- becoming known ---- */
 
+/* Around calls of our own, which the program may not have been free to make: a capture of the
+ * thread's may forbid them. */
+static struct relaxed_mode begin_call(const struct pool *pool)
+{
+    struct relaxed_mode none = {false, CU_STREAM_CAPTURE_MODE_RELAXED};
+    enter_driver();
+    return streams_are_captured(pool) && !MUTATED(pools_asked_in_callers_mode)
+               ? relaxed_mode_begin(pool)
+               : none;
+}
+
+static void end_call(const struct pool *pool, struct relaxed_mode mode)
+{
+    relaxed_mode_end(pool, mode);
+    leave_driver();
+}
+
 static bool ask(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
 {
     const struct driver *driver = pool->driver;
     if (!driver->cuMemPoolGetAttribute)
         return false;
-    enter_driver();
+    struct relaxed_mode mode = begin_call(pool);
     CUresult result = driver->cuMemPoolGetAttribute(handle, attribute, value);
-    leave_driver();
+    end_call(pool, mode);
     return result == CUDA_SUCCESS;
 }
 
@@ -67,10 +84,10 @@ static bool is_allowed(struct pool *pool, CUmemoryPool handle, CUmemPool_attribu
 static bool set_driver_threshold(struct pool *pool, struct mempool *mempool, uint64_t bytes)
 {
     cuuint64_t value = bytes;
-    enter_driver();
+    struct relaxed_mode mode = begin_call(pool);
     CUresult result = pool->driver->cuMemPoolSetAttribute(
         mempool->handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value);
-    leave_driver();
+    end_call(pool, mode);
     if (result == CUDA_SUCCESS)
         atomic_store_explicit(&mempool->kept, bytes, memory_order_relaxed);
     return result == CUDA_SUCCESS;
@@ -155,9 +172,9 @@ static CUmemoryPool default_of(struct pool *pool, const struct device *device)
     CUmemoryPool handle = NULL;
     if (!pool->driver->cuDeviceGetDefaultMemPool)
         return NULL;
-    enter_driver();
+    struct relaxed_mode mode = begin_call(pool);
     CUresult result = pool->driver->cuDeviceGetDefaultMemPool(&handle, device->ordinal);
-    leave_driver();
+    end_call(pool, mode);
     return result == CUDA_SUCCESS ? handle : NULL;
 }
 
@@ -198,9 +215,9 @@ struct mempool *mempool_ask_for_current(struct pool *pool, struct device *device
     pthread_mutex_unlock(&streams->mempool_lock);
     if (!pool->driver->cuDeviceGetMemPool)
         return NULL;
-    enter_driver();
+    struct relaxed_mode mode = begin_call(pool);
     CUresult result = pool->driver->cuDeviceGetMemPool(&handle, device->ordinal);
-    leave_driver();
+    end_call(pool, mode);
     struct mempool *found = result == CUDA_SUCCESS ? mempool_find(pool, handle) : NULL;
     pthread_mutex_lock(&streams->mempool_lock);
     if (version == streams->mempool_version)
@@ -291,12 +308,10 @@ void mempool_trim_ours(struct pool *pool)
     struct mempool *m = find_ours(pool, NULL, NULL);
     if (!pool->driver->cuMemPoolTrimTo)
         return;
-    enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(pool);
+    struct relaxed_mode mode = begin_call(pool);
     for (; m; m = find_ours(pool, m, NULL))
         pool->driver->cuMemPoolTrimTo(m->handle, 0);
-    relaxed_mode_end(pool, mode);
-    leave_driver();
+    end_call(pool, mode);
 }
 
 /* ---- attributes ---- */

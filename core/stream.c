@@ -405,5 +405,6 @@ void streams_context_died(struct pool *pool, struct context *context)
         if (stream_at(streams, i)->context == context)
             end_with_context(streams, stream_at(streams, i), &discarded);
     pthread_mutex_unlock(&streams->lock);
+    order_context_died(pool, context);
     order_destroy_events(pool, discarded);
 }

@@ -31,7 +31,8 @@ struct order_mark {
 
 /* What an event stands for. */
 struct event_look {
-    uint64_t version; /* 0: not known */
+    uint64_t version;        /* 0: not known */
+    struct context *context; /* that it is in; NULL: not known */
     struct order_clock clock;
 };
 

@@ -631,6 +631,7 @@ struct program_event {
     bool contested;     /* several of them at a time: nobody knows whose record was the last */
     bool unseen;        /* somebody records it where we do not see it: it never counts again */
     bool valid;
+    struct context *context; /* that it is in, and dies with; NULL: not known yet */
     struct order_clock *clock;
 };
 
@@ -746,6 +747,7 @@ static bool set_clock(struct program_event *event, const struct order_mark *mark
         event->clock = malloc(sizeof *event->clock);
     if (!event->clock)
         return false;
+    event->context = mark->context;
     memcpy(event->clock->after, mark->clock.after, mark->count * sizeof event->clock->after[0]);
     memset(event->clock->after + mark->count, 0,
            (STREAMS_ORDERED - mark->count) * sizeof event->clock->after[0]);
@@ -760,18 +762,26 @@ void order_event_recorded(struct pool *pool, CUevent event, uint64_t version,
         return;
     pthread_mutex_lock(&shard->lock);
     struct program_event *found = find_event(shard, event);
-    if (found && found->recording && --found->recording == 0 && !found->contested &&
-        !found->unseen && found->version == version && mark && mark->stream)
-        found->valid = set_clock(found, mark);
+    if (found && found->recording && --found->recording == 0) {
+        found->valid = !found->contested && !found->unseen && found->version == version && mark &&
+                       mark->stream && set_clock(found, mark);
+        /* What says nothing need not be remembered. */
+        if (!found->valid && !found->unseen)
+            remove_event(shard, found);
+    }
     pthread_mutex_unlock(&shard->lock);
 }
 
 void order_event_lost(struct pool *pool, CUevent event)
 {
     struct event_shard *shard = shard_of(pool, event);
+    bool green;
+    struct context *current = context_current(pool, &green);
     pthread_mutex_lock(&shard->lock);
     struct program_event *found = event ? add_event(shard, event) : NULL;
     if (found) {
+        if (!found->context)
+            found->context = current;
         found->unseen = !MUTATED(events_of_launches_followed);
         found->valid = false;
         found->version = ++shard->versions;
@@ -792,6 +802,34 @@ void order_event_destroyed(struct pool *pool, CUevent event)
     pthread_mutex_unlock(&shard->lock);
 }
 
+static void forget_events(struct event_shard *shard, const struct context *context)
+{
+    pthread_mutex_lock(&shard->lock);
+    for (size_t i = 0; i < shard->slots; i++)
+        /* Others may move up into its place. */
+        while (shard->events[i].event && shard->events[i].context == context)
+            remove_event(shard, &shard->events[i]);
+    pthread_mutex_unlock(&shard->lock);
+}
+
+size_t order_count_events(struct pool *pool)
+{
+    size_t count = 0;
+    for (unsigned i = 0; i < SHARDS; i++) {
+        struct event_shard *shard = &pool->streams->events[i];
+        pthread_mutex_lock(&shard->lock);
+        count += shard->used;
+        pthread_mutex_unlock(&shard->lock);
+    }
+    return count;
+}
+
+void order_context_died(struct pool *pool, const struct context *context)
+{
+    for (unsigned i = 0; i < SHARDS && !MUTATED(events_outlive_context); i++)
+        forget_events(&pool->streams->events[i], context);
+}
+
 static bool events_are_lost(const struct pool *pool)
 {
     return atomic_load_explicit(&pool->streams->events_are_lost, memory_order_relaxed);
@@ -801,10 +839,13 @@ void order_event_look(struct pool *pool, CUevent event, struct event_look *look)
 {
     struct event_shard *shard = shard_of(pool, event);
     look->version = 0;
+    look->context = NULL;
     if (events_are_lost(pool))
         return;
     pthread_mutex_lock(&shard->lock);
     const struct program_event *found = find_event(shard, event);
+    if (found)
+        look->context = found->context;
     if (found && found->valid) {
         look->version = found->version;
         look->clock = *found->clock;

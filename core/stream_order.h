@@ -165,6 +165,12 @@ void order_event_recorded(struct pool *pool, CUevent event, uint64_t version,
                           const struct order_mark *mark);
 void order_event_destroyed(struct pool *pool, CUevent event);
 
+/* So are all that were in this context. */
+void order_context_died(struct pool *pool, const struct context *context);
+
+/* Events that are remembered. */
+size_t order_count_events(struct pool *pool);
+
 /* Somebody records this event where we do not see it: it is not believed until it is destroyed. */
 void order_event_lost(struct pool *pool, CUevent event);
 

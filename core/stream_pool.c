@@ -327,7 +327,7 @@ void pool_event_wait_end(struct pool *pool, CUevent event, const struct event_lo
     if (result == CUDA_SUCCESS && look->version)
         order_event_is_over(pool, event, look);
     else
-        note_error(pool, NULL, result);
+        note_error(pool, look->context, result);
 }
 
 /* While captures go on, a wait may be a part of one. */

@@ -201,6 +201,8 @@ static CUresult get_pool(CUmemoryPool *memory_pool, CUdevice device)
 
 static CUresult get_attribute(CUmemoryPool memory_pool, CUmemPool_attribute attribute, void *value)
 {
+    if (!fake_allows_unsafe_call("a memory pool's attribute in a capture"))
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     uint64_t found = *fake_mempool_attribute(memory_pool, attribute);
     if (attribute <= 3)
         *(int *)value = (int)found;
@@ -211,6 +213,8 @@ static CUresult get_attribute(CUmemoryPool memory_pool, CUmemPool_attribute attr
 
 static CUresult set_attribute(CUmemoryPool memory_pool, CUmemPool_attribute attribute, void *value)
 {
+    if (!fake_allows_unsafe_call("a memory pool's attribute in a capture"))
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     *fake_mempool_attribute(memory_pool, attribute) =
         attribute <= 3 ? (uint64_t) * (int *)value : *(cuuint64_t *)value;
     return CUDA_SUCCESS;

@@ -51,6 +51,18 @@ Test(mempool, or_the_program_has_set_it)
     cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 77);
 }
 
+/* Captures forbid some calls, and nobody says which these are. */
+Test(mempool, nothing_is_asked_in_a_capture_that_it_might_forbid)
+{
+    size_t left, total;
+    start_streams();
+    free_on(one, take_on(one, MIB));
+    begin_capture(other);
+    cr_assert_eq(pool_memory_info(pool, &left, &total), CUDA_SUCCESS);
+    pool_mempool_created(pool, fake_mempool(0), 0);
+    end_capture(other);
+}
+
 Test(mempool, other_pools_keep_theirs)
 {
     start_streams();

@@ -121,6 +121,29 @@ Test(stream_order, and_so_does_an_event)
     expect_no_service();
 }
 
+/* What stands for nothing is not remembered, and nothing outlives its context. */
+Test(stream_order, events_are_remembered_as_long_as_they_say_something)
+{
+    start_streams();
+    CUcontext dies = another_context(0);
+    CUstream theirs = fake_stream(), unknown = fake_stream();
+    for (uintptr_t i = 1; i <= 1000; i++)
+        record((CUevent)(i << 12), unknown);
+    cr_assert_eq(order_count_events(pool), 0);
+    free_on(theirs, take_on(theirs, MIB));
+    for (uintptr_t i = 1; i <= 1000; i++)
+        record((CUevent)(i << 12), theirs);
+    fake_set_current(context);
+    free_on(one, take_on(one, MIB));
+    record(EVENT, one);
+    cr_assert_eq(order_count_events(pool), 1001);
+    end_context(dies);
+    cr_assert_eq(order_count_events(pool), 1);
+    struct event_look look;
+    order_event_look(pool, EVENT, &look);
+    cr_assert_neq(look.version, 0);
+}
+
 Test(stream_order, a_synchronised_stream_settles_what_it_waited_for)
 {
     start_streams();
