@@ -47,6 +47,9 @@ struct pool;
 /* More streams than this are never known at a time: the driver answers for the others. */
 #define STREAMS_MAX 1024u
 
+/* Nor more buckets, of all streams together: sizes beyond are not kept. */
+#define STREAM_BUCKETS_MAX 131072u
+
 /* An event of our own, recorded in a free; see stream_order.h. */
 struct own_event {
     CUevent event;
@@ -132,7 +135,8 @@ struct streams {
     _Atomic bool
         in_use; /* memory is about to be handed out: from then on the program's events are followed.
                    Relaxed: events recorded before are not known, and not followed */
-    uint64_t next_number; /* ids where the driver has none */
+    uint64_t next_number;          /* ids where the driver has none */
+    _Atomic unsigned bucket_count; /* see STREAM_BUCKETS_MAX */
     struct stream_block_records records;
     pthread_mutex_t use_lock;     /* see use.h; a stream's lock may be taken under it */
     pthread_mutex_t mempool_lock; /* see mempool.h */

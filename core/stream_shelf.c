@@ -25,20 +25,42 @@ static bool grow_slots(struct shelf *shelf)
     return true;
 }
 
-/* In the figures, where those of streams are told apart by their place in the list. */
-static bool bucket_init(struct pool *pool, const struct stream *stream, struct bucket *bucket,
-                        uint64_t bytes)
+/* ---- counters: in the figures, where those of streams are told apart by their place in the list.
+ * What the memory pools of a stream have of one size is counted together; and where the figures are
+ * nearly full, what a stream has of further sizes is counted as what is not kept. All of it is
+ * changed under the stream's lock only. ---- */
+
+static struct bucket_counters *add_counters(struct pool *pool, const struct stream *stream,
+                                            uint64_t bytes)
 {
-    bucket->bytes = bytes;
-    bucket->counters = figures_bucket(&pool->figures, KIND_STREAM_ORDERED, stream->index,
-                                      stream->device->ordinal, bytes);
-    return bucket->counters != NULL;
+    return (bytes ? figures_bucket_to_spare : figures_bucket)(
+        &pool->figures, KIND_STREAM_ORDERED, stream->index, stream->device->ordinal, bytes);
+}
+
+static struct bucket_counters *counters_of_unkept(struct pool *pool, const struct stream *stream)
+{
+    const struct shelf *other = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
+    return other ? other->unkept.counters : add_counters(pool, stream, 0);
+}
+
+static struct bucket_counters *counters_of_size(struct pool *pool, const struct stream *stream,
+                                                uint64_t bytes)
+{
+    const struct bucket *of_other = NULL;
+    const struct shelf *shelf = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
+    for (const struct shelf *s = shelf; s && !of_other; s = s->next)
+        of_other = shelf_find_bucket(s, bytes);
+    struct bucket_counters *counters =
+        of_other ? of_other->counters : add_counters(pool, stream, bytes);
+    return counters ? counters : shelf->unkept.counters;
 }
 
 struct shelf *shelf_add(struct pool *pool, struct stream *stream, struct mempool *mempool)
 {
     struct shelf *shelf = make_apart(sizeof *shelf);
-    if (!shelf || !grow_slots(shelf) || !bucket_init(pool, stream, &shelf->unkept, 0)) {
+    if (shelf && grow_slots(shelf))
+        shelf->unkept.counters = counters_of_unkept(pool, stream);
+    if (!shelf || !shelf->unkept.counters) {
         if (shelf)
             free(shelf->slots);
         free(shelf);
@@ -51,16 +73,25 @@ struct shelf *shelf_add(struct pool *pool, struct stream *stream, struct mempool
     return shelf;
 }
 
+/* Relaxed: a few more or less do no harm. */
+static bool may_add_bucket(struct streams *streams)
+{
+    return atomic_load_explicit(&streams->bucket_count, memory_order_relaxed) <
+               STREAM_BUCKETS_MAX &&
+           atomic_fetch_add_explicit(&streams->bucket_count, 1, memory_order_relaxed) <
+               STREAM_BUCKETS_MAX;
+}
+
 struct bucket *shelf_add_bucket(struct pool *pool, struct shelf *shelf, uint64_t bytes)
 {
-    if (shelf->bucket_count >= HEAP_BUCKETS_MAX ||
+    if (shelf->bucket_count >= HEAP_BUCKETS_MAX || !may_add_bucket(pool->streams) ||
         (2 * (shelf->bucket_count + 1) > shelf->slot_count && !grow_slots(shelf)))
         return NULL;
     struct shelf_bucket *made = make_apart(sizeof *made);
-    if (!made || !bucket_init(pool, shelf->stream, &made->bucket, bytes)) {
-        free(made);
+    if (!made)
         return NULL;
-    }
+    made->bucket.bytes = bytes;
+    made->bucket.counters = counters_of_size(pool, shelf->stream, bytes);
     made->next = atomic_load_explicit(&shelf->buckets, memory_order_relaxed);
     *shelf_slot(shelf->slots, shelf->slot_count, bytes) = made;
     shelf->bucket_count++;

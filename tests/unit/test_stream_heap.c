@@ -112,6 +112,34 @@ Test(stream_heap, where_the_wait_fails_the_block_stays)
     cr_assert_eq(take_on(other, MIB), block);
 }
 
+/* Many streams times many sizes are more than the figures have room for: each is counted all the
+ * same, in them. */
+Test(stream_heap, counts_are_right_where_the_figures_are_full)
+{
+    static CUstream streams[240];
+    uint64_t pairs = 0, bytes = 0;
+    start_streams();
+    for (unsigned i = 0; i < 240; i++)
+        streams[i] = fake_stream();
+    for (unsigned doubling = 9; doubling < 22; doubling++)
+        for (unsigned step = 8; step < 16; step++)
+            for (unsigned i = 0; i < 240; i++, pairs++) {
+                bytes += (uint64_t)step << doubling;
+                free_on(streams[i], take_on(streams[i], (size_t)step << doubling));
+            }
+    struct report_counters totals = counted_streams();
+    cr_assert_eq(totals.requests, pairs);
+    cr_assert_eq(totals.frees, pairs);
+    cr_assert_eq(totals.requested_bytes, bytes);
+    cr_assert_eq(totals.rounded_bytes, bytes);
+    cr_assert_eq(totals.live_bytes, 0);
+    const struct figures_header *header = figures_header(&pool->figures);
+    cr_assert_gt(pairs * sizeof(struct figures_bucket), FIGURES_BYTES_MAX);
+    cr_assert_leq(counter_get(&header->used), FIGURES_BYTES_MAX - FIGURES_BYTES_TO_SPARE / 2);
+    cr_assert_eq(counter_get(&header->lost), 0);
+    cr_assert_null(pool->figures.outside);
+}
+
 static CUdeviceptr given_out_again;
 
 static CUresult give_it_out_and_wait(CUstream stream, CUevent event, unsigned int flags)
