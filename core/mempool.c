@@ -19,30 +19,58 @@ static struct mempool *first(const struct streams *streams)
 
 static bool is_open(const struct mempool *mempool)
 {
-    return !atomic_load_explicit(&mempool->closed, memory_order_relaxed);
+    return !atomic_load_explicit(&mempool->closed, memory_order_acquire);
+}
+
+static CUmemoryPool handle_of(const struct mempool *mempool)
+{
+    return atomic_load_explicit(&mempool->handle, memory_order_relaxed);
 }
 
 static struct mempool *find_open(const struct streams *streams, CUmemoryPool handle)
 {
     struct mempool *m = first(streams);
-    while (m && (m->handle != handle || !is_open(m)))
+    while (m && (handle_of(m) != handle || !is_open(m)))
         m = m->next;
     return m;
 }
 
-/* Lock held. NULL where another thread has listed it meanwhile, or there are too many. */
-static struct mempool *list(struct streams *streams, const struct mempool *made)
+/* Lock held. A record that nobody uses any more and that nobody can find; NULL: none. */
+static struct mempool *take_spare(struct streams *streams, const struct device *device)
 {
-    struct mempool *listed = NULL;
-    if (!find_open(streams, made->handle) && streams->mempool_count < MEMPOOLS_MAX)
-        listed = malloc(sizeof *listed);
-    if (!listed)
+    for (struct mempool *m = first(streams); m; m = m->next) {
+        if (!m->is_gone || m->device != device)
+            continue;
+        atomic_store(&m->handle, NULL);
+        if (atomic_load(&m->users) == 0 || MUTATED(pools_record_taken_in_use)) {
+            m->is_gone = false;
+            return m;
+        }
+    }
+    return NULL;
+}
+
+/* Lock held. A new one, which is closed; NULL where there are too many. */
+static struct mempool *add_record(struct streams *streams, struct device *device)
+{
+    struct mempool *added = NULL;
+    if (streams->mempool_count < MEMPOOLS_MAX)
+        added = calloc(1, sizeof *added);
+    if (!added)
         return NULL;
-    *listed = *made;
-    listed->next = first(streams);
+    added->device = device;
+    added->closed = true;
+    added->next = first(streams);
     streams->mempool_count++;
-    atomic_store_explicit(&streams->mempools, listed, memory_order_release);
-    return listed;
+    atomic_store_explicit(&streams->mempools, added, memory_order_release);
+    return added;
+}
+
+/* Lock held. */
+static void open_record(struct mempool *mempool, CUmemoryPool handle)
+{
+    atomic_store(&mempool->handle, handle);
+    atomic_store_explicit(&mempool->closed, false, memory_order_release);
 }
 
 /* ---- becoming known ---- */
@@ -86,7 +114,7 @@ static bool set_driver_threshold(struct pool *pool, struct mempool *mempool, uin
     cuuint64_t value = bytes;
     struct relaxed_mode mode = begin_call(pool);
     CUresult result = pool->driver->cuMemPoolSetAttribute(
-        mempool->handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value);
+        handle_of(mempool), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value);
     end_call(pool, mode);
     if (result == CUDA_SUCCESS)
         atomic_store_explicit(&mempool->kept, bytes, memory_order_relaxed);
@@ -136,7 +164,7 @@ static void set_threshold(struct pool *pool, struct mempool *mempool)
     if (wanted->unlimited || !pool->driver->cuMemPoolSetAttribute ||
         !may_be_set(pool->streams, mempool))
         return;
-    bool set = ask(pool, mempool->handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value) &&
+    bool set = ask(pool, handle_of(mempool), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value) &&
                value == 0 &&
                set_driver_threshold(pool, mempool,
                                     byte_size_resolve(wanted, mempool->device->total_bytes));
@@ -150,21 +178,48 @@ static uint64_t threshold_of(struct pool *pool, CUmemoryPool handle)
     return ask(pool, handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value) ? value : 0;
 }
 
+static void start_high_again(struct pool *pool, struct mempool *mempool);
+
+/* The record is the calling thread's alone. */
+static void describe(struct pool *pool, struct mempool *mempool, CUmemoryPool handle)
+{
+    mempool->kept = threshold_of(pool, handle);
+    mempool->follow = is_allowed(pool, handle, CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES);
+    mempool->opportunistic = is_allowed(pool, handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC);
+    mempool->internal = is_allowed(pool, handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES);
+    mempool->threshold_is_ours = false;
+    mempool->program_sets_threshold = false;
+    mempool->program_was_overtaken = false;
+    mempool->threshold_is_known = false;
+    start_high_again(pool, mempool);
+}
+
+/* Default pools, which several threads may come upon at once, have records of their own. */
 static struct mempool *make_known(struct pool *pool, CUmemoryPool handle, struct device *device,
                                   bool is_default)
 {
     struct streams *streams = pool->streams;
-    struct mempool made = {.handle = handle, .device = device, .is_default = is_default};
-    made.kept = threshold_of(pool, handle);
-    made.follow = is_allowed(pool, handle, CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES);
-    made.opportunistic = is_allowed(pool, handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC);
-    made.internal = is_allowed(pool, handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES);
     pthread_mutex_lock(&streams->mempool_lock);
-    struct mempool *listed = list(streams, &made);
+    struct mempool *made = is_default ? NULL : take_spare(streams, device);
+    if (!made)
+        made = add_record(streams, device);
     pthread_mutex_unlock(&streams->mempool_lock);
-    if (listed && is_default)
-        set_threshold(pool, listed);
-    return listed ? listed : find_open(streams, handle);
+    if (!made)
+        return find_open(streams, handle);
+    describe(pool, made, handle);
+    pthread_mutex_lock(&streams->mempool_lock);
+    struct mempool *listed = find_open(streams, handle);
+    if (listed) {
+        /* By another thread, meanwhile. */
+        made->is_gone = true;
+    } else {
+        made->is_default = is_default;
+        open_record(made, handle);
+    }
+    pthread_mutex_unlock(&streams->mempool_lock);
+    if (!listed && is_default)
+        set_threshold(pool, made);
+    return listed ? listed : made;
 }
 
 static CUmemoryPool default_of(struct pool *pool, const struct device *device)
@@ -203,6 +258,25 @@ struct mempool *mempool_find(struct pool *pool, CUmemoryPool handle)
 {
     struct mempool *found = handle ? find_open(pool->streams, handle) : NULL;
     return found || !handle ? found : find_default(pool, handle);
+}
+
+struct mempool *mempool_find_known(struct pool *pool, CUmemoryPool handle)
+{
+    return find_open(pool->streams, handle);
+}
+
+struct mempool *mempool_take(struct pool *pool, const CUmemoryPool *named, struct device *device)
+{
+    struct mempool *found = named ? mempool_find(pool, *named) : mempool_current(pool, device);
+    if (!found)
+        return NULL;
+    mempool_use(found);
+    bool is =
+        found->device == device && is_open(found) &&
+        (named ? atomic_load(&found->handle) == *named : atomic_load(&device->mempool) == found);
+    if (!is)
+        mempool_drop(found);
+    return is ? found : NULL;
 }
 
 /* What was asked before another thread chose a pool is not kept. */
@@ -255,17 +329,27 @@ void mempool_destroying(struct pool *pool, CUmemoryPool handle)
     stream_release_mempool(pool, mempool, UINT64_MAX, true);
 }
 
+/* Lock held. */
+static struct mempool *find_closed(const struct streams *streams, CUmemoryPool handle)
+{
+    struct mempool *m = first(streams);
+    while (m && (handle_of(m) != handle || is_open(m) || m->is_gone))
+        m = m->next;
+    return m;
+}
+
 void mempool_destroyed(struct pool *pool, CUmemoryPool handle, bool is_gone)
 {
     struct streams *streams = pool->streams;
-    pthread_mutex_lock(&streams->mempool_lock);
-    for (struct mempool *m = first(streams); m && !is_gone; m = m->next)
-        if (m->handle == handle && !find_open(streams, handle)) {
-            atomic_store_explicit(&m->closed, false, memory_order_relaxed);
-            break;
-        }
-    pthread_mutex_unlock(&streams->mempool_lock);
+    /* Before the record may be another pool's. */
     mempool_chosen(pool);
+    pthread_mutex_lock(&streams->mempool_lock);
+    struct mempool *m = find_closed(streams, handle);
+    if (m && is_gone)
+        m->is_gone = true;
+    else if (m && !find_open(streams, handle))
+        open_record(m, handle);
+    pthread_mutex_unlock(&streams->mempool_lock);
 }
 
 void mempool_trimming(struct pool *pool, CUmemoryPool handle, uint64_t keep)
@@ -295,8 +379,9 @@ uint64_t mempool_unused(struct pool *pool, const struct device *device)
 {
     const struct mempool *mempool = find_ours(pool, NULL, device);
     cuuint64_t reserved = 0, used = 0;
-    if (!mempool || !ask(pool, mempool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) ||
-        !ask(pool, mempool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used))
+    if (!mempool ||
+        !ask(pool, handle_of(mempool), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) ||
+        !ask(pool, handle_of(mempool), CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used))
         return 0;
     /* Without us the driver would keep what is left of the chunks that are used. */
     used = size_class_up(used, DRIVER_CHUNK);
@@ -310,7 +395,7 @@ void mempool_trim_ours(struct pool *pool)
         return;
     struct relaxed_mode mode = begin_call(pool);
     for (; m; m = find_ours(pool, m, NULL))
-        pool->driver->cuMemPoolTrimTo(m->handle, 0);
+        pool->driver->cuMemPoolTrimTo(handle_of(m), 0);
     end_call(pool, mode);
 }
 
@@ -365,7 +450,7 @@ static uint64_t correct_high(struct pool *pool, struct mempool *mempool,
                              const struct use_of_pool *sum, uint64_t driver_high)
 {
     cuuint64_t now = 0;
-    if (!ask(pool, mempool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &now))
+    if (!ask(pool, handle_of(mempool), CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &now))
         return driver_high;
     uint64_t others = now > sum->kept ? now - sum->kept : 0;
     raise_high(mempool, sum->used);

@@ -7,8 +7,12 @@
  * bytes without what is kept free.
  *
  * A record is made for each device's default pool and for each pool that the program creates in
- * device memory; allocations from others pass through. Records are never returned; one whose pool
- * was destroyed is closed, and its blocks go to the driver when they are freed.
+ * device memory; allocations from others pass through. One whose pool is being destroyed is closed,
+ * and its blocks go to the driver when they are freed. When the pool is gone, and nobody uses the
+ * record any more, no block either, it serves the next pool that the program creates on the device,
+ * and so do the shelves of all streams for it: pools that come and go leave nothing behind. Who
+ * wants memory of a pool finds its record with the lock of a stream held, whose blocks of it are
+ * then that pool's, or becomes a user of it and looks again whether it still is that pool's.
  *
  * Locking: the mempool lock (struct streams) guards the list and everything that says nothing else.
  * It is a leaf lock, not held across a driver call.
@@ -26,10 +30,16 @@
 struct pool;
 
 struct mempool {
-    CUmemoryPool handle;
+    _Atomic(CUmemoryPool) handle; /* relaxed where not said otherwise */
     struct device *device;
     bool is_default;
-    _Atomic bool closed; /* relaxed, like the three below: they choose between safe ways */
+    _Atomic bool closed;    /* the release store of false pairs with the acquire load in find_open.
+                               Else relaxed, like the three below: they choose between safe ways */
+    bool is_gone;           /* the driver has destroyed the pool */
+    _Atomic uint64_t users; /* blocks, and allocations under way. Sequentially consistent where it
+                               is raised, like the handle that is looked at then: either whoever
+                               wants the record for another pool sees the user, or the user that it
+                               is another's */
     _Atomic bool follow, opportunistic, internal;
     bool threshold_is_ours;
     bool program_sets_threshold; /* or has */
@@ -42,7 +52,7 @@ struct mempool {
     struct mempool *next;       /* written before it is listed */
 };
 
-/* More pools than this are not served. */
+/* More pools than this are not served at a time. */
 #define MEMPOOLS_MAX 1024u
 
 /* What the driver says is the device's current pool; NULL where that is not served. */
@@ -56,8 +66,30 @@ static inline struct mempool *mempool_current(struct pool *pool, struct device *
     return current ? current : mempool_ask_for_current(pool, device);
 }
 
+/* The same where no driver call is wanted. */
+static inline struct mempool *mempool_known_current(const struct device *device)
+{
+    return atomic_load_explicit(&device->mempool, memory_order_acquire);
+}
+
 /* The open pool with this handle, or NULL. */
 struct mempool *mempool_find(struct pool *pool, CUmemoryPool handle);
+struct mempool *mempool_find_known(struct pool *pool, CUmemoryPool handle);
+
+/* The pool with this handle, or (NULL) the device's current one, and the caller a user of it; NULL
+ * where that is not served. */
+struct mempool *mempool_take(struct pool *pool, const CUmemoryPool *named, struct device *device);
+
+static inline void mempool_use(struct mempool *mempool)
+{
+    atomic_fetch_add(&mempool->users, 1);
+}
+
+/* The release pairs with the look at the users before the record is another pool's. */
+static inline void mempool_drop(struct mempool *mempool)
+{
+    atomic_fetch_sub_explicit(&mempool->users, 1, memory_order_release);
+}
 
 /* The program has created a pool in this device's memory; has chosen a current pool; is about to
  * destroy a pool, and perhaps did. */

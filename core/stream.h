@@ -97,6 +97,7 @@ struct stream {
     /* memory: see stream_heap.h */
     _Atomic(struct shelf *) shelves; /* one for each memory pool; only added to. Release when one is
                                         added, acquire when they are walked without the lock */
+    struct shelf *recent_shelf;      /* the one that was used last, and through it all */
     struct block_list pending;       /* by ascending stamp, all shelves together */
     counter free_bytes, clean_bytes, reserved_bytes;
     _Atomic unsigned away;  /* blocks that were taken off its shelves, and may come back with the

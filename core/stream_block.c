@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mempool.h"
+
 #define SLAB_BLOCKS 64
 
 static void put_unused(struct stream_block_records *records, struct stream_block *block)
@@ -38,6 +40,8 @@ void stream_block_put(struct stream_block_records *records, struct stream_block 
 {
     block->block = (struct block){.state = BLOCK_UNUSED};
     atomic_store_explicit(&block->shelf, NULL, memory_order_relaxed);
+    if (block->mempool)
+        mempool_drop(block->mempool);
     block->mempool = NULL;
     block->context = NULL;
     block->event = NULL;

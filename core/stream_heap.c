@@ -284,8 +284,9 @@ static CUresult ask_driver(struct pool *pool, struct bucket_counters *cost, CUde
 {
     uint64_t started = monotonic_now();
     enter_driver();
-    CUresult result = pool->driver->cuMemAllocFromPoolAsync(address, bytes, search->mempool->handle,
-                                                            search->handle);
+    CUresult result = pool->driver->cuMemAllocFromPoolAsync(
+        address, bytes, atomic_load_explicit(&search->mempool->handle, memory_order_relaxed),
+        search->handle);
     leave_driver();
     /* Several threads may miss on a stream at once. Relaxed, like every counter. */
     atomic_fetch_add_explicit(&cost->allocation_nanoseconds, monotonic_now() - started,
@@ -336,6 +337,7 @@ static bool record_block(struct pool *pool, struct shelf *shelf, struct bucket *
     block->block.bytes = bytes;
     block->block.bucket = bucket;
     block->mempool = search->mempool;
+    mempool_use(block->mempool);
     block->context = search->context;
     block->context_generation = search->generation;
     atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);

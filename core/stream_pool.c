@@ -49,12 +49,12 @@ bool pool_allocate_async_at_once(struct pool *pool, CUdeviceptr *address, size_t
     if (!stream)
         return false;
     struct device *device = stream->device;
-    const struct mempool *mempool =
-        memory_pool ? mempool_find(pool, memory_pool) : mempool_current(pool, device);
     uint64_t rounded = size_class_round(&device->stream_classes, bytes);
     struct block *found = NULL;
     stream_lock_take(&stream->lock);
-    struct shelf *shelf = shelf_find(stream, mempool);
+    const struct mempool *mempool =
+        memory_pool ? mempool_find_known(pool, memory_pool) : mempool_known_current(device);
+    struct shelf *shelf = shelf_to_front(stream, mempool);
     struct bucket *bucket = shelf ? shelf_find_bucket(shelf, rounded) : NULL;
     if (bucket && stream_is(ref) && shelf_is_usable(stream->context))
         found = shelf_find_own(stream, bucket);
@@ -78,11 +78,12 @@ bool pool_allocate_async(struct pool *pool, CUdeviceptr *address, size_t bytes,
     struct stream_ref ref = stream_find(pool, handle, true);
     if (!ref.stream)
         return false;
-    struct mempool *mempool =
-        memory_pool ? mempool_find(pool, *memory_pool) : mempool_current(pool, ref.stream->device);
-    if (!mempool || mempool->device != ref.stream->device)
+    struct mempool *mempool = mempool_take(pool, memory_pool, ref.stream->device);
+    if (!mempool)
         return false;
-    return stream_heap_allocate(pool, address, bytes, mempool, ref, handle, result);
+    bool served = stream_heap_allocate(pool, address, bytes, mempool, ref, handle, result);
+    mempool_drop(mempool);
+    return served;
 }
 
 bool pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstream handle)

@@ -70,7 +70,23 @@ struct shelf *shelf_add(struct pool *pool, struct stream *stream, struct mempool
     shelf->mempool = mempool;
     shelf->next = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
     atomic_store_explicit(&stream->shelves, shelf, memory_order_release);
+    shelf->next_recent = stream->recent_shelf;
+    stream->recent_shelf = shelf;
     return shelf;
+}
+
+struct shelf *shelf_find_and_move(struct stream *stream, const struct mempool *mempool)
+{
+    struct shelf **link = &stream->recent_shelf, *found;
+    while (*link && (*link)->mempool != mempool)
+        link = &(*link)->next_recent;
+    found = *link;
+    if (found) {
+        *link = found->next_recent;
+        found->next_recent = stream->recent_shelf;
+        stream->recent_shelf = found;
+    }
+    return found;
 }
 
 /* Relaxed: a few more or less do no harm. */

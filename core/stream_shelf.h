@@ -46,7 +46,8 @@ struct shelf {
     counter used_bytes;                     /* by the program, in the driver's granules */
     counter kept_bytes;                     /* all blocks, live ones included, likewise */
     counter peak_used_bytes;
-    struct shelf *next; /* of the same stream; written before it is listed */
+    struct shelf *next;        /* of the same stream; written before it is listed */
+    struct shelf *next_recent; /* of the same stream, in the order in which they were last used */
 };
 
 /* What the driver counts for an allocation of so many bytes. */
@@ -73,10 +74,21 @@ void shelf_forgive(struct stream *stream);
 
 static inline struct shelf *shelf_find(const struct stream *stream, const struct mempool *mempool)
 {
-    struct shelf *shelf = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
+    struct shelf *shelf = stream->recent_shelf;
     while (shelf && shelf->mempool != mempool)
-        shelf = shelf->next;
+        shelf = shelf->next_recent;
     return shelf;
+}
+
+struct shelf *shelf_find_and_move(struct stream *stream, const struct mempool *mempool);
+
+/* The same, and the next look for it is short. */
+static inline struct shelf *shelf_to_front(struct stream *stream, const struct mempool *mempool)
+{
+    struct shelf *shelf = stream->recent_shelf;
+    return __builtin_expect(shelf && shelf->mempool == mempool, 1)
+               ? shelf
+               : shelf_find_and_move(stream, mempool);
 }
 
 static inline struct shelf *shelf_get(struct pool *pool, struct stream *stream,

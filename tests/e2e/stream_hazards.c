@@ -732,6 +732,64 @@ static void use_on_a_lost_stream_in_a_capture(void)
     CU(cuCtxSynchronize());
 }
 
+static CUmemoryPool new_memory_pool(void)
+{
+    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemoryPool memory_pool;
+    CU(cuMemPoolCreate(&memory_pool, &properties));
+    return memory_pool;
+}
+
+/* More memory pools than are known at a time, one after the other. */
+static void memory_pools_come_and_go(void)
+{
+    furnish();
+    CUstream stream = new_stream();
+    for (int i = 0; i < 1500; i++) {
+        CUmemoryPool memory_pool = new_memory_pool();
+        CUdeviceptr block;
+        CU(cuMemAllocFromPoolAsync(&block, MIB, memory_pool, stream));
+        CHECK(cudapool_generation(block) != 0);
+        CU(cuMemFreeAsync(block, stream));
+        CU(cuMemPoolDestroy(memory_pool));
+    }
+    CU(cuCtxSynchronize());
+    EQUAL(0, simcuda_live_allocations());
+}
+
+static _Atomic bool finished;
+
+static void *change_memory_pools(void *context)
+{
+    CU(cuCtxSetCurrent(context));
+    for (int i = 0; i < 300; i++) {
+        CUmemoryPool memory_pool = new_memory_pool();
+        CU(cuDeviceSetMemPool(0, memory_pool));
+        CU(cuMemPoolDestroy(memory_pool));
+    }
+    finished = true;
+    return NULL;
+}
+
+/* The current pool is destroyed, and another one made, while a thread allocates from it. */
+static void current_pool_is_destroyed(void)
+{
+    pthread_t thread;
+    CUcontext context;
+    furnish();
+    CU(cuCtxGetCurrent(&context));
+    CUstream stream = new_stream();
+    CHECK(pthread_create(&thread, NULL, change_memory_pools, context) == 0);
+    while (!finished) {
+        CUdeviceptr block = take_on(stream, MIB);
+        fill(&kernels, stream, block, WORDS, 1);
+        CU(cuMemFreeAsync(block, stream));
+    }
+    pthread_join(thread, NULL);
+    CU(cuCtxSynchronize());
+}
+
 /* Destroying no stream ends none. */
 static void no_stream_is_destroyed(void)
 {
@@ -825,6 +883,8 @@ int main(int argc, char **argv)
         CASE(use_before_a_free_in_a_capture),
         CASE(use_on_a_stream_that_is_captured),
         CASE(use_on_a_lost_stream_in_a_capture),
+        CASE(memory_pools_come_and_go),
+        CASE(current_pool_is_destroyed),
         CASE(no_stream_is_destroyed),
         {NULL, NULL},
     };

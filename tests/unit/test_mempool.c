@@ -261,3 +261,122 @@ Test(mempool, a_default_pool_is_asked_for_once)
     cr_assert_not(pool_allocate_async(pool, &block, MIB, &unknown, one, &result));
     cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 0);
 }
+
+/* ---- pools that come and go ---- */
+
+static void create(CUmemoryPool memory_pool)
+{
+    pool_mempool_created(pool, memory_pool, 0);
+}
+
+static void let_go(CUmemoryPool memory_pool, CUresult answer)
+{
+    pool_mempool_destroying(pool, memory_pool);
+    pool_mempool_destroyed(pool, memory_pool, answer);
+}
+
+static CUdeviceptr take_from(CUmemoryPool memory_pool)
+{
+    CUdeviceptr address = 0;
+    CUresult result = CUDA_ERROR_UNKNOWN;
+    if (pool_allocate_async_at_once(pool, &address, MIB, memory_pool, one))
+        return address;
+    bool served = pool_allocate_async(pool, &address, MIB, &memory_pool, one, &result);
+    return served && result == CUDA_SUCCESS ? address : 0;
+}
+
+static unsigned count_records(void)
+{
+    unsigned count = 0;
+    for (struct mempool *m = pool->streams->mempools; m; m = m->next)
+        count++;
+    return count;
+}
+
+static unsigned count_shelves(void)
+{
+    unsigned count = 0, recent = 0;
+    struct stream *stream = stream_called(one);
+    for (struct shelf *s = stream->shelves; s; s = s->next)
+        count++;
+    for (struct shelf *s = stream->recent_shelf; s; s = s->next_recent)
+        recent++;
+    cr_assert_eq(count, recent);
+    return count;
+}
+
+Test(mempool, thousands_that_come_and_go_leave_nothing_behind)
+{
+    start_streams();
+    free_on(one, take_on(one, MIB));
+    CUmemoryPool handles[2] = {fake_mempool(0), fake_mempool(0)};
+    for (unsigned i = 0; i < 5000; i++) {
+        CUmemoryPool memory_pool = handles[i % 2];
+        *fake_mempool_attribute(memory_pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH) = 100 * MIB;
+        *fake_mempool_attribute(memory_pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) = 0;
+        create(memory_pool);
+        CUdeviceptr block = take_from(memory_pool);
+        cr_assert_neq(block, 0, "pool %u is not served", i);
+        free_on(one, block);
+        cr_assert_eq(take_from(memory_pool), block);
+        if (i == 0)
+            free_on(one, take_from(memory_pool));
+        cr_assert_eq(read_back(memory_pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH), i ? MIB : 2 * MIB);
+        free_on(one, block);
+        let_go(memory_pool, CUDA_SUCCESS);
+        cr_assert_eq(take_from(memory_pool), 0);
+    }
+    cr_assert_leq(count_records(), 3);
+    cr_assert_leq(count_shelves(), 2);
+    cr_assert_eq(stream_release_sum(pool, NULL).pending + stream_release_sum(pool, NULL).cached,
+                 MIB);
+}
+
+/* What the program holds of it, or has not been given back yet, is still that pool's. */
+Test(mempool, but_not_while_any_of_its_memory_is_held)
+{
+    start_streams();
+    CUmemoryPool first = fake_mempool(0), second = fake_mempool(0);
+    create(first);
+    CUdeviceptr held = take_from(first);
+    let_go(first, CUDA_SUCCESS);
+    create(second);
+    CUdeviceptr block = take_from(second);
+    free_on(one, held);
+    cr_assert_neq(take_from(second), held);
+    free_on(one, block);
+    cr_assert_eq(take_from(second), block);
+    cr_assert_eq(count_records(), 2);
+    create(first);
+    cr_assert_neq(take_from(first), 0);
+    cr_assert_eq(count_records(), 2);
+}
+
+Test(mempool, one_that_is_not_destroyed_after_all_is_served_again)
+{
+    start_streams();
+    CUmemoryPool memory_pool = fake_mempool(0);
+    create(memory_pool);
+    take_from(memory_pool);
+    let_go(memory_pool, CUDA_SUCCESS);
+    create(memory_pool);
+    let_go(memory_pool, CUDA_ERROR_INVALID_VALUE);
+    cr_assert_neq(take_from(memory_pool), 0);
+    cr_assert_eq(count_records(), 2);
+}
+
+Test(mempool, the_one_that_was_used_last_is_found_first)
+{
+    CUmemoryPool pools[8];
+    CUdeviceptr blocks[8];
+    start_streams();
+    for (unsigned i = 0; i < 8; i++) {
+        create(pools[i] = fake_mempool(0));
+        free_on(one, blocks[i] = take_from(pools[i]));
+    }
+    for (unsigned i = 0; i < 8; i++) {
+        cr_assert_eq(take_from(pools[i]), blocks[i]);
+        cr_assert_eq(stream_called(one)->recent_shelf->mempool->handle, pools[i]);
+    }
+    cr_assert_eq(count_shelves(), 8);
+}
