@@ -48,9 +48,12 @@ struct device {
     _Atomic bool is_short;        /* of memory. Relaxed: it orders nothing */
     struct kind_counters *stream_memory; /* of stream-ordered memory: peaks as seen when more memory
                                             was taken */
-    _Atomic uint32_t retains; /* of the primary context, by the program, as far as they were seen.
-                                 Relaxed: one that is only just coming is not counted on */
-    struct device *next;      /* of the pool's devices */
+    _Atomic uint64_t
+        stream_idle_checked_at; /* on the monotonic clock: when idle blocks of streams
+                                   were last looked for. Relaxed: it chooses who looks */
+    _Atomic uint32_t retains;   /* of the primary context, by the program, as far as they were seen.
+                                   Relaxed: one that is only just coming is not counted on */
+    struct device *next;        /* of the pool's devices */
 };
 
 struct context {

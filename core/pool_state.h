@@ -108,8 +108,8 @@ static inline CUstream stream_spelled_out(CUstream handle)
 }
 
 /* The stream that the handle means in this thread, by the driver's number, where the thread has
- * found it lately; it may have ended since. Else none. */
-static inline struct stream_ref stream_ask(const struct pool *pool, CUstream handle)
+ * found any stream before; it may have ended since. Else none. */
+static inline struct stream_ref stream_ask(struct pool *pool, CUstream handle)
 {
     const struct recent_streams *recent = &recent_streams;
     unsigned long long id = 0;
@@ -118,23 +118,25 @@ static inline struct stream_ref stream_ask(const struct pool *pool, CUstream han
         pool->driver->cuStreamGetId(stream_spelled_out(handle), &id) == CUDA_SUCCESS) {
         const struct recent_stream *found =
             &recent->streams[stream_recent_place(stream_key(handle, id))];
-        if (found->ref.id == id)
-            return found->ref;
+        return __builtin_expect(found->ref.id == id, 1) ? found->ref
+                                                        : stream_look_up(pool, handle, id);
     }
     return (struct stream_ref){NULL, 0};
 }
 
-/* The same without asking the driver, of a created stream: one that was destroyed past the hooks,
- * and whose handle another has now, is still found. For frees of what was allocated on that very
- * stream: then nothing will be allocated on it any more. */
-static inline struct stream_ref stream_recall(const struct pool *pool, CUstream handle)
+/* The same without asking the driver, of a created stream that the thread has found lately: one
+ * that was destroyed past the hooks, and whose handle another has now, is still found. For frees of
+ * what was allocated on that very stream: then nothing will be allocated on it any more. */
+static inline struct stream_ref stream_recall(struct pool *pool, CUstream handle)
 {
     const struct recent_streams *recent = &recent_streams;
     if (!stream_is_created(handle))
         return stream_ask(pool, handle);
     uint64_t key = stream_key(handle, 0);
     const struct recent_stream *found = &recent->streams[stream_recent_place(key)];
-    return recent->pool == pool && found->key == key ? found->ref : (struct stream_ref){NULL, 0};
+    return __builtin_expect(recent->pool == pool && found->key == key, 1)
+               ? found->ref
+               : stream_ask(pool, handle);
 }
 
 /* The stream that the handle means in this thread, made known if it was not and make says so. None

@@ -9,6 +9,11 @@
 #include "stream_order.h"
 #include "stream_shelf.h"
 
+/* A stream that was not used for so long makes way for another one; and where none can, so long
+ * none is looked for. */
+#define DISUSED_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
+#define FULL_NANOSECONDS    (UINT64_C(10) * 1000 * 1000)
+
 _Thread_local struct recent_streams recent_streams;
 
 bool streams_init(struct pool *pool)
@@ -106,11 +111,63 @@ bool stream_may_be_captured(const struct pool *pool, CUstream handle)
 
 /* ---- the list; its lock is held ---- */
 
+/* Numbers are given one after the other, and handles are addresses. */
+static unsigned hash_of(uint64_t id)
+{
+    return (unsigned)(id * UINT64_C(0x9E3779B97F4A7C15) >> 53);
+}
+_Static_assert(STREAMS_HASHES == 1u << (64 - 53), "hash_of gives as many");
+
+static uint32_t read_link(const _Atomic uint32_t *link)
+{
+    return atomic_load_explicit(link, memory_order_acquire);
+}
+
+/* No lock needed; with the list's lock held the answer is final. */
+static struct stream_ref walk_chain(const struct streams *streams, uint64_t id)
+{
+    /* However the chains change meanwhile, it comes to an end. */
+    uint32_t link = read_link(&streams->by_id[hash_of(id)]);
+    for (unsigned steps = 0; link && steps < STREAMS_MAX; steps++) {
+        unsigned index = link - 1;
+        if (atomic_load_explicit(&streams->ids[index], memory_order_acquire) == id)
+            return (struct stream_ref){stream_at(streams, index), id};
+        link = read_link(&streams->with_same_hash[index]);
+    }
+    return (struct stream_ref){NULL, 0};
+}
+
+static void take_out_of_chain(struct streams *streams, unsigned index)
+{
+    uint64_t id = atomic_load_explicit(&streams->ids[index], memory_order_relaxed);
+    if (!id)
+        return;
+    _Atomic uint32_t *link = &streams->by_id[hash_of(id)];
+    while (read_link(link) != index + 1)
+        link = &streams->with_same_hash[read_link(link) - 1];
+    /* Sequentially consistent, like the reader's two looks at it. */
+    atomic_fetch_add(&streams->hash_version, 1);
+    atomic_store_explicit(link, read_link(&streams->with_same_hash[index]), memory_order_release);
+    atomic_fetch_add(&streams->hash_version, 1);
+}
+
+static void put_into_chain(struct streams *streams, unsigned index, uint64_t id)
+{
+    _Atomic uint32_t *first = &streams->by_id[hash_of(id)];
+    atomic_store_explicit(&streams->with_same_hash[index], read_link(first), memory_order_release);
+    atomic_store_explicit(first, index + 1, memory_order_release);
+}
+
 /* The stream's lock is held, too. */
 static void set_id(struct streams *streams, struct stream *stream, uint64_t id)
 {
+    take_out_of_chain(streams, stream->index);
     stream->id = id || !MUTATED(stream_recalled_past_its_end) ? id : stream->id;
     atomic_store_explicit(&streams->ids[stream->index], id, memory_order_release);
+    if (id)
+        put_into_chain(streams, stream->index, id);
+    else
+        atomic_store_explicit(&streams->full_until, 0, memory_order_relaxed);
 }
 
 static bool is_nobodys(const struct streams *streams, unsigned index)
@@ -135,16 +192,41 @@ static bool lock_to_become(struct stream *stream, const struct context *context)
     return may;
 }
 
-/* Locked: one that was ended; or, where the list is full, one whose thread may have ended. */
+/* Nothing was done on it since the last look but one, and that is some time ago. */
+static bool is_disused(struct stream *stream, uint64_t now)
+{
+    stream_lock_take(&stream->lock);
+    uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
+    if (stream->seen_stamp != stamp || stream->seen_handed_out != stream->handed_out) {
+        stream->seen_stamp = stamp;
+        stream->seen_handed_out = stream->handed_out;
+        stream->seen_at = now;
+    }
+    bool disused = now - stream->seen_at >= DISUSED_NANOSECONDS || MUTATED(streams_in_use_taken);
+    stream_lock_give(&stream->lock);
+    return disused;
+}
+
+/* Locked: one that was ended; or, where the list is full, one that is not used. */
 static struct stream *find_spare(struct streams *streams, const struct context *context)
 {
     unsigned count = stream_count(streams);
-    for (int pass = 0; pass < (count == STREAMS_MAX ? 2 : 1); pass++)
-        for (unsigned i = 0; i < count; i++)
-            if ((pass == 1 || is_nobodys(streams, i)) &&
-                lock_to_become(stream_at(streams, i), context))
-                return stream_at(streams, i);
+    uint64_t now = count == STREAMS_MAX ? monotonic_now() : 0;
+    for (unsigned i = 0; i < count; i++)
+        if (is_nobodys(streams, i) && lock_to_become(stream_at(streams, i), context))
+            return stream_at(streams, i);
+    for (unsigned i = 0; i < count && count == STREAMS_MAX; i++)
+        if (is_disused(stream_at(streams, i), now) &&
+            lock_to_become(stream_at(streams, i), context))
+            return stream_at(streams, i);
     return NULL;
+}
+
+/* Lock not needed. Whether it is known that no stream can be made known now. */
+static bool is_full(const struct streams *streams)
+{
+    uint64_t until = atomic_load_explicit(&streams->full_until, memory_order_relaxed);
+    return until && stream_count(streams) == STREAMS_MAX && monotonic_now() < until;
 }
 
 /* Locked. */
@@ -172,8 +254,11 @@ static struct stream *begin_stream(struct streams *streams, uint64_t id, const s
     struct stream *stream = find_spare(streams, name->context);
     if (!stream)
         stream = add_stream(streams, name->context->device);
-    if (!stream)
+    if (!stream) {
+        atomic_store_explicit(&streams->full_until, monotonic_now() + FULL_NANOSECONDS,
+                              memory_order_relaxed);
         return NULL;
+    }
     if (stream->context != name->context || stream->generation != context_generation(name->context))
         order_drop_events(stream);
     order_take_discarded(stream, discarded);
@@ -192,19 +277,42 @@ static struct stream *begin_stream(struct streams *streams, uint64_t id, const s
         memset(&stream->known, 0, sizeof stream->known);
     shelf_forgive(stream);
     set_id(streams, stream, id);
+    streams_note_busy(streams, stream);
     stream_lock_give(&stream->lock);
     return stream;
 }
 
 /* ---- finding ---- */
 
-static struct stream_ref look_up(const struct streams *streams, uint64_t id)
+static struct stream_ref look_up(struct streams *streams, uint64_t id)
 {
-    unsigned count = stream_count(streams);
-    for (unsigned i = 0; i < count; i++)
-        if (atomic_load_explicit(&streams->ids[i], memory_order_acquire) == id)
-            return (struct stream_ref){stream_at(streams, i), id};
-    return (struct stream_ref){NULL, 0};
+    uint64_t version = atomic_load(&streams->hash_version);
+    struct stream_ref ref = walk_chain(streams, id);
+    if (ref.stream || (version % 2 == 0 && atomic_load(&streams->hash_version) == version))
+        return ref;
+    pthread_mutex_lock(&streams->lock);
+    ref = walk_chain(streams, id);
+    pthread_mutex_unlock(&streams->lock);
+    return ref;
+}
+
+static void remember(const struct pool *pool, CUstream handle, struct stream_ref ref)
+{
+    uint64_t key = stream_key(handle, ref.id);
+    if (recent_streams.pool != pool)
+        memset(&recent_streams, 0, sizeof recent_streams);
+    recent_streams.pool = pool;
+    recent_streams.streams[stream_recent_place(key)] = (struct recent_stream){key, ref};
+}
+
+struct stream_ref stream_look_up(struct pool *pool, CUstream handle, uint64_t id)
+{
+    struct stream_ref ref = {NULL, 0};
+    if (id)
+        ref = look_up(pool->streams, id);
+    if (ref.stream)
+        remember(pool, handle, ref);
+    return ref;
 }
 
 /* The list's lock is held. */
@@ -232,7 +340,7 @@ static struct stream_ref make_known(struct pool *pool, uint64_t id, CUstream han
         name.thread = thread_id(pool);
     name.ordered_by_others = is_ordered_by_others(pool, handle);
     pthread_mutex_lock(&streams->lock);
-    ref = look_up(streams, id);
+    ref = walk_chain(streams, id);
     if (!ref.stream)
         ref = (struct stream_ref){begin_stream(streams, id, &name, &discarded), id};
     pthread_mutex_unlock(&streams->lock);
@@ -254,7 +362,7 @@ static struct stream_ref find_by_name(struct pool *pool, CUstream handle, struct
     pthread_mutex_lock(&streams->lock);
     struct stream_ref ref = look_up_name(streams, &name);
     pthread_mutex_unlock(&streams->lock);
-    if (ref.stream || !make)
+    if (ref.stream || !make || is_full(streams))
         return ref;
     name.ordered_by_others = is_ordered_by_others(pool, handle);
     pthread_mutex_lock(&streams->lock);
@@ -291,16 +399,12 @@ struct stream_ref streams_of_plain_frees(struct pool *pool, struct context *cont
 static struct stream_ref find_by_number(struct pool *pool, uint64_t id, CUstream handle,
                                         struct context *current, bool make)
 {
-    struct stream_ref ref = look_up(pool->streams, id);
-    if (!ref.stream && make)
-        ref = make_known(pool, id, handle, current);
-    if (ref.stream) {
-        if (recent_streams.pool != pool)
-            memset(&recent_streams, 0, sizeof recent_streams);
-        uint64_t key = stream_key(handle, id);
-        recent_streams.pool = pool;
-        recent_streams.streams[stream_recent_place(key)] = (struct recent_stream){key, ref};
-    }
+    struct stream_ref ref = stream_look_up(pool, handle, id);
+    if (ref.stream || !make || is_full(pool->streams))
+        return ref;
+    ref = make_known(pool, id, handle, current);
+    if (ref.stream)
+        remember(pool, handle, ref);
     return ref;
 }
 

@@ -44,8 +44,10 @@ struct pool;
  */
 #define STREAMS_EARLY 64u
 
-/* More streams than this are never known at a time: the driver answers for the others. */
-#define STREAMS_MAX 1024u
+/* More streams than this are never known at a time: the driver answers for the others. One that was
+ * not used for some time makes way for one that is. */
+#define STREAMS_MAX    1024u
+#define STREAMS_HASHES 2048u
 
 /* Nor more buckets, of all streams together: sizes beyond are not kept. */
 #define STREAM_BUCKETS_MAX 131072u
@@ -87,7 +89,7 @@ struct stream {
     struct own_event *spare;
     struct own_event *discarded; /* that nobody will use again: to be destroyed without the lock */
     struct own_event *marker;    /* recorded over and over: see order_join */
-    unsigned outstanding;
+    counter outstanding; /* of those; read without the lock where a look too few does no harm */
     _Atomic bool early_launches; /* a launch with programmatic stream serialization was made since
                                     memory is in use: the stream's own order is not enough to reuse
                                     it. Written under the lock; relaxed where read without */
@@ -116,7 +118,8 @@ struct stream {
     uint64_t handed_out;    /* the last block's generation: the stream's index + 1 in the upper 16
                                bits, and a count of all blocks ever */
     uint64_t handed_before; /* the same, as its present owner began */
-    uint64_t idle_checked_at; /* nanoseconds of the monotonic clock */
+    uint64_t seen_stamp, seen_handed_out, seen_at; /* what was done on it up to that time, of the
+                                                      monotonic clock: see is_disused */
 };
 
 struct event_shard;
@@ -129,7 +132,17 @@ struct streams {
     pthread_mutex_t lock;              /* the list's */
     _Atomic uint64_t ids[STREAMS_MAX]; /* 0: nobody's. Written under the list's and the stream's
                                           lock; the release store pairs with the acquire load in
-                                          stream_find */
+                                          stream_id */
+    /* The streams whose ids have the same hash, chained: a place in the list and 1; 0 is the end.
+     * Walked without a lock: whoever does not find his id, and sees another version than before,
+     * has perhaps been led into another chain, and looks again with the list's lock. The release
+     * stores pair with the acquire loads in stream_look_up */
+    _Atomic uint32_t by_id[STREAMS_HASHES], with_same_hash[STREAMS_MAX];
+    _Atomic uint64_t hash_version;           /* odd while a stream is taken out of its chain */
+    _Atomic uint64_t busy[STREAMS_MAX / 64]; /* a bit for each stream that is somebody's, or has
+                                                something pending: see order_take_context */
+    _Atomic uint64_t full_until; /* on the monotonic clock: no stream can be made known before.
+                                    Relaxed: it only saves looks */
     _Atomic(struct stream *) list[STREAMS_MAX]; /* made once and kept. The release store pairs with
                                                    the acquire load in stream_at */
     _Atomic unsigned count;
@@ -168,7 +181,7 @@ struct stream_ref {
 
 /* What a thread has found lately: created streams by their handle, the others, whose handles mean
  * another stream in another context, by the driver's number. */
-#define STREAMS_RECENT 16u /* as stream_recent_place has it */
+#define STREAMS_RECENT 64u /* as stream_recent_place has it */
 
 struct recent_stream {
     uint64_t key;
@@ -195,12 +208,16 @@ static inline uint64_t stream_key(CUstream handle, uint64_t id)
 /* Fibonacci hashing: handles are addresses of the driver's. */
 static inline unsigned stream_recent_place(uint64_t key)
 {
-    return (unsigned)(key * UINT64_C(0x9E3779B97F4A7C15) >> 60);
+    return (unsigned)(key * UINT64_C(0x9E3779B97F4A7C15) >> 58);
 }
 
 /* What the program frees plainly lies in no stream of its own, but in one that stands for all of
  * the context's work: nothing is allocated on it, and nobody can name it. No lock held. */
 struct stream_ref streams_of_plain_frees(struct pool *pool, struct context *context);
+
+/* The stream with that number, which the handle means here, found whichever thread has found it
+ * before; and the calling one remembers it. No lock needed. */
+struct stream_ref stream_look_up(struct pool *pool, CUstream handle, uint64_t id);
 
 /* What stream_find does where the thread has not found that stream lately. */
 struct stream_ref stream_find_slowly(struct pool *pool, CUstream handle, bool make);
@@ -213,6 +230,20 @@ static inline struct stream *stream_at(const struct streams *streams, unsigned i
 static inline unsigned stream_count(const struct streams *streams)
 {
     return atomic_load_explicit(&streams->count, memory_order_acquire);
+}
+
+/* The lock held: the stream is somebody's; or it is nobody's any more, and nothing is known to be
+ * unfinished on it. Relaxed: who acts on it looks under the lock. */
+static inline void streams_note_busy(struct streams *streams, const struct stream *stream)
+{
+    atomic_fetch_or_explicit(&streams->busy[stream->index / 64], UINT64_C(1) << stream->index % 64,
+                             memory_order_relaxed);
+}
+
+static inline void streams_note_idle(struct streams *streams, const struct stream *stream)
+{
+    atomic_fetch_and_explicit(&streams->busy[stream->index / 64],
+                              ~(UINT64_C(1) << stream->index % 64), memory_order_relaxed);
 }
 
 /* Lock held: a block has left the stream's shelves; no lock needed: it has come back, or will not.

@@ -42,7 +42,7 @@ static void retire_oldest(struct stream *stream)
     stream->oldest = event->next;
     if (!stream->oldest)
         stream->newest = NULL;
-    stream->outstanding--;
+    counter_subtract(&stream->outstanding, 1);
     event->over = true;
     if (event->users == 0)
         put_spare(stream, event);
@@ -171,23 +171,55 @@ struct order_marks {
     } marks[];
 };
 
+/* Lock not needed, and the answer may be a moment old: nothing on it waits to be known to be over.
+ */
+static bool seems_settled(const struct stream *stream)
+{
+    return counter_get(&stream->free_bytes) == counter_get(&stream->clean_bytes) &&
+           counter_get(&stream->outstanding) == 0;
+}
+
+/* Of many streams only few may have been used since they were last looked at. */
+static void take_stream(struct streams *streams, unsigned index, const struct context *context,
+                        struct order_marks *taken, unsigned room)
+{
+    struct stream *stream = stream_at(streams, index);
+    bool settled = seems_settled(stream);
+    if (settled && stream_id(streams, stream))
+        return;
+    stream_lock_take(&stream->lock);
+    if (stream->context == context && taken->count < room) {
+        taken->marks[taken->count].stream = stream;
+        taken->marks[taken->count++].stamp =
+            atomic_load_explicit(&stream->stamp, memory_order_relaxed);
+    }
+    if (!stream->id && seems_settled(stream) &&
+        atomic_load_explicit(&stream->away, memory_order_acquire) == 0)
+        streams_note_idle(streams, stream);
+    stream_lock_give(&stream->lock);
+}
+
+static unsigned count_busy(const struct streams *streams)
+{
+    unsigned count = 0;
+    for (unsigned i = 0; i < STREAMS_MAX / 64; i++)
+        count += (unsigned)__builtin_popcountll(
+            atomic_load_explicit(&streams->busy[i], memory_order_relaxed));
+    return count;
+}
+
 struct order_marks *order_take_context(struct pool *pool, const struct context *context)
 {
     struct streams *streams = pool->streams;
-    unsigned count = stream_count(streams);
-    struct order_marks *taken = malloc(sizeof *taken + count * sizeof taken->marks[0]);
+    unsigned room = count_busy(streams);
+    struct order_marks *taken = malloc(sizeof *taken + room * sizeof taken->marks[0]);
     if (!taken)
         return NULL;
     taken->count = 0;
-    for (unsigned i = 0; i < count; i++) {
-        struct stream *stream = stream_at(streams, i);
-        stream_lock_take(&stream->lock);
-        if (stream->context == context) {
-            taken->marks[taken->count].stream = stream;
-            taken->marks[taken->count++].stamp =
-                atomic_load_explicit(&stream->stamp, memory_order_relaxed);
-        }
-        stream_lock_give(&stream->lock);
+    for (unsigned i = 0; i < STREAMS_MAX / 64; i++) {
+        uint64_t bits = atomic_load_explicit(&streams->busy[i], memory_order_relaxed);
+        for (; bits; bits &= bits - 1)
+            take_stream(streams, i * 64 + (unsigned)__builtin_ctzll(bits), context, taken, room);
     }
     return taken;
 }
@@ -322,7 +354,7 @@ static void publish(struct stream *stream, struct own_event *event)
     *link = event;
     if (!event->next)
         stream->newest = event;
-    stream->outstanding++;
+    counter_add(&stream->outstanding, 1);
 }
 
 /* Lock held. What may be recorded again, or NULL: made is then to be one if there may be more. */
@@ -330,7 +362,7 @@ static struct own_event *begin_record(struct stream *stream, bool *make)
 {
     struct own_event *event = NULL;
     order_settle(stream);
-    *make = stream->outstanding < OWN_EVENTS_MAX;
+    *make = counter_get(&stream->outstanding) < OWN_EVENTS_MAX;
     if (*make)
         event = take_spare(stream);
     *make = *make && !event;
@@ -395,7 +427,7 @@ static void ask_about_older_ones(struct pool *pool, struct stream *stream)
 {
     uint64_t stamp = 0;
     stream_lock_take(&stream->lock);
-    if (stream->outstanding >= OWN_EVENTS_TO_ASK) {
+    if (counter_get(&stream->outstanding) >= OWN_EVENTS_TO_ASK) {
         const struct own_event *event = stream->oldest;
         for (unsigned i = 1; event->next && i < OWN_EVENTS_ASKED; i++)
             event = event->next;

@@ -340,18 +340,24 @@ static void release_idle(struct pool *pool, const struct device *device, uint64_
         release_in(pool, c, choice, UINT64_MAX, EVICTION_IDLE, RELEASE_IN_ALLOCATION);
 }
 
-void stream_release_look(struct pool *pool, struct stream *stream)
+/* True for one thread each time. */
+static bool idle_look_is_due(const struct pool *pool, struct device *device, uint64_t now)
 {
     uint64_t idle = pool->settings.stream_ordered.release_after_idle_ns;
+    uint64_t last = atomic_load_explicit(&device->stream_idle_checked_at, memory_order_relaxed);
+    /* The blocks carry times of looks: those of before the first one have none. */
+    return idle && now > idle && now >= last + idle / 4 &&
+           atomic_compare_exchange_strong_explicit(&device->stream_idle_checked_at, &last, now,
+                                                   memory_order_relaxed, memory_order_relaxed);
+}
+
+void stream_release_look(struct pool *pool, struct stream *stream)
+{
     uint64_t now = monotonic_now();
     stream_lock_take(&stream->lock);
     stream->now = now;
-    /* The blocks carry times of looks: those of before the first one have none. */
-    bool due = idle && now > idle && now - stream->idle_checked_at >= idle / 4;
-    if (due)
-        stream->idle_checked_at = now;
     stream_lock_give(&stream->lock);
-    if (due)
+    if (idle_look_is_due(pool, stream->device, now))
         release_idle(pool, stream->device, now);
 }
 

@@ -244,3 +244,156 @@ Test(stream, without_numbers_threads_have_their_own)
     cr_assert_neq(here, there);
     cr_assert_eq(found(CU_STREAM_PER_THREAD), here);
 }
+
+/* ---- many streams ---- */
+
+/* Of so many the driver of these tests knows nothing but their numbers. */
+static CUstream numbered(unsigned i)
+{
+    return (CUstream)(uintptr_t)(0x100000 + 64 * i);
+}
+
+static CUresult get_number(CUstream handle, unsigned long long *id)
+{
+    *id = (uintptr_t)handle / 64;
+    return CUDA_SUCCESS;
+}
+
+static void start_with_numbers(void)
+{
+    start_without_context();
+    context = fake_context(0);
+    pool_context_created(pool, context);
+    driver->cuStreamGetId = get_number;
+    driver->cuStreamGetCtx = NULL;
+}
+
+static bool use(CUstream stream)
+{
+    CUdeviceptr block = 0;
+    CUresult result;
+    struct order_mark mark;
+    if (!pool_allocate_async_at_once(pool, &block, KIB, NULL, stream) &&
+        !pool_allocate_async(pool, &block, KIB, NULL, stream, &result))
+        return false;
+    free_on(stream, block);
+    pool_stream_wait_begin(pool, stream, &mark);
+    pool_stream_wait_end(pool, &mark, CUDA_SUCCESS);
+    return true;
+}
+
+Test(stream, each_of_many_is_found)
+{
+    struct stream *streams[1000];
+    start_with_numbers();
+    for (unsigned i = 0; i < 1000; i++)
+        streams[i] = found(numbered(i));
+    for (unsigned i = 0; i < 1000; i++)
+        cr_assert_eq(found(numbered(i)), streams[i]);
+    for (unsigned i = 0; i < 1000; i += 2)
+        pool_stream_ending(pool, numbered(i));
+    for (unsigned i = 0; i < 1000; i++)
+        cr_assert_eq(stream_find(pool, numbered(i), false).stream, i % 2 ? streams[i] : NULL);
+    for (unsigned i = 2000; i < 2500; i++)
+        cr_assert_not_null(found(numbered(i)));
+    for (unsigned i = 1; i < 1000; i += 2)
+        cr_assert_eq(found(numbered(i)), streams[i]);
+    cr_assert_eq(stream_count(pool->streams), 1000);
+}
+
+struct watch {
+    _Atomic bool over;
+    unsigned long long missed;
+};
+
+static void look_for_one(void *argument)
+{
+    struct watch *watch = argument;
+    unsigned long long id;
+    get_number(numbered(0), &id);
+    while (!watch->over)
+        watch->missed += stream_look_up(pool, numbered(0), id).stream == NULL;
+}
+
+/* Its neighbours in the table come and go meanwhile. */
+Test(stream, one_is_found_at_all_times)
+{
+    struct watch watch = {false, 0};
+    struct errand errand;
+    start_with_numbers();
+    found(numbered(0));
+    send(&errand, look_for_one, &watch);
+    for (unsigned i = 1; i < 20000; i++) {
+        found(numbered(i));
+        if (i > 900)
+            pool_stream_ending(pool, numbered(i - 900));
+    }
+    watch.over = true;
+    wait_for(&errand);
+    cr_assert_eq(watch.missed, 0);
+}
+
+/* Where there are more than are known at a time. */
+Test(stream, those_that_are_used_make_way_for_none)
+{
+    start_with_numbers();
+    for (unsigned i = 0; i < STREAMS_MAX; i++)
+        cr_assert(use(numbered(i)));
+    for (unsigned round = 0; round < 3; round++) {
+        for (unsigned i = STREAMS_MAX; i < STREAMS_MAX + 50; i++)
+            cr_assert_not(use(numbered(i)));
+        for (unsigned i = 0; i < STREAMS_MAX; i++)
+            cr_assert_not_null(stream_find(pool, numbered(i), false).stream);
+    }
+}
+
+Test(stream, those_that_are_not_used_do)
+{
+    start_with_numbers();
+    for (unsigned i = 0; i < STREAMS_MAX; i++)
+        cr_assert(use(numbered(i)));
+    cr_assert_not(use(numbered(5000)));
+    for (unsigned i = 0; i < 12; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+        for (unsigned k = 0; k < 500; k++)
+            cr_assert(use(numbered(k)));
+    }
+    for (unsigned i = 5000; i < 5524; i++)
+        cr_assert(use(numbered(i)));
+    cr_assert_not(use(numbered(6000)));
+    for (unsigned k = 0; k < 500; k++)
+        cr_assert_not_null(stream_find(pool, numbered(k), false).stream);
+}
+
+/* One that ends does at once. */
+Test(stream, those_that_end_do)
+{
+    start_with_numbers();
+    for (unsigned i = 0; i < STREAMS_MAX; i++)
+        cr_assert(use(numbered(i)));
+    cr_assert_not(use(numbered(5000)));
+    pool_stream_ending(pool, numbered(7));
+    cr_assert(use(numbered(5000)));
+    cr_assert_not(use(numbered(5001)));
+}
+
+/* Of many streams those that nothing was done on since are not looked at. */
+Test(stream, a_synchronise_marks_those_with_something_pending)
+{
+    start_with_numbers();
+    for (unsigned i = 0; i < 1000; i++)
+        cr_assert(use(numbered(i)));
+    CUdeviceptr block = take_on(numbered(300), MIB);
+    free_on(numbered(300), block);
+    cr_assert_eq(bytes_of(numbered(300)).pending, MIB);
+    synchronise();
+    cr_assert_eq(bytes_of(numbered(300)).pending, 0);
+    for (unsigned i = 0; i < 1000; i++)
+        pool_stream_ending(pool, numbered(i));
+    synchronise();
+    for (unsigned i = 0; i < STREAMS_MAX / 64; i++)
+        cr_assert_eq(pool->streams->busy[i], 0);
+    free_on(numbered(2000), take_on(numbered(2000), MIB));
+    synchronise();
+    cr_assert_eq(bytes_of(numbered(2000)).pending, 0);
+}
