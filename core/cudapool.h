@@ -62,7 +62,9 @@ uint64_t cudapool_generation(uint64_t address);
  * stream behind all that was told. A use by the same stream is not waited for. generation: as
  * cudapool_generation gave it when the memory was allocated; where it is stale (the memory was
  * freed, or the address given out again) the answer is CUDA_ERROR_INVALID_VALUE, and nothing is
- * changed. CUDA_ERROR_INVALID_HANDLE for a stream that is none, or another device's. */
+ * changed. CUDA_ERROR_INVALID_HANDLE for a stream that is none, or another device's;
+ * CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED where a capture has the stream, or one that it would have
+ * to wait for: nothing is changed then either, and so it is with such a free. */
 enum cudapool_use { CUDAPOOL_READ = 0, CUDAPOOL_WRITE = 1 };
 int cudapool_record_use(uint64_t address, uint64_t generation, void *stream, enum cudapool_use use);
 

@@ -807,13 +807,14 @@ void order_event_recorded(struct pool *pool, CUevent event, uint64_t version,
 void order_event_lost(struct pool *pool, CUevent event)
 {
     struct event_shard *shard = shard_of(pool, event);
-    bool green;
-    struct context *current = context_current(pool, &green);
+    CUcontext current = NULL;
+    pool->driver->cuCtxGetCurrent(&current);
+    struct context *context = current ? context_find(pool, current) : NULL;
     pthread_mutex_lock(&shard->lock);
     struct program_event *found = event ? add_event(shard, event) : NULL;
     if (found) {
         if (!found->context)
-            found->context = current;
+            found->context = context;
         found->unseen = !MUTATED(events_of_launches_followed);
         found->valid = false;
         found->version = ++shard->versions;

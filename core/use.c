@@ -247,6 +247,9 @@ CUresult use_record(struct pool *pool, CUdeviceptr address, uint64_t generation,
     struct stream_ref ref = stream_find(pool, handle, true);
     if (!ref.stream || ref.stream->device != block->mempool->device)
         return CUDA_ERROR_INVALID_HANDLE;
+    /* Made to wait for what is outside of its capture, it would end that. */
+    if (stream_may_be_captured(pool, handle) && !MUTATED(use_told_in_capture))
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     struct waits *waits = begin_use(pool, block, address, generation, ref, write, &result);
     if (!waits)
         return result;

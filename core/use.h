@@ -31,7 +31,8 @@
 uint64_t use_generation(struct pool *pool, CUdeviceptr address);
 
 /* CUDA_ERROR_INVALID_VALUE for a stale generation or an unknown pointer, CUDA_ERROR_INVALID_HANDLE
- * for a stream that is none or is of another device; else what the driver says of the waits. */
+ * for a stream that is none or is of another device, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for one
+ * that is captured; else what the driver says of the waits. */
 CUresult use_record(struct pool *pool, CUdeviceptr address, uint64_t generation, CUstream handle,
                     bool write);
 

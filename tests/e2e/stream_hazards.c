@@ -708,6 +708,8 @@ static void use_on_a_stream_that_is_captured(void)
     ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuMemFreeAsync(block, stream));
     EQUAL(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
           (unsigned)cudapool_record_use(block, generation, stream, CUDAPOOL_WRITE));
+    EQUAL(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+          (unsigned)cudapool_record_use(block, generation, reader, CUDAPOOL_WRITE));
     CU(cuStreamEndCapture(reader, &graph));
     CU(cuGraphGetNodes(graph, NULL, &nodes));
     EQUAL(0, nodes);
