@@ -40,6 +40,7 @@ struct device {
     _Atomic(CUmemoryPool) default_mempool; /* NULL: to be asked for */
     char apart[64];                        /* every call reads what is above, few write it */
     _Atomic uint64_t reserved_bytes; /* taken from the driver: live, cached, pending, on the way */
+    _Atomic uint64_t stream_bytes;   /* of these, of all stream-ordered blocks. Relaxed */
     struct kind_counters *memory;    /* in the figures; set before the device is listed */
     _Atomic uint64_t
         returning; /* blocks that a thread has taken out of a heap and is giving back */

@@ -118,6 +118,7 @@ struct stream {
     uint64_t handed_out;    /* the last block's generation: the stream's index + 1 in the upper 16
                                bits, and a count of all blocks ever */
     uint64_t handed_before; /* the same, as its present owner began */
+    unsigned searched;      /* streams that were looked through for blocks, so far */
     uint64_t seen_stamp, seen_handed_out, seen_at; /* what was done on it up to that time, of the
                                                       monotonic clock: see is_disused */
 };

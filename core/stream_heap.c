@@ -16,8 +16,9 @@
  * could have had one record one. */
 #define WANTED_FREES 32u
 
-/* Streams that are asked about, and blocks of a bucket that are looked at, before the driver is the
- * faster answer. */
+/* Streams that are looked through and that are asked about, and blocks of a bucket that are looked
+ * at, before the driver is the faster answer. */
+#define SEARCH_MAX  64u
 #define QUERIES_MAX 8u
 #define LOOKS_MAX   8u
 
@@ -63,6 +64,8 @@ struct search {
     uint64_t generation;
     uint64_t bytes; /* of the bucket */
     bool host_only; /* only what is over will do */
+    bool everywhere;
+    unsigned from; /* where among many streams it begins, if not everywhere */
     struct order_clock known;
     struct stream_block *found; /* where no new memory could be had */
     enum hit found_by;
@@ -248,14 +251,22 @@ static void ask_for_events(const struct search *search)
                               memory_order_relaxed);
 }
 
+static bool are_few(const struct search *search)
+{
+    return stream_count(search->pool->streams) <= SEARCH_MAX;
+}
+
 /* A block that is in no stream's counters, or NULL. */
 static struct stream_block *search_elsewhere(struct search *search, enum hit *hit)
 {
     struct streams *streams = search->pool->streams;
-    unsigned count = stream_count(streams);
+    unsigned others = stream_count(streams) - 1, index = search->ref.stream->index;
+    bool few = are_few(search) || search->everywhere;
+    unsigned first = few ? 0 : search->from, most = few ? others : SEARCH_MAX;
     struct stream_block *block = NULL;
-    for (unsigned i = 1; i < count && !block; i++)
-        block = look_at(search, stream_at(streams, (search->ref.stream->index + i) % count), hit);
+    for (unsigned i = 0; i < most && !block; i++)
+        block = look_at(search,
+                        stream_at(streams, (index + 1 + (first + i) % others) % (others + 1)), hit);
     if (!block && asks(search))
         block = visit_candidates(search, ask_about, hit);
     if (!block && MUTATED(made_to_wait_early) && may_wait(search))
@@ -271,6 +282,7 @@ static bool find_harder(struct search *search)
 {
     if (!search->bytes)
         return false;
+    search->everywhere = true;
     search->found = search_elsewhere(search, &search->found_by);
     if (!search->found && may_wait(search))
         search->found = visit_candidates(search, wait_for, &search->found_by);
@@ -342,6 +354,7 @@ static bool record_block(struct pool *pool, struct shelf *shelf, struct bucket *
     block->context_generation = search->generation;
     atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
     shelf_count_in(shelf, bucket, block);
+    atomic_fetch_add_explicit(&search->context->device->stream_bytes, bytes, memory_order_relaxed);
     return true;
 }
 
@@ -351,11 +364,21 @@ static void forget_reserved(struct device *device, uint64_t bytes)
     atomic_fetch_sub_explicit(&device->reserved_bytes, bytes, memory_order_relaxed);
 }
 
+static void forget_block(const struct stream_block *block)
+{
+    struct device *device = block->context->device;
+    forget_reserved(device, block->block.bytes);
+    atomic_fetch_sub_explicit(&device->stream_bytes, block->block.bytes, memory_order_relaxed);
+}
+
 static void finish_miss(struct pool *pool, struct shelf *shelf, struct bucket *bucket,
                         CUdeviceptr address, uint64_t bytes, size_t requested,
                         const struct search *search, CUresult result)
 {
     bool recorded = false;
+    /* A capture that began meanwhile may have the stream, and the memory is the graph's. */
+    bool may_record = result == CUDA_SUCCESS &&
+                      (!streams_are_captured(pool) || MUTATED(memory_of_graph_recorded));
     if (result == CUDA_SUCCESS) {
         /* Whoever freed this address did so behind our back. */
         stream_heap_forget_address(pool, address);
@@ -363,7 +386,7 @@ static void finish_miss(struct pool *pool, struct shelf *shelf, struct bucket *b
     }
     stream_lock_take(&shelf->stream->lock);
     counter_add(&bucket->counters->requested_bytes, requested);
-    if (result == CUDA_SUCCESS)
+    if (may_record)
         recorded = record_block(pool, shelf, bucket, address, bytes, search);
     if (recorded)
         shelf_hand_out(shelf, bucket, stream_block_find(&pool->streams->blocks, address),
@@ -454,6 +477,7 @@ static bool begin_search(struct search *search, struct pool *pool, struct stream
     search->mempool = shelf->mempool;
     search->bytes = bytes;
     search->found = NULL;
+    search->everywhere = false;
     memset(search->candidates, 0, sizeof search->candidates);
     stream_lock_take(&stream->lock);
     bool is = stream_is(ref);
@@ -463,6 +487,8 @@ static bool begin_search(struct search *search, struct pool *pool, struct stream
      * which an allocation does not. */
     search->host_only = !stream->own_order;
     search->known = stream->known;
+    search->from = stream->searched;
+    stream->searched += SEARCH_MAX;
     stream_lock_give(&stream->lock);
     return is;
 }
@@ -508,6 +534,17 @@ static bool takes_new_one(const struct search *search, struct bucket *bucket)
     return true;
 }
 
+/* Of many streams only some are looked through while a new block costs no other one its place. */
+static struct stream_block *search_as_far_as_it_pays(struct search *search, enum hit *hit)
+{
+    struct stream_block *block = search_elsewhere(search, hit);
+    if (block || are_few(search) ||
+        stream_release_has_room(search->pool, search->context, search->mempool, search->bytes))
+        return block;
+    search->everywhere = true;
+    return search_elsewhere(search, hit);
+}
+
 /* What the stream's own order does not give at once. */
 static bool allocate_slowly(struct pool *pool, struct stream_ref ref, CUstream handle,
                             struct shelf *shelf, struct bucket *bucket, CUdeviceptr *address,
@@ -519,7 +556,7 @@ static bool allocate_slowly(struct pool *pool, struct stream_ref ref, CUstream h
     if (!begin_search(&search, pool, ref, handle, shelf, bucket->bytes))
         return false;
     if (bucket->bytes && !takes_new_one(&search, bucket))
-        block = search_elsewhere(&search, &hit);
+        block = search_as_far_as_it_pays(&search, &hit);
     if (!block && bucket->bytes && search.host_only && asks(&search)) {
         block = ask_about_own(&search, bucket);
         hit = HIT_QUERIED;
@@ -794,7 +831,7 @@ static void count_free(struct stream_block *block)
 void stream_heap_left(struct pool *pool, struct stream_block *block)
 {
     count_free(block);
-    forget_reserved(block->context->device, block->block.bytes);
+    forget_block(block);
     stream_block_put(&pool->streams->records, block);
 }
 
@@ -809,7 +846,7 @@ void stream_heap_came_back(struct pool *pool, struct stream_block *block)
 
 void stream_heap_forget_free(struct pool *pool, struct stream_block *block)
 {
-    forget_reserved(block->context->device, block->block.bytes);
+    forget_block(block);
     stream_block_put(&pool->streams->records, block);
 }
 

@@ -373,7 +373,10 @@ typedef CUresult recorder(struct pool *pool, const struct own_event *event, CUst
 
 static CUresult record_on_stream(struct pool *pool, const struct own_event *event, CUstream handle)
 {
-    return pool->driver->cuEventRecord(event->event, handle);
+    CUresult result = pool->driver->cuEventRecord(event->event, handle);
+    /* A capture that began meanwhile may have it: who waits for it becomes a part of that. */
+    bool captured = stream_may_be_captured(pool, handle) && !MUTATED(captured_event_kept);
+    return result == CUDA_SUCCESS && captured ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : result;
 }
 
 /* The context is pinned. Under the fence lock, so that no capture begins meanwhile. */

@@ -500,8 +500,8 @@ bool stream_release_has_room(struct pool *pool, const struct context *context,
                              const struct mempool *mempool, uint64_t bytes)
 {
     const struct device *device = context->device;
-    struct stream_bytes sum = stream_release_sum(pool, device);
-    return sum.live + sum.cached + sum.pending + bytes <= bound_on_reserve(pool, device, mempool);
+    uint64_t reserved = atomic_load_explicit(&device->stream_bytes, memory_order_relaxed);
+    return reserved + bytes <= bound_on_reserve(pool, device, mempool);
 }
 
 void stream_release_before_growth(struct pool *pool, struct context *context,
