@@ -23,7 +23,7 @@ trap 'rm -rf "$work"' EXIT
 # file, ob= names the object that the following functions (fn=) belong to, cob= and cfn= a called
 # one, calls= is followed by the call's inclusive cost, which is not the caller's own.
 count() { # pairs [async [streams]]
-    SIMCUDA_MEMORY=8GiB LD_LIBRARY_PATH=$build/sim LD_PRELOAD=$build/libcudapool_preload.so CUDAPOOL_REPORT=none \
+    SIMCUDA_MEMORY=2GiB LD_LIBRARY_PATH=$build/sim LD_PRELOAD=$build/libcudapool_preload.so CUDAPOOL_REPORT=none \
         valgrind --quiet --tool=callgrind --callgrind-out-file="$work/$1" --compress-strings=no \
         --compress-pos=no "$build/tests/bench/hit_pair" "$@" >"$work/$1.out" 2>&1 || {
         cat "$work/$1.out" >&2
