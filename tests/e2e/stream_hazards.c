@@ -826,6 +826,71 @@ static void release_that_ends_nothing(void)
     CU(cuCtxSynchronize());
 }
 
+/* Nor does anybody wait for it while a capture goes on. */
+static void release_that_ends_nothing_in_a_capture(void)
+{
+    CUcontext context;
+    furnish();
+    CUstream stream = new_stream(), captured = new_stream();
+    CUdeviceptr block = take_on(stream, MIB);
+    struct gate gate = close_gate(&kernels, stream);
+    CU(cuMemFreeAsync(block, stream));
+    CU(cuStreamDestroy_v2(stream));
+    CU(cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+    double start = now_ms();
+    alarm(10);
+    CU(cuDevicePrimaryCtxRetain(&context, 0));
+    CU(cuDevicePrimaryCtxRelease_v2(0));
+    CHECK(now_ms() - start < 3000);
+    open_gate(gate);
+}
+
+/* A trim waits for nothing behind the program's own barrier. */
+static void trim_behind_a_barrier(void)
+{
+    CUmemoryPool memory_pool;
+    furnish();
+    CUstream stream = new_stream(), other = new_stream();
+    CU(cuDeviceGetDefaultMemPool(&memory_pool, 0));
+    CUdeviceptr block = take_on(stream, MIB);
+    CU(cuMemFreeAsync(block, stream));
+    CU(cuStreamSynchronize(stream));
+    struct gate gate = close_gate(&kernels, other);
+    close_barrier(other);
+    double start = now_ms();
+    alarm(10);
+    CU(cuMemPoolTrimTo(memory_pool, 0));
+    CHECK(now_ms() - start < 3000);
+    open_gate(gate);
+    CU(cuCtxSynchronize());
+}
+
+/* Streams that wait for each other by flags in memory: none is put behind another while there is
+ * memory. */
+static void flags_between_streams(void)
+{
+    void *memory;
+    CUdeviceptr flag, block;
+    furnish();
+    CUstream waiting = new_stream(), telling = new_stream();
+    CU(cuMemHostAlloc(&memory, sizeof(unsigned long long), CU_MEMHOSTALLOC_DEVICEMAP));
+    *(volatile unsigned long long *)memory = 0;
+    CU(cuMemHostGetDevicePointer_v2(&flag, memory, 0));
+    for (int i = 0; i < 2; i++) {
+        block = take_on(waiting, MIB);
+        if (i == 0)
+            spin(&kernels, waiting, 20000000);
+        else
+            wait_flag(&kernels, waiting, flag);
+        CU(cuMemFreeAsync(block, waiting));
+        take_on(telling, MIB);
+    }
+    alarm(10);
+    CU(cuLaunchKernel(kernels.set_flag, 1, 1, 1, 1, 1, 1, 0, telling, (void *[]){&flag}, NULL));
+    CU(cuStreamSynchronize(telling));
+    CU(cuStreamSynchronize(waiting));
+}
+
 /* No event can be recorded over the context's work then, and nothing may be left behind. */
 static void context_ends_during_a_capture(void)
 {
@@ -882,6 +947,9 @@ int main(int argc, char **argv)
         CASE(nested_calls_are_seen),
         CASE(context_ends_during_a_capture),
         CASE(release_that_ends_nothing),
+        CASE(release_that_ends_nothing_in_a_capture),
+        CASE(trim_behind_a_barrier),
+        CASE(flags_between_streams),
         CASE(use_before_a_free_in_a_capture),
         CASE(use_on_a_stream_that_is_captured),
         CASE(use_on_a_lost_stream_in_a_capture),

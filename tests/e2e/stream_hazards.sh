@@ -22,6 +22,7 @@ for case in legacy_orders_blocking_streams legacy_orders_per_thread_streams \
     waits_end_before_a_later_barrier allocation_behind_a_barrier synchronise_behind_a_barrier \
     allocation_behind_a_green_barrier plain_free_of_what_was_used_again \
     destroyed_in_a_bare_thread destroyed_without_a_context \
+    trim_behind_a_barrier flags_between_streams \
     legacy_allocation_holds_nobody_up destroyed_pool_holds_nobody_up; do
     expect "$case, without the pool" without $case
     expect "$case" with $case
@@ -30,7 +31,8 @@ done
 for case in programmatic_event launch_completion_event use_after_a_destroyed_stream \
     use_after_a_stream_that_was_followed captured_early_launch nested_calls_are_seen \
     reaped_as_it_ends reaped_after_the_legacy_stream \
-    context_ends_during_a_capture release_that_ends_nothing use_before_a_free_in_a_capture \
+    context_ends_during_a_capture release_that_ends_nothing \
+    release_that_ends_nothing_in_a_capture use_before_a_free_in_a_capture \
     use_on_a_stream_that_is_captured use_on_a_lost_stream_in_a_capture memory_pools_come_and_go \
     current_pool_is_destroyed no_stream_is_destroyed; do
     expect "$case" with $case

@@ -55,7 +55,7 @@ static void freed_beside_a_kernel(CUstream stream, unsigned blocks, size_t bytes
         use_and_free(stream, freed[i]);
     sleep_ms(50);
     double start = now_ms();
-    take_it(800 * MIB);
+    take_it(600 * MIB);
     CHECK(now_ms() - start < 3000);
     open_gate(gate);
     CU(cuCtxSynchronize());
@@ -69,7 +69,7 @@ static CUdeviceptr take_on_another(size_t bytes)
 static void out_of_memory_beside_a_kernel(void)
 {
     furnish();
-    freed_beside_a_kernel(new_stream(), 1, 750 * MIB, take_on_another);
+    freed_beside_a_kernel(new_stream(), 1, 500 * MIB, take_on_another);
 }
 
 static void out_of_memory_beside_a_kernel_after_small_frees(void)
@@ -81,13 +81,32 @@ static void out_of_memory_beside_a_kernel_after_small_frees(void)
 static void out_of_memory_beside_a_kernel_blocking(void)
 {
     furnish();
-    freed_beside_a_kernel(new_blocking_stream(), 1, 750 * MIB, take_on_another);
+    freed_beside_a_kernel(new_blocking_stream(), 1, 500 * MIB, take_on_another);
 }
 
 static void out_of_device_memory_beside_a_kernel(void)
 {
     furnish();
-    freed_beside_a_kernel(new_stream(), 1, 750 * MIB, take);
+    freed_beside_a_kernel(new_stream(), 1, 500 * MIB, take);
+}
+
+/* Also after a release of the primary context that ended nothing. */
+static void out_of_memory_after_a_release(void)
+{
+    CUcontext context;
+    furnish();
+    CUstream stream = new_stream(), busy = new_stream();
+    take_on(busy, 100 * MIB);
+    CUdeviceptr block = take_on(stream, 500 * MIB);
+    struct gate gate = close_gate(&kernels, busy);
+    use_and_free(stream, block);
+    CU(cuDevicePrimaryCtxRetain(&context, 0));
+    CU(cuDevicePrimaryCtxRelease_v2(0));
+    double start = now_ms();
+    take_on(stream, 500 * MIB);
+    CHECK(now_ms() - start < 3000);
+    open_gate(gate);
+    CU(cuCtxSynchronize());
 }
 
 /* Too little was freed for an event of its own. The device has 64 MiB. */
@@ -185,11 +204,11 @@ static void sizes_come_and_go_unwaited(void)
     CU(cuCtxSynchronize());
 }
 
-static CUcontext context;
+static CUcontext context_of_threads;
 
 static void *use_own_stream_once(void *unused)
 {
-    CU(cuCtxSetCurrent(context));
+    CU(cuCtxSetCurrent(context_of_threads));
     use_and_free(CU_STREAM_PER_THREAD, take_on(CU_STREAM_PER_THREAD, 64 * MIB));
     return unused;
 }
@@ -197,7 +216,7 @@ static void *use_own_stream_once(void *unused)
 static void threads_come_and_go(void)
 {
     furnish();
-    CU(cuCtxGetCurrent(&context));
+    CU(cuCtxGetCurrent(&context_of_threads));
     peak = 64 * MIB;
     for (int i = 0; i < 60; i++) {
         pthread_t thread;
@@ -231,6 +250,7 @@ int main(int argc, char **argv)
         CASE(out_of_memory_beside_a_kernel_after_small_frees),
         CASE(out_of_memory_beside_a_kernel_blocking),
         CASE(out_of_device_memory_beside_a_kernel),
+        CASE(out_of_memory_after_a_release),
         CASE(out_of_memory_after_little_was_freed),
         CASE(out_of_memory_puts_nothing_into_the_stream),
         CASE(sizes_come_and_go),

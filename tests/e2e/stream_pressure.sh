@@ -9,7 +9,7 @@ with() { # case [variable=value ...]
     on_pool CUDAPOOL_REPORT=none SIMCUDA_RACES=1 "$@" -- "$programs/stream_pressure" "$case"
 }
 for case in out_of_memory_beside_a_kernel out_of_memory_beside_a_kernel_after_small_frees \
-    out_of_memory_beside_a_kernel_blocking; do
+    out_of_memory_beside_a_kernel_blocking out_of_memory_after_a_release; do
     expect "$case" with $case
     SIM=$BUILD/sim-12.4 expect "$case, an older driver" with $case
 done
