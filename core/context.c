@@ -294,6 +294,7 @@ static struct context *bring_to_life(struct pool *pool, struct device *device,
     context->id = identity->id;
     atomic_store_explicit(&context->unusable, false, memory_order_relaxed);
     atomic_store_explicit(&context->return_stream, NULL, memory_order_relaxed);
+    atomic_store_explicit(&context->late_stream, NULL, memory_order_relaxed);
     atomic_fetch_add(&context->generation, 1);
     if (fresh)
         atomic_store_explicit(&registry->contexts, context, memory_order_release);

@@ -65,8 +65,9 @@ struct context {
     struct heap heap;
     struct epochs epochs;
     _Atomic(CUstream) return_stream;
-    _Atomic uint32_t pins; /* pairs with dying, sequentially consistent: see context_pin */
-    char apart[64];        /* every call reads what follows, and few write it */
+    _Atomic(CUstream) late_stream; /* for memory behind work that is not over: never waited for */
+    _Atomic uint32_t pins;         /* pairs with dying, sequentially consistent: see context_pin */
+    char apart[64];                /* every call reads what follows, and few write it */
     _Atomic bool unusable; /* the driver answers, the pool does not: an error stays in it, or no
                               fence can be had */
     _Atomic bool barred; /* the program has made its work wait for an event: what is submitted from

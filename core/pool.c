@@ -577,9 +577,10 @@ static void note_barrier(struct pool *pool, struct context *context)
     if (!context || MUTATED(programs_barrier_missed))
         return;
     /* Relaxed: a thread that gives memory back meanwhile does so before the barrier or after it. */
-    atomic_store_explicit(&context->barred, true, memory_order_relaxed);
     if (pool->streams)
         streams_are_barred(pool, context);
+    else
+        atomic_store_explicit(&context->barred, true, memory_order_relaxed);
 }
 
 void pool_barrier_coming(struct pool *pool, CUcontext handle)

@@ -24,10 +24,11 @@
 
 /* ---- giving back ---- */
 
-CUstream release_stream(struct pool *pool, struct context *context)
+/* A stream of the context's own, made when it is first needed. */
+static CUstream own_stream(struct pool *pool, struct context *context, _Atomic(CUstream) *place)
 {
     /* Relaxed: the handle is a number to us, and the driver knows what it means. */
-    CUstream stream = atomic_load_explicit(&context->return_stream, memory_order_relaxed);
+    CUstream stream = atomic_load_explicit(place, memory_order_relaxed);
     bool pushed;
     if (stream || !context_push(pool, context, &pushed))
         return stream;
@@ -35,14 +36,24 @@ CUstream release_stream(struct pool *pool, struct context *context)
     enter_driver();
     CUresult result = pool->driver->cuStreamCreate(&created, CU_STREAM_NON_BLOCKING);
     if (result == CUDA_SUCCESS &&
-        atomic_compare_exchange_strong_explicit(&context->return_stream, &stream, created,
-                                                memory_order_relaxed, memory_order_relaxed))
+        atomic_compare_exchange_strong_explicit(place, &stream, created, memory_order_relaxed,
+                                                memory_order_relaxed))
         stream = created;
     else if (result == CUDA_SUCCESS)
         pool->driver->cuStreamDestroy_v2(created);
     leave_driver();
     context_pop(pool, pushed);
     return stream;
+}
+
+CUstream release_stream(struct pool *pool, struct context *context)
+{
+    return own_stream(pool, context, &context->return_stream);
+}
+
+CUstream release_late_stream(struct pool *pool, struct context *context)
+{
+    return own_stream(pool, context, &context->late_stream);
 }
 
 /* Behind a barrier of the program's own the memory comes back when the barrier lets it, and only

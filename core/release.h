@@ -67,6 +67,9 @@ void release_look_at_memory(struct pool *pool, struct context *context);
  * be. */
 CUstream release_stream(struct pool *pool, struct context *context);
 
+/* Another one, for memory behind work that is not over: it is never waited for. */
+CUstream release_late_stream(struct pool *pool, struct context *context);
+
 /* After blocks were given back on that stream, or one like it, of the context, which is current and
  * pinned: waits until they are the driver's, where that cannot take long. */
 void release_wait(struct pool *pool, struct context *context, CUstream stream,

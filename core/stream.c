@@ -430,8 +430,9 @@ struct stream_ref stream_find_slowly(struct pool *pool, CUstream handle, bool ma
 void streams_are_barred(struct pool *pool, struct context *context)
 {
     struct streams *streams = pool->streams;
+    if (atomic_load_explicit(&context->barred, memory_order_acquire))
+        return;
     pthread_mutex_lock(&streams->lock);
-    atomic_store_explicit(&context->barred, true, memory_order_relaxed);
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
         stream_lock_take(&stream->lock);
@@ -441,6 +442,8 @@ void streams_are_barred(struct pool *pool, struct context *context)
         }
         stream_lock_give(&stream->lock);
     }
+    /* Pairs with the load above: who does not look has been told of all. */
+    atomic_store_explicit(&context->barred, true, memory_order_release);
     pthread_mutex_unlock(&streams->lock);
 }
 

@@ -631,7 +631,7 @@ static enum put what_to_put(const struct pool *pool, struct stream *stream,
 {
     struct bucket *own = shelf_of(block)->stream == stream ? block->block.bucket : NULL;
     uint64_t pending = counter_get(&stream->free_bytes) - counter_get(&stream->clean_bytes);
-    stream->share = order_share(pool, stream);
+    stream->share = order_share(pool, stream, block->mempool);
     bool due = shelf_events_are_wanted(stream) || shelf_launches_early(stream) ||
                (pending - stream->covered_bytes + block->block.bytes > stream->share &&
                 !MUTATED(much_freed_without_event));

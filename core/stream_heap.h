@@ -21,8 +21,7 @@
  *
  * Events cost more than everything else here. A free records one
  *   - while other streams have lately looked for one in vain;
- *   - where more than the stream's share would be pending with no event behind it: of an eighth of
- *     the device while it is half empty, else of the growth budget;
+ *   - where more than the stream's share would be pending with no event behind it (order_share);
  *   - where others order the stream: one in eight frees of a size, and whenever its share of the
  *     growth budget has no marker. So there is a ring of eight small blocks, and each large one can
  *     be used again at once.

@@ -16,7 +16,7 @@
 /* Streams share the growth budget as if they were no fewer than this. */
 #define FEW_STREAMS 16u
 
-/* The share of a device's memory for all streams together. */
+/* The share of a device's memory that they share at most. */
 #define PLENTY_SHARE 8u
 
 /* ---- what is over ---- */
@@ -79,7 +79,8 @@ static void copy_clock(const struct streams *streams, struct stream *stream,
         mark->clock.after[stream->index] = mark->stamp;
 }
 
-uint64_t order_told_by_wait(const struct stream *stream)
+/* Lock held. The stamp up to which a wait for the stream tells that it is over. */
+static uint64_t told_by_wait(const struct stream *stream)
 {
     bool all = !stream->ordered_by_others || MUTATED(legacy_use_forgotten);
     return all ? atomic_load_explicit(&stream->stamp, memory_order_relaxed) : stream->joined;
@@ -88,7 +89,7 @@ uint64_t order_told_by_wait(const struct stream *stream)
 /* Lock held. What the stream waits for by events of others, it waits for with no operation too. */
 static void lower_to_what_a_wait_tells(struct order_mark *mark)
 {
-    uint64_t told = order_told_by_wait(mark->stream);
+    uint64_t told = told_by_wait(mark->stream);
     if (mark->stamp <= told)
         return;
     mark->stamp = told;
@@ -508,14 +509,21 @@ static bool memory_is_plentiful(const struct device *device)
     return reserved < device->total_bytes / 2 && !device_is_short(device);
 }
 
-uint64_t order_share(const struct pool *pool, const struct stream *stream)
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+uint64_t order_share(const struct pool *pool, const struct stream *stream,
+                     const struct mempool *mempool)
 {
     const struct device *device = stream->device;
-    uint64_t streams = stream_count(pool->streams);
-    if (stream->own_order && device->growth_budget && memory_is_plentiful(device))
-        return device->total_bytes / PLENTY_SHARE / streams;
-    uint64_t most = device->stream_cached_cap / 2;
-    uint64_t all = device->growth_budget < most ? device->growth_budget : most;
+    uint64_t streams = stream_count(pool->streams), all = device->growth_budget;
+    uint64_t kept = smaller(atomic_load_explicit(&mempool->kept, memory_order_relaxed),
+                            device->total_bytes / PLENTY_SHARE);
+    if (stream->own_order && all && kept > all && memory_is_plentiful(device))
+        all = kept;
+    all = smaller(all, device->stream_cached_cap / 2);
     return all / (streams > FEW_STREAMS ? streams : FEW_STREAMS);
 }
 

@@ -83,9 +83,6 @@ void order_take_mark(struct pool *pool, CUstream handle, struct order_mark *mark
 /* The same before the program waits for the stream, or asks about it. */
 void order_take_mark_of_wait(struct pool *pool, CUstream handle, struct order_mark *mark);
 
-/* Stream's lock held. The stamp up to which a wait for the stream tells that it is over. */
-uint64_t order_told_by_wait(const struct stream *stream);
-
 /* No lock held. The program has put an operation into the stream since the mark was taken. */
 void order_operation_seen(const struct order_mark *mark);
 
@@ -141,9 +138,12 @@ bool order_wait(struct pool *pool, CUstream handle, const struct own_event *even
  * operation into the stream that nobody will ask about. False where that was not possible. */
 bool order_join(struct pool *pool, struct stream_ref ref, CUstream handle, uint64_t stamp);
 
-/* Stream's lock held. Bytes that it may have freed with no event behind them: such memory other
- * streams get, and goes back to the driver, only when it is known otherwise to be over. */
-uint64_t order_share(const struct pool *pool, const struct stream *stream);
+/* Stream's lock held. Bytes that it may have freed with no event behind them, the last of them from
+ * that memory pool: such memory other streams get, and goes back to the driver, only when it is
+ * known otherwise to be over. All streams together: the growth budget; or, while half of the device
+ * is free, what the driver would keep itself, for streams that need no marker. */
+uint64_t order_share(const struct pool *pool, const struct stream *stream,
+                     const struct mempool *mempool);
 
 /* No lock held, the context pinned; where memory is short. What is pending without an event gets
  * one where that holds nobody up. It stands for later work of its stream, too, and is only ever

@@ -162,20 +162,33 @@ static bool give_to_driver(const struct driver *driver, CUdeviceptr address, CUs
            (!ordered && driver->cuMemFree_v2(address) == CUDA_SUCCESS);
 }
 
-/* The stream that blocks go back on. Behind work that is not over it is one of its own, for that
- * once: the context's, which is synchronised now and then, must never be behind anything. */
-static CUstream stream_behind(struct pool *pool, struct context *context,
-                              const struct own_event *after)
+/* The context's, if nothing on it is under way: memory must not wait for other memory's work. Else
+ * one for this once. */
+static CUstream free_stream(struct pool *pool, struct context *context, bool *once)
 {
     const struct driver *driver = pool->driver;
-    CUstream stream = NULL;
+    CUstream stream = driver->cuStreamQuery ? release_late_stream(pool, context) : NULL;
+    *once = !stream || driver->cuStreamQuery(stream) != CUDA_SUCCESS;
+    if (*once && driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
+        return NULL;
+    return stream;
+}
+
+/* The stream that blocks go back on. The one that is synchronised now and then must never be behind
+ * anything; behind work that is not over there is another one. */
+static CUstream stream_behind(struct pool *pool, struct context *context,
+                              const struct own_event *after, bool *once)
+{
+    const struct driver *driver = pool->driver;
+    *once = false;
     if (!after)
         return release_stream(pool, context);
-    if (driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
-        return NULL;
-    if (driver->cuStreamWaitEvent(stream, after->event, 0) == CUDA_SUCCESS)
+    CUstream stream = free_stream(pool, context, once);
+    if (!stream || driver->cuStreamWaitEvent(stream, after->event, 0) == CUDA_SUCCESS)
         return stream;
-    driver->cuStreamDestroy_v2(stream);
+    if (*once)
+        driver->cuStreamDestroy_v2(stream);
+    *once = false;
     return NULL;
 }
 
@@ -187,13 +200,14 @@ static void hand_over(struct pool *pool, struct context *context, struct block *
     enter_driver();
     struct relaxed_mode mode = relaxed_mode_begin(pool);
     bool current = context_push(pool, context, &pushed);
-    CUstream stream = current ? stream_behind(pool, context, after) : NULL;
+    bool once = false;
+    CUstream stream = current ? stream_behind(pool, context, after, &once) : NULL;
     for (struct block *b = chain; b; b = b->links[LINK_HEAP].next)
         b->refused = !stream || !give_to_driver(driver, b->address, stream, after != NULL);
     /* An allocation or a free that goes on without the memory need not wait until it is back. */
-    if (stream && place != RELEASE_IN_ALLOCATION)
+    if (stream && !after && place != RELEASE_IN_ALLOCATION)
         release_wait(pool, context, stream, place);
-    if (stream && after)
+    if (stream && once)
         driver->cuStreamDestroy_v2(stream);
     if (current)
         context_pop(pool, pushed);
@@ -656,7 +670,10 @@ static void settle_context_until(struct pool *pool, struct context *context, uin
     enter_driver();
     bool recorded = record_context(pool, context, &event);
     leave_driver();
-    if (wait_patiently(pool, context, recorded ? &event : NULL, give_up_at) == CUDA_SUCCESS)
+    /* Where the driver could record one but did not, something is wrong. */
+    bool waits = recorded || (!pool->driver->cuCtxRecordEvent && !streams_are_captured(pool));
+    if (waits &&
+        wait_patiently(pool, context, recorded ? &event : NULL, give_up_at) == CUDA_SUCCESS)
         order_context_is_over(marks);
     enter_driver();
     if (recorded)

@@ -24,6 +24,7 @@ for case in sizes_come_and_go sizes_come_and_go_on_a_blocking_stream \
     sizes_come_and_go_on_the_legacy_stream sizes_come_and_go_unwaited threads_come_and_go \
     many_streams_once_each; do
     expect "$case" with $case "CUDAPOOL_CONFIG=$settings"
+    expect "$case, on a large device" with $case "CUDAPOOL_CONFIG=$settings" SIMCUDA_MEMORY=32GiB
 done
 
 finish
