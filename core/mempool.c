@@ -425,18 +425,20 @@ static struct use_of_pool sum_up(struct pool *pool, const struct mempool *mempoo
     return sum;
 }
 
-static void raise_high(struct mempool *mempool, uint64_t used)
+static void raise_to(_Atomic uint64_t *high, uint64_t value)
 {
-    uint64_t high = atomic_load_explicit(&mempool->used_high, memory_order_relaxed);
-    while (high < used &&
-           !atomic_compare_exchange_weak_explicit(&mempool->used_high, &high, used,
-                                                  memory_order_relaxed, memory_order_relaxed))
+    uint64_t seen = atomic_load_explicit(high, memory_order_relaxed);
+    while (seen < value && !atomic_compare_exchange_weak_explicit(
+                               high, &seen, value, memory_order_relaxed, memory_order_relaxed))
         continue;
 }
 
+/* What is kept only ever grows by a miss. */
 void mempool_note_use(struct pool *pool, struct mempool *mempool)
 {
-    raise_high(mempool, sum_up(pool, mempool).used);
+    struct use_of_pool sum = sum_up(pool, mempool);
+    raise_to(&mempool->used_high, sum.used);
+    raise_to(&mempool->kept_high, sum.kept);
 }
 
 /* What the driver counts, less what is kept free and what blocks are larger than asked for. */
@@ -453,9 +455,13 @@ static uint64_t correct_high(struct pool *pool, struct mempool *mempool,
     if (!ask(pool, handle_of(mempool), CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &now))
         return driver_high;
     uint64_t others = now > sum->kept ? now - sum->kept : 0;
-    raise_high(mempool, sum->used);
-    raise_high(mempool, sum->peak);
+    raise_to(&mempool->used_high, sum->used);
+    raise_to(&mempool->used_high, sum->peak);
     uint64_t high = atomic_load_explicit(&mempool->used_high, memory_order_relaxed) + others;
+    /* No less than what cannot have been our blocks. */
+    uint64_t ours = atomic_load_explicit(&mempool->kept_high, memory_order_relaxed);
+    uint64_t least = driver_high > ours ? driver_high - ours : 0;
+    high = high > least ? high : least;
     return high < driver_high ? high : driver_high;
 }
 
@@ -488,7 +494,9 @@ static void start_high_again(struct pool *pool, struct mempool *mempool)
                 counter_set(&s->peak_used_bytes, counter_get(&s->used_bytes));
         stream_lock_give(&stream->lock);
     }
-    atomic_store_explicit(&mempool->used_high, sum_up(pool, mempool).used, memory_order_relaxed);
+    struct use_of_pool sum = sum_up(pool, mempool);
+    atomic_store_explicit(&mempool->used_high, sum.used, memory_order_relaxed);
+    atomic_store_explicit(&mempool->kept_high, sum.kept, memory_order_relaxed);
 }
 
 /* The driver has carried out the program's call, before or after one of ours. */

@@ -46,9 +46,11 @@ struct mempool {
     bool program_was_overtaken;  /* by us: its value is to be set again */
     bool threshold_is_known;     /* the program's own */
     uint64_t threshold;
-    _Atomic uint64_t kept;      /* the threshold as it is: so many bytes the driver itself keeps.
-                                   Relaxed: it only says how much is worth keeping */
-    _Atomic uint64_t used_high; /* bytes used by the program, the most that was seen */
+    _Atomic uint64_t kept; /* the threshold as it is: so many bytes the driver itself keeps.
+                              Relaxed: it only says how much is worth keeping */
+    _Atomic uint64_t
+        used_high; /* bytes used by the program of our blocks, the most that was seen */
+    _Atomic uint64_t kept_high; /* bytes of our blocks, at most. Relaxed, both: they are told */
     struct mempool *next;       /* written before it is listed */
 };
 

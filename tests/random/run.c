@@ -1010,6 +1010,41 @@ static void ask_for_used_bytes(CUmemoryPool memory_pool)
         NOTE(used);
 }
 
+/* The most that was used since this was last forgotten. Threads that run freely see each other's.
+ */
+static void ask_for_most_used_bytes(CUmemoryPool memory_pool, bool forget)
+{
+    cuuint64_t used = 0;
+    if (CALL(cuMemPoolGetAttribute, (memory_pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &used),
+             "(memory_pool, 8, &size)") == CUDA_SUCCESS)
+        NOTE(used);
+    used = 0;
+    if (forget)
+        CALL(cuMemPoolSetAttribute, (memory_pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &used),
+             "(memory_pool, 8, &(cuuint64_t){0})");
+}
+
+static void choose_threshold(CUmemoryPool memory_pool, cuuint64_t threshold)
+{
+    cuuint64_t found = 0;
+    CALL(cuMemPoolSetAttribute, (memory_pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold),
+         "(memory_pool, 4, &(cuuint64_t){%llu})", (unsigned long long)threshold);
+    if (CALL(cuMemPoolGetAttribute, (memory_pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &found),
+             "(memory_pool, 4, &size)") == CUDA_SUCCESS)
+        NOTE(found);
+}
+
+/* Other devices may reach it. */
+static void open_to_all(CUmemoryPool memory_pool)
+{
+    for (unsigned int i = 0; i < run->profile->devices; i++) {
+        CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, (int)i},
+                                  CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+        CALL(cuMemPoolSetAccess, (memory_pool, &access, 1),
+             "(memory_pool, &(CUmemAccessDesc){{1, %u}, 3}, 1)", i);
+    }
+}
+
 /* A memory pool of the program's, for a while: what is left of it is used on. */
 static void step_mempool(const struct step *step)
 {
@@ -1030,6 +1065,10 @@ static void step_mempool(const struct step *step)
     if (step->c & 3)
         CALL(cuMemPoolSetAttribute, (memory_pool, step->c & 3u, &off), "(memory_pool, %u, &zero)",
              step->c & 3u);
+    if (step->c & 8)
+        choose_threshold(memory_pool, (cuuint64_t)step->y << 10);
+    if (step->c & 16)
+        open_to_all(memory_pool);
     if (chosen)
         CALL(cuDeviceSetMemPool, (device, memory_pool), "(%d, memory_pool)", device);
     for (unsigned int i = 0; i <= step->d % 4u; i++) {
@@ -1042,6 +1081,8 @@ static void step_mempool(const struct step *step)
             free_async(buffer, &stream);
     }
     ask_for_used_bytes(memory_pool);
+    if (step->d & 32)
+        ask_for_most_used_bytes(memory_pool, step->d & 64);
     if (step->d & 16)
         CALL(cuMemPoolTrimTo, (memory_pool, 0), "(memory_pool, 0)");
     CALL(cuMemPoolDestroy, (memory_pool), "(memory_pool)");

@@ -230,9 +230,11 @@ static CUresult allocate_from_pool(CUdeviceptr *address, size_t bytes, CUmemoryP
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult result = fake.below.cuMemAlloc_v2(address, bytes);
+    uint64_t *used = fake_mempool_attribute(memory_pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+    uint64_t *high = fake_mempool_attribute(memory_pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH);
     if (result == CUDA_SUCCESS)
-        *fake_mempool_attribute(memory_pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) +=
-            (bytes + 511) / 512 * 512;
+        *used += (bytes + 511) / 512 * 512;
+    *high = *used > *high ? *used : *high;
     return result;
 }
 

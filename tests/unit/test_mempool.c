@@ -87,12 +87,14 @@ Test(mempool, used_bytes_are_the_programs)
 Test(mempool, the_most_that_was_used_too)
 {
     start_streams();
-    *fake_mempool_attribute(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_HIGH) = 100 * MIB;
     CUdeviceptr a = take_on(one, MIB), b = take_on(one, MIB);
     free_on(one, a);
     free_on(one, b);
-    take_on(one, MIB);
+    b = take_on(one, 2 * MIB);
+    cr_assert_eq(*fake_mempool_attribute(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_HIGH), 4 * MIB);
     cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_HIGH), 2 * MIB);
+    free_on(one, b);
+    take_on(one, MIB);
     cuuint64_t zero = 0;
     pool_mempool_set(pool, STANDARD, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &zero);
     cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_HIGH), MIB);
@@ -262,6 +264,16 @@ Test(mempool, a_default_pool_is_asked_for_once)
     cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 0);
 }
 
+/* While captures go on, say. */
+Test(mempool, what_the_driver_served_was_used_too)
+{
+    start_streams();
+    *fake_mempool_attribute(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_HIGH) = 100 * MIB;
+    cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_HIGH), 100 * MIB);
+    free_on(one, take_on(one, MIB));
+    cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_HIGH), 99 * MIB);
+}
+
 /* ---- pools that come and go ---- */
 
 static void create(CUmemoryPool memory_pool)
@@ -312,7 +324,7 @@ Test(mempool, thousands_that_come_and_go_leave_nothing_behind)
     CUmemoryPool handles[2] = {fake_mempool(0), fake_mempool(0)};
     for (unsigned i = 0; i < 5000; i++) {
         CUmemoryPool memory_pool = handles[i % 2];
-        *fake_mempool_attribute(memory_pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH) = 100 * MIB;
+        *fake_mempool_attribute(memory_pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH) = 0;
         *fake_mempool_attribute(memory_pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) = 0;
         create(memory_pool);
         CUdeviceptr block = take_from(memory_pool);
