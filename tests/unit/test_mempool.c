@@ -61,6 +61,7 @@ Test(mempool, nothing_is_asked_in_a_capture_that_it_might_forbid)
     cr_assert_eq(pool_memory_info(pool, &left, &total), CUDA_SUCCESS);
     pool_mempool_created(pool, fake_mempool(0), 0);
     end_capture(other);
+    cr_assert_eq(fake_misuses(), 0);
 }
 
 Test(mempool, other_pools_keep_theirs)
