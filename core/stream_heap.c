@@ -307,6 +307,18 @@ static CUresult ask_driver(struct pool *pool, struct bucket_counters *cost, CUde
     return result;
 }
 
+/* What helps on all streams alike. */
+static CUresult ask_driver_again(struct pool *pool, struct bucket_counters *cost,
+                                 CUdeviceptr *address, uint64_t bytes, struct search *search)
+{
+    struct reclaim progress = {.bytes = bytes};
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    while (result == CUDA_ERROR_OUT_OF_MEMORY &&
+           release_for_retry(pool, search->context->device, &progress))
+        result = ask_driver(pool, cost, address, bytes, search);
+    return result;
+}
+
 /* The driver, and everything that may help when it is out of memory. *bytes falls back to what was
  * requested where only that fits. A block of another stream's may be found instead. */
 static CUresult ask_driver_hard(struct pool *pool, struct bucket_counters *cost,
@@ -315,16 +327,20 @@ static CUresult ask_driver_hard(struct pool *pool, struct bucket_counters *cost,
 {
     struct device *device = search->context->device;
     CUresult result = ask_driver(pool, cost, address, *bytes, search);
+    uint64_t behind = 0;
     if (result != CUDA_ERROR_OUT_OF_MEMORY)
         return result;
     /* In the stream's own order nothing has to be waited for. */
-    if (stream_release_in_order(pool, search->ref, search->handle) != 0)
+    if (stream_release_in_order(pool, search->ref, search->handle) != 0 ||
+        stream_release_behind(pool, search->ref, search->context, &behind) != 0)
         result = ask_driver(pool, cost, address, *bytes, search);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && find_harder(search))
         return CUDA_SUCCESS;
-    struct reclaim progress = {.bytes = *bytes};
-    while (result == CUDA_ERROR_OUT_OF_MEMORY && release_for_retry(pool, device, &progress))
-        result = ask_driver(pool, cost, address, *bytes, search);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        result = ask_driver_again(pool, cost, address, *bytes, search);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && behind &&
+        stream_release_wait_behind(pool, search->ref.stream, behind))
+        result = ask_driver_again(pool, cost, address, *bytes, search);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && *bytes != requested) {
         atomic_fetch_sub_explicit(&device->reserved_bytes, *bytes - requested,
                                   memory_order_relaxed);

@@ -756,6 +756,7 @@ static void remove_event(struct event_shard *shard, struct program_event *gone)
 {
     size_t hole = (size_t)(gone - shard->events), mask = shard->slots - 1;
     free(gone->clock);
+    gone->clock = NULL;
     shard->used--;
     for (size_t i = (hole + 1) & mask; shard->events[i].event; i = (i + 1) & mask) {
         size_t first = first_slot(shard, shard->events[i].event);

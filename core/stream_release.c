@@ -15,7 +15,7 @@
 #define CAP_SHARE   8u
 #define FEW_STREAMS 16u
 
-/* How long the end of a context or a memory pool waits for what is pending, at most. */
+/* How long the end of a context, or who is out of memory, waits for what is pending, at most. */
 #define PATIENCE_NANOSECONDS (UINT64_C(10) * 1000 * 1000 * 1000)
 
 /* ---- sums ---- */
@@ -463,7 +463,7 @@ static struct own_event *use_first_event(struct stream *stream)
 
 /* False where nothing there can go. */
 static bool release_behind_one(struct pool *pool, struct context *context, struct stream *stream,
-                               uint64_t bytes, uint64_t *released)
+                               uint64_t bytes, enum eviction reason, uint64_t *released)
 {
     struct block *chain = NULL;
     stream_lock_take(&stream->lock);
@@ -477,7 +477,7 @@ static bool release_behind_one(struct pool *pool, struct context *context, struc
     uint64_t started = monotonic_now(), before = *released;
     hand_over(pool, context, chain, event, RELEASE_IN_ALLOCATION);
     uint64_t each = (monotonic_now() - started) / count_blocks(chain);
-    *released += settle(pool, chain, EVICTION_CAP, each);
+    *released += settle(pool, chain, reason, each);
     stream_lock_take(&stream->lock);
     order_drop_user(stream, event);
     stream_lock_give(&stream->lock);
@@ -491,8 +491,34 @@ static void release_behind_events(struct pool *pool, struct context *context, ui
     uint64_t released = 0;
     for (unsigned i = 0; i < stream_count(streams); i++)
         while (released < bytes && release_behind_one(pool, context, stream_at(streams, i),
-                                                      bytes - released, &released))
+                                                      bytes - released, EVICTION_CAP, &released))
             continue;
+}
+
+uint64_t stream_release_behind(struct pool *pool, struct stream_ref ref, struct context *context,
+                               uint64_t *stamp)
+{
+    struct stream *stream = ref.stream;
+    uint64_t released = 0;
+    stream_lock_take(&stream->lock);
+    *stamp = stream_is(ref) && stream->ordered_by_others ? order_newest(stream) : 0;
+    stream_lock_give(&stream->lock);
+    if (!*stamp || !context_pin(context, context_generation(context)))
+        return 0;
+    while (release_behind_one(pool, context, stream, UINT64_MAX, EVICTION_MEMORY, &released))
+        continue;
+    context_unpin(context);
+    return released;
+}
+
+bool stream_release_wait_behind(struct pool *pool, struct stream *stream, uint64_t stamp)
+{
+    uint64_t started = monotonic_now();
+    CUresult result;
+    while ((result = order_ask(pool, stream, stamp)) == CUDA_ERROR_NOT_READY &&
+           monotonic_now() - started < PATIENCE_NANOSECONDS)
+        patient_nap(started);
+    return result == CUDA_SUCCESS;
 }
 
 /* ---- before a miss ---- */

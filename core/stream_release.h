@@ -61,6 +61,13 @@ void stream_release_settle_until(struct pool *pool, const struct device *device,
  * up. The bytes. */
 uint64_t stream_release_in_order(struct pool *pool, struct stream_ref ref, CUstream handle);
 
+/* The same where others order the stream: behind events of ours, on a stream of ours, whence the
+ * driver may have its ways to give them out at once. The stamp up to which they were pending, for a
+ * wait until they are back: for so long as anybody waits who is out of memory. */
+uint64_t stream_release_behind(struct pool *pool, struct stream_ref ref, struct context *context,
+                               uint64_t *stamp);
+bool stream_release_wait_behind(struct pool *pool, struct stream *stream, uint64_t stamp);
+
 /* Gives back blocks of the memory pool: those known to be over, or, where it is about to be
  * destroyed and nothing will be allocated from it any more, all. */
 void stream_release_mempool(struct pool *pool, const struct mempool *mempool, uint64_t bytes,

@@ -145,6 +145,32 @@ static void out_of_memory_puts_nothing_into_the_stream(void)
     CU(cuCtxSynchronize());
 }
 
+/* What the stream has freed is to be had as soon as it is over, of another size, too. The device
+ * has 64 MiB. */
+static void out_of_memory_behind_own_work_on(CUstream stream)
+{
+    take_on(stream, 30 * MIB);
+    CUdeviceptr block = take_on(stream, 20 * MIB);
+    spin(&kernels, stream, 200000000);
+    use_and_free(stream, block);
+    double start = now_ms();
+    take_on(stream, 24 * MIB);
+    CHECK(now_ms() - start < 3000);
+    CU(cuCtxSynchronize());
+}
+
+static void out_of_memory_behind_own_work(void)
+{
+    furnish();
+    out_of_memory_behind_own_work_on(new_blocking_stream());
+}
+
+static void out_of_memory_behind_the_legacy_streams_work(void)
+{
+    furnish();
+    out_of_memory_behind_own_work_on(NULL);
+}
+
 /* ---- the reserve; the settings keep to the peak and 128 MiB ---- */
 
 static size_t peak;
@@ -253,6 +279,8 @@ int main(int argc, char **argv)
         CASE(out_of_memory_after_a_release),
         CASE(out_of_memory_after_little_was_freed),
         CASE(out_of_memory_puts_nothing_into_the_stream),
+        CASE(out_of_memory_behind_own_work),
+        CASE(out_of_memory_behind_the_legacy_streams_work),
         CASE(sizes_come_and_go),
         CASE(sizes_come_and_go_on_a_blocking_stream),
         CASE(sizes_come_and_go_on_the_legacy_stream),
