@@ -81,15 +81,14 @@ static inline void leave_driver(void)
  * can't be served. green: the current handle is a green context's. */
 static inline struct context *context_current(struct pool *pool, bool *green)
 {
-    const struct thread_state *thread = &thread_state;
     CUcontext handle = NULL;
     if (pool->driver->cuCtxGetCurrent(&handle) != CUDA_SUCCESS || !handle)
         return NULL;
-    if (thread->handle == handle && thread->pool == pool &&
-        thread->generation ==
+    if (thread_state.handle == handle && thread_state.pool == pool &&
+        thread_state.generation ==
             atomic_load_explicit(&pool->registry.generation, memory_order_acquire)) {
-        *green = thread->green;
-        return thread->context;
+        *green = thread_state.green;
+        return thread_state.context;
     }
     return context_current_slowly(pool, handle, green);
 }
@@ -111,13 +110,12 @@ static inline CUstream stream_spelled_out(CUstream handle)
  * found any stream before; it may have ended since. Else none. */
 static inline struct stream_ref stream_ask(struct pool *pool, CUstream handle)
 {
-    const struct recent_streams *recent = &recent_streams;
     unsigned long long id = 0;
     /* Only where the driver has numbers are streams remembered. */
-    if (recent->pool == pool &&
+    if (recent_streams.pool == pool &&
         pool->driver->cuStreamGetId(stream_spelled_out(handle), &id) == CUDA_SUCCESS) {
         const struct recent_stream *found =
-            &recent->streams[stream_recent_place(stream_key(handle, id))];
+            &recent_streams.streams[stream_recent_place(stream_key(handle, id))];
         return __builtin_expect(found->ref.id == id, 1) ? found->ref
                                                         : stream_look_up(pool, handle, id);
     }
@@ -129,12 +127,11 @@ static inline struct stream_ref stream_ask(struct pool *pool, CUstream handle)
  * what was allocated on that very stream: then nothing will be allocated on it any more. */
 static inline struct stream_ref stream_recall(struct pool *pool, CUstream handle)
 {
-    const struct recent_streams *recent = &recent_streams;
     if (!stream_is_created(handle))
         return stream_ask(pool, handle);
     uint64_t key = stream_key(handle, 0);
-    const struct recent_stream *found = &recent->streams[stream_recent_place(key)];
-    return __builtin_expect(recent->pool == pool && found->key == key, 1)
+    const struct recent_stream *found = &recent_streams.streams[stream_recent_place(key)];
+    return __builtin_expect(recent_streams.pool == pool && found->key == key, 1)
                ? found->ref
                : stream_ask(pool, handle);
 }

@@ -114,13 +114,15 @@ static void out_of_memory_after_little_was_freed(void)
 {
     furnish();
     CUstream stream = new_stream(), busy = new_stream(), other = new_stream();
-    use_and_free(stream, take_on(stream, 2 * MIB));
+    use_and_free(stream, take_on(stream, MIB / 2));
     sleep_ms(20);
     struct gate gate = close_gate(&kernels, busy);
-    take_on(busy, 30 * MIB - 512);
+    take_on(busy, 30 * MIB);
+    take_on(busy, MIB);
+    take_on(busy, MIB / 2);
     take_on(busy, 30 * MIB);
     double start = now_ms();
-    take_on(other, 3 * MIB / 2);
+    take_on(other, MIB * 3 / 8);
     CHECK(now_ms() - start < 3000);
     open_gate(gate);
     CU(cuCtxSynchronize());
