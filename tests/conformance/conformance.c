@@ -948,6 +948,50 @@ static void freed_blocks_are_not_used_bytes(void)
     CHECK(after == before);
 }
 
+static void most_used_bytes_start_again(void)
+{
+    CUmemoryPool memory_pool = NULL;
+    cuuint64_t zero = 0, with = 0, most = 0;
+    CUdeviceptr block = 0;
+    SUCCEEDS(cuDeviceGetDefaultMemPool(&memory_pool, gpu.device));
+    SUCCEEDS(cuMemAllocAsync(&block, 16 * MIB, gpu.a));
+    SUCCEEDS(cuMemFreeAsync(block, gpu.a));
+    SUCCEEDS(cuCtxSynchronize());
+    SUCCEEDS(cuMemPoolSetAttribute(memory_pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &zero));
+    SUCCEEDS(cuMemAllocAsync(&block, 4 * MIB, gpu.a));
+    SUCCEEDS(cuMemPoolGetAttribute(memory_pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &with));
+    SUCCEEDS(cuMemFreeAsync(block, gpu.a));
+    SUCCEEDS(cuStreamSynchronize(gpu.a));
+    SUCCEEDS(cuMemPoolGetAttribute(memory_pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &most));
+    CHECK(most == with);
+}
+
+/* And the default one is current again. */
+static void destroyed_pools_live_as_long_as_their_memory(void)
+{
+    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .location = {CU_MEM_LOCATION_TYPE_DEVICE, gpu.device}};
+    CUmemoryPool own = NULL, standard = NULL, current = NULL;
+    CUdeviceptr block = 0, next = 0;
+    unsigned int word = 0;
+    SUCCEEDS(cuMemPoolCreate(&own, &properties));
+    SUCCEEDS(cuDeviceSetMemPool(gpu.device, own));
+    SUCCEEDS(cuMemAllocAsync(&block, MIB, gpu.a));
+    SUCCEEDS(cuMemPoolDestroy(own));
+    SUCCEEDS(cuDeviceGetDefaultMemPool(&standard, gpu.device));
+    SUCCEEDS(cuDeviceGetMemPool(&current, gpu.device));
+    CHECK(current == standard);
+    SUCCEEDS(cuMemAllocAsync(&next, MIB, gpu.a));
+    CHECK(next != block);
+    SUCCEEDS(cuMemsetD32Async(block, 7, MIB / 4, gpu.a));
+    SUCCEEDS(cuStreamSynchronize(gpu.a));
+    SUCCEEDS(cuMemcpyDtoH_v2(&word, block, sizeof word));
+    CHECK(word == 7);
+    SUCCEEDS(cuMemFreeAsync(block, gpu.a));
+    SUCCEEDS(cuMemFreeAsync(next, gpu.a));
+    SUCCEEDS(cuStreamSynchronize(gpu.a));
+}
+
 static void *thread_stream_id(void *id)
 {
     SUCCEEDS(cuCtxSetCurrent(gpu.context));
@@ -1526,6 +1570,8 @@ static const struct row {
     ROW(created_streams_need_no_context),
     ROW(thresholds_read_back_as_they_were_set),
     ROW(freed_blocks_are_not_used_bytes),
+    ROW(most_used_bytes_start_again),
+    ROW(destroyed_pools_live_as_long_as_their_memory),
     ROW(each_thread_has_its_own_stream),
     ROW(stream_ids_are_never_used_again),
     ROW(context_ids_are_never_used_again),
