@@ -143,6 +143,9 @@ static inline struct stream_ref stream_find(struct pool *pool, CUstream handle, 
     struct stream_ref ref = stream_ask(pool, handle);
     if (ref.stream && stream_id(pool->streams, ref.stream) == ref.id)
         return ref;
+    /* Asked by number, all threads' streams have been looked through. */
+    if (!make && recent_streams.pool == pool)
+        return (struct stream_ref){NULL, 0};
     return stream_find_slowly(pool, handle, make);
 }
 

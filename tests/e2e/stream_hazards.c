@@ -792,6 +792,84 @@ static void current_pool_is_destroyed(void)
     CU(cuCtxSynchronize());
 }
 
+/* What a destroyed stream's handle is answered, and that nothing is freed by it. */
+static void handle_of_a_destroyed_stream(void)
+{
+    furnish();
+    CUstream stream = new_stream(), other = new_stream();
+    CUdeviceptr block = take_on(stream, MIB), more = 0;
+    CU(cuMemFreeAsync(block, stream));
+    block = take_on(stream, MIB);
+    CU(cuStreamDestroy_v2(stream));
+    ANSWERS(CUDA_ERROR_INVALID_HANDLE, cuMemAllocAsync(&more, MIB, stream));
+    ANSWERS(CUDA_ERROR_INVALID_HANDLE, cuMemFreeAsync(block, stream));
+    ANSWERS(CUDA_ERROR_INVALID_HANDLE, cuStreamSynchronize(stream));
+    CU(cuMemsetD32Async(block, 1, WORDS, other));
+    CU(cuMemFreeAsync(block, other));
+    ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemFreeAsync(block, other));
+}
+
+/* Memory belongs to the pool that it came from, whichever is current as it is freed. */
+static void current_pool_changes_before_the_free(void)
+{
+    CUmemoryPool own, standard;
+    CUdeviceptr again;
+    furnish();
+    CUstream stream = new_stream();
+    CU(cuDeviceGetDefaultMemPool(&standard, 0));
+    own = new_memory_pool();
+    CU(cuDeviceSetMemPool(0, own));
+    CUdeviceptr block = take_on(stream, MIB);
+    CU(cuDeviceSetMemPool(0, standard));
+    CU(cuMemFreeAsync(block, stream));
+    CUdeviceptr other = take_on(stream, MIB);
+    CHECK(other != block);
+    CU(cuMemAllocFromPoolAsync(&again, MIB, own, stream));
+    EQUAL(block, again);
+    CU(cuMemFreeAsync(other, stream));
+    CU(cuDeviceSetMemPool(0, own));
+    CHECK(take_on(stream, MIB) != other);
+    CU(cuMemFreeAsync(again, stream));
+    CU(cuCtxSynchronize());
+}
+
+/* Memory is the stream's device's, whichever context is current; also where it is freed. */
+static void stream_of_another_device(void)
+{
+    CUcontext here, there;
+    CUdevice device;
+    furnish();
+    CU(cuCtxGetCurrent(&here));
+    CU(cuDeviceGet(&device, 1));
+    CU(cuDevicePrimaryCtxRetain(&there, device));
+    CU(cuCtxSetCurrent(there));
+    CUstream stream = new_stream(), second = new_stream();
+    CU(cuCtxSetCurrent(here));
+    for (int i = 0; i < 3; i++) {
+        int ordinal = -1;
+        CUdeviceptr block = take_on(stream, MIB);
+        CU(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, block));
+        EQUAL(1, (unsigned)ordinal);
+        CU(cuMemsetD32Async(block, 1, WORDS, stream));
+        CU(cuMemFreeAsync(block, stream));
+        if (i == 0)
+            CU(cuStreamSynchronize(stream));
+        CUdeviceptr other = take_on(second, MIB);
+        if (has_pool() && i == 0)
+            EQUAL(block, other);
+        CU(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, other));
+        EQUAL(1, (unsigned)ordinal);
+        CU(cuMemsetD32Async(other, 2, WORDS, second));
+        CU(cuMemFreeAsync(other, second));
+        CUdeviceptr local = take_on(NULL, MIB);
+        CU(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, local));
+        EQUAL(0, (unsigned)ordinal);
+        CU(cuMemFreeAsync(local, NULL));
+    }
+    CU(cuCtxSynchronize());
+    CU(cuStreamSynchronize(stream));
+}
+
 /* Destroying no stream ends none. */
 static void no_stream_is_destroyed(void)
 {
@@ -955,6 +1033,9 @@ int main(int argc, char **argv)
         CASE(use_on_a_lost_stream_in_a_capture),
         CASE(memory_pools_come_and_go),
         CASE(current_pool_is_destroyed),
+        CASE(handle_of_a_destroyed_stream),
+        CASE(current_pool_changes_before_the_free),
+        CASE(stream_of_another_device),
         CASE(no_stream_is_destroyed),
         {NULL, NULL},
     };

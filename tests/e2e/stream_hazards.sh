@@ -38,6 +38,13 @@ for case in programmatic_event launch_completion_event use_after_a_destroyed_str
     expect "$case" with $case
 done
 
+for case in handle_of_a_destroyed_stream current_pool_changes_before_the_free; do
+    expect "$case, without the pool" without $case
+    expect "$case" with $case
+done
+expect "stream_of_another_device, without the pool" without stream_of_another_device SIMCUDA_DEVICES=2
+expect "stream_of_another_device" with stream_of_another_device SIMCUDA_DEVICES=2
+
 # Before cuCtxRecordEvent.
 SIM=$BUILD/sim-12.4
 for case in legacy_orders_blocking_streams legacy_orders_per_thread_streams \
