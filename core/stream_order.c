@@ -847,13 +847,43 @@ void order_event_destroyed(struct pool *pool, CUevent event)
     pthread_mutex_unlock(&shard->lock);
 }
 
+static unsigned count_events_of(const struct event_shard *shard, const struct context *context)
+{
+    unsigned count = 0;
+    for (size_t i = 0; i < shard->slots; i++)
+        count += shard->events[i].event && shard->events[i].context == context;
+    return count;
+}
+
+/* Lock held. Those that stay move to another table; where there is no memory for one, all do, and
+ * say nothing. */
+static void keep_others(struct event_shard *shard, const struct context *context)
+{
+    struct event_shard others = {.slots = shard->slots};
+    others.events = calloc(others.slots, sizeof *others.events);
+    for (size_t i = 0; i < shard->slots; i++) {
+        struct program_event *event = &shard->events[i];
+        if (event->event && event->context == context) {
+            free(event->clock);
+            event->clock = NULL;
+            event->valid = false;
+        } else if (event->event && others.events) {
+            *find_place(&others, event->event) = *event;
+            others.used++;
+        }
+    }
+    if (!others.events)
+        return;
+    free(shard->events);
+    shard->events = others.events;
+    shard->used = others.used;
+}
+
 static void forget_events(struct event_shard *shard, const struct context *context)
 {
     pthread_mutex_lock(&shard->lock);
-    for (size_t i = 0; i < shard->slots; i++)
-        /* Others may move up into its place. */
-        while (shard->events[i].event && shard->events[i].context == context)
-            remove_event(shard, &shard->events[i]);
+    if (count_events_of(shard, context))
+        keep_others(shard, context);
     pthread_mutex_unlock(&shard->lock);
 }
 

@@ -43,12 +43,13 @@ static struct bucket_counters *counters_of_unkept(struct pool *pool, const struc
     return other ? other->unkept.counters : add_counters(pool, stream, 0);
 }
 
-static struct bucket_counters *counters_of_size(struct pool *pool, const struct stream *stream,
+static struct bucket_counters *counters_of_size(struct pool *pool, const struct shelf *shelf,
                                                 uint64_t bytes)
 {
+    const struct stream *stream = shelf->stream;
     const struct bucket *of_other = NULL;
-    const struct shelf *shelf = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
-    for (const struct shelf *s = shelf; s && !of_other; s = s->next)
+    const struct shelf *s = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
+    for (; s && !of_other; s = s->next)
         of_other = shelf_find_bucket(s, bytes);
     struct bucket_counters *counters =
         of_other ? of_other->counters : add_counters(pool, stream, bytes);
@@ -107,7 +108,7 @@ struct bucket *shelf_add_bucket(struct pool *pool, struct shelf *shelf, uint64_t
     if (!made)
         return NULL;
     made->bucket.bytes = bytes;
-    made->bucket.counters = counters_of_size(pool, shelf->stream, bytes);
+    made->bucket.counters = counters_of_size(pool, shelf, bytes);
     made->next = atomic_load_explicit(&shelf->buckets, memory_order_relaxed);
     *shelf_slot(shelf->slots, shelf->slot_count, bytes) = made;
     shelf->bucket_count++;
