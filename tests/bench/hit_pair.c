@@ -47,7 +47,7 @@ int main(int argc, char **argv)
     unsigned long count = argc > 3 ? strtoul(argv[3], NULL, 10) : 1;
     /* What many streams keep must not be more than is kept at all. */
     unsigned long used = count > 1 ? 3 : SIZES;
-    count = count > STREAMS ? STREAMS : count;
+    count = count > STREAMS ? STREAMS : count > 0 ? count : 1;
     check(cuInit(0), "cuInit");
     check(cuDeviceGet(&device, 0), "cuDeviceGet");
     check(cuDevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain");

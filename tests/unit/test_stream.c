@@ -137,6 +137,7 @@ Test(stream, streams_die_with_their_context)
     start_streams();
     free_on(one, take_on(one, MIB));
     struct stream_ref ref = stream_find(pool, one, false);
+    cr_assert_not_null(ref.stream);
     end_context(context);
     cr_assert_neq(stream_id(pool->streams, ref.stream), ref.id);
     cr_assert_eq(fake_bytes_used(0), 0);
