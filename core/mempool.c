@@ -67,6 +67,15 @@ static struct mempool *add_record(struct streams *streams, struct device *device
 }
 
 /* Lock held. */
+static void forget_threshold(struct mempool *mempool)
+{
+    mempool->threshold_is_ours = false;
+    mempool->program_sets_threshold = false;
+    mempool->program_was_overtaken = false;
+    mempool->threshold_is_known = false;
+}
+
+/* Lock held. */
 static void open_record(struct mempool *mempool, CUmemoryPool handle)
 {
     atomic_store(&mempool->handle, handle);
@@ -187,10 +196,6 @@ static void describe(struct pool *pool, struct mempool *mempool, CUmemoryPool ha
     mempool->follow = is_allowed(pool, handle, CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES);
     mempool->opportunistic = is_allowed(pool, handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC);
     mempool->internal = is_allowed(pool, handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES);
-    mempool->threshold_is_ours = false;
-    mempool->program_sets_threshold = false;
-    mempool->program_was_overtaken = false;
-    mempool->threshold_is_known = false;
     start_high_again(pool, mempool);
 }
 
@@ -214,6 +219,7 @@ static struct mempool *make_known(struct pool *pool, CUmemoryPool handle, struct
         made->is_gone = true;
     } else {
         made->is_default = is_default;
+        forget_threshold(made);
         open_record(made, handle);
     }
     pthread_mutex_unlock(&streams->mempool_lock);

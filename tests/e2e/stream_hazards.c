@@ -786,6 +786,7 @@ static void current_pool_is_destroyed(void)
     while (!finished) {
         CUdeviceptr block = take_on(stream, MIB);
         fill(&kernels, stream, block, WORDS, 1);
+        CU(cuMemGetInfo_v2(&(size_t){0}, &(size_t){0}));
         CU(cuMemFreeAsync(block, stream));
     }
     pthread_join(thread, NULL);
