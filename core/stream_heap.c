@@ -637,23 +637,24 @@ static void return_to_shelf(struct stream_block *block)
     stream_lock_give(&shelf->stream->lock);
 }
 
-/* What a free puts into its stream: an event, so that it can be asked about, or at least a marker,
- * where others order the stream. */
-enum put { PUT_NOTHING, PUT_EVENT, PUT_MARKER };
+/* What a free puts into its stream. */
+struct put {
+    bool event;  /* one of its own, so that it can be asked about */
+    bool marker; /* or at least an operation: others order the stream */
+};
 
 /* Lock held. */
-static enum put what_to_put(const struct pool *pool, struct stream *stream,
-                            const struct stream_block *block)
+static struct put what_to_put(const struct pool *pool, struct stream *stream,
+                              const struct stream_block *block)
 {
-    struct bucket *own = shelf_of(block)->stream == stream ? block->block.bucket : NULL;
     uint64_t pending = counter_get(&stream->free_bytes) - counter_get(&stream->clean_bytes);
     stream->share = order_share(pool, stream, block->mempool);
     bool due = shelf_events_are_wanted(stream) || shelf_launches_early(stream) ||
                (pending - stream->covered_bytes + block->block.bytes > stream->share &&
                 !MUTATED(much_freed_without_event));
-    if (!stream->ordered_by_others)
-        return due ? PUT_EVENT : PUT_NOTHING;
-    return due || (own && shelf_marker_is_due(pool, stream, own)) ? PUT_MARKER : PUT_NOTHING;
+    bool marker = stream->ordered_by_others && !MUTATED(frees_put_nothing) &&
+                  !(MUTATED(frees_between_put_nothing) && stream->handle == CU_STREAM_LEGACY);
+    return (struct put){due, marker};
 }
 
 static void count_event_use(struct stream *stream)
@@ -663,18 +664,16 @@ static void count_event_use(struct stream *stream)
         atomic_store_explicit(&stream->wanted, wanted - 1, memory_order_relaxed);
 }
 
-/* Of the free with this stamp. Where not even a marker can be had, the block is not used again in
- * the stream's order. */
-static struct own_event *put_in_free(struct pool *pool, struct stream_ref ref, CUstream handle,
-                                     uint64_t stamp, enum put put)
+/* Of the free with this stamp. False where an operation cannot be made that has to be. */
+static bool put_in_free(struct pool *pool, struct stream_ref ref, CUstream handle, uint64_t stamp,
+                        struct put put, struct own_event **event)
 {
-    if (put == PUT_NOTHING)
-        return NULL;
-    struct own_event *event = order_record(pool, ref, handle, stamp);
-    count_event_use(ref.stream);
-    if (!event && put == PUT_MARKER)
-        order_join(pool, ref, handle, stamp);
-    return event;
+    *event = NULL;
+    if (put.event) {
+        *event = order_record(pool, ref, handle, stamp);
+        count_event_use(ref.stream);
+    }
+    return *event || !put.marker || order_join(pool, ref, handle, stamp);
 }
 
 /* Lock held. */
@@ -696,19 +695,21 @@ static void lie_down(struct shelf *shelf, struct bucket *bucket, struct stream_b
 }
 
 /* A free on another stream than that of the allocation, or one that puts something into the stream.
- * The stamp is taken, and the block away. */
+ * The stamp is taken, and the block away. False: the driver frees it, and is itself the operation
+ * that others wait for. */
 static bool free_slowly(struct pool *pool, struct stream_block *block, struct stream_ref ref,
-                        CUstream handle, uint64_t stamp, enum put put)
+                        CUstream handle, uint64_t stamp, struct put put)
 {
     struct stream *stream = ref.stream;
     bool moved = shelf_of(block)->stream != stream;
-    struct own_event *event = put_in_free(pool, ref, handle, stamp, put);
+    struct own_event *event;
+    bool may = put_in_free(pool, ref, handle, stamp, put, &event);
     if (moved)
         leave_shelf(block);
     stream_lock_take(&stream->lock);
     /* The context may have begun to end since: what comes to lie here now is given back by nobody.
      */
-    bool stays = stream_is(ref) && shelf_may_keep(stream, block);
+    bool stays = may && stream_is(ref) && shelf_may_keep(stream, block);
     struct shelf *shelf = stays ? shelf_get(pool, stream, block->mempool) : NULL;
     struct bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, block->block.bytes) : NULL;
     stays = bucket && !(moved && shelf_is_full(pool, bucket));
@@ -719,7 +720,7 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     order_settle(stream);
     shelf_set_quiet(stream);
     /* Where nothing can be put there, not each free tries again. */
-    if (put != PUT_NOTHING && !event && stream->joined < stamp)
+    if (put.event && !event && !put.marker)
         stream->quiet_bytes = (int64_t)(counter_get(&stream->free_bytes) + stream->share);
     stream_lock_give(&stream->lock);
     stream_block_is_settled(stream);
@@ -768,7 +769,7 @@ bool stream_heap_free(struct pool *pool, struct stream_block *block, struct stre
     }
     uint64_t stamp = shelf_next_stamp(stream);
     bool look = shelf_look_is_due(stream);
-    enum put put = what_to_put(pool, stream, block);
+    struct put put = what_to_put(pool, stream, block);
     stream_block_is_away(stream);
     stream_lock_give(&stream->lock);
     if (!free_slowly(pool, block, ref, handle, stamp, put))

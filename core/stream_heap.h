@@ -3,7 +3,7 @@
  *
  * An allocation on a stream takes the first of:
  *   1. a block that was freed on the same stream: its order is all that is needed, the newest
- * first; where others order the stream, the oldest one that has a marker behind its free (see
+ *      first; where others order the stream, one that has an operation behind its free (see
  *      stream_order.h);
  *   2. a block of another stream of the context whose last use is known to be over;
  *   3. one that the program itself ordered before the stream's later work, by an event;
@@ -22,9 +22,7 @@
  * Events cost more than everything else here. A free records one
  *   - while other streams have lately looked for one in vain;
  *   - where more than the stream's share would be pending with no event behind it (order_share);
- *   - where others order the stream: one in eight frees of a size, and whenever its share of the
- *     growth budget has no marker. So there is a ring of eight small blocks, and each large one can
- *     be used again at once.
+ *   - where others order the stream: each does, or else the driver frees (stream_order.h).
  *
  * cuMemFree of a block has no stream. Where the work of the block's last owner in a stream's order
  * may still be under way, of which the driver knows nothing, the block waits for all of the

@@ -18,22 +18,22 @@
  * Some streams are ordered by others, through operations that are put into them: the legacy stream
  * and blocking ones (each thread's own among them) by each other, and every stream of a context by
  * a barrier of the program's (cuCtxWaitEvent). The driver's free is such an operation; its
- * allocation, its synchronise and its query are none. Two things follow for a block that was freed
- * on such a stream and that the pool has kept:
- *   - Nothing says that what came before the free (the legacy stream's work, say) comes before the
- *     stream's later work, or is over when a wait for the stream returns, unless there is an
- *     operation in the stream behind the free. So its own order, and a wait for it, count up to the
- *     last free that has one: up to stream.joined.
- *   - An operation of ours would wait for everything that was submitted before it. Put in by an
- *     allocation or a wait, it could wait, and make others wait, for work that was submitted after
- *     the free, for which nobody waits without the pool. So it is only ever put there in a free,
- *     where the driver has one: ours are some of the driver's, at the same places. (And as the
- *     stream is destroyed, when nobody can wait for it any more.)
- * It need not be in the block's own free: one in a later free is behind the block's, too. So of
- * many frees one puts a marker there, which serves the ones before (stream_heap.h says which one).
- * The program's own events are as good. A marker is an event of our own, so that it can be asked
- * about; where too many of them are outstanding, one event is recorded over and over that nobody
- * asks about.
+ * allocation, its synchronise and its query are none. So
+ *   - each free there puts an operation of ours in the place of the driver's. A program may lean on
+ *     it without any use of the block: a wait for the stream is one for what came before the free
+ *     (the legacy stream's kernel, say), and a free on the legacy stream stands between two
+ *     blocking ones. Where it cannot be put there, the driver frees the block.
+ *   - nothing else puts one there: it would wait for everything that was submitted before it, and
+ *     make others wait, also for work that was submitted after the last free, for which nobody
+ *     waits without the pool. (As the stream is destroyed one may be: nobody can wait for it any
+ *     more.)
+ * Its own order, and a wait for it, tell of the frees up to the last operation: up to
+ * stream.joined. Nearly always those are all; not what was freed before a barrier made the stream
+ * one of these. An operation serves the frees before it, too, and the program's own events are as
+ * good.
+ * The operation is an event of our own where one is due anyway, which can be asked about; else, and
+ * where too many of those are outstanding, one event is recorded over and over that nobody asks
+ * about, nor waits for: the marker.
  *
  * A stream that nobody orders (created with CU_STREAM_NON_BLOCKING, no barriers) needs no marker:
  * who comes before a free on it does so by operations of its own.
@@ -134,8 +134,8 @@ uint64_t order_newest(const struct stream *stream);
 /* No lock held; the caller uses the event. Makes the stream that handle means here wait for it. */
 bool order_wait(struct pool *pool, CUstream handle, const struct own_event *event);
 
-/* No lock held. A marker in a free with this stamp where no more events can be had: puts an
- * operation into the stream that nobody will ask about. False where that was not possible. */
+/* No lock held. The marker in a free with this stamp: puts an operation into the stream that nobody
+ * will ask about. False where that was not possible. */
 bool order_join(struct pool *pool, struct stream_ref ref, CUstream handle, uint64_t stamp);
 
 /* Stream's lock held. Bytes that it may have freed with no event behind them, the last of them from

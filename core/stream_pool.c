@@ -102,11 +102,10 @@ bool pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstream ha
     stream_lock_take(&stream->lock);
     /* What is written of the block, and of the stream, is read again under the lock. */
     bool stays = shelf_of(block) == shelf && stream_block_is_held(block, address) &&
-                 stream_is(ref) && !shelf_events_are_wanted(stream) &&
+                 stream_is(ref) && stream->own_order && !shelf_events_are_wanted(stream) &&
                  !atomic_load_explicit(&block->uses, memory_order_relaxed) &&
                  shelf_may_keep(stream, block) && shelf_is_quiet(stream, block) &&
-                 !shelf_is_full(pool, block->block.bucket) &&
-                 shelf_frees_at_once(pool, stream, block->block.bucket);
+                 !shelf_is_full(pool, block->block.bucket);
     if (stays) {
         atomic_store_explicit(&block->held_at, 0, memory_order_relaxed);
         shelf_count_not_live(shelf, block);

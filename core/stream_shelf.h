@@ -17,16 +17,11 @@
 /* Each look for idle blocks reads the clock: so many frees go without. */
 #define FREES_PER_LOOK 32u
 
-/* Of a stream that is ordered by others, so many frees of one size go without a marker. */
-#define FREES_PER_MARKER 8u
-
 /* A bucket is in its shelf's list for good, which is what makes it readable without the lock. */
 struct shelf_bucket {
     _Alignas(STREAM_APART) struct bucket bucket;
     struct shelf_bucket *next; /* written before it is listed */
-    uint64_t robbed;   /* blocks that other streams have taken, and that no new ones stand for */
-    unsigned unmarked; /* frees since the stream had this stamp as joined */
-    uint64_t joined;
+    uint64_t robbed; /* blocks that other streams have taken, and that no new ones stand for */
 };
 
 /* The bucket is not one of blocks that are not kept. */
@@ -288,14 +283,22 @@ static inline bool shelf_launches_early(const struct stream *stream)
            !MUTATED(early_launch_ignored);
 }
 
-/* Where others order the stream, the oldest one, since the newest are not marked yet. */
+static inline bool shelf_is_marked(const struct stream *stream, const struct block *block)
+{
+    return block->epoch <= stream->joined || !stream->ordered_by_others || MUTATED(unmarked_taken);
+}
+
+/* Where others order the stream: the newest one with an operation behind its free, as nearly every
+ * one has; or the oldest, where some are from before others did. */
 static inline struct block *shelf_find_marked(const struct stream *stream,
                                               const struct bucket *bucket)
 {
-    struct block *first = shelf_launches_early(stream) ? NULL : bucket->pending.first;
-    bool marked = first && (first->epoch <= stream->joined || !stream->ordered_by_others ||
-                            MUTATED(unmarked_taken));
-    return marked ? first : bucket->clean.last;
+    const struct block_list *pending = &bucket->pending;
+    if (!shelf_launches_early(stream) && pending->last && shelf_is_marked(stream, pending->last))
+        return pending->last;
+    if (!shelf_launches_early(stream) && pending->first && shelf_is_marked(stream, pending->first))
+        return pending->first;
+    return bucket->clean.last;
 }
 
 /* What may be handed out in the stream's order, or NULL. */
@@ -357,28 +360,6 @@ static inline bool shelf_is_quiet(const struct stream *stream, const struct stre
 static inline bool shelf_events_are_wanted(const struct stream *stream)
 {
     return atomic_load_explicit(&stream->wanted, memory_order_relaxed) != 0;
-}
-
-/* A free of this size on a stream that others order: whether it has to put a marker behind the ones
- * before. */
-static inline bool shelf_marker_is_due(const struct pool *pool, const struct stream *stream,
-                                       struct bucket *bucket)
-{
-    struct shelf_bucket *of = shelf_bucket_of(bucket);
-    if (of->joined != stream->joined) {
-        of->joined = stream->joined;
-        of->unmarked = 0;
-    }
-    return ++of->unmarked >= FREES_PER_MARKER ||
-           bucket->free_blocks + 1 >= pool->settings.stream_ordered.caps.blocks_per_bucket;
-}
-
-/* Whether a free records nothing, as far as order goes. */
-static inline bool shelf_frees_at_once(const struct pool *pool, const struct stream *stream,
-                                       struct bucket *bucket)
-{
-    return __builtin_expect(stream->own_order, 1) ||
-           (!shelf_launches_early(stream) && !shelf_marker_is_due(pool, stream, bucket));
 }
 
 /* Lock held, and the block counted in this stream's shelf. */

@@ -36,8 +36,8 @@ static void furnish(void)
     load_kernels(&kernels);
 }
 
-/* On a stream that others order, each free of a block of the second size puts an operation there;
- * of the first one, some do. */
+/* On a stream that others order, each free puts an operation there: of the second size an event
+ * that can be asked about. */
 static const size_t sizes[] = {MIB, 16 * MIB};
 
 /* Runs the case with blocks of both. */
@@ -62,7 +62,7 @@ static void legacy_orders(CUstream one, size_t bytes)
     spin_then_verify(&kernels, one, 2000000, block, WORDS, 1, wrong);
     CU(cuMemFreeAsync(block, NULL));
     CUdeviceptr again = take_on(NULL, bytes);
-    CHECK(!has_pool() || bytes == MIB || again == block);
+    CHECK(!has_pool() || again == block);
     fill(&kernels, other, again, WORDS, 2);
     sleep_ms(20);
     open_gate(gate);
@@ -255,6 +255,91 @@ static void event_that_the_legacy_stream_waits_for(void)
     with_both(event_on_legacy);
 }
 
+/* ---- a free is an operation of its stream ---- */
+
+static volatile unsigned long long *told;
+static CUdeviceptr told_at;
+
+static void make_flag(void)
+{
+    void *memory;
+    CU(cuMemHostAlloc(&memory, sizeof *told, CU_MEMHOSTALLOC_DEVICEMAP));
+    CU(cuMemHostGetDevicePointer_v2(&told_at, memory, 0));
+    told = memory;
+}
+
+static void tell_later(CUstream stream)
+{
+    *told = 0;
+    spin(&kernels, stream, 30000000);
+    CU(cuLaunchKernel(kernels.set_flag, 1, 1, 1, 1, 1, 1, 0, stream, (void *[]){&told_at}, NULL));
+}
+
+static void close_barrier(CUstream behind)
+{
+    CUcontext context;
+    CUevent event;
+    CU(cuCtxGetCurrent(&context));
+    CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CU(cuEventRecord(event, behind));
+    CU(cuCtxWaitEvent(context, event));
+}
+
+/* The host waits for a stream that has nothing but the free, which others' work comes before: also
+ * of blocks of which nobody has used anything. */
+static void wait_for_frees(CUstream worker, CUstream stream, wait_for_stream *wait)
+{
+    for (int i = 0; i < 12; i++) {
+        CUdeviceptr block = take_on(stream, sizes[i % 4 == 3]);
+        tell_later(worker);
+        CU(cuMemFreeAsync(block, stream));
+        CU(wait(stream));
+        EQUAL(1, (unsigned)*told);
+    }
+}
+
+static void frees_are_waited_for(void)
+{
+    furnish();
+    make_flag();
+    CUstream blocking = new_blocking_stream();
+    wait_for_frees(NULL, blocking, cuStreamSynchronize);
+    wait_for_frees(NULL, CU_STREAM_PER_THREAD, poll);
+    wait_for_frees(blocking, NULL, cuStreamSynchronize);
+}
+
+/* The barrier before it comes before its stream's free. */
+static void frees_behind_a_barrier_are_waited_for(void)
+{
+    furnish();
+    make_flag();
+    CUstream worker = new_stream(), stream = new_stream();
+    for (int i = 0; i < 12; i++) {
+        CUdeviceptr block = take_on(stream, MIB);
+        tell_later(worker);
+        close_barrier(worker);
+        CU(cuMemFreeAsync(block, stream));
+        CU(cuStreamSynchronize(stream));
+        EQUAL(1, (unsigned)*told);
+    }
+}
+
+/* On the legacy stream it stands between two blocking streams. */
+static void frees_stand_between_blocking_streams(void)
+{
+    furnish();
+    make_flag();
+    CUstream before = new_blocking_stream(), after = new_blocking_stream();
+    for (int i = 0; i < 12; i++) {
+        CUdeviceptr block = take_on(NULL, sizes[i % 4 == 3]);
+        tell_later(before);
+        CU(cuMemFreeAsync(block, NULL));
+        spin(&kernels, after, 1);
+        CU(cuStreamSynchronize(after));
+        EQUAL(1, (unsigned)*told);
+    }
+}
+
 /* What is submitted after the free, a wait for the stream does not wait for: a free is an operation
  * there, an allocation and the wait are none. */
 static void frees_end_what_is_waited_for(CUstream stream, wait_for_stream *wait, bool allocates,
@@ -325,16 +410,6 @@ static CUstream stream_of_a_neighbour(void)
     CUstream stream = new_stream();
     CU(cuCtxSetCurrent(context));
     return stream;
-}
-
-static void close_barrier(CUstream behind)
-{
-    CUcontext context;
-    CUevent event;
-    CU(cuCtxGetCurrent(&context));
-    CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-    CU(cuEventRecord(event, behind));
-    CU(cuCtxWaitEvent(context, event));
 }
 
 static void allocated_behind_a_barrier(size_t bytes)
@@ -1008,6 +1083,9 @@ int main(int argc, char **argv)
         CASE(freed_on_another_blocking_stream),
         CASE(event_that_the_legacy_stream_waits_for),
         CASE(waits_end_before_the_legacy_streams_later_work),
+        CASE(frees_are_waited_for),
+        CASE(frees_behind_a_barrier_are_waited_for),
+        CASE(frees_stand_between_blocking_streams),
         CASE(waits_end_before_a_later_barrier),
         CASE(allocation_behind_a_barrier),
         CASE(synchronise_behind_a_barrier),

@@ -19,6 +19,7 @@ for case in legacy_orders_blocking_streams legacy_orders_per_thread_streams \
     event_after_the_legacy_stream trimmed_after_the_legacy_stream \
     allocation_after_the_legacy_stream freed_on_another_blocking_stream \
     event_that_the_legacy_stream_waits_for waits_end_before_the_legacy_streams_later_work \
+    frees_are_waited_for frees_behind_a_barrier_are_waited_for frees_stand_between_blocking_streams \
     waits_end_before_a_later_barrier allocation_behind_a_barrier synchronise_behind_a_barrier \
     allocation_behind_a_green_barrier plain_free_of_what_was_used_again \
     destroyed_in_a_bare_thread destroyed_without_a_context \
@@ -51,7 +52,7 @@ for case in legacy_orders_blocking_streams legacy_orders_per_thread_streams \
     synchronise_after_the_legacy_stream query_after_the_legacy_stream \
     allocation_after_the_legacy_stream freed_on_another_blocking_stream \
     event_that_the_legacy_stream_waits_for waits_end_before_the_legacy_streams_later_work \
-    plain_free_of_what_was_used_again destroyed_in_a_bare_thread \
+    frees_are_waited_for frees_stand_between_blocking_streams plain_free_of_what_was_used_again destroyed_in_a_bare_thread \
     legacy_allocation_holds_nobody_up destroyed_pool_holds_nobody_up use_after_a_destroyed_stream \
     use_after_a_stream_that_was_followed context_ends_during_a_capture \
     use_on_a_lost_stream_in_a_capture release_that_ends_nothing; do

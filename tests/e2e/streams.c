@@ -315,23 +315,19 @@ static void switched_off_by_attributes(void)
 
 /* ---- streams that are the same, and streams that are not ---- */
 
-/* A free of so much puts an operation into a stream that others order, behind which its own order
- * is enough; of smaller blocks one in so many does. */
-#define MARKED (16 * MIB)
-
 static void default_streams(void)
 {
     furnish();
-    CUdeviceptr block = take_on(NULL, MARKED);
+    CUdeviceptr block = take_on(NULL, MIB);
     CU(cuMemFreeAsync(block, CU_STREAM_LEGACY));
-    EQUAL(block, take_on(CU_STREAM_LEGACY, MARKED));
+    EQUAL(block, take_on(CU_STREAM_LEGACY, MIB));
     CU(cuMemFreeAsync(block, NULL));
-    CUdeviceptr own = take_on(CU_STREAM_PER_THREAD, 2 * MARKED), again;
+    CUdeviceptr own = take_on(CU_STREAM_PER_THREAD, 2 * MIB), again;
     CU(cuMemFreeAsync_ptsz(own, NULL));
-    CU(cuMemAllocAsync_ptsz(&again, 2 * MARKED, NULL));
+    CU(cuMemAllocAsync_ptsz(&again, 2 * MIB, NULL));
     EQUAL(own, again);
-    CHECK(stream_bytes(NULL).cached + stream_bytes(NULL).pending == MARKED);
-    EQUAL(2 * MARKED, stream_bytes(CU_STREAM_PER_THREAD).live);
+    CHECK(stream_bytes(NULL).cached + stream_bytes(NULL).pending == MIB);
+    EQUAL(2 * MIB, stream_bytes(CU_STREAM_PER_THREAD).live);
 }
 
 static CUcontext current;
@@ -341,7 +337,7 @@ static void *take_on_own_stream(void *block)
     CUdeviceptr address;
     CU(cuCtxSetCurrent(current));
     struct gate gate = close_gate(&kernels, CU_STREAM_PER_THREAD);
-    CU(cuMemAllocAsync(&address, MARKED, CU_STREAM_PER_THREAD));
+    CU(cuMemAllocAsync(&address, MIB, CU_STREAM_PER_THREAD));
     CHECK(address != *(CUdeviceptr *)block);
     open_gate(gate);
     CU(cuStreamSynchronize(CU_STREAM_PER_THREAD));
@@ -356,10 +352,10 @@ static void per_thread_streams(void)
     pthread_t thread;
     furnish();
     CU(cuCtxGetCurrent(&current));
-    CUdeviceptr block = leave_behind_gate(CU_STREAM_PER_THREAD, MARKED, &gate);
+    CUdeviceptr block = leave_behind_gate(CU_STREAM_PER_THREAD, MIB, &gate);
     CHECK(pthread_create(&thread, NULL, take_on_own_stream, &block) == 0);
     pthread_join(thread, NULL);
-    EQUAL(block, take_on(CU_STREAM_PER_THREAD, MARKED));
+    EQUAL(block, take_on(CU_STREAM_PER_THREAD, MIB));
     open_gate(gate);
     CU(cuCtxSynchronize());
 }

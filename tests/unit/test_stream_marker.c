@@ -28,45 +28,35 @@ static void leave_many(CUstream stream, unsigned count, CUdeviceptr *blocks)
         free_on(stream, blocks[i]);
 }
 
-Test(stream_marker, before_it_the_block_is_not_used_again)
-{
-    start_streams();
-    CUdeviceptr block = leave_pending(NULL, MIB);
-    cr_assert_eq(fake_stream_calls().records, 0);
-    cr_assert_neq(take_on(NULL, MIB), block);
-    cr_assert_eq(counted_streams().misses, 2);
-}
-
-Test(stream_marker, one_free_in_eight_puts_one_there)
+Test(stream_marker, each_free_puts_one_there)
 {
     CUdeviceptr blocks[8];
     start_streams();
     leave_many(NULL, 8, blocks);
-    cr_assert_eq(fake_stream_calls().records, 1);
+    cr_assert_eq(fake_stream_calls().records, 8);
+    cr_assert_eq(fake_calls(FAKE_EVENT_CREATE), 1);
     fake_trace();
-    for (int i = 0; i < 8; i++)
+    for (int i = 8; i-- > 0;)
         cr_assert_eq(take_on(NULL, MIB), blocks[i]);
     cr_assert_str_eq(fake_trace(), "");
-    for (int i = 0; i < 8; i++)
-        free_on(NULL, blocks[i]);
-    cr_assert_eq(fake_stream_calls().records, 2);
 }
 
-Test(stream_marker, pairs_keep_to_a_ring)
+Test(stream_marker, a_pair_costs_a_record)
 {
     start_streams();
     for (int i = 0; i < 800; i++)
         leave_pending(NULL, MIB);
-    cr_assert_eq(counted_streams().misses, 8);
-    cr_assert_leq(fake_stream_calls().records, 100);
+    cr_assert_eq(counted_streams().misses, 1);
+    cr_assert_eq(fake_stream_calls().records, 800);
+    cr_assert_eq(fake_stream_calls().queries, 0);
 }
 
-Test(stream_marker, it_serves_the_frees_before_it_of_any_size)
+Test(stream_marker, and_so_does_one_of_any_size)
 {
     start_streams();
     CUdeviceptr small = leave_pending(NULL, 4096);
     CUdeviceptr large = leave_pending(NULL, LARGE);
-    cr_assert_eq(fake_stream_calls().records, 1);
+    cr_assert_eq(fake_stream_calls().records, 2);
     cr_assert_eq(take_on(NULL, 4096), small);
     cr_assert_eq(take_on(NULL, LARGE), large);
 }
@@ -77,8 +67,7 @@ Test(stream_marker, a_wait_tells_of_the_frees_before_it)
     start_streams();
     leave_many(NULL, 9, blocks);
     synchronise_stream(NULL);
-    cr_assert_eq(bytes_of(NULL).cached, 8 * MIB);
-    cr_assert_eq(bytes_of(NULL).pending, MIB);
+    cr_assert_eq(bytes_of(NULL).cached, 9 * MIB);
 }
 
 Test(stream_marker, a_wait_for_the_context_tells_of_all)
@@ -94,9 +83,10 @@ Test(stream_marker, a_wait_for_the_context_tells_of_all)
 Test(stream_marker, an_event_of_the_programs_is_one)
 {
     start_streams();
-    CUdeviceptr block = leave_pending(NULL, MIB);
-    record(EVENT, NULL);
-    cr_assert_eq(take_on(NULL, MIB), block);
+    CUdeviceptr block = leave_pending(one, MIB);
+    pool_barrier_coming(pool, NULL);
+    record(EVENT, one);
+    cr_assert_eq(take_on(one, MIB), block);
 }
 
 Test(stream_marker, an_event_of_the_programs_tells_of_all_before_it)
@@ -126,9 +116,24 @@ Test(stream_marker, behind_a_barrier_every_stream_does)
     cr_assert_neq(take_on(one, MIB), block);
     synchronise_stream(one);
     cr_assert_eq(bytes_of(one).pending, MIB);
+    block = leave_pending(one, 2 * MIB);
+    cr_assert_eq(fake_stream_calls().records, 1);
+    cr_assert_eq(take_on(one, 2 * MIB), block);
     CUstream later = fake_stream();
-    block = leave_pending(later, MIB);
-    cr_assert_neq(take_on(later, MIB), block);
+    leave_pending(later, MIB);
+    cr_assert_eq(fake_stream_calls().records, 2);
+}
+
+/* The free that has one serves those from before as well. */
+Test(stream_marker, and_what_was_freed_before_is_behind_the_next)
+{
+    CUdeviceptr blocks[2];
+    start_streams();
+    leave_many(one, 2, blocks);
+    pool_barrier_coming(pool, NULL);
+    leave_pending(one, 2 * MIB);
+    cr_assert_eq(take_on(one, MIB), blocks[1]);
+    cr_assert_eq(take_on(one, MIB), blocks[0]);
 }
 
 /* Only the green context's streams wait there, of which the pool knows as its device's. */
@@ -142,6 +147,8 @@ Test(stream_marker, and_behind_a_green_contexts)
     CUdeviceptr block = leave_pending(one, MIB);
     pool_green_barrier_coming(pool, (CUgreenCtx)5);
     cr_assert_neq(take_on(one, MIB), block);
+    leave_pending(one, 2 * MIB);
+    cr_assert_eq(fake_stream_calls().records, 1);
 }
 
 static CUresult flags_of_a_blocking_stream(CUstream stream, unsigned int *flags)
@@ -155,25 +162,30 @@ Test(stream_marker, blocking_streams_do)
 {
     driver->cuStreamGetFlags = flags_of_a_blocking_stream;
     start_streams();
-    CUdeviceptr block = leave_pending(one, MIB);
-    cr_assert_neq(take_on(one, MIB), block);
+    leave_pending(one, MIB);
+    cr_assert_eq(fake_stream_calls().records, 1);
 }
 
 Test(stream_marker, and_those_of_which_the_driver_does_not_tell)
 {
     driver->cuStreamGetFlags = NULL;
     start_streams();
-    CUdeviceptr block = leave_pending(one, MIB);
-    cr_assert_neq(take_on(one, MIB), block);
+    leave_pending(one, MIB);
+    cr_assert_eq(fake_stream_calls().records, 1);
 }
 
-Test(stream_marker, where_it_fails_the_block_is_not_used_again)
+Test(stream_marker, where_it_fails_the_driver_frees)
 {
+    CUdeviceptr blocks[2];
+    driver->cuStreamGetFlags = flags_of_a_blocking_stream;
     start_streams();
-    fake_stream_fail_records(2);
-    CUdeviceptr block = leave_pending(NULL, LARGE);
-    cr_assert_neq(take_on(NULL, LARGE), block);
-    cr_assert_eq(bytes_of(NULL).pending, LARGE);
+    for (int i = 0; i < 2; i++)
+        blocks[i] = take_on(one, i ? MIB : LARGE);
+    fake_stream_fail_records(3);
+    for (int i = 0; i < 2; i++)
+        free_on(one, blocks[i]);
+    cr_assert_eq(bytes_of(one).pending, 0);
+    cr_assert_eq(bytes_of(one).live, 0);
 }
 
 /* There are no more events then, but there is still an operation. */
@@ -184,6 +196,7 @@ Test(stream_marker, it_goes_on_behind_work_that_does_not_end)
     for (unsigned i = 0; i < 2 * OWN_EVENTS_MAX; i++)
         cr_assert_eq(leave_pending(NULL, LARGE), block);
     cr_assert_leq(fake_calls(FAKE_EVENT_CREATE), OWN_EVENTS_MAX + 1);
+    cr_assert_eq(counted_streams().misses, 1);
 }
 
 Test(stream_marker, what_is_over_serves_again)
@@ -221,16 +234,6 @@ Test(stream_marker, reap_waits_for_its_event)
     cr_assert_eq(bytes_of(NULL).pending, MIB);
     cr_assert_eq(fake_calls(FAKE_STREAM_SYNCHRONIZE), 0);
     cr_assert_eq(pool_reap(pool), 0);
-}
-
-/* A bucket that is full before a ring is. */
-Test(stream_marker, a_small_cap_makes_a_small_ring)
-{
-    settings.stream_ordered.caps.blocks_per_bucket = 3;
-    start_streams();
-    for (int i = 0; i < 30; i++)
-        leave_pending(NULL, MIB);
-    cr_assert_eq(counted_streams().misses, 3);
 }
 
 /* ---- events that tell of much ---- */
