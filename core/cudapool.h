@@ -47,9 +47,9 @@ int cudapool_get_bytes(int device, struct cudapool_bytes *bytes);
  * the pool has not met the stream. */
 int cudapool_get_stream_bytes(void *stream, struct cudapool_bytes *bytes);
 
-/* Synchronises the streams that have pending frees, so that those are free for all streams: waits,
- * like any synchronise, for all of their work. Returns how many streams could be synchronised; the
- * others keep what they have for the next time. */
+/* Waits for the streams that have pending frees, so that those are free for all streams: like any
+ * synchronise, for all of their work so far. Returns how many streams were waited for; the others
+ * keep what they have for the next time. */
 unsigned cudapool_reap(void);
 
 /* The generation of the stream-ordered allocation that begins at this address: another one each

@@ -207,7 +207,8 @@ void pool_mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribut
 /* Live, free and over, and pending bytes of one stream. False: the pool does not know it. */
 bool pool_stream_bytes(struct pool *pool, CUstream stream, struct pool_bytes *bytes);
 
-/* Synchronises the streams that have pending frees; how many could be. */
+/* Waits until pending frees are over, stream by stream, as far as an event tells of them; of how
+ * many streams. */
 unsigned pool_reap(struct pool *pool);
 
 /* What the program tells of a block's uses: see use.h. */

@@ -580,24 +580,53 @@ static bool may_be_named(const struct stream *stream)
     return stream->id && stream_is_created(stream->handle) && !stream->ordered_by_others;
 }
 
+/* The context is pinned. */
+static void record_where_missing(struct pool *pool, struct stream *stream,
+                                 const struct context *context)
+{
+    stream_lock_take(&stream->lock);
+    order_settle(stream);
+    bool lacks = stream->context == context && lacks_event(stream) && may_be_named(stream);
+    uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
+    CUstream handle = stream->handle;
+    if (lacks)
+        stream_is_named(stream);
+    stream_lock_give(&stream->lock);
+    if (!lacks)
+        return;
+    drop(stream, record_by(pool, stream, handle, stamp, record_on_free_stream));
+    stream_is_not_named(stream);
+}
+
 void order_record_where_missing(struct pool *pool, const struct context *context)
 {
-    struct streams *streams = pool->streams;
-    for (unsigned i = 0; i < stream_count(streams); i++) {
-        struct stream *stream = stream_at(streams, i);
-        stream_lock_take(&stream->lock);
-        order_settle(stream);
-        bool lacks = stream->context == context && lacks_event(stream) && may_be_named(stream);
-        uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
-        CUstream handle = stream->handle;
-        if (lacks)
-            stream_is_named(stream);
-        stream_lock_give(&stream->lock);
-        if (!lacks)
-            continue;
-        drop(stream, record_by(pool, stream, handle, stamp, record_on_free_stream));
-        stream_is_not_named(stream);
+    uint64_t generation = context_generation(context);
+    for (unsigned i = 0; i < stream_count(pool->streams); i++) {
+        struct context *pinned = (struct context *)(uintptr_t)context;
+        if (!context_pin(pinned, generation))
+            return;
+        record_where_missing(pool, stream_at(pool->streams, i), context);
+        context_unpin(pinned);
     }
+}
+
+void order_record_to_wait(struct pool *pool, struct stream *stream)
+{
+    stream_lock_take(&stream->lock);
+    order_settle(stream);
+    bool lacks = lacks_event(stream), named = may_be_named(stream);
+    bool is_here = stream->id && (!stream->thread || stream->thread == thread_state.id);
+    uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
+    uint64_t generation = stream->generation;
+    struct context *context = stream->context;
+    stream_lock_give(&stream->lock);
+    if (!lacks || (is_here && !named) || !context_pin(context, generation))
+        return;
+    if (named)
+        record_where_missing(pool, stream, context);
+    else
+        drop(stream, order_record_context(pool, stream, stamp));
+    context_unpin(context);
 }
 
 /* Where its context has died, the work has died with it, and whoever buries it says so. */
@@ -645,6 +674,8 @@ CUresult order_synchronise(struct pool *pool, struct stream *stream, uint64_t st
 {
     uint64_t started = monotonic_now();
     CUresult result;
+    if (MUTATED(pinned_while_waiting))
+        context_pin(stream->context, stream->generation);
     while ((result = order_ask(pool, stream, stamp)) == CUDA_ERROR_NOT_READY)
         patient_nap(started);
     return result;

@@ -125,7 +125,8 @@ CUresult order_ask(struct pool *pool, struct stream *stream, uint64_t stamp);
 /* True: it is over. */
 bool order_query(struct pool *pool, struct stream *stream, uint64_t stamp);
 
-/* The same until it is over, or the driver finds something wrong. */
+/* The same until it is over, or the driver finds something wrong, or the context is about to end.
+ * The context is pinned only while the driver is asked: its end waits for pins. */
 CUresult order_synchronise(struct pool *pool, struct stream *stream, uint64_t stamp);
 
 /* Stream's lock held. The stamp up to which outstanding events can be asked about; 0: none is. */
@@ -145,10 +146,13 @@ bool order_join(struct pool *pool, struct stream_ref ref, CUstream handle, uint6
 uint64_t order_share(const struct pool *pool, const struct stream *stream,
                      const struct mempool *mempool);
 
-/* No lock held, the context pinned; where memory is short. What is pending without an event gets
- * one where that holds nobody up. It stands for later work of its stream, too, and is only ever
- * asked about. */
+/* No lock held; where memory is short. What is pending without an event gets one where that holds
+ * nobody up. It stands for later work of its stream, too, and is only ever asked about. */
 void order_record_where_missing(struct pool *pool, const struct context *context);
+
+/* The same for one stream, so that it can be waited for: over all of its context's work where the
+ * stream can't be named any more, or not in this thread. */
+void order_record_to_wait(struct pool *pool, struct stream *stream);
 
 /* Stream's lock held: all its events are discarded. What is discarded is taken under the lock, put
  * before the chain, and destroyed without it; what died with its context is only forgotten. */

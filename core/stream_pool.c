@@ -467,72 +467,32 @@ bool pool_stream_bytes(struct pool *pool, CUstream handle, struct pool_bytes *by
     return true;
 }
 
-/* A stream that has something pending, as it may be named in this thread. */
-struct pending_stream {
-    struct stream_ref ref;
-    CUstream handle; /* NULL: it can't be named here */
-    bool by_event;   /* a wait for the stream would not tell: an event of ours does */
-    struct context *context;
-    uint64_t generation, stamp;
-};
-
-static bool look_for_pending(struct pool *pool, unsigned index, struct pending_stream *found)
+/* Settles the stream. The newest stamp of what is pending there that an event of ours tells of, 0:
+ * none is. */
+static uint64_t stamp_to_wait_for(struct stream *stream)
 {
-    struct stream *stream = stream_at(pool->streams, index);
     stream_lock_take(&stream->lock);
     order_settle(stream);
-    found->ref = (struct stream_ref){stream, stream_id(pool->streams, stream)};
-    found->handle = !found->ref.id || (stream->thread && stream->thread != thread_state.id)
-                        ? NULL
-                        : stream->handle;
-    found->context = stream->context;
-    found->generation = stream->generation;
-    found->by_event = found->handle && stream->ordered_by_others;
-    found->stamp = found->by_event ? order_newest(stream)
-                                   : atomic_load_explicit(&stream->stamp, memory_order_relaxed);
-    bool pending = stream->pending.first && stream->pending.first->epoch <= found->stamp;
+    uint64_t stamp = order_newest(stream);
+    if (!stream->pending.first || stream->pending.first->epoch > stamp)
+        stamp = 0;
     stream_lock_give(&stream->lock);
-    return pending;
+    return stamp;
 }
 
-/* The context pinned. */
-static CUresult synchronise(struct pool *pool, const struct pending_stream *pending)
-{
-    const struct driver *driver = pool->driver;
-    bool pushed;
-    if (pending->by_event)
-        return order_synchronise(pool, pending->ref.stream, pending->stamp);
-    CUresult result = CUDA_ERROR_INVALID_CONTEXT;
-    enter_driver();
-    if (context_push(pool, pending->context, &pushed)) {
-        /* What belongs to another thread, or to nobody any more, is a part of its context. */
-        if (!pending->handle)
-            result = driver->cuCtxSynchronize();
-        else
-            result = driver->cuStreamSynchronize(pending->handle);
-        /* Another one may have its handle by now. */
-        if (pending->handle && stream_id(pool->streams, pending->ref.stream) != pending->ref.id)
-            result = CUDA_ERROR_INVALID_HANDLE;
-        context_pop(pool, pushed);
-    }
-    leave_driver();
-    return result;
-}
-
+/* Nobody is waited for in a call of the driver's: the context may be about to end, which waits for
+ * us, and what is waited for may wait for that. */
 unsigned pool_reap(struct pool *pool)
 {
     unsigned reaped = 0;
-    struct pending_stream pending;
     for (unsigned i = 0; is_served(pool) && i < stream_count(pool->streams); i++) {
-        if (!look_for_pending(pool, i, &pending) ||
-            !context_pin(pending.context, pending.generation))
+        struct stream *stream = stream_at(pool->streams, i);
+        order_record_to_wait(pool, stream);
+        uint64_t stamp = stamp_to_wait_for(stream);
+        if (!stamp)
             continue;
-        if (synchronise(pool, &pending) == CUDA_SUCCESS) {
-            order_complete(pending.ref.stream, pending.stamp);
-            reaped++;
-        }
-        context_unpin(pending.context);
-        look_for_pending(pool, i, &pending);
+        reaped += order_synchronise(pool, stream, stamp) == CUDA_SUCCESS;
+        stamp_to_wait_for(stream);
     }
     return reaped;
 }

@@ -656,27 +656,64 @@ static bool record_context(struct pool *pool, struct context *context, CUevent *
     return recorded;
 }
 
-static CUresult ask(struct pool *pool, CUevent event)
+/* A context and who uses it: somebody who waits pins it only for single calls of the driver's,
+ * since its end, or what only might be one, waits for pins. Whoever ends it himself needs none. */
+struct visit {
+    struct context *context;
+    uint64_t generation;
+    bool ends;
+};
+
+static bool begin_calls(const struct visit *visit)
 {
+    return visit->ends || context_pin(visit->context, visit->generation);
+}
+
+static void end_calls(const struct visit *visit)
+{
+    if (!visit->ends)
+        context_unpin(visit->context);
+}
+
+/* While it is not known whether the context ends, nothing is. */
+static CUresult ask(struct pool *pool, const struct visit *visit, CUevent event)
+{
+    if (!begin_calls(visit))
+        return context_generation(visit->context) == visit->generation
+                   ? CUDA_ERROR_NOT_READY
+                   : CUDA_ERROR_CONTEXT_IS_DESTROYED;
     enter_driver();
     struct relaxed_mode mode = relaxed_mode_begin(pool);
     CUresult result = pool->driver->cuEventQuery(event);
     relaxed_mode_end(pool, mode);
     leave_driver();
+    end_calls(visit);
     return result;
+}
+
+/* Where the context may be about to end, the event ends with it. */
+static void destroy(struct pool *pool, const struct visit *visit, CUevent event)
+{
+    if (!begin_calls(visit))
+        return;
+    enter_driver();
+    pool->driver->cuEventDestroy_v2(event);
+    leave_driver();
+    end_calls(visit);
 }
 
 /* Until the event is over, or, without one, our own are; or one of ours tells of memory that can go
  * back. What the driver says of the event. */
-static CUresult wait_patiently(struct pool *pool, struct context *context, const CUevent *event,
+static CUresult wait_patiently(struct pool *pool, const struct visit *visit, const CUevent *event,
                                uint64_t give_up_at)
 {
+    struct context *context = visit->context;
     uint64_t started = monotonic_now();
     uint64_t cached = stream_release_sum(pool, context->device).cached;
     CUresult result = CUDA_ERROR_NOT_READY;
     while (result == CUDA_ERROR_NOT_READY && (is_awaited(pool, context) || event)) {
         if (event)
-            result = ask(pool, *event);
+            result = ask(pool, visit, *event);
         if (stream_release_sum(pool, context->device).cached > cached ||
             monotonic_now() >= give_up_at)
             break;
@@ -685,26 +722,28 @@ static CUresult wait_patiently(struct pool *pool, struct context *context, const
     return result;
 }
 
-static void settle_context_until(struct pool *pool, struct context *context, uint64_t give_up_at)
+static void settle_context_until(struct pool *pool, const struct visit *visit, uint64_t give_up_at)
 {
     CUevent event;
+    struct context *context = visit->context;
     struct order_marks *marks = order_take_context(pool, context);
     if (!marks)
         return;
     if (!MUTATED(nothing_recorded_where_missing))
         order_record_where_missing(pool, context);
-    enter_driver();
-    bool recorded = record_context(pool, context, &event);
-    leave_driver();
+    bool recorded = false;
+    if (begin_calls(visit)) {
+        enter_driver();
+        recorded = record_context(pool, context, &event);
+        leave_driver();
+        end_calls(visit);
+    }
     /* Where the driver could record one but did not, something is wrong. */
     bool waits = recorded || (!pool->driver->cuCtxRecordEvent && !streams_are_captured(pool));
-    if (waits &&
-        wait_patiently(pool, context, recorded ? &event : NULL, give_up_at) == CUDA_SUCCESS)
+    if (waits && wait_patiently(pool, visit, recorded ? &event : NULL, give_up_at) == CUDA_SUCCESS)
         order_context_is_over(marks);
-    enter_driver();
     if (recorded)
-        pool->driver->cuEventDestroy_v2(event);
-    leave_driver();
+        destroy(pool, visit, event);
     order_free_marks(marks);
 }
 
@@ -713,10 +752,9 @@ void stream_release_settle_until(struct pool *pool, const struct device *device,
 {
     struct context *c = pool->streams ? context_next(pool, NULL, changeable(device)) : NULL;
     for (; c; c = context_next(pool, c, changeable(device))) {
-        if (!is_pending_in(pool, c) || !context_pin(c, context_generation(c)))
-            continue;
-        settle_context_until(pool, c, give_up_at);
-        context_unpin(c);
+        struct visit visit = {c, context_generation(c), false};
+        if (is_pending_in(pool, c))
+            settle_context_until(pool, &visit, give_up_at);
     }
 }
 
@@ -744,6 +782,7 @@ static bool record_legacy(struct pool *pool, struct context *context, CUevent *e
 static void wait_for_context(struct pool *pool, struct context *context)
 {
     CUevent event;
+    struct visit visit = {context, context_generation(context), true};
     uint64_t give_up_at = monotonic_now() + PATIENCE_NANOSECONDS;
     struct order_marks *marks = order_take_context(pool, context);
     if (!marks)
@@ -754,15 +793,13 @@ static void wait_for_context(struct pool *pool, struct context *context)
     bool waits = recorded;
     while (is_pending_in(pool, context) && (waits || is_awaited(pool, context)) &&
            monotonic_now() < give_up_at) {
-        CUresult result = wait_patiently(pool, context, waits ? &event : NULL, give_up_at);
+        CUresult result = wait_patiently(pool, &visit, waits ? &event : NULL, give_up_at);
         if (waits && result == CUDA_SUCCESS)
             order_blocking_are_over(marks);
         waits = waits && result == CUDA_ERROR_NOT_READY;
     }
-    enter_driver();
     if (recorded)
-        pool->driver->cuEventDestroy_v2(event);
-    leave_driver();
+        destroy(pool, &visit, event);
     order_free_marks(marks);
 }
 

@@ -528,7 +528,7 @@ static void replace_once(const char *name)
     pthread_join(thread, NULL);
 }
 
-/* Between the look at it and the synchronise the stream is destroyed, and its handle another's. */
+/* While it is waited for the stream is destroyed, and its handle another's. */
 static void reaped_as_it_ends(void)
 {
     furnish();
@@ -539,9 +539,9 @@ static void reaped_as_it_ends(void)
     fill(&kernels, doomed, block, WORDS, 1);
     spin_then_verify(&kernels, doomed, 300000000, block, WORDS, 1, wrong);
     CU(cuMemFreeAsync(block, doomed));
-    CHECK(simcuda_set_callback("cuStreamSynchronize", replace_once));
+    CHECK(simcuda_set_callback("cuEventQuery", replace_once));
     cudapool_reap();
-    CHECK(simcuda_set_callback("cuStreamSynchronize", NULL));
+    CHECK(simcuda_set_callback("cuEventQuery", NULL));
     block = take_on(other, MIB);
     fill(&kernels, other, block, WORDS, 2);
     EQUAL(0, read_counter(wrong));
@@ -980,6 +980,57 @@ static void release_that_ends_nothing(void)
     CU(cuCtxSynchronize());
 }
 
+static CUcontext shared_context;
+
+static void *reap_all(void *unused)
+{
+    CU(cuCtxSetCurrent(shared_context));
+    cudapool_reap();
+    return unused;
+}
+
+static void *run_out_of_memory(void *unused)
+{
+    CUdeviceptr block;
+    CU(cuCtxSetCurrent(shared_context));
+    CUstream stream = new_stream();
+    cuMemAllocAsync(&block, (size_t)990 * MIB, stream);
+    return unused;
+}
+
+/* Beside a thread that waits, in a call of the pool's, for work that is told to end afterwards. */
+static void release_beside(void *(*waiting)(void *))
+{
+    pthread_t thread;
+    CUcontext context;
+    furnish();
+    CU(cuCtxGetCurrent(&shared_context));
+    CUstream stream = new_stream();
+    CUdeviceptr block = take_on(stream, 100 * MIB);
+    struct gate gate = close_gate(&kernels, stream);
+    CU(cuMemFreeAsync(block, stream));
+    CU(cuDevicePrimaryCtxRetain(&context, 0));
+    CHECK(pthread_create(&thread, NULL, waiting, NULL) == 0);
+    sleep_ms(50);
+    double start = now_ms();
+    alarm(15);
+    CU(cuDevicePrimaryCtxRelease_v2(0));
+    CHECK(now_ms() - start < 3000);
+    open_gate(gate);
+    pthread_join(thread, NULL);
+    CU(cuCtxSynchronize());
+}
+
+static void release_beside_a_reap(void)
+{
+    release_beside(reap_all);
+}
+
+static void release_beside_out_of_memory(void)
+{
+    release_beside(run_out_of_memory);
+}
+
 /* Nor does anybody wait for it while a capture goes on. */
 static void release_that_ends_nothing_in_a_capture(void)
 {
@@ -1105,6 +1156,8 @@ int main(int argc, char **argv)
         CASE(context_ends_during_a_capture),
         CASE(release_that_ends_nothing),
         CASE(release_that_ends_nothing_in_a_capture),
+        CASE(release_beside_a_reap),
+        CASE(release_beside_out_of_memory),
         CASE(trim_behind_a_barrier),
         CASE(flags_between_streams),
         CASE(use_before_a_free_in_a_capture),

@@ -33,7 +33,8 @@ for case in programmatic_event launch_completion_event use_after_a_destroyed_str
     use_after_a_stream_that_was_followed captured_early_launch nested_calls_are_seen \
     reaped_as_it_ends reaped_after_the_legacy_stream \
     context_ends_during_a_capture release_that_ends_nothing \
-    release_that_ends_nothing_in_a_capture use_before_a_free_in_a_capture \
+    release_that_ends_nothing_in_a_capture release_beside_a_reap release_beside_out_of_memory \
+    use_before_a_free_in_a_capture \
     use_on_a_stream_that_is_captured use_on_a_lost_stream_in_a_capture memory_pools_come_and_go \
     current_pool_is_destroyed no_stream_is_destroyed; do
     expect "$case" with $case

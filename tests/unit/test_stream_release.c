@@ -224,13 +224,32 @@ Test(stream_release, the_hard_limit_counts_both_kinds)
     cr_assert_eq(try_to_allocate(MIB), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-Test(stream_release, reap_synchronises_those_with_pending_frees)
+static unsigned asked;
+
+static void works_until_asked_often(void)
 {
+    if (++asked == 3)
+        fake_stream_is_done(one);
+}
+
+static CUresult (*ask_fake)(CUevent);
+
+static CUresult count_question(CUevent event)
+{
+    works_until_asked_often();
+    return ask_fake(event);
+}
+
+Test(stream_release, reap_waits_for_those_with_pending_frees)
+{
+    ask_fake = driver->cuEventQuery;
+    driver->cuEventQuery = count_question;
     start_streams();
     fill_stream(one, 2, MIB);
     fill_stream(other, 2, MIB);
     synchronise_stream(other);
     cr_assert_eq(pool_reap(pool), 1);
+    cr_assert_eq(asked, 3);
     cr_assert_eq(bytes_of(one).cached, 2 * MIB);
     cr_assert_eq(pool_reap(pool), 0);
 }
