@@ -60,6 +60,8 @@ struct own_event {
     uint64_t stamp; /* of the free that it was recorded in: work before that is over when it is */
     unsigned users; /* threads that look at it: an event in use is never recorded again */
     bool over;      /* no longer outstanding; spare once users is 0 */
+    bool in_free; /* recorded in that very free: else it may stand for later work, too, and is only
+                     ever asked about */
     struct own_event *next;
 };
 

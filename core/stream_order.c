@@ -414,6 +414,7 @@ static struct own_event *record_by(struct pool *pool, struct stream *stream, CUs
     event->stamp = stamp;
     event->users = 1;
     event->over = false;
+    event->in_free = false;
     if (recorded) {
         publish(stream, event);
         if (record == record_on_stream)
@@ -446,6 +447,18 @@ struct own_event *order_record(struct pool *pool, struct stream_ref ref, CUstrea
                                uint64_t stamp)
 {
     ask_about_older_ones(pool, ref.stream);
+    struct own_event *event = record_by(pool, ref.stream, handle, stamp, record_on_stream);
+    if (!event)
+        return NULL;
+    stream_lock_take(&ref.stream->lock);
+    event->in_free = true;
+    stream_lock_give(&ref.stream->lock);
+    return event;
+}
+
+struct own_event *order_record_at_end(struct pool *pool, struct stream_ref ref, CUstream handle,
+                                      uint64_t stamp)
+{
     return record_by(pool, ref.stream, handle, stamp, record_on_stream);
 }
 
@@ -684,6 +697,28 @@ CUresult order_synchronise(struct pool *pool, struct stream *stream, uint64_t st
 uint64_t order_newest(const struct stream *stream)
 {
     return stream->newest ? stream->newest->stamp : 0;
+}
+
+static bool may_be_waited_for(const struct own_event *event)
+{
+    return event->in_free || MUTATED(waited_for_later_work);
+}
+
+struct own_event *order_first_in_free(const struct stream *stream, uint64_t stamp)
+{
+    struct own_event *event = stream->oldest;
+    while (event && (event->stamp < stamp || !may_be_waited_for(event)))
+        event = event->next;
+    return event;
+}
+
+struct own_event *order_last_in_free(const struct stream *stream)
+{
+    struct own_event *last = NULL;
+    for (struct own_event *event = stream->oldest; event; event = event->next)
+        if (may_be_waited_for(event))
+            last = event;
+    return last;
 }
 
 bool order_wait(struct pool *pool, CUstream handle, const struct own_event *event)

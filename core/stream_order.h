@@ -107,6 +107,11 @@ void order_free_marks(struct order_marks *marks);
 struct own_event *order_record(struct pool *pool, struct stream_ref ref, CUstream handle,
                                uint64_t stamp);
 
+/* The same as the stream is destroyed, when later work than the free may be there: only ever to be
+ * asked about. */
+struct own_event *order_record_at_end(struct pool *pool, struct stream_ref ref, CUstream handle,
+                                      uint64_t stamp);
+
 /* The same over all of the context's work, which is pinned: only ever to be asked about. */
 struct own_event *order_record_context(struct pool *pool, struct stream *stream, uint64_t stamp);
 
@@ -131,6 +136,11 @@ CUresult order_synchronise(struct pool *pool, struct stream *stream, uint64_t st
 
 /* Stream's lock held. The stamp up to which outstanding events can be asked about; 0: none is. */
 uint64_t order_newest(const struct stream *stream);
+
+/* Stream's lock held. The first outstanding event that was recorded in a free with that stamp or a
+ * later one; or the last such event. What is put behind it waits for no work of after that free. */
+struct own_event *order_first_in_free(const struct stream *stream, uint64_t stamp);
+struct own_event *order_last_in_free(const struct stream *stream);
 
 /* No lock held; the caller uses the event. Makes the stream that handle means here wait for it. */
 bool order_wait(struct pool *pool, CUstream handle, const struct own_event *event);

@@ -278,7 +278,7 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
     stream_lock_give(&ref.stream->lock);
     /* Recorded on a capturing stream it would be a part of the graph. */
     pending = pending && !stream_may_be_captured(pool, handle);
-    struct own_event *event = pending ? order_record(pool, ref, handle, stamp) : NULL;
+    struct own_event *event = pending ? order_record_at_end(pool, ref, handle, stamp) : NULL;
     if (event) {
         stream_lock_take(&ref.stream->lock);
         order_drop_user(ref.stream, event);

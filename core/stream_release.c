@@ -449,13 +449,12 @@ static void in_order_at_the_end(struct pool *pool, struct stream_ref ref, CUstre
 
 /* ---- behind an event of ours ---- */
 
-/* Stream's lock held. The first event that tells of the stream's oldest pending block; used by the
- * caller. */
+/* Stream's lock held. The first event that tells of the stream's oldest pending block, and of
+ * nothing that came after its free; used by the caller. */
 static struct own_event *use_first_event(struct stream *stream)
 {
-    struct own_event *event = stream->pending.first ? stream->oldest : NULL;
-    while (event && event->stamp < stream->pending.first->epoch)
-        event = event->next;
+    const struct block *first = stream->pending.first;
+    struct own_event *event = first ? order_first_in_free(stream, first->epoch) : NULL;
     if (event)
         event->users++;
     return event;
@@ -501,7 +500,9 @@ uint64_t stream_release_behind(struct pool *pool, struct stream_ref ref, struct 
     struct stream *stream = ref.stream;
     uint64_t released = 0;
     stream_lock_take(&stream->lock);
-    *stamp = stream_is(ref) && stream->ordered_by_others ? order_newest(stream) : 0;
+    const struct own_event *last =
+        stream_is(ref) && stream->ordered_by_others ? order_last_in_free(stream) : NULL;
+    *stamp = last ? last->stamp : 0;
     stream_lock_give(&stream->lock);
     if (!*stamp || !context_pin(context, context_generation(context)))
         return 0;

@@ -108,6 +108,22 @@ Test(stream_release, what_others_left_pending_goes_behind_events)
     cr_assert_eq(fake_calls(FAKE_STREAM_SYNCHRONIZE), 0);
 }
 
+/* An event that stands for more than the free is only asked about. */
+Test(stream_release, what_others_left_goes_behind_no_later_work)
+{
+    settings.device.growth_budget.bytes = 128 * MIB;
+    settings.stream_ordered.caps.reserve_ratio = 1.0;
+    settings.stream_ordered.driver_release_threshold.bytes = 0;
+    start_streams();
+    fill_stream(one, 4, MIB);
+    fake_launch(context);
+    order_record_the_rest(pool);
+    fill_stream(other, 40, 4 * MIB);
+    take_on(fake_stream(), 170 * MIB);
+    cr_assert_eq(bytes_of(one).pending, 4 * MIB);
+    cr_assert_lt(bytes_of(other).pending, 160 * MIB);
+}
+
 /* Others order it: in its own order, where a free of ours would be counted as a mistake, nothing
  * may go in an allocation. */
 Test(stream_release, nothing_goes_in_others_order)
