@@ -50,11 +50,15 @@ struct device {
     struct kind_counters *stream_memory; /* of stream-ordered memory: peaks as seen when more memory
                                             was taken */
     _Atomic uint64_t
-        stream_idle_checked_at; /* on the monotonic clock: when idle blocks of streams
-                                   were last looked for. Relaxed: it chooses who looks */
-    _Atomic uint32_t retains;   /* of the primary context, by the program, as far as they were seen.
-                                   Relaxed: one that is only just coming is not counted on */
-    struct device *next;        /* of the pool's devices */
+        stream_idle_checked_at;   /* on the monotonic clock: when idle blocks of streams
+                                     were last looked for. Relaxed: it chooses who looks */
+    _Atomic uint64_t stream_left; /* bytes that were left of the device when streams' pending blocks
+                                     were last given events; 0: never. Relaxed: it orders nothing */
+    _Atomic uint64_t vain_until;  /* on the monotonic clock: what streams have left pending was just
+                                     waited for in vain. Relaxed: it only saves waits */
+    _Atomic uint32_t retains; /* of the primary context, by the program, as far as they were seen.
+                                 Relaxed: one that is only just coming is not counted on */
+    struct device *next;      /* of the pool's devices */
 };
 
 struct context {

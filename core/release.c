@@ -8,6 +8,11 @@
  * not have waited for. */
 #define LAST_RESORT_NANOSECONDS (UINT64_C(10) * 1000 * 1000 * 1000)
 
+/* How long the device may take to tell that an event is over which has nothing to wait for; and how
+ * long it is not tried again after that was in vain. */
+#define ANSWER_NANOSECONDS (UINT64_C(20) * 1000 * 1000)
+#define VAIN_NANOSECONDS   (UINT64_C(200) * 1000 * 1000)
+
 /* How long it waits for a context that another thread is ending. */
 #define DYING_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
 
@@ -552,13 +557,34 @@ static void settle_fenced(struct pool *pool, struct context *context)
     pthread_mutex_unlock(&heap->lock);
 }
 
+/* How long what streams have left pending is waited for. In a stream's order only until the device
+ * has had time to tell of work that is over. */
+static uint64_t patience_of(const struct device *device, const struct reclaim *progress)
+{
+    uint64_t vain_until =
+        device ? atomic_load_explicit(&device->vain_until, memory_order_relaxed) : 0;
+    if (!progress->in_stream_order)
+        return LAST_RESORT_NANOSECONDS;
+    return monotonic_now() < vain_until ? 0 : ANSWER_NANOSECONDS;
+}
+
+static void settle_streams(struct pool *pool, struct device *device, const struct reclaim *progress)
+{
+    uint64_t patience = patience_of(device, progress);
+    stream_release_settle_until(pool, device, monotonic_now() + patience);
+    if (device && progress->in_stream_order && patience)
+        atomic_store_explicit(&device->vain_until, monotonic_now() + VAIN_NANOSECONDS,
+                              memory_order_relaxed);
+}
+
 static uint64_t release_all_pending(struct pool *pool, struct device *device,
+                                    const struct reclaim *progress,
                                     void (*settle_one)(struct pool *, struct context *))
 {
     for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
         settle_one(pool, c);
     if (settle_one == settle_the_rest)
-        stream_release_settle_until(pool, device, monotonic_now() + LAST_RESORT_NANOSECONDS);
+        settle_streams(pool, device, progress);
     return release_clean_everywhere(pool, device, UINT64_MAX);
 }
 
@@ -611,7 +637,7 @@ static bool release_some_clean(struct pool *pool, struct device *device, struct 
 static bool release_pending(struct pool *pool, struct device *device, struct reclaim *progress,
                             void (*settle_one)(struct pool *, struct context *))
 {
-    uint64_t released = release_all_pending(pool, device, settle_one);
+    uint64_t released = release_all_pending(pool, device, progress, settle_one);
     progress->released += released;
     return released != 0;
 }

@@ -50,8 +50,10 @@ enum reclaim_step { RECLAIM_CLEAN, RECLAIM_FENCED, RECLAIM_DRIVER, RECLAIM_THE_R
 struct reclaim {
     enum reclaim_step step;
     uint64_t bytes;
-    uint64_t released; /* bytes, by the steps since the first */
-    uint64_t started;  /* nanoseconds of the monotonic clock; 0: not yet */
+    uint64_t released;    /* bytes, by the steps since the first */
+    uint64_t started;     /* nanoseconds of the monotonic clock; 0: not yet */
+    bool in_stream_order; /* for an allocation in a stream's order: what streams have left pending
+                             is asked about, but not waited for, as the driver does not */
 };
 bool release_for_retry(struct pool *pool, struct device *device, struct reclaim *progress);
 

@@ -311,7 +311,7 @@ static CUresult ask_driver(struct pool *pool, struct bucket_counters *cost, CUde
 static CUresult ask_driver_again(struct pool *pool, struct bucket_counters *cost,
                                  CUdeviceptr *address, uint64_t bytes, struct search *search)
 {
-    struct reclaim progress = {.bytes = bytes};
+    struct reclaim progress = {.bytes = bytes, .in_stream_order = !MUTATED(waits_in_stream_order)};
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     while (result == CUDA_ERROR_OUT_OF_MEMORY &&
            release_for_retry(pool, search->context->device, &progress))

@@ -17,7 +17,7 @@
 #define FEW_STREAMS 16u
 
 /* The share of a device's memory that they share at most. */
-#define PLENTY_SHARE 8u
+#define UNKNOWN_SHARE 64u
 
 /* ---- what is over ---- */
 
@@ -532,11 +532,13 @@ uint64_t order_share(const struct pool *pool, const struct stream *stream,
 {
     const struct device *device = stream->device;
     uint64_t streams = stream_count(pool->streams), all = device->growth_budget;
-    uint64_t kept = smaller(atomic_load_explicit(&mempool->kept, memory_order_relaxed),
-                            device->total_bytes / PLENTY_SHARE);
+    uint64_t kept = atomic_load_explicit(&mempool->kept, memory_order_relaxed);
+    if (device_is_short(device))
+        return 0;
     if (stream->own_order && all && kept > all && memory_is_plentiful(device))
         all = kept;
     all = smaller(all, device->stream_cached_cap / 2);
+    all = smaller(all, device->total_bytes / UNKNOWN_SHARE);
     return all / (streams > FEW_STREAMS ? streams : FEW_STREAMS);
 }
 

@@ -152,7 +152,8 @@ bool order_join(struct pool *pool, struct stream_ref ref, CUstream handle, uint6
 /* Stream's lock held. Bytes that it may have freed with no event behind them, the last of them from
  * that memory pool: such memory other streams get, and goes back to the driver, only when it is
  * known otherwise to be over. All streams together: the growth budget; or, while half of the device
- * is free, what the driver would keep itself, for streams that need no marker. */
+ * is free, what the driver would keep itself, for streams that need no marker; at most a 64th of
+ * the device, and nothing while memory is short. */
 uint64_t order_share(const struct pool *pool, const struct stream *stream,
                      const struct mempool *mempool);
 

@@ -545,6 +545,25 @@ bool stream_release_has_room(struct pool *pool, const struct context *context,
     return reserved + bytes <= bound_on_reserve(pool, device, mempool);
 }
 
+/* Each time what is left of the device has halved, what is pending without an event gets one: when
+ * there is none left, the program may have submitted more work behind it. */
+static void look_at_what_is_left(struct pool *pool, struct device *device, uint64_t bytes)
+{
+    uint64_t taken = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed) + bytes;
+    uint64_t left = taken < device->total_bytes ? device->total_bytes - taken : 1;
+    uint64_t noted = atomic_load_explicit(&device->stream_left, memory_order_relaxed);
+    if (noted == 0)
+        noted = device->total_bytes;
+    if (left >= noted / 2 && left / 2 <= noted)
+        return;
+    atomic_store_explicit(&device->stream_left, left, memory_order_relaxed);
+    if (left > noted || MUTATED(shortage_unnoticed))
+        return;
+    struct context *c = context_next(pool, NULL, device);
+    for (; c; c = context_next(pool, c, device))
+        order_record_where_missing(pool, c);
+}
+
 void stream_release_before_growth(struct pool *pool, struct context *context,
                                   const struct mempool *mempool, uint64_t bytes,
                                   struct stream_ref ref, CUstream handle)
@@ -555,6 +574,7 @@ void stream_release_before_growth(struct pool *pool, struct context *context,
     /* Two threads may both be right. */
     counter_raise_to(&device->stream_memory->peak_requested, sum.requested + bytes);
     counter_raise_to(&device->stream_memory->peak_reserved, after);
+    look_at_what_is_left(pool, device, bytes);
     uint64_t bound = bound_on_reserve(pool, device, mempool);
     if (after <= bound || sum.cached + sum.pending == 0)
         return;

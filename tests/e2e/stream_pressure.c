@@ -173,6 +173,50 @@ static void out_of_memory_behind_the_legacy_streams_work(void)
     out_of_memory_behind_own_work_on(NULL);
 }
 
+/* What is pending elsewhere is not waited for: whoever tries how much there is has his answer at
+ * once. The device has 1 GiB. */
+static void out_of_memory_is_told_at_once(void)
+{
+    CUdeviceptr block;
+    furnish();
+    CUstream stream = new_stream(), other = new_stream();
+    block = take_on(stream, 100 * MIB);
+    struct gate gate = close_gate(&kernels, stream);
+    CU(cuMemFreeAsync(block, stream));
+    double start = now_ms();
+    for (int i = 0; i < 10; i++)
+        ANSWERS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAllocAsync(&block, 940 * MIB, other));
+    CHECK(now_ms() - start < 2000);
+    open_gate(gate);
+    CU(cuCtxSynchronize());
+}
+
+/* What many streams have freed, and is over, is to be had although they go on with other work. The
+ * device has 1 GiB. */
+static void out_of_memory_beside_later_work_of_many(void)
+{
+    enum { STREAMS = 16 };
+    furnish();
+    CUstream streams[STREAMS], other = new_stream();
+    CUdeviceptr blocks[STREAMS];
+    struct gate gates[STREAMS];
+    for (int i = 0; i < STREAMS; i++) {
+        streams[i] = new_stream();
+        blocks[i] = take_on(streams[i], 6 * MIB);
+    }
+    for (int i = 0; i < STREAMS; i++)
+        CU(cuMemFreeAsync(blocks[i], streams[i]));
+    sleep_ms(30);
+    for (int i = 0; i < STREAMS; i++)
+        gates[i] = close_gate(&kernels, streams[i]);
+    double start = now_ms();
+    take_on(other, 940 * MIB);
+    CHECK(now_ms() - start < 3000);
+    for (int i = 0; i < STREAMS; i++)
+        open_gate(gates[i]);
+    CU(cuCtxSynchronize());
+}
+
 /* ---- the reserve; the settings keep to the peak and 128 MiB ---- */
 
 static size_t peak;
@@ -283,6 +327,8 @@ int main(int argc, char **argv)
         CASE(out_of_memory_puts_nothing_into_the_stream),
         CASE(out_of_memory_behind_own_work),
         CASE(out_of_memory_behind_the_legacy_streams_work),
+        CASE(out_of_memory_is_told_at_once),
+        CASE(out_of_memory_beside_later_work_of_many),
         CASE(sizes_come_and_go),
         CASE(sizes_come_and_go_on_a_blocking_stream),
         CASE(sizes_come_and_go_on_the_legacy_stream),

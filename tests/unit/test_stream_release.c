@@ -124,6 +124,20 @@ Test(stream_release, what_others_left_goes_behind_no_later_work)
     cr_assert_lt(bytes_of(other).pending, 160 * MIB);
 }
 
+Test(stream_release, as_memory_runs_short_what_is_pending_gets_events)
+{
+    start_streams();
+    fill_stream(one, 1, MIB);
+    cr_assert_eq(fake_stream_calls().records, 0);
+    take_on(other, 40 * GIB);
+    cr_assert_eq(fake_stream_calls().records, 1);
+    fill_stream(one, 2, MIB);
+    take_on(other, GIB);
+    cr_assert_eq(fake_stream_calls().records, 1);
+    take_on(other, 12 * GIB);
+    cr_assert_eq(fake_stream_calls().records, 2);
+}
+
 /* Others order it: in its own order, where a free of ours would be counted as a mistake, nothing
  * may go in an allocation. */
 Test(stream_release, nothing_goes_in_others_order)
