@@ -781,11 +781,17 @@ bool stream_heap_free(struct pool *pool, struct stream_block *block, struct stre
 
 /* ---- plain frees ---- */
 
+/* What was handed out by the stream record's former owner carries a stamp of his: that later ones
+ * of the same record are over says nothing of it, since his work goes on beside the new owner's. */
 static bool last_free_is_over(const struct stream_block *block)
 {
     struct stream *stream = shelf_of(block)->stream;
     stream_lock_take(&stream->lock);
-    bool over = block->block.epoch <= order_done(stream) || MUTATED(plain_free_of_unfinished);
+    bool own =
+        atomic_load_explicit(&block->generation, memory_order_relaxed) > stream->handed_before ||
+        block->block.epoch == 0 || MUTATED(former_owners_stamp_believed);
+    bool over =
+        (own && block->block.epoch <= order_done(stream)) || MUTATED(plain_free_of_unfinished);
     stream_lock_give(&stream->lock);
     return over;
 }

@@ -324,6 +324,26 @@ Test(stream_heap, a_plain_free_is_the_drivers)
 }
 
 /* The driver knows of neither the free nor the allocation since. */
+/* The next stream is known by the same record, and its frees have later stamps. */
+Test(stream_heap, a_plain_free_after_a_destroyed_streams_work_is_kept)
+{
+    start_streams();
+    CUdeviceptr block = take_on(one, MIB);
+    fake_stream_works(one);
+    free_on(one, block);
+    cr_assert_eq(take_on(one, MIB), block);
+    const struct stream *record = stream_called(one);
+    destroy_stream(one);
+    CUstream next = fake_stream();
+    CUdeviceptr another = take_on(next, 2 * MIB);
+    cr_assert_eq(stream_called(next), record);
+    free_on(next, another);
+    synchronise_stream(next);
+    fake_launch(context);
+    release(block);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE), 0);
+}
+
 Test(stream_heap, a_plain_free_is_the_drivers_when_the_last_one_is_over)
 {
     start_streams();
