@@ -798,7 +798,8 @@ static bool last_free_is_over(const struct stream_block *block)
 
 /* The context is pinned. The event is not the block's: no stream is made to wait for all of its
  * context's work. */
-static bool free_in_context(struct pool *pool, struct stream_block *block, struct stream_ref ref)
+static bool free_in_context(struct pool *pool, struct stream_block *block, struct stream_ref ref,
+                            struct plain_free *free)
 {
     struct stream *stream = ref.stream;
     stream_lock_take(&stream->lock);
@@ -813,23 +814,27 @@ static bool free_in_context(struct pool *pool, struct stream_block *block, struc
     struct bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, block->block.bytes) : NULL;
     if (bucket)
         lie_down(shelf, bucket, block, true, NULL, stamp);
-    if (event)
+    if (bucket && event)
         order_drop_user(stream, event);
     order_settle(stream);
     stream_lock_give(&stream->lock);
     stream_block_is_settled(stream);
-    if (!bucket)
+    if (!bucket) {
         return_to_shelf(block);
+        *free = (struct plain_free){stream, event};
+    }
     return bucket;
 }
 
-bool stream_heap_free_plainly(struct pool *pool, struct stream_block *block)
+bool stream_heap_free_plainly(struct pool *pool, struct stream_block *block,
+                              struct plain_free *free)
 {
     struct context *context = block->context;
+    *free = (struct plain_free){NULL, NULL};
     if (last_free_is_over(block) || !context_pin(context, block->context_generation))
         return false;
     struct stream_ref ref = streams_of_plain_frees(pool, context);
-    bool kept = ref.stream && free_in_context(pool, block, ref);
+    bool kept = ref.stream && free_in_context(pool, block, ref, free);
     context_unpin(context);
     return kept;
 }

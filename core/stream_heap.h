@@ -59,8 +59,14 @@ bool stream_heap_free(struct pool *pool, struct stream_block *block, struct stre
 
 /* cuMemFree of a claimed block, in its context, while no captures go on. The driver has seen
  * neither the last free in a stream's order nor the allocation since: where that free is not known
- * to be over, the block stays until all of the context's work is. False: the driver may have it. */
-bool stream_heap_free_plainly(struct pool *pool, struct stream_block *block);
+ * to be over, the block stays until all of the context's work is. False: the driver may have it; if
+ * *behind is set, which the caller then uses, only behind that event. */
+struct plain_free {
+    struct stream *stream;
+    struct own_event *behind;
+};
+bool stream_heap_free_plainly(struct pool *pool, struct stream_block *block,
+                              struct plain_free *free);
 
 /* A claimed block leaves the table, for the driver to free it; then it was freed, or it was not and
  * is the program's again. */

@@ -177,10 +177,23 @@ static CUresult free_on_stream(struct pool *pool, CUdeviceptr address, const voi
     return free->driver(address, free->stream);
 }
 
-static CUresult free_plainly(struct pool *pool, CUdeviceptr address, const void *unused)
+/* The driver knows nothing of the block's last free in a stream's order. */
+static CUresult free_plainly(struct pool *pool, CUdeviceptr address, const void *argument)
 {
-    (void)unused;
+    const struct plain_free *free = argument;
+    if (free->behind && !MUTATED(plain_free_not_behind) &&
+        stream_release_one_behind(pool, free->behind, address))
+        return CUDA_SUCCESS;
     return pool->driver->cuMemFree_v2(address);
+}
+
+static void end_plain_free(const struct plain_free *free)
+{
+    if (!free->behind)
+        return;
+    stream_lock_take(&free->stream->lock);
+    order_drop_user(free->stream, free->behind);
+    stream_lock_give(&free->stream->lock);
 }
 
 bool stream_pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr address,
@@ -215,11 +228,14 @@ bool stream_pool_free(struct pool *pool, CUdeviceptr address, CUresult *result)
     if (!stream_heap_claim(block, address))
         return true;
     bool green;
-    if (is_served(pool) && context_current(pool, &green) && stream_heap_free_plainly(pool, block)) {
+    struct plain_free free = {NULL, NULL};
+    if (is_served(pool) && context_current(pool, &green) &&
+        stream_heap_free_plainly(pool, block, &free)) {
         use_forget(pool, block);
         *result = CUDA_SUCCESS;
     } else {
-        *result = free_by_driver(pool, block, free_plainly, NULL);
+        *result = free_by_driver(pool, block, free_plainly, &free);
+        end_plain_free(&free);
     }
     return true;
 }

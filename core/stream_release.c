@@ -215,6 +215,24 @@ static void hand_over(struct pool *pool, struct context *context, struct block *
     leave_driver();
 }
 
+bool stream_release_one_behind(struct pool *pool, const struct own_event *event,
+                               CUdeviceptr address)
+{
+    struct context *context = event->context;
+    bool pushed, once = false;
+    if (!context_pin(context, event->generation))
+        return false;
+    bool current = context_push(pool, context, &pushed);
+    CUstream stream = current ? stream_behind(pool, context, event, &once) : NULL;
+    bool given = stream && pool->driver->cuMemFreeAsync(address, stream) == CUDA_SUCCESS;
+    if (stream && once)
+        pool->driver->cuStreamDestroy_v2(stream);
+    if (current)
+        context_pop(pool, pushed);
+    context_unpin(context);
+    return given;
+}
+
 static void put_back(struct pool *pool, struct stream_block *block)
 {
     struct shelf *shelf = atomic_load_explicit(&block->shelf, memory_order_relaxed);

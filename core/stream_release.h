@@ -35,6 +35,10 @@ void stream_release_look(struct pool *pool, struct stream *stream);
 bool stream_release_has_room(struct pool *pool, const struct context *context,
                              const struct mempool *mempool, uint64_t bytes);
 
+/* Gives one address back behind an event of ours, inside the driver. */
+bool stream_release_one_behind(struct pool *pool, const struct own_event *event,
+                               CUdeviceptr address);
+
 /* Before a miss of this size on the stream: keeps the reserve inside its ratio, or what the
  * driver's memory pool would keep itself. What is over goes back, then what the stream itself left
  * pending, in its own order, then what others did, each behind an event of ours; no more than the

@@ -344,6 +344,21 @@ Test(stream_heap, a_plain_free_after_a_destroyed_streams_work_is_kept)
     cr_assert_eq(fake_calls(FAKE_MEM_FREE), 0);
 }
 
+/* Nothing of a memory pool that is destroyed is kept. */
+Test(stream_heap, a_plain_free_after_its_pools_end_goes_behind_the_work)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    cr_assert_eq(take_on(one, MIB), block);
+    stream_block_find(&pool->streams->blocks, block)->shared = true;
+    fake_launch(context);
+    unsigned frees = fake_calls(FAKE_MEM_FREE), waits = fake_stream_calls().waits;
+    release(block);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE), frees);
+    cr_assert_eq(fake_stream_calls().waits, waits + 1);
+    cr_assert_eq(bytes_of(one).live, 0);
+}
+
 Test(stream_heap, a_plain_free_is_the_drivers_when_the_last_one_is_over)
 {
     start_streams();
