@@ -222,6 +222,12 @@ struct context *context_find(struct pool *pool, CUcontext handle)
     return look_up(pool, handle, &found) && !found.green ? found.context : NULL;
 }
 
+struct context *context_named(struct pool *pool, CUcontext handle)
+{
+    struct context_handle found;
+    return look_up(pool, handle, &found) ? found.context : NULL;
+}
+
 struct context *context_find_primary(struct pool *pool, CUdevice device)
 {
     struct context *c = context_next(pool, NULL, NULL);
@@ -293,6 +299,7 @@ static struct context *bring_to_life(struct pool *pool, struct device *device,
     context->handle = identity->handle;
     context->id = identity->id;
     atomic_store_explicit(&context->unusable, false, memory_order_relaxed);
+    atomic_store_explicit(&context->barred, false, memory_order_relaxed);
     atomic_store_explicit(&context->return_stream, NULL, memory_order_relaxed);
     atomic_store_explicit(&context->late_stream, NULL, memory_order_relaxed);
     atomic_fetch_add(&context->generation, 1);

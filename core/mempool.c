@@ -332,6 +332,10 @@ void mempool_destroying(struct pool *pool, CUmemoryPool handle)
         return;
     /* From here on what is freed goes to the driver. */
     atomic_store_explicit(&mempool->closed, true, memory_order_relaxed);
+    /* Called back out of a call of ours, the thread may hold what giving back takes: the blocks go
+     * back with those that nobody uses. */
+    if (thread_state.inside_driver)
+        return;
     stream_release_mempool(pool, mempool, UINT64_MAX, true);
 }
 

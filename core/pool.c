@@ -583,10 +583,21 @@ static void note_barrier(struct pool *pool, struct context *context)
         atomic_store_explicit(&context->barred, true, memory_order_relaxed);
 }
 
-void pool_barrier_coming(struct pool *pool, CUcontext handle)
+/* A nested call makes no context known: the caller may hold the locks for that. What is not known
+ * has no memory of ours that was used before the barrier. */
+static struct context *current_behind_barrier(struct pool *pool)
 {
     bool green;
-    note_barrier(pool, handle ? context_find(pool, handle) : context_current(pool, &green));
+    CUcontext current = NULL;
+    if (!thread_state.inside_driver)
+        return context_current(pool, &green);
+    pool->driver->cuCtxGetCurrent(&current);
+    return current ? context_named(pool, current) : NULL;
+}
+
+void pool_barrier_coming(struct pool *pool, CUcontext handle)
+{
+    note_barrier(pool, handle ? context_named(pool, handle) : current_behind_barrier(pool));
 }
 
 /* Only the green context's own streams wait, but the pool does not tell them from the others. */

@@ -143,9 +143,12 @@ static inline struct stream_ref stream_find(struct pool *pool, CUstream handle, 
     struct stream_ref ref = stream_ask(pool, handle);
     if (ref.stream && stream_id(pool->streams, ref.stream) == ref.id)
         return ref;
-    /* Asked by number, all threads' streams have been looked through. */
+    /* Asked by number, all threads' streams have been looked through; but not where the thread
+     * remembers a record that has become another's: it may be known in another one again. */
     if (!make && recent_streams.pool == pool)
-        return (struct stream_ref){NULL, 0};
+        return ref.stream && !MUTATED(stream_known_again_overlooked)
+                   ? stream_look_up(pool, handle, ref.id)
+                   : (struct stream_ref){NULL, 0};
     return stream_find_slowly(pool, handle, make);
 }
 

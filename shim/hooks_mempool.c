@@ -1,12 +1,13 @@
 /*
  * The program's memory pools: they are the driver's; the pool wants to know of them, and corrects
- * what the driver says of memory that it keeps.
+ * what the driver says of memory that it keeps. It is told of what becomes of them also by threads
+ * that the driver has called back out of a call of the pool's own.
  */
 #include "hooks.h"
 
 HOOK(cuDeviceSetMemPool, (CUdevice device, CUmemoryPool handle))
 {
-    struct pool *pool = the_pool();
+    struct pool *pool = pool_to_tell();
     CUresult result = real_driver()->cuDeviceSetMemPool(device, handle);
     if (pool)
         pool_mempool_chosen(pool);
@@ -15,7 +16,7 @@ HOOK(cuDeviceSetMemPool, (CUdevice device, CUmemoryPool handle))
 
 HOOK(cuMemSetMemPool, (CUmemLocation * location, CUmemAllocationType type, CUmemoryPool handle))
 {
-    struct pool *pool = the_pool();
+    struct pool *pool = pool_to_tell();
     CUresult result = real_driver()->cuMemSetMemPool(location, type, handle);
     if (pool)
         pool_mempool_chosen(pool);
@@ -40,7 +41,7 @@ HOOK(cuMemPoolCreate, (CUmemoryPool * handle, const CUmemPoolProps *properties))
 
 HOOK(cuMemPoolDestroy, (CUmemoryPool handle))
 {
-    struct pool *pool = the_pool();
+    struct pool *pool = pool_to_tell();
     if (!pool)
         return real_driver()->cuMemPoolDestroy(handle);
     pool_mempool_destroying(pool, handle);
@@ -59,7 +60,7 @@ HOOK(cuMemPoolTrimTo, (CUmemoryPool handle, size_t keep))
 
 HOOK(cuMemPoolSetAttribute, (CUmemoryPool handle, CUmemPool_attribute attribute, void *value))
 {
-    struct pool *pool = the_pool();
+    struct pool *pool = pool_to_tell();
     if (pool)
         pool_mempool_setting(pool, handle, attribute);
     CUresult result = real_driver()->cuMemPoolSetAttribute(handle, attribute, value);

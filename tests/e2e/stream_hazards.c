@@ -709,6 +709,39 @@ static void nested_calls_are_seen(void)
     CU(cuCtxSynchronize());
 }
 
+static CUcontext nested_context;
+
+static void wait_meanwhile(const char *name)
+{
+    (void)name;
+    CU(cuCtxWaitEvent(nested_context, nested_event));
+}
+
+/* It puts all of the context behind another stream's work. */
+static void nested_barrier_is_seen(void)
+{
+    furnish();
+    CU(cuCtxGetCurrent(&nested_context));
+    CUstream abroad = stream_of_a_neighbour();
+    CUstream stream = new_stream(), other = new_stream(), user = new_stream();
+    CUdeviceptr wrong = new_counter(), block = take_on(user, MIB);
+    CU(cuEventCreate(&nested_event, CU_EVENT_DISABLE_TIMING));
+    use_for(user, block, wrong);
+    CU(cuEventRecord(nested_event, user));
+    if (simcuda_set_callback("cuMemAllocFromPoolAsync", wait_meanwhile))
+        take_on(stream, 3 * MIB);
+    CHECK(simcuda_set_callback("cuMemAllocFromPoolAsync", NULL));
+    CU(cuMemFreeAsync(block, stream));
+    CU(cuStreamSynchronize(stream));
+    block = take_on(other, MIB);
+    CU(cuStreamSynchronize(other));
+    CU(cuCtxSetCurrent(neighbour));
+    fill(&others, abroad, block, WORDS, 2);
+    CU(cuStreamSynchronize(abroad));
+    CU(cuCtxSetCurrent(nested_context));
+    EQUAL(0, read_counter(wrong));
+}
+
 /* A use that was told of comes before the free also where the driver makes it, in a capture. */
 static void use_before_a_free_in_a_capture(void)
 {
@@ -1153,6 +1186,7 @@ int main(int argc, char **argv)
         CASE(launch_completion_event),
         CASE(captured_early_launch),
         CASE(nested_calls_are_seen),
+        CASE(nested_barrier_is_seen),
         CASE(context_ends_during_a_capture),
         CASE(release_that_ends_nothing),
         CASE(release_that_ends_nothing_in_a_capture),

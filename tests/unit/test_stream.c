@@ -334,6 +334,27 @@ Test(stream, one_is_found_at_all_times)
     cr_assert_eq(watch.missed, 0);
 }
 
+static void find_first(void *argument)
+{
+    struct stream **first = argument;
+    *first = found(numbered(0));
+}
+
+/* Its record was taken for another one, and another thread has used the stream since. */
+Test(stream, one_that_is_known_again_elsewhere_is_found)
+{
+    struct stream *again;
+    struct errand errand;
+    start_with_numbers();
+    struct stream *before = found(numbered(0));
+    stream_end(pool, stream_find(pool, numbered(0), false));
+    cr_assert_eq(found(numbered(1)), before);
+    send(&errand, find_first, &again);
+    wait_for(&errand);
+    cr_assert_neq(again, before);
+    cr_assert_eq(stream_find(pool, numbered(0), false).stream, again);
+}
+
 /* Where there are more than are known at a time. */
 Test(stream, those_that_are_used_make_way_for_none)
 {
