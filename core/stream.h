@@ -91,6 +91,7 @@ struct stream {
     struct own_event *spare;
     struct own_event *discarded; /* that nobody will use again: to be destroyed without the lock */
     struct own_event *marker;    /* recorded over and over: see order_join */
+    uint64_t vain_stamp, vain_until, vain_ns; /* see order_query_sparingly */
     counter outstanding; /* of those; read without the lock where a look too few does no harm */
     _Atomic bool early_launches; /* a launch with programmatic stream serialization was made since
                                     memory is in use: the stream's own order is not enough to reuse

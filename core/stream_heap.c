@@ -16,6 +16,11 @@
  * could have had one record one. */
 #define WANTED_FREES 32u
 
+/* After so many looks in vain at what other streams' frees left pending on a stream, the driver has
+ * what they free there, but for one in so many. */
+#define VAIN_LOOKS      32u
+#define FREES_PER_TRIAL 32u
+
 /* Streams that are looked through and that are asked about, and blocks of a bucket that are looked
  * at, before the driver is the faster answer. */
 #define SEARCH_MAX  64u
@@ -117,6 +122,7 @@ static struct stream_block *take_from(struct stream *stream, struct block *found
 static struct stream_block *rob(struct stream *stream, struct block *found)
 {
     shelf_bucket_of(found->bucket)->robbed += stream->id != 0;
+    shelf_bucket_of(found->bucket)->vain = 0;
     return take_from(stream, found);
 }
 
@@ -127,7 +133,7 @@ static struct stream_block *look_at(struct search *search, struct stream *stream
         return NULL;
     stream_lock_take(&stream->lock);
     order_settle(stream);
-    const struct bucket *bucket = bucket_of(search, stream);
+    struct bucket *bucket = bucket_of(search, stream);
     struct block *first = bucket ? bucket->pending.first : NULL;
     if (bucket && bucket->clean.last) {
         *hit = HIT_CLEAN;
@@ -138,6 +144,7 @@ static struct stream_block *look_at(struct search *search, struct stream *stream
         block = rob(stream, first);
     } else if (first) {
         search->candidates[stream->index / 64] |= UINT64_C(1) << stream->index % 64;
+        shelf_bucket_of(bucket)->vain++;
     }
     if (block)
         stream_block_is_away(stream);
@@ -152,7 +159,7 @@ static struct stream_block *ask_about(struct search *search, struct stream *stre
     uint64_t stamp = bucket && bucket->pending.first ? bucket->pending.first->epoch : 0;
     bool may_know = stamp != 0 && stream->newest && stream->newest->stamp >= stamp;
     stream_lock_give(&stream->lock);
-    if (!may_know || !order_query(search->pool, stream, stamp))
+    if (!may_know || !order_query_sparingly(search->pool, stream, stamp))
         return NULL;
     struct stream_block *block = look_at(search, stream, hit);
     *hit = HIT_QUERIED;
@@ -517,7 +524,7 @@ static struct stream_block *ask_about_own(struct search *search, struct bucket *
     stream_lock_take(&stream->lock);
     uint64_t stamp = bucket->pending.first ? bucket->pending.first->epoch : 0;
     stream_lock_give(&stream->lock);
-    if (!stamp || !order_query(search->pool, stream, stamp))
+    if (!stamp || !order_query_sparingly(search->pool, stream, stamp))
         return NULL;
     stream_lock_take(&stream->lock);
     if (stream_is(search->ref))
@@ -729,6 +736,35 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     return stays;
 }
 
+static uint64_t hits_of(const struct bucket *bucket)
+{
+    uint64_t hits = 0;
+    for (unsigned i = 0; i < HIT_KINDS; i++)
+        hits += counter_get(&bucket->counters->hits[i]);
+    return hits;
+}
+
+/* Lock held. Where blocks of other streams are freed on a stream that is far behind them, they come
+ * back to nobody in time: while that is so the driver has them, for the price of one call, but for
+ * some by which it is seen when that has changed. */
+static bool steps_aside(struct stream *stream, const struct stream_block *block)
+{
+    if (shelf_of(block)->stream == stream)
+        return false;
+    const struct shelf *shelf = shelf_find(stream, block->mempool);
+    struct bucket *bucket = shelf ? shelf_find_bucket(shelf, block->block.bytes) : NULL;
+    if (!bucket || bucket == &shelf->unkept || shelf_bucket_of(bucket)->vain < VAIN_LOOKS)
+        return false;
+    struct shelf_bucket *of = shelf_bucket_of(bucket);
+    uint64_t hits = hits_of(bucket);
+    if (of->hits != hits) {
+        of->hits = hits;
+        of->vain = 0;
+        return false;
+    }
+    return of->aside++ % FREES_PER_TRIAL != 0 && !MUTATED(vain_frees_kept);
+}
+
 bool stream_heap_claim(struct stream_block *block, CUdeviceptr address)
 {
     for (;;) {
@@ -753,7 +789,8 @@ bool stream_heap_free(struct pool *pool, struct stream_block *block, struct stre
     bool looked = false;
     stream_lock_take(&stream->lock);
     for (;;) {
-        if (!stream_is(ref) || !shelf_may_keep(stream, block)) {
+        if (!stream_is(ref) || !shelf_may_keep(stream, block) ||
+            (!looked && steps_aside(stream, block))) {
             stream_lock_give(&stream->lock);
             return false;
         }

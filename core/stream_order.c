@@ -13,6 +13,10 @@
 #define OWN_EVENTS_TO_ASK (OWN_EVENTS_MAX / 2)
 #define OWN_EVENTS_ASKED  (OWN_EVENTS_MAX / 4)
 
+/* An event that was not over is not asked about again for so long at first, and at most. */
+#define VAIN_NANOSECONDS_MIN UINT64_C(1000)
+#define VAIN_NANOSECONDS_MAX UINT64_C(1000000)
+
 /* Streams share the growth budget as if they were no fewer than this. */
 #define FEW_STREAMS 16u
 
@@ -440,7 +444,7 @@ static void ask_about_older_ones(struct pool *pool, struct stream *stream)
     }
     stream_lock_give(&stream->lock);
     if (stamp)
-        order_query(pool, stream, stamp);
+        order_query_sparingly(pool, stream, stamp);
 }
 
 struct own_event *order_record(struct pool *pool, struct stream_ref ref, CUstream handle,
@@ -658,26 +662,61 @@ static CUresult ask_driver(struct pool *pool, const struct own_event *event)
     return MUTATED(stream_query_ignored) ? CUDA_SUCCESS : result;
 }
 
-CUresult order_ask(struct pool *pool, struct stream *stream, uint64_t stamp)
+/* Lock held. Later events are over no earlier. */
+static bool was_asked_in_vain(const struct stream *stream, const struct own_event *event)
+{
+    return event && stream->vain_stamp > order_done(stream) && event->stamp >= stream->vain_stamp &&
+           monotonic_now() < stream->vain_until && !MUTATED(asked_again_at_once);
+}
+
+/* Lock held. */
+static void note_answer(struct stream *stream, uint64_t stamp, CUresult result)
+{
+    if (result != CUDA_ERROR_NOT_READY) {
+        stream->vain_ns = 0;
+        stream->vain_stamp = 0;
+        return;
+    }
+    stream->vain_ns = stream->vain_ns ? smaller(2 * stream->vain_ns, VAIN_NANOSECONDS_MAX)
+                                      : VAIN_NANOSECONDS_MIN;
+    stream->vain_stamp = stamp;
+    stream->vain_until = monotonic_now() + stream->vain_ns;
+}
+
+static CUresult ask(struct pool *pool, struct stream *stream, uint64_t stamp, bool sparingly)
 {
     stream_lock_take(&stream->lock);
     struct own_event *event = stream->oldest;
     while (event && event->stamp < stamp)
         event = event->next;
     uint64_t covered = event ? event->stamp : 0;
-    if (event)
+    bool vain = sparingly && was_asked_in_vain(stream, event);
+    if (event && !vain)
         event->users++;
     stream_lock_give(&stream->lock);
+    if (vain)
+        return CUDA_ERROR_NOT_READY;
     if (!event)
         return order_done(stream) >= stamp ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
     CUresult result = ask_driver(pool, event);
     stream_lock_take(&stream->lock);
     if (result == CUDA_SUCCESS)
         order_complete(stream, covered);
+    note_answer(stream, covered, result);
     order_drop_user(stream, event);
     order_settle(stream);
     stream_lock_give(&stream->lock);
     return result;
+}
+
+CUresult order_ask(struct pool *pool, struct stream *stream, uint64_t stamp)
+{
+    return ask(pool, stream, stamp, false);
+}
+
+bool order_query_sparingly(struct pool *pool, struct stream *stream, uint64_t stamp)
+{
+    return ask(pool, stream, stamp, true) == CUDA_SUCCESS;
 }
 
 bool order_query(struct pool *pool, struct stream *stream, uint64_t stamp)

@@ -127,6 +127,12 @@ void order_drop_user(struct stream *stream, struct own_event *event);
  * says, or CUDA_ERROR_INVALID_HANDLE where there is none and it is not known to be over. */
 CUresult order_ask(struct pool *pool, struct stream *stream, uint64_t stamp);
 
+/* The same where the answer saves something, but the driver is a good one, too: an event that was
+ * not over when it was last asked about is not asked about again before some time has passed, the
+ * longer the more often that was in vain; no longer than it has been asked about, nor than a
+ * millisecond. True: it is over. */
+bool order_query_sparingly(struct pool *pool, struct stream *stream, uint64_t stamp);
+
 /* True: it is over. */
 bool order_query(struct pool *pool, struct stream *stream, uint64_t stamp);
 

@@ -540,6 +540,38 @@ bool stream_release_wait_behind(struct pool *pool, struct stream *stream, uint64
     return result == CUDA_SUCCESS;
 }
 
+/* ---- what turns out to be over ---- */
+
+static uint64_t newest_stamp(struct stream *stream)
+{
+    stream_lock_take(&stream->lock);
+    order_settle(stream);
+    uint64_t stamp = stream->pending.first && stream->newest ? stream->newest->stamp : 0;
+    stream_lock_give(&stream->lock);
+    return stamp;
+}
+
+static void settle_streams(struct pool *pool, const struct device *device,
+                           bool (*query)(struct pool *, struct stream *, uint64_t))
+{
+    struct streams *streams = pool->streams;
+    for (unsigned i = 0; streams && i < stream_count(streams); i++) {
+        struct stream *stream = stream_at(streams, i);
+        if ((device && stream->device != device) || counter_get(&stream->free_bytes) == 0)
+            continue;
+        uint64_t stamp = newest_stamp(stream);
+        /* The newest first: it may settle all. */
+        if (stamp && !query(pool, stream, stamp))
+            while (newest_stamp(stream) && query(pool, stream, 1))
+                continue;
+    }
+}
+
+void stream_release_settle(struct pool *pool, const struct device *device)
+{
+    settle_streams(pool, device, order_query);
+}
+
 /* ---- before a miss ---- */
 
 /* Bytes that may be reserved in all. What the driver's memory pool keeps anyway costs nobody
@@ -596,7 +628,7 @@ void stream_release_before_growth(struct pool *pool, struct context *context,
     uint64_t bound = bound_on_reserve(pool, device, mempool);
     if (after <= bound || sum.cached + sum.pending == 0)
         return;
-    stream_release_settle(pool, device);
+    settle_streams(pool, device, order_query_sparingly);
     uint64_t excess = after - bound;
     uint64_t released =
         stream_release_clean(pool, device, excess, EVICTION_CAP, RELEASE_IN_ALLOCATION);
@@ -608,31 +640,7 @@ void stream_release_before_growth(struct pool *pool, struct context *context,
     }
 }
 
-/* ---- what turns out to be over ---- */
-
-static uint64_t newest_stamp(struct stream *stream)
-{
-    stream_lock_take(&stream->lock);
-    order_settle(stream);
-    uint64_t stamp = stream->pending.first && stream->newest ? stream->newest->stamp : 0;
-    stream_lock_give(&stream->lock);
-    return stamp;
-}
-
-void stream_release_settle(struct pool *pool, const struct device *device)
-{
-    struct streams *streams = pool->streams;
-    for (unsigned i = 0; streams && i < stream_count(streams); i++) {
-        struct stream *stream = stream_at(streams, i);
-        if ((device && stream->device != device) || counter_get(&stream->free_bytes) == 0)
-            continue;
-        uint64_t stamp = newest_stamp(stream);
-        /* The newest first: it may settle all. */
-        if (stamp && !order_query(pool, stream, stamp))
-            while (newest_stamp(stream) && order_query(pool, stream, 1))
-                continue;
-    }
-}
+/* ---- what turns out to be over, with patience ---- */
 
 static bool is_pending_in(struct pool *pool, const struct context *context)
 {
