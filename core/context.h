@@ -144,8 +144,8 @@ void context_drop_alias(struct pool *pool, CUgreenCtx green);
 /* The known context with this handle, or the device's primary one; NULL if unknown. */
 struct context *context_find(struct pool *pool, CUcontext handle);
 
-/* The same, also by the handle of a green context of its device's. Takes the registry lock only, and
- * calls no driver. */
+/* The same, also by the handle of a green context of its device's. Takes the registry lock only,
+ * and calls no driver. */
 struct context *context_named(struct pool *pool, CUcontext handle);
 struct context *context_find_primary(struct pool *pool, CUdevice device);
 CUdevice context_green_device(struct pool *pool, CUgreenCtx green);

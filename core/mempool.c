@@ -385,19 +385,6 @@ static struct mempool *find_ours(struct pool *pool, struct mempool *from,
     return m;
 }
 
-uint64_t mempool_unused(struct pool *pool, const struct device *device)
-{
-    const struct mempool *mempool = find_ours(pool, NULL, device);
-    cuuint64_t reserved = 0, used = 0;
-    if (!mempool ||
-        !ask(pool, handle_of(mempool), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) ||
-        !ask(pool, handle_of(mempool), CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used))
-        return 0;
-    /* Without us the driver would keep what is left of the chunks that are used. */
-    used = size_class_up(used, DRIVER_CHUNK);
-    return reserved > used ? reserved - used : 0;
-}
-
 void mempool_trim_ours(struct pool *pool)
 {
     struct mempool *m = find_ours(pool, NULL, NULL);
@@ -435,6 +422,38 @@ static struct use_of_pool sum_up(struct pool *pool, const struct mempool *mempoo
     return sum;
 }
 
+/* Of one pool: what the driver would give back, or has free, without what is kept free. */
+static uint64_t unused_in(struct pool *pool, const struct mempool *mempool, bool ours)
+{
+    struct use_of_pool sum = sum_up(pool, mempool);
+    uint64_t kept = sum.kept > sum.used ? sum.kept - sum.used : 0;
+    cuuint64_t reserved = 0, used = 0;
+    if ((!ours && kept == 0) ||
+        !ask(pool, handle_of(mempool), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) ||
+        !ask(pool, handle_of(mempool), CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used))
+        return 0;
+    /* Without us the driver would keep what is left of the chunks that are used, and what the
+     * program has told it to hold on to. */
+    uint64_t held = size_class_up(used > kept ? used - kept : 0, DRIVER_CHUNK);
+    uint64_t threshold = ours ? 0 : atomic_load_explicit(&mempool->kept, memory_order_relaxed);
+    held = kept + (held > threshold ? held : threshold);
+    return reserved > held ? reserved - held : 0;
+}
+
+uint64_t mempool_unused(struct pool *pool, const struct device *device)
+{
+    uint64_t unused = 0;
+    for (struct mempool *m = first(pool->streams); m; m = m->next) {
+        pthread_mutex_lock(&pool->streams->mempool_lock);
+        bool is = m->device == device && is_open(m);
+        bool ours = m->threshold_is_ours;
+        pthread_mutex_unlock(&pool->streams->mempool_lock);
+        if (is)
+            unused += unused_in(pool, m, ours);
+    }
+    return unused;
+}
+
 static void raise_to(_Atomic uint64_t *high, uint64_t value)
 {
     uint64_t seen = atomic_load_explicit(high, memory_order_relaxed);
@@ -443,12 +462,18 @@ static void raise_to(_Atomic uint64_t *high, uint64_t value)
         continue;
 }
 
-/* What is kept only ever grows by a miss. */
+/* What is kept only ever grows by a miss. Of many streams the sum is only made now and then: a peak
+ * between may not be seen. */
 void mempool_note_use(struct pool *pool, struct mempool *mempool)
 {
+    struct streams *streams = pool->streams;
+    uint64_t started;
+    if (streams_pause(streams, &streams->uses, &started))
+        return;
     struct use_of_pool sum = sum_up(pool, mempool);
     raise_to(&mempool->used_high, sum.used);
     raise_to(&mempool->kept_high, sum.kept);
+    streams_rest(streams, &streams->uses, started);
 }
 
 /* What the driver counts, less what is kept free and what blocks are larger than asked for. */

@@ -31,6 +31,32 @@ bool streams_init(struct pool *pool)
     return true;
 }
 
+/* ---- looks at all of them ---- */
+
+/* For how many times as long as it took a look is not repeated. */
+#define REST_FACTOR 16u
+
+/* Whether it is too early for such a look; else when it has begun, or 0 where it need not be known.
+ */
+bool streams_pause(const struct streams *streams, const struct pause *pause, uint64_t *started)
+{
+    *started = 0;
+    if (!streams_are_many(streams))
+        return false;
+    *started = monotonic_now();
+    return *started < atomic_load_explicit(&pause->until, memory_order_relaxed) &&
+           !MUTATED(vain_looks_repeated);
+}
+
+/* The look that began then was in vain, or need not be repeated soon. */
+void streams_rest(const struct streams *streams, struct pause *pause, uint64_t started)
+{
+    if (!streams_are_many(streams) || !started)
+        return;
+    uint64_t now = monotonic_now();
+    atomic_store_explicit(&pause->until, now + REST_FACTOR * (now - started), memory_order_relaxed);
+}
+
 /* ---- early launches ---- */
 
 void streams_note_early_launch(struct streams *streams, CUstream handle)
@@ -54,6 +80,49 @@ static bool has_launched_early(const struct streams *streams, CUstream handle)
             return found != NULL;
     }
     return true;
+}
+
+/* ---- short-lived ones ---- */
+
+/* So many streams that end with something pending, and from which nothing was had, are the rule;
+ * one that something was had from makes up for one. */
+#define SHORT_LIVED_RULE    64u
+#define SHORT_LIVED_AT_MOST 128u
+#define STREAMS_PER_TRIAL   64u
+
+/* Threads may lose each other's steps. */
+static void count_short_lived(struct streams *streams, bool more)
+{
+    unsigned count = atomic_load_explicit(&streams->short_lived, memory_order_relaxed);
+    if (more)
+        count += count < SHORT_LIVED_AT_MOST;
+    else
+        count -= count != 0;
+    atomic_store_explicit(&streams->short_lived, count, memory_order_relaxed);
+}
+
+void streams_served_another(struct streams *streams)
+{
+    if (atomic_load_explicit(&streams->short_lived, memory_order_relaxed))
+        count_short_lived(streams, false);
+}
+
+/* Lock held; the stream ends. */
+static void count_its_use(struct streams *streams, const struct stream *stream)
+{
+    uint64_t blocks = stream->handed_out - stream->handed_before;
+    if (blocks > stream->missed + stream->adopted - stream->given_before)
+        streams_served_another(streams);
+    else if (stream->pending.first)
+        count_short_lived(streams, true);
+}
+
+static bool turns_away(struct streams *streams)
+{
+    return atomic_load_explicit(&streams->short_lived, memory_order_relaxed) >= SHORT_LIVED_RULE &&
+           atomic_fetch_add_explicit(&streams->turned_away, 1, memory_order_relaxed) %
+                   STREAMS_PER_TRIAL !=
+               0;
 }
 
 /* ---- names ---- */
@@ -273,6 +342,8 @@ static struct stream *begin_stream(struct streams *streams, uint64_t id, const s
     stream->own_order = !stream->ordered_by_others && !stream->early_launches;
     stream->now = monotonic_now();
     stream->handed_before = stream->handed_out;
+    stream->given_before = stream->missed + stream->adopted;
+    stream->misses_at_bound = stream->for_driver = 0;
     if (!MUTATED(former_streams_order_kept))
         memset(&stream->known, 0, sizeof stream->known);
     shelf_forgive(stream);
@@ -362,7 +433,7 @@ static struct stream_ref find_by_name(struct pool *pool, CUstream handle, struct
     pthread_mutex_lock(&streams->lock);
     struct stream_ref ref = look_up_name(streams, &name);
     pthread_mutex_unlock(&streams->lock);
-    if (ref.stream || !make || is_full(streams))
+    if (ref.stream || !make || is_full(streams) || turns_away(streams))
         return ref;
     name.ordered_by_others = is_ordered_by_others(pool, handle);
     pthread_mutex_lock(&streams->lock);
@@ -400,7 +471,7 @@ static struct stream_ref find_by_number(struct pool *pool, uint64_t id, CUstream
                                         struct context *current, bool make)
 {
     struct stream_ref ref = stream_look_up(pool, handle, id);
-    if (ref.stream || !make || is_full(pool->streams))
+    if (ref.stream || !make || is_full(pool->streams) || turns_away(pool->streams))
         return ref;
     ref = make_known(pool, id, handle, current);
     if (ref.stream)
@@ -467,6 +538,7 @@ void streams_end_handle(struct pool *pool, CUstream handle)
             continue;
         stream_lock_take(&stream->lock);
         if (stream->handle == handle) {
+            count_its_use(streams, stream);
             set_id(streams, stream, 0);
             ended = stream;
         }
@@ -483,8 +555,10 @@ void stream_end(struct pool *pool, struct stream_ref ref)
     struct streams *streams = pool->streams;
     pthread_mutex_lock(&streams->lock);
     stream_lock_take(&ref.stream->lock);
-    if (stream_is(ref))
+    if (stream_is(ref)) {
+        count_its_use(streams, ref.stream);
         set_id(streams, ref.stream, 0);
+    }
     stream_lock_give(&ref.stream->lock);
     pthread_mutex_unlock(&streams->lock);
     wait_for_names(ref.stream);

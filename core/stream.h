@@ -121,9 +121,24 @@ struct stream {
     uint64_t handed_out;    /* the last block's generation: the stream's index + 1 in the upper 16
                                bits, and a count of all blocks ever */
     uint64_t handed_before; /* the same, as its present owner began */
-    unsigned searched;      /* streams that were looked through for blocks, so far */
+    unsigned misses_at_bound; /* nearly in a row, each of which cost another block its place */
+    unsigned for_driver;      /* so many frees are the driver's because of that */
+    uint64_t hits_at_bound;   /* of the stream as these were counted */
+    uint64_t missed, adopted; /* blocks that the driver gave, and other streams */
+    uint64_t given_before;    /* both, as its present owner began */
+    uint64_t missed_at_bound; /* as misses at the bound were counted */
+    unsigned searched;        /* streams that were looked through for blocks, so far */
     uint64_t seen_stamp, seen_handed_out, seen_at; /* what was done on it up to that time, of the
                                                       monotonic clock: see is_disused */
+};
+
+/* Where many streams are known, a look through all of them costs more than what it may find: after
+ * one that was in vain there is none for some time, so that they take no more than a small share of
+ * it. The time is on the monotonic clock. Relaxed: it only saves looks. */
+#define STREAMS_MANY 32u
+
+struct pause {
+    _Atomic uint64_t until;
 };
 
 struct event_shard;
@@ -145,8 +160,13 @@ struct streams {
     _Atomic uint64_t hash_version;           /* odd while a stream is taken out of its chain */
     _Atomic uint64_t busy[STREAMS_MAX / 64]; /* a bit for each stream that is somebody's, or has
                                                 something pending: see order_take_context */
-    _Atomic uint64_t full_until; /* on the monotonic clock: no stream can be made known before.
-                                    Relaxed: it only saves looks */
+    _Atomic unsigned short_lived;            /* see streams_turn_away. Relaxed: it orders nothing */
+    _Atomic unsigned turned_away;
+    struct pause looks, far_looks, sums, uses, settling, releases, releases_behind;
+    _Atomic unsigned released_from; /* where many streams are looked through from for what can go
+                                       back. Relaxed: any place will do */
+    _Atomic uint64_t full_until;    /* on the monotonic clock: no stream can be made known before.
+                                       Relaxed: it only saves looks */
     _Atomic(struct stream *) list[STREAMS_MAX]; /* made once and kept. The release store pairs with
                                                    the acquire load in stream_at */
     _Atomic unsigned count;
@@ -235,6 +255,19 @@ static inline unsigned stream_count(const struct streams *streams)
 {
     return atomic_load_explicit(&streams->count, memory_order_acquire);
 }
+
+static inline bool streams_are_many(const struct streams *streams)
+{
+    return stream_count(streams) > STREAMS_MANY;
+}
+
+/* Streams that end before anything that they have left can be used again cost more than they save.
+ * Where that is the rule, new ones are the driver's, but for some by which it is seen when it
+ * changes. Told of: a block of a stream that has ended serves another one. No lock needed. */
+void streams_served_another(struct streams *streams);
+
+bool streams_pause(const struct streams *streams, const struct pause *pause, uint64_t *started);
+void streams_rest(const struct streams *streams, struct pause *pause, uint64_t started);
 
 /* The lock held: the stream is somebody's; or it is nobody's any more, and nothing is known to be
  * unfinished on it. Relaxed: who acts on it looks under the lock. */

@@ -21,6 +21,13 @@
 #define VAIN_LOOKS      32u
 #define FREES_PER_TRIAL 32u
 
+/* A miss that costs another block its place is vain where the stream has had fewer hits since the
+ * last one than FEW_HITS, or than misses. After so many of them in a row the next frees on it that
+ * would put something into it are the driver's: so many, then four and sixteen times as many. */
+#define VAIN_MISSES      4u
+#define FEW_HITS         2u
+#define FREES_FOR_DRIVER 64u
+
 /* Streams that are looked through and that are asked about, and blocks of a bucket that are looked
  * at, before the driver is the faster answer. */
 #define SEARCH_MAX  64u
@@ -163,6 +170,8 @@ static struct stream_block *ask_about(struct search *search, struct stream *stre
         return NULL;
     struct stream_block *block = look_at(search, stream, hit);
     *hit = HIT_QUERIED;
+    if (block && !stream_id(search->pool->streams, stream))
+        streams_served_another(search->pool->streams);
     return block;
 }
 
@@ -411,6 +420,7 @@ static void finish_miss(struct pool *pool, struct shelf *shelf, struct bucket *b
     counter_add(&bucket->counters->requested_bytes, requested);
     if (may_record)
         recorded = record_block(pool, shelf, bucket, address, bytes, search);
+    shelf->stream->missed += recorded;
     if (recorded)
         shelf_hand_out(shelf, bucket, stream_block_find(&pool->streams->blocks, address),
                        requested);
@@ -431,6 +441,7 @@ static void adopt(struct shelf *shelf, struct bucket *bucket, struct stream_bloc
     atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
     shelf_count_in(shelf, bucket, block);
     shelf_hand_out_hit(shelf, bucket, block, bytes, hit);
+    shelf->stream->adopted++;
     stream_lock_give(&shelf->stream->lock);
     stream_block_is_settled(former);
 }
@@ -452,6 +463,39 @@ static CUresult refuse(struct shelf *shelf, struct bucket *bucket, size_t reques
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+static uint64_t hits_of(const struct bucket *bucket)
+{
+    uint64_t hits = 0;
+    for (unsigned i = 0; i < HIT_KINDS; i++)
+        hits += counter_get(&bucket->counters->hits[i]);
+    return hits;
+}
+
+/* Lock held. Whether the stream itself has found a block there since it was last asked. */
+static bool has_hit_since(struct bucket *bucket)
+{
+    struct shelf_bucket *of = shelf_bucket_of(bucket);
+    uint64_t hits = hits_of(bucket);
+    bool has = of->hits != hits;
+    of->hits = hits;
+    return has;
+}
+
+/* Another block had to go for this one. */
+static void note_at_bound(struct stream *stream)
+{
+    stream_lock_take(&stream->lock);
+    uint64_t hits = stream->handed_out - stream->missed - stream->hits_at_bound;
+    bool few = hits < FEW_HITS || hits < stream->missed - stream->missed_at_bound;
+    stream->misses_at_bound = few ? stream->misses_at_bound + 1 : 0;
+    stream->hits_at_bound += hits;
+    stream->missed_at_bound = stream->missed;
+    unsigned more = stream->misses_at_bound - VAIN_MISSES;
+    if (stream->misses_at_bound >= VAIN_MISSES)
+        stream->for_driver = FREES_FOR_DRIVER << (more < 2 ? 2 * more : 4);
+    stream_lock_give(&stream->lock);
+}
+
 static CUresult miss(struct pool *pool, struct shelf *shelf, struct bucket *bucket,
                      CUdeviceptr *address, size_t requested, struct search *search)
 {
@@ -460,9 +504,9 @@ static CUresult miss(struct pool *pool, struct shelf *shelf, struct bucket *buck
     bool possible = requested <= context->device->total_bytes;
     CUresult result;
     /* What no device can hold is not worth giving anything back for. */
-    if (possible)
-        stream_release_before_growth(pool, context, search->mempool, bytes, search->ref,
-                                     search->handle);
+    if (possible && stream_release_before_growth(pool, context, search->mempool, bytes, search->ref,
+                                                 search->handle))
+        note_at_bound(shelf->stream);
     if (possible && !release_reserve(pool, context, bytes)) {
         if (find_harder(search))
             return hand_out_found(search, shelf, bucket, address, requested);
@@ -557,15 +601,29 @@ static bool takes_new_one(const struct search *search, struct bucket *bucket)
     return true;
 }
 
+static struct stream_block *search_now_and_then(struct search *search, struct pause *pause,
+                                                enum hit *hit)
+{
+    const struct streams *streams = search->pool->streams;
+    uint64_t started;
+    if (streams_pause(streams, pause, &started))
+        return NULL;
+    struct stream_block *block = search_elsewhere(search, hit);
+    if (!block)
+        streams_rest(streams, pause, started);
+    return block;
+}
+
 /* Of many streams only some are looked through while a new block costs no other one its place. */
 static struct stream_block *search_as_far_as_it_pays(struct search *search, enum hit *hit)
 {
-    struct stream_block *block = search_elsewhere(search, hit);
+    struct streams *streams = search->pool->streams;
+    struct stream_block *block = search_now_and_then(search, &streams->looks, hit);
     if (block || are_few(search) ||
         stream_release_has_room(search->pool, search->context, search->mempool, search->bytes))
         return block;
     search->everywhere = true;
-    return search_elsewhere(search, hit);
+    return search_now_and_then(search, &streams->far_looks, hit);
 }
 
 /* What the stream's own order does not give at once. */
@@ -736,14 +794,6 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     return stays;
 }
 
-static uint64_t hits_of(const struct bucket *bucket)
-{
-    uint64_t hits = 0;
-    for (unsigned i = 0; i < HIT_KINDS; i++)
-        hits += counter_get(&bucket->counters->hits[i]);
-    return hits;
-}
-
 /* Lock held. Where blocks of other streams are freed on a stream that is far behind them, they come
  * back to nobody in time: while that is so the driver has them, for the price of one call, but for
  * some by which it is seen when that has changed. */
@@ -756,13 +806,21 @@ static bool steps_aside(struct stream *stream, const struct stream_block *block)
     if (!bucket || bucket == &shelf->unkept || shelf_bucket_of(bucket)->vain < VAIN_LOOKS)
         return false;
     struct shelf_bucket *of = shelf_bucket_of(bucket);
-    uint64_t hits = hits_of(bucket);
-    if (of->hits != hits) {
-        of->hits = hits;
+    if (has_hit_since(bucket)) {
         of->vain = 0;
         return false;
     }
     return of->aside++ % FREES_PER_TRIAL != 0 && !MUTATED(vain_frees_kept);
+}
+
+/* Lock held. What is freed on the stream goes back before it is asked for again, and other blocks
+ * for it: to put an operation into the stream for each costs as much as the driver's free. */
+static bool is_for_driver(struct stream *stream)
+{
+    if (stream->for_driver == 0 || MUTATED(kept_at_bound))
+        return false;
+    stream->for_driver--;
+    return true;
 }
 
 bool stream_heap_claim(struct stream_block *block, CUdeviceptr address)
@@ -804,9 +862,13 @@ bool stream_heap_free(struct pool *pool, struct stream_block *block, struct stre
         looked = true;
         stream_lock_take(&stream->lock);
     }
+    struct put put = what_to_put(pool, stream, block);
+    if ((put.event || put.marker) && is_for_driver(stream)) {
+        stream_lock_give(&stream->lock);
+        return false;
+    }
     uint64_t stamp = shelf_next_stamp(stream);
     bool look = shelf_look_is_due(stream);
-    struct put put = what_to_put(pool, stream, block);
     stream_block_is_away(stream);
     stream_lock_give(&stream->lock);
     if (!free_slowly(pool, block, ref, handle, stamp, put))

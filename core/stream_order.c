@@ -677,8 +677,8 @@ static void note_answer(struct stream *stream, uint64_t stamp, CUresult result)
         stream->vain_stamp = 0;
         return;
     }
-    stream->vain_ns = stream->vain_ns ? smaller(2 * stream->vain_ns, VAIN_NANOSECONDS_MAX)
-                                      : VAIN_NANOSECONDS_MIN;
+    stream->vain_ns =
+        stream->vain_ns ? smaller(2 * stream->vain_ns, VAIN_NANOSECONDS_MAX) : VAIN_NANOSECONDS_MIN;
     stream->vain_stamp = stamp;
     stream->vain_until = monotonic_now() + stream->vain_ns;
 }

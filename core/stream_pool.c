@@ -401,6 +401,9 @@ void pool_early_launch(struct pool *pool, CUstream handle)
         return;
     }
     struct stream_ref ref = stream_find(pool, handle, true);
+    /* One that is the driver's may become known later. */
+    if (!ref.stream && !MUTATED(early_launch_of_unknown_missed))
+        streams_note_early_launch(pool->streams, stream_spelled_out(handle));
     /* Relaxed: only ever raised while the stream is the same. */
     if (!ref.stream || atomic_load_explicit(&ref.stream->early_launches, memory_order_relaxed))
         return;

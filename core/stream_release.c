@@ -50,6 +50,8 @@ struct choice {
     const struct mempool *mempool; /* NULL: any */
     uint64_t older_than;           /* freed_at; UINT64_MAX: any */
     bool oldest_first, pending_too;
+    bool hastily; /* of many streams only some are looked at, and what is not known to be over yet
+                     is left out */
 };
 
 /* Stream's lock held. */
@@ -88,13 +90,24 @@ struct best {
     struct block block; /* a copy */
 };
 
+static bool is_worth_a_look(const struct choice *choice, const struct stream *stream)
+{
+    return counter_get(choice->hastily ? &stream->clean_bytes : &stream->free_bytes) != 0;
+}
+
+/* Of many streams a few that have something are enough, others each time. */
 static bool find_best(const struct choice *choice, struct best *best)
 {
     struct streams *streams = choice->pool->streams;
+    unsigned count = stream_count(streams);
+    bool few = !choice->hastily || !streams_are_many(streams);
+    unsigned from = few ? 0
+                        : atomic_fetch_add_explicit(&streams->released_from, STREAMS_MANY,
+                                                    memory_order_relaxed);
     best->stream = NULL;
-    for (unsigned i = 0; i < stream_count(streams); i++) {
-        struct stream *stream = stream_at(streams, i);
-        if (counter_get(&stream->free_bytes) == 0)
+    for (unsigned n = 0; n < count && (few || !best->stream || n < STREAMS_MANY); n++) {
+        struct stream *stream = stream_at(streams, (from + n) % count);
+        if (!is_worth_a_look(choice, stream))
             continue;
         stream_lock_take(&stream->lock);
         order_settle(stream);
@@ -324,13 +337,35 @@ static struct device *changeable(const struct device *device)
     return (struct device *)(uintptr_t)device;
 }
 
-uint64_t stream_release_clean(struct pool *pool, const struct device *device, uint64_t bytes,
-                              enum eviction reason, enum release_place place)
+static uint64_t release_chosen(struct pool *pool, const struct device *device, struct choice choice,
+                               uint64_t bytes, enum eviction reason, enum release_place place)
 {
     uint64_t released = 0;
     struct context *c = pool->streams ? context_next(pool, NULL, changeable(device)) : NULL;
     for (; c && released < bytes; c = context_next(pool, c, changeable(device)))
-        released += release_in(pool, c, any_choice(pool), bytes - released, reason, place);
+        released += release_in(pool, c, choice, bytes - released, reason, place);
+    return released;
+}
+
+uint64_t stream_release_clean(struct pool *pool, const struct device *device, uint64_t bytes,
+                              enum eviction reason, enum release_place place)
+{
+    return release_chosen(pool, device, any_choice(pool), bytes, reason, place);
+}
+
+/* In an allocation that goes on without it. */
+static uint64_t release_hastily(struct pool *pool, const struct device *device, uint64_t bytes)
+{
+    struct streams *streams = pool->streams;
+    struct choice choice = any_choice(pool);
+    uint64_t started;
+    choice.hastily = true;
+    if (streams_pause(streams, &streams->releases, &started))
+        return 0;
+    uint64_t released =
+        release_chosen(pool, device, choice, bytes, EVICTION_CAP, RELEASE_IN_ALLOCATION);
+    if (released == 0)
+        streams_rest(streams, &streams->releases, started);
     return released;
 }
 
@@ -502,7 +537,7 @@ static bool release_behind_one(struct pool *pool, struct context *context, struc
 }
 
 /* The context is pinned. */
-static void release_behind_events(struct pool *pool, struct context *context, uint64_t bytes)
+static uint64_t release_behind_events(struct pool *pool, struct context *context, uint64_t bytes)
 {
     struct streams *streams = pool->streams;
     uint64_t released = 0;
@@ -510,6 +545,7 @@ static void release_behind_events(struct pool *pool, struct context *context, ui
         while (released < bytes && release_behind_one(pool, context, stream_at(streams, i),
                                                       bytes - released, EVICTION_CAP, &released))
             continue;
+    return released;
 }
 
 uint64_t stream_release_behind(struct pool *pool, struct stream_ref ref, struct context *context,
@@ -574,6 +610,11 @@ void stream_release_settle(struct pool *pool, const struct device *device)
 
 /* ---- before a miss ---- */
 
+/* Where the memory pool has a release threshold, the driver would hold on to what was needed once,
+ * and give it out again in any size: so twice the peak is kept, and so many growth budgets. */
+#define THRESHOLD_PEAKS   2u
+#define THRESHOLD_BUDGETS 4u
+
 /* Bytes that may be reserved in all. What the driver's memory pool keeps anyway costs nobody
  * anything here, except where memory is short. */
 static uint64_t bound_on_reserve(const struct pool *pool, const struct device *device,
@@ -583,7 +624,10 @@ static uint64_t bound_on_reserve(const struct pool *pool, const struct device *d
     uint64_t bound = (uint64_t)((double)peak * pool->settings.stream_ordered.caps.reserve_ratio) +
                      device->growth_budget;
     uint64_t kept = atomic_load_explicit(&mempool->kept, memory_order_relaxed);
+    uint64_t needed = THRESHOLD_PEAKS * peak + THRESHOLD_BUDGETS * device->growth_budget;
     bool is_short = atomic_load_explicit(&device->is_short, memory_order_relaxed);
+    if (kept > needed && !MUTATED(threshold_taken_for_need))
+        kept = needed;
     return kept > bound && !is_short ? kept : bound;
 }
 
@@ -614,30 +658,64 @@ static void look_at_what_is_left(struct pool *pool, struct device *device, uint6
         order_record_where_missing(pool, c);
 }
 
-void stream_release_before_growth(struct pool *pool, struct context *context,
+/* Of many streams the sum is only made now and then: a peak between may not be seen. */
+static void raise_peaks(struct pool *pool, struct device *device, uint64_t bytes, uint64_t after)
+{
+    struct streams *streams = pool->streams;
+    uint64_t started;
+    counter_raise_to(&device->stream_memory->peak_reserved, after);
+    if (streams_pause(streams, &streams->sums, &started))
+        return;
+    /* Two threads may both be right. */
+    counter_raise_to(&device->stream_memory->peak_requested,
+                     stream_release_sum(pool, device).requested + bytes);
+    streams_rest(streams, &streams->sums, started);
+}
+
+static void settle_now_and_then(struct pool *pool, const struct device *device)
+{
+    struct streams *streams = pool->streams;
+    uint64_t started;
+    if (streams_pause(streams, &streams->settling, &started))
+        return;
+    settle_streams(pool, device, order_query_sparingly);
+    streams_rest(streams, &streams->settling, started);
+}
+
+static uint64_t release_behind_events_now_and_then(struct pool *pool, struct context *context,
+                                                   uint64_t bytes)
+{
+    struct streams *streams = pool->streams;
+    uint64_t started;
+    if (streams_pause(streams, &streams->releases_behind, &started) ||
+        !context_pin(context, context_generation(context)))
+        return 0;
+    uint64_t released = release_behind_events(pool, context, bytes);
+    if (released == 0)
+        streams_rest(streams, &streams->releases_behind, started);
+    context_unpin(context);
+    return released;
+}
+
+bool stream_release_before_growth(struct pool *pool, struct context *context,
                                   const struct mempool *mempool, uint64_t bytes,
                                   struct stream_ref ref, CUstream handle)
 {
     struct device *device = context->device;
-    struct stream_bytes sum = stream_release_sum(pool, device);
-    uint64_t after = sum.live + sum.cached + sum.pending + bytes;
-    /* Two threads may both be right. */
-    counter_raise_to(&device->stream_memory->peak_requested, sum.requested + bytes);
-    counter_raise_to(&device->stream_memory->peak_reserved, after);
+    uint64_t after = atomic_load_explicit(&device->stream_bytes, memory_order_relaxed) + bytes;
+    raise_peaks(pool, device, bytes, after);
     look_at_what_is_left(pool, device, bytes);
     uint64_t bound = bound_on_reserve(pool, device, mempool);
-    if (after <= bound || sum.cached + sum.pending == 0)
-        return;
-    settle_streams(pool, device, order_query_sparingly);
+    if (after <= bound)
+        return false;
+    settle_now_and_then(pool, device);
     uint64_t excess = after - bound;
-    uint64_t released =
-        stream_release_clean(pool, device, excess, EVICTION_CAP, RELEASE_IN_ALLOCATION);
+    uint64_t released = release_hastily(pool, device, excess);
     if (released < excess && !MUTATED(own_pending_kept))
         released += in_order(pool, ref, handle, excess - released, EVICTION_CAP);
-    if (released < excess && context_pin(context, context_generation(context))) {
-        release_behind_events(pool, context, excess - released);
-        context_unpin(context);
-    }
+    if (released < excess)
+        released += release_behind_events_now_and_then(pool, context, excess - released);
+    return released != 0;
 }
 
 /* ---- what turns out to be over, with patience ---- */

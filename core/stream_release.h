@@ -42,8 +42,8 @@ bool stream_release_one_behind(struct pool *pool, const struct own_event *event,
 /* Before a miss of this size on the stream: keeps the reserve inside its ratio, or what the
  * driver's memory pool would keep itself. What is over goes back, then what the stream itself left
  * pending, in its own order, then what others did, each behind an event of ours; no more than the
- * excess, and nothing is waited for. */
-void stream_release_before_growth(struct pool *pool, struct context *context,
+ * excess, and nothing is waited for. Whether anything had to go. */
+bool stream_release_before_growth(struct pool *pool, struct context *context,
                                   const struct mempool *mempool, uint64_t bytes,
                                   struct stream_ref ref, CUstream handle);
 

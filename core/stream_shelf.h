@@ -24,7 +24,7 @@ struct shelf_bucket {
     unsigned vain;     /* other streams' looks in vain at what is pending here, since one took
                           something */
     unsigned aside;    /* frees from other streams that were the driver's because of that */
-    uint64_t hits;     /* of the stream's own, as vain was counted */
+    uint64_t hits;     /* as these were counted */
     uint64_t robbed;   /* blocks that other streams have taken, and that no new ones stand for */
 };
 
