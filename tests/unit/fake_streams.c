@@ -3,7 +3,7 @@
 #include <string.h>
 
 #define STREAMS 256
-#define EVENTS  1024
+#define EVENTS  16384
 #define POOLS   16
 
 struct stream_state {
