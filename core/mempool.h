@@ -111,8 +111,9 @@ void mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute att
 void mempool_set(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute,
                  const void *value);
 
-/* What the device's default pool keeps unused since its threshold is ours: bytes that would be the
- * device's without us. And giving that back, for all devices. */
+/* What the driver's pools of the device hold, beside what is kept free, since our blocks lie in
+ * their chunks, or since a threshold is ours: bytes that would be the device's without us. And
+ * giving the latter back, for all devices. */
 uint64_t mempool_unused(struct pool *pool, const struct device *device);
 void mempool_trim_ours(struct pool *pool);
 

@@ -21,11 +21,11 @@
 struct shelf_bucket {
     _Alignas(STREAM_APART) struct bucket bucket;
     struct shelf_bucket *next; /* written before it is listed */
-    unsigned vain;     /* other streams' looks in vain at what is pending here, since one took
-                          something */
-    unsigned aside;    /* frees from other streams that were the driver's because of that */
-    uint64_t hits;     /* as these were counted */
-    uint64_t robbed;   /* blocks that other streams have taken, and that no new ones stand for */
+    unsigned vain;   /* other streams' looks in vain at what is pending here, since one took
+                        something */
+    unsigned aside;  /* frees from other streams that were the driver's because of that */
+    uint64_t hits;   /* as these were counted */
+    uint64_t robbed; /* blocks that other streams have taken, and that no new ones stand for */
 };
 
 /* The bucket is not one of blocks that are not kept. */

@@ -16,7 +16,8 @@ without() { # case [variable=value ...]
 
 for case in to_another_stream to_one_that_is_behind to_the_legacy_stream \
     to_the_legacy_stream_that_is_behind to_a_blocking_stream_that_is_behind until_it_catches_up \
-    many_sizes many_sizes_on_many_streams many_sizes_on_a_thousand_streams streams_come_and_go; do
+    many_sizes many_sizes_on_many_streams many_sizes_on_a_thousand_streams \
+    time_on_a_thousand_streams streams_come_and_go; do
     expect "$case, without the pool" without $case
     expect "$case" with $case
 done

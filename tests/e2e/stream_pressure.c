@@ -217,6 +217,27 @@ static void out_of_memory_beside_later_work_of_many(void)
     CU(cuCtxSynchronize());
 }
 
+/* What the program has freed is free, whichever memory pool of its it is from, and what is left of
+ * the driver's chunk. */
+static void freed_memory_is_free(void)
+{
+    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemoryPool memory_pool;
+    CUdeviceptr block;
+    size_t before, after, total;
+    furnish();
+    CUstream stream = new_stream();
+    CU(cuMemPoolCreate(&memory_pool, &properties));
+    CU(cuMemGetInfo_v2(&before, &total));
+    CU(cuMemAllocFromPoolAsync(&block, 4 * MIB, memory_pool, stream));
+    use_and_free(stream, block);
+    CU(cuCtxSynchronize());
+    CU(cuMemGetInfo_v2(&after, &total));
+    CHECK(after + MIB >= before);
+    CHECK(after <= before);
+}
+
 /* ---- the reserve; the settings keep to the peak and 128 MiB ---- */
 
 static size_t peak;
@@ -329,6 +350,7 @@ int main(int argc, char **argv)
         CASE(out_of_memory_behind_the_legacy_streams_work),
         CASE(out_of_memory_is_told_at_once),
         CASE(out_of_memory_beside_later_work_of_many),
+        CASE(freed_memory_is_free),
         CASE(sizes_come_and_go),
         CASE(sizes_come_and_go_on_a_blocking_stream),
         CASE(sizes_come_and_go_on_the_legacy_stream),

@@ -22,6 +22,8 @@ for case in out_of_memory_after_little_was_freed out_of_memory_puts_nothing_into
     expect "$case" with $case SIMCUDA_MEMORY=64MiB
 done
 
+expect freed_memory_is_free with freed_memory_is_free
+
 settings=$work/settings.json
 printf '{"version": 1, "stream_ordered": {"driver_release_threshold": null}}\n' >"$settings"
 for case in sizes_come_and_go sizes_come_and_go_on_a_blocking_stream \

@@ -128,6 +128,10 @@ hazard() { # case [version]
 }
 
 # Where the device has hardly any memory.
+calls() { # case
+    on_pool SIMCUDA_MEMORY=40GiB -- "$programs/stream_calls" "$1"
+}
+
 pressure() { # case
     on_pool SIMCUDA_MEMORY=64MiB -- "$programs/stream_pressure" "$1"
 }

@@ -459,6 +459,52 @@ Test(stream_heap, after_early_launches_its_own_blocks_must_be_over)
     cr_assert_eq(fake_stream_calls().waits, 0);
 }
 
+/* One that the driver had the memory of then. */
+Test(stream_heap, nor_after_those_before_the_stream_became_known)
+{
+    start_streams();
+    take_on(other, MIB);
+    pool->streams->short_lived = 1000;
+    pool->streams->turned_away = 1;
+    pool_early_launch(pool, one);
+    cr_assert_null(stream_find(pool, one, false).stream);
+    pool->streams->short_lived = 0;
+    take_on(one, 4 * MIB);
+    CUdeviceptr block = leave_pending(one, MIB);
+    cr_assert_neq(take_on(one, MIB), block);
+}
+
+/* Where each ends before anything that it has left is over. */
+Test(stream_heap, short_lived_streams_are_the_drivers)
+{
+    unsigned served = 0;
+    start_streams();
+    for (unsigned i = 0; i < 200; i++) {
+        CUdeviceptr block;
+        CUresult result;
+        CUstream stream = fake_stream();
+        if (!pool_allocate_async(pool, &block, MIB, NULL, stream, &result))
+            continue;
+        fake_stream_works(stream);
+        free_on(stream, block);
+        destroy_stream(stream);
+        served++;
+    }
+    cr_assert_lt(served, 70);
+}
+
+/* An event that was not over a moment ago is not asked about for each allocation. */
+Test(stream_heap, what_is_not_over_is_asked_about_now_and_then)
+{
+    start_streams();
+    let_events_be_wanted(one, other, MIB);
+    leave_pending(one, MIB);
+    unsigned before = fake_stream_calls().queries;
+    for (unsigned i = 0; i < 1000; i++)
+        take_on(other, MIB);
+    cr_assert_lt(fake_stream_calls().queries - before, 100);
+}
+
 Test(stream_heap, beside_captures_the_driver_answers)
 {
     start_streams();

@@ -77,6 +77,21 @@ static void keep_to_the_peak(void)
     start_streams();
 }
 
+/* What the driver's pool would hold on to it would give out again in other sizes. */
+Test(stream_release, a_threshold_keeps_no_more_than_was_needed_once)
+{
+    settings.device.growth_budget.bytes = 4 * MIB;
+    settings.stream_ordered.caps.reserve_ratio = 1.0;
+    settings.stream_ordered.driver_release_threshold.bytes = 40 * GIB;
+    start_streams();
+    for (unsigned i = 1; i <= 100; i++) {
+        free_on(one, take_on(one, i * MIB / 4));
+        synchronise_stream(one);
+    }
+    cr_assert_geq(bytes_of(one).cached, 29 * MIB, "%lu", bytes_of(one).cached);
+    cr_assert_leq(bytes_of(one).cached, 66 * MIB);
+}
+
 /* Nothing is over, and no event can tell. */
 Test(stream_release, what_a_stream_left_pending_goes_before_it_grows)
 {
