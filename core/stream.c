@@ -117,7 +117,7 @@ static void count_its_use(struct streams *streams, const struct stream *stream)
         count_short_lived(streams, true);
 }
 
-static bool turns_away(struct streams *streams)
+static bool streams_turn_away(struct streams *streams)
 {
     return atomic_load_explicit(&streams->short_lived, memory_order_relaxed) >= SHORT_LIVED_RULE &&
            atomic_fetch_add_explicit(&streams->turned_away, 1, memory_order_relaxed) %
@@ -433,7 +433,7 @@ static struct stream_ref find_by_name(struct pool *pool, CUstream handle, struct
     pthread_mutex_lock(&streams->lock);
     struct stream_ref ref = look_up_name(streams, &name);
     pthread_mutex_unlock(&streams->lock);
-    if (ref.stream || !make || is_full(streams) || turns_away(streams))
+    if (ref.stream || !make || is_full(streams) || streams_turn_away(streams))
         return ref;
     name.ordered_by_others = is_ordered_by_others(pool, handle);
     pthread_mutex_lock(&streams->lock);
@@ -471,7 +471,7 @@ static struct stream_ref find_by_number(struct pool *pool, uint64_t id, CUstream
                                         struct context *current, bool make)
 {
     struct stream_ref ref = stream_look_up(pool, handle, id);
-    if (ref.stream || !make || is_full(pool->streams) || turns_away(pool->streams))
+    if (ref.stream || !make || is_full(pool->streams) || streams_turn_away(pool->streams))
         return ref;
     ref = make_known(pool, id, handle, current);
     if (ref.stream)

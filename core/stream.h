@@ -262,8 +262,9 @@ static inline bool streams_are_many(const struct streams *streams)
 }
 
 /* Streams that end before anything that they have left can be used again cost more than they save.
- * Where that is the rule, new ones are the driver's, but for some by which it is seen when it
- * changes. Told of: a block of a stream that has ended serves another one. No lock needed. */
+ * Where that is the rule, new ones are turned away: they are the driver's, but for some by which it
+ * is seen when it changes. Told of: a block of a stream that has ended serves another one. No lock
+ * needed. */
 void streams_served_another(struct streams *streams);
 
 bool streams_pause(const struct streams *streams, const struct pause *pause, uint64_t *started);

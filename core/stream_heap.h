@@ -24,6 +24,17 @@
  *   - where more than the stream's share would be pending with no event behind it (order_share);
  *   - where others order the stream: each does, or else the driver frees (stream_order.h).
  *
+ * Where none of this pays, the driver has the free, or the stream: what the pool puts in or asks
+ * must cost no more calls than the driver's two for a pair. By what is measured:
+ *   - frees on another stream than the allocation's, while the blocks there have been looked at in
+ *     vain so often that the stream must be far behind (steps_aside);
+ *   - frees that would record something on a stream whose misses cost other blocks their place and
+ *     which has few hits (is_for_driver);
+ *   - new streams, while most end with something pending and nothing had from it
+ *     (streams_served_another).
+ * Some are kept all the same, and tell when that changes. Events that were not over are asked about
+ * sparingly (stream_order.h), and of many streams looks through all are few (STREAMS_MANY).
+ *
  * cuMemFree of a block has no stream. Where the work of the block's last owner in a stream's order
  * may still be under way, of which the driver knows nothing, the block waits for all of the
  * context's work, in a stream record of its own that nobody allocates from; else the driver has it.
