@@ -20,6 +20,9 @@
 /* Streams share the growth budget as if they were no fewer than this. */
 #define FEW_STREAMS 16u
 
+/* And their share of the device as if they were no fewer than this. */
+#define VERY_FEW_STREAMS 4u
+
 /* The share of a device's memory that they share at most. */
 #define UNKNOWN_SHARE 64u
 
@@ -531,6 +534,11 @@ static uint64_t smaller(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
+static uint64_t share_of(uint64_t all, uint64_t streams, uint64_t at_least)
+{
+    return all / (streams > at_least ? streams : at_least);
+}
+
 uint64_t order_share(const struct pool *pool, const struct stream *stream,
                      const struct mempool *mempool)
 {
@@ -542,8 +550,8 @@ uint64_t order_share(const struct pool *pool, const struct stream *stream,
     if (stream->own_order && all && kept > all && memory_is_plentiful(device))
         all = kept;
     all = smaller(all, device->stream_cached_cap / 2);
-    all = smaller(all, device->total_bytes / UNKNOWN_SHARE);
-    return all / (streams > FEW_STREAMS ? streams : FEW_STREAMS);
+    return smaller(share_of(all, streams, FEW_STREAMS),
+                   share_of(device->total_bytes / UNKNOWN_SHARE, streams, VERY_FEW_STREAMS));
 }
 
 /* Under the fence lock, so that the stream is not captured meanwhile. */

@@ -854,8 +854,7 @@ static void settle_context_until(struct pool *pool, const struct visit *visit, u
     struct order_marks *marks = order_take_context(pool, context);
     if (!marks)
         return;
-    if (!MUTATED(nothing_recorded_where_missing))
-        order_record_where_missing(pool, context);
+    order_record_where_missing(pool, context);
     bool recorded = false;
     if (begin_calls(visit)) {
         enter_driver();
