@@ -50,17 +50,20 @@ static uint64_t count_calls(void)
 }
 
 static uint64_t calls_before;
+static double counted_from;
 
 static void begin_counting(void)
 {
     calls_before = count_calls();
+    counted_from = now_ms();
 }
 
-/* The program has made so many other calls of its own. */
+/* The program has made so many other calls of its own. What is not over is asked about twice in a
+ * millisecond, however slow the machine. */
 static void end_counting(unsigned pairs, unsigned others)
 {
     double calls = (double)(count_calls() - calls_before - others) / pairs;
-    if (calls > 2.15)
+    if (calls > 2.15 + 2 * (now_ms() - counted_from) / pairs)
         FAIL("%.2f calls a pair reach the driver", calls);
 }
 
@@ -210,7 +213,7 @@ static void time_on_a_thousand_streams(void)
     }
     for (unsigned round = 0; round < 8; round++)
         many = smaller(many, time_of_cycle(streams, WARM));
-    if (many > 4 * few + 3)
+    if (many > 2 * few + 0.5)
         FAIL("%.1f us a pair, %.1f on few streams", many, few);
 }
 
