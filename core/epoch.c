@@ -11,6 +11,10 @@
 /* A fence that was running is not asked about again sooner: nanoseconds. */
 #define QUERY_INTERVAL 8000u
 
+/* How long the thread that has recorded may take until it begins the next one that it was asked
+ * for. */
+#define AWAIT_NANOSECONDS 100000u
+
 /* So many epochs in a row without a fence, and the context goes on without the pool. */
 #define FAILURES_MAX 8u
 
@@ -413,12 +417,32 @@ static bool wait_for_fence(struct pool *pool, struct context *context, struct fe
     return epoch_clean(epochs) >= stamp;
 }
 
-/* Lock held, and released in between: another thread may be recording the very fence. */
+/* Lock held. Whether the thread that records, or has just recorded, will make a fence that covers
+ * the stamp: this one, or the one that it is asked for here. It is in a free of its own, so that
+ * the plain calls would have waited for as much. */
+static bool a_fence_is_coming(struct context *context, uint64_t stamp, uint64_t *idle_since)
+{
+    struct epochs *epochs = &context->epochs;
+    if (!epochs->recording) {
+        /* Between two records, or it may have given up. */
+        *idle_since = *idle_since ? *idle_since : monotonic_now();
+        return context->heap.owed && monotonic_now() - *idle_since < AWAIT_NANOSECONDS;
+    }
+    *idle_since = 0;
+    if (stamp >= epochs->current)
+        context->heap.owed = true;
+    return true;
+}
+
+/* Lock held, and released in between: another thread may be recording. However long that takes,
+ * whoever went on without the fence would take new memory for all that time. */
 static struct fence *await_fence_for(struct context *context, uint64_t stamp)
 {
     struct epochs *epochs = &context->epochs;
+    uint64_t idle_since = 0;
     struct fence *fence = epoch_fence_for(epochs, stamp, true);
-    while (!fence && epochs->recording && stamp < epochs->current && epoch_clean(epochs) < stamp) {
+    while (!fence && epoch_clean(epochs) < stamp && !context->heap.ending &&
+           !MUTATED(record_not_waited_for) && a_fence_is_coming(context, stamp, &idle_since)) {
         pthread_mutex_unlock(&context->heap.lock);
         sched_yield();
         pthread_mutex_lock(&context->heap.lock);
