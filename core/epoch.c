@@ -15,6 +15,10 @@
  * for. */
 #define AWAIT_NANOSECONDS 100000u
 
+/* How long to wait for another thread's record where nothing else can go on: it may be held up for
+ * as long as the driver's lock is taken. */
+#define RECORD_NANOSECONDS (UINT64_C(10) * 1000 * 1000 * 1000)
+
 /* So many epochs in a row without a fence, and the context goes on without the pool. */
 #define FAILURES_MAX 8u
 
@@ -314,12 +318,31 @@ struct fence *epoch_fence_for(const struct epochs *epochs, uint64_t stamp, bool 
     return fence && MUTATED(newest_fence_taken) ? epochs->newest : fence;
 }
 
+/* Lock held. */
+static bool lacks_a_fence(const struct context *context)
+{
+    const struct block *last = context->heap.pending.last;
+    return last && !epoch_fence_for(&context->epochs, last->epoch, false);
+}
+
+/* Lock held, and released in between. */
+static void await_record(struct context *context)
+{
+    uint64_t started = monotonic_now();
+    while (context->epochs.recording && lacks_a_fence(context) && !context->heap.ending &&
+           !MUTATED(record_in_the_way) && monotonic_now() - started < RECORD_NANOSECONDS) {
+        pthread_mutex_unlock(&context->heap.lock);
+        patient_nap(started);
+        pthread_mutex_lock(&context->heap.lock);
+    }
+}
+
 void epoch_fence_the_rest(struct pool *pool, struct context *context)
 {
-    const struct heap *heap = &context->heap;
     struct fence *fence = NULL;
     pthread_mutex_lock(&context->heap.lock);
-    if (heap->pending.last && !epoch_fence_for(&context->epochs, heap->pending.last->epoch, false))
+    await_record(context);
+    if (lacks_a_fence(context))
         fence = epoch_begin_close(context, MUTATED(fence_in_allocation));
     pthread_mutex_unlock(&context->heap.lock);
     if (fence)

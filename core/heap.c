@@ -482,7 +482,7 @@ static CUresult ask_driver_hard(struct pool *pool, struct context *context,
     CUresult result = ask_driver(pool, cost, address, *bytes);
     if (result != CUDA_ERROR_OUT_OF_MEMORY)
         return result;
-    struct reclaim progress = {.bytes = *bytes};
+    struct reclaim progress = {.bytes = *bytes, .wanted = requested};
     while (result == CUDA_ERROR_OUT_OF_MEMORY && release_for_retry(pool, device, &progress))
         result = ask_driver(pool, cost, address, *bytes);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && *bytes != requested &&

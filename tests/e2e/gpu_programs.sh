@@ -8,6 +8,7 @@ export SIMCUDA_MEMORY=512MiB # an emulator passes it on
 programs=$BUILD/tests/gpu
 hazard=("$programs/hazard" threads=4 streams=4 rounds=16 us=1500)
 fill_memory=("$programs/fill_memory" cycles=3 largest_mib=64 kernel_ms=100)
+tight=("$programs/tight" threads=8 rounds=500)
 soak=("$programs/soak" seconds=1 threads=4 largest_mib=256)
 capture=("$programs/capture" rounds=2 replays=4)
 
@@ -39,6 +40,7 @@ expect "capture, plain driver" on_driver -- "${capture[@]}"
 expect "contexts, plain driver" on_driver -- "$programs/contexts" rounds=2
 expect "progress, plain driver" on_driver -- "$programs/progress" blocks=40 rounds=1
 expect "fill_memory, plain driver" on_driver -- "${fill_memory[@]}"
+expect "tight, plain driver" on_driver -- "${tight[@]}"
 
 # Its rows are the facts that the pool leans on: with the pool in front nothing may change but what
 # the rows themselves expect.
@@ -62,6 +64,8 @@ for budget in 0B 8MiB 128MiB; do
     expect "hazard with captures, $at" with_budget "${hazard[@]}" captures
     expect "progress, $at" with_budget "$programs/progress" blocks=80 rounds=1
     expect "fill_memory, $at" with_budget "${fill_memory[@]}"
+    expect "tight, $at" with_budget "${tight[@]}"
+    expect "tight with kernels, $at" with_budget "${tight[@]}" kernels
     memory=4GiB expect "soak, $at" with_budget "${soak[@]}"
     expect "capture, $at" with_budget "${capture[@]}"
     expect "contexts, $at" with_budget "$programs/contexts" rounds=3
