@@ -250,6 +250,11 @@ CUdevice context_green_device(struct pool *pool, CUgreenCtx green)
 
 /* ---- becoming known ---- */
 
+static unsigned long long id_of(const struct context *context)
+{
+    return atomic_load_explicit(&context->id, memory_order_relaxed);
+}
+
 static unsigned long long read_id(struct pool *pool, CUcontext handle)
 {
     unsigned long long id = 0;
@@ -297,7 +302,7 @@ static struct context *bring_to_life(struct pool *pool, struct device *device,
     if (!context || !add_handle(registry, (struct context_handle){identity->handle, NULL, context}))
         return NULL; /* a fresh one is lost: memory is short, and that once */
     context->handle = identity->handle;
-    context->id = identity->id;
+    atomic_store_explicit(&context->id, id_of(identity), memory_order_relaxed);
     atomic_store_explicit(&context->unusable, false, memory_order_relaxed);
     atomic_store_explicit(&context->barred, false, memory_order_relaxed);
     atomic_store_explicit(&context->return_stream, NULL, memory_order_relaxed);
@@ -327,7 +332,8 @@ static void close_barriers(struct pool *pool)
 
 static bool is_same(const struct context *context, unsigned long long id)
 {
-    return !context->id || !id || context->id == id || MUTATED(handle_is_identity);
+    unsigned long long known = id_of(context);
+    return !known || !id || known == id || MUTATED(handle_is_identity);
 }
 
 /* The context that we knew by this handle ended without our being told: its successor has another
@@ -363,7 +369,7 @@ static bool list_context(struct pool *pool, struct device *device, const struct 
 static bool has_ended_unseen(struct pool *pool, const struct context *identity)
 {
     pthread_mutex_lock(&pool->primary_lock);
-    bool ended = pool->driver->cuCtxGetId && read_id(pool, identity->handle) != identity->id;
+    bool ended = pool->driver->cuCtxGetId && read_id(pool, identity->handle) != id_of(identity);
     pthread_mutex_unlock(&pool->primary_lock);
     return ended;
 }
@@ -372,20 +378,20 @@ static bool has_ended_unseen(struct pool *pool, const struct context *identity)
 static void forget_listed(struct pool *pool, struct context *context, unsigned long long id)
 {
     context_end_begin(pool, context, false);
-    context_end_finish(pool, context, context->id == id);
+    context_end_finish(pool, context, id_of(context) == id);
 }
 
 struct context *context_register(struct pool *pool, CUcontext handle, CUdevice ordinal,
                                  bool primary)
 {
     struct context identity = {.handle = handle, .id = read_id(pool, handle), .primary = primary};
-    if (pool->driver->cuCtxGetId && identity.id == 0)
+    if (pool->driver->cuCtxGetId && id_of(&identity) == 0)
         return NULL; /* another thread has ended it */
     struct context *context = context_find(pool, handle);
-    if (context && is_same(context, identity.id))
+    if (context && is_same(context, id_of(&identity)))
         return context;
     if (context)
-        bury(pool, context, identity.id);
+        bury(pool, context, id_of(&identity));
     struct device *device = context_device(pool, ordinal);
     if (!device)
         return NULL;
@@ -396,7 +402,7 @@ struct context *context_register(struct pool *pool, CUcontext handle, CUdevice o
     } while (!list_context(pool, device, &identity, &context));
     if (!context || !has_ended_unseen(pool, &identity))
         return context;
-    forget_listed(pool, context, identity.id);
+    forget_listed(pool, context, id_of(&identity));
     return NULL;
 }
 

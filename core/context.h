@@ -63,7 +63,9 @@ struct device {
 
 struct context {
     CUcontext handle;
-    unsigned long long id; /* the driver's, 0 where it has none: tells a handle's next owner */
+    _Atomic unsigned long long id; /* the driver's, 0 where it has none: tells a handle's next
+                                      owner. Written under the registry lock; relaxed: whoever
+                                      looks without it looks again with it */
     bool primary;
     struct device *device;
     struct heap heap;

@@ -11,6 +11,14 @@
 /* A fence that was running is not asked about again sooner: nanoseconds. */
 #define QUERY_INTERVAL 8000u
 
+/* How long the thread that has recorded may take until it begins the next one that it was asked
+ * for. */
+#define AWAIT_NANOSECONDS 100000u
+
+/* How long to wait for another thread's record where nothing else can go on: it may be held up for
+ * as long as the driver's lock is taken. */
+#define RECORD_NANOSECONDS (UINT64_C(10) * 1000 * 1000 * 1000)
+
 /* So many epochs in a row without a fence, and the context goes on without the pool. */
 #define FAILURES_MAX 8u
 
@@ -309,12 +317,31 @@ struct fence *epoch_fence_for(const struct epochs *epochs, uint64_t stamp, bool 
     return fence && MUTATED(newest_fence_taken) ? epochs->newest : fence;
 }
 
+/* Lock held. */
+static bool lacks_a_fence(const struct context *context)
+{
+    const struct block *last = context->heap.pending.last;
+    return last && !epoch_fence_for(&context->epochs, last->epoch, false);
+}
+
+/* Lock held, and released in between. */
+static void await_record(struct context *context)
+{
+    uint64_t started = monotonic_now();
+    while (context->epochs.recording && lacks_a_fence(context) && !context->heap.ending &&
+           !MUTATED(record_in_the_way) && monotonic_now() - started < RECORD_NANOSECONDS) {
+        pthread_mutex_unlock(&context->heap.lock);
+        patient_nap(started);
+        pthread_mutex_lock(&context->heap.lock);
+    }
+}
+
 void epoch_fence_the_rest(struct pool *pool, struct context *context)
 {
-    const struct heap *heap = &context->heap;
     struct fence *fence = NULL;
     pthread_mutex_lock(&context->heap.lock);
-    if (heap->pending.last && !epoch_fence_for(&context->epochs, heap->pending.last->epoch, false))
+    await_record(context);
+    if (lacks_a_fence(context))
         fence = epoch_begin_close(context, MUTATED(fence_in_allocation));
     pthread_mutex_unlock(&context->heap.lock);
     if (fence)
@@ -412,12 +439,32 @@ static bool wait_for_fence(struct pool *pool, struct context *context, struct fe
     return epoch_clean(epochs) >= stamp;
 }
 
-/* Lock held, and released in between: another thread may be recording the very fence. */
+/* Lock held. Whether the thread that records, or has just recorded, will make a fence that covers
+ * the stamp: this one, or the one that it is asked for here. It is in a free of its own, so that
+ * the plain calls would have waited for as much. */
+static bool a_fence_is_coming(struct context *context, uint64_t stamp, uint64_t *idle_since)
+{
+    struct epochs *epochs = &context->epochs;
+    if (!epochs->recording) {
+        /* Between two records, or it may have given up. */
+        *idle_since = *idle_since ? *idle_since : monotonic_now();
+        return context->heap.owed && monotonic_now() - *idle_since < AWAIT_NANOSECONDS;
+    }
+    *idle_since = 0;
+    if (stamp >= epochs->current)
+        context->heap.owed = true;
+    return true;
+}
+
+/* Lock held, and released in between: another thread may be recording. However long that takes,
+ * whoever went on without the fence would take new memory for all that time. */
 static struct fence *await_fence_for(struct context *context, uint64_t stamp)
 {
     struct epochs *epochs = &context->epochs;
+    uint64_t idle_since = 0;
     struct fence *fence = epoch_fence_for(epochs, stamp, true);
-    while (!fence && epochs->recording && stamp < epochs->current && epoch_clean(epochs) < stamp) {
+    while (!fence && epoch_clean(epochs) < stamp && !context->heap.ending &&
+           !MUTATED(record_not_waited_for) && a_fence_is_coming(context, stamp, &idle_since)) {
         pthread_mutex_unlock(&context->heap.lock);
         sched_yield();
         pthread_mutex_lock(&context->heap.lock);

@@ -85,7 +85,7 @@ struct fence *epoch_begin_close(struct context *context, bool waitable);
 CUresult epoch_record(struct pool *pool, struct context *context, struct fence *fence);
 
 /* No lock held. Gives what is pending without a fence one that is only ever queried: this is
- * neither a free nor a synchronise. */
+ * neither a free nor a synchronise. Where another thread is recording one, it comes first. */
 void epoch_fence_the_rest(struct pool *pool, struct context *context);
 
 /* Lock held. The oldest outstanding fence that frees what is stamped so, or NULL. */

@@ -482,7 +482,7 @@ static CUresult ask_driver_hard(struct pool *pool, struct context *context,
     CUresult result = ask_driver(pool, cost, address, *bytes);
     if (result != CUDA_ERROR_OUT_OF_MEMORY)
         return result;
-    struct reclaim progress = {.bytes = *bytes};
+    struct reclaim progress = {.bytes = *bytes, .wanted = requested};
     while (result == CUDA_ERROR_OUT_OF_MEMORY && release_for_retry(pool, device, &progress))
         result = ask_driver(pool, cost, address, *bytes);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && *bytes != requested &&
@@ -813,10 +813,12 @@ static bool is_live_at(const struct block *block, CUdeviceptr address)
     return block->address == address && block->state == BLOCK_LIVE;
 }
 
-/* Lock held. A free that came while another thread was recording may be owed a fence still. */
+/* Lock held. A free that came while this thread was recording, or an allocation that waits for one
+ * that came before (await_fence_for in epoch.c), may be owed a fence still. */
 static struct fence *close_if_owed(struct context *context, bool waitable)
 {
-    bool owed = context->heap.frees_since_fence && fence_is_due(context);
+    const struct heap *heap = &context->heap;
+    bool owed = heap->frees_since_fence && (heap->owed || fence_is_due(context));
     return owed ? close_epoch(context, waitable) : NULL;
 }
 
@@ -858,6 +860,7 @@ __attribute__((noinline)) static CUresult end_free(struct pool *pool, struct con
         pthread_mutex_lock(&context->heap.lock);
         bool good = context->epochs.failures == 0 && !is_without_fences(context);
         fence = i < 3 && good ? close_if_owed(context, waitable) : NULL;
+        context->heap.owed = false; /* whoever waits says so again while there is a record */
         pthread_mutex_unlock(&context->heap.lock);
     }
     look_after(pool, context);

@@ -80,6 +80,7 @@ struct heap {
     bool fine;      /* rounding has cost too much of the device: sizes are the driver's own */
     bool ending;    /* the context is being ended: its blocks are not handed out */
     bool unusual;   /* one of these two, which is what an allocation looks at */
+    bool owed;      /* a fence is, by the thread that is recording one */
     bool crowded;   /* a bucket may have more free blocks than its cap */
     counter misses;
     struct heap_counters *counters; /* in the figures, like those of the buckets */

@@ -153,7 +153,7 @@ static struct context *served_context(struct pool *pool)
 /* Where the driver answers. What the pool cached before it stepped aside still makes room. */
 static CUresult allocate_unserved(struct pool *pool, CUdeviceptr *address, size_t bytes)
 {
-    struct reclaim progress = {.bytes = bytes};
+    struct reclaim progress = {.bytes = bytes, .wanted = bytes};
     CUresult result = pool->driver->cuMemAlloc_v2(address, bytes);
     while (result == CUDA_ERROR_OUT_OF_MEMORY && release_for_retry(pool, NULL, &progress))
         result = pool->driver->cuMemAlloc_v2(address, bytes);
@@ -208,7 +208,7 @@ static CUresult ask_for_pitch(struct pool *pool, allocate_pitch *driver, struct 
                               CUdeviceptr *address, struct pitch *wanted, size_t height,
                               size_t estimate)
 {
-    struct reclaim progress = {.bytes = estimate};
+    struct reclaim progress = {.bytes = estimate, .wanted = estimate};
     CUresult result = driver(address, &wanted->pitch, wanted->width, height, wanted->element_bytes);
     while (result == CUDA_ERROR_OUT_OF_MEMORY && estimate <= context->device->total_bytes &&
            release_for_retry(pool, context->device, &progress))

@@ -481,7 +481,7 @@ static bool take_reserve(struct device *device, uint64_t bytes)
 bool release_reserve(struct pool *pool, struct context *context, uint64_t bytes)
 {
     struct device *device = context->device;
-    struct reclaim progress = {.bytes = bytes};
+    struct reclaim progress = {.bytes = bytes, .wanted = bytes, .within_limit = true};
     bool taken = take_reserve(device, bytes);
     while (!taken && bytes <= device->limit && release_for_retry(pool, device, &progress))
         taken = take_reserve(device, bytes);
@@ -699,29 +699,79 @@ static bool wait_while_others_give_back(struct pool *pool, const struct device *
     return true;
 }
 
-/* Memory that this thread gave back may have gone to another thread, whose own is still on the way:
- * without the pool there would have been enough for both. */
-static bool begin_again(struct reclaim *progress)
+/* A sum that is another one when threads have allocated, freed or closed an epoch meanwhile. */
+static uint64_t sum_of_changes(struct pool *pool, struct device *device)
+{
+    uint64_t sum = kept_bytes(pool, device, true);
+    for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
+        sum += counter_get(&c->heap.reserved_bytes) + counter_get(&c->heap.misses) +
+               counter_get(&c->heap.counters->fences);
+    return sum;
+}
+
+/* Memory that this thread gave back may have gone to another thread, whose own is still on the way,
+ * or others may have moved theirs between two looks of this thread's: without the pool there would
+ * have been enough for all. */
+static bool begin_again(struct pool *pool, struct device *device, struct reclaim *progress)
 {
     bool again = monotonic_now() - progress->started < LAST_RESORT_NANOSECONDS;
     progress->step = again ? RECLAIM_CLEAN : RECLAIM_DONE;
     progress->bytes = 0;
     progress->released = 0;
+    progress->seen = sum_of_changes(pool, device);
     return again;
+}
+
+static bool fits_in_limit(struct pool *pool, struct device *device, uint64_t bytes)
+{
+    uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
+    uint64_t kept = kept_bytes(pool, device, true);
+    return reserved < kept || reserved - kept <= device->limit - bytes;
+}
+
+static bool fits_in_device(struct pool *pool, struct device *device, uint64_t bytes)
+{
+    size_t left, total;
+    enter_driver();
+    struct relaxed_mode mode = relaxed_mode_begin(pool);
+    CUresult result = pool->driver->cuMemGetInfo_v2(&left, &total);
+    relaxed_mode_end(pool, mode);
+    leave_driver();
+    return result == CUDA_SUCCESS && left + kept_bytes(pool, device, true) >= bytes;
+}
+
+/* Whether there would be enough if all that is kept were given back. */
+static bool could_fit(struct pool *pool, struct device *device, const struct reclaim *progress)
+{
+    return progress->within_limit ? fits_in_limit(pool, device, progress->wanted)
+                                  : fits_in_device(pool, device, progress->wanted);
+}
+
+static bool others_are_at_it(struct pool *pool, struct device *device,
+                             const struct reclaim *progress)
+{
+    if (progress->wanted == 0 || sum_of_changes(pool, device) == progress->seen ||
+        !could_fit(pool, device, progress) || MUTATED(others_changes_ignored))
+        return false;
+    patient_nap(progress->started);
+    return true;
 }
 
 bool release_for_retry(struct pool *pool, struct device *device, struct reclaim *progress)
 {
-    if (progress->started == 0)
+    if (progress->started == 0) {
         progress->started = monotonic_now();
+        progress->seen = sum_of_changes(pool, device);
+    }
     do {
         while (progress->step < RECLAIM_DONE)
             if (take_step(pool, device, progress))
                 return true;
         if (others_give_back(pool, device))
             return wait_while_others_give_back(pool, device, progress->started) &&
-                   begin_again(progress);
-    } while (progress->released && begin_again(progress));
+                   begin_again(pool, device, progress);
+    } while ((progress->released || others_are_at_it(pool, device, progress)) &&
+             begin_again(pool, device, progress));
     return false;
 }
 

@@ -262,6 +262,8 @@ if wanted contexts "$@"; then
 fi
 if wanted memory "$@"; then
     say ""
+    check_all tight "$programs/tight"
+    check_all "tight with kernels" "$programs/tight" kernels
     check_all fill_memory "$programs/fill_memory"
 fi
 if wanted overlap "$@" || wanted linked "$@" || wanted thrust "$@" || wanted python "$@"; then

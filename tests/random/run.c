@@ -264,8 +264,10 @@ static bool wait_for_others_uses(unsigned int context)
     for (unsigned int i = 0; i < BUFFERS; i++) {
         const struct buffer *buffer = &run->buffers[i];
         unsigned int user = buffer->home.context;
+        /* The end of a user's context has ended its work. */
         if (buffer->kind == NO_BUFFER || buffer->home.kind == NO_STREAM ||
-            !is_within(buffer->context, context) || is_within(user, context))
+            !run->contexts[user].alive || !is_within(buffer->context, context) ||
+            is_within(user, context))
             continue;
         if (CALL(cuCtxSynchronize_v2, (run->contexts[user].handle), "(context[%u])", user) !=
             CUDA_SUCCESS)
