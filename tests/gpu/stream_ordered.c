@@ -405,6 +405,32 @@ static void print_order_behind_legacy(void)
     CHECK(cuStreamDestroy_v2(stream));
 }
 
+/* Whether work of the legacy stream comes after an event that an idle blocking stream, which has no
+ * work besides, was made to wait for. */
+static void print_order_behind_a_wait(void)
+{
+    CUstream busy = new_stream(), blocking;
+    CUevent end_of_busy, on_legacy;
+    CHECK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+    CHECK(cuEventCreate(&end_of_busy, CU_EVENT_DISABLE_TIMING));
+    CHECK(cuEventCreate(&on_legacy, CU_EVENT_DISABLE_TIMING));
+    CHECK(cuCtxSynchronize());
+    spin(&kernels, busy, 20000000);
+    CHECK(cuEventRecord(end_of_busy, busy));
+    CHECK(cuStreamWaitEvent(blocking, end_of_busy, 0));
+    CHECK(cuEventRecord(on_legacy, NULL));
+    double start = now_ms();
+    CHECK(cuEventSynchronize(on_legacy));
+    bool behind = now_ms() - start > 10;
+    printf("fact: the legacy stream is %s an event that only an idle blocking stream waits for\n",
+           behind ? "behind" : "not behind");
+    CHECK(cuCtxSynchronize());
+    CHECK(cuEventDestroy_v2(end_of_busy));
+    CHECK(cuEventDestroy_v2(on_legacy));
+    CHECK(cuStreamDestroy_v2(blocking));
+    CHECK(cuStreamDestroy_v2(busy));
+}
+
 static int print_facts(void)
 {
     double start = now_ms();
@@ -417,6 +443,7 @@ static int print_facts(void)
     print_order("a free", free_between);
     print_answers_without_context();
     print_order_behind_legacy();
+    print_order_behind_a_wait();
     printf("stream_ordered: %.0f ms, facts\n", now_ms() - start);
     return 0;
 }
