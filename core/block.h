@@ -33,7 +33,8 @@ enum block_state {
     BLOCK_CACHED,  /* freed, and in a thread's cache: pending or clean */
     BLOCK_PENDING, /* freed; the GPU may still be using it */
     BLOCK_CLEAN,   /* freed, and nothing can be using it */
-    BLOCK_LEAVING, /* on its way to the driver; in no list and not in the table */
+    BLOCK_LEAVING, /* on its way to the driver, in no list and not in the table; or to another
+                      stream, in no list */
 };
 
 /* A block's key is its address, which is a multiple of 256, and in the bits below that its state.

@@ -6,6 +6,7 @@
 
 #include "mutation.h"
 #include "pool_state.h"
+#include "stream_release.h"
 #include "thread_cache.h"
 
 /* ---- devices ---- */
@@ -65,6 +66,9 @@ static struct device *describe_device(struct pool *pool, CUdevice ordinal)
     device->growth_budget = byte_size_resolve(&settings->growth_budget, total);
     device_set_short(device, false);
     device->limit = byte_size_resolve(&pool->settings.limits.device_bytes, total);
+    const struct stream_ordered_settings *stream_ordered = &pool->settings.stream_ordered;
+    size_classes_init(&device->stream_classes, &stream_ordered->buckets, total);
+    device->stream_cached_cap = byte_size_resolve(&stream_ordered->caps.cached, total);
     return device;
 }
 
@@ -75,16 +79,18 @@ static bool list_device(struct pool *pool, struct device *device)
     struct figures_device record = {.ordinal = device->ordinal, .total_bytes = device->total_bytes};
     memcpy(record.name, device->name, sizeof record.name);
     memcpy(record.uuid, device->uuid.bytes, sizeof record.uuid);
-    if (figures_device(&pool->figures, &record))
+    if (figures_device(&pool->figures, &record)) {
         device->memory = figures_kind(&pool->figures, KIND_DEVICE, device->ordinal);
-    if (!device->memory)
+        device->stream_memory = figures_kind(&pool->figures, KIND_STREAM_ORDERED, device->ordinal);
+    }
+    if (!device->memory || !device->stream_memory)
         return false;
     device->next = registry_devices(registry);
     atomic_store_explicit(&registry->devices, device, memory_order_release);
     return true;
 }
 
-static struct device *get_device(struct pool *pool, CUdevice ordinal)
+struct device *context_device(struct pool *pool, CUdevice ordinal)
 {
     struct registry *registry = &pool->registry;
     pthread_mutex_lock(&registry->lock);
@@ -218,6 +224,12 @@ struct context *context_find(struct pool *pool, CUcontext handle)
     return look_up(pool, handle, &found) && !found.green ? found.context : NULL;
 }
 
+struct context *context_named(struct pool *pool, CUcontext handle)
+{
+    struct context_handle found;
+    return look_up(pool, handle, &found) ? found.context : NULL;
+}
+
 struct context *context_find_primary(struct pool *pool, CUdevice device)
 {
     struct context *c = context_next(pool, NULL, NULL);
@@ -240,6 +252,11 @@ CUdevice context_green_device(struct pool *pool, CUgreenCtx green)
 
 /* ---- becoming known ---- */
 
+static unsigned long long id_of(const struct context *context)
+{
+    return atomic_load_explicit(&context->id, memory_order_relaxed);
+}
+
 static unsigned long long read_id(struct pool *pool, CUcontext handle)
 {
     unsigned long long id = 0;
@@ -249,11 +266,6 @@ static unsigned long long read_id(struct pool *pool, CUcontext handle)
 }
 
 /* With what never changes in it: others look at that without a lock. */
-static unsigned long long id_of(const struct context *context)
-{
-    return atomic_load_explicit(&context->id, memory_order_relaxed);
-}
-
 static struct context *make_context(struct pool *pool, struct device *device, bool primary)
 {
     struct context *context = calloc(1, sizeof *context);
@@ -299,7 +311,9 @@ static struct context *bring_to_life(struct pool *pool, struct device *device,
     atomic_store_explicit(&context->unusable, false, memory_order_relaxed);
     atomic_fetch_and_explicit(&context->heap.closed, ~(uint32_t)CLOSED_UNUSABLE,
                               memory_order_relaxed);
+    atomic_store_explicit(&context->barred, false, memory_order_relaxed);
     atomic_store_explicit(&context->return_stream, NULL, memory_order_relaxed);
+    atomic_store_explicit(&context->late_stream, NULL, memory_order_relaxed);
     atomic_fetch_add(&context->generation, 1);
     if (fresh)
         atomic_store_explicit(&registry->contexts, context, memory_order_release);
@@ -333,7 +347,7 @@ static bool is_same(const struct context *context, unsigned long long id)
  * id. Looked at again under the lock, since another thread may have buried it meanwhile. */
 static void bury(struct pool *pool, struct context *context, unsigned long long successor)
 {
-    context_end_begin(pool, context);
+    context_end_begin(pool, context, false);
     context_end_finish(pool, context, !is_same(context, successor));
 }
 
@@ -370,7 +384,7 @@ static bool has_ended_unseen(struct pool *pool, const struct context *identity)
 /* Forgets a context that has just been listed, unless another thread did so first. */
 static void forget_listed(struct pool *pool, struct context *context, unsigned long long id)
 {
-    context_end_begin(pool, context);
+    context_end_begin(pool, context, false);
     context_end_finish(pool, context, id_of(context) == id);
 }
 
@@ -385,7 +399,7 @@ struct context *context_register(struct pool *pool, CUcontext handle, CUdevice o
         return context;
     if (context)
         bury(pool, context, id_of(&identity));
-    struct device *device = get_device(pool, ordinal);
+    struct device *device = context_device(pool, ordinal);
     if (!device)
         return NULL;
 
@@ -529,8 +543,11 @@ struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool
 
 /* ---- ending ---- */
 
-void context_end_begin(struct pool *pool, struct context *context)
+void context_end_begin(struct pool *pool, struct context *context, bool ends)
 {
+    ends = ends || MUTATED(every_release_ends);
+    if (context && pool->streams && ends)
+        stream_release_before_end(pool, context);
     if (context) {
         /* Under the fence lock: whoever is recording in it comes to an end first. */
         pthread_mutex_lock(&pool->fence_lock);
@@ -540,6 +557,8 @@ void context_end_begin(struct pool *pool, struct context *context)
         /* Pairs with context_pin. Whoever has pinned a context takes no lock that we hold. */
         while (atomic_load(&context->pins) != 0 && !MUTATED(death_waits_for_nobody))
             sched_yield();
+        if (pool->streams && ends)
+            stream_release_context(pool, context);
     }
     enter_driver();
 }
@@ -554,6 +573,10 @@ static void forget_context(struct pool *pool, struct context *context)
     if (!MUTATED(capture_outlives_context))
         captures_context_died(pool, context->handle);
     heap_reset(pool, context);
+    if (pool->streams) {
+        stream_release_forget(pool, context);
+        streams_context_died(pool, context);
+    }
 }
 
 void context_end_finish(struct pool *pool, struct context *context, bool died)

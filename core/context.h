@@ -23,6 +23,7 @@
 #include "epoch.h"
 #include "heap.h"
 
+struct mempool;
 struct pool;
 
 struct device {
@@ -30,16 +31,31 @@ struct device {
     char name[256];
     CUuuid uuid;
     uint64_t total_bytes;
-    uint64_t cached_cap;             /* bytes */
-    uint64_t growth_budget;          /* bytes */
-    uint64_t limit;                  /* bytes, UINT64_MAX: none */
+    uint64_t cached_cap;                /* bytes */
+    uint64_t growth_budget;             /* bytes */
+    uint64_t limit;                     /* bytes, UINT64_MAX: none */
+    struct size_classes stream_classes; /* of stream-ordered memory, like what is called so below */
+    uint64_t stream_cached_cap;         /* bytes */
+    _Atomic(struct mempool *) mempool;  /* the current one; NULL: to be asked for. See mempool.c */
+    _Atomic(CUmemoryPool) default_mempool; /* NULL: to be asked for */
+    char apart[64];                        /* every call reads what is above, few write it */
     _Atomic uint64_t reserved_bytes; /* taken from the driver: live, cached, pending, on the way */
+    _Atomic uint64_t stream_bytes;   /* of these, of all stream-ordered blocks. Relaxed */
     struct kind_counters *memory;    /* in the figures; set before the device is listed */
     _Atomic uint64_t
         returning; /* blocks that a thread has taken out of a heap and is giving back */
     _Atomic uint64_t fence_bytes; /* freed without a fence of their own, at most; 0 while memory is
                                      short: every free records one. Relaxed: it orders nothing */
     _Atomic bool is_short;        /* of memory. Relaxed: it orders nothing */
+    struct kind_counters *stream_memory; /* of stream-ordered memory: peaks as seen when more memory
+                                            was taken */
+    _Atomic uint64_t
+        stream_idle_checked_at;   /* on the monotonic clock: when idle blocks of streams
+                                     were last looked for. Relaxed: it chooses who looks */
+    _Atomic uint64_t stream_left; /* bytes that were left of the device when streams' pending blocks
+                                     were last given events; 0: never. Relaxed: it orders nothing */
+    _Atomic uint64_t vain_until;  /* on the monotonic clock: what streams have left pending was just
+                                     waited for in vain. Relaxed: it only saves waits */
     _Atomic uint32_t retains; /* of the primary context, by the program, as far as they were seen.
                                  Relaxed: one that is only just coming is not counted on */
     struct device *next;      /* of the pool's devices */
@@ -55,14 +71,17 @@ struct context {
     struct heap heap;
     struct epochs epochs;
     _Atomic(CUstream) return_stream;
+    _Atomic(CUstream) late_stream; /* for memory behind work that is not over: never waited for */
+    _Atomic uint32_t pins;         /* pairs with dying, sequentially consistent: see context_pin */
+    char apart[64];                /* every call reads what follows, and few write it */
     _Atomic bool unusable; /* the driver answers, the pool does not: an error stays in it, or no
                               fence can be had */
     _Atomic bool barred; /* the program has made its work wait for an event: what is submitted from
                             now on, by us too, may wait for what no free would have waited for */
-    _Atomic uint32_t pins;       /* pairs with dying, sequentially consistent: see context_pin */
-    _Atomic bool dying;          /* from before the driver is told until it has answered */
+    _Atomic bool dying;  /* from before the driver is told until it has answered */
     _Atomic uint64_t generation; /* even: dead or spare; odd: alive */
     struct context *next;        /* of all contexts ever made; written before it is listed */
+    char apart_behind[64];
 };
 
 /* The context that this heap is part of. */
@@ -149,6 +168,10 @@ void context_drop_alias(struct pool *pool, CUgreenCtx green);
 
 /* The known context with this handle, or the device's primary one; NULL if unknown. */
 struct context *context_find(struct pool *pool, CUcontext handle);
+
+/* The same, also by the handle of a green context of its device's. Takes the registry lock only,
+ * and calls no driver. */
+struct context *context_named(struct pool *pool, CUcontext handle);
 struct context *context_find_primary(struct pool *pool, CUdevice device);
 CUdevice context_green_device(struct pool *pool, CUgreenCtx green);
 
@@ -156,9 +179,11 @@ CUdevice context_green_device(struct pool *pool, CUgreenCtx green);
  * Around a driver call that may end a context: begin waits until nobody else uses the context and
  * keeps it out of new fences; finish forgets the context's memory if it died. No lock is held
  * in between, since the driver may wait for long; for primary contexts the callers hold the primary
- * lock. The context may be NULL (unknown to us).
+ * lock. The context may be NULL (unknown to us). ends: the call is known to end it, if it succeeds:
+ * only then is stream-ordered memory given back before, after the context's work as the driver
+ * would.
  */
-void context_end_begin(struct pool *pool, struct context *context);
+void context_end_begin(struct pool *pool, struct context *context, bool ends);
 void context_end_finish(struct pool *pool, struct context *context, bool died);
 
 /* Whether the primary context that we know is still the device's. */
@@ -175,6 +200,9 @@ static inline uint64_t context_generation(const struct context *context)
     /* Relaxed: compared again under a pin, or read by a thread in which the context is current. */
     return atomic_load_explicit(&context->generation, memory_order_relaxed);
 }
+
+/* The device with this ordinal, made known if it was not; NULL where that is not possible. */
+struct device *context_device(struct pool *pool, CUdevice ordinal);
 
 /* The next live context after this one (NULL: the first), of the device unless it is NULL. The
  * list only grows, so it is walked without a lock. */

@@ -45,8 +45,13 @@ typedef unsigned int CUlimit;
 typedef unsigned int CUjit_option;
 typedef unsigned int CUlibraryOption;
 typedef unsigned int CUdevice_attribute;
+typedef unsigned int CUmemPool_attribute;
+typedef unsigned int CUmemAllocationType;
+typedef unsigned int CUmemAllocationHandleType;
+typedef unsigned int CUmemLocationType;
+typedef unsigned int CUgraphNodeType;
+typedef unsigned int CUlaunchAttributeID;
 
-typedef struct CUlaunchConfig_st CUlaunchConfig;
 typedef struct CUDA_LAUNCH_PARAMS_st CUDA_LAUNCH_PARAMS;
 typedef struct CUexecAffinityParam_st CUexecAffinityParam;
 typedef struct CUctxCreateParams_st CUctxCreateParams;
@@ -55,6 +60,8 @@ typedef struct CUDA_ARRAY3D_DESCRIPTOR_st CUDA_ARRAY3D_DESCRIPTOR;
 typedef struct CUmemAllocationProp_st CUmemAllocationProp;
 typedef struct CUDA_GRAPH_INSTANTIATE_PARAMS_st CUDA_GRAPH_INSTANTIATE_PARAMS;
 typedef struct CUgraphEdgeData_st CUgraphEdgeData;
+typedef struct CUgraphNodeParams_st CUgraphNodeParams;
+typedef struct CUmemPoolPtrExportData_st CUmemPoolPtrExportData;
 
 typedef struct CUuuid_st {
     char bytes[16];
@@ -63,6 +70,56 @@ typedef struct CUuuid_st {
 typedef struct CUipcMemHandle_st {
     char reserved[64];
 } CUipcMemHandle;
+
+typedef struct CUipcEventHandle_st {
+    char reserved[64];
+} CUipcEventHandle;
+
+typedef struct CUmemLocation_st {
+    CUmemLocationType type;
+    int id;
+} CUmemLocation;
+
+typedef struct CUmemPoolProps_st {
+    CUmemAllocationType allocType;
+    CUmemAllocationHandleType handleTypes;
+    CUmemLocation location;
+    void *win32SecurityAttributes;
+    size_t maxSize;
+    unsigned short usage;
+    unsigned char reserved[54];
+} CUmemPoolProps;
+
+typedef union CUlaunchAttributeValue_union {
+    char pad[64];
+    int cooperative;
+    int programmaticStreamSerializationAllowed;
+    int priority;
+    struct {
+        CUevent event;
+        int flags;
+        int triggerAtBlockStart;
+    } programmaticEvent;
+    struct {
+        CUevent event;
+        int flags;
+    } launchCompletionEvent;
+} CUlaunchAttributeValue;
+
+typedef struct CUlaunchAttribute_st {
+    CUlaunchAttributeID id;
+    char pad[4];
+    CUlaunchAttributeValue value;
+} CUlaunchAttribute;
+
+typedef struct CUlaunchConfig_st {
+    unsigned int gridDimX, gridDimY, gridDimZ;
+    unsigned int blockDimX, blockDimY, blockDimZ;
+    unsigned int sharedMemBytes;
+    CUstream hStream;
+    CUlaunchAttribute *attrs;
+    unsigned int numAttrs;
+} CUlaunchConfig;
 
 enum cuda_constant {
 #define CONSTANT(name, value) name = (value),

@@ -47,6 +47,12 @@
     OPTIONAL(cuDeviceGetDefaultMemPool, (CUmemoryPool *, CUdevice))                                \
     OPTIONAL(cuDeviceGetMemPool, (CUmemoryPool *, CUdevice))                                       \
     OPTIONAL(cuMemPoolTrimTo, (CUmemoryPool, size_t))                                              \
+    OPTIONAL(cuMemPoolGetAttribute, (CUmemoryPool, CUmemPool_attribute, void *))                   \
+    OPTIONAL(cuMemPoolSetAttribute, (CUmemoryPool, CUmemPool_attribute, void *))                   \
+    OPTIONAL(cuMemAllocFromPoolAsync, (CUdeviceptr *, size_t, CUmemoryPool, CUstream))             \
+    OPTIONAL(cuEventRecord, (CUevent, CUstream))                                                   \
+    OPTIONAL(cuStreamWaitEvent, (CUstream, CUevent, unsigned int))                                 \
+    OPTIONAL(cuStreamGetFlags, (CUstream, unsigned int *))                                         \
     OPTIONAL(cuStreamQuery, (CUstream))
 /* clang-format on */
 

@@ -12,9 +12,14 @@
 #define QUERY_INTERVAL 8000u
 
 /* How long a thread waits for another's question or record, and how often it looks between two
- * yields. */
+ * yields; and how long the thread that has recorded may take until it begins the next one that it
+ * was asked for. */
 #define AWAIT_NANOSECONDS 100000u
 #define AWAIT_LOOKS       64u
+
+/* How long to wait for another thread's record where nothing else can go on: it may be held up for
+ * as long as the driver's lock is taken. */
+#define RECORD_NANOSECONDS (UINT64_C(10) * 1000 * 1000 * 1000)
 
 /* So many epochs in a row without a fence, and the context goes on without the pool. */
 #define FAILURES_MAX 8u
@@ -139,8 +144,7 @@ static size_t count_contexts(struct pool *pool)
     return count;
 }
 
-/* Errors that stay in a context, all of its work having ended. */
-static bool is_the_end(CUresult result)
+bool epoch_is_the_end(CUresult result)
 {
     return result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_UNKNOWN ||
            (result >= CUDA_ERROR_ILLEGAL_ADDRESS && result < CUDA_ERROR_NOT_PERMITTED &&
@@ -153,7 +157,7 @@ static bool is_the_end(CUresult result)
  * on anybody's memory, and its event may be left out. */
 static bool may_be_left_out(struct context *context, CUresult result)
 {
-    if (!is_the_end(result))
+    if (!epoch_is_the_end(result))
         return false;
     context_step_aside(context);
     return true;
@@ -195,7 +199,7 @@ static enum record_result judge_record(struct pool *pool, CUresult result)
     if (result == CUDA_SUCCESS || MUTATED(failed_record_counts))
         return RECORDED;
     if (result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
-        return is_the_end(result) ? UNUSABLE : FAILED;
+        return epoch_is_the_end(result) ? UNUSABLE : FAILED;
     /* Somebody captures without our seeing it. */
     context_step_aside_everywhere(pool);
     return NOT_NOW;
@@ -316,12 +320,31 @@ struct fence *epoch_fence_for(const struct epochs *epochs, uint64_t stamp, bool 
     return fence && MUTATED(newest_fence_taken) ? epochs->newest : fence;
 }
 
+/* Lock held. */
+static bool lacks_a_fence(const struct context *context)
+{
+    uint64_t newest = heap_newest_pending(&context->heap);
+    return newest && !epoch_fence_for(&context->epochs, newest, false);
+}
+
+/* Lock held, and released in between. */
+static void await_record(struct context *context)
+{
+    uint64_t started = monotonic_now();
+    while (context->epochs.recording && lacks_a_fence(context) && !context->heap.ending &&
+           !MUTATED(record_in_the_way) && monotonic_now() - started < RECORD_NANOSECONDS) {
+        heap_unlock(&context->heap);
+        patient_nap(started);
+        heap_lock(&context->heap);
+    }
+}
+
 void epoch_fence_the_rest(struct pool *pool, struct context *context)
 {
     struct fence *fence = NULL;
     heap_lock(&context->heap);
-    uint64_t newest = heap_newest_pending(&context->heap);
-    if (newest && !epoch_fence_for(&context->epochs, newest, false))
+    await_record(context);
+    if (lacks_a_fence(context))
         fence = epoch_begin_close(context, MUTATED(fence_in_allocation));
     heap_unlock(&context->heap);
     if (fence)
@@ -509,6 +532,13 @@ bool epoch_wait_until(struct pool *pool, struct context *context, uint64_t stamp
     return fence && wait_for_fence(pool, context, fence, stamp, give_up_at);
 }
 
+void epoch_note_error(struct context *context, CUresult result)
+{
+    /* That one tells of the thread's context, which may be gone. */
+    if (epoch_is_the_end(result) && result != CUDA_ERROR_INVALID_CONTEXT)
+        context_step_aside(context);
+}
+
 uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context)
 {
     struct heap *heap = &context->heap;
@@ -543,9 +573,7 @@ void epoch_synchronise_end(struct pool *pool, struct context *context, uint64_t 
                            CUresult result)
 {
     if (result != CUDA_SUCCESS && !MUTATED(failed_synchronise_counts)) {
-        /* That one tells of the thread's context, which may be gone. */
-        if (is_the_end(result) && result != CUDA_ERROR_INVALID_CONTEXT)
-            context_step_aside(context);
+        epoch_note_error(context, result);
         return;
     }
     if (epoch) {

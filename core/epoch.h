@@ -91,7 +91,7 @@ struct fence *epoch_begin_close(struct context *context, bool waitable);
 CUresult epoch_record(struct pool *pool, struct context *context, struct fence *fence);
 
 /* No lock held. Gives what is pending without a fence one that is only ever queried: this is
- * neither a free nor a synchronise. */
+ * neither a free nor a synchronise. Where another thread is recording one, it comes first. */
 void epoch_fence_the_rest(struct pool *pool, struct context *context);
 
 /* Lock held. The oldest outstanding fence that frees what is stamped so, or NULL. */
@@ -116,6 +116,13 @@ bool epoch_wait(struct pool *pool, struct context *context, uint64_t stamp);
  * until the monotonic clock shows give_up_at nanoseconds. */
 bool epoch_wait_until(struct pool *pool, struct context *context, uint64_t stamp,
                       uint64_t give_up_at);
+
+/* Errors that stay in a context, all of its work having ended. */
+bool epoch_is_the_end(CUresult result);
+
+/* No lock needed. The program's own wait or query has answered this: after an error that stays in
+ * the context the pool steps aside there. */
+void epoch_note_error(struct context *context, CUresult result);
 
 /* No lock held. Around the program's own context-wide synchronise: what was pending when it was
  * entered is clean when it has succeeded. begin's answer goes to end. */

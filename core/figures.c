@@ -186,6 +186,28 @@ struct bin_counters *figures_bin(struct figures *figures, enum memory_kind kind,
     return added ? &added->counters : NULL;
 }
 
+/* The figures lock is held. */
+static bool has_room_to_spare(struct figures *figures, uint64_t bytes)
+{
+    struct figures_header *header = figures_header(figures);
+    return header &&
+           counter_get(&header->used) + bytes + FIGURES_BYTES_TO_SPARE <= FIGURES_BYTES_MAX &&
+           make_room(figures, bytes);
+}
+
+struct bucket_counters *figures_bucket_to_spare(struct figures *figures, enum memory_kind kind,
+                                                uint64_t owner, int device, uint64_t bytes)
+{
+    struct figures_bucket record = {.device = device, .kind = kind, .owner = owner, .bytes = bytes};
+    struct figures_bucket *added = NULL;
+    record.record = (struct figures_record){FIGURES_BUCKET, sizeof record};
+    pthread_mutex_lock(&figures->lock);
+    if (has_room_to_spare(figures, aligned(sizeof record)))
+        added = add_to_arena(figures, &record.record, sizeof record);
+    pthread_mutex_unlock(&figures->lock);
+    return added ? &added->counters : NULL;
+}
+
 void figures_end(struct figures *figures, bool stay)
 {
     struct figures_header *header = figures_header(figures);

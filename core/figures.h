@@ -129,6 +129,9 @@ struct figures_bin {
 /* Room for some twenty thousand buckets. Memory that is not used is not taken. */
 #define FIGURES_BYTES_MAX (UINT64_C(4) << 20)
 
+/* Kept for what has to be counted by itself: some two thousand buckets. */
+#define FIGURES_BYTES_TO_SPARE (UINT64_C(512) << 10)
+
 /* ---- the arena of this process ---- */
 
 /* Where its file is, while there is one. */
@@ -189,6 +192,10 @@ struct bucket_counters *figures_bucket(struct figures *figures, enum memory_kind
                                        uint64_t owner, int device, uint64_t bytes);
 struct bin_counters *figures_bin(struct figures *figures, enum memory_kind kind, uint64_t owner,
                                  int device, uint64_t bytes);
+
+/* The same where there is room to spare, else NULL: for a caller that can count elsewhere. */
+struct bucket_counters *figures_bucket_to_spare(struct figures *figures, enum memory_kind kind,
+                                                uint64_t owner, int device, uint64_t bytes);
 
 /* On slow paths, with no lock that others wait for: samples what is due. now: of the monotonic
  * clock. */

@@ -795,7 +795,7 @@ static CUresult ask_driver_hard(struct pool *pool, struct context *context,
     CUresult result = ask_driver(pool, cost, address, *bytes);
     if (result != CUDA_ERROR_OUT_OF_MEMORY)
         return result;
-    struct reclaim progress = {.bytes = *bytes};
+    struct reclaim progress = {.bytes = *bytes, .wanted = requested};
     while (result == CUDA_ERROR_OUT_OF_MEMORY && release_for_retry(pool, device, &progress))
         result = ask_driver(pool, cost, address, *bytes);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && *bytes != requested &&
@@ -1169,7 +1169,8 @@ static bool goes_directly(struct heap *heap, struct block *block, bool waitable)
     return directly;
 }
 
-/* Lock held. A free that came while another thread was recording may be owed a fence still. */
+/* Lock held. A free that came while this thread was recording, or an allocation that waits for one
+ * that came before (await_fence_for in epoch.c), may be owed a fence still. */
 static struct fence *close_if_owed(struct context *context, bool waitable)
 {
     const struct heap *heap = &context->heap;
@@ -1215,6 +1216,8 @@ __attribute__((noinline)) static CUresult end_free(struct pool *pool, struct con
         heap_lock(&context->heap);
         bool good = context->epochs.failures == 0 && !is_without_fences(context);
         fence = i < 3 && good ? close_if_owed(context, waitable) : NULL;
+        /* Whoever waits says so again while there is a record; another's is to come back to it. */
+        context->heap.owed = context->heap.owed && context->epochs.recording;
         heap_unlock(&context->heap);
     }
     look_after(pool, context);

@@ -83,6 +83,7 @@ struct thread_caches {
     uint32_t level;   /* its binary logarithm, rounded up */
     uint64_t most;    /* bytes that the bins of one cache may hold */
     uint64_t largest; /* bytes of a block that there can be a bin for */
+    counter emptied;  /* so often was one that had any blocks */
 };
 
 /* What looking through all caches has shown. Where there are many threads, that is done now and
@@ -122,10 +123,10 @@ struct heap {
     bool fine;      /* rounding has cost too much of the device: sizes are the driver's own */
     bool ending;    /* the context is being ended: its blocks are not handed out */
     bool unusual;   /* one of these two, which is what an allocation looks at */
+    bool owed;      /* a fence is, that could not be recorded while another was: by who records */
     bool crowded;   /* a bucket may have more free blocks than its cap */
     bool wary;      /* of large blocks: caches hold none, since they may not be worth keeping */
     bool keeps_up;  /* the GPU: fences were over when they were asked about lately */
-    bool owed;      /* a fence is, that could not be recorded while another was */
     counter misses;
     struct heap_counters *counters; /* in the figures, like those of the buckets */
     struct figures *figures;

@@ -7,9 +7,14 @@
 #include <time.h>
 
 #include "figures_file.h"
+#include "mempool.h"
 #include "mutation.h"
 #include "pool_state.h"
 #include "release.h"
+#include "stream_heap.h"
+#include "stream_order.h"
+#include "stream_pool.h"
+#include "stream_release.h"
 #include "thread_cache.h"
 
 _Thread_local struct thread_state thread_state = {.cache = &no_thread_cache};
@@ -60,6 +65,10 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
      * bytes are counted. */
     if (!settings->device.enabled)
         captures_add(pool, 1);
+    if (!stream_pool_start(pool)) {
+        free(pool);
+        return NULL;
+    }
     return pool;
 }
 
@@ -150,7 +159,7 @@ static struct context *served_context(struct pool *pool)
 /* Where the driver answers. What the pool cached before it stepped aside still makes room. */
 static CUresult allocate_unserved(struct pool *pool, CUdeviceptr *address, size_t bytes)
 {
-    struct reclaim progress = {.bytes = bytes};
+    struct reclaim progress = {.bytes = bytes, .wanted = bytes};
     CUresult result = pool->driver->cuMemAlloc_v2(address, bytes);
     while (result == CUDA_ERROR_OUT_OF_MEMORY && release_for_retry(pool, NULL, &progress))
         result = pool->driver->cuMemAlloc_v2(address, bytes);
@@ -274,7 +283,7 @@ static CUresult ask_for_pitch(struct pool *pool, allocate_pitch *driver, struct 
                               CUdeviceptr *address, struct pitch *wanted, size_t height,
                               size_t estimate)
 {
-    struct reclaim progress = {.bytes = estimate};
+    struct reclaim progress = {.bytes = estimate, .wanted = estimate};
     CUresult result = driver(address, &wanted->pitch, wanted->width, height, wanted->element_bytes);
     while (result == CUDA_ERROR_OUT_OF_MEMORY && estimate <= context->device->total_bytes &&
            release_for_retry(pool, context->device, &progress))
@@ -366,7 +375,10 @@ static CUresult free_plainly(struct pool *pool, CUdeviceptr address, void *unuse
  * the same way, inside this free. */
 __attribute__((noinline)) static CUresult free_unserved(struct pool *pool, CUdeviceptr address)
 {
-    CUresult result = pool->driver->cuMemFree_v2(address);
+    CUresult result;
+    if (may_free(pool) && stream_pool_free(pool, address, &result))
+        return result;
+    result = pool->driver->cuMemFree_v2(address);
     bool green;
     struct context *context = address ? context_current(pool, &green) : NULL;
     if (context && atomic_load_explicit(&context->unusable, memory_order_relaxed))
@@ -475,6 +487,9 @@ CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr addr
                          CUstream stream)
 {
     struct block *block = block_table_find(&pool->blocks, address);
+    CUresult result;
+    if (!block && stream_pool_free_async(pool, driver, address, stream, &result))
+        return result;
     if (!block)
         return driver(address, stream);
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -502,6 +517,10 @@ static uint64_t free_device_bytes(struct pool *pool, struct device *device)
     uint64_t bytes = 0;
     for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
         bytes += heap_free_device_bytes(&c->heap);
+    if (pool->streams) {
+        struct stream_bytes kept = stream_release_sum(pool, device);
+        bytes += kept.cached + kept.pending + mempool_unused(pool, device);
+    }
     return bytes;
 }
 
@@ -523,12 +542,13 @@ CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
 
 bool pool_let_go(struct pool *pool, CUdeviceptr address)
 {
-    return heap_let_go(pool, address);
+    return heap_let_go(pool, address) && (!pool->streams || stream_heap_let_go(pool, address));
 }
 
 void pool_forget_address(struct pool *pool, CUdeviceptr address)
 {
     heap_forget_address(pool, address);
+    stream_heap_forget_address(pool, address);
 }
 
 /* ---- pointers ---- */
@@ -541,8 +561,10 @@ struct pointer_answer pool_ask_pointer(struct pool *pool, CUdeviceptr pointer)
     struct block *block = block_table_find(&pool->blocks, pointer);
     if (!block && pool->driver->cuMemGetAddressRange_v2(&base, &range, pointer) == CUDA_SUCCESS)
         block = block_table_find(&pool->blocks, base);
-    if (!block)
+    if (!block) {
+        stream_pool_ask_pointer(pool, pointer, base, &answer);
         return answer;
+    }
     heap_lock(block->heap);
     if (block_address(block) == base) {
         bool inside =
@@ -562,8 +584,11 @@ void pool_share(struct pool *pool, CUdeviceptr pointer)
     struct pointer_answer answer = pool_ask_pointer(pool, pointer);
     struct block *block =
         answer.kind == POINTER_LIVE ? block_table_find(&pool->blocks, answer.base) : NULL;
-    if (!block)
+    if (!block) {
+        if (answer.kind == POINTER_LIVE)
+            stream_pool_share(pool, answer.base);
         return;
+    }
     struct heap *heap = block->heap;
     struct context *context = context_of_heap(heap);
     uint64_t behind = 0;
@@ -626,7 +651,7 @@ struct ending pool_context_ending(struct pool *pool, CUcontext handle)
         pool->driver->cuCtxGetCurrent(&handle);
     struct ending ending = {handle ? context_find(pool, handle) : NULL, false, false};
     end_frees(pool, ending.context);
-    context_end_begin(pool, ending.context);
+    context_end_begin(pool, ending.context, true);
     return ending;
 }
 
@@ -637,21 +662,22 @@ static struct ending find_primary(struct pool *pool, CUdevice device)
     return (struct ending){context_find_primary(pool, device), true, false};
 }
 
-/* As far as retains were seen. If there are others, what is pending is waited for a little later
- * than its frees would have waited without the pool. */
-static bool is_the_last_release(const struct ending *ending)
+/* As far as retains were seen; green contexts retain unseen. If there are others, what is pending
+ * is waited for a little later than its frees would have waited without the pool. */
+static bool retains_are(const struct ending *ending, uint32_t most)
 {
     return ending->context &&
-           atomic_load_explicit(&ending->context->device->retains, memory_order_relaxed) == 1;
+           atomic_load_explicit(&ending->context->device->retains, memory_order_relaxed) <= most;
 }
 
 struct ending pool_primary_releasing(struct pool *pool, CUdevice device)
 {
     struct ending ending = find_primary(pool, device);
     ending.release = true;
-    if (is_the_last_release(&ending) && !MUTATED(last_release_ends_no_frees))
+    bool last = retains_are(&ending, 1);
+    if (last && !MUTATED(last_release_ends_no_frees))
         end_frees(pool, ending.context);
-    context_end_begin(pool, ending.context);
+    context_end_begin(pool, ending.context, last);
     return ending;
 }
 
@@ -659,14 +685,14 @@ struct ending pool_primary_resetting(struct pool *pool, CUdevice device)
 {
     struct ending ending = find_primary(pool, device);
     end_frees(pool, ending.context);
-    context_end_begin(pool, ending.context);
+    context_end_begin(pool, ending.context, true);
     return ending;
 }
 
 struct ending pool_green_ending(struct pool *pool, CUgreenCtx green)
 {
     struct ending ending = find_primary(pool, context_green_device(pool, green));
-    context_end_begin(pool, ending.context);
+    context_end_begin(pool, ending.context, retains_are(&ending, 0));
     return ending;
 }
 
@@ -692,34 +718,66 @@ void pool_context_ended(struct pool *pool, struct ending ending, enum context_fa
         pthread_mutex_unlock(&pool->primary_lock);
 }
 
-void pool_barrier_coming(struct pool *pool, CUcontext handle)
+static void note_barrier(struct pool *pool, struct context *context)
+{
+    if (!context || MUTATED(programs_barrier_missed))
+        return;
+    /* Relaxed: a thread that gives memory back meanwhile does so before the barrier or after it. */
+    if (pool->streams)
+        streams_are_barred(pool, context);
+    else
+        atomic_store_explicit(&context->barred, true, memory_order_relaxed);
+}
+
+/* A nested call makes no context known: the caller may hold the locks for that. What is not known
+ * has no memory of ours that was used before the barrier. */
+static struct context *current_behind_barrier(struct pool *pool)
 {
     bool green;
-    struct context *context = handle ? context_find(pool, handle) : context_current(pool, &green);
-    /* Relaxed: a thread that gives memory back meanwhile does so before the barrier or after it. */
-    if (context)
-        atomic_store_explicit(&context->barred, !MUTATED(programs_barrier_missed),
-                              memory_order_relaxed);
+    CUcontext current = NULL;
+    if (!thread_state.inside_driver)
+        return context_current(pool, &green);
+    pool->driver->cuCtxGetCurrent(&current);
+    return current ? context_named(pool, current) : NULL;
+}
+
+void pool_barrier_coming(struct pool *pool, CUcontext handle)
+{
+    note_barrier(pool, handle ? context_named(pool, handle) : current_behind_barrier(pool));
+}
+
+/* Only the green context's own streams wait, but the pool does not tell them from the others. */
+void pool_green_barrier_coming(struct pool *pool, CUgreenCtx green)
+{
+    if (MUTATED(green_barrier_missed))
+        return;
+    note_barrier(pool, context_find_primary(pool, context_green_device(pool, green)));
 }
 
 struct synchronising pool_synchronise_begin(struct pool *pool, const CUcontext *handle)
 {
     bool green = false;
-    struct synchronising state = {NULL, 0};
+    struct synchronising state = {NULL, false, 0, NULL};
     state.context = handle ? context_find(pool, *handle) : context_current(pool, &green);
     /* A green context's synchronise is not the primary's. */
-    if ((green && !MUTATED(green_synchronise_counts)) ||
-        (state.context && captures_are_going_on(&pool->captures)))
-        state.context = NULL;
-    if (state.context)
+    bool whole = state.context && (!green || MUTATED(green_synchronise_counts));
+    if (whole && pool_follows_streams(pool) && !streams_are_captured(pool))
+        state.streams = order_take_context(pool, state.context);
+    state.cleans = whole && !captures_are_going_on(&pool->captures);
+    if (state.cleans)
         state.epoch = epoch_synchronise_begin(pool, state.context);
     return state;
 }
 
 void pool_synchronise_end(struct pool *pool, struct synchronising state, CUresult result)
 {
-    if (state.context)
+    if (state.streams && result == CUDA_SUCCESS)
+        order_context_is_over(state.streams);
+    order_free_marks(state.streams);
+    if (state.cleans)
         epoch_synchronise_end(pool, state.context, state.epoch, result);
+    else if (state.context && !MUTATED(error_found_in_capture_dropped))
+        epoch_note_error(state.context, result);
 }
 
 /* ---- captures ---- */
@@ -735,6 +793,8 @@ void pool_capture_about_to_begin(struct pool *pool)
         return;
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
         epoch_fence_the_rest(pool, c);
+    if (pool->streams)
+        order_record_the_rest(pool);
 }
 
 void pool_captures_lock(struct pool *pool)
@@ -777,6 +837,10 @@ uint64_t pool_trim(struct pool *pool)
     uint64_t released = 0;
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
         released += release_clean(pool, c, UINT64_MAX, EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
+    stream_release_settle(pool, NULL);
+    released += stream_release_clean(pool, NULL, UINT64_MAX, EVICTION_MEMORY, RELEASE_IN_FREE);
+    if (pool->streams)
+        mempool_trim_ours(pool);
     return released;
 }
 
@@ -809,6 +873,15 @@ struct pool_bytes pool_device_bytes(struct pool *pool, CUdevice device)
         bytes.live += reserved > clean + pending ? reserved - clean - pending : 0;
         bytes.cached += clean;
         bytes.pending += pending;
+    }
+    const struct device *known = registry_devices(&pool->registry);
+    while (known && known->ordinal != device)
+        known = known->next;
+    if (known) {
+        struct stream_bytes streams = stream_release_sum(pool, known);
+        bytes.live += streams.live;
+        bytes.cached += streams.cached;
+        bytes.pending += streams.pending;
     }
     return bytes;
 }

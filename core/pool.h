@@ -16,6 +16,7 @@
 #include "cuda_abi.h"
 #include "driver.h"
 #include "report.h"
+#include "stream_clock.h"
 #include "thread_state.h"
 
 struct pool;
@@ -48,6 +49,15 @@ CUresult pool_allocate_pitch(struct pool *pool, allocate_pitch *driver, CUdevice
                              unsigned int element_bytes);
 
 CUresult pool_free(struct pool *pool, CUdeviceptr address);
+
+/* cuMemAllocFromPoolAsync where a free block of the same stream is all that it takes; memory_pool
+ * NULL: cuMemAllocAsync. False: nothing was done, and pool_allocate_async is to be called. */
+bool pool_allocate_async_at_once(struct pool *pool, CUdeviceptr *address, size_t bytes,
+                                 CUmemoryPool memory_pool, CUstream stream);
+
+/* cuMemFreeAsync of a stream-ordered block on the stream that it was allocated on. False: nothing
+ * was done, and pool_free_async is to be called. */
+bool pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstream stream);
 
 /* driver: answers for everything that is not a block of the pool, and in captures. */
 CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr address,
@@ -114,11 +124,15 @@ void pool_context_ended(struct pool *pool, struct ending ending, enum context_fa
 /* Before the program makes the later work of the current context, or of the one with this handle,
  * wait for an event. */
 void pool_barrier_coming(struct pool *pool, CUcontext handle);
+void pool_green_barrier_coming(struct pool *pool, CUgreenCtx green);
 
 /* Around a context-wide synchronise of the current context, or of the one with this handle. */
+struct order_marks;
 struct synchronising {
-    struct context *context;
+    struct context *context; /* NULL: not known to the pool */
+    bool cleans;             /* what was freed before is over with it */
     uint64_t epoch;
+    struct order_marks *streams; /* NULL: nothing is pending on them */
 };
 struct synchronising pool_synchronise_begin(struct pool *pool, const CUcontext *handle);
 void pool_synchronise_end(struct pool *pool, struct synchronising state, CUresult result);
@@ -126,6 +140,85 @@ void pool_synchronise_end(struct pool *pool, struct synchronising state, CUresul
 /* The calling thread launches work. Where several threads do, one that runs ahead must not make the
  * streams of the others wait, so the pool raises no barriers. */
 void pool_note_launch(struct pool *pool);
+
+struct pool_bytes {
+    uint64_t live, cached, pending;
+};
+
+/* ---- stream-ordered memory: see stream_heap.h ----
+ *
+ * A stream is named as in the functions without _ptsz: who means the calling thread's own says
+ * CU_STREAM_PER_THREAD. */
+
+/* cuMemAllocAsync, and (memory_pool not NULL) cuMemAllocFromPoolAsync. False: the driver is to
+ * answer the program's own call; pool_allocated_async is told of what it gave out. */
+bool pool_allocate_async(struct pool *pool, CUdeviceptr *address, size_t bytes,
+                         const CUmemoryPool *memory_pool, CUstream stream, CUresult *result);
+
+/* Whether stream-ordered memory is in use: if not, nothing needs to be told of streams and events.
+ */
+bool pool_follows_streams(struct pool *pool);
+
+/* Before the driver destroys a stream: afterwards its handle may be another's already. Where the
+ * driver does not, the pool takes it for a new one. */
+void pool_stream_ending(struct pool *pool, CUstream stream);
+
+/* Around a synchronise with a stream, or a query. */
+void pool_stream_wait_begin(struct pool *pool, CUstream stream, struct order_mark *mark);
+void pool_stream_wait_end(struct pool *pool, const struct order_mark *mark, CUresult result);
+
+/* The same with an event; and around cuStreamWaitEvent. */
+void pool_event_wait_begin(struct pool *pool, CUevent event, struct event_look *look);
+void pool_event_wait_end(struct pool *pool, CUevent event, const struct event_look *look,
+                         CUresult result);
+void pool_event_wait_queued(struct pool *pool, CUevent event, const struct event_look *look,
+                            CUstream stream, CUresult result);
+
+/* Around the driver's record of an event: on the stream, or (NULL) where the pool cannot follow it.
+ */
+struct recording {
+    uint64_t version;
+    struct order_mark mark;
+};
+void pool_record_begin(struct pool *pool, CUevent event, const CUstream *stream,
+                       struct recording *recording);
+void pool_record_end(struct pool *pool, CUevent event, const struct recording *recording,
+                     CUresult result);
+void pool_event_destroyed(struct pool *pool, CUevent event);
+
+/* Before the event is recorded by something that the pool cannot follow. */
+void pool_event_lost(struct pool *pool, CUevent event);
+
+/* Events are recorded by graphs or by other processes from now on. */
+void pool_events_are_lost(struct pool *pool);
+
+/* A launch with programmatic stream serialization was made on the stream. */
+void pool_early_launch(struct pool *pool, CUstream stream);
+
+/* The program's memory pools: see mempool.h. Each is called after the driver, where it succeeded,
+ * unless the name says otherwise. */
+void pool_mempool_created(struct pool *pool, CUmemoryPool handle, CUdevice device);
+void pool_mempool_chosen(struct pool *pool);
+void pool_mempool_destroying(struct pool *pool, CUmemoryPool handle);
+void pool_mempool_destroyed(struct pool *pool, CUmemoryPool handle, CUresult result);
+void pool_mempool_trimming(struct pool *pool, CUmemoryPool handle, size_t keep);
+void pool_mempool_setting(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute);
+void pool_mempool_set(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute,
+                      const void *value);
+void pool_mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute,
+                      void *value);
+
+/* Live, free and over, and pending bytes of one stream. False: the pool does not know it. */
+bool pool_stream_bytes(struct pool *pool, CUstream stream, struct pool_bytes *bytes);
+
+/* Waits until pending frees are over, stream by stream, as far as an event tells of them; of how
+ * many streams. */
+unsigned pool_reap(struct pool *pool);
+
+/* What the program tells of a block's uses: see use.h. */
+uint64_t pool_generation(struct pool *pool, CUdeviceptr address);
+CUresult pool_record_use(struct pool *pool, CUdeviceptr address, uint64_t generation,
+                         CUstream stream, bool write);
 
 /* ---- captures: see capture.h ---- */
 
@@ -152,9 +245,6 @@ bool pool_make_room(struct pool *pool, struct pool_retry *retry);
 uint64_t pool_trim(struct pool *pool);
 
 /* Bytes of one device, all contexts together. */
-struct pool_bytes {
-    uint64_t live, cached, pending;
-};
 struct pool_bytes pool_device_bytes(struct pool *pool, CUdevice device);
 
 /* The pool's figures may have a file, see figures_file.h. To be called before any other thread

@@ -16,6 +16,7 @@
 #include "figures.h"
 #include "mutation.h"
 #include "pool.h"
+#include "stream.h"
 #include "thread_state.h"
 
 struct pitch {
@@ -34,7 +35,9 @@ struct pool {
                                      is retained for a moment, while another thread does either */
     pthread_mutex_t fence_lock;   /* guards captures.list and the set of live contexts against our
                                      recording of fences; the one lock held across driver calls */
+    char apart[64];               /* every call reads what follows, and few write it */
     struct captures captures;
+    struct streams *streams; /* stream-ordered memory; NULL where it is switched off */
     struct registry registry;
     struct figures figures;
     _Atomic bool several_contexts; /* two contexts have been alive at a time; never reset. Release
@@ -44,6 +47,7 @@ struct pool {
     pthread_mutex_t pitch_lock;    /* guards pitches */
     struct pitch pitches[PITCHES];
     unsigned pitch_count;
+    char launches_apart[64];         /* launches write what follows */
     _Atomic uint64_t threads;        /* that were given an id, see thread_id */
     _Atomic uint64_t launcher;       /* the id of the thread that launched last; 0: none has */
     _Atomic uint64_t alternated_at;  /* nanoseconds of the monotonic clock: when that last changed.
@@ -79,16 +83,78 @@ static inline void leave_driver(void)
  * can't be served. green: the current handle is a green context's. */
 static inline struct context *context_current(struct pool *pool, bool *green)
 {
-    const struct thread_state *thread = &thread_state;
     CUcontext handle = NULL;
     if (pool->driver->cuCtxGetCurrent(&handle) != CUDA_SUCCESS || !handle)
         return NULL;
-    if (thread->handle == handle && thread->generation == registry_generation(&pool->registry)) {
-        *green = thread->green;
-        return thread->context;
+    if (thread_state.handle == handle &&
+        thread_state.generation == registry_generation(&pool->registry)) {
+        *green = thread_state.green;
+        return thread_state.context;
     }
     return context_current_slowly(pool, handle, green);
 }
+
+/* Whether a capture goes on anywhere in the process. */
+static inline bool streams_are_captured(const struct pool *pool)
+{
+    /* Relaxed: see captures_are_going_on. */
+    return atomic_load_explicit(&pool->captures.count, memory_order_relaxed) !=
+           pool->streams->idle_captures;
+}
+
+static inline CUstream stream_spelled_out(CUstream handle)
+{
+    return handle ? handle : CU_STREAM_LEGACY;
+}
+
+/* The stream that the handle means in this thread, by the driver's number, where the thread has
+ * found any stream before; it may have ended since. Else none. */
+static inline struct stream_ref stream_ask(struct pool *pool, CUstream handle)
+{
+    unsigned long long id = 0;
+    /* Only where the driver has numbers are streams remembered. */
+    if (recent_streams.pool == pool &&
+        pool->driver->cuStreamGetId(stream_spelled_out(handle), &id) == CUDA_SUCCESS) {
+        const struct recent_stream *found =
+            &recent_streams.streams[stream_recent_place(stream_key(handle, id))];
+        return __builtin_expect(found->ref.id == id, 1) ? found->ref
+                                                        : stream_look_up(pool, handle, id);
+    }
+    return (struct stream_ref){NULL, 0};
+}
+
+/* The same without asking the driver, of a created stream that the thread has found lately: one
+ * that was destroyed past the hooks, and whose handle another has now, is still found. For frees of
+ * what was allocated on that very stream: then nothing will be allocated on it any more. */
+static inline struct stream_ref stream_recall(struct pool *pool, CUstream handle)
+{
+    if (!stream_is_created(handle))
+        return stream_ask(pool, handle);
+    uint64_t key = stream_key(handle, 0);
+    const struct recent_stream *found = &recent_streams.streams[stream_recent_place(key)];
+    return __builtin_expect(recent_streams.pool == pool && found->key == key, 1)
+               ? found->ref
+               : stream_ask(pool, handle);
+}
+
+/* The stream that the handle means in this thread, made known if it was not and make says so. None
+ * where the driver knows of none, or it cannot be served. No lock held. */
+static inline struct stream_ref stream_find(struct pool *pool, CUstream handle, bool make)
+{
+    struct stream_ref ref = stream_ask(pool, handle);
+    if (ref.stream && stream_id(pool->streams, ref.stream) == ref.id)
+        return ref;
+    /* Asked by number, all threads' streams have been looked through; but not where the thread
+     * remembers a record that has become another's: it may be known in another one again. */
+    if (!make && recent_streams.pool == pool)
+        return ref.stream && !MUTATED(stream_known_again_overlooked)
+                   ? stream_look_up(pool, handle, ref.id)
+                   : (struct stream_ref){NULL, 0};
+    return stream_find_slowly(pool, handle, make);
+}
+
+/* Whether a capture has the stream, or may have it. */
+bool stream_may_be_captured(const struct pool *pool, CUstream handle);
 
 /* Around a driver call that a capture of the calling thread would forbid. */
 struct relaxed_mode {

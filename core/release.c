@@ -2,11 +2,17 @@
 
 #include "mutation.h"
 #include "pool_state.h"
+#include "stream_release.h"
 #include "thread_cache.h"
 
 /* How long an allocation that would otherwise fail waits for work that the plain cuMemFree might
  * not have waited for. */
 #define LAST_RESORT_NANOSECONDS (UINT64_C(10) * 1000 * 1000 * 1000)
+
+/* How long the device may take to tell that an event is over which has nothing to wait for; and how
+ * long it is not tried again after that was in vain. */
+#define ANSWER_NANOSECONDS (UINT64_C(20) * 1000 * 1000)
+#define VAIN_NANOSECONDS   (UINT64_C(200) * 1000 * 1000)
 
 /* How long it waits for a context that another thread is ending. */
 #define DYING_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
@@ -24,10 +30,11 @@
 
 /* ---- giving back ---- */
 
-CUstream release_stream(struct pool *pool, struct context *context)
+/* A stream of the context's own, made when it is first needed. */
+static CUstream own_stream(struct pool *pool, struct context *context, _Atomic(CUstream) *place)
 {
     /* Relaxed: the handle is a number to us, and the driver knows what it means. */
-    CUstream stream = atomic_load_explicit(&context->return_stream, memory_order_relaxed);
+    CUstream stream = atomic_load_explicit(place, memory_order_relaxed);
     bool pushed;
     if (stream || !context_push(pool, context, &pushed))
         return stream;
@@ -35,14 +42,24 @@ CUstream release_stream(struct pool *pool, struct context *context)
     enter_driver();
     CUresult result = pool->driver->cuStreamCreate(&created, CU_STREAM_NON_BLOCKING);
     if (result == CUDA_SUCCESS &&
-        atomic_compare_exchange_strong_explicit(&context->return_stream, &stream, created,
-                                                memory_order_relaxed, memory_order_relaxed))
+        atomic_compare_exchange_strong_explicit(place, &stream, created, memory_order_relaxed,
+                                                memory_order_relaxed))
         stream = created;
     else if (result == CUDA_SUCCESS)
         pool->driver->cuStreamDestroy_v2(created);
     leave_driver();
     context_pop(pool, pushed);
     return stream;
+}
+
+CUstream release_stream(struct pool *pool, struct context *context)
+{
+    return own_stream(pool, context, &context->return_stream);
+}
+
+CUstream release_late_stream(struct pool *pool, struct context *context)
+{
+    return own_stream(pool, context, &context->late_stream);
 }
 
 /* Behind a barrier of the program's own the memory comes back when the barrier lets it, and only
@@ -57,8 +74,8 @@ static void wait_patiently(struct pool *pool, CUstream stream, enum release_plac
         patient_nap(started);
 }
 
-static void wait_for_return(struct pool *pool, struct context *context, CUstream stream,
-                            enum release_place place)
+void release_wait(struct pool *pool, struct context *context, CUstream stream,
+                  enum release_place place)
 {
     if (atomic_load_explicit(&context->barred, memory_order_relaxed))
         wait_patiently(pool, stream, place);
@@ -83,7 +100,7 @@ static void hand_to_driver(struct pool *pool, struct context *context, CUstream 
             b->refused = driver->cuMemFree_v2(block_address(b)) != CUDA_SUCCESS;
     }
     if (stream)
-        wait_for_return(pool, context, stream, place);
+        release_wait(pool, context, stream, place);
 }
 
 static void put_back(struct pool *pool, struct heap *heap, struct block *block)
@@ -488,7 +505,7 @@ static bool take_reserve(struct device *device, uint64_t bytes)
 bool release_reserve(struct pool *pool, struct context *context, uint64_t bytes)
 {
     struct device *device = context->device;
-    struct reclaim progress = {.bytes = bytes};
+    struct reclaim progress = {.bytes = bytes, .wanted = bytes, .within_limit = true};
     bool taken = take_reserve(device, bytes);
     while (!taken && bytes <= device->limit && release_for_retry(pool, device, &progress))
         taken = take_reserve(device, bytes);
@@ -518,6 +535,9 @@ static uint64_t release_clean_everywhere(struct pool *pool, struct device *devic
         released +=
             release_clean(pool, c, bytes - released, EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
     }
+    if (released < bytes)
+        released += stream_release_clean(pool, device, bytes - released, EVICTION_MEMORY,
+                                         RELEASE_OUT_OF_MEMORY);
     return released;
 }
 
@@ -563,11 +583,34 @@ static void settle_fenced(struct pool *pool, struct context *context)
     heap_unlock(heap);
 }
 
+/* How long what streams have left pending is waited for. In a stream's order only until the device
+ * has had time to tell of work that is over. */
+static uint64_t patience_of(const struct device *device, const struct reclaim *progress)
+{
+    uint64_t vain_until =
+        device ? atomic_load_explicit(&device->vain_until, memory_order_relaxed) : 0;
+    if (!progress->in_stream_order)
+        return LAST_RESORT_NANOSECONDS;
+    return monotonic_now() < vain_until ? 0 : ANSWER_NANOSECONDS;
+}
+
+static void settle_streams(struct pool *pool, struct device *device, const struct reclaim *progress)
+{
+    uint64_t patience = patience_of(device, progress);
+    stream_release_settle_until(pool, device, monotonic_now() + patience);
+    if (device && progress->in_stream_order && patience)
+        atomic_store_explicit(&device->vain_until, monotonic_now() + VAIN_NANOSECONDS,
+                              memory_order_relaxed);
+}
+
 static uint64_t release_all_pending(struct pool *pool, struct device *device,
+                                    const struct reclaim *progress,
                                     void (*settle_one)(struct pool *, struct context *))
 {
     for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
         settle_one(pool, c);
+    if (settle_one == settle_the_rest)
+        settle_streams(pool, device, progress);
     return release_clean_everywhere(pool, device, UINT64_MAX);
 }
 
@@ -602,8 +645,10 @@ static bool trim_driver(struct pool *pool, const struct device *wanted)
  * that, and so on. */
 static bool release_some_clean(struct pool *pool, struct device *device, struct reclaim *progress)
 {
+    stream_release_settle(pool, device);
     uint64_t bytes = progress->bytes ? progress->bytes : UINT64_MAX;
-    uint64_t share = kept_bytes(pool, device, false) / RELEASE_SHARE;
+    uint64_t share =
+        (kept_bytes(pool, device, false) + stream_release_sum(pool, device).cached) / RELEASE_SHARE;
     if (bytes < share)
         bytes = share;
     uint64_t released = release_clean_everywhere(pool, device, bytes);
@@ -618,7 +663,7 @@ static bool release_some_clean(struct pool *pool, struct device *device, struct 
 static bool release_pending(struct pool *pool, struct device *device, struct reclaim *progress,
                             void (*settle_one)(struct pool *, struct context *))
 {
-    uint64_t released = release_all_pending(pool, device, settle_one);
+    uint64_t released = release_all_pending(pool, device, progress, settle_one);
     progress->released += released;
     return released != 0;
 }
@@ -680,29 +725,80 @@ static bool wait_while_others_give_back(struct pool *pool, const struct device *
     return true;
 }
 
-/* Memory that this thread gave back may have gone to another thread, whose own is still on the way:
- * without the pool there would have been enough for both. */
-static bool begin_again(struct reclaim *progress)
+/* A sum that is another one when threads have allocated, freed or closed an epoch meanwhile, or
+ * what they had in their caches has come out. */
+static uint64_t sum_of_changes(struct pool *pool, struct device *device)
+{
+    uint64_t sum = kept_bytes(pool, device, true);
+    for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
+        sum += counter_get(&c->heap.reserved_bytes) + counter_get(&c->heap.misses) +
+               counter_get(&c->heap.counters->fences) + counter_get(&c->heap.caches.emptied);
+    return sum;
+}
+
+/* Memory that this thread gave back may have gone to another thread, whose own is still on the way,
+ * or others may have moved theirs between two looks of this thread's: without the pool there would
+ * have been enough for all. */
+static bool begin_again(struct pool *pool, struct device *device, struct reclaim *progress)
 {
     bool again = monotonic_now() - progress->started < LAST_RESORT_NANOSECONDS;
     progress->step = again ? RECLAIM_CLEAN : RECLAIM_DONE;
     progress->bytes = 0;
     progress->released = 0;
+    progress->seen = sum_of_changes(pool, device);
     return again;
+}
+
+static bool fits_in_limit(struct pool *pool, struct device *device, uint64_t bytes)
+{
+    uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
+    uint64_t kept = kept_bytes(pool, device, true);
+    return reserved < kept || reserved - kept <= device->limit - bytes;
+}
+
+static bool fits_in_device(struct pool *pool, struct device *device, uint64_t bytes)
+{
+    size_t left, total;
+    enter_driver();
+    struct relaxed_mode mode = relaxed_mode_begin(pool);
+    CUresult result = pool->driver->cuMemGetInfo_v2(&left, &total);
+    relaxed_mode_end(pool, mode);
+    leave_driver();
+    return result == CUDA_SUCCESS && left + kept_bytes(pool, device, true) >= bytes;
+}
+
+/* Whether there would be enough if all that is kept were given back. */
+static bool could_fit(struct pool *pool, struct device *device, const struct reclaim *progress)
+{
+    return progress->within_limit ? fits_in_limit(pool, device, progress->wanted)
+                                  : fits_in_device(pool, device, progress->wanted);
+}
+
+static bool others_are_at_it(struct pool *pool, struct device *device,
+                             const struct reclaim *progress)
+{
+    if (progress->wanted == 0 || sum_of_changes(pool, device) == progress->seen ||
+        !could_fit(pool, device, progress) || MUTATED(others_changes_ignored))
+        return false;
+    patient_nap(progress->started);
+    return true;
 }
 
 bool release_for_retry(struct pool *pool, struct device *device, struct reclaim *progress)
 {
-    if (progress->started == 0)
+    if (progress->started == 0) {
         progress->started = monotonic_now();
+        progress->seen = sum_of_changes(pool, device);
+    }
     do {
         while (progress->step < RECLAIM_DONE)
             if (take_step(pool, device, progress))
                 return true;
         if (others_give_back(pool, device))
             return wait_while_others_give_back(pool, device, progress->started) &&
-                   begin_again(progress);
-    } while (progress->released && begin_again(progress));
+                   begin_again(pool, device, progress);
+    } while ((progress->released || others_are_at_it(pool, device, progress)) &&
+             begin_again(pool, device, progress));
     return false;
 }
 

@@ -45,14 +45,20 @@ bool release_reserve(struct pool *pool, struct context *context, uint64_t bytes)
 
 /* Out of memory, for any call: each time does the next thing that may give memory back, and false
  * says that nothing is left to try. After the last step it begins again, for a few seconds at most,
- * if this thread has given something back that another may have taken, or another thread is still
- * giving back. bytes: how many are wanted, 0 if that is not known. device NULL: all devices. */
+ * if this thread has given something back that another may have taken, another thread is still
+ * giving back, or others have allocated and freed meanwhile although there would be enough for the
+ * request. device NULL: all devices. */
 enum reclaim_step { RECLAIM_CLEAN, RECLAIM_FENCED, RECLAIM_DRIVER, RECLAIM_THE_REST, RECLAIM_DONE };
 struct reclaim {
     enum reclaim_step step;
-    uint64_t bytes;
-    uint64_t released; /* bytes, by the steps since the first */
-    uint64_t started;  /* nanoseconds of the monotonic clock; 0: not yet */
+    uint64_t bytes;       /* to give back at first: as many as are wanted, 0 if that is not known */
+    uint64_t wanted;      /* at least so many will do; 0 as above */
+    bool within_limit;    /* the hard limit is in the way, not the driver */
+    uint64_t released;    /* bytes, by the steps since the first */
+    uint64_t started;     /* nanoseconds of the monotonic clock; 0: not yet */
+    uint64_t seen;        /* of what other threads may change, as the first step began */
+    bool in_stream_order; /* for an allocation in a stream's order: what streams have left pending
+                             is asked about, but not waited for, as the driver does not */
 };
 bool release_for_retry(struct pool *pool, struct device *device, struct reclaim *progress);
 
@@ -67,5 +73,13 @@ void release_look_at_memory(struct pool *pool, struct context *context);
 /* The stream of the context that blocks are given back on, made on first use; NULL where it can't
  * be. */
 CUstream release_stream(struct pool *pool, struct context *context);
+
+/* Another one, for memory behind work that is not over: it is never waited for. */
+CUstream release_late_stream(struct pool *pool, struct context *context);
+
+/* After blocks were given back on that stream, or one like it, of the context, which is current and
+ * pinned: waits until they are the driver's, where that cannot take long. */
+void release_wait(struct pool *pool, struct context *context, CUstream stream,
+                  enum release_place place);
 
 #endif

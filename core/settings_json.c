@@ -172,8 +172,7 @@ const size_t settings_table_length = sizeof(settings_table) / sizeof(settings_ta
 
 const struct setting_group setting_groups[] = {
     {"device", "device memory (cuMemAlloc and its relatives)"},
-    {"stream_ordered", "stream-ordered memory (cuMemAllocAsync and its relatives): validated, but "
-                       "without effect until a later release"},
+    {"stream_ordered", "stream-ordered memory (cuMemAllocAsync and its relatives)"},
     {"limits", "limits"},
     {"report", "the report"},
     {"figures", "the counters while the program runs, and after it was killed"},

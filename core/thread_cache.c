@@ -436,6 +436,7 @@ static void empty_cache(struct thread_cache *cache)
 {
     if (free_bytes_in(cache) == 0)
         return;
+    counter_add(&cache->heap->caches.emptied, 1);
     for (unsigned i = 0; i < CACHE_BINS; i++) {
         struct cache_bin *bin = atomic_load_explicit(&cache->bins[i], memory_order_relaxed);
         if (cache_bin_bucket(bin))

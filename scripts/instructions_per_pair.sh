@@ -3,11 +3,17 @@
 # simulated driver: callgrind counts twice, for N and for 2 N pairs, and the difference is shared
 # out. What happens inside the driver, libc and the program is left out.
 #
-# usage: [BUILD=dir] instructions_per_pair.sh [LIMIT]     exits 1 where it is more than LIMIT
+# usage: [BUILD=dir] instructions_per_pair.sh [LIMIT [ASYNC [STREAMS]]]
+#
+# exits 1 where a pair of cuMemAlloc and cuMemFree takes more than LIMIT, or one of cuMemAllocAsync
+# and cuMemFreeAsync on one stream more than ASYNC; and, which takes longer and is only done
+# where it is given, on 1000 streams in turn more than STREAMS.
 set -eu
 cd "$(dirname "$0")/.."
 
 limit=${1:-500}
+limit_async=${2:-450}
+limit_streams=${3:-}
 pairs=20000
 build=$(realpath "${BUILD:-build}")
 work=$(mktemp -d)
@@ -16,10 +22,10 @@ trap 'rm -rf "$work"' EXIT
 # Instructions inside libcudapool_preload.so while the program runs that many pairs. In callgrind's
 # file, ob= names the object that the following functions (fn=) belong to, cob= and cfn= a called
 # one, calls= is followed by the call's inclusive cost, which is not the caller's own.
-count() { # pairs
-    LD_LIBRARY_PATH=$build/sim LD_PRELOAD=$build/libcudapool_preload.so CUDAPOOL_REPORT=none \
+count() { # pairs [async [streams]]
+    SIMCUDA_MEMORY=2GiB LD_LIBRARY_PATH=$build/sim LD_PRELOAD=$build/libcudapool_preload.so CUDAPOOL_REPORT=none \
         valgrind --quiet --tool=callgrind --callgrind-out-file="$work/$1" --compress-strings=no \
-        --compress-pos=no "$build/tests/bench/hit_pair" "$1" >"$work/$1.out" 2>&1 || {
+        --compress-pos=no "$build/tests/bench/hit_pair" "$@" >"$work/$1.out" 2>&1 || {
         cat "$work/$1.out" >&2
         return 1
     }
@@ -29,9 +35,23 @@ count() { # pairs
          END { printf "%d\n", sum }' "$work/$1"
 }
 
-once=$(count $pairs)
-twice=$(count $((2 * pairs)))
-awk -v d=$((twice - once)) -v n=$pairs -v limit="$limit" 'BEGIN {
-    per_pair = d / n
-    printf "%.1f instructions per pair that hits (limit %d)\n", per_pair, limit
-    exit !(per_pair > 0 && per_pair <= limit) }'
+guard() { # name limit [async [streams]]
+    local name=$1 limit=$2 once twice
+    shift 2
+    once=$(count $pairs "$@")
+    twice=$(count $((2 * pairs)) "$@")
+    awk -v d=$((twice - once)) -v n=$pairs -v limit="$limit" -v name="$name" 'BEGIN {
+        per_pair = d / n
+        printf "%.1f instructions per %s that hits (limit %d)\n", per_pair, name, limit
+        exit !(per_pair > 0 && per_pair <= limit) }'
+}
+
+failed=0
+guard pair "$limit" || failed=1
+guard "stream-ordered pair" "$limit_async" async || failed=1
+if [ -n "$limit_streams" ]; then
+    # Until each stream has what it needs, and nobody looks for events any more.
+    pairs=150000
+    guard "stream-ordered pair on 1000 streams" "$limit_streams" async 1000 || failed=1
+fi
+exit $failed

@@ -172,12 +172,26 @@ HOOK(cuGreenCtxDestroy, (CUgreenCtx green))
 
 /* ---- waiting, and being waited for ---- */
 
+/* Also by a thread that the driver has called back out of a call of the pool's own. */
+static struct pool *pool_behind_barriers(void)
+{
+    return MUTATED(nested_barrier_not_told) ? the_pool() : pool_to_tell();
+}
+
 HOOK(cuCtxWaitEvent, (CUcontext handle, CUevent event))
 {
-    struct pool *pool = the_pool();
+    struct pool *pool = pool_behind_barriers();
     if (pool)
         pool_barrier_coming(pool, handle);
     return real_driver()->cuCtxWaitEvent(handle, event);
+}
+
+HOOK(cuGreenCtxWaitEvent, (CUgreenCtx green, CUevent event))
+{
+    struct pool *pool = pool_behind_barriers();
+    if (pool)
+        pool_green_barrier_coming(pool, green);
+    return real_driver()->cuGreenCtxWaitEvent(green, event);
 }
 
 HOOK(cuCtxSynchronize, (void))

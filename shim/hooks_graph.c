@@ -5,9 +5,14 @@
 #include "hooks.h"
 
 /* A pool that nothing has started yet needs no launches. */
+static struct pool *pool_that_runs(void)
+{
+    return atomic_load_explicit(&pool_to_use, memory_order_acquire);
+}
+
 static void note_launch(void)
 {
-    struct pool *pool = atomic_load_explicit(&pool_to_use, memory_order_acquire);
+    struct pool *pool = pool_that_runs();
     if (pool)
         pool_note_launch(pool);
 }
@@ -95,10 +100,54 @@ HOOK(cuLaunchKernel_ptsz,
     return WITH_ROOM(real->cuLaunchKernel_ptsz(function, SHAPE, stream, parameters, extra));
 }
 
+/* Whether the launch may begin before the one before it in its stream has ended. */
+static bool starts_early(const CUlaunchConfig *config)
+{
+    for (unsigned int i = 0; config && config->attrs && i < config->numAttrs; i++)
+        if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
+            config->attrs[i].value.programmaticStreamSerializationAllowed)
+            return true;
+    return false;
+}
+
+/* A launch that records an event, when its blocks have begun or say so: what the event stood for
+ * before is over with, and what it stands for now is not followed. */
+static void note_event(const CUlaunchAttribute *attribute)
+{
+    struct pool *pool = NULL;
+    if (attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT ||
+        attribute->id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT)
+        pool = pool_that_runs();
+    if (!pool || !pool_follows_streams(pool))
+        return;
+    if (attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT)
+        pool_event_lost(pool, attribute->value.programmaticEvent.event);
+    else
+        pool_event_lost(pool, attribute->value.launchCompletionEvent.event);
+}
+
+static void note_events(const CUlaunchConfig *config)
+{
+    for (unsigned int i = 0; config->attrs && i < config->numAttrs; i++)
+        note_event(&config->attrs[i]);
+}
+
+/* Before the launch: what is freed from then on is known to be in its way. */
+static void note_early_launch(const CUlaunchConfig *config, CUstream stream)
+{
+    struct pool *pool = starts_early(config) ? pool_that_runs() : NULL;
+    if (pool)
+        pool_early_launch(pool, stream);
+}
+
 HOOK(cuLaunchKernelEx,
      (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra))
 {
     note_launch();
+    if (config) {
+        note_events(config);
+        note_early_launch(config, config->hStream);
+    }
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuLaunchKernelEx(config, function, parameters, extra));
 }
@@ -107,6 +156,10 @@ HOOK(cuLaunchKernelEx_ptsz,
      (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra))
 {
     note_launch();
+    if (config) {
+        note_events(config);
+        note_early_launch(config, config->hStream ? config->hStream : CU_STREAM_PER_THREAD);
+    }
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuLaunchKernelEx_ptsz(config, function, parameters, extra));
 }

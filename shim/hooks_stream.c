@@ -23,10 +23,10 @@ HOOK(cuGreenCtxStreamCreate,
 }
 
 /* A capturing stream takes its capture with it. */
-static CUresult destroy(CUresult (*driver)(CUstream), CUstream stream)
+static CUresult destroy_beside_captures(struct pool *pool, CUresult (*driver)(CUstream),
+                                        CUstream stream)
 {
-    struct pool *pool = the_pool();
-    if (!pool || !pool_captures_are_going_on(pool))
+    if (!pool_captures_are_going_on(pool))
         return driver(stream);
     pool_captures_lock(pool);
     CUresult result = driver(stream);
@@ -34,6 +34,15 @@ static CUresult destroy(CUresult (*driver)(CUstream), CUstream stream)
         pool_capture_stream_destroyed(pool, stream);
     pool_captures_unlock(pool);
     return result;
+}
+
+static CUresult destroy(CUresult (*driver)(CUstream), CUstream stream)
+{
+    struct pool *pool = pool_to_tell();
+    if (pool && pool_follows_streams(pool))
+        pool_stream_ending(pool, stream);
+    pool = the_pool();
+    return pool ? destroy_beside_captures(pool, driver, stream) : driver(stream);
 }
 
 HOOK(cuStreamDestroy, (CUstream stream))
@@ -45,21 +54,6 @@ HOOK(cuStreamDestroy_v2, (CUstream stream))
 {
     return destroy(real_driver()->cuStreamDestroy_v2, stream);
 }
-
-#ifdef CUDAPOOL_MUTATIONS
-/* That one stream has been waited for says nothing of the others, so the pool does not look. */
-HOOK(cuStreamSynchronize, (CUstream stream))
-{
-    struct pool *pool = MUTATED(stream_synchronise_counts) ? the_pool() : NULL;
-    struct synchronising state = {NULL, 0};
-    if (pool)
-        state = pool_synchronise_begin(pool, NULL);
-    CUresult result = real_driver()->cuStreamSynchronize(stream);
-    if (pool)
-        pool_synchronise_end(pool, state, result);
-    return result;
-}
-#endif
 
 /* ---- captures ---- */
 

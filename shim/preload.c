@@ -18,7 +18,7 @@
 #include "lookup.h"
 
 #define DRIVER_SONAME "libcuda.so.1"
-#define ADDRESS_SLOTS 256 /* a power of two, at least twice ENTRY_COUNT */
+#define ADDRESS_SLOTS 512 /* a power of two, at least twice ENTRY_COUNT */
 #define SLOT_IS_FREE  0xff
 
 _Static_assert(ADDRESS_SLOTS >= 2 * ENTRY_COUNT, "the address map would fill up");
@@ -74,7 +74,7 @@ static void *find_in(void *source, const char *name)
 static size_t first_slot_of(const void *address)
 {
     uint64_t mixed = (uint64_t)(uintptr_t)address * 0x9e3779b97f4a7c15u;
-    return (size_t)(mixed >> 56) % ADDRESS_SLOTS;
+    return (size_t)(mixed >> 48) % ADDRESS_SLOTS;
 }
 
 static int entry_of_address(const struct resolution *driver, const void *address)

@@ -17,45 +17,13 @@ typedef void (*CUstreamCallback)(CUstream, CUresult, void *);
 typedef unsigned int CUdevice_P2PAttribute;
 typedef unsigned int CUfunc_cache;
 typedef unsigned int CUfunction_attribute;
-typedef unsigned int CUgraphNodeType;
 typedef unsigned int CUgraphInstantiateResult;
 typedef unsigned int CUdevResourceType;
 typedef unsigned int CUmemorytype;
 typedef unsigned int CUarray_format;
-typedef unsigned int CUmemLocationType;
-typedef unsigned int CUmemAllocationType;
-typedef unsigned int CUmemAllocationHandleType;
 typedef unsigned int CUmemAllocationGranularity_flags;
 typedef unsigned int CUmemAccess_flags;
-typedef unsigned int CUmemPool_attribute;
 typedef unsigned int CUmoduleLoadingMode;
-typedef unsigned int CUlaunchAttributeID;
-
-typedef union CUlaunchAttributeValue_union {
-    char pad[64];
-    int cooperative;
-    int programmaticStreamSerializationAllowed;
-    int priority;
-} CUlaunchAttributeValue;
-
-typedef struct CUlaunchAttribute_st {
-    CUlaunchAttributeID id;
-    char pad[4];
-    CUlaunchAttributeValue value;
-} CUlaunchAttribute;
-
-struct CUlaunchConfig_st {
-    unsigned int gridDimX;
-    unsigned int gridDimY;
-    unsigned int gridDimZ;
-    unsigned int blockDimX;
-    unsigned int blockDimY;
-    unsigned int blockDimZ;
-    unsigned int sharedMemBytes;
-    CUstream hStream;
-    CUlaunchAttribute *attrs;
-    unsigned int numAttrs;
-};
 
 typedef struct CUDA_MEMCPY2D_st {
     size_t srcXInBytes;
@@ -120,11 +88,6 @@ struct CUDA_ARRAY3D_DESCRIPTOR_st {
     unsigned int Flags;
 };
 
-typedef struct CUmemLocation_st {
-    CUmemLocationType type;
-    int id;
-} CUmemLocation;
-
 struct CUmemAllocationProp_st {
     CUmemAllocationType type;
     CUmemAllocationHandleType requestedHandleTypes;
@@ -142,16 +105,6 @@ typedef struct CUmemAccessDesc_st {
     CUmemLocation location;
     CUmemAccess_flags flags;
 } CUmemAccessDesc;
-
-typedef struct CUmemPoolProps_st {
-    CUmemAllocationType allocType;
-    CUmemAllocationHandleType handleTypes;
-    CUmemLocation location;
-    void *win32SecurityAttributes;
-    size_t maxSize;
-    unsigned short usage;
-    unsigned char reserved[54];
-} CUmemPoolProps;
 
 struct CUDA_GRAPH_INSTANTIATE_PARAMS_st {
     cuuint64_t flags;

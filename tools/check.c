@@ -89,12 +89,9 @@ static int check(int argc, char **argv)
 const struct command check_command = {
     .name = "check",
     .summary = "validate settings files, and say in words what they mean",
-    .help =
-        "usage: cudapool check FILE...\n"
-        "\n"
-        "Validates settings files, and says in words what the settings mean. A file that is\n"
-        "not valid gets one line on stderr, and the exit status is 2.\n"
-        "\n"
-        "The stream_ordered settings are validated, but without effect until a later release.\n",
+    .help = "usage: cudapool check FILE...\n"
+            "\n"
+            "Validates settings files, and says in words what the settings mean. A file that is\n"
+            "not valid gets one line on stderr, and the exit status is 2.\n",
     .run = check,
 };

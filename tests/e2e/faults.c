@@ -157,6 +157,67 @@ static void other_ways(void)
     SEE(cuMemFree_v2(12345));
 }
 
+/* --- in streams' order ---------------------------------------------------------------------*/
+
+static CUdeviceptr allocate_on(CUstream on, size_t bytes)
+{
+    CUdeviceptr address = 0;
+    return SEE_IF(on != NULL, cuMemAllocAsync(&address, bytes, on)) == CUDA_SUCCESS ? address : 0;
+}
+
+static void release_on(CUstream on, CUdeviceptr address)
+{
+    SEE_IF(on != NULL && address != 0, cuMemFreeAsync(address, on));
+}
+
+/* Blocks go from one stream to another: known to be over, by an event of the program's, by asking,
+ * and by a wait. */
+static void hand_over(void)
+{
+    CUevent event = NULL;
+    if (SEE(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING)) != CUDA_SUCCESS)
+        event = NULL;
+    for (unsigned int i = 0; i < 6; i++) {
+        CUdeviceptr block = allocate_on(stream, MIB);
+        use(stream, block, i, 100000);
+        release_on(stream, block);
+        if (i == 1)
+            SEE_IF(stream != NULL, cuStreamSynchronize(stream));
+        if (i == 2) {
+            SEE_IF(event != NULL && stream != NULL, cuEventRecord(event, stream));
+            SEE_IF(event != NULL && other_stream != NULL,
+                   cuStreamWaitEvent(other_stream, event, 0));
+        }
+        block = allocate_on(other_stream, MIB);
+        use(other_stream, block, 100 + i, 100000);
+        release_on(other_stream, block);
+    }
+    SEE_IF(event != NULL, cuEventDestroy_v2(event));
+}
+
+static void recycle_in_order(void)
+{
+    CUstream third = NULL;
+    CUdeviceptr block;
+    for (unsigned int i = 0; i < 4; i++) {
+        block = allocate_on(stream, (size_t)4096 << i);
+        use(stream, block, i, 0);
+        release_on(stream, block);
+    }
+    hand_over();
+    if (SEE(cuStreamCreate(&third, CU_STREAM_NON_BLOCKING)) != CUDA_SUCCESS)
+        third = NULL;
+    block = allocate_on(third, MIB);
+    use(third, block, 3, 100000);
+    release_on(third, block);
+    SEE_IF(third != NULL, cuStreamDestroy_v2(third));
+    block = allocate_on(stream, MIB);
+    /* What is not freed now outlives the context. */
+    if (SEE_IF(block != 0, cuMemFree_v2(block)) != CUDA_SUCCESS && block != 0)
+        cuMemFreeAsync(block, stream);
+    SEE(cuCtxSynchronize());
+}
+
 /* The device has 64 MiB. */
 static void run_out(void)
 {
@@ -251,6 +312,7 @@ int main(void)
     recycle_many(MIB);
     recycle(MIB, 6, 100000);
     other_ways();
+    recycle_in_order();
     run_out();
     ask();
     capture();

@@ -170,9 +170,13 @@ for call in $(on_driver -- "$programs/pool_room" list); do
     esac
     first=1
     [ "$call" != cuMemAlloc_v2 ] || first=2 # the block that is cached comes first
-    room faults "$call" "SIMCUDA_FAULTS=$call=CUDA_ERROR_OUT_OF_MEMORY@$first"
+    asked=$call
+    case $call in
+    cuMemAllocAsync* | cuMemAllocFromPoolAsync*) asked=cuMemAllocFromPoolAsync ;; # serves them all
+    esac
+    room faults "$call" "SIMCUDA_FAULTS=$asked=CUDA_ERROR_OUT_OF_MEMORY@$first"
     answers "out of memory once: $call" $then $?
-    room faults "$call" "SIMCUDA_FAULTS=$call=CUDA_ERROR_OUT_OF_MEMORY@$first+"
+    room faults "$call" "SIMCUDA_FAULTS=$asked=CUDA_ERROR_OUT_OF_MEMORY@$first+"
     answers "out of memory for good: $call" 2 $?
 done
 

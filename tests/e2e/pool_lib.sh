@@ -22,6 +22,7 @@ numbers() { # file
         sub(/,$/, "", value)
         if (key[depth] == "buckets" || key[depth] == "totals") under = depth
         if (key[under] == "buckets" && key[depth] == "bytes" && depth == under + 2) bucket = value
+        if (key[depth] == "kind") print "kind", value
         if (value !~ /^[0-9.]+$/) next
         path = key[under] == "totals" ? "totals" : bucket
         if (depth <= 3) { print key[depth], value; next }
@@ -30,12 +31,11 @@ numbers() { # file
     }' "$1"
 }
 
-# What must hold of every report: requests are hits and misses, buckets add up to the totals.
+# What must hold of every report: requests are hits and misses, and the buckets of a kind of memory
+# add up to its totals.
 adds_up() { # file
     numbers "$1" | awk '
-        { n[$1] = $2; dot = index($1, "."); name = substr($1, dot + 1); bucket[substr($1, 1, dot - 1)] }
-        dot && $1 !~ /^totals/ && name !~ /^peak/ && name != "bytes" { sum[name] += $2 }
-        END {
+        function check(    b, name, hits) {
             for (b in bucket) if (b != "") {
                 hits = n[b ".hits.clean"] + n[b ".hits.queried"] + n[b ".hits.barrier"] + n[b ".hits.waited"]
                 if (n[b ".requests"] != hits + n[b ".misses"]) {
@@ -47,7 +47,15 @@ adds_up() { # file
                 print "totals." name " " n["totals." name] ", buckets " sum[name]
                 bad = 1
             }
-            if (!n["totals.requests"]) { print "no requests"; bad = 1 }
+            requests += n["totals.requests"]
+            delete n; delete sum; delete bucket
+        }
+        $1 == "kind" { check() }
+        { n[$1] = $2; dot = index($1, "."); name = substr($1, dot + 1); bucket[substr($1, 1, dot - 1)] }
+        dot && $1 !~ /^totals/ && name !~ /^peak/ && name != "bytes" { sum[name] += $2 }
+        END {
+            check()
+            if (!requests) { print "no requests"; bad = 1 }
             exit bad
         }'
 }
@@ -58,7 +66,7 @@ expect_numbers() {
     shift 2
     numbers "$file" >"$work/numbers" 2>/dev/null
     for wanted in "$@"; do
-        found=$(awk -v path="${wanted% *}" '$1 == path { print $2 }' "$work/numbers")
+        found=$(awk -v path="${wanted% *}" '$1 == path { value = $2 } END { print value }' "$work/numbers")
         if [ "$found" != "${wanted#* }" ]; then
             fail "$name" "${wanted% *} is \"$found\", not ${wanted#* }"
             return

@@ -128,7 +128,7 @@ for file in configs/default.json configs/low-memory.json configs/throughput.json
 done
 expect "check says values in words" 0 'kept up to 256 MiB' '' "$cudapool" check configs/low-memory.json
 expect "check marks what is not the default" 0 '^\* device\.free_synchronizes = true' '' "$cudapool" check configs/strict.json
-expect "check says what has no effect yet" 0 'without effect until a later release' '' "$cudapool" check configs/default.json
+expect "check names what the settings are for" 0 'cuMemAllocAsync and its relatives' '' "$cudapool" check configs/default.json
 "$cudapool" check configs/default.json >"$here/out"
 if grep -q '^\*' "$here/out"; then
     fail "nothing in default.json is marked" "$(grep '^\*' "$here/out")"

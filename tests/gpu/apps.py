@@ -75,12 +75,16 @@ def torch_two_devices(steps):
     return milliseconds, f"total {result.item():.6f}"
 
 
-def cupy_arrays(steps, own_pool):
-    """Element-wise work and a sort on a million floats, with and without CuPy's own pool."""
+def cupy_arrays(steps, memory):
+    """Element-wise work and a sort on a million floats: with CuPy's own pool, with none, or with
+    the driver's stream-ordered one."""
     import cupy
 
-    if not own_pool:
+    if memory == "stream-ordered":
+        cupy.cuda.set_allocator(cupy.cuda.MemoryAsyncPool().malloc)
+    elif memory == "none":
         cupy.cuda.set_allocator(None)
+    if memory != "own":
         cupy.cuda.set_pinned_memory_allocator(None)
     angles = cupy.arange(1 << 20, dtype=cupy.float32)
 
@@ -155,8 +159,9 @@ def jax_training(steps):
 PROGRAMS = {
     "torch": (torch_training, 100),
     "torch_two_devices": (torch_two_devices, 200),
-    "cupy": (lambda steps: cupy_arrays(steps, own_pool=False), 100),
-    "cupy_own_pool": (lambda steps: cupy_arrays(steps, own_pool=True), 100),
+    "cupy": (lambda steps: cupy_arrays(steps, "none"), 100),
+    "cupy_own_pool": (lambda steps: cupy_arrays(steps, "own"), 100),
+    "cupy_async": (lambda steps: cupy_arrays(steps, "stream-ordered"), 100),
     "numba": (numba_copies, 100),
     "jax": (jax_training, 200),
 }

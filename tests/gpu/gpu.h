@@ -39,15 +39,16 @@ fail_at(const char *file, int line, const char *format, ...)
 
 #include "../device_work.h"
 
-/* The number after "name=" among the program's arguments, or the one given. */
+/* The number after the last "name=" among the program's arguments, or the one given. */
 static inline unsigned long argument(int argc, char **argv, const char *name,
                                      unsigned long otherwise)
 {
     size_t length = strlen(name);
+    unsigned long value = otherwise;
     for (int i = 1; i < argc; i++)
         if (strncmp(argv[i], name, length) == 0 && argv[i][length] == '=')
-            return strtoul(argv[i] + length + 1, NULL, 0);
-    return otherwise;
+            value = strtoul(argv[i] + length + 1, NULL, 0);
+    return value;
 }
 
 /* True if the word stands among the program's arguments. */

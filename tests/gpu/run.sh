@@ -3,8 +3,10 @@
 # after the other and over again, and prints a table: medians, ratios, peak device memory, hits.
 #
 # usage: run.sh OUTPUT_DIR [section...]
-#   sections: conformance hazard progress memory captures contexts overlap linked thrust python; all if none.
+#   sections: conformance hazard progress memory captures contexts overlap linked streams thrust
+#   python; all if none.
 #   And soak, which runs only where it is named: SOAK_SECONDS (480) of it
+#   PAIRS   pairs of each thread in the section streams (default 50000), LARGE MiB of its large block
 #   BUILD   the build directory (default: build); what is missing in it is built
 #   PYTHON  the interpreter with PyTorch, CuPy, Numba and JAX (default: python3)
 #   SECONDS_IN_ALL  no program is started after that many seconds (default 450)
@@ -260,6 +262,8 @@ if wanted contexts "$@"; then
 fi
 if wanted memory "$@"; then
     say ""
+    check_all tight "$programs/tight"
+    check_all "tight with kernels" "$programs/tight" kernels
     check_all fill_memory "$programs/fill_memory"
 fi
 if wanted overlap "$@" || wanted linked "$@" || wanted thrust "$@" || wanted python "$@"; then
@@ -275,6 +279,70 @@ if wanted overlap "$@"; then
 fi
 if wanted linked "$@"; then
     compare linked 3 "$programs/linked"
+fi
+# How often the ways of using memory again were taken, by the report of the last run.
+ways() {
+    "$python" -c '
+import json, sys
+totals = [kind["totals"] for device in json.load(open(sys.argv[1]))["devices"]
+          for kind in device["kinds"] if kind["kind"] == "stream_ordered"]
+print(", ".join("%s %d" % (way, sum(total["hits"][way] for total in totals))
+                for way in ("clean", "waited", "queried", "barrier")),
+      "misses", sum(total["misses"] for total in totals))' "$work/report.json" 2>&1
+}
+
+show() { # pattern: lines of the last run's output
+    grep -E "$1" "$work/output" | sed 's/^/    /' | tee -a "$table"
+}
+
+if wanted streams "$@"; then
+    say ""
+    for mode in plain pool; do
+        run $mode '' "$programs/stream_ordered" facts
+        say "stream_ordered, $mode, facts: $result"
+        show '^fact'
+    done
+    for mode in plain pool; do
+        count=${PAIRS:-50000}
+        [ $mode = plain ] || count=$((20 * count))
+        check 0 "stream_ordered, $mode, threshold at its maximum" $mode '' \
+            "$programs/stream_ordered" threshold-max pairs="$count" rounds=1 large=0
+        show ' a pair|came back'
+        check 0 "stream_ordered, $mode, default threshold" $mode '' \
+            "$programs/stream_ordered" pairs=1000 stress=10 large="${LARGE:-1024}"
+        show 'bare synchronise'
+    done
+    # By the report: same stream, an event of the program's, its end seen, a wait of the pool's.
+    for case in 1 2 3 4; do
+        check 0 "stream_ordered, pool, documented way $case" pool '' \
+            "$programs/stream_ordered" case=$case cases-must-hit
+        show 'came back'
+        say "    by the report: $(ways)"
+    done
+    header
+    apps=("$python" tests/gpu/apps.py)
+    # The CUDA runtime needs tables of the real driver's that the simulated one has not.
+    if ! command -v nvidia-smi >/dev/null 2>&1; then
+        say "async_threads: there is no GPU"
+    elif [ -x "$programs/async_threads" ] ||
+        make BUILD="$build" "$programs/async_threads" >>"$log" 2>&1; then
+        for threads in 1 16; do
+            compare "async_threads, $threads" 3 "$programs/async_threads" $threads
+        done
+    else
+        say "async_threads: not built, there is no nvcc"
+    fi
+    if "$python" -c 'import cupy' 2>>"$log"; then
+        compare "cupy, MemoryAsyncPool" 3 "${apps[@]}" cupy_async -- "${apps[@]}" cupy_own_pool
+    else
+        say "cupy: there is none"
+    fi
+    if "$python" -c 'import torch' 2>>"$log"; then
+        compare "torch, cudaMallocAsync" 3 env PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync \
+            "${apps[@]}" torch -- "${apps[@]}" torch
+    else
+        say "torch: there is none"
+    fi
 fi
 if wanted thrust "$@"; then
     [ -x "$programs/thrust_sort" ] || make BUILD="$build" "$build/tests/gpu/thrust_sort" >>"$log" 2>&1

@@ -122,6 +122,20 @@ pointers() { program pool_pointers "$@"; }
 contexts() { program pool_contexts "$@"; }
 life() { program process_life "$@"; }
 
+# An order among streams that is easily lost: on the driver that looks for races, or an older one.
+hazard() { # case [version]
+    SIM=$BUILD/sim${2:+-$2} on_pool SIMCUDA_RACES=1 -- "$programs/stream_hazards" "$1"
+}
+
+# Where the device has hardly any memory.
+calls() { # case
+    on_pool SIMCUDA_MEMORY=40GiB -- "$programs/stream_calls" "$1"
+}
+
+pressure() { # case
+    on_pool SIMCUDA_MEMORY=64MiB -- "$programs/stream_pressure" "$1"
+}
+
 library() {
     echo "$programs/libinterposition_$1.so"
 }

@@ -34,7 +34,7 @@ static struct variables {
     unsigned long long ns, tokens[2];
     unsigned int words, value, one;
     size_t size, total, pitch;
-    int file;
+    int file, zero;
     void *memory, *arguments[8];
     _Alignas(4096) unsigned long long counters[16][512];
     _Alignas(4096) unsigned int landing[1024];
@@ -54,6 +54,7 @@ MAYBE __thread unsigned int self;
 #define kernel      variables[self].kernel
 #define array       variables[self].array
 #define memory_pool variables[self].memory_pool
+#define zero        variables[self].zero
 #define physical    variables[self].physical
 #define handle      variables[self].handle
 #define buffer      variables[self].buffer

@@ -60,6 +60,8 @@ static void make_settings(struct profile *profile, struct random *r)
     static const char *const orders[] = {"largest_first", "least_recently_used", NULL};
     static const char *const idle[] = {"10s", "10s", "0s", "1ms", "100ms", NULL};
     static const char *const limits[] = {"\"50%\"", "\"8MiB\"", "\"30MiB\"", NULL};
+    static const char *const flags[] = {"true", "true", "true", "false", NULL};
+    static const char *const thresholds[] = {"\"512MiB\"", "0", "null", NULL};
     unsigned int policy = profile->full ? 2 : random_below(r, 3), step = steps[random_below(r, 6)];
     profile->smallest = profile->full ? 1 : smallest[random_below(r, 5)];
     profile->rounding = policy == 0 ? step : 1;
@@ -69,12 +71,21 @@ static void make_settings(struct profile *profile, struct random *r)
         "\"steps_per_doubling\": %u, \"smallest\": %u, \"largest\": %s}, \"caps\": {\"cached\": "
         "%s, "
         "\"blocks_per_bucket\": %s, \"reserve_ratio\": %s}, \"growth_budget\": %s, \"evict\": "
-        "\"%s\", \"release_after_idle\": \"%s\", \"free_synchronizes\": %s}, \"limits\": "
+        "\"%s\", \"release_after_idle\": \"%s\", \"free_synchronizes\": %s}, \"stream_ordered\": "
+        "{\"enabled\": %s, \"buckets\": "
+        "{\"policy\": \"%s\", \"steps_per_doubling\": %u, \"smallest\": %u, \"largest\": %s}, "
+        "\"caps\": {\"cached\": %s, \"blocks_per_bucket\": %s, \"reserve_ratio\": %s}, "
+        "\"reuse\": {\"follow_event_dependencies\": %s, \"opportunistic\": %s, "
+        "\"internal_dependencies\": %s}, \"evict\": \"%s\", \"release_after_idle\": \"%s\", "
+        "\"driver_release_threshold\": %s}, \"limits\": "
         "{\"device_bytes\": %s}, \"report\": {\"at_exit\": \"none\"}}",
         one_in(r, 40) ? "false" : "true", policies[policy], step, profile->smallest,
         choose(r, largest), choose(r, cached), choose(r, blocks), choose(r, ratios),
         choose(r, budgets), choose(r, orders), choose(r, idle),
-        profile->free_synchronizes ? "true" : "false",
+        profile->free_synchronizes ? "true" : "false", one_in(r, 20) ? "false" : "true",
+        policies[policy], step, profile->smallest, choose(r, largest), choose(r, cached),
+        choose(r, blocks), choose(r, ratios), choose(r, flags), choose(r, flags), choose(r, flags),
+        choose(r, orders), choose(r, idle), choose(r, thresholds),
         profile->limited ? choose(r, limits) : "null");
     if (written >= (int)sizeof profile->settings)
         profile->settings[0] = '\0';
@@ -148,6 +159,8 @@ static bool is_wanted(const struct profile *profile, unsigned int kind)
         return profile->flags;
     case STEP_ALLOC_ASYNC:
         return !profile->full || profile->full_of_streams;
+    case STEP_BURST_ASYNC:
+    case STEP_MEMPOOL:
     case STEP_ALLOC_PITCH:
     case STEP_ARRAY:
         return !profile->full;

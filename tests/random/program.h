@@ -45,7 +45,7 @@ struct profile {
     bool full, full_of_streams;
     unsigned int rounding; /* a block takes up to 1 + 1/rounding times what was asked for */
     uint32_t smallest;     /* and at least so much */
-    char settings[1024];   /* of the pool: JSON */
+    char settings[2048];   /* of the pool: JSON */
 };
 
 struct random {

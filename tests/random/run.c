@@ -150,6 +150,7 @@ struct run {
     /* That the driver's pools may have taken: how long they keep what was freed depends on when
      * work ends and on who waits for it. */
     uint64_t stream_ordered_bytes;
+    bool current_pool_is_in_use;
     struct worker workers[THREADS];
     sem_t back;
     struct box *box; /* of the step that is being done, if it has one */
@@ -263,8 +264,10 @@ static bool wait_for_others_uses(unsigned int context)
     for (unsigned int i = 0; i < BUFFERS; i++) {
         const struct buffer *buffer = &run->buffers[i];
         unsigned int user = buffer->home.context;
+        /* The end of a user's context has ended its work. */
         if (buffer->kind == NO_BUFFER || buffer->home.kind == NO_STREAM ||
-            !is_within(buffer->context, context) || is_within(user, context))
+            !run->contexts[user].alive || !is_within(buffer->context, context) ||
+            is_within(user, context))
             continue;
         if (CALL(cuCtxSynchronize_v2, (run->contexts[user].handle), "(context[%u])", user) !=
             CUDA_SUCCESS)
@@ -320,6 +323,9 @@ static void context_died(unsigned int slot)
             buffer->done = NULL;
         if (buffer->kind != NO_BUFFER && buffer->kind != ASYNC && is_within(buffer->context, slot))
             drop_buffer(buffer);
+        /* Stream-ordered memory that could not be freed before outlives its context, unused. */
+        else if (buffer->kind == ASYNC && is_within(buffer->context, slot))
+            buffer->lost = true;
         else if (buffer->home.kind != NO_STREAM && is_within(buffer->home.context, slot)) {
             buffer->home.kind = NO_STREAM;
             buffer->lost = buffer->lost || buffer->context != slot;
@@ -862,28 +868,45 @@ static void step_alloc_pitch(const struct step *step)
     own(buffer, PITCHED, pitch * height, NULL);
 }
 
-static void step_alloc_async(const struct step *step)
+/* From a memory pool of the program's, or (NULL) the current one. */
+static bool allocate_async(struct buffer *buffer, uint32_t wanted, const struct stream *stream,
+                           CUmemoryPool memory_pool)
 {
-    struct buffer *buffer = buffer_named(step->a);
-    struct stream stream = stream_named(step->b);
     bool more = false;
     /* Where memory is full, always one size, and a chunk for each. */
-    uint32_t bytes = run->profile->full ? (uint32_t)CHUNK + (2u << 20) : step->x;
+    uint32_t bytes = run->profile->full ? (uint32_t)CHUNK + (2u << 20) : wanted;
     uint64_t chunk = bytes < CHUNK ? CHUNK : taken_by(bytes);
-    uint64_t more_chunks = bytes >= CHUNK || run->stream_ordered_bytes == 0 ? chunk : bytes;
-    if (captures(&stream) || !make_way(buffer, more_chunks))
-        return;
-    CUresult result = ON_AS(MAY_HAVE_MEMORY, &more, cuMemAllocAsync, _ptsz, stream,
-                            (&buffer->address, bytes, stream.handle), "(&buffer[%u], %u, %s)",
-                            number_of(buffer), bytes, spelled(&stream));
+    /* Each memory pool takes chunks of its own. */
+    bool first = memory_pool || !run->current_pool_is_in_use;
+    uint64_t more_chunks = bytes >= CHUNK || first ? chunk : bytes;
+    if (captures(stream) || !make_way(buffer, more_chunks))
+        return false;
+    waits_are_judged_from_here(SIMCUDA_STREAM_ALLOCATION, 0);
+    CUresult result =
+        memory_pool
+            ? ON_AS(MAY_HAVE_MEMORY, &more, cuMemAllocFromPoolAsync, _ptsz, *stream,
+                    (&buffer->address, bytes, memory_pool, stream->handle),
+                    "(&buffer[%u], %u, memory_pool, %s)", number_of(buffer), bytes, spelled(stream))
+            : ON_AS(MAY_HAVE_MEMORY, &more, cuMemAllocAsync, _ptsz, *stream,
+                    (&buffer->address, bytes, stream->handle), "(&buffer[%u], %u, %s)",
+                    number_of(buffer), bytes, spelled(stream));
+    to_here();
     if (more)
         undo(buffer);
     if (result != CUDA_SUCCESS)
-        return;
+        return false;
     run->stream_ordered_bytes += more_chunks;
-    own(buffer, ASYNC, bytes, &stream);
-    buffer->context = run->contexts[stream.context].root;
-    settle(buffer, &stream);
+    run->current_pool_is_in_use |= !memory_pool;
+    own(buffer, ASYNC, bytes, stream);
+    buffer->context = run->contexts[stream->context].root;
+    settle(buffer, stream);
+    return true;
+}
+
+static void step_alloc_async(const struct step *step)
+{
+    struct stream stream = stream_named(step->b);
+    allocate_async(buffer_named(step->a), step->x, &stream, NULL);
 }
 
 static void step_alloc_managed(const struct step *step)
@@ -923,23 +946,28 @@ static void step_free(const struct step *step)
          "(&base, 3, spare)");
 }
 
-static void step_free_async(const struct step *step)
+static bool free_async(struct buffer *buffer, const struct stream *stream)
 {
-    struct buffer *buffer = buffer_named(step->a);
-    struct stream stream = stream_named(step->b);
-    if (buffer->kind == MANAGED || !reach(buffer, &stream))
-        return;
-    waits_are_judged_from_here(SIMCUDA_STREAM_FREE, (uintptr_t)spelled_out(&stream));
-    simcuda_program_freed_async(buffer->address, spelled_out(&stream));
-    CUresult result = ON(cuMemFreeAsync, _ptsz, stream, (buffer->address, stream.handle),
-                         "(buffer[%u], %s)", number_of(buffer), spelled(&stream));
+    if (buffer->kind == MANAGED || !reach(buffer, stream))
+        return false;
+    waits_are_judged_from_here(SIMCUDA_STREAM_FREE, (uintptr_t)spelled_out(stream));
+    simcuda_program_freed_async(buffer->address, spelled_out(stream));
+    CUresult result = ON(cuMemFreeAsync, _ptsz, *stream, (buffer->address, stream->handle),
+                         "(buffer[%u], %s)", number_of(buffer), spelled(stream));
     to_here();
     if (result == CUDA_SUCCESS) {
         drop_buffer(buffer);
-        return;
+        return true;
     }
     simcuda_program_free_failed(buffer->address);
     lose(buffer);
+    return false;
+}
+
+static void step_free_async(const struct step *step)
+{
+    struct stream stream = stream_named(step->b);
+    free_async(buffer_named(step->a), &stream);
 }
 
 /* The pattern that pools are for: allocate, use, free, over and over. */
@@ -958,6 +986,108 @@ static void step_burst(const struct step *step)
         verify(buffer, &stream, step->y % 3 ? (step->y + i * 977) % 20000 : 0);
         free_buffer(buffer);
     }
+}
+
+/* The same in streams' order, on one stream or several, and freed on another now and then. */
+static void step_burst_async(const struct step *step)
+{
+    struct buffer *buffer = buffer_named(step->a);
+    for (unsigned int i = 0; i < 2 + step->d % 12u; i++) {
+        struct stream stream = stream_named(step->b + (step->c & 1 ? i * 7 : 0));
+        if (!allocate_async(buffer, step->x, &stream, NULL))
+            return;
+        fill(buffer, &stream, step->y + i);
+        verify(buffer, &stream, step->y % 3 ? (step->y + i * 977) % 20000 : 0);
+        if (step->c & 2)
+            stream = stream_named(step->b + i * 5);
+        free_async(buffer, &stream);
+    }
+}
+
+static void ask_for_used_bytes(CUmemoryPool memory_pool)
+{
+    cuuint64_t used = 0;
+    if (CALL(cuMemPoolGetAttribute, (memory_pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used),
+             "(memory_pool, 7, &size)") == CUDA_SUCCESS)
+        NOTE(used);
+}
+
+/* The most that was used since this was last forgotten. Threads that run freely see each other's.
+ */
+static void ask_for_most_used_bytes(CUmemoryPool memory_pool, bool forget)
+{
+    cuuint64_t used = 0;
+    if (CALL(cuMemPoolGetAttribute, (memory_pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &used),
+             "(memory_pool, 8, &size)") == CUDA_SUCCESS)
+        NOTE(used);
+    used = 0;
+    if (forget)
+        CALL(cuMemPoolSetAttribute, (memory_pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &used),
+             "(memory_pool, 8, &(cuuint64_t){0})");
+}
+
+static void choose_threshold(CUmemoryPool memory_pool, cuuint64_t threshold)
+{
+    cuuint64_t found = 0;
+    CALL(cuMemPoolSetAttribute, (memory_pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold),
+         "(memory_pool, 4, &(cuuint64_t){%llu})", (unsigned long long)threshold);
+    if (CALL(cuMemPoolGetAttribute, (memory_pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &found),
+             "(memory_pool, 4, &size)") == CUDA_SUCCESS)
+        NOTE(found);
+}
+
+/* Other devices may reach it. */
+static void open_to_all(CUmemoryPool memory_pool)
+{
+    for (unsigned int i = 0; i < run->profile->devices; i++) {
+        CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, (int)i},
+                                  CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+        CALL(cuMemPoolSetAccess, (memory_pool, &access, 1),
+             "(memory_pool, &(CUmemAccessDesc){{1, %u}, 3}, 1)", i);
+    }
+}
+
+/* A memory pool of the program's, for a while: what is left of it is used on. */
+static void step_mempool(const struct step *step)
+{
+    struct buffer *buffer = buffer_named(step->a);
+    struct stream stream = stream_named(step->b);
+    unsigned int context = stream.context < CONTEXTS ? run->contexts[stream.context].root : 0;
+    CUdevice device = run->contexts[context].device;
+    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
+    CUmemoryPool memory_pool;
+    bool chosen = step->c & 4 && !run->profile->free, keep = step->d & 8;
+    int off = 0;
+    if (stream.context == CONTEXTS || step->x > 8u << 20 ||
+        CALL(cuMemPoolCreate, (&memory_pool, &properties),
+             "(&memory_pool, &(CUmemPoolProps){.allocType = 1, .location = {1, %d}})",
+             device) != CUDA_SUCCESS)
+        return;
+    if (step->c & 3)
+        CALL(cuMemPoolSetAttribute, (memory_pool, step->c & 3u, &off), "(memory_pool, %u, &zero)",
+             step->c & 3u);
+    if (step->c & 8)
+        choose_threshold(memory_pool, (cuuint64_t)step->y << 10);
+    if (step->c & 16)
+        open_to_all(memory_pool);
+    if (chosen)
+        CALL(cuDeviceSetMemPool, (device, memory_pool), "(%d, memory_pool)", device);
+    for (unsigned int i = 0; i <= step->d % 4u; i++) {
+        if (!allocate_async(buffer, step->x, &stream, chosen ? NULL : memory_pool))
+            break;
+        fill(buffer, &stream, step->y + i);
+        verify(buffer, &stream, (step->y + i * 977) % 20000);
+        ask_for_used_bytes(memory_pool);
+        if (!keep || i < step->d % 4u)
+            free_async(buffer, &stream);
+    }
+    ask_for_used_bytes(memory_pool);
+    if (step->d & 32)
+        ask_for_most_used_bytes(memory_pool, step->d & 64);
+    if (step->d & 16)
+        CALL(cuMemPoolTrimTo, (memory_pool, 0), "(memory_pool, 0)");
+    CALL(cuMemPoolDestroy, (memory_pool), "(memory_pool)");
 }
 
 static void step_memory_info(const struct step *step)
@@ -1889,7 +2019,8 @@ static void destroy_everything(void)
     if (push(0)) {
         for (unsigned int i = 0; i < BUFFERS; i++)
             free_buffer(&run->buffers[i]);
-        step_trim(&(struct step){.a = 0});
+        for (unsigned int i = 0; i < run->profile->devices; i++)
+            step_trim(&(struct step){.a = (uint8_t)i});
         pop();
     }
     destroy_all_contexts();
@@ -1899,6 +2030,7 @@ static void destroy_everything(void)
     memset(run->captures, 0, sizeof run->captures);
     run->may_be_capturing = false;
     run->stream_ordered_bytes = 0;
+    run->current_pool_is_in_use = false;
     run->flags_used = (unsigned int)(run - runs) * (FLAGS / THREADS);
 }
 
@@ -2007,6 +2139,8 @@ static void (*const do_step[STEP_KINDS])(const struct step *) = {
     [STEP_FREE] = step_free,
     [STEP_FREE_ASYNC] = step_free_async,
     [STEP_BURST] = step_burst,
+    [STEP_BURST_ASYNC] = step_burst_async,
+    [STEP_MEMPOOL] = step_mempool,
     [STEP_MEMORY_INFO] = step_memory_info,
     [STEP_RANGE] = step_range,
     [STEP_ATTRIBUTE] = step_attribute,

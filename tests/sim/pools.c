@@ -264,6 +264,8 @@ static CUresult allocate_in_capture(struct call *call, CUdeviceptr *address, siz
                                     struct stream *stream)
 {
     struct work work = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC};
+    if (call->context == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
     if (stream->capture->invalid)
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     work.memory = graph_memory_new(call, bytes, address);
@@ -302,7 +304,9 @@ static CUresult allocate(struct call *call, CUdeviceptr *address, size_t bytes, 
 {
     struct allocation allocation = {
         .size = bytes, .kind = MEMORY_ASYNC, .device = pool->device, .pool = pool};
-    CUresult result;
+    CUresult result = stream->context->root->error;
+    if (result != CUDA_SUCCESS)
+        return result;
     if (stream->capture != NULL)
         return allocate_in_capture(call, address, bytes, stream);
     result = stream->type == STREAM_LEGACY ? captures_allow_legacy(stream->context) : CUDA_SUCCESS;
@@ -323,8 +327,10 @@ static CUresult allocate(struct call *call, CUdeviceptr *address, size_t bytes, 
     return CUDA_SUCCESS;
 }
 
-DRIVER_CALL_PT(cuMemAllocAsync, _ptsz, NEEDS_CONTEXT,
-               (CUdeviceptr * address, size_t bytes, CUstream handle), (address, bytes, handle))
+/* On a created stream these need no current context. */
+
+DRIVER_CALL_PT(cuMemAllocAsync, _ptsz, 0, (CUdeviceptr * address, size_t bytes, CUstream handle),
+               (address, bytes, handle))
 {
     CUresult result;
     struct stream *stream = stream_of(call, handle, &result);
@@ -338,7 +344,7 @@ DRIVER_CALL_PT(cuMemAllocAsync, _ptsz, NEEDS_CONTEXT,
     return result;
 }
 
-DRIVER_CALL_PT(cuMemAllocFromPoolAsync, _ptsz, NEEDS_CONTEXT,
+DRIVER_CALL_PT(cuMemAllocFromPoolAsync, _ptsz, 0,
                (CUdeviceptr * address, size_t bytes, CUmemoryPool pool_handle, CUstream handle),
                (address, bytes, pool_handle, handle))
 {
@@ -362,8 +368,7 @@ static CUresult free_plain(struct allocation *allocation, struct stream *stream)
     return CUDA_SUCCESS;
 }
 
-DRIVER_CALL_PT(cuMemFreeAsync, _ptsz, NEEDS_CONTEXT, (CUdeviceptr address, CUstream handle),
-               (address, handle))
+DRIVER_CALL_PT(cuMemFreeAsync, _ptsz, 0, (CUdeviceptr address, CUstream handle), (address, handle))
 {
     struct allocation *allocation = allocation_at(address);
     CUresult result;
@@ -377,6 +382,10 @@ DRIVER_CALL_PT(cuMemFreeAsync, _ptsz, NEEDS_CONTEXT, (CUdeviceptr address, CUstr
         (allocation->kind != MEMORY_DEVICE && allocation->kind != MEMORY_ASYNC &&
          allocation->kind != MEMORY_GRAPH))
         return CUDA_ERROR_INVALID_VALUE;
+    if (call->context == NULL && allocation->kind == MEMORY_DEVICE)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (stream->context->root->error != CUDA_SUCCESS)
+        return stream->context->root->error;
     if (stream->capture != NULL)
         return free_in_capture(allocation, stream);
     result = stream->type == STREAM_LEGACY ? captures_allow_legacy(stream->context) : CUDA_SUCCESS;

@@ -239,6 +239,16 @@ static bool is_forbidden(void)
     return fake.captures && thread.mode != CU_STREAM_CAPTURE_MODE_RELAXED;
 }
 
+bool fake_allows_unsafe_call(const char *what)
+{
+    lock();
+    bool forbidden = is_forbidden();
+    if (forbidden)
+        invalidate(what);
+    end(CUDA_SUCCESS);
+    return !forbidden;
+}
+
 /* ---- contexts ---- */
 
 static CUresult ctx_get_current(CUcontext *handle)

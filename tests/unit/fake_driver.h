@@ -118,6 +118,9 @@ CUresult fake_allocate_pitch(CUdeviceptr *address, size_t *pitch, size_t width, 
 
 CUstream fake_stream(void);
 
+/* Whether a call may be made that captures forbid; if not, it is a misuse. */
+bool fake_allows_unsafe_call(const char *what);
+
 /* A capture on the stream of the current context, in global mode. Begin and end as the program's
  * calls do it, without the core's being told. */
 void fake_capture_begin(CUstream stream);

@@ -146,7 +146,7 @@ Test(capture, a_synchronise_that_fails_cleans_nothing)
     stream = fake_stream();
     begin_capture(stream);
     struct synchronising state = pool_synchronise_begin(pool, NULL);
-    cr_assert_null(state.context);
+    cr_assert_not(state.cleans);
     pool_synchronise_end(pool, state, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     cr_assert_eq(clean_bytes(), 0);
     end_capture(stream);

@@ -136,7 +136,7 @@ Test(figures, a_pool_counts_in_its_arena, .init = set_up, .fini = tear_down)
     allocate(1000);
     const struct figures_header *header = figures_header(&pool->figures);
     cr_assert_eq(count_records(header, FIGURES_DEVICE), 1);
-    cr_assert_eq(count_records(header, FIGURES_KIND), 1);
+    cr_assert_eq(count_records(header, FIGURES_KIND), MEMORY_KINDS);
     cr_assert_eq(count_records(header, FIGURES_HEAP), 1);
     cr_assert_eq(count_records(header, FIGURES_BUCKET), 2, "blocks of 1 KiB, and those not kept");
 }

@@ -3,6 +3,8 @@
  */
 #include "pool_fixture.h"
 
+#include <stdatomic.h>
+
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -594,6 +596,99 @@ Test(release, it_waits_for_a_fence_that_frees_nothing_of_ours_before_it_trims)
     fake_trace();
     allocate(MIB);
     cr_assert_str_eq(fake_trace(), "alloc query trim trim alloc");
+}
+
+static atomic_bool recording, let_go_of_the_record;
+
+static void stay_in_the_record(void *unused)
+{
+    (void)unused;
+    fake_during(FAKE_RECORD, NULL, NULL);
+    atomic_store(&recording, true);
+    while (!atomic_load(&let_go_of_the_record))
+        let_time_pass();
+}
+
+static void allocate_and_free_much(void *unused)
+{
+    (void)unused;
+    release(allocate(32 * MIB));
+}
+
+static void let_go_soon(void *unused)
+{
+    struct timespec soon = {0, 30000000};
+    (void)unused;
+    nanosleep(&soon, NULL);
+    atomic_store(&let_go_of_the_record, true);
+}
+
+Test(release, memory_that_waits_for_another_threads_record_is_not_out_of_memory)
+{
+    struct errand recorder, clock;
+    ignore_the_reserve_ratio();
+    start_on(128 * MIB);
+    CUdeviceptr block = allocate(48 * MIB);
+    fake_during(FAKE_RECORD, stay_in_the_record, NULL);
+    send(&recorder, allocate_and_free_much, NULL);
+    while (!atomic_load(&recording))
+        let_time_pass();
+    release(block);
+    send(&clock, let_go_soon, NULL);
+    allocate(96 * MIB);
+    wait_for(&clock);
+    wait_for(&recorder);
+}
+
+static CUdeviceptr held_by_another;
+
+static void free_what_it_holds(void *unused)
+{
+    (void)unused;
+    release(held_by_another);
+}
+
+static void another_frees(void *unused)
+{
+    (void)unused;
+    fake_during(FAKE_MEM_GET_INFO, NULL, NULL);
+    in_another_thread(free_what_it_holds, NULL);
+}
+
+static void allocate_a_little(void *unused)
+{
+    (void)unused;
+    allocate(MIB);
+}
+
+static void another_allocates(void *unused)
+{
+    (void)unused;
+    fake_during(FAKE_TRIM, NULL, NULL);
+    in_another_thread(allocate_a_little, NULL);
+    fake_during(FAKE_MEM_GET_INFO, another_frees, NULL);
+}
+
+Test(release, it_begins_again_while_other_threads_move_what_would_be_enough)
+{
+    ignore_the_reserve_ratio();
+    start_on(128 * MIB);
+    held_by_another = allocate(96 * MIB);
+    fake_during(FAKE_TRIM, another_allocates, NULL);
+    allocate(96 * MIB);
+}
+
+/* Nobody waits for what could not help. */
+Test(release, it_does_not_begin_again_where_there_would_not_be_enough)
+{
+    CUdeviceptr address;
+    ignore_the_reserve_ratio();
+    start_on(128 * MIB);
+    allocate(96 * MIB);
+    fake_during(FAKE_TRIM, another_allocates, NULL);
+    held_by_another = allocate(MIB);
+    cr_assert_eq(pool_allocate(pool, &address, 96 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_eq(fake_calls(FAKE_TRIM), 2);
 }
 
 Test(release, then_it_fences_what_no_fence_covers)

@@ -1,0 +1,52 @@
+#include "stream_block.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "mempool.h"
+
+#define SLAB_BLOCKS 64
+
+static void put_unused(struct stream_block_records *records, struct stream_block *block)
+{
+    block->block.links[LINK_HEAP].next = records->unused;
+    records->unused = &block->block;
+}
+
+static bool add_slab(struct stream_block_records *records)
+{
+    struct stream_block *slab = aligned_alloc(STREAM_APART, SLAB_BLOCKS * sizeof *slab);
+    if (!slab)
+        return false;
+    memset(slab, 0, SLAB_BLOCKS * sizeof *slab);
+    for (size_t i = SLAB_BLOCKS; i-- > 0;)
+        put_unused(records, &slab[i]);
+    return true;
+}
+
+struct stream_block *stream_block_take(struct stream_block_records *records)
+{
+    struct stream_block *block = NULL;
+    pthread_mutex_lock(&records->lock);
+    if (records->unused || add_slab(records)) {
+        block = stream_block_of(records->unused);
+        records->unused = block->block.links[LINK_HEAP].next;
+    }
+    pthread_mutex_unlock(&records->lock);
+    return block;
+}
+
+void stream_block_put(struct stream_block_records *records, struct stream_block *block)
+{
+    memset(&block->block, 0, sizeof block->block);
+    atomic_store_explicit(&block->shelf, NULL, memory_order_relaxed);
+    if (block->mempool)
+        mempool_drop(block->mempool);
+    block->mempool = NULL;
+    block->context = NULL;
+    block->event = NULL;
+    atomic_store_explicit(&block->shared, false, memory_order_relaxed);
+    pthread_mutex_lock(&records->lock);
+    put_unused(records, block);
+    pthread_mutex_unlock(&records->lock);
+}

@@ -1,0 +1,38 @@
+#include "stream_lock.h"
+
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Some microseconds of turning, which outlast any holder that is running. */
+#define TURNS             200
+#define SLEEP_NANOSECONDS 20000
+
+static void pause_for_a_moment(void)
+{
+#if defined __x86_64__
+    __builtin_ia32_pause();
+#elif defined __aarch64__
+    __asm__ volatile("isb" ::: "memory");
+#endif
+}
+
+/* Not by nanosleep: a thread that is cancelled may hold other locks here. */
+static void sleep_for_a_moment(void)
+{
+    syscall(SYS_nanosleep, &(struct timespec){.tv_nsec = SLEEP_NANOSECONDS}, NULL);
+}
+
+void stream_lock_wait(struct stream_lock *lock)
+{
+    for (unsigned turns = 0;; turns++) {
+        /* Relaxed: only the exchange below takes it. */
+        if (!atomic_load_explicit(&lock->taken, memory_order_relaxed) &&
+            !atomic_exchange_explicit(&lock->taken, true, memory_order_acquire))
+            return;
+        if (turns < TURNS)
+            pause_for_a_moment();
+        else
+            sleep_for_a_moment();
+    }
+}

@@ -1,0 +1,517 @@
+/*
+ * Stream-ordered memory: what a pair of cuMemAllocAsync and cuMemFreeAsync costs, whether blocks
+ * are used again in each of the ways that the CUDA documentation names, and whether any of that
+ * ever touches data too early.
+ *
+ * Arguments: pairs=200000 threads=16 rounds=500 stress=200 [threshold-max] [cases-must-hit]
+ *   pairs            of one allocation and one free, by one thread, and by each of the threads
+ *   rounds           of allocate, free, synchronise the stream, for 1 MiB and for large=1024 MiB
+ *   stress           rounds of each thread that check data
+ *   threshold-max    the release threshold of the device's pool is set to its maximum first
+ *   cases-must-hit   a way that is never taken is a failure
+ *   case=1           only the first of the ways, so that a report speaks of it alone; up to 4
+ *   facts            only what the driver answers where its documentation leaves it open
+ */
+#include "gpu.h"
+
+#include <stdatomic.h>
+
+enum { MAX_THREADS = 64, WORDS = 4096, CASE_ROUNDS = 20, FIRST_VALUE = 1000, SLOTS = 8 };
+
+/* More than a chunk of the driver's, which takes memory for its pools in chunks of 32 MiB. */
+#define LARGE_BLOCK (48 * MIB)
+
+static CUcontext context;
+static struct kernels kernels;
+static unsigned int threads;
+static unsigned long pairs, stress;
+static pthread_barrier_t at_start_and_end;
+static CUdeviceptr mismatches;
+
+static CUstream new_stream(void)
+{
+    CUstream stream;
+    CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    return stream;
+}
+
+static CUdeviceptr take(CUstream stream, size_t bytes)
+{
+    CUdeviceptr block;
+    CHECK(cuMemAllocAsync(&block, bytes, stream));
+    return block;
+}
+
+/* ---- what a pair costs ---- */
+
+static const size_t sizes[] = {1 << 10, 5000,    64 << 10, 300000,
+                               1 << 20, 3 << 20, 9000000,  24 << 20};
+enum { SIZES = sizeof sizes / sizeof sizes[0] };
+
+static void make_pairs(CUstream stream, unsigned long count, size_t bytes)
+{
+    for (unsigned long i = 0; i < count; i++)
+        CHECK(cuMemFreeAsync(take(stream, bytes ? bytes : sizes[i % SIZES]), stream));
+}
+
+/* Nanoseconds of a pair of so many bytes, or of all sizes in turn, in one thread. */
+static double time_one_thread(CUstream stream, size_t bytes)
+{
+    make_pairs(stream, 100, bytes);
+    CHECK(cuStreamSynchronize(stream));
+    double start = now_ms();
+    make_pairs(stream, pairs, bytes);
+    double ns = (now_ms() - start) * 1e6 / (double)pairs;
+    CHECK(cuStreamSynchronize(stream));
+    return ns;
+}
+
+static void print_one_thread(void)
+{
+    CUstream stream = new_stream();
+    printf("one thread, 1 MiB: %.1f ns a pair\n", time_one_thread(stream, MIB));
+    printf("one thread, sizes in turn: %.1f ns a pair\n", time_one_thread(stream, 0));
+    printf("one thread, legacy stream, 1 MiB: %.1f ns a pair\n", time_one_thread(NULL, MIB));
+    CHECK(cuStreamDestroy_v2(stream));
+}
+
+static void pair_in_thread(unsigned int index)
+{
+    (void)index;
+    CHECK(cuCtxSetCurrent(context));
+    CUstream stream = new_stream();
+    make_pairs(stream, 100, 0);
+    CHECK(cuStreamSynchronize(stream));
+    pthread_barrier_wait(&at_start_and_end);
+    make_pairs(stream, pairs, 0);
+    pthread_barrier_wait(&at_start_and_end);
+    CHECK(cuStreamSynchronize(stream));
+    CHECK(cuStreamDestroy_v2(stream));
+}
+
+/* Runs the body in every thread; the milliseconds between its two barriers. */
+static double run_threads(void (*body)(unsigned int))
+{
+    struct worker workers[MAX_THREADS];
+    pthread_barrier_init(&at_start_and_end, NULL, threads + 1);
+    for (unsigned int i = 0; i < threads; i++)
+        start_worker(&workers[i], body, i);
+    pthread_barrier_wait(&at_start_and_end);
+    double start = now_ms();
+    pthread_barrier_wait(&at_start_and_end);
+    double ms = now_ms() - start;
+    for (unsigned int i = 0; i < threads; i++)
+        join_worker(&workers[i]);
+    pthread_barrier_destroy(&at_start_and_end);
+    return ms;
+}
+
+/* Microseconds that an allocation and a free add to a synchronise of the stream. */
+static double time_synchronised(size_t bytes, unsigned long rounds)
+{
+    CUstream stream = new_stream();
+    for (int i = 0; i < 3; i++) {
+        CHECK(cuMemFreeAsync(take(stream, bytes), stream));
+        CHECK(cuStreamSynchronize(stream));
+    }
+    double start = now_ms();
+    for (unsigned long i = 0; i < rounds; i++)
+        CHECK(cuStreamSynchronize(stream));
+    double bare = now_ms() - start;
+    start = now_ms();
+    for (unsigned long i = 0; i < rounds; i++) {
+        CHECK(cuMemFreeAsync(take(stream, bytes), stream));
+        CHECK(cuStreamSynchronize(stream));
+    }
+    double all = now_ms() - start;
+    CHECK(cuStreamDestroy_v2(stream));
+    return (all - bare) * 1e3 / (double)rounds;
+}
+
+/* ---- the documented ways ---- */
+
+struct pair_of_streams {
+    CUstream first, second;
+    CUevent event;
+};
+
+/* Nothing that an earlier case left is to serve the next one. */
+static void give_everything_back(void)
+{
+    CUmemoryPool memory_pool;
+    CHECK(cuCtxSynchronize());
+    CHECK(cuDeviceGetDefaultMemPool(&memory_pool, 0));
+    CHECK(cuMemPoolTrimTo(memory_pool, 0));
+}
+
+/* A size of its own for each round: no stream has one left from an earlier round. */
+static size_t size_of_round(unsigned int value)
+{
+    return (1 + value % 1000 / 2) * MIB;
+}
+
+static size_t size_of_case; /* 0: one of its own for each round */
+
+static size_t size_now(unsigned int value)
+{
+    return size_of_case ? size_of_case : size_of_round(value);
+}
+
+/* Writes a block on the one stream, reads it late, and frees it there. */
+static CUdeviceptr use_and_free(CUstream stream, unsigned int value)
+{
+    CUdeviceptr block = take(stream, size_now(value));
+    fill(&kernels, stream, block, WORDS, value);
+    spin_then_verify(&kernels, stream, 300000, block, WORDS, value, mismatches);
+    CHECK(cuMemFreeAsync(block, stream));
+    return block;
+}
+
+/* Whether a block that is taken on the stream, and written at once, is that one. */
+static bool comes_back(CUstream stream, CUdeviceptr block, unsigned int value)
+{
+    CUdeviceptr taken = 0;
+    /* A driver that does not know this way has no memory then. */
+    CUresult result = cuMemAllocAsync(&taken, size_now(value), stream);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && size_of_case)
+        return false;
+    CHECK(result);
+    fill(&kernels, stream, taken, WORDS, value);
+    verify(&kernels, stream, taken, WORDS, value, mismatches);
+    CHECK(cuMemFreeAsync(taken, stream));
+    return taken == block;
+}
+
+static bool same_stream(const struct pair_of_streams *streams, unsigned int value)
+{
+    CUdeviceptr block = use_and_free(streams->first, value);
+    return comes_back(streams->first, block, value + 1);
+}
+
+static bool event_dependency(const struct pair_of_streams *streams, unsigned int value)
+{
+    CUdeviceptr block = use_and_free(streams->first, value);
+    CHECK(cuEventRecord(streams->event, streams->first));
+    CHECK(cuStreamWaitEvent(streams->second, streams->event, 0));
+    return comes_back(streams->second, block, value + 1);
+}
+
+static bool opportunistic(const struct pair_of_streams *streams, unsigned int value)
+{
+    CUdeviceptr block = use_and_free(streams->first, value);
+    usleep(20000);
+    return comes_back(streams->second, block, value + 1);
+}
+
+/* A stream is made to wait for another one only where there is no other memory: the device is
+ * filled but for one and a half of these blocks. */
+static bool internal_dependency(const struct pair_of_streams *streams, unsigned int value)
+{
+    static CUdeviceptr filling;
+    size_t free_bytes, total;
+    size_of_case = LARGE_BLOCK;
+    give_everything_back();
+    if (filling == 0) {
+        CHECK(cuMemGetInfo_v2(&free_bytes, &total));
+        CHECK(cuMemAlloc_v2(&filling, free_bytes - LARGE_BLOCK - LARGE_BLOCK / 2));
+    }
+    CUdeviceptr block = use_and_free(streams->first, value);
+    bool back = comes_back(streams->second, block, value + 1);
+    if (value == FIRST_VALUE + 2 * (CASE_ROUNDS - 1)) {
+        CHECK(cuMemFree_v2(filling));
+        filling = 0;
+        size_of_case = 0;
+    }
+    return back;
+}
+
+typedef bool reuse_case(const struct pair_of_streams *streams, unsigned int value);
+
+/* Rounds of the case in which the block came back. */
+static unsigned int count_hits(reuse_case *body)
+{
+    struct pair_of_streams streams = {new_stream(), new_stream(), NULL};
+    unsigned int hits = 0;
+    give_everything_back();
+    CHECK(cuEventCreate(&streams.event, CU_EVENT_DISABLE_TIMING));
+    for (unsigned int i = 0; i < CASE_ROUNDS; i++) {
+        hits += body(&streams, FIRST_VALUE + 2 * i);
+        CHECK(cuCtxSynchronize());
+    }
+    CHECK(cuEventDestroy_v2(streams.event));
+    CHECK(cuStreamDestroy_v2(streams.first));
+    CHECK(cuStreamDestroy_v2(streams.second));
+    return hits;
+}
+
+/* ---- data under stress: every thread has streams, and blocks go from one to another ---- */
+
+struct slot {
+    CUdeviceptr block;
+    unsigned int words, value;
+    CUstream stream; /* that used it last */
+};
+
+static void fill_slot(struct slot *slot, CUstream stream, unsigned int *random)
+{
+    size_t bytes = 512u << next_random(random) % 14;
+    slot->block = take(stream, bytes - next_random(random) % 100);
+    slot->words = (unsigned int)(bytes / 4 - 100 / 4);
+    if (slot->words > WORDS)
+        slot->words = WORDS;
+    slot->value = next_random(random);
+    slot->stream = stream;
+    fill(&kernels, stream, slot->block, slot->words, slot->value);
+}
+
+/* Checks it on a stream that is put behind the last one, and frees it there. */
+static void empty_slot(struct slot *slot, CUstream stream, CUevent event, unsigned int *random)
+{
+    if (slot->stream != stream) {
+        CHECK(cuEventRecord(event, slot->stream));
+        CHECK(cuStreamWaitEvent(stream, event, 0));
+    }
+    spin_then_verify(&kernels, stream, next_random(random) % 40000, slot->block, slot->words,
+                     slot->value, mismatches);
+    CHECK(cuMemFreeAsync(slot->block, stream));
+    slot->block = 0;
+}
+
+static void stress_in_thread(unsigned int index)
+{
+    CUstream streams[3];
+    CUevent event;
+    struct slot slots[SLOTS] = {{0, 0, 0, NULL}};
+    unsigned int random = index + 1;
+    CHECK(cuCtxSetCurrent(context));
+    for (int i = 0; i < 3; i++)
+        streams[i] = i == 2 ? CU_STREAM_PER_THREAD : new_stream();
+    CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    pthread_barrier_wait(&at_start_and_end);
+    for (unsigned long i = 0; i < stress * SLOTS; i++) {
+        struct slot *slot = &slots[next_random(&random) % SLOTS];
+        CUstream stream = streams[next_random(&random) % 3];
+        if (slot->block == 0)
+            fill_slot(slot, stream, &random);
+        else
+            empty_slot(slot, stream, event, &random);
+        if (next_random(&random) % 64 == 0)
+            CHECK(cuStreamSynchronize(stream));
+    }
+    for (int i = 0; i < SLOTS; i++)
+        if (slots[i].block != 0)
+            empty_slot(&slots[i], slots[i].stream, event, &random);
+    CHECK(cuCtxSynchronize());
+    pthread_barrier_wait(&at_start_and_end);
+    CHECK(cuEventDestroy_v2(event));
+    for (int i = 0; i < 2; i++)
+        CHECK(cuStreamDestroy_v2(streams[i]));
+}
+
+/* ---- what the documentation leaves open ---- */
+
+static void nothing_between(void)
+{
+}
+
+static void record_between(void)
+{
+    CUevent event;
+    CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CHECK(cuEventRecord(event, NULL));
+    CHECK(cuEventDestroy_v2(event));
+}
+
+static CUdeviceptr between;
+
+static void allocation_between(void)
+{
+    between = take(NULL, MIB);
+}
+
+static void free_between(void)
+{
+    CHECK(cuMemFreeAsync(between, NULL));
+}
+
+/* Whether work on a blocking stream comes after that of another one which was submitted before,
+ * with only that call on the legacy stream in between. */
+static void print_order(const char *name, void (*call)(void))
+{
+    enum { VALUE = 77 };
+    CUstream first, second;
+    CUdeviceptr wrong = new_counter(), block;
+    CHECK(cuStreamCreate(&first, CU_STREAM_DEFAULT));
+    CHECK(cuStreamCreate(&second, CU_STREAM_DEFAULT));
+    CHECK(cuMemAlloc_v2(&block, WORDS * 4));
+    fill(&kernels, first, block, WORDS, VALUE);
+    CHECK(cuCtxSynchronize());
+    spin_then_verify(&kernels, first, 20000000, block, WORDS, VALUE, wrong);
+    call();
+    fill(&kernels, second, block, WORDS, VALUE + 1);
+    CHECK(cuCtxSynchronize());
+    printf("fact: on the legacy stream, %s: blocking streams are %s\n", name,
+           read_counter(wrong) ? "not ordered" : "ordered");
+    CHECK(cuMemFree_v2(block));
+    CHECK(cuStreamDestroy_v2(first));
+    CHECK(cuStreamDestroy_v2(second));
+}
+
+/* What calls on a stream answer in a thread that has no context. */
+static void print_answers_without_context(void)
+{
+    CUstream stream = new_stream();
+    CUdeviceptr block = take(stream, MIB), other = 0;
+    unsigned long long id = 0;
+    CHECK(cuCtxSetCurrent(NULL));
+    CUresult number = cuStreamGetId(stream, &id);
+    CUresult allocated = cuMemAllocAsync(&other, MIB, stream);
+    CUresult freed = cuMemFreeAsync(block, stream);
+    CHECK(cuCtxSetCurrent(context));
+    printf("fact: without a context: cuStreamGetId %u, cuMemAllocAsync %u, cuMemFreeAsync %u\n",
+           number, allocated, freed);
+    if (allocated == CUDA_SUCCESS)
+        CHECK(cuMemFreeAsync(other, stream));
+    if (freed != CUDA_SUCCESS)
+        CHECK(cuMemFreeAsync(block, stream));
+    CHECK(cuStreamSynchronize(stream));
+    CHECK(cuStreamDestroy_v2(stream));
+}
+
+/* Whether an event on a blocking stream, and a synchronise with it, come after the work of the
+ * legacy stream although the blocking one has none. */
+static void print_order_behind_legacy(void)
+{
+    CUstream stream;
+    CUevent event;
+    CHECK(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+    CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CHECK(cuCtxSynchronize());
+    spin(&kernels, NULL, 20000000);
+    CUresult idle = cuStreamQuery(stream);
+    CHECK(cuEventRecord(event, stream));
+    CUresult over = cuEventQuery(event);
+    CHECK(cuCtxSynchronize());
+    printf(
+        "fact: behind the legacy stream's kernel an idle blocking stream's query says %u, an event "
+        "recorded on it %u\n",
+        idle, over);
+    spin(&kernels, NULL, 20000000);
+    CHECK(cuMemFreeAsync(take(stream, MIB), stream));
+    idle = cuStreamQuery(stream);
+    CHECK(cuCtxSynchronize());
+    printf("fact: behind it and an allocation and a free the query says %u\n", idle);
+    CHECK(cuEventDestroy_v2(event));
+    CHECK(cuStreamDestroy_v2(stream));
+}
+
+/* Whether work of the legacy stream comes after an event that an idle blocking stream, which has no
+ * work besides, was made to wait for. */
+static void print_order_behind_a_wait(void)
+{
+    CUstream busy = new_stream(), blocking;
+    CUevent end_of_busy, on_legacy;
+    CHECK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+    CHECK(cuEventCreate(&end_of_busy, CU_EVENT_DISABLE_TIMING));
+    CHECK(cuEventCreate(&on_legacy, CU_EVENT_DISABLE_TIMING));
+    CHECK(cuCtxSynchronize());
+    spin(&kernels, busy, 20000000);
+    CHECK(cuEventRecord(end_of_busy, busy));
+    CHECK(cuStreamWaitEvent(blocking, end_of_busy, 0));
+    CHECK(cuEventRecord(on_legacy, NULL));
+    double start = now_ms();
+    CHECK(cuEventSynchronize(on_legacy));
+    bool behind = now_ms() - start > 10;
+    printf("fact: the legacy stream is %s an event that only an idle blocking stream waits for\n",
+           behind ? "behind" : "not behind");
+    CHECK(cuCtxSynchronize());
+    CHECK(cuEventDestroy_v2(end_of_busy));
+    CHECK(cuEventDestroy_v2(on_legacy));
+    CHECK(cuStreamDestroy_v2(blocking));
+    CHECK(cuStreamDestroy_v2(busy));
+}
+
+static int print_facts(void)
+{
+    double start = now_ms();
+    between = take(NULL, MIB);
+    CHECK(cuCtxSynchronize());
+    print_order("nothing", nothing_between);
+    print_order("a record", record_between);
+    print_order("a free", free_between);
+    print_order("an allocation", allocation_between);
+    print_order("a free", free_between);
+    print_answers_without_context();
+    print_order_behind_legacy();
+    print_order_behind_a_wait();
+    printf("stream_ordered: %.0f ms, facts\n", now_ms() - start);
+    return 0;
+}
+
+static void set_threshold_to_maximum(void)
+{
+    CUmemoryPool memory_pool;
+    cuuint64_t most = UINT64_MAX;
+    CHECK(cuDeviceGetDefaultMemPool(&memory_pool, 0));
+    CHECK(cuMemPoolSetAttribute(memory_pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &most));
+}
+
+int main(int argc, char **argv)
+{
+    enum { CASES = 4 };
+    static const struct {
+        const char *name;
+        reuse_case *body;
+    } cases[CASES] = {{"same stream", same_stream},
+                      {"event dependency", event_dependency},
+                      {"opportunistic", opportunistic},
+                      {"internal dependency", internal_dependency}};
+    unsigned long rounds = argument(argc, argv, "rounds", 500);
+    unsigned long only = argument(argc, argv, "case", 0);
+    size_t large = argument(argc, argv, "large", 1024) * MIB;
+    bool missed = false;
+    threads = (unsigned int)argument(argc, argv, "threads", 16);
+    pairs = argument(argc, argv, "pairs", 200000);
+    stress = argument(argc, argv, "stress", 200);
+    if (threads < 1 || threads > MAX_THREADS)
+        FAIL("threads=%u: must be 1 to %d", threads, MAX_THREADS);
+    if (only > CASES)
+        FAIL("case=%lu: must be 1 to %d, or 0 for all", only, CASES);
+
+    double start = now_ms();
+    context = open_primary();
+    load_kernels(&kernels);
+    mismatches = new_counter();
+    if (asked_for(argc, argv, "threshold-max"))
+        set_threshold_to_maximum();
+    if (asked_for(argc, argv, "facts"))
+        return print_facts();
+    for (size_t i = 0; i < CASES; i++) {
+        if (only != 0 && i + 1 != only)
+            continue;
+        unsigned int hits = count_hits(cases[i].body);
+        printf("%s: %u of %d came back\n", cases[i].name, hits, CASE_ROUNDS);
+        missed = missed || hits == 0;
+    }
+    if (only != 0) {
+        printf("stream_ordered: %.0f ms, case %lu\n", now_ms() - start, only);
+        return missed && asked_for(argc, argv, "cases-must-hit");
+    }
+    print_one_thread();
+    double ms = run_threads(pair_in_thread);
+    printf("%u threads: %.1f ns a pair in each, %.2f million pairs a second in all\n", threads,
+           ms * 1e6 / (double)pairs, (double)pairs * threads / ms * 1e-3);
+    printf("synchronised each time, 1 MiB: %.2f us more than a bare synchronise\n",
+           time_synchronised(MIB, rounds));
+    if (large != 0)
+        printf("synchronised each time, %zu MiB: %.2f us more than a bare synchronise\n",
+               large / MIB, time_synchronised(large, rounds));
+    run_threads(stress_in_thread);
+    unsigned long long wrong = read_counter(mismatches);
+    printf("stream_ordered: %.0f ms, %llu wrong words\n", now_ms() - start, wrong);
+    if (wrong != 0)
+        FAIL("%llu words are not what was written", wrong);
+    if (missed && asked_for(argc, argv, "cases-must-hit"))
+        FAIL("a way of using memory again was never taken");
+    return 0;
+}

@@ -1,0 +1,556 @@
+/*
+ * Stream-ordered blocks: which one an allocation gets.
+ */
+#include "streams_fixture.h"
+
+TestSuite(stream_heap, .init = set_up_streams, .fini = tear_down, .timeout = 20);
+
+#define EVENT ((CUevent)0x500)
+
+static CUdeviceptr leave_pending(CUstream stream, size_t bytes)
+{
+    CUdeviceptr block = take_on(stream, bytes);
+    fake_stream_works(stream);
+    free_on(stream, block);
+    return block;
+}
+
+Test(stream_heap, the_same_stream_gets_it_back_at_once)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    fake_trace();
+    cr_assert_eq(take_on(one, MIB - 1000), block);
+    cr_assert_str_eq(fake_trace(), "");
+    cr_assert_eq(counted_streams().hits.clean, 1);
+}
+
+Test(stream_heap, another_stream_does_not)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    cr_assert_neq(take_on(other, MIB), block);
+    cr_assert_eq(counted_streams().misses, 2);
+}
+
+Test(stream_heap, another_stream_gets_what_is_over)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    synchronise_stream(one);
+    cr_assert_eq(take_on(other, MIB), block);
+    cr_assert_eq(bytes_of(one).live + bytes_of(one).cached, 0);
+    cr_assert_eq(bytes_of(other).live, MIB);
+}
+
+Test(stream_heap, its_own_blocks_come_first)
+{
+    start_streams();
+    CUdeviceptr theirs = leave_pending(one, MIB), own = leave_pending(other, MIB);
+    synchronise_stream(one);
+    cr_assert_eq(take_on(other, MIB), own);
+    cr_assert_eq(take_on(other, MIB), theirs);
+}
+
+Test(stream_heap, a_wait_of_the_programs_orders_it)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    record(EVENT, one);
+    wait_on(other, EVENT);
+    cr_assert_eq(take_on(other, MIB), block);
+    cr_assert_eq(counted_streams().hits.waited, 1);
+}
+
+Test(stream_heap, a_free_after_the_record_is_not_ordered_by_it)
+{
+    start_streams();
+    CUdeviceptr block = take_on(one, MIB);
+    record(EVENT, one);
+    fake_stream_works(one);
+    free_on(one, block);
+    wait_on(other, EVENT);
+    cr_assert_neq(take_on(other, MIB), block);
+}
+
+Test(stream_heap, an_event_tells_that_it_is_over)
+{
+    start_streams();
+    let_events_be_wanted(one, other, MIB);
+    CUdeviceptr block = leave_pending(one, MIB);
+    fake_stream_is_done(one);
+    cr_assert_eq(take_on(other, MIB), block);
+    cr_assert_eq(counted_streams().hits.queried, 1);
+    cr_assert_eq(fake_stream_calls().waits, 0);
+}
+
+Test(stream_heap, else_the_stream_is_made_to_wait_for_that_free_and_no_more)
+{
+    start_streams();
+    let_events_be_wanted(one, other, MIB);
+    CUdeviceptr block = leave_pending(one, MIB);
+    uint64_t at_the_free = fake_stream_work(one);
+    fake_stream_works(one);
+    CUdeviceptr later = leave_pending(one, 2 * MIB);
+    cr_assert_neq(later, block);
+    fake_stream_refuse_memory(1);
+    cr_assert_eq(take_on(other, MIB), block);
+    cr_assert_eq(fake_stream_after(other, one), at_the_free);
+    cr_assert_eq(counted_streams().hits.barrier, 1);
+}
+
+Test(stream_heap, where_the_wait_fails_the_block_stays)
+{
+    start_streams();
+    let_events_be_wanted(one, other, MIB);
+    CUdeviceptr block = leave_pending(one, MIB);
+    fake_stream_fail_waits(1);
+    fake_stream_refuse_memory(1);
+    cr_assert_neq(take_on(other, MIB), block);
+    cr_assert_eq(bytes_of(one).pending, MIB);
+    fake_stream_refuse_memory(1);
+    cr_assert_eq(take_on(other, MIB), block);
+}
+
+/* Many streams times many sizes are more than the figures have room for: each is counted all the
+ * same, in them. */
+Test(stream_heap, counts_are_right_where_the_figures_are_full)
+{
+    static CUstream streams[240];
+    uint64_t pairs = 0, bytes = 0;
+    start_streams();
+    for (unsigned i = 0; i < 240; i++)
+        streams[i] = fake_stream();
+    for (unsigned doubling = 9; doubling < 19; doubling++)
+        for (unsigned step = 8; step < 16; step++)
+            for (unsigned i = 0; i < 240; i++, pairs++) {
+                bytes += (uint64_t)step << doubling;
+                free_on(streams[i], take_on(streams[i], (size_t)step << doubling));
+            }
+    struct report_counters totals = counted_streams();
+    cr_assert_eq(totals.requests, pairs);
+    cr_assert_eq(totals.frees, pairs);
+    cr_assert_eq(totals.requested_bytes, bytes);
+    cr_assert_eq(totals.rounded_bytes, bytes);
+    cr_assert_eq(totals.live_bytes, 0);
+    struct device *device = registry_devices(&pool->registry);
+    cr_assert_eq(device->stream_bytes, totals.cached_bytes + totals.pending_bytes);
+    pool_trim(pool);
+    struct stream_bytes left = stream_release_sum(pool, device);
+    cr_assert_eq(device->stream_bytes, left.cached + left.pending);
+    const struct figures_header *header = figures_header(&pool->figures);
+    cr_assert_gt(pairs * sizeof(struct figures_bucket), FIGURES_BYTES_MAX - FIGURES_BYTES_TO_SPARE);
+    cr_assert_leq(counter_get(&header->used), FIGURES_BYTES_MAX - FIGURES_BYTES_TO_SPARE / 2);
+    cr_assert_eq(counter_get(&header->lost), 0);
+    cr_assert_null(pool->figures.outside);
+}
+
+/* ---- captures that begin in the middle of a call ---- */
+
+static struct driver below;
+
+static CUresult allocate_as_a_capture_begins(CUdeviceptr *address, size_t bytes,
+                                             CUmemoryPool memory_pool, CUstream stream)
+{
+    CUresult result = below.cuMemAllocFromPoolAsync(address, bytes, memory_pool, stream);
+    begin_capture(stream);
+    return result;
+}
+
+Test(stream_heap, memory_that_a_capture_has_got_is_the_graphs)
+{
+    start_streams();
+    below = *driver;
+    driver->cuMemAllocFromPoolAsync = allocate_as_a_capture_begins;
+    CUdeviceptr block = take_on(one, MIB);
+    driver->cuMemAllocFromPoolAsync = below.cuMemAllocFromPoolAsync;
+    end_capture(one);
+    cr_assert_eq(pool_generation(pool, block), 0);
+    cr_assert_eq(pool_device_bytes(pool, 0).live, 0);
+}
+
+static CUresult record_as_a_capture_begins(CUevent event, CUstream stream)
+{
+    begin_capture(stream);
+    return below.cuEventRecord(event, stream);
+}
+
+Test(stream_heap, an_event_that_a_capture_has_got_is_not_waited_for)
+{
+    start_streams();
+    let_events_be_wanted(one, other, MIB);
+    below = *driver;
+    driver->cuEventRecord = record_as_a_capture_begins;
+    CUdeviceptr block = leave_pending(one, MIB);
+    driver->cuEventRecord = below.cuEventRecord;
+    end_capture(one);
+    unsigned waits = fake_stream_calls().waits;
+    fake_stream_refuse_memory(1);
+    cr_assert_neq(take_on(other, MIB), block);
+    cr_assert_eq(fake_stream_calls().waits, waits);
+}
+
+static CUdeviceptr given_out_again;
+
+static CUresult give_it_out_and_wait(CUstream stream, CUevent event, unsigned int flags)
+{
+    (void)stream;
+    (void)event;
+    (void)flags;
+    stream_heap_forget_address(pool, given_out_again);
+    return CUDA_ERROR_UNKNOWN;
+}
+
+/* Its memory seems to be the driver's again, while it is in no stream's hands. */
+Test(stream_heap, a_block_between_two_streams_is_taken_once)
+{
+    start_streams();
+    let_events_be_wanted(one, other, MIB);
+    given_out_again = leave_pending(one, MIB);
+    driver->cuStreamWaitEvent = give_it_out_and_wait;
+    fake_stream_refuse_memory(1);
+    cr_assert_neq(take_on(other, MIB), given_out_again);
+    cr_assert_eq(bytes_of(one).pending, MIB);
+    cr_assert_eq(bytes_of(one).live, 0);
+    cr_assert_eq(take_on(one, MIB), given_out_again);
+}
+
+/* What it would wait for may wait for the stream. */
+Test(stream_heap, nor_is_it_made_to_wait_while_there_is_memory)
+{
+    start_streams();
+    let_events_be_wanted(one, other, MIB);
+    CUdeviceptr block = leave_pending(one, MIB);
+    unsigned waits = fake_stream_calls().waits;
+    cr_assert_neq(take_on(other, MIB), block);
+    cr_assert_eq(fake_stream_calls().waits, waits);
+}
+
+/* Two streams with one block between them would take it from each other for ever. */
+Test(stream_heap, a_stream_that_was_robbed_takes_a_new_block)
+{
+    start_streams();
+    CUdeviceptr block = take_on(one, MIB);
+    free_on(one, block);
+    synchronise_stream(one);
+    cr_assert_eq(take_on(other, MIB), block);
+    free_on(other, block);
+    synchronise_stream(other);
+    CUdeviceptr own = take_on(one, MIB);
+    cr_assert_neq(own, block);
+    free_on(one, own);
+    cr_assert_eq(take_on(other, MIB), block);
+    cr_assert_eq(take_on(one, MIB), own);
+    cr_assert_eq(counted_streams().misses, 2);
+}
+
+/* Unless the reserve has no room for it. */
+Test(stream_heap, or_the_others_where_there_is_no_room)
+{
+    settings.device.growth_budget.bytes = 0;
+    settings.stream_ordered.caps.reserve_ratio = 1.0;
+    settings.stream_ordered.driver_release_threshold.bytes = 0;
+    start_streams();
+    CUdeviceptr block = take_on(one, MIB);
+    free_on(one, block);
+    synchronise_stream(one);
+    cr_assert_eq(take_on(other, MIB), block);
+    free_on(other, block);
+    synchronise_stream(other);
+    cr_assert_eq(take_on(one, MIB), block);
+}
+
+Test(stream_heap, a_pools_attributes_switch_the_ways_off)
+{
+    int off = 0;
+    start_streams();
+    CUmemoryPool memory_pool = (CUmemoryPool)0x100;
+    leave_pending(one, MIB);
+    for (CUmemPool_attribute i = 1; i <= 3; i++) {
+        pool_mempool_setting(pool, memory_pool, i);
+        pool_mempool_set(pool, memory_pool, i, &off);
+    }
+    record(EVENT, one);
+    wait_on(other, EVENT);
+    cr_assert_neq(take_on(other, MIB), 0);
+    cr_assert_eq(counted_streams().misses, 2);
+    leave_pending(one, MIB);
+    fake_stream_is_done(one);
+    cr_assert_neq(take_on(other, MIB), 0);
+    cr_assert_eq(counted_streams().misses, 3);
+    cr_assert_eq(fake_stream_calls().records, 0);
+}
+
+Test(stream_heap, settings_switch_the_ways_off)
+{
+    settings.stream_ordered.reuse = (struct reuse_settings){false, false, false};
+    start_streams();
+    leave_pending(one, MIB);
+    record(EVENT, one);
+    wait_on(other, EVENT);
+    take_on(other, MIB);
+    cr_assert_eq(counted_streams().misses, 2);
+}
+
+Test(stream_heap, a_block_freed_elsewhere_belongs_to_that_stream)
+{
+    start_streams();
+    CUdeviceptr block = take_on(one, MIB);
+    cr_assert_eq(bytes_of(one).live, MIB);
+    free_on(other, block);
+    cr_assert_eq(bytes_of(one).live, 0);
+    cr_assert_eq(bytes_of(other).pending, MIB);
+    cr_assert_eq(take_on(other, MIB), block);
+}
+
+Test(stream_heap, a_second_free_is_refused)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    cr_assert_eq(try_to_free_on(one, block), CUDA_ERROR_INVALID_VALUE);
+    cr_assert_eq(try_to_free_on(other, block), CUDA_ERROR_INVALID_VALUE);
+    cr_assert_eq(pool_free(pool, block), CUDA_ERROR_INVALID_VALUE);
+    cr_assert_eq(take_on(one, MIB), block);
+}
+
+Test(stream_heap, a_plain_free_is_the_drivers)
+{
+    start_streams();
+    CUdeviceptr block = take_on(one, MIB);
+    fake_trace();
+    release(block);
+    cr_assert_str_eq(fake_trace(), "free");
+    cr_assert_eq(bytes_of(one).live, 0);
+}
+
+/* The driver knows of neither the free nor the allocation since. */
+/* The next stream is known by the same record, and its frees have later stamps. */
+Test(stream_heap, a_plain_free_after_a_destroyed_streams_work_is_kept)
+{
+    start_streams();
+    CUdeviceptr block = take_on(one, MIB);
+    fake_stream_works(one);
+    free_on(one, block);
+    cr_assert_eq(take_on(one, MIB), block);
+    const struct stream *record = stream_called(one);
+    destroy_stream(one);
+    CUstream next = fake_stream();
+    CUdeviceptr another = take_on(next, 2 * MIB);
+    cr_assert_eq(stream_called(next), record);
+    free_on(next, another);
+    synchronise_stream(next);
+    fake_launch(context);
+    release(block);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE), 0);
+}
+
+/* Nothing of a memory pool that is destroyed is kept. */
+Test(stream_heap, a_plain_free_after_its_pools_end_goes_behind_the_work)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    cr_assert_eq(take_on(one, MIB), block);
+    stream_block_find(&pool->streams->blocks, block)->shared = true;
+    fake_launch(context);
+    unsigned frees = fake_calls(FAKE_MEM_FREE), waits = fake_stream_calls().waits;
+    release(block);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE), frees);
+    cr_assert_eq(fake_stream_calls().waits, waits + 1);
+    cr_assert_eq(bytes_of(one).live, 0);
+}
+
+Test(stream_heap, a_plain_free_is_the_drivers_when_the_last_one_is_over)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    cr_assert_eq(take_on(one, MIB), block);
+    fake_launch(context);
+    release(block);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE), 0);
+    cr_assert_eq(pool_device_bytes(pool, 0).pending, MIB);
+    cr_assert_neq(take_on(one, MIB), block);
+    cr_assert_neq(take_on(other, MIB), block);
+    fake_finish(context);
+    cr_assert_eq(take_on(other, MIB), block);
+    cr_assert_eq(counted_streams().hits.queried, 1);
+    release(block);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE), 1);
+}
+
+/* Nobody knows of the other stream's free. */
+Test(stream_heap, nor_is_one_of_another_streams_that_it_comes_after)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    record(EVENT, one);
+    wait_on(other, EVENT);
+    cr_assert_eq(take_on(other, MIB), block);
+    release(block);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE), 0);
+    cr_assert_eq(synchronise(), CUDA_SUCCESS);
+    cr_assert_eq(take_on(fake_stream(), MIB), block);
+}
+
+Test(stream_heap, a_free_that_the_driver_refuses_changes_nothing)
+{
+    start_streams();
+    CUdeviceptr block = take_on(one, MIB);
+    fake_fail(FAKE_MEM_FREE, CUDA_ERROR_INVALID_VALUE, 1);
+    cr_assert_eq(pool_free(pool, block), CUDA_ERROR_INVALID_VALUE);
+    cr_assert_eq(bytes_of(one).live, MIB);
+    free_on(one, block);
+}
+
+Test(stream_heap, pools_keep_apart)
+{
+    start_streams();
+    CUmemoryPool own = fake_mempool(0);
+    pool_mempool_created(pool, own, 0);
+    CUdeviceptr block = 0;
+    CUresult result;
+    cr_assert(pool_allocate_async(pool, &block, MIB, &own, one, &result));
+    free_on(one, block);
+    cr_assert_neq(take_on(one, MIB), block);
+    CUdeviceptr again = 0;
+    cr_assert(pool_allocate_async(pool, &again, MIB, &own, one, &result));
+    cr_assert_eq(again, block);
+}
+
+Test(stream_heap, other_contexts_get_nothing)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    synchronise_stream(one);
+    another_context(0);
+    cr_assert_neq(take_on(NULL, MIB), block);
+}
+
+Test(stream_heap, hidden_while_free)
+{
+    start_streams();
+    CUdeviceptr block = take_on(one, 1000);
+    cr_assert_eq(pool_ask_pointer(pool, block + 999).kind, POINTER_LIVE);
+    cr_assert_eq(pool_ask_pointer(pool, block + 1000).kind, POINTER_HIDDEN);
+    cr_assert_eq(pool_ask_pointer(pool, block).bytes, 1000);
+    free_on(one, block);
+    cr_assert_eq(pool_ask_pointer(pool, block).kind, POINTER_HIDDEN);
+}
+
+Test(stream_heap, an_address_that_comes_from_elsewhere_was_freed_behind_our_back)
+{
+    start_streams();
+    CUdeviceptr live = take_on(one, MIB), free = leave_pending(one, 2 * MIB);
+    pool_forget_address(pool, live);
+    pool_forget_address(pool, free);
+    cr_assert_eq(bytes_of(one).live + bytes_of(one).pending, 0);
+    cr_assert_eq(reserved_bytes(), 0);
+    cr_assert_eq(pool_ask_pointer(pool, live).kind, POINTER_FOREIGN);
+}
+
+Test(stream_heap, after_early_launches_its_own_blocks_must_be_over)
+{
+    start_streams();
+    take_on(one, 4 * MIB);
+    pool_early_launch(pool, one);
+    CUdeviceptr block = leave_pending(one, MIB);
+    cr_assert_neq(take_on(one, MIB), block);
+    fake_stream_is_done(one);
+    cr_assert_eq(take_on(one, MIB), block);
+    cr_assert_eq(fake_stream_calls().waits, 0);
+}
+
+/* One that the driver had the memory of then. */
+Test(stream_heap, nor_after_those_before_the_stream_became_known)
+{
+    start_streams();
+    take_on(other, MIB);
+    pool->streams->short_lived = 1000;
+    pool->streams->turned_away = 1;
+    pool_early_launch(pool, one);
+    cr_assert_null(stream_find(pool, one, false).stream);
+    pool->streams->short_lived = 0;
+    take_on(one, 4 * MIB);
+    CUdeviceptr block = leave_pending(one, MIB);
+    cr_assert_neq(take_on(one, MIB), block);
+}
+
+/* Where each ends before anything that it has left is over. */
+Test(stream_heap, short_lived_streams_are_the_drivers)
+{
+    unsigned served = 0;
+    start_streams();
+    for (unsigned i = 0; i < 200; i++) {
+        CUdeviceptr block;
+        CUresult result;
+        CUstream stream = fake_stream();
+        if (!pool_allocate_async(pool, &block, MIB, NULL, stream, &result))
+            continue;
+        fake_stream_works(stream);
+        free_on(stream, block);
+        destroy_stream(stream);
+        served++;
+    }
+    cr_assert_lt(served, 70);
+}
+
+/* An event that was not over a moment ago is not asked about for each allocation. */
+Test(stream_heap, what_is_not_over_is_asked_about_now_and_then)
+{
+    start_streams();
+    let_events_be_wanted(one, other, MIB);
+    leave_pending(one, MIB);
+    unsigned before = fake_stream_calls().queries;
+    for (unsigned i = 0; i < 1000; i++)
+        take_on(other, MIB);
+    cr_assert_lt(fake_stream_calls().queries - before, 100);
+}
+
+Test(stream_heap, beside_captures_the_driver_answers)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB), more = 0;
+    CUresult result;
+    begin_capture(other);
+    cr_assert_not(pool_allocate_async(pool, &more, MIB, NULL, one, &result));
+    end_capture(other);
+    cr_assert_eq(take_on(one, MIB), block);
+}
+
+Test(stream_heap, nothing_is_asked_for_nothing)
+{
+    CUdeviceptr address;
+    CUresult result;
+    start_streams();
+    cr_assert_not(pool_allocate_async(pool, &address, 0, NULL, one, &result));
+    cr_assert_not(pool_allocate_async(pool, NULL, 10, NULL, one, &result));
+}
+
+Test(stream_heap, switched_off_the_driver_answers)
+{
+    CUdeviceptr address;
+    CUresult result;
+    settings.stream_ordered.enabled = false;
+    start_streams();
+    cr_assert_not(pool_allocate_async(pool, &address, MIB, NULL, one, &result));
+    cr_assert_not(pool_follows_streams(pool));
+}
+
+Test(stream_heap, it_works_with_device_memory_switched_off)
+{
+    settings.device.enabled = false;
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    cr_assert_eq(take_on(one, MIB), block);
+}
+
+Test(stream_heap, generations_differ)
+{
+    start_streams();
+    CUdeviceptr block = take_on(one, MIB);
+    uint64_t first = pool_generation(pool, block);
+    cr_assert_neq(first, 0);
+    free_on(one, block);
+    cr_assert_eq(pool_generation(pool, block), 0);
+    cr_assert_eq(take_on(one, MIB), block);
+    cr_assert_neq(pool_generation(pool, block), first);
+}

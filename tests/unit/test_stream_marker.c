@@ -1,0 +1,345 @@
+/*
+ * Streams that others order: what their own order gives once an operation is behind a free.
+ */
+#include "streams_fixture.h"
+
+TestSuite(stream_marker, .init = set_up_streams, .fini = tear_down, .timeout = 20);
+
+#define EVENT ((CUevent)0x500)
+
+/* More than a stream may leave without a marker. */
+#define LARGE (64 * MIB)
+
+static CUdeviceptr leave_pending(CUstream stream, size_t bytes)
+{
+    CUdeviceptr block = take_on(stream, bytes);
+    fake_stream_works(stream);
+    free_on(stream, block);
+    return block;
+}
+
+/* Blocks that are pending, the oldest first. */
+static void leave_many(CUstream stream, unsigned count, CUdeviceptr *blocks)
+{
+    for (unsigned i = 0; i < count; i++)
+        blocks[i] = take_on(stream, MIB);
+    fake_stream_works(stream);
+    for (unsigned i = 0; i < count; i++)
+        free_on(stream, blocks[i]);
+}
+
+Test(stream_marker, each_free_puts_one_there)
+{
+    CUdeviceptr blocks[8];
+    start_streams();
+    leave_many(NULL, 8, blocks);
+    cr_assert_eq(fake_stream_calls().records, 8);
+    cr_assert_eq(fake_calls(FAKE_EVENT_CREATE), 1);
+    fake_trace();
+    for (int i = 8; i-- > 0;)
+        cr_assert_eq(take_on(NULL, MIB), blocks[i]);
+    cr_assert_str_eq(fake_trace(), "");
+}
+
+Test(stream_marker, a_pair_costs_a_record)
+{
+    start_streams();
+    for (int i = 0; i < 800; i++)
+        leave_pending(NULL, MIB);
+    cr_assert_eq(counted_streams().misses, 1);
+    cr_assert_eq(fake_stream_calls().records, 800);
+    cr_assert_eq(fake_stream_calls().queries, 0);
+}
+
+Test(stream_marker, and_so_does_one_of_any_size)
+{
+    start_streams();
+    CUdeviceptr small = leave_pending(NULL, 4096);
+    CUdeviceptr large = leave_pending(NULL, LARGE);
+    cr_assert_eq(fake_stream_calls().records, 2);
+    cr_assert_eq(take_on(NULL, 4096), small);
+    cr_assert_eq(take_on(NULL, LARGE), large);
+}
+
+Test(stream_marker, a_wait_tells_of_the_frees_before_it)
+{
+    CUdeviceptr blocks[9];
+    start_streams();
+    leave_many(NULL, 9, blocks);
+    synchronise_stream(NULL);
+    cr_assert_eq(bytes_of(NULL).cached, 9 * MIB);
+}
+
+Test(stream_marker, a_wait_for_the_context_tells_of_all)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(NULL, MIB);
+    cr_assert_eq(synchronise(), CUDA_SUCCESS);
+    cr_assert_eq(bytes_of(NULL).cached, MIB);
+    cr_assert_eq(take_on(NULL, MIB), block);
+}
+
+/* It is an operation, too. */
+Test(stream_marker, an_event_of_the_programs_is_one)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    pool_barrier_coming(pool, NULL);
+    record(EVENT, one);
+    cr_assert_eq(take_on(one, MIB), block);
+}
+
+Test(stream_marker, an_event_of_the_programs_tells_of_all_before_it)
+{
+    start_streams();
+    leave_pending(NULL, MIB);
+    record(EVENT, NULL);
+    leave_pending(NULL, 2 * MIB);
+    synchronise_event(EVENT);
+    cr_assert_eq(bytes_of(NULL).cached, MIB);
+    cr_assert_eq(bytes_of(NULL).pending, 2 * MIB);
+}
+
+Test(stream_marker, streams_of_their_own_need_none)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    cr_assert_eq(take_on(one, MIB), block);
+    cr_assert_eq(fake_stream_calls().records, 0);
+}
+
+Test(stream_marker, behind_a_barrier_every_stream_does)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    pool_barrier_coming(pool, NULL);
+    cr_assert_neq(take_on(one, MIB), block);
+    synchronise_stream(one);
+    cr_assert_eq(bytes_of(one).pending, MIB);
+    block = leave_pending(one, 2 * MIB);
+    cr_assert_eq(fake_stream_calls().records, 1);
+    cr_assert_eq(take_on(one, 2 * MIB), block);
+    CUstream later = fake_stream();
+    leave_pending(later, MIB);
+    cr_assert_eq(fake_stream_calls().records, 2);
+}
+
+/* The free that has one serves those from before as well. */
+Test(stream_marker, and_what_was_freed_before_is_behind_the_next)
+{
+    CUdeviceptr blocks[2];
+    start_streams();
+    leave_many(one, 2, blocks);
+    pool_barrier_coming(pool, NULL);
+    leave_pending(one, 2 * MIB);
+    cr_assert_eq(take_on(one, MIB), blocks[1]);
+    cr_assert_eq(take_on(one, MIB), blocks[0]);
+}
+
+/* Only the green context's streams wait there, of which the pool knows as its device's. */
+Test(stream_marker, and_behind_a_green_contexts)
+{
+    start_without_context();
+    context = fake_primary(0);
+    pool_primary_retained(pool, context, 0);
+    one = fake_stream();
+    pool_green_context_created(pool, (CUgreenCtx)5, 0);
+    CUdeviceptr block = leave_pending(one, MIB);
+    pool_green_barrier_coming(pool, (CUgreenCtx)5);
+    cr_assert_neq(take_on(one, MIB), block);
+    leave_pending(one, 2 * MIB);
+    cr_assert_eq(fake_stream_calls().records, 1);
+}
+
+static CUresult flags_of_a_blocking_stream(CUstream stream, unsigned int *flags)
+{
+    (void)stream;
+    *flags = CU_STREAM_DEFAULT;
+    return CUDA_SUCCESS;
+}
+
+Test(stream_marker, blocking_streams_do)
+{
+    driver->cuStreamGetFlags = flags_of_a_blocking_stream;
+    start_streams();
+    leave_pending(one, MIB);
+    cr_assert_eq(fake_stream_calls().records, 1);
+}
+
+Test(stream_marker, and_those_of_which_the_driver_does_not_tell)
+{
+    driver->cuStreamGetFlags = NULL;
+    start_streams();
+    leave_pending(one, MIB);
+    cr_assert_eq(fake_stream_calls().records, 1);
+}
+
+Test(stream_marker, where_it_fails_the_driver_frees)
+{
+    CUdeviceptr blocks[2];
+    driver->cuStreamGetFlags = flags_of_a_blocking_stream;
+    start_streams();
+    for (int i = 0; i < 2; i++)
+        blocks[i] = take_on(one, i ? MIB : LARGE);
+    fake_stream_fail_records(3);
+    for (int i = 0; i < 2; i++)
+        free_on(one, blocks[i]);
+    cr_assert_eq(bytes_of(one).pending, 0);
+    cr_assert_eq(bytes_of(one).live, 0);
+}
+
+/* There are no more events then, but there is still an operation. */
+Test(stream_marker, it_goes_on_behind_work_that_does_not_end)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(NULL, LARGE);
+    for (unsigned i = 0; i < 2 * OWN_EVENTS_MAX; i++)
+        cr_assert_eq(leave_pending(NULL, LARGE), block);
+    cr_assert_leq(fake_calls(FAKE_EVENT_CREATE), OWN_EVENTS_MAX + 1);
+    cr_assert_eq(counted_streams().misses, 1);
+}
+
+Test(stream_marker, what_is_over_serves_again)
+{
+    start_streams();
+    for (unsigned i = 0; i < 10 * OWN_EVENTS_MAX; i++) {
+        leave_pending(NULL, LARGE);
+        if (i % 16 == 0)
+            fake_stream_is_done(NULL);
+    }
+    cr_assert_lt(fake_calls(FAKE_EVENT_CREATE), OWN_EVENTS_MAX);
+    cr_assert_lt(fake_stream_calls().queries, 2 * OWN_EVENTS_MAX);
+}
+
+/* What it would be made to wait for, others that it orders need not wait for. */
+Test(stream_marker, it_takes_of_others_only_what_is_over)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    record(EVENT, one);
+    wait_on(NULL, EVENT);
+    cr_assert_neq(take_on(NULL, MIB), block);
+    synchronise_stream(one);
+    cr_assert_eq(take_on(NULL, MIB), block);
+}
+
+Test(stream_marker, reap_waits_for_its_event)
+{
+    start_streams();
+    leave_pending(NULL, LARGE);
+    leave_pending(NULL, MIB);
+    fake_stream_is_done(NULL);
+    cr_assert_eq(pool_reap(pool), 1);
+    cr_assert_eq(bytes_of(NULL).cached, LARGE);
+    cr_assert_eq(bytes_of(NULL).pending, MIB);
+    cr_assert_eq(fake_calls(FAKE_STREAM_SYNCHRONIZE), 0);
+    cr_assert_eq(pool_reap(pool), 0);
+}
+
+/* ---- events that tell of much ---- */
+
+Test(stream_marker, a_free_of_much_records_an_event)
+{
+    start_streams();
+    leave_pending(one, 40 * MIB);
+    cr_assert_eq(fake_stream_calls().records, 1);
+    fake_stream_is_done(one);
+    stream_release_settle(pool, NULL);
+    cr_assert_eq(bytes_of(one).cached, 40 * MIB);
+}
+
+Test(stream_marker, so_do_many_of_less)
+{
+    CUdeviceptr blocks[10];
+    start_streams();
+    for (int i = 0; i < 10; i++)
+        blocks[i] = take_on(one, 4 * MIB);
+    for (int i = 0; i < 10; i++)
+        free_on(one, blocks[i]);
+    cr_assert_eq(fake_stream_calls().records, 1);
+}
+
+Test(stream_marker, where_memory_is_short_less_is_much)
+{
+    start_streams();
+    take_on(other, 40 * GIB);
+    leave_pending(one, 9 * MIB);
+    cr_assert_eq(fake_stream_calls().records, 1);
+    leave_pending(one, 7 * MIB);
+    cr_assert_eq(fake_stream_calls().records, 1);
+    leave_pending(one, 2 * MIB);
+    cr_assert_eq(fake_stream_calls().records, 2);
+}
+
+/* Nor is less than the driver keeps itself, which others than the settings may say; up to a 64th of
+ * the device. */
+Test(stream_marker, what_the_driver_would_keep_is_not_much)
+{
+    settings.stream_ordered.driver_release_threshold.unlimited = true;
+    start_streams();
+    *fake_mempool_attribute((CUmemoryPool)0x100, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) = UINT64_MAX;
+    leave_pending(one, 60 * MIB);
+    cr_assert_eq(fake_stream_calls().records, 0);
+    leave_pending(one, 600 * MIB);
+    cr_assert_eq(fake_stream_calls().records, 1);
+}
+
+/* What is taken and freed again is no more than before. */
+Test(stream_marker, pairs_are_not_much)
+{
+    start_streams();
+    for (int i = 0; i < 100; i++)
+        leave_pending(one, 30 * MIB);
+    cr_assert_eq(fake_stream_calls().records, 0);
+}
+
+/* ---- what is counted ---- */
+
+static void check_sums(const struct stream *stream)
+{
+    uint64_t covered = 0, pending = 0;
+    for (const struct block *b = stream->pending.first; b; b = b->links[LINK_HEAP].next) {
+        pending += b->bytes;
+        covered += counter_get(&b->epoch) <= stream->covered ? b->bytes : 0;
+    }
+    cr_assert_eq(covered, stream->covered_bytes);
+    cr_assert_eq(pending, counter_get(&stream->free_bytes) - counter_get(&stream->clean_bytes));
+    cr_assert_leq(stream->joined, atomic_load(&stream->stamp));
+    cr_assert_leq(stream->quiet_bytes, (int64_t)stream->may_keep);
+}
+
+/* A step of a random program, on two streams and the legacy one. */
+static void do_something(unsigned random, CUdeviceptr *block, CUstream stream)
+{
+    if (*block) {
+        fake_stream_works(stream);
+        free_on(stream, *block);
+        *block = 0;
+    } else {
+        *block = take_on(stream, (random % 5 + 1) * 3 * MIB);
+    }
+    if (random % 61 == 0)
+        synchronise_stream(stream);
+    if (random % 67 == 0)
+        fake_stream_is_done(stream);
+    if (random % 71 == 0)
+        stream_release_settle(pool, NULL);
+    if (random % 401 == 0)
+        pool_trim(pool);
+    if (random % 997 == 0)
+        cr_assert_eq(synchronise(), CUDA_SUCCESS);
+}
+
+Test(stream_marker, sums_are_right)
+{
+    CUdeviceptr blocks[40] = {0};
+    unsigned random = 1;
+    start_streams();
+    CUstream streams[] = {one, other, NULL};
+    for (int i = 0; i < 20000; i++) {
+        random = random * 1664525u + 1013904223u;
+        do_something(random >> 8, &blocks[(random >> 24) % 40], streams[i % 3]);
+        for (unsigned j = 0; j < stream_count(pool->streams); j++)
+            check_sums(stream_at(pool->streams, j));
+    }
+}

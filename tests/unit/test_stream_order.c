@@ -1,0 +1,356 @@
+/*
+ * What is known to be over, and what comes after what.
+ */
+#include "streams_fixture.h"
+
+TestSuite(stream_order, .init = set_up_streams, .fini = tear_down, .timeout = 20);
+
+#define EVENT ((CUevent)0x500)
+
+/* A block that is pending on the stream. */
+static CUdeviceptr leave_pending(CUstream stream)
+{
+    CUdeviceptr block = take_on(stream, MIB);
+    fake_stream_works(stream);
+    free_on(stream, block);
+    return block;
+}
+
+Test(stream_order, a_synchronise_settles_what_was_freed_before_it)
+{
+    start_streams();
+    leave_pending(one);
+    struct order_mark mark;
+    pool_stream_wait_begin(pool, one, &mark);
+    CUdeviceptr late = take_on(one, 2 * MIB);
+    free_on(one, late);
+    pool_stream_wait_end(pool, &mark, CUDA_SUCCESS);
+    cr_assert_eq(bytes_of(one).cached, MIB);
+    cr_assert_eq(bytes_of(one).pending, 2 * MIB);
+}
+
+Test(stream_order, a_synchronise_that_failed_settles_nothing)
+{
+    start_streams();
+    leave_pending(one);
+    struct order_mark mark;
+    pool_stream_wait_begin(pool, one, &mark);
+    pool_stream_wait_end(pool, &mark, CUDA_ERROR_NOT_READY);
+    cr_assert_eq(bytes_of(one).pending, MIB);
+}
+
+/* After an error that stays, the driver answers. */
+Test(stream_order, a_synchronise_that_finds_a_lasting_error_ends_it)
+{
+    CUdeviceptr address = 0;
+    CUresult result;
+    start_streams();
+    free_on(one, take_on(one, MIB));
+    struct order_mark mark;
+    pool_stream_wait_begin(pool, one, &mark);
+    pool_stream_wait_end(pool, &mark, CUDA_ERROR_ILLEGAL_ADDRESS);
+    cr_assert_not(pool_allocate_async_at_once(pool, &address, MIB, NULL, one));
+    cr_assert_not(pool_allocate_async(pool, &address, MIB, NULL, one, &result));
+}
+
+static void expect_no_service(void)
+{
+    CUdeviceptr address = 0;
+    CUresult result;
+    cr_assert_not(pool_allocate_async_at_once(pool, &address, MIB, NULL, one));
+    cr_assert_not(pool_allocate_async(pool, &address, MIB, NULL, one, &result));
+}
+
+static void synchronise_context(CUresult result)
+{
+    struct synchronising state = pool_synchronise_begin(pool, NULL);
+    pool_synchronise_end(pool, state, result);
+}
+
+Test(stream_order, and_so_does_one_of_the_context_without_device_memory)
+{
+    settings.device.enabled = false;
+    start_streams();
+    free_on(one, take_on(one, MIB));
+    synchronise_context(CUDA_SUCCESS);
+    take_on(one, MIB);
+    free_on(one, take_on(one, MIB));
+    synchronise_context(CUDA_ERROR_ILLEGAL_ADDRESS);
+    expect_no_service();
+}
+
+static void find_error_on_stream(void)
+{
+    struct order_mark mark;
+    pool_stream_wait_begin(pool, one, &mark);
+    pool_stream_wait_end(pool, &mark, CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+Test(stream_order, and_so_does_one_while_a_capture_goes_on)
+{
+    start_streams();
+    free_on(one, take_on(one, MIB));
+    begin_capture(other);
+    synchronise_context(CUDA_ERROR_ILLEGAL_ADDRESS);
+    end_capture(other);
+    expect_no_service();
+}
+
+/* In the stream's context, whichever is current. */
+Test(stream_order, and_one_of_a_stream_then_from_another_context)
+{
+    start_streams();
+    CUcontext neighbour = another_context(0);
+    fake_set_current(context);
+    free_on(one, take_on(one, MIB));
+    begin_capture(other);
+    fake_set_current(neighbour);
+    find_error_on_stream();
+    fake_set_current(context);
+    end_capture(other);
+    expect_no_service();
+}
+
+Test(stream_order, and_so_does_an_event)
+{
+    start_streams();
+    free_on(one, take_on(one, MIB));
+    struct event_look look;
+    pool_event_wait_begin(pool, EVENT, &look);
+    pool_event_wait_end(pool, EVENT, &look, CUDA_ERROR_ILLEGAL_ADDRESS);
+    expect_no_service();
+}
+
+/* What stands for nothing is not remembered, and nothing outlives its context. */
+Test(stream_order, events_are_remembered_as_long_as_they_say_something)
+{
+    start_streams();
+    CUcontext dies = another_context(0);
+    CUstream theirs = fake_stream(), unknown = fake_stream();
+    for (uintptr_t i = 1; i <= 1000; i++)
+        record((CUevent)(i << 12), unknown);
+    cr_assert_eq(order_count_events(pool), 0);
+    free_on(theirs, take_on(theirs, MIB));
+    for (uintptr_t i = 1; i <= 1000; i++)
+        record((CUevent)(i << 12), theirs);
+    fake_set_current(context);
+    free_on(one, take_on(one, MIB));
+    record(EVENT, one);
+    cr_assert_eq(order_count_events(pool), 1001);
+    end_context(dies);
+    cr_assert_eq(order_count_events(pool), 1);
+    struct event_look look;
+    order_event_look(pool, EVENT, &look);
+    cr_assert_neq(look.version, 0);
+}
+
+Test(stream_order, a_synchronised_stream_settles_what_it_waited_for)
+{
+    start_streams();
+    leave_pending(one);
+    record(EVENT, one);
+    wait_on(other, EVENT);
+    synchronise_stream(other);
+    cr_assert_eq(bytes_of(one).cached, MIB);
+}
+
+Test(stream_order, a_synchronised_context_settles_all)
+{
+    start_streams();
+    leave_pending(one);
+    leave_pending(other);
+    cr_assert_eq(synchronise(), CUDA_SUCCESS);
+    cr_assert_eq(bytes_of(one).cached, MIB);
+    cr_assert_eq(bytes_of(other).cached, MIB);
+}
+
+Test(stream_order, an_event_covers_what_was_freed_before_its_record)
+{
+    start_streams();
+    leave_pending(one);
+    record(EVENT, one);
+    free_on(one, take_on(one, 2 * MIB));
+    synchronise_event(EVENT);
+    cr_assert_eq(bytes_of(one).cached, MIB);
+    cr_assert_eq(bytes_of(one).pending, 2 * MIB);
+}
+
+Test(stream_order, an_event_recorded_anew_during_the_wait_says_nothing)
+{
+    start_streams();
+    leave_pending(one);
+    record(EVENT, one);
+    struct event_look look;
+    pool_event_wait_begin(pool, EVENT, &look);
+    record(EVENT, other);
+    pool_event_wait_end(pool, EVENT, &look, CUDA_SUCCESS);
+    cr_assert_eq(bytes_of(one).pending, MIB);
+}
+
+Test(stream_order, an_event_that_two_threads_record_at_once_says_nothing)
+{
+    start_streams();
+    leave_pending(one);
+    struct recording first, second;
+    pool_record_begin(pool, EVENT, &one, &first);
+    pool_record_begin(pool, EVENT, &other, &second);
+    pool_record_end(pool, EVENT, &first, CUDA_SUCCESS);
+    pool_record_end(pool, EVENT, &second, CUDA_SUCCESS);
+    synchronise_event(EVENT);
+    cr_assert_eq(bytes_of(one).pending, MIB);
+}
+
+/* The driver may have carried them out in the other order. */
+Test(stream_order, nor_does_it_where_the_first_ends_first)
+{
+    struct recording first, second;
+    start_streams();
+    leave_pending(one);
+    CUstream third = fake_stream();
+    pool_record_begin(pool, EVENT, &third, &first);
+    pool_record_begin(pool, EVENT, &one, &second);
+    pool_record_end(pool, EVENT, &first, CUDA_SUCCESS);
+    pool_record_end(pool, EVENT, &second, CUDA_SUCCESS);
+    synchronise_event(EVENT);
+    cr_assert_eq(bytes_of(one).pending, MIB);
+    record(EVENT, one);
+    synchronise_event(EVENT);
+    cr_assert_eq(bytes_of(one).cached, MIB);
+}
+
+Test(stream_order, an_event_whose_record_failed_says_nothing)
+{
+    start_streams();
+    leave_pending(one);
+    struct recording recording;
+    pool_record_begin(pool, EVENT, &one, &recording);
+    pool_record_end(pool, EVENT, &recording, CUDA_ERROR_UNKNOWN);
+    synchronise_event(EVENT);
+    cr_assert_eq(bytes_of(one).pending, MIB);
+}
+
+Test(stream_order, a_destroyed_event_says_nothing)
+{
+    start_streams();
+    leave_pending(one);
+    record(EVENT, one);
+    pool_event_destroyed(pool, EVENT);
+    synchronise_event(EVENT);
+    cr_assert_eq(bytes_of(one).pending, MIB);
+}
+
+Test(stream_order, lost_events_say_nothing)
+{
+    start_streams();
+    leave_pending(one);
+    record(EVENT, one);
+    pool_events_are_lost(pool);
+    synchronise_event(EVENT);
+    cr_assert_eq(bytes_of(one).pending, MIB);
+}
+
+/* It may be recorded here while somebody else records it. */
+Test(stream_order, an_event_that_is_recorded_unseen_never_counts_again)
+{
+    start_streams();
+    leave_pending(one);
+    pool_event_lost(pool, EVENT);
+    record(EVENT, one);
+    synchronise_event(EVENT);
+    cr_assert_eq(bytes_of(one).pending, MIB);
+    pool_event_destroyed(pool, EVENT);
+    record(EVENT, one);
+    synchronise_event(EVENT);
+    cr_assert_eq(bytes_of(one).cached, MIB);
+}
+
+Test(stream_order, many_events_keep_apart)
+{
+    start_streams();
+    CUdeviceptr blocks[300];
+    for (unsigned i = 0; i < 300; i++)
+        blocks[i] = take_on(one, MIB);
+    for (uintptr_t i = 0; i < 300; i++) {
+        free_on(one, blocks[i]);
+        record((CUevent)((i + 1) * 64), one);
+    }
+    for (uintptr_t i = 0; i < 300; i += 2)
+        pool_event_destroyed(pool, (CUevent)((i + 1) * 64));
+    synchronise_event((CUevent)(200 * 64));
+    cr_assert_eq(bytes_of(one).cached, 200 * MIB);
+    synchronise_event((CUevent)(299 * 64)); /* destroyed */
+    cr_assert_eq(bytes_of(one).cached, 200 * MIB);
+    synchronise_event((CUevent)(300 * 64));
+    cr_assert_eq(bytes_of(one).cached, 300 * MIB);
+}
+
+/* ---- events of our own ---- */
+
+Test(stream_order, no_event_is_recorded_unless_somebody_wants_one)
+{
+    start_streams();
+    leave_pending(one);
+    cr_assert_eq(fake_stream_calls().records, 0);
+}
+
+Test(stream_order, an_event_is_recorded_again_when_it_is_over)
+{
+    start_streams();
+    let_events_be_wanted(one, other, MIB);
+    unsigned created = fake_calls(FAKE_EVENT_CREATE);
+    for (int i = 0; i < 10; i++) {
+        leave_pending(one);
+        synchronise_stream(one);
+    }
+    cr_assert_eq(fake_calls(FAKE_EVENT_CREATE), created + 1);
+    cr_assert_eq(fake_stream_calls().records, 10);
+}
+
+Test(stream_order, wanted_events_come_to_an_end)
+{
+    start_streams();
+    let_events_be_wanted(one, other, MIB);
+    for (int i = 0; i < 100; i++) {
+        leave_pending(one);
+        synchronise_stream(one);
+    }
+    unsigned records = fake_stream_calls().records;
+    cr_assert_lt(records, 40);
+    leave_pending(one);
+    cr_assert_eq(fake_stream_calls().records, records);
+}
+
+Test(stream_order, outstanding_events_are_limited)
+{
+    CUdeviceptr blocks[100];
+    start_streams();
+    let_events_be_wanted(one, other, MIB);
+    stream_called(one)->wanted = 1000;
+    for (int i = 0; i < 100; i++)
+        blocks[i] = take_on(one, MIB);
+    fake_stream_works(one);
+    for (int i = 0; i < 100; i++)
+        free_on(one, blocks[i]);
+    cr_assert_eq(fake_stream_calls().records, OWN_EVENTS_MAX);
+}
+
+Test(stream_order, a_failed_record_leaves_the_block_pending)
+{
+    start_streams();
+    let_events_be_wanted(one, other, MIB);
+    fake_stream_fail_records(1);
+    CUdeviceptr block = leave_pending(one);
+    cr_assert_eq(bytes_of(one).pending, MIB);
+    cr_assert_neq(take_on(other, MIB), block);
+    cr_assert_eq(take_on(one, MIB), block);
+}
+
+Test(stream_order, before_a_capture_what_is_pending_gets_an_event)
+{
+    start_streams();
+    leave_pending(one);
+    pool_capture_about_to_begin(pool);
+    fake_finish(context);
+    stream_release_settle(pool, NULL);
+    cr_assert_eq(bytes_of(one).cached, MIB);
+}

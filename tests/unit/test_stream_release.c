@@ -1,0 +1,310 @@
+/*
+ * Giving stream-ordered memory back.
+ */
+#include "streams_fixture.h"
+
+TestSuite(stream_release, .init = set_up_streams, .fini = tear_down, .timeout = 20);
+
+static void fill_stream(CUstream stream, unsigned count, size_t bytes)
+{
+    CUdeviceptr blocks[64];
+    for (unsigned i = 0; i < count; i++)
+        blocks[i] = take_on(stream, bytes);
+    fake_stream_works(stream);
+    for (unsigned i = 0; i < count; i++)
+        free_on(stream, blocks[i]);
+}
+
+Test(stream_release, the_cap_holds_for_what_is_pending)
+{
+    settings.stream_ordered.caps.cached = (struct byte_size){.bytes = 4 * MIB};
+    start_streams();
+    fill_stream(one, 10, MIB);
+    cr_assert_eq(bytes_of(one).pending, 4 * MIB);
+    cr_assert_eq(fake_bytes_used(0), 4 * MIB);
+}
+
+Test(stream_release, over_the_cap_what_is_over_goes_first)
+{
+    settings.stream_ordered.caps.cached = (struct byte_size){.bytes = 4 * MIB};
+    start_streams();
+    fill_stream(one, 4, MIB);
+    synchronise_stream(one);
+    fill_stream(other, 2, 2 * MIB);
+    cr_assert_eq(bytes_of(other).pending, 4 * MIB);
+    cr_assert_eq(bytes_of(one).cached, 0);
+    cr_assert_eq(counted_streams().evictions.cap, 4);
+}
+
+Test(stream_release, a_full_bucket_takes_no_more)
+{
+    settings.stream_ordered.caps.blocks_per_bucket = 3;
+    start_streams();
+    fill_stream(one, 5, MIB);
+    cr_assert_eq(bytes_of(one).pending, 3 * MIB);
+    fill_stream(one, 2, 2 * MIB);
+    cr_assert_eq(bytes_of(one).pending, 7 * MIB);
+}
+
+Test(stream_release, many_streams_stay_inside_the_cap_together)
+{
+    settings.stream_ordered.caps.cached = (struct byte_size){.bytes = 64 * MIB};
+    start_streams();
+    for (int i = 0; i < 40; i++)
+        fill_stream(fake_stream(), 8, MIB);
+    cr_assert_leq(pool_device_bytes(pool, 0).cached + pool_device_bytes(pool, 0).pending, 64 * MIB);
+    cr_assert_geq(pool_device_bytes(pool, 0).cached + pool_device_bytes(pool, 0).pending, 60 * MIB);
+}
+
+Test(stream_release, the_reserve_keeps_its_ratio)
+{
+    settings.device.growth_budget.bytes = 0;
+    settings.stream_ordered.caps.reserve_ratio = 1.0;
+    settings.stream_ordered.driver_release_threshold.bytes = 0;
+    start_streams();
+    fill_stream(one, 8, MIB);
+    synchronise_stream(one);
+    take_on(one, 16 * MIB);
+    cr_assert_eq(bytes_of(one).cached, 0);
+    cr_assert_eq(fake_bytes_used(0), 16 * MIB);
+}
+
+static void keep_to_the_peak(void)
+{
+    settings.device.growth_budget.bytes = 0;
+    settings.stream_ordered.caps.reserve_ratio = 1.0;
+    settings.stream_ordered.driver_release_threshold.bytes = 0;
+    start_streams();
+}
+
+/* What the driver's pool would hold on to it would give out again in other sizes. */
+Test(stream_release, a_threshold_keeps_no_more_than_was_needed_once)
+{
+    settings.device.growth_budget.bytes = 4 * MIB;
+    settings.stream_ordered.caps.reserve_ratio = 1.0;
+    settings.stream_ordered.driver_release_threshold.bytes = 40 * GIB;
+    start_streams();
+    for (unsigned i = 1; i <= 100; i++) {
+        free_on(one, take_on(one, i * MIB / 4));
+        synchronise_stream(one);
+    }
+    cr_assert_geq(bytes_of(one).cached, 29 * MIB, "%lu", bytes_of(one).cached);
+    cr_assert_leq(bytes_of(one).cached, 66 * MIB);
+}
+
+/* Nothing is over, and no event can tell. */
+Test(stream_release, what_a_stream_left_pending_goes_before_it_grows)
+{
+    keep_to_the_peak();
+    fake_stream_fail_records(100);
+    fill_stream(one, 8, MIB);
+    take_on(one, 10 * MIB);
+    cr_assert_eq(bytes_of(one).pending, 0);
+    cr_assert_eq(fake_bytes_used(0), 10 * MIB);
+    cr_assert_eq(fake_calls(FAKE_STREAM_SYNCHRONIZE), 0);
+}
+
+/* No more than the excess. */
+Test(stream_release, and_no_more_than_that)
+{
+    keep_to_the_peak();
+    fake_stream_fail_records(100);
+    fill_stream(one, 8, MIB);
+    take_on(one, 4 * MIB);
+    cr_assert_eq(bytes_of(one).pending, 4 * MIB);
+}
+
+Test(stream_release, what_others_left_pending_goes_behind_events)
+{
+    keep_to_the_peak();
+    fill_stream(one, 8, MIB);
+    take_on(other, 10 * MIB);
+    cr_assert_eq(bytes_of(one).pending, 0);
+    cr_assert_eq(fake_calls(FAKE_STREAM_SYNCHRONIZE), 0);
+}
+
+/* An event that stands for more than the free is only asked about. */
+Test(stream_release, what_others_left_goes_behind_no_later_work)
+{
+    settings.device.growth_budget.bytes = 128 * MIB;
+    settings.stream_ordered.caps.reserve_ratio = 1.0;
+    settings.stream_ordered.driver_release_threshold.bytes = 0;
+    start_streams();
+    fill_stream(one, 4, MIB);
+    fake_launch(context);
+    order_record_the_rest(pool);
+    fill_stream(other, 40, 4 * MIB);
+    take_on(fake_stream(), 170 * MIB);
+    cr_assert_eq(bytes_of(one).pending, 4 * MIB);
+    cr_assert_lt(bytes_of(other).pending, 160 * MIB);
+}
+
+Test(stream_release, as_memory_runs_short_what_is_pending_gets_events)
+{
+    start_streams();
+    fill_stream(one, 1, MIB);
+    cr_assert_eq(fake_stream_calls().records, 0);
+    take_on(other, 40 * GIB);
+    cr_assert_eq(fake_stream_calls().records, 1);
+    fill_stream(one, 2, MIB);
+    take_on(other, GIB);
+    cr_assert_eq(fake_stream_calls().records, 1);
+    take_on(other, 12 * GIB);
+    cr_assert_eq(fake_stream_calls().records, 2);
+}
+
+/* Others order it: in its own order, where a free of ours would be counted as a mistake, nothing
+ * may go in an allocation. */
+Test(stream_release, nothing_goes_in_others_order)
+{
+    keep_to_the_peak();
+    fill_stream(NULL, 8, MIB);
+    take_on(NULL, 10 * MIB);
+    cr_assert_eq(bytes_of(NULL).pending, 0);
+}
+
+/* Given back to it, the memory would stay with the driver. */
+Test(stream_release, the_reserve_may_be_what_the_driver_keeps)
+{
+    settings.device.growth_budget.bytes = 0;
+    settings.stream_ordered.caps.reserve_ratio = 1.0;
+    settings.stream_ordered.driver_release_threshold.bytes = 24 * MIB;
+    start_streams();
+    fill_stream(one, 8, MIB);
+    synchronise_stream(one);
+    take_on(one, 16 * MIB);
+    cr_assert_eq(bytes_of(one).cached, 8 * MIB);
+    take_on(one, 2 * MIB);
+    cr_assert_eq(bytes_of(one).cached, 6 * MIB);
+}
+
+Test(stream_release, idle_blocks_go)
+{
+    settings.stream_ordered.release_after_idle_ns = 1000000;
+    start_streams();
+    fill_stream(one, 4, MIB);
+    synchronise_stream(one);
+    struct timespec nap = {0, 3000000};
+    nanosleep(&nap, NULL);
+    for (int i = 0; i < 100; i++)
+        free_on(other, take_on(other, 4096));
+    cr_assert_eq(bytes_of(one).cached, 0);
+    cr_assert_eq(counted_streams().evictions.idle, 4);
+}
+
+Test(stream_release, trim_gives_back_what_is_over)
+{
+    start_streams();
+    fill_stream(one, 4, MIB);
+    fill_stream(other, 4, MIB);
+    synchronise_stream(one);
+    cr_assert_eq(pool_trim(pool), 4 * MIB);
+    cr_assert_eq(bytes_of(other).pending, 4 * MIB);
+    cr_assert_eq(fake_bytes_used(0), 4 * MIB);
+}
+
+Test(stream_release, what_the_driver_refuses_stays)
+{
+    start_streams();
+    fill_stream(one, 2, MIB);
+    synchronise_stream(one);
+    fake_fail(FAKE_MEM_FREE_ASYNC, CUDA_ERROR_UNKNOWN, 1);
+    fake_fail(FAKE_MEM_FREE, CUDA_ERROR_UNKNOWN, 1);
+    cr_assert_eq(pool_trim(pool), MIB);
+    cr_assert_eq(bytes_of(one).cached, MIB);
+    take_on(one, MIB);
+    cr_assert_eq(counted_streams().misses, 2);
+}
+
+Test(stream_release, out_of_memory_takes_what_is_cached)
+{
+    start_streams();
+    fill_stream(one, 4, GIB);
+    synchronise_stream(one);
+    take_on(other, 31 * GIB);
+    take_on(other, 31 * GIB);
+    cr_assert_eq(bytes_of(one).cached, 0);
+}
+
+Test(stream_release, out_of_memory_takes_its_own_in_order)
+{
+    start_streams();
+    fill_stream(one, 2, 20 * GIB);
+    take_on(one, 31 * GIB);
+    cr_assert_eq(bytes_of(one).live, 31 * GIB);
+    cr_assert_leq(bytes_of(one).pending, 20 * GIB);
+}
+
+Test(stream_release, device_memory_finds_room_too)
+{
+    start_streams();
+    fill_stream(one, 4, 8 * GIB);
+    synchronise_stream(one);
+    allocate(31 * GIB);
+    allocate(31 * GIB);
+    cr_assert_eq(bytes_of(one).cached, 0);
+}
+
+Test(stream_release, out_of_memory_for_good_is_the_drivers_answer)
+{
+    CUdeviceptr address;
+    CUresult result = CUDA_SUCCESS;
+    start_streams();
+    take_on(one, 40 * GIB);
+    cr_assert(pool_allocate_async(pool, &address, 40 * GIB, NULL, one, &result));
+    cr_assert_eq(result, CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_eq(reserved_bytes(), 40 * GIB);
+}
+
+Test(stream_release, the_hard_limit_counts_both_kinds)
+{
+    CUdeviceptr address;
+    CUresult result = CUDA_SUCCESS;
+    settings.limits.device_bytes = (struct byte_size){.bytes = 8 * MIB};
+    start_streams();
+    allocate(4 * MIB);
+    take_on(one, 4 * MIB);
+    cr_assert(pool_allocate_async(pool, &address, MIB, NULL, one, &result));
+    cr_assert_eq(result, CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_eq(try_to_allocate(MIB), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+static unsigned asked;
+
+static void works_until_asked_often(void)
+{
+    if (++asked == 3)
+        fake_stream_is_done(one);
+}
+
+static CUresult (*ask_fake)(CUevent);
+
+static CUresult count_question(CUevent event)
+{
+    works_until_asked_often();
+    return ask_fake(event);
+}
+
+Test(stream_release, reap_waits_for_those_with_pending_frees)
+{
+    ask_fake = driver->cuEventQuery;
+    driver->cuEventQuery = count_question;
+    start_streams();
+    fill_stream(one, 2, MIB);
+    fill_stream(other, 2, MIB);
+    synchronise_stream(other);
+    cr_assert_eq(pool_reap(pool), 1);
+    cr_assert_eq(asked, 3);
+    cr_assert_eq(bytes_of(one).cached, 2 * MIB);
+    cr_assert_eq(pool_reap(pool), 0);
+}
+
+Test(stream_release, a_context_takes_its_pending_blocks_along)
+{
+    start_streams();
+    fill_stream(one, 3, MIB);
+    fake_launch(context);
+    end_context(context);
+    cr_assert_eq(fake_bytes_used(0), 0);
+    cr_assert_eq(pool_device_bytes(pool, 0).pending, 0);
+}
