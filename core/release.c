@@ -3,10 +3,6 @@
 #include "mutation.h"
 #include "pool_state.h"
 
-/* How long an allocation that would otherwise fail waits for work that the plain cuMemFree might
- * not have waited for. */
-#define LAST_RESORT_NANOSECONDS (UINT64_C(10) * 1000 * 1000 * 1000)
-
 /* How long it waits for a context that another thread is ending. */
 #define DYING_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
 
