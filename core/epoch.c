@@ -17,10 +17,6 @@
 #define AWAIT_NANOSECONDS 100000u
 #define AWAIT_LOOKS       64u
 
-/* How long to wait for another thread's record where nothing else can go on: it may be held up for
- * as long as the driver's lock is taken. */
-#define RECORD_NANOSECONDS (UINT64_C(10) * 1000 * 1000 * 1000)
-
 /* So many epochs in a row without a fence, and the context goes on without the pool. */
 #define FAILURES_MAX 8u
 
@@ -332,7 +328,7 @@ static void await_record(struct context *context)
 {
     uint64_t started = monotonic_now();
     while (context->epochs.recording && lacks_a_fence(context) && !context->heap.ending &&
-           !MUTATED(record_in_the_way) && monotonic_now() - started < RECORD_NANOSECONDS) {
+           !MUTATED(record_in_the_way) && monotonic_now() - started < LAST_RESORT_NANOSECONDS) {
         heap_unlock(&context->heap);
         patient_nap(started);
         heap_lock(&context->heap);

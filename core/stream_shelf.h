@@ -213,14 +213,14 @@ static inline void shelf_take(struct stream *stream, struct bucket *bucket,
 
 /* By ascending stamp: nearly always the last. */
 static inline void shelf_insert_pending(struct block_list *list, struct block *block,
-                                        enum block_link link)
+                                        uint64_t stamp, enum block_link link)
 {
     struct block *before = list->last;
-    if (__builtin_expect(!before || counter_get(&before->epoch) <= counter_get(&block->epoch), 1)) {
+    if (__builtin_expect(!before || counter_get(&before->epoch) <= stamp, 1)) {
         block_list_append(list, block, link);
         return;
     }
-    while (before && counter_get(&before->epoch) > counter_get(&block->epoch))
+    while (before && counter_get(&before->epoch) > stamp)
         before = before->links[link].previous;
     if (!before) {
         block_list_prepend(list, block, link);
@@ -236,15 +236,16 @@ static inline void shelf_put_back(struct stream *stream, struct stream_block *bl
 {
     struct bucket *bucket = block->block.bucket;
     shelf_add_free(stream, bucket, block->block.bytes);
-    if (counter_get(&block->block.epoch) <= order_done(stream)) {
+    uint64_t stamp = counter_get(&block->block.epoch);
+    if (stamp <= order_done(stream)) {
         block_set_state(&block->block, BLOCK_CLEAN);
         block->event = NULL;
         block_list_append(&bucket->clean, &block->block, LINK_BUCKET);
         shelf_count_clean(stream, bucket, block->block.bytes);
     } else {
         block_set_state(&block->block, BLOCK_PENDING);
-        shelf_insert_pending(&bucket->pending, &block->block, LINK_BUCKET);
-        shelf_insert_pending(&stream->pending, &block->block, LINK_HEAP);
+        shelf_insert_pending(&bucket->pending, &block->block, stamp, LINK_BUCKET);
+        shelf_insert_pending(&stream->pending, &block->block, stamp, LINK_HEAP);
         if (shelf_is_covered(stream, &block->block))
             stream->covered_bytes += block->block.bytes;
     }
@@ -256,11 +257,12 @@ static inline void shelf_hand_out(struct shelf *shelf, struct bucket *bucket,
                                   struct stream_block *block, size_t bytes)
 {
     struct stream *stream = shelf->stream;
-    block_set_state(&block->block, BLOCK_LIVE);
+    CUdeviceptr address = block_address(&block->block);
+    block_set(&block->block, address, BLOCK_LIVE);
     atomic_store_explicit(&block->asked, bytes, memory_order_relaxed);
     shelf_count_live(shelf, bucket, bytes);
     atomic_store_explicit(&block->generation, ++stream->handed_out, memory_order_relaxed);
-    atomic_store_explicit(&block->held_at, block_address(&block->block), memory_order_release);
+    atomic_store_explicit(&block->held_at, address, memory_order_release);
 }
 
 /* The hit itself is counted last: see stats.h. */
@@ -374,8 +376,8 @@ static inline void shelf_make_pending(struct stream *stream, struct bucket *buck
     block_set_state(&block->block, BLOCK_PENDING);
     counter_set(&block->block.epoch, stamp);
     block->block.freed_at = stream->now;
-    shelf_insert_pending(&bucket->pending, &block->block, LINK_BUCKET);
-    shelf_insert_pending(&stream->pending, &block->block, LINK_HEAP);
+    shelf_insert_pending(&bucket->pending, &block->block, stamp, LINK_BUCKET);
+    shelf_insert_pending(&stream->pending, &block->block, stamp, LINK_HEAP);
     shelf_add_free(stream, bucket, block->block.bytes);
     counter_add(&bucket->counters->frees, 1);
 }

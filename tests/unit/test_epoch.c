@@ -3,8 +3,6 @@
  */
 #include "pool_fixture.h"
 
-#include <stdatomic.h>
-
 TestSuite(epoch, .init = set_up, .fini = tear_down, .timeout = 20);
 
 static void close_epoch(bool waitable)
@@ -60,27 +58,10 @@ Test(epoch, a_block_freed_while_a_fence_is_recorded_is_not_covered_by_it)
     cr_assert_eq(pending_bytes(), 2 * MIB);
 }
 
-static atomic_bool recording, let_go_of_the_record;
-
-static void stay_in_the_record(void *unused)
-{
-    (void)unused;
-    fake_during(FAKE_RECORD, NULL, NULL);
-    atomic_store(&recording, true);
-    while (!atomic_load(&let_go_of_the_record))
-        let_time_pass();
-}
-
-static void free_a_large_one(void *unused)
-{
-    (void)unused;
-    release(allocate(32 * MIB));
-}
-
 static atomic_uint pairs_made;
 
 /* Whoever waits for the record makes no pairs. */
-static void let_go_soon(void *unused)
+static void let_go_after_pairs(void *unused)
 {
     struct timespec nap = {0, 5000000};
     (void)unused;
@@ -93,13 +74,10 @@ Test(epoch, however_long_a_record_takes_others_do_not_grow_the_reserve_past_its_
 {
     struct errand recorder, clock;
     start_with_budget(64 * MIB);
-    fake_during(FAKE_RECORD, stay_in_the_record, NULL);
-    send(&recorder, free_a_large_one, NULL);
-    while (!atomic_load(&recording))
-        let_time_pass();
+    hold_a_record(&recorder);
     /* What is freed from now on is of an epoch that the record does not cover. */
     synchronise();
-    send(&clock, let_go_soon, NULL);
+    send(&clock, let_go_after_pairs, NULL);
     while (!atomic_load(&let_go_of_the_record)) {
         release(allocate(MIB));
         atomic_fetch_add(&pairs_made, 1);
@@ -114,10 +92,7 @@ Test(epoch, what_goes_into_a_cache_while_a_fence_is_recorded_has_one_afterwards)
 {
     struct errand recorder;
     start_with_budget(64 * MIB);
-    fake_during(FAKE_RECORD, stay_in_the_record, NULL);
-    send(&recorder, free_a_large_one, NULL);
-    while (!atomic_load(&recording))
-        let_time_pass();
+    hold_a_record(&recorder);
     allocate_and_release(FREES_TO_A_FENCE + 8, KIB);
     atomic_store(&let_go_of_the_record, true);
     wait_for(&recorder);
