@@ -1064,7 +1064,7 @@ CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *
     if (block_bytes == 0)
         return heap_allocate_unkept(pool, context, address, bytes);
 
-    thread_cache_prepare_thread();
+    thread_cache_prepare_thread(pool);
     heap_lock(heap);
     if (__builtin_expect(heap->unusual, 0)) {
         if (heap->ending) {
@@ -1357,7 +1357,7 @@ CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
 {
     struct heap *heap = block->heap;
     struct context *context = context_of_heap(heap);
-    thread_cache_prepare_thread();
+    thread_cache_prepare_thread(pool);
     heap_lock(heap);
     if (!block_is_live_at(block, address))
         return refuse_free(heap);

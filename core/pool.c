@@ -41,7 +41,8 @@ void relaxed_mode_end(const struct pool *pool, struct relaxed_mode mode)
         pool->driver->cuThreadExchangeStreamCaptureMode(&mode.mode);
 }
 
-struct pool *pool_create(const struct driver *driver, const struct settings *settings)
+struct pool *pool_create(const struct driver *driver, const struct settings *settings,
+                         const struct thread_functions *threads)
 {
     struct pool *pool = calloc(1, sizeof *pool);
     if (!pool || !block_table_init(&pool->blocks)) {
@@ -56,7 +57,7 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
     pthread_mutex_init(&pool->pitch_lock, NULL);
     figures_init(&pool->figures);
     pool->registry.set_generation = 1;
-    pool->expedited = thread_caches_prepare();
+    thread_caches_prepare(pool, threads);
     /* Relaxed: only that they differ matters. */
     static _Atomic uint64_t pools;
     uint64_t number = 1 + atomic_fetch_add_explicit(&pools, 1, memory_order_relaxed);

@@ -56,6 +56,8 @@ struct pool {
                                         barriers_are_open */
     _Atomic bool memory_is_pinned;   /* a library that lets devices reach GPU memory is loaded */
     bool expedited;                  /* membarrier works, see thread_cache.h */
+    struct thread_functions thread_functions; /* for thread_cache.h, like the next one */
+    pid_t process;                            /* whose pool it is */
     _Atomic bool forgotten; /* this is the child of a fork. Relaxed: set before it has threads */
 };
 

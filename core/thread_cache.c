@@ -142,9 +142,20 @@ enum given thread_cache_give(struct thread_cache *cache, struct block *block, CU
 
 /* ---- closing; the heap lock is held from here on ---- */
 
-bool thread_caches_prepare(void)
+static void end_of_thread(void *unused);
+
+/* Of all pools of the process: keys are few. Made with the first one. */
+static pthread_key_t end_key;
+static bool end_key_is_made;
+
+void thread_caches_prepare(struct pool *pool, const struct thread_functions *threads)
 {
-    return syscall(SYS_membarrier, MEMBARRIER_REGISTER_EXPEDITED, 0) == 0;
+    pool->expedited = syscall(SYS_membarrier, MEMBARRIER_REGISTER_EXPEDITED, 0) == 0;
+    pool->process = getpid();
+    if (threads->set_specific && threads->key_create && !end_key_is_made)
+        end_key_is_made = threads->key_create(&end_key, end_of_thread) == 0;
+    if (end_key_is_made)
+        pool->thread_functions = *threads;
 }
 
 static struct thread_cache *first_cache(const struct heap *heap)
@@ -567,8 +578,17 @@ static bool is_interrupted(const struct thread_cache *caches)
     return inside;
 }
 
-/* Called as the thread ends, once; what it still allocates and frees after that goes the slow way.
- * The child of a fork has the thread and its memory, but not the other threads' locks. */
+/* The child of a fork has the thread and its memory, but not the other threads' locks. It need not
+ * have been told: not every way to fork runs the handlers for that. */
+static bool is_the_parents(const struct pool *pool)
+{
+    return (atomic_load_explicit(&pool->forgotten, memory_order_relaxed) &&
+            !MUTATED(caches_of_parent_touched)) ||
+           (pool->process != getpid() && !MUTATED(caches_touched_after_bare_fork));
+}
+
+/* Called as the thread ends, once; what it still allocates and frees after that goes the slow
+ * way. */
 static void end_of_thread(void *unused)
 {
     struct thread_cache *cache = thread_state.caches;
@@ -580,21 +600,16 @@ static void end_of_thread(void *unused)
         return;
     for (struct thread_cache *next; cache; cache = next) {
         next = cache->of_thread;
-        bool forgotten = atomic_load_explicit(&cache->pool->forgotten, memory_order_relaxed) &&
-                         !MUTATED(caches_of_parent_touched);
-        if (!forgotten && !MUTATED(thread_end_missed))
+        if (!is_the_parents(cache->pool) && !MUTATED(thread_end_missed))
             retire_cache(cache);
     }
 }
 
-extern int __cxa_thread_atexit_impl(void (*function)(void *), void *argument, void *object);
-extern void *__dso_handle;
-
-void thread_cache_prepare_thread(void)
+void thread_cache_prepare_thread(const struct pool *pool)
 {
-    if (!thread_state.caches_told && !thread_state.caches_over)
-        thread_state.caches_told =
-            __cxa_thread_atexit_impl(end_of_thread, NULL, &__dso_handle) == 0;
+    if (!thread_state.caches_told && !thread_state.caches_over &&
+        pool->thread_functions.set_specific)
+        thread_state.caches_told = pool->thread_functions.set_specific(end_key, &thread_state) == 0;
 }
 
 static struct thread_cache *take_spare(struct heap *heap)

@@ -63,6 +63,12 @@
  * lists (thread_caches_collect), and one is when its thread ends, without a driver call; its
  * records are used again by other threads. A thread that is past that point goes the slow way.
  *
+ * The end of a thread is told by the destructor of a pthread key, whose value is set without a
+ * lock: a thread may use the pool first while another is in dlopen and waits for it. Where the
+ * first use is in another key's destructor, ours runs in the next round of them; a thread whose
+ * first use is in the last round, or that ends without any (by the bare system call), leaves its
+ * cache behind, and another thread takes it over when it needs one.
+ *
  * Fences are shared: a cache counts what its thread has freed since the number changed, since
  * somebody's fence covers what came before, and each of the threads that free lately may free its
  * share of what may go without one.
@@ -89,6 +95,7 @@
 #include "mutation.h"
 
 struct pool;
+struct thread_functions;
 
 /* Larger blocks go the slow way. */
 #define CACHE_LARGEST (UINT64_C(32) << 20)
@@ -375,15 +382,14 @@ uint64_t thread_cache_pending(const struct thread_cache *cache);
 
 /* ---- threads and processes ---- */
 
-/* Before a thread can have a cache. No lock held: the dynamic linker's lock is taken, under which
- * constructors may allocate. */
-void thread_cache_prepare_thread(void);
+/* Before a thread can have a cache: its end is to be told. Takes no lock; it may allocate. */
+void thread_cache_prepare_thread(const struct pool *pool);
 
 /* The calling thread's cache in this heap, or NULL. No lock needed. */
 struct thread_cache *thread_cache_known(const struct heap *heap);
 
-/* Whether closing caches can make other processors pass a memory barrier; once, when a pool is
- * made. */
-bool thread_caches_prepare(void);
+/* Once, when a pool is made: whether closing caches can make other processors pass a memory
+ * barrier, and how the ends of threads are told. */
+void thread_caches_prepare(struct pool *pool, const struct thread_functions *threads);
 
 #endif

@@ -49,6 +49,7 @@ struct plan {
     struct settings settings;
     bool figures_for_somebody; /* the environment says where they go: who does, looks after them */
     report_writer *write_json;
+    struct thread_functions threads;
     char why_not[MESSAGE_BYTES]; /* for stderr; may be empty */
 };
 
@@ -250,10 +251,20 @@ static bool find_report_writer(struct plan *plan)
     return plan->write_json != NULL;
 }
 
+/* Where they are not in libc they are in libpthread, which every process with threads has. */
+static bool find_thread_functions(struct plan *plan)
+{
+    plan->threads.key_create = (int (*)(pthread_key_t *, void (*)(void *)))glibc_dlsym()(
+        RTLD_DEFAULT, "pthread_key_create");
+    plan->threads.set_specific =
+        (int (*)(pthread_key_t, const void *))glibc_dlsym()(RTLD_DEFAULT, "pthread_setspecific");
+    return true;
+}
+
 static bool make_plan(struct plan *plan)
 {
     return is_wanted(plan) && read_settings(plan) && choose_report(plan) && choose_figures(plan) &&
-           find_report_writer(plan);
+           find_report_writer(plan) && find_thread_functions(plan);
 }
 
 /* --- carrying it out ---------------------------------------------------------------------------
@@ -280,7 +291,7 @@ static struct pool *create_pool(const struct driver *driver, struct plan *plan)
     run.settings = plan->settings;
     run.write_json = plan->write_json;
     clock_gettime(CLOCK_MONOTONIC, &run.started);
-    run.pool = pool_create(driver, &run.settings);
+    run.pool = pool_create(driver, &run.settings, &plan->threads);
     if (run.pool == NULL) {
         snprintf(plan->why_not, MESSAGE_BYTES, "the pool cannot start: %s", strerror(errno));
         return NULL;

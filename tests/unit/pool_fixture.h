@@ -31,6 +31,7 @@ static struct driver *driver;
 static struct settings settings;
 static struct pool *pool;
 static CUcontext context;
+static struct thread_functions thread_functions = {pthread_key_create, pthread_setspecific};
 
 /* ---- no lock is held across a driver call ---- */
 
@@ -76,7 +77,7 @@ static void tear_down(void)
 
 static inline void start_without_context(void)
 {
-    pool = pool_create(driver, &settings);
+    pool = pool_create(driver, &settings, &thread_functions);
     cr_assert_not_null(pool);
     fake_during_all(look_at_locks, NULL);
 }

@@ -6,11 +6,13 @@
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include "core/thread_cache.h"
 
@@ -470,6 +472,7 @@ Test(thread_cache, short_lived_threads_use_each_others_records)
     cr_assert_eq(counted().frees, 500);
 }
 
+static atomic_bool done;
 static pthread_key_t key;
 
 static void use_the_pool_once_more(void *unused)
@@ -496,6 +499,38 @@ Test(thread_cache, a_thread_that_is_ending_goes_the_slow_way)
     cr_assert_eq(counted().frees, 11);
 }
 
+/* Its first use of the pool is in the destructor. */
+static void leave_all_to_the_destructor(void *block)
+{
+    pthread_setspecific(key, block);
+}
+
+static void free_late(void *block)
+{
+    release((CUdeviceptr)(uintptr_t)block);
+}
+
+Test(thread_cache, a_thread_that_first_uses_the_pool_at_its_end_keeps_no_cache)
+{
+    start();
+    cr_assert_eq(pthread_key_create(&key, free_late), 0);
+    in_another_thread(leave_all_to_the_destructor, (void *)(uintptr_t)allocate(MIB));
+    cr_assert_eq(heap()->caches.owned, 1);
+    cr_assert_eq(counted().frees, 1);
+}
+
+Test(thread_cache, where_nobody_is_told_of_a_threads_end_there_are_no_caches)
+{
+    thread_functions.set_specific = NULL;
+    start();
+    cache_blocks(10, MIB);
+    in_another_thread(cache_ten, NULL);
+    cr_assert_eq(count_caches(), 0);
+    cr_assert_eq(clean_bytes() + pending_bytes(), 10 * MIB);
+}
+
+/* ---- forks ---- */
+
 Test(thread_cache, a_forked_childs_threads_leave_the_caches_alone)
 {
     struct companion companion;
@@ -513,6 +548,51 @@ Test(thread_cache, a_forked_childs_threads_leave_the_caches_alone)
     heap_unlock(heap());
 }
 
+static atomic_bool may_fork;
+static _Atomic pid_t child;
+
+/* The child's one thread has a cache, and nobody who would let go of the lock. */
+static void fork_and_end_there(void *unused)
+{
+    cache_ten(unused);
+    atomic_store(&done, true);
+    while (!atomic_load(&may_fork))
+        let_time_pass();
+    pid_t forked = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+    if (forked == 0)
+        pthread_exit(NULL);
+    atomic_store(&child, forked);
+}
+
+static bool ends_soon(pid_t process)
+{
+    for (int i = 0; i < 10000; i++) {
+        if (waitpid(process, NULL, WNOHANG) == process)
+            return true;
+        let_time_pass();
+    }
+    kill(process, SIGKILL);
+    waitpid(process, NULL, 0);
+    return false;
+}
+
+Test(thread_cache, so_does_a_child_that_no_handler_was_run_for)
+{
+    struct errand errand;
+    start();
+    send(&errand, fork_and_end_there, NULL);
+    while (!atomic_load(&done))
+        let_time_pass();
+    stop_looking_at_locks();
+    heap_lock(heap());
+    atomic_store(&may_fork, true);
+    while (!atomic_load(&child))
+        let_time_pass();
+    cr_expect(ends_soon(atomic_load(&child)), "the child waits for a lock");
+    heap_unlock(heap());
+    wait_for(&errand);
+}
+
 Test(thread_cache, a_process_that_ends_in_a_slow_path_waits_for_no_lock, .exit_code = 7)
 {
     start();
@@ -523,8 +603,6 @@ Test(thread_cache, a_process_that_ends_in_a_slow_path_waits_for_no_lock, .exit_c
 }
 
 /* ---- closing ---- */
-
-static atomic_bool done;
 
 static void trim(void *unused)
 {
