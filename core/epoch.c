@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "cancellation.h"
 #include "mutation.h"
 #include "pool_state.h"
 #include "release.h"
@@ -677,5 +678,7 @@ void patient_nap(uint64_t started)
         return;
     }
     struct timespec nap = {0, waited < 50000000 ? 20000 : 200000};
+    int cancellation = cancellation_off();
     nanosleep(&nap, NULL);
+    cancellation_restore(cancellation);
 }

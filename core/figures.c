@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "cancellation.h"
 #include "figures_file.h"
 
 /* Of many buckets, samples are taken less often: they cost at most this share of the time. */
@@ -103,13 +104,27 @@ static void make_arena(struct figures *figures)
         begin(figures, memory, FIGURES_BYTES_MAX);
 }
 
+/* Files are opened and grown with the lock held. */
+static int take_lock(struct figures *figures)
+{
+    int cancellation = cancellation_off();
+    pthread_mutex_lock(&figures->lock);
+    return cancellation;
+}
+
+static void give_lock(struct figures *figures, int cancellation)
+{
+    pthread_mutex_unlock(&figures->lock);
+    cancellation_restore(cancellation);
+}
+
 void figures_start(struct figures *figures)
 {
-    pthread_mutex_lock(&figures->lock);
+    int cancellation = take_lock(figures);
     if (!figures->started)
         make_arena(figures);
     figures->started = true;
-    pthread_mutex_unlock(&figures->lock);
+    give_lock(figures, cancellation);
 }
 
 /* A record of which the first bytes are given and the others zero. NULL where memory is short. */
@@ -132,11 +147,11 @@ static void *add(struct figures *figures, struct figures_record *record, enum fi
                  size_t given, size_t bytes)
 {
     *record = (struct figures_record){type, (uint32_t)given};
-    pthread_mutex_lock(&figures->lock);
+    int cancellation = take_lock(figures);
     void *place = add_to_arena(figures, record, bytes);
     if (!place)
         place = add_outside(figures, record, bytes);
-    pthread_mutex_unlock(&figures->lock);
+    give_lock(figures, cancellation);
     return place;
 }
 
@@ -201,10 +216,10 @@ struct bucket_counters *figures_bucket_to_spare(struct figures *figures, enum me
     struct figures_bucket record = {.device = device, .kind = kind, .owner = owner, .bytes = bytes};
     struct figures_bucket *added = NULL;
     record.record = (struct figures_record){FIGURES_BUCKET, sizeof record};
-    pthread_mutex_lock(&figures->lock);
+    int cancellation = take_lock(figures);
     if (has_room_to_spare(figures, aligned(sizeof record)))
         added = add_to_arena(figures, &record.record, sizeof record);
-    pthread_mutex_unlock(&figures->lock);
+    give_lock(figures, cancellation);
     return added ? &added->counters : NULL;
 }
 

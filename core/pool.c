@@ -650,7 +650,8 @@ struct ending pool_context_ending(struct pool *pool, CUcontext handle)
 {
     if (!handle)
         pool->driver->cuCtxGetCurrent(&handle);
-    struct ending ending = {handle ? context_find(pool, handle) : NULL, false, false};
+    struct ending ending = {.context = handle ? context_find(pool, handle) : NULL,
+                            .cancellation = cancellation_off()};
     end_frees(pool, ending.context);
     context_end_begin(pool, ending.context, true);
     return ending;
@@ -659,8 +660,11 @@ struct ending pool_context_ending(struct pool *pool, CUcontext handle)
 /* The primary lock stays with the caller. */
 static struct ending find_primary(struct pool *pool, CUdevice device)
 {
+    int cancellation = cancellation_off();
     pthread_mutex_lock(&pool->primary_lock);
-    return (struct ending){context_find_primary(pool, device), true, false};
+    return (struct ending){.context = context_find_primary(pool, device),
+                           .primary = true,
+                           .cancellation = cancellation};
 }
 
 /* As far as retains were seen; green contexts retain unseen. If there are others, what is pending
@@ -717,6 +721,7 @@ void pool_context_ended(struct pool *pool, struct ending ending, enum context_fa
     context_end_finish(pool, ending.context, died);
     if (ending.primary)
         pthread_mutex_unlock(&pool->primary_lock);
+    cancellation_restore(ending.cancellation);
 }
 
 static void note_barrier(struct pool *pool, struct context *context)

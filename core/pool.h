@@ -124,6 +124,7 @@ struct ending {
     struct context *context; /* NULL: not known to the pool */
     bool primary;
     bool release; /* of the primary context, which lives on where others retain it */
+    int cancellation;
 };
 struct ending pool_context_ending(struct pool *pool, CUcontext handle);
 struct ending pool_primary_releasing(struct pool *pool, CUdevice device);

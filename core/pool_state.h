@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 
 #include "block.h"
+#include "cancellation.h"
 #include "capture.h"
 #include "context.h"
 #include "figures.h"
@@ -70,15 +71,20 @@ static inline uint64_t thread_id(struct pool *pool)
     return thread_state.id;
 }
 
-/* Around every driver call of our own that may call back: nested calls pass through. */
+/* Around every driver call of our own that may call back: nested calls pass through, and the thread
+ * is not cancelled there. */
 static inline void enter_driver(void)
 {
+    if (thread_state.inside_driver == 0)
+        thread_state.cancellation = cancellation_off();
     thread_state.inside_driver += !MUTATED(nested_call_served);
 }
 
 static inline void leave_driver(void)
 {
     thread_state.inside_driver -= !MUTATED(nested_call_served);
+    if (thread_state.inside_driver == 0)
+        cancellation_restore(thread_state.cancellation);
 }
 
 /* The context current in this thread, made known if it was not. NULL where there is none or it

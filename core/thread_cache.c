@@ -5,6 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cancellation.h"
 #include "pool_state.h"
 
 /* Of <linux/membarrier.h>, which may be older than the kernel that is run on. */
@@ -173,8 +174,10 @@ static void let_all_see_the_bit(struct heap *heap, const struct pool *pool)
     if (!pool->expedited || syscall(SYS_membarrier, MEMBARRIER_EXPEDITED, 0) == 0 ||
         MUTATED(refused_membarrier_trusted))
         return;
+    int cancellation = cancellation_off();
     if (!(atomic_fetch_or(&heap->closed, CLOSED_WEAKLY) & CLOSED_WEAKLY))
         nanosleep(&nap, NULL);
+    cancellation_restore(cancellation);
 }
 
 void thread_caches_wait(struct heap *heap)

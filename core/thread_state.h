@@ -19,6 +19,7 @@ struct thread_state {
     bool green;
     uint64_t generation;          /* of the pool's registry then; 0: of none */
     unsigned inside_driver;       /* depth of our own driver calls */
+    int cancellation;             /* what it was outside of them, see cancellation.h */
     uint64_t id;                  /* counted from 1 as threads first use a pool; 0: not yet */
     struct thread_cache *cache;   /* in the heap of that context, or NULL */
     struct thread_cache *caches;  /* in all heaps, see thread_cache.h */

@@ -16,6 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../core/cancellation.h"
 #include "../core/one_line.h"
 #include "glibc_compat.h"
 #include "lookup.h"
@@ -359,9 +360,11 @@ static void start(void)
 struct pool *start_unless_decided(void)
 {
     if (atomic_load_explicit(&outcome, memory_order_acquire) == UNDECIDED && !thread_is_starting) {
+        int cancellation = cancellation_off();
         thread_is_starting = true;
         start();
         thread_is_starting = false;
+        cancellation_restore(cancellation);
     }
     return atomic_load_explicit(&pool_to_use, memory_order_acquire);
 }

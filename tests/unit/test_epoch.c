@@ -99,6 +99,35 @@ Test(epoch, what_goes_into_a_cache_while_a_fence_is_recorded_has_one_afterwards)
     cr_assert_eq(fake_calls(FAKE_RECORD), 2);
 }
 
+static void be_cancelled(void *unused)
+{
+    (void)unused;
+    pthread_testcancel();
+}
+
+static void record_when_cancelled(void *freed)
+{
+    CUdeviceptr block = allocate(32 * MIB);
+    fake_during(FAKE_RECORD, be_cancelled, NULL);
+    pthread_cancel(pthread_self());
+    release(block);
+    atomic_store((atomic_bool *)freed, true);
+    pthread_testcancel();
+}
+
+Test(epoch, a_thread_that_is_cancelled_in_a_driver_call_of_ours_goes_on)
+{
+    struct errand recorder;
+    atomic_bool freed = false;
+    start();
+    stop_looking_at_locks();
+    send(&recorder, record_when_cancelled, &freed);
+    wait_for(&recorder);
+    cr_expect(atomic_load(&freed));
+    cr_expect_not(is_held(&pool->fence_lock));
+    cr_expect_not(epochs()->recording);
+}
+
 static unsigned outstanding_in_record;
 
 static void look_for_fences(void *unused)

@@ -813,6 +813,50 @@ Test(thread_cache, where_membarrier_is_forbidden_later_threads_enter_by_an_excha
     part(&companion);
 }
 
+/* ---- threads that are cancelled ---- */
+
+/* It ends at the next cancellation point; the program means it to be one of its own. */
+static void trim_when_cancelled(void *forbid)
+{
+    cache_ten(NULL);
+    if (forbid)
+        forbid_membarrier();
+    pthread_cancel(pthread_self());
+    trim(NULL);
+    pthread_testcancel();
+}
+
+Test(thread_cache, a_thread_that_is_cancelled_while_it_waits_for_another_goes_on)
+{
+    struct errand errand;
+    start();
+    cache_blocks(4, MIB);
+    stop_looking_at_locks();
+    struct thread_cache *cache = own_cache();
+    atomic_store(&cache->inside, 1);
+    send(&errand, trim_when_cancelled, NULL);
+    wait_a_little();
+    atomic_store(&cache->inside, 0);
+    wait_for(&errand);
+    cr_expect(atomic_load(&done));
+    cr_expect_not(is_held(&heap()->lock));
+    cr_expect_eq(atomic_load(&heap()->closed), 0);
+}
+
+Test(thread_cache, so_does_one_that_waits_until_every_store_is_seen)
+{
+    struct errand errand;
+    start();
+    if (!pool->expedited)
+        cr_skip_test("there is no membarrier here");
+    stop_looking_at_locks();
+    send(&errand, trim_when_cancelled, &errand);
+    wait_for(&errand);
+    cr_expect(atomic_load(&done));
+    cr_expect_not(is_held(&heap()->lock));
+    cr_expect_eq(atomic_load(&heap()->closed), CLOSED_WEAKLY);
+}
+
 /* ---- frees that race ---- */
 
 #define RACES 3000
