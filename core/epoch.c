@@ -502,12 +502,12 @@ static bool a_fence_is_coming(struct context *context, uint64_t stamp, uint64_t 
 static struct fence *await_fence_for(struct context *context, uint64_t stamp)
 {
     struct epochs *epochs = &context->epochs;
-    uint64_t idle_since = 0;
+    uint64_t idle_since = 0, started = monotonic_now();
     struct fence *fence = epoch_fence_for(epochs, stamp, true);
     while (!fence && epoch_clean(epochs) < stamp && !context->heap.ending &&
            !MUTATED(record_not_waited_for) && a_fence_is_coming(context, stamp, &idle_since)) {
         heap_unlock(&context->heap);
-        sched_yield();
+        patient_nap(started);
         heap_lock(&context->heap);
         fence = epoch_fence_for(epochs, stamp, true);
     }

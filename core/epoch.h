@@ -65,7 +65,8 @@ struct epochs {
     unsigned failures; /* epochs in a row that no fence could be recorded for */
     /* Written with the lock held. Relaxed: whoever waits for them takes the lock afterwards. */
     _Atomic bool recording;  /* a thread is between advancing the number and publishing the fence */
-    bool recording_for_free; /* if so, in a free or synchronise of its own: may be waited for */
+    bool recording_for_free; /* or the last one did so, in a free or synchronise of its own: may be
+                                waited for */
     _Atomic bool querying;   /* a thread is asking the driver about a fence of this context */
     uint64_t asked_at; /* nanoseconds of the monotonic clock: when a fence was last seen running */
 };

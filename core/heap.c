@@ -1304,12 +1304,24 @@ static struct place make_place(struct pool *pool, struct heap *heap, struct buck
     return place;
 }
 
+/* Lock held. By another thread's free or synchronise, after what this one has freed: its fence
+ * serves this one's frees, too, and the next free counts anew. */
+static bool is_closed_already(const struct context *context, const struct thread_cache *cache)
+{
+    return epoch_current(&context->epochs) != counter_get(&cache->stamp) &&
+           context->epochs.recording_for_free && !MUTATED(closed_twice);
+}
+
 CUresult heap_close_epoch(struct pool *pool, struct context *context)
 {
     struct heap *heap = &context->heap;
     heap_lock(heap);
     note_user(pool, heap);
     struct thread_cache *cache = thread_cache_known(heap);
+    if (cache && is_closed_already(context, cache)) {
+        heap_unlock(heap);
+        return CUDA_SUCCESS;
+    }
     if (heap->caches.owned > 1)
         look_around(heap, EPOCHS_OLD);
     if (cache)

@@ -88,6 +88,38 @@ Test(epoch, however_long_a_record_takes_others_do_not_grow_the_reserve_past_its_
     cr_assert_geq(counted().frees, 33);
 }
 
+static void let_go_late(void *unused)
+{
+    struct timespec late = {0, 200000000};
+    (void)unused;
+    nanosleep(&late, NULL);
+    atomic_store(&let_go_of_the_record, true);
+}
+
+static uint64_t nanoseconds_of(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+Test(epoch, who_waits_for_a_long_record_leaves_the_processor_to_others)
+{
+    struct errand recorder, clock;
+    start_with_budget(64 * MIB);
+    hold_a_record(&recorder);
+    synchronise();
+    send(&clock, let_go_late, NULL);
+    uint64_t began = nanoseconds_of(CLOCK_MONOTONIC);
+    uint64_t used = nanoseconds_of(CLOCK_THREAD_CPUTIME_ID);
+    while (!atomic_load(&let_go_of_the_record))
+        release(allocate(MIB));
+    used = nanoseconds_of(CLOCK_THREAD_CPUTIME_ID) - used;
+    cr_expect_lt(used, (nanoseconds_of(CLOCK_MONOTONIC) - began) / 3);
+    wait_for(&clock);
+    wait_for(&recorder);
+}
+
 Test(epoch, what_goes_into_a_cache_while_a_fence_is_recorded_has_one_afterwards)
 {
     struct errand recorder;

@@ -602,6 +602,23 @@ Test(thread_cache, a_process_that_ends_in_a_slow_path_waits_for_no_lock, .exit_c
     exit(7);
 }
 
+/* ---- fences ---- */
+
+Test(thread_cache, an_epoch_that_another_thread_has_just_closed_is_not_closed_again)
+{
+    start();
+    cache_ten(NULL);
+    stop_looking_at_locks();
+    heap_lock(heap());
+    struct fence *fence = epoch_begin_close(context_of_heap(heap()), true);
+    heap_unlock(heap());
+    epoch_record(pool, context_of_heap(heap()), fence);
+    cr_assert_eq(heap_close_epoch(pool, context_of_heap(heap())), CUDA_SUCCESS);
+    cr_expect_eq(fake_calls(FAKE_RECORD), 1);
+    release(allocate(MIB));
+    cr_expect_eq(own_cache()->frees_left, own_cache()->frees_to_fence - 1);
+}
+
 /* ---- closing ---- */
 
 static void trim(void *unused)
