@@ -79,11 +79,12 @@ struct thread_caches {
     _Atomic(struct thread_cache *)
         all; /* only added to. Release when one is, acquire when walked */
     struct thread_cache *spare;
-    unsigned owned;   /* by threads */
-    uint32_t level;   /* its binary logarithm, rounded up */
-    uint64_t most;    /* bytes that the bins of one cache may hold */
-    uint64_t largest; /* bytes of a block that there can be a bin for */
-    counter emptied;  /* so often was one that had any blocks */
+    struct thread_cache *looked_at; /* whether its thread has ended, last; NULL: none was */
+    unsigned owned;                 /* by threads */
+    uint32_t level;                 /* its binary logarithm, rounded up */
+    uint64_t most;                  /* bytes that the bins of one cache may hold */
+    uint64_t largest;               /* bytes of a block that there can be a bin for */
+    counter emptied;                /* so often was one that had any blocks */
 };
 
 /* What looking through all caches has shown. Where there are many threads, that is done now and

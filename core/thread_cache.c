@@ -1,5 +1,6 @@
 #include "thread_cache.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -555,21 +556,20 @@ struct thread_cache *thread_cache_known(const struct heap *heap)
     return cache;
 }
 
-/* The thread ends: its cache is another's from now on. Lock not held. */
+/* Its thread ends, or has ended: the cache is another's from now on. */
 static void retire_cache(struct thread_cache *cache)
 {
     struct heap *heap = cache->heap;
-    heap_lock(heap);
     empty_cache(cache);
     for (unsigned i = 0; i < CACHE_BINS; i++) {
         struct cache_bin *bin = atomic_load_explicit(&cache->bins[i], memory_order_relaxed);
         if (cache_bin_bucket(bin))
             retire_bin(cache, bin);
     }
+    cache->thread = 0;
     cache->next_spare = heap->caches.spare;
     heap->caches.spare = cache;
     set_owned(heap, heap->caches.owned - 1);
-    heap_unlock(heap);
 }
 
 /* A signal handler may end the process in the middle of what the thread is doing here. */
@@ -603,8 +603,11 @@ static void end_of_thread(void *unused)
         return;
     for (struct thread_cache *next; cache; cache = next) {
         next = cache->of_thread;
-        if (!is_the_parents(cache->pool) && !MUTATED(thread_end_missed))
-            retire_cache(cache);
+        if (is_the_parents(cache->pool) || MUTATED(thread_end_missed))
+            continue;
+        heap_lock(cache->heap);
+        retire_cache(cache);
+        heap_unlock(cache->heap);
     }
 }
 
@@ -615,8 +618,36 @@ void thread_cache_prepare_thread(const struct pool *pool)
         thread_state.caches_told = pool->thread_functions.set_specific(end_key, &thread_state) == 0;
 }
 
+/* The kernel's number of the calling thread. 0 for one that is in another process than the pool,
+ * with which it shares its memory: of those the kernel would not tell whether they live. */
+static pid_t number_of_this_thread(const struct pool *pool)
+{
+    return getpid() == pool->process ? (pid_t)syscall(SYS_gettid) : 0;
+}
+
+static bool has_ended(const struct pool *pool, pid_t thread)
+{
+    return thread && syscall(SYS_tgkill, pool->process, thread, 0) != 0 && errno == ESRCH &&
+           !MUTATED(abandoned_caches_kept);
+}
+
+/* Not every thread that ends tells so. One cache is looked at each time that a new one would be
+ * made, so that no more than about every second one is without a thread. */
+static void look_for_an_end(struct heap *heap)
+{
+    struct thread_cache *cache = heap->caches.looked_at ? heap->caches.looked_at->next : NULL;
+    cache = cache ? cache : first_cache(heap);
+    heap->caches.looked_at = cache;
+    int error = errno; /* the program's */
+    if (cache && has_ended(cache->pool, cache->thread))
+        retire_cache(cache);
+    errno = error;
+}
+
 static struct thread_cache *take_spare(struct heap *heap)
 {
+    if (!heap->caches.spare)
+        look_for_an_end(heap);
     struct thread_cache *cache = heap->caches.spare;
     if (cache)
         heap->caches.spare = cache->next_spare;
@@ -651,6 +682,7 @@ static struct thread_cache *make_cache(struct pool *pool, struct heap *heap)
     if (!cache)
         return NULL;
     set_owned(heap, heap->caches.owned + 1);
+    cache->thread = number_of_this_thread(pool);
     atomic_store_explicit(&cache->slot, (uint8_t)(thread_id(pool) % HEAP_SLOTS),
                           memory_order_relaxed);
     cache->frees_left = 1;

@@ -90,6 +90,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "context.h"
 #include "mutation.h"
@@ -167,6 +168,7 @@ struct thread_cache {
     counter requested_out, requested_back; /* what the program asked for of those blocks */
     counter moved; /* bytes that the slow path has put into bins, less those that it took away;
                       modulo 2^64 */
+    pid_t thread;  /* whose it is, for the kernel; 0: nobody's. Guarded by the heap lock */
     _Atomic uint8_t slot; /* of its thread, see heap.h; relaxed */
     uint8_t shift;        /* right, of the device's fence_bytes doubled CACHE_DOUBLINGS times */
     uint32_t frees_to_fence;

@@ -4,6 +4,7 @@
 #include "pool_fixture.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <signal.h>
@@ -517,6 +518,42 @@ Test(thread_cache, a_thread_that_first_uses_the_pool_at_its_end_keeps_no_cache)
     in_another_thread(leave_all_to_the_destructor, (void *)(uintptr_t)allocate(MIB));
     cr_assert_eq(heap()->caches.owned, 1);
     cr_assert_eq(counted().frees, 1);
+}
+
+/* After which no destructor is run any more. */
+static void free_in_the_last_round(void *block)
+{
+    static int rounds;
+    if (++rounds < PTHREAD_DESTRUCTOR_ITERATIONS)
+        pthread_setspecific(key, block);
+    else
+        release((CUdeviceptr)(uintptr_t)block);
+}
+
+Test(thread_cache, a_cache_whose_thread_has_ended_untold_is_taken_over)
+{
+    start();
+    cr_assert_eq(pthread_key_create(&key, free_in_the_last_round), 0);
+    in_another_thread(leave_all_to_the_destructor, (void *)(uintptr_t)allocate(MIB));
+    cr_assert_eq(heap()->caches.owned, 2);
+    for (int i = 0; i < 3; i++)
+        in_another_thread(cache_ten, NULL);
+    cr_expect_eq(heap()->caches.owned, 1);
+    cr_expect_leq(count_caches(), 3);
+    cr_expect_eq(cached_bytes(), 0);
+}
+
+Test(thread_cache, a_cache_whose_thread_lives_is_not_taken_over)
+{
+    struct companion companions[3];
+    start();
+    for (unsigned i = 0; i < 3; i++) {
+        join_in(&companions[i], cache_ten, NULL);
+        cr_expect_eq(heap()->caches.owned, i + 1);
+    }
+    cr_expect_eq(cached_bytes(), 30 * MIB);
+    for (unsigned i = 0; i < 3; i++)
+        part(&companions[i]);
 }
 
 Test(thread_cache, where_nobody_is_told_of_a_threads_end_there_are_no_caches)
