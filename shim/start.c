@@ -252,20 +252,20 @@ static bool find_report_writer(struct plan *plan)
     return plan->write_json != NULL;
 }
 
-/* Where they are not in libc they are in libpthread, which every process with threads has. */
-static bool find_thread_functions(struct plan *plan)
-{
-    plan->threads.key_create = (int (*)(pthread_key_t *, void (*)(void *)))glibc_dlsym()(
-        RTLD_DEFAULT, "pthread_key_create");
-    plan->threads.set_specific =
-        (int (*)(pthread_key_t, const void *))glibc_dlsym()(RTLD_DEFAULT, "pthread_setspecific");
-    return true;
-}
-
 static bool make_plan(struct plan *plan)
 {
     return is_wanted(plan) && read_settings(plan) && choose_report(plan) && choose_figures(plan) &&
-           find_report_writer(plan) && find_thread_functions(plan);
+           find_report_writer(plan);
+}
+
+/* Where they are not in libc they are in libpthread, which every process with threads has. */
+static struct thread_functions find_thread_functions(void)
+{
+    dlsym_function *find = glibc_dlsym();
+    return (struct thread_functions){
+        (int (*)(pthread_key_t *, void (*)(void *)))find(RTLD_DEFAULT, "pthread_key_create"),
+        (int (*)(pthread_key_t, const void *))find(RTLD_DEFAULT, "pthread_setspecific"),
+    };
 }
 
 /* --- carrying it out ---------------------------------------------------------------------------
@@ -349,6 +349,7 @@ static void start(void)
         return;
     }
     bool may_start = make_plan(plan);
+    plan->threads = find_thread_functions();
     if (claim()) {
         carry_out(plan, may_start, driver);
     } else {
