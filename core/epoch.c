@@ -9,8 +9,13 @@
 #include "pool_state.h"
 #include "release.h"
 
-/* A fence that was running is not asked about again sooner: nanoseconds. */
-#define QUERY_INTERVAL 8000u
+/* A fence that was running is not asked about again sooner, and not much later where it should be
+ * over any moment. Nanoseconds. */
+#define QUERY_INTERVAL      8000u
+#define QUERY_INTERVAL_SOON 1500u
+
+/* A fence that is older, in nanoseconds, is not over soon. */
+#define FENCE_IS_LATE 30000u
 
 /* How long a thread waits for another's question or record, and how often it looks between two
  * yields; and how long the thread that has recorded may take until it begins the next one that it
@@ -52,6 +57,10 @@ static void publish(struct epochs *epochs, struct fence *fence)
         epochs->oldest = fence;
     epochs->newest = fence;
     epochs->outstanding++;
+    fence->is_late = false;
+    fence->published_at = monotonic_now();
+    if (fence->waitable)
+        atomic_store_explicit(&epochs->fenced, fence->epoch, memory_order_relaxed);
 }
 
 /* Lock held. A fence that is over and that nobody looks at any more may be recorded again. */
@@ -385,10 +394,29 @@ static enum fence_answer ask_driver(struct pool *pool, struct fence *fence)
     return answer;
 }
 
+bool epoch_may_be_asked(const struct epochs *epochs, uint64_t now)
+{
+    uint64_t interval = epoch_keeps_up(epochs) ? QUERY_INTERVAL_SOON : QUERY_INTERVAL;
+    return !atomic_load_explicit(&epochs->querying, memory_order_relaxed) &&
+           now - atomic_load_explicit(&epochs->asked_at, memory_order_relaxed) >= interval;
+}
+
+/* Lock held. */
+static void note_answer(struct epochs *epochs, struct fence *fence, enum fence_answer answer)
+{
+    if (answer != FENCE_OVER) {
+        uint64_t now = monotonic_now();
+        atomic_store_explicit(&epochs->asked_at, now, memory_order_relaxed);
+        fence->is_late = now - fence->published_at > FENCE_IS_LATE;
+    }
+    if (answer == FENCE_OVER || fence->is_late)
+        atomic_store_explicit(&epochs->keeps_up, !fence->is_late, memory_order_relaxed);
+}
+
 enum fence_answer epoch_query(struct pool *pool, struct context *context, struct fence *fence)
 {
     struct epochs *epochs = &context->epochs;
-    if (epochs->querying || monotonic_now() - epochs->asked_at < QUERY_INTERVAL)
+    if (!epoch_may_be_asked(epochs, monotonic_now()))
         return FENCE_RUNNING;
     uint64_t epoch = fence->epoch;
     epochs->querying = true;
@@ -410,8 +438,7 @@ enum fence_answer epoch_query(struct pool *pool, struct context *context, struct
         heap_lock(&context->heap);
     counter_add(&context->heap.counters->fence_queries, 1);
     epochs->querying = false;
-    if (answer != FENCE_OVER)
-        epochs->asked_at = monotonic_now();
+    note_answer(epochs, fence, answer);
     if (answer == FENCE_OVER)
         epoch_complete(context,
                        MUTATED(fence_cleans_later_frees) ? epoch_current(epochs) - 1 : epoch);
@@ -425,16 +452,6 @@ static bool is_in_the_driver(const struct epochs *epochs, uint64_t stamp, bool f
     return atomic_load_explicit(&epochs->querying, memory_order_relaxed) ||
            (!fenced && stamp < epoch_current(epochs) &&
             atomic_load_explicit(&epochs->recording, memory_order_relaxed));
-}
-
-/* While another thread's store is waited for. */
-static inline void let_the_processor_rest(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
 }
 
 void epoch_await_others(struct context *context, uint64_t stamp)

@@ -27,6 +27,7 @@
 #include <stdint.h>
 
 #include "cuda_abi.h"
+#include "mutation.h"
 
 struct context;
 struct pool;
@@ -42,6 +43,8 @@ struct fence {
     uint64_t own_generation; /* of its own context when its epoch was closed */
     uint64_t epoch;          /* completed: everything stamped up to here is clean */
     bool waitable;           /* recorded inside the program's own free or synchronise */
+    bool is_late;            /* it was still running when it should have been over */
+    uint64_t published_at;   /* nanoseconds of the monotonic clock */
     bool over;               /* no longer outstanding; spare once users is 0 */
     unsigned users;          /* threads that look at it; an event in use is never recorded again */
     uint64_t set_generation; /* of the set of contexts that events was made for */
@@ -57,18 +60,27 @@ struct epochs {
     _Atomic uint64_t clean;   /* everything stamped up to here is unused; never less than it was.
                                  Written under the lock, release; acquire where blocks are taken
                                  without it */
+    _Atomic uint64_t fenced;  /* everything stamped up to here has a fence that may be waited for.
+                                 Written under the lock, relaxed: it only says what is worth asking
+                                 about */
     char after[64];
-    uint64_t barrier; /* all later work of the context is ordered behind this epoch's fence */
+    _Atomic bool asked_for; /* a thread that waits without the lock is about to ask. Acquire and
+                               release, though it guards nothing: of those who wait, one asks */
+    _Atomic bool
+        closed_for; /* likewise: of those whose fence is due at a time, one closes the epoch */
+    _Atomic bool keeps_up; /* the GPU: fences are over soon. Written under the lock; relaxed */
+    uint64_t barrier;      /* all later work of the context is ordered behind this epoch's fence */
     struct fence *oldest, *newest; /* outstanding fences, by ascending epoch */
     unsigned outstanding;
     struct fence *spare;
     unsigned failures; /* epochs in a row that no fence could be recorded for */
     /* Written with the lock held. Relaxed: whoever waits for them takes the lock afterwards. */
-    _Atomic bool recording;  /* a thread is between advancing the number and publishing the fence */
-    bool recording_for_free; /* or the last one did so, in a free or synchronise of its own: may be
-                                waited for */
-    _Atomic bool querying;   /* a thread is asking the driver about a fence of this context */
-    uint64_t asked_at; /* nanoseconds of the monotonic clock: when a fence was last seen running */
+    _Atomic bool recording; /* a thread is between advancing the number and publishing the fence */
+    _Atomic bool recording_for_free; /* or the last one did so, in a free or synchronise of its own:
+                                may be waited for */
+    _Atomic bool querying;     /* a thread is asking the driver about a fence of this context */
+    _Atomic uint64_t asked_at; /* nanoseconds of the monotonic clock: when a fence was last seen
+                                  running. Written under the lock; relaxed */
 };
 
 /* More fences than this are never outstanding: of that many every second one goes, since what it
@@ -155,11 +167,29 @@ static inline uint64_t epoch_current(const struct epochs *epochs)
     return atomic_load_explicit(&epochs->current, memory_order_relaxed);
 }
 
+/* Whether a fence may be asked about again. No lock needed. */
+bool epoch_may_be_asked(const struct epochs *epochs, uint64_t now);
+
+/* Whether the GPU's work was over soon after the last fences. */
+static inline bool epoch_keeps_up(const struct epochs *epochs)
+{
+    return atomic_load_explicit(&epochs->keeps_up, memory_order_relaxed);
+}
+
 /* Lock held. Whether a thread is in the driver for this context's fences. */
 static inline bool epoch_is_asked_about(const struct epochs *epochs)
 {
     return atomic_load_explicit(&epochs->querying, memory_order_relaxed) ||
            atomic_load_explicit(&epochs->recording, memory_order_relaxed);
+}
+
+/* No lock needed. Whether another thread's free or synchronise has closed the epoch that a thread
+ * has read the number of: its fence serves that one's frees, too, and its next free counts anew. */
+static inline bool epoch_is_closed(const struct epochs *epochs, uint64_t stamp)
+{
+    return epoch_current(epochs) != stamp &&
+           atomic_load_explicit(&epochs->recording_for_free, memory_order_relaxed) &&
+           !MUTATED(closed_twice);
 }
 
 /* Lock held. The number of the epoch that this closes. */
@@ -168,6 +198,16 @@ static inline uint64_t epoch_advance(struct epochs *epochs)
     uint64_t closed = epoch_current(epochs);
     atomic_store_explicit(&epochs->current, closed + 1, memory_order_relaxed);
     return closed;
+}
+
+/* While another thread's store is waited for. */
+static inline void let_the_processor_rest(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
 }
 
 /* A pause in a patient loop whose rounds began at started: first the processor is only yielded. */

@@ -14,6 +14,9 @@
  * the GPU keeps up: then nothing has to wait. */
 #define FENCE_EVERY_FREES 16u
 
+/* While the GPU keeps up, this part of what a thread's cache may hold goes without a fence. */
+#define FENCE_SHARE 2u
+
 /* This share of the growth budget may lie clean in other threads' caches, in blocks of one size,
  * while a thread takes a new one: sooner or later each has its own. */
 #define STRANDED_SHARE 4u
@@ -22,6 +25,12 @@
  * who the others are does not change in so many epochs. */
 #define FEW_THREADS 2u
 #define EPOCHS_OLD  2u
+
+/* So often it is tried to sum up caches without the lock while their list changes. */
+#define LISTING_TRIES 100u
+
+/* Looks at what others have published before the clock is looked at. */
+#define LOOKS_PER_ROUND 16u
 
 /* ---- buckets; the heap lock is held from here down to the ladder ---- */
 
@@ -239,7 +248,7 @@ static uint64_t requested_bytes(const struct heap *heap, uint64_t handed_out)
     return live < reserved ? live : reserved;
 }
 
-struct heap_bytes heap_bytes(const struct heap *heap)
+static struct heap_bytes sum_bytes(const struct heap *heap)
 {
     struct cached_sums cached = thread_caches_sum(heap);
     if (MUTATED(cached_pending_not_counted))
@@ -251,6 +260,20 @@ struct heap_bytes heap_bytes(const struct heap *heap)
     };
 }
 
+/* Where caches fall asleep or wake meanwhile, what the program holds might count twice. */
+struct heap_bytes heap_bytes(const struct heap *heap)
+{
+    const counter *listings = &heap->caches.listings;
+    for (unsigned tries = 0;; tries++) {
+        /* Acquire, and a fence: pair with those in begin_listing and end_listing. */
+        uint64_t before = atomic_load_explicit(listings, memory_order_acquire);
+        struct heap_bytes bytes = sum_bytes(heap);
+        atomic_thread_fence(memory_order_acquire);
+        if ((before % 2 == 0 && counter_get(listings) == before) || tries == LISTING_TRIES)
+            return bytes;
+    }
+}
+
 /* Lock held. Each look costs every thread a cache line or two, so what was seen so many epochs ago
  * will do; 0: what is pending must be of now. */
 static const struct lately *look_around(struct heap *heap, uint64_t old)
@@ -260,7 +283,7 @@ static const struct lately *look_around(struct heap *heap, uint64_t old)
     uint64_t current = epoch_current(epochs), clean = epoch_clean(epochs);
     bool is_new = old ? current - lately->current <= old
                       : lately->current == current && lately->clean == clean;
-    if (heap->caches.owned > FEW_THREADS && lately->current && is_new)
+    if (heap->caches.count > FEW_THREADS && lately->current && is_new)
         return lately;
     struct cached_sums cached = thread_caches_sum(heap);
     *lately = (struct lately){
@@ -291,7 +314,7 @@ static void raise_peaks(struct heap *heap, const struct bucket *bucket)
 static void count_live(struct heap *heap, struct block *block)
 {
     counter_add(&heap->live_requested, counter_get(&block->requested));
-    if (heap->caches.owned <= FEW_THREADS)
+    if (heap->caches.count <= FEW_THREADS)
         raise_peaks(heap, block->bucket);
 }
 
@@ -508,17 +531,34 @@ struct place {
     struct cache_bin *bin;      /* NULL: there is none, or it is closed and empty */
 };
 
+static bool keeps_up(const struct heap *heap)
+{
+    return epoch_keeps_up(&context_of_heap_read(heap)->epochs);
+}
+
 /* A thread may free twice as much without a fence where no other one waits for it, and where the
  * GPU has nothing to do that a fence would wait for. */
 static unsigned doublings_of(const struct heap *heap)
 {
-    return (heap->alone == HEAP_ALONE ? 1u : 0u) + (heap->keeps_up ? 1u : 0u);
+    return (heap->alone == HEAP_ALONE ? 1u : 0u) + (keeps_up(heap) ? 1u : 0u);
 }
 
-static void refresh_cache(const struct heap *heap, struct thread_cache *cache)
+static uint32_t fence_frees(const struct heap *heap)
 {
-    unsigned doublings = doublings_of(heap);
-    thread_cache_set_fence(cache, FENCE_EVERY_FREES << doublings, doublings);
+    uint32_t frees = heap->caches.most_blocks / FENCE_SHARE;
+    return frees > 1 ? frees : 1;
+}
+
+/* While the GPU keeps up, a thread needs no fence before half of what its cache may hold waits for
+ * one: the other half lasts until then. */
+static void refresh_cache(struct heap *heap, struct thread_cache *cache)
+{
+    unsigned alone = heap->alone == HEAP_ALONE;
+    thread_cache_fit(cache);
+    if (keeps_up(heap))
+        thread_cache_set_fence(cache, fence_frees(heap), CACHE_DOUBLINGS);
+    else
+        thread_cache_set_fence(cache, FENCE_EVERY_FREES << alone, alone);
 }
 
 static bool is_for_caches(const struct heap *heap, const struct bucket *bucket)
@@ -537,10 +577,8 @@ static struct place find_place_of_thread(struct pool *pool, struct heap *heap,
         place.cache = thread_cache_of_this_thread(pool, heap);
     if (!place.cache)
         return place;
-    if (!place.cache->frees_to_fence)
+    if (place.cache->shares != heap->caches.count)
         refresh_cache(heap, place.cache);
-    if (bucket->bytes > heap->caches.largest && !thread_cache_has_bin(place.cache, bucket))
-        return place;
     if (heap->wary && bucket->bytes >= KEEP_LARGE_BYTES)
         return place;
     place.bin = thread_cache_bin(place.cache, bucket, request);
@@ -583,7 +621,7 @@ static void empty_bin(const struct place *place)
 /* Threads that take and free without the lock are seen by what they free. */
 static bool barriers_may_be_used(struct pool *pool, struct heap *heap)
 {
-    bool others = heap->caches.owned > 1 && look_around(heap, EPOCHS_OLD)->freeing > 1 &&
+    bool others = heap->caches.count > 1 && look_around(heap, EPOCHS_OLD)->freeing > 1 &&
                   !MUTATED(hidden_thread_forgotten);
     bool alone = heap->alone == HEAP_ALONE && !others && launches_alone(pool);
     return (alone || MUTATED(barrier_beside_threads)) && barriers_are_open(pool);
@@ -669,9 +707,7 @@ static struct block *query(struct pool *pool, struct context *context, const str
     *hit = HIT_QUERIED;
     if (context->heap.ending)
         return NULL;
-    block = newest_clean(place);
-    context->heap.keeps_up = block != NULL;
-    return block;
+    return newest_clean(place);
 }
 
 /* Whether there is something pending that a fence covers, or will soon. */
@@ -688,7 +724,10 @@ static bool others_have_some(struct context *context, const struct place *place,
 {
     const struct heap *heap = &context->heap;
     uint64_t most = grows ? context->device->growth_budget / STRANDED_SHARE : 0;
-    bool clean = grows || can_wait(context, place);
+    bool waits = can_wait(context, place), clean = grows || waits;
+    if (waits &&
+        (keeps_up(heap) || counter_get(&heap->now) - place->bucket->taken_at < CACHE_TAKEN_APART))
+        return false;
     uint64_t blocks = thread_caches_blocks(heap, place->bucket, place->cache, clean);
     return blocks * place->bucket->bytes > most;
 }
@@ -701,17 +740,29 @@ static bool grows(struct pool *pool, struct context *context, const struct place
                                : is_inside_bound(pool, context, bytes);
 }
 
+/* Whether this thread has waited for as long as a new block would have taken; then it takes one. */
+static bool has_waited_enough(struct pool *pool, struct context *context, const struct place *place)
+{
+    bool enough =
+        place->cache && place->cache->waited >= (int64_t)counter_get(&context->heap.miss_ns);
+    if (enough)
+        place->cache->waited = 0;
+    return enough && place->bin && may_grow(pool, context, place->bucket->bytes);
+}
+
 /* Rungs 2 to 4: a block that is not known to be unused yet, or NULL for a new one. Releases and
  * retakes the lock. */
 static struct block *climb(struct pool *pool, struct context *context, const struct place *place,
                            enum hit *hit)
 {
     struct heap *heap = &context->heap;
+    if (has_waited_enough(pool, context, place))
+        return NULL;
     struct block *block = query(pool, context, place, hit);
     if (block || heap->ending)
         return block;
     if (others_have_some(context, place, grows(pool, context, place))) {
-        thread_caches_take(heap, place->bucket);
+        thread_caches_take(heap, place->bucket, !can_wait(context, place));
         *hit = HIT_CLEAN;
         block = newest_clean(place);
         if (!block)
@@ -721,6 +772,8 @@ static struct block *climb(struct pool *pool, struct context *context, const str
     }
     if (!oldest_stamp(place) || may_grow(pool, context, place->bucket->bytes))
         return NULL;
+    if (place->cache)
+        place->cache->waited = -(int64_t)CACHE_WAIT_NO_GROWTH;
     empty_bin(place);
     block = newest_clean(place);
     if (!block && place->bucket->pending.first)
@@ -739,10 +792,10 @@ static bool is_ahead(struct context *context, const struct thread_cache *cache)
     struct heap *heap = &context->heap;
     uint64_t budget = context->device->growth_budget;
     uint8_t slot = slot_of_this_thread();
-    if (heap->caches.owned <= 1 && !(heap->pending_slots & ~(UINT64_C(1) << slot)))
+    if (heap->caches.count <= 1 && !(heap->pending_slots & ~(UINT64_C(1) << slot)))
         return false;
     /* As many as there may be, and as much. */
-    uint64_t share = budget / (heap->caches.owned + heap->slots_pending + 1);
+    uint64_t share = budget / (heap->caches.count + heap->slots_pending + 1);
     uint64_t own = heap->pending_of[slot];
     if (own + (cache ? thread_cache_bytes(cache) : 0) <= share)
         return false;
@@ -766,8 +819,14 @@ static bool wait_for_the_others(struct pool *pool, struct context *context,
 
 /* ---- misses; no lock held ---- */
 
-static CUresult ask_driver(struct pool *pool, struct bucket_counters *cost, CUdeviceptr *address,
-                           uint64_t bytes)
+/* Several threads may do this at once, and one look be lost. */
+static void note_cost(struct heap *heap, uint64_t nanoseconds)
+{
+    counter_set(&heap->miss_ns, (3 * counter_get(&heap->miss_ns) + nanoseconds) / 4);
+}
+
+static CUresult ask_driver(struct pool *pool, struct heap *heap, struct bucket_counters *cost,
+                           CUdeviceptr *address, uint64_t bytes)
 {
     uint64_t started = monotonic_now();
     enter_driver();
@@ -779,9 +838,10 @@ static CUresult ask_driver(struct pool *pool, struct bucket_counters *cost, CUde
     leave_driver();
     /* Several threads may miss at once: these two are added to without the lock. Relaxed, like
      * every counter. */
-    atomic_fetch_add_explicit(&cost->allocation_nanoseconds, monotonic_now() - started,
-                              memory_order_relaxed);
+    uint64_t nanoseconds = monotonic_now() - started;
+    atomic_fetch_add_explicit(&cost->allocation_nanoseconds, nanoseconds, memory_order_relaxed);
     atomic_fetch_add_explicit(&cost->allocation_calls, 1, memory_order_relaxed);
+    note_cost(heap, nanoseconds);
     return result;
 }
 
@@ -792,18 +852,18 @@ static CUresult ask_driver_hard(struct pool *pool, struct context *context,
                                 size_t requested)
 {
     struct device *device = context->device;
-    CUresult result = ask_driver(pool, cost, address, *bytes);
+    CUresult result = ask_driver(pool, &context->heap, cost, address, *bytes);
     if (result != CUDA_ERROR_OUT_OF_MEMORY)
         return result;
     struct reclaim progress = {.bytes = *bytes, .wanted = requested};
     while (result == CUDA_ERROR_OUT_OF_MEMORY && release_for_retry(pool, device, &progress))
-        result = ask_driver(pool, cost, address, *bytes);
+        result = ask_driver(pool, &context->heap, cost, address, *bytes);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && *bytes != requested &&
         !MUTATED(exact_size_left_out)) {
         atomic_fetch_sub_explicit(&device->reserved_bytes, *bytes - requested,
                                   memory_order_relaxed);
         *bytes = requested;
-        result = ask_driver(pool, cost, address, requested);
+        result = ask_driver(pool, &context->heap, cost, address, requested);
     }
     return result;
 }
@@ -968,7 +1028,7 @@ static CUresult ask_in_vain(struct pool *pool, struct context *context, CUdevice
 {
     uint64_t generation = context_generation(context);
     struct bucket *bucket = &context->heap.unkept;
-    CUresult result = ask_driver(pool, bucket->counters, address, requested);
+    CUresult result = ask_driver(pool, &context->heap, bucket->counters, address, requested);
     uint64_t bytes = result == CUDA_SUCCESS ? requested : 0;
     atomic_fetch_add_explicit(&context->device->reserved_bytes, bytes, memory_order_relaxed);
     finish_miss(pool, context, generation, bucket, *address, bytes, requested, result);
@@ -1046,8 +1106,12 @@ static bool take_from(struct pool *pool, struct context *context, struct bucket 
     struct block *block = newest_clean(&place);
     if (!block)
         block = climb(pool, context, &place, &hit);
-    if (!block)
+    if (!block) {
+        /* A fence is cheap beside what follows, and the block may be the only one of its size. */
+        if (place.cache && keeps_up(heap))
+            thread_cache_ask_again(place.cache);
         return false;
+    }
     hand_out(heap, block, bytes, hit);
     *address = block_address(block);
     refill(heap, &place);
@@ -1105,6 +1169,8 @@ static struct fence *close_epoch(struct context *context, bool waitable)
 {
     struct fence *fence = epoch_begin_close(context, waitable);
     if (fence) {
+        thread_caches_let_sleep(&context->heap, thread_cache_known(&context->heap),
+                                counter_get(&context->heap.now));
         context->heap.frees_since_fence = 0;
         context->heap.bytes_since_fence = 0;
     }
@@ -1304,25 +1370,80 @@ static struct place make_place(struct pool *pool, struct heap *heap, struct buck
     return place;
 }
 
-/* Lock held. By another thread's free or synchronise, after what this one has freed: its fence
- * serves this one's frees, too, and the next free counts anew. */
-static bool is_closed_already(const struct context *context, const struct thread_cache *cache)
+/* One of those who wait asks the driver; it is not asked again too soon. */
+static void ask_for_all(struct pool *pool, struct context *context, uint64_t stamp, uint64_t now)
 {
-    return epoch_current(&context->epochs) != counter_get(&cache->stamp) &&
-           context->epochs.recording_for_free && !MUTATED(closed_twice);
+    struct epochs *epochs = &context->epochs;
+    if (!epoch_may_be_asked(epochs, now) ||
+        atomic_load_explicit(&epochs->asked_for, memory_order_relaxed) ||
+        atomic_exchange_explicit(&epochs->asked_for, true, memory_order_acquire))
+        return;
+    heap_lock(&context->heap);
+    struct fence *fence = epoch_fence_for(epochs, stamp, true);
+    if (fence && epoch_clean(epochs) < stamp)
+        epoch_query(pool, context, fence);
+    heap_unlock(&context->heap);
+    atomic_store_explicit(&epochs->asked_for, false, memory_order_release);
+}
+
+static bool a_fence_is_near(const struct epochs *epochs)
+{
+    return atomic_load_explicit(&epochs->recording, memory_order_relaxed) ||
+           atomic_load_explicit(&epochs->closed_for, memory_order_relaxed);
+}
+
+bool heap_await_fence(struct pool *pool, struct context *context, struct thread_cache *cache,
+                      uint64_t stamp, bool full)
+{
+    const struct epochs *epochs = &context->epochs;
+    bool may_grow = !full && cache->waited >= 0;
+    if (epoch_clean(epochs) >= stamp)
+        return true;
+    if (!epoch_keeps_up(epochs) ||
+        (may_grow && cache->waited >= (int64_t)counter_get(&context->heap.miss_ns)))
+        return false;
+    if (atomic_load_explicit(&epochs->fenced, memory_order_relaxed) < stamp &&
+        (may_grow || !a_fence_is_near(epochs))) {
+        thread_cache_ask_again(cache);
+        return false;
+    }
+    uint64_t started = monotonic_now(), now = started;
+    do {
+        ask_for_all(pool, context, stamp, now);
+        for (unsigned i = 0; i < LOOKS_PER_ROUND && epoch_clean(epochs) < stamp; i++)
+            let_the_processor_rest();
+        now = monotonic_now();
+    } while (epoch_clean(epochs) < stamp && now - started < CACHE_WAIT_LONGEST &&
+             epoch_keeps_up(epochs));
+    cache->waited += (int64_t)(now - started);
+    return epoch_clean(epochs) >= stamp;
+}
+
+/* A thread whose cache's fence is due. Another that is just about to close the epoch serves it,
+ * too: it has not advanced the number yet. */
+static bool another_closes(struct epochs *epochs)
+{
+    return !MUTATED(closed_twice) &&
+           (atomic_load_explicit(&epochs->closed_for, memory_order_relaxed) ||
+            atomic_exchange_explicit(&epochs->closed_for, true, memory_order_acquire));
 }
 
 CUresult heap_close_epoch(struct pool *pool, struct context *context)
 {
     struct heap *heap = &context->heap;
+    if (another_closes(&context->epochs)) {
+        thread_cache_count_again(thread_cache_known(heap));
+        return CUDA_SUCCESS;
+    }
     heap_lock(heap);
     note_user(pool, heap);
     struct thread_cache *cache = thread_cache_known(heap);
-    if (cache && is_closed_already(context, cache)) {
+    if (cache && epoch_is_closed(&context->epochs, counter_get(&cache->stamp))) {
+        atomic_store_explicit(&context->epochs.closed_for, false, memory_order_release);
         heap_unlock(heap);
         return CUDA_SUCCESS;
     }
-    if (heap->caches.owned > 1)
+    if (heap->caches.count > 1)
         look_around(heap, EPOCHS_OLD);
     if (cache)
         refresh_cache(heap, cache);
@@ -1332,6 +1453,7 @@ CUresult heap_close_epoch(struct pool *pool, struct context *context)
         thread_cache_count_again(cache);
     else if (cache && !fence)
         thread_cache_ask_again(cache);
+    atomic_store_explicit(&context->epochs.closed_for, false, memory_order_release);
     heap_unlock(heap);
     return fence ? end_free(pool, context, fence, true) : CUDA_SUCCESS;
 }

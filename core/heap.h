@@ -42,6 +42,7 @@ struct bucket {
     uint64_t free_blocks; /* clean and pending */
     uint32_t granted;     /* free blocks that thread caches may hold besides */
     uint16_t bin;         /* in thread caches, or CACHE_NO_BIN */
+    uint32_t taken;       /* so often in a row, each soon after the one before */
     uint64_t taken_at; /* when out of all thread caches last: the monotonic clock's nanoseconds */
     uint64_t shared_until, shared_for; /* likewise: thread caches hold none of it meanwhile */
     struct ghosts ghosts;
@@ -78,12 +79,18 @@ enum closed {
 struct thread_caches {
     _Atomic(struct thread_cache *)
         all; /* only added to. Release when one is, acquire when walked */
+    _Atomic(struct thread_cache *) awake; /* those that may hold something. Likewise; relaxed where
+                                             one is taken out, whose next one stays */
+    counter listings;                     /* odd: that list is being changed */
     struct thread_cache *spare;
     struct thread_cache *looked_at; /* whether its thread has ended, last; NULL: none was */
     unsigned owned;                 /* by threads */
+    unsigned count;                 /* awake */
     uint32_t level;                 /* its binary logarithm, rounded up */
-    uint64_t most;                  /* bytes that the bins of one cache may hold */
+    counter most;                   /* bytes that one cache may hold */
+    uint32_t most_blocks;           /* that one bin may hold */
     uint64_t largest;               /* bytes of a block that there can be a bin for */
+    uint64_t looked_for_idle_at;    /* nanoseconds of the monotonic clock */
     counter emptied;                /* so often was one that had any blocks */
 };
 
@@ -127,8 +134,8 @@ struct heap {
     bool owed;      /* a fence is, that could not be recorded while another was: by who records */
     bool crowded;   /* a bucket may have more free blocks than its cap */
     bool wary;      /* of large blocks: caches hold none, since they may not be worth keeping */
-    bool keeps_up;  /* the GPU: fences were over when they were asked about lately */
     counter misses;
+    counter miss_ns;                /* what they took lately: nanoseconds of the driver's call */
     struct heap_counters *counters; /* in the figures, like those of the buckets */
     struct figures *figures;
     uint64_t id; /* of this heap in the figures */
@@ -223,6 +230,12 @@ void heap_forget_address(struct pool *pool, CUdeviceptr address);
 /* The most that the program held at a time in the contexts that were this heap's, as it asked for
  * it. No lock needed. */
 uint64_t heap_peak_requested(const struct heap *heap);
+
+/* Inside an allocation: waits a moment for the fence of what a thread has in its cache, stamped so,
+ * where it is about to be over; whether it is. No lock held, and none taken but to ask the driver,
+ * which one thread at a time does. */
+bool heap_await_fence(struct pool *pool, struct context *context, struct thread_cache *cache,
+                      uint64_t stamp, bool full);
 
 /* The fence of what a thread has freed into its cache is due. Answers for the program's free. No
  * lock held. */

@@ -216,6 +216,20 @@ __attribute__((noinline)) static CUresult allocate_in_context(struct pool *pool,
     return heap_allocate(pool, context, address, bytes);
 }
 
+/* Not inside: others may have taken the blocks meanwhile. */
+static CUresult allocate_what_is_clean(struct pool *pool, struct thread_cache *cache,
+                                       struct cache_bin *bin, CUdeviceptr *address, size_t bytes)
+{
+    bool closed = cache_enter(cache, cache->heap);
+    struct block *block = NULL;
+    if (!closed || thread_cache_enter_strongly(cache))
+        block = bin->clean ? bin->clean : thread_cache_turn_clean(cache, bin);
+    if (block)
+        *address = cache_hand_out(cache, bin, block, bytes);
+    cache_leave(cache);
+    return block ? CUDA_SUCCESS : allocate_in_context(pool, cache, address, bytes);
+}
+
 /* Inside a cache that is closed, or has nothing that is known to be clean. */
 __attribute__((noinline)) static CUresult allocate_inside(struct pool *pool,
                                                           struct thread_cache *cache,
@@ -227,8 +241,14 @@ __attribute__((noinline)) static CUresult allocate_inside(struct pool *pool,
         block = bin->clean ? bin->clean : thread_cache_turn_clean(cache, bin);
     if (block)
         *address = cache_hand_out(cache, bin, block, bytes);
+    uint64_t stamp = thread_cache_oldest_stamp(bin);
     cache_leave(cache);
-    return block ? CUDA_SUCCESS : allocate_in_context(pool, cache, address, bytes);
+    if (block)
+        return CUDA_SUCCESS;
+    if (stamp && !closed &&
+        heap_await_fence(pool, context_of_heap(cache->heap), cache, stamp, bin->room == 0))
+        return allocate_what_is_clean(pool, cache, bin, address, bytes);
+    return allocate_in_context(pool, cache, address, bytes);
 }
 
 CUresult pool_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes)
@@ -410,6 +430,8 @@ __attribute__((noinline)) static CUresult free_slowly(struct pool *pool, struct 
 
 __attribute__((noinline)) static CUresult close_epoch(struct pool *pool, struct thread_cache *cache)
 {
+    if (epoch_is_closed(&context_of_heap(cache->heap)->epochs, counter_get(&cache->stamp)))
+        return CUDA_SUCCESS;
     return heap_close_epoch(pool, context_of_heap(cache->heap));
 }
 

@@ -79,8 +79,17 @@ static void open_segment(const struct heap *heap, struct cache_bin *bin, uint64_
     segment->newest = NULL;
     segment->oldest = oldest;
     segment->opened_at = counter_get(&heap->now);
+    bin->opened = stamp;
     counter_set(&segment->frees_before, counter_get(&bin->counters->frees));
     counter_set(&segment->stamp, stamp);
+}
+
+/* In all bins. Its thread may be changing the counters. */
+static uint64_t free_bytes_in(const struct thread_cache *cache)
+{
+    uint64_t bytes =
+        counter_get(&cache->given) + counter_get(&cache->moved) - counter_get(&cache->handed);
+    return (int64_t)bytes < 0 ? 0 : bytes;
 }
 
 static uint64_t freed_in_epoch(const struct thread_cache *cache)
@@ -94,6 +103,17 @@ static void set_bytes_to_fence(struct thread_cache *cache)
         counter_get(&cache->given_before) +
         (device_fence_bytes(context_of_heap(cache->heap)->device) << CACHE_DOUBLINGS >>
          cache->shift);
+}
+
+/* Where there are as many segments as there can be, what the newest one has waits for the block's
+ * fence as well. */
+static void take_stamp(const struct heap *heap, struct cache_bin *bin, uint64_t stamp,
+                       struct block *block)
+{
+    if (bin->segment_count < CACHE_SEGMENTS)
+        open_segment(heap, bin, stamp, block);
+    else
+        counter_set(&bin->open->stamp, stamp);
 }
 
 /* The number has changed: somebody's fence covers, or will cover, what was freed before. */
@@ -112,11 +132,14 @@ static void note_epoch(struct thread_cache *cache, uint64_t stamp)
     counter_set(&cache->stamp, stamp);
     cache->frees_left = cache->frees_to_fence;
     set_bytes_to_fence(cache);
+    /* The slow path is to take what is too much. */
+    if (free_bytes_in(cache) > counter_get(&cache->heap->caches.most))
+        cache->frees_left = 1;
 }
 
 bool thread_cache_is_full(const struct cache_bin *bin)
 {
-    return bin->room == 0 || bin->segment_count == CACHE_SEGMENTS;
+    return bin->room == 0;
 }
 
 bool thread_cache_put(struct thread_cache *cache, struct cache_bin *bin, struct block *block,
@@ -124,7 +147,7 @@ bool thread_cache_put(struct thread_cache *cache, struct cache_bin *bin, struct 
 {
     note_epoch(cache, stamp);
     if (counter_get(&bin->open->stamp) != stamp)
-        open_segment(cache->heap, bin, stamp, block);
+        take_stamp(cache->heap, bin, stamp, block);
     return cache_put(cache, bin, block);
 }
 
@@ -160,10 +183,18 @@ void thread_caches_prepare(struct pool *pool, const struct thread_functions *thr
         pool->thread_functions = *threads;
 }
 
+/* Of those that may hold something. Without the heap lock, one that is listed anew meanwhile may
+ * lead to caches that were seen before: see heap_bytes. */
 static struct thread_cache *first_cache(const struct heap *heap)
 {
-    /* Pairs with the release store in add_cache. */
-    return atomic_load_explicit(&heap->caches.all, memory_order_acquire);
+    /* Pairs with the release store in wake. */
+    return atomic_load_explicit(&heap->caches.awake, memory_order_acquire);
+}
+
+static struct thread_cache *next_cache(const struct thread_cache *cache)
+{
+    /* Likewise. */
+    return atomic_load_explicit(&cache->next_awake, memory_order_acquire);
 }
 
 /* Whoever enters from here on sees the bit; whoever had entered before is seen inside. Where the
@@ -188,17 +219,9 @@ void thread_caches_wait(struct heap *heap)
         return;
     let_all_see_the_bit(heap, cache->pool);
     uint64_t started = monotonic_now();
-    for (; cache; cache = cache->next)
+    for (; cache; cache = next_cache(cache))
         while (atomic_load_explicit(&cache->inside, memory_order_seq_cst))
             patient_nap(started);
-}
-
-/* In all bins. Its thread may be changing the counters. */
-static uint64_t free_bytes_in(const struct thread_cache *cache)
-{
-    uint64_t bytes =
-        counter_get(&cache->given) + counter_get(&cache->moved) - counter_get(&cache->handed);
-    return (int64_t)bytes < 0 ? 0 : bytes;
 }
 
 static uint8_t slot_of(const struct thread_cache *cache)
@@ -285,8 +308,7 @@ void thread_cache_halve_bin(struct thread_cache *cache, struct cache_bin *bin)
              b = b->links[LINK_BUCKET].next)
             pending++;
     give_clean(cache, bin, blocks - pending > blocks - half ? half - pending : 0);
-    while (bin->segment_count &&
-           (count_blocks(bin) > half || bin->segment_count > CACHE_SEGMENTS / 2))
+    while (bin->segment_count && count_blocks(bin) > half)
         give_oldest_segment(cache, bin);
 }
 
@@ -329,33 +351,39 @@ uint64_t thread_cache_oldest_stamp(const struct cache_bin *bin)
 /* ---- bins ---- */
 
 /* Of an empty bin, whose counts stay. */
-static void retire_bin(struct thread_cache *cache, struct cache_bin *bin)
+static void retire_bin(struct cache_bin *bin)
 {
     struct bucket *bucket = cache_bin_bucket(bin);
-    cache->granted -= bin->capacity * bin->bytes;
     bucket->granted -= MUTATED(caches_past_the_cap) ? 0 : bin->capacity;
     atomic_store_explicit(&bin->bucket, NULL, memory_order_relaxed);
     bin->capacity = 0;
     bin->room = 0;
 }
 
-/* 0: too little to be worth it. A size may have half of what those before it have left. */
-static uint32_t capacity_for(const struct thread_cache *cache, const struct bucket *bucket)
+/* Of a bucket's blocks, what all caches together may hold: the rest is for the heap's lists. */
+static uint64_t blocks_for_caches(const struct heap *heap)
 {
-    const struct heap *heap = cache->heap;
-    uint64_t most = heap->caches.most;
-    uint64_t left = cache->granted < most ? (most - cache->granted) / 2 : 0;
-    if (bucket->bytes == 0 || left < 2 * bucket->bytes)
+    return heap->blocks_per_bucket - heap->blocks_per_bucket / 4;
+}
+
+static uint64_t smaller(uint64_t one, uint64_t other)
+{
+    return one < other ? one : other;
+}
+
+/* 0: too little to be worth it. granted: to the bucket's other bins. */
+static uint32_t capacity_for(const struct heap *heap, const struct bucket *bucket, uint64_t granted)
+{
+    uint64_t bytes = smaller(counter_get(&heap->caches.most), CACHE_BIN_BYTES);
+    uint64_t all = blocks_for_caches(heap);
+    if (bucket->bytes == 0 || bucket->bytes > heap->caches.largest || granted >= all)
         return 0;
-    uint64_t blocks = (left < CACHE_BIN_BYTES ? left : CACHE_BIN_BYTES) / bucket->bytes;
-    uint64_t share = (heap->blocks_per_bucket - bucket->granted) / CACHE_CAP_SHARE;
-    /* Half of what the bucket may keep is for the heap's lists. */
-    uint64_t fair = heap->blocks_per_bucket / 2 >> heap->caches.level;
-    if (blocks > CACHE_BIN_BLOCKS)
-        blocks = CACHE_BIN_BLOCKS;
-    if (blocks > share)
-        blocks = share;
-    return (uint32_t)(blocks < fair ? blocks : fair);
+    uint64_t blocks = smaller(bytes / bucket->bytes, heap->caches.most_blocks);
+    blocks = smaller(blocks, all - granted);
+    /* A lone thread's largest blocks are worth a bin however few they are. */
+    bool few = blocks < (heap->caches.count > 1 ? CACHE_BIN_LEAST : 2) ||
+               heap->caches.most_blocks < CACHE_BIN_LEAST;
+    return few ? 0 : (uint32_t)blocks;
 }
 
 /* The smallest request that is rounded to these bytes. */
@@ -374,13 +402,11 @@ static uint64_t least_request(const struct size_classes *classes, uint64_t bytes
 
 static bool serve_bucket(struct thread_cache *cache, struct cache_bin *bin, struct bucket *bucket)
 {
-    uint32_t capacity = capacity_for(cache, bucket);
+    uint32_t capacity = capacity_for(cache->heap, bucket, bucket->granted);
     if (capacity == 0)
         return false;
-    cache->granted += capacity * bucket->bytes;
     bucket->granted += MUTATED(caches_past_the_cap) ? 0 : capacity;
     bin->capacity = capacity;
-    bin->level = cache->heap->caches.level;
     bin->room = capacity;
     atomic_store_explicit(&bin->bucket, bucket, memory_order_relaxed);
     bin->batch = 1;
@@ -418,12 +444,8 @@ static struct cache_bin *get_bin(struct thread_cache *cache, struct bucket *buck
 {
     _Atomic(struct cache_bin *) *place = &cache->bins[bucket->bin];
     struct cache_bin *bin = atomic_load_explicit(place, memory_order_relaxed);
-    if (cache_bin_bucket(bin) == bucket) {
-        if (bin->level == cache->heap->caches.level)
-            return bin;
-        thread_cache_empty_bin(cache, bin);
-        retire_bin(cache, bin);
-    }
+    if (cache_bin_bucket(bin) == bucket)
+        return bin;
     if (is_shared(cache->heap, bucket))
         return NULL;
     if (bin == &no_bin) {
@@ -446,6 +468,57 @@ struct cache_bin *thread_cache_bin(struct thread_cache *cache, struct bucket *bu
 }
 
 /* ---- caches ---- */
+
+/* The bucket may have fewer of its blocks in caches than were there before. */
+static void resize_bin(struct thread_cache *cache, struct cache_bin *bin)
+{
+    struct bucket *bucket = cache_bin_bucket(bin);
+    uint32_t capacity = capacity_for(
+        cache->heap, bucket, bucket->granted - (MUTATED(caches_past_the_cap) ? 0 : bin->capacity));
+    if (capacity == bin->capacity)
+        return;
+    if (capacity + bin->room < bin->capacity)
+        thread_cache_empty_bin(cache, bin);
+    if (capacity == 0) {
+        retire_bin(bin);
+        return;
+    }
+    bucket->granted += MUTATED(caches_past_the_cap) ? 0 : capacity - bin->capacity;
+    bin->room += capacity - bin->capacity;
+    bin->capacity = capacity;
+}
+
+static struct cache_bin *bin_in_use(struct thread_cache *cache, unsigned place)
+{
+    struct cache_bin *bin = atomic_load_explicit(&cache->bins[place], memory_order_relaxed);
+    return cache_bin_bucket(bin) ? bin : NULL;
+}
+
+/* First what it has not used lately, then half of everything. */
+static void give_what_is_too_much(struct thread_cache *cache)
+{
+    uint64_t most = counter_get(&cache->heap->caches.most), now = counter_get(&cache->stamp);
+    for (unsigned round = 0; round < 2; round++)
+        for (unsigned i = 0; i < CACHE_BINS && free_bytes_in(cache) > most - most / 4; i++) {
+            struct cache_bin *bin = bin_in_use(cache, i);
+            if (bin && bin->opened + CACHE_UNUSED_EPOCHS < now)
+                thread_cache_empty_bin(cache, bin);
+            else if (bin && round == 1)
+                thread_cache_halve_bin(cache, bin);
+        }
+}
+
+void thread_cache_fit(struct thread_cache *cache)
+{
+    for (unsigned i = 0; cache->shares != cache->heap->caches.count && i < CACHE_BINS; i++) {
+        struct cache_bin *bin = bin_in_use(cache, i);
+        if (bin)
+            resize_bin(cache, bin);
+    }
+    cache->shares = cache->heap->caches.count;
+    if (free_bytes_in(cache) > counter_get(&cache->heap->caches.most))
+        give_what_is_too_much(cache);
+}
 
 static void empty_cache(struct thread_cache *cache)
 {
@@ -478,7 +551,7 @@ void thread_caches_collect(struct heap *heap)
     if (!first_cache(heap))
         return;
     close_caches(heap);
-    for (struct thread_cache *c = first_cache(heap); c; c = c->next)
+    for (struct thread_cache *c = first_cache(heap); c; c = next_cache(c))
         empty_cache(c);
     open_caches(heap);
 }
@@ -494,21 +567,23 @@ static void share(struct bucket *bucket, uint64_t now)
     bucket->shared_until = now + bucket->shared_for;
 }
 
-void thread_caches_take(struct heap *heap, struct bucket *bucket)
+void thread_caches_take(struct heap *heap, struct bucket *bucket, bool starved)
 {
     uint64_t now = monotonic_now();
-    bool again = now - bucket->taken_at < CACHE_TAKEN_APART && !MUTATED(never_shared);
+    bool soon = now - bucket->taken_at < CACHE_TAKEN_APART;
+    bucket->taken = !soon ? 0 : bucket->taken + starved;
     bucket->taken_at = now;
+    bool again = bucket->taken >= CACHE_TAKEN_OFTEN && !MUTATED(never_shared);
     if (again)
         share(bucket, now);
     close_caches(heap);
-    for (struct thread_cache *c = first_cache(heap); c; c = c->next) {
+    for (struct thread_cache *c = first_cache(heap); c; c = next_cache(c)) {
         struct cache_bin *bin = atomic_load_explicit(&c->bins[bucket->bin], memory_order_relaxed);
         if (cache_bin_bucket(bin) != bucket)
             continue;
         thread_cache_empty_bin(c, bin);
         if (again)
-            retire_bin(c, bin);
+            retire_bin(bin);
     }
     open_caches(heap);
 }
@@ -519,7 +594,7 @@ static void shut_large_bins(struct thread_cache *cache)
         struct cache_bin *bin = atomic_load_explicit(&cache->bins[i], memory_order_relaxed);
         if (cache_bin_bucket(bin) && bin->bytes >= KEEP_LARGE_BYTES) {
             thread_cache_empty_bin(cache, bin);
-            retire_bin(cache, bin);
+            retire_bin(bin);
         }
     }
 }
@@ -529,23 +604,121 @@ void thread_caches_shut_large(struct heap *heap)
     if (!first_cache(heap))
         return;
     close_caches(heap);
-    for (struct thread_cache *c = first_cache(heap); c; c = c->next)
+    for (struct thread_cache *c = first_cache(heap); c; c = next_cache(c))
         shut_large_bins(c);
     open_caches(heap);
 }
 
-/* The more threads have caches, the less the bins of one may hold: what lies in one's cache another
- * may have to do without, and all together they stay inside the growth budget. */
-static void set_owned(struct heap *heap, unsigned owned)
+/* The more caches there are, the less each may hold: what lies in one another may have to do
+ * without. All together they stay inside the growth budget, and leave some of it to who has none
+ * yet. */
+static void count_awake(struct heap *heap, unsigned count)
 {
     uint64_t budget = context_of_heap(heap)->device->growth_budget;
-    uint64_t most = budget > CACHES_LEAST_BYTES ? budget : CACHES_LEAST_BYTES;
-    bool alone = owned <= 1 || MUTATED(caches_hold_all);
+    uint64_t all = budget > CACHES_LEAST_BYTES ? budget : CACHES_LEAST_BYTES;
+    bool alone = count <= 1 || MUTATED(caches_hold_all);
     struct thread_caches *caches = &heap->caches;
-    caches->owned = owned;
-    caches->level = alone ? 0 : 32u - (uint32_t)__builtin_clz(owned - 1);
-    caches->most = alone ? UINT64_MAX : most >> caches->level;
-    caches->largest = alone ? CACHE_LARGEST : caches->most / 4;
+    uint64_t each = alone ? UINT64_MAX : (all - all / 8) / count;
+    uint64_t blocks = blocks_for_caches(heap) / (alone ? 1 : count);
+    caches->count = count;
+    caches->level = alone ? 0 : 32u - (uint32_t)__builtin_clz(count - 1);
+    counter_set(&caches->most, each);
+    caches->most_blocks = (uint32_t)smaller(CACHE_BIN_BLOCKS, blocks);
+    caches->largest = smaller(CACHE_LARGEST, each / CACHE_BIN_LEAST);
+}
+
+/* Around a change of the list of those that are awake, and of what is counted for one elsewhere
+ * while it is not. */
+static void begin_listing(struct heap *heap)
+{
+    counter_add(&heap->caches.listings, 1);
+    /* Pairs with the fence in heap_bytes: whoever sees the change sees the number odd. */
+    atomic_thread_fence(memory_order_release);
+}
+
+static void end_listing(struct heap *heap)
+{
+    atomic_store_explicit(&heap->caches.listings, counter_get(&heap->caches.listings) + 1,
+                          memory_order_release);
+}
+
+static void wake(struct heap *heap, struct thread_cache *cache)
+{
+    begin_listing(heap);
+    atomic_store_explicit(&cache->next_awake,
+                          atomic_load_explicit(&heap->caches.awake, memory_order_relaxed),
+                          memory_order_release);
+    /* Pairs with the acquire load in first_cache. */
+    atomic_store_explicit(&heap->caches.awake, cache, memory_order_release);
+    end_listing(heap);
+    cache->awake = true;
+    cache->seen_at = 0;
+    cache->shares = 0;
+    heap->lately.current = 0;
+    count_awake(heap, heap->caches.count + 1);
+}
+
+static void take_out_of_list(struct heap *heap, struct thread_cache *cache)
+{
+    _Atomic(struct thread_cache *) *link = &heap->caches.awake;
+    struct thread_cache *c;
+    while ((c = atomic_load_explicit(link, memory_order_relaxed)) != cache)
+        link = &c->next_awake;
+    atomic_store_explicit(link, atomic_load_explicit(&cache->next_awake, memory_order_relaxed),
+                          memory_order_release);
+}
+
+/* Its thread is not inside, or it is this thread's. What it has counted for the program is the
+ * heap's to count from now on. */
+static void put_to_sleep(struct heap *heap, struct thread_cache *cache)
+{
+    empty_cache(cache);
+    for (unsigned i = 0; i < CACHE_BINS; i++) {
+        struct cache_bin *bin = bin_in_use(cache, i);
+        if (bin)
+            retire_bin(bin);
+    }
+    begin_listing(heap);
+    counter_add(&heap->live_requested,
+                counter_get(&cache->requested_out) - counter_get(&cache->requested_back));
+    counter_set(&cache->requested_out, 0);
+    counter_set(&cache->requested_back, 0);
+    take_out_of_list(heap, cache);
+    end_listing(heap);
+    cache->awake = false;
+    heap->lately.current = 0;
+    count_awake(heap, heap->caches.count - 1);
+}
+
+/* Looks at what its thread has done; whether that was long ago. */
+static bool is_idle(struct thread_cache *cache, uint64_t now)
+{
+    uint64_t use = counter_get(&cache->given) + counter_get(&cache->handed);
+    bool used = cache->seen_at == 0 || cache->seen_use != use;
+    if (used) {
+        cache->seen_use = use;
+        cache->seen_at = now;
+    }
+    return now - cache->seen_at > CACHE_IDLE && !MUTATED(idle_caches_awake);
+}
+
+void thread_caches_let_sleep(struct heap *heap, const struct thread_cache *but, uint64_t now)
+{
+    bool closed = false;
+    if (heap->caches.count <= 1 || now - heap->caches.looked_for_idle_at < CACHE_IDLE / 4)
+        return;
+    heap->caches.looked_for_idle_at = now;
+    for (struct thread_cache *next, *c = first_cache(heap); c; c = next) {
+        next = next_cache(c);
+        if (c == but || !is_idle(c, now))
+            continue;
+        if (!closed)
+            close_caches(heap);
+        closed = true;
+        put_to_sleep(heap, c);
+    }
+    if (closed)
+        open_caches(heap);
 }
 
 struct thread_cache *thread_cache_known(const struct heap *heap)
@@ -560,16 +733,12 @@ struct thread_cache *thread_cache_known(const struct heap *heap)
 static void retire_cache(struct thread_cache *cache)
 {
     struct heap *heap = cache->heap;
-    empty_cache(cache);
-    for (unsigned i = 0; i < CACHE_BINS; i++) {
-        struct cache_bin *bin = atomic_load_explicit(&cache->bins[i], memory_order_relaxed);
-        if (cache_bin_bucket(bin))
-            retire_bin(cache, bin);
-    }
+    if (cache->awake)
+        put_to_sleep(heap, cache);
     cache->thread = 0;
     cache->next_spare = heap->caches.spare;
     heap->caches.spare = cache;
-    set_owned(heap, heap->caches.owned - 1);
+    heap->caches.owned--;
 }
 
 /* A signal handler may end the process in the middle of what the thread is doing here. */
@@ -636,7 +805,8 @@ static bool has_ended(const struct pool *pool, pid_t thread)
 static void look_for_an_end(struct heap *heap)
 {
     struct thread_cache *cache = heap->caches.looked_at ? heap->caches.looked_at->next : NULL;
-    cache = cache ? cache : first_cache(heap);
+    if (!cache)
+        cache = atomic_load_explicit(&heap->caches.all, memory_order_relaxed);
     heap->caches.looked_at = cache;
     int error = errno; /* the program's */
     if (cache && has_ended(cache->pool, cache->thread))
@@ -666,8 +836,7 @@ static struct thread_cache *add_cache(struct pool *pool, struct heap *heap)
         cache->by_request[i] = &no_bin;
     }
     cache->next = atomic_load_explicit(&heap->caches.all, memory_order_relaxed);
-    /* Pairs with the acquire load in first_cache. */
-    atomic_store_explicit(&heap->caches.all, cache, memory_order_release);
+    atomic_store_explicit(&heap->caches.all, cache, memory_order_relaxed);
     return cache;
 }
 
@@ -681,11 +850,10 @@ static struct thread_cache *make_cache(struct pool *pool, struct heap *heap)
         cache = add_cache(pool, heap);
     if (!cache)
         return NULL;
-    set_owned(heap, heap->caches.owned + 1);
+    heap->caches.owned++;
     cache->thread = number_of_this_thread(pool);
     atomic_store_explicit(&cache->slot, (uint8_t)(thread_id(pool) % HEAP_SLOTS),
                           memory_order_relaxed);
-    cache->frees_left = 1;
     cache->of_thread = thread->caches;
     thread->caches = cache;
     if (thread->context && &thread->context->heap == heap)
@@ -696,24 +864,27 @@ static struct thread_cache *make_cache(struct pool *pool, struct heap *heap)
 struct thread_cache *thread_cache_of_this_thread(struct pool *pool, struct heap *heap)
 {
     struct thread_cache *cache = thread_cache_known(heap);
-    return cache ? cache : make_cache(pool, heap);
+    cache = cache ? cache : make_cache(pool, heap);
+    if (cache && !cache->awake)
+        wake(heap, cache);
+    return cache;
 }
 
 void thread_cache_set_fence(struct thread_cache *cache, uint32_t frees, unsigned doublings)
 {
     /* A fence of one serves all: so that together they have freed no more without one. */
-    unsigned freeing = cache->heap->caches.owned > 1 ? cache->heap->lately.freeing : 1;
-    unsigned halvings = freeing > 1 ? 32u - (unsigned)__builtin_clz(freeing - 1) : 0;
+    if (!cache->frees_to_fence || cache->frees_left > frees)
+        cache->frees_left = frees;
     cache->frees_to_fence = frees;
-    cache->shift = (uint8_t)(CACHE_DOUBLINGS + halvings - doublings);
+    cache->shift = (uint8_t)(CACHE_DOUBLINGS + cache->heap->caches.level - doublings);
     set_bytes_to_fence(cache);
 }
 
 void thread_cache_count_again(struct thread_cache *cache)
 {
     uint64_t most = device_fence_bytes(context_of_heap(cache->heap)->device) << CACHE_DOUBLINGS;
-    cache->frees_left = cache->frees_to_fence;
-    cache->given_to_fence = counter_get(&cache->given) + (most >> cache->shift);
+    cache->frees_left = cache->frees_to_fence / CACHE_AGAIN_SHARE + 1;
+    cache->given_to_fence = counter_get(&cache->given) + (most >> cache->shift) / CACHE_AGAIN_SHARE;
 }
 
 void thread_cache_ask_again(struct thread_cache *cache)
@@ -753,7 +924,7 @@ struct cached_sums thread_caches_sum(const struct heap *heap)
     struct cached_sums sums = {0};
     const struct epochs *epochs = &context_of_heap_read(heap)->epochs;
     uint64_t clean = epoch_clean(epochs), current = epoch_current(epochs);
-    for (const struct thread_cache *c = first_cache(heap); c; c = c->next) {
+    for (const struct thread_cache *c = first_cache(heap); c; c = next_cache(c)) {
         sums.requested_out += counter_get(&c->requested_out);
         sums.freeing += counter_get(&c->stamp) + 1 >= current;
         uint64_t bytes = free_bytes_in(c), pending = bytes ? pending_in(c, clean) : 0;
@@ -767,7 +938,7 @@ struct cached_sums thread_caches_sum(const struct heap *heap)
 uint64_t thread_caches_requested_out(const struct heap *heap)
 {
     uint64_t bytes = 0;
-    for (const struct thread_cache *c = first_cache(heap); c; c = c->next)
+    for (const struct thread_cache *c = first_cache(heap); c; c = next_cache(c))
         bytes += counter_get(&c->requested_out);
     return bytes;
 }
@@ -775,7 +946,7 @@ uint64_t thread_caches_requested_out(const struct heap *heap)
 uint64_t thread_caches_requested_back(const struct heap *heap)
 {
     uint64_t bytes = 0;
-    for (const struct thread_cache *c = first_cache(heap); c; c = c->next)
+    for (const struct thread_cache *c = first_cache(heap); c; c = next_cache(c))
         bytes += counter_get(&c->requested_back);
     return bytes;
 }
@@ -797,7 +968,7 @@ uint64_t thread_caches_blocks(const struct heap *heap, const struct bucket *buck
                               const struct thread_cache *but, bool clean)
 {
     uint64_t sum = 0, epoch = clean ? clean_epoch_of(heap) : 0;
-    for (const struct thread_cache *c = first_cache(heap); c; c = c->next) {
+    for (const struct thread_cache *c = first_cache(heap); c; c = next_cache(c)) {
         const struct cache_bin *bin =
             atomic_load_explicit(&c->bins[bucket->bin], memory_order_acquire);
         if (c == but || cache_bin_bucket(bin) != bucket)
@@ -818,7 +989,7 @@ static void settle_bin(struct cache_bin *bin, uint64_t clean)
 void thread_caches_settle(struct heap *heap)
 {
     uint64_t clean = clean_epoch_of(heap);
-    for (struct thread_cache *c = first_cache(heap); c; c = c->next)
+    for (struct thread_cache *c = first_cache(heap); c; c = next_cache(c))
         for (unsigned i = 0; i < CACHE_BINS; i++) {
             struct cache_bin *bin = atomic_load_explicit(&c->bins[i], memory_order_acquire);
             if (cache_bin_bucket(bin))
@@ -830,7 +1001,7 @@ void thread_caches_settle(struct heap *heap)
 uint64_t thread_caches_newest_stamp(const struct heap *heap)
 {
     uint64_t newest = 0, clean = clean_epoch_of(heap);
-    for (const struct thread_cache *c = first_cache(heap); c; c = c->next) {
+    for (const struct thread_cache *c = first_cache(heap); c; c = next_cache(c)) {
         uint64_t stamp = counter_get(&c->stamp);
         if (stamp > newest && free_bytes_in(c))
             newest = stamp;

@@ -101,26 +101,41 @@ struct thread_functions;
 /* Larger blocks go the slow way. */
 #define CACHE_LARGEST (UINT64_C(32) << 20)
 
-/* A bin holds at most so many blocks, and so many bytes, but two blocks in any case. */
-#define CACHE_BIN_BLOCKS 64u
-#define CACHE_BIN_BYTES  (UINT64_C(64) << 20)
+/* A bin holds at most so many blocks, and so many bytes; where it could not hold so few blocks,
+ * there is none. */
+#define CACHE_BIN_BLOCKS 256u
+#define CACHE_BIN_BYTES  (UINT64_C(128) << 20)
+#define CACHE_BIN_LEAST  4u
 
 /* Where several threads have a cache, all caches may hold as many bytes as the growth budget, but
  * so many in any case. */
 #define CACHES_LEAST_BYTES (UINT64_C(16) << 20)
 
-/* A bin takes at most this part of the blocks that its bucket may still keep. */
-#define CACHE_CAP_SHARE 8u
+/* What a bin was not used for in so many epochs goes first where a cache holds too much. */
+#define CACHE_UNUSED_EPOCHS 8u
+
+/* The cache of a thread that does nothing for so long, in nanoseconds, falls asleep. */
+#define CACHE_IDLE UINT64_C(10000000)
+
+/* The most that a thread waits in an allocation, without a lock, for a fence that is about to be
+ * over; and, in all, before it takes a new block instead, which takes the driver about as long.
+ * Where the heap may not grow, it is not asked again for so long. Nanoseconds. */
+#define CACHE_WAIT_LONGEST   30000
+#define CACHE_WAIT_NO_GROWTH 1000000
 
 /* Threads that take a bucket's blocks out of each other's caches sooner than so after the last time
  * share it: caches hold nothing of it for a while, which is doubled each time that it comes to that
  * again soon. Nanoseconds. */
 #define CACHE_TAKEN_APART    UINT64_C(2000000)
+#define CACHE_TAKEN_OFTEN    16u
 #define CACHE_SHARED_FIRST   UINT64_C(50000000)
 #define CACHE_SHARED_LONGEST UINT64_C(3200000000)
 
-/* Of what may be freed without a fence: by a lone thread, and while the GPU keeps up. */
+/* Of the bytes that may be freed without a fence, while the GPU keeps up. */
 #define CACHE_DOUBLINGS 2u
+
+/* Of what may be freed without a fence, this part until it is looked again whether one has come. */
+#define CACHE_AGAIN_SHARE 4u
 
 #define CACHE_SEGMENTS 8u  /* of a bin: a power of two */
 #define CACHE_SLOTS    16u /* of a cache: a power of two */
@@ -145,8 +160,8 @@ struct cache_bin {
     struct bin_counters *counters; /* in the figures */
     uint64_t bytes;                /* of each of its blocks */
     uint32_t capacity;
-    uint32_t level; /* the heap's caches' when it was given that */
     uint32_t first, segment_count;
+    uint64_t opened;   /* the stamp of the segment that was opened last */
     uint32_t batch;    /* blocks that the next refill brings */
     uint64_t clean_at; /* when the segment was opened that turned clean last */
     struct cache_segment segments[CACHE_SEGMENTS];
@@ -172,8 +187,9 @@ struct thread_cache {
     _Atomic uint8_t slot; /* of its thread, see heap.h; relaxed */
     uint8_t shift;        /* right, of the device's fence_bytes doubled CACHE_DOUBLINGS times */
     uint32_t frees_to_fence;
-    uint64_t granted;     /* bytes that its bins may hold; guarded by the heap lock */
-    counter stamp;        /* the number that its thread read last in a free */
+    unsigned shares; /* so many caches were awake when its bins were given what they may hold */
+    int64_t waited;  /* nanoseconds in allocations since it grew; see CACHE_WAIT_LONGEST */
+    counter stamp;   /* the number that its thread read last in a free */
     counter given_before; /* when it read that first */
     /* By request, for its thread: the bin that served it last. By block size: written under the
      * heap lock, release for those who sum up, relaxed for its thread. */
@@ -181,8 +197,12 @@ struct thread_cache {
     _Atomic(struct cache_bin *) bins[CACHE_BINS];
     struct cache_slot slots[CACHE_SLOTS]; /* of epochs before stamp's, and of that what was taken */
     struct thread_cache *next;            /* of the heap; written before the cache is listed */
-    struct thread_cache *next_spare;      /* guarded by the heap lock */
-    struct thread_cache *of_thread;       /* the next one of this thread */
+    _Atomic(struct thread_cache *) next_awake; /* likewise; it may be listed again */
+    struct thread_cache *next_spare;           /* guarded by the heap lock, like the next three */
+    bool awake;
+    uint64_t seen_use, seen_at;     /* what its thread had done when it was last seen to have done
+                                       something, and when that was */
+    struct thread_cache *of_thread; /* the next one of this thread */
 };
 
 /* A thread's that has none: without a heap. */
@@ -293,10 +313,19 @@ enum given thread_cache_give(struct thread_cache *cache, struct block *block, CU
 struct thread_cache *thread_cache_of_this_thread(struct pool *pool, struct heap *heap);
 
 /* How much may go without a fence from now on: so many frees, and the device's fence_bytes doubled
- * so often, CACHE_DOUBLINGS at most, shared by the threads that free lately. */
+ * so often, CACHE_DOUBLINGS at most, shared by the threads whose caches are awake. */
 void thread_cache_set_fence(struct thread_cache *cache, uint32_t frees, unsigned doublings);
 
-/* Another thread will make the fence that is due: as much again may go without one until then. */
+/* What the cache may hold has changed, or it holds too much: gives the rest to the heap's lists. */
+void thread_cache_fit(struct thread_cache *cache);
+
+/* Called now and then: puts the caches of threads to sleep that have done nothing for long. They
+ * are given back what they hold, and are not looked at any more until they use the slow path. but:
+ * the calling thread's. */
+void thread_caches_let_sleep(struct heap *heap, const struct thread_cache *but, uint64_t now);
+
+/* Another thread will make the fence that is due: a part of as much again may go without one until
+ * then. */
 void thread_cache_count_again(struct thread_cache *cache);
 
 /* No fence could be made: the next free wants one, too. */
@@ -314,7 +343,7 @@ static inline bool thread_cache_has_bin(const struct thread_cache *cache,
     return cache_bin_bucket(cache_bin_at(cache, bucket->bin)) == bucket;
 }
 
-/* The stamp of the bin's oldest pending blocks; 0: none are pending. */
+/* The stamp of the bin's oldest pending blocks; 0: none are pending. Also called inside. */
 uint64_t thread_cache_oldest_stamp(const struct cache_bin *bin);
 
 /* Takes the newest clean block out of the bin, so that it is in no list; NULL where none is. */
@@ -344,7 +373,7 @@ void thread_caches_collect(struct heap *heap);
 
 /* Does so for one bucket. Where that is done again and again, caches hold nothing of the bucket for
  * a while, see thread_cache_bin. */
-void thread_caches_take(struct heap *heap, struct bucket *bucket);
+void thread_caches_take(struct heap *heap, struct bucket *bucket, bool starved);
 
 /* The bits have just been set in heap->closed: returns when no thread is inside that has not seen
  * them. */
