@@ -1,5 +1,6 @@
 #include "heap.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,8 +30,10 @@
 /* So often it is tried to sum up caches without the lock while their list changes. */
 #define LISTING_TRIES 100u
 
-/* Looks at what others have published before the clock is looked at. */
-#define LOOKS_PER_ROUND 16u
+/* Looks at what others have published before the clock is looked at, and so often that before
+ * others get the processor. */
+#define LOOKS_PER_ROUND  16u
+#define ROUNDS_PER_YIELD 4u
 
 /* ---- buckets; the heap lock is held from here down to the ladder ---- */
 
@@ -555,7 +558,8 @@ static void refresh_cache(struct heap *heap, struct thread_cache *cache)
 {
     unsigned alone = heap->alone == HEAP_ALONE;
     thread_cache_fit(cache);
-    if (keeps_up(heap))
+    cache->kept_up = keeps_up(heap);
+    if (cache->kept_up)
         thread_cache_set_fence(cache, fence_frees(heap), CACHE_DOUBLINGS);
     else
         thread_cache_set_fence(cache, FENCE_EVERY_FREES << alone, alone);
@@ -577,7 +581,7 @@ static struct place find_place_of_thread(struct pool *pool, struct heap *heap,
         place.cache = thread_cache_of_this_thread(pool, heap);
     if (!place.cache)
         return place;
-    if (place.cache->shares != heap->caches.count)
+    if (place.cache->shares != heap->caches.count || place.cache->kept_up != keeps_up(heap))
         refresh_cache(heap, place.cache);
     if (heap->wary && bucket->bytes >= KEEP_LARGE_BYTES)
         return place;
@@ -684,13 +688,31 @@ static bool is_inside_bound(const struct pool *pool, struct context *context, ui
            release_bound(pool, context, requested, bytes);
 }
 
+/* What the heap has that the program does not hold. */
+static uint64_t kept_now(struct heap *heap)
+{
+    uint64_t held = counter_get(&heap->reserved_bytes);
+    uint64_t requested = look_around(heap, 0)->requested;
+    return held > requested ? held - requested : 0;
+}
+
+/* Whether a new block would have something else given back, now or when it is freed. */
+static bool is_one_for_another(struct context *context, uint64_t bytes)
+{
+    const struct device *device = context->device;
+    uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
+    return (reserved + bytes > device->limit ||
+            kept_now(&context->heap) + bytes > device->cached_cap) &&
+           !MUTATED(limits_ignored_in_growth);
+}
+
 /* Whether a new block keeps what is pending inside the growth budget, too. */
 static bool may_grow(struct pool *pool, struct context *context, uint64_t bytes)
 {
     struct heap *heap = &context->heap;
     uint64_t pending = counter_get(&heap->pending_bytes) + look_around(heap, 0)->pending_bytes;
     return (pending <= context->device->growth_budget || MUTATED(budget_ignored)) &&
-           is_inside_bound(pool, context, bytes);
+           is_inside_bound(pool, context, bytes) && !is_one_for_another(context, bytes);
 }
 
 /* Rung 2. Releases and retakes the lock. */
@@ -722,9 +744,11 @@ static bool can_wait(const struct context *context, const struct place *place)
  * reserve may not grow, to wait for: clean blocks, or any where it has nothing to wait for. */
 static bool others_have_some(struct context *context, const struct place *place, bool grows)
 {
-    const struct heap *heap = &context->heap;
-    uint64_t most = grows ? context->device->growth_budget / STRANDED_SHARE : 0;
-    bool waits = can_wait(context, place), clean = grows || waits;
+    struct heap *heap = &context->heap;
+    bool plenty = grows && !device_is_short(context->device) &&
+                  kept_now(&context->heap) <= context->device->cached_cap / 2;
+    uint64_t most = plenty ? context->device->growth_budget / STRANDED_SHARE : 0;
+    bool waits = can_wait(context, place), clean = plenty || waits;
     if (waits &&
         (keeps_up(heap) || counter_get(&heap->now) - place->bucket->taken_at < CACHE_TAKEN_APART))
         return false;
@@ -736,8 +760,9 @@ static bool others_have_some(struct context *context, const struct place *place,
 static bool grows(struct pool *pool, struct context *context, const struct place *place)
 {
     uint64_t bytes = place->bucket->bytes;
-    return oldest_stamp(place) ? may_grow(pool, context, bytes)
-                               : is_inside_bound(pool, context, bytes);
+    return oldest_stamp(place)
+               ? may_grow(pool, context, bytes)
+               : is_inside_bound(pool, context, bytes) && !is_one_for_another(context, bytes);
 }
 
 /* Whether this thread has waited for as long as a new block would have taken; then it takes one. */
@@ -1108,7 +1133,7 @@ static bool take_from(struct pool *pool, struct context *context, struct bucket 
         block = climb(pool, context, &place, &hit);
     if (!block) {
         /* A fence is cheap beside what follows, and the block may be the only one of its size. */
-        if (place.cache && keeps_up(heap))
+        if (place.cache && keeps_up(heap) && heap->caches.count > 1)
             thread_cache_ask_again(place.cache);
         return false;
     }
@@ -1404,17 +1429,23 @@ bool heap_await_fence(struct pool *pool, struct context *context, struct thread_
         return false;
     if (atomic_load_explicit(&epochs->fenced, memory_order_relaxed) < stamp &&
         (may_grow || !a_fence_is_near(epochs))) {
-        thread_cache_ask_again(cache);
+        if (!may_grow)
+            thread_cache_ask_again(cache);
         return false;
     }
     uint64_t started = monotonic_now(), now = started;
-    do {
+    for (unsigned rounds = 1;; rounds++) {
         ask_for_all(pool, context, stamp, now);
         for (unsigned i = 0; i < LOOKS_PER_ROUND && epoch_clean(epochs) < stamp; i++)
             let_the_processor_rest();
+        /* Whoever is in the driver may need the processor. */
+        if (rounds % ROUNDS_PER_YIELD == 0)
+            sched_yield();
         now = monotonic_now();
-    } while (epoch_clean(epochs) < stamp && now - started < CACHE_WAIT_LONGEST &&
-             epoch_keeps_up(epochs));
+        if (epoch_clean(epochs) >= stamp || now - started >= CACHE_WAIT_LONGEST ||
+            !epoch_keeps_up(epochs))
+            break;
+    }
     cache->waited += (int64_t)(now - started);
     return epoch_clean(epochs) >= stamp;
 }

@@ -872,9 +872,12 @@ struct thread_cache *thread_cache_of_this_thread(struct pool *pool, struct heap 
 
 void thread_cache_set_fence(struct thread_cache *cache, uint32_t frees, unsigned doublings)
 {
-    /* A fence of one serves all: so that together they have freed no more without one. */
-    if (!cache->frees_to_fence || cache->frees_left > frees)
-        cache->frees_left = frees;
+    /* A fence of one serves all: so that together they have freed no more without one. What was
+     * freed since the last one counts, also by the cache's last owner. */
+    uint32_t done = cache->frees_to_fence - cache->frees_left;
+    uint32_t left = frees > done ? frees - done : 1;
+    if (!cache->frees_to_fence || cache->frees_left > left)
+        cache->frees_left = left;
     cache->frees_to_fence = frees;
     cache->shift = (uint8_t)(CACHE_DOUBLINGS + cache->heap->caches.level - doublings);
     set_bytes_to_fence(cache);

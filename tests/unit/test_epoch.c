@@ -392,7 +392,7 @@ Test(epoch, a_fence_for_every_few_frees)
     }
 }
 
-Test(epoch, half_as_many_fences_while_the_gpu_keeps_up)
+Test(epoch, a_quarter_of_the_fences_while_the_gpu_keeps_up)
 {
     start();
     for (unsigned i = 0; i < 2 * FREES_TO_A_FENCE; i++)
@@ -400,11 +400,13 @@ Test(epoch, half_as_many_fences_while_the_gpu_keeps_up)
     unsigned recorded = fake_calls(FAKE_RECORD);
     for (unsigned i = 0; i < 20 * FREES_TO_A_FENCE; i++)
         release(allocate(KIB));
-    cr_assert_eq(fake_calls(FAKE_RECORD), recorded + 10);
+    cr_assert_geq(fake_calls(FAKE_RECORD), recorded + 4);
+    cr_assert_leq(fake_calls(FAKE_RECORD), recorded + 6);
+    recorded = fake_calls(FAKE_RECORD);
     fake_launch(context);
-    for (unsigned i = 0; i < 10 * FREES_TO_A_FENCE; i++)
+    for (unsigned i = 0; i < 30 * FREES_TO_A_FENCE; i++)
         release(allocate(KIB));
-    cr_assert_geq(fake_calls(FAKE_RECORD), recorded + 10 + 8);
+    cr_assert_geq(fake_calls(FAKE_RECORD), recorded + 16);
 }
 
 Test(epoch, a_fence_for_every_32_MiB)

@@ -191,20 +191,20 @@ Test(thread_cache, many_sizes_of_exact_buckets_find_their_own_blocks)
 Test(thread_cache, a_full_bin_gives_its_older_half_to_the_heap)
 {
     start();
-    CUdeviceptr blocks[100];
-    for (int i = 0; i < 100; i++)
+    CUdeviceptr blocks[400];
+    for (int i = 0; i < 400; i++)
         blocks[i] = allocate(64 * KIB);
-    for (int i = 0; i < 100; i++)
+    for (int i = 0; i < 400; i++)
         release(blocks[i]);
-    cr_assert_leq(cached_bytes(), 64 * 64 * KIB);
-    cr_assert_geq(cached_bytes(), 32 * 64 * KIB);
-    cr_assert_eq(pending_bytes() + clean_bytes(), 100 * 64 * KIB);
+    cr_assert_leq(cached_bytes(), CACHE_BIN_BLOCKS * 64 * KIB);
+    cr_assert_geq(cached_bytes(), CACHE_BIN_BLOCKS / 2 * 64 * KIB);
+    cr_assert_eq(pending_bytes() + clean_bytes(), 400 * 64 * KIB);
     synchronise();
-    cr_assert_eq(clean_bytes(), 100 * 64 * KIB);
-    for (int i = 0; i < 100; i++)
+    cr_assert_eq(clean_bytes(), 400 * 64 * KIB);
+    for (int i = 0; i < 400; i++)
         allocate(64 * KIB);
-    cr_assert_eq(counted().misses, 100);
-    cr_assert_eq(counted().hits.clean, 100);
+    cr_assert_eq(counted().misses, 400);
+    cr_assert_eq(counted().hits.clean, 400);
 }
 
 Test(thread_cache, the_cap_on_blocks_holds_for_caches_too)
@@ -358,7 +358,7 @@ static void take_out_of_all_caches(struct bucket *bucket)
 {
     stop_looking_at_locks();
     heap_lock(heap());
-    thread_caches_take(heap(), bucket);
+    thread_caches_take(heap(), bucket, true);
     heap_unlock(heap());
 }
 
