@@ -27,6 +27,10 @@
 #define FEW_THREADS 2u
 #define EPOCHS_OLD  2u
 
+/* A lone thread that has so many blocks of a size waits for them rather than that it takes each
+ * behind a barrier. */
+#define BLOCKS_WORTH_A_WAIT 64u
+
 /* So often it is tried to sum up caches without the lock while their list changes. */
 #define LISTING_TRIES 100u
 
@@ -552,17 +556,25 @@ static uint32_t fence_frees(const struct heap *heap)
     return frees > 1 ? frees : 1;
 }
 
+static unsigned halvings_for(unsigned threads)
+{
+    return threads > 1 ? 32u - (unsigned)__builtin_clz(threads - 1) : 0;
+}
+
 /* While the GPU keeps up, a thread needs no fence before half of what its cache may hold waits for
- * one: the other half lasts until then. */
+ * one: the other half lasts until then. Otherwise the threads that free lately together may free as
+ * much as one. */
 static void refresh_cache(struct heap *heap, struct thread_cache *cache)
 {
-    unsigned alone = heap->alone == HEAP_ALONE;
+    unsigned alone = heap->alone == HEAP_ALONE, caches = heap->caches.count;
     thread_cache_fit(cache);
     cache->kept_up = keeps_up(heap);
     if (cache->kept_up)
-        thread_cache_set_fence(cache, fence_frees(heap), CACHE_DOUBLINGS);
+        thread_cache_set_fence(cache, fence_frees(heap), caches > 1 ? CACHE_DOUBLINGS : 1,
+                               halvings_for(caches));
     else
-        thread_cache_set_fence(cache, FENCE_EVERY_FREES << alone, alone);
+        thread_cache_set_fence(cache, FENCE_EVERY_FREES << alone, alone,
+                               halvings_for(caches > 1 ? heap->lately.freeing : 1));
 }
 
 static bool is_for_caches(const struct heap *heap, const struct bucket *bucket)
@@ -1105,7 +1117,8 @@ void heap_adopt(struct pool *pool, struct context *context, uint64_t generation,
 static void refill(struct heap *heap, const struct place *place)
 {
     struct block *block = place->bin ? place->bucket->clean.last : NULL;
-    unsigned wanted = block ? thread_cache_wants(place->bin) : 0;
+    /* While much is pending, another thread may be waiting for the next one. */
+    unsigned wanted = block && keeps_up(heap) ? thread_cache_wants(place->bin) : 0;
     if (wanted == 0)
         return;
     for (unsigned i = 1; i < wanted && block->links[LINK_BUCKET].previous; i++)
@@ -1418,13 +1431,16 @@ static bool a_fence_is_near(const struct epochs *epochs)
 }
 
 bool heap_await_fence(struct pool *pool, struct context *context, struct thread_cache *cache,
-                      uint64_t stamp, bool full)
+                      const struct cache_pending *pending)
 {
     const struct epochs *epochs = &context->epochs;
-    bool may_grow = !full && cache->waited >= 0;
+    uint64_t stamp = pending->stamp;
+    bool may_grow = !pending->full && cache->waited >= 0;
+    /* A barrier costs no time to wait for, but a slow path for each block. */
+    bool barrier = context->heap.caches.count <= 1 && pending->blocks < BLOCKS_WORTH_A_WAIT;
     if (epoch_clean(epochs) >= stamp)
         return true;
-    if (!epoch_keeps_up(epochs) ||
+    if (!epoch_keeps_up(epochs) || (!may_grow && barrier) ||
         (may_grow && cache->waited >= (int64_t)counter_get(&context->heap.miss_ns)))
         return false;
     if (atomic_load_explicit(&epochs->fenced, memory_order_relaxed) < stamp &&

@@ -33,6 +33,7 @@
 struct context;
 struct pool;
 struct thread_cache;
+struct cache_pending;
 
 struct bucket {
     uint64_t bytes; /* 0: the bucket of blocks that are not kept */
@@ -231,11 +232,11 @@ void heap_forget_address(struct pool *pool, CUdeviceptr address);
  * it. No lock needed. */
 uint64_t heap_peak_requested(const struct heap *heap);
 
-/* Inside an allocation: waits a moment for the fence of what a thread has in its cache, stamped so,
- * where it is about to be over; whether it is. No lock held, and none taken but to ask the driver,
- * which one thread at a time does. */
+/* Inside an allocation: waits a moment for the fence of what a thread has in its cache, where it is
+ * about to be over; whether it is. No lock held, and none taken but to ask the driver, which one
+ * thread at a time does. */
 bool heap_await_fence(struct pool *pool, struct context *context, struct thread_cache *cache,
-                      uint64_t stamp, bool full);
+                      const struct cache_pending *pending);
 
 /* The fence of what a thread has freed into its cache is due. Answers for the program's free. No
  * lock held. */

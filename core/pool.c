@@ -241,12 +241,12 @@ __attribute__((noinline)) static CUresult allocate_inside(struct pool *pool,
         block = bin->clean ? bin->clean : thread_cache_turn_clean(cache, bin);
     if (block)
         *address = cache_hand_out(cache, bin, block, bytes);
-    uint64_t stamp = thread_cache_oldest_stamp(bin);
+    struct cache_pending pending = thread_cache_look(bin);
     cache_leave(cache);
     if (block)
         return CUDA_SUCCESS;
-    if (stamp && !closed &&
-        heap_await_fence(pool, context_of_heap(cache->heap), cache, stamp, bin->room == 0))
+    if (pending.stamp && !closed &&
+        heap_await_fence(pool, context_of_heap(cache->heap), cache, &pending))
         return allocate_what_is_clean(pool, cache, bin, address, bytes);
     return allocate_in_context(pool, cache, address, bytes);
 }

@@ -112,7 +112,7 @@ static void take_stamp(const struct heap *heap, struct cache_bin *bin, uint64_t 
 {
     if (bin->segment_count < CACHE_SEGMENTS)
         open_segment(heap, bin, stamp, block);
-    else
+    else if (!MUTATED(full_segment_keeps_its_stamp))
         counter_set(&bin->open->stamp, stamp);
 }
 
@@ -163,6 +163,20 @@ enum given thread_cache_give(struct thread_cache *cache, struct block *block, CU
     bool due = thread_cache_put(cache, bin, block, stamp);
     cache_leave(cache);
     return due ? GIVEN_FENCE_DUE : GIVEN;
+}
+
+uint64_t thread_cache_oldest_stamp(const struct cache_bin *bin)
+{
+    return bin->segment_count ? counter_get(&bin->segments[bin->first % CACHE_SEGMENTS].stamp) : 0;
+}
+
+struct cache_pending thread_cache_look(const struct cache_bin *bin)
+{
+    return (struct cache_pending){
+        .stamp = thread_cache_oldest_stamp(bin),
+        .blocks = bin->capacity - bin->room,
+        .full = bin->room == 0,
+    };
 }
 
 /* ---- closing; the heap lock is held from here on ---- */
@@ -341,11 +355,6 @@ void thread_cache_fill(struct cache_bin *bin, struct block *block)
     bin->clean = block;
     bin->clean_at = block->freed_at;
     block_set_state(block, BLOCK_CACHED);
-}
-
-uint64_t thread_cache_oldest_stamp(const struct cache_bin *bin)
-{
-    return bin->segment_count ? counter_get(&bin->segments[bin->first % CACHE_SEGMENTS].stamp) : 0;
 }
 
 /* ---- bins ---- */
@@ -679,8 +688,9 @@ static void put_to_sleep(struct heap *heap, struct thread_cache *cache)
             retire_bin(bin);
     }
     begin_listing(heap);
-    counter_add(&heap->live_requested,
-                counter_get(&cache->requested_out) - counter_get(&cache->requested_back));
+    if (!MUTATED(sleeping_cache_not_counted))
+        counter_add(&heap->live_requested,
+                    counter_get(&cache->requested_out) - counter_get(&cache->requested_back));
     counter_set(&cache->requested_out, 0);
     counter_set(&cache->requested_back, 0);
     take_out_of_list(heap, cache);
@@ -870,7 +880,8 @@ struct thread_cache *thread_cache_of_this_thread(struct pool *pool, struct heap 
     return cache;
 }
 
-void thread_cache_set_fence(struct thread_cache *cache, uint32_t frees, unsigned doublings)
+void thread_cache_set_fence(struct thread_cache *cache, uint32_t frees, unsigned doublings,
+                            unsigned halvings)
 {
     /* A fence of one serves all: so that together they have freed no more without one. What was
      * freed since the last one counts, also by the cache's last owner. */
@@ -879,7 +890,7 @@ void thread_cache_set_fence(struct thread_cache *cache, uint32_t frees, unsigned
     if (!cache->frees_to_fence || cache->frees_left > left)
         cache->frees_left = left;
     cache->frees_to_fence = frees;
-    cache->shift = (uint8_t)(CACHE_DOUBLINGS + cache->heap->caches.level - doublings);
+    cache->shift = (uint8_t)(CACHE_DOUBLINGS + halvings - doublings);
     set_bytes_to_fence(cache);
 }
 

@@ -298,6 +298,14 @@ static inline bool cache_put(struct thread_cache *cache, struct cache_bin *bin, 
 bool thread_cache_put(struct thread_cache *cache, struct cache_bin *bin, struct block *block,
                       uint64_t stamp);
 
+/* Inside, where nothing is clean: what the bin has. */
+struct cache_pending {
+    uint64_t stamp;  /* of the oldest; 0: nothing */
+    uint32_t blocks; /* of all stamps */
+    bool full;       /* it may have no more */
+};
+struct cache_pending thread_cache_look(const struct cache_bin *bin);
+
 enum given {
     GIVEN,
     GIVEN_FENCE_DUE,
@@ -314,8 +322,9 @@ enum given thread_cache_give(struct thread_cache *cache, struct block *block, CU
 struct thread_cache *thread_cache_of_this_thread(struct pool *pool, struct heap *heap);
 
 /* How much may go without a fence from now on: so many frees, and the device's fence_bytes doubled
- * so often, CACHE_DOUBLINGS at most, shared by the threads whose caches are awake. */
-void thread_cache_set_fence(struct thread_cache *cache, uint32_t frees, unsigned doublings);
+ * so often, CACHE_DOUBLINGS at most, and halved so often. */
+void thread_cache_set_fence(struct thread_cache *cache, uint32_t frees, unsigned doublings,
+                            unsigned halvings);
 
 /* What the cache may hold has changed, or it holds too much: gives the rest to the heap's lists. */
 void thread_cache_fit(struct thread_cache *cache);
@@ -344,7 +353,7 @@ static inline bool thread_cache_has_bin(const struct thread_cache *cache,
     return cache_bin_bucket(cache_bin_at(cache, bucket->bin)) == bucket;
 }
 
-/* The stamp of the bin's oldest pending blocks; 0: none are pending. Also called inside. */
+/* The stamp of the bin's oldest pending blocks; 0: none are pending. */
 uint64_t thread_cache_oldest_stamp(const struct cache_bin *bin);
 
 /* Takes the newest clean block out of the bin, so that it is in no list; NULL where none is. */

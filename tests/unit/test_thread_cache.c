@@ -656,6 +656,206 @@ Test(thread_cache, an_epoch_that_another_thread_has_just_closed_is_not_closed_ag
     cr_expect_eq(own_cache()->frees_left, own_cache()->frees_to_fence - 1);
 }
 
+/* ---- more epochs than a bin has segments ---- */
+
+Test(thread_cache, blocks_of_many_epochs_wait_for_their_own_fences)
+{
+    enum { COUNT = CACHE_SEGMENTS + 3 };
+    CUdeviceptr blocks[COUNT];
+    uint64_t stamps[COUNT];
+    start();
+    for (int i = 0; i < COUNT; i++)
+        blocks[i] = allocate(MIB);
+    fake_launch(context);
+    for (int i = 0; i < COUNT; i++) {
+        stamps[i] = epoch_current(epochs());
+        release(blocks[i]);
+        heap_close_epoch(pool, context_find(pool, context));
+    }
+    cr_assert_eq(cached_bytes(), COUNT * MIB);
+    stop_looking_at_locks();
+    heap_lock(heap());
+    epoch_complete(context_find(pool, context), stamps[COUNT - 3]);
+    heap_unlock(heap());
+    for (int i = 0; i < COUNT; i++) {
+        CUdeviceptr taken = allocate(MIB);
+        cr_assert_neq(taken, blocks[COUNT - 1], "its fence is not over");
+        cr_assert_neq(taken, blocks[COUNT - 2], "its fence is not over");
+    }
+    fake_finish(context);
+    synchronise();
+    bool again = false;
+    for (int i = 0; i < COUNT; i++)
+        again = allocate(MIB) == blocks[COUNT - 1] || again;
+    cr_assert(again);
+}
+
+/* ---- waiting without the lock ---- */
+
+static unsigned asked_until_over;
+
+static void finish_when_asked_often(void *unused)
+{
+    (void)unused;
+    if (++asked_until_over > 2)
+        fake_finish(context);
+}
+
+/* A block that waits for a fence which is still running, and a GPU that has kept up so far. */
+static CUdeviceptr pending_block(void)
+{
+    cache_blocks(1, MIB);
+    atomic_store(&epochs()->keeps_up, true);
+    CUdeviceptr block = allocate(MIB);
+    fake_launch(context);
+    release(block);
+    heap_close_epoch(pool, context_find(pool, context));
+    counter_set(&heap()->miss_ns, 30000);
+    return block;
+}
+
+Test(thread_cache, a_fence_that_is_nearly_over_is_waited_for)
+{
+    start();
+    CUdeviceptr block = pending_block();
+    fake_during(FAKE_EVENT_QUERY, finish_when_asked_often, NULL);
+    cr_assert_eq(allocate(MIB), block);
+    cr_assert_eq(counted().misses, 1);
+    cr_assert_eq(asked_until_over, 3);
+}
+
+Test(thread_cache, but_not_for_long)
+{
+    start();
+    CUdeviceptr block = pending_block();
+    cr_assert_neq(allocate(MIB), block);
+    cr_assert_eq(counted().misses, 2);
+    cr_assert_not(epoch_keeps_up(epochs()));
+}
+
+Test(thread_cache, who_has_waited_as_long_as_a_new_block_takes_gets_one)
+{
+    start();
+    CUdeviceptr block = pending_block();
+    own_cache()->waited = 30000;
+    fake_during(FAKE_EVENT_QUERY, finish_when_asked_often, NULL);
+    cr_assert_neq(allocate(MIB), block);
+    cr_assert_eq(asked_until_over, 0);
+    cr_assert_eq(own_cache()->waited, 0);
+}
+
+/* ---- threads that do nothing ---- */
+
+struct sleeper {
+    struct errand errand;
+    atomic_uint step, done;
+    CUdeviceptr held;
+};
+
+static void wait_for_step(struct sleeper *sleeper, unsigned step)
+{
+    atomic_store(&sleeper->done, step - 1);
+    while (atomic_load(&sleeper->step) < step)
+        let_time_pass();
+}
+
+static void use_and_sleep(void *argument)
+{
+    struct sleeper *sleeper = argument;
+    cache_blocks(10, MIB);
+    sleeper->held = allocate(MIB);
+    wait_for_step(sleeper, 2);
+    release(sleeper->held);
+    wait_for_step(sleeper, 3);
+}
+
+static void take_step(struct sleeper *sleeper, unsigned step)
+{
+    atomic_store(&sleeper->step, step);
+    while (atomic_load(&sleeper->done) < step)
+        let_time_pass();
+}
+
+/* So that whoever does nothing meanwhile has done nothing for long. */
+static void work_on(void)
+{
+    struct timespec nap = {0, (long)CACHE_IDLE};
+    for (int i = 0; i < 4; i++) {
+        release(allocate(KIB));
+        heap_close_epoch(pool, context_find(pool, context));
+        nanosleep(&nap, NULL);
+    }
+}
+
+Test(thread_cache, the_cache_of_a_thread_that_does_nothing_falls_asleep)
+{
+    struct sleeper sleeper = {0};
+    start();
+    atomic_store(&sleeper.step, 1);
+    send(&sleeper.errand, use_and_sleep, &sleeper);
+    take_step(&sleeper, 1);
+    release(allocate(KIB));
+    cr_assert_eq(heap()->caches.count, 2);
+    work_on();
+    cr_assert_eq(heap()->caches.count, 1);
+    cr_assert_eq(heap_bytes(heap()).requested, MIB, "one block is held");
+    cr_assert_geq(clean_bytes(), 9 * MIB);
+    cr_assert_leq(cached_bytes(), 4 * KIB);
+    take_step(&sleeper, 2);
+    cr_assert_eq(heap()->caches.count, 2, "its thread has come back");
+    cr_assert_eq(heap_bytes(heap()).requested, 0);
+    atomic_store(&sleeper.step, 3);
+    wait_for(&sleeper.errand);
+    cr_assert_eq(heap()->caches.count, 1);
+    cr_assert_eq(heap()->caches.owned, 1);
+}
+
+Test(thread_cache, threads_that_have_ended_are_not_looked_at)
+{
+    struct companion companions[20];
+    start();
+    release(allocate(KIB));
+    for (int i = 0; i < 20; i++)
+        join_in(&companions[i], touch, NULL);
+    cr_assert_eq(heap()->caches.count, 21);
+    for (int i = 0; i < 20; i++)
+        part(&companions[i]);
+    cr_assert_eq(heap()->caches.count, 1);
+    cr_assert_eq(atomic_load(&heap()->caches.awake), own_cache());
+    cr_assert_null(atomic_load(&own_cache()->next_awake));
+    cr_assert_eq(count_caches(), 21);
+}
+
+Test(thread_cache, threads_that_live_for_a_moment_have_no_more_fences)
+{
+    size_t bytes = KIB;
+    start();
+    for (unsigned i = 0; i < 4 * FREES_TO_A_FENCE; i++)
+        in_another_thread(allocate_and_free_one, &bytes);
+    cr_assert_leq(fake_calls(FAKE_RECORD), 8);
+}
+
+/* ---- near a limit ---- */
+
+static void cache_twenty(void *unused)
+{
+    (void)unused;
+    cache_blocks(20, MIB);
+}
+
+Test(thread_cache, at_the_limit_what_others_cache_comes_before_a_new_block)
+{
+    struct companion companion;
+    settings.limits.device_bytes = (struct byte_size){.bytes = 21 * MIB};
+    start();
+    join_in(&companion, cache_twenty, NULL);
+    for (int i = 0; i < 20; i++)
+        allocate(MIB);
+    cr_assert_leq(counted().misses, 21);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE_ASYNC), 0);
+    part(&companion);
+}
+
 /* ---- closing ---- */
 
 static void trim(void *unused)
