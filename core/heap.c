@@ -709,22 +709,25 @@ static uint64_t kept_now(struct heap *heap)
 }
 
 /* Whether a new block would have something else given back, now or when it is freed. */
-static bool is_one_for_another(struct context *context, uint64_t bytes)
+static bool is_one_for_another(struct context *context, const struct bucket *bucket)
 {
+    const struct heap *heap = &context->heap;
+    uint64_t bytes = bucket->bytes;
     const struct device *device = context->device;
     uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
     return (reserved + bytes > device->limit ||
-            kept_now(&context->heap) + bytes > device->cached_cap) &&
+            kept_now(&context->heap) + bytes > device->cached_cap ||
+            bucket->free_blocks + bucket->granted >= heap->blocks_per_bucket) &&
            !MUTATED(limits_ignored_in_growth);
 }
 
 /* Whether a new block keeps what is pending inside the growth budget, too. */
-static bool may_grow(struct pool *pool, struct context *context, uint64_t bytes)
+static bool may_grow(struct pool *pool, struct context *context, const struct bucket *bucket)
 {
     struct heap *heap = &context->heap;
     uint64_t pending = counter_get(&heap->pending_bytes) + look_around(heap, 0)->pending_bytes;
     return (pending <= context->device->growth_budget || MUTATED(budget_ignored)) &&
-           is_inside_bound(pool, context, bytes) && !is_one_for_another(context, bytes);
+           is_inside_bound(pool, context, bucket->bytes) && !is_one_for_another(context, bucket);
 }
 
 /* Rung 2. Releases and retakes the lock. */
@@ -772,19 +775,20 @@ static bool others_have_some(struct context *context, const struct place *place,
 static bool grows(struct pool *pool, struct context *context, const struct place *place)
 {
     uint64_t bytes = place->bucket->bytes;
-    return oldest_stamp(place)
-               ? may_grow(pool, context, bytes)
-               : is_inside_bound(pool, context, bytes) && !is_one_for_another(context, bytes);
+    return oldest_stamp(place) ? may_grow(pool, context, place->bucket)
+                               : is_inside_bound(pool, context, bytes) &&
+                                     !is_one_for_another(context, place->bucket);
 }
 
 /* Whether this thread has waited for as long as a new block would have taken; then it takes one. */
 static bool has_waited_enough(struct pool *pool, struct context *context, const struct place *place)
 {
-    bool enough =
-        place->cache && place->cache->waited >= (int64_t)counter_get(&context->heap.miss_ns);
-    if (enough)
-        place->cache->waited = 0;
-    return enough && place->bin && may_grow(pool, context, place->bucket->bytes);
+    struct thread_cache *cache = place->bin ? place->cache : NULL;
+    if (!cache || cache->waited < (int64_t)counter_get(&context->heap.miss_ns))
+        return false;
+    bool grows = may_grow(pool, context, place->bucket);
+    cache->waited = grows ? 0 : -(int64_t)CACHE_WAIT_NO_GROWTH;
+    return grows;
 }
 
 /* Rungs 2 to 4: a block that is not known to be unused yet, or NULL for a new one. Releases and
@@ -807,7 +811,7 @@ static struct block *climb(struct pool *pool, struct context *context, const str
         if (block || heap->ending)
             return block;
     }
-    if (!oldest_stamp(place) || may_grow(pool, context, place->bucket->bytes))
+    if (!oldest_stamp(place) || may_grow(pool, context, place->bucket))
         return NULL;
     if (place->cache)
         place->cache->waited = -(int64_t)CACHE_WAIT_NO_GROWTH;
@@ -1142,6 +1146,8 @@ static bool take_from(struct pool *pool, struct context *context, struct bucket 
     if (is_ahead(context, place.cache) && !wait_for_the_others(pool, context, place.cache))
         return false;
     struct block *block = newest_clean(&place);
+    if (block && place.cache && place.cache->waited > 0)
+        place.cache->waited = 0;
     if (!block)
         block = climb(pool, context, &place, &hit);
     if (!block) {
