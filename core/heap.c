@@ -1469,7 +1469,10 @@ bool heap_await_fence(struct pool *pool, struct context *context, struct thread_
             break;
     }
     cache->waited += (int64_t)(now - started);
-    return epoch_clean(epochs) >= stamp;
+    bool over = epoch_clean(epochs) >= stamp;
+    if (!over)
+        epoch_falls_behind(&context->epochs);
+    return over;
 }
 
 /* A thread whose cache's fence is due. Another that is just about to close the epoch serves it,

@@ -619,15 +619,14 @@ void thread_caches_shut_large(struct heap *heap)
 }
 
 /* The more caches there are, the less each may hold: what lies in one another may have to do
- * without. All together they stay inside the growth budget, and leave some of it to who has none
- * yet. */
+ * without. All together they stay inside the growth budget. */
 static void count_awake(struct heap *heap, unsigned count)
 {
     uint64_t budget = context_of_heap(heap)->device->growth_budget;
     uint64_t all = budget > CACHES_LEAST_BYTES ? budget : CACHES_LEAST_BYTES;
     bool alone = count <= 1 || MUTATED(caches_hold_all);
     struct thread_caches *caches = &heap->caches;
-    uint64_t each = alone ? UINT64_MAX : (all - all / 8) / count;
+    uint64_t each = alone ? UINT64_MAX : all / count;
     uint64_t blocks = blocks_for_caches(heap) / (alone ? 1 : count);
     caches->count = count;
     caches->level = alone ? 0 : 32u - (uint32_t)__builtin_clz(count - 1);
