@@ -787,8 +787,11 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     /* Where nothing can be put there, not each free tries again. */
     if (put.event && !event && !put.marker)
         stream->quiet_bytes = (int64_t)(counter_get(&stream->free_bytes) + stream->share);
+    struct context *context = stays ? stream->context : NULL;
     stream_lock_give(&stream->lock);
     stream_block_is_settled(stream);
+    if (context && put.event)
+        release_look_again(pool, context);
     if (!stays && moved)
         return_to_shelf(block);
     return stays;
