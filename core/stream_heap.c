@@ -735,7 +735,7 @@ static bool put_in_free(struct pool *pool, struct stream_ref ref, CUstream handl
 {
     *event = NULL;
     if (put.event) {
-        *event = order_record(pool, ref, handle, stamp);
+        *event = order_record(pool, ref, handle, stamp, put.marker);
         count_event_use(ref.stream);
     }
     return *event || !put.marker || order_join(pool, ref, handle, stamp);

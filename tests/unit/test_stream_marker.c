@@ -79,14 +79,24 @@ Test(stream_marker, a_wait_for_the_context_tells_of_all)
     cr_assert_eq(take_on(NULL, MIB), block);
 }
 
-/* It is an operation, too. */
-Test(stream_marker, an_event_of_the_programs_is_one)
+/* Waits for the stream do not see it. */
+Test(stream_marker, an_event_of_the_programs_is_none)
 {
     start_streams();
     CUdeviceptr block = leave_pending(one, MIB);
     pool_barrier_coming(pool, NULL);
     record(EVENT, one);
-    cr_assert_eq(take_on(one, MIB), block);
+    cr_assert_neq(take_on(one, MIB), block);
+}
+
+/* A record, which they do not see either, and a wait for it. */
+Test(stream_marker, it_is_one_that_waits_see)
+{
+    start_streams();
+    pool_barrier_coming(pool, NULL);
+    leave_pending(one, MIB);
+    cr_assert_eq(fake_stream_calls().records, 1);
+    cr_assert_eq(fake_stream_calls().waits, 1);
 }
 
 Test(stream_marker, an_event_of_the_programs_tells_of_all_before_it)
