@@ -590,9 +590,24 @@ struct own_event *order_record_context(struct pool *pool, struct stream *stream,
                                           : NULL;
 }
 
+bool order_capture_is_coming(const struct pool *pool)
+{
+    /* Relaxed: the stream's lock orders it. Whoever has left something pending without having seen
+     * it did so before the stream was looked at below. */
+    return (atomic_load_explicit(&pool->streams->captures_coming, memory_order_relaxed) ||
+            streams_are_captured(pool)) &&
+           !MUTATED(pending_as_capture_comes);
+}
+
+void order_capture_has_come(struct pool *pool)
+{
+    atomic_fetch_sub_explicit(&pool->streams->captures_coming, 1, memory_order_relaxed);
+}
+
 void order_record_the_rest(struct pool *pool)
 {
     struct streams *streams = pool->streams;
+    atomic_fetch_add_explicit(&streams->captures_coming, 1, memory_order_relaxed);
     if (!pool->driver->cuCtxRecordEvent)
         return;
     for (unsigned i = 0; i < stream_count(streams); i++) {

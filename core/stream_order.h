@@ -117,8 +117,13 @@ struct own_event *order_record_context(struct pool *pool, struct stream *stream,
 
 /* No lock held; before a capture begins, while the context's work can still be told from later
  * work: what is pending without an event gets one, over all of the context's work, that is only
- * ever asked about. */
+ * ever asked about. From then on, until order_capture_has_come, no free that puts an operation into
+ * its stream leaves anything pending without an event. */
 void order_record_the_rest(struct pool *pool);
+void order_capture_has_come(struct pool *pool);
+
+/* Stream's lock held. */
+bool order_capture_is_coming(const struct pool *pool);
 
 /* Stream's lock held. */
 void order_drop_user(struct stream *stream, struct own_event *event);

@@ -110,6 +110,26 @@ Test(stream_marker, an_event_of_the_programs_tells_of_all_before_it)
     cr_assert_eq(bytes_of(NULL).pending, 2 * MIB);
 }
 
+static void a_capture_comes(void)
+{
+    pool_capture_about_to_begin(pool);
+}
+
+/* Nothing could tell any more when it is over, unless its stream can be named. */
+Test(stream_marker, frees_as_a_capture_comes_are_the_drivers)
+{
+    start_streams();
+    pool_barrier_coming(pool, NULL);
+    CUdeviceptr block = take_on(one, MIB), later = take_on(one, MIB);
+    fake_stream_works(one);
+    fake_stream_during_record(a_capture_comes);
+    free_on(one, block);
+    cr_assert_eq(bytes_of(one).pending, 0);
+    pool_capture_has_come(pool);
+    free_on(one, later);
+    cr_assert_eq(bytes_of(one).pending, MIB);
+}
+
 Test(stream_marker, streams_of_their_own_need_none)
 {
     start_streams();
