@@ -431,6 +431,118 @@ static void print_order_behind_a_wait(void)
     CHECK(cuStreamDestroy_v2(busy));
 }
 
+/* ---- what a query and a wait tell of an operation behind others' work ---- */
+
+enum operation {
+    NO_OPERATION,
+    RECORD,
+    RECORD_TWICE,
+    RECORD_AND_WAIT,
+    ALLOCATE_AND_FREE,
+    SET_MEMORY,
+    CALL_HOST,
+    OPERATIONS
+};
+
+static const char *const operation_names[OPERATIONS] = {
+    "nothing", "a record", "two records",    "a record and a wait for it",
+    "a pair",  "a memset", "a host function"};
+
+static void do_nothing(void *argument)
+{
+    (void)argument;
+}
+
+static void put(CUstream stream, enum operation operation, CUevent event, CUdeviceptr word)
+{
+    if (operation == RECORD || operation == RECORD_TWICE || operation == RECORD_AND_WAIT)
+        CHECK(cuEventRecord(event, stream));
+    if (operation == RECORD_TWICE)
+        CHECK(cuEventRecord(event, stream));
+    if (operation == RECORD_AND_WAIT)
+        CHECK(cuStreamWaitEvent(stream, event, 0));
+    if (operation == ALLOCATE_AND_FREE)
+        CHECK(cuMemFreeAsync(take(stream, MIB), stream));
+    if (operation == SET_MEMORY)
+        CHECK(cuMemsetD32Async(word, 1, 1, stream));
+    if (operation == CALL_HOST)
+        CHECK(cuLaunchHostFunc(stream, do_nothing, NULL));
+}
+
+/* A kernel of 20 ms on the one stream; an operation on another that comes after it. */
+static void print_what_is_told(const char *name, CUstream busy, CUstream stream, bool barrier)
+{
+    CUevent event, fence;
+    CUdeviceptr word;
+    CHECK(cuMemAlloc_v2(&word, 512));
+    CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CHECK(cuEventCreate(&fence, CU_EVENT_DISABLE_TIMING));
+    for (int operation = 0; operation < OPERATIONS; operation++) {
+        put(stream, operation, event, word);
+        CHECK(cuCtxSynchronize());
+        spin(&kernels, busy, 20000000);
+        if (barrier) {
+            CHECK(cuCtxRecordEvent(context, fence));
+            CHECK(cuCtxWaitEvent(context, fence));
+        }
+        put(stream, operation, event, word);
+        CUresult of_stream = cuStreamQuery(stream);
+        CUresult of_event = cuEventQuery(event);
+        double start = now_ms();
+        CHECK(cuStreamSynchronize(stream));
+        printf("fact: %s, %s: query %u, of the event %u, synchronise waits %s\n", name,
+               operation_names[operation], of_stream, of_event,
+               now_ms() - start > 5 ? "yes" : "no");
+        CHECK(cuCtxSynchronize());
+    }
+    CHECK(cuEventDestroy_v2(fence));
+    CHECK(cuEventDestroy_v2(event));
+    CHECK(cuMemFree_v2(word));
+}
+
+static void print_what_is_told_of_all(void)
+{
+    CUstream blocking, other = new_stream(), another = new_stream();
+    CHECK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+    print_what_is_told("blocking behind legacy", NULL, blocking, false);
+    print_what_is_told("per-thread behind legacy", NULL, CU_STREAM_PER_THREAD, false);
+    print_what_is_told("legacy behind blocking", blocking, NULL, false);
+    print_what_is_told("behind a barrier", other, another, true);
+    CHECK(cuStreamDestroy_v2(blocking));
+    CHECK(cuStreamDestroy_v2(other));
+    CHECK(cuStreamDestroy_v2(another));
+}
+
+/* A block that a kernel of the legacy stream still reads, freed on a blocking stream behind it, and
+ * taken on a stream that nobody orders once the blocking one seems to be idle. */
+static void print_reuse_after(const char *name, CUresult (*told)(CUstream))
+{
+    enum { VALUE = 78 };
+    CUstream blocking, other = new_stream();
+    CUdeviceptr wrong = new_counter(), block;
+    CHECK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+    unsigned int came_back = 0;
+    for (int i = 0; i < 3; i++) {
+        block = take(blocking, MIB);
+        fill(&kernels, NULL, block, WORDS, VALUE);
+        CHECK(cuCtxSynchronize());
+        spin_then_verify(&kernels, NULL, 20000000, block, WORDS, VALUE, wrong);
+        CHECK(cuMemFreeAsync(block, blocking));
+        CUresult result = told(blocking);
+        CUdeviceptr taken = take(other, MIB);
+        fill(&kernels, other, taken, WORDS, VALUE + 1);
+        came_back += taken == block && result == CUDA_SUCCESS;
+        CHECK(cuCtxSynchronize());
+        CHECK(cuMemFreeAsync(taken, other));
+        CHECK(cuStreamSynchronize(other));
+    }
+    printf("fact: behind the legacy stream, told by a %s: %u of 3 blocks come back, %llu wrong "
+           "words\n",
+           name, came_back, read_counter(wrong));
+    CHECK(cuStreamDestroy_v2(blocking));
+    CHECK(cuStreamDestroy_v2(other));
+}
+
 static int print_facts(void)
 {
     double start = now_ms();
@@ -444,6 +556,9 @@ static int print_facts(void)
     print_answers_without_context();
     print_order_behind_legacy();
     print_order_behind_a_wait();
+    print_what_is_told_of_all();
+    print_reuse_after("query", cuStreamQuery);
+    print_reuse_after("synchronise", cuStreamSynchronize);
     printf("stream_ordered: %.0f ms, facts\n", now_ms() - start);
     return 0;
 }
