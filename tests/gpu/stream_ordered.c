@@ -516,7 +516,7 @@ static void print_what_is_told(const char *name, CUstream busy, CUstream stream,
     CHECK(cuMemAlloc_v2(&word, 512));
     CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     CHECK(cuEventCreate(&fence, CU_EVENT_DISABLE_TIMING));
-    for (int operation = 0; operation < OPERATIONS; operation++) {
+    for (enum operation operation = NO_OPERATION; operation < OPERATIONS; operation++) {
         put(stream, operation, event, word);
         CHECK(cuCtxSynchronize());
         spin(&kernels, busy, 20000000);
