@@ -15,10 +15,6 @@
  * for. */
 #define AWAIT_NANOSECONDS 100000u
 
-/* How long to wait for another thread's record where nothing else can go on: it may be held up for
- * as long as the driver's lock is taken. */
-#define RECORD_NANOSECONDS (UINT64_C(10) * 1000 * 1000 * 1000)
-
 /* So many epochs in a row without a fence, and the context goes on without the pool. */
 #define FAILURES_MAX 8u
 
@@ -329,7 +325,7 @@ static void await_record(struct context *context)
 {
     uint64_t started = monotonic_now();
     while (context->epochs.recording && lacks_a_fence(context) && !context->heap.ending &&
-           !MUTATED(record_in_the_way) && monotonic_now() - started < RECORD_NANOSECONDS) {
+           !MUTATED(record_in_the_way) && monotonic_now() - started < LAST_RESORT_NANOSECONDS) {
         pthread_mutex_unlock(&context->heap.lock);
         patient_nap(started);
         pthread_mutex_lock(&context->heap.lock);

@@ -4,10 +4,6 @@
 #include "pool_state.h"
 #include "stream_release.h"
 
-/* How long an allocation that would otherwise fail waits for work that the plain cuMemFree might
- * not have waited for. */
-#define LAST_RESORT_NANOSECONDS (UINT64_C(10) * 1000 * 1000 * 1000)
-
 /* How long the device may take to tell that an event is over which has nothing to wait for; and how
  * long it is not tried again after that was in vain. */
 #define ANSWER_NANOSECONDS (UINT64_C(20) * 1000 * 1000)

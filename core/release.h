@@ -42,6 +42,10 @@ void release_before_growth(struct pool *pool, struct context *context, uint64_t 
  * if need be. False past the limit. */
 bool release_reserve(struct pool *pool, struct context *context, uint64_t bytes);
 
+/* How long an allocation that would otherwise fail waits for work that the plain cuMemFree might
+ * not have waited for, and anybody for another thread's record that nothing can go on without. */
+#define LAST_RESORT_NANOSECONDS (UINT64_C(10) * 1000 * 1000 * 1000)
+
 /* Out of memory, for any call: each time does the next thing that may give memory back, and false
  * says that nothing is left to try. After the last step it begins again, for a few seconds at most,
  * if this thread has given something back that another may have taken, another thread is still

@@ -22,7 +22,8 @@ static void work(unsigned int index)
     CHECK(cuCtxSetCurrent(context));
     CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     for (unsigned long i = 0; i < rounds; i++) {
-        size_t bytes = (next_random(&state) % most_mib + 1) * MIB - next_random(&state) % 4096;
+        size_t bytes = (next_random(&state) % most_mib + 1) * MIB;
+        bytes -= next_random(&state) % 4096;
         CUdeviceptr block;
         if (cuMemAlloc_v2(&block, bytes) != CUDA_SUCCESS) {
             failures[index]++;

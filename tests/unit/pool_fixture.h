@@ -9,6 +9,7 @@
 #define CUDAPOOL_TESTS_UNIT_POOL_FIXTURE_H
 
 #include <criterion/criterion.h>
+#include <stdatomic.h>
 
 #include <pthread.h>
 #include <time.h>
@@ -212,6 +213,38 @@ static inline void allocate_and_free_one(void *bytes)
     CUdeviceptr address = 0;
     if (pool_allocate(pool, &address, *(size_t *)bytes) == CUDA_SUCCESS)
         pool_free(pool, address);
+}
+
+/* ---- a record that takes long ---- */
+
+static atomic_bool recording, let_go_of_the_record;
+
+static inline void stay_in_the_record(void *unused)
+{
+    (void)unused;
+    fake_during(FAKE_RECORD, NULL, NULL);
+    atomic_store(&recording, true);
+    while (!atomic_load(&let_go_of_the_record))
+        let_time_pass();
+}
+
+/* Another thread frees a large block, and is in the middle of recording its fence from now on,
+ * until let_go_of_the_record. */
+static inline void hold_a_record(struct errand *recorder)
+{
+    static size_t bytes = 32 * MIB;
+    fake_during(FAKE_RECORD, stay_in_the_record, NULL);
+    send(recorder, allocate_and_free_one, &bytes);
+    while (!atomic_load(&recording))
+        let_time_pass();
+}
+
+static inline void let_go_soon(void *unused)
+{
+    struct timespec soon = {0, 30000000};
+    (void)unused;
+    nanosleep(&soon, NULL);
+    atomic_store(&let_go_of_the_record, true);
 }
 
 /* From now on the heap has had two users: barriers are closed for a while. */

@@ -3,8 +3,6 @@
  */
 #include "pool_fixture.h"
 
-#include <stdatomic.h>
-
 TestSuite(epoch, .init = set_up, .fini = tear_down, .timeout = 20);
 
 static void close_epoch(bool waitable)
@@ -60,39 +58,11 @@ Test(epoch, a_block_freed_while_a_fence_is_recorded_is_not_covered_by_it)
     cr_assert_eq(pending_bytes(), 2 * MIB);
 }
 
-static atomic_bool recording, let_go_of_the_record;
-
-static void stay_in_the_record(void *unused)
-{
-    (void)unused;
-    fake_during(FAKE_RECORD, NULL, NULL);
-    atomic_store(&recording, true);
-    while (!atomic_load(&let_go_of_the_record))
-        let_time_pass();
-}
-
-static void free_a_large_one(void *unused)
-{
-    (void)unused;
-    release(allocate(32 * MIB));
-}
-
-static void let_go_soon(void *unused)
-{
-    struct timespec soon = {0, 30000000};
-    (void)unused;
-    nanosleep(&soon, NULL);
-    atomic_store(&let_go_of_the_record, true);
-}
-
 Test(epoch, however_long_a_record_takes_others_do_not_grow_the_reserve_past_its_bound)
 {
     struct errand recorder, clock;
     start_with_budget(64 * MIB);
-    fake_during(FAKE_RECORD, stay_in_the_record, NULL);
-    send(&recorder, free_a_large_one, NULL);
-    while (!atomic_load(&recording))
-        let_time_pass();
+    hold_a_record(&recorder);
     /* What is freed from now on is of an epoch that the record does not cover. */
     synchronise();
     send(&clock, let_go_soon, NULL);

@@ -3,8 +3,6 @@
  */
 #include "pool_fixture.h"
 
-#include <stdatomic.h>
-
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -598,41 +596,13 @@ Test(release, it_waits_for_a_fence_that_frees_nothing_of_ours_before_it_trims)
     cr_assert_str_eq(fake_trace(), "alloc query trim trim alloc");
 }
 
-static atomic_bool recording, let_go_of_the_record;
-
-static void stay_in_the_record(void *unused)
-{
-    (void)unused;
-    fake_during(FAKE_RECORD, NULL, NULL);
-    atomic_store(&recording, true);
-    while (!atomic_load(&let_go_of_the_record))
-        let_time_pass();
-}
-
-static void allocate_and_free_much(void *unused)
-{
-    (void)unused;
-    release(allocate(32 * MIB));
-}
-
-static void let_go_soon(void *unused)
-{
-    struct timespec soon = {0, 30000000};
-    (void)unused;
-    nanosleep(&soon, NULL);
-    atomic_store(&let_go_of_the_record, true);
-}
-
 Test(release, memory_that_waits_for_another_threads_record_is_not_out_of_memory)
 {
     struct errand recorder, clock;
     ignore_the_reserve_ratio();
     start_on(128 * MIB);
     CUdeviceptr block = allocate(48 * MIB);
-    fake_during(FAKE_RECORD, stay_in_the_record, NULL);
-    send(&recorder, allocate_and_free_much, NULL);
-    while (!atomic_load(&recording))
-        let_time_pass();
+    hold_a_record(&recorder);
     release(block);
     send(&clock, let_go_soon, NULL);
     allocate(96 * MIB);
