@@ -217,13 +217,13 @@ static inline void allocate_and_free_one(void *bytes)
 
 /* ---- a record that takes long ---- */
 
-static atomic_bool recording, let_go_of_the_record;
+static atomic_bool is_recording, let_go_of_the_record;
 
 static inline void stay_in_the_record(void *unused)
 {
     (void)unused;
     fake_during(FAKE_RECORD, NULL, NULL);
-    atomic_store(&recording, true);
+    atomic_store(&is_recording, true);
     while (!atomic_load(&let_go_of_the_record))
         let_time_pass();
 }
@@ -235,7 +235,7 @@ static inline void hold_a_record(struct errand *recorder)
     static size_t bytes = 32 * MIB;
     fake_during(FAKE_RECORD, stay_in_the_record, NULL);
     send(recorder, allocate_and_free_one, &bytes);
-    while (!atomic_load(&recording))
+    while (!atomic_load(&is_recording))
         let_time_pass();
 }
 
