@@ -251,7 +251,7 @@ static struct clock *order_of(struct stream *stream)
 void race_stream_waits(struct stream *stream, const struct op *record)
 {
     struct clock *own;
-    if (program_call.waits != 0 && record != NULL) {
+    if (program_call.waits != 0) {
         own = order_of(stream);
         if (program_call.waits == SIMCUDA_STREAM_ALLOCATION)
             clock_join(&own, freed_in_order);
