@@ -47,6 +47,7 @@ struct device {
     _Atomic uint64_t fence_bytes; /* freed without a fence of their own, at most; 0 while memory is
                                      short: every free records one. Relaxed: it orders nothing */
     _Atomic bool is_short;        /* of memory. Relaxed: it orders nothing */
+    _Atomic uint32_t frees_while_short;  /* since it became so at first, as a clock for looks */
     struct kind_counters *stream_memory; /* of stream-ordered memory: peaks as seen when more memory
                                             was taken */
     _Atomic uint64_t

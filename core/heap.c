@@ -1239,6 +1239,7 @@ static void look_after(struct pool *pool, struct context *context)
     if (pool->driver->cuMemFreeAsync)
         release_stream(pool, context);
     release_excess(pool, context, RELEASE_IN_FREE);
+    release_look_again(pool, context);
 }
 
 static CUresult synchronise_like_the_driver(struct pool *pool, struct context *context)

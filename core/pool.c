@@ -825,6 +825,12 @@ void pool_capture_about_to_begin(struct pool *pool)
         order_record_the_rest(pool);
 }
 
+void pool_capture_has_come(struct pool *pool)
+{
+    if (pool->streams && !MUTATED(no_fence_before_capture))
+        order_capture_has_come(pool);
+}
+
 void pool_captures_lock(struct pool *pool)
 {
     captures_lock(pool);

@@ -237,6 +237,7 @@ bool pool_captures_are_going_on(struct pool *pool);
 /* Before a capture begins, with no lock held: what is pending gets a fence, as long as there can be
  * one, so that it can be given back if memory runs out meanwhile. */
 void pool_capture_about_to_begin(struct pool *pool);
+void pool_capture_has_come(struct pool *pool); /* or not: once for each of the former */
 void pool_captures_lock(struct pool *pool);
 void pool_captures_unlock(struct pool *pool);
 void pool_capture_began(struct pool *pool, CUstream stream, bool per_thread);

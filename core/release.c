@@ -20,6 +20,9 @@
 /* Every so many misses the driver is asked how much memory is left. */
 #define MISSES_PER_LOOK 64u
 
+/* And every so many frees that cost more: a look costs as much as 40 records of an event. */
+#define COSTLY_FREES_PER_LOOK 256u
+
 /* Memory is short when less than this share of the device is left, and not any more when twice as
  * much is. */
 #define SHORT_SHARE 8u
@@ -799,13 +802,13 @@ bool release_for_retry(struct pool *pool, struct device *device, struct reclaim 
 }
 
 /* What this process holds says so without a call; the driver knows of other processes. */
-static bool is_nearly_full(struct pool *pool, struct context *context, bool was_short)
+static bool is_nearly_full(struct pool *pool, struct context *context, bool was_short, bool ask)
 {
     const struct device *device = context->device;
     uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
     if (reserved > device->total_bytes - device->total_bytes / SHORT_SHARE)
         return true;
-    if (counter_get(&context->heap.misses) % MISSES_PER_LOOK != 1)
+    if (!ask)
         return was_short;
     size_t left, total;
     enter_driver();
@@ -820,9 +823,25 @@ static bool is_nearly_full(struct pool *pool, struct context *context, bool was_
 void release_look_at_memory(struct pool *pool, struct context *context)
 {
     bool was_short = device_is_short(context->device);
-    bool is_short = is_nearly_full(pool, context, was_short);
-    if (is_short)
+    bool ask = counter_get(&context->heap.misses) % MISSES_PER_LOOK == 1;
+    if (is_nearly_full(pool, context, was_short, ask))
         note_shortage(context);
     else if (was_short)
         device_set_short(context->device, false);
+}
+
+void release_look_again(struct pool *pool, struct context *context)
+{
+    struct device *device = context->device;
+    bool pushed;
+    if (!device_is_short(device) ||
+        /* Relaxed: it chooses who looks. */
+        atomic_fetch_add_explicit(&device->frees_while_short, 1, memory_order_relaxed) %
+                COSTLY_FREES_PER_LOOK !=
+            COSTLY_FREES_PER_LOOK - 1 ||
+        !context_push(pool, context, &pushed))
+        return;
+    if (!is_nearly_full(pool, context, true, true))
+        device_set_short(device, false);
+    context_pop(pool, pushed);
 }

@@ -160,6 +160,8 @@ struct streams {
     _Atomic uint64_t hash_version;           /* odd while a stream is taken out of its chain */
     _Atomic uint64_t busy[STREAMS_MAX / 64]; /* a bit for each stream that is somebody's, or has
                                                 something pending: see order_take_context */
+    _Atomic unsigned captures_coming;        /* threads that are about to begin one: see
+                                                order_record_the_rest */
     _Atomic unsigned short_lived;            /* see streams_turn_away. Relaxed: it orders nothing */
     _Atomic unsigned turned_away;
     struct pause looks, far_looks, sums, uses, settling, releases, releases_behind;

@@ -738,7 +738,7 @@ static bool put_in_free(struct pool *pool, struct stream_ref ref, CUstream handl
 {
     *event = NULL;
     if (put.event) {
-        *event = order_record(pool, ref, handle, stamp);
+        *event = order_record(pool, ref, handle, stamp, put.marker);
         count_event_use(ref.stream);
     }
     return *event || !put.marker || order_join(pool, ref, handle, stamp);
@@ -777,7 +777,8 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     stream_lock_take(&stream->lock);
     /* The context may have begun to end since: what comes to lie here now is given back by nobody.
      */
-    bool stays = may && stream_is(ref) && shelf_may_keep(stream, block);
+    bool stays = may && stream_is(ref) && shelf_may_keep(stream, block) &&
+                 (event || !put.marker || !order_capture_is_coming(pool));
     struct shelf *shelf = stays ? shelf_get(pool, stream, block->mempool) : NULL;
     struct bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, block->block.bytes) : NULL;
     stays = bucket && !(moved && shelf_is_full(pool, bucket));
@@ -790,8 +791,11 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     /* Where nothing can be put there, not each free tries again. */
     if (put.event && !event && !put.marker)
         stream->quiet_bytes = (int64_t)(counter_get(&stream->free_bytes) + stream->share);
+    struct context *context = stays ? stream->context : NULL;
     stream_lock_give(&stream->lock);
     stream_block_is_settled(stream);
+    if (context && put.event)
+        release_look_again(pool, context);
     if (!stays && moved)
         return_to_shelf(block);
     return stays;
@@ -911,7 +915,10 @@ static bool free_in_context(struct pool *pool, struct stream_block *block, struc
     struct own_event *event = order_record_context(pool, stream, stamp);
     leave_shelf(block);
     stream_lock_take(&stream->lock);
-    bool may = stream_is(ref) && shelf_may_keep(stream, block);
+    /* Without an event it would lie there for good. The driver's own free relies on the program to
+     * have waited for all uses. */
+    bool may = (event || MUTATED(plain_free_without_event)) && stream_is(ref) &&
+               shelf_may_keep(stream, block);
     struct shelf *shelf = may ? shelf_get(pool, stream, block->mempool) : NULL;
     struct bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, block->block.bytes) : NULL;
     if (bucket)

@@ -137,15 +137,6 @@ static void raise_joined(struct stream *stream, uint64_t stamp)
         stream->joined = stamp;
 }
 
-void order_operation_seen(const struct order_mark *mark)
-{
-    if (!mark->stream)
-        return;
-    stream_lock_take(&mark->stream->lock);
-    raise_joined(mark->stream, mark->stamp);
-    stream_lock_give(&mark->stream->lock);
-}
-
 static void clock_is_over(struct streams *streams, const struct order_clock *clock, unsigned count)
 {
     for (unsigned i = 0; i < count; i++)
@@ -387,6 +378,25 @@ static CUresult record_on_stream(struct pool *pool, const struct own_event *even
     return result == CUDA_SUCCESS && captured ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : result;
 }
 
+/* Whether a wait for the stream, or a query, tells of the blocking ones with nothing in it. */
+static bool is_told_of_others(const struct context *context, CUstream handle)
+{
+    /* Acquire: pairs with the release store in streams_are_barred. */
+    return (handle == NULL || handle == CU_STREAM_LEGACY) &&
+           !atomic_load_explicit(&context->barred, memory_order_acquire);
+}
+
+/* What comes before a record in a stream that has no work of its own comes before the event, but
+ * waits and queries of that stream do not see it. A wait for the event they do see. */
+static CUresult record_operation(struct pool *pool, const struct own_event *event, CUstream handle)
+{
+    CUresult result = record_on_stream(pool, event, handle);
+    if (result == CUDA_SUCCESS && !is_told_of_others(event->context, handle) &&
+        !MUTATED(record_is_operation))
+        result = pool->driver->cuStreamWaitEvent(handle, event->event, 0);
+    return result;
+}
+
 /* The context is pinned. Under the fence lock, so that no capture begins meanwhile. */
 static CUresult record_in_context(struct pool *pool, const struct own_event *event, CUstream unused)
 {
@@ -424,7 +434,7 @@ static struct own_event *record_by(struct pool *pool, struct stream *stream, CUs
     event->in_free = false;
     if (recorded) {
         publish(stream, event);
-        if (record == record_on_stream)
+        if (record == record_operation)
             raise_joined(stream, stamp);
     } else {
         event->over = true;
@@ -451,10 +461,11 @@ static void ask_about_older_ones(struct pool *pool, struct stream *stream)
 }
 
 struct own_event *order_record(struct pool *pool, struct stream_ref ref, CUstream handle,
-                               uint64_t stamp)
+                               uint64_t stamp, bool join)
 {
     ask_about_older_ones(pool, ref.stream);
-    struct own_event *event = record_by(pool, ref.stream, handle, stamp, record_on_stream);
+    struct own_event *event =
+        record_by(pool, ref.stream, handle, stamp, join ? record_operation : record_on_stream);
     if (!event)
         return NULL;
     stream_lock_take(&ref.stream->lock);
@@ -509,7 +520,7 @@ bool order_join(struct pool *pool, struct stream_ref ref, CUstream handle, uint6
     enter_driver();
     if (make)
         event = make_event(pool, context);
-    bool recorded = event && record_on_stream(pool, event, handle) == CUDA_SUCCESS;
+    bool recorded = event && record_operation(pool, event, handle) == CUDA_SUCCESS;
     leave_driver();
     if (!event)
         return false;
@@ -579,9 +590,24 @@ struct own_event *order_record_context(struct pool *pool, struct stream *stream,
                                           : NULL;
 }
 
+bool order_capture_is_coming(const struct pool *pool)
+{
+    /* Relaxed: the stream's lock orders it. Whoever has left something pending without having seen
+     * it did so before the stream was looked at below. */
+    return (atomic_load_explicit(&pool->streams->captures_coming, memory_order_relaxed) ||
+            streams_are_captured(pool)) &&
+           !MUTATED(pending_as_capture_comes);
+}
+
+void order_capture_has_come(struct pool *pool)
+{
+    atomic_fetch_sub_explicit(&pool->streams->captures_coming, 1, memory_order_relaxed);
+}
+
 void order_record_the_rest(struct pool *pool)
 {
     struct streams *streams = pool->streams;
+    atomic_fetch_add_explicit(&streams->captures_coming, 1, memory_order_relaxed);
     if (!pool->driver->cuCtxRecordEvent)
         return;
     for (unsigned i = 0; i < stream_count(streams); i++) {

@@ -29,11 +29,14 @@
  *     more.)
  * Its own order, and a wait for it, tell of the frees up to the last operation: up to
  * stream.joined. Nearly always those are all; not what was freed before a barrier made the stream
- * one of these. An operation serves the frees before it, too, and the program's own events are as
- * good.
- * The operation is an event of our own where one is due anyway, which can be asked about; else, and
- * where too many of those are outstanding, one event is recorded over and over that nobody asks
- * about, nor waits for: the marker.
+ * one of these. An operation serves the frees before it, too.
+ * The operation is a record of an event and a wait for that event, both in the stream. A record
+ * alone is not enough: in a stream without work of its own it comes after what others order before
+ * it, as whoever waits for the event finds, but cuStreamQuery and cuStreamSynchronize do not see it
+ * and say that the stream is idle (measured; only the legacy stream's wait for the blocking ones
+ * with nothing in it). The event is one of our own where one is due anyway, which can be asked
+ * about; else, and where too many of those are outstanding, one event is recorded over and over
+ * that nobody asks about: the marker.
  *
  * A stream that nobody orders (created with CU_STREAM_NON_BLOCKING, no barriers) needs no marker:
  * who comes before a free on it does so by operations of its own.
@@ -83,9 +86,6 @@ void order_take_mark(struct pool *pool, CUstream handle, struct order_mark *mark
 /* The same before the program waits for the stream, or asks about it. */
 void order_take_mark_of_wait(struct pool *pool, CUstream handle, struct order_mark *mark);
 
-/* No lock held. The program has put an operation into the stream since the mark was taken. */
-void order_operation_seen(const struct order_mark *mark);
-
 /* The wait or query succeeded: all of it is over. */
 void order_mark_is_over(struct pool *pool, const struct order_mark *mark);
 
@@ -102,10 +102,10 @@ void order_free_marks(struct order_marks *marks);
 /* ---- events of our own ---- */
 
 /* No lock held. Records an event in a free with this stamp, which has been taken, on the stream by
- * the handle that the program used. NULL where none can be had. Used by the caller until it calls
- * order_drop_user. */
+ * the handle that the program used; join: as an operation that others' work comes before, as
+ * order_join's. NULL where none can be had. Used by the caller until it calls order_drop_user. */
 struct own_event *order_record(struct pool *pool, struct stream_ref ref, CUstream handle,
-                               uint64_t stamp);
+                               uint64_t stamp, bool join);
 
 /* The same as the stream is destroyed, when later work than the free may be there: only ever to be
  * asked about. */
@@ -117,8 +117,13 @@ struct own_event *order_record_context(struct pool *pool, struct stream *stream,
 
 /* No lock held; before a capture begins, while the context's work can still be told from later
  * work: what is pending without an event gets one, over all of the context's work, that is only
- * ever asked about. */
+ * ever asked about. From then on, until order_capture_has_come, no free that puts an operation into
+ * its stream leaves anything pending without an event. */
 void order_record_the_rest(struct pool *pool);
+void order_capture_has_come(struct pool *pool);
+
+/* Stream's lock held. */
+bool order_capture_is_coming(const struct pool *pool);
 
 /* Stream's lock held. */
 void order_drop_user(struct stream *stream, struct own_event *event);

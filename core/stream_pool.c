@@ -368,8 +368,6 @@ void pool_record_end(struct pool *pool, CUevent event, const struct recording *r
                      CUresult result)
 {
     bool good = result == CUDA_SUCCESS && !streams_are_captured(pool);
-    if (good)
-        order_operation_seen(&recording->mark);
     order_event_recorded(pool, event, recording->version, good ? &recording->mark : NULL);
 }
 

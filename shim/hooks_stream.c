@@ -68,8 +68,10 @@ HOOK(cuStreamDestroy_v2, (CUstream stream))
         CUresult result_ = (call);                                                                 \
         if (pool_ && result_ == CUDA_SUCCESS)                                                      \
             pool_capture_began(pool_, stream, per_thread);                                         \
-        if (pool_)                                                                                 \
+        if (pool_) {                                                                               \
             pool_captures_unlock(pool_);                                                           \
+            pool_capture_has_come(pool_);                                                          \
+        }                                                                                          \
         result_;                                                                                   \
     })
 

@@ -869,6 +869,61 @@ static void legacy_queries_cover_blocking_streams(void)
     SUCCEEDS(cuStreamDestroy_v2(blocking));
 }
 
+/* What a query of an idle blocking stream behind a kernel of the legacy one says after the call,
+ * and whether a wait for that stream waits. */
+static void told_behind_legacy(void (*call)(CUstream, CUevent), CUresult expected)
+{
+    CUstream blocking = NULL;
+    CUevent event = NULL;
+    SUCCEEDS(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+    SUCCEEDS(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    call(blocking, event);
+    SUCCEEDS(cuCtxSynchronize());
+    spin(NULL, 50);
+    call(blocking, event);
+    EXPECT(cuStreamQuery(blocking), expected);
+    double start = now_ms();
+    SUCCEEDS(cuStreamSynchronize(blocking));
+    TOOK(now_ms() - start, 50, expected == CUDA_ERROR_NOT_READY);
+    SUCCEEDS(cuCtxSynchronize());
+    SUCCEEDS(cuEventDestroy_v2(event));
+    SUCCEEDS(cuStreamDestroy_v2(blocking));
+}
+
+static void record_only(CUstream stream, CUevent event)
+{
+    SUCCEEDS(cuEventRecord(event, stream));
+}
+
+static void record_and_wait(CUstream stream, CUevent event)
+{
+    SUCCEEDS(cuEventRecord(event, stream));
+    SUCCEEDS(cuStreamWaitEvent(stream, event, 0));
+}
+
+static void allocate_and_free(CUstream stream, CUevent event)
+{
+    CUdeviceptr block = 0;
+    (void)event;
+    SUCCEEDS(cuMemAllocAsync(&block, MIB, stream));
+    SUCCEEDS(cuMemFreeAsync(block, stream));
+}
+
+static void queries_do_not_see_records_of_events(void)
+{
+    told_behind_legacy(record_only, CUDA_SUCCESS);
+}
+
+static void queries_see_waits_for_events(void)
+{
+    told_behind_legacy(record_and_wait, CUDA_ERROR_NOT_READY);
+}
+
+static void queries_see_stream_ordered_frees(void)
+{
+    told_behind_legacy(allocate_and_free, CUDA_ERROR_NOT_READY);
+}
+
 /* How long a kernel on a blocking stream waits for one of 50 ms on another, between which the
  * legacy stream was given that call. */
 static double wait_across(void (*call)(CUdeviceptr *), CUdeviceptr *block)
@@ -1575,6 +1630,9 @@ static const struct row {
     ROW(legacy_stream_orders_blocking_streams),
     ROW(idle_stream_behind_a_wait_is_not_idle),
     ROW(legacy_queries_cover_blocking_streams),
+    ROW(queries_do_not_see_records_of_events),
+    ROW(queries_see_waits_for_events),
+    ROW(queries_see_stream_ordered_frees),
     ROW(legacy_frees_order_blocking_streams_and_allocations_do_not),
     ROW(created_streams_need_no_context),
     ROW(thresholds_read_back_as_they_were_set),

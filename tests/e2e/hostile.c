@@ -636,6 +636,16 @@ static void check_context_works(void)
     CU(cuMemFree_v2(counter));
 }
 
+/* The context is in full use: some milliseconds, or more where the machine is busy. */
+static void wait_for_successes(void)
+{
+    enum { SUCCESSES = 60, MOST_MS = 1000 };
+    unsigned long before = load.successes;
+    sleep_ms(10);
+    for (int i = 0; i < MOST_MS && load.successes < before + SUCCESSES; i++)
+        sleep_ms(1);
+}
+
 static void destroy_rounds(bool primary)
 {
     pthread_t threads[THREADS];
@@ -647,7 +657,7 @@ static void destroy_rounds(bool primary)
         else
             CU(cuCtxCreate_v2(&load.context, 0, 0));
         start_threads(threads, use_context);
-        sleep_ms(10);
+        wait_for_successes();
         if (primary)
             CU(round % 2 == 0 ? cuDevicePrimaryCtxRelease_v2(0) : cuDevicePrimaryCtxReset_v2(0));
         else

@@ -6,7 +6,7 @@
 #   sections: conformance hazard progress memory captures contexts overlap linked streams thrust
 #   python; all if none.
 #   And soak, which runs only where it is named: SOAK_SECONDS (480) of it
-#   PAIRS   pairs of each thread in the section streams (default 50000), LARGE MiB of its large block
+#   PAIRS   pairs of each thread in the section streams (default 20000), LARGE MiB of its large block
 #   BUILD   the build directory (default: build); what is missing in it is built
 #   PYTHON  the interpreter with PyTorch, CuPy, Numba and JAX (default: python3)
 #   SECONDS_IN_ALL  no program is started after that many seconds (default 450)
@@ -302,12 +302,16 @@ if wanted streams "$@"; then
         say "stream_ordered, $mode, facts: $result"
         show '^fact'
     done
+    for _ in 1 2 3; do
+        for mode in plain pool; do
+            count=${PAIRS:-20000}
+            [ $mode = plain ] || count=$((20 * count))
+            check 0 "stream_ordered, $mode, threshold at its maximum" $mode '' \
+                "$programs/stream_ordered" threshold-max pairs="$count" rounds=1 large=0
+            show ' a pair|came back'
+        done
+    done
     for mode in plain pool; do
-        count=${PAIRS:-50000}
-        [ $mode = plain ] || count=$((20 * count))
-        check 0 "stream_ordered, $mode, threshold at its maximum" $mode '' \
-            "$programs/stream_ordered" threshold-max pairs="$count" rounds=1 large=0
-        show ' a pair|came back'
         check 0 "stream_ordered, $mode, default threshold" $mode '' \
             "$programs/stream_ordered" pairs=1000 stress=10 large="${LARGE:-1024}"
         show 'bare synchronise'

@@ -246,66 +246,105 @@ static unsigned int count_hits(reuse_case *body)
 
 /* ---- data under stress: every thread has streams, and blocks go from one to another ---- */
 
+enum { OWN, ANOTHER_OWN, BLOCKING, PER_THREAD, LEGACY, STRESSED };
+
 struct slot {
     CUdeviceptr block;
     unsigned int words, value;
-    CUstream stream; /* that used it last */
+    int stream; /* that used it last */
 };
 
-static void fill_slot(struct slot *slot, CUstream stream, unsigned int *random)
+struct stressed {
+    CUstream streams[STRESSED];
+    CUevent event;
+    unsigned int random;
+};
+
+static void fill_slot(struct stressed *stressed, struct slot *slot, int stream)
 {
-    size_t bytes = 512u << next_random(random) % 14;
-    slot->block = take(stream, bytes - next_random(random) % 100);
+    size_t bytes = 512u << next_random(&stressed->random) % 14;
+    slot->block = take(stressed->streams[stream], bytes - next_random(&stressed->random) % 100);
     slot->words = (unsigned int)(bytes / 4 - 100 / 4);
     if (slot->words > WORDS)
         slot->words = WORDS;
-    slot->value = next_random(random);
+    slot->value = next_random(&stressed->random);
     slot->stream = stream;
-    fill(&kernels, stream, slot->block, slot->words, slot->value);
+    fill(&kernels, stressed->streams[stream], slot->block, slot->words, slot->value);
 }
 
-/* Checks it on a stream that is put behind the last one, and frees it there. */
-static void empty_slot(struct slot *slot, CUstream stream, CUevent event, unsigned int *random)
+/* The legacy stream orders blocking streams, and a thread's own. */
+static bool are_ordered(int a, int b)
 {
-    if (slot->stream != stream) {
-        CHECK(cuEventRecord(event, slot->stream));
-        CHECK(cuStreamWaitEvent(stream, event, 0));
+    return a == b || (a == LEGACY && (b == BLOCKING || b == PER_THREAD)) ||
+           (b == LEGACY && (a == BLOCKING || a == PER_THREAD));
+}
+
+/* The slot goes on in that stream, which is put behind the last one where it is not anyway. */
+static CUstream pass_on(struct stressed *stressed, struct slot *slot, int stream)
+{
+    if (!are_ordered(slot->stream, stream) ||
+        (slot->stream != stream && next_random(&stressed->random) % 4 == 0)) {
+        CHECK(cuEventRecord(stressed->event, stressed->streams[slot->stream]));
+        CHECK(cuStreamWaitEvent(stressed->streams[stream], stressed->event, 0));
     }
-    spin_then_verify(&kernels, stream, next_random(random) % 40000, slot->block, slot->words,
-                     slot->value, mismatches);
-    CHECK(cuMemFreeAsync(slot->block, stream));
+    slot->stream = stream;
+    return stressed->streams[stream];
+}
+
+/* Checks it on one stream, and frees it on the same or another. */
+static void empty_slot(struct stressed *stressed, struct slot *slot, int stream, int last)
+{
+    CUstream checked_on = pass_on(stressed, slot, stream);
+    spin_then_verify(&kernels, checked_on, next_random(&stressed->random) % 40000, slot->block,
+                     slot->words, slot->value, mismatches);
+    CHECK(cuMemFreeAsync(slot->block, pass_on(stressed, slot, last)));
     slot->block = 0;
+}
+
+static int some_stream(struct stressed *stressed)
+{
+    return (int)(next_random(&stressed->random) % STRESSED);
+}
+
+static void open_stressed(struct stressed *stressed, unsigned int seed)
+{
+    *stressed = (struct stressed){.random = seed};
+    CHECK(cuCtxSetCurrent(context));
+    stressed->streams[OWN] = new_stream();
+    stressed->streams[ANOTHER_OWN] = new_stream();
+    CHECK(cuStreamCreate(&stressed->streams[BLOCKING], CU_STREAM_DEFAULT));
+    stressed->streams[PER_THREAD] = CU_STREAM_PER_THREAD;
+    stressed->streams[LEGACY] = CU_STREAM_LEGACY;
+    CHECK(cuEventCreate(&stressed->event, CU_EVENT_DISABLE_TIMING));
 }
 
 static void stress_in_thread(unsigned int index)
 {
-    CUstream streams[3];
-    CUevent event;
-    struct slot slots[SLOTS] = {{0, 0, 0, NULL}};
-    unsigned int random = index + 1;
-    CHECK(cuCtxSetCurrent(context));
-    for (int i = 0; i < 3; i++)
-        streams[i] = i == 2 ? CU_STREAM_PER_THREAD : new_stream();
-    CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    struct stressed stressed;
+    struct slot slots[SLOTS] = {{0, 0, 0, OWN}};
+    open_stressed(&stressed, index + 1);
     pthread_barrier_wait(&at_start_and_end);
     for (unsigned long i = 0; i < stress * SLOTS; i++) {
-        struct slot *slot = &slots[next_random(&random) % SLOTS];
-        CUstream stream = streams[next_random(&random) % 3];
+        struct slot *slot = &slots[next_random(&stressed.random) % SLOTS];
+        int stream = some_stream(&stressed);
         if (slot->block == 0)
-            fill_slot(slot, stream, &random);
+            fill_slot(&stressed, slot, stream);
         else
-            empty_slot(slot, stream, event, &random);
-        if (next_random(&random) % 64 == 0)
-            CHECK(cuStreamSynchronize(stream));
+            empty_slot(&stressed, slot, stream,
+                       next_random(&stressed.random) % 2 ? stream : some_stream(&stressed));
+        if (next_random(&stressed.random) % 64 == 0)
+            CHECK(cuStreamSynchronize(stressed.streams[stream]));
+        if (next_random(&stressed.random) % 16 == 0)
+            cuStreamQuery(stressed.streams[stream]);
     }
     for (int i = 0; i < SLOTS; i++)
         if (slots[i].block != 0)
-            empty_slot(&slots[i], slots[i].stream, event, &random);
+            empty_slot(&stressed, &slots[i], slots[i].stream, slots[i].stream);
     CHECK(cuCtxSynchronize());
     pthread_barrier_wait(&at_start_and_end);
-    CHECK(cuEventDestroy_v2(event));
-    for (int i = 0; i < 2; i++)
-        CHECK(cuStreamDestroy_v2(streams[i]));
+    CHECK(cuEventDestroy_v2(stressed.event));
+    for (int i = OWN; i <= BLOCKING; i++)
+        CHECK(cuStreamDestroy_v2(stressed.streams[i]));
 }
 
 /* ---- what the documentation leaves open ---- */
@@ -431,6 +470,149 @@ static void print_order_behind_a_wait(void)
     CHECK(cuStreamDestroy_v2(busy));
 }
 
+/* ---- what a query and a wait tell of an operation behind others' work ---- */
+
+enum operation {
+    NO_OPERATION,
+    RECORD,
+    RECORD_TWICE,
+    RECORD_AND_WAIT,
+    ALLOCATE_AND_FREE,
+    SET_MEMORY,
+    CALL_HOST,
+    OPERATIONS
+};
+
+static const char *const operation_names[OPERATIONS] = {
+    "nothing", "a record", "two records",    "a record and a wait for it",
+    "a pair",  "a memset", "a host function"};
+
+static void do_nothing(void *argument)
+{
+    (void)argument;
+}
+
+static void put(CUstream stream, enum operation operation, CUevent event, CUdeviceptr word)
+{
+    if (operation == RECORD || operation == RECORD_TWICE || operation == RECORD_AND_WAIT)
+        CHECK(cuEventRecord(event, stream));
+    if (operation == RECORD_TWICE)
+        CHECK(cuEventRecord(event, stream));
+    if (operation == RECORD_AND_WAIT)
+        CHECK(cuStreamWaitEvent(stream, event, 0));
+    if (operation == ALLOCATE_AND_FREE)
+        CHECK(cuMemFreeAsync(take(stream, MIB), stream));
+    if (operation == SET_MEMORY)
+        CHECK(cuMemsetD32Async(word, 1, 1, stream));
+    if (operation == CALL_HOST)
+        CHECK(cuLaunchHostFunc(stream, do_nothing, NULL));
+}
+
+/* A kernel of 20 ms on the one stream; an operation on another that comes after it. */
+static void print_what_is_told(const char *name, CUstream busy, CUstream stream, bool barrier)
+{
+    CUevent event, fence;
+    CUdeviceptr word;
+    CHECK(cuMemAlloc_v2(&word, 512));
+    CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CHECK(cuEventCreate(&fence, CU_EVENT_DISABLE_TIMING));
+    for (enum operation operation = NO_OPERATION; operation < OPERATIONS; operation++) {
+        put(stream, operation, event, word);
+        CHECK(cuCtxSynchronize());
+        spin(&kernels, busy, 20000000);
+        if (barrier) {
+            CHECK(cuCtxRecordEvent(context, fence));
+            CHECK(cuCtxWaitEvent(context, fence));
+        }
+        put(stream, operation, event, word);
+        CUresult of_stream = cuStreamQuery(stream);
+        CUresult of_event = cuEventQuery(event);
+        double start = now_ms();
+        CHECK(cuStreamSynchronize(stream));
+        printf("fact: %s, %s: query %u, of the event %u, synchronise waits %s\n", name,
+               operation_names[operation], of_stream, of_event,
+               now_ms() - start > 5 ? "yes" : "no");
+        CHECK(cuCtxSynchronize());
+    }
+    CHECK(cuEventDestroy_v2(fence));
+    CHECK(cuEventDestroy_v2(event));
+    CHECK(cuMemFree_v2(word));
+}
+
+static void print_what_is_told_of_all(void)
+{
+    CUstream blocking, other = new_stream(), another = new_stream();
+    CHECK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+    print_what_is_told("blocking behind legacy", NULL, blocking, false);
+    print_what_is_told("per-thread behind legacy", NULL, CU_STREAM_PER_THREAD, false);
+    print_what_is_told("legacy behind blocking", blocking, NULL, false);
+    print_what_is_told("behind a barrier", other, another, true);
+    CHECK(cuStreamDestroy_v2(blocking));
+    CHECK(cuStreamDestroy_v2(other));
+    CHECK(cuStreamDestroy_v2(another));
+}
+
+/* ---- frees on streams that others order ---- */
+
+/* A block that a kernel on the busy stream reads is freed on another stream that comes after that
+ * one without an operation of its own, and a block of its size is taken on a third one, which
+ * nobody orders, and written at once when the driver says that the second one has come to its end.
+ * The wrong words; and how often it was that block. */
+static unsigned long long reuse_behind(CUstream busy, CUstream stream, bool barrier,
+                                       CUresult (*told)(CUstream), unsigned int *came_back)
+{
+    enum { VALUE = 78, ROUNDS = 3 };
+    static size_t bytes = 3 * MIB; /* nobody has any of such a size yet */
+    CUstream other = new_stream();
+    CUevent fence;
+    CUdeviceptr wrong = new_counter();
+    CHECK(cuEventCreate(&fence, CU_EVENT_DISABLE_TIMING));
+    for (int i = 0; i < ROUNDS; i++, bytes += MIB) {
+        CUdeviceptr block = take(stream, bytes);
+        CHECK(cuStreamSynchronize(stream));
+        fill(&kernels, busy, block, WORDS, VALUE);
+        CHECK(cuCtxSynchronize());
+        spin_then_verify(&kernels, busy, 20000000, block, WORDS, VALUE, wrong);
+        if (barrier) {
+            CHECK(cuCtxRecordEvent(context, fence));
+            CHECK(cuCtxWaitEvent(context, fence));
+        }
+        CHECK(cuMemFreeAsync(block, stream));
+        if (told(stream) == CUDA_SUCCESS) {
+            CUdeviceptr taken = take(other, bytes);
+            fill(&kernels, other, taken, WORDS, VALUE + 1);
+            *came_back += taken == block;
+            CHECK(cuMemFreeAsync(taken, other));
+        }
+        CHECK(cuCtxSynchronize());
+    }
+    unsigned long long count = read_counter(wrong);
+    CHECK(cuEventDestroy_v2(fence));
+    CHECK(cuStreamDestroy_v2(other));
+    return count;
+}
+
+static unsigned long long reuse_on_ordered_streams(void)
+{
+    CUstream blocking, other = new_stream(), another = new_stream();
+    unsigned long long wrong = 0;
+    unsigned int came_back = 0;
+    CHECK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+    for (int i = 0; i < 2; i++) {
+        CUresult (*told)(CUstream) = i ? cuStreamQuery : cuStreamSynchronize;
+        wrong += reuse_behind(NULL, blocking, false, told, &came_back);
+        wrong += reuse_behind(NULL, CU_STREAM_PER_THREAD, false, told, &came_back);
+        wrong += reuse_behind(blocking, NULL, false, told, &came_back);
+        wrong += reuse_behind(other, another, true, told, &came_back);
+    }
+    CHECK(cuStreamDestroy_v2(blocking));
+    CHECK(cuStreamDestroy_v2(other));
+    CHECK(cuStreamDestroy_v2(another));
+    printf("on streams that others order: %u of 24 came back, %llu wrong words\n", came_back,
+           wrong);
+    return wrong;
+}
+
 static int print_facts(void)
 {
     double start = now_ms();
@@ -444,6 +626,7 @@ static int print_facts(void)
     print_answers_without_context();
     print_order_behind_legacy();
     print_order_behind_a_wait();
+    print_what_is_told_of_all();
     printf("stream_ordered: %.0f ms, facts\n", now_ms() - start);
     return 0;
 }
@@ -507,7 +690,8 @@ int main(int argc, char **argv)
         printf("synchronised each time, %zu MiB: %.2f us more than a bare synchronise\n",
                large / MIB, time_synchronised(large, rounds));
     run_threads(stress_in_thread);
-    unsigned long long wrong = read_counter(mismatches);
+    /* Last: after a barrier of the program's no stream of the context is what it was. */
+    unsigned long long wrong = read_counter(mismatches) + reuse_on_ordered_streams();
     printf("stream_ordered: %.0f ms, %llu wrong words\n", now_ms() - start, wrong);
     if (wrong != 0)
         FAIL("%llu words are not what was written", wrong);

@@ -235,7 +235,7 @@ CUresult context_wait(struct context *context, CUevent handle)
     if (context_capture_spoiled(context))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (races_on)
-        race_device_waits(event->record, false);
+        race_context_waits(event->record);
     context_add_barrier(context, event->record);
     return CUDA_SUCCESS;
 }

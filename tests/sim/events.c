@@ -108,7 +108,7 @@ static CUresult record(struct call *call, CUevent handle, CUstream stream_handle
     }
     if (stream->capture != NULL)
         return record_in_capture(event, stream);
-    result = stream_add(stream, &(struct work){.how = TAKES_NO_TIME}, &op);
+    result = stream_add_record(stream, &op);
     if (result != CUDA_SUCCESS)
         return result;
     event_forget_capture(event);

@@ -214,7 +214,19 @@ struct point mark_in_stream(struct stream *stream)
     op_submit(op);
     op_set(&stream->last, op);
     op_drop(op);
+    clock_add(&stream->marked, point);
     return point;
+}
+
+struct clock *race_marks_of(const struct stream *stream)
+{
+    return stream->marked != NULL ? clock_hold(stream->marked) : NULL;
+}
+
+void race_marks_observed(struct clock *marks)
+{
+    clock_join(&observed, marks);
+    clock_drop(marks);
 }
 
 void race_op_in_graph(struct op *op, const struct stream *stream, const struct op *before)
@@ -222,15 +234,37 @@ void race_op_in_graph(struct op *op, const struct stream *stream, const struct o
     use_memory(op, stream, before->race->chain != 0 ? before->race->chain : stream->chain, true);
 }
 
+static void must_be_plain(const char *what, const struct op *op, const struct clock *also);
+
+/* What new work of the stream comes after anyway. */
+static struct clock *order_of(struct stream *stream)
+{
+    struct op *op = op_new(stream->context, NULL);
+    struct clock *clock;
+    stream_order(stream, op);
+    clock = clock_hold(op->race->before);
+    op_submit(op);
+    op_drop(op);
+    return clock;
+}
+
 void race_stream_waits(struct stream *stream, const struct op *record)
 {
-    race_device_waits(record, true);
+    struct clock *own;
+    if (program_call.waits != 0) {
+        own = order_of(stream);
+        if (program_call.waits == SIMCUDA_STREAM_ALLOCATION)
+            clock_join(&own, freed_in_order);
+        must_be_plain("a stream is made to wait", record, own);
+        clock_drop(own);
+    }
     if (stream->early_start != NULL && record->race->origin.stream != stream->id)
         end_of_op(&stream->early_start, record);
 }
 
 void race_stream_free(struct stream *stream)
 {
+    clock_drop(stream->marked);
     set_early_start(stream, NULL);
 }
 
@@ -352,12 +386,10 @@ void race_polled(const struct op *op)
         must_be_plain("the host asks again and again", op, NULL);
 }
 
-void race_device_waits(const struct op *op, bool of_stream)
+void race_context_waits(const struct op *op)
 {
-    bool in_order = of_stream && program_call.waits == SIMCUDA_STREAM_ALLOCATION;
     if (program_call.waits != 0 && op != NULL)
-        must_be_plain(of_stream ? "a stream is made to wait" : "the context is made to wait", op,
-                      in_order ? freed_in_order : NULL);
+        must_be_plain("the context is made to wait", op, NULL);
 }
 
 void race_fence_recorded(void)

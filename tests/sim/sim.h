@@ -356,9 +356,13 @@ void race_stream_free(struct stream *stream);
 /* A query or a wait said that it is over; what it came after is. */
 void race_observed(const struct op *op);
 void race_observed_before(const struct op *op);
+/* Who has waited for the stream knows the program's allocations on it, too: they are taken, held,
+ * before the wait, and given back after it. */
+struct clock *race_marks_of(const struct stream *stream);
+void race_marks_observed(struct clock *marks);
 /* Waits on the host and on devices, queries that said no, fences: for lost progress. */
 void race_host_waits(const struct op *op);
-void race_device_waits(const struct op *op, bool of_stream);
+void race_context_waits(const struct op *op);
 void race_polled(const struct op *op);
 void race_fence_recorded(void);
 /* The driver's own free waits for this as well. */
@@ -415,13 +419,15 @@ struct stream {
     enum { STREAM_CREATED, STREAM_LEGACY, STREAM_PER_THREAD } type;
     uint64_t thread; /* whose it is, for per-thread streams */
     struct op *last;
-    struct capture *capture;     /* NULL unless capturing */
+    struct op *seen;         /* the last one that queries and waits see: no record of an event */
+    struct capture *capture; /* NULL unless capturing */
     struct node **capture_nodes; /* what the next captured node comes after */
     size_t capture_node_count;
     CUgraphNode *capture_handles; /* the same, as last told to the program */
     struct clock *early_start;    /* what an early launch comes after, right after a kernel */
-    uint32_t chain;               /* of its uses of memory, for the race detector */
-    struct stream *next;          /* of the same context */
+    struct clock *marked; /* the program's allocations on it, as the race detector knows them */
+    uint32_t chain;       /* of its uses of memory, for the race detector */
+    struct stream *next;  /* of the same context */
 };
 
 struct context {
@@ -510,10 +516,13 @@ void stream_free(struct stream *stream);
 /* Appends work to a stream or, if that is capturing, to its graph. With op, it is left there, held,
  * or NULL when captured. */
 CUresult stream_add(struct stream *stream, const struct work *work, struct op **op);
+/* The same for the record of an event, which queries of the stream and waits for it do not see. */
+CUresult stream_add_record(struct stream *stream, struct op **op);
 /* Makes op come after everything that new work of the stream comes after. */
 void stream_order(struct stream *stream, struct op *op);
 void thread_streams_free(uint64_t thread);
-/* What the stream's next work comes after, waiting included, as one held operation or NULL. */
+/* What a query of the stream asks about and a wait for it waits for, as one held operation or NULL.
+ */
 struct op *stream_tail(struct stream *stream);
 
 struct event *event_of(CUevent handle);

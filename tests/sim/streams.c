@@ -61,6 +61,7 @@ void stream_free(struct stream *stream)
     if (stream->handle != NULL)
         handle_free(KIND_STREAM, stream->handle);
     op_drop(stream->last);
+    op_drop(stream->seen);
     if (races_on)
         race_stream_free(stream);
     free(stream->capture_nodes);
@@ -144,14 +145,21 @@ struct op *stream_tail(struct stream *stream)
 {
     struct op *op;
     if (stream->type != STREAM_LEGACY)
-        return stream->last != NULL ? op_hold(stream->last) : NULL;
+        return stream->seen != NULL ? op_hold(stream->seen) : NULL;
     op = op_new(stream->context, NULL);
     order_by_streams(stream, op);
     op_submit(op);
     return op;
 }
 
-CUresult stream_add(struct stream *stream, const struct work *work, struct op **added)
+static void is_last(struct stream *stream, struct op *op, bool seen)
+{
+    op_set(&stream->last, op);
+    if (seen)
+        op_set(&stream->seen, op);
+}
+
+static CUresult add(struct stream *stream, const struct work *work, struct op **added, bool seen)
 {
     struct op *op;
     CUresult result;
@@ -170,12 +178,22 @@ CUresult stream_add(struct stream *stream, const struct work *work, struct op **
     if (races_on)
         race_op_in_stream(op, stream);
     op_submit(op);
-    op_set(&stream->last, op);
+    is_last(stream, op, seen);
     if (added != NULL)
         *added = op;
     else
         op_drop(op);
     return CUDA_SUCCESS;
+}
+
+CUresult stream_add(struct stream *stream, const struct work *work, struct op **added)
+{
+    return add(stream, work, added, true);
+}
+
+CUresult stream_add_record(struct stream *stream, struct op **added)
+{
+    return add(stream, &(struct work){.how = TAKES_NO_TIME}, added, false);
 }
 
 /* --- the driver's functions --------------------------------------------------------------------*/
@@ -329,10 +347,12 @@ DRIVER_CALL_PT(cuStreamQuery, _ptsz, LIGHT, (CUstream handle), (handle))
         return why_not;
     tail = stream_tail(stream);
     done = op_is_done(tail);
-    if (races_on && done)
+    if (races_on && done) {
+        race_marks_observed(race_marks_of(stream));
         race_observed(tail);
-    else if (races_on)
+    } else if (races_on) {
         race_polled(tail);
+    }
     op_drop(tail);
     if (done && stream->context->root->error != CUDA_SUCCESS)
         return stream->context->root->error;
@@ -344,6 +364,7 @@ DRIVER_CALL_PT(cuStreamSynchronize, _ptsz, LIGHT, (CUstream handle), (handle))
     CUresult why_not;
     struct stream *stream = stream_of(call, handle, &why_not);
     struct context *context;
+    struct clock *marks;
     struct op *tail;
     uint64_t id;
     if (stream == NULL)
@@ -353,8 +374,11 @@ DRIVER_CALL_PT(cuStreamSynchronize, _ptsz, LIGHT, (CUstream handle), (handle))
         return why_not;
     id = stream->context->id;
     tail = stream_tail(stream);
+    marks = races_on ? race_marks_of(stream) : NULL;
     op_wait(tail);
     op_drop(tail);
+    if (races_on)
+        race_marks_observed(marks);
     pools_trim();
     context = context_with_id(id);
     return context != NULL ? context->root->error : CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -388,7 +412,7 @@ DRIVER_CALL_PT(cuStreamWaitEvent, _ptsz, 0,
     if (races_on)
         race_stream_waits(stream, event->record);
     op_submit(op);
-    op_set(&stream->last, op);
+    is_last(stream, op, true);
     op_drop(op);
     return CUDA_SUCCESS;
 }

@@ -28,6 +28,7 @@ static struct {
     unsigned refusals;
     struct fake_stream_calls calls;
     unsigned failing_records, failing_waits;
+    void (*during_record)(void);
     uint64_t attributes[POOLS][9];
     CUdevice devices[POOLS];
     unsigned pool_count;
@@ -110,6 +111,10 @@ static CUresult event_record(CUevent event, CUstream stream)
     fake.events[i].event = event;
     fake.events[i].stream = named(stream);
     fake.events[i].mark = named(stream)->launched;
+    void (*call)(void) = fake.during_record;
+    fake.during_record = NULL;
+    if (call)
+        call();
     return CUDA_SUCCESS;
 }
 
@@ -149,6 +154,11 @@ static CUresult ctx_record_event(CUcontext context, CUevent event)
         if (fake.events[i].event == event)
             fake.events[i].event = NULL;
     return fake.below.cuCtxRecordEvent(context, event);
+}
+
+void fake_stream_during_record(void (*call)(void))
+{
+    fake.during_record = call;
 }
 
 void fake_stream_fail_records(unsigned times)

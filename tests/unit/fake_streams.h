@@ -29,6 +29,9 @@ struct fake_stream_calls {
 };
 struct fake_stream_calls fake_stream_calls(void);
 
+/* Called in the next record of an event, once it has been made. */
+void fake_stream_during_record(void (*call)(void));
+
 /* The next so many fail. */
 void fake_stream_fail_records(unsigned times);
 void fake_stream_fail_waits(unsigned times);

@@ -7,6 +7,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "core/thread_cache.h"
+
 #include "core/release.h"
 
 /* Everything is kept, so that a test on a small device is about what it says. */
@@ -604,6 +606,24 @@ Test(release, memory_that_waits_for_another_threads_record_is_not_out_of_memory)
     CUdeviceptr block = allocate(48 * MIB);
     hold_a_record(&recorder);
     release(block);
+    send(&clock, let_go_soon, NULL);
+    allocate(96 * MIB);
+    wait_for(&clock);
+    wait_for(&recorder);
+}
+
+Test(release, nor_is_what_lies_in_a_threads_cache_meanwhile)
+{
+    struct errand recorder, clock;
+    CUdeviceptr blocks[12];
+    ignore_the_reserve_ratio();
+    start_on(128 * MIB);
+    for (unsigned i = 0; i < 12; i++)
+        blocks[i] = allocate(4 * MIB);
+    hold_a_record(&recorder);
+    for (unsigned i = 0; i < 12; i++)
+        release(blocks[i]);
+    cr_assert_eq(thread_caches_sum(heap()).pending_bytes, 48 * MIB);
     send(&clock, let_go_soon, NULL);
     allocate(96 * MIB);
     wait_for(&clock);

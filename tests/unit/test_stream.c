@@ -317,6 +317,21 @@ static void look_for_one(void *argument)
 }
 
 /* Its neighbours in the table come and go meanwhile. */
+/* However little each look costs, all misses together would cost as much as they do. */
+Test(stream, a_vain_look_through_many_is_not_repeated_at_once)
+{
+    start_streams();
+    struct streams *streams = pool->streams;
+    struct pause pause = {0};
+    uint64_t started, again;
+    cr_assert_not(streams_pause(streams, &pause, &started), "few are always looked through");
+    for (unsigned i = 0; i <= STREAMS_MANY; i++)
+        found(fake_stream());
+    cr_assert_not(streams_pause(streams, &pause, &started));
+    streams_rest(streams, &pause, started - 1000000000);
+    cr_assert(streams_pause(streams, &pause, &again));
+}
+
 Test(stream, one_is_found_at_all_times)
 {
     struct watch watch = {false, 0};

@@ -359,6 +359,19 @@ Test(stream_heap, a_plain_free_after_its_pools_end_goes_behind_the_work)
     cr_assert_eq(bytes_of(one).live, 0);
 }
 
+/* It would lie there for good. */
+Test(stream_heap, a_plain_free_with_no_event_over_its_context_is_the_drivers)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    cr_assert_eq(take_on(one, MIB), block);
+    fake_launch(context);
+    fake_fail(FAKE_RECORD, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 1);
+    release(block);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE), 1);
+    cr_assert_eq(pool_device_bytes(pool, 0).pending, 0);
+}
+
 Test(stream_heap, a_plain_free_is_the_drivers_when_the_last_one_is_over)
 {
     start_streams();

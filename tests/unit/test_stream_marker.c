@@ -79,14 +79,24 @@ Test(stream_marker, a_wait_for_the_context_tells_of_all)
     cr_assert_eq(take_on(NULL, MIB), block);
 }
 
-/* It is an operation, too. */
-Test(stream_marker, an_event_of_the_programs_is_one)
+/* Waits for the stream do not see it. */
+Test(stream_marker, an_event_of_the_programs_is_none)
 {
     start_streams();
     CUdeviceptr block = leave_pending(one, MIB);
     pool_barrier_coming(pool, NULL);
     record(EVENT, one);
-    cr_assert_eq(take_on(one, MIB), block);
+    cr_assert_neq(take_on(one, MIB), block);
+}
+
+/* A record, which they do not see either, and a wait for it. */
+Test(stream_marker, it_is_one_that_waits_see)
+{
+    start_streams();
+    pool_barrier_coming(pool, NULL);
+    leave_pending(one, MIB);
+    cr_assert_eq(fake_stream_calls().records, 1);
+    cr_assert_eq(fake_stream_calls().waits, 1);
 }
 
 Test(stream_marker, an_event_of_the_programs_tells_of_all_before_it)
@@ -98,6 +108,26 @@ Test(stream_marker, an_event_of_the_programs_tells_of_all_before_it)
     synchronise_event(EVENT);
     cr_assert_eq(bytes_of(NULL).cached, MIB);
     cr_assert_eq(bytes_of(NULL).pending, 2 * MIB);
+}
+
+static void a_capture_comes(void)
+{
+    pool_capture_about_to_begin(pool);
+}
+
+/* Nothing could tell any more when it is over, unless its stream can be named. */
+Test(stream_marker, frees_as_a_capture_comes_are_the_drivers)
+{
+    start_streams();
+    pool_barrier_coming(pool, NULL);
+    CUdeviceptr block = take_on(one, MIB), later = take_on(one, MIB);
+    fake_stream_works(one);
+    fake_stream_during_record(a_capture_comes);
+    free_on(one, block);
+    cr_assert_eq(bytes_of(one).pending, 0);
+    pool_capture_has_come(pool);
+    free_on(one, later);
+    cr_assert_eq(bytes_of(one).pending, MIB);
 }
 
 Test(stream_marker, streams_of_their_own_need_none)

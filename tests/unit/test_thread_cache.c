@@ -530,16 +530,32 @@ static void free_in_the_last_round(void *block)
         release((CUdeviceptr)(uintptr_t)block);
 }
 
+/* Whoever joins a thread is told a little before it is. */
+static void wait_until_it_is_gone(pid_t thread)
+{
+    while (syscall(SYS_tgkill, getpid(), thread, 0) == 0)
+        let_time_pass();
+}
+
 Test(thread_cache, a_cache_whose_thread_has_ended_untold_is_taken_over)
 {
+#if defined(__SANITIZE_THREAD__)
+    cr_skip_test("by the last round the sanitizer has forgotten the thread");
+#endif
     start();
     cr_assert_eq(pthread_key_create(&key, free_in_the_last_round), 0);
     in_another_thread(leave_all_to_the_destructor, (void *)(uintptr_t)allocate(MIB));
     cr_assert_eq(heap()->caches.owned, 2);
-    for (int i = 0; i < 3; i++)
-        in_another_thread(cache_ten, NULL);
-    cr_expect_eq(heap()->caches.owned, 1);
+    wait_until_it_is_gone(atomic_load(&heap()->caches.all)->thread);
+    /* The first one looks at one of the two. */
+    struct companion companions[2];
+    for (unsigned i = 0; i < 2; i++)
+        join_in(&companions[i], cache_ten, NULL);
+    cr_expect_eq(heap()->caches.owned, 3);
     cr_expect_leq(count_caches(), 3);
+    for (unsigned i = 0; i < 2; i++)
+        part(&companions[i]);
+    cr_expect_eq(heap()->caches.owned, 1);
     cr_expect_eq(cached_bytes(), 0);
 }
 
@@ -1069,7 +1085,7 @@ Test(thread_cache, where_membarrier_is_forbidden_later_threads_enter_by_an_excha
 
 /* ---- threads that are cancelled ---- */
 
-/* It ends at the next cancellation point; the program means it to be one of its own. */
+/* It would end at the next cancellation point, and has none of its own. */
 static void trim_when_cancelled(void *forbid)
 {
     cache_ten(NULL);
@@ -1077,7 +1093,6 @@ static void trim_when_cancelled(void *forbid)
         forbid_membarrier();
     pthread_cancel(pthread_self());
     trim(NULL);
-    pthread_testcancel();
 }
 
 Test(thread_cache, a_thread_that_is_cancelled_while_it_waits_for_another_goes_on)
