@@ -68,7 +68,7 @@ struct epochs {
                                release, though it guards nothing: of those who wait, one asks */
     _Atomic bool
         closed_for; /* likewise: of those whose fence is due at a time, one closes the epoch */
-    _Atomic bool keeps_up; /* the GPU: fences are over soon. Written under the lock; relaxed */
+    _Atomic bool keeps_up; /* the GPU: fences are over soon. Relaxed: it chooses what is tried */
     uint64_t barrier;      /* all later work of the context is ordered behind this epoch's fence */
     struct fence *oldest, *newest; /* outstanding fences, by ascending epoch */
     unsigned outstanding;

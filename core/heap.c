@@ -275,7 +275,7 @@ struct heap_bytes heap_bytes(const struct heap *heap)
         /* Acquire, and a fence: pair with those in begin_listing and end_listing. */
         uint64_t before = atomic_load_explicit(listings, memory_order_acquire);
         struct heap_bytes bytes = sum_bytes(heap);
-        atomic_thread_fence(memory_order_acquire);
+        counter_fence(memory_order_acquire);
         if ((before % 2 == 0 && counter_get(listings) == before) || tries == LISTING_TRIES)
             return bytes;
     }

@@ -86,7 +86,7 @@ struct thread_caches {
     struct thread_cache *spare;
     struct thread_cache *looked_at; /* whether its thread has ended, last; NULL: none was */
     unsigned owned;                 /* by threads */
-    unsigned count;                 /* awake */
+    _Atomic unsigned count;         /* awake. Written under the lock; relaxed */
     uint32_t level;                 /* its binary logarithm, rounded up */
     counter most;                   /* bytes that one cache may hold */
     uint32_t most_blocks;           /* that one bin may hold */

@@ -237,16 +237,17 @@ __attribute__((noinline)) static CUresult allocate_inside(struct pool *pool,
                                                           CUdeviceptr *address, size_t bytes)
 {
     struct block *block = NULL;
-    if (!closed || thread_cache_enter_strongly(cache))
+    struct cache_pending pending = {0};
+    if (!closed || thread_cache_enter_strongly(cache)) {
         block = bin->clean ? bin->clean : thread_cache_turn_clean(cache, bin);
+        pending = thread_cache_look(bin);
+    }
     if (block)
         *address = cache_hand_out(cache, bin, block, bytes);
-    struct cache_pending pending = thread_cache_look(bin);
     cache_leave(cache);
     if (block)
         return CUDA_SUCCESS;
-    if (pending.stamp && !closed &&
-        heap_await_fence(pool, context_of_heap(cache->heap), cache, &pending))
+    if (pending.stamp && heap_await_fence(pool, context_of_heap(cache->heap), cache, &pending))
         return allocate_what_is_clean(pool, cache, bin, address, bytes);
     return allocate_in_context(pool, cache, address, bytes);
 }

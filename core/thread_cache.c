@@ -628,7 +628,7 @@ static void count_awake(struct heap *heap, unsigned count)
     struct thread_caches *caches = &heap->caches;
     uint64_t each = alone ? UINT64_MAX : all / count;
     uint64_t blocks = blocks_for_caches(heap) / (alone ? 1 : count);
-    caches->count = count;
+    atomic_store_explicit(&caches->count, count, memory_order_relaxed);
     caches->level = alone ? 0 : 32u - (uint32_t)__builtin_clz(count - 1);
     counter_set(&caches->most, each);
     caches->most_blocks = (uint32_t)smaller(CACHE_BIN_BLOCKS, blocks);
@@ -641,7 +641,7 @@ static void begin_listing(struct heap *heap)
 {
     counter_add(&heap->caches.listings, 1);
     /* Pairs with the fence in heap_bytes: whoever sees the change sees the number odd. */
-    atomic_thread_fence(memory_order_release);
+    counter_fence(memory_order_release);
 }
 
 static void end_listing(struct heap *heap)
