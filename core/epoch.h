@@ -176,12 +176,6 @@ static inline bool epoch_keeps_up(const struct epochs *epochs)
     return atomic_load_explicit(&epochs->keeps_up, memory_order_relaxed);
 }
 
-/* A fence was waited for in vain. No lock needed. */
-static inline void epoch_falls_behind(struct epochs *epochs)
-{
-    atomic_store_explicit(&epochs->keeps_up, false, memory_order_relaxed);
-}
-
 /* Lock held. Whether a thread is in the driver for this context's fences. */
 static inline bool epoch_is_asked_about(const struct epochs *epochs)
 {

@@ -30,6 +30,10 @@
 /* A lone thread that has so many blocks of a size waits for them rather than that it takes each
  * behind a barrier. */
 #define BLOCKS_WORTH_A_WAIT 64u
+/* So often whoever has recorded a fence asks at once whether it is over. */
+#define ASK_AT_ONCE 3u
+
+#define COST_OF_A_BARRIER 500 /* nanoseconds */
 
 /* So often it is tried to sum up caches without the lock while their list changes. */
 #define LISTING_TRIES 100u
@@ -570,8 +574,7 @@ static void refresh_cache(struct heap *heap, struct thread_cache *cache)
     thread_cache_fit(cache);
     cache->kept_up = keeps_up(heap);
     if (cache->kept_up)
-        thread_cache_set_fence(cache, fence_frees(heap), caches > 1 ? CACHE_DOUBLINGS : 1,
-                               halvings_for(caches));
+        thread_cache_set_fence(cache, fence_frees(heap), CACHE_DOUBLINGS, halvings_for(caches));
     else
         thread_cache_set_fence(cache, FENCE_EVERY_FREES << alone, alone,
                                halvings_for(caches > 1 ? heap->lately.freeing : 1));
@@ -700,6 +703,14 @@ static bool is_inside_bound(const struct pool *pool, struct context *context, ui
            release_bound(pool, context, requested, bytes);
 }
 
+uint64_t heap_free_blocks(const struct heap *heap, const struct bucket *bucket)
+{
+    uint64_t most = bucket->free_blocks + bucket->granted;
+    if (most < heap->blocks_per_bucket)
+        return most;
+    return bucket->free_blocks + thread_caches_blocks(heap, bucket, NULL, false);
+}
+
 /* What the heap has that the program does not hold. */
 static uint64_t kept_now(struct heap *heap)
 {
@@ -717,7 +728,7 @@ static bool is_one_for_another(struct context *context, const struct bucket *buc
     uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
     return (reserved + bytes > device->limit ||
             kept_now(&context->heap) + bytes > device->cached_cap ||
-            bucket->free_blocks + bucket->granted >= heap->blocks_per_bucket) &&
+            heap_free_blocks(heap, bucket) >= heap->blocks_per_bucket) &&
            !MUTATED(limits_ignored_in_growth);
 }
 
@@ -780,13 +791,25 @@ static bool grows(struct pool *pool, struct context *context, const struct place
                                      !is_one_for_another(context, place->bucket);
 }
 
+/* Whether much lies in the heap's lists, which threads that use it would have in their caches: then
+ * some of it may be given back for a block of a size that is wanted. */
+static bool may_be_traded(struct context *context, const struct bucket *bucket)
+{
+    const struct heap *heap = &context->heap;
+    uint64_t budget = context->device->growth_budget;
+    uint64_t unused = counter_get(&heap->clean_bytes);
+    uint64_t own = counter_get(&bucket->counters->clean_bytes);
+    return unused - own > budget / STRANDED_SHARE && counter_get(&heap->pending_bytes) <= budget &&
+           !is_one_for_another(context, bucket);
+}
+
 /* Whether this thread has waited for as long as a new block would have taken; then it takes one. */
 static bool has_waited_enough(struct pool *pool, struct context *context, const struct place *place)
 {
     struct thread_cache *cache = place->bin ? place->cache : NULL;
     if (!cache || cache->waited < (int64_t)counter_get(&context->heap.miss_ns))
         return false;
-    bool grows = may_grow(pool, context, place->bucket);
+    bool grows = may_grow(pool, context, place->bucket) || may_be_traded(context, place->bucket);
     cache->waited = grows ? 0 : -(int64_t)CACHE_WAIT_NO_GROWTH;
     return grows;
 }
@@ -1317,14 +1340,33 @@ __attribute__((noinline)) static CUresult wait_in_free(struct pool *pool, struct
     return freed ? CUDA_SUCCESS : result;
 }
 
+/* Lock held, released in between. Where the GPU has nothing to do, a fence is over as soon as it is
+ * recorded; whoever has recorded it is in the driver anyway, so that nobody else has to ask. Not
+ * for a lone thread: it knows best when it needs it. */
+static void ask_at_once(struct pool *pool, struct context *context, uint64_t epoch)
+{
+    struct epochs *epochs = &context->epochs;
+    for (unsigned tries = 0; tries < ASK_AT_ONCE && keeps_up(&context->heap) &&
+                             context->heap.caches.count > 1 && epoch_clean(epochs) < epoch;
+         tries++) {
+        struct fence *fence = epoch_fence_for(epochs, epoch, false);
+        if (!fence)
+            return;
+        atomic_store_explicit(&epochs->asked_at, 0, memory_order_relaxed);
+        epoch_query(pool, context, fence);
+    }
+}
+
 /* The slow part of a free: its fence. */
 __attribute__((noinline)) static CUresult end_free(struct pool *pool, struct context *context,
                                                    struct fence *fence, bool waitable)
 {
     CUresult result = CUDA_SUCCESS;
     for (int i = 0; fence && i < 4; i++) {
+        uint64_t epoch = fence->epoch;
         result = epoch_record(pool, context, fence);
         heap_lock(&context->heap);
+        ask_at_once(pool, context, epoch);
         bool good = context->epochs.failures == 0 && !is_without_fences(context);
         fence = i < 3 && good ? close_if_owed(context, waitable) : NULL;
         /* Whoever waits says so again while there is a record; another's is to come back to it. */
@@ -1415,11 +1457,17 @@ static struct place make_place(struct pool *pool, struct heap *heap, struct buck
     return place;
 }
 
+static bool a_fence_is_near(const struct epochs *epochs)
+{
+    return atomic_load_explicit(&epochs->recording, memory_order_relaxed) ||
+           atomic_load_explicit(&epochs->closed_for, memory_order_relaxed);
+}
+
 /* One of those who wait asks the driver; it is not asked again too soon. */
 static void ask_for_all(struct pool *pool, struct context *context, uint64_t stamp, uint64_t now)
 {
     struct epochs *epochs = &context->epochs;
-    if (!epoch_may_be_asked(epochs, now) ||
+    if (!epoch_may_be_asked(epochs, now) || a_fence_is_near(epochs) ||
         atomic_load_explicit(&epochs->asked_for, memory_order_relaxed) ||
         atomic_exchange_explicit(&epochs->asked_for, true, memory_order_acquire))
         return;
@@ -1431,12 +1479,6 @@ static void ask_for_all(struct pool *pool, struct context *context, uint64_t sta
     atomic_store_explicit(&epochs->asked_for, false, memory_order_release);
 }
 
-static bool a_fence_is_near(const struct epochs *epochs)
-{
-    return atomic_load_explicit(&epochs->recording, memory_order_relaxed) ||
-           atomic_load_explicit(&epochs->closed_for, memory_order_relaxed);
-}
-
 bool heap_await_fence(struct pool *pool, struct context *context, struct thread_cache *cache,
                       const struct cache_pending *pending)
 {
@@ -1444,10 +1486,12 @@ bool heap_await_fence(struct pool *pool, struct context *context, struct thread_
     uint64_t stamp = pending->stamp;
     bool may_grow = !pending->full && cache->waited >= 0;
     /* A barrier costs no time to wait for, but a slow path for each block. */
-    bool barrier = context->heap.caches.count <= 1 && pending->blocks < BLOCKS_WORTH_A_WAIT;
+    bool lone = context->heap.caches.count <= 1 && pending->blocks < BLOCKS_WORTH_A_WAIT;
     if (epoch_clean(epochs) >= stamp)
         return true;
-    if (!epoch_keeps_up(epochs) || (!may_grow && barrier) ||
+    if (lone)
+        cache->waited += COST_OF_A_BARRIER;
+    if (!epoch_keeps_up(epochs) || lone ||
         (may_grow && cache->waited >= (int64_t)counter_get(&context->heap.miss_ns)))
         return false;
     if (atomic_load_explicit(&epochs->fenced, memory_order_relaxed) < stamp &&
@@ -1470,10 +1514,7 @@ bool heap_await_fence(struct pool *pool, struct context *context, struct thread_
             break;
     }
     cache->waited += (int64_t)(now - started);
-    bool over = epoch_clean(epochs) >= stamp;
-    if (!over)
-        epoch_falls_behind(&context->epochs);
-    return over;
+    return epoch_clean(epochs) >= stamp;
 }
 
 /* A thread whose cache's fence is due. Another that is just about to close the epoch serves it,

@@ -256,6 +256,10 @@ uint64_t heap_newest_pending(const struct heap *heap);
 /* Lock held. Takes a free block over from a thread's cache; slot: of that thread. */
 void heap_accept(struct heap *heap, struct block *block, uint8_t slot);
 
+/* Lock held. Free blocks of the bucket, in the heap's lists and in thread caches; where those may
+ * hold no more than there may be, what they may hold counts. */
+uint64_t heap_free_blocks(const struct heap *heap, const struct bucket *bucket);
+
 /* Lock held. What has changed in the heap may open or close thread caches. */
 void heap_look_at_caches(struct heap *heap);
 

@@ -240,7 +240,8 @@ __attribute__((noinline)) static CUresult allocate_inside(struct pool *pool,
     struct cache_pending pending = {0};
     if (!closed || thread_cache_enter_strongly(cache)) {
         block = bin->clean ? bin->clean : thread_cache_turn_clean(cache, bin);
-        pending = thread_cache_look(bin);
+        if (!block)
+            pending = thread_cache_look(bin);
     }
     if (block)
         *address = cache_hand_out(cache, bin, block, bytes);

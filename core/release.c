@@ -323,6 +323,7 @@ uint64_t release_clean(struct pool *pool, struct context *context, uint64_t byte
 }
 
 struct crowded {
+    const struct heap *heap;
     uint64_t cap;
     bool any;            /* a bucket is over the cap, perhaps with nothing clean in it yet */
     struct block *block; /* to give back */
@@ -334,13 +335,13 @@ static void find_crowded(struct bucket *bucket, void *argument)
     if (bucket->free_blocks + bucket->granted <= crowded->cap || MUTATED(blocks_cap_ignored))
         return;
     crowded->any = true;
-    if (!crowded->block)
+    if (!crowded->block && heap_free_blocks(crowded->heap, bucket) > crowded->cap)
         crowded->block = bucket->clean.first;
 }
 
 static struct block *choose_crowded(const struct pool *pool, struct heap *heap)
 {
-    struct crowded crowded = {pool->settings.device.caps.blocks_per_bucket, false, NULL};
+    struct crowded crowded = {heap, pool->settings.device.caps.blocks_per_bucket, false, NULL};
     if (heap->crowded)
         heap_visit_buckets(heap, find_crowded, &crowded);
     heap->crowded = crowded.any;
