@@ -35,6 +35,9 @@
 
 #define COST_OF_A_BARRIER 500 /* nanoseconds */
 
+/* Of the driver's call for a new block: nanoseconds. */
+#define LEAST_COST_OF_GROWTH 10000
+
 /* So often it is tried to sum up caches without the lock while their list changes. */
 #define LISTING_TRIES 100u
 
@@ -791,6 +794,13 @@ static bool grows(struct pool *pool, struct context *context, const struct place
                                      !is_one_for_another(context, place->bucket);
 }
 
+/* Nanoseconds. */
+static int64_t cost_of_growth(const struct heap *heap)
+{
+    int64_t lately = (int64_t)counter_get(&heap->miss_ns);
+    return lately > LEAST_COST_OF_GROWTH ? lately : LEAST_COST_OF_GROWTH;
+}
+
 /* Whether much lies in the heap's lists, which threads that use it would have in their caches: then
  * some of it may be given back for a block of a size that is wanted. */
 static bool may_be_traded(struct context *context, const struct bucket *bucket)
@@ -807,7 +817,7 @@ static bool may_be_traded(struct context *context, const struct bucket *bucket)
 static bool has_waited_enough(struct pool *pool, struct context *context, const struct place *place)
 {
     struct thread_cache *cache = place->bin ? place->cache : NULL;
-    if (!cache || cache->waited < (int64_t)counter_get(&context->heap.miss_ns))
+    if (!cache || cache->waited < cost_of_growth(&context->heap))
         return false;
     bool grows = may_grow(pool, context, place->bucket) || may_be_traded(context, place->bucket);
     cache->waited = grows ? 0 : -(int64_t)CACHE_WAIT_NO_GROWTH;
@@ -1492,7 +1502,7 @@ bool heap_await_fence(struct pool *pool, struct context *context, struct thread_
     if (lone)
         cache->waited += COST_OF_A_BARRIER;
     if (!epoch_keeps_up(epochs) || lone ||
-        (may_grow && cache->waited >= (int64_t)counter_get(&context->heap.miss_ns)))
+        (may_grow && cache->waited >= cost_of_growth(&context->heap)))
         return false;
     if (atomic_load_explicit(&epochs->fenced, memory_order_relaxed) < stamp &&
         (may_grow || !a_fence_is_near(epochs))) {

@@ -714,9 +714,11 @@ static void finish_now(void *unused)
     fake_finish(context);
 }
 
-/* A block that waits for a fence which is still running, and a GPU that has kept up so far. */
-static CUdeviceptr pending_block(void)
+/* A block that waits for a fence which is still running, another thread, and a GPU that has kept up
+ * so far. */
+static CUdeviceptr pending_block(struct companion *companion)
 {
+    join_in(companion, touch, NULL);
     cache_blocks(1, MIB);
     atomic_store(&epochs()->keeps_up, true);
     CUdeviceptr block = allocate(MIB);
@@ -729,30 +731,36 @@ static CUdeviceptr pending_block(void)
 
 Test(thread_cache, a_fence_that_is_nearly_over_is_waited_for)
 {
+    struct companion companion;
     start();
-    CUdeviceptr block = pending_block();
+    CUdeviceptr block = pending_block(&companion);
     fake_during(FAKE_EVENT_QUERY, finish_now, NULL);
     cr_assert_eq(allocate(MIB), block);
     cr_assert_eq(counted().hits.queried, 0, "the slow path has taken it");
+    part(&companion);
 }
 
 Test(thread_cache, but_not_for_long)
 {
+    struct companion companion;
     start();
-    CUdeviceptr block = pending_block();
+    CUdeviceptr block = pending_block(&companion);
     cr_assert_neq(allocate(MIB), block);
-    cr_assert_eq(counted().misses, 2);
+    cr_assert_eq(counted().misses, 3);
+    part(&companion);
 }
 
 Test(thread_cache, who_has_waited_as_long_as_a_new_block_takes_gets_one)
 {
+    struct companion companion;
     start();
-    CUdeviceptr block = pending_block();
+    CUdeviceptr block = pending_block(&companion);
     own_cache()->waited = 30000;
     fake_trace();
     cr_assert_neq(allocate(MIB), block);
     cr_assert_str_eq(fake_trace(), "alloc");
     cr_assert_eq(own_cache()->waited, 0);
+    part(&companion);
 }
 
 /* ---- threads that do nothing ---- */
