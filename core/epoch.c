@@ -57,7 +57,6 @@ static void publish(struct epochs *epochs, struct fence *fence)
         epochs->oldest = fence;
     epochs->newest = fence;
     epochs->outstanding++;
-    fence->is_late = false;
     fence->published_at = monotonic_now();
     if (fence->waitable)
         atomic_store_explicit(&epochs->fenced, fence->epoch, memory_order_relaxed);
@@ -404,13 +403,13 @@ bool epoch_may_be_asked(const struct epochs *epochs, uint64_t now)
 /* Lock held. */
 static void note_answer(struct epochs *epochs, struct fence *fence, enum fence_answer answer)
 {
-    if (answer != FENCE_OVER) {
-        uint64_t now = monotonic_now();
+    uint64_t now = monotonic_now();
+    bool late = now - fence->published_at > FENCE_IS_LATE;
+    if (answer != FENCE_OVER)
         atomic_store_explicit(&epochs->asked_at, now, memory_order_relaxed);
-        fence->is_late = now - fence->published_at > FENCE_IS_LATE;
-    }
-    if (answer == FENCE_OVER || fence->is_late)
-        atomic_store_explicit(&epochs->keeps_up, !fence->is_late, memory_order_relaxed);
+    /* One that is over, and that nobody has asked about until now, says nothing. */
+    if (late == (answer != FENCE_OVER))
+        atomic_store_explicit(&epochs->keeps_up, !late, memory_order_relaxed);
 }
 
 enum fence_answer epoch_query(struct pool *pool, struct context *context, struct fence *fence)

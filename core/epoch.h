@@ -43,7 +43,6 @@ struct fence {
     uint64_t own_generation; /* of its own context when its epoch was closed */
     uint64_t epoch;          /* completed: everything stamped up to here is clean */
     bool waitable;           /* recorded inside the program's own free or synchronise */
-    bool is_late;            /* it was still running when it should have been over */
     uint64_t published_at;   /* nanoseconds of the monotonic clock */
     bool over;               /* no longer outstanding; spare once users is 0 */
     unsigned users;          /* threads that look at it; an event in use is never recorded again */

@@ -848,6 +848,8 @@ static struct block *climb(struct pool *pool, struct context *context, const str
         return NULL;
     if (place->cache)
         place->cache->waited = -(int64_t)CACHE_WAIT_NO_GROWTH;
+    if (place->bin && !keeps_up(heap) && heap->caches.count > 1)
+        thread_caches_share(heap, place->bucket);
     empty_bin(place);
     block = newest_clean(place);
     if (!block && place->bucket->pending.first)

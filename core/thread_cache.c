@@ -576,6 +576,21 @@ static void share(struct bucket *bucket, uint64_t now)
     bucket->shared_until = now + bucket->shared_for;
 }
 
+/* retire: no cache keeps a bin for it. */
+static void take_out_of_caches(struct heap *heap, struct bucket *bucket, bool retire)
+{
+    close_caches(heap);
+    for (struct thread_cache *c = first_cache(heap); c; c = next_cache(c)) {
+        struct cache_bin *bin = atomic_load_explicit(&c->bins[bucket->bin], memory_order_relaxed);
+        if (cache_bin_bucket(bin) != bucket)
+            continue;
+        thread_cache_empty_bin(c, bin);
+        if (retire)
+            retire_bin(bin);
+    }
+    open_caches(heap);
+}
+
 void thread_caches_take(struct heap *heap, struct bucket *bucket, bool starved)
 {
     uint64_t now = monotonic_now();
@@ -585,16 +600,13 @@ void thread_caches_take(struct heap *heap, struct bucket *bucket, bool starved)
     bool again = bucket->taken >= CACHE_TAKEN_OFTEN && !MUTATED(never_shared);
     if (again)
         share(bucket, now);
-    close_caches(heap);
-    for (struct thread_cache *c = first_cache(heap); c; c = next_cache(c)) {
-        struct cache_bin *bin = atomic_load_explicit(&c->bins[bucket->bin], memory_order_relaxed);
-        if (cache_bin_bucket(bin) != bucket)
-            continue;
-        thread_cache_empty_bin(c, bin);
-        if (again)
-            retire_bin(bin);
-    }
-    open_caches(heap);
+    take_out_of_caches(heap, bucket, again);
+}
+
+void thread_caches_share(struct heap *heap, struct bucket *bucket)
+{
+    share(bucket, monotonic_now());
+    take_out_of_caches(heap, bucket, true);
 }
 
 static void shut_large_bins(struct thread_cache *cache)

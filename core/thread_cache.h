@@ -45,18 +45,30 @@
  * heap that is wary of large blocks (keep.h) takes them out of all caches first.
  *
  * Bounded: a bin has a capacity, which is taken out of what the settings allow its bucket
- * (blocks_per_bucket, of which half stays with the heap's lists), so that cap holds for all threads
- * together. Where several threads have caches, all of them together may hold as much as the growth
- * budget: the more threads, the less each, and sizes of which fewer than two blocks would fit have
- * no bin. A cache that was given more while there were fewer threads gets its share when its thread
- * takes the slow path next. A full bin gives its older half to the heap.
+ * (blocks_per_bucket, of which a quarter stays with the heap's lists), so that cap holds for all
+ * threads together. Where several caches are awake, each may hold its part of the growth budget,
+ * and sizes of which fewer than CACHE_BIN_LEAST blocks would fit have no bin. When a number changes
+ * or a fence is due, a cache that holds too much gives the rest to the heap: what it has not used
+ * lately first. A full bin gives its older half.
  *
- * Blocks of one thread's cache that another would need: before a thread waits or the reserve passes
- * its bound, and before it takes a new block while much lies clean elsewhere, the bins of the
- * bucket are emptied in all caches (thread_caches_take). Where that comes to happen again within
- * CACHE_TAKEN_APART, the bucket is shared: no cache has a bin for it for a while, and the heap's
- * lists serve it, under the lock. With many threads and much pending that is what large buckets
- * come to: a list that all use needs fewer blocks than a list for each.
+ * The cache of a thread that does nothing for CACHE_IDLE falls asleep: it is emptied, keeps no bin,
+ * is out of the list that sums walk through, and what its thread holds is the heap's to count. Its
+ * thread's next call takes the slow path, and wakes it. The cache of a thread that has ended is
+ * asleep as well, until another thread takes it over.
+ *
+ * Where nothing in a bin is known to be clean, and the GPU has kept up so far, a thread waits for
+ * the fence of what is pending there (heap_await_fence), without a lock: it looks at the number
+ * that is clean. One of those who wait asks the driver; who records a fence asks at once. Such a
+ * wait is rung 4's, for a fence that may be waited for, and short. A thread that has waited for as
+ * long as a new block takes gets one, where the heap may grow: so each gets as many as it needs.
+ * While the GPU is busy threads do not wait here, but go the slow way.
+ *
+ * Blocks of one thread's cache that another would need: where a thread has nothing to wait for and
+ * the reserve may not grow, and before it takes a new block while much lies clean elsewhere or
+ * memory is short, the bins of the bucket are emptied in all caches (thread_caches_take). Where
+ * that comes to happen CACHE_TAKEN_OFTEN times, each within CACHE_TAKEN_APART after the one before,
+ * the bucket is shared: no cache has a bin for it for a while, and the heap's lists serve it, under
+ * the lock.
  *
  * Out of memory, when the program trims, before the reserve grows past its ratio, over the cap of
  * cached bytes and when idle blocks are looked for, all caches of the heap are emptied into its
@@ -70,8 +82,10 @@
  * cache behind, and another thread takes it over when it needs one.
  *
  * Fences are shared: a cache counts what its thread has freed since the number changed, since
- * somebody's fence covers what came before, and each of the threads that free lately may free its
- * share of what may go without one.
+ * somebody's fence covers what came before. While the GPU keeps up, a fence is due where one thread
+ * has freed half of what its cache may hold: the other half lasts until the fence is over, and the
+ * more threads there are, the more frees one fence serves. Of threads whose fence is due at a time
+ * one closes the epoch, and the others go on.
  *
  * Counters have one writer, the cache's thread (or whoever has closed the caches), and are summed
  * up by readers. A sum over several caches is of no one moment: a block that changes hands
@@ -381,9 +395,13 @@ void thread_cache_halve_bin(struct thread_cache *cache, struct cache_bin *bin);
 /* Moves the blocks of all caches to the heap's lists. */
 void thread_caches_collect(struct heap *heap);
 
-/* Does so for one bucket. Where that is done again and again, caches hold nothing of the bucket for
- * a while, see thread_cache_bin. */
+/* Does so for one bucket; starved: for a thread that has nothing to wait for. Where that is done
+ * again and again, caches hold nothing of the bucket for a while, see thread_cache_bin. */
 void thread_caches_take(struct heap *heap, struct bucket *bucket, bool starved);
+
+/* Does so at once: many wait for the GPU, and a list that all use needs fewer blocks than a list
+ * for each. */
+void thread_caches_share(struct heap *heap, struct bucket *bucket);
 
 /* The bits have just been set in heap->closed: returns when no thread is inside that has not seen
  * them. */
