@@ -401,15 +401,17 @@ bool epoch_may_be_asked(const struct epochs *epochs, uint64_t now)
 }
 
 /* Lock held. */
-static void note_answer(struct epochs *epochs, struct fence *fence, enum fence_answer answer)
+static void note_answer(struct context *context, const struct fence *fence,
+                        enum fence_answer answer)
 {
+    struct epochs *epochs = &context->epochs;
     uint64_t now = monotonic_now();
-    bool late = now - fence->published_at > FENCE_IS_LATE;
-    if (answer != FENCE_OVER)
+    bool over = answer == FENCE_OVER, late = now - fence->published_at > FENCE_IS_LATE;
+    if (!over)
         atomic_store_explicit(&epochs->asked_at, now, memory_order_relaxed);
-    /* One that is over, and that nobody has asked about until now, says nothing. */
-    if (late == (answer != FENCE_OVER))
-        atomic_store_explicit(&epochs->keeps_up, !late, memory_order_relaxed);
+    /* One that is over, and that none of several threads has needed until now, says nothing. */
+    if (over ? !late || context->heap.caches.count <= 1 : late)
+        atomic_store_explicit(&epochs->keeps_up, over, memory_order_relaxed);
 }
 
 enum fence_answer epoch_query(struct pool *pool, struct context *context, struct fence *fence)
@@ -437,7 +439,7 @@ enum fence_answer epoch_query(struct pool *pool, struct context *context, struct
         heap_lock(&context->heap);
     counter_add(&context->heap.counters->fence_queries, 1);
     epochs->querying = false;
-    note_answer(epochs, fence, answer);
+    note_answer(context, fence, answer);
     if (answer == FENCE_OVER)
         epoch_complete(context,
                        MUTATED(fence_cleans_later_frees) ? epoch_current(epochs) - 1 : epoch);

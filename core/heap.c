@@ -1503,8 +1503,7 @@ bool heap_await_fence(struct pool *pool, struct context *context, struct thread_
         return true;
     if (lone)
         cache->waited += COST_OF_A_BARRIER;
-    if (!epoch_keeps_up(epochs) || lone ||
-        (may_grow && cache->waited >= cost_of_growth(&context->heap)))
+    if (!epoch_keeps_up(epochs) || (may_grow && cache->waited >= cost_of_growth(&context->heap)))
         return false;
     if (atomic_load_explicit(&epochs->fenced, memory_order_relaxed) < stamp &&
         (may_grow || !a_fence_is_near(epochs))) {
@@ -1515,6 +1514,8 @@ bool heap_await_fence(struct pool *pool, struct context *context, struct thread_
     uint64_t started = monotonic_now(), now = started;
     for (unsigned rounds = 1;; rounds++) {
         ask_for_all(pool, context, stamp, now);
+        if (lone)
+            return epoch_clean(epochs) >= stamp;
         for (unsigned i = 0; i < LOOKS_PER_ROUND && epoch_clean(epochs) < stamp; i++)
             let_the_processor_rest();
         /* Whoever is in the driver may need the processor. */
