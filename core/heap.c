@@ -550,13 +550,6 @@ static bool keeps_up(const struct heap *heap)
     return epoch_keeps_up(&context_of_heap_read(heap)->epochs);
 }
 
-/* A thread may free twice as much without a fence where no other one waits for it, and where the
- * GPU has nothing to do that a fence would wait for. */
-static unsigned doublings_of(const struct heap *heap)
-{
-    return (heap->alone == HEAP_ALONE ? 1u : 0u) + (keeps_up(heap) ? 1u : 0u);
-}
-
 static uint32_t fence_frees(const struct heap *heap)
 {
     uint32_t frees = heap->caches.most_blocks / FENCE_SHARE;
@@ -568,19 +561,19 @@ static unsigned halvings_for(unsigned threads)
     return threads > 1 ? 32u - (unsigned)__builtin_clz(threads - 1) : 0;
 }
 
-/* While the GPU keeps up, a thread needs no fence before half of what its cache may hold waits for
- * one: the other half lasts until then. Otherwise the threads that free lately together may free as
- * much as one. */
+/* While the GPU keeps up, a thread needs no fence before half of the blocks that a bin may hold
+ * wait for one: the other half lasts until then. The threads that free lately together may free as
+ * many bytes as one. */
 static void refresh_cache(struct heap *heap, struct thread_cache *cache)
 {
     unsigned alone = heap->alone == HEAP_ALONE, caches = heap->caches.count;
     thread_cache_fit(cache);
     cache->kept_up = keeps_up(heap);
-    if (cache->kept_up)
-        thread_cache_set_fence(cache, fence_frees(heap), CACHE_DOUBLINGS, halvings_for(caches));
-    else
-        thread_cache_set_fence(cache, FENCE_EVERY_FREES << alone, alone,
-                               halvings_for(caches > 1 ? heap->lately.freeing : 1));
+    uint32_t frees = cache->kept_up ? fence_frees(heap) : FENCE_EVERY_FREES << alone;
+    /* As many bytes as without caches: what has no fence can neither be given back nor be waited
+     * for, where an allocation needs it. */
+    thread_cache_set_fence(cache, frees, alone,
+                           halvings_for(caches > 1 ? heap->lately.freeing : 1));
 }
 
 static bool is_for_caches(const struct heap *heap, const struct bucket *bucket)
@@ -819,7 +812,9 @@ static bool has_waited_enough(struct pool *pool, struct context *context, const 
     struct thread_cache *cache = place->bin ? place->cache : NULL;
     if (!cache || cache->waited < cost_of_growth(&context->heap))
         return false;
-    bool grows = may_grow(pool, context, place->bucket) || may_be_traded(context, place->bucket);
+    /* Of a device that is full the driver has no more: what is kept would go for it. */
+    bool grows = (!device_is_short(context->device) || MUTATED(short_device_grows)) &&
+                 (may_grow(pool, context, place->bucket) || may_be_traded(context, place->bucket));
     cache->waited = grows ? 0 : -(int64_t)CACHE_WAIT_NO_GROWTH;
     return grows;
 }
@@ -1232,9 +1227,9 @@ CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *
 static bool fence_is_due(const struct context *context)
 {
     const struct heap *heap = &context->heap;
-    unsigned twice = doublings_of(heap) != 0;
-    return heap->frees_since_fence >= FENCE_EVERY_FREES << twice ||
-           heap->bytes_since_fence >= device_fence_bytes(context->device) << twice;
+    unsigned alone = heap->alone == HEAP_ALONE;
+    return heap->frees_since_fence >= FENCE_EVERY_FREES << (alone || keeps_up(heap)) ||
+           heap->bytes_since_fence >= device_fence_bytes(context->device) << alone;
 }
 
 /* Lock held. */
@@ -1361,11 +1356,10 @@ static void ask_at_once(struct pool *pool, struct context *context, uint64_t epo
     for (unsigned tries = 0; tries < ASK_AT_ONCE && keeps_up(&context->heap) &&
                              context->heap.caches.count > 1 && epoch_clean(epochs) < epoch;
          tries++) {
-        struct fence *fence = epoch_fence_for(epochs, epoch, false);
-        if (!fence)
-            return;
+        struct fence *fence = epoch_fence_for(epochs, epoch, true);
         atomic_store_explicit(&epochs->asked_at, 0, memory_order_relaxed);
-        epoch_query(pool, context, fence);
+        if (!fence || epoch_query(pool, context, fence) != FENCE_RUNNING)
+            return;
     }
 }
 
@@ -1491,6 +1485,14 @@ static void ask_for_all(struct pool *pool, struct context *context, uint64_t sta
     atomic_store_explicit(&epochs->asked_for, false, memory_order_release);
 }
 
+/* Once several contexts have existed, what is left of a fence may be the work of others only, which
+ * the plain driver does not wait for: that is asked about, and never waited for. */
+static bool others_work_may_count(struct pool *pool)
+{
+    return atomic_load_explicit(&pool->several_contexts, memory_order_acquire) &&
+           !MUTATED(other_contexts_awaited);
+}
+
 bool heap_await_fence(struct pool *pool, struct context *context, struct thread_cache *cache,
                       const struct cache_pending *pending)
 {
@@ -1511,10 +1513,11 @@ bool heap_await_fence(struct pool *pool, struct context *context, struct thread_
             thread_cache_ask_again(cache);
         return false;
     }
+    bool only_ask = lone || others_work_may_count(pool);
     uint64_t started = monotonic_now(), now = started;
     for (unsigned rounds = 1;; rounds++) {
         ask_for_all(pool, context, stamp, now);
-        if (lone)
+        if (only_ask)
             return epoch_clean(epochs) >= stamp;
         for (unsigned i = 0; i < LOOKS_PER_ROUND && epoch_clean(epochs) < stamp; i++)
             let_the_processor_rest();

@@ -145,8 +145,8 @@ struct thread_functions;
 #define CACHE_SHARED_FIRST   UINT64_C(50000000)
 #define CACHE_SHARED_LONGEST UINT64_C(3200000000)
 
-/* Of the bytes that may be freed without a fence, while the GPU keeps up. */
-#define CACHE_DOUBLINGS 2u
+/* Of the bytes that may be freed without a fence, for a lone thread. */
+#define CACHE_DOUBLINGS 1u
 
 /* Of what may be freed without a fence, this part until it is looked again whether one has come. */
 #define CACHE_AGAIN_SHARE 4u

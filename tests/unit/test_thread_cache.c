@@ -763,6 +763,39 @@ Test(thread_cache, who_has_waited_as_long_as_a_new_block_takes_gets_one)
     part(&companion);
 }
 
+Test(thread_cache, where_memory_is_short_a_wait_is_no_reason_for_a_new_block)
+{
+    struct companion companion;
+    start();
+    CUdeviceptr block = pending_block(&companion);
+    device_set_short(context_find(pool, context)->device, true);
+    own_cache()->waited = 30000;
+    fake_during(FAKE_EVENT_QUERY, finish_now, NULL);
+    nanosleep(&(struct timespec){0, 1000000}, NULL); /* it may be asked again */
+    cr_assert_eq(allocate(MIB), block);
+    cr_assert_eq(counted().misses, 2);
+    part(&companion);
+}
+
+Test(thread_cache, other_contexts_work_is_asked_about_once)
+{
+    struct companion companion;
+    start();
+    CUcontext other = another_context(0);
+    fake_set_current(context);
+    CUdeviceptr block = pending_block(&companion);
+    fake_launch(other);
+    release(block = allocate(MIB));
+    heap_close_epoch(pool, context_find(pool, context));
+    fake_finish(context);
+    atomic_store(&epochs()->keeps_up, true);
+    unsigned asked_before = fake_calls(FAKE_EVENT_QUERY);
+    nanosleep(&(struct timespec){0, 1000000}, NULL);
+    allocate(MIB);
+    cr_assert_leq(fake_calls(FAKE_EVENT_QUERY), asked_before + 8);
+    part(&companion);
+}
+
 /* ---- threads that do nothing ---- */
 
 struct sleeper {
