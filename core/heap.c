@@ -772,7 +772,7 @@ static bool others_have_some(struct context *context, const struct place *place,
     uint64_t most = plenty ? context->device->growth_budget / STRANDED_SHARE : 0;
     bool waits = can_wait(context, place), clean = plenty || waits;
     if (waits &&
-        (keeps_up(heap) || counter_get(&heap->now) - place->bucket->taken_at < CACHE_TAKEN_APART))
+        (keeps_up(heap) || counter_get(&heap->now) < place->bucket->taken_at + CACHE_TAKEN_APART))
         return false;
     uint64_t blocks = thread_caches_blocks(heap, place->bucket, place->cache, clean);
     return blocks * place->bucket->bytes > most;
@@ -1165,6 +1165,24 @@ static void refill(struct heap *heap, const struct place *place)
     }
 }
 
+/* Releases and retakes the lock. */
+static struct block *find_block(struct pool *pool, struct context *context,
+                                const struct place *place, enum hit *hit)
+{
+    struct thread_cache *cache = place->cache;
+    if (is_ahead(context, cache) && !wait_for_the_others(pool, context, cache))
+        return NULL;
+    struct block *block = newest_clean(place);
+    if (block && cache && cache->waited > 0)
+        cache->waited = 0;
+    if (!block)
+        block = climb(pool, context, place, hit);
+    /* A fence is cheap beside a new block, which may be the only one of its size. */
+    if (!block && cache && keeps_up(&context->heap) && context->heap.caches.count > 1)
+        thread_cache_ask_again(cache);
+    return block;
+}
+
 /* Lock held on entry and return, perhaps released in between. */
 static bool take_from(struct pool *pool, struct context *context, struct bucket *bucket,
                       CUdeviceptr *address, size_t bytes)
@@ -1173,19 +1191,13 @@ static bool take_from(struct pool *pool, struct context *context, struct bucket 
     struct heap *heap = &context->heap;
     note_user(pool, heap);
     struct place place = find_place_of_thread(pool, heap, bucket, bytes);
-    if (is_ahead(context, place.cache) && !wait_for_the_others(pool, context, place.cache))
-        return false;
-    struct block *block = newest_clean(&place);
-    if (block && place.cache && place.cache->waited > 0)
-        place.cache->waited = 0;
+    if (place.cache)
+        place.cache->in_slow_path = true;
+    struct block *block = find_block(pool, context, &place, &hit);
+    if (place.cache)
+        place.cache->in_slow_path = false;
     if (!block)
-        block = climb(pool, context, &place, &hit);
-    if (!block) {
-        /* A fence is cheap beside what follows, and the block may be the only one of its size. */
-        if (place.cache && keeps_up(heap) && heap->caches.count > 1)
-            thread_cache_ask_again(place.cache);
         return false;
-    }
     hand_out(heap, block, bytes, hit);
     *address = block_address(block);
     refill(heap, &place);

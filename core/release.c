@@ -386,7 +386,8 @@ static struct excess look_for_excess(const struct pool *pool, struct heap *heap,
     excess.other = heap->crowded || heap->unkept.clean.first;
     if (excess.idle)
         heap->idle_checked_at = now;
-    counter_set(&heap->now, now);
+    /* Others may have looked at the clock since. */
+    counter_raise_to(&heap->now, now);
     heap_unlock(heap);
     return excess;
 }

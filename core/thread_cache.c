@@ -711,22 +711,22 @@ static void put_to_sleep(struct heap *heap, struct thread_cache *cache)
     count_awake(heap, heap->caches.count - 1);
 }
 
-/* Looks at what its thread has done; whether that was long ago. */
+/* Looks at what its thread has done; whether that was long ago. A thread that waits in the slow
+ * path has something to do. The clock is the heap's, which may be behind what was seen before. */
 static bool is_idle(struct thread_cache *cache, uint64_t now)
 {
     uint64_t use = counter_get(&cache->given) + counter_get(&cache->handed);
-    bool used = cache->seen_at == 0 || cache->seen_use != use;
-    if (used) {
+    if (cache->seen_at == 0 || cache->seen_use != use || cache->in_slow_path) {
         cache->seen_use = use;
         cache->seen_at = now;
     }
-    return now - cache->seen_at > CACHE_IDLE && !MUTATED(idle_caches_awake);
+    return now > cache->seen_at + CACHE_IDLE && !MUTATED(idle_caches_awake);
 }
 
 void thread_caches_let_sleep(struct heap *heap, const struct thread_cache *but, uint64_t now)
 {
     bool closed = false;
-    if (heap->caches.count <= 1 || now - heap->caches.looked_for_idle_at < CACHE_IDLE / 4)
+    if (heap->caches.count <= 1 || now < heap->caches.looked_for_idle_at + CACHE_IDLE / 4)
         return;
     heap->caches.looked_for_idle_at = now;
     for (struct thread_cache *next, *c = first_cache(heap); c; c = next) {

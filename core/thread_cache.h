@@ -212,8 +212,9 @@ struct thread_cache {
     struct cache_slot slots[CACHE_SLOTS]; /* of epochs before stamp's, and of that what was taken */
     struct thread_cache *next;            /* of the heap; written before the cache is listed */
     _Atomic(struct thread_cache *) next_awake; /* likewise; it may be listed again */
-    struct thread_cache *next_spare;           /* guarded by the heap lock, like the next four */
+    struct thread_cache *next_spare;           /* guarded by the heap lock, like the next five */
     bool awake;
+    bool in_slow_path;          /* its thread allocates there; it may wait for long */
     bool kept_up;               /* the GPU did when it was said how much may go without a fence */
     uint64_t seen_use, seen_at; /* what its thread had done when it was last seen to have done
                                    something, and when that was */

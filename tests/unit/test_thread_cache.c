@@ -862,6 +862,27 @@ Test(thread_cache, the_cache_of_a_thread_that_does_nothing_falls_asleep)
     cr_assert_eq(heap()->caches.owned, 1);
 }
 
+Test(thread_cache, a_clock_that_is_behind_puts_nobody_to_sleep)
+{
+    struct companion companion;
+    uint64_t now = monotonic_now();
+    start();
+    release(allocate(KIB));
+    join_in(&companion, touch, NULL);
+    stop_looking_at_locks();
+    heap_lock(heap());
+    heap()->caches.looked_for_idle_at = 0;
+    thread_caches_let_sleep(heap(), own_cache(), now);
+    heap()->caches.looked_for_idle_at = 0;
+    thread_caches_let_sleep(heap(), own_cache(), now - CACHE_IDLE / 2);
+    cr_assert_eq(heap()->caches.count, 2);
+    heap()->caches.looked_for_idle_at = 0;
+    thread_caches_let_sleep(heap(), own_cache(), now + CACHE_IDLE + 1);
+    cr_assert_eq(heap()->caches.count, 1);
+    heap_unlock(heap());
+    part(&companion);
+}
+
 Test(thread_cache, threads_that_have_ended_are_not_looked_at)
 {
     struct companion companions[20];
