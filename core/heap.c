@@ -1640,6 +1640,9 @@ CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
         refresh_cache(heap, place.cache);
     if (!synchronise && due)
         fence = close_epoch(context, call->waitable);
+    /* It is looked again soon whether another's has come. */
+    if (due && !fence && place.cache)
+        thread_cache_count_again(place.cache);
     heap_unlock(heap);
     if (fence)
         return end_free(pool, context, fence, call->waitable);
