@@ -482,7 +482,9 @@ CUresult pool_free(struct pool *pool, CUdeviceptr address)
         return free_in_context(pool, block, address);
     }
     /* Why it can be read without a lock, and after the claim, is told in thread_cache.h. */
-    uint64_t stamp = epoch_current(&context_of_heap(heap)->epochs) - MUTATED(cached_stamp_too_old);
+    uint64_t stamp = epoch_current(&context_of_heap(heap)->epochs);
+    if (MUTATED(cached_stamp_too_old) && stamp > 1)
+        stamp--;
     bool same_life = block_bin(block) == place;
     if (__builtin_expect(!same_life || counter_get(&bin->open->stamp) != stamp, 0))
         return free_inside(pool, cache, block, address, stamp);
