@@ -83,9 +83,9 @@
  *
  * Fences are shared: a cache counts what its thread has freed since the number changed, since
  * somebody's fence covers what came before. While the GPU keeps up, a fence is due where one thread
- * has freed half of what its cache may hold: the other half lasts until the fence is over, and the
- * more threads there are, the more frees one fence serves. Of threads whose fence is due at a time
- * one closes the epoch, and the others go on.
+ * has freed half as many blocks as a bin may hold: the other half lasts until the fence is over.
+ * The threads that free lately together may free as many bytes without one as a heap without
+ * caches. Of threads whose fence is due at a time one closes the epoch, and the others go on.
  *
  * Counters have one writer, the cache's thread (or whoever has closed the caches), and are summed
  * up by readers. A sum over several caches is of no one moment: a block that changes hands
