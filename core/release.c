@@ -750,27 +750,50 @@ static bool begin_again(struct pool *pool, struct device *device, struct reclaim
     return again;
 }
 
+/* What is kept, the most of two looks: memory that has gone back to the driver after the first one
+ * may be missing in what the driver said before that. */
+static uint64_t most_kept(struct pool *pool, struct device *device, uint64_t before)
+{
+    uint64_t now = kept_bytes(pool, device, true);
+    return now > before ? now : before;
+}
+
 static bool fits_in_limit(struct pool *pool, struct device *device, uint64_t bytes)
 {
+    uint64_t before = kept_bytes(pool, device, true);
     uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
-    uint64_t kept = kept_bytes(pool, device, true);
+    uint64_t kept = most_kept(pool, device, before);
     return reserved < kept || reserved - kept <= device->limit - bytes;
 }
 
 static bool fits_in_device(struct pool *pool, struct device *device, uint64_t bytes)
 {
+    uint64_t before = kept_bytes(pool, device, true);
     size_t left, total;
     enter_driver();
     struct relaxed_mode mode = relaxed_mode_begin(pool);
     CUresult result = pool->driver->cuMemGetInfo_v2(&left, &total);
     relaxed_mode_end(pool, mode);
     leave_driver();
-    return result == CUDA_SUCCESS && left + kept_bytes(pool, device, true) >= bytes;
+    return result == CUDA_SUCCESS && left + most_kept(pool, device, before) >= bytes;
 }
 
-/* Whether there would be enough if all that is kept were given back. */
+/* Whoever has taken blocks out of a heap counts them as returning under the same lock. */
+static bool others_have_begun_to_give_back(struct pool *pool, struct device *device)
+{
+    for (struct context *c = context_next(pool, NULL, device); c;
+         c = context_next(pool, c, device)) {
+        pthread_mutex_lock(&c->heap.lock);
+        pthread_mutex_unlock(&c->heap.lock);
+    }
+    return others_give_back(pool, device);
+}
+
+/* Whether there would be enough if all that is kept were given back, or may be. */
 static bool could_fit(struct pool *pool, struct device *device, const struct reclaim *progress)
 {
+    if (others_have_begun_to_give_back(pool, device))
+        return true;
     return progress->within_limit ? fits_in_limit(pool, device, progress->wanted)
                                   : fits_in_device(pool, device, progress->wanted);
 }

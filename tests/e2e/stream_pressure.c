@@ -136,8 +136,9 @@ static void out_of_memory_puts_nothing_into_the_stream(void)
     furnish();
     CUstream stream = new_blocking_stream();
     take_on(stream, 30 * MIB);
-    use_and_free(stream, take_on(stream, 20 * MIB));
-    sleep_ms(20);
+    CUdeviceptr block = take_on(stream, 20 * MIB);
+    spin(&kernels, stream, 200000000);
+    use_and_free(stream, block);
     struct gate gate = close_gate(&kernels, NULL);
     alarm(4);
     take_on(stream, 24 * MIB);

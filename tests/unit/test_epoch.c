@@ -275,13 +275,18 @@ Test(epoch, a_running_fence_is_not_asked_about_again_at_once)
     release(block);
     close_epoch(true);
     cr_assert_eq(query_oldest(), FENCE_RUNNING);
-    unsigned asked = fake_calls(FAKE_EVENT_QUERY);
     struct context *c = context_find(pool, context);
+    bool asked_each_time = true;
     heap_lock(&c->heap);
-    c->epochs.asked_at = monotonic_now();
-    cr_assert_eq(epoch_query(pool, c, c->epochs.oldest), FENCE_RUNNING);
+    /* On a busy machine more time than that may pass between two lines. */
+    for (int i = 0; i < 1000 && asked_each_time; i++) {
+        unsigned asked = fake_calls(FAKE_EVENT_QUERY);
+        c->epochs.asked_at = monotonic_now();
+        cr_assert_eq(epoch_query(pool, c, c->epochs.oldest), FENCE_RUNNING);
+        asked_each_time = fake_calls(FAKE_EVENT_QUERY) != asked;
+    }
     heap_unlock(&c->heap);
-    cr_assert_eq(fake_calls(FAKE_EVENT_QUERY), asked);
+    cr_assert_not(asked_each_time);
 }
 
 /* ---- events are not recorded again while somebody looks at them ---- */
