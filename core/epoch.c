@@ -14,6 +14,9 @@
 #define QUERY_INTERVAL      8000u
 #define QUERY_INTERVAL_SOON 1500u
 
+/* So often whoever has recorded a fence asks at once whether it is over. */
+#define ASK_AT_ONCE 3u
+
 /* A fence that is older, in nanoseconds, is not over soon. */
 #define FENCE_IS_LATE 30000u
 
@@ -22,6 +25,9 @@
  * was asked for. */
 #define AWAIT_NANOSECONDS 100000u
 #define AWAIT_LOOKS       64u
+
+/* So many naps without a look at what the lock guards. */
+#define NAPS_UNLOCKED 64u
 
 /* So many epochs in a row without a fence, and the context goes on without the pool. */
 #define FAILURES_MAX 8u
@@ -57,7 +63,6 @@ static void publish(struct epochs *epochs, struct fence *fence)
         epochs->oldest = fence;
     epochs->newest = fence;
     epochs->outstanding++;
-    fence->published_at = monotonic_now();
     if (fence->waitable)
         atomic_store_explicit(&epochs->fenced, fence->epoch, memory_order_relaxed);
 }
@@ -293,29 +298,6 @@ static void finish_record(struct context *context, struct fence *fence, enum rec
         epochs->failures = result == FAILED ? epochs->failures + 1 : 0;
 }
 
-CUresult epoch_record(struct pool *pool, struct context *context, struct fence *fence)
-{
-    bool waitable = fence->waitable;
-    CUresult error = CUDA_SUCCESS;
-    enter_driver();
-    pthread_mutex_lock(&pool->fence_lock);
-    enum record_result result = record_fence(pool, context, fence, &error);
-    pthread_mutex_unlock(&pool->fence_lock);
-    leave_driver();
-
-    heap_lock(&context->heap);
-    finish_record(context, fence, result);
-    bool hopeless = context->epochs.failures >= FAILURES_MAX;
-    bool repeated = context->epochs.failures > 1;
-    heap_unlock(&context->heap);
-    if (result == UNUSABLE || hopeless)
-        context_step_aside(context);
-    /* What no fence covers could not be given back if memory ran out before the next one. */
-    if (result == FAILED && waitable && repeated)
-        heap_free_pending(pool, context);
-    return result == UNUSABLE && !MUTATED(lasting_error_hidden) ? error : CUDA_SUCCESS;
-}
-
 struct fence *epoch_fence_for(const struct epochs *epochs, uint64_t stamp, bool waitable)
 {
     struct fence *fence = epochs->oldest;
@@ -342,18 +324,6 @@ static void await_record(struct context *context)
         patient_nap(started);
         heap_lock(&context->heap);
     }
-}
-
-void epoch_fence_the_rest(struct pool *pool, struct context *context)
-{
-    struct fence *fence = NULL;
-    heap_lock(&context->heap);
-    await_record(context);
-    if (lacks_a_fence(context))
-        fence = epoch_begin_close(context, MUTATED(fence_in_allocation));
-    heap_unlock(&context->heap);
-    if (fence)
-        epoch_record(pool, context, fence);
 }
 
 static CUresult query_event(struct pool *pool, struct fence_event *e)
@@ -400,26 +370,33 @@ bool epoch_may_be_asked(const struct epochs *epochs, uint64_t now)
            now - atomic_load_explicit(&epochs->asked_at, memory_order_relaxed) >= interval;
 }
 
-/* Lock held. */
-static void note_answer(struct context *context, const struct fence *fence,
+/* Lock held. Late is what was not over when the driver was asked: how long its answer has taken
+ * says nothing of the GPU. */
+static void note_answer(struct context *context, const struct fence *fence, uint64_t asked_at,
                         enum fence_answer answer)
 {
     struct epochs *epochs = &context->epochs;
-    uint64_t now = monotonic_now();
-    bool over = answer == FENCE_OVER, late = now - fence->published_at > FENCE_IS_LATE;
+    bool over = answer == FENCE_OVER, late = asked_at - fence->recorded_at > FENCE_IS_LATE;
     if (!over)
-        atomic_store_explicit(&epochs->asked_at, now, memory_order_relaxed);
+        atomic_store_explicit(&epochs->asked_at, monotonic_now(), memory_order_relaxed);
     /* One that is over, and that none of several threads has needed until now, says nothing. */
     if (over ? !late || context->heap.caches.count <= 1 : late)
         atomic_store_explicit(&epochs->keeps_up, over, memory_order_relaxed);
 }
 
+/* Lock held. */
+static void complete_by_fence(struct context *context, uint64_t epoch)
+{
+    const struct epochs *epochs = &context->epochs;
+    epoch_complete(context, MUTATED(fence_cleans_later_frees) ? epoch_current(epochs) - 1 : epoch);
+}
+
 enum fence_answer epoch_query(struct pool *pool, struct context *context, struct fence *fence)
 {
     struct epochs *epochs = &context->epochs;
-    if (!epoch_may_be_asked(epochs, monotonic_now()))
+    uint64_t asked_at = monotonic_now(), epoch = fence->epoch;
+    if (!epoch_may_be_asked(epochs, asked_at))
         return FENCE_RUNNING;
-    uint64_t epoch = fence->epoch;
     epochs->querying = true;
     fence->users++;
     if (MUTATED(clean_before_the_answer))
@@ -439,13 +416,101 @@ enum fence_answer epoch_query(struct pool *pool, struct context *context, struct
         heap_lock(&context->heap);
     counter_add(&context->heap.counters->fence_queries, 1);
     epochs->querying = false;
-    note_answer(context, fence, answer);
+    note_answer(context, fence, asked_at, answer);
     if (answer == FENCE_OVER)
-        epoch_complete(context,
-                       MUTATED(fence_cleans_later_frees) ? epoch_current(epochs) - 1 : epoch);
+        complete_by_fence(context, epoch);
     drop_user(epochs, fence);
     return answer;
 }
+
+/* ---- recording one ---- */
+
+/* No lock held; nobody else knows the fence yet. Answers how often the driver was asked. */
+static unsigned ask_at_once(struct pool *pool, struct fence *fence, enum fence_answer *answer)
+{
+    unsigned tries = 0;
+    struct relaxed_mode mode = relaxed_mode_begin(pool);
+    while (tries < ASK_AT_ONCE && *answer == FENCE_RUNNING) {
+        *answer = ask_driver(pool, fence);
+        tries++;
+    }
+    relaxed_mode_end(pool, mode);
+    return tries;
+}
+
+/* Lock held. */
+static void finish_asking(struct context *context, const struct fence *fence, unsigned asked,
+                          enum fence_answer answer)
+{
+    uint64_t epoch = fence->epoch;
+    counter_add(&context->heap.counters->fence_queries, asked);
+    note_answer(context, fence, fence->recorded_at, answer);
+    if (answer == FENCE_OVER)
+        complete_by_fence(context, epoch);
+}
+
+struct epoch_recorded epoch_record_and_lock(struct pool *pool, struct context *context,
+                                            struct fence *fence, bool ask)
+{
+    bool waitable = fence->waitable;
+    CUresult error = CUDA_SUCCESS;
+    enum fence_answer answer = FENCE_RUNNING;
+    unsigned asked = 0;
+    enter_driver();
+    pthread_mutex_lock(&pool->fence_lock);
+    enum record_result result = record_fence(pool, context, fence, &error);
+    pthread_mutex_unlock(&pool->fence_lock);
+    fence->recorded_at = monotonic_now();
+    if (ask && result == RECORDED)
+        asked = ask_at_once(pool, fence, &answer);
+    leave_driver();
+    if (answer == FENCE_FAILED)
+        context_step_aside(context);
+
+    heap_lock(&context->heap);
+    finish_record(context, fence, result);
+    if (asked)
+        finish_asking(context, fence, asked, answer);
+    unsigned failures = context->epochs.failures;
+    return (struct epoch_recorded){
+        .error = error,
+        .unusable = result == UNUSABLE,
+        .hopeless = failures >= FAILURES_MAX,
+        .unfenced = result == FAILED && waitable && failures > 1,
+    };
+}
+
+CUresult epoch_settle_record(struct pool *pool, struct context *context,
+                             const struct epoch_recorded *recorded)
+{
+    if (recorded->unusable || recorded->hopeless)
+        context_step_aside(context);
+    /* What no fence covers could not be given back if memory ran out before the next one. */
+    if (recorded->unfenced)
+        heap_free_pending(pool, context);
+    return recorded->unusable && !MUTATED(lasting_error_hidden) ? recorded->error : CUDA_SUCCESS;
+}
+
+CUresult epoch_record(struct pool *pool, struct context *context, struct fence *fence)
+{
+    struct epoch_recorded recorded = epoch_record_and_lock(pool, context, fence, false);
+    heap_unlock(&context->heap);
+    return epoch_settle_record(pool, context, &recorded);
+}
+
+void epoch_fence_the_rest(struct pool *pool, struct context *context)
+{
+    struct fence *fence = NULL;
+    heap_lock(&context->heap);
+    await_record(context);
+    if (lacks_a_fence(context))
+        fence = epoch_begin_close(context, MUTATED(fence_in_allocation));
+    heap_unlock(&context->heap);
+    if (fence)
+        epoch_record(pool, context, fence);
+}
+
+/* ---- waiting ---- */
 
 /* Whether another thread is about to know more of a stamp. fenced: a fence covers it already. */
 static bool is_in_the_driver(const struct epochs *epochs, uint64_t stamp, bool fenced)
@@ -475,6 +540,17 @@ void epoch_await_others(struct context *context, uint64_t stamp)
     heap_lock(&context->heap);
 }
 
+/* No lock held: whoever waits takes it as seldom as can be. Returns when there may be something to
+ * do for this thread. */
+static void nap_beside_others(const struct epochs *epochs, uint64_t stamp, uint64_t started)
+{
+    for (unsigned naps = 0; naps < NAPS_UNLOCKED; naps++) {
+        patient_nap(started);
+        if (epoch_clean(epochs) >= stamp || epoch_may_be_asked(epochs, monotonic_now()))
+            return;
+    }
+}
+
 static bool wait_for_fence(struct pool *pool, struct context *context, struct fence *fence,
                            uint64_t stamp, uint64_t give_up_at)
 {
@@ -489,7 +565,7 @@ static bool wait_for_fence(struct pool *pool, struct context *context, struct fe
                        : answer == FENCE_OWN_OVER && !MUTATED(other_contexts_waited_for))
             break;
         heap_unlock(&context->heap);
-        patient_nap(started);
+        nap_beside_others(epochs, stamp, started);
         heap_lock(&context->heap);
     }
     drop_user(epochs, fence);
@@ -515,6 +591,18 @@ static bool a_fence_is_coming(struct context *context, uint64_t stamp, uint64_t 
     return true;
 }
 
+/* No lock held, likewise. */
+static void nap_beside_record(const struct epochs *epochs, uint64_t stamp, uint64_t started)
+{
+    for (unsigned naps = 0; naps < NAPS_UNLOCKED; naps++) {
+        patient_nap(started);
+        if (epoch_clean(epochs) >= stamp ||
+            atomic_load_explicit(&epochs->fenced, memory_order_relaxed) >= stamp ||
+            !atomic_load_explicit(&epochs->recording, memory_order_relaxed))
+            return;
+    }
+}
+
 /* Lock held, and released in between: another thread may be recording. However long that takes,
  * whoever went on without the fence would take new memory for all that time. */
 static struct fence *await_fence_for(struct context *context, uint64_t stamp)
@@ -525,7 +613,7 @@ static struct fence *await_fence_for(struct context *context, uint64_t stamp)
     while (!fence && epoch_clean(epochs) < stamp && !context->heap.ending &&
            !MUTATED(record_not_waited_for) && a_fence_is_coming(context, stamp, &idle_since)) {
         heap_unlock(&context->heap);
-        patient_nap(started);
+        nap_beside_record(epochs, stamp, started);
         heap_lock(&context->heap);
         fence = epoch_fence_for(epochs, stamp, true);
     }

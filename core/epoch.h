@@ -43,7 +43,7 @@ struct fence {
     uint64_t own_generation; /* of its own context when its epoch was closed */
     uint64_t epoch;          /* completed: everything stamped up to here is clean */
     bool waitable;           /* recorded inside the program's own free or synchronise */
-    uint64_t published_at;   /* nanoseconds of the monotonic clock */
+    uint64_t recorded_at;    /* nanoseconds of the monotonic clock, when that was done */
     bool over;               /* no longer outstanding; spare once users is 0 */
     unsigned users;          /* threads that look at it; an event in use is never recorded again */
     uint64_t set_generation; /* of the set of contexts that events was made for */
@@ -101,6 +101,21 @@ struct fence *epoch_begin_close(struct context *context, bool waitable);
 /* No lock held. Records the fence that epoch_begin_close gave and publishes it, or drops it. An
  * error that stays in the context is returned, as the plain cuMemFree would. */
 CUresult epoch_record(struct pool *pool, struct context *context, struct fence *fence);
+
+/* The same in two steps, for a caller who has more to do under the lock: the first one returns with
+ * it held, the second one is called without. ask: whoever records is in the driver anyway, and where
+ * the GPU has nothing to do a fence is over as soon as it is recorded; so that nobody else has to
+ * ask. */
+struct epoch_recorded {
+    CUresult error;
+    bool unusable; /* an error stays in the context */
+    bool hopeless; /* too many epochs have no fence */
+    bool unfenced; /* what was freed has none, again */
+};
+struct epoch_recorded epoch_record_and_lock(struct pool *pool, struct context *context,
+                                            struct fence *fence, bool ask);
+CUresult epoch_settle_record(struct pool *pool, struct context *context,
+                             const struct epoch_recorded *recorded);
 
 /* No lock held. Gives what is pending without a fence one that is only ever queried: this is
  * neither a free nor a synchronise. Where another thread is recording one, it comes first. */

@@ -30,10 +30,11 @@
 /* A lone thread that has so many blocks of a size waits for them rather than that it takes each
  * behind a barrier. */
 #define BLOCKS_WORTH_A_WAIT 64u
-/* So often whoever has recorded a fence asks at once whether it is over. */
-#define ASK_AT_ONCE 3u
 
 #define COST_OF_A_BARRIER 500 /* nanoseconds */
+
+/* Blocks that somebody could do without take at most one part in so many of the time. */
+#define GROWTH_SHARE 16u
 
 /* Of the driver's call for a new block: nanoseconds. */
 #define LEAST_COST_OF_GROWTH 10000
@@ -691,6 +692,19 @@ static struct block *wait_for_one(struct pool *pool, struct context *context,
     return NULL;
 }
 
+/* Without a look at others' blocks. Releases and retakes the lock. */
+static struct block *wait_in_place(struct pool *pool, struct context *context,
+                                   const struct place *place, enum hit *hit)
+{
+    struct block *block = NULL;
+    uint64_t stamp;
+    *hit = HIT_WAITED;
+    while (!block && (stamp = oldest_stamp(place)) != 0 && !context->heap.ending &&
+           epoch_wait(pool, context, stamp))
+        block = newest_clean(place);
+    return block;
+}
+
 /* Whether the reserve stays inside its ratio. */
 static bool is_inside_bound(const struct pool *pool, struct context *context, uint64_t bytes)
 {
@@ -794,6 +808,17 @@ static int64_t cost_of_growth(const struct heap *heap)
     return lately > LEAST_COST_OF_GROWTH ? lately : LEAST_COST_OF_GROWTH;
 }
 
+/* A new block takes the driver's lock for long, and every fence waits for it: where others wait for
+ * those, and a wait is short, blocks that somebody could do without come one at a time, and take no
+ * more than a small part of the time. */
+static bool growth_is_due(const struct heap *heap, uint64_t now)
+{
+    uint64_t since = now - counter_get(&heap->missed_at);
+    return heap->caches.count <= 1 || !keeps_up(heap) || MUTATED(growth_at_any_time) ||
+           (atomic_load_explicit(&heap->missing, memory_order_relaxed) == 0 &&
+            since / GROWTH_SHARE >= counter_get(&heap->miss_ns));
+}
+
 /* Whether much lies in the heap's lists, which threads that use it would have in their caches: then
  * some of it may be given back for a block of a size that is wanted. */
 static bool may_be_traded(struct context *context, const struct bucket *bucket)
@@ -810,7 +835,8 @@ static bool may_be_traded(struct context *context, const struct bucket *bucket)
 static bool has_waited_enough(struct pool *pool, struct context *context, const struct place *place)
 {
     struct thread_cache *cache = place->bin ? place->cache : NULL;
-    if (!cache || cache->waited < cost_of_growth(&context->heap))
+    if (!cache || cache->waited < cost_of_growth(&context->heap) ||
+        !growth_is_due(&context->heap, monotonic_now()))
         return false;
     /* Of a device that is full the driver has no more: what is kept would go for it. */
     bool grows = (!device_is_short(context->device) || MUTATED(short_device_grows)) &&
@@ -839,8 +865,16 @@ static struct block *climb(struct pool *pool, struct context *context, const str
         if (block || heap->ending)
             return block;
     }
-    if (!oldest_stamp(place) || may_grow(pool, context, place->bucket))
+    if (!oldest_stamp(place))
         return NULL;
+    if (may_grow(pool, context, place->bucket)) {
+        if (growth_is_due(heap, monotonic_now()))
+            return NULL;
+        block = wait_in_place(pool, context, place, hit);
+        if (block || heap->ending)
+            return block;
+        return NULL;
+    }
     if (place->cache)
         place->cache->waited = -(int64_t)CACHE_WAIT_NO_GROWTH;
     if (place->bin && !keeps_up(heap) && heap->caches.count > 1)
@@ -901,6 +935,7 @@ static CUresult ask_driver(struct pool *pool, struct heap *heap, struct bucket_c
 {
     uint64_t started = monotonic_now();
     enter_driver();
+    atomic_fetch_add_explicit(&heap->missing, 1, memory_order_relaxed);
     struct relaxed_mode mode = {false, 0};
     if (MUTATED(allocation_in_relaxed_mode))
         mode = relaxed_mode_begin(pool);
@@ -913,6 +948,8 @@ static CUresult ask_driver(struct pool *pool, struct heap *heap, struct bucket_c
     atomic_fetch_add_explicit(&cost->allocation_nanoseconds, nanoseconds, memory_order_relaxed);
     atomic_fetch_add_explicit(&cost->allocation_calls, 1, memory_order_relaxed);
     note_cost(heap, nanoseconds);
+    counter_set(&heap->missed_at, started + nanoseconds);
+    atomic_fetch_sub_explicit(&heap->missing, 1, memory_order_relaxed);
     return result;
 }
 
@@ -1265,23 +1302,14 @@ static struct fence *close_epoch(struct context *context, bool waitable)
     return fence;
 }
 
-/* Slow path after a fence: what it may have made clean, and what is kept too long or too much. */
-static void look_after(struct pool *pool, struct context *context)
+/* Lock held, perhaps released in between. What is not kept goes as soon as it is clean. */
+static void ask_about_unkept(struct pool *pool, struct context *context)
 {
-    struct heap *heap = &context->heap;
-    heap_lock(heap);
-    struct block *unkept = heap->unkept.pending.first;
-    if (unkept) {
-        struct fence *fence = epoch_fence_for(&context->epochs, counter_get(&unkept->epoch), false);
-        if (fence)
-            epoch_query(pool, context, fence);
-    }
-    heap_unlock(heap);
-    /* Made while there is memory: it is needed when there is none. */
-    if (pool->driver->cuMemFreeAsync)
-        release_stream(pool, context);
-    release_excess(pool, context, RELEASE_IN_FREE);
-    release_look_again(pool, context);
+    const struct block *unkept = context->heap.unkept.pending.first;
+    struct fence *fence =
+        unkept ? epoch_fence_for(&context->epochs, counter_get(&unkept->epoch), false) : NULL;
+    if (fence)
+        epoch_query(pool, context, fence);
 }
 
 static CUresult synchronise_like_the_driver(struct pool *pool, struct context *context)
@@ -1359,39 +1387,34 @@ __attribute__((noinline)) static CUresult wait_in_free(struct pool *pool, struct
     return freed ? CUDA_SUCCESS : result;
 }
 
-/* Lock held, released in between. Where the GPU has nothing to do, a fence is over as soon as it is
- * recorded; whoever has recorded it is in the driver anyway, so that nobody else has to ask. Not
- * for a lone thread: it knows best when it needs it. */
-static void ask_at_once(struct pool *pool, struct context *context, uint64_t epoch)
-{
-    struct epochs *epochs = &context->epochs;
-    for (unsigned tries = 0; tries < ASK_AT_ONCE && keeps_up(&context->heap) &&
-                             context->heap.caches.count > 1 && epoch_clean(epochs) < epoch;
-         tries++) {
-        struct fence *fence = epoch_fence_for(epochs, epoch, true);
-        atomic_store_explicit(&epochs->asked_at, 0, memory_order_relaxed);
-        if (!fence || epoch_query(pool, context, fence) != FENCE_RUNNING)
-            return;
-    }
-}
-
-/* The slow part of a free: its fence. */
+/* The slow part of a free: its fence. The lock is taken as seldom as can be: others wait for it
+ * meanwhile. Nobody else waits for what a lone thread has freed, and it knows best when it needs it:
+ * so there the driver is not asked at once. */
 __attribute__((noinline)) static CUresult end_free(struct pool *pool, struct context *context,
                                                    struct fence *fence, bool waitable)
 {
+    struct heap *heap = &context->heap;
     CUresult result = CUDA_SUCCESS;
+    struct release_excess excess = {0};
     for (int i = 0; fence && i < 4; i++) {
-        uint64_t epoch = fence->epoch;
-        result = epoch_record(pool, context, fence);
-        heap_lock(&context->heap);
-        ask_at_once(pool, context, epoch);
-        bool good = context->epochs.failures == 0 && !is_without_fences(context);
+        struct epoch_recorded recorded =
+            epoch_record_and_lock(pool, context, fence, keeps_up(heap) && heap->caches.count > 1);
+        bool good = context->epochs.failures == 0 && !recorded.unusable && !is_without_fences(context);
         fence = i < 3 && good ? close_if_owed(context, waitable) : NULL;
         /* Whoever waits says so again while there is a record; another's is to come back to it. */
-        context->heap.owed = context->heap.owed && context->epochs.recording;
-        heap_unlock(&context->heap);
+        heap->owed = heap->owed && context->epochs.recording;
+        if (!fence)
+            ask_about_unkept(pool, context);
+        if (!fence)
+            excess = release_look_for_excess(pool, heap);
+        heap_unlock(heap);
+        result = epoch_settle_record(pool, context, &recorded);
     }
-    look_after(pool, context);
+    /* Made while there is memory: it is needed when there is none. */
+    if (pool->driver->cuMemFreeAsync)
+        release_stream(pool, context);
+    release_found_excess(pool, context, &excess, RELEASE_IN_FREE);
+    release_look_again(pool, context);
     return result;
 }
 
@@ -1511,22 +1534,23 @@ bool heap_await_fence(struct pool *pool, struct context *context, struct thread_
     const struct epochs *epochs = &context->epochs;
     uint64_t stamp = pending->stamp;
     bool may_grow = !pending->full && cache->waited >= 0;
+    uint64_t started = monotonic_now(), now = started;
     /* A barrier costs no time to wait for, but a slow path for each block. */
     bool lone = context->heap.caches.count <= 1 && pending->blocks < BLOCKS_WORTH_A_WAIT;
     if (epoch_clean(epochs) >= stamp)
         return true;
     if (lone)
         cache->waited += COST_OF_A_BARRIER;
-    if (!epoch_keeps_up(epochs) || (may_grow && cache->waited >= cost_of_growth(&context->heap)))
+    if (!epoch_keeps_up(epochs) || (may_grow && cache->waited >= cost_of_growth(&context->heap) &&
+                                    growth_is_due(&context->heap, now)))
         return false;
     if (atomic_load_explicit(&epochs->fenced, memory_order_relaxed) < stamp &&
-        (may_grow || !a_fence_is_near(epochs))) {
-        if (!may_grow)
+        (lone || !a_fence_is_near(epochs))) {
+        if (!may_grow || !lone)
             thread_cache_ask_again(cache);
         return false;
     }
     bool only_ask = lone || others_work_may_count(pool);
-    uint64_t started = monotonic_now(), now = started;
     for (unsigned rounds = 1;; rounds++) {
         ask_for_all(pool, context, stamp, now);
         if (only_ask)

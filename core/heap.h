@@ -136,7 +136,10 @@ struct heap {
     bool crowded;   /* a bucket may have more free blocks than its cap */
     bool wary;      /* of large blocks: caches hold none, since they may not be worth keeping */
     counter misses;
-    counter miss_ns;                /* what they took lately: nanoseconds of the driver's call */
+    counter miss_ns;         /* what they took lately: nanoseconds of the driver's call */
+    counter missed_at;       /* when the last one ended: the monotonic clock's nanoseconds */
+    _Atomic unsigned missing; /* threads that are in the driver for one. Relaxed: it chooses who
+                                 waits */
     struct heap_counters *counters; /* in the figures, like those of the buckets */
     struct figures *figures;
     uint64_t id; /* of this heap in the figures */

@@ -372,23 +372,15 @@ static struct block *choose_idle(const struct pool *pool, struct context *contex
     return idle ? oldest : NULL;
 }
 
-struct excess {
-    bool idle;  /* it is time to look for idle blocks: a few times in the span that makes one */
-    bool other; /* blocks that are not kept, or buckets over their cap */
-};
-
-static struct excess look_for_excess(const struct pool *pool, struct heap *heap, uint64_t now)
+struct release_excess release_look_for_excess(const struct pool *pool, struct heap *heap)
 {
     uint64_t idle = pool->settings.device.release_after_idle_ns;
-    struct excess excess;
-    heap_lock(heap);
-    excess.idle = idle && now - heap->idle_checked_at >= idle / 4;
+    struct release_excess excess = {.now = monotonic_now()};
+    excess.idle = idle && excess.now - heap->idle_checked_at >= idle / 4;
     excess.other = heap->crowded || heap->unkept.clean.first;
     if (excess.idle)
-        heap->idle_checked_at = now;
-    /* Others may have looked at the clock since. */
-    counter_raise_to(&heap->now, now);
-    heap_unlock(heap);
+        heap->idle_checked_at = excess.now;
+    counter_set(&heap->now, excess.now);
     return excess;
 }
 
@@ -429,22 +421,29 @@ static void release_over_bound(struct pool *pool, struct context *context)
         release_clean(pool, context, reserved - bound, EVICTION_CAP, RELEASE_IN_FREE);
 }
 
-void release_excess(struct pool *pool, struct context *context, enum release_place place)
+void release_found_excess(struct pool *pool, struct context *context,
+                          const struct release_excess *excess, enum release_place place)
 {
-    uint64_t now = monotonic_now();
-    struct excess excess = look_for_excess(pool, &context->heap, now);
-    uint64_t over = bytes_over_cap(pool, context);
+    uint64_t now = excess->now, over = bytes_over_cap(pool, context);
     figures_sample(&pool->figures, now);
-    if (over || excess.idle)
+    if (over || excess->idle)
         collect_caches(context);
-    if (over || excess.other)
+    if (over || excess->other)
         release_chosen(pool, context, choose_over_cap, &over, EVICTION_CAP, place);
     if (over)
         release_in_other_contexts(pool, context);
-    if (excess.idle)
+    if (excess->idle)
         release_chosen(pool, context, choose_idle, &now, EVICTION_IDLE, place);
     if (place == RELEASE_IN_FREE && !pool->driver->cuMemFreeAsync)
         release_over_bound(pool, context);
+}
+
+void release_excess(struct pool *pool, struct context *context, enum release_place place)
+{
+    heap_lock(&context->heap);
+    struct release_excess excess = release_look_for_excess(pool, &context->heap);
+    heap_unlock(&context->heap);
+    release_found_excess(pool, context, &excess, place);
 }
 
 /* ---- before a miss ---- */

@@ -313,17 +313,25 @@ void thread_cache_empty_bin(struct thread_cache *cache, struct cache_bin *bin)
         give_oldest_segment(cache, bin);
 }
 
-void thread_cache_halve_bin(struct thread_cache *cache, struct cache_bin *bin)
+/* So many blocks stay, the newest ones; where more than those are pending, the segment that would be
+ * cut goes as a whole. */
+static void cut_bin(struct thread_cache *cache, struct cache_bin *bin, uint64_t stay)
 {
-    uint64_t half = bin->capacity / 2, blocks = count_blocks(bin);
-    uint64_t pending = 0;
+    uint64_t blocks = count_blocks(bin), pending = 0;
     for (uint32_t i = 0; i < bin->segment_count; i++)
         for (struct block *b = bin->segments[(bin->first + i) % CACHE_SEGMENTS].newest; b;
              b = b->links[LINK_BUCKET].next)
             pending++;
-    give_clean(cache, bin, blocks - pending > blocks - half ? half - pending : 0);
-    while (bin->segment_count && count_blocks(bin) > half)
+    if (blocks <= stay)
+        return;
+    give_clean(cache, bin, stay > pending ? stay - pending : 0);
+    while (bin->segment_count && count_blocks(bin) > stay)
         give_oldest_segment(cache, bin);
+}
+
+void thread_cache_halve_bin(struct thread_cache *cache, struct cache_bin *bin)
+{
+    cut_bin(cache, bin, bin->capacity / 2);
 }
 
 struct block *thread_cache_pop(struct thread_cache *cache, struct cache_bin *bin)
@@ -576,15 +584,23 @@ static void share(struct bucket *bucket, uint64_t now)
     bucket->shared_until = now + bucket->shared_for;
 }
 
-/* retire: no cache keeps a bin for it. */
-static void take_out_of_caches(struct heap *heap, struct bucket *bucket, bool retire)
+/* What each thread's part of the bucket's free blocks would be. */
+static uint64_t fair_part(const struct heap *heap, const struct bucket *bucket)
+{
+    uint64_t blocks = bucket->free_blocks + thread_caches_blocks(heap, bucket, NULL, false);
+    uint64_t part = blocks / heap->caches.count;
+    return part >= CACHE_BIN_LEAST && !MUTATED(all_taken) ? part : 0;
+}
+
+/* Each bin keeps so many. retire: no cache keeps a bin for it. */
+static void take_out_of_caches(struct heap *heap, struct bucket *bucket, uint64_t stay, bool retire)
 {
     close_caches(heap);
     for (struct thread_cache *c = first_cache(heap); c; c = next_cache(c)) {
         struct cache_bin *bin = atomic_load_explicit(&c->bins[bucket->bin], memory_order_relaxed);
         if (cache_bin_bucket(bin) != bucket)
             continue;
-        thread_cache_empty_bin(c, bin);
+        cut_bin(c, bin, stay);
         if (retire)
             retire_bin(bin);
     }
@@ -593,20 +609,20 @@ static void take_out_of_caches(struct heap *heap, struct bucket *bucket, bool re
 
 void thread_caches_take(struct heap *heap, struct bucket *bucket, bool starved)
 {
-    uint64_t now = monotonic_now();
+    uint64_t now = monotonic_now(), stay = fair_part(heap, bucket);
     bool soon = now - bucket->taken_at < CACHE_TAKEN_APART;
-    bucket->taken = !soon ? 0 : bucket->taken + starved;
+    bucket->taken = !soon ? 0 : bucket->taken + (starved && !stay);
     bucket->taken_at = now;
     bool again = bucket->taken >= CACHE_TAKEN_OFTEN && !MUTATED(never_shared);
     if (again)
         share(bucket, now);
-    take_out_of_caches(heap, bucket, again);
+    take_out_of_caches(heap, bucket, again ? 0 : stay, again);
 }
 
 void thread_caches_share(struct heap *heap, struct bucket *bucket)
 {
     share(bucket, monotonic_now());
-    take_out_of_caches(heap, bucket, true);
+    take_out_of_caches(heap, bucket, 0, true);
 }
 
 static void shut_large_bins(struct thread_cache *cache)
