@@ -42,10 +42,31 @@
 /* So often it is tried to sum up caches without the lock while their list changes. */
 #define LISTING_TRIES 100u
 
+/* A thread that waits for the lock for so long, in nanoseconds, sleeps. */
+#define LOCK_PATIENCE 50000u
+
 /* Looks at what others have published before the clock is looked at, and so often that before
  * others get the processor. */
 #define LOOKS_PER_ROUND  16u
 #define ROUNDS_PER_YIELD 4u
+
+/* ---- the lock ---- */
+
+void heap_lock_contended(struct heap *heap)
+{
+    uint64_t started = monotonic_now();
+    for (unsigned rounds = 1; monotonic_now() - started < LOCK_PATIENCE; rounds++) {
+        for (unsigned i = 0;
+             i < LOOKS_PER_ROUND && atomic_load_explicit(&heap->held, memory_order_relaxed); i++)
+            let_the_processor_rest();
+        if (pthread_mutex_trylock(&heap->lock) == 0)
+            return;
+        /* Whoever holds it may need the processor. */
+        if (rounds % ROUNDS_PER_YIELD == 0)
+            sched_yield();
+    }
+    pthread_mutex_lock(&heap->lock);
+}
 
 /* ---- buckets; the heap lock is held from here down to the ladder ---- */
 
@@ -125,8 +146,7 @@ static struct bucket *add_bucket(struct heap *heap, uint64_t bytes)
 
 bool heap_init(struct heap *heap, struct figures *figures, uint64_t id, CUdevice device)
 {
-    /* Held for less than it takes to sleep and be woken: whoever waits looks a few times first. */
-    heap->lock = (pthread_mutex_t)PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
+    heap->lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     heap->alone = HEAP_ALONE;
     heap->figures = figures;
     heap->id = id;
@@ -1545,11 +1565,13 @@ bool heap_await_fence(struct pool *pool, struct context *context, struct thread_
                                     growth_is_due(&context->heap, now)))
         return false;
     if (atomic_load_explicit(&epochs->fenced, memory_order_relaxed) < stamp &&
-        (lone || !a_fence_is_near(epochs))) {
+        !a_fence_is_near(epochs)) {
         if (!may_grow || !lone)
             thread_cache_ask_again(cache);
-        return false;
+        if (lone || context->heap.lately.freeing <= 1)
+            return false;
     }
+    uint64_t beside = 0;
     bool only_ask = lone || others_work_may_count(pool);
     for (unsigned rounds = 1;; rounds++) {
         ask_for_all(pool, context, stamp, now);
@@ -1560,12 +1582,15 @@ bool heap_await_fence(struct pool *pool, struct context *context, struct thread_
         /* Whoever is in the driver may need the processor. */
         if (rounds % ROUNDS_PER_YIELD == 0)
             sched_yield();
+        uint64_t before = now;
         now = monotonic_now();
-        if (epoch_clean(epochs) >= stamp || now - started >= CACHE_WAIT_LONGEST ||
+        if (atomic_load_explicit(&context->heap.missing, memory_order_relaxed))
+            beside += now - before;
+        if (epoch_clean(epochs) >= stamp || now - started - beside >= CACHE_WAIT_LONGEST || beside > 1000000 ||
             !epoch_keeps_up(epochs))
             break;
     }
-    cache->waited += (int64_t)(now - started);
+    cache->waited += (int64_t)(now - started - beside);
     return epoch_clean(epochs) >= stamp;
 }
 
