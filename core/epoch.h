@@ -197,6 +197,13 @@ static inline bool epoch_is_asked_about(const struct epochs *epochs)
            atomic_load_explicit(&epochs->recording, memory_order_relaxed);
 }
 
+/* No lock needed. Whether a thread records a fence, or is about to close an epoch. */
+static inline bool epoch_fence_is_near(const struct epochs *epochs)
+{
+    return atomic_load_explicit(&epochs->recording, memory_order_relaxed) ||
+           atomic_load_explicit(&epochs->closed_for, memory_order_relaxed);
+}
+
 /* No lock needed. Whether another thread's free or synchronise has closed the epoch that a thread
  * has read the number of: its fence serves that one's frees, too, and its next free counts anew. */
 static inline bool epoch_is_closed(const struct epochs *epochs, uint64_t stamp)

@@ -793,7 +793,7 @@ static bool can_wait(const struct context *context, const struct place *place)
 {
     const struct epochs *epochs = &context->epochs;
     uint64_t stamp = oldest_stamp(place);
-    return stamp && (epochs->recording || epoch_fence_for(epochs, stamp, true));
+    return stamp && (epoch_fence_is_near(epochs) || epoch_fence_for(epochs, stamp, true));
 }
 
 /* Whether other threads' caches have what this one would have to ask the driver for, or, where the
@@ -1518,17 +1518,11 @@ static struct place make_place(struct pool *pool, struct heap *heap, struct buck
     return place;
 }
 
-static bool a_fence_is_near(const struct epochs *epochs)
-{
-    return atomic_load_explicit(&epochs->recording, memory_order_relaxed) ||
-           atomic_load_explicit(&epochs->closed_for, memory_order_relaxed);
-}
-
 /* One of those who wait asks the driver; it is not asked again too soon. */
 static void ask_for_all(struct pool *pool, struct context *context, uint64_t stamp, uint64_t now)
 {
     struct epochs *epochs = &context->epochs;
-    if (!epoch_may_be_asked(epochs, now) || a_fence_is_near(epochs) ||
+    if (!epoch_may_be_asked(epochs, now) || epoch_fence_is_near(epochs) ||
         atomic_load_explicit(&epochs->asked_for, memory_order_relaxed) ||
         atomic_exchange_explicit(&epochs->asked_for, true, memory_order_acquire))
         return;
@@ -1565,7 +1559,7 @@ bool heap_await_fence(struct pool *pool, struct context *context, struct thread_
                                     growth_is_due(&context->heap, now)))
         return false;
     if (atomic_load_explicit(&epochs->fenced, memory_order_relaxed) < stamp &&
-        !a_fence_is_near(epochs)) {
+        !epoch_fence_is_near(epochs)) {
         if (!may_grow || !lone)
             thread_cache_ask_again(cache);
         if (lone || context->heap.lately.freeing <= 1)
@@ -1595,10 +1589,12 @@ bool heap_await_fence(struct pool *pool, struct context *context, struct thread_
 }
 
 /* A thread whose cache's fence is due. Another that is just about to close the epoch serves it,
- * too: it has not advanced the number yet. */
-static bool another_closes(struct epochs *epochs)
+ * too: it has not advanced the number yet. It may have lost its processor, though, so nobody relies
+ * on it twice for one epoch: closed_for is a hint, and who closes is decided under the lock. */
+static bool another_closes(struct epochs *epochs, const struct thread_cache *cache)
 {
-    return !MUTATED(closed_twice) &&
+    bool again = cache && cache->again == counter_get(&cache->stamp) && !MUTATED(closer_relied_on);
+    return !again && !MUTATED(closed_twice) &&
            (atomic_load_explicit(&epochs->closed_for, memory_order_relaxed) ||
             atomic_exchange_explicit(&epochs->closed_for, true, memory_order_acquire));
 }
@@ -1606,13 +1602,13 @@ static bool another_closes(struct epochs *epochs)
 CUresult heap_close_epoch(struct pool *pool, struct context *context)
 {
     struct heap *heap = &context->heap;
-    if (another_closes(&context->epochs)) {
-        thread_cache_count_again(thread_cache_known(heap));
+    struct thread_cache *cache = thread_cache_known(heap);
+    if (another_closes(&context->epochs, cache)) {
+        thread_cache_count_again(cache);
         return CUDA_SUCCESS;
     }
     heap_lock(heap);
     note_user(pool, heap);
-    struct thread_cache *cache = thread_cache_known(heap);
     if (cache && epoch_is_closed(&context->epochs, counter_get(&cache->stamp))) {
         atomic_store_explicit(&context->epochs.closed_for, false, memory_order_release);
         heap_unlock(heap);

@@ -84,11 +84,14 @@ static void open_segment(const struct heap *heap, struct cache_bin *bin, uint64_
     counter_set(&segment->stamp, stamp);
 }
 
-/* In all bins. Its thread may be changing the counters. */
+/* In all bins. Its thread may be changing the counters: what it hands out meanwhile still counts, so
+ * that nobody takes a cache that has something for an empty one. */
 static uint64_t free_bytes_in(const struct thread_cache *cache)
 {
-    uint64_t bytes =
-        counter_get(&cache->given) + counter_get(&cache->moved) - counter_get(&cache->handed);
+    uint64_t handed = counter_get(&cache->handed);
+    /* Pairs with nothing: the looks are to come in this order. */
+    counter_fence(memory_order_acquire);
+    uint64_t bytes = counter_get(&cache->given) + counter_get(&cache->moved) - handed;
     return (int64_t)bytes < 0 ? 0 : bytes;
 }
 
@@ -584,6 +587,13 @@ static void share(struct bucket *bucket, uint64_t now)
     bucket->shared_until = now + bucket->shared_for;
 }
 
+/* Bytes: of smaller blocks so little lies in caches that threads rather take them from each other, or
+ * new ones, than that they share. */
+static uint64_t little(const struct heap *heap)
+{
+    return context_of_heap_read(heap)->device->growth_budget / CACHE_SHARED_SHARE;
+}
+
 /* What each thread's part of the bucket's free blocks would be. */
 static uint64_t fair_part(const struct heap *heap, const struct bucket *bucket)
 {
@@ -611,7 +621,7 @@ void thread_caches_take(struct heap *heap, struct bucket *bucket, bool starved)
 {
     uint64_t now = monotonic_now(), stay = fair_part(heap, bucket);
     bool soon = now - bucket->taken_at < CACHE_TAKEN_APART;
-    bucket->taken = !soon ? 0 : bucket->taken + (starved && !stay);
+    bucket->taken = !soon ? 0 : bucket->taken + (starved && !stay && bucket->bytes > little(heap));
     bucket->taken_at = now;
     bool again = bucket->taken >= CACHE_TAKEN_OFTEN && !MUTATED(never_shared);
     if (again)
@@ -924,6 +934,7 @@ void thread_cache_set_fence(struct thread_cache *cache, uint32_t frees, unsigned
 void thread_cache_count_again(struct thread_cache *cache)
 {
     uint64_t most = device_fence_bytes(context_of_heap(cache->heap)->device) << CACHE_DOUBLINGS;
+    cache->again = counter_get(&cache->stamp);
     cache->frees_left = cache->frees_to_fence / CACHE_AGAIN_SHARE + 1;
     cache->given_to_fence = counter_get(&cache->given) + (most >> cache->shift) / CACHE_AGAIN_SHARE;
 }

@@ -142,6 +142,7 @@ struct thread_functions;
  * again soon. Nanoseconds. */
 #define CACHE_TAKEN_APART    UINT64_C(2000000)
 #define CACHE_TAKEN_OFTEN    16u
+#define CACHE_SHARED_SHARE   1024u
 #define CACHE_SHARED_FIRST   UINT64_C(50000000)
 #define CACHE_SHARED_LONGEST UINT64_C(3200000000)
 
@@ -205,6 +206,7 @@ struct thread_cache {
     int64_t waited;  /* nanoseconds in allocations since it grew; see CACHE_WAIT_LONGEST */
     counter stamp;   /* the number that its thread read last in a free */
     counter given_before; /* when it read that first */
+    uint64_t again;       /* the stamp with which it left its fence to another thread last */
     /* By request, for its thread: the bin that served it last. By block size: written under the
      * heap lock, release for those who sum up, relaxed for its thread. */
     struct cache_bin *by_request[CACHE_BINS];
