@@ -630,6 +630,12 @@ bool epoch_wait(struct pool *pool, struct context *context, uint64_t stamp)
     return wait_for_fence(pool, context, fence, stamp, 0);
 }
 
+bool epoch_wait_a_moment(struct pool *pool, struct context *context, uint64_t stamp)
+{
+    struct fence *fence = epoch_fence_for(&context->epochs, stamp, true);
+    return fence && wait_for_fence(pool, context, fence, stamp, monotonic_now() + FENCE_IS_LATE);
+}
+
 bool epoch_wait_until(struct pool *pool, struct context *context, uint64_t stamp,
                       uint64_t give_up_at)
 {

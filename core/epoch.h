@@ -139,6 +139,9 @@ void epoch_await_others(struct context *context, uint64_t stamp);
  * other contexts' work is left, which the plain cuMemFree does not wait for. */
 bool epoch_wait(struct pool *pool, struct context *context, uint64_t stamp);
 
+/* The same for a few microseconds at most, where the fence has been recorded. */
+bool epoch_wait_a_moment(struct pool *pool, struct context *context, uint64_t stamp);
+
 /* The same for any fence that covers the stamp, other contexts' work included, and not longer than
  * until the monotonic clock shows give_up_at nanoseconds. */
 bool epoch_wait_until(struct pool *pool, struct context *context, uint64_t stamp,

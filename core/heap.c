@@ -31,6 +31,9 @@
  * behind a barrier. */
 #define BLOCKS_WORTH_A_WAIT 64u
 
+/* So long a thread leaves it to another to close an epoch: nanoseconds. */
+#define RELIED_NANOSECONDS 30000u
+
 #define COST_OF_A_BARRIER 500 /* nanoseconds */
 
 /* Blocks that somebody could do without take at most one part in so many of the time. */
@@ -712,17 +715,13 @@ static struct block *wait_for_one(struct pool *pool, struct context *context,
     return NULL;
 }
 
-/* Without a look at others' blocks. Releases and retakes the lock. */
+/* For a moment, without a look at others' blocks. Releases and retakes the lock. */
 static struct block *wait_in_place(struct pool *pool, struct context *context,
                                    const struct place *place, enum hit *hit)
 {
-    struct block *block = NULL;
-    uint64_t stamp;
     *hit = HIT_WAITED;
-    while (!block && (stamp = oldest_stamp(place)) != 0 && !context->heap.ending &&
-           epoch_wait(pool, context, stamp))
-        block = newest_clean(place);
-    return block;
+    bool over = epoch_wait_a_moment(pool, context, oldest_stamp(place));
+    return over && !context->heap.ending ? newest_clean(place) : NULL;
 }
 
 /* Whether the reserve stays inside its ratio. */
@@ -887,14 +886,9 @@ static struct block *climb(struct pool *pool, struct context *context, const str
     }
     if (!oldest_stamp(place))
         return NULL;
-    if (may_grow(pool, context, place->bucket)) {
-        if (growth_is_due(heap, monotonic_now()))
-            return NULL;
-        block = wait_in_place(pool, context, place, hit);
-        if (block || heap->ending)
-            return block;
-        return NULL;
-    }
+    if (may_grow(pool, context, place->bucket))
+        return growth_is_due(heap, monotonic_now()) ? NULL
+                                                    : wait_in_place(pool, context, place, hit);
     if (place->cache)
         place->cache->waited = -(int64_t)CACHE_WAIT_NO_GROWTH;
     if (place->bin && !keeps_up(heap) && heap->caches.count > 1)
@@ -1588,15 +1582,28 @@ bool heap_await_fence(struct pool *pool, struct context *context, struct thread_
     return epoch_clean(epochs) >= stamp;
 }
 
-/* A thread whose cache's fence is due. Another that is just about to close the epoch serves it,
- * too: it has not advanced the number yet. It may have lost its processor, though, so nobody relies
- * on it twice for one epoch: closed_for is a hint, and who closes is decided under the lock. */
-static bool another_closes(struct epochs *epochs, const struct thread_cache *cache)
+/* Whether this thread has left the epoch to another for so long that it may have lost its
+ * processor. */
+static bool has_relied_enough(struct thread_cache *cache)
 {
-    bool again = cache && cache->again == counter_get(&cache->stamp) && !MUTATED(closer_relied_on);
-    return !again && !MUTATED(closed_twice) &&
-           (atomic_load_explicit(&epochs->closed_for, memory_order_relaxed) ||
-            atomic_exchange_explicit(&epochs->closed_for, true, memory_order_acquire));
+    uint64_t now = monotonic_now(), stamp = counter_get(&cache->stamp);
+    if (cache->relied_for != stamp) {
+        cache->relied_for = stamp;
+        cache->relied_since = now;
+    }
+    return now - cache->relied_since > RELIED_NANOSECONDS && !MUTATED(closer_relied_on);
+}
+
+/* A thread whose cache's fence is due. Another that is just about to close the epoch serves it,
+ * too: it has not advanced the number yet. closed_for is a hint: who closes is decided under the
+ * lock. */
+static bool another_closes(struct epochs *epochs, struct thread_cache *cache)
+{
+    if (MUTATED(closed_twice) ||
+        !(atomic_load_explicit(&epochs->closed_for, memory_order_relaxed) ||
+          atomic_exchange_explicit(&epochs->closed_for, true, memory_order_acquire)))
+        return false;
+    return !cache || !has_relied_enough(cache);
 }
 
 CUresult heap_close_epoch(struct pool *pool, struct context *context)
@@ -1604,7 +1611,8 @@ CUresult heap_close_epoch(struct pool *pool, struct context *context)
     struct heap *heap = &context->heap;
     struct thread_cache *cache = thread_cache_known(heap);
     if (another_closes(&context->epochs, cache)) {
-        thread_cache_count_again(cache);
+        if (cache)
+            thread_cache_count_again(cache);
         return CUDA_SUCCESS;
     }
     heap_lock(heap);

@@ -934,7 +934,6 @@ void thread_cache_set_fence(struct thread_cache *cache, uint32_t frees, unsigned
 void thread_cache_count_again(struct thread_cache *cache)
 {
     uint64_t most = device_fence_bytes(context_of_heap(cache->heap)->device) << CACHE_DOUBLINGS;
-    cache->again = counter_get(&cache->stamp);
     cache->frees_left = cache->frees_to_fence / CACHE_AGAIN_SHARE + 1;
     cache->given_to_fence = counter_get(&cache->given) + (most >> cache->shift) / CACHE_AGAIN_SHARE;
 }

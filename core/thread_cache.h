@@ -206,7 +206,8 @@ struct thread_cache {
     int64_t waited;  /* nanoseconds in allocations since it grew; see CACHE_WAIT_LONGEST */
     counter stamp;   /* the number that its thread read last in a free */
     counter given_before; /* when it read that first */
-    uint64_t again;       /* the stamp with which it left its fence to another thread last */
+    uint64_t relied_for;  /* the stamp whose fence it left to another thread last */
+    uint64_t relied_since; /* when it did so first: the monotonic clock's nanoseconds */
     /* By request, for its thread: the bin that served it last. By block size: written under the
      * heap lock, release for those who sum up, relaxed for its thread. */
     struct cache_bin *by_request[CACHE_BINS];
