@@ -34,10 +34,19 @@ static uint64_t fence_bytes(uint64_t growth_budget)
     return growth_budget / 8 < most ? growth_budget / 8 : most;
 }
 
+/* Where limits are narrower than the growth budget, half of what they allow: what has no fence can
+ * neither be waited for nor given back there. */
+static uint64_t budget_inside_limits(const struct device *device)
+{
+    uint64_t least = device->limit < device->cached_cap ? device->limit : device->cached_cap;
+    return least / 2 < device->growth_budget ? least / 2 : device->growth_budget;
+}
+
 void device_set_short(struct device *device, bool is_short)
 {
     atomic_store_explicit(&device->is_short, is_short, memory_order_relaxed);
-    atomic_store_explicit(&device->fence_bytes, is_short ? 0 : fence_bytes(device->growth_budget),
+    atomic_store_explicit(&device->fence_bytes,
+                          is_short ? 0 : fence_bytes(budget_inside_limits(device)),
                           memory_order_relaxed);
 }
 
@@ -64,8 +73,8 @@ static struct device *describe_device(struct pool *pool, CUdevice ordinal)
     device->total_bytes = total;
     device->cached_cap = byte_size_resolve(&settings->caps.cached, total);
     device->growth_budget = byte_size_resolve(&settings->growth_budget, total);
-    device_set_short(device, false);
     device->limit = byte_size_resolve(&pool->settings.limits.device_bytes, total);
+    device_set_short(device, false);
     const struct stream_ordered_settings *stream_ordered = &pool->settings.stream_ordered;
     size_classes_init(&device->stream_classes, &stream_ordered->buckets, total);
     device->stream_cached_cap = byte_size_resolve(&stream_ordered->caps.cached, total);

@@ -580,8 +580,8 @@ static bool a_fence_is_coming(struct context *context, uint64_t stamp, uint64_t 
     struct epochs *epochs = &context->epochs;
     if (!epochs->recording) {
         /* Between two records, about to begin one, or it may have given up. */
-        bool comes = context->heap.owed ||
-                     atomic_load_explicit(&epochs->closed_for, memory_order_relaxed);
+        bool comes =
+            context->heap.owed || atomic_load_explicit(&epochs->closed_for, memory_order_relaxed);
         *idle_since = *idle_since ? *idle_since : monotonic_now();
         return comes && monotonic_now() - *idle_since < AWAIT_NANOSECONDS;
     }

@@ -103,9 +103,9 @@ struct fence *epoch_begin_close(struct context *context, bool waitable);
 CUresult epoch_record(struct pool *pool, struct context *context, struct fence *fence);
 
 /* The same in two steps, for a caller who has more to do under the lock: the first one returns with
- * it held, the second one is called without. ask: whoever records is in the driver anyway, and where
- * the GPU has nothing to do a fence is over as soon as it is recorded; so that nobody else has to
- * ask. */
+ * it held, the second one is called without. ask: whoever records is in the driver anyway, and
+ * where the GPU has nothing to do a fence is over as soon as it is recorded; so that nobody else
+ * has to ask. */
 struct epoch_recorded {
     CUresult error;
     bool unusable; /* an error stays in the context */

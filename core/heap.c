@@ -332,6 +332,7 @@ static const struct lately *look_around(struct heap *heap, uint64_t old)
         .requested = requested_bytes(heap, cached.requested_out),
         .freeing = cached.freeing,
     };
+    atomic_store_explicit(&heap->freeing, cached.freeing, memory_order_relaxed);
     counter_raise_to(&heap->counters->peak_requested, lately->requested);
     return lately;
 }
@@ -1402,8 +1403,8 @@ __attribute__((noinline)) static CUresult wait_in_free(struct pool *pool, struct
 }
 
 /* The slow part of a free: its fence. The lock is taken as seldom as can be: others wait for it
- * meanwhile. Nobody else waits for what a lone thread has freed, and it knows best when it needs it:
- * so there the driver is not asked at once. */
+ * meanwhile. Nobody else waits for what a lone thread has freed, and it knows best when it needs
+ * it: so there the driver is not asked at once. */
 __attribute__((noinline)) static CUresult end_free(struct pool *pool, struct context *context,
                                                    struct fence *fence, bool waitable)
 {
@@ -1413,7 +1414,8 @@ __attribute__((noinline)) static CUresult end_free(struct pool *pool, struct con
     for (int i = 0; fence && i < 4; i++) {
         struct epoch_recorded recorded =
             epoch_record_and_lock(pool, context, fence, keeps_up(heap) && heap->caches.count > 1);
-        bool good = context->epochs.failures == 0 && !recorded.unusable && !is_without_fences(context);
+        bool good =
+            context->epochs.failures == 0 && !recorded.unusable && !is_without_fences(context);
         fence = i < 3 && good ? close_if_owed(context, waitable) : NULL;
         /* Whoever waits says so again while there is a record; another's is to come back to it. */
         heap->owed = heap->owed && context->epochs.recording;
@@ -1536,49 +1538,76 @@ static bool others_work_may_count(struct pool *pool)
            !MUTATED(other_contexts_awaited);
 }
 
-bool heap_await_fence(struct pool *pool, struct context *context, struct thread_cache *cache,
-                      const struct cache_pending *pending)
+/* Whether nothing tells of a fence to come: none is being made for what a thread has freed, and no
+ * other thread is there to make one. */
+static bool no_fence_will_come(struct heap *heap, struct thread_cache *cache, uint64_t stamp,
+                               bool lone, bool may_grow)
+{
+    const struct epochs *epochs = &context_of_heap(heap)->epochs;
+    if (atomic_load_explicit(&epochs->fenced, memory_order_relaxed) >= stamp ||
+        epoch_fence_is_near(epochs))
+        return false;
+    if (!may_grow || heap->caches.count > 1)
+        thread_cache_ask_again(cache);
+    return lone || atomic_load_explicit(&heap->freeing, memory_order_relaxed) <= 1;
+}
+
+/* Nanoseconds between two moments, but for those in which another thread was getting a new block,
+ * for which all fences wait. */
+struct patience {
+    uint64_t started, now, beside;
+};
+
+static bool has_patience(struct heap *heap, struct patience *patience)
+{
+    uint64_t before = patience->now;
+    patience->now = monotonic_now();
+    if (atomic_load_explicit(&heap->missing, memory_order_relaxed))
+        patience->beside += patience->now - before;
+    uint64_t waited = patience->now - patience->started - patience->beside;
+    return waited < CACHE_WAIT_LONGEST && patience->beside < CACHE_WAIT_BESIDE && keeps_up(heap);
+}
+
+static void watch_for_fence(struct pool *pool, struct context *context, struct thread_cache *cache,
+                            uint64_t stamp)
 {
     const struct epochs *epochs = &context->epochs;
-    uint64_t stamp = pending->stamp;
-    bool may_grow = !pending->full && cache->waited >= 0;
-    uint64_t started = monotonic_now(), now = started;
-    /* A barrier costs no time to wait for, but a slow path for each block. */
-    bool lone = context->heap.caches.count <= 1 && pending->blocks < BLOCKS_WORTH_A_WAIT;
-    if (epoch_clean(epochs) >= stamp)
-        return true;
-    if (lone)
-        cache->waited += COST_OF_A_BARRIER;
-    if (!epoch_keeps_up(epochs) || (may_grow && cache->waited >= cost_of_growth(&context->heap) &&
-                                    growth_is_due(&context->heap, now)))
-        return false;
-    if (atomic_load_explicit(&epochs->fenced, memory_order_relaxed) < stamp &&
-        !epoch_fence_is_near(epochs)) {
-        if (!may_grow || !lone)
-            thread_cache_ask_again(cache);
-        if (lone || context->heap.lately.freeing <= 1)
-            return false;
-    }
-    uint64_t beside = 0;
-    bool only_ask = lone || others_work_may_count(pool);
-    for (unsigned rounds = 1;; rounds++) {
-        ask_for_all(pool, context, stamp, now);
-        if (only_ask)
-            return epoch_clean(epochs) >= stamp;
+    uint64_t now = monotonic_now();
+    struct patience patience = {now, now, 0};
+    for (unsigned rounds = 1; epoch_clean(epochs) < stamp; rounds++) {
+        ask_for_all(pool, context, stamp, patience.now);
         for (unsigned i = 0; i < LOOKS_PER_ROUND && epoch_clean(epochs) < stamp; i++)
             let_the_processor_rest();
         /* Whoever is in the driver may need the processor. */
         if (rounds % ROUNDS_PER_YIELD == 0)
             sched_yield();
-        uint64_t before = now;
-        now = monotonic_now();
-        if (atomic_load_explicit(&context->heap.missing, memory_order_relaxed))
-            beside += now - before;
-        if (epoch_clean(epochs) >= stamp || now - started - beside >= CACHE_WAIT_LONGEST || beside > 1000000 ||
-            !epoch_keeps_up(epochs))
+        if (!has_patience(&context->heap, &patience))
             break;
     }
-    cache->waited += (int64_t)(now - started - beside);
+    cache->waited += (int64_t)(patience.now - patience.started - patience.beside);
+}
+
+bool heap_await_fence(struct pool *pool, struct context *context, struct thread_cache *cache,
+                      const struct cache_pending *pending)
+{
+    struct heap *heap = &context->heap;
+    const struct epochs *epochs = &context->epochs;
+    uint64_t stamp = pending->stamp;
+    bool may_grow = !pending->full && cache->waited >= 0;
+    /* A barrier costs no time to wait for, but a slow path for each block. */
+    bool lone = heap->caches.count <= 1 && pending->blocks < BLOCKS_WORTH_A_WAIT;
+    if (epoch_clean(epochs) >= stamp)
+        return true;
+    if (lone)
+        cache->waited += COST_OF_A_BARRIER;
+    bool grows =
+        may_grow && cache->waited >= cost_of_growth(heap) && growth_is_due(heap, monotonic_now());
+    if (!epoch_keeps_up(epochs) || grows || no_fence_will_come(heap, cache, stamp, lone, may_grow))
+        return false;
+    if (lone || others_work_may_count(pool))
+        ask_for_all(pool, context, stamp, monotonic_now());
+    else
+        watch_for_fence(pool, context, cache, stamp);
     return epoch_clean(epochs) >= stamp;
 }
 

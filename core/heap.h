@@ -127,6 +127,7 @@ struct heap {
     uint64_t pending_slots;          /* bits: slots with any */
     unsigned slots_pending;          /* so many are set */
     struct lately lately;
+    _Atomic unsigned freeing; /* as there: for those who have no lock. Relaxed */
     uint64_t idle_checked_at;
     struct keep keep;
     uint64_t user;  /* the id of the thread that used the heap last; 0: none yet */
@@ -138,8 +139,8 @@ struct heap {
     bool crowded;   /* a bucket may have more free blocks than its cap */
     bool wary;      /* of large blocks: caches hold none, since they may not be worth keeping */
     counter misses;
-    counter miss_ns;         /* what they took lately: nanoseconds of the driver's call */
-    counter missed_at;       /* when the last one ended: the monotonic clock's nanoseconds */
+    counter miss_ns;          /* what they took lately: nanoseconds of the driver's call */
+    counter missed_at;        /* when the last one ended: the monotonic clock's nanoseconds */
     _Atomic unsigned missing; /* threads that are in the driver for one. Relaxed: it chooses who
                                  waits */
     struct heap_counters *counters; /* in the figures, like those of the buckets */
@@ -165,8 +166,8 @@ struct heap {
 #define HEAP_BUCKETS_MAX 16384u
 
 /* The lock is held for a microsecond or two, and waking a thread takes many, in a virtual machine
- * tens of them, for which all who wait for that thread's fence wait as well: so whoever waits for it
- * sleeps as the last resort. */
+ * tens of them, for which all who wait for that thread's fence wait as well: so whoever waits for
+ * it sleeps as the last resort. */
 void heap_lock_contended(struct heap *heap);
 
 /* A thread knows how many heap locks it holds: where a signal handler ends the process in the

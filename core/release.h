@@ -30,7 +30,8 @@ uint64_t release_clean(struct pool *pool, struct context *context, uint64_t byte
                        enum eviction reason, enum release_place place);
 
 /* Housekeeping on slow paths: blocks that are not kept, blocks over a cap, blocks idle for long. In
- * two steps for a caller who has the heap's lock anyway: held for the first one, not for the second.
+ * two steps for a caller who has the heap's lock anyway: held for the first one, not for the
+ * second.
  */
 void release_excess(struct pool *pool, struct context *context, enum release_place place);
 struct release_excess {

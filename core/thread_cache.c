@@ -84,8 +84,8 @@ static void open_segment(const struct heap *heap, struct cache_bin *bin, uint64_
     counter_set(&segment->stamp, stamp);
 }
 
-/* In all bins. Its thread may be changing the counters: what it hands out meanwhile still counts, so
- * that nobody takes a cache that has something for an empty one. */
+/* In all bins. Its thread may be changing the counters: what it hands out meanwhile still counts,
+ * so that nobody takes a cache that has something for an empty one. */
 static uint64_t free_bytes_in(const struct thread_cache *cache)
 {
     uint64_t handed = counter_get(&cache->handed);
@@ -316,8 +316,8 @@ void thread_cache_empty_bin(struct thread_cache *cache, struct cache_bin *bin)
         give_oldest_segment(cache, bin);
 }
 
-/* So many blocks stay, the newest ones; where more than those are pending, the segment that would be
- * cut goes as a whole. */
+/* So many blocks stay, the newest ones; where more than those are pending, the segment that would
+ * be cut goes as a whole. */
 static void cut_bin(struct thread_cache *cache, struct cache_bin *bin, uint64_t stay)
 {
     uint64_t blocks = count_blocks(bin), pending = 0;
@@ -587,8 +587,8 @@ static void share(struct bucket *bucket, uint64_t now)
     bucket->shared_until = now + bucket->shared_for;
 }
 
-/* Bytes: of smaller blocks so little lies in caches that threads rather take them from each other, or
- * new ones, than that they share. */
+/* Bytes: of smaller blocks so little lies in caches that threads rather take them from each other,
+ * or new ones, than that they share. */
 static uint64_t little(const struct heap *heap)
 {
     return context_of_heap_read(heap)->device->growth_budget / CACHE_SHARED_SHARE;

@@ -132,9 +132,10 @@ struct thread_functions;
 #define CACHE_IDLE UINT64_C(10000000)
 
 /* The most that a thread waits in an allocation, without a lock, for a fence that is about to be
- * over; and, in all, before it takes a new block instead, which takes the driver about as long.
- * Where the heap may not grow, it is not asked again for so long. Nanoseconds. */
+ * over; with other threads in the driver for new blocks, for which every fence waits, so much
+ * longer. Where the heap may not grow, it is not asked again for so long. Nanoseconds. */
 #define CACHE_WAIT_LONGEST   30000
+#define CACHE_WAIT_BESIDE    1000000
 #define CACHE_WAIT_NO_GROWTH 1000000
 
 /* Threads that take a bucket's blocks out of each other's caches sooner than so after the last time
@@ -205,8 +206,8 @@ struct thread_cache {
     unsigned shares; /* so many caches were awake when its bins were given what they may hold */
     int64_t waited;  /* nanoseconds in allocations since it grew; see CACHE_WAIT_LONGEST */
     counter stamp;   /* the number that its thread read last in a free */
-    counter given_before; /* when it read that first */
-    uint64_t relied_for;  /* the stamp whose fence it left to another thread last */
+    counter given_before;  /* when it read that first */
+    uint64_t relied_for;   /* the stamp whose fence it left to another thread last */
     uint64_t relied_since; /* when it did so first: the monotonic clock's nanoseconds */
     /* By request, for its thread: the bin that served it last. By block size: written under the
      * heap lock, release for those who sum up, relaxed for its thread. */

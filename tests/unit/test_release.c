@@ -234,7 +234,6 @@ static void keep_two_sizes(enum evict_policy policy)
     start();
     CUdeviceptr old = allocate(MIB), large = allocate(4 * MIB);
     release(old);
-    synchronise();
     release(large);
     synchronise();
 }
@@ -523,15 +522,16 @@ Test(release, threads_that_race_do_not_pass_the_hard_limit)
 Test(release, running_out_gives_clean_blocks_back_first)
 {
     ignore_the_reserve_ratio();
-    start_on(16 * MIB);
-    CUdeviceptr clean = allocate(4 * MIB), pending = allocate(8 * MIB);
+    start_on(64 * MIB);
+    allocate(48 * MIB);
+    CUdeviceptr clean = allocate(4 * MIB), pending = allocate(3 * MIB);
     release(clean);
     synchronise();
     fake_launch(context);
     release(pending);
-    cr_assert_eq(pending_bytes(), 8 * MIB);
+    cr_assert_eq(pending_bytes(), 3 * MIB);
     fake_trace();
-    allocate(7 * MIB);
+    allocate(12 * MIB);
     cr_assert_str_eq(fake_trace(), "alloc stream free-async stream-synchronize alloc");
     cr_assert_eq(counted().evictions.memory, 1);
 }
@@ -684,12 +684,13 @@ Test(release, it_does_not_begin_again_where_there_would_not_be_enough)
 Test(release, then_it_fences_what_no_fence_covers)
 {
     ignore_the_reserve_ratio();
-    start_on(16 * MIB);
-    CUdeviceptr block = allocate(12 * MIB);
+    start_on(64 * MIB);
+    allocate(48 * MIB);
+    CUdeviceptr block = allocate(3 * MIB);
     release(block);
     cr_assert_eq(epochs()->outstanding, 0);
     fake_trace();
-    allocate(14 * MIB);
+    allocate(15 * MIB);
     cr_assert_str_eq(fake_trace(), "alloc trim trim alloc create record query stream free-async "
                                    "stream-synchronize trim trim alloc");
 }
@@ -713,12 +714,13 @@ static void let_a_second_pass(void *unused)
 Test(release, for_which_it_waits_some_seconds_at_most)
 {
     ignore_the_reserve_ratio();
-    start_on(16 * MIB);
-    CUdeviceptr block = allocate(12 * MIB);
+    start_on(64 * MIB);
+    allocate(48 * MIB);
+    CUdeviceptr block = allocate(3 * MIB);
     release(block);
     fake_launch(context);
     fake_during(FAKE_EVENT_QUERY, let_a_second_pass, NULL);
-    cr_assert_eq(try_to_allocate(14 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_eq(try_to_allocate(15 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
     cr_assert_lt(ahead, 20);
 }
 

@@ -326,9 +326,10 @@ Test(thread_cache, much_is_taken_from_there)
     start();
     join_in(&companion, cache_forty, NULL);
     synchronise();
-    for (int i = 0; i < 40; i++)
+    for (int i = 0; i < 20; i++)
         allocate(MIB);
     cr_assert_eq(counted().misses, 40);
+    cr_assert_gt(cached_bytes(), 0, "its part stays there");
     part(&companion);
 }
 
@@ -362,30 +363,52 @@ static void take_out_of_all_caches(struct bucket *bucket)
     heap_unlock(heap());
 }
 
+static void take_again_and_again(struct bucket *bucket, unsigned count, size_t bytes)
+{
+    for (int i = 0; i < 20 && cached_bytes(); i++) {
+        bucket->taken_at = monotonic_now(); /* however slow the machine is */
+        take_out_of_all_caches(bucket);
+        cache_blocks(count, bytes);
+    }
+}
+
 Test(thread_cache, a_size_that_is_taken_out_of_all_caches_again_and_again_is_shared)
 {
     struct timespec a_while = {0, (long)CACHE_SHARED_FIRST + 10000000};
     start();
-    cache_blocks(4, MIB);
+    cache_blocks(3, MIB);
     struct bucket *bucket = cache_bin_bucket(own_cache()->by_request[cache_index(MIB)]);
     take_out_of_all_caches(bucket);
     cr_assert_eq(cached_bytes(), 0);
-    cache_blocks(4, MIB);
-    cr_assert_eq(cached_bytes(), 4 * MIB, "once is not again and again");
-    for (int i = 0; i < 20 && cached_bytes(); i++) {
-        bucket->taken_at = monotonic_now(); /* however slow the machine is */
-        take_out_of_all_caches(bucket);
-        cache_blocks(4, MIB);
-    }
+    cache_blocks(3, MIB);
+    cr_assert_eq(cached_bytes(), 3 * MIB, "once is not again and again");
+    take_again_and_again(bucket, 3, MIB);
     cr_assert_eq(cached_bytes(), 0);
-    cr_assert_eq(clean_bytes(), 4 * MIB);
-    cr_assert_eq(counted().misses, 4);
+    cr_assert_eq(clean_bytes(), 3 * MIB);
+    cr_assert_eq(counted().misses, 3);
     nanosleep(&a_while, NULL);
     synchronise();
-    cache_blocks(4, MIB);
+    cache_blocks(3, MIB);
     synchronise();
-    cache_blocks(4, MIB);
-    cr_assert_eq(cached_bytes(), 4 * MIB, "that is not for ever");
+    cache_blocks(3, MIB);
+    cr_assert_eq(cached_bytes(), 3 * MIB, "that is not for ever");
+}
+
+Test(thread_cache, but_not_where_there_is_enough_for_all)
+{
+    start();
+    cache_blocks(CACHE_BIN_LEAST, MIB);
+    take_again_and_again(cache_bin_bucket(own_cache()->by_request[cache_index(MIB)]),
+                         CACHE_BIN_LEAST, MIB);
+    cr_assert_eq(cached_bytes(), CACHE_BIN_LEAST * MIB);
+}
+
+Test(thread_cache, nor_where_it_is_little)
+{
+    start();
+    cache_blocks(3, 4096);
+    take_again_and_again(cache_bin_bucket(own_cache()->by_request[cache_index(4096)]), 3, 4096);
+    cr_assert_eq(cached_bytes(), (uint64_t)3 * 4096);
 }
 
 static void expect_in_order(const struct block_list *list, enum block_link link, unsigned count)
@@ -757,10 +780,40 @@ Test(thread_cache, who_has_waited_as_long_as_a_new_block_takes_gets_one)
     start();
     CUdeviceptr block = pending_block(&companion);
     own_cache()->waited = 30000;
+    counter_set(&heap()->missed_at, 0);
     fake_trace();
     cr_assert_neq(allocate(MIB), block);
     cr_assert_str_eq(fake_trace(), "alloc");
     cr_assert_eq(own_cache()->waited, 0);
+    part(&companion);
+}
+
+Test(thread_cache, but_not_while_another_thread_gets_one)
+{
+    struct companion companion;
+    start();
+    CUdeviceptr block = pending_block(&companion);
+    own_cache()->waited = 30000;
+    counter_set(&heap()->missed_at, 0);
+    atomic_store(&heap()->missing, 1);
+    fake_during(FAKE_EVENT_QUERY, finish_now, NULL);
+    nanosleep(&(struct timespec){0, 1000000}, NULL); /* it may be asked again */
+    cr_assert_eq(allocate(MIB), block);
+    atomic_store(&heap()->missing, 0);
+    part(&companion);
+}
+
+Test(thread_cache, nor_soon_after)
+{
+    struct companion companion;
+    start();
+    CUdeviceptr block = pending_block(&companion);
+    own_cache()->waited = 1000000000;
+    counter_set(&heap()->miss_ns, 1000000000);
+    counter_set(&heap()->missed_at, monotonic_now());
+    fake_during(FAKE_EVENT_QUERY, finish_now, NULL);
+    nanosleep(&(struct timespec){0, 1000000}, NULL); /* it may be asked again */
+    cr_assert_eq(allocate(MIB), block);
     part(&companion);
 }
 
