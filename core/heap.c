@@ -464,11 +464,7 @@ static CUresult ask_driver(struct pool *pool, struct bucket_counters *cost, CUde
     CUresult result = pool->driver->cuMemAlloc_v2(address, bytes);
     relaxed_mode_end(pool, mode);
     leave_driver();
-    /* Several threads may miss at once: these two are added to without the lock. Relaxed, like
-     * every counter. */
-    atomic_fetch_add_explicit(&cost->allocation_nanoseconds, monotonic_now() - started,
-                              memory_order_relaxed);
-    atomic_fetch_add_explicit(&cost->allocation_calls, 1, memory_order_relaxed);
+    bucket_count_call(cost, monotonic_now() - started);
     return result;
 }
 
