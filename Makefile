@@ -387,7 +387,7 @@ $(DEMOS): $(BUILD)/demo/%: tests/demo/%.c $(SIM) tests/kernels.ptx Makefile | de
 	$(say) CC $<
 	$(Q)$(COMPILE) $(TEST_FLAGS) $< -o $@ $(LDFLAGS) -Wl,--as-needed $(SIM)
 
-$(CUDA_PROGRAMS): $(BUILD)/%: %.cu Makefile
+$(CUDA_PROGRAMS): $(BUILD)/%: %.cu $(wildcard tests/gpu/*.cuh) Makefile
 	@mkdir -p $(@D)
 	$(say) NVCC $<
 	$(Q)$(NVCC) -O2 -std=c++17 -cudart static -gencode arch=compute_80,code=[sm_80,compute_80] \

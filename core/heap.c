@@ -957,11 +957,8 @@ static CUresult ask_driver(struct pool *pool, struct heap *heap, struct bucket_c
     CUresult result = pool->driver->cuMemAlloc_v2(address, bytes);
     relaxed_mode_end(pool, mode);
     leave_driver();
-    /* Several threads may miss at once: these two are added to without the lock. Relaxed, like
-     * every counter. */
     uint64_t nanoseconds = monotonic_now() - started;
-    atomic_fetch_add_explicit(&cost->allocation_nanoseconds, nanoseconds, memory_order_relaxed);
-    atomic_fetch_add_explicit(&cost->allocation_calls, 1, memory_order_relaxed);
+    bucket_count_call(cost, nanoseconds);
     note_cost(heap, nanoseconds);
     counter_set(&heap->missed_at, started + nanoseconds);
     atomic_fetch_sub_explicit(&heap->missing, 1, memory_order_relaxed);

@@ -110,6 +110,12 @@ static inline bool streams_are_captured(const struct pool *pool)
            pool->streams->idle_captures;
 }
 
+/* The record of stream-ordered memory at the address, or NULL. */
+static inline struct stream_block *stream_block_at(const struct pool *pool, CUdeviceptr address)
+{
+    return pool->streams ? stream_block_find(&pool->streams->blocks, address) : NULL;
+}
+
 static inline CUstream stream_spelled_out(CUstream handle)
 {
     return handle ? handle : CU_STREAM_LEGACY;

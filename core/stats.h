@@ -117,6 +117,14 @@ static inline void counter_fence(memory_order order)
 #endif
 }
 
+/* An allocation that the driver was asked for. Several threads may miss at once: these two are
+ * added to without the lock. Relaxed, like every counter. */
+static inline void bucket_count_call(struct bucket_counters *c, uint64_t nanoseconds)
+{
+    atomic_fetch_add_explicit(&c->allocation_nanoseconds, nanoseconds, memory_order_relaxed);
+    atomic_fetch_add_explicit(&c->allocation_calls, 1, memory_order_relaxed);
+}
+
 /* The most that the program held at a time in one context of the heap, as it asked for it. */
 static inline uint64_t heap_counters_peak(const struct heap_counters *c)
 {

@@ -318,10 +318,7 @@ static CUresult ask_driver(struct pool *pool, struct bucket_counters *cost, CUde
         address, bytes, atomic_load_explicit(&search->mempool->handle, memory_order_relaxed),
         search->handle);
     leave_driver();
-    /* Several threads may miss on a stream at once. Relaxed, like every counter. */
-    atomic_fetch_add_explicit(&cost->allocation_nanoseconds, monotonic_now() - started,
-                              memory_order_relaxed);
-    atomic_fetch_add_explicit(&cost->allocation_calls, 1, memory_order_relaxed);
+    bucket_count_call(cost, monotonic_now() - started);
     return result;
 }
 
@@ -1024,8 +1021,7 @@ static void forget_stale(struct pool *pool, struct stream_block *block, CUdevice
 
 void stream_heap_forget_address(struct pool *pool, CUdeviceptr address)
 {
-    struct stream_block *block =
-        pool->streams ? stream_block_find(&pool->streams->blocks, address) : NULL;
+    struct stream_block *block = stream_block_at(pool, address);
     if (block && !forget_held(pool, block, address))
         forget_stale(pool, block, address);
 }

@@ -409,6 +409,18 @@ static CUresult record_in_context(struct pool *pool, const struct own_event *eve
     return result;
 }
 
+/* Makes the event first where a context is given. Whether it was recorded. */
+static inline bool record_event(struct pool *pool, struct context *made_in,
+                                struct own_event **event, CUstream handle, recorder *record)
+{
+    enter_driver();
+    if (made_in)
+        *event = make_event(pool, made_in);
+    bool recorded = *event && record(pool, *event, handle) == CUDA_SUCCESS;
+    leave_driver();
+    return recorded;
+}
+
 static struct own_event *record_by(struct pool *pool, struct stream *stream, CUstream handle,
                                    uint64_t stamp, recorder *record)
 {
@@ -420,11 +432,7 @@ static struct own_event *record_by(struct pool *pool, struct stream *stream, CUs
     order_take_discarded(stream, &discarded);
     stream_lock_give(&stream->lock);
     order_destroy_events(pool, discarded);
-    enter_driver();
-    if (make)
-        event = make_event(pool, context);
-    bool recorded = event && record(pool, event, handle) == CUDA_SUCCESS;
-    leave_driver();
+    bool recorded = record_event(pool, make ? context : NULL, &event, handle, record);
     if (!event)
         return NULL;
     stream_lock_take(&stream->lock);
@@ -508,7 +516,8 @@ static void drop_marker(struct stream *stream, struct own_event *event, bool mad
         discard(stream, event);
 }
 
-/* Nobody ever waits for the event, so it may be recorded again while it is outstanding. */
+/* Nobody else than the stream itself ever waits for the event, so it may be recorded again while it
+ * is outstanding. */
 bool order_join(struct pool *pool, struct stream_ref ref, CUstream handle, uint64_t stamp)
 {
     struct stream *stream = ref.stream;
@@ -517,11 +526,7 @@ bool order_join(struct pool *pool, struct stream_ref ref, CUstream handle, uint6
     struct own_event *event = use_marker(stream);
     stream_lock_give(&stream->lock);
     bool make = !event;
-    enter_driver();
-    if (make)
-        event = make_event(pool, context);
-    bool recorded = event && record_operation(pool, event, handle) == CUDA_SUCCESS;
-    leave_driver();
+    bool recorded = record_event(pool, make ? context : NULL, &event, handle, record_operation);
     if (!event)
         return false;
     stream_lock_take(&stream->lock);

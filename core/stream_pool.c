@@ -196,55 +196,58 @@ static void end_plain_free(const struct plain_free *free)
     stream_lock_give(&free->stream->lock);
 }
 
-bool stream_pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr address,
-                            CUstream handle, CUresult *result)
+static CUresult free_claimed_async(struct pool *pool, free_async *driver,
+                                   struct stream_block *block, CUstream handle)
 {
-    struct stream_block *block =
-        pool->streams ? stream_block_find(&pool->streams->blocks, address) : NULL;
-    if (!block)
-        return false;
-    *result = CUDA_ERROR_INVALID_VALUE;
-    if (!stream_heap_claim(block, address))
-        return true;
     struct stream_free free = {driver, handle};
-    *result = end_uses(pool, block, handle);
-    if (*result != CUDA_SUCCESS) {
+    CUresult result = end_uses(pool, block, handle);
+    if (result != CUDA_SUCCESS) {
         /* The program's again. */
-        atomic_store_explicit(&block->held_at, address, memory_order_release);
-        return true;
+        atomic_store_explicit(&block->held_at, block->block.address, memory_order_release);
+        return result;
     }
-    *result = may_be_kept(pool, block, handle) ? CUDA_SUCCESS
-                                               : free_by_driver(pool, block, free_on_stream, &free);
-    return true;
+    return may_be_kept(pool, block, handle) ? CUDA_SUCCESS
+                                            : free_by_driver(pool, block, free_on_stream, &free);
 }
 
-bool stream_pool_free(struct pool *pool, CUdeviceptr address, CUresult *result)
+static CUresult free_claimed(struct pool *pool, struct stream_block *block)
 {
-    struct stream_block *block =
-        pool->streams ? stream_block_find(&pool->streams->blocks, address) : NULL;
-    if (!block)
-        return false;
-    *result = CUDA_ERROR_INVALID_VALUE;
-    if (!stream_heap_claim(block, address))
-        return true;
     bool green;
     struct plain_free free = {NULL, NULL};
     if (is_served(pool) && context_current(pool, &green) &&
         stream_heap_free_plainly(pool, block, &free)) {
         use_forget(pool, block);
-        *result = CUDA_SUCCESS;
-    } else {
-        *result = free_by_driver(pool, block, free_plainly, &free);
-        end_plain_free(&free);
+        return CUDA_SUCCESS;
     }
-    return true;
+    CUresult result = free_by_driver(pool, block, free_plainly, &free);
+    end_plain_free(&free);
+    return result;
+}
+
+bool stream_pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr address,
+                            CUstream handle, CUresult *result)
+{
+    struct stream_block *block = stream_block_at(pool, address);
+    if (block)
+        *result = stream_heap_claim(block, address)
+                      ? free_claimed_async(pool, driver, block, handle)
+                      : CUDA_ERROR_INVALID_VALUE;
+    return block != NULL;
+}
+
+bool stream_pool_free(struct pool *pool, CUdeviceptr address, CUresult *result)
+{
+    struct stream_block *block = stream_block_at(pool, address);
+    if (block)
+        *result = stream_heap_claim(block, address) ? free_claimed(pool, block)
+                                                    : CUDA_ERROR_INVALID_VALUE;
+    return block != NULL;
 }
 
 bool stream_pool_ask_pointer(struct pool *pool, CUdeviceptr pointer, CUdeviceptr base,
                              struct pointer_answer *answer)
 {
-    const struct stream_block *block =
-        pool->streams ? stream_block_find(&pool->streams->blocks, base) : NULL;
+    const struct stream_block *block = stream_block_at(pool, base);
     if (!block)
         return false;
     uint64_t bytes = atomic_load_explicit(&block->asked, memory_order_relaxed);
@@ -255,8 +258,7 @@ bool stream_pool_ask_pointer(struct pool *pool, CUdeviceptr pointer, CUdeviceptr
 
 bool stream_pool_share(struct pool *pool, CUdeviceptr base)
 {
-    struct stream_block *block =
-        pool->streams ? stream_block_find(&pool->streams->blocks, base) : NULL;
+    struct stream_block *block = stream_block_at(pool, base);
     if (!block)
         return false;
     atomic_store_explicit(&block->shared, true, memory_order_relaxed);

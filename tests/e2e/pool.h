@@ -1,6 +1,7 @@
 /*
- * What the programs pool_*.c, faults.c and process_life*.c share: a context with its kernels, work
- * that ends when told to, and what the pool says of itself.
+ * What the programs pool_*.c, stream*.c, faults.c, figures.c, hostile.c and process_life.c share: a
+ * context with its kernels, memory and streams, work that ends when told to, and what the pool says
+ * of itself.
  *
  * A program has cases, one for each process: "program CASE". It exits 0 when all is well; otherwise
  * it says why and exits 1. Runs without the pool too, unless the case asks for it. A program
@@ -67,10 +68,25 @@ static inline CUstream new_stream(void)
     return stream;
 }
 
+static inline CUstream new_blocking_stream(void)
+{
+    CUstream stream;
+    CU(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+    return stream;
+}
+
 static inline CUdeviceptr take(size_t bytes)
 {
     CUdeviceptr address;
     CU(cuMemAlloc_v2(&address, bytes));
+    return address;
+}
+
+static inline CUdeviceptr take_on(CUstream stream, size_t bytes)
+{
+    CUdeviceptr address = 0;
+    CU(cuMemAllocAsync(&address, bytes, stream));
+    CHECK(address != 0);
     return address;
 }
 

@@ -10,21 +10,6 @@ enum { WORDS = 64, WARM = 600, PAIRS = 1200 };
 
 static struct kernels kernels;
 
-static CUdeviceptr take_on(CUstream stream, size_t bytes)
-{
-    CUdeviceptr address = 0;
-    CU(cuMemAllocAsync(&address, bytes, stream));
-    CHECK(address != 0);
-    return address;
-}
-
-static CUstream new_blocking_stream(void)
-{
-    CUstream stream;
-    CU(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
-    return stream;
-}
-
 static void furnish(void)
 {
     open_primary();

@@ -11,25 +11,10 @@ enum { WORDS = 1024 };
 
 static struct kernels kernels;
 
-static CUdeviceptr take_on(CUstream stream, size_t bytes)
-{
-    CUdeviceptr address = 0;
-    CU(cuMemAllocAsync(&address, bytes, stream));
-    CHECK(address != 0);
-    return address;
-}
-
 static void use_and_free(CUstream stream, CUdeviceptr block)
 {
     fill(&kernels, stream, block, WORDS, 1);
     CU(cuMemFreeAsync(block, stream));
-}
-
-static CUstream new_blocking_stream(void)
-{
-    CUstream stream;
-    CU(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
-    return stream;
 }
 
 static void furnish(void)

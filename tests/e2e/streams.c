@@ -26,14 +26,6 @@ static void furnish(void)
     other = new_stream();
 }
 
-static CUdeviceptr take_on(CUstream stream, size_t bytes)
-{
-    CUdeviceptr address = 0;
-    CU(cuMemAllocAsync(&address, bytes, stream));
-    CHECK(address != 0);
-    return address;
-}
-
 static CUevent new_event(void)
 {
     CUevent event;

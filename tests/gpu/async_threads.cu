@@ -7,14 +7,7 @@
 #include <thread>
 #include <vector>
 
-#define CHECK(call)                                                                                \
-    do {                                                                                           \
-        cudaError_t error = (call);                                                                \
-        if (error != cudaSuccess) {                                                                \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(error));         \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "check.cuh"
 
 __global__ void set_to(unsigned *array, unsigned count, unsigned value)
 {

@@ -417,33 +417,6 @@ static void print_answers_without_context(void)
     CHECK(cuStreamDestroy_v2(stream));
 }
 
-/* Whether an event on a blocking stream, and a synchronise with it, come after the work of the
- * legacy stream although the blocking one has none. */
-static void print_order_behind_legacy(void)
-{
-    CUstream stream;
-    CUevent event;
-    CHECK(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
-    CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-    CHECK(cuCtxSynchronize());
-    spin(&kernels, NULL, 20000000);
-    CUresult idle = cuStreamQuery(stream);
-    CHECK(cuEventRecord(event, stream));
-    CUresult over = cuEventQuery(event);
-    CHECK(cuCtxSynchronize());
-    printf(
-        "fact: behind the legacy stream's kernel an idle blocking stream's query says %u, an event "
-        "recorded on it %u\n",
-        idle, over);
-    spin(&kernels, NULL, 20000000);
-    CHECK(cuMemFreeAsync(take(stream, MIB), stream));
-    idle = cuStreamQuery(stream);
-    CHECK(cuCtxSynchronize());
-    printf("fact: behind it and an allocation and a free the query says %u\n", idle);
-    CHECK(cuEventDestroy_v2(event));
-    CHECK(cuStreamDestroy_v2(stream));
-}
-
 /* Whether work of the legacy stream comes after an event that an idle blocking stream, which has no
  * work besides, was made to wait for. */
 static void print_order_behind_a_wait(void)
@@ -624,7 +597,6 @@ static int print_facts(void)
     print_order("an allocation", allocation_between);
     print_order("a free", free_between);
     print_answers_without_context();
-    print_order_behind_legacy();
     print_order_behind_a_wait();
     print_what_is_told_of_all();
     printf("stream_ordered: %.0f ms, facts\n", now_ms() - start);

@@ -7,14 +7,7 @@
 #include <thrust/device_ptr.h>
 #include <thrust/sort.h>
 
-#define CHECK(call)                                                                                \
-    do {                                                                                           \
-        cudaError_t error = (call);                                                                \
-        if (error != cudaSuccess) {                                                                \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(error));         \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "check.cuh"
 
 // A permutation of 0..count-1 where count is a power of two: sorted, key i is i.
 __global__ void scatter(unsigned *keys, unsigned count, unsigned salt)

@@ -13,6 +13,8 @@
 #include "fake_streams.h"
 #include "pool_fixture.h"
 
+#define EVENT ((CUevent)0x500)
+
 static CUstream one, other;
 
 static inline void set_up_streams(void)
@@ -48,6 +50,25 @@ static inline CUresult try_to_free_on(CUstream stream, CUdeviceptr address)
 static inline void free_on(CUstream stream, CUdeviceptr address)
 {
     cr_assert_eq(try_to_free_on(stream, address), CUDA_SUCCESS);
+}
+
+/* A block that is pending on the stream. */
+static inline CUdeviceptr leave_pending(CUstream stream, size_t bytes)
+{
+    CUdeviceptr block = take_on(stream, bytes);
+    fake_stream_works(stream);
+    free_on(stream, block);
+    return block;
+}
+
+/* So many of them, the oldest first. */
+static inline void leave_many(CUstream stream, unsigned count, size_t bytes, CUdeviceptr *blocks)
+{
+    for (unsigned i = 0; i < count; i++)
+        blocks[i] = take_on(stream, bytes);
+    fake_stream_works(stream);
+    for (unsigned i = 0; i < count; i++)
+        free_on(stream, blocks[i]);
 }
 
 /* The program's own calls, as the hooks make them. */
@@ -117,9 +138,7 @@ static inline struct report_counters counted_streams(void)
 /* From now on frees on the stream record events: the other one has looked in vain. */
 static inline void let_events_be_wanted(CUstream stream, CUstream looking, size_t bytes)
 {
-    CUdeviceptr block = take_on(stream, bytes);
-    fake_stream_works(stream);
-    free_on(stream, block);
+    CUdeviceptr block = leave_pending(stream, bytes);
     CUdeviceptr instead = take_on(looking, bytes);
     cr_assert_neq(instead, block);
     synchronise_stream(stream);

@@ -5,16 +5,6 @@
 
 TestSuite(stream_heap, .init = set_up_streams, .fini = tear_down, .timeout = 20);
 
-#define EVENT ((CUevent)0x500)
-
-static CUdeviceptr leave_pending(CUstream stream, size_t bytes)
-{
-    CUdeviceptr block = take_on(stream, bytes);
-    fake_stream_works(stream);
-    free_on(stream, block);
-    return block;
-}
-
 Test(stream_heap, the_same_stream_gets_it_back_at_once)
 {
     start_streams();

@@ -5,34 +5,14 @@
 
 TestSuite(stream_marker, .init = set_up_streams, .fini = tear_down, .timeout = 20);
 
-#define EVENT ((CUevent)0x500)
-
 /* More than a stream may leave without a marker. */
 #define LARGE (64 * MIB)
-
-static CUdeviceptr leave_pending(CUstream stream, size_t bytes)
-{
-    CUdeviceptr block = take_on(stream, bytes);
-    fake_stream_works(stream);
-    free_on(stream, block);
-    return block;
-}
-
-/* Blocks that are pending, the oldest first. */
-static void leave_many(CUstream stream, unsigned count, CUdeviceptr *blocks)
-{
-    for (unsigned i = 0; i < count; i++)
-        blocks[i] = take_on(stream, MIB);
-    fake_stream_works(stream);
-    for (unsigned i = 0; i < count; i++)
-        free_on(stream, blocks[i]);
-}
 
 Test(stream_marker, each_free_puts_one_there)
 {
     CUdeviceptr blocks[8];
     start_streams();
-    leave_many(NULL, 8, blocks);
+    leave_many(NULL, 8, MIB, blocks);
     cr_assert_eq(fake_stream_calls().records, 8);
     cr_assert_eq(fake_calls(FAKE_EVENT_CREATE), 1);
     fake_trace();
@@ -65,7 +45,7 @@ Test(stream_marker, a_wait_tells_of_the_frees_before_it)
 {
     CUdeviceptr blocks[9];
     start_streams();
-    leave_many(NULL, 9, blocks);
+    leave_many(NULL, 9, MIB, blocks);
     synchronise_stream(NULL);
     cr_assert_eq(bytes_of(NULL).cached, 9 * MIB);
 }
@@ -159,7 +139,7 @@ Test(stream_marker, and_what_was_freed_before_is_behind_the_next)
 {
     CUdeviceptr blocks[2];
     start_streams();
-    leave_many(one, 2, blocks);
+    leave_many(one, 2, MIB, blocks);
     pool_barrier_coming(pool, NULL);
     leave_pending(one, 2 * MIB);
     cr_assert_eq(take_on(one, MIB), blocks[1]);

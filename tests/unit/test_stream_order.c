@@ -5,21 +5,10 @@
 
 TestSuite(stream_order, .init = set_up_streams, .fini = tear_down, .timeout = 20);
 
-#define EVENT ((CUevent)0x500)
-
-/* A block that is pending on the stream. */
-static CUdeviceptr leave_pending(CUstream stream)
-{
-    CUdeviceptr block = take_on(stream, MIB);
-    fake_stream_works(stream);
-    free_on(stream, block);
-    return block;
-}
-
 Test(stream_order, a_synchronise_settles_what_was_freed_before_it)
 {
     start_streams();
-    leave_pending(one);
+    leave_pending(one, MIB);
     struct order_mark mark;
     pool_stream_wait_begin(pool, one, &mark);
     CUdeviceptr late = take_on(one, 2 * MIB);
@@ -32,7 +21,7 @@ Test(stream_order, a_synchronise_settles_what_was_freed_before_it)
 Test(stream_order, a_synchronise_that_failed_settles_nothing)
 {
     start_streams();
-    leave_pending(one);
+    leave_pending(one, MIB);
     struct order_mark mark;
     pool_stream_wait_begin(pool, one, &mark);
     pool_stream_wait_end(pool, &mark, CUDA_ERROR_NOT_READY);
@@ -147,7 +136,7 @@ Test(stream_order, events_are_remembered_as_long_as_they_say_something)
 Test(stream_order, a_synchronised_stream_settles_what_it_waited_for)
 {
     start_streams();
-    leave_pending(one);
+    leave_pending(one, MIB);
     record(EVENT, one);
     wait_on(other, EVENT);
     synchronise_stream(other);
@@ -157,8 +146,8 @@ Test(stream_order, a_synchronised_stream_settles_what_it_waited_for)
 Test(stream_order, a_synchronised_context_settles_all)
 {
     start_streams();
-    leave_pending(one);
-    leave_pending(other);
+    leave_pending(one, MIB);
+    leave_pending(other, MIB);
     cr_assert_eq(synchronise(), CUDA_SUCCESS);
     cr_assert_eq(bytes_of(one).cached, MIB);
     cr_assert_eq(bytes_of(other).cached, MIB);
@@ -167,7 +156,7 @@ Test(stream_order, a_synchronised_context_settles_all)
 Test(stream_order, an_event_covers_what_was_freed_before_its_record)
 {
     start_streams();
-    leave_pending(one);
+    leave_pending(one, MIB);
     record(EVENT, one);
     free_on(one, take_on(one, 2 * MIB));
     synchronise_event(EVENT);
@@ -178,7 +167,7 @@ Test(stream_order, an_event_covers_what_was_freed_before_its_record)
 Test(stream_order, an_event_recorded_anew_during_the_wait_says_nothing)
 {
     start_streams();
-    leave_pending(one);
+    leave_pending(one, MIB);
     record(EVENT, one);
     struct event_look look;
     pool_event_wait_begin(pool, EVENT, &look);
@@ -190,7 +179,7 @@ Test(stream_order, an_event_recorded_anew_during_the_wait_says_nothing)
 Test(stream_order, an_event_that_two_threads_record_at_once_says_nothing)
 {
     start_streams();
-    leave_pending(one);
+    leave_pending(one, MIB);
     struct recording first, second;
     pool_record_begin(pool, EVENT, &one, &first);
     pool_record_begin(pool, EVENT, &other, &second);
@@ -205,7 +194,7 @@ Test(stream_order, nor_does_it_where_the_first_ends_first)
 {
     struct recording first, second;
     start_streams();
-    leave_pending(one);
+    leave_pending(one, MIB);
     CUstream third = fake_stream();
     pool_record_begin(pool, EVENT, &third, &first);
     pool_record_begin(pool, EVENT, &one, &second);
@@ -221,7 +210,7 @@ Test(stream_order, nor_does_it_where_the_first_ends_first)
 Test(stream_order, an_event_whose_record_failed_says_nothing)
 {
     start_streams();
-    leave_pending(one);
+    leave_pending(one, MIB);
     struct recording recording;
     pool_record_begin(pool, EVENT, &one, &recording);
     pool_record_end(pool, EVENT, &recording, CUDA_ERROR_UNKNOWN);
@@ -232,7 +221,7 @@ Test(stream_order, an_event_whose_record_failed_says_nothing)
 Test(stream_order, a_destroyed_event_says_nothing)
 {
     start_streams();
-    leave_pending(one);
+    leave_pending(one, MIB);
     record(EVENT, one);
     pool_event_destroyed(pool, EVENT);
     synchronise_event(EVENT);
@@ -242,7 +231,7 @@ Test(stream_order, a_destroyed_event_says_nothing)
 Test(stream_order, lost_events_say_nothing)
 {
     start_streams();
-    leave_pending(one);
+    leave_pending(one, MIB);
     record(EVENT, one);
     pool_events_are_lost(pool);
     synchronise_event(EVENT);
@@ -253,7 +242,7 @@ Test(stream_order, lost_events_say_nothing)
 Test(stream_order, an_event_that_is_recorded_unseen_never_counts_again)
 {
     start_streams();
-    leave_pending(one);
+    leave_pending(one, MIB);
     pool_event_lost(pool, EVENT);
     record(EVENT, one);
     synchronise_event(EVENT);
@@ -289,7 +278,7 @@ Test(stream_order, many_events_keep_apart)
 Test(stream_order, no_event_is_recorded_unless_somebody_wants_one)
 {
     start_streams();
-    leave_pending(one);
+    leave_pending(one, MIB);
     cr_assert_eq(fake_stream_calls().records, 0);
 }
 
@@ -299,7 +288,7 @@ Test(stream_order, an_event_is_recorded_again_when_it_is_over)
     let_events_be_wanted(one, other, MIB);
     unsigned created = fake_calls(FAKE_EVENT_CREATE);
     for (int i = 0; i < 10; i++) {
-        leave_pending(one);
+        leave_pending(one, MIB);
         synchronise_stream(one);
     }
     cr_assert_eq(fake_calls(FAKE_EVENT_CREATE), created + 1);
@@ -311,12 +300,12 @@ Test(stream_order, wanted_events_come_to_an_end)
     start_streams();
     let_events_be_wanted(one, other, MIB);
     for (int i = 0; i < 100; i++) {
-        leave_pending(one);
+        leave_pending(one, MIB);
         synchronise_stream(one);
     }
     unsigned records = fake_stream_calls().records;
     cr_assert_lt(records, 40);
-    leave_pending(one);
+    leave_pending(one, MIB);
     cr_assert_eq(fake_stream_calls().records, records);
 }
 
@@ -339,7 +328,7 @@ Test(stream_order, a_failed_record_leaves_the_block_pending)
     start_streams();
     let_events_be_wanted(one, other, MIB);
     fake_stream_fail_records(1);
-    CUdeviceptr block = leave_pending(one);
+    CUdeviceptr block = leave_pending(one, MIB);
     cr_assert_eq(bytes_of(one).pending, MIB);
     cr_assert_neq(take_on(other, MIB), block);
     cr_assert_eq(take_on(one, MIB), block);
@@ -348,7 +337,7 @@ Test(stream_order, a_failed_record_leaves_the_block_pending)
 Test(stream_order, before_a_capture_what_is_pending_gets_an_event)
 {
     start_streams();
-    leave_pending(one);
+    leave_pending(one, MIB);
     pool_capture_about_to_begin(pool);
     fake_finish(context);
     stream_release_settle(pool, NULL);

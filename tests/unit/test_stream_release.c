@@ -8,11 +8,7 @@ TestSuite(stream_release, .init = set_up_streams, .fini = tear_down, .timeout = 
 static void fill_stream(CUstream stream, unsigned count, size_t bytes)
 {
     CUdeviceptr blocks[64];
-    for (unsigned i = 0; i < count; i++)
-        blocks[i] = take_on(stream, bytes);
-    fake_stream_works(stream);
-    for (unsigned i = 0; i < count; i++)
-        free_on(stream, blocks[i]);
+    leave_many(stream, count, bytes, blocks);
 }
 
 Test(stream_release, the_cap_holds_for_what_is_pending)
