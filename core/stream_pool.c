@@ -203,7 +203,7 @@ static CUresult free_claimed_async(struct pool *pool, free_async *driver,
     CUresult result = end_uses(pool, block, handle);
     if (result != CUDA_SUCCESS) {
         /* The program's again. */
-        atomic_store_explicit(&block->held_at, block->block.address, memory_order_release);
+        atomic_store_explicit(&block->held_at, block_address(&block->block), memory_order_release);
         return result;
     }
     return may_be_kept(pool, block, handle) ? CUDA_SUCCESS

@@ -591,7 +591,9 @@ static void share(struct bucket *bucket, uint64_t now)
  * or new ones, than that they share. */
 static uint64_t little(const struct heap *heap)
 {
-    return context_of_heap_read(heap)->device->growth_budget / CACHE_SHARED_SHARE;
+    return MUTATED(little_is_shared)
+               ? 0
+               : context_of_heap_read(heap)->device->growth_budget / CACHE_SHARED_SHARE;
 }
 
 /* What each thread's part of the bucket's free blocks would be. */

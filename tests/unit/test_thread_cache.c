@@ -695,6 +695,37 @@ Test(thread_cache, an_epoch_that_another_thread_has_just_closed_is_not_closed_ag
     cr_expect_eq(own_cache()->frees_left, own_cache()->frees_to_fence - 1);
 }
 
+Test(thread_cache, a_thread_that_may_have_lost_its_processor_is_not_relied_on_for_long)
+{
+    start();
+    struct context *c = context_find(pool, context);
+    cache_blocks(1, MIB);
+    atomic_store(&epochs()->closed_for, true);
+    unsigned recorded = fake_calls(FAKE_RECORD);
+    cr_assert_eq(heap_close_epoch(pool, c), CUDA_SUCCESS);
+    nanosleep(&(struct timespec){0, 1000000}, NULL);
+    cr_assert_eq(heap_close_epoch(pool, c), CUDA_SUCCESS);
+    cr_assert_eq(fake_calls(FAKE_RECORD), recorded + 1);
+    cr_assert_not(atomic_load(&epochs()->closed_for));
+}
+
+static uint64_t bytes_to_fence_with_cap(uint64_t cap)
+{
+    settings.device.caps.cached = (struct byte_size){.bytes = cap};
+    start();
+    return device_fence_bytes(context_find(pool, context)->device);
+}
+
+Test(thread_cache, fences_are_closer_where_limits_are_narrow)
+{
+    cr_assert_eq(bytes_to_fence_with_cap(32 * MIB), 2 * MIB);
+}
+
+Test(thread_cache, but_not_closer_than_the_growth_budget_asks_for)
+{
+    cr_assert_eq(bytes_to_fence_with_cap(1024 * MIB), 16 * MIB);
+}
+
 /* ---- more epochs than a bin has segments ---- */
 
 Test(thread_cache, blocks_of_many_epochs_wait_for_their_own_fences)
