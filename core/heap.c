@@ -45,31 +45,10 @@
 /* So often it is tried to sum up caches without the lock while their list changes. */
 #define LISTING_TRIES 100u
 
-/* A thread that waits for the lock for so long, in nanoseconds, sleeps. */
-#define LOCK_PATIENCE 50000u
-
 /* Looks at what others have published before the clock is looked at, and so often that before
  * others get the processor. */
 #define LOOKS_PER_ROUND  16u
 #define ROUNDS_PER_YIELD 4u
-
-/* ---- the lock ---- */
-
-void heap_lock_contended(struct heap *heap)
-{
-    uint64_t started = monotonic_now();
-    for (unsigned rounds = 1; monotonic_now() - started < LOCK_PATIENCE; rounds++) {
-        for (unsigned i = 0;
-             i < LOOKS_PER_ROUND && atomic_load_explicit(&heap->held, memory_order_relaxed); i++)
-            let_the_processor_rest();
-        if (pthread_mutex_trylock(&heap->lock) == 0)
-            return;
-        /* Whoever holds it may need the processor. */
-        if (rounds % ROUNDS_PER_YIELD == 0)
-            sched_yield();
-    }
-    pthread_mutex_lock(&heap->lock);
-}
 
 /* ---- buckets; the heap lock is held from here down to the ladder ---- */
 
@@ -149,7 +128,6 @@ static struct bucket *add_bucket(struct heap *heap, uint64_t bytes)
 
 bool heap_init(struct heap *heap, struct figures *figures, uint64_t id, CUdevice device)
 {
-    heap->lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     heap->alone = HEAP_ALONE;
     heap->figures = figures;
     heap->id = id;

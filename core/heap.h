@@ -18,7 +18,6 @@
 #ifndef CUDAPOOL_CORE_HEAP_H
 #define CUDAPOOL_CORE_HEAP_H
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -26,6 +25,7 @@
 #include "cuda_abi.h"
 #include "figures.h"
 #include "keep.h"
+#include "short_lock.h"
 #include "size_class.h"
 #include "stats.h"
 #include "thread_state.h"
@@ -106,9 +106,8 @@ struct lately {
 };
 
 struct heap {
-    pthread_mutex_t lock;
-    _Atomic bool held; /* the lock is: for those who wait. Relaxed; in a cache line of these two */
-    char after_lock[64];
+    struct short_lock lock;
+    char after_lock[64]; /* those who wait for it look at no other line */
     struct size_classes classes;
     uint64_t blocks_per_bucket;           /* the cap */
     _Atomic(struct bucket_table *) table; /* replaced when it is full; see grow_table */
@@ -165,25 +164,17 @@ struct heap {
 /* More buckets than this are never made: further sizes are not kept. */
 #define HEAP_BUCKETS_MAX 16384u
 
-/* The lock is held for a microsecond or two, and waking a thread takes many, in a virtual machine
- * tens of them, for which all who wait for that thread's fence wait as well: so whoever waits for
- * it sleeps as the last resort. */
-void heap_lock_contended(struct heap *heap);
-
 /* A thread knows how many heap locks it holds: where a signal handler ends the process in the
  * middle of a slow path, no lock is taken on the way out. */
 static inline void heap_lock(struct heap *heap)
 {
     thread_state.heap_locks++;
-    if (__builtin_expect(pthread_mutex_trylock(&heap->lock) != 0, 0))
-        heap_lock_contended(heap);
-    atomic_store_explicit(&heap->held, true, memory_order_relaxed);
+    short_lock_take(&heap->lock);
 }
 
 static inline void heap_unlock(struct heap *heap)
 {
-    atomic_store_explicit(&heap->held, false, memory_order_relaxed);
-    pthread_mutex_unlock(&heap->lock);
+    short_lock_give(&heap->lock);
     thread_state.heap_locks--;
 }
 

@@ -782,8 +782,8 @@ static bool others_have_begun_to_give_back(struct pool *pool, struct device *dev
 {
     for (struct context *c = context_next(pool, NULL, device); c;
          c = context_next(pool, c, device)) {
-        pthread_mutex_lock(&c->heap.lock);
-        pthread_mutex_unlock(&c->heap.lock);
+        heap_lock(&c->heap);
+        heap_unlock(&c->heap);
     }
     return others_give_back(pool, device);
 }
