@@ -1179,7 +1179,7 @@ static void refill(struct heap *heap, const struct place *place)
 {
     struct block *block = place->bin ? place->bucket->clean.last : NULL;
     /* While much is pending, another thread may be waiting for the next one. */
-    unsigned wanted = block && keeps_up(heap) ? thread_cache_wants(place->bin) : 0;
+    unsigned wanted = block && keeps_up(heap) ? thread_cache_wants(place->cache, place->bin) : 0;
     if (wanted == 0)
         return;
     for (unsigned i = 1; i < wanted && block->links[LINK_BUCKET].previous; i++)

@@ -182,6 +182,11 @@ struct cache_pending thread_cache_look(const struct cache_bin *bin)
     };
 }
 
+static uint64_t smaller(uint64_t one, uint64_t other)
+{
+    return one < other ? one : other;
+}
+
 /* ---- closing; the heap lock is held from here on ---- */
 
 static void end_of_thread(void *unused);
@@ -347,12 +352,15 @@ struct block *thread_cache_pop(struct thread_cache *cache, struct cache_bin *bin
     return block;
 }
 
-unsigned thread_cache_wants(struct cache_bin *bin)
+/* As many again as it gets may be freed before it is full, and as much before it has too much and
+ * gives half of everything back. */
+unsigned thread_cache_wants(const struct thread_cache *cache, struct cache_bin *bin)
 {
-    uint32_t wanted = bin->batch, most = bin->capacity / 2;
-    bin->batch = 2 * bin->batch < most ? 2 * bin->batch : most;
-    /* As many again as it gets may be freed before it is full. */
-    return wanted < bin->room / 2 ? wanted : bin->room / 2;
+    uint64_t wanted = bin->batch, most = bin->capacity / 2;
+    uint64_t half = counter_get(&cache->heap->caches.most) / 2, has = free_bytes_in(cache);
+    uint64_t fit = has < half ? (half - has) / bin->bytes : 0;
+    bin->batch = (uint32_t)smaller(2 * wanted, most);
+    return (unsigned)smaller(smaller(wanted, bin->room / 2), fit);
 }
 
 void thread_cache_expect(struct thread_cache *cache, struct cache_bin *bin)
@@ -384,11 +392,6 @@ static void retire_bin(struct cache_bin *bin)
 static uint64_t blocks_for_caches(const struct heap *heap)
 {
     return heap->blocks_per_bucket - heap->blocks_per_bucket / 4;
-}
-
-static uint64_t smaller(uint64_t one, uint64_t other)
-{
-    return one < other ? one : other;
 }
 
 /* 0: too little to be worth it. granted: to the bucket's other bins. */

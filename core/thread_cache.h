@@ -379,7 +379,7 @@ uint64_t thread_cache_oldest_stamp(const struct cache_bin *bin);
 struct block *thread_cache_pop(struct thread_cache *cache, struct cache_bin *bin);
 
 /* How many clean blocks the bin wants now. */
-unsigned thread_cache_wants(struct cache_bin *bin);
+unsigned thread_cache_wants(const struct thread_cache *cache, struct cache_bin *bin);
 
 /* Counts a block that thread_cache_fill is to put there. */
 void thread_cache_expect(struct thread_cache *cache, struct cache_bin *bin);
