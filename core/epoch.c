@@ -551,8 +551,9 @@ static void nap_beside_others(const struct epochs *epochs, uint64_t stamp, uint6
     }
 }
 
+/* others: other contexts' work is waited for as well. give_up_at: 0: never. */
 static bool wait_for_fence(struct pool *pool, struct context *context, struct fence *fence,
-                           uint64_t stamp, uint64_t give_up_at)
+                           uint64_t stamp, bool others, uint64_t give_up_at)
 {
     struct epochs *epochs = &context->epochs;
     uint64_t started = monotonic_now();
@@ -561,8 +562,8 @@ static bool wait_for_fence(struct pool *pool, struct context *context, struct fe
         enum fence_answer answer = epoch_query(pool, context, fence);
         if (answer == FENCE_FAILED || epoch_clean(epochs) >= stamp)
             break;
-        if (give_up_at ? monotonic_now() >= give_up_at
-                       : answer == FENCE_OWN_OVER && !MUTATED(other_contexts_waited_for))
+        if ((answer == FENCE_OWN_OVER && !others && !MUTATED(other_contexts_waited_for)) ||
+            (give_up_at && monotonic_now() >= give_up_at))
             break;
         heap_unlock(&context->heap);
         nap_beside_others(epochs, stamp, started);
@@ -627,20 +628,21 @@ bool epoch_wait(struct pool *pool, struct context *context, uint64_t stamp)
     struct fence *fence = await_fence_for(context, stamp);
     if (!fence)
         return epoch_clean(&context->epochs) >= stamp;
-    return wait_for_fence(pool, context, fence, stamp, 0);
+    return wait_for_fence(pool, context, fence, stamp, false, 0);
 }
 
 bool epoch_wait_a_moment(struct pool *pool, struct context *context, uint64_t stamp)
 {
     struct fence *fence = epoch_fence_for(&context->epochs, stamp, true);
-    return fence && wait_for_fence(pool, context, fence, stamp, monotonic_now() + FENCE_IS_LATE);
+    return fence &&
+           wait_for_fence(pool, context, fence, stamp, false, monotonic_now() + FENCE_IS_LATE);
 }
 
 bool epoch_wait_until(struct pool *pool, struct context *context, uint64_t stamp,
                       uint64_t give_up_at)
 {
     struct fence *fence = epoch_fence_for(&context->epochs, stamp, false);
-    return fence && wait_for_fence(pool, context, fence, stamp, give_up_at);
+    return fence && wait_for_fence(pool, context, fence, stamp, true, give_up_at);
 }
 
 void epoch_note_error(struct context *context, CUresult result)
