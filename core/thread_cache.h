@@ -61,14 +61,18 @@
  * that is clean. One of those who wait asks the driver; who records a fence asks at once. Such a
  * wait is rung 4's, for a fence that may be waited for, and short. A thread that has waited for as
  * long as a new block takes gets one, where the heap may grow: so each gets as many as it needs.
- * While the GPU is busy threads do not wait here, but go the slow way.
+ * But every fence waits for the driver while it makes a block, so that those who wait for fences
+ * would take new blocks in turn and never get one: it is done by one thread at a time, and for a
+ * small part of the time (growth_is_due in heap.c); the others wait for that, too. While the GPU is
+ * busy threads do not wait here, but go the slow way.
  *
  * Blocks of one thread's cache that another would need: where a thread has nothing to wait for and
  * the reserve may not grow, and before it takes a new block while much lies clean elsewhere or
- * memory is short, the bins of the bucket are emptied in all caches (thread_caches_take). Where
- * that comes to happen CACHE_TAKEN_OFTEN times, each within CACHE_TAKEN_APART after the one before,
- * the bucket is shared: no cache has a bin for it for a while, and the heap's lists serve it, under
- * the lock.
+ * memory is short, all caches give what they have of the bucket beyond their threads' parts
+ * (thread_caches_take). Where there is not enough for parts worth having, and that comes to happen
+ * CACHE_TAKEN_OFTEN times, each within CACHE_TAKEN_APART after the one before, the bucket is
+ * shared: no cache has a bin for it for a while, and the heap's lists serve it, under the lock.
+ * Small blocks never are: of those there may be more.
  *
  * Out of memory, when the program trims, before the reserve grows past its ratio, over the cap of
  * cached bytes and when idle blocks are looked for, all caches of the heap are emptied into its
@@ -85,7 +89,8 @@
  * somebody's fence covers what came before. While the GPU keeps up, a fence is due where one thread
  * has freed half as many blocks as a bin may hold: the other half lasts until the fence is over.
  * The threads that free lately together may free as many bytes without one as a heap without
- * caches. Of threads whose fence is due at a time one closes the epoch, and the others go on.
+ * caches. Of threads whose fence is due at a time one closes the epoch, and the others go on for
+ * some microseconds, in which that one may have lost its processor; then they close it.
  *
  * Counters have one writer, the cache's thread (or whoever has closed the caches), and are summed
  * up by readers. A sum over several caches is of no one moment: a block that changes hands
