@@ -387,8 +387,8 @@ static void note_answer(struct context *context, const struct fence *fence, uint
 /* Lock held. */
 static void complete_by_fence(struct context *context, uint64_t epoch)
 {
-    const struct epochs *epochs = &context->epochs;
-    epoch_complete(context, MUTATED(fence_cleans_later_frees) ? epoch_current(epochs) - 1 : epoch);
+    epoch_complete(context,
+                   MUTATED(fence_cleans_later_frees) ? epoch_current(&context->epochs) - 1 : epoch);
 }
 
 enum fence_answer epoch_query(struct pool *pool, struct context *context, struct fence *fence)

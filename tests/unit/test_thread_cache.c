@@ -868,9 +868,9 @@ Test(thread_cache, other_contexts_work_is_asked_about_once)
     start();
     CUcontext other = another_context(0);
     fake_set_current(context);
-    CUdeviceptr block = pending_block(&companion);
+    pending_block(&companion);
     fake_launch(other);
-    release(block = allocate(MIB));
+    release(allocate(MIB));
     heap_close_epoch(pool, context_find(pool, context));
     fake_finish(context);
     atomic_store(&epochs()->keeps_up, true);
