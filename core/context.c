@@ -34,11 +34,11 @@ static uint64_t fence_bytes(uint64_t growth_budget)
     return growth_budget / 8 < most ? growth_budget / 8 : most;
 }
 
-/* Where limits are narrower than the growth budget, half of what they allow: what has no fence can
- * neither be waited for nor given back there. */
+/* Where the hard limit is narrower than the growth budget, half of what it allows: what has no
+ * fence can neither be waited for nor given back there. */
 static uint64_t budget_inside_limits(const struct device *device)
 {
-    uint64_t least = device->limit < device->cached_cap ? device->limit : device->cached_cap;
+    uint64_t least = device->limit;
     return least / 2 < device->growth_budget && !MUTATED(fences_wide_at_limits)
                ? least / 2
                : device->growth_budget;

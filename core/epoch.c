@@ -338,7 +338,8 @@ static CUresult query_event(struct pool *pool, struct fence_event *e)
     return result;
 }
 
-/* No lock held; epochs.querying is ours, and the fence has us as a user. */
+/* No lock held; epochs.querying is ours, and the fence has us as a user; or nobody else knows it
+ * yet. */
 static enum fence_answer ask_driver(struct pool *pool, struct fence *fence)
 {
     enum fence_answer answer = FENCE_OVER;
@@ -542,11 +543,14 @@ void epoch_await_others(struct context *context, uint64_t stamp)
 
 /* No lock held: whoever waits takes it as seldom as can be. Returns when there may be something to
  * do for this thread. */
-static void nap_beside_others(const struct epochs *epochs, uint64_t stamp, uint64_t started)
+static void nap_beside_others(const struct epochs *epochs, uint64_t stamp, uint64_t started,
+                              uint64_t give_up_at)
 {
     for (unsigned naps = 0; naps < NAPS_UNLOCKED; naps++) {
         patient_nap(started);
-        if (epoch_clean(epochs) >= stamp || epoch_may_be_asked(epochs, monotonic_now()))
+        uint64_t now = monotonic_now();
+        if (epoch_clean(epochs) >= stamp || epoch_may_be_asked(epochs, now) ||
+            (give_up_at && now >= give_up_at))
             return;
     }
 }
@@ -566,7 +570,7 @@ static bool wait_for_fence(struct pool *pool, struct context *context, struct fe
             (give_up_at && monotonic_now() >= give_up_at))
             break;
         heap_unlock(&context->heap);
-        nap_beside_others(epochs, stamp, started);
+        nap_beside_others(epochs, stamp, started, give_up_at);
         heap_lock(&context->heap);
     }
     drop_user(epochs, fence);

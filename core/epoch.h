@@ -36,7 +36,7 @@ struct fence_event {
     struct context *context;
     uint64_t generation; /* of the context: another one means that it died, and its work with it */
     CUevent event;
-    bool done; /* belongs to whoever has set epochs.querying */
+    bool done; /* belongs to whoever has set epochs.querying, and before that to who records it */
 };
 
 struct fence {
@@ -139,7 +139,7 @@ void epoch_await_others(struct context *context, uint64_t stamp);
  * other contexts' work is left, which the plain cuMemFree does not wait for. */
 bool epoch_wait(struct pool *pool, struct context *context, uint64_t stamp);
 
-/* The same for a few microseconds at most, where the fence has been recorded. */
+/* The same for some thirty microseconds at most, where the fence has been recorded. */
 bool epoch_wait_a_moment(struct pool *pool, struct context *context, uint64_t stamp);
 
 /* The same for any fence that covers the stamp, other contexts' work included, and not longer than

@@ -565,8 +565,8 @@ static unsigned halvings_for(unsigned threads)
 }
 
 /* While the GPU keeps up, a thread needs no fence before half of the blocks that a bin may hold
- * wait for one: the other half lasts until then. The threads that free lately together may free as
- * many bytes as one. */
+ * wait for one: the other half lasts until then. All that are awake together may free as many bytes
+ * as one: those that have not freed lately may begin at once. */
 static void refresh_cache(struct heap *heap, struct thread_cache *cache)
 {
     unsigned alone = heap->alone == HEAP_ALONE, caches = heap->caches.count;
@@ -575,8 +575,7 @@ static void refresh_cache(struct heap *heap, struct thread_cache *cache)
     uint32_t frees = cache->kept_up ? fence_frees(heap) : FENCE_EVERY_FREES << alone;
     /* As many bytes as without caches: what has no fence can neither be given back nor be waited
      * for, where an allocation needs it. */
-    thread_cache_set_fence(cache, frees, alone,
-                           halvings_for(caches > 1 ? heap->lately.freeing : 1));
+    thread_cache_set_fence(cache, frees, alone, halvings_for(caches));
 }
 
 static bool is_for_caches(const struct heap *heap, const struct bucket *bucket)

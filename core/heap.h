@@ -238,8 +238,8 @@ void heap_forget_address(struct pool *pool, CUdeviceptr address);
 uint64_t heap_peak_requested(const struct heap *heap);
 
 /* Inside an allocation: waits a moment for the fence of what a thread has in its cache, where it is
- * about to be over; whether it is. No lock held, and none taken but to ask the driver, which one
- * thread at a time does. */
+ * about to be over, or other threads are there to record it; whether it is over. No lock held, and
+ * none taken but to ask the driver, which one thread at a time does. */
 bool heap_await_fence(struct pool *pool, struct context *context, struct thread_cache *cache,
                       const struct cache_pending *pending);
 

@@ -1,5 +1,6 @@
 #include "short_lock.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -22,7 +23,9 @@ static void pause_for_a_moment(void)
 /* Not by nanosleep: a thread that is cancelled may hold other locks here. */
 static void sleep_for_a_moment(void)
 {
+    int error = errno; /* the program's */
     syscall(SYS_nanosleep, &(struct timespec){.tv_nsec = SLEEP_NANOSECONDS}, NULL);
+    errno = error;
 }
 
 void short_lock_wait(struct short_lock *lock)

@@ -4,10 +4,10 @@
  * exchanges and two calls, and wakes who sleeps for it: that takes a virtual machine tens of
  * microseconds, in which nobody has the lock.
  *
- * Not to be held across anything that may wait: driver calls, other locks than those that stream.h
- * and heap.h name, the system's memory beyond what a miss takes. Whoever has to wait turns a few
- * times, lets others have the processor, and then sleeps, so that a holder that was descheduled
- * gets on, whatever its priority.
+ * Not to be held across anything that may wait for long: driver calls, other locks than those that
+ * stream.h and heap.h name, the system's memory beyond what a miss takes. Whoever has to wait turns
+ * a few times, lets others have the processor, and then sleeps, so that a holder that was
+ * descheduled gets on, whatever its priority.
  */
 #ifndef CUDAPOOL_CORE_SHORT_LOCK_H
 #define CUDAPOOL_CORE_SHORT_LOCK_H

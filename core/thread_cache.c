@@ -517,17 +517,19 @@ static struct cache_bin *bin_in_use(struct thread_cache *cache, unsigned place)
     return cache_bin_bucket(bin) ? bin : NULL;
 }
 
-/* First what it has not used lately, then half of everything. */
+/* First what it has not used for long, then what it has not used in the last epoch, then half of
+ * everything. */
 static void give_what_is_too_much(struct thread_cache *cache)
 {
+    static const uint64_t unused_for[] = {CACHE_UNUSED_EPOCHS, 1, 0};
     uint64_t most = counter_get(&cache->heap->caches.most), now = counter_get(&cache->stamp);
-    for (unsigned round = 0; round < 2; round++)
+    for (unsigned round = 0; round < sizeof unused_for / sizeof unused_for[0]; round++)
         for (unsigned i = 0; i < CACHE_BINS && free_bytes_in(cache) > most - most / 4; i++) {
             struct cache_bin *bin = bin_in_use(cache, i);
-            if (bin && bin->opened + CACHE_UNUSED_EPOCHS < now)
+            if (bin && unused_for[round] == 0)
+                cut_bin(cache, bin, count_blocks(bin) / 2);
+            else if (bin && bin->opened + unused_for[round] < now)
                 thread_cache_empty_bin(cache, bin);
-            else if (bin && round == 1)
-                thread_cache_halve_bin(cache, bin);
         }
 }
 

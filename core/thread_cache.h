@@ -88,9 +88,10 @@
  * Fences are shared: a cache counts what its thread has freed since the number changed, since
  * somebody's fence covers what came before. While the GPU keeps up, a fence is due where one thread
  * has freed half as many blocks as a bin may hold: the other half lasts until the fence is over.
- * The threads that free lately together may free as many bytes without one as a heap without
- * caches. Of threads whose fence is due at a time one closes the epoch, and the others go on for
- * some microseconds, in which that one may have lost its processor; then they close it.
+ * The threads that are awake together may free as many bytes without one as a heap without caches:
+ * who has not freed lately may begin at once. Of threads whose fence is due at a time one closes
+ * the epoch, and the others go on for some microseconds; by then that one may have lost its
+ * processor, and they close it.
  *
  * Counters have one writer, the cache's thread (or whoever has closed the caches), and are summed
  * up by readers. A sum over several caches is of no one moment: a block that changes hands
@@ -148,9 +149,11 @@ struct thread_functions;
  * again soon. Nanoseconds. */
 #define CACHE_TAKEN_APART    UINT64_C(2000000)
 #define CACHE_TAKEN_OFTEN    16u
-#define CACHE_SHARED_SHARE   1024u
 #define CACHE_SHARED_FIRST   UINT64_C(50000000)
 #define CACHE_SHARED_LONGEST UINT64_C(3200000000)
+
+/* A size of less than this share of the growth budget is not shared. */
+#define CACHE_SHARED_SHARE 1024u
 
 /* Of the bytes that may be freed without a fence, for a lone thread. */
 #define CACHE_DOUBLINGS 1u

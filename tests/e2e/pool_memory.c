@@ -136,17 +136,13 @@ static void cap_blocks(void)
     EQUAL(2 * 1024 + MIB, pool_bytes().cached);
 }
 
-/* caps.cached: 10 MiB; 4 times 1 MiB are freed, then one of 8 MiB, and become clean at once. */
+/* caps.cached: 10 MiB; 4 times 1 MiB are freed, later one of 8 MiB. */
 static void evict(void)
 {
-    CUdeviceptr small[4];
     open_device();
-    for (int i = 0; i < 4; i++)
-        small[i] = take(MIB);
-    CUdeviceptr large = take(8 * MIB);
-    for (int i = 0; i < 4; i++)
-        CU(cuMemFree_v2(small[i]));
-    CU(cuMemFree_v2(large));
+    take_and_free(MIB, 4);
+    CU(cuCtxSynchronize());
+    take_and_free(8 * MIB, 1);
     CU(cuCtxSynchronize());
 }
 

@@ -234,6 +234,7 @@ static void keep_two_sizes(enum evict_policy policy)
     start();
     CUdeviceptr old = allocate(MIB), large = allocate(4 * MIB);
     release(old);
+    synchronise();
     release(large);
     synchronise();
 }

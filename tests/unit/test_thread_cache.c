@@ -709,21 +709,21 @@ Test(thread_cache, a_thread_that_may_have_lost_its_processor_is_not_relied_on_fo
     cr_assert_not(atomic_load(&epochs()->closed_for));
 }
 
-static uint64_t bytes_to_fence_with_cap(uint64_t cap)
+static uint64_t bytes_to_fence_with_limit(uint64_t limit)
 {
-    settings.device.caps.cached = (struct byte_size){.bytes = cap};
+    settings.limits.device_bytes = (struct byte_size){.bytes = limit};
     start();
     return device_fence_bytes(context_find(pool, context)->device);
 }
 
-Test(thread_cache, fences_are_closer_where_limits_are_narrow)
+Test(thread_cache, fences_are_closer_where_the_limit_is_narrow)
 {
-    cr_assert_eq(bytes_to_fence_with_cap(32 * MIB), 2 * MIB);
+    cr_assert_eq(bytes_to_fence_with_limit(32 * MIB), 2 * MIB);
 }
 
 Test(thread_cache, but_not_closer_than_the_growth_budget_asks_for)
 {
-    cr_assert_eq(bytes_to_fence_with_cap(1024 * MIB), 16 * MIB);
+    cr_assert_eq(bytes_to_fence_with_limit(1024 * MIB), 16 * MIB);
 }
 
 /* ---- more epochs than a bin has segments ---- */
