@@ -1512,18 +1512,11 @@ static bool others_work_may_count(struct pool *pool)
            !MUTATED(other_contexts_awaited);
 }
 
-/* Whether nothing tells of a fence to come: none is being made for what a thread has freed, and no
- * other thread is there to make one. */
-static bool no_fence_will_come(struct heap *heap, struct thread_cache *cache, uint64_t stamp,
-                               bool lone, bool may_grow)
+/* Whether a fence that may be waited for covers the stamp, or one is being made. */
+static bool has_a_fence(const struct epochs *epochs, uint64_t stamp)
 {
-    const struct epochs *epochs = &context_of_heap(heap)->epochs;
-    if (atomic_load_explicit(&epochs->fenced, memory_order_relaxed) >= stamp ||
-        epoch_fence_is_near(epochs))
-        return false;
-    if (!may_grow || heap->caches.count > 1)
-        thread_cache_ask_again(cache);
-    return lone || atomic_load_explicit(&heap->freeing, memory_order_relaxed) <= 1;
+    return atomic_load_explicit(&epochs->fenced, memory_order_relaxed) >= stamp ||
+           epoch_fence_is_near(epochs);
 }
 
 /* Nanoseconds between two moments, but for those in which another thread was getting a new block,
@@ -1576,8 +1569,15 @@ bool heap_await_fence(struct pool *pool, struct context *context, struct thread_
         cache->waited += COST_OF_A_BARRIER;
     bool grows =
         may_grow && cache->waited >= cost_of_growth(heap) && growth_is_due(heap, monotonic_now());
-    if (!epoch_keeps_up(epochs) || grows || no_fence_will_come(heap, cache, stamp, lone, may_grow))
+    if (!epoch_keeps_up(epochs) || grows)
         return false;
+    if (!has_a_fence(epochs, stamp)) {
+        if (!may_grow || heap->caches.count > 1)
+            thread_cache_ask_again(cache);
+        /* Another thread's free may bring one. */
+        if (lone || atomic_load_explicit(&heap->freeing, memory_order_relaxed) <= 1)
+            return false;
+    }
     if (lone || others_work_may_count(pool))
         ask_for_all(pool, context, stamp, monotonic_now());
     else
