@@ -586,3 +586,29 @@ Test(mempool, a_driver_that_cannot_trim_is_not_asked_to)
     synchronise_stream(one);
     cr_assert_eq(pool_trim(pool), MIB);
 }
+
+static CUresult (*get_attribute)(CUmemoryPool, CUmemPool_attribute, void *);
+
+static CUresult get_as_another_comes_upon_it(CUmemoryPool memory_pool,
+                                             CUmemPool_attribute attribute, void *value)
+{
+    driver->cuMemPoolGetAttribute = get_attribute;
+    pool_mempool_setting(pool, memory_pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD);
+    return get_attribute(memory_pool, attribute, value);
+}
+
+/* One of the two records goes to the next pool. */
+Test(mempool, two_threads_that_come_upon_a_default_pool_know_one)
+{
+    start_streams();
+    get_attribute = driver->cuMemPoolGetAttribute;
+    driver->cuMemPoolGetAttribute = get_as_another_comes_upon_it;
+    CUdeviceptr block = take_on(one, MIB);
+    free_on(one, block);
+    cr_assert_eq(take_from(STANDARD), block);
+    cr_assert_eq(count_records(), 2);
+    CUmemoryPool own = fake_mempool(0);
+    create(own);
+    cr_assert_neq(take_from(own), 0);
+    cr_assert_eq(count_records(), 2);
+}

@@ -537,6 +537,17 @@ Test(stream_release, or_for_nothing_where_that_cannot_be_recorded)
     cr_assert_eq(fake_calls(FAKE_EVENT_DESTROY) - destroyed, 1);
 }
 
+/* It would be a part of the capture. */
+Test(stream_release, nor_is_it_recorded_while_a_capture_goes_on)
+{
+    start_without_records();
+    CUdeviceptr blocking = leave_unnamed(one), others = leave_unnamed(other);
+    unsigned records = fake_stream_calls().records;
+    begin_capture(fake_stream());
+    begin_and_finish_the_end(neither, blocking, others);
+    cr_assert_eq(fake_stream_calls().records, records);
+}
+
 static void both(CUdeviceptr a, CUdeviceptr b)
 {
     cr_assert_not(fake_is_allocated(a));
