@@ -318,8 +318,9 @@ $(BUILD)/obj/tests/unit/%.o: tests/unit/%.c Makefile | dependencies
 	$(Q)$(COMPILE) $(TEST_FLAGS) -c $< -o $@
 
 # The core's requests for memory go to the test (failing_memory.h).
-$(BUILD)/tests/unit/test_failing_memory $(BUILD)/tests/unit-plain/test_failing_memory: \
-    LDFLAGS += $(foreach f,malloc calloc realloc mmap,-Wl,--wrap=$(f))
+FAILING := test_failing_memory test_failing_stream_memory
+$(FAILING:%=$(BUILD)/tests/unit/%) $(FAILING:%=$(BUILD)/tests/unit-plain/%): \
+    LDFLAGS += $(foreach f,malloc calloc realloc aligned_alloc mmap,-Wl,--wrap=$(f))
 
 $(BUILD)/tests/unit/%: tests/unit/%.c $(UNIT_OBJECTS) $(BUILD)/core.a Makefile | dependencies
 	@mkdir -p $(@D)

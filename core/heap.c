@@ -1142,8 +1142,8 @@ static CUresult miss(struct pool *pool, struct context *context, struct bucket *
         return ask_in_vain(pool, context, address, requested);
     release_excess(pool, context, RELEASE_IN_ALLOCATION);
     release_before_growth(pool, context, bytes);
-    if (!release_reserve(pool, context, bytes)) {
-        if (bytes == requested || !release_reserve(pool, context, requested))
+    if (!release_reserve(pool, context, bytes, false)) {
+        if (bytes == requested || !release_reserve(pool, context, requested, false))
             return refuse(heap, bucket, requested);
         bytes = requested;
     }

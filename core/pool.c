@@ -322,7 +322,7 @@ static CUresult learn_pitch(struct pool *pool, allocate_pitch *driver, struct co
     /* What no device can hold is refused by the driver, which looks at all the arguments first. */
     if (!estimate_pitched(wanted, height, &estimate) || estimate > context->device->total_bytes)
         return driver(address, &wanted->pitch, wanted->width, height, wanted->element_bytes);
-    if (!release_reserve(pool, context, estimate))
+    if (!release_reserve(pool, context, estimate, false))
         return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t generation = context_generation(context);
     CUresult result = ask_for_pitch(pool, driver, context, address, wanted, height, estimate);

@@ -502,10 +502,12 @@ static bool take_reserve(struct device *device, uint64_t bytes)
     return true;
 }
 
-bool release_reserve(struct pool *pool, struct context *context, uint64_t bytes)
+bool release_reserve(struct pool *pool, struct context *context, uint64_t bytes,
+                     bool in_stream_order)
 {
     struct device *device = context->device;
-    struct reclaim progress = {.bytes = bytes, .wanted = bytes, .within_limit = true};
+    struct reclaim progress = {
+        .bytes = bytes, .wanted = bytes, .within_limit = true, .in_stream_order = in_stream_order};
     bool taken = take_reserve(device, bytes);
     while (!taken && bytes <= device->limit && release_for_retry(pool, device, &progress))
         taken = take_reserve(device, bytes);

@@ -53,7 +53,8 @@ void release_before_growth(struct pool *pool, struct context *context, uint64_t 
 
 /* Takes bytes into the device's reserved bytes, inside the hard limit, giving back what is cached
  * if need be. False past the limit. */
-bool release_reserve(struct pool *pool, struct context *context, uint64_t bytes);
+bool release_reserve(struct pool *pool, struct context *context, uint64_t bytes,
+                     bool in_stream_order);
 
 /* How long an allocation that would otherwise fail waits for work that the plain cuMemFree might
  * not have waited for, and anybody for another thread's record that nothing can go on without. */

@@ -507,10 +507,11 @@ static CUresult miss(struct pool *pool, struct shelf *shelf, struct bucket *buck
     if (possible && stream_release_before_growth(pool, context, search->mempool, bytes, search->ref,
                                                  search->handle))
         note_at_bound(shelf->stream);
-    if (possible && !release_reserve(pool, context, bytes)) {
+    bool in_order = !MUTATED(waits_in_stream_order);
+    if (possible && !release_reserve(pool, context, bytes, in_order)) {
         if (find_harder(search))
             return hand_out_found(search, shelf, bucket, address, requested);
-        if (bytes == requested || !release_reserve(pool, context, requested))
+        if (bytes == requested || !release_reserve(pool, context, requested, in_order))
             return refuse(shelf, bucket, requested);
         bytes = requested;
     }

@@ -44,7 +44,16 @@ int main(int argc, char **argv)
     uint64_t (*trim)(void) = (uint64_t(*)(void))glibc_dlsym()(preload, "cudapool_trim");
     int (*get_bytes)(int, void *) =
         (int (*)(int, void *))glibc_dlsym()(preload, "cudapool_get_bytes");
+    int (*get_stream_bytes)(void *, void *) =
+        (int (*)(void *, void *))glibc_dlsym()(preload, "cudapool_get_stream_bytes");
+    unsigned (*reap)(void) = (unsigned (*)(void))glibc_dlsym()(preload, "cudapool_reap");
+    uint64_t (*generation)(uint64_t) =
+        (uint64_t(*)(uint64_t))glibc_dlsym()(preload, "cudapool_generation");
+    int (*record_use)(uint64_t, uint64_t, void *, int) =
+        (int (*)(uint64_t, uint64_t, void *, int))glibc_dlsym()(preload, "cudapool_record_use");
     char bytes[64];
     CHECK(is_active() == 0 && trim() == 0 && get_bytes(0, bytes) == -1);
+    CHECK(get_stream_bytes(NULL, bytes) == -1 && reap() == 0 && generation(512) == 0);
+    CHECK(record_use(512, 1, NULL, 0) == CUDA_ERROR_NOT_SUPPORTED);
     return 0;
 }

@@ -180,6 +180,40 @@ static void out_of_memory_is_told_at_once(void)
     CU(cuCtxSynchronize());
 }
 
+/* Nor is it at the hard limit: here 64 MiB. */
+static void the_limit_is_told_at_once(void)
+{
+    CUdeviceptr block;
+    furnish();
+    CUstream stream = new_stream(), other = new_stream();
+    block = take_on(stream, 16 * MIB);
+    struct gate gate = close_gate(&kernels, stream);
+    CU(cuMemFreeAsync(block, stream));
+    alarm(6);
+    double start = now_ms();
+    for (int i = 0; i < 10; i++)
+        ANSWERS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAllocAsync(&block, 60 * MIB, other));
+    CHECK(now_ms() - start < 2000);
+    open_gate(gate);
+    CU(cuCtxSynchronize());
+}
+
+/* At the hard limit of 64 MiB, too, the stream is put behind the free at once. */
+static void at_the_limit_behind_another_streams_free(void)
+{
+    furnish();
+    CUstream stream = new_stream(), other = new_stream();
+    CUdeviceptr block = take_on(stream, 40 * MIB);
+    struct gate gate = close_gate(&kernels, stream);
+    CU(cuMemFreeAsync(block, stream));
+    alarm(6);
+    double start = now_ms();
+    EQUAL(block, take_on(other, 40 * MIB));
+    CHECK(now_ms() - start < 2000);
+    open_gate(gate);
+    CU(cuCtxSynchronize());
+}
+
 /* What many streams have freed, and is over, is to be had although they go on with other work. The
  * device has 1 GiB. */
 static void out_of_memory_beside_later_work_of_many(void)
@@ -335,6 +369,8 @@ int main(int argc, char **argv)
         CASE(out_of_memory_after_a_release),
         CASE(out_of_memory_after_little_was_freed),
         CASE(out_of_memory_puts_nothing_into_the_stream),
+        CASE(the_limit_is_told_at_once),
+        CASE(at_the_limit_behind_another_streams_free),
         CASE(out_of_memory_behind_own_work),
         CASE(out_of_memory_behind_the_legacy_streams_work),
         CASE(out_of_memory_is_told_at_once),

@@ -24,6 +24,12 @@ done
 
 expect freed_memory_is_free with freed_memory_is_free
 
+limit=$work/limit.json
+printf '{"version": 1, "limits": {"device_bytes": "64MiB"}}\n' >"$limit"
+for case in the_limit_is_told_at_once at_the_limit_behind_another_streams_free; do
+    expect "$case" with $case "CUDAPOOL_CONFIG=$limit"
+done
+
 settings=$work/settings.json
 printf '{"version": 1, "stream_ordered": {"driver_release_threshold": null}}\n' >"$settings"
 for case in sizes_come_and_go sizes_come_and_go_on_a_blocking_stream \

@@ -3,6 +3,7 @@
  * one in which it is not. Most cases ask where a block went by its address, so they need the pool;
  * those that say so also run without it.
  */
+#include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -206,6 +207,58 @@ static void dependency_lost(void)
     CU(cuCtxSynchronize());
 }
 
+/* From then on somebody else may record it anew, and nobody sees it. */
+static void recorded_by_others(void (*let_others)(CUevent))
+{
+    struct gate gate;
+    furnish();
+    CUevent event = new_event();
+    let_others(event);
+    CUdeviceptr block = leave_behind_gate(one, MIB, &gate);
+    CU(cuEventRecord(event, one));
+    CU(cuStreamWaitEvent(other, event, 0));
+    CHECK(take_on(other, MIB) != block);
+    open_gate(gate);
+    CU(cuCtxSynchronize());
+}
+
+static void capture_record(CUevent event)
+{
+    CUgraph graph;
+    CUstream third = new_stream();
+    CU(cuStreamBeginCapture_v2(third, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CU(cuEventRecordWithFlags(event, third, CU_EVENT_RECORD_EXTERNAL));
+    CU(cuStreamEndCapture(third, &graph));
+}
+
+static void recorded_by_a_graph(void)
+{
+    recorded_by_others(capture_record);
+}
+
+/* Whatever the driver makes of it. */
+static void add_record_node(CUevent event)
+{
+    CUresult (*add)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const void *) =
+        (CUresult(*)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const void *))dlsym(
+            RTLD_DEFAULT, "cuGraphAddNode");
+    struct {
+        CUgraphNodeType type;
+        int unused[3];
+        CUevent event;
+        char rest[256];
+    } parameters = {.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD, .event = event};
+    CUgraph graph;
+    CUgraphNode node;
+    CU(cuGraphCreate(&graph, 0));
+    add(&node, graph, NULL, 0, &parameters);
+}
+
+static void recorded_by_a_node(void)
+{
+    recorded_by_others(add_record_node);
+}
+
 /* Another stream looks in vain; from then on frees there record events. */
 static void let_events_be_wanted(size_t bytes)
 {
@@ -350,6 +403,13 @@ static void per_thread_streams(void)
     EQUAL(block, take_on(CU_STREAM_PER_THREAD, MIB));
     open_gate(gate);
     CU(cuCtxSynchronize());
+    /* One that is named is the same, however the caller was compiled. */
+    block = leave_behind_gate(one, MIB, &gate);
+    EQUAL(block, take_on(one, MIB));
+    CU(cuMemFreeAsync_ptsz(block, one));
+    EQUAL(MIB, stream_bytes(one).pending);
+    EQUAL(block, take_on(one, MIB));
+    open_gate(gate);
 }
 
 /* Many times, so that handles come back: a new stream is never taken for a destroyed one. */
@@ -568,6 +628,20 @@ static void shared(void)
     EQUAL(0, stream_bytes(one).pending + stream_bytes(one).cached);
 }
 
+static void exported(void)
+{
+    CUresult (*export)(void *, CUdeviceptr) =
+        (CUresult(*)(void *, CUdeviceptr))dlsym(RTLD_DEFAULT, "cuMemPoolExportPointer");
+    char data[64];
+    furnish();
+    CUdeviceptr block = take_on(one, MIB), free = take_on(one, 2 * MIB);
+    CU(cuMemFreeAsync(free, one));
+    ANSWERS(CUDA_ERROR_INVALID_VALUE, export(data, free));
+    CU(export(data, block));
+    CU(cuMemFreeAsync(block, one));
+    EQUAL(2 * MIB, stream_bytes(one).pending + stream_bytes(one).cached);
+}
+
 /* ---- uses ---- */
 
 static void uses(void)
@@ -603,6 +677,8 @@ static void uses(void)
           (CUresult)cudapool_record_use(block + 512, generation, other, CUDAPOOL_WRITE));
     EQUAL(0, cudapool_generation(block + 512));
     EQUAL(0, cudapool_generation(wrong));
+    EQUAL(CUDA_ERROR_INVALID_VALUE, (CUresult)cudapool_record_use(block, cudapool_generation(block),
+                                                                  other, (enum cudapool_use)2));
 }
 
 /* ---- keeping and giving back ---- */
@@ -617,6 +693,9 @@ static void reaped(void)
     EQUAL(MIB, stream_bytes(one).cached);
     EQUAL(0, stream_bytes(other).pending);
     EQUAL(0, cudapool_reap());
+    CHECK(cudapool_get_stream_bytes(one, NULL) != 0);
+    struct cudapool_bytes of_unknown;
+    CHECK(cudapool_get_stream_bytes(new_stream(), &of_unknown) != 0);
     EQUAL(2 * MIB, cudapool_trim());
     EQUAL(0, pool_bytes().cached);
 }
@@ -766,6 +845,8 @@ int main(int argc, char **argv)
         CASE(dependency),
         CASE(dependency_of_a_dependency),
         CASE(dependency_lost),
+        CASE(recorded_by_a_graph),
+        CASE(recorded_by_a_node),
         CASE(opportunistic),
         CASE(internal),
         CASE(internal_stays_before_later_work),
@@ -781,6 +862,7 @@ int main(int argc, char **argv)
         CASE(capture_that_forbids),
         CASE(pools),
         CASE(shared),
+        CASE(exported),
         CASE(uses),
         CASE(reaped),
         CASE(capped),

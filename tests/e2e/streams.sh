@@ -28,9 +28,9 @@ expect "out_of_memory, without the pool" without out_of_memory SIMCUDA_MEMORY=64
 
 for case in same_stream own_first stream_synchronised stream_polled event_synchronised event_polled \
     context_synchronised event_before_free dependency dependency_of_a_dependency dependency_lost \
-    opportunistic switched_off_by_attributes \
+    recorded_by_a_graph recorded_by_a_node opportunistic switched_off_by_attributes \
     default_streams per_thread_streams destroyed_streams_pass_on frees \
-    freed_twice captures capture_that_forbids pools shared uses reaped contexts_end forked \
+    freed_twice captures capture_that_forbids pools shared exported uses reaped contexts_end forked \
     early_launches; do
     expect "$case" streams $case
 done

@@ -194,6 +194,15 @@ DRIVER_CALL(cuIpcGetMemHandle, NEEDS_CONTEXT, (CUipcMemHandle * handle, CUdevice
     return CUDA_SUCCESS;
 }
 
+/* As if every memory pool could be shared. */
+DRIVER_CALL(cuMemPoolExportPointer, NEEDS_CONTEXT,
+            (CUmemPoolPtrExportData * data, CUdeviceptr address), (data, address))
+{
+    const struct allocation *allocation = allocation_at(address);
+    return data == NULL || allocation == NULL || allocation->pool == NULL ? CUDA_ERROR_INVALID_VALUE
+                                                                          : CUDA_SUCCESS;
+}
+
 DRIVER_CALL(cuMemGetHandleForAddressRange, NEEDS_CONTEXT,
             (void *handle, CUdeviceptr address, size_t bytes, CUmemRangeHandleType type,
              unsigned long long flags),

@@ -393,3 +393,222 @@ Test(mempool, the_one_that_was_used_last_is_found_first)
     }
     cr_assert_eq(count_shelves(), 8);
 }
+
+/* ---- drivers that do not answer, and threads that are faster ---- */
+
+Test(mempool, where_the_driver_tells_nothing_nothing_is_corrected)
+{
+    driver->cuMemPoolGetAttribute = NULL;
+    start_streams();
+    free_on(one, take_on(one, MIB));
+    cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_HIGH), MIB);
+    cr_assert_eq(*fake_mempool_attribute(STANDARD, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 0);
+    cr_assert_eq(mempool_unused(pool, device()), 0);
+    synchronise_stream(one);
+    pool_mempool_trimming(pool, STANDARD, 0);
+    cr_assert_eq(bytes_of(one).cached, MIB);
+}
+
+Test(mempool, a_threshold_that_is_there_is_left_alone)
+{
+    start_streams();
+    *fake_mempool_attribute(STANDARD, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) = 5;
+    take_on(one, MIB);
+    cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 5);
+}
+
+static CUresult refuse_attribute(CUmemoryPool memory_pool, CUmemPool_attribute attribute,
+                                 void *value)
+{
+    (void)memory_pool;
+    (void)attribute;
+    (void)value;
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+Test(mempool, one_that_cannot_be_set_is_not_ours)
+{
+    driver->cuMemPoolSetAttribute = refuse_attribute;
+    start_streams();
+    take_on(one, MIB);
+    *fake_mempool_attribute(STANDARD, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) = 5;
+    cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 5);
+}
+
+Test(mempool, what_a_pool_was_made_with_holds)
+{
+    CUdeviceptr block = 0, another = 0;
+    CUresult result;
+    start_streams();
+    CUmemoryPool own = fake_mempool(0);
+    *fake_mempool_attribute(own, CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES) = 0;
+    pool_mempool_created(pool, own, 0);
+    pool_allocate_async(pool, &block, MIB, &own, one, &result);
+    fake_stream_works(one);
+    free_on(one, block);
+    record(EVENT, one);
+    wait_on(other, EVENT);
+    cr_assert(pool_allocate_async(pool, &another, MIB, &own, other, &result));
+    cr_assert_neq(another, block);
+}
+
+static CUresult no_pool(CUmemoryPool *memory_pool, CUdevice unused)
+{
+    (void)memory_pool;
+    (void)unused;
+    return CUDA_ERROR_INVALID_DEVICE;
+}
+
+static void expect_the_driver(void)
+{
+    CUdeviceptr address;
+    CUresult result;
+    cr_assert_not(pool_allocate_async(pool, &address, MIB, NULL, one, &result));
+}
+
+Test(mempool, where_the_driver_names_no_pool_it_answers_itself)
+{
+    CUresult (*get)(CUmemoryPool *, CUdevice) = driver->cuDeviceGetMemPool;
+    driver->cuDeviceGetMemPool = no_pool;
+    start_streams();
+    expect_the_driver();
+    driver->cuDeviceGetMemPool = NULL;
+    expect_the_driver();
+    driver->cuDeviceGetMemPool = get;
+    take_on(one, MIB);
+}
+
+Test(mempool, nor_where_it_names_no_default_one)
+{
+    CUresult (*get)(CUmemoryPool *, CUdevice) = driver->cuDeviceGetDefaultMemPool;
+    driver->cuDeviceGetDefaultMemPool = no_pool;
+    start_streams();
+    expect_the_driver();
+    driver->cuDeviceGetDefaultMemPool = NULL;
+    expect_the_driver();
+    driver->cuDeviceGetDefaultMemPool = get;
+    take_on(one, MIB);
+}
+
+/* Chosen by another thread while the pool asks which one it is. */
+static CUmemoryPool chosen;
+static CUresult (*get_current)(CUmemoryPool *, CUdevice);
+
+static CUresult get_as_another_is_chosen(CUmemoryPool *memory_pool, CUdevice ordinal)
+{
+    CUresult result = get_current(memory_pool, ordinal);
+    driver->cuDeviceGetMemPool = get_current;
+    fake_mempool_set_current(ordinal, chosen);
+    pool_mempool_chosen(pool);
+    return result;
+}
+
+Test(mempool, one_that_is_no_longer_current_serves_nothing)
+{
+    start_streams();
+    chosen = fake_mempool(0);
+    create(chosen);
+    get_current = driver->cuDeviceGetMemPool;
+    driver->cuDeviceGetMemPool = get_as_another_is_chosen;
+    expect_the_driver();
+    CUdeviceptr block = take_on(one, MIB);
+    cr_assert_eq(stream_called(one)->recent_shelf->mempool->handle, chosen);
+    free_on(one, block);
+}
+
+static CUresult no_such_device(size_t *bytes, CUdevice device)
+{
+    (void)bytes;
+    (void)device;
+    return CUDA_ERROR_INVALID_DEVICE;
+}
+
+Test(mempool, of_unknown_pools_and_devices_nothing_is_known)
+{
+    cuuint64_t value = 77;
+    start_streams();
+    take_on(one, MIB);
+    CUmemoryPool unknown = fake_mempool(0);
+    driver->cuDeviceTotalMem_v2 = no_such_device;
+    pool_mempool_created(pool, unknown, 1);
+    cr_assert_eq(count_records(), 1);
+    pool_mempool_setting(pool, unknown, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD);
+    pool_mempool_set(pool, unknown, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value);
+    pool_mempool_got(pool, unknown, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value);
+    cr_assert_eq(value, 77);
+    pool_mempool_trimming(pool, unknown, 0);
+    let_go(unknown, CUDA_SUCCESS);
+    cr_assert_eq(count_records(), 1);
+    /* One of the attributes that nobody can set. */
+    pool_mempool_set(pool, STANDARD, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value);
+    cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), MIB);
+}
+
+/* Default pools are there for good. */
+Test(mempool, a_default_pool_is_not_destroyed)
+{
+    start_streams();
+    CUdeviceptr block = take_on(one, MIB);
+    free_on(one, block);
+    let_go(STANDARD, CUDA_ERROR_NOT_SUPPORTED);
+    cr_assert_eq(take_on(one, MIB), block);
+}
+
+/* A thread that the driver has called back out of a call of ours may hold what giving back takes.
+ */
+Test(mempool, one_that_is_destroyed_in_a_nested_call_gets_its_blocks_back_later)
+{
+    start_streams();
+    CUmemoryPool own = fake_mempool(0);
+    create(own);
+    CUdeviceptr block = take_from(own), held = take_from(own);
+    free_on(one, block);
+    fake_trace();
+    thread_state.inside_driver++;
+    let_go(own, CUDA_SUCCESS);
+    thread_state.inside_driver--;
+    cr_assert_str_eq(fake_trace(), "");
+    cr_assert(fake_is_allocated(block));
+    cr_assert_eq(take_from(own), 0);
+    free_on(one, held);
+    cr_assert_not(fake_is_allocated(held));
+    synchronise_stream(one);
+    pool_trim(pool);
+    cr_assert_not(fake_is_allocated(block));
+}
+
+/* Nothing is trimmed; what is cached goes all the same. */
+Test(mempool, a_driver_that_cannot_trim_is_not_asked_to)
+{
+    driver->cuMemPoolTrimTo = NULL;
+    start_streams();
+    free_on(one, take_on(one, MIB));
+    synchronise_stream(one);
+    cr_assert_eq(pool_trim(pool), MIB);
+}
+
+static CUresult (*get_attribute)(CUmemoryPool, CUmemPool_attribute, void *);
+
+static CUresult get_as_another_comes_upon_it(CUmemoryPool memory_pool,
+                                             CUmemPool_attribute attribute, void *value)
+{
+    driver->cuMemPoolGetAttribute = get_attribute;
+    pool_mempool_setting(pool, memory_pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD);
+    return get_attribute(memory_pool, attribute, value);
+}
+
+/* One of the two records goes to the next pool. */
+Test(mempool, two_threads_that_come_upon_a_default_pool_know_one)
+{
+    start_streams();
+    get_attribute = driver->cuMemPoolGetAttribute;
+    driver->cuMemPoolGetAttribute = get_as_another_comes_upon_it;
+    CUdeviceptr block = take_on(one, MIB);
+    free_on(one, block);
+    cr_assert_eq(take_from(STANDARD), block);
+    cr_assert_eq(count_records(), 2);
+    CUmemoryPool own = fake_mempool(0);
+    create(own);
+    cr_assert_neq(take_from(own), 0);
+    cr_assert_eq(count_records(), 2);
+}

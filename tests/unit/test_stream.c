@@ -246,6 +246,100 @@ Test(stream, without_numbers_threads_have_their_own)
     cr_assert_eq(found(CU_STREAM_PER_THREAD), here);
 }
 
+Test(stream, without_numbers_a_handle_without_a_context_is_none)
+{
+    driver->cuStreamGetId = NULL;
+    start_streams();
+    CUdeviceptr address;
+    CUresult result;
+    cr_assert_null(found((CUstream)0x100020));
+    cr_assert_not(pool_allocate_async(pool, &address, MIB, NULL, (CUstream)0x100020, &result));
+}
+
+/* ---- several threads ---- */
+
+static atomic_bool is_over;
+
+static void end_one(void *unused)
+{
+    (void)unused;
+    destroy_stream(one);
+    atomic_store(&is_over, true);
+}
+
+/* The driver would find the handle gone, or another stream's, in a call of ours. */
+Test(stream, the_end_waits_for_who_names_it)
+{
+    struct errand errand;
+    start_streams();
+    struct stream *stream = found(one);
+    stream_lock_take(&stream->lock);
+    stream_is_named(stream);
+    stream_lock_give(&stream->lock);
+    send(&errand, end_one, NULL);
+    while (stream_id(pool->streams, stream) != 0)
+        let_time_pass();
+    nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    cr_assert_not(atomic_load(&is_over));
+    stream_is_not_named(stream);
+    wait_for(&errand);
+    cr_assert(atomic_load(&is_over));
+}
+
+static void look_for_known(void *stream)
+{
+    *(struct stream **)stream = stream_find(pool, one, false).stream;
+    atomic_store(&is_over, true);
+}
+
+/* Who is led astray looks again under the lock. */
+Test(stream, one_is_found_while_chains_change)
+{
+    static uint32_t chains[STREAMS_HASHES];
+    struct stream *there = NULL;
+    struct errand errand;
+    start_streams();
+    struct stream *here = found(one);
+    struct streams *streams = pool->streams;
+    pthread_mutex_lock(&streams->lock);
+    atomic_fetch_add(&streams->hash_version, 1);
+    for (unsigned i = 0; i < STREAMS_HASHES; i++)
+        chains[i] = atomic_exchange(&streams->by_id[i], 0);
+    send(&errand, look_for_known, &there);
+    nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    cr_assert_not(atomic_load(&is_over));
+    for (unsigned i = 0; i < STREAMS_HASHES; i++)
+        atomic_store(&streams->by_id[i], chains[i]);
+    atomic_fetch_add(&streams->hash_version, 1);
+    pthread_mutex_unlock(&streams->lock);
+    wait_for(&errand);
+    cr_assert_eq(there, here);
+}
+
+/* Another thread has ended it, and its record is another stream's. */
+Test(stream, an_end_is_told_of_once)
+{
+    start_streams();
+    struct stream *stream = found(one);
+    struct stream_ref ref = stream_find(pool, one, false);
+    destroy_stream(one);
+    cr_assert_eq(found(other), stream);
+    stream_end(pool, ref);
+    cr_assert_eq(stream_find(pool, other, false).stream, stream);
+}
+
+/* More of them than are written down: none is left out. */
+Test(stream, after_many_early_launches_every_stream_counts_as_such)
+{
+    start_streams();
+    for (unsigned i = 0; i < STREAMS_EARLY; i++)
+        pool_early_launch(pool, fake_stream());
+    pool_early_launch(pool, one);
+    CUdeviceptr block = leave_pending(one, MIB);
+    cr_assert_neq(take_on(one, MIB), block);
+    cr_assert(atomic_load(&found(other)->early_launches));
+}
+
 /* ---- many streams ---- */
 
 /* Of so many the driver of these tests knows nothing but their numbers. */

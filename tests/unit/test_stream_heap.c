@@ -557,3 +557,128 @@ Test(stream_heap, generations_differ)
     cr_assert_eq(take_on(one, MIB), block);
     cr_assert_neq(pool_generation(pool, block), first);
 }
+
+/* ---- where memory is short ---- */
+
+/* All that the driver still has. */
+static size_t room_left;
+
+static CUresult allocate_what_fits(CUdeviceptr *address, size_t bytes, CUmemoryPool memory_pool,
+                                   CUstream stream)
+{
+    return bytes > room_left ? CUDA_ERROR_OUT_OF_MEMORY
+                             : below.cuMemAllocFromPoolAsync(address, bytes, memory_pool, stream);
+}
+
+/* It does not serve the bucket that it would be in, and is not kept. */
+Test(stream_heap, where_only_what_was_asked_for_fits_it_is_taken)
+{
+    start_streams();
+    below = *driver;
+    room_left = 9 * MIB - 4096;
+    driver->cuMemAllocFromPoolAsync = allocate_what_fits;
+    CUdeviceptr block = take_on(one, room_left);
+    cr_assert_eq(fake_bytes_used(0), room_left);
+    cr_assert_eq(reserved_bytes(), room_left);
+    fake_stream_works(one);
+    free_on(one, block);
+    cr_assert_eq(fake_bytes_used(0), 0);
+    cr_assert_eq(reserved_bytes(), 0);
+}
+
+Test(stream_heap, at_the_hard_limit_too)
+{
+    settings.limits.device_bytes = (struct byte_size){.bytes = 9 * MIB - 4096};
+    start_streams();
+    CUdeviceptr block = take_on(one, 9 * MIB - 8192);
+    cr_assert_eq(reserved_bytes(), 9 * MIB - 8192);
+    free_on(one, block);
+    cr_assert_eq(reserved_bytes(), 0);
+}
+
+/* As where the driver has no more; the work's end cannot be told of, nor waited for. */
+Test(stream_heap, at_the_hard_limit_the_stream_is_made_to_wait_for_another)
+{
+    settings.limits.device_bytes = (struct byte_size){.bytes = 8 * MIB};
+    start_streams();
+    let_events_be_wanted(one, other, MIB);
+    CUdeviceptr block = leave_pending(one, 6 * MIB);
+    fake_fail(FAKE_RECORD, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 100);
+    cr_assert_eq(take_on(other, 6 * MIB), block);
+    cr_assert_eq(fake_stream_after(other, one), fake_stream_work(one));
+    cr_assert_eq(counted_streams().hits.barrier, 1);
+    cr_assert_eq(reserved_bytes(), 6 * MIB);
+}
+
+/* Of so many it is not written down who comes after whom. */
+Test(stream_heap, streams_beyond_those_that_are_ordered_pass_blocks_on)
+{
+    start_streams();
+    for (unsigned i = 0; i < STREAMS_ORDERED; i++)
+        stream_find(pool, fake_stream(), true);
+    free_on(one, take_on(one, 4096));
+    cr_assert_geq(stream_called(one)->index, STREAMS_ORDERED);
+    stream_called(one)->wanted = 8;
+    CUdeviceptr block = leave_pending(one, MIB);
+    fake_stream_refuse_memory(1);
+    cr_assert_eq(take_on(other, MIB), block);
+    cr_assert_eq(fake_stream_after(other, one), fake_stream_work(one));
+    record(EVENT, one);
+    wait_on(other, EVENT);
+    CUdeviceptr next = leave_pending(one, 2 * MIB);
+    record(EVENT, one);
+    wait_on(other, EVENT);
+    cr_assert_neq(take_on(other, 2 * MIB), next);
+}
+
+static CUmemoryPool destroyed_meanwhile;
+
+static CUresult destroy_and_wait(CUstream stream, CUevent event, unsigned int flags)
+{
+    (void)stream;
+    (void)event;
+    (void)flags;
+    driver->cuStreamWaitEvent = below.cuStreamWaitEvent;
+    pool_mempool_destroying(pool, destroyed_meanwhile);
+    return CUDA_ERROR_UNKNOWN;
+}
+
+/* While the block was in no stream's hands. */
+Test(stream_heap, a_block_that_comes_back_goes_after_its_pool)
+{
+    CUdeviceptr block = 0, none = 0;
+    CUresult result;
+    start_streams();
+    destroyed_meanwhile = fake_mempool(0);
+    pool_mempool_created(pool, destroyed_meanwhile, 0);
+    let_events_be_wanted(one, other, MIB);
+    pool_allocate_async(pool, &block, MIB, &destroyed_meanwhile, one, &result);
+    fake_stream_works(one);
+    free_on(one, block);
+    below = *driver;
+    driver->cuStreamWaitEvent = destroy_and_wait;
+    fake_stream_refuse_memory(1);
+    pool_allocate_async(pool, &none, MIB, &destroyed_meanwhile, other, &result);
+    cr_assert_eq(bytes_of(one).pending + bytes_of(one).cached, 0);
+    cr_assert_not(fake_is_allocated(block));
+}
+
+/* Nobody gets them back in time; until the stream has a use for them itself. */
+Test(stream_heap, what_is_freed_on_a_stream_far_behind_is_the_drivers)
+{
+    CUdeviceptr blocks[40];
+    start_streams();
+    CUdeviceptr own = leave_pending(one, MIB);
+    for (unsigned i = 0; i < 40; i++)
+        blocks[i] = take_on(other, MIB);
+    for (unsigned i = 0; i < 10; i++)
+        free_on(one, blocks[i]);
+    cr_assert_eq(bytes_of(one).pending, 2 * MIB);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE_ASYNC), 9);
+    cr_assert_eq(take_on(one, MIB), blocks[0]);
+    cr_assert_eq(take_on(one, MIB), own);
+    for (unsigned i = 10; i < 20; i++)
+        free_on(one, blocks[i]);
+    cr_assert_eq(bytes_of(one).pending, 10 * MIB);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE_ASYNC), 9);
+}

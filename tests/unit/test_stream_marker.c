@@ -246,6 +246,57 @@ Test(stream_marker, reap_waits_for_its_event)
     cr_assert_eq(pool_reap(pool), 0);
 }
 
+static CUdeviceptr freed_in_between;
+
+static void free_another(void)
+{
+    free_on(NULL, freed_in_between);
+}
+
+/* Two threads that free at once have made one each. */
+Test(stream_marker, one_is_enough)
+{
+    start_streams();
+    CUdeviceptr block = take_on(NULL, MIB);
+    freed_in_between = take_on(NULL, MIB);
+    fake_stream_works(NULL);
+    fake_stream_during_record(free_another);
+    free_on(NULL, block);
+    cr_assert_eq(fake_calls(FAKE_EVENT_CREATE), 2);
+    cr_assert_eq(stream_called(NULL)->joined, 2);
+    leave_pending(NULL, LARGE);
+    cr_assert_eq(fake_calls(FAKE_EVENT_DESTROY), 1);
+    leave_pending(NULL, 2 * MIB);
+    cr_assert_eq(fake_calls(FAKE_EVENT_CREATE), 3);
+    cr_assert_eq(stream_called(NULL)->marker->users, 0);
+}
+
+/* One that has none must wait, whichever is the newer. */
+Test(stream_marker, the_oldest_serves_where_the_newest_has_none)
+{
+    CUdeviceptr blocks[2];
+    start_streams();
+    leave_many(NULL, 2, MIB, blocks);
+    stream_called(NULL)->joined = 1;
+    cr_assert_eq(take_on(NULL, MIB), blocks[0]);
+    cr_assert_neq(take_on(NULL, MIB), blocks[1]);
+}
+
+/* A profiler's, told from inside a call of ours. */
+Test(stream_marker, a_nested_barrier_counts)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    thread_state.inside_driver++;
+    fake_set_current(NULL);
+    pool_barrier_coming(pool, NULL);
+    fake_set_current(context);
+    cr_assert(stream_called(one)->own_order);
+    pool_barrier_coming(pool, NULL);
+    thread_state.inside_driver--;
+    cr_assert_neq(take_on(one, MIB), block);
+}
+
 /* ---- events that tell of much ---- */
 
 Test(stream_marker, a_free_of_much_records_an_event)

@@ -343,3 +343,149 @@ Test(stream_order, before_a_capture_what_is_pending_gets_an_event)
     stream_release_settle(pool, NULL);
     cr_assert_eq(bytes_of(one).cached, MIB);
 }
+
+static CUdeviceptr freed_in_between;
+
+static void free_without_event(void)
+{
+    fake_stream_fail_records(1);
+    free_on(one, freed_in_between);
+}
+
+/* Its own free is not the newest any more when the event is outstanding. */
+Test(stream_order, an_event_covers_nothing_that_was_freed_while_it_was_recorded)
+{
+    start_streams();
+    let_events_be_wanted(one, other, MIB);
+    CUdeviceptr block = take_on(one, MIB);
+    freed_in_between = take_on(one, 2 * MIB);
+    fake_stream_works(one);
+    fake_stream_during_record(free_without_event);
+    free_on(one, block);
+    cr_assert_eq(bytes_of(one).pending, 3 * MIB);
+    cr_assert_eq(stream_called(one)->covered_bytes, MIB);
+    fake_stream_is_done(one);
+    stream_release_settle(pool, NULL);
+    cr_assert_eq(bytes_of(one).cached, MIB);
+}
+
+/* Asked for nothing more, it would lie there for good. */
+Test(stream_order, reap_waits_for_the_context_where_a_stream_left_no_event)
+{
+    start_streams();
+    leave_pending(one, MIB);
+    fake_stream_fail_records(1);
+    destroy_stream(one);
+    cr_assert_eq(pool_device_bytes(pool, 0).pending, MIB);
+    unsigned records = fake_calls(FAKE_RECORD);
+    cr_assert_eq(pool_reap(pool), 1);
+    cr_assert_eq(fake_calls(FAKE_RECORD), records + 1);
+    cr_assert_eq(pool_device_bytes(pool, 0).cached, MIB);
+}
+
+Test(stream_order, nothing_is_recorded_in_a_context_that_ends)
+{
+    start_streams();
+    leave_pending(one, MIB);
+    struct context *ends = context_find(pool, context);
+    atomic_store(&ends->dying, true);
+    order_record_where_missing(pool, ends);
+    cr_assert_eq(fake_stream_calls().records, 0);
+    atomic_store(&ends->dying, false);
+    order_record_where_missing(pool, ends);
+    cr_assert_eq(fake_stream_calls().records, 1);
+}
+
+Test(stream_order, events_that_are_lost_during_the_wait_say_nothing)
+{
+    start_streams();
+    leave_pending(one, MIB);
+    record(EVENT, one);
+    struct event_look look;
+    pool_event_wait_begin(pool, EVENT, &look);
+    pool_events_are_lost(pool);
+    pool_event_wait_end(pool, EVENT, &look, CUDA_SUCCESS);
+    cr_assert_eq(bytes_of(one).pending, MIB);
+}
+
+/* A thread that has no context may tell of one, too. */
+Test(stream_order, an_event_is_lost_in_any_context)
+{
+    start_streams();
+    leave_pending(one, MIB);
+    fake_set_current(NULL);
+    pool_event_lost(pool, NULL);
+    pool_event_lost(pool, EVENT);
+    fake_set_current(context);
+    record(EVENT, one);
+    synchronise_event(EVENT);
+    cr_assert_eq(bytes_of(one).pending, MIB);
+    record((CUevent)0x600, one);
+    synchronise_event((CUevent)0x600);
+    cr_assert_eq(bytes_of(one).cached, MIB);
+}
+
+/* ---- events of a record's former owner, in another context ---- */
+
+/* One that is not over, and nothing is pending. */
+static struct stream *leave_an_event(void)
+{
+    let_events_be_wanted(one, other, MIB);
+    CUdeviceptr block = leave_pending(one, MIB);
+    cr_assert_eq(take_on(one, MIB), block);
+    free_on(other, block);
+    synchronise_stream(other);
+    pool_trim(pool);
+    cr_assert_not_null(stream_called(one)->oldest);
+    return stream_called(one);
+}
+
+static struct stream *begin_in_another_context(void)
+{
+    pool_stream_ending(pool, one);
+    another_context(0);
+    return stream_find(pool, fake_stream(), true).stream;
+}
+
+Test(stream_order, events_end_with_their_context)
+{
+    start_streams();
+    struct stream *stream = leave_an_event();
+    unsigned destroyed = fake_calls(FAKE_EVENT_DESTROY);
+    cr_assert_eq(begin_in_another_context(), stream);
+    cr_assert_null(stream->oldest);
+    cr_assert_null(stream->spare);
+    cr_assert_gt(fake_calls(FAKE_EVENT_DESTROY), destroyed);
+}
+
+static CUresult (*ask_fake)(CUevent);
+static struct stream *begun;
+
+static CUresult ask_as_the_stream_ends(CUevent event)
+{
+    driver->cuEventQuery = ask_fake;
+    begun = begin_in_another_context();
+    fake_set_current(context);
+    return ask_fake(event);
+}
+
+/* An event of another context cannot be recorded on the stream. */
+Test(stream_order, nor_does_one_that_was_being_asked_about_serve_again)
+{
+    start_streams();
+    struct stream *stream = leave_an_event();
+    CUcontext theirs;
+    ask_fake = driver->cuEventQuery;
+    driver->cuEventQuery = ask_as_the_stream_ends;
+    order_query(pool, stream, stream->oldest->stamp);
+    cr_assert_eq(begun, stream);
+    cr_assert_not_null(stream->spare);
+    cr_assert_neq(stream->spare->context, stream->context);
+    theirs = stream->context->handle;
+    fake_set_current(theirs);
+    unsigned created = fake_calls(FAKE_EVENT_CREATE), destroyed = fake_calls(FAKE_EVENT_DESTROY);
+    leave_pending(stream->handle, 64 * MIB);
+    cr_assert_eq(fake_calls(FAKE_EVENT_CREATE), created + 1);
+    cr_assert_eq(fake_calls(FAKE_EVENT_DESTROY), destroyed + 1);
+    cr_assert_eq(stream->newest->context, stream->context);
+}

@@ -304,3 +304,283 @@ Test(stream_release, a_context_takes_its_pending_blocks_along)
     cr_assert_eq(fake_bytes_used(0), 0);
     cr_assert_eq(pool_device_bytes(pool, 0).pending, 0);
 }
+
+/* ---- what the driver refuses ---- */
+
+static void leave_for_another(void)
+{
+    keep_to_the_peak();
+    fill_stream(one, 8, MIB);
+}
+
+static void expect_to_stay(void)
+{
+    cr_assert_eq(bytes_of(one).pending, 8 * MIB);
+    cr_assert_eq(bytes_of(one).live, 0);
+    cr_assert_eq(fake_calls(FAKE_STREAM_CREATE), fake_calls(FAKE_STREAM_DESTROY));
+    cr_assert_eq(atomic_load(&stream_called(one)->away), 0);
+}
+
+static CUresult (*wait_fake)(CUstream, CUevent, unsigned int);
+
+static CUresult never_wait(CUstream stream, CUevent event, unsigned int flags)
+{
+    (void)stream;
+    (void)event;
+    (void)flags;
+    return CUDA_ERROR_UNKNOWN;
+}
+
+/* Given back before the work is over, it would be another's too early. */
+Test(stream_release, what_cannot_go_behind_an_event_stays)
+{
+    leave_for_another();
+    wait_fake = driver->cuStreamWaitEvent;
+    driver->cuStreamWaitEvent = never_wait;
+    take_on(other, 10 * MIB);
+    expect_to_stay();
+    driver->cuStreamWaitEvent = wait_fake;
+    take_on(other, 2 * MIB);
+    cr_assert_eq(bytes_of(one).pending, 0);
+}
+
+static CUresult late_streams_answer;
+
+static CUresult query_late_stream(CUstream stream)
+{
+    (void)stream;
+    return late_streams_answer;
+}
+
+/* The context's own stream for it is behind other work. */
+Test(stream_release, what_no_stream_can_be_made_for_stays)
+{
+    driver->cuStreamQuery = query_late_stream;
+    leave_for_another();
+    take_on(other, 10 * MIB);
+    cr_assert_eq(bytes_of(one).pending, 0);
+    cr_assert_eq(fake_calls(FAKE_STREAM_CREATE), 1);
+    fill_stream(one, 8, MIB);
+    late_streams_answer = CUDA_ERROR_NOT_READY;
+    fake_fail(FAKE_STREAM_CREATE, CUDA_ERROR_OUT_OF_MEMORY, 100);
+    take_on(other, 10 * MIB);
+    cr_assert_eq(bytes_of(one).pending, 8 * MIB);
+    cr_assert_eq(fake_calls(FAKE_STREAM_DESTROY), 0);
+}
+
+/* A plain free relies on nobody's work being behind it but the event's. */
+Test(stream_release, a_plain_free_whose_context_has_ended_is_the_drivers)
+{
+    start_streams();
+    CUdeviceptr block = take_on(one, MIB);
+    struct context *gone = context_find(pool, context);
+    struct own_event event = {.context = gone, .generation = context_generation(gone) + 2};
+    unsigned frees = fake_calls(FAKE_MEM_FREE_ASYNC);
+    cr_assert_not(stream_release_one_behind(pool, &event, block));
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE_ASYNC), frees);
+}
+
+Test(stream_release, nothing_of_a_context_that_ends_is_given_back)
+{
+    start_streams();
+    fill_stream(one, 4, MIB);
+    synchronise_stream(one);
+    struct context *ends = context_find(pool, context);
+    atomic_store(&ends->dying, true);
+    cr_assert_eq(pool_trim(pool), 0);
+    cr_assert_eq(bytes_of(one).cached, 4 * MIB);
+    atomic_store(&ends->dying, false);
+    cr_assert_eq(pool_trim(pool), 4 * MIB);
+}
+
+/* ---- waiting for a context ---- */
+
+static struct context *ending;
+static unsigned marked_as;
+enum { DYING, ANOTHERS };
+
+static CUresult begin_the_end(CUevent event)
+{
+    CUresult result = ask_fake(event);
+    driver->cuEventQuery = ask_fake;
+    if (marked_as == DYING)
+        atomic_store(&ending->dying, true);
+    else
+        atomic_fetch_add(&ending->generation, 2);
+    return result;
+}
+
+/* Whether who waits for at most so many milliseconds does so to the end. */
+static bool waits_as_the_context_ends(unsigned as, uint64_t milliseconds)
+{
+    marked_as = as;
+    ask_fake = driver->cuEventQuery;
+    start_streams();
+    fill_stream(one, 2, MIB);
+    fake_launch(context);
+    ending = context_find(pool, context);
+    fake_stream_fail_records(100);
+    driver->cuEventQuery = begin_the_end;
+    uint64_t give_up_at = monotonic_now() + milliseconds * 1000000;
+    unsigned destroyed = fake_calls(FAKE_EVENT_DESTROY);
+    stream_release_settle_until(pool, NULL, give_up_at);
+    cr_assert_eq(fake_calls(FAKE_EVENT_DESTROY), destroyed);
+    return monotonic_now() >= give_up_at;
+}
+
+/* It may live on. */
+Test(stream_release, a_context_that_may_end_is_not_asked_about)
+{
+    cr_assert(waits_as_the_context_ends(DYING, 50));
+    cr_assert_eq(bytes_of(one).pending, 2 * MIB);
+}
+
+Test(stream_release, and_one_that_has_ended_is_not_waited_for)
+{
+    cr_assert_not(waits_as_the_context_ends(ANOTHERS, 10000));
+}
+
+/* Something is wrong there: nobody waits for what may never be over. */
+Test(stream_release, where_no_event_can_be_recorded_nothing_is_waited_for)
+{
+    start_streams();
+    fill_stream(one, 2, MIB);
+    fake_fail(FAKE_RECORD, CUDA_ERROR_UNKNOWN, 1);
+    unsigned created = fake_calls(FAKE_EVENT_CREATE), destroyed = fake_calls(FAKE_EVENT_DESTROY);
+    uint64_t give_up_at = monotonic_now() + UINT64_C(10000000000);
+    stream_release_settle_until(pool, NULL, give_up_at);
+    cr_assert_lt(monotonic_now(), give_up_at);
+    cr_assert_eq(bytes_of(one).pending, 2 * MIB);
+    cr_assert_eq(fake_calls(FAKE_EVENT_CREATE) - created,
+                 fake_calls(FAKE_EVENT_DESTROY) - destroyed + 1);
+}
+
+/* ---- contexts that end on drivers that record no event in them ---- */
+
+static CUresult flags_of_all_but_other(CUstream stream, unsigned int *flags)
+{
+    *flags = stream == other ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT;
+    return CUDA_SUCCESS;
+}
+
+/* Nobody can name it any more, and no event of its own tells when it is over. */
+static CUdeviceptr leave_unnamed(CUstream stream)
+{
+    CUdeviceptr block = leave_pending(stream, MIB);
+    fake_stream_fail_records(1);
+    pool_stream_ending(pool, stream);
+    return block;
+}
+
+static CUresult finish_the_legacy_stream(CUevent event)
+{
+    if (++asked == 3)
+        fake_stream_is_done(NULL);
+    return ask_fake(event);
+}
+
+static void start_without_records(void)
+{
+    driver->cuCtxRecordEvent = NULL;
+    driver->cuStreamGetFlags = flags_of_all_but_other;
+    ask_fake = driver->cuEventQuery;
+    driver->cuEventQuery = finish_the_legacy_stream;
+    asked = 0;
+    start_streams();
+    fake_stream_works(NULL);
+}
+
+static void begin_and_finish_the_end(void (*expect)(CUdeviceptr, CUdeviceptr), CUdeviceptr a,
+                                     CUdeviceptr b)
+{
+    struct ending state = pool_context_ending(pool, context);
+    expect(a, b);
+    fake_end_context(context);
+    pool_context_ended(pool, state, CONTEXT_DIED);
+    cr_assert_eq(pool_device_bytes(pool, 0).pending, 0);
+}
+
+static void only_the_blocking_ones(CUdeviceptr blocking, CUdeviceptr other_ones)
+{
+    cr_assert_eq(asked, 3);
+    cr_assert_not(fake_is_allocated(blocking));
+    cr_assert(fake_is_allocated(other_ones));
+}
+
+/* An event on the legacy stream comes after the work of its blocking streams, and of no others. */
+Test(stream_release, the_end_waits_for_the_legacy_stream)
+{
+    start_without_records();
+    CUdeviceptr blocking = leave_unnamed(one), others = leave_unnamed(other);
+    unsigned created = fake_calls(FAKE_EVENT_CREATE), destroyed = fake_calls(FAKE_EVENT_DESTROY);
+    begin_and_finish_the_end(only_the_blocking_ones, blocking, others);
+    cr_assert_eq(fake_calls(FAKE_EVENT_CREATE) - created, 1);
+    cr_assert_eq(fake_calls(FAKE_EVENT_DESTROY) - destroyed, 1);
+}
+
+static void neither(CUdeviceptr a, CUdeviceptr b)
+{
+    cr_assert_eq(asked, 0);
+    cr_assert(fake_is_allocated(a));
+    cr_assert(fake_is_allocated(b));
+}
+
+/* The driver, which waits itself, has them. */
+Test(stream_release, or_for_nothing_where_that_cannot_be_recorded)
+{
+    start_without_records();
+    CUdeviceptr blocking = leave_unnamed(one), others = leave_unnamed(other);
+    unsigned created = fake_calls(FAKE_EVENT_CREATE), destroyed = fake_calls(FAKE_EVENT_DESTROY);
+    fake_stream_fail_records(1);
+    begin_and_finish_the_end(neither, blocking, others);
+    cr_assert_eq(fake_calls(FAKE_EVENT_CREATE) - created, 1);
+    cr_assert_eq(fake_calls(FAKE_EVENT_DESTROY) - destroyed, 1);
+}
+
+/* It would be a part of the capture. */
+Test(stream_release, nor_is_it_recorded_while_a_capture_goes_on)
+{
+    start_without_records();
+    CUdeviceptr blocking = leave_unnamed(one), others = leave_unnamed(other);
+    unsigned records = fake_stream_calls().records;
+    begin_capture(fake_stream());
+    begin_and_finish_the_end(neither, blocking, others);
+    cr_assert_eq(fake_stream_calls().records, records);
+}
+
+static void both(CUdeviceptr a, CUdeviceptr b)
+{
+    cr_assert_not(fake_is_allocated(a));
+    cr_assert_not(fake_is_allocated(b));
+}
+
+/* Where they can be named, each goes in its stream's own order, and nothing is waited for. */
+Test(stream_release, or_for_nothing_where_streams_can_be_named)
+{
+    start_without_records();
+    CUdeviceptr blocking = leave_pending(one, MIB), others = leave_pending(other, MIB);
+    begin_and_finish_the_end(both, blocking, others);
+    cr_assert_eq(asked, 0);
+}
+
+static CUresult finish_one_soon(CUevent event)
+{
+    if (++asked == 3)
+        fake_stream_is_done(one);
+    return ask_fake(event);
+}
+
+/* No event can be recorded then; the one that the stream left when it ended tells. */
+Test(stream_release, while_a_capture_goes_on_the_end_waits_for_the_events_there_are)
+{
+    ask_fake = driver->cuEventQuery;
+    driver->cuEventQuery = finish_one_soon;
+    asked = 0;
+    start_streams();
+    CUdeviceptr unnamed = leave_pending(one, MIB), named = leave_pending(other, MIB);
+    pool_stream_ending(pool, one);
+    fake_launch(context);
+    begin_capture(fake_stream());
+    begin_and_finish_the_end(both, unnamed, named);
+    cr_assert_geq(asked, 3);
+}

@@ -121,3 +121,73 @@ Test(use, what_was_told_ends_with_the_free)
     free_on(one, block);
     cr_assert_eq(fake_stream_calls().waits, waits);
 }
+
+Test(use, a_stream_that_reads_twice_is_waited_for_once)
+{
+    start_with_block();
+    tell(other, false);
+    tell(other, false);
+    unsigned waits = fake_stream_calls().waits;
+    cr_assert_eq(tell(one, true), CUDA_SUCCESS);
+    cr_assert_eq(fake_stream_calls().waits, waits + 1);
+}
+
+Test(use, a_use_whose_wait_fails_is_none)
+{
+    start_with_block();
+    fake_stream_fail_waits(1);
+    cr_assert_eq(tell(other, true), CUDA_ERROR_UNKNOWN);
+    fake_fail(FAKE_EVENT_CREATE, CUDA_ERROR_OUT_OF_MEMORY, 1);
+    cr_assert_eq(tell(other, true), CUDA_ERROR_OUT_OF_MEMORY);
+    unsigned waits = fake_stream_calls().waits;
+    free_on(one, block);
+    cr_assert_eq(fake_stream_calls().waits, waits);
+}
+
+/* The program may try again. */
+Test(use, a_free_whose_wait_fails_forgets_nothing)
+{
+    start_with_block();
+    tell(other, true);
+    fake_stream_works(other);
+    fake_stream_fail_waits(1);
+    cr_assert_eq(try_to_free_on(one, block), CUDA_ERROR_UNKNOWN);
+    cr_assert_eq(pool_generation(pool, block), generation);
+    free_on(one, block);
+    cr_assert_eq(fake_stream_after(one, other), 1);
+}
+
+/* Its work has ended with it. */
+Test(use, a_use_in_a_context_that_is_gone_is_not_waited_for)
+{
+    start_with_block();
+    CUcontext neighbour = another_context(0);
+    CUstream theirs = fake_stream();
+    cr_assert_eq(tell(theirs, true), CUDA_SUCCESS);
+    end_context(neighbour);
+    fake_set_current(context);
+    unsigned waits = fake_stream_calls().waits;
+    free_on(one, block);
+    cr_assert_eq(fake_stream_calls().waits, waits);
+}
+
+Test(use, where_nothing_was_told_nothing_is_waited_for)
+{
+    start_with_block();
+    cr_assert_eq(use_end(pool, stream_block_find(&pool->streams->blocks, block), other),
+                 CUDA_SUCCESS);
+    cr_assert_eq(fake_stream_calls().waits, 0);
+}
+
+Test(use, switched_off_there_are_none)
+{
+    struct pool_bytes bytes;
+    settings.stream_ordered.enabled = false;
+    start_streams();
+    CUdeviceptr plain = allocate(MIB);
+    cr_assert_eq(pool_generation(pool, plain), 0);
+    cr_assert_eq(pool_record_use(pool, plain, 1, one, true), CUDA_ERROR_NOT_SUPPORTED);
+    cr_assert_not(pool_stream_bytes(pool, one, &bytes));
+    pool_events_are_lost(pool);
+    release(plain);
+}
