@@ -273,9 +273,9 @@ Test(stream, the_end_waits_for_who_names_it)
     struct errand errand;
     start_streams();
     struct stream *stream = found(one);
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     stream_is_named(stream);
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     send(&errand, end_one, NULL);
     while (stream_id(pool->streams, stream) != 0)
         let_time_pass();
