@@ -52,7 +52,7 @@ uint64_t release_bound(const struct pool *pool, const struct context *context, u
 void release_before_growth(struct pool *pool, struct context *context, uint64_t bytes);
 
 /* Takes bytes into the device's reserved bytes, inside the hard limit, giving back what is cached
- * if need be. False past the limit. */
+ * if need be. False past the limit. in_stream_order: as in struct reclaim. */
 bool release_reserve(struct pool *pool, struct context *context, uint64_t bytes,
                      bool in_stream_order);
 

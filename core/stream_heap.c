@@ -326,7 +326,7 @@ static CUresult ask_driver(struct pool *pool, struct bucket_counters *cost, CUde
 static CUresult ask_driver_again(struct pool *pool, struct bucket_counters *cost,
                                  CUdeviceptr *address, uint64_t bytes, struct search *search)
 {
-    struct reclaim progress = {.bytes = bytes, .in_stream_order = !MUTATED(waits_in_stream_order)};
+    struct reclaim progress = {.bytes = bytes, .in_stream_order = true};
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     while (result == CUDA_ERROR_OUT_OF_MEMORY &&
            release_for_retry(pool, search->context->device, &progress))
@@ -507,11 +507,10 @@ static CUresult miss(struct pool *pool, struct shelf *shelf, struct bucket *buck
     if (possible && stream_release_before_growth(pool, context, search->mempool, bytes, search->ref,
                                                  search->handle))
         note_at_bound(shelf->stream);
-    bool in_order = !MUTATED(waits_in_stream_order);
-    if (possible && !release_reserve(pool, context, bytes, in_order)) {
+    if (possible && !release_reserve(pool, context, bytes, true)) {
         if (find_harder(search))
             return hand_out_found(search, shelf, bucket, address, requested);
-        if (bytes == requested || !release_reserve(pool, context, requested, in_order))
+        if (bytes == requested || !release_reserve(pool, context, requested, true))
             return refuse(shelf, bucket, requested);
         bytes = requested;
     }

@@ -159,43 +159,37 @@ static void out_of_memory_behind_the_legacy_streams_work(void)
     out_of_memory_behind_own_work_on(NULL);
 }
 
-/* What is pending elsewhere is not waited for: whoever tries how much there is has his answer at
- * once. */
-static void out_of_memory_is_told_at_once(void)
+/* With so many bytes pending on another stream there are fewer than these. */
+static void is_told_at_once(size_t pending, size_t wanted)
 {
-    CUdeviceptr block;
-    size_t left, total;
-    furnish();
-    CU(cuMemGetInfo_v2(&left, &total));
     CUstream stream = new_stream(), other = new_stream();
-    block = take_on(stream, total / 8);
+    CUdeviceptr block = take_on(stream, pending);
     struct gate gate = close_gate(&kernels, stream);
     CU(cuMemFreeAsync(block, stream));
     alarm(6);
     double start = now_ms();
     for (int i = 0; i < 10; i++)
-        ANSWERS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAllocAsync(&block, total / 16 * 15, other));
+        ANSWERS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAllocAsync(&block, wanted, other));
     CHECK(now_ms() - start < 2000);
     open_gate(gate);
     CU(cuCtxSynchronize());
 }
 
+/* What is pending elsewhere is not waited for: whoever tries how much there is has his answer at
+ * once. */
+static void out_of_memory_is_told_at_once(void)
+{
+    size_t left, total;
+    furnish();
+    CU(cuMemGetInfo_v2(&left, &total));
+    is_told_at_once(total / 8, total / 16 * 15);
+}
+
 /* Nor is it at the hard limit: here 64 MiB. */
 static void the_limit_is_told_at_once(void)
 {
-    CUdeviceptr block;
     furnish();
-    CUstream stream = new_stream(), other = new_stream();
-    block = take_on(stream, 16 * MIB);
-    struct gate gate = close_gate(&kernels, stream);
-    CU(cuMemFreeAsync(block, stream));
-    alarm(6);
-    double start = now_ms();
-    for (int i = 0; i < 10; i++)
-        ANSWERS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAllocAsync(&block, 60 * MIB, other));
-    CHECK(now_ms() - start < 2000);
-    open_gate(gate);
-    CU(cuCtxSynchronize());
+    is_told_at_once(16 * MIB, 60 * MIB);
 }
 
 /* At the hard limit of 64 MiB, too, the stream is put behind the free at once. */

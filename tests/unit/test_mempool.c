@@ -466,28 +466,27 @@ static void expect_the_driver(void)
     cr_assert_not(pool_allocate_async(pool, &address, MIB, NULL, one, &result));
 }
 
-Test(mempool, where_the_driver_names_no_pool_it_answers_itself)
+/* With the driver's function failing, and with it missing. */
+static void expect_the_driver_without(CUresult (**function)(CUmemoryPool *, CUdevice))
 {
-    CUresult (*get)(CUmemoryPool *, CUdevice) = driver->cuDeviceGetMemPool;
-    driver->cuDeviceGetMemPool = no_pool;
+    CUresult (*get)(CUmemoryPool *, CUdevice) = *function;
+    *function = no_pool;
     start_streams();
     expect_the_driver();
-    driver->cuDeviceGetMemPool = NULL;
+    *function = NULL;
     expect_the_driver();
-    driver->cuDeviceGetMemPool = get;
+    *function = get;
     take_on(one, MIB);
+}
+
+Test(mempool, where_the_driver_names_no_pool_it_answers_itself)
+{
+    expect_the_driver_without(&driver->cuDeviceGetMemPool);
 }
 
 Test(mempool, nor_where_it_names_no_default_one)
 {
-    CUresult (*get)(CUmemoryPool *, CUdevice) = driver->cuDeviceGetDefaultMemPool;
-    driver->cuDeviceGetDefaultMemPool = no_pool;
-    start_streams();
-    expect_the_driver();
-    driver->cuDeviceGetDefaultMemPool = NULL;
-    expect_the_driver();
-    driver->cuDeviceGetDefaultMemPool = get;
-    take_on(one, MIB);
+    expect_the_driver_without(&driver->cuDeviceGetDefaultMemPool);
 }
 
 /* Chosen by another thread while the pool asks which one it is. */

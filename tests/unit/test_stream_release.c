@@ -500,6 +500,18 @@ static void begin_and_finish_the_end(void (*expect)(CUdeviceptr, CUdeviceptr), C
     cr_assert_eq(pool_device_bytes(pool, 0).pending, 0);
 }
 
+/* Of a blocking stream and another one; so many records fail. */
+static void end_with_one_event(unsigned failures, void (*expect)(CUdeviceptr, CUdeviceptr))
+{
+    start_without_records();
+    CUdeviceptr blocking = leave_unnamed(one), others = leave_unnamed(other);
+    unsigned created = fake_calls(FAKE_EVENT_CREATE), destroyed = fake_calls(FAKE_EVENT_DESTROY);
+    fake_stream_fail_records(failures);
+    begin_and_finish_the_end(expect, blocking, others);
+    cr_assert_eq(fake_calls(FAKE_EVENT_CREATE) - created, 1);
+    cr_assert_eq(fake_calls(FAKE_EVENT_DESTROY) - destroyed, 1);
+}
+
 static void only_the_blocking_ones(CUdeviceptr blocking, CUdeviceptr other_ones)
 {
     cr_assert_eq(asked, 3);
@@ -510,12 +522,7 @@ static void only_the_blocking_ones(CUdeviceptr blocking, CUdeviceptr other_ones)
 /* An event on the legacy stream comes after the work of its blocking streams, and of no others. */
 Test(stream_release, the_end_waits_for_the_legacy_stream)
 {
-    start_without_records();
-    CUdeviceptr blocking = leave_unnamed(one), others = leave_unnamed(other);
-    unsigned created = fake_calls(FAKE_EVENT_CREATE), destroyed = fake_calls(FAKE_EVENT_DESTROY);
-    begin_and_finish_the_end(only_the_blocking_ones, blocking, others);
-    cr_assert_eq(fake_calls(FAKE_EVENT_CREATE) - created, 1);
-    cr_assert_eq(fake_calls(FAKE_EVENT_DESTROY) - destroyed, 1);
+    end_with_one_event(0, only_the_blocking_ones);
 }
 
 static void neither(CUdeviceptr a, CUdeviceptr b)
@@ -528,13 +535,7 @@ static void neither(CUdeviceptr a, CUdeviceptr b)
 /* The driver, which waits itself, has them. */
 Test(stream_release, or_for_nothing_where_that_cannot_be_recorded)
 {
-    start_without_records();
-    CUdeviceptr blocking = leave_unnamed(one), others = leave_unnamed(other);
-    unsigned created = fake_calls(FAKE_EVENT_CREATE), destroyed = fake_calls(FAKE_EVENT_DESTROY);
-    fake_stream_fail_records(1);
-    begin_and_finish_the_end(neither, blocking, others);
-    cr_assert_eq(fake_calls(FAKE_EVENT_CREATE) - created, 1);
-    cr_assert_eq(fake_calls(FAKE_EVENT_DESTROY) - destroyed, 1);
+    end_with_one_event(1, neither);
 }
 
 /* It would be a part of the capture. */
