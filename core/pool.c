@@ -862,12 +862,9 @@ void pool_capture_stream_destroyed(struct pool *pool, CUstream stream)
 
 /* ---- out of memory, caches ---- */
 
-bool pool_make_room(struct pool *pool, struct pool_retry *retry)
+bool pool_make_room(struct pool *pool, struct reclaim *progress)
 {
-    struct reclaim progress = {.step = (enum reclaim_step)retry->step};
-    bool again = release_for_retry(pool, NULL, &progress);
-    retry->step = progress.step;
-    return again;
+    return release_for_retry(pool, NULL, progress);
 }
 
 uint64_t pool_trim(struct pool *pool)

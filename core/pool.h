@@ -16,6 +16,7 @@
 #include "config.h"
 #include "cuda_abi.h"
 #include "driver.h"
+#include "release.h"
 #include "report.h"
 #include "stream_clock.h"
 #include "thread_state.h"
@@ -246,12 +247,9 @@ void pool_capture_stream_destroyed(struct pool *pool, CUstream stream);
 
 /* ---- out of memory, caches, report ---- */
 
-/* After a driver call of the program's has failed for want of memory. Starts zeroed; true: try the
- * call again. */
-struct pool_retry {
-    unsigned step;
-};
-bool pool_make_room(struct pool *pool, struct pool_retry *retry);
+/* After a driver call of the program's has failed for want of memory. progress starts zeroed; true:
+ * try the call again. */
+bool pool_make_room(struct pool *pool, struct reclaim *progress);
 
 /* Gives everything back that can be given back without waiting for the GPU; the bytes. */
 uint64_t pool_trim(struct pool *pool);

@@ -10,6 +10,10 @@
 #define ANSWER_NANOSECONDS (UINT64_C(20) * 1000 * 1000)
 #define VAIN_NANOSECONDS   (UINT64_C(200) * 1000 * 1000)
 
+/* How long a call is tried again that may concern any device: nobody knows how much it needs of
+ * which, and each time all that is cached goes back. */
+#define ANY_DEVICE_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
+
 /* How long it waits for a context that another thread is ending. */
 #define DYING_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
 
@@ -743,7 +747,9 @@ static uint64_t sum_of_changes(struct pool *pool, struct device *device)
  * have been enough for all. */
 static bool begin_again(struct pool *pool, struct device *device, struct reclaim *progress)
 {
-    bool again = monotonic_now() - progress->started < LAST_RESORT_NANOSECONDS;
+    uint64_t patience = device ? LAST_RESORT_NANOSECONDS : ANY_DEVICE_NANOSECONDS;
+    bool again =
+        monotonic_now() - progress->started < patience && (device || !MUTATED(room_made_once));
     progress->step = again ? RECLAIM_CLEAN : RECLAIM_DONE;
     progress->bytes = 0;
     progress->released = 0;

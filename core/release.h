@@ -61,10 +61,10 @@ bool release_reserve(struct pool *pool, struct context *context, uint64_t bytes,
 #define LAST_RESORT_NANOSECONDS (UINT64_C(10) * 1000 * 1000 * 1000)
 
 /* Out of memory, for any call: each time does the next thing that may give memory back, and false
- * says that nothing is left to try. After the last step it begins again, for a few seconds at most,
+ * says that nothing is left to try. After the last step it begins again, for some seconds at most,
  * if this thread has given something back that another may have taken, another thread is still
  * giving back, or others have allocated and freed meanwhile although there would be enough for the
- * request. device NULL: all devices. */
+ * request. device NULL: all devices, and for a second at most. */
 enum reclaim_step { RECLAIM_CLEAN, RECLAIM_FENCED, RECLAIM_DRIVER, RECLAIM_THE_REST, RECLAIM_DONE };
 struct reclaim {
     enum reclaim_step step;

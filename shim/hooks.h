@@ -6,10 +6,10 @@
 
 #include "shim.h"
 
-static inline bool make_room(struct pool_retry *retry)
+static inline bool make_room(struct reclaim *progress)
 {
     struct pool *pool = the_pool();
-    return pool && !MUTATED(no_room_for_others) && pool_make_room(pool, retry);
+    return pool && !MUTATED(no_room_for_others) && pool_make_room(pool, progress);
 }
 
 /* The pool, also for a thread that the driver has called back out of a call that the pool made.
@@ -41,9 +41,11 @@ static inline bool may_pass_by(CUdeviceptr address)
 #define WITH_ROOM(call)                                                                            \
     ({                                                                                             \
         CUresult result_ = (call);                                                                 \
-        struct pool_retry retry_ = {0};                                                            \
-        while (__builtin_expect(result_ == CUDA_ERROR_OUT_OF_MEMORY, 0) && make_room(&retry_))     \
-            result_ = (call);                                                                      \
+        if (__builtin_expect(result_ == CUDA_ERROR_OUT_OF_MEMORY, 0)) {                            \
+            struct reclaim progress_ = {0};                                                        \
+            while (result_ == CUDA_ERROR_OUT_OF_MEMORY && make_room(&progress_))                   \
+                result_ = (call);                                                                  \
+        }                                                                                          \
         result_;                                                                                   \
     })
 

@@ -182,8 +182,8 @@ Test(capture, running_out_during_a_capture_invalidates_nothing)
     release(pending);
     stream = fake_stream();
     begin_capture(stream);
-    struct pool_retry retry = {0};
-    while (pool_make_room(pool, &retry))
+    struct reclaim progress = {0};
+    while (pool_make_room(pool, &progress))
         continue;
     cr_assert_eq(fake_bytes_used(0), 0);
     cr_assert_not(fake_capture_was_invalidated());

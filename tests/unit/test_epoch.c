@@ -673,8 +673,8 @@ Test(epoch, nothing_is_fenced_once_the_pool_has_stepped_aside)
     release(first);
     unsigned recorded = fake_calls(FAKE_RECORD);
     cr_assert_eq(synchronise(), CUDA_SUCCESS);
-    struct pool_retry retry = {0};
-    while (pool_make_room(pool, &retry))
+    struct reclaim progress = {0};
+    while (pool_make_room(pool, &progress))
         continue;
     cr_assert_eq(fake_calls(FAKE_RECORD), recorded);
 }

@@ -216,8 +216,8 @@ static void check_the_end(void)
     fake_set_current(context);
     let_time_pass();
     synchronise();
-    struct pool_retry retry = {0};
-    while (pool_make_room(pool, &retry))
+    struct reclaim progress = {0};
+    while (pool_make_room(pool, &progress))
         continue;
     struct report_counters c = counted();
     cr_assert_eq(atomic_load(&errors), 0);
