@@ -503,9 +503,9 @@ struct ending pool_context_ending(struct pool *pool, CUcontext handle)
 {
     if (!handle)
         pool->driver->cuCtxGetCurrent(&handle);
-    struct ending ending = {handle ? context_find(pool, handle) : NULL, false, false};
+    struct ending ending = {.context = handle ? context_find(pool, handle) : NULL};
     end_frees(pool, ending.context);
-    context_end_begin(pool, ending.context, true);
+    ending.generation = context_end_begin(pool, ending.context, true);
     return ending;
 }
 
@@ -513,7 +513,7 @@ struct ending pool_context_ending(struct pool *pool, CUcontext handle)
 static struct ending find_primary(struct pool *pool, CUdevice device)
 {
     pthread_mutex_lock(&pool->primary_lock);
-    return (struct ending){context_find_primary(pool, device), true, false};
+    return (struct ending){.context = context_find_primary(pool, device), .primary = true};
 }
 
 /* As far as retains were seen; green contexts retain unseen. If there are others, what is pending
@@ -531,7 +531,7 @@ struct ending pool_primary_releasing(struct pool *pool, CUdevice device)
     bool last = retains_are(&ending, 1);
     if (last && !MUTATED(last_release_ends_no_frees))
         end_frees(pool, ending.context);
-    context_end_begin(pool, ending.context, last);
+    ending.generation = context_end_begin(pool, ending.context, last);
     return ending;
 }
 
@@ -539,14 +539,14 @@ struct ending pool_primary_resetting(struct pool *pool, CUdevice device)
 {
     struct ending ending = find_primary(pool, device);
     end_frees(pool, ending.context);
-    context_end_begin(pool, ending.context, true);
+    ending.generation = context_end_begin(pool, ending.context, true);
     return ending;
 }
 
 struct ending pool_green_ending(struct pool *pool, CUgreenCtx green)
 {
     struct ending ending = find_primary(pool, context_green_device(pool, green));
-    context_end_begin(pool, ending.context, retains_are(&ending, 0));
+    ending.generation = context_end_begin(pool, ending.context, retains_are(&ending, 0));
     return ending;
 }
 
@@ -567,7 +567,7 @@ void pool_context_ended(struct pool *pool, struct ending ending, enum context_fa
         died = !context_primary_lives_on(pool, ending.context) && !MUTATED(primary_release_missed);
     if (ending.primary && ending.context && fate != CONTEXT_LIVES)
         count_release(ending.context->device, &ending, died);
-    context_end_finish(pool, ending.context, died);
+    context_end_finish(pool, ending.context, ending.generation, died);
     if (ending.primary)
         pthread_mutex_unlock(&pool->primary_lock);
 }
