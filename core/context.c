@@ -229,6 +229,16 @@ static bool look_up(struct pool *pool, CUcontext handle, struct context_handle *
     return known;
 }
 
+/* Also while its device's primary context may be dying. */
+static bool is_alias(struct pool *pool, CUcontext handle)
+{
+    pthread_mutex_lock(&pool->registry.lock);
+    const struct context_handle *entry = find_handle(&pool->registry, handle);
+    bool green = entry && entry->green;
+    pthread_mutex_unlock(&pool->registry.lock);
+    return green;
+}
+
 struct context *context_find(struct pool *pool, CUcontext handle)
 {
     struct context_handle found;
@@ -315,7 +325,8 @@ static struct context *bring_to_life(struct pool *pool, struct device *device,
     bool fresh = !context;
     if (fresh)
         context = make_context(pool, device, identity->primary);
-    if (!context || !add_handle(registry, (struct context_handle){identity->handle, NULL, context}))
+    if (!context || !add_handle(registry, (struct context_handle){.handle = identity->handle,
+                                                                  .context = context}))
         return NULL; /* a fresh one is lost: memory is short, and that once */
     context->handle = identity->handle;
     atomic_store_explicit(&context->id, id_of(identity), memory_order_relaxed);
@@ -355,26 +366,43 @@ static bool is_same(const struct context *context, unsigned long long id)
 }
 
 /* The context that we knew by this handle ended without our being told: its successor has another
- * id. Looked at again under the lock, since another thread may have buried it meanwhile. */
+ * id. Another thread may have buried it meanwhile. */
 static void bury(struct pool *pool, struct context *context, unsigned long long successor)
 {
-    context_end_begin(pool, context, false);
-    context_end_finish(pool, context, !is_same(context, successor));
+    uint64_t generation = context_end_begin(pool, context, false);
+    context_end_finish(pool, context, generation, !is_same(context, successor));
+}
+
+/* Whether the handle still means what it did when the entry was made. id: of what it means now. */
+static bool still_means(const struct context_handle *entry, unsigned long long id)
+{
+    if (!entry->green)
+        return is_same(entry->context, id);
+    return !entry->id || !id || entry->id == id || MUTATED(stale_alias_kept);
+}
+
+/* Of an owner that has ended, while the thread that has ended it has not come to tell. */
+static void give_up_handle(struct pool *pool, const struct context_handle *entry,
+                           unsigned long long successor)
+{
+    if (entry->green)
+        context_drop_alias(pool, entry->green);
+    else
+        bury(pool, entry->context, successor);
 }
 
 /* False where that is not possible yet: there is another context and the barriers are not closed,
- * or the handle's last owner is still being ended by another thread. */
+ * or the handle is known: perhaps its last owner is still being ended by another thread. */
 static bool list_context(struct pool *pool, struct device *device, const struct context *identity,
                          struct context **context)
 {
     pthread_mutex_lock(&pool->fence_lock);
     pthread_mutex_lock(&pool->registry.lock);
     const struct context_handle *entry = find_handle(&pool->registry, identity->handle);
-    bool ready = entry ? !atomic_load(&entry->context->dying)
-                       : !context_next(pool, NULL, NULL) ||
-                             atomic_load_explicit(&pool->several_contexts, memory_order_relaxed);
+    bool ready = !entry && (!context_next(pool, NULL, NULL) ||
+                            atomic_load_explicit(&pool->several_contexts, memory_order_relaxed));
     if (ready)
-        *context = entry ? entry->context : bring_to_life(pool, device, identity);
+        *context = bring_to_life(pool, device, identity);
     pthread_mutex_unlock(&pool->registry.lock);
     pthread_mutex_unlock(&pool->fence_lock);
     if (!ready)
@@ -395,8 +423,8 @@ static bool has_ended_unseen(struct pool *pool, const struct context *identity)
 /* Forgets a context that has just been listed, unless another thread did so first. */
 static void forget_listed(struct pool *pool, struct context *context, unsigned long long id)
 {
-    context_end_begin(pool, context, false);
-    context_end_finish(pool, context, id_of(context) == id);
+    uint64_t generation = context_end_begin(pool, context, false);
+    context_end_finish(pool, context, generation, id_of(context) == id);
 }
 
 struct context *context_register(struct pool *pool, CUcontext handle, CUdevice ordinal,
@@ -405,16 +433,18 @@ struct context *context_register(struct pool *pool, CUcontext handle, CUdevice o
     struct context identity = {.handle = handle, .id = read_id(pool, handle), .primary = primary};
     if (pool->driver->cuCtxGetId && id_of(&identity) == 0)
         return NULL; /* another thread has ended it */
-    struct context *context = context_find(pool, handle);
-    if (context && is_same(context, id_of(&identity)))
-        return context;
-    if (context)
-        bury(pool, context, id_of(&identity));
     struct device *device = context_device(pool, ordinal);
     if (!device)
         return NULL;
 
+    struct context *context;
     do {
+        struct context_handle found;
+        bool known = look_up(pool, handle, &found);
+        if (known && still_means(&found, id_of(&identity)))
+            return found.context;
+        if (known)
+            give_up_handle(pool, &found, id_of(&identity));
         if (context_next(pool, NULL, NULL))
             close_barriers(pool);
     } while (!list_context(pool, device, &identity, &context));
@@ -485,20 +515,24 @@ struct context *context_register_primary(struct pool *pool, CUdevice device)
     return primary ? context_register(pool, primary, device, true) : NULL;
 }
 
-static void add_alias(struct pool *pool, struct context_handle alias)
+/* False where another has the handle. */
+static bool add_alias(struct pool *pool, struct context_handle alias)
 {
     struct registry *registry = &pool->registry;
     pthread_mutex_lock(&registry->lock);
-    if (!alias.handle || !find_handle(registry, alias.handle))
+    const struct context_handle *entry = alias.handle ? find_handle(registry, alias.handle) : NULL;
+    bool ours = !entry || entry->green == alias.green;
+    if (!entry)
         add_handle(registry, alias);
     pthread_mutex_unlock(&registry->lock);
+    return ours;
 }
 
 void context_note_green(struct pool *pool, CUgreenCtx green, CUdevice device)
 {
     struct context *context = context_register_primary(pool, device);
     if (context)
-        add_alias(pool, (struct context_handle){NULL, green, context});
+        add_alias(pool, (struct context_handle){.green = green, .context = context});
 }
 
 static CUdevice device_of(struct pool *pool, CUcontext handle)
@@ -517,9 +551,19 @@ void context_alias(struct pool *pool, CUcontext handle, CUgreenCtx green)
 {
     CUdevice device = MUTATED(green_context_by_itself) ? -1 : device_of(pool, handle);
     struct context *context = device < 0 ? NULL : context_register_primary(pool, device);
-    if (!context || context->handle == handle)
+    unsigned long long id = read_id(pool, handle);
+    if (!context || context->handle == handle || (pool->driver->cuCtxGetId && id == 0))
         return;
-    add_alias(pool, (struct context_handle){handle, green, context});
+    struct context_handle found, alias = {handle, green, context, id};
+    /* The handle's last owner may still be being ended by another thread. */
+    while (!add_alias(pool, alias) && !MUTATED(alias_not_added)) {
+        if (!look_up(pool, handle, &found))
+            sched_yield();
+        else if (still_means(&found, id))
+            return;
+        else
+            give_up_handle(pool, &found, id);
+    }
 }
 
 void context_drop_alias(struct pool *pool, CUgreenCtx green)
@@ -534,14 +578,10 @@ struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool
     struct context_handle found;
     /* Read before looking up: what goes stale after this is looked up again. */
     uint64_t generation = registry_generation(&pool->registry);
-    struct context *context = NULL;
-    *green = false;
-    if (look_up(pool, handle, &found)) {
-        context = found.context;
-        *green = found.green != NULL;
-    }
-    if (!context || (!*green && !is_same(context, read_id(pool, handle))))
-        context = context_register_current(pool, handle);
+    bool known = look_up(pool, handle, &found) && still_means(&found, read_id(pool, handle));
+    struct context *context = known ? found.context : context_register_current(pool, handle);
+    *green =
+        MUTATED(late_alias_forgotten) ? known && found.green : context && is_alias(pool, handle);
     struct thread_state *thread = &thread_state;
     thread->handle = handle;
     thread->context = context;
@@ -554,8 +594,9 @@ struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool
 
 /* ---- ending ---- */
 
-void context_end_begin(struct pool *pool, struct context *context, bool ends)
+uint64_t context_end_begin(struct pool *pool, struct context *context, bool ends)
 {
+    uint64_t generation = 0;
     ends = ends || MUTATED(every_release_ends);
     if (context && pool->streams && ends)
         stream_release_before_end(pool, context);
@@ -563,6 +604,7 @@ void context_end_begin(struct pool *pool, struct context *context, bool ends)
         /* Under the fence lock: whoever is recording in it comes to an end first. */
         pthread_mutex_lock(&pool->fence_lock);
         atomic_store(&context->dying, true);
+        generation = context_generation(context);
         pthread_mutex_unlock(&pool->fence_lock);
         heap_set_ending(&context->heap, true);
         /* Pairs with context_pin. Whoever has pinned a context takes no lock that we hold. */
@@ -572,6 +614,7 @@ void context_end_begin(struct pool *pool, struct context *context, bool ends)
             stream_release_context(pool, context);
     }
     enter_driver();
+    return generation;
 }
 
 static void forget_context(struct pool *pool, struct context *context)
@@ -590,12 +633,13 @@ static void forget_context(struct pool *pool, struct context *context)
     }
 }
 
-void context_end_finish(struct pool *pool, struct context *context, bool died)
+void context_end_finish(struct pool *pool, struct context *context, uint64_t generation, bool died)
 {
     leave_driver();
     if (context) {
         pthread_mutex_lock(&pool->fence_lock);
-        if (died && is_alive(context))
+        bool ours = context_generation(context) == generation || MUTATED(successor_forgotten);
+        if (died && ours && is_alive(context))
             forget_context(pool, context);
         heap_set_ending(&context->heap, false);
         atomic_store(&context->dying, false);

@@ -101,6 +101,7 @@ struct context_handle {
     CUcontext handle;
     CUgreenCtx green; /* NULL: the context itself; else handle may be NULL: not converted yet */
     struct context *context;
+    unsigned long long id; /* of the green context, by the driver; 0: it has none */
 };
 
 struct registry {
@@ -178,14 +179,15 @@ CUdevice context_green_device(struct pool *pool, CUgreenCtx green);
 
 /*
  * Around a driver call that may end a context: begin waits until nobody else uses the context and
- * keeps it out of new fences; finish forgets the context's memory if it died. No lock is held
+ * keeps it out of new fences, and returns its generation; finish forgets the context's memory if it
+ * died, and is still of that generation: another thread may have done so first. No lock is held
  * in between, since the driver may wait for long; for primary contexts the callers hold the primary
  * lock. The context may be NULL (unknown to us). ends: the call is known to end it, if it succeeds:
  * only then is stream-ordered memory given back before, after the context's work as the driver
  * would.
  */
-void context_end_begin(struct pool *pool, struct context *context, bool ends);
-void context_end_finish(struct pool *pool, struct context *context, bool died);
+uint64_t context_end_begin(struct pool *pool, struct context *context, bool ends);
+void context_end_finish(struct pool *pool, struct context *context, uint64_t generation, bool died);
 
 /* Whether the primary context that we know is still the device's. */
 bool context_primary_lives_on(struct pool *pool, const struct context *context);

@@ -679,7 +679,7 @@ struct ending pool_context_ending(struct pool *pool, CUcontext handle)
     struct ending ending = {.context = handle ? context_find(pool, handle) : NULL,
                             .cancellation = cancellation_off()};
     end_frees(pool, ending.context);
-    context_end_begin(pool, ending.context, true);
+    ending.generation = context_end_begin(pool, ending.context, true);
     return ending;
 }
 
@@ -708,7 +708,7 @@ struct ending pool_primary_releasing(struct pool *pool, CUdevice device)
     bool last = retains_are(&ending, 1);
     if (last && !MUTATED(last_release_ends_no_frees))
         end_frees(pool, ending.context);
-    context_end_begin(pool, ending.context, last);
+    ending.generation = context_end_begin(pool, ending.context, last);
     return ending;
 }
 
@@ -716,14 +716,14 @@ struct ending pool_primary_resetting(struct pool *pool, CUdevice device)
 {
     struct ending ending = find_primary(pool, device);
     end_frees(pool, ending.context);
-    context_end_begin(pool, ending.context, true);
+    ending.generation = context_end_begin(pool, ending.context, true);
     return ending;
 }
 
 struct ending pool_green_ending(struct pool *pool, CUgreenCtx green)
 {
     struct ending ending = find_primary(pool, context_green_device(pool, green));
-    context_end_begin(pool, ending.context, retains_are(&ending, 0));
+    ending.generation = context_end_begin(pool, ending.context, retains_are(&ending, 0));
     return ending;
 }
 
@@ -744,7 +744,7 @@ void pool_context_ended(struct pool *pool, struct ending ending, enum context_fa
         died = !context_primary_lives_on(pool, ending.context) && !MUTATED(primary_release_missed);
     if (ending.primary && ending.context && fate != CONTEXT_LIVES)
         count_release(ending.context->device, &ending, died);
-    context_end_finish(pool, ending.context, died);
+    context_end_finish(pool, ending.context, ending.generation, died);
     if (ending.primary)
         pthread_mutex_unlock(&pool->primary_lock);
     cancellation_restore(ending.cancellation);

@@ -124,7 +124,8 @@ enum context_fate { CONTEXT_LIVES, CONTEXT_DIED, CONTEXT_PRIMARY_MAY_HAVE_DIED }
 struct ending {
     struct context *context; /* NULL: not known to the pool */
     bool primary;
-    bool release; /* of the primary context, which lives on where others retain it */
+    bool release;        /* of the primary context, which lives on where others retain it */
+    uint64_t generation; /* of the context, as its end began */
     int cancellation;
 };
 struct ending pool_context_ending(struct pool *pool, CUcontext handle);

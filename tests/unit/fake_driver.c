@@ -837,6 +837,11 @@ CUcontext fake_green(CUdevice device)
     return make_context(NULL, device, false, true);
 }
 
+CUcontext fake_green_at(CUcontext handle, CUdevice device)
+{
+    return make_context(handle, device, false, true);
+}
+
 static void end_streams_and_events(unsigned long long id)
 {
     for (unsigned i = 0; i < EVENTS; i++)

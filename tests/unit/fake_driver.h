@@ -77,6 +77,7 @@ CUcontext fake_context_at(CUcontext handle, CUdevice device);
 
 /* A green context of a device: its handle, as cuCtxFromGreenCtx gives it. */
 CUcontext fake_green(CUdevice device);
+CUcontext fake_green_at(CUcontext handle, CUdevice device);
 
 /* Ends it, with its memory, events and streams. */
 void fake_end_context(CUcontext handle);

@@ -474,6 +474,117 @@ Test(context, a_context_at_the_handle_of_a_green_one_is_a_new_one)
     cr_assert_neq(context_find(pool, handle), context_find(pool, context));
 }
 
+/* Another thread does it, until it has to wait. */
+static void send_until_it_waits(struct errand *errand, void (*body)(void *), void *argument)
+{
+    send(errand, body, argument);
+    for (unsigned i = 0; i < 500; i++)
+        let_time_pass();
+}
+
+static void convert(void *handle)
+{
+    pool_green_context_converted(pool, handle, (CUgreenCtx)5);
+}
+
+/* The driver gives a handle away again before the thread that ended its owner comes to tell. */
+Test(context, a_green_one_at_the_handle_of_a_context_that_is_being_ended)
+{
+    retain_primary();
+    CUdeviceptr block = allocate(MIB);
+    release(block);
+    synchronise();
+    CUcontext other = fake_context(0);
+    pool_context_created(pool, other);
+    struct ending ending = pool_context_ending(pool, other);
+    fake_end_context(other);
+    fake_green_at(other, 0);
+    pool_green_context_created(pool, (CUgreenCtx)5, 0);
+    struct errand errand;
+    send_until_it_waits(&errand, convert, other);
+    pool_context_ended(pool, ending, CONTEXT_DIED);
+    wait_for(&errand);
+    fake_set_current(other);
+    cr_assert_eq(allocate(MIB), block);
+}
+
+Test(context, a_green_one_at_the_handle_of_one_that_has_just_ended)
+{
+    retain_primary();
+    CUcontext handle = alias((CUgreenCtx)5);
+    fake_end_context(handle);
+    fake_green_at(handle, 0);
+    pool_green_context_created(pool, (CUgreenCtx)6, 0);
+    pool_green_context_converted(pool, handle, (CUgreenCtx)6);
+    pool_green_context_destroyed(pool, (CUgreenCtx)5);
+    fake_set_current(handle);
+    allocate(MIB);
+    cr_assert_null(context_find(pool, handle), "it is the primary one's still");
+}
+
+Test(context, a_context_at_the_handle_of_a_green_one_that_has_just_ended)
+{
+    retain_primary();
+    CUdeviceptr block = allocate(MIB);
+    release(block);
+    synchronise();
+    CUcontext handle = alias((CUgreenCtx)5);
+    fake_end_context(handle);
+    fake_context_at(handle, 0);
+    pool_context_created(pool, handle);
+    cr_assert_neq(allocate(MIB), block);
+    cr_assert_not_null(context_find(pool, handle));
+    pool_green_context_destroyed(pool, (CUgreenCtx)5);
+    cr_assert_not_null(context_find(pool, handle));
+    cr_assert_eq(clean_bytes(), MIB);
+}
+
+static void use_and_synchronise(void *unused)
+{
+    (void)unused;
+    allocate_and_free_one(&(size_t){2 * MIB});
+    struct synchronising state = pool_synchronise_begin(pool, NULL);
+    pool_synchronise_end(pool, state, CUDA_SUCCESS);
+}
+
+/* A thread that first uses it meanwhile finds no context, and asks for the current one. */
+Test(context, a_green_context_is_one_too_while_its_primary_one_may_end)
+{
+    retain_primary();
+    CUcontext handle = alias((CUgreenCtx)5), primary = context;
+    CUdeviceptr block = allocate(MIB);
+    struct ending ending = pool_primary_releasing(pool, 0);
+    struct errand errand;
+    context = handle;
+    send_until_it_waits(&errand, use_and_synchronise, NULL);
+    context = primary;
+    release(block);
+    pool_context_ended(pool, ending, CONTEXT_LIVES);
+    wait_for(&errand);
+    cr_assert_eq(clean_bytes(), 0);
+}
+
+/* By the successor's number, before the thread that has ended it comes to tell. */
+static void find_it_dead(void *known)
+{
+    uint64_t generation = context_end_begin(pool, known, false);
+    context_end_finish(pool, known, generation, true);
+    fake_context_at(context, 0);
+    pool_context_created(pool, context);
+    allocate(MIB);
+}
+
+Test(context, who_ended_a_context_leaves_its_successor_alone)
+{
+    start();
+    struct ending ending = pool_context_ending(pool, context);
+    fake_end_context(context);
+    in_another_thread(find_it_dead, ending.context);
+    cr_assert_eq(live_bytes(), MIB);
+    pool_context_ended(pool, ending, CONTEXT_DIED);
+    cr_assert_eq(live_bytes(), MIB);
+}
+
 /* ---- several contexts ---- */
 
 static void finish_first(void *queries)
