@@ -10,9 +10,15 @@ struct block_slab {
     struct block blocks[SLAB_BLOCKS];
 };
 
+void *allocate_in_whole_lines(size_t bytes)
+{
+    uintptr_t memory = (uintptr_t)calloc(1, (bytes + 127) & ~(size_t)63);
+    return memory ? (void *)((memory + 63) & ~(uintptr_t)63) : NULL;
+}
+
 static bool add_slab(struct block_records *records, struct heap *heap)
 {
-    struct block_slab *slab = calloc(1, sizeof *slab);
+    struct block_slab *slab = allocate_in_whole_lines(sizeof *slab);
     if (!slab)
         return false;
     slab->next = records->slabs;
@@ -35,11 +41,8 @@ struct block *block_records_take(struct block_records *records, struct heap *hea
 
 void block_records_put(struct block_records *records, struct block *block)
 {
-    block->state = BLOCK_UNUSED;
-    block->address = 0;
-    block->bucket = NULL;
-    block->shared = false;
-    block->epoch = 0;
+    block_set(block, 0, BLOCK_UNUSED);
+    counter_set(&block->epoch, 0);
     block->links[LINK_HEAP].next = records->unused;
     records->unused = block;
 }
@@ -49,7 +52,7 @@ void block_records_visit(struct block_records *records, void (*visit)(struct blo
 {
     for (struct block_slab *slab = records->slabs; slab; slab = slab->next)
         for (size_t i = 0; i < SLAB_BLOCKS; i++)
-            if (slab->blocks[i].state != BLOCK_UNUSED)
+            if (block_state(&slab->blocks[i]) != BLOCK_UNUSED)
                 visit(&slab->blocks[i], argument);
 }
 

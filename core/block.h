@@ -2,8 +2,11 @@
  * Blocks: one record per driver allocation, and the table that leads from a pointer to its record.
  *
  * A record belongs to one heap for good, so that a thread that has found it by a stale pointer can
- * always read block->heap; everything else in it is guarded by that heap's lock. Records are never
- * returned to the system.
+ * always read block->heap. Address and state are one word: whoever frees a live block claims it by
+ * one compare-and-exchange, with or without the heap's lock, and of two frees one wins. From then
+ * on the block is its claimant's. A live block's fields are written before it becomes live; a free
+ * one that is in a thread cache (thread_cache.h) is guarded with that cache, every other one by its
+ * heap's lock. Records are never returned to the system.
  *
  * The table is a radix tree over the address. Looking up takes no lock and never waits; inserting
  * and removing are single atomic stores. The tree only grows.
@@ -18,6 +21,8 @@
 #include <stdint.h>
 
 #include "cuda_abi.h"
+#include "mutation.h"
+#include "stats.h"
 
 struct bucket;
 struct heap;
@@ -25,32 +30,117 @@ struct heap;
 enum block_state {
     BLOCK_UNUSED,  /* a record without memory */
     BLOCK_LIVE,    /* in the program's hands */
+    BLOCK_CACHED,  /* freed, and in a thread's cache: pending or clean */
     BLOCK_PENDING, /* freed; the GPU may still be using it */
     BLOCK_CLEAN,   /* freed, and nothing can be using it */
     BLOCK_LEAVING, /* on its way to the driver, in no list and not in the table; or to another
                       stream, in no list */
 };
 
-/* A free block is in a list of its bucket, and a pending one in its heap's as well. */
+/* A block's key is its address, which is a multiple of 256, and in the bits below that its state.
+ * Shared: others than this process's streams may reach it, so it is never reused. */
+#define BLOCK_STATE_MASK   UINT64_C(7)
+#define BLOCK_SHARED       UINT64_C(8)
+#define BLOCK_ADDRESS_MASK (~UINT64_C(255))
+
+/* A free block is in a list of its bucket, and a pending one in its heap's as well; in a thread's
+ * cache it is in a chain through LINK_BUCKET's next. */
 enum block_link { LINK_BUCKET, LINK_HEAP, LINK_KINDS };
 
+/* What the path without a lock touches is in the first cache line. */
 struct block {
-    CUdeviceptr address;
-    uint64_t bytes;     /* of the driver's allocation */
-    uint64_t requested; /* what the program asked for, while it is live */
+    /* Release where it becomes live, acquire where it is claimed or looked at: the fields below are
+     * then those of this life. */
+    _Atomic uint64_t key;
+    counter requested; /* what the program asked for, while it is live */
     struct heap *heap;
     struct bucket *bucket;
-    uint64_t epoch;    /* that its last free was stamped with; 0: none yet. A live block whose
-                          stamp is not clean is behind a barrier */
+    counter epoch;     /* that its last free was stamped with; 0: none yet. A live block whose stamp
+                          is not clean is behind a barrier. Relaxed: whoever looks without owning the
+                          block looks at one that the program is freeing at the same time */
     uint64_t freed_at; /* nanoseconds of the monotonic clock, as of the heap's last slow path */
-    enum block_state state;
-    uint8_t slot; /* pending: of the thread that freed it, see heap.h */
-    bool refused; /* leaving: by the driver */
-    bool shared;  /* others than this process's streams may reach it: never reused */
+    _Atomic uint16_t bin; /* its bucket's; relaxed, like epoch */
+    uint8_t slot;         /* pending: of the thread that freed it, see heap.h */
+    bool refused;         /* leaving: by the driver */
     struct {
         struct block *next, *previous;
     } links[LINK_KINDS];
-};
+    uint64_t bytes; /* of the driver's allocation */
+} __attribute__((aligned(64)));
+
+static inline CUdeviceptr block_address(const struct block *block)
+{
+    return atomic_load_explicit(&block->key, memory_order_relaxed) & BLOCK_ADDRESS_MASK;
+}
+
+static inline enum block_state block_state(const struct block *block)
+{
+    return (enum block_state)(atomic_load_explicit(&block->key, memory_order_acquire) &
+                              BLOCK_STATE_MASK);
+}
+
+static inline unsigned block_bin(const struct block *block)
+{
+    return atomic_load_explicit(&block->bin, memory_order_relaxed);
+}
+
+static inline bool block_is_shared(const struct block *block)
+{
+    return (atomic_load_explicit(&block->key, memory_order_relaxed) & BLOCK_SHARED) != 0;
+}
+
+static inline bool block_is_live_at(const struct block *block, CUdeviceptr address)
+{
+    return (atomic_load_explicit(&block->key, memory_order_acquire) & ~BLOCK_SHARED) ==
+           (address | BLOCK_LIVE);
+}
+
+/* Of a new record, or of a block that is the caller's. */
+static inline void block_set(struct block *block, CUdeviceptr address, enum block_state state)
+{
+    atomic_store_explicit(&block->key, address | (uint64_t)state, memory_order_release);
+}
+
+/* Of a block that is the caller's. A shared one stays marked. */
+static inline void block_set_state(struct block *block, enum block_state state)
+{
+    uint64_t key = atomic_load_explicit(&block->key, memory_order_relaxed);
+    atomic_store_explicit(&block->key, (key & ~BLOCK_STATE_MASK) | (uint64_t)state,
+                          memory_order_release);
+}
+
+/* The live block at this address becomes the caller's. False where it is not live there (any more).
+ * A shared one stays marked. */
+static inline bool block_claim(struct block *block, CUdeviceptr address, enum block_state state)
+{
+    uint64_t key = address | BLOCK_LIVE;
+    while (!atomic_compare_exchange_weak_explicit(&block->key, &key,
+                                                  (key & ~BLOCK_STATE_MASK) | (uint64_t)state,
+                                                  memory_order_acquire, memory_order_acquire))
+        if ((key & ~BLOCK_SHARED) != (address | BLOCK_LIVE))
+            return false;
+    return true;
+}
+
+/* The same for a block that is not shared, to be put into a thread's cache. */
+static inline bool block_claim_at_once(struct block *block, CUdeviceptr address)
+{
+    uint64_t key = address | BLOCK_LIVE;
+    return atomic_compare_exchange_strong_explicit(&block->key, &key, address | BLOCK_CACHED,
+                                                   memory_order_acquire, memory_order_relaxed) ||
+           MUTATED(claim_not_checked);
+}
+
+/* Marks the live block at this address as shared. False where it is not live there. */
+static inline bool block_share(struct block *block, CUdeviceptr address)
+{
+    uint64_t key = address | BLOCK_LIVE;
+    while (!atomic_compare_exchange_weak_explicit(&block->key, &key, key | BLOCK_SHARED,
+                                                  memory_order_acquire, memory_order_acquire))
+        if ((key & ~BLOCK_SHARED) != (address | BLOCK_LIVE))
+            return false;
+    return true;
+}
 
 struct block_list {
     struct block *first, *last;
@@ -82,6 +172,23 @@ static inline void block_list_prepend(struct block_list *list, struct block *blo
     list->first = block;
 }
 
+/* after NULL: before all others. */
+static inline void block_list_insert_after(struct block_list *list, struct block *after,
+                                           struct block *block, enum block_link link)
+{
+    if (!after) {
+        block_list_prepend(list, block, link);
+    } else if (!after->links[link].next) {
+        block_list_append(list, block, link);
+    } else {
+        struct block *next = after->links[link].next;
+        block->links[link].previous = after;
+        block->links[link].next = next;
+        next->links[link].previous = block;
+        after->links[link].next = block;
+    }
+}
+
 static inline void block_list_remove(struct block_list *list, struct block *block,
                                      enum block_link link)
 {
@@ -96,6 +203,9 @@ static inline void block_list_remove(struct block_list *list, struct block *bloc
     else
         list->first = next;
 }
+
+/* Zeroed memory that shares no cache line, and is never freed; NULL where memory is short. */
+void *allocate_in_whole_lines(size_t bytes);
 
 /*
  * Records of one heap, made in slabs. Guarded by the heap's lock.
@@ -144,7 +254,9 @@ bool block_table_init(struct block_table *table);
 
 static inline bool block_table_has_place(CUdeviceptr address)
 {
-    return (address >> ADDRESS_BITS) == 0 && (address & ((1u << GRANULE_BITS) - 1)) == 0;
+    const uint64_t inside =
+        ((UINT64_C(1) << ADDRESS_BITS) - 1) & ~((UINT64_C(1) << GRANULE_BITS) - 1);
+    return (address & ~inside) == 0;
 }
 
 static inline size_t block_table_index(CUdeviceptr address, int shift, int bits)
@@ -168,10 +280,10 @@ static inline _Atomic(struct block *) *block_table_place(const struct block_tabl
 }
 
 /* NULL where the address is not a block's first. The record may be recycled at any moment by
- * another thread: check state and address under its heap's lock. */
+ * another thread: see its key. */
 static inline struct block *block_table_find(const struct block_table *table, CUdeviceptr address)
 {
-    if (!block_table_has_place(address))
+    if (__builtin_expect(!block_table_has_place(address), 0))
         return NULL;
     _Atomic(struct block *) *place = block_table_place(table, address);
     /* Pairs with the release store in block_table_insert: the record's heap is readable. */

@@ -57,18 +57,26 @@ static struct capture **find(struct pool *pool, CUstream stream)
     return link;
 }
 
-static void set_count(struct captures *captures, int change)
+void captures_add(struct pool *pool, int change)
 {
+    struct captures *captures = &pool->captures;
     unsigned count = atomic_load_explicit(&captures->count, memory_order_relaxed);
-    atomic_store_explicit(&captures->count, count + (unsigned)change, memory_order_relaxed);
+    count += (unsigned)change;
+    atomic_store_explicit(&captures->count, count, memory_order_relaxed);
+    if (count)
+        atomic_fetch_or_explicit(&pool->registry.generation, REGISTRY_CAPTURING,
+                                 memory_order_relaxed);
+    else
+        atomic_fetch_and_explicit(&pool->registry.generation, ~REGISTRY_CAPTURING,
+                                  memory_order_relaxed);
 }
 
-static void drop(struct captures *captures, struct capture **link)
+static void drop(struct pool *pool, struct capture **link)
 {
     struct capture *capture = *link;
     *link = capture->next;
     free(capture);
-    set_count(captures, -1);
+    captures_add(pool, -1);
 }
 
 void captures_began(struct pool *pool, CUstream stream, bool per_thread)
@@ -83,7 +91,7 @@ void captures_began(struct pool *pool, CUstream stream, bool per_thread)
     if (MUTATED(captures_not_counted))
         return;
     /* Without a record the count never falls back to 0: the driver answers from now on. */
-    set_count(&pool->captures, 1);
+    captures_add(pool, 1);
 }
 
 void captures_perhaps_ended(struct pool *pool, CUstream stream, bool per_thread)
@@ -98,14 +106,14 @@ void captures_perhaps_ended(struct pool *pool, CUstream stream, bool per_thread)
     if (MUTATED(capture_end_missed))
         return;
     if (status == CU_STREAM_CAPTURE_STATUS_NONE || MUTATED(failed_end_counts))
-        drop(&pool->captures, link);
+        drop(pool, link);
 }
 
 void captures_stream_destroyed(struct pool *pool, CUstream stream)
 {
     struct capture **link = find(pool, stream);
     if (*link && !MUTATED(capture_outlives_stream))
-        drop(&pool->captures, link);
+        drop(pool, link);
 }
 
 void captures_context_died(struct pool *pool, CUcontext handle)
@@ -113,7 +121,7 @@ void captures_context_died(struct pool *pool, CUcontext handle)
     struct capture **link = &pool->captures.list;
     while (*link) {
         if ((*link)->context == handle)
-            drop(&pool->captures, link);
+            drop(pool, link);
         else
             link = &(*link)->next;
     }

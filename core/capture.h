@@ -31,6 +31,9 @@ static inline bool captures_are_going_on(const struct captures *captures)
     return atomic_load_explicit(&captures->count, memory_order_relaxed) != 0;
 }
 
+/* Lock held, or the pool not yet in use. So many captures more than there were. */
+void captures_add(struct pool *pool, int change);
+
 /* The fence lock: held around the driver's begin of a capture, and around the destruction of a
  * stream while captures go on. */
 void captures_lock(struct pool *pool);

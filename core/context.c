@@ -7,6 +7,7 @@
 #include "mutation.h"
 #include "pool_state.h"
 #include "stream_release.h"
+#include "thread_cache.h"
 
 /* ---- devices ---- */
 
@@ -33,10 +34,21 @@ static uint64_t fence_bytes(uint64_t growth_budget)
     return growth_budget / 8 < most ? growth_budget / 8 : most;
 }
 
+/* Where the hard limit is narrower than the growth budget, half of what it allows: what has no
+ * fence can neither be waited for nor given back there. */
+static uint64_t budget_inside_limits(const struct device *device)
+{
+    uint64_t least = device->limit;
+    return least / 2 < device->growth_budget && !MUTATED(fences_wide_at_limits)
+               ? least / 2
+               : device->growth_budget;
+}
+
 void device_set_short(struct device *device, bool is_short)
 {
     atomic_store_explicit(&device->is_short, is_short, memory_order_relaxed);
-    atomic_store_explicit(&device->fence_bytes, is_short ? 0 : fence_bytes(device->growth_budget),
+    atomic_store_explicit(&device->fence_bytes,
+                          is_short ? 0 : fence_bytes(budget_inside_limits(device)),
                           memory_order_relaxed);
 }
 
@@ -63,8 +75,8 @@ static struct device *describe_device(struct pool *pool, CUdevice ordinal)
     device->total_bytes = total;
     device->cached_cap = byte_size_resolve(&settings->caps.cached, total);
     device->growth_budget = byte_size_resolve(&settings->growth_budget, total);
-    device_set_short(device, false);
     device->limit = byte_size_resolve(&pool->settings.limits.device_bytes, total);
+    device_set_short(device, false);
     const struct stream_ordered_settings *stream_ordered = &pool->settings.stream_ordered;
     size_classes_init(&device->stream_classes, &stream_ordered->buckets, total);
     device->stream_cached_cap = byte_size_resolve(&stream_ordered->caps.cached, total);
@@ -142,6 +154,7 @@ void context_step_aside(struct context *context)
         return;
     /* Relaxed: only ever set while the context lives; a late look costs one more failed call. */
     atomic_store_explicit(&context->unusable, true, memory_order_relaxed);
+    atomic_fetch_or_explicit(&context->heap.closed, CLOSED_UNUSABLE, memory_order_relaxed);
 }
 
 void context_step_aside_everywhere(struct pool *pool)
@@ -200,7 +213,7 @@ static void remove_handles(struct registry *registry, const struct context *cont
     registry->handle_count = kept;
     /* Pairs with the acquire load in context_current: threads ask again. */
     if (!MUTATED(handle_cached_for_good))
-        atomic_fetch_add_explicit(&registry->generation, 1, memory_order_release);
+        atomic_fetch_add_explicit(&registry->generation, REGISTRY_STEP, memory_order_release);
 }
 
 /* A known context with this handle that is not about to die; its entry is copied out. */
@@ -282,7 +295,10 @@ static struct context *make_context(struct pool *pool, struct device *device, bo
         free(context);
         return NULL;
     }
-    context->epochs.current = 1;
+    atomic_init(&context->epochs.current, 1);
+    atomic_init(&context->heap.closed,
+                (pool->settings.device.free_synchronizes ? CLOSED_SYNCHRONISING : 0u) |
+                    (pool->expedited ? 0u : CLOSED_WEAKLY));
     context->primary = primary;
     context->device = device;
     context->heap.blocks_per_bucket = pool->settings.device.caps.blocks_per_bucket;
@@ -315,6 +331,8 @@ static struct context *bring_to_life(struct pool *pool, struct device *device,
     context->handle = identity->handle;
     atomic_store_explicit(&context->id, id_of(identity), memory_order_relaxed);
     atomic_store_explicit(&context->unusable, false, memory_order_relaxed);
+    atomic_fetch_and_explicit(&context->heap.closed, ~(uint32_t)CLOSED_UNUSABLE,
+                              memory_order_relaxed);
     atomic_store_explicit(&context->barred, false, memory_order_relaxed);
     atomic_store_explicit(&context->return_stream, NULL, memory_order_relaxed);
     atomic_store_explicit(&context->late_stream, NULL, memory_order_relaxed);
@@ -559,17 +577,18 @@ struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool
 {
     struct context_handle found;
     /* Read before looking up: what goes stale after this is looked up again. */
-    uint64_t generation = atomic_load_explicit(&pool->registry.generation, memory_order_acquire);
+    uint64_t generation = registry_generation(&pool->registry);
     bool known = look_up(pool, handle, &found) && still_means(&found, read_id(pool, handle));
     struct context *context = known ? found.context : context_register_current(pool, handle);
     *green =
         MUTATED(late_alias_forgotten) ? known && found.green : context && is_alias(pool, handle);
     struct thread_state *thread = &thread_state;
-    thread->pool = context ? pool : NULL;
     thread->handle = handle;
     thread->context = context;
     thread->green = *green;
-    thread->generation = generation;
+    thread->generation = context ? generation : 0;
+    struct thread_cache *cache = context ? thread_cache_known(&context->heap) : NULL;
+    thread->cache = cache ? cache : &no_thread_cache;
     return context;
 }
 

@@ -91,6 +91,11 @@ static inline struct context *context_of_heap(struct heap *heap)
     return (struct context *)((char *)heap - offsetof(struct context, heap));
 }
 
+static inline const struct context *context_of_heap_read(const struct heap *heap)
+{
+    return (const struct context *)((const char *)heap - offsetof(struct context, heap));
+}
+
 /* A handle that a program may make current, and what it stands for. */
 struct context_handle {
     CUcontext handle;
@@ -108,13 +113,31 @@ struct registry {
                                            registry_devices */
     _Atomic(struct context *) contexts; /* all ever made, dead ones included. The release store
                                            pairs with the acquire load in context_next */
-    _Atomic uint64_t generation; /* changes when a handle stops being valid: threads cache handles.
+    _Atomic uint64_t generation; /* even, and REGISTRY_CAPTURING besides while captures go on.
+                                    Changes when a handle stops being valid: threads cache handles.
                                     The release store pairs with the acquire load in
                                     context_current */
     _Atomic uint64_t heaps;      /* ever made. Relaxed: only that they differ matters */
     uint64_t set_generation;     /* changes with the set of live contexts; guarded by the fence
                                     lock */
 };
+
+/* So that a thread looks at one word for both. Written under the fence lock, relaxed like the count
+ * of captures. */
+#define REGISTRY_CAPTURING UINT64_C(1)
+#define REGISTRY_STEP      UINT64_C(2)
+#define REGISTRY_POOL      (UINT64_C(1) << 48) /* no two pools of a process have the same */
+
+static inline uint64_t registry_generation(const struct registry *registry)
+{
+    return atomic_load_explicit(&registry->generation, memory_order_acquire) & ~REGISTRY_CAPTURING;
+}
+
+/* A handle has stopped being valid. */
+static inline bool registry_has_forgotten(const struct registry *registry)
+{
+    return registry_generation(registry) % REGISTRY_POOL != 0;
+}
 
 /* The first of all devices ever seen. */
 static inline struct device *registry_devices(const struct registry *registry)
@@ -192,6 +215,12 @@ struct context *context_next(struct pool *pool, struct context *context, struct 
  * driver refuses; else pop undoes what push did. */
 bool context_push(struct pool *pool, struct context *context, bool *pushed);
 void context_pop(struct pool *pool, bool pushed);
+
+/* What may be freed without a fence of its own. */
+static inline uint64_t device_fence_bytes(const struct device *device)
+{
+    return atomic_load_explicit(&device->fence_bytes, memory_order_relaxed);
+}
 
 /* Whether memory is short on the device. */
 void device_set_short(struct device *device, bool is_short);

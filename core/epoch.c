@@ -4,16 +4,30 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "cancellation.h"
 #include "mutation.h"
 #include "pool_state.h"
 #include "release.h"
 
-/* A fence that was running is not asked about again sooner: nanoseconds. */
-#define QUERY_INTERVAL 8000u
+/* A fence that was running is not asked about again sooner, and not much later where it should be
+ * over any moment. Nanoseconds. */
+#define QUERY_INTERVAL      8000u
+#define QUERY_INTERVAL_SOON 1500u
 
-/* How long the thread that has recorded may take until it begins the next one that it was asked
- * for. */
+/* So often whoever has recorded a fence asks at once whether it is over. */
+#define ASK_AT_ONCE 3u
+
+/* A fence that is older, in nanoseconds, is not over soon. */
+#define FENCE_IS_LATE 30000u
+
+/* How long a thread waits for another's question or record, and how often it looks between two
+ * yields; and how long the thread that has recorded may take until it begins the next one that it
+ * was asked for. */
 #define AWAIT_NANOSECONDS 100000u
+#define AWAIT_LOOKS       64u
+
+/* So many naps without a look at what the lock guards. */
+#define NAPS_UNLOCKED 64u
 
 /* So many epochs in a row without a fence, and the context goes on without the pool. */
 #define FAILURES_MAX 8u
@@ -49,6 +63,8 @@ static void publish(struct epochs *epochs, struct fence *fence)
         epochs->oldest = fence;
     epochs->newest = fence;
     epochs->outstanding++;
+    if (fence->waitable)
+        atomic_store_explicit(&epochs->fenced, fence->epoch, memory_order_relaxed);
 }
 
 /* Lock held. A fence that is over and that nobody looks at any more may be recorded again. */
@@ -89,8 +105,9 @@ struct fence *epoch_begin_close(struct context *context, bool waitable)
     if (!fence)
         return NULL;
     epochs->recording = true;
+    epochs->recording_for_free = waitable;
     fence->own_generation = context_generation(context);
-    fence->epoch = MUTATED(number_after_record) ? epochs->current : epochs->current++;
+    fence->epoch = MUTATED(number_after_record) ? epoch_current(epochs) : epoch_advance(epochs);
     fence->waitable = waitable;
     fence->over = false;
     fence->users = 0;
@@ -265,7 +282,7 @@ static void finish_record(struct context *context, struct fence *fence, enum rec
     uint64_t epoch = fence->epoch;
     epochs->recording = false;
     if (MUTATED(number_after_record))
-        epochs->current++;
+        epoch_advance(epochs);
     if (MUTATED(published_before_recorded))
         return;
     /* An epoch that a death of the context has closed meanwhile needs no fence. */
@@ -281,29 +298,6 @@ static void finish_record(struct context *context, struct fence *fence, enum rec
         epochs->failures = result == FAILED ? epochs->failures + 1 : 0;
 }
 
-CUresult epoch_record(struct pool *pool, struct context *context, struct fence *fence)
-{
-    bool waitable = fence->waitable;
-    CUresult error = CUDA_SUCCESS;
-    enter_driver();
-    pthread_mutex_lock(&pool->fence_lock);
-    enum record_result result = record_fence(pool, context, fence, &error);
-    pthread_mutex_unlock(&pool->fence_lock);
-    leave_driver();
-
-    pthread_mutex_lock(&context->heap.lock);
-    finish_record(context, fence, result);
-    bool hopeless = context->epochs.failures >= FAILURES_MAX;
-    bool repeated = context->epochs.failures > 1;
-    pthread_mutex_unlock(&context->heap.lock);
-    if (result == UNUSABLE || hopeless)
-        context_step_aside(context);
-    /* What no fence covers could not be given back if memory ran out before the next one. */
-    if (result == FAILED && waitable && repeated)
-        heap_free_pending(pool, context);
-    return result == UNUSABLE && !MUTATED(lasting_error_hidden) ? error : CUDA_SUCCESS;
-}
-
 struct fence *epoch_fence_for(const struct epochs *epochs, uint64_t stamp, bool waitable)
 {
     struct fence *fence = epochs->oldest;
@@ -316,8 +310,8 @@ struct fence *epoch_fence_for(const struct epochs *epochs, uint64_t stamp, bool 
 /* Lock held. */
 static bool lacks_a_fence(const struct context *context)
 {
-    const struct block *last = context->heap.pending.last;
-    return last && !epoch_fence_for(&context->epochs, last->epoch, false);
+    uint64_t newest = heap_newest_pending(&context->heap);
+    return newest && !epoch_fence_for(&context->epochs, newest, false);
 }
 
 /* Lock held, and released in between. */
@@ -326,22 +320,10 @@ static void await_record(struct context *context)
     uint64_t started = monotonic_now();
     while (context->epochs.recording && lacks_a_fence(context) && !context->heap.ending &&
            !MUTATED(record_in_the_way) && monotonic_now() - started < LAST_RESORT_NANOSECONDS) {
-        pthread_mutex_unlock(&context->heap.lock);
+        heap_unlock(&context->heap);
         patient_nap(started);
-        pthread_mutex_lock(&context->heap.lock);
+        heap_lock(&context->heap);
     }
-}
-
-void epoch_fence_the_rest(struct pool *pool, struct context *context)
-{
-    struct fence *fence = NULL;
-    pthread_mutex_lock(&context->heap.lock);
-    await_record(context);
-    if (lacks_a_fence(context))
-        fence = epoch_begin_close(context, MUTATED(fence_in_allocation));
-    pthread_mutex_unlock(&context->heap.lock);
-    if (fence)
-        epoch_record(pool, context, fence);
 }
 
 static CUresult query_event(struct pool *pool, struct fence_event *e)
@@ -356,7 +338,8 @@ static CUresult query_event(struct pool *pool, struct fence_event *e)
     return result;
 }
 
-/* No lock held; epochs.querying is ours, and the fence has us as a user. */
+/* No lock held; epochs.querying is ours, and the fence has us as a user; or nobody else knows it
+ * yet. */
 static enum fence_answer ask_driver(struct pool *pool, struct fence *fence)
 {
     enum fence_answer answer = FENCE_OVER;
@@ -381,18 +364,46 @@ static enum fence_answer ask_driver(struct pool *pool, struct fence *fence)
     return answer;
 }
 
+bool epoch_may_be_asked(const struct epochs *epochs, uint64_t now)
+{
+    uint64_t interval = epoch_keeps_up(epochs) ? QUERY_INTERVAL_SOON : QUERY_INTERVAL;
+    return !atomic_load_explicit(&epochs->querying, memory_order_relaxed) &&
+           now - atomic_load_explicit(&epochs->asked_at, memory_order_relaxed) >= interval;
+}
+
+/* Lock held. Late is what was not over when the driver was asked: how long its answer has taken
+ * says nothing of the GPU. */
+static void note_answer(struct context *context, const struct fence *fence, uint64_t asked_at,
+                        enum fence_answer answer)
+{
+    struct epochs *epochs = &context->epochs;
+    bool over = answer == FENCE_OVER, late = asked_at - fence->recorded_at > FENCE_IS_LATE;
+    if (!over)
+        atomic_store_explicit(&epochs->asked_at, monotonic_now(), memory_order_relaxed);
+    /* One that is over, and that none of several threads has needed until now, says nothing. */
+    if (over ? !late || context->heap.caches.count <= 1 : late)
+        atomic_store_explicit(&epochs->keeps_up, over, memory_order_relaxed);
+}
+
+/* Lock held. */
+static void complete_by_fence(struct context *context, uint64_t epoch)
+{
+    epoch_complete(context,
+                   MUTATED(fence_cleans_later_frees) ? epoch_current(&context->epochs) - 1 : epoch);
+}
+
 enum fence_answer epoch_query(struct pool *pool, struct context *context, struct fence *fence)
 {
     struct epochs *epochs = &context->epochs;
-    if (epochs->querying || monotonic_now() - epochs->asked_at < QUERY_INTERVAL)
+    uint64_t asked_at = monotonic_now(), epoch = fence->epoch;
+    if (!epoch_may_be_asked(epochs, asked_at))
         return FENCE_RUNNING;
-    uint64_t epoch = fence->epoch;
     epochs->querying = true;
     fence->users++;
     if (MUTATED(clean_before_the_answer))
         epoch_complete(context, epoch);
     if (!MUTATED(lock_held_in_query))
-        pthread_mutex_unlock(&context->heap.lock);
+        heap_unlock(&context->heap);
 
     enter_driver();
     struct relaxed_mode mode = relaxed_mode_begin(pool);
@@ -403,19 +414,150 @@ enum fence_answer epoch_query(struct pool *pool, struct context *context, struct
         context_step_aside(context);
 
     if (!MUTATED(lock_held_in_query))
-        pthread_mutex_lock(&context->heap.lock);
+        heap_lock(&context->heap);
     counter_add(&context->heap.counters->fence_queries, 1);
     epochs->querying = false;
-    if (answer != FENCE_OVER)
-        epochs->asked_at = monotonic_now();
+    note_answer(context, fence, asked_at, answer);
     if (answer == FENCE_OVER)
-        epoch_complete(context, MUTATED(fence_cleans_later_frees) ? epochs->current - 1 : epoch);
+        complete_by_fence(context, epoch);
     drop_user(epochs, fence);
     return answer;
 }
 
+/* ---- recording one ---- */
+
+/* No lock held; nobody else knows the fence yet. Answers how often the driver was asked. */
+static unsigned ask_at_once(struct pool *pool, struct fence *fence, enum fence_answer *answer)
+{
+    unsigned tries = 0;
+    struct relaxed_mode mode = relaxed_mode_begin(pool);
+    while (tries < ASK_AT_ONCE && *answer == FENCE_RUNNING) {
+        *answer = ask_driver(pool, fence);
+        tries++;
+    }
+    relaxed_mode_end(pool, mode);
+    return tries;
+}
+
+/* Lock held. */
+static void finish_asking(struct context *context, const struct fence *fence, unsigned asked,
+                          enum fence_answer answer)
+{
+    uint64_t epoch = fence->epoch;
+    counter_add(&context->heap.counters->fence_queries, asked);
+    note_answer(context, fence, fence->recorded_at, answer);
+    if (answer == FENCE_OVER)
+        complete_by_fence(context, epoch);
+}
+
+struct epoch_recorded epoch_record_and_lock(struct pool *pool, struct context *context,
+                                            struct fence *fence, bool ask)
+{
+    bool waitable = fence->waitable;
+    CUresult error = CUDA_SUCCESS;
+    enum fence_answer answer = FENCE_RUNNING;
+    unsigned asked = 0;
+    enter_driver();
+    pthread_mutex_lock(&pool->fence_lock);
+    enum record_result result = record_fence(pool, context, fence, &error);
+    pthread_mutex_unlock(&pool->fence_lock);
+    fence->recorded_at = monotonic_now();
+    if (ask && result == RECORDED)
+        asked = ask_at_once(pool, fence, &answer);
+    leave_driver();
+    if (answer == FENCE_FAILED)
+        context_step_aside(context);
+
+    heap_lock(&context->heap);
+    finish_record(context, fence, result);
+    if (asked)
+        finish_asking(context, fence, asked, answer);
+    unsigned failures = context->epochs.failures;
+    return (struct epoch_recorded){
+        .error = error,
+        .unusable = result == UNUSABLE,
+        .hopeless = failures >= FAILURES_MAX,
+        .unfenced = result == FAILED && waitable && failures > 1,
+    };
+}
+
+CUresult epoch_settle_record(struct pool *pool, struct context *context,
+                             const struct epoch_recorded *recorded)
+{
+    if (recorded->unusable || recorded->hopeless)
+        context_step_aside(context);
+    /* What no fence covers could not be given back if memory ran out before the next one. */
+    if (recorded->unfenced)
+        heap_free_pending(pool, context);
+    return recorded->unusable && !MUTATED(lasting_error_hidden) ? recorded->error : CUDA_SUCCESS;
+}
+
+CUresult epoch_record(struct pool *pool, struct context *context, struct fence *fence)
+{
+    struct epoch_recorded recorded = epoch_record_and_lock(pool, context, fence, false);
+    heap_unlock(&context->heap);
+    return epoch_settle_record(pool, context, &recorded);
+}
+
+void epoch_fence_the_rest(struct pool *pool, struct context *context)
+{
+    struct fence *fence = NULL;
+    heap_lock(&context->heap);
+    await_record(context);
+    if (lacks_a_fence(context))
+        fence = epoch_begin_close(context, MUTATED(fence_in_allocation));
+    heap_unlock(&context->heap);
+    if (fence)
+        epoch_record(pool, context, fence);
+}
+
+/* ---- waiting ---- */
+
+/* Whether another thread is about to know more of a stamp. fenced: a fence covers it already. */
+static bool is_in_the_driver(const struct epochs *epochs, uint64_t stamp, bool fenced)
+{
+    return atomic_load_explicit(&epochs->querying, memory_order_relaxed) ||
+           (!fenced && stamp < epoch_current(epochs) &&
+            atomic_load_explicit(&epochs->recording, memory_order_relaxed));
+}
+
+void epoch_await_others(struct context *context, uint64_t stamp)
+{
+    const struct epochs *epochs = &context->epochs;
+    bool fenced = epoch_fence_for(epochs, stamp, false) != NULL;
+    if (epoch_clean(epochs) >= stamp || !is_in_the_driver(epochs, stamp, fenced))
+        return;
+    uint64_t started = monotonic_now();
+    heap_unlock(&context->heap);
+    for (unsigned looks = 1; epoch_clean(epochs) < stamp && is_in_the_driver(epochs, stamp, fenced);
+         looks++) {
+        let_the_processor_rest();
+        if (looks % AWAIT_LOOKS != 0)
+            continue;
+        sched_yield();
+        if (monotonic_now() - started > AWAIT_NANOSECONDS)
+            break;
+    }
+    heap_lock(&context->heap);
+}
+
+/* No lock held: whoever waits takes it as seldom as can be. Returns when there may be something to
+ * do for this thread. */
+static void nap_beside_others(const struct epochs *epochs, uint64_t stamp, uint64_t started,
+                              uint64_t give_up_at)
+{
+    for (unsigned naps = 0; naps < NAPS_UNLOCKED; naps++) {
+        patient_nap(started);
+        uint64_t now = monotonic_now();
+        if (epoch_clean(epochs) >= stamp || epoch_may_be_asked(epochs, now) ||
+            (give_up_at && now >= give_up_at))
+            return;
+    }
+}
+
+/* others: other contexts' work is waited for as well. give_up_at: 0: never. */
 static bool wait_for_fence(struct pool *pool, struct context *context, struct fence *fence,
-                           uint64_t stamp, uint64_t give_up_at)
+                           uint64_t stamp, bool others, uint64_t give_up_at)
 {
     struct epochs *epochs = &context->epochs;
     uint64_t started = monotonic_now();
@@ -424,32 +566,48 @@ static bool wait_for_fence(struct pool *pool, struct context *context, struct fe
         enum fence_answer answer = epoch_query(pool, context, fence);
         if (answer == FENCE_FAILED || epoch_clean(epochs) >= stamp)
             break;
-        if (give_up_at ? monotonic_now() >= give_up_at
-                       : answer == FENCE_OWN_OVER && !MUTATED(other_contexts_waited_for))
+        if ((answer == FENCE_OWN_OVER && !others && !MUTATED(other_contexts_waited_for)) ||
+            (give_up_at && monotonic_now() >= give_up_at))
             break;
-        pthread_mutex_unlock(&context->heap.lock);
-        patient_nap(started);
-        pthread_mutex_lock(&context->heap.lock);
+        heap_unlock(&context->heap);
+        nap_beside_others(epochs, stamp, started, give_up_at);
+        heap_lock(&context->heap);
     }
     drop_user(epochs, fence);
     return epoch_clean(epochs) >= stamp;
 }
 
 /* Lock held. Whether the thread that records, or has just recorded, will make a fence that covers
- * the stamp: this one, or the one that it is asked for here. It is in a free of its own, so that
- * the plain calls would have waited for as much. */
+ * the stamp: this one, or the one that it is asked for here. It is in a free or a synchronise of
+ * its own, so that the plain calls would have waited for as much. */
 static bool a_fence_is_coming(struct context *context, uint64_t stamp, uint64_t *idle_since)
 {
     struct epochs *epochs = &context->epochs;
     if (!epochs->recording) {
-        /* Between two records, or it may have given up. */
+        /* Between two records, about to begin one, or it may have given up. */
+        bool comes =
+            context->heap.owed || atomic_load_explicit(&epochs->closed_for, memory_order_relaxed);
         *idle_since = *idle_since ? *idle_since : monotonic_now();
-        return context->heap.owed && monotonic_now() - *idle_since < AWAIT_NANOSECONDS;
+        return comes && monotonic_now() - *idle_since < AWAIT_NANOSECONDS;
     }
+    if (!epochs->recording_for_free)
+        return false;
     *idle_since = 0;
-    if (stamp >= epochs->current)
+    if (stamp >= epoch_current(epochs))
         context->heap.owed = true;
     return true;
+}
+
+/* No lock held, likewise. */
+static void nap_beside_record(const struct epochs *epochs, uint64_t stamp, uint64_t started)
+{
+    for (unsigned naps = 0; naps < NAPS_UNLOCKED; naps++) {
+        patient_nap(started);
+        if (epoch_clean(epochs) >= stamp ||
+            atomic_load_explicit(&epochs->fenced, memory_order_relaxed) >= stamp ||
+            !atomic_load_explicit(&epochs->recording, memory_order_relaxed))
+            return;
+    }
 }
 
 /* Lock held, and released in between: another thread may be recording. However long that takes,
@@ -457,13 +615,13 @@ static bool a_fence_is_coming(struct context *context, uint64_t stamp, uint64_t 
 static struct fence *await_fence_for(struct context *context, uint64_t stamp)
 {
     struct epochs *epochs = &context->epochs;
-    uint64_t idle_since = 0;
+    uint64_t idle_since = 0, started = monotonic_now();
     struct fence *fence = epoch_fence_for(epochs, stamp, true);
     while (!fence && epoch_clean(epochs) < stamp && !context->heap.ending &&
            !MUTATED(record_not_waited_for) && a_fence_is_coming(context, stamp, &idle_since)) {
-        pthread_mutex_unlock(&context->heap.lock);
-        sched_yield();
-        pthread_mutex_lock(&context->heap.lock);
+        heap_unlock(&context->heap);
+        nap_beside_record(epochs, stamp, started);
+        heap_lock(&context->heap);
         fence = epoch_fence_for(epochs, stamp, true);
     }
     return fence;
@@ -474,14 +632,21 @@ bool epoch_wait(struct pool *pool, struct context *context, uint64_t stamp)
     struct fence *fence = await_fence_for(context, stamp);
     if (!fence)
         return epoch_clean(&context->epochs) >= stamp;
-    return wait_for_fence(pool, context, fence, stamp, 0);
+    return wait_for_fence(pool, context, fence, stamp, false, 0);
+}
+
+bool epoch_wait_a_moment(struct pool *pool, struct context *context, uint64_t stamp)
+{
+    struct fence *fence = epoch_fence_for(&context->epochs, stamp, true);
+    return fence &&
+           wait_for_fence(pool, context, fence, stamp, false, monotonic_now() + FENCE_IS_LATE);
 }
 
 bool epoch_wait_until(struct pool *pool, struct context *context, uint64_t stamp,
                       uint64_t give_up_at)
 {
     struct fence *fence = epoch_fence_for(&context->epochs, stamp, false);
-    return fence && wait_for_fence(pool, context, fence, stamp, give_up_at);
+    return fence && wait_for_fence(pool, context, fence, stamp, true, give_up_at);
 }
 
 void epoch_note_error(struct context *context, CUresult result)
@@ -496,16 +661,16 @@ uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context)
     struct heap *heap = &context->heap;
     struct fence *fence = NULL;
     uint64_t epoch = 0;
-    pthread_mutex_lock(&heap->lock);
-    if (heap->pending.first) {
+    heap_lock(heap);
+    if (heap_newest_pending(heap)) {
         /* With several contexts this one's synchronise is not enough: the fence knows the rest. */
         if (atomic_load_explicit(&pool->several_contexts, memory_order_acquire) &&
             !MUTATED(synchronise_of_one_is_enough))
             fence = epoch_begin_close(context, true);
         else
-            epoch = context->epochs.current++;
+            epoch = epoch_advance(&context->epochs);
     }
-    pthread_mutex_unlock(&heap->lock);
+    heap_unlock(heap);
     if (fence)
         epoch_record(pool, context, fence);
     return epoch;
@@ -515,10 +680,10 @@ uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context)
  * later one, is likely to be over. */
 static void ask_about_newest(struct pool *pool, struct context *context)
 {
-    pthread_mutex_lock(&context->heap.lock);
-    if (context->heap.pending.first && context->epochs.newest)
+    heap_lock(&context->heap);
+    if (heap_newest_pending(&context->heap) && context->epochs.newest)
         epoch_query(pool, context, context->epochs.newest);
-    pthread_mutex_unlock(&context->heap.lock);
+    heap_unlock(&context->heap);
 }
 
 void epoch_synchronise_end(struct pool *pool, struct context *context, uint64_t epoch,
@@ -529,10 +694,10 @@ void epoch_synchronise_end(struct pool *pool, struct context *context, uint64_t 
         return;
     }
     if (epoch) {
-        pthread_mutex_lock(&context->heap.lock);
-        epoch_complete(context,
-                       MUTATED(synchronise_cleans_at_exit) ? context->epochs.current++ : epoch);
-        pthread_mutex_unlock(&context->heap.lock);
+        heap_lock(&context->heap);
+        epoch_complete(
+            context, MUTATED(synchronise_cleans_at_exit) ? epoch_advance(&context->epochs) : epoch);
+        heap_unlock(&context->heap);
     } else {
         ask_about_newest(pool, context);
     }
@@ -557,7 +722,7 @@ void epoch_complete(struct context *context, uint64_t epoch)
     struct epochs *epochs = &context->epochs;
     if (epoch <= epoch_clean(epochs))
         return;
-    atomic_store_explicit(&epochs->clean, epoch, memory_order_relaxed);
+    atomic_store_explicit(&epochs->clean, epoch, memory_order_release);
     while (epochs->oldest && epochs->oldest->epoch <= epoch)
         retire_oldest(epochs);
     heap_sweep(context);
@@ -571,7 +736,7 @@ bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fenc
     if (MUTATED(barrier_behind_oldest_fence))
         fence = epochs->oldest;
     fence->users++;
-    pthread_mutex_unlock(&context->heap.lock);
+    heap_unlock(&context->heap);
 
     enter_driver();
     pthread_mutex_lock(&pool->fence_lock);
@@ -589,7 +754,7 @@ bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fenc
     if (result != CUDA_ERROR_NOT_READY && judge_record(pool, result) == UNUSABLE)
         context_step_aside(context);
 
-    pthread_mutex_lock(&context->heap.lock);
+    heap_lock(&context->heap);
     if (result == CUDA_SUCCESS) {
         counter_add(&context->heap.counters->barriers, 1);
         if (epoch > epochs->barrier)
@@ -602,24 +767,24 @@ bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fenc
 void epoch_drain_barrier(struct pool *pool, struct context *context)
 {
     struct epochs *epochs = &context->epochs;
-    pthread_mutex_lock(&context->heap.lock);
+    heap_lock(&context->heap);
     uint64_t started = monotonic_now();
     while (epochs->barrier > epoch_clean(epochs)) {
         struct fence *fence = epoch_fence_for(epochs, epochs->barrier, false);
         if (!fence || epoch_query(pool, context, fence) == FENCE_FAILED)
             break;
-        pthread_mutex_unlock(&context->heap.lock);
+        heap_unlock(&context->heap);
         patient_nap(started);
-        pthread_mutex_lock(&context->heap.lock);
+        heap_lock(&context->heap);
     }
-    pthread_mutex_unlock(&context->heap.lock);
+    heap_unlock(&context->heap);
 }
 
 void epoch_reset(struct epochs *epochs)
 {
     while (epochs->oldest)
         retire_oldest(epochs);
-    atomic_store_explicit(&epochs->clean, epochs->current++, memory_order_relaxed);
+    atomic_store_explicit(&epochs->clean, epoch_advance(epochs), memory_order_release);
     epochs->barrier = 0;
 }
 
@@ -633,5 +798,7 @@ void patient_nap(uint64_t started)
         return;
     }
     struct timespec nap = {0, waited < 50000000 ? 20000 : 200000};
+    int cancellation = cancellation_off();
     nanosleep(&nap, NULL);
+    cancellation_restore(cancellation);
 }

@@ -27,6 +27,7 @@
 #include <stdint.h>
 
 #include "cuda_abi.h"
+#include "mutation.h"
 
 struct context;
 struct pool;
@@ -35,13 +36,14 @@ struct fence_event {
     struct context *context;
     uint64_t generation; /* of the context: another one means that it died, and its work with it */
     CUevent event;
-    bool done; /* belongs to whoever has set epochs.querying */
+    bool done; /* belongs to whoever has set epochs.querying, and before that to who records it */
 };
 
 struct fence {
     uint64_t own_generation; /* of its own context when its epoch was closed */
     uint64_t epoch;          /* completed: everything stamped up to here is clean */
     bool waitable;           /* recorded inside the program's own free or synchronise */
+    uint64_t recorded_at;    /* nanoseconds of the monotonic clock, when that was done */
     bool over;               /* no longer outstanding; spare once users is 0 */
     unsigned users;          /* threads that look at it; an event in use is never recorded again */
     uint64_t set_generation; /* of the set of contexts that events was made for */
@@ -51,17 +53,33 @@ struct fence {
 };
 
 struct epochs {
-    uint64_t current;       /* frees are stamped with it; starts at 1 */
-    _Atomic uint64_t clean; /* everything stamped up to here is unused. Written under the lock;
-                               relaxed, because whoever waits without it looks again under it */
-    uint64_t barrier;       /* all later work of the context is ordered behind this epoch's fence */
+    /* Read by every free and allocation, written once an epoch: in a cache line of their own. */
+    _Atomic uint64_t current; /* frees are stamped with it; starts at 1. Written under the lock,
+                                 before the record; relaxed: thread_cache.h tells what orders it */
+    _Atomic uint64_t clean;   /* everything stamped up to here is unused; never less than it was.
+                                 Written under the lock, release; acquire where blocks are taken
+                                 without it */
+    _Atomic uint64_t fenced;  /* everything stamped up to here has a fence that may be waited for.
+                                 Written under the lock, relaxed: it only says what is worth asking
+                                 about */
+    char after[64];
+    _Atomic bool asked_for; /* a thread that waits without the lock is about to ask. Acquire and
+                               release, though it guards nothing: of those who wait, one asks */
+    _Atomic bool
+        closed_for; /* likewise: of those whose fence is due at a time, one closes the epoch */
+    _Atomic bool keeps_up; /* the GPU: fences are over soon. Relaxed: it chooses what is tried */
+    uint64_t barrier;      /* all later work of the context is ordered behind this epoch's fence */
     struct fence *oldest, *newest; /* outstanding fences, by ascending epoch */
     unsigned outstanding;
     struct fence *spare;
     unsigned failures; /* epochs in a row that no fence could be recorded for */
-    bool recording;    /* a thread is between advancing the number and publishing the fence */
-    bool querying;     /* a thread is asking the driver about a fence of this context */
-    uint64_t asked_at; /* nanoseconds of the monotonic clock: when a fence was last seen running */
+    /* Written with the lock held. Relaxed: whoever waits for them takes the lock afterwards. */
+    _Atomic bool recording; /* a thread is between advancing the number and publishing the fence */
+    _Atomic bool recording_for_free; /* or the last one did so, in a free or synchronise of its own:
+                                may be waited for */
+    _Atomic bool querying;     /* a thread is asking the driver about a fence of this context */
+    _Atomic uint64_t asked_at; /* nanoseconds of the monotonic clock: when a fence was last seen
+                                  running. Written under the lock; relaxed */
 };
 
 /* More fences than this are never outstanding: of that many every second one goes, since what it
@@ -84,6 +102,21 @@ struct fence *epoch_begin_close(struct context *context, bool waitable);
  * error that stays in the context is returned, as the plain cuMemFree would. */
 CUresult epoch_record(struct pool *pool, struct context *context, struct fence *fence);
 
+/* The same in two steps, for a caller who has more to do under the lock: the first one returns with
+ * it held, the second one is called without. ask: whoever records is in the driver anyway, and
+ * where the GPU has nothing to do a fence is over as soon as it is recorded; so that nobody else
+ * has to ask. */
+struct epoch_recorded {
+    CUresult error;
+    bool unusable; /* an error stays in the context */
+    bool hopeless; /* too many epochs have no fence */
+    bool unfenced; /* what was freed has none, again */
+};
+struct epoch_recorded epoch_record_and_lock(struct pool *pool, struct context *context,
+                                            struct fence *fence, bool ask);
+CUresult epoch_settle_record(struct pool *pool, struct context *context,
+                             const struct epoch_recorded *recorded);
+
 /* No lock held. Gives what is pending without a fence one that is only ever queried: this is
  * neither a free nor a synchronise. Where another thread is recording one, it comes first. */
 void epoch_fence_the_rest(struct pool *pool, struct context *context);
@@ -96,10 +129,18 @@ struct fence *epoch_fence_for(const struct epochs *epochs, uint64_t stamp, bool 
  * been told so: every question takes the driver's lock, for which launches wait. */
 enum fence_answer epoch_query(struct pool *pool, struct context *context, struct fence *fence);
 
+/* Lock held on entry and return, released in between. Where the stamp is not clean and another
+ * thread is asking the driver, or recording the fence that would cover it, waits until that is
+ * done, for a tenth of a millisecond at most: the driver's lock serves one at a time anyway. */
+void epoch_await_others(struct context *context, uint64_t stamp);
+
 /* Lock held on entry and return, released in between. Waits patiently on the host, for the oldest
  * waitable fence that covers the stamp, until everything stamped so is clean. Gives up when only
  * other contexts' work is left, which the plain cuMemFree does not wait for. */
 bool epoch_wait(struct pool *pool, struct context *context, uint64_t stamp);
+
+/* The same for some thirty microseconds at most, where the fence has been recorded. */
+bool epoch_wait_a_moment(struct pool *pool, struct context *context, uint64_t stamp);
 
 /* The same for any fence that covers the stamp, other contexts' work included, and not longer than
  * until the monotonic clock shows give_up_at nanoseconds. */
@@ -135,7 +176,62 @@ void epoch_reset(struct epochs *epochs);
 
 static inline uint64_t epoch_clean(const struct epochs *epochs)
 {
-    return atomic_load_explicit(&epochs->clean, memory_order_relaxed);
+    return atomic_load_explicit(&epochs->clean, memory_order_acquire);
+}
+
+static inline uint64_t epoch_current(const struct epochs *epochs)
+{
+    return atomic_load_explicit(&epochs->current, memory_order_relaxed);
+}
+
+/* Whether a fence may be asked about again. No lock needed. */
+bool epoch_may_be_asked(const struct epochs *epochs, uint64_t now);
+
+/* Whether the GPU's work was over soon after the last fences. */
+static inline bool epoch_keeps_up(const struct epochs *epochs)
+{
+    return atomic_load_explicit(&epochs->keeps_up, memory_order_relaxed);
+}
+
+/* Lock held. Whether a thread is in the driver for this context's fences. */
+static inline bool epoch_is_asked_about(const struct epochs *epochs)
+{
+    return atomic_load_explicit(&epochs->querying, memory_order_relaxed) ||
+           atomic_load_explicit(&epochs->recording, memory_order_relaxed);
+}
+
+/* No lock needed. Whether a thread records a fence, or is about to close an epoch. */
+static inline bool epoch_fence_is_near(const struct epochs *epochs)
+{
+    return atomic_load_explicit(&epochs->recording, memory_order_relaxed) ||
+           atomic_load_explicit(&epochs->closed_for, memory_order_relaxed);
+}
+
+/* No lock needed. Whether another thread's free or synchronise has closed the epoch that a thread
+ * has read the number of: its fence serves that one's frees, too, and its next free counts anew. */
+static inline bool epoch_is_closed(const struct epochs *epochs, uint64_t stamp)
+{
+    return epoch_current(epochs) != stamp &&
+           atomic_load_explicit(&epochs->recording_for_free, memory_order_relaxed) &&
+           !MUTATED(closed_twice);
+}
+
+/* Lock held. The number of the epoch that this closes. */
+static inline uint64_t epoch_advance(struct epochs *epochs)
+{
+    uint64_t closed = epoch_current(epochs);
+    atomic_store_explicit(&epochs->current, closed + 1, memory_order_relaxed);
+    return closed;
+}
+
+/* While another thread's store is waited for. */
+static inline void let_the_processor_rest(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
 }
 
 /* A pause in a patient loop whose rounds began at started: first the processor is only yielded. */

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "cancellation.h"
 #include "figures_file.h"
 
 /* Of many buckets, samples are taken less often: they cost at most this share of the time. */
@@ -103,13 +104,27 @@ static void make_arena(struct figures *figures)
         begin(figures, memory, FIGURES_BYTES_MAX);
 }
 
+/* Files are opened and grown with the lock held. */
+static int take_lock(struct figures *figures)
+{
+    int cancellation = cancellation_off();
+    pthread_mutex_lock(&figures->lock);
+    return cancellation;
+}
+
+static void give_lock(struct figures *figures, int cancellation)
+{
+    pthread_mutex_unlock(&figures->lock);
+    cancellation_restore(cancellation);
+}
+
 void figures_start(struct figures *figures)
 {
-    pthread_mutex_lock(&figures->lock);
+    int cancellation = take_lock(figures);
     if (!figures->started)
         make_arena(figures);
     figures->started = true;
-    pthread_mutex_unlock(&figures->lock);
+    give_lock(figures, cancellation);
 }
 
 /* A record of which the first bytes are given and the others zero. NULL where memory is short. */
@@ -132,11 +147,11 @@ static void *add(struct figures *figures, struct figures_record *record, enum fi
                  size_t given, size_t bytes)
 {
     *record = (struct figures_record){type, (uint32_t)given};
-    pthread_mutex_lock(&figures->lock);
+    int cancellation = take_lock(figures);
     void *place = add_to_arena(figures, record, bytes);
     if (!place)
         place = add_outside(figures, record, bytes);
-    pthread_mutex_unlock(&figures->lock);
+    give_lock(figures, cancellation);
     return place;
 }
 
@@ -177,6 +192,15 @@ struct bucket_counters *figures_bucket(struct figures *figures, enum memory_kind
     return added ? &added->counters : NULL;
 }
 
+struct bin_counters *figures_bin(struct figures *figures, enum memory_kind kind, uint64_t owner,
+                                 int device, uint64_t bytes)
+{
+    struct figures_bin record = {.device = device, .kind = kind, .owner = owner, .bytes = bytes};
+    struct figures_bin *added =
+        add(figures, &record.record, FIGURES_BIN, sizeof record, sizeof record);
+    return added ? &added->counters : NULL;
+}
+
 /* The figures lock is held. */
 static bool has_room_to_spare(struct figures *figures, uint64_t bytes)
 {
@@ -192,10 +216,10 @@ struct bucket_counters *figures_bucket_to_spare(struct figures *figures, enum me
     struct figures_bucket record = {.device = device, .kind = kind, .owner = owner, .bytes = bytes};
     struct figures_bucket *added = NULL;
     record.record = (struct figures_record){FIGURES_BUCKET, sizeof record};
-    pthread_mutex_lock(&figures->lock);
+    int cancellation = take_lock(figures);
     if (has_room_to_spare(figures, aligned(sizeof record)))
         added = add_to_arena(figures, &record.record, sizeof record);
-    pthread_mutex_unlock(&figures->lock);
+    give_lock(figures, cancellation);
     return added ? &added->counters : NULL;
 }
 
@@ -258,6 +282,16 @@ static void add_bucket(struct history_sample *sum, const struct bucket_counters 
     counter_add(&sum->misses, counter_get(&c->misses));
 }
 
+/* What is free in a bin is reserved in its bucket. live: modulo 2^64. */
+static void add_bin(struct history_sample *sum, const struct bin_counters *c, uint64_t bytes)
+{
+    uint64_t free = bin_free_blocks(c), pending = bin_pending_blocks(c, free);
+    counter_subtract(&sum->live_bytes, free * bytes);
+    counter_add(&sum->cached_bytes, (free - pending) * bytes);
+    counter_add(&sum->pending_bytes, pending * bytes);
+    counter_add(&sum->hits[HIT_CLEAN], counter_get(&c->hits));
+}
+
 void figures_sum(struct figures_walk walk, int64_t device, uint64_t now, struct history_sample *sum)
 {
     memset(sum, 0, sizeof *sum);
@@ -267,7 +301,12 @@ void figures_sum(struct figures_walk walk, int64_t device, uint64_t now, struct 
         const struct figures_bucket *bucket = (const void *)record;
         if (record->type == FIGURES_BUCKET && bucket->device == device)
             add_bucket(sum, &bucket->counters);
+        const struct figures_bin *bin = (const void *)record;
+        if (record->type == FIGURES_BIN && bin->device == device)
+            add_bin(sum, &bin->counters, bin->bytes);
     }
+    if ((int64_t)counter_get(&sum->live_bytes) < 0)
+        counter_set(&sum->live_bytes, 0);
 }
 
 /* ---- sampling ---- */

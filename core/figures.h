@@ -2,7 +2,7 @@
  * Figures: where the counters are kept, so that they survive the process.
  *
  * One arena for each pool, to which typed records are only ever added: settings, devices, heaps,
- * buckets, histories. The counters in them are used in place, by whoever owns the heap or the
+ * buckets, bins, histories. The counters in them are used in place, by whoever owns the heap or the
  * bucket (stats.h). The arena is a mapped file where the program's owner can have one
  * (figures_file.h), so that whoever looks on sees the counters as they are, and SIGKILL, _exit,
  * abort, exec or the OOM killer lose nothing. Where there is no file it is the process's own
@@ -30,7 +30,7 @@
  * fill its array. Whoever changes any of it changes FIGURES_VERSION. */
 
 #define FIGURES_MAGIC     UINT64_C(0x6c6f6f7061647563) /* "cudapool", the lowest byte first */
-#define FIGURES_VERSION   1u
+#define FIGURES_VERSION   2u
 #define FIGURES_ALIGNMENT 64u /* of records: those of different heaps share no cache line */
 
 /* Who counts here. Times are nanoseconds. */
@@ -65,6 +65,7 @@ enum figures_type {
     FIGURES_KIND,
     FIGURES_HEAP,
     FIGURES_BUCKET,
+    FIGURES_BIN,
 };
 
 /* What each record begins with. A reader steps over types that it does not know. */
@@ -113,6 +114,16 @@ struct figures_bucket {
     uint64_t owner; /* of KIND_DEVICE: the heap */
     uint64_t bytes; /* of its blocks; 0: blocks that are not kept */
     struct bucket_counters counters;
+};
+
+/* A bucket's bin in a thread's cache, for good: it serves one thread after the other. */
+struct figures_bin {
+    struct figures_record record;
+    int64_t device;
+    uint64_t kind;
+    uint64_t owner;
+    uint64_t bytes;
+    struct bin_counters counters;
 };
 
 /* Room for some twenty thousand buckets. Memory that is not used is not taken. */
@@ -179,6 +190,8 @@ struct kind_counters *figures_kind(struct figures *figures, enum memory_kind kin
 struct heap_counters *figures_heap(struct figures *figures, uint64_t heap, int device);
 struct bucket_counters *figures_bucket(struct figures *figures, enum memory_kind kind,
                                        uint64_t owner, int device, uint64_t bytes);
+struct bin_counters *figures_bin(struct figures *figures, enum memory_kind kind, uint64_t owner,
+                                 int device, uint64_t bytes);
 
 /* The same where there is room to spare, else NULL: for a caller that can count elsewhere. */
 struct bucket_counters *figures_bucket_to_spare(struct figures *figures, enum memory_kind kind,

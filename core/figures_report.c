@@ -64,6 +64,23 @@ static struct report_counters counters_of(const struct bucket_counters *c, uint6
     };
 }
 
+/* live_bytes: to be added to those of the bucket, modulo 2^64. */
+static struct report_counters counters_of_bin(const struct bin_counters *c, uint64_t bytes)
+{
+    uint64_t hits = counter_get(&c->hits);
+    uint64_t free = bin_free_blocks(c), pending = bin_pending_blocks(c, free);
+    return (struct report_counters){
+        .requests = hits,
+        .hits = {.clean = hits},
+        .frees = counter_get(&c->frees),
+        .requested_bytes = counter_get(&c->requested_bytes),
+        .rounded_bytes = hits * bytes,
+        .live_bytes = 0 - free * bytes,
+        .cached_bytes = (free - pending) * bytes,
+        .pending_bytes = pending * bytes,
+    };
+}
+
 static struct costs costs_of(const struct bucket_counters *c)
 {
     return (struct costs){counter_get(&c->allocation_calls),
@@ -104,10 +121,8 @@ static void add_counters(struct report_counters *into, const struct report_count
 
 /* ---- all rows ---- */
 
-static void add_row(struct rows *rows, const struct figures_bucket *bucket)
+static void add_row(struct rows *rows, const struct row *row)
 {
-    if (bucket_requests(&bucket->counters) == 0)
-        return;
     if (rows->count == rows->capacity) {
         size_t capacity = rows->capacity ? 2 * rows->capacity : 32;
         struct row *longer = realloc(rows->rows, capacity * sizeof *longer);
@@ -118,10 +133,22 @@ static void add_row(struct rows *rows, const struct figures_bucket *bucket)
         rows->rows = longer;
         rows->capacity = capacity;
     }
-    rows->rows[rows->count++] =
-        (struct row){(enum memory_kind)bucket->kind,
-                     {bucket->bytes, counters_of(&bucket->counters, bucket->bytes)},
-                     costs_of(&bucket->counters)};
+    rows->rows[rows->count++] = *row;
+}
+
+static void add_bucket(struct rows *rows, const struct figures_bucket *bucket)
+{
+    if (bucket_requests(&bucket->counters))
+        add_row(rows, &(struct row){(enum memory_kind)bucket->kind,
+                                    {bucket->bytes, counters_of(&bucket->counters, bucket->bytes)},
+                                    costs_of(&bucket->counters)});
+}
+
+static void add_bin(struct rows *rows, const struct figures_bin *bin)
+{
+    add_row(rows, &(struct row){(enum memory_kind)bin->kind,
+                                {bin->bytes, counters_of_bin(&bin->counters, bin->bytes)},
+                                {0, 0, 0, 0}});
 }
 
 static int by_kind_and_size(const void *a, const void *b)
@@ -132,6 +159,15 @@ static int by_kind_and_size(const void *a, const void *b)
     if (one->kind != other->kind)
         return one->kind < other->kind ? -1 : 1;
     return (x > y) - (x < y);
+}
+
+/* What bins hold may have changed between two looks. What is live now was live at its peak. */
+static void finish_row(struct report_counters *c)
+{
+    if ((int64_t)c->live_bytes < 0)
+        c->live_bytes = 0;
+    if (c->live_bytes > c->peak.live_bytes)
+        c->peak.live_bytes = c->live_bytes;
 }
 
 static void join_rows_of_one_size(struct rows *rows)
@@ -152,6 +188,8 @@ static void join_rows_of_one_size(struct rows *rows)
         add_costs(&last->costs, &row->costs);
     }
     rows->count = kept + 1;
+    for (size_t i = 0; i < rows->count; i++)
+        finish_row(&rows->rows[i].bucket.counters);
 }
 
 static double average(uint64_t sum, uint64_t count, uint64_t other_sum, uint64_t other_count)
@@ -218,6 +256,7 @@ static void take_record(const struct figures_record *record, struct device_recor
     const struct figures_kind *kind = (const void *)record;
     const struct figures_heap *heap = (const void *)record;
     const struct figures_bucket *bucket = (const void *)record;
+    const struct figures_bin *bin = (const void *)record;
     if (record->type == FIGURES_HISTORY && history->device == out->ordinal)
         records->history = history;
     else if (record->type == FIGURES_KIND && kind->device == out->ordinal &&
@@ -227,7 +266,9 @@ static void take_record(const struct figures_record *record, struct device_recor
         take_heap(heap, records, out);
     else if (record->type == FIGURES_BUCKET && bucket->device == out->ordinal &&
              bucket->kind < MEMORY_KINDS)
-        add_row(&records->rows, bucket);
+        add_bucket(&records->rows, bucket);
+    else if (record->type == FIGURES_BIN && bin->device == out->ordinal && bin->kind < MEMORY_KINDS)
+        add_bin(&records->rows, bin);
 }
 
 /* Contexts that were never there together are not added up past what the device has seen. */

@@ -9,6 +9,8 @@
  *      waits) while one thread uses the heap, else after a wait on the host;
  *   5. the driver; if it is out of memory, see release.h.
  *
+ * Hits and frees that need none of this take no lock: see thread_cache.h.
+ *
  * Locking: the heap lock guards everything in struct heap and the context's struct epochs. It is
  * never held across a driver call, and no other heap's lock is taken under it. Functions that
  * release and retake it say so.
@@ -16,7 +18,6 @@
 #ifndef CUDAPOOL_CORE_HEAP_H
 #define CUDAPOOL_CORE_HEAP_H
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -24,11 +25,15 @@
 #include "cuda_abi.h"
 #include "figures.h"
 #include "keep.h"
+#include "short_lock.h"
 #include "size_class.h"
 #include "stats.h"
+#include "thread_state.h"
 
 struct context;
 struct pool;
+struct thread_cache;
+struct cache_pending;
 
 struct bucket {
     uint64_t bytes; /* 0: the bucket of blocks that are not kept */
@@ -36,6 +41,11 @@ struct bucket {
      * memory is the likeliest to be in the GPU's cache. */
     struct block_list clean, pending;
     uint64_t free_blocks; /* clean and pending */
+    uint32_t granted;     /* free blocks that thread caches may hold besides */
+    uint16_t bin;         /* in thread caches, or CACHE_NO_BIN */
+    uint32_t taken;       /* so often in a row, each soon after the one before */
+    uint64_t taken_at; /* when out of all thread caches last: the monotonic clock's nanoseconds */
+    uint64_t shared_until, shared_for; /* likewise: thread caches hold none of it meanwhile */
     struct ghosts ghosts;
     struct bucket_counters *counters; /* in the figures */
 };
@@ -56,23 +66,67 @@ struct bucket_table {
  */
 #define HEAP_SLOTS 64u
 
+/* Why thread caches may not be used: bits of heap->closed. */
+enum closed {
+    CLOSED_COLLECTING = 1,     /* another thread empties them */
+    CLOSED_ENDING = 2,         /* the context is being ended */
+    CLOSED_UNUSABLE = 4,       /* the driver answers in this context */
+    CLOSED_FINE = 8,           /* sizes are the driver's own */
+    CLOSED_SYNCHRONISING = 16, /* the settings want every free to wait */
+    CLOSED_WEAKLY = 32,        /* there is no membarrier: entered by an exchange only */
+};
+
+/* The caches of the heap's threads, see thread_cache.h. */
+struct thread_caches {
+    _Atomic(struct thread_cache *)
+        all; /* only added to. Release when one is, acquire when walked */
+    _Atomic(struct thread_cache *) awake; /* those that may hold something. Likewise; relaxed where
+                                             one is taken out, whose next one stays */
+    counter listings;                     /* odd: that list is being changed */
+    struct thread_cache *spare;
+    struct thread_cache *looked_at; /* whether its thread has ended, last; NULL: none was */
+    unsigned owned;                 /* by threads */
+    _Atomic unsigned count;         /* awake. Written under the lock; relaxed */
+    uint32_t level;                 /* its binary logarithm, rounded up */
+    counter most;                   /* bytes that one cache may hold */
+    uint32_t most_blocks;           /* that one bin may hold */
+    uint64_t largest;               /* bytes of a block that there can be a bin for */
+    uint64_t looked_for_idle_at;    /* nanoseconds of the monotonic clock */
+    counter emptied;                /* so often was one that had any blocks */
+};
+
+/* What looking through all caches has shown. Where there are many threads, that is done now and
+ * then, see look_around. */
+struct lately {
+    uint64_t current, clean; /* the epochs' numbers then; 0: look again */
+    uint64_t pending_bytes;  /* in caches */
+    uint64_t pending_slots;  /* bits: of the threads whose they are */
+    uint64_t requested;      /* what the program held */
+    unsigned freeing;        /* threads that had freed something in that epoch or the one before */
+};
+
 struct heap {
-    pthread_mutex_t lock;
+    struct short_lock lock;
+    char after_lock[64]; /* those who wait for it look at no other line */
     struct size_classes classes;
     uint64_t blocks_per_bucket;           /* the cap */
     _Atomic(struct bucket_table *) table; /* replaced when it is full; see grow_table */
     uint32_t bucket_count;
+    uint16_t bins; /* of thread caches: so many have a bucket */
     struct bucket unkept;
     struct block_records records;
     struct bucket *draining;   /* while blocks are chosen to be given back: the last one's bucket */
     struct block_list pending; /* by ascending stamp */
+    struct block *accepted;    /* the last one that came there from a thread's cache; NULL: none */
     counter reserved_bytes;    /* of all blocks; those neither clean nor pending are live */
     counter clean_bytes, pending_bytes;
     counter live_requested; /* as the program asked for */
     uint64_t frees_since_fence, bytes_since_fence;
     uint64_t pending_of[HEAP_SLOTS]; /* bytes, by the slot of the thread that freed them */
-    unsigned slots_pending;          /* slots with any */
-    uint64_t now;                    /* nanoseconds of the monotonic clock at the last slow path */
+    uint64_t pending_slots;          /* bits: slots with any */
+    unsigned slots_pending;          /* so many are set */
+    struct lately lately;
+    _Atomic unsigned freeing; /* as there: for those who have no lock. Relaxed */
     uint64_t idle_checked_at;
     struct keep keep;
     uint64_t user;  /* the id of the thread that used the heap last; 0: none yet */
@@ -80,13 +134,24 @@ struct heap {
     bool fine;      /* rounding has cost too much of the device: sizes are the driver's own */
     bool ending;    /* the context is being ended: its blocks are not handed out */
     bool unusual;   /* one of these two, which is what an allocation looks at */
-    bool owed;      /* a fence is, by the thread that is recording one */
+    bool owed;      /* a fence is, that could not be recorded while another was: by who records */
     bool crowded;   /* a bucket may have more free blocks than its cap */
+    bool wary;      /* of large blocks: caches hold none, since they may not be worth keeping */
     counter misses;
+    counter miss_ns;          /* what they took lately: nanoseconds of the driver's call */
+    counter missed_at;        /* when the last one ended: the monotonic clock's nanoseconds */
+    _Atomic unsigned missing; /* threads that are in the driver for one. Relaxed: it chooses who
+                                 waits */
     struct heap_counters *counters; /* in the figures, like those of the buckets */
     struct figures *figures;
     uint64_t id; /* of this heap in the figures */
     CUdevice device;
+    counter now; /* nanoseconds of the monotonic clock at the last slow path */
+    struct thread_caches caches;
+    /* Looked at by every allocation and free, and seldom written: in a cache line of its own. */
+    char before[64];
+    _Atomic uint32_t closed; /* bits of enum closed; set under the lock, but for CLOSED_UNUSABLE */
+    char after[64];
 };
 
 /* Live blocks may be larger than what was asked for by this share of the device in all; more, and
@@ -98,6 +163,20 @@ struct heap {
 
 /* More buckets than this are never made: further sizes are not kept. */
 #define HEAP_BUCKETS_MAX 16384u
+
+/* A thread knows how many heap locks it holds: where a signal handler ends the process in the
+ * middle of a slow path, no lock is taken on the way out. */
+static inline void heap_lock(struct heap *heap)
+{
+    thread_state.heap_locks++;
+    short_lock_take(&heap->lock);
+}
+
+static inline void heap_unlock(struct heap *heap)
+{
+    short_lock_give(&heap->lock);
+    thread_state.heap_locks--;
+}
 
 /* Prepares a zeroed heap. id: no other heap of these figures has it. */
 bool heap_init(struct heap *heap, struct figures *figures, uint64_t id, CUdevice device);
@@ -157,6 +236,37 @@ void heap_forget_address(struct pool *pool, CUdeviceptr address);
 /* The most that the program held at a time in the contexts that were this heap's, as it asked for
  * it. No lock needed. */
 uint64_t heap_peak_requested(const struct heap *heap);
+
+/* Inside an allocation: waits a moment for the fence of what a thread has in its cache, where it is
+ * about to be over, or other threads are there to record it; whether it is over. No lock held, and
+ * none taken but to ask the driver, which one thread at a time does. */
+bool heap_await_fence(struct pool *pool, struct context *context, struct thread_cache *cache,
+                      const struct cache_pending *pending);
+
+/* The fence of what a thread has freed into its cache is due. Answers for the program's free. No
+ * lock held. */
+CUresult heap_close_epoch(struct pool *pool, struct context *context);
+
+/* Bytes that are free, in the heap's lists and in thread caches, and that the program holds, as it
+ * asked for them. No lock needed: they are of the moment only where it is held and the caches are
+ * closed. */
+struct heap_bytes {
+    uint64_t clean, pending, requested;
+};
+struct heap_bytes heap_bytes(const struct heap *heap);
+
+/* The newest stamp of what may be pending; 0: nothing is. Lock held. */
+uint64_t heap_newest_pending(const struct heap *heap);
+
+/* Lock held. Takes a free block over from a thread's cache; slot: of that thread. */
+void heap_accept(struct heap *heap, struct block *block, uint8_t slot);
+
+/* Lock held. Free blocks of the bucket, in the heap's lists and in thread caches; where those may
+ * hold no more than there may be, what they may hold counts. */
+uint64_t heap_free_blocks(const struct heap *heap, const struct bucket *bucket);
+
+/* Lock held. What has changed in the heap may open or close thread caches. */
+void heap_look_at_caches(struct heap *heap);
 
 /* What giving all free blocks back would make free on the device, where blocks of a page or more
  * take whole pages. Takes the lock. */

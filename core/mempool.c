@@ -522,12 +522,12 @@ static void start_high_again(struct pool *pool, struct mempool *mempool)
     struct streams *streams = pool->streams;
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
-        stream_lock_take(&stream->lock);
+        short_lock_take(&stream->lock);
         struct shelf *s = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
         for (; s; s = s->next)
             if (s->mempool == mempool)
                 counter_set(&s->peak_used_bytes, counter_get(&s->used_bytes));
-        stream_lock_give(&stream->lock);
+        short_lock_give(&stream->lock);
     }
     struct use_of_pool sum = sum_up(pool, mempool);
     atomic_store_explicit(&mempool->used_high, sum.used, memory_order_relaxed);

@@ -15,8 +15,9 @@
 #include "stream_order.h"
 #include "stream_pool.h"
 #include "stream_release.h"
+#include "thread_cache.h"
 
-_Thread_local struct thread_state thread_state;
+_Thread_local struct thread_state thread_state = {.cache = &no_thread_cache};
 
 uint64_t monotonic_now(void)
 {
@@ -40,7 +41,8 @@ void relaxed_mode_end(const struct pool *pool, struct relaxed_mode mode)
         pool->driver->cuThreadExchangeStreamCaptureMode(&mode.mode);
 }
 
-struct pool *pool_create(const struct driver *driver, const struct settings *settings)
+struct pool *pool_create(const struct driver *driver, const struct settings *settings,
+                         const struct thread_functions *threads)
 {
     struct pool *pool = calloc(1, sizeof *pool);
     if (!pool || !block_table_init(&pool->blocks)) {
@@ -55,10 +57,15 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
     pthread_mutex_init(&pool->pitch_lock, NULL);
     figures_init(&pool->figures);
     pool->registry.set_generation = 1;
+    thread_caches_prepare(pool, threads);
+    /* Relaxed: only that they differ matters. */
+    static _Atomic uint64_t pools;
+    uint64_t number = 1 + atomic_fetch_add_explicit(&pools, 1, memory_order_relaxed);
+    atomic_init(&pool->registry.generation, number * REGISTRY_POOL);
     /* Switched off, the pool does what it does while captures go on: the driver answers, and the
      * bytes are counted. */
     if (!settings->device.enabled)
-        atomic_store_explicit(&pool->captures.count, 1, memory_order_relaxed);
+        captures_add(pool, 1);
     if (!stream_pool_start(pool)) {
         free(pool);
         return NULL;
@@ -162,7 +169,31 @@ static CUresult allocate_unserved(struct pool *pool, CUdeviceptr *address, size_
     return result;
 }
 
-CUresult pool_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes)
+/* A rule of the slow path that a test build breaks is broken by taking it. */
+static inline bool must_go_slowly(void)
+{
+    return MUTATED(fence_in_allocation) || MUTATED(stamped_by_current_context) ||
+           MUTATED(hit_after_lasting_error) || MUTATED(kept_without_fences);
+}
+
+/* The calling thread's cache in its current context, where it may use it; else one without a heap,
+ * and the slow path decides. Without a context, and with one that has ended, the driver frees
+ * nothing: a thread without a context has no cache. in_capture: also while captures go on. */
+static inline struct thread_cache *usable_cache(const struct pool *pool, bool in_capture)
+{
+    const struct thread_state *thread = &thread_state;
+    CUcontext handle;
+    if (pool->driver->cuCtxGetCurrent(&handle) != CUDA_SUCCESS || thread->handle != handle ||
+        must_go_slowly())
+        return &no_thread_cache;
+    uint64_t generation =
+        in_capture ? registry_generation(&pool->registry)
+                   : atomic_load_explicit(&pool->registry.generation, memory_order_acquire);
+    return thread->generation == generation ? thread->cache : &no_thread_cache;
+}
+
+__attribute__((noinline)) static CUresult allocate_slowly(struct pool *pool, CUdeviceptr *address,
+                                                          size_t bytes)
 {
     bool sane = address && (bytes || MUTATED(zero_bytes_served));
     struct context *context = sane ? served_context(pool) : NULL;
@@ -171,6 +202,73 @@ CUresult pool_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes)
     if (captures_are_going_on(&pool->captures) && !MUTATED(hit_in_capture))
         return heap_allocate_unkept(pool, context, address, bytes);
     return heap_allocate(pool, context, address, bytes);
+}
+
+/* The same for a thread whose cache has shown its context, but not the block. */
+__attribute__((noinline)) static CUresult allocate_in_context(struct pool *pool,
+                                                              struct thread_cache *cache,
+                                                              CUdeviceptr *address, size_t bytes)
+{
+    struct context *context = context_of_heap(cache->heap);
+    /* Relaxed: see where it is set. */
+    if (!bytes || atomic_load_explicit(&context->unusable, memory_order_relaxed))
+        return allocate_slowly(pool, address, bytes);
+    return heap_allocate(pool, context, address, bytes);
+}
+
+/* Not inside: others may have taken the blocks meanwhile. */
+static CUresult allocate_what_is_clean(struct pool *pool, struct thread_cache *cache,
+                                       struct cache_bin *bin, CUdeviceptr *address, size_t bytes)
+{
+    bool closed = cache_enter(cache, cache->heap);
+    struct block *block = NULL;
+    if (!closed || thread_cache_enter_strongly(cache))
+        block = bin->clean ? bin->clean : thread_cache_turn_clean(cache, bin);
+    if (block)
+        *address = cache_hand_out(cache, bin, block, bytes);
+    cache_leave(cache);
+    return block ? CUDA_SUCCESS : allocate_in_context(pool, cache, address, bytes);
+}
+
+/* Inside a cache that is closed, or has nothing that is known to be clean. */
+__attribute__((noinline)) static CUresult allocate_inside(struct pool *pool,
+                                                          struct thread_cache *cache,
+                                                          struct cache_bin *bin, bool closed,
+                                                          CUdeviceptr *address, size_t bytes)
+{
+    struct block *block = NULL;
+    struct cache_pending pending = {0};
+    if (!closed || thread_cache_enter_strongly(cache)) {
+        block = bin->clean ? bin->clean : thread_cache_turn_clean(cache, bin);
+        if (!block)
+            pending = thread_cache_look(bin);
+    }
+    if (block)
+        *address = cache_hand_out(cache, bin, block, bytes);
+    cache_leave(cache);
+    if (block)
+        return CUDA_SUCCESS;
+    if (pending.stamp && heap_await_fence(pool, context_of_heap(cache->heap), cache, &pending))
+        return allocate_what_is_clean(pool, cache, bin, address, bytes);
+    return allocate_in_context(pool, cache, address, bytes);
+}
+
+CUresult pool_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes)
+{
+    struct thread_cache *cache = usable_cache(pool, MUTATED(hit_in_capture));
+    struct heap *heap = cache->heap;
+    if (__builtin_expect(!heap || !address, 0))
+        return allocate_slowly(pool, address, bytes);
+    struct cache_bin *bin = cache_find_bin(cache, bytes);
+    if (__builtin_expect(!bin, 0))
+        return allocate_in_context(pool, cache, address, bytes);
+    bool closed = cache_enter(cache, heap);
+    struct block *block = closed ? NULL : bin->clean;
+    if (__builtin_expect(!block, 0))
+        return allocate_inside(pool, cache, bin, closed, address, bytes);
+    *address = cache_hand_out(cache, bin, block, bytes);
+    cache_leave(cache);
+    return CUDA_SUCCESS;
 }
 
 static size_t find_pitch(struct pool *pool, const struct pitch *wanted)
@@ -287,9 +385,7 @@ static inline bool may_free(struct pool *pool)
     if (pool->driver->cuCtxGetCurrent(&handle) != CUDA_SUCCESS || !handle)
         return false;
     /* Relaxed: a context that another thread is just ending counts as either. */
-    return __builtin_expect(
-               atomic_load_explicit(&pool->registry.generation, memory_order_relaxed) == 0, 1) ||
-           is_alive(pool);
+    return __builtin_expect(!registry_has_forgotten(&pool->registry), 1) || is_alive(pool);
 }
 
 static CUresult free_plainly(struct pool *pool, CUdeviceptr address, void *unused)
@@ -300,7 +396,7 @@ static CUresult free_plainly(struct pool *pool, CUdeviceptr address, void *unuse
 
 /* What is not the pool's. Where the context goes on without the pool, what is still pending goes
  * the same way, inside this free. */
-static CUresult free_unserved(struct pool *pool, CUdeviceptr address)
+__attribute__((noinline)) static CUresult free_unserved(struct pool *pool, CUdeviceptr address)
 {
     CUresult result;
     if (may_free(pool) && stream_pool_free(pool, address, &result))
@@ -313,15 +409,93 @@ static CUresult free_unserved(struct pool *pool, CUdeviceptr address)
     return result;
 }
 
+static const struct free_call plain_free = {true, free_plainly, NULL};
+
+/* A thread whose cache is the block's heap's is in the block's context. */
+__attribute__((noinline)) static CUresult free_in_context(struct pool *pool, struct block *block,
+                                                          CUdeviceptr address)
+{
+    return heap_free(pool, block, address, &plain_free);
+}
+
+__attribute__((noinline)) static CUresult free_slowly(struct pool *pool, struct block *block,
+                                                      CUdeviceptr address)
+{
+    bool green;
+    /* A thread that only frees has a cache, too. */
+    if (!thread_state.handle)
+        context_current(pool, &green);
+    if (!may_free(pool) && !MUTATED(freed_without_context))
+        return pool->driver->cuMemFree_v2(address);
+    return heap_free(pool, block, address, &plain_free);
+}
+
+__attribute__((noinline)) static CUresult close_epoch(struct pool *pool, struct thread_cache *cache)
+{
+    if (epoch_is_closed(&context_of_heap(cache->heap)->epochs, counter_get(&cache->stamp)))
+        return CUDA_SUCCESS;
+    return heap_close_epoch(pool, context_of_heap(cache->heap));
+}
+
+/* Inside a cache, with a block that this thread has claimed. */
+__attribute__((noinline)) static CUresult free_inside(struct pool *pool, struct thread_cache *cache,
+                                                      struct block *block, CUdeviceptr address,
+                                                      uint64_t stamp)
+{
+    switch (thread_cache_give(cache, block, address, stamp)) {
+    case GIVEN:
+        return CUDA_SUCCESS;
+    case GIVEN_FENCE_DUE:
+        return close_epoch(pool, cache);
+    default:
+        return free_in_context(pool, block, address);
+    }
+}
+
+/* Inside a cache that is closed. */
+__attribute__((noinline)) static CUresult free_strongly(struct pool *pool,
+                                                        struct thread_cache *cache,
+                                                        struct block *block, CUdeviceptr address)
+{
+    if (thread_cache_enter_strongly(cache) && block_claim_at_once(block, address))
+        return free_inside(pool, cache, block, address,
+                           epoch_current(&context_of_heap(cache->heap)->epochs));
+    cache_leave(cache);
+    return free_in_context(pool, block, address);
+}
+
 CUresult pool_free(struct pool *pool, CUdeviceptr address)
 {
     struct block *block = block_table_find(&pool->blocks, address);
-    if (!block)
+    if (__builtin_expect(!block, 0))
         return free_unserved(pool, address);
-    if (!may_free(pool) && !MUTATED(freed_without_context))
-        return pool->driver->cuMemFree_v2(address);
-    static const struct free_call plain = {true, free_plainly, NULL};
-    return heap_free(pool, block, address, &plain);
+    struct thread_cache *cache = usable_cache(pool, MUTATED(free_in_capture_kept));
+    struct heap *heap = cache->heap;
+    if (__builtin_expect(heap != block->heap, 0))
+        return free_slowly(pool, block, address);
+    if (__builtin_expect(cache_enter(cache, heap), 0))
+        return free_strongly(pool, cache, block, address);
+    unsigned place = block_bin(block);
+    struct cache_bin *bin = cache_bin_at(cache, place);
+    if (__builtin_expect(bin->room == 0 || !block_claim_at_once(block, address), 0)) {
+        cache_leave(cache);
+        return free_in_context(pool, block, address);
+    }
+    /* Why it can be read without a lock, and after the claim, is told in thread_cache.h. */
+    uint64_t stamp = epoch_current(&context_of_heap(heap)->epochs);
+    if (MUTATED(cached_stamp_too_old) && stamp > 1)
+        stamp--;
+    bool same_life = block_bin(block) == place;
+    if (__builtin_expect(!same_life || counter_get(&bin->open->stamp) != stamp, 0))
+        return free_inside(pool, cache, block, address, stamp);
+    bool due = cache_put(cache, bin, block);
+    cache_leave(cache);
+    return __builtin_expect(due, 0) ? close_epoch(pool, cache) : CUDA_SUCCESS;
+}
+
+void pool_forget(struct pool *pool)
+{
+    atomic_store_explicit(&pool->forgotten, true, memory_order_relaxed);
 }
 
 struct async_free {
@@ -418,16 +592,17 @@ struct pointer_answer pool_ask_pointer(struct pool *pool, CUdeviceptr pointer)
         stream_pool_ask_pointer(pool, pointer, base, &answer);
         return answer;
     }
-    pthread_mutex_lock(&block->heap->lock);
-    if (block->address == base) {
-        bool inside = block->state == BLOCK_LIVE && pointer - base < block->requested;
+    heap_lock(block->heap);
+    if (block_address(block) == base) {
+        bool inside =
+            block_is_live_at(block, base) && pointer - base < counter_get(&block->requested);
         answer.kind = inside                         ? POINTER_LIVE
                       : MUTATED(freed_pointer_known) ? POINTER_FOREIGN
                                                      : POINTER_HIDDEN;
         answer.base = base;
-        answer.bytes = MUTATED(size_of_block_told) ? block->bytes : block->requested;
+        answer.bytes = MUTATED(size_of_block_told) ? block->bytes : counter_get(&block->requested);
     }
-    pthread_mutex_unlock(&block->heap->lock);
+    heap_unlock(block->heap);
     return answer;
 }
 
@@ -444,14 +619,12 @@ void pool_share(struct pool *pool, CUdeviceptr pointer)
     struct heap *heap = block->heap;
     struct context *context = context_of_heap(heap);
     uint64_t behind = 0;
-    pthread_mutex_lock(&heap->lock);
-    if (block->address == answer.base && block->state == BLOCK_LIVE) {
-        block->shared = !MUTATED(shared_not_marked);
-        behind = MUTATED(shared_behind_barrier) ? 0 : block->epoch;
-    }
+    heap_lock(heap);
+    if (MUTATED(shared_not_marked) || block_share(block, answer.base))
+        behind = MUTATED(shared_behind_barrier) ? 0 : counter_get(&block->epoch);
     if (behind > epoch_clean(&context->epochs))
         epoch_wait_until(pool, context, behind, UINT64_MAX);
-    pthread_mutex_unlock(&heap->lock);
+    heap_unlock(heap);
 }
 
 /* ---- contexts ---- */
@@ -503,7 +676,8 @@ struct ending pool_context_ending(struct pool *pool, CUcontext handle)
 {
     if (!handle)
         pool->driver->cuCtxGetCurrent(&handle);
-    struct ending ending = {.context = handle ? context_find(pool, handle) : NULL};
+    struct ending ending = {.context = handle ? context_find(pool, handle) : NULL,
+                            .cancellation = cancellation_off()};
     end_frees(pool, ending.context);
     ending.generation = context_end_begin(pool, ending.context, true);
     return ending;
@@ -512,8 +686,11 @@ struct ending pool_context_ending(struct pool *pool, CUcontext handle)
 /* The primary lock stays with the caller. */
 static struct ending find_primary(struct pool *pool, CUdevice device)
 {
+    int cancellation = cancellation_off();
     pthread_mutex_lock(&pool->primary_lock);
-    return (struct ending){.context = context_find_primary(pool, device), .primary = true};
+    return (struct ending){.context = context_find_primary(pool, device),
+                           .primary = true,
+                           .cancellation = cancellation};
 }
 
 /* As far as retains were seen; green contexts retain unseen. If there are others, what is pending
@@ -570,6 +747,7 @@ void pool_context_ended(struct pool *pool, struct ending ending, enum context_fa
     context_end_finish(pool, ending.context, ending.generation, died);
     if (ending.primary)
         pthread_mutex_unlock(&pool->primary_lock);
+    cancellation_restore(ending.cancellation);
 }
 
 static void note_barrier(struct pool *pool, struct context *context)
@@ -723,8 +901,8 @@ struct pool_bytes pool_device_bytes(struct pool *pool, CUdevice device)
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL)) {
         if (c->device->ordinal != device)
             continue;
-        uint64_t clean = counter_get(&c->heap.clean_bytes);
-        uint64_t pending = counter_get(&c->heap.pending_bytes);
+        struct heap_bytes of_one = heap_bytes(&c->heap);
+        uint64_t clean = of_one.clean, pending = of_one.pending;
         uint64_t reserved = counter_get(&c->heap.reserved_bytes);
         /* Others may be changing them meanwhile. */
         bytes.live += reserved > clean + pending ? reserved - clean - pending : 0;

@@ -10,6 +10,7 @@
 #ifndef CUDAPOOL_CORE_POOL_H
 #define CUDAPOOL_CORE_POOL_H
 
+#include <pthread.h>
 #include <stdbool.h>
 
 #include "config.h"
@@ -22,10 +23,23 @@
 
 struct pool;
 
-/* Starts a pool on a driver. Both arguments are copied or outlive it; no driver call is made.
- * NULL with errno where memory is short. A pool is never destroyed: it lives as long as the
- * process, because threads may be inside it until the last moment. */
-struct pool *pool_create(const struct driver *driver, const struct settings *settings);
+/* The C library's pthread_key_create and pthread_setspecific, which are in a library of their own
+ * before glibc 2.34 and have to be looked up. NULL: the process has none. */
+struct thread_functions {
+    int (*key_create)(pthread_key_t *, void (*)(void *));
+    int (*set_specific)(pthread_key_t, const void *);
+};
+
+/* Starts a pool on a driver. All arguments are copied or outlive it; no driver call is made.
+ * Without thread functions threads have no caches, since nobody would be told of their ends. NULL
+ * with errno where memory is short. A pool is never destroyed: it lives as long as the process,
+ * because threads may be inside it until the last moment. */
+struct pool *pool_create(const struct driver *driver, const struct settings *settings,
+                         const struct thread_functions *threads);
+
+/* In the child of a fork, before anything else there: the pool is its parent's, and the threads
+ * that hold its locks are not here. */
+void pool_forget(struct pool *pool);
 
 /* True while the calling thread is inside a driver call that a pool makes on its own behalf. */
 static inline bool pool_thread_is_inside_driver(void)
@@ -112,6 +126,7 @@ struct ending {
     bool primary;
     bool release;        /* of the primary context, which lives on where others retain it */
     uint64_t generation; /* of the context, as its end began */
+    int cancellation;
 };
 struct ending pool_context_ending(struct pool *pool, CUcontext handle);
 struct ending pool_primary_releasing(struct pool *pool, CUdevice device);

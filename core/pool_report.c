@@ -3,10 +3,14 @@
  */
 #include "figures_report.h"
 #include "pool_state.h"
+#include "thread_cache.h"
 
 int pool_report(struct pool *pool, struct report *report)
 {
     struct figures *figures = &pool->figures;
+    struct context *c = atomic_load_explicit(&pool->registry.contexts, memory_order_acquire);
+    for (; c; c = c->next)
+        thread_caches_settle(&c->heap);
     figures_sample_now(figures, monotonic_now());
     const struct figures_header *header = figures_header(figures);
     if (header)

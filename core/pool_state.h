@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 
 #include "block.h"
+#include "cancellation.h"
 #include "capture.h"
 #include "context.h"
 #include "figures.h"
@@ -55,6 +56,10 @@ struct pool {
     _Atomic uint64_t objects_loaded; /* shared objects ever loaded when last looked through, see
                                         barriers_are_open */
     _Atomic bool memory_is_pinned;   /* a library that lets devices reach GPU memory is loaded */
+    bool expedited;                  /* membarrier works, see thread_cache.h */
+    struct thread_functions thread_functions; /* for thread_cache.h, like the next one */
+    pid_t process;                            /* whose pool it is */
+    _Atomic bool forgotten; /* this is the child of a fork. Relaxed: set before it has threads */
 };
 
 /* The calling thread's id: never given to another, unlike its address. */
@@ -66,15 +71,20 @@ static inline uint64_t thread_id(struct pool *pool)
     return thread_state.id;
 }
 
-/* Around every driver call of our own that may call back: nested calls pass through. */
+/* Around every driver call of our own that may call back: nested calls pass through, and the thread
+ * is not cancelled there. */
 static inline void enter_driver(void)
 {
+    if (thread_state.inside_driver == 0)
+        thread_state.cancellation = cancellation_off();
     thread_state.inside_driver += !MUTATED(nested_call_served);
 }
 
 static inline void leave_driver(void)
 {
     thread_state.inside_driver -= !MUTATED(nested_call_served);
+    if (thread_state.inside_driver == 0)
+        cancellation_restore(thread_state.cancellation);
 }
 
 /* The context current in this thread, made known if it was not. NULL where there is none or it
@@ -84,9 +94,8 @@ static inline struct context *context_current(struct pool *pool, bool *green)
     CUcontext handle = NULL;
     if (pool->driver->cuCtxGetCurrent(&handle) != CUDA_SUCCESS || !handle)
         return NULL;
-    if (thread_state.handle == handle && thread_state.pool == pool &&
-        thread_state.generation ==
-            atomic_load_explicit(&pool->registry.generation, memory_order_acquire)) {
+    if (thread_state.handle == handle &&
+        thread_state.generation == registry_generation(&pool->registry)) {
         *green = thread_state.green;
         return thread_state.context;
     }

@@ -3,6 +3,7 @@
 #include "mutation.h"
 #include "pool_state.h"
 #include "stream_release.h"
+#include "thread_cache.h"
 
 /* How long the device may take to tell that an event is over which has nothing to wait for; and how
  * long it is not tried again after that was in vain. */
@@ -96,10 +97,10 @@ static void hand_to_driver(struct pool *pool, struct context *context, CUstream 
         place = RELEASE_IN_FREE;
     }
     for (struct block *b = blocks; b; b = b->links[LINK_HEAP].next) {
-        b->refused = !stream || driver->cuMemFreeAsync(b->address, stream) != CUDA_SUCCESS;
+        b->refused = !stream || driver->cuMemFreeAsync(block_address(b), stream) != CUDA_SUCCESS;
         /* A device without memory pools has the function, but it never succeeds. */
         if (b->refused && (place != RELEASE_IN_ALLOCATION || MUTATED(plain_free_in_allocation)))
-            b->refused = driver->cuMemFree_v2(b->address) != CUDA_SUCCESS;
+            b->refused = driver->cuMemFree_v2(block_address(b)) != CUDA_SUCCESS;
     }
     if (stream)
         release_wait(pool, context, stream, place);
@@ -107,7 +108,7 @@ static void hand_to_driver(struct pool *pool, struct context *context, CUstream 
 
 static void put_back(struct pool *pool, struct heap *heap, struct block *block)
 {
-    if (!block_table_insert(&pool->blocks, block->address, block))
+    if (!block_table_insert(&pool->blocks, block_address(block), block))
         return;
     heap_count_back(block);
     heap_add_clean(heap, block);
@@ -129,6 +130,7 @@ static uint64_t settle(struct pool *pool, struct heap *heap, struct block *block
         counter_add(&counters->evictions[reason], 1);
         if (reason != EVICTION_IDLE && b->bucket->bytes)
             keep_note_vain(&heap->keep, b->bytes);
+        heap_look_at_caches(heap);
         counter_add(&counters->returned_blocks, 1);
         counter_add(&counters->return_nanoseconds, nanoseconds_each);
         heap_forget_block(pool, heap, b);
@@ -152,7 +154,8 @@ static void prefer_older(struct bucket *bucket, void *argument)
 {
     struct search *search = argument;
     struct block *oldest = bucket->clean.first;
-    if (oldest && (!search->found || oldest->epoch < search->found->epoch))
+    if (oldest &&
+        (!search->found || counter_get(&oldest->epoch) < counter_get(&search->found->epoch)))
         search->found = oldest;
 }
 
@@ -195,11 +198,11 @@ static struct block *collect(struct pool *pool, struct context *context, chooser
 {
     struct block *chain = NULL, *block;
     uint64_t bytes = 0;
-    pthread_mutex_lock(&context->heap.lock);
+    heap_lock(&context->heap);
     context->heap.draining = NULL;
     while ((block = choose(pool, context, bytes, argument)) != NULL) {
         heap_begin_leaving(&context->heap, block);
-        block_table_remove(&pool->blocks, block->address, block);
+        block_table_remove(&pool->blocks, block_address(block), block);
         block->links[LINK_HEAP].next = chain;
         chain = block;
         bytes += block->bytes;
@@ -207,7 +210,7 @@ static struct block *collect(struct pool *pool, struct context *context, chooser
     }
     /* Relaxed: whoever finds the heap without these blocks has taken the lock after this. */
     atomic_fetch_add_explicit(&context->device->returning, *count, memory_order_relaxed);
-    pthread_mutex_unlock(&context->heap.lock);
+    heap_unlock(&context->heap);
     return chain;
 }
 
@@ -216,9 +219,11 @@ static struct block *collect(struct pool *pool, struct context *context, chooser
 static inline uint64_t kept_bytes(struct pool *pool, struct device *device, bool pending)
 {
     uint64_t bytes = 0;
-    for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
-        bytes +=
-            counter_get(&c->heap.clean_bytes) + (pending ? counter_get(&c->heap.pending_bytes) : 0);
+    for (struct context *c = context_next(pool, NULL, device); c;
+         c = context_next(pool, c, device)) {
+        struct heap_bytes of_one = heap_bytes(&c->heap);
+        bytes += of_one.clean + (pending ? of_one.pending : 0);
+    }
     return bytes;
 }
 
@@ -262,10 +267,10 @@ static uint64_t release_pinned(struct pool *pool, struct context *context, choos
     uint64_t started = monotonic_now();
     give_back(pool, context, chain, place);
     uint64_t each = (monotonic_now() - started) / count;
-    pthread_mutex_lock(&context->heap.lock);
+    heap_lock(&context->heap);
     uint64_t released = settle(pool, &context->heap, chain, reason, each);
     atomic_fetch_sub_explicit(&context->device->returning, count, memory_order_relaxed);
-    pthread_mutex_unlock(&context->heap.lock);
+    heap_unlock(&context->heap);
     return released;
 }
 
@@ -303,13 +308,26 @@ static struct block *choose_until(const struct pool *pool, struct context *conte
     return released < *wanted ? choose_victim(pool, &context->heap) : NULL;
 }
 
+/* What threads have in their caches can be chosen too. */
+static void collect_caches(struct context *context)
+{
+    if (MUTATED(caches_not_reached))
+        return;
+    heap_lock(&context->heap);
+    thread_caches_collect(&context->heap);
+    heap_unlock(&context->heap);
+}
+
 uint64_t release_clean(struct pool *pool, struct context *context, uint64_t bytes,
                        enum eviction reason, enum release_place place)
 {
+    if (counter_get(&context->heap.clean_bytes) < bytes)
+        collect_caches(context);
     return release_chosen(pool, context, choose_until, &bytes, reason, place);
 }
 
 struct crowded {
+    const struct heap *heap;
     uint64_t cap;
     bool any;            /* a bucket is over the cap, perhaps with nothing clean in it yet */
     struct block *block; /* to give back */
@@ -318,16 +336,16 @@ struct crowded {
 static void find_crowded(struct bucket *bucket, void *argument)
 {
     struct crowded *crowded = argument;
-    if (bucket->free_blocks <= crowded->cap || MUTATED(blocks_cap_ignored))
+    if (bucket->free_blocks + bucket->granted <= crowded->cap || MUTATED(blocks_cap_ignored))
         return;
     crowded->any = true;
-    if (!crowded->block)
+    if (!crowded->block && heap_free_blocks(crowded->heap, bucket) > crowded->cap)
         crowded->block = bucket->clean.first;
 }
 
 static struct block *choose_crowded(const struct pool *pool, struct heap *heap)
 {
-    struct crowded crowded = {pool->settings.device.caps.blocks_per_bucket, false, NULL};
+    struct crowded crowded = {heap, pool->settings.device.caps.blocks_per_bucket, false, NULL};
     if (heap->crowded)
         heap_visit_buckets(heap, find_crowded, &crowded);
     heap->crowded = crowded.any;
@@ -358,31 +376,27 @@ static struct block *choose_idle(const struct pool *pool, struct context *contex
     return idle ? oldest : NULL;
 }
 
-struct excess {
-    bool idle;  /* it is time to look for idle blocks: a few times in the span that makes one */
-    bool other; /* blocks that are not kept, or buckets over their cap */
-};
-
-static struct excess look_for_excess(const struct pool *pool, struct heap *heap, uint64_t now)
+struct release_excess release_look_for_excess(const struct pool *pool, struct heap *heap)
 {
     uint64_t idle = pool->settings.device.release_after_idle_ns;
-    struct excess excess;
-    pthread_mutex_lock(&heap->lock);
-    excess.idle = idle && now - heap->idle_checked_at >= idle / 4;
+    struct release_excess excess = {.now = monotonic_now()};
+    excess.idle = idle && excess.now - heap->idle_checked_at >= idle / 4;
     excess.other = heap->crowded || heap->unkept.clean.first;
     if (excess.idle)
-        heap->idle_checked_at = now;
-    heap->now = now;
-    pthread_mutex_unlock(&heap->lock);
+        heap->idle_checked_at = excess.now;
+    counter_set(&heap->now, excess.now);
     return excess;
 }
 
 /* Bytes by which all contexts of the device together are over the cap. */
 static uint64_t bytes_over_cap(struct pool *pool, struct context *context)
 {
-    uint64_t cached = MUTATED(bytes_cap_of_one_context) ? counter_get(&context->heap.clean_bytes)
-                                                        : kept_bytes(pool, context->device, true);
     uint64_t cap = context->device->cached_cap;
+    /* Looking through all caches costs their threads something: not where it cannot be. */
+    if (atomic_load_explicit(&context->device->reserved_bytes, memory_order_relaxed) <= cap)
+        return 0;
+    uint64_t cached = MUTATED(bytes_cap_of_one_context) ? heap_bytes(&context->heap).clean
+                                                        : kept_bytes(pool, context->device, true);
     return cached > cap && !MUTATED(bytes_cap_ignored) ? cached - cap : 0;
 }
 
@@ -403,36 +417,46 @@ static void release_in_other_contexts(struct pool *pool, struct context *context
 static void release_over_bound(struct pool *pool, struct context *context)
 {
     struct heap *heap = &context->heap;
-    pthread_mutex_lock(&heap->lock);
-    uint64_t bound = release_bound(pool, context, 0);
-    pthread_mutex_unlock(&heap->lock);
+    heap_lock(heap);
+    uint64_t bound = release_bound(pool, context, heap_bytes(heap).requested, 0);
+    heap_unlock(heap);
     uint64_t reserved = counter_get(&heap->reserved_bytes);
     if (reserved > bound && !MUTATED(reserve_ratio_ignored))
         release_clean(pool, context, reserved - bound, EVICTION_CAP, RELEASE_IN_FREE);
 }
 
-void release_excess(struct pool *pool, struct context *context, enum release_place place)
+void release_found_excess(struct pool *pool, struct context *context,
+                          const struct release_excess *excess, enum release_place place)
 {
-    uint64_t now = monotonic_now();
-    struct excess excess = look_for_excess(pool, &context->heap, now);
-    uint64_t over = bytes_over_cap(pool, context);
+    uint64_t now = excess->now, over = bytes_over_cap(pool, context);
     figures_sample(&pool->figures, now);
-    if (over || excess.other)
+    if (over || excess->idle)
+        collect_caches(context);
+    if (over || excess->other)
         release_chosen(pool, context, choose_over_cap, &over, EVICTION_CAP, place);
     if (over)
         release_in_other_contexts(pool, context);
-    if (excess.idle)
+    if (excess->idle)
         release_chosen(pool, context, choose_idle, &now, EVICTION_IDLE, place);
     if (place == RELEASE_IN_FREE && !pool->driver->cuMemFreeAsync)
         release_over_bound(pool, context);
 }
 
+void release_excess(struct pool *pool, struct context *context, enum release_place place)
+{
+    heap_lock(&context->heap);
+    struct release_excess excess = release_look_for_excess(pool, &context->heap);
+    heap_unlock(&context->heap);
+    release_found_excess(pool, context, &excess, place);
+}
+
 /* ---- before a miss ---- */
 
-uint64_t release_bound(const struct pool *pool, const struct context *context, uint64_t bytes)
+uint64_t release_bound(const struct pool *pool, const struct context *context, uint64_t requested,
+                       uint64_t bytes)
 {
     const struct heap *heap = &context->heap;
-    uint64_t held = counter_get(&heap->live_requested) + bytes;
+    uint64_t held = requested + bytes;
     uint64_t peak = counter_get(&heap->counters->peak_requested);
     if (peak < held)
         peak = held;
@@ -444,24 +468,25 @@ uint64_t release_bound(const struct pool *pool, const struct context *context, u
 static bool wait_for_oldest(struct pool *pool, struct context *context)
 {
     struct heap *heap = &context->heap;
-    pthread_mutex_lock(&heap->lock);
-    bool waited = heap->pending.first && epoch_wait(pool, context, heap->pending.first->epoch);
-    pthread_mutex_unlock(&heap->lock);
+    heap_lock(heap);
+    bool waited =
+        heap->pending.first && epoch_wait(pool, context, counter_get(&heap->pending.first->epoch));
+    heap_unlock(heap);
     return waited;
 }
 
 void release_before_growth(struct pool *pool, struct context *context, uint64_t bytes)
 {
     struct heap *heap = &context->heap;
-    pthread_mutex_lock(&heap->lock);
-    uint64_t bound = release_bound(pool, context, bytes);
-    pthread_mutex_unlock(&heap->lock);
+    heap_lock(heap);
+    uint64_t bound = release_bound(pool, context, heap_bytes(heap).requested, bytes);
+    heap_unlock(heap);
     for (;;) {
         uint64_t after = counter_get(&heap->reserved_bytes) + bytes;
-        if (after <= bound || MUTATED(reserve_ratio_ignored) ||
-            counter_get(&heap->clean_bytes) + counter_get(&heap->pending_bytes) == 0)
+        struct heap_bytes kept = heap_bytes(heap);
+        if (after <= bound || MUTATED(reserve_ratio_ignored) || kept.clean + kept.pending == 0)
             return;
-        uint64_t share = counter_get(&heap->clean_bytes) / RELEASE_SHARE;
+        uint64_t share = kept.clean / RELEASE_SHARE;
         uint64_t wanted = after - bound > share ? after - bound : share;
         if (release_clean(pool, context, wanted, EVICTION_CAP, RELEASE_IN_ALLOCATION) == 0 &&
             !wait_for_oldest(pool, context))
@@ -501,9 +526,10 @@ static void note_shortage(struct context *context)
     if (device_is_short(context->device))
         return;
     device_set_short(context->device, true);
-    pthread_mutex_lock(&context->heap.lock);
+    heap_lock(&context->heap);
     keep_begin_trial(&context->heap.keep);
-    pthread_mutex_unlock(&context->heap.lock);
+    heap_look_at_caches(&context->heap);
+    heap_unlock(&context->heap);
 }
 
 static uint64_t release_clean_everywhere(struct pool *pool, struct device *device, uint64_t bytes)
@@ -533,13 +559,14 @@ static uint64_t newest_waitable(const struct epochs *epochs)
 void release_wait_for_pending(struct pool *pool, struct context *context)
 {
     struct heap *heap = &context->heap;
-    pthread_mutex_lock(&heap->lock);
+    heap_lock(heap);
+    thread_caches_collect(heap);
     if (heap->pending.last)
-        epoch_wait_until(pool, context, heap->pending.last->epoch,
+        epoch_wait_until(pool, context, counter_get(&heap->pending.last->epoch),
                          MUTATED(last_resort_unbounded)
                              ? UINT64_MAX
                              : monotonic_now() + LAST_RESORT_NANOSECONDS);
-    pthread_mutex_unlock(&heap->lock);
+    heap_unlock(heap);
 }
 
 /* Frees that no waitable fence covers: a fence of now covers later work too, so the wait for it is
@@ -555,11 +582,11 @@ static void settle_the_rest(struct pool *pool, struct context *context)
 static void settle_fenced(struct pool *pool, struct context *context)
 {
     struct heap *heap = &context->heap;
-    pthread_mutex_lock(&heap->lock);
+    heap_lock(heap);
     uint64_t stamp = newest_waitable(&context->epochs);
     if (stamp)
         epoch_wait(pool, context, stamp);
-    pthread_mutex_unlock(&heap->lock);
+    heap_unlock(heap);
 }
 
 /* How long what streams have left pending is waited for. In a stream's order only until the device
@@ -704,13 +731,14 @@ static bool wait_while_others_give_back(struct pool *pool, const struct device *
     return true;
 }
 
-/* A sum that is another one when threads have allocated, freed or closed an epoch meanwhile. */
+/* A sum that is another one when threads have allocated, freed or closed an epoch meanwhile, or
+ * what they had in their caches has come out. */
 static uint64_t sum_of_changes(struct pool *pool, struct device *device)
 {
     uint64_t sum = kept_bytes(pool, device, true);
     for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
         sum += counter_get(&c->heap.reserved_bytes) + counter_get(&c->heap.misses) +
-               counter_get(&c->heap.counters->fences);
+               counter_get(&c->heap.counters->fences) + counter_get(&c->heap.caches.emptied);
     return sum;
 }
 
@@ -762,8 +790,8 @@ static bool others_have_begun_to_give_back(struct pool *pool, struct device *dev
 {
     for (struct context *c = context_next(pool, NULL, device); c;
          c = context_next(pool, c, device)) {
-        pthread_mutex_lock(&c->heap.lock);
-        pthread_mutex_unlock(&c->heap.lock);
+        heap_lock(&c->heap);
+        heap_unlock(&c->heap);
     }
     return others_give_back(pool, device);
 }

@@ -18,6 +18,7 @@
 #include "stats.h"
 
 struct context;
+struct heap;
 struct device;
 struct pool;
 
@@ -28,12 +29,24 @@ enum release_place { RELEASE_IN_FREE, RELEASE_IN_ALLOCATION, RELEASE_OUT_OF_MEMO
 uint64_t release_clean(struct pool *pool, struct context *context, uint64_t bytes,
                        enum eviction reason, enum release_place place);
 
-/* Housekeeping on slow paths: blocks that are not kept, blocks over a cap, blocks idle for long. */
+/* Housekeeping on slow paths: blocks that are not kept, blocks over a cap, blocks idle for long. In
+ * two steps for a caller who has the heap's lock anyway: held for the first one, not for the
+ * second.
+ */
 void release_excess(struct pool *pool, struct context *context, enum release_place place);
+struct release_excess {
+    uint64_t now; /* nanoseconds of the monotonic clock */
+    bool idle;    /* it is time to look for idle blocks: a few times in the span that makes one */
+    bool other;   /* blocks that are not kept, or buckets over their cap */
+};
+struct release_excess release_look_for_excess(const struct pool *pool, struct heap *heap);
+void release_found_excess(struct pool *pool, struct context *context,
+                          const struct release_excess *excess, enum release_place place);
 
-/* The reserve that the settings allow the context once it holds so many bytes more. Heap lock
- * held. */
-uint64_t release_bound(const struct pool *pool, const struct context *context, uint64_t bytes);
+/* The reserve that the settings allow the context once it holds so many bytes more. requested: what
+ * the program holds now. Heap lock held. */
+uint64_t release_bound(const struct pool *pool, const struct context *context, uint64_t requested,
+                       uint64_t bytes);
 
 /* Before a miss of this size: keeps the reserve inside its ratio. */
 void release_before_growth(struct pool *pool, struct context *context, uint64_t bytes);

@@ -2,9 +2,9 @@
  * Counters: what a bucket, a heap and a kind of memory did. They live in the figures (figures.h),
  * which may outlive the process.
  *
- * Each counter has one writer at a time (whoever holds the heap lock), and readers that take no
- * lock and only want a number that was true a moment ago: plain loads and stores of a relaxed
- * atomic, which pair with nothing.
+ * Each counter has one writer at a time (whoever holds the heap lock, or a thread for its cache),
+ * and readers that take no lock and only want a number that was true a moment ago: plain loads and
+ * stores of a relaxed atomic, which pair with nothing.
  *
  * A process may be killed between any two stores. What it had stored until then, in the order of
  * its instructions, is what a reader finds, so the order of the stores says what can be found
@@ -50,6 +50,19 @@ struct bucket_counters {
     counter return_nanoseconds;
 };
 
+/* Of a bucket in one thread's cache (thread_cache.h), besides what is counted in the bucket: clean
+ * hits and frees that took no lock. The cache's thread writes them, or whoever has closed the
+ * caches. What is there, free, is frees + moved - hits, modulo 2^64. A block that the slow path
+ * puts there is counted here before it stops being free in the bucket, and one that it takes away
+ * is free in the bucket before it is counted out here. */
+struct bin_counters {
+    counter hits;
+    counter frees;
+    counter requested_bytes; /* by those hits */
+    counter moved;           /* blocks put there less those taken away, by the slow path */
+    counter settled; /* frees that are pending there no more, as far as the thread has looked */
+};
+
 struct heap_counters {
     counter peak_requested; /* since the context was made; see heap_peak_requested */
     counter earlier_peak;   /* the highest of contexts that were this heap's before */
@@ -88,6 +101,22 @@ static inline void counter_raise_to(counter *c, uint64_t value)
         counter_set(c, value);
 }
 
+/* A fence between relaxed counters. The thread sanitizer knows no fences; where there is nothing
+ * but atomics it would find nothing either. */
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define COUNTER_FENCES_LEFT_OUT 1
+#endif
+#endif
+static inline void counter_fence(memory_order order)
+{
+#if defined(__SANITIZE_THREAD__) || defined(COUNTER_FENCES_LEFT_OUT)
+    atomic_signal_fence(order);
+#else
+    atomic_thread_fence(order);
+#endif
+}
+
 /* An allocation that the driver was asked for. Several threads may miss at once: these two are
  * added to without the lock. Relaxed, like every counter. */
 static inline void bucket_count_call(struct bucket_counters *c, uint64_t nanoseconds)
@@ -101,6 +130,21 @@ static inline uint64_t heap_counters_peak(const struct heap_counters *c)
 {
     uint64_t peak = counter_get(&c->peak_requested), earlier = counter_get(&c->earlier_peak);
     return peak > earlier ? peak : earlier;
+}
+
+/* Free blocks in a bin. Of counters that their writer may be changing: less than none is none. */
+static inline uint64_t bin_free_blocks(const struct bin_counters *c)
+{
+    uint64_t hits = counter_get(&c->hits);
+    uint64_t blocks = counter_get(&c->frees) + counter_get(&c->moved) - hits;
+    return (int64_t)blocks < 0 ? 0 : blocks;
+}
+
+/* How many of so many are pending. */
+static inline uint64_t bin_pending_blocks(const struct bin_counters *c, uint64_t blocks)
+{
+    uint64_t pending = counter_get(&c->frees) - counter_get(&c->settled);
+    return (int64_t)pending < 0 ? 0 : pending < blocks ? pending : blocks;
 }
 
 static inline uint64_t bucket_requests(const struct bucket_counters *c)

@@ -248,7 +248,7 @@ static bool is_nobodys(const struct streams *streams, unsigned index)
  * pending, or may be so again, waits for work of the owner that it has. True: its lock is held. */
 static bool lock_to_become(struct stream *stream, const struct context *context)
 {
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     bool same = stream->context == context && stream->generation == context_generation(context);
     order_settle(stream);
     bool idle = !stream->pending.first || MUTATED(pending_passed_on_as_own);
@@ -257,14 +257,14 @@ static bool lock_to_become(struct stream *stream, const struct context *context)
                atomic_load_explicit(&stream->names, memory_order_acquire) == 0 &&
                (same || counter_get(&stream->free_bytes) == 0);
     if (!may)
-        stream_lock_give(&stream->lock);
+        short_lock_give(&stream->lock);
     return may;
 }
 
 /* Nothing was done on it since the last look but one, and that is some time ago. */
 static bool is_disused(struct stream *stream, uint64_t now)
 {
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
     if (stream->seen_stamp != stamp || stream->seen_handed_out != stream->handed_out) {
         stream->seen_stamp = stamp;
@@ -272,7 +272,7 @@ static bool is_disused(struct stream *stream, uint64_t now)
         stream->seen_at = now;
     }
     bool disused = now - stream->seen_at >= DISUSED_NANOSECONDS || MUTATED(streams_in_use_taken);
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     return disused;
 }
 
@@ -311,7 +311,7 @@ static struct stream *add_stream(struct streams *streams, struct device *device)
     stream->index = index;
     stream->handed_out = (uint64_t)(index + 1) << 48;
     stream->device = device;
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     atomic_store_explicit(&streams->list[index], stream, memory_order_release);
     atomic_store_explicit(&streams->count, index + 1, memory_order_release);
     return stream;
@@ -349,7 +349,7 @@ static struct stream *begin_stream(struct streams *streams, uint64_t id, const s
     shelf_forgive(stream);
     set_id(streams, stream, id);
     streams_note_busy(streams, stream);
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     return stream;
 }
 
@@ -506,12 +506,12 @@ void streams_are_barred(struct pool *pool, struct context *context)
     pthread_mutex_lock(&streams->lock);
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
-        stream_lock_take(&stream->lock);
+        short_lock_take(&stream->lock);
         if (stream->context == context) {
             stream->ordered_by_others = true;
             stream->own_order = false;
         }
-        stream_lock_give(&stream->lock);
+        short_lock_give(&stream->lock);
     }
     /* Pairs with the load above: who does not look has been told of all. */
     atomic_store_explicit(&context->barred, true, memory_order_release);
@@ -536,13 +536,13 @@ void streams_end_handle(struct pool *pool, CUstream handle)
         struct stream *stream = stream_at(streams, i);
         if (is_nobodys(streams, i))
             continue;
-        stream_lock_take(&stream->lock);
+        short_lock_take(&stream->lock);
         if (stream->handle == handle) {
             count_its_use(streams, stream);
             set_id(streams, stream, 0);
             ended = stream;
         }
-        stream_lock_give(&stream->lock);
+        short_lock_give(&stream->lock);
     }
     pthread_mutex_unlock(&streams->lock);
     /* Unless the thread itself names it, called back out of the driver. */
@@ -554,12 +554,12 @@ void stream_end(struct pool *pool, struct stream_ref ref)
 {
     struct streams *streams = pool->streams;
     pthread_mutex_lock(&streams->lock);
-    stream_lock_take(&ref.stream->lock);
+    short_lock_take(&ref.stream->lock);
     if (stream_is(ref)) {
         count_its_use(streams, ref.stream);
         set_id(streams, ref.stream, 0);
     }
-    stream_lock_give(&ref.stream->lock);
+    short_lock_give(&ref.stream->lock);
     pthread_mutex_unlock(&streams->lock);
     wait_for_names(ref.stream);
 }
@@ -568,13 +568,13 @@ void stream_end(struct pool *pool, struct stream_ref ref)
 static void end_with_context(struct streams *streams, struct stream *stream,
                              struct own_event **discarded)
 {
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     set_id(streams, stream, 0);
     order_complete(stream, atomic_load_explicit(&stream->stamp, memory_order_relaxed));
     order_settle(stream);
     order_drop_events(stream);
     order_take_discarded(stream, discarded);
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
 }
 
 void streams_context_died(struct pool *pool, struct context *context)

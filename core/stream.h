@@ -31,10 +31,10 @@
 
 #include "block.h"
 #include "cuda_abi.h"
+#include "short_lock.h"
 #include "stats.h"
 #include "stream_block.h"
 #include "stream_clock.h"
-#include "stream_lock.h"
 
 struct context;
 struct device;
@@ -66,7 +66,7 @@ struct own_event {
 };
 
 struct stream {
-    _Alignas(STREAM_APART) struct stream_lock lock;
+    _Alignas(STREAM_APART) struct short_lock lock;
     uint64_t id;            /* as in the list of them; 0: nobody's */
     unsigned index;         /* in the list */
     CUstream handle;        /* of a created one; else CU_STREAM_LEGACY or CU_STREAM_PER_THREAD */

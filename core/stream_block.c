@@ -38,7 +38,7 @@ struct stream_block *stream_block_take(struct stream_block_records *records)
 
 void stream_block_put(struct stream_block_records *records, struct stream_block *block)
 {
-    block->block = (struct block){.state = BLOCK_UNUSED};
+    memset(&block->block, 0, sizeof block->block);
     atomic_store_explicit(&block->shelf, NULL, memory_order_relaxed);
     if (block->mempool)
         mempool_drop(block->mempool);

@@ -42,7 +42,7 @@ void stream_heap_make_clean(struct stream *stream, struct stream_block *block)
     struct bucket *bucket = block->block.bucket;
     block_list_remove(&bucket->pending, &block->block, LINK_BUCKET);
     block_list_remove(&stream->pending, &block->block, LINK_HEAP);
-    block->block.state = BLOCK_CLEAN;
+    block_set_state(&block->block, BLOCK_CLEAN);
     block->event = NULL;
     block_list_append(&bucket->clean, &block->block, LINK_BUCKET);
     shelf_count_clean(stream, bucket, block->block.bytes);
@@ -55,7 +55,7 @@ void stream_heap_detach(struct stream *stream, struct stream_block *block)
 {
     shelf_take(stream, block->block.bucket, block);
     shelf_count_out(shelf_of(block), block->block.bucket, block);
-    block->block.state = BLOCK_LEAVING;
+    block_set_state(&block->block, BLOCK_LEAVING);
 }
 
 void stream_heap_attach(struct shelf *shelf, struct stream_block *block)
@@ -138,15 +138,16 @@ static struct stream_block *look_at(struct search *search, struct stream *stream
     struct stream_block *block = NULL;
     if (stream == search->ref.stream || counter_get(&stream->free_bytes) == 0)
         return NULL;
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     order_settle(stream);
     struct bucket *bucket = bucket_of(search, stream);
     struct block *first = bucket ? bucket->pending.first : NULL;
     if (bucket && bucket->clean.last) {
         *hit = HIT_CLEAN;
         block = rob(stream, bucket->clean.last);
-    } else if (first && ((follows(search) && comes_after(search, stream, first->epoch)) ||
-                         MUTATED(stream_order_ignored))) {
+    } else if (first &&
+               ((follows(search) && comes_after(search, stream, counter_get(&first->epoch))) ||
+                MUTATED(stream_order_ignored))) {
         *hit = HIT_WAITED;
         block = rob(stream, first);
     } else if (first) {
@@ -155,17 +156,18 @@ static struct stream_block *look_at(struct search *search, struct stream *stream
     }
     if (block)
         stream_block_is_away(stream);
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     return block;
 }
 
 static struct stream_block *ask_about(struct search *search, struct stream *stream, enum hit *hit)
 {
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     const struct bucket *bucket = bucket_of(search, stream);
-    uint64_t stamp = bucket && bucket->pending.first ? bucket->pending.first->epoch : 0;
+    uint64_t stamp =
+        bucket && bucket->pending.first ? counter_get(&bucket->pending.first->epoch) : 0;
     bool may_know = stamp != 0 && stream->newest && stream->newest->stamp >= stamp;
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     if (!may_know || !order_query_sparingly(search->pool, stream, stamp))
         return NULL;
     struct stream_block *block = look_at(search, stream, hit);
@@ -190,10 +192,10 @@ static void learn_order(struct search *search, const struct stream *other, uint6
     struct stream *stream = search->ref.stream;
     if (other->index >= STREAMS_ORDERED)
         return;
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     if (stream_is(search->ref) && stream->known.after[other->index] < stamp)
         stream->known.after[other->index] = stamp;
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
 }
 
 /* A block has come back to its shelf. The memory pool may have been destroyed meanwhile. */
@@ -205,7 +207,7 @@ static void send_after_its_pool(struct pool *pool, struct mempool *mempool)
 
 static struct stream_block *wait_for(struct search *search, struct stream *stream, enum hit *hit)
 {
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     struct stream_block *block = find_with_event(bucket_of(search, stream));
     struct own_event *event = block ? block->event : NULL;
     if (block && MUTATED(later_event_taken))
@@ -215,22 +217,22 @@ static struct stream_block *wait_for(struct search *search, struct stream *strea
         rob(stream, &block->block);
         stream_block_is_away(stream);
     }
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     if (!block)
         return NULL;
     bool ordered = MUTATED(stream_wait_left_out) || order_wait(search->pool, search->handle, event);
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     order_drop_user(stream, event);
     if (!ordered)
         stream_heap_attach(shelf_of(block), block);
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     if (!ordered) {
         stream_block_is_settled(stream);
         send_after_its_pool(search->pool, search->mempool);
         return NULL;
     }
     atomic_store_explicit(&stream->wanted, WANTED_FREES, memory_order_relaxed);
-    learn_order(search, stream, block->block.epoch);
+    learn_order(search, stream, counter_get(&block->block.epoch));
     *hit = HIT_BARRIER;
     return block;
 }
@@ -374,7 +376,7 @@ static bool record_block(struct pool *pool, struct shelf *shelf, struct bucket *
             stream_block_put(&pool->streams->records, block);
         return false;
     }
-    block->block.address = address;
+    block_set(&block->block, address, BLOCK_UNUSED);
     block->block.bytes = bytes;
     block->block.bucket = bucket;
     block->mempool = search->mempool;
@@ -413,7 +415,7 @@ static void finish_miss(struct pool *pool, struct shelf *shelf, struct bucket *b
         stream_heap_forget_address(pool, address);
         heap_forget_address(pool, address);
     }
-    stream_lock_take(&shelf->stream->lock);
+    short_lock_take(&shelf->stream->lock);
     counter_add(&bucket->counters->requested_bytes, requested);
     if (may_record)
         recorded = record_block(pool, shelf, bucket, address, bytes, search);
@@ -422,7 +424,7 @@ static void finish_miss(struct pool *pool, struct shelf *shelf, struct bucket *b
         shelf_hand_out(shelf, bucket, stream_block_find(&pool->streams->blocks, address),
                        requested);
     counter_add(&bucket->counters->misses, 1);
-    stream_lock_give(&shelf->stream->lock);
+    short_lock_give(&shelf->stream->lock);
     if (!recorded)
         forget_reserved(search->context->device, bytes);
 }
@@ -432,14 +434,15 @@ static void adopt(struct shelf *shelf, struct bucket *bucket, struct stream_bloc
                   size_t bytes, enum hit hit)
 {
     struct stream *former = shelf_of(block)->stream;
-    stream_lock_take(&shelf->stream->lock);
-    block->block.epoch = hit == HIT_WAITED || hit == HIT_BARRIER ? STAMP_OF_ANOTHER : 0;
+    short_lock_take(&shelf->stream->lock);
+    counter_set(&block->block.epoch,
+                hit == HIT_WAITED || hit == HIT_BARRIER ? STAMP_OF_ANOTHER : 0);
     block->block.bucket = bucket;
     atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
     shelf_count_in(shelf, bucket, block);
     shelf_hand_out_hit(shelf, bucket, block, bytes, hit);
     shelf->stream->adopted++;
-    stream_lock_give(&shelf->stream->lock);
+    short_lock_give(&shelf->stream->lock);
     stream_block_is_settled(former);
 }
 
@@ -447,16 +450,16 @@ static CUresult hand_out_found(const struct search *search, struct shelf *shelf,
                                struct bucket *bucket, CUdeviceptr *address, size_t requested)
 {
     adopt(shelf, bucket, search->found, requested, search->found_by);
-    *address = search->found->block.address;
+    *address = block_address(&search->found->block);
     return CUDA_SUCCESS;
 }
 
 static CUresult refuse(struct shelf *shelf, struct bucket *bucket, size_t requested)
 {
-    stream_lock_take(&shelf->stream->lock);
+    short_lock_take(&shelf->stream->lock);
     counter_add(&bucket->counters->requested_bytes, requested);
     counter_add(&bucket->counters->misses, 1);
-    stream_lock_give(&shelf->stream->lock);
+    short_lock_give(&shelf->stream->lock);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -481,7 +484,7 @@ static bool has_hit_since(struct bucket *bucket)
 /* Another block had to go for this one. */
 static void note_at_bound(struct stream *stream)
 {
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     uint64_t hits = stream->handed_out - stream->missed - stream->hits_at_bound;
     bool few = hits < FEW_HITS || hits < stream->missed - stream->missed_at_bound;
     stream->misses_at_bound = few ? stream->misses_at_bound + 1 : 0;
@@ -490,7 +493,7 @@ static void note_at_bound(struct stream *stream)
     unsigned more = stream->misses_at_bound - VAIN_MISSES;
     if (stream->misses_at_bound >= VAIN_MISSES)
         stream->for_driver = FREES_FOR_DRIVER << (more < 2 ? 2 * more : 4);
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
 }
 
 static CUresult miss(struct pool *pool, struct shelf *shelf, struct bucket *bucket,
@@ -543,7 +546,7 @@ static bool begin_search(struct search *search, struct pool *pool, struct stream
     search->found = NULL;
     search->everywhere = false;
     memset(search->candidates, 0, sizeof search->candidates);
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     bool is = stream_is(ref);
     search->context = stream->context;
     search->generation = stream->generation;
@@ -553,7 +556,7 @@ static bool begin_search(struct search *search, struct pool *pool, struct stream
     search->known = stream->known;
     search->from = stream->searched;
     stream->searched += SEARCH_MAX;
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     return is;
 }
 
@@ -562,20 +565,20 @@ static struct stream_block *ask_about_own(struct search *search, struct bucket *
 {
     struct stream *stream = search->ref.stream;
     struct stream_block *block = NULL;
-    stream_lock_take(&stream->lock);
-    uint64_t stamp = bucket->pending.first ? bucket->pending.first->epoch : 0;
-    stream_lock_give(&stream->lock);
+    short_lock_take(&stream->lock);
+    uint64_t stamp = bucket->pending.first ? counter_get(&bucket->pending.first->epoch) : 0;
+    short_lock_give(&stream->lock);
     if (!stamp || !order_query_sparingly(search->pool, stream, stamp))
         return NULL;
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     if (stream_is(search->ref))
         block = shelf_take_own(stream, bucket);
     if (block) {
         shelf_count_out(shelf_of(block), bucket, block);
-        block->block.state = BLOCK_LEAVING;
+        block_set_state(&block->block, BLOCK_LEAVING);
         stream_block_is_away(stream);
     }
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     return block;
 }
 
@@ -585,16 +588,16 @@ static bool takes_new_one(const struct search *search, struct bucket *bucket)
 {
     struct stream *stream = search->ref.stream;
     struct shelf_bucket *of = shelf_bucket_of(bucket);
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     bool robbed = of->robbed != 0;
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     if (!robbed || MUTATED(robbed_in_turn) ||
         !stream_release_has_room(search->pool, search->context, search->mempool, search->bytes))
         return false;
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     if (of->robbed)
         of->robbed--;
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     return true;
 }
 
@@ -642,7 +645,7 @@ static bool allocate_slowly(struct pool *pool, struct stream_ref ref, CUstream h
     *result = CUDA_SUCCESS;
     if (block) {
         adopt(shelf, bucket, block, bytes, hit);
-        *address = block->block.address;
+        *address = block_address(&block->block);
     } else {
         *result = miss(pool, shelf, bucket, address, bytes, &search);
     }
@@ -657,11 +660,11 @@ bool stream_heap_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes,
     struct stream *stream = ref.stream;
     struct stream_block *block = NULL;
     uint64_t rounded = size_class_round(&stream->device->stream_classes, bytes);
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     bool served = stream_is(ref) && shelf_is_usable(stream->context);
     struct shelf *shelf = served ? shelf_get(pool, stream, mempool) : NULL;
     if (!shelf) {
-        stream_lock_give(&stream->lock);
+        short_lock_give(&stream->lock);
         return false;
     }
     struct bucket *bucket = rounded ? shelf_get_bucket(pool, shelf, rounded) : NULL;
@@ -671,10 +674,10 @@ bool stream_heap_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes,
         bucket = &shelf->unkept;
     if (block)
         shelf_hand_out_hit(shelf, bucket, block, bytes, HIT_CLEAN);
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     if (!block)
         return allocate_slowly(pool, ref, handle, shelf, bucket, address, bytes, result);
-    *address = block->block.address;
+    *address = block_address(&block->block);
     *result = CUDA_SUCCESS;
     return true;
 }
@@ -684,19 +687,19 @@ bool stream_heap_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes,
 static void leave_shelf(struct stream_block *block)
 {
     struct shelf *shelf = shelf_of(block);
-    stream_lock_take(&shelf->stream->lock);
+    short_lock_take(&shelf->stream->lock);
     shelf_count_not_live(shelf, block);
     shelf_count_out(shelf, block->block.bucket, block);
-    stream_lock_give(&shelf->stream->lock);
+    short_lock_give(&shelf->stream->lock);
 }
 
 static void return_to_shelf(struct stream_block *block)
 {
     struct shelf *shelf = shelf_of(block);
-    stream_lock_take(&shelf->stream->lock);
+    short_lock_take(&shelf->stream->lock);
     shelf_count_in(shelf, block->block.bucket, block);
     shelf_count_live(shelf, block->block.bucket, shelf_asked(block));
-    stream_lock_give(&shelf->stream->lock);
+    short_lock_give(&shelf->stream->lock);
 }
 
 /* What a free puts into its stream. */
@@ -768,7 +771,7 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     bool may = put_in_free(pool, ref, handle, stamp, put, &event);
     if (moved)
         leave_shelf(block);
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     /* The context may have begun to end since: what comes to lie here now is given back by nobody.
      */
     bool stays = may && stream_is(ref) && shelf_may_keep(stream, block) &&
@@ -786,7 +789,7 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     if (put.event && !event && !put.marker)
         stream->quiet_bytes = (int64_t)(counter_get(&stream->free_bytes) + stream->share);
     struct context *context = stays ? stream->context : NULL;
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     stream_block_is_settled(stream);
     if (context && put.event)
         release_look_again(pool, context);
@@ -830,12 +833,12 @@ bool stream_heap_claim(struct stream_block *block, CUdeviceptr address)
         struct shelf *shelf = shelf_of(block);
         if (!shelf || !stream_block_is_held(block, address))
             return false;
-        stream_lock_take(&shelf->stream->lock);
+        short_lock_take(&shelf->stream->lock);
         bool same = shelf_of(block) == shelf;
         bool held = same && stream_block_is_held(block, address);
         if (held)
             atomic_store_explicit(&block->held_at, 0, memory_order_relaxed);
-        stream_lock_give(&shelf->stream->lock);
+        short_lock_give(&shelf->stream->lock);
         if (same)
             return held;
     }
@@ -846,32 +849,32 @@ bool stream_heap_free(struct pool *pool, struct stream_block *block, struct stre
 {
     struct stream *stream = ref.stream;
     bool looked = false;
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     for (;;) {
         if (!stream_is(ref) || !shelf_may_keep(stream, block) ||
             (!looked && steps_aside(stream, block))) {
-            stream_lock_give(&stream->lock);
+            short_lock_give(&stream->lock);
             return false;
         }
         /* Another stream's bucket is looked at later. */
         if (shelf_is_within_cap(stream, block) &&
             (shelf_of(block)->stream != stream || !shelf_is_full(pool, block->block.bucket)))
             break;
-        stream_lock_give(&stream->lock);
+        short_lock_give(&stream->lock);
         if (looked || !stream_release_room(pool, stream, block))
             return false;
         looked = true;
-        stream_lock_take(&stream->lock);
+        short_lock_take(&stream->lock);
     }
     struct put put = what_to_put(pool, stream, block);
     if ((put.event || put.marker) && is_for_driver(stream)) {
-        stream_lock_give(&stream->lock);
+        short_lock_give(&stream->lock);
         return false;
     }
     uint64_t stamp = shelf_next_stamp(stream);
     bool look = shelf_look_is_due(stream);
     stream_block_is_away(stream);
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     if (!free_slowly(pool, block, ref, handle, stamp, put))
         return false;
     if (look)
@@ -886,13 +889,13 @@ bool stream_heap_free(struct pool *pool, struct stream_block *block, struct stre
 static bool last_free_is_over(const struct stream_block *block)
 {
     struct stream *stream = shelf_of(block)->stream;
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     bool own =
         atomic_load_explicit(&block->generation, memory_order_relaxed) > stream->handed_before ||
-        block->block.epoch == 0 || MUTATED(former_owners_stamp_believed);
-    bool over =
-        (own && block->block.epoch <= order_done(stream)) || MUTATED(plain_free_of_unfinished);
-    stream_lock_give(&stream->lock);
+        counter_get(&block->block.epoch) == 0 || MUTATED(former_owners_stamp_believed);
+    bool over = (own && counter_get(&block->block.epoch) <= order_done(stream)) ||
+                MUTATED(plain_free_of_unfinished);
+    short_lock_give(&stream->lock);
     return over;
 }
 
@@ -902,13 +905,13 @@ static bool free_in_context(struct pool *pool, struct stream_block *block, struc
                             struct plain_free *free)
 {
     struct stream *stream = ref.stream;
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     uint64_t stamp = shelf_next_stamp(stream);
     stream_block_is_away(stream);
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     struct own_event *event = order_record_context(pool, stream, stamp);
     leave_shelf(block);
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     /* Without an event it would lie there for good. The driver's own free relies on the program to
      * have waited for all uses. */
     bool may = (event || MUTATED(plain_free_without_event)) && stream_is(ref) &&
@@ -920,7 +923,7 @@ static bool free_in_context(struct pool *pool, struct stream_block *block, struc
     if (bucket && event)
         order_drop_user(stream, event);
     order_settle(stream);
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     stream_block_is_settled(stream);
     if (!bucket) {
         return_to_shelf(block);
@@ -947,16 +950,16 @@ bool stream_heap_free_plainly(struct pool *pool, struct stream_block *block,
 void stream_heap_leave(struct pool *pool, struct stream_block *block)
 {
     leave_shelf(block);
-    block->block.state = BLOCK_LEAVING;
-    block_table_remove(&pool->streams->blocks, block->block.address, &block->block);
+    block_set_state(&block->block, BLOCK_LEAVING);
+    block_table_remove(&pool->streams->blocks, block_address(&block->block), &block->block);
 }
 
 static void count_free(struct stream_block *block)
 {
     struct shelf *shelf = shelf_of(block);
-    stream_lock_take(&shelf->stream->lock);
+    short_lock_take(&shelf->stream->lock);
     counter_add(&block->block.bucket->counters->frees, 1);
-    stream_lock_give(&shelf->stream->lock);
+    short_lock_give(&shelf->stream->lock);
 }
 
 void stream_heap_left(struct pool *pool, struct stream_block *block)
@@ -968,11 +971,11 @@ void stream_heap_left(struct pool *pool, struct stream_block *block)
 
 void stream_heap_came_back(struct pool *pool, struct stream_block *block)
 {
-    if (!block_table_insert(&pool->streams->blocks, block->block.address, &block->block))
+    if (!block_table_insert(&pool->streams->blocks, block_address(&block->block), &block->block))
         return;
-    block->block.state = BLOCK_LIVE;
+    block_set_state(&block->block, BLOCK_LIVE);
     return_to_shelf(block);
-    atomic_store_explicit(&block->held_at, block->block.address, memory_order_release);
+    atomic_store_explicit(&block->held_at, block_address(&block->block), memory_order_release);
 }
 
 void stream_heap_forget_free(struct pool *pool, struct stream_block *block)
@@ -1003,14 +1006,15 @@ static void forget_stale(struct pool *pool, struct stream_block *block, CUdevice
     struct shelf *shelf = shelf_of(block);
     if (!shelf)
         return;
-    stream_lock_take(&shelf->stream->lock);
-    bool stale = shelf_of(block) == shelf && block->block.address == address &&
-                 (block->block.state == BLOCK_CLEAN || block->block.state == BLOCK_PENDING);
+    short_lock_take(&shelf->stream->lock);
+    bool stale =
+        shelf_of(block) == shelf && block_address(&block->block) == address &&
+        (block_state(&block->block) == BLOCK_CLEAN || block_state(&block->block) == BLOCK_PENDING);
     if (stale) {
         take_from(shelf->stream, &block->block);
         block_table_remove(&pool->streams->blocks, address, &block->block);
     }
-    stream_lock_give(&shelf->stream->lock);
+    short_lock_give(&shelf->stream->lock);
     if (stale)
         stream_heap_forget_free(pool, block);
 }

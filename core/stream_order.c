@@ -65,7 +65,7 @@ void order_drop_user(struct stream *stream, struct own_event *event)
 void order_settle(struct stream *stream)
 {
     uint64_t done = order_done(stream);
-    while (stream->pending.first && stream->pending.first->epoch <= done)
+    while (stream->pending.first && counter_get(&stream->pending.first->epoch) <= done)
         stream_heap_make_clean(stream, stream_block_of(stream->pending.first));
     while (stream->oldest && stream->oldest->stamp <= done)
         retire_oldest(stream);
@@ -111,13 +111,13 @@ static void take_mark(struct pool *pool, CUstream handle, struct order_mark *mar
     mark->context = NULL;
     if (!ref.stream)
         return;
-    stream_lock_take(&ref.stream->lock);
+    short_lock_take(&ref.stream->lock);
     if (stream_is(ref)) {
         copy_clock(pool->streams, ref.stream, mark);
         if (of_wait)
             lower_to_what_a_wait_tells(mark);
     }
-    stream_lock_give(&ref.stream->lock);
+    short_lock_give(&ref.stream->lock);
 }
 
 void order_take_mark(struct pool *pool, CUstream handle, struct order_mark *mark)
@@ -146,9 +146,9 @@ static void clock_is_over(struct streams *streams, const struct order_clock *clo
 
 static void settle(struct stream *stream)
 {
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     order_settle(stream);
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
 }
 
 void order_mark_is_over(struct pool *pool, const struct order_mark *mark)
@@ -186,7 +186,7 @@ static void take_stream(struct streams *streams, unsigned index, const struct co
     bool settled = seems_settled(stream);
     if (settled && stream_id(streams, stream))
         return;
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     if (stream->context == context && taken->count < room) {
         taken->marks[taken->count].stream = stream;
         taken->marks[taken->count++].stamp =
@@ -195,7 +195,7 @@ static void take_stream(struct streams *streams, unsigned index, const struct co
     if (!stream->id && seems_settled(stream) &&
         atomic_load_explicit(&stream->away, memory_order_acquire) == 0)
         streams_note_idle(streams, stream);
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
 }
 
 static unsigned count_busy(const struct streams *streams)
@@ -240,12 +240,12 @@ void order_blocking_are_over(struct order_marks *taken)
 {
     for (unsigned i = 0; i < taken->count; i++) {
         struct stream *stream = taken->marks[i].stream;
-        stream_lock_take(&stream->lock);
+        short_lock_take(&stream->lock);
         if (stream->ordered_by_others) {
             order_complete(stream, taken->marks[i].stamp);
             order_settle(stream);
         }
-        stream_lock_give(&stream->lock);
+        short_lock_give(&stream->lock);
     }
 }
 
@@ -335,7 +335,7 @@ static void cover(struct stream *stream, uint64_t stamp)
     uint64_t bytes = counter_get(&stream->free_bytes) - counter_get(&stream->clean_bytes);
     if (stamp <= stream->covered)
         return;
-    for (const struct block *b = stream->pending.last; b && b->epoch > stamp;
+    for (const struct block *b = stream->pending.last; b && counter_get(&b->epoch) > stamp;
          b = b->links[LINK_HEAP].previous)
         bytes -= b->bytes;
     stream->covered = stamp;
@@ -426,16 +426,16 @@ static struct own_event *record_by(struct pool *pool, struct stream *stream, CUs
 {
     bool make;
     struct own_event *discarded = NULL;
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     struct context *context = stream->context;
     struct own_event *event = begin_record(stream, &make);
     order_take_discarded(stream, &discarded);
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     order_destroy_events(pool, discarded);
     bool recorded = record_event(pool, make ? context : NULL, &event, handle, record);
     if (!event)
         return NULL;
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     event->stamp = stamp;
     event->users = 1;
     event->over = false;
@@ -448,7 +448,7 @@ static struct own_event *record_by(struct pool *pool, struct stream *stream, CUs
         event->over = true;
         order_drop_user(stream, event);
     }
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     return recorded ? event : NULL;
 }
 
@@ -456,14 +456,14 @@ static struct own_event *record_by(struct pool *pool, struct stream *stream, CUs
 static void ask_about_older_ones(struct pool *pool, struct stream *stream)
 {
     uint64_t stamp = 0;
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     if (counter_get(&stream->outstanding) >= OWN_EVENTS_TO_ASK) {
         const struct own_event *event = stream->oldest;
         for (unsigned i = 1; event->next && i < OWN_EVENTS_ASKED; i++)
             event = event->next;
         stamp = event->stamp;
     }
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     if (stamp)
         order_query_sparingly(pool, stream, stamp);
 }
@@ -476,9 +476,9 @@ struct own_event *order_record(struct pool *pool, struct stream_ref ref, CUstrea
         record_by(pool, ref.stream, handle, stamp, join ? record_operation : record_on_stream);
     if (!event)
         return NULL;
-    stream_lock_take(&ref.stream->lock);
+    short_lock_take(&ref.stream->lock);
     event->in_free = true;
-    stream_lock_give(&ref.stream->lock);
+    short_lock_give(&ref.stream->lock);
     return event;
 }
 
@@ -492,9 +492,9 @@ static void drop(struct stream *stream, struct own_event *event)
 {
     if (!event)
         return;
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     order_drop_user(stream, event);
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
 }
 
 /* Lock held. */
@@ -521,19 +521,19 @@ static void drop_marker(struct stream *stream, struct own_event *event, bool mad
 bool order_join(struct pool *pool, struct stream_ref ref, CUstream handle, uint64_t stamp)
 {
     struct stream *stream = ref.stream;
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     struct context *context = stream->context;
     struct own_event *event = use_marker(stream);
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     bool make = !event;
     bool recorded = record_event(pool, make ? context : NULL, &event, handle, record_operation);
     if (!event)
         return false;
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     drop_marker(stream, event, make);
     if (recorded)
         raise_joined(stream, stamp);
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     return recorded;
 }
 
@@ -586,7 +586,7 @@ static CUresult record_on_free_stream(struct pool *pool, const struct own_event 
 static bool lacks_event(const struct stream *stream)
 {
     const struct block *last = stream->pending.last;
-    return last && (!stream->newest || stream->newest->stamp < last->epoch);
+    return last && (!stream->newest || stream->newest->stamp < counter_get(&last->epoch));
 }
 
 struct own_event *order_record_context(struct pool *pool, struct stream *stream, uint64_t stamp)
@@ -617,13 +617,13 @@ void order_record_the_rest(struct pool *pool)
         return;
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
-        stream_lock_take(&stream->lock);
+        short_lock_take(&stream->lock);
         order_settle(stream);
         bool lacks = lacks_event(stream);
         uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
         struct context *context = stream->context;
         uint64_t generation = stream->generation;
-        stream_lock_give(&stream->lock);
+        short_lock_give(&stream->lock);
         if (!lacks || !context_pin(context, generation))
             continue;
         drop(stream, order_record_context(pool, stream, stamp));
@@ -642,14 +642,14 @@ static bool may_be_named(const struct stream *stream)
 static void record_where_missing(struct pool *pool, struct stream *stream,
                                  const struct context *context)
 {
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     order_settle(stream);
     bool lacks = stream->context == context && lacks_event(stream) && may_be_named(stream);
     uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
     CUstream handle = stream->handle;
     if (lacks)
         stream_is_named(stream);
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     if (!lacks)
         return;
     drop(stream, record_by(pool, stream, handle, stamp, record_on_free_stream));
@@ -670,14 +670,14 @@ void order_record_where_missing(struct pool *pool, const struct context *context
 
 void order_record_to_wait(struct pool *pool, struct stream *stream)
 {
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     order_settle(stream);
     bool lacks = lacks_event(stream), named = may_be_named(stream);
     bool is_here = stream->id && (!stream->thread || stream->thread == thread_state.id);
     uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
     uint64_t generation = stream->generation;
     struct context *context = stream->context;
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     if (!lacks || (is_here && !named) || !context_pin(context, generation))
         return;
     if (named)
@@ -724,7 +724,7 @@ static void note_answer(struct stream *stream, uint64_t stamp, CUresult result)
 
 static CUresult ask(struct pool *pool, struct stream *stream, uint64_t stamp, bool sparingly)
 {
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     struct own_event *event = stream->oldest;
     while (event && event->stamp < stamp)
         event = event->next;
@@ -732,19 +732,19 @@ static CUresult ask(struct pool *pool, struct stream *stream, uint64_t stamp, bo
     bool vain = sparingly && was_asked_in_vain(stream, event);
     if (event && !vain)
         event->users++;
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     if (vain)
         return CUDA_ERROR_NOT_READY;
     if (!event)
         return order_done(stream) >= stamp ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
     CUresult result = ask_driver(pool, event);
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     if (result == CUDA_SUCCESS)
         order_complete(stream, covered);
     note_answer(stream, covered, result);
     order_drop_user(stream, event);
     order_settle(stream);
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     return result;
 }
 
@@ -1109,11 +1109,11 @@ void order_event_waited(struct pool *pool, CUevent event, const struct event_loo
     struct stream_ref ref = stream_find(pool, handle, true);
     if (!ref.stream)
         return;
-    stream_lock_take(&ref.stream->lock);
+    short_lock_take(&ref.stream->lock);
     for (unsigned i = 0; i < STREAMS_ORDERED && stream_is(ref); i++)
         if (look->clock.after[i] > ref.stream->known.after[i])
             ref.stream->known.after[i] = look->clock.after[i];
-    stream_lock_give(&ref.stream->lock);
+    short_lock_give(&ref.stream->lock);
 }
 
 void order_lose_events(struct pool *pool)

@@ -51,7 +51,7 @@ bool pool_allocate_async_at_once(struct pool *pool, CUdeviceptr *address, size_t
     struct device *device = stream->device;
     uint64_t rounded = size_class_round(&device->stream_classes, bytes);
     struct block *found = NULL;
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     const struct mempool *mempool =
         memory_pool ? mempool_find_known(pool, memory_pool) : mempool_known_current(device);
     struct shelf *shelf = shelf_to_front(stream, mempool);
@@ -61,9 +61,9 @@ bool pool_allocate_async_at_once(struct pool *pool, CUdeviceptr *address, size_t
     if (found) {
         shelf_take(stream, bucket, stream_block_of(found));
         shelf_hand_out_hit(shelf, bucket, stream_block_of(found), bytes, HIT_CLEAN);
-        *address = found->address;
+        *address = block_address(found);
     }
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     return found != NULL;
 }
 
@@ -99,7 +99,7 @@ bool pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstream ha
     if (!stream || shelf->stream != stream)
         return false;
     bool look = false;
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     /* What is written of the block, and of the stream, is read again under the lock. */
     bool stays = shelf_of(block) == shelf && stream_block_is_held(block, address) &&
                  stream_is(ref) && stream->own_order && !shelf_events_are_wanted(stream) &&
@@ -113,7 +113,7 @@ bool pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstream ha
         shelf_make_pending(stream, block->block.bucket, block, shelf_next_stamp(stream));
         look = shelf_look_is_due(stream);
     }
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     if (look)
         stream_release_look(pool, stream);
     return stays;
@@ -156,7 +156,7 @@ static CUresult free_by_driver(struct pool *pool, struct stream_block *block,
                                CUresult (*release)(struct pool *, CUdeviceptr, const void *),
                                const void *argument)
 {
-    CUdeviceptr address = block->block.address;
+    CUdeviceptr address = block_address(&block->block);
     stream_heap_leave(pool, block);
     enter_driver();
     CUresult result = release(pool, address, argument);
@@ -191,9 +191,9 @@ static void end_plain_free(const struct plain_free *free)
 {
     if (!free->behind)
         return;
-    stream_lock_take(&free->stream->lock);
+    short_lock_take(&free->stream->lock);
     order_drop_user(free->stream, free->behind);
-    stream_lock_give(&free->stream->lock);
+    short_lock_give(&free->stream->lock);
 }
 
 static CUresult free_claimed_async(struct pool *pool, free_async *driver,
@@ -203,7 +203,7 @@ static CUresult free_claimed_async(struct pool *pool, free_async *driver,
     CUresult result = end_uses(pool, block, handle);
     if (result != CUDA_SUCCESS) {
         /* The program's again. */
-        atomic_store_explicit(&block->held_at, block->block.address, memory_order_release);
+        atomic_store_explicit(&block->held_at, block_address(&block->block), memory_order_release);
         return result;
     }
     return may_be_kept(pool, block, handle) ? CUDA_SUCCESS
@@ -289,18 +289,18 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
         streams_end_handle(pool, handle);
         return;
     }
-    stream_lock_take(&ref.stream->lock);
+    short_lock_take(&ref.stream->lock);
     order_settle(ref.stream);
     bool pending = ref.stream->pending.first != NULL;
     uint64_t stamp = atomic_load_explicit(&ref.stream->stamp, memory_order_relaxed);
-    stream_lock_give(&ref.stream->lock);
+    short_lock_give(&ref.stream->lock);
     /* Recorded on a capturing stream it would be a part of the graph. */
     pending = pending && !stream_may_be_captured(pool, handle);
     struct own_event *event = pending ? order_record_at_end(pool, ref, handle, stamp) : NULL;
     if (event) {
-        stream_lock_take(&ref.stream->lock);
+        short_lock_take(&ref.stream->lock);
         order_drop_user(ref.stream, event);
-        stream_lock_give(&ref.stream->lock);
+        short_lock_give(&ref.stream->lock);
     }
     stream_end(pool, ref);
 }
@@ -407,12 +407,12 @@ void pool_early_launch(struct pool *pool, CUstream handle)
     /* Relaxed: only ever raised while the stream is the same. */
     if (!ref.stream || atomic_load_explicit(&ref.stream->early_launches, memory_order_relaxed))
         return;
-    stream_lock_take(&ref.stream->lock);
+    short_lock_take(&ref.stream->lock);
     if (stream_is(ref)) {
         atomic_store_explicit(&ref.stream->early_launches, true, memory_order_relaxed);
         ref.stream->own_order = false;
     }
-    stream_lock_give(&ref.stream->lock);
+    short_lock_give(&ref.stream->lock);
 }
 
 /* ---- memory pools ---- */
@@ -476,13 +476,13 @@ bool pool_stream_bytes(struct pool *pool, CUstream handle, struct pool_bytes *by
     if (!ref.stream)
         return false;
     struct stream *stream = ref.stream;
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     order_settle(stream);
     uint64_t free = counter_get(&stream->free_bytes);
     bytes->live = counter_get(&stream->reserved_bytes) - free;
     bytes->cached = counter_get(&stream->clean_bytes);
     bytes->pending = free - bytes->cached;
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     return true;
 }
 
@@ -490,12 +490,12 @@ bool pool_stream_bytes(struct pool *pool, CUstream handle, struct pool_bytes *by
  * none is. */
 static uint64_t stamp_to_wait_for(struct stream *stream)
 {
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     order_settle(stream);
     uint64_t stamp = order_newest(stream);
-    if (!stream->pending.first || stream->pending.first->epoch > stamp)
+    if (!stream->pending.first || counter_get(&stream->pending.first->epoch) > stamp)
         stamp = 0;
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     return stamp;
 }
 

@@ -109,14 +109,14 @@ static bool find_best(const struct choice *choice, struct best *best)
         struct stream *stream = stream_at(streams, (from + n) % count);
         if (!is_worth_a_look(choice, stream))
             continue;
-        stream_lock_take(&stream->lock);
+        short_lock_take(&stream->lock);
         order_settle(stream);
         struct block *found = is_of(choice, stream) ? best_of(choice, stream) : NULL;
         if (found && is_better(choice, found, best->stream ? &best->block : NULL)) {
             best->stream = stream;
             best->block = *found;
         }
-        stream_lock_give(&stream->lock);
+        short_lock_give(&stream->lock);
     }
     return best->stream != NULL;
 }
@@ -128,7 +128,7 @@ static void detach(struct pool *pool, struct stream *stream, struct block *found
     struct stream_block *block = stream_block_of(found);
     stream_heap_detach(stream, block);
     stream_block_is_away(stream);
-    block_table_remove(&pool->streams->blocks, found->address, found);
+    block_table_remove(&pool->streams->blocks, block_address(found), found);
 }
 
 /* Takes blocks of that stream like the best one, chained through their heap links. */
@@ -137,7 +137,7 @@ static struct block *take_like(const struct choice *choice, const struct best *b
 {
     struct stream *stream = best->stream;
     struct block *found;
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     while (*taken < wanted && is_of(choice, stream) && (found = best_of(choice, stream)) != NULL &&
            (choice->oldest_first ? found->freed_at <= best->block.freed_at
                                  : found->bytes >= best->block.bytes)) {
@@ -146,7 +146,7 @@ static struct block *take_like(const struct choice *choice, const struct best *b
         chain = found;
         *taken += found->bytes;
     }
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     return chain;
 }
 
@@ -216,7 +216,7 @@ static void hand_over(struct pool *pool, struct context *context, struct block *
     bool once = false;
     CUstream stream = current ? stream_behind(pool, context, after, &once) : NULL;
     for (struct block *b = chain; b; b = b->links[LINK_HEAP].next)
-        b->refused = !stream || !give_to_driver(driver, b->address, stream, after != NULL);
+        b->refused = !stream || !give_to_driver(driver, block_address(b), stream, after != NULL);
     /* An allocation or a free that goes on without the memory need not wait until it is back. */
     if (stream && !after && place != RELEASE_IN_ALLOCATION)
         release_wait(pool, context, stream, place);
@@ -249,11 +249,11 @@ bool stream_release_one_behind(struct pool *pool, const struct own_event *event,
 static void put_back(struct pool *pool, struct stream_block *block)
 {
     struct shelf *shelf = atomic_load_explicit(&block->shelf, memory_order_relaxed);
-    if (!block_table_insert(&pool->streams->blocks, block->block.address, &block->block))
+    if (!block_table_insert(&pool->streams->blocks, block_address(&block->block), &block->block))
         return;
-    stream_lock_take(&shelf->stream->lock);
+    short_lock_take(&shelf->stream->lock);
     stream_heap_attach(shelf, block);
-    stream_lock_give(&shelf->stream->lock);
+    short_lock_give(&shelf->stream->lock);
 }
 
 static void count_return(const struct stream_block *block, enum eviction reason,
@@ -261,11 +261,11 @@ static void count_return(const struct stream_block *block, enum eviction reason,
 {
     struct shelf *shelf = atomic_load_explicit(&block->shelf, memory_order_relaxed);
     struct bucket_counters *counters = block->block.bucket->counters;
-    stream_lock_take(&shelf->stream->lock);
+    short_lock_take(&shelf->stream->lock);
     counter_add(&counters->evictions[reason], 1);
     counter_add(&counters->returned_blocks, 1);
     counter_add(&counters->return_nanoseconds, nanoseconds);
-    stream_lock_give(&shelf->stream->lock);
+    short_lock_give(&shelf->stream->lock);
 }
 
 static uint64_t settle(struct pool *pool, struct block *chain, enum eviction reason, uint64_t each)
@@ -387,13 +387,13 @@ bool stream_release_room(struct pool *pool, struct stream *stream, const struct 
     unsigned count = stream_count(pool->streams);
     uint64_t share = cap / CAP_SHARE / (count > FEW_STREAMS ? count : FEW_STREAMS);
     bool fits = kept <= cap || MUTATED(stream_cap_ignored);
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     stream->may_keep =
         counter_get(&stream->free_bytes) + (fits ? bytes : 0) + (kept <= cap / 2 ? share : 0);
     shelf_set_quiet(stream);
     bool full = atomic_load_explicit(&block->shelf, memory_order_relaxed)->stream == stream &&
                 block->block.bucket->free_blocks >= cap_blocks;
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     return fits && !full;
 }
 
@@ -421,9 +421,9 @@ static bool idle_look_is_due(const struct pool *pool, struct device *device, uin
 void stream_release_look(struct pool *pool, struct stream *stream)
 {
     uint64_t now = monotonic_now();
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     stream->now = now;
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     if (idle_look_is_due(pool, stream->device, now))
         release_idle(pool, stream->device, now);
 }
@@ -437,7 +437,7 @@ static struct block *take_pending(struct pool *pool, struct stream *stream, uint
     struct block *found, *chain = NULL;
     for (uint64_t taken = 0; taken < bytes; taken += found->bytes) {
         found = stream->pending.first;
-        if (!found || found->epoch > stamp)
+        if (!found || counter_get(&found->epoch) > stamp)
             break;
         detach(pool, stream, found);
         found->links[LINK_HEAP].next = chain;
@@ -467,7 +467,7 @@ static uint64_t hand_over_in_order(struct pool *pool, CUstream handle, struct bl
     chain = turn_round(chain);
     enter_driver();
     for (struct block *b = chain; b; b = b->links[LINK_HEAP].next)
-        b->refused = pool->driver->cuMemFreeAsync(b->address, handle) != CUDA_SUCCESS;
+        b->refused = pool->driver->cuMemFreeAsync(block_address(b), handle) != CUDA_SUCCESS;
     leave_driver();
     uint64_t each = (monotonic_now() - started) / count_blocks(chain);
     return settle(pool, chain, reason, each);
@@ -477,10 +477,10 @@ static uint64_t in_order(struct pool *pool, struct stream_ref ref, CUstream hand
                          enum eviction reason)
 {
     struct block *chain = NULL;
-    stream_lock_take(&ref.stream->lock);
+    short_lock_take(&ref.stream->lock);
     if (stream_is(ref) && (!ref.stream->ordered_by_others || MUTATED(released_in_others_order)))
         chain = take_pending(pool, ref.stream, UINT64_MAX, bytes);
-    stream_lock_give(&ref.stream->lock);
+    short_lock_give(&ref.stream->lock);
     return hand_over_in_order(pool, handle, chain, reason);
 }
 
@@ -493,10 +493,10 @@ uint64_t stream_release_in_order(struct pool *pool, struct stream_ref ref, CUstr
 static void in_order_at_the_end(struct pool *pool, struct stream_ref ref, CUstream handle)
 {
     struct block *chain = NULL;
-    stream_lock_take(&ref.stream->lock);
+    short_lock_take(&ref.stream->lock);
     if (stream_is(ref))
         chain = take_pending(pool, ref.stream, UINT64_MAX, UINT64_MAX);
-    stream_lock_give(&ref.stream->lock);
+    short_lock_give(&ref.stream->lock);
     hand_over_in_order(pool, handle, chain, EVICTION_MEMORY);
 }
 
@@ -507,7 +507,8 @@ static void in_order_at_the_end(struct pool *pool, struct stream_ref ref, CUstre
 static struct own_event *use_first_event(struct stream *stream)
 {
     const struct block *first = stream->pending.first;
-    struct own_event *event = first ? order_first_in_free(stream, first->epoch) : NULL;
+    struct own_event *event =
+        first ? order_first_in_free(stream, counter_get(&first->epoch)) : NULL;
     if (event)
         event->users++;
     return event;
@@ -518,21 +519,21 @@ static bool release_behind_one(struct pool *pool, struct context *context, struc
                                uint64_t bytes, enum eviction reason, uint64_t *released)
 {
     struct block *chain = NULL;
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     order_settle(stream);
     struct own_event *event = stream->context == context ? use_first_event(stream) : NULL;
     if (event)
         chain = take_pending(pool, stream, event->stamp, bytes);
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     if (!event)
         return false;
     uint64_t started = monotonic_now(), before = *released;
     hand_over(pool, context, chain, event, RELEASE_IN_ALLOCATION);
     uint64_t each = (monotonic_now() - started) / count_blocks(chain);
     *released += settle(pool, chain, reason, each);
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     order_drop_user(stream, event);
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     return *released > before;
 }
 
@@ -553,11 +554,11 @@ uint64_t stream_release_behind(struct pool *pool, struct stream_ref ref, struct 
 {
     struct stream *stream = ref.stream;
     uint64_t released = 0;
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     const struct own_event *last =
         stream_is(ref) && stream->ordered_by_others ? order_last_in_free(stream) : NULL;
     *stamp = last ? last->stamp : 0;
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     if (!*stamp || !context_pin(context, context_generation(context)))
         return 0;
     while (release_behind_one(pool, context, stream, UINT64_MAX, EVICTION_MEMORY, &released))
@@ -580,10 +581,10 @@ bool stream_release_wait_behind(struct pool *pool, struct stream *stream, uint64
 
 static uint64_t newest_stamp(struct stream *stream)
 {
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     order_settle(stream);
     uint64_t stamp = stream->pending.first && stream->newest ? stream->newest->stamp : 0;
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     return stamp;
 }
 
@@ -726,10 +727,10 @@ static bool is_pending_in(struct pool *pool, const struct context *context)
     bool pending = false;
     for (unsigned i = 0; i < stream_count(streams) && !pending; i++) {
         struct stream *stream = stream_at(streams, i);
-        stream_lock_take(&stream->lock);
+        short_lock_take(&stream->lock);
         order_settle(stream);
         pending = stream->context == context && stream->pending.first;
-        stream_lock_give(&stream->lock);
+        short_lock_give(&stream->lock);
     }
     return pending;
 }
@@ -737,11 +738,11 @@ static bool is_pending_in(struct pool *pool, const struct context *context)
 /* Whether an event of ours tells when the first of what is pending there is over. */
 static bool has_event(struct stream *stream, const struct context *context)
 {
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     order_settle(stream);
     bool has = stream->context == context && stream->pending.first && stream->newest &&
-               stream->newest->stamp >= stream->pending.first->epoch;
-    stream_lock_give(&stream->lock);
+               stream->newest->stamp >= counter_get(&stream->pending.first->epoch);
+    short_lock_give(&stream->lock);
     return has;
 }
 
@@ -932,12 +933,12 @@ static void wait_for_context(struct pool *pool, struct context *context)
 static bool can_be_named(const struct choice *choice, struct stream *stream, struct stream_ref *ref,
                          CUstream *handle)
 {
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     *ref = (struct stream_ref){stream, stream->id};
     *handle = stream->handle;
     bool can = is_of(choice, stream) && stream->pending.first && stream->id &&
                (!stream->thread || stream->thread == thread_state.id);
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     return can;
 }
 
@@ -1068,13 +1069,13 @@ void stream_release_forget(struct pool *pool, struct context *context)
     for (unsigned i = 0; streams && i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
         struct block *found, *chain = NULL;
-        stream_lock_take(&stream->lock);
+        short_lock_take(&stream->lock);
         while ((found = take_any(stream, context)) != NULL) {
             detach(pool, stream, found);
             found->links[LINK_HEAP].next = chain;
             chain = found;
         }
-        stream_lock_give(&stream->lock);
+        short_lock_give(&stream->lock);
         for (struct block *next; chain; chain = next) {
             next = chain->links[LINK_HEAP].next;
             stream_heap_forget_free(pool, stream_block_of(chain));

@@ -186,14 +186,14 @@ static inline void shelf_set_quiet(struct stream *stream)
 /* A pending block comes, or goes. */
 static inline bool shelf_is_covered(const struct stream *stream, const struct block *block)
 {
-    return block->epoch <= stream->covered;
+    return counter_get(&block->epoch) <= stream->covered;
 }
 
 static inline void shelf_take(struct stream *stream, struct bucket *bucket,
                               struct stream_block *block)
 {
     uint64_t bytes = block->block.bytes;
-    if (block->block.state == BLOCK_CLEAN) {
+    if (block_state(&block->block) == BLOCK_CLEAN) {
         block_list_remove(&bucket->clean, &block->block, LINK_BUCKET);
         counter_subtract(&bucket->counters->clean_bytes, bytes);
         counter_subtract(&stream->clean_bytes, bytes);
@@ -213,14 +213,14 @@ static inline void shelf_take(struct stream *stream, struct bucket *bucket,
 
 /* By ascending stamp: nearly always the last. */
 static inline void shelf_insert_pending(struct block_list *list, struct block *block,
-                                        enum block_link link)
+                                        uint64_t stamp, enum block_link link)
 {
     struct block *before = list->last;
-    if (__builtin_expect(!before || before->epoch <= block->epoch, 1)) {
+    if (__builtin_expect(!before || counter_get(&before->epoch) <= stamp, 1)) {
         block_list_append(list, block, link);
         return;
     }
-    while (before && before->epoch > block->epoch)
+    while (before && counter_get(&before->epoch) > stamp)
         before = before->links[link].previous;
     if (!before) {
         block_list_prepend(list, block, link);
@@ -236,15 +236,16 @@ static inline void shelf_put_back(struct stream *stream, struct stream_block *bl
 {
     struct bucket *bucket = block->block.bucket;
     shelf_add_free(stream, bucket, block->block.bytes);
-    if (block->block.epoch <= order_done(stream)) {
-        block->block.state = BLOCK_CLEAN;
+    uint64_t stamp = counter_get(&block->block.epoch);
+    if (stamp <= order_done(stream)) {
+        block_set_state(&block->block, BLOCK_CLEAN);
         block->event = NULL;
         block_list_append(&bucket->clean, &block->block, LINK_BUCKET);
         shelf_count_clean(stream, bucket, block->block.bytes);
     } else {
-        block->block.state = BLOCK_PENDING;
-        shelf_insert_pending(&bucket->pending, &block->block, LINK_BUCKET);
-        shelf_insert_pending(&stream->pending, &block->block, LINK_HEAP);
+        block_set_state(&block->block, BLOCK_PENDING);
+        shelf_insert_pending(&bucket->pending, &block->block, stamp, LINK_BUCKET);
+        shelf_insert_pending(&stream->pending, &block->block, stamp, LINK_HEAP);
         if (shelf_is_covered(stream, &block->block))
             stream->covered_bytes += block->block.bytes;
     }
@@ -256,11 +257,12 @@ static inline void shelf_hand_out(struct shelf *shelf, struct bucket *bucket,
                                   struct stream_block *block, size_t bytes)
 {
     struct stream *stream = shelf->stream;
-    block->block.state = BLOCK_LIVE;
+    CUdeviceptr address = block_address(&block->block);
+    block_set(&block->block, address, BLOCK_LIVE);
     atomic_store_explicit(&block->asked, bytes, memory_order_relaxed);
     shelf_count_live(shelf, bucket, bytes);
     atomic_store_explicit(&block->generation, ++stream->handed_out, memory_order_relaxed);
-    atomic_store_explicit(&block->held_at, block->block.address, memory_order_release);
+    atomic_store_explicit(&block->held_at, address, memory_order_release);
 }
 
 /* The hit itself is counted last: see stats.h. */
@@ -289,7 +291,8 @@ static inline bool shelf_launches_early(const struct stream *stream)
 
 static inline bool shelf_is_marked(const struct stream *stream, const struct block *block)
 {
-    return block->epoch <= stream->joined || !stream->ordered_by_others || MUTATED(unmarked_taken);
+    return counter_get(&block->epoch) <= stream->joined || !stream->ordered_by_others ||
+           MUTATED(unmarked_taken);
 }
 
 /* Where others order the stream: the newest one with an operation behind its free, as nearly every
@@ -370,11 +373,11 @@ static inline bool shelf_events_are_wanted(const struct stream *stream)
 static inline void shelf_make_pending(struct stream *stream, struct bucket *bucket,
                                       struct stream_block *block, uint64_t stamp)
 {
-    block->block.state = BLOCK_PENDING;
-    block->block.epoch = stamp;
+    block_set_state(&block->block, BLOCK_PENDING);
+    counter_set(&block->block.epoch, stamp);
     block->block.freed_at = stream->now;
-    shelf_insert_pending(&bucket->pending, &block->block, LINK_BUCKET);
-    shelf_insert_pending(&stream->pending, &block->block, LINK_HEAP);
+    shelf_insert_pending(&bucket->pending, &block->block, stamp, LINK_BUCKET);
+    shelf_insert_pending(&stream->pending, &block->block, stamp, LINK_HEAP);
     shelf_add_free(stream, bucket, block->block.bytes);
     counter_add(&bucket->counters->frees, 1);
 }

@@ -11,16 +11,21 @@
 #include "cuda_abi.h"
 
 struct context;
-struct pool;
+struct thread_cache;
 
 struct thread_state {
-    const struct pool *pool;
     CUcontext handle; /* the current context when last asked, and what it stood for */
     struct context *context;
     bool green;
-    uint64_t generation;    /* of the registry then */
-    unsigned inside_driver; /* depth of our own driver calls */
-    uint64_t id;            /* counted from 1 as threads first use a pool; 0: not yet */
+    uint64_t generation;          /* of the pool's registry then; 0: of none */
+    unsigned inside_driver;       /* depth of our own driver calls */
+    int cancellation;             /* what it was outside of them, see cancellation.h */
+    uint64_t id;                  /* counted from 1 as threads first use a pool; 0: not yet */
+    struct thread_cache *cache;   /* in the heap of that context, or NULL */
+    struct thread_cache *caches;  /* in all heaps, see thread_cache.h */
+    volatile unsigned heap_locks; /* held or waited for, see heap_lock */
+    bool caches_told;             /* of the thread's end */
+    bool caches_over;             /* the thread is ending */
 };
 
 extern _Thread_local struct thread_state thread_state __attribute__((visibility("hidden")));

@@ -40,9 +40,9 @@ uint64_t use_generation(struct pool *pool, CUdeviceptr address)
 static struct use use_on(struct stream_ref ref)
 {
     struct stream *stream = ref.stream;
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     struct use use = {ref, stream->handle, stream->thread, stream->context, stream->generation};
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     return use;
 }
 
@@ -105,10 +105,10 @@ static struct use allocation_of(struct pool *pool, const struct stream_block *bl
                                 struct stream *stream)
 {
     struct use use = use_on((struct stream_ref){stream, stream_id(pool->streams, stream)});
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     if (atomic_load_explicit(&block->generation, memory_order_relaxed) <= stream->handed_before)
         use.stream.id = 0;
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     use.context = block->context;
     use.generation = block->context_generation;
     return use;

@@ -3,11 +3,34 @@
  */
 #include "hooks.h"
 
-HOOK(cuMemAlloc_v2, (CUdeviceptr * address, size_t bytes))
+/* Out of line: what the pool serves is left by a jump. */
+__attribute__((noinline)) static CUresult allocate_without(CUdeviceptr *address, size_t bytes)
+{
+    return tell_of_new(real_driver()->cuMemAlloc_v2(address, bytes), address);
+}
+
+__attribute__((noinline)) static CUresult free_without(CUdeviceptr address)
+{
+    return may_pass_by(address) ? real_driver()->cuMemFree_v2(address) : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* The first call in a process, and one without the pool. */
+__attribute__((noinline)) static CUresult allocate_at_first(CUdeviceptr *address, size_t bytes)
 {
     struct pool *pool = the_pool();
-    return pool ? pool_allocate(pool, address, bytes)
-                : tell_of_new(real_driver()->cuMemAlloc_v2(address, bytes), address);
+    return pool ? pool_allocate(pool, address, bytes) : allocate_without(address, bytes);
+}
+
+__attribute__((noinline)) static CUresult free_at_first(CUdeviceptr address)
+{
+    struct pool *pool = the_pool();
+    return pool ? pool_free(pool, address) : free_without(address);
+}
+
+HOOK(cuMemAlloc_v2, (CUdeviceptr * address, size_t bytes))
+{
+    struct pool *pool = the_pool_at_once();
+    return pool ? pool_allocate(pool, address, bytes) : allocate_at_first(address, bytes);
 }
 
 HOOK(cuMemAllocPitch_v2, (CUdeviceptr * address, size_t *pitch, size_t width, size_t height,
@@ -24,10 +47,8 @@ HOOK(cuMemAllocPitch_v2, (CUdeviceptr * address, size_t *pitch, size_t width, si
 
 HOOK(cuMemFree_v2, (CUdeviceptr address))
 {
-    struct pool *pool = the_pool();
-    if (pool)
-        return pool_free(pool, address);
-    return may_pass_by(address) ? real_driver()->cuMemFree_v2(address) : CUDA_ERROR_INVALID_VALUE;
+    struct pool *pool = the_pool_at_once();
+    return pool ? pool_free(pool, address) : free_at_first(address);
 }
 
 HOOK(cuMemGetInfo_v2, (size_t * free, size_t *total))

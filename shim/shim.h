@@ -50,6 +50,13 @@ static inline struct pool *the_pool(void)
     return pool && !pool_thread_is_inside_driver() ? pool : NULL;
 }
 
+/* The same without starting it. */
+static inline struct pool *the_pool_at_once(void)
+{
+    struct pool *pool = atomic_load_explicit(&pool_to_use, memory_order_acquire);
+    return __builtin_expect(pool && !pool_thread_is_inside_driver(), 1) ? pool : NULL;
+}
+
 /* Defines the replacement of one driver function: hook_NAME, exported as NAME. The hidden name is
  * what the tables hold, so that another preload's NAME never takes its place. */
 #define HOOK(name, parameters)                                                                     \

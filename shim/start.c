@@ -16,6 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../core/cancellation.h"
 #include "../core/one_line.h"
 #include "glibc_compat.h"
 #include "lookup.h"
@@ -49,6 +50,7 @@ struct plan {
     struct settings settings;
     bool figures_for_somebody; /* the environment says where they go: who does, looks after them */
     report_writer *write_json;
+    struct thread_functions threads;
     char why_not[MESSAGE_BYTES]; /* for stderr; may be empty */
 };
 
@@ -256,6 +258,16 @@ static bool make_plan(struct plan *plan)
            find_report_writer(plan);
 }
 
+/* Where they are not in libc they are in libpthread, which every process with threads has. */
+static struct thread_functions find_thread_functions(void)
+{
+    dlsym_function *find = glibc_dlsym();
+    return (struct thread_functions){
+        (int (*)(pthread_key_t *, void (*)(void *)))find(RTLD_DEFAULT, "pthread_key_create"),
+        (int (*)(pthread_key_t, const void *))find(RTLD_DEFAULT, "pthread_setspecific"),
+    };
+}
+
 /* --- carrying it out ---------------------------------------------------------------------------
  */
 
@@ -264,7 +276,9 @@ static void forget_the_pool(void)
 {
     if (MUTATED(fork_child_keeps_pool))
         return;
-    atomic_store_explicit(&pool_to_use, NULL, memory_order_release);
+    struct pool *pool = atomic_exchange_explicit(&pool_to_use, NULL, memory_order_acq_rel);
+    if (pool)
+        pool_forget(pool);
     atomic_store_explicit(&outcome, OFF, memory_order_release);
 }
 
@@ -278,7 +292,7 @@ static struct pool *create_pool(const struct driver *driver, struct plan *plan)
     run.settings = plan->settings;
     run.write_json = plan->write_json;
     clock_gettime(CLOCK_MONOTONIC, &run.started);
-    run.pool = pool_create(driver, &run.settings);
+    run.pool = pool_create(driver, &run.settings, &plan->threads);
     if (run.pool == NULL) {
         snprintf(plan->why_not, MESSAGE_BYTES, "the pool cannot start: %s", strerror(errno));
         return NULL;
@@ -335,6 +349,7 @@ static void start(void)
         return;
     }
     bool may_start = make_plan(plan);
+    plan->threads = find_thread_functions();
     if (claim()) {
         carry_out(plan, may_start, driver);
     } else {
@@ -346,9 +361,11 @@ static void start(void)
 struct pool *start_unless_decided(void)
 {
     if (atomic_load_explicit(&outcome, memory_order_acquire) == UNDECIDED && !thread_is_starting) {
+        int cancellation = cancellation_off();
         thread_is_starting = true;
         start();
         thread_is_starting = false;
+        cancellation_restore(cancellation);
     }
     return atomic_load_explicit(&pool_to_use, memory_order_acquire);
 }

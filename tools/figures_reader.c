@@ -113,6 +113,8 @@ static uint32_t least_bytes(uint32_t type)
         return sizeof(struct figures_heap);
     case FIGURES_BUCKET:
         return sizeof(struct figures_bucket);
+    case FIGURES_BIN:
+        return sizeof(struct figures_bin);
     default:
         return sizeof(struct figures_record);
     }

@@ -50,6 +50,10 @@ expect "the driver closed and opened again" on_pool CUDAPOOL_REPORT=none -- \
     "$programs/process_life_library" "$programs/libprocess_life.so"
 expect "and without the pool" on_driver -- "$programs/process_life_library" \
     "$programs/libprocess_life.so"
+expect_end "a library whose constructor waits for a thread" 0 on_pool CUDAPOOL_REPORT=none -- \
+    "$programs/process_life_plugin" "$programs/libprocess_life_plugin.so"
+expect_end "and without the pool" 0 on_driver -- \
+    "$programs/process_life_plugin" "$programs/libprocess_life_plugin.so"
 
 # --- lives -----------------------------------------------------------------------------------------
 

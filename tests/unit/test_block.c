@@ -165,8 +165,8 @@ Test(block, records_belong_to_their_heap_for_good)
         taken[i] = block_records_take(&records, HEAP_OF_RECORDS);
         cr_assert_not_null(taken[i]);
         cr_assert_eq(taken[i]->heap, HEAP_OF_RECORDS);
-        cr_assert_eq(taken[i]->state, BLOCK_UNUSED);
-        taken[i]->state = BLOCK_LIVE;
+        cr_assert_eq(block_state(taken[i]), BLOCK_UNUSED);
+        block_set_state(taken[i], BLOCK_LIVE);
     }
     block_records_visit(&records, count_record, &seen);
     cr_assert_eq(seen, 300);
@@ -181,14 +181,39 @@ Test(block, a_record_that_is_taken_again_remembers_nothing)
 {
     struct block_records records = {NULL, NULL};
     struct block *block = block_records_take(&records, HEAP_OF_RECORDS);
-    block->address = ADDRESS;
-    block->shared = true;
-    block->epoch = 5;
-    block->state = BLOCK_LIVE;
+    block_set(block, ADDRESS, BLOCK_LIVE);
+    cr_assert(block_share(block, ADDRESS));
+    counter_set(&block->epoch, 5);
     block_records_put(&records, block);
     cr_assert_eq(block_records_take(&records, HEAP_OF_RECORDS), block);
-    cr_assert_eq(block->address, 0);
-    cr_assert_not(block->shared);
-    cr_assert_eq(block->epoch, 0);
-    cr_assert_eq(block->state, BLOCK_UNUSED);
+    cr_assert_eq(block_address(block), 0);
+    cr_assert_not(block_is_shared(block));
+    cr_assert_eq(counter_get(&block->epoch), 0);
+    cr_assert_eq(block_state(block), BLOCK_UNUSED);
+}
+
+Test(block, of_two_claims_one_wins)
+{
+    struct block_records records = {NULL, NULL};
+    struct block *block = block_records_take(&records, HEAP_OF_RECORDS);
+    block_set(block, ADDRESS, BLOCK_LIVE);
+    cr_assert_not(block_claim(block, ADDRESS + 256, BLOCK_PENDING), "another address is claimed");
+    cr_assert(block_claim(block, ADDRESS, BLOCK_PENDING));
+    cr_assert_eq(block_state(block), BLOCK_PENDING);
+    cr_assert_eq(block_address(block), ADDRESS);
+    cr_assert_not(block_claim(block, ADDRESS, BLOCK_LEAVING));
+    cr_assert_eq(block_state(block), BLOCK_PENDING);
+}
+
+Test(block, a_shared_block_is_claimed_and_stays_marked)
+{
+    struct block_records records = {NULL, NULL};
+    struct block *block = block_records_take(&records, HEAP_OF_RECORDS);
+    block_set(block, ADDRESS, BLOCK_LIVE);
+    cr_assert_not(block_share(block, ADDRESS + 256));
+    cr_assert(block_share(block, ADDRESS));
+    cr_assert(block_is_live_at(block, ADDRESS));
+    cr_assert(block_claim(block, ADDRESS, BLOCK_LEAVING));
+    cr_assert(block_is_shared(block));
+    cr_assert_not(block_share(block, ADDRESS), "what is not live is shared");
 }

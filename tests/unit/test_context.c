@@ -70,7 +70,7 @@ Test(context, a_block_is_freed_into_the_context_that_it_came_from)
     CUdeviceptr block = allocate(MIB);
     CUcontext other = another_context(0);
     release(block);
-    cr_assert_eq(counter_get(&context_find(pool, context)->heap.pending_bytes), MIB);
+    cr_assert_eq(heap_bytes(&context_find(pool, context)->heap).pending, MIB);
     cr_assert_eq(counter_get(&context_find(pool, other)->heap.pending_bytes), 0);
     /* The current context's synchronise says nothing of the block's own. */
     fake_launch(context);
@@ -630,7 +630,7 @@ Test(context, an_error_in_one_context_leaves_the_other_ones_blocks_alone)
     cr_assert(atomic_load(&context_find(pool, other)->unusable));
     fake_set_current(context);
     release(block);
-    cr_assert_eq(counter_get(&context_find(pool, context)->heap.pending_bytes), MIB);
+    cr_assert_eq(heap_bytes(&context_find(pool, context)->heap).pending, MIB);
 }
 
 /* ---- sticky errors ---- */

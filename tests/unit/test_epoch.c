@@ -8,9 +8,9 @@ TestSuite(epoch, .init = set_up, .fini = tear_down, .timeout = 20);
 static void close_epoch(bool waitable)
 {
     struct context *c = context_find(pool, context);
-    pthread_mutex_lock(&c->heap.lock);
+    heap_lock(&c->heap);
     struct fence *fence = epoch_begin_close(c, waitable);
-    pthread_mutex_unlock(&c->heap.lock);
+    heap_unlock(&c->heap);
     cr_assert_not_null(fence);
     epoch_record(pool, c, fence);
 }
@@ -19,10 +19,10 @@ static enum fence_answer query_oldest(void)
 {
     struct context *c = context_find(pool, context);
     let_time_pass();
-    pthread_mutex_lock(&c->heap.lock);
+    heap_lock(&c->heap);
     enum fence_answer answer =
         c->epochs.oldest ? epoch_query(pool, c, c->epochs.oldest) : FENCE_FAILED;
-    pthread_mutex_unlock(&c->heap.lock);
+    heap_unlock(&c->heap);
     return answer;
 }
 
@@ -58,6 +58,18 @@ Test(epoch, a_block_freed_while_a_fence_is_recorded_is_not_covered_by_it)
     cr_assert_eq(pending_bytes(), 2 * MIB);
 }
 
+static atomic_uint pairs_made;
+
+/* Whoever waits for the record makes no pairs. */
+static void let_go_after_pairs(void *unused)
+{
+    struct timespec nap = {0, 5000000};
+    (void)unused;
+    for (int i = 0; i < 60 && atomic_load(&pairs_made) < 300; i++)
+        nanosleep(&nap, NULL);
+    atomic_store(&let_go_of_the_record, true);
+}
+
 Test(epoch, however_long_a_record_takes_others_do_not_grow_the_reserve_past_its_bound)
 {
     struct errand recorder, clock;
@@ -65,13 +77,86 @@ Test(epoch, however_long_a_record_takes_others_do_not_grow_the_reserve_past_its_
     hold_a_record(&recorder);
     /* What is freed from now on is of an epoch that the record does not cover. */
     synchronise();
-    send(&clock, let_go_soon, NULL);
-    while (!atomic_load(&let_go_of_the_record))
+    send(&clock, let_go_after_pairs, NULL);
+    while (!atomic_load(&let_go_of_the_record)) {
         release(allocate(MIB));
+        atomic_fetch_add(&pairs_made, 1);
+    }
     wait_for(&clock);
     wait_for(&recorder);
     cr_assert_leq(reserved_bytes(), (64 + 2 * 33) * MIB);
     cr_assert_geq(counted().frees, 33);
+}
+
+static void let_go_late(void *unused)
+{
+    struct timespec late = {0, 200000000};
+    (void)unused;
+    nanosleep(&late, NULL);
+    atomic_store(&let_go_of_the_record, true);
+}
+
+static uint64_t nanoseconds_of(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+Test(epoch, who_waits_for_a_long_record_leaves_the_processor_to_others)
+{
+    struct errand recorder, clock;
+    start_with_budget(64 * MIB);
+    hold_a_record(&recorder);
+    synchronise();
+    send(&clock, let_go_late, NULL);
+    uint64_t began = nanoseconds_of(CLOCK_MONOTONIC);
+    uint64_t used = nanoseconds_of(CLOCK_THREAD_CPUTIME_ID);
+    while (!atomic_load(&let_go_of_the_record))
+        release(allocate(MIB));
+    used = nanoseconds_of(CLOCK_THREAD_CPUTIME_ID) - used;
+    cr_expect_lt(used, (nanoseconds_of(CLOCK_MONOTONIC) - began) / 3);
+    wait_for(&clock);
+    wait_for(&recorder);
+}
+
+Test(epoch, what_goes_into_a_cache_while_a_fence_is_recorded_has_one_afterwards)
+{
+    struct errand recorder;
+    start_with_budget(64 * MIB);
+    hold_a_record(&recorder);
+    allocate_and_release(FREES_TO_A_FENCE + 8, KIB);
+    atomic_store(&let_go_of_the_record, true);
+    wait_for(&recorder);
+    cr_assert_eq(fake_calls(FAKE_RECORD), 2);
+}
+
+static void be_cancelled(void *unused)
+{
+    (void)unused;
+    pthread_testcancel();
+}
+
+static void record_when_cancelled(void *freed)
+{
+    CUdeviceptr block = allocate(32 * MIB);
+    fake_during(FAKE_RECORD, be_cancelled, NULL);
+    pthread_cancel(pthread_self());
+    release(block);
+    atomic_store((atomic_bool *)freed, true);
+}
+
+Test(epoch, a_thread_that_is_cancelled_in_a_driver_call_of_ours_goes_on)
+{
+    struct errand recorder;
+    atomic_bool freed = false;
+    start();
+    stop_looking_at_locks();
+    send(&recorder, record_when_cancelled, &freed);
+    wait_for(&recorder);
+    cr_expect(atomic_load(&freed));
+    cr_expect_not(is_held(&pool->fence_lock));
+    cr_expect_not(epochs()->recording);
 }
 
 static unsigned outstanding_in_record;
@@ -107,9 +192,9 @@ Test(epoch, a_later_fence_that_is_over_retires_the_earlier_ones)
     allocate_and_release(5, MIB);
     cr_assert_eq(epochs()->outstanding, 5);
     struct context *c = context_find(pool, context);
-    pthread_mutex_lock(&c->heap.lock);
+    heap_lock(&c->heap);
     cr_assert_eq(epoch_query(pool, c, epochs()->newest), FENCE_OVER);
-    pthread_mutex_unlock(&c->heap.lock);
+    heap_unlock(&c->heap);
     cr_assert_eq(epochs()->outstanding, 0);
     cr_assert_eq(clean_bytes(), 5 * MIB);
 }
@@ -192,7 +277,7 @@ Test(epoch, a_running_fence_is_not_asked_about_again_at_once)
     cr_assert_eq(query_oldest(), FENCE_RUNNING);
     struct context *c = context_find(pool, context);
     bool asked_each_time = true;
-    pthread_mutex_lock(&c->heap.lock);
+    heap_lock(&c->heap);
     /* On a busy machine more time than that may pass between two lines. */
     for (int i = 0; i < 1000 && asked_each_time; i++) {
         unsigned asked = fake_calls(FAKE_EVENT_QUERY);
@@ -200,7 +285,7 @@ Test(epoch, a_running_fence_is_not_asked_about_again_at_once)
         cr_assert_eq(epoch_query(pool, c, c->epochs.oldest), FENCE_RUNNING);
         asked_each_time = fake_calls(FAKE_EVENT_QUERY) != asked;
     }
-    pthread_mutex_unlock(&c->heap.lock);
+    heap_unlock(&c->heap);
     cr_assert_not(asked_each_time);
 }
 
@@ -304,10 +389,32 @@ Test(epoch, an_allocation_records_no_fence)
 Test(epoch, a_fence_for_every_few_frees)
 {
     start();
+    fake_launch(context);
     for (unsigned i = 1; i <= 4 * FREES_TO_A_FENCE; i++) {
         release(allocate(KIB));
         cr_assert_eq(fake_calls(FAKE_RECORD), i / FREES_TO_A_FENCE);
     }
+}
+
+Test(epoch, a_quarter_of_the_fences_while_the_gpu_keeps_up)
+{
+    start();
+    for (unsigned i = 0; i < 2 * FREES_TO_A_FENCE; i++)
+        release(allocate(KIB));
+    unsigned recorded = fake_calls(FAKE_RECORD);
+    for (unsigned i = 0; i < 20 * FREES_TO_A_FENCE; i++)
+        release(allocate(KIB));
+    cr_assert_geq(fake_calls(FAKE_RECORD), recorded + 4);
+    cr_assert_leq(fake_calls(FAKE_RECORD), recorded + 6);
+    recorded = fake_calls(FAKE_RECORD);
+    fake_launch(context);
+    for (unsigned i = 0; i < 30 * FREES_TO_A_FENCE; i++) {
+        release(allocate(KIB));
+        /* Not to be over for a while is what makes the GPU late. */
+        if (i % FREES_TO_A_FENCE == 0)
+            let_time_pass();
+    }
+    cr_assert_geq(fake_calls(FAKE_RECORD), recorded + 16);
 }
 
 Test(epoch, a_fence_for_every_32_MiB)
@@ -507,10 +614,10 @@ Test(epoch, work_of_a_context_that_only_might_have_died_counts)
     /* One of two retains is released: while the driver is asked, nobody knows how it ends. */
     struct context *c = context_find(pool, context);
     struct ending ending = pool_primary_releasing(pool, 0);
-    pthread_mutex_lock(&c->heap.lock);
+    heap_lock(&c->heap);
     c->epochs.asked_at = 0;
     cr_assert_eq(epoch_query(pool, c, c->epochs.oldest), FENCE_RUNNING);
-    pthread_mutex_unlock(&c->heap.lock);
+    heap_unlock(&c->heap);
     pool_context_ended(pool, ending, CONTEXT_PRIMARY_MAY_HAVE_DIED);
     cr_assert_eq(clean_bytes(), 0);
     cr_assert_eq(query_oldest(), FENCE_RUNNING);

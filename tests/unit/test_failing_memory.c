@@ -64,7 +64,7 @@ static void run_out_everywhere(bool for_good)
     long tried = 0;
     for (has_failed = true; has_failed && tried < MANY; tried++) {
         set_up();
-        pool = pool_create(driver, &settings);
+        pool = pool_create(driver, &settings, &thread_functions);
         context = fake_context(0);
         memory_fails_after(tried, for_good);
         pool_context_created(pool, context);
@@ -111,7 +111,7 @@ Test(failing_memory, a_pool_that_cannot_start_says_so)
 {
     memory_fails_after(0, true);
     errno = 0;
-    cr_expect_null(pool_create(driver, &settings));
+    cr_expect_null(pool_create(driver, &settings, &thread_functions));
     cr_expect_eq(errno, ENOMEM);
     memory_is_back();
 }

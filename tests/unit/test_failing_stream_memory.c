@@ -214,7 +214,7 @@ Test(failing_stream_memory, a_pool_that_cannot_start_says_so)
     long tried = 0;
     for (has_failed = true; has_failed && tried < MANY; tried++) {
         memory_fails_after(tried, true);
-        pool = pool_create(driver, &settings);
+        pool = pool_create(driver, &settings, &thread_functions);
         memory_is_back();
         cr_assert_eq(pool == NULL, has_failed, "request %ld", tried);
     }

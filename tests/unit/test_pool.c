@@ -421,7 +421,7 @@ Test(pool, a_report_waits_for_no_lock)
     start();
     allocate(MIB);
     stop_looking_at_locks();
-    pthread_mutex_lock(&heap()->lock);
+    heap_lock(heap());
     pthread_mutex_lock(&pool->fence_lock);
     pthread_mutex_lock(&pool->registry.lock);
     cr_assert_eq(pool_report(pool, &report), 0);
@@ -429,4 +429,5 @@ Test(pool, a_report_waits_for_no_lock)
     report_free(&report);
     pthread_mutex_unlock(&pool->registry.lock);
     pthread_mutex_unlock(&pool->fence_lock);
+    heap_unlock(heap());
 }

@@ -7,6 +7,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "core/thread_cache.h"
+
 #include "core/release.h"
 
 /* Everything is kept, so that a test on a small device is about what it says. */
@@ -521,15 +523,16 @@ Test(release, threads_that_race_do_not_pass_the_hard_limit)
 Test(release, running_out_gives_clean_blocks_back_first)
 {
     ignore_the_reserve_ratio();
-    start_on(16 * MIB);
-    CUdeviceptr clean = allocate(4 * MIB), pending = allocate(8 * MIB);
+    start_on(64 * MIB);
+    allocate(48 * MIB);
+    CUdeviceptr clean = allocate(4 * MIB), pending = allocate(3 * MIB);
     release(clean);
     synchronise();
     fake_launch(context);
     release(pending);
-    cr_assert_eq(pending_bytes(), 8 * MIB);
+    cr_assert_eq(pending_bytes(), 3 * MIB);
     fake_trace();
-    allocate(7 * MIB);
+    allocate(12 * MIB);
     cr_assert_str_eq(fake_trace(), "alloc stream free-async stream-synchronize alloc");
     cr_assert_eq(counted().evictions.memory, 1);
 }
@@ -610,6 +613,24 @@ Test(release, memory_that_waits_for_another_threads_record_is_not_out_of_memory)
     wait_for(&recorder);
 }
 
+Test(release, nor_is_what_lies_in_a_threads_cache_meanwhile)
+{
+    struct errand recorder, clock;
+    CUdeviceptr blocks[12];
+    ignore_the_reserve_ratio();
+    start_on(128 * MIB);
+    for (unsigned i = 0; i < 12; i++)
+        blocks[i] = allocate(4 * MIB);
+    hold_a_record(&recorder);
+    for (unsigned i = 0; i < 12; i++)
+        release(blocks[i]);
+    cr_assert_eq(thread_caches_sum(heap()).pending_bytes, 48 * MIB);
+    send(&clock, let_go_soon, NULL);
+    allocate(96 * MIB);
+    wait_for(&clock);
+    wait_for(&recorder);
+}
+
 static CUdeviceptr held_by_another;
 
 static void free_what_it_holds(void *unused)
@@ -664,12 +685,13 @@ Test(release, it_does_not_begin_again_where_there_would_not_be_enough)
 Test(release, then_it_fences_what_no_fence_covers)
 {
     ignore_the_reserve_ratio();
-    start_on(16 * MIB);
-    CUdeviceptr block = allocate(12 * MIB);
+    start_on(64 * MIB);
+    allocate(48 * MIB);
+    CUdeviceptr block = allocate(3 * MIB);
     release(block);
     cr_assert_eq(epochs()->outstanding, 0);
     fake_trace();
-    allocate(14 * MIB);
+    allocate(15 * MIB);
     cr_assert_str_eq(fake_trace(), "alloc trim trim alloc create record query stream free-async "
                                    "stream-synchronize trim trim alloc");
 }
@@ -693,12 +715,13 @@ static void let_a_second_pass(void *unused)
 Test(release, for_which_it_waits_some_seconds_at_most)
 {
     ignore_the_reserve_ratio();
-    start_on(16 * MIB);
-    CUdeviceptr block = allocate(12 * MIB);
+    start_on(64 * MIB);
+    allocate(48 * MIB);
+    CUdeviceptr block = allocate(3 * MIB);
     release(block);
     fake_launch(context);
     fake_during(FAKE_EVENT_QUERY, let_a_second_pass, NULL);
-    cr_assert_eq(try_to_allocate(14 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_eq(try_to_allocate(15 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
     cr_assert_lt(ahead, 20);
 }
 

@@ -84,9 +84,9 @@ Test(stream, a_record_whose_block_is_away_serves_no_new_stream)
     fake_stream_works(one);
     free_on(one, block);
     struct stream *former = stream_called(one);
-    stream_lock_take(&former->lock);
+    short_lock_take(&former->lock);
     stream_block_is_away(former);
-    stream_lock_give(&former->lock);
+    short_lock_give(&former->lock);
     synchronise_stream(one);
     destroy_stream(one);
     CUstream third = fake_stream(), fourth = fake_stream();
@@ -203,13 +203,13 @@ Test(stream, events_of_a_former_owner_are_destroyed)
     synchronise_stream(one);
     pool_trim(pool);
     struct stream *former = stream_called(one);
-    stream_lock_take(&former->lock);
+    short_lock_take(&former->lock);
     order_settle(former);
     cr_assert_not_null(former->spare);
     order_drop_events(former);
     struct own_event *discarded = NULL;
     order_take_discarded(former, &discarded);
-    stream_lock_give(&former->lock);
+    short_lock_give(&former->lock);
     cr_assert_not_null(discarded);
     destroy_event = driver->cuEventDestroy_v2;
     driver->cuEventDestroy_v2 = count_destroyed;
@@ -273,9 +273,9 @@ Test(stream, the_end_waits_for_who_names_it)
     struct errand errand;
     start_streams();
     struct stream *stream = found(one);
-    stream_lock_take(&stream->lock);
+    short_lock_take(&stream->lock);
     stream_is_named(stream);
-    stream_lock_give(&stream->lock);
+    short_lock_give(&stream->lock);
     send(&errand, end_one, NULL);
     while (stream_id(pool->streams, stream) != 0)
         let_time_pass();

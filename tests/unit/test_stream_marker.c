@@ -361,7 +361,7 @@ static void check_sums(const struct stream *stream)
     uint64_t covered = 0, pending = 0;
     for (const struct block *b = stream->pending.first; b; b = b->links[LINK_HEAP].next) {
         pending += b->bytes;
-        covered += b->epoch <= stream->covered ? b->bytes : 0;
+        covered += counter_get(&b->epoch) <= stream->covered ? b->bytes : 0;
     }
     cr_assert_eq(covered, stream->covered_bytes);
     cr_assert_eq(pending, counter_get(&stream->free_bytes) - counter_get(&stream->clean_bytes));

@@ -1,11 +1,14 @@
-#include "stream_lock.h"
+#include "short_lock.h"
 
+#include <errno.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 /* Some microseconds of turning, which outlast any holder that is running. */
 #define TURNS             200
+#define YIELDS            100
 #define SLEEP_NANOSECONDS 20000
 
 static void pause_for_a_moment(void)
@@ -20,10 +23,12 @@ static void pause_for_a_moment(void)
 /* Not by nanosleep: a thread that is cancelled may hold other locks here. */
 static void sleep_for_a_moment(void)
 {
+    int error = errno; /* the program's */
     syscall(SYS_nanosleep, &(struct timespec){.tv_nsec = SLEEP_NANOSECONDS}, NULL);
+    errno = error;
 }
 
-void stream_lock_wait(struct stream_lock *lock)
+void short_lock_wait(struct short_lock *lock)
 {
     for (unsigned turns = 0;; turns++) {
         /* Relaxed: only the exchange below takes it. */
@@ -32,6 +37,8 @@ void stream_lock_wait(struct stream_lock *lock)
             return;
         if (turns < TURNS)
             pause_for_a_moment();
+        else if (turns < TURNS + YIELDS)
+            sched_yield();
         else
             sleep_for_a_moment();
     }
