@@ -223,8 +223,10 @@ static bool look_up(struct pool *pool, CUcontext handle, struct context_handle *
     pthread_mutex_lock(&registry->lock);
     struct context_handle *entry = find_handle(registry, handle);
     bool known = entry && !atomic_load(&entry->context->dying);
-    if (known)
+    if (known) {
         *found = *entry;
+        found->generation = context_generation(entry->context);
+    }
     pthread_mutex_unlock(&registry->lock);
     return known;
 }
@@ -365,12 +367,25 @@ static bool is_same(const struct context *context, unsigned long long id)
     return !known || !id || known == id || MUTATED(handle_is_identity);
 }
 
-/* The context that we knew by this handle ended without our being told: its successor has another
- * id. Another thread may have buried it meanwhile. */
-static void bury(struct pool *pool, struct context *context, unsigned long long successor)
+/* The context that we knew by this handle ended without our being told. Another thread may have
+ * buried it meanwhile. */
+static void bury(struct pool *pool, const struct context_handle *entry)
 {
-    uint64_t generation = context_end_begin(pool, context, false);
-    context_end_finish(pool, context, generation, !is_same(context, successor));
+    context_end_begin(pool, entry->context, false);
+    context_end_finish(pool, entry->context, entry->generation, true);
+}
+
+/* This alias alone: the green context's own handle may be another's by now. */
+static void drop_handle(struct pool *pool, const struct context_handle *dropped)
+{
+    struct registry *registry = &pool->registry;
+    pthread_mutex_lock(&registry->lock);
+    struct context_handle *entry = find_handle(registry, dropped->handle);
+    if (entry && entry->green == dropped->green && entry->id == dropped->id) {
+        *entry = registry->handles[--registry->handle_count];
+        atomic_fetch_add_explicit(&registry->generation, REGISTRY_STEP, memory_order_release);
+    }
+    pthread_mutex_unlock(&registry->lock);
 }
 
 /* Whether the handle still means what it did when the entry was made. id: of what it means now. */
@@ -382,13 +397,12 @@ static bool still_means(const struct context_handle *entry, unsigned long long i
 }
 
 /* Of an owner that has ended, while the thread that has ended it has not come to tell. */
-static void give_up_handle(struct pool *pool, const struct context_handle *entry,
-                           unsigned long long successor)
+static void give_up_handle(struct pool *pool, const struct context_handle *entry)
 {
     if (entry->green)
-        context_drop_alias(pool, entry->green);
+        drop_handle(pool, entry);
     else
-        bury(pool, entry->context, successor);
+        bury(pool, entry);
 }
 
 /* False where that is not possible yet: there is another context and the barriers are not closed,
@@ -443,8 +457,11 @@ struct context *context_register(struct pool *pool, CUcontext handle, CUdevice o
         bool known = look_up(pool, handle, &found);
         if (known && still_means(&found, id_of(&identity)))
             return found.context;
+        /* Or it is we who come late. */
+        if (known && read_id(pool, handle) != id_of(&identity))
+            return NULL;
         if (known)
-            give_up_handle(pool, &found, id_of(&identity));
+            give_up_handle(pool, &found);
         if (context_next(pool, NULL, NULL))
             close_barriers(pool);
     } while (!list_context(pool, device, &identity, &context));
@@ -484,9 +501,11 @@ static CUcontext find_primary_handle(struct pool *pool, CUdevice device)
 
 bool context_primary_lives_on(struct pool *pool, const struct context *context)
 {
-    /* Another thread may have made a new one meanwhile. */
-    return context_primary_is_active(pool, context->device->ordinal) &&
-           is_same(context, read_id(pool, context->handle));
+    /* Another thread may have made a new one meanwhile, at this handle or another. */
+    unsigned long long id = read_id(pool, context->handle);
+    bool gone = id == 0 && id_of(context) != 0;
+    return context_primary_is_active(pool, context->device->ordinal) && !gone &&
+           is_same(context, id);
 }
 
 bool context_primary_is_active(struct pool *pool, CUdevice device)
@@ -521,7 +540,7 @@ static bool add_alias(struct pool *pool, struct context_handle alias)
     struct registry *registry = &pool->registry;
     pthread_mutex_lock(&registry->lock);
     const struct context_handle *entry = alias.handle ? find_handle(registry, alias.handle) : NULL;
-    bool ours = !entry || entry->green == alias.green;
+    bool ours = !entry || (entry->green == alias.green && entry->id == alias.id);
     if (!entry)
         add_handle(registry, alias);
     pthread_mutex_unlock(&registry->lock);
@@ -531,6 +550,9 @@ static bool add_alias(struct pool *pool, struct context_handle alias)
 void context_note_green(struct pool *pool, CUgreenCtx green, CUdevice device)
 {
     struct context *context = context_register_primary(pool, device);
+    /* What was known of it was another's that ended unseen: who ends one tells so under the primary
+     * lock, which has been taken above. */
+    context_drop_alias(pool, green);
     if (context)
         add_alias(pool, (struct context_handle){.green = green, .context = context});
 }
@@ -554,7 +576,8 @@ void context_alias(struct pool *pool, CUcontext handle, CUgreenCtx green)
     unsigned long long id = read_id(pool, handle);
     if (!context || context->handle == handle || (pool->driver->cuCtxGetId && id == 0))
         return;
-    struct context_handle found, alias = {handle, green, context, id};
+    struct context_handle found,
+        alias = {.handle = handle, .green = green, .context = context, .id = id};
     /* The handle's last owner may still be being ended by another thread. */
     while (!add_alias(pool, alias) && !MUTATED(alias_not_added)) {
         if (!look_up(pool, handle, &found))
@@ -562,7 +585,7 @@ void context_alias(struct pool *pool, CUcontext handle, CUgreenCtx green)
         else if (still_means(&found, id))
             return;
         else
-            give_up_handle(pool, &found, id);
+            give_up_handle(pool, &found);
     }
 }
 

@@ -102,6 +102,7 @@ struct context_handle {
     CUgreenCtx green; /* NULL: the context itself; else handle may be NULL: not converted yet */
     struct context *context;
     unsigned long long id; /* of the green context, by the driver; 0: it has none */
+    uint64_t generation;   /* in a copy that was looked up: the context's at that time */
 };
 
 struct registry {

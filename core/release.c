@@ -757,6 +757,13 @@ static bool begin_again(struct pool *pool, struct device *device, struct reclaim
     return again;
 }
 
+/* What others have just given back is there, however long it took them. */
+static bool try_once_more(struct pool *pool, struct device *device, struct reclaim *progress)
+{
+    begin_again(pool, device, progress);
+    return monotonic_now() - progress->started < LAST_RESORT_NANOSECONDS;
+}
+
 /* What is kept, the most of two looks: memory that has gone back to the driver after the first one
  * may be missing in what the driver said before that. */
 static uint64_t most_kept(struct pool *pool, struct device *device, uint64_t before)
@@ -827,7 +834,7 @@ bool release_for_retry(struct pool *pool, struct device *device, struct reclaim 
                 return true;
         if (others_give_back(pool, device))
             return wait_while_others_give_back(pool, device, progress->started) &&
-                   begin_again(pool, device, progress);
+                   try_once_more(pool, device, progress);
     } while ((progress->released || others_are_at_it(pool, device, progress)) &&
              begin_again(pool, device, progress));
     return false;

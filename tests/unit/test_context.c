@@ -768,3 +768,71 @@ Test(context, a_block_from_behind_a_barrier_waits_before_the_driver_frees_it)
     cr_assert_geq(queries, 4);
     end_capture(stream);
 }
+
+/* ---- what comes too late ---- */
+
+static CUresult (*real_get_id)(CUcontext, unsigned long long *);
+static bool is_overtaken;
+
+static CUresult get_id_and_be_overtaken(CUcontext handle, unsigned long long *id)
+{
+    CUresult result = real_get_id(handle, id);
+    if (is_overtaken)
+        return result;
+    is_overtaken = true;
+    end_context(handle);
+    fake_context_at(handle, 0);
+    pool_context_created(pool, handle);
+    allocate(MIB);
+    return result;
+}
+
+Test(context, who_knows_an_owner_of_before_leaves_the_handles_new_one_alone)
+{
+    real_get_id = driver->cuCtxGetId;
+    start_without_context();
+    context = fake_context(0);
+    driver->cuCtxGetId = get_id_and_be_overtaken;
+    pool_context_created(pool, context);
+    cr_assert(is_overtaken);
+    cr_assert_eq(live_bytes(), MIB);
+}
+
+Test(context, a_green_context_that_ended_unseen_leaves_nothing_to_its_numbers_next_one)
+{
+    retain_primary();
+    CUcontext handle = alias((CUgreenCtx)5);
+    fake_end_context(handle);
+    CUcontext second = alias((CUgreenCtx)5);
+    fake_context_at(handle, 0);
+    pool_context_created(pool, handle);
+    cr_assert_not_null(context_named(pool, second));
+    cr_assert_null(context_find(pool, second));
+    cr_assert_eq(context_green_device(pool, (CUgreenCtx)5), 0);
+}
+
+Test(context, nor_to_one_with_its_number_and_its_handle)
+{
+    retain_primary();
+    CUcontext handle = alias((CUgreenCtx)5);
+    fake_end_context(handle);
+    fake_green_at(handle, 0);
+    pool_green_context_created(pool, (CUgreenCtx)5, 0);
+    pool_green_context_converted(pool, handle, (CUgreenCtx)5);
+    fake_set_current(handle);
+    allocate(MIB);
+    cr_assert_null(context_find(pool, handle));
+}
+
+Test(context, a_primary_context_has_ended_where_a_new_one_has_another_handle)
+{
+    retain_primary();
+    CUdeviceptr block = allocate(MIB);
+    release(block);
+    synchronise();
+    struct ending ending = pool_primary_releasing(pool, 0);
+    fake_end_context(context);
+    context = fake_primary(0);
+    pool_context_ended(pool, ending, CONTEXT_PRIMARY_MAY_HAVE_DIED);
+    cr_assert_eq(clean_bytes(), 0);
+}

@@ -842,6 +842,28 @@ Test(release, other_calls_are_not_tried_again_for_long)
     cr_assert_lt(rounds, 100000);
 }
 
+static void end_giving_back_late(void *device)
+{
+    struct timespec nap = {.tv_sec = 1, .tv_nsec = 300000000};
+    nanosleep(&nap, NULL);
+    atomic_fetch_sub(&((struct device *)device)->returning, 1);
+}
+
+Test(release, but_once_more_when_another_thread_has_given_back_at_last)
+{
+    start();
+    struct device *device = context_find(pool, context)->device;
+    struct errand errand;
+    struct reclaim progress = {0};
+    bool again = true;
+    atomic_fetch_add(&device->returning, 1);
+    send(&errand, end_giving_back_late, device);
+    while (atomic_load(&device->returning) && again)
+        again = pool_make_room(pool, &progress);
+    cr_assert(again);
+    wait_for(&errand);
+}
+
 Test(release, where_the_pool_has_stepped_aside_its_cache_still_makes_room)
 {
     settings.device.growth_budget.bytes = 0;
