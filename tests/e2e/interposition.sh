@@ -83,6 +83,18 @@ expect "every function with a libcuda that lacks it" run_with "LD_PRELOAD=$PRELO
     "LD_LIBRARY_PATH=$work/bare${GUEST_LIBRARY_PATH:+:$GUEST_LIBRARY_PATH}" -- \
     "$programs/interposition_bare" bare
 
+# --- others who patch the driver's functions --------------------------------------------------------
+
+for case in entries code code_for_calls relocations next; do
+    expect "patched, $case" on_pool CUDAPOOL_REPORT=none -- "$programs/interposition_patched" $case \
+        "$(library patch)"
+    case $case in code_for_calls | relocations | next)
+        expect "patched, $case, without the pool" on_driver -- "$programs/interposition_patched" \
+            $case "$(library patch)"
+        ;;
+    esac
+done
+
 # --- memory freed behind our back ----------------------------------------------------------------
 
 if [ -z "$SANITIZE" ] || [ "$SANITIZE" = undefined ]; then # sanitizers refuse RTLD_DEEPBIND
