@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "figures_file.h"
+#include "managed.h"
 #include "mempool.h"
 #include "mutation.h"
 #include "pool_state.h"
@@ -401,7 +402,10 @@ __attribute__((noinline)) static CUresult free_unserved(struct pool *pool, CUdev
     CUresult result;
     if (may_free(pool) && stream_pool_free(pool, address, &result))
         return result;
+    struct managed_memory managed = managed_find(pool, address);
     result = pool->driver->cuMemFree_v2(address);
+    if (result == CUDA_SUCCESS)
+        managed_freed(&managed);
     bool green;
     struct context *context = address ? context_current(pool, &green) : NULL;
     if (context && atomic_load_explicit(&context->unusable, memory_order_relaxed))

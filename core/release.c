@@ -1,5 +1,6 @@
 #include "release.h"
 
+#include "managed.h"
 #include "mutation.h"
 #include "pool_state.h"
 #include "stream_release.h"
@@ -388,16 +389,23 @@ struct release_excess release_look_for_excess(const struct pool *pool, struct he
     return excess;
 }
 
-/* Bytes by which all contexts of the device together are over the cap. */
+/* Bytes by which all contexts of the device together are over the cap, or in the way of managed
+ * memory. */
 static uint64_t bytes_over_cap(struct pool *pool, struct context *context)
 {
-    uint64_t cap = context->device->cached_cap;
+    uint64_t cap = context->device->cached_cap, budget = context->device->growth_budget;
+    uint64_t managed = managed_excess(context->device);
     /* Looking through all caches costs their threads something: not where it cannot be. */
-    if (atomic_load_explicit(&context->device->reserved_bytes, memory_order_relaxed) <= cap)
+    if (atomic_load_explicit(&context->device->reserved_bytes, memory_order_relaxed) <= cap &&
+        !managed)
         return 0;
     uint64_t cached = MUTATED(bytes_cap_of_one_context) ? heap_bytes(&context->heap).clean
                                                         : kept_bytes(pool, context->device, true);
-    return cached > cap && !MUTATED(bytes_cap_ignored) ? cached - cap : 0;
+    uint64_t over = cached > cap && !MUTATED(bytes_cap_ignored) ? cached - cap : 0;
+    uint64_t in_the_way = cached > budget ? cached - budget : 0;
+    if (in_the_way > managed)
+        in_the_way = managed;
+    return over > in_the_way ? over : in_the_way;
 }
 
 /* What the context itself could not give. cuMemFree would wait for the others' work. */

@@ -7,7 +7,13 @@
 HOOK(cuMemAllocManaged, (CUdeviceptr * address, size_t bytes, unsigned int flags))
 {
     const struct real_driver *real = real_driver();
-    return tell_of_new(WITH_ROOM(real->cuMemAllocManaged(address, bytes, flags)), address);
+    struct pool *pool = the_pool();
+    if (pool)
+        pool_managed_coming(pool, bytes);
+    CUresult result = WITH_ROOM(real->cuMemAllocManaged(address, bytes, flags));
+    if (pool && result == CUDA_SUCCESS)
+        pool_managed_came(pool, bytes);
+    return tell_of_new(result, address);
 }
 
 HOOK(cuMemHostAlloc, (void **host, size_t bytes, unsigned int flags))

@@ -122,6 +122,14 @@ pointers() { program pool_pointers "$@"; }
 contexts() { program pool_contexts "$@"; }
 life() { program process_life "$@"; }
 
+# On a device that the pool may fill with what it keeps.
+managed() { # case
+    printf '{"version": 1, "device": {"caps": {"cached": "100%%", "reserve_ratio": 100},
+        "growth_budget": "8MiB"}}\n' >"$work/settings.json"
+    on_pool SIMCUDA_MEMORY=1GiB "CUDAPOOL_CONFIG=$work/settings.json" -- \
+        "$programs/pool_managed" "$1"
+}
+
 # An order among streams that is easily lost: on the driver that looks for races, or an older one.
 hazard() { # case [version]
     SIM=$BUILD/sim${2:+-$2} on_pool SIMCUDA_RACES=1 -- "$programs/stream_hazards" "$1"
