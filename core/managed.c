@@ -1,5 +1,6 @@
 #include "managed.h"
 
+#include "mempool.h"
 #include "mutation.h"
 #include "pool_state.h"
 #include "release.h"
@@ -41,6 +42,8 @@ static uint64_t kept_bytes(struct pool *pool, struct device *device)
 {
     struct stream_bytes streams = stream_release_sum(pool, device);
     uint64_t bytes = streams.cached + streams.pending;
+    if (pool->streams)
+        bytes += mempool_unused(pool, device);
     for (struct context *c = context_next(pool, NULL, device); c;
          c = context_next(pool, c, device)) {
         struct heap_bytes of_one = heap_bytes(&c->heap);
@@ -74,6 +77,9 @@ static void give_back(struct pool *pool, struct device *device, uint64_t bytes)
         return;
     stream_release_settle(pool, device);
     stream_release_clean(pool, device, bytes - released, EVICTION_MEMORY, RELEASE_IN_ALLOCATION);
+    /* What streams give back is first in the driver's own pool. */
+    if (pool->streams)
+        mempool_trim_ours(pool);
 }
 
 /* Bytes that the device has too few of for so many more, of which the last ones come now. */
