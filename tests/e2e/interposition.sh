@@ -85,10 +85,10 @@ expect "every function with a libcuda that lacks it" run_with "LD_PRELOAD=$PRELO
 
 # --- others who patch the driver's functions --------------------------------------------------------
 
-for case in entries code code_for_calls relocations next; do
+for case in entries code code_for_calls relocations relocations_past_the_pool next; do
     expect "patched, $case" on_pool CUDAPOOL_REPORT=none -- "$programs/interposition_patched" $case \
         "$(library patch)"
-    case $case in code_for_calls | relocations | next)
+    case $case in code_for_calls | relocations* | next)
         expect "patched, $case, without the pool" on_driver -- "$programs/interposition_patched" \
             $case "$(library patch)"
         ;;

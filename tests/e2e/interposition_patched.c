@@ -2,10 +2,10 @@
  * A process in which somebody else patches the driver's functions, too, to follow what memory comes
  * and goes. Each way of reaching a function is followed, and the pool goes on serving.
  *
- * usage: interposition_patched entries|code|code_for_calls|relocations|next LIBRARY
+ * usage: interposition_patched CASE LIBRARY
  * entries: every function that the pool replaces can be patched. The others patch, and allocate and
- * free. next: as former versions of such libraries did, which find the driver's own functions: they
- * see what the pool asks for and gives back.
+ * free. relocations_past_the_pool and next: as former versions of such libraries did, which find
+ * the driver's own functions: they see what the pool asks for and gives back.
  */
 #include "../sim/simcuda.h"
 #include "interposition.h"
@@ -21,7 +21,7 @@ enum { ROUNDS = 10, BYTES = 300000 };
 static struct {
     bool (*code)(enum patch_lookup);
     bool (*code_for_calls)(enum patch_lookup);
-    bool (*relocations)(void);
+    bool (*relocations)(enum patch_lookup);
     size_t (*known_bytes)(const void *);
     const struct patched *(*seen)(void);
 } patch;
@@ -32,7 +32,7 @@ static void open_patcher(const char *path)
     patch.code = (bool (*)(enum patch_lookup))function_of(library, "patch_code");
     patch.code_for_calls =
         (bool (*)(enum patch_lookup))function_of(library, "patch_code_for_calls");
-    patch.relocations = (bool (*)(void))function_of(library, "patch_relocations");
+    patch.relocations = (bool (*)(enum patch_lookup))function_of(library, "patch_relocations");
     patch.known_bytes = (size_t(*)(const void *))function_of(library, "patch_known_bytes");
     patch.seen = (const struct patched *(*)(void))function_of(library, "patch_seen");
 }
@@ -159,7 +159,7 @@ static void code_for_calls(void)
  * and so is what the library calls on its replacements' behalf. */
 static void relocations(void)
 {
-    CHECK(patch.relocations());
+    CHECK(patch.relocations(PATCH_OWN));
     CHECK(is_ours(patch.seen()->allocate) == has_pool());
     CHECK(patch.seen()->places >= 2 && patch.seen()->places_in_preload == 0);
     struct patched before = *patch.seen();
@@ -172,6 +172,29 @@ static void relocations(void)
     round_trips(looked_up_in_the_driver());
     all_seen("looked up, which nobody sees", &before);
     pool_serves(calls);
+}
+
+/* Calls through relocations pass the pool by from then on, and may free what it has given out. */
+static void relocations_past_the_pool(void)
+{
+    CUdeviceptr early[ROUNDS], late;
+    struct way direct = looked_up_by_name();
+    for (int i = 0; i < ROUNDS; i++)
+        CU(cuMemAlloc_v2(&early[i], BYTES));
+    CHECK(patch.relocations(PATCH_NEXT));
+    CHECK(is_the_drivers(patch.seen()->allocate));
+    for (int i = 0; i < ROUNDS; i++) {
+        CU(i % 2 == 0 ? cuMemFree_v2(early[i]) : direct.release(early[i]));
+        CU(direct.allocate(&late, BYTES));
+        CU(cuMemsetD8_v2(late, 1, BYTES));
+        CU(cuMemFree_v2(late));
+        CU(cuMemAlloc_v2(&late, BYTES));
+        CU(cuMemsetD8_v2(late, 1, BYTES));
+        CU(direct.release(late));
+        CU(cuCtxSynchronize());
+    }
+    round_trips(direct);
+    CHECK(patch.seen()->allocations == ROUNDS && patch.seen()->unknown == 0);
 }
 
 /* What is seen is what the driver is asked for, and what it gets back. */
@@ -208,6 +231,8 @@ int main(int argc, char **argv)
         code_for_calls();
     else if (strcmp(argv[1], "relocations") == 0)
         relocations();
+    else if (strcmp(argv[1], "relocations_past_the_pool") == 0)
+        relocations_past_the_pool();
     else if (strcmp(argv[1], "next") == 0)
         next();
     else

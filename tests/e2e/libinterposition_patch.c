@@ -289,11 +289,11 @@ static int patch_object(struct dl_phdr_info *info, size_t size, void *argument)
     return 0;
 }
 
-bool patch_relocations(void)
+bool patch_relocations(enum patch_lookup lookup)
 {
     struct function *functions[] = {&allocation, &release};
     for (int i = 0; i < 2; i++) {
-        functions[i]->original = functions[i]->found = find(functions[i]->name, PATCH_OWN);
+        functions[i]->original = functions[i]->found = find(functions[i]->name, lookup);
         if (functions[i]->found == NULL)
             return false;
         dl_iterate_phdr(patch_object, functions[i]);

@@ -30,7 +30,7 @@ struct patched {
 /* False where it cannot be done. */
 bool patch_code(enum patch_lookup lookup);
 bool patch_code_for_calls(enum patch_lookup lookup);
-bool patch_relocations(void);
+bool patch_relocations(enum patch_lookup lookup);
 
 /* How many bytes of the function's beginning could be moved elsewhere; no more are looked at than
  * are needed. */
