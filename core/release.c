@@ -230,7 +230,7 @@ static inline uint64_t kept_bytes(struct pool *pool, struct device *device, bool
 
 static bool can_release(const struct pool *pool, enum release_place place)
 {
-    return pool->driver->cuMemFreeAsync || place != RELEASE_IN_ALLOCATION ||
+    return returns_in_stream_order(pool) || place != RELEASE_IN_ALLOCATION ||
            MUTATED(plain_free_in_allocation);
 }
 
@@ -244,10 +244,11 @@ static void give_back(struct pool *pool, struct context *context, struct block *
                       enum release_place place)
 {
     bool pushed;
+    pool_look_at_objects(pool);
     enter_driver();
     struct relaxed_mode mode = relaxed_mode_begin(pool);
     bool current = context_push(pool, context, &pushed);
-    CUstream stream = pool->driver->cuMemFreeAsync ? release_stream(pool, context) : NULL;
+    CUstream stream = returns_in_stream_order(pool) ? release_stream(pool, context) : NULL;
     if (current)
         hand_to_driver(pool, context, stream, chain, place);
     else
@@ -446,7 +447,7 @@ void release_found_excess(struct pool *pool, struct context *context,
         release_in_other_contexts(pool, context);
     if (excess->idle)
         release_chosen(pool, context, choose_idle, &now, EVICTION_IDLE, place);
-    if (place == RELEASE_IN_FREE && !pool->driver->cuMemFreeAsync)
+    if (place == RELEASE_IN_FREE && !returns_in_stream_order(pool))
         release_over_bound(pool, context);
 }
 

@@ -215,6 +215,22 @@ static void next(void)
     CHECK(seen->unknown == 0);
 }
 
+/* Memory that goes back to the driver goes by the call that the library follows. */
+static void given_back(uint64_t plain, uint64_t in_stream_order)
+{
+    CUdeviceptr blocks[3];
+    uint64_t frees = simcuda_calls("cuMemFree_v2"), async = simcuda_calls("cuMemFreeAsync");
+    for (int i = 0; i < 3; i++)
+        CU(cuMemAlloc_v2(&blocks[i], 1000000));
+    for (int i = 0; i < 3; i++)
+        CU(cuMemFree_v2(blocks[i]));
+    CU(cuCtxSynchronize());
+    CHECK(simcuda_calls("cuMemFree_v2") == frees);
+    CHECK(cudapool_trim() >= 3 * 1000000);
+    CHECK(simcuda_calls("cuMemFree_v2") == frees + plain);
+    CHECK(simcuda_calls("cuMemFreeAsync") == async + in_stream_order);
+}
+
 int main(int argc, char **argv)
 {
     CUcontext context;
@@ -222,6 +238,14 @@ int main(int argc, char **argv)
     CU(cuInit(0));
     CU(cuDevicePrimaryCtxRetain(&context, 0));
     CU(cuCtxSetCurrent(context));
+    if (strncmp(argv[1], "given_back_", 11) == 0) {
+        open_library(argv[2], RTLD_NOW | RTLD_LOCAL);
+        if (strcmp(argv[1], "given_back_plainly") == 0)
+            given_back(3, 0);
+        else
+            given_back(0, 3);
+        return 0;
+    }
     open_patcher(argv[2]);
     if (strcmp(argv[1], "entries") == 0)
         entries();
