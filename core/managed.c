@@ -10,6 +10,9 @@
  * allocation does, and a hundredth of what it takes to touch so much. */
 #define LOOK_BYTES (UINT64_C(16) << 20)
 
+/* While managed memory lives, this share of the device may be kept, whatever is in the way. */
+#define STAYING_SHARE 32u
+
 static uint64_t managed_bytes(const struct device *device)
 {
     return atomic_load_explicit(&device->managed_bytes, memory_order_relaxed);
@@ -32,9 +35,21 @@ static uint64_t excess_with(const struct device *device, uint64_t coming)
     return held - device->total_bytes;
 }
 
-uint64_t managed_excess(const struct device *device)
+bool managed_is_crowded(const struct device *device)
 {
-    return excess_with(device, 0);
+    return excess_with(device, 0) != 0;
+}
+
+/* Where there is more managed memory than fits in any case, giving back begins with so much that a
+ * program which goes on allocating and freeing has many hits in between. */
+uint64_t managed_in_the_way(const struct device *device, uint64_t kept)
+{
+    uint64_t share = device->total_bytes / STAYING_SHARE;
+    uint64_t stays = share > device->growth_budget ? share : device->growth_budget;
+    uint64_t excess = excess_with(device, 0);
+    if (excess == 0 || kept <= stays)
+        return 0;
+    return excess < kept - stays / 2 ? excess : kept - stays / 2;
 }
 
 /* Bytes that are kept for the device, as far as they are clean, or seem to be pending. */
@@ -169,12 +184,17 @@ struct managed_memory managed_find(struct pool *pool, CUdeviceptr address)
     unsigned int managed = 0;
     int ordinal = 0;
     size_t bytes = 0;
-    if (address && any_is_counted(pool) && pool->driver->cuPointerGetAttributes &&
-        pool->driver->cuPointerGetAttributes(3, attributes, (void *[]){&managed, &ordinal, &bytes},
-                                             address) == CUDA_SUCCESS &&
-        managed && !MUTATED(managed_free_not_counted))
-        return (struct managed_memory){device_with_managed(pool, ordinal), bytes};
-    return (struct managed_memory){NULL, 0};
+    void *values[] = {&managed, &ordinal, &bytes};
+    struct managed_memory none = {NULL, 0};
+    if (!address || !any_is_counted(pool) || !pool->driver->cuPointerGetAttributes ||
+        MUTATED(managed_free_not_counted))
+        return none;
+    enter_driver();
+    CUresult result = pool->driver->cuPointerGetAttributes(3, attributes, values, address);
+    leave_driver();
+    if (result != CUDA_SUCCESS || !managed)
+        return none;
+    return (struct managed_memory){device_with_managed(pool, ordinal), bytes};
 }
 
 void managed_freed(const struct managed_memory *memory)

@@ -9,8 +9,8 @@
  *   for, as the driver tells it;
  * - and as far as what the pool holds and the process's managed memory together are more than the
  *   device has;
- * - managed_excess tells the pool's housekeeping of the latter while the memory lives, since it may
- *   be touched at any time. The growth budget may always stay.
+ * - managed_in_the_way tells the pool's housekeeping of the latter while the memory lives, since it
+ *   may be touched at any time. A small part may always stay.
  * Nothing is waited for: without the pool the allocation would not have waited either.
  *
  * No lock. Any thread calls these, with none of the pool's locks held.
@@ -18,6 +18,7 @@
 #ifndef CUDAPOOL_CORE_MANAGED_H
 #define CUDAPOOL_CORE_MANAGED_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "cuda_abi.h"
@@ -33,8 +34,11 @@ struct managed_memory {
 struct managed_memory managed_find(struct pool *pool, CUdeviceptr address);
 void managed_freed(const struct managed_memory *memory);
 
-/* Bytes by which what the pool has taken from the driver and the process's managed memory are more
- * than the device has. */
-uint64_t managed_excess(const struct device *device);
+/* Whether what the pool has taken from the driver and the process's managed memory are more than
+ * the device has. */
+bool managed_is_crowded(const struct device *device);
+
+/* How many of the kept bytes should go for that. */
+uint64_t managed_in_the_way(const struct device *device, uint64_t kept);
 
 #endif

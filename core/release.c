@@ -394,18 +394,15 @@ struct release_excess release_look_for_excess(const struct pool *pool, struct he
  * memory. */
 static uint64_t bytes_over_cap(struct pool *pool, struct context *context)
 {
-    uint64_t cap = context->device->cached_cap, budget = context->device->growth_budget;
-    uint64_t managed = managed_excess(context->device);
+    uint64_t cap = context->device->cached_cap;
     /* Looking through all caches costs their threads something: not where it cannot be. */
     if (atomic_load_explicit(&context->device->reserved_bytes, memory_order_relaxed) <= cap &&
-        !managed)
+        !managed_is_crowded(context->device))
         return 0;
     uint64_t cached = MUTATED(bytes_cap_of_one_context) ? heap_bytes(&context->heap).clean
                                                         : kept_bytes(pool, context->device, true);
     uint64_t over = cached > cap && !MUTATED(bytes_cap_ignored) ? cached - cap : 0;
-    uint64_t in_the_way = cached > budget ? cached - budget : 0;
-    if (in_the_way > managed)
-        in_the_way = managed;
+    uint64_t in_the_way = managed_in_the_way(context->device, cached);
     return over > in_the_way ? over : in_the_way;
 }
 

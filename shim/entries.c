@@ -7,7 +7,8 @@
  * the instructions that lay there to a place of its own. Where it does not know one of them, it
  * gives up all its caches. So each entry begins with instructions that every version of it knows,
  * that may stand anywhere, do nothing, and are as long as its longest jump (PATCHABLE_BYTES in
- * tests/e2e/libinterposition_patch.h); none of them is jumped to from elsewhere. A jump to the hook follows.
+ * tests/e2e/libinterposition_patch.h); none of them is jumped to from elsewhere. A jump to the hook
+ * follows.
  *
  * With branch protection each entry would have to begin with an instruction that such a patcher
  * does not know; the Makefile turns it off for this file, and with that for the whole object.

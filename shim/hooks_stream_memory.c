@@ -26,7 +26,7 @@ static CUresult free_on(free_async *driver, CUdeviceptr address, CUstream stream
     return may_pass_by(address) ? driver(address, stream) : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* What is not answered at once: of no memory pool in particular, ... */
+/* An allocation that is not answered at once, of the device's current memory pool. */
 __attribute__((noinline)) static CUresult allocate_slowly(CUdeviceptr *address, size_t bytes,
                                                           CUmemoryPool none, CUstream stream)
 {
@@ -38,7 +38,7 @@ __attribute__((noinline)) static CUresult allocate_slowly(CUdeviceptr *address, 
     return tell_of_new(WITH_ROOM(real->cuMemAllocAsync(address, bytes, stream)), address);
 }
 
-/* ... of the one that the program names, ... */
+/* The same of the memory pool that the program names. */
 __attribute__((noinline)) static CUresult allocate_from_slowly(CUdeviceptr *address, size_t bytes,
                                                                CUmemoryPool from, CUstream stream)
 {
@@ -50,7 +50,6 @@ __attribute__((noinline)) static CUresult allocate_from_slowly(CUdeviceptr *addr
                        address);
 }
 
-/* ... and frees. */
 __attribute__((noinline)) static CUresult free_slowly(CUdeviceptr address, CUstream stream)
 {
     return free_on(real_driver()->cuMemFreeAsync, address, stream);
@@ -61,7 +60,8 @@ __attribute__((noinline)) static CUresult free_slowly_ptsz(CUdeviceptr address, 
     return free_on(real_driver()->cuMemFreeAsync_ptsz, address, stream);
 }
 
-/* The pool's functions are left to by a jump, and leave to the slow ones by another. */
+/* Most calls end in the pool's functions below: the hooks jump there, and they to the slow ones
+ * above, so that no call keeps its arguments for a second one. */
 static inline CUresult allocate_at_once(CUdeviceptr *address, size_t bytes, CUstream stream)
 {
     struct pool *pool = the_pool_at_once();
