@@ -13,11 +13,6 @@
 /* While managed memory lives, this share of the device may be kept, whatever is in the way. */
 #define STAYING_SHARE 32u
 
-static uint64_t managed_bytes(const struct device *device)
-{
-    return atomic_load_explicit(&device->managed_bytes, memory_order_relaxed);
-}
-
 /* Sizes may be any that a program asks for. */
 static uint64_t sum_of(uint64_t one, uint64_t other)
 {
@@ -35,9 +30,9 @@ static uint64_t excess_with(const struct device *device, uint64_t coming)
     return held - device->total_bytes;
 }
 
-bool managed_is_crowded(const struct device *device)
+uint64_t managed_excess(const struct device *device)
 {
-    return excess_with(device, 0) != 0;
+    return excess_with(device, 0);
 }
 
 /* Where there is more managed memory than fits in any case, giving back begins with so much that a
@@ -46,7 +41,7 @@ uint64_t managed_in_the_way(const struct device *device, uint64_t kept)
 {
     uint64_t share = device->total_bytes / STAYING_SHARE;
     uint64_t stays = share > device->growth_budget ? share : device->growth_budget;
-    uint64_t excess = excess_with(device, 0);
+    uint64_t excess = managed_excess(device);
     if (excess == 0 || kept <= stays)
         return 0;
     return excess < kept - stays / 2 ? excess : kept - stays / 2;

@@ -21,9 +21,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "context.h"
 #include "cuda_abi.h"
 
-struct device;
 struct pool;
 
 /* Around the driver's free of what is not the pool's. */
@@ -34,9 +34,20 @@ struct managed_memory {
 struct managed_memory managed_find(struct pool *pool, CUdeviceptr address);
 void managed_freed(const struct managed_memory *memory);
 
-/* Whether what the pool has taken from the driver and the process's managed memory are more than
- * the device has. */
-bool managed_is_crowded(const struct device *device);
+static inline uint64_t managed_bytes(const struct device *device)
+{
+    return atomic_load_explicit(&device->managed_bytes, memory_order_relaxed);
+}
+
+/* Bytes by which what the pool has taken from the driver and the process's managed memory are more
+ * than the device has. */
+uint64_t managed_excess(const struct device *device);
+
+/* Whether there are any. Every slow free asks; most processes have no managed memory. */
+static inline bool managed_is_crowded(const struct device *device)
+{
+    return managed_bytes(device) != 0 && managed_excess(device) != 0;
+}
 
 /* How many of the kept bytes should go for that. */
 uint64_t managed_in_the_way(const struct device *device, uint64_t kept);

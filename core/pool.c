@@ -148,13 +148,6 @@ static bool memory_may_be_pinned(struct pool *pool)
     return atomic_load_explicit(&pool->memory_is_pinned, memory_order_relaxed);
 }
 
-bool returns_in_stream_order(const struct pool *pool)
-{
-    return pool->driver->cuMemFreeAsync &&
-           (!atomic_load_explicit(&pool->frees_are_missed, memory_order_relaxed) ||
-            MUTATED(returned_unseen));
-}
-
 bool barriers_are_open(struct pool *pool)
 {
     return pool->settings.device.barriers && pool->driver->cuCtxWaitEvent &&

@@ -189,7 +189,12 @@ void pool_look_at_objects(struct pool *pool);
 
 /* Whether memory may go back to the driver by cuMemFreeAsync: the driver has it, and nobody was
  * found who follows the driver's frees and would miss it. */
-bool returns_in_stream_order(const struct pool *pool);
+static inline bool returns_in_stream_order(const struct pool *pool)
+{
+    return pool->driver->cuMemFreeAsync &&
+           (!atomic_load_explicit(&pool->frees_are_missed, memory_order_relaxed) ||
+            MUTATED(returned_unseen));
+}
 
 /* Whether the calling thread is the only one that has launched work lately. */
 bool launches_alone(struct pool *pool);
