@@ -115,9 +115,10 @@ static size_t length_of(const unsigned char *code)
 /* mov $to, %rax; jmp *%rax */
 static void make_jump(unsigned char *jump, const void *to)
 {
-    memcpy(jump, "\x48\xb8", 2);
-    memcpy(jump + 2, &to, sizeof to);
-    memcpy(jump + 10, "\xff\xe0", 2);
+    const unsigned char move[] = {0x48, 0xb8}, leave[] = {0xff, 0xe0};
+    memcpy(jump, move, sizeof move);
+    memcpy(jump + sizeof move, &to, sizeof to);
+    memcpy(jump + sizeof move + sizeof to, leave, sizeof leave);
 }
 #elif defined(__aarch64__)
 /* Only mov of a number to a register. */
