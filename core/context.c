@@ -201,6 +201,13 @@ static bool add_handle(struct registry *registry, struct context_handle added)
     return true;
 }
 
+/* Threads ask again what a handle stands for. Pairs with the acquire load in context_current. */
+static void handles_have_changed(struct registry *registry)
+{
+    if (!MUTATED(handle_cached_for_good))
+        atomic_fetch_add_explicit(&registry->generation, REGISTRY_STEP, memory_order_release);
+}
+
 static void remove_handles(struct registry *registry, const struct context *context,
                            CUgreenCtx green)
 {
@@ -211,9 +218,7 @@ static void remove_handles(struct registry *registry, const struct context *cont
             registry->handles[kept++] = *h;
     }
     registry->handle_count = kept;
-    /* Pairs with the acquire load in context_current: threads ask again. */
-    if (!MUTATED(handle_cached_for_good))
-        atomic_fetch_add_explicit(&registry->generation, REGISTRY_STEP, memory_order_release);
+    handles_have_changed(registry);
 }
 
 /* A known context with this handle that is not about to die; its entry is copied out. */
@@ -383,7 +388,7 @@ static void drop_handle(struct pool *pool, const struct context_handle *dropped)
     struct context_handle *entry = find_handle(registry, dropped->handle);
     if (entry && entry->green == dropped->green && entry->id == dropped->id) {
         *entry = registry->handles[--registry->handle_count];
-        atomic_fetch_add_explicit(&registry->generation, REGISTRY_STEP, memory_order_release);
+        handles_have_changed(registry);
     }
     pthread_mutex_unlock(&registry->lock);
 }
@@ -603,8 +608,8 @@ struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool
     uint64_t generation = registry_generation(&pool->registry);
     bool known = look_up(pool, handle, &found) && still_means(&found, read_id(pool, handle));
     struct context *context = known ? found.context : context_register_current(pool, handle);
-    *green =
-        MUTATED(late_alias_forgotten) ? known && found.green : context && is_alias(pool, handle);
+    *green = known ? found.green != NULL
+                   : context && !MUTATED(late_alias_forgotten) && is_alias(pool, handle);
     struct thread_state *thread = &thread_state;
     thread->handle = handle;
     thread->context = context;

@@ -64,7 +64,8 @@ bool release_reserve(struct pool *pool, struct context *context, uint64_t bytes,
  * says that nothing is left to try. After the last step it begins again, for some seconds at most,
  * if this thread has given something back that another may have taken, another thread is still
  * giving back, or others have allocated and freed meanwhile although there would be enough for the
- * request. device NULL: all devices, and for a second at most. */
+ * request. device NULL: all devices, and that for a second at most, then once more when another
+ * thread has given back. */
 enum reclaim_step { RECLAIM_CLEAN, RECLAIM_FENCED, RECLAIM_DRIVER, RECLAIM_THE_REST, RECLAIM_DONE };
 struct reclaim {
     enum reclaim_step step;
