@@ -303,6 +303,7 @@ static struct context *make_context(struct pool *pool, struct device *device, bo
         return NULL;
     }
     atomic_init(&context->epochs.current, 1);
+    host_work_init(&context->epochs.host_work);
     atomic_init(&context->heap.closed,
                 (pool->settings.device.free_synchronizes ? CLOSED_SYNCHRONISING : 0u) |
                     (pool->expedited ? 0u : CLOSED_WEAKLY));
@@ -353,17 +354,20 @@ static struct context *bring_to_life(struct pool *pool, struct device *device,
 }
 
 /* Before a second context is known to anybody: blocks behind barriers might be reached from outside
- * the barrier. So there are no more barriers, and those that were raised are waited out, by every
- * thread that comes here. */
-static void close_barriers(struct pool *pool)
+ * the barrier. So there are no more barriers, and what the new context does comes after those that
+ * were raised. Nothing is waited for here: what the barriers wait for may need this thread. */
+static void close_barriers(struct pool *pool, CUcontext handle)
 {
     atomic_store_explicit(&pool->several_contexts, true, memory_order_release);
+    /* One that is being raised is known after that. */
+    pthread_mutex_lock(&pool->fence_lock);
+    pthread_mutex_unlock(&pool->fence_lock);
     /* A synchronise of one context says nothing of the others. */
     if (!pool->driver->cuCtxRecordEvent)
         context_step_aside_everywhere(pool);
     for (struct context *c = context_next(pool, NULL, NULL); c && !MUTATED(barriers_not_drained);
          c = context_next(pool, c, NULL))
-        epoch_drain_barrier(pool, c);
+        epoch_order_behind_barrier(pool, c, handle);
 }
 
 static bool is_same(const struct context *context, unsigned long long id)
@@ -468,7 +472,7 @@ struct context *context_register(struct pool *pool, CUcontext handle, CUdevice o
         if (known)
             give_up_handle(pool, &found);
         if (context_next(pool, NULL, NULL))
-            close_barriers(pool);
+            close_barriers(pool, handle);
     } while (!list_context(pool, device, &identity, &context));
     if (!context || !has_ended_unseen(pool, &identity))
         return context;

@@ -82,7 +82,11 @@ bool release_for_retry(struct pool *pool, struct device *device, struct reclaim 
 
 /* Waits, for some seconds at most, until what is pending in the context is clean, as far as it has
  * fences. */
-void release_wait_for_pending(struct pool *pool, struct context *context);
+void release_wait_for_pending(struct pool *pool, struct context *context, uint64_t give_up_at);
+
+/* Bytes that the process could still take of the context's device, inside its limit; what is cached
+ * does not count. The driver is asked now and then. No lock held. */
+uint64_t release_room(struct pool *pool, struct context *context);
 
 /* After a miss in the context, which is current: now and then asks how much memory is left, and
  * remembers when it is little. */
