@@ -622,7 +622,7 @@ static CUresult free_stream_ordered(struct allocation *allocation)
     return CUDA_SUCCESS;
 }
 
-DRIVER_CALL(cuMemFree_v2, NEEDS_CONTEXT | UNSAFE, (CUdeviceptr address), (address))
+DRIVER_CALL(cuMemFree_v2, NEEDS_CONTEXT | UNSAFE | WAITS, (CUdeviceptr address), (address))
 {
     struct allocation *allocation = allocation_at(address);
     call_note(call, "address=%#llx", address);

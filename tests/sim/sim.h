@@ -22,7 +22,8 @@
  *   devices.c, contexts.c, green_contexts.c, streams.c, events.c
  *   scheduler.c   operations; kernels.c, modules.c, copies.c: what they do
  *   race_*.c      SIMCUDA_RACES: race_detector.h says what is compared with what
- *   captures.c, graphs.c, user_objects.c
+ *   captures.c, graphs.c, graph_nodes.c, user_objects.c
+ *   memory_operations.c   waits for words in memory, writes to them, external semaphores
  *   memory.c      addresses and cuMemAlloc; pools.c: cuMemAllocAsync; host_memory.c, arrays.c,
  *   virtual_memory.c, pointers.c
  *
@@ -51,10 +52,11 @@
  *
  * What it leaves out
  *   Entry points that no file here defines can be found, and answer CUDA_ERROR_NOT_SUPPORTED:
- *   textures, external memory, stream memory operations, opening others' IPC handles, JIT linking
- *   ... Managed memory takes device memory when it is allocated. A graph's memory is taken when its
- *   node is made; a child graph's nodes become the parent's. Kernels run beside each other without
- *   limit, and a copy takes only the time that memcpy takes.
+ *   textures, external memory, opening others' IPC handles, JIT linking, conditional nodes ...
+ *   Managed memory takes device memory when it is allocated. A graph's memory is taken when its
+ *   node is made. An external semaphore is a counter of the process's own. A node of memory
+ *   operations or semaphores has at most MOST_STEPS of them. Kernels run beside each other without
+ *   limit, and a copy takes only the time that memcpy takes. Host functions run one at a time.
  *
  * Locks, in the order in which they are taken
  *   sim.driver_lock  the driver's own global lock: held during every call that enters the driver,
@@ -108,11 +110,12 @@ extern const struct entry_point entry_points[ENTRIES];
 
 /* What a call needs before its function runs. */
 enum rules {
-    NEEDS_CONTEXT = 1,  /* a current, living context */
-    UNSAFE = 2,         /* may not be called during others' captures */
-    LIGHT = 4,          /* does not take the driver's lock */
-    NEEDS_NOTHING = 8,  /* not even cuInit */
-    IGNORES_ERRORS = 16 /* answers although the context has had a sticky error */
+    NEEDS_CONTEXT = 1,   /* a current, living context */
+    UNSAFE = 2,          /* may not be called during others' captures */
+    LIGHT = 4,           /* does not take the driver's lock */
+    NEEDS_NOTHING = 8,   /* not even cuInit */
+    IGNORES_ERRORS = 16, /* answers although the context has had a sticky error */
+    WAITS = 32           /* for work: not permitted in a host function, which is such work itself */
 };
 
 struct call {
@@ -219,6 +222,7 @@ enum kind {
     KIND_ARRAY,
     KIND_MIPMAPPED_ARRAY,
     KIND_PHYSICAL,
+    KIND_SEMAPHORE,
     KINDS
 };
 
@@ -252,9 +256,17 @@ struct copy {
     void *staged; /* the source's bytes, taken at the call; freed with the operation */
 };
 
+/* A wait until a word compares as its flags say (CU_STREAM_WAIT_VALUE_), or a write to it. */
+struct memory_step {
+    uint64_t address, value;
+    unsigned int flags;
+    bool wide, writes; /* wide: 64 bits instead of 32 */
+};
+enum { MOST_STEPS = 4 };
+
 /* What an operation does. Copied by value into graph nodes. */
 struct work {
-    enum { TAKES_NO_TIME, TAKES_NS, WAITS_FOR_FLAG, CALLS_HOST } how;
+    enum { TAKES_NO_TIME, TAKES_NS, WAITS_FOR_FLAG, WAITS_FOR_MEMORY, CALLS_HOST } how;
     const char *name;     /* of a kernel; NULL for other work */
     bool early;           /* launched with programmatic stream serialization */
     CUgraphNodeType type; /* as a graph node */
@@ -288,6 +300,10 @@ struct work {
         struct graph_memory *memory;
         struct pending *pending;
         struct user_reference *references;
+        struct {
+            struct memory_step step[MOST_STEPS];
+            unsigned int count, done; /* one after the other */
+        } memory_steps;
     };
     struct range ranges[3];
     unsigned int range_count;
@@ -468,6 +484,7 @@ struct event {
 struct thread {
     uint64_t id;
     CUstreamCaptureMode capture_mode;
+    bool in_host_function;
     unsigned int depth;
     struct {
         CUcontext handle;
@@ -566,15 +583,19 @@ struct node {
     struct work work;
     struct node **after;
     size_t after_count;
-    struct op *op;      /* while the graph is being launched */
-    struct node *clone; /* while it is being copied */
-    bool marked;        /* while joins are looked for */
+    struct graph *child; /* of a child graph's node: its own graph */
+    CUgraphNode origin;  /* in an executable graph: the node that this one is made from */
+    bool disabled;       /* in an executable graph: does nothing */
+    struct op *op;       /* while the graph is being launched */
+    struct node *clone;  /* while it is being copied */
+    bool marked;         /* while joins are looked for */
     struct node *next, *previous;
 };
 
 struct graph {
     CUgraph handle;
     CUgraphExec exec_handle; /* of an executable graph */
+    bool is_child;           /* of a node, which frees it */
     struct node *nodes, *last;
     struct user_reference *user_objects;
     struct op *last_launch;
@@ -584,6 +605,24 @@ struct graph *graph_new(bool executable);
 void graph_free(struct graph *graph);
 struct node *graph_add(struct graph *graph, const struct work *work, struct node *const *after,
                        size_t after_count);
+/* A node that runs a copy of the child. */
+struct node *graph_add_child(struct graph *graph, const struct graph *child,
+                             struct node *const *after, size_t after_count);
+/* Appends the source's nodes to an executable graph, with those of child graphs in their place. */
+bool graph_flatten(struct graph *exec, const struct graph *source, struct node *const *after,
+                   size_t after_count);
+struct graph *graph_of(CUgraph handle);
+/* The nodes that handles name, all of the graph; at most MOST_NAMED. */
+bool graph_nodes_of(const struct graph *graph, const CUgraphNode *handles, size_t count,
+                    struct node **nodes);
+/* The work of stream memory operations, of which there are at most MOST_STEPS. */
+CUresult memory_operations_work(const CUstreamBatchMemOpParams *parameters, unsigned int count,
+                                struct work *work);
+CUresult semaphores_wait_work(const CUDA_EXT_SEM_WAIT_NODE_PARAMS *parameters, struct work *work);
+CUresult semaphores_signal_work(const CUDA_EXT_SEM_SIGNAL_NODE_PARAMS *parameters,
+                                struct work *work);
+/* Does what can be done; true when all steps are done. */
+bool memory_steps_run(struct work *work);
 /* Memory of an alloc node, shared by the copies of the graph. */
 struct graph_memory *graph_memory_new(struct call *call, size_t bytes, CUdeviceptr *address);
 void graph_memory_hold(struct graph_memory *memory);
