@@ -107,6 +107,7 @@ void context_free(struct context *context)
     op_drop(context->orphans);
     op_drop(context->blocking_orphans);
     unlink_context(context);
+    extent_give(&context->overhead);
     handle_free(KIND_CONTEXT, context->handle);
     free(context);
 }
@@ -277,6 +278,10 @@ static CUresult create(CUcontext *handle, unsigned int flags, CUdevice ordinal)
     context = context_new(device, NULL, flags);
     if (context == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!overhead_take(device, &context->overhead)) {
+        context_free(context);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     *handle = context->handle;
     return push(context->handle);
 }

@@ -42,6 +42,7 @@ void graph_free(struct graph *graph)
     handle_free(KIND_GRAPH, graph->handle);
     handle_free(KIND_EXEC, graph->exec_handle);
     op_drop(graph->last_launch);
+    extent_give(&graph->overhead);
     free(graph);
 }
 
@@ -227,7 +228,7 @@ DRIVER_CALL(cuGraphNodeGetType, 0, (CUgraphNode handle, CUgraphNodeType *type), 
 
 /* --- executable graphs -------------------------------------------------------------------------*/
 
-static CUresult instantiate(CUgraphExec *handle, CUgraph graph_handle)
+static CUresult instantiate(const struct call *call, CUgraphExec *handle, CUgraph graph_handle)
 {
     struct graph *graph = graph_of(graph_handle), *exec;
     if (handle == NULL || graph == NULL || is_being_captured(graph))
@@ -235,6 +236,10 @@ static CUresult instantiate(CUgraphExec *handle, CUgraph graph_handle)
     exec = graph_new(true);
     if (exec == NULL || !graph_flatten(exec, graph, NULL, 0))
         return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!overhead_take(call->context->device, &exec->overhead)) {
+        graph_free(exec);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     *handle = exec->exec_handle;
     return CUDA_SUCCESS;
 }
@@ -243,20 +248,20 @@ DRIVER_CALL(cuGraphInstantiate, NEEDS_CONTEXT,
             (CUgraphExec * exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t bytes),
             (exec, graph, error_node, log, bytes))
 {
-    return instantiate(exec, graph);
+    return instantiate(call, exec, graph);
 }
 
 DRIVER_CALL(cuGraphInstantiate_v2, NEEDS_CONTEXT,
             (CUgraphExec * exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t bytes),
             (exec, graph, error_node, log, bytes))
 {
-    return instantiate(exec, graph);
+    return instantiate(call, exec, graph);
 }
 
 DRIVER_CALL(cuGraphInstantiateWithFlags, NEEDS_CONTEXT,
             (CUgraphExec * exec, CUgraph graph, unsigned long long flags), (exec, graph, flags))
 {
-    return flags <= 15 ? instantiate(exec, graph) : CUDA_ERROR_INVALID_VALUE;
+    return flags <= 15 ? instantiate(call, exec, graph) : CUDA_ERROR_INVALID_VALUE;
 }
 
 DRIVER_CALL_PT(cuGraphInstantiateWithParams, _ptsz, NEEDS_CONTEXT,
@@ -267,7 +272,7 @@ DRIVER_CALL_PT(cuGraphInstantiateWithParams, _ptsz, NEEDS_CONTEXT,
         return CUDA_ERROR_INVALID_VALUE;
     parameters->hErrNode_out = NULL;
     parameters->result_out = 0;
-    return instantiate(exec, graph);
+    return instantiate(call, exec, graph);
 }
 
 DRIVER_CALL(cuGraphExecDestroy, IGNORES_ERRORS, (CUgraphExec handle), (handle))

@@ -31,20 +31,21 @@
  *   SIMCUDA_DEVICES=N      how many devices (default 1, at most 16; with 0, cuInit finds none)
  *   SIMCUDA_MEMORY=BYTES   each device's memory, with an optional KiB, MiB, GiB or TiB (default
  *                          1GiB, at least 4MiB); host memory is taken as it is touched
- *   SIMCUDA_FAULTS=LIST    comma-separated; each NAME=CODE@N: the N-th call of that entry point
- *                          fails; NAME=CODE@N+: every one from the N-th on; NAME=CODE%P:SEED: P
- *                          percent of them, at random. NAME is an exported name (cuMemAlloc_v2),
- *                          CODE a number or a CUDA_ERROR_ name. Codes that stick on a real device
- *                          (700, 702, 710, 714 to 719) stick to the current context here too.
- *   SIMCUDA_TIMING=1       calls take the time they take on an H100 (calls.c), instead of none
- *   SIMCUDA_LOG=FILE       a line for every call: thread, name, main arguments, result
- *   SIMCUDA_STEPPED=1      no threads and no real time: work runs inside the program's calls, by a
- *                          clock that simcuda.h lets a test see and move (scheduler.c)
- *   SIMCUDA_RACES=1        reports uses of memory that nothing orders after the uses of those who
- * had it before, on stderr or, with another word than 0 and 1, in that file; programs tell of their
- * allocations (simcuda.h, race_detector.h) SIMCUDA_POISON=1       memory that goes back to the
- * driver is overwritten with 0xDB A value that is not allowed is one line on stderr, and cuInit
- * fails. simcuda.h has what the simulator tells a test beside the driver's own functions.
+ *   SIMCUDA_OVERHEAD=BYTES what a created context, a created stream and an executable graph each
+ * take of their device's memory (default nothing, otherwise at least 4MiB) SIMCUDA_FAULTS=LIST
+ * comma-separated; each NAME=CODE@N: the N-th call of that entry point fails; NAME=CODE@N+: every
+ * one from the N-th on; NAME=CODE%P:SEED: P percent of them, at random. NAME is an exported name
+ * (cuMemAlloc_v2), CODE a number or a CUDA_ERROR_ name. Codes that stick on a real device (700,
+ * 702, 710, 714 to 719) stick to the current context here too. SIMCUDA_TIMING=1       calls take
+ * the time they take on an H100 (calls.c), instead of none SIMCUDA_LOG=FILE       a line for every
+ * call: thread, name, main arguments, result SIMCUDA_STEPPED=1      no threads and no real time:
+ * work runs inside the program's calls, by a clock that simcuda.h lets a test see and move
+ * (scheduler.c) SIMCUDA_RACES=1        reports uses of memory that nothing orders after the uses of
+ * those who had it before, on stderr or, with another word than 0 and 1, in that file; programs
+ * tell of their allocations (simcuda.h, race_detector.h) SIMCUDA_POISON=1       memory that goes
+ * back to the driver is overwritten with 0xDB A value that is not allowed is one line on stderr,
+ * and cuInit fails. simcuda.h has what the simulator tells a test beside the driver's own
+ * functions.
  *
  * Variants, all of the same sources: as it is, a driver that has everything (13.3);
  * -DSIM_DRIVER_12_4, one before cuCtxRecordEvent; -DSIM_OLD_DRIVER, one like 11.1, before
@@ -187,7 +188,7 @@ void call_leave_driver(struct call *call);
 
 struct settings {
     unsigned int devices;
-    uint64_t memory;
+    uint64_t memory, overhead;
     bool timing, poison, stepped;
     int log;   /* file descriptor, or -1 */
     int races; /* the same, for the race detector's reports; -1 where it is off */
@@ -417,6 +418,13 @@ struct space {
 
 struct small_page;
 
+/* Device memory taken from a device; nothing of it if device is NULL. */
+struct extent {
+    struct device *device;
+    uint64_t base, bytes;
+    struct small_page *page; /* shared with others below 2 MiB */
+};
+
 struct device {
     int ordinal;
     uint64_t total, used; /* bytes, in whole pages of 2 MiB */
@@ -443,7 +451,8 @@ struct stream {
     struct clock *early_start;    /* what an early launch comes after, right after a kernel */
     struct clock *marked; /* the program's allocations on it, as the race detector knows them */
     uint32_t chain;       /* of its uses of memory, for the race detector */
-    struct stream *next;  /* of the same context */
+    struct extent overhead;
+    struct stream *next; /* of the same context */
 };
 
 struct context {
@@ -466,6 +475,7 @@ struct context {
     struct module *modules;
     uint32_t peers; /* a bit for every device whose memory it may reach */
     size_t limits[16];
+    struct extent overhead;
     struct context *next;
 };
 
@@ -599,6 +609,7 @@ struct graph {
     struct node *nodes, *last;
     struct user_reference *user_objects;
     struct op *last_launch;
+    struct extent overhead; /* of an executable graph */
 };
 
 struct graph *graph_new(bool executable);
@@ -647,13 +658,6 @@ enum memory_kind {
     MEMORY_REGISTERED, /* cuMemHostRegister */
 };
 
-/* Device memory taken from a device. */
-struct extent {
-    struct device *device;
-    uint64_t base, bytes;
-    struct small_page *page; /* shared with others below 2 MiB */
-};
-
 struct allocation {
     uint64_t base, size; /* as requested */
     enum memory_kind kind;
@@ -682,6 +686,8 @@ void space_give(struct space *space, uint64_t address, uint64_t bytes);
 bool extent_take(struct device *device, struct context *context, uint64_t bytes,
                  struct extent *extent);
 void extent_give(struct extent *extent);
+/* What an object takes (SIMCUDA_OVERHEAD). False: out of memory. */
+bool overhead_take(struct device *device, struct extent *extent);
 void small_pages_free(struct context *context);
 
 /* Registers memory, so that pointers into it are known. NULL without host memory. */

@@ -64,6 +64,7 @@ void stream_free(struct stream *stream)
     op_drop(stream->seen);
     if (races_on)
         race_stream_free(stream);
+    extent_give(&stream->overhead);
     free(stream->capture_nodes);
     free(stream->capture_handles);
     free(stream);
@@ -206,6 +207,10 @@ static CUresult create(struct call *call, CUstream *handle, unsigned int flags, 
     stream = stream_new(call->context, flags, priority);
     if (stream == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!overhead_take(call->context->device, &stream->overhead)) {
+        stream_free(stream);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     stream->handle = handle_new(KIND_STREAM, stream);
     *handle = stream->handle;
     return CUDA_SUCCESS;
