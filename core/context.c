@@ -77,6 +77,7 @@ static struct device *describe_device(struct pool *pool, CUdevice ordinal)
     device->growth_budget = byte_size_resolve(&settings->growth_budget, total);
     device->limit = byte_size_resolve(&pool->settings.limits.device_bytes, total);
     device_set_short(device, false);
+    atomic_init(&device->could_hold, total);
     const struct stream_ordered_settings *stream_ordered = &pool->settings.stream_ordered;
     size_classes_init(&device->stream_classes, &stream_ordered->buckets, total);
     device->stream_cached_cap = byte_size_resolve(&stream_ordered->caps.cached, total);

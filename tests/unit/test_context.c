@@ -605,9 +605,8 @@ static void finish_first(void *queries)
         fake_finish(context);
 }
 
-Test(context, the_second_context_waits_for_what_barriers_have_handed_out)
+static void hand_out_behind_a_barrier(void)
 {
-    unsigned queries = 0;
     start_with_budget(0);
     CUdeviceptr block = allocate(MIB);
     fake_launch(context);
@@ -615,6 +614,24 @@ Test(context, the_second_context_waits_for_what_barriers_have_handed_out)
     let_time_pass();
     cr_assert_eq(allocate(MIB), block);
     cr_assert_eq(counted().hits.barrier, 1);
+}
+
+Test(context, the_second_contexts_work_is_behind_what_barriers_have_handed_out)
+{
+    hand_out_behind_a_barrier();
+    unsigned queries = fake_calls(FAKE_EVENT_QUERY);
+    CUcontext other = another_context(0);
+    cr_assert_eq(fake_behind(other, context), 1);
+    cr_assert_eq(fake_calls(FAKE_EVENT_QUERY), queries, "nothing is waited for");
+    CUcontext third = another_context(0);
+    cr_assert_eq(fake_behind(third, context), 1);
+}
+
+Test(context, where_it_cannot_be_the_barriers_are_waited_for)
+{
+    unsigned queries = 0;
+    hand_out_behind_a_barrier();
+    fake_fail(FAKE_WAIT, CUDA_ERROR_UNKNOWN, 1);
     fake_during(FAKE_EVENT_QUERY, finish_first, &queries);
     another_context(0);
     cr_assert_geq(queries, 5);
