@@ -1435,26 +1435,34 @@ static bool is_missed(struct context *context, uint64_t pending, uint64_t room)
     return room < 2 * pending || (room < pending + largest && largest <= room + pending);
 }
 
-/* Lock held. Looking through all caches costs their threads something: not where what they may hold
- * makes no difference. */
+/* No lock needed. Whether the room is so large that what caches may hold makes no difference, and
+ * no work is known that the host ends. */
+static bool nothing_is_missed(const struct context *context, uint64_t room)
+{
+    const struct heap *heap = &context->heap;
+    uint64_t most =
+        counter_get(&heap->pending_bytes) + context->device->growth_budget + CACHES_LEAST_BYTES;
+    return MUTATED(pending_never_missed) ||
+           (host_work_limit(&context->epochs.host_work) == UINT64_MAX && room >= 2 * most &&
+            room >= most + counter_get(&heap->largest_request));
+}
+
+/* Lock held. */
 static bool pending_is_missed(struct context *context, uint64_t room)
 {
     struct heap *heap = &context->heap;
-    uint64_t listed = counter_get(&heap->pending_bytes);
-    uint64_t most = context->device->growth_budget + CACHES_LEAST_BYTES;
-    if (MUTATED(pending_never_missed) ||
-        (host_work_limit(&context->epochs.host_work) == UINT64_MAX && room >= 2 * (listed + most) &&
-         room >= listed + most + counter_get(&heap->largest_request)))
-        return false;
-    uint64_t pending = listed + look_around(heap, 0)->pending_bytes;
+    uint64_t pending = counter_get(&heap->pending_bytes) + look_around(heap, 0)->pending_bytes;
     return pending && is_missed(context, pending, room);
 }
 
-/* No lock held. Waits as the plain free does, until what is pending can be done without. */
-static void wait_for_what_is_missed(struct pool *pool, struct context *context)
+/* No lock held. Waits as the plain free does, until what is pending can be done without. now: on
+ * the monotonic clock, in nanoseconds. */
+static void wait_for_what_is_missed(struct pool *pool, struct context *context, uint64_t now)
 {
     struct heap *heap = &context->heap;
-    uint64_t room = release_room(pool, context);
+    uint64_t room = release_room(pool, context, now);
+    if (nothing_is_missed(context, room))
+        return;
     heap_lock(heap);
     while (pending_is_missed(context, room) &&
            epoch_wait_in_free(pool, context, epoch_clean(&context->epochs) + 1))
@@ -1490,7 +1498,7 @@ __attribute__((noinline)) static CUresult end_free(struct pool *pool, struct con
     if (pool->driver->cuMemFreeAsync)
         release_stream(pool, context);
     if (waitable)
-        wait_for_what_is_missed(pool, context);
+        wait_for_what_is_missed(pool, context, excess.now);
     release_found_excess(pool, context, &excess, RELEASE_IN_FREE);
     release_look_again(pool, context);
     return result;

@@ -882,10 +882,9 @@ static void look_at_room(struct pool *pool, struct context *context, uint64_t no
     atomic_store_explicit(&device->could_hold_at, now, memory_order_relaxed);
 }
 
-uint64_t release_room(struct pool *pool, struct context *context)
+uint64_t release_room(struct pool *pool, struct context *context, uint64_t now)
 {
     struct device *device = context->device;
-    uint64_t now = monotonic_now();
     uint64_t looked_at = atomic_load_explicit(&device->could_hold_at, memory_order_relaxed);
     if (!looked_at || now - looked_at >= ROOM_INTERVAL)
         look_at_room(pool, context, now);

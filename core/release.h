@@ -85,8 +85,9 @@ bool release_for_retry(struct pool *pool, struct device *device, struct reclaim 
 void release_wait_for_pending(struct pool *pool, struct context *context, uint64_t give_up_at);
 
 /* Bytes that the process could still take of the context's device, inside its limit; what is cached
- * does not count. The driver is asked now and then. No lock held. */
-uint64_t release_room(struct pool *pool, struct context *context);
+ * does not count. The driver is asked now and then. now: on the monotonic clock, in nanoseconds. No
+ * lock held. */
+uint64_t release_room(struct pool *pool, struct context *context, uint64_t now);
 
 /* After a miss in the context, which is current: now and then asks how much memory is left, and
  * remembers when it is little. */

@@ -735,6 +735,19 @@ Test(release, for_which_it_waits_some_seconds_at_most)
     cr_assert_lt(ahead, 20);
 }
 
+Test(release, and_so_does_it_for_what_frees_have_fences_for)
+{
+    ignore_the_reserve_ratio();
+    start_on(64 * MIB);
+    CUdeviceptr block = allocate(40 * MIB);
+    fake_launch(context);
+    hide_the_shortage();
+    release(block);
+    fake_during(FAKE_EVENT_QUERY, let_a_second_pass, NULL);
+    cr_assert_eq(try_to_allocate(50 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_lt(ahead, 20);
+}
+
 Test(release, then_it_asks_for_the_exact_size)
 {
     settings.device.buckets.policy = BUCKETS_POW2;
