@@ -607,8 +607,9 @@ static uint64_t patience_of(const struct device *device, const struct reclaim *p
 
 static void settle_streams(struct pool *pool, struct device *device, const struct reclaim *progress)
 {
-    uint64_t patience = patience_of(device, progress);
-    stream_release_settle_until(pool, device, monotonic_now() + patience);
+    uint64_t patience = patience_of(device, progress), now = monotonic_now();
+    uint64_t longest = progress->started + LAST_RESORT_NANOSECONDS;
+    stream_release_settle_until(pool, device, now + patience < longest ? now + patience : longest);
     if (device && progress->in_stream_order && patience)
         atomic_store_explicit(&device->vain_until, monotonic_now() + VAIN_NANOSECONDS,
                               memory_order_relaxed);
