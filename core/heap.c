@@ -1420,19 +1420,18 @@ static bool frees_wait(const struct pool *pool, struct heap *heap)
     return heap->frees_wait;
 }
 
-/* Lock held. Whether an allocation might miss what is pending, and the host might have to act until
- * it has it: while there is such work, what is over the growth budget, and what the largest request
- * so far, and as much as is pending, does not find elsewhere. Where no such work is known of, there
- * may be some all the same (a kernel that another thread lets go): then what is pending is missed
- * where it is much beside the room, or the largest request fits with it and might not without. */
+/* Lock held. Whether an allocation might miss what is pending, because the host has to act before
+ * it is over: where such work is known of, what is over the growth budget. There may be some that
+ * is not known (a kernel that another thread lets go): then what is pending is missed where it is
+ * much beside the room, or the largest request so far fits with it and might not without. */
 static bool is_missed(struct context *context, uint64_t pending, uint64_t room)
 {
     const struct heap *heap = &context->heap;
     uint64_t largest = counter_get(&heap->largest_request);
     room += counter_get(&heap->clean_bytes);
-    if (host_work_limit(&context->epochs.host_work) != UINT64_MAX)
-        return pending > context->device->growth_budget || room < pending + largest;
-    return room < 2 * pending || (room < pending + largest && largest <= room + pending);
+    return (host_work_limit(&context->epochs.host_work) != UINT64_MAX &&
+            pending > context->device->growth_budget) ||
+           room < 2 * pending || (room < pending + largest && largest <= room + pending);
 }
 
 /* No lock needed. Whether the room is so large that what caches may hold makes no difference, and
@@ -1464,7 +1463,9 @@ static void wait_for_what_is_missed(struct pool *pool, struct context *context, 
     if (nothing_is_missed(context, room))
         return;
     heap_lock(heap);
-    while (pending_is_missed(context, room) &&
+    /* What others free meanwhile is theirs to wait for. */
+    uint64_t last = epoch_current(&context->epochs) - 1;
+    while (epoch_clean(&context->epochs) < last && pending_is_missed(context, room) &&
            epoch_wait_in_free(pool, context, epoch_clean(&context->epochs) + 1))
         continue;
     heap_unlock(heap);
