@@ -14,7 +14,9 @@
  *   call=  what is called under the lock: alloc (default), pitch, managed, async, from_pool, host,
  *          array, array3d, mipmapped, context, module, library, graph, physical, stream
  *   threads=1 rounds=20 least_mib=200 most_mib=400
+ *   call_mib=0    if not 0, what the call under the lock asks for
  *   leave_mib=0   if not 0, so much of the device's memory is left at the start
+ *   kernel_ms=2000 period_ms=10000   of the cases long_kernels and service (of rounds= periods)
  *   seconds=20    one round that takes longer ends the program with status 1
  *   case=  instead, something of its own: see the list at the end
  *
@@ -35,7 +37,9 @@ static CUdevice device;
 static struct kernels kernels;
 static CUdeviceptr mismatches;
 static unsigned int threads, rounds, seconds_allowed;
-static size_t least_mib, most_mib;
+static unsigned long long kernel_ns;
+static long period_ms;
+static size_t least_mib, most_mib, call_mib;
 static atomic_bool not_supported;
 static atomic_uint rounds_done;
 
@@ -289,10 +293,7 @@ union made {
     CUlibrary library;
     CUgraphExec exec;
     CUstream stream;
-    struct {
-        CUmemGenericAllocationHandle handle;
-        size_t bytes;
-    } physical;
+    CUmemGenericAllocationHandle physical;
 };
 
 static void call_alloc(struct thread *thread, size_t bytes, union made *made)
@@ -416,9 +417,11 @@ static void undo_module(struct thread *thread, union made *made)
 
 static void call_library(struct thread *thread, size_t bytes, union made *made)
 {
+    CUmodule module;
     (void)thread;
     (void)bytes;
     CHECK(cuLibraryLoadData(&made->library, KERNELS_PTX, NULL, NULL, 0, NULL, NULL, 0));
+    CHECK(cuLibraryGetModule(&module, made->library));
 }
 
 static void undo_library(struct thread *thread, union made *made)
@@ -450,13 +453,13 @@ static void call_physical(struct thread *thread, size_t bytes, union made *made)
     CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                       .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
     (void)thread;
-    CHECK(cuMemCreate(&made->physical.handle, bytes, &properties, 0));
+    CHECK(cuMemCreate(&made->physical, bytes / (2 * MIB) * (2 * MIB), &properties, 0));
 }
 
 static void undo_physical(struct thread *thread, union made *made)
 {
     (void)thread;
-    CHECK(cuMemRelease(made->physical.handle));
+    CHECK(cuMemRelease(made->physical));
 }
 
 static void call_stream(struct thread *thread, size_t bytes, union made *made)
@@ -558,7 +561,7 @@ static void run_round(struct thread *thread)
     CHECK(cuMemAlloc_v2(&block, bytes));
     free_behind_what_waits(thread, block);
     pthread_mutex_lock(&thread->lock);
-    what_is_called->make(thread, next_size(thread), &made);
+    what_is_called->make(thread, call_mib > 0 ? call_mib * MIB : next_size(thread), &made);
     pthread_mutex_unlock(&thread->lock);
     what_is_called->undo(thread, &made);
     alarm(seconds_allowed);
@@ -722,6 +725,67 @@ static void case_another_device(void)
     CHECK(cuCtxSetCurrent(context));
 }
 
+/* Kernels of seconds in many threads: nothing becomes clean for long, and nobody needs a lock. */
+static void run_long_kernels(unsigned int index)
+{
+    struct thread *thread = &all[index];
+    CHECK(cuCtxSetCurrent(context));
+    for (; thread->round < rounds; thread->round++) {
+        CUdeviceptr block = block_of(next_size(thread));
+        fill(&kernels, thread->stream, block, WORDS, index);
+        spin_then_verify(&kernels, thread->stream, kernel_ns, block, WORDS, index, mismatches);
+        CHECK(cuMemFree_v2(block));
+        alarm(seconds_allowed);
+    }
+    CHECK(cuStreamSynchronize(thread->stream));
+}
+
+static void case_long_kernels(void)
+{
+    struct worker workers[MAX_THREADS];
+    for (unsigned int i = 0; i < threads; i++)
+        start_worker(&workers[i], run_long_kernels, i);
+    for (unsigned int i = 0; i < threads; i++)
+        join_worker(&workers[i]);
+    if (simcuda_peak_device_bytes != NULL)
+        printf("peak: %llu MiB\n", (unsigned long long)(simcuda_peak_device_bytes() / MIB));
+}
+
+/* Starts a long kernel once a period, until the service ends. */
+static atomic_bool service_ended;
+
+static void start_long_kernels(unsigned int index)
+{
+    struct timespec period = {period_ms / 1000, period_ms % 1000 * 1000000};
+    CHECK(cuCtxSetCurrent(context));
+    while (!atomic_load(&service_ended)) {
+        spin(&kernels, all[index].other, kernel_ns);
+        nanosleep(&period, NULL);
+    }
+    CHECK(cuStreamSynchronize(all[index].other));
+}
+
+/* One request after the other, for so many periods: how many it serves is its speed. */
+static void case_service(void)
+{
+    struct thread *thread = &all[0];
+    struct worker other;
+    unsigned long requests = 0;
+    double end = now_ms() + (double)rounds * (double)period_ms;
+    start_worker(&other, start_long_kernels, 0);
+    for (; now_ms() < end; requests++) {
+        CUdeviceptr block = block_of(next_size(thread));
+        fill(&kernels, thread->stream, block, WORDS, 1);
+        spin_then_verify(&kernels, thread->stream, 20000, block, WORDS, 1, mismatches);
+        CHECK(cuStreamSynchronize(thread->stream));
+        CHECK(cuMemFree_v2(block));
+        alarm(seconds_allowed);
+    }
+    atomic_store(&service_ended, true);
+    join_worker(&other);
+    printf("requests: %lu\n", requests);
+}
+
 static const struct special_case {
     const char *name;
     void (*run)(void);
@@ -731,6 +795,8 @@ static const struct special_case {
     {"second_device", case_second_device, "kernel"},
     {"exported_memory", case_exported_memory, "kernel"},
     {"another_device", case_another_device, "host_function"},
+    {"long_kernels", case_long_kernels, "nothing"},
+    {"service", case_service, "nothing"},
 };
 
 /* --- the program -------------------------------------------------------------------------------*/
@@ -762,7 +828,10 @@ static void read_arguments(int argc, char **argv)
     rounds = (unsigned int)argument(argc, argv, "rounds", 20);
     least_mib = argument(argc, argv, "least_mib", 200);
     most_mib = argument(argc, argv, "most_mib", 400);
+    call_mib = argument(argc, argv, "call_mib", 0);
     seconds_allowed = (unsigned int)argument(argc, argv, "seconds", 20);
+    kernel_ns = argument(argc, argv, "kernel_ms", 2000) * 1000000ull;
+    period_ms = (long)argument(argc, argv, "period_ms", 10000);
     what_waits = ENTRY(waits, word(argc, argv, "wait", "host_function"));
     what_is_called = ENTRY(calls, word(argc, argv, "call", "alloc"));
     if (threads < 1 || threads > MAX_THREADS || rounds >= MAX_ROUNDS || least_mib < 1 ||
@@ -776,8 +845,8 @@ static void run_special_case(const struct special_case *special)
 {
     double start;
     what_waits = ENTRY(waits, special->wait);
-    threads = 1;
-    open_thread(&all[0], 0);
+    for (unsigned int i = 0; i < threads; i++)
+        open_thread(&all[i], i);
     start = now_ms();
     alarm(seconds_allowed);
     special->run();
