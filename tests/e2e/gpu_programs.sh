@@ -43,7 +43,7 @@ expect "fill_memory, plain driver" on_driver -- "${fill_memory[@]}"
 expect "tight, plain driver" on_driver -- "${tight[@]}"
 
 for busy in kernels host_functions memory_waits; do
-    give_back=("$programs/give_back" busy=$busy ms=100 mib=16)
+    give_back=("$programs/give_back" "busy=$busy" ms=100 mib=16)
     expect "give_back beside $busy, plain driver" on_driver -- "${give_back[@]}"
     expect "give_back beside $busy" on_pool CUDAPOOL_REPORT=none -- "${give_back[@]}"
 done

@@ -107,6 +107,18 @@ for wait in host_function kernel; do
     done
 done
 
+# What waits by itself, under the lock: the free before it must have waited for what is known.
+for wait in host_function callback added_node value; do
+    for call in free synchronize stream_synchronize; do
+        alike "$call under the lock that a $wait needs" $known $spare -- wait=$wait call=$call
+        alike "$call under the lock that a $wait needs, little memory" $known $spare -- wait=$wait \
+            call=$call least_mib=1 most_mib=1
+    done
+done
+# Of a kernel nothing can be known. Who then synchronises under the lock leans on the free's wait,
+# which is a stated limit; another free must end.
+alike "free under the lock that a kernel needs" $unknown $spare -- wait=kernel call=free
+
 two=SIMCUDA_DEVICES=2
 alike "large blocks of which there is room for one" $unknown SIMCUDA_MEMORY=16GiB -- \
     case=large_blocks rounds=5

@@ -12,8 +12,9 @@
  *          word of memory that another thread writes under the lock), semaphore, semaphore_node,
  *          kernel (spins until another thread, under the lock, writes its flag), nothing
  *   call=  what is called under the lock: alloc (default), pitch, managed, async, from_pool, host,
- *          array, array3d, mipmapped, context, module, library, graph, physical, stream
- *   threads=1 rounds=20 least_mib=200 most_mib=400
+ *          array, array3d, mipmapped, context, module, library, graph, physical, stream;
+ *          or free (of another block), synchronize, stream_synchronize: what would wait for the
+ * work if the free before the lock had not threads=1 rounds=20 least_mib=200 most_mib=400
  *   call_mib=0    if not 0, what the call under the lock asks for
  *   leave_mib=0   if not 0, so much of the device's memory is left at the start
  *   kernel_ms=2000 period_ms=10000   of the cases long_kernels and service (of rounds= periods)
@@ -475,26 +476,58 @@ static void undo_stream(struct thread *thread, union made *made)
     CHECK(cuStreamDestroy_v2(made->stream));
 }
 
+static void call_free(struct thread *thread, size_t bytes, union made *made)
+{
+    (void)thread;
+    (void)bytes;
+    CHECK(cuMemFree_v2(made->address));
+}
+
+static void call_synchronize(struct thread *thread, size_t bytes, union made *made)
+{
+    (void)thread;
+    (void)bytes;
+    (void)made;
+    CHECK(cuCtxSynchronize());
+}
+
+static void call_stream_synchronize(struct thread *thread, size_t bytes, union made *made)
+{
+    (void)bytes;
+    (void)made;
+    CHECK(cuStreamSynchronize(thread->stream));
+}
+
+static void undo_nothing(struct thread *thread, union made *made)
+{
+    (void)thread;
+    (void)made;
+}
+
 static const struct call {
     const char *name;
     void (*make)(struct thread *, size_t bytes, union made *);
     void (*undo)(struct thread *, union made *);
+    void (*prepare)(struct thread *, size_t bytes, union made *); /* before the free */
 } calls[] = {
-    {"alloc", call_alloc, undo_alloc},
-    {"pitch", call_pitch, undo_alloc},
-    {"managed", call_managed, undo_alloc},
-    {"async", call_async, undo_async},
-    {"from_pool", call_from_pool, undo_async},
-    {"host", call_host, undo_host},
-    {"array", call_array, undo_array},
-    {"array3d", call_array3d, undo_array},
-    {"mipmapped", call_mipmapped, undo_mipmapped},
-    {"context", call_context, undo_context},
-    {"module", call_module, undo_module},
-    {"library", call_library, undo_library},
-    {"graph", call_graph, undo_graph},
-    {"physical", call_physical, undo_physical},
-    {"stream", call_stream, undo_stream},
+    {"alloc", call_alloc, undo_alloc, NULL},
+    {"pitch", call_pitch, undo_alloc, NULL},
+    {"managed", call_managed, undo_alloc, NULL},
+    {"async", call_async, undo_async, NULL},
+    {"from_pool", call_from_pool, undo_async, NULL},
+    {"host", call_host, undo_host, NULL},
+    {"array", call_array, undo_array, NULL},
+    {"array3d", call_array3d, undo_array, NULL},
+    {"mipmapped", call_mipmapped, undo_mipmapped, NULL},
+    {"context", call_context, undo_context, NULL},
+    {"module", call_module, undo_module, NULL},
+    {"library", call_library, undo_library, NULL},
+    {"graph", call_graph, undo_graph, NULL},
+    {"physical", call_physical, undo_physical, NULL},
+    {"stream", call_stream, undo_stream, NULL},
+    {"free", call_free, undo_nothing, call_alloc},
+    {"synchronize", call_synchronize, undo_nothing, NULL},
+    {"stream_synchronize", call_stream_synchronize, undo_nothing, NULL},
 };
 static const struct call *what_is_called = &calls[0];
 
@@ -558,6 +591,8 @@ static void run_round(struct thread *thread)
     size_t bytes = next_size(thread);
     union made made = {0};
     CUdeviceptr block;
+    if (what_is_called->prepare != NULL)
+        what_is_called->prepare(thread, next_size(thread), &made);
     CHECK(cuMemAlloc_v2(&block, bytes));
     free_behind_what_waits(thread, block);
     pthread_mutex_lock(&thread->lock);

@@ -278,6 +278,10 @@ if wanted locks "$@"; then
         alike "locks, $call, memory short" "${locks[@]}" call=$call leave_mib=2048 least_mib=1024 \
             most_mib=1024 call_mib=1900
     done
+    for call in free synchronize stream_synchronize; do
+        alike "locks, $call" "${locks[@]}" call=$call
+        alike "locks, $call, little memory" "${locks[@]}" call=$call least_mib=1 most_mib=1
+    done
     # A context takes some 500 MiB.
     alike "locks, context, memory short" "${locks[@]}" call=context leave_mib=1400 least_mib=1200 \
         most_mib=1200 rounds=5
