@@ -26,6 +26,8 @@ static void stalled(void)
 {
     call_stalls = true;
     set_all_flags();
+    if (let_go_of_lock())
+        trace_fail("a call under a lock waits for work that needs the lock");
 }
 
 void trace_fail(const char *format, ...)
