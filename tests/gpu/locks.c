@@ -580,9 +580,10 @@ static void free_behind_what_waits(struct thread *thread, CUdeviceptr block)
 {
     fill(&kernels, thread->stream, block, WORDS, thread->round);
     spin_then_verify(&kernels, thread->stream, 100000, block, WORDS, thread->round, mismatches);
-    what_waits->submit(thread);
+    /* First, since another thread's free may wait for this work with the driver's lock held. */
     if (thread->has_releaser)
         sem_post(&thread->release);
+    what_waits->submit(thread);
     CHECK(cuMemFree_v2(block));
 }
 

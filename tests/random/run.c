@@ -1774,11 +1774,13 @@ static void call_under_lock(const struct step *step, bool may_free)
     switch (step->d % 16) {
     case 4:
     case 5:
-        step_alloc_pitch(step);
+        if (!run->profile->full)
+            step_alloc_pitch(step);
         break;
     case 6:
     case 7:
-        allocate_async(buffer, step->x, &stream, NULL);
+        if (!run->profile->full || run->profile->full_of_streams)
+            allocate_async(buffer, step->x, &stream, NULL);
         break;
     case 8:
         step_alloc_managed(step);
@@ -1812,7 +1814,7 @@ static void calls_under_lock(const struct step *step, enum waiter waiter)
                             .b = (uint8_t)(random >> 16),
                             .c = step->c,
                             .d = (uint8_t)(random >> 24),
-                            .x = i % 2 ? step->x : step->x / 2 + 1,
+                            .x = i % 2 || run->profile->full ? step->x : step->x / 2 + 1,
                             .y = random};
         uint64_t start = simcuda_now();
         call_under_lock(&call, waiter != KERNEL);
