@@ -75,8 +75,9 @@ known=800
 unknown=2500
 
 spare=SIMCUDA_MEMORY=64GiB
-for wait in nothing host_function callback captured_node added_node child_node value batch \
-    captured_value batch_node semaphore semaphore_node; do
+for wait in nothing host_function callback host_function_ptsz callback_ptsz captured_node \
+    added_node child_node value value64 batch value_v1 batch_v1 captured_value batch_node semaphore \
+    semaphore_node; do
     alike "$wait, memory to spare" $known $spare -- wait=$wait
     alike "$wait, memory to spare, 4 threads" $known $spare -- wait=$wait threads=4 least_mib=64 \
         most_mib=64
@@ -84,6 +85,15 @@ done
 alike "kernel, memory to spare" $unknown $spare -- wait=kernel
 alike "kernel, memory to spare, 4 threads" $unknown $spare -- wait=kernel threads=4 least_mib=64 \
     most_mib=64
+
+# Before cuCtxRecordEvent.
+SIM=$BUILD/sim-12.4
+for wait in host_function callback added_node value kernel; do
+    alike "$wait, an older driver" $unknown $spare -- wait=$wait
+    alike "$wait, an older driver, memory short" $unknown SIMCUDA_MEMORY=2GiB -- wait=$wait \
+        leave_mib=512 least_mib=256 most_mib=256 call_mib=480
+done
+SIM=$BUILD/sim
 
 # What is pending is missed: the room that is left is less than what is wanted under the lock.
 for wait in host_function callback added_node value kernel; do

@@ -8,9 +8,10 @@
  *
  * Arguments:
  *   wait=  what waits for the lock: host_function (default), callback, captured_node, added_node,
- *          child_node (a graph's host nodes), value, batch, captured_value, batch_node (waits for a
- *          word of memory that another thread writes under the lock), semaphore, semaphore_node,
- *          kernel (spins until another thread, under the lock, writes its flag), nothing
+ *          child_node (a graph's host nodes), value, value64, batch, captured_value, batch_node
+ *          (waits for a word of memory that another thread writes under the lock), semaphore,
+ *          semaphore_node, kernel (spins until another thread, under the lock, writes its flag),
+ *          nothing; host_function_ptsz, callback_ptsz, value_v1, batch_v1: by other entry points
  *   call=  what is called under the lock: alloc (default), pitch, managed, async, from_pool, host,
  *          array, array3d, mipmapped, context, module, library, graph, physical, stream;
  *          or free (of another block), synchronize, stream_synchronize: what would wait for the
@@ -54,7 +55,7 @@ struct thread {
     CUgraph graph;
     CUgraphExec exec;
     /* Words that host and device share, one for each round. */
-    volatile unsigned int *flags;
+    volatile uint64_t *flags;
     CUdeviceptr flags_on_device;
     CUexternalSemaphore semaphore;
     pthread_t releaser;
@@ -103,7 +104,7 @@ static void *run_releaser(void *argument)
 
 static CUdeviceptr flag_of(const struct thread *thread)
 {
-    return thread->flags_on_device + thread->round * sizeof(unsigned int);
+    return thread->flags_on_device + thread->round * sizeof(uint64_t);
 }
 
 /* --- what waits for the lock -------------------------------------------------------------------*/
@@ -126,6 +127,16 @@ static void wait_in_host_function(struct thread *thread)
 static void wait_in_callback(struct thread *thread)
 {
     CHECK(cuStreamAddCallback(thread->stream, push_in_callback, thread, 0));
+}
+
+static void wait_in_host_function_ptsz(struct thread *thread)
+{
+    CHECK(cuLaunchHostFunc_ptsz(thread->stream, push_under_lock, thread));
+}
+
+static void wait_in_callback_ptsz(struct thread *thread)
+{
+    CHECK(cuStreamAddCallback_ptsz(thread->stream, push_in_callback, thread, 0));
 }
 
 static void capture_node(struct thread *thread)
@@ -176,6 +187,27 @@ static void wait_in_batch(struct thread *thread)
 {
     CUstreamBatchMemOpParams parameters = wait_for_flag(thread);
     SUPPORTED(cuStreamBatchMemOp_v2(thread->stream, 1, &parameters, 0));
+}
+
+/* The older entry points, which drivers may refuse. */
+extern CUresult cuStreamWaitValue32(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
+extern CUresult cuStreamBatchMemOp(CUstream, unsigned int, CUstreamBatchMemOpParams *,
+                                   unsigned int);
+
+static void wait_for_value_v1(struct thread *thread)
+{
+    SUPPORTED(cuStreamWaitValue32(thread->stream, flag_of(thread), 1, CU_STREAM_WAIT_VALUE_EQ));
+}
+
+static void wait_in_batch_v1(struct thread *thread)
+{
+    CUstreamBatchMemOpParams parameters = wait_for_flag(thread);
+    SUPPORTED(cuStreamBatchMemOp(thread->stream, 1, &parameters, 0));
+}
+
+static void wait_for_value64(struct thread *thread)
+{
+    SUPPORTED(cuStreamWaitValue64_v2(thread->stream, flag_of(thread), 1, CU_STREAM_WAIT_VALUE_EQ));
 }
 
 /* A graph's wait is for one word: the graph is made anew for each round. */
@@ -267,11 +299,16 @@ static const struct wait {
 } waits[] = {
     {"host_function", NULL, wait_in_host_function, false},
     {"callback", NULL, wait_in_callback, false},
+    {"host_function_ptsz", NULL, wait_in_host_function_ptsz, false},
+    {"callback_ptsz", NULL, wait_in_callback_ptsz, false},
     {"captured_node", capture_node, wait_in_graph, false},
     {"added_node", add_node, wait_in_graph, false},
     {"child_node", add_node_in_child, wait_in_graph, false},
     {"value", NULL, wait_for_value, true},
     {"batch", NULL, wait_in_batch, true},
+    {"value_v1", NULL, wait_for_value_v1, true},
+    {"batch_v1", NULL, wait_in_batch_v1, true},
+    {"value64", NULL, wait_for_value64, true},
     {"captured_value", NULL, wait_for_captured_value, true},
     {"batch_node", NULL, wait_in_batch_node, true},
     {"semaphore", open_semaphore, wait_for_semaphore, true},
@@ -558,10 +595,10 @@ static void open_thread(struct thread *thread, unsigned int index)
     pthread_mutex_init(&thread->lock, NULL);
     CHECK(cuStreamCreate(&thread->stream, CU_STREAM_NON_BLOCKING));
     CHECK(cuStreamCreate(&thread->other, CU_STREAM_NON_BLOCKING));
-    CHECK(cuMemHostAlloc(&memory, MAX_ROUNDS * sizeof(unsigned int),
+    CHECK(cuMemHostAlloc(&memory, MAX_ROUNDS * sizeof(uint64_t),
                          CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
     CHECK(cuMemHostGetDevicePointer_v2(&thread->flags_on_device, memory, 0));
-    memset(memory, 0, MAX_ROUNDS * sizeof(unsigned int));
+    memset(memory, 0, MAX_ROUNDS * sizeof(uint64_t));
     thread->flags = memory;
     if (what_waits->prepare != NULL)
         what_waits->prepare(thread);
@@ -745,14 +782,14 @@ static void case_another_device(void)
     CUcontext other;
     CUstream stream;
     CUdevice second;
-    volatile unsigned int *flag = thread->flags + MAX_ROUNDS - 1;
+    volatile uint64_t *flag = thread->flags + MAX_ROUNDS - 1;
     CHECK(cuDeviceGet(&second, 1));
     CHECK(cuDevicePrimaryCtxRetain(&other, second));
     CHECK(cuCtxSetCurrent(other));
     load_kernels(&there);
     CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     *flag = 0;
-    wait_flag(&there, stream, thread->flags_on_device + (MAX_ROUNDS - 1) * sizeof(unsigned int));
+    wait_flag(&there, stream, thread->flags_on_device + (MAX_ROUNDS - 1) * sizeof(uint64_t));
     CHECK(cuCtxSetCurrent(context));
     run_rounds(0);
     *flag = 1;

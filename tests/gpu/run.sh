@@ -266,8 +266,8 @@ alike() { # name, command
 if wanted locks "$@"; then
     say ""
     locks=("$programs/locks" seconds="${LOCKS_SECONDS:-15}")
-    for wait in host_function callback captured_node added_node child_node value batch \
-        captured_value batch_node kernel; do
+    for wait in host_function callback host_function_ptsz callback_ptsz captured_node added_node \
+        child_node value value64 batch value_v1 batch_v1 captured_value batch_node kernel; do
         alike "locks, $wait" "${locks[@]}" wait=$wait
         alike "locks, $wait, 4 threads" "${locks[@]}" wait=$wait threads=4 least_mib=64 most_mib=64
         alike "locks, $wait, memory short" "${locks[@]}" wait=$wait leave_mib=2048 least_mib=1024 \
