@@ -2158,6 +2158,7 @@ static void nodes_keep_their_types(void)
     struct pinned_word word = new_word();
     CUstreamBatchMemOpParams operation = {.writeValue = {.address = word.device, .value = 1}};
     CUDA_BATCH_MEM_OP_NODE_PARAMS batch = {gpu.context, 1, &operation, 0};
+    CUgraphNodeParams any = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = host};
     CUgraph graph = kernel_graph(0);
     CUgraphNode kernel = only_node(graph);
     CUgraphExec exec = instantiate(graph);
@@ -2165,6 +2166,8 @@ static void nodes_keep_their_types(void)
     FAILS(cuGraphExecHostNodeSetParams(exec, kernel, &host));
     FAILS(cuGraphExecBatchMemOpNodeSetParams(exec, kernel, &batch));
     FAILS(cuGraphExecChildGraphNodeSetParams(exec, kernel, graph));
+    FAILS(cuGraphExecNodeSetParams(exec, kernel, &any));
+    FAILS(cuGraphNodeSetParams(kernel, &any));
     host_calls = 0;
     launch_and_wait(exec);
     CHECK(__atomic_load_n(&host_calls, __ATOMIC_SEQ_CST) == 0);
