@@ -206,6 +206,12 @@ static bool make_report(const struct run *run, struct last_report *last)
     char buffer[32];
     if (MUTATED(driver_call_at_exit))
         core_driver()->cuMemGetInfo_v2(&left, &total);
+    if (pool_figures_are_lost(run->pool)) {
+        say_until(
+            "report: there is none: somebody has truncated the file of this process's figures",
+            last->deadline);
+        return true;
+    }
     report->settings = run->settings;
     report_describe_process(&report->process, secure_getenv);
     report->process.wall_seconds = seconds_since(&run->started);
