@@ -484,8 +484,8 @@ if [ -z "${SANITIZE:-}${RUN_WITH:-}" ]; then
             runtime=$(gcc -print-file-name=libasan.so)
             expect "the run time named by whoever calls stays the first" 0 "^$runtime:/[^:]*/libcudapool_preload.so\$" '' \
                 "${run_sanitized[@]}" "LD_PRELOAD=$runtime" "$cudapool" run sh -c 'echo "$LD_PRELOAD"'
-            expect "before others" 0 "^$runtime:/[^:]*/libcudapool_preload.so:$here/none.so\$" '' \
-                "${run_sanitized[@]}" "LD_PRELOAD=$runtime:$here/none.so" "$cudapool" run sh -c 'echo "$LD_PRELOAD"'
+            expect "before others" 0 "^$runtime:/[^:]*/libcudapool_preload.so:libm.so.6\$" '' \
+                "${run_sanitized[@]}" "LD_PRELOAD=$runtime:libm.so.6" "$cudapool" run sh -c 'echo "$LD_PRELOAD"'
         fi
     done
 fi
