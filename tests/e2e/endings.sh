@@ -77,11 +77,11 @@ if [ -z "${RUN_WITH:-}" ]; then
 
     # At most 100 ms, against a program whose report nobody wants.
     costs() { # kind
-        local best=1000000 tries
-        for tries in 1 2 3 4 5 6; do
+        local best=1000000
+        for _ in 1 2 3 4 5 6; do
             time_of ends_with_7 on_driver -- "$program" watch full 5000 env "LD_PRELOAD=$PRELOAD" \
                 "$1" "$program" plain >/dev/null || return 1
-            [ "$(cat "$work/time")" -ge $best ] || best=$(cat "$work/time")
+            [ "$(cat "$work/time")" -ge "$best" ] || best=$(cat "$work/time")
         done
         echo "$best" >"$work/best"
     }

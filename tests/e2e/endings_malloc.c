@@ -85,12 +85,12 @@ int main(int argc, char **argv)
     CU(cuCtxCreate_v2(&context, 0, 0));
     use_many_sizes();
     CHECK(signal(SIGUSR1, end) != SIG_ERR);
-    void *volatile memory = malloc(10);
+    void *volatile memory[] = {malloc(10), NULL, NULL, NULL};
     to_interrupt = argv[1];
-    memory = realloc(memory, 20);
-    free(memory);
-    memory = calloc(1, 10);
-    memory = malloc(10);
-    return 1;
+    memory[1] = realloc(memory[0], 20);
+    free(memory[1]);
+    memory[2] = calloc(1, 10);
+    memory[3] = malloc(10);
+    FAIL("%s was not interrupted", argv[1]);
 }
 #endif

@@ -453,9 +453,11 @@ if [ "$(id -u)" -eq 0 ] && [ -z "${SANITIZE:-}" ] && command -v setpriv >/dev/nu
     one_process=(setpriv --reuid 64999 --clear-groups env "TMPDIR=$here/tmp" "XDG_RUNTIME_DIR=$here/tmp"
         bash -c 'ulimit -u 1; exec "$@"' - "$here/cudapool" run)
     if setpriv --reuid 64999 --clear-groups test -x "$here/cudapool"; then
+        # shellcheck disable=SC2016
         expect "no process to spare: the program runs all the same" 7 '^ran $' 'the reports cannot be collected: ' \
             "${one_process[@]}" bash -c 'echo "ran $CUDAPOOL_FIGURES"; exit 7'
         one_line_of_stderr "after one line"
+        # shellcheck disable=SC2016
         expect "and writes its report itself" 7 "^$here/tmp/all\$" 'cannot be collected' \
             "${one_process[@]}" --report "$here/tmp/all" bash -c 'echo "$CUDAPOOL_REPORT"; exit 7'
         left_behind "and nothing is left behind then"
@@ -482,8 +484,10 @@ if [ -z "${SANITIZE:-}${RUN_WITH:-}" ]; then
         expect "within another run" 5 '^ran$' '' "${run_sanitized[@]}" "$cudapool" run "$cudapool" run "$here/sanitized"
         if [[ $compiler == gcc*address ]]; then
             runtime=$(gcc -print-file-name=libasan.so)
+            # shellcheck disable=SC2016
             expect "the run time named by whoever calls stays the first" 0 "^$runtime:/[^:]*/libcudapool_preload.so\$" '' \
                 "${run_sanitized[@]}" "LD_PRELOAD=$runtime" "$cudapool" run sh -c 'echo "$LD_PRELOAD"'
+            # shellcheck disable=SC2016
             expect "before others" 0 "^$runtime:/[^:]*/libcudapool_preload.so:libm.so.6\$" '' \
                 "${run_sanitized[@]}" "LD_PRELOAD=$runtime:libm.so.6" "$cudapool" run sh -c 'echo "$LD_PRELOAD"'
         fi

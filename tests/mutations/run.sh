@@ -224,6 +224,7 @@ report_in_the_background() {
     ends_with_7 "$programs/endings" watch background 3000 env "LD_PRELOAD=$PRELOAD" "$programs/endings" plain
 }
 report_under_a_limit() {
+    # shellcheck disable=SC2016 # expanded by the shell that is run
     ends_with_7 bash -c 'ulimit -f 0; exec "$@" 2>>"$0"' "$work/stderr" env "LD_PRELOAD=$PRELOAD" \
         "$programs/endings" plain
 }
