@@ -113,9 +113,17 @@ if [ -z "${RUN_WITH:-}$SANITIZE" ] && "${namespace[@]}" true 2>/dev/null; then
     expect "and is the only one that is shown as running" grep -q ': 1 process on the pool' "$work/top"
     kill -KILL "$one"
     wait 2>/dev/null
-    expect "and is seen to be gone once it is killed" grep -q '^killed' <(command_on report "$alive")
+    seen_to_be_gone() { # the kernel takes its time with a process
+        local tries=0
+        until command_on report "$alive" | grep -q '^killed'; do
+            [ $((tries += 1)) -le 200 ] || return 1
+            sleep 0.01
+        done
+    }
+    expect "and is seen to be gone once it is killed" seen_to_be_gone
     clean_up
     { on_pool CUDAPOOL_REPORT=none -- "$program" leave_child; } 2>/dev/null
+    sleep 0.2
     file=$(echo "$usual"/*.figures)
     expect "a fork's child does not keep the file in use" grep -q '^killed' \
         <("${namespace[@]}" env "LD_LIBRARY_PATH=${GUEST_LIBRARY_PATH:-}" "$cudapool" report "$file")
