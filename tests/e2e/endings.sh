@@ -50,10 +50,10 @@ if [ -z "${RUN_WITH:-}" ]; then
         echo $((($(date +%s%N) - start) / 1000000)) >"$work/time"
         return $status
     }
-    unread() { # kind, how the report goes: it ends with its status, soon, and what was written is in lines
+    unread() { # kind, how the report goes, [case]: it ends with its status, soon, and what was written is in lines
         local kind=$1 setting=$2
         ends_with_7 on_driver -- "$program" watch "$kind" 5000 env "LD_PRELOAD=$PRELOAD" SIMCUDA_DEVICES=8 \
-            "$exact" "$setting" "$program" sizes >"$work/written" || return 1
+            "$exact" "$setting" "$program" "${3:-sizes}" >"$work/written" || return 1
         # Other kinds than pipes take parts of lines.
         [[ $kind != pipe ]] || [ ! -s "$work/written" ] || [ "$(tail -c 1 "$work/written" | tr '\n' x)" = x ] ||
             { echo "cut in the middle of a line: $(tail -n 1 "$work/written")"; return 1; }
@@ -69,8 +69,8 @@ if [ -z "${RUN_WITH:-}" ]; then
         chmod a+rx "$work"
         expect "nobody reads another user's pipe" unread shared CUDAPOOL_REPORT=stderr
     fi
-    expect "in the background of a terminal that stops writers" unread background CUDAPOOL_REPORT=stderr
-    expect "where the table is all the same" grep -q '^device 7: ' "$work/written"
+    expect "in the background of a terminal that stops writers" unread background CUDAPOOL_REPORT=stderr plain
+    expect "where the table is all the same" grep -q '^saved' "$work/written"
     expect "and JSON there" unread background CUDAPOOL_REPORT=/dev/tty
     mkfifo "$work/fifo"
     expect "a report to a FIFO that nobody has opened" on_seven "CUDAPOOL_REPORT=$work/fifo" -- "$program" plain
