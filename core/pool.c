@@ -539,6 +539,7 @@ CUresult pool_free(struct pool *pool, CUdeviceptr address)
 void pool_forget(struct pool *pool)
 {
     atomic_store_explicit(&pool->forgotten, true, memory_order_relaxed);
+    figures_forget(&pool->figures);
 }
 
 struct async_free {
@@ -943,6 +944,12 @@ bool pool_figures_are_taken(struct pool *pool)
 {
     const struct figures_file *file = &pool->figures.file;
     return figures_header(&pool->figures) && file->path[0] != '\0' && !figures_file_is_there(file);
+}
+
+bool pool_figures_are_lost(struct pool *pool)
+{
+    figures_check(&pool->figures);
+    return figures_are_lost(&pool->figures);
 }
 
 void pool_end_figures(struct pool *pool, bool stay)

@@ -277,6 +277,9 @@ void pool_show_figures(struct pool *pool, void (*complain)(const char *line));
 /* Whether there was such a file, and somebody has taken it away. */
 bool pool_figures_are_taken(struct pool *pool);
 
+/* Whether somebody has truncated it: there is nothing to report then. */
+bool pool_figures_are_lost(struct pool *pool);
+
 /* When the process ends by itself: the file goes, unless it is to stay. */
 void pool_end_figures(struct pool *pool, bool stay);
 

@@ -24,12 +24,17 @@ struct collection {
                                      written for it */
     char *file;                   /* where to, with %h, %r and %%; NULL: stderr */
     char directory[PATH_MAX];     /* set by collection_start */
+    int lock;                     /* on the directory, or -1 */
     struct figures_settings kept; /* where figures stay, if that is asked for */
+    char *environment[2];         /* what collection_start has changed there, as it was before */
 };
 
 /* Makes the directory, and has processes keep their figures and write their reports there, as far
  * as these settings allow. False after a complaint. */
 bool collection_start(struct collection *collection, const struct figures_settings *figures);
+
+/* Undoes collection_start, where there is nothing to collect after all. */
+void collection_abandon(struct collection *collection);
 
 /* Reads the reports, removes the directory, and writes what was asked for, or nothing where no
  * process reported. */
