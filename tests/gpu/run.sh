@@ -96,7 +96,10 @@ print("%.1f%%" % (100 * hits / requests) if requests else "-")' "$work/report.js
 run_sampled() { # as run; sets peak
     local before
     peak=-
-    command -v nvidia-smi >/dev/null 2>&1 || return
+    if ! command -v nvidia-smi >/dev/null 2>&1; then
+        run "$@"
+        return
+    fi
     before=$(nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -i 0)
     nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -i 0 -lms 20 \
         >"$work/samples" 2>/dev/null &
