@@ -177,8 +177,8 @@ static inline bool must_go_slowly(void)
 }
 
 /* The calling thread's cache in its current context, where it may use it; else one without a heap,
- * and the slow path decides. Without a context, and with one that has ended, the driver frees
- * nothing: a thread without a context has no cache. in_capture: also while captures go on. */
+ * and the slow path decides: so it does without a current context, and with one that has ended.
+ * in_capture: also while captures go on. */
 static inline struct thread_cache *usable_cache(const struct pool *pool, bool in_capture)
 {
     const struct thread_state *thread = &thread_state;
@@ -378,14 +378,24 @@ __attribute__((noinline)) static bool is_alive(struct pool *pool)
     return context_current(pool, &green) || pool->driver->cuCtxGetDevice(&device) == CUDA_SUCCESS;
 }
 
-/* Without a context, and with one that has ended, the driver frees nothing. */
-static inline bool may_free(struct pool *pool)
+/* What is current in the calling thread. */
+enum currency {
+    CURRENT_NONE,    /* the driver frees all the same */
+    CURRENT_ALIVE,   /* or so it seems: one that another thread is just ending counts as either */
+    CURRENT_UNKNOWN, /* one that has ended, with which the driver frees nothing, or it has failed */
+};
+
+static inline enum currency ask_what_is_current(struct pool *pool)
 {
     CUcontext handle = NULL;
-    if (pool->driver->cuCtxGetCurrent(&handle) != CUDA_SUCCESS || !handle)
-        return false;
-    /* Relaxed: a context that another thread is just ending counts as either. */
-    return __builtin_expect(!registry_has_forgotten(&pool->registry), 1) || is_alive(pool);
+    if (pool->driver->cuCtxGetCurrent(&handle) != CUDA_SUCCESS)
+        return CURRENT_UNKNOWN;
+    if (!handle)
+        return CURRENT_NONE;
+    /* Relaxed: see CURRENT_ALIVE. */
+    bool alive = __builtin_expect(!registry_has_forgotten(&pool->registry), 1) || is_alive(pool) ||
+                 MUTATED(freed_with_ended_context);
+    return alive ? CURRENT_ALIVE : CURRENT_UNKNOWN;
 }
 
 static CUresult free_plainly(struct pool *pool, CUdeviceptr address, void *unused)
@@ -399,7 +409,7 @@ static CUresult free_plainly(struct pool *pool, CUdeviceptr address, void *unuse
 __attribute__((noinline)) static CUresult free_unserved(struct pool *pool, CUdeviceptr address)
 {
     CUresult result;
-    if (may_free(pool) && stream_pool_free(pool, address, &result))
+    if (ask_what_is_current(pool) != CURRENT_UNKNOWN && stream_pool_free(pool, address, &result))
         return result;
     result = pool->driver->cuMemFree_v2(address);
     bool green;
@@ -418,6 +428,20 @@ __attribute__((noinline)) static CUresult free_in_context(struct pool *pool, str
     return heap_free(pool, block, address, &plain_free);
 }
 
+/* As from a thread where the block's context is current, since the calls that a free makes want
+ * one. A context that is just ending cannot be entered, and its memory is the driver's. */
+static CUresult free_without_context(struct pool *pool, struct block *block, CUdeviceptr address)
+{
+    bool pushed;
+    if (MUTATED(freed_past_the_record))
+        return pool->driver->cuMemFree_v2(address);
+    if (!context_push(pool, context_of_heap(block->heap), &pushed))
+        return heap_free_by_driver(pool, block, address, free_plainly, NULL);
+    CUresult result = heap_free(pool, block, address, &plain_free);
+    context_pop(pool, pushed);
+    return result;
+}
+
 __attribute__((noinline)) static CUresult free_slowly(struct pool *pool, struct block *block,
                                                       CUdeviceptr address)
 {
@@ -425,9 +449,14 @@ __attribute__((noinline)) static CUresult free_slowly(struct pool *pool, struct 
     /* A thread that only frees has a cache, too. */
     if (!thread_state.handle)
         context_current(pool, &green);
-    if (!may_free(pool) && !MUTATED(freed_without_context))
-        return pool->driver->cuMemFree_v2(address);
-    return heap_free(pool, block, address, &plain_free);
+    switch (ask_what_is_current(pool)) {
+    case CURRENT_ALIVE:
+        return heap_free(pool, block, address, &plain_free);
+    case CURRENT_NONE:
+        return free_without_context(pool, block, address);
+    default:
+        return heap_free_by_driver(pool, block, address, free_plainly, NULL);
+    }
 }
 
 __attribute__((noinline)) static CUresult close_epoch(struct pool *pool, struct thread_cache *cache)
@@ -523,7 +552,7 @@ CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr addr
     /* No fence can stand for it where closing an epoch would be a synchronise. */
     bool plain = pool->driver->cuCtxRecordEvent &&
                  (!captures_are_going_on(&pool->captures) || MUTATED(free_in_capture_kept)) &&
-                 may_free(pool) && pool->driver->cuStreamIsCapturing &&
+                 ask_what_is_current(pool) == CURRENT_ALIVE && pool->driver->cuStreamIsCapturing &&
                  pool->driver->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
                  status == CU_STREAM_CAPTURE_STATUS_NONE;
     struct async_free free = {driver, stream};

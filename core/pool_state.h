@@ -167,6 +167,10 @@ static inline struct stream_ref stream_find(struct pool *pool, CUstream handle, 
     return stream_find_slowly(pool, handle, make);
 }
 
+/* The same where captures may be going on: none where one may have the stream, since asking for its
+ * number would spoil the capture. The driver is asked nothing but whether one has it. */
+struct stream_ref stream_find_beside_captures(struct pool *pool, CUstream handle, bool make);
+
 /* Whether a capture has the stream, or may have it. */
 bool stream_may_be_captured(const struct pool *pool, CUstream handle);
 

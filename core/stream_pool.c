@@ -283,9 +283,10 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
             streams_end_handle(pool, handle);
         return;
     }
-    struct stream_ref ref = stream_find(pool, handle, false);
+    struct stream_ref ref = stream_find_beside_captures(pool, handle, false);
     if (!ref.stream) {
-        /* Perhaps only because the thread has no context, or the driver no numbers. */
+        /* Perhaps only because the thread has no context, the driver no numbers, or a capture the
+         * stream. What is pending on it waits for the end of its context, or for a synchronise. */
         streams_end_handle(pool, handle);
         return;
     }
@@ -294,8 +295,6 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
     bool pending = ref.stream->pending.first != NULL;
     uint64_t stamp = atomic_load_explicit(&ref.stream->stamp, memory_order_relaxed);
     short_lock_give(&ref.stream->lock);
-    /* Recorded on a capturing stream it would be a part of the graph. */
-    pending = pending && !stream_may_be_captured(pool, handle);
     struct own_event *event = pending ? order_record_at_end(pool, ref, handle, stamp) : NULL;
     if (event) {
         short_lock_take(&ref.stream->lock);
@@ -307,9 +306,10 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
 
 void pool_stream_wait_begin(struct pool *pool, CUstream handle, struct order_mark *mark)
 {
-    order_take_mark_of_wait(pool, handle, mark);
-    if (streams_are_captured(pool))
-        mark->stream = NULL;
+    mark->stream = NULL;
+    mark->context = NULL;
+    if (!streams_are_captured(pool))
+        order_take_mark_of_wait(pool, handle, mark);
 }
 
 /* An error that the program's own wait has found stays in the context: the pool steps aside there,
@@ -400,7 +400,7 @@ void pool_early_launch(struct pool *pool, CUstream handle)
         streams_note_early_launch(pool->streams, stream_spelled_out(handle));
         return;
     }
-    struct stream_ref ref = stream_find(pool, handle, true);
+    struct stream_ref ref = stream_find_beside_captures(pool, handle, true);
     /* One that is the driver's may become known later. */
     if (!ref.stream && !MUTATED(early_launch_of_unknown_missed))
         streams_note_early_launch(pool->streams, stream_spelled_out(handle));
@@ -472,7 +472,8 @@ void pool_mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribut
 bool pool_stream_bytes(struct pool *pool, CUstream handle, struct pool_bytes *bytes)
 {
     struct stream_ref ref =
-        pool->streams ? stream_find(pool, handle, false) : (struct stream_ref){NULL, 0};
+        pool->streams ? stream_find_beside_captures(pool, handle, false)
+                      : (struct stream_ref){NULL, 0};
     if (!ref.stream)
         return false;
     struct stream *stream = ref.stream;
