@@ -67,7 +67,7 @@ static void *map_zeroed(size_t bytes)
     return memory == MAP_FAILED ? NULL : memory;
 }
 
-/* grow_lock is held. */
+/* The table's lock is held. */
 static void *take_node(struct block_table *table, size_t bytes)
 {
     if (table->chunk_left < bytes) {
@@ -85,52 +85,133 @@ static void *take_node(struct block_table *table, size_t bytes)
 
 bool block_table_init(struct block_table *table)
 {
-    pthread_mutex_init(&table->grow_lock, NULL);
+    pthread_mutex_init(&table->lock, NULL);
     table->chunk = NULL;
     table->chunk_left = 0;
+    atomic_init(&table->middles, NULL);
     table->root = map_zeroed(sizeof *table->root << ROOT_BITS);
     return table->root != NULL;
 }
 
-/* grow_lock is held. */
-static bool grow_to(struct block_table *table, CUdeviceptr address)
+/* ---- where in the tree: a leaf's addresses are a window, and windows are numbered ---- */
+
+#define WINDOW_BITS (GRANULE_BITS + LEAF_BITS)
+
+static struct block_table_middle *middle_of(const struct block_table *table, uint64_t window)
 {
-    size_t at = (size_t)(address >> (GRANULE_BITS + LEAF_BITS + MIDDLE_BITS));
-    struct block_table_middle *middle =
-        atomic_load_explicit(&table->root[at], memory_order_relaxed);
-    if (!middle) {
-        middle = take_node(table, sizeof *middle);
-        if (!middle)
-            return false;
-        atomic_store_explicit(&table->root[at], middle, memory_order_release);
-    }
-    at = block_table_index(address, GRANULE_BITS + LEAF_BITS, MIDDLE_BITS);
-    if (!atomic_load_explicit(&middle->leaves[at], memory_order_relaxed)) {
-        struct block_table_leaf *leaf = take_node(table, sizeof *leaf);
-        if (!leaf)
-            return false;
-        atomic_store_explicit(&middle->leaves[at], leaf, memory_order_release);
-    }
+    /* Pairs with the release store in grow_middle. */
+    return atomic_load_explicit(&table->root[window >> MIDDLE_BITS], memory_order_acquire);
+}
+
+static size_t in_middle(uint64_t window)
+{
+    return (size_t)window & (((size_t)1 << MIDDLE_BITS) - 1);
+}
+
+static struct block_table_leaf *leaf_of(const struct block_table_middle *middle, uint64_t window)
+{
+    /* Pairs with the release store in grow_leaf. */
+    return atomic_load_explicit(&middle->leaves[in_middle(window)], memory_order_acquire);
+}
+
+static uint64_t last_window(CUdeviceptr address, const struct block *block)
+{
+    return (address + (block->bytes ? block->bytes - 1 : 0)) >> WINDOW_BITS;
+}
+
+/* ---- changes; the table's lock is held ---- */
+
+static bool grow_middle(struct block_table *table, uint64_t window)
+{
+    struct block_table_middle *middle = middle_of(table, window);
+    if (middle)
+        return true;
+    middle = take_node(table, sizeof *middle);
+    if (!middle)
+        return false;
+    middle->first_window = window - in_middle(window);
+    middle->next = atomic_load_explicit(&table->middles, memory_order_relaxed);
+    atomic_store_explicit(&table->root[window >> MIDDLE_BITS], middle, memory_order_release);
+    atomic_store_explicit(&table->middles, middle, memory_order_release);
     return true;
+}
+
+static bool grow_leaf(struct block_table *table, uint64_t window)
+{
+    struct block_table_middle *middle = middle_of(table, window);
+    struct block_table_leaf *leaf = leaf_of(middle, window);
+    if (leaf)
+        return true;
+    leaf = take_node(table, sizeof *leaf);
+    if (leaf)
+        atomic_store_explicit(&middle->leaves[in_middle(window)], leaf, memory_order_release);
+    return leaf != NULL;
+}
+
+static bool grow_to(struct block_table *table, uint64_t first, uint64_t last)
+{
+    for (uint64_t window = first; window <= last; window++)
+        if (!grow_middle(table, window))
+            return false;
+    return grow_leaf(table, first);
+}
+
+static void set_reaching(struct block_table *table, uint64_t window, struct block *block)
+{
+    /* Release: pairs with the acquire load in block_table_find_around. */
+    atomic_store_explicit(&middle_of(table, window)->reaching[in_middle(window)], block,
+                          memory_order_release);
+}
+
+static void drop_reaching(struct block_table *table, uint64_t window, const struct block *block)
+{
+    _Atomic(struct block *) *place = &middle_of(table, window)->reaching[in_middle(window)];
+    if (atomic_load_explicit(place, memory_order_relaxed) == block)
+        atomic_store_explicit(place, NULL, memory_order_relaxed);
+}
+
+static size_t place_in_leaf(CUdeviceptr address)
+{
+    return block_table_index(address, GRANULE_BITS, LEAF_BITS);
+}
+
+/* Sets the bit of the address's group, or clears it where no record is left there. */
+static void note_group(struct block_table *table, CUdeviceptr address)
+{
+    uint64_t window = address >> WINDOW_BITS;
+    struct block_table_middle *middle = middle_of(table, window);
+    const struct block_table_leaf *leaf = leaf_of(middle, window);
+    size_t group = place_in_leaf(address) >> GROUP_BITS;
+    _Atomic uint64_t *word = &middle->groups[in_middle(window)][group / 64];
+    bool any = false;
+    for (size_t i = 0; i < (size_t)1 << GROUP_BITS; i++)
+        any = any || atomic_load_explicit(&leaf->blocks[(group << GROUP_BITS) + i],
+                                          memory_order_relaxed) != NULL;
+    /* Release: whoever finds the bit finds the record. */
+    if (any)
+        atomic_fetch_or_explicit(word, UINT64_C(1) << group % 64, memory_order_release);
+    else
+        atomic_fetch_and_explicit(word, ~(UINT64_C(1) << group % 64), memory_order_relaxed);
 }
 
 bool block_table_insert(struct block_table *table, CUdeviceptr address, struct block *block)
 {
+    uint64_t first = address >> WINDOW_BITS, last = last_window(address, block);
     /* Freeing the null pointer is the driver's business. */
-    if (!address || !block_table_has_place(address))
+    if (!address || !block_table_has_place(address) || last < first ||
+        last >> (MIDDLE_BITS + ROOT_BITS))
         return false;
-    _Atomic(struct block *) *place = block_table_place(table, address);
-    if (!place) {
-        pthread_mutex_lock(&table->grow_lock);
-        bool grown = grow_to(table, address);
-        pthread_mutex_unlock(&table->grow_lock);
-        if (!grown)
-            return false;
-        place = block_table_place(table, address);
+    pthread_mutex_lock(&table->lock);
+    bool grown = grow_to(table, first, last);
+    if (grown) {
+        for (uint64_t window = first + 1; window <= last; window++)
+            set_reaching(table, window, block);
+        /* Pairs with the acquire load in block_table_find. */
+        atomic_store_explicit(block_table_place(table, address), block, memory_order_release);
+        note_group(table, address);
     }
-    /* Pairs with the acquire load in block_table_find. */
-    atomic_store_explicit(place, block, memory_order_release);
-    return true;
+    pthread_mutex_unlock(&table->lock);
+    return grown;
 }
 
 void block_table_remove(struct block_table *table, CUdeviceptr address, struct block *block)
@@ -140,6 +221,101 @@ void block_table_remove(struct block_table *table, CUdeviceptr address, struct b
         return;
     struct block *expected = block;
     /* Relaxed: a removal publishes nothing. */
-    atomic_compare_exchange_strong_explicit(place, &expected, NULL, memory_order_relaxed,
-                                            memory_order_relaxed);
+    if (!atomic_compare_exchange_strong_explicit(place, &expected, NULL, memory_order_relaxed,
+                                                 memory_order_relaxed))
+        return;
+    pthread_mutex_lock(&table->lock);
+    for (uint64_t window = (address >> WINDOW_BITS) + 1; window <= last_window(address, block);
+         window++)
+        drop_reaching(table, window, block);
+    note_group(table, address);
+    pthread_mutex_unlock(&table->lock);
+}
+
+/* ---- lookups ---- */
+
+/* The record in the last of a group's places up to this one. */
+static struct block *last_in_group(const struct block_table_leaf *leaf, size_t place)
+{
+    const size_t inside = ((size_t)1 << GROUP_BITS) - 1;
+    for (;; place--) {
+        struct block *block = atomic_load_explicit(&leaf->blocks[place], memory_order_acquire);
+        if (block || (place & inside) == 0)
+            return block;
+    }
+}
+
+/* The record in the last of a window's places up to this one. */
+static struct block *last_in_window(const struct block_table_middle *middle, uint64_t window,
+                                    size_t place)
+{
+    const struct block_table_leaf *leaf = leaf_of(middle, window);
+    size_t group = place >> GROUP_BITS;
+    uint64_t wanted = UINT64_MAX >> (63 - group % 64);
+    struct block *found = NULL;
+    for (size_t word = group / 64 + 1; leaf && !found && word-- > 0; wanted = UINT64_MAX) {
+        /* Acquire: pairs with the release in note_group. */
+        uint64_t groups = wanted & atomic_load_explicit(&middle->groups[in_middle(window)][word],
+                                                        memory_order_acquire);
+        while (groups && !found) {
+            size_t top = 63u ^ (size_t)__builtin_clzll(groups);
+            size_t end = ((word * 64 + top + 1) << GROUP_BITS) - 1;
+            found = last_in_group(leaf, end < place ? end : place);
+            groups &= ~(UINT64_C(1) << top);
+        }
+    }
+    return found;
+}
+
+struct block *block_table_find_around(const struct block_table *table, CUdeviceptr address)
+{
+    uint64_t window = address >> WINDOW_BITS;
+    if (address >> ADDRESS_BITS)
+        return NULL;
+    const struct block_table_middle *middle = middle_of(table, window);
+    if (!middle)
+        return NULL;
+    struct block *found = last_in_window(middle, window, place_in_leaf(address));
+    return found ? found
+                 : atomic_load_explicit(&middle->reaching[in_middle(window)], memory_order_acquire);
+}
+
+static void visit_word(const struct block_table_leaf *leaf, uint64_t groups, CUdeviceptr first,
+                       void (*visit)(CUdeviceptr, const struct block *, void *), void *argument)
+{
+    for (; groups; groups &= groups - 1) {
+        CUdeviceptr group =
+            first + ((CUdeviceptr)__builtin_ctzll(groups) << (GROUP_BITS + GRANULE_BITS));
+        for (CUdeviceptr i = 0; i < 1u << GROUP_BITS; i++) {
+            CUdeviceptr address = group + (i << GRANULE_BITS);
+            const struct block *block =
+                atomic_load_explicit(&leaf->blocks[place_in_leaf(address)], memory_order_acquire);
+            if (block)
+                visit(address, block, argument);
+        }
+    }
+}
+
+static void visit_middle(const struct block_table_middle *middle,
+                         void (*visit)(CUdeviceptr, const struct block *, void *), void *argument)
+{
+    uint64_t window = middle->first_window, end = window + (1u << MIDDLE_BITS);
+    for (; window < end; window++) {
+        const struct block_table_leaf *leaf = leaf_of(middle, window);
+        for (size_t word = 0; leaf && word < LEAF_WORDS; word++)
+            visit_word(leaf,
+                       atomic_load_explicit(&middle->groups[in_middle(window)][word],
+                                            memory_order_acquire),
+                       (window << WINDOW_BITS) + (word << (GROUP_BITS + GRANULE_BITS + 6)), visit,
+                       argument);
+    }
+}
+
+void block_table_visit(const struct block_table *table,
+                       void (*visit)(CUdeviceptr, const struct block *, void *), void *argument)
+{
+    const struct block_table_middle *middle =
+        atomic_load_explicit(&table->middles, memory_order_acquire);
+    for (; middle; middle = middle->next)
+        visit_middle(middle, visit, argument);
 }

@@ -473,30 +473,6 @@ uint64_t heap_peak_requested(const struct heap *heap)
     return peak > now ? peak : now;
 }
 
-struct free_device_bytes {
-    const struct heap *heap;
-    uint64_t sum;
-};
-
-static void add_free_device_bytes(struct bucket *bucket, void *argument)
-{
-    struct free_device_bytes *free = argument;
-    uint64_t cached = thread_caches_blocks(free->heap, bucket, NULL, false);
-    if (bucket->bytes >= SIZE_CLASS_PAGE)
-        free->sum += (bucket->free_blocks + cached) * size_class_up(bucket->bytes, SIZE_CLASS_PAGE);
-    else
-        free->sum += counter_get(&bucket->counters->free_bytes) + cached * bucket->bytes;
-}
-
-uint64_t heap_free_device_bytes(struct heap *heap)
-{
-    struct free_device_bytes free = {heap, 0};
-    heap_lock(heap);
-    heap_visit_buckets(heap, add_free_device_bytes, &free);
-    heap_unlock(heap);
-    return free.sum;
-}
-
 struct forgetting {
     struct pool *pool;
     struct heap *heap;
@@ -986,7 +962,7 @@ static void record_block(struct pool *pool, struct heap *heap, struct bucket *bu
     struct block *block = block_records_take(&heap->records, heap);
     if (block) {
         /* Before it can be found: whoever frees it takes no lock. */
-        block->bytes = bytes;
+        block_set_bytes(block, bytes);
         atomic_store_explicit(&block->bin, bucket->bin, memory_order_relaxed);
         block->bucket = bucket;
         counter_set(&block->requested, requested);

@@ -57,6 +57,7 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
     pthread_mutex_init(&pool->pitch_lock, NULL);
     figures_init(&pool->figures);
     pool->registry.set_generation = 1;
+    counter_set(&pool->lives, 1);
     thread_caches_prepare(pool, threads);
     /* Relaxed: only that they differ matters. */
     static _Atomic uint64_t pools;
@@ -568,11 +569,70 @@ static size_t at_most(uint64_t value, uint64_t limit)
     return (size_t)(value < limit ? value : limit);
 }
 
-static uint64_t free_device_bytes(struct pool *pool, struct device *device)
+/* What giving all free blocks of a device back would make free there: the driver has memory in
+ * pages, and blocks of less than one share theirs, so that one of them in the program's hands keeps
+ * it. Blocks change hands meanwhile: the sum is of no one moment, as that of any process on the
+ * device.
+ */
+struct free_pages {
+    const struct device *device;
+    uint64_t bytes;         /* of whole pages before the one that is looked at */
+    CUdeviceptr page;       /* that one */
+    bool has_free;          /* a block that begins there is free */
+    CUdeviceptr live_until; /* the end of the last live block */
+};
+
+static void leave_page(struct free_pages *free)
+{
+    bool whole = free->live_until <= free->page || MUTATED(parts_of_pages_free);
+    if (free->has_free && whole)
+        free->bytes += SIZE_CLASS_PAGE;
+    free->has_free = false;
+}
+
+static bool is_free(const struct block *block)
+{
+    enum block_state state = block_state(block);
+    return state == BLOCK_CACHED || state == BLOCK_PENDING || state == BLOCK_CLEAN;
+}
+
+static void look_at_page(CUdeviceptr address, const struct block *block, void *argument)
+{
+    struct free_pages *free = argument;
+    uint64_t bytes = block_bytes(block);
+    CUdeviceptr page = address / SIZE_CLASS_PAGE * SIZE_CLASS_PAGE;
+    if (context_of_heap_read(block->heap)->device != free->device)
+        return;
+    if (page != free->page) {
+        leave_page(free);
+        free->page = page;
+    }
+    if (!is_free(block))
+        free->live_until = address + bytes;
+    else if (bytes < SIZE_CLASS_PAGE)
+        free->has_free = true;
+    else
+        free->bytes += size_class_up(bytes, SIZE_CLASS_PAGE);
+}
+
+static bool has_free_blocks(struct pool *pool, struct device *device)
 {
     uint64_t bytes = 0;
-    for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
-        bytes += heap_free_device_bytes(&c->heap);
+    for (struct context *c = context_next(pool, NULL, device); c;
+         c = context_next(pool, c, device)) {
+        struct heap_bytes of_one = heap_bytes(&c->heap);
+        bytes += of_one.clean + of_one.pending;
+    }
+    return bytes != 0;
+}
+
+static uint64_t free_device_bytes(struct pool *pool, struct device *device)
+{
+    struct free_pages free = {.device = device};
+    if (has_free_blocks(pool, device))
+        block_table_visit(&pool->blocks, look_at_page, &free);
+    leave_page(&free);
+    uint64_t bytes = free.bytes;
     if (pool->streams) {
         struct stream_bytes kept = stream_release_sum(pool, device);
         bytes += kept.cached + kept.pending + mempool_unused(pool, device);
@@ -609,30 +669,54 @@ void pool_forget_address(struct pool *pool, CUdeviceptr address)
 
 /* ---- pointers ---- */
 
-struct pointer_answer pool_ask_pointer(struct pool *pool, CUdeviceptr pointer)
+/* False where the pointer is not inside this block, which another thread may just be giving back.
+ */
+static bool ask_block(struct block *block, CUdeviceptr pointer, struct pointer_answer *answer)
 {
-    struct pointer_answer answer = {POINTER_FOREIGN, 0, 0};
-    CUdeviceptr base = pointer;
-    size_t range;
-    struct block *block = block_table_find(&pool->blocks, pointer);
-    if (!block && pool->driver->cuMemGetAddressRange_v2(&base, &range, pointer) == CUDA_SUCCESS)
-        block = block_table_find(&pool->blocks, base);
-    if (!block) {
-        stream_pool_ask_pointer(pool, pointer, base, &answer);
-        return answer;
-    }
     heap_lock(block->heap);
-    if (block_address(block) == base) {
+    CUdeviceptr base = block_address(block);
+    bool around = block_state(block) != BLOCK_UNUSED && pointer - base < block->bytes;
+    if (around) {
         bool inside =
             block_is_live_at(block, base) && pointer - base < counter_get(&block->requested);
-        answer.kind = inside                         ? POINTER_LIVE
-                      : MUTATED(freed_pointer_known) ? POINTER_FOREIGN
-                                                     : POINTER_HIDDEN;
-        answer.base = base;
-        answer.bytes = MUTATED(size_of_block_told) ? block->bytes : counter_get(&block->requested);
+        answer->kind = inside                         ? POINTER_LIVE
+                       : MUTATED(freed_pointer_known) ? POINTER_FOREIGN
+                                                      : POINTER_HIDDEN;
+        answer->base = base;
+        answer->block_bytes = block->bytes;
+        answer->bytes = MUTATED(size_of_block_told) ? block->bytes : counter_get(&block->requested);
     }
     heap_unlock(block->heap);
+    return around;
+}
+
+struct pointer_answer pool_ask_pointer(struct pool *pool, CUdeviceptr pointer)
+{
+    struct pointer_answer answer = {POINTER_FOREIGN, 0, 0, 0};
+    struct block *block = block_table_find_around(&pool->blocks, pointer);
+    if (!block || !ask_block(block, pointer, &answer))
+        stream_pool_ask_pointer(pool, pointer, &answer);
     return answer;
+}
+
+/* The driver counts its buffers from 1 up, and never gets so far: so no number of ours is one of
+ * the driver's, and stream-ordered memory, whose numbers are its generations, has others than
+ * these. */
+#define OUR_BUFFERS    (UINT64_C(1) << 63)
+#define STREAM_BUFFERS (UINT64_C(1) << 62)
+
+uint64_t pool_buffer_id(struct pool *pool, const struct pointer_answer *answer)
+{
+    struct block *block = block_table_find(&pool->blocks, answer->base);
+    uint64_t number;
+    if (!block) {
+        number = pool_generation(pool, answer->base);
+        return number ? OUR_BUFFERS | STREAM_BUFFERS | number : 0;
+    }
+    heap_lock(block->heap);
+    number = block_name(block, answer->base, &pool->lives);
+    heap_unlock(block->heap);
+    return number ? OUR_BUFFERS | number : 0;
 }
 
 void pool_share(struct pool *pool, CUdeviceptr pointer)

@@ -41,6 +41,7 @@ struct pool {
     struct streams *streams; /* stream-ordered memory; NULL where it is switched off */
     struct registry registry;
     struct figures figures;
+    counter lives;                 /* the next number that block_name gives */
     _Atomic bool several_contexts; /* two contexts have been alive at a time; never reset. Release
                                       store in context_register, acquire load in
                                       barriers_are_open */

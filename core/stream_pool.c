@@ -244,15 +244,20 @@ bool stream_pool_free(struct pool *pool, CUdeviceptr address, CUresult *result)
     return block != NULL;
 }
 
-bool stream_pool_ask_pointer(struct pool *pool, CUdeviceptr pointer, CUdeviceptr base,
-                             struct pointer_answer *answer)
+bool stream_pool_ask_pointer(struct pool *pool, CUdeviceptr pointer, struct pointer_answer *answer)
 {
-    const struct stream_block *block = stream_block_at(pool, base);
-    if (!block)
+    const struct block *found =
+        pool->streams ? block_table_find_around(&pool->streams->blocks, pointer) : NULL;
+    CUdeviceptr base = found ? block_address(found) : 0;
+    uint64_t block_size = found ? block_bytes(found) : 0;
+    /* Another thread may just be giving it back. */
+    const struct stream_block *block = found ? stream_block_at(pool, base) : NULL;
+    if (!block || &block->block != found || pointer - base >= block_size)
         return false;
     uint64_t bytes = atomic_load_explicit(&block->asked, memory_order_relaxed);
     bool inside = stream_block_is_held(block, base) && pointer - base < bytes;
-    *answer = (struct pointer_answer){inside ? POINTER_LIVE : POINTER_HIDDEN, base, bytes};
+    *answer =
+        (struct pointer_answer){inside ? POINTER_LIVE : POINTER_HIDDEN, base, bytes, block_size};
     return true;
 }
 
@@ -306,10 +311,9 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
 
 void pool_stream_wait_begin(struct pool *pool, CUstream handle, struct order_mark *mark)
 {
-    mark->stream = NULL;
-    mark->context = NULL;
-    if (!streams_are_captured(pool))
-        order_take_mark_of_wait(pool, handle, mark);
+    order_take_mark_of_wait(pool, handle, mark);
+    if (streams_are_captured(pool))
+        mark->stream = NULL;
 }
 
 /* An error that the program's own wait has found stays in the context: the pool steps aside there,
@@ -471,9 +475,8 @@ void pool_mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribut
 
 bool pool_stream_bytes(struct pool *pool, CUstream handle, struct pool_bytes *bytes)
 {
-    struct stream_ref ref =
-        pool->streams ? stream_find_beside_captures(pool, handle, false)
-                      : (struct stream_ref){NULL, 0};
+    struct stream_ref ref = pool->streams ? stream_find_beside_captures(pool, handle, false)
+                                          : (struct stream_ref){NULL, 0};
     if (!ref.stream)
         return false;
     struct stream *stream = ref.stream;

@@ -50,8 +50,10 @@ expect "stream_ordered, race detector" on_pool CUDAPOOL_REPORT=none SIMCUDA_RACE
     "${streams[@]}"
 # Its rows are the facts that the pool leans on: with the pool in front nothing may change but what
 # the rows themselves expect.
+expect "conformance, plain, writes its facts" on_driver SIMCUDA_DEVICES=2 \
+    "CONFORMANCE_FACTS=$work/facts" -- "$BUILD/tests/conformance/conformance"
 expect "conformance, pool" on_pool SIMCUDA_DEVICES=2 CONFORMANCE_WITH_POOL=1 \
-    -- "$BUILD/tests/conformance/conformance"
+    "CONFORMANCE_FACTS=$work/facts" -- "$BUILD/tests/conformance/conformance"
 
 for budget in 0B 8MiB 128MiB; do
     printf '{"version": 1, "device": {"growth_budget": "%s"}}\n' "$budget" >"$work/$budget.json"

@@ -197,7 +197,8 @@ check_conformance() { # name, plain|pool
     local name=$1 count
     local with_pool=1
     [ "$2" = pool ] || with_pool=
-    run "$2" "" env "CONFORMANCE_WITH_POOL=$with_pool" "$build/tests/conformance/conformance"
+    run "$2" "" env "CONFORMANCE_WITH_POOL=$with_pool" "CONFORMANCE_FACTS=$work/facts" \
+        "$build/tests/conformance/conformance"
     count=$(tail -n 1 "$work/output")
     [ $status -eq 0 ] || failures=$((failures + 1))
     say "$(printf '%-58s %s' "$name" "$count")"

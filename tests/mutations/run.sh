@@ -118,9 +118,18 @@ program() { # program case [settings]
     on_pool "$with" -- "$programs/$1" "$2"
 }
 memory() { program pool_memory "$@"; }
+roomy() { SIMCUDA_MEMORY=16GiB memory "$@"; }
 pointers() { program pool_pointers "$@"; }
 contexts() { program pool_contexts "$@"; }
 life() { program process_life "$@"; }
+
+# A row of the conformance suite, with the pool.
+conformance() { # row
+    on_pool CONFORMANCE_WITH_POOL=1 -- "$BUILD/tests/conformance/conformance" "$1" &&
+        return $PASSED
+    grep -m 1 '^FAIL' "$work/output"
+    return $FAILED
+}
 
 # An order among streams that is easily lost: on the driver that looks for races, or an older one.
 hazard() { # case [version]
