@@ -170,28 +170,45 @@ static void drop_reaching(struct block_table *table, uint64_t window, const stru
         atomic_store_explicit(place, NULL, memory_order_relaxed);
 }
 
-static size_t place_in_leaf(CUdeviceptr address)
+/* Of the address in its window. */
+static size_t granule_in_leaf(CUdeviceptr address)
 {
-    return block_table_index(address, GRANULE_BITS, LEAF_BITS);
+    return (size_t)(address >> GRANULE_BITS) & (((size_t)1 << LEAF_BITS) - 1);
 }
 
-/* Sets the bit of the address's group, or clears it where no record is left there. */
-static void note_group(struct block_table *table, CUdeviceptr address)
+static struct block *block_in_leaf(const struct block_table_leaf *leaf, size_t granule)
+{
+    return atomic_load_explicit(&leaf->blocks[block_table_leaf_place(granule)],
+                                memory_order_acquire);
+}
+
+static bool group_is_empty(const struct block_table_leaf *leaf, size_t group, uint32_t classes)
+{
+    for (; classes; classes &= classes - 1)
+        if (block_in_leaf(leaf, (group << GROUP_BITS) + (size_t)__builtin_ctz(classes)))
+            return false;
+    return true;
+}
+
+/* A record has come, or gone. */
+static void note_record(struct block_table *table, CUdeviceptr address, bool has_come)
 {
     uint64_t window = address >> WINDOW_BITS;
     struct block_table_middle *middle = middle_of(table, window);
-    const struct block_table_leaf *leaf = leaf_of(middle, window);
-    size_t group = place_in_leaf(address) >> GROUP_BITS;
+    size_t granule = granule_in_leaf(address), group = granule >> GROUP_BITS;
     _Atomic uint64_t *word = &middle->groups[in_middle(window)][group / 64];
-    bool any = false;
-    for (size_t i = 0; i < (size_t)1 << GROUP_BITS; i++)
-        any = any || atomic_load_explicit(&leaf->blocks[(group << GROUP_BITS) + i],
-                                          memory_order_relaxed) != NULL;
-    /* Release: whoever finds the bit finds the record. */
-    if (any)
-        atomic_fetch_or_explicit(word, UINT64_C(1) << group % 64, memory_order_release);
-    else
-        atomic_fetch_and_explicit(word, ~(UINT64_C(1) << group % 64), memory_order_relaxed);
+    _Atomic uint32_t *classes = &middle->classes[in_middle(window)];
+    uint32_t seen = atomic_load_explicit(classes, memory_order_relaxed);
+    uint64_t groups = atomic_load_explicit(word, memory_order_relaxed);
+    uint64_t bit = UINT64_C(1) << group % 64;
+    if (has_come) {
+        /* Release: whoever finds the bit finds its class and the record. */
+        seen |= 1u << (granule & ((1u << GROUP_BITS) - 1));
+        atomic_store_explicit(classes, seen, memory_order_relaxed);
+        atomic_store_explicit(word, groups | bit, memory_order_release);
+    } else if (group_is_empty(leaf_of(middle, window), group, seen)) {
+        atomic_store_explicit(word, groups & ~bit, memory_order_relaxed);
+    }
 }
 
 bool block_table_insert(struct block_table *table, CUdeviceptr address, struct block *block)
@@ -208,7 +225,7 @@ bool block_table_insert(struct block_table *table, CUdeviceptr address, struct b
             set_reaching(table, window, block);
         /* Pairs with the acquire load in block_table_find. */
         atomic_store_explicit(block_table_place(table, address), block, memory_order_release);
-        note_group(table, address);
+        note_record(table, address, true);
     }
     pthread_mutex_unlock(&table->lock);
     return grown;
@@ -228,39 +245,56 @@ void block_table_remove(struct block_table *table, CUdeviceptr address, struct b
     for (uint64_t window = (address >> WINDOW_BITS) + 1; window <= last_window(address, block);
          window++)
         drop_reaching(table, window, block);
-    note_group(table, address);
+    note_record(table, address, false);
     pthread_mutex_unlock(&table->lock);
 }
 
 /* ---- lookups ---- */
 
-/* The record in the last of a group's places up to this one. */
-static struct block *last_in_group(const struct block_table_leaf *leaf, size_t place)
+struct window {
+    const struct block_table_leaf *leaf;
+    const _Atomic uint64_t *groups;
+    const _Atomic uint32_t *classes;
+};
+
+static struct window window_of(const struct block_table_middle *middle, uint64_t number)
 {
-    const size_t inside = ((size_t)1 << GROUP_BITS) - 1;
-    for (;; place--) {
-        struct block *block = atomic_load_explicit(&leaf->blocks[place], memory_order_acquire);
-        if (block || (place & inside) == 0)
-            return block;
-    }
+    return (struct window){leaf_of(middle, number), middle->groups[in_middle(number)],
+                           &middle->classes[in_middle(number)]};
 }
 
-/* The record in the last of a window's places up to this one. */
-static struct block *last_in_window(const struct block_table_middle *middle, uint64_t window,
-                                    size_t place)
+static uint64_t groups_in_word(const struct window *window, size_t word)
 {
-    const struct block_table_leaf *leaf = leaf_of(middle, window);
-    size_t group = place >> GROUP_BITS;
+    /* Acquire: pairs with the release in note_record. */
+    return atomic_load_explicit(&window->groups[word], memory_order_acquire);
+}
+
+/* The record in the last of a group's granules up to this one. */
+static struct block *last_in_group(const struct window *window, size_t granule)
+{
+    size_t first = granule >> GROUP_BITS << GROUP_BITS;
+    uint32_t classes = atomic_load_explicit(window->classes, memory_order_relaxed);
+    struct block *found = NULL;
+    for (classes &= (2u << (granule - first)) - 1; classes && !found;) {
+        unsigned last = 31u ^ (unsigned)__builtin_clz(classes);
+        found = block_in_leaf(window->leaf, first + last);
+        classes &= ~(1u << last);
+    }
+    return found;
+}
+
+/* The record in the last of a window's granules up to this one. */
+static struct block *last_in_window(const struct window *window, size_t granule)
+{
+    size_t group = granule >> GROUP_BITS;
     uint64_t wanted = UINT64_MAX >> (63 - group % 64);
     struct block *found = NULL;
-    for (size_t word = group / 64 + 1; leaf && !found && word-- > 0; wanted = UINT64_MAX) {
-        /* Acquire: pairs with the release in note_group. */
-        uint64_t groups = wanted & atomic_load_explicit(&middle->groups[in_middle(window)][word],
-                                                        memory_order_acquire);
+    for (size_t word = group / 64 + 1; window->leaf && !found && word-- > 0; wanted = UINT64_MAX) {
+        uint64_t groups = wanted & groups_in_word(window, word);
         while (groups && !found) {
             size_t top = 63u ^ (size_t)__builtin_clzll(groups);
             size_t end = ((word * 64 + top + 1) << GROUP_BITS) - 1;
-            found = last_in_group(leaf, end < place ? end : place);
+            found = last_in_group(window, end < granule ? end : granule);
             groups &= ~(UINT64_C(1) << top);
         }
     }
@@ -269,53 +303,47 @@ static struct block *last_in_window(const struct block_table_middle *middle, uin
 
 struct block *block_table_find_around(const struct block_table *table, CUdeviceptr address)
 {
-    uint64_t window = address >> WINDOW_BITS;
+    uint64_t number = address >> WINDOW_BITS;
     if (address >> ADDRESS_BITS)
         return NULL;
-    const struct block_table_middle *middle = middle_of(table, window);
+    const struct block_table_middle *middle = middle_of(table, number);
     if (!middle)
         return NULL;
-    struct block *found = last_in_window(middle, window, place_in_leaf(address));
+    struct window window = window_of(middle, number);
+    struct block *found = last_in_window(&window, granule_in_leaf(address));
     return found ? found
-                 : atomic_load_explicit(&middle->reaching[in_middle(window)], memory_order_acquire);
+                 : atomic_load_explicit(&middle->reaching[in_middle(number)], memory_order_acquire);
 }
 
-static void visit_word(const struct block_table_leaf *leaf, uint64_t groups, CUdeviceptr first,
-                       void (*visit)(CUdeviceptr, const struct block *, void *), void *argument)
+static void visit_group(const struct window *window, size_t group, CUdeviceptr first,
+                        block_visitor *visit, void *argument)
 {
-    for (; groups; groups &= groups - 1) {
-        CUdeviceptr group =
-            first + ((CUdeviceptr)__builtin_ctzll(groups) << (GROUP_BITS + GRANULE_BITS));
-        for (CUdeviceptr i = 0; i < 1u << GROUP_BITS; i++) {
-            CUdeviceptr address = group + (i << GRANULE_BITS);
-            const struct block *block =
-                atomic_load_explicit(&leaf->blocks[place_in_leaf(address)], memory_order_acquire);
-            if (block)
-                visit(address, block, argument);
-        }
+    uint32_t classes = atomic_load_explicit(window->classes, memory_order_relaxed);
+    for (; classes; classes &= classes - 1) {
+        size_t granule = (group << GROUP_BITS) + (size_t)__builtin_ctz(classes);
+        const struct block *block = block_in_leaf(window->leaf, granule);
+        if (block)
+            visit(first + (granule << GRANULE_BITS), block, argument);
     }
 }
 
-static void visit_middle(const struct block_table_middle *middle,
-                         void (*visit)(CUdeviceptr, const struct block *, void *), void *argument)
+static void visit_window(const struct window *window, CUdeviceptr first, block_visitor *visit,
+                         void *argument)
 {
-    uint64_t window = middle->first_window, end = window + (1u << MIDDLE_BITS);
-    for (; window < end; window++) {
-        const struct block_table_leaf *leaf = leaf_of(middle, window);
-        for (size_t word = 0; leaf && word < LEAF_WORDS; word++)
-            visit_word(leaf,
-                       atomic_load_explicit(&middle->groups[in_middle(window)][word],
-                                            memory_order_acquire),
-                       (window << WINDOW_BITS) + (word << (GROUP_BITS + GRANULE_BITS + 6)), visit,
-                       argument);
-    }
+    for (size_t word = 0; word < LEAF_WORDS; word++)
+        for (uint64_t groups = groups_in_word(window, word); groups; groups &= groups - 1)
+            visit_group(window, word * 64 + (size_t)__builtin_ctzll(groups), first, visit,
+                        argument);
 }
 
-void block_table_visit(const struct block_table *table,
-                       void (*visit)(CUdeviceptr, const struct block *, void *), void *argument)
+void block_table_visit(const struct block_table *table, block_visitor *visit, void *argument)
 {
     const struct block_table_middle *middle =
         atomic_load_explicit(&table->middles, memory_order_acquire);
     for (; middle; middle = middle->next)
-        visit_middle(middle, visit, argument);
+        for (uint64_t i = 0; i < 1u << MIDDLE_BITS; i++)
+            if (leaf_of(middle, i)) {
+                struct window window = window_of(middle, i);
+                visit_window(&window, (middle->first_window + i) << WINDOW_BITS, visit, argument);
+            }
 }

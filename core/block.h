@@ -257,17 +257,20 @@ void block_records_visit(struct block_records *records, void (*visit)(struct blo
                          void *argument);
 
 /*
- * Pointer -> block. Three levels over the address: 14 bits, 13 bits, 14 bits, and 8 bits inside a
+ * Pointer -> block. Three levels over the address: 14 bits, 11 bits, 16 bits, and 8 bits inside a
  * granule; addresses from 2^49 on, or not on a granule's boundary, have no place in it. A leaf
- * covers 4 MiB of device memory; of its 128 KiB only the pages that hold records are ever touched.
+ * covers 16 MiB of device memory; of its 512 KiB only the pages that hold records are ever touched.
+ * That they are few, places are not in the order of addresses: those of addresses that are
+ * multiples of 4 KiB come first, one after the other.
  */
 #define GRANULE_BITS 8
-#define LEAF_BITS    14
-#define MIDDLE_BITS  13
+#define LEAF_BITS    16
+#define MIDDLE_BITS  11
 #define ROOT_BITS    14
 #define ADDRESS_BITS (GRANULE_BITS + LEAF_BITS + MIDDLE_BITS + ROOT_BITS)
 
-/* Places of a leaf that share a bit: 4 KiB of device memory. */
+/* Granules of a leaf that share a bit: 4 KiB of device memory. Where a granule is inside them is
+ * its class. */
 #define GROUP_BITS 4
 #define LEAF_WORDS (1u << (LEAF_BITS - GROUP_BITS - 6))
 
@@ -280,7 +283,10 @@ struct block_table_middle {
     /* For the addresses of each leaf, whether there is one or not: the block that begins before
      * them and reaches into them, or NULL. */
     _Atomic(struct block *) reaching[1u << MIDDLE_BITS];
-    /* Of each leaf: a bit for each group of places, set while a record is in one of them. */
+    /* Of each leaf: a bit for each class that a record was ever in; the places of others need not
+     * be touched. */
+    _Atomic uint32_t classes[1u << MIDDLE_BITS];
+    /* Of each leaf: a bit for each group of granules, set while a record is in one of them. */
     _Atomic uint64_t groups[1u << MIDDLE_BITS][LEAF_WORDS];
     struct block_table_middle *next; /* that was made before; written before this one is known */
     uint64_t first_window;           /* see block.c */
@@ -298,16 +304,23 @@ struct block_table {
 
 bool block_table_init(struct block_table *table);
 
-static inline bool block_table_has_place(CUdeviceptr address)
+/* An address's granule, with the bits inside it, which are to be 0, on top. */
+static inline uint64_t block_table_granule(CUdeviceptr address)
 {
-    const uint64_t inside =
-        ((UINT64_C(1) << ADDRESS_BITS) - 1) & ~((UINT64_C(1) << GRANULE_BITS) - 1);
-    return (address & ~inside) == 0;
+    return address >> GRANULE_BITS | address << (64 - GRANULE_BITS);
 }
 
-static inline size_t block_table_index(CUdeviceptr address, int shift, int bits)
+static inline bool block_table_has_place(CUdeviceptr address)
 {
-    return (size_t)(address >> shift) & (((size_t)1 << bits) - 1);
+    return block_table_granule(address) >> (LEAF_BITS + MIDDLE_BITS) < 1u << ROOT_BITS;
+}
+
+/* The granule's place in its leaf. */
+static inline size_t block_table_leaf_place(uint64_t granule)
+{
+    _Static_assert(LEAF_BITS == 16, "the rotation of a 16-bit number");
+    uint16_t in_leaf = (uint16_t)granule;
+    return (uint16_t)(in_leaf >> GROUP_BITS | in_leaf << (LEAF_BITS - GROUP_BITS));
 }
 
 /* The place of an address that has one, or NULL where the tree has no node for it yet. The acquire
@@ -315,14 +328,14 @@ static inline size_t block_table_index(CUdeviceptr address, int shift, int bits)
 static inline _Atomic(struct block *) *block_table_place(const struct block_table *table,
                                                          CUdeviceptr address)
 {
+    uint64_t granule = block_table_granule(address);
     struct block_table_middle *middle = atomic_load_explicit(
-        &table->root[address >> (GRANULE_BITS + LEAF_BITS + MIDDLE_BITS)], memory_order_acquire);
+        &table->root[granule >> (LEAF_BITS + MIDDLE_BITS)], memory_order_acquire);
     if (!middle)
         return NULL;
     struct block_table_leaf *leaf = atomic_load_explicit(
-        &middle->leaves[block_table_index(address, GRANULE_BITS + LEAF_BITS, MIDDLE_BITS)],
-        memory_order_acquire);
-    return leaf ? &leaf->blocks[block_table_index(address, GRANULE_BITS, LEAF_BITS)] : NULL;
+        &middle->leaves[granule >> LEAF_BITS & ((1u << MIDDLE_BITS) - 1)], memory_order_acquire);
+    return leaf ? &leaf->blocks[block_table_leaf_place(granule)] : NULL;
 }
 
 /* NULL where the address is not a block's first. The record may be recycled at any moment by
@@ -344,11 +357,11 @@ bool block_table_insert(struct block_table *table, CUdeviceptr address, struct b
 void block_table_remove(struct block_table *table, CUdeviceptr address, struct block *block);
 
 /* The record of the block around an address, or else one that ends before it; NULL where no block
- * begins at or before the address in the 4 MiB around it, and none reaches into them. */
+ * begins at or before the address in the 16 MiB around it, and none reaches into them. */
 struct block *block_table_find_around(const struct block_table *table, CUdeviceptr address);
 
 /* Calls visit for every record; those of the same 32 GiB by ascending address. */
-void block_table_visit(const struct block_table *table,
-                       void (*visit)(CUdeviceptr, const struct block *, void *), void *argument);
+typedef void block_visitor(CUdeviceptr address, const struct block *block, void *argument);
+void block_table_visit(const struct block_table *table, block_visitor *visit, void *argument);
 
 #endif

@@ -42,6 +42,8 @@
 /* Of the driver's call for a new block: nanoseconds. */
 #define LEAST_COST_OF_GROWTH 10000
 
+#define MISSES_PER_WATCH 8u
+
 /* So often it is tried to sum up caches without the lock while their list changes. */
 #define LISTING_TRIES 100u
 
@@ -818,13 +820,21 @@ static bool has_waited_enough(struct pool *pool, struct context *context, const 
     return grows;
 }
 
+/* As in a program that only allocates: there is nothing to ask about. Of many threads' caches that
+ * is not looked up for each block. */
+static bool nobody_has_one(const struct heap *heap, const struct bucket *bucket)
+{
+    return bucket->free_blocks == 0 && heap->caches.count <= FEW_THREADS &&
+           thread_caches_blocks(heap, bucket, NULL, false) == 0;
+}
+
 /* Rungs 2 to 4: a block that is not known to be unused yet, or NULL for a new one. Releases and
  * retakes the lock. */
 static struct block *climb(struct pool *pool, struct context *context, const struct place *place,
                            enum hit *hit)
 {
     struct heap *heap = &context->heap;
-    if (has_waited_enough(pool, context, place))
+    if (has_waited_enough(pool, context, place) || nobody_has_one(heap, place->bucket))
         return NULL;
     struct block *block = query(pool, context, place, hit);
     if (block || heap->ending)
@@ -1034,6 +1044,14 @@ void heap_forget_address(struct pool *pool, CUdeviceptr address)
     heap_unlock(heap);
 }
 
+/* Lock held. So many misses may go by between two looks at the waste, unless their blocks are much
+ * larger than what was asked for. */
+static bool waste_is_due(const struct heap *heap, const struct device *device, uint64_t rounding)
+{
+    return heap->fine || counter_get(&heap->misses) % MISSES_PER_WATCH == 0 ||
+           rounding > device->total_bytes / HEAP_WASTE_SHARE / MISSES_PER_WATCH;
+}
+
 /* Lock held. Half of the share turns it off again, so that it does not change all the time. */
 static void watch_waste(struct heap *heap, const struct device *device)
 {
@@ -1079,8 +1097,9 @@ static void finish_miss(struct pool *pool, struct context *context, uint64_t gen
     counter_add(&bucket->counters->misses, 1);
     if (keep_is_on_trial(&heap->keep))
         keep_note_miss(&heap->keep, &bucket->ghosts, bytes, room_to_keep(pool, context));
-    watch_waste(heap, context->device);
-    counter_set(&heap->now, monotonic_now());
+    if (waste_is_due(heap, context->device, bytes - requested))
+        watch_waste(heap, context->device);
+    counter_raise_to(&heap->now, counter_get(&heap->missed_at));
     heap_unlock(heap);
 }
 

@@ -74,6 +74,8 @@ bool pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstream st
 CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr address,
                          CUstream stream);
 
+/* What is cached and pending is free as far as giving it back would free whole pages of the
+ * driver's: that is worked out here, block by block, so that nothing else has to keep count. */
 CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total);
 
 /* While pool_thread_is_inside_driver: this thread, called back by the driver, frees the address

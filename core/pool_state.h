@@ -41,7 +41,6 @@ struct pool {
     struct streams *streams; /* stream-ordered memory; NULL where it is switched off */
     struct registry registry;
     struct figures figures;
-    counter lives;                 /* the next number that block_name gives */
     _Atomic bool several_contexts; /* two contexts have been alive at a time; never reset. Release
                                       store in context_register, acquire load in
                                       barriers_are_open */
@@ -49,6 +48,7 @@ struct pool {
     pthread_mutex_t pitch_lock;    /* guards pitches */
     struct pitch pitches[PITCHES];
     unsigned pitch_count;
+    counter lives;                   /* the next number that block_name gives */
     char launches_apart[64];         /* launches write what follows */
     _Atomic uint64_t threads;        /* that were given an id, see thread_id */
     _Atomic uint64_t launcher;       /* the id of the thread that launched last; 0: none has */

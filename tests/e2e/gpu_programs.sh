@@ -41,6 +41,8 @@ expect "contexts, plain driver" on_driver -- "$programs/contexts" rounds=2
 expect "progress, plain driver" on_driver -- "$programs/progress" blocks=40 rounds=1
 expect "fill_memory, plain driver" on_driver -- "${fill_memory[@]}"
 expect "tight, plain driver" on_driver -- "${tight[@]}"
+expect "misses" on_pool CUDAPOOL_REPORT=none SIMCUDA_MEMORY=4GiB -- "$programs/misses" count=3000 \
+    bytes=65536 mixed
 
 # Here the addresses come back in all four ways.
 streams=("$programs/stream_ordered" pairs=500 threads=4 rounds=20 stress=10 large=64)

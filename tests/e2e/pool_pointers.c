@@ -162,7 +162,10 @@ static void buffer_ids(void)
     open_primary();
     CUstream stream = new_stream();
     for (unsigned i = 0; i < LIVES; i++) {
-        CUdeviceptr block = take(i % 3 == 0 ? 3 * MIB : i % 3 == 1 ? BYTES : 40 * MIB), async = take_on(stream, MIB);
+        CUdeviceptr block = take(i % 3 == 0   ? 3 * MIB
+                                 : i % 3 == 1 ? BYTES
+                                              : 40 * MIB),
+                    async = take_on(stream, MIB);
         CUdeviceptr unasked = take(BYTES);
         ids[count++] = buffer_id(block);
         ids[count++] = buffer_id(async);

@@ -4,7 +4,7 @@
 #
 # usage: run.sh OUTPUT_DIR [section...]
 #   sections: conformance hazard progress memory captures contexts overlap linked streams thrust
-#   python; all if none.
+#   misses python; all if none.
 #   And soak, which runs only where it is named: SOAK_SECONDS (480) of it
 #   PAIRS   pairs of each thread in the section streams (default 20000), LARGE MiB of its large block
 #   BUILD   the build directory (default: build); what is missing in it is built
@@ -267,7 +267,7 @@ if wanted memory "$@"; then
     check_all "tight with kernels" "$programs/tight" kernels
     check_all fill_memory "$programs/fill_memory"
 fi
-if wanted overlap "$@" || wanted linked "$@" || wanted thrust "$@" || wanted python "$@"; then
+if wanted overlap "$@" || wanted linked "$@" || wanted misses "$@" || wanted thrust "$@" || wanted python "$@"; then
     header
 fi
 if wanted overlap "$@"; then
@@ -277,6 +277,12 @@ if wanted overlap "$@"; then
                 -- "$programs/overlap" threads=$threads us=$us once
         done
     done
+fi
+# Phases in which nothing is freed: with the pool they may take 2 % longer.
+if wanted misses "$@"; then
+    compare "30000 allocations of 4 KiB" 5 "$programs/misses" count=30000
+    compare "100000 allocations of mixed sizes" 3 "$programs/misses" count=100000 bytes=65536 mixed
+    compare "2000 allocations to 8 MiB" 3 "$programs/misses" count=2000 bytes=$((8 << 20)) mixed
 fi
 if wanted linked "$@"; then
     compare linked 3 "$programs/linked"
