@@ -251,6 +251,12 @@ void extent_give(struct extent *extent)
     extent->base = 0;
 }
 
+bool overhead_take(struct device *device, struct extent *extent)
+{
+    uint64_t bytes = sim.settings.overhead;
+    return bytes == 0 || extent_take(device, NULL, bytes, extent);
+}
+
 /* A page with memory that other contexts' work frees, once it gets there, goes with that. */
 void small_pages_free(struct context *context)
 {
@@ -623,7 +629,7 @@ static CUresult free_stream_ordered(struct allocation *allocation)
 }
 
 /* It needs no current context: the memory's own is what it waits for. */
-DRIVER_CALL(cuMemFree_v2, UNSAFE, (CUdeviceptr address), (address))
+DRIVER_CALL(cuMemFree_v2, UNSAFE | WAITS, (CUdeviceptr address), (address))
 {
     struct allocation *allocation = allocation_at(address);
     CUresult why_not;
