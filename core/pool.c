@@ -387,7 +387,7 @@ __attribute__((noinline)) static bool is_alive(struct pool *pool)
 enum currency {
     CURRENT_NONE,    /* the driver frees all the same */
     CURRENT_ALIVE,   /* or so it seems: one that another thread is just ending counts as either */
-    CURRENT_UNKNOWN, /* one that has ended, with which the driver frees nothing, or it has failed */
+    CURRENT_UNKNOWN, /* one that has ended, or in a host function: the driver frees nothing */
 };
 
 static inline enum currency ask_what_is_current(struct pool *pool)
@@ -460,7 +460,7 @@ __attribute__((noinline)) static CUresult free_slowly(struct pool *pool, struct 
     case CURRENT_NONE:
         return free_without_context(pool, block, address);
     default:
-        return heap_free_by_driver(pool, block, address, free_plainly, NULL);
+        return pool->driver->cuMemFree_v2(address);
     }
 }
 
