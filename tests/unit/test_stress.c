@@ -13,7 +13,7 @@
 
 #define THREADS 6
 #define HELD    24
-#define BLOCKS  (1u << 20)
+#define BLOCKS  (1u << 22)
 #define BASE    UINT64_C(0x7f0000000000)
 
 /* By the address of a block, in granules. The fake driver gives every address out once. */
