@@ -46,8 +46,6 @@
 /* Of the driver's call for a new block: nanoseconds. */
 #define LEAST_COST_OF_GROWTH 10000
 
-#define MISSES_PER_WATCH 8u
-
 /* So often it is tried to sum up caches without the lock while their list changes. */
 #define LISTING_TRIES 100u
 
@@ -1049,14 +1047,6 @@ void heap_forget_address(struct pool *pool, CUdeviceptr address)
     heap_unlock(heap);
 }
 
-/* Lock held. So many misses may go by between two looks at the waste, unless their blocks are much
- * larger than what was asked for. */
-static bool waste_is_due(const struct heap *heap, const struct device *device, uint64_t rounding)
-{
-    return heap->fine || counter_get(&heap->misses) % MISSES_PER_WATCH == 0 ||
-           rounding > device->total_bytes / HEAP_WASTE_SHARE / MISSES_PER_WATCH;
-}
-
 /* Lock held. Half of the share turns it off again, so that it does not change all the time. */
 static void watch_waste(struct heap *heap, const struct device *device)
 {
@@ -1103,8 +1093,7 @@ static void finish_miss(struct pool *pool, struct context *context, uint64_t gen
     counter_add(&bucket->counters->misses, 1);
     if (keep_is_on_trial(&heap->keep))
         keep_note_miss(&heap->keep, &bucket->ghosts, bytes, room_to_keep(pool, context));
-    if (waste_is_due(heap, context->device, bytes - requested))
-        watch_waste(heap, context->device);
+    watch_waste(heap, context->device);
     counter_raise_to(&heap->now, counter_get(&heap->missed_at));
     heap_unlock(heap);
 }
