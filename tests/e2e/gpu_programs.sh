@@ -51,6 +51,8 @@ done
 host_functions=("$programs/host_functions" threads=2 rounds=50 most_kib=8192)
 expect "host_functions, plain driver" on_driver -- "${host_functions[@]}"
 expect "host_functions" on_pool CUDAPOOL_REPORT=none -- "${host_functions[@]}"
+expect "misses" on_pool CUDAPOOL_REPORT=none SIMCUDA_MEMORY=4GiB -- "$programs/misses" count=3000 \
+    bytes=65536 mixed
 
 # Here the addresses come back in all four ways.
 streams=("$programs/stream_ordered" pairs=500 threads=4 rounds=20 stress=10 large=64)
@@ -60,8 +62,10 @@ expect "stream_ordered, race detector" on_pool CUDAPOOL_REPORT=none SIMCUDA_RACE
     "${streams[@]}"
 # Its rows are the facts that the pool leans on: with the pool in front nothing may change but what
 # the rows themselves expect.
+expect "conformance, plain, writes its facts" on_driver SIMCUDA_DEVICES=2 \
+    "CONFORMANCE_FACTS=$work/facts" -- "$BUILD/tests/conformance/conformance"
 expect "conformance, pool" on_pool SIMCUDA_DEVICES=2 CONFORMANCE_WITH_POOL=1 \
-    -- "$BUILD/tests/conformance/conformance"
+    "CONFORMANCE_FACTS=$work/facts" -- "$BUILD/tests/conformance/conformance"
 
 for budget in 0B 8MiB 128MiB; do
     printf '{"version": 1, "device": {"growth_budget": "%s"}}\n' "$budget" >"$work/$budget.json"

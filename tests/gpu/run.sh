@@ -4,7 +4,7 @@
 #
 # usage: run.sh OUTPUT_DIR [section...]
 #   sections: conformance hazard progress locks memory managed captures contexts give_back overlap
-#   host_functions linked streams thrust python; all if none.
+#   host_functions misses linked streams thrust python; all if none.
 #   And soak, which runs only where it is named: SOAK_SECONDS (480) of it
 #   PAIRS   pairs of each thread in the section streams (default 20000), LARGE MiB of its large block
 #   BUILD   the build directory (default: build); what is missing in it is built
@@ -200,7 +200,8 @@ check_conformance() { # name, plain|pool
     local name=$1 count
     local with_pool=1
     [ "$2" = pool ] || with_pool=
-    run "$2" "" env "CONFORMANCE_WITH_POOL=$with_pool" "$build/tests/conformance/conformance"
+    run "$2" "" env "CONFORMANCE_WITH_POOL=$with_pool" "CONFORMANCE_FACTS=$work/facts" \
+        "$build/tests/conformance/conformance"
     count=$(tail -n 1 "$work/output")
     [ $status -eq 0 ] || failures=$((failures + 1))
     say "$(printf '%-58s %s' "$name" "$count")"
@@ -353,7 +354,7 @@ if wanted give_back "$@"; then
     done
 fi
 if wanted overlap "$@" || wanted host_functions "$@" || wanted linked "$@" ||
-    wanted thrust "$@" || wanted python "$@"; then
+    wanted misses "$@" || wanted thrust "$@" || wanted python "$@"; then
     header
 fi
 if wanted overlap "$@"; then
@@ -373,6 +374,12 @@ if wanted host_functions "$@"; then
     compare "host functions, like JAX" 5 "$programs/host_functions" functions=20 kernels=20 \
         blocks=8 rounds=500
     compare "host functions, none" 3 "$programs/host_functions" functions=0
+fi
+# Phases in which nothing is freed: with the pool they may take 2 % longer.
+if wanted misses "$@"; then
+    compare "30000 allocations of 4 KiB" 5 "$programs/misses" count=30000
+    compare "100000 allocations of mixed sizes" 3 "$programs/misses" count=100000 bytes=65536 mixed
+    compare "2000 allocations to 8 MiB" 3 "$programs/misses" count=2000 bytes=$((8 << 20)) mixed
 fi
 if wanted linked "$@"; then
     compare linked 3 "$programs/linked"

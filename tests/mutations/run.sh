@@ -118,6 +118,7 @@ program() { # program case [settings]
     on_pool "$with" -- "$programs/$1" "$2"
 }
 memory() { program pool_memory "$@"; }
+roomy() { SIMCUDA_MEMORY=16GiB memory "$@"; }
 pointers() { program pool_pointers "$@"; }
 contexts() { program pool_contexts "$@"; }
 life() { program process_life "$@"; }
@@ -128,6 +129,14 @@ managed() { # case
         "growth_budget": "8MiB"}}\n' >"$work/settings.json"
     on_pool SIMCUDA_MEMORY=1GiB "CUDAPOOL_CONFIG=$work/settings.json" -- \
         "$programs/pool_managed" "$1"
+}
+
+# A row of the conformance suite, with the pool.
+conformance() { # row
+    on_pool CONFORMANCE_WITH_POOL=1 -- "$BUILD/tests/conformance/conformance" "$1" &&
+        return $PASSED
+    grep -m 1 '^FAIL' "$work/output"
+    return $FAILED
 }
 
 # An order among streams that is easily lost: on the driver that looks for races, or an older one.

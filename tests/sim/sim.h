@@ -585,6 +585,10 @@ CUresult captures_allow_legacy(struct context *context);
 void capture_invalidate(struct capture *capture);
 /* The stream leaves its capture. */
 void capture_leave(struct stream *stream);
+
+/* Whether what the stream has captured comes before the next work of another stream of its capture.
+ */
+bool capture_has_joined(const struct stream *stream);
 /* A capture that ends without a graph. */
 void capture_discard(struct capture *capture);
 CUresult capture_join(struct stream *stream, struct event *event);
