@@ -377,6 +377,16 @@ bool epoch_may_be_asked(const struct epochs *epochs, uint64_t now)
            now - atomic_load_explicit(&epochs->asked_at, memory_order_relaxed) >= interval;
 }
 
+/* Lock held. The context's own work is over up to there. */
+static void clean_host_work(struct context *context, uint64_t epoch)
+{
+    struct host_work *work = &context->epochs.host_work;
+    if (host_work_limit(work) == UINT64_MAX)
+        return;
+    host_work_clean(work, epoch);
+    heap_look_at_caches(&context->heap);
+}
+
 /* Lock held. Late is what was not over when the driver was asked: how long its answer has taken
  * says nothing of the GPU. */
 static void note_answer(struct context *context, const struct fence *fence, uint64_t asked_at,
@@ -388,7 +398,7 @@ static void note_answer(struct context *context, const struct fence *fence, uint
         atomic_store_explicit(&epochs->asked_at, monotonic_now(), memory_order_relaxed);
     /* The work is of its own context: another's that goes on for ever does not keep it. */
     if (over || (answer == FENCE_OWN_OVER && !MUTATED(host_work_of_others_counts)))
-        host_work_clean(&epochs->host_work, fence->epoch);
+        clean_host_work(context, fence->epoch);
     /* One that is over, and that none of several threads has needed until now, says nothing. */
     if (over ? !late || context->heap.caches.count <= 1 : late)
         atomic_store_explicit(&epochs->keeps_up, over, memory_order_relaxed);
@@ -804,7 +814,7 @@ void epoch_complete(struct context *context, uint64_t epoch)
     atomic_store_explicit(&epochs->clean, epoch, memory_order_release);
     while (epochs->oldest && epochs->oldest->epoch <= epoch)
         retire_oldest(epochs);
-    host_work_clean(&epochs->host_work, epoch);
+    clean_host_work(context, epoch);
     heap_sweep(context);
 }
 

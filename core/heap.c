@@ -466,6 +466,8 @@ void heap_look_at_caches(struct heap *heap)
     bool was_wary = heap->wary;
     set_closed(heap, CLOSED_ENDING, heap->ending);
     set_closed(heap, CLOSED_FINE, heap->fine);
+    set_closed(heap, CLOSED_HOST_WORK,
+               host_work_limit(&context_of_heap(heap)->epochs.host_work) != UINT64_MAX);
     heap->wary = keep_is_on_trial(&heap->keep) || heap->keep.vain;
     if (heap->wary && !was_wary)
         thread_caches_shut_large(heap);
@@ -1404,30 +1406,40 @@ static bool frees_wait(const struct pool *pool, struct heap *heap)
     return heap->frees_wait;
 }
 
-/* Lock held. Whether an allocation might miss what is pending, because the host has to act before
- * it is over: where such work is known of, what is over the growth budget. There may be some that
- * is not known (a kernel that another thread lets go): then what is pending is missed where it is
- * much beside the room, or the largest request so far fits with it and might not without. */
-static bool is_missed(struct context *context, uint64_t pending, uint64_t room)
+/* Lock held. Whether the context has work that ends only if the host acts: frees wait for it. */
+static bool has_host_work(const struct context *context)
 {
-    const struct heap *heap = &context->heap;
-    uint64_t largest = counter_get(&heap->largest_request);
-    room += counter_get(&heap->clean_bytes);
-    return (host_work_limit(&context->epochs.host_work) != UINT64_MAX &&
-            pending > context->device->growth_budget) ||
-           room < 2 * pending || (room < pending + largest && largest <= room + pending);
+    return host_work_limit(&context->epochs.host_work) != UINT64_MAX &&
+           !MUTATED(free_beside_host_work_returns);
 }
 
-/* No lock needed. Whether the room is so large that what caches may hold makes no difference, and
- * no work is known that the host ends. */
+/* No lock held. Waits as the plain free does for what was submitted before the block of that stamp
+ * was freed. Where no fence can be had, a capture has just begun, and the plain free would fail. */
+static void wait_for_stamp(struct pool *pool, struct context *context, uint64_t stamp)
+{
+    heap_lock(&context->heap);
+    epoch_wait_in_free(pool, context, stamp);
+    heap_unlock(&context->heap);
+}
+
+/* Lock held. Whether an allocation might miss what is pending, and the host have to act before it
+ * is over, though nothing tells so (a kernel that another thread lets go): where it is much beside
+ * the room, or the largest request so far fits with it and might not without. */
+static bool is_missed(const struct heap *heap, uint64_t pending, uint64_t room)
+{
+    uint64_t largest = counter_get(&heap->largest_request);
+    room += counter_get(&heap->clean_bytes);
+    return room < 2 * pending || (room < pending + largest && largest <= room + pending);
+}
+
+/* No lock needed. Whether the room is so large that what caches may hold makes no difference. */
 static bool nothing_is_missed(const struct context *context, uint64_t room)
 {
     const struct heap *heap = &context->heap;
     uint64_t most =
         counter_get(&heap->pending_bytes) + context->device->growth_budget + CACHES_LEAST_BYTES;
     return MUTATED(pending_never_missed) ||
-           (host_work_limit(&context->epochs.host_work) == UINT64_MAX && room >= 2 * most &&
-            room >= most + counter_get(&heap->largest_request));
+           (room >= 2 * most && room >= most + counter_get(&heap->largest_request));
 }
 
 /* Lock held. */
@@ -1435,7 +1447,7 @@ static bool pending_is_missed(struct context *context, uint64_t room)
 {
     struct heap *heap = &context->heap;
     uint64_t pending = counter_get(&heap->pending_bytes) + look_around(heap, 0)->pending_bytes;
-    return pending && is_missed(context, pending, room);
+    return pending && is_missed(heap, pending, room);
 }
 
 /* No lock held. Waits as the plain free does, until what is pending can be done without. now: on
@@ -1534,12 +1546,34 @@ void heap_free_pending(struct pool *pool, struct context *context)
     context_unpin(context);
 }
 
+/* No lock held. The driver waits with its own lock held. What it waits for may need another thread
+ * to allocate first, whose frees have not waited: so where there is one, it is waited for before.
+ */
+static void wait_before_the_driver(struct pool *pool, struct context *context)
+{
+    struct heap *heap = &context->heap;
+    if (captures_are_going_on(&pool->captures) || is_without_fences(context) ||
+        !pool->driver->cuCtxRecordEvent || MUTATED(driver_waits_alone))
+        return;
+    heap_lock(heap);
+    bool others = heap->caches.count > 1 || heap->alone < HEAP_ALONE;
+    struct fence *fence = others ? close_epoch(context, true) : NULL;
+    uint64_t stamp = epoch_current(&context->epochs) - 1;
+    heap_unlock(heap);
+    if (fence)
+        epoch_record(pool, context, fence);
+    if (others)
+        wait_for_stamp(pool, context, stamp);
+}
+
 /* A free that the driver answers. */
 __attribute__((noinline)) static CUresult free_past_the_pool(struct pool *pool, struct block *block,
                                                              CUdeviceptr address,
                                                              const struct free_call *call)
 {
     struct context *context = context_of_heap(block->heap);
+    if (call->waitable)
+        wait_before_the_driver(pool, context);
     CUresult result = heap_free_by_driver(pool, block, address, call->release, call->argument);
     if (call->waitable && is_without_fences(context))
         heap_free_pending(pool, context);
@@ -1774,15 +1808,21 @@ CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
     struct fence *fence = NULL;
     if (due && place.cache)
         refresh_cache(heap, place.cache);
-    if (!synchronise && due)
+    bool host = call->waitable && has_host_work(context);
+    if (!synchronise && (due || host))
         fence = close_epoch(context, call->waitable);
     /* It is looked again soon whether another's has come. */
     if (due && !fence && place.cache)
         thread_cache_count_again(place.cache);
     heap_unlock(heap);
+    CUresult result = CUDA_SUCCESS;
+    if (synchronise)
+        return wait_in_free(pool, block, address, stamp);
     if (fence)
-        return end_free(pool, context, fence, call->waitable);
-    return synchronise ? wait_in_free(pool, block, address, stamp) : CUDA_SUCCESS;
+        result = end_free(pool, context, fence, call->waitable);
+    if (host)
+        wait_for_stamp(pool, context, stamp);
+    return result;
 }
 
 /* Lock held on entry and return, released in between. The driver knows nothing of the work that a

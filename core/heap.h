@@ -75,6 +75,7 @@ enum closed {
     CLOSED_FINE = 8,           /* sizes are the driver's own */
     CLOSED_SYNCHRONISING = 16, /* every free waits: the settings say so, or heap->frees_wait */
     CLOSED_WEAKLY = 32,        /* there is no membarrier: entered by an exchange only */
+    CLOSED_HOST_WORK = 64,     /* there is work that only the host ends: frees wait for it */
 };
 
 /* The caches of the heap's threads, see thread_cache.h. */

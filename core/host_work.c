@@ -99,6 +99,7 @@ struct host_submission host_work_begin(struct pool *pool, CUstream stream)
         work->submitting ? lesser(work->submitting_before, submission.before) : submission.before;
     work->submitting += !MUTATED(host_work_in_flight_forgotten);
     refresh_limit(work);
+    heap_look_at_caches(&context->heap);
     heap_unlock(&context->heap);
     return submission;
 }
@@ -117,6 +118,7 @@ void host_work_end(const struct host_submission *submission)
                                                        : epoch_current(&context->epochs));
     else
         refresh_limit(work);
+    heap_look_at_caches(&context->heap);
     heap_unlock(&context->heap);
 }
 

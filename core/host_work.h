@@ -11,9 +11,10 @@
  *   a fence of an epoch >= after was recorded behind it: once that is over, so is the work.
  *
  * While a mark is there, allocations wait only for fences of epochs <= before, and put nothing
- * behind a later one (see host_work_limit); frees wait, as the plain ones do, until what is pending
- * is inside the growth budget. The fences in between may or may not wait for the work: the number
- * `before` is read before the driver is asked to submit, and `after` when it has answered.
+ * behind a later one (see host_work_limit). Frees wait for the work, as the plain ones do: else the
+ * program's own synchronise, under that lock, would find it still to be done. The fences in between
+ * may or may not wait for the work: the number `before` is read before the driver is asked to
+ * submit, and `after` when it has answered.
  *
  * An allocation that has waited for a second in vain leaves a mark as well: whatever it waited for
  * is taken for such work.

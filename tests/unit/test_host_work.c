@@ -319,15 +319,77 @@ Test(host_work, the_seconds_double_and_decay)
 
 /* ---- frees ---- */
 
-Test(host_work, beside_it_a_free_waits_until_what_is_pending_is_inside_the_budget)
+static unsigned queries;
+
+static void finish_at_the_fifth(void *unused)
 {
-    start_with_budget(4 * MIB);
-    CUdeviceptr first = allocate(3 * MIB), second = allocate(3 * MIB);
+    (void)unused;
+    if (++queries == 5)
+        fake_finish(context);
+}
+
+Test(host_work, a_free_waits_for_it)
+{
+    start();
+    CUdeviceptr first = allocate(MIB), second = allocate(MIB);
     submit_host_function();
+    fake_during(FAKE_EVENT_QUERY, finish_at_the_fifth, NULL);
     release(first);
-    fake_during(FAKE_EVENT_QUERY, finish_the_work, NULL);
+    cr_assert_geq(queries, 5);
+    cr_assert_eq(pending_bytes(), 0);
+    cr_assert_eq(host_work_limit(work()), UINT64_MAX);
+    fake_launch(context);
     release(second);
-    cr_assert_leq(pending_bytes(), 4 * MIB);
+    cr_assert_eq(pending_bytes(), MIB, "the next one does not");
+}
+
+Test(host_work, and_so_does_one_on_the_fast_path)
+{
+    start();
+    for (unsigned i = 0; i < 100; i++)
+        release(allocate(MIB));
+    CUdeviceptr block = allocate(MIB);
+    submit_host_function();
+    cr_assert(atomic_load(&heap()->closed) & CLOSED_HOST_WORK);
+    queries = 0;
+    fake_during(FAKE_EVENT_QUERY, finish_at_the_fifth, NULL);
+    release(block);
+    cr_assert_geq(queries, 5);
+    cr_assert_eq(atomic_load(&heap()->closed) & CLOSED_HOST_WORK, 0);
+}
+
+Test(host_work, a_free_in_a_streams_order_does_not_wait)
+{
+    start();
+    CUdeviceptr block = allocate(MIB);
+    submit_host_function();
+    cr_assert_eq(pool_free_async(pool, driver->cuMemFreeAsync, block, fake_stream()), CUDA_SUCCESS);
+    cr_assert_eq(pending_bytes(), MIB);
+}
+
+static void note_whether_it_waits(void *waits)
+{
+    *(bool *)waits = fake_calls(FAKE_EVENT_QUERY) > 0;
+}
+
+static void share_and_release(bool *waited)
+{
+    CUdeviceptr block = allocate(MIB);
+    pool_share(pool, block);
+    fake_during(FAKE_MEM_FREE, note_whether_it_waits, waited);
+    release(block);
+}
+
+Test(host_work, beside_other_threads_the_pool_waits_before_the_driver_does)
+{
+    bool waited = false;
+    static size_t bytes = MIB;
+    start();
+    share_and_release(&waited);
+    cr_assert_not(waited, "a lone thread leaves it to the driver");
+    in_another_thread(allocate_and_free_one, &bytes);
+    share_and_release(&waited);
+    cr_assert(waited);
 }
 
 Test(host_work, without_it_a_free_waits_for_nothing)
