@@ -290,7 +290,10 @@ if wanted locks "$@"; then
     alike "locks, context, memory short" "${locks[@]}" call=context leave_mib=1400 least_mib=1200 \
         most_mib=1200 rounds=5
     alike "locks, large blocks" "${locks[@]}" case=large_blocks rounds=5
-    alike "locks, exported memory" "${locks[@]}" case=exported_memory rounds=5
+    # With barriers this one waits for the kernel: nothing else can order another process's work.
+    alike "locks, exported memory, no barriers" \
+        env 'CUDAPOOL_CONFIG={"version": 1, "device": {"barriers": false}}' "${locks[@]}" \
+        case=exported_memory rounds=5
     if [ "$(nvidia-smi -L 2>/dev/null | grep -c ^GPU)" -gt 1 ]; then
         alike "locks, second device" "${locks[@]}" case=second_device rounds=2
         alike "locks, another device" "${locks[@]}" case=another_device
