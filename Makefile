@@ -243,7 +243,7 @@ $(BUILD)/libdir: always
 	@echo '$(LIBDIR)' | cmp -s - $@ || echo '$(LIBDIR)' >$@
 .PHONY: always
 $(TOOL_OBJECTS): $(BUILD)/libdir
-$(BUILD)/obj/tools/configs.o: $(wildcard configs/*.json)
+$(BUILD)/obj/core/shipped_json.o: $(wildcard configs/*.json)
 
 $(BUILD)/obj/tests/conformance/%.o: tests/conformance/%.c Makefile | dependencies
 	@mkdir -p $(@D)

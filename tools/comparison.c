@@ -80,19 +80,19 @@ static void visit_pairs(const struct summary *a, const struct summary *b, pair_v
 /* --- settings -----------------------------------------------------------------------------------
  */
 
-/* Where the reports went is no difference. */
+/* Where reports and figures went is no difference. */
 static json_t *settings_that_differ(const struct summary *a, const struct summary *b)
 {
     json_t *array = json_array();
 
     for (size_t i = 0; i < settings_table_length; i++) {
-        json_t *one = setting_to_json(&settings_table[i], &a->settings);
-        json_t *other = setting_to_json(&settings_table[i], &b->settings);
-        if (!json_equal(one, other) && strncmp(settings_table[i].path, "report.", 7) != 0)
-            json_array_append_new(array, json_pack("{s:s, s:O, s:O}", "setting",
-                                                   settings_table[i].path, "a", one, "b", other));
-        json_decref(one);
-        json_decref(other);
+        const struct setting *setting = &settings_table[i];
+        if (!setting_matters(setting) || setting_is_equal(setting, &a->settings, &b->settings))
+            continue;
+        json_array_append_new(
+            array, json_pack("{s:s, s:o, s:o}", "setting", setting->path, "a",
+                             setting_to_json(setting, &a->settings), "b",
+                             setting_to_json(setting, &b->settings)));
     }
     return array;
 }

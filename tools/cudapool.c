@@ -29,6 +29,12 @@ int complain(const char *format, ...)
     return EXIT_BAD_INPUT;
 }
 
+void complain_of(const char *line, void *context)
+{
+    (void)context;
+    complain("%s", line);
+}
+
 int finish_output(int status)
 {
     if (fflush(stdout) == 0 && !ferror(stdout))

@@ -301,19 +301,18 @@ static void put_setting(FILE *out, const struct setting *setting, const struct s
 {
     char words[SETTING_TEXT_BYTES];
     json_t *value = setting_to_json(setting, settings);
-    json_t *usual = setting_to_json(setting, defaults);
     char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
 
     setting_to_words(setting, settings, words);
     fprintf(out, "<tr><th scope=\"row\"><code>%s</code></th><td data-setting=\"%s\">",
             setting->path, setting->path);
     put_text(out, text == NULL ? "" : text);
-    fprintf(out, "</td><td>%s</td><td>", json_equal(value, usual) ? "" : "changed");
+    fprintf(out, "</td><td>%s</td><td>",
+            setting_is_equal(setting, settings, defaults) ? "" : "changed");
     put_text(out, words);
     fputs("</td></tr>\n", out);
     free(text);
     json_decref(value);
-    json_decref(usual);
 }
 
 static void put_settings(FILE *out, const struct summary *summary)

@@ -13,11 +13,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "collection.h"
 #include "core/config_json.h"
 #include "core/report.h"
+#include "core/shipped_json.h"
+#include "own_path.h"
 #include "program.h"
 #include "tool.h"
 
@@ -25,21 +28,6 @@
 
 /* --- the preload object -------------------------------------------------------------------------
  */
-
-/* The directory of this command, without a slash at the end. */
-static bool find_own_directory(char directory[PATH_MAX])
-{
-    ssize_t length = readlink("/proc/self/exe", directory, PATH_MAX - 1);
-
-    if (length <= 0)
-        return false;
-    directory[length] = '\0';
-    char *slash = strrchr(directory, '/');
-    if (slash == NULL)
-        return false;
-    *slash = '\0';
-    return true;
-}
 
 static bool is_readable(const char *path)
 {
@@ -73,7 +61,7 @@ static bool find_preload(char path[PATH_MAX])
                                            "../lib*/*/" PRELOAD_NAME};
     char directory[PATH_MAX];
 
-    if (find_own_directory(directory))
+    if (own_directory(directory))
         for (size_t i = 0; i < sizeof(patterns) / sizeof(patterns[0]); i++)
             if (find_by_pattern(directory, patterns[i], path))
                 return true;
@@ -156,22 +144,30 @@ static int pass_settings_file(const char *config)
     return set_variable("CUDAPOOL_CONFIG", full);
 }
 
+/* A file that the program's processes can read, too: a pipe has been read to its end, and where
+ * this command's own settings are, they need not look. */
+static bool is_theirs_to_read(const char *config)
+{
+    struct stat status;
+
+    return shipped_config_named(config) == NULL && strcmp(config, "-") != 0 &&
+           stat(config, &status) == 0 && S_ISREG(status.st_mode);
+}
+
 /* Reads the settings, changes them, checks them, and passes them on. 0, or the exit status. */
 static int set_config(const struct options *options, struct settings *settings)
 {
-    char error[ERROR_BYTES];
     const char *config = options->config;
     bool is_given = config != NULL && *config != '\0';
 
     settings_defaults(settings);
-    if (is_given && config_read(config, settings, error, sizeof(error)) != 0)
-        return complain("%s", error);
-    if (options->assignment_count > 0) {
-        if (config_set(options->assignments, options->assignment_count, settings, error,
-                       sizeof(error)) != 0)
-            return complain("%s", error);
+    if (is_given && config_read_patiently(config, settings, complain_of, NULL) != 0)
+        return EXIT_BAD_INPUT;
+    if (options->assignment_count > 0 && config_set(options->assignments, options->assignment_count,
+                                                    settings, complain_of, NULL) != 0)
+        return EXIT_BAD_INPUT;
+    if (options->assignment_count > 0 || (is_given && config[0] != '{' && !is_theirs_to_read(config)))
         return pass_settings_as_text(settings);
-    }
     return is_given && config[0] != '{' ? pass_settings_file(config) : 0;
 }
 
@@ -354,10 +350,12 @@ const struct command run_command = {
         "mpirun, torchrun or make, say) it has a line for each and their sums. Signals go to the\n"
         "program.\n"
         "\n"
-        "  --config FILE   settings (see `cudapool check`, `cudapool configs`); otherwise\n"
-        "                  $CUDAPOOL_CONFIG, or the defaults. A file that is not valid is an "
-        "error,\n"
-        "                  and nothing is run.\n"
+        "  --config FILE   settings (see `cudapool check`), or the name of settings that come "
+        "along\n"
+        "                  (see `cudapool configs`), or - for stdin; otherwise $CUDAPOOL_CONFIG, "
+        "or the\n"
+        "                  defaults. Settings that are not valid are an error, and nothing is "
+        "run.\n"
         "  --set SETTING=VALUE\n"
         "                  changes one setting, as in --set device.growth_budget=64MiB; may be\n"
         "                  given several times.\n"

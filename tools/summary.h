@@ -63,6 +63,11 @@ struct report_counters summary_totals(const struct summary *summary);
 /* Pending, cached and live bytes of all kinds of one device, and their peak. */
 struct report_counters device_totals(const struct report_device *device);
 
+/* Whether two runs with other values of the setting are two ways to run the pool: not of where
+ * reports and figures go. */
+struct setting;
+bool setting_matters(const struct setting *setting);
+
 void summary_free(struct summary *summary);
 
 #endif
