@@ -12,6 +12,7 @@ PREFIX   ?= /usr/local
 LIBDIR   ?= $(PREFIX)/lib
 VERSION  := 0.1.0
 SANITIZE ?=
+NCURSES  ?= -lncursesw
 BUILD    ?= build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
 
 # Where a toolkit's <cuda.h> is, if there is one: it is needed for nothing but comparing our
@@ -283,9 +284,11 @@ $(CONFIG): $(JSON_OBJECTS) $(BUILD)/core.a
 	$(say) LINK $@
 	$(Q)$(LINK) -shared -Wl,-soname,$(@F) -Wl,--version-script,$@.map -Wl,-z,defs $^ -o $@ -ljansson -pthread -ldl
 
+# Only the command draws on terminals: ncurses has no business in other people's processes.
+TOOL_LIBRARIES = -ljansson $(NCURSES) -pthread -ldl
 $(TOOL): $(TOOL_OBJECTS) $(BUILD)/core.a
 	$(say) LINK $@
-	$(Q)$(LINK) $^ -o $@ -ljansson -pthread -ldl
+	$(Q)$(LINK) $^ -o $@ $(TOOL_LIBRARIES)
 
 $(BUILD)/core.a: $(CORE_OBJECTS)
 	$(say) AR $@
@@ -350,13 +353,13 @@ $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(call object,$(FUZZ_SHARED))
 	@mkdir -p $(@D)
 	@touch $(@D)/libcudapool_preload.so
 	$(say) LINK $@
-	$(Q)$(LINK) $^ -o $@ -ljansson -pthread -ldl
+	$(Q)$(LINK) $^ -o $@ $(TOOL_LIBRARIES)
 
 $(BUILD)/fuzzers/%: $(BUILD)/obj/tests/fuzz/%.o $(FUZZ_LINKED)
 	@mkdir -p $(@D)
 	@touch $(@D)/libcudapool_preload.so
 	$(say) LINK $@
-	$(Q)$(LINK) -fsanitize=fuzzer $^ -o $@ -ljansson -pthread -ldl
+	$(Q)$(LINK) -fsanitize=fuzzer $^ -o $@ $(TOOL_LIBRARIES)
 
 # A program that calls the driver is linked with the simulated one, whose soname is the real one's:
 # it runs on either. One that does not call it, does not need it.

@@ -1,5 +1,6 @@
 /*
- * A JSON file being read: loading it, and the error that says what is wrong with it, or all of them.
+ * A JSON file being read: loading it, and the error that says what is wrong with it, or all of
+ * them.
  *
  * Shared by the readers of settings and of reports. A document belongs to one thread. Every error
  * is one line without control characters that begins with the file's name.

@@ -17,8 +17,7 @@
 #define QUANTITY_TEXT_BYTES 64
 
 /* The spellings, as error messages state them. */
-#define SIZE_UNITS                                                                                 \
-    "K, M, G, T and KiB, MiB, GiB, TiB are powers of 1024; kB, MB, GB, TB of 1000; B"
+#define SIZE_UNITS "K, M, G, T and KiB, MiB, GiB, TiB are powers of 1024; kB, MB, GB, TB of 1000; B"
 #define TIME_UNITS "ns, us, ms, s, min, h"
 
 /* How a quantity was spelled, so that it can be echoed the same way: not said; as an integer; or in
@@ -30,8 +29,8 @@ enum { SPELLED_AS_USUAL, SPELLED_AS_INTEGER, SPELLED_IN_UNITS };
 uint8_t size_spelling(const char *text);
 uint8_t time_spelling(const char *text);
 
-/* Reads a number of bytes with a unit, "512MiB", "1.5 GiB", "64m". False, with *bytes untouched, where it
- * is spelled otherwise, not a whole number of bytes, or past 64 bits. */
+/* Reads a number of bytes with a unit, "512MiB", "1.5 GiB", "64m". False, with *bytes untouched,
+ * where it is spelled otherwise, not a whole number of bytes, or past 64 bits. */
 bool bytes_from_text(const char *text, uint64_t *bytes);
 
 /* Reads the same or a share, "50%", from 0% to 100%. False, with *size untouched. */

@@ -100,12 +100,32 @@ void readable_exact_bytes(uint64_t bytes, char cell[READABLE_BYTES])
     snprintf(cell + length, READABLE_BYTES - (size_t)length, " %s", unit->name);
 }
 
-/* "3.2 s" */
+/* From a minute on: two units, the larger one first. */
+static const struct unit long_units[] = {
+    {"s", 1},
+    {"m", 60},
+    {"h", 3600},
+    {"d", 86400},
+};
+#define LONG_UNITS (sizeof(long_units) / sizeof(long_units[0]))
+
+static void write_long_time(uint64_t seconds, char cell[READABLE_BYTES])
+{
+    const struct unit *unit = largest_unit_within(seconds, long_units, LONG_UNITS);
+
+    snprintf(cell, READABLE_BYTES, "%llu%s %llu%s", (unsigned long long)(seconds / unit->worth),
+             unit->name, (unsigned long long)(seconds % unit->worth / unit[-1].worth),
+             unit[-1].name);
+}
+
+/* "3.2 s", "12m 30s", "1d 2h" */
 void readable_time(uint64_t nanoseconds, char cell[READABLE_BYTES])
 {
     const struct unit *unit = largest_unit_within(nanoseconds, time_units, TIME_UNITS);
 
-    if (nanoseconds == 0)
+    if (nanoseconds >= UINT64_C(60000000000))
+        write_long_time(nanoseconds / 1000000000, cell);
+    else if (nanoseconds == 0)
         snprintf(cell, READABLE_BYTES, "0 s");
     else if (unit->worth == 1)
         snprintf(cell, READABLE_BYTES, "%llu ns", (unsigned long long)nanoseconds);
@@ -141,18 +161,13 @@ void readable_hit_rate(const struct report_counters *counters, char cell[READABL
     snprintf(cell, READABLE_BYTES, "%llu.%llu%%", permille / 10, permille % 10);
 }
 
-void readable_widen(int *widths, int columns, size_t cell_bytes, const char *cells)
+enum text_style report_style_of_hits(const struct report_counters *counters)
 {
-    for (int column = 0; column < columns; column++, cells += cell_bytes) {
-        int width = (int)strlen(cells);
-        if (width > widths[column])
-            widths[column] = width;
-    }
-}
+    unsigned __int128 hits = report_all_hits(counters);
 
-void readable_print_row(FILE *out, const int *widths, int columns, size_t cell_bytes,
-                        const char *cells)
-{
-    for (int column = 0; column < columns; column++, cells += cell_bytes)
-        fprintf(out, "  %*s", widths[column], cells);
+    if (counters->requests == 0)
+        return STYLE_PLAIN;
+    if (hits * 10 >= (unsigned __int128)counters->requests * 9)
+        return STYLE_GOOD;
+    return hits * 2 >= counters->requests ? STYLE_FAIR : STYLE_BAD;
 }

@@ -11,6 +11,7 @@
 #include <stdio.h>
 
 #include "report.h"
+#include "table.h"
 
 /* Enough for everything written by this module. */
 #define READABLE_BYTES 32
@@ -27,7 +28,7 @@ void readable_bytes(uint64_t bytes, char cell[READABLE_BYTES]);
 /* A bucket's size exactly, so that no two look alike: "1.125 MiB", "1040 KiB", "1048577 B". */
 void readable_exact_bytes(uint64_t bytes, char cell[READABLE_BYTES]);
 
-/* "3.2 s" */
+/* "3.2 s", "12m 30s", "1d 2h" */
 void readable_time(uint64_t nanoseconds, char cell[READABLE_BYTES]);
 
 /* Up to seven digits as they are, then "12.3 M". */
@@ -40,10 +41,7 @@ uint64_t report_all_hits(const struct report_counters *counters);
  * missed. */
 void readable_hit_rate(const struct report_counters *counters, char cell[READABLE_BYTES]);
 
-/* A table's row: so many cells of so many bytes each, one after the other. The first widens columns
- * that are too narrow for it, the second prints it, flush right and without an end of line. */
-void readable_widen(int *widths, int columns, size_t cell_bytes, const char *cells);
-void readable_print_row(FILE *out, const int *widths, int columns, size_t cell_bytes,
-                        const char *cells);
+/* How good a hit rate is. */
+enum text_style report_style_of_hits(const struct report_counters *counters);
 
 #endif

@@ -14,6 +14,7 @@
 
 #include "history.h"
 #include "readable.h"
+#include "table.h"
 
 /* --- the process --------------------------------------------------------------------------------
  */
@@ -175,8 +176,13 @@ struct row {
     char cells[COLUMNS][READABLE_BYTES];
 };
 
-static const struct row heading = {{"bucket", "requests", "hits", "clean", "queried", "barrier",
-                                    "waited", "misses", "peak", "evicted", "driver", "saved"}};
+/* How requests were answered goes first where there is no room for all of it. */
+static const struct table_column columns[COLUMNS] = {
+    [BUCKET] = {"bucket", 0},   [REQUESTS] = {"requests", 0},  [HIT_RATE] = {"hits", 0},
+    [CLEAN] = {"clean", 8},     [QUERIED] = {"queried", 7},    [BARRIER] = {"barrier", 6},
+    [WAITED] = {"waited", 5},   [MISSES] = {"misses", 1},      [PEAK] = {"peak", 2},
+    [EVICTED] = {"evicted", 4}, [DRIVER_TIME] = {"driver", 1}, [SAVED] = {"saved", 3},
+};
 
 /* The counters of one bucket as text; name is the row's first cell. */
 static void fill_row(struct row *row, const char *name, const struct report_counters *counters)
@@ -207,40 +213,89 @@ static void fill_bucket_row(struct row *row, const struct report_bucket *bucket)
     fill_row(row, name, &bucket->counters);
 }
 
-static void widen(int widths[COLUMNS], const struct row *row)
+static void print_row(const struct table *table, const struct row *row, enum text_style style,
+                      const struct report_counters *counters, FILE *out)
 {
-    readable_widen(widths, COLUMNS, READABLE_BYTES, row->cells[0]);
-}
+    enum text_style styles[COLUMNS];
 
-static void print_row(FILE *out, const int widths[COLUMNS], const struct row *row)
-{
-    readable_print_row(out, widths, COLUMNS, READABLE_BYTES, row->cells[0]);
+    for (int i = 0; i < COLUMNS; i++)
+        styles[i] = style;
+    styles[HIT_RATE] = report_style_of_hits(counters);
+    table_print(table, row->cells[0], styles, out);
     fputc('\n', out);
 }
 
-/* Twice over the buckets, once to measure and once to print: a report may have many. */
-static void print_rows(FILE *out, const struct report_kind *kind)
-{
-    struct row row, totals = {0};
-    int widths[COLUMNS] = {0};
+/* The busiest buckets, by their index, or as many as there are room for. */
+struct busiest {
+    size_t buckets[LOOK_ROWS];
+    size_t count;
+    size_t used; /* buckets that have any requests */
+};
 
+static struct busiest find_busiest(const struct report_kind *kind)
+{
+    struct busiest busiest = {.count = 0};
+
+    for (size_t i = 0; i < kind->bucket_count; i++) {
+        uint64_t requests = kind->buckets[i].counters.requests;
+        if (requests == 0)
+            continue;
+        busiest.used++;
+        size_t at = busiest.count;
+        while (at > 0 && kind->buckets[busiest.buckets[at - 1]].counters.requests < requests)
+            at--;
+        if (at == LOOK_ROWS)
+            continue;
+        if (busiest.count < LOOK_ROWS)
+            busiest.count++;
+        memmove(&busiest.buckets[at + 1], &busiest.buckets[at],
+                (busiest.count - 1 - at) * sizeof(busiest.buckets[0]));
+        busiest.buckets[at] = i;
+    }
+    return busiest;
+}
+
+static bool is_printed(const struct report_kind *kind, size_t bucket, const struct busiest *busiest,
+                       const struct look *look)
+{
+    if (kind->buckets[bucket].counters.requests == 0)
+        return false;
+    if (!look_is_short(look) || busiest->used <= LOOK_ROWS)
+        return true;
+    for (size_t i = 0; i < busiest->count; i++)
+        if (busiest->buckets[i] == bucket)
+            return true;
+    return false;
+}
+
+/* Twice over the buckets, once to measure and once to print: a report may have many. */
+static void print_rows(FILE *out, const struct report_kind *kind, const struct look *look)
+{
+    struct busiest busiest = find_busiest(kind);
+    struct row row, totals = {0};
+    struct table table;
+
+    table_begin(&table, columns, COLUMNS, READABLE_BYTES, look);
     fill_row(&totals, "all", &kind->totals);
-    widen(widths, &heading);
-    widen(widths, &totals);
+    table_measure(&table, totals.cells[0]);
     for (size_t i = 0; i < kind->bucket_count; i++) {
-        if (kind->buckets[i].counters.requests == 0)
+        if (!is_printed(kind, i, &busiest, look))
             continue;
         fill_bucket_row(&row, &kind->buckets[i]);
-        widen(widths, &row);
+        table_measure(&table, row.cells[0]);
     }
-    print_row(out, widths, &heading);
+    table_fit(&table);
+    table_print_headings(&table, out);
+    fputc('\n', out);
     for (size_t i = 0; i < kind->bucket_count; i++) {
-        if (kind->buckets[i].counters.requests == 0)
+        if (!is_printed(kind, i, &busiest, look))
             continue;
         fill_bucket_row(&row, &kind->buckets[i]);
-        print_row(out, widths, &row);
+        print_row(&table, &row, STYLE_PLAIN, &kind->buckets[i].counters, out);
     }
-    print_row(out, widths, &totals);
+    print_row(&table, &totals, STYLE_BOLD, &kind->totals, out);
+    if (look_is_short(look) && busiest.used > LOOK_ROWS)
+        fprintf(out, "  %zu more: %s\n", busiest.used - LOOK_ROWS, look->more);
 }
 
 /* What a line takes of a text from outside. */
@@ -264,7 +319,7 @@ void report_print_text(FILE *out, const char *text)
         fputs("...", out);
 }
 
-void report_print_kind(FILE *out, const struct report_kind *kind)
+void report_print_kind(FILE *out, const struct report_kind *kind, const struct look *look)
 {
     char requests[READABLE_BYTES], rate[READABLE_BYTES], live[READABLE_BYTES],
         reserved[READABLE_BYTES];
@@ -280,10 +335,10 @@ void report_print_kind(FILE *out, const struct report_kind *kind)
     report_print_text(out, kind->kind);
     fprintf(out, " memory: %s requests, %s from the pool; ", requests, rate);
     fprintf(out, "peak %s in use, %s reserved; %s free at the end\n", live, reserved, cached);
-    print_rows(out, kind);
+    print_rows(out, kind, look);
 }
 
-static void print_device(FILE *out, const struct report_device *device)
+static void print_device(FILE *out, const struct report_device *device, const struct look *look)
 {
     char total[READABLE_BYTES], fences[READABLE_BYTES], queries[READABLE_BYTES],
         barriers[READABLE_BYTES];
@@ -298,7 +353,7 @@ static void print_device(FILE *out, const struct report_device *device)
             barriers);
     for (size_t i = 0; i < device->kind_count; i++)
         if (device->kinds[i].totals.requests != 0)
-            report_print_kind(out, &device->kinds[i]);
+            report_print_kind(out, &device->kinds[i], look);
 }
 
 static bool device_was_used(const struct report_device *device)
@@ -357,7 +412,7 @@ static void print_summary(FILE *out, const struct report *report)
     report_print_saved(out, saved_ns, spent_ns);
 }
 
-int report_print_table(const struct report *report, FILE *out)
+static void print_whole(const struct report *report, const struct look *look, FILE *out)
 {
     bool used = false;
 
@@ -366,13 +421,26 @@ int report_print_table(const struct report *report, FILE *out)
         if (!device_was_used(&report->devices[i]))
             continue;
         used = true;
-        print_device(out, &report->devices[i]);
+        print_device(out, &report->devices[i], look);
     }
     if (used)
         print_summary(out, report);
     else
         fputs("no memory was asked of the pool\n", out);
+}
+
+int report_print_as(const struct report *report, const struct look *look, FILE *out)
+{
+    struct folding folding;
+
+    print_whole(report, look, folding_begin(&folding, look, out));
+    folding_end(&folding);
     return fflush(out) != 0 || ferror(out) ? -1 : 0;
+}
+
+int report_print_table(const struct report *report, FILE *out)
+{
+    return report_print_as(report, &look_of_files, out);
 }
 
 /* --- the history --------------------------------------------------------------------------------

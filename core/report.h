@@ -127,13 +127,15 @@ bool report_file_name_is_valid(const char *name);
 int report_expand_file_name(const char *name, const struct report_process *process, char *expanded,
                             size_t bytes);
 
-/* The readable table, to out, which is flushed. Returns 0, or -1 with errno where writing failed.
- */
+/* The readable table, to out, which is flushed: whole, or as it is to look. Returns 0, or -1 with
+ * errno where writing failed. */
+struct look;
 int report_print_table(const struct report *report, FILE *out);
+int report_print_as(const struct report *report, const struct look *look, FILE *out);
 
 /* Parts of the table, for tables of several processes: a kind's line and its buckets; the last
  * line; text out of a file, on one line and not too much of it. */
-void report_print_kind(FILE *out, const struct report_kind *kind);
+void report_print_kind(FILE *out, const struct report_kind *kind, const struct look *look);
 void report_print_saved(FILE *out, uint64_t saved_nanoseconds, uint64_t spent_nanoseconds);
 void report_print_text(FILE *out, const char *text);
 

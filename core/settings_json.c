@@ -840,8 +840,8 @@ int settings_check(const struct document *document, const char *place,
 
     if (failed != 0 && document->each == NULL)
         return -1;
-    return failed | check_buckets(document, place, "stream_ordered",
-                                  &settings->stream_ordered.buckets);
+    return failed |
+           check_buckets(document, place, "stream_ordered", &settings->stream_ordered.buckets);
 }
 
 int settings_from_json(const struct document *document, const char *place, const json_t *object,

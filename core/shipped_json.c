@@ -27,15 +27,13 @@ enum { DEFAULT, LOW_MEMORY, STRICT, THROUGHPUT, CONFIGS, SCHEMA = CONFIGS, FILES
 /* clang-format on */
 
 static const struct shipped_config files[FILES] = {
-    [DEFAULT] = FILE_OF("default", "all settings, at their defaults: the same as no file",
-                        config_default),
-    [LOW_MEMORY] =
-        FILE_OF("low-memory", "a GPU that is shared, or nearly full", config_low_memory),
-    [STRICT] =
-        FILE_OF("strict", "a program that must see as little difference from the driver as possible",
-                config_strict),
-    [THROUGHPUT] =
-        FILE_OF("throughput", "a program that has the GPU to itself", config_throughput),
+    [DEFAULT] =
+        FILE_OF("default", "all settings, at their defaults: the same as no file", config_default),
+    [LOW_MEMORY] = FILE_OF("low-memory", "a GPU that is shared, or nearly full", config_low_memory),
+    [STRICT] = FILE_OF("strict",
+                       "a program that must see as little difference from the driver as possible",
+                       config_strict),
+    [THROUGHPUT] = FILE_OF("throughput", "a program that has the GPU to itself", config_throughput),
     [SCHEMA] = FILE_OF("schema", "the JSON Schema of settings files, for editors", config_schema),
 };
 

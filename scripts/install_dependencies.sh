@@ -2,7 +2,7 @@
 # Installs with apt-get what is missing, and nothing where nothing is.
 #
 # usage: install_dependencies.sh [build] [test] [ci] [browser]     (default: build)
-#   build  a C compiler, make, jansson
+#   build  a C compiler, make, jansson, ncurses with wide characters
 #   test   Criterion
 #   ci     what .ci/run needs besides: linters, valgrind, the aarch64 cross compiler, qemu-user,
 #          promtool, pkg-config
@@ -34,6 +34,7 @@ need_group() {
         need_command make make
         need_header stdio.h libc6-dev
         need_header jansson.h libjansson-dev
+        need_header curses.h libncurses-dev
         ;;
     test)
         need_header criterion/criterion.h libcriterion-dev

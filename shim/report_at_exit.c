@@ -12,8 +12,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "../core/table.h"
 #include "start.h"
 
 static bool counted_any_request(const struct report *report)
@@ -58,15 +60,27 @@ static int write_all(int file, const char *text, size_t bytes)
     return 0;
 }
 
+/* As wide as the terminal, where the table goes to one; never in colour, which only a terminal's
+ * description could tell of. */
+static struct look look_of(const char *file)
+{
+    struct look look = {.more = "CUDAPOOL_REPORT=FILE and cudapool report --all FILE"};
+    struct winsize size = {0};
+    if (file[0] == '\0' && ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0) {
+        look.width = size.ws_col;
+    }
+    return look;
+}
+
 /* The table in memory that the caller frees; NULL with errno. */
-static char *print_to_memory(const struct report *report, size_t *bytes)
+static char *print_to_memory(const struct report *report, const struct look *look, size_t *bytes)
 {
     char *text = NULL;
     FILE *memory = open_memstream(&text, bytes);
     if (memory == NULL) {
         return NULL;
     }
-    int failed = report_print_table(report, memory);
+    int failed = report_print_as(report, look, memory);
     failed |= fclose(memory);
     if (failed != 0) {
         free(text);
@@ -78,7 +92,8 @@ static char *print_to_memory(const struct report *report, size_t *bytes)
 static int write_table(const struct report *report, const char *file)
 {
     size_t bytes;
-    char *text = print_to_memory(report, &bytes);
+    struct look look = look_of(file);
+    char *text = print_to_memory(report, &look, &bytes);
     if (text == NULL) {
         return -1;
     }

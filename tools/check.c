@@ -11,11 +11,13 @@
 #include "core/config_json.h"
 #include "core/one_line.h"
 #include "core/settings_json.h"
+#include "terminal.h"
 #include "tool.h"
 
 struct check {
     struct settings settings, defaults;
-    bool all; /* and not only what differs from the defaults */
+    bool all;  /* and not only what differs from the defaults */
+    FILE *out; /* lines that are too long for the terminal are folded on their way to stdout */
 };
 
 static bool is_in_group(const struct setting *setting, const char *group)
@@ -38,8 +40,8 @@ static void explain_setting(const struct check *check, const struct setting *set
 
     setting_to_words(setting, &check->settings, words);
     if (value != NULL)
-        printf("%c %s = %s\n      %s\n", differs(check, setting) ? '*' : ' ', setting->path, value,
-               words);
+        fprintf(check->out, "%c %s = %s\n      %s\n", differs(check, setting) ? '*' : ' ',
+                setting->path, value, words);
     free(value);
     json_decref(json);
 }
@@ -54,7 +56,7 @@ static void explain_group(const struct check *check, const struct setting_group 
         if (!is_in_group(setting, group->path) || (!check->all && !differs(check, setting)))
             continue;
         if (!titled)
-            printf("  %s\n", group->title);
+            fprintf(check->out, "  %s\n", group->title);
         titled = true;
         explain_setting(check, setting);
     }
@@ -76,14 +78,14 @@ static void print_title(const struct check *check, const char *source)
 
     snprintf(name, sizeof(name), "%s", strcmp(source, "-") == 0 ? "stdin" : source);
     replace_control_characters(name);
-    printf("%s: valid; ", name);
+    fprintf(check->out, "%s: valid; ", name);
     if (check->all)
-        puts("* marks what differs from the default");
+        fputs("* marks what differs from the default\n", check->out);
     else if (count == 0)
-        puts("every setting is the default (--all shows them)");
+        fputs("every setting is the default (--all shows them)\n", check->out);
     else
-        printf("%zu setting%s from the default (--all shows the rest)\n", count,
-               count == 1 ? " differs" : "s differ");
+        fprintf(check->out, "%zu setting%s from the default (--all shows the rest)\n", count,
+                count == 1 ? " differs" : "s differ");
 }
 
 static int check_source(const char *source, bool all)
@@ -93,9 +95,13 @@ static int check_source(const char *source, bool all)
     settings_defaults(&check.defaults);
     if (config_read_patiently(source, &check.settings, complain_of, NULL) != 0)
         return EXIT_BAD_INPUT;
+    struct look look = terminal_look(stdout, all);
+    struct folding folding;
+    check.out = folding_begin(&folding, &look, stdout);
     print_title(&check, source);
     for (const struct setting_group *group = setting_groups; group->path != NULL; group++)
         explain_group(&check, group);
+    folding_end(&folding);
     return 0;
 }
 
@@ -139,12 +145,15 @@ const struct command check_command = {
     .help =
         "usage: cudapool check [--all] FILE...\n"
         "\n"
-        "Validates settings files, and says in words what those settings mean that differ from the\n"
-        "defaults. Settings that come along may be named (see `cudapool configs`), and - is stdin.\n"
+        "Validates settings files, and says in words what those settings mean that differ from "
+        "the\n"
+        "defaults. Settings that come along may be named (see `cudapool configs`), and - is "
+        "stdin.\n"
         "\n"
         "  --all   says it of every setting, and marks with * what differs\n"
         "\n"
-        "Sizes are integers (bytes) or have a unit: K, M, G, T and KiB, MiB, GiB, TiB are powers of\n"
+        "Sizes are integers (bytes) or have a unit: K, M, G, T and KiB, MiB, GiB, TiB are powers "
+        "of\n"
         "1024, kB, MB, GB, TB powers of 1000, capitals or not: 64M is 67108864 bytes, 64MB is\n"
         "64000000. Times: ns, us, ms, s, min, h.\n"
         "\n"

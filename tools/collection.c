@@ -20,6 +20,7 @@
 #include "figures_reader.h"
 #include "formats.h"
 #include "report_files.h"
+#include "terminal.h"
 #include "tool.h"
 
 /* --- the directory ------------------------------------------------------------------------------
@@ -328,30 +329,31 @@ static void write_json(const struct collection *collection, const struct reports
         complain("%s", error);
 }
 
-static int print_table(struct reports *all, FILE *out)
+static int print_table(struct reports *all, const struct look *look, FILE *out)
 {
     struct summary summary = {0};
     int status = 0;
 
     if (all->count == 1)
-        return report_print_table(&all->reports[0], out);
+        return report_print_as(&all->reports[0], look, out);
     for (size_t i = 0; i < all->count && status == 0; i++)
         status = summary_add(&summary, &all->reports[i]);
     if (status == 0)
         status = summary_finish(&summary);
     if (status == 0)
-        print_summary_table(&summary, out);
+        print_summary_table(&summary, look, out);
     summary_free(&summary);
     return status;
 }
 
 /* In one piece, so that it does not mix with what others write to the same terminal or log. */
-static void write_table(struct reports *all)
+static void write_table(const struct collection *collection, struct reports *all)
 {
+    struct look look = terminal_look(stderr, collection->all);
     char *text = NULL;
     size_t bytes = 0;
     FILE *memory = open_memstream(&text, &bytes);
-    int status = memory == NULL ? -1 : print_table(all, memory);
+    int status = memory == NULL ? -1 : print_table(all, &look, memory);
 
     if (memory != NULL && fclose(memory) != 0)
         status = -1;
@@ -384,7 +386,7 @@ static void write_reports(const struct collection *collection, struct reports *a
     else if (collection->as_json)
         write_json(collection, all);
     else
-        write_table(all);
+        write_table(collection, all);
 }
 
 void collection_deliver(struct collection *collection)

@@ -24,6 +24,7 @@ struct collection {
                                      written for it */
     char *file;                   /* where to, with %h, %r and %%; NULL: stderr */
     char directory[PATH_MAX];     /* set by collection_start */
+    bool all;                     /* of the table's rows and columns, on a terminal as well */
     struct figures_settings kept; /* where figures stay, if that is asked for */
 };
 

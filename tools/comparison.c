@@ -21,6 +21,7 @@ struct pair {
     bool is_total;
     uint64_t bytes;
     const struct report_counters *a, *b;
+    bool shown;
 };
 
 typedef void pair_visitor(const struct pair *pair, void *context);
@@ -89,10 +90,9 @@ static json_t *settings_that_differ(const struct summary *a, const struct summar
         const struct setting *setting = &settings_table[i];
         if (!setting_matters(setting) || setting_is_equal(setting, &a->settings, &b->settings))
             continue;
-        json_array_append_new(
-            array, json_pack("{s:s, s:o, s:o}", "setting", setting->path, "a",
-                             setting_to_json(setting, &a->settings), "b",
-                             setting_to_json(setting, &b->settings)));
+        json_array_append_new(array, json_pack("{s:s, s:o, s:o}", "setting", setting->path, "a",
+                                               setting_to_json(setting, &a->settings), "b",
+                                               setting_to_json(setting, &b->settings)));
     }
     return array;
 }
@@ -135,13 +135,10 @@ struct row {
     char cells[COLUMNS][CELL_BYTES];
 };
 
-static const struct row heading = {
-    {"bucket", "requests", "hits", "misses", "peak", "driver", "saved"}};
-
-struct table {
-    FILE *out; /* NULL: only measure */
-    int widths[COLUMNS];
-    const char *kind; /* whose rows come now */
+static const struct table_column columns[COLUMNS] = {
+    [BUCKET] = {"bucket", 0}, [REQUESTS] = {"requests", 3}, [HITS] = {"hits", 0},
+    [MISSES] = {"misses", 2}, [PEAK] = {"peak", 1},         [DRIVER] = {"driver", 1},
+    [SAVED] = {"saved", 4},
 };
 
 typedef void writer(uint64_t value, char cell[READABLE_BYTES]);
@@ -192,41 +189,110 @@ static void fill_row(struct row *row, const struct pair *pair)
               readable_time);
 }
 
-static void put_row(struct table *table, const struct row *row)
-{
-    for (int column = 0; column < COLUMNS; column++) {
-        int width = (int)strlen(row->cells[column]);
-        if (table->out != NULL)
-            fprintf(table->out, "  %*s", table->widths[column], row->cells[column]);
-        else if (width > table->widths[column])
-            table->widths[column] = width;
-    }
-    if (table->out != NULL)
-        fputc('\n', table->out);
-}
+/* The pairs of both runs in the table's order; each kind's ends with its total. */
+struct pairs {
+    struct pair *pairs;
+    size_t count, room;
+    bool failed; /* memory is short */
+};
 
-static void put_kind(struct table *table, const char *kind)
+static void keep_pair(const struct pair *pair, void *context)
 {
-    if (table->out != NULL) {
-        fputs("  ", table->out);
-        report_print_text(table->out, kind);
-        fputs(" memory, A -> B\n", table->out);
-    }
-    put_row(table, &heading);
-}
-
-static void put_pair(const struct pair *pair, void *context)
-{
-    struct table *table = context;
-    struct row row;
+    struct pairs *all = context;
 
     if (pair->a->requests == 0 && pair->b->requests == 0)
         return;
-    if (table->kind == NULL || strcmp(table->kind, pair->kind) != 0)
-        put_kind(table, pair->kind);
-    table->kind = pair->kind;
+    if (all->count == all->room) {
+        size_t room = all->room == 0 ? 64 : 2 * all->room;
+        struct pair *longer = realloc(all->pairs, room * sizeof(*longer));
+        if (longer == NULL) {
+            all->failed = true;
+            return;
+        }
+        all->pairs = longer;
+        all->room = room;
+    }
+    all->pairs[all->count++] = *pair;
+}
+
+static uint64_t requests_of(const struct pair *pair)
+{
+    return saturating_sum(pair->a->requests, pair->b->requests);
+}
+
+/* Of so many buckets of one kind the busiest are shown, or all of them. */
+static void choose_pairs(struct pair *pairs, size_t count, const struct look *look)
+{
+    bool is_short = look_is_short(look) && count > LOOK_ROWS;
+
+    for (size_t i = 0; i < count; i++)
+        pairs[i].shown = !is_short;
+    for (unsigned chosen = 0; is_short && chosen < LOOK_ROWS; chosen++) {
+        size_t most = count;
+        for (size_t i = 0; i < count; i++)
+            if (!pairs[i].shown &&
+                (most == count || requests_of(&pairs[i]) > requests_of(&pairs[most])))
+                most = i;
+        pairs[most].shown = true;
+    }
+}
+
+static void print_pair(const struct table *table, const struct pair *pair, FILE *out)
+{
+    enum text_style styles[COLUMNS];
+    struct row row;
+
+    for (int i = 0; i < COLUMNS; i++)
+        styles[i] = pair->is_total ? STYLE_BOLD : STYLE_PLAIN;
+    styles[HITS] = report_style_of_hits(pair->b);
     fill_row(&row, pair);
-    put_row(table, &row);
+    table_print(table, row.cells[0], styles, out);
+    fputc('\n', out);
+}
+
+/* So many buckets of a kind, and its total after them. */
+static void print_kind(struct pair *pairs, size_t count, const struct look *look, FILE *out)
+{
+    struct table table;
+    struct row row;
+
+    choose_pairs(pairs, count, look);
+    pairs[count].shown = true;
+    table_begin(&table, columns, COLUMNS, CELL_BYTES, look);
+    for (size_t i = 0; i <= count; i++) {
+        if (!pairs[i].shown)
+            continue;
+        fill_row(&row, &pairs[i]);
+        table_measure(&table, row.cells[0]);
+    }
+    table_fit(&table);
+    fputs("  ", out);
+    report_print_text(out, pairs[count].kind);
+    fputs(" memory, A -> B\n", out);
+    table_print_headings(&table, out);
+    fputc('\n', out);
+    for (size_t i = 0; i <= count; i++)
+        if (pairs[i].shown)
+            print_pair(&table, &pairs[i], out);
+    if (look_is_short(look) && count > LOOK_ROWS)
+        fprintf(out, "  %zu more: %s\n", count - LOOK_ROWS, look->more);
+}
+
+static int print_kinds(const struct summary *a, const struct summary *b, const struct look *look,
+                       FILE *out)
+{
+    struct pairs all = {0};
+    size_t first = 0;
+
+    visit_pairs(a, b, keep_pair, &all);
+    for (size_t i = 0; i < all.count && !all.failed; i++) {
+        if (!all.pairs[i].is_total)
+            continue;
+        print_kind(&all.pairs[first], i - first, look, out);
+        first = i + 1;
+    }
+    free(all.pairs);
+    return all.failed ? -1 : 0;
 }
 
 static void print_run(const char *name, const struct summary *summary, FILE *out)
@@ -244,17 +310,18 @@ static void print_run(const char *name, const struct summary *summary, FILE *out
     fputc('\n', out);
 }
 
-void print_comparison_table(const struct summary *a, const struct summary *b, FILE *out)
+int print_comparison_table(const struct summary *a, const struct summary *b,
+                           const struct look *look, FILE *out)
 {
-    struct table table = {0};
+    struct folding folding;
+    FILE *lines = folding_begin(&folding, look, out);
 
-    print_run("A", a, out);
-    print_run("B", b, out);
-    print_settings(a, b, out);
-    visit_pairs(a, b, put_pair, &table);
-    table.out = out;
-    table.kind = NULL;
-    visit_pairs(a, b, put_pair, &table);
+    print_run("A", a, lines);
+    print_run("B", b, lines);
+    print_settings(a, b, lines);
+    int status = print_kinds(a, b, look, lines);
+    folding_end(&folding);
+    return status;
 }
 
 /* --- JSON ---------------------------------------------------------------------------------------
@@ -308,7 +375,7 @@ json_t *comparison_to_json(const struct summary *a, const struct summary *b)
 /* --- CSV ----------------------------------------------------------------------------------------
  */
 
-static void print_pair(const struct pair *pair, void *context)
+static void print_csv_pair(const struct pair *pair, void *context)
 {
     FILE *out = context;
 
@@ -330,5 +397,5 @@ static void print_pair(const struct pair *pair, void *context)
 void print_comparison_csv(const struct summary *a, const struct summary *b, FILE *out)
 {
     fputs("kind,bucket_bytes,counter,a,b,difference\r\n", out);
-    visit_pairs(a, b, print_pair, out);
+    visit_pairs(a, b, print_csv_pair, out);
 }

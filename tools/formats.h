@@ -8,10 +8,11 @@
 #include <jansson.h>
 #include <stdio.h>
 
+#include "core/table.h"
 #include "summary.h"
 
 /* The readable table of several processes. */
-void print_summary_table(const struct summary *summary, FILE *out);
+void print_summary_table(const struct summary *summary, const struct look *look, FILE *out);
 
 /* The merged report as JSON, a new reference; NULL where memory is short. */
 json_t *summary_to_json(const struct summary *summary);
@@ -33,8 +34,9 @@ void print_prometheus(const struct summary *summaries, size_t count, bool per_pr
 /* One page that needs nothing else. 0, or -1 where memory is short. */
 int print_html(const struct summary *summary, FILE *out);
 
-/* Two runs side by side. */
-void print_comparison_table(const struct summary *a, const struct summary *b, FILE *out);
+/* Two runs side by side. 0, or -1 where memory is short. */
+int print_comparison_table(const struct summary *a, const struct summary *b,
+                           const struct look *look, FILE *out);
 json_t *comparison_to_json(const struct summary *a, const struct summary *b);
 void print_comparison_csv(const struct summary *a, const struct summary *b, FILE *out);
 

@@ -15,6 +15,7 @@
 #include "formats.h"
 #include "progress.h"
 #include "report_files.h"
+#include "terminal.h"
 #include "tool.h"
 
 enum format { TABLE, JSON, CSV, HTML, PROMETHEUS, FORMATS };
@@ -25,6 +26,8 @@ struct options {
     enum format format;
     bool merge;
     bool compare;
+    bool all;
+    struct look look; /* of tables */
     char **files;
     size_t count;
 };
@@ -118,19 +121,21 @@ static int finish_summaries(struct gathered *gathered)
 
 static int print_one_table(struct report *report, void *context)
 {
-    (void)context;
-    report_print_table(report, stdout);
+    const struct options *options = context;
+
+    report_print_as(report, &options->look, stdout);
     return 0;
 }
 
 /* Every file is printed, also after a bad one. */
-static int print_tables(const struct options *options)
+static int print_tables(struct options *options)
 {
     char error[ERROR_BYTES];
     int status = 0;
 
     for (size_t i = 0; i < options->count; i++)
-        if (report_files_read(options->files[i], print_one_table, NULL, error, sizeof(error)) != 0)
+        if (report_files_read(options->files[i], print_one_table, options, error, sizeof(error)) !=
+            0)
             status = complain("%s", error);
     return status;
 }
@@ -180,7 +185,7 @@ static int print_summaries(const struct options *options, const struct gathered 
     else if (options->format == PROMETHEUS)
         print_prometheus(summaries, gathered->summary_count, per_process, stdout);
     else if (options->format == TABLE)
-        print_summary_table(&summaries[0], stdout);
+        print_summary_table(&summaries[0], &options->look, stdout);
     else if (options->format == HTML)
         return print_html(&summaries[0], stdout);
     else
@@ -219,8 +224,10 @@ static int print_comparison(const struct options *options, struct gathered *gath
         return status;
     const struct summary *a = &gathered->summaries[0], *b = &gathered->summaries[1];
     if (options->format == TABLE)
-        print_comparison_table(a, b, stdout);
-    else if (options->format == CSV)
+        return print_comparison_table(a, b, &options->look, stdout) == 0
+                   ? 0
+                   : complain("memory is short");
+    if (options->format == CSV)
         print_comparison_csv(a, b, stdout);
     else if (print_json(comparison_to_json(a, b), stdout) != 0)
         return complain("memory is short");
@@ -261,6 +268,7 @@ static int read_options(int argc, char **argv, struct options *options)
     static const struct option known[] = {{"format", required_argument, NULL, 'f'},
                                           {"merge", no_argument, NULL, 'm'},
                                           {"compare", no_argument, NULL, 'c'},
+                                          {"all", no_argument, NULL, 'a'},
                                           {0}};
     int option, status = 0;
 
@@ -272,6 +280,8 @@ static int read_options(int argc, char **argv, struct options *options)
             options->merge = true;
         else if (option == 'c')
             options->compare = true;
+        else if (option == 'a')
+            options->all = true;
         else
             status = complain("report: %s %s; allowed are --format FORMAT, --merge and --compare",
                               option == ':' ? "a value is missing after" : "unknown option",
@@ -290,6 +300,7 @@ static int report(int argc, char **argv)
 
     if (status != 0)
         return status;
+    options.look = terminal_look(stdout, options.all);
     if (options.compare)
         status = print_comparison(&options, &gathered);
     else if (options.format == TABLE && !options.merge)

@@ -114,6 +114,7 @@ static int set_preload(void)
 struct options {
     const char *config;
     const char *report;
+    bool all;                 /* of the table */
     const char **assignments; /* --set; an array of its own */
     size_t assignment_count;
 };
@@ -166,7 +167,8 @@ static int set_config(const struct options *options, struct settings *settings)
     if (options->assignment_count > 0 && config_set(options->assignments, options->assignment_count,
                                                     settings, complain_of, NULL) != 0)
         return EXIT_BAD_INPUT;
-    if (options->assignment_count > 0 || (is_given && config[0] != '{' && !is_theirs_to_read(config)))
+    if (options->assignment_count > 0 ||
+        (is_given && config[0] != '{' && !is_theirs_to_read(config)))
         return pass_settings_as_text(settings);
     return is_given && config[0] != '{' ? pass_settings_file(config) : 0;
 }
@@ -270,7 +272,8 @@ static int choose_report(const struct options *options, const struct settings *s
 
 static int refuse_option(int option, const char *word)
 {
-    complain("run: %s %s; allowed are --config FILE, --set SETTING=VALUE and --report FILE",
+    complain("run: %s %s; allowed are --config FILE, --set SETTING=VALUE, --report FILE and "
+             "--all",
              option == ':' ? "a value is missing after" : "unknown option", word);
     return -1;
 }
@@ -281,6 +284,7 @@ static int read_options(int argc, char **argv, struct options *options)
     static const struct option known[] = {{"config", required_argument, NULL, 'c'},
                                           {"report", required_argument, NULL, 'r'},
                                           {"set", required_argument, NULL, 's'},
+                                          {"all", no_argument, NULL, 'a'},
                                           {0}};
     int option;
 
@@ -291,6 +295,8 @@ static int read_options(int argc, char **argv, struct options *options)
             options->config = optarg;
         else if (option == 'r')
             options->report = optarg;
+        else if (option == 'a')
+            options->all = true;
         else if (option == 's')
             options->assignments[options->assignment_count++] = optarg;
         else
@@ -299,7 +305,7 @@ static int read_options(int argc, char **argv, struct options *options)
     if (optind < argc)
         return optind;
     complain("run: no program given; usage: cudapool run [--config FILE] [--set SETTING=VALUE]... "
-             "[--report FILE] [--] PROGRAM [ARGUMENTS]");
+             "[--report FILE] [--all] [--] PROGRAM [ARGUMENTS]");
     return -1;
 }
 
@@ -316,6 +322,7 @@ static int run_with_options(int argc, char **argv, struct options *options)
         status = choose_report(options, &settings, &collection);
     if (status == 0)
         status = set_preload();
+    collection.all = options->all;
     if (status == 0 && collection.wanted && collection_start(&collection, &settings.figures)) {
         status = program_run(argv + program);
         collection_deliver(&collection);
@@ -342,8 +349,8 @@ const struct command run_command = {
     .name = "run",
     .summary = "run a program with memory from the pool",
     .help =
-        "usage: cudapool run [--config FILE] [--set SETTING=VALUE]... [--report FILE] [--]\n"
-        "                    PROGRAM [ARGUMENTS]\n"
+        "usage: cudapool run [--config FILE] [--set SETTING=VALUE]... [--report FILE] [--all]\n"
+        "                    [--] PROGRAM [ARGUMENTS]\n"
         "\n"
         "Runs a program with " PRELOAD_NAME " in LD_PRELOAD, before what is there. When\n"
         "it ends, however it ends, a table says what the pool did; of several processes (those of\n"
@@ -368,6 +375,8 @@ const struct command run_command = {
         "for it.\n"
         "                  Otherwise $CUDAPOOL_REPORT, or what the settings "
         "say.\n"
+        "  --all           all rows and columns of the table, also on a terminal, which otherwise\n"
+        "                  has the ten busiest buckets, and what fits it\n"
         "\n"
         "Exit status: the program's; 128 and the signal's number where a signal ended it; 2 for "
         "bad\n"

@@ -201,7 +201,8 @@ static bool settings_are_the_same(const struct settings *one, const struct setti
     if (memcmp(one, other, offsetof(struct settings, report)) == 0)
         return true;
     for (size_t i = 0; i < settings_table_length; i++)
-        if (setting_matters(&settings_table[i]) && !setting_is_equal(&settings_table[i], one, other))
+        if (setting_matters(&settings_table[i]) &&
+            !setting_is_equal(&settings_table[i], one, other))
             return false;
     return true;
 }

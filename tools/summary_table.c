@@ -18,8 +18,11 @@ struct row {
     char cells[COLUMNS][CELL_BYTES];
 };
 
-static const struct row heading = {
-    {"host", "process", "rank", "requests", "hits", "misses", "peak", "driver", "saved"}};
+static const struct table_column columns[COLUMNS] = {
+    [HOST] = {"host", 4},         [PROCESS] = {"process", 0}, [RANK] = {"rank", 1},
+    [REQUESTS] = {"requests", 0}, [HITS] = {"hits", 0},       [MISSES] = {"misses", 2},
+    [PEAK] = {"peak", 0},         [DRIVER] = {"driver", 2},   [SAVED] = {"saved", 3},
+};
 
 static void fill_text(char cell[CELL_BYTES], const char *text)
 {
@@ -43,25 +46,49 @@ static void fill_row(struct row *row, const struct summary_process *process)
     readable_time(totals->saved_nanoseconds, row->cells[SAVED]);
 }
 
-static void print_processes(const struct summary *summary, FILE *out)
+/* What a command takes at least of a line that is short. */
+#define COMMAND_LEAST 18
+
+/* The command, cut off where the terminal ends. */
+static void print_command(const struct table *table, const char *command, FILE *out)
 {
-    int widths[COLUMNS] = {0};
+    int room = table->look->width - table_width(table) - 2;
+
+    fputs("  ", out);
+    if (look_is_short(table->look) && text_width(command) > room)
+        print_cut_off(command, room, out);
+    else
+        report_print_text(out, command);
+    fputc('\n', out);
+}
+
+static void print_process(const struct table *table, const struct summary_process *process,
+                          FILE *out)
+{
+    enum text_style styles[COLUMNS] = {[HITS] = report_style_of_hits(&process->totals)};
     struct row row;
 
-    readable_widen(widths, COLUMNS, CELL_BYTES, heading.cells[0]);
+    fill_row(&row, process);
+    table_print(table, row.cells[0], styles, out);
+    print_command(table, process->command, out);
+}
+
+static void print_processes(const struct summary *summary, const struct look *look, FILE *out)
+{
+    struct table table;
+    struct row row;
+
+    table_begin(&table, columns, COLUMNS, CELL_BYTES, look);
+    table.beside = 2 + COMMAND_LEAST;
     for (size_t i = 0; i < summary->process_count; i++) {
         fill_row(&row, &summary->processes[i]);
-        readable_widen(widths, COLUMNS, CELL_BYTES, row.cells[0]);
+        table_measure(&table, row.cells[0]);
     }
-    readable_print_row(out, widths, COLUMNS, CELL_BYTES, heading.cells[0]);
-    fputs("  command\n", out);
-    for (size_t i = 0; i < summary->process_count; i++) {
-        fill_row(&row, &summary->processes[i]);
-        readable_print_row(out, widths, COLUMNS, CELL_BYTES, row.cells[0]);
-        fputs("  ", out);
-        report_print_text(out, summary->processes[i].command);
-        fputc('\n', out);
-    }
+    table_fit(&table);
+    table_print_headings(&table, out);
+    fprintf(out, "  %scommand%s\n", style_begin(look, STYLE_BOLD), style_end(look, STYLE_BOLD));
+    for (size_t i = 0; i < summary->process_count; i++)
+        print_process(&table, &summary->processes[i], out);
 }
 
 static void print_device(const struct summary_device *device, FILE *out)
@@ -89,7 +116,7 @@ static bool shares_a_device(const struct summary *summary)
     return false;
 }
 
-void print_summary_table(const struct summary *summary, FILE *out)
+static void print_whole(const struct summary *summary, const struct look *look, FILE *out)
 {
     struct report_counters totals = summary_totals(summary);
     size_t hosts = summary_host_count(summary);
@@ -97,7 +124,7 @@ void print_summary_table(const struct summary *summary, FILE *out)
     fprintf(out, "cudapool: %zu process%s on %zu host%s, %zu device%s\n", summary->process_count,
             summary->process_count == 1 ? "" : "es", hosts, hosts == 1 ? "" : "s",
             summary->device_count, summary->device_count == 1 ? "" : "s");
-    print_processes(summary, out);
+    print_processes(summary, look, out);
     for (size_t i = 0; i < summary->device_count; i++)
         print_device(&summary->devices[i], out);
     if (totals.requests == 0) {
@@ -108,7 +135,7 @@ void print_summary_table(const struct summary *summary, FILE *out)
         fputs("all devices together; peaks are those of the device with the largest\n", out);
     for (size_t i = 0; i < summary->kind_count; i++)
         if (summary->kinds[i].totals.requests != 0)
-            report_print_kind(out, &summary->kinds[i]);
+            report_print_kind(out, &summary->kinds[i], look);
     report_print_saved(out, totals.saved_nanoseconds, totals.driver.nanoseconds);
     if (shares_a_device(summary))
         fputs("the peak of a device that processes shared is the sum of their peaks, which need "
@@ -116,4 +143,12 @@ void print_summary_table(const struct summary *summary, FILE *out)
               out);
     if (summary->settings_differ)
         fputs("the processes had different settings\n", out);
+}
+
+void print_summary_table(const struct summary *summary, const struct look *look, FILE *out)
+{
+    struct folding folding;
+
+    print_whole(summary, look, folding_begin(&folding, look, out));
+    folding_end(&folding);
 }

@@ -131,7 +131,7 @@ static void expect_same(const struct report *one, const struct report *other)
     cr_expect_str_eq(one->process.rank, other->process.rank);
     cr_expect_str_eq(one->process.command, other->process.command);
     cr_expect_float_eq(one->process.wall_seconds, other->process.wall_seconds, 0);
-    cr_expect_arr_eq(&one->settings, &other->settings, sizeof(one->settings));
+    cr_expect_arr_eq(&one->settings, &other->settings, offsetof(struct settings, spelled));
     cr_assert_eq(one->device_count, other->device_count);
     for (size_t i = 0; i < one->device_count; i++)
         expect_same_devices(&one->devices[i], &other->devices[i]);
