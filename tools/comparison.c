@@ -127,7 +127,7 @@ static void print_settings(const struct summary *a, const struct summary *b, FIL
 /* --- the table ----------------------------------------------------------------------------------
  */
 
-enum column { BUCKET, REQUESTS, HITS, MISSES, PEAK, DRIVER, SAVED, COLUMNS };
+enum column { BUCKET, REQUESTS, HITS, MISSES, FAILED, PEAK, DRIVER, SAVED, COLUMNS };
 
 #define CELL_BYTES (4 * READABLE_BYTES)
 
@@ -136,7 +136,7 @@ struct row {
 };
 
 static const struct row heading = {
-    {"bucket", "requests", "hits", "misses", "peak", "driver", "saved"}};
+    {"bucket", "requests", "hits", "misses", "failed", "peak", "driver", "saved at least"}};
 
 struct table {
     FILE *out; /* NULL: only measure */
@@ -184,12 +184,14 @@ static void fill_row(struct row *row, const struct pair *pair)
     fill_both(row->cells[REQUESTS], pair->a->requests, pair->b->requests, readable_count);
     fill_hits(row->cells[HITS], pair);
     fill_both(row->cells[MISSES], pair->a->misses, pair->b->misses, readable_count);
+    fill_both(row->cells[FAILED], report_all_failures(pair->a), report_all_failures(pair->b),
+              readable_count);
     fill_both(row->cells[PEAK], pair->a->peak.reserved_bytes, pair->b->peak.reserved_bytes,
               readable_bytes);
     fill_both(row->cells[DRIVER], pair->a->driver.nanoseconds, pair->b->driver.nanoseconds,
               readable_time);
-    fill_both(row->cells[SAVED], pair->a->saved_nanoseconds, pair->b->saved_nanoseconds,
-              readable_time);
+    fill_both(row->cells[SAVED], pair->a->saved_at_least_nanoseconds,
+              pair->b->saved_at_least_nanoseconds, readable_time);
 }
 
 static void put_row(struct table *table, const struct row *row)
@@ -232,16 +234,30 @@ static void put_pair(const struct pair *pair, void *context)
 static void print_run(const char *name, const struct summary *summary, FILE *out)
 {
     struct report_counters totals = summary_totals(summary);
-    char rate[READABLE_BYTES], saved[READABLE_BYTES], spent[READABLE_BYTES];
+    char wall[READABLE_BYTES], rate[READABLE_BYTES], spent[READABLE_BYTES], waited[READABLE_BYTES];
 
+    readable_seconds(summary_wall_seconds(summary), wall);
     readable_hit_rate(&totals, rate);
-    readable_time(totals.saved_nanoseconds, saved);
     readable_time(totals.driver.nanoseconds, spent);
-    fprintf(out,
-            "%s: %zu process%s, %s from the pool, saved about %s, driver calls took %s: ", name,
-            summary->process_count, summary->process_count == 1 ? "" : "es", rate, saved, spent);
+    readable_time(totals.waits.nanoseconds, waited);
+    fprintf(
+        out,
+        "%s: ran %s: %zu process%s, %s from the pool, %s in the driver, waited %s for the GPU: ",
+        name, wall, summary->process_count, summary->process_count == 1 ? "" : "es", rate, spent,
+        waited);
     report_print_text(out, summary->process_count == 0 ? "" : summary->processes[0].command);
     fputc('\n', out);
+}
+
+/* Hundredths, rounded, so that no locale's decimal point gets in. */
+static void print_verdict(const struct summary *a, const struct summary *b, FILE *out)
+{
+    double one = summary_wall_seconds(a), other = summary_wall_seconds(b);
+
+    if (!(one > 0) || !(other > 0) || one / other > 1e6 || other / one > 1e6)
+        return;
+    unsigned long hundredths = (unsigned long)(one / other * 100 + 0.5);
+    fprintf(out, "B ran %lu.%02lu times as fast as A\n", hundredths / 100, hundredths % 100);
 }
 
 void print_comparison_table(const struct summary *a, const struct summary *b, FILE *out)
@@ -250,6 +266,7 @@ void print_comparison_table(const struct summary *a, const struct summary *b, FI
 
     print_run("A", a, out);
     print_run("B", b, out);
+    print_verdict(a, b, out);
     print_settings(a, b, out);
     visit_pairs(a, b, put_pair, &table);
     table.out = out;
@@ -300,9 +317,10 @@ json_t *comparison_to_json(const struct summary *a, const struct summary *b)
     json_t *rows = json_array();
 
     visit_pairs(a, b, append_pair, rows);
-    return json_pack("{s:i, s:o, s:o, s:o, s:o}", "cudapool_comparison", REPORT_VERSION, "a",
-                     summary_to_json(a), "b", summary_to_json(b), "settings",
-                     settings_that_differ(a, b), "differences", rows);
+    return json_pack("{s:i, s:{s:f, s:f}, s:o, s:o, s:o, s:o}", "cudapool_comparison",
+                     REPORT_VERSION, "wall_seconds", "a", summary_wall_seconds(a), "b",
+                     summary_wall_seconds(b), "a", summary_to_json(a), "b", summary_to_json(b),
+                     "settings", settings_that_differ(a, b), "differences", rows);
 }
 
 /* --- CSV ----------------------------------------------------------------------------------------

@@ -9,7 +9,20 @@
 #include "core/readable.h"
 #include "formats.h"
 
-enum column { HOST, PROCESS, RANK, REQUESTS, HITS, MISSES, PEAK, DRIVER, SAVED, COLUMNS };
+enum column {
+    HOST,
+    PROCESS,
+    RANK,
+    RAN,
+    REQUESTS,
+    HITS,
+    MISSES,
+    FAILED,
+    PEAK,
+    DRIVER,
+    SAVED,
+    COLUMNS
+};
 
 /* What a column takes of a text from outside. */
 #define CELL_BYTES 64
@@ -18,8 +31,8 @@ struct row {
     char cells[COLUMNS][CELL_BYTES];
 };
 
-static const struct row heading = {
-    {"host", "process", "rank", "requests", "hits", "misses", "peak", "driver", "saved"}};
+static const struct row heading = {{"host", "process", "rank", "ran", "requests", "hits", "misses",
+                                    "failed", "peak", "driver", "saved at least"}};
 
 static void fill_text(char cell[CELL_BYTES], const char *text)
 {
@@ -35,17 +48,20 @@ static void fill_row(struct row *row, const struct summary_process *process)
     fill_text(row->cells[HOST], process->host);
     snprintf(row->cells[PROCESS], CELL_BYTES, "%" PRId64, process->pid);
     fill_text(row->cells[RANK], process->rank[0] == '\0' ? "-" : process->rank);
+    readable_seconds(process->wall_seconds, row->cells[RAN]);
     readable_count(totals->requests, row->cells[REQUESTS]);
     readable_hit_rate(totals, row->cells[HITS]);
     readable_count(totals->misses, row->cells[MISSES]);
+    readable_count(report_all_failures(totals), row->cells[FAILED]);
     readable_bytes(totals->peak.reserved_bytes, row->cells[PEAK]);
     readable_time(totals->driver.nanoseconds, row->cells[DRIVER]);
-    readable_time(totals->saved_nanoseconds, row->cells[SAVED]);
+    readable_time(totals->saved_at_least_nanoseconds, row->cells[SAVED]);
 }
 
 static void print_processes(const struct summary *summary, FILE *out)
 {
     int widths[COLUMNS] = {0};
+    char end[REPORT_END_BYTES];
     struct row row;
 
     readable_widen(widths, COLUMNS, CELL_BYTES, heading.cells[0]);
@@ -60,7 +76,8 @@ static void print_processes(const struct summary *summary, FILE *out)
         readable_print_row(out, widths, COLUMNS, CELL_BYTES, row.cells[0]);
         fputs("  ", out);
         report_print_text(out, summary->processes[i].command);
-        fputc('\n', out);
+        report_describe_end(summary->processes[i].ending, summary->processes[i].exit, end);
+        fprintf(out, "%s%s\n", end[0] == '\0' ? "" : ", ", end);
     }
 }
 
@@ -93,10 +110,12 @@ void print_summary_table(const struct summary *summary, FILE *out)
 {
     struct report_counters totals = summary_totals(summary);
     size_t hosts = summary_host_count(summary);
+    char wall[READABLE_BYTES];
 
-    fprintf(out, "cudapool: %zu process%s on %zu host%s, %zu device%s\n", summary->process_count,
-            summary->process_count == 1 ? "" : "es", hosts, hosts == 1 ? "" : "s",
-            summary->device_count, summary->device_count == 1 ? "" : "s");
+    readable_seconds(summary_wall_seconds(summary), wall);
+    fprintf(out, "cudapool: ran %s: %zu process%s on %zu host%s, %zu device%s\n", wall,
+            summary->process_count, summary->process_count == 1 ? "" : "es", hosts,
+            hosts == 1 ? "" : "s", summary->device_count, summary->device_count == 1 ? "" : "s");
     print_processes(summary, out);
     for (size_t i = 0; i < summary->device_count; i++)
         print_device(&summary->devices[i], out);
@@ -109,7 +128,7 @@ void print_summary_table(const struct summary *summary, FILE *out)
     for (size_t i = 0; i < summary->kind_count; i++)
         if (summary->kinds[i].totals.requests != 0)
             report_print_kind(out, &summary->kinds[i]);
-    report_print_saved(out, totals.saved_nanoseconds, totals.driver.nanoseconds);
+    report_print_times(out, &totals);
     if (shares_a_device(summary))
         fputs("the peak of a device that processes shared is the sum of their peaks, which need "
               "not have come at one time\n",
