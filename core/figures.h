@@ -126,10 +126,10 @@ struct figures_bin {
     struct bin_counters counters;
 };
 
-/* Room for some twenty thousand buckets. Memory that is not used is not taken. */
+/* Room for some thirteen thousand buckets. Memory that is not used is not taken. */
 #define FIGURES_BYTES_MAX (UINT64_C(4) << 20)
 
-/* Kept for what has to be counted by itself: some two thousand buckets. */
+/* Kept for what has to be counted by itself: some sixteen hundred buckets. */
 #define FIGURES_BYTES_TO_SPARE (UINT64_C(512) << 10)
 
 /* ---- the arena of this process ---- */

@@ -142,10 +142,31 @@ void readable_count(uint64_t count, char cell[READABLE_BYTES])
         write_tenths(count, largest_unit_within(count, count_units, COUNT_UNITS), cell);
 }
 
+void readable_seconds(double seconds, char cell[READABLE_BYTES])
+{
+    /* Within 64 bits of nanoseconds, and not NaN. */
+    readable_time(seconds > 0 && seconds < 1e10 ? (uint64_t)(seconds * 1e9) : 0, cell);
+}
+
 uint64_t report_all_hits(const struct report_counters *counters)
 {
     return saturating_sum(saturating_sum(counters->hits.clean, counters->hits.queried),
                           saturating_sum(counters->hits.barrier, counters->hits.waited));
+}
+
+uint64_t report_all_failures(const struct report_counters *counters)
+{
+    return saturating_sum(counters->failures.memory,
+                          saturating_sum(counters->failures.limit, counters->failures.other));
+}
+
+uint64_t report_all_given_back(const struct report_counters *counters)
+{
+    uint64_t by_pool =
+        saturating_sum(counters->evictions.cap,
+                       saturating_sum(counters->evictions.idle, counters->evictions.memory));
+    return saturating_sum(by_pool,
+                          saturating_sum(counters->evictions.free, counters->evictions.context));
 }
 
 /* Rounded down: 100.0% means that nothing missed. */

@@ -31,11 +31,18 @@ void readable_exact_bytes(uint64_t bytes, char cell[READABLE_BYTES]);
 /* "3.2 s", "12m 30s", "1d 2h" */
 void readable_time(uint64_t nanoseconds, char cell[READABLE_BYTES]);
 
+/* The same for what may be no such number, as in a file: what is out of range is 0. */
+void readable_seconds(double seconds, char cell[READABLE_BYTES]);
+
 /* Up to seven digits as they are, then "12.3 M". */
 void readable_count(uint64_t count, char cell[READABLE_BYTES]);
 
 /* The hits of all rungs. */
 uint64_t report_all_hits(const struct report_counters *counters);
+
+/* The failures for all reasons, and the blocks given back for all reasons. */
+uint64_t report_all_failures(const struct report_counters *counters);
+uint64_t report_all_given_back(const struct report_counters *counters);
 
 /* The share of the requests that hit, "93.5%"; "-" where there were none. 100.0% means that nothing
  * missed. */

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -165,8 +166,10 @@ enum column {
     BARRIER,
     WAITED,
     MISSES,
+    FAILED,
+    GIVEN_BACK,
+    LIVE,
     PEAK,
-    EVICTED,
     DRIVER_TIME,
     SAVED,
     COLUMNS
@@ -178,10 +181,13 @@ struct row {
 
 /* How requests were answered goes first where there is no room for all of it. */
 static const struct table_column columns[COLUMNS] = {
-    [BUCKET] = {"bucket", 0},   [REQUESTS] = {"requests", 0},  [HIT_RATE] = {"hits", 0},
-    [CLEAN] = {"clean", 8},     [QUERIED] = {"queried", 7},    [BARRIER] = {"barrier", 6},
-    [WAITED] = {"waited", 5},   [MISSES] = {"misses", 1},      [PEAK] = {"peak", 2},
-    [EVICTED] = {"evicted", 4}, [DRIVER_TIME] = {"driver", 1}, [SAVED] = {"saved", 3},
+    [BUCKET] = {"bucket", 0},      [REQUESTS] = {"requests", 0},
+    [HIT_RATE] = {"hits", 0},      [CLEAN] = {"clean", 8},
+    [QUERIED] = {"queried", 7},    [BARRIER] = {"barrier", 6},
+    [WAITED] = {"waited", 5},      [MISSES] = {"misses", 1},
+    [FAILED] = {"failed", 1},      [GIVEN_BACK] = {"given back", 4},
+    [LIVE] = {"live", 4},          [PEAK] = {"peak", 2},
+    [DRIVER_TIME] = {"driver", 1}, [SAVED] = {"saved at least", 3},
 };
 
 /* The counters of one bucket as text; name is the row's first cell. */
@@ -195,13 +201,12 @@ static void fill_row(struct row *row, const char *name, const struct report_coun
     readable_count(counters->hits.barrier, row->cells[BARRIER]);
     readable_count(counters->hits.waited, row->cells[WAITED]);
     readable_count(counters->misses, row->cells[MISSES]);
+    readable_count(report_all_failures(counters), row->cells[FAILED]);
+    readable_count(report_all_given_back(counters), row->cells[GIVEN_BACK]);
+    readable_count(counters->live_blocks, row->cells[LIVE]);
     readable_bytes(counters->peak.reserved_bytes, row->cells[PEAK]);
-    readable_count(
-        saturating_sum(counters->evictions.cap,
-                       saturating_sum(counters->evictions.idle, counters->evictions.memory)),
-        row->cells[EVICTED]);
     readable_time(counters->driver.nanoseconds, row->cells[DRIVER_TIME]);
-    readable_time(counters->saved_nanoseconds, row->cells[SAVED]);
+    readable_time(counters->saved_at_least_nanoseconds, row->cells[SAVED]);
 }
 
 static void fill_bucket_row(struct row *row, const struct report_bucket *bucket)
@@ -232,17 +237,23 @@ struct busiest {
     size_t used; /* buckets that have any requests */
 };
 
+/* What failed is never left out. */
+static uint64_t weight_of(const struct report_bucket *bucket)
+{
+    return report_all_failures(&bucket->counters) > 0 ? UINT64_MAX : bucket->counters.requests;
+}
+
 static struct busiest find_busiest(const struct report_kind *kind)
 {
     struct busiest busiest = {.count = 0};
 
     for (size_t i = 0; i < kind->bucket_count; i++) {
-        uint64_t requests = kind->buckets[i].counters.requests;
-        if (requests == 0)
+        uint64_t weight = weight_of(&kind->buckets[i]);
+        if (weight == 0)
             continue;
         busiest.used++;
         size_t at = busiest.count;
-        while (at > 0 && kind->buckets[busiest.buckets[at - 1]].counters.requests < requests)
+        while (at > 0 && weight_of(&kind->buckets[busiest.buckets[at - 1]]) < weight)
             at--;
         if (at == LOOK_ROWS)
             continue;
@@ -319,6 +330,33 @@ void report_print_text(FILE *out, const char *text)
         fputs("...", out);
 }
 
+static void print_reason(FILE *out, uint64_t failures, const char *reason, const char **gap)
+{
+    char count[READABLE_BYTES];
+
+    if (failures == 0)
+        return;
+    readable_count(failures, count);
+    fprintf(out, "%s%s %s", *gap, count, reason);
+    *gap = ", ";
+}
+
+static void print_failures(FILE *out, const struct report_counters *totals)
+{
+    char count[READABLE_BYTES];
+    uint64_t all = report_all_failures(totals);
+    const char *gap = " failed: ";
+
+    if (all == 0)
+        return;
+    readable_count(all, count);
+    fprintf(out, "  %s request%s", count, all == 1 ? "" : "s");
+    print_reason(out, totals->failures.memory, "for want of device memory", &gap);
+    print_reason(out, totals->failures.limit, "at limits.device_bytes", &gap);
+    print_reason(out, totals->failures.other, "for other reasons", &gap);
+    fputc('\n', out);
+}
+
 void report_print_kind(FILE *out, const struct report_kind *kind, const struct look *look)
 {
     char requests[READABLE_BYTES], rate[READABLE_BYTES], live[READABLE_BYTES],
@@ -335,6 +373,7 @@ void report_print_kind(FILE *out, const struct report_kind *kind, const struct l
     report_print_text(out, kind->kind);
     fprintf(out, " memory: %s requests, %s from the pool; ", requests, rate);
     fprintf(out, "peak %s in use, %s reserved; %s free at the end\n", live, reserved, cached);
+    print_failures(out, totals);
     print_rows(out, kind, look);
 }
 
@@ -364,13 +403,48 @@ static bool device_was_used(const struct report_device *device)
     return false;
 }
 
+/* Those that end processes; the C library's own list of names came with glibc 2.32. */
+static const struct {
+    int number;
+    const char *name;
+} signals[] = {
+    {SIGHUP, "SIGHUP"},       {SIGINT, "SIGINT"},   {SIGQUIT, "SIGQUIT"}, {SIGILL, "SIGILL"},
+    {SIGTRAP, "SIGTRAP"},     {SIGABRT, "SIGABRT"}, {SIGBUS, "SIGBUS"},   {SIGFPE, "SIGFPE"},
+    {SIGKILL, "SIGKILL"},     {SIGUSR1, "SIGUSR1"}, {SIGSEGV, "SIGSEGV"}, {SIGUSR2, "SIGUSR2"},
+    {SIGPIPE, "SIGPIPE"},     {SIGALRM, "SIGALRM"}, {SIGTERM, "SIGTERM"}, {SIGXCPU, "SIGXCPU"},
+    {SIGXFSZ, "SIGXFSZ"},     {SIGSYS, "SIGSYS"},   {SIGIO, "SIGIO"},     {SIGPROF, "SIGPROF"},
+    {SIGVTALRM, "SIGVTALRM"},
+};
+
+static void describe_signal(int number, char text[REPORT_END_BYTES])
+{
+    snprintf(text, REPORT_END_BYTES, "killed by signal %d", number);
+    for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
+        if (signals[i].number == number)
+            snprintf(text, REPORT_END_BYTES, "killed by %s", signals[i].name);
+}
+
+void report_describe_end(enum report_ending ending, struct report_exit exit,
+                         char text[REPORT_END_BYTES])
+{
+    text[0] = '\0';
+    if (exit.known && exit.signal != 0)
+        describe_signal(exit.signal, text);
+    else if (exit.known && ending == REPORT_KILLED)
+        snprintf(text, REPORT_END_BYTES, "ended by _exit(%d)", exit.status);
+    else if (exit.known && exit.status != 0)
+        snprintf(text, REPORT_END_BYTES, "exited with status %d", exit.status);
+    else if (ending == REPORT_KILLED)
+        snprintf(text, REPORT_END_BYTES, "killed, or ended without a word");
+    else if (ending == REPORT_RUNNING)
+        snprintf(text, REPORT_END_BYTES, "still running");
+}
+
 static void print_process(FILE *out, const struct report_process *process)
 {
-    char seconds[READABLE_BYTES];
-    double wall = process->wall_seconds;
+    char seconds[READABLE_BYTES], end[REPORT_END_BYTES];
 
-    /* Within 64 bits of nanoseconds, and not NaN. */
-    readable_time(wall > 0 && wall < 1e10 ? (uint64_t)(wall * 1e9) : 0, seconds);
+    readable_seconds(process->wall_seconds, seconds);
     fprintf(out, "cudapool: process %lld", (long long)process->pid);
     if (process->rank[0] != '\0') {
         fputs(", rank ", out);
@@ -383,33 +457,45 @@ static void print_process(FILE *out, const struct report_process *process)
     fprintf(out, ", ran %s: ", seconds);
     report_print_text(out, process->command);
     fputc('\n', out);
-    if (process->ending == REPORT_KILLED)
-        fputs("killed, or ended without a word: the figures are those of its last moment\n", out);
-    else if (process->ending == REPORT_RUNNING)
-        fputs("still running: the figures are those of this moment\n", out);
+    report_describe_end(process->ending, process->exit, end);
+    if (end[0] != '\0')
+        fprintf(out, "%s%s\n", end,
+                process->ending == REPORT_KILLED    ? ": the figures are those of its last moment"
+                : process->ending == REPORT_RUNNING ? ": the figures are those of this moment"
+                                                    : "");
 }
 
-void report_print_saved(FILE *out, uint64_t saved_nanoseconds, uint64_t spent_nanoseconds)
+void report_print_times(FILE *out, const struct report_counters *totals)
 {
-    char saved[READABLE_BYTES], spent[READABLE_BYTES];
+    char saved[READABLE_BYTES], spent[READABLE_BYTES], waited[READABLE_BYTES];
 
-    readable_time(saved_nanoseconds, saved);
-    readable_time(spent_nanoseconds, spent);
-    fprintf(out, "saved about %s of driver time; driver calls took %s\n", saved, spent);
+    readable_time(totals->saved_at_least_nanoseconds, saved);
+    readable_time(totals->driver.nanoseconds, spent);
+    readable_time(totals->waits.nanoseconds, waited);
+    fprintf(out,
+            "allocations and frees took %s in the driver and waited %s for the GPU; without the "
+            "pool they would have taken at least %s more\n",
+            spent, waited, saved);
 }
 
-static void print_summary(FILE *out, const struct report *report)
+static void add_totals(struct report_counters *into, const struct report_counters *from)
 {
-    uint64_t saved_ns = 0, spent_ns = 0;
+    /* Nothing but counters of 64 bits. */
+    uint64_t *sums = (uint64_t *)into;
+    const uint64_t *counters = (const uint64_t *)from;
 
-    for (size_t i = 0; i < report->device_count; i++) {
-        for (size_t j = 0; j < report->devices[i].kind_count; j++) {
-            const struct report_counters *totals = &report->devices[i].kinds[j].totals;
-            saved_ns = saturating_sum(saved_ns, totals->saved_nanoseconds);
-            spent_ns = saturating_sum(spent_ns, totals->driver.nanoseconds);
-        }
-    }
-    report_print_saved(out, saved_ns, spent_ns);
+    for (size_t i = 0; i < sizeof(*into) / sizeof(*sums); i++)
+        sums[i] = saturating_sum(sums[i], counters[i]);
+}
+
+struct report_counters report_totals(const struct report *report)
+{
+    struct report_counters totals = {0};
+
+    for (size_t i = 0; i < report->device_count; i++)
+        for (size_t j = 0; j < report->devices[i].kind_count; j++)
+            add_totals(&totals, &report->devices[i].kinds[j].totals);
+    return totals;
 }
 
 static void print_whole(const struct report *report, const struct look *look, FILE *out)
@@ -423,8 +509,9 @@ static void print_whole(const struct report *report, const struct look *look, FI
         used = true;
         print_device(out, &report->devices[i], look);
     }
+    struct report_counters totals = report_totals(report);
     if (used)
-        print_summary(out, report);
+        report_print_times(out, &totals);
     else
         fputs("no memory was asked of the pool\n", out);
 }
@@ -453,6 +540,7 @@ static struct report_sample plain_sample(const struct history_sample *sample, ui
         .live_bytes = counter_get(&sample->live_bytes),
         .cached_bytes = counter_get(&sample->cached_bytes),
         .pending_bytes = counter_get(&sample->pending_bytes),
+        .peak_bytes = counter_get(&sample->peak_bytes),
         .hits = {.clean = counter_get(&sample->hits[HIT_CLEAN]),
                  .queried = counter_get(&sample->hits[HIT_QUERIED]),
                  .barrier = counter_get(&sample->hits[HIT_BARRIER]),

@@ -55,6 +55,7 @@ struct report_counter {
     const char *group; /* the object it stands in, "" for the bucket's own */
     const char *name;
     size_t offset; /* in struct report_counters */
+    bool newer;    /* a report may lack it, as older ones do: then it is 0 */
 };
 
 extern const struct report_counter report_counter_table[];

@@ -127,7 +127,7 @@ static void print_settings(const struct summary *a, const struct summary *b, FIL
 /* --- the table ----------------------------------------------------------------------------------
  */
 
-enum column { BUCKET, REQUESTS, HITS, MISSES, PEAK, DRIVER, SAVED, COLUMNS };
+enum column { BUCKET, REQUESTS, HITS, MISSES, FAILED, PEAK, DRIVER, SAVED, COLUMNS };
 
 #define CELL_BYTES (4 * READABLE_BYTES)
 
@@ -136,9 +136,9 @@ struct row {
 };
 
 static const struct table_column columns[COLUMNS] = {
-    [BUCKET] = {"bucket", 0}, [REQUESTS] = {"requests", 3}, [HITS] = {"hits", 0},
-    [MISSES] = {"misses", 2}, [PEAK] = {"peak", 1},         [DRIVER] = {"driver", 1},
-    [SAVED] = {"saved", 4},
+    [BUCKET] = {"bucket", 0}, [REQUESTS] = {"requests", 3},    [HITS] = {"hits", 0},
+    [MISSES] = {"misses", 2}, [FAILED] = {"failed", 1},        [PEAK] = {"peak", 1},
+    [DRIVER] = {"driver", 1}, [SAVED] = {"saved at least", 4},
 };
 
 typedef void writer(uint64_t value, char cell[READABLE_BYTES]);
@@ -181,12 +181,14 @@ static void fill_row(struct row *row, const struct pair *pair)
     fill_both(row->cells[REQUESTS], pair->a->requests, pair->b->requests, readable_count);
     fill_hits(row->cells[HITS], pair);
     fill_both(row->cells[MISSES], pair->a->misses, pair->b->misses, readable_count);
+    fill_both(row->cells[FAILED], report_all_failures(pair->a), report_all_failures(pair->b),
+              readable_count);
     fill_both(row->cells[PEAK], pair->a->peak.reserved_bytes, pair->b->peak.reserved_bytes,
               readable_bytes);
     fill_both(row->cells[DRIVER], pair->a->driver.nanoseconds, pair->b->driver.nanoseconds,
               readable_time);
-    fill_both(row->cells[SAVED], pair->a->saved_nanoseconds, pair->b->saved_nanoseconds,
-              readable_time);
+    fill_both(row->cells[SAVED], pair->a->saved_at_least_nanoseconds,
+              pair->b->saved_at_least_nanoseconds, readable_time);
 }
 
 /* The pairs of both runs in the table's order; each kind's ends with its total. */
@@ -215,8 +217,11 @@ static void keep_pair(const struct pair *pair, void *context)
     all->pairs[all->count++] = *pair;
 }
 
-static uint64_t requests_of(const struct pair *pair)
+/* What failed is never left out. */
+static uint64_t weight_of(const struct pair *pair)
 {
+    if (report_all_failures(pair->a) > 0 || report_all_failures(pair->b) > 0)
+        return UINT64_MAX;
     return saturating_sum(pair->a->requests, pair->b->requests);
 }
 
@@ -231,7 +236,7 @@ static void choose_pairs(struct pair *pairs, size_t count, const struct look *lo
         size_t most = count;
         for (size_t i = 0; i < count; i++)
             if (!pairs[i].shown &&
-                (most == count || requests_of(&pairs[i]) > requests_of(&pairs[most])))
+                (most == count || weight_of(&pairs[i]) > weight_of(&pairs[most])))
                 most = i;
         pairs[most].shown = true;
     }
@@ -298,16 +303,30 @@ static int print_kinds(const struct summary *a, const struct summary *b, const s
 static void print_run(const char *name, const struct summary *summary, FILE *out)
 {
     struct report_counters totals = summary_totals(summary);
-    char rate[READABLE_BYTES], saved[READABLE_BYTES], spent[READABLE_BYTES];
+    char wall[READABLE_BYTES], rate[READABLE_BYTES], spent[READABLE_BYTES], waited[READABLE_BYTES];
 
+    readable_seconds(summary_wall_seconds(summary), wall);
     readable_hit_rate(&totals, rate);
-    readable_time(totals.saved_nanoseconds, saved);
     readable_time(totals.driver.nanoseconds, spent);
-    fprintf(out,
-            "%s: %zu process%s, %s from the pool, saved about %s, driver calls took %s: ", name,
-            summary->process_count, summary->process_count == 1 ? "" : "es", rate, saved, spent);
+    readable_time(totals.waits.nanoseconds, waited);
+    fprintf(
+        out,
+        "%s: ran %s: %zu process%s, %s from the pool, %s in the driver, waited %s for the GPU: ",
+        name, wall, summary->process_count, summary->process_count == 1 ? "" : "es", rate, spent,
+        waited);
     report_print_text(out, summary->process_count == 0 ? "" : summary->processes[0].command);
     fputc('\n', out);
+}
+
+/* Hundredths, rounded, so that no locale's decimal point gets in. */
+static void print_verdict(const struct summary *a, const struct summary *b, FILE *out)
+{
+    double one = summary_wall_seconds(a), other = summary_wall_seconds(b);
+
+    if (!(one > 0) || !(other > 0) || one / other > 1e6 || other / one > 1e6)
+        return;
+    unsigned long hundredths = (unsigned long)(one / other * 100 + 0.5);
+    fprintf(out, "B ran %lu.%02lu times as fast as A\n", hundredths / 100, hundredths % 100);
 }
 
 int print_comparison_table(const struct summary *a, const struct summary *b,
@@ -318,6 +337,7 @@ int print_comparison_table(const struct summary *a, const struct summary *b,
 
     print_run("A", a, lines);
     print_run("B", b, lines);
+    print_verdict(a, b, lines);
     print_settings(a, b, lines);
     int status = print_kinds(a, b, look, lines);
     folding_end(&folding);
@@ -367,9 +387,10 @@ json_t *comparison_to_json(const struct summary *a, const struct summary *b)
     json_t *rows = json_array();
 
     visit_pairs(a, b, append_pair, rows);
-    return json_pack("{s:i, s:o, s:o, s:o, s:o}", "cudapool_comparison", REPORT_VERSION, "a",
-                     summary_to_json(a), "b", summary_to_json(b), "settings",
-                     settings_that_differ(a, b), "differences", rows);
+    return json_pack("{s:i, s:{s:f, s:f}, s:o, s:o, s:o, s:o}", "cudapool_comparison",
+                     REPORT_VERSION, "wall_seconds", "a", summary_wall_seconds(a), "b",
+                     summary_wall_seconds(b), "a", summary_to_json(a), "b", summary_to_json(b),
+                     "settings", settings_that_differ(a, b), "differences", rows);
 }
 
 /* --- CSV ----------------------------------------------------------------------------------------

@@ -36,14 +36,21 @@ static void put_tiles(FILE *out, const struct summary *summary)
     char text[READABLE_BYTES];
 
     fputs("<dl class=\"tiles\">\n", out);
-    readable_time(totals.saved_nanoseconds, text);
-    put_tile(out, "saved_nanoseconds", "driver time saved, about", totals.saved_nanoseconds, text);
+    readable_seconds(summary_wall_seconds(summary), text);
+    fprintf(out, "<div><dt>wall time</dt><dd class=\"n\">%s</dd></div>\n", text);
     readable_hit_rate(&totals, text);
     fprintf(out, "<div><dt>from the pool</dt><dd class=\"n\">%s</dd></div>\n", text);
     readable_count(totals.requests, text);
     put_tile(out, "requests", "requests", totals.requests, text);
     readable_time(totals.driver.nanoseconds, text);
-    put_tile(out, "driver_nanoseconds", "spent in driver calls", totals.driver.nanoseconds, text);
+    put_tile(out, "driver_nanoseconds", "in the driver", totals.driver.nanoseconds, text);
+    readable_time(totals.waits.nanoseconds, text);
+    put_tile(out, "waits_nanoseconds", "waited for the GPU", totals.waits.nanoseconds, text);
+    readable_time(totals.saved_at_least_nanoseconds, text);
+    put_tile(out, "saved_at_least_nanoseconds", "saved in the driver, at least",
+             totals.saved_at_least_nanoseconds, text);
+    readable_count(report_all_failures(&totals), text);
+    put_tile(out, "failures", "failed requests", report_all_failures(&totals), text);
     readable_bytes(totals.peak.reserved_bytes, text);
     put_tile(out, "peak_reserved_bytes", "peak of a device", totals.peak.reserved_bytes, text);
     fputs("</dl>\n", out);
@@ -175,12 +182,20 @@ static void put_counters(FILE *out, const struct place *place,
     put_count(out, place, "hits_barrier", counters->hits.barrier);
     put_count(out, place, "hits_waited", counters->hits.waited);
     put_count(out, place, "misses", counters->misses);
+    put_count(out, place, "failures_memory", counters->failures.memory);
+    put_count(out, place, "failures_limit", counters->failures.limit);
+    put_count(out, place, "failures_other", counters->failures.other);
+    put_count(out, place, "frees", counters->frees);
+    put_count(out, place, "live_blocks", counters->live_blocks);
     put_count(out, place, "evictions_cap", counters->evictions.cap);
     put_count(out, place, "evictions_idle", counters->evictions.idle);
     put_count(out, place, "evictions_memory", counters->evictions.memory);
+    put_count(out, place, "evictions_free", counters->evictions.free);
+    put_count(out, place, "evictions_context", counters->evictions.context);
     put_bytes(out, place, "peak_reserved_bytes", counters->peak.reserved_bytes);
     put_time(out, place, "driver_nanoseconds", counters->driver.nanoseconds);
-    put_time(out, place, "saved_nanoseconds", counters->saved_nanoseconds);
+    put_time(out, place, "waits_nanoseconds", counters->waits.nanoseconds);
+    put_time(out, place, "saved_at_least_nanoseconds", counters->saved_at_least_nanoseconds);
     fputs("</tr>\n", out);
 }
 
@@ -191,7 +206,7 @@ static void put_rungs(FILE *out, const struct report_counters *counters, uint64_
     put_part(out, "queried", counters->hits.queried, whole);
     put_part(out, "barrier", counters->hits.barrier, whole);
     put_part(out, "waited", counters->hits.waited, whole);
-    put_part(out, "missed", counters->misses, whole);
+    put_part(out, "missed", saturating_sum(counters->misses, report_all_failures(counters)), whole);
     close_bar(out);
 }
 
@@ -211,14 +226,18 @@ static void put_bucket(FILE *out, const struct report_kind *kind,
 
 static void put_buckets(FILE *out, const struct report_kind *kind)
 {
-    static const char *const head[] = {"bucket",   "hits by rung, and misses",
-                                       "requests", "hits",
-                                       "clean",    "queried",
-                                       "barrier",  "waited",
-                                       "misses",   "evicted: cap",
-                                       "idle",     "memory",
-                                       "peak",     "driver",
-                                       "saved",    NULL};
+    static const char *const head[] = {"bucket",          "hits by rung, and misses",
+                                       "requests",        "hits",
+                                       "clean",           "queried",
+                                       "barrier",         "waited",
+                                       "misses",          "failed: memory",
+                                       "limit",           "other",
+                                       "frees",           "live",
+                                       "given back: cap", "idle",
+                                       "memory",          "free",
+                                       "context",         "peak",
+                                       "driver",          "waiting",
+                                       "saved at least",  NULL};
     struct place place = place_of_kind(kind, "totals");
 
     open_scroller(out, "Buckets");
@@ -280,9 +299,12 @@ static void put_sizes(FILE *out, const struct report_kind *kind)
 static void put_kind(FILE *out, const struct report_kind *kind)
 {
     static const char *const classes[] = {"clean", "queried", "barrier", "waited", "missed", NULL};
-    static const char *const names[] = {
-        "clean: known to be unused",  "queried: its fence was over", "barrier: the GPU waits",
-        "waited: the program waited", "missed: the driver answered", NULL};
+    static const char *const names[] = {"clean: known to be unused",
+                                        "queried: its fence was over",
+                                        "barrier: the GPU waits",
+                                        "waited: the program waited",
+                                        "missed: the driver answered, or it failed",
+                                        NULL};
 
     fputs("<section><h2>", out);
     put_text(out, kind->kind);
@@ -335,7 +357,7 @@ static void put_settings(FILE *out, const struct summary *summary)
 static void put_process(FILE *out, const struct summary_process *process, size_t index)
 {
     struct place place;
-    char rate[READABLE_BYTES];
+    char rate[READABLE_BYTES], ran[READABLE_BYTES], end[REPORT_END_BYTES];
 
     snprintf(place.text, sizeof(place.text), "processes/%zu", index);
     fputs("<tr><th scope=\"row\">", out);
@@ -343,22 +365,27 @@ static void put_process(FILE *out, const struct summary_process *process, size_t
     fprintf(out, "</th><td class=\"n\">%" PRId64 "</td><td class=\"n\">", process->pid);
     put_text(out, process->rank[0] == '\0' ? "-" : process->rank);
     fputs("</td>", out);
+    readable_seconds(process->wall_seconds, ran);
+    fprintf(out, "<td class=\"n\">%s</td>", ran);
     put_count(out, &place, "requests", process->totals.requests);
     readable_hit_rate(&process->totals, rate);
     fprintf(out, "<td class=\"n\">%s</td>", rate);
     put_count(out, &place, "misses", process->totals.misses);
+    put_count(out, &place, "failures", report_all_failures(&process->totals));
     put_bytes(out, &place, "peak_reserved_bytes", process->totals.peak.reserved_bytes);
     put_time(out, &place, "driver_nanoseconds", process->totals.driver.nanoseconds);
-    put_time(out, &place, "saved_nanoseconds", process->totals.saved_nanoseconds);
+    put_time(out, &place, "saved_at_least_nanoseconds", process->totals.saved_at_least_nanoseconds);
     fputs("<td><code>", out);
     put_text(out, process->command);
-    fputs("</code></td></tr>\n", out);
+    report_describe_end(process->ending, process->exit, end);
+    fprintf(out, "</code>%s%s</td></tr>\n", end[0] == '\0' ? "" : ", ", end);
 }
 
 static void put_processes(FILE *out, const struct summary *summary)
 {
-    static const char *const head[] = {"host", "process", "rank",  "requests", "hits", "misses",
-                                       "peak", "driver",  "saved", "command",  NULL};
+    static const char *const head[] = {"host",           "process", "rank",   "ran",  "requests",
+                                       "hits",           "misses",  "failed", "peak", "driver",
+                                       "saved at least", "command", NULL};
 
     fputs("<section><h2>Processes</h2>\n<details", out);
     fprintf(out, "%s><summary>%zu process%s</summary>\n",

@@ -9,7 +9,20 @@
 #include "core/readable.h"
 #include "formats.h"
 
-enum column { HOST, PROCESS, RANK, REQUESTS, HITS, MISSES, PEAK, DRIVER, SAVED, COLUMNS };
+enum column {
+    HOST,
+    PROCESS,
+    RANK,
+    RAN,
+    REQUESTS,
+    HITS,
+    MISSES,
+    FAILED,
+    PEAK,
+    DRIVER,
+    SAVED,
+    COLUMNS
+};
 
 /* What a column takes of a text from outside. */
 #define CELL_BYTES 64
@@ -19,9 +32,10 @@ struct row {
 };
 
 static const struct table_column columns[COLUMNS] = {
-    [HOST] = {"host", 4},         [PROCESS] = {"process", 0}, [RANK] = {"rank", 1},
-    [REQUESTS] = {"requests", 0}, [HITS] = {"hits", 0},       [MISSES] = {"misses", 2},
-    [PEAK] = {"peak", 0},         [DRIVER] = {"driver", 2},   [SAVED] = {"saved", 3},
+    [HOST] = {"host", 4},     [PROCESS] = {"process", 0},      [RANK] = {"rank", 1},
+    [RAN] = {"ran", 0},       [REQUESTS] = {"requests", 0},    [HITS] = {"hits", 0},
+    [MISSES] = {"misses", 2}, [FAILED] = {"failed", 1},        [PEAK] = {"peak", 0},
+    [DRIVER] = {"driver", 2}, [SAVED] = {"saved at least", 3},
 };
 
 static void fill_text(char cell[CELL_BYTES], const char *text)
@@ -38,28 +52,34 @@ static void fill_row(struct row *row, const struct summary_process *process)
     fill_text(row->cells[HOST], process->host);
     snprintf(row->cells[PROCESS], CELL_BYTES, "%" PRId64, process->pid);
     fill_text(row->cells[RANK], process->rank[0] == '\0' ? "-" : process->rank);
+    readable_seconds(process->wall_seconds, row->cells[RAN]);
     readable_count(totals->requests, row->cells[REQUESTS]);
     readable_hit_rate(totals, row->cells[HITS]);
     readable_count(totals->misses, row->cells[MISSES]);
+    readable_count(report_all_failures(totals), row->cells[FAILED]);
     readable_bytes(totals->peak.reserved_bytes, row->cells[PEAK]);
     readable_time(totals->driver.nanoseconds, row->cells[DRIVER]);
-    readable_time(totals->saved_nanoseconds, row->cells[SAVED]);
+    readable_time(totals->saved_at_least_nanoseconds, row->cells[SAVED]);
 }
 
 /* What a command takes at least of a line that is short. */
 #define COMMAND_LEAST 18
 
-/* The command, cut off where the terminal ends. */
-static void print_command(const struct table *table, const char *command, FILE *out)
+/* The command, cut off where the terminal ends, and how it ended. */
+static void print_command(const struct table *table, const struct summary_process *process,
+                          FILE *out)
 {
-    int room = table->look->width - table_width(table) - 2;
+    char end[REPORT_END_BYTES];
 
+    report_describe_end(process->ending, process->exit, end);
+    int room = table->look->width - table_width(table) - 2;
+    room -= end[0] == '\0' ? 0 : 2 + text_width(end);
     fputs("  ", out);
-    if (look_is_short(table->look) && text_width(command) > room)
-        print_cut_off(command, room, out);
+    if (look_is_short(table->look) && text_width(process->command) > room)
+        print_cut_off(process->command, room, out);
     else
-        report_print_text(out, command);
-    fputc('\n', out);
+        report_print_text(out, process->command);
+    fprintf(out, "%s%s\n", end[0] == '\0' ? "" : ", ", end);
 }
 
 static void print_process(const struct table *table, const struct summary_process *process,
@@ -70,7 +90,7 @@ static void print_process(const struct table *table, const struct summary_proces
 
     fill_row(&row, process);
     table_print(table, row.cells[0], styles, out);
-    print_command(table, process->command, out);
+    print_command(table, process, out);
 }
 
 static void print_processes(const struct summary *summary, const struct look *look, FILE *out)
@@ -120,10 +140,12 @@ static void print_whole(const struct summary *summary, const struct look *look, 
 {
     struct report_counters totals = summary_totals(summary);
     size_t hosts = summary_host_count(summary);
+    char wall[READABLE_BYTES];
 
-    fprintf(out, "cudapool: %zu process%s on %zu host%s, %zu device%s\n", summary->process_count,
-            summary->process_count == 1 ? "" : "es", hosts, hosts == 1 ? "" : "s",
-            summary->device_count, summary->device_count == 1 ? "" : "s");
+    readable_seconds(summary_wall_seconds(summary), wall);
+    fprintf(out, "cudapool: ran %s: %zu process%s on %zu host%s, %zu device%s\n", wall,
+            summary->process_count, summary->process_count == 1 ? "" : "es", hosts,
+            hosts == 1 ? "" : "s", summary->device_count, summary->device_count == 1 ? "" : "s");
     print_processes(summary, look, out);
     for (size_t i = 0; i < summary->device_count; i++)
         print_device(&summary->devices[i], out);
@@ -136,7 +158,7 @@ static void print_whole(const struct summary *summary, const struct look *look, 
     for (size_t i = 0; i < summary->kind_count; i++)
         if (summary->kinds[i].totals.requests != 0)
             report_print_kind(out, &summary->kinds[i], look);
-    report_print_saved(out, totals.saved_nanoseconds, totals.driver.nanoseconds);
+    report_print_times(out, &totals);
     if (shares_a_device(summary))
         fputs("the peak of a device that processes shared is the sum of their peaks, which need "
               "not have come at one time\n",
