@@ -49,7 +49,8 @@ endif
 
 # Hidden symbols keep the pool out of the program's sight. The initial-exec model makes reading a
 # thread-local variable one instruction, and free of calls into the dynamic linker.
-POOL_FLAGS := -fPIC -fvisibility=hidden -ftls-model=initial-exec -pthread
+VERSION_FLAG := -DCUDAPOOL_VERSION='"$(VERSION)"'
+POOL_FLAGS := $(VERSION_FLAG) -fPIC -fvisibility=hidden -ftls-model=initial-exec -pthread
 SIM_FLAGS  := -fPIC -pthread
 TEST_FLAGS := -pthread -I. -Itests
 
@@ -238,7 +239,7 @@ $(BUILD)/obj/tools/%.o: tools/%.c Makefile | dependencies
 
 # What the command knows of the installation. Where LIBDIR is another than last time, what names it
 # is compiled again.
-TOOL_FLAGS := -fvisibility=hidden -DCUDAPOOL_VERSION='"$(VERSION)"' -DCUDAPOOL_LIBDIR='"$(LIBDIR)"'
+TOOL_FLAGS := -fvisibility=hidden $(VERSION_FLAG) -DCUDAPOOL_LIBDIR='"$(LIBDIR)"'
 $(BUILD)/libdir: always
 	@mkdir -p $(@D)
 	@echo '$(LIBDIR)' | cmp -s - $@ || echo '$(LIBDIR)' >$@

@@ -79,6 +79,8 @@ static void begin(struct figures *figures, void *memory, uint64_t room)
     header->version = FIGURES_VERSION;
     header->first = aligned(sizeof *header);
     figures_file_describe_process(&header->process);
+    report_find_versions(&header->process.versions);
+    header->process.versions.cuda = atomic_load_explicit(&figures->cuda, memory_order_relaxed);
     counter_set(&header->seen, header->process.started);
     counter_set(&header->used, header->first);
     figures->room = room;
@@ -87,6 +89,11 @@ static void begin(struct figures *figures, void *memory, uint64_t room)
         add_settings(figures, figures->settings);
     /* From here on it is an arena. Pairs with the acquire load of a reader. */
     atomic_store_explicit(&header->magic, FIGURES_MAGIC, memory_order_release);
+}
+
+void figures_note_cuda(struct figures *figures, uint32_t version)
+{
+    atomic_store_explicit(&figures->cuda, version, memory_order_relaxed);
 }
 
 static void make_arena(struct figures *figures)

@@ -23,6 +23,7 @@
 
 #include "config.h"
 #include "history.h"
+#include "report.h"
 #include "stats.h"
 
 /* ---- the layout ----
@@ -44,6 +45,7 @@ struct figures_process {
     char host[256];
     char rank[32];
     char command[4096];
+    struct report_versions versions;
 };
 
 struct figures_header {
@@ -160,6 +162,8 @@ struct figures {
     uint64_t room; /* bytes that records may take, the header's included */
     _Atomic(struct figures_outside *) outside; /* the newest */
     bool started;
+    _Atomic uint32_t cuda; /* the driver's version, 0: not known yet. Relaxed: any thread stores the
+                              same */
     struct figures_file file;    /* the path is empty: none */
     _Atomic uint64_t sample_due; /* on the monotonic clock. Relaxed: sampling guards the rest */
     _Atomic bool sampling; /* a thread is; acquired where it is set, released where it is reset */
@@ -203,6 +207,9 @@ void figures_sample(struct figures *figures, uint64_t now);
 
 /* The same whether or not it is due. */
 void figures_sample_now(struct figures *figures, uint64_t now);
+
+/* The CUDA version that the driver speaks; of the first call before figures_start. */
+void figures_note_cuda(struct figures *figures, uint32_t version);
 
 /* The process ends by itself: its file goes, unless it is to stay. */
 void figures_end(struct figures *figures, bool stay);

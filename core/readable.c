@@ -133,6 +133,30 @@ void readable_time(uint64_t nanoseconds, char cell[READABLE_BYTES])
         write_tenths(nanoseconds, unit, cell);
 }
 
+/* The date so many days after 1970-01-01, in the Gregorian calendar. */
+static void date_of_day(unsigned days, unsigned *year, unsigned *month, unsigned *day)
+{
+    /* Years from March on, so that the leap day is the last; 400 of them have 146097 days. */
+    unsigned shifted = days + 719468, era = shifted / 146097, of_era = shifted % 146097;
+    unsigned of_years = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
+    unsigned of_year = of_era - (365 * of_years + of_years / 4 - of_years / 100);
+    unsigned from_march = (5 * of_year + 2) / 153;
+
+    *day = of_year - (153 * from_march + 2) / 5 + 1;
+    *month = from_march < 10 ? from_march + 3 : from_march - 9;
+    *year = of_years + era * 400 + (*month <= 2);
+}
+
+void readable_date(uint64_t nanoseconds, char cell[READABLE_BYTES])
+{
+    uint64_t seconds = nanoseconds / 1000000000;
+    unsigned of_day = (unsigned)(seconds % 86400), year, month, day;
+
+    date_of_day((unsigned)(seconds / 86400), &year, &month, &day);
+    snprintf(cell, READABLE_BYTES, "%04u-%02u-%02u %02u:%02u:%02u UTC", year % 10000, month % 100,
+             day % 100, of_day / 3600, of_day / 60 % 60, of_day % 60);
+}
+
 /* Up to seven digits as they are, then "12.3 M". */
 void readable_count(uint64_t count, char cell[READABLE_BYTES])
 {

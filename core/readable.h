@@ -34,6 +34,10 @@ void readable_time(uint64_t nanoseconds, char cell[READABLE_BYTES]);
 /* The same for what may be no such number, as in a file: what is out of range is 0. */
 void readable_seconds(double seconds, char cell[READABLE_BYTES]);
 
+/* Of nanoseconds since 1970: "2026-11-22 11:54:13 UTC". Without the time zone's own files and
+ * locks, which a process that ends had better leave alone. */
+void readable_date(uint64_t nanoseconds, char cell[READABLE_BYTES]);
+
 /* Up to seven digits as they are, then "12.3 M". */
 void readable_count(uint64_t count, char cell[READABLE_BYTES]);
 

@@ -14,8 +14,14 @@
 #include <unistd.h>
 
 #include "history.h"
+#include "one_line.h"
 #include "readable.h"
 #include "table.h"
+
+/* The Makefile says what it is; whoever reads the sources without it shall get through. */
+#ifndef CUDAPOOL_VERSION
+#define CUDAPOOL_VERSION "unknown"
+#endif
 
 /* --- the process --------------------------------------------------------------------------------
  */
@@ -77,6 +83,75 @@ void report_describe_process(struct report_process *process, environment_reader 
     process->host[sizeof(process->host) - 1] = '\0';
     report_find_rank(environment, process->rank, sizeof(process->rank));
     find_command(process->command, sizeof(process->command));
+}
+
+/* --- versions and the date ----------------------------------------------------------------------
+ */
+
+void report_driver_release(const char *text, char *release, size_t bytes)
+{
+    size_t length;
+
+    release[0] = '\0';
+    for (text += strcspn(text, " \t\n"); *text != '\0'; text += length) {
+        text += strspn(text, " \t\n");
+        length = strcspn(text, " \t\n");
+        size_t digits = strspn(text, "0123456789.");
+        if (digits == length && digits > 2 && digits < bytes && memchr(text, '.', length) != NULL) {
+            memcpy(release, text, length);
+            release[length] = '\0';
+            return;
+        }
+    }
+}
+
+void report_find_versions(struct report_versions *versions)
+{
+    char text[512];
+    int fd = open("/proc/driver/nvidia/version", O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+
+    if (fd >= 0)
+        close(fd);
+    text[got > 0 ? got : 0] = '\0';
+    report_driver_release(text, versions->driver, sizeof(versions->driver));
+    snprintf(versions->cudapool, sizeof(versions->cudapool), "%s", CUDAPOOL_VERSION);
+}
+
+static void append(char *text, const char *gap, const char *more)
+{
+    if (more[0] == '\0')
+        return;
+    if (text[0] != '\0')
+        strncat(text, gap, REPORT_ORIGIN_BYTES - strlen(text) - 1);
+    strncat(text, more, REPORT_ORIGIN_BYTES - strlen(text) - 1);
+}
+
+void report_describe_origin(const struct report_versions *versions, uint64_t started_nanoseconds,
+                            char text[REPORT_ORIGIN_BYTES])
+{
+    char part[READABLE_BYTES + 32];
+
+    text[0] = '\0';
+    if (versions->cudapool[0] != '\0') {
+        snprintf(part, sizeof(part), "cudapool %s", versions->cudapool);
+        append(text, "", part);
+    }
+    if (versions->driver[0] != '\0') {
+        snprintf(part, sizeof(part), "driver %s", versions->driver);
+        append(text, ", ", part);
+    }
+    if (versions->cuda != 0) {
+        bool in_brackets = versions->driver[0] != '\0';
+        snprintf(part, sizeof(part), "%sCUDA %u.%u%s", in_brackets ? "(" : "",
+                 versions->cuda / 1000, versions->cuda % 1000 / 10, in_brackets ? ")" : "");
+        append(text, in_brackets ? " " : ", ", part);
+    }
+    if (started_nanoseconds != 0) {
+        readable_date(started_nanoseconds, part);
+        append(text, ", ", part);
+    }
+    replace_control_characters(text);
 }
 
 /* --- the file name ------------------------------------------------------------------------------
@@ -442,6 +517,7 @@ void report_describe_end(enum report_ending ending, struct report_exit exit,
 
 static void print_process(FILE *out, const struct report_process *process)
 {
+    char origin[REPORT_ORIGIN_BYTES];
     char seconds[READABLE_BYTES], end[REPORT_END_BYTES];
 
     readable_seconds(process->wall_seconds, seconds);
@@ -457,6 +533,9 @@ static void print_process(FILE *out, const struct report_process *process)
     fprintf(out, ", ran %s: ", seconds);
     report_print_text(out, process->command);
     fputc('\n', out);
+    report_describe_origin(&process->versions, process->started_nanoseconds, origin);
+    if (origin[0] != '\0')
+        fprintf(out, "%s\n", origin);
     report_describe_end(process->ending, process->exit, end);
     if (end[0] != '\0')
         fprintf(out, "%s%s\n", end,

@@ -112,6 +112,13 @@ struct report_exit {
     int signal; /* 0: none */
 };
 
+/* What ran in the process; empty or 0: unknown. */
+struct report_versions {
+    char cudapool[24];
+    char driver[32]; /* the driver's release, "580.159.04" */
+    uint32_t cuda;   /* what the driver speaks, 12040 for CUDA 12.4 */
+};
+
 struct report_process {
     int64_t pid;
     char host[256];
@@ -121,6 +128,7 @@ struct report_process {
     uint64_t started_nanoseconds; /* since 1970, when its pool was started; 0: unknown */
     enum report_ending ending;
     struct report_exit exit;
+    struct report_versions versions;
 };
 
 struct report {
@@ -136,6 +144,18 @@ typedef char *(*environment_reader)(const char *name);
 /* Fills pid, host, rank and command of this process; what cannot be found out is left empty.
  * wall_seconds is the caller's. */
 void report_describe_process(struct report_process *process, environment_reader environment);
+
+/* This cudapool's own version, and the driver's release where the kernel tells it. */
+void report_find_versions(struct report_versions *versions);
+
+/* The release out of what /proc/driver/nvidia/version says; empty where there is none. */
+void report_driver_release(const char *text, char *release, size_t bytes);
+
+/* "cudapool 0.1.0, driver 580.159.04 (CUDA 13.0), 2026-11-22 11:54:13 UTC", as far as it is known.
+ */
+#define REPORT_ORIGIN_BYTES 160
+void report_describe_origin(const struct report_versions *versions, uint64_t started_nanoseconds,
+                            char text[REPORT_ORIGIN_BYTES]);
 
 /* The rank that an MPI launcher, torchrun or Slurm gave this process, in digits; empty where none
  * did. */

@@ -202,6 +202,20 @@ static json_t *device_to_json(const struct report_device *device)
 
 const char *const report_endings[] = {"exited", "killed", "running", NULL};
 
+int report_add_versions_to_json(json_t *object, const struct report_versions *versions)
+{
+    int status = 0;
+
+    if (versions->cudapool[0] != '\0')
+        status |=
+            json_object_set_new(object, "version", json_string_of_any_bytes(versions->cudapool));
+    if (versions->driver[0] != '\0')
+        status |= json_object_set_new(object, "driver", json_string_of_any_bytes(versions->driver));
+    if (versions->cuda != 0)
+        status |= json_object_set_new(object, "cuda_version", json_integer(versions->cuda));
+    return status;
+}
+
 static json_t *process_to_json(const struct report_process *process)
 {
     json_t *object = json_object();
@@ -218,6 +232,7 @@ static json_t *process_to_json(const struct report_process *process)
     if (process->started_nanoseconds > 0)
         status |= json_object_set_new(object, "started_nanoseconds",
                                       report_count_to_json(process->started_nanoseconds));
+    status |= report_add_versions_to_json(object, &process->versions);
     if (process->ending != REPORT_EXITED)
         status |=
             json_object_set_new(object, "ending", json_string(report_endings[process->ending]));
@@ -863,11 +878,30 @@ static int read_start(const struct object *object, struct report_process *proces
     return read_count(object, "started_nanoseconds", &process->started_nanoseconds);
 }
 
+/* What a process does not say of itself is unknown. */
+static int read_versions(const struct object *object, struct report_versions *versions)
+{
+    int64_t cuda = 0;
+
+    if (json_object_get(object->value, "version") != NULL &&
+        read_text(object, "version", versions->cudapool, sizeof(versions->cudapool)) != 0)
+        return -1;
+    if (json_object_get(object->value, "driver") != NULL &&
+        read_text(object, "driver", versions->driver, sizeof(versions->driver)) != 0)
+        return -1;
+    if (json_object_get(object->value, "cuda_version") != NULL &&
+        read_integer(object, "cuda_version", 1, UINT32_MAX, &cuda) != 0)
+        return -1;
+    versions->cuda = (uint32_t)cuda;
+    return 0;
+}
+
 static int read_process(const struct object *root, struct report_process *process)
 {
     static const char *const known[] = {
         "pid",    "host",   "rank",        "command", "wall_seconds", "started_nanoseconds",
-        "ending", "signal", "exit_status", NULL};
+        "ending", "signal", "exit_status", "version", "driver",       "cuda_version",
+        NULL};
     struct object object;
 
     if (enter(root, "process", &object) != 0 || refuse_unknown_keys(&object, known) != 0 ||
@@ -875,6 +909,8 @@ static int read_process(const struct object *root, struct report_process *proces
         read_text(&object, "host", process->host, sizeof(process->host)) != 0 ||
         read_text(&object, "rank", process->rank, sizeof(process->rank)) != 0 ||
         read_text(&object, "command", process->command, sizeof(process->command)) != 0)
+        return -1;
+    if (read_versions(&object, &process->versions) != 0)
         return -1;
     if (read_start(&object, process) != 0 || read_ending(&object, process) != 0 ||
         read_exit(&object, process) != 0)

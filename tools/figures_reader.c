@@ -218,6 +218,8 @@ static void check_texts(struct figures_process *process)
     terminate(process->host, sizeof(process->host));
     terminate(process->rank, sizeof(process->rank));
     terminate(process->command, sizeof(process->command));
+    terminate(process->versions.cudapool, sizeof(process->versions.cudapool));
+    terminate(process->versions.driver, sizeof(process->versions.driver));
 }
 
 static int check(const struct document *document, struct figures_copy *copy)
@@ -338,6 +340,7 @@ static void describe(const struct figures_copy *copy, bool running, struct repor
     memcpy(process->rank, from->rank, sizeof(process->rank));
     memcpy(process->command, from->command, sizeof(process->command));
     process->started_nanoseconds = from->started_at;
+    process->versions = from->versions;
     process->ending = running ? REPORT_RUNNING : REPORT_KILLED;
     if (counter_get(&copy->header->ended) != 0)
         process->ending = REPORT_EXITED;

@@ -149,6 +149,7 @@ static int add_process(struct summary *summary, const struct report *report)
                                       .command = strdup(report->process.command),
                                       .wall_seconds = report->process.wall_seconds,
                                       .started_nanoseconds = report->process.started_nanoseconds,
+                                      .versions = report->process.versions,
                                       .ending = report->process.ending,
                                       .exit = report->process.exit};
     int status = make_room(&elements, summary->process_count, &summary->process_room,

@@ -25,6 +25,7 @@ struct summary_process {
     char *host, *rank, *command;
     double wall_seconds;
     uint64_t started_nanoseconds;
+    struct report_versions versions;
     enum report_ending ending;
     struct report_exit exit;
     struct report_counters totals; /* over its devices; its largest device's peaks */

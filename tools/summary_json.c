@@ -29,6 +29,10 @@ static json_t *process_to_json(const struct summary_process *process)
     report_describe_end(process->ending, process->exit, end);
     if (end[0] != '\0')
         status |= json_object_set_new(object, "end", json_string(end));
+    if (process->started_nanoseconds > 0)
+        status |= json_object_set_new(object, "started_nanoseconds",
+                                      report_count_to_json(process->started_nanoseconds));
+    status |= report_add_versions_to_json(object, &process->versions);
     status |= json_object_set_new(object, "totals", counters_to_json(&process->totals));
     return json_unless_failed(object, status);
 }
