@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comparison.h"
 #include "core/readable.h"
 #include "core/report_json.h"
 #include "core/settings_json.h"
@@ -14,17 +15,6 @@ static const struct report_counters nothing;
 
 /* --- walking two lists at once ------------------------------------------------------------------
  */
-
-/* One bucket, or all of a kind (bucket NULL), in both runs; counters are never NULL. */
-struct pair {
-    const char *kind;
-    bool is_total;
-    uint64_t bytes;
-    const struct report_counters *a, *b;
-    bool shown;
-};
-
-typedef void pair_visitor(const struct pair *pair, void *context);
 
 /* By size; what is not kept, with 0 bytes, comes last. */
 static bool comes_first(uint64_t bytes, uint64_t other)
@@ -68,8 +58,8 @@ static const struct report_kind *kind_of(const struct summary *summary, const ch
     return NULL;
 }
 
-static void visit_pairs(const struct summary *a, const struct summary *b, pair_visitor *visit,
-                        void *context)
+void visit_pairs(const struct summary *a, const struct summary *b, pair_visitor *visit,
+                 void *context)
 {
     for (size_t i = 0; i < a->kind_count; i++)
         visit_buckets(&a->kinds[i], kind_of(b, a->kinds[i].kind), visit, context);
@@ -82,7 +72,7 @@ static void visit_pairs(const struct summary *a, const struct summary *b, pair_v
  */
 
 /* Where reports and figures went is no difference. */
-static json_t *settings_that_differ(const struct summary *a, const struct summary *b)
+json_t *settings_that_differ(const struct summary *a, const struct summary *b)
 {
     json_t *array = json_array();
 

@@ -26,8 +26,13 @@
 static int open_file(const char *path, uint64_t *bytes)
 {
     struct stat status;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 
+    /* Whoever writes to a pipe would see it closed again. */
+    if (stat(path, &status) == 0 && !S_ISREG(status.st_mode)) {
+        errno = EINVAL;
+        return -1;
+    }
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0)
         return -1;
     if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) {

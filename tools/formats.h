@@ -28,11 +28,15 @@ void print_csv(const struct summary *summaries, size_t count, bool per_process, 
 /* A field and what follows it, quoted where it must be. */
 void print_csv_field(FILE *out, const char *text, const char *end);
 
+/* Counters over time, for Perfetto and chrome://tracing. 0, or -1 where memory is short. */
+int print_trace(const struct report *reports, size_t count, FILE *out);
+
 /* The text format of Prometheus; labels for the process as above. */
 void print_prometheus(const struct summary *summaries, size_t count, bool per_process, FILE *out);
 
-/* One page that needs nothing else. 0, or -1 where memory is short. */
+/* One page that needs nothing else, of one run or of two. 0, or -1 where memory is short. */
 int print_html(const struct summary *summary, FILE *out);
+int print_comparison_html(const struct summary *a, const struct summary *b, FILE *out);
 
 /* Two runs side by side. 0, or -1 where memory is short. */
 int print_comparison_table(const struct summary *a, const struct summary *b,

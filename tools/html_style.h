@@ -7,11 +7,12 @@
 
 static const char html_style[] =
     ":root{color-scheme:light dark;--back:#fff;--text:#1b1f24;--soft:#57606a;--line:#d0d7de;"
-    "--panel:#f6f8fa;--c1:#0b5394;--c2:#3d85c6;--c3:#8e63b5;--c4:#d9822b;--c5:#b3261e;--c6:#9aa4af}"
+    "--panel:#f6f8fa;--c1:#0b5394;--c2:#3d85c6;--c3:#8e63b5;--c4:#d9822b;--c5:#b3261e;--c6:#9aa4af;"
+    "--good:#1a7f37}"
     "\n"
     "@media (prefers-color-scheme:dark){:root{--back:#0d1117;--text:#e6edf3;--soft:#9aa4af;"
     "--line:#30363d;--panel:#161b22;--c1:#79b8ff;--c2:#388bfd;--c3:#b392f0;--c4:#f0a35e;"
-    "--c5:#ff7b72;--c6:#6e7681}}\n"
+    "--c5:#ff7b72;--c6:#6e7681;--good:#3fb950}}\n"
     "*{box-sizing:border-box}\n"
     "body{margin:0 auto;padding:1rem;max-width:90rem;background:var(--back);color:var(--text);"
     "font:15px/1.5 system-ui,sans-serif}\n"
@@ -49,6 +50,7 @@ static const char html_style[] =
     "polygon.clean,polygon.live{fill:var(--c1)}polygon.queried,polygon.cached{fill:var(--c2)}"
     "polygon.barrier,polygon.pending{fill:var(--c3)}polygon.waited{fill:var(--c4)}"
     "polygon.missed{fill:var(--c5)}\n"
+    ".better{color:var(--good)}.worse{color:var(--c5)}\n"
     "@media print{:root{--back:#fff;--text:#000;--soft:#333;--line:#999;--panel:#fff}"
     "body{max-width:none;padding:0;font-size:9pt}.scroll{overflow:visible}"
     ".bar,.bar i,.legend i,svg{print-color-adjust:exact;-webkit-print-color-adjust:exact}"

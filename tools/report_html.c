@@ -15,7 +15,6 @@
 #include "core/settings_json.h"
 #include "formats.h"
 #include "html.h"
-#include "html_style.h"
 
 /* --- what it was and what it did ----------------------------------------------------------------
  */
@@ -56,6 +55,20 @@ static void put_tiles(FILE *out, const struct summary *summary)
     fputs("</dl>\n", out);
 }
 
+/* When, and with what: of the first process. */
+static void put_origin(FILE *out, const struct summary *summary)
+{
+    char text[REPORT_ORIGIN_BYTES] = "";
+
+    if (summary->process_count > 0)
+        report_describe_origin(&summary->processes[0].versions,
+                               summary->processes[0].started_nanoseconds, text);
+    if (text[0] == '\0')
+        return;
+    fputs("<br>", out);
+    put_text(out, text);
+}
+
 static void put_header(FILE *out, const struct summary *summary)
 {
     size_t hosts = summary_host_count(summary);
@@ -63,11 +76,14 @@ static void put_header(FILE *out, const struct summary *summary)
     fputs("<header><h1>cudapool report</h1>\n<p>", out);
     fprintf(out, "%zu process%s on %zu host%s", summary->process_count,
             summary->process_count == 1 ? "" : "es", hosts, hosts == 1 ? "" : "s");
-    if (summary->process_count > 0) {
-        fputs(": <code>", out);
-        put_text(out, summary->processes[0].command);
+    for (size_t i = 0; i < summary->process_count && i < PROCESSES_NAMED; i++) {
+        fputs("<br><code>", out);
+        put_text(out, summary->processes[i].command);
         fputs("</code>", out);
     }
+    if (summary->process_count > PROCESSES_NAMED)
+        fprintf(out, "<br>and %zu more", summary->process_count - PROCESSES_NAMED);
+    put_origin(out, summary);
     fputs("</p></header>\n<main>\n", out);
 }
 
@@ -404,15 +420,7 @@ static void put_processes(FILE *out, const struct summary *summary)
 
 int print_html(const struct summary *summary, FILE *out)
 {
-    fputs("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
-          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-          "<meta http-equiv=\"Content-Security-Policy\" "
-          "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-          "<meta name=\"color-scheme\" content=\"light dark\">\n"
-          "<title>cudapool report</title>\n<style>\n",
-          out);
-    fputs(html_style, out);
-    fputs("</style></head><body>\n", out);
+    open_page(out, "cudapool report");
     put_header(out, summary);
     put_tiles(out, summary);
     if (put_advice(out, summary) != 0)
@@ -423,6 +431,6 @@ int print_html(const struct summary *summary, FILE *out)
         put_kind(out, &summary->kinds[i]);
     put_settings(out, summary);
     put_processes(out, summary);
-    fputs("</main></body></html>\n", out);
+    close_page(out);
     return 0;
 }

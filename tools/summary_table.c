@@ -136,6 +136,18 @@ static bool shares_a_device(const struct summary *summary)
     return false;
 }
 
+/* When, and with what: of the first process. */
+static void print_origin(const struct summary *summary, FILE *out)
+{
+    char text[REPORT_ORIGIN_BYTES] = "";
+
+    if (summary->process_count > 0)
+        report_describe_origin(&summary->processes[0].versions,
+                               summary->processes[0].started_nanoseconds, text);
+    if (text[0] != '\0')
+        fprintf(out, "%s\n", text);
+}
+
 static void print_whole(const struct summary *summary, const struct look *look, FILE *out)
 {
     struct report_counters totals = summary_totals(summary);
@@ -146,6 +158,7 @@ static void print_whole(const struct summary *summary, const struct look *look, 
     fprintf(out, "cudapool: ran %s: %zu process%s on %zu host%s, %zu device%s\n", wall,
             summary->process_count, summary->process_count == 1 ? "" : "es", hosts,
             hosts == 1 ? "" : "s", summary->device_count, summary->device_count == 1 ? "" : "s");
+    print_origin(summary, out);
     print_processes(summary, look, out);
     for (size_t i = 0; i < summary->device_count; i++)
         print_device(&summary->devices[i], out);
