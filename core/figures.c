@@ -7,6 +7,7 @@
 
 #include "cancellation.h"
 #include "figures_file.h"
+#include "mutation.h"
 
 /* Of many buckets, samples are taken less often: they cost at most this share of the time. */
 #define COST_SHARE 200u
@@ -331,7 +332,7 @@ static void forget_recent_peaks(struct figures_walk walk, int64_t device)
     struct figures_record *record;
     while ((record = figures_next(&walk)) != NULL) {
         struct figures_kind *kind = (void *)record;
-        if (record->type != FIGURES_KIND || kind->device != device)
+        if (record->type != FIGURES_KIND || kind->device != device || MUTATED(recent_peak_kept))
             continue;
         uint64_t seen = counter_get(&kind->counters.recent_peak);
         /* Relaxed: it orders nothing. A higher one has come meanwhile where this fails. */

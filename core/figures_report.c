@@ -147,9 +147,16 @@ static void add_row(struct rows *rows, const struct row *row)
     rows->rows[rows->count++] = *row;
 }
 
+/* A block may be freed in another context or stream than it was asked for in: there are buckets with
+ * frees and no requests. */
+static bool was_used(const struct bucket_counters *c)
+{
+    return bucket_requests(c) || counter_get(&c->frees) || counter_get(&c->peak_reserved_bytes);
+}
+
 static void add_bucket(struct rows *rows, const struct figures_bucket *bucket)
 {
-    if (bucket_requests(&bucket->counters))
+    if (was_used(&bucket->counters))
         add_row(rows, &(struct row){(enum memory_kind)bucket->kind,
                                     {bucket->bytes, counters_of(&bucket->counters, bucket->bytes)},
                                     {counter_get(&bucket->counters.allocation_least),

@@ -508,7 +508,7 @@ static void forget_visited(struct block *block, void *argument)
     struct bucket_counters *counters = block->bucket->counters;
     bool live = block_state(block) == BLOCK_LIVE;
     heap_forget_block(forgetting->pool, forgetting->heap, block);
-    if (live)
+    if (live && !MUTATED(lost_blocks_live_on))
         bucket_count_lost(counters);
     else
         counter_add(&counters->evictions[EVICTION_CONTEXT], 1);
@@ -1143,7 +1143,9 @@ static CUresult refuse(struct heap *heap, struct bucket *bucket, size_t requeste
     heap_lock(heap);
     counter_add(&bucket->counters->requested_bytes, requested);
     take_wait(bucket);
-    counter_add(&bucket->counters->failures[FAILURE_LIMIT], 1);
+    counter_add(MUTATED(failures_are_misses) ? &bucket->counters->misses
+                                             : &bucket->counters->failures[FAILURE_LIMIT],
+                1);
     heap_unlock(heap);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -1799,7 +1801,8 @@ CUresult heap_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr
             const struct bucket *bucket = block->bucket;
             take_wait(bucket);
             heap_forget_block(pool, heap, block);
-            bucket_count_return(bucket->counters, EVICTION_FREE, nanoseconds);
+            if (!MUTATED(direct_frees_not_counted))
+                bucket_count_return(bucket->counters, EVICTION_FREE, nanoseconds);
             counter_add(&bucket->counters->frees, 1);
         } else {
             come_back(pool, block);

@@ -152,9 +152,9 @@ struct page {
 
 static void open_kind(FILE *out, const char *kind)
 {
-    static const char *const head[] = {
-        "bucket", "hits: A", "B", "requests: A", "B",         "change", "misses: A", "B",
-        "change", "peak: A", "B", "change",      "driver: A", "B",      "change",    NULL};
+    static const char *const head[] = {"bucket",    "requests: A", "B",      "hits: A", "B",
+                                       "misses: A", "B",           "change", "peak: A", "B",
+                                       "change",    "driver: A",   "B",      "change",  NULL};
 
     fputs("<section><h2>", out);
     put_text(out, kind);
@@ -175,9 +175,10 @@ static void put_counters(FILE *out, const struct pair *pair, const struct place 
 {
     const struct report_counters *a = pair->a, *b = pair->b;
 
+    put_count(out, place, "requests/a", a->requests);
+    put_count(out, place, "requests/b", b->requests);
     put_rate(out, a);
     put_rate(out, b);
-    put_both(out, place, "requests", a->requests, b->requests, readable_count, GOOD_NEITHER);
     put_both(out, place, "misses", a->misses, b->misses, readable_count, GOOD_LESS);
     put_both(out, place, "peak_reserved_bytes", a->peak.reserved_bytes, b->peak.reserved_bytes,
              readable_bytes, GOOD_LESS);

@@ -185,8 +185,9 @@ static uint64_t most_requests(const struct report_kind *kind)
     return most;
 }
 
-static void put_counters(FILE *out, const struct place *place,
-                         const struct report_counters *counters)
+/* How requests were answered. */
+static void put_answers(FILE *out, const struct place *place,
+                        const struct report_counters *counters)
 {
     char rate[READABLE_BYTES];
 
@@ -201,14 +202,20 @@ static void put_counters(FILE *out, const struct place *place,
     put_count(out, place, "failures_memory", counters->failures.memory);
     put_count(out, place, "failures_limit", counters->failures.limit);
     put_count(out, place, "failures_other", counters->failures.other);
+    fputs("</tr>\n", out);
+}
+
+/* What became of the blocks, and what they cost. */
+static void put_costs(FILE *out, const struct place *place, const struct report_counters *counters)
+{
     put_count(out, place, "frees", counters->frees);
     put_count(out, place, "live_blocks", counters->live_blocks);
+    put_bytes(out, place, "peak_reserved_bytes", counters->peak.reserved_bytes);
     put_count(out, place, "evictions_cap", counters->evictions.cap);
     put_count(out, place, "evictions_idle", counters->evictions.idle);
     put_count(out, place, "evictions_memory", counters->evictions.memory);
     put_count(out, place, "evictions_free", counters->evictions.free);
     put_count(out, place, "evictions_context", counters->evictions.context);
-    put_bytes(out, place, "peak_reserved_bytes", counters->peak.reserved_bytes);
     put_time(out, place, "driver_nanoseconds", counters->driver.nanoseconds);
     put_time(out, place, "waits_nanoseconds", counters->waits.nanoseconds);
     put_time(out, place, "saved_at_least_nanoseconds", counters->saved_at_least_nanoseconds);
@@ -226,42 +233,63 @@ static void put_rungs(FILE *out, const struct report_counters *counters, uint64_
     close_bar(out);
 }
 
-static void put_bucket(FILE *out, const struct report_kind *kind,
-                       const struct report_bucket *bucket, uint64_t most)
+static struct place put_bucket_name(FILE *out, const struct report_kind *kind,
+                                    const struct report_bucket *bucket)
 {
     char name[READABLE_BYTES] = "not kept", number[READABLE_BYTES];
 
     if (bucket->bytes != 0)
         readable_exact_bytes(bucket->bytes, name);
     snprintf(number, sizeof(number), "%" PRIu64, bucket->bytes);
-    struct place place = place_of_kind(kind, number);
     fprintf(out, "<tr><th scope=\"row\" class=\"n\">%s</th>", name);
-    put_rungs(out, &bucket->counters, most);
-    put_counters(out, &place, &bucket->counters);
+    return place_of_kind(kind, number);
 }
 
-static void put_buckets(FILE *out, const struct report_kind *kind)
+static void open_sum(FILE *out)
 {
-    static const char *const head[] = {"bucket",          "hits by rung, and misses",
-                                       "requests",        "hits",
-                                       "clean",           "queried",
-                                       "barrier",         "waited",
-                                       "misses",          "failed: memory",
-                                       "limit",           "other",
-                                       "frees",           "live",
-                                       "given back: cap", "idle",
-                                       "memory",          "free",
-                                       "context",         "peak",
-                                       "driver",          "waiting",
-                                       "saved at least",  NULL};
+    fputs("</tbody><tbody class=\"sum\"><tr><th scope=\"row\" class=\"n\">all</th>", out);
+}
+
+static void put_all_answers(FILE *out, const struct report_kind *kind)
+{
+    static const char *const head[] = {"bucket",   "hits by rung, and misses",
+                                       "requests", "hits",
+                                       "clean",    "queried",
+                                       "barrier",  "waited",
+                                       "misses",   "failed: memory",
+                                       "limit",    "other",
+                                       NULL};
+    struct place place = place_of_kind(kind, "totals");
+    uint64_t most = most_requests(kind);
+
+    open_scroller(out, "Buckets: requests");
+    put_head(out, "Each bucket: how its requests were answered.", 2, head);
+    for (size_t i = 0; i < kind->bucket_count; i++) {
+        struct place row = put_bucket_name(out, kind, &kind->buckets[i]);
+        put_rungs(out, &kind->buckets[i].counters, most);
+        put_answers(out, &row, &kind->buckets[i].counters);
+    }
+    open_sum(out);
+    fputs("<td></td>", out);
+    put_answers(out, &place, &kind->totals);
+    close_scroller(out);
+}
+
+static void put_all_costs(FILE *out, const struct report_kind *kind)
+{
+    static const char *const head[] = {
+        "bucket", "frees",   "live",   "peak",    "given back: cap", "idle", "memory",
+        "free",   "context", "driver", "waiting", "saved at least",  NULL};
     struct place place = place_of_kind(kind, "totals");
 
-    open_scroller(out, "Buckets");
-    put_head(out, "Each bucket: how its requests were answered.", 2, head);
-    for (size_t i = 0; i < kind->bucket_count; i++)
-        put_bucket(out, kind, &kind->buckets[i], most_requests(kind));
-    fputs("</tbody><tbody class=\"sum\"><tr><th scope=\"row\" class=\"n\">all</th><td></td>", out);
-    put_counters(out, &place, &kind->totals);
+    open_scroller(out, "Buckets: blocks and time");
+    put_head(out, "Each bucket: what became of its blocks, and the time that they took.", 1, head);
+    for (size_t i = 0; i < kind->bucket_count; i++) {
+        struct place row = put_bucket_name(out, kind, &kind->buckets[i]);
+        put_costs(out, &row, &kind->buckets[i].counters);
+    }
+    open_sum(out);
+    put_costs(out, &place, &kind->totals);
     close_scroller(out);
 }
 
@@ -326,7 +354,8 @@ static void put_kind(FILE *out, const struct report_kind *kind)
     put_text(out, kind->kind);
     fputs(" memory</h2>\n", out);
     put_legend(out, classes, names);
-    put_buckets(out, kind);
+    put_all_answers(out, kind);
+    put_all_costs(out, kind);
     put_sizes(out, kind);
     fputs("</section>\n", out);
 }

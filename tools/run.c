@@ -324,8 +324,9 @@ static int run_with_options(int argc, char **argv, struct options *options)
         status = set_preload();
     collection.all = options->all;
     if (status == 0 && collection.wanted && collection_start(&collection, &settings.figures)) {
-        status = program_run(argv + program);
-        collection_deliver(&collection);
+        struct program_end end;
+        status = program_run(argv + program, NULL, &end);
+        collection_deliver(&collection, argv[program], &end);
     } else if (status == 0) {
         status = program_become(argv + program);
     }

@@ -27,6 +27,8 @@ expect() {
     shift 4
     timeout 20 "$@" >"$here/out" 2>"$here/err" </dev/null
     got=$?
+    # Most programs that are run here take no memory, and no other test is about that line.
+    [[ $err == *"no process"* ]] || sed -i '/^cudapool: no process took memory/d' "$here/err"
     if [ "$got" -ne "$status" ]; then
         fail "$name" "exit status $got, not $status: $(tail -n 3 "$here/out" "$here/err" | tr '\n' ' ')"
     elif ! said "$out" "$here/out"; then
@@ -160,7 +162,7 @@ counters='"requests": 10, "hits": {"clean": 5, "queried": 2, "barrier": 1, "wait
     "frees": 10, "requested_bytes": 10, "rounded_bytes": 10, "live_bytes": 0, "cached_bytes": 0,
     "pending_bytes": 0, "peak": {"live_bytes": 1048576, "reserved_bytes": 2097152},
     "evictions": {"cap": 1, "idle": 2, "memory": 3}, "driver": {"calls": 2, "nanoseconds": 57000},
-    "saved_nanoseconds": 513000'
+    "saved_at_least_nanoseconds": 513000'
 cat >"$here/report.json" <<JSON
 {"cudapool_report": 1,
  "process": {"pid": 42, "host": "node", "rank": "3", "command": "./demo", "wall_seconds": 1.5},
@@ -170,15 +172,15 @@ cat >"$here/report.json" <<JSON
    "buckets": [{"bytes": 1048576, $counters}]}]}]}
 JSON
 expect "report prints the process" 0 '^cudapool: process 42, rank 3, on node, ran 1\.5 s: \./demo$' '' "$cudapool" report "$here/report.json"
-expect "report prints a row for a bucket" 0 '^ *1 MiB +10 +90\.0% +5 +2 +1 +1 +1 +2\.0 MiB +6 +57\.0 us +513\.0 us$' '' "$cudapool" report "$here/report.json"
-expect "report sums up" 0 '^saved about 513\.0 us of driver time' '' "$cudapool" report "$here/report.json"
+expect "report prints a row for a bucket" 0 '^ *1 MiB +10 +90\.0% +5 +2 +1 +1 +1 +0 +6 +0 +2\.0 MiB +57\.0 us +513\.0 us$' '' "$cudapool" report "$here/report.json"
+expect "report sums up" 0 '^allocations and frees took 57\.0 us in the driver and waited 0 s for the GPU; .* at least 513\.0 us more$' '' "$cudapool" report "$here/report.json"
 head -c 600 "$here/report.json" >"$here/truncated.json"
 expect "report refuses a truncated file" 2 '' 'truncated\.json: line 1?[0-9], column' "$cudapool" report "$here/truncated.json"
 one_line_of_stderr "and says so in one line"
 sed 's/"cudapool_report": 1/"cudapool_report": 2/' "$here/report.json" >"$here/newer.json"
 expect "report refuses another version" 2 '' 'newer\.json: cudapool_report: found 2, allowed is' "$cudapool" report "$here/newer.json"
 expect "report refuses settings" 2 '' 'is not a report' "$cudapool" report configs/default.json
-expect "report goes on after a bad file" 2 '^saved about' 'truncated' "$cudapool" report "$here/truncated.json" "$here/report.json"
+expect "report goes on after a bad file" 2 '^allocations and frees took' 'truncated' "$cudapool" report "$here/truncated.json" "$here/report.json"
 expect "report of nothing" 2 '' 'no file given' "$cudapool" report
 
 # --- run ------------------------------------------------------------------------------------------
@@ -297,20 +299,20 @@ XDG_RUNTIME_DIR=$(mktemp -d /dev/shm/cudapool-test-XXXXXX 2>/dev/null || echo "$
 export XDG_RUNTIME_DIR
 trap 'rm -rf "$here" "$XDG_RUNTIME_DIR"' EXIT
 expect "run prints one process's table" 5 '' '^cudapool: process [0-9]+, rank 0, on node, ' "$cudapool" run "$here/program" 0 5
-expect "run prints one table for two processes" 0 '' '^cudapool: 2 processes on 1 host, 1 device$' \
+expect "run prints one table for two processes" 0 '' '^cudapool: ran 1\.5 s: 2 processes on 1 host, 1 device$' \
     "$cudapool" run sh -c "'$here/program' 10 & '$here/program' 9; wait"
 if [ "$(awk '$1 == "node" { printf "%s ", $3 }' "$here/err")" = "9 10 " ]; then
     ok "with a line for each, by rank"
 else
     fail "with a line for each, by rank" "$(cat "$here/err")"
 fi
-expect "and their sums" 0 '' '^ *1 MiB +20 +90\.0% +10 +4 +2 +2 +2 +4\.0 MiB +12 +114\.0 us +1\.0 ms$' \
+expect "and their sums" 0 '' '^ *1 MiB +20 +90\.0% +10 +4 +2 +2 +2 +0 +12 +0 +4\.0 MiB +114\.0 us +1\.0 ms$' \
     "$cudapool" run sh -c "'$here/program' 10 & '$here/program' 9; wait"
 expect "run within run collects once" 0 '' '^cudapool: process' "$cudapool" run "$cudapool" run "$here/program" 1
-expect "run --report FILE is one file for all" 0 '' '' "$cudapool" run --report "$here/all-%h.json" \
+expect "run --report FILE is one file for all, and says so" 0 '' "^cudapool: the report of 2 processes is in $here/all-.*\.json$" "$cudapool" run --report "$here/all-%h.json" \
     sh -c "'$here/program' 0 & '$here/program' 1; wait"
 expect "which report reads" 0 'rank 1' '' "$cudapool" report "$here/all-$(hostname).json"
-expect "and merges" 0 '^cudapool: 2 processes' '' "$cudapool" report --merge "$here/all-$(hostname).json"
+expect "and merges" 0 '^cudapool: ran 1\.5 s: 2 processes' '' "$cudapool" report --merge "$here/all-$(hostname).json"
 expect "a file that cannot be written costs the report" 3 '' '^cudapool: /no/such/file: the report cannot be written' \
     "$cudapool" run --report /no/such/file "$here/program" 0 3
 expect "a directory that cannot be made costs the report" 3 'config' 'reports cannot be collected' \
@@ -331,6 +333,22 @@ expect "a file that the settings name is the processes' own" 0 ' report=unset ' 
     "$cudapool" run --set report.file=x-%p sh -c "$show"
 expect "CUDAPOOL_REPORT is the processes' own" 0 " report=$here/own " '' \
     env CUDAPOOL_REPORT="$here/own" "$cudapool" run sh -c "$show"
+expect "a program that takes no memory is told" 0 '' '^cudapool: no process took memory from the pool: none used CUDA' "$cudapool" run true
+one_line_of_stderr "in one line"
+expect "and that the pool was switched off" 0 '' 'no process .*: CUDAPOOL_DISABLE is 1$' env CUDAPOOL_DISABLE=1 "$cudapool" run true
+echo 'int main(void) { return 0; }' >"$here/static.c"
+if ${CC:-cc} -static "$here/static.c" -o "$here/static" 2>/dev/null && ! readelf -l "$here/static" | grep -q INTERP; then
+    expect "and that a static binary is not reached" 0 '' "no process .*: $here/static is a static binary, which LD_PRELOAD" \
+        "$cudapool" run "$here/static"
+    expect "also where PATH finds it" 0 '' "no process .*: $here/static is a static binary" \
+        env PATH="$here:$PATH" "$cudapool" run static
+    cp /bin/sleep "$here/raised" && chmod u+s "$here/raised"
+    expect "nor one that raises privileges" 0 '' "no process .*: $here/raised is set-user-ID" "$cudapool" run "$here/raised" 0
+fi
+expect "where each process has a file, they are counted" 0 '' "^cudapool: 2 reports are there, each as $here/own-%p\.json$" \
+    "$cudapool" run --report "$here/own-%p.json" sh -c "'$here/program' 0 & '$here/program' 1; wait"
+expect "of no process there is none" 0 '' 'no process took memory' "$cudapool" run --report "$here/none-%p.json" true
+expect "a status that the program exited with is told" 5 '' '^exited with status 5$' "$cudapool" run "$here/program" 0 5
 expect "a program killed by a signal" 137 '' '' "$cudapool" run sh -c 'kill -9 $$'
 expect "a program that aborts" 134 '' '' "$cudapool" run sh -c 'ulimit -c 0; kill -ABRT $$'
 expect "nobody reads stderr any more" 5 '' '' bash -c "'$cudapool' run sh -c \"sleep 0.2; '$here/program' 0 5\" 2> >(exec 0<&-)"
