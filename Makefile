@@ -120,7 +120,7 @@ SIMS     := $(if $(SIM_SOURCES),$(SIM) $(SIM_VARIANTS))
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .PHONY: all library sim programs gpu unit plain replays fuzzers abi-check test random mutations fuzz \
-        coverage demo bench install deb lint format cross clean help dependencies
+        coverage demo bench install uninstall deb lint format cross clean help dependencies
 
 all: library sim programs ## build everything but the unit tests
 library: $(PRODUCTS) abi-check ## build the preload object, its settings reader and the command
@@ -158,7 +158,8 @@ coverage: ## how much of core/ and shim/ the tests cover, and why not the rest
 	@BUILD=build-coverage COVERAGE=1 CC=$(CC) scripts/run_tests.sh || echo "coverage: of tests that failed"
 	@scripts/coverage.py build-coverage tests/coverage.md
 
-demo: all ## run a CUDA program without and with the pool (on the GPU if there is one)
+# Without the programs of the tests, which take far longer to build than the pool.
+demo: library $(SIM) $(DEMOS) ## run a CUDA program without and with the pool (on the GPU if there is one)
 	@BUILD=$(BUILD) scripts/demo.sh
 
 OUTPUT ?= $(BUILD)/bench
@@ -176,18 +177,34 @@ format: ## format all C sources in place
 cross: ## build for aarch64 and run the tests under qemu
 	@scripts/cross.sh
 
+# Where each shell looks for completions of commands; Debian has places of its own.
+BASH_COMPLETIONS ?= $(PREFIX)/share/bash-completion/completions
+ZSH_COMPLETIONS  ?= $(PREFIX)/share/zsh/site-functions
+FISH_COMPLETIONS ?= $(PREFIX)/share/fish/vendor_completions.d
 SHARE := $(DESTDIR)$(PREFIX)/share
 install: library ## install under PREFIX (/usr/local) and LIBDIR (PREFIX/lib), below DESTDIR
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include \
-	    $(SHARE)/cudapool $(SHARE)/man/man1 $(SHARE)/bash-completion/completions
+	    $(SHARE)/cudapool $(SHARE)/man/man1 $(DESTDIR)$(BASH_COMPLETIONS) \
+	    $(DESTDIR)$(ZSH_COMPLETIONS) $(DESTDIR)$(FISH_COMPLETIONS)
 	install -m 755 $(PRELOAD) $(CONFIG) $(DESTDIR)$(LIBDIR)
 	install -m 755 $(TOOL) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 core/cudapool.h $(DESTDIR)$(PREFIX)/include
 	install -m 644 $(wildcard configs/*) $(SHARE)/cudapool
 	install -m 644 packaging/cudapool.1 $(SHARE)/man/man1
-	install -m 644 packaging/cudapool.bash $(SHARE)/bash-completion/completions/cudapool
+	install -m 644 packaging/cudapool.bash $(DESTDIR)$(BASH_COMPLETIONS)/cudapool
+	install -m 644 packaging/cudapool.zsh $(DESTDIR)$(ZSH_COMPLETIONS)/_cudapool
+	install -m 644 packaging/cudapool.fish $(DESTDIR)$(FISH_COMPLETIONS)/cudapool.fish
 	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|' \
 	    packaging/cudapool.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/cudapool.pc
+
+# What install installs, and no directory that others may use as well.
+uninstall: ## remove what install installed, with the same PREFIX, LIBDIR and DESTDIR
+	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,$(notdir $(PRELOAD) $(CONFIG)) pkgconfig/cudapool.pc) \
+	    $(DESTDIR)$(PREFIX)/bin/cudapool $(DESTDIR)$(PREFIX)/include/cudapool.h \
+	    $(addprefix $(SHARE)/cudapool/,$(notdir $(wildcard configs/*))) \
+	    $(SHARE)/man/man1/cudapool.1 $(DESTDIR)$(BASH_COMPLETIONS)/cudapool \
+	    $(DESTDIR)$(ZSH_COMPLETIONS)/_cudapool $(DESTDIR)$(FISH_COMPLETIONS)/cudapool.fish
+	rmdir $(SHARE)/cudapool 2>/dev/null || true
 
 deb: ## build a Debian package in BUILD (build)
 	@BUILD=$(BUILD) VERSION=$(VERSION) CC=$(CC) packaging/make_deb.sh

@@ -23,6 +23,15 @@ _cudapool_words() { # word [list]
     fi
 }
 
+_cudapool_words_and_files() { # word, list
+    _cudapool_words "$1"
+    mapfile -t -O ${#COMPREPLY[@]} COMPREPLY < <(compgen -W "$2" -- "$1")
+}
+
+_cudapool_configs() {
+    echo default low-memory strict throughput
+}
+
 # Where the program's name stands among run's arguments; nothing where it is not yet there.
 _cudapool_program_at() {
     local i
@@ -64,14 +73,13 @@ _cudapool_run() { # word, previous word
         compopt -o nospace 2>/dev/null
         COMPREPLY=("${COMPREPLY[@]/%/=}")
         ;;
-    --config) _cudapool_words "$1" ;;
+    --config) _cudapool_words_and_files "$1" "$(_cudapool_configs)" ;;
     --report)
-        _cudapool_words "$1"
-        mapfile -t -O ${#COMPREPLY[@]} COMPREPLY < <(compgen -W "none stderr" -- "$1")
+        _cudapool_words_and_files "$1" "none stderr"
         ;;
     *)
         case $1 in
-        -*) _cudapool_words "$1" "--config --set --report --help --" ;;
+        -*) _cudapool_words "$1" "--config --set --report --all --help --" ;;
         *) mapfile -t COMPREPLY < <(compgen -c -- "$1") ;;
         esac
         ;;
@@ -98,23 +106,30 @@ _cudapool() {
     run) _cudapool_run "$word" "$previous" ;;
     report)
         if [ "$previous" = --format ]; then
-            _cudapool_words "$word" "table json csv html prometheus"
+            _cudapool_words "$word" "table json csv html prometheus trace"
         elif [[ $word == -* ]]; then
-            _cudapool_words "$word" "--format --merge --compare --help"
+            _cudapool_words "$word" "--format --output --merge --compare --all --help"
         else
             _cudapool_words "$word"
         fi
         ;;
     top)
         if [[ $word == -* ]]; then
-            _cudapool_words "$word" "--interval --count --help"
+            _cudapool_words "$word" "--interval --count --sort --help"
+        elif [ "$previous" = --sort ]; then
+            _cudapool_words "$word" "process requests hits memory name"
         elif [[ $previous != --interval && $previous != --count ]]; then
-            _cudapool_words "$word"
-            mapfile -t -O ${#COMPREPLY[@]} COMPREPLY < <(compgen -W "$(_cudapool_processes)" -- "$word")
+            _cudapool_words_and_files "$word" "$(_cudapool_processes)"
         fi
         ;;
-    check) _cudapool_words "$word" ;;
-    configs) _cudapool_words "$word" "default low-memory strict throughput" ;;
+    check)
+        if [[ $word == -* ]]; then
+            _cudapool_words "$word" "--all --help"
+        else
+            _cudapool_words_and_files "$word" "$(_cudapool_configs)"
+        fi
+        ;;
+    configs) _cudapool_words "$word" "$(_cudapool_configs) schema" ;;
     help) _cudapool_words "$word" "run report top check configs" ;;
     esac
 }

@@ -36,7 +36,7 @@ def cudapool(*arguments, status=0):
     """Runs `cudapool report`; its output."""
     done = subprocess.run([COMMAND, "report", *map(str, arguments)], capture_output=True, timeout=100)
     if done.returncode != status:
-        expect("report " + " ".join(map(str, arguments)), False, f"status {done.returncode}: {done.stderr}")
+        expect("report " + " ".join(map(str, arguments))[:200], False, f"status {done.returncode}: {done.stderr}")
     return (done.stdout if status == 0 else done.stderr).decode()
 
 
@@ -250,12 +250,12 @@ def test_bad_files():
         write({"cudapool_reports": 1, "reports": [report({}), report({}, settings={"device": {"enabled": 1}})]}), status=2))
     expect("newer ones are refused", "cudapool_reports: found 2, allowed is" in
            cudapool(write({"cudapool_reports": 2, "reports": []}), status=2))
-    expect("an unknown format", '--format: found "xml", allowed is table, json, csv, html or prometheus' in
+    expect("an unknown format", '--format: found "xml", allowed is table, json, csv, html, prometheus or trace' in
            cudapool("--format", "xml", good, status=2))
     expect("an unknown option", "unknown option --marge" in cudapool("--marge", good, status=2))
     expect("comparing one file", "--compare: found 1 files, allowed are two" in cudapool("--compare", good, status=2))
-    expect("comparing as a page", "found --format html, allowed is table, json or csv" in
-           cudapool("--compare", "--format", "html", good, good, status=2))
+    expect("comparing as a trace", "found --format trace, allowed is table, json, csv or html" in
+           cudapool("--compare", "--format", "trace", good, good, status=2))
 
 
 # --- two runs -------------------------------------------------------------------------------------
@@ -465,7 +465,9 @@ const places=[...document.querySelectorAll('.scroll,summary')];document.querySel
 const lost=places.filter(p=>{p.focus();return document.activeElement!==p||getComputedStyle(p).outlineStyle==='none'});
 const style=getComputedStyle(document.body),colours=new Set([...document.querySelectorAll('polygon')].map(p=>getComputedStyle(p).fill));
 const tall=[...document.querySelectorAll('svg')].every(s=>s.getBoundingClientRect().height>50&&s.getBoundingClientRect().width>200);
-document.title=JSON.stringify({places:places.length,lost:lost.length,back:style.backgroundColor,text:style.color,colours:colours.size,tall});
+const cut=[...document.querySelectorAll('.scroll')].filter(p=>p.scrollWidth>p.clientWidth).map(p=>p.getAttribute('aria-label'));
+if(document.documentElement.scrollWidth>innerWidth)cut.push('the page itself');
+document.title=JSON.stringify({cut,places:places.length,lost:lost.length,back:style.backgroundColor,text:style.color,colours:colours.size,tall});
 });</script>"""
 
 
@@ -496,6 +498,106 @@ def test_in_use(text):
     with open(f"{here}/page.pdf", "rb") as file:
         printed = file.read()
     expect("the page can be printed", printed.startswith(b"%PDF") and printed.count(b"/Type /Page\n") >= 1, printed[:100])
+
+
+def wide(pid):
+    """A process of which every number is as wide as they come, and its names as well."""
+    most = {name.replace(".", "__"): 987654321987 for name in NAMES if name != "requests"}
+    most.update(misses=1_234_567_890, evictions__cap=123456, evictions__idle=234567,
+                evictions__memory=345678, evictions__free=456789, evictions__context=5678)
+    rows = {size: bucket(8_000_000_000_000, size, **most) for size in (1040 << 10, MIB + 131072, 24 * MIB, 3 << 30, 0)}
+    return with_history(report(rows, pid=pid, host="a-host-with-a-rather-long-name-" + "x" * 40, rank="1023",
+                               command="python3 /home/somebody/project/" + "very/long/" * 30 + "train.py --config " + "y" * 200,
+                               settings={"device": {"growth_budget": f"{pid}MiB"}}), 5, range(100, 600, 100), range(5))
+
+
+def test_widths():
+    """Nothing is cut off at 1280 pixels, of one run or of two."""
+    one, other = write(wide(4190001)), write(wide(4190002))
+    for name, arguments in (("a page", [one, other]), ("a page of two runs", ["--compare", one, other])):
+        text = cudapool("--format", "html", *arguments)
+        path = f"{here}/wide.html"
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(re.sub("<meta http-equiv=.*?>", "", text).replace("</body>", PROBE + "</body>"))
+        rendered = in_browser(path, "--window-size=1280,1000")
+        if rendered is not None:
+            cut = json.loads(html.unescape(re.search("<title>(.*?)</title>", rendered[0]).group(1)))["cut"]
+            expect(f"{name} cuts nothing at 1280 pixels", cut == [], cut)
+
+
+def test_comparison_page():
+    a = report({512: bucket(100, 512), MIB: bucket(50, MIB)}, command="./a </code><script>")
+    b = report({MIB: bucket(80, MIB, misses=1)}, settings={"device": {"growth_budget": "64M"}}, command="./b")
+    a["process"].update(version="0.1.0", driver="580.1", cuda_version=13000, started_nanoseconds=1795348453 * 10**9)
+    text = cudapool("--compare", "--format", "html", write(a), write(b))
+    page = Page(text)
+    expect("the page of two runs nests and needs nothing else", page.sound and page.external == [], (page.open, page.external))
+    expect("it has the numbers of both", (page.numbers["device/1048576/misses/a"], page.numbers["device/1048576/misses/b"],
+                                          page.numbers["device/512/requests/b"], page.numbers["comparison/requests/a"]) == (3, 1, 0, 150), page.numbers)
+    expect("their settings where they differ, as they came", "device.growth_budget" in text and "&quot;64M&quot;" in text, text[-900:])
+    expect("their commands", "./a &lt;/code&gt;" in text and "./b" in text, text[:900])
+    expect("and where they come from", "cudapool 0.1.0, driver 580.1 (CUDA 13.0), 2026-11-22 11:54:13 UTC" in text, text[:1500])
+
+
+# --- files, pipes and traces ----------------------------------------------------------------------
+
+
+def test_output():
+    path = write(report({MIB: bucket(100, MIB)}))
+    expected = {".json": "json", ".csv": "csv", ".html": "html", ".prom": "prometheus", ".txt": "table",
+                ".trace": "trace", ".trace.json": "trace"}
+    for suffix, kind in expected.items():
+        name = f"{here}/out{suffix}"
+        expect(f"-o x{suffix} says nothing", cudapool("-o", name, path) == "")
+        with open(name, encoding="utf-8", newline="") as file:
+            expect(f"-o x{suffix} is {kind}", file.read() == cudapool("--format", kind, path))
+    expect("--format goes before the name", cudapool("--format", "csv", "-o", f"{here}/y.html", path) == "")
+    with open(f"{here}/y.html", encoding="utf-8") as file:
+        expect("and is what is written", file.read().startswith("host,"))
+    expect("-o - is stdout", cudapool("-o", "-", path) == cudapool(path))
+    expect("an end that says no format", 'x.doc", whose end says no format; allowed are .txt,' in cudapool("-o", f"{here}/x.doc", path, status=2))
+    with open(f"{here}/kept.json", "w", encoding="utf-8") as file:
+        file.write("before")
+    cudapool("-o", f"{here}/kept.json", path, f"{here}/nowhere", status=2)
+    with open(f"{here}/kept.json", encoding="utf-8") as file:
+        expect("a file is replaced only by a whole one", file.read() == "before")
+    expect("nothing is left beside it", not [name for name in os.listdir(here) if name.endswith(".tmp")], os.listdir(here))
+    expect("a directory that is not there", "cannot be written: No such file" in cudapool("-o", f"{here}/no/x.csv", path, status=1))
+    with open(path, "rb") as file:
+        done = subprocess.run([COMMAND, "report", "-"], stdin=file, capture_output=True, timeout=20)
+    expect("- is stdin", done.stdout.decode() == cudapool(path), done.stderr)
+    done = subprocess.run(["bash", "-c", f"'{COMMAND}' report --merge <(cat '{path}')"], capture_output=True, timeout=20)
+    expect("pipes are read", done.stdout.decode() == cudapool("--merge", path), done.stderr)
+
+
+def test_trace():
+    one, other = (with_history(report({MIB: bucket(90, MIB)}, pid=7, rank=rank), start, times, live)
+                  for rank, start, times, live in (("0", 1000, [1000, 2000, 5000], [1, 2, 3]), ("", 3000, [500], [10])))
+    trace = json.loads(cudapool("--format", "trace", write(one), write(other)))
+    events = trace["traceEvents"]
+    expect("each process of a trace has a name", [event["args"]["name"] for event in events if event["ph"] == "M"] ==
+           ["rank 0, process 7 on node1: ./train", "process 7 on node1: ./train"], events[:1])
+    expect("and a number of its own", {event["pid"] for event in events} == {1, 2})
+    memory = [(event["pid"], event["ts"], event["args"]["in use"]) for event in events if event["name"] == "device 0: bytes"]
+    expect("a trace has the memory, on one clock, in microseconds", memory ==
+           [(1, 0, 0), (1, 1, 1), (1, 2, 2), (1, 5, 3), (2, 2, 0), (2, 2.5, 10)], memory)
+    rates = [(event["ts"], event["args"]["hits"], event["args"]["misses"]) for event in events
+             if event["name"] == "device 0: requests a second" and event["pid"] == 1]
+    expect("and the requests until the next sample", rates == [(0, 1e6, 1e9), (1, 1e6, 1e9), (2, 1e9 / 3000, 1e9), (5, 0, 0)] or
+           [round(rate[1]) for rate in rates] == [1000000, 1000000, 333333, 0], rates)
+    expect("merged traces are refused", "each process has counters of its own" in
+           cudapool("--merge", "--format", "trace", write(one), status=2))
+
+
+def test_own_paths():
+    """Where `cudapool run` collected the reports is no setting that anybody chose."""
+    own = {"figures": {"directory": "/dev/shm/cudapool-Ab12xY"},
+           "report": {"at_exit": "json", "file": "/dev/shm/cudapool-Ab12xY/%h-%p-%r.json"}}
+    text = cudapool("--format", "html", write(report({MIB: bucket(90, MIB)}, settings=own)))
+    expect("paths of our own are not shown", "Ab12xY" not in text)
+    chosen = {"figures": {"directory": "/data/cudapool-figures"}, "report": {"file": "/data/%p.json"}}
+    text = cudapool("--format", "html", write(report({MIB: bucket(90, MIB)}, settings=chosen)))
+    expect("others are", "/data/cudapool-figures" in text and "/data/%p.json" in text)
 
 
 # --- advice ---------------------------------------------------------------------------------------
@@ -648,6 +750,7 @@ def test_start():
 with tempfile.TemporaryDirectory() as here:
     test_many()
     test_many_figures()
-    for test in (test_start, test_merging, test_bad_files, test_comparison, test_csv, test_prometheus, test_page, test_advice):
+    for test in (test_start, test_merging, test_bad_files, test_comparison, test_comparison_page, test_csv, test_prometheus,
+                 test_output, test_trace, test_own_paths, test_page, test_widths, test_advice):
         test()
 sys.exit(1 if failed else 0)

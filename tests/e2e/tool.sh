@@ -68,7 +68,7 @@ unset LD_PRELOAD CUDAPOOL_CONFIG CUDAPOOL_REPORT TMPDIR
 expect "help lists the commands" 0 '^  run .*pool' '' "$cudapool" help
 expect "--help is help" 0 '^usage: cudapool COMMAND' '' "$cudapool" --help
 expect "--version prints the version" 0 '^cudapool [0-9]+\.[0-9]+\.[0-9]+$' '' "$cudapool" --version
-for command in run report check configs; do
+for command in run report top check configs; do
     expect "$command --help" 0 "^usage: cudapool $command" '' "$cudapool" $command --help
     expect "help $command" 0 "^usage: cudapool $command" '' "$cudapool" help $command
 done
@@ -77,7 +77,7 @@ expect "an unknown command is an error" 2 '' 'unknown command "bench"; allowed a
 expect "help for an unknown command is an error" 2 '' 'unknown command' "$cudapool" help bench
 expect "a full disk is an error" 1 '' 'cannot be written: No space' bash -c "'$cudapool' help >/dev/full"
 
-for option in $(for command in run report check configs; do "$cudapool" help $command; done | grep -oE -- '^ +--[a-z]+' | sort -u); do
+for option in $(for command in run report top check configs; do "$cudapool" help $command; done | grep -oE -- '^ +--[a-z]+' | sort -u); do
     if grep -qF -- "\\-\\-${option#--}" packaging/cudapool.1; then
         ok "the manual page knows $option"
     else
@@ -91,10 +91,21 @@ for file in configs/*.json; do
     name=$(basename "$file" .json)
     [[ $name != *.schema ]] || continue
     expect "configs lists $name" 0 "^$name  *[a-z]" '' "$cudapool" configs
+    # An installed command fills in where the schema is; this copy of it has none.
     "$cudapool" configs "$name" >"$here/out"
     if cmp -s "$here/out" "$file"; then ok "configs prints $name"; else fail "configs prints $name" "$(diff "$here/out" "$file")"; fi
 done
 expect "configs takes the file's name" 0 '"policy": "exact"' '' "$cudapool" configs strict.json
+mkdir -p "$here/share/cudapool"
+cp configs/cudapool.schema.json "$here/share/cudapool"
+expect "configs names the schema by its address" 0 "\"\\\$schema\": \"file://$here/share/cudapool/cudapool\.schema\.json\"," '' \
+    "$cudapool" configs strict
+"$cudapool" configs strict >"$here/with_address.json"
+expect "and prints a file that is valid" 0 'valid' '' "$cudapool" check "$here/with_address.json"
+address=$(sed -n 's/.*"\$schema": "file:\/\/\(.*\)",/\1/p' "$here/with_address.json")
+if cmp -s "$address" configs/cudapool.schema.json; then ok "the address leads to the schema"; else fail "the address leads to the schema" "$address"; fi
+"$cudapool" configs schema >"$here/out"
+if cmp -s "$here/out" configs/cudapool.schema.json; then ok "configs prints the schema"; else fail "configs prints the schema" "$(head -c 200 "$here/out")"; fi
 expect "configs of an unknown name" 2 '' 'configs: found "fast", allowed is default,' "$cudapool" configs fast
 expect "configs of two" 2 '' 'found 2 names, allowed is one' "$cudapool" configs strict default
 
@@ -116,7 +127,31 @@ completes "completion of a setting" "device.growth_budget=" cudapool run --set d
 completes "completion of top" "--interval" cudapool top --i
 completes "completion of configs" "strict" cudapool configs s
 completes "completion of a program's arguments" "configs" cudapool run --set device.barriers = false ls conf
-"$cudapool" check configs/default.json | sed -nE 's/^[ *] ([a-z_.]+) = .*/\1/p' | sort >"$here/out"
+completes "completion of settings that come along" "strict" cudapool run --config st
+completes "completion of check" "low-memory" cudapool check lo
+completes "completion of the order of top" "memory" cudapool top --sort m
+
+# The first word that fish completes a line to. (zsh does so only on a terminal: terminal.sh.)
+fish_completes() { # line
+    fish --no-config -c "source packaging/cudapool.fish; complete -C '$1'" 2>&1 | head -n 1 | cut -f 1
+}
+if command -v fish >/dev/null; then
+    for line in 'rep report' 'report --format h html' 'run --set device.gr device.growth_budget=' 'run --config st strict' \
+        'check lo low-memory' 'configs sch schema' 'top --sort m memory' 'run --a --all' 'run ls conf configs/'; do
+        found=$(fish_completes "cudapool ${line% *}")
+        if [ "$found" = "${line##* }" ]; then ok "fish: cudapool ${line% *}"; else fail "fish: cudapool ${line% *}" "\"$found\""; fi
+    done
+    if diff <(fish --no-config -c 'source packaging/cudapool.fish; __cudapool_settings' | tr -d = | sort) \
+        <(bash -c '. packaging/cudapool.bash; _cudapool_settings' | sort) >"$here/out"; then
+        ok "fish knows every setting"
+    else
+        fail "fish knows every setting" "$(cat "$here/out")"
+    fi
+else
+    ok "fish: left out, it is not installed"
+fi
+
+"$cudapool" check --all configs/default.json | sed -nE 's/^[ *] ([a-z_.]+) = .*/\1/p' | sort >"$here/out"
 if bash -c '. packaging/cudapool.bash; _cudapool_settings' | sort | cmp -s - "$here/out"; then
     ok "completion knows every setting"
 else
@@ -130,8 +165,20 @@ for file in configs/default.json configs/low-memory.json configs/throughput.json
 done
 expect "check says values in words" 0 'kept up to 256 MiB' '' "$cudapool" check configs/low-memory.json
 expect "check marks what is not the default" 0 '^\* device\.free_synchronizes = true' '' "$cudapool" check configs/strict.json
-expect "check names what the settings are for" 0 'cuMemAllocAsync and its relatives' '' "$cudapool" check configs/default.json
-"$cudapool" check configs/default.json >"$here/out"
+expect "check names what the settings are for" 0 'cuMemAllocAsync and its relatives' '' "$cudapool" check configs/low-memory.json
+expect "check shows what differs" 0 '^[^ ]*: valid; 19 settings differ from the default \(--all shows the rest\)$' '' "$cudapool" check configs/strict.json
+if grep -q '^ *device\.evict' "$here/out"; then fail "and nothing else" "$(cat "$here/out")"; else ok "and nothing else"; fi
+expect "or that nothing does" 0 '^[^ ]*: valid; every setting is the default' '' "$cudapool" check configs/default.json
+expect "--all shows the rest" 0 '^  device\.evict = "largest_first"$' '' "$cudapool" check --all configs/strict.json
+expect "check takes no other option" 2 '' 'check: unknown option --al1; allowed is --all' "$cudapool" check --al1 x
+expect "check takes the name of settings that come along" 0 '^strict: valid; 19 ' '' "$cudapool" check strict
+printf '{"device": {"growth_budget": "64M", "caps": {"cached": "64MB"}, "release_after_idle": "120s"}}' >"$here/units.json"
+expect "values are echoed in their unit: 64M" 0 '^\* device\.growth_budget = "64M"$' '' "$cudapool" check "$here/units.json"
+expect "64MB" 0 '64 MB \(64000000 bytes\)' '' "$cudapool" check "$here/units.json"
+expect "120s" 0 '^\* device\.release_after_idle = "120s"$' '' "$cudapool" check "$here/units.json"
+expect "check reads pipes" 0 '^/dev/fd/[0-9]+: valid; 3 ' '' bash -c "'$cudapool' check <(cat '$here/units.json')"
+expect "and stdin" 0 '^stdin: valid; 3 ' '' bash -c "'$cudapool' check - <'$here/units.json'"
+"$cudapool" check --all configs/default.json >"$here/out"
 if grep -q '^\*' "$here/out"; then
     fail "nothing in default.json is marked" "$(grep '^\*' "$here/out")"
 else
@@ -150,6 +197,16 @@ expect "check refuses an unknown key" 2 '' \
     "^cudapool: $here/bad\.json: device\.caps\.cachd: unknown key; the nearest known one is device\.caps\.cached;" \
     "$cudapool" check "$here/bad.json"
 one_line_of_stderr "and says so in one line"
+cat >"$here/worse.json" <<'JSON'
+{ "device": { "caps": { "cachd": "50%", "reserve_ratio": 0 }, "growth_budget": "64X" }, "reprot": {} }
+JSON
+expect "check tells every error" 2 '' 'reprot: unknown key' "$cudapool" check "$here/worse.json"
+if [ "$(wc -l <"$here/err")" -eq 4 ] && [ "$(grep -c "^cudapool: $here/worse\.json: " "$here/err")" -eq 4 ]; then
+    ok "each in a line of its own"
+else
+    fail "each in a line of its own" "$(cat "$here/err")"
+fi
+expect "errors say what units mean" 2 '' '64X.*K, M, G, T and KiB, MiB, GiB, TiB are powers of 1024; kB, MB, GB, TB of 1000' "$cudapool" check "$here/worse.json"
 expect "check names line and column" 2 '' 'syntax\.json: line 2, column [0-9]+: ' "$cudapool" check "$here/syntax.json"
 expect "check goes on after a bad file" 2 'default.json: valid' 'bad\.json' "$cudapool" check "$here/bad.json" configs/default.json
 expect "check of a missing file" 2 '' 'nowhere\.json: cannot be opened: No such file' "$cudapool" check "$here/nowhere.json"
@@ -220,6 +277,13 @@ if cmp -s "$here/err.check" "$here/err.run"; then
 else
     fail "check and run say the same" "$(cat "$here/err.check" "$here/err.run")"
 fi
+expect "run --config takes the name of settings that come along" 0 ' config=\{"version":1,.*"policy":"exact".*\} report' '' \
+    "$cudapool" run --config strict sh -c "$show"
+expect "a file of that name is ./strict" 2 '' 'strict: cannot be opened' "$cudapool" run --config ./strict true
+expect "run --config reads a pipe once, and passes what it said" 0 ' config=\{.*"growth_budget":"64M".*\} report' '' \
+    bash -c "'$cudapool' run --config <(cat '$here/units.json') sh -c '$show'"
+expect "and stdin" 0 ' config=\{.*"growth_budget":"64M".*\} report' '' \
+    bash -c "'$cudapool' run --config - sh -c '$show' <'$here/units.json'"
 expect "run refuses bad settings of the environment" 2 '' 'bad\.json: device\.caps\.cachd' \
     env CUDAPOOL_CONFIG="$here/bad.json" "$cudapool" run echo has run
 
@@ -252,7 +316,7 @@ expect "--set passes all settings as text" 0 ' config=\{"version":1,"device":.*"
     "$cudapool" run --set device.growth_budget=64MiB sh -c "$show"
 expect "--set goes on top of the file" 0 '"policy":"exact".*"growth_budget":"3MiB"' '' \
     "$cudapool" run --config configs/strict.json --set device.growth_budget=3MiB sh -c "$show"
-expect "--set several times, the last one holds" 0 '"barriers":false.*"device_bytes":"2KiB"' '' \
+expect "--set several times, the last one holds" 0 '"barriers":false.*"device_bytes":2048' '' \
     "$cudapool" run --set device.barriers=true --set device.barriers=false --set limits.device_bytes=2048 sh -c "$show"
 expect "--set within --set's run" 0 '"growth_budget":"64MiB".*"barriers":false' '' \
     "$cudapool" run --set device.growth_budget=64MiB "$cudapool" run --set device.barriers=false sh -c "$show"
@@ -267,6 +331,9 @@ expect "--set of a wrong value" 2 '' '^cudapool: --set: device\.growth_budget: f
     "$cudapool" run --set device.growth_budget=1x echo has run
 expect "--set of a wrong type" 2 '' 'device\.barriers: found 3, allowed is true or false' "$cudapool" run --set device.barriers=3 true
 expect "--set of a group" 2 '' 'device\.caps: is a group of settings; allowed in it are cached, ' "$cudapool" run --set device.caps=1 true
+expect "--set tells every error" 2 '' 'device\.barriers: found 3' \
+    "$cudapool" run --set device.enabled=7 --set device.barriers=3 echo has run
+if [ "$(wc -l <"$here/err")" -eq 2 ]; then ok "one line each"; else fail "one line each" "$(cat "$here/err")"; fi
 expect "--set without a value" 2 '' '--set: found "device", allowed is a setting and its value' "$cudapool" run --set device true
 expect "--set of settings that do not agree" 2 '' 'device\.buckets\.largest: found 4, allowed is 0 or at least' \
     "$cudapool" run --set device.buckets.largest=4 true
