@@ -134,12 +134,6 @@ expect "top of one of them" top --count 1 "$two"
 expect "shows that one" shows ': 1 process on the pool$' "^ +$two " '^ +1 MiB '
 expect "top of a directory" top --count 1 "$named"
 expect "shows what is there" shows ': 0 processes'
-if [ -z "${RUN_WITH:-}" ] && command -v script >/dev/null; then
-    export TERM=xterm
-    printf q | timeout 20 script -qec "stty cols 60 rows 6; '$cudapool' top" "$work/terminal" >/dev/null 2>&1
-    expect "q ends it on a terminal" test $? -eq 0
-    expect "where it is drawn from the top" grep -q $'\x1b\\[H\x1b\\[2J' "$work/terminal"
-fi
 kill -KILL "$one" "$two"
 wait 2>/dev/null
 expect "top shows none that is gone" top --count 1 "$usual"
@@ -154,6 +148,7 @@ expect "top of a process that is gone" bad_top "top: there are no figures of pro
 expect "top of no process" bad_top 'top: process: found "x1", allowed is a number' x1
 expect "top of too many" bad_top 'top: found "2" after "1"' 1 2
 expect "too often" bad_top 'top: --interval: found "0"' --interval 0
+expect "in no such order" bad_top 'top: --sort: found "size", allowed is process, requests, hits, memory or name' --sort size
 expect "not so many times" bad_top 'top: --count: found "-1"' --count -1
 clean_up
 
@@ -219,8 +214,8 @@ head -c 100 "$file" >"$work/bad"
 expect "a file without a whole header" refused 'cut short: the header is not whole'
 head -c 8000 "$file" >"$work/bad"
 expect "a file that is cut short" refused 'cut short: 8000 of [0-9]+ bytes'
-patch 8 '\x03'
-expect "a newer version" refused 'figures of version 3; this cudapool reads version 2'
+patch 8 '\x04'
+expect "a newer version" refused 'figures of version 4; this cudapool reads version 3'
 patch 0 'loopaduc'
 expect "another byte order" refused 'figures of a machine with another byte order'
 patch 16 '\xff\xff'

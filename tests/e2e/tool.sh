@@ -125,7 +125,7 @@ completes "completion of formats" "html" cudapool report --format h
 completes "completion of options" "--compare" cudapool report --c
 completes "completion of a setting" "device.growth_budget=" cudapool run --set device.gr
 completes "completion of top" "--interval" cudapool top --i
-completes "completion of configs" "strict" cudapool configs s
+completes "completion of configs" "strict" cudapool configs st
 completes "completion of a program's arguments" "configs" cudapool run --set device.barriers = false ls conf
 completes "completion of settings that come along" "strict" cudapool run --config st
 completes "completion of check" "low-memory" cudapool check lo
