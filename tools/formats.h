@@ -10,7 +10,11 @@
 
 #include "summary.h"
 
-/* The readable table of several processes. */
+/* The readable table of one process, and advice below it. Takes the report's devices. 0, or -1
+ * where memory is short or writing failed. */
+int print_report_table(struct report *report, FILE *out);
+
+/* The readable table of several processes, and advice below it. */
 void print_summary_table(const struct summary *summary, FILE *out);
 
 /* The merged report as JSON, a new reference; NULL where memory is short. */

@@ -119,8 +119,7 @@ static int finish_summaries(struct gathered *gathered)
 static int print_one_table(struct report *report, void *context)
 {
     (void)context;
-    report_print_table(report, stdout);
-    return 0;
+    return print_report_table(report, stdout);
 }
 
 /* Every file is printed, also after a bad one. */

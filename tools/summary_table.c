@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "advice.h"
 #include "core/one_line.h"
 #include "core/readable.h"
 #include "formats.h"
@@ -135,4 +136,20 @@ void print_summary_table(const struct summary *summary, FILE *out)
               out);
     if (summary->settings_differ)
         fputs("the processes had different settings\n", out);
+    print_advice(summary, out);
+}
+
+int print_report_table(struct report *report, FILE *out)
+{
+    struct summary summary = {0};
+    int status = report_print_table(report, out);
+
+    if (status == 0)
+        status = summary_add(&summary, report);
+    if (status == 0)
+        status = summary_finish(&summary);
+    if (status == 0)
+        print_advice(&summary, out);
+    summary_free(&summary);
+    return status;
 }

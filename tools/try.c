@@ -149,17 +149,6 @@ static bool took_memory(const struct try *try)
     return false;
 }
 
-/* What there is to do, by the rules that `cudapool report` has. */
-static void print_advice(const struct summary *summary)
-{
-    struct advice *advice = calloc(ADVICE_MOST, sizeof(*advice));
-    size_t count = advice == NULL ? 0 : find_advice(summary, advice);
-
-    for (size_t i = 0; i < count; i++)
-        printf("advice: %s\n", advice[i].text);
-    free(advice);
-}
-
 /* What the driver took of the time without the pool, which is the most that can be won. */
 static void print_driver_times(const struct try *try)
 {
@@ -340,7 +329,7 @@ static int print_all(const struct try *try)
     print_table(try, &without, &with);
     print_verdict(try, &without, &with);
     int status = print_results(try);
-    print_advice(&try->with[try->done - 1].summary);
+    print_advice(&try->with[try->done - 1].summary, stdout);
     return status;
 }
 

@@ -220,7 +220,7 @@ expect "a file without a whole header" refused 'cut short: the header is not who
 head -c 8000 "$file" >"$work/bad"
 expect "a file that is cut short" refused 'cut short: 8000 of [0-9]+ bytes'
 patch 8 '\x03'
-expect "a newer version" refused 'figures of version 3; this cudapool reads version 2'
+expect "a newer version" refused 'figures of version 4; this cudapool reads version 3'
 patch 0 'loopaduc'
 expect "another byte order" refused 'figures of a machine with another byte order'
 patch 16 '\xff\xff'
