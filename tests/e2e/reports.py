@@ -464,6 +464,70 @@ def test_page():
     test_in_use(text)
 
 
+def test_curve():
+    """One sample is a curve already; the most between two is marked; numbers are under the pointer."""
+    short = with_history(report({MIB: bucket(90, MIB)}), 5, [1000000], [5 * MIB])
+    short["devices"][0]["history"]["peak_bytes"] = [10 * MIB]
+    page = cudapool("--format", "html", write(short))
+    areas = re.findall(r'<polygon class="live" points="([^"]*)"', page)
+    points = [tuple(map(float, point.split(","))) for point in areas[0].split()]
+    expect("the last sample is drawn on", points[-2:] == [(1000.0, 100.0), (1000.0, 200.0)] and
+           (980.3, 100.0) in points, points)
+    expect("the peak between two samples is told", "peak: 10.0 MiB, by 1.0 ms" in page, re.findall("<figcaption>.*", page))
+    expect("and marked", '<path class="mark" d="M980.3 0.0v200"/>' in page, re.findall('<path.*?>', page))
+    expect("and a line", '<polyline class="peaks" points="0.0,0.0 980.3,0.0 "/>' in page, re.findall('<polyline.*?>', page))
+    expect("values are under the pointer",
+           "<title>from 1.0 ms: 5.0 MiB in use, 0 B cached, 0 B pending; at most 10.0 MiB before</title>" in page)
+    expect("axes have ticks", re.search(r'<div class="ticks"[^>]*><span>10\.0 MiB</span><span>7\.5 MiB</span>', page) and
+           re.search(r'<div class="axis"[^>]*><span>0 s</span><span>255\.0 us</span>', page), re.findall('<div class="(?:ticks|axis).*', page))
+    old = with_history(report({MIB: bucket(90, MIB)}), 5, [10, 20], [5 * MIB, MIB])
+    del old["devices"][0]["history"]["peak_bytes"]
+    expect("without peaks the samples are all there is", "peak: 5.0 MiB, by 10 ns" in cudapool("--format", "html", write(old)))
+
+
+def test_wall_time():
+    slow, fast = report({MIB: bucket(90, MIB)}), report({MIB: bucket(90, MIB)})
+    fast["process"]["wall_seconds"] = 1.0
+    lines = cudapool("--compare", write(slow), write(fast)).splitlines()
+    expect("compare begins with wall times", lines[0].startswith("A: ran 2.5 s: 1 process, ") and
+           lines[1].startswith("B: ran 1.0 s: 1 process, ") and lines[2] == "B ran 2.50 times as fast as A", lines[:3])
+    page = cudapool("--format", "html", write(fast))
+    expect("so does the page", re.search(r'<dl class="tiles">\s*<div><dt>wall time</dt><dd class="n">1\.0 s</dd>', page))
+    first, second = report({MIB: bucket(90, MIB)}, pid=1), report({MIB: bucket(90, MIB)}, pid=2)
+    first["process"]["started_nanoseconds"], second["process"]["started_nanoseconds"] = 10**18, 10**18 + 10**9
+    merged = json.loads(cudapool("--merge", "--format", "json", write(first), write(second)))
+    expect("wall time is from the first start to the last end", merged["wall_seconds"] == 3.5, merged["wall_seconds"])
+    metrics = cudapool("--format", "prometheus", "--merge", write(first), write(second))
+    expect("Prometheus has it", "\ncudapool_wall_seconds{} 3.500000000\n" in metrics)
+
+
+def test_failures():
+    failing = report({MIB: bucket(90, MIB, failures__limit=6, failures__memory=5)})
+    metrics = cudapool("--format", "prometheus", write(failing))
+    expect("Prometheus counts failures by reason",
+           re.search(r'cudapool_failures_total\{.*bucket_bytes="1048576",reason="limit"\} 6\n', metrics) and
+           re.search(r'cudapool_failures_total\{.*bucket_bytes="1048576",reason="memory"\} 5\n', metrics), metrics[-800:])
+    rows = list(csv.DictReader(io.StringIO(cudapool("--format", "csv", write(failing)))))
+    expect("so does CSV", rows[0]["failures_limit"] == "6" and rows[0]["failures_memory"] == "5", rows)
+    text = cudapool(write(failing))
+    expect("and the table", "  11 requests failed: 5 for want of device memory, 6 at limits.device_bytes\n" in text and
+           re.search(r"^ +all +90 +\S+ +\d+ +5 +6 +2 +3 +11 ", text, re.M), text)
+
+
+def test_end():
+    """How a process ended, in every form."""
+    content = report({MIB: bucket(90, MIB)})
+    content["process"].update(ending="killed", signal=11)
+    path = write(content)
+    expect("how it ended is in the table", "\nkilled by SIGSEGV: the figures are those of its last moment\n" in cudapool(path))
+    expect("and in JSON", json.loads(cudapool("--format", "json", path))["process"]["signal"] == 11)
+    expect("and on the page", "</code>, killed by SIGSEGV</td>" in cudapool("--format", "html", path))
+    content["process"].update(pid=2, exit_status=7)
+    del content["process"]["signal"]
+    both = cudapool("--merge", path, write(content))
+    expect("and in the table of several", "./train, killed by SIGSEGV\n" in both and "./train, ended by _exit(7)\n" in both, both)
+
+
 # What a reader without a mouse, in the dark or with a printer has of the page. The copy may run a script,
 # which finds out and says so at the end of the page.
 PROBE = """<script>addEventListener('load',()=>{
@@ -708,6 +772,7 @@ def test_start():
 with tempfile.TemporaryDirectory() as here:
     test_many()
     test_many_figures()
-    for test in (test_start, test_merging, test_bad_files, test_comparison, test_csv, test_prometheus, test_page, test_advice):
+    for test in (test_start, test_merging, test_bad_files, test_comparison, test_csv, test_prometheus, test_page, test_curve, test_wall_time,
+                 test_failures, test_end, test_advice):
         test()
 sys.exit(1 if failed else 0)
