@@ -40,7 +40,7 @@ bool trials_ended_alike(const struct trial *one, const struct trial *other);
 
 /* Where the outputs of two runs differ first: a line of each, cut to what a terminal shows. A line
  * in which `one` and `again`, which ran in the same way, differ, tells times and the like: there
- * numbers don't count. False where nothing differs. */
+ * numbers don't count; where `again` is NULL, in no line. False where nothing differs. */
 #define TRIAL_LINE_BYTES 160
 struct trial_difference {
     size_t line;

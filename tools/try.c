@@ -26,7 +26,8 @@
 #define RUNS_MOST    1000
 
 /* Of two medians that differ by less nobody can tell which is faster. */
-#define LEAST_DIFFERENCE 0.01
+#define LEAST_DIFFERENCE        0.01
+#define LEAST_DIFFERENCE_OF_ONE 0.1 /* run of each: nobody knows how far others would lie apart */
 
 /* The exit status where the program does something else with the pool. */
 #define EXIT_DIFFERS 1
@@ -190,9 +191,10 @@ static void print_verdict(const struct try *try, const struct times *without,
     double ratio = with->median > 0 ? without->median / with->median : 1;
     /* Both may be off to opposite sides. */
     double spread = without->spread + with->spread;
-    double least = spread > LEAST_DIFFERENCE ? spread : LEAST_DIFFERENCE;
+    double least = try->done > 1 ? LEAST_DIFFERENCE : LEAST_DIFFERENCE_OF_ONE;
     char factor[READABLE_BYTES];
 
+    least = spread > least ? spread : least;
     bool is_close = ratio < 1 + least && ratio > 1 - least;
 
     if (is_close || !took_memory(try)) {
@@ -236,7 +238,7 @@ static bool is_steady(const struct try *try)
 {
     struct trial_difference difference;
 
-    if (trials_differ(&try->without[0], &try->counting, &try->counting, &difference))
+    if (trials_differ(&try->without[0], NULL, &try->counting, &difference))
         return false;
     for (int i = 1; i < try->done; i++)
         if (trials_differ(&try->without[0], &try->counting, &try->without[i], &difference))
