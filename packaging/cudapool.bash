@@ -41,7 +41,7 @@ _cudapool_program_at() {
             echo $((i + 1))
             return
             ;;
-        --config | --report | --set)
+        --config | --report | --set | -n)
             i=$((i + 1))
             # --option=value, and --set's setting=value, are three words each.
             [ "${COMP_WORDS[i]-}" != = ] || i=$((i + 1))
@@ -99,11 +99,11 @@ _cudapool() {
     local word=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
     COMPREPLY=()
     if [ "$COMP_CWORD" -eq 1 ]; then
-        _cudapool_words "$word" "run report top check configs help --help --version"
+        _cudapool_words "$word" "run try report top check configs help --help --version"
         return
     fi
     case ${COMP_WORDS[1]} in
-    run) _cudapool_run "$word" "$previous" ;;
+    run | try) _cudapool_run "$word" "$previous" ;;
     report)
         if [ "$previous" = --format ]; then
             _cudapool_words "$word" "table json csv html prometheus trace"
@@ -130,7 +130,7 @@ _cudapool() {
         fi
         ;;
     configs) _cudapool_words "$word" "$(_cudapool_configs) schema" ;;
-    help) _cudapool_words "$word" "run report top check configs" ;;
+    help) _cudapool_words "$word" "run try report top check configs" ;;
     esac
 }
 

@@ -24,16 +24,16 @@ function __cudapool_needs_command
     test (count (commandline -opc)) -eq 1
 end
 
-# Whether it is that of a subcommand, and of run the program is not named yet.
+# Whether it is that of one of these subcommands, and of run and try the program is not named yet.
 function __cudapool_in
     set -l words (commandline -opc)
-    test (count $words) -gt 1; and test $words[2] = $argv[1]; or return 1
-    test $argv[1] = run; or return 0
+    test (count $words) -gt 1; and contains -- $words[2] $argv; or return 1
+    contains -- $words[2] run try; or return 0
     set -l skip 0
     for word in $words[3..-1]
         if test $skip -eq 1
             set skip 0
-        else if contains -- $word --config --set --report
+        else if contains -- $word --config --set --report -n
             set skip 1
         else if not string match -q -- '-*' $word
             return 1
@@ -41,10 +41,10 @@ function __cudapool_in
     end
 end
 
-# The words after run's own options, for the completion of the program.
+# The words after their own options, for the completion of the program.
 function __cudapool_program
     set -l words (commandline -opc)
-    test (count $words) -gt 1; and test $words[2] = run; and not __cudapool_in run
+    test (count $words) -gt 1; and contains -- $words[2] run try; and not __cudapool_in run try
 end
 
 set -l configs 'default low-memory strict throughput'
@@ -53,18 +53,20 @@ complete -c cudapool -f
 complete -c cudapool -n __cudapool_needs_command -l help -d 'show the help'
 complete -c cudapool -n __cudapool_needs_command -l version -d 'print the version'
 complete -c cudapool -n __cudapool_needs_command -a run -d 'run a program with memory from the pool'
+complete -c cudapool -n __cudapool_needs_command -a try -d 'run a program without and with the pool'
 complete -c cudapool -n __cudapool_needs_command -a report -d 'show what reports say'
 complete -c cudapool -n __cudapool_needs_command -a top -d 'show the processes on the pool'
 complete -c cudapool -n __cudapool_needs_command -a check -d 'validate settings'
 complete -c cudapool -n __cudapool_needs_command -a configs -d 'list and print settings that come along'
 complete -c cudapool -n __cudapool_needs_command -a help -d 'show the help of a command'
 
-complete -c cudapool -n '__cudapool_in run' -l config -rF -a $configs -d settings
-complete -c cudapool -n '__cudapool_in run' -l set -x -a '(__cudapool_settings)' -d 'change one setting'
+complete -c cudapool -n '__cudapool_in run try' -l config -rF -a $configs -d settings
+complete -c cudapool -n '__cudapool_in run try' -l set -x -a '(__cudapool_settings)' -d 'change one setting'
 complete -c cudapool -n '__cudapool_in run' -l report -rF -a 'none stderr' -d 'where the reports go'
 complete -c cudapool -n '__cudapool_in run' -l all -d 'all of the table'
-complete -c cudapool -n '__cudapool_in run' -l help -d 'show the help'
-complete -c cudapool -n '__cudapool_in run' -a '(__fish_complete_command)'
+complete -c cudapool -n '__cudapool_in run try' -l help -d 'show the help'
+complete -c cudapool -n '__cudapool_in try' -s n -x -d 'runs of each kind'
+complete -c cudapool -n '__cudapool_in run try' -a '(__fish_complete_command)'
 complete -c cudapool -n __cudapool_program -F
 
 complete -c cudapool -n '__cudapool_in report' -F
@@ -86,4 +88,4 @@ complete -c cudapool -n '__cudapool_in check' -l all -d 'every setting'
 complete -c cudapool -n '__cudapool_in check' -l help -d 'show the help'
 complete -c cudapool -n '__cudapool_in configs' -a "$configs schema"
 complete -c cudapool -n '__cudapool_in configs' -l help -d 'show the help'
-complete -c cudapool -n '__cudapool_in help' -a 'run report top check configs'
+complete -c cudapool -n '__cudapool_in help' -a 'run try report top check configs'

@@ -42,6 +42,7 @@ _cudapool() {
     local -a commands
     commands=(
         'run:run a program with memory from the pool'
+        'try:run a program without and with the pool, in turn'
         'report:show what reports say\: as a table, a page, and more'
         'top:show what the pool does in processes that are running'
         'check:validate settings, and say in words what they mean'
@@ -58,6 +59,10 @@ _cudapool() {
                 '--report[where the reports go]:report:_cudapool_reports' '--all[all of the table]' '--help[show the help]' \
                 '(-):program:_command_names -e' '*::arguments:_normal'
             ;;
+        try)
+            _arguments '*--set[change one setting]:setting:_cudapool_settings' '--config[settings]:settings:_cudapool_configs_or_files' \
+                '-n[runs of each kind]:number:' '--help[show the help]' '(-):program:_command_names -e' '*::arguments:_normal'
+            ;;
         report)
             _arguments '--format[the format]:format:(table json csv html prometheus trace)' '(-o --output)'{-o,--output}'[write to a file]:file:_files' \
                 '--merge[all files as one]' '--compare[two runs side by side]' '--all[all of the table]' '--help[show the help]' '*:report:_files'
@@ -68,7 +73,7 @@ _cudapool() {
             ;;
         check) _arguments '--all[every setting]' '--help[show the help]' '*:settings:_cudapool_configs_or_files' ;;
         configs) _arguments '--help[show the help]' '1:settings:(default low-memory strict throughput schema)' ;;
-        help) _arguments '1:command:(run report top check configs)' ;;
+        help) _arguments '1:command:(run try report top check configs)' ;;
         esac
         ;;
     esac

@@ -337,7 +337,7 @@ static int print_table(struct reports *all, const struct look *look, FILE *out)
     int status = 0;
 
     if (all->count == 1)
-        return report_print_as(&all->reports[0], look, out);
+        return print_report_table(&all->reports[0], look, out);
     for (size_t i = 0; i < all->count && status == 0; i++)
         status = summary_add(&summary, &all->reports[i]);
     if (status == 0)

@@ -12,8 +12,8 @@
 
 #include "core/one_line.h"
 
-static const struct command *const commands[] = {&run_command, &report_command, &top_command,
-                                                 &check_command, &configs_command};
+static const struct command *const commands[] = {&run_command, &try_command,   &report_command,
+                                                 &top_command, &check_command, &configs_command};
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
 int complain(const char *format, ...)
@@ -74,8 +74,8 @@ static const struct command *command_named(const char *name)
 
 static int unknown_command(const char *name)
 {
-    return complain("unknown command \"%s\"; allowed are run, report, top, check, configs and help",
-                    name);
+    return complain(
+        "unknown command \"%s\"; allowed are run, try, report, top, check, configs and help", name);
 }
 
 static int help(const char *name)

@@ -11,7 +11,11 @@
 #include "core/table.h"
 #include "summary.h"
 
-/* The readable table of several processes. */
+/* The readable table of one process, and advice below it. Takes the report's devices. 0, or -1
+ * where memory is short or writing failed. */
+int print_report_table(struct report *report, const struct look *look, FILE *out);
+
+/* The readable table of several processes, and advice below it. */
 void print_summary_table(const struct summary *summary, const struct look *look, FILE *out);
 
 /* The merged report as JSON, a new reference; NULL where memory is short. */

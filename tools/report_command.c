@@ -138,8 +138,7 @@ static int print_one_table(struct report *report, void *context)
 {
     const struct options *options = context;
 
-    report_print_as(report, &options->look, options->out);
-    return 0;
+    return print_report_table(report, &options->look, options->out);
 }
 
 /* Every file is printed, also after a bad one. */
@@ -427,17 +426,19 @@ const struct command report_command = {
         "  --compare            two runs, each with its processes merged, side by side\n"
         "\n"
         "In the table:\n"
-        "  requests   allocations, failed ones included\n"
-        "  hits       the share of them that the pool answered, by what each needed:\n"
-        "  clean      a block that nothing on the GPU could still be using\n"
-        "  queried    a block whose fence turned out to be completed\n"
-        "  barrier    a block behind a context barrier\n"
-        "  waited     a block whose fence was waited for\n"
-        "  misses     allocations that the driver answered\n"
-        "  peak       the most that the blocks took, in use and free together\n"
-        "  evicted    free blocks given back: over a cap, unused, or memory ran out\n"
-        "  driver     time in driver calls made for the bucket\n"
-        "  saved      time that the same number of driver calls would have taken\n"
+        "  requests        allocations: hits, misses and failures\n"
+        "  hits            the share of them that the pool answered, by what each needed:\n"
+        "  clean           a block that nothing on the GPU could still be using\n"
+        "  queried         a block whose fence turned out to be completed\n"
+        "  barrier         a block behind a context barrier\n"
+        "  waited          a block whose fence was waited for\n"
+        "  misses          allocations that the driver met\n"
+        "  failed          allocations that nobody met\n"
+        "  given back      blocks that went back to the driver, for whatever reason\n"
+        "  live            blocks in the program's hands at the end\n"
+        "  peak            the most that the blocks took, in use and free together\n"
+        "  driver          time in driver calls made for the bucket\n"
+        "  saved at least  hits times what an undisturbed allocation and free of that size took\n"
         "\n"
         "Exit status: 0; 1 where the output cannot be written; 2 for bad input. As a table "
         "without\n"

@@ -90,6 +90,16 @@ static void put_header(FILE *out, const struct summary *summary)
 /* --- advice -------------------------------------------------------------------------------------
  */
 
+static void put_no_advice(FILE *out, const struct summary *summary)
+{
+    char text[ADVICE_TEXT_BYTES];
+
+    explain_no_advice(summary, text);
+    fputs("<p>", out);
+    put_text(out, text);
+    fputs("</p>\n", out);
+}
+
 static int put_advice(FILE *out, const struct summary *summary)
 {
     struct advice *advice = calloc(ADVICE_MOST, sizeof(*advice));
@@ -99,17 +109,20 @@ static int put_advice(FILE *out, const struct summary *summary)
     size_t count = find_advice(summary, advice);
     fputs("<section aria-labelledby=\"advice\"><h2 id=\"advice\">Advice</h2>\n", out);
     if (count == 0)
-        fputs("<p>Nothing in these figures asks for other settings.</p>\n", out);
+        put_no_advice(out, summary);
     else
         fputs("<ul>\n", out);
     for (size_t i = 0; i < count; i++) {
         fprintf(out, "<li data-rule=\"%s\">", advice[i].rule);
         put_text(out, advice[i].text);
-        fputs(" To try it: <code>cudapool run --set ", out);
-        put_text(out, advice[i].setting);
-        fputs("=", out);
-        put_text(out, advice[i].to);
-        fputs("</code></li>\n", out);
+        if (advice[i].setting[0] != '\0') {
+            fputs(" To try it: <code>cudapool run --set ", out);
+            put_text(out, advice[i].setting);
+            fputs("=", out);
+            put_text(out, advice[i].to);
+            fputs("</code>", out);
+        }
+        fputs("</li>\n", out);
     }
     fputs(count == 0 ? "</section>\n" : "</ul></section>\n", out);
     free(advice);

@@ -22,6 +22,7 @@
 #include "core/shipped_json.h"
 #include "own_path.h"
 #include "program.h"
+#include "run.h"
 #include "tool.h"
 
 #define PRELOAD_NAME "libcudapool_preload.so"
@@ -84,8 +85,7 @@ static bool list_has(const char *list, const char *path)
     return false;
 }
 
-/* 0, or the exit status. */
-static int set_preload(void)
+int run_set_preload(void)
 {
     char path[PATH_MAX], *list;
     const char *present = getenv("LD_PRELOAD");
@@ -110,14 +110,6 @@ static int set_preload(void)
 
 /* --- settings -----------------------------------------------------------------------------------
  */
-
-struct options {
-    const char *config;
-    const char *report;
-    bool all;                 /* of the table */
-    const char **assignments; /* --set; an array of its own */
-    size_t assignment_count;
-};
 
 static int set_variable(const char *name, const char *value)
 {
@@ -155,8 +147,7 @@ static bool is_theirs_to_read(const char *config)
            stat(config, &status) == 0 && S_ISREG(status.st_mode);
 }
 
-/* Reads the settings, changes them, checks them, and passes them on. 0, or the exit status. */
-static int set_config(const struct options *options, struct settings *settings)
+int run_set_config(const struct run_options *options, struct settings *settings)
 {
     const char *config = options->config;
     bool is_given = config != NULL && *config != '\0';
@@ -253,7 +244,7 @@ static int follow_option(const char *report, struct collection *collection)
 }
 
 /* 0, or the exit status. */
-static int choose_report(const struct options *options, const struct settings *settings,
+static int choose_report(const struct run_options *options, const struct settings *settings,
                          struct collection *collection)
 {
     const char *variable = getenv("CUDAPOOL_REPORT");
@@ -279,7 +270,7 @@ static int refuse_option(int option, const char *word)
 }
 
 /* Where the program stands in argv, or -1 after an error. */
-static int read_options(int argc, char **argv, struct options *options)
+static int read_options(int argc, char **argv, struct run_options *options)
 {
     static const struct option known[] = {{"config", required_argument, NULL, 'c'},
                                           {"report", required_argument, NULL, 'r'},
@@ -309,7 +300,7 @@ static int read_options(int argc, char **argv, struct options *options)
     return -1;
 }
 
-static int run_with_options(int argc, char **argv, struct options *options)
+static int run_with_options(int argc, char **argv, struct run_options *options)
 {
     struct settings settings;
     struct collection collection = {0};
@@ -317,11 +308,11 @@ static int run_with_options(int argc, char **argv, struct options *options)
     int status = program < 0 ? EXIT_BAD_INPUT : 0;
 
     if (status == 0)
-        status = set_config(options, &settings);
+        status = run_set_config(options, &settings);
     if (status == 0)
         status = choose_report(options, &settings, &collection);
     if (status == 0)
-        status = set_preload();
+        status = run_set_preload();
     collection.all = options->all;
     if (status == 0 && collection.wanted && collection_start(&collection, &settings.figures)) {
         struct program_end end;
@@ -337,8 +328,8 @@ static int run_with_options(int argc, char **argv, struct options *options)
 static int run(int argc, char **argv)
 {
     /* A setting that comes by the environment is checked as well. */
-    struct options options = {.config = getenv("CUDAPOOL_CONFIG"),
-                              .assignments = calloc((size_t)argc, sizeof(char *))};
+    struct run_options options = {.config = getenv("CUDAPOOL_CONFIG"),
+                                  .assignments = calloc((size_t)argc, sizeof(char *))};
     int status = options.assignments == NULL ? complain("out of memory")
                                              : run_with_options(argc, argv, &options);
 

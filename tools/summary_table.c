@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "advice.h"
 #include "core/one_line.h"
 #include "core/readable.h"
 #include "formats.h"
@@ -178,6 +179,25 @@ static void print_whole(const struct summary *summary, const struct look *look, 
               out);
     if (summary->settings_differ)
         fputs("the processes had different settings\n", out);
+    print_advice(summary, out);
+}
+
+int print_report_table(struct report *report, const struct look *look, FILE *out)
+{
+    struct summary summary = {0};
+    struct folding folding;
+    int status = report_print_as(report, look, out);
+
+    if (status == 0)
+        status = summary_add(&summary, report);
+    if (status == 0)
+        status = summary_finish(&summary);
+    FILE *lines = folding_begin(&folding, look, out);
+    if (status == 0)
+        print_advice(&summary, lines);
+    folding_end(&folding);
+    summary_free(&summary);
+    return status;
 }
 
 void print_summary_table(const struct summary *summary, const struct look *look, FILE *out)

@@ -32,6 +32,7 @@ extern const struct command configs_command;
 extern const struct command report_command;
 extern const struct command run_command;
 extern const struct command top_command;
+extern const struct command try_command;
 
 /* Prints "cudapool: " and the message, as one line, on stderr. Returns EXIT_BAD_INPUT. */
 int complain(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -253,17 +253,17 @@ if [ -z "${RUN_WITH:-}$SANITIZE" ]; then
             }
         done
     }
-    for how in _exit kill abort; do
-        run "$program" $how 2>/dev/null
-        expect "run reports a program that ends by $how" says '100 requests' '^killed, or ended without a word'
+    for how in '_exit ended by _exit\([0-9]+\)' 'kill killed by SIGKILL' 'abort killed by SIGABRT'; do
+        run "$program" "${how%% *}" 2>/dev/null
+        expect "run reports a program that ends by ${how%% *}, and how" says '100 requests' "^${how#* }: the figures are those"
     done
     run "$program" exit
     expect "run reports a program that exits" says '100 requests'
     if grep -q '^killed' "$work/table"; then fail "as one that did" "$(cat "$work/table")"; else ok "as one that did"; fi
     run "$program" exec
-    expect "a program that execs itself counts twice" says '^cudapool: 2 processes' ' 200 requests'
+    expect "a program that execs itself counts twice" says '^cudapool: ran .*: 2 processes' ' 200 requests'
     run sh -c "'$program' kill & '$program' exit; wait"
-    expect "one that was killed beside one that was not" says '^cudapool: 2 processes' ' 200 requests'
+    expect "one that was killed beside one that was not" says '^cudapool: ran .*: 2 processes' ' 200 requests'
     run --report "$work/one-%p.json" sh -c "'$program' kill; '$program' exit"
     expect "each of them has its file" test "$(find "$work" -name 'one-*.json' | wc -l)" -eq 2
     expect "one of which says how it ended" grep -q '"ending": "killed"' "$work"/one-*.json
