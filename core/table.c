@@ -183,10 +183,11 @@ static size_t place_to_break(const char *line, size_t bytes, size_t indent, int 
             c = rest;
             continue;
         }
-        if (!continues_a_character(*c) && ++columns > width)
-            return place;
+        /* Also at a space that is just past the width. */
         if (*c == ' ' && (size_t)(c - line) > indent)
             place = (size_t)(c - line);
+        if (!continues_a_character(*c) && ++columns > width)
+            return place;
         c++;
     }
     return bytes;
