@@ -96,7 +96,7 @@ struct settings {
     uint8_t spelled[SETTINGS_MOST];
 };
 
-/* The defaults, as README.md and configs/default.json state them. */
+/* The defaults, as configs/default.json states them. */
 void settings_defaults(struct settings *settings);
 
 /* What a size means on a device of total_bytes; UINT64_MAX where it is unlimited. */

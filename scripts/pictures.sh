@@ -30,13 +30,18 @@ draw() { # title, file: what is on the screen, without the empty lines at its en
 }
 
 report=${1:-$work/report.json}
-[ $# -gt 0 ] || (cd "$build/demo" && "$cudapool" run --report "$report" ./demo steps=20000 2>/dev/null)
+cp "$build/demo/demo" "$work/solver"
+if [ $# -eq 0 ]; then
+    (cd "$work" && "$cudapool" run --report "$report" ./solver steps=4000 >/dev/null 2>&1)
+    # The machine's name is nobody's business.
+    sed -i "s/\"$(hostname)\"/\"node7\"/" "$report"
+fi
 show 100 40 "env TERM=tmux-256color '$cudapool' report '$(realpath "$report")'"
 sleep 1
 draw "the table of a run" docs/table.svg
 
 for steps in 9000001 9000002; do
-    (cd "$build/demo" && LD_PRELOAD=$build/libcudapool_preload.so CUDAPOOL_REPORT=none exec ./demo steps=$steps) >/dev/null 2>&1 &
+    (cd "$work" && LD_PRELOAD=$build/libcudapool_preload.so CUDAPOOL_REPORT=none exec ./solver steps=$steps) >/dev/null 2>&1 &
     started+=($!)
 done
 sleep 1
@@ -48,7 +53,7 @@ draw "cudapool top" docs/top.svg
 
 "$cudapool" report -o "$work/page.html" "$report"
 unset LD_LIBRARY_PATH
-chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$work/profile" --window-size=1280,1180 \
+chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$work/profile" --window-size=1280,1270 \
     --screenshot="$work/page.png" "file://$work/page.html" >/dev/null 2>&1
 mv "$work/page.png" docs/page.png
 ls -l docs/table.svg docs/top.svg docs/page.png
