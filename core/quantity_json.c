@@ -112,7 +112,9 @@ static bool scale(const struct decimal *number, uint64_t worth, uint64_t *result
 /* Not strcasecmp, which goes by the locale. */
 static char lower(char c)
 {
-    return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
+    if (c >= 'A' && c <= 'Z')
+        return (char)(c - 'A' + 'a');
+    return c;
 }
 
 static bool is_same_name(const char *one, const char *other)

@@ -120,11 +120,9 @@ void report_find_versions(struct report_versions *versions)
 
 static void append(char *text, const char *gap, const char *more)
 {
-    if (more[0] == '\0')
-        return;
-    if (text[0] != '\0')
-        strncat(text, gap, REPORT_ORIGIN_BYTES - strlen(text) - 1);
-    strncat(text, more, REPORT_ORIGIN_BYTES - strlen(text) - 1);
+    size_t length = strlen(text);
+
+    snprintf(text + length, REPORT_ORIGIN_BYTES - length, "%s%s", length == 0 ? "" : gap, more);
 }
 
 void report_describe_origin(const struct report_versions *versions, uint64_t started_nanoseconds,

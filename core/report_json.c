@@ -1005,7 +1005,8 @@ static int visit_items(const struct object *root, report_visitor *visit, void *c
 int reports_read_json(const char *path, report_visitor *visit, void *context, char *error,
                       size_t error_bytes)
 {
-    struct document document = {.file = path, .error = error, .error_bytes = error_bytes, .waits = true};
+    struct document document = {
+        .file = path, .error = error, .error_bytes = error_bytes, .waits = true};
     struct object root = {.document = &document,
                           .value = document_load(&document, REPORT_FILE_MAX)};
     int status;

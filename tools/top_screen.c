@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/one_line.h"
 #include "core/table.h"
 #include "terminal.h"
 
@@ -83,7 +84,7 @@ void top_screen_end(void)
 
 static int colour(enum colours number)
 {
-    return in_colour ? (int)COLOR_PAIR(number) : (int)A_NORMAL;
+    return in_colour ? (int)COLOR_PAIR((int)number) : (int)A_NORMAL;
 }
 
 static bool continues_a_character(char c)
@@ -311,8 +312,7 @@ static void put_owner(const struct screen *screen, int line)
     snprintf(text, sizeof(text), "process %lld%s%s, ran %s: %s", (long long)process->pid,
              process->rank[0] == '\0' ? "" : ", rank ", process->rank, ran, process->command);
     move(line, 0);
-    for (char *c = text; *c != '\0'; c++)
-        *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
+    replace_control_characters(text);
     put(text, COLS);
 }
 
@@ -351,8 +351,9 @@ static void put_help(void)
 static void put_keys(const struct screen *screen)
 {
     static const char *const keys[] = {
-        [PAGE_PROCESSES] = "Enter buckets  p/r/h/m/n sort by process, requests, hits, memory, name "
-                           " ? help  q quit",
+        [PAGE_PROCESSES] =
+            ("Enter buckets  p/r/h/m/n sort by process, requests, hits, memory, name  ? help  "
+             "q quit"),
         [PAGE_BUCKETS] = "Esc back  p/r/h/m sort by size, requests, hits, memory  ? help  q quit",
         [PAGE_HELP] = "any key goes back",
     };

@@ -132,7 +132,7 @@ becomes() { # expected, command...
     done
 }
 top="env TERM=tmux-256color XDG_RUNTIME_DIR=$runtime '$cudapool' top --interval 0.2 '$runtime/cudapool-$(id -u)'"
-mkdir -m 700 -p "$runtime/cudapool-$(id -u)"
+mkdir -m 700 "$runtime/cudapool-$(id -u)"
 terminal 132 24 "$top"
 expect "top without a process says how to start one" shows 'No process of yours is on the pool: cudapool run' '0 processes'
 for name in a b c; do start_waiting $name; done

@@ -102,6 +102,7 @@ expect "configs names the schema by its address" 0 "\"\\\$schema\": \"file://$he
     "$cudapool" configs strict
 "$cudapool" configs strict >"$here/with_address.json"
 expect "and prints a file that is valid" 0 'valid' '' "$cudapool" check "$here/with_address.json"
+# shellcheck disable=SC2016 # a name of JSON
 address=$(sed -n 's/.*"\$schema": "file:\/\/\(.*\)",/\1/p' "$here/with_address.json")
 if cmp -s "$address" configs/cudapool.schema.json; then ok "the address leads to the schema"; else fail "the address leads to the schema" "$address"; fi
 "$cudapool" configs schema >"$here/out"
