@@ -166,14 +166,33 @@ for key in m h n r p; do
     sleep 0.3
     expect "sorted by $key, what is equal keeps its place" becomes "$all" processes_in_order
 done
-keys Up Up
+# A busy one, which came last.
+on_pool CUDAPOOL_REPORT=none -- "$BUILD/demo/demo" steps=100000000 >/dev/null 2>&1 &
+expect "one more" shows '4 processes on the pool' 'steps=100000000'
+busy=$(screen | sed -nE 's/^ +([0-9]+) .*steps=100000000.*/\1/p')
+echo "$busy" >"$work/pid.busy"
+# Numbers of processes begin anew when they are used up.
+lowest=$(printf '%s\n' "$one" "$busy" | sort -n | head -n 1)
+first_line() {
+    screen | sed -nE 's/^ +([0-9]+) +[0-9]+.*/\1/p' | head -n 1
+}
+for key in m h n r; do
+    keys $key
+    expect "sorted by $key, what has most comes first" becomes "$busy" first_line
+    keys p
+    expect "and by p the first process, after $key" becomes "$lowest" first_line
+done
+keys Home Down r
+expect "who is chosen stays so, wherever it goes" becomes "$two" chosen
+keys p
+kill -KILL "$busy"
+expect "it goes" shows '3 processes on the pool'
 kill -KILL "$one"
 expect "a process that is gone goes" shows '2 processes on the pool'
 keys q
 expect "q ends it" shows 'status 0'
 terminal 40 6 "$top"
 expect "top on a small terminal" shows 'processes on' "^ +$two " '^Enter buckets'
-expect "does not wrap" nothing_wraps
 keys q
 expect "and ends" shows 'status 0'
 terminal 100 24 "$top --sort nothing"
