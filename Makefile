@@ -162,7 +162,7 @@ demo: all ## run a CUDA program without and with the pool (on the GPU if there i
 OUTPUT ?= $(BUILD)/bench
 bench: all $(BENCH_PEERS) ## compare the pool with other allocators, on the GPU if there is one: OUTPUT=DIR
 	@BUILD=$(BUILD) tests/bench/bench.py $(OUTPUT)
-	@if command -v valgrind >/dev/null; then BUILD=$(BUILD) scripts/instructions_per_pair.sh 240; \
+	@if command -v valgrind >/dev/null; then BUILD=$(BUILD) scripts/instructions_per_pair.sh; \
 	    else echo "instructions per pair: there is no valgrind"; fi
 
 lint: ## check format, and run clang-tidy, cppcheck and shellcheck

@@ -53,7 +53,10 @@
     OPTIONAL(cuEventRecord, (CUevent, CUstream))                                                   \
     OPTIONAL(cuStreamWaitEvent, (CUstream, CUevent, unsigned int))                                 \
     OPTIONAL(cuStreamGetFlags, (CUstream, unsigned int *))                                         \
-    OPTIONAL(cuStreamQuery, (CUstream))
+    OPTIONAL(cuStreamQuery, (CUstream))                                                            \
+    OPTIONAL(cuGraphGetNodes, (CUgraph, CUgraphNode *, size_t *))                                  \
+    OPTIONAL(cuGraphNodeGetType, (CUgraphNode, CUgraphNodeType *))                                 \
+    OPTIONAL(cuGraphChildGraphNodeGetGraph, (CUgraphNode, CUgraph *))
 /* clang-format on */
 
 struct driver {

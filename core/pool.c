@@ -55,6 +55,7 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
     pthread_mutex_init(&pool->fence_lock, NULL);
     pthread_mutex_init(&pool->registry.lock, NULL);
     pthread_mutex_init(&pool->pitch_lock, NULL);
+    pthread_mutex_init(&pool->host_graphs.lock, NULL);
     figures_init(&pool->figures);
     pool->registry.set_generation = 1;
     thread_caches_prepare(pool, threads);
@@ -120,6 +121,9 @@ bool barriers_are_open(struct pool *pool)
            !captures_are_going_on(&pool->captures) &&
            (!memory_may_be_pinned(pool) || MUTATED(barriers_beside_pinning));
 }
+
+/* A wait for a barrier is long, and told in the report, after so many nanoseconds. */
+#define LONG_WAIT_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
 
 /* After so many nanoseconds without a launch by another thread a thread launches alone. */
 #define ALTERNATION_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
@@ -614,6 +618,18 @@ struct pointer_answer pool_ask_pointer(struct pool *pool, CUdeviceptr pointer)
     return answer;
 }
 
+/* Heap lock held on entry and return, released in between. Others than the context's own work are
+ * about to reach memory that a barrier orders, and the device cannot make them wait. So this wait
+ * has no other end than the work's; but a process in which it is long raises no more barriers. */
+static void wait_for_barrier(struct pool *pool, struct context *context, uint64_t behind)
+{
+    if (epoch_wait_until(pool, context, behind, monotonic_now() + LONG_WAIT_NANOSECONDS))
+        return;
+    atomic_store_explicit(&pool->memory_is_pinned, true, memory_order_relaxed);
+    counter_add(&context->heap.counters->vain_waits, 1);
+    epoch_wait_until(pool, context, behind, UINT64_MAX);
+}
+
 void pool_share(struct pool *pool, CUdeviceptr pointer)
 {
     struct pointer_answer answer = pool_ask_pointer(pool, pointer);
@@ -631,7 +647,7 @@ void pool_share(struct pool *pool, CUdeviceptr pointer)
     if (MUTATED(shared_not_marked) || block_share(block, answer.base))
         behind = MUTATED(shared_behind_barrier) ? 0 : counter_get(&block->epoch);
     if (behind > epoch_clean(&context->epochs))
-        epoch_wait_until(pool, context, behind, UINT64_MAX);
+        wait_for_barrier(pool, context, behind);
     heap_unlock(heap);
 }
 
@@ -676,7 +692,7 @@ static void end_frees(struct pool *pool, struct context *context)
     if (!captures_are_going_on(&pool->captures))
         heap_free_pending(pool, context);
     else if (!MUTATED(last_release_in_capture))
-        release_wait_for_pending(pool, context);
+        release_wait_for_pending(pool, context, monotonic_now() + LAST_RESORT_NANOSECONDS);
     context_pop(pool, pushed);
 }
 

@@ -16,6 +16,7 @@
 #include "config.h"
 #include "cuda_abi.h"
 #include "driver.h"
+#include "host_work.h"
 #include "release.h"
 #include "report.h"
 #include "stream_clock.h"

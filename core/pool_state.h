@@ -15,6 +15,7 @@
 #include "capture.h"
 #include "context.h"
 #include "figures.h"
+#include "host_work.h"
 #include "mutation.h"
 #include "pool.h"
 #include "stream.h"
@@ -41,6 +42,7 @@ struct pool {
     struct streams *streams; /* stream-ordered memory; NULL where it is switched off */
     struct registry registry;
     struct figures figures;
+    struct host_graphs host_graphs;
     _Atomic bool several_contexts; /* two contexts have been alive at a time; never reset. Release
                                       store in context_register, acquire load in
                                       barriers_are_open */
@@ -55,7 +57,8 @@ struct pool {
                                         Relaxed, both: they only choose between two safe ways */
     _Atomic uint64_t objects_loaded; /* shared objects ever loaded when last looked through, see
                                         barriers_are_open */
-    _Atomic bool memory_is_pinned;   /* a library that lets devices reach GPU memory is loaded */
+    _Atomic bool memory_is_pinned;   /* a library that lets devices reach GPU memory is loaded, or
+                                        an export had to wait long for a barrier */
     bool expedited;                  /* membarrier works, see thread_cache.h */
     struct thread_functions thread_functions; /* for thread_cache.h, like the next one */
     pid_t process;                            /* whose pool it is */
@@ -100,6 +103,14 @@ static inline struct context *context_current(struct pool *pool, bool *green)
         return thread_state.context;
     }
     return context_current_slowly(pool, handle, green);
+}
+
+/* Whether the calling thread runs a host function or a callback, where the driver refuses to
+ * allocate and to free: so does the pool, by asking it. */
+static inline bool is_in_host_function(const struct pool *pool)
+{
+    CUcontext handle;
+    return pool->driver->cuCtxGetCurrent(&handle) == CUDA_ERROR_NOT_PERMITTED;
 }
 
 /* Whether a capture goes on anywhere in the process. */

@@ -95,6 +95,7 @@ struct heap_counters {
     counter earlier_peak;   /* the highest of contexts that were this heap's before */
     counter fences, fence_queries, barriers;
     counter captured; /* allocations while captures went on; several threads add */
+    counter vain_waits; /* that lasted a second for work that may need the host in order to end */
 };
 
 /* Of one kind of memory of a device. */

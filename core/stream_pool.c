@@ -70,7 +70,7 @@ bool pool_allocate_async_at_once(struct pool *pool, CUdeviceptr *address, size_t
 bool pool_allocate_async(struct pool *pool, CUdeviceptr *address, size_t bytes,
                          const CUmemoryPool *memory_pool, CUstream handle, CUresult *result)
 {
-    if (!address || !bytes || !is_served(pool))
+    if (!address || !bytes || !is_served(pool) || is_in_host_function(pool))
         return false;
     /* Before a stream is made known, so that its end is seen. */
     if (!atomic_load_explicit(&pool->streams->in_use, memory_order_relaxed))
@@ -230,7 +230,9 @@ bool stream_pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr a
                             CUstream handle, CUresult *result)
 {
     struct stream_block *block = stream_block_at(pool, address);
-    if (block)
+    if (block && is_in_host_function(pool))
+        *result = driver(address, handle);
+    else if (block)
         *result = stream_heap_claim(block, address)
                       ? free_claimed_async(pool, driver, block, handle)
                       : CUDA_ERROR_INVALID_VALUE;

@@ -52,7 +52,7 @@ pthread_equal pthread_mutex_destroy pthread_mutex_init pthread_mutex_lock pthrea
 pthread_self pthread_setcancelstate qsort read realloc sched_yield secure_getenv sigaddset sigemptyset sigismember
 sigpending sigprocmask sigtimedwait snprintf stderr strcasecmp strcat strchr strcmp strcpy strcspn
 strdup strerror strlen strncmp strncpy strnlen strpbrk strrchr strspn strstr strtol strtoul strtoull
-syscall sysconf usleep vfprintf vsnprintf write dl_iterate_phdr
+syscall sysconf tdelete tfind tsearch usleep vfprintf vsnprintf write dl_iterate_phdr
 closedir fdopendir fstatfs getauxval geteuid getrlimit kill mkdir openat posix_fallocate readdir
 readlink rewinddir statx unlink unlinkat
 _ITM_deregisterTMCloneTable _ITM_registerTMCloneTable __gmon_start__

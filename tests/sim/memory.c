@@ -251,6 +251,12 @@ void extent_give(struct extent *extent)
     extent->base = 0;
 }
 
+bool overhead_take(struct device *device, struct extent *extent)
+{
+    uint64_t bytes = sim.settings.overhead;
+    return bytes == 0 || extent_take(device, NULL, bytes, extent);
+}
+
 /* A page with memory that other contexts' work frees, once it gets there, goes with that. */
 void small_pages_free(struct context *context)
 {
@@ -622,7 +628,7 @@ static CUresult free_stream_ordered(struct allocation *allocation)
     return CUDA_SUCCESS;
 }
 
-DRIVER_CALL(cuMemFree_v2, NEEDS_CONTEXT | UNSAFE, (CUdeviceptr address), (address))
+DRIVER_CALL(cuMemFree_v2, NEEDS_CONTEXT | UNSAFE | WAITS, (CUdeviceptr address), (address))
 {
     struct allocation *allocation = allocation_at(address);
     call_note(call, "address=%#llx", address);
