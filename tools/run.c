@@ -301,7 +301,7 @@ static int read_options(int argc, char **argv, struct run_options *options)
 
 static int run_with_options(int argc, char **argv, struct run_options *options)
 {
-    struct settings settings;
+    struct settings settings = {0};
     struct collection collection = {0};
     int program = read_options(argc, argv, options);
     int status = program < 0 ? EXIT_BAD_INPUT : 0;

@@ -63,7 +63,7 @@ static int compare_seconds(const void *one, const void *other)
 
 static struct times times_of(const struct trial *trials, int count)
 {
-    double seconds[RUNS_MOST];
+    double seconds[RUNS_MOST] = {0};
 
     for (int i = 0; i < count; i++)
         seconds[i] = trials[i].seconds;
@@ -224,6 +224,14 @@ static void print_factor(const struct try *try, double ratio, double spread)
         puts("what to do: leave the pool away here, unless the advice helps");
 }
 
+static void print_uncertainty(const struct try *try, double spread)
+{
+    printf("cannot tell: runs of one kind lie up to %u %% from their middle; try again with -n 10, "
+           "or where less else is going on\n",
+           percent(spread));
+    print_driver_times(try);
+}
+
 static void print_verdict(const struct try *try, const struct times *without,
                           const struct times *with)
 {
@@ -234,19 +242,14 @@ static void print_verdict(const struct try *try, const struct times *without,
     bool is_close = ratio < 1 + least && ratio > 1 - least;
     bool is_beyond = spread <= 0.5 && (ratio > 1 + spread || ratio < 1 - spread);
 
-    if (!took_memory(try) || !can_matter(try, without))
-        print_no_difference(try);
-    else if (!is_close && (lie_apart(without, with) || is_beyond))
+    bool matters = took_memory(try) && can_matter(try, without);
+
+    if (matters && !is_close && (lie_apart(without, with) || is_beyond))
         print_factor(try, ratio, spread);
-    else if (spread <= MOST_SPREAD)
+    else if (!matters || spread <= MOST_SPREAD)
         print_no_difference(try);
-    else {
-        printf("cannot tell: runs of one kind lie up to %u %% from their middle; try again with -n "
-               "10, "
-               "or where less else is going on\n",
-               percent(without->spread > with->spread ? without->spread : with->spread));
-        print_driver_times(try);
-    }
+    else
+        print_uncertainty(try, without->spread > with->spread ? without->spread : with->spread);
 }
 
 /* --- what is said: differences ------------------------------------------------------------------
@@ -427,8 +430,10 @@ static int run_all(struct try *try)
 static void free_trials(struct try *try)
 {
     for (int i = 0; i < try->runs; i++) {
-        trial_free(&try->without[i]);
-        trial_free(&try->with[i]);
+        if (try->without != NULL)
+            trial_free(&try->without[i]);
+        if (try->with != NULL)
+            trial_free(&try->with[i]);
     }
     trial_free(&try->counting);
     if (try->input.copy != NULL)
@@ -437,22 +442,27 @@ static void free_trials(struct try *try)
     free(try->with);
 }
 
+/* 0, or the exit status. */
+static int run_and_print(struct try *try)
+{
+    int status = trial_read_input(&try->input);
+
+    if (status == 0)
+        status = run_all(try);
+    return status == 0 ? print_all(try) : status;
+}
+
 static int try_program(struct try *try)
 {
-    int status = 0;
+    int status;
 
     try->without = calloc((size_t)try->runs, sizeof(*try->without));
     try->with = calloc((size_t)try->runs, sizeof(*try->with));
     if (try->without == NULL || try->with == NULL)
         status = complain("out of memory");
     else
-        status = trial_read_input(&try->input);
-    if (status == 0)
-        status = run_all(try);
-    if (status == 0)
-        status = print_all(try);
-    if (try->without != NULL && try->with != NULL)
-        free_trials(try);
+        status = run_and_print(try);
+    free_trials(try);
     return finish_output(status);
 }
 

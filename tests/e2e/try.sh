@@ -32,14 +32,14 @@ complaint() { # status, expressions of the caller
 # stderr; "!EXPRESSION" must match none. What measures is tried three times, as the machine may be
 # busy.
 expect() {
-    local name=$1 status=$2 why try expressions=()
+    local name=$1 status=$2 why expressions=()
     shift 2
     while [ "$1" != -- ]; do
         expressions+=("$1")
         shift
     done
     shift
-    for try in 1 2 3; do
+    for _ in 1 2 3; do
         LD_LIBRARY_PATH=$BUILD/sim SIMCUDA_TIMING=1 timeout 60 "$@" >"$here/all" 2>&1 <"${input:-/dev/null}"
         why=$(complaint $?)
         [ -n "$why" ] || break
@@ -89,6 +89,7 @@ expect "times in the output do not count" 0 'and the same output$' -- "$cudapool
 expect "output that is never the same is not compared" 0 'output that differs from run to run without the pool, too$' -- \
     "$cudapool" try -n 2 sh -c 'tr -dc a-z </dev/urandom | head -c 40'
 printf 'one\ntwo\n' >"$here/input"
+# shellcheck disable=SC2016
 input=$here/input expect "each run gets the input" 0 'and the same output$' -- "$cudapool" try -n 2 sh -c 'test "$(cat | wc -l)" -eq 2 && echo yes'
 grep -q '^exited with status 0' "$here/all" || {
     echo "FAIL each run gets all of it: $(cat "$here/all")"
