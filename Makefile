@@ -225,6 +225,10 @@ $(BUILD)/obj/shim/%.o: shim/%.c Makefile | dependencies
 # dlsym runs before anything else does, a sanitizer's run time included.
 $(BUILD)/obj/shim/dlsym.o: COMPILE += -fno-sanitize=all -fno-stack-protector
 
+# Entries begin without a landing pad (the file says why): the object must not claim to have them.
+$(BUILD)/obj/shim/entries.o: COMPILE += $(if $(filter aarch64%,$(shell $(CC) -dumpmachine)), \
+    -mbranch-protection=none,-fcf-protection=return)
+
 $(BUILD)/obj/shim/%.o: shim/%.S Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<

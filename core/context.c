@@ -660,6 +660,9 @@ static void forget_context(struct pool *pool, struct context *context)
     if (!MUTATED(capture_outlives_context))
         captures_context_died(pool, context->handle);
     heap_reset(pool, context);
+    /* Which of it was this context's is not known: too little room is kept rather than too much. */
+    if (!MUTATED(managed_outlives_context))
+        atomic_store_explicit(&context->device->managed_bytes, 0, memory_order_relaxed);
     if (pool->streams) {
         stream_release_forget(pool, context);
         streams_context_died(pool, context);

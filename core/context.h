@@ -41,6 +41,9 @@ struct device {
     char apart[64];                        /* every call reads what is above, few write it */
     _Atomic uint64_t reserved_bytes; /* taken from the driver: live, cached, pending, on the way */
     _Atomic uint64_t stream_bytes;   /* of these, of all stream-ordered blocks. Relaxed */
+    _Atomic uint64_t managed_bytes;  /* of managed memory that the process holds, see managed.h.
+                                        Relaxed: it orders nothing */
+    _Atomic uint64_t managed_due;    /* of these, since room was last looked for. Relaxed */
     struct kind_counters *memory;    /* in the figures; set before the device is listed */
     _Atomic uint64_t
         returning; /* blocks that a thread has taken out of a heap and is giving back */

@@ -36,6 +36,8 @@
     OPTIONAL(cuDevicePrimaryCtxRelease_v2, (CUdevice))                                             \
     OPTIONAL(cuDeviceGetUuid, (CUuuid *, CUdevice))                                                \
     OPTIONAL(cuDeviceGetUuid_v2, (CUuuid *, CUdevice))                                             \
+    OPTIONAL(cuPointerGetAttributes,                                                               \
+             (unsigned int, CUpointer_attribute *, void **, CUdeviceptr))                          \
     OPTIONAL(cuCtxGetId, (CUcontext, unsigned long long *))                                        \
     OPTIONAL(cuCtxRecordEvent, (CUcontext, CUevent))                                               \
     OPTIONAL(cuCtxWaitEvent, (CUcontext, CUevent))                                                 \

@@ -1,5 +1,6 @@
 #include "release.h"
 
+#include "managed.h"
 #include "mutation.h"
 #include "pool_state.h"
 #include "stream_release.h"
@@ -230,7 +231,7 @@ static inline uint64_t kept_bytes(struct pool *pool, struct device *device, bool
 
 static bool can_release(const struct pool *pool, enum release_place place)
 {
-    return pool->driver->cuMemFreeAsync || place != RELEASE_IN_ALLOCATION ||
+    return returns_in_stream_order(pool) || place != RELEASE_IN_ALLOCATION ||
            MUTATED(plain_free_in_allocation);
 }
 
@@ -244,10 +245,11 @@ static void give_back(struct pool *pool, struct context *context, struct block *
                       enum release_place place)
 {
     bool pushed;
+    pool_look_at_objects(pool);
     enter_driver();
     struct relaxed_mode mode = relaxed_mode_begin(pool);
     bool current = context_push(pool, context, &pushed);
-    CUstream stream = pool->driver->cuMemFreeAsync ? release_stream(pool, context) : NULL;
+    CUstream stream = returns_in_stream_order(pool) ? release_stream(pool, context) : NULL;
     if (current)
         hand_to_driver(pool, context, stream, chain, place);
     else
@@ -389,16 +391,20 @@ struct release_excess release_look_for_excess(const struct pool *pool, struct he
     return excess;
 }
 
-/* Bytes by which all contexts of the device together are over the cap. */
+/* Bytes by which all contexts of the device together are over the cap, or in the way of managed
+ * memory. */
 static uint64_t bytes_over_cap(struct pool *pool, struct context *context)
 {
     uint64_t cap = context->device->cached_cap;
     /* Looking through all caches costs their threads something: not where it cannot be. */
-    if (atomic_load_explicit(&context->device->reserved_bytes, memory_order_relaxed) <= cap)
+    if (atomic_load_explicit(&context->device->reserved_bytes, memory_order_relaxed) <= cap &&
+        !managed_is_crowded(context->device))
         return 0;
     uint64_t cached = MUTATED(bytes_cap_of_one_context) ? heap_bytes(&context->heap).clean
                                                         : kept_bytes(pool, context->device, true);
-    return cached > cap && !MUTATED(bytes_cap_ignored) ? cached - cap : 0;
+    uint64_t over = cached > cap && !MUTATED(bytes_cap_ignored) ? cached - cap : 0;
+    uint64_t in_the_way = managed_in_the_way(context->device, cached);
+    return over > in_the_way ? over : in_the_way;
 }
 
 /* What the context itself could not give. cuMemFree would wait for the others' work. */
@@ -439,7 +445,7 @@ void release_found_excess(struct pool *pool, struct context *context,
         release_in_other_contexts(pool, context);
     if (excess->idle)
         release_chosen(pool, context, choose_idle, &now, EVICTION_IDLE, place);
-    if (place == RELEASE_IN_FREE && !pool->driver->cuMemFreeAsync)
+    if (place == RELEASE_IN_FREE && !returns_in_stream_order(pool))
         release_over_bound(pool, context);
 }
 

@@ -16,7 +16,6 @@ typedef void (*CUhostFn)(void *);
 typedef void (*CUstreamCallback)(CUstream, CUresult, void *);
 typedef unsigned int CUdevice_P2PAttribute;
 typedef unsigned int CUfunc_cache;
-typedef unsigned int CUfunction_attribute;
 typedef unsigned int CUgraphInstantiateResult;
 typedef unsigned int CUdevResourceType;
 typedef unsigned int CUmemorytype;

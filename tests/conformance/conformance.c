@@ -293,6 +293,53 @@ static void freed_memory_is_unknown(void)
            CUDA_ERROR_INVALID_VALUE);
 }
 
+/* More than the device has free is given out, too; nobody touches it here. */
+static void managed_memory_needs_no_room(void)
+{
+    CUdeviceptr address = 0;
+    size_t available, total;
+    SUCCEEDS(cuMemGetInfo_v2(&available, &total));
+    SUCCEEDS(cuMemAllocManaged(&address, available + 64 * MIB, CU_MEM_ATTACH_GLOBAL));
+    if (address != 0)
+        SUCCEEDS(cuMemFree_v2(address));
+}
+
+static void managed_memory_says_what_it_is(void)
+{
+    CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                        CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+    CUdeviceptr managed, plain = allocate(1000);
+    unsigned int is_managed = 2;
+    int ordinal = -1;
+    size_t size = 0;
+    void *values[] = {&is_managed, &ordinal, &size};
+    SUCCEEDS(cuMemAllocManaged(&managed, 5 * MIB, CU_MEM_ATTACH_GLOBAL));
+    SUCCEEDS(cuPointerGetAttributes(3, attributes, values, managed));
+    CHECK(is_managed == 1 && ordinal == gpu.device && size == 5 * MIB);
+    SUCCEEDS(cuPointerGetAttributes(3, attributes, values, plain));
+    CHECK(is_managed == 0);
+    SUCCEEDS(cuMemFree_v2(plain));
+    SUCCEEDS(cuMemFree_v2(managed));
+    SUCCEEDS(cuPointerGetAttributes(3, attributes, values, managed));
+    CHECK(is_managed == 0 && size == 0);
+}
+
+/* A device that holds managed pages has less free by them. */
+static void touched_managed_memory_is_not_free(void)
+{
+    CUdeviceptr managed;
+    size_t before, after, total;
+    SUCCEEDS(cuMemGetInfo_v2(&before, &total));
+    SUCCEEDS(cuMemAllocManaged(&managed, 256 * MIB, CU_MEM_ATTACH_GLOBAL));
+    SUCCEEDS(cuMemsetD8Async(managed, 1, 256 * MIB, gpu.a));
+    SUCCEEDS(cuStreamSynchronize(gpu.a));
+    SUCCEEDS(cuMemGetInfo_v2(&after, &total));
+    if (after + 200 * MIB > before)
+        fail("256 MiB touched, %zu MiB less free", before > after ? (before - after) / MIB : 0);
+    SUCCEEDS(cuMemFree_v2(managed));
+}
+
 /* Which of the neighbours comes first depends on what was freed before, so several are asked. */
 static void small_blocks_are_1_kib_apart(void)
 {
@@ -2281,6 +2328,9 @@ static const struct row {
     ROW(range_is_what_was_asked_for),
     ROW(range_attribute_is_what_was_asked_for),
     ROW(freed_memory_is_unknown),
+    ROW(managed_memory_needs_no_room),
+    ROW(managed_memory_says_what_it_is),
+    ROW(touched_managed_memory_is_not_free),
     ROW(small_blocks_are_1_kib_apart),
     ROW(info_counts_freed_memory),
     ROW(free_waits_for_its_context),

@@ -88,8 +88,7 @@ DRIVER_CALL(cuMemFreeHost, NEEDS_CONTEXT | UNSAFE | WAITS, (void *address), (add
     return CUDA_SUCCESS;
 }
 
-DRIVER_CALL(cuMemHostRegister_v2, NEEDS_CONTEXT | UNSAFE,
-            (void *address, size_t bytes, unsigned int flags), (address, bytes, flags))
+static CUresult register_host(struct call *call, void *address, size_t bytes, unsigned int flags)
 {
     struct allocation allocation = {.base = (uintptr_t)address,
                                     .size = bytes,
@@ -102,6 +101,18 @@ DRIVER_CALL(cuMemHostRegister_v2, NEEDS_CONTEXT | UNSAFE,
     if (allocation_at((uintptr_t)address) != NULL)
         return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     return allocation_add(&allocation) != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+DRIVER_CALL(cuMemHostRegister, NEEDS_CONTEXT | UNSAFE,
+            (void *address, size_t bytes, unsigned int flags), (address, bytes, flags))
+{
+    return register_host(call, address, bytes, flags);
+}
+
+DRIVER_CALL(cuMemHostRegister_v2, NEEDS_CONTEXT | UNSAFE,
+            (void *address, size_t bytes, unsigned int flags), (address, bytes, flags))
+{
+    return register_host(call, address, bytes, flags);
 }
 
 DRIVER_CALL(cuMemHostUnregister, NEEDS_CONTEXT | UNSAFE | WAITS, (void *address), (address))

@@ -423,11 +423,13 @@ struct extent {
     struct device *device;
     uint64_t base, bytes;
     struct small_page *page; /* shared with others below 2 MiB */
+    bool managed;            /* takes what others leave */
 };
 
 struct device {
     int ordinal;
     uint64_t total, used; /* bytes, in whole pages of 2 MiB */
+    uint64_t managed;     /* that move between it and the host; not used ones */
     struct space space;
     struct context *primary; /* NULL while inactive */
     unsigned int primary_references, primary_flags;
