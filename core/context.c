@@ -86,6 +86,7 @@ static struct device *describe_device(struct pool *pool, CUdevice ordinal)
     device->growth_budget = byte_size_resolve(&settings->growth_budget, total);
     device->limit = byte_size_resolve(&pool->settings.limits.device_bytes, total);
     device_set_short(device, false);
+    atomic_init(&device->could_hold, total);
     const struct stream_ordered_settings *stream_ordered = &pool->settings.stream_ordered;
     size_classes_init(&device->stream_classes, &stream_ordered->buckets, total);
     device->stream_cached_cap = byte_size_resolve(&stream_ordered->caps.cached, total);
@@ -211,6 +212,13 @@ static bool add_handle(struct registry *registry, struct context_handle added)
     return true;
 }
 
+/* Threads ask again what a handle stands for. Pairs with the acquire load in context_current. */
+static void handles_have_changed(struct registry *registry)
+{
+    if (!MUTATED(handle_cached_for_good))
+        atomic_fetch_add_explicit(&registry->generation, REGISTRY_STEP, memory_order_release);
+}
+
 static void remove_handles(struct registry *registry, const struct context *context,
                            CUgreenCtx green)
 {
@@ -221,9 +229,7 @@ static void remove_handles(struct registry *registry, const struct context *cont
             registry->handles[kept++] = *h;
     }
     registry->handle_count = kept;
-    /* Pairs with the acquire load in context_current: threads ask again. */
-    if (!MUTATED(handle_cached_for_good))
-        atomic_fetch_add_explicit(&registry->generation, REGISTRY_STEP, memory_order_release);
+    handles_have_changed(registry);
 }
 
 /* A known context with this handle that is not about to die; its entry is copied out. */
@@ -308,6 +314,7 @@ static struct context *make_context(struct pool *pool, struct device *device, bo
         return NULL;
     }
     atomic_init(&context->epochs.current, 1);
+    host_work_init(&context->epochs.host_work);
     atomic_init(&context->heap.closed,
                 (pool->settings.device.free_synchronizes ? CLOSED_SYNCHRONISING : 0u) |
                     (pool->expedited ? 0u : CLOSED_WEAKLY));
@@ -358,17 +365,20 @@ static struct context *bring_to_life(struct pool *pool, struct device *device,
 }
 
 /* Before a second context is known to anybody: blocks behind barriers might be reached from outside
- * the barrier. So there are no more barriers, and those that were raised are waited out, by every
- * thread that comes here. */
-static void close_barriers(struct pool *pool)
+ * the barrier. So there are no more barriers, and what the new context does comes after those that
+ * were raised. Nothing is waited for here: what the barriers wait for may need this thread. */
+static void close_barriers(struct pool *pool, CUcontext handle)
 {
     atomic_store_explicit(&pool->several_contexts, true, memory_order_release);
+    /* One that is being raised is known after that. */
+    pthread_mutex_lock(&pool->fence_lock);
+    pthread_mutex_unlock(&pool->fence_lock);
     /* A synchronise of one context says nothing of the others. */
     if (!pool->driver->cuCtxRecordEvent)
         context_step_aside_everywhere(pool);
     for (struct context *c = context_next(pool, NULL, NULL); c && !MUTATED(barriers_not_drained);
          c = context_next(pool, c, NULL))
-        epoch_drain_barrier(pool, c);
+        epoch_order_behind_barrier(pool, c, handle);
 }
 
 static bool is_same(const struct context *context, unsigned long long id)
@@ -393,7 +403,7 @@ static void drop_handle(struct pool *pool, const struct context_handle *dropped)
     struct context_handle *entry = find_handle(registry, dropped->handle);
     if (entry && entry->green == dropped->green && entry->id == dropped->id) {
         *entry = registry->handles[--registry->handle_count];
-        atomic_fetch_add_explicit(&registry->generation, REGISTRY_STEP, memory_order_release);
+        handles_have_changed(registry);
     }
     pthread_mutex_unlock(&registry->lock);
 }
@@ -473,7 +483,7 @@ struct context *context_register(struct pool *pool, CUcontext handle, CUdevice o
         if (known)
             give_up_handle(pool, &found);
         if (context_next(pool, NULL, NULL))
-            close_barriers(pool);
+            close_barriers(pool, handle);
     } while (!list_context(pool, device, &identity, &context));
     if (!context || !has_ended_unseen(pool, &identity))
         return context;
@@ -613,8 +623,8 @@ struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool
     uint64_t generation = registry_generation(&pool->registry);
     bool known = look_up(pool, handle, &found) && still_means(&found, read_id(pool, handle));
     struct context *context = known ? found.context : context_register_current(pool, handle);
-    *green =
-        MUTATED(late_alias_forgotten) ? known && found.green : context && is_alias(pool, handle);
+    *green = known ? found.green != NULL
+                   : context && !MUTATED(late_alias_forgotten) && is_alias(pool, handle);
     struct thread_state *thread = &thread_state;
     thread->handle = handle;
     thread->context = context;
@@ -660,6 +670,9 @@ static void forget_context(struct pool *pool, struct context *context)
     if (!MUTATED(capture_outlives_context))
         captures_context_died(pool, context->handle);
     heap_reset(pool, context);
+    /* Which of it was this context's is not known: too little room is kept rather than too much. */
+    if (!MUTATED(managed_outlives_context))
+        atomic_store_explicit(&context->device->managed_bytes, 0, memory_order_relaxed);
     if (pool->streams) {
         stream_release_forget(pool, context);
         streams_context_died(pool, context);

@@ -41,12 +41,19 @@ struct device {
     char apart[64];                        /* every call reads what is above, few write it */
     _Atomic uint64_t reserved_bytes; /* taken from the driver: live, cached, pending, on the way */
     _Atomic uint64_t stream_bytes;   /* of these, of all stream-ordered blocks. Relaxed */
+    _Atomic uint64_t managed_bytes;  /* of managed memory that the process holds, see managed.h.
+                                        Relaxed: it orders nothing */
+    _Atomic uint64_t managed_due;    /* of these, since room was last looked for. Relaxed */
     struct kind_counters *memory;    /* in the figures; set before the device is listed */
     _Atomic uint64_t
         returning; /* blocks that a thread has taken out of a heap and is giving back */
     _Atomic uint64_t fence_bytes; /* freed without a fence of their own, at most; 0 while memory is
                                      short: every free records one. Relaxed: it orders nothing */
     _Atomic bool is_short;        /* of memory. Relaxed: it orders nothing */
+    _Atomic uint64_t could_hold;  /* bytes that this process could have reserved when the driver was
+                                     last asked: what was left, and reserved_bytes. Relaxed, like
+                                     the next one */
+    _Atomic uint64_t could_hold_at;      /* nanoseconds of the monotonic clock; 0: never asked */
     _Atomic uint32_t frees_while_short;  /* since it became so at first, as a clock for looks */
     struct kind_counters *stream_memory; /* of stream-ordered memory: peaks as seen when more memory
                                             was taken */
@@ -151,8 +158,8 @@ static inline struct device *registry_devices(const struct registry *registry)
  * see context_current in pool_state.h. */
 struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool *green);
 
-/* Makes a context known: after its creation or retention. No lock held; may wait for work behind
- * barriers when the context is the second one. */
+/* Makes a context known: after its creation or retention. No lock held. The later work of a context
+ * that is not the only one is put behind the barriers that others have raised. */
 struct context *context_register(struct pool *pool, CUcontext handle, CUdevice device,
                                  bool primary);
 

@@ -32,6 +32,8 @@ typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
+typedef struct CUextMemory_st *CUexternalMemory;
+typedef struct CUgraphicsResource_st *CUgraphicsResource;
 typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 typedef unsigned long long CUmemGenericAllocationHandle;
 
@@ -44,6 +46,7 @@ typedef unsigned int CUdriverProcAddressQueryResult;
 typedef unsigned int CUlimit;
 typedef unsigned int CUjit_option;
 typedef unsigned int CUlibraryOption;
+typedef unsigned int CUfunction_attribute;
 typedef unsigned int CUdevice_attribute;
 typedef unsigned int CUmemPool_attribute;
 typedef unsigned int CUmemAllocationType;
@@ -52,16 +55,28 @@ typedef unsigned int CUmemLocationType;
 typedef unsigned int CUgraphNodeType;
 typedef unsigned int CUlaunchAttributeID;
 
+typedef void (*CUhostFn)(void *);
+typedef void (*CUstreamCallback)(CUstream, CUresult, void *);
+
+typedef struct CUextSemaphore_st *CUexternalSemaphore;
+typedef struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS;
+typedef union CUstreamBatchMemOpParams_union CUstreamBatchMemOpParams;
 typedef struct CUDA_LAUNCH_PARAMS_st CUDA_LAUNCH_PARAMS;
 typedef struct CUexecAffinityParam_st CUexecAffinityParam;
 typedef struct CUctxCreateParams_st CUctxCreateParams;
 typedef struct CUDA_ARRAY_DESCRIPTOR_st CUDA_ARRAY_DESCRIPTOR;
 typedef struct CUDA_ARRAY3D_DESCRIPTOR_st CUDA_ARRAY3D_DESCRIPTOR;
 typedef struct CUmemAllocationProp_st CUmemAllocationProp;
+typedef struct CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st CUDA_EXTERNAL_MEMORY_HANDLE_DESC;
+typedef struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC_st CUDA_EXTERNAL_MEMORY_BUFFER_DESC;
+typedef struct CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_st
+    CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC;
 typedef struct CUDA_GRAPH_INSTANTIATE_PARAMS_st CUDA_GRAPH_INSTANTIATE_PARAMS;
 typedef struct CUgraphEdgeData_st CUgraphEdgeData;
 typedef struct CUgraphNodeParams_st CUgraphNodeParams;
 typedef struct CUmemPoolPtrExportData_st CUmemPoolPtrExportData;
+
+typedef size_t (*CUoccupancyB2DSize)(int block_size);
 
 typedef struct CUuuid_st {
     char bytes[16];

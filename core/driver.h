@@ -37,6 +37,8 @@
     OPTIONAL(cuDriverGetVersion, (int *))                                                          \
     OPTIONAL(cuDeviceGetUuid, (CUuuid *, CUdevice))                                                \
     OPTIONAL(cuDeviceGetUuid_v2, (CUuuid *, CUdevice))                                             \
+    OPTIONAL(cuPointerGetAttributes,                                                               \
+             (unsigned int, CUpointer_attribute *, void **, CUdeviceptr))                          \
     OPTIONAL(cuCtxGetId, (CUcontext, unsigned long long *))                                        \
     OPTIONAL(cuCtxRecordEvent, (CUcontext, CUevent))                                               \
     OPTIONAL(cuCtxWaitEvent, (CUcontext, CUevent))                                                 \
@@ -54,7 +56,10 @@
     OPTIONAL(cuEventRecord, (CUevent, CUstream))                                                   \
     OPTIONAL(cuStreamWaitEvent, (CUstream, CUevent, unsigned int))                                 \
     OPTIONAL(cuStreamGetFlags, (CUstream, unsigned int *))                                         \
-    OPTIONAL(cuStreamQuery, (CUstream))
+    OPTIONAL(cuStreamQuery, (CUstream))                                                            \
+    OPTIONAL(cuGraphGetNodes, (CUgraph, CUgraphNode *, size_t *))                                  \
+    OPTIONAL(cuGraphNodeGetType, (CUgraphNode, CUgraphNodeType *))                                 \
+    OPTIONAL(cuGraphChildGraphNodeGetGraph, (CUgraphNode, CUgraph *))
 /* clang-format on */
 
 struct driver {

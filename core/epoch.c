@@ -29,6 +29,9 @@
 /* So many naps without a look at what the lock guards. */
 #define NAPS_UNLOCKED 64u
 
+/* An allocation waits for no longer than so while nothing becomes clean: nanoseconds. */
+#define VAIN_WAIT_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
+
 /* So many epochs in a row without a fence, and the context goes on without the pool. */
 #define FAILURES_MAX 8u
 
@@ -208,6 +211,9 @@ static enum record_result judge_record(struct pool *pool, CUresult result)
 {
     if (result == CUDA_SUCCESS || MUTATED(failed_record_counts))
         return RECORDED;
+    /* The thread is in a host function, where the driver forbids nearly everything. */
+    if (result == CUDA_ERROR_NOT_PERMITTED)
+        return NOT_NOW;
     if (result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
         return epoch_is_the_end(result) ? UNUSABLE : FAILED;
     /* Somebody captures without our seeing it. */
@@ -380,6 +386,9 @@ static void note_answer(struct context *context, const struct fence *fence, uint
     bool over = answer == FENCE_OVER, late = asked_at - fence->recorded_at > FENCE_IS_LATE;
     if (!over)
         atomic_store_explicit(&epochs->asked_at, monotonic_now(), memory_order_relaxed);
+    /* The work is of its own context: another's that goes on for ever does not keep it. */
+    if (over || (answer == FENCE_OWN_OVER && !MUTATED(host_work_of_others_counts)))
+        host_work_clean(&epochs->host_work, fence->epoch);
     /* One that is over, and that none of several threads has needed until now, says nothing. */
     if (over ? !late || context->heap.caches.count <= 1 : late)
         atomic_store_explicit(&epochs->keeps_up, over, memory_order_relaxed);
@@ -556,27 +565,76 @@ static void nap_beside_others(const struct epochs *epochs, uint64_t stamp, uint6
     }
 }
 
-/* others: other contexts' work is waited for as well. give_up_at: 0: never. */
-static bool wait_for_fence(struct pool *pool, struct context *context, struct fence *fence,
-                           uint64_t stamp, bool others, uint64_t give_up_at)
+struct fence_wait {
+    uint64_t stamp;      /* until everything stamped so is clean */
+    uint64_t give_up_at; /* nanoseconds of the monotonic clock; 0: never */
+    bool others;         /* other contexts' work is waited for as well */
+    bool in_allocation;  /* see epoch_wait_in_allocation */
+    /* What was clean when that last changed, and when the wait began or that was seen. */
+    uint64_t clean, clean_since;
+};
+
+/* Lock held. Whether the host may have to act before the fence is over. */
+static bool may_be_behind_host_work(const struct epochs *epochs, uint64_t epoch)
+{
+    return epoch > host_work_limit(&epochs->host_work);
+}
+
+/* Lock held. */
+static bool is_in_vain(const struct epochs *epochs, struct fence_wait *wait)
+{
+    uint64_t now = monotonic_now(), clean = epoch_clean(epochs);
+    if (clean != wait->clean) {
+        wait->clean = clean;
+        wait->clean_since = now;
+    }
+    return now - wait->clean_since > VAIN_WAIT_NANOSECONDS && !MUTATED(waits_on_in_vain);
+}
+
+/* Lock held. Nobody knows what the fences that are outstanding wait for. All who wait for them in
+ * an allocation go on, and those who come later need not find out. */
+static void give_up_waiting(struct pool *pool, struct context *context)
 {
     struct epochs *epochs = &context->epochs;
-    uint64_t started = monotonic_now();
+    if (epochs->newest)
+        host_work_mark(&epochs->host_work, epoch_clean(epochs), epochs->newest->epoch);
+    heap_note_vain_wait(pool, context);
+}
+
+/* Lock held. Whether an answer, or the time, ends the wait. */
+static bool ends_wait(struct pool *pool, struct context *context, struct fence_wait *wait,
+                      enum fence_answer answer)
+{
+    if (answer == FENCE_FAILED ||
+        (answer == FENCE_OWN_OVER && !wait->others && !MUTATED(other_contexts_waited_for)) ||
+        (wait->give_up_at && monotonic_now() >= wait->give_up_at))
+        return true;
+    if (!wait->in_allocation || !is_in_vain(&context->epochs, wait))
+        return false;
+    give_up_waiting(pool, context);
+    return true;
+}
+
+static bool wait_for_fence(struct pool *pool, struct context *context, struct fence *fence,
+                           struct fence_wait wait)
+{
+    struct epochs *epochs = &context->epochs;
+    uint64_t started = monotonic_now(), epoch = fence->epoch;
+    wait.clean = epoch_clean(epochs);
+    wait.clean_since = started;
     fence->users++;
-    while (epoch_clean(epochs) < stamp) {
+    while (epoch_clean(epochs) < wait.stamp &&
+           !(wait.in_allocation && may_be_behind_host_work(epochs, epoch))) {
         enum fence_answer answer = epoch_query(pool, context, fence);
-        if (answer == FENCE_FAILED || epoch_clean(epochs) >= stamp)
-            break;
-        if ((answer == FENCE_OWN_OVER && !others && !MUTATED(other_contexts_waited_for)) ||
-            (give_up_at && monotonic_now() >= give_up_at))
+        if (epoch_clean(epochs) >= wait.stamp || ends_wait(pool, context, &wait, answer))
             break;
         heap_unlock(&context->heap);
-        nap_beside_others(epochs, stamp, started, give_up_at);
+        nap_beside_others(epochs, wait.stamp, started, wait.give_up_at);
         heap_lock(&context->heap);
     }
     drop_user(epochs, fence);
     thread_state.waited_ns += monotonic_now() - started;
-    return epoch_clean(epochs) >= stamp;
+    return epoch_clean(epochs) >= wait.stamp;
 }
 
 /* Lock held. Whether the thread that records, or has just recorded, will make a fence that covers
@@ -630,26 +688,47 @@ static struct fence *await_fence_for(struct context *context, uint64_t stamp)
     return fence;
 }
 
-bool epoch_wait(struct pool *pool, struct context *context, uint64_t stamp)
+static bool wait_for(struct pool *pool, struct context *context, struct fence_wait wait)
 {
-    struct fence *fence = await_fence_for(context, stamp);
+    struct fence *fence = await_fence_for(context, wait.stamp);
     if (!fence)
-        return epoch_clean(&context->epochs) >= stamp;
-    return wait_for_fence(pool, context, fence, stamp, false, 0);
+        return epoch_clean(&context->epochs) >= wait.stamp;
+    return wait_for_fence(pool, context, fence, wait);
+}
+
+bool epoch_wait_in_free(struct pool *pool, struct context *context, uint64_t stamp)
+{
+    return wait_for(pool, context, (struct fence_wait){.stamp = stamp});
+}
+
+bool epoch_wait_when_short(struct pool *pool, struct context *context, uint64_t stamp,
+                           uint64_t give_up_at)
+{
+    return wait_for(pool, context, (struct fence_wait){.stamp = stamp, .give_up_at = give_up_at});
+}
+
+bool epoch_wait_in_allocation(struct pool *pool, struct context *context, uint64_t stamp)
+{
+    const struct epochs *epochs = &context->epochs;
+    if (may_be_behind_host_work(epochs, stamp))
+        return epoch_clean(epochs) >= stamp;
+    return wait_for(pool, context, (struct fence_wait){.stamp = stamp, .in_allocation = true});
 }
 
 bool epoch_wait_a_moment(struct pool *pool, struct context *context, uint64_t stamp)
 {
     struct fence *fence = epoch_fence_for(&context->epochs, stamp, true);
-    return fence &&
-           wait_for_fence(pool, context, fence, stamp, false, monotonic_now() + FENCE_IS_LATE);
+    struct fence_wait wait = {
+        .stamp = stamp, .give_up_at = monotonic_now() + FENCE_IS_LATE, .in_allocation = true};
+    return fence && wait_for_fence(pool, context, fence, wait);
 }
 
 bool epoch_wait_until(struct pool *pool, struct context *context, uint64_t stamp,
                       uint64_t give_up_at)
 {
     struct fence *fence = epoch_fence_for(&context->epochs, stamp, false);
-    return fence && wait_for_fence(pool, context, fence, stamp, true, give_up_at);
+    struct fence_wait wait = {.stamp = stamp, .give_up_at = give_up_at, .others = true};
+    return fence && wait_for_fence(pool, context, fence, wait);
 }
 
 void epoch_note_error(struct context *context, CUresult result)
@@ -728,6 +807,7 @@ void epoch_complete(struct context *context, uint64_t epoch)
     atomic_store_explicit(&epochs->clean, epoch, memory_order_release);
     while (epochs->oldest && epochs->oldest->epoch <= epoch)
         retire_oldest(epochs);
+    host_work_clean(&epochs->host_work, epoch);
     heap_sweep(context);
 }
 
@@ -738,6 +818,8 @@ bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fenc
     CUresult result = CUDA_ERROR_NOT_READY;
     if (MUTATED(barrier_behind_oldest_fence))
         fence = epochs->oldest;
+    if (may_be_behind_host_work(epochs, epoch) && !MUTATED(barrier_behind_host_work))
+        return false;
     fence->users++;
     heap_unlock(&context->heap);
 
@@ -752,12 +834,13 @@ bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fenc
                      : pool->driver->cuCtxWaitEvent(context->handle, fence->events[0].event);
     if (MUTATED(failed_barrier_counts))
         result = CUDA_SUCCESS;
-    pthread_mutex_unlock(&pool->fence_lock);
-    leave_driver();
     if (result != CUDA_ERROR_NOT_READY && judge_record(pool, result) == UNUSABLE)
         context_step_aside(context);
 
+    /* Whoever closes barriers finds this one under the fence lock. */
     heap_lock(&context->heap);
+    pthread_mutex_unlock(&pool->fence_lock);
+    leave_driver();
     if (result == CUDA_SUCCESS) {
         counter_add(&context->heap.counters->barriers, 1);
         if (epoch > epochs->barrier)
@@ -767,7 +850,9 @@ bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fenc
     return result == CUDA_SUCCESS;
 }
 
-void epoch_drain_barrier(struct pool *pool, struct context *context)
+/* Waits until everything that barriers have handed out in this context is behind fences that are
+ * over. */
+static void drain_barrier(struct pool *pool, struct context *context)
 {
     struct epochs *epochs = &context->epochs;
     heap_lock(&context->heap);
@@ -783,12 +868,47 @@ void epoch_drain_barrier(struct pool *pool, struct context *context)
     heap_unlock(&context->heap);
 }
 
+/* The context with the handle is not known to the pool yet: it has no fence of ours, and perhaps a
+ * capture. */
+static bool order_behind(struct pool *pool, const struct fence *fence, CUcontext handle)
+{
+    CUresult result = CUDA_ERROR_NOT_READY;
+    enter_driver();
+    pthread_mutex_lock(&pool->fence_lock);
+    if (!captures_are_going_on(&pool->captures))
+        result = pool->driver->cuCtxWaitEvent(handle, fence->events[0].event);
+    pthread_mutex_unlock(&pool->fence_lock);
+    leave_driver();
+    return result == CUDA_SUCCESS;
+}
+
+void epoch_order_behind_barrier(struct pool *pool, struct context *context, CUcontext handle)
+{
+    struct epochs *epochs = &context->epochs;
+    struct fence *fence = NULL;
+    heap_lock(&context->heap);
+    if (epochs->barrier > epoch_clean(epochs))
+        fence = epoch_fence_for(epochs, epochs->barrier, false);
+    if (fence)
+        fence->users++;
+    heap_unlock(&context->heap);
+    if (!fence)
+        return;
+    bool ordered = order_behind(pool, fence, handle);
+    heap_lock(&context->heap);
+    drop_user(epochs, fence);
+    heap_unlock(&context->heap);
+    if (!ordered)
+        drain_barrier(pool, context);
+}
+
 void epoch_reset(struct epochs *epochs)
 {
     while (epochs->oldest)
         retire_oldest(epochs);
     atomic_store_explicit(&epochs->clean, epoch_advance(epochs), memory_order_release);
     epochs->barrier = 0;
+    host_work_reset(&epochs->host_work);
 }
 
 /* At first the wait is for work that ends within microseconds; after that a core is worth more than

@@ -8,9 +8,12 @@
  * its free, which was before the number was advanced, which was before the record.
  *
  * Fences are recorded only inside the program's own cuMemFree or context-wide synchronise. So they
- * cover only work that the plain cuMemFree would have waited for there and then, and waiting for
- * one cannot hang a program that runs without the pool. A fence that was recorded elsewhere is not
- * waitable: it is only ever queried.
+ * cover only work that the plain cuMemFree would have waited for there and then. A free may wait
+ * for one as long as it takes. An allocation may not: since its free the program may have taken a
+ * lock that this work needs in order to end. So allocations do not wait for work that is known to
+ * end only if the host acts (host_work.h), and for nothing longer than a second in which nothing
+ * became clean. A fence that was recorded elsewhere is not waitable: it is queried, and waited for
+ * only where memory is short, and not for long.
  *
  * Once several contexts have existed, a fence is an event in every live one, because cuMemFree
  * also waits for copies of the memory that other contexts make.
@@ -27,6 +30,7 @@
 #include <stdint.h>
 
 #include "cuda_abi.h"
+#include "host_work.h"
 #include "mutation.h"
 
 struct context;
@@ -80,6 +84,7 @@ struct epochs {
     _Atomic bool querying;     /* a thread is asking the driver about a fence of this context */
     _Atomic uint64_t asked_at; /* nanoseconds of the monotonic clock: when a fence was last seen
                                   running. Written under the lock; relaxed */
+    struct host_work host_work;
 };
 
 /* More fences than this are never outstanding: of that many every second one goes, since what it
@@ -136,14 +141,23 @@ void epoch_await_others(struct context *context, uint64_t stamp);
 
 /* Lock held on entry and return, released in between. Waits patiently on the host, for the oldest
  * waitable fence that covers the stamp, until everything stamped so is clean. Gives up when only
- * other contexts' work is left, which the plain cuMemFree does not wait for. */
-bool epoch_wait(struct pool *pool, struct context *context, uint64_t stamp);
+ * other contexts' work is left, which the plain cuMemFree does not wait for. in_free: inside a free
+ * of the program's own, as long as it takes; in_allocation: not for what may be behind work that
+ * the host ends, and when nothing has become clean for a second, that is taken for such work, and
+ * the context's frees wait for a while (heap_note_vain_wait). */
+bool epoch_wait_in_free(struct pool *pool, struct context *context, uint64_t stamp);
+bool epoch_wait_in_allocation(struct pool *pool, struct context *context, uint64_t stamp);
 
-/* The same for some thirty microseconds at most, where the fence has been recorded. */
+/* Where memory is short: for as much as a free would wait for, whatever the host may have to do for
+ * it, but not longer than until the monotonic clock shows give_up_at nanoseconds. */
+bool epoch_wait_when_short(struct pool *pool, struct context *context, uint64_t stamp,
+                           uint64_t give_up_at);
+
+/* In an allocation, for some thirty microseconds at most, where the fence has been recorded. */
 bool epoch_wait_a_moment(struct pool *pool, struct context *context, uint64_t stamp);
 
-/* The same for any fence that covers the stamp, other contexts' work included, and not longer than
- * until the monotonic clock shows give_up_at nanoseconds. */
+/* The same for any fence that covers the stamp, whatever it may be behind, other contexts' work
+ * included, and not longer than until the monotonic clock shows give_up_at nanoseconds. */
 bool epoch_wait_until(struct pool *pool, struct context *context, uint64_t stamp,
                       uint64_t give_up_at);
 
@@ -167,9 +181,10 @@ void epoch_complete(struct context *context, uint64_t epoch);
  * the fence, on the device. False where that is not possible now. */
 bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fence *fence);
 
-/* No lock held. Waits until everything that barriers have handed out in this context is behind
- * fences that are over. */
-void epoch_drain_barrier(struct pool *pool, struct context *context);
+/* No lock held; barriers are closed. What this context's barriers have handed out may be reached
+ * from outside of it, by the context with that handle: its later work is ordered behind the same
+ * fences, on the device. Where that cannot be done, the fences are waited for. */
+void epoch_order_behind_barrier(struct pool *pool, struct context *context, CUcontext handle);
 
 /* Lock held, the context has died. Forgets all fences without a driver call. */
 void epoch_reset(struct epochs *epochs);

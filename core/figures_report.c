@@ -147,11 +147,12 @@ static void add_row(struct rows *rows, const struct row *row)
     rows->rows[rows->count++] = *row;
 }
 
-/* A block may be freed in another context or stream than it was asked for in: there are buckets with
- * frees and no requests. */
+/* A block may be freed in another context or stream than it was asked for in: there are buckets
+ * with frees and no requests. */
 static bool was_used(const struct bucket_counters *c)
 {
-    return bucket_requests(c) || counter_get(&c->frees) || counter_get(&c->peak_reserved_bytes);
+    return bucket_requests(c) || counter_get(&c->frees) || counter_get(&c->waiting_frees) ||
+           counter_get(&c->peak_reserved_bytes);
 }
 
 static void add_bucket(struct rows *rows, const struct figures_bucket *bucket)

@@ -36,6 +36,10 @@
 
 #define COST_OF_A_BARRIER 500 /* nanoseconds */
 
+/* How long frees wait after an allocation has waited in vain, at first and at most: nanoseconds. */
+#define FREES_WAIT_FIRST   (UINT64_C(10) * 1000 * 1000 * 1000)
+#define FREES_WAIT_LONGEST (UINT64_C(600) * 1000 * 1000 * 1000)
+
 /* Blocks that somebody could do without take at most one part in so many of the time. */
 #define GROWTH_SHARE 16u
 
@@ -690,7 +694,7 @@ static struct block *wait_for_one(struct pool *pool, struct context *context,
         return first;
     /* Others may be faster: after a few lost races the driver is asked. */
     for (int tries = 0; tries < 4 && bucket->pending.first; tries++) {
-        if (!epoch_wait(pool, context, counter_get(&bucket->pending.first->epoch)))
+        if (!epoch_wait_in_allocation(pool, context, counter_get(&bucket->pending.first->epoch)))
             return NULL;
         struct block *clean = newest_clean(place);
         if (clean)
@@ -915,7 +919,8 @@ static bool is_ahead(struct context *context, const struct thread_cache *cache)
 static bool wait_for_the_others(struct pool *pool, struct context *context,
                                 const struct thread_cache *cache)
 {
-    while (is_ahead(context, cache) && epoch_wait(pool, context, epoch_clean(&context->epochs) + 1))
+    while (is_ahead(context, cache) &&
+           epoch_wait_in_allocation(pool, context, epoch_clean(&context->epochs) + 1))
         continue;
     return !context->heap.ending;
 }
@@ -1098,6 +1103,15 @@ static void take_wait(const struct bucket *bucket)
     bucket_count_wait(bucket->counters, waited);
 }
 
+/* A free of any size: it waits for what all sizes have pending, so it counts with what is of no
+ * size. */
+static void count_waiting_free(const struct bucket *bucket)
+{
+    take_wait(bucket);
+    /* Relaxed, like every counter. */
+    atomic_fetch_add_explicit(&bucket->counters->waiting_frees, 1, memory_order_relaxed);
+}
+
 void heap_take_wait(const struct cache_bin *bin)
 {
     const struct bucket *bucket = cache_bin_bucket(bin);
@@ -1122,6 +1136,7 @@ static void finish_miss(struct pool *pool, struct context *context, uint64_t gen
     counter_add(&bucket->counters->requested_bytes, requested);
     counter_add(&heap->misses, 1);
     take_wait(bucket);
+    counter_raise_to(&heap->largest_request, result == CUDA_SUCCESS ? requested : 0);
     bool met = result == CUDA_SUCCESS, recorded = false;
     if (met && lives)
         recorded = record_block(pool, heap, bucket, address, bytes, requested);
@@ -1416,6 +1431,98 @@ __attribute__((noinline)) static CUresult wait_in_free(struct pool *pool, struct
     return freed ? CUDA_SUCCESS : result;
 }
 
+/* ---- waiting in a free ---- */
+
+static uint64_t next_span(const struct heap *heap, uint64_t now)
+{
+    uint64_t span = heap->frees_wait_for, quiet_since = heap->frees_wait_until;
+    for (; span > FREES_WAIT_FIRST && now - quiet_since > span; span /= 2)
+        quiet_since += span;
+    if (span == 0 || now - quiet_since > span)
+        return FREES_WAIT_FIRST;
+    return 2 * span < FREES_WAIT_LONGEST ? 2 * span : FREES_WAIT_LONGEST;
+}
+
+void heap_note_vain_wait(struct pool *pool, struct context *context)
+{
+    struct heap *heap = &context->heap;
+    uint64_t now = monotonic_now();
+    counter_add(&heap->counters->vain_waits, 1);
+    if (pool->settings.device.free_synchronizes || heap->frees_wait)
+        return;
+    heap->frees_wait_for = next_span(heap, now);
+    heap->frees_wait_until = now + heap->frees_wait_for;
+    heap->frees_wait = !MUTATED(vain_wait_without_effect);
+    set_closed(heap, CLOSED_SYNCHRONISING, heap->frees_wait);
+    thread_caches_collect(heap);
+}
+
+/* Lock held. Whether a free waits as the plain one does. */
+static bool frees_wait(const struct pool *pool, struct heap *heap)
+{
+    if (pool->settings.device.free_synchronizes)
+        return !MUTATED(free_synchronizes_ignored);
+    if (heap->frees_wait && monotonic_now() >= heap->frees_wait_until) {
+        heap->frees_wait = false;
+        set_closed(heap, CLOSED_SYNCHRONISING, false);
+    }
+    return heap->frees_wait;
+}
+
+/* Lock held. Whether an allocation might miss what is pending, because the host has to act before
+ * it is over: where such work is known of, what is over the growth budget. There may be some that
+ * is not known (a kernel that another thread lets go): then what is pending is missed where it is
+ * much beside the room, or the largest request so far fits with it and might not without. */
+static bool is_missed(struct context *context, uint64_t pending, uint64_t room)
+{
+    const struct heap *heap = &context->heap;
+    uint64_t largest = counter_get(&heap->largest_request);
+    room += counter_get(&heap->clean_bytes);
+    return (host_work_limit(&context->epochs.host_work) != UINT64_MAX &&
+            pending > context->device->growth_budget) ||
+           room < 2 * pending || (room < pending + largest && largest <= room + pending);
+}
+
+/* No lock needed. Whether the room is so large that what caches may hold makes no difference, and
+ * no work is known that the host ends. */
+static bool nothing_is_missed(const struct context *context, uint64_t room)
+{
+    const struct heap *heap = &context->heap;
+    uint64_t most =
+        counter_get(&heap->pending_bytes) + context->device->growth_budget + CACHES_LEAST_BYTES;
+    return MUTATED(pending_never_missed) ||
+           (host_work_limit(&context->epochs.host_work) == UINT64_MAX && room >= 2 * most &&
+            room >= most + counter_get(&heap->largest_request));
+}
+
+/* Lock held. */
+static bool pending_is_missed(struct context *context, uint64_t room)
+{
+    struct heap *heap = &context->heap;
+    uint64_t pending = counter_get(&heap->pending_bytes) + look_around(heap, 0)->pending_bytes;
+    return pending && is_missed(context, pending, room);
+}
+
+/* No lock held. Waits as the plain free does, until what is pending can be done without. now: on
+ * the monotonic clock, in nanoseconds. */
+static void wait_for_what_is_missed(struct pool *pool, struct context *context, uint64_t now)
+{
+    struct heap *heap = &context->heap;
+    uint64_t room = release_room(pool, context, now);
+    if (nothing_is_missed(context, room))
+        return;
+    heap_lock(heap);
+    uint64_t waited_before = thread_state.waited_ns;
+    /* What others free meanwhile is theirs to wait for. */
+    uint64_t last = epoch_current(&context->epochs) - 1;
+    while (epoch_clean(&context->epochs) < last && pending_is_missed(context, room) &&
+           epoch_wait_in_free(pool, context, epoch_clean(&context->epochs) + 1))
+        continue;
+    if (thread_state.waited_ns != waited_before)
+        count_waiting_free(&heap->unkept);
+    heap_unlock(heap);
+}
+
 /* The slow part of a free: its fence. The lock is taken as seldom as can be: others wait for it
  * meanwhile. Nobody else waits for what a lone thread has freed, and it knows best when it needs
  * it: so there the driver is not asked at once. */
@@ -1443,6 +1550,8 @@ __attribute__((noinline)) static CUresult end_free(struct pool *pool, struct con
     /* Made while there is memory: it is needed when there is none. */
     if (pool->driver->cuMemFreeAsync)
         release_stream(pool, context);
+    if (waitable)
+        wait_for_what_is_missed(pool, context, excess.now);
     release_found_excess(pool, context, &excess, RELEASE_IN_FREE);
     release_look_again(pool, context);
     return result;
@@ -1732,11 +1841,10 @@ CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
     struct place place = make_place(pool, heap, block->bucket);
     if (!block_claim(block, address, place.bin ? BLOCK_CACHED : BLOCK_PENDING))
         return refuse_free(heap);
+    bool synchronise = frees_wait(pool, heap) && call->waitable;
     uint64_t stamp = stamp_of_now(pool, context);
     bool due = place.bin ? thread_cache_put(place.cache, place.bin, block, stamp)
                          : make_pending(context, block, stamp);
-    bool synchronise = pool->settings.device.free_synchronizes && call->waitable &&
-                       !MUTATED(free_synchronizes_ignored);
     struct fence *fence = NULL;
     if (due && place.cache)
         refresh_cache(heap, place.cache);

@@ -6,7 +6,8 @@
  *   2. a pending block whose fence turns out to be over;
  *   3. a new block from the driver, while pending bytes are inside the growth budget;
  *   4. a pending block after the oldest fence that frees one: behind a context barrier (the device
- *      waits) while one thread uses the heap, else after a wait on the host;
+ *      waits) while one thread uses the heap, else after a wait on the host; but not where the host
+ *      may have to act before the fence is over, see host_work.h;
  *   5. the driver; if it is out of memory, see release.h.
  *
  * Hits and frees that need none of this take no lock: see thread_cache.h.
@@ -73,7 +74,7 @@ enum closed {
     CLOSED_ENDING = 2,         /* the context is being ended */
     CLOSED_UNUSABLE = 4,       /* the driver answers in this context */
     CLOSED_FINE = 8,           /* sizes are the driver's own */
-    CLOSED_SYNCHRONISING = 16, /* the settings want every free to wait */
+    CLOSED_SYNCHRONISING = 16, /* every free waits: the settings say so, or heap->frees_wait */
     CLOSED_WEAKLY = 32,        /* there is no membarrier: entered by an exchange only */
 };
 
@@ -130,14 +131,17 @@ struct heap {
     _Atomic unsigned freeing; /* as there: for those who have no lock. Relaxed */
     uint64_t idle_checked_at;
     struct keep keep;
-    uint64_t user;  /* the id of the thread that used the heap last; 0: none yet */
-    uint32_t alone; /* uses by it in a row, saturating at HEAP_ALONE */
-    bool fine;      /* rounding has cost too much of the device: sizes are the driver's own */
-    bool ending;    /* the context is being ended: its blocks are not handed out */
-    bool unusual;   /* one of these two, which is what an allocation looks at */
-    bool owed;      /* a fence is, that could not be recorded while another was: by who records */
-    bool crowded;   /* a bucket may have more free blocks than its cap */
-    bool wary;      /* of large blocks: caches hold none, since they may not be worth keeping */
+    uint64_t user;   /* the id of the thread that used the heap last; 0: none yet */
+    uint32_t alone;  /* uses by it in a row, saturating at HEAP_ALONE */
+    bool fine;       /* rounding has cost too much of the device: sizes are the driver's own */
+    bool ending;     /* the context is being ended: its blocks are not handed out */
+    bool unusual;    /* one of these two, which is what an allocation looks at */
+    bool owed;       /* a fence is, that could not be recorded while another was: by who records */
+    bool crowded;    /* a bucket may have more free blocks than its cap */
+    bool wary;       /* of large blocks: caches hold none, since they may not be worth keeping */
+    bool frees_wait; /* until frees_wait_until: an allocation has waited in vain */
+    uint64_t frees_wait_until, frees_wait_for; /* the monotonic clock's nanoseconds; a span of it */
+    counter largest_request;                   /* bytes */
     counter misses;
     counter miss_ns;          /* what they took lately: nanoseconds of the driver's call */
     counter missed_at;        /* when the last one ended: the monotonic clock's nanoseconds */
@@ -250,6 +254,12 @@ void heap_take_wait(const struct cache_bin *bin);
 /* The fence of what a thread has freed into its cache is due. Answers for the program's free. No
  * lock held. */
 CUresult heap_close_epoch(struct pool *pool, struct context *context);
+
+/* Lock held, perhaps released in between. An allocation has waited for a second in which nothing
+ * became clean: the program does something between its frees and its allocations that nobody has
+ * thought of. For ten seconds the context's frees wait, as the plain ones do; the next time twice
+ * as long, up to ten minutes, and after each such span without a vain wait half as long again. */
+void heap_note_vain_wait(struct pool *pool, struct context *context);
 
 /* Bytes that are free, in the heap's lists and in thread caches, and that the program holds, as it
  * asked for them. No lock needed: they are of the moment only where it is held and the caches are

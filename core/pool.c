@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "figures_file.h"
+#include "managed.h"
 #include "mempool.h"
 #include "mutation.h"
 #include "pool_state.h"
@@ -55,6 +56,7 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
     pthread_mutex_init(&pool->fence_lock, NULL);
     pthread_mutex_init(&pool->registry.lock, NULL);
     pthread_mutex_init(&pool->pitch_lock, NULL);
+    pthread_mutex_init(&pool->host_graphs.lock, NULL);
     figures_init(&pool->figures);
     pool->registry.set_generation = 1;
     thread_caches_prepare(pool, threads);
@@ -83,10 +85,37 @@ static bool pins_memory(const char *path)
            strncmp(name, "libcufile.so", 12) == 0;
 }
 
+/* Whether the object's names of functions have this one among them, its own or others'. */
+static bool knows_name(const struct dl_phdr_info *info, const char *name)
+{
+    const ElfW(Dyn) *dynamic = NULL;
+    const char *names = NULL;
+    size_t bytes = 0;
+    for (int i = 0; i < info->dlpi_phnum; i++)
+        if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
+            dynamic = (const ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+    for (; dynamic && dynamic->d_tag != DT_NULL; dynamic++) {
+        if (dynamic->d_tag == DT_STRTAB)
+            names = (const char *)dynamic->d_un.d_ptr;
+        if (dynamic->d_tag == DT_STRSZ)
+            bytes = dynamic->d_un.d_val;
+    }
+    return names && memmem(names, bytes, name, strlen(name) + 1);
+}
+
+/* UCX before 1.14, or built for CUDA before 11.2, patches the driver's cuMemFree to learn which
+ * memory goes, and knows no cuMemFreeAsync. */
+static bool misses_frees(const struct dl_phdr_info *info)
+{
+    const char *slash = strrchr(info->dlpi_name, '/');
+    const char *name = slash ? slash + 1 : info->dlpi_name;
+    return strncmp(name, "libucm_cuda.so", 14) == 0 && !knows_name(info, "ucm_cuMemFreeAsync");
+}
+
 struct object_search {
     struct pool *pool;
     uint64_t loaded;
-    bool found;
+    bool pins, misses;
 };
 
 static int look_at_object(struct dl_phdr_info *info, size_t size, void *argument)
@@ -97,18 +126,26 @@ static int look_at_object(struct dl_phdr_info *info, size_t size, void *argument
     /* Nothing was loaded since the last time: the first object tells, the others need no look. */
     if (search->loaded == atomic_load_explicit(&search->pool->objects_loaded, memory_order_relaxed))
         return 1;
-    search->found = search->found || (info->dlpi_name && pins_memory(info->dlpi_name));
+    search->pins = search->pins || (info->dlpi_name && pins_memory(info->dlpi_name));
+    search->misses = search->misses || (info->dlpi_name && misses_frees(info));
     return 0;
+}
+
+void pool_look_at_objects(struct pool *pool)
+{
+    struct object_search search = {pool, 0, false, false};
+    dl_iterate_phdr(look_at_object, &search);
+    /* Relaxed: two threads may look at the same time and find the same. */
+    if (search.pins)
+        atomic_store_explicit(&pool->memory_is_pinned, true, memory_order_relaxed);
+    if (search.misses)
+        atomic_store_explicit(&pool->frees_are_missed, true, memory_order_relaxed);
+    atomic_store_explicit(&pool->objects_loaded, search.loaded, memory_order_relaxed);
 }
 
 static bool memory_may_be_pinned(struct pool *pool)
 {
-    struct object_search search = {pool, 0, false};
-    dl_iterate_phdr(look_at_object, &search);
-    /* Relaxed: two threads may look at the same time and find the same. */
-    if (search.found)
-        atomic_store_explicit(&pool->memory_is_pinned, true, memory_order_relaxed);
-    atomic_store_explicit(&pool->objects_loaded, search.loaded, memory_order_relaxed);
+    pool_look_at_objects(pool);
     return atomic_load_explicit(&pool->memory_is_pinned, memory_order_relaxed);
 }
 
@@ -120,6 +157,9 @@ bool barriers_are_open(struct pool *pool)
            !captures_are_going_on(&pool->captures) &&
            (!memory_may_be_pinned(pool) || MUTATED(barriers_beside_pinning));
 }
+
+/* A wait for a barrier is long, and told in the report, after so many nanoseconds. */
+#define LONG_WAIT_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
 
 /* After so many nanoseconds without a launch by another thread a thread launches alone. */
 #define ALTERNATION_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
@@ -409,7 +449,10 @@ __attribute__((noinline)) static CUresult free_unserved(struct pool *pool, CUdev
     CUresult result;
     if (may_free(pool) && stream_pool_free(pool, address, &result))
         return result;
+    struct managed_memory managed = managed_find(pool, address);
     result = pool->driver->cuMemFree_v2(address);
+    if (result == CUDA_SUCCESS)
+        managed_freed(&managed);
     bool green;
     struct context *context = address ? context_current(pool, &green) : NULL;
     if (context && atomic_load_explicit(&context->unusable, memory_order_relaxed))
@@ -614,6 +657,18 @@ struct pointer_answer pool_ask_pointer(struct pool *pool, CUdeviceptr pointer)
     return answer;
 }
 
+/* Heap lock held on entry and return, released in between. Others than the context's own work are
+ * about to reach memory that a barrier orders, and the device cannot make them wait. So this wait
+ * has no other end than the work's; but a process in which it is long raises no more barriers. */
+static void wait_for_barrier(struct pool *pool, struct context *context, uint64_t behind)
+{
+    if (epoch_wait_until(pool, context, behind, monotonic_now() + LONG_WAIT_NANOSECONDS))
+        return;
+    atomic_store_explicit(&pool->memory_is_pinned, true, memory_order_relaxed);
+    counter_add(&context->heap.counters->vain_waits, 1);
+    epoch_wait_until(pool, context, behind, UINT64_MAX);
+}
+
 void pool_share(struct pool *pool, CUdeviceptr pointer)
 {
     struct pointer_answer answer = pool_ask_pointer(pool, pointer);
@@ -631,7 +686,7 @@ void pool_share(struct pool *pool, CUdeviceptr pointer)
     if (MUTATED(shared_not_marked) || block_share(block, answer.base))
         behind = MUTATED(shared_behind_barrier) ? 0 : counter_get(&block->epoch);
     if (behind > epoch_clean(&context->epochs))
-        epoch_wait_until(pool, context, behind, UINT64_MAX);
+        wait_for_barrier(pool, context, behind);
     heap_unlock(heap);
 }
 
@@ -676,7 +731,7 @@ static void end_frees(struct pool *pool, struct context *context)
     if (!captures_are_going_on(&pool->captures))
         heap_free_pending(pool, context);
     else if (!MUTATED(last_release_in_capture))
-        release_wait_for_pending(pool, context);
+        release_wait_for_pending(pool, context, monotonic_now() + LAST_RESORT_NANOSECONDS);
     context_pop(pool, pushed);
 }
 

@@ -16,6 +16,7 @@
 #include "config.h"
 #include "cuda_abi.h"
 #include "driver.h"
+#include "host_work.h"
 #include "release.h"
 #include "report.h"
 #include "stream_clock.h"
@@ -62,19 +63,29 @@ CUresult pool_allocate_pitch(struct pool *pool, allocate_pitch *driver, CUdevice
 CUresult pool_free(struct pool *pool, CUdeviceptr address);
 
 /* cuMemAllocFromPoolAsync where a free block of the same stream is all that it takes; memory_pool
- * NULL: cuMemAllocAsync. False: nothing was done, and pool_allocate_async is to be called. */
-bool pool_allocate_async_at_once(struct pool *pool, CUdeviceptr *address, size_t bytes,
-                                 CUmemoryPool memory_pool, CUstream stream);
+ * NULL: cuMemAllocAsync. Where it takes more, nothing was done, and otherwise answers: it is to
+ * call pool_allocate_async. */
+typedef CUresult allocate_otherwise(CUdeviceptr *address, size_t bytes, CUmemoryPool memory_pool,
+                                    CUstream stream);
+CUresult pool_allocate_async_at_once(struct pool *pool, CUdeviceptr *address, size_t bytes,
+                                     CUmemoryPool memory_pool, CUstream stream,
+                                     allocate_otherwise *otherwise);
 
-/* cuMemFreeAsync of a stream-ordered block on the stream that it was allocated on. False: nothing
- * was done, and pool_free_async is to be called. */
-bool pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstream stream);
+/* cuMemFreeAsync of a stream-ordered block on the stream that it was allocated on. Where it is
+ * another one, nothing was done, and otherwise answers: it is to call pool_free_async. */
+CUresult pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstream stream,
+                                 free_async *otherwise);
 
 /* driver: answers for everything that is not a block of the pool, and in captures. */
 CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr address,
                          CUstream stream);
 
 CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total);
+
+/* Before cuMemAllocManaged in the current context, which never says that there is no room, and
+ * after it has succeeded: see managed.h. */
+void pool_managed_coming(struct pool *pool, size_t bytes);
+void pool_managed_came(struct pool *pool, size_t bytes);
 
 /* While pool_thread_is_inside_driver: this thread, called back by the driver, frees the address
  * past the pool. False where it must not: the block is free. */

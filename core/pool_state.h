@@ -15,6 +15,7 @@
 #include "capture.h"
 #include "context.h"
 #include "figures.h"
+#include "host_work.h"
 #include "mutation.h"
 #include "pool.h"
 #include "stream.h"
@@ -41,6 +42,7 @@ struct pool {
     struct streams *streams; /* stream-ordered memory; NULL where it is switched off */
     struct registry registry;
     struct figures figures;
+    struct host_graphs host_graphs;
     _Atomic bool several_contexts; /* two contexts have been alive at a time; never reset. Release
                                       store in context_register, acquire load in
                                       barriers_are_open */
@@ -54,9 +56,11 @@ struct pool {
     _Atomic uint64_t alternated_at;  /* nanoseconds of the monotonic clock: when that last changed.
                                         Relaxed, both: they only choose between two safe ways */
     _Atomic uint64_t objects_loaded; /* shared objects ever loaded when last looked through, see
-                                        barriers_are_open */
-    _Atomic bool memory_is_pinned;   /* a library that lets devices reach GPU memory is loaded */
-    bool expedited;                  /* membarrier works, see thread_cache.h */
+                                        pool_look_at_objects. Relaxed, like the next two */
+    _Atomic bool memory_is_pinned;   /* a library that lets devices reach GPU memory is loaded, or
+                                        an export had to wait long for a barrier */
+    _Atomic bool frees_are_missed; /* one that follows the driver's frees, but not cuMemFreeAsync */
+    bool expedited;                /* membarrier works, see thread_cache.h */
     struct thread_functions thread_functions; /* for thread_cache.h, like the next one */
     pid_t process;                            /* whose pool it is */
     _Atomic bool forgotten; /* this is the child of a fork. Relaxed: set before it has threads */
@@ -100,6 +104,14 @@ static inline struct context *context_current(struct pool *pool, bool *green)
         return thread_state.context;
     }
     return context_current_slowly(pool, handle, green);
+}
+
+/* Whether the calling thread runs a host function or a callback, where the driver refuses to
+ * allocate and to free: so does the pool, by asking it. */
+static inline bool is_in_host_function(const struct pool *pool)
+{
+    CUcontext handle;
+    return pool->driver->cuCtxGetCurrent(&handle) == CUDA_ERROR_NOT_PERMITTED;
 }
 
 /* Whether a capture goes on anywhere in the process. */
@@ -181,6 +193,19 @@ void relaxed_mode_end(const struct pool *pool, struct relaxed_mode mode);
 /* Whether later work of a context is all that can reach its memory, so that a barrier protects a
  * block: one context, no capture, and no library that gives devices access behind CUDA's back. */
 bool barriers_are_open(struct pool *pool);
+
+/* Looks at what has been loaded since the last time, for libraries that reach GPU memory in other
+ * ways than CUDA's, or follow the driver's calls. */
+void pool_look_at_objects(struct pool *pool);
+
+/* Whether memory may go back to the driver by cuMemFreeAsync: the driver has it, and nobody was
+ * found who follows the driver's frees and would miss it. */
+static inline bool returns_in_stream_order(const struct pool *pool)
+{
+    return pool->driver->cuMemFreeAsync &&
+           (!atomic_load_explicit(&pool->frees_are_missed, memory_order_relaxed) ||
+            MUTATED(returned_unseen));
+}
 
 /* Whether the calling thread is the only one that has launched work lately. */
 bool launches_alone(struct pool *pool);

@@ -1,5 +1,6 @@
 #include "release.h"
 
+#include "managed.h"
 #include "mutation.h"
 #include "pool_state.h"
 #include "stream_release.h"
@@ -26,6 +27,9 @@
 
 /* And every so many frees that cost more: a look costs as much as 40 records of an event. */
 #define COSTLY_FREES_PER_LOOK 256u
+
+/* What is left of a device is not asked for again sooner: nanoseconds. */
+#define ROOM_INTERVAL (UINT64_C(100) * 1000 * 1000)
 
 /* Memory is short when less than this share of the device is left, and not any more when twice as
  * much is. */
@@ -227,7 +231,7 @@ static inline uint64_t kept_bytes(struct pool *pool, struct device *device, bool
 
 static bool can_release(const struct pool *pool, enum release_place place)
 {
-    return pool->driver->cuMemFreeAsync || place != RELEASE_IN_ALLOCATION ||
+    return returns_in_stream_order(pool) || place != RELEASE_IN_ALLOCATION ||
            MUTATED(plain_free_in_allocation);
 }
 
@@ -241,10 +245,11 @@ static void give_back(struct pool *pool, struct context *context, struct block *
                       enum release_place place)
 {
     bool pushed;
+    pool_look_at_objects(pool);
     enter_driver();
     struct relaxed_mode mode = relaxed_mode_begin(pool);
     bool current = context_push(pool, context, &pushed);
-    CUstream stream = pool->driver->cuMemFreeAsync ? release_stream(pool, context) : NULL;
+    CUstream stream = returns_in_stream_order(pool) ? release_stream(pool, context) : NULL;
     if (current)
         hand_to_driver(pool, context, stream, chain, place);
     else
@@ -386,16 +391,20 @@ struct release_excess release_look_for_excess(const struct pool *pool, struct he
     return excess;
 }
 
-/* Bytes by which all contexts of the device together are over the cap. */
+/* Bytes by which all contexts of the device together are over the cap, or in the way of managed
+ * memory. */
 static uint64_t bytes_over_cap(struct pool *pool, struct context *context)
 {
     uint64_t cap = context->device->cached_cap;
     /* Looking through all caches costs their threads something: not where it cannot be. */
-    if (atomic_load_explicit(&context->device->reserved_bytes, memory_order_relaxed) <= cap)
+    if (atomic_load_explicit(&context->device->reserved_bytes, memory_order_relaxed) <= cap &&
+        !managed_is_crowded(context->device))
         return 0;
     uint64_t cached = MUTATED(bytes_cap_of_one_context) ? heap_bytes(&context->heap).clean
                                                         : kept_bytes(pool, context->device, true);
-    return cached > cap && !MUTATED(bytes_cap_ignored) ? cached - cap : 0;
+    uint64_t over = cached > cap && !MUTATED(bytes_cap_ignored) ? cached - cap : 0;
+    uint64_t in_the_way = managed_in_the_way(context->device, cached);
+    return over > in_the_way ? over : in_the_way;
 }
 
 /* What the context itself could not give. cuMemFree would wait for the others' work. */
@@ -436,7 +445,7 @@ void release_found_excess(struct pool *pool, struct context *context,
         release_in_other_contexts(pool, context);
     if (excess->idle)
         release_chosen(pool, context, choose_idle, &now, EVICTION_IDLE, place);
-    if (place == RELEASE_IN_FREE && !pool->driver->cuMemFreeAsync)
+    if (place == RELEASE_IN_FREE && !returns_in_stream_order(pool))
         release_over_bound(pool, context);
 }
 
@@ -462,13 +471,13 @@ uint64_t release_bound(const struct pool *pool, const struct context *context, u
            context->device->growth_budget;
 }
 
-/* Waits for the oldest fence, as the plain cuMemFree would have. */
+/* Waits for the oldest fence, if an allocation may. */
 static bool wait_for_oldest(struct pool *pool, struct context *context)
 {
     struct heap *heap = &context->heap;
     heap_lock(heap);
-    bool waited =
-        heap->pending.first && epoch_wait(pool, context, counter_get(&heap->pending.first->epoch));
+    bool waited = heap->pending.first &&
+                  epoch_wait_in_allocation(pool, context, counter_get(&heap->pending.first->epoch));
     heap_unlock(heap);
     return waited;
 }
@@ -554,38 +563,40 @@ static uint64_t newest_waitable(const struct epochs *epochs)
     return newest;
 }
 
-void release_wait_for_pending(struct pool *pool, struct context *context)
+void release_wait_for_pending(struct pool *pool, struct context *context, uint64_t give_up_at)
 {
     struct heap *heap = &context->heap;
     heap_lock(heap);
     thread_caches_collect(heap);
     if (heap->pending.last)
         epoch_wait_until(pool, context, counter_get(&heap->pending.last->epoch),
-                         MUTATED(last_resort_unbounded)
-                             ? UINT64_MAX
-                             : monotonic_now() + LAST_RESORT_NANOSECONDS);
+                         MUTATED(last_resort_unbounded) ? UINT64_MAX : give_up_at);
     heap_unlock(heap);
 }
 
 /* Frees that no waitable fence covers: a fence of now covers later work too, so the wait for it is
  * bounded. */
-static void settle_the_rest(struct pool *pool, struct context *context)
+static void settle_the_rest(struct pool *pool, struct context *context, uint64_t give_up_at)
 {
     epoch_fence_the_rest(pool, context);
-    release_wait_for_pending(pool, context);
+    release_wait_for_pending(pool, context, give_up_at);
 }
 
 /* Also where nothing of ours is pending: the plain frees would have waited, and what the program
- * freed in a stream's order, past the pool, would have been back after that. */
-static void settle_fenced(struct pool *pool, struct context *context)
+ * freed in a stream's order, past the pool, would have been back after that. Bounded: the program
+ * may have taken a lock since that the work needs. */
+static void settle_fenced(struct pool *pool, struct context *context, uint64_t give_up_at)
 {
     struct heap *heap = &context->heap;
     heap_lock(heap);
     uint64_t stamp = newest_waitable(&context->epochs);
     if (stamp)
-        epoch_wait(pool, context, stamp);
+        epoch_wait_when_short(pool, context, stamp,
+                              MUTATED(shortage_waits_for_ever) ? 0 : give_up_at);
     heap_unlock(heap);
 }
+
+typedef void settler(struct pool *pool, struct context *context, uint64_t give_up_at);
 
 /* How long what streams have left pending is waited for. In a stream's order only until the device
  * has had time to tell of work that is over. */
@@ -600,19 +611,20 @@ static uint64_t patience_of(const struct device *device, const struct reclaim *p
 
 static void settle_streams(struct pool *pool, struct device *device, const struct reclaim *progress)
 {
-    uint64_t patience = patience_of(device, progress);
-    stream_release_settle_until(pool, device, monotonic_now() + patience);
+    uint64_t patience = patience_of(device, progress), now = monotonic_now();
+    uint64_t longest = progress->started + LAST_RESORT_NANOSECONDS;
+    stream_release_settle_until(pool, device, now + patience < longest ? now + patience : longest);
     if (device && progress->in_stream_order && patience)
         atomic_store_explicit(&device->vain_until, monotonic_now() + VAIN_NANOSECONDS,
                               memory_order_relaxed);
 }
 
 static uint64_t release_all_pending(struct pool *pool, struct device *device,
-                                    const struct reclaim *progress,
-                                    void (*settle_one)(struct pool *, struct context *))
+                                    const struct reclaim *progress, settler *settle_one)
 {
+    uint64_t give_up_at = progress->started + LAST_RESORT_NANOSECONDS;
     for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
-        settle_one(pool, c);
+        settle_one(pool, c, give_up_at);
     if (settle_one == settle_the_rest)
         settle_streams(pool, device, progress);
     return release_clean_everywhere(pool, device, UINT64_MAX);
@@ -665,7 +677,7 @@ static bool release_some_clean(struct pool *pool, struct device *device, struct 
 
 /* Whether there was anything pending that could be given back. */
 static bool release_pending(struct pool *pool, struct device *device, struct reclaim *progress,
-                            void (*settle_one)(struct pool *, struct context *))
+                            settler *settle_one)
 {
     uint64_t released = release_all_pending(pool, device, progress, settle_one);
     progress->released += released;
@@ -855,6 +867,37 @@ static bool is_nearly_full(struct pool *pool, struct context *context, bool was_
         return was_short;
     /* Between the two, what was found last stays. */
     return was_short ? left <= 2 * (total / SHORT_SHARE) : left < total / SHORT_SHARE;
+}
+
+static void look_at_room(struct pool *pool, struct context *context, uint64_t now)
+{
+    struct device *device = context->device;
+    uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
+    size_t left, total;
+    bool pushed;
+    if (!context_push(pool, context, &pushed))
+        return;
+    enter_driver();
+    CUresult result = pool->driver->cuMemGetInfo_v2(&left, &total);
+    leave_driver();
+    context_pop(pool, pushed);
+    if (result != CUDA_SUCCESS)
+        return;
+    atomic_store_explicit(&device->could_hold, left + reserved, memory_order_relaxed);
+    atomic_store_explicit(&device->could_hold_at, now, memory_order_relaxed);
+}
+
+uint64_t release_room(struct pool *pool, struct context *context, uint64_t now)
+{
+    struct device *device = context->device;
+    uint64_t looked_at = atomic_load_explicit(&device->could_hold_at, memory_order_relaxed);
+    if (!looked_at || now - looked_at >= ROOM_INTERVAL)
+        look_at_room(pool, context, now);
+    uint64_t most = atomic_load_explicit(&device->could_hold, memory_order_relaxed);
+    uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
+    if (most > device->limit)
+        most = device->limit;
+    return most > reserved ? most - reserved : 0;
 }
 
 void release_look_at_memory(struct pool *pool, struct context *context)

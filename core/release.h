@@ -64,7 +64,8 @@ bool release_reserve(struct pool *pool, struct context *context, uint64_t bytes,
  * says that nothing is left to try. After the last step it begins again, for some seconds at most,
  * if this thread has given something back that another may have taken, another thread is still
  * giving back, or others have allocated and freed meanwhile although there would be enough for the
- * request. device NULL: all devices, and for a second at most. */
+ * request. device NULL: all devices, and that for a second at most, then once more when another
+ * thread has given back. */
 enum reclaim_step { RECLAIM_CLEAN, RECLAIM_FENCED, RECLAIM_DRIVER, RECLAIM_THE_REST, RECLAIM_DONE };
 struct reclaim {
     enum reclaim_step step;
@@ -81,7 +82,12 @@ bool release_for_retry(struct pool *pool, struct device *device, struct reclaim 
 
 /* Waits, for some seconds at most, until what is pending in the context is clean, as far as it has
  * fences. */
-void release_wait_for_pending(struct pool *pool, struct context *context);
+void release_wait_for_pending(struct pool *pool, struct context *context, uint64_t give_up_at);
+
+/* Bytes that the process could still take of the context's device, inside its limit; what is cached
+ * does not count. The driver is asked now and then. now: on the monotonic clock, in nanoseconds. No
+ * lock held. */
+uint64_t release_room(struct pool *pool, struct context *context, uint64_t now);
 
 /* After a miss in the context, which is current: now and then asks how much memory is left, and
  * remembers when it is little. */

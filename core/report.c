@@ -555,24 +555,20 @@ void report_print_times(FILE *out, const struct report_counters *totals)
             spent, waited, saved);
 }
 
-static void add_totals(struct report_counters *into, const struct report_counters *from)
+/* Of all kinds of all devices, what report_print_times tells. */
+static struct report_counters sum_times(const struct report *report)
 {
-    /* Nothing but counters of 64 bits. */
-    uint64_t *sums = (uint64_t *)into;
-    const uint64_t *counters = (const uint64_t *)from;
-
-    for (size_t i = 0; i < sizeof(*into) / sizeof(*sums); i++)
-        sums[i] = saturating_sum(sums[i], counters[i]);
-}
-
-struct report_counters report_totals(const struct report *report)
-{
-    struct report_counters totals = {0};
+    struct report_counters sum = {0};
 
     for (size_t i = 0; i < report->device_count; i++)
-        for (size_t j = 0; j < report->devices[i].kind_count; j++)
-            add_totals(&totals, &report->devices[i].kinds[j].totals);
-    return totals;
+        for (size_t j = 0; j < report->devices[i].kind_count; j++) {
+            const struct report_counters *c = &report->devices[i].kinds[j].totals;
+            sum.driver.nanoseconds = saturating_sum(sum.driver.nanoseconds, c->driver.nanoseconds);
+            sum.waits.nanoseconds = saturating_sum(sum.waits.nanoseconds, c->waits.nanoseconds);
+            sum.saved_at_least_nanoseconds =
+                saturating_sum(sum.saved_at_least_nanoseconds, c->saved_at_least_nanoseconds);
+        }
+    return sum;
 }
 
 static void print_whole(const struct report *report, const struct look *look, FILE *out)
@@ -586,9 +582,9 @@ static void print_whole(const struct report *report, const struct look *look, FI
         used = true;
         print_device(out, &report->devices[i], look);
     }
-    struct report_counters totals = report_totals(report);
+    struct report_counters times = sum_times(report);
     if (used)
-        report_print_times(out, &totals);
+        report_print_times(out, &times);
     else
         fputs("no memory was asked of the pool\n", out);
 }

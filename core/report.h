@@ -194,9 +194,6 @@ bool report_take_history(struct report_device *device, const struct history *his
 void report_describe_end(enum report_ending ending, struct report_exit exit,
                          char text[REPORT_END_BYTES]);
 
-/* The sum of all kinds of all devices; peaks are added up. */
-struct report_counters report_totals(const struct report *report);
-
 /* Frees the report's arrays (not the struct itself) and leaves it without devices. */
 void report_free(struct report *report);
 

@@ -94,7 +94,8 @@ struct heap_counters {
     counter peak_requested; /* since the context was made; see heap_peak_requested */
     counter earlier_peak;   /* the highest of contexts that were this heap's before */
     counter fences, fence_queries, barriers;
-    counter captured; /* allocations while captures went on; several threads add */
+    counter captured;   /* allocations while captures went on; several threads add */
+    counter vain_waits; /* that lasted a second for work that may need the host in order to end */
 };
 
 /* Of one kind of memory of a device. */

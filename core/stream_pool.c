@@ -39,15 +39,16 @@ bool stream_pool_start(struct pool *pool)
 
 /* ---- allocating and freeing ---- */
 
-bool pool_allocate_async_at_once(struct pool *pool, CUdeviceptr *address, size_t bytes,
-                                 CUmemoryPool memory_pool, CUstream handle)
+CUresult pool_allocate_async_at_once(struct pool *pool, CUdeviceptr *address, size_t bytes,
+                                     CUmemoryPool memory_pool, CUstream handle,
+                                     allocate_otherwise *otherwise)
 {
     if (!address || !bytes || !pool->streams || !is_served(pool))
-        return false;
+        return otherwise(address, bytes, memory_pool, handle);
     struct stream_ref ref = stream_ask(pool, handle);
     struct stream *stream = ref.stream;
     if (!stream)
-        return false;
+        return otherwise(address, bytes, memory_pool, handle);
     struct device *device = stream->device;
     uint64_t rounded = size_class_round(&device->stream_classes, bytes);
     struct block *found = NULL;
@@ -64,13 +65,13 @@ bool pool_allocate_async_at_once(struct pool *pool, CUdeviceptr *address, size_t
         *address = block_address(found);
     }
     short_lock_give(&stream->lock);
-    return found != NULL;
+    return found ? CUDA_SUCCESS : otherwise(address, bytes, memory_pool, handle);
 }
 
 bool pool_allocate_async(struct pool *pool, CUdeviceptr *address, size_t bytes,
                          const CUmemoryPool *memory_pool, CUstream handle, CUresult *result)
 {
-    if (!address || !bytes || !is_served(pool))
+    if (!address || !bytes || !is_served(pool) || is_in_host_function(pool))
         return false;
     /* Before a stream is made known, so that its end is seen. */
     if (!atomic_load_explicit(&pool->streams->in_use, memory_order_relaxed))
@@ -86,18 +87,19 @@ bool pool_allocate_async(struct pool *pool, CUdeviceptr *address, size_t bytes,
     return served;
 }
 
-bool pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstream handle)
+CUresult pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstream handle,
+                                 free_async *otherwise)
 {
     if (!pool->streams || !is_served(pool))
-        return false;
+        return otherwise(address, handle);
     struct stream_block *block = stream_block_find(&pool->streams->blocks, address);
     struct shelf *shelf = block ? shelf_of(block) : NULL;
     if (!shelf)
-        return false;
+        return otherwise(address, handle);
     struct stream_ref ref = stream_recall(pool, handle);
     struct stream *stream = ref.stream;
     if (!stream || shelf->stream != stream)
-        return false;
+        return otherwise(address, handle);
     bool look = false;
     short_lock_take(&stream->lock);
     /* What is written of the block, and of the stream, is read again under the lock. */
@@ -116,7 +118,7 @@ bool pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstream ha
     short_lock_give(&stream->lock);
     if (look)
         stream_release_look(pool, stream);
-    return stays;
+    return stays ? CUDA_SUCCESS : otherwise(address, handle);
 }
 
 static bool is_captured(const struct pool *pool, CUstream handle)
@@ -230,7 +232,9 @@ bool stream_pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr a
                             CUstream handle, CUresult *result)
 {
     struct stream_block *block = stream_block_at(pool, address);
-    if (block)
+    if (block && is_in_host_function(pool))
+        *result = driver(address, handle);
+    else if (block)
         *result = stream_heap_claim(block, address)
                       ? free_claimed_async(pool, driver, block, handle)
                       : CUDA_ERROR_INVALID_VALUE;

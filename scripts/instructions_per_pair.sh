@@ -11,7 +11,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-limit=${1:-500}
+limit=${1:-280}
 limit_async=${2:-450}
 limit_streams=${3:-}
 pairs=20000

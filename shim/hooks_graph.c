@@ -1,8 +1,10 @@
 /*
  * Graphs and launches: they pass through. Code is loaded lazily, by the first launch too, so all of
- * them may run out of memory; and the pool wants to know whether several threads launch.
+ * them may run out of memory; and the pool wants to know whether several threads launch, and which
+ * graphs hold work that the host ends.
  */
 #include "hooks.h"
+#include "hooks_host_work.h"
 
 /* A pool that nothing has started yet needs no launches. */
 static struct pool *pool_that_runs(void)
@@ -17,39 +19,65 @@ static void note_launch(void)
         pool_note_launch(pool);
 }
 
+/* After the driver has made an executable of the graph. */
+static CUresult instantiated(CUresult result, const CUgraphExec *executable, CUgraph graph)
+{
+    struct pool *pool = result == CUDA_SUCCESS ? the_pool() : NULL;
+    if (pool)
+        host_graphs_add(pool, *executable, graph);
+    return result;
+}
+
+HOOK(cuGraphExecDestroy, (CUgraphExec executable))
+{
+    struct pool *pool = pool_that_runs();
+    if (pool)
+        host_graphs_remove(pool, executable);
+    return real_driver()->cuGraphExecDestroy(executable);
+}
+
 HOOK(cuGraphInstantiate,
      (CUgraphExec * executable, CUgraph graph, CUgraphNode *node, char *log, size_t log_bytes))
 {
     const struct real_driver *real = real_driver();
-    return WITH_ROOM(real->cuGraphInstantiate(executable, graph, node, log, log_bytes));
+    return instantiated(
+        WITH_ROOM(real->cuGraphInstantiate(executable, graph, node, log, log_bytes)), executable,
+        graph);
 }
 
 HOOK(cuGraphInstantiate_v2,
      (CUgraphExec * executable, CUgraph graph, CUgraphNode *node, char *log, size_t log_bytes))
 {
     const struct real_driver *real = real_driver();
-    return WITH_ROOM(real->cuGraphInstantiate_v2(executable, graph, node, log, log_bytes));
+    return instantiated(
+        WITH_ROOM(real->cuGraphInstantiate_v2(executable, graph, node, log, log_bytes)), executable,
+        graph);
 }
 
 HOOK(cuGraphInstantiateWithFlags,
      (CUgraphExec * executable, CUgraph graph, unsigned long long flags))
 {
     const struct real_driver *real = real_driver();
-    return WITH_ROOM(real->cuGraphInstantiateWithFlags(executable, graph, flags));
+    return instantiated(WITH_ROOM(real->cuGraphInstantiateWithFlags(executable, graph, flags)),
+                        executable, graph);
 }
 
 HOOK(cuGraphInstantiateWithParams,
      (CUgraphExec * executable, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters))
 {
     const struct real_driver *real = real_driver();
-    return WITH_ROOM(real->cuGraphInstantiateWithParams(executable, graph, parameters));
+    return instantiated(
+        WITH_ROOM(real->cuGraphInstantiateWithParams(executable, graph, parameters)), executable,
+        graph);
 }
 
 HOOK(cuGraphInstantiateWithParams_ptsz,
      (CUgraphExec * executable, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters))
 {
     const struct real_driver *real = real_driver();
-    return WITH_ROOM(real->cuGraphInstantiateWithParams_ptsz(executable, graph, parameters));
+    return instantiated(
+        WITH_ROOM(real->cuGraphInstantiateWithParams_ptsz(executable, graph, parameters)),
+        executable, graph);
 }
 
 HOOK(cuGraphUpload, (CUgraphExec executable, CUstream stream))
@@ -64,10 +92,18 @@ HOOK(cuGraphUpload_ptsz, (CUgraphExec executable, CUstream stream))
     return WITH_ROOM(real->cuGraphUpload_ptsz(executable, stream));
 }
 
+static bool host_has_a_part_in(CUgraphExec executable)
+{
+    struct pool *pool = pool_that_runs();
+    return pool && host_graphs_has(pool, executable);
+}
+
 HOOK(cuGraphLaunch, (CUgraphExec executable, CUstream stream))
 {
     note_launch();
     const struct real_driver *real = real_driver();
+    if (host_has_a_part_in(executable))
+        return HOST_WORK(WITH_ROOM(real->cuGraphLaunch(executable, stream)), stream);
     return WITH_ROOM(real->cuGraphLaunch(executable, stream));
 }
 
@@ -75,6 +111,8 @@ HOOK(cuGraphLaunch_ptsz, (CUgraphExec executable, CUstream stream))
 {
     note_launch();
     const struct real_driver *real = real_driver();
+    if (host_has_a_part_in(executable))
+        return HOST_WORK(WITH_ROOM(real->cuGraphLaunch_ptsz(executable, stream)), stream);
     return WITH_ROOM(real->cuGraphLaunch_ptsz(executable, stream));
 }
 

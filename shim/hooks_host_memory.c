@@ -7,7 +7,13 @@
 HOOK(cuMemAllocManaged, (CUdeviceptr * address, size_t bytes, unsigned int flags))
 {
     const struct real_driver *real = real_driver();
-    return tell_of_new(WITH_ROOM(real->cuMemAllocManaged(address, bytes, flags)), address);
+    struct pool *pool = the_pool();
+    if (pool)
+        pool_managed_coming(pool, bytes);
+    CUresult result = WITH_ROOM(real->cuMemAllocManaged(address, bytes, flags));
+    if (pool && result == CUDA_SUCCESS)
+        pool_managed_came(pool, bytes);
+    return tell_of_new(result, address);
 }
 
 HOOK(cuMemHostAlloc, (void **host, size_t bytes, unsigned int flags))
@@ -20,6 +26,18 @@ HOOK(cuMemAllocHost_v2, (void **host, size_t bytes))
 {
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuMemAllocHost_v2(host, bytes));
+}
+
+HOOK(cuMemHostRegister, (void *host, size_t bytes, unsigned int flags))
+{
+    const struct real_driver *real = real_driver();
+    return WITH_ROOM(real->cuMemHostRegister(host, bytes, flags));
+}
+
+HOOK(cuMemHostRegister_v2, (void *host, size_t bytes, unsigned int flags))
+{
+    const struct real_driver *real = real_driver();
+    return WITH_ROOM(real->cuMemHostRegister_v2(host, bytes, flags));
 }
 
 HOOK(cuArrayCreate_v2, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR *descriptor))
@@ -48,65 +66,52 @@ HOOK(cuMemCreate, (CUmemGenericAllocationHandle * handle, size_t bytes,
     return WITH_ROOM(real->cuMemCreate(handle, bytes, properties, flags));
 }
 
-HOOK(cuModuleLoad, (CUmodule * module, const char *file))
+HOOK(cuIpcOpenMemHandle, (CUdeviceptr * address, CUipcMemHandle handle, unsigned int flags))
 {
     const struct real_driver *real = real_driver();
-    return WITH_ROOM(real->cuModuleLoad(module, file));
+    return tell_of_new(WITH_ROOM(real->cuIpcOpenMemHandle(address, handle, flags)), address);
 }
 
-HOOK(cuModuleLoadData, (CUmodule * module, const void *image))
+HOOK(cuIpcOpenMemHandle_v2, (CUdeviceptr * address, CUipcMemHandle handle, unsigned int flags))
 {
     const struct real_driver *real = real_driver();
-    return WITH_ROOM(real->cuModuleLoadData(module, image));
+    return tell_of_new(WITH_ROOM(real->cuIpcOpenMemHandle_v2(address, handle, flags)), address);
 }
 
-HOOK(cuModuleLoadDataEx, (CUmodule * module, const void *image, unsigned int count,
-                          CUjit_option *options, void **values))
+HOOK(cuGraphicsMapResources, (unsigned int count, CUgraphicsResource *resources, CUstream stream))
 {
     const struct real_driver *real = real_driver();
-    return WITH_ROOM(real->cuModuleLoadDataEx(module, image, count, options, values));
+    return WITH_ROOM(real->cuGraphicsMapResources(count, resources, stream));
 }
 
-HOOK(cuModuleLoadFatBinary, (CUmodule * module, const void *image))
+HOOK(cuGraphicsMapResources_ptsz,
+     (unsigned int count, CUgraphicsResource *resources, CUstream stream))
 {
     const struct real_driver *real = real_driver();
-    return WITH_ROOM(real->cuModuleLoadFatBinary(module, image));
+    return WITH_ROOM(real->cuGraphicsMapResources_ptsz(count, resources, stream));
 }
 
-HOOK(cuModuleGetFunction, (CUfunction * function, CUmodule module, const char *name))
+HOOK(cuImportExternalMemory,
+     (CUexternalMemory * memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *handle))
 {
     const struct real_driver *real = real_driver();
-    return WITH_ROOM(real->cuModuleGetFunction(function, module, name));
+    return WITH_ROOM(real->cuImportExternalMemory(memory, handle));
 }
 
-HOOK(cuLibraryLoadData,
-     (CUlibrary * library, const void *code, CUjit_option *jit_options, void **jit_values,
-      unsigned int jit_count, CUlibraryOption *options, void **values, unsigned int count))
+HOOK(cuExternalMemoryGetMappedBuffer, (CUdeviceptr * address, CUexternalMemory memory,
+                                       const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *buffer))
 {
     const struct real_driver *real = real_driver();
-    return WITH_ROOM(real->cuLibraryLoadData(library, code, jit_options, jit_values, jit_count,
-                                             options, values, count));
+    return tell_of_new(WITH_ROOM(real->cuExternalMemoryGetMappedBuffer(address, memory, buffer)),
+                       address);
 }
 
-HOOK(cuLibraryLoadFromFile,
-     (CUlibrary * library, const char *file, CUjit_option *jit_options, void **jit_values,
-      unsigned int jit_count, CUlibraryOption *options, void **values, unsigned int count))
+HOOK(cuExternalMemoryGetMappedMipmappedArray,
+     (CUmipmappedArray * array, CUexternalMemory memory,
+      const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *descriptor))
 {
     const struct real_driver *real = real_driver();
-    return WITH_ROOM(real->cuLibraryLoadFromFile(library, file, jit_options, jit_values, jit_count,
-                                                 options, values, count));
-}
-
-HOOK(cuLibraryGetModule, (CUmodule * module, CUlibrary library))
-{
-    const struct real_driver *real = real_driver();
-    return WITH_ROOM(real->cuLibraryGetModule(module, library));
-}
-
-HOOK(cuKernelGetFunction, (CUfunction * function, CUkernel kernel))
-{
-    const struct real_driver *real = real_driver();
-    return WITH_ROOM(real->cuKernelGetFunction(function, kernel));
+    return WITH_ROOM(real->cuExternalMemoryGetMappedMipmappedArray(array, memory, descriptor));
 }
 
 HOOK(cuCtxSetLimit, (CUlimit limit, size_t value))

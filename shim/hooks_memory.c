@@ -143,3 +143,21 @@ HOOK(cuMemGetHandleForAddressRange, (void *handle, CUdeviceptr pointer, size_t b
     CUdeviceptr asked = MUTATED(range_handle_not_told) ? pointer : share(pointer);
     return real_driver()->cuMemGetHandleForAddressRange(handle, asked, bytes, type, flags);
 }
+
+/* What a multicast object maps, other devices reach. */
+HOOK(cuMulticastBindAddr, (CUmemGenericAllocationHandle multicast, size_t offset,
+                           CUdeviceptr pointer, size_t bytes, unsigned long long flags))
+{
+    const struct real_driver *real = real_driver();
+    CUdeviceptr asked = MUTATED(multicast_not_told) ? pointer : share(pointer);
+    return WITH_ROOM(real->cuMulticastBindAddr(multicast, offset, asked, bytes, flags));
+}
+
+HOOK(cuMulticastBindAddr_v2,
+     (CUmemGenericAllocationHandle multicast, CUdevice device, size_t offset, CUdeviceptr pointer,
+      size_t bytes, unsigned long long flags))
+{
+    const struct real_driver *real = real_driver();
+    CUdeviceptr asked = MUTATED(multicast_not_told) ? pointer : share(pointer);
+    return WITH_ROOM(real->cuMulticastBindAddr_v2(multicast, device, offset, asked, bytes, flags));
+}

@@ -4,13 +4,6 @@
  */
 #include "hooks.h"
 
-/* Most calls end here. */
-static bool allocate_at_once(CUdeviceptr *address, size_t bytes, CUmemoryPool from, CUstream stream)
-{
-    struct pool *pool = the_pool();
-    return pool && pool_allocate_async_at_once(pool, address, bytes, from, stream);
-}
-
 /* What the pool makes of it; a call that it does not serve is made by the program itself. */
 static bool allocate(CUdeviceptr *address, size_t bytes, const CUmemoryPool *from, CUstream stream,
                      CUresult *result)
@@ -25,12 +18,6 @@ static CUstream per_thread(CUstream stream)
     return stream ? stream : CU_STREAM_PER_THREAD;
 }
 
-static bool free_at_once(CUdeviceptr address, CUstream stream)
-{
-    struct pool *pool = the_pool();
-    return pool && pool_free_async_at_once(pool, address, stream);
-}
-
 static CUresult free_on(free_async *driver, CUdeviceptr address, CUstream stream)
 {
     struct pool *pool = the_pool();
@@ -39,17 +26,19 @@ static CUresult free_on(free_async *driver, CUdeviceptr address, CUstream stream
     return may_pass_by(address) ? driver(address, stream) : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Out of the way of the calls that end above. */
+/* An allocation that is not answered at once, of the device's current memory pool. */
 __attribute__((noinline)) static CUresult allocate_slowly(CUdeviceptr *address, size_t bytes,
-                                                          CUstream stream)
+                                                          CUmemoryPool none, CUstream stream)
 {
     const struct real_driver *real = real_driver();
     CUresult result;
+    (void)none;
     if (allocate(address, bytes, NULL, stream, &result))
         return result;
     return tell_of_new(WITH_ROOM(real->cuMemAllocAsync(address, bytes, stream)), address);
 }
 
+/* The same of the memory pool that the program names. */
 __attribute__((noinline)) static CUresult allocate_from_slowly(CUdeviceptr *address, size_t bytes,
                                                                CUmemoryPool from, CUstream stream)
 {
@@ -61,46 +50,69 @@ __attribute__((noinline)) static CUresult allocate_from_slowly(CUdeviceptr *addr
                        address);
 }
 
+__attribute__((noinline)) static CUresult free_slowly(CUdeviceptr address, CUstream stream)
+{
+    return free_on(real_driver()->cuMemFreeAsync, address, stream);
+}
+
+__attribute__((noinline)) static CUresult free_slowly_ptsz(CUdeviceptr address, CUstream stream)
+{
+    return free_on(real_driver()->cuMemFreeAsync_ptsz, address, stream);
+}
+
+/* Most calls end in the pool's functions below: the hooks jump there, and they to the slow ones
+ * above, so that no call keeps its arguments for a second one. */
+static inline CUresult allocate_at_once(CUdeviceptr *address, size_t bytes, CUstream stream)
+{
+    struct pool *pool = the_pool_at_once();
+    return pool ? pool_allocate_async_at_once(pool, address, bytes, NULL, stream, allocate_slowly)
+                : allocate_slowly(address, bytes, NULL, stream);
+}
+
+static inline CUresult allocate_from_at_once(CUdeviceptr *address, size_t bytes, CUmemoryPool from,
+                                             CUstream stream)
+{
+    struct pool *pool = the_pool_at_once();
+    return pool && from ? pool_allocate_async_at_once(pool, address, bytes, from, stream,
+                                                      allocate_from_slowly)
+                        : allocate_from_slowly(address, bytes, from, stream);
+}
+
+static inline CUresult free_at_once(CUdeviceptr address, CUstream stream, free_async *otherwise)
+{
+    struct pool *pool = the_pool_at_once();
+    return pool ? pool_free_async_at_once(pool, address, stream, otherwise)
+                : otherwise(address, stream);
+}
+
 HOOK(cuMemAllocAsync, (CUdeviceptr * address, size_t bytes, CUstream stream))
 {
-    if (allocate_at_once(address, bytes, NULL, stream))
-        return CUDA_SUCCESS;
-    return allocate_slowly(address, bytes, stream);
+    return allocate_at_once(address, bytes, stream);
 }
 
 HOOK(cuMemAllocAsync_ptsz, (CUdeviceptr * address, size_t bytes, CUstream stream))
 {
-    if (allocate_at_once(address, bytes, NULL, per_thread(stream)))
-        return CUDA_SUCCESS;
-    return allocate_slowly(address, bytes, per_thread(stream));
+    return allocate_at_once(address, bytes, per_thread(stream));
 }
 
 HOOK(cuMemAllocFromPoolAsync,
      (CUdeviceptr * address, size_t bytes, CUmemoryPool from, CUstream stream))
 {
-    if (from && allocate_at_once(address, bytes, from, stream))
-        return CUDA_SUCCESS;
-    return allocate_from_slowly(address, bytes, from, stream);
+    return allocate_from_at_once(address, bytes, from, stream);
 }
 
 HOOK(cuMemAllocFromPoolAsync_ptsz,
      (CUdeviceptr * address, size_t bytes, CUmemoryPool from, CUstream stream))
 {
-    if (from && allocate_at_once(address, bytes, from, per_thread(stream)))
-        return CUDA_SUCCESS;
-    return allocate_from_slowly(address, bytes, from, per_thread(stream));
+    return allocate_from_at_once(address, bytes, from, per_thread(stream));
 }
 
 HOOK(cuMemFreeAsync, (CUdeviceptr address, CUstream stream))
 {
-    if (free_at_once(address, stream))
-        return CUDA_SUCCESS;
-    return free_on(real_driver()->cuMemFreeAsync, address, stream);
+    return free_at_once(address, stream, free_slowly);
 }
 
 HOOK(cuMemFreeAsync_ptsz, (CUdeviceptr address, CUstream stream))
 {
-    if (free_at_once(address, per_thread(stream)))
-        return CUDA_SUCCESS;
-    return free_on(real_driver()->cuMemFreeAsync_ptsz, address, per_thread(stream));
+    return free_at_once(address, per_thread(stream), free_slowly_ptsz);
 }

@@ -33,12 +33,13 @@ struct resolution {
     unsigned char slot[ADDRESS_SLOTS]; /* address -> entry, open addressing */
 };
 
-#define ENTRY_POINT(name, parameters) HIDDEN CUresult hook_##name parameters;
+#define ENTRY_POINT(name, parameters) HIDDEN CUresult entry_##name parameters;
 #include "entry_points.def"
 #undef ENTRY_POINT
 
-static void *const hooks[ENTRY_COUNT] = {
-#define ENTRY_POINT(name, parameters) [ENTRY_##name] = (void *)hook_##name,
+/* The entries, see entries.c. */
+static void *const entries[ENTRY_COUNT] = {
+#define ENTRY_POINT(name, parameters) [ENTRY_##name] = (void *)entry_##name,
 #include "entry_points.def"
 #undef ENTRY_POINT
 };
@@ -222,11 +223,11 @@ void *dlsym_of_driver(void *handle, const char *name)
     if (answer == NULL) {
         return NULL;
     }
-    if (answer == hooks[entry]) {
+    if (answer == entries[entry]) {
         return find_behind_us(name) != NULL ? answer : NULL;
     }
     if (driver != NULL && (answer == driver->address[entry] || MUTATED(replaced_by_name))) {
-        return hooks[entry];
+        return entries[entry];
     }
     return answer;
 }
@@ -240,7 +241,7 @@ static void replace(void **function)
     }
     int entry = entry_of_address(driver, *function);
     if (entry != ENTRY_NONE) {
-        *function = hooks[entry];
+        *function = entries[entry];
     }
 }
 

@@ -57,11 +57,10 @@ static inline struct pool *the_pool_at_once(void)
     return __builtin_expect(pool && !pool_thread_is_inside_driver(), 1) ? pool : NULL;
 }
 
-/* Defines the replacement of one driver function: hook_NAME, exported as NAME. The hidden name is
- * what the tables hold, so that another preload's NAME never takes its place. */
+/* Defines the replacement of one driver function. What the program calls is its entry (entries.c),
+ * from which a jump leads here. Used: by assembly, which the compiler does not read. */
 #define HOOK(name, parameters)                                                                     \
-    HIDDEN CUresult hook_##name parameters;                                                        \
-    extern CUresult name parameters __attribute__((alias("hook_" #name), visibility("default")));  \
+    HIDDEN CUresult hook_##name parameters __attribute__((used));                                  \
     CUresult hook_##name parameters
 
 #endif

@@ -16,7 +16,6 @@ typedef void (*CUhostFn)(void *);
 typedef void (*CUstreamCallback)(CUstream, CUresult, void *);
 typedef unsigned int CUdevice_P2PAttribute;
 typedef unsigned int CUfunc_cache;
-typedef unsigned int CUfunction_attribute;
 typedef unsigned int CUgraphInstantiateResult;
 typedef unsigned int CUdevResourceType;
 typedef unsigned int CUmemorytype;
@@ -24,6 +23,13 @@ typedef unsigned int CUarray_format;
 typedef unsigned int CUmemAllocationGranularity_flags;
 typedef unsigned int CUmemAccess_flags;
 typedef unsigned int CUmoduleLoadingMode;
+typedef unsigned int CUstreamBatchMemOpType;
+typedef unsigned int CUgraphExecUpdateResult;
+typedef unsigned int CUexternalSemaphoreHandleType;
+typedef unsigned int CUgraphConditionalNodeType;
+typedef cuuint64_t CUgraphConditionalHandle;
+typedef uint32_t cuuint32_t;
+typedef struct CUextSemaphore_st *CUexternalSemaphore;
 
 typedef struct CUDA_MEMCPY2D_st {
     size_t srcXInBytes;
@@ -133,6 +139,111 @@ typedef struct CUdevResource_st {
         unsigned char oversize[48];
     };
 } CUdevResource;
+
+struct memory_operation_of_a_stream {
+    CUstreamBatchMemOpType operation;
+    CUdeviceptr address;
+    union {
+        cuuint32_t value;
+        cuuint64_t value64;
+    };
+    unsigned int flags;
+    CUdeviceptr alias;
+};
+
+typedef union CUstreamBatchMemOpParams_union {
+    CUstreamBatchMemOpType operation;
+    struct memory_operation_of_a_stream waitValue;
+    struct memory_operation_of_a_stream writeValue;
+    cuuint64_t pad[6];
+} CUstreamBatchMemOpParams;
+
+typedef struct CUDA_BATCH_MEM_OP_NODE_PARAMS_st {
+    CUcontext ctx;
+    unsigned int count;
+    CUstreamBatchMemOpParams *paramArray;
+    unsigned int flags;
+} CUDA_BATCH_MEM_OP_NODE_PARAMS;
+
+typedef struct CUDA_HOST_NODE_PARAMS_st {
+    CUhostFn fn;
+    void *userData;
+} CUDA_HOST_NODE_PARAMS;
+
+typedef struct CUgraphExecUpdateResultInfo_st {
+    CUgraphExecUpdateResult result;
+    CUgraphNode errorNode;
+    CUgraphNode errorFromNode;
+} CUgraphExecUpdateResultInfo;
+
+/* The first members of the driver's union are those that tests use; it is as large as the driver's.
+ */
+struct CUgraphNodeParams_st {
+    CUgraphNodeType type;
+    int reserved0[3];
+    union {
+        long long reserved1[29];
+        CUDA_HOST_NODE_PARAMS host;
+        struct {
+            CUgraphConditionalHandle handle;
+            CUgraphConditionalNodeType type;
+            unsigned int size;
+            CUgraph *phGraph_out;
+            CUcontext ctx;
+        } conditional;
+    };
+    long long reserved2;
+};
+
+typedef struct CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st {
+    CUexternalSemaphoreHandleType type;
+    union {
+        int fd;
+        struct {
+            void *handle;
+            const void *name;
+        } win32;
+        const void *nvSciSyncObj;
+    } handle;
+    unsigned int flags;
+    unsigned int reserved[16];
+} CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC;
+
+typedef struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st {
+    struct {
+        struct {
+            unsigned long long value;
+        } fence;
+        unsigned long long reserved_for_others[2];
+        unsigned int reserved[12];
+    } params;
+    unsigned int flags;
+    unsigned int reserved[16];
+} CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS;
+
+typedef struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st {
+    struct {
+        struct {
+            unsigned long long value;
+        } fence;
+        unsigned long long reserved_for_others[3];
+        unsigned int reserved[10];
+    } params;
+    unsigned int flags;
+    unsigned int reserved[16];
+} CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS;
+
+typedef struct CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_st {
+    CUexternalSemaphore *extSemArray;
+    const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS *paramsArray;
+    unsigned int numExtSems;
+} CUDA_EXT_SEM_SIGNAL_NODE_PARAMS;
+
+typedef struct CUDA_EXT_SEM_WAIT_NODE_PARAMS_st {
+    CUexternalSemaphore *extSemArray;
+    const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *paramsArray;
+    unsigned int numExtSems;
+} CUDA_EXT_SEM_WAIT_NODE_PARAMS;
 
 /* Constants that only tests and the simulated driver use; core/cuda_constants.def has the rest. */
 enum driver_api_constant {

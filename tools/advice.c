@@ -426,9 +426,9 @@ static bool frees_wait(const struct case_at_hand *at_hand, struct advice *advice
     }
     snprintf(
         advice->text, sizeof(advice->text),
-        "%llu of %llu frees waited for the GPU, %s in all, because work that only the host can "
-        "release (host functions, callbacks, waits for a value in memory) was under way: there "
-        "the pool waits as the driver does.",
+        "%llu of %llu frees waited for the GPU, %s in all, because work that the host may have "
+        "to release (host functions, callbacks, waits for a value in memory) was under way, or "
+        "memory was short: there the pool waits as the driver does.",
         (unsigned long long)totals->waits.frees, (unsigned long long)totals->frees, waited);
     return true;
 }

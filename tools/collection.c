@@ -391,7 +391,7 @@ static size_t count_own_files(const struct collection *collection)
         bool is_escape = *c == '%' && *++c != '%';
         if (!is_escape && strchr("*?[\\", *c) != NULL)
             pattern[length++] = '\\';
-        pattern[length++] = is_escape ? '*' : *c;
+        pattern[length++] = (char)(is_escape ? '*' : *c);
     }
     pattern[length] = '\0';
     if (glob(pattern, 0, NULL, &found) == 0)

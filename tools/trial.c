@@ -283,7 +283,7 @@ static void cut_line(const struct line *line, char text[TRIAL_LINE_BYTES])
 
     for (size_t i = 0; i < kept; i++) {
         unsigned char c = (unsigned char)line->text[i];
-        text[i] = c < 0x20 || c == 0x7f ? ' ' : line->text[i];
+        text[i] = (char)(c < 0x20 || c == 0x7f ? ' ' : c);
     }
     while (kept > 0 && text[kept - 1] == ' ')
         kept--;

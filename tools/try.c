@@ -29,6 +29,9 @@
 #define LEAST_DIFFERENCE        0.01
 #define LEAST_DIFFERENCE_OF_ONE 0.1 /* run of each: nobody knows how far others would lie apart */
 
+/* Where runs of a kind lie farther apart, nobody can say that there is no difference. */
+#define MOST_SPREAD 0.1
+
 /* The exit status where the program does something else with the pool. */
 #define EXIT_DIFFERS 1
 
@@ -47,7 +50,7 @@ try {
  */
 
 struct times {
-    double median;
+    double median, quickest, slowest;
     double spread; /* half of what lies between the quickest and the slowest, as a part of it */
 };
 
@@ -60,14 +63,17 @@ static int compare_seconds(const void *one, const void *other)
 
 static struct times times_of(const struct trial *trials, int count)
 {
-    double seconds[RUNS_MOST];
+    double seconds[RUNS_MOST] = {0};
 
     for (int i = 0; i < count; i++)
         seconds[i] = trials[i].seconds;
     qsort(seconds, (size_t)count, sizeof(seconds[0]), compare_seconds);
     double median = (seconds[(count - 1) / 2] + seconds[count / 2]) / 2;
     double half = (seconds[count - 1] - seconds[0]) / 2;
-    return (struct times){median, median > 0 ? half / median : 0};
+    return (struct times){.median = median,
+                          .quickest = seconds[0],
+                          .slowest = seconds[count - 1],
+                          .spread = median > 0 ? half / median : 0};
 }
 
 /* "2.6", and from 10 on "14"; hundredths below 1.1, where they matter. */
@@ -185,22 +191,28 @@ static void print_no_difference(const struct try *try)
            requests, totals.requests == 1 ? "" : "s", driver);
 }
 
-static void print_verdict(const struct try *try, const struct times *without,
-                          const struct times *with)
+/* Whether what the pool can change is worth a look: all that memory costs without it and with it.
+ */
+static bool can_matter(const struct try *try, const struct times *without)
 {
-    double ratio = with->median > 0 ? without->median / with->median : 1;
-    /* Both may be off to opposite sides. */
-    double spread = without->spread + with->spread;
-    double least = try->done > 1 ? LEAST_DIFFERENCE : LEAST_DIFFERENCE_OF_ONE;
+    struct report_counters off = totals_of(&try->counting);
+    struct report_counters on = totals_of(&try->with[try->done - 1]);
+    double nanoseconds = (double)off.driver.nanoseconds + (double)on.driver.nanoseconds +
+                         (double)on.waits.nanoseconds + (double)on.saved_at_least_nanoseconds;
+
+    return nanoseconds / 1e9 > LEAST_DIFFERENCE * without->median;
+}
+
+/* Whether every run of one kind was quicker than every one of the other. */
+static bool lie_apart(const struct times *one, const struct times *other)
+{
+    return one->slowest < other->quickest || other->slowest < one->quickest;
+}
+
+static void print_factor(const struct try *try, double ratio, double spread)
+{
     char factor[READABLE_BYTES];
 
-    least = spread > least ? spread : least;
-    bool is_close = ratio < 1 + least && ratio > 1 - least;
-
-    if (is_close || !took_memory(try)) {
-        print_no_difference(try);
-        return;
-    }
     spell_factor(ratio > 1 ? ratio : 1 / ratio, factor);
     printf("%s times as %s", factor, ratio > 1 ? "fast" : "slow");
     if (try->done > 1)
@@ -210,6 +222,34 @@ static void print_verdict(const struct try *try, const struct times *without,
     print_driver_times(try);
     if (ratio < 1)
         puts("what to do: leave the pool away here, unless the advice helps");
+}
+
+static void print_uncertainty(const struct try *try, double spread)
+{
+    printf("cannot tell: runs of one kind lie up to %u %% from their middle; try again with -n 10, "
+           "or where less else is going on\n",
+           percent(spread));
+    print_driver_times(try);
+}
+
+static void print_verdict(const struct try *try, const struct times *without,
+                          const struct times *with)
+{
+    double ratio = with->median > 0 ? without->median / with->median : 1;
+    /* Both may be off to opposite sides. */
+    double spread = without->spread + with->spread;
+    double least = try->done > 1 ? LEAST_DIFFERENCE : LEAST_DIFFERENCE_OF_ONE;
+    bool is_close = ratio < 1 + least && ratio > 1 - least;
+    bool is_beyond = spread <= 0.5 && (ratio > 1 + spread || ratio < 1 - spread);
+
+    bool matters = took_memory(try) && can_matter(try, without);
+
+    if (matters && !is_close && (lie_apart(without, with) || is_beyond))
+        print_factor(try, ratio, spread);
+    else if (!matters || spread <= MOST_SPREAD)
+        print_no_difference(try);
+    else
+        print_uncertainty(try, without->spread > with->spread ? without->spread : with->spread);
 }
 
 /* --- what is said: differences ------------------------------------------------------------------
@@ -390,8 +430,10 @@ static int run_all(struct try *try)
 static void free_trials(struct try *try)
 {
     for (int i = 0; i < try->runs; i++) {
-        trial_free(&try->without[i]);
-        trial_free(&try->with[i]);
+        if (try->without != NULL)
+            trial_free(&try->without[i]);
+        if (try->with != NULL)
+            trial_free(&try->with[i]);
     }
     trial_free(&try->counting);
     if (try->input.copy != NULL)
@@ -400,22 +442,27 @@ static void free_trials(struct try *try)
     free(try->with);
 }
 
+/* 0, or the exit status. */
+static int run_and_print(struct try *try)
+{
+    int status = trial_read_input(&try->input);
+
+    if (status == 0)
+        status = run_all(try);
+    return status == 0 ? print_all(try) : status;
+}
+
 static int try_program(struct try *try)
 {
-    int status = 0;
+    int status;
 
     try->without = calloc((size_t)try->runs, sizeof(*try->without));
     try->with = calloc((size_t)try->runs, sizeof(*try->with));
     if (try->without == NULL || try->with == NULL)
         status = complain("out of memory");
     else
-        status = trial_read_input(&try->input);
-    if (status == 0)
-        status = run_all(try);
-    if (status == 0)
-        status = print_all(try);
-    if (try->without != NULL && try->with != NULL)
-        free_trials(try);
+        status = run_and_print(try);
+    free_trials(try);
     return finish_output(status);
 }
 

@@ -10,6 +10,7 @@
  * is one, as "NAME@another_device".
  *
  * Each row prints "ok NAME" or "FAIL NAME: what was expected and found"; the last line counts them.
+ * Where drivers may differ, a line "note NAME: what was found" comes before it.
  * Exit status 1 if a row failed. Arguments name the rows to run, all without any.
  */
 #define _GNU_SOURCE
@@ -44,6 +45,7 @@ static struct {
 
 /* --- rows --------------------------------------------------------------------------------------*/
 
+static const char *row_name = "";
 static char failure[512]; /* of the row that runs; empty while it has none */
 static bool took_wrong_time;
 
@@ -55,6 +57,17 @@ __attribute__((format(printf, 1, 2))) static void fail(const char *format, ...)
     va_start(arguments, format);
     vsnprintf(failure, sizeof failure, format, arguments);
     va_end(arguments);
+}
+
+__attribute__((format(printf, 1, 2))) static void note(const char *format, ...)
+{
+    va_list arguments;
+    printf("note %s: ", row_name);
+    va_start(arguments, format);
+    vprintf(format, arguments);
+    va_end(arguments);
+    putchar('\n');
+    fflush(stdout);
 }
 
 static const char *name_of(CUresult result)
@@ -278,6 +291,53 @@ static void freed_memory_is_unknown(void)
     EXPECT(cuMemGetAddressRange_v2(&base, &size, address), CUDA_ERROR_NOT_FOUND);
     EXPECT(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address),
            CUDA_ERROR_INVALID_VALUE);
+}
+
+/* More than the device has free is given out, too; nobody touches it here. */
+static void managed_memory_needs_no_room(void)
+{
+    CUdeviceptr address = 0;
+    size_t available, total;
+    SUCCEEDS(cuMemGetInfo_v2(&available, &total));
+    SUCCEEDS(cuMemAllocManaged(&address, available + 64 * MIB, CU_MEM_ATTACH_GLOBAL));
+    if (address != 0)
+        SUCCEEDS(cuMemFree_v2(address));
+}
+
+static void managed_memory_says_what_it_is(void)
+{
+    CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                        CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+    CUdeviceptr managed, plain = allocate(1000);
+    unsigned int is_managed = 2;
+    int ordinal = -1;
+    size_t size = 0;
+    void *values[] = {&is_managed, &ordinal, &size};
+    SUCCEEDS(cuMemAllocManaged(&managed, 5 * MIB, CU_MEM_ATTACH_GLOBAL));
+    SUCCEEDS(cuPointerGetAttributes(3, attributes, values, managed));
+    CHECK(is_managed == 1 && ordinal == gpu.device && size == 5 * MIB);
+    SUCCEEDS(cuPointerGetAttributes(3, attributes, values, plain));
+    CHECK(is_managed == 0);
+    SUCCEEDS(cuMemFree_v2(plain));
+    SUCCEEDS(cuMemFree_v2(managed));
+    SUCCEEDS(cuPointerGetAttributes(3, attributes, values, managed));
+    CHECK(is_managed == 0 && size == 0);
+}
+
+/* A device that holds managed pages has less free by them. */
+static void touched_managed_memory_is_not_free(void)
+{
+    CUdeviceptr managed;
+    size_t before, after, total;
+    SUCCEEDS(cuMemGetInfo_v2(&before, &total));
+    SUCCEEDS(cuMemAllocManaged(&managed, 256 * MIB, CU_MEM_ATTACH_GLOBAL));
+    SUCCEEDS(cuMemsetD8Async(managed, 1, 256 * MIB, gpu.a));
+    SUCCEEDS(cuStreamSynchronize(gpu.a));
+    SUCCEEDS(cuMemGetInfo_v2(&after, &total));
+    if (after + 200 * MIB > before)
+        fail("256 MiB touched, %zu MiB less free", before > after ? (before - after) / MIB : 0);
+    SUCCEEDS(cuMemFree_v2(managed));
 }
 
 /* Which of the neighbours comes first depends on what was freed before, so several are asked. */
@@ -1532,6 +1592,670 @@ static void legacy_stream_beside_a_blocking_capture(void)
     SUCCEEDS(cuStreamDestroy_v2(blocking));
 }
 
+/* --- work that ends only if somebody acts
+ * -------------------------------------------------------*/
+
+enum { HANGS_AFTER_MS = 10000 };
+
+static bool is_set_within(const int *word, int ms)
+{
+    double end = now_ms() + ms;
+    while (!__atomic_load_n(word, __ATOMIC_SEQ_CST) && now_ms() < end)
+        usleep(500);
+    return __atomic_load_n(word, __ATOMIC_SEQ_CST) != 0;
+}
+
+static void set(int *word)
+{
+    __atomic_store_n(word, 1, __ATOMIC_SEQ_CST);
+}
+
+/* A host function that is told when to end. */
+struct doorway {
+    int entered, open, left;
+};
+
+static void pass_doorway(void *argument)
+{
+    struct doorway *doorway = argument;
+    set(&doorway->entered);
+    is_set_within(&doorway->open, HANGS_AFTER_MS);
+    set(&doorway->left);
+}
+
+/* What is called inside a host function, in this order, and what it was answered. */
+enum inside_call {
+    ASKS_FOR_CONTEXT,
+    ALLOCATES_AS_IT_IS,
+    SETS_CONTEXT,
+    QUERIES_ANOTHER_STREAM,
+    QUERIES_ITS_OWN_STREAM,
+    QUERIES_AN_EVENT,
+    RECORDS_AN_EVENT,
+    RECORDS_A_FENCE,
+    RAISES_A_BARRIER,
+    ALLOCATES_IN_IT,
+    FREES_IN_A_STREAMS_ORDER,
+    SYNCHRONIZES_ANOTHER_STREAM,
+    FREES,
+    INSIDE_CALLS
+};
+
+static const char *const inside_names[INSIDE_CALLS] = {
+    "cuCtxGetCurrent",
+    "cuMemAlloc before cuCtxSetCurrent",
+    "cuCtxSetCurrent",
+    "cuStreamQuery of another stream",
+    "cuStreamQuery of its own stream",
+    "cuEventQuery",
+    "cuEventRecord on another stream",
+    "cuCtxRecordEvent",
+    "cuCtxWaitEvent",
+    "cuMemAlloc",
+    "cuMemFreeAsync on another stream",
+    "cuStreamSynchronize of another stream",
+    "cuMemFree",
+};
+
+static struct {
+    enum inside_call first, last;
+    enum inside_call now; /* whom a hang is to be blamed on */
+    int done;
+    CUresult answers[INSIDE_CALLS];
+    CUcontext context; /* current in the host function at first */
+    CUevent complete, recorded, fence;
+    CUdeviceptr early, late, to_free;
+} inside;
+
+static CUresult call_inside(enum inside_call call)
+{
+    switch (call) {
+    case ASKS_FOR_CONTEXT:
+        return cuCtxGetCurrent(&inside.context);
+    case ALLOCATES_AS_IT_IS:
+        return cuMemAlloc_v2(&inside.early, 3 * MIB);
+    case SETS_CONTEXT:
+        return cuCtxSetCurrent(gpu.context);
+    case QUERIES_ANOTHER_STREAM:
+        return cuStreamQuery(gpu.b);
+    case QUERIES_ITS_OWN_STREAM:
+        return cuStreamQuery(gpu.a);
+    case QUERIES_AN_EVENT:
+        return cuEventQuery(inside.complete);
+    case RECORDS_AN_EVENT:
+        return cuEventRecord(inside.recorded, gpu.b);
+    case RECORDS_A_FENCE:
+        return cuCtxRecordEvent(gpu.context, inside.fence);
+    case RAISES_A_BARRIER:
+        return cuCtxWaitEvent(gpu.context, inside.complete);
+    case ALLOCATES_IN_IT:
+        return cuMemAlloc_v2(&inside.late, 3 * MIB);
+    case FREES_IN_A_STREAMS_ORDER:
+        return cuMemFreeAsync(inside.late, gpu.b);
+    case SYNCHRONIZES_ANOTHER_STREAM:
+        return cuStreamSynchronize(gpu.b);
+    default:
+        return cuMemFree_v2(inside.to_free);
+    }
+}
+
+static void make_calls(void *unused)
+{
+    (void)unused;
+    for (enum inside_call call = inside.first; call <= inside.last; call++) {
+        __atomic_store_n(&inside.now, call, __ATOMIC_SEQ_CST);
+        inside.answers[call] = call_inside(call);
+    }
+    set(&inside.done);
+}
+
+static void make_calls_in_callback(CUstream stream, CUresult status, void *argument)
+{
+    (void)stream;
+    (void)status;
+    make_calls(argument);
+}
+
+/* Neither a hang nor an error that sticks: the context must work as before. */
+static void host_function_may_have_called(const char *where)
+{
+    CUdeviceptr address = 0;
+    if (!is_set_within(&inside.done, HANGS_AFTER_MS)) {
+        printf("FAIL %s: %s hangs inside %s\n", row_name, inside_names[inside.now], where);
+        fflush(stdout);
+        _exit(1);
+    }
+    for (enum inside_call call = inside.first; call <= inside.last; call++) {
+        CUresult answer = inside.answers[call];
+        note("%s inside %s: %s", inside_names[call], where, name_of(answer));
+        if (answer != CUDA_SUCCESS && answer != CUDA_ERROR_NOT_READY &&
+            answer != CUDA_ERROR_NOT_PERMITTED && call != ALLOCATES_AS_IT_IS)
+            fail("%s inside %s: %s", inside_names[call], where, name_of(answer));
+    }
+    SUCCEEDS(cuCtxSynchronize());
+    address = allocate(MIB);
+    fill(gpu.a, address, 256, 7);
+    spin_then_verify(gpu.a, 0, address, 256, 7);
+    CHECK(wrong_words() == 0);
+    SUCCEEDS(cuMemFree_v2(address));
+}
+
+/* Calls them inside a host function, or a callback of cuStreamAddCallback. */
+static void call_in_host_function(enum inside_call first, enum inside_call last, bool callback)
+{
+    memset(&inside, 0, sizeof inside);
+    inside.first = first;
+    inside.last = last;
+    inside.complete = new_event();
+    inside.recorded = new_event();
+    inside.fence = new_event();
+    inside.to_free = allocate(3 * MIB);
+    SUCCEEDS(cuEventRecord(inside.complete, gpu.b));
+    SUCCEEDS(cuCtxSynchronize());
+    if (callback)
+        SUCCEEDS(cuStreamAddCallback(gpu.a, make_calls_in_callback, NULL, 0));
+    else
+        SUCCEEDS(cuLaunchHostFunc(gpu.a, make_calls, NULL));
+    host_function_may_have_called(callback ? "cuStreamAddCallback" : "cuLaunchHostFunc");
+    if (first == ASKS_FOR_CONTEXT)
+        note("the context current in it is %s", inside.context == NULL          ? "none"
+                                                : inside.context == gpu.context ? "the stream's"
+                                                                                : "another");
+    if (inside.early != 0 && inside.answers[ALLOCATES_AS_IT_IS] == CUDA_SUCCESS)
+        SUCCEEDS(cuMemFree_v2(inside.early));
+    if (inside.late != 0 && (last < FREES_IN_A_STREAMS_ORDER ||
+                             inside.answers[FREES_IN_A_STREAMS_ORDER] != CUDA_SUCCESS))
+        SUCCEEDS(cuMemFree_v2(inside.late));
+    if (last < FREES || inside.answers[FREES] != CUDA_SUCCESS)
+        SUCCEEDS(cuMemFree_v2(inside.to_free));
+    SUCCEEDS(cuEventDestroy_v2(inside.complete));
+    SUCCEEDS(cuEventDestroy_v2(inside.recorded));
+    SUCCEEDS(cuEventDestroy_v2(inside.fence));
+}
+
+static void calls_inside_host_functions(void)
+{
+    call_in_host_function(ASKS_FOR_CONTEXT, FREES_IN_A_STREAMS_ORDER, false);
+    call_in_host_function(ASKS_FOR_CONTEXT, FREES_IN_A_STREAMS_ORDER, true);
+}
+
+static void waits_inside_host_functions(void)
+{
+    call_in_host_function(SYNCHRONIZES_ANOTHER_STREAM, SYNCHRONIZES_ANOTHER_STREAM, false);
+    call_in_host_function(SYNCHRONIZES_ANOTHER_STREAM, SYNCHRONIZES_ANOTHER_STREAM, true);
+}
+
+static void frees_inside_host_functions(void)
+{
+    call_in_host_function(FREES, FREES, false);
+}
+
+static void frees_inside_callbacks(void)
+{
+    call_in_host_function(FREES, FREES, true);
+}
+
+/* A free in another thread, which may wait long. */
+struct other_free {
+    pthread_t thread;
+    CUdeviceptr address;
+    double ms;
+    int begun, ended;
+};
+
+static void *free_elsewhere(void *argument)
+{
+    struct other_free *other = argument;
+    SUCCEEDS(cuCtxSetCurrent(gpu.context));
+    set(&other->begun);
+    other->ms = timed_free(other->address);
+    set(&other->ended);
+    return NULL;
+}
+
+static void begin_free(struct other_free *other)
+{
+    other->begun = other->ended = 0;
+    pthread_create(&other->thread, NULL, free_elsewhere, other);
+    CHECK(is_set_within(&other->begun, HANGS_AFTER_MS));
+    usleep(30000);
+}
+
+/* It waited for what has only now come to its end. */
+static void expect_free_waited(struct other_free *other, bool waited)
+{
+    if (!gpu.pool)
+        CHECK(waited);
+    CHECK(is_set_within(&other->ended, HANGS_AFTER_MS));
+    pthread_join(other->thread, NULL);
+}
+
+static void free_waits_for_host_functions(void)
+{
+    struct doorway doorway = {0, 0, 0};
+    struct other_free other = {.address = allocate(MIB)};
+    bool waited;
+    SUCCEEDS(cuLaunchHostFunc(gpu.a, pass_doorway, &doorway));
+    CHECK(is_set_within(&doorway.entered, HANGS_AFTER_MS));
+    begin_free(&other);
+    waited = !__atomic_load_n(&other.ended, __ATOMIC_SEQ_CST);
+    set(&doorway.open);
+    expect_free_waited(&other, waited);
+    SUCCEEDS(cuCtxSynchronize());
+}
+
+static void fence_covers_host_functions(void)
+{
+    struct doorway running = {0, 0, 0}, queued = {0, 0, 0};
+    CUevent fence = new_event();
+    SUCCEEDS(cuLaunchHostFunc(gpu.a, pass_doorway, &running));
+    spin(gpu.b, 20);
+    SUCCEEDS(cuLaunchHostFunc(gpu.b, pass_doorway, &queued));
+    CHECK(is_set_within(&running.entered, HANGS_AFTER_MS));
+    SUCCEEDS(cuCtxRecordEvent(gpu.context, fence));
+    EXPECT(cuEventQuery(fence), CUDA_ERROR_NOT_READY);
+    set(&running.open);
+    SUCCEEDS(cuStreamSynchronize(gpu.a));
+    CHECK(is_set_within(&queued.entered, HANGS_AFTER_MS));
+    EXPECT(cuEventQuery(fence), CUDA_ERROR_NOT_READY);
+    set(&queued.open);
+    SUCCEEDS(cuEventSynchronize(fence));
+    CHECK(running.left && queued.left);
+    SUCCEEDS(cuEventDestroy_v2(fence));
+}
+
+/* Whether host functions of two streams, or of two contexts, run beside each other. */
+static void host_functions_of_two_streams(void)
+{
+    struct doorway first = {0, 0, 0}, second = {0, 0, 0};
+    SUCCEEDS(cuLaunchHostFunc(gpu.a, pass_doorway, &first));
+    CHECK(is_set_within(&first.entered, HANGS_AFTER_MS));
+    SUCCEEDS(cuLaunchHostFunc(gpu.b, pass_doorway, &second));
+    note("a host function %s while one of another stream runs",
+         is_set_within(&second.entered, 50) ? "runs" : "waits");
+    set(&first.open);
+    set(&second.open);
+    SUCCEEDS(cuCtxSynchronize());
+    CHECK(first.left && second.left);
+}
+
+/* A word of pinned memory that starts as 0. */
+struct pinned_word {
+    unsigned int *host;
+    CUdeviceptr device;
+};
+
+static struct pinned_word new_word(void)
+{
+    struct pinned_word word = {NULL, 0};
+    SUCCEEDS(cuMemHostAlloc((void **)&word.host, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
+    SUCCEEDS(cuMemHostGetDevicePointer_v2(&word.device, word.host, 0));
+    __atomic_store_n(word.host, 0, __ATOMIC_SEQ_CST);
+    return word;
+}
+
+static void set_word(struct pinned_word word)
+{
+    __atomic_store_n(word.host, 1, __ATOMIC_SEQ_CST);
+}
+
+static CUresult wait_for_word(CUstream stream, struct pinned_word word, bool in_a_batch)
+{
+    CUstreamBatchMemOpParams parameters = {
+        .waitValue = {.address = word.device, .value = 1, .flags = CU_STREAM_WAIT_VALUE_GEQ}};
+    parameters.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    return in_a_batch ? cuStreamBatchMemOp_v2(stream, 1, &parameters, 0)
+                      : cuStreamWaitValue32_v2(stream, word.device, 1, CU_STREAM_WAIT_VALUE_GEQ);
+}
+
+/* A fence covers the wait for a word that the host writes, and cuMemFree waits for it. */
+static void check_waits_for_values(bool in_a_batch)
+{
+    struct pinned_word word = new_word();
+    struct other_free other = {.address = allocate(MIB)};
+    CUevent fence = new_event();
+    bool waited;
+    CUresult result = wait_for_word(gpu.a, word, in_a_batch);
+    if (result == CUDA_ERROR_NOT_SUPPORTED) {
+        note("not supported: nothing was checked");
+        SUCCEEDS(cuMemFree_v2(other.address));
+        return;
+    }
+    SUCCEEDS(result);
+    SUCCEEDS(cuCtxRecordEvent(gpu.context, fence));
+    usleep(5000);
+    EXPECT(cuStreamQuery(gpu.a), CUDA_ERROR_NOT_READY);
+    EXPECT(cuEventQuery(fence), CUDA_ERROR_NOT_READY);
+    EXPECT(cuStreamQuery(gpu.b), CUDA_SUCCESS);
+    begin_free(&other);
+    waited = !__atomic_load_n(&other.ended, __ATOMIC_SEQ_CST);
+    set_word(word);
+    expect_free_waited(&other, waited);
+    SUCCEEDS(cuCtxSynchronize());
+    SUCCEEDS(cuEventQuery(fence));
+    SUCCEEDS(cuEventDestroy_v2(fence));
+    SUCCEEDS(cuMemFreeHost(word.host));
+}
+
+static void waits_for_values_are_work(void)
+{
+    check_waits_for_values(false);
+}
+
+static void batched_waits_for_values_are_work(void)
+{
+    check_waits_for_values(true);
+}
+
+static void writes_of_values_end_waits(void)
+{
+    struct pinned_word word = new_word();
+    CUresult result = wait_for_word(gpu.a, word, false);
+    if (result == CUDA_ERROR_NOT_SUPPORTED) {
+        note("not supported: nothing was checked");
+        return;
+    }
+    SUCCEEDS(result);
+    SUCCEEDS(cuStreamWriteValue32_v2(gpu.b, word.device, 1, 0));
+    SUCCEEDS(cuStreamSynchronize(gpu.a));
+    SUCCEEDS(cuStreamWaitValue32_v2(gpu.a, word.device, 1, CU_STREAM_WAIT_VALUE_EQ));
+    SUCCEEDS(cuStreamWaitValue32_v2(gpu.a, word.device, 1, CU_STREAM_WAIT_VALUE_AND));
+    SUCCEEDS(cuStreamSynchronize(gpu.a));
+    SUCCEEDS(cuMemFreeHost(word.host));
+}
+
+/* --- graphs that hold such work
+ * -----------------------------------------------------------------*/
+
+static CUgraph new_graph(void)
+{
+    CUgraph graph = NULL;
+    SUCCEEDS(cuGraphCreate(&graph, 0));
+    return graph;
+}
+
+static CUgraphNode add_host_node(CUgraph graph, CUhostFn function, void *argument)
+{
+    CUDA_HOST_NODE_PARAMS parameters = {function, argument};
+    CUgraphNode node = NULL;
+    SUCCEEDS(cuGraphAddHostNode(&node, graph, NULL, 0, &parameters));
+    return node;
+}
+
+static CUgraphNode add_child(CUgraph graph, CUgraph child)
+{
+    CUgraphNode node = NULL;
+    SUCCEEDS(cuGraphAddChildGraphNode(&node, graph, NULL, 0, child));
+    return node;
+}
+
+/* A graph of one kernel that takes so many milliseconds. */
+static CUgraph kernel_graph(double ms)
+{
+    CUgraph graph = NULL;
+    begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+    spin(gpu.a, ms);
+    SUCCEEDS(cuStreamEndCapture(gpu.a, &graph));
+    return graph;
+}
+
+static CUgraphExec instantiate(CUgraph graph)
+{
+    CUgraphExec exec = NULL;
+    SUCCEEDS(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    return exec;
+}
+
+static void launch_and_wait(CUgraphExec exec)
+{
+    SUCCEEDS(cuGraphLaunch(exec, gpu.a));
+    SUCCEEDS(cuStreamSynchronize(gpu.a));
+}
+
+enum { MOST_NODES = 8 };
+
+/* How many nodes the graph itself has, and of those, how many of a type. */
+static size_t count_nodes(CUgraph graph, CUgraphNode *nodes)
+{
+    size_t count = MOST_NODES;
+    SUCCEEDS(cuGraphGetNodes(graph, NULL, &count));
+    CHECK(count <= MOST_NODES);
+    if (count > 0 && count <= MOST_NODES)
+        SUCCEEDS(cuGraphGetNodes(graph, nodes, &count));
+    return count;
+}
+
+static int count_type(CUgraph graph, CUgraphNodeType type)
+{
+    CUgraphNode nodes[MOST_NODES] = {NULL};
+    size_t count = count_nodes(graph, nodes);
+    int found = 0;
+    for (size_t i = 0; i < count && i < MOST_NODES; i++) {
+        CUgraphNodeType its_type = 99;
+        SUCCEEDS(cuGraphNodeGetType(nodes[i], &its_type));
+        found += its_type == type;
+    }
+    return found;
+}
+
+static CUgraphNode only_node(CUgraph graph)
+{
+    CUgraphNode nodes[MOST_NODES] = {NULL};
+    CHECK(count_nodes(graph, nodes) == 1);
+    return nodes[0];
+}
+
+static void captured_nodes_are_listed(void)
+{
+    struct pinned_word word = new_word();
+    CUgraph graph = NULL;
+    CUresult waits;
+    begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    spin(gpu.a, 0);
+    SUCCEEDS(cuLaunchHostFunc(gpu.a, count_host_call, NULL));
+    SUCCEEDS(cuStreamEndCapture(gpu.a, &graph));
+    CHECK(count_type(graph, CU_GRAPH_NODE_TYPE_HOST) == 1);
+    CHECK(count_type(graph, CU_GRAPH_NODE_TYPE_KERNEL) == 1);
+    SUCCEEDS(cuGraphDestroy(graph));
+    graph = NULL;
+    begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    waits = wait_for_word(gpu.a, word, false);
+    note("cuStreamWaitValue32 in a capture: %s", name_of(waits));
+    note("ending that capture: %s", name_of(cuStreamEndCapture(gpu.a, &graph)));
+    if (waits == CUDA_SUCCESS && graph != NULL)
+        CHECK(count_type(graph, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) == 1);
+    if (graph != NULL)
+        SUCCEEDS(cuGraphDestroy(graph));
+    SUCCEEDS(cuMemFreeHost(word.host));
+}
+
+static void child_graphs_nodes_are_listed_there(void)
+{
+    CUgraph parent = new_graph(), child = new_graph(), inner = NULL, captured = NULL;
+    CUgraphExec exec;
+    CUgraphNode node;
+    host_calls = 0;
+    add_host_node(child, count_host_call, NULL);
+    node = add_child(parent, child);
+    SUCCEEDS(cuGraphDestroy(child));
+    CHECK(only_node(parent) == node);
+    CHECK(count_type(parent, CU_GRAPH_NODE_TYPE_GRAPH) == 1);
+    SUCCEEDS(cuGraphChildGraphNodeGetGraph(node, &inner));
+    CHECK(count_type(inner, CU_GRAPH_NODE_TYPE_HOST) == 1);
+    exec = instantiate(parent);
+    launch_and_wait(exec);
+    CHECK(__atomic_load_n(&host_calls, __ATOMIC_SEQ_CST) == 1);
+    begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+    SUCCEEDS(cuGraphLaunch(exec, gpu.a));
+    SUCCEEDS(cuStreamEndCapture(gpu.a, &captured));
+    CHECK(count_type(captured, CU_GRAPH_NODE_TYPE_GRAPH) == 1);
+    SUCCEEDS(cuGraphChildGraphNodeGetGraph(only_node(captured), &inner));
+    note("a captured launch is a child graph with %d host nodes and %d child graphs",
+         count_type(inner, CU_GRAPH_NODE_TYPE_HOST), count_type(inner, CU_GRAPH_NODE_TYPE_GRAPH));
+    SUCCEEDS(cuGraphExecDestroy(exec));
+    SUCCEEDS(cuGraphDestroy(parent));
+    SUCCEEDS(cuGraphDestroy(captured));
+}
+
+static void fence_covers_host_nodes(void)
+{
+    struct doorway doorway = {0, 0, 0};
+    CUgraph graph = new_graph();
+    CUevent fence = new_event();
+    CUgraphExec exec;
+    add_host_node(graph, pass_doorway, &doorway);
+    exec = instantiate(graph);
+    SUCCEEDS(cuGraphLaunch(exec, gpu.a));
+    CHECK(is_set_within(&doorway.entered, HANGS_AFTER_MS));
+    SUCCEEDS(cuCtxRecordEvent(gpu.context, fence));
+    EXPECT(cuEventQuery(fence), CUDA_ERROR_NOT_READY);
+    set(&doorway.open);
+    SUCCEEDS(cuEventSynchronize(fence));
+    CHECK(doorway.left);
+    SUCCEEDS(cuGraphExecDestroy(exec));
+    SUCCEEDS(cuGraphDestroy(graph));
+    SUCCEEDS(cuEventDestroy_v2(fence));
+}
+
+/* The update is refused; the executable graph runs on as it was. */
+static void refuses_update(CUgraphExec exec, CUgraph graph, const char *to)
+{
+    CUgraphExecUpdateResultInfo info = {0};
+    CUresult result = cuGraphExecUpdate_v2(exec, graph, &info);
+    note("cuGraphExecUpdate to %s: %s, result %u", to, name_of(result), info.result);
+    if (result == CUDA_SUCCESS)
+        fail("cuGraphExecUpdate to %s: expected an error, got CUDA_SUCCESS", to);
+    host_calls = 0;
+    launch_and_wait(exec);
+    CHECK(__atomic_load_n(&host_calls, __ATOMIC_SEQ_CST) == 0);
+}
+
+static void updates_add_no_host_nodes(void)
+{
+    CUgraph kernel = kernel_graph(0), host = new_graph(), both = kernel_graph(0), nested;
+    CUgraphExec exec = instantiate(kernel);
+    CUgraphExecUpdateResultInfo info = {0};
+    CUgraph longer = kernel_graph(1);
+    add_host_node(host, count_host_call, NULL);
+    add_host_node(both, count_host_call, NULL);
+    nested = new_graph();
+    add_child(nested, host);
+    refuses_update(exec, host, "a host node in the kernel's place");
+    refuses_update(exec, both, "a graph with a host node more");
+    refuses_update(exec, nested, "a child graph in the kernel's place");
+    SUCCEEDS(cuGraphExecUpdate_v2(exec, longer, &info));
+    SUCCEEDS(cuGraphExecDestroy(exec));
+    SUCCEEDS(cuGraphDestroy(kernel));
+    SUCCEEDS(cuGraphDestroy(host));
+    SUCCEEDS(cuGraphDestroy(both));
+    SUCCEEDS(cuGraphDestroy(nested));
+    SUCCEEDS(cuGraphDestroy(longer));
+}
+
+static void nodes_keep_their_types(void)
+{
+    CUDA_HOST_NODE_PARAMS host = {count_host_call, NULL};
+    struct pinned_word word = new_word();
+    CUstreamBatchMemOpParams operation = {.writeValue = {.address = word.device, .value = 1}};
+    CUDA_BATCH_MEM_OP_NODE_PARAMS batch = {gpu.context, 1, &operation, 0};
+    CUgraph graph = kernel_graph(0);
+    CUgraphNode kernel = only_node(graph);
+    CUgraphExec exec = instantiate(graph);
+    operation.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    FAILS(cuGraphExecHostNodeSetParams(exec, kernel, &host));
+    FAILS(cuGraphExecBatchMemOpNodeSetParams(exec, kernel, &batch));
+    FAILS(cuGraphExecChildGraphNodeSetParams(exec, kernel, graph));
+    host_calls = 0;
+    launch_and_wait(exec);
+    CHECK(__atomic_load_n(&host_calls, __ATOMIC_SEQ_CST) == 0);
+    /* What is added to the graph is not in what was made of it before. */
+    add_host_node(graph, count_host_call, NULL);
+    launch_and_wait(exec);
+    CHECK(__atomic_load_n(&host_calls, __ATOMIC_SEQ_CST) == 0);
+    SUCCEEDS(cuGraphExecDestroy(exec));
+    SUCCEEDS(cuGraphDestroy(graph));
+    SUCCEEDS(cuMemFreeHost(word.host));
+}
+
+/* Nor does disabling and enabling hide a host node while the graph is instantiated. */
+static void which_nodes_can_be_disabled(void)
+{
+    CUgraph graph = kernel_graph(0);
+    CUgraphNode kernel = only_node(graph), host = add_host_node(graph, count_host_call, NULL);
+    CUgraphExec exec = instantiate(graph);
+    CUresult result = cuGraphNodeSetEnabled(exec, host, 0);
+    note("cuGraphNodeSetEnabled of a host node: %s", name_of(result));
+    SUCCEEDS(cuGraphNodeSetEnabled(exec, kernel, 0));
+    host_calls = 0;
+    launch_and_wait(exec);
+    note("a launch calls the host function %d times",
+         __atomic_load_n(&host_calls, __ATOMIC_SEQ_CST));
+    CHECK((result != CUDA_SUCCESS) == (host_calls == 1));
+    SUCCEEDS(cuGraphExecDestroy(exec));
+    SUCCEEDS(cuGraphDestroy(graph));
+}
+
+static void child_graphs_keep_their_types(void)
+{
+    CUgraph kernel = kernel_graph(0), other_kernel = kernel_graph(1), host = new_graph();
+    CUgraph parent = new_graph(), other_parent = new_graph();
+    CUgraphNode child = add_child(parent, kernel);
+    CUgraphExec exec = instantiate(parent);
+    add_host_node(host, count_host_call, NULL);
+    add_child(other_parent, host);
+    FAILS(cuGraphExecChildGraphNodeSetParams(exec, child, host));
+    SUCCEEDS(cuGraphExecChildGraphNodeSetParams(exec, child, other_kernel));
+    refuses_update(exec, other_parent, "a host node in the child graph");
+    SUCCEEDS(cuGraphExecDestroy(exec));
+    exec = instantiate(other_parent);
+    host_calls = 0;
+    launch_and_wait(exec);
+    CHECK(__atomic_load_n(&host_calls, __ATOMIC_SEQ_CST) == 1);
+    SUCCEEDS(cuGraphExecDestroy(exec));
+    SUCCEEDS(cuGraphDestroy(kernel));
+    SUCCEEDS(cuGraphDestroy(other_kernel));
+    SUCCEEDS(cuGraphDestroy(host));
+    SUCCEEDS(cuGraphDestroy(parent));
+    SUCCEEDS(cuGraphDestroy(other_parent));
+}
+
+/* A body may hold no host node: a graph that has none outside conditional nodes has none. */
+static void conditional_bodies_hold_no_host_nodes(void)
+{
+    CUDA_HOST_NODE_PARAMS host = {count_host_call, NULL};
+    CUgraph graph = new_graph(), body = NULL;
+    CUgraphNodeParams parameters = {.type = CU_GRAPH_NODE_TYPE_CONDITIONAL};
+    CUgraphNode node = NULL, inner = NULL;
+    CUgraphExec exec = NULL;
+    CUresult added, instantiated = CUDA_SUCCESS;
+    CUresult result =
+        cuGraphConditionalHandleCreate(&parameters.conditional.handle, graph, gpu.context, 1, 1);
+    if (result == CUDA_ERROR_NOT_SUPPORTED) {
+        note("the driver has no conditional nodes: nothing was checked");
+        SUCCEEDS(cuGraphDestroy(graph));
+        return;
+    }
+    SUCCEEDS(result);
+    parameters.conditional.type = CU_GRAPH_COND_TYPE_IF;
+    parameters.conditional.size = 1;
+    parameters.conditional.ctx = gpu.context;
+    SUCCEEDS(cuGraphAddNode_v2(&node, graph, NULL, NULL, 0, &parameters));
+    CHECK(count_type(graph, CU_GRAPH_NODE_TYPE_CONDITIONAL) == 1);
+    if (parameters.conditional.phGraph_out != NULL)
+        body = parameters.conditional.phGraph_out[0];
+    CHECK(body != NULL);
+    CHECK(body == NULL || count_type(body, CU_GRAPH_NODE_TYPE_HOST) == 0);
+    added = cuGraphAddHostNode(&inner, body, NULL, 0, &host);
+    if (added == CUDA_SUCCESS)
+        instantiated = cuGraphInstantiateWithFlags(&exec, graph, 0);
+    note("a host node in a body: %s, then instantiating: %s", name_of(added),
+         name_of(instantiated));
+    CHECK(added != CUDA_SUCCESS || instantiated != CUDA_SUCCESS);
+    if (exec != NULL)
+        SUCCEEDS(cuGraphExecDestroy(exec));
+    SUCCEEDS(cuGraphDestroy(graph));
+}
+
 /* --- finding the driver ------------------------------------------------------------------------*/
 
 static void both_lookups_give_one_address(void)
@@ -1604,6 +2328,9 @@ static const struct row {
     ROW(range_is_what_was_asked_for),
     ROW(range_attribute_is_what_was_asked_for),
     ROW(freed_memory_is_unknown),
+    ROW(managed_memory_needs_no_room),
+    ROW(managed_memory_says_what_it_is),
+    ROW(touched_managed_memory_is_not_free),
     ROW(small_blocks_are_1_kib_apart),
     ROW(info_counts_freed_memory),
     ROW(free_waits_for_its_context),
@@ -1660,8 +2387,27 @@ static const struct row {
     ROW(unjoined_captures_have_no_graph),
     ROW(legacy_stream_cannot_capture),
     ROW(legacy_stream_beside_a_blocking_capture),
+    ROW(free_waits_for_host_functions),
+    ROW(fence_covers_host_functions),
+    ROW(host_functions_of_two_streams),
+    ROW(waits_for_values_are_work),
+    ROW(batched_waits_for_values_are_work),
+    ROW(writes_of_values_end_waits),
+    ROW(captured_nodes_are_listed),
+    ROW(child_graphs_nodes_are_listed_there),
+    ROW(fence_covers_host_nodes),
+    ROW(updates_add_no_host_nodes),
+    ROW(nodes_keep_their_types),
+    ROW(which_nodes_can_be_disabled),
+    ROW(child_graphs_keep_their_types),
+    ROW(conditional_bodies_hold_no_host_nodes),
     ROW(both_lookups_give_one_address),
     ROW(unknown_names_are_not_found),
+    /* Last, since a call that hangs inside a host function ends the run. */
+    ROW(calls_inside_host_functions),
+    ROW(waits_inside_host_functions),
+    ROW(frees_inside_host_functions),
+    ROW(frees_inside_callbacks),
 #undef ROW
 #undef CONTEXTS_ROW
 };
@@ -1718,6 +2464,7 @@ enum { TRIES_FOR_TIME = 4 };
 static bool run(const char *name, void (*check)(void))
 {
     int tries = 0;
+    row_name = name;
     do {
         failure[0] = '\0';
         took_wrong_time = false;

@@ -47,12 +47,12 @@ __memcpy_chk __register_atfork
 __snprintf_chk __sprintf_chk __stack_chk_fail __strcat_chk __strcpy_chk __vsnprintf_chk
 abort access aligned_alloc atoi calloc clock_gettime close environ fclose ferror fflush fopen
 fprintf fputc fputs fread free fwrite getenv gethostname getpagesize getpid malloc memchr memcmp
-memcpy memmove memset mmap mprotect munmap nanosleep open open_memstream posix_memalign
+memcpy memmem memmove memset mmap mprotect munmap nanosleep open open_memstream posix_memalign
 pthread_equal pthread_mutex_destroy pthread_mutex_init pthread_mutex_lock pthread_mutex_unlock
 pthread_self pthread_setcancelstate qsort read realloc sched_yield secure_getenv sigaddset sigemptyset sigismember
 sigpending sigprocmask sigtimedwait snprintf stderr strcasecmp strcat strchr strcmp strcpy strcspn
 strdup strerror strlen strncmp strncpy strnlen strpbrk strrchr strspn strstr strtol strtoul strtoull
-syscall sysconf usleep vfprintf vsnprintf write dl_iterate_phdr
+syscall sysconf tdelete tfind tsearch usleep vfprintf vsnprintf write dl_iterate_phdr
 closedir fdopendir fstatfs getauxval geteuid getrlimit ioctl kill mkdir openat posix_fallocate readdir
 readlink rewinddir statx unlink unlinkat
 _ITM_deregisterTMCloneTable _ITM_registerTMCloneTable __gmon_start__

@@ -41,6 +41,7 @@ expect "contexts, plain driver" on_driver -- "$programs/contexts" rounds=2
 expect "progress, plain driver" on_driver -- "$programs/progress" blocks=40 rounds=1
 expect "fill_memory, plain driver" on_driver -- "${fill_memory[@]}"
 expect "tight, plain driver" on_driver -- "${tight[@]}"
+expect "managed, plain driver" on_driver -- "$programs/managed"
 
 # Here the addresses come back in all four ways.
 streams=("$programs/stream_ordered" pairs=500 threads=4 rounds=20 stress=10 large=64)
@@ -71,6 +72,7 @@ for budget in 0B 8MiB 128MiB; do
     expect "progress, $at" with_budget "$programs/progress" blocks=80 rounds=1
     expect "fill_memory, $at" with_budget "${fill_memory[@]}"
     expect "tight, $at" with_budget "${tight[@]}"
+    expect "managed, $at" with_budget "$programs/managed"
     expect "tight with kernels, $at" with_budget "${tight[@]}" kernels
     memory=4GiB expect "soak, $at" with_budget "${soak[@]}"
     expect "capture, $at" with_budget "${capture[@]}"

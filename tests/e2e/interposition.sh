@@ -83,6 +83,29 @@ expect "every function with a libcuda that lacks it" run_with "LD_PRELOAD=$PRELO
     "LD_LIBRARY_PATH=$work/bare${GUEST_LIBRARY_PATH:+:$GUEST_LIBRARY_PATH}" -- \
     "$programs/interposition_bare" bare
 
+# --- others who patch the driver's functions --------------------------------------------------------
+
+for case in entries code code_for_calls relocations relocations_past_the_pool next; do
+    expect "patched, $case" on_pool CUDAPOOL_REPORT=none -- "$programs/interposition_patched" $case \
+        "$(library patch)"
+    case $case in code_for_calls | relocations* | next)
+        expect "patched, $case, without the pool" on_driver -- "$programs/interposition_patched" \
+            $case "$(library patch)"
+        ;;
+    esac
+done
+
+# As UCX is called: without the one function it would miss what goes back in a stream's order.
+mkdir "$work/former" "$work/present"
+cp "$(library patch)" "$work/former/libucm_cuda.so.0"
+cp "$(library follower)" "$work/present/libucm_cuda.so.0"
+expect "given back where one follows cuMemFree only" on_pool CUDAPOOL_REPORT=none -- \
+    "$programs/interposition_patched" given_back_plainly "$work/former/libucm_cuda.so.0"
+expect "given back where one follows cuMemFreeAsync, too" on_pool CUDAPOOL_REPORT=none -- \
+    "$programs/interposition_patched" given_back_in_stream_order "$work/present/libucm_cuda.so.0"
+expect "given back where nobody does" on_pool CUDAPOOL_REPORT=none -- \
+    "$programs/interposition_patched" given_back_in_stream_order "$(library patch)"
+
 # --- memory freed behind our back ----------------------------------------------------------------
 
 if [ -z "$SANITIZE" ] || [ "$SANITIZE" = undefined ]; then # sanitizers refuse RTLD_DEEPBIND

@@ -161,7 +161,9 @@ answers() { # name, expected status, status
 use_device '"caps": {"cached": "100%", "reserve_ratio": 100}'
 for call in $(on_driver -- "$programs/pool_room" list); do
     case $call in
-    cuLaunch | cuLaunchGrid* | *MultiDevice | cuGL*) then=3 ;; # the simulated driver has only the name
+    # the simulated driver has only the name
+    cuLaunch | cuLaunchGrid* | *MultiDevice | cuGL* | cuIpcOpen* | cuGraphics* | *External* | \
+        *UnifiedFunction) then=3 ;;
     *)
         then=0
         room full "$call"
@@ -178,6 +180,20 @@ for call in $(on_driver -- "$programs/pool_room" list); do
     answers "out of memory once: $call" $then $?
     room faults "$call" "SIMCUDA_FAULTS=$asked=CUDA_ERROR_OUT_OF_MEMORY@$first+"
     answers "out of memory for good: $call" 2 $?
+done
+
+# --- managed memory, which never says that there is no room ----------------------------------------
+
+managed() { # case
+    on_pool CUDAPOOL_REPORT=none "CUDAPOOL_CONFIG=$settings" SIMCUDA_MEMORY=1GiB -- \
+        "$programs/pool_managed" "$1"
+}
+use_device '"caps": {"cached": "100%", "reserve_ratio": 100}, "growth_budget": "8MiB"'
+for case in room_is_made room_is_there room_for_many more_than_there_is pending_is_left \
+    pending_that_is_over stream_ordered_too freed_later ended_context; do
+    [ $case = pending_is_left ] || expect "managed: $case, without the pool" on_driver \
+        SIMCUDA_MEMORY=1GiB -- "$programs/pool_managed" $case
+    expect "managed: $case" managed $case
 done
 
 # --- contexts, devices, captures -----------------------------------------------------------------

@@ -177,6 +177,16 @@ static CUresult share_by_tokens(CUdeviceptr block)
     return cuPointerGetAttributes(1, &attribute, (void *[]){tokens}, block);
 }
 
+static CUresult share_by_multicast(CUdeviceptr block)
+{
+    return cuMulticastBindAddr(1, 0, block, 4096, 0);
+}
+
+static CUresult share_by_multicast_v2(CUdeviceptr block)
+{
+    return cuMulticastBindAddr_v2(1, 0, 0, block, 4096, 0);
+}
+
 /* A shared block's free goes to the driver, so that nobody outside sees its next user. */
 static void shared_one(CUresult (*share)(CUdeviceptr))
 {
@@ -197,6 +207,8 @@ static void sharing(void)
     shared_one(share_by_setting);
     shared_one(share_by_token);
     shared_one(share_by_tokens);
+    shared_one(share_by_multicast);
+    shared_one(share_by_multicast_v2);
 }
 
 /* Freed memory cannot be shared, and the attempt does not change what becomes of it. */
@@ -209,6 +221,8 @@ static void sharing_freed(void)
     ANSWERS(CUDA_ERROR_INVALID_VALUE, share_by_range(block));
     ANSWERS(CUDA_ERROR_INVALID_VALUE, share_by_setting(block));
     ANSWERS(CUDA_ERROR_INVALID_VALUE, share_by_token(block));
+    ANSWERS(CUDA_ERROR_INVALID_VALUE, share_by_multicast(block));
+    ANSWERS(CUDA_ERROR_INVALID_VALUE, share_by_multicast_v2(block));
 }
 
 /* A block from behind a barrier is not told to others before its former user is done. */

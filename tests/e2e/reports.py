@@ -711,7 +711,7 @@ def test_advice_without_settings():
            size: quiet(10, size, misses=1, failures__memory=2, hits__queried=0, hits__barrier=0)}
     says("requests_fail_for_memory", report(two), r"^6 requests, most of them \(4\) of 50 MiB, failed")
     waits = {size: quiet(1000, size, waits__frees=900, waits__nanoseconds=1234567890)}
-    says("frees_wait", report(waits), r"^900 of 1000 frees waited for the GPU, 1\.2 s in all, because work that only the host can release")
+    says("frees_wait", report(waits), r"^900 of 1000 frees waited for the GPU, 1\.2 s in all, because work that the host may have to release")
     advises("frees_wait", report(waits, settings={"device": {"free_synchronizes": True}}), "device.free_synchronizes",
             "true", "false", "because device\\.free_synchronizes is true")
     kept = report({size: missing(1000, size, frees=3)})

@@ -3,8 +3,8 @@
 # after the other and over again, and prints a table: medians, ratios, peak device memory, hits.
 #
 # usage: run.sh OUTPUT_DIR [section...]
-#   sections: conformance hazard progress memory captures contexts overlap linked streams thrust
-#   python; all if none.
+#   sections: conformance hazard progress memory managed captures contexts overlap linked streams
+#   thrust python; all if none.
 #   And soak, which runs only where it is named: SOAK_SECONDS (480) of it
 #   PAIRS   pairs of each thread in the section streams (default 20000), LARGE MiB of its large block
 #   BUILD   the build directory (default: build); what is missing in it is built
@@ -265,6 +265,16 @@ if wanted memory "$@"; then
     check_all tight "$programs/tight"
     check_all "tight with kernels" "$programs/tight" kernels
     check_all fill_memory "$programs/fill_memory"
+fi
+# How long it takes to touch what just fits beside what the program holds.
+if wanted managed "$@"; then
+    say ""
+    for _ in 1 2 3; do
+        for mode in plain pool; do
+            check 0 "managed memory, $mode" $mode '' "$programs/managed"
+            grep 'touched again' "$work/output" | sed 's/^/    /' | tee -a "$table"
+        done
+    done
 fi
 if wanted overlap "$@" || wanted linked "$@" || wanted thrust "$@" || wanted python "$@"; then
     header

@@ -122,6 +122,14 @@ pointers() { program pool_pointers "$@"; }
 contexts() { program pool_contexts "$@"; }
 life() { program process_life "$@"; }
 
+# On a device that the pool may fill with what it keeps.
+managed() { # case
+    printf '{"version": 1, "device": {"caps": {"cached": "100%%", "reserve_ratio": 100},
+        "growth_budget": "8MiB"}}\n' >"$work/settings.json"
+    on_pool SIMCUDA_MEMORY=1GiB "CUDAPOOL_CONFIG=$work/settings.json" -- \
+        "$programs/pool_managed" "$1"
+}
+
 # An order among streams that is easily lost: on the driver that looks for races, or an older one.
 hazard() { # case [version]
     SIM=$BUILD/sim${2:+-$2} on_pool SIMCUDA_RACES=1 -- "$programs/stream_hazards" "$1"
@@ -138,6 +146,11 @@ pressure() { # case
 
 library() {
     echo "$programs/libinterposition_$1.so"
+}
+
+given_back_plainly() {
+    cp "$(library patch)" "$work/libucm_cuda.so.0"
+    on_pool -- "$programs/interposition_patched" given_back_plainly "$work/libucm_cuda.so.0"
 }
 
 has_requests() { # report

@@ -131,6 +131,8 @@ static CUresult check(struct call *call)
     if (call->context != NULL && call->context->root->error != CUDA_SUCCESS &&
         !(call->rules & (NEEDS_NOTHING | IGNORES_ERRORS)))
         return call->context->root->error;
+    if ((call->rules & WAITS) && this_thread()->in_host_function)
+        return CUDA_ERROR_NOT_PERMITTED;
     if (call->rules & UNSAFE)
         return captures_allow_unsafe_call();
     return CUDA_SUCCESS;

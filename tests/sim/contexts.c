@@ -107,6 +107,7 @@ void context_free(struct context *context)
     op_drop(context->orphans);
     op_drop(context->blocking_orphans);
     unlink_context(context);
+    extent_give(&context->overhead);
     handle_free(KIND_CONTEXT, context->handle);
     free(context);
 }
@@ -189,7 +190,7 @@ static CUresult synchronize(struct call *call, struct context *context)
     return context != NULL ? context->root->error : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-DRIVER_CALL_NO_ARGUMENTS(cuCtxSynchronize, NEEDS_CONTEXT | LIGHT)
+DRIVER_CALL_NO_ARGUMENTS(cuCtxSynchronize, NEEDS_CONTEXT | LIGHT | WAITS)
 {
     return synchronize(call, call->context);
 }
@@ -200,7 +201,7 @@ static struct context *named_or_current(struct call *call, CUcontext handle)
     return handle != NULL ? context_of(handle) : call->context;
 }
 
-DRIVER_CALL(cuCtxSynchronize_v2, LIGHT, (CUcontext handle), (handle))
+DRIVER_CALL(cuCtxSynchronize_v2, LIGHT | WAITS, (CUcontext handle), (handle))
 {
     struct context *context = named_or_current(call, handle);
     return context != NULL ? synchronize(call, context) : CUDA_ERROR_INVALID_CONTEXT;
@@ -277,6 +278,10 @@ static CUresult create(CUcontext *handle, unsigned int flags, CUdevice ordinal)
     context = context_new(device, NULL, flags);
     if (context == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!overhead_take(device, &context->overhead)) {
+        context_free(context);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     *handle = context->handle;
     return push(context->handle);
 }

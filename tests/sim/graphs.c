@@ -1,6 +1,7 @@
 /*
  * Graphs: nodes of work, in an order in which every node follows what it comes after; executable
- * copies; launches. A child graph's nodes are copied into the parent.
+ * copies; launches. A child graph's node has a graph of its own, a copy of what was given; an
+ * executable graph has the nodes of child graphs among its own.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,8 @@ static void free_node(struct node *node)
 {
     if (node->work.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
         graph_memory_drop(node->work.memory, node->graph->last_launch);
+    if (node->child != NULL)
+        graph_free(node->child);
     handle_free(KIND_NODE, node->handle);
     free(node->after);
     free(node);
@@ -39,6 +42,7 @@ void graph_free(struct graph *graph)
     handle_free(KIND_GRAPH, graph->handle);
     handle_free(KIND_EXEC, graph->exec_handle);
     op_drop(graph->last_launch);
+    extent_give(&graph->overhead);
     free(graph);
 }
 
@@ -70,50 +74,97 @@ struct node *graph_add(struct graph *graph, const struct work *work, struct node
     return node;
 }
 
-/* Appends a copy of the source's nodes; those without predecessors come after the ones given. */
-static bool copy_nodes(struct graph *target, const struct graph *source, struct node *const *after,
-                       size_t after_count)
+/* What the copies of the nodes that a node comes after are; to be freed. */
+static struct node **copied_predecessors(const struct node *node)
 {
-    for (struct node *node = source->nodes; node != NULL; node = node->next) {
-        bool first = node->after_count == 0;
-        node->clone = graph_add(target, &node->work, first ? after : node->after,
-                                first ? after_count : node->after_count);
-        if (node->clone == NULL)
-            return false;
-        for (size_t i = 0; i < node->after_count; i++)
-            node->clone->after[i] = node->after[i]->clone;
-    }
-    user_references_copy(target, source);
-    return true;
+    struct node **after = calloc(node->after_count + 1, sizeof(struct node *));
+    if (after == NULL)
+        return NULL;
+    for (size_t i = 0; i < node->after_count; i++)
+        after[i] = node->after[i]->clone;
+    return after;
 }
 
-/* A node that comes after all nodes of a child graph that was copied in. */
-static struct node *add_child(struct graph *graph, const struct graph *child,
-                              struct node *const *after, size_t after_count)
+static struct node *copy_node(struct graph *target, const struct node *node)
+{
+    struct node **after = copied_predecessors(node), *copy;
+    if (after == NULL)
+        return NULL;
+    copy = node->child != NULL ? graph_add_child(target, node->child, after, node->after_count)
+                               : graph_add(target, &node->work, after, node->after_count);
+    free(after);
+    return copy;
+}
+
+struct node *graph_add_child(struct graph *graph, const struct graph *child,
+                             struct node *const *after, size_t after_count)
 {
     struct work work = {.type = CU_GRAPH_NODE_TYPE_GRAPH};
+    struct node *added = graph_add(graph, &work, after, after_count);
+    if (added == NULL)
+        return NULL;
+    added->child = graph_new(false);
+    if (added->child == NULL)
+        return NULL;
+    added->child->is_child = true;
+    for (struct node *node = child->nodes; node != NULL; node = node->next) {
+        node->clone = copy_node(added->child, node);
+        if (node->clone == NULL)
+            return NULL;
+    }
+    user_references_copy(added->child, child);
+    return added;
+}
+
+/* The child graph's nodes, and one after them all that stands for its node. */
+static struct node *flatten_child(struct graph *exec, const struct node *node,
+                                  struct node *const *after, size_t after_count)
+{
+    const struct graph *child = node->child;
     struct node *end, **all;
     size_t count = 0;
-    if (!copy_nodes(graph, child, after, after_count))
+    if (!graph_flatten(exec, child, after, after_count))
         return NULL;
-    for (const struct node *node = child->nodes; node != NULL; node = node->next)
+    if (child->nodes == NULL)
+        return graph_add(exec, &node->work, after, after_count);
+    for (const struct node *inner = child->nodes; inner != NULL; inner = inner->next)
         count++;
-    if (count == 0)
-        return graph_add(graph, &work, after, after_count);
     all = calloc(count, sizeof(struct node *));
     if (all == NULL)
         return NULL;
     count = 0;
-    for (const struct node *node = child->nodes; node != NULL; node = node->next)
-        all[count++] = node->clone;
-    end = graph_add(graph, &work, all, count);
+    for (const struct node *inner = child->nodes; inner != NULL; inner = inner->next)
+        all[count++] = inner->clone;
+    end = graph_add(exec, &node->work, all, count);
     free(all);
     return end;
 }
 
+bool graph_flatten(struct graph *exec, const struct graph *source, struct node *const *after,
+                   size_t after_count)
+{
+    for (struct node *node = source->nodes; node != NULL; node = node->next) {
+        bool first = node->after_count == 0;
+        struct node **own = copied_predecessors(node);
+        struct node *const *before = first ? after : own;
+        size_t count = first ? after_count : node->after_count;
+        if (own == NULL)
+            return false;
+        node->clone = node->child != NULL ? flatten_child(exec, node, before, count)
+                                          : graph_add(exec, &node->work, before, count);
+        free(own);
+        if (node->clone == NULL)
+            return false;
+        node->clone->origin = node->handle;
+        node->clone->disabled = node->disabled;
+    }
+    user_references_copy(exec, source);
+    return true;
+}
+
 /* --- the driver's functions: graphs ------------------------------------------------------------*/
 
-static struct graph *graph_of(CUgraph handle)
+struct graph *graph_of(CUgraph handle)
 {
     return handle_object(KIND_GRAPH, handle);
 }
@@ -141,7 +192,7 @@ static bool is_being_captured(const struct graph *graph)
 DRIVER_CALL(cuGraphDestroy, IGNORES_ERRORS, (CUgraph handle), (handle))
 {
     struct graph *graph = graph_of(handle);
-    if (graph == NULL || is_being_captured(graph))
+    if (graph == NULL || graph->is_child || is_being_captured(graph))
         return CUDA_ERROR_INVALID_VALUE;
     graph_free(graph);
     return CUDA_SUCCESS;
@@ -175,62 +226,20 @@ DRIVER_CALL(cuGraphNodeGetType, 0, (CUgraphNode handle, CUgraphNodeType *type), 
     return CUDA_SUCCESS;
 }
 
-/* The nodes that handles name, all of the graph; at most MOST_NAMED. */
-static bool nodes_of(const struct graph *graph, const CUgraphNode *handles, size_t count,
-                     struct node **nodes)
-{
-    if (graph == NULL || count > MOST_NAMED || (count > 0 && handles == NULL))
-        return false;
-    for (size_t i = 0; i < count; i++) {
-        nodes[i] = handle_object(KIND_NODE, handles[i]);
-        if (nodes[i] == NULL || nodes[i]->graph != graph)
-            return false;
-    }
-    return true;
-}
-
-DRIVER_CALL(cuGraphAddEmptyNode, 0,
-            (CUgraphNode * handle, CUgraph graph_handle, const CUgraphNode *after, size_t count),
-            (handle, graph_handle, after, count))
-{
-    struct work work = {.type = CU_GRAPH_NODE_TYPE_EMPTY};
-    struct graph *graph = graph_of(graph_handle);
-    struct node *nodes[MOST_NAMED], *node;
-    if (handle == NULL || !nodes_of(graph, after, count, nodes))
-        return CUDA_ERROR_INVALID_VALUE;
-    node = graph_add(graph, &work, nodes, count);
-    if (node == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    *handle = node->handle;
-    return CUDA_SUCCESS;
-}
-
-DRIVER_CALL(cuGraphAddChildGraphNode, 0,
-            (CUgraphNode * handle, CUgraph graph_handle, const CUgraphNode *after, size_t count,
-             CUgraph child_handle),
-            (handle, graph_handle, after, count, child_handle))
-{
-    struct graph *graph = graph_of(graph_handle), *child = graph_of(child_handle);
-    struct node *nodes[MOST_NAMED], *node;
-    if (handle == NULL || child == NULL || child == graph || !nodes_of(graph, after, count, nodes))
-        return CUDA_ERROR_INVALID_VALUE;
-    node = add_child(graph, child, nodes, count);
-    if (node == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    *handle = node->handle;
-    return CUDA_SUCCESS;
-}
-
 /* --- executable graphs -------------------------------------------------------------------------*/
 
-static CUresult instantiate(CUgraphExec *handle, CUgraph graph_handle)
+static CUresult instantiate(const struct call *call, CUgraphExec *handle, CUgraph graph_handle)
 {
     struct graph *graph = graph_of(graph_handle), *exec;
     if (handle == NULL || graph == NULL || is_being_captured(graph))
         return CUDA_ERROR_INVALID_VALUE;
     exec = graph_new(true);
-    if (exec == NULL || !copy_nodes(exec, graph, NULL, 0))
+    if (exec == NULL || !graph_flatten(exec, graph, NULL, 0))
         return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!overhead_take(call->context->device, &exec->overhead)) {
+        graph_free(exec);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     *handle = exec->exec_handle;
     return CUDA_SUCCESS;
 }
@@ -239,20 +248,20 @@ DRIVER_CALL(cuGraphInstantiate, NEEDS_CONTEXT,
             (CUgraphExec * exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t bytes),
             (exec, graph, error_node, log, bytes))
 {
-    return instantiate(exec, graph);
+    return instantiate(call, exec, graph);
 }
 
 DRIVER_CALL(cuGraphInstantiate_v2, NEEDS_CONTEXT,
             (CUgraphExec * exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t bytes),
             (exec, graph, error_node, log, bytes))
 {
-    return instantiate(exec, graph);
+    return instantiate(call, exec, graph);
 }
 
 DRIVER_CALL(cuGraphInstantiateWithFlags, NEEDS_CONTEXT,
             (CUgraphExec * exec, CUgraph graph, unsigned long long flags), (exec, graph, flags))
 {
-    return flags <= 15 ? instantiate(exec, graph) : CUDA_ERROR_INVALID_VALUE;
+    return flags <= 15 ? instantiate(call, exec, graph) : CUDA_ERROR_INVALID_VALUE;
 }
 
 DRIVER_CALL_PT(cuGraphInstantiateWithParams, _ptsz, NEEDS_CONTEXT,
@@ -263,7 +272,7 @@ DRIVER_CALL_PT(cuGraphInstantiateWithParams, _ptsz, NEEDS_CONTEXT,
         return CUDA_ERROR_INVALID_VALUE;
     parameters->hErrNode_out = NULL;
     parameters->result_out = 0;
-    return instantiate(exec, graph);
+    return instantiate(call, exec, graph);
 }
 
 DRIVER_CALL(cuGraphExecDestroy, IGNORES_ERRORS, (CUgraphExec handle), (handle))
@@ -301,11 +310,12 @@ static void launch(struct graph *exec, struct stream *stream)
     op_after(begin, exec->last_launch);
     op_submit(begin);
     for (struct node *node = exec->nodes; node != NULL; node = node->next) {
-        node->op = op_new(stream->context, &node->work);
+        node->op = op_new(stream->context, node->disabled ? NULL : &node->work);
         order_node(node, begin);
         if (races_on)
             race_op_in_graph(node->op, stream, node->after_count > 0 ? node->after[0]->op : begin);
-        allocations_note_use(&node->work, node->op, stream->context);
+        if (!node->disabled)
+            allocations_note_use(&node->work, node->op, stream->context);
         op_submit(node->op);
     }
     end = op_new(stream->context, NULL);
@@ -319,6 +329,7 @@ static void launch(struct graph *exec, struct stream *stream)
         race_op_in_stream(end, stream);
     op_submit(end);
     op_set(&stream->last, end);
+    op_set(&stream->seen, end);
     op_set(&exec->last_launch, end);
     op_drop(begin);
     op_drop(end);
@@ -338,8 +349,8 @@ DRIVER_CALL_PT(cuGraphLaunch, _ptsz, NEEDS_CONTEXT, (CUgraphExec handle, CUstrea
     if (stream->capture != NULL) {
         if (stream->capture->invalid)
             return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-        node = add_child(stream->capture->graph, exec, stream->capture_nodes,
-                         stream->capture_node_count);
+        node = graph_add_child(stream->capture->graph, exec, stream->capture_nodes,
+                               stream->capture_node_count);
         return node != NULL ? capture_set_node(stream, node) : CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (stream->type == STREAM_LEGACY) {

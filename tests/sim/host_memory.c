@@ -74,7 +74,7 @@ static struct allocation *host_allocation(const void *address, enum memory_kind 
     return allocation;
 }
 
-DRIVER_CALL(cuMemFreeHost, NEEDS_CONTEXT | UNSAFE, (void *address), (address))
+DRIVER_CALL(cuMemFreeHost, NEEDS_CONTEXT | UNSAFE | WAITS, (void *address), (address))
 {
     struct allocation *allocation = host_allocation(address, MEMORY_HOST);
     if (address == NULL)
@@ -88,8 +88,7 @@ DRIVER_CALL(cuMemFreeHost, NEEDS_CONTEXT | UNSAFE, (void *address), (address))
     return CUDA_SUCCESS;
 }
 
-DRIVER_CALL(cuMemHostRegister_v2, NEEDS_CONTEXT | UNSAFE,
-            (void *address, size_t bytes, unsigned int flags), (address, bytes, flags))
+static CUresult register_host(struct call *call, void *address, size_t bytes, unsigned int flags)
 {
     struct allocation allocation = {.base = (uintptr_t)address,
                                     .size = bytes,
@@ -104,7 +103,19 @@ DRIVER_CALL(cuMemHostRegister_v2, NEEDS_CONTEXT | UNSAFE,
     return allocation_add(&allocation) != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-DRIVER_CALL(cuMemHostUnregister, NEEDS_CONTEXT | UNSAFE, (void *address), (address))
+DRIVER_CALL(cuMemHostRegister, NEEDS_CONTEXT | UNSAFE,
+            (void *address, size_t bytes, unsigned int flags), (address, bytes, flags))
+{
+    return register_host(call, address, bytes, flags);
+}
+
+DRIVER_CALL(cuMemHostRegister_v2, NEEDS_CONTEXT | UNSAFE,
+            (void *address, size_t bytes, unsigned int flags), (address, bytes, flags))
+{
+    return register_host(call, address, bytes, flags);
+}
+
+DRIVER_CALL(cuMemHostUnregister, NEEDS_CONTEXT | UNSAFE | WAITS, (void *address), (address))
 {
     struct allocation *allocation = host_allocation(address, MEMORY_REGISTERED);
     if (allocation == NULL)

@@ -152,11 +152,18 @@ bool device_memory_open(struct device *device, uint64_t bytes)
     return space_open(&device->space, round_up((uintptr_t)base, PAGE), PAGE, times * bytes / PAGE);
 }
 
+/* Of managed memory, as if all of it were touched all the time: what the device has room for. */
+static uint64_t managed_here(const struct device *device)
+{
+    uint64_t left = device->total - device->used;
+    return device->managed < left ? device->managed : left;
+}
+
 static void note_peak(void)
 {
     uint64_t used = 0;
     for (unsigned int i = 0; i < sim.settings.devices; i++)
-        used += sim.devices[i].used;
+        used += sim.devices[i].used + managed_here(&sim.devices[i]);
     if (used > peak_device_bytes)
         peak_device_bytes = used;
 }
@@ -223,6 +230,7 @@ bool extent_take(struct device *device, struct context *context, uint64_t bytes,
 {
     extent->device = device;
     extent->page = NULL;
+    extent->managed = false;
     if (bytes > device->total)
         return false;
     if (bytes < PAGE && context != NULL) {
@@ -235,13 +243,31 @@ bool extent_take(struct device *device, struct context *context, uint64_t bytes,
     return extent->base != 0;
 }
 
+/* Managed memory is given out whether or not the device has room. */
+static bool extent_take_managed(struct device *device, struct context *context, uint64_t bytes,
+                                struct extent *extent)
+{
+    if (bytes < PAGE)
+        return extent_take(device, context, bytes, extent);
+    *extent = (struct extent){.device = device, .bytes = round_up(bytes, PAGE), .managed = true};
+    extent->base = bytes <= UINT64_MAX / 2 ? space_take(&device->space, extent->bytes) : 0;
+    if (extent->base == 0)
+        return false;
+    device->managed += extent->bytes;
+    note_peak();
+    return true;
+}
+
 void extent_give(struct extent *extent)
 {
     if (extent->base == 0)
         return;
     if (sim.settings.poison)
         memset((void *)(uintptr_t)extent->base, 0xDB, extent->bytes);
-    if (extent->page == NULL) {
+    if (extent->managed) {
+        space_give(&extent->device->space, extent->base, extent->bytes);
+        extent->device->managed -= extent->bytes;
+    } else if (extent->page == NULL) {
         give_pages(extent->device, extent->base, extent->bytes);
     } else {
         space_give(&extent->page->space, extent->base, extent->bytes);
@@ -249,6 +275,12 @@ void extent_give(struct extent *extent)
             free_page(extent->page);
     }
     extent->base = 0;
+}
+
+bool overhead_take(struct device *device, struct extent *extent)
+{
+    uint64_t bytes = sim.settings.overhead;
+    return bytes == 0 || extent_take(device, NULL, bytes, extent);
 }
 
 /* A page with memory that other contexts' work frees, once it gets there, goes with that. */
@@ -441,6 +473,16 @@ uint64_t simcuda_peak_bytes(void)
     return bytes;
 }
 
+uint64_t simcuda_managed_on_devices(void)
+{
+    uint64_t bytes = 0;
+    pthread_mutex_lock(&sim.lock);
+    for (unsigned int i = 0; i < sim.settings.devices; i++)
+        bytes += managed_here(&sim.devices[i]);
+    pthread_mutex_unlock(&sim.lock);
+    return bytes;
+}
+
 uint64_t simcuda_peak_device_bytes(void)
 {
     uint64_t bytes;
@@ -565,7 +607,9 @@ CUresult allocate_device(struct call *call, enum memory_kind kind, size_t bytes,
     struct context *context = call->context->root;
     struct allocation allocation = {
         .size = bytes, .kind = kind, .context = context, .device = context->device};
-    if (!extent_take(context->device, context, bytes, &allocation.extent))
+    bool (*take)(struct device *, struct context *, uint64_t, struct extent *) =
+        kind == MEMORY_MANAGED ? extent_take_managed : extent_take;
+    if (!take(context->device, context, bytes, &allocation.extent))
         return CUDA_ERROR_OUT_OF_MEMORY;
     allocation.base = allocation.extent.base;
     if (allocation_add(&allocation) == NULL) {
@@ -622,7 +666,7 @@ static CUresult free_stream_ordered(struct allocation *allocation)
     return CUDA_SUCCESS;
 }
 
-DRIVER_CALL(cuMemFree_v2, NEEDS_CONTEXT | UNSAFE, (CUdeviceptr address), (address))
+DRIVER_CALL(cuMemFree_v2, NEEDS_CONTEXT | UNSAFE | WAITS, (CUdeviceptr address), (address))
 {
     struct allocation *allocation = allocation_at(address);
     call_note(call, "address=%#llx", address);
@@ -644,7 +688,7 @@ DRIVER_CALL(cuMemGetInfo_v2, NEEDS_CONTEXT, (size_t * available, size_t *total),
     const struct device *device = call->context->device;
     if (available == NULL || total == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    *available = device->total - device->used;
+    *available = device->total - device->used - managed_here(device);
     *total = device->total;
     return CUDA_SUCCESS;
 }

@@ -10,7 +10,7 @@
 
 #include "sim.h"
 
-enum { MODULE_BYTES = 64 * 1024 };
+enum { MODULE_BYTES = 64 * 1024, MULTIPROCESSORS = 132, SHARED_BYTES = 48 * 1024 };
 
 struct module {
     CUmodule handle;
@@ -154,6 +154,21 @@ DRIVER_CALL(cuModuleGetFunction, NEEDS_CONTEXT,
     return module != NULL ? get_function(module, name, function) : CUDA_ERROR_INVALID_HANDLE;
 }
 
+/* The known kernels come without variables. */
+static CUresult get_global(const void *owner, const char *name)
+{
+    if (name == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    return owner != NULL ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_HANDLE;
+}
+
+DRIVER_CALL(cuModuleGetGlobal_v2, NEEDS_CONTEXT,
+            (CUdeviceptr * address, size_t *bytes, CUmodule handle, const char *name),
+            (address, bytes, handle, name))
+{
+    return get_global(handle_object(KIND_MODULE, handle), name);
+}
+
 DRIVER_CALL(cuModuleGetLoadingMode, LIGHT, (CUmoduleLoadingMode * mode), (mode))
 {
     if (mode == NULL)
@@ -230,6 +245,20 @@ DRIVER_CALL(cuLibraryGetModule, NEEDS_CONTEXT, (CUmodule * module, CUlibrary han
     return library != NULL ? library_module(call, library, module) : CUDA_ERROR_INVALID_HANDLE;
 }
 
+DRIVER_CALL(cuLibraryGetGlobal, NEEDS_CONTEXT,
+            (CUdeviceptr * address, size_t *bytes, CUlibrary handle, const char *name),
+            (address, bytes, handle, name))
+{
+    return get_global(handle_object(KIND_LIBRARY, handle), name);
+}
+
+DRIVER_CALL(cuLibraryGetManaged, NEEDS_CONTEXT,
+            (CUdeviceptr * address, size_t *bytes, CUlibrary handle, const char *name),
+            (address, bytes, handle, name))
+{
+    return get_global(handle_object(KIND_LIBRARY, handle), name);
+}
+
 /* A kernel's handle is its function's. */
 DRIVER_CALL(cuLibraryGetKernel, NEEDS_CONTEXT,
             (CUkernel * kernel, CUlibrary handle, const char *name), (kernel, handle, name))
@@ -263,9 +292,7 @@ DRIVER_CALL(cuKernelGetFunction, NEEDS_CONTEXT, (CUfunction * function, CUkernel
 
 /* --- functions ---------------------------------------------------------------------------------*/
 
-DRIVER_CALL(cuFuncGetAttribute, LIGHT,
-            (int *value, CUfunction_attribute attribute, CUfunction function),
-            (value, attribute, function))
+static CUresult get_attribute(int *value, CUfunction_attribute attribute, const void *function)
 {
     if (value == NULL || attribute > 15)
         return CUDA_ERROR_INVALID_VALUE;
@@ -275,12 +302,47 @@ DRIVER_CALL(cuFuncGetAttribute, LIGHT,
     return CUDA_SUCCESS;
 }
 
+static CUresult set_attribute(const void *function, CUfunction_attribute attribute, int value)
+{
+    if (attribute > 15 || value < -1)
+        return CUDA_ERROR_INVALID_VALUE;
+    return handle_object(KIND_FUNCTION, function) != NULL ? CUDA_SUCCESS
+                                                          : CUDA_ERROR_INVALID_HANDLE;
+}
+
+DRIVER_CALL(cuFuncGetAttribute, LIGHT,
+            (int *value, CUfunction_attribute attribute, CUfunction function),
+            (value, attribute, function))
+{
+    return get_attribute(value, attribute, function);
+}
+
 DRIVER_CALL(cuFuncSetAttribute, LIGHT,
             (CUfunction function, CUfunction_attribute attribute, int value),
             (function, attribute, value))
 {
-    if (attribute > 15 || value < -1)
-        return CUDA_ERROR_INVALID_VALUE;
+    return set_attribute(function, attribute, value);
+}
+
+DRIVER_CALL(cuKernelGetAttribute, LIGHT,
+            (int *value, CUfunction_attribute attribute, CUkernel kernel, CUdevice device),
+            (value, attribute, kernel, device))
+{
+    return device_of(device) != NULL ? get_attribute(value, attribute, kernel)
+                                     : CUDA_ERROR_INVALID_DEVICE;
+}
+
+DRIVER_CALL(cuKernelSetAttribute, LIGHT,
+            (CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice device),
+            (attribute, value, kernel, device))
+{
+    return device_of(device) != NULL ? set_attribute(kernel, attribute, value)
+                                     : CUDA_ERROR_INVALID_DEVICE;
+}
+
+/* Code is loaded with its module. */
+DRIVER_CALL(cuFuncLoad, NEEDS_CONTEXT, (CUfunction function), (function))
+{
     return handle_object(KIND_FUNCTION, function) != NULL ? CUDA_SUCCESS
                                                           : CUDA_ERROR_INVALID_HANDLE;
 }
@@ -328,6 +390,72 @@ DRIVER_CALL(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, LIGHT,
             (blocks, function, block_size, shared_bytes, flags))
 {
     return flags <= 1 ? occupancy(blocks, function, block_size) : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* The known kernels run best in the largest blocks. */
+static CUresult potential_block(int *grid_size, int *block_size, CUfunction function, int limit)
+{
+    if (grid_size == NULL || block_size == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (handle_object(KIND_FUNCTION, function) == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    *block_size = limit > 0 && limit < 1024 ? limit : 1024;
+    *grid_size = 2048 / *block_size * MULTIPROCESSORS;
+    return CUDA_SUCCESS;
+}
+
+DRIVER_CALL(cuOccupancyMaxPotentialBlockSize, LIGHT,
+            (int *grid_size, int *block_size, CUfunction function,
+             CUoccupancyB2DSize shared_bytes_of, size_t shared_bytes, int limit),
+            (grid_size, block_size, function, shared_bytes_of, shared_bytes, limit))
+{
+    return potential_block(grid_size, block_size, function, limit);
+}
+
+DRIVER_CALL(cuOccupancyMaxPotentialBlockSizeWithFlags, LIGHT,
+            (int *grid_size, int *block_size, CUfunction function,
+             CUoccupancyB2DSize shared_bytes_of, size_t shared_bytes, int limit,
+             unsigned int flags),
+            (grid_size, block_size, function, shared_bytes_of, shared_bytes, limit, flags))
+{
+    return flags <= 1 ? potential_block(grid_size, block_size, function, limit)
+                      : CUDA_ERROR_INVALID_VALUE;
+}
+
+DRIVER_CALL(cuOccupancyAvailableDynamicSMemPerBlock, LIGHT,
+            (size_t * shared_bytes, CUfunction function, int blocks, int block_size),
+            (shared_bytes, function, blocks, block_size))
+{
+    if (shared_bytes == NULL || blocks <= 0 || block_size <= 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (handle_object(KIND_FUNCTION, function) == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    *shared_bytes = (size_t)SHARED_BYTES / (unsigned int)blocks;
+    return CUDA_SUCCESS;
+}
+
+static CUresult clusters(int *count, CUfunction function, const CUlaunchConfig *config, int answer)
+{
+    if (count == NULL || config == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (handle_object(KIND_FUNCTION, function) == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    *count = answer;
+    return CUDA_SUCCESS;
+}
+
+DRIVER_CALL(cuOccupancyMaxPotentialClusterSize, LIGHT,
+            (int *cluster_size, CUfunction function, const CUlaunchConfig *config),
+            (cluster_size, function, config))
+{
+    return clusters(cluster_size, function, config, 8);
+}
+
+DRIVER_CALL(cuOccupancyMaxActiveClusters, LIGHT,
+            (int *count, CUfunction function, const CUlaunchConfig *config),
+            (count, function, config))
+{
+    return clusters(count, function, config, MULTIPROCESSORS);
 }
 
 /* --- launches ----------------------------------------------------------------------------------*/

@@ -220,3 +220,31 @@ DRIVER_CALL(cuMemGetHandleForAddressRange, NEEDS_CONTEXT,
     *(int *)handle = file;
     return CUDA_SUCCESS;
 }
+
+/* Multicast objects are not simulated: what is bound to one says whether the memory could be. */
+static CUresult bind_address(CUdeviceptr address, size_t bytes, unsigned long long flags)
+{
+    const struct allocation *allocation = allocation_at(address);
+    if (bytes == 0 || flags != 0 || allocation == NULL || allocation->kind != MEMORY_DEVICE)
+        return CUDA_ERROR_INVALID_VALUE;
+    return address + bytes <= allocation->base + allocation->extent.bytes
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_INVALID_VALUE;
+}
+
+DRIVER_CALL(cuMulticastBindAddr, 0,
+            (CUmemGenericAllocationHandle multicast, size_t offset, CUdeviceptr address,
+             size_t bytes, unsigned long long flags),
+            (multicast, offset, address, bytes, flags))
+{
+    return bind_address(address, bytes, flags);
+}
+
+DRIVER_CALL(cuMulticastBindAddr_v2, 0,
+            (CUmemGenericAllocationHandle multicast, CUdevice device, size_t offset,
+             CUdeviceptr address, size_t bytes, unsigned long long flags),
+            (multicast, device, offset, address, bytes, flags))
+{
+    return device_of(device) != NULL ? bind_address(address, bytes, flags)
+                                     : CUDA_ERROR_INVALID_DEVICE;
+}

@@ -132,6 +132,7 @@ static void start(struct op *op)
         queue_for_host(op);
         break;
     case WAITS_FOR_FLAG:
+    case WAITS_FOR_MEMORY:
         op->next = scheduler.flags;
         scheduler.flags = op;
         break;
@@ -198,13 +199,19 @@ __attribute__((no_sanitize("thread"))) static bool flag_is_set(uint64_t address)
     return __atomic_load_n((const uint32_t *)(uintptr_t)address, __ATOMIC_ACQUIRE) != 0;
 }
 
+static bool has_seen_what_it_waits_for(struct op *op)
+{
+    return op->work.how == WAITS_FOR_FLAG ? flag_is_set(op->work.flag)
+                                          : memory_steps_run(&op->work);
+}
+
 /* Ends the operations whose flag is set. */
 static void poll_flags(void)
 {
     struct op **link = &scheduler.flags;
     while (*link != NULL) {
         struct op *op = *link;
-        if (!flag_is_set(op->work.flag)) {
+        if (!has_seen_what_it_waits_for(op)) {
             link = &op->next;
             continue;
         }
@@ -253,10 +260,14 @@ static void *scheduler_thread(void *unused)
 
 static void call_host_function(const struct work *work)
 {
+    struct thread *thread = this_thread();
+    bool within_another = thread->in_host_function;
+    thread->in_host_function = true;
     if (work->callback != NULL)
         work->callback(work->callback_stream, CUDA_SUCCESS, work->host_argument);
     else
         work->host_function(work->host_argument);
+    thread->in_host_function = within_another;
 }
 
 static void run_host_function(struct op *op)

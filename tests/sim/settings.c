@@ -1,5 +1,6 @@
 /*
- * The environment of the simulated driver: SIMCUDA_DEVICES, SIMCUDA_MEMORY, SIMCUDA_TIMING,
+ * The environment of the simulated driver: SIMCUDA_DEVICES, SIMCUDA_MEMORY, SIMCUDA_OVERHEAD,
+ * SIMCUDA_TIMING,
  * SIMCUDA_STEPPED, SIMCUDA_LOG, SIMCUDA_RACES, SIMCUDA_POISON and SIMCUDA_FAULTS. Called once in a
  * process, before anything else is done.
  */
@@ -102,6 +103,7 @@ void settings_read(struct settings *settings)
     uint64_t memory = 1024 * MIB;
     bool valid = read_count("SIMCUDA_DEVICES", MAX_DEVICES, &devices);
     valid &= read_bytes("SIMCUDA_MEMORY", &memory);
+    valid &= read_bytes("SIMCUDA_OVERHEAD", &settings->overhead);
     valid &= read_switch("SIMCUDA_TIMING", &settings->timing);
     valid &= read_switch("SIMCUDA_STEPPED", &settings->stepped);
     valid &= read_switch("SIMCUDA_POISON", &settings->poison);

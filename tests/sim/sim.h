@@ -22,7 +22,8 @@
  *   devices.c, contexts.c, green_contexts.c, streams.c, events.c
  *   scheduler.c   operations; kernels.c, modules.c, copies.c: what they do
  *   race_*.c      SIMCUDA_RACES: race_detector.h says what is compared with what
- *   captures.c, graphs.c, user_objects.c
+ *   captures.c, graphs.c, graph_nodes.c, user_objects.c
+ *   memory_operations.c   waits for words in memory, writes to them, external semaphores
  *   memory.c      addresses and cuMemAlloc; pools.c: cuMemAllocAsync; host_memory.c, arrays.c,
  *   virtual_memory.c, pointers.c
  *
@@ -30,20 +31,21 @@
  *   SIMCUDA_DEVICES=N      how many devices (default 1, at most 16; with 0, cuInit finds none)
  *   SIMCUDA_MEMORY=BYTES   each device's memory, with an optional KiB, MiB, GiB or TiB (default
  *                          1GiB, at least 4MiB); host memory is taken as it is touched
- *   SIMCUDA_FAULTS=LIST    comma-separated; each NAME=CODE@N: the N-th call of that entry point
- *                          fails; NAME=CODE@N+: every one from the N-th on; NAME=CODE%P:SEED: P
- *                          percent of them, at random. NAME is an exported name (cuMemAlloc_v2),
- *                          CODE a number or a CUDA_ERROR_ name. Codes that stick on a real device
- *                          (700, 702, 710, 714 to 719) stick to the current context here too.
- *   SIMCUDA_TIMING=1       calls take the time they take on an H100 (calls.c), instead of none
- *   SIMCUDA_LOG=FILE       a line for every call: thread, name, main arguments, result
- *   SIMCUDA_STEPPED=1      no threads and no real time: work runs inside the program's calls, by a
- *                          clock that simcuda.h lets a test see and move (scheduler.c)
- *   SIMCUDA_RACES=1        reports uses of memory that nothing orders after the uses of those who
- * had it before, on stderr or, with another word than 0 and 1, in that file; programs tell of their
- * allocations (simcuda.h, race_detector.h) SIMCUDA_POISON=1       memory that goes back to the
- * driver is overwritten with 0xDB A value that is not allowed is one line on stderr, and cuInit
- * fails. simcuda.h has what the simulator tells a test beside the driver's own functions.
+ *   SIMCUDA_OVERHEAD=BYTES what a created context, a created stream and an executable graph each
+ * take of their device's memory (default nothing, otherwise at least 4MiB) SIMCUDA_FAULTS=LIST
+ * comma-separated; each NAME=CODE@N: the N-th call of that entry point fails; NAME=CODE@N+: every
+ * one from the N-th on; NAME=CODE%P:SEED: P percent of them, at random. NAME is an exported name
+ * (cuMemAlloc_v2), CODE a number or a CUDA_ERROR_ name. Codes that stick on a real device (700,
+ * 702, 710, 714 to 719) stick to the current context here too. SIMCUDA_TIMING=1       calls take
+ * the time they take on an H100 (calls.c), instead of none SIMCUDA_LOG=FILE       a line for every
+ * call: thread, name, main arguments, result SIMCUDA_STEPPED=1      no threads and no real time:
+ * work runs inside the program's calls, by a clock that simcuda.h lets a test see and move
+ * (scheduler.c) SIMCUDA_RACES=1        reports uses of memory that nothing orders after the uses of
+ * those who had it before, on stderr or, with another word than 0 and 1, in that file; programs
+ * tell of their allocations (simcuda.h, race_detector.h) SIMCUDA_POISON=1       memory that goes
+ * back to the driver is overwritten with 0xDB A value that is not allowed is one line on stderr,
+ * and cuInit fails. simcuda.h has what the simulator tells a test beside the driver's own
+ * functions.
  *
  * Variants, all of the same sources: as it is, a driver that has everything (13.3);
  * -DSIM_DRIVER_12_4, one before cuCtxRecordEvent; -DSIM_OLD_DRIVER, one like 11.1, before
@@ -51,10 +53,11 @@
  *
  * What it leaves out
  *   Entry points that no file here defines can be found, and answer CUDA_ERROR_NOT_SUPPORTED:
- *   textures, external memory, stream memory operations, opening others' IPC handles, JIT linking
- *   ... Managed memory takes device memory when it is allocated. A graph's memory is taken when its
- *   node is made; a child graph's nodes become the parent's. Kernels run beside each other without
- *   limit, and a copy takes only the time that memcpy takes.
+ *   textures, external memory, opening others' IPC handles, JIT linking, conditional nodes ...
+ *   Managed memory takes device memory when it is allocated. A graph's memory is taken when its
+ *   node is made. An external semaphore is a counter of the process's own. A node of memory
+ *   operations or semaphores has at most MOST_STEPS of them. Kernels run beside each other without
+ *   limit, and a copy takes only the time that memcpy takes. Host functions run one at a time.
  *
  * Locks, in the order in which they are taken
  *   sim.driver_lock  the driver's own global lock: held during every call that enters the driver,
@@ -108,11 +111,12 @@ extern const struct entry_point entry_points[ENTRIES];
 
 /* What a call needs before its function runs. */
 enum rules {
-    NEEDS_CONTEXT = 1,  /* a current, living context */
-    UNSAFE = 2,         /* may not be called during others' captures */
-    LIGHT = 4,          /* does not take the driver's lock */
-    NEEDS_NOTHING = 8,  /* not even cuInit */
-    IGNORES_ERRORS = 16 /* answers although the context has had a sticky error */
+    NEEDS_CONTEXT = 1,   /* a current, living context */
+    UNSAFE = 2,          /* may not be called during others' captures */
+    LIGHT = 4,           /* does not take the driver's lock */
+    NEEDS_NOTHING = 8,   /* not even cuInit */
+    IGNORES_ERRORS = 16, /* answers although the context has had a sticky error */
+    WAITS = 32           /* for work: not permitted in a host function, which is such work itself */
 };
 
 struct call {
@@ -184,7 +188,7 @@ void call_leave_driver(struct call *call);
 
 struct settings {
     unsigned int devices;
-    uint64_t memory;
+    uint64_t memory, overhead;
     bool timing, poison, stepped;
     int log;   /* file descriptor, or -1 */
     int races; /* the same, for the race detector's reports; -1 where it is off */
@@ -219,6 +223,7 @@ enum kind {
     KIND_ARRAY,
     KIND_MIPMAPPED_ARRAY,
     KIND_PHYSICAL,
+    KIND_SEMAPHORE,
     KINDS
 };
 
@@ -252,9 +257,17 @@ struct copy {
     void *staged; /* the source's bytes, taken at the call; freed with the operation */
 };
 
+/* A wait until a word compares as its flags say (CU_STREAM_WAIT_VALUE_), or a write to it. */
+struct memory_step {
+    uint64_t address, value;
+    unsigned int flags;
+    bool wide, writes; /* wide: 64 bits instead of 32 */
+};
+enum { MOST_STEPS = 4 };
+
 /* What an operation does. Copied by value into graph nodes. */
 struct work {
-    enum { TAKES_NO_TIME, TAKES_NS, WAITS_FOR_FLAG, CALLS_HOST } how;
+    enum { TAKES_NO_TIME, TAKES_NS, WAITS_FOR_FLAG, WAITS_FOR_MEMORY, CALLS_HOST } how;
     const char *name;     /* of a kernel; NULL for other work */
     bool early;           /* launched with programmatic stream serialization */
     CUgraphNodeType type; /* as a graph node */
@@ -288,6 +301,10 @@ struct work {
         struct graph_memory *memory;
         struct pending *pending;
         struct user_reference *references;
+        struct {
+            struct memory_step step[MOST_STEPS];
+            unsigned int count, done; /* one after the other */
+        } memory_steps;
     };
     struct range ranges[3];
     unsigned int range_count;
@@ -401,9 +418,18 @@ struct space {
 
 struct small_page;
 
+/* Device memory taken from a device; nothing of it if device is NULL. */
+struct extent {
+    struct device *device;
+    uint64_t base, bytes;
+    struct small_page *page; /* shared with others below 2 MiB */
+    bool managed;            /* takes what others leave */
+};
+
 struct device {
     int ordinal;
     uint64_t total, used; /* bytes, in whole pages of 2 MiB */
+    uint64_t managed;     /* that move between it and the host; not used ones */
     struct space space;
     struct context *primary; /* NULL while inactive */
     unsigned int primary_references, primary_flags;
@@ -427,7 +453,8 @@ struct stream {
     struct clock *early_start;    /* what an early launch comes after, right after a kernel */
     struct clock *marked; /* the program's allocations on it, as the race detector knows them */
     uint32_t chain;       /* of its uses of memory, for the race detector */
-    struct stream *next;  /* of the same context */
+    struct extent overhead;
+    struct stream *next; /* of the same context */
 };
 
 struct context {
@@ -450,6 +477,7 @@ struct context {
     struct module *modules;
     uint32_t peers; /* a bit for every device whose memory it may reach */
     size_t limits[16];
+    struct extent overhead;
     struct context *next;
 };
 
@@ -468,6 +496,7 @@ struct event {
 struct thread {
     uint64_t id;
     CUstreamCaptureMode capture_mode;
+    bool in_host_function;
     unsigned int depth;
     struct {
         CUcontext handle;
@@ -566,24 +595,47 @@ struct node {
     struct work work;
     struct node **after;
     size_t after_count;
-    struct op *op;      /* while the graph is being launched */
-    struct node *clone; /* while it is being copied */
-    bool marked;        /* while joins are looked for */
+    struct graph *child; /* of a child graph's node: its own graph */
+    CUgraphNode origin;  /* in an executable graph: the node that this one is made from */
+    bool disabled;       /* in an executable graph: does nothing */
+    struct op *op;       /* while the graph is being launched */
+    struct node *clone;  /* while it is being copied */
+    bool marked;         /* while joins are looked for */
     struct node *next, *previous;
 };
 
 struct graph {
     CUgraph handle;
     CUgraphExec exec_handle; /* of an executable graph */
+    bool is_child;           /* of a node, which frees it */
     struct node *nodes, *last;
     struct user_reference *user_objects;
     struct op *last_launch;
+    struct extent overhead; /* of an executable graph */
 };
 
 struct graph *graph_new(bool executable);
 void graph_free(struct graph *graph);
 struct node *graph_add(struct graph *graph, const struct work *work, struct node *const *after,
                        size_t after_count);
+/* A node that runs a copy of the child. */
+struct node *graph_add_child(struct graph *graph, const struct graph *child,
+                             struct node *const *after, size_t after_count);
+/* Appends the source's nodes to an executable graph, with those of child graphs in their place. */
+bool graph_flatten(struct graph *exec, const struct graph *source, struct node *const *after,
+                   size_t after_count);
+struct graph *graph_of(CUgraph handle);
+/* The nodes that handles name, all of the graph; at most MOST_NAMED. */
+bool graph_nodes_of(const struct graph *graph, const CUgraphNode *handles, size_t count,
+                    struct node **nodes);
+/* The work of stream memory operations, of which there are at most MOST_STEPS. */
+CUresult memory_operations_work(const CUstreamBatchMemOpParams *parameters, unsigned int count,
+                                struct work *work);
+CUresult semaphores_wait_work(const CUDA_EXT_SEM_WAIT_NODE_PARAMS *parameters, struct work *work);
+CUresult semaphores_signal_work(const CUDA_EXT_SEM_SIGNAL_NODE_PARAMS *parameters,
+                                struct work *work);
+/* Does what can be done; true when all steps are done. */
+bool memory_steps_run(struct work *work);
 /* Memory of an alloc node, shared by the copies of the graph. */
 struct graph_memory *graph_memory_new(struct call *call, size_t bytes, CUdeviceptr *address);
 void graph_memory_hold(struct graph_memory *memory);
@@ -606,13 +658,6 @@ enum memory_kind {
     MEMORY_RESERVED,   /* cuMemAddressReserve */
     MEMORY_HOST,       /* cuMemHostAlloc */
     MEMORY_REGISTERED, /* cuMemHostRegister */
-};
-
-/* Device memory taken from a device. */
-struct extent {
-    struct device *device;
-    uint64_t base, bytes;
-    struct small_page *page; /* shared with others below 2 MiB */
 };
 
 struct allocation {
@@ -643,6 +688,8 @@ void space_give(struct space *space, uint64_t address, uint64_t bytes);
 bool extent_take(struct device *device, struct context *context, uint64_t bytes,
                  struct extent *extent);
 void extent_give(struct extent *extent);
+/* What an object takes (SIMCUDA_OVERHEAD). False: out of memory. */
+bool overhead_take(struct device *device, struct extent *extent);
 void small_pages_free(struct context *context);
 
 /* Registers memory, so that pointers into it are known. NULL without host memory. */

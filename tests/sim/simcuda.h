@@ -25,6 +25,10 @@ SIMCUDA_WEAK uint64_t simcuda_live_allocations(void);
 SIMCUDA_WEAK uint64_t simcuda_peak_bytes(void);
 SIMCUDA_WEAK uint64_t simcuda_peak_device_bytes(void);
 
+/* Managed memory that the devices have room for beside what else is taken of them, in whole pages
+ * of 2 MiB: the rest stays on the host. */
+SIMCUDA_WEAK uint64_t simcuda_managed_on_devices(void);
+
 /* How many operations (kernels, copies, fills ...) have run so far. */
 SIMCUDA_WEAK uint64_t simcuda_operations(void);
 

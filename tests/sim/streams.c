@@ -64,6 +64,7 @@ void stream_free(struct stream *stream)
     op_drop(stream->seen);
     if (races_on)
         race_stream_free(stream);
+    extent_give(&stream->overhead);
     free(stream->capture_nodes);
     free(stream->capture_handles);
     free(stream);
@@ -206,6 +207,10 @@ static CUresult create(struct call *call, CUstream *handle, unsigned int flags, 
     stream = stream_new(call->context, flags, priority);
     if (stream == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!overhead_take(call->context->device, &stream->overhead)) {
+        stream_free(stream);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     stream->handle = handle_new(KIND_STREAM, stream);
     *handle = stream->handle;
     return CUDA_SUCCESS;
@@ -359,7 +364,7 @@ DRIVER_CALL_PT(cuStreamQuery, _ptsz, LIGHT, (CUstream handle), (handle))
     return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-DRIVER_CALL_PT(cuStreamSynchronize, _ptsz, LIGHT, (CUstream handle), (handle))
+DRIVER_CALL_PT(cuStreamSynchronize, _ptsz, LIGHT | WAITS, (CUstream handle), (handle))
 {
     CUresult why_not;
     struct stream *stream = stream_of(call, handle, &why_not);

@@ -18,6 +18,7 @@ struct fake_context_state {
     CUdevice device;
     bool alive, primary, green;
     uint64_t launched, finished, ordered;
+    uint64_t behind, behind_mark; /* another context's id, and how much of its work */
 };
 
 struct fake_event_state {
@@ -535,12 +536,16 @@ static CUresult ctx_wait_event(CUcontext handle, CUevent event)
         return result;
     struct fake_context_state *context = find_context(handle);
     const struct fake_event_state *state = find_event(event);
-    if (!context || !state || state->recorded_in != context->id)
+    if (!context || !state || !state->recorded_in)
         return end(misuse(CUDA_ERROR_INVALID_CONTEXT, "a wait with a dead or wrong handle"));
     if (captures_in(context))
         return end(invalidate("a wait in a context with a capture"));
-    if (state->mark > context->ordered)
+    if (state->recorded_in != context->id) {
+        context->behind = state->recorded_in;
+        context->behind_mark = state->mark;
+    } else if (state->mark > context->ordered) {
         context->ordered = state->mark;
+    }
     return end(CUDA_SUCCESS);
 }
 
@@ -928,6 +933,16 @@ uint64_t fake_launched(CUcontext handle)
     uint64_t launched = context ? context->launched : 0;
     unlock();
     return launched;
+}
+
+uint64_t fake_behind(CUcontext handle, CUcontext other)
+{
+    lock();
+    const struct fake_context_state *context = owner(find_context(handle));
+    const struct fake_context_state *of = owner(find_context(other));
+    uint64_t behind = context && of && context->behind == of->id ? context->behind_mark : 0;
+    unlock();
+    return behind;
 }
 
 uint64_t fake_ordered(CUcontext handle)

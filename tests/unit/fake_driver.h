@@ -102,6 +102,9 @@ void fake_finish_some(CUcontext handle, uint64_t pieces);
 uint64_t fake_launched(CUcontext handle);
 uint64_t fake_ordered(CUcontext handle);
 
+/* How much work of another context is behind what this one does next, by cuCtxWaitEvent. */
+uint64_t fake_behind(CUcontext handle, CUcontext other);
+
 /* ---- memory ---- */
 
 /* Bytes in use on the device, and whether an address is the first of an allocation. */

@@ -30,21 +30,38 @@ static inline void start_streams(void)
     other = fake_stream();
 }
 
+static CUresult not_at_once(CUdeviceptr *address, size_t bytes, CUmemoryPool memory_pool,
+                            CUstream stream)
+{
+    (void)address, (void)bytes, (void)memory_pool, (void)stream;
+    return CUDA_ERROR_NOT_READY;
+}
+
+static inline bool take_at_once(CUdeviceptr *address, size_t bytes, CUmemoryPool memory_pool,
+                                CUstream stream)
+{
+    return pool_allocate_async_at_once(pool, address, bytes, memory_pool, stream, not_at_once) ==
+           CUDA_SUCCESS;
+}
+
 static inline CUdeviceptr take_on(CUstream stream, size_t bytes)
 {
     CUdeviceptr address = 0;
     CUresult result = CUDA_SUCCESS;
-    cr_assert(pool_allocate_async_at_once(pool, &address, bytes, NULL, stream) ||
+    cr_assert(take_at_once(&address, bytes, NULL, stream) ||
               pool_allocate_async(pool, &address, bytes, NULL, stream, &result));
     cr_assert_eq(result, CUDA_SUCCESS);
     return address;
 }
 
+static CUresult free_otherwise(CUdeviceptr address, CUstream stream)
+{
+    return pool_free_async(pool, driver->cuMemFreeAsync, address, stream);
+}
+
 static inline CUresult try_to_free_on(CUstream stream, CUdeviceptr address)
 {
-    if (pool_free_async_at_once(pool, address, stream))
-        return CUDA_SUCCESS;
-    return pool_free_async(pool, driver->cuMemFreeAsync, address, stream);
+    return pool_free_async_at_once(pool, address, stream, free_otherwise);
 }
 
 static inline void free_on(CUstream stream, CUdeviceptr address)

@@ -482,6 +482,25 @@ static void send_until_it_waits(struct errand *errand, void (*body)(void *), voi
         let_time_pass();
 }
 
+/* A green context has ended in the driver, and another has its handle. */
+static CUcontext hand_on(CUgreenCtx to)
+{
+    retain_primary();
+    CUcontext handle = alias((CUgreenCtx)5);
+    fake_end_context(handle);
+    fake_green_at(handle, 0);
+    pool_green_context_created(pool, to, 0);
+    pool_green_context_converted(pool, handle, to);
+    return handle;
+}
+
+static void expect_primary_memory(CUcontext handle)
+{
+    fake_set_current(handle);
+    allocate(MIB);
+    cr_assert_null(context_find(pool, handle), "it is the primary one's still");
+}
+
 static void convert(void *handle)
 {
     pool_green_context_converted(pool, handle, (CUgreenCtx)5);
@@ -510,16 +529,9 @@ Test(context, a_green_one_at_the_handle_of_a_context_that_is_being_ended)
 
 Test(context, a_green_one_at_the_handle_of_one_that_has_just_ended)
 {
-    retain_primary();
-    CUcontext handle = alias((CUgreenCtx)5);
-    fake_end_context(handle);
-    fake_green_at(handle, 0);
-    pool_green_context_created(pool, (CUgreenCtx)6, 0);
-    pool_green_context_converted(pool, handle, (CUgreenCtx)6);
+    CUcontext handle = hand_on((CUgreenCtx)6);
     pool_green_context_destroyed(pool, (CUgreenCtx)5);
-    fake_set_current(handle);
-    allocate(MIB);
-    cr_assert_null(context_find(pool, handle), "it is the primary one's still");
+    expect_primary_memory(handle);
 }
 
 Test(context, a_context_at_the_handle_of_a_green_one_that_has_just_ended)
@@ -593,9 +605,8 @@ static void finish_first(void *queries)
         fake_finish(context);
 }
 
-Test(context, the_second_context_waits_for_what_barriers_have_handed_out)
+static void hand_out_behind_a_barrier(void)
 {
-    unsigned queries = 0;
     start_with_budget(0);
     CUdeviceptr block = allocate(MIB);
     fake_launch(context);
@@ -603,6 +614,24 @@ Test(context, the_second_context_waits_for_what_barriers_have_handed_out)
     let_time_pass();
     cr_assert_eq(allocate(MIB), block);
     cr_assert_eq(counted().hits.barrier, 1);
+}
+
+Test(context, the_second_contexts_work_is_behind_what_barriers_have_handed_out)
+{
+    hand_out_behind_a_barrier();
+    unsigned queries = fake_calls(FAKE_EVENT_QUERY);
+    CUcontext other = another_context(0);
+    cr_assert_eq(fake_behind(other, context), 1);
+    cr_assert_eq(fake_calls(FAKE_EVENT_QUERY), queries, "nothing is waited for");
+    CUcontext third = another_context(0);
+    cr_assert_eq(fake_behind(third, context), 1);
+}
+
+Test(context, where_it_cannot_be_the_barriers_are_waited_for)
+{
+    unsigned queries = 0;
+    hand_out_behind_a_barrier();
+    fake_fail(FAKE_WAIT, CUDA_ERROR_UNKNOWN, 1);
     fake_during(FAKE_EVENT_QUERY, finish_first, &queries);
     another_context(0);
     cr_assert_geq(queries, 5);
@@ -813,15 +842,7 @@ Test(context, a_green_context_that_ended_unseen_leaves_nothing_to_its_numbers_ne
 
 Test(context, nor_to_one_with_its_number_and_its_handle)
 {
-    retain_primary();
-    CUcontext handle = alias((CUgreenCtx)5);
-    fake_end_context(handle);
-    fake_green_at(handle, 0);
-    pool_green_context_created(pool, (CUgreenCtx)5, 0);
-    pool_green_context_converted(pool, handle, (CUgreenCtx)5);
-    fake_set_current(handle);
-    allocate(MIB);
-    cr_assert_null(context_find(pool, handle));
+    expect_primary_memory(hand_on((CUgreenCtx)5));
 }
 
 Test(context, a_primary_context_has_ended_where_a_new_one_has_another_handle)

@@ -29,15 +29,20 @@ static struct {
 static unsigned refused_count;
 
 /* As the hooks do: what the pool does not answer, the driver does. */
-static CUresult try_to_take(CUstream stream, size_t bytes, CUmemoryPool memory_pool,
-                            CUdeviceptr *address)
+static CUresult take_slowly(CUdeviceptr *address, size_t bytes, CUmemoryPool memory_pool,
+                            CUstream stream)
 {
-    CUresult result = CUDA_SUCCESS;
-    if (pool_allocate_async_at_once(pool, address, bytes, memory_pool, stream) ||
-        pool_allocate_async(pool, address, bytes, memory_pool ? &memory_pool : NULL, stream,
+    CUresult result;
+    if (pool_allocate_async(pool, address, bytes, memory_pool ? &memory_pool : NULL, stream,
                             &result))
         return result;
     return driver->cuMemAllocFromPoolAsync(address, bytes, memory_pool ? own : STANDARD, stream);
+}
+
+static CUresult try_to_take(CUstream stream, size_t bytes, CUmemoryPool memory_pool,
+                            CUdeviceptr *address)
+{
+    return pool_allocate_async_at_once(pool, address, bytes, memory_pool, stream, take_slowly);
 }
 
 static CUdeviceptr take_anyhow(CUstream stream, size_t bytes, CUmemoryPool memory_pool)
@@ -53,12 +58,15 @@ static CUresult free_in_driver(CUdeviceptr address, CUstream stream)
     return stream ? driver->cuMemFreeAsync(address, stream) : driver->cuMemFree_v2(address);
 }
 
+static CUresult free_slowly(CUdeviceptr address, CUstream stream)
+{
+    return pool_free_async(pool, free_in_driver, address, stream);
+}
+
 /* Only where it cannot be written down what the free has to wait for is it refused. */
 static void free_anyhow(CUstream stream, CUdeviceptr address)
 {
-    CUresult result = pool_free_async_at_once(pool, address, stream)
-                          ? CUDA_SUCCESS
-                          : pool_free_async(pool, free_in_driver, address, stream);
+    CUresult result = pool_free_async_at_once(pool, address, stream, free_slowly);
     if (result == CUDA_SUCCESS)
         return;
     cr_assert_eq(result, CUDA_ERROR_OUT_OF_MEMORY);

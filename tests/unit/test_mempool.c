@@ -292,7 +292,7 @@ static CUdeviceptr take_from(CUmemoryPool memory_pool)
 {
     CUdeviceptr address = 0;
     CUresult result = CUDA_ERROR_UNKNOWN;
-    if (pool_allocate_async_at_once(pool, &address, MIB, memory_pool, one))
+    if (take_at_once(&address, MIB, memory_pool, one))
         return address;
     bool served = pool_allocate_async(pool, &address, MIB, &memory_pool, one, &result);
     return served && result == CUDA_SUCCESS ? address : 0;

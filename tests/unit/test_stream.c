@@ -228,7 +228,7 @@ Test(stream, a_handle_is_not_remembered_past_the_end)
     destroy_stream(one);
     cr_assert_neq(fake_stream(), NULL);
     cr_assert_neq(stream_recall(pool, one).id, former->id);
-    cr_assert_not(pool_allocate_async_at_once(pool, &block, MIB, NULL, one));
+    cr_assert_not(take_at_once(&block, MIB, NULL, one));
 }
 
 static void find_own(void *stream)
@@ -368,7 +368,7 @@ static bool use(CUstream stream)
     CUdeviceptr block = 0;
     CUresult result;
     struct order_mark mark;
-    if (!pool_allocate_async_at_once(pool, &block, KIB, NULL, stream) &&
+    if (!take_at_once(&block, KIB, NULL, stream) &&
         !pool_allocate_async(pool, &block, KIB, NULL, stream, &result))
         return false;
     free_on(stream, block);

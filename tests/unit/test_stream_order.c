@@ -38,7 +38,7 @@ Test(stream_order, a_synchronise_that_finds_a_lasting_error_ends_it)
     struct order_mark mark;
     pool_stream_wait_begin(pool, one, &mark);
     pool_stream_wait_end(pool, &mark, CUDA_ERROR_ILLEGAL_ADDRESS);
-    cr_assert_not(pool_allocate_async_at_once(pool, &address, MIB, NULL, one));
+    cr_assert_not(take_at_once(&address, MIB, NULL, one));
     cr_assert_not(pool_allocate_async(pool, &address, MIB, NULL, one, &result));
 }
 
@@ -46,7 +46,7 @@ static void expect_no_service(void)
 {
     CUdeviceptr address = 0;
     CUresult result;
-    cr_assert_not(pool_allocate_async_at_once(pool, &address, MIB, NULL, one));
+    cr_assert_not(take_at_once(&address, MIB, NULL, one));
     cr_assert_not(pool_allocate_async(pool, &address, MIB, NULL, one, &result));
 }
 

@@ -1,0 +1,456 @@
+/*
+ * Work that ends only if the host acts: what allocations wait for beside it, and frees.
+ */
+#include "pool_fixture.h"
+
+TestSuite(host_work, .init = set_up, .fini = tear_down, .timeout = 30);
+
+static struct host_work *work(void)
+{
+    return &epochs()->host_work;
+}
+
+static void close_epoch(void)
+{
+    struct context *c = context_find(pool, context);
+    heap_lock(&c->heap);
+    struct fence *fence = epoch_begin_close(c, true);
+    heap_unlock(&c->heap);
+    cr_assert_not_null(fence);
+    cr_assert_eq(epoch_record(pool, c, fence), CUDA_SUCCESS);
+}
+
+/* A host function that has not begun to run. */
+static void submit_host_function(void)
+{
+    struct host_submission submission = host_work_begin(pool, NULL);
+    fake_launch(context);
+    host_work_end(&submission);
+}
+
+static bool wait_in_allocation(uint64_t stamp)
+{
+    struct context *c = context_find(pool, context);
+    let_time_pass();
+    heap_lock(&c->heap);
+    bool clean = epoch_wait_in_allocation(pool, c, stamp);
+    heap_unlock(&c->heap);
+    return clean;
+}
+
+static bool raise_barrier(uint64_t epoch)
+{
+    struct context *c = context_find(pool, context);
+    heap_lock(&c->heap);
+    struct fence *fence = epoch_fence_for(&c->epochs, epoch, true);
+    bool raised = fence && epoch_raise_barrier(pool, c, fence);
+    heap_unlock(&c->heap);
+    return raised;
+}
+
+static double seconds_now(void)
+{
+    return (double)monotonic_now() / 1e9;
+}
+
+static void finish_the_work(void *unused)
+{
+    (void)unused;
+    fake_finish(context);
+}
+
+/* ---- marks ---- */
+
+Test(host_work, a_mark_lasts_until_a_fence_behind_it_is_over)
+{
+    struct host_work marks = {0};
+    host_work_init(&marks);
+    cr_assert_eq(host_work_limit(&marks), UINT64_MAX);
+    host_work_mark(&marks, 3, 5);
+    cr_assert_eq(host_work_limit(&marks), 3);
+    host_work_clean(&marks, 4);
+    cr_assert_eq(host_work_limit(&marks), 3);
+    host_work_clean(&marks, 5);
+    cr_assert_eq(host_work_limit(&marks), UINT64_MAX);
+}
+
+Test(host_work, the_earliest_mark_counts_and_each_ends_by_itself)
+{
+    struct host_work marks = {0};
+    host_work_init(&marks);
+    host_work_mark(&marks, 7, 8);
+    host_work_mark(&marks, 3, 5);
+    host_work_mark(&marks, 3, 6);
+    cr_assert_eq(marks.count, 2);
+    host_work_clean(&marks, 5);
+    cr_assert_eq(host_work_limit(&marks), 3);
+    host_work_clean(&marks, 6);
+    cr_assert_eq(host_work_limit(&marks), 7);
+}
+
+Test(host_work, of_very_many_marks_none_is_forgotten)
+{
+    struct host_work marks = {0};
+    host_work_init(&marks);
+    for (uint64_t i = 0; i < 10 * HOST_MARKS; i++)
+        host_work_mark(&marks, 2 * i, 2 * i + 1);
+    cr_assert_leq(marks.count, HOST_MARKS);
+    host_work_clean(&marks, 2 * (10 * HOST_MARKS - 1));
+    cr_assert_lt(host_work_limit(&marks), UINT64_MAX);
+    host_work_clean(&marks, 20 * HOST_MARKS);
+    cr_assert_eq(host_work_limit(&marks), UINT64_MAX);
+}
+
+Test(host_work, a_context_that_dies_takes_its_marks_with_it)
+{
+    start();
+    submit_host_function();
+    struct epochs *died = epochs();
+    cr_assert_lt(host_work_limit(&died->host_work), UINT64_MAX);
+    end_context(context);
+    cr_assert_eq(host_work_limit(&died->host_work), UINT64_MAX);
+}
+
+Test(host_work, what_is_being_submitted_to_one_that_dies_leaves_none)
+{
+    start();
+    struct epochs *died = epochs();
+    struct host_submission submission = host_work_begin(pool, NULL);
+    end_context(context);
+    cr_assert_lt(host_work_limit(&died->host_work), UINT64_MAX);
+    host_work_end(&submission);
+    cr_assert_eq(host_work_limit(&died->host_work), UINT64_MAX);
+}
+
+/* ---- what allocations wait for ---- */
+
+Test(host_work, an_allocation_waits_for_fences_before_it_and_for_none_behind_it)
+{
+    start();
+    fake_launch(context);
+    close_epoch();
+    uint64_t before = epochs()->newest->epoch;
+    submit_host_function();
+    close_epoch();
+    uint64_t behind = epochs()->newest->epoch;
+    double began = seconds_now();
+    cr_assert_not(wait_in_allocation(behind));
+    cr_assert_not(raise_barrier(behind));
+    cr_assert_lt(seconds_now() - began, 0.5);
+    cr_assert(raise_barrier(before));
+    fake_finish_some(context, 1);
+    cr_assert(wait_in_allocation(before));
+    fake_finish(context);
+    fake_during(FAKE_EVENT_QUERY, finish_the_work, NULL);
+    cr_assert_not(wait_in_allocation(behind), "nobody has seen yet that it is over");
+}
+
+Test(host_work, one_that_is_over_is_waited_for_no_more)
+{
+    start();
+    release(allocate(MIB));
+    submit_host_function();
+    close_epoch();
+    fake_finish(context);
+    struct context *c = context_find(pool, context);
+    let_time_pass();
+    heap_lock(&c->heap);
+    cr_assert_eq(epoch_query(pool, c, c->epochs.newest), FENCE_OVER);
+    heap_unlock(&c->heap);
+    cr_assert_eq(host_work_limit(work()), UINT64_MAX);
+}
+
+/* A fence that is recorded while the driver has the call may be before the work or behind it. */
+Test(host_work, a_fence_of_the_very_moment_is_not_waited_for_and_says_nothing)
+{
+    start();
+    struct host_submission submission = host_work_begin(pool, NULL);
+    close_epoch();
+    uint64_t meanwhile = epochs()->newest->epoch;
+    cr_assert_not(wait_in_allocation(meanwhile));
+    fake_launch(context);
+    host_work_end(&submission);
+    struct context *c = context_find(pool, context);
+    let_time_pass();
+    heap_lock(&c->heap);
+    cr_assert_eq(epoch_query(pool, c, c->epochs.newest), FENCE_OVER);
+    heap_unlock(&c->heap);
+    cr_assert_lt(host_work_limit(work()), UINT64_MAX, "the fence was before the work");
+    close_epoch();
+    cr_assert_not(wait_in_allocation(epochs()->newest->epoch));
+}
+
+Test(host_work, another_contexts_work_does_not_keep_it)
+{
+    start();
+    struct context *c = context_find(pool, context);
+    submit_host_function();
+    CUcontext other = fake_context(0);
+    pool_context_created(pool, other);
+    fake_launch(other);
+    fake_set_current(context);
+    close_epoch();
+    fake_finish(context);
+    let_time_pass();
+    heap_lock(&c->heap);
+    cr_assert_eq(epoch_query(pool, c, c->epochs.newest), FENCE_OWN_OVER);
+    heap_unlock(&c->heap);
+    cr_assert_eq(host_work_limit(work()), UINT64_MAX);
+}
+
+Test(host_work, a_refusal_in_a_host_function_is_no_failure_of_the_context)
+{
+    start();
+    for (unsigned i = 0; i < 20; i++) {
+        struct context *c = context_find(pool, context);
+        fake_fail(FAKE_RECORD, CUDA_ERROR_NOT_PERMITTED, 1);
+        heap_lock(&c->heap);
+        struct fence *fence = epoch_begin_close(c, true);
+        heap_unlock(&c->heap);
+        cr_assert_eq(epoch_record(pool, c, fence), CUDA_SUCCESS);
+    }
+    cr_assert_not(atomic_load(&context_find(pool, context)->unusable));
+    cr_assert_eq(epochs()->failures, 0);
+}
+
+/* ---- every wait ends ---- */
+
+static double gives_up_at;
+
+static void finish_in_the_end(void *unused)
+{
+    (void)unused;
+    if (seconds_now() > gives_up_at)
+        fake_finish(context);
+}
+
+static void wait_in_vain(void)
+{
+    fake_launch(context);
+    close_epoch();
+    gives_up_at = seconds_now() + 3;
+    fake_during(FAKE_EVENT_QUERY, finish_in_the_end, NULL);
+    cr_assert_not(wait_in_allocation(epochs()->newest->epoch));
+    fake_during(FAKE_EVENT_QUERY, NULL, NULL);
+}
+
+Test(host_work, an_allocation_waits_for_a_second_in_vain_and_then_no_more)
+{
+    start();
+    double began = seconds_now();
+    wait_in_vain();
+    cr_assert_geq(seconds_now() - began, 1);
+    cr_assert_lt(seconds_now() - began, 5);
+    cr_assert_eq(counter_get(&heap()->counters->vain_waits), 1);
+    began = seconds_now();
+    cr_assert_not(wait_in_allocation(epochs()->newest->epoch));
+    cr_assert_not(raise_barrier(epochs()->newest->epoch));
+    cr_assert_lt(seconds_now() - began, 0.5);
+    cr_assert_eq(counter_get(&heap()->counters->vain_waits), 1);
+}
+
+static void finish_late(void *unused)
+{
+    struct timespec late = {0, 600000000};
+    (void)unused;
+    for (unsigned i = 0; i < 3; i++) {
+        nanosleep(&late, NULL);
+        fake_finish_some(context, 1);
+    }
+}
+
+Test(host_work, while_something_becomes_clean_the_wait_is_not_in_vain)
+{
+    struct errand finisher;
+    start();
+    for (unsigned i = 0; i < 3; i++) {
+        fake_launch(context);
+        close_epoch();
+    }
+    uint64_t last = epochs()->newest->epoch;
+    send(&finisher, finish_late, NULL);
+    for (uint64_t epoch = last - 2; epoch <= last; epoch++)
+        cr_assert(wait_in_allocation(epoch));
+    wait_for(&finisher);
+    cr_assert_eq(counter_get(&heap()->counters->vain_waits), 0);
+}
+
+Test(host_work, then_frees_wait_for_some_seconds)
+{
+    start();
+    wait_in_vain();
+    fake_finish(context);
+    CUdeviceptr block = allocate(MIB), other = allocate(MIB);
+    cr_assert(heap()->frees_wait);
+    unsigned waits = fake_calls(FAKE_CTX_SYNCHRONIZE);
+    release(block);
+    cr_assert_eq(fake_calls(FAKE_CTX_SYNCHRONIZE), waits + 1);
+    cr_assert_eq(pending_bytes(), 0);
+    heap()->frees_wait_until = monotonic_now();
+    release(other);
+    cr_assert_eq(fake_calls(FAKE_CTX_SYNCHRONIZE), waits + 1);
+    cr_assert_not(heap()->frees_wait);
+    cr_assert_eq(atomic_load(&heap()->closed) & CLOSED_SYNCHRONISING, 0);
+}
+
+static uint64_t seconds_of_next(uint64_t quiet_seconds)
+{
+    struct context *c = context_find(pool, context);
+    heap_lock(&c->heap);
+    c->heap.frees_wait = false;
+    c->heap.frees_wait_until = monotonic_now() - quiet_seconds * 1000000000;
+    heap_note_vain_wait(pool, c);
+    heap_unlock(&c->heap);
+    return c->heap.frees_wait_for / 1000000000;
+}
+
+Test(host_work, the_seconds_double_and_decay)
+{
+    start();
+    cr_assert_eq(seconds_of_next(0), 10);
+    cr_assert_eq(seconds_of_next(1), 20);
+    cr_assert_eq(seconds_of_next(1), 40);
+    cr_assert_eq(seconds_of_next(50), 40, "halved once, then doubled");
+    for (unsigned i = 0; i < 10; i++)
+        seconds_of_next(1);
+    cr_assert_eq(seconds_of_next(1), 600, "ten minutes at most");
+    cr_assert_eq(seconds_of_next(3600), 10, "once an hour is no pattern");
+}
+
+/* ---- frees ---- */
+
+Test(host_work, beside_it_a_free_waits_until_what_is_pending_is_inside_the_budget)
+{
+    start_with_budget(4 * MIB);
+    CUdeviceptr first = allocate(3 * MIB), second = allocate(3 * MIB);
+    submit_host_function();
+    release(first);
+    fake_during(FAKE_EVENT_QUERY, finish_the_work, NULL);
+    release(second);
+    cr_assert_leq(pending_bytes(), 4 * MIB);
+}
+
+Test(host_work, a_free_that_waits_is_counted_with_its_time)
+{
+    start_with_budget(4 * MIB);
+    CUdeviceptr first = allocate(3 * MIB), second = allocate(3 * MIB);
+    submit_host_function();
+    release(first);
+    fake_during(FAKE_EVENT_QUERY, finish_the_work, NULL);
+    release(second);
+    struct report_counters c = counted();
+    cr_assert_eq(c.waits.frees, 1);
+    cr_assert_gt(c.waits.nanoseconds, 0);
+    cr_assert_eq(c.requests, 2);
+}
+
+Test(host_work, without_it_a_free_waits_for_nothing)
+{
+    start_with_budget(4 * MIB);
+    CUdeviceptr first = allocate(3 * MIB), second = allocate(3 * MIB);
+    fake_launch(context);
+    release(first);
+    release(second);
+    cr_assert_eq(pending_bytes(), 6 * MIB);
+}
+
+Test(host_work, where_memory_is_short_a_free_waits_for_what_would_be_missed)
+{
+    set_up_on(16 * GIB);
+    start();
+    CUdeviceptr block = allocate(7 * GIB);
+    fake_launch(context);
+    fake_during(FAKE_EVENT_QUERY, finish_the_work, NULL);
+    release(block);
+    cr_assert_eq(pending_bytes(), 0);
+    allocate(12 * GIB);
+}
+
+Test(host_work, a_large_request_that_would_not_fit_with_it_either_makes_no_free_wait)
+{
+    set_up_on(16 * GIB);
+    start();
+    allocate(12 * GIB);
+    CUdeviceptr block = allocate(GIB / 4);
+    fake_launch(context);
+    release(block);
+    cr_assert_eq(pending_bytes(), GIB / 4);
+}
+
+/* ---- graphs ---- */
+
+static CUgraphNodeType types[4];
+static CUgraphNodeType child_types[4];
+#define GRAPH      ((CUgraph)types)
+#define CHILD      ((CUgraph)child_types)
+#define EXECUTABLE ((CUgraphExec)0x100)
+
+static CUresult get_nodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
+{
+    CUgraphNodeType *of = graph == GRAPH ? types : child_types;
+    for (size_t i = 0; nodes && i < *count; i++)
+        nodes[i] = (CUgraphNode)&of[i];
+    *count = 4;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_type(CUgraphNode node, CUgraphNodeType *type)
+{
+    *type = *(CUgraphNodeType *)node;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_child(CUgraphNode node, CUgraph *graph)
+{
+    (void)node;
+    *graph = CHILD;
+    return CUDA_SUCCESS;
+}
+
+static void start_with_graphs(void)
+{
+    driver->cuGraphGetNodes = get_nodes;
+    driver->cuGraphNodeGetType = get_type;
+    driver->cuGraphChildGraphNodeGetGraph = get_child;
+    start();
+}
+
+static bool holds(CUgraphNodeType type)
+{
+    types[3] = type;
+    host_graphs_add(pool, EXECUTABLE, GRAPH);
+    return host_graphs_has(pool, EXECUTABLE);
+}
+
+Test(host_work, graphs_with_nodes_of_the_hosts_are_told_from_others)
+{
+    enum { HOST = 3, SEMAPHORE_WAIT = 9, BATCH = 12, CONDITIONAL = 13, UNKNOWN = 99 };
+    start_with_graphs();
+    cr_assert_not(holds(CU_GRAPH_NODE_TYPE_KERNEL));
+    cr_assert_not(holds(CU_GRAPH_NODE_TYPE_EVENT_RECORD));
+    cr_assert(holds(HOST));
+    cr_assert_not(holds(CU_GRAPH_NODE_TYPE_MEMCPY), "a handle that comes again is another graph's");
+    cr_assert(holds(SEMAPHORE_WAIT));
+    cr_assert(holds(BATCH));
+    cr_assert(holds(CONDITIONAL), "nobody can look into it");
+    cr_assert(holds(UNKNOWN));
+    host_graphs_remove(pool, EXECUTABLE);
+    cr_assert_not(host_graphs_has(pool, EXECUTABLE));
+}
+
+Test(host_work, and_so_are_graphs_inside_them)
+{
+    start_with_graphs();
+    cr_assert_not(holds(CU_GRAPH_NODE_TYPE_GRAPH));
+    child_types[0] = 3;
+    cr_assert(holds(CU_GRAPH_NODE_TYPE_GRAPH));
+    child_types[0] = 0;
+}
+
+Test(host_work, a_driver_that_tells_nothing_of_graphs_is_taken_for_the_worst)
+{
+    start();
+    host_graphs_add(pool, EXECUTABLE, GRAPH);
+    cr_assert(host_graphs_has(pool, EXECUTABLE));
+    cr_assert_not(host_graphs_has(pool, (CUgraphExec)0x200));
+}
