@@ -591,10 +591,7 @@ static void print_whole(const struct report *report, const struct look *look, FI
 
 int report_print_as(const struct report *report, const struct look *look, FILE *out)
 {
-    struct folding folding;
-
-    print_whole(report, look, folding_begin(&folding, look, out));
-    folding_end(&folding);
+    print_whole(report, look, out);
     return fflush(out) != 0 || ferror(out) ? -1 : 0;
 }
 

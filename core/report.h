@@ -169,7 +169,8 @@ bool report_file_name_is_valid(const char *name);
 int report_expand_file_name(const char *name, const struct report_process *process, char *expanded,
                             size_t bytes);
 
-/* The readable table, to out, which is flushed: whole, or as it is to look. Returns 0, or -1 with
+/* The readable table, to out, which is flushed: whole, or as it is to look, in lines that are still
+ * to be folded. Takes no memory. Returns 0, or -1 with
  * errno where writing failed. */
 struct look;
 int report_print_table(const struct report *report, FILE *out);

@@ -3,7 +3,6 @@
  */
 #include "table.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 const struct look look_of_files = {0};
@@ -214,22 +213,15 @@ static void fold_line(const char *line, size_t bytes, int width, FILE *out)
 /* Narrower terminals have lines that run on. */
 #define WIDTH_LEAST 20
 
-FILE *folding_begin(struct folding *folding, const struct look *look, FILE *out)
+void print_folded(const char *text, const struct look *look, FILE *out)
 {
-    *folding = (struct folding){.look = look, .out = out};
-    if (look->width >= WIDTH_LEAST)
-        folding->memory = open_memstream(&folding->text, &folding->bytes);
-    return folding->memory != NULL ? folding->memory : out;
-}
-
-void folding_end(struct folding *folding)
-{
-    if (folding->memory != NULL && fclose(folding->memory) == 0) {
-        for (const char *text = folding->text; *text != '\0';) {
-            size_t bytes = strcspn(text, "\n");
-            fold_line(text, bytes, folding->look->width, folding->out);
-            text += bytes + (text[bytes] == '\n');
-        }
+    if (look->width < WIDTH_LEAST) {
+        fputs(text, out);
+        return;
     }
-    free(folding->text);
+    while (*text != '\0') {
+        size_t bytes = strcspn(text, "\n");
+        fold_line(text, bytes, look->width, out);
+        text += bytes + (text[bytes] == '\n');
+    }
 }

@@ -80,17 +80,8 @@ int text_width(const char *text);
 /* Text from outside in at most so many columns, with an ellipsis for what does not fit. */
 void print_cut_off(const char *text, int width, FILE *out);
 
-/* Where to print what is to be folded: lines that are too wide for the look then go to out as
- * several, broken at spaces. That is out itself where nothing is, or memory is short. */
-struct folding {
-    const struct look *look;
-    FILE *out;    /* where the lines go in the end */
-    FILE *memory; /* where they are gathered; NULL: nowhere */
-    char *text;
-    size_t bytes;
-};
-
-FILE *folding_begin(struct folding *folding, const struct look *look, FILE *out);
-void folding_end(struct folding *folding);
+/* Prints lines that are too wide for the look as several, broken at spaces, and the others as they
+ * are. */
+void print_folded(const char *text, const struct look *look, FILE *out);
 
 #endif

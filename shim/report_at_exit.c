@@ -76,17 +76,24 @@ static struct look look_of(const char *file)
 static char *print_to_memory(const struct report *report, const struct look *look, size_t *bytes)
 {
     char *text = NULL;
+    char *folded = NULL;
     FILE *memory = open_memstream(&text, bytes);
     if (memory == NULL) {
         return NULL;
     }
     int failed = report_print_as(report, look, memory);
     failed |= fclose(memory);
-    if (failed != 0) {
-        free(text);
+    memory = failed == 0 ? open_memstream(&folded, bytes) : NULL;
+    if (memory != NULL) {
+        print_folded(text, look, memory);
+        failed = fclose(memory);
+    }
+    free(text);
+    if (memory == NULL || failed != 0) {
+        free(folded);
         return NULL;
     }
-    return text;
+    return folded;
 }
 
 static int write_table(const struct report *report, const char *file)

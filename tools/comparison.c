@@ -10,6 +10,7 @@
 #include "core/report_json.h"
 #include "core/settings_json.h"
 #include "formats.h"
+#include "terminal.h"
 
 static const struct report_counters nothing;
 

@@ -9,6 +9,7 @@
 #include "core/one_line.h"
 #include "core/readable.h"
 #include "formats.h"
+#include "terminal.h"
 
 enum column {
     HOST,
@@ -186,13 +187,13 @@ int print_report_table(struct report *report, const struct look *look, FILE *out
 {
     struct summary summary = {0};
     struct folding folding;
-    int status = report_print_as(report, look, out);
+    FILE *lines = folding_begin(&folding, look, out);
+    int status = report_print_as(report, look, lines);
 
     if (status == 0)
         status = summary_add(&summary, report);
     if (status == 0)
         status = summary_finish(&summary);
-    FILE *lines = folding_begin(&folding, look, out);
     if (status == 0)
         print_advice(&summary, lines);
     folding_end(&folding);

@@ -52,3 +52,18 @@ struct look terminal_look(FILE *out, bool all)
     }
     return look;
 }
+
+FILE *folding_begin(struct folding *folding, const struct look *look, FILE *out)
+{
+    *folding = (struct folding){.look = look, .out = out};
+    if (look->width > 0)
+        folding->memory = open_memstream(&folding->text, &folding->bytes);
+    return folding->memory != NULL ? folding->memory : out;
+}
+
+void folding_end(struct folding *folding)
+{
+    if (folding->memory != NULL && fclose(folding->memory) == 0)
+        print_folded(folding->text, folding->look, folding->out);
+    free(folding->text);
+}

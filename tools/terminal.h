@@ -15,4 +15,17 @@ bool is_terminal(FILE *out);
  * (https://no-color.org). */
 struct look terminal_look(FILE *out, bool all);
 
+/* Where to print what is to be folded (print_folded) on its way to out: that is out itself where
+ * nothing is, or memory is short. */
+struct folding {
+    const struct look *look;
+    FILE *out;    /* where the lines go in the end */
+    FILE *memory; /* where they are gathered; NULL: nowhere */
+    char *text;
+    size_t bytes;
+};
+
+FILE *folding_begin(struct folding *folding, const struct look *look, FILE *out);
+void folding_end(struct folding *folding);
+
 #endif

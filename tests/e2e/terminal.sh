@@ -93,6 +93,12 @@ terminal 60 60 "'$cudapool' check strict"
 expect "check in 60 columns" shows 'status 0' 'device.free_synchronizes = true'
 expect "folds its sentences" nothing_wraps
 
+# The table that the process itself prints, without `cudapool run`.
+terminal 80 60 "env LD_LIBRARY_PATH=$SIM LD_PRELOAD=$PRELOAD '$programs/figures' exit"
+expect "a program's own table in 80 columns" shows 'status 0' '^ +bucket +requests +hits' '^ +1 MiB +100 '
+expect "does not wrap" nothing_wraps
+expect "has no column of zeros" shows_no 'failed'
+
 # --- colours ----------------------------------------------------------------------------------------------
 
 escapes() { # terminal's kind, variables

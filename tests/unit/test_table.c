@@ -81,11 +81,9 @@ Test(table, colours_take_no_room)
 static const char *fold(const char *text, int width)
 {
     struct look look = {.width = width};
-    struct folding folding;
     FILE *out = fmemopen(output, sizeof(output), "w");
 
-    fputs(text, folding_begin(&folding, &look, out));
-    folding_end(&folding);
+    print_folded(text, &look, out);
     fclose(out);
     return output;
 }
