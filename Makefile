@@ -287,9 +287,10 @@ $(CONFIG): $(JSON_OBJECTS) $(BUILD)/core.a
 	$(say) LINK $@
 	$(Q)$(LINK) -shared -Wl,-soname,$(@F) -Wl,--version-script,$@.map -Wl,-z,defs $^ -o $@ -ljansson -pthread -ldl
 
+# Its start files' call of libc is ours: see tools/first_glibc.c.
 $(TOOL): $(TOOL_OBJECTS) $(BUILD)/core.a
 	$(say) LINK $@
-	$(Q)$(LINK) $^ -o $@ -ljansson -pthread -ldl
+	$(Q)$(LINK) -Wl,--wrap=__libc_start_main $^ -o $@ -ljansson -pthread -ldl
 
 $(BUILD)/core.a: $(CORE_OBJECTS)
 	$(say) AR $@
@@ -338,7 +339,7 @@ $(BUILD)/tests/unit-plain/%: tests/unit/%.c $(UNIT_OBJECTS) $(BUILD)/core.a Make
 
 # One source is the tool's main, and another the shim's start: the rest comes from the archives. The
 # command looks for the library beside itself, and only at its name.
-FUZZ_TOOL_OBJECTS := $(filter-out %/cudapool.o,$(TOOL_OBJECTS))
+FUZZ_TOOL_OBJECTS := $(filter-out %/cudapool.o %/first_glibc.o,$(TOOL_OBJECTS))
 FUZZ_LINKED = $(BUILD)/tools.a $(BUILD)/core.a
 $(BUILD)/tools.a: $(FUZZ_TOOL_OBJECTS)
 	$(say) AR $@
