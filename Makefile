@@ -308,9 +308,10 @@ $(CONFIG): $(JSON_OBJECTS) $(BUILD)/core.a
 
 # Only the command draws on terminals: ncurses has no business in other people's processes.
 TOOL_LIBRARIES = -ljansson $(NCURSES) -pthread -ldl
+# Its start files' call of libc is ours: see tools/first_glibc.c.
 $(TOOL): $(TOOL_OBJECTS) $(BUILD)/core.a
 	$(say) LINK $@
-	$(Q)$(LINK) $^ -o $@ $(TOOL_LIBRARIES)
+	$(Q)$(LINK) -Wl,--wrap=__libc_start_main $^ -o $@ $(TOOL_LIBRARIES)
 
 $(BUILD)/core.a: $(CORE_OBJECTS)
 	$(say) AR $@
@@ -359,7 +360,7 @@ $(BUILD)/tests/unit-plain/%: tests/unit/%.c $(UNIT_OBJECTS) $(BUILD)/core.a Make
 
 # One source is the tool's main, and another the shim's start: the rest comes from the archives. The
 # command looks for the library beside itself, and only at its name.
-FUZZ_TOOL_OBJECTS := $(filter-out %/cudapool.o,$(TOOL_OBJECTS))
+FUZZ_TOOL_OBJECTS := $(filter-out %/cudapool.o %/first_glibc.o,$(TOOL_OBJECTS))
 FUZZ_LINKED = $(BUILD)/tools.a $(BUILD)/core.a
 $(BUILD)/tools.a: $(FUZZ_TOOL_OBJECTS)
 	$(say) AR $@

@@ -67,7 +67,7 @@ static void *map_zeroed(size_t bytes)
     return memory == MAP_FAILED ? NULL : memory;
 }
 
-/* grow_lock is held. */
+/* The table's lock is held. */
 static void *take_node(struct block_table *table, size_t bytes)
 {
     if (table->chunk_left < bytes) {
@@ -85,52 +85,150 @@ static void *take_node(struct block_table *table, size_t bytes)
 
 bool block_table_init(struct block_table *table)
 {
-    pthread_mutex_init(&table->grow_lock, NULL);
+    pthread_mutex_init(&table->lock, NULL);
     table->chunk = NULL;
     table->chunk_left = 0;
+    atomic_init(&table->middles, NULL);
     table->root = map_zeroed(sizeof *table->root << ROOT_BITS);
     return table->root != NULL;
 }
 
-/* grow_lock is held. */
-static bool grow_to(struct block_table *table, CUdeviceptr address)
+/* ---- where in the tree: a leaf's addresses are a window, and windows are numbered ---- */
+
+#define WINDOW_BITS (GRANULE_BITS + LEAF_BITS)
+
+static struct block_table_middle *middle_of(const struct block_table *table, uint64_t window)
 {
-    size_t at = (size_t)(address >> (GRANULE_BITS + LEAF_BITS + MIDDLE_BITS));
-    struct block_table_middle *middle =
-        atomic_load_explicit(&table->root[at], memory_order_relaxed);
-    if (!middle) {
-        middle = take_node(table, sizeof *middle);
-        if (!middle)
-            return false;
-        atomic_store_explicit(&table->root[at], middle, memory_order_release);
-    }
-    at = block_table_index(address, GRANULE_BITS + LEAF_BITS, MIDDLE_BITS);
-    if (!atomic_load_explicit(&middle->leaves[at], memory_order_relaxed)) {
-        struct block_table_leaf *leaf = take_node(table, sizeof *leaf);
-        if (!leaf)
-            return false;
-        atomic_store_explicit(&middle->leaves[at], leaf, memory_order_release);
-    }
+    /* Pairs with the release store in grow_middle. */
+    return atomic_load_explicit(&table->root[window >> MIDDLE_BITS], memory_order_acquire);
+}
+
+static size_t in_middle(uint64_t window)
+{
+    return (size_t)window & (((size_t)1 << MIDDLE_BITS) - 1);
+}
+
+static struct block_table_leaf *leaf_of(const struct block_table_middle *middle, uint64_t window)
+{
+    /* Pairs with the release store in grow_leaf. */
+    return atomic_load_explicit(&middle->leaves[in_middle(window)], memory_order_acquire);
+}
+
+static uint64_t last_window(CUdeviceptr address, const struct block *block)
+{
+    return (address + (block->bytes ? block->bytes - 1 : 0)) >> WINDOW_BITS;
+}
+
+/* ---- changes; the table's lock is held ---- */
+
+static bool grow_middle(struct block_table *table, uint64_t window)
+{
+    struct block_table_middle *middle = middle_of(table, window);
+    if (middle)
+        return true;
+    middle = take_node(table, sizeof *middle);
+    if (!middle)
+        return false;
+    middle->first_window = window - in_middle(window);
+    middle->next = atomic_load_explicit(&table->middles, memory_order_relaxed);
+    atomic_store_explicit(&table->root[window >> MIDDLE_BITS], middle, memory_order_release);
+    atomic_store_explicit(&table->middles, middle, memory_order_release);
     return true;
+}
+
+static bool grow_leaf(struct block_table *table, uint64_t window)
+{
+    struct block_table_middle *middle = middle_of(table, window);
+    struct block_table_leaf *leaf = leaf_of(middle, window);
+    if (leaf)
+        return true;
+    leaf = take_node(table, sizeof *leaf);
+    if (leaf)
+        atomic_store_explicit(&middle->leaves[in_middle(window)], leaf, memory_order_release);
+    return leaf != NULL;
+}
+
+static bool grow_to(struct block_table *table, uint64_t first, uint64_t last)
+{
+    for (uint64_t window = first; window <= last; window++)
+        if (!grow_middle(table, window))
+            return false;
+    return grow_leaf(table, first);
+}
+
+static void set_reaching(struct block_table *table, uint64_t window, struct block *block)
+{
+    /* Release: pairs with the acquire load in block_table_find_around. */
+    atomic_store_explicit(&middle_of(table, window)->reaching[in_middle(window)], block,
+                          memory_order_release);
+}
+
+static void drop_reaching(struct block_table *table, uint64_t window, const struct block *block)
+{
+    _Atomic(struct block *) *place = &middle_of(table, window)->reaching[in_middle(window)];
+    if (atomic_load_explicit(place, memory_order_relaxed) == block)
+        atomic_store_explicit(place, NULL, memory_order_relaxed);
+}
+
+/* Of the address in its window. */
+static size_t granule_in_leaf(CUdeviceptr address)
+{
+    return (size_t)(address >> GRANULE_BITS) & (((size_t)1 << LEAF_BITS) - 1);
+}
+
+static struct block *block_in_leaf(const struct block_table_leaf *leaf, size_t granule)
+{
+    return atomic_load_explicit(&leaf->blocks[block_table_leaf_place(granule)],
+                                memory_order_acquire);
+}
+
+static bool group_is_empty(const struct block_table_leaf *leaf, size_t group, uint32_t classes)
+{
+    for (; classes; classes &= classes - 1)
+        if (block_in_leaf(leaf, (group << GROUP_BITS) + (size_t)__builtin_ctz(classes)))
+            return false;
+    return true;
+}
+
+/* A record has come, or gone. */
+static void note_record(struct block_table *table, CUdeviceptr address, bool has_come)
+{
+    uint64_t window = address >> WINDOW_BITS;
+    struct block_table_middle *middle = middle_of(table, window);
+    size_t granule = granule_in_leaf(address), group = granule >> GROUP_BITS;
+    _Atomic uint64_t *word = &middle->groups[in_middle(window)][group / 64];
+    _Atomic uint32_t *classes = &middle->classes[in_middle(window)];
+    uint32_t seen = atomic_load_explicit(classes, memory_order_relaxed);
+    uint64_t groups = atomic_load_explicit(word, memory_order_relaxed);
+    uint64_t bit = UINT64_C(1) << group % 64;
+    if (has_come) {
+        /* Release: whoever finds the bit finds its class and the record. */
+        seen |= 1u << (granule & ((1u << GROUP_BITS) - 1));
+        atomic_store_explicit(classes, seen, memory_order_relaxed);
+        atomic_store_explicit(word, groups | bit, memory_order_release);
+    } else if (group_is_empty(leaf_of(middle, window), group, seen)) {
+        atomic_store_explicit(word, groups & ~bit, memory_order_relaxed);
+    }
 }
 
 bool block_table_insert(struct block_table *table, CUdeviceptr address, struct block *block)
 {
+    uint64_t first = address >> WINDOW_BITS, last = last_window(address, block);
     /* Freeing the null pointer is the driver's business. */
-    if (!address || !block_table_has_place(address))
+    if (!address || !block_table_has_place(address) || last < first ||
+        last >> (MIDDLE_BITS + ROOT_BITS))
         return false;
-    _Atomic(struct block *) *place = block_table_place(table, address);
-    if (!place) {
-        pthread_mutex_lock(&table->grow_lock);
-        bool grown = grow_to(table, address);
-        pthread_mutex_unlock(&table->grow_lock);
-        if (!grown)
-            return false;
-        place = block_table_place(table, address);
+    pthread_mutex_lock(&table->lock);
+    bool grown = grow_to(table, first, last);
+    if (grown) {
+        for (uint64_t window = first + 1; window <= last; window++)
+            set_reaching(table, window, block);
+        /* Pairs with the acquire load in block_table_find. */
+        atomic_store_explicit(block_table_place(table, address), block, memory_order_release);
+        note_record(table, address, true);
     }
-    /* Pairs with the acquire load in block_table_find. */
-    atomic_store_explicit(place, block, memory_order_release);
-    return true;
+    pthread_mutex_unlock(&table->lock);
+    return grown;
 }
 
 void block_table_remove(struct block_table *table, CUdeviceptr address, struct block *block)
@@ -140,6 +238,112 @@ void block_table_remove(struct block_table *table, CUdeviceptr address, struct b
         return;
     struct block *expected = block;
     /* Relaxed: a removal publishes nothing. */
-    atomic_compare_exchange_strong_explicit(place, &expected, NULL, memory_order_relaxed,
-                                            memory_order_relaxed);
+    if (!atomic_compare_exchange_strong_explicit(place, &expected, NULL, memory_order_relaxed,
+                                                 memory_order_relaxed))
+        return;
+    pthread_mutex_lock(&table->lock);
+    for (uint64_t window = (address >> WINDOW_BITS) + 1; window <= last_window(address, block);
+         window++)
+        drop_reaching(table, window, block);
+    note_record(table, address, false);
+    pthread_mutex_unlock(&table->lock);
+}
+
+/* ---- lookups ---- */
+
+struct window {
+    const struct block_table_leaf *leaf;
+    const _Atomic uint64_t *groups;
+    const _Atomic uint32_t *classes;
+};
+
+static struct window window_of(const struct block_table_middle *middle, uint64_t number)
+{
+    return (struct window){leaf_of(middle, number), middle->groups[in_middle(number)],
+                           &middle->classes[in_middle(number)]};
+}
+
+static uint64_t groups_in_word(const struct window *window, size_t word)
+{
+    /* Acquire: pairs with the release in note_record. */
+    return atomic_load_explicit(&window->groups[word], memory_order_acquire);
+}
+
+/* The record in the last of a group's granules up to this one. */
+static struct block *last_in_group(const struct window *window, size_t granule)
+{
+    size_t first = granule >> GROUP_BITS << GROUP_BITS;
+    uint32_t classes = atomic_load_explicit(window->classes, memory_order_relaxed);
+    struct block *found = NULL;
+    for (classes &= (2u << (granule - first)) - 1; classes && !found;) {
+        unsigned last = 31u ^ (unsigned)__builtin_clz(classes);
+        found = block_in_leaf(window->leaf, first + last);
+        classes &= ~(1u << last);
+    }
+    return found;
+}
+
+/* The record in the last of a window's granules up to this one. */
+static struct block *last_in_window(const struct window *window, size_t granule)
+{
+    size_t group = granule >> GROUP_BITS;
+    uint64_t wanted = UINT64_MAX >> (63 - group % 64);
+    struct block *found = NULL;
+    for (size_t word = group / 64 + 1; window->leaf && !found && word-- > 0; wanted = UINT64_MAX) {
+        uint64_t groups = wanted & groups_in_word(window, word);
+        while (groups && !found) {
+            size_t top = 63u ^ (size_t)__builtin_clzll(groups);
+            size_t end = ((word * 64 + top + 1) << GROUP_BITS) - 1;
+            found = last_in_group(window, end < granule ? end : granule);
+            groups &= ~(UINT64_C(1) << top);
+        }
+    }
+    return found;
+}
+
+struct block *block_table_find_around(const struct block_table *table, CUdeviceptr address)
+{
+    uint64_t number = address >> WINDOW_BITS;
+    if (address >> ADDRESS_BITS)
+        return NULL;
+    const struct block_table_middle *middle = middle_of(table, number);
+    if (!middle)
+        return NULL;
+    struct window window = window_of(middle, number);
+    struct block *found = last_in_window(&window, granule_in_leaf(address));
+    return found ? found
+                 : atomic_load_explicit(&middle->reaching[in_middle(number)], memory_order_acquire);
+}
+
+static void visit_group(const struct window *window, size_t group, CUdeviceptr first,
+                        block_visitor *visit, void *argument)
+{
+    uint32_t classes = atomic_load_explicit(window->classes, memory_order_relaxed);
+    for (; classes; classes &= classes - 1) {
+        size_t granule = (group << GROUP_BITS) + (size_t)__builtin_ctz(classes);
+        const struct block *block = block_in_leaf(window->leaf, granule);
+        if (block)
+            visit(first + (granule << GRANULE_BITS), block, argument);
+    }
+}
+
+static void visit_window(const struct window *window, CUdeviceptr first, block_visitor *visit,
+                         void *argument)
+{
+    for (size_t word = 0; word < LEAF_WORDS; word++)
+        for (uint64_t groups = groups_in_word(window, word); groups; groups &= groups - 1)
+            visit_group(window, word * 64 + (size_t)__builtin_ctzll(groups), first, visit,
+                        argument);
+}
+
+void block_table_visit(const struct block_table *table, block_visitor *visit, void *argument)
+{
+    const struct block_table_middle *middle =
+        atomic_load_explicit(&table->middles, memory_order_acquire);
+    for (; middle; middle = middle->next)
+        for (uint64_t i = 0; i < 1u << MIDDLE_BITS; i++)
+            if (leaf_of(middle, i)) {
+                struct window window = window_of(middle, i);
+                visit_window(&window, (middle->first_window + i) << WINDOW_BITS, visit, argument);
+            }
 }

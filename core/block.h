@@ -8,8 +8,9 @@
  * one that is in a thread cache (thread_cache.h) is guarded with that cache, every other one by its
  * heap's lock. Records are never returned to the system.
  *
- * The table is a radix tree over the address. Looking up takes no lock and never waits; inserting
- * and removing are single atomic stores. The tree only grows.
+ * The table is a radix tree over the address. Looking up takes no lock and never waits, by a
+ * block's first address or by one inside; inserting and removing take a lock of the table's own.
+ * The tree only grows.
  */
 #ifndef CUDAPOOL_CORE_BLOCK_H
 #define CUDAPOOL_CORE_BLOCK_H
@@ -38,9 +39,13 @@ enum block_state {
 };
 
 /* A block's key is its address, which is a multiple of 256, and in the bits below that its state.
- * Shared: others than this process's streams may reach it, so it is never reused. */
+ * Shared: others than this process's streams may reach it, so it is never reused. Named: the
+ * program has been told this life's number, see block_name. A live block with either mark is
+ * claimed under its heap's lock only: the fast path expects none. */
 #define BLOCK_STATE_MASK   UINT64_C(7)
 #define BLOCK_SHARED       UINT64_C(8)
+#define BLOCK_NAMED        UINT64_C(16)
+#define BLOCK_MARKS        (BLOCK_SHARED | BLOCK_NAMED)
 #define BLOCK_ADDRESS_MASK (~UINT64_C(255))
 
 /* A free block is in a list of its bucket, and a pending one in its heap's as well; in a thread's
@@ -65,8 +70,21 @@ struct block {
     struct {
         struct block *next, *previous;
     } links[LINK_KINDS];
-    uint64_t bytes; /* of the driver's allocation */
+    uint64_t bytes; /* of the driver's allocation. Written by block_set_bytes, so that whoever does
+                       not own the block may look by block_bytes */
+    counter life;   /* of a named live block: the number of this life. Guarded by its heap's lock */
 } __attribute__((aligned(64)));
+
+/* Relaxed: whoever does not own the block looks at its key before and after. */
+static inline uint64_t block_bytes(const struct block *block)
+{
+    return __atomic_load_n(&block->bytes, __ATOMIC_RELAXED);
+}
+
+static inline void block_set_bytes(struct block *block, uint64_t bytes)
+{
+    __atomic_store_n(&block->bytes, bytes, __ATOMIC_RELAXED);
+}
 
 static inline CUdeviceptr block_address(const struct block *block)
 {
@@ -91,7 +109,7 @@ static inline bool block_is_shared(const struct block *block)
 
 static inline bool block_is_live_at(const struct block *block, CUdeviceptr address)
 {
-    return (atomic_load_explicit(&block->key, memory_order_acquire) & ~BLOCK_SHARED) ==
+    return (atomic_load_explicit(&block->key, memory_order_acquire) & ~BLOCK_MARKS) ==
            (address | BLOCK_LIVE);
 }
 
@@ -110,19 +128,20 @@ static inline void block_set_state(struct block *block, enum block_state state)
 }
 
 /* The live block at this address becomes the caller's. False where it is not live there (any more).
- * A shared one stays marked. */
+ * A shared one stays marked; the name goes with the life. */
 static inline bool block_claim(struct block *block, CUdeviceptr address, enum block_state state)
 {
+    const uint64_t lost = BLOCK_STATE_MASK | (MUTATED(name_outlives_life) ? 0 : BLOCK_NAMED);
     uint64_t key = address | BLOCK_LIVE;
     while (!atomic_compare_exchange_weak_explicit(&block->key, &key,
-                                                  (key & ~BLOCK_STATE_MASK) | (uint64_t)state,
+                                                  (key & ~lost) | (uint64_t)state,
                                                   memory_order_acquire, memory_order_acquire))
-        if ((key & ~BLOCK_SHARED) != (address | BLOCK_LIVE))
+        if ((key & ~BLOCK_MARKS) != (address | BLOCK_LIVE))
             return false;
     return true;
 }
 
-/* The same for a block that is not shared, to be put into a thread's cache. */
+/* The same for a block without marks, to be put into a thread's cache. */
 static inline bool block_claim_at_once(struct block *block, CUdeviceptr address)
 {
     uint64_t key = address | BLOCK_LIVE;
@@ -131,15 +150,29 @@ static inline bool block_claim_at_once(struct block *block, CUdeviceptr address)
            MUTATED(claim_not_checked);
 }
 
+static inline bool block_mark(struct block *block, CUdeviceptr address, uint64_t mark)
+{
+    uint64_t key = address | BLOCK_LIVE;
+    while (!atomic_compare_exchange_weak_explicit(&block->key, &key, key | mark,
+                                                  memory_order_acquire, memory_order_acquire))
+        if ((key & ~BLOCK_MARKS) != (address | BLOCK_LIVE))
+            return false;
+    return true;
+}
+
 /* Marks the live block at this address as shared. False where it is not live there. */
 static inline bool block_share(struct block *block, CUdeviceptr address)
 {
-    uint64_t key = address | BLOCK_LIVE;
-    while (!atomic_compare_exchange_weak_explicit(&block->key, &key, key | BLOCK_SHARED,
-                                                  memory_order_acquire, memory_order_acquire))
-        if ((key & ~BLOCK_SHARED) != (address | BLOCK_LIVE))
-            return false;
-    return true;
+    return block_mark(block, address, BLOCK_SHARED);
+}
+
+/* Heap lock held. The number of the present life of the live block at this address: *next, which is
+ * then used up, where it has none yet. 0 where it is not live there. */
+static inline uint64_t block_name(struct block *block, CUdeviceptr address, counter *next)
+{
+    if ((atomic_load_explicit(&block->key, memory_order_relaxed) & BLOCK_NAMED) == 0)
+        counter_set(&block->life, atomic_fetch_add_explicit(next, 1, memory_order_relaxed));
+    return block_mark(block, address, BLOCK_NAMED) ? counter_get(&block->life) : 0;
 }
 
 struct block_list {
@@ -224,15 +257,22 @@ void block_records_visit(struct block_records *records, void (*visit)(struct blo
                          void *argument);
 
 /*
- * Pointer -> block. Three levels over the address: 14 bits, 13 bits, 14 bits, and 8 bits inside a
+ * Pointer -> block. Three levels over the address: 14 bits, 11 bits, 16 bits, and 8 bits inside a
  * granule; addresses from 2^49 on, or not on a granule's boundary, have no place in it. A leaf
- * covers 4 MiB of device memory; of its 128 KiB only the pages that hold records are ever touched.
+ * covers 16 MiB of device memory; of its 512 KiB only the pages that hold records are ever touched.
+ * That they are few, places are not in the order of addresses: those of addresses that are
+ * multiples of 4 KiB come first, one after the other.
  */
 #define GRANULE_BITS 8
-#define LEAF_BITS    14
-#define MIDDLE_BITS  13
+#define LEAF_BITS    16
+#define MIDDLE_BITS  11
 #define ROOT_BITS    14
 #define ADDRESS_BITS (GRANULE_BITS + LEAF_BITS + MIDDLE_BITS + ROOT_BITS)
+
+/* Granules of a leaf that share a bit: 4 KiB of device memory. Where a granule is inside them is
+ * its class. */
+#define GROUP_BITS 4
+#define LEAF_WORDS (1u << (LEAF_BITS - GROUP_BITS - 6))
 
 struct block_table_leaf {
     _Atomic(struct block *) blocks[1u << LEAF_BITS];
@@ -240,28 +280,47 @@ struct block_table_leaf {
 
 struct block_table_middle {
     _Atomic(struct block_table_leaf *) leaves[1u << MIDDLE_BITS];
+    /* For the addresses of each leaf, whether there is one or not: the block that begins before
+     * them and reaches into them, or NULL. */
+    _Atomic(struct block *) reaching[1u << MIDDLE_BITS];
+    /* Of each leaf: a bit for each class that a record was ever in; the places of others need not
+     * be touched. */
+    _Atomic uint32_t classes[1u << MIDDLE_BITS];
+    /* Of each leaf: a bit for each group of granules, set while a record is in one of them. */
+    _Atomic uint64_t groups[1u << MIDDLE_BITS][LEAF_WORDS];
+    struct block_table_middle *next; /* that was made before; written before this one is known */
+    uint64_t first_window;           /* see block.c */
 };
 
 struct block_table {
     _Atomic(struct block_table_middle *) *root;
-    pthread_mutex_t grow_lock; /* guards chunk and chunk_left; a leaf lock: nothing is taken
-                                  under it */
+    _Atomic(struct block_table_middle *) middles; /* all of them. Release when one is made, acquire
+                                                     when they are walked */
+    pthread_mutex_t lock; /* guards chunk, chunk_left, and every change of the tree but the removal
+                             of a record from its place. A leaf lock: nothing is taken under it */
     char *chunk;
     size_t chunk_left;
 };
 
 bool block_table_init(struct block_table *table);
 
-static inline bool block_table_has_place(CUdeviceptr address)
+/* An address's granule, with the bits inside it, which are to be 0, on top. */
+static inline uint64_t block_table_granule(CUdeviceptr address)
 {
-    const uint64_t inside =
-        ((UINT64_C(1) << ADDRESS_BITS) - 1) & ~((UINT64_C(1) << GRANULE_BITS) - 1);
-    return (address & ~inside) == 0;
+    return address >> GRANULE_BITS | address << (64 - GRANULE_BITS);
 }
 
-static inline size_t block_table_index(CUdeviceptr address, int shift, int bits)
+static inline bool block_table_has_place(CUdeviceptr address)
 {
-    return (size_t)(address >> shift) & (((size_t)1 << bits) - 1);
+    return block_table_granule(address) >> (LEAF_BITS + MIDDLE_BITS) < 1u << ROOT_BITS;
+}
+
+/* The granule's place in its leaf. */
+static inline size_t block_table_leaf_place(uint64_t granule)
+{
+    _Static_assert(LEAF_BITS == 16, "the rotation of a 16-bit number");
+    uint16_t in_leaf = (uint16_t)granule;
+    return (uint16_t)(in_leaf >> GROUP_BITS | in_leaf << (LEAF_BITS - GROUP_BITS));
 }
 
 /* The place of an address that has one, or NULL where the tree has no node for it yet. The acquire
@@ -269,14 +328,14 @@ static inline size_t block_table_index(CUdeviceptr address, int shift, int bits)
 static inline _Atomic(struct block *) *block_table_place(const struct block_table *table,
                                                          CUdeviceptr address)
 {
+    uint64_t granule = block_table_granule(address);
     struct block_table_middle *middle = atomic_load_explicit(
-        &table->root[address >> (GRANULE_BITS + LEAF_BITS + MIDDLE_BITS)], memory_order_acquire);
+        &table->root[granule >> (LEAF_BITS + MIDDLE_BITS)], memory_order_acquire);
     if (!middle)
         return NULL;
     struct block_table_leaf *leaf = atomic_load_explicit(
-        &middle->leaves[block_table_index(address, GRANULE_BITS + LEAF_BITS, MIDDLE_BITS)],
-        memory_order_acquire);
-    return leaf ? &leaf->blocks[block_table_index(address, GRANULE_BITS, LEAF_BITS)] : NULL;
+        &middle->leaves[granule >> LEAF_BITS & ((1u << MIDDLE_BITS) - 1)], memory_order_acquire);
+    return leaf ? &leaf->blocks[block_table_leaf_place(granule)] : NULL;
 }
 
 /* NULL where the address is not a block's first. The record may be recycled at any moment by
@@ -290,10 +349,19 @@ static inline struct block *block_table_find(const struct block_table *table, CU
     return place ? atomic_load_explicit(place, memory_order_acquire) : NULL;
 }
 
-/* Sets the address's record. False where the address has no place or memory is short. */
+/* Sets the record of the address, and of all that its bytes reach. False where one of them has no
+ * place or memory is short. */
 bool block_table_insert(struct block_table *table, CUdeviceptr address, struct block *block);
 
 /* Removes the address's record if it still is this block. */
 void block_table_remove(struct block_table *table, CUdeviceptr address, struct block *block);
+
+/* The record of the block around an address, or else one that ends before it; NULL where no block
+ * begins at or before the address in the 16 MiB around it, and none reaches into them. */
+struct block *block_table_find_around(const struct block_table *table, CUdeviceptr address);
+
+/* Calls visit for every record; those of the same 32 GiB by ascending address. */
+typedef void block_visitor(CUdeviceptr address, const struct block *block, void *argument);
+void block_table_visit(const struct block_table *table, block_visitor *visit, void *argument);
 
 #endif

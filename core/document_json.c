@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "one_line.h"
+#include "scratch.h"
 
 /* What a value may take of an error line. */
 #define FOUND_BYTES 80
@@ -270,10 +271,11 @@ static size_t character_length(const char *text)
 json_t *json_string_of_any_bytes(const char *text)
 {
     json_t *string = json_string(text);
-    char *copy = string == NULL ? strdup(text) : NULL;
+    char *copy = string == NULL ? scratch_malloc(strlen(text) + 1) : NULL;
 
     if (copy == NULL)
         return string;
+    memcpy(copy, text, strlen(text) + 1);
     for (char *rest = copy; *rest != '\0';) {
         size_t length = character_length(rest);
         if (length == 0)
@@ -281,7 +283,7 @@ json_t *json_string_of_any_bytes(const char *text)
         rest += length == 0 ? 1 : length;
     }
     string = json_string(copy);
-    free(copy);
+    scratch_free(copy);
     return string;
 }
 

@@ -7,6 +7,7 @@
 
 #include "cancellation.h"
 #include "figures_file.h"
+#include "figures_guard.h"
 #include "mutation.h"
 
 /* Of many buckets, samples are taken less often: they cost at most this share of the time. */
@@ -48,7 +49,7 @@ static void *add_to_arena(struct figures *figures, const struct figures_record *
                           uint64_t bytes)
 {
     struct figures_header *header = figures_header(figures);
-    if (!header)
+    if (!header || figures_are_lost(figures))
         return NULL;
     if (!make_room(figures, aligned(bytes))) {
         counter_add(&header->lost, 1);
@@ -103,6 +104,7 @@ static void make_arena(struct figures *figures)
     if (figures->settings)
         memory = figures_file_make(&figures->file, &figures->settings->figures, figures->complain);
     if (memory) {
+        figures_guard(memory, FIGURES_BYTES_MAX);
         begin(figures, memory, figures->file.bytes);
         return;
     }
@@ -213,7 +215,7 @@ struct bin_counters *figures_bin(struct figures *figures, enum memory_kind kind,
 static bool has_room_to_spare(struct figures *figures, uint64_t bytes)
 {
     struct figures_header *header = figures_header(figures);
-    return header &&
+    return header && !figures_are_lost(figures) &&
            counter_get(&header->used) + bytes + FIGURES_BYTES_TO_SPARE <= FIGURES_BYTES_MAX &&
            make_room(figures, bytes);
 }
@@ -229,6 +231,23 @@ struct bucket_counters *figures_bucket_to_spare(struct figures *figures, enum me
         added = add_to_arena(figures, &record.record, sizeof record);
     give_lock(figures, cancellation);
     return added ? &added->counters : NULL;
+}
+
+bool figures_are_lost(const struct figures *figures)
+{
+    return figures_guard_has_replaced(figures_header(figures));
+}
+
+void figures_check(struct figures *figures)
+{
+    if (figures_file_is_cut(&figures->file))
+        figures_guard_replace(figures_header(figures));
+}
+
+void figures_forget(struct figures *figures)
+{
+    if (!MUTATED(fork_child_keeps_figures))
+        figures_guard_replace(figures_header(figures));
 }
 
 void figures_end(struct figures *figures, bool stay)
@@ -271,7 +290,8 @@ struct figures_record *figures_next(struct figures_walk *walk)
     uint64_t next = header->first;
     if (walk->record)
         next = (uint64_t)((char *)walk->record - (char *)header) + walk->record->bytes;
-    if (next >= used)
+    /* A record without a length is what is left of one whose file was truncated. */
+    if (next >= used || (walk->record && walk->record->bytes == 0))
         return next_outside(walk);
     walk->record = (void *)((char *)header + next);
     return walk->record;

@@ -210,6 +210,16 @@ void figures_sample_now(struct figures *figures, uint64_t now);
 
 /* The CUDA version that the driver speaks; of the first call before figures_start. */
 void figures_note_cuda(struct figures *figures, uint32_t version);
+/* Whether somebody has truncated the file: then the counters start again, and say nothing that is
+ * right. */
+bool figures_are_lost(const struct figures *figures);
+
+/* Looks whether somebody has, where nobody has come across it yet. */
+void figures_check(struct figures *figures);
+
+/* In the child of a fork, before anything else: it does not count in its parent's file, and does
+ * not keep it in use (figures_file.h). Async-signal-safe. */
+void figures_forget(struct figures *figures);
 
 /* The process ends by itself: its file goes, unless it is to stay. */
 void figures_end(struct figures *figures, bool stay);

@@ -97,6 +97,21 @@ enum figures_life figures_file_life(uint64_t pid, uint64_t start_ticks)
     return ended && number_in(text, THREADS) <= 1 ? FIGURES_GONE : FIGURES_GOING;
 }
 
+enum figures_use figures_file_use(int fd)
+{
+    struct statfs system;
+    if (fstatfs(fd, &system) != 0 || (uint64_t)system.f_type != TMPFS_TYPE)
+        return FIGURES_USE_UNKNOWN;
+    /* Whoever opens the file for writing while there is a lease brings a signal to its holder: not
+     * the one that would end the process, but one that nobody notices. */
+    if (fcntl(fd, F_SETSIG, SIGURG) != 0)
+        return FIGURES_USE_UNKNOWN;
+    if (fcntl(fd, F_SETLEASE, F_RDLCK) != 0)
+        return errno == EAGAIN ? FIGURES_USED : FIGURES_USE_UNKNOWN;
+    fcntl(fd, F_SETLEASE, F_UNLCK);
+    return FIGURES_UNUSED;
+}
+
 static uint64_t own_pid_namespace(void)
 {
     char link[64];
@@ -146,7 +161,7 @@ void figures_file_describe_process(struct figures_process *process)
 static bool identify(int fd, const char *name, struct statx *found)
 {
     return statx(fd, name, AT_SYMLINK_NOFOLLOW | (name[0] ? 0 : AT_EMPTY_PATH),
-                 STATX_TYPE | STATX_MODE | STATX_UID | STATX_INO, found) == 0;
+                 STATX_TYPE | STATX_MODE | STATX_UID | STATX_INO | STATX_SIZE, found) == 0;
 }
 
 static uint64_t device_of(const struct statx *found)
@@ -257,16 +272,30 @@ static bool parse_name(const char *name, uint64_t numbers[4])
     return strcmp(name, FIGURES_SUFFIX) == 0;
 }
 
-/* A number that another process has now counts as alive. */
-static bool is_left_behind(const char *name, uint64_t pid_namespace, struct left_behind *left)
+/* Where use does not say it, the number does; one that another process has now counts as alive. */
+static bool is_dead(enum figures_use use, const uint64_t numbers[4], uint64_t pid_namespace)
+{
+    if (use != FIGURES_USE_UNKNOWN)
+        return use == FIGURES_UNUSED;
+    return pid_namespace != 0 && numbers[2] == pid_namespace && numbers[0] != 0 &&
+           numbers[0] <= INT32_MAX && kill((pid_t)numbers[0], 0) != 0 && errno == ESRCH;
+}
+
+static bool is_left_behind(int directory, const char *name, uint64_t pid_namespace,
+                           struct left_behind *left)
 {
     uint64_t numbers[4];
-    if (strlen(name) >= sizeof left->name || !parse_name(name, numbers) || pid_namespace == 0 ||
-        numbers[2] != pid_namespace || numbers[0] == 0 || numbers[0] > INT32_MAX)
+    if (strlen(name) >= sizeof left->name || !parse_name(name, numbers))
         return false;
     memcpy(left->name, name, strlen(name) + 1);
     left->start_ticks = numbers[1];
-    return kill((pid_t)numbers[0], 0) != 0 && errno == ESRCH;
+    int fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    enum figures_use use = fd < 0 ? FIGURES_USE_UNKNOWN : figures_file_use(fd);
+    if (fd >= 0)
+        close(fd);
+    if (MUTATED(figures_by_number))
+        use = FIGURES_USE_UNKNOWN;
+    return is_dead(use, numbers, pid_namespace);
 }
 
 static void remove_oldest(int directory, DIR *entries)
@@ -278,7 +307,7 @@ static void remove_oldest(int directory, DIR *entries)
     const struct dirent *entry;
     rewinddir(entries);
     while (dead && count < MOST && (entry = readdir(entries)) != NULL)
-        count += is_left_behind(entry->d_name, pid_namespace, &dead[count]);
+        count += is_left_behind(directory, entry->d_name, pid_namespace, &dead[count]);
     if (count > DEAD_KEPT) {
         qsort(dead, count, sizeof *dead, by_start);
         for (size_t i = 0; i + DEAD_KEPT < count; i++)
@@ -482,6 +511,14 @@ bool figures_file_is_there(const struct figures_file *file)
     struct statx found;
     return file->path[0] != '\0' && identify(AT_FDCWD, file->path, &found) &&
            device_of(&found) == file->device && found.stx_ino == file->inode;
+}
+
+bool figures_file_is_cut(const struct figures_file *file)
+{
+    struct statx found;
+    return file->path[0] != '\0' && identify(AT_FDCWD, file->path, &found) &&
+           device_of(&found) == file->device && found.stx_ino == file->inode &&
+           found.stx_size < file->bytes;
 }
 
 void figures_file_remove(const struct figures_file *file)

@@ -15,6 +15,15 @@
  * made it removes it; a child of a fork does not touch it. What processes that were killed have
  * left behind in such a directory goes when there is too much of it, the oldest first.
  *
+ * Whether a process lives cannot be seen by its number from another pid namespace, but by its file:
+ * as long as the process is there, the file is mapped for writing, and a file that anybody has open
+ * or mapped for writing cannot have a read lease (fcntl(2)). So whoever wants to know asks for one,
+ * and gives it back. Nothing has to be locked for that, no descriptor has to be kept (which the
+ * program might close, or hand to its children), and it holds for files of earlier versions. A
+ * child of a fork gives up the mapping (figures_forget). Asked for where it is sure to be right: on
+ * tmpfs; an overlay looks at another inode than the one that is mapped, and a network at one
+ * machine alone.
+ *
  * Part of the preload object. Called with the figures lock held; or at exit, where nothing may wait
  * for a lock: what is read then was written before the arena's header was published.
  */
@@ -37,6 +46,9 @@ bool figures_file_grow(struct figures_file *file, uint64_t bytes);
 /* Whether the file is still where it was made. */
 bool figures_file_is_there(const struct figures_file *file);
 
+/* Whether somebody has made the file shorter than what is reserved. */
+bool figures_file_is_cut(const struct figures_file *file);
+
 /* Removes the file, if it is there. */
 void figures_file_remove(const struct figures_file *file);
 
@@ -58,6 +70,10 @@ bool figures_file_memory(uint64_t bytes, char *path, size_t path_bytes);
 
 /* Makes the first usual directory that can be, and opens it. -1 where there is none. */
 int figures_file_open_directory(char *path, size_t bytes);
+
+/* Whether a process counts in the file, in whatever namespace; fd: opened for reading alone. */
+enum figures_use { FIGURES_USE_UNKNOWN, FIGURES_UNUSED, FIGURES_USED };
+enum figures_use figures_file_use(int fd);
 
 /* Whether the process with this number and start, as figures_process has them, is there: it may
  * also be on its way out, as one is for a moment after it was killed. */

@@ -2,8 +2,9 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "scratch.h"
 
 static const char *const kind_names[MEMORY_KINDS] = {"device", "stream_ordered"};
 
@@ -136,7 +137,7 @@ static void add_row(struct rows *rows, const struct row *row)
 {
     if (rows->count == rows->capacity) {
         size_t capacity = rows->capacity ? 2 * rows->capacity : 32;
-        struct row *longer = realloc(rows->rows, capacity * sizeof *longer);
+        struct row *longer = scratch_realloc(rows->rows, capacity * sizeof *longer);
         if (!longer) {
             rows->failed = true;
             return;
@@ -171,14 +172,44 @@ static void add_bin(struct rows *rows, const struct figures_bin *bin)
                                 {0, 0}});
 }
 
-static int by_kind_and_size(const void *a, const void *b)
+/* By kind and size. */
+static bool comes_before(const struct row *one, const struct row *other)
 {
-    const struct row *one = a, *other = b;
     /* Blocks that are not kept, with 0 bytes, come last. */
     uint64_t x = one->bucket.bytes - 1, y = other->bucket.bytes - 1;
-    if (one->kind != other->kind)
-        return one->kind < other->kind ? -1 : 1;
-    return (x > y) - (x < y);
+    return one->kind != other->kind ? one->kind < other->kind : x < y;
+}
+
+static void exchange(struct row *one, struct row *other)
+{
+    struct row kept = *one;
+    *one = *other;
+    *other = kept;
+}
+
+/* Of the first so many rows, no row comes before the two below it but perhaps the top one. */
+static void sift_down(struct row *rows, size_t top, size_t count)
+{
+    size_t below;
+    while ((below = 2 * top + 1) < count) {
+        if (below + 1 < count && comes_before(&rows[below], &rows[below + 1]))
+            below++;
+        if (!comes_before(&rows[top], &rows[below]))
+            return;
+        exchange(&rows[top], &rows[below]);
+        top = below;
+    }
+}
+
+/* A heap sort: libc's qsort takes memory of malloc's, which scratch.h is about. */
+static void sort(struct row *rows, size_t count)
+{
+    for (size_t top = count / 2; top-- > 0;)
+        sift_down(rows, top, count);
+    for (size_t left = count; left > 1; left--) {
+        exchange(&rows[0], &rows[left - 1]);
+        sift_down(rows, 0, left - 1);
+    }
 }
 
 /* What bins hold may have changed between two looks. What is live now was live at its peak. */
@@ -197,7 +228,7 @@ static void join_rows_of_one_size(struct rows *rows)
     size_t kept = 0;
     if (rows->count == 0)
         return;
-    qsort(rows->rows, rows->count, sizeof *rows->rows, by_kind_and_size);
+    sort(rows->rows, rows->count);
     for (size_t i = 1; i < rows->count; i++) {
         struct row *last = &rows->rows[kept], *row = &rows->rows[i];
         if (row->kind != last->kind || row->bucket.bytes != last->bucket.bytes) {
@@ -229,7 +260,7 @@ static uint64_t saved_at_least(const struct report_counters *c, const struct cos
 static bool fill_buckets(const struct row *rows, size_t count, struct report_kind *kind)
 {
     struct costs costs = {0, 0};
-    kind->buckets = calloc(count ? count : 1, sizeof *kind->buckets);
+    kind->buckets = scratch_calloc(count ? count : 1, sizeof *kind->buckets);
     if (!kind->buckets)
         return false;
     kind->bucket_count = count;
@@ -312,7 +343,7 @@ static size_t count_rows_of(const struct rows *rows, size_t first, enum memory_k
 static bool fill_kinds(struct device_records *records, struct report_device *out)
 {
     struct rows *rows = &records->rows;
-    out->kinds = calloc(MEMORY_KINDS, sizeof *out->kinds);
+    out->kinds = scratch_calloc(MEMORY_KINDS, sizeof *out->kinds);
     if (!out->kinds || rows->failed)
         return false;
     join_rows_of_one_size(rows);
@@ -352,7 +383,7 @@ static bool fill_device(struct figures_walk walk, const struct figures_device *d
     bool filled =
         fill_kinds(&records, out) &&
         (!records.history || report_take_history(out, &records.history->history, started));
-    free(records.rows.rows);
+    scratch_free(records.rows.rows);
     return filled;
 }
 
@@ -370,7 +401,7 @@ static bool add_device(struct figures_walk walk, const struct figures_device *de
                        uint64_t started, struct report *report)
 {
     struct report_device *devices =
-        realloc(report->devices, (report->device_count + 1) * sizeof *devices);
+        scratch_realloc(report->devices, (report->device_count + 1) * sizeof *devices);
     if (!devices)
         return false;
     report->devices = devices;

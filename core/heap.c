@@ -477,30 +477,6 @@ uint64_t heap_peak_requested(const struct heap *heap)
     return peak > now ? peak : now;
 }
 
-struct free_device_bytes {
-    const struct heap *heap;
-    uint64_t sum;
-};
-
-static void add_free_device_bytes(struct bucket *bucket, void *argument)
-{
-    struct free_device_bytes *free = argument;
-    uint64_t cached = thread_caches_blocks(free->heap, bucket, NULL, false);
-    if (bucket->bytes >= SIZE_CLASS_PAGE)
-        free->sum += (bucket->free_blocks + cached) * size_class_up(bucket->bytes, SIZE_CLASS_PAGE);
-    else
-        free->sum += counter_get(&bucket->counters->free_bytes) + cached * bucket->bytes;
-}
-
-uint64_t heap_free_device_bytes(struct heap *heap)
-{
-    struct free_device_bytes free = {heap, 0};
-    heap_lock(heap);
-    heap_visit_buckets(heap, add_free_device_bytes, &free);
-    heap_unlock(heap);
-    return free.sum;
-}
-
 struct forgetting {
     struct pool *pool;
     struct heap *heap;
@@ -852,13 +828,21 @@ static bool has_waited_enough(struct pool *pool, struct context *context, const 
     return grows;
 }
 
+/* As in a program that only allocates: there is nothing to ask about. Of many threads' caches that
+ * is not looked up for each block. */
+static bool nobody_has_one(const struct heap *heap, const struct bucket *bucket)
+{
+    return bucket->free_blocks == 0 && heap->caches.count <= FEW_THREADS &&
+           thread_caches_blocks(heap, bucket, NULL, false) == 0;
+}
+
 /* Rungs 2 to 4: a block that is not known to be unused yet, or NULL for a new one. Releases and
  * retakes the lock. */
 static struct block *climb(struct pool *pool, struct context *context, const struct place *place,
                            enum hit *hit)
 {
     struct heap *heap = &context->heap;
-    if (has_waited_enough(pool, context, place))
+    if (has_waited_enough(pool, context, place) || nobody_has_one(heap, place->bucket))
         return NULL;
     struct block *block = query(pool, context, place, hit);
     if (block || heap->ending)
@@ -994,7 +978,7 @@ static bool record_block(struct pool *pool, struct heap *heap, struct bucket *bu
     struct block *block = block_records_take(&heap->records, heap);
     if (block) {
         /* Before it can be found: whoever frees it takes no lock. */
-        block->bytes = bytes;
+        block_set_bytes(block, bytes);
         atomic_store_explicit(&block->bin, bucket->bin, memory_order_relaxed);
         block->bucket = bucket;
         counter_set(&block->requested, requested);
@@ -1148,7 +1132,7 @@ static void finish_miss(struct pool *pool, struct context *context, uint64_t gen
     if (keep_is_on_trial(&heap->keep))
         keep_note_miss(&heap->keep, &bucket->ghosts, bytes, room_to_keep(pool, context));
     watch_waste(heap, context->device);
-    counter_set(&heap->now, monotonic_now());
+    counter_raise_to(&heap->now, counter_get(&heap->missed_at));
     heap_unlock(heap);
 }
 

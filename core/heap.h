@@ -282,10 +282,6 @@ uint64_t heap_free_blocks(const struct heap *heap, const struct bucket *bucket);
 /* Lock held. What has changed in the heap may open or close thread caches. */
 void heap_look_at_caches(struct heap *heap);
 
-/* What giving all free blocks back would make free on the device, where blocks of a page or more
- * take whole pages. Takes the lock. */
-uint64_t heap_free_device_bytes(struct heap *heap);
-
 /* Lock held. Moves what has become clean from pending to clean. */
 void heap_sweep(struct context *context);
 

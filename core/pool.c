@@ -59,6 +59,7 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
     pthread_mutex_init(&pool->host_graphs.lock, NULL);
     figures_init(&pool->figures);
     pool->registry.set_generation = 1;
+    counter_set(&pool->lives, 1);
     thread_caches_prepare(pool, threads);
     /* Relaxed: only that they differ matters. */
     static _Atomic uint64_t pools;
@@ -217,8 +218,8 @@ static inline bool must_go_slowly(void)
 }
 
 /* The calling thread's cache in its current context, where it may use it; else one without a heap,
- * and the slow path decides. Without a context, and with one that has ended, the driver frees
- * nothing: a thread without a context has no cache. in_capture: also while captures go on. */
+ * and the slow path decides: so it does without a current context, and with one that has ended.
+ * in_capture: also while captures go on. */
 static inline struct thread_cache *usable_cache(const struct pool *pool, bool in_capture)
 {
     const struct thread_state *thread = &thread_state;
@@ -426,14 +427,24 @@ __attribute__((noinline)) static bool is_alive(struct pool *pool)
     return context_current(pool, &green) || pool->driver->cuCtxGetDevice(&device) == CUDA_SUCCESS;
 }
 
-/* Without a context, and with one that has ended, the driver frees nothing. */
-static inline bool may_free(struct pool *pool)
+/* What is current in the calling thread. */
+enum currency {
+    CURRENT_NONE,    /* the driver frees all the same */
+    CURRENT_ALIVE,   /* or so it seems: one that another thread is just ending counts as either */
+    CURRENT_UNKNOWN, /* one that has ended, or in a host function: the driver frees nothing */
+};
+
+static inline enum currency ask_what_is_current(struct pool *pool)
 {
     CUcontext handle = NULL;
-    if (pool->driver->cuCtxGetCurrent(&handle) != CUDA_SUCCESS || !handle)
-        return false;
-    /* Relaxed: a context that another thread is just ending counts as either. */
-    return __builtin_expect(!registry_has_forgotten(&pool->registry), 1) || is_alive(pool);
+    if (pool->driver->cuCtxGetCurrent(&handle) != CUDA_SUCCESS)
+        return CURRENT_UNKNOWN;
+    if (!handle)
+        return CURRENT_NONE;
+    /* Relaxed: see CURRENT_ALIVE. */
+    bool alive = __builtin_expect(!registry_has_forgotten(&pool->registry), 1) || is_alive(pool) ||
+                 MUTATED(freed_with_ended_context);
+    return alive ? CURRENT_ALIVE : CURRENT_UNKNOWN;
 }
 
 static CUresult free_plainly(struct pool *pool, CUdeviceptr address, void *unused)
@@ -447,7 +458,7 @@ static CUresult free_plainly(struct pool *pool, CUdeviceptr address, void *unuse
 __attribute__((noinline)) static CUresult free_unserved(struct pool *pool, CUdeviceptr address)
 {
     CUresult result;
-    if (may_free(pool) && stream_pool_free(pool, address, &result))
+    if (ask_what_is_current(pool) != CURRENT_UNKNOWN && stream_pool_free(pool, address, &result))
         return result;
     struct managed_memory managed = managed_find(pool, address);
     result = pool->driver->cuMemFree_v2(address);
@@ -469,6 +480,20 @@ __attribute__((noinline)) static CUresult free_in_context(struct pool *pool, str
     return heap_free(pool, block, address, &plain_free);
 }
 
+/* As from a thread where the block's context is current, since the calls that a free makes want
+ * one. A context that is just ending cannot be entered, and its memory is the driver's. */
+static CUresult free_without_context(struct pool *pool, struct block *block, CUdeviceptr address)
+{
+    bool pushed;
+    if (MUTATED(freed_past_the_record))
+        return pool->driver->cuMemFree_v2(address);
+    if (!context_push(pool, context_of_heap(block->heap), &pushed))
+        return heap_free_by_driver(pool, block, address, free_plainly, NULL);
+    CUresult result = heap_free(pool, block, address, &plain_free);
+    context_pop(pool, pushed);
+    return result;
+}
+
 __attribute__((noinline)) static CUresult free_slowly(struct pool *pool, struct block *block,
                                                       CUdeviceptr address)
 {
@@ -476,9 +501,14 @@ __attribute__((noinline)) static CUresult free_slowly(struct pool *pool, struct 
     /* A thread that only frees has a cache, too. */
     if (!thread_state.handle)
         context_current(pool, &green);
-    if (!may_free(pool) && !MUTATED(freed_without_context))
+    switch (ask_what_is_current(pool)) {
+    case CURRENT_ALIVE:
+        return heap_free(pool, block, address, &plain_free);
+    case CURRENT_NONE:
+        return free_without_context(pool, block, address);
+    default:
         return pool->driver->cuMemFree_v2(address);
-    return heap_free(pool, block, address, &plain_free);
+    }
 }
 
 __attribute__((noinline)) static CUresult close_epoch(struct pool *pool, struct thread_cache *cache)
@@ -547,6 +577,7 @@ CUresult pool_free(struct pool *pool, CUdeviceptr address)
 void pool_forget(struct pool *pool)
 {
     atomic_store_explicit(&pool->forgotten, true, memory_order_relaxed);
+    figures_forget(&pool->figures);
 }
 
 struct async_free {
@@ -574,7 +605,7 @@ CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr addr
     /* No fence can stand for it where closing an epoch would be a synchronise. */
     bool plain = pool->driver->cuCtxRecordEvent &&
                  (!captures_are_going_on(&pool->captures) || MUTATED(free_in_capture_kept)) &&
-                 may_free(pool) && pool->driver->cuStreamIsCapturing &&
+                 ask_what_is_current(pool) == CURRENT_ALIVE && pool->driver->cuStreamIsCapturing &&
                  pool->driver->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
                  status == CU_STREAM_CAPTURE_STATUS_NONE;
     struct async_free free = {driver, stream};
@@ -590,11 +621,70 @@ static size_t at_most(uint64_t value, uint64_t limit)
     return (size_t)(value < limit ? value : limit);
 }
 
-static uint64_t free_device_bytes(struct pool *pool, struct device *device)
+/* What giving all free blocks of a device back would make free there: the driver has memory in
+ * pages, and blocks of less than one share theirs, so that one of them in the program's hands keeps
+ * it. Blocks change hands meanwhile: the sum is of no one moment, as that of any process on the
+ * device.
+ */
+struct free_pages {
+    const struct device *device;
+    uint64_t bytes;         /* of whole pages before the one that is looked at */
+    CUdeviceptr page;       /* that one */
+    bool has_free;          /* a block that begins there is free */
+    CUdeviceptr live_until; /* the end of the last live block */
+};
+
+static void leave_page(struct free_pages *free)
+{
+    bool whole = free->live_until <= free->page || MUTATED(parts_of_pages_free);
+    if (free->has_free && whole)
+        free->bytes += SIZE_CLASS_PAGE;
+    free->has_free = false;
+}
+
+static bool is_free(const struct block *block)
+{
+    enum block_state state = block_state(block);
+    return state == BLOCK_CACHED || state == BLOCK_PENDING || state == BLOCK_CLEAN;
+}
+
+static void look_at_page(CUdeviceptr address, const struct block *block, void *argument)
+{
+    struct free_pages *free = argument;
+    uint64_t bytes = block_bytes(block);
+    CUdeviceptr page = address / SIZE_CLASS_PAGE * SIZE_CLASS_PAGE;
+    if (context_of_heap_read(block->heap)->device != free->device)
+        return;
+    if (page != free->page) {
+        leave_page(free);
+        free->page = page;
+    }
+    if (!is_free(block))
+        free->live_until = address + bytes;
+    else if (bytes < SIZE_CLASS_PAGE)
+        free->has_free = true;
+    else
+        free->bytes += size_class_up(bytes, SIZE_CLASS_PAGE);
+}
+
+static bool has_free_blocks(struct pool *pool, struct device *device)
 {
     uint64_t bytes = 0;
-    for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
-        bytes += heap_free_device_bytes(&c->heap);
+    for (struct context *c = context_next(pool, NULL, device); c;
+         c = context_next(pool, c, device)) {
+        struct heap_bytes of_one = heap_bytes(&c->heap);
+        bytes += of_one.clean + of_one.pending;
+    }
+    return bytes != 0;
+}
+
+static uint64_t free_device_bytes(struct pool *pool, struct device *device)
+{
+    struct free_pages free = {.device = device};
+    if (has_free_blocks(pool, device))
+        block_table_visit(&pool->blocks, look_at_page, &free);
+    leave_page(&free);
+    uint64_t bytes = free.bytes;
     if (pool->streams) {
         struct stream_bytes kept = stream_release_sum(pool, device);
         bytes += kept.cached + kept.pending + mempool_unused(pool, device);
@@ -631,30 +721,54 @@ void pool_forget_address(struct pool *pool, CUdeviceptr address)
 
 /* ---- pointers ---- */
 
-struct pointer_answer pool_ask_pointer(struct pool *pool, CUdeviceptr pointer)
+/* False where the pointer is not inside this block, which another thread may just be giving back.
+ */
+static bool ask_block(struct block *block, CUdeviceptr pointer, struct pointer_answer *answer)
 {
-    struct pointer_answer answer = {POINTER_FOREIGN, 0, 0};
-    CUdeviceptr base = pointer;
-    size_t range;
-    struct block *block = block_table_find(&pool->blocks, pointer);
-    if (!block && pool->driver->cuMemGetAddressRange_v2(&base, &range, pointer) == CUDA_SUCCESS)
-        block = block_table_find(&pool->blocks, base);
-    if (!block) {
-        stream_pool_ask_pointer(pool, pointer, base, &answer);
-        return answer;
-    }
     heap_lock(block->heap);
-    if (block_address(block) == base) {
+    CUdeviceptr base = block_address(block);
+    bool around = block_state(block) != BLOCK_UNUSED && pointer - base < block->bytes;
+    if (around) {
         bool inside =
             block_is_live_at(block, base) && pointer - base < counter_get(&block->requested);
-        answer.kind = inside                         ? POINTER_LIVE
-                      : MUTATED(freed_pointer_known) ? POINTER_FOREIGN
-                                                     : POINTER_HIDDEN;
-        answer.base = base;
-        answer.bytes = MUTATED(size_of_block_told) ? block->bytes : counter_get(&block->requested);
+        answer->kind = inside                         ? POINTER_LIVE
+                       : MUTATED(freed_pointer_known) ? POINTER_FOREIGN
+                                                      : POINTER_HIDDEN;
+        answer->base = base;
+        answer->block_bytes = block->bytes;
+        answer->bytes = MUTATED(size_of_block_told) ? block->bytes : counter_get(&block->requested);
     }
     heap_unlock(block->heap);
+    return around;
+}
+
+struct pointer_answer pool_ask_pointer(struct pool *pool, CUdeviceptr pointer)
+{
+    struct pointer_answer answer = {POINTER_FOREIGN, 0, 0, 0};
+    struct block *block = block_table_find_around(&pool->blocks, pointer);
+    if (!block || !ask_block(block, pointer, &answer))
+        stream_pool_ask_pointer(pool, pointer, &answer);
     return answer;
+}
+
+/* The driver counts its buffers from 1 up, and never gets so far: so no number of ours is one of
+ * the driver's, and stream-ordered memory, whose numbers are its generations, has others than
+ * these. */
+#define OUR_BUFFERS    (UINT64_C(1) << 63)
+#define STREAM_BUFFERS (UINT64_C(1) << 62)
+
+uint64_t pool_buffer_id(struct pool *pool, const struct pointer_answer *answer)
+{
+    struct block *block = block_table_find(&pool->blocks, answer->base);
+    uint64_t number;
+    if (!block) {
+        number = pool_generation(pool, answer->base);
+        return number ? OUR_BUFFERS | STREAM_BUFFERS | number : 0;
+    }
+    heap_lock(block->heap);
+    number = block_name(block, answer->base, &pool->lives);
+    heap_unlock(block->heap);
+    return number ? OUR_BUFFERS | number : 0;
 }
 
 /* Heap lock held on entry and return, released in between. Others than the context's own work are
@@ -951,6 +1065,12 @@ bool pool_figures_are_taken(struct pool *pool)
 {
     const struct figures_file *file = &pool->figures.file;
     return figures_header(&pool->figures) && file->path[0] != '\0' && !figures_file_is_there(file);
+}
+
+bool pool_figures_are_lost(struct pool *pool)
+{
+    figures_check(&pool->figures);
+    return figures_are_lost(&pool->figures);
 }
 
 void pool_end_figures(struct pool *pool, bool stay)

@@ -80,6 +80,8 @@ CUresult pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstrea
 CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr address,
                          CUstream stream);
 
+/* What is cached and pending is free as far as giving it back would free whole pages of the
+ * driver's: that is worked out here, block by block, so that nothing else has to keep count. */
 CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total);
 
 /* Before cuMemAllocManaged in the current context, which never says that there is no room, and
@@ -104,12 +106,17 @@ enum pointer_kind {
 
 struct pointer_answer {
     enum pointer_kind kind;
-    CUdeviceptr base; /* live only, with what was requested */
-    size_t bytes;
+    CUdeviceptr base;   /* not of a foreign pointer, like the others */
+    size_t bytes;       /* that were requested */
+    size_t block_bytes; /* of the driver's allocation */
 };
 
-/* Asks the driver for the range in which the pointer lies. */
+/* Without asking the driver. */
 struct pointer_answer pool_ask_pointer(struct pool *pool, CUdeviceptr pointer);
+
+/* What CU_POINTER_ATTRIBUTE_BUFFER_ID is of a live pointer: another number each time that its block
+ * is handed out. 0: the driver's stands. */
+uint64_t pool_buffer_id(struct pool *pool, const struct pointer_answer *answer);
 
 /* Others than this process's streams are about to reach the block around a live pointer: waits for
  * what a barrier still orders before it, and lets the driver free it one day. */
@@ -276,6 +283,9 @@ void pool_show_figures(struct pool *pool, void (*complain)(const char *line));
 
 /* Whether there was such a file, and somebody has taken it away. */
 bool pool_figures_are_taken(struct pool *pool);
+
+/* Whether somebody has truncated it: there is nothing to report then. */
+bool pool_figures_are_lost(struct pool *pool);
 
 /* When the process ends by itself: the file goes, unless it is to stay. */
 void pool_end_figures(struct pool *pool, bool stay);

@@ -50,6 +50,7 @@ struct pool {
     pthread_mutex_t pitch_lock;    /* guards pitches */
     struct pitch pitches[PITCHES];
     unsigned pitch_count;
+    counter lives;                   /* the next number that block_name gives */
     char launches_apart[64];         /* launches write what follows */
     _Atomic uint64_t threads;        /* that were given an id, see thread_id */
     _Atomic uint64_t launcher;       /* the id of the thread that launched last; 0: none has */
@@ -178,6 +179,10 @@ static inline struct stream_ref stream_find(struct pool *pool, CUstream handle, 
                    : (struct stream_ref){NULL, 0};
     return stream_find_slowly(pool, handle, make);
 }
+
+/* The same where captures may be going on: none where one may have the stream, since asking for its
+ * number would spoil the capture. The driver is asked nothing but whether one has it. */
+struct stream_ref stream_find_beside_captures(struct pool *pool, CUstream handle, bool make);
 
 /* Whether a capture has the stream, or may have it. */
 bool stream_may_be_captured(const struct pool *pool, CUstream handle);

@@ -490,8 +490,10 @@ void release_before_growth(struct pool *pool, struct context *context, uint64_t 
     heap_unlock(heap);
     for (;;) {
         uint64_t after = counter_get(&heap->reserved_bytes) + bytes;
+        if (after <= bound || MUTATED(reserve_ratio_ignored))
+            return;
         struct heap_bytes kept = heap_bytes(heap);
-        if (after <= bound || MUTATED(reserve_ratio_ignored) || kept.clean + kept.pending == 0)
+        if (kept.clean + kept.pending == 0)
             return;
         uint64_t share = kept.clean / RELEASE_SHARE;
         uint64_t wanted = after - bound > share ? after - bound : share;

@@ -16,6 +16,7 @@
 #include "history.h"
 #include "one_line.h"
 #include "readable.h"
+#include "scratch.h"
 #include "table.h"
 
 /* The Makefile says what it is; whoever reads the sources without it shall get through. */
@@ -624,7 +625,7 @@ bool report_take_history(struct report_device *device, const struct history *his
 {
     uint64_t last = started, count = counter_get(&history->count);
 
-    device->samples = calloc(HISTORY_SAMPLES, sizeof(*device->samples));
+    device->samples = scratch_calloc(HISTORY_SAMPLES, sizeof(*device->samples));
     if (device->samples == NULL)
         return false;
     for (size_t i = 0; i < count && i < HISTORY_SAMPLES; i++) {
@@ -645,11 +646,11 @@ void report_free(struct report *report)
     for (size_t i = 0; i < report->device_count; i++) {
         struct report_device *device = &report->devices[i];
         for (size_t j = 0; j < device->kind_count; j++)
-            free(device->kinds[j].buckets);
-        free(device->kinds);
-        free(device->samples);
+            scratch_free(device->kinds[j].buckets);
+        scratch_free(device->kinds);
+        scratch_free(device->samples);
     }
-    free(report->devices);
+    scratch_free(report->devices);
     report->devices = NULL;
     report->device_count = 0;
 }

@@ -9,14 +9,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "document_json.h"
+#include "scratch.h"
 #include "settings_json.h"
+#include "writing.h"
 
 /* --- the names of the counters ------------------------------------------------------------------
  */
@@ -259,29 +261,6 @@ static json_t *report_to_json(const struct report *report)
 /* --- writing: the file --------------------------------------------------------------------------
  */
 
-/* A terminal or pipe that the program made non-blocking may be full for a moment. */
-static bool becomes_writable(int fd)
-{
-    struct pollfd waiting = {.fd = fd, .events = POLLOUT};
-
-    return poll(&waiting, 1, 1000) == 1;
-}
-
-/* 0, or -1 with errno. */
-static int write_fully(int fd, const char *text, size_t bytes)
-{
-    while (bytes > 0) {
-        ssize_t written = write(fd, text, bytes);
-        if (written < 0 && (errno == EINTR || (errno == EAGAIN && becomes_writable(fd))))
-            continue;
-        if (written < 0)
-            return -1;
-        text += written;
-        bytes -= (size_t)written;
-    }
-    return 0;
-}
-
 /* A pipe, a terminal or /dev/null must not be replaced by a file; and what is behind /dev/stderr
  * may be a log that others write to as well. */
 static bool is_written_directly(const char *path)
@@ -305,13 +284,13 @@ static int open_directly(const char *path)
 }
 
 /* 0, or -1 with errno. */
-static int write_directly(const char *path, const char *text, size_t bytes)
+static int write_directly(const char *path, const char *text, size_t bytes, uint64_t deadline)
 {
     int fd = open_directly(path);
 
     if (fd < 0)
         return -1;
-    int status = write_fully(fd, text, bytes);
+    int status = write_until(fd, text, bytes, deadline);
     int why = errno;
     close(fd);
     errno = why;
@@ -332,9 +311,9 @@ static int create_beside(const char *path, char *name, size_t bytes)
 
 /* Writes all of the text to name and gives it the name path. 0, or -1 with errno. */
 static int write_and_rename(int fd, const char *name, const char *path, const char *text,
-                            size_t bytes)
+                            size_t bytes, uint64_t deadline)
 {
-    int status = write_fully(fd, text, bytes);
+    int status = write_until(fd, text, bytes, deadline);
 
     if (close(fd) != 0)
         status = -1;
@@ -349,30 +328,26 @@ static int write_and_rename(int fd, const char *name, const char *path, const ch
 }
 
 /* 0, or -1 with errno. */
-static int write_atomically(const char *path, const char *text, size_t bytes)
+static int write_atomically(const char *path, const char *text, size_t bytes, uint64_t deadline)
 {
-    size_t room = strlen(path) + 64;
-    char *name = malloc(room);
-    int fd = name == NULL ? -1 : create_beside(path, name, room);
-    int status = fd < 0 ? -1 : write_and_rename(fd, name, path, text, bytes);
-    int why = errno;
+    char name[PATH_MAX + 64];
 
-    free(name);
-    errno = why;
-    return status;
+    if (strlen(path) >= PATH_MAX) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    int fd = create_beside(path, name, sizeof(name));
+    return fd < 0 ? -1 : write_and_rename(fd, name, path, text, bytes, deadline);
 }
 
 /* A link is followed to the file that is to be replaced, which keeps the link. */
-static int write_text(const char *path, const char *text, size_t bytes)
+static int write_text(const char *path, const char *text, size_t bytes, uint64_t deadline)
 {
+    char target[PATH_MAX];
+
     if (is_written_directly(path))
-        return write_directly(path, text, bytes);
-    char *target = realpath(path, NULL);
-    int status = write_atomically(target == NULL ? path : target, text, bytes);
-    int why = errno;
-    free(target);
-    errno = why;
-    return status;
+        return write_directly(path, text, bytes, deadline);
+    return write_atomically(realpath(path, target) == NULL ? path : target, text, bytes, deadline);
 }
 
 json_t *reports_to_json(const struct report *reports, size_t count)
@@ -388,39 +363,47 @@ json_t *reports_to_json(const struct report *reports, size_t count)
     return json_unless_failed(root, status);
 }
 
-/* The reports as text that the caller frees, ending with a newline; NULL where memory is short. */
-static char *reports_to_text(const struct report *reports, size_t count)
+/* The reports as text that the caller gives to scratch_free, ending with a newline; NULL where
+ * memory is short. */
+static char *reports_to_text(const struct report *reports, size_t count, size_t *bytes)
 {
-    json_t *root = reports_to_json(reports, count);
     /* 15 digits: 1.15 stays 1.15. */
-    char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+    const size_t flags = JSON_INDENT(2) | JSON_REAL_PRECISION(15);
+    json_t *root = reports_to_json(reports, count);
+    size_t length = root == NULL ? 0 : json_dumpb(root, NULL, 0, flags);
+    char *text = length == 0 ? NULL : scratch_malloc(length + 1);
 
-    json_decref(root);
-    if (text == NULL)
-        return NULL;
-    size_t length = strlen(text);
-    char *longer = realloc(text, length + 2);
-    if (longer == NULL) {
-        free(text);
-        return NULL;
+    if (text != NULL) {
+        json_dumpb(root, text, length, flags);
+        text[length] = '\n';
+        *bytes = length + 1;
     }
-    memcpy(longer + length, "\n", 2);
-    return longer;
+    json_decref(root);
+    return text;
+}
+
+static int write_reports(const struct report *reports, size_t count, const char *path,
+                         uint64_t deadline, char *error, size_t error_bytes)
+{
+    struct document document = {.file = path, .error = error, .error_bytes = error_bytes};
+    char buffer[32];
+    size_t bytes;
+    char *text = reports_to_text(reports, count, &bytes);
+
+    if (text == NULL)
+        return document_fail(&document, NULL, "the report does not fit in memory");
+    int status = write_text(path, text, bytes, deadline);
+    if (status != 0)
+        document_fail(&document, NULL, "the report cannot be written: %s",
+                      error_text(errno, buffer));
+    scratch_free(text);
+    return status;
 }
 
 int reports_write_json(const struct report *reports, size_t count, const char *path, char *error,
                        size_t error_bytes)
 {
-    struct document document = {.file = path, .error = error, .error_bytes = error_bytes};
-    char *text = reports_to_text(reports, count);
-
-    if (text == NULL)
-        return document_fail(&document, NULL, "the report does not fit in memory");
-    int status = write_text(path, text, strlen(text));
-    if (status != 0)
-        document_fail(&document, NULL, "the report cannot be written: %s", strerror(errno));
-    free(text);
-    return status;
+    return write_reports(reports, count, path, UINT64_MAX, error, error_bytes);
 }
 
 int report_write_json(const struct report *report, const char *path, char *error,
@@ -1026,8 +1009,22 @@ int reports_read_json(const char *path, report_visitor *visit, void *context, ch
 }
 
 __attribute__((visibility("default"))) int cudapool_report_write(const struct report *report,
-                                                                 const char *path, char *error,
+                                                                 const char *path,
+                                                                 uint64_t deadline, char *error,
                                                                  size_t error_bytes)
 {
-    return report_write_json(report, path, error, error_bytes);
+    json_malloc_t malloc_before;
+    json_free_t free_before;
+
+    if (!scratch_begin()) {
+        snprintf(error, error_bytes, "%s: the report is being written already", path);
+        return -1;
+    }
+    /* The program may have this very jansson. Its other threads get malloc's memory as ever. */
+    json_get_alloc_funcs(&malloc_before, &free_before);
+    json_set_alloc_funcs(scratch_malloc, scratch_free);
+    int status = write_reports(report, 1, path, deadline, error, error_bytes);
+    json_set_alloc_funcs(malloc_before, free_before);
+    scratch_end();
+    return status;
 }

@@ -78,8 +78,9 @@ json_t *report_history_to_json(const struct report_sample *samples, size_t count
 int report_add_versions_to_json(json_t *object, const struct report_versions *versions);
 int report_add_counters_to_json(json_t *object, const struct report_counters *counters);
 
-/* report_write_json, as libcudapool_config.so exports it to the preload object. */
-int cudapool_report_write(const struct report *report, const char *path, char *error,
-                          size_t error_bytes);
+/* report_write_json, as libcudapool_config.so exports it to the preload object: for a process that
+ * ends. It takes no memory of malloc's (scratch.h), and gives up at the deadline (writing.h). */
+int cudapool_report_write(const struct report *report, const char *path, uint64_t deadline,
+                          char *error, size_t error_bytes);
 
 #endif

@@ -495,6 +495,18 @@ struct stream_ref stream_find_slowly(struct pool *pool, CUstream handle, bool ma
     return find_by_number(pool, id, handle, current, make);
 }
 
+struct stream_ref stream_find_beside_captures(struct pool *pool, CUstream handle, bool make)
+{
+    if (!streams_are_captured(pool) || MUTATED(number_asked_in_capture))
+        return stream_find(pool, handle, make);
+    if (stream_may_be_captured(pool, handle))
+        return (struct stream_ref){NULL, 0};
+    struct relaxed_mode mode = relaxed_mode_begin(pool);
+    struct stream_ref ref = stream_find(pool, handle, make);
+    relaxed_mode_end(pool, mode);
+    return ref;
+}
+
 /* ---- barriers ---- */
 
 /* Under the list's lock: a stream that begins meanwhile does so before or sees it. */

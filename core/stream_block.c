@@ -36,9 +36,21 @@ struct stream_block *stream_block_take(struct stream_block_records *records)
     return block;
 }
 
+/* Whoever does not own the record may be looking at its key and bytes. */
+static void clear(struct block *block)
+{
+    block_set(block, 0, BLOCK_UNUSED);
+    block_set_bytes(block, 0);
+    counter_set(&block->epoch, 0);
+    block->bucket = NULL;
+    block->freed_at = 0;
+    block->refused = false;
+    memset(block->links, 0, sizeof block->links);
+}
+
 void stream_block_put(struct stream_block_records *records, struct stream_block *block)
 {
-    memset(&block->block, 0, sizeof block->block);
+    clear(&block->block);
     atomic_store_explicit(&block->shelf, NULL, memory_order_relaxed);
     if (block->mempool)
         mempool_drop(block->mempool);

@@ -370,14 +370,16 @@ static bool record_block(struct pool *pool, struct shelf *shelf, struct bucket *
                          CUdeviceptr address, uint64_t bytes, const struct search *search)
 {
     struct stream_block *block = stream_block_take(&pool->streams->records);
+    if (block) {
+        block_set(&block->block, address, BLOCK_UNUSED);
+        block_set_bytes(&block->block, bytes);
+    }
     if (!block || !block_table_insert(&pool->streams->blocks, address, &block->block)) {
         /* Without a record the memory is the program's and the driver's business alone. */
         if (block)
             stream_block_put(&pool->streams->records, block);
         return false;
     }
-    block_set(&block->block, address, BLOCK_UNUSED);
-    block->block.bytes = bytes;
     block->block.bucket = bucket;
     block->mempool = search->mempool;
     mempool_use(block->mempool);

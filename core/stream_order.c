@@ -106,7 +106,7 @@ static void lower_to_what_a_wait_tells(struct order_mark *mark)
 
 static void take_mark(struct pool *pool, CUstream handle, struct order_mark *mark, bool of_wait)
 {
-    struct stream_ref ref = stream_find(pool, handle, false);
+    struct stream_ref ref = stream_find_beside_captures(pool, handle, false);
     mark->stream = NULL;
     mark->context = NULL;
     if (!ref.stream)

@@ -250,15 +250,20 @@ bool stream_pool_free(struct pool *pool, CUdeviceptr address, CUresult *result)
     return block != NULL;
 }
 
-bool stream_pool_ask_pointer(struct pool *pool, CUdeviceptr pointer, CUdeviceptr base,
-                             struct pointer_answer *answer)
+bool stream_pool_ask_pointer(struct pool *pool, CUdeviceptr pointer, struct pointer_answer *answer)
 {
-    const struct stream_block *block = stream_block_at(pool, base);
-    if (!block)
+    const struct block *found =
+        pool->streams ? block_table_find_around(&pool->streams->blocks, pointer) : NULL;
+    CUdeviceptr base = found ? block_address(found) : 0;
+    uint64_t block_size = found ? block_bytes(found) : 0;
+    /* Another thread may just be giving it back. */
+    const struct stream_block *block = found ? stream_block_at(pool, base) : NULL;
+    if (!block || &block->block != found || pointer - base >= block_size)
         return false;
     uint64_t bytes = atomic_load_explicit(&block->asked, memory_order_relaxed);
     bool inside = stream_block_is_held(block, base) && pointer - base < bytes;
-    *answer = (struct pointer_answer){inside ? POINTER_LIVE : POINTER_HIDDEN, base, bytes};
+    *answer =
+        (struct pointer_answer){inside ? POINTER_LIVE : POINTER_HIDDEN, base, bytes, block_size};
     return true;
 }
 
@@ -289,9 +294,10 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
             streams_end_handle(pool, handle);
         return;
     }
-    struct stream_ref ref = stream_find(pool, handle, false);
+    struct stream_ref ref = stream_find_beside_captures(pool, handle, false);
     if (!ref.stream) {
-        /* Perhaps only because the thread has no context, or the driver no numbers. */
+        /* Perhaps only because the thread has no context, the driver no numbers, or a capture the
+         * stream. What is pending on it waits for the end of its context, or for a synchronise. */
         streams_end_handle(pool, handle);
         return;
     }
@@ -300,8 +306,6 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
     bool pending = ref.stream->pending.first != NULL;
     uint64_t stamp = atomic_load_explicit(&ref.stream->stamp, memory_order_relaxed);
     short_lock_give(&ref.stream->lock);
-    /* Recorded on a capturing stream it would be a part of the graph. */
-    pending = pending && !stream_may_be_captured(pool, handle);
     struct own_event *event = pending ? order_record_at_end(pool, ref, handle, stamp) : NULL;
     if (event) {
         short_lock_take(&ref.stream->lock);
@@ -406,7 +410,7 @@ void pool_early_launch(struct pool *pool, CUstream handle)
         streams_note_early_launch(pool->streams, stream_spelled_out(handle));
         return;
     }
-    struct stream_ref ref = stream_find(pool, handle, true);
+    struct stream_ref ref = stream_find_beside_captures(pool, handle, true);
     /* One that is the driver's may become known later. */
     if (!ref.stream && !MUTATED(early_launch_of_unknown_missed))
         streams_note_early_launch(pool->streams, stream_spelled_out(handle));
@@ -477,8 +481,8 @@ void pool_mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribut
 
 bool pool_stream_bytes(struct pool *pool, CUstream handle, struct pool_bytes *bytes)
 {
-    struct stream_ref ref =
-        pool->streams ? stream_find(pool, handle, false) : (struct stream_ref){NULL, 0};
+    struct stream_ref ref = pool->streams ? stream_find_beside_captures(pool, handle, false)
+                                          : (struct stream_ref){NULL, 0};
     if (!ref.stream)
         return false;
     struct stream *stream = ref.stream;

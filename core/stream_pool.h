@@ -17,8 +17,9 @@ bool stream_pool_start(struct pool *pool);
 bool stream_pool_free(struct pool *pool, CUdeviceptr address, CUresult *result);
 bool stream_pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr address,
                             CUstream stream, CUresult *result);
-bool stream_pool_ask_pointer(struct pool *pool, CUdeviceptr pointer, CUdeviceptr base,
-                             struct pointer_answer *answer);
+
+/* False: the pointer is not inside a stream-ordered block. */
+bool stream_pool_ask_pointer(struct pool *pool, CUdeviceptr pointer, struct pointer_answer *answer);
 bool stream_pool_share(struct pool *pool, CUdeviceptr base);
 
 #endif

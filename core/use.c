@@ -244,12 +244,12 @@ CUresult use_record(struct pool *pool, CUdeviceptr address, uint64_t generation,
         generation = use_generation(pool, address);
     if (!block || generation == 0 || use_generation(pool, address) != generation)
         return CUDA_ERROR_INVALID_VALUE;
-    struct stream_ref ref = stream_find(pool, handle, true);
-    if (!ref.stream || ref.stream->device != block->mempool->device)
-        return CUDA_ERROR_INVALID_HANDLE;
     /* Made to wait for what is outside of its capture, it would end that. */
     if (stream_may_be_captured(pool, handle) && !MUTATED(use_told_in_capture))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    struct stream_ref ref = stream_find_beside_captures(pool, handle, true);
+    if (!ref.stream || ref.stream->device != block->mempool->device)
+        return CUDA_ERROR_INVALID_HANDLE;
     struct waits *waits = begin_use(pool, block, address, generation, ref, write, &result);
     if (!waits)
         return result;
@@ -262,7 +262,7 @@ CUresult use_record(struct pool *pool, CUdeviceptr address, uint64_t generation,
 
 CUresult use_end(struct pool *pool, struct stream_block *block, CUstream handle)
 {
-    struct stream_ref ref = stream_find(pool, handle, true);
+    struct stream_ref ref = stream_find_beside_captures(pool, handle, true);
     struct waits *waits = NULL;
     pthread_mutex_lock(&pool->streams->use_lock);
     struct uses *uses = uses_of(block);

@@ -62,7 +62,8 @@ HOOK(cuMemGetInfo_v2, (size_t * free, size_t *total))
 static struct pointer_answer ask_pointer(CUdeviceptr pointer)
 {
     struct pool *pool = the_pool();
-    return pool ? pool_ask_pointer(pool, pointer) : (struct pointer_answer){POINTER_FOREIGN, 0, 0};
+    return pool ? pool_ask_pointer(pool, pointer)
+                : (struct pointer_answer){POINTER_FOREIGN, 0, 0, 0};
 }
 
 /* The pointer to ask the driver about. */
@@ -90,6 +91,36 @@ HOOK(cuMemGetAddressRange_v2, (CUdeviceptr * base, size_t *bytes, CUdeviceptr po
     return result;
 }
 
+/* Where the driver tells of what the pool has asked it for: tells of what the program has asked the
+ * pool for. Sizes that the driver rounds up to pages of its own are the same for both. */
+static void tell_of_request(void *data, CUpointer_attribute attribute,
+                            const struct pointer_answer *answer)
+{
+    size_t *size = data;
+    uint64_t id;
+    switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        if (!MUTATED(range_size_of_block_told))
+            *size = answer->bytes;
+        return;
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+        if (*size == answer->block_bytes && !MUTATED(mapping_size_of_block_told))
+            *size = answer->bytes;
+        return;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+        id = MUTATED(buffer_id_of_block_told) ? 0 : pool_buffer_id(the_pool(), answer);
+        if (id)
+            *(unsigned long long *)data = id;
+        return;
+    case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
+        if (!MUTATED(p2p_tokens_not_told))
+            pool_share(the_pool(), answer->base);
+        return;
+    default:
+        return;
+    }
+}
+
 HOOK(cuPointerGetAttribute, (void *data, CUpointer_attribute attribute, CUdeviceptr pointer))
 {
     const struct real_driver *real = real_driver();
@@ -99,12 +130,8 @@ HOOK(cuPointerGetAttribute, (void *data, CUpointer_attribute attribute, CUdevice
     struct pointer_answer answer = ask_pointer(pointer);
     if (answer.kind == POINTER_HIDDEN)
         return real->cuPointerGetAttribute(data, attribute, NOBODYS_POINTER);
-    if (answer.kind == POINTER_LIVE && attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS &&
-        !MUTATED(p2p_tokens_not_told))
-        pool_share(the_pool(), pointer);
-    if (answer.kind == POINTER_LIVE && attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE &&
-        !MUTATED(range_size_of_block_told))
-        *(size_t *)data = answer.bytes;
+    if (answer.kind == POINTER_LIVE)
+        tell_of_request(data, attribute, &answer);
     return result;
 }
 
@@ -114,14 +141,9 @@ HOOK(cuPointerGetAttributes,
     struct pointer_answer answer = ask_pointer(pointer);
     CUresult result =
         real_driver()->cuPointerGetAttributes(count, attributes, data, shown(&answer, pointer));
-    if (result != CUDA_SUCCESS || answer.kind != POINTER_LIVE)
-        return result;
-    for (unsigned int i = 0; i < count; i++) {
-        if (attributes[i] == CU_POINTER_ATTRIBUTE_P2P_TOKENS && !MUTATED(p2p_tokens_not_told))
-            pool_share(the_pool(), pointer);
-        if (attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_SIZE)
-            *(size_t *)data[i] = answer.bytes;
-    }
+    for (unsigned int i = 0; i < count && result == CUDA_SUCCESS && answer.kind == POINTER_LIVE;
+         i++)
+        tell_of_request(data[i], attributes[i], &answer);
     return result;
 }
 

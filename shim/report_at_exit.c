@@ -2,21 +2,31 @@
  * The report that a process writes when it ends, and the end of its figures.
  *
  * A destructor of this object: it runs in whichever thread calls exit, while others may still be
- * allocating. It makes no driver call, and does nothing in a process that did not use the pool.
- * Nothing here can change how the program ends: a report that cannot be written is one line.
+ * allocating, and perhaps in a signal handler, while that same thread is in the middle of a malloc.
+ * So it takes no lock and no memory of malloc's (core/scratch.h), and makes no driver call. It does
+ * nothing in a process that did not use the pool.
+ *
+ * Nothing here can change how the program ends. Writing brings no signal and ends 100 ms after the
+ * program came here, whoever does not read what is written (core/writing.h): a table that has not
+ * found its way until then is cut, and a report that cannot be written is one line.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "../core/scratch.h"
 #include "../core/table.h"
+#include "../core/writing.h"
+#include "standard_error.h"
 #include "start.h"
+
+/* When writing gives up, so that a report adds no more than 100 ms to the program's end. */
+#define PATIENCE_NANOSECONDS UINT64_C(90000000)
 
 static bool counted_any_request(const struct report *report)
 {
@@ -37,27 +47,66 @@ static double seconds_since(const struct timespec *then)
     return (double)(now.tv_sec - then->tv_sec) + (double)(now.tv_nsec - then->tv_nsec) / 1e9;
 }
 
-static void say_failure(const char *file, const char *error)
+static void say_failure(const char *file, const char *error, uint64_t deadline)
 {
     char line[2 * PATH_MAX];
     snprintf(line, sizeof line, "report: %s%s%s", file, file[0] != '\0' ? ": " : "", error);
-    say(line);
+    say_until(line, deadline);
 }
 
-/* One call where the file takes it whole, so that the ranks of a job do not mix their lines. */
-static int write_all(int file, const char *text, size_t bytes)
+/* ---- the table ----
+ * It is printed to a stream, which is made while there may be malloc; what is printed there becomes
+ * text in scratch memory. */
+
+static FILE *table_stream;
+static char table_buffer[BUFSIZ];
+
+/* Of the one thread that makes a report. */
+static struct {
+    char *text;
+    size_t bytes, room;
+} table;
+
+static ssize_t add_to_table(void *nothing, const char *text, size_t bytes)
 {
-    while (bytes > 0) {
-        ssize_t written = write(file, text, bytes);
-        if (written < 0 && errno != EINTR) {
-            return -1;
-        }
-        if (written > 0) {
-            text += written;
-            bytes -= (size_t)written;
-        }
+    (void)nothing;
+    /* And for a zero byte, with which it is text to be folded. */
+    if (bytes + 1 > table.room - table.bytes) {
+        size_t room = 2 * (table.bytes + bytes + 1);
+        char *longer = scratch_realloc(table.text, room);
+        if (longer == NULL)
+            return 0;
+        table.text = longer;
+        table.room = room;
     }
-    return 0;
+    memcpy(table.text + table.bytes, text, bytes);
+    table.bytes += bytes;
+    return (ssize_t)bytes;
+}
+
+void report_prepare(const struct run *run)
+{
+    static const cookie_io_functions_t functions = {.write = add_to_table};
+    if (run->settings.report.at_exit != REPORT_TABLE || MUTATED(report_by_malloc))
+        return;
+    table_stream = fopencookie(NULL, "w", functions);
+    if (table_stream != NULL)
+        setvbuf(table_stream, table_buffer, _IOFBF, sizeof table_buffer);
+}
+
+static int write_to_file(const char *file, uint64_t deadline)
+{
+    /* Non-blocking: of a pipe that nobody reads an error is wanted, and no wait. */
+    int to = open(file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
+    if (to < 0)
+        return -1;
+    int result = write_until(to, table.text, table.bytes, deadline);
+    int error = errno;
+    if (close(to) == 0)
+        errno = error;
+    else
+        result = -1;
+    return result;
 }
 
 /* As wide as the terminal, where the table goes to one; never in colour, which only a terminal's
@@ -66,53 +115,43 @@ static struct look look_of(const char *file)
 {
     struct look look = {.more = "CUDAPOOL_REPORT=FILE and cudapool report --all FILE"};
     struct winsize size = {0};
-    if (file[0] == '\0' && ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0) {
+    if (file[0] == '\0' && ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0)
         look.width = size.ws_col;
-    }
     return look;
 }
 
-/* The table in memory that the caller frees; NULL with errno. */
-static char *print_to_memory(const struct report *report, const struct look *look, size_t *bytes)
+/* The text that has been printed, in lines that fit the look. */
+static int fold_table(const struct look *look)
 {
-    char *text = NULL;
-    char *folded = NULL;
-    FILE *memory = open_memstream(&text, bytes);
-    if (memory == NULL) {
-        return NULL;
-    }
-    int failed = report_print_as(report, look, memory);
-    failed |= fclose(memory);
-    memory = failed == 0 ? open_memstream(&folded, bytes) : NULL;
-    if (memory != NULL) {
-        print_folded(text, look, memory);
-        failed = fclose(memory);
-    }
-    free(text);
-    if (memory == NULL || failed != 0) {
-        free(folded);
-        return NULL;
-    }
-    return folded;
-}
-
-static int write_table(const struct report *report, const char *file)
-{
-    size_t bytes;
-    struct look look = look_of(file);
-    char *text = print_to_memory(report, &look, &bytes);
-    if (text == NULL) {
-        return -1;
-    }
-    int to = file[0] == '\0' ? STDERR_FILENO
-                             : open(file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    int result = to >= 0 ? write_all(to, text, bytes) : -1;
-    if (to >= 0 && to != STDERR_FILENO && close(to) != 0) {
-        result = -1;
-    }
-    free(text);
+    char *text = table.text;
+    if (look->width == 0 || text == NULL)
+        return 0;
+    text[table.bytes] = '\0';
+    memset(&table, 0, sizeof table);
+    print_folded(text, look, table_stream);
+    int result = fflush(table_stream) != 0 || ferror(table_stream) ? -1 : 0;
+    scratch_free(text);
     return result;
 }
+
+/* 0, or -1 with errno. */
+static int write_table(const struct report *report, const char *file, uint64_t deadline)
+{
+    struct look look = look_of(file);
+    if (MUTATED(report_by_malloc)) {
+        static const cookie_io_functions_t functions = {.write = add_to_table};
+        table_stream = fopencookie(NULL, "w", functions);
+    }
+    if (table_stream == NULL || report_print_as(report, &look, table_stream) != 0 ||
+        fold_table(&look) != 0) {
+        errno = ENOMEM;
+        return -1;
+    }
+    return file[0] != '\0' ? write_to_file(file, deadline)
+                           : standard_error_write(table.text, table.bytes, deadline);
+}
+
+/* ---- where to ---- */
 
 /* The report goes where the figures are: who collects them reads either. */
 static bool is_collected(const struct run *run)
@@ -142,83 +181,87 @@ static bool came_too_late(const struct run *run, const char *file)
     return is_collected(run) && (pool_figures_are_taken(run->pool) || directory_is_gone(file));
 }
 
-static bool write_report(const struct run *run, const struct report *report, const char *file)
-{
-    if (report->settings.report.at_exit == REPORT_TABLE) {
-        bool written = write_table(report, file) == 0;
-        if (!written) {
-            say_failure(file, strerror(errno));
-        }
-        return written;
-    }
+/* What a report needs room for: not on the stack, which is a small one where a signal handler that
+ * has a stack of its own calls exit. */
+struct last_report {
+    struct report report;
+    uint64_t deadline;   /* for writing */
+    char file[PATH_MAX]; /* empty: stderr */
     char error[2 * PATH_MAX];
-    if (run->write_json(report, file[0] != '\0' ? file : "/dev/stderr", error, sizeof error) == 0) {
+};
+
+static bool write_as_table(const struct last_report *last)
+{
+    char buffer[32];
+    bool written = write_table(&last->report, last->file, last->deadline) == 0;
+    /* Where stderr had no room for the table, it has none for this. */
+    if (!written && last->file[0] != '\0')
+        say_failure(last->file, error_text(errno, buffer), last->deadline);
+    return written;
+}
+
+static bool write_as_json(const struct run *run, struct last_report *last)
+{
+    const char *file = last->file[0] != '\0' ? last->file : "/dev/stderr";
+    if (strcmp(file, "/dev/stderr") == 0 && !standard_error_is_ours())
         return true;
-    }
+    if (run->write_json(&last->report, file, last->deadline, last->error, sizeof last->error) == 0)
+        return true;
     /* The figures tell the same, to whoever collects them. */
-    if (!is_collected(run)) {
-        say_failure("", error);
-    }
+    if (!is_collected(run))
+        say_failure("", last->error, last->deadline);
     return false;
 }
 
-static bool deliver(const struct run *run, const struct report *report)
+static bool deliver(const struct run *run, struct last_report *last)
 {
+    const struct report *report = &last->report;
     const struct report_settings *choice = &report->settings.report;
-    char file[PATH_MAX] = "";
-    if (choice->file[0] != '\0' &&
-        report_expand_file_name(choice->file, &report->process, file, sizeof file) != 0) {
-        say_failure(choice->file, strerror(errno));
+    char buffer[32];
+    if (choice->file[0] != '\0' && report_expand_file_name(choice->file, &report->process,
+                                                           last->file, sizeof last->file) != 0) {
+        say_failure(choice->file, error_text(errno, buffer), last->deadline);
         return false;
     }
-    return came_too_late(run, file) || write_report(run, report, file);
-}
-
-/* Whoever reads our stderr may be gone; that shall not turn the program's exit into a SIGPIPE. */
-static bool deliver_without_sigpipe(const struct run *run, const struct report *report)
-{
-    sigset_t pipe_only;
-    sigset_t before;
-    sigset_t pending;
-    sigemptyset(&pipe_only);
-    sigaddset(&pipe_only, SIGPIPE);
-    sigpending(&pending);
-    sigprocmask(SIG_BLOCK, &pipe_only, &before);
-    bool delivered = deliver(run, report);
-    if (!sigismember(&pending, SIGPIPE)) {
-        static const struct timespec at_once = {0, 0};
-        while (sigtimedwait(&pipe_only, NULL, &at_once) < 0 && errno == EINTR) {
-        }
-    }
-    sigprocmask(SIG_SETMASK, &before, NULL);
-    return delivered;
+    if (came_too_late(run, last->file))
+        return true;
+    return choice->at_exit == REPORT_TABLE ? write_as_table(last) : write_as_json(run, last);
 }
 
 /* False where there is a report that could not be delivered. */
-static bool make_report(const struct run *run, struct report *report)
+static bool make_report(const struct run *run, struct last_report *last)
 {
+    struct report *report = &last->report;
     size_t left, total;
+    char buffer[32];
     if (MUTATED(driver_call_at_exit))
         core_driver()->cuMemGetInfo_v2(&left, &total);
+    if (pool_figures_are_lost(run->pool)) {
+        say_until(
+            "report: there is none: somebody has truncated the file of this process's figures",
+            last->deadline);
+        return true;
+    }
     report->settings = run->settings;
     report_describe_process(&report->process, secure_getenv);
     report->process.wall_seconds = seconds_since(&run->started);
     if (pool_report(run->pool, report) != 0) {
-        say_failure("", strerror(errno));
+        say_failure("", error_text(errno, buffer), last->deadline);
         return false;
     }
-    return !counted_any_request(report) || deliver_without_sigpipe(run, report);
+    return !counted_any_request(report) || deliver(run, last);
 }
 
 static bool report(const struct run *run)
 {
-    struct report *filled = calloc(1, sizeof *filled);
-    if (filled == NULL) {
+    uint64_t deadline = writing_deadline(PATIENCE_NANOSECONDS);
+    if (!scratch_begin())
         return false;
-    }
-    bool made = make_report(run, filled);
-    report_free(filled);
-    free(filled);
+    struct last_report *last = scratch_calloc(1, sizeof *last);
+    if (last != NULL)
+        last->deadline = deadline;
+    bool made = last != NULL && make_report(run, last);
+    scratch_end();
     return made;
 }
 

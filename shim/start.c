@@ -17,9 +17,9 @@
 #include <unistd.h>
 
 #include "../core/cancellation.h"
-#include "../core/one_line.h"
 #include "glibc_compat.h"
 #include "lookup.h"
+#include "standard_error.h"
 #include "start.h"
 
 #define CONFIG_LIBRARY "libcudapool_config.so"
@@ -74,17 +74,6 @@ static _Thread_local bool thread_is_starting;
 extern void *__dso_handle __attribute__((visibility("hidden")));
 extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void),
                              void *dso_handle);
-
-void say(const char *message)
-{
-    char line[MESSAGE_BYTES + 32];
-    snprintf(line, sizeof line - 1, "cudapool: %s", message);
-    replace_control_characters(line);
-    size_t bytes = strlen(line);
-    line[bytes++] = '\n';
-    ssize_t written = write(STDERR_FILENO, line, bytes);
-    (void)written; /* there is nowhere left to say so */
-}
 
 /* --- compute-sanitizer ----------------------------------------------------------------------- */
 
@@ -291,6 +280,7 @@ static struct pool *create_pool(const struct driver *driver, struct plan *plan)
     run.pid = getpid();
     run.settings = plan->settings;
     run.write_json = plan->write_json;
+    report_prepare(&run);
     clock_gettime(CLOCK_MONOTONIC, &run.started);
     run.pool = pool_create(driver, &run.settings, &plan->threads);
     if (run.pool == NULL) {

@@ -11,9 +11,9 @@
 #include "../core/report.h"
 #include "shim.h"
 
-/* libcudapool_config.so's cudapool_report_write: see report_write_json. */
-typedef int report_writer(const struct report *report, const char *path, char *error,
-                          size_t error_bytes);
+/* libcudapool_config.so's cudapool_report_write: see report_json.h. */
+typedef int report_writer(const struct report *report, const char *path, uint64_t deadline,
+                          char *error, size_t error_bytes);
 
 struct run {
     struct pool *pool;
@@ -27,7 +27,7 @@ struct run {
 /* The pool that this very process started, or NULL: none, or it is the parent's. Any thread. */
 HIDDEN const struct run *run_of_this_process(void);
 
-/* Writes "cudapool: MESSAGE" and a newline to stderr, in one piece. */
-HIDDEN void say(const char *message);
+/* Gets ready what a report at the process's end needs and cannot get then. */
+HIDDEN void report_prepare(const struct run *run);
 
 #endif

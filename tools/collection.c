@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -65,17 +66,133 @@ static bool choose_base(const struct figures_settings *figures, char *base, size
     return true;
 }
 
+static bool ends_with(const char *name, const char *end)
+{
+    size_t length = strlen(name), end_length = strlen(end);
+
+    return length > end_length && strcmp(name + length - end_length, end) == 0;
+}
+
+/* --- the lock in a directory, and directories whose run was killed -------------------------------
+ */
+
+#define LOCK_FILE  "lock"
+#define NAME_START "cudapool-"
+#define NAME_END   6u /* characters of mkdtemp's */
+
+/* Locks the directory for as long as this process is there. It gets the name that others look for
+ * once it is locked, so that none of them takes it for a dead one's. Where that fails, the
+ * directory is one that nobody removes but us. The lock's descriptor, or -1. */
+static int lock_directory(const char *directory)
+{
+    char fresh[PATH_MAX + 32], name[PATH_MAX + 32];
+
+    snprintf(fresh, sizeof(fresh), "%s/" LOCK_FILE ".new", directory);
+    snprintf(name, sizeof(name), "%s/" LOCK_FILE, directory);
+    int fd = open(fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd >= 0 && (flock(fd, LOCK_EX | LOCK_NB) != 0 || rename(fresh, name) != 0))
+        unlink(fresh);
+    return fd;
+}
+
+/* True where there was a run that locked the directory, and it is no more. The lock is this
+ * process's then, until *lock is closed: no third one removes the directory as well. */
+static bool is_left_behind(int directory, int *lock)
+{
+    *lock = openat(directory, LOCK_FILE, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (*lock < 0)
+        return false;
+    if (flock(*lock, LOCK_EX | LOCK_NB) == 0)
+        return true;
+    close(*lock);
+    return false;
+}
+
+/* Whether a process that the run has left behind still counts there. */
+static bool is_counted_in(int directory, const char *name)
+{
+    int fd = ends_with(name, FIGURES_SUFFIX)
+                 ? openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
+                 : -1;
+    bool used = fd >= 0 && figures_file_use(fd) == FIGURES_USED;
+
+    if (fd >= 0)
+        close(fd);
+    return used;
+}
+
+static bool any_is_counted_in(DIR *entries)
+{
+    const struct dirent *entry;
+
+    while ((entry = readdir(entries)) != NULL)
+        if (is_counted_in(dirfd(entries), entry->d_name))
+            return true;
+    return false;
+}
+
+static void remove_files(DIR *entries)
+{
+    const struct dirent *entry;
+
+    rewinddir(entries);
+    while ((entry = readdir(entries)) != NULL)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            unlinkat(dirfd(entries), entry->d_name, 0);
+}
+
+/* Removes a directory of this user's whose run is no more. */
+static void tidy_directory(int base, const char *name)
+{
+    int directory = openat(base, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW), lock;
+    struct stat status;
+
+    if (directory < 0)
+        return;
+    DIR *entries = fdopendir(directory);
+    if (entries == NULL) {
+        close(directory);
+        return;
+    }
+    if (fstat(directory, &status) == 0 && status.st_uid == geteuid() &&
+        is_left_behind(directory, &lock)) {
+        if (!any_is_counted_in(entries)) {
+            remove_files(entries);
+            unlinkat(base, name, AT_REMOVEDIR);
+        }
+        close(lock);
+    }
+    closedir(entries);
+}
+
+static void tidy(const char *base)
+{
+    DIR *entries = opendir(base);
+    const struct dirent *entry;
+
+    if (entries == NULL)
+        return;
+    while ((entry = readdir(entries)) != NULL)
+        if (strncmp(entry->d_name, NAME_START, strlen(NAME_START)) == 0 &&
+            strlen(entry->d_name) == strlen(NAME_START) + NAME_END)
+            tidy_directory(dirfd(entries), entry->d_name);
+    closedir(entries);
+}
+
 static bool make_directory(struct collection *collection, const struct figures_settings *figures)
 {
     char base[PATH_MAX];
 
     if (!choose_base(figures, base, sizeof(base)))
         return false;
-    int length =
-        snprintf(collection->directory, sizeof(collection->directory), "%s/cudapool-XXXXXX", base);
+    tidy(base);
+    int length = snprintf(collection->directory, sizeof(collection->directory),
+                          "%s/" NAME_START "XXXXXX", base);
     if (length > 0 && (size_t)length < sizeof(collection->directory) &&
-        mkdtemp(collection->directory) != NULL)
+        mkdtemp(collection->directory) != NULL) {
+        collection->lock = lock_directory(collection->directory);
         return true;
+    }
     complain("%s: the reports cannot be collected: %s", base, strerror(errno));
     return false;
 }
@@ -113,6 +230,45 @@ static bool tell_processes(const struct collection *collection,
                        setenv("CUDAPOOL_FIGURES", name, 1) == 0);
 }
 
+/* And everything in it. */
+static void remove_directory(struct collection *collection)
+{
+    DIR *entries = opendir(collection->directory);
+
+    if (entries != NULL) {
+        remove_files(entries);
+        closedir(entries);
+    }
+    rmdir(collection->directory);
+    if (collection->lock >= 0)
+        close(collection->lock);
+}
+
+/* What processes are told, in the order of collection->environment. */
+static const char *const told[] = {"CUDAPOOL_REPORT", "CUDAPOOL_FIGURES"};
+
+static void remember_environment(struct collection *collection)
+{
+    for (size_t i = 0; i < sizeof(told) / sizeof(told[0]); i++) {
+        const char *value = getenv(told[i]);
+        collection->environment[i] = value == NULL ? NULL : strdup(value);
+    }
+}
+
+void collection_abandon(struct collection *collection)
+{
+    for (size_t i = 0; i < sizeof(told) / sizeof(told[0]); i++) {
+        if (collection->environment[i] == NULL)
+            unsetenv(told[i]);
+        else
+            setenv(told[i], collection->environment[i], 1);
+    }
+    /* One process then writes the file that was for all of them. */
+    if (collection->file != NULL)
+        setenv("CUDAPOOL_REPORT", collection->file, 1);
+    remove_directory(collection);
+}
+
 bool collection_start(struct collection *collection, const struct figures_settings *figures)
 {
     clock_gettime(CLOCK_REALTIME_COARSE, &collection->started);
@@ -120,9 +276,10 @@ bool collection_start(struct collection *collection, const struct figures_settin
         collection->kept = *figures;
     if (!make_directory(collection, figures))
         return false;
+    remember_environment(collection);
     if (tell_processes(collection, figures))
         return true;
-    rmdir(collection->directory);
+    collection_abandon(collection);
     complain("%s: the reports cannot be collected: the name is too long", collection->directory);
     return false;
 }
@@ -220,15 +377,8 @@ static int keep_unless_reported(struct report *report, void *context)
     return keep_report(report, context);
 }
 
-static bool ends_with(const char *name, const char *end)
-{
-    size_t length = strlen(name), end_length = strlen(end);
-
-    return length > end_length && strcmp(name + length - end_length, end) == 0;
-}
-
 struct collecting {
-    const struct collection *collection;
+    struct collection *collection;
     struct reports all;
     unsigned patience; /* milliseconds left to wait for processes that are just ending */
 };
@@ -268,7 +418,7 @@ static void take_file(struct collecting *to, const char *name, const char *path)
         keep_figures(&to->collection->kept, path, name);
 }
 
-/* The files whose names end so, or all with NULL, which then go. */
+/* The files whose names end so. */
 static void visit_files(struct collecting *to, const char *end)
 {
     const char *directory = to->collection->directory;
@@ -281,13 +431,10 @@ static void visit_files(struct collecting *to, const char *end)
         return;
     }
     while ((entry = readdir(entries)) != NULL) {
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+        if (!ends_with(entry->d_name, end))
             continue;
         snprintf(path, sizeof(path), "%s/%s", directory, entry->d_name);
-        if (end == NULL)
-            unlink(path);
-        else if (ends_with(entry->d_name, end))
-            take_file(to, entry->d_name, path);
+        take_file(to, entry->d_name, path);
     }
     closedir(entries);
 }
@@ -298,8 +445,7 @@ static void take_reports(struct collecting *to)
 {
     visit_files(to, ".json");
     visit_files(to, FIGURES_SUFFIX);
-    visit_files(to, NULL);
-    rmdir(to->collection->directory);
+    remove_directory(to->collection);
 }
 
 /* By rank as a number, where there are ranks, and then by process. */
@@ -439,7 +585,7 @@ static void tell_end(struct reports *all, const struct program_end *end)
                 (struct report_exit){.known = true, .status = end->status, .signal = end->signal};
 }
 
-struct reports collection_take(const struct collection *collection, const struct program_end *end)
+struct reports collection_take(struct collection *collection, const struct program_end *end)
 {
     struct collecting collecting = {.collection = collection, .patience = 500};
     struct reports *all = &collecting.all;
@@ -448,6 +594,10 @@ struct reports collection_take(const struct collection *collection, const struct
     tell_end(all, end);
     if (all->count > 0)
         qsort(all->reports, all->count, sizeof(*all->reports), compare_reports);
+    for (size_t i = 0; i < sizeof(told) / sizeof(told[0]); i++) {
+        free(collection->environment[i]);
+        collection->environment[i] = NULL;
+    }
     return *all;
 }
 
@@ -465,7 +615,7 @@ static bool was_run(const struct program_end *end)
     return end->program != 0 && end->status != EXIT_CANNOT_RUN && end->status != EXIT_NOT_FOUND;
 }
 
-void collection_deliver(const struct collection *collection, const char *program,
+void collection_deliver(struct collection *collection, const char *program,
                         const struct program_end *end)
 {
     char reason[NO_REPORT_BYTES];

@@ -28,7 +28,9 @@ struct collection {
     char *file;                   /* where to, with %h, %r and %%; NULL: stderr */
     char directory[PATH_MAX];     /* set by collection_start */
     bool all;                     /* of the table's rows and columns, on a terminal as well */
+    int lock;                     /* on the directory, or -1 */
     struct figures_settings kept; /* where figures stay, if that is asked for */
+    char *environment[2];         /* what collection_start has changed there, as it was before */
     struct timespec started; /* before the program was; of the clock that files are stamped by */
 };
 
@@ -42,13 +44,16 @@ struct reports {
  * as these settings allow. False after a complaint. */
 bool collection_start(struct collection *collection, const struct figures_settings *figures);
 
+/* Undoes collection_start, where there is nothing to collect after all. */
+void collection_abandon(struct collection *collection);
+
 /* Reads the reports and removes the directory. The caller owes a reports_free. */
-struct reports collection_take(const struct collection *collection, const struct program_end *end);
+struct reports collection_take(struct collection *collection, const struct program_end *end);
 void reports_free(struct reports *reports);
 
 /* The same, and writes what was asked for; where no process reported, why that may be. program:
  * what was run. */
-void collection_deliver(const struct collection *collection, const char *program,
+void collection_deliver(struct collection *collection, const char *program,
                         const struct program_end *end);
 
 #endif

@@ -281,6 +281,7 @@ int figures_read(const char *path, struct figures_copy *copy, char *error, size_
                       errno == EINVAL ? "is not a regular file" : strerror(errno));
         return -1;
     }
+    read.use = figures_file_use(fd);
     read.header = read_arena(&document, fd, bytes);
     close(fd);
     if (read.header == NULL)
@@ -313,7 +314,7 @@ enum figures_life figures_life(const struct figures_copy *copy)
         strcmp(self.boot, process->boot) != 0)
         return FIGURES_GONE;
     if (self.pid_namespace != process->pid_namespace)
-        return FIGURES_ALIVE;
+        return copy->use == FIGURES_UNUSED ? FIGURES_GONE : FIGURES_ALIVE;
     return figures_file_life(process->pid, process->start_ticks);
 }
 

@@ -18,6 +18,7 @@
 struct figures_copy {
     struct figures_header *header; /* and the records after it: checked, texts terminated */
     struct settings settings;
+    enum figures_use use; /* whether the file was in use then */
 };
 
 /* Whether the file begins as one of figures, of whatever version. */
@@ -28,8 +29,8 @@ bool figures_is_file(const char *path);
 int figures_read(const char *path, struct figures_copy *copy, char *error, size_t error_bytes);
 void figures_free(struct figures_copy *copy);
 
-/* Whether the process is there. What cannot be seen, because it is in another pid namespace of this
- * machine, is taken to be alive. */
+/* Whether the process is there. One in another pid namespace of this machine cannot be seen: it is
+ * taken to be alive unless its file says that it is not. */
 enum figures_life figures_life(const struct figures_copy *copy);
 
 /* The report that the process would make of what the copy says; the caller owes a report_free. 0,

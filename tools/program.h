@@ -25,9 +25,11 @@ int program_become(char **argv);
 
 /* Runs it, with these files in place of this process's own (NULL: with those), and waits for its
  * end; signals sent to this process meanwhile go to the program, which is killed where this process
- * is. They stay blocked here afterwards, so that what is still to be said is said. The exit status:
- * its own, 128 and the number of the signal that ended it, or that of a program that cannot be run.
- */
-int program_run(char **argv, const struct program_files *files, struct program_end *end);
+ * is. Where the program stops, so does this process, until it is to continue. They stay blocked
+ * here afterwards, so that what is still to be said is said. False with errno, and nothing has
+ * changed, where there can be no process for it. *exit_status: its own, 128 and the number of the
+ * signal that ended it, or that of a program that cannot be run. */
+bool program_run(char **argv, const struct program_files *files, struct program_end *end,
+                 int *exit_status);
 
 #endif

@@ -23,6 +23,7 @@
 #include "own_path.h"
 #include "program.h"
 #include "run.h"
+#include "sanitizer.h"
 #include "tool.h"
 
 #define PRELOAD_NAME "libcudapool_preload.so"
@@ -85,9 +86,26 @@ static bool list_has(const char *list, const char *path)
     return false;
 }
 
-int run_set_preload(void)
+/* What LD_PRELOAD is to be: the run time of the program's sanitizer, which must be the first, the
+ * preload object, and what is there already. NULL where memory is short. */
+static char *make_list(const char *program, const char *path, const char *present)
 {
-    char path[PATH_MAX], *list;
+    size_t first = sanitizers_in_list(present);
+    bool is_there = list_has(present, path);
+    char *runtime = first > 0 ? NULL : sanitizer_of_program(program), *list;
+    const char *between = first > 0 && present[first] == '\0' ? ":" : "";
+
+    if (asprintf(&list, "%s%s%.*s%s%s%s%s", runtime == NULL ? "" : runtime,
+                 runtime == NULL ? "" : ":", (int)first, present, between, is_there ? "" : path,
+                 is_there || present[first] == '\0' ? "" : ":", present + first) < 0)
+        list = NULL;
+    free(runtime);
+    return list;
+}
+
+int run_set_preload(const char *program)
+{
+    char path[PATH_MAX];
     const char *present = getenv("LD_PRELOAD");
 
     if (!find_preload(path))
@@ -97,13 +115,8 @@ int run_set_preload(void)
     if (strpbrk(path, ": ") != NULL)
         return complain("%s: the path has a space or a colon, which LD_PRELOAD cannot express",
                         path);
-    if (present == NULL || *present == '\0')
-        present = "";
-    else if (list_has(present, path))
-        return 0;
-    if (asprintf(&list, "%s%s%s", path, *present == '\0' ? "" : ":", present) < 0)
-        return complain("out of memory");
-    int status = setenv("LD_PRELOAD", list, 1);
+    char *list = make_list(program, path, present == NULL ? "" : present);
+    int status = list == NULL ? -1 : setenv("LD_PRELOAD", list, 1);
     free(list);
     return status == 0 ? 0 : complain("out of memory");
 }
@@ -300,6 +313,25 @@ static int read_options(int argc, char **argv, struct run_options *options)
     return -1;
 }
 
+/* Without a process of its own the program runs all the same: this one becomes the program, and its
+ * report is its own affair. */
+static int run_program(char **argv, struct collection *collection,
+                       const struct figures_settings *figures)
+{
+    struct program_end end;
+    int status;
+
+    if (collection->wanted && collection_start(collection, figures)) {
+        if (program_run(argv, NULL, &end, &status)) {
+            collection_deliver(collection, argv[0], &end);
+            return status;
+        }
+        complain("the reports cannot be collected: %s", strerror(errno));
+        collection_abandon(collection);
+    }
+    return program_become(argv);
+}
+
 static int run_with_options(int argc, char **argv, struct run_options *options)
 {
     struct settings settings = {0};
@@ -312,15 +344,10 @@ static int run_with_options(int argc, char **argv, struct run_options *options)
     if (status == 0)
         status = choose_report(options, &settings, &collection);
     if (status == 0)
-        status = run_set_preload();
+        status = run_set_preload(argv[program]);
     collection.all = options->all;
-    if (status == 0 && collection.wanted && collection_start(&collection, &settings.figures)) {
-        struct program_end end;
-        status = program_run(argv + program, NULL, &end);
-        collection_deliver(&collection, argv[program], &end);
-    } else if (status == 0) {
-        status = program_become(argv + program);
-    }
+    if (status == 0)
+        status = run_program(argv + program, &collection, &settings.figures);
     free(collection.file);
     return status;
 }
@@ -347,7 +374,7 @@ const struct command run_command = {
         "Runs a program with " PRELOAD_NAME " in LD_PRELOAD, before what is there. When\n"
         "it ends, however it ends, a table says what the pool did; of several processes (those of\n"
         "mpirun, torchrun or make, say) it has a line for each and their sums. Signals go to the\n"
-        "program.\n"
+        "program. The run time library of a program that was built with a sanitizer comes first.\n"
         "\n"
         "  --config FILE   settings (see `cudapool check`), or the name of settings that come "
         "along\n"

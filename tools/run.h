@@ -17,8 +17,9 @@ struct run_options {
     size_t assignment_count;
 };
 
-/* Puts the preload object into LD_PRELOAD. 0, or the exit status after a complaint. */
-int run_set_preload(void);
+/* Puts the preload object into LD_PRELOAD, for this program. 0, or the exit status after a
+ * complaint. */
+int run_set_preload(const char *program);
 
 /* Reads the settings, changes them, checks them, and passes them on in the environment. 0, or the
  * exit status after a complaint. */

@@ -94,11 +94,11 @@ static void restore_environment(struct environment *saved)
 }
 
 /* Has the processes to come use the pool under these settings. 0, or the exit status. */
-static int prepare_pool(const struct settings *settings)
+static int prepare_pool(const char *program, const struct settings *settings)
 {
     char *text = config_to_text(settings);
     int status = text == NULL || setenv("CUDAPOOL_CONFIG", text, 1) != 0 ? complain("out of memory")
-                                                                         : run_set_preload();
+                                                                         : run_set_preload(program);
 
     free(text);
     return status;
@@ -122,7 +122,9 @@ static int run_with_signals(char **argv, const struct program_files *files, stru
 
     sigprocmask(SIG_SETMASK, NULL, &mask);
     double started = now();
-    int status = program_run(argv, files, &trial->end);
+    int status = EXIT_CANNOT_RUN;
+    if (!program_run(argv, files, &trial->end, &status))
+        complain("%s: %s", argv[0], strerror(errno));
     trial->seconds = now() - started;
     sigprocmask(SIG_SETMASK, &mask, NULL);
     return status;
@@ -175,7 +177,7 @@ static int run_with_pool(char **argv, const struct trial_input *input,
                          const struct settings *settings, struct trial *trial)
 {
     struct collection collection = {.wanted = true};
-    int status = prepare_pool(settings);
+    int status = prepare_pool(argv[0], settings);
 
     if (status != 0)
         return status;

@@ -168,10 +168,9 @@ static void print_driver_times(const struct try *try)
     readable_time(off.driver.nanoseconds, without);
     readable_time(on.driver.nanoseconds, with);
     readable_time(on.waits.nanoseconds, waited);
-    printf(
-        "its allocations and frees of device memory took %s in the driver without the pool; with "
-        "it %s, and %s waiting for the GPU\n",
-        without, with, waited);
+    printf("its allocations and frees of device memory took %s in the driver without the pool (all "
+           "threads together); with it %s, and %s waiting for the GPU\n",
+           without, with, waited);
 }
 
 static void print_no_difference(const struct try *try)

@@ -9,7 +9,11 @@
  * Rows about several contexts run once more with the second context on another device, where there
  * is one, as "NAME@another_device".
  *
+ * What nobody knows beforehand, and the pool has to tell as the driver does, is a fact: with
+ * CONFORMANCE_FACTS=FILE a run without the pool writes the facts there, and one with it compares.
+ *
  * Each row prints "ok NAME" or "FAIL NAME: what was expected and found"; the last line counts them.
+ * Facts are printed before, as "fact WHAT: NUMBER".
  * Where drivers may differ, a line "note NAME: what was found" comes before it.
  * Exit status 1 if a row failed. Arguments name the rows to run, all without any.
  */
@@ -99,6 +103,49 @@ static void check_at(int line, const char *what, bool holds)
         fail("line %d: expected %s", line, what);
 }
 #define CHECK(condition) check_at(__LINE__, #condition, (condition))
+
+/* --- facts */
+
+static FILE *facts; /* NULL: they are only printed */
+
+/* The number that a run without the pool has written, or else this one. */
+static long long written_fact(const char *what, long long number)
+{
+    char line[256];
+    rewind(facts);
+    while (fgets(line, sizeof line, facts) != NULL) {
+        const char *colon = strrchr(line, ':');
+        size_t length = colon != NULL ? (size_t)(colon - line) : 0;
+        if (length == strlen(what) && memcmp(line, what, length) == 0)
+            return strtoll(colon + 1, NULL, 10);
+    }
+    return number;
+}
+
+__attribute__((format(printf, 2, 3))) static void fact(long long number, const char *format, ...)
+{
+    char what[200];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(what, sizeof what, format, arguments);
+    va_end(arguments);
+    printf("fact %s: %lld\n", what, number);
+    if (facts != NULL && !gpu.pool)
+        fprintf(facts, "%s:%lld\n", what, number);
+    else if (facts != NULL && written_fact(what, number) != number)
+        fail("%s: expected %lld, as without the pool, got %lld", what, written_fact(what, number),
+             number);
+}
+
+static void open_facts(void)
+{
+    const char *path = getenv("CONFORMANCE_FACTS");
+    if (path == NULL || path[0] == '\0')
+        return;
+    facts = fopen(path, gpu.pool ? "r" : "w");
+    if (facts == NULL)
+        fail("CONFORMANCE_FACTS: cannot open %s", path);
+}
 
 /* A busy machine can keep a thread or the simulated device waiting at any moment, so that a time
  * that is wrong once proves nothing; what the driver does shows every time. */
@@ -357,6 +404,63 @@ static void small_blocks_are_1_kib_apart(void)
     }
 }
 
+static void *free_without_a_context(void *address)
+{
+    CUcontext current = gpu.context;
+    SUCCEEDS(cuCtxGetCurrent(&current));
+    CHECK(current == NULL);
+    SUCCEEDS(cuMemFree_v2(*(CUdeviceptr *)address));
+    return NULL;
+}
+
+/* In a thread that never had one, and where it was taken away. */
+static void free_needs_no_context(void)
+{
+    for (size_t bytes = 1000; bytes <= 64 * MIB; bytes *= 64) {
+        CUdeviceptr address = allocate(bytes);
+        size_t before = free_memory();
+        pthread_t thread;
+        pthread_create(&thread, NULL, free_without_a_context, &address);
+        pthread_join(thread, NULL);
+        EXPECT(cuMemFree_v2(address), CUDA_ERROR_INVALID_VALUE);
+        CHECK(free_memory() >= before + bytes / (2 * MIB) * (2 * MIB));
+        address = allocate(bytes);
+        SUCCEEDS(cuCtxSetCurrent(NULL));
+        free_without_a_context(&address);
+        SUCCEEDS(cuCtxSetCurrent(gpu.context));
+        EXPECT(cuMemFree_v2(address), CUDA_ERROR_INVALID_VALUE);
+    }
+}
+
+static void free_without_a_context_of_other_pointers(void)
+{
+    CUdeviceptr async = 0;
+    SUCCEEDS(cuMemAllocAsync(&async, 4096, gpu.a));
+    SUCCEEDS(cuStreamSynchronize(gpu.a));
+    SUCCEEDS(cuCtxSetCurrent(NULL));
+    CUresult of_null = cuMemFree_v2(0), of_async = cuMemFree_v2(async);
+    CUresult of_nothing = cuMemFree_v2(async + 256);
+    SUCCEEDS(cuCtxSetCurrent(gpu.context));
+    fact(of_null, "cuMemFree of null without a context");
+    fact(of_async, "cuMemFree of stream-ordered memory without a context");
+    fact(of_nothing, "cuMemFree of what is no block's without a context");
+    if (of_async != CUDA_SUCCESS)
+        SUCCEEDS(cuMemFree_v2(async));
+}
+
+/* Whether it waits for the memory's context. */
+static void free_without_a_context_waits(void)
+{
+    CUdeviceptr address = allocate(MIB);
+    spin(gpu.a, 50);
+    SUCCEEDS(cuCtxSetCurrent(NULL));
+    double ms = timed_free(address);
+    SUCCEEDS(cuCtxSetCurrent(gpu.context));
+    if (!gpu.pool)
+        printf("fact cuMemFree without a context waits: %d\n", ms > 35);
+    SUCCEEDS(cuCtxSynchronize());
+}
+
 static void info_counts_freed_memory(void)
 {
     size_t before = free_memory(), during;
@@ -365,6 +469,189 @@ static void info_counts_freed_memory(void)
     CHECK(during <= before - 64 * MIB);
     SUCCEEDS(cuMemFree_v2(address));
     CHECK(free_memory() == before);
+}
+
+/* Small blocks share pages of 2 MiB: one in each keeps it. */
+static void info_counts_whole_pages_only(void)
+{
+    enum { BLOCKS = 400 };
+    CUdeviceptr blocks[BLOCKS];
+    size_t with_all, with_half;
+    for (int i = 0; i < BLOCKS; i++)
+        blocks[i] = allocate(1000000);
+    with_all = free_memory();
+    for (int i = 1; i < BLOCKS; i += 2)
+        SUCCEEDS(cuMemFree_v2(blocks[i]));
+    with_half = free_memory();
+    /* Pages that were not shared before: those of the first and the last block, and what a block
+     * that came from elsewhere was alone in. */
+    CHECK(with_half <= with_all + BLOCKS / 20 * 2 * MIB);
+    for (int i = 0; i < BLOCKS; i += 2)
+        SUCCEEDS(cuMemFree_v2(blocks[i]));
+    CHECK(free_memory() >= with_all + BLOCKS / 2 * 2 * MIB - 4 * MIB);
+}
+
+/* --- attributes of pointers --------------------------------------------------------------------*/
+
+static unsigned long long buffer_id(CUdeviceptr pointer)
+{
+    unsigned long long id = 0;
+    SUCCEEDS(cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, pointer));
+    return id;
+}
+
+static CUdeviceptr allocate_async(size_t bytes)
+{
+    CUdeviceptr address = 0;
+    SUCCEEDS(cuMemAllocAsync(&address, bytes, gpu.a));
+    return address;
+}
+
+static void free_async(CUdeviceptr address)
+{
+    SUCCEEDS(cuMemFreeAsync(address, gpu.a));
+}
+
+static void free_at_once(CUdeviceptr address)
+{
+    SUCCEEDS(cuMemFree_v2(address));
+    SUCCEEDS(cuCtxSynchronize());
+}
+
+enum { LIVES = 8 };
+
+/* Blocks that come and go at, mostly, the same address. */
+static void check_buffer_ids(CUdeviceptr (*take)(size_t), void (*give)(CUdeviceptr), size_t bytes)
+{
+    unsigned long long ids[LIVES] = {0};
+    for (int i = 0; i < LIVES; i++) {
+        CUdeviceptr block = take(bytes);
+        ids[i] = buffer_id(block);
+        CHECK(ids[i] != 0);
+        CHECK(buffer_id(block + bytes / 2) == ids[i]);
+        CHECK(buffer_id(block) == ids[i]);
+        for (int k = 0; k < i; k++)
+            CHECK(ids[k] != ids[i]);
+        give(block);
+    }
+}
+
+static const size_t attribute_sizes[] = {1000, 70000, MIB + 100, 3 * MIB + 1000, 40 * MIB + 7};
+enum { ATTRIBUTE_SIZES = sizeof attribute_sizes / sizeof *attribute_sizes };
+
+static void buffer_ids_are_never_used_again(void)
+{
+    for (int i = 0; i < ATTRIBUTE_SIZES; i++)
+        check_buffer_ids(allocate, free_at_once, attribute_sizes[i]);
+}
+
+static void buffers_of_a_time_have_ids_of_their_own(void)
+{
+    enum { BLOCKS = 16 };
+    CUdeviceptr blocks[BLOCKS];
+    unsigned long long ids[BLOCKS + 1];
+    void *pinned = NULL;
+    for (int i = 0; i < BLOCKS; i++)
+        blocks[i] = allocate(1000);
+    SUCCEEDS(cuMemHostAlloc(&pinned, 4096, 0));
+    ids[BLOCKS] = buffer_id((CUdeviceptr)(uintptr_t)pinned);
+    for (int i = 0; i < BLOCKS; i++) {
+        ids[i] = buffer_id(blocks[i]);
+        CHECK(ids[i] != ids[BLOCKS]);
+        for (int k = 0; k < i; k++)
+            CHECK(ids[k] != ids[i]);
+        SUCCEEDS(cuMemFree_v2(blocks[i]));
+    }
+    SUCCEEDS(cuMemFreeHost(pinned));
+}
+
+/* The pool's own numbers have the highest bit. */
+static void drivers_buffer_ids_are_small(void)
+{
+    CUdeviceptr managed = 0;
+    SUCCEEDS(cuMemAllocManaged(&managed, 4096, CU_MEM_ATTACH_GLOBAL));
+    CHECK(buffer_id(managed) >> 48 == 0);
+    SUCCEEDS(cuMemFree_v2(managed));
+    managed = allocate(1000);
+    if (!gpu.pool)
+        CHECK(buffer_id(managed) >> 48 == 0);
+    SUCCEEDS(cuMemFree_v2(managed));
+}
+
+/* What the driver says of stream-ordered memory is a fact; with the pool ids are never used again.
+ */
+static void stream_ordered_buffer_ids(void)
+{
+    CUdeviceptr block = allocate_async(MIB), other = allocate_async(MIB);
+    unsigned long long id = buffer_id(block), others = buffer_id(other);
+    fact(id != others, "stream-ordered blocks have buffer ids of their own");
+    free_async(block);
+    free_async(other);
+    block = allocate_async(MIB);
+    if (!gpu.pool)
+        printf("fact stream-ordered memory that is given out again has another buffer id: %d\n",
+               buffer_id(block) != id && buffer_id(block) != others);
+    free_async(block);
+    if (gpu.pool)
+        check_buffer_ids(allocate_async, free_async, MIB);
+    SUCCEEDS(cuStreamSynchronize(gpu.a));
+}
+
+enum { RANGE_ATTRIBUTES = 4 };
+
+/* Of a pointer so far inside a block of that size: first all at a time, and each as when it is
+ * asked for alone. */
+static void get_ranges(CUdeviceptr pointer, unsigned long long values[RANGE_ATTRIBUTES])
+{
+    CUpointer_attribute attributes[RANGE_ATTRIBUTES] = {
+        CU_POINTER_ATTRIBUTE_MAPPING_SIZE, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR,
+        CU_POINTER_ATTRIBUTE_RANGE_SIZE, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR};
+    void *places[RANGE_ATTRIBUTES];
+    for (int i = 0; i < RANGE_ATTRIBUTES; i++)
+        places[i] = &values[i];
+    SUCCEEDS(cuPointerGetAttributes(RANGE_ATTRIBUTES, attributes, places, pointer));
+    for (int i = 0; i < RANGE_ATTRIBUTES; i++) {
+        unsigned long long alone = 0;
+        CUresult result = cuPointerGetAttribute(&alone, attributes[i], pointer);
+        CHECK(result != CUDA_SUCCESS || alone == values[i]);
+    }
+}
+
+/* Where a small block lies in its page is chance, and so is the mapping of stream-ordered memory.
+ */
+static void tell_ranges(const char *kind, CUdeviceptr block, size_t bytes, size_t inside)
+{
+    unsigned long long values[RANGE_ATTRIBUTES] = {0};
+    get_ranges(block + inside, values);
+    CHECK(values[2] == bytes && values[3] == block);
+    bool plain = strcmp(kind, "plain") == 0;
+    if (plain)
+        fact((long long)values[0], "plain, %zu bytes, at %zu, MAPPING_SIZE", bytes, inside);
+    if (plain && (bytes >= 2 * MIB || values[1] == block))
+        fact((long long)(values[1] - block), "plain, %zu bytes, at %zu, MAPPING_BASE_ADDR", bytes,
+             inside);
+    else
+        printf("fact %s, %zu bytes, at %zu: MAPPING_SIZE %llu, MAPPING_BASE_ADDR %lld\n", kind,
+               bytes, inside, values[0], (long long)(values[1] - block));
+}
+
+/* A block of the same bucket, where there is a pool, is there to be given out again. */
+static void ranges_are_told_as_without_the_pool(void)
+{
+    for (int i = 0; i < ATTRIBUTE_SIZES; i++) {
+        size_t bytes = attribute_sizes[i];
+        free_at_once(allocate(bytes + 16));
+        CUdeviceptr block = allocate(bytes);
+        tell_ranges("plain", block, bytes, 0);
+        tell_ranges("plain", block, bytes, bytes - 1);
+        free_at_once(block);
+        free_async(allocate_async(bytes + 16));
+        block = allocate_async(bytes);
+        tell_ranges("stream-ordered", block, bytes, 0);
+        tell_ranges("stream-ordered", block, bytes, bytes - 1);
+        free_async(block);
+        SUCCEEDS(cuStreamSynchronize(gpu.a));
+    }
 }
 
 /* --- freeing, and who waits --------------------------------------------------------------------*/
@@ -1561,6 +1848,82 @@ static void fences_of_other_contexts_spare_captures(void)
     close_neighbour(&other);
 }
 
+/* A stream that had stream-ordered memory, some of it freed behind a kernel, is forked into the
+ * capture, joined again, and destroyed. */
+static void joined_streams_may_be_destroyed(void)
+{
+    CUevent fork = new_event(), join = new_event();
+    for (unsigned int mode = 0; mode < MODES; mode++) {
+        CUstream forked = NULL;
+        CUdeviceptr block = 0;
+        SUCCEEDS(cuStreamCreate(&forked, CU_STREAM_NON_BLOCKING));
+        SUCCEEDS(cuMemAllocAsync(&block, MIB, forked));
+        spin(forked, 30);
+        SUCCEEDS(cuMemFreeAsync(block, forked));
+        begin(mode);
+        SUCCEEDS(cuEventRecord(fork, gpu.a));
+        SUCCEEDS(cuStreamWaitEvent(forked, fork, 0));
+        spin(forked, 1);
+        SUCCEEDS(cuEventRecord(join, forked));
+        SUCCEEDS(cuStreamWaitEvent(gpu.a, join, 0));
+        SUCCEEDS(cuStreamDestroy_v2(forked));
+        CHECK(status_of(gpu.a) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+        END(true, "cuStreamDestroy of a stream that has joined", mode);
+        SUCCEEDS(cuCtxSynchronize());
+    }
+    SUCCEEDS(cuEventDestroy_v2(fork));
+    SUCCEEDS(cuEventDestroy_v2(join));
+}
+
+/* Whether the capture lives on. */
+static bool end_and_see(void)
+{
+    CUgraph graph = NULL;
+    CUresult result = cuStreamEndCapture(gpu.a, &graph);
+    if (graph != NULL)
+        SUCCEEDS(cuGraphDestroy(graph));
+    return result == CUDA_SUCCESS;
+}
+
+/* Its number cannot be had in a strict capture, and asking spoils it. */
+static void capturing_streams_have_no_number(void)
+{
+    unsigned long long id = 0;
+    for (unsigned int mode = 0; mode < CU_STREAM_CAPTURE_MODE_RELAXED; mode++) {
+        begin(mode);
+        FAILS(cuStreamGetId(gpu.a, &id));
+        END(false, "cuStreamGetId", mode);
+    }
+    begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+    fact(cuStreamGetId(gpu.a, &id), "cuStreamGetId in a relaxed capture");
+    fact(end_and_see(), "a relaxed capture after cuStreamGetId lives on");
+}
+
+/* The pool asks such things beside captures. */
+static void other_questions_spare_captures(void)
+{
+    for (unsigned int mode = 0; mode < MODES; mode++) {
+        CUcontext context = NULL;
+        unsigned long long id = 0;
+        unsigned int flags = 0;
+        begin(mode);
+        CHECK(status_of(gpu.a) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+        CHECK(status_of(gpu.b) == CU_STREAM_CAPTURE_STATUS_NONE);
+        SUCCEEDS(cuStreamGetCtx(gpu.a, &context));
+        END(true, "questions for a capturing stream", mode);
+        CUstreamCaptureMode exchanged = CU_STREAM_CAPTURE_MODE_RELAXED;
+        begin(mode);
+        SUCCEEDS(cuThreadExchangeStreamCaptureMode(&exchanged));
+        SUCCEEDS(cuStreamGetId(gpu.b, &id));
+        SUCCEEDS(cuStreamGetFlags(gpu.b, &flags));
+        SUCCEEDS(cuThreadExchangeStreamCaptureMode(&exchanged));
+        END(true, "another stream's number, asked in a relaxed thread", mode);
+        begin(mode);
+        fact(cuStreamGetId(gpu.b, &id), "cuStreamGetId of another stream in mode %u", mode);
+        fact(end_and_see(), "a capture after that lives on in mode %u", mode);
+    }
+}
+
 static void unjoined_captures_have_no_graph(void)
 {
     CUevent fork = new_event();
@@ -2158,6 +2521,7 @@ static void nodes_keep_their_types(void)
     struct pinned_word word = new_word();
     CUstreamBatchMemOpParams operation = {.writeValue = {.address = word.device, .value = 1}};
     CUDA_BATCH_MEM_OP_NODE_PARAMS batch = {gpu.context, 1, &operation, 0};
+    CUgraphNodeParams any = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = host};
     CUgraph graph = kernel_graph(0);
     CUgraphNode kernel = only_node(graph);
     CUgraphExec exec = instantiate(graph);
@@ -2165,6 +2529,8 @@ static void nodes_keep_their_types(void)
     FAILS(cuGraphExecHostNodeSetParams(exec, kernel, &host));
     FAILS(cuGraphExecBatchMemOpNodeSetParams(exec, kernel, &batch));
     FAILS(cuGraphExecChildGraphNodeSetParams(exec, kernel, graph));
+    FAILS(cuGraphExecNodeSetParams(exec, kernel, &any));
+    FAILS(cuGraphNodeSetParams(kernel, &any));
     host_calls = 0;
     launch_and_wait(exec);
     CHECK(__atomic_load_n(&host_calls, __ATOMIC_SEQ_CST) == 0);
@@ -2332,7 +2698,16 @@ static const struct row {
     ROW(managed_memory_says_what_it_is),
     ROW(touched_managed_memory_is_not_free),
     ROW(small_blocks_are_1_kib_apart),
+    ROW(free_needs_no_context),
+    ROW(free_without_a_context_of_other_pointers),
+    ROW(free_without_a_context_waits),
     ROW(info_counts_freed_memory),
+    ROW(info_counts_whole_pages_only),
+    ROW(buffer_ids_are_never_used_again),
+    ROW(buffers_of_a_time_have_ids_of_their_own),
+    ROW(drivers_buffer_ids_are_small),
+    ROW(stream_ordered_buffer_ids),
+    ROW(ranges_are_told_as_without_the_pool),
     ROW(free_waits_for_its_context),
     ROW(free_holds_the_drivers_lock),
     ROW(alloc_does_not_wait),
@@ -2384,6 +2759,9 @@ static const struct row {
     ROW(captures_spread_through_events),
     CONTEXTS_ROW(captures_spread_to_other_contexts),
     CONTEXTS_ROW(fences_of_other_contexts_spare_captures),
+    ROW(joined_streams_may_be_destroyed),
+    ROW(capturing_streams_have_no_number),
+    ROW(other_questions_spare_captures),
     ROW(unjoined_captures_have_no_graph),
     ROW(legacy_stream_cannot_capture),
     ROW(legacy_stream_beside_a_blocking_capture),
@@ -2514,6 +2892,7 @@ static struct count run_rows(int argc, char **argv)
 int main(int argc, char **argv)
 {
     open_device();
+    open_facts();
     warm_up();
     if (failure[0] != '\0') {
         printf("FAIL opening the device: %s\n", failure);

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What the preload object shows and asks of the dynamic linker, which a mistake in would cost every
 # process that it is loaded into: its exports, the libraries it needs, symbol versions, and that
-# every function it uses was in glibc 2.28's libc.so.6 or libdl.so.2.
+# every function it uses was in glibc 2.28's libc.so.6 or libdl.so.2. Of the other objects that are
+# installed: the libraries they need, and symbol versions.
 # shellcheck source=tests/e2e/interposition_lib.sh disable=SC2317
 . "$(dirname "$0")/interposition_lib.sh"
 
@@ -33,10 +34,22 @@ expect "has no writable code" bash -c \
     "! '$readelf_of' -d '$ours' | grep -q TEXTREL && ! '$readelf_of' -lW '$ours' | grep -q 'RWE'"
 
 # Versions, as numbers that sort: GLIBC_2.28 and lower, or those of nothing else.
-"$readelf_of" -VW "$ours" | sed -n 's/.*Name: \([A-Z_]*[0-9.]*\) .*/\1/p' | sort -u >"$work/versions"
-too_new=$(sed -n 's/^GLIBC_2\.\([0-9]*\).*/\1/p' "$work/versions" | sort -n | tail -n 1)
-expect "asks for no version after GLIBC_2.28" test "${too_new:-99}" -le 28
-expect "nor for one of another library" bash -c "! grep -v '^GLIBC_2\.' '$work/versions'"
+for object in libcudapool_preload.so libcudapool_config.so cudapool; do
+    "$readelf_of" -VW "$BUILD/$object" | sed -n 's/.*Name: \([^ ]*\) .*/\1/p' | sort -u >"$work/versions"
+    too_new=$(sed -n 's/^GLIBC_2\.\([0-9]*\).*/\1/p' "$work/versions" | sort -n | tail -n 1)
+    expect "$object asks for no version after GLIBC_2.28" test "${too_new:-99}" -le 28
+    expect "nor for one of another library" bash -c \
+        "! grep -v -e '^GLIBC_2\.' -e '^libjansson\.so\.4$' $([ $object != cudapool ] || echo "-e ^NCURSES") '$work/versions'"
+done
+for object in libcudapool_config.so cudapool; do
+    # Before glibc 2.34 there are libraries beside libc that come with it.
+    "$readelf_of" -d "$BUILD/$object" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
+        grep -v -e '^libdl\.so\.2$' -e '^libpthread\.so\.0$' | sort >"$work/needed"
+    # ncurses draws top, and is the command's alone.
+    [ $object != cudapool ] || sed -i '/^lib\(ncursesw\|tinfo\)\.so\.6$/d' "$work/needed"
+    printf 'libc.so.6\nlibjansson.so.4\n' >"$work/expected"
+    expect_same "$object needs libc and jansson and nothing else" "$work/expected" "$work/needed"
+done
 
 # In libc.so.6 of glibc 2.28, but for the last line, which is in libdl.so.2. Not there, although one
 # would think so: pthread_mutex_trylock, pthread_once, pthread_create, pthread_key_create,
@@ -46,6 +59,7 @@ __cxa_finalize __environ __getauxval __errno_location __fprintf_chk
 __memcpy_chk __register_atfork
 __snprintf_chk __sprintf_chk __stack_chk_fail __strcat_chk __strcpy_chk __vsnprintf_chk
 abort access aligned_alloc atoi calloc clock_gettime close environ fclose ferror fflush fopen
+fcntl fopencookie setvbuf memrchr poll send sigaction tcgetattr vmsplice
 fprintf fputc fputs fread free fwrite getenv gethostname getpagesize getpid malloc memchr memcmp
 memcpy memmem memmove memset mmap mprotect munmap nanosleep open open_memstream posix_memalign
 pthread_equal pthread_mutex_destroy pthread_mutex_init pthread_mutex_lock pthread_mutex_unlock

@@ -2,15 +2,21 @@
  * Programs whose figures are looked at when they are gone, and the one that kills them.
  *
  * usage: figures exit|_exit|abort|kill|sizes|exec|fork|wait   allocates and frees, and ends that
- * way figures work FILE                               goes on in threads until it is killed figures
- * rounds COUNT CUDAPOOL PRELOAD DIRECTORY  kills such a one at random moments
+ * way figures work FILE           goes on in threads until it is killed figures rounds COUNT
+ * CUDAPOOL PRELOAD DIRECTORY      kills such a one at random moments figures truncated BYTES FILES
+ * FILES, a shell's pattern, are truncated meanwhile, and it goes on in threads figures leave_child
+ * a child of a fork goes on when it is killed, for two seconds figures bus WHAT            gets a
+ * SIGBUS that has nothing to do with figures: of a page that its file does not have, "handled"
+ * where it has a handler, "chained" where that one calls the one before it, or "sent"
  *
  * Each thread of "work" has a block size of its own and keeps a tally in FILE, which is mapped:
  * what it has begun, and what it has completed. Whatever moment the kill hits, what the figures say
  * of the size must lie between the two.
  */
 #include <fcntl.h>
+#include <glob.h>
 #include <inttypes.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -79,6 +85,96 @@ static void work_until_killed(const char *path)
     for (int i = 0; i < THREADS; i++)
         CHECK(pthread_create(&threads[i], NULL, work, (void *)(intptr_t)i) == 0);
     pthread_join(threads[0], NULL);
+}
+
+/* --- the one whose file is truncated
+ * ---------------------------------------------------------------
+ */
+
+static void *take_and_give(void *argument)
+{
+    CUdeviceptr blocks[8] = {0};
+    CU(cuCtxSetCurrent(shared_context));
+    for (unsigned i = 0; i < 20000; i++) {
+        if (blocks[i % 8])
+            CU(cuMemFree_v2(blocks[i % 8]));
+        CU(cuMemAlloc_v2(&blocks[i % 8], size_of((int)(intptr_t)argument)));
+    }
+    for (unsigned i = 0; i < 8; i++)
+        CU(cuMemFree_v2(blocks[i]));
+    return NULL;
+}
+
+static void go_on_when_truncated(off_t bytes, const char *pattern)
+{
+    pthread_t threads[THREADS];
+    size_t before, after, total;
+    glob_t found;
+    CU(cuCtxGetCurrent(&shared_context));
+    CU(cuMemGetInfo_v2(&before, &total));
+    CHECK(glob(pattern, 0, NULL, &found) == 0 && found.gl_pathc == 1);
+    for (int i = 0; i < THREADS; i++)
+        CHECK(pthread_create(&threads[i], NULL, take_and_give, (void *)(intptr_t)i) == 0);
+    CHECK(truncate(found.gl_pathv[0], bytes) == 0);
+    for (int i = 0; i < THREADS; i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    /* Sizes that are new, so that their counters are. */
+    for (size_t i = 1; i < 100; i++)
+        CU(cuMemFree_v2(take(i * 3 * MIB / 2)));
+    CU(cuMemGetInfo_v2(&after, &total));
+    CHECK(after <= before);
+}
+
+/* --- a SIGBUS of the program's own
+ * ------------------------------------------------------------------
+ */
+
+static struct sigaction earlier_action;
+static sigjmp_buf where_to_go_on;
+static char *own_page;
+
+static void on_own_bus_error(int signal, siginfo_t *info, void *context)
+{
+    (void)signal;
+    (void)context;
+    CHECK(info->si_addr == own_page && info->si_code == BUS_ADRERR);
+    siglongjmp(where_to_go_on, 1);
+}
+
+static void on_chained_bus_error(int signal, siginfo_t *info, void *context)
+{
+    CHECK(info->si_addr == own_page && (earlier_action.sa_flags & SA_SIGINFO) != 0);
+    earlier_action.sa_sigaction(signal, info, context);
+}
+
+static void handle_bus_errors(void (*handler)(int, siginfo_t *, void *))
+{
+    struct sigaction action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO};
+    CHECK(sigaction(SIGBUS, &action, &earlier_action) == 0);
+}
+
+static void touch_own_page(void)
+{
+    char path[] = "/tmp/figures-XXXXXX";
+    int fd = mkstemp(path);
+    CHECK(fd >= 0 && unlink(path) == 0);
+    own_page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(own_page != MAP_FAILED);
+    if (sigsetjmp(where_to_go_on, 1) == 0)
+        *(volatile char *)own_page = 1;
+}
+
+/* Twice: a handler that stood aside once must not be missed, nor come back. */
+static void get_a_bus_error(const char *what)
+{
+    if (strcmp(what, "sent") == 0) {
+        union sigval value = {.sival_int = 5};
+        CHECK(sigqueue(getpid(), SIGBUS, value) == 0);
+    }
+    if (strcmp(what, "chained") == 0)
+        handle_bus_errors(on_chained_bus_error);
+    touch_own_page();
+    touch_own_page();
 }
 
 /* --- the one that kills --------------------------------------------------------------------------
@@ -243,6 +339,12 @@ static void end(const char *how, char **argv)
         if (child > 0 && getenv("AFTER_FORK"))
             CHECK(system(getenv("AFTER_FORK")) == 0);
     }
+    if (strcmp(how, "leave_child") == 0) {
+        if (fork() > 0)
+            kill(getpid(), SIGKILL);
+        sleep(2);
+        _exit(0);
+    }
     if (strcmp(how, "wait") == 0) {
         printf("ready %ld\n", (long)getpid());
         fflush(stdout);
@@ -256,6 +358,8 @@ int main(int argc, char **argv)
     if (strcmp(argv[1], "rounds") == 0 && argc == 6)
         return kill_in_rounds(argv[0], argv + 2);
     CUcontext context;
+    if (strcmp(argv[1], "bus") == 0 && (argv[2][0] == 'h' || argv[2][0] == 'c'))
+        handle_bus_errors(on_own_bus_error);
     CU(cuInit(0));
     CU(cuCtxCreate_v2(&context, 0, 0));
     if (strcmp(argv[1], "work") == 0 && argc == 3) {
@@ -263,6 +367,10 @@ int main(int argc, char **argv)
         return 1;
     }
     allocate_and_free();
+    if (strcmp(argv[1], "truncated") == 0 && argc == 4)
+        go_on_when_truncated(atol(argv[2]), argv[3]);
+    if (strcmp(argv[1], "bus") == 0 && argc == 3)
+        get_a_bus_error(argv[2]);
     end(argv[1], argv);
     return 0;
 }

@@ -94,6 +94,86 @@ expect "the oldest go" count_in "$usual" 32
 expect "and not the newest" test -e "$usual"/4000080-80-*-0.figures
 clean_up
 
+# In other pid namespaces as well, where a number says nothing.
+namespace=(unshare --pid --fork --mount-proc --kill-child)
+in_namespace=("${namespace[@]}" env "LD_LIBRARY_PATH=$SIM" "LD_PRELOAD=$PRELOAD" CUDAPOOL_REPORT=none
+    "$program")
+if [ -z "${RUN_WITH:-}$SANITIZE" ] && "${namespace[@]}" true 2>/dev/null; then
+    "${in_namespace[@]}" wait >"$work/ready" 2>/dev/null &
+    one=$!
+    until grep -q ready "$work/ready" 2>/dev/null; do sleep 0.01; done
+    alive=$(echo "$usual"/*.figures)
+    expect "of a process in another pid namespace it is seen that it runs" grep -q '^still running' \
+        <(command_on report "$alive")
+    for i in $(seq 1 70); do "${in_namespace[@]}" kill 2>/dev/null; done
+    expect "what it leaves when it is killed does not grow either" test \
+        "$(find "$usual" -name '*.figures' | wc -l)" -le 64
+    expect "but that of one that runs stays" test -e "$alive"
+    command_on top --count 1 "$usual" >"$work/top"
+    expect "and is the only one that is shown as running" grep -q ': 1 process on the pool' "$work/top"
+    kill -KILL "$one"
+    wait 2>/dev/null
+    seen_to_be_gone() { # the kernel takes its time with a process
+        local tries=0
+        until command_on report "$alive" | grep -q '^killed'; do
+            [ $((tries += 1)) -le 200 ] || return 1
+            sleep 0.01
+        done
+    }
+    expect "and is seen to be gone once it is killed" seen_to_be_gone
+    clean_up
+    { on_pool CUDAPOOL_REPORT=none -- "$program" leave_child; } 2>/dev/null
+    sleep 0.2
+    file=$(echo "$usual"/*.figures)
+    expect "a fork's child does not keep the file in use" grep -q '^killed' \
+        <("${namespace[@]}" env "LD_LIBRARY_PATH=${GUEST_LIBRARY_PATH:-}" "$cudapool" report "$file")
+    clean_up
+fi
+
+# --- truncated -------------------------------------------------------------------------------------------
+
+truncated() { # bytes, how it reports
+    clean_up
+    on_pool "CUDAPOOL_FIGURES=$named" "$2" -- "$program" truncated "$1" "$named/*.figures" \
+        >"$work/stdout" 2>"$work/stderr" && [ ! -s "$work/stdout" ] && count_in "$named" 0
+}
+no_report="cudapool: report: there is none: somebody has truncated the file of this process's figures"
+for bytes in 0 1 4096 8192 61440; do
+    expect "a file that is truncated to $bytes bytes while it is counted in" truncated $bytes CUDAPOOL_REPORT=stderr
+    expect_lines "is one line" "$work/stderr" "$no_report"
+done
+expect "and no report" truncated 0 "CUDAPOOL_REPORT=$work/truncated.json"
+expect "of any kind" test ! -e "$work/truncated.json"
+expect "nor a word where none is wished for" truncated 0 CUDAPOOL_REPORT=none
+expect_lines "at all" "$work/stderr"
+on_pool CUDAPOOL_REPORT=none -- "$program" wait >"$work/ready" 2>/dev/null &
+until grep -q ready "$work/ready" 2>/dev/null; do sleep 0.01; done
+cut_and_read() { # command: while somebody truncates the file again and again
+    local i
+    for i in 1 2 3 4 5 6 7 8; do
+        truncate -s $((RANDOM * 2)) "$usual"/*.figures
+        "$@" >/dev/null 2>&1
+        [ $? -le 2 ] || return 1
+    done
+}
+expect "a file that is truncated is read" cut_and_read command_on report "$usual"/*.figures
+expect "and looked at" cut_and_read command_on top --count 1 "$usual"
+kill -KILL "$(sed -n 's/^ready //p' "$work/ready")"
+wait 2>/dev/null
+clean_up
+if [ -z "$SANITIZE" ]; then # whose handler comes first
+    bus() { # what
+        on_pool CUDAPOOL_REPORT=none -- "$program" bus "$1"
+    }
+    (ulimit -c 0; bus unhandled) 2>/dev/null
+    expect "a SIGBUS of the program's own ends it" test $? -eq 135
+    (ulimit -c 0; bus sent) 2>/dev/null
+    expect "as does one that is sent" test $? -eq 135
+    expect "unless it has a handler" bus handled
+    expect "which may call the one before it" bus chained
+    clean_up
+fi
+
 # --- cudapool top --------------------------------------------------------------------------------------
 
 top() { # arguments; the table goes to $work/top

@@ -43,6 +43,17 @@ expect "fill_memory, plain driver" on_driver -- "${fill_memory[@]}"
 expect "tight, plain driver" on_driver -- "${tight[@]}"
 expect "managed, plain driver" on_driver -- "$programs/managed"
 
+for busy in kernels host_functions memory_waits; do
+    give_back=("$programs/give_back" "busy=$busy" ms=100 mib=16)
+    expect "give_back beside $busy, plain driver" on_driver -- "${give_back[@]}"
+    expect "give_back beside $busy" on_pool CUDAPOOL_REPORT=none -- "${give_back[@]}"
+done
+host_functions=("$programs/host_functions" threads=2 rounds=50 most_kib=8192)
+expect "host_functions, plain driver" on_driver -- "${host_functions[@]}"
+expect "host_functions" on_pool CUDAPOOL_REPORT=none -- "${host_functions[@]}"
+expect "misses" on_pool CUDAPOOL_REPORT=none SIMCUDA_MEMORY=4GiB -- "$programs/misses" count=3000 \
+    bytes=65536 mixed
+
 # Here the addresses come back in all four ways.
 streams=("$programs/stream_ordered" pairs=500 threads=4 rounds=20 stress=10 large=64)
 expect "stream_ordered, plain driver" on_driver -- "${streams[@]}"
@@ -51,8 +62,10 @@ expect "stream_ordered, race detector" on_pool CUDAPOOL_REPORT=none SIMCUDA_RACE
     "${streams[@]}"
 # Its rows are the facts that the pool leans on: with the pool in front nothing may change but what
 # the rows themselves expect.
+expect "conformance, plain, writes its facts" on_driver SIMCUDA_DEVICES=2 \
+    "CONFORMANCE_FACTS=$work/facts" -- "$BUILD/tests/conformance/conformance"
 expect "conformance, pool" on_pool SIMCUDA_DEVICES=2 CONFORMANCE_WITH_POOL=1 \
-    -- "$BUILD/tests/conformance/conformance"
+    "CONFORMANCE_FACTS=$work/facts" -- "$BUILD/tests/conformance/conformance"
 
 for budget in 0B 8MiB 128MiB; do
     printf '{"version": 1, "device": {"growth_budget": "%s"}}\n' "$budget" >"$work/$budget.json"

@@ -106,6 +106,10 @@ expect_memory peak_by_default
 # --- waiting -------------------------------------------------------------------------------------
 
 settings=
+expect "free memory can be had, without the pool" on_driver SIMCUDA_MEMORY=16GiB -- \
+    "$programs/pool_memory" free_memory_can_be_had
+expect "free memory can be had" on_pool CUDAPOOL_REPORT=none SIMCUDA_MEMORY=16GiB -- \
+    "$programs/pool_memory" free_memory_can_be_had
 expect "without the pool a free waits" on_driver -- "$programs/pool_memory" free_waits
 expect_memory free_does_not_wait
 use_device '"free_synchronizes": true'
@@ -134,7 +138,8 @@ expect_memory free_async_does_not_wait
 
 # --- pointers ------------------------------------------------------------------------------------
 
-for case in address_range attribute attributes others wrong_frees sharing sharing_freed; do
+for case in address_range attribute attributes others wrong_frees buffer_ids buffer_ids_and_frees \
+    one_call_each frees_without_a_context sharing sharing_freed; do
     expect "pointers: $case, without the pool" on_driver -- "$programs/pool_pointers" $case
     expect "pointers: $case" on_pool CUDAPOOL_REPORT=none -- "$programs/pool_pointers" $case
 done

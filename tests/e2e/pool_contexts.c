@@ -76,7 +76,7 @@ static void destroyed(void)
         write_words(live, 7);
         CU(cuCtxDestroy_v2(context));
         nothing_is_left();
-        ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuMemFree_v2(live));
+        ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2(live));
     }
     CHECK(came_back);
 }

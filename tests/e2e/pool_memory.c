@@ -81,6 +81,53 @@ static size_t free_bytes(void)
     return free;
 }
 
+/* What can be allocated now, in blocks of this size. */
+static size_t allocatable(size_t bytes)
+{
+    CUdeviceptr address;
+    size_t sum = 0;
+    while (cuMemAlloc_v2(&address, bytes) == CUDA_SUCCESS)
+        sum += bytes;
+    return sum;
+}
+
+enum { SCATTERED = 10000, SCATTERED_BYTES = 1000000 };
+
+static CUdeviceptr scattered[SCATTERED];
+
+/* Every second block of those of one of four threads. */
+static void *free_scattered(void *first)
+{
+    CU(cuCtxSetCurrent(*(CUcontext *)first));
+    for (size_t i = 1; i < SCATTERED; i += 2)
+        if (i / 2 % 4 == 3)
+            CU(cuMemFree_v2(scattered[i]));
+    return NULL;
+}
+
+/* Of blocks that share a page with live ones nothing can be had: what is said to be free is there.
+ * SIMCUDA_MEMORY=16GiB */
+static void free_memory_can_be_had(void)
+{
+    pthread_t thread;
+    CUcontext context;
+    open_device();
+    CU(cuCtxGetCurrent(&context));
+    for (int i = 0; i < SCATTERED; i++)
+        scattered[i] = take(SCATTERED_BYTES);
+    size_t before = free_bytes();
+    for (size_t i = 1; i < SCATTERED; i += 2)
+        if (i / 2 % 4 != 3)
+            CU(cuMemFree_v2(scattered[i]));
+    CHECK(pthread_create(&thread, NULL, free_scattered, &context) == 0);
+    pthread_join(thread, NULL);
+    size_t free = free_bytes();
+    CHECK(free >= before && free < before + 8 * MIB);
+    size_t had = allocatable(64 * MIB);
+    if (had + 64 * MIB < free)
+        FAIL("%zu MiB are free, and %zu can be had", free / MIB, had / MIB);
+}
+
 static void limit(void)
 {
     CUdeviceptr address;
@@ -462,6 +509,7 @@ int main(int argc, char **argv)
     static const struct test_case cases[] = {
         {"counts", counts},
         {"barrier_and_wait", barrier_and_wait},
+        {"free_memory_can_be_had", free_memory_can_be_had},
         {"limit", limit},
         {"cap_bytes", cap_bytes},
         {"cap_blocks", cap_blocks},

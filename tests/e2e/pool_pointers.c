@@ -48,6 +48,8 @@ static void attribute(void)
     CUdeviceptr block = take(BYTES);
     CU(attribute_of(CU_POINTER_ATTRIBUTE_RANGE_SIZE, block + 5, &value));
     EQUAL(BYTES, value);
+    CU(attribute_of(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, block + 5, &value));
+    EQUAL(BYTES, value);
     CU(attribute_of(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, block + 5, &value));
     EQUAL(block, value);
     CU(attribute_of(CU_POINTER_ATTRIBUTE_CONTEXT, block, &value));
@@ -136,7 +138,130 @@ static void wrong_frees(void)
     ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemAlloc_v2(NULL, BYTES));
     CU(cuCtxSetCurrent(NULL));
     ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuMemAlloc_v2(&block, BYTES));
-    ANSWERS(CUDA_ERROR_INVALID_CONTEXT, cuMemFree_v2(block));
+    ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2(block));
+}
+
+static unsigned long long buffer_id(CUdeviceptr pointer)
+{
+    unsigned long long alone = 0, together = 0;
+    CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_BUFFER_ID;
+    CU(attribute_of(attribute, pointer, &alone));
+    CU(cuPointerGetAttributes(1, &attribute, (void *[]){&together}, pointer));
+    EQUAL(alone, together);
+    return alone;
+}
+
+/* Blocks that are given out again are other buffers, whoever has freed them, and how: libraries
+ * that remember what they have registered by its buffer's number would take the new one for the
+ * old. */
+static void buffer_ids(void)
+{
+    enum { LIVES = 200 };
+    static unsigned long long ids[3 * LIVES];
+    unsigned count = 0;
+    open_primary();
+    CUstream stream = new_stream();
+    for (unsigned i = 0; i < LIVES; i++) {
+        CUdeviceptr block = take(i % 3 == 0   ? 3 * MIB
+                                 : i % 3 == 1 ? BYTES
+                                              : 40 * MIB),
+                    async = take_on(stream, MIB);
+        CUdeviceptr unasked = take(BYTES);
+        ids[count++] = buffer_id(block);
+        ids[count++] = buffer_id(async);
+        EQUAL(buffer_id(block), buffer_id(block + BYTES - 1));
+        EQUAL(buffer_id(async), buffer_id(async + MIB - 1));
+        if (i % 3 == 0)
+            ids[count++] = buffer_id(unasked);
+        CU(cuMemFree_v2(block));
+        CU(cuMemFree_v2(unasked));
+        CU(cuMemFreeAsync(async, stream));
+        if (i % 16 == 0)
+            CU(cuCtxSynchronize());
+    }
+    for (unsigned i = 0; i < count; i++)
+        for (unsigned k = 0; k < i; k++)
+            CHECK(ids[i] != ids[k]);
+}
+
+/* A free that fails leaves the buffer what it was, and one that was asked about is freed once. */
+static void buffer_ids_and_frees(void)
+{
+    open_primary();
+    CUdeviceptr block = take(BYTES);
+    unsigned long long id = buffer_id(block);
+    ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2(block + 256));
+    EQUAL(id, buffer_id(block));
+    CU(cuMemFree_v2(block));
+    ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2(block));
+    CHECK(buffer_id(take(BYTES)) != id);
+}
+
+static uint64_t calls_for(CUdeviceptr pointer)
+{
+    unsigned long long value[2];
+    uint64_t before = simcuda_calls(NULL);
+    cuPointerGetAttribute(value, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer);
+    return simcuda_calls(NULL) - before;
+}
+
+/* The program's own call of the driver is the only one, whatever the pointer points to. */
+static void one_call_each(void)
+{
+    CUdeviceptr managed;
+    void *host, *own = malloc(BYTES);
+    open_primary();
+    CUstream stream = new_stream();
+    CUdeviceptr small = take(BYTES), large = take(300 * MIB), async = take_on(stream, 100 * MIB);
+    CU(cuMemAllocManaged(&managed, BYTES, CU_MEM_ATTACH_GLOBAL));
+    CU(cuMemHostAlloc(&host, BYTES, 0));
+    const CUdeviceptr pointers[] = {small,
+                                    small + 300,
+                                    large + 256,
+                                    large + 300 * MIB - 1,
+                                    large + 150 * MIB,
+                                    async + 99 * MIB,
+                                    managed + 5,
+                                    (uintptr_t)host,
+                                    (uintptr_t)own};
+    for (size_t i = 0; i < sizeof pointers / sizeof *pointers; i++)
+        EQUAL(1, calls_for(pointers[i]));
+    unsigned long long value;
+    CU(attribute_of(CU_POINTER_ATTRIBUTE_RANGE_SIZE, large + 299 * MIB, &value));
+    EQUAL(300 * MIB, value);
+    CU(attribute_of(CU_POINTER_ATTRIBUTE_RANGE_SIZE, async + 99 * MIB, &value));
+    EQUAL(100 * MIB, value);
+    free(own);
+}
+
+static void *destroy(void *context)
+{
+    CU(cuCtxDestroy_v2(*(CUcontext *)context));
+    return NULL;
+}
+
+/* A thread frees without a context, but not where its own has ended. */
+static void frees_without_a_context(void)
+{
+    CUcontext primary = open_primary(), other;
+    CUdeviceptr block = take(BYTES), large = take(8 * MIB);
+    uint64_t calls = simcuda_calls("cuMemFree_v2");
+    CU(cuCtxSetCurrent(NULL));
+    CU(cuMemFree_v2(block));
+    CU(cuMemFree_v2(large));
+    ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2(block));
+    if (cudapool_is_active && cudapool_is_active())
+        EQUAL(calls, simcuda_calls("cuMemFree_v2"));
+    CU(cuCtxSetCurrent(primary));
+    ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2(large));
+    block = take(BYTES);
+    CU(cuCtxCreate_v2(&other, 0, 0));
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, destroy, &other) == 0);
+    pthread_join(thread, NULL);
+    ANSWERS(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemFree_v2(block));
+    CU(cuCtxSetCurrent(primary));
+    CU(cuMemFree_v2(block));
 }
 
 /* --- sharing
@@ -251,6 +376,10 @@ int main(int argc, char **argv)
         {"attributes", attributes},
         {"others", others},
         {"wrong_frees", wrong_frees},
+        {"buffer_ids", buffer_ids},
+        {"buffer_ids_and_frees", buffer_ids_and_frees},
+        {"one_call_each", one_call_each},
+        {"frees_without_a_context", frees_without_a_context},
         {"sharing", sharing},
         {"sharing_freed", sharing_freed},
         {"sharing_behind_barrier", sharing_behind_barrier},

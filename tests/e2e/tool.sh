@@ -255,7 +255,8 @@ expect "run finds the library beside itself" 0 "^preload=$here/bin/lib" '' bash 
 cp "$preload" "$here/other.so"
 expect "run keeps other preloads, after its own" 0 "^preload=$preload:$here/other\.so " '' \
     env LD_PRELOAD="$here/other.so" "$cudapool" run sh -c "$show"
-expect "run within run names the library once" 0 "^preload=$preload config" '' \
+# The command itself may have been built with a sanitizer.
+expect "run within run names the library once" 0 "^preload=(/[^:]*/lib[at]san[^:]*:)?$preload config" '' \
     "$cudapool" run "$cudapool" run sh -c "$show"
 expect "run without a library is an error" 2 '' 'libcudapool_preload\.so is neither beside' bash -c "
     mkdir -p '$here/alone/bin' && cp '$cudapool' '$here/alone/bin/' && '$here/alone/bin/cudapool' run true"
@@ -448,7 +449,137 @@ if grep -q '^State:[[:space:]][^ZX]' "/proc/$(cat "$here/ready")/status" 2>/dev/
 else
     ok "a killed run takes the program along"
 fi
+
+# --- run: what a killed one leaves, stops, and no process to spare ----------------------------------
+
+where=$XDG_RUNTIME_DIR
+holds() { # name, how many directories of runs
+    if [ "$(find "$where" "$here/tmp" -maxdepth 1 -name 'cudapool-??????' | sort -u | wc -l)" -eq "$2" ]; then
+        ok "$1"
+    else
+        fail "$1" "$(ls "$where" "$here/tmp")"
+    fi
+}
+holds "a killed run leaves its directory" 1
+rm -f "$here/ready"
+"$cudapool" run sh -c "echo \$\$ >'$here/ready'; exec sleep 20" >/dev/null 2>&1 &
+living=$!
+until [ -s "$here/ready" ]; do sleep 0.02; done
+holds "which goes with the next run, which has one of its own" 1
+expect "another run" 0 '' '^cudapool: process' "$cudapool" run "$here/program" 0
+holds "leaves that of a run that is there alone" 1
+mkdir "$where/cudapool-Xabc01" && touch "$where/cudapool-Xabc01/1.json"
+expect "another run" 0 '' '^cudapool: process' "$cudapool" run "$here/program" 0
+holds "and one that no run has locked" 2
+rm -r "$where/cudapool-Xabc01"
+kill -TERM "$living"
+wait "$living" 2>/dev/null
+left_behind "and nothing is left behind"
+
+state() { # process: its state's letter
+    sed 's/.*) \(.\).*/\1/' "/proc/$1/stat" 2>/dev/null
+}
+becomes() { # name, process, letters
+    local tries=0
+    until [[ $3 == *"$(state "$2")"* ]] || [ $((tries += 1)) -gt 200 ]; do sleep 0.02; done
+    if [[ $3 == *"$(state "$2")"* ]]; then ok "$1"; else fail "$1" "state $(state "$2")"; fi
+}
+stopping_run() { # program; its number goes to $program, that of run to $run
+    rm -f "$here/ready"
+    "$cudapool" run sh -c "$1" >"$here/out" 2>"$here/err" </dev/null &
+    run=$!
+    local tries=0
+    until [ -s "$here/ready" ] || [ $((tries += 1)) -gt 200 ]; do sleep 0.02; done
+    program=$(cat "$here/ready")
+}
+goes_on="echo \$\$ >'$here/ready'; until [ -e '$here/go' ]; do sleep 0.02; done; exit 9"
+ends_with_9() { # name
+    touch "$here/go"
+    wait "$run"
+    local status=$?
+    rm -f "$here/go"
+    if [ $status -eq 9 ]; then ok "$1"; else fail "$1" "status $status"; fi
+}
+for signal in TSTP STOP; do
+    stopping_run "$goes_on"
+    to=$run
+    [ $signal = TSTP ] || to=$program # which nobody can pass on
+    kill -$signal "$to"
+    becomes "SIG$signal stops the program" "$program" T
+    becomes "and run with it" "$run" T
+    kill -CONT "$run"
+    becomes "SIGCONT has both continue: run" "$run" SR
+    becomes "and the program" "$program" SR
+    ends_with_9 "and the status is the program's, after SIG$signal"
+done
+stopping_run "trap 'echo stopped >>$here/signals' TSTP; trap 'echo continued >>$here/signals' CONT; $goes_on"
+kill -TSTP "$run"
+until [ -s "$here/signals" ]; do sleep 0.02; done
+becomes "a program that handles SIGTSTP is not stopped, nor is run" "$run" S
+kill -CONT "$run"
+until grep -q continued "$here/signals"; do sleep 0.02; done
+ends_with_9 "and SIGCONT comes to it"
+if [ "$(tr '\n' ' ' <"$here/signals")" = "stopped continued " ]; then ok "each once"; else fail "each once" "$(cat "$here/signals")"; fi
+# A shell's job: signals come to all of its processes.
+set -m
+stopping_run "$goes_on"
+kill -TSTP "-$run"
+becomes "a job is stopped as a whole: the program" "$program" T
+becomes "and run" "$run" T
+kill -CONT "-$run"
+becomes "and continues as a whole: the program" "$program" SR
+becomes "as well as run" "$run" SR
+ends_with_9 "with the program's status"
+set +m
+
+if [ "$(id -u)" -eq 0 ] && [ -z "${SANITIZE:-}" ] && command -v setpriv >/dev/null; then
+    # A user who may have no further process. Limits are not for root.
+    chmod -R a+rX "$here" && chmod a+rwx "$here/tmp"
+    cp "$cudapool" "$BUILD/libcudapool_preload.so" "$BUILD/libcudapool_config.so" "$here/"
+    # shellcheck disable=SC2016 # expanded by the shell that is run
+    one_process=(setpriv --reuid 64999 --clear-groups env "TMPDIR=$here/tmp" "XDG_RUNTIME_DIR=$here/tmp"
+        bash -c 'ulimit -u 1; exec "$@"' - "$here/cudapool" run)
+    if setpriv --reuid 64999 --clear-groups test -x "$here/cudapool"; then
+        # shellcheck disable=SC2016
+        expect "no process to spare: the program runs all the same" 7 '^ran $' 'the reports cannot be collected: ' \
+            "${one_process[@]}" bash -c 'echo "ran $CUDAPOOL_FIGURES"; exit 7'
+        one_line_of_stderr "after one line"
+        # shellcheck disable=SC2016
+        expect "and writes its report itself" 7 "^$here/tmp/all\$" 'cannot be collected' \
+            "${one_process[@]}" --report "$here/tmp/all" bash -c 'echo "$CUDAPOOL_REPORT"; exit 7'
+        left_behind "and nothing is left behind then"
+    fi
+fi
 unset TMPDIR
+
+# --- run: programs with a sanitizer's run time ---------------------------------------------------------
+
+if [ -z "${SANITIZE:-}${RUN_WITH:-}" ]; then
+    printf '#include <stdio.h>\nint main(void) { puts("ran"); return 5; }\n' >"$here/sanitized.c"
+    for compiler in "gcc -fsanitize=address" "clang -fsanitize=address -shared-libasan" "gcc -fsanitize=thread"; do
+        # shellcheck disable=SC2086 # a command and its options
+        $compiler "$here/sanitized.c" -o "$here/sanitized" 2>/dev/null || continue
+        libraries=
+        "$here/sanitized" >/dev/null 2>&1
+        # clang's is where the dynamic linker does not look.
+        [ $? -eq 5 ] || libraries=$(dirname "$(clang -print-file-name="libclang_rt.asan-$(uname -m).so")")
+        run_sanitized=(env ${libraries:+"LD_LIBRARY_PATH=$libraries"} ASAN_OPTIONS=detect_leaks=0)
+        "${run_sanitized[@]}" "$here/sanitized" >/dev/null 2>&1
+        [ $? -eq 5 ] || continue
+        expect "a program of $compiler" 5 '^ran$' '' "${run_sanitized[@]}" "$cudapool" run "$here/sanitized"
+        expect "by its name" 5 '^ran$' '' "${run_sanitized[@]}" env "PATH=$here:$PATH" "$cudapool" run sanitized
+        expect "within another run" 5 '^ran$' '' "${run_sanitized[@]}" "$cudapool" run "$cudapool" run "$here/sanitized"
+        if [[ $compiler == gcc*address ]]; then
+            runtime=$(gcc -print-file-name=libasan.so)
+            # shellcheck disable=SC2016
+            expect "the run time named by whoever calls stays the first" 0 "^$runtime:/[^:]*/libcudapool_preload.so\$" '' \
+                "${run_sanitized[@]}" "LD_PRELOAD=$runtime" "$cudapool" run sh -c 'echo "$LD_PRELOAD"'
+            # shellcheck disable=SC2016
+            expect "before others" 0 "^$runtime:/[^:]*/libcudapool_preload.so:libm.so.6\$" '' \
+                "${run_sanitized[@]}" "LD_PRELOAD=$runtime:libm.so.6" "$cudapool" run sh -c 'echo "$LD_PRELOAD"'
+        fi
+    done
+fi
 
 # --- the settings reader's library ----------------------------------------------------------------
 

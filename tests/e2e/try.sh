@@ -55,7 +55,7 @@ expect() {
 demo=$BUILD/demo/demo
 expect "a program that is faster" 0 '^  without the pool +[0-9.]+ m?s +[0-9]+ % +11\.5 MiB$' \
     '^  with the pool +[0-9.]+ m?s +[0-9]+ % +[0-9.]+ MiB$' '^[1-9][0-9]*(\.[0-9])? times as fast \(\+-[0-9]+ %\)$' \
-    '^its allocations and frees of device memory took [0-9.]+ ms in the driver without the pool; with it [0-9.]+ m?s' \
+    '^its allocations and frees of device memory took [0-9.]+ ms in the driver without the pool \(all threads together\); with it [0-9.]+ m?s' \
     '^exited with status 0 each time, and the same output$' -- "$cudapool" try -n 5 "$demo" steps=400
 expect "one run of each says less" 0 'times as fast \(one run of each: -n 3 says' -- "$cudapool" try -n 1 "$demo" steps=400
 expect "a program without CUDA" 0 '^no difference: no process took memory from the pool: none used CUDA' \

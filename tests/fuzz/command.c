@@ -47,11 +47,10 @@ int execvp(const char *file, char *const argv[])
     return -1;
 }
 
-/* The same, where it would have been waited for. */
+/* Where the program would have been waited for: the command becomes the program then. */
 pid_t fork(void)
 {
     promise_environment();
-    programs_run++;
     errno = EAGAIN;
     return -1;
 }

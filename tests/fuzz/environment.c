@@ -11,6 +11,7 @@
 
 #include "core/config_json.h"
 #include "core/report_json.h"
+#include "core/writing.h"
 #include "fuzz.h"
 
 /* The functions of libdl need no versions here. */
@@ -20,14 +21,15 @@ static char printed[64 * 1024];
 static size_t printed_bytes;
 
 /* What would go to stderr. */
-static ssize_t note_write(int fd, const void *text, size_t bytes)
+static int note_write(int fd, const char *text, size_t bytes, uint64_t deadline)
 {
+    (void)deadline;
     PROMISE(fd == STDERR_FILENO && printed_bytes + bytes < sizeof(printed), "%zu bytes to %d",
             bytes, fd);
     memcpy(printed + printed_bytes, text, bytes);
     printed_bytes += bytes;
     printed[printed_bytes] = '\0';
-    return (ssize_t)bytes;
+    return 0;
 }
 
 /* The library is linked with this program. */
@@ -48,11 +50,12 @@ static int find_object(const void *address, Dl_info *info, void **map, int flags
     return 1;
 }
 
-#define write   note_write
-#define dlopen  open_library
-#define dladdr1 find_object
-#include "shim/start.c" /* NOLINT(bugprone-suspicious-include) */
-#undef write
+#define write_until note_write
+#define dlopen      open_library
+#define dladdr1     find_object
+#include "shim/standard_error.c" /* NOLINT(bugprone-suspicious-include) */
+#include "shim/start.c"          /* NOLINT(bugprone-suspicious-include) */
+#undef write_until
 #undef dlopen
 #undef dladdr1
 
@@ -70,7 +73,12 @@ dlsym_function *glibc_dlsym(void)
     return find_function;
 }
 
-/* No pool is started. */
+/* No pool is started, and nothing reported. */
+void report_prepare(const struct run *run_of_process)
+{
+    (void)run_of_process;
+}
+
 const struct driver *core_driver(void)
 {
     return NULL;

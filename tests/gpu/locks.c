@@ -8,13 +8,17 @@
  *
  * Arguments:
  *   wait=  what waits for the lock: host_function (default), callback, captured_node, added_node,
- *          child_node (a graph's host nodes), value, batch, captured_value, batch_node (waits for a
- *          word of memory that another thread writes under the lock), semaphore, semaphore_node,
- *          kernel (spins until another thread, under the lock, writes its flag), nothing
+ *          child_node (a graph's host nodes), value, value64, batch, captured_value, batch_node
+ *          (waits for a word of memory that another thread writes under the lock), semaphore,
+ *          semaphore_node, kernel (spins until another thread, under the lock, writes its flag),
+ *          nothing; host_function_ptsz, callback_ptsz, value_v1, batch_v1: by other entry points
  *   call=  what is called under the lock: alloc (default), pitch, managed, async, from_pool, host,
- *          array, array3d, mipmapped, context, module, library, graph, physical, stream
- *   threads=1 rounds=20 least_mib=200 most_mib=400
+ *          array, array3d, mipmapped, context, module, library, graph, physical, stream;
+ *          or free (of another block), synchronize, stream_synchronize: what would wait for the
+ * work if the free before the lock had not threads=1 rounds=20 least_mib=200 most_mib=400
+ *   call_mib=0    if not 0, what the call under the lock asks for
  *   leave_mib=0   if not 0, so much of the device's memory is left at the start
+ *   kernel_ms=2000 period_ms=10000   of the cases long_kernels and service (of rounds= periods)
  *   seconds=20    one round that takes longer ends the program with status 1
  *   case=  instead, something of its own: see the list at the end
  *
@@ -35,7 +39,9 @@ static CUdevice device;
 static struct kernels kernels;
 static CUdeviceptr mismatches;
 static unsigned int threads, rounds, seconds_allowed;
-static size_t least_mib, most_mib;
+static unsigned long long kernel_ns;
+static long period_ms;
+static size_t least_mib, most_mib, call_mib;
 static atomic_bool not_supported;
 static atomic_uint rounds_done;
 
@@ -49,7 +55,7 @@ struct thread {
     CUgraph graph;
     CUgraphExec exec;
     /* Words that host and device share, one for each round. */
-    volatile unsigned int *flags;
+    volatile uint64_t *flags;
     CUdeviceptr flags_on_device;
     CUexternalSemaphore semaphore;
     pthread_t releaser;
@@ -98,7 +104,7 @@ static void *run_releaser(void *argument)
 
 static CUdeviceptr flag_of(const struct thread *thread)
 {
-    return thread->flags_on_device + thread->round * sizeof(unsigned int);
+    return thread->flags_on_device + thread->round * sizeof(uint64_t);
 }
 
 /* --- what waits for the lock -------------------------------------------------------------------*/
@@ -121,6 +127,16 @@ static void wait_in_host_function(struct thread *thread)
 static void wait_in_callback(struct thread *thread)
 {
     CHECK(cuStreamAddCallback(thread->stream, push_in_callback, thread, 0));
+}
+
+static void wait_in_host_function_ptsz(struct thread *thread)
+{
+    CHECK(cuLaunchHostFunc_ptsz(thread->stream, push_under_lock, thread));
+}
+
+static void wait_in_callback_ptsz(struct thread *thread)
+{
+    CHECK(cuStreamAddCallback_ptsz(thread->stream, push_in_callback, thread, 0));
 }
 
 static void capture_node(struct thread *thread)
@@ -171,6 +187,27 @@ static void wait_in_batch(struct thread *thread)
 {
     CUstreamBatchMemOpParams parameters = wait_for_flag(thread);
     SUPPORTED(cuStreamBatchMemOp_v2(thread->stream, 1, &parameters, 0));
+}
+
+/* The older entry points, which drivers may refuse. */
+extern CUresult cuStreamWaitValue32(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
+extern CUresult cuStreamBatchMemOp(CUstream, unsigned int, CUstreamBatchMemOpParams *,
+                                   unsigned int);
+
+static void wait_for_value_v1(struct thread *thread)
+{
+    SUPPORTED(cuStreamWaitValue32(thread->stream, flag_of(thread), 1, CU_STREAM_WAIT_VALUE_EQ));
+}
+
+static void wait_in_batch_v1(struct thread *thread)
+{
+    CUstreamBatchMemOpParams parameters = wait_for_flag(thread);
+    SUPPORTED(cuStreamBatchMemOp(thread->stream, 1, &parameters, 0));
+}
+
+static void wait_for_value64(struct thread *thread)
+{
+    SUPPORTED(cuStreamWaitValue64_v2(thread->stream, flag_of(thread), 1, CU_STREAM_WAIT_VALUE_EQ));
 }
 
 /* A graph's wait is for one word: the graph is made anew for each round. */
@@ -262,11 +299,16 @@ static const struct wait {
 } waits[] = {
     {"host_function", NULL, wait_in_host_function, false},
     {"callback", NULL, wait_in_callback, false},
+    {"host_function_ptsz", NULL, wait_in_host_function_ptsz, false},
+    {"callback_ptsz", NULL, wait_in_callback_ptsz, false},
     {"captured_node", capture_node, wait_in_graph, false},
     {"added_node", add_node, wait_in_graph, false},
     {"child_node", add_node_in_child, wait_in_graph, false},
     {"value", NULL, wait_for_value, true},
     {"batch", NULL, wait_in_batch, true},
+    {"value_v1", NULL, wait_for_value_v1, true},
+    {"batch_v1", NULL, wait_in_batch_v1, true},
+    {"value64", NULL, wait_for_value64, true},
     {"captured_value", NULL, wait_for_captured_value, true},
     {"batch_node", NULL, wait_in_batch_node, true},
     {"semaphore", open_semaphore, wait_for_semaphore, true},
@@ -289,10 +331,7 @@ union made {
     CUlibrary library;
     CUgraphExec exec;
     CUstream stream;
-    struct {
-        CUmemGenericAllocationHandle handle;
-        size_t bytes;
-    } physical;
+    CUmemGenericAllocationHandle physical;
 };
 
 static void call_alloc(struct thread *thread, size_t bytes, union made *made)
@@ -416,9 +455,11 @@ static void undo_module(struct thread *thread, union made *made)
 
 static void call_library(struct thread *thread, size_t bytes, union made *made)
 {
+    CUmodule module;
     (void)thread;
     (void)bytes;
     CHECK(cuLibraryLoadData(&made->library, KERNELS_PTX, NULL, NULL, 0, NULL, NULL, 0));
+    CHECK(cuLibraryGetModule(&module, made->library));
 }
 
 static void undo_library(struct thread *thread, union made *made)
@@ -450,13 +491,13 @@ static void call_physical(struct thread *thread, size_t bytes, union made *made)
     CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                       .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
     (void)thread;
-    CHECK(cuMemCreate(&made->physical.handle, bytes, &properties, 0));
+    CHECK(cuMemCreate(&made->physical, bytes / (2 * MIB) * (2 * MIB), &properties, 0));
 }
 
 static void undo_physical(struct thread *thread, union made *made)
 {
     (void)thread;
-    CHECK(cuMemRelease(made->physical.handle));
+    CHECK(cuMemRelease(made->physical));
 }
 
 static void call_stream(struct thread *thread, size_t bytes, union made *made)
@@ -472,26 +513,58 @@ static void undo_stream(struct thread *thread, union made *made)
     CHECK(cuStreamDestroy_v2(made->stream));
 }
 
+static void call_free(struct thread *thread, size_t bytes, union made *made)
+{
+    (void)thread;
+    (void)bytes;
+    CHECK(cuMemFree_v2(made->address));
+}
+
+static void call_synchronize(struct thread *thread, size_t bytes, union made *made)
+{
+    (void)thread;
+    (void)bytes;
+    (void)made;
+    CHECK(cuCtxSynchronize());
+}
+
+static void call_stream_synchronize(struct thread *thread, size_t bytes, union made *made)
+{
+    (void)bytes;
+    (void)made;
+    CHECK(cuStreamSynchronize(thread->stream));
+}
+
+static void undo_nothing(struct thread *thread, union made *made)
+{
+    (void)thread;
+    (void)made;
+}
+
 static const struct call {
     const char *name;
     void (*make)(struct thread *, size_t bytes, union made *);
     void (*undo)(struct thread *, union made *);
+    void (*prepare)(struct thread *, size_t bytes, union made *); /* before the free */
 } calls[] = {
-    {"alloc", call_alloc, undo_alloc},
-    {"pitch", call_pitch, undo_alloc},
-    {"managed", call_managed, undo_alloc},
-    {"async", call_async, undo_async},
-    {"from_pool", call_from_pool, undo_async},
-    {"host", call_host, undo_host},
-    {"array", call_array, undo_array},
-    {"array3d", call_array3d, undo_array},
-    {"mipmapped", call_mipmapped, undo_mipmapped},
-    {"context", call_context, undo_context},
-    {"module", call_module, undo_module},
-    {"library", call_library, undo_library},
-    {"graph", call_graph, undo_graph},
-    {"physical", call_physical, undo_physical},
-    {"stream", call_stream, undo_stream},
+    {"alloc", call_alloc, undo_alloc, NULL},
+    {"pitch", call_pitch, undo_alloc, NULL},
+    {"managed", call_managed, undo_alloc, NULL},
+    {"async", call_async, undo_async, NULL},
+    {"from_pool", call_from_pool, undo_async, NULL},
+    {"host", call_host, undo_host, NULL},
+    {"array", call_array, undo_array, NULL},
+    {"array3d", call_array3d, undo_array, NULL},
+    {"mipmapped", call_mipmapped, undo_mipmapped, NULL},
+    {"context", call_context, undo_context, NULL},
+    {"module", call_module, undo_module, NULL},
+    {"library", call_library, undo_library, NULL},
+    {"graph", call_graph, undo_graph, NULL},
+    {"physical", call_physical, undo_physical, NULL},
+    {"stream", call_stream, undo_stream, NULL},
+    {"free", call_free, undo_nothing, call_alloc},
+    {"synchronize", call_synchronize, undo_nothing, NULL},
+    {"stream_synchronize", call_stream_synchronize, undo_nothing, NULL},
 };
 static const struct call *what_is_called = &calls[0];
 
@@ -522,10 +595,10 @@ static void open_thread(struct thread *thread, unsigned int index)
     pthread_mutex_init(&thread->lock, NULL);
     CHECK(cuStreamCreate(&thread->stream, CU_STREAM_NON_BLOCKING));
     CHECK(cuStreamCreate(&thread->other, CU_STREAM_NON_BLOCKING));
-    CHECK(cuMemHostAlloc(&memory, MAX_ROUNDS * sizeof(unsigned int),
+    CHECK(cuMemHostAlloc(&memory, MAX_ROUNDS * sizeof(uint64_t),
                          CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
     CHECK(cuMemHostGetDevicePointer_v2(&thread->flags_on_device, memory, 0));
-    memset(memory, 0, MAX_ROUNDS * sizeof(unsigned int));
+    memset(memory, 0, MAX_ROUNDS * sizeof(uint64_t));
     thread->flags = memory;
     if (what_waits->prepare != NULL)
         what_waits->prepare(thread);
@@ -544,9 +617,10 @@ static void free_behind_what_waits(struct thread *thread, CUdeviceptr block)
 {
     fill(&kernels, thread->stream, block, WORDS, thread->round);
     spin_then_verify(&kernels, thread->stream, 100000, block, WORDS, thread->round, mismatches);
-    what_waits->submit(thread);
+    /* First, since another thread's free may wait for this work with the driver's lock held. */
     if (thread->has_releaser)
         sem_post(&thread->release);
+    what_waits->submit(thread);
     CHECK(cuMemFree_v2(block));
 }
 
@@ -555,10 +629,12 @@ static void run_round(struct thread *thread)
     size_t bytes = next_size(thread);
     union made made = {0};
     CUdeviceptr block;
+    if (what_is_called->prepare != NULL)
+        what_is_called->prepare(thread, next_size(thread), &made);
     CHECK(cuMemAlloc_v2(&block, bytes));
     free_behind_what_waits(thread, block);
     pthread_mutex_lock(&thread->lock);
-    what_is_called->make(thread, next_size(thread), &made);
+    what_is_called->make(thread, call_mib > 0 ? call_mib * MIB : next_size(thread), &made);
     pthread_mutex_unlock(&thread->lock);
     what_is_called->undo(thread, &made);
     alarm(seconds_allowed);
@@ -706,20 +782,81 @@ static void case_another_device(void)
     CUcontext other;
     CUstream stream;
     CUdevice second;
-    volatile unsigned int *flag = thread->flags + MAX_ROUNDS - 1;
+    volatile uint64_t *flag = thread->flags + MAX_ROUNDS - 1;
     CHECK(cuDeviceGet(&second, 1));
     CHECK(cuDevicePrimaryCtxRetain(&other, second));
     CHECK(cuCtxSetCurrent(other));
     load_kernels(&there);
     CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     *flag = 0;
-    wait_flag(&there, stream, thread->flags_on_device + (MAX_ROUNDS - 1) * sizeof(unsigned int));
+    wait_flag(&there, stream, thread->flags_on_device + (MAX_ROUNDS - 1) * sizeof(uint64_t));
     CHECK(cuCtxSetCurrent(context));
     run_rounds(0);
     *flag = 1;
     CHECK(cuCtxSetCurrent(other));
     CHECK(cuStreamSynchronize(stream));
     CHECK(cuCtxSetCurrent(context));
+}
+
+/* Kernels of seconds in many threads: nothing becomes clean for long, and nobody needs a lock. */
+static void run_long_kernels(unsigned int index)
+{
+    struct thread *thread = &all[index];
+    CHECK(cuCtxSetCurrent(context));
+    for (; thread->round < rounds; thread->round++) {
+        CUdeviceptr block = block_of(next_size(thread));
+        fill(&kernels, thread->stream, block, WORDS, index);
+        spin_then_verify(&kernels, thread->stream, kernel_ns, block, WORDS, index, mismatches);
+        CHECK(cuMemFree_v2(block));
+        alarm(seconds_allowed);
+    }
+    CHECK(cuStreamSynchronize(thread->stream));
+}
+
+static void case_long_kernels(void)
+{
+    struct worker workers[MAX_THREADS];
+    for (unsigned int i = 0; i < threads; i++)
+        start_worker(&workers[i], run_long_kernels, i);
+    for (unsigned int i = 0; i < threads; i++)
+        join_worker(&workers[i]);
+    if (simcuda_peak_device_bytes != NULL)
+        printf("peak: %llu MiB\n", (unsigned long long)(simcuda_peak_device_bytes() / MIB));
+}
+
+/* Starts a long kernel once a period, until the service ends. */
+static atomic_bool service_ended;
+
+static void start_long_kernels(unsigned int index)
+{
+    struct timespec period = {period_ms / 1000, period_ms % 1000 * 1000000};
+    CHECK(cuCtxSetCurrent(context));
+    while (!atomic_load(&service_ended)) {
+        spin(&kernels, all[index].other, kernel_ns);
+        nanosleep(&period, NULL);
+    }
+    CHECK(cuStreamSynchronize(all[index].other));
+}
+
+/* One request after the other, for so many periods: how many it serves is its speed. */
+static void case_service(void)
+{
+    struct thread *thread = &all[0];
+    struct worker other;
+    unsigned long requests = 0;
+    double end = now_ms() + (double)rounds * (double)period_ms;
+    start_worker(&other, start_long_kernels, 0);
+    for (; now_ms() < end; requests++) {
+        CUdeviceptr block = block_of(next_size(thread));
+        fill(&kernels, thread->stream, block, WORDS, 1);
+        spin_then_verify(&kernels, thread->stream, 20000, block, WORDS, 1, mismatches);
+        CHECK(cuStreamSynchronize(thread->stream));
+        CHECK(cuMemFree_v2(block));
+        alarm(seconds_allowed);
+    }
+    atomic_store(&service_ended, true);
+    join_worker(&other);
+    printf("requests: %lu\n", requests);
 }
 
 static const struct special_case {
@@ -731,6 +868,8 @@ static const struct special_case {
     {"second_device", case_second_device, "kernel"},
     {"exported_memory", case_exported_memory, "kernel"},
     {"another_device", case_another_device, "host_function"},
+    {"long_kernels", case_long_kernels, "nothing"},
+    {"service", case_service, "nothing"},
 };
 
 /* --- the program -------------------------------------------------------------------------------*/
@@ -762,7 +901,10 @@ static void read_arguments(int argc, char **argv)
     rounds = (unsigned int)argument(argc, argv, "rounds", 20);
     least_mib = argument(argc, argv, "least_mib", 200);
     most_mib = argument(argc, argv, "most_mib", 400);
+    call_mib = argument(argc, argv, "call_mib", 0);
     seconds_allowed = (unsigned int)argument(argc, argv, "seconds", 20);
+    kernel_ns = argument(argc, argv, "kernel_ms", 2000) * 1000000ull;
+    period_ms = (long)argument(argc, argv, "period_ms", 10000);
     what_waits = ENTRY(waits, word(argc, argv, "wait", "host_function"));
     what_is_called = ENTRY(calls, word(argc, argv, "call", "alloc"));
     if (threads < 1 || threads > MAX_THREADS || rounds >= MAX_ROUNDS || least_mib < 1 ||
@@ -776,8 +918,8 @@ static void run_special_case(const struct special_case *special)
 {
     double start;
     what_waits = ENTRY(waits, special->wait);
-    threads = 1;
-    open_thread(&all[0], 0);
+    for (unsigned int i = 0; i < threads; i++)
+        open_thread(&all[i], i);
     start = now_ms();
     alarm(seconds_allowed);
     special->run();

@@ -3,8 +3,8 @@
 # after the other and over again, and prints a table: medians, ratios, peak device memory, hits.
 #
 # usage: run.sh OUTPUT_DIR [section...]
-#   sections: conformance hazard progress memory managed captures contexts overlap linked streams
-#   thrust python; all if none.
+#   sections: conformance hazard progress locks memory managed captures contexts give_back overlap
+#   host_functions misses linked streams thrust try python; all if none.
 #   And soak, which runs only where it is named: SOAK_SECONDS (480) of it
 #   PAIRS   pairs of each thread in the section streams (default 20000), LARGE MiB of its large block
 #   BUILD   the build directory (default: build); what is missing in it is built
@@ -96,7 +96,10 @@ print("%.1f%%" % (100 * hits / requests) if requests else "-")' "$work/report.js
 run_sampled() { # as run; sets peak
     local before
     peak=-
-    command -v nvidia-smi >/dev/null 2>&1 || return
+    if ! command -v nvidia-smi >/dev/null 2>&1; then
+        run "$@"
+        return
+    fi
     before=$(nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -i 0)
     nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -i 0 -lms 20 \
         >"$work/samples" 2>/dev/null &
@@ -197,11 +200,12 @@ check_conformance() { # name, plain|pool
     local name=$1 count
     local with_pool=1
     [ "$2" = pool ] || with_pool=
-    run "$2" "" env "CONFORMANCE_WITH_POOL=$with_pool" "$build/tests/conformance/conformance"
+    run "$2" "" env "CONFORMANCE_WITH_POOL=$with_pool" "CONFORMANCE_FACTS=$work/facts" \
+        "$build/tests/conformance/conformance"
     count=$(tail -n 1 "$work/output")
     [ $status -eq 0 ] || failures=$((failures + 1))
     say "$(printf '%-58s %s' "$name" "$count")"
-    grep '^FAIL' "$work/output" | tee -a "$table"
+    grep -E '^(FAIL|note)' "$work/output" | tee -a "$table"
 }
 
 # --- everything ---------------------------------------------------------------------------------
@@ -244,6 +248,64 @@ if wanted progress "$@"; then
     say ""
     check_all progress "$programs/progress" rounds=5
 fi
+# Both must finish, with the same result.
+alike() { # name, command
+    local name=$1 plain_ms plain_result plain_status verdict=ok
+    shift
+    run plain "" "$@"
+    plain_ms=$ms plain_result=$result plain_status=$status
+    run pool "" "$@"
+    if [ "$plain_status" -ne 0 ]; then
+        verdict="FAIL without the pool: exit status $plain_status"
+    elif [ $status -ne 0 ]; then
+        verdict="FAIL: exit status $status"
+    elif [ "$plain_result" != "$result" ]; then
+        verdict="FAIL: without the pool: $plain_result; with it"
+    fi
+    [ "$verdict" = ok ] || failures=$((failures + 1))
+    say "$(printf '%-58s %10s %10s ms  %s: %s' "$name" "$plain_ms" "$ms" "$verdict" "$result")"
+}
+
+# A hang is over after a few seconds, so that one run shows all of them.
+if wanted locks "$@"; then
+    say ""
+    locks=("$programs/locks" seconds="${LOCKS_SECONDS:-15}")
+    for wait in host_function callback host_function_ptsz callback_ptsz captured_node added_node \
+        child_node value value64 batch value_v1 batch_v1 captured_value batch_node kernel; do
+        alike "locks, $wait" "${locks[@]}" wait=$wait
+        alike "locks, $wait, 4 threads" "${locks[@]}" wait=$wait threads=4 least_mib=64 most_mib=64
+        alike "locks, $wait, memory short" "${locks[@]}" wait=$wait leave_mib=2048 least_mib=1024 \
+            most_mib=1024 call_mib=1900
+    done
+    for call in pitch managed async from_pool array array3d mipmapped physical host module library \
+        graph stream; do
+        alike "locks, $call, memory short" "${locks[@]}" call=$call leave_mib=2048 least_mib=1024 \
+            most_mib=1024 call_mib=1900
+    done
+    for call in free synchronize stream_synchronize; do
+        alike "locks, $call" "${locks[@]}" call=$call
+        alike "locks, $call, little memory" "${locks[@]}" call=$call least_mib=1 most_mib=1
+    done
+    # A context takes some 500 MiB.
+    alike "locks, context, memory short" "${locks[@]}" call=context leave_mib=1400 least_mib=1200 \
+        most_mib=1200 rounds=5
+    alike "locks, large blocks" "${locks[@]}" case=large_blocks rounds=5
+    alike "locks, exported memory" "${locks[@]}" case=exported_memory rounds=5
+    if [ "$(nvidia-smi -L 2>/dev/null | grep -c ^GPU)" -gt 1 ]; then
+        alike "locks, second device" "${locks[@]}" case=second_device rounds=2
+        alike "locks, another device" "${locks[@]}" case=another_device
+    fi
+    for mode in plain pool; do
+        run_sampled $mode "" "$programs/locks" seconds=60 case=service rounds=4 period_ms=5000 \
+            kernel_ms=1500 least_mib=8 most_mib=64
+        say "$(printf '%-58s %10s ms  %s, %s MiB' "locks, service, $mode" "$ms" \
+            "$(grep '^requests' "$work/output")" "$peak")"
+        limit=200 run_sampled $mode "" "$programs/locks" seconds=100 case=long_kernels threads=16 \
+            rounds="${LONG_ROUNDS:-1}" least_mib=64 most_mib=512
+        say "$(printf '%-58s %10s ms  %s, %s MiB' "locks, 2 s kernels, 16 threads, $mode" "$ms" \
+            "$result" "$peak")"
+    done
+fi
 if wanted captures "$@"; then
     say ""
     check_all capture "$programs/capture"
@@ -276,7 +338,23 @@ if wanted managed "$@"; then
         done
     done
 fi
-if wanted overlap "$@" || wanted linked "$@" || wanted thrust "$@" || wanted python "$@"; then
+# Giving memory back must not wait for work that has nothing to do with it.
+if wanted give_back "$@"; then
+    say ""
+    for connections in "" 1; do
+        for busy in nothing kernels host_functions memory_waits; do
+            for mode in plain pool; do
+                run $mode "" env ${connections:+CUDA_DEVICE_MAX_CONNECTIONS=$connections} \
+                    "$programs/give_back" busy=$busy
+                say "$(printf '%-58s %10s ms  %s' \
+                    "give_back, $mode, ${connections:-all} connections" "$ms" "$result")"
+                [ $mode = pool ] || grep '^fact' "$work/output" | sed 's/^/    /' | tee -a "$table"
+            done
+        done
+    done
+fi
+if wanted overlap "$@" || wanted host_functions "$@" || wanted linked "$@" ||
+    wanted misses "$@" || wanted thrust "$@" || wanted python "$@"; then
     header
 fi
 if wanted overlap "$@"; then
@@ -286,6 +364,22 @@ if wanted overlap "$@"; then
                 -- "$programs/overlap" threads=$threads us=$us once
         done
     done
+fi
+if wanted host_functions "$@"; then
+    for threads in 1 4; do
+        compare "host functions, $threads threads" 3 "$programs/host_functions" threads=$threads
+        compare "host functions, $threads threads, large" 3 "$programs/host_functions" \
+            threads=$threads rounds=500 least_kib=65536 most_kib=262144
+    done
+    compare "host functions, like JAX" 5 "$programs/host_functions" functions=20 kernels=20 \
+        blocks=8 rounds=500
+    compare "host functions, none" 3 "$programs/host_functions" functions=0
+fi
+# Phases in which nothing is freed: with the pool they may take 2 % longer.
+if wanted misses "$@"; then
+    compare "30000 allocations of 4 KiB" 5 "$programs/misses" count=30000
+    compare "100000 allocations of mixed sizes" 3 "$programs/misses" count=100000 bytes=65536 mixed
+    compare "2000 allocations to 8 MiB" 3 "$programs/misses" count=2000 bytes=$((8 << 20)) mixed
 fi
 if wanted linked "$@"; then
     compare linked 3 "$programs/linked"
@@ -361,6 +455,46 @@ fi
 if wanted thrust "$@"; then
     [ -x "$programs/thrust_sort" ] || make BUILD="$build" "$build/tests/gpu/thrust_sort" >>"$log" 2>&1
     compare "thrust_sort, 4 Mi keys" 5 "$programs/thrust_sort"
+fi
+# Sums a column of the buckets of a report, in milliseconds.
+milliseconds_of() { # column, report
+    "$build/cudapool" report --format csv "$2" | awk -F, -v name="$1" '
+        NR == 1 { for (i = 1; i <= NF; i++) { sub("\r", "", $i); if ($i == name) column = i } }
+        NR > 1 { sum += $column }
+        END { printf "%.3f", sum / 1e6 }'
+}
+
+# The table's bound must be one: what the hits would have taken in the driver at least is no more
+# than what the driver takes without the pool. And `cudapool try` must find the program the same.
+try_program() { # name, command
+    local name=$1 saved without
+    shift
+    say "try, $name"
+    if "$build/cudapool" try -n 3 "$@" >"$work/try" 2>&1 </dev/null; then
+        sed 's/^/    /' "$work/try" | tee -a "$table"
+    else
+        sed 's/^/    FAIL: /' "$work/try" | tee -a "$table"
+        failures=$((failures + 1))
+    fi
+    "$build/cudapool" run --set device.enabled=false --set stream_ordered.enabled=false \
+        --report "$work/off.json" "$@" >>"$log" 2>&1 </dev/null
+    "$build/cudapool" run --report "$work/on.json" "$@" >>"$log" 2>&1 </dev/null
+    saved=$(milliseconds_of saved_at_least_nanoseconds "$work/on.json")
+    without=$(milliseconds_of driver_nanoseconds "$work/off.json")
+    if awk -v a="$saved" -v b="$without" 'BEGIN { exit !(a <= b) }'; then
+        say "    ok: saved at least $saved ms of $without ms in the driver without the pool"
+    else
+        say "    FAIL: saved at least $saved ms, of $without ms in the driver without the pool"
+        failures=$((failures + 1))
+    fi
+}
+
+if wanted try "$@"; then
+    try_program "overlap, 4 threads" "$programs/overlap" threads=4 us=200
+    try_program "demo" "$build/demo/demo" steps=500
+    if "$python" -c 'import cupy' 2>>"$log"; then
+        try_program "cupy, no pool" "$python" tests/gpu/apps.py cupy
+    fi
 fi
 if wanted python "$@"; then
     apps=("$python" tests/gpu/apps.py)

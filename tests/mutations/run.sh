@@ -118,6 +118,7 @@ program() { # program case [settings]
     on_pool "$with" -- "$programs/$1" "$2"
 }
 memory() { program pool_memory "$@"; }
+roomy() { SIMCUDA_MEMORY=16GiB memory "$@"; }
 pointers() { program pool_pointers "$@"; }
 contexts() { program pool_contexts "$@"; }
 life() { program process_life "$@"; }
@@ -128,6 +129,14 @@ managed() { # case
         "growth_budget": "8MiB"}}\n' >"$work/settings.json"
     on_pool SIMCUDA_MEMORY=1GiB "CUDAPOOL_CONFIG=$work/settings.json" -- \
         "$programs/pool_managed" "$1"
+}
+
+# A row of the conformance suite, with the pool.
+conformance() { # row
+    on_pool CONFORMANCE_WITH_POOL=1 -- "$BUILD/tests/conformance/conformance" "$1" &&
+        return $PASSED
+    grep -m 1 '^FAIL' "$work/output"
+    return $FAILED
 }
 
 # An order among streams that is easily lost: on the driver that looks for races, or an older one.
@@ -215,14 +224,66 @@ quiet_exit() {
     calls_made | diff - "$work/without" || return $FAILED
 }
 
+# A program of endings.c or endings_malloc.c, all of which are to end with status 7.
+ends_with_7() { # command, on the driver
+    env "LD_LIBRARY_PATH=$SIM" timeout -k 1 $SECONDS_OF_CALL "$@" >"$work/output" 2>&1
+    local status=$?
+    echo "status $status"
+    [ $status -eq 7 ] || return $FAILED
+}
+own_descriptor_2() {
+    ends_with_7 bash -c 'exec "$@" 2>&-' - env "LD_PRELOAD=$PRELOAD" "$programs/endings" opens "$work/file" ||
+        return
+    [ "$(wc -l <"$work/file")" -eq 1 ] || return $FAILED
+}
+exit_inside_malloc() {
+    ends_with_7 env "LD_PRELOAD=$PRELOAD" "$programs/endings_malloc" malloc
+}
+stderr_nobody_reads() {
+    ends_with_7 "$programs/endings" watch full 3000 env "LD_PRELOAD=$PRELOAD" "$programs/endings" plain
+}
+report_in_the_background() {
+    ends_with_7 "$programs/endings" watch background 3000 env "LD_PRELOAD=$PRELOAD" "$programs/endings" plain
+}
+report_under_a_limit() {
+    # shellcheck disable=SC2016 # expanded by the shell that is run
+    ends_with_7 bash -c 'ulimit -f 0; exec "$@" 2>>"$0"' "$work/stderr" env "LD_PRELOAD=$PRELOAD" \
+        "$programs/endings" plain
+}
+
+# Figures of processes that are dead or about to be.
+figures_cut() {
+    on_pool "CUDAPOOL_FIGURES=$work" -- "$programs/figures" truncated 0 "$work/*.figures" || return $FAILED
+}
+figures_of_other_namespaces() {
+    local runtime usual i status
+    runtime=$(mktemp -d /dev/shm/cudapool-mutation-XXXXXX) || return $CANNOT
+    usual=$runtime/cudapool-$(id -u)
+    mkdir -m 700 "$usual"
+    for i in $(seq 80); do : >"$usual/1-$i-1-0.figures"; done
+    on_pool "XDG_RUNTIME_DIR=$runtime" CUDAPOOL_FIGURES= -- "$programs/figures" exit
+    status=$?
+    [ "$(find "$usual" -name '*.figures' | wc -l)" -le 64 ] || status=$FAILED
+    rm -rf "$runtime"
+    return $status
+}
+figures_of_a_forked_child() {
+    local runtime namespace=(unshare --pid --fork --mount-proc) status=$PASSED
+    runtime=$(mktemp -d /dev/shm/cudapool-mutation-XXXXXX) && "${namespace[@]}" true || return $CANNOT
+    { on_pool "CUDAPOOL_FIGURES=$runtime" -- "$programs/figures" leave_child; } 2>/dev/null
+    "${namespace[@]}" "$BUILD/cudapool" report "$runtime"/*.figures | grep -q '^killed' || status=$FAILED
+    rm -rf "$runtime"
+    return $status
+}
+
 # Figures where making a file of them would do harm: the program must not notice.
 figures_on_a_full_disk() {
     local status
     mkdir "$work/full" && mount -t tmpfs -o size=16k tmpfs "$work/full" 2>/dev/null || return $CANNOT
-    on_pool "CUDAPOOL_FIGURES=$work/full" -- "$programs/figures" exit
+    on_pool "CUDAPOOL_FIGURES=$work/full" "CUDAPOOL_REPORT=$work/report" -- "$programs/figures" exit
     status=$?
     umount "$work/full"
-    [ $status -eq $PASSED ] || return $FAILED
+    [ $status -eq $PASSED ] && has_requests "$work/report" || return $FAILED
 }
 figures_under_a_limit() {
     (ulimit -f 16 && on_pool "CUDAPOOL_FIGURES=$work" -- "$programs/figures" exit) || return $FAILED

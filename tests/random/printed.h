@@ -36,7 +36,13 @@ static struct variables {
     size_t size, total, pitch;
     int file, zero;
     void *memory, *arguments[8];
-    _Alignas(4096) unsigned long long counters[16][512];
+    CUgraphNode node;
+    CUgraphExec locked_exec;
+    CUstreamBatchMemOpParams operation;
+    struct {
+        _Alignas(4096) unsigned long long wrong_words[128];
+        unsigned int locks[4], flags[512];
+    } counters[16];
     _Alignas(4096) unsigned int landing[1024];
 } variables[4] = {{.one = 1}, {.one = 1}, {.one = 1}, {.one = 1}};
 MAYBE __thread unsigned int self;
@@ -75,7 +81,10 @@ MAYBE __thread unsigned int self;
 #define arguments   variables[self].arguments
 #define counters    variables[self].counters
 #define landing     variables[self].landing
-MAYBE _Alignas(4096) unsigned int flag[512];
+#define node        variables[self].node
+#define locked_exec variables[self].locked_exec
+#define operation   variables[self].operation
+MAYBE char lock_names[4];
 static int wrong;
 
 /* 999: a query, whose answer depends on time. */
@@ -90,8 +99,43 @@ static int wrong;
 
 MAYBE void set_all_flags(void)
 {
-    for (unsigned int i = 0; i < 512; i++)
-        __atomic_store_n(&flag[i], 1, __ATOMIC_RELEASE);
+    unsigned int before = self;
+    for (self = 0; self < 4; self++)
+        for (unsigned int j = 0; j < 16; j++)
+            for (unsigned int k = 0; k < 512; k++)
+                __atomic_store_n(&counters[j].flags[k], 1, __ATOMIC_RELEASE);
+    self = before;
+}
+
+/* A thread's lock: the work that needs it does not end while it is held. */
+MAYBE void set_lock(unsigned int is_free)
+{
+    for (unsigned int i = 0; i < 16; i++)
+        __atomic_store_n(&counters[i].locks[self], is_free, __ATOMIC_RELEASE);
+    simcuda_hold_host_functions(&lock_names[self], !is_free);
+}
+#define take_lock()      set_lock(0)
+#define give_lock_back() set_lock(1)
+
+__attribute__((constructor)) static void make_locks(void)
+{
+    for (self = 0; self < 4; self++)
+        for (unsigned int j = 0; j < 16; j++)
+            for (unsigned int k = 0; k < 4; k++)
+                counters[j].locks[k] = 1;
+    self = 0;
+}
+
+MAYBE void needs_lock(void *unused)
+{
+    (void)unused;
+}
+
+MAYBE void callback_needs_lock(CUstream of, CUresult status, void *unused)
+{
+    (void)of;
+    (void)status;
+    (void)unused;
 }
 
 MAYBE void set_words(unsigned int with)
@@ -221,9 +265,9 @@ static int end(void)
 {
     for (unsigned int i = 0; i < 16 * 4; i++) {
         self = i / 16;
-        if (counters[i % 16][0]) {
+        if (counters[i % 16].wrong_words[0]) {
             fprintf(stderr, "%llu words are not what was written (context %u)\n",
-                    counters[i % 16][0], i % 16);
+                    counters[i % 16].wrong_words[0], i % 16);
             wrong = 1;
         }
     }

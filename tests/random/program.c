@@ -140,6 +140,7 @@ void make_profile(struct profile *profile, uint64_t seed, bool free)
                             !profile->limited && profile->device_bytes >= (uint64_t)128 << 20 &&
                             profile->largest <= profile->device_bytes / 128;
     make_settings(profile, &r);
+    profile->locks = one_in(&r, 2);
 }
 
 static bool is_wanted(const struct profile *profile, unsigned int kind)
@@ -157,6 +158,8 @@ static bool is_wanted(const struct profile *profile, unsigned int kind)
     case STEP_WAIT_FLAG:
     case STEP_SET_FLAGS:
         return profile->flags;
+    case STEP_LOCKED:
+        return profile->locks;
     case STEP_ALLOC_ASYNC:
         return !profile->full || profile->full_of_streams;
     case STEP_BURST_ASYNC:

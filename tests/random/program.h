@@ -35,6 +35,7 @@ struct profile {
     uint64_t largest;       /* bytes that one buffer may have */
     bool several_contexts;  /* else only device 0's primary one, and its green ones */
     bool captures, flags;   /* programs capture; have kernels that wait for a flag */
+    bool locks;             /* take locks that work needs in order to end */
     bool free_synchronizes; /* programs lean on cuMemFree's wait */
     bool limited;           /* a hard limit: there is no comparison with the plain run */
     bool races;             /* the simulator's race detector looks on */

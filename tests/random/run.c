@@ -155,10 +155,15 @@ struct run {
     sem_t back;
     struct box *box; /* of the step that is being done, if it has one */
     unsigned int box_number;
-    /* What kernels write for the host to see: registered with the contexts that launch them. */
+    /* What kernels write for the host to see, and what they wait for: registered with the contexts
+     * that launch them. A thread's lock is 1 while it is free. */
     struct {
-        _Alignas(4096) uint64_t mismatches[512];
+        _Alignas(4096) uint64_t mismatches[128];
+        uint32_t locks[THREADS];
+        uint32_t flags[FLAGS];
     } counters[CONTEXTS];
+    /* Work that needs a lock may be in flight there: the driver has not waited for it since. */
+    bool waiters[CONTEXTS];
     struct {
         _Alignas(4096) uint32_t words[1024];
     } landing;
@@ -166,13 +171,57 @@ struct run {
 
 static struct run runs[THREADS];
 static __thread struct run *run = &runs[0];
-static _Alignas(4096) uint32_t flags[FLAGS];
 static __thread unsigned int self;
 
 void set_all_flags(void)
 {
-    for (unsigned int i = 0; i < FLAGS; i++)
-        __atomic_store_n(&flags[i], 1, __ATOMIC_RELEASE);
+    for (unsigned int i = 0; i < THREADS; i++)
+        for (unsigned int j = 0; j < CONTEXTS; j++)
+            for (unsigned int k = 0; k < FLAGS; k++)
+                __atomic_store_n(&runs[i].counters[j].flags[k], 1, __ATOMIC_RELEASE);
+}
+
+/* ---- locks ---- */
+
+/* Every thread has one. What needs it, in order to end, is that thread's work: so no other thread's
+ * call can keep the holder from what it is about to do. Their addresses are the host functions'
+ * arguments. */
+static char lock_names[THREADS];
+static __thread bool holds_lock;
+
+static void set_lock(bool free)
+{
+    for (unsigned int i = 0; i < CONTEXTS; i++)
+        __atomic_store_n(&run->counters[i].locks[self], free, __ATOMIC_RELEASE);
+    simcuda_hold_host_functions(&lock_names[self], !free);
+    holds_lock = !free;
+}
+
+bool let_go_of_lock(void)
+{
+    bool held = holds_lock;
+    if (held)
+        set_lock(true);
+    return held;
+}
+
+static void needs_lock(void *unused)
+{
+    (void)unused;
+}
+
+static void callback_needs_lock(CUstream stream, CUresult status, void *unused)
+{
+    (void)stream;
+    (void)status;
+    (void)unused;
+}
+
+/* The driver has waited for all that the context had to do. */
+static void no_waiters(unsigned int context)
+{
+    if (context < CONTEXTS && run->contexts[context].root == context)
+        run->waiters[context] = false;
 }
 
 /* ---- contexts ---- */
@@ -244,6 +293,7 @@ static bool is_within(unsigned int inner, unsigned int outer)
 /* The host has waited for all work of the context. */
 static void context_is_idle(unsigned int context)
 {
+    no_waiters(context);
     for (unsigned int i = 0; i < BUFFERS; i++)
         if (run->buffers[i].home.kind != NO_STREAM &&
             is_within(run->buffers[i].home.context, context))
@@ -310,6 +360,7 @@ static void destroy_graph(unsigned int i)
 /* The context is no more, and took what it had with it. */
 static void context_died(unsigned int slot)
 {
+    no_waiters(slot);
     drop_captures_from(slot);
     for (unsigned int i = 0; i < STREAMS; i++)
         if (is_within(run->streams[i].context, slot))
@@ -558,6 +609,8 @@ static bool free_buffer(struct buffer *buffer)
     simcuda_program_freed(buffer->address);
     CUresult result = CALL(cuMemFree_v2, (buffer->address), "(buffer[%u])", number);
     to_here();
+    if (result == CUDA_SUCCESS && buffer->kind != ASYNC)
+        no_waiters(buffer->context);
     if (result == CUDA_SUCCESS)
         drop_buffer(buffer);
     else
@@ -1480,10 +1533,12 @@ static void step_wait_flag(const struct step *step)
     if (run->flags_used == run->flags_end || captures(&stream))
         return;
     unsigned int number = run->flags_used++;
-    CUdeviceptr flag = (uintptr_t)&flags[number];
-    __atomic_store_n(&flags[number], 0, __ATOMIC_RELEASE);
-    ARGUMENTS("    flag[%u] = 0; target = (CUdeviceptr)&flag[%u]; arguments[0] = &target;\n",
-              number, number);
+    uint32_t *word = &run->counters[context].flags[number];
+    CUdeviceptr flag = (uintptr_t)word;
+    __atomic_store_n(word, 0, __ATOMIC_RELEASE);
+    ARGUMENTS("    counters[%u].flags[%u] = 0; target = (CUdeviceptr)&counters[%u].flags[%u]; "
+              "arguments[0] = &target;\n",
+              context, number, context, number);
     launch(context, WAIT_FLAG, &stream, (void *[]){&flag});
 }
 
@@ -1617,6 +1672,182 @@ static void step_event_destroy(const struct step *step)
     if (run->events[slot].event)
         CALL(cuEventDestroy_v2, (run->events[slot].event), "(event[%u])", slot);
     run->events[slot].event = NULL;
+}
+
+/* ---- steps: locks ---- */
+
+enum waiter { HOST_FUNCTION, CALLBACK, HOST_NODE, VALUE, BATCH, KERNEL, WAITERS };
+
+static CUresult launch_host_node(const struct stream *stream)
+{
+    CUDA_HOST_NODE_PARAMS parameters = {needs_lock, &lock_names[self]};
+    CUgraph graph = NULL;
+    CUgraphNode node = NULL;
+    CUgraphExec exec = NULL;
+    CUresult result = CALL(cuGraphCreate, (&graph, 0), "(&graph, 0)");
+    if (result != CUDA_SUCCESS)
+        return result;
+    CALL(cuGraphAddHostNode, (&node, graph, NULL, 0, &parameters),
+         "(&node, graph, NULL, 0, &(CUDA_HOST_NODE_PARAMS){needs_lock, &lock_names[self]})");
+    result = CALL(cuGraphInstantiateWithFlags, (&exec, graph, 0), "(&locked_exec, graph, 0)");
+    CALL(cuGraphDestroy, (graph), "(graph)");
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ON(cuGraphLaunch, _ptsz, *stream, (exec, stream->handle), "(locked_exec, %s)",
+                spelled(stream));
+    CALL(cuGraphExecDestroy, (exec), "(locked_exec)");
+    return result;
+}
+
+static CUresult launch_batch(const struct stream *stream, CUdeviceptr word, unsigned int context)
+{
+    CUstreamBatchMemOpParams operation = {
+        .waitValue = {.address = word, .value = 1, .flags = CU_STREAM_WAIT_VALUE_EQ}};
+    operation.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    ARGUMENTS("    operation.waitValue.operation = 1; operation.waitValue.address = "
+              "(CUdeviceptr)&counters[%u].locks[self]; operation.waitValue.value = 1; "
+              "operation.waitValue.flags = 1;\n",
+              context);
+    return ON(cuStreamBatchMemOp_v2, _ptsz, *stream, (stream->handle, 1, &operation, 0),
+              "(%s, 1, &operation, 0)", spelled(stream));
+}
+
+/* Work of the context that ends only when this thread's lock is free. */
+static CUresult launch_waiter(enum waiter waiter, const struct stream *stream, unsigned int context)
+{
+    CUdeviceptr word = (uintptr_t)&run->counters[context].locks[self];
+    switch (waiter) {
+    case HOST_FUNCTION:
+        return ON(cuLaunchHostFunc, _ptsz, *stream, (stream->handle, needs_lock, &lock_names[self]),
+                  "(%s, needs_lock, &lock_names[self])", spelled(stream));
+    case CALLBACK:
+        return ON(cuStreamAddCallback, _ptsz, *stream,
+                  (stream->handle, callback_needs_lock, &lock_names[self], 0),
+                  "(%s, callback_needs_lock, &lock_names[self], 0)", spelled(stream));
+    case HOST_NODE:
+        return launch_host_node(stream);
+    case VALUE:
+        return ON(cuStreamWaitValue32_v2, _ptsz, *stream,
+                  (stream->handle, word, 1, CU_STREAM_WAIT_VALUE_EQ),
+                  "(%s, (CUdeviceptr)&counters[%u].locks[self], 1, 1)", spelled(stream), context);
+    case BATCH:
+        return launch_batch(stream, word, context);
+    default:
+        ARGUMENTS("    target = (CUdeviceptr)&counters[%u].locks[self]; arguments[0] = &target;\n",
+                  context);
+        return launch(context, WAIT_FLAG, stream, (void *[]){&word});
+    }
+}
+
+static bool any_waiters(void)
+{
+    for (unsigned int i = 0; i < CONTEXTS; i++)
+        if (run->waiters[i])
+            return true;
+    return false;
+}
+
+/* A slot that a call under the lock may fill: whatever is freed there, the pool must be able to
+ * free without a wait. That is out of the question behind a kernel: nothing tells that from one
+ * which ends by itself. */
+static struct buffer *slot_under_lock(unsigned int number, bool may_free)
+{
+    struct buffer *buffer = buffer_named(number);
+    bool may = buffer->kind == NO_BUFFER || (may_free && buffer->kind == PLAIN);
+    return may ? buffer : NULL;
+}
+
+static void call_under_lock(const struct step *step, bool may_free)
+{
+    struct buffer *buffer = slot_under_lock(step->a, may_free);
+    struct stream stream = stream_named(step->b);
+    if (step->d % 16 < 2) {
+        step_stream_create(step);
+        return;
+    }
+    if (step->d % 16 < 4) {
+        step_physical(step);
+        return;
+    }
+    if (buffer == NULL)
+        return;
+    switch (step->d % 16) {
+    case 4:
+    case 5:
+        if (!run->profile->full)
+            step_alloc_pitch(step);
+        break;
+    case 6:
+    case 7:
+        if (!run->profile->full || run->profile->full_of_streams)
+            allocate_async(buffer, step->x, &stream, NULL);
+        break;
+    case 8:
+        step_alloc_managed(step);
+        break;
+    case 9:
+    case 10:
+        if (buffer->kind == PLAIN)
+            free_buffer(buffer);
+        break;
+    default:
+        if (allocate(buffer, step->x))
+            fill(buffer, &stream, step->y);
+    }
+}
+
+/* Time as the program's clock has it: a second for work that nothing is known of, in a wait or two;
+ * nothing for what is known to need somebody who acts. Others' steps move the clock of threads that
+ * run freely. */
+static void check_time_under_lock(uint64_t ns, enum waiter waiter)
+{
+    uint64_t most = waiter == KERNEL ? UINT64_C(15000000000) : UINT64_C(200000000);
+    if (!run->profile->free && ns > most)
+        trace_fail("a call under a lock took %llu ms", (unsigned long long)(ns / 1000000));
+}
+
+static void calls_under_lock(const struct step *step, enum waiter waiter)
+{
+    for (unsigned int i = 0; i < 1 + step->d % 4u && !trace_failed(); i++) {
+        uint32_t random = step->y * (2 * i + 3);
+        struct step call = {.a = (uint8_t)(i == 0 ? step->a : random >> 8),
+                            .b = (uint8_t)(random >> 16),
+                            .c = step->c,
+                            .d = (uint8_t)(random >> 24),
+                            .x = i % 2 || run->profile->full ? step->x : step->x / 2 + 1,
+                            .y = random};
+        uint64_t start = simcuda_now();
+        call_under_lock(&call, waiter != KERNEL);
+        check_time_under_lock(simcuda_now() - start, waiter);
+    }
+}
+
+/* Work behind which a buffer is freed needs a lock, and the lock is taken: the driver's free has
+ * waited for that work, so what is called under the lock waits for nothing. The program takes the
+ * lock only where it may count on that. A kernel beside other threads' frees, which would wait for
+ * it with the driver's lock held, is more than any pool can see. */
+static void step_locked(const struct step *step)
+{
+    enum waiter waiter = step->c % (run->profile->free ? KERNEL : WAITERS);
+    struct buffer *buffer = buffer_named(step->a);
+    struct stream stream = stream_named(step->b);
+    unsigned int context;
+    if (run->may_be_capturing || (buffer->kind == NO_BUFFER && !allocate(buffer, step->x)))
+        return;
+    context = buffer->context;
+    if (buffer->kind != PLAIN || !fill(buffer, &stream, step->y))
+        return;
+    if (step->y % 3 == 0)
+        verify(buffer, &stream, step->y % 50000);
+    run->waiters[context] = true;
+    if (launch_waiter(waiter, &stream, context) != CUDA_SUCCESS || !free_buffer(buffer) ||
+        any_waiters())
+        return;
+    trace_say("    take_lock();\n");
+    set_lock(false);
+    calls_under_lock(step, waiter);
+    set_lock(true);
+    trace_say("    give_lock_back();\n");
 }
 
 /* ---- steps: contexts ---- */
@@ -2163,6 +2394,7 @@ static void (*const do_step[STEP_KINDS])(const struct step *) = {
     [STEP_WAIT_FLAG] = step_wait_flag,
     [STEP_SET_FLAGS] = step_set_flags,
     [STEP_HOST_FUNCTION] = step_host_function,
+    [STEP_LOCKED] = step_locked,
     [STEP_STREAM_CREATE] = step_stream_create,
     [STEP_STREAM_DESTROY] = step_stream_destroy,
     [STEP_STREAM_SYNCHRONIZE] = step_stream_synchronize,
@@ -2503,6 +2735,9 @@ void run_open(const struct profile *profile)
     for (unsigned int i = 0; i < THREADS; i++) {
         unsigned int share = profile->free ? FLAGS / THREADS : 0;
         runs[i].profile = profile;
+        for (unsigned int j = 0; j < CONTEXTS; j++)
+            for (unsigned int k = 0; k < THREADS; k++)
+                runs[i].counters[j].locks[k] = 1;
         runs[i].next_id = 1 + ((uint64_t)i << 32);
         runs[i].flags_used = i * share;
         runs[i].flags_end = profile->free ? (i + 1) * share : FLAGS;

@@ -5,6 +5,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "../sim/simcuda.h"
 #include "virtual_time.h"
@@ -20,12 +22,21 @@ static struct {
 } failure = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static __thread bool call_stalls;
+static __thread unsigned int stalls_of_call;
 
-/* Called by whoever waits for what only a flag ends. */
+/* Threads that run freely stall for nothing, too: while another one runs what they wait for. */
+enum { MOST_STALLS_OF_FREE_THREADS = 20000 };
+
+/* Called by whoever waits for what only a flag ends; or, where all flags are set, a lock. */
 static void stalled(void)
 {
+    unsigned int most = leniency.stalls ? MOST_STALLS_OF_FREE_THREADS : 1;
     call_stalls = true;
     set_all_flags();
+    if (leniency.stalls)
+        syscall(SYS_sched_yield);
+    if (++stalls_of_call > most && let_go_of_lock())
+        trace_fail("a call under a lock waits for work that needs the lock");
 }
 
 void trace_fail(const char *format, ...)
@@ -70,6 +81,7 @@ void trace_open(void)
 void trace_call_begins(void)
 {
     call_stalls = false;
+    stalls_of_call = 0;
     virtual_time_new_call();
 }
 

@@ -83,6 +83,8 @@ void trace_print_end(void);
 
 /* All flags are set from now on; run.c's. */
 void set_all_flags(void);
+/* The lock that the calling thread holds is free from now on. False: it holds none. run.c's. */
+bool let_go_of_lock(void);
 
 /* The result that the printed program expects; 999: any. */
 unsigned int trace_shown(enum comparison comparison, CUresult result);

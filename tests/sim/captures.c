@@ -264,11 +264,17 @@ DRIVER_CALL_PT(cuStreamBeginCaptureToGraph, _ptsz, NEEDS_CONTEXT,
     return result;
 }
 
-/* Marks the nodes that the stream's next work would come after, directly or not. */
+static void unmark(const struct graph *graph)
+{
+    for (struct node *node = graph->nodes; node != NULL; node = node->next)
+        node->marked = false;
+}
+
+/* Marks the nodes that the stream's next work would come after, directly or not, as well. */
 static void mark_predecessors(const struct graph *graph, const struct stream *stream)
 {
     for (struct node *node = graph->nodes; node != NULL; node = node->next)
-        node->marked = has_node(stream, node);
+        node->marked = node->marked || has_node(stream, node);
     for (struct node *node = graph->last; node != NULL; node = node->previous)
         for (size_t i = 0; node->marked && i < node->after_count; i++)
             node->after[i]->marked = true;
@@ -285,12 +291,24 @@ static bool all_marked(const struct stream *stream)
 /* Has the origin stream waited for all that other streams captured? */
 static bool all_joined(const struct capture *capture)
 {
+    unmark(capture->graph);
     mark_predecessors(capture->graph, capture->origin);
     for (struct context *context = sim.contexts; context != NULL; context = context->next)
         for (struct stream *stream = context->streams; stream != NULL; stream = stream->next)
             if (stream->capture == capture && !all_marked(stream))
                 return false;
     return true;
+}
+
+bool capture_has_joined(const struct stream *stream)
+{
+    const struct capture *capture = stream->capture;
+    unmark(capture->graph);
+    for (struct context *context = sim.contexts; context != NULL; context = context->next)
+        for (struct stream *other = context->streams; other != NULL; other = other->next)
+            if (other != stream && other->capture == capture)
+                mark_predecessors(capture->graph, other);
+    return all_marked(stream);
 }
 
 DRIVER_CALL_PT(cuStreamEndCapture, _ptsz, NEEDS_CONTEXT, (CUstream handle, CUgraph *graph),

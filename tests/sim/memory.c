@@ -666,10 +666,14 @@ static CUresult free_stream_ordered(struct allocation *allocation)
     return CUDA_SUCCESS;
 }
 
-DRIVER_CALL(cuMemFree_v2, NEEDS_CONTEXT | UNSAFE | WAITS, (CUdeviceptr address), (address))
+/* It needs no current context: the memory's own is what it waits for. */
+DRIVER_CALL(cuMemFree_v2, UNSAFE | WAITS, (CUdeviceptr address), (address))
 {
     struct allocation *allocation = allocation_at(address);
+    CUresult why_not;
     call_note(call, "address=%#llx", address);
+    if (current_context(&why_not) == NULL && why_not == CUDA_ERROR_CONTEXT_IS_DESTROYED)
+        return why_not;
     if (address == 0)
         return CUDA_SUCCESS;
     if (allocation == NULL || allocation->base != address || allocation->kind == MEMORY_HOST ||

@@ -28,12 +28,11 @@ struct library {
 
 static CUresult load(struct context *context, CUmodule *handle)
 {
-    struct allocation code = {.size = MODULE_BYTES,
-                              .kind = MEMORY_INTERNAL,
-                              .context = context,
-                              .device = context->device};
+    uint64_t bytes = sim.settings.overhead > MODULE_BYTES ? sim.settings.overhead : MODULE_BYTES;
+    struct allocation code = {
+        .size = bytes, .kind = MEMORY_INTERNAL, .context = context, .device = context->device};
     struct module *module;
-    if (!extent_take(context->device, context, MODULE_BYTES, &code.extent))
+    if (!extent_take(context->device, context, bytes, &code.extent))
         return CUDA_ERROR_OUT_OF_MEMORY;
     code.base = code.extent.base;
     module = calloc(1, sizeof *module);

@@ -21,7 +21,7 @@
 
 #include "sim.h"
 
-enum { FLAG_POLL_NS = 30000 };
+enum { FLAG_POLL_NS = 30000, MOST_HELD = 16 };
 
 static struct {
     bool running;
@@ -33,6 +33,7 @@ static struct {
     size_t heap_count, heap_room;
     struct op *flags; /* running, waiting for a flag */
     struct op *host_first, **host_last;
+    const void *held[MOST_HELD]; /* arguments of host functions that may not begin */
 } scheduler = {.next_number = 1};
 
 static _Atomic uint64_t operations;
@@ -285,12 +286,34 @@ static void run_host_function(struct op *op)
     complete(op);
 }
 
+void simcuda_hold_host_functions(const void *argument, int held)
+{
+    pthread_mutex_lock(&sim.lock);
+    for (unsigned int i = 0; i < MOST_HELD; i++)
+        if (scheduler.held[i] == (held ? NULL : argument)) {
+            scheduler.held[i] = held ? argument : NULL;
+            break;
+        }
+    pthread_cond_signal(&scheduler.host);
+    pthread_mutex_unlock(&sim.lock);
+}
+
+/* The host function that may begin now. */
+static struct op *next_for_host(void)
+{
+    struct op *op = scheduler.host_first;
+    for (unsigned int i = 0; op != NULL && i < MOST_HELD; i++)
+        if (scheduler.held[i] != NULL && scheduler.held[i] == op->work.host_argument)
+            return NULL;
+    return op;
+}
+
 static void *host_thread(void *unused)
 {
     prctl(PR_SET_NAME, (unsigned long)"simcuda-host", 0ul, 0ul, 0ul);
     pthread_mutex_lock(&sim.lock);
     for (;;) {
-        struct op *op = scheduler.host_first;
+        struct op *op = next_for_host();
         if (op == NULL) {
             pthread_cond_wait(&scheduler.host, &sim.lock);
             continue;
@@ -303,14 +326,22 @@ static void *host_thread(void *unused)
 
 /* --- without threads (SIMCUDA_STEPPED) ---------------------------------------------------------*/
 
+static bool something_is_due(void)
+{
+    return scheduler.heap_count > 0 && scheduler.heap[0]->end_ns <= now_ns();
+}
+
 static void run_what_can_run(void)
 {
+    poll_flags();
     do {
-        poll_flags();
+        struct op *for_host;
         run_what_is_due();
-        while (scheduler.host_first != NULL)
-            run_host_function(scheduler.host_first);
-    } while (scheduler.heap_count > 0 && scheduler.heap[0]->end_ns <= now_ns());
+        while ((for_host = next_for_host()) != NULL)
+            run_host_function(for_host);
+        /* What waits for a flag that is set already may have started only now. */
+        poll_flags();
+    } while (something_is_due());
 }
 
 void scheduler_step(uint64_t ns)

@@ -31,21 +31,27 @@
  *   SIMCUDA_DEVICES=N      how many devices (default 1, at most 16; with 0, cuInit finds none)
  *   SIMCUDA_MEMORY=BYTES   each device's memory, with an optional KiB, MiB, GiB or TiB (default
  *                          1GiB, at least 4MiB); host memory is taken as it is touched
- *   SIMCUDA_OVERHEAD=BYTES what a created context, a created stream and an executable graph each
- * take of their device's memory (default nothing, otherwise at least 4MiB) SIMCUDA_FAULTS=LIST
- * comma-separated; each NAME=CODE@N: the N-th call of that entry point fails; NAME=CODE@N+: every
- * one from the N-th on; NAME=CODE%P:SEED: P percent of them, at random. NAME is an exported name
- * (cuMemAlloc_v2), CODE a number or a CUDA_ERROR_ name. Codes that stick on a real device (700,
- * 702, 710, 714 to 719) stick to the current context here too. SIMCUDA_TIMING=1       calls take
- * the time they take on an H100 (calls.c), instead of none SIMCUDA_LOG=FILE       a line for every
- * call: thread, name, main arguments, result SIMCUDA_STEPPED=1      no threads and no real time:
- * work runs inside the program's calls, by a clock that simcuda.h lets a test see and move
- * (scheduler.c) SIMCUDA_RACES=1        reports uses of memory that nothing orders after the uses of
- * those who had it before, on stderr or, with another word than 0 and 1, in that file; programs
- * tell of their allocations (simcuda.h, race_detector.h) SIMCUDA_POISON=1       memory that goes
- * back to the driver is overwritten with 0xDB A value that is not allowed is one line on stderr,
- * and cuInit fails. simcuda.h has what the simulator tells a test beside the driver's own
- * functions.
+ *
+ *   SIMCUDA_OVERHEAD=BYTES what a created context or stream, a module and an executable graph each
+ *                          take of their device's memory (default nothing, but 64 KiB for a
+ *                          module; otherwise at least 4MiB)
+ *
+ *   SIMCUDA_FAULTS=LIST    comma-separated; each NAME=CODE@N: the N-th call of that entry point
+ *                          fails; NAME=CODE@N+: every one from the N-th on; NAME=CODE%P:SEED: P
+ *                          percent of them, at random. NAME is an exported name (cuMemAlloc_v2),
+ *                          CODE a number or a CUDA_ERROR_ name. Codes that stick on a real device
+ *                          (700, 702, 710, 714 to 719) stick to the current context here too.
+ *   SIMCUDA_TIMING=1       calls take the time they take on an H100 (calls.c), instead of none
+ *   SIMCUDA_LOG=FILE       a line for every call: thread, name, main arguments, result
+ *   SIMCUDA_STEPPED=1      no threads and no real time: work runs inside the program's calls, by a
+ *                          clock that simcuda.h lets a test see and move (scheduler.c)
+ *   SIMCUDA_RACES=1        reports uses of memory that nothing orders after the uses of those who
+ *                          had it before, on stderr or, with another word than 0 and 1, in that
+ *                          file; programs tell of their allocations (simcuda.h, race_detector.h)
+ *   SIMCUDA_POISON=1       memory that goes back to the driver is overwritten with 0xDB
+ *
+ * A value that is not allowed is one line on stderr, and cuInit fails. simcuda.h has what the
+ * simulator tells a test beside the driver's own functions.
  *
  * Variants, all of the same sources: as it is, a driver that has everything (13.3);
  * -DSIM_DRIVER_12_4, one before cuCtxRecordEvent; -DSIM_OLD_DRIVER, one like 11.1, before
@@ -579,6 +585,10 @@ CUresult captures_allow_legacy(struct context *context);
 void capture_invalidate(struct capture *capture);
 /* The stream leaves its capture. */
 void capture_leave(struct stream *stream);
+
+/* Whether what the stream has captured comes before the next work of another stream of its capture.
+ */
+bool capture_has_joined(const struct stream *stream);
 /* A capture that ends without a graph. */
 void capture_discard(struct capture *capture);
 CUresult capture_join(struct stream *stream, struct event *event);

@@ -47,6 +47,10 @@ SIMCUDA_WEAK uint64_t simcuda_now(void);
 SIMCUDA_WEAK void simcuda_advance(uint64_t ns);
 SIMCUDA_WEAK void simcuda_on_stall(simcuda_stall_handler *handler);
 
+/* Host functions and callbacks with this argument do not begin while it is held: as if the first
+ * thing that they do were to take a lock that the program holds. Those behind them wait, too. */
+SIMCUDA_WEAK void simcuda_hold_host_functions(const void *argument, int held);
+
 /* --- SIMCUDA_RACES -----------------------------------------------------------------------------
  *
  * What a program tells the race detector (race_detector.h says what it makes of it). Every function

@@ -48,7 +48,8 @@ void stream_free(struct stream *stream)
         if (stream->capture->origin == stream) {
             capture_discard(stream->capture);
         } else {
-            capture_invalidate(stream->capture);
+            if (!capture_has_joined(stream))
+                capture_invalidate(stream->capture);
             capture_leave(stream);
         }
     }
@@ -279,6 +280,11 @@ DRIVER_CALL_PT(cuStreamGetId, _ptsz, LIGHT, (CUstream handle, unsigned long long
     if (id == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     if (stream == NULL)
+        return why_not;
+    /* Unlike cuStreamGetCtx and cuStreamGetFlags, it is no question for a stream that captures. */
+    if (stream->capture != NULL)
+        why_not = captures_allow_unsafe_call();
+    if (stream->capture != NULL && why_not != CUDA_SUCCESS)
         return why_not;
     *id = stream->id;
     return CUDA_SUCCESS;

@@ -21,7 +21,7 @@ TestSuite(block, .init = set_up);
 
 Test(block, the_table_finds_what_was_inserted)
 {
-    struct block one, other;
+    struct block one = {0}, other = {0};
     cr_assert_null(block_table_find(&table, ADDRESS));
     cr_assert(block_table_insert(&table, ADDRESS, &one));
     cr_assert(block_table_insert(&table, ADDRESS + 256, &other));
@@ -40,7 +40,7 @@ Test(block, addresses_that_differ_in_one_bit_are_different)
 
 Test(block, only_the_first_address_of_a_block_is_its_own)
 {
-    struct block block;
+    struct block block = {0};
     cr_assert(block_table_insert(&table, ADDRESS, &block));
     cr_assert_null(block_table_find(&table, ADDRESS + 1));
     cr_assert_null(block_table_find(&table, ADDRESS + 255));
@@ -49,7 +49,7 @@ Test(block, only_the_first_address_of_a_block_is_its_own)
 
 Test(block, odd_and_far_addresses_have_no_place)
 {
-    struct block block;
+    struct block block = {0};
     CUdeviceptr addresses[] = {ADDRESS + 8, UINT64_C(1) << 49, UINT64_C(1) << 63, UINT64_MAX};
     for (int i = 0; i < 4; i++) {
         cr_assert_not(block_table_insert(&table, addresses[i], &block));
@@ -59,14 +59,14 @@ Test(block, odd_and_far_addresses_have_no_place)
 
 Test(block, the_null_pointer_is_nobodys)
 {
-    struct block block;
+    struct block block = {0};
     cr_assert_not(block_table_insert(&table, 0, &block));
     cr_assert_null(block_table_find(&table, 0));
 }
 
 Test(block, removing_takes_out_only_this_block)
 {
-    struct block one, other;
+    struct block one = {0}, other = {0};
     cr_assert(block_table_insert(&table, ADDRESS, &one));
     block_table_remove(&table, ADDRESS, &other);
     cr_assert_eq(block_table_find(&table, ADDRESS), &one);
@@ -76,6 +76,112 @@ Test(block, removing_takes_out_only_this_block)
     block_table_remove(&table, ADDRESS, &other);
     cr_assert_null(block_table_find(&table, ADDRESS));
     block_table_remove(&table, UINT64_C(0x1000000000), &other);
+}
+
+/* ---- blocks around an address ---- */
+
+#define MIB (UINT64_C(1) << 20)
+
+static struct block around[6];
+
+static void insert(struct block *block, CUdeviceptr address, uint64_t bytes)
+{
+    block_set(block, address, BLOCK_LIVE);
+    block_set_bytes(block, bytes);
+    cr_assert(block_table_insert(&table, address, block));
+}
+
+static void insert_all_around(void)
+{
+    insert(&around[0], 40 * MIB, 512);
+    insert(&around[1], 40 * MIB + 512, 2048);
+    insert(&around[2], 42 * MIB, 2 * MIB);
+    insert(&around[3], 46 * MIB, 100 * MIB);
+    insert(&around[4], 146 * MIB, 256);
+    insert(&around[5], UINT64_C(1) << 35, 65 * (UINT64_C(1) << 30));
+}
+
+Test(block, an_address_inside_leads_to_its_block)
+{
+    insert_all_around();
+    for (int i = 0; i < 6; i++) {
+        CUdeviceptr first = block_address(&around[i]), last = first + around[i].bytes - 1;
+        for (CUdeviceptr address = first; address <= last; address += around[i].bytes / 64 + 1)
+            cr_assert_eq(block_table_find_around(&table, address), &around[i]);
+        cr_assert_eq(block_table_find_around(&table, last), &around[i]);
+    }
+}
+
+Test(block, beyond_a_block_there_is_none_or_the_last_one)
+{
+    insert_all_around();
+    cr_assert_null(block_table_find_around(&table, 40 * MIB - 1));
+    cr_assert_null(block_table_find_around(&table, 0));
+    cr_assert_null(block_table_find_around(&table, UINT64_C(1) << 49));
+    cr_assert_null(block_table_find_around(&table, UINT64_MAX));
+    cr_assert_eq(block_table_find_around(&table, 40 * MIB + 2560), &around[1]);
+    cr_assert_eq(block_table_find_around(&table, 41 * MIB), &around[1]);
+}
+
+Test(block, what_is_removed_is_around_nothing)
+{
+    insert_all_around();
+    for (int i = 0; i < 6; i++)
+        block_table_remove(&table, block_address(&around[i]), &around[i]);
+    for (int i = 0; i < 6; i++) {
+        CUdeviceptr first = block_address(&around[i]);
+        cr_assert_null(block_table_find_around(&table, first));
+        cr_assert_null(block_table_find_around(&table, first + around[i].bytes / 2));
+        cr_assert_null(block_table_find_around(&table, first + around[i].bytes - 1));
+    }
+}
+
+Test(block, a_neighbour_in_the_same_pages_stays)
+{
+    insert_all_around();
+    block_table_remove(&table, block_address(&around[0]), &around[0]);
+    cr_assert_eq(block_table_find_around(&table, 40 * MIB + 600), &around[1]);
+    cr_assert_null(block_table_find_around(&table, 40 * MIB));
+    insert(&around[0], 40 * MIB, 512);
+    block_table_remove(&table, block_address(&around[1]), &around[1]);
+    cr_assert_eq(block_table_find_around(&table, 40 * MIB + 600), &around[0]);
+}
+
+/* Between blocks that come and go, as they do where the driver gives an address out again. */
+Test(block, an_address_belongs_to_its_last_owner)
+{
+    insert(&around[0], 8 * MIB, 16 * MIB);
+    block_table_remove(&table, 8 * MIB, &around[0]);
+    insert(&around[1], 4 * MIB, 32 * MIB);
+    block_table_remove(&table, 8 * MIB, &around[0]);
+    cr_assert_eq(block_table_find_around(&table, 20 * MIB), &around[1]);
+    cr_assert_eq(block_table_find_around(&table, 8 * MIB), &around[1]);
+}
+
+struct visits {
+    CUdeviceptr last;
+    unsigned count;
+};
+
+static void visit(CUdeviceptr address, const struct block *block, void *argument)
+{
+    struct visits *visits = argument;
+    cr_assert_eq(block_address(block), address);
+    cr_assert(address > visits->last || (address ^ visits->last) >> 35);
+    visits->last = address;
+    visits->count++;
+}
+
+Test(block, every_record_is_visited_once_and_in_order)
+{
+    struct visits visits = {0, 0};
+    insert_all_around();
+    block_table_visit(&table, visit, &visits);
+    cr_assert_eq(visits.count, 6);
+    block_table_remove(&table, block_address(&around[2]), &around[2]);
+    visits = (struct visits){0, 0};
+    block_table_visit(&table, visit, &visits);
+    cr_assert_eq(visits.count, 5);
 }
 
 /* ---- lookups while the table grows ---- */
@@ -216,4 +322,23 @@ Test(block, a_shared_block_is_claimed_and_stays_marked)
     cr_assert(block_claim(block, ADDRESS, BLOCK_LEAVING));
     cr_assert(block_is_shared(block));
     cr_assert_not(block_share(block, ADDRESS), "what is not live is shared");
+}
+
+Test(block, a_life_has_one_number_and_the_next_one_another)
+{
+    struct block_records records = {NULL, NULL};
+    struct block *block = block_records_take(&records, HEAP_OF_RECORDS);
+    counter next = 7;
+    block_set(block, ADDRESS, BLOCK_LIVE);
+    cr_assert_eq(block_name(block, ADDRESS, &next), 7);
+    cr_assert_eq(block_name(block, ADDRESS, &next), 7);
+    cr_assert_not(block_claim_at_once(block, ADDRESS), "the fast path takes a named block");
+    cr_assert(block_is_live_at(block, ADDRESS));
+    cr_assert(block_claim(block, ADDRESS, BLOCK_PENDING));
+    cr_assert_eq(block_name(block, ADDRESS, &next), 0);
+    block_set_state(block, BLOCK_LIVE);
+    uint64_t second = block_name(block, ADDRESS, &next);
+    cr_assert(second > 7);
+    cr_assert(block_share(block, ADDRESS));
+    cr_assert_eq(block_name(block, ADDRESS, &next), second, "a shared block is named, too");
 }

@@ -30,15 +30,31 @@ Test(context, without_a_context_the_driver_answers)
     cr_assert_eq(pool_free(pool, 4096), CUDA_ERROR_INVALID_VALUE);
 }
 
-Test(context, without_a_current_context_the_driver_frees)
+Test(context, without_a_current_context_a_block_is_freed_as_with_one)
 {
     start();
     CUdeviceptr block = allocate(MIB);
     fake_set_current(NULL);
-    fake_trace();
-    pool_free(pool, block);
-    cr_assert_str_eq(fake_trace(), "free");
+    cr_assert_eq(pool_free(pool, block), CUDA_SUCCESS);
+    cr_assert_eq(pool_free(pool, block), CUDA_ERROR_INVALID_VALUE);
     fake_set_current(context);
+    synchronise();
+    cr_assert_eq(allocate(MIB), block);
+}
+
+/* The fence of such a free is recorded there and then, in the block's context. */
+Test(context, a_free_without_a_context_has_a_fence)
+{
+    start();
+    CUdeviceptr block = allocate(64 * MIB);
+    fake_launch(context);
+    fake_set_current(NULL);
+    fake_trace();
+    cr_assert_eq(pool_free(pool, block), CUDA_SUCCESS);
+    cr_assert_not_null(strstr(fake_trace(), "record"));
+    fake_set_current(context);
+    fake_finish(context);
+    cr_assert_eq(allocate(64 * MIB), block);
 }
 
 Test(context, a_device_is_asked_about_once)

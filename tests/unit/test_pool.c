@@ -86,7 +86,7 @@ Test(pool, free_memory_counts_what_is_cached_and_pending)
 {
     size_t left, total;
     start();
-    CUdeviceptr live = allocate(4 * MIB), clean = allocate(2 * MIB), pending = allocate(MIB);
+    CUdeviceptr live = allocate(4 * MIB), clean = allocate(2 * MIB), pending = allocate(2 * MIB);
     release(clean);
     synchronise();
     release(pending);
@@ -108,17 +108,54 @@ Test(pool, free_memory_is_what_the_device_has_where_that_is_less_than_the_hard_l
     cr_assert_eq(left, GIB - MIB);
 }
 
+static size_t free_memory(void)
+{
+    size_t left, total;
+    cr_assert_eq(pool_memory_info(pool, &left, &total), CUDA_SUCCESS);
+    return left;
+}
+
+static CUdeviceptr allocate_at(CUdeviceptr address, size_t bytes)
+{
+    fake_next_address(address);
+    CUdeviceptr block = allocate(bytes);
+    cr_assert_eq(block, address);
+    return block;
+}
+
+#define PAGE        (2 * MIB)
+#define NTH_PAGE(n) ((UINT64_C(0x200) + (n)) * PAGE)
+
 Test(pool, free_memory_counts_the_pages_that_cached_blocks_take)
 {
-    size_t before, after, total;
     start();
-    CUdeviceptr large = allocate(3 * MIB), small = allocate(MIB);
-    allocate(16 * MIB);
-    cr_assert_eq(pool_memory_info(pool, &before, &total), CUDA_SUCCESS);
+    CUdeviceptr large = allocate_at(NTH_PAGE(0), 3 * MIB);
+    CUdeviceptr small = allocate_at(NTH_PAGE(2), MIB);
+    allocate_at(NTH_PAGE(3), 16 * MIB);
+    size_t before = free_memory();
     release(large);
     release(small);
-    cr_assert_eq(pool_memory_info(pool, &after, &total), CUDA_SUCCESS);
-    cr_assert_eq(after - before, (4 + 1) * MIB, "3 MiB take two pages, 1 MiB shares one");
+    cr_assert_eq(free_memory() - before, (4 + 2) * MIB, "3 MiB take two pages, 1 MiB one");
+}
+
+Test(pool, a_page_is_free_once_all_blocks_in_it_are)
+{
+    start();
+    CUdeviceptr first = allocate_at(NTH_PAGE(0), 4096);
+    CUdeviceptr second = allocate_at(NTH_PAGE(0) + PAGE / 2, MIB);
+    CUdeviceptr third = allocate_at(NTH_PAGE(1), 4096);
+    allocate_at(NTH_PAGE(2), 16 * MIB);
+    size_t before = free_memory();
+    release(second);
+    cr_assert_eq(free_memory(), before, "the first block of the page is live");
+    release(third);
+    cr_assert_eq(free_memory(), before + PAGE);
+    synchronise();
+    cr_assert_eq(free_memory(), before + PAGE, "clean or pending");
+    release(first);
+    cr_assert_eq(free_memory(), before + 2 * PAGE);
+    cr_assert_eq(allocate(MIB), second);
+    cr_assert_eq(free_memory(), before + PAGE, "the second one is");
 }
 
 Test(pool, asking_for_free_memory_may_fail)

@@ -13,7 +13,7 @@
 
 #define THREADS 6
 #define HELD    24
-#define BLOCKS  (1u << 20)
+#define BLOCKS  (1u << 22)
 #define BASE    UINT64_C(0x7f0000000000)
 
 /* By the address of a block, in granules. The fake driver gives every address out once. */
@@ -93,6 +93,25 @@ static void end_work(struct worker *worker)
     fake_finish_some(worker->home, random_below(&worker->seed, 4));
 }
 
+/* What this thread holds is inside of nothing else; what others hold may go any moment. */
+static void ask(struct worker *worker, unsigned slot)
+{
+    size_t left, total;
+    CUdeviceptr own = worker->held[slot];
+    CUdeviceptr any = BASE + (CUdeviceptr)random_below(&worker->seed, BLOCKS) * 4096 + 300;
+    struct pointer_answer answer = pool_ask_pointer(pool, any);
+    if (answer.kind == POINTER_LIVE)
+        pool_buffer_id(pool, &answer);
+    check(pool_memory_info(pool, &left, &total) == CUDA_SUCCESS && left <= total,
+          "more is free than there is");
+    if (!own)
+        return;
+    answer = pool_ask_pointer(pool, own + 4095);
+    check(answer.kind == POINTER_LIVE && answer.base == own, "a held block is not known");
+    uint64_t id = pool_buffer_id(pool, &answer);
+    check(id != 0 && pool_buffer_id(pool, &answer) == id, "a buffer has two numbers");
+}
+
 static void act(struct worker *worker, CUstream stream)
 {
     unsigned slot = random_below(&worker->seed, HELD), what = random_below(&worker->seed, 64);
@@ -100,6 +119,8 @@ static void act(struct worker *worker, CUstream stream)
         synchronise();
     else if (what == 1)
         pool_trim(pool);
+    else if (what == 2)
+        ask(worker, slot);
     else if (what < 16)
         end_work(worker);
     else if (!worker->held[slot])

@@ -1,0 +1,268 @@
+#include "writing.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <termios.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "mutation.h"
+
+/* A pipe takes so many bytes whole or not at all (PIPE_BUF); and it divides the size of a page. */
+#define PIECE_BYTES 4096u
+
+/* Pieces that one call gives to a pipe: more than it has room for by default. */
+#define PIECES_AT_ONCE 64u
+
+static uint64_t monotonic_nanoseconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+uint64_t writing_deadline(uint64_t nanoseconds)
+{
+    return monotonic_nanoseconds() + nanoseconds;
+}
+
+/* ---- signals ---- */
+
+/* Those that a write may bring to the thread that makes it. */
+struct held_signals {
+    sigset_t held, before, pending;
+};
+
+static void hold_signals(struct held_signals *signals)
+{
+    sigemptyset(&signals->held);
+    sigaddset(&signals->held, SIGPIPE);
+    if (!MUTATED(report_past_file_limit))
+        sigaddset(&signals->held, SIGXFSZ);
+    /* Where it is blocked, a write from the background goes through. */
+    if (!MUTATED(report_stopped_by_terminal))
+        sigaddset(&signals->held, SIGTTOU);
+    sigpending(&signals->pending);
+    sigprocmask(SIG_BLOCK, &signals->held, &signals->before);
+}
+
+/* Those that came meanwhile are taken. */
+static void let_signals_go(struct held_signals *signals)
+{
+    static const struct timespec at_once = {0, 0};
+    static const int brought[] = {SIGPIPE, SIGXFSZ};
+    for (unsigned i = 0; i < sizeof brought / sizeof brought[0]; i++) {
+        sigset_t one;
+        sigemptyset(&one);
+        sigaddset(&one, brought[i]);
+        if (sigismember(&signals->pending, brought[i]) || !sigismember(&signals->held, brought[i]))
+            continue;
+        while (sigtimedwait(&one, NULL, &at_once) < 0 && errno == EINTR)
+            continue;
+    }
+    sigprocmask(SIG_SETMASK, &signals->before, NULL);
+}
+
+/* ---- what can be written without waiting, by what the descriptor is ---- */
+
+enum way {
+    PLAINLY,      /* a regular file or a device: it does not make anybody wait for a reader */
+    AS_MESSAGE,   /* a socket */
+    AS_PAGES,     /* a pipe: vmsplice can be told not to wait, whatever the pipe's own state is */
+    NON_BLOCKING, /* a file of its own was opened, which is non-blocking */
+    WHEN_READY,   /* as far as poll can tell */
+};
+
+struct target {
+    int fd;
+    int reopened; /* or -1 */
+    enum way way;
+};
+
+/* Another user's pipe or terminal cannot be opened, although it can be written to. */
+static void reopen(struct target *target)
+{
+    char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", target->fd);
+    target->reopened = open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    target->way = target->reopened >= 0 ? NON_BLOCKING : WHEN_READY;
+}
+
+static bool is_terminal(int fd)
+{
+    struct termios settings;
+    return tcgetattr(fd, &settings) == 0;
+}
+
+static struct target find_target(int fd)
+{
+    struct target target = {fd, -1, WHEN_READY};
+    struct stat status;
+    if (fstat(fd, &status) != 0)
+        return target;
+    if (S_ISSOCK(status.st_mode))
+        target.way = AS_MESSAGE;
+    else if (S_ISFIFO(status.st_mode))
+        target.way = AS_PAGES;
+    else if (S_ISCHR(status.st_mode) && is_terminal(fd))
+        reopen(&target);
+    else
+        target.way = PLAINLY;
+    if (MUTATED(report_waits_for_reader))
+        target.way = PLAINLY;
+    return target;
+}
+
+/* Whole lines, as many as a piece holds; of a longer line, a piece. */
+static size_t piece_of(const char *text, size_t bytes)
+{
+    if (bytes <= PIECE_BYTES)
+        return bytes;
+    const char *end = memrchr(text, '\n', PIECE_BYTES);
+    return end != NULL ? (size_t)(end - text) + 1 : PIECE_BYTES;
+}
+
+/* The pipe keeps the pages until they are read: they must not change, so they are the text's copy,
+ * a piece to each part of a page, and are ours no more afterwards. */
+static ssize_t give_pages(int fd, const char *text, size_t bytes)
+{
+    struct iovec pieces[PIECES_AT_ONCE];
+    size_t all = (size_t)PIECES_AT_ONCE * PIECE_BYTES;
+    char *pages = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages == MAP_FAILED)
+        return -1;
+    unsigned count = 0;
+    for (; bytes > 0 && count < PIECES_AT_ONCE; count++) {
+        size_t length = piece_of(text, bytes);
+        pieces[count] = (struct iovec){pages + (size_t)count * PIECE_BYTES, length};
+        memcpy(pieces[count].iov_base, text, length);
+        text += length;
+        bytes -= length;
+    }
+    ssize_t given = vmsplice(fd, pieces, count, SPLICE_F_NONBLOCK);
+    int error = errno;
+    munmap(pages, all);
+    errno = error;
+    return given;
+}
+
+static bool is_ready(int fd, int milliseconds)
+{
+    struct pollfd waiting = {.fd = fd, .events = POLLOUT};
+    return poll(&waiting, 1, milliseconds) == 1;
+}
+
+/* -1 with errno: EAGAIN where there is no room. */
+static ssize_t write_some(struct target *target, const char *text, size_t bytes)
+{
+    switch (target->way) {
+    case PLAINLY:
+        return write(target->fd, text, bytes);
+    case AS_MESSAGE:
+        return send(target->fd, text, piece_of(text, bytes), MSG_DONTWAIT | MSG_NOSIGNAL);
+    case NON_BLOCKING:
+        return write(target->reopened, text, piece_of(text, bytes));
+    case AS_PAGES: {
+        ssize_t given = give_pages(target->fd, text, bytes);
+        if (given >= 0 || errno == EAGAIN || errno == EINTR || errno == EPIPE || errno == EBADF)
+            return given;
+        /* There are kernels, and filters of system calls, without it. */
+        reopen(target);
+        errno = EINTR;
+        return -1;
+    }
+    default:
+        if (is_ready(target->fd, 0))
+            return write(target->fd, text, piece_of(text, bytes));
+        errno = EAGAIN;
+        return -1;
+    }
+}
+
+static bool wait_for_room(int fd, uint64_t deadline)
+{
+    uint64_t now = monotonic_nanoseconds();
+    if (now >= deadline) {
+        errno = EAGAIN;
+        return false;
+    }
+    uint64_t milliseconds = (deadline - now) / 1000000 + 1;
+    is_ready(fd, milliseconds > 1000 ? 1000 : (int)milliseconds);
+    return true;
+}
+
+static int write_all(struct target *target, const char *text, size_t bytes, uint64_t deadline)
+{
+    while (bytes > 0) {
+        ssize_t written = write_some(target, text, bytes);
+        if (written < 0 && errno == EAGAIN && !wait_for_room(target->fd, deadline))
+            return -1;
+        if (written < 0 && errno != EAGAIN && errno != EINTR)
+            return -1;
+        if (written > 0) {
+            text += written;
+            bytes -= (size_t)written;
+        }
+    }
+    return 0;
+}
+
+int write_until(int fd, const char *text, size_t bytes, uint64_t deadline)
+{
+    struct held_signals signals;
+    hold_signals(&signals);
+    struct target target = find_target(fd);
+    int status = write_all(&target, text, bytes, deadline);
+    int error = errno;
+    if (target.reopened >= 0)
+        close(target.reopened);
+    let_signals_go(&signals);
+    errno = error;
+    return status;
+}
+
+/* ---- errors ---- */
+
+const char *error_text(int error, char buffer[32])
+{
+    static const struct {
+        int error;
+        const char *text;
+    } known[] = {
+        {EPERM, "Operation not permitted"},
+        {ENOENT, "No such file or directory"},
+        {EIO, "Input/output error"},
+        {ENXIO, "No such device or address"},
+        {EBADF, "Bad file descriptor"},
+        {EAGAIN, "Resource temporarily unavailable"},
+        {ENOMEM, "Cannot allocate memory"},
+        {EACCES, "Permission denied"},
+        {EEXIST, "File exists"},
+        {ENOTDIR, "Not a directory"},
+        {EISDIR, "Is a directory"},
+        {EINVAL, "Invalid argument"},
+        {EMFILE, "Too many open files"},
+        {ENFILE, "Too many open files in system"},
+        {EFBIG, "File too large"},
+        {ENOSPC, "No space left on device"},
+        {EROFS, "Read-only file system"},
+        {EPIPE, "Broken pipe"},
+        {ENAMETOOLONG, "File name too long"},
+        {ELOOP, "Too many levels of symbolic links"},
+        {ESTALE, "Stale file handle"},
+        {EDQUOT, "Disk quota exceeded"},
+    };
+    for (unsigned i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (known[i].error == error)
+            return known[i].text;
+    snprintf(buffer, 32, "error %d", error);
+    return buffer;
+}

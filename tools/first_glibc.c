@@ -1,0 +1,50 @@
+/*
+ * The command's start, as every glibc from 2.28 on has it.
+ *
+ * The start files of glibc 2.34 and later call __libc_start_main@GLIBC_2.34 and leave the program's
+ * constructors to it; a program that was built with them does not start on an earlier system. The
+ * Makefile has the linker send their call here (--wrap). It goes on to the first version of the
+ * function, which every glibc still has, and which is told what runs the constructors.
+ */
+#include <stddef.h>
+
+#if defined(__x86_64__)
+#define FIRST_VERSION "GLIBC_2.2.5"
+#elif defined(__aarch64__)
+#define FIRST_VERSION "GLIBC_2.17"
+#else
+#error "cudapool knows the first glibc versions of x86-64 and aarch64 only"
+#endif
+
+typedef int main_function(int argc, char **argv, char **environment);
+typedef void other_function(void);
+typedef void constructor(int argc, char **argv, char **environment);
+
+extern int first_libc_start_main(main_function *run, int argc, char **argv,
+                                 main_function *construct, other_function *finish,
+                                 other_function *finish_linker, void *stack_end);
+__asm__(".symver first_libc_start_main, __libc_start_main@" FIRST_VERSION);
+
+extern int __wrap___libc_start_main(main_function *run, int argc, char **argv,
+                                    main_function *construct, other_function *finish,
+                                    other_function *finish_linker, void *stack_end);
+
+/* The linker's and the start files' names. */
+extern void _init(void);
+extern constructor *__init_array_start[] __attribute__((visibility("hidden")));
+extern constructor *__init_array_end[] __attribute__((visibility("hidden")));
+
+static int run_constructors(int argc, char **argv, char **environment)
+{
+    _init();
+    for (constructor **c = __init_array_start; c < __init_array_end; c++)
+        (*c)(argc, argv, environment);
+    return 0;
+}
+
+int __wrap___libc_start_main(main_function *run, int argc, char **argv, main_function *construct,
+                             other_function *finish, other_function *finish_linker, void *stack_end)
+{
+    return first_libc_start_main(run, argc, argv, construct != NULL ? construct : run_constructors,
+                                 finish, finish_linker, stack_end);
+}
