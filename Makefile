@@ -12,6 +12,7 @@ PREFIX   ?= /usr/local
 LIBDIR   ?= $(PREFIX)/lib
 VERSION  := 0.1.0
 SANITIZE ?=
+NCURSES  ?= -lncursesw
 BUILD    ?= build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
 
 # Where a toolkit's <cuda.h> is, if there is one: it is needed for nothing but comparing our
@@ -48,7 +49,8 @@ endif
 
 # Hidden symbols keep the pool out of the program's sight. The initial-exec model makes reading a
 # thread-local variable one instruction, and free of calls into the dynamic linker.
-POOL_FLAGS := -fPIC -fvisibility=hidden -ftls-model=initial-exec -pthread
+VERSION_FLAG := -DCUDAPOOL_VERSION='"$(VERSION)"'
+POOL_FLAGS := $(VERSION_FLAG) -fPIC -fvisibility=hidden -ftls-model=initial-exec -pthread
 SIM_FLAGS  := -fPIC -pthread
 TEST_FLAGS := -pthread -I. -Itests
 
@@ -118,7 +120,7 @@ SIMS     := $(if $(SIM_SOURCES),$(SIM) $(SIM_VARIANTS))
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .PHONY: all library sim programs gpu unit plain replays fuzzers abi-check test random mutations fuzz \
-        coverage demo bench install deb lint format cross clean help dependencies
+        coverage demo bench install uninstall deb lint format cross clean help dependencies
 
 all: library sim programs ## build everything but the unit tests
 library: $(PRODUCTS) abi-check ## build the preload object, its settings reader and the command
@@ -156,7 +158,8 @@ coverage: ## how much of core/ and shim/ the tests cover, and why not the rest
 	@BUILD=build-coverage COVERAGE=1 CC=$(CC) scripts/run_tests.sh || echo "coverage: of tests that failed"
 	@scripts/coverage.py build-coverage tests/coverage.md
 
-demo: all ## run a CUDA program without and with the pool (on the GPU if there is one)
+# Without the programs of the tests, which take far longer to build than the pool.
+demo: library $(SIM) $(DEMOS) ## run a CUDA program without and with the pool (on the GPU if there is one)
 	@BUILD=$(BUILD) scripts/demo.sh
 
 OUTPUT ?= $(BUILD)/bench
@@ -174,18 +177,34 @@ format: ## format all C sources in place
 cross: ## build for aarch64 and run the tests under qemu
 	@scripts/cross.sh
 
+# Where each shell looks for completions of commands; Debian has places of its own.
+BASH_COMPLETIONS ?= $(PREFIX)/share/bash-completion/completions
+ZSH_COMPLETIONS  ?= $(PREFIX)/share/zsh/site-functions
+FISH_COMPLETIONS ?= $(PREFIX)/share/fish/vendor_completions.d
 SHARE := $(DESTDIR)$(PREFIX)/share
 install: library ## install under PREFIX (/usr/local) and LIBDIR (PREFIX/lib), below DESTDIR
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include \
-	    $(SHARE)/cudapool $(SHARE)/man/man1 $(SHARE)/bash-completion/completions
+	    $(SHARE)/cudapool $(SHARE)/man/man1 $(DESTDIR)$(BASH_COMPLETIONS) \
+	    $(DESTDIR)$(ZSH_COMPLETIONS) $(DESTDIR)$(FISH_COMPLETIONS)
 	install -m 755 $(PRELOAD) $(CONFIG) $(DESTDIR)$(LIBDIR)
 	install -m 755 $(TOOL) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 core/cudapool.h $(DESTDIR)$(PREFIX)/include
 	install -m 644 $(wildcard configs/*) $(SHARE)/cudapool
 	install -m 644 packaging/cudapool.1 $(SHARE)/man/man1
-	install -m 644 packaging/cudapool.bash $(SHARE)/bash-completion/completions/cudapool
+	install -m 644 packaging/cudapool.bash $(DESTDIR)$(BASH_COMPLETIONS)/cudapool
+	install -m 644 packaging/cudapool.zsh $(DESTDIR)$(ZSH_COMPLETIONS)/_cudapool
+	install -m 644 packaging/cudapool.fish $(DESTDIR)$(FISH_COMPLETIONS)/cudapool.fish
 	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|' \
 	    packaging/cudapool.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/cudapool.pc
+
+# What install installs, and no directory that others may use as well.
+uninstall: ## remove what install installed, with the same PREFIX, LIBDIR and DESTDIR
+	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,$(notdir $(PRELOAD) $(CONFIG)) pkgconfig/cudapool.pc) \
+	    $(DESTDIR)$(PREFIX)/bin/cudapool $(DESTDIR)$(PREFIX)/include/cudapool.h \
+	    $(addprefix $(SHARE)/cudapool/,$(notdir $(wildcard configs/*))) \
+	    $(SHARE)/man/man1/cudapool.1 $(DESTDIR)$(BASH_COMPLETIONS)/cudapool \
+	    $(DESTDIR)$(ZSH_COMPLETIONS)/_cudapool $(DESTDIR)$(FISH_COMPLETIONS)/cudapool.fish
+	rmdir $(SHARE)/cudapool 2>/dev/null || true
 
 deb: ## build a Debian package in BUILD (build)
 	@BUILD=$(BUILD) VERSION=$(VERSION) CC=$(CC) packaging/make_deb.sh
@@ -241,13 +260,13 @@ $(BUILD)/obj/tools/%.o: tools/%.c Makefile | dependencies
 
 # What the command knows of the installation. Where LIBDIR is another than last time, what names it
 # is compiled again.
-TOOL_FLAGS := -fvisibility=hidden -DCUDAPOOL_VERSION='"$(VERSION)"' -DCUDAPOOL_LIBDIR='"$(LIBDIR)"'
+TOOL_FLAGS := -fvisibility=hidden $(VERSION_FLAG) -DCUDAPOOL_LIBDIR='"$(LIBDIR)"'
 $(BUILD)/libdir: always
 	@mkdir -p $(@D)
 	@echo '$(LIBDIR)' | cmp -s - $@ || echo '$(LIBDIR)' >$@
 .PHONY: always
 $(TOOL_OBJECTS): $(BUILD)/libdir
-$(BUILD)/obj/tools/configs.o: $(wildcard configs/*.json)
+$(BUILD)/obj/core/shipped_json.o: $(wildcard configs/*.json)
 
 $(BUILD)/obj/tests/conformance/%.o: tests/conformance/%.c Makefile | dependencies
 	@mkdir -p $(@D)
@@ -287,10 +306,12 @@ $(CONFIG): $(JSON_OBJECTS) $(BUILD)/core.a
 	$(say) LINK $@
 	$(Q)$(LINK) -shared -Wl,-soname,$(@F) -Wl,--version-script,$@.map -Wl,-z,defs $^ -o $@ -ljansson -pthread -ldl
 
+# Only the command draws on terminals: ncurses has no business in other people's processes.
+TOOL_LIBRARIES = -ljansson $(NCURSES) -pthread -ldl
 # Its start files' call of libc is ours: see tools/first_glibc.c.
 $(TOOL): $(TOOL_OBJECTS) $(BUILD)/core.a
 	$(say) LINK $@
-	$(Q)$(LINK) -Wl,--wrap=__libc_start_main $^ -o $@ -ljansson -pthread -ldl
+	$(Q)$(LINK) -Wl,--wrap=__libc_start_main $^ -o $@ $(TOOL_LIBRARIES)
 
 $(BUILD)/core.a: $(CORE_OBJECTS)
 	$(say) AR $@
@@ -355,13 +376,13 @@ $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(call object,$(FUZZ_SHARED))
 	@mkdir -p $(@D)
 	@touch $(@D)/libcudapool_preload.so
 	$(say) LINK $@
-	$(Q)$(LINK) $^ -o $@ -ljansson -pthread -ldl
+	$(Q)$(LINK) $^ -o $@ $(TOOL_LIBRARIES)
 
 $(BUILD)/fuzzers/%: $(BUILD)/obj/tests/fuzz/%.o $(FUZZ_LINKED)
 	@mkdir -p $(@D)
 	@touch $(@D)/libcudapool_preload.so
 	$(say) LINK $@
-	$(Q)$(LINK) -fsanitize=fuzzer $^ -o $@ -ljansson -pthread -ldl
+	$(Q)$(LINK) -fsanitize=fuzzer $^ -o $@ $(TOOL_LIBRARIES)
 
 # A program that calls the driver is linked with the simulated one, whose soname is the real one's:
 # it runs on either. One that does not call it, does not need it.

@@ -82,15 +82,21 @@ struct figures_settings {
     char directory[SETTINGS_PATH_MAX]; /* empty: see figures_file.h; escapes as in report.file */
 };
 
+/* At least as many as there are settings (settings_json.h). */
+#define SETTINGS_MOST 64
+
 struct settings {
     struct device_settings device;
     struct stream_ordered_settings stream_ordered;
     struct limit_settings limits;
     struct report_settings report;
     struct figures_settings figures;
+    /* How each was spelled in its file, in settings_table's order: for whoever echoes them, and
+     * without any meaning for the pool. */
+    uint8_t spelled[SETTINGS_MOST];
 };
 
-/* The defaults, as README.md and configs/default.json state them. */
+/* The defaults, as configs/default.json states them. */
 void settings_defaults(struct settings *settings);
 
 /* What a size means on a device of total_bytes; UINT64_MAX where it is unlimited. */

@@ -8,38 +8,57 @@
 
 #include "document_json.h"
 #include "settings_json.h"
+#include "shipped_json.h"
+
+/* The settings of a document; takes the reference, which may be NULL after an error. */
+static int read_root(const struct document *document, json_t *root, struct settings *settings)
+{
+    if (root == NULL)
+        return -1;
+    int status = settings_from_json(document, "", root, settings);
+    json_decref(root);
+    return status;
+}
+
+static int read_text(struct document *document, const char *text, size_t bytes,
+                     struct settings *settings)
+{
+    return read_root(document, document_parse(document, text, bytes), settings);
+}
+
+static int read_source(struct document *document, const char *source, struct settings *settings)
+{
+    const struct shipped_config *shipped = shipped_config_named(source);
+
+    document->file = source;
+    if (shipped != NULL)
+        return read_text(document, shipped->text, (size_t)(shipped->end - shipped->text), settings);
+    if (source[0] != '{')
+        return read_root(document, document_load(document, SETTINGS_FILE_MAX), settings);
+    document->file = "CUDAPOOL_CONFIG";
+    return read_text(document, source, strlen(source), settings);
+}
 
 int config_read_file(const char *path, struct settings *settings, char *error, size_t error_bytes)
 {
     struct document document = {.file = path, .error = error, .error_bytes = error_bytes};
-    json_t *root = document_load(&document, SETTINGS_FILE_MAX);
 
-    if (root == NULL)
-        return -1;
-    int status = settings_from_json(&document, "", root, settings);
-    json_decref(root);
-    return status;
-}
-
-static int read_settings_text(const char *text, struct settings *settings, char *error,
-                              size_t error_bytes)
-{
-    struct document document = {
-        .file = "CUDAPOOL_CONFIG", .error = error, .error_bytes = error_bytes};
-    json_t *root = document_parse(&document, text, strlen(text));
-
-    if (root == NULL)
-        return -1;
-    int status = settings_from_json(&document, "", root, settings);
-    json_decref(root);
-    return status;
+    return read_root(&document, document_load(&document, SETTINGS_FILE_MAX), settings);
 }
 
 int config_read(const char *source, struct settings *settings, char *error, size_t error_bytes)
 {
-    if (source[0] == '{')
-        return read_settings_text(source, settings, error, error_bytes);
-    return config_read_file(source, settings, error, error_bytes);
+    struct document document = {.error = error, .error_bytes = error_bytes};
+
+    return read_source(&document, source, settings);
+}
+
+int config_read_patiently(const char *source, struct settings *settings,
+                          document_complaint *complain, void *context)
+{
+    struct document document = {.each = complain, .each_context = context, .waits = true};
+
+    return read_source(&document, source, settings);
 }
 
 /* 64, true, null and "text" are JSON; 64MiB is a string without its quotation marks. */
@@ -71,16 +90,17 @@ static int set_one(const struct document *document, const char *assignment,
     return status;
 }
 
-int config_set(const char *const *assignments, size_t count, struct settings *settings, char *error,
-               size_t error_bytes)
+int config_set(const char *const *assignments, size_t count, struct settings *settings,
+               document_complaint *complain, void *context)
 {
-    struct document document = {.file = "--set", .error = error, .error_bytes = error_bytes};
+    struct document document = {.file = "--set", .each = complain, .each_context = context};
     struct settings changed = *settings;
+    int failed = 0;
 
     for (size_t i = 0; i < count; i++)
-        if (set_one(&document, assignments[i], &changed) != 0)
-            return -1;
-    if (settings_check(&document, "", &changed) != 0)
+        failed |= set_one(&document, assignments[i], &changed);
+    failed |= settings_check(&document, "", &changed);
+    if (failed != 0)
         return -1;
     *settings = changed;
     return 0;

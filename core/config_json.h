@@ -10,6 +10,7 @@
 #include <stddef.h>
 
 #include "config.h"
+#include "document_json.h"
 
 /* Longer files are an error. */
 #define SETTINGS_FILE_MAX (1024 * 1024)
@@ -22,17 +23,25 @@
 int config_read_file(const char *path, struct settings *settings, char *error, size_t error_bytes);
 
 /*
- * The same for what CUDAPOOL_CONFIG may be: a file's name, or the JSON itself where it begins with
- * a brace. (So `cudapool run --set` needs no file that must outlive the last process of a job.)
+ * The same for what CUDAPOOL_CONFIG may be: the name of settings that come along (shipped_json.h),
+ * a file's name, or the JSON itself where it begins with a brace. (So `cudapool run --set` needs no
+ * file that must outlive the last process of a job.)
  */
 int config_read(const char *source, struct settings *settings, char *error, size_t error_bytes);
 
 /*
- * Sets one setting after another, each as "device.growth_budget=64MiB": what follows the first "="
- * is JSON, or else a string. 0, or -1 with *settings untouched and one line in error.
+ * The same for a person who waits: tells every error that there is, and reads pipes as well, and -
+ * as stdin. 0, or -1 with *settings untouched.
  */
-int config_set(const char *const *assignments, size_t count, struct settings *settings, char *error,
-               size_t error_bytes);
+int config_read_patiently(const char *source, struct settings *settings,
+                          document_complaint *complain, void *context);
+
+/*
+ * Sets one setting after another, each as "device.growth_budget=64MiB": what follows the first "="
+ * is JSON, or else a string. 0, or -1 with *settings untouched and every error told.
+ */
+int config_set(const char *const *assignments, size_t count, struct settings *settings,
+               document_complaint *complain, void *context);
 
 /* The settings as JSON on one line, in memory that the caller frees; NULL where it is short. */
 char *config_to_text(const struct settings *settings);

@@ -57,6 +57,15 @@ bool device_is_short(const struct device *device)
     return atomic_load_explicit(&device->is_short, memory_order_relaxed);
 }
 
+/* 0 where the driver does not say. */
+static uint32_t cuda_version(const struct driver *driver)
+{
+    int version = 0;
+    if (!driver->cuDriverGetVersion || driver->cuDriverGetVersion(&version) != CUDA_SUCCESS)
+        return 0;
+    return version > 0 ? (uint32_t)version : 0;
+}
+
 static struct device *describe_device(struct pool *pool, CUdevice ordinal)
 {
     const struct driver *driver = pool->driver;
@@ -113,6 +122,7 @@ struct device *context_device(struct pool *pool, CUdevice ordinal)
     struct device *described = describe_device(pool, ordinal);
     if (!described)
         return NULL;
+    figures_note_cuda(&pool->figures, cuda_version(pool->driver));
     figures_start(&pool->figures);
     pthread_mutex_lock(&registry->lock);
     device = find_device(registry, ordinal);

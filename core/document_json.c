@@ -19,20 +19,33 @@
 /* What a value may take of an error line. */
 #define FOUND_BYTES 80
 
+/* What is said of one error, without the file and the place. */
+#define MESSAGE_BYTES 640
+
+static void write_error(const struct document *document, const char *place, const char *message,
+                        char *error, size_t error_bytes)
+{
+    bool placed = place != NULL && place[0] != '\0';
+
+    snprintf(error, error_bytes, "%s: %s%s%s", document->file, placed ? place : "",
+             placed ? ": " : "", message);
+    replace_control_characters(error);
+}
+
 int document_fail(const struct document *document, const char *place, const char *format, ...)
 {
-    char message[512];
+    char message[MESSAGE_BYTES], line[2 * MESSAGE_BYTES];
     va_list arguments;
 
     va_start(arguments, format);
     vsnprintf(message, sizeof(message), format, arguments);
     va_end(arguments);
-    if (document->error_bytes == 0)
-        return -1;
-    bool placed = place != NULL && place[0] != '\0';
-    snprintf(document->error, document->error_bytes, "%s: %s%s%s", document->file,
-             placed ? place : "", placed ? ": " : "", message);
-    replace_control_characters(document->error);
+    if (document->each != NULL) {
+        write_error(document, place, message, line, sizeof(line));
+        document->each(line, document->each_context);
+    } else if (document->error_bytes > 0) {
+        write_error(document, place, message, document->error, document->error_bytes);
+    }
     return -1;
 }
 
@@ -94,15 +107,19 @@ void place_of_item(char place[PLACE_BYTES], const char *parent, size_t index)
     snprintf(place, PLACE_BYTES, "%s[%zu]", parent, index);
 }
 
-/* Opens without waiting for a FIFO's other end, and lets only regular files through. */
-static int open_regular_file(const struct document *document)
+/* Opens without waiting for a FIFO's other end where only regular files are let through. */
+static int open_file(const struct document *document)
 {
     struct stat status;
-    int fd = open(document->file, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    int patience = document->waits ? 0 : O_NONBLOCK;
+    int fd = document->waits && strcmp(document->file, "-") == 0
+                 ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0)
+                 : open(document->file, O_RDONLY | O_CLOEXEC | O_NOCTTY | patience);
 
     if (fd < 0)
         return document_fail(document, NULL, "cannot be opened: %s", strerror(errno));
-    if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode))
+    if (fstat(fd, &status) == 0 &&
+        (S_ISREG(status.st_mode) || (document->waits && !S_ISDIR(status.st_mode))))
         return fd;
     document_fail(document, NULL, "%s, allowed is a regular file",
                   S_ISDIR(status.st_mode) ? "is a directory" : "is not a file");
@@ -224,7 +241,7 @@ json_t *document_load(const struct document *document, size_t most_bytes)
 {
     json_t *value = NULL;
     size_t bytes;
-    int fd = open_regular_file(document);
+    int fd = open_file(document);
 
     if (fd < 0)
         return NULL;

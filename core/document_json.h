@@ -1,5 +1,6 @@
 /*
- * A JSON file being read: loading it, and the one error that says what is wrong with it.
+ * A JSON file being read: loading it, and the error that says what is wrong with it, or all of
+ * them.
  *
  * Shared by the readers of settings and of reports. A document belongs to one thread. Every error
  * is one line without control characters that begins with the file's name.
@@ -8,19 +9,31 @@
 #define CUDAPOOL_CORE_DOCUMENT_JSON_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 /* Room for a place in a document, "devices[0].kinds[1].buckets[12].hits.clean". */
 #define PLACE_BYTES 256
 
+/* Is told one error. */
+typedef void document_complaint(const char *line, void *context);
+
 struct document {
     const char *file; /* its name, as the user gave it */
     char *error;      /* receives the error; not NULL where error_bytes is not 0 */
     size_t error_bytes;
+
+    /* Where it is not NULL, each error goes there and not to error, and what can be read after an
+     * error is looked at as well. The line is valid during the call. */
+    document_complaint *each;
+    void *each_context;
+
+    bool waits; /* files that are not regular are read as well, to their end, and - is stdin */
 };
 
 /* Loads a regular file of at most most_bytes as one JSON value. The caller owns the reference.
- * NULL where that fails, with the error written. Never blocks on a FIFO or a device. */
+ * NULL where that fails, with the error written. Never blocks on a FIFO or a device, unless the
+ * document says so. */
 json_t *document_load(const struct document *document, size_t most_bytes);
 
 /* The same for text that is in memory already. */

@@ -34,6 +34,7 @@
     REQUIRED(cuDevicePrimaryCtxGetState, (CUdevice, unsigned int *, int *))                        \
     OPTIONAL(cuDevicePrimaryCtxRelease, (CUdevice))                                                \
     OPTIONAL(cuDevicePrimaryCtxRelease_v2, (CUdevice))                                             \
+    OPTIONAL(cuDriverGetVersion, (int *))                                                          \
     OPTIONAL(cuDeviceGetUuid, (CUuuid *, CUdevice))                                                \
     OPTIONAL(cuDeviceGetUuid_v2, (CUuuid *, CUdevice))                                             \
     OPTIONAL(cuPointerGetAttributes,                                                               \

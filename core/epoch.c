@@ -557,6 +557,7 @@ void epoch_await_others(struct context *context, uint64_t stamp)
         if (monotonic_now() - started > AWAIT_NANOSECONDS)
             break;
     }
+    thread_state.waited_ns += monotonic_now() - started;
     heap_lock(&context->heap);
 }
 
@@ -642,6 +643,7 @@ static bool wait_for_fence(struct pool *pool, struct context *context, struct fe
         heap_lock(&context->heap);
     }
     drop_user(epochs, fence);
+    thread_state.waited_ns += monotonic_now() - started;
     return epoch_clean(epochs) >= wait.stamp;
 }
 
@@ -692,6 +694,7 @@ static struct fence *await_fence_for(struct context *context, uint64_t stamp)
         heap_lock(&context->heap);
         fence = epoch_fence_for(epochs, stamp, true);
     }
+    thread_state.waited_ns += monotonic_now() - started;
     return fence;
 }
 

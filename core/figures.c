@@ -81,6 +81,8 @@ static void begin(struct figures *figures, void *memory, uint64_t room)
     header->version = FIGURES_VERSION;
     header->first = aligned(sizeof *header);
     figures_file_describe_process(&header->process);
+    report_find_versions(&header->process.versions);
+    header->process.versions.cuda = atomic_load_explicit(&figures->cuda, memory_order_relaxed);
     counter_set(&header->seen, header->process.started);
     counter_set(&header->used, header->first);
     figures->room = room;
@@ -89,6 +91,11 @@ static void begin(struct figures *figures, void *memory, uint64_t room)
         add_settings(figures, figures->settings);
     /* From here on it is an arena. Pairs with the acquire load of a reader. */
     atomic_store_explicit(&header->magic, FIGURES_MAGIC, memory_order_release);
+}
+
+void figures_note_cuda(struct figures *figures, uint32_t version)
+{
+    atomic_store_explicit(&figures->cuda, version, memory_order_relaxed);
 }
 
 static void make_arena(struct figures *figures)
@@ -325,12 +332,34 @@ void figures_sum(struct figures_walk walk, int64_t device, uint64_t now, struct 
         const struct figures_bin *bin = (const void *)record;
         if (record->type == FIGURES_BIN && bin->device == device)
             add_bin(sum, &bin->counters, bin->bytes);
+        struct figures_kind *kind = (void *)record;
+        if (record->type == FIGURES_KIND && kind->device == device)
+            counter_add(&sum->peak_bytes, counter_get(&kind->counters.recent_peak));
     }
     if ((int64_t)counter_get(&sum->live_bytes) < 0)
         counter_set(&sum->live_bytes, 0);
+    counter_raise_to(&sum->peak_bytes, counter_get(&sum->live_bytes) +
+                                           counter_get(&sum->cached_bytes) +
+                                           counter_get(&sum->pending_bytes));
 }
 
 /* ---- sampling ---- */
+
+/* From here on the next sample's peaks count. Another thread's that comes between the two looks is
+ * in one sample more than it should be, and in none less. */
+static void forget_recent_peaks(struct figures_walk walk, int64_t device)
+{
+    struct figures_record *record;
+    while ((record = figures_next(&walk)) != NULL) {
+        struct figures_kind *kind = (void *)record;
+        if (record->type != FIGURES_KIND || kind->device != device || MUTATED(recent_peak_kept))
+            continue;
+        uint64_t seen = counter_get(&kind->counters.recent_peak);
+        /* Relaxed: it orders nothing. A higher one has come meanwhile where this fails. */
+        atomic_compare_exchange_strong_explicit(&kind->counters.recent_peak, &seen, 0,
+                                                memory_order_relaxed, memory_order_relaxed);
+    }
+}
 
 /* Every device at one time. Returns when that is to be done again. */
 static uint64_t sample_devices(struct figures *figures, uint64_t now)
@@ -344,6 +373,7 @@ static uint64_t sample_devices(struct figures *figures, uint64_t now)
         struct figures_history *history = (void *)record;
         struct history_sample sum;
         figures_sum(figures_walk(figures), history->device, now, &sum);
+        forget_recent_peaks(figures_walk(figures), history->device);
         history_add(&history->history, &sum);
         uint64_t next = history_next(&history->history, now);
         due = next < due ? next : due;

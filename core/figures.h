@@ -23,6 +23,7 @@
 
 #include "config.h"
 #include "history.h"
+#include "report.h"
 #include "stats.h"
 
 /* ---- the layout ----
@@ -30,7 +31,7 @@
  * fill its array. Whoever changes any of it changes FIGURES_VERSION. */
 
 #define FIGURES_MAGIC     UINT64_C(0x6c6f6f7061647563) /* "cudapool", the lowest byte first */
-#define FIGURES_VERSION   2u
+#define FIGURES_VERSION   3u
 #define FIGURES_ALIGNMENT 64u /* of records: those of different heaps share no cache line */
 
 /* Who counts here. Times are nanoseconds. */
@@ -44,6 +45,7 @@ struct figures_process {
     char host[256];
     char rank[32];
     char command[4096];
+    struct report_versions versions;
 };
 
 struct figures_header {
@@ -126,10 +128,10 @@ struct figures_bin {
     struct bin_counters counters;
 };
 
-/* Room for some twenty thousand buckets. Memory that is not used is not taken. */
+/* Room for some thirteen thousand buckets. Memory that is not used is not taken. */
 #define FIGURES_BYTES_MAX (UINT64_C(4) << 20)
 
-/* Kept for what has to be counted by itself: some two thousand buckets. */
+/* Kept for what has to be counted by itself: some sixteen hundred buckets. */
 #define FIGURES_BYTES_TO_SPARE (UINT64_C(512) << 10)
 
 /* ---- the arena of this process ---- */
@@ -160,6 +162,8 @@ struct figures {
     uint64_t room; /* bytes that records may take, the header's included */
     _Atomic(struct figures_outside *) outside; /* the newest */
     bool started;
+    _Atomic uint32_t cuda; /* the driver's version, 0: not known yet. Relaxed: any thread stores the
+                              same */
     struct figures_file file;    /* the path is empty: none */
     _Atomic uint64_t sample_due; /* on the monotonic clock. Relaxed: sampling guards the rest */
     _Atomic bool sampling; /* a thread is; acquired where it is set, released where it is reset */
@@ -204,6 +208,8 @@ void figures_sample(struct figures *figures, uint64_t now);
 /* The same whether or not it is due. */
 void figures_sample_now(struct figures *figures, uint64_t now);
 
+/* The CUDA version that the driver speaks; of the first call before figures_start. */
+void figures_note_cuda(struct figures *figures, uint32_t version);
 /* Whether somebody has truncated the file: then the counters start again, and say nothing that is
  * right. */
 bool figures_are_lost(const struct figures *figures);

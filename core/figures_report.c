@@ -8,11 +8,10 @@
 
 static const char *const kind_names[MEMORY_KINDS] = {"device", "stream_ordered"};
 
-/* What a bucket's allocations and blocks given back have cost; where it has no measurement of its
- * own, those of its kind count. */
+/* Nanoseconds that the quickest allocation, and the quickest block given back, have taken; 0: there
+ * was none. */
 struct costs {
-    uint64_t allocations, allocation_nanoseconds;
-    uint64_t returns, return_nanoseconds;
+    uint64_t allocation, giving_back;
 };
 
 struct row {
@@ -47,6 +46,9 @@ static struct report_counters counters_of(const struct bucket_counters *c, uint6
                  .barrier = counter_get(&c->hits[HIT_BARRIER]),
                  .waited = counter_get(&c->hits[HIT_WAITED])},
         .misses = counter_get(&c->misses),
+        .failures = {.memory = counter_get(&c->failures[FAILURE_MEMORY]),
+                     .limit = counter_get(&c->failures[FAILURE_LIMIT]),
+                     .other = counter_get(&c->failures[FAILURE_OTHER])},
         .frees = counter_get(&c->frees),
         .requested_bytes = requested,
         /* What is not kept is not rounded. */
@@ -58,10 +60,14 @@ static struct report_counters counters_of(const struct bucket_counters *c, uint6
                  .reserved_bytes = counter_get(&c->peak_reserved_bytes)},
         .evictions = {.cap = counter_get(&c->evictions[EVICTION_CAP]),
                       .idle = counter_get(&c->evictions[EVICTION_IDLE]),
-                      .memory = counter_get(&c->evictions[EVICTION_MEMORY])},
+                      .memory = counter_get(&c->evictions[EVICTION_MEMORY]),
+                      .free = counter_get(&c->evictions[EVICTION_FREE]),
+                      .context = counter_get(&c->evictions[EVICTION_CONTEXT])},
         .driver = {.calls = counter_get(&c->allocation_calls) + counter_get(&c->returned_blocks),
                    .nanoseconds = counter_get(&c->allocation_nanoseconds) +
                                   counter_get(&c->return_nanoseconds)},
+        .waits = {.nanoseconds = counter_get(&c->wait_nanoseconds),
+                  .frees = counter_get(&c->waiting_frees)},
     };
 }
 
@@ -82,19 +88,16 @@ static struct report_counters counters_of_bin(const struct bin_counters *c, uint
     };
 }
 
-static struct costs costs_of(const struct bucket_counters *c)
+/* The less of two that are there. */
+static uint64_t least(uint64_t one, uint64_t other)
 {
-    return (struct costs){counter_get(&c->allocation_calls),
-                          counter_get(&c->allocation_nanoseconds), counter_get(&c->returned_blocks),
-                          counter_get(&c->return_nanoseconds)};
+    return one == 0 || (other != 0 && other < one) ? other : one;
 }
 
-static void add_costs(struct costs *into, const struct costs *costs)
+static void lower_costs(struct costs *into, const struct costs *costs)
 {
-    into->allocations += costs->allocations;
-    into->allocation_nanoseconds += costs->allocation_nanoseconds;
-    into->returns += costs->returns;
-    into->return_nanoseconds += costs->return_nanoseconds;
+    into->allocation = least(into->allocation, costs->allocation);
+    into->giving_back = least(into->giving_back, costs->giving_back);
 }
 
 /* All but the peaks. */
@@ -106,18 +109,26 @@ static void add_counters(struct report_counters *into, const struct report_count
     into->hits.barrier += c->hits.barrier;
     into->hits.waited += c->hits.waited;
     into->misses += c->misses;
+    into->failures.memory += c->failures.memory;
+    into->failures.limit += c->failures.limit;
+    into->failures.other += c->failures.other;
     into->frees += c->frees;
     into->requested_bytes += c->requested_bytes;
     into->rounded_bytes += c->rounded_bytes;
+    into->live_blocks += c->live_blocks;
     into->live_bytes += c->live_bytes;
     into->cached_bytes += c->cached_bytes;
     into->pending_bytes += c->pending_bytes;
     into->evictions.cap += c->evictions.cap;
     into->evictions.idle += c->evictions.idle;
     into->evictions.memory += c->evictions.memory;
+    into->evictions.free += c->evictions.free;
+    into->evictions.context += c->evictions.context;
     into->driver.calls += c->driver.calls;
     into->driver.nanoseconds += c->driver.nanoseconds;
-    into->saved_nanoseconds += c->saved_nanoseconds;
+    into->waits.nanoseconds += c->waits.nanoseconds;
+    into->waits.frees += c->waits.frees;
+    into->saved_at_least_nanoseconds += c->saved_at_least_nanoseconds;
 }
 
 /* ---- all rows ---- */
@@ -137,19 +148,28 @@ static void add_row(struct rows *rows, const struct row *row)
     rows->rows[rows->count++] = *row;
 }
 
+/* A block may be freed in another context or stream than it was asked for in: there are buckets
+ * with frees and no requests. */
+static bool was_used(const struct bucket_counters *c)
+{
+    return bucket_requests(c) || counter_get(&c->frees) || counter_get(&c->waiting_frees) ||
+           counter_get(&c->peak_reserved_bytes);
+}
+
 static void add_bucket(struct rows *rows, const struct figures_bucket *bucket)
 {
-    if (bucket_requests(&bucket->counters))
+    if (was_used(&bucket->counters))
         add_row(rows, &(struct row){(enum memory_kind)bucket->kind,
                                     {bucket->bytes, counters_of(&bucket->counters, bucket->bytes)},
-                                    costs_of(&bucket->counters)});
+                                    {counter_get(&bucket->counters.allocation_least),
+                                     counter_get(&bucket->counters.return_least)}});
 }
 
 static void add_bin(struct rows *rows, const struct figures_bin *bin)
 {
     add_row(rows, &(struct row){(enum memory_kind)bin->kind,
                                 {bin->bytes, counters_of_bin(&bin->counters, bin->bytes)},
-                                {0, 0, 0, 0}});
+                                {0, 0}});
 }
 
 /* By kind and size. */
@@ -195,6 +215,8 @@ static void sort(struct row *rows, size_t count)
 /* What bins hold may have changed between two looks. What is live now was live at its peak. */
 static void finish_row(struct report_counters *c)
 {
+    uint64_t hits = c->hits.clean + c->hits.queried + c->hits.barrier + c->hits.waited;
+    c->live_blocks = difference(hits + c->misses, c->frees);
     if ((int64_t)c->live_bytes < 0)
         c->live_bytes = 0;
     if (c->live_bytes > c->peak.live_bytes)
@@ -216,47 +238,41 @@ static void join_rows_of_one_size(struct rows *rows)
         add_counters(&last->bucket.counters, &row->bucket.counters);
         last->bucket.counters.peak.live_bytes += row->bucket.counters.peak.live_bytes;
         last->bucket.counters.peak.reserved_bytes += row->bucket.counters.peak.reserved_bytes;
-        add_costs(&last->costs, &row->costs);
+        lower_costs(&last->costs, &row->costs);
     }
     rows->count = kept + 1;
     for (size_t i = 0; i < rows->count; i++)
         finish_row(&rows->rows[i].bucket.counters);
 }
 
-static double average(uint64_t sum, uint64_t count, uint64_t other_sum, uint64_t other_count)
+/* Hits times what a pair of this size costs where nothing disturbs it: the quickest measured. That
+ * cannot grow because misses get slower; and since the driver's free waits for the GPU, which
+ * nobody knows of a free that was not made, it is the least that was saved. What was never measured
+ * counts as nothing. */
+static uint64_t saved_at_least(const struct report_counters *c, const struct costs *costs)
 {
-    if (count)
-        return (double)sum / (double)count;
-    return other_count ? (double)other_sum / (double)other_count : 0;
-}
-
-/* Hits times what a miss of the bucket and giving a block back have cost here. What was never
- * measured counts as nothing. */
-static uint64_t saved(const struct report_counters *c, const struct costs *own,
-                      const struct costs *all)
-{
-    uint64_t hits = c->hits.clean + c->hits.queried + c->hits.barrier + c->hits.waited;
-    double each =
-        average(own->allocation_nanoseconds, own->allocations, all->allocation_nanoseconds,
-                all->allocations) +
-        average(own->return_nanoseconds, own->returns, all->return_nanoseconds, all->returns);
-    double nanoseconds = (double)hits * each;
-    return nanoseconds < 1e19 ? (uint64_t)nanoseconds : UINT64_MAX;
+    uint64_t hits = c->hits.clean + c->hits.queried + c->hits.barrier + c->hits.waited, saved;
+    uint64_t each = costs->allocation + costs->giving_back;
+    return __builtin_mul_overflow(hits, each, &saved) ? UINT64_MAX : saved;
 }
 
 /* So many rows of one kind as its buckets, and their sums. */
 static bool fill_buckets(const struct row *rows, size_t count, struct report_kind *kind)
 {
-    struct costs all = {0, 0, 0, 0};
+    struct costs costs = {0, 0};
     kind->buckets = scratch_calloc(count ? count : 1, sizeof *kind->buckets);
     if (!kind->buckets)
         return false;
-    for (size_t i = 0; i < count; i++)
-        add_costs(&all, &rows[i].costs);
-    for (size_t i = 0; i < count; i++) {
-        struct report_bucket *bucket = &kind->buckets[kind->bucket_count++];
+    kind->bucket_count = count;
+    /* From the largest down: a smaller block takes the driver no longer than a larger one, so that
+     * a few slow measurements of one size do no harm. Blocks that are not kept come last, and any
+     * of theirs may be small. */
+    for (size_t i = count; i-- > 0;) {
+        struct report_bucket *bucket = &kind->buckets[i];
         *bucket = rows[i].bucket;
-        bucket->counters.saved_nanoseconds = saved(&bucket->counters, &rows[i].costs, &all);
+        if (bucket->bytes)
+            lower_costs(&costs, &rows[i].costs);
+        bucket->counters.saved_at_least_nanoseconds = saved_at_least(&bucket->counters, &costs);
         add_counters(&kind->totals, &bucket->counters);
     }
     return true;
@@ -277,6 +293,7 @@ static void take_heap(const struct figures_heap *heap, struct device_records *re
     out->fences += counter_get(&heap->counters.fences);
     out->fence_queries += counter_get(&heap->counters.fence_queries);
     out->barriers += counter_get(&heap->counters.barriers);
+    out->captured += counter_get(&heap->counters.captured);
     records->peak_requested += heap_counters_peak(&heap->counters);
 }
 

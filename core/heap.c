@@ -487,7 +487,13 @@ struct forgetting {
 static void forget_visited(struct block *block, void *argument)
 {
     struct forgetting *forgetting = argument;
+    struct bucket_counters *counters = block->bucket->counters;
+    bool live = block_state(block) == BLOCK_LIVE;
     heap_forget_block(forgetting->pool, forgetting->heap, block);
+    if (live && !MUTATED(lost_blocks_live_on))
+        bucket_count_lost(counters);
+    else
+        counter_add(&counters->evictions[EVICTION_CONTEXT], 1);
 }
 
 void heap_set_ending(struct heap *heap, bool ending)
@@ -926,7 +932,7 @@ static CUresult ask_driver(struct pool *pool, struct heap *heap, struct bucket_c
     relaxed_mode_end(pool, mode);
     leave_driver();
     uint64_t nanoseconds = monotonic_now() - started;
-    bucket_count_call(cost, nanoseconds);
+    bucket_count_call(cost, nanoseconds, result == CUDA_SUCCESS);
     note_cost(heap, nanoseconds);
     counter_set(&heap->missed_at, started + nanoseconds);
     atomic_fetch_sub_explicit(&heap->missing, 1, memory_order_relaxed);
@@ -960,18 +966,15 @@ static CUresult ask_driver_hard(struct pool *pool, struct context *context,
  * way from the driver does not count yet. */
 static void note_reserved(struct pool *pool, struct device *device)
 {
-    counter *highest = &device->memory->peak_reserved;
-    uint64_t reserved = 0, peak = counter_get(highest);
+    uint64_t reserved = 0;
     for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
         reserved += counter_get(&c->heap.reserved_bytes);
-    while (reserved > peak &&
-           !atomic_compare_exchange_weak_explicit(highest, &peak, reserved, memory_order_relaxed,
-                                                  memory_order_relaxed))
-        continue;
+    counter_raise_shared(&device->memory->peak_reserved, reserved);
+    counter_raise_shared(&device->memory->recent_peak, reserved);
 }
 
-/* Lock held. */
-static void record_block(struct pool *pool, struct heap *heap, struct bucket *bucket,
+/* Lock held. False where there is no memory for a record. */
+static bool record_block(struct pool *pool, struct heap *heap, struct bucket *bucket,
                          CUdeviceptr address, uint64_t bytes, size_t requested)
 {
     struct block *block = block_records_take(&heap->records, heap);
@@ -989,7 +992,7 @@ static void record_block(struct pool *pool, struct heap *heap, struct bucket *bu
             block_records_put(&heap->records, block);
         atomic_fetch_sub_explicit(&context_of_heap(heap)->device->reserved_bytes, bytes,
                                   memory_order_relaxed);
-        return;
+        return false;
     }
     counter_add(&heap->reserved_bytes, bytes);
     note_reserved(pool, context_of_heap(heap)->device);
@@ -998,6 +1001,7 @@ static void record_block(struct pool *pool, struct heap *heap, struct bucket *bu
                      counter_get(&bucket->counters->reserved_bytes));
     counter_add(&heap->live_requested, requested);
     raise_peaks(heap, bucket);
+    return true;
 }
 
 /* Lock held: of the lists and counters, not of the block, which another thread may be claiming. */
@@ -1023,7 +1027,7 @@ bool heap_let_go(struct pool *pool, CUdeviceptr address)
     if (live) {
         struct bucket_counters *counters = block->bucket->counters;
         heap_forget_block(pool, heap, block);
-        counter_add(&counters->frees, 1);
+        bucket_count_lost(counters);
     }
     heap_unlock(heap);
     return live;
@@ -1044,8 +1048,12 @@ void heap_forget_address(struct pool *pool, CUdeviceptr address)
     bool live = claim_live(heap, block, address, BLOCK_LEAVING);
     if (!live && block_address(block) == address && block_state(block) == BLOCK_CACHED)
         thread_caches_collect(heap);
-    if (live || (block_address(block) == address && is_listed(block)))
+    if (live || (block_address(block) == address && is_listed(block))) {
+        struct bucket_counters *counters = block->bucket->counters;
         heap_forget_block(pool, heap, block);
+        counter_add(&counters->evictions[EVICTION_CONTEXT], 1);
+        counter_add(&counters->frees, live);
+    }
     heap_unlock(heap);
 }
 
@@ -1071,6 +1079,32 @@ static uint64_t room_to_keep(const struct pool *pool, const struct context *cont
     return held < most ? most - held : 0;
 }
 
+/* What this thread has waited lately, for a block of this bucket. */
+static void take_wait(const struct bucket *bucket)
+{
+    uint64_t waited = thread_state.waited_ns;
+    if (__builtin_expect(!waited, 1))
+        return;
+    thread_state.waited_ns = 0;
+    bucket_count_wait(bucket->counters, waited);
+}
+
+/* A free of any size: it waits for what all sizes have pending, so it counts with what is of no
+ * size. */
+static void count_waiting_free(const struct bucket *bucket)
+{
+    take_wait(bucket);
+    /* Relaxed, like every counter. */
+    atomic_fetch_add_explicit(&bucket->counters->waiting_frees, 1, memory_order_relaxed);
+}
+
+void heap_take_wait(const struct cache_bin *bin)
+{
+    const struct bucket *bucket = cache_bin_bucket(bin);
+    if (bucket)
+        take_wait(bucket);
+}
+
 /* generation: of the context, from before the driver was asked. Where it has died since, what the
  * driver gave has died with it, and another context may own the heap. */
 static void finish_miss(struct pool *pool, struct context *context, uint64_t generation,
@@ -1087,12 +1121,16 @@ static void finish_miss(struct pool *pool, struct context *context, uint64_t gen
     lives = lives && context_generation(context) == generation;
     counter_add(&bucket->counters->requested_bytes, requested);
     counter_add(&heap->misses, 1);
+    take_wait(bucket);
     counter_raise_to(&heap->largest_request, result == CUDA_SUCCESS ? requested : 0);
-    if (result == CUDA_SUCCESS && lives)
-        record_block(pool, heap, bucket, address, bytes, requested);
+    bool met = result == CUDA_SUCCESS, recorded = false;
+    if (met && lives)
+        recorded = record_block(pool, heap, bucket, address, bytes, requested);
     else
         atomic_fetch_sub_explicit(&context->device->reserved_bytes, bytes, memory_order_relaxed);
-    counter_add(&bucket->counters->misses, 1);
+    counter_add(bucket_outcome(bucket->counters, met, result == CUDA_ERROR_OUT_OF_MEMORY), 1);
+    if (met && !recorded)
+        bucket_count_lost(bucket->counters);
     if (keep_is_on_trial(&heap->keep))
         keep_note_miss(&heap->keep, &bucket->ghosts, bytes, room_to_keep(pool, context));
     watch_waste(heap, context->device);
@@ -1105,7 +1143,10 @@ static CUresult refuse(struct heap *heap, struct bucket *bucket, size_t requeste
 {
     heap_lock(heap);
     counter_add(&bucket->counters->requested_bytes, requested);
-    counter_add(&bucket->counters->misses, 1);
+    take_wait(bucket);
+    counter_add(MUTATED(failures_are_misses) ? &bucket->counters->misses
+                                             : &bucket->counters->failures[FAILURE_LIMIT],
+                1);
     heap_unlock(heap);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -1141,8 +1182,10 @@ static CUresult miss(struct pool *pool, struct context *context, struct bucket *
     }
     uint64_t taken = bytes;
     CUresult result = ask_driver_hard(pool, context, bucket->counters, address, &taken, requested);
-    /* A block that is smaller than its bucket must not serve it again. */
-    bool fits = taken == bucket->bytes || MUTATED(smaller_block_in_bucket);
+    /* A block that is smaller than its bucket must not serve it again. A failure is the bucket's.
+     */
+    bool fits =
+        taken == bucket->bytes || result != CUDA_SUCCESS || MUTATED(smaller_block_in_bucket);
     finish_miss(pool, context, generation, fits ? bucket : &heap->unkept, *address, taken,
                 requested, result);
     release_look_at_memory(pool, context);
@@ -1244,6 +1287,8 @@ CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *
     }
     struct bucket *bucket = get_bucket(heap, block_bytes);
     bool hit = bucket != &heap->unkept && take_from(pool, context, bucket, address, bytes);
+    if (hit)
+        take_wait(bucket);
     heap_unlock(heap);
     if (hit)
         return CUDA_SUCCESS;
@@ -1362,7 +1407,11 @@ __attribute__((noinline)) static CUresult wait_in_free(struct pool *pool, struct
                                                        CUdeviceptr address, uint64_t stamp)
 {
     struct heap *heap = block->heap;
+    const struct bucket *bucket = block->bucket;
+    uint64_t started = monotonic_now();
     CUresult result = synchronise_like_the_driver(pool, context_of_heap(heap));
+    bucket_count_wait(bucket->counters, monotonic_now() - started);
+    atomic_fetch_add_explicit(&bucket->counters->waiting_frees, 1, memory_order_relaxed);
     bool freed = result == CUDA_SUCCESS || MUTATED(failed_wait_frees) ||
                  !take_back(heap, block, address, stamp);
     return freed ? CUDA_SUCCESS : result;
@@ -1459,11 +1508,14 @@ static void wait_for_what_is_missed(struct pool *pool, struct context *context, 
     if (nothing_is_missed(context, room))
         return;
     heap_lock(heap);
+    uint64_t waited_before = thread_state.waited_ns;
     /* What others free meanwhile is theirs to wait for. */
     uint64_t last = epoch_current(&context->epochs) - 1;
     while (epoch_clean(&context->epochs) < last && pending_is_missed(context, room) &&
            epoch_wait_in_free(pool, context, epoch_clean(&context->epochs) + 1))
         continue;
+    if (thread_state.waited_ns != waited_before)
+        count_waiting_free(&heap->unkept);
     heap_unlock(heap);
 }
 
@@ -1520,15 +1572,20 @@ static bool free_oldest_pending(struct pool *pool, struct heap *heap)
     struct block *block = heap->pending.first;
     heap_begin_leaving(heap, block);
     block_table_remove(&pool->blocks, block_address(block), block);
+    struct bucket_counters *counters = block->bucket->counters;
     heap_unlock(heap);
+    uint64_t started = monotonic_now();
     enter_driver();
     CUresult result = pool->driver->cuMemFree_v2(block_address(block));
     leave_driver();
+    uint64_t nanoseconds = monotonic_now() - started;
     heap_lock(heap);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         heap_forget_block(pool, heap, block);
-    else
+        bucket_count_return(counters, EVICTION_FREE, nanoseconds);
+    } else {
         put_back_pending(pool, heap, block);
+    }
     return result == CUDA_SUCCESS;
 }
 
@@ -1666,6 +1723,7 @@ static void watch_for_fence(struct pool *pool, struct context *context, struct t
         if (!has_patience(&context->heap, &patience))
             break;
     }
+    thread_state.waited_ns += patience.now - patience.started;
     cache->waited += (int64_t)(patience.now - patience.started - patience.beside);
 }
 
@@ -1864,15 +1922,20 @@ CUresult heap_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr
     struct heap *heap = block->heap;
     if (!begin_leaving(pool, block, address))
         return CUDA_ERROR_INVALID_VALUE;
+    uint64_t started = monotonic_now();
     enter_driver();
     CUresult result = release(pool, address, argument);
     leave_driver();
+    uint64_t nanoseconds = monotonic_now() - started;
     heap_lock(heap);
     if (block_state(block) == BLOCK_LEAVING && block_address(block) == address) {
         if (result == CUDA_SUCCESS) {
-            struct bucket_counters *counters = block->bucket->counters;
+            const struct bucket *bucket = block->bucket;
+            take_wait(bucket);
             heap_forget_block(pool, heap, block);
-            counter_add(&counters->frees, 1);
+            if (!MUTATED(direct_frees_not_counted))
+                bucket_count_return(bucket->counters, EVICTION_FREE, nanoseconds);
+            counter_add(&bucket->counters->frees, 1);
         } else {
             come_back(pool, block);
         }

@@ -34,6 +34,7 @@
 struct context;
 struct pool;
 struct thread_cache;
+struct cache_bin;
 struct cache_pending;
 
 struct bucket {
@@ -247,6 +248,9 @@ uint64_t heap_peak_requested(const struct heap *heap);
  * none taken but to ask the driver, which one thread at a time does. */
 bool heap_await_fence(struct pool *pool, struct context *context, struct thread_cache *cache,
                       const struct cache_pending *pending);
+
+/* Counts what this thread has waited for a block of the bin's size. No lock needed. */
+void heap_take_wait(const struct cache_bin *bin);
 
 /* The fence of what a thread has freed into its cache is due. Answers for the program's free. No
  * lock held. */

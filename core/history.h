@@ -2,7 +2,9 @@
  * A coarse history: what a device's memory was used for, at some hundred moments.
  *
  * Its size is fixed whatever the run's length: when it is full, every second sample goes and the
- * interval doubles. It is kept in the figures (figures.h), and by whoever samples those.
+ * interval doubles. Each sample carries the peak of the time before it, and the one that goes
+ * leaves its peak to the next, so that no peak is missed between two samples. It is kept in the
+ * figures (figures.h), and by whoever samples those.
  *
  * One thread writes at a time. A reader may find the history in the middle of that, for good where
  * the writer was killed: a sample's time is 0 while the rest of it is written, and samples that do
@@ -23,6 +25,7 @@
 struct history_sample {
     counter at; /* nanoseconds of the monotonic clock; 0: none */
     counter live_bytes, cached_bytes, pending_bytes;
+    counter peak_bytes;      /* the most that these were together since the sample before */
     counter hits[HIT_KINDS]; /* since the start, like the misses */
     counter misses;
 };

@@ -240,8 +240,12 @@ __attribute__((noinline)) static CUresult allocate_slowly(struct pool *pool, CUd
     struct context *context = sane ? served_context(pool) : NULL;
     if (!context)
         return allocate_unserved(pool, address, bytes);
-    if (captures_are_going_on(&pool->captures) && !MUTATED(hit_in_capture))
+    if (captures_are_going_on(&pool->captures) && !MUTATED(hit_in_capture)) {
+        /* Relaxed, like every counter. Switched off, the pool does as if captures went on. */
+        atomic_fetch_add_explicit(&context->heap.counters->captured, pool->settings.device.enabled,
+                                  memory_order_relaxed);
         return heap_allocate_unkept(pool, context, address, bytes);
+    }
     return heap_allocate(pool, context, address, bytes);
 }
 
@@ -289,7 +293,11 @@ __attribute__((noinline)) static CUresult allocate_inside(struct pool *pool,
     cache_leave(cache);
     if (block)
         return CUDA_SUCCESS;
-    if (pending.stamp && heap_await_fence(pool, context_of_heap(cache->heap), cache, &pending))
+    bool over =
+        pending.stamp && heap_await_fence(pool, context_of_heap(cache->heap), cache, &pending);
+    if (thread_state.waited_ns)
+        heap_take_wait(bin);
+    if (over)
         return allocate_what_is_clean(pool, cache, bin, address, bytes);
     return allocate_in_context(pool, cache, address, bytes);
 }

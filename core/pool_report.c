@@ -13,7 +13,9 @@ int pool_report(struct pool *pool, struct report *report)
         thread_caches_settle(&c->heap);
     figures_sample_now(figures, monotonic_now());
     const struct figures_header *header = figures_header(figures);
-    if (header)
+    if (header) {
         report->process.started_nanoseconds = header->process.started_at;
+        report->process.versions = header->process.versions;
+    }
     return figures_report(figures_walk(figures), header ? header->process.started : 0, report);
 }

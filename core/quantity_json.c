@@ -23,7 +23,8 @@ struct unit {
     uint64_t worth;
 };
 
-/* Ascending, and those that are written before those that are only read. */
+/* Ascending, and those that are written of themselves before those that are only echoed. A letter
+ * alone is a power of 1024, as it is for other tools that are asked for memory. */
 static const struct unit size_units[] = {
     {"B", 1},
     {"KiB", 1ull << 10},
@@ -34,6 +35,10 @@ static const struct unit size_units[] = {
     {"MB", 1000000},
     {"GB", 1000000000},
     {"TB", 1000000000000},
+    {"K", 1ull << 10},
+    {"M", 1ull << 20},
+    {"G", 1ull << 30},
+    {"T", 1ull << 40},
 };
 #define SIZE_UNITS_WRITTEN 5
 #define SIZE_UNITS_READ    (sizeof(size_units) / sizeof(size_units[0]))
@@ -104,21 +109,66 @@ static bool scale(const struct decimal *number, uint64_t worth, uint64_t *result
     return true;
 }
 
-static bool scale_by_unit(const struct decimal *number, const char *name, const struct unit *units,
-                          size_t count, uint64_t *result)
+/* Not strcasecmp, which goes by the locale. */
+static char lower(char c)
+{
+    if (c >= 'A' && c <= 'Z')
+        return (char)(c - 'A' + 'a');
+    return c;
+}
+
+static bool is_same_name(const char *one, const char *other)
+{
+    while (*one != '\0' && lower(*one) == lower(*other)) {
+        one++;
+        other++;
+    }
+    return *one == '\0' && *other == '\0';
+}
+
+/* The unit of this name, capitals or not; NULL where there is none. */
+static const struct unit *unit_named(const char *name, const struct unit *units, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        if (strcmp(units[i].name, name) == 0)
-            return scale(number, units[i].worth, result);
-    return false;
+        if (is_same_name(units[i].name, name))
+            return &units[i];
+    return NULL;
+}
+
+static const struct unit *size_unit_of(const char *text)
+{
+    struct decimal number;
+
+    return take_decimal(&text, &number) ? unit_named(text, size_units, SIZE_UNITS_READ) : NULL;
+}
+
+static const struct unit *time_unit_of(const char *text)
+{
+    struct decimal number;
+
+    return take_decimal(&text, &number) ? unit_named(text, time_units, TIME_UNIT_COUNT) : NULL;
 }
 
 bool bytes_from_text(const char *text, uint64_t *bytes)
 {
+    const struct unit *unit = size_unit_of(text);
     struct decimal number;
 
-    return take_decimal(&text, &number) &&
-           scale_by_unit(&number, text, size_units, SIZE_UNITS_READ, bytes);
+    return unit != NULL && take_decimal(&text, &number) && scale(&number, unit->worth, bytes);
+}
+
+uint8_t size_spelling(const char *text)
+{
+    const struct unit *unit = size_unit_of(text);
+
+    return unit == NULL ? SPELLED_AS_USUAL : (uint8_t)(unit - size_units + SPELLED_IN_UNITS);
+}
+
+uint8_t time_spelling(const char *text)
+{
+    const struct unit *unit = time_unit_of(text);
+
+    return unit == NULL ? SPELLED_AS_USUAL : (uint8_t)(unit - time_units + SPELLED_IN_UNITS);
 }
 
 static bool real_from_decimal(const struct decimal *number, double *value)
@@ -154,10 +204,10 @@ bool size_from_text(const char *text, struct byte_size *size)
 
 bool time_from_text(const char *text, uint64_t *nanoseconds)
 {
+    const struct unit *unit = time_unit_of(text);
     struct decimal number;
 
-    return take_decimal(&text, &number) &&
-           scale_by_unit(&number, text, time_units, TIME_UNIT_COUNT, nanoseconds);
+    return unit != NULL && take_decimal(&text, &number) && scale(&number, unit->worth, nanoseconds);
 }
 
 static const struct unit *largest_unit_that_divides(uint64_t value, const struct unit *units,
@@ -193,6 +243,72 @@ void time_to_text(uint64_t nanoseconds, const char *separator, char text[QUANTIT
     if (nanoseconds != 0)
         unit = largest_unit_that_divides(nanoseconds, time_units, TIME_UNIT_COUNT);
     write_in_unit(nanoseconds, unit, separator, text);
+}
+
+/* The decimals that the rest of a division by worth has, and their number; -1 where they do not
+ * come to an end within so many digits as are read. */
+static int decimals_of(uint64_t rest, uint64_t worth, uint64_t *decimals)
+{
+    int count = 0;
+
+    for (*decimals = 0; rest != 0; count++) {
+        unsigned __int128 scaled = (unsigned __int128)rest * 10;
+        if (count == DIGITS_MAX)
+            return -1;
+        *decimals = *decimals * 10 + (uint64_t)(scaled / worth);
+        rest = (uint64_t)(scaled % worth);
+    }
+    return count;
+}
+
+/* False where it would not read as the same. */
+static bool write_decimal(uint64_t value, const struct unit *unit, const char *name,
+                          const char *separator, char *text)
+{
+    uint64_t decimals, whole = value / unit->worth;
+    int count = decimals_of(value % unit->worth, unit->worth, &decimals), length;
+
+    if (count < 0 || whole >= power_of_ten((unsigned)(DIGITS_MAX - count)))
+        return false;
+    length = snprintf(text, QUANTITY_TEXT_BYTES, "%llu", (unsigned long long)whole);
+    if (count > 0)
+        length += snprintf(text + length, QUANTITY_TEXT_BYTES - (size_t)length, ".%0*llu", count,
+                           (unsigned long long)decimals);
+    snprintf(text + length, QUANTITY_TEXT_BYTES - (size_t)length, "%s%s", separator, name);
+    return true;
+}
+
+bool bytes_to_text_as(uint64_t bytes, uint8_t spelling, char text[QUANTITY_TEXT_BYTES])
+{
+    size_t i = (size_t)spelling - SPELLED_IN_UNITS;
+
+    return spelling >= SPELLED_IN_UNITS && i < SIZE_UNITS_READ &&
+           write_decimal(bytes, &size_units[i], size_units[i].name, "", text);
+}
+
+bool time_to_text_as(uint64_t nanoseconds, uint8_t spelling, char text[QUANTITY_TEXT_BYTES])
+{
+    size_t i = (size_t)spelling - SPELLED_IN_UNITS;
+
+    return spelling >= SPELLED_IN_UNITS && i < TIME_UNIT_COUNT &&
+           write_decimal(nanoseconds, &time_units[i], time_units[i].name, "", text);
+}
+
+void bytes_in_words(uint64_t bytes, uint8_t spelling, char text[QUANTITY_TEXT_BYTES])
+{
+    size_t i = (size_t)spelling - SPELLED_IN_UNITS;
+    const struct unit *unit = &size_units[i < SIZE_UNITS_READ ? i : 0];
+    const struct unit *twin = unit;
+
+    /* "64M" is 64 MiB. */
+    for (size_t j = SIZE_UNITS_WRITTEN; j-- > 0;)
+        if (size_units[j].worth == unit->worth)
+            twin = &size_units[j];
+    if (unit->worth == 1 || !write_decimal(bytes, unit, twin->name, " ", text))
+        bytes_to_text(bytes, " ", text);
+    else if (twin->worth % 1000 == 0)
+        snprintf(text + strlen(text), QUANTITY_TEXT_BYTES - strlen(text), " (%llu bytes)",
+                 (unsigned long long)bytes);
 }
 
 /* The locale's decimal sign, which may be several bytes, becomes a point. */

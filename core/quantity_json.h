@@ -17,11 +17,20 @@
 #define QUANTITY_TEXT_BYTES 64
 
 /* The spellings, as error messages state them. */
-#define SIZE_UNITS "B, KiB, MiB, GiB, TiB, kB, MB, GB, TB"
+#define SIZE_UNITS "K, M, G, T and KiB, MiB, GiB, TiB are powers of 1024; kB, MB, GB, TB of 1000; B"
 #define TIME_UNITS "ns, us, ms, s, min, h"
 
-/* Reads a number of bytes with a unit, "512MiB", "1.5 GiB". False, with *bytes untouched, where it
- * is spelled otherwise, not a whole number of bytes, or past 64 bits. */
+/* How a quantity was spelled, so that it can be echoed the same way: not said; as an integer; or in
+ * a unit, from the last on. */
+enum { SPELLED_AS_USUAL, SPELLED_AS_INTEGER, SPELLED_IN_UNITS };
+
+/* The spelling of text that bytes_from_text or time_from_text reads, and SPELLED_AS_USUAL of
+ * other. */
+uint8_t size_spelling(const char *text);
+uint8_t time_spelling(const char *text);
+
+/* Reads a number of bytes with a unit, "512MiB", "1.5 GiB", "64m". False, with *bytes untouched,
+ * where it is spelled otherwise, not a whole number of bytes, or past 64 bits. */
 bool bytes_from_text(const char *text, uint64_t *bytes);
 
 /* Reads the same or a share, "50%", from 0% to 100%. False, with *size untouched. */
@@ -32,6 +41,14 @@ bool time_from_text(const char *text, uint64_t *nanoseconds);
 
 /* Writes bytes in the largest unit that divides them, separator between number and unit. */
 void bytes_to_text(uint64_t bytes, const char *separator, char text[QUANTITY_TEXT_BYTES]);
+
+/* The same in the unit of a spelling. False where that names none, or the value would not read back
+ * as it is; the text is undefined then. */
+bool bytes_to_text_as(uint64_t bytes, uint8_t spelling, char text[QUANTITY_TEXT_BYTES]);
+bool time_to_text_as(uint64_t nanoseconds, uint8_t spelling, char text[QUANTITY_TEXT_BYTES]);
+
+/* For a sentence: "64 MiB" of 64M, "64 MB (64000000 bytes)", else as bytes_to_text does. */
+void bytes_in_words(uint64_t bytes, uint8_t spelling, char text[QUANTITY_TEXT_BYTES]);
 
 /* Writes a size that is neither unlimited nor read from an integer: "128MiB" or "50%". */
 void size_to_text(const struct byte_size *size, const char *separator,

@@ -100,17 +100,61 @@ void readable_exact_bytes(uint64_t bytes, char cell[READABLE_BYTES])
     snprintf(cell + length, READABLE_BYTES - (size_t)length, " %s", unit->name);
 }
 
-/* "3.2 s" */
+/* From a minute on: two units, the larger one first. */
+static const struct unit long_units[] = {
+    {"s", 1},
+    {"m", 60},
+    {"h", 3600},
+    {"d", 86400},
+};
+#define LONG_UNITS (sizeof(long_units) / sizeof(long_units[0]))
+
+static void write_long_time(uint64_t seconds, char cell[READABLE_BYTES])
+{
+    const struct unit *unit = largest_unit_within(seconds, long_units, LONG_UNITS);
+
+    snprintf(cell, READABLE_BYTES, "%llu%s %llu%s", (unsigned long long)(seconds / unit->worth),
+             unit->name, (unsigned long long)(seconds % unit->worth / unit[-1].worth),
+             unit[-1].name);
+}
+
+/* "3.2 s", "12m 30s", "1d 2h" */
 void readable_time(uint64_t nanoseconds, char cell[READABLE_BYTES])
 {
     const struct unit *unit = largest_unit_within(nanoseconds, time_units, TIME_UNITS);
 
-    if (nanoseconds == 0)
+    if (nanoseconds >= UINT64_C(60000000000))
+        write_long_time(nanoseconds / 1000000000, cell);
+    else if (nanoseconds == 0)
         snprintf(cell, READABLE_BYTES, "0 s");
     else if (unit->worth == 1)
         snprintf(cell, READABLE_BYTES, "%llu ns", (unsigned long long)nanoseconds);
     else
         write_tenths(nanoseconds, unit, cell);
+}
+
+/* The date so many days after 1970-01-01, in the Gregorian calendar. */
+static void date_of_day(unsigned days, unsigned *year, unsigned *month, unsigned *day)
+{
+    /* Years from March on, so that the leap day is the last; 400 of them have 146097 days. */
+    unsigned shifted = days + 719468, era = shifted / 146097, of_era = shifted % 146097;
+    unsigned of_years = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
+    unsigned of_year = of_era - (365 * of_years + of_years / 4 - of_years / 100);
+    unsigned from_march = (5 * of_year + 2) / 153;
+
+    *day = of_year - (153 * from_march + 2) / 5 + 1;
+    *month = from_march < 10 ? from_march + 3 : from_march - 9;
+    *year = of_years + era * 400 + (*month <= 2);
+}
+
+void readable_date(uint64_t nanoseconds, char cell[READABLE_BYTES])
+{
+    uint64_t seconds = nanoseconds / 1000000000;
+    unsigned of_day = (unsigned)(seconds % 86400), year, month, day;
+
+    date_of_day((unsigned)(seconds / 86400), &year, &month, &day);
+    snprintf(cell, READABLE_BYTES, "%04u-%02u-%02u %02u:%02u:%02u UTC", year % 10000, month % 100,
+             day % 100, of_day / 3600, of_day / 60 % 60, of_day % 60);
 }
 
 /* Up to seven digits as they are, then "12.3 M". */
@@ -122,10 +166,31 @@ void readable_count(uint64_t count, char cell[READABLE_BYTES])
         write_tenths(count, largest_unit_within(count, count_units, COUNT_UNITS), cell);
 }
 
+void readable_seconds(double seconds, char cell[READABLE_BYTES])
+{
+    /* Within 64 bits of nanoseconds, and not NaN. */
+    readable_time(seconds > 0 && seconds < 1e10 ? (uint64_t)(seconds * 1e9) : 0, cell);
+}
+
 uint64_t report_all_hits(const struct report_counters *counters)
 {
     return saturating_sum(saturating_sum(counters->hits.clean, counters->hits.queried),
                           saturating_sum(counters->hits.barrier, counters->hits.waited));
+}
+
+uint64_t report_all_failures(const struct report_counters *counters)
+{
+    return saturating_sum(counters->failures.memory,
+                          saturating_sum(counters->failures.limit, counters->failures.other));
+}
+
+uint64_t report_all_given_back(const struct report_counters *counters)
+{
+    uint64_t by_pool =
+        saturating_sum(counters->evictions.cap,
+                       saturating_sum(counters->evictions.idle, counters->evictions.memory));
+    return saturating_sum(by_pool,
+                          saturating_sum(counters->evictions.free, counters->evictions.context));
 }
 
 /* Rounded down: 100.0% means that nothing missed. */
@@ -141,18 +206,13 @@ void readable_hit_rate(const struct report_counters *counters, char cell[READABL
     snprintf(cell, READABLE_BYTES, "%llu.%llu%%", permille / 10, permille % 10);
 }
 
-void readable_widen(int *widths, int columns, size_t cell_bytes, const char *cells)
+enum text_style report_style_of_hits(const struct report_counters *counters)
 {
-    for (int column = 0; column < columns; column++, cells += cell_bytes) {
-        int width = (int)strlen(cells);
-        if (width > widths[column])
-            widths[column] = width;
-    }
-}
+    unsigned __int128 hits = report_all_hits(counters);
 
-void readable_print_row(FILE *out, const int *widths, int columns, size_t cell_bytes,
-                        const char *cells)
-{
-    for (int column = 0; column < columns; column++, cells += cell_bytes)
-        fprintf(out, "  %*s", widths[column], cells);
+    if (counters->requests == 0)
+        return STYLE_PLAIN;
+    if (hits * 10 >= (unsigned __int128)counters->requests * 9)
+        return STYLE_GOOD;
+    return hits * 2 >= counters->requests ? STYLE_FAIR : STYLE_BAD;
 }

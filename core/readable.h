@@ -11,6 +11,7 @@
 #include <stdio.h>
 
 #include "report.h"
+#include "table.h"
 
 /* Enough for everything written by this module. */
 #define READABLE_BYTES 32
@@ -27,8 +28,15 @@ void readable_bytes(uint64_t bytes, char cell[READABLE_BYTES]);
 /* A bucket's size exactly, so that no two look alike: "1.125 MiB", "1040 KiB", "1048577 B". */
 void readable_exact_bytes(uint64_t bytes, char cell[READABLE_BYTES]);
 
-/* "3.2 s" */
+/* "3.2 s", "12m 30s", "1d 2h" */
 void readable_time(uint64_t nanoseconds, char cell[READABLE_BYTES]);
+
+/* The same for what may be no such number, as in a file: what is out of range is 0. */
+void readable_seconds(double seconds, char cell[READABLE_BYTES]);
+
+/* Of nanoseconds since 1970: "2026-11-22 11:54:13 UTC". Without the time zone's own files and
+ * locks, which a process that ends had better leave alone. */
+void readable_date(uint64_t nanoseconds, char cell[READABLE_BYTES]);
 
 /* Up to seven digits as they are, then "12.3 M". */
 void readable_count(uint64_t count, char cell[READABLE_BYTES]);
@@ -36,14 +44,15 @@ void readable_count(uint64_t count, char cell[READABLE_BYTES]);
 /* The hits of all rungs. */
 uint64_t report_all_hits(const struct report_counters *counters);
 
+/* The failures for all reasons, and the blocks given back for all reasons. */
+uint64_t report_all_failures(const struct report_counters *counters);
+uint64_t report_all_given_back(const struct report_counters *counters);
+
 /* The share of the requests that hit, "93.5%"; "-" where there were none. 100.0% means that nothing
  * missed. */
 void readable_hit_rate(const struct report_counters *counters, char cell[READABLE_BYTES]);
 
-/* A table's row: so many cells of so many bytes each, one after the other. The first widens columns
- * that are too narrow for it, the second prints it, flush right and without an end of line. */
-void readable_widen(int *widths, int columns, size_t cell_bytes, const char *cells);
-void readable_print_row(FILE *out, const int *widths, int columns, size_t cell_bytes,
-                        const char *cells);
+/* How good a hit rate is. */
+enum text_style report_style_of_hits(const struct report_counters *counters);
 
 #endif

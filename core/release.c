@@ -131,13 +131,11 @@ static uint64_t settle(struct pool *pool, struct heap *heap, struct block *block
             continue;
         }
         released += b->bytes;
-        counter_add(&counters->evictions[reason], 1);
         if (reason != EVICTION_IDLE && b->bucket->bytes)
             keep_note_vain(&heap->keep, b->bytes);
         heap_look_at_caches(heap);
-        counter_add(&counters->returned_blocks, 1);
-        counter_add(&counters->return_nanoseconds, nanoseconds_each);
         heap_forget_block(pool, heap, b);
+        bucket_count_return(counters, reason, nanoseconds_each);
     }
     return released;
 }

@@ -25,14 +25,14 @@
 
 /* A member bears no parentheses. */
 /* NOLINTBEGIN(bugprone-macro-parentheses) */
-#define COUNTER(name)                                                                              \
+#define MEMBER(type, group, name, member, newer)                                                   \
     {                                                                                              \
-        "", #name, offsetof(struct report_counters, name)                                          \
+        group, name, offsetof(struct type, member), newer                                          \
     }
-#define GROUPED(group, name)                                                                       \
-    {                                                                                              \
-#group, #name, offsetof(struct report_counters, group.name)                                \
-    }
+#define COUNTER(name)              MEMBER(report_counters, "", #name, name, false)
+#define GROUPED(group, name)       MEMBER(report_counters, #group, #name, group.name, false)
+#define NEWER(name)                MEMBER(report_counters, "", #name, name, true)
+#define NEWER_GROUPED(group, name) MEMBER(report_counters, #group, #name, group.name, true)
 /* NOLINTEND(bugprone-macro-parentheses) */
 
 const struct report_counter report_counter_table[] = {
@@ -42,9 +42,13 @@ const struct report_counter report_counter_table[] = {
     GROUPED(hits, barrier),
     GROUPED(hits, waited),
     COUNTER(misses),
+    NEWER_GROUPED(failures, memory),
+    NEWER_GROUPED(failures, limit),
+    NEWER_GROUPED(failures, other),
     COUNTER(frees),
     COUNTER(requested_bytes),
     COUNTER(rounded_bytes),
+    NEWER(live_blocks),
     COUNTER(live_bytes),
     COUNTER(cached_bytes),
     COUNTER(pending_bytes),
@@ -53,9 +57,13 @@ const struct report_counter report_counter_table[] = {
     GROUPED(evictions, cap),
     GROUPED(evictions, idle),
     GROUPED(evictions, memory),
+    NEWER_GROUPED(evictions, free),
+    NEWER_GROUPED(evictions, context),
     GROUPED(driver, calls),
     GROUPED(driver, nanoseconds),
-    COUNTER(saved_nanoseconds),
+    NEWER_GROUPED(waits, nanoseconds),
+    NEWER_GROUPED(waits, frees),
+    COUNTER(saved_at_least_nanoseconds),
 };
 #define COUNTERS (sizeof(report_counter_table) / sizeof(report_counter_table[0]))
 const size_t report_counter_table_length = COUNTERS;
@@ -133,19 +141,16 @@ json_t *report_kind_to_json(const struct report_kind *kind)
 /* --- the history: a column for each member of a sample ------------------------------------------
  */
 
-#define COLUMN(name)                                                                               \
-    {                                                                                              \
-        "", #name, offsetof(struct report_sample, name)                                            \
-    }
-#define GROUPED_COLUMN(group, name)                                                                \
-    {                                                                                              \
-#group, #name, offsetof(struct report_sample, group.name)                                  \
-    }
+#define COLUMN(name)                MEMBER(report_sample, "", #name, name, false)
+#define NEWER_COLUMN(name)          MEMBER(report_sample, "", #name, name, true)
+#define GROUPED_COLUMN(group, name) MEMBER(report_sample, #group, #name, group.name, false)
 
 static const struct report_counter columns[] = {
-    COLUMN(nanoseconds),           COLUMN(live_bytes),           COLUMN(cached_bytes),
-    COLUMN(pending_bytes),         GROUPED_COLUMN(hits, clean),  GROUPED_COLUMN(hits, queried),
-    GROUPED_COLUMN(hits, barrier), GROUPED_COLUMN(hits, waited), COLUMN(misses),
+    COLUMN(nanoseconds),           COLUMN(live_bytes),
+    COLUMN(cached_bytes),          COLUMN(pending_bytes),
+    NEWER_COLUMN(peak_bytes),      GROUPED_COLUMN(hits, clean),
+    GROUPED_COLUMN(hits, queried), GROUPED_COLUMN(hits, barrier),
+    GROUPED_COLUMN(hits, waited),  COLUMN(misses),
 };
 #define COLUMNS (sizeof(columns) / sizeof(columns[0]))
 
@@ -187,6 +192,7 @@ static json_t *device_to_json(const struct report_device *device)
     status |=
         json_object_set_new(object, "fence_queries", report_count_to_json(device->fence_queries));
     status |= json_object_set_new(object, "barriers", report_count_to_json(device->barriers));
+    status |= json_object_set_new(object, "captured", report_count_to_json(device->captured));
     for (size_t i = 0; i < device->kind_count; i++)
         status |= json_array_append_new(kinds, report_kind_to_json(&device->kinds[i]));
     status |= json_object_set_new(object, "kinds", kinds);
@@ -197,6 +203,20 @@ static json_t *device_to_json(const struct report_device *device)
 }
 
 const char *const report_endings[] = {"exited", "killed", "running", NULL};
+
+int report_add_versions_to_json(json_t *object, const struct report_versions *versions)
+{
+    int status = 0;
+
+    if (versions->cudapool[0] != '\0')
+        status |=
+            json_object_set_new(object, "version", json_string_of_any_bytes(versions->cudapool));
+    if (versions->driver[0] != '\0')
+        status |= json_object_set_new(object, "driver", json_string_of_any_bytes(versions->driver));
+    if (versions->cuda != 0)
+        status |= json_object_set_new(object, "cuda_version", json_integer(versions->cuda));
+    return status;
+}
 
 static json_t *process_to_json(const struct report_process *process)
 {
@@ -214,9 +234,14 @@ static json_t *process_to_json(const struct report_process *process)
     if (process->started_nanoseconds > 0)
         status |= json_object_set_new(object, "started_nanoseconds",
                                       report_count_to_json(process->started_nanoseconds));
+    status |= report_add_versions_to_json(object, &process->versions);
     if (process->ending != REPORT_EXITED)
         status |=
             json_object_set_new(object, "ending", json_string(report_endings[process->ending]));
+    if (process->exit.known && process->exit.signal != 0)
+        status |= json_object_set_new(object, "signal", json_integer(process->exit.signal));
+    else if (process->exit.known)
+        status |= json_object_set_new(object, "exit_status", json_integer(process->exit.status));
     return json_unless_failed(object, status);
 }
 
@@ -556,16 +581,27 @@ static int refuse_unknown_counters(const struct object *object, const char *grou
     return refuse_unknown_keys(object, known);
 }
 
+/* A key that may be missing, and is. */
+static bool is_left_out(const struct object *object, const char *key, bool may)
+{
+    return may && json_object_get(object->value, key) == NULL;
+}
+
 static int read_counter(const struct object *object, const struct report_counter *counter,
                         struct report_counters *counters)
 {
     struct object group;
 
+    if (is_left_out(object, counter->group[0] == '\0' ? counter->name : counter->group,
+                    counter->newer))
+        return 0;
     if (counter->group[0] == '\0')
         return read_count(object, counter->name, report_counter_field(counter, counters));
     if (enter(object, counter->group, &group) != 0 ||
         refuse_unknown_counters(&group, counter->group, NULL) != 0)
         return -1;
+    if (is_left_out(&group, counter->name, counter->newer))
+        return 0;
     return read_count(&group, counter->name, report_counter_field(counter, counters));
 }
 
@@ -670,6 +706,9 @@ static int read_column(const struct object *object, const struct report_counter 
                        struct report_device *device)
 {
     char place[PLACE_BYTES], item_place[PLACE_BYTES];
+
+    if (is_left_out(object, column->name, column->newer))
+        return 0;
     const json_t *array = need_column(object, column->name, device->sample_count);
 
     if (array == NULL)
@@ -714,8 +753,9 @@ static int read_samples(const struct object *history, const struct object *hits,
 /* May be missing. */
 static int read_history(const struct object *object, struct report_device *device)
 {
-    static const char *const known[] = {
-        "nanoseconds", "live_bytes", "cached_bytes", "pending_bytes", "hits", "misses", NULL};
+    static const char *const known[] = {"nanoseconds",   "live_bytes", "cached_bytes",
+                                        "pending_bytes", "peak_bytes", "hits",
+                                        "misses",        NULL};
     static const char *const known_hits[] = {"clean", "queried", "barrier", "waited", NULL};
     struct object history, hits;
 
@@ -729,9 +769,9 @@ static int read_history(const struct object *object, struct report_device *devic
 
 static int read_device(const struct object *object, struct report_device *device)
 {
-    static const char *const known[] = {
-        "ordinal",       "name",     "uuid",  "total_bytes", "fences",
-        "fence_queries", "barriers", "kinds", "history",     NULL};
+    static const char *const known[] = {"ordinal", "name",          "uuid",     "total_bytes",
+                                        "fences",  "fence_queries", "barriers", "captured",
+                                        "kinds",   "history",       NULL};
     int64_t ordinal = 0;
 
     if (refuse_unknown_keys(object, known) != 0 ||
@@ -742,6 +782,9 @@ static int read_device(const struct object *object, struct report_device *device
         read_count(object, "fences", &device->fences) != 0 ||
         read_count(object, "fence_queries", &device->fence_queries) != 0 ||
         read_count(object, "barriers", &device->barriers) != 0)
+        return -1;
+    if (!is_left_out(object, "captured", true) &&
+        read_count(object, "captured", &device->captured) != 0)
         return -1;
     device->ordinal = (int)ordinal;
     return read_kinds(object, device) != 0 ? -1 : read_history(object, device);
@@ -794,6 +837,23 @@ static int read_ending(const struct object *object, struct report_process *proce
     return refuse(object, "ending", value, "exited, killed or running");
 }
 
+/* May be missing: how the process ended is known to whoever waited for it. */
+static int read_exit(const struct object *object, struct report_process *process)
+{
+    int64_t number = 0;
+    bool by_signal = json_object_get(object->value, "signal") != NULL;
+
+    if (!by_signal && json_object_get(object->value, "exit_status") == NULL)
+        return 0;
+    if (read_integer(object, by_signal ? "signal" : "exit_status", by_signal, by_signal ? 127 : 255,
+                     &number) != 0)
+        return -1;
+    process->exit = (struct report_exit){.known = true,
+                                         .status = by_signal ? 0 : (int)number,
+                                         .signal = by_signal ? (int)number : 0};
+    return 0;
+}
+
 static int read_start(const struct object *object, struct report_process *process)
 {
     if (json_object_get(object->value, "started_nanoseconds") == NULL)
@@ -801,10 +861,30 @@ static int read_start(const struct object *object, struct report_process *proces
     return read_count(object, "started_nanoseconds", &process->started_nanoseconds);
 }
 
+/* What a process does not say of itself is unknown. */
+static int read_versions(const struct object *object, struct report_versions *versions)
+{
+    int64_t cuda = 0;
+
+    if (json_object_get(object->value, "version") != NULL &&
+        read_text(object, "version", versions->cudapool, sizeof(versions->cudapool)) != 0)
+        return -1;
+    if (json_object_get(object->value, "driver") != NULL &&
+        read_text(object, "driver", versions->driver, sizeof(versions->driver)) != 0)
+        return -1;
+    if (json_object_get(object->value, "cuda_version") != NULL &&
+        read_integer(object, "cuda_version", 1, UINT32_MAX, &cuda) != 0)
+        return -1;
+    versions->cuda = (uint32_t)cuda;
+    return 0;
+}
+
 static int read_process(const struct object *root, struct report_process *process)
 {
     static const char *const known[] = {
-        "pid", "host", "rank", "command", "wall_seconds", "started_nanoseconds", "ending", NULL};
+        "pid",    "host",   "rank",        "command", "wall_seconds", "started_nanoseconds",
+        "ending", "signal", "exit_status", "version", "driver",       "cuda_version",
+        NULL};
     struct object object;
 
     if (enter(root, "process", &object) != 0 || refuse_unknown_keys(&object, known) != 0 ||
@@ -813,7 +893,10 @@ static int read_process(const struct object *root, struct report_process *proces
         read_text(&object, "rank", process->rank, sizeof(process->rank)) != 0 ||
         read_text(&object, "command", process->command, sizeof(process->command)) != 0)
         return -1;
-    if (read_start(&object, process) != 0 || read_ending(&object, process) != 0)
+    if (read_versions(&object, &process->versions) != 0)
+        return -1;
+    if (read_start(&object, process) != 0 || read_ending(&object, process) != 0 ||
+        read_exit(&object, process) != 0)
         return -1;
     return read_seconds(&object, &process->wall_seconds);
 }
@@ -905,7 +988,8 @@ static int visit_items(const struct object *root, report_visitor *visit, void *c
 int reports_read_json(const char *path, report_visitor *visit, void *context, char *error,
                       size_t error_bytes)
 {
-    struct document document = {.file = path, .error = error, .error_bytes = error_bytes};
+    struct document document = {
+        .file = path, .error = error, .error_bytes = error_bytes, .waits = true};
     struct object root = {.document = &document,
                           .value = document_load(&document, REPORT_FILE_MAX)};
     int status;

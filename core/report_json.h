@@ -45,7 +45,7 @@ int reports_write_json(const struct report *reports, size_t count, const char *p
  * memory is short. */
 typedef int report_visitor(struct report *report, void *context);
 
-/* Reads a file of one report or of several, and has each visited, in order. 0, or -1 with one line
+/* Reads a file of one report or of several, a pipe, or stdin for -, and has each visited, in order. 0, or -1 with one line
  * in error after the ones before it have been visited. */
 int reports_read_json(const char *path, report_visitor *visit, void *context, char *error,
                       size_t error_bytes);
@@ -55,6 +55,7 @@ struct report_counter {
     const char *group; /* the object it stands in, "" for the bucket's own */
     const char *name;
     size_t offset; /* in struct report_counters */
+    bool newer;    /* a report may lack it, as older ones do: then it is 0 */
 };
 
 extern const struct report_counter report_counter_table[];
@@ -74,6 +75,7 @@ json_t *reports_to_json(const struct report *reports, size_t count);
 json_t *report_kind_to_json(const struct report_kind *kind);
 json_t *report_count_to_json(uint64_t count);
 json_t *report_history_to_json(const struct report_sample *samples, size_t count);
+int report_add_versions_to_json(json_t *object, const struct report_versions *versions);
 int report_add_counters_to_json(json_t *object, const struct report_counters *counters);
 
 /* report_write_json, as libcudapool_config.so exports it to the preload object: for a process that

@@ -169,6 +169,8 @@ const struct setting settings_table[] = {
 /* NOLINTEND(bugprone-macro-parentheses) */
 
 const size_t settings_table_length = sizeof(settings_table) / sizeof(settings_table[0]);
+_Static_assert(sizeof(settings_table) / sizeof(settings_table[0]) <= SETTINGS_MOST,
+               "each setting has room for how it was spelled");
 
 const struct setting_group setting_groups[] = {
     {"device", "device memory (cuMemAlloc and its relatives)"},
@@ -181,6 +183,11 @@ const struct setting_group setting_groups[] = {
 
 /* --- one value ----------------------------------------------------------------------------------
  */
+
+static uint8_t spelling_of(const struct setting *setting, const struct settings *settings)
+{
+    return settings->spelled[setting - settings_table];
+}
 
 static void *field_of(const struct setting *setting, struct settings *settings)
 {
@@ -407,45 +414,61 @@ static bool value_from_json(const struct setting *setting, const json_t *value, 
     return false;
 }
 
+static uint8_t spelling_of_json(const struct setting *setting, const json_t *value)
+{
+    if (setting->type != SETTING_BYTES && setting->type != SETTING_SIZE &&
+        setting->type != SETTING_TIME)
+        return SPELLED_AS_USUAL;
+    if (!json_is_string(value))
+        return json_is_integer(value) ? SPELLED_AS_INTEGER : SPELLED_AS_USUAL;
+    const char *text = json_string_value(value);
+    return setting->type == SETTING_TIME ? time_spelling(text) : size_spelling(text);
+}
+
 int setting_from_json(const struct document *document, const char *place,
                       const struct setting *setting, const json_t *value, struct settings *settings)
 {
-    char allowed[256];
+    char allowed[SETTING_ALLOWED_BYTES];
 
-    if (value_from_json(setting, value, field_of(setting, settings)))
+    if (value_from_json(setting, value, field_of(setting, settings))) {
+        settings->spelled[setting - settings_table] = spelling_of_json(setting, value);
         return 0;
+    }
     setting_allowed(setting, allowed, sizeof(allowed));
     return document_refuse(document, place, value, allowed);
 }
 
-/* An integer where no unit divides it, as in "smallest": 512. */
-static json_t *bytes_to_json(uint64_t bytes)
+/* As it came, or else an integer where no unit divides it, as in "smallest": 512. */
+static json_t *bytes_to_json(uint64_t bytes, uint8_t spelling)
 {
     char text[QUANTITY_TEXT_BYTES];
 
-    if (bytes == 0 || bytes % 1024 != 0)
+    if (bytes_to_text_as(bytes, spelling, text))
+        return json_string(text);
+    if (spelling == SPELLED_AS_INTEGER || bytes == 0 || bytes % 1024 != 0)
         return json_integer((json_int_t)bytes);
     bytes_to_text(bytes, "", text);
     return json_string(text);
 }
 
-static json_t *size_to_json(const struct byte_size *size)
+static json_t *size_to_json(const struct byte_size *size, uint8_t spelling)
 {
     char text[QUANTITY_TEXT_BYTES];
 
     if (size->unlimited)
         return json_null();
     if (!(size->percent > 0))
-        return bytes_to_json(size->bytes);
+        return bytes_to_json(size->bytes, spelling);
     size_to_text(size, "", text);
     return json_string(text);
 }
 
-static json_t *time_to_json(uint64_t nanoseconds)
+static json_t *time_to_json(uint64_t nanoseconds, uint8_t spelling)
 {
     char text[QUANTITY_TEXT_BYTES];
 
-    time_to_text(nanoseconds, "", text);
+    if (!time_to_text_as(nanoseconds, spelling, text))
+        time_to_text(nanoseconds, "", text);
     return json_string(text);
 }
 
@@ -473,17 +496,37 @@ json_t *setting_to_json(const struct setting *setting, const struct settings *se
     case SETTING_COUNT64:
         return json_integer((json_int_t) * (const uint64_t *)field);
     case SETTING_BYTES:
-        return bytes_to_json(*(const uint64_t *)field);
+        return bytes_to_json(*(const uint64_t *)field, spelling_of(setting, settings));
     case SETTING_SIZE:
-        return size_to_json(field);
+        return size_to_json(field, spelling_of(setting, settings));
     case SETTING_RATIO:
         return json_real(*(const double *)field);
     case SETTING_TIME:
-        return time_to_json(*(const uint64_t *)field);
+        return time_to_json(*(const uint64_t *)field, spelling_of(setting, settings));
     case SETTING_FILE:
         return *(const char *)field == '\0' ? json_null() : json_string_of_any_bytes(field);
     }
     return NULL;
+}
+
+/* Spelled the same way, what is the same is the same text. */
+bool setting_is_equal(const struct setting *setting, const struct settings *one,
+                      const struct settings *other)
+{
+    size_t place = (size_t)(setting - settings_table);
+    struct settings *same = malloc(sizeof(*same));
+    bool equal = false;
+
+    if (same == NULL)
+        return false;
+    *same = *other;
+    same->spelled[place] = one->spelled[place];
+    json_t *first = setting_to_json(setting, one), *second = setting_to_json(setting, same);
+    equal = first != NULL && second != NULL && json_equal(first, second);
+    json_decref(first);
+    json_decref(second);
+    free(same);
+    return equal;
 }
 
 /* --- in words -----------------------------------------------------------------------------------
@@ -517,11 +560,14 @@ static bool is_zero(const struct setting *setting, const struct settings *settin
     }
 }
 
-static void size_in_words(const struct byte_size *size, char *text, size_t bytes)
+static void size_in_words(const struct byte_size *size, uint8_t spelling, char *text, size_t bytes)
 {
     char number[QUANTITY_TEXT_BYTES];
 
-    size_to_text(size, " ", number);
+    if (size->percent > 0)
+        size_to_text(size, " ", number);
+    else
+        bytes_in_words(size->bytes, spelling, number);
     snprintf(text, bytes, "%s%s", number, size->percent > 0 ? " of the device's memory" : "");
 }
 
@@ -533,7 +579,7 @@ static void value_in_words(const struct setting *setting, const struct settings 
 
     switch (setting->type) {
     case SETTING_SIZE:
-        size_in_words(field, text, bytes);
+        size_in_words(field, spelling_of(setting, settings), text, bytes);
         return;
     case SETTING_FILE:
         snprintf(text, bytes, "%s", (const char *)field);
@@ -545,7 +591,7 @@ static void value_in_words(const struct setting *setting, const struct settings 
         snprintf(number, sizeof(number), "%llu", (unsigned long long)*(const uint64_t *)field);
         break;
     case SETTING_BYTES:
-        bytes_to_text(*(const uint64_t *)field, " ", number);
+        bytes_in_words(*(const uint64_t *)field, spelling_of(setting, settings), number);
         break;
     case SETTING_TIME:
         time_to_text(*(const uint64_t *)field, " ", number);
@@ -744,6 +790,7 @@ static int read_object(const struct document *document, const char *place, const
     char key_place[PLACE_BYTES], key_path[PLACE_BYTES];
     const char *key;
     json_t *value;
+    int failed = 0;
 
     if (!json_is_object(object))
         return document_refuse(document, place, object, "an object");
@@ -763,10 +810,11 @@ static int read_object(const struct document *document, const char *place, const
             status = read_object(document, key_place, key_path, value, settings);
         else if (status == 1)
             status = refuse_unknown_key(document, key_place, path, key);
-        if (status != 0)
+        failed |= status;
+        if (failed != 0 && document->each == NULL)
             return -1;
     }
-    return 0;
+    return failed == 0 ? 0 : -1;
 }
 
 /* Buckets that end before they begin are a mistake; 0 means that nothing is kept. */
@@ -788,9 +836,12 @@ static int check_buckets(const struct document *document, const char *place, con
 int settings_check(const struct document *document, const char *place,
                    const struct settings *settings)
 {
-    if (check_buckets(document, place, "device", &settings->device.buckets) != 0)
+    int failed = check_buckets(document, place, "device", &settings->device.buckets);
+
+    if (failed != 0 && document->each == NULL)
         return -1;
-    return check_buckets(document, place, "stream_ordered", &settings->stream_ordered.buckets);
+    return failed |
+           check_buckets(document, place, "stream_ordered", &settings->stream_ordered.buckets);
 }
 
 int settings_from_json(const struct document *document, const char *place, const json_t *object,
@@ -799,8 +850,10 @@ int settings_from_json(const struct document *document, const char *place, const
     struct settings read;
 
     settings_defaults(&read);
-    if (read_object(document, place, "", object, &read) != 0 ||
-        settings_check(document, place, &read) != 0)
+    int failed = read_object(document, place, "", object, &read);
+    if (failed == 0 || document->each != NULL)
+        failed |= settings_check(document, place, &read);
+    if (failed != 0)
         return -1;
     *settings = read;
     return 0;

@@ -69,11 +69,16 @@ int setting_from_json(const struct document *document, const char *place,
 /* The value as a settings file spells it, a new reference. NULL where memory is short. */
 json_t *setting_to_json(const struct setting *setting, const struct settings *settings);
 
+/* Whether both have the same value, however it is spelled. False where memory is short. */
+bool setting_is_equal(const struct setting *setting, const struct settings *one,
+                      const struct settings *other);
+
 /* What the value means, in words, on one line. */
 void setting_to_words(const struct setting *setting, const struct settings *settings,
                       char text[SETTING_TEXT_BYTES]);
 
 /* What values are allowed, for errors. */
+#define SETTING_ALLOWED_BYTES 384
 void setting_allowed(const struct setting *setting, char *text, size_t bytes);
 
 /* Reads a whole settings object: what it does not name is the default. place is where it stands in

@@ -318,7 +318,7 @@ static CUresult ask_driver(struct pool *pool, struct bucket_counters *cost, CUde
         address, bytes, atomic_load_explicit(&search->mempool->handle, memory_order_relaxed),
         search->handle);
     leave_driver();
-    bucket_count_call(cost, monotonic_now() - started);
+    bucket_count_call(cost, monotonic_now() - started, result == CUDA_SUCCESS);
     return result;
 }
 
@@ -404,6 +404,13 @@ static void forget_block(const struct stream_block *block)
     atomic_fetch_sub_explicit(&device->stream_bytes, block->block.bytes, memory_order_relaxed);
 }
 
+/* What this thread has waited lately, for a block of this bucket. */
+static void take_wait(const struct bucket *bucket)
+{
+    bucket_count_wait(bucket->counters, thread_state.waited_ns);
+    thread_state.waited_ns = 0;
+}
+
 static void finish_miss(struct pool *pool, struct shelf *shelf, struct bucket *bucket,
                         CUdeviceptr address, uint64_t bytes, size_t requested,
                         const struct search *search, CUresult result)
@@ -425,7 +432,11 @@ static void finish_miss(struct pool *pool, struct shelf *shelf, struct bucket *b
     if (recorded)
         shelf_hand_out(shelf, bucket, stream_block_find(&pool->streams->blocks, address),
                        requested);
-    counter_add(&bucket->counters->misses, 1);
+    take_wait(bucket);
+    bool met = result == CUDA_SUCCESS, short_of = result == CUDA_ERROR_OUT_OF_MEMORY;
+    counter_add(bucket_outcome(bucket->counters, met, short_of), 1);
+    if (met && !recorded)
+        bucket_count_lost(bucket->counters);
     short_lock_give(&shelf->stream->lock);
     if (!recorded)
         forget_reserved(search->context->device, bytes);
@@ -442,6 +453,7 @@ static void adopt(struct shelf *shelf, struct bucket *bucket, struct stream_bloc
     block->block.bucket = bucket;
     atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
     shelf_count_in(shelf, bucket, block);
+    take_wait(bucket);
     shelf_hand_out_hit(shelf, bucket, block, bytes, hit);
     shelf->stream->adopted++;
     short_lock_give(&shelf->stream->lock);
@@ -460,7 +472,8 @@ static CUresult refuse(struct shelf *shelf, struct bucket *bucket, size_t reques
 {
     short_lock_take(&shelf->stream->lock);
     counter_add(&bucket->counters->requested_bytes, requested);
-    counter_add(&bucket->counters->misses, 1);
+    take_wait(bucket);
+    counter_add(&bucket->counters->failures[FAILURE_LIMIT], 1);
     short_lock_give(&shelf->stream->lock);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -526,9 +539,11 @@ static CUresult miss(struct pool *pool, struct shelf *shelf, struct bucket *buck
         atomic_fetch_add_explicit(&context->device->reserved_bytes, bytes, memory_order_relaxed);
         result = ask_driver(pool, bucket->counters, address, bytes, search);
     }
-    /* A block that is smaller than its bucket must not serve it again. */
-    finish_miss(pool, shelf, bytes == bucket->bytes ? bucket : &shelf->unkept,
-                result == CUDA_SUCCESS ? *address : 0, bytes, requested, search, result);
+    /* A block that is smaller than its bucket must not serve it again. A failure is the bucket's.
+     */
+    bool fits = bytes == bucket->bytes || result != CUDA_SUCCESS;
+    finish_miss(pool, shelf, fits ? bucket : &shelf->unkept, result == CUDA_SUCCESS ? *address : 0,
+                bytes, requested, search, result);
     mempool_note_use(pool, search->mempool);
     return result;
 }
@@ -956,19 +971,31 @@ void stream_heap_leave(struct pool *pool, struct stream_block *block)
     block_table_remove(&pool->streams->blocks, block_address(&block->block), &block->block);
 }
 
-static void count_free(struct stream_block *block)
+static void forget_left(struct pool *pool, struct stream_block *block)
+{
+    forget_block(block);
+    stream_block_put(&pool->streams->records, block);
+}
+
+void stream_heap_left(struct pool *pool, struct stream_block *block, uint64_t nanoseconds)
+{
+    struct shelf *shelf = shelf_of(block);
+    struct bucket_counters *counters = block->block.bucket->counters;
+    short_lock_take(&shelf->stream->lock);
+    bucket_count_return(counters, EVICTION_FREE, nanoseconds);
+    counter_add(&counters->frees, 1);
+    short_lock_give(&shelf->stream->lock);
+    forget_left(pool, block);
+}
+
+/* The same without the driver. */
+static void lose(struct pool *pool, struct stream_block *block)
 {
     struct shelf *shelf = shelf_of(block);
     short_lock_take(&shelf->stream->lock);
-    counter_add(&block->block.bucket->counters->frees, 1);
+    bucket_count_lost(block->block.bucket->counters);
     short_lock_give(&shelf->stream->lock);
-}
-
-void stream_heap_left(struct pool *pool, struct stream_block *block)
-{
-    count_free(block);
-    forget_block(block);
-    stream_block_put(&pool->streams->records, block);
+    forget_left(pool, block);
 }
 
 void stream_heap_came_back(struct pool *pool, struct stream_block *block)
@@ -982,8 +1009,7 @@ void stream_heap_came_back(struct pool *pool, struct stream_block *block)
 
 void stream_heap_forget_free(struct pool *pool, struct stream_block *block)
 {
-    forget_block(block);
-    stream_block_put(&pool->streams->records, block);
+    forget_left(pool, block);
 }
 
 static bool forget_held(struct pool *pool, struct stream_block *block, CUdeviceptr address)
@@ -992,7 +1018,7 @@ static bool forget_held(struct pool *pool, struct stream_block *block, CUdevicep
         return false;
     use_forget(pool, block);
     stream_heap_leave(pool, block);
-    stream_heap_left(pool, block);
+    lose(pool, block);
     return true;
 }
 
@@ -1014,6 +1040,7 @@ static void forget_stale(struct pool *pool, struct stream_block *block, CUdevice
         (block_state(&block->block) == BLOCK_CLEAN || block_state(&block->block) == BLOCK_PENDING);
     if (stale) {
         take_from(shelf->stream, &block->block);
+        counter_add(&block->block.bucket->counters->evictions[EVICTION_CONTEXT], 1);
         block_table_remove(&pool->streams->blocks, address, &block->block);
     }
     short_lock_give(&shelf->stream->lock);

@@ -80,9 +80,9 @@ bool stream_heap_free_plainly(struct pool *pool, struct stream_block *block,
                               struct plain_free *free);
 
 /* A claimed block leaves the table, for the driver to free it; then it was freed, or it was not and
- * is the program's again. */
+ * is the program's again. nanoseconds: what the driver's free has taken. */
 void stream_heap_leave(struct pool *pool, struct stream_block *block);
-void stream_heap_left(struct pool *pool, struct stream_block *block);
+void stream_heap_left(struct pool *pool, struct stream_block *block, uint64_t nanoseconds);
 void stream_heap_came_back(struct pool *pool, struct stream_block *block);
 
 /* Stream's lock held. */

@@ -160,15 +160,17 @@ static CUresult free_by_driver(struct pool *pool, struct stream_block *block,
 {
     CUdeviceptr address = block_address(&block->block);
     stream_heap_leave(pool, block);
+    uint64_t started = monotonic_now();
     enter_driver();
     CUresult result = release(pool, address, argument);
     leave_driver();
+    uint64_t nanoseconds = monotonic_now() - started;
     if (result != CUDA_SUCCESS) {
         stream_heap_came_back(pool, block);
         return result;
     }
     use_forget(pool, block);
-    stream_heap_left(pool, block);
+    stream_heap_left(pool, block, nanoseconds);
     return result;
 }
 

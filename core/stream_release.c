@@ -262,9 +262,7 @@ static void count_return(const struct stream_block *block, enum eviction reason,
     struct shelf *shelf = atomic_load_explicit(&block->shelf, memory_order_relaxed);
     struct bucket_counters *counters = block->block.bucket->counters;
     short_lock_take(&shelf->stream->lock);
-    counter_add(&counters->evictions[reason], 1);
-    counter_add(&counters->returned_blocks, 1);
-    counter_add(&counters->return_nanoseconds, nanoseconds);
+    bucket_count_return(counters, reason, nanoseconds);
     short_lock_give(&shelf->stream->lock);
 }
 
@@ -574,6 +572,7 @@ bool stream_release_wait_behind(struct pool *pool, struct stream *stream, uint64
     while ((result = order_ask(pool, stream, stamp)) == CUDA_ERROR_NOT_READY &&
            monotonic_now() - started < PATIENCE_NANOSECONDS)
         patient_nap(started);
+    thread_state.waited_ns += monotonic_now() - started;
     return result == CUDA_SUCCESS;
 }
 
@@ -665,6 +664,7 @@ static void raise_peaks(struct pool *pool, struct device *device, uint64_t bytes
     struct streams *streams = pool->streams;
     uint64_t started;
     counter_raise_to(&device->stream_memory->peak_reserved, after);
+    counter_raise_shared(&device->stream_memory->recent_peak, after);
     if (streams_pause(streams, &streams->sums, &started))
         return;
     /* Two threads may both be right. */
@@ -845,6 +845,7 @@ static CUresult wait_patiently(struct pool *pool, const struct visit *visit, con
             break;
         patient_nap(started);
     }
+    thread_state.waited_ns += monotonic_now() - started;
     return result;
 }
 
@@ -1072,6 +1073,7 @@ void stream_release_forget(struct pool *pool, struct context *context)
         short_lock_take(&stream->lock);
         while ((found = take_any(stream, context)) != NULL) {
             detach(pool, stream, found);
+            counter_add(&found->bucket->counters->evictions[EVICTION_CONTEXT], 1);
             found->links[LINK_HEAP].next = chain;
             chain = found;
         }

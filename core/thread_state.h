@@ -24,8 +24,9 @@ struct thread_state {
     struct thread_cache *cache;   /* in the heap of that context, or NULL */
     struct thread_cache *caches;  /* in all heaps, see thread_cache.h */
     volatile unsigned heap_locks; /* held or waited for, see heap_lock */
-    bool caches_told;             /* of the thread's end */
-    bool caches_over;             /* the thread is ending */
+    uint64_t waited_ns; /* for fences, until a bucket has counted it: see take_wait in heap.c */
+    bool caches_told;   /* of the thread's end */
+    bool caches_over;   /* the thread is ending */
 };
 
 extern _Thread_local struct thread_state thread_state __attribute__((visibility("hidden")));

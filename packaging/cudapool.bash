@@ -23,6 +23,15 @@ _cudapool_words() { # word [list]
     fi
 }
 
+_cudapool_words_and_files() { # word, list
+    _cudapool_words "$1"
+    mapfile -t -O ${#COMPREPLY[@]} COMPREPLY < <(compgen -W "$2" -- "$1")
+}
+
+_cudapool_configs() {
+    echo default low-memory strict throughput
+}
+
 # Where the program's name stands among run's arguments; nothing where it is not yet there.
 _cudapool_program_at() {
     local i
@@ -32,7 +41,7 @@ _cudapool_program_at() {
             echo $((i + 1))
             return
             ;;
-        --config | --report | --set)
+        --config | --report | --set | -n)
             i=$((i + 1))
             # --option=value, and --set's setting=value, are three words each.
             [ "${COMP_WORDS[i]-}" != = ] || i=$((i + 1))
@@ -64,14 +73,13 @@ _cudapool_run() { # word, previous word
         compopt -o nospace 2>/dev/null
         COMPREPLY=("${COMPREPLY[@]/%/=}")
         ;;
-    --config) _cudapool_words "$1" ;;
+    --config) _cudapool_words_and_files "$1" "$(_cudapool_configs)" ;;
     --report)
-        _cudapool_words "$1"
-        mapfile -t -O ${#COMPREPLY[@]} COMPREPLY < <(compgen -W "none stderr" -- "$1")
+        _cudapool_words_and_files "$1" "none stderr"
         ;;
     *)
         case $1 in
-        -*) _cudapool_words "$1" "--config --set --report --help --" ;;
+        -*) _cudapool_words "$1" "--config --set --report --all --help --" ;;
         *) mapfile -t COMPREPLY < <(compgen -c -- "$1") ;;
         esac
         ;;
@@ -91,31 +99,38 @@ _cudapool() {
     local word=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
     COMPREPLY=()
     if [ "$COMP_CWORD" -eq 1 ]; then
-        _cudapool_words "$word" "run report top check configs help --help --version"
+        _cudapool_words "$word" "run try report top check configs help --help --version"
         return
     fi
     case ${COMP_WORDS[1]} in
-    run) _cudapool_run "$word" "$previous" ;;
+    run | try) _cudapool_run "$word" "$previous" ;;
     report)
         if [ "$previous" = --format ]; then
-            _cudapool_words "$word" "table json csv html prometheus"
+            _cudapool_words "$word" "table json csv html prometheus trace"
         elif [[ $word == -* ]]; then
-            _cudapool_words "$word" "--format --merge --compare --help"
+            _cudapool_words "$word" "--format --output --merge --compare --all --help"
         else
             _cudapool_words "$word"
         fi
         ;;
     top)
         if [[ $word == -* ]]; then
-            _cudapool_words "$word" "--interval --count --help"
+            _cudapool_words "$word" "--interval --count --sort --help"
+        elif [ "$previous" = --sort ]; then
+            _cudapool_words "$word" "process requests hits memory name"
         elif [[ $previous != --interval && $previous != --count ]]; then
-            _cudapool_words "$word"
-            mapfile -t -O ${#COMPREPLY[@]} COMPREPLY < <(compgen -W "$(_cudapool_processes)" -- "$word")
+            _cudapool_words_and_files "$word" "$(_cudapool_processes)"
         fi
         ;;
-    check) _cudapool_words "$word" ;;
-    configs) _cudapool_words "$word" "default low-memory strict throughput" ;;
-    help) _cudapool_words "$word" "run report top check configs" ;;
+    check)
+        if [[ $word == -* ]]; then
+            _cudapool_words "$word" "--all --help"
+        else
+            _cudapool_words_and_files "$word" "$(_cudapool_configs)"
+        fi
+        ;;
+    configs) _cudapool_words "$word" "$(_cudapool_configs) schema" ;;
+    help) _cudapool_words "$word" "run try report top check configs" ;;
     esac
 }
 

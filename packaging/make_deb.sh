@@ -22,17 +22,40 @@ SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || 
 export SOURCE_DATE_EPOCH
 
 rm -rf "$stage"
-make --no-print-directory install BUILD="$BUILD" PREFIX=/usr LIBDIR="$libdir" DESTDIR="$stage" >/dev/null
+make --no-print-directory install BUILD="$BUILD" PREFIX=/usr LIBDIR="$libdir" DESTDIR="$stage" \
+    ZSH_COMPLETIONS=/usr/share/zsh/vendor-completions >/dev/null
 
 # The newest glibc that any of the three needs.
 glibc=$(objdump -T "$stage/usr/bin/cudapool" "$stage$libdir"/*.so | grep -o 'GLIBC_[0-9.]*' |
     sed 's/GLIBC_//' | sort -V | tail -n 1)
 
 chmod -R u+rwX,go+rX,go-w "$stage"
-strip --strip-unneeded "$stage/usr/bin/cudapool" "$stage$libdir"/*.so
+strip --strip-unneeded --remove-section=.comment "$stage/usr/bin/cudapool" "$stage$libdir"/*.so
+chmod 644 "$stage$libdir"/*.so
 gzip -9n "$stage/usr/share/man/man1/cudapool.1"
-install -d "$docs" "$stage/DEBIAN"
-install -m 644 README.md "$docs"
+install -d "$docs" "$stage/DEBIAN" "$stage/usr/share/lintian/overrides"
+
+# It is among the documents.
+rm "$stage/usr/share/cudapool/README.md"
+# Where they stand, so that the links among them lead to each other.
+packaging/linked_documents.sh README.md | while IFS= read -r document; do
+    install -D -m 644 "$document" "$docs/$document"
+done
+maintainer=$(git log -1 --format='%an <%ae>' 2>/dev/null || echo 'The cudapool authors <root@localhost>')
+gzip -9n >"$docs/changelog.gz" <<EOF
+cudapool ($VERSION) unstable; urgency=medium
+
+  * Version $VERSION.
+
+ -- $maintainer  $(date -R -u -d "@$SOURCE_DATE_EPOCH")
+EOF
+# Programs are not linked with them: one is preloaded by name, and opens the other.
+cat >"$stage/usr/share/lintian/overrides/cudapool" <<'EOF'
+cudapool: package-name-doesnt-match-sonames
+cudapool: shared-library-lacks-version
+EOF
+chmod 644 "$stage/usr/share/lintian/overrides/cudapool" "$docs/changelog.gz"
+echo 'activate-noawait ldconfig' >"$stage/DEBIAN/triggers"
 cat >"$docs/copyright" <<EOF
 Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: cudapool
@@ -47,9 +70,8 @@ cat >"$stage/DEBIAN/control" <<EOF
 Package: cudapool
 Version: $VERSION
 Architecture: $architecture
-Multi-Arch: foreign
-Maintainer: $(git log -1 --format='%an <%ae>' 2>/dev/null || echo 'The cudapool authors <root@localhost>')
-Depends: libc6 (>= $glibc), libjansson4 (>= 2.11)
+Maintainer: $maintainer
+Depends: libc6 (>= $glibc), libjansson4 (>= 2.11), libncursesw6 (>= 6), libtinfo6 (>= 6)
 Enhances: libcuda1
 Section: utils
 Priority: optional
@@ -58,6 +80,7 @@ Description: memory pool in front of the CUDA driver
  Runs CUDA programs with device memory from a caching pool, without a change to
  them, and says afterwards what that saved and where the memory went.
 EOF
+(cd "$stage" && find usr -type f -print0 | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
 find "$stage" -newermt "@$SOURCE_DATE_EPOCH" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 dpkg-deb --root-owner-group --build "$stage" "$package" >/dev/null
 rm -rf "$stage"

@@ -64,5 +64,21 @@ fi
 if command -v man >/dev/null; then
     check "the manual page reads" says 'GPU' man -l "$root/usr/share/man/man1/cudapool.1.gz"
 fi
+documents=$root/usr/share/doc/cudapool
+links_lead_somewhere() {
+    local document link
+    find "$documents" -name '*.md' | while IFS= read -r document; do
+        grep -oE '\]\([^)# ]+' "$document" | sed 's/^](//; s/^\](//' | grep -v :// | while IFS= read -r link; do
+            [ -e "$(dirname "$document")/$link" ] || echo "$document: $link"
+        done
+    done | tee "$work/lost"
+    [ ! -s "$work/lost" ]
+}
+check "the documents that it brings link each other" links_lead_somewhere
+check "the completions for zsh and fish are there" test -s "$root/usr/share/zsh/vendor-completions/_cudapool" -a \
+    -s "$root/usr/share/fish/vendor_completions.d/cudapool.fish"
+if command -v lintian >/dev/null; then
+    check "lintian finds nothing" lintian --allow-root --fail-on error,warning "$BUILD/$(basename "$package")"
+fi
 check "the completion loads" bash -c ". '$root/usr/share/bash-completion/completions/cudapool'; complete -p cudapool"
 exit $failed

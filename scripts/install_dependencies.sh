@@ -2,10 +2,10 @@
 # Installs with apt-get what is missing, and nothing where nothing is.
 #
 # usage: install_dependencies.sh [build] [test] [ci] [browser]     (default: build)
-#   build  a C compiler, make, jansson
-#   test   Criterion
+#   build  a C compiler, make, jansson, ncurses with wide characters
+#   test   Criterion, and tmux for what is shown on terminals
 #   ci     what .ci/run needs besides: linters, valgrind, the aarch64 cross compiler, qemu-user,
-#          promtool, pkg-config
+#          promtool, pkg-config, other shells than bash, lintian
 #   browser  Chromium, in which the report's page is tested
 set -eu
 
@@ -34,9 +34,11 @@ need_group() {
         need_command make make
         need_header stdio.h libc6-dev
         need_header jansson.h libjansson-dev
+        need_header curses.h libncurses-dev
         ;;
     test)
         need_header criterion/criterion.h libcriterion-dev
+        need_command tmux tmux
         ;;
     ci)
         need_command git git
@@ -53,6 +55,9 @@ need_group() {
         need_command readelf binutils
         need_command promtool prometheus
         need_command pkg-config pkgconf
+        need_command zsh zsh
+        need_command fish fish
+        need_command lintian lintian
         [ -e /usr/aarch64-linux-gnu/include/stdio.h ] || missing+=(libc6-dev-arm64-cross)
         ;;
     browser)

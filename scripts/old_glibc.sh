@@ -24,7 +24,7 @@ fetch_glibc() {
         -o Dir::Etc::SourceList="$PWD/$build/sources.list" -o Dir::Etc::SourceParts=/nonexistent
         -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache= -o APT::Sandbox::User=root)
     "${get[@]}" update
-    (cd "$root" && "${get[@]}" download libc6 libc6-dev linux-libc-dev libjansson4 libjansson-dev)
+    (cd "$root" && "${get[@]}" download libc6 libc6-dev linux-libc-dev libjansson4 libjansson-dev libncurses-dev)
     for package in "$root"/*.deb; do
         dpkg -x "$package" "$root"
     done
@@ -43,7 +43,7 @@ stay_below_root() {
 libraries=$root/lib/$triple:$root/usr/lib/$triple
 export CPPFLAGS="-isystem $root/usr/include/$triple"
 export LDFLAGS="-L$root/usr/lib/$triple -L$root/lib/$triple"
-make CC="gcc --sysroot=$root" BUILD=$build CUDA_HOME=/nonexistent all plain
+make CC="gcc --sysroot=$root" BUILD=$build CUDA_HOME=/nonexistent NCURSES="-lncursesw -ltinfo" all plain
 cp "$here/libcudapool_preload.so" $build/
 
 # Keys of thread-specific data are numbered anew in each namespace there, for one and the same thread:

@@ -16,9 +16,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "../core/scratch.h"
+#include "../core/table.h"
 #include "../core/writing.h"
 #include "standard_error.h"
 #include "start.h"
@@ -68,8 +70,9 @@ static struct {
 static ssize_t add_to_table(void *nothing, const char *text, size_t bytes)
 {
     (void)nothing;
-    if (bytes > table.room - table.bytes) {
-        size_t room = 2 * (table.bytes + bytes);
+    /* And for a zero byte, with which it is text to be folded. */
+    if (bytes + 1 > table.room - table.bytes) {
+        size_t room = 2 * (table.bytes + bytes + 1);
         char *longer = scratch_realloc(table.text, room);
         if (longer == NULL)
             return 0;
@@ -106,14 +109,41 @@ static int write_to_file(const char *file, uint64_t deadline)
     return result;
 }
 
+/* As wide as the terminal, where the table goes to one; never in colour, which only a terminal's
+ * description could tell of. */
+static struct look look_of(const char *file)
+{
+    struct look look = {.more = "CUDAPOOL_REPORT=FILE and cudapool report --all FILE"};
+    struct winsize size = {0};
+    if (file[0] == '\0' && ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0)
+        look.width = size.ws_col;
+    return look;
+}
+
+/* The text that has been printed, in lines that fit the look. */
+static int fold_table(const struct look *look)
+{
+    char *text = table.text;
+    if (look->width == 0 || text == NULL)
+        return 0;
+    text[table.bytes] = '\0';
+    memset(&table, 0, sizeof table);
+    print_folded(text, look, table_stream);
+    int result = fflush(table_stream) != 0 || ferror(table_stream) ? -1 : 0;
+    scratch_free(text);
+    return result;
+}
+
 /* 0, or -1 with errno. */
 static int write_table(const struct report *report, const char *file, uint64_t deadline)
 {
+    struct look look = look_of(file);
     if (MUTATED(report_by_malloc)) {
         static const cookie_io_functions_t functions = {.write = add_to_table};
         table_stream = fopencookie(NULL, "w", functions);
     }
-    if (table_stream == NULL || report_print_table(report, table_stream) != 0) {
+    if (table_stream == NULL || report_print_as(report, &look, table_stream) != 0 ||
+        fold_table(&look) != 0) {
         errno = ENOMEM;
         return -1;
     }

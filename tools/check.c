@@ -1,6 +1,7 @@
 /*
  * cudapool check: is a settings file right, and what does it say?
  */
+#include <getopt.h>
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -10,7 +11,14 @@
 #include "core/config_json.h"
 #include "core/one_line.h"
 #include "core/settings_json.h"
+#include "terminal.h"
 #include "tool.h"
+
+struct check {
+    struct settings settings, defaults;
+    bool all;  /* and not only what differs from the defaults */
+    FILE *out; /* lines that are too long for the terminal are folded on their way to stdout */
+};
 
 static bool is_in_group(const struct setting *setting, const char *group)
 {
@@ -19,67 +27,112 @@ static bool is_in_group(const struct setting *setting, const char *group)
     return strncmp(setting->path, group, length) == 0 && setting->path[length] == '.';
 }
 
-/* Two values of one setting are the same where they are spelled the same. */
-static bool differs_from_default(const char *value, const struct setting *setting)
+static bool differs(const struct check *check, const struct setting *setting)
 {
-    struct settings defaults;
-
-    settings_defaults(&defaults);
-    json_t *json = setting_to_json(setting, &defaults);
-    char *text = json_dumps(json, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
-    bool differs = text == NULL || strcmp(text, value) != 0;
-    free(text);
-    json_decref(json);
-    return differs;
+    return !setting_is_equal(setting, &check->settings, &check->defaults);
 }
 
-static void explain_setting(const struct setting *setting, const struct settings *settings)
+static void explain_setting(const struct check *check, const struct setting *setting)
 {
     char words[SETTING_TEXT_BYTES];
-    json_t *json = setting_to_json(setting, settings);
+    json_t *json = setting_to_json(setting, &check->settings);
     char *value = json_dumps(json, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
 
-    setting_to_words(setting, settings, words);
+    setting_to_words(setting, &check->settings, words);
     if (value != NULL)
-        printf("%c %s = %s\n      %s\n", differs_from_default(value, setting) ? '*' : ' ',
-               setting->path, value, words);
+        fprintf(check->out, "%c %s = %s\n      %s\n", differs(check, setting) ? '*' : ' ',
+                setting->path, value, words);
     free(value);
     json_decref(json);
 }
 
-static void explain(const struct settings *settings)
+/* The group's settings that are to be shown, below its title. */
+static void explain_group(const struct check *check, const struct setting_group *group)
 {
-    for (const struct setting_group *group = setting_groups; group->path != NULL; group++) {
-        printf("  %s\n", group->title);
-        for (size_t i = 0; i < settings_table_length; i++)
-            if (is_in_group(&settings_table[i], group->path))
-                explain_setting(&settings_table[i], settings);
+    bool titled = false;
+
+    for (size_t i = 0; i < settings_table_length; i++) {
+        const struct setting *setting = &settings_table[i];
+        if (!is_in_group(setting, group->path) || (!check->all && !differs(check, setting)))
+            continue;
+        if (!titled)
+            fprintf(check->out, "  %s\n", group->title);
+        titled = true;
+        explain_setting(check, setting);
     }
 }
 
-static int check_file(const char *path)
+static size_t count_differing(const struct check *check)
 {
-    struct settings settings;
-    char error[ERROR_BYTES]; /* or the file's name, to be printed */
+    size_t count = 0;
 
-    if (config_read_file(path, &settings, error, sizeof(error)) != 0)
-        return complain("%s", error);
-    snprintf(error, sizeof(error), "%s", path);
-    replace_control_characters(error);
-    printf("%s: valid; * marks what differs from the default\n", error);
-    explain(&settings);
+    for (size_t i = 0; i < settings_table_length; i++)
+        count += differs(check, &settings_table[i]);
+    return count;
+}
+
+static void print_title(const struct check *check, const char *source)
+{
+    char name[ERROR_BYTES];
+    size_t count = count_differing(check);
+
+    snprintf(name, sizeof(name), "%s", strcmp(source, "-") == 0 ? "stdin" : source);
+    replace_control_characters(name);
+    fprintf(check->out, "%s: valid; ", name);
+    if (check->all)
+        fputs("* marks what differs from the default\n", check->out);
+    else if (count == 0)
+        fputs("every setting is the default (--all shows them)\n", check->out);
+    else
+        fprintf(check->out, "%zu setting%s from the default (--all shows the rest)\n", count,
+                count == 1 ? " differs" : "s differ");
+}
+
+static int check_source(const char *source, bool all)
+{
+    struct check check = {.all = all};
+
+    settings_defaults(&check.defaults);
+    if (config_read_patiently(source, &check.settings, complain_of, NULL) != 0)
+        return EXIT_BAD_INPUT;
+    struct look look = terminal_look(stdout, all);
+    struct folding folding;
+    check.out = folding_begin(&folding, &look, stdout);
+    print_title(&check, source);
+    for (const struct setting_group *group = setting_groups; group->path != NULL; group++)
+        explain_group(&check, group);
+    folding_end(&folding);
+    return 0;
+}
+
+/* 0, or the exit status. */
+static int read_options(int argc, char **argv, bool *all)
+{
+    static const struct option known[] = {{"all", no_argument, NULL, 'a'}, {0}};
+
+    int option;
+
+    opterr = 0;
+    while ((option = getopt_long(argc, argv, ":", known, NULL)) != -1) {
+        if (option != 'a')
+            return complain("check: unknown option %s; allowed is --all", argv[optind - 1]);
+        *all = true;
+    }
+    if (optind == argc)
+        return complain("check: no file given; usage: cudapool check [--all] FILE...");
     return 0;
 }
 
 /* Every file is checked, also after a bad one. */
 static int check(int argc, char **argv)
 {
-    int status = 0;
+    bool all = false;
+    int status = read_options(argc, argv, &all);
 
-    if (argc < 2)
-        return complain("check: no file given; usage: cudapool check FILE...");
-    for (int i = 1; i < argc; i++) {
-        int file_status = check_file(argv[i]);
+    if (status != 0)
+        return status;
+    for (int i = optind; i < argc; i++) {
+        int file_status = check_source(argv[i], all);
         if (file_status != 0)
             status = file_status;
     }
@@ -88,10 +141,22 @@ static int check(int argc, char **argv)
 
 const struct command check_command = {
     .name = "check",
-    .summary = "validate settings files, and say in words what they mean",
-    .help = "usage: cudapool check FILE...\n"
-            "\n"
-            "Validates settings files, and says in words what the settings mean. A file that is\n"
-            "not valid gets one line on stderr, and the exit status is 2.\n",
+    .summary = "validate settings, and say in words what they mean",
+    .help =
+        "usage: cudapool check [--all] FILE...\n"
+        "\n"
+        "Validates settings files, and says in words what those settings mean that differ from "
+        "the\n"
+        "defaults. Settings that come along may be named (see `cudapool configs`), and - is "
+        "stdin.\n"
+        "\n"
+        "  --all   says it of every setting, and marks with * what differs\n"
+        "\n"
+        "Sizes are integers (bytes) or have a unit: K, M, G, T and KiB, MiB, GiB, TiB are powers "
+        "of\n"
+        "1024, kB, MB, GB, TB powers of 1000, capitals or not: 64M is 67108864 bytes, 64MB is\n"
+        "64000000. Times: ns, us, ms, s, min, h.\n"
+        "\n"
+        "Of a file that is not valid every error is a line on stderr, and the exit status is 2.\n",
     .run = check,
 };

@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +22,9 @@
 #include "core/report_json.h"
 #include "figures_reader.h"
 #include "formats.h"
+#include "no_report.h"
 #include "report_files.h"
+#include "terminal.h"
 #include "tool.h"
 
 /* --- the directory ------------------------------------------------------------------------------
@@ -268,6 +271,7 @@ void collection_abandon(struct collection *collection)
 
 bool collection_start(struct collection *collection, const struct figures_settings *figures)
 {
+    clock_gettime(CLOCK_REALTIME_COARSE, &collection->started);
     if (figures->keep)
         collection->kept = *figures;
     if (!make_directory(collection, figures))
@@ -330,11 +334,6 @@ static void keep_figures(const struct figures_settings *kept, const char *path, 
 
 /* --- reading and removing -----------------------------------------------------------------------
  */
-
-struct reports {
-    struct report *reports;
-    size_t count;
-};
 
 static int keep_report(struct report *report, void *context)
 {
@@ -473,32 +472,36 @@ static void write_json(const struct collection *collection, const struct reports
         return;
     if (reports_write_json(all->reports, all->count, path, error, sizeof(error)) != 0)
         complain("%s", error);
+    else if (collection->file != NULL)
+        complain("the report of %zu process%s is in %s", all->count, all->count == 1 ? "" : "es",
+                 path);
 }
 
-static int print_table(struct reports *all, FILE *out)
+static int print_table(struct reports *all, const struct look *look, FILE *out)
 {
     struct summary summary = {0};
     int status = 0;
 
     if (all->count == 1)
-        return report_print_table(&all->reports[0], out);
+        return print_report_table(&all->reports[0], look, out);
     for (size_t i = 0; i < all->count && status == 0; i++)
         status = summary_add(&summary, &all->reports[i]);
     if (status == 0)
         status = summary_finish(&summary);
     if (status == 0)
-        print_summary_table(&summary, out);
+        print_summary_table(&summary, look, out);
     summary_free(&summary);
     return status;
 }
 
 /* In one piece, so that it does not mix with what others write to the same terminal or log. */
-static void write_table(struct reports *all)
+static void write_table(const struct collection *collection, struct reports *all)
 {
+    struct look look = terminal_look(stderr, collection->all);
     char *text = NULL;
     size_t bytes = 0;
     FILE *memory = open_memstream(&text, &bytes);
-    int status = memory == NULL ? -1 : print_table(all, memory);
+    int status = memory == NULL ? -1 : print_table(all, &look, memory);
 
     if (memory != NULL && fclose(memory) != 0)
         status = -1;
@@ -522,31 +525,107 @@ static void write_for(const struct collection *collection, const struct report *
         complain("%s", error);
 }
 
-static void write_reports(const struct collection *collection, struct reports *all)
+/* How many files of this run have names that the file's may become. */
+static size_t count_own_files(const struct collection *collection)
 {
-    qsort(all->reports, all->count, sizeof(*all->reports), compare_reports);
-    if (collection->each)
-        for (size_t i = 0; i < all->count; i++)
-            write_for(collection, &all->reports[i]);
-    else if (collection->as_json)
-        write_json(collection, all);
-    else
-        write_table(all);
+    char pattern[2 * SETTINGS_PATH_MAX];
+    size_t length = 0, count = 0;
+    struct stat status;
+    glob_t found;
+
+    for (const char *c = collection->file; *c != '\0'; c++) {
+        bool is_escape = *c == '%' && *++c != '%';
+        if (!is_escape && strchr("*?[\\", *c) != NULL)
+            pattern[length++] = '\\';
+        pattern[length++] = (char)(is_escape ? '*' : *c);
+    }
+    pattern[length] = '\0';
+    if (glob(pattern, 0, NULL, &found) == 0)
+        for (size_t i = 0; i < found.gl_pathc; i++)
+            count += stat(found.gl_pathv[i], &status) == 0 &&
+                     (status.st_mtim.tv_sec > collection->started.tv_sec ||
+                      (status.st_mtim.tv_sec == collection->started.tv_sec &&
+                       status.st_mtim.tv_nsec >= collection->started.tv_nsec));
+    globfree(&found);
+    return count;
 }
 
-void collection_deliver(struct collection *collection)
+/* False where no process wrote one. */
+static bool write_each(const struct collection *collection, struct reports *all)
+{
+    for (size_t i = 0; i < all->count; i++)
+        write_for(collection, &all->reports[i]);
+    size_t count = count_own_files(collection);
+    if (count > 0)
+        complain("%zu report%s as %s", count, count == 1 ? " is there," : "s are there, each",
+                 collection->file);
+    return count > 0;
+}
+
+/* False where there is none. */
+static bool write_reports(const struct collection *collection, struct reports *all)
+{
+    if (collection->each)
+        return write_each(collection, all);
+    if (all->count == 0)
+        return false;
+    if (collection->as_json)
+        write_json(collection, all);
+    else
+        write_table(collection, all);
+    return true;
+}
+
+/* What became of the program itself; of what it started nobody knows. */
+static void tell_end(struct reports *all, const struct program_end *end)
+{
+    for (size_t i = 0; i < all->count; i++)
+        if (all->reports[i].process.pid == end->program)
+            all->reports[i].process.exit =
+                (struct report_exit){.known = true, .status = end->status, .signal = end->signal};
+}
+
+struct reports collection_take(struct collection *collection, const struct program_end *end)
 {
     struct collecting collecting = {.collection = collection, .patience = 500};
     struct reports *all = &collecting.all;
 
+    take_reports(&collecting);
+    tell_end(all, end);
+    if (all->count > 0)
+        qsort(all->reports, all->count, sizeof(*all->reports), compare_reports);
+    for (size_t i = 0; i < sizeof(told) / sizeof(told[0]); i++) {
+        free(collection->environment[i]);
+        collection->environment[i] = NULL;
+    }
+    return *all;
+}
+
+void reports_free(struct reports *reports)
+{
+    for (size_t i = 0; i < reports->count; i++)
+        report_free(&reports->reports[i]);
+    free(reports->reports);
+    *reports = (struct reports){NULL, 0};
+}
+
+/* A program that could not be run has had its line. */
+static bool was_run(const struct program_end *end)
+{
+    return end->program != 0 && end->status != EXIT_CANNOT_RUN && end->status != EXIT_NOT_FOUND;
+}
+
+void collection_deliver(struct collection *collection, const char *program,
+                        const struct program_end *end)
+{
+    char reason[NO_REPORT_BYTES];
+
     /* The exit status is the program's, also where nobody reads stderr any more. */
     signal(SIGPIPE, SIG_IGN);
-    take_reports(&collecting);
-    if (all->count > 0)
-        write_reports(collection, all);
-    for (size_t i = 0; i < all->count; i++)
-        report_free(&all->reports[i]);
-    free(all->reports);
-    for (size_t i = 0; i < sizeof(told) / sizeof(told[0]); i++)
-        free(collection->environment[i]);
+    struct reports all = collection_take(collection, end);
+    if (!write_reports(collection, &all) && was_run(end)) {
+        explain_no_report(program, reason);
+        complain("no process took memory from the pool: %s", reason);
+    }
+    reports_free(&all);
 }

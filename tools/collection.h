@@ -14,8 +14,11 @@
 
 #include <limits.h>
 #include <stdbool.h>
+#include <time.h>
 
 #include "core/config.h"
+#include "core/report.h"
+#include "program.h"
 
 struct collection {
     bool wanted;
@@ -24,9 +27,17 @@ struct collection {
                                      written for it */
     char *file;                   /* where to, with %h, %r and %%; NULL: stderr */
     char directory[PATH_MAX];     /* set by collection_start */
+    bool all;                     /* of the table's rows and columns, on a terminal as well */
     int lock;                     /* on the directory, or -1 */
     struct figures_settings kept; /* where figures stay, if that is asked for */
     char *environment[2];         /* what collection_start has changed there, as it was before */
+    struct timespec started; /* before the program was; of the clock that files are stamped by */
+};
+
+/* Reports of a run, which own what they point to. */
+struct reports {
+    struct report *reports;
+    size_t count;
 };
 
 /* Makes the directory, and has processes keep their figures and write their reports there, as far
@@ -36,8 +47,13 @@ bool collection_start(struct collection *collection, const struct figures_settin
 /* Undoes collection_start, where there is nothing to collect after all. */
 void collection_abandon(struct collection *collection);
 
-/* Reads the reports, removes the directory, and writes what was asked for, or nothing where no
- * process reported. */
-void collection_deliver(struct collection *collection);
+/* Reads the reports and removes the directory. The caller owes a reports_free. */
+struct reports collection_take(struct collection *collection, const struct program_end *end);
+void reports_free(struct reports *reports);
+
+/* The same, and writes what was asked for; where no process reported, why that may be. program:
+ * what was run. */
+void collection_deliver(struct collection *collection, const char *program,
+                        const struct program_end *end);
 
 #endif

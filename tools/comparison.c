@@ -5,25 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comparison.h"
 #include "core/readable.h"
 #include "core/report_json.h"
 #include "core/settings_json.h"
 #include "formats.h"
+#include "terminal.h"
 
 static const struct report_counters nothing;
 
 /* --- walking two lists at once ------------------------------------------------------------------
  */
-
-/* One bucket, or all of a kind (bucket NULL), in both runs; counters are never NULL. */
-struct pair {
-    const char *kind;
-    bool is_total;
-    uint64_t bytes;
-    const struct report_counters *a, *b;
-};
-
-typedef void pair_visitor(const struct pair *pair, void *context);
 
 /* By size; what is not kept, with 0 bytes, comes last. */
 static bool comes_first(uint64_t bytes, uint64_t other)
@@ -67,8 +59,8 @@ static const struct report_kind *kind_of(const struct summary *summary, const ch
     return NULL;
 }
 
-static void visit_pairs(const struct summary *a, const struct summary *b, pair_visitor *visit,
-                        void *context)
+void visit_pairs(const struct summary *a, const struct summary *b, pair_visitor *visit,
+                 void *context)
 {
     for (size_t i = 0; i < a->kind_count; i++)
         visit_buckets(&a->kinds[i], kind_of(b, a->kinds[i].kind), visit, context);
@@ -80,19 +72,18 @@ static void visit_pairs(const struct summary *a, const struct summary *b, pair_v
 /* --- settings -----------------------------------------------------------------------------------
  */
 
-/* Where the reports went is no difference. */
-static json_t *settings_that_differ(const struct summary *a, const struct summary *b)
+/* Where reports and figures went is no difference. */
+json_t *settings_that_differ(const struct summary *a, const struct summary *b)
 {
     json_t *array = json_array();
 
     for (size_t i = 0; i < settings_table_length; i++) {
-        json_t *one = setting_to_json(&settings_table[i], &a->settings);
-        json_t *other = setting_to_json(&settings_table[i], &b->settings);
-        if (!json_equal(one, other) && strncmp(settings_table[i].path, "report.", 7) != 0)
-            json_array_append_new(array, json_pack("{s:s, s:O, s:O}", "setting",
-                                                   settings_table[i].path, "a", one, "b", other));
-        json_decref(one);
-        json_decref(other);
+        const struct setting *setting = &settings_table[i];
+        if (!setting_matters(setting) || setting_is_equal(setting, &a->settings, &b->settings))
+            continue;
+        json_array_append_new(array, json_pack("{s:s, s:o, s:o}", "setting", setting->path, "a",
+                                               setting_to_json(setting, &a->settings), "b",
+                                               setting_to_json(setting, &b->settings)));
     }
     return array;
 }
@@ -127,7 +118,7 @@ static void print_settings(const struct summary *a, const struct summary *b, FIL
 /* --- the table ----------------------------------------------------------------------------------
  */
 
-enum column { BUCKET, REQUESTS, HITS, MISSES, PEAK, DRIVER, SAVED, COLUMNS };
+enum column { BUCKET, REQUESTS, HITS, MISSES, FAILED, PEAK, DRIVER, SAVED, COLUMNS };
 
 #define CELL_BYTES (4 * READABLE_BYTES)
 
@@ -135,13 +126,10 @@ struct row {
     char cells[COLUMNS][CELL_BYTES];
 };
 
-static const struct row heading = {
-    {"bucket", "requests", "hits", "misses", "peak", "driver", "saved"}};
-
-struct table {
-    FILE *out; /* NULL: only measure */
-    int widths[COLUMNS];
-    const char *kind; /* whose rows come now */
+static const struct table_column columns[COLUMNS] = {
+    [BUCKET] = {"bucket", 0}, [REQUESTS] = {"requests", 3},    [HITS] = {"hits", 0},
+    [MISSES] = {"misses", 2}, [FAILED] = {"failed", 1},        [PEAK] = {"peak", 1},
+    [DRIVER] = {"driver", 1}, [SAVED] = {"saved at least", 4},
 };
 
 typedef void writer(uint64_t value, char cell[READABLE_BYTES]);
@@ -184,77 +172,167 @@ static void fill_row(struct row *row, const struct pair *pair)
     fill_both(row->cells[REQUESTS], pair->a->requests, pair->b->requests, readable_count);
     fill_hits(row->cells[HITS], pair);
     fill_both(row->cells[MISSES], pair->a->misses, pair->b->misses, readable_count);
+    fill_both(row->cells[FAILED], report_all_failures(pair->a), report_all_failures(pair->b),
+              readable_count);
     fill_both(row->cells[PEAK], pair->a->peak.reserved_bytes, pair->b->peak.reserved_bytes,
               readable_bytes);
     fill_both(row->cells[DRIVER], pair->a->driver.nanoseconds, pair->b->driver.nanoseconds,
               readable_time);
-    fill_both(row->cells[SAVED], pair->a->saved_nanoseconds, pair->b->saved_nanoseconds,
-              readable_time);
+    fill_both(row->cells[SAVED], pair->a->saved_at_least_nanoseconds,
+              pair->b->saved_at_least_nanoseconds, readable_time);
 }
 
-static void put_row(struct table *table, const struct row *row)
-{
-    for (int column = 0; column < COLUMNS; column++) {
-        int width = (int)strlen(row->cells[column]);
-        if (table->out != NULL)
-            fprintf(table->out, "  %*s", table->widths[column], row->cells[column]);
-        else if (width > table->widths[column])
-            table->widths[column] = width;
-    }
-    if (table->out != NULL)
-        fputc('\n', table->out);
-}
+/* The pairs of both runs in the table's order; each kind's ends with its total. */
+struct pairs {
+    struct pair *pairs;
+    size_t count, room;
+    bool failed; /* memory is short */
+};
 
-static void put_kind(struct table *table, const char *kind)
+static void keep_pair(const struct pair *pair, void *context)
 {
-    if (table->out != NULL) {
-        fputs("  ", table->out);
-        report_print_text(table->out, kind);
-        fputs(" memory, A -> B\n", table->out);
-    }
-    put_row(table, &heading);
-}
-
-static void put_pair(const struct pair *pair, void *context)
-{
-    struct table *table = context;
-    struct row row;
+    struct pairs *all = context;
 
     if (pair->a->requests == 0 && pair->b->requests == 0)
         return;
-    if (table->kind == NULL || strcmp(table->kind, pair->kind) != 0)
-        put_kind(table, pair->kind);
-    table->kind = pair->kind;
+    if (all->count == all->room) {
+        size_t room = all->room == 0 ? 64 : 2 * all->room;
+        struct pair *longer = realloc(all->pairs, room * sizeof(*longer));
+        if (longer == NULL) {
+            all->failed = true;
+            return;
+        }
+        all->pairs = longer;
+        all->room = room;
+    }
+    all->pairs[all->count++] = *pair;
+}
+
+/* What failed is never left out. */
+static uint64_t weight_of(const struct pair *pair)
+{
+    if (report_all_failures(pair->a) > 0 || report_all_failures(pair->b) > 0)
+        return UINT64_MAX;
+    return saturating_sum(pair->a->requests, pair->b->requests);
+}
+
+/* Of so many buckets of one kind the busiest are shown, or all of them. */
+static void choose_pairs(struct pair *pairs, size_t count, const struct look *look)
+{
+    bool is_short = look_is_short(look) && count > LOOK_ROWS;
+
+    for (size_t i = 0; i < count; i++)
+        pairs[i].shown = !is_short;
+    for (unsigned chosen = 0; is_short && chosen < LOOK_ROWS; chosen++) {
+        size_t most = count;
+        for (size_t i = 0; i < count; i++)
+            if (!pairs[i].shown &&
+                (most == count || weight_of(&pairs[i]) > weight_of(&pairs[most])))
+                most = i;
+        pairs[most].shown = true;
+    }
+}
+
+static void print_pair(const struct table *table, const struct pair *pair, FILE *out)
+{
+    enum text_style styles[COLUMNS];
+    struct row row;
+
+    for (int i = 0; i < COLUMNS; i++)
+        styles[i] = pair->is_total ? STYLE_BOLD : STYLE_PLAIN;
+    styles[HITS] = report_style_of_hits(pair->b);
     fill_row(&row, pair);
-    put_row(table, &row);
+    table_print(table, row.cells[0], styles, out);
+    fputc('\n', out);
+}
+
+/* So many buckets of a kind, and its total after them. */
+static void print_kind(struct pair *pairs, size_t count, const struct look *look, FILE *out)
+{
+    struct table table;
+    struct row row;
+
+    choose_pairs(pairs, count, look);
+    pairs[count].shown = true;
+    table_begin(&table, columns, COLUMNS, CELL_BYTES, look);
+    for (size_t i = 0; i <= count; i++) {
+        if (!pairs[i].shown)
+            continue;
+        fill_row(&row, &pairs[i]);
+        table_measure(&table, row.cells[0]);
+    }
+    table_fit(&table);
+    fputs("  ", out);
+    report_print_text(out, pairs[count].kind);
+    fputs(" memory, A -> B\n", out);
+    table_print_headings(&table, out);
+    fputc('\n', out);
+    for (size_t i = 0; i <= count; i++)
+        if (pairs[i].shown)
+            print_pair(&table, &pairs[i], out);
+    if (look_is_short(look) && count > LOOK_ROWS)
+        fprintf(out, "  %zu more: %s\n", count - LOOK_ROWS, look->more);
+}
+
+static int print_kinds(const struct summary *a, const struct summary *b, const struct look *look,
+                       FILE *out)
+{
+    struct pairs all = {0};
+    size_t first = 0;
+
+    visit_pairs(a, b, keep_pair, &all);
+    for (size_t i = 0; i < all.count && !all.failed; i++) {
+        if (!all.pairs[i].is_total)
+            continue;
+        print_kind(&all.pairs[first], i - first, look, out);
+        first = i + 1;
+    }
+    free(all.pairs);
+    return all.failed ? -1 : 0;
 }
 
 static void print_run(const char *name, const struct summary *summary, FILE *out)
 {
     struct report_counters totals = summary_totals(summary);
-    char rate[READABLE_BYTES], saved[READABLE_BYTES], spent[READABLE_BYTES];
+    char wall[READABLE_BYTES], rate[READABLE_BYTES], spent[READABLE_BYTES], waited[READABLE_BYTES];
 
+    readable_seconds(summary_wall_seconds(summary), wall);
     readable_hit_rate(&totals, rate);
-    readable_time(totals.saved_nanoseconds, saved);
     readable_time(totals.driver.nanoseconds, spent);
-    fprintf(out,
-            "%s: %zu process%s, %s from the pool, saved about %s, driver calls took %s: ", name,
-            summary->process_count, summary->process_count == 1 ? "" : "es", rate, saved, spent);
+    readable_time(totals.waits.nanoseconds, waited);
+    fprintf(
+        out,
+        "%s: ran %s: %zu process%s, %s from the pool, %s in the driver, waited %s for the GPU: ",
+        name, wall, summary->process_count, summary->process_count == 1 ? "" : "es", rate, spent,
+        waited);
     report_print_text(out, summary->process_count == 0 ? "" : summary->processes[0].command);
     fputc('\n', out);
 }
 
-void print_comparison_table(const struct summary *a, const struct summary *b, FILE *out)
+/* Hundredths, rounded, so that no locale's decimal point gets in. */
+static void print_verdict(const struct summary *a, const struct summary *b, FILE *out)
 {
-    struct table table = {0};
+    double one = summary_wall_seconds(a), other = summary_wall_seconds(b);
 
-    print_run("A", a, out);
-    print_run("B", b, out);
-    print_settings(a, b, out);
-    visit_pairs(a, b, put_pair, &table);
-    table.out = out;
-    table.kind = NULL;
-    visit_pairs(a, b, put_pair, &table);
+    if (!(one > 0) || !(other > 0) || one / other > 1e6 || other / one > 1e6)
+        return;
+    unsigned long hundredths = (unsigned long)(one / other * 100 + 0.5);
+    fprintf(out, "B ran %lu.%02lu times as fast as A\n", hundredths / 100, hundredths % 100);
+}
+
+int print_comparison_table(const struct summary *a, const struct summary *b,
+                           const struct look *look, FILE *out)
+{
+    struct folding folding;
+    FILE *lines = folding_begin(&folding, look, out);
+
+    print_run("A", a, lines);
+    print_run("B", b, lines);
+    print_verdict(a, b, lines);
+    print_settings(a, b, lines);
+    int status = print_kinds(a, b, look, lines);
+    folding_end(&folding);
+    return status;
 }
 
 /* --- JSON ---------------------------------------------------------------------------------------
@@ -300,15 +378,16 @@ json_t *comparison_to_json(const struct summary *a, const struct summary *b)
     json_t *rows = json_array();
 
     visit_pairs(a, b, append_pair, rows);
-    return json_pack("{s:i, s:o, s:o, s:o, s:o}", "cudapool_comparison", REPORT_VERSION, "a",
-                     summary_to_json(a), "b", summary_to_json(b), "settings",
-                     settings_that_differ(a, b), "differences", rows);
+    return json_pack("{s:i, s:{s:f, s:f}, s:o, s:o, s:o, s:o}", "cudapool_comparison",
+                     REPORT_VERSION, "wall_seconds", "a", summary_wall_seconds(a), "b",
+                     summary_wall_seconds(b), "a", summary_to_json(a), "b", summary_to_json(b),
+                     "settings", settings_that_differ(a, b), "differences", rows);
 }
 
 /* --- CSV ----------------------------------------------------------------------------------------
  */
 
-static void print_pair(const struct pair *pair, void *context)
+static void print_csv_pair(const struct pair *pair, void *context)
 {
     FILE *out = context;
 
@@ -330,5 +409,5 @@ static void print_pair(const struct pair *pair, void *context)
 void print_comparison_csv(const struct summary *a, const struct summary *b, FILE *out)
 {
     fputs("kind,bucket_bytes,counter,a,b,difference\r\n", out);
-    visit_pairs(a, b, print_pair, out);
+    visit_pairs(a, b, print_csv_pair, out);
 }

@@ -1,63 +1,88 @@
 /*
  * cudapool configs: the settings files that come along.
  *
- * They are part of the command, so that it has them wherever it was copied to.
+ * They are part of the command, so that it has them wherever it was copied to. The address of their
+ * schema, which in configs/ is that of the file beside them, is filled in with where the schema is
+ * on this machine: an editor finds it then, wherever the settings go.
  */
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "core/shipped_json.h"
+#include "own_path.h"
 #include "tool.h"
 
-/* EMBEDDED(symbol, file): the file's bytes, from the source directory, where the build runs. */
-#define EMBEDDED(symbol, file)                                                                     \
-    __asm__(".pushsection .rodata\n" #symbol ":\n.incbin \"" file "\"\n" #symbol                   \
-            "_end:\n.popsection\n");                                                               \
-    extern const char symbol[] __attribute__((visibility("hidden")));                              \
-    extern const char symbol##_end[] __attribute__((visibility("hidden")))
+#define SCHEMA "cudapool.schema.json"
 
-EMBEDDED(config_default, "configs/default.json");
-EMBEDDED(config_low_memory, "configs/low-memory.json");
-EMBEDDED(config_strict, "configs/strict.json");
-EMBEDDED(config_throughput, "configs/throughput.json");
+/* Where it is installed, or where this command was built. */
+static bool find_schema(char path[PATH_MAX])
+{
+    return own_path("../share/cudapool/" SCHEMA, path) || own_path("../configs/" SCHEMA, path);
+}
 
-static const struct config {
-    const char *name;
-    const char *purpose;
-    const char *text, *end;
-} configs[] = {
-    {"default", "all settings, at their defaults: the same as no file", config_default,
-     config_default_end},
-    {"low-memory", "a GPU that is shared, or nearly full", config_low_memory,
-     config_low_memory_end},
-    {"strict", "a program that must see as little difference from the driver as possible",
-     config_strict, config_strict_end},
-    {"throughput", "a program that has the GPU to itself", config_throughput,
-     config_throughput_end},
-};
-#define CONFIGS (sizeof(configs) / sizeof(configs[0]))
+static bool is_plain(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           strchr("/-._~", c) != NULL;
+}
+
+static void print_address(const char *path)
+{
+    fputs("file://", stdout);
+    for (; *path != '\0'; path++)
+        if (is_plain(*path))
+            putchar(*path);
+        else
+            printf("%%%02X", (unsigned char)*path);
+}
 
 static int list_configs(void)
 {
-    for (size_t i = 0; i < CONFIGS; i++)
-        printf("%-12s %s\n", configs[i].name, configs[i].purpose);
+    for (size_t i = 0; i < shipped_config_count(); i++)
+        printf("%-12s %s\n", shipped_config_at(i)->name, shipped_config_at(i)->purpose);
     return 0;
+}
+
+static void print_file(const struct shipped_config *config)
+{
+    static const char relative[] = "\"$schema\": \"" SCHEMA;
+    size_t bytes = (size_t)(config->end - config->text), head = sizeof(relative) - 1;
+    const char *place = memmem(config->text, bytes, relative, head);
+    char path[PATH_MAX];
+
+    if (place == NULL || !find_schema(path)) {
+        fwrite(config->text, 1, bytes, stdout);
+        return;
+    }
+    fwrite(config->text, 1, (size_t)(place - config->text) + head - strlen(SCHEMA), stdout);
+    print_address(path);
+    fwrite(place + head, 1, (size_t)(config->end - place) - head, stdout);
 }
 
 /* With or without .json, as in the directory that they are installed in. */
 static int print_config(const char *name)
 {
     size_t length = strlen(name);
+    const struct shipped_config *schema = shipped_schema();
 
     if (length > 5 && strcmp(name + length - 5, ".json") == 0)
         length -= 5;
-    for (size_t i = 0; i < CONFIGS; i++) {
-        if (strlen(configs[i].name) != length || strncmp(configs[i].name, name, length) != 0)
+    for (size_t i = 0; i < shipped_config_count(); i++) {
+        const struct shipped_config *config = shipped_config_at(i);
+        if (strlen(config->name) != length || strncmp(config->name, name, length) != 0)
             continue;
-        fwrite(configs[i].text, 1, (size_t)(configs[i].end - configs[i].text), stdout);
+        print_file(config);
         return 0;
     }
-    return complain("configs: found \"%s\", allowed is default, low-memory, strict or throughput",
-                    name);
+    if (strcmp(name, schema->name) != 0)
+        return complain("configs: found \"%s\", allowed is default, low-memory, strict, throughput "
+                        "or schema",
+                        name);
+    fwrite(schema->text, 1, (size_t)(schema->end - schema->text), stdout);
+    return 0;
 }
 
 static int configs_run(int argc, char **argv)
@@ -77,6 +102,11 @@ const struct command configs_command = {
             "\n"
             "  cudapool configs low-memory >settings.json\n"
             "  cudapool check settings.json\n"
-            "  cudapool run --config settings.json ./program\n",
+            "  cudapool run --config settings.json ./program\n"
+            "\n"
+            "As they are, their names do: cudapool run --config low-memory ./program\n"
+            "\n"
+            "`cudapool configs schema` prints their JSON Schema. The files name it by where it is\n"
+            "installed, so that editors know what is allowed and say what each setting means.\n",
     .run = configs_run,
 };

@@ -12,8 +12,8 @@
 
 #include "core/one_line.h"
 
-static const struct command *const commands[] = {&run_command, &report_command, &top_command,
-                                                 &check_command, &configs_command};
+static const struct command *const commands[] = {&run_command, &try_command,   &report_command,
+                                                 &top_command, &check_command, &configs_command};
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
 int complain(const char *format, ...)
@@ -27,6 +27,12 @@ int complain(const char *format, ...)
     replace_control_characters(line);
     fprintf(stderr, "cudapool: %s\n", line);
     return EXIT_BAD_INPUT;
+}
+
+void complain_of(const char *line, void *context)
+{
+    (void)context;
+    complain("%s", line);
 }
 
 int finish_output(int status)
@@ -68,8 +74,8 @@ static const struct command *command_named(const char *name)
 
 static int unknown_command(const char *name)
 {
-    return complain("unknown command \"%s\"; allowed are run, report, top, check, configs and help",
-                    name);
+    return complain(
+        "unknown command \"%s\"; allowed are run, try, report, top, check, configs and help", name);
 }
 
 static int help(const char *name)

@@ -26,8 +26,13 @@
 static int open_file(const char *path, uint64_t *bytes)
 {
     struct stat status;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 
+    /* Whoever writes to a pipe would see it closed again. */
+    if (stat(path, &status) == 0 && !S_ISREG(status.st_mode)) {
+        errno = EINVAL;
+        return -1;
+    }
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0)
         return -1;
     if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) {
@@ -218,6 +223,8 @@ static void check_texts(struct figures_process *process)
     terminate(process->host, sizeof(process->host));
     terminate(process->rank, sizeof(process->rank));
     terminate(process->command, sizeof(process->command));
+    terminate(process->versions.cudapool, sizeof(process->versions.cudapool));
+    terminate(process->versions.driver, sizeof(process->versions.driver));
 }
 
 static int check(const struct document *document, struct figures_copy *copy)
@@ -339,6 +346,7 @@ static void describe(const struct figures_copy *copy, bool running, struct repor
     memcpy(process->rank, from->rank, sizeof(process->rank));
     memcpy(process->command, from->command, sizeof(process->command));
     process->started_nanoseconds = from->started_at;
+    process->versions = from->versions;
     process->ending = running ? REPORT_RUNNING : REPORT_KILLED;
     if (counter_get(&copy->header->ended) != 0)
         process->ending = REPORT_EXITED;

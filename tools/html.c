@@ -6,6 +6,26 @@
 #include <inttypes.h>
 
 #include "core/readable.h"
+#include "html_style.h"
+
+void open_page(FILE *out, const char *title)
+{
+    fprintf(out,
+            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
+            "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+            "<meta http-equiv=\"Content-Security-Policy\" "
+            "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+            "<meta name=\"color-scheme\" content=\"light dark\">\n"
+            "<title>%s</title>\n<style>\n",
+            title);
+    fputs(html_style, out);
+    fputs("</style></head><body>\n", out);
+}
+
+void close_page(FILE *out)
+{
+    fputs("</main></body></html>\n", out);
+}
 
 void put_text(FILE *out, const char *text)
 {

@@ -10,6 +10,13 @@
 
 #include "summary.h"
 
+/* A page up to its body's first element, and its end. */
+void open_page(FILE *out, const char *title);
+void close_page(FILE *out);
+
+/* How many processes a page's head names. */
+#define PROCESSES_NAMED 8u
+
 /* Text from outside. */
 void put_text(FILE *out, const char *text);
 

@@ -2,8 +2,10 @@
  * The curves of a page: what each device's memory was used for over time, and how requests were
  * answered.
  *
- * Each curve is a drawing for the eye with its numbers in a table below it, which is folded up. A
- * sample holds until the next one, so areas have steps.
+ * Each curve is a drawing for the eye with its numbers in a table below it, which is folded up, and
+ * under the pointer. A sample holds until the next one, so areas have steps, and the last one is
+ * drawn on for a moment. What was held between two samples is a line of its own, the highest of it
+ * marked.
  */
 #include "html.h"
 
@@ -27,6 +29,7 @@ struct curves {
     size_t index; /* of the device in the summary */
     const struct report_sample *samples;
     size_t count;
+    uint64_t end; /* of the drawing, in nanoseconds: a moment after the last sample */
 };
 
 /* The value of a layer at the sample with this index. */
@@ -130,8 +133,25 @@ static void put_point(FILE *out, unsigned x, unsigned y)
 
 static unsigned x_of(const struct curves *curves, size_t i)
 {
-    return scaled(curves->samples[i].nanoseconds, curves->samples[curves->count - 1].nanoseconds,
-                  WIDTH);
+    return scaled(curves->samples[i].nanoseconds, curves->end, WIDTH);
+}
+
+/* The most that was held in the time before a sample, the sample's own moment included. */
+static uint64_t peak_at(const struct curves *curves, size_t i)
+{
+    uint64_t held = sum_up_to(curves, memory_layers, LAYERS_MOST, i);
+
+    return curves->samples[i].peak_bytes > held ? curves->samples[i].peak_bytes : held;
+}
+
+static size_t find_peak(const struct curves *curves)
+{
+    size_t highest_at = 0;
+
+    for (size_t i = 1; i < curves->count; i++)
+        if (peak_at(curves, i) > peak_at(curves, highest_at))
+            highest_at = i;
+    return highest_at;
 }
 
 /* From the bottom up to the sum of the layers so far; the layers below are drawn over it. Each
@@ -149,7 +169,65 @@ static void put_area(FILE *out, const struct curves *curves, const struct layer 
         x_before = x;
         y_before = y;
     }
+    put_point(out, WIDTH * 10, is_rate ? HEIGHT * 10 : y_before);
     fprintf(out, "%u,%u\"/>", WIDTH, HEIGHT);
+}
+
+/* A step for each sample, from the one before. */
+static void put_peaks(FILE *out, const struct curves *curves, uint64_t top)
+{
+    unsigned x_before = 0;
+
+    fputs("<polyline class=\"peaks\" points=\"", out);
+    for (size_t i = 0; i < curves->count; i++) {
+        unsigned x = x_of(curves, i), y = HEIGHT * 10 - scaled(peak_at(curves, i), top, HEIGHT);
+        put_point(out, x_before, y);
+        put_point(out, x, y);
+        x_before = x;
+    }
+    fputs("\"/>", out);
+}
+
+/* A place under the pointer for a sample: what holds from it on, or, of rates, before it. */
+static void open_spot(FILE *out, const struct curves *curves, size_t i, bool before)
+{
+    unsigned from = before ? i == 0 ? 0 : x_of(curves, i - 1) : x_of(curves, i);
+    unsigned to = before                  ? x_of(curves, i)
+                  : i + 1 < curves->count ? x_of(curves, i + 1)
+                                          : WIDTH * 10;
+
+    fprintf(out, "<rect class=\"spot\" x=\"%u.%u\" y=\"0\" width=\"%u.%u\" height=\"%u\"><title>",
+            from / 10, from % 10, (to - from) / 10, (to - from) % 10, HEIGHT);
+}
+
+static void put_memory_spot(FILE *out, const struct curves *curves, size_t i)
+{
+    const struct report_sample *sample = &curves->samples[i];
+    char time[READABLE_BYTES], live[READABLE_BYTES], cached[READABLE_BYTES],
+        pending[READABLE_BYTES], peak[READABLE_BYTES];
+
+    readable_time(sample->nanoseconds, time);
+    readable_bytes(sample->live_bytes, live);
+    readable_bytes(sample->cached_bytes, cached);
+    readable_bytes(sample->pending_bytes, pending);
+    readable_bytes(peak_at(curves, i), peak);
+    open_spot(out, curves, i, false);
+    fprintf(out, "from %s: %s in use, %s cached, %s pending; at most %s before</title></rect>",
+            time, live, cached, pending, peak);
+}
+
+static void put_rate_spot(FILE *out, const struct curves *curves, size_t i)
+{
+    char time[READABLE_BYTES], number[READABLE_BYTES];
+
+    readable_time(curves->samples[i].nanoseconds, time);
+    open_spot(out, curves, i, true);
+    fprintf(out, "until %s, a second:", time);
+    for (const struct layer *layer = rate_layers; layer->class != NULL; layer++) {
+        readable_count(layer->value(curves, i), number);
+        fprintf(out, " %s %s", number, layer->class);
+    }
+    fputs("</title></rect>", out);
 }
 
 static size_t count_layers(const struct layer *layers)
@@ -164,62 +242,100 @@ static size_t count_layers(const struct layer *layers)
 /* --- a drawing with its frame -------------------------------------------------------------------
  */
 
-static void open_drawing(FILE *out, const char *top)
+#define TICKS 4u
+
+typedef void tick_writer(uint64_t value, char cell[READABLE_BYTES]);
+
+/* Ticks on the left, from the top down, and a line across for each. */
+static void open_drawing(FILE *out, const char *text, uint64_t top, tick_writer *write)
 {
+    char tick[READABLE_BYTES];
+
     fprintf(out,
-            "<figure><figcaption class=\"top\">%s</figcaption>\n<svg aria-hidden=\"true\" "
-            "viewBox=\"0 0 %u %u\" preserveAspectRatio=\"none\">",
-            top, WIDTH, HEIGHT);
+            "<figure><figcaption>%s</figcaption>\n<div class=\"plot\">"
+            "<div class=\"ticks\" aria-hidden=\"true\">",
+            text);
+    for (unsigned i = TICKS; i > 0; i--) {
+        write((uint64_t)((unsigned __int128)top * i / TICKS), tick);
+        fprintf(out, "<span>%s</span>", tick);
+    }
+    fprintf(out,
+            "<span>0</span></div>\n<svg aria-hidden=\"true\" viewBox=\"0 0 %u %u\" "
+            "preserveAspectRatio=\"none\">",
+            WIDTH, HEIGHT);
+}
+
+static void put_grid(FILE *out)
+{
+    for (unsigned i = 1; i < TICKS; i++)
+        fprintf(out, "<line class=\"grid\" x1=\"0\" x2=\"%u\" y1=\"%u\" y2=\"%u\"/>", WIDTH,
+                HEIGHT * i / TICKS, HEIGHT * i / TICKS);
 }
 
 static void close_drawing(FILE *out, const struct curves *curves)
 {
-    char end[READABLE_BYTES];
+    char tick[READABLE_BYTES];
 
-    readable_time(curves->samples[curves->count - 1].nanoseconds, end);
-    fprintf(out,
-            "</svg>\n<div class=\"axis\" aria-hidden=\"true\"><span>0 s</span><span>%s</span>"
-            "</div></figure>\n",
-            end);
+    fputs("</svg></div>\n<div class=\"axis\" aria-hidden=\"true\">", out);
+    for (unsigned i = 0; i <= TICKS; i++) {
+        readable_time((uint64_t)((unsigned __int128)curves->end * i / TICKS), tick);
+        fprintf(out, "<span>%s</span>", tick);
+    }
+    fputs("</div></figure>\n", out);
+}
+
+/* Where the most was held, beside its place rather than in the stretched drawing. */
+static void put_peak_mark(FILE *out, const struct curves *curves, uint64_t top)
+{
+    size_t at = find_peak(curves);
+    unsigned x = x_of(curves, at), y = HEIGHT * 10 - scaled(peak_at(curves, at), top, HEIGHT);
+
+    fprintf(out, "<path class=\"mark\" d=\"M%u.%u %u.%uv%u\"/>", x / 10, x % 10, y / 10, y % 10,
+            HEIGHT - y / 10);
 }
 
 /* The drawing's top: the device's size where a good part of it was used. */
 static uint64_t top_of_memory(const struct curves *curves, char *text, size_t bytes)
 {
-    uint64_t most = highest(curves, memory_layers), whole = curves->device->device.total_bytes;
-    char used[READABLE_BYTES], size[READABLE_BYTES];
+    size_t at = find_peak(curves);
+    uint64_t most = peak_at(curves, at), whole = curves->device->device.total_bytes;
+    char used[READABLE_BYTES], size[READABLE_BYTES], time[READABLE_BYTES];
+    bool is_much = whole > most && most > whole / 4;
 
     readable_bytes(most, used);
     readable_bytes(whole, size);
-    if (whole > most && most > whole / 4) {
-        snprintf(text, bytes, "top: the device's %s; most: %s", size, used);
-        return whole;
-    }
-    snprintf(text, bytes, "top: %s, of the device's %s", used, size);
-    return most;
+    readable_time(curves->samples[at].nanoseconds, time);
+    snprintf(text, bytes, "peak: %s, by %s; the device's %s%s", used, time, size,
+             is_much ? " are the top" : "");
+    return is_much ? whole : most;
 }
 
 static void draw_memory(FILE *out, const struct curves *curves)
 {
-    char text[3 * READABLE_BYTES];
+    char text[6 * READABLE_BYTES];
     uint64_t top = top_of_memory(curves, text, sizeof(text));
 
-    open_drawing(out, text);
+    open_drawing(out, text, top, readable_bytes);
     for (size_t layer = count_layers(memory_layers); layer-- > 0;)
         put_area(out, curves, memory_layers, layer, top, false);
+    put_peaks(out, curves, top);
+    put_grid(out);
+    put_peak_mark(out, curves, top);
+    for (size_t i = 0; i < curves->count; i++)
+        put_memory_spot(out, curves, i);
     close_drawing(out, curves);
 }
 
 static void draw_rates(FILE *out, const struct curves *curves)
 {
-    char text[3 * READABLE_BYTES], most[READABLE_BYTES];
     uint64_t top = highest(curves, rate_layers);
 
-    readable_count(top, most);
-    snprintf(text, sizeof(text), "top: %s requests a second", most);
-    open_drawing(out, text);
+    open_drawing(out, "requests a second", top, readable_count);
     for (size_t layer = count_layers(rate_layers); layer-- > 0;)
         put_area(out, curves, rate_layers, layer, top, true);
+    put_grid(out);
+    for (size_t i = 0; i < curves->count; i++)
+        put_rate_spot(out, curves, i);
     close_drawing(out, curves);
 }
 
@@ -237,6 +353,7 @@ static void put_sample(FILE *out, const struct curves *curves, size_t index)
     put_bytes(out, &place, "live_bytes", sample->live_bytes);
     put_bytes(out, &place, "cached_bytes", sample->cached_bytes);
     put_bytes(out, &place, "pending_bytes", sample->pending_bytes);
+    put_bytes(out, &place, "peak_bytes", sample->peak_bytes);
     put_count(out, &place, "hits_clean", sample->hits.clean);
     put_count(out, &place, "hits_queried", sample->hits.queried);
     put_count(out, &place, "hits_barrier", sample->hits.barrier);
@@ -247,8 +364,9 @@ static void put_sample(FILE *out, const struct curves *curves, size_t index)
 
 static void put_numbers(FILE *out, const struct curves *curves)
 {
-    static const char *const head[] = {"time",    "in use",  "cached", "pending", "clean",
-                                       "queried", "barrier", "waited", "misses",  NULL};
+    static const char *const head[] = {"time",        "in use", "cached",  "pending",
+                                       "peak before", "clean",  "queried", "barrier",
+                                       "waited",      "misses", NULL};
 
     fputs("<details><summary>The numbers</summary>\n", out);
     open_scroller(out, "The device over time");
@@ -261,8 +379,9 @@ static void put_numbers(FILE *out, const struct curves *curves)
 
 static void put_curves(FILE *out, const struct curves *curves)
 {
-    static const char *const memory[] = {"live", "cached", "pending", NULL};
-    static const char *const memory_names[] = {"in use", "cached", "pending", NULL};
+    static const char *const memory[] = {"live", "cached", "pending", "peaks", NULL};
+    static const char *const memory_names[] = {"in use", "cached", "pending",
+                                               "the most between two samples", NULL};
     static const char *const rates[] = {"clean", "queried", "barrier", "waited", "missed", NULL};
 
     fprintf(out, "<h3>device %d on ", curves->device->device.ordinal);
@@ -293,7 +412,7 @@ static bool is_shown(const struct summary *summary, size_t index)
     for (size_t i = 0; i < summary->device_count; i++) {
         const struct summary_device *other = &summary->devices[i];
         uint64_t held = held_by(other), own = held_by(&summary->devices[index]);
-        if (other->device.sample_count > 1 && (held > own || (held == own && i < index)))
+        if (other->device.sample_count > 0 && (held > own || (held == own && i < index)))
             before++;
     }
     return before < DEVICES_SHOWN;
@@ -304,7 +423,7 @@ static size_t count_devices(const struct summary *summary)
     size_t count = 0;
 
     for (size_t i = 0; i < summary->device_count; i++)
-        count += summary->devices[i].device.sample_count > 1;
+        count += summary->devices[i].device.sample_count > 0;
     return count;
 }
 
@@ -319,9 +438,12 @@ void put_history(FILE *out, const struct summary *summary)
         fprintf(out, "<p>The %u of %zu devices that held most.</p>\n", DEVICES_SHOWN, count);
     for (size_t i = 0; i < summary->device_count; i++) {
         const struct report_device *device = &summary->devices[i].device;
-        struct curves curves = {&summary->devices[i], i, device->samples, device->sample_count};
-        if (device->sample_count > 1 && is_shown(summary, i))
-            put_curves(out, &curves);
+        struct curves curves = {&summary->devices[i], i, device->samples, device->sample_count, 0};
+        if (device->sample_count == 0 || !is_shown(summary, i))
+            continue;
+        curves.end = device->samples[device->sample_count - 1].nanoseconds;
+        curves.end = saturating_sum(curves.end, curves.end / 50 + 1);
+        put_curves(out, &curves);
     }
     fputs("</section>\n", out);
 }

@@ -40,11 +40,20 @@ static void signals_to_watch(sigset_t *watched)
         sigaddset(watched, passed_on[i]);
 }
 
+/* True where each file is in its place. */
+static bool use_files(const struct program_files *files)
+{
+    return files == NULL ||
+           (dup2(files->in, STDIN_FILENO) >= 0 && dup2(files->out, STDOUT_FILENO) >= 0 &&
+            dup2(files->error, STDERR_FILENO) >= 0);
+}
+
 /* In the child. A kill -9 of this command is one of the program. */
-static void become_the_program(char **argv, const sigset_t *mask, pid_t parent)
+static void become_the_program(char **argv, const struct program_files *files, const sigset_t *mask,
+                               pid_t parent)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent)
+    if (getppid() != parent || !use_files(files))
         _exit(EXIT_CANNOT_RUN);
     sigprocmask(SIG_SETMASK, mask, NULL);
     _exit(program_become(argv));
@@ -104,7 +113,7 @@ static bool has_ended(pid_t program, int *status)
     return false;
 }
 
-static int wait_for_end(pid_t program, const sigset_t *watched)
+static int wait_for_end(pid_t program, const sigset_t *watched, struct program_end *end)
 {
     siginfo_t signal;
     int status;
@@ -112,14 +121,19 @@ static int wait_for_end(pid_t program, const sigset_t *watched)
     while (!has_ended(program, &status))
         if (sigwaitinfo(watched, &signal) > 0)
             take_signal(program, &signal);
+    *end = (struct program_end){program, WIFSIGNALED(status) ? WTERMSIG(status) : 0,
+                                WIFSIGNALED(status) ? 0 : WEXITSTATUS(status)};
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-bool program_run(char **argv, int *exit_status)
+bool program_run(char **argv, const struct program_files *files, struct program_end *end,
+                 int *exit_status)
 {
     sigset_t watched, before;
     struct sigaction by_default = {.sa_handler = SIG_DFL}, inherited;
     pid_t self = getpid();
+
+    *end = (struct program_end){0, 0, 0};
 
     /* Whoever started us may have chosen to ignore it, and then there would be no status. */
     sigaction(SIGCHLD, &by_default, &inherited);
@@ -128,7 +142,7 @@ bool program_run(char **argv, int *exit_status)
     pid_t program = fork();
     if (program == 0) {
         sigaction(SIGCHLD, &inherited, NULL);
-        become_the_program(argv, &before, self);
+        become_the_program(argv, files, &before, self);
     }
     if (program < 0) {
         int error = errno;
@@ -137,6 +151,6 @@ bool program_run(char **argv, int *exit_status)
         errno = error;
         return false;
     }
-    *exit_status = wait_for_end(program, &watched);
+    *exit_status = wait_for_end(program, &watched, end);
     return true;
 }

@@ -13,18 +13,36 @@
 #include "core/report.h"
 #include "core/report_json.h"
 #include "formats.h"
+#include "output.h"
 #include "progress.h"
 #include "report_files.h"
+#include "terminal.h"
 #include "tool.h"
 
-enum format { TABLE, JSON, CSV, HTML, PROMETHEUS, FORMATS };
+enum format { TABLE, JSON, CSV, HTML, PROMETHEUS, TRACE, FORMATS };
 
-static const char *const format_names[FORMATS] = {"table", "json", "csv", "html", "prometheus"};
+static const char *const format_names[FORMATS] = {"table", "json",       "csv",
+                                                  "html",  "prometheus", "trace"};
+
+/* What a file's name ends with, of -o without --format. The first that fits. */
+static const struct {
+    const char *suffix;
+    enum format format;
+} suffixes[] = {
+    {".trace.json", TRACE}, {".trace", TRACE}, {".json", JSON}, {".csv", CSV},
+    {".html", HTML},        {".htm", HTML},    {".txt", TABLE}, {".prom", PROMETHEUS},
+};
+#define SUFFIXES (sizeof(suffixes) / sizeof(suffixes[0]))
 
 struct options {
     enum format format;
+    bool has_format;  /* it was asked for */
+    const char *file; /* -o; NULL: stdout */
+    FILE *out;
     bool merge;
     bool compare;
+    bool all;
+    struct look look; /* of tables */
     char **files;
     size_t count;
 };
@@ -118,32 +136,36 @@ static int finish_summaries(struct gathered *gathered)
 
 static int print_one_table(struct report *report, void *context)
 {
-    (void)context;
-    report_print_table(report, stdout);
-    return 0;
+    const struct options *options = context;
+
+    return print_report_table(report, &options->look, options->out);
 }
 
 /* Every file is printed, also after a bad one. */
-static int print_tables(const struct options *options)
+static int print_tables(struct options *options)
 {
     char error[ERROR_BYTES];
     int status = 0;
 
     for (size_t i = 0; i < options->count; i++)
-        if (report_files_read(options->files[i], print_one_table, NULL, error, sizeof(error)) != 0)
+        if (report_files_read(options->files[i], print_one_table, options, error, sizeof(error)) !=
+            0)
             status = complain("%s", error);
     return status;
 }
 
-static int print_reports_as_json(const struct options *options, struct gathered *gathered)
+/* As they are, one by one. */
+static int print_reports(const struct options *options, struct gathered *gathered)
 {
     int status = read_files(options->files, options->count, keep_report, gathered);
+    const struct report *reports = gathered->reports;
+    size_t count = gathered->report_count;
 
     if (status != 0)
         return status;
-    if (print_json(reports_to_json(gathered->reports, gathered->report_count), stdout) != 0)
-        return complain("memory is short");
-    return 0;
+    status = options->format == TRACE ? print_trace(reports, count, options->out)
+                                      : print_json(reports_to_json(reports, count), options->out);
+    return status == 0 ? 0 : complain("memory is short");
 }
 
 static int compare_processes(const void *one, const void *other)
@@ -176,15 +198,15 @@ static int print_summaries(const struct options *options, const struct gathered 
     bool per_process = !options->merge;
 
     if (options->format == CSV)
-        print_csv(summaries, gathered->summary_count, per_process, stdout);
+        print_csv(summaries, gathered->summary_count, per_process, options->out);
     else if (options->format == PROMETHEUS)
-        print_prometheus(summaries, gathered->summary_count, per_process, stdout);
+        print_prometheus(summaries, gathered->summary_count, per_process, options->out);
     else if (options->format == TABLE)
-        print_summary_table(&summaries[0], stdout);
+        print_summary_table(&summaries[0], &options->look, options->out);
     else if (options->format == HTML)
-        return print_html(&summaries[0], stdout);
+        return print_html(&summaries[0], options->out);
     else
-        return print_json(summary_to_json(&summaries[0]), stdout);
+        return print_json(summary_to_json(&summaries[0]), options->out);
     return 0;
 }
 
@@ -205,6 +227,23 @@ static int print_summarized(const struct options *options, struct gathered *gath
     return status;
 }
 
+/* 0, or -1 where memory is short. */
+static int print_two(const struct options *options, const struct summary *a,
+                     const struct summary *b)
+{
+    switch (options->format) {
+    case TABLE:
+        return print_comparison_table(a, b, &options->look, options->out);
+    case HTML:
+        return print_comparison_html(a, b, options->out);
+    case CSV:
+        print_comparison_csv(a, b, options->out);
+        return 0;
+    default:
+        return print_json(comparison_to_json(a, b), options->out);
+    }
+}
+
 static int print_comparison(const struct options *options, struct gathered *gathered)
 {
     for (size_t i = 0; i < 2; i++) {
@@ -217,12 +256,7 @@ static int print_comparison(const struct options *options, struct gathered *gath
     int status = finish_summaries(gathered);
     if (status != 0)
         return status;
-    const struct summary *a = &gathered->summaries[0], *b = &gathered->summaries[1];
-    if (options->format == TABLE)
-        print_comparison_table(a, b, stdout);
-    else if (options->format == CSV)
-        print_comparison_csv(a, b, stdout);
-    else if (print_json(comparison_to_json(a, b), stdout) != 0)
+    if (print_two(options, &gathered->summaries[0], &gathered->summaries[1]) != 0)
         return complain("memory is short");
     return 0;
 }
@@ -230,90 +264,147 @@ static int print_comparison(const struct options *options, struct gathered *gath
 /* --- the command line ---------------------------------------------------------------------------
  */
 
-static int choose_format(const char *name, enum format *format)
+static int choose_format(const char *name, struct options *options)
 {
-    for (*format = 0; *format < FORMATS; ++*format)
-        if (strcmp(format_names[*format], name) == 0)
+    options->has_format = true;
+    for (options->format = 0; options->format < FORMATS; ++options->format)
+        if (strcmp(format_names[options->format], name) == 0)
             return 0;
-    return complain("report: --format: found \"%s\", allowed is table, json, csv, html or "
-                    "prometheus",
+    return complain("report: --format: found \"%s\", allowed is table, json, csv, html, prometheus "
+                    "or trace",
                     name);
 }
 
-/* Whether what was asked for goes together. */
-static int check_options(const struct options *options)
+/* As the file's name ends. */
+static int choose_format_by_suffix(struct options *options)
 {
-    if (options->count == 0)
-        return complain("report: no file given; usage: cudapool report [--format FORMAT] "
-                        "[--merge] FILE...");
-    if (!options->compare)
+    size_t length = strlen(options->file);
+
+    if (strcmp(options->file, "-") == 0)
         return 0;
+    for (size_t i = 0; i < SUFFIXES; i++) {
+        size_t end = strlen(suffixes[i].suffix);
+        if (length <= end || strcmp(options->file + length - end, suffixes[i].suffix) != 0)
+            continue;
+        options->format = suffixes[i].format;
+        return 0;
+    }
+    return complain("report: -o: found \"%s\", whose end says no format; allowed are .txt, .json, "
+                    ".csv, .html, .prom and .trace, or another with --format",
+                    options->file);
+}
+
+static int check_comparison(const struct options *options)
+{
     if (options->count != 2)
         return complain("report: --compare: found %zu files, allowed are two", options->count);
-    if (options->format == HTML || options->format == PROMETHEUS)
-        return complain("report: --compare: found --format %s, allowed is table, json or csv",
+    if (options->format == PROMETHEUS || options->format == TRACE)
+        return complain("report: --compare: found --format %s, allowed is table, json, csv or html",
                         format_names[options->format]);
     return 0;
 }
 
+/* Whether what was asked for goes together. */
+static int check_options(struct options *options)
+{
+    if (options->count == 0)
+        return complain("report: no file given; usage: cudapool report [--format FORMAT] "
+                        "[-o FILE] [--merge] FILE...");
+    if (options->file != NULL && !options->has_format && choose_format_by_suffix(options) != 0)
+        return EXIT_BAD_INPUT;
+    if (options->merge && options->format == TRACE)
+        return complain("report: --merge: found --format trace, in which each process has counters "
+                        "of its own; allowed are the other formats");
+    return options->compare ? check_comparison(options) : 0;
+}
+
+/* 0, or the exit status. */
+static int take_option(int option, const char *word, struct options *options)
+{
+    switch (option) {
+    case 'f':
+        return choose_format(optarg, options);
+    case 'o':
+        options->file = optarg;
+        return 0;
+    case 'm':
+        options->merge = true;
+        return 0;
+    case 'c':
+        options->compare = true;
+        return 0;
+    case 'a':
+        options->all = true;
+        return 0;
+    default:
+        return complain(
+            "report: %s %s; allowed are --format FORMAT, -o FILE, --merge, --compare and "
+            "--all",
+            option == ':' ? "a value is missing after" : "unknown option", word);
+    }
+}
+
 static int read_options(int argc, char **argv, struct options *options)
 {
-    static const struct option known[] = {{"format", required_argument, NULL, 'f'},
-                                          {"merge", no_argument, NULL, 'm'},
-                                          {"compare", no_argument, NULL, 'c'},
-                                          {0}};
+    static const struct option known[] = {
+        {"format", required_argument, NULL, 'f'}, {"output", required_argument, NULL, 'o'},
+        {"merge", no_argument, NULL, 'm'},        {"compare", no_argument, NULL, 'c'},
+        {"all", no_argument, NULL, 'a'},          {0}};
     int option, status = 0;
 
     opterr = 0;
-    while (status == 0 && (option = getopt_long(argc, argv, ":", known, NULL)) != -1) {
-        if (option == 'f')
-            status = choose_format(optarg, &options->format);
-        else if (option == 'm')
-            options->merge = true;
-        else if (option == 'c')
-            options->compare = true;
-        else
-            status = complain("report: %s %s; allowed are --format FORMAT, --merge and --compare",
-                              option == ':' ? "a value is missing after" : "unknown option",
-                              argv[optind - 1]);
-    }
+    while (status == 0 && (option = getopt_long(argc, argv, ":o:", known, NULL)) != -1)
+        status = take_option(option, argv[optind - 1], options);
     options->files = argv + optind;
     options->count = (size_t)(argc - optind);
     return status != 0 ? status : check_options(options);
 }
 
+static int print(struct options *options)
+{
+    struct gathered gathered = {0};
+    int status;
+
+    options->look = terminal_look(options->out, options->all);
+    if (options->compare)
+        status = print_comparison(options, &gathered);
+    else if (options->format == TABLE && !options->merge)
+        status = print_tables(options);
+    else if (options->format == TRACE || (options->format == JSON && !options->merge))
+        status = print_reports(options, &gathered);
+    else
+        status = print_summarized(options, &gathered);
+    free_gathered(&gathered);
+    return status;
+}
+
 static int report(int argc, char **argv)
 {
     struct options options = {0};
-    struct gathered gathered = {0};
+    struct output output;
     int status = read_options(argc, argv, &options);
 
+    if (status == 0)
+        status = output_open(&output, options.file);
     if (status != 0)
         return status;
-    if (options.compare)
-        status = print_comparison(&options, &gathered);
-    else if (options.format == TABLE && !options.merge)
-        status = print_tables(&options);
-    else if (options.format == JSON && !options.merge)
-        status = print_reports_as_json(&options, &gathered);
-    else
-        status = print_summarized(&options, &gathered);
-    free_gathered(&gathered);
-    return finish_output(status);
+    options.out = output.out;
+    return output_close(&output, print(&options));
 }
 
 const struct command report_command = {
     .name = "report",
     .summary = "show what reports in JSON say: as a table, a page, and more",
     .help =
-        "usage: cudapool report [--format FORMAT] [--merge] FILE...\n"
-        "       cudapool report [--format FORMAT] --compare A B\n"
+        "usage: cudapool report [--format FORMAT] [-o FILE] [--merge] [--all] FILE...\n"
+        "       cudapool report [--format FORMAT] [-o FILE] [--all] --compare A B\n"
         "\n"
         "Shows reports in JSON (written by `cudapool run --report FILE`, with "
         "CUDAPOOL_REPORT=FILE,\n"
         "or the settings report.at_exit and report.file), which may hold several processes, and "
         "files\n"
-        "of figures, which processes keep while they run and leave when they are killed.\n"
+        "of figures, which processes keep while they run and leave when they are killed. - is "
+        "stdin.\n"
         "\n"
         "  --format table       as a process prints it when it ends (the default)\n"
         "           json        the reports as they are in files; merged or compared, see\n"
@@ -321,6 +412,13 @@ const struct command report_command = {
         "           csv         a line for each bucket (RFC 4180); bytes and nanoseconds\n"
         "           html        one page, of all files together, with advice on the settings\n"
         "           prometheus  for node_exporter's textfile collector\n"
+        "           trace       memory and requests over time, for https://ui.perfetto.dev and\n"
+        "                       chrome://tracing\n"
+        "  -o, --output FILE    writes there, by default in the format that the name's end says:\n"
+        "                       .txt, .json, .csv, .html, .prom, .trace\n"
+        "  --all                of tables on a terminal all rows and columns, and not only the "
+        "ten\n"
+        "                       busiest buckets and what fits\n"
         "  --merge              all files as one: counters are summed. The peak of a device is "
         "the\n"
         "                       sum of its processes' peaks, which is the most it can have been;\n"
@@ -328,17 +426,19 @@ const struct command report_command = {
         "  --compare            two runs, each with its processes merged, side by side\n"
         "\n"
         "In the table:\n"
-        "  requests   allocations, failed ones included\n"
-        "  hits       the share of them that the pool answered, by what each needed:\n"
-        "  clean      a block that nothing on the GPU could still be using\n"
-        "  queried    a block whose fence turned out to be completed\n"
-        "  barrier    a block behind a context barrier\n"
-        "  waited     a block whose fence was waited for\n"
-        "  misses     allocations that the driver answered\n"
-        "  peak       the most that the blocks took, in use and free together\n"
-        "  evicted    free blocks given back: over a cap, unused, or memory ran out\n"
-        "  driver     time in driver calls made for the bucket\n"
-        "  saved      time that the same number of driver calls would have taken\n"
+        "  requests        allocations: hits, misses and failures\n"
+        "  hits            the share of them that the pool answered, by what each needed:\n"
+        "  clean           a block that nothing on the GPU could still be using\n"
+        "  queried         a block whose fence turned out to be completed\n"
+        "  barrier         a block behind a context barrier\n"
+        "  waited          a block whose fence was waited for\n"
+        "  misses          allocations that the driver met\n"
+        "  failed          allocations that nobody met\n"
+        "  given back      blocks that went back to the driver, for whatever reason\n"
+        "  live            blocks in the program's hands at the end\n"
+        "  peak            the most that the blocks took, in use and free together\n"
+        "  driver          time in driver calls made for the bucket\n"
+        "  saved at least  hits times what an undisturbed allocation and free of that size took\n"
         "\n"
         "Exit status: 0; 1 where the output cannot be written; 2 for bad input. As a table "
         "without\n"

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "figures_reader.h"
 
@@ -27,10 +28,55 @@ static int visit_figures(const char *path, report_visitor *visit, void *context,
     return status;
 }
 
+/* --- paths of our own ---------------------------------------------------------------------------
+ */
+
+/* A directory that `cudapool run` made to collect reports in: BASE/cudapool-XXXXXX. */
+static bool is_of_a_run(const char *directory)
+{
+    static const char prefix[] = "cudapool-";
+    const char *name = strrchr(directory, '/');
+
+    if (name == NULL || strncmp(name + 1, prefix, sizeof(prefix) - 1) != 0)
+        return false;
+    return strlen(name + sizeof(prefix)) == 6;
+}
+
+/* Where a process's report was collected is none of its settings: nobody chose it. */
+static void forget_own_paths(struct settings *settings)
+{
+    struct settings defaults;
+    const char *directory = settings->figures.directory;
+    size_t length = strlen(directory);
+
+    if (!is_of_a_run(directory))
+        return;
+    settings_defaults(&defaults);
+    if (strncmp(settings->report.file, directory, length) == 0 &&
+        settings->report.file[length] == '/')
+        settings->report = defaults.report;
+    memset(settings->figures.directory, 0, sizeof(settings->figures.directory));
+}
+
+struct visitor {
+    report_visitor *visit;
+    void *context;
+};
+
+static int visit_as_chosen(struct report *report, void *context)
+{
+    const struct visitor *visitor = context;
+
+    forget_own_paths(&report->settings);
+    return visitor->visit(report, visitor->context);
+}
+
 int report_files_read(const char *path, report_visitor *visit, void *context, char *error,
                       size_t error_bytes)
 {
+    struct visitor visitor = {visit, context};
+
     if (figures_is_file(path))
-        return visit_figures(path, visit, context, error, error_bytes);
-    return reports_read_json(path, visit, context, error, error_bytes);
+        return visit_figures(path, visit_as_chosen, &visitor, error, error_bytes);
+    return reports_read_json(path, visit_as_chosen, &visitor, error, error_bytes);
 }

@@ -6,7 +6,8 @@
 
 #include "core/report_json.h"
 
-/* As reports_read_json. */
+/* As reports_read_json; pipes are read as well, and - is stdin. Paths that `cudapool run` made to
+ * collect reports are not among the settings. */
 int report_files_read(const char *path, report_visitor *visit, void *context, char *error,
                       size_t error_bytes);
 

@@ -15,7 +15,6 @@
 #include "core/settings_json.h"
 #include "formats.h"
 #include "html.h"
-#include "html_style.h"
 
 /* --- what it was and what it did ----------------------------------------------------------------
  */
@@ -36,17 +35,38 @@ static void put_tiles(FILE *out, const struct summary *summary)
     char text[READABLE_BYTES];
 
     fputs("<dl class=\"tiles\">\n", out);
-    readable_time(totals.saved_nanoseconds, text);
-    put_tile(out, "saved_nanoseconds", "driver time saved, about", totals.saved_nanoseconds, text);
+    readable_seconds(summary_wall_seconds(summary), text);
+    fprintf(out, "<div><dt>wall time</dt><dd class=\"n\">%s</dd></div>\n", text);
     readable_hit_rate(&totals, text);
     fprintf(out, "<div><dt>from the pool</dt><dd class=\"n\">%s</dd></div>\n", text);
     readable_count(totals.requests, text);
     put_tile(out, "requests", "requests", totals.requests, text);
     readable_time(totals.driver.nanoseconds, text);
-    put_tile(out, "driver_nanoseconds", "spent in driver calls", totals.driver.nanoseconds, text);
+    put_tile(out, "driver_nanoseconds", "in the driver", totals.driver.nanoseconds, text);
+    readable_time(totals.waits.nanoseconds, text);
+    put_tile(out, "waits_nanoseconds", "waited for the GPU", totals.waits.nanoseconds, text);
+    readable_time(totals.saved_at_least_nanoseconds, text);
+    put_tile(out, "saved_at_least_nanoseconds", "saved in the driver, at least",
+             totals.saved_at_least_nanoseconds, text);
+    readable_count(report_all_failures(&totals), text);
+    put_tile(out, "failures", "failed requests", report_all_failures(&totals), text);
     readable_bytes(totals.peak.reserved_bytes, text);
     put_tile(out, "peak_reserved_bytes", "peak of a device", totals.peak.reserved_bytes, text);
     fputs("</dl>\n", out);
+}
+
+/* When, and with what: of the first process. */
+static void put_origin(FILE *out, const struct summary *summary)
+{
+    char text[REPORT_ORIGIN_BYTES] = "";
+
+    if (summary->process_count > 0)
+        report_describe_origin(&summary->processes[0].versions,
+                               summary->processes[0].started_nanoseconds, text);
+    if (text[0] == '\0')
+        return;
+    fputs("<br>", out);
+    put_text(out, text);
 }
 
 static void put_header(FILE *out, const struct summary *summary)
@@ -56,16 +76,29 @@ static void put_header(FILE *out, const struct summary *summary)
     fputs("<header><h1>cudapool report</h1>\n<p>", out);
     fprintf(out, "%zu process%s on %zu host%s", summary->process_count,
             summary->process_count == 1 ? "" : "es", hosts, hosts == 1 ? "" : "s");
-    if (summary->process_count > 0) {
-        fputs(": <code>", out);
-        put_text(out, summary->processes[0].command);
+    for (size_t i = 0; i < summary->process_count && i < PROCESSES_NAMED; i++) {
+        fputs("<br><code>", out);
+        put_text(out, summary->processes[i].command);
         fputs("</code>", out);
     }
+    if (summary->process_count > PROCESSES_NAMED)
+        fprintf(out, "<br>and %zu more", summary->process_count - PROCESSES_NAMED);
+    put_origin(out, summary);
     fputs("</p></header>\n<main>\n", out);
 }
 
 /* --- advice -------------------------------------------------------------------------------------
  */
+
+static void put_no_advice(FILE *out, const struct summary *summary)
+{
+    char text[ADVICE_TEXT_BYTES];
+
+    explain_no_advice(summary, text);
+    fputs("<p>", out);
+    put_text(out, text);
+    fputs("</p>\n", out);
+}
 
 static int put_advice(FILE *out, const struct summary *summary)
 {
@@ -76,17 +109,20 @@ static int put_advice(FILE *out, const struct summary *summary)
     size_t count = find_advice(summary, advice);
     fputs("<section aria-labelledby=\"advice\"><h2 id=\"advice\">Advice</h2>\n", out);
     if (count == 0)
-        fputs("<p>Nothing in these figures asks for other settings.</p>\n", out);
+        put_no_advice(out, summary);
     else
         fputs("<ul>\n", out);
     for (size_t i = 0; i < count; i++) {
         fprintf(out, "<li data-rule=\"%s\">", advice[i].rule);
         put_text(out, advice[i].text);
-        fputs(" To try it: <code>cudapool run --set ", out);
-        put_text(out, advice[i].setting);
-        fputs("=", out);
-        put_text(out, advice[i].to);
-        fputs("</code></li>\n", out);
+        if (advice[i].setting[0] != '\0') {
+            fputs(" To try it: <code>cudapool run --set ", out);
+            put_text(out, advice[i].setting);
+            fputs("=", out);
+            put_text(out, advice[i].to);
+            fputs("</code>", out);
+        }
+        fputs("</li>\n", out);
     }
     fputs(count == 0 ? "</section>\n" : "</ul></section>\n", out);
     free(advice);
@@ -162,8 +198,9 @@ static uint64_t most_requests(const struct report_kind *kind)
     return most;
 }
 
-static void put_counters(FILE *out, const struct place *place,
-                         const struct report_counters *counters)
+/* How requests were answered. */
+static void put_answers(FILE *out, const struct place *place,
+                        const struct report_counters *counters)
 {
     char rate[READABLE_BYTES];
 
@@ -175,12 +212,26 @@ static void put_counters(FILE *out, const struct place *place,
     put_count(out, place, "hits_barrier", counters->hits.barrier);
     put_count(out, place, "hits_waited", counters->hits.waited);
     put_count(out, place, "misses", counters->misses);
+    put_count(out, place, "failures_memory", counters->failures.memory);
+    put_count(out, place, "failures_limit", counters->failures.limit);
+    put_count(out, place, "failures_other", counters->failures.other);
+    fputs("</tr>\n", out);
+}
+
+/* What became of the blocks, and what they cost. */
+static void put_costs(FILE *out, const struct place *place, const struct report_counters *counters)
+{
+    put_count(out, place, "frees", counters->frees);
+    put_count(out, place, "live_blocks", counters->live_blocks);
+    put_bytes(out, place, "peak_reserved_bytes", counters->peak.reserved_bytes);
     put_count(out, place, "evictions_cap", counters->evictions.cap);
     put_count(out, place, "evictions_idle", counters->evictions.idle);
     put_count(out, place, "evictions_memory", counters->evictions.memory);
-    put_bytes(out, place, "peak_reserved_bytes", counters->peak.reserved_bytes);
+    put_count(out, place, "evictions_free", counters->evictions.free);
+    put_count(out, place, "evictions_context", counters->evictions.context);
     put_time(out, place, "driver_nanoseconds", counters->driver.nanoseconds);
-    put_time(out, place, "saved_nanoseconds", counters->saved_nanoseconds);
+    put_time(out, place, "waits_nanoseconds", counters->waits.nanoseconds);
+    put_time(out, place, "saved_at_least_nanoseconds", counters->saved_at_least_nanoseconds);
     fputs("</tr>\n", out);
 }
 
@@ -191,42 +242,67 @@ static void put_rungs(FILE *out, const struct report_counters *counters, uint64_
     put_part(out, "queried", counters->hits.queried, whole);
     put_part(out, "barrier", counters->hits.barrier, whole);
     put_part(out, "waited", counters->hits.waited, whole);
-    put_part(out, "missed", counters->misses, whole);
+    put_part(out, "missed", saturating_sum(counters->misses, report_all_failures(counters)), whole);
     close_bar(out);
 }
 
-static void put_bucket(FILE *out, const struct report_kind *kind,
-                       const struct report_bucket *bucket, uint64_t most)
+static struct place put_bucket_name(FILE *out, const struct report_kind *kind,
+                                    const struct report_bucket *bucket)
 {
     char name[READABLE_BYTES] = "not kept", number[READABLE_BYTES];
 
     if (bucket->bytes != 0)
         readable_exact_bytes(bucket->bytes, name);
     snprintf(number, sizeof(number), "%" PRIu64, bucket->bytes);
-    struct place place = place_of_kind(kind, number);
     fprintf(out, "<tr><th scope=\"row\" class=\"n\">%s</th>", name);
-    put_rungs(out, &bucket->counters, most);
-    put_counters(out, &place, &bucket->counters);
+    return place_of_kind(kind, number);
 }
 
-static void put_buckets(FILE *out, const struct report_kind *kind)
+static void open_sum(FILE *out)
+{
+    fputs("</tbody><tbody class=\"sum\"><tr><th scope=\"row\" class=\"n\">all</th>", out);
+}
+
+static void put_all_answers(FILE *out, const struct report_kind *kind)
 {
     static const char *const head[] = {"bucket",   "hits by rung, and misses",
                                        "requests", "hits",
                                        "clean",    "queried",
                                        "barrier",  "waited",
-                                       "misses",   "evicted: cap",
-                                       "idle",     "memory",
-                                       "peak",     "driver",
-                                       "saved",    NULL};
+                                       "misses",   "failed: memory",
+                                       "limit",    "other",
+                                       NULL};
+    struct place place = place_of_kind(kind, "totals");
+    uint64_t most = most_requests(kind);
+
+    open_scroller(out, "Buckets: requests");
+    put_head(out, "Each bucket: how its requests were answered.", 2, head);
+    for (size_t i = 0; i < kind->bucket_count; i++) {
+        struct place row = put_bucket_name(out, kind, &kind->buckets[i]);
+        put_rungs(out, &kind->buckets[i].counters, most);
+        put_answers(out, &row, &kind->buckets[i].counters);
+    }
+    open_sum(out);
+    fputs("<td></td>", out);
+    put_answers(out, &place, &kind->totals);
+    close_scroller(out);
+}
+
+static void put_all_costs(FILE *out, const struct report_kind *kind)
+{
+    static const char *const head[] = {
+        "bucket", "frees",   "live",   "peak",    "given back: cap", "idle", "memory",
+        "free",   "context", "driver", "waiting", "saved at least",  NULL};
     struct place place = place_of_kind(kind, "totals");
 
-    open_scroller(out, "Buckets");
-    put_head(out, "Each bucket: how its requests were answered.", 2, head);
-    for (size_t i = 0; i < kind->bucket_count; i++)
-        put_bucket(out, kind, &kind->buckets[i], most_requests(kind));
-    fputs("</tbody><tbody class=\"sum\"><tr><th scope=\"row\" class=\"n\">all</th><td></td>", out);
-    put_counters(out, &place, &kind->totals);
+    open_scroller(out, "Buckets: blocks and time");
+    put_head(out, "Each bucket: what became of its blocks, and the time that they took.", 1, head);
+    for (size_t i = 0; i < kind->bucket_count; i++) {
+        struct place row = put_bucket_name(out, kind, &kind->buckets[i]);
+        put_costs(out, &row, &kind->buckets[i].counters);
+    }
+    open_sum(out);
+    put_costs(out, &place, &kind->totals);
     close_scroller(out);
 }
 
@@ -280,15 +356,19 @@ static void put_sizes(FILE *out, const struct report_kind *kind)
 static void put_kind(FILE *out, const struct report_kind *kind)
 {
     static const char *const classes[] = {"clean", "queried", "barrier", "waited", "missed", NULL};
-    static const char *const names[] = {
-        "clean: known to be unused",  "queried: its fence was over", "barrier: the GPU waits",
-        "waited: the program waited", "missed: the driver answered", NULL};
+    static const char *const names[] = {"clean: known to be unused",
+                                        "queried: its fence was over",
+                                        "barrier: the GPU waits",
+                                        "waited: the program waited",
+                                        "missed: the driver answered, or it failed",
+                                        NULL};
 
     fputs("<section><h2>", out);
     put_text(out, kind->kind);
     fputs(" memory</h2>\n", out);
     put_legend(out, classes, names);
-    put_buckets(out, kind);
+    put_all_answers(out, kind);
+    put_all_costs(out, kind);
     put_sizes(out, kind);
     fputs("</section>\n", out);
 }
@@ -301,19 +381,18 @@ static void put_setting(FILE *out, const struct setting *setting, const struct s
 {
     char words[SETTING_TEXT_BYTES];
     json_t *value = setting_to_json(setting, settings);
-    json_t *usual = setting_to_json(setting, defaults);
     char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
 
     setting_to_words(setting, settings, words);
     fprintf(out, "<tr><th scope=\"row\"><code>%s</code></th><td data-setting=\"%s\">",
             setting->path, setting->path);
     put_text(out, text == NULL ? "" : text);
-    fprintf(out, "</td><td>%s</td><td>", json_equal(value, usual) ? "" : "changed");
+    fprintf(out, "</td><td>%s</td><td>",
+            setting_is_equal(setting, settings, defaults) ? "" : "changed");
     put_text(out, words);
     fputs("</td></tr>\n", out);
     free(text);
     json_decref(value);
-    json_decref(usual);
 }
 
 static void put_settings(FILE *out, const struct summary *summary)
@@ -336,7 +415,7 @@ static void put_settings(FILE *out, const struct summary *summary)
 static void put_process(FILE *out, const struct summary_process *process, size_t index)
 {
     struct place place;
-    char rate[READABLE_BYTES];
+    char rate[READABLE_BYTES], ran[READABLE_BYTES], end[REPORT_END_BYTES];
 
     snprintf(place.text, sizeof(place.text), "processes/%zu", index);
     fputs("<tr><th scope=\"row\">", out);
@@ -344,22 +423,27 @@ static void put_process(FILE *out, const struct summary_process *process, size_t
     fprintf(out, "</th><td class=\"n\">%" PRId64 "</td><td class=\"n\">", process->pid);
     put_text(out, process->rank[0] == '\0' ? "-" : process->rank);
     fputs("</td>", out);
+    readable_seconds(process->wall_seconds, ran);
+    fprintf(out, "<td class=\"n\">%s</td>", ran);
     put_count(out, &place, "requests", process->totals.requests);
     readable_hit_rate(&process->totals, rate);
     fprintf(out, "<td class=\"n\">%s</td>", rate);
     put_count(out, &place, "misses", process->totals.misses);
+    put_count(out, &place, "failures", report_all_failures(&process->totals));
     put_bytes(out, &place, "peak_reserved_bytes", process->totals.peak.reserved_bytes);
     put_time(out, &place, "driver_nanoseconds", process->totals.driver.nanoseconds);
-    put_time(out, &place, "saved_nanoseconds", process->totals.saved_nanoseconds);
+    put_time(out, &place, "saved_at_least_nanoseconds", process->totals.saved_at_least_nanoseconds);
     fputs("<td><code>", out);
     put_text(out, process->command);
-    fputs("</code></td></tr>\n", out);
+    report_describe_end(process->ending, process->exit, end);
+    fprintf(out, "</code>%s%s</td></tr>\n", end[0] == '\0' ? "" : ", ", end);
 }
 
 static void put_processes(FILE *out, const struct summary *summary)
 {
-    static const char *const head[] = {"host", "process", "rank",  "requests", "hits", "misses",
-                                       "peak", "driver",  "saved", "command",  NULL};
+    static const char *const head[] = {"host",           "process", "rank",   "ran",  "requests",
+                                       "hits",           "misses",  "failed", "peak", "driver",
+                                       "saved at least", "command", NULL};
 
     fputs("<section><h2>Processes</h2>\n<details", out);
     fprintf(out, "%s><summary>%zu process%s</summary>\n",
@@ -378,15 +462,7 @@ static void put_processes(FILE *out, const struct summary *summary)
 
 int print_html(const struct summary *summary, FILE *out)
 {
-    fputs("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
-          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-          "<meta http-equiv=\"Content-Security-Policy\" "
-          "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-          "<meta name=\"color-scheme\" content=\"light dark\">\n"
-          "<title>cudapool report</title>\n<style>\n",
-          out);
-    fputs(html_style, out);
-    fputs("</style></head><body>\n", out);
+    open_page(out, "cudapool report");
     put_header(out, summary);
     put_tiles(out, summary);
     if (put_advice(out, summary) != 0)
@@ -397,6 +473,6 @@ int print_html(const struct summary *summary, FILE *out)
         put_kind(out, &summary->kinds[i]);
     put_settings(out, summary);
     put_processes(out, summary);
-    fputs("</main></body></html>\n", out);
+    close_page(out);
     return 0;
 }

@@ -30,35 +30,52 @@ struct metric {
 
 /* Those of one name stand together. */
 static const struct metric metrics[] = {
-    {"cudapool_requests_total", "counter", "Allocations, failed ones included.", OF_A_BUCKET, false,
-     AT(requests), ""},
+    {"cudapool_requests_total", "counter", "Allocations: hits, misses and failures.", OF_A_BUCKET,
+     false, AT(requests), ""},
     {"cudapool_hits_total", "counter",
      "Allocations that the pool answered, by what the block needed.", OF_A_BUCKET, false,
      AT(hits.clean), ",rung=\"clean\""},
     {"cudapool_hits_total", NULL, NULL, OF_A_BUCKET, false, AT(hits.queried), ",rung=\"queried\""},
     {"cudapool_hits_total", NULL, NULL, OF_A_BUCKET, false, AT(hits.barrier), ",rung=\"barrier\""},
     {"cudapool_hits_total", NULL, NULL, OF_A_BUCKET, false, AT(hits.waited), ",rung=\"waited\""},
-    {"cudapool_misses_total", "counter", "Allocations that the driver answered.", OF_A_BUCKET,
-     false, AT(misses), ""},
+    {"cudapool_misses_total", "counter", "Allocations that the driver met.", OF_A_BUCKET, false,
+     AT(misses), ""},
+    {"cudapool_failures_total", "counter", "Allocations that failed, by reason.", OF_A_BUCKET,
+     false, AT(failures.memory), ",reason=\"memory\""},
+    {"cudapool_failures_total", NULL, NULL, OF_A_BUCKET, false, AT(failures.limit),
+     ",reason=\"limit\""},
+    {"cudapool_failures_total", NULL, NULL, OF_A_BUCKET, false, AT(failures.other),
+     ",reason=\"other\""},
     {"cudapool_frees_total", "counter", "Blocks that the program freed.", OF_A_BUCKET, false,
      AT(frees), ""},
     {"cudapool_requested_bytes_total", "counter", "Bytes asked for by all requests.", OF_A_BUCKET,
      false, AT(requested_bytes), ""},
     {"cudapool_rounded_bytes_total", "counter", "The same, rounded up to the blocks' sizes.",
      OF_A_BUCKET, false, AT(rounded_bytes), ""},
-    {"cudapool_evictions_total", "counter", "Free blocks given back to the driver, by reason.",
+    {"cudapool_evictions_total", "counter", "Blocks given back to the driver, by reason.",
      OF_A_BUCKET, false, AT(evictions.cap), ",reason=\"cap\""},
     {"cudapool_evictions_total", NULL, NULL, OF_A_BUCKET, false, AT(evictions.idle),
      ",reason=\"idle\""},
     {"cudapool_evictions_total", NULL, NULL, OF_A_BUCKET, false, AT(evictions.memory),
      ",reason=\"memory\""},
+    {"cudapool_evictions_total", NULL, NULL, OF_A_BUCKET, false, AT(evictions.free),
+     ",reason=\"free\""},
+    {"cudapool_evictions_total", NULL, NULL, OF_A_BUCKET, false, AT(evictions.context),
+     ",reason=\"context\""},
     {"cudapool_driver_calls_total", "counter", "Driver calls made for allocations and giving back.",
      OF_A_BUCKET, false, AT(driver.calls), ""},
     {"cudapool_driver_seconds_total", "counter", "Time spent in these calls.", OF_A_BUCKET, true,
      AT(driver.nanoseconds), ""},
-    {"cudapool_saved_seconds_total", "counter",
-     "Time that the hits would have taken in the driver, estimated.", OF_A_BUCKET, true,
-     AT(saved_nanoseconds), ""},
+    {"cudapool_waiting_seconds_total", "counter",
+     "Time that allocations and frees waited for the GPU.", OF_A_BUCKET, true,
+     AT(waits.nanoseconds), ""},
+    {"cudapool_waiting_frees_total", "counter", "Frees that waited for the GPU.", OF_A_BUCKET,
+     false, AT(waits.frees), ""},
+    {"cudapool_saved_at_least_seconds_total", "counter",
+     "Time that the hits would have taken in the driver, at least.", OF_A_BUCKET, true,
+     AT(saved_at_least_nanoseconds), ""},
+    {"cudapool_live_blocks", "gauge", "Blocks in the program's hands at the end.", OF_A_BUCKET,
+     false, AT(live_blocks), ""},
     {"cudapool_live_bytes", "gauge", "Block bytes in the program's hands at the end.", OF_A_BUCKET,
      false, AT(live_bytes), ""},
     {"cudapool_cached_bytes", "gauge", "Free and reusable bytes at the end.", OF_A_BUCKET, false,
@@ -150,6 +167,22 @@ static void print_device_sizes(FILE *out, const struct summary *summary,
     }
 }
 
+static void print_wall_time(FILE *out, const struct summary *summary,
+                            const struct summary_process *process)
+{
+    fputs("cudapool_wall_seconds{", out);
+    if (process != NULL) {
+        print_label(out, "host", process->host);
+        fprintf(out, ",pid=\"%" PRId64 "\",", process->pid);
+        print_label(out, "rank", process->rank);
+    }
+    double seconds = summary_wall_seconds(summary);
+    /* Integers: a locale's decimal point may differ. */
+    uint64_t nanoseconds = seconds > 0 && seconds < 1e10 ? (uint64_t)(seconds * 1e9) : 0;
+    fprintf(out, "} %" PRIu64 ".%09" PRIu64 "\n", nanoseconds / 1000000000,
+            nanoseconds % 1000000000);
+}
+
 static const struct summary_process *process_of(const struct summary *summary, bool per_process)
 {
     return per_process ? &summary->processes[0] : NULL;
@@ -166,6 +199,10 @@ void print_prometheus(const struct summary *summaries, size_t count, bool per_pr
     print_heading(out, "cudapool_device_memory_bytes", "The device's memory.", "gauge");
     for (size_t j = 0; j < count; j++)
         print_device_sizes(out, &summaries[j], process_of(&summaries[j], per_process));
+    print_heading(out, "cudapool_wall_seconds",
+                  "From the first process's start to the last one's end.", "gauge");
+    for (size_t j = 0; j < count; j++)
+        print_wall_time(out, &summaries[j], process_of(&summaries[j], per_process));
     print_heading(out, "cudapool_processes", "Processes that the figures are of.", "gauge");
     size_t processes = 0;
     for (size_t j = 0; j < count; j++)

@@ -13,12 +13,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "collection.h"
 #include "core/config_json.h"
 #include "core/report.h"
+#include "core/shipped_json.h"
+#include "own_path.h"
 #include "program.h"
+#include "run.h"
 #include "sanitizer.h"
 #include "tool.h"
 
@@ -26,21 +30,6 @@
 
 /* --- the preload object -------------------------------------------------------------------------
  */
-
-/* The directory of this command, without a slash at the end. */
-static bool find_own_directory(char directory[PATH_MAX])
-{
-    ssize_t length = readlink("/proc/self/exe", directory, PATH_MAX - 1);
-
-    if (length <= 0)
-        return false;
-    directory[length] = '\0';
-    char *slash = strrchr(directory, '/');
-    if (slash == NULL)
-        return false;
-    *slash = '\0';
-    return true;
-}
 
 static bool is_readable(const char *path)
 {
@@ -74,7 +63,7 @@ static bool find_preload(char path[PATH_MAX])
                                            "../lib*/*/" PRELOAD_NAME};
     char directory[PATH_MAX];
 
-    if (find_own_directory(directory))
+    if (own_directory(directory))
         for (size_t i = 0; i < sizeof(patterns) / sizeof(patterns[0]); i++)
             if (find_by_pattern(directory, patterns[i], path))
                 return true;
@@ -114,8 +103,7 @@ static char *make_list(const char *program, const char *path, const char *presen
     return list;
 }
 
-/* 0, or the exit status. */
-static int set_preload(const char *program)
+int run_set_preload(const char *program)
 {
     char path[PATH_MAX];
     const char *present = getenv("LD_PRELOAD");
@@ -135,13 +123,6 @@ static int set_preload(const char *program)
 
 /* --- settings -----------------------------------------------------------------------------------
  */
-
-struct options {
-    const char *config;
-    const char *report;
-    const char **assignments; /* --set; an array of its own */
-    size_t assignment_count;
-};
 
 static int set_variable(const char *name, const char *value)
 {
@@ -169,22 +150,30 @@ static int pass_settings_file(const char *config)
     return set_variable("CUDAPOOL_CONFIG", full);
 }
 
-/* Reads the settings, changes them, checks them, and passes them on. 0, or the exit status. */
-static int set_config(const struct options *options, struct settings *settings)
+/* A file that the program's processes can read, too: a pipe has been read to its end, and where
+ * this command's own settings are, they need not look. */
+static bool is_theirs_to_read(const char *config)
 {
-    char error[ERROR_BYTES];
+    struct stat status;
+
+    return shipped_config_named(config) == NULL && strcmp(config, "-") != 0 &&
+           stat(config, &status) == 0 && S_ISREG(status.st_mode);
+}
+
+int run_set_config(const struct run_options *options, struct settings *settings)
+{
     const char *config = options->config;
     bool is_given = config != NULL && *config != '\0';
 
     settings_defaults(settings);
-    if (is_given && config_read(config, settings, error, sizeof(error)) != 0)
-        return complain("%s", error);
-    if (options->assignment_count > 0) {
-        if (config_set(options->assignments, options->assignment_count, settings, error,
-                       sizeof(error)) != 0)
-            return complain("%s", error);
+    if (is_given && config_read_patiently(config, settings, complain_of, NULL) != 0)
+        return EXIT_BAD_INPUT;
+    if (options->assignment_count > 0 && config_set(options->assignments, options->assignment_count,
+                                                    settings, complain_of, NULL) != 0)
+        return EXIT_BAD_INPUT;
+    if (options->assignment_count > 0 ||
+        (is_given && config[0] != '{' && !is_theirs_to_read(config)))
         return pass_settings_as_text(settings);
-    }
     return is_given && config[0] != '{' ? pass_settings_file(config) : 0;
 }
 
@@ -268,7 +257,7 @@ static int follow_option(const char *report, struct collection *collection)
 }
 
 /* 0, or the exit status. */
-static int choose_report(const struct options *options, const struct settings *settings,
+static int choose_report(const struct run_options *options, const struct settings *settings,
                          struct collection *collection)
 {
     const char *variable = getenv("CUDAPOOL_REPORT");
@@ -287,17 +276,19 @@ static int choose_report(const struct options *options, const struct settings *s
 
 static int refuse_option(int option, const char *word)
 {
-    complain("run: %s %s; allowed are --config FILE, --set SETTING=VALUE and --report FILE",
+    complain("run: %s %s; allowed are --config FILE, --set SETTING=VALUE, --report FILE and "
+             "--all",
              option == ':' ? "a value is missing after" : "unknown option", word);
     return -1;
 }
 
 /* Where the program stands in argv, or -1 after an error. */
-static int read_options(int argc, char **argv, struct options *options)
+static int read_options(int argc, char **argv, struct run_options *options)
 {
     static const struct option known[] = {{"config", required_argument, NULL, 'c'},
                                           {"report", required_argument, NULL, 'r'},
                                           {"set", required_argument, NULL, 's'},
+                                          {"all", no_argument, NULL, 'a'},
                                           {0}};
     int option;
 
@@ -308,6 +299,8 @@ static int read_options(int argc, char **argv, struct options *options)
             options->config = optarg;
         else if (option == 'r')
             options->report = optarg;
+        else if (option == 'a')
+            options->all = true;
         else if (option == 's')
             options->assignments[options->assignment_count++] = optarg;
         else
@@ -316,7 +309,7 @@ static int read_options(int argc, char **argv, struct options *options)
     if (optind < argc)
         return optind;
     complain("run: no program given; usage: cudapool run [--config FILE] [--set SETTING=VALUE]... "
-             "[--report FILE] [--] PROGRAM [ARGUMENTS]");
+             "[--report FILE] [--all] [--] PROGRAM [ARGUMENTS]");
     return -1;
 }
 
@@ -325,11 +318,12 @@ static int read_options(int argc, char **argv, struct options *options)
 static int run_program(char **argv, struct collection *collection,
                        const struct figures_settings *figures)
 {
+    struct program_end end;
     int status;
 
     if (collection->wanted && collection_start(collection, figures)) {
-        if (program_run(argv, &status)) {
-            collection_deliver(collection);
+        if (program_run(argv, NULL, &end, &status)) {
+            collection_deliver(collection, argv[0], &end);
             return status;
         }
         complain("the reports cannot be collected: %s", strerror(errno));
@@ -338,19 +332,20 @@ static int run_program(char **argv, struct collection *collection,
     return program_become(argv);
 }
 
-static int run_with_options(int argc, char **argv, struct options *options)
+static int run_with_options(int argc, char **argv, struct run_options *options)
 {
-    struct settings settings;
+    struct settings settings = {0};
     struct collection collection = {0};
     int program = read_options(argc, argv, options);
     int status = program < 0 ? EXIT_BAD_INPUT : 0;
 
     if (status == 0)
-        status = set_config(options, &settings);
+        status = run_set_config(options, &settings);
     if (status == 0)
         status = choose_report(options, &settings, &collection);
     if (status == 0)
-        status = set_preload(argv[program]);
+        status = run_set_preload(argv[program]);
+    collection.all = options->all;
     if (status == 0)
         status = run_program(argv + program, &collection, &settings.figures);
     free(collection.file);
@@ -360,8 +355,8 @@ static int run_with_options(int argc, char **argv, struct options *options)
 static int run(int argc, char **argv)
 {
     /* A setting that comes by the environment is checked as well. */
-    struct options options = {.config = getenv("CUDAPOOL_CONFIG"),
-                              .assignments = calloc((size_t)argc, sizeof(char *))};
+    struct run_options options = {.config = getenv("CUDAPOOL_CONFIG"),
+                                  .assignments = calloc((size_t)argc, sizeof(char *))};
     int status = options.assignments == NULL ? complain("out of memory")
                                              : run_with_options(argc, argv, &options);
 
@@ -373,18 +368,20 @@ const struct command run_command = {
     .name = "run",
     .summary = "run a program with memory from the pool",
     .help =
-        "usage: cudapool run [--config FILE] [--set SETTING=VALUE]... [--report FILE] [--]\n"
-        "                    PROGRAM [ARGUMENTS]\n"
+        "usage: cudapool run [--config FILE] [--set SETTING=VALUE]... [--report FILE] [--all]\n"
+        "                    [--] PROGRAM [ARGUMENTS]\n"
         "\n"
         "Runs a program with " PRELOAD_NAME " in LD_PRELOAD, before what is there. When\n"
         "it ends, however it ends, a table says what the pool did; of several processes (those of\n"
         "mpirun, torchrun or make, say) it has a line for each and their sums. Signals go to the\n"
         "program. The run time library of a program that was built with a sanitizer comes first.\n"
         "\n"
-        "  --config FILE   settings (see `cudapool check`, `cudapool configs`); otherwise\n"
-        "                  $CUDAPOOL_CONFIG, or the defaults. A file that is not valid is an "
-        "error,\n"
-        "                  and nothing is run.\n"
+        "  --config FILE   settings (see `cudapool check`), or the name of settings that come "
+        "along\n"
+        "                  (see `cudapool configs`), or - for stdin; otherwise $CUDAPOOL_CONFIG, "
+        "or the\n"
+        "                  defaults. Settings that are not valid are an error, and nothing is "
+        "run.\n"
         "  --set SETTING=VALUE\n"
         "                  changes one setting, as in --set device.growth_budget=64MiB; may be\n"
         "                  given several times.\n"
@@ -397,6 +394,8 @@ const struct command run_command = {
         "for it.\n"
         "                  Otherwise $CUDAPOOL_REPORT, or what the settings "
         "say.\n"
+        "  --all           all rows and columns of the table, also on a terminal, which otherwise\n"
+        "                  has the ten busiest buckets, and what fits it\n"
         "\n"
         "Exit status: the program's; 128 and the signal's number where a signal ended it; 2 for "
         "bad\n"

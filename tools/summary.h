@@ -25,6 +25,9 @@ struct summary_process {
     char *host, *rank, *command;
     double wall_seconds;
     uint64_t started_nanoseconds;
+    struct report_versions versions;
+    enum report_ending ending;
+    struct report_exit exit;
     struct report_counters totals; /* over its devices; its largest device's peaks */
 };
 
@@ -57,11 +60,20 @@ int summary_finish(struct summary *summary);
 /* The distinct hosts of a finished summary. */
 size_t summary_host_count(const struct summary *summary);
 
+/* How long it took, from the first process's start to the last one's end; where one doesn't say
+ * when it started, as long as the process that ran longest. */
+double summary_wall_seconds(const struct summary *summary);
+
 /* All kinds together; the largest device's peaks. */
 struct report_counters summary_totals(const struct summary *summary);
 
 /* Pending, cached and live bytes of all kinds of one device, and their peak. */
 struct report_counters device_totals(const struct report_device *device);
+
+/* Whether two runs with other values of the setting are two ways to run the pool: not of where
+ * reports and figures go. */
+struct setting;
+bool setting_matters(const struct setting *setting);
 
 void summary_free(struct summary *summary);
 

@@ -18,6 +18,7 @@ static json_t *counters_to_json(const struct report_counters *counters)
 
 static json_t *process_to_json(const struct summary_process *process)
 {
+    char end[REPORT_END_BYTES];
     json_t *object = json_object();
     int status = json_object_set_new(object, "pid", json_integer(process->pid));
 
@@ -25,6 +26,13 @@ static json_t *process_to_json(const struct summary_process *process)
     status |= json_object_set_new(object, "rank", json_string_of_any_bytes(process->rank));
     status |= json_object_set_new(object, "command", json_string_of_any_bytes(process->command));
     status |= json_object_set_new(object, "wall_seconds", json_real(process->wall_seconds));
+    report_describe_end(process->ending, process->exit, end);
+    if (end[0] != '\0')
+        status |= json_object_set_new(object, "end", json_string(end));
+    if (process->started_nanoseconds > 0)
+        status |= json_object_set_new(object, "started_nanoseconds",
+                                      report_count_to_json(process->started_nanoseconds));
+    status |= report_add_versions_to_json(object, &process->versions);
     status |= json_object_set_new(object, "totals", counters_to_json(&process->totals));
     return json_unless_failed(object, status);
 }
@@ -54,6 +62,7 @@ static json_t *device_to_json(const struct summary_device *one)
     status |=
         json_object_set_new(object, "fence_queries", report_count_to_json(device->fence_queries));
     status |= json_object_set_new(object, "barriers", report_count_to_json(device->barriers));
+    status |= json_object_set_new(object, "captured", report_count_to_json(device->captured));
     status |=
         json_object_set_new(object, "kinds", kinds_to_json(device->kinds, device->kind_count));
     if (device->sample_count > 0)
@@ -88,6 +97,7 @@ json_t *summary_to_json(const struct summary *summary)
         status |= json_array_append_new(processes, process_to_json(&summary->processes[i]));
     for (size_t i = 0; i < summary->device_count; i++)
         status |= json_array_append_new(devices, device_to_json(&summary->devices[i]));
+    status |= json_object_set_new(root, "wall_seconds", json_real(summary_wall_seconds(summary)));
     status |= json_object_set_new(root, "totals", counters_to_json(&totals));
     status |= json_object_set_new(root, "processes", processes);
     status |= json_object_set_new(root, "settings", settings_to_json(&summary->settings));

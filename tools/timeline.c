@@ -57,17 +57,38 @@ static void advance(struct side *side, uint64_t now)
     side->value.live_bytes = 0;
     side->value.cached_bytes = 0;
     side->value.pending_bytes = 0;
+    side->value.peak_bytes = 0;
     side->over = true;
 }
 
-static struct report_sample sum_of(const struct report_sample *a, const struct report_sample *b,
-                                   uint64_t now)
+static uint64_t held_at(const struct report_sample *sample)
 {
+    return saturating_sum(sample->live_bytes,
+                          saturating_sum(sample->cached_bytes, sample->pending_bytes));
+}
+
+/* The most that the side has held in the time before now, as far as its samples tell: a peak is of
+ * the time since the sample before. */
+static uint64_t peak_before(const struct side *side, uint64_t now)
+{
+    const struct report_sample *of = &side->value;
+
+    if (of->nanoseconds != now && !is_at_its_end(side))
+        of = &side->samples[side->next];
+    uint64_t held = held_at(&side->value);
+    return of->peak_bytes > held ? of->peak_bytes : held;
+}
+
+static struct report_sample sum_of(const struct side *one, const struct side *other, uint64_t now)
+{
+    const struct report_sample *a = &one->value, *b = &other->value;
+
     return (struct report_sample){
         .nanoseconds = now,
         .live_bytes = saturating_sum(a->live_bytes, b->live_bytes),
         .cached_bytes = saturating_sum(a->cached_bytes, b->cached_bytes),
         .pending_bytes = saturating_sum(a->pending_bytes, b->pending_bytes),
+        .peak_bytes = saturating_sum(peak_before(one, now), peak_before(other, now)),
         .hits = {.clean = saturating_sum(a->hits.clean, b->hits.clean),
                  .queried = saturating_sum(a->hits.queried, b->hits.queried),
                  .barrier = saturating_sum(a->hits.barrier, b->hits.barrier),
@@ -76,15 +97,22 @@ static struct report_sample sum_of(const struct report_sample *a, const struct r
     };
 }
 
-/* Evenly, and with the first and the last. How many are left. */
+/* Evenly, and with the first and the last; what goes leaves its peak to the next. How many are
+ * left. */
 static size_t thin_out(struct report_sample *samples, size_t count)
 {
     const size_t most = HISTORY_SAMPLES;
 
     if (count <= most)
         return count;
-    for (size_t i = 0; i < most; i++)
-        samples[i] = samples[i * (count - 1) / (most - 1)];
+    for (size_t i = 0, next = 0; i < most; i++) {
+        size_t chosen = i * (count - 1) / (most - 1);
+        struct report_sample sample = samples[chosen];
+        for (; next <= chosen; next++)
+            if (samples[next].peak_bytes > sample.peak_bytes)
+                sample.peak_bytes = samples[next].peak_bytes;
+        samples[i] = sample;
+    }
     return most;
 }
 
@@ -101,7 +129,7 @@ static size_t add_up(struct side *a, struct side *b, struct report_sample *sums)
         advance(b, now);
         if (count > 0 && sums[count - 1].nanoseconds >= now)
             count--;
-        sums[count++] = sum_of(&a->value, &b->value, now);
+        sums[count++] = sum_of(a, b, now);
     }
     return count;
 }

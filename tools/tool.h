@@ -32,9 +32,13 @@ extern const struct command configs_command;
 extern const struct command report_command;
 extern const struct command run_command;
 extern const struct command top_command;
+extern const struct command try_command;
 
 /* Prints "cudapool: " and the message, as one line, on stderr. Returns EXIT_BAD_INPUT. */
 int complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* The same for a line that another module has made, as a document_complaint. */
+void complain_of(const char *line, void *context);
 
 /* Closes what was printed on stdout. The exit status: the given one, or that of a failed write. */
 int finish_output(int status);

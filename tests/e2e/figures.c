@@ -227,12 +227,12 @@ static bool read_row(const char *line, uint64_t *bytes, struct row *row)
     *row = (struct row){.requests = n[1],
                         .hits = n[2] + n[3] + n[4] + n[5],
                         .misses = n[6],
-                        .frees = n[7],
-                        .requested = n[8],
-                        .live = n[10],
-                        .cached = n[11],
-                        .pending = n[12],
-                        .peak_reserved = n[14]};
+                        .frees = n[10],
+                        .requested = n[11],
+                        .live = n[14],
+                        .cached = n[15],
+                        .pending = n[16],
+                        .peak_reserved = n[18]};
     return true;
 }
 

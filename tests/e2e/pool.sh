@@ -53,14 +53,14 @@ shows_buckets() {
 }
 expect "a program that counts" counts "CUDAPOOL_REPORT=$report"
 expect_numbers "the report's numbers" "$report" "totals.requests 23" "totals.hits.clean 2" \
-    "totals.hits.queried 1" "totals.hits.barrier 0" "totals.hits.waited 0" "totals.misses 20" \
+    "totals.hits.queried 1" "totals.hits.barrier 0" "totals.hits.waited 0" "totals.misses 19" "totals.failures.memory 1" \
     "totals.frees 18" "totals.live_bytes $((1024 + 3 * 2097152))" \
     "totals.requested_bytes $((1900 + 19 * 2097152 - 1 + 600 * 1048576 + 1099511627776))" \
     "1024.requests 2" "1024.hits.clean 1" "1024.frees 1" "1024.live_bytes 1024" \
     "1024.requested_bytes 1900" "1024.rounded_bytes 2048" "2097152.requests 19" \
     "2097152.misses 17" "2097152.hits.queried 1" "2097152.frees 16" \
     "2097152.cached_bytes $((14 * 2097152))" "2097152.peak.live_bytes $((16 * 2097152))" \
-    "2097152.peak.reserved_bytes $((17 * 2097152))" "0.requests 2" "0.misses 2" "0.frees 1"
+    "2097152.peak.reserved_bytes $((17 * 2097152))" "0.requests 2" "0.misses 1" "0.failures.memory 1" "0.frees 1"
 expect "they add up" adds_up "$report"
 expect "and shows them" shows_buckets
 

@@ -31,15 +31,28 @@ numbers() { # file
     }' "$1"
 }
 
-# What must hold of every report: requests are hits and misses, and the buckets of a kind of memory
-# add up to its totals.
+# What must hold of every report: requests are hits, misses and failures, what was handed out is freed
+# or live, what came from the driver has left, is live or free, and the buckets of a kind of memory add
+# up to its totals.
 adds_up() { # file
     numbers "$1" | awk '
-        function check(    b, name, hits) {
+        function check(    b, name, hits, failures, gone, live, free) {
             for (b in bucket) if (b != "") {
                 hits = n[b ".hits.clean"] + n[b ".hits.queried"] + n[b ".hits.barrier"] + n[b ".hits.waited"]
-                if (n[b ".requests"] != hits + n[b ".misses"]) {
-                    print b ": requests " n[b ".requests"] ", hits " hits ", misses " n[b ".misses"]
+                failures = n[b ".failures.memory"] + n[b ".failures.limit"] + n[b ".failures.other"]
+                gone = n[b ".evictions.cap"] + n[b ".evictions.idle"] + n[b ".evictions.memory"] + n[b ".evictions.free"] + n[b ".evictions.context"]
+                live = n[b ".live_blocks"]
+                if (n[b ".requests"] != hits + n[b ".misses"] + failures) {
+                    print b ": requests " n[b ".requests"] ", hits " hits ", misses " n[b ".misses"] ", failures " failures
+                    bad = 1
+                }
+                if (hits + n[b ".misses"] != n[b ".frees"] + live) {
+                    print b ": hits and misses " hits + n[b ".misses"] ", frees " n[b ".frees"] ", live " live
+                    bad = 1
+                }
+                free = b + 0 > 0 ? (n[b ".cached_bytes"] + n[b ".pending_bytes"]) / b : 0
+                if (b + 0 > 0 && (live * b != n[b ".live_bytes"] || n[b ".misses"] != gone + live + free)) {
+                    print b ": misses " n[b ".misses"] ", gone " gone ", live " live ", free " free
                     bad = 1
                 }
             }

@@ -40,7 +40,7 @@ static void write_and_read_again(const struct settings *settings)
 
 static void say_in_words(const struct settings *settings)
 {
-    char words[SETTING_TEXT_BYTES], allowed[256];
+    char words[SETTING_TEXT_BYTES], allowed[SETTING_ALLOWED_BYTES];
 
     for (size_t i = 0; i < settings_table_length; i++) {
         const struct setting *setting = &settings_table[i];
@@ -99,6 +99,12 @@ static void promise_cut_off(const char *error, size_t room)
     PROMISE(cut[room] == 'x', "%zu bytes of %s", room, error);
 }
 
+/* Every error there is, and then the same verdict as with one. */
+static void promise_complaint(const char *line, void *context)
+{
+    promise_error(line, context);
+}
+
 /* The input as the value of CUDAPOOL_CONFIG, and as an argument of --set. */
 static void read_text(const uint8_t *data, size_t bytes)
 {
@@ -117,10 +123,9 @@ static void read_text(const uint8_t *data, size_t bytes)
         PROMISE(is_untouched(&settings, &untouched, sizeof(settings)), "%s", error);
     }
     settings = untouched;
-    if (config_set(assignments, 1, &settings, error, sizeof(error)) == 0) {
+    if (config_set(assignments, 1, &settings, promise_complaint, "--set") == 0) {
         write_and_read_again(&settings);
     } else {
-        promise_error(error, "--set");
         PROMISE(is_untouched(&settings, &untouched, sizeof(settings)), "%s", error);
     }
     free(text);
@@ -139,6 +144,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         promise_settings(&settings);
         return 0;
     }
+    PROMISE(config_read_patiently(input.path, &settings, promise_complaint, input.path) != 0, "%s",
+            error);
     promise_error(error, input.path);
     PROMISE(is_untouched(&settings, &untouched, sizeof(settings)), "%s", error);
     promise_cut_off(error, bytes % 128);

@@ -4,7 +4,7 @@
 #
 # usage: run.sh OUTPUT_DIR [section...]
 #   sections: conformance hazard progress locks memory managed captures contexts give_back overlap
-#   host_functions misses linked streams thrust python; all if none.
+#   host_functions misses linked streams thrust try python; all if none.
 #   And soak, which runs only where it is named: SOAK_SECONDS (480) of it
 #   PAIRS   pairs of each thread in the section streams (default 20000), LARGE MiB of its large block
 #   BUILD   the build directory (default: build); what is missing in it is built
@@ -458,6 +458,46 @@ fi
 if wanted thrust "$@"; then
     [ -x "$programs/thrust_sort" ] || make BUILD="$build" "$build/tests/gpu/thrust_sort" >>"$log" 2>&1
     compare "thrust_sort, 4 Mi keys" 5 "$programs/thrust_sort"
+fi
+# Sums a column of the buckets of a report, in milliseconds.
+milliseconds_of() { # column, report
+    "$build/cudapool" report --format csv "$2" | awk -F, -v name="$1" '
+        NR == 1 { for (i = 1; i <= NF; i++) { sub("\r", "", $i); if ($i == name) column = i } }
+        NR > 1 { sum += $column }
+        END { printf "%.3f", sum / 1e6 }'
+}
+
+# The table's bound must be one: what the hits would have taken in the driver at least is no more
+# than what the driver takes without the pool. And `cudapool try` must find the program the same.
+try_program() { # name, command
+    local name=$1 saved without
+    shift
+    say "try, $name"
+    if "$build/cudapool" try -n 3 "$@" >"$work/try" 2>&1 </dev/null; then
+        sed 's/^/    /' "$work/try" | tee -a "$table"
+    else
+        sed 's/^/    FAIL: /' "$work/try" | tee -a "$table"
+        failures=$((failures + 1))
+    fi
+    "$build/cudapool" run --set device.enabled=false --set stream_ordered.enabled=false \
+        --report "$work/off.json" "$@" >>"$log" 2>&1 </dev/null
+    "$build/cudapool" run --report "$work/on.json" "$@" >>"$log" 2>&1 </dev/null
+    saved=$(milliseconds_of saved_at_least_nanoseconds "$work/on.json")
+    without=$(milliseconds_of driver_nanoseconds "$work/off.json")
+    if awk -v a="$saved" -v b="$without" 'BEGIN { exit !(a <= b) }'; then
+        say "    ok: saved at least $saved ms of $without ms in the driver without the pool"
+    else
+        say "    FAIL: saved at least $saved ms, of $without ms in the driver without the pool"
+        failures=$((failures + 1))
+    fi
+}
+
+if wanted try "$@"; then
+    try_program "overlap, 4 threads" "$programs/overlap" threads=4 us=200
+    try_program "demo" "$build/demo/demo" steps=500
+    if "$python" -c 'import cupy' 2>>"$log"; then
+        try_program "cupy, no pool" "$python" tests/gpu/apps.py cupy
+    fi
 fi
 if wanted python "$@"; then
     apps=("$python" tests/gpu/apps.py)

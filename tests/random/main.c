@@ -324,19 +324,43 @@ static uint64_t sum_of(const char *report, const char *key)
     return sum;
 }
 
+/* The same of the value in a group that others may have a key of that name beside. */
+static uint64_t sum_in(const char *report, const char *group, const char *key)
+{
+    char text[64], name[64];
+    uint64_t sum = 0;
+    snprintf(text, sizeof text, "\"%s\":", group);
+    snprintf(name, sizeof name, "\"%s\":", key);
+    for (const char *at = report; (at = strstr(at, text)) != NULL;) {
+        at = strstr(at, name);
+        if (at == NULL)
+            break;
+        at += strlen(name);
+        sum += strtoull(at + strspn(at, " \""), NULL, 10);
+    }
+    return sum;
+}
+
 static void check_counters(const char *report, struct verdict *verdict)
 {
     uint64_t requests = sum_of(report, "requests");
+    uint64_t failures = sum_in(report, "failures", "memory") + sum_in(report, "failures", "limit") +
+                        sum_in(report, "failures", "other");
+    uint64_t frees = sum_of(report, "frees") - sum_in(report, "waits", "frees");
+    uint64_t live = sum_of(report, "live_blocks");
     uint64_t misses = sum_of(report, "misses"), hits = 0;
     static const char *const kinds[] = {"clean", "queried", "barrier", "waited"};
     for (unsigned int i = 0; i < 4; i++)
         hits += sum_of(report, kinds[i]);
-    verdict->failed = requests == 0 || requests != hits + misses;
+    verdict->failed =
+        requests == 0 || requests != hits + misses + failures || hits + misses != frees + live;
     if (verdict->failed)
-        snprintf(verdict->why, sizeof verdict->why,
-                 "the pool counts %llu requests, %llu hits, %llu misses",
-                 (unsigned long long)requests, (unsigned long long)hits,
-                 (unsigned long long)misses);
+        snprintf(
+            verdict->why, sizeof verdict->why,
+            "the pool counts %llu requests, %llu hits, %llu misses, %llu failures, %llu frees, "
+            "%llu live blocks",
+            (unsigned long long)requests, (unsigned long long)hits, (unsigned long long)misses,
+            (unsigned long long)failures, (unsigned long long)frees, (unsigned long long)live);
 }
 
 /* What the pool of a run that went well has counted. What is left of a program that is being shrunk

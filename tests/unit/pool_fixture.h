@@ -11,7 +11,10 @@
 #include <criterion/criterion.h>
 #include <stdatomic.h>
 
+#include <inttypes.h>
 #include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
 
 #include "core/pool_state.h"
@@ -69,10 +72,71 @@ static inline void set_up(void)
     set_up_on(DEVICE_BYTES);
 }
 
+/* ---- what must hold after every test ---- */
+
+/* Criterion counts no assertion that fails in a test's end: this ends the process, which counts. */
+static void must_hold(bool holds, const char *what, const char *more)
+{
+    if (holds)
+        return;
+    fprintf(stderr, "at the test's end: %s: %s\n", what, more);
+    abort();
+}
+
+static uint64_t hits_of(const struct report_counters *c)
+{
+    return c->hits.clean + c->hits.queried + c->hits.barrier + c->hits.waited;
+}
+
+static void check_bucket(const struct report_bucket *bucket)
+{
+    const struct report_counters *c = &bucket->counters;
+    uint64_t failures = c->failures.memory + c->failures.limit + c->failures.other;
+    uint64_t gone = c->evictions.cap + c->evictions.idle + c->evictions.memory + c->evictions.free +
+                    c->evictions.context;
+    uint64_t free_bytes = c->cached_bytes + c->pending_bytes;
+    char numbers[256];
+    snprintf(numbers, sizeof numbers,
+             "bucket of %" PRIu64 ": %" PRIu64 " requests, %" PRIu64 " hits, %" PRIu64
+             " misses, %" PRIu64 " frees, %" PRIu64 " live blocks, %" PRIu64 " gone, %" PRIu64
+             " bytes live, %" PRIu64 " free",
+             bucket->bytes, c->requests, hits_of(c), c->misses, c->frees, c->live_blocks, gone,
+             c->live_bytes, free_bytes);
+    must_hold(c->requests == hits_of(c) + c->misses + failures, "requests", numbers);
+    must_hold(hits_of(c) + c->misses == c->frees + c->live_blocks, "live blocks", numbers);
+    /* Of blocks that are not kept sizes differ, so that bytes don't tell how many there are. */
+    if (bucket->bytes == 0)
+        return;
+    must_hold(c->live_bytes == c->live_blocks * bucket->bytes, "live bytes", numbers);
+    must_hold(c->misses == gone + c->live_blocks + free_bytes / bucket->bytes, "misses", numbers);
+}
+
+/* In every bucket, requests, hits, misses, blocks given back and live blocks add up. */
+static void check_columns(void)
+{
+    struct report *report = calloc(1, sizeof *report);
+    must_hold(pool_report(pool, report) == 0, "the report", "cannot be made");
+    for (size_t i = 0; i < report->device_count; i++)
+        for (size_t j = 0; j < report->devices[i].kind_count; j++) {
+            const struct report_kind *kind = &report->devices[i].kinds[j];
+            for (size_t k = 0; k < kind->bucket_count; k++)
+                check_bucket(&kind->buckets[k]);
+        }
+    report_free(report);
+    free(report);
+}
+
+/* Where the figures are full, sizes count as what is not kept, and blocks that change hands between
+ * streams go from one row to another. */
+static bool figures_are_full;
+
 static void tear_down(void)
 {
-    cr_assert_eq(fake_misuses(), 0, "%s", fake_last_misuse());
-    cr_assert_eq(fake_primary_retains(0), 0);
+    stop_looking_at_locks();
+    if (pool && !figures_are_full)
+        check_columns();
+    must_hold(fake_misuses() == 0, "the driver was misused", fake_last_misuse());
+    must_hold(fake_primary_retains(0) == 0, "a primary context", "is retained");
 }
 
 static inline void start_without_context(void)

@@ -247,9 +247,20 @@ Test(bad_values, every_value_of_a_report)
     json_decref(root);
 }
 
+/* Keys without which a report is read as older builds wrote it. */
+static bool may_be_left_out(const char *key, const char *group)
+{
+    static const char *const keys[] = {"captured", "failures", "live_blocks", "waits", "peak_bytes"};
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+        if (strcmp(key, keys[i]) == 0 || strcmp(group, keys[i]) == 0)
+            return true;
+    return strcmp(group, "evictions") == 0 &&
+           (strcmp(key, "free") == 0 || strcmp(key, "context") == 0);
+}
+
 static unsigned left_out;
 
-static void leave_out_all(json_t *root, json_t *object)
+static void leave_out_all(json_t *root, json_t *object, const char *group)
 {
     char keys[64][32]; /* copies: a key goes with its value */
     size_t count = 0;
@@ -260,13 +271,14 @@ static void leave_out_all(json_t *root, json_t *object)
     for (size_t i = 0; i < count; i++) {
         value = json_incref(json_object_get(object, keys[i]));
         json_object_del(object, keys[i]);
-        cr_expect_eq(read_spoilt(root, keys[i]), -1, "%s is left out", keys[i]);
+        cr_expect_eq(read_spoilt(root, keys[i]), may_be_left_out(keys[i], group) ? 0 : -1,
+                     "%s is left out", keys[i]);
         json_object_set_new(object, keys[i], value);
         left_out++;
         for (size_t item = 0; item < json_array_size(value); item++)
-            leave_out_all(root, json_array_get(value, item));
+            leave_out_all(root, json_array_get(value, item), "");
         if (json_is_object(value) && strcmp(keys[i], "settings") != 0)
-            leave_out_all(root, value);
+            leave_out_all(root, value, keys[i]);
     }
 }
 
@@ -274,7 +286,7 @@ Test(bad_values, every_key_of_a_report_left_out)
 {
     json_t *root = good_report();
 
-    leave_out_all(root, root);
+    leave_out_all(root, root, "");
     cr_expect_gt(left_out, 60);
     json_decref(root);
 }

@@ -110,6 +110,53 @@ Test(figures, a_history_stays_within_its_size)
     cr_assert_gt(history_next(&history, 0), 4 * HISTORY_INTERVAL);
 }
 
+/* Between two samples more may have been held than in either, and one of the two may go. */
+Test(figures, no_peak_is_missed)
+{
+    static struct history history;
+    const uint64_t count = 5 * HISTORY_SAMPLES;
+    for (uint64_t high = 2; high <= count; high += 13) {
+        memset(&history, 0, sizeof history);
+        for (uint64_t i = 1; i <= count; i++) {
+            struct history_sample sample = {.at = 0};
+            counter_set(&sample.at, 1000 * i);
+            counter_set(&sample.peak_bytes, i == high ? 12345 : 1);
+            history_add(&history, &sample);
+        }
+        struct report_device device = {.ordinal = 0};
+        uint64_t most = 0;
+        cr_assert(report_take_history(&device, &history, 0));
+        for (size_t i = 0; i < device.sample_count; i++)
+            most = device.samples[i].peak_bytes > most ? device.samples[i].peak_bytes : most;
+        cr_assert_eq(most, 12345, "%d", (int)high);
+        free(device.samples);
+    }
+}
+
+Test(figures, a_peak_between_two_samples_is_in_the_second, .init = set_up, .fini = tear_down)
+{
+    start();
+    CUdeviceptr block = allocate(MIB);
+    figures_sample_now(&pool->figures, monotonic_now());
+    CUdeviceptr large = allocate(64 * MIB);
+    release(large);
+    synchronise();
+    pool_trim(pool);
+    figures_sample_now(&pool->figures, monotonic_now());
+    release(block);
+    figures_sample_now(&pool->figures, monotonic_now());
+    static struct report report;
+    cr_assert_eq(pool_report(pool, &report), 0);
+    const struct report_device *device = &report.devices[0];
+    cr_assert_geq(device->sample_count, 4);
+    const struct report_sample *last = &device->samples[device->sample_count - 1];
+    cr_assert_eq(last[-2].live_bytes, MIB);
+    cr_assert_eq(last[-2].cached_bytes, 0);
+    cr_assert_eq(last[-2].peak_bytes, 65 * MIB);
+    cr_assert_eq(last[-1].peak_bytes, MIB);
+    report_free(&report);
+}
+
 /* Killed while every second sample goes: what was moved, the one that was being moved, and the rest
  * as it was. */
 Test(figures, a_history_that_was_being_changed_is_in_order)

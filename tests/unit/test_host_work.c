@@ -392,6 +392,20 @@ Test(host_work, beside_other_threads_the_pool_waits_before_the_driver_does)
     cr_assert(waited);
 }
 
+Test(host_work, a_free_that_waits_is_counted_with_its_time)
+{
+    start_with_budget(4 * MIB);
+    CUdeviceptr first = allocate(3 * MIB), second = allocate(3 * MIB);
+    submit_host_function();
+    release(first);
+    fake_during(FAKE_EVENT_QUERY, finish_the_work, NULL);
+    release(second);
+    struct report_counters c = counted();
+    cr_assert_eq(c.waits.frees, 1);
+    cr_assert_gt(c.waits.nanoseconds, 0);
+    cr_assert_eq(c.requests, 2);
+}
+
 Test(host_work, without_it_a_free_waits_for_nothing)
 {
     start_with_budget(4 * MIB);

@@ -69,6 +69,7 @@ static void fill_device(struct report_device *device, int ordinal)
     device->fences = 11;
     device->fence_queries = 22;
     device->barriers = 33;
+    device->captured = 44;
     device->kind_count = 1;
     device->kinds = calloc(1, sizeof(*device->kinds));
     fill_kind(&device->kinds[0]);
@@ -88,6 +89,9 @@ static void fill_report(struct report *report)
     report->process.wall_seconds = 12.5;
     report->process.started_nanoseconds = 1790000000123456789;
     report->process.ending = REPORT_KILLED;
+    report->process.exit = (struct report_exit){.known = true, .signal = SIGSEGV};
+    report->process.versions =
+        (struct report_versions){.cudapool = "1.2.3", .driver = "580.1", .cuda = 13010};
     settings_defaults(&report->settings);
     report->settings.device.growth_budget.bytes = 7;
     report->device_count = 2;
@@ -113,6 +117,7 @@ static void expect_same_devices(const struct report_device *one, const struct re
     cr_expect_eq(one->fences, other->fences);
     cr_expect_eq(one->fence_queries, other->fence_queries);
     cr_expect_eq(one->barriers, other->barriers);
+    cr_expect_eq(one->captured, other->captured);
     cr_assert_eq(one->kind_count, other->kind_count);
     cr_assert_not_null(one->kinds);
     cr_assert_not_null(other->kinds);
@@ -127,11 +132,17 @@ static void expect_same(const struct report *one, const struct report *other)
     cr_expect_eq(one->process.pid, other->process.pid);
     cr_expect_eq(one->process.started_nanoseconds, other->process.started_nanoseconds);
     cr_expect_eq(one->process.ending, other->process.ending);
+    cr_expect_eq(one->process.exit.known, other->process.exit.known);
+    cr_expect_eq(one->process.exit.status, other->process.exit.status);
+    cr_expect_eq(one->process.exit.signal, other->process.exit.signal);
+    cr_expect_str_eq(one->process.versions.cudapool, other->process.versions.cudapool);
+    cr_expect_str_eq(one->process.versions.driver, other->process.versions.driver);
+    cr_expect_eq(one->process.versions.cuda, other->process.versions.cuda);
     cr_expect_str_eq(one->process.host, other->process.host);
     cr_expect_str_eq(one->process.rank, other->process.rank);
     cr_expect_str_eq(one->process.command, other->process.command);
     cr_expect_float_eq(one->process.wall_seconds, other->process.wall_seconds, 0);
-    cr_expect_arr_eq(&one->settings, &other->settings, sizeof(one->settings));
+    cr_expect_arr_eq(&one->settings, &other->settings, offsetof(struct settings, spelled));
     cr_assert_eq(one->device_count, other->device_count);
     for (size_t i = 0; i < one->device_count; i++)
         expect_same_devices(&one->devices[i], &other->devices[i]);
@@ -195,14 +206,55 @@ Test(report, the_table_has_a_row_for_each_bucket_that_was_used)
                      "cudapool: process 4711, rank 3, on node7, ran 12.5 s: ./a.out --fast");
     cr_expect_str_eq(line_of("device 0"),
                      "device 0: Test GPU, 80.0 GiB; 11 fences, 22 queries of fences, 33 barriers");
-    expect_cells("bucket", "bucket|requests|hits|clean|queried|barrier|waited|misses|peak|evicted|"
-                           "driver|saved");
-    expect_cells("1.125 MiB", "1.125 MiB|100|410.0%|101|102|103|104|105|113 B|345|118 ns|119 ns");
-    expect_cells("not kept", "not kept|500|402.0%|501|502|503|504|505|513 B|1545|518 ns|519 ns");
-    expect_cells("all", "all|1000|401.0%|1001|1002|1003|1004|1005|1013 B|3045|1.0 us|1.0 us");
+    /* Two headings have a space in them. */
+    cr_expect_str_eq(line_of("cudapool 1"),
+                     "cudapool 1.2.3, driver 580.1 (CUDA 13.1), 2026-09-21 14:13:20 UTC");
+    expect_cells("bucket", "bucket|requests|hits|clean|queried|barrier|waited|misses|failed|"
+                           "given back|live|peak|driver|saved at least");
+    expect_cells("1.125 MiB",
+                 "1.125 MiB|100|410.0%|101|102|103|104|105|321|600|112|117 B|124 ns|127 ns");
+    expect_cells("not kept",
+                 "not kept|500|402.0%|501|502|503|504|505|1521|2600|512|517 B|524 ns|527 ns");
+    expect_cells("all",
+                 "all|1000|401.0%|1001|1002|1003|1004|1005|3021|5100|1012|1017 B|1.0 us|1.0 us");
     cr_expect_null(strstr(table, "3 MiB"));
-    cr_expect_str_eq(line_of("saved"),
-                     "saved about 2.0 us of driver time; driver calls took 2.0 us");
+    cr_expect_str_eq(line_of("allocations"),
+                     "allocations and frees took 2.0 us in the driver and waited 2.0 us for the "
+                     "GPU; without the pool they would have taken at least 2.0 us more");
+    cr_expect_str_eq(line_of("3021 requests"),
+                     "3021 requests failed: 1006 for want of device memory, 1007 at "
+                     "limits.device_bytes, 1008 for other reasons");
+    report_free(&report);
+}
+
+Test(report, the_table_says_how_the_program_ended)
+{
+    static const struct {
+        enum report_ending ending;
+        struct report_exit exit;
+        const char *text;
+    } ends[] = {
+        {REPORT_EXITED, {.known = false}, ""},
+        {REPORT_EXITED, {.known = true}, ""},
+        {REPORT_EXITED, {.known = true, .status = 3}, "exited with status 3"},
+        {REPORT_EXITED, {.known = true, .signal = SIGABRT}, "killed by SIGABRT"},
+        {REPORT_KILLED, {.known = true, .signal = SIGSEGV}, "killed by SIGSEGV"},
+        {REPORT_KILLED, {.known = true, .signal = 42}, "killed by signal 42"},
+        {REPORT_KILLED, {.known = true, .status = 7}, "ended by _exit(7)"},
+        {REPORT_KILLED, {.known = false}, "killed, or ended without a word"},
+        {REPORT_RUNNING, {.known = false}, "still running"},
+    };
+    char text[REPORT_END_BYTES];
+    struct report report;
+
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+        report_describe_end(ends[i].ending, ends[i].exit, text);
+        cr_expect_str_eq(text, ends[i].text);
+    }
+    fill_report(&report);
+    print(&report);
+    cr_expect_str_eq(line_of("killed"),
+                     "killed by SIGSEGV: the figures are those of its last moment");
     report_free(&report);
 }
 
@@ -220,7 +272,7 @@ Test(report, columns_are_aligned_and_lines_not_too_long)
     memset(report.devices[0].name, 'y', sizeof(report.devices[0].name) - 1);
     print(&report);
     for (const char *line = table; *line != '\0'; line += strcspn(line, "\n") + 1)
-        cr_expect_leq(strcspn(line, "\n"), 140, "%.*s", (int)strcspn(line, "\n"), line);
+        cr_expect_leq(strcspn(line, "\n"), 170, "%.*s", (int)strcspn(line, "\n"), line);
     const char *heading = strstr(table, "bucket");
     while (heading[-1] != '\n')
         heading--;
@@ -242,7 +294,7 @@ Test(report, a_unit_has_ten_tenths)
     report.devices[0].kinds[0].buckets[0].counters.peak.reserved_bytes = 2047;
     report.devices[0].kinds[0].buckets[0].counters.driver.nanoseconds = 1999999;
     print(&report);
-    expect_cells("1.125 MiB", "1.125 MiB|100|410.0%|101|102|103|104|105|1.9 KiB|345|1.9 ms|119 ns");
+    expect_cells("1.125 MiB", "1.125 MiB|100|410.0%|101|102|103|104|105|321|600|112|1.9 KiB|1.9 ms|127 ns");
     report_free(&report);
 }
 
@@ -254,7 +306,7 @@ Test(report, sums_past_64_bits_stop_at_the_largest_number)
     memset(&report.devices[0].kinds[0].totals, 0xff, sizeof(struct report_counters));
     print(&report);
     cr_expect_not_null(strstr(line_of("device memory"), "18.4 E requests, 100.0% from the pool"));
-    cr_expect_not_null(strstr(line_of("saved"), "18446744073.7 s of driver time"));
+    cr_expect_not_null(strstr(line_of("allocations"), "at least 213503d 23h more"));
     report_free(&report);
 }
 

@@ -110,6 +110,7 @@ Test(stream_heap, counts_are_right_where_the_figures_are_full)
 {
     static CUstream streams[240];
     uint64_t pairs = 0, bytes = 0;
+    figures_are_full = true;
     start_streams();
     for (unsigned i = 0; i < 240; i++)
         streams[i] = fake_stream();

@@ -1,0 +1,227 @@
+/*
+ * Tables of text (table.h).
+ */
+#include "table.h"
+
+#include <string.h>
+
+const struct look look_of_files = {0};
+
+/* --- styles -------------------------------------------------------------------------------------
+ */
+
+const char *style_begin(const struct look *look, enum text_style style)
+{
+    static const char *const sequences[] = {
+        [STYLE_PLAIN] = "",        [STYLE_BOLD] = "\x1b[1m", [STYLE_GOOD] = "\x1b[32m",
+        [STYLE_FAIR] = "\x1b[33m", [STYLE_BAD] = "\x1b[31m",
+    };
+
+    return look->colour ? sequences[style] : "";
+}
+
+const char *style_end(const struct look *look, enum text_style style)
+{
+    return look->colour && style != STYLE_PLAIN ? "\x1b[0m" : "";
+}
+
+/* --- widths -------------------------------------------------------------------------------------
+ */
+
+/* Past a sequence such as ESC [ 1 m that text begins with; text itself where there is none. */
+static const char *skip_sequence(const char *text)
+{
+    if (text[0] != '\x1b' || text[1] != '[')
+        return text;
+    text += 2;
+    while (*text != '\0' && *text != 'm')
+        text++;
+    return *text == 'm' ? text + 1 : text;
+}
+
+static bool continues_a_character(char c)
+{
+    return ((unsigned char)c & 0xc0) == 0x80;
+}
+
+int text_width(const char *text)
+{
+    int width = 0;
+
+    while (*text != '\0') {
+        const char *rest = skip_sequence(text);
+        if (rest == text)
+            width += continues_a_character(*rest++) ? 0 : 1;
+        text = rest;
+    }
+    return width;
+}
+
+/* --- the table ----------------------------------------------------------------------------------
+ */
+
+void table_begin(struct table *table, const struct table_column *columns, int count,
+                 size_t cell_bytes, const struct look *look)
+{
+    memset(table, 0, sizeof(*table));
+    table->columns = columns;
+    table->count = count;
+    table->cell_bytes = cell_bytes;
+    table->look = look;
+    for (int i = 0; i < count; i++)
+        table->widths[i] = text_width(columns[i].heading);
+}
+
+static const char *cell_at(const struct table *table, const char *cells, int column)
+{
+    return cells + (size_t)column * table->cell_bytes;
+}
+
+/* "0", "0 B", "0 s", "-", and nothing. */
+static bool is_zero(const char *cell)
+{
+    return *cell == '\0' || strcmp(cell, "-") == 0 ||
+           (cell[0] == '0' && (cell[1] == '\0' || cell[1] == ' '));
+}
+
+void table_measure(struct table *table, const char *cells)
+{
+    for (int i = 0; i < table->count; i++) {
+        const char *cell = cell_at(table, cells, i);
+        int width = text_width(cell);
+        if (width > table->widths[i])
+            table->widths[i] = width;
+        if (!is_zero(cell))
+            table->filled[i] = true;
+    }
+}
+
+int table_width(const struct table *table)
+{
+    int width = 0;
+
+    for (int i = 0; i < table->count; i++)
+        width += table->shown[i] ? 2 + table->widths[i] : 0;
+    return width;
+}
+
+/* The column to leave out next, or -1. */
+static int most_spare(const struct table *table)
+{
+    int found = -1;
+
+    for (int i = 0; i < table->count; i++)
+        if (table->shown[i] && table->columns[i].spare > 0 &&
+            (found < 0 || table->columns[i].spare > table->columns[found].spare))
+            found = i;
+    return found;
+}
+
+void table_fit(struct table *table)
+{
+    bool is_short = look_is_short(table->look);
+    int spare;
+
+    for (int i = 0; i < table->count; i++)
+        table->shown[i] = !is_short || table->filled[i] || table->columns[i].spare == 0;
+    while (is_short && table_width(table) + table->beside > table->look->width &&
+           (spare = most_spare(table)) >= 0)
+        table->shown[spare] = false;
+}
+
+static void print_cell(const struct table *table, int column, const char *cell,
+                       enum text_style style, FILE *out)
+{
+    fprintf(out, "  %*s%s%s%s", table->widths[column] - text_width(cell), "",
+            style_begin(table->look, style), cell, style_end(table->look, style));
+}
+
+void table_print(const struct table *table, const char *cells, const enum text_style *styles,
+                 FILE *out)
+{
+    for (int i = 0; i < table->count; i++)
+        if (table->shown[i])
+            print_cell(table, i, cell_at(table, cells, i), styles == NULL ? STYLE_PLAIN : styles[i],
+                       out);
+}
+
+void table_print_headings(const struct table *table, FILE *out)
+{
+    for (int i = 0; i < table->count; i++)
+        if (table->shown[i])
+            print_cell(table, i, table->columns[i].heading, STYLE_BOLD, out);
+}
+
+void print_cut_off(const char *text, int width, FILE *out)
+{
+    bool fits = text_width(text) <= width;
+    int columns = 0;
+
+    for (; *text != '\0'; text++) {
+        if (!continues_a_character(*text) && ++columns > (fits ? width : width - 3))
+            break;
+        fputc((unsigned char)*text < 0x20 || *text == 0x7f ? '?' : *text, out);
+    }
+    if (!fits && width >= 3)
+        fputs("...", out);
+}
+
+/* --- folding ------------------------------------------------------------------------------------
+ */
+
+/* Where a line of so many bytes is to be broken so that no more than width columns come before:
+ * bytes where it fits or has no place to break it at. */
+static size_t place_to_break(const char *line, size_t bytes, size_t indent, int width)
+{
+    size_t place = bytes;
+    int columns = 0;
+
+    for (const char *c = line; c < line + bytes;) {
+        const char *rest = skip_sequence(c);
+        if (rest != c) {
+            c = rest;
+            continue;
+        }
+        /* Also at a space that is just past the width. */
+        if (*c == ' ' && (size_t)(c - line) > indent)
+            place = (size_t)(c - line);
+        if (!continues_a_character(*c) && ++columns > width)
+            return place;
+        c++;
+    }
+    return bytes;
+}
+
+static void fold_line(const char *line, size_t bytes, int width, FILE *out)
+{
+    size_t indent = strspn(line, " ");
+    int further = (int)indent + 4;
+
+    for (size_t done = 0; done < bytes;) {
+        int room = done == 0 ? width : width - further;
+        size_t before = done == 0 ? indent : 0;
+        size_t part = place_to_break(line + done, bytes - done, before, room);
+        fprintf(out, "%*s%.*s\n", done == 0 ? 0 : further, "", (int)part, line + done);
+        done += part;
+        while (done < bytes && line[done] == ' ')
+            done++;
+    }
+    if (bytes == 0)
+        fputc('\n', out);
+}
+
+/* Narrower terminals have lines that run on. */
+#define WIDTH_LEAST 20
+
+void print_folded(const char *text, const struct look *look, FILE *out)
+{
+    if (look->width < WIDTH_LEAST) {
+        fputs(text, out);
+        return;
+    }
+    while (*text != '\0') {
+        size_t bytes = strcspn(text, "\n");
+        fold_line(text, bytes, look->width, out);
+        text += bytes + (text[bytes] == '\n');
+    }
+}

@@ -1,0 +1,91 @@
+# Completion of cudapool(1) for fish.
+
+function __cudapool_settings
+    for part in device stream_ordered
+        printf '%s=\n' $part.{enabled,evict,release_after_idle} $part.buckets.{policy,steps_per_doubling,smallest,largest} \
+            $part.caps.{cached,blocks_per_bucket,reserve_ratio}
+    end
+    printf '%s=\n' device.{growth_budget,barriers,free_synchronizes} \
+        stream_ordered.reuse.{follow_event_dependencies,opportunistic,internal_dependencies} \
+        stream_ordered.driver_release_threshold limits.device_bytes report.{at_exit,file} figures.{enabled,directory,keep}
+end
+
+# Processes that have figures, by the names of their files.
+function __cudapool_processes
+    set -l base /dev/shm
+    set -q XDG_RUNTIME_DIR; and set -a base $XDG_RUNTIME_DIR
+    for file in $base/cudapool-*/*.figures
+        string replace -rf '.*/([0-9]+)-[^/]*$' '$1' $file
+    end
+end
+
+# Whether the command line is at its first word after cudapool.
+function __cudapool_needs_command
+    test (count (commandline -opc)) -eq 1
+end
+
+# Whether it is that of one of these subcommands, and of run and try the program is not named yet.
+function __cudapool_in
+    set -l words (commandline -opc)
+    test (count $words) -gt 1; and contains -- $words[2] $argv; or return 1
+    contains -- $words[2] run try; or return 0
+    set -l skip 0
+    for word in $words[3..-1]
+        if test $skip -eq 1
+            set skip 0
+        else if contains -- $word --config --set --report -n
+            set skip 1
+        else if not string match -q -- '-*' $word
+            return 1
+        end
+    end
+end
+
+# The words after their own options, for the completion of the program.
+function __cudapool_program
+    set -l words (commandline -opc)
+    test (count $words) -gt 1; and contains -- $words[2] run try; and not __cudapool_in run try
+end
+
+set -l configs 'default low-memory strict throughput'
+
+complete -c cudapool -f
+complete -c cudapool -n __cudapool_needs_command -l help -d 'show the help'
+complete -c cudapool -n __cudapool_needs_command -l version -d 'print the version'
+complete -c cudapool -n __cudapool_needs_command -a run -d 'run a program with memory from the pool'
+complete -c cudapool -n __cudapool_needs_command -a try -d 'run a program without and with the pool'
+complete -c cudapool -n __cudapool_needs_command -a report -d 'show what reports say'
+complete -c cudapool -n __cudapool_needs_command -a top -d 'show the processes on the pool'
+complete -c cudapool -n __cudapool_needs_command -a check -d 'validate settings'
+complete -c cudapool -n __cudapool_needs_command -a configs -d 'list and print settings that come along'
+complete -c cudapool -n __cudapool_needs_command -a help -d 'show the help of a command'
+
+complete -c cudapool -n '__cudapool_in run try' -l config -rF -a $configs -d settings
+complete -c cudapool -n '__cudapool_in run try' -l set -x -a '(__cudapool_settings)' -d 'change one setting'
+complete -c cudapool -n '__cudapool_in run' -l report -rF -a 'none stderr' -d 'where the reports go'
+complete -c cudapool -n '__cudapool_in run' -l all -d 'all of the table'
+complete -c cudapool -n '__cudapool_in run try' -l help -d 'show the help'
+complete -c cudapool -n '__cudapool_in try' -s n -x -d 'runs of each kind'
+complete -c cudapool -n '__cudapool_in run try' -a '(__fish_complete_command)'
+complete -c cudapool -n __cudapool_program -F
+
+complete -c cudapool -n '__cudapool_in report' -F
+complete -c cudapool -n '__cudapool_in report' -l format -x -a 'table json csv html prometheus trace' -d 'the format'
+complete -c cudapool -n '__cudapool_in report' -s o -l output -rF -d 'write to a file'
+complete -c cudapool -n '__cudapool_in report' -l merge -d 'all files as one'
+complete -c cudapool -n '__cudapool_in report' -l compare -d 'two runs side by side'
+complete -c cudapool -n '__cudapool_in report' -l all -d 'all of the table'
+complete -c cudapool -n '__cudapool_in report' -l help -d 'show the help'
+
+complete -c cudapool -n '__cudapool_in top' -a '(__cudapool_processes) (__fish_complete_directories)'
+complete -c cudapool -n '__cudapool_in top' -l interval -x -d 'seconds between two times'
+complete -c cudapool -n '__cudapool_in top' -l count -x -d 'number of times'
+complete -c cudapool -n '__cudapool_in top' -l sort -x -a 'process requests hits memory name' -d 'by what'
+complete -c cudapool -n '__cudapool_in top' -l help -d 'show the help'
+
+complete -c cudapool -n '__cudapool_in check' -F -a $configs
+complete -c cudapool -n '__cudapool_in check' -l all -d 'every setting'
+complete -c cudapool -n '__cudapool_in check' -l help -d 'show the help'
+complete -c cudapool -n '__cudapool_in configs' -a "$configs schema"
+complete -c cudapool -n '__cudapool_in configs' -l help -d 'show the help'
+complete -c cudapool -n '__cudapool_in help' -a 'run try report top check configs'

@@ -1,0 +1,82 @@
+#compdef cudapool
+# Completion of cudapool(1) for zsh.
+
+_cudapool_settings() {
+    local part
+    local -a settings
+    for part in device stream_ordered; do
+        settings+=($part.{enabled,evict,release_after_idle} $part.buckets.{policy,steps_per_doubling,smallest,largest}
+            $part.caps.{cached,blocks_per_bucket,reserve_ratio})
+    done
+    settings+=(device.{growth_budget,barriers,free_synchronizes}
+        stream_ordered.reuse.{follow_event_dependencies,opportunistic,internal_dependencies}
+        stream_ordered.driver_release_threshold limits.device_bytes report.{at_exit,file}
+        figures.{enabled,directory,keep})
+    compadd -S = -- $settings
+}
+
+_cudapool_configs() {
+    compadd -- default low-memory strict throughput
+}
+
+_cudapool_configs_or_files() {
+    _cudapool_configs
+    _files
+}
+
+_cudapool_reports() {
+    compadd -- none stderr
+    _files
+}
+
+# Processes that have figures, by the names of their files.
+_cudapool_processes() {
+    local -a files
+    files=(${XDG_RUNTIME_DIR:-/dev/shm}/cudapool-*/<->-*.figures(N:t) /dev/shm/cudapool-*/<->-*.figures(N:t))
+    compadd -- ${files%%-*}
+    _files -/
+}
+
+_cudapool() {
+    local curcontext=$curcontext state
+    local -a commands
+    commands=(
+        'run:run a program with memory from the pool'
+        'try:run a program without and with the pool, in turn'
+        'report:show what reports say\: as a table, a page, and more'
+        'top:show what the pool does in processes that are running'
+        'check:validate settings, and say in words what they mean'
+        'configs:list the settings files that come along, and print one'
+        'help:show the help of a command'
+    )
+    _arguments -C '(- *)--help[show the help]' '(- *)--version[print the version]' '1:command:->command' '*::argument:->argument'
+    case $state in
+    command) _describe command commands ;;
+    argument)
+        case $words[1] in
+        run)
+            _arguments '*--set[change one setting]:setting:_cudapool_settings' '--config[settings]:settings:_cudapool_configs_or_files' \
+                '--report[where the reports go]:report:_cudapool_reports' '--all[all of the table]' '--help[show the help]' \
+                '(-):program:_command_names -e' '*::arguments:_normal'
+            ;;
+        try)
+            _arguments '*--set[change one setting]:setting:_cudapool_settings' '--config[settings]:settings:_cudapool_configs_or_files' \
+                '-n[runs of each kind]:number:' '--help[show the help]' '(-):program:_command_names -e' '*::arguments:_normal'
+            ;;
+        report)
+            _arguments '--format[the format]:format:(table json csv html prometheus trace)' '(-o --output)'{-o,--output}'[write to a file]:file:_files' \
+                '--merge[all files as one]' '--compare[two runs side by side]' '--all[all of the table]' '--help[show the help]' '*:report:_files'
+            ;;
+        top)
+            _arguments '--interval[between two times]:seconds:' '--count[of times]:number:' \
+                '--sort[by what]:key:(process requests hits memory name)' '--help[show the help]' '1:process:_cudapool_processes'
+            ;;
+        check) _arguments '--all[every setting]' '--help[show the help]' '*:settings:_cudapool_configs_or_files' ;;
+        configs) _arguments '--help[show the help]' '1:settings:(default low-memory strict throughput schema)' ;;
+        help) _arguments '1:command:(run try report top check configs)' ;;
+        esac
+        ;;
+    esac
+}
+
+_cudapool "$@"

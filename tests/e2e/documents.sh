@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# The documents: what they link is there, the chart is what the results say, and the README stays
+# short.
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+failed=0
+
+check() { # name, what is wrong; nothing where all is well
+    if [ -z "$2" ]; then
+        echo "ok $1"
+    else
+        echo "FAIL $1: $2"
+        failed=1
+    fi
+}
+
+lines=$(wc -l <README.md)
+check "the README has at most 250 lines" "$([ "$lines" -le 250 ] || echo "$lines")"
+if command -v python3 >/dev/null; then
+    check "the chart is what RESULTS.md says" "$(scripts/results_chart.py check 2>&1)"
+fi
+links() { # file: what it links in this repository, without the place in it
+    grep -oE '\]\([^)#]+' "$1" | cut -c3- | grep -vE '^[a-z]+:'
+}
+broken=$(for file in README.md docs/*.md configs/README.md; do
+    links "$file" | while read -r link; do
+        [ -e "$(dirname "$file")/$link" ] || echo "$file: $link"
+    done
+done)
+check "what they link is there" "$broken"
+exit $failed

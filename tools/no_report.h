@@ -1,0 +1,13 @@
+/*
+ * Why a run has no report: what is known of a program that took no memory through the pool.
+ */
+#ifndef CUDAPOOL_TOOLS_NO_REPORT_H
+#define CUDAPOOL_TOOLS_NO_REPORT_H
+
+/* Room for any reason. */
+#define NO_REPORT_BYTES 1024
+
+/* One line, without an end, of why no process of this program took memory, or why that may be. */
+void explain_no_report(const char *program, char text[NO_REPORT_BYTES]);
+
+#endif

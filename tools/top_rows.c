@@ -1,0 +1,228 @@
+/*
+ * What `cudapool top` shows, as rows (top_rows.h).
+ */
+#include "top_rows.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/one_line.h"
+#include "summary.h"
+
+const char *const top_order_names[ORDERS] = {"process", "requests", "hits", "memory", "name"};
+
+#define COLUMNS_NAMED(first, second, third)                                                        \
+    {                                                                                              \
+        [TOP_NAME] = {first, 0}, [TOP_RANK] = {second, 1}, [TOP_RAN] = {third, 3},                 \
+        [TOP_REQUESTS] = {"requests/s", 0}, [TOP_HITS] = {"hits", 0},                              \
+        [TOP_MISSES] = {"misses/s", 5}, [TOP_LIVE] = {"in use", 0}, [TOP_CACHED] = {"cached", 0},  \
+        [TOP_PENDING] = {"pending", 4},                                                            \
+    }
+
+const struct table_column top_process_columns[TOP_COLUMNS] =
+    COLUMNS_NAMED("process", "rank", "ran");
+const struct table_column top_bucket_columns[TOP_COLUMNS] = COLUMNS_NAMED("bucket", "", "");
+
+/* --- filling ------------------------------------------------------------------------------------
+ */
+
+/* Zeroed; NULL where memory is short. */
+static struct top_row *add_row(struct top_rows *rows)
+{
+    if (rows->count == rows->room) {
+        size_t room = rows->room == 0 ? 32 : 2 * rows->room;
+        struct top_row *longer = realloc(rows->rows, room * sizeof(*longer));
+        if (longer == NULL)
+            return NULL;
+        rows->rows = longer;
+        rows->room = room;
+    }
+    struct top_row *row = &rows->rows[rows->count++];
+    memset(row, 0, sizeof(*row));
+    return row;
+}
+
+static void fill_rate(double rate, char cell[READABLE_BYTES])
+{
+    readable_count(rate < 1e18 ? (uint64_t)(rate + 0.5) : UINT64_C(1000000000000000000), cell);
+}
+
+static void fill_rates(struct top_row *row, const struct rates *rates)
+{
+    double share = hit_share(rates);
+
+    row->rates = *rates;
+    fill_rate(rates->requests, row->cells[TOP_REQUESTS]);
+    fill_rate(rates->misses, row->cells[TOP_MISSES]);
+    if (share >= 0)
+        snprintf(row->cells[TOP_HITS], READABLE_BYTES, "%d%%", (int)(100 * share));
+    else
+        snprintf(row->cells[TOP_HITS], READABLE_BYTES, "-");
+    readable_bytes(rates->live, row->cells[TOP_LIVE]);
+    readable_bytes(rates->cached, row->cells[TOP_CACHED]);
+    readable_bytes(rates->pending, row->cells[TOP_PENDING]);
+}
+
+static int add_process(struct top_rows *rows, const struct watched *watched)
+{
+    const struct report_process *process = &watched->report->process;
+    struct rates rates = rates_of_process(watched);
+    struct top_row *row = add_row(rows);
+
+    if (row == NULL)
+        return -1;
+    row->number = (uint64_t)process->pid;
+    snprintf(row->cells[TOP_NAME], READABLE_BYTES, "%lld", (long long)process->pid);
+    snprintf(row->cells[TOP_RANK], READABLE_BYTES, "%.16s", process->rank[0] ? process->rank : "-");
+    readable_time((uint64_t)(process->wall_seconds * 1e9), row->cells[TOP_RAN]);
+    fill_rates(row, &rates);
+    snprintf(row->text, sizeof(row->text), "%.255s", process->command);
+    replace_control_characters(row->cells[TOP_RANK]);
+    replace_control_characters(row->text);
+    return 0;
+}
+
+static int add_bucket(struct top_rows *rows, const struct watched *watched, int ordinal,
+                      const struct report_kind *kind, const struct report_bucket *bucket)
+{
+    struct rates rates = rates_of_bucket(watched, ordinal, kind, bucket);
+    size_t place = rows->count;
+    struct top_row *row = add_row(rows);
+
+    if (row == NULL)
+        return -1;
+    row->number = place;
+    if (bucket->bytes != 0)
+        readable_exact_bytes(bucket->bytes, row->cells[TOP_NAME]);
+    else
+        snprintf(row->cells[TOP_NAME], READABLE_BYTES, "not kept");
+    fill_rates(row, &rates);
+    snprintf(row->text, sizeof(row->text), "device %d, %s", ordinal, kind->kind);
+    return 0;
+}
+
+/* --- order --------------------------------------------------------------------------------------
+ */
+
+static int compare_numbers(uint64_t a, uint64_t b)
+{
+    return (a > b) - (a < b);
+}
+
+static int compare_reals(double a, double b)
+{
+    return (a > b) - (a < b);
+}
+
+static int compare_by_number(const void *one, const void *other)
+{
+    return compare_numbers(((const struct top_row *)one)->number,
+                           ((const struct top_row *)other)->number);
+}
+
+/* What is equal stays in the order of numbers, so that rows don't jump about. */
+#define COMPARE(name, expression)                                                                  \
+    static int name(const void *one, const void *other)                                            \
+    {                                                                                              \
+        const struct top_row *a = one, *b = other;                                                 \
+        int order = (expression);                                                                  \
+        return order != 0 ? order : compare_by_number(one, other);                                 \
+    }
+
+COMPARE(compare_by_requests, compare_reals(b->rates.requests, a->rates.requests))
+COMPARE(compare_by_hits, compare_reals(hit_share(&b->rates), hit_share(&a->rates)))
+COMPARE(compare_by_memory, compare_numbers(memory_of(&b->rates), memory_of(&a->rates)))
+COMPARE(compare_by_name, strcmp(a->text, b->text))
+
+static void sort_rows(struct top_row *rows, size_t count, enum top_order order)
+{
+    static int (*const compare[ORDERS])(const void *, const void *) = {
+        [ORDER_PROCESS] = compare_by_number, [ORDER_REQUESTS] = compare_by_requests,
+        [ORDER_HITS] = compare_by_hits,      [ORDER_MEMORY] = compare_by_memory,
+        [ORDER_NAME] = compare_by_name,
+    };
+
+    if (count > 0)
+        qsort(rows, count, sizeof(*rows), compare[order]);
+}
+
+int top_add_processes(struct top_rows *rows, const struct view *view, enum top_order order)
+{
+    size_t first = rows->count;
+    int status = 0;
+
+    for (size_t i = 0; i < view->count; i++)
+        status |= add_process(rows, &view->watched[i]);
+    if (status == 0)
+        sort_rows(rows->rows + first, rows->count - first, order);
+    return status;
+}
+
+int top_add_buckets(struct top_rows *rows, const struct watched *watched, enum top_order order)
+{
+    size_t first = rows->count;
+    int status = 0;
+
+    for (size_t i = 0; i < watched->report->device_count; i++) {
+        const struct report_device *device = &watched->report->devices[i];
+        for (size_t j = 0; j < device->kind_count; j++)
+            for (size_t k = 0; k < device->kinds[j].bucket_count; k++)
+                status |= add_bucket(rows, watched, device->ordinal, &device->kinds[j],
+                                     &device->kinds[j].buckets[k]);
+    }
+    if (status == 0)
+        sort_rows(rows->rows + first, rows->count - first, order);
+    return status;
+}
+
+/* --- devices ------------------------------------------------------------------------------------
+ */
+
+/* One device has a number of its own in each process that may see only some of them. */
+static bool is_same_device(const struct report_device *one, const struct report_device *other)
+{
+    if (one->uuid[0] == '\0' || other->uuid[0] == '\0')
+        return one->ordinal == other->ordinal;
+    return strcmp(one->uuid, other->uuid) == 0;
+}
+
+static void add_device(struct top_device *devices, size_t *count,
+                       const struct report_device *device)
+{
+    struct report_counters totals = device_totals(device);
+    size_t i = 0;
+
+    while (i < *count && !is_same_device(devices[i].device, device))
+        i++;
+    if (i == *count)
+        devices[(*count)++].device = device;
+    devices[i].live = saturating_sum(devices[i].live, totals.live_bytes);
+    devices[i].cached = saturating_sum(devices[i].cached, totals.cached_bytes);
+    devices[i].pending = saturating_sum(devices[i].pending, totals.pending_bytes);
+}
+
+static int compare_devices(const void *one, const void *other)
+{
+    const struct report_device *a = ((const struct top_device *)one)->device;
+    const struct report_device *b = ((const struct top_device *)other)->device;
+    int order = (a->ordinal > b->ordinal) - (a->ordinal < b->ordinal);
+
+    return order != 0 ? order : strcmp(a->uuid, b->uuid);
+}
+
+size_t top_find_devices(const struct view *view, struct top_device **devices)
+{
+    size_t most = 1, count = 0;
+
+    for (size_t i = 0; i < view->count; i++)
+        most += view->watched[i].report->device_count;
+    *devices = calloc(most, sizeof(**devices));
+    for (size_t i = 0; i < view->count && *devices != NULL; i++) {
+        const struct report *report = view->watched[i].report;
+        for (size_t j = 0; j < report->device_count; j++)
+            add_device(*devices, &count, &report->devices[j]);
+    }
+    if (count > 1)
+        qsort(*devices, count, sizeof(**devices), compare_devices);
+    return count;
+}

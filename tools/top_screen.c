@@ -1,0 +1,557 @@
+/*
+ * `cudapool top` on a terminal (top_screen.h).
+ *
+ * ncurses draws and reads keys; what is drawn is the rows of top_rows.h. One thread.
+ */
+#include "top_screen.h"
+
+/* Short names as macros are too much of a good thing. */
+#define NCURSES_NOMACROS
+#include <curses.h>
+#include <locale.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/one_line.h"
+#include "core/table.h"
+#include "terminal.h"
+
+enum colours { COLOUR_LIVE = 1, COLOUR_CACHED, COLOUR_PENDING, COLOUR_BAD, COLOUR_CHOSEN };
+
+enum screen_page { PAGE_PROCESSES, PAGE_BUCKETS, PAGE_HELP };
+
+struct screen {
+    struct view *view;
+    enum top_order order;
+    enum screen_page page, behind_help;
+    int64_t pid;     /* whose buckets are shown, or the process that is chosen; 0: the first */
+    size_t chosen;   /* its row, or that of a bucket */
+    size_t first;    /* the first row that is on the screen */
+    size_t rows_fit; /* how many are */
+    struct top_rows rows;
+    bool ends;
+};
+
+static SCREEN *terminal;
+static bool in_colour;
+
+/* --- beginning and end --------------------------------------------------------------------------
+ */
+
+static void begin_colours(void)
+{
+    start_color();
+    use_default_colors();
+    init_pair(COLOUR_LIVE, COLOR_GREEN, -1);
+    init_pair(COLOUR_CACHED, COLOR_BLUE, -1);
+    init_pair(COLOUR_PENDING, COLOR_YELLOW, -1);
+    init_pair(COLOUR_BAD, COLOR_RED, -1);
+    init_pair(COLOUR_CHOSEN, COLOR_BLACK, COLOR_CYAN);
+}
+
+bool top_screen_begin(void)
+{
+    if (!is_terminal(stdout) || !is_terminal(stdin))
+        return false;
+    struct look look = terminal_look(stdout, false);
+    /* Characters only: numbers are read and written with a point. */
+    setlocale(LC_CTYPE, "");
+    terminal = newterm(NULL, stdout, stdin);
+    if (terminal == NULL)
+        return false;
+    in_colour = look.colour && has_colors();
+    if (in_colour)
+        begin_colours();
+    cbreak();
+    noecho();
+    keypad(stdscr, true);
+    set_escdelay(25);
+    curs_set(0);
+    return true;
+}
+
+void top_screen_end(void)
+{
+    endwin();
+    delscreen(terminal);
+    terminal = NULL;
+}
+
+/* --- drawing: the top ---------------------------------------------------------------------------
+ */
+
+static int colour(enum colours number)
+{
+    return in_colour ? (int)COLOR_PAIR((int)number) : (int)A_NORMAL;
+}
+
+static bool continues_a_character(char c)
+{
+    return ((unsigned char)c & 0xc0) == 0x80;
+}
+
+/* Text in at most so many columns. */
+static void put(const char *text, int columns)
+{
+    const char *end = text;
+
+    while (*end != '\0' && (continues_a_character(*end) || columns-- > 0))
+        end++;
+    addnstr(text, (int)(end - text));
+}
+
+static void put_title(const struct screen *screen)
+{
+    char line[160], clock[16];
+    time_t now = time(NULL);
+    struct tm local;
+
+    strftime(clock, sizeof(clock), "%H:%M:%S", localtime_r(&now, &local));
+    snprintf(line, sizeof(line), "cudapool top, %s: %zu process%s on the pool", clock,
+             screen->view->count, screen->view->count == 1 ? "" : "es");
+    move(0, 0);
+    attron(A_BOLD);
+    put(line, COLS);
+    attroff(A_BOLD);
+}
+
+/* So many of a bar's columns for a part of the whole; what there is at all, is seen. */
+static int columns_of(uint64_t part, uint64_t whole, int columns)
+{
+    if (whole == 0 || part == 0)
+        return 0;
+    part = part > whole ? whole : part;
+    int share = (int)((unsigned __int128)part * (unsigned)columns / whole);
+    return share > 0 ? share : 1;
+}
+
+static int put_part(uint64_t part, uint64_t whole, int columns, int left, enum colours number)
+{
+    int share = columns_of(part, whole, columns);
+
+    share = share > left ? left : share;
+    attron(colour(number));
+    for (int i = 0; i < share; i++)
+        addch('|');
+    attroff(colour(number));
+    return share;
+}
+
+/* "device 0, NVIDIA H200 [|||||     1.2 GiB of 139.8 GiB]" */
+static void put_device(const struct top_device *device, int line, int name_width)
+{
+    char name[320], amount[3 * READABLE_BYTES], used[READABLE_BYTES], size[READABLE_BYTES];
+    uint64_t whole = device->device->total_bytes;
+    uint64_t held = saturating_sum(device->live, saturating_sum(device->cached, device->pending));
+
+    snprintf(name, sizeof(name), "device %d, %s", device->device->ordinal, device->device->name);
+    readable_bytes(held, used);
+    readable_bytes(whole, size);
+    snprintf(amount, sizeof(amount), "%s of %s", used, size);
+    move(line, 0);
+    put(name, name_width);
+    mvaddstr(line, name_width + 1, "[");
+    int columns = COLS - name_width - 3, room = columns - (int)strlen(amount) - 1, left = room;
+    if (room < 4) {
+        put(amount, columns);
+    } else {
+        left -= put_part(device->live, whole, room, left, COLOUR_LIVE);
+        left -= put_part(device->cached, whole, room, left, COLOUR_CACHED);
+        put_part(device->pending, whole, room, left, COLOUR_PENDING);
+        mvaddstr(line, COLS - 1 - (int)strlen(amount), amount);
+    }
+    mvaddstr(line, COLS - 1, "]");
+}
+
+/* What the bars' colours mean, after the last of them. */
+static void put_legend(int line)
+{
+    move(line, 0);
+    attron(colour(COLOUR_LIVE));
+    put("| in use  ", COLS);
+    attroff(colour(COLOUR_LIVE));
+    attron(colour(COLOUR_CACHED));
+    put("| cached  ", COLS - 10);
+    attroff(colour(COLOUR_CACHED));
+    attron(colour(COLOUR_PENDING));
+    put("| pending", COLS - 20);
+    attroff(colour(COLOUR_PENDING));
+}
+
+/* Bars for as many devices as leave most of the screen to the rows. The next free line. */
+static int put_devices(const struct screen *screen)
+{
+    struct top_device *devices;
+    size_t count = top_find_devices(screen->view, &devices),
+           most = LINES > 9 ? (size_t)LINES / 3 : 1;
+    int widest = 0, line = 1;
+
+    count = count > most ? most : count;
+    for (size_t i = 0; i < count; i++) {
+        int width = text_width(devices[i].device->name) + 11;
+        widest = width > widest ? width : widest;
+    }
+    widest = widest > COLS / 3 ? COLS / 3 : widest;
+    for (size_t i = 0; i < count; i++)
+        put_device(&devices[i], line++, widest);
+    if (count > 0 && LINES > 12)
+        put_legend(line++);
+    free(devices);
+    return LINES > 12 ? line + 1 : line;
+}
+
+/* --- drawing: rows ------------------------------------------------------------------------------
+ */
+
+static const struct watched *watched_process(const struct screen *screen)
+{
+    for (size_t i = 0; i < screen->view->count; i++)
+        if (screen->view->watched[i].report->process.pid == screen->pid)
+            return &screen->view->watched[i];
+    return NULL;
+}
+
+static enum top_column column_of_order(enum top_order order)
+{
+    static const enum top_column columns[ORDERS] = {
+        [ORDER_PROCESS] = TOP_NAME, [ORDER_REQUESTS] = TOP_REQUESTS, [ORDER_HITS] = TOP_HITS,
+        [ORDER_MEMORY] = TOP_LIVE,  [ORDER_NAME] = TOP_COLUMNS,
+    };
+
+    return columns[order];
+}
+
+/* The column that rows are sorted by. */
+#define MARKED ((int)(A_UNDERLINE | A_BOLD))
+
+/* The cells in their columns, and the text after them, to the end of the line. */
+static void put_cells(const struct table *table, const char *cells, const char *text, int marked)
+{
+    int mark;
+
+    for (int i = 0; i < table->count; i++) {
+        const char *cell =
+            cells == NULL ? table->columns[i].heading : cells + (size_t)i * table->cell_bytes;
+        if (!table->shown[i])
+            continue;
+        printw("  %*s", table->widths[i] - text_width(cell), "");
+        mark = i == marked ? MARKED : (int)A_NORMAL;
+        attron(mark);
+        put(cell, COLS - getcurx(stdscr));
+        attroff(mark);
+    }
+    mark = marked == table->count ? MARKED : (int)A_NORMAL;
+    put("  ", COLS - getcurx(stdscr) - 1);
+    attron(mark);
+    put(text, COLS - getcurx(stdscr) - 1);
+    attroff(mark);
+}
+
+static void put_headings(const struct screen *screen, const struct table *table, int line)
+{
+    bool is_processes = screen->page == PAGE_PROCESSES;
+
+    move(line, 0);
+    attron(A_REVERSE);
+    hline(' ', COLS);
+    put_cells(table, NULL, is_processes ? "command" : "where", (int)column_of_order(screen->order));
+    attroff(A_REVERSE);
+}
+
+static void put_row(const struct screen *screen, const struct table *table, size_t index, int line)
+{
+    const struct top_row *row = &screen->rows.rows[index];
+    bool is_chosen = index == screen->chosen;
+    int mark = in_colour ? colour(COLOUR_CHOSEN) : (int)A_REVERSE;
+
+    move(line, 0);
+    if (is_chosen) {
+        attron(mark);
+        hline(' ', COLS);
+    }
+    put_cells(table, row->cells[0], row->text, -1);
+    if (is_chosen)
+        attroff(mark);
+}
+
+/* The rows that fit below the line, the chosen one among them. */
+static void put_rows(struct screen *screen, int line)
+{
+    struct look look = {.width = COLS};
+    struct table table;
+
+    table_begin(&table, screen->page == PAGE_PROCESSES ? top_process_columns : top_bucket_columns,
+                TOP_COLUMNS, READABLE_BYTES, &look);
+    table.beside = 20;
+    for (size_t i = 0; i < screen->rows.count; i++)
+        table_measure(&table, screen->rows.rows[i].cells[0]);
+    table_fit(&table);
+    put_headings(screen, &table, line++);
+    screen->rows_fit = LINES - 1 > line ? (size_t)(LINES - 1 - line) : 1;
+    if (screen->chosen < screen->first)
+        screen->first = screen->chosen;
+    if (screen->chosen >= screen->first + screen->rows_fit)
+        screen->first = screen->chosen + 1 - screen->rows_fit;
+    for (size_t i = screen->first; i < screen->rows.count && i < screen->first + screen->rows_fit;
+         i++)
+        put_row(screen, &table, i, line++);
+}
+
+/* Whose buckets these are. */
+static void put_owner(const struct screen *screen, int line)
+{
+    const struct watched *watched = watched_process(screen);
+    char text[4200], ran[READABLE_BYTES];
+
+    if (watched == NULL)
+        return;
+    const struct report_process *process = &watched->report->process;
+    readable_time((uint64_t)(process->wall_seconds * 1e9), ran);
+    snprintf(text, sizeof(text), "process %lld%s%s, ran %s: %s", (long long)process->pid,
+             process->rank[0] == '\0' ? "" : ", rank ", process->rank, ran, process->command);
+    move(line, 0);
+    replace_control_characters(text);
+    put(text, COLS);
+}
+
+/* --- drawing: help and the last line ------------------------------------------------------------
+ */
+
+static const char *const help_lines[] = {
+    "cudapool top: the processes on the pool, as they are now",
+    "",
+    "  Up, Down, j, k      choose a process or a bucket; PageUp, PageDown, Home, End",
+    "  Enter               the buckets of the process",
+    "  Esc, Backspace      back to the processes",
+    "  p                   in order of process numbers (buckets: of sizes)",
+    "  r                   the most requests first",
+    "  h                   the highest hit rate first",
+    "  m                   the most memory first",
+    "  n                   by name",
+    "  ?, F1               this help",
+    "  q, F10              end",
+    "",
+    "  requests/s, misses/s  in the last interval; at first, since the process started",
+    "  hits                  the share of those requests that the pool answered",
+    "  in use                blocks in the program's hands",
+    "  cached                free, and reusable at once",
+    "  pending               free, but the GPU may still be using them",
+};
+
+static void put_help(void)
+{
+    for (int i = 0; i < (int)(sizeof(help_lines) / sizeof(help_lines[0])) && i < LINES - 1; i++) {
+        move(i, 0);
+        put(help_lines[i], COLS);
+    }
+}
+
+static void put_keys(const struct screen *screen)
+{
+    static const char *const keys[] = {
+        [PAGE_PROCESSES] =
+            ("Enter buckets  p/r/h/m/n sort by process, requests, hits, memory, name  ? help  "
+             "q quit"),
+        [PAGE_BUCKETS] = "Esc back  p/r/h/m sort by size, requests, hits, memory  ? help  q quit",
+        [PAGE_HELP] = "any key goes back",
+    };
+
+    move(LINES - 1, 0);
+    attron(A_REVERSE);
+    hline(' ', COLS);
+    put(keys[screen->page], COLS - 1);
+    attroff(A_REVERSE);
+}
+
+static void draw(struct screen *screen)
+{
+    erase();
+    if (screen->page == PAGE_HELP) {
+        put_help();
+    } else {
+        put_title(screen);
+        int line = put_devices(screen);
+        if (screen->page == PAGE_BUCKETS)
+            put_owner(screen, line++);
+        if (screen->view->count > 0) {
+            put_rows(screen, line);
+        } else {
+            move(line, 0);
+            put("No process of yours is on the pool: cudapool run PROGRAM starts one.", COLS);
+        }
+    }
+    put_keys(screen);
+    refresh();
+}
+
+/* --- what is shown ------------------------------------------------------------------------------
+ */
+
+static void choose(struct screen *screen, size_t row)
+{
+    screen->chosen = row;
+    if (screen->page == PAGE_PROCESSES && row < screen->rows.count)
+        screen->pid = (int64_t)screen->rows.rows[row].number;
+}
+
+/* Whoever was chosen stays so, wherever it stands now; or the one in its place. */
+static void keep_choice(struct screen *screen)
+{
+    size_t last = screen->rows.count == 0 ? 0 : screen->rows.count - 1;
+
+    if (screen->page == PAGE_PROCESSES)
+        for (size_t i = 0; i < screen->rows.count; i++)
+            if (screen->rows.rows[i].number == (uint64_t)screen->pid)
+                screen->chosen = i;
+    choose(screen, screen->chosen > last ? last : screen->chosen);
+}
+
+/* 0, or -1 where memory is short. */
+static int fill(struct screen *screen)
+{
+    const struct watched *watched = watched_process(screen);
+    int status = 0;
+
+    if (screen->page == PAGE_BUCKETS && watched == NULL)
+        screen->page = PAGE_PROCESSES;
+    screen->rows.count = 0;
+    if (screen->page == PAGE_BUCKETS)
+        status = top_add_buckets(&screen->rows, watched, screen->order);
+    else if (screen->page == PAGE_PROCESSES)
+        status = top_add_processes(&screen->rows, screen->view, screen->order);
+    if (screen->page != PAGE_HELP && status == 0)
+        keep_choice(screen);
+    return status;
+}
+
+static void turn_to(struct screen *screen, enum screen_page page)
+{
+    screen->behind_help = screen->page == PAGE_HELP ? screen->behind_help : screen->page;
+    screen->page = page;
+    if (page != PAGE_HELP)
+        screen->chosen = screen->first = 0;
+}
+
+/* --- keys ---------------------------------------------------------------------------------------
+ */
+
+static void move_by(struct screen *screen, long rows)
+{
+    long last = (long)screen->rows.count - 1, row = (long)screen->chosen + rows;
+
+    row = row > last ? last : row;
+    choose(screen, row < 0 ? 0 : (size_t)row);
+}
+
+/* False where the key is none that moves. */
+static bool take_move(struct screen *screen, int key)
+{
+    long page = (long)screen->rows_fit;
+
+    switch (key) {
+    case KEY_UP:
+    case 'k':
+        move_by(screen, -1);
+        return true;
+    case KEY_DOWN:
+    case 'j':
+        move_by(screen, 1);
+        return true;
+    case KEY_PPAGE:
+        move_by(screen, -page);
+        return true;
+    case KEY_NPAGE:
+        move_by(screen, page);
+        return true;
+    case KEY_HOME:
+        move_by(screen, -(long)screen->rows.count);
+        return true;
+    case KEY_END:
+        move_by(screen, (long)screen->rows.count);
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool take_order(struct screen *screen, int key)
+{
+    static const char keys[] = "prhmn"; /* in enum top_order's order */
+    const char *found = key > 0 && key < 128 ? strchr(keys, key | 0x20) : NULL;
+
+    if (found == NULL)
+        return false;
+    screen->order = (enum top_order)(found - keys);
+    return true;
+}
+
+static void take_key(struct screen *screen, int key)
+{
+    bool goes_back = key == 27 || key == KEY_BACKSPACE || key == 127 || key == 8 || key == KEY_LEFT;
+
+    if (key == 'q' || key == 'Q' || key == KEY_F(10))
+        screen->ends = true;
+    else if (screen->page == PAGE_HELP)
+        screen->page = screen->behind_help;
+    else if (key == '?' || key == KEY_F(1))
+        turn_to(screen, PAGE_HELP);
+    else if (goes_back && screen->page == PAGE_BUCKETS && screen->view->pid == 0)
+        turn_to(screen, PAGE_PROCESSES);
+    else if ((key == '\n' || key == '\r' || key == KEY_ENTER || key == KEY_RIGHT) &&
+             screen->page == PAGE_PROCESSES && screen->view->count > 0)
+        turn_to(screen, PAGE_BUCKETS);
+    else if (!take_move(screen, key))
+        take_order(screen, key);
+}
+
+static double seconds_now(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+/* Takes keys and shows what they do until it is time to look again. 0, or -1 as fill. */
+static int wait_for_next(struct screen *screen, double seconds, const volatile sig_atomic_t *ended)
+{
+    double until = seconds_now() + seconds, left;
+    int status = 0;
+
+    while (status == 0 && !*ended && !screen->ends && (left = until - seconds_now()) > 0) {
+        timeout((int)(left * 1000) + 1);
+        int key = getch();
+        if (key == ERR)
+            continue;
+        take_key(screen, key);
+        status = fill(screen);
+        draw(screen);
+    }
+    return status;
+}
+
+int top_screen_show(const struct top_options *options, struct view *view,
+                    const volatile sig_atomic_t *ended)
+{
+    struct screen screen = {.view = view, .order = options->order, .pid = view->pid};
+    int status = 0, memory = 0;
+
+    screen.page = view->pid != 0 ? PAGE_BUCKETS : PAGE_PROCESSES;
+    for (unsigned long shown = 0; status == 0 && memory == 0;) {
+        memory = fill(&screen);
+        draw(&screen);
+        if (++shown == options->count)
+            break;
+        if (memory == 0)
+            memory = wait_for_next(&screen, options->interval, ended);
+        if (*ended || screen.ends)
+            break;
+        status = view_look(view);
+        if (view->pid != 0 && view->count == 0)
+            break;
+    }
+    free(screen.rows.rows);
+    return memory != 0 ? -1 : status;
+}
