@@ -70,7 +70,7 @@ if [ -z "${RUN_WITH:-}" ]; then
         expect "nobody reads another user's pipe" unread shared CUDAPOOL_REPORT=stderr
     fi
     expect "in the background of a terminal that stops writers" unread background CUDAPOOL_REPORT=stderr plain
-    expect "where the table is all the same" grep -q '^saved' "$work/written"
+    expect "where the table is all the same" grep -q '^allocations and frees took' "$work/written"
     expect "and JSON there" unread background CUDAPOOL_REPORT=/dev/tty
     mkfifo "$work/fifo"
     expect "a report to a FIFO that nobody has opened" on_seven "CUDAPOOL_REPORT=$work/fifo" -- "$program" plain
@@ -115,7 +115,7 @@ if [ -z "$SANITIZE" ]; then
             "CUDAPOOL_CONFIG=$work/table.json" CUDAPOOL_REPORT=/no/such/file "CUDAPOOL_FIGURES=$work"; do
             expect "exit inside $function, ${setting:0:32}" inside_malloc $function "$setting"
         done
-        expect "with a table, $function" grep -q '^saved' "$work/table"
+        expect "with a table, $function" grep -q '^allocations and frees took' "$work/table"
         expect "and JSON, $function" has_requests "$work/inside.json"
         rm -f "$work/table" "$work/inside.json"
     done

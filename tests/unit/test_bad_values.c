@@ -250,7 +250,8 @@ Test(bad_values, every_value_of_a_report)
 /* Keys without which a report is read as older builds wrote it. */
 static bool may_be_left_out(const char *key, const char *group)
 {
-    static const char *const keys[] = {"captured", "failures", "live_blocks", "waits", "peak_bytes"};
+    static const char *const keys[] = {"captured", "failures", "live_blocks", "waits",
+                                       "peak_bytes"};
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
         if (strcmp(key, keys[i]) == 0 || strcmp(group, keys[i]) == 0)
             return true;

@@ -294,7 +294,8 @@ Test(report, a_unit_has_ten_tenths)
     report.devices[0].kinds[0].buckets[0].counters.peak.reserved_bytes = 2047;
     report.devices[0].kinds[0].buckets[0].counters.driver.nanoseconds = 1999999;
     print(&report);
-    expect_cells("1.125 MiB", "1.125 MiB|100|410.0%|101|102|103|104|105|321|600|112|1.9 KiB|1.9 ms|127 ns");
+    expect_cells("1.125 MiB",
+                 "1.125 MiB|100|410.0%|101|102|103|104|105|321|600|112|1.9 KiB|1.9 ms|127 ns");
     report_free(&report);
 }
 
