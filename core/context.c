@@ -52,11 +52,6 @@ void device_set_short(struct device *device, bool is_short)
                           memory_order_relaxed);
 }
 
-bool device_is_short(const struct device *device)
-{
-    return atomic_load_explicit(&device->is_short, memory_order_relaxed);
-}
-
 /* 0 where the driver does not say. */
 static uint32_t cuda_version(const struct driver *driver)
 {

@@ -232,7 +232,10 @@ static inline uint64_t device_fence_bytes(const struct device *device)
 
 /* Whether memory is short on the device. */
 void device_set_short(struct device *device, bool is_short);
-bool device_is_short(const struct device *device);
+static inline bool device_is_short(const struct device *device)
+{
+    return atomic_load_explicit(&device->is_short, memory_order_relaxed);
+}
 
 /* The same for all contexts, those to come included: something goes on that the pool does not see.
  */

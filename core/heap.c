@@ -1544,12 +1544,14 @@ __attribute__((noinline)) static CUresult end_free(struct pool *pool, struct con
         result = epoch_settle_record(pool, context, &recorded);
     }
     /* Made while there is memory: it is needed when there is none. */
-    if (pool->driver->cuMemFreeAsync)
+    if (pool->driver->cuMemFreeAsync &&
+        !atomic_load_explicit(&context->return_stream, memory_order_relaxed))
         release_stream(pool, context);
     if (waitable)
         wait_for_what_is_missed(pool, context, excess.now);
     release_found_excess(pool, context, &excess, RELEASE_IN_FREE);
-    release_look_again(pool, context);
+    if (device_is_short(context->device))
+        release_look_again(pool, context);
     return result;
 }
 
