@@ -916,7 +916,8 @@ void release_look_again(struct pool *pool, struct context *context)
 {
     struct device *device = context->device;
     bool pushed;
-    if (/* Relaxed: it chooses who looks. */
+    if (!device_is_short(device) ||
+        /* Relaxed: it chooses who looks. */
         atomic_fetch_add_explicit(&device->frees_while_short, 1, memory_order_relaxed) %
                 COSTLY_FREES_PER_LOOK !=
             COSTLY_FREES_PER_LOOK - 1 ||

@@ -93,9 +93,8 @@ uint64_t release_room(struct pool *pool, struct context *context, uint64_t now);
  * remembers when it is little. */
 void release_look_at_memory(struct pool *pool, struct context *context);
 
-/* No lock held. After a free in the context that cost more for want of memory, which is short on
- * its device: now and then asks whether it still is, which a program that has no misses would never
- * learn. */
+/* No lock held. After a free in the context that cost more for want of memory: now and then asks
+ * whether it still is short, which a program that has no misses would never learn. */
 void release_look_again(struct pool *pool, struct context *context);
 
 /* The stream of the context that blocks are given back on, made on first use; NULL where it can't
