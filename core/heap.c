@@ -1466,9 +1466,13 @@ static bool has_host_work(const struct context *context)
  * was freed. Where no fence can be had, a capture has just begun, and the plain free would fail. */
 static void wait_for_stamp(struct pool *pool, struct context *context, uint64_t stamp)
 {
-    heap_lock(&context->heap);
+    struct heap *heap = &context->heap;
+    heap_lock(heap);
+    uint64_t waited_before = thread_state.waited_ns;
     epoch_wait_in_free(pool, context, stamp);
-    heap_unlock(&context->heap);
+    if (thread_state.waited_ns != waited_before)
+        count_waiting_free(&heap->unkept);
+    heap_unlock(heap);
 }
 
 /* Lock held. Whether an allocation might miss what is pending, and the host have to act before it

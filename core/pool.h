@@ -108,7 +108,8 @@ struct pointer_answer {
     enum pointer_kind kind;
     CUdeviceptr base;   /* not of a foreign pointer, like the others */
     size_t bytes;       /* that were requested */
-    size_t block_bytes; /* of the driver's allocation */
+    size_t block_bytes; /* of cuMemAlloc's own, else 0: for such a block the driver has mapped as
+                           many whole pages as it takes */
 };
 
 /* Without asking the driver. */

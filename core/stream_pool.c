@@ -262,8 +262,8 @@ bool stream_pool_ask_pointer(struct pool *pool, CUdeviceptr pointer, struct poin
         return false;
     uint64_t bytes = atomic_load_explicit(&block->asked, memory_order_relaxed);
     bool inside = stream_block_is_held(block, base) && pointer - base < bytes;
-    *answer =
-        (struct pointer_answer){inside ? POINTER_LIVE : POINTER_HIDDEN, base, bytes, block_size};
+    *answer = (struct pointer_answer){
+        .kind = inside ? POINTER_LIVE : POINTER_HIDDEN, .base = base, .bytes = bytes};
     return true;
 }
 

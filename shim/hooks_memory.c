@@ -1,6 +1,7 @@
 /*
  * Device memory: the calls that the pool serves, and the ones that tell of a pointer.
  */
+#include "../core/size_class.h"
 #include "hooks.h"
 
 /* Out of line: what the pool serves is left by a jump. */
@@ -92,7 +93,7 @@ HOOK(cuMemGetAddressRange_v2, (CUdeviceptr * base, size_t *bytes, CUdeviceptr po
 }
 
 /* Where the driver tells of what the pool has asked it for: tells of what the program has asked the
- * pool for. Sizes that the driver rounds up to pages of its own are the same for both. */
+ * pool for. */
 static void tell_of_request(void *data, CUpointer_attribute attribute,
                             const struct pointer_answer *answer)
 {
@@ -104,8 +105,9 @@ static void tell_of_request(void *data, CUpointer_attribute attribute,
             *size = answer->bytes;
         return;
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-        if (*size == answer->block_bytes && !MUTATED(mapping_size_of_block_told))
-            *size = answer->bytes;
+        if (*size == size_class_up(answer->block_bytes, SIZE_CLASS_PAGE) &&
+            !MUTATED(mapping_size_of_block_told))
+            *size = size_class_up(answer->bytes, SIZE_CLASS_PAGE);
         return;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
         id = MUTATED(buffer_id_of_block_told) ? 0 : pool_buffer_id(the_pool(), answer);

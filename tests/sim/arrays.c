@@ -123,13 +123,12 @@ static CUresult destroy(enum kind kind, void *handle)
     return CUDA_SUCCESS;
 }
 
-DRIVER_CALL(cuArrayDestroy, NEEDS_CONTEXT | UNSAFE | WAITS, (CUarray array), (array))
+DRIVER_CALL(cuArrayDestroy, NEEDS_CONTEXT | UNSAFE, (CUarray array), (array))
 {
     return destroy(KIND_ARRAY, array);
 }
 
-DRIVER_CALL(cuMipmappedArrayDestroy, NEEDS_CONTEXT | UNSAFE | WAITS, (CUmipmappedArray array),
-            (array))
+DRIVER_CALL(cuMipmappedArrayDestroy, NEEDS_CONTEXT | UNSAFE, (CUmipmappedArray array), (array))
 {
     return destroy(KIND_MIPMAPPED_ARRAY, array);
 }

@@ -119,20 +119,40 @@ static void prepare(void)
     pthread_atfork(NULL, NULL, in_forked_child);
 }
 
+/* What an H200 lets a host function call, as far as it was asked: it refuses everything else. */
+static bool allowed_in_host_function(enum entry entry)
+{
+    static const char *const allowed[] = {"cuEventQuery",
+                                          "cuEventRecord",
+                                          "cuStreamQuery",
+                                          "cuStreamSynchronize",
+                                          "cuStreamGetId",
+                                          "cuStreamIsCapturing",
+                                          "cuGetProcAddress",
+                                          "cuGetErrorName",
+                                          "cuGetErrorString",
+                                          "cuDriverGetVersion",
+                                          "cuThreadExchangeStreamCaptureMode"};
+    for (size_t i = 0; i < sizeof allowed / sizeof *allowed; i++)
+        if (strncmp(entry_points[entry].symbol, allowed[i], strlen(allowed[i])) == 0)
+            return true;
+    return false;
+}
+
 /* Finds the current context and refuses what may not be called now. Under sim.lock. */
 static CUresult check(struct call *call)
 {
     CUresult why_not = CUDA_SUCCESS;
     if (!(call->rules & NEEDS_NOTHING) && !sim.initialised)
         return CUDA_ERROR_NOT_INITIALIZED;
+    if (this_thread()->in_host_function && !allowed_in_host_function(call->entry))
+        return CUDA_ERROR_NOT_PERMITTED;
     call->context = current_context(&why_not);
     if ((call->rules & NEEDS_CONTEXT) && call->context == NULL)
         return why_not;
     if (call->context != NULL && call->context->root->error != CUDA_SUCCESS &&
         !(call->rules & (NEEDS_NOTHING | IGNORES_ERRORS)))
         return call->context->root->error;
-    if ((call->rules & WAITS) && this_thread()->in_host_function)
-        return CUDA_ERROR_NOT_PERMITTED;
     if (call->rules & UNSAFE)
         return captures_allow_unsafe_call();
     return CUDA_SUCCESS;

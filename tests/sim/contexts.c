@@ -190,7 +190,7 @@ static CUresult synchronize(struct call *call, struct context *context)
     return context != NULL ? context->root->error : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-DRIVER_CALL_NO_ARGUMENTS(cuCtxSynchronize, NEEDS_CONTEXT | LIGHT | WAITS)
+DRIVER_CALL_NO_ARGUMENTS(cuCtxSynchronize, NEEDS_CONTEXT | LIGHT)
 {
     return synchronize(call, call->context);
 }
@@ -201,7 +201,7 @@ static struct context *named_or_current(struct call *call, CUcontext handle)
     return handle != NULL ? context_of(handle) : call->context;
 }
 
-DRIVER_CALL(cuCtxSynchronize_v2, LIGHT | WAITS, (CUcontext handle), (handle))
+DRIVER_CALL(cuCtxSynchronize_v2, LIGHT, (CUcontext handle), (handle))
 {
     struct context *context = named_or_current(call, handle);
     return context != NULL ? synchronize(call, context) : CUDA_ERROR_INVALID_CONTEXT;

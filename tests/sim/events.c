@@ -158,7 +158,7 @@ DRIVER_CALL(cuEventQuery, LIGHT, (CUevent handle), (handle))
     return event->context->root->error;
 }
 
-DRIVER_CALL(cuEventSynchronize, LIGHT | WAITS, (CUevent handle), (handle))
+DRIVER_CALL(cuEventSynchronize, LIGHT, (CUevent handle), (handle))
 {
     struct event *event = event_of(handle);
     CUresult result = may_be_asked(event);

@@ -74,7 +74,7 @@ static struct allocation *host_allocation(const void *address, enum memory_kind 
     return allocation;
 }
 
-DRIVER_CALL(cuMemFreeHost, NEEDS_CONTEXT | UNSAFE | WAITS, (void *address), (address))
+DRIVER_CALL(cuMemFreeHost, NEEDS_CONTEXT | UNSAFE, (void *address), (address))
 {
     struct allocation *allocation = host_allocation(address, MEMORY_HOST);
     if (address == NULL)
@@ -115,7 +115,7 @@ DRIVER_CALL(cuMemHostRegister_v2, NEEDS_CONTEXT | UNSAFE,
     return register_host(call, address, bytes, flags);
 }
 
-DRIVER_CALL(cuMemHostUnregister, NEEDS_CONTEXT | UNSAFE | WAITS, (void *address), (address))
+DRIVER_CALL(cuMemHostUnregister, NEEDS_CONTEXT | UNSAFE, (void *address), (address))
 {
     struct allocation *allocation = host_allocation(address, MEMORY_REGISTERED);
     if (allocation == NULL)

@@ -667,7 +667,7 @@ static CUresult free_stream_ordered(struct allocation *allocation)
 }
 
 /* It needs no current context: the memory's own is what it waits for. */
-DRIVER_CALL(cuMemFree_v2, UNSAFE | WAITS, (CUdeviceptr address), (address))
+DRIVER_CALL(cuMemFree_v2, UNSAFE, (CUdeviceptr address), (address))
 {
     struct allocation *allocation = allocation_at(address);
     CUresult why_not;

@@ -60,6 +60,13 @@ static size_t value_size(CUpointer_attribute attribute)
     return attribute < sizeof sizes ? sizes[attribute] : 0;
 }
 
+/* Whole pages; of memory pools the piece that blocks are cut out of. */
+static uint64_t mapping_of(const struct allocation *allocation)
+{
+    uint64_t page = 2 * MIB;
+    return allocation->pool != NULL ? 32 * MIB : (allocation->size + page - 1) / page * page;
+}
+
 /* The value as bytes, small ones in the low end; false where the memory has no such attribute. */
 static bool value_of(const struct allocation *allocation, CUpointer_attribute attribute,
                      CUdeviceptr address, uint64_t value[2])
@@ -104,8 +111,10 @@ static bool value_of(const struct allocation *allocation, CUpointer_attribute at
         value[0] = allocation->base;
         return true;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
         value[0] = allocation->size;
+        return true;
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+        value[0] = mapping_of(allocation);
         return true;
     case CU_POINTER_ATTRIBUTE_MAPPED:
         value[0] = 1;

@@ -117,12 +117,11 @@ extern const struct entry_point entry_points[ENTRIES];
 
 /* What a call needs before its function runs. */
 enum rules {
-    NEEDS_CONTEXT = 1,   /* a current, living context */
-    UNSAFE = 2,          /* may not be called during others' captures */
-    LIGHT = 4,           /* does not take the driver's lock */
-    NEEDS_NOTHING = 8,   /* not even cuInit */
-    IGNORES_ERRORS = 16, /* answers although the context has had a sticky error */
-    WAITS = 32           /* for work: not permitted in a host function, which is such work itself */
+    NEEDS_CONTEXT = 1,  /* a current, living context */
+    UNSAFE = 2,         /* may not be called during others' captures */
+    LIGHT = 4,          /* does not take the driver's lock */
+    NEEDS_NOTHING = 8,  /* not even cuInit */
+    IGNORES_ERRORS = 16 /* answers although the context has had a sticky error */
 };
 
 struct call {

@@ -370,7 +370,7 @@ DRIVER_CALL_PT(cuStreamQuery, _ptsz, LIGHT, (CUstream handle), (handle))
     return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-DRIVER_CALL_PT(cuStreamSynchronize, _ptsz, LIGHT | WAITS, (CUstream handle), (handle))
+DRIVER_CALL_PT(cuStreamSynchronize, _ptsz, LIGHT, (CUstream handle), (handle))
 {
     CUresult why_not;
     struct stream *stream = stream_of(call, handle, &why_not);

@@ -396,8 +396,8 @@ Test(host_work, a_free_that_waits_is_counted_with_its_time)
 {
     start_with_budget(4 * MIB);
     CUdeviceptr first = allocate(3 * MIB), second = allocate(3 * MIB);
-    submit_host_function();
     release(first);
+    submit_host_function();
     fake_during(FAKE_EVENT_QUERY, finish_the_work, NULL);
     release(second);
     struct report_counters c = counted();
