@@ -36,6 +36,9 @@
 
 #define COST_OF_A_BARRIER 500 /* nanoseconds */
 
+/* What is pending may be missed where it is more than this share of what is left besides. */
+#define MISSED_SHARE 8u
+
 /* How long frees wait after an allocation has waited in vain, at first and at most: nanoseconds. */
 #define FREES_WAIT_FIRST   (UINT64_C(10) * 1000 * 1000 * 1000)
 #define FREES_WAIT_LONGEST (UINT64_C(600) * 1000 * 1000 * 1000)
@@ -1419,6 +1422,14 @@ __attribute__((noinline)) static CUresult wait_in_free(struct pool *pool, struct
 
 /* ---- waiting in a free ---- */
 
+/* Once several contexts have existed, what is left of a fence may be the work of others only, which
+ * the plain driver does not wait for: that is asked about, and never waited for. */
+static bool others_work_may_count(struct pool *pool)
+{
+    return atomic_load_explicit(&pool->several_contexts, memory_order_acquire) &&
+           !MUTATED(other_contexts_awaited);
+}
+
 static uint64_t next_span(const struct heap *heap, uint64_t now)
 {
     uint64_t span = heap->frees_wait_for, quiet_since = heap->frees_wait_until;
@@ -1482,7 +1493,7 @@ static bool is_missed(const struct heap *heap, uint64_t pending, uint64_t room)
 {
     uint64_t largest = counter_get(&heap->largest_request);
     room += counter_get(&heap->clean_bytes);
-    return room < 2 * pending || (room < pending + largest && largest <= room + pending);
+    return room < MISSED_SHARE * pending || (room < pending + largest && largest <= room + pending);
 }
 
 /* No lock needed. Whether the room is so large that what caches may hold makes no difference. */
@@ -1492,7 +1503,7 @@ static bool nothing_is_missed(const struct context *context, uint64_t room)
     uint64_t most =
         counter_get(&heap->pending_bytes) + context->device->growth_budget + CACHES_LEAST_BYTES;
     return MUTATED(pending_never_missed) ||
-           (room >= 2 * most && room >= most + counter_get(&heap->largest_request));
+           (room >= MISSED_SHARE * most && room >= most + counter_get(&heap->largest_request));
 }
 
 /* Lock held. */
@@ -1503,8 +1514,9 @@ static bool pending_is_missed(struct context *context, uint64_t room)
     return pending && is_missed(heap, pending, room);
 }
 
-/* No lock held. Waits as the plain free does, until what is pending can be done without. now: on
- * the monotonic clock, in nanoseconds. */
+/* No lock held. Waits as the plain free does, until what is pending can be done without. Where only
+ * other contexts' work keeps it pending, the driver alone knows whether that has to do with it:
+ * what is pending goes to the driver. now: on the monotonic clock, in nanoseconds. */
 static void wait_for_what_is_missed(struct pool *pool, struct context *context, uint64_t now)
 {
     struct heap *heap = &context->heap;
@@ -1520,7 +1532,11 @@ static void wait_for_what_is_missed(struct pool *pool, struct context *context, 
         continue;
     if (thread_state.waited_ns != waited_before)
         count_waiting_free(&heap->unkept);
+    bool kept_by_others = others_work_may_count(pool) && epoch_clean(&context->epochs) < last &&
+                          pending_is_missed(context, room) && !MUTATED(kept_by_other_contexts);
     heap_unlock(heap);
+    if (kept_by_others)
+        heap_free_pending(pool, context);
 }
 
 /* The slow part of a free: its fence. The lock is taken as seldom as can be: others wait for it
@@ -1680,14 +1696,6 @@ static void ask_for_all(struct pool *pool, struct context *context, uint64_t sta
         epoch_query(pool, context, fence);
     heap_unlock(&context->heap);
     atomic_store_explicit(&epochs->asked_for, false, memory_order_release);
-}
-
-/* Once several contexts have existed, what is left of a fence may be the work of others only, which
- * the plain driver does not wait for: that is asked about, and never waited for. */
-static bool others_work_may_count(struct pool *pool)
-{
-    return atomic_load_explicit(&pool->several_contexts, memory_order_acquire) &&
-           !MUTATED(other_contexts_awaited);
 }
 
 /* Whether a fence that may be waited for covers the stamp, or one is being made. */

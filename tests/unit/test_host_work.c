@@ -428,6 +428,20 @@ Test(host_work, where_memory_is_short_a_free_waits_for_what_would_be_missed)
     allocate(12 * GIB);
 }
 
+Test(host_work, what_other_contexts_keep_pending_goes_to_the_driver_where_memory_is_short)
+{
+    set_up_on(16 * GIB);
+    start();
+    CUcontext other = fake_context(0);
+    pool_context_created(pool, other);
+    fake_launch(other);
+    fake_set_current(context);
+    CUdeviceptr block = allocate(7 * GIB);
+    release(block);
+    cr_assert_not(fake_is_allocated(block));
+    cr_assert_eq(pending_bytes(), 0);
+}
+
 Test(host_work, a_large_request_that_would_not_fit_with_it_either_makes_no_free_wait)
 {
     set_up_on(16 * GIB);
