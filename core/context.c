@@ -252,6 +252,17 @@ static bool is_alias(struct pool *pool, CUcontext handle)
     return green;
 }
 
+bool context_has_green(struct pool *pool, const struct context *context)
+{
+    struct registry *registry = &pool->registry;
+    bool green = false;
+    pthread_mutex_lock(&registry->lock);
+    for (size_t i = 0; i < registry->handle_count && !green; i++)
+        green = registry->handles[i].context == context && registry->handles[i].green;
+    pthread_mutex_unlock(&registry->lock);
+    return green;
+}
+
 struct context *context_find(struct pool *pool, CUcontext handle)
 {
     struct context_handle found;

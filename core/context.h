@@ -176,6 +176,9 @@ void context_note_green(struct pool *pool, CUgreenCtx green, CUdevice device);
 void context_alias(struct pool *pool, CUcontext handle, CUgreenCtx green);
 void context_drop_alias(struct pool *pool, CUgreenCtx green);
 
+/* Whether a green context is known that keeps this one alive. */
+bool context_has_green(struct pool *pool, const struct context *context);
+
 /* The known context with this handle, or the device's primary one; NULL if unknown. */
 struct context *context_find(struct pool *pool, CUcontext handle);
 

@@ -834,15 +834,16 @@ void pool_green_context_destroyed(struct pool *pool, CUgreenCtx green)
 }
 
 /* The plain frees would have waited for other contexts' copies of what is pending, which the end of
- * the context does not: the driver's own free does. */
-static void end_frees(struct pool *pool, struct context *context)
+ * the context does not: the driver's own free does. perhaps: the context may live on, and then the
+ * program waits for none of the work that it has submitted since. */
+static void end_frees(struct pool *pool, struct context *context, bool perhaps)
 {
     bool pushed;
     if (!context || !atomic_load_explicit(&pool->several_contexts, memory_order_acquire) ||
         !context_push(pool, context, &pushed))
         return;
     /* Captures forbid the driver's frees, but not waiting for what was freed before them. */
-    if (!captures_are_going_on(&pool->captures))
+    if (!captures_are_going_on(&pool->captures) && !perhaps)
         heap_free_pending(pool, context);
     else if (!MUTATED(last_release_in_capture))
         release_wait_for_pending(pool, context, monotonic_now() + LAST_RESORT_NANOSECONDS);
@@ -855,7 +856,7 @@ struct ending pool_context_ending(struct pool *pool, CUcontext handle)
         pool->driver->cuCtxGetCurrent(&handle);
     struct ending ending = {.context = handle ? context_find(pool, handle) : NULL,
                             .cancellation = cancellation_off()};
-    end_frees(pool, ending.context);
+    end_frees(pool, ending.context, false);
     ending.generation = context_end_begin(pool, ending.context, true);
     return ending;
 }
@@ -884,7 +885,7 @@ struct ending pool_primary_releasing(struct pool *pool, CUdevice device)
     ending.release = true;
     bool last = retains_are(&ending, 1);
     if (last && !MUTATED(last_release_ends_no_frees))
-        end_frees(pool, ending.context);
+        end_frees(pool, ending.context, context_has_green(pool, ending.context));
     ending.generation = context_end_begin(pool, ending.context, last);
     return ending;
 }
@@ -892,7 +893,7 @@ struct ending pool_primary_releasing(struct pool *pool, CUdevice device)
 struct ending pool_primary_resetting(struct pool *pool, CUdevice device)
 {
     struct ending ending = find_primary(pool, device);
-    end_frees(pool, ending.context);
+    end_frees(pool, ending.context, false);
     ending.generation = context_end_begin(pool, ending.context, true);
     return ending;
 }
