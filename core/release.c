@@ -69,7 +69,20 @@ CUstream release_late_stream(struct pool *pool, struct context *context)
     return own_stream(pool, context, &context->late_stream);
 }
 
-/* Behind a barrier of the program's own the memory comes back when the barrier lets it, and only
+/* Whether work that is submitted now may wait on the device for other work of the context: the
+ * program has made it so, or the pool has handed out a block behind a barrier. */
+static bool is_behind_a_barrier(struct context *context)
+{
+    const struct epochs *epochs = &context->epochs;
+    if (atomic_load_explicit(&context->barred, memory_order_relaxed))
+        return true;
+    heap_lock(&context->heap);
+    bool behind = epochs->barrier > epoch_clean(epochs) && !MUTATED(own_barrier_forgotten);
+    heap_unlock(&context->heap);
+    return behind;
+}
+
+/* Behind a barrier the memory comes back when the barrier lets it, and only
  * who is out of memory waits for that, and not for long. */
 static void wait_patiently(struct pool *pool, CUstream stream, enum release_place place)
 {
@@ -84,7 +97,7 @@ static void wait_patiently(struct pool *pool, CUstream stream, enum release_plac
 void release_wait(struct pool *pool, struct context *context, CUstream stream,
                   enum release_place place)
 {
-    if (atomic_load_explicit(&context->barred, memory_order_relaxed))
+    if (is_behind_a_barrier(context))
         wait_patiently(pool, stream, place);
     else if (!MUTATED(given_back_without_synchronise))
         pool->driver->cuStreamSynchronize(stream);

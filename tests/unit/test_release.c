@@ -349,6 +349,24 @@ Test(release, what_is_pending_is_waited_for_before_the_reserve_grows)
     cr_assert_eq(fake_bytes_used(0), 2 * MIB);
 }
 
+/* The stream on which memory goes back comes behind the barrier, too. */
+Test(release, behind_a_barrier_of_the_pools_nothing_is_waited_for)
+{
+    start_with_budget(0);
+    CUdeviceptr clean = allocate(2 * MIB), block = allocate(MIB);
+    release(clean);
+    synchronise();
+    fake_launch(context);
+    release(block);
+    let_time_pass();
+    cr_assert_eq(allocate(MIB), block);
+    cr_assert_eq(counted().hits.barrier, 1);
+    fake_trace();
+    pool_trim(pool);
+    cr_assert_str_eq(fake_trace(), "free-async");
+    fake_finish(context);
+}
+
 /* ---- idle blocks ---- */
 
 static void nap(unsigned milliseconds)
