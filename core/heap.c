@@ -1888,8 +1888,11 @@ CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
         thread_cache_count_again(place.cache);
     heap_unlock(heap);
     CUresult result = CUDA_SUCCESS;
-    if (synchronise)
-        return wait_in_free(pool, block, address, stamp);
+    if (synchronise) {
+        result = wait_in_free(pool, block, address, stamp);
+        wait_for_what_is_missed(pool, context, monotonic_now());
+        return result;
+    }
     if (fence)
         result = end_free(pool, context, fence, call->waitable);
     if (host)

@@ -29,7 +29,7 @@
 #define COSTLY_FREES_PER_LOOK 256u
 
 /* What is left of a device is not asked for again sooner: nanoseconds. */
-#define ROOM_INTERVAL (UINT64_C(100) * 1000 * 1000)
+#define ROOM_INTERVAL (UINT64_C(500) * 1000 * 1000)
 
 /* Memory is short when less than this share of the device is left, and not any more when twice as
  * much is. */

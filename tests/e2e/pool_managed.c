@@ -99,12 +99,12 @@ static void pending_that_is_over(void)
     open_primary();
     load_kernels(&kernels);
     CUstream stream = new_stream();
-    CUdeviceptr block = take(300 * MIB);
+    CUdeviceptr block = take(80 * MIB);
     spin(&kernels, stream, 20000000);
     CU(cuMemFree_v2(block));
     CU(cuStreamSynchronize(stream));
-    take_managed(800 * MIB);
-    EQUAL(800 * MIB, simcuda_managed_on_devices());
+    take_managed(960 * MIB);
+    EQUAL(960 * MIB, simcuda_managed_on_devices());
 }
 
 static void stream_ordered_too(void)
