@@ -277,8 +277,8 @@ if wanted locks "$@"; then
         alike "locks, $wait, memory short" "${locks[@]}" wait=$wait leave_mib=2048 least_mib=1024 \
             most_mib=1024 call_mib=1900
     done
-    for call in pitch managed async from_pool array array3d mipmapped physical host module library \
-        graph stream; do
+    # Of that size only arrays with three dimensions can be.
+    for call in pitch managed async from_pool array3d physical host module library graph stream; do
         alike "locks, $call, memory short" "${locks[@]}" call=$call leave_mib=2048 least_mib=1024 \
             most_mib=1024 call_mib=1900
     done

@@ -121,6 +121,12 @@ memory() { program pool_memory "$@"; }
 roomy() { SIMCUDA_MEMORY=16GiB memory "$@"; }
 pointers() { program pool_pointers "$@"; }
 contexts() { program pool_contexts "$@"; }
+
+# Where blocks take more pages than what was asked for.
+rounded_pointers() { # case
+    on_pool 'CUDAPOOL_CONFIG={"version": 1, "device": {"buckets": {"policy": "pow2"}}}' \
+        CUDAPOOL_REPORT=none -- "$programs/pool_pointers" "$1"
+}
 life() { program process_life "$@"; }
 
 # On a device that the pool may fill with what it keeps.
