@@ -74,6 +74,9 @@ static struct context *context_of_stream(struct pool *pool, CUstream stream)
     if (!stream_is_created(stream) || !pool->driver->cuStreamGetCtx ||
         pool->driver->cuStreamGetCtx(stream, &handle) != CUDA_SUCCESS || !handle)
         return context_current(pool, &green);
+    if (thread_state.handle == handle &&
+        thread_state.generation == registry_generation(&pool->registry))
+        return thread_state.context;
     struct context *context = context_named(pool, handle);
     return context ? context : context_current(pool, &green);
 }
@@ -83,6 +86,15 @@ static struct context *context_of_stream(struct pool *pool, CUstream stream)
 static uint64_t newest_recorded(const struct epochs *epochs)
 {
     return epochs->newest ? epochs->newest->epoch : epoch_clean(epochs);
+}
+
+/* Heap lock held. Frees on the fast path would not wait for the work. */
+static void close_caches(struct context *context)
+{
+    bool closed =
+        atomic_load_explicit(&context->heap.closed, memory_order_relaxed) & CLOSED_HOST_WORK;
+    if (closed != (host_work_limit(&context->epochs.host_work) != UINT64_MAX))
+        heap_look_at_caches(&context->heap);
 }
 
 struct host_submission host_work_begin(struct pool *pool, CUstream stream)
@@ -99,7 +111,7 @@ struct host_submission host_work_begin(struct pool *pool, CUstream stream)
         work->submitting ? lesser(work->submitting_before, submission.before) : submission.before;
     work->submitting += !MUTATED(host_work_in_flight_forgotten);
     refresh_limit(work);
-    heap_look_at_caches(&context->heap);
+    close_caches(context);
     heap_unlock(&context->heap);
     return submission;
 }
@@ -118,7 +130,7 @@ void host_work_end(const struct host_submission *submission)
                                                        : epoch_current(&context->epochs));
     else
         refresh_limit(work);
-    heap_look_at_caches(&context->heap);
+    close_caches(context);
     heap_unlock(&context->heap);
 }
 
