@@ -1539,6 +1539,14 @@ static void wait_for_what_is_missed(struct pool *pool, struct context *context, 
         heap_free_pending(pool, context);
 }
 
+/* No lock held. now: on the monotonic clock, in nanoseconds. */
+static inline void wait_if_missed(struct pool *pool, struct context *context, uint64_t now)
+{
+    uint64_t room = release_room(pool, context, now);
+    if (__builtin_expect(!nothing_is_missed(context, room), 0))
+        wait_for_what_is_missed(pool, context, room);
+}
+
 /* The slow part of a free: its fence. The lock is taken as seldom as can be: others wait for it
  * meanwhile. Nobody else waits for what a lone thread has freed, and it knows best when it needs
  * it: so there the driver is not asked at once. */
@@ -1568,7 +1576,7 @@ __attribute__((noinline)) static CUresult end_free(struct pool *pool, struct con
         !atomic_load_explicit(&context->return_stream, memory_order_relaxed))
         release_stream(pool, context);
     if (waitable)
-        wait_for_what_is_missed(pool, context, excess.now);
+        wait_if_missed(pool, context, excess.now);
     release_found_excess(pool, context, &excess, RELEASE_IN_FREE);
     if (device_is_short(context->device))
         release_look_again(pool, context);
@@ -1890,7 +1898,7 @@ CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
     CUresult result = CUDA_SUCCESS;
     if (synchronise) {
         result = wait_in_free(pool, block, address, stamp);
-        wait_for_what_is_missed(pool, context, monotonic_now());
+        wait_if_missed(pool, context, monotonic_now());
         return result;
     }
     if (fence)

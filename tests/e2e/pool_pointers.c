@@ -50,9 +50,9 @@ static void attribute(void)
     EQUAL(BYTES, value);
     CU(attribute_of(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, block + 5, &value));
     EQUAL(2 * MIB, value);
-    CUdeviceptr large = take(33 * MIB);
+    CUdeviceptr large = take(17 * MIB);
     CU(attribute_of(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, large + 5, &value));
-    EQUAL(34 * MIB, value);
+    EQUAL(18 * MIB, value);
     CU(cuMemFree_v2(large));
     CU(attribute_of(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, block + 5, &value));
     EQUAL(block, value);
