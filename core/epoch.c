@@ -29,9 +29,6 @@
 /* So many naps without a look at what the lock guards. */
 #define NAPS_UNLOCKED 64u
 
-/* An allocation waits for no longer than so while nothing becomes clean: nanoseconds. */
-#define VAIN_WAIT_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
-
 /* So many epochs in a row without a fence, and the context goes on without the pool. */
 #define FAILURES_MAX 8u
 
@@ -601,9 +598,7 @@ static bool is_in_vain(const struct epochs *epochs, struct fence_wait *wait)
     return now - wait->clean_since > VAIN_WAIT_NANOSECONDS && !MUTATED(waits_on_in_vain);
 }
 
-/* Lock held. Nobody knows what the fences that are outstanding wait for. All who wait for them in
- * an allocation go on, and those who come later need not find out. */
-static void give_up_waiting(struct pool *pool, struct context *context)
+void epoch_give_up_waiting(struct pool *pool, struct context *context)
 {
     struct epochs *epochs = &context->epochs;
     if (epochs->newest)
@@ -621,7 +616,7 @@ static bool ends_wait(struct pool *pool, struct context *context, struct fence_w
         return true;
     if (!wait->in_allocation || !is_in_vain(&context->epochs, wait))
         return false;
-    give_up_waiting(pool, context);
+    epoch_give_up_waiting(pool, context);
     return true;
 }
 

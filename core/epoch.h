@@ -148,6 +148,14 @@ void epoch_await_others(struct context *context, uint64_t stamp);
 bool epoch_wait_in_free(struct pool *pool, struct context *context, uint64_t stamp);
 bool epoch_wait_in_allocation(struct pool *pool, struct context *context, uint64_t stamp);
 
+/* An allocation waits for no longer than so while nothing becomes clean: nanoseconds. */
+#define VAIN_WAIT_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
+
+/* Lock held. An allocation has waited for so long: nobody knows what the fences that are
+ * outstanding wait for. All who wait for them in an allocation go on, and those who come later need
+ * not find out. */
+void epoch_give_up_waiting(struct pool *pool, struct context *context);
+
 /* Where memory is short: for as much as a free would wait for, whatever the host may have to do for
  * it, but not longer than until the monotonic clock shows give_up_at nanoseconds. */
 bool epoch_wait_when_short(struct pool *pool, struct context *context, uint64_t stamp,

@@ -1898,7 +1898,9 @@ CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
     CUresult result = CUDA_SUCCESS;
     if (synchronise) {
         result = wait_in_free(pool, block, address, stamp);
-        wait_if_missed(pool, context, monotonic_now());
+        /* Of its own context nothing is left. */
+        if (others_work_may_count(pool))
+            wait_if_missed(pool, context, monotonic_now());
         return result;
     }
     if (fence)

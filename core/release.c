@@ -69,20 +69,40 @@ CUstream release_late_stream(struct pool *pool, struct context *context)
     return own_stream(pool, context, &context->late_stream);
 }
 
-/* Whether work that is submitted now may wait on the device for other work of the context: the
- * program has made it so, or the pool has handed out a block behind a barrier. */
-static bool is_behind_a_barrier(struct context *context)
+/* Lock not held. The pool has handed out a block behind a barrier, behind which the stream comes as
+ * well: what that waits for may need this thread to go on. *in_vain: that was waited for in vain.
+ */
+static bool is_behind_own_barrier(struct context *context, bool *in_vain)
 {
     const struct epochs *epochs = &context->epochs;
-    if (atomic_load_explicit(&context->barred, memory_order_relaxed))
-        return true;
     heap_lock(&context->heap);
     bool behind = epochs->barrier > epoch_clean(epochs) && !MUTATED(own_barrier_forgotten);
+    *in_vain = epochs->barrier > host_work_limit(&epochs->host_work);
     heap_unlock(&context->heap);
     return behind;
 }
 
-/* Behind a barrier the memory comes back when the barrier lets it, and only
+/* Like any other wait in an allocation: for a second at most, and then as if such work were known.
+ */
+static void wait_for_own_barrier(struct pool *pool, struct context *context, CUstream stream,
+                                 enum release_place place)
+{
+    uint64_t started = monotonic_now();
+    uint64_t longest =
+        place == RELEASE_OUT_OF_MEMORY ? LAST_RESORT_NANOSECONDS : VAIN_WAIT_NANOSECONDS;
+    CUresult result = CUDA_ERROR_NOT_READY;
+    while (result == CUDA_ERROR_NOT_READY && monotonic_now() - started < longest) {
+        patient_nap(started);
+        result = pool->driver->cuStreamQuery(stream);
+    }
+    if (result != CUDA_ERROR_NOT_READY || place == RELEASE_OUT_OF_MEMORY)
+        return;
+    heap_lock(&context->heap);
+    epoch_give_up_waiting(pool, context);
+    heap_unlock(&context->heap);
+}
+
+/* Behind a barrier of the program's own the memory comes back when the barrier lets it, and only
  * who is out of memory waits for that, and not for long. */
 static void wait_patiently(struct pool *pool, CUstream stream, enum release_place place)
 {
@@ -97,9 +117,13 @@ static void wait_patiently(struct pool *pool, CUstream stream, enum release_plac
 void release_wait(struct pool *pool, struct context *context, CUstream stream,
                   enum release_place place)
 {
-    if (is_behind_a_barrier(context))
+    bool in_vain;
+    if (atomic_load_explicit(&context->barred, memory_order_relaxed))
         wait_patiently(pool, stream, place);
-    else if (!MUTATED(given_back_without_synchronise))
+    else if (is_behind_own_barrier(context, &in_vain)) {
+        if (pool->driver->cuStreamQuery && (!in_vain || place == RELEASE_OUT_OF_MEMORY))
+            wait_for_own_barrier(pool, context, stream, place);
+    } else if (!MUTATED(given_back_without_synchronise))
         pool->driver->cuStreamSynchronize(stream);
 }
 

@@ -2,11 +2,11 @@
  * Giving memory back: caps, the reserve ratio, idle blocks, the hard limit and out of memory.
  *
  * Only clean blocks are given back, by cuMemFreeAsync on a stream of our own and synchronising that
- * stream. That does not wait for the context's work, unless there is a barrier over the context, the
- * program's or the pool's own: then nobody waits, but for memory that is needed, and that not for
- * long. Where the driver has no cuMemFreeAsync it is cuMemFree, which waits; then only inside the
- * program's own free or synchronise, and in an allocation only when it would otherwise fail. No
- * lock is held by the callers.
+ * stream. That does not wait for the context's work, unless the program has raised a barrier over
+ * the context itself: then nobody waits, but for memory that is needed, and that not for long; or
+ * the pool has: that is waited for, for a second. Where the driver has no cuMemFreeAsync it is
+ * cuMemFree, which waits; then only inside the program's own free or synchronise, and in an
+ * allocation only when it would otherwise fail. No lock is held by the callers.
  */
 #ifndef CUDAPOOL_CORE_RELEASE_H
 #define CUDAPOOL_CORE_RELEASE_H

@@ -82,12 +82,12 @@ static void pending_is_left(void)
     open_primary();
     load_kernels(&kernels);
     CUstream stream = new_stream();
-    CUdeviceptr block = take(300 * MIB);
+    CUdeviceptr block = take(80 * MIB);
     struct gate gate = close_gate(&kernels, stream);
     CHECK(has_pool()); /* without it this free waits for the kernel, which waits for us */
     CU(cuMemFree_v2(block));
-    take_managed(800 * MIB);
-    EQUAL(300 * MIB, kept());
+    take_managed(960 * MIB);
+    EQUAL(80 * MIB, kept());
     open_gate(gate);
     CU(cuStreamSynchronize(stream));
 }

@@ -349,21 +349,34 @@ Test(release, what_is_pending_is_waited_for_before_the_reserve_grows)
     cr_assert_eq(fake_bytes_used(0), 2 * MIB);
 }
 
-/* The stream on which memory goes back comes behind the barrier, too. */
-Test(release, behind_a_barrier_of_the_pools_nothing_is_waited_for)
+static CUresult never_ready(CUstream stream)
 {
+    (void)stream;
+    return CUDA_ERROR_NOT_READY;
+}
+
+/* The stream on which memory goes back comes behind the barrier, too. */
+Test(release, behind_a_barrier_of_the_pools_it_waits_for_a_second_and_then_no_more)
+{
+    driver->cuStreamQuery = never_ready;
     start_with_budget(0);
-    CUdeviceptr clean = allocate(2 * MIB), block = allocate(MIB);
+    CUdeviceptr clean = allocate(2 * MIB), other = allocate(4 * MIB), block = allocate(MIB);
     release(clean);
+    release(other);
     synchronise();
     fake_launch(context);
     release(block);
     let_time_pass();
     cr_assert_eq(allocate(MIB), block);
     cr_assert_eq(counted().hits.barrier, 1);
-    fake_trace();
+    uint64_t began = monotonic_now();
+    release_clean(pool, context_find(pool, context), MIB, EVICTION_CAP, RELEASE_IN_ALLOCATION);
+    cr_assert_geq(monotonic_now() - began, VAIN_WAIT_NANOSECONDS);
+    cr_assert_eq(fake_calls(FAKE_STREAM_SYNCHRONIZE), 0);
+    began = monotonic_now();
     pool_trim(pool);
-    cr_assert_str_eq(fake_trace(), "free-async");
+    cr_assert_lt(monotonic_now() - began, VAIN_WAIT_NANOSECONDS / 2);
+    cr_assert_eq(fake_calls(FAKE_STREAM_SYNCHRONIZE), 0);
     fake_finish(context);
 }
 
