@@ -1474,8 +1474,9 @@ static bool has_host_work(const struct context *context)
 }
 
 /* No lock held. Waits as the plain free does for what was submitted before the block of that stamp
- * was freed. Where no fence can be had, a capture has just begun, and the plain free would fail. */
-static void wait_for_stamp(struct pool *pool, struct context *context, uint64_t stamp)
+ * was freed. False where no fence could be had: a capture has just begun, or another context is
+ * ending. */
+static bool wait_for_stamp(struct pool *pool, struct context *context, uint64_t stamp)
 {
     struct heap *heap = &context->heap;
     heap_lock(heap);
@@ -1483,7 +1484,11 @@ static void wait_for_stamp(struct pool *pool, struct context *context, uint64_t 
     epoch_wait_in_free(pool, context, stamp);
     if (thread_state.waited_ns != waited_before)
         count_waiting_free(&heap->unkept);
+    bool fenced = epoch_clean(&context->epochs) >= stamp ||
+                  epoch_fence_for(&context->epochs, stamp, true) ||
+                  host_work_limit(&context->epochs.host_work) >= stamp;
     heap_unlock(heap);
+    return fenced;
 }
 
 /* Lock held. Whether an allocation might miss what is pending, and the host have to act before it
@@ -1879,6 +1884,10 @@ CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
     }
     note_user(pool, heap);
     struct place place = make_place(pool, heap, block->bucket);
+    bool host = call->waitable && has_host_work(context);
+    /* In the lists it can be taken back. */
+    if (host)
+        place.bin = NULL;
     if (!block_claim(block, address, place.bin ? BLOCK_CACHED : BLOCK_PENDING))
         return refuse_free(heap);
     bool synchronise = frees_wait(pool, heap) && call->waitable;
@@ -1888,7 +1897,6 @@ CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
     struct fence *fence = NULL;
     if (due && place.cache)
         refresh_cache(heap, place.cache);
-    bool host = call->waitable && has_host_work(context);
     if (!synchronise && (due || host))
         fence = close_epoch(context, call->waitable);
     /* It is looked again soon whether another's has come. */
@@ -1905,8 +1913,9 @@ CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
     }
     if (fence)
         result = end_free(pool, context, fence, call->waitable);
-    if (host)
-        wait_for_stamp(pool, context, stamp);
+    /* Without a fence the driver's own free waits. */
+    if (host && !wait_for_stamp(pool, context, stamp) && take_back(heap, block, address, stamp))
+        return free_past_the_pool(pool, block, address, call);
     return result;
 }
 

@@ -358,6 +358,18 @@ Test(host_work, and_so_does_one_on_the_fast_path)
     cr_assert_eq(atomic_load(&heap()->closed) & CLOSED_HOST_WORK, 0);
 }
 
+/* As where another context is ending. */
+Test(host_work, where_no_fence_can_be_had_the_driver_frees)
+{
+    start();
+    CUdeviceptr block = allocate(MIB);
+    submit_host_function();
+    fake_fail(FAKE_RECORD, CUDA_ERROR_NOT_PERMITTED, 1);
+    release(block);
+    cr_assert_not(fake_is_allocated(block));
+    cr_assert_eq(reserved_bytes(), 0);
+}
+
 Test(host_work, a_free_in_a_streams_order_does_not_wait)
 {
     start();
