@@ -45,8 +45,8 @@ int reports_write_json(const struct report *reports, size_t count, const char *p
  * memory is short. */
 typedef int report_visitor(struct report *report, void *context);
 
-/* Reads a file of one report or of several, a pipe, or stdin for -, and has each visited, in order. 0, or -1 with one line
- * in error after the ones before it have been visited. */
+/* Reads a file of one report or of several, a pipe, or stdin for -, and has each visited, in order.
+ * 0, or -1 with one line in error after the ones before it have been visited. */
 int reports_read_json(const char *path, report_visitor *visit, void *context, char *error,
                       size_t error_bytes);
 
