@@ -42,9 +42,10 @@ for object in libcudapool_preload.so libcudapool_config.so cudapool; do
         "! grep -v -e '^GLIBC_2\.' -e '^libjansson\.so\.4$' $([ $object != cudapool ] || echo "-e ^NCURSES") '$work/versions'"
 done
 for object in libcudapool_config.so cudapool; do
-    # Before glibc 2.34 there are libraries beside libc that come with it.
+    # Before glibc 2.34 there are libraries beside libc that come with it; the dynamic linker, with
+    # which a static library may share a variable, always is.
     "$readelf_of" -d "$BUILD/$object" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
-        grep -v -e '^libdl\.so\.2$' -e '^libpthread\.so\.0$' | sort >"$work/needed"
+        grep -v -e '^libdl\.so\.2$' -e '^libpthread\.so\.0$' -e '^ld-linux' | sort >"$work/needed"
     # ncurses draws top, and is the command's alone.
     [ $object != cudapool ] || sed -i '/^lib\(ncursesw\|tinfo\)\.so\.6$/d' "$work/needed"
     printf 'libc.so.6\nlibjansson.so.4\n' >"$work/expected"
