@@ -24,10 +24,13 @@ fetch_glibc() {
         -o Dir::Etc::SourceList="$PWD/$build/sources.list" -o Dir::Etc::SourceParts=/nonexistent
         -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache= -o APT::Sandbox::User=root)
     "${get[@]}" update
-    (cd "$root" && "${get[@]}" download libc6 libc6-dev linux-libc-dev libjansson4 libjansson-dev libncurses-dev)
+    (cd "$root" && "${get[@]}" download libc6 libc6-dev linux-libc-dev libjansson4 libjansson-dev \
+        libncurses-dev)
     for package in "$root"/*.deb; do
         dpkg -x "$package" "$root"
     done
+    # Of ncurses the archives are taken, which no other package's libraries need to be fetched for.
+    rm -f "$root/usr/lib/$triple"/lib{ncursesw,tinfo}.so
     rm -rf "${root:?}/etc" # make takes its ld.so.conf.d for a file of its own
     stay_below_root
 }
