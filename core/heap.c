@@ -999,9 +999,10 @@ static bool record_block(struct pool *pool, struct heap *heap, struct bucket *bu
     }
     counter_add(&heap->reserved_bytes, bytes);
     note_reserved(pool, context_of_heap(heap)->device);
-    counter_add(&bucket->counters->reserved_bytes, bytes);
+    /* The peak first: a process may be killed at any moment, and its figures are read. */
     counter_raise_to(&bucket->counters->peak_reserved_bytes,
-                     counter_get(&bucket->counters->reserved_bytes));
+                     counter_get(&bucket->counters->reserved_bytes) + bytes);
+    counter_add(&bucket->counters->reserved_bytes, bytes);
     counter_add(&heap->live_requested, requested);
     raise_peaks(heap, bucket);
     return true;
