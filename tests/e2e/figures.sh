@@ -140,117 +140,15 @@ truncated() { # bytes, how it reports
 no_report="cudapool: report: there is none: somebody has truncated the file of this process's figures"
 # ThreadSanitizer takes the mapping that the handler puts in the file's place for a write beside reads.
 if [ "$SANITIZE" != thread ]; then
-
+    for bytes in 0 1 4096 8192 61440; do
+        expect "a file that is truncated to $bytes bytes while it is counted in" truncated $bytes CUDAPOOL_REPORT=stderr
+        expect_lines "is one line" "$work/stderr" "$no_report"
+    done
+    expect "and no report" truncated 0 "CUDAPOOL_REPORT=$work/truncated.json"
+    expect "of any kind" test ! -e "$work/truncated.json"
+    expect "nor a word where none is wished for" truncated 0 CUDAPOOL_REPORT=none
+    expect_lines "at all" "$work/stderr"
 fi
-on_pool CUDAPOOL_REPORT=none -- "$program" wait >"$work/ready" &
-    local waiting=$! tries=0 mode
-    until grep -q ready "$work/ready" || [ $((tries += 1)) -gt 500 ]; do sleep 0.01; done
-    mode=$(stat -c %a "$usual" "$usual"/*.figures | tr '\n' ' ')
-    kill -KILL "$(sed -n 's/^ready //p' "$work/ready")"
-    wait "$waiting" 2>/dev/null
-    [ "$mode" = "700 600 " ] || { echo "modes $mode"; return 1; }
-}
-expect "while it runs: one file, which is private" looks 2>/dev/null
-expect "which stays when it is killed" count_in "$usual" 1
-expect "and is a report" test "$(requests_in "$usual"/*.figures)" -eq 100
-expect "of a process that was killed" grep -q '^killed, or ended without a word' \
-    <(command_on report "$usual"/*.figures)
-clean_up
-expect "a process that exits" on_pool CUDAPOOL_REPORT=none -- "$program" exit
-expect "removes its file" count_in "$usual" 0
-expect "a fork's child that exits first" on_pool CUDAPOOL_REPORT=none \
-    "AFTER_FORK=ls '$usual'/*.figures" -- "$program" fork
-expect "does not, and its parent does" count_in "$usual" 0
-printf '{"version": 1, "figures": {"keep": true}}\n' >"$work/keep.json"
-expect "a process that keeps its file" on_pool CUDAPOOL_REPORT=none "CUDAPOOL_CONFIG=$work/keep.json" \
-    -- "$program" exit
-expect "keeps it" count_in "$usual" 1
-if command_on report "$usual"/*.figures | grep -q '^killed'; then
-    fail "which is no sign of having been killed" "it says so"
-else
-    ok "which is no sign of having been killed"
-fi
-clean_up
-{ on_pool CUDAPOOL_REPORT=none CUDAPOOL_FIGURES=none -- "$program" kill; } 2>/dev/null
-expect "none if so wished" count_in "$usual" 0
-for how in _exit abort kill; do
-    clean_up
-    { in_named $how; } 2>/dev/null
-    expect "after $how the file is there" test "$(requests_in "$named"/*.figures)" -eq 100
-done
-clean_up
-printf '{"version": 1, "device": {"buckets": {"policy": "exact"}}, "figures": {"keep": true}}\n' \
-    >"$work/exact.json"
-expect "with many sizes" on_pool CUDAPOOL_REPORT=none "CUDAPOOL_CONFIG=$work/exact.json" \
-    -- "$program" sizes
-expect "the file grows" test "$(stat -c %s "$usual"/*.figures)" -gt 65536
-expect "and holds them all" test "$(requests_in "$usual"/*.figures)" -eq 2600
-clean_up
-expect "exec of itself" in_named exec
-expect "leaves the first one's file alone" test "$(requests_in "$named"/*.figures)" -eq 100
-clean_up
-
-# What killed processes leave does not grow for ever: the oldest of the dead go.
-for i in $(seq 1 80); do
-    : >"$usual/$((4000000 + i))-$i-$(readlink /proc/self/ns/pid | tr -dc 0-9)-0.figures"
-done
-expect "where many were left behind" on_pool CUDAPOOL_REPORT=none -- "$program" exit
-expect "the oldest go" count_in "$usual" 32
-expect "and not the newest" test -e "$usual"/4000080-80-*-0.figures
-clean_up
-
-# In other pid namespaces as well, where a number says nothing.
-namespace=(unshare --pid --fork --mount-proc --kill-child)
-in_namespace=("${namespace[@]}" env "LD_LIBRARY_PATH=$SIM" "LD_PRELOAD=$PRELOAD" CUDAPOOL_REPORT=none
-    "$program")
-if [ -z "${RUN_WITH:-}$SANITIZE" ] && "${namespace[@]}" true 2>/dev/null; then
-    "${in_namespace[@]}" wait >"$work/ready" 2>/dev/null &
-    one=$!
-    until grep -q ready "$work/ready" 2>/dev/null; do sleep 0.01; done
-    alive=$(echo "$usual"/*.figures)
-    expect "of a process in another pid namespace it is seen that it runs" grep -q '^still running' \
-        <(command_on report "$alive")
-    for i in $(seq 1 70); do "${in_namespace[@]}" kill 2>/dev/null; done
-    expect "what it leaves when it is killed does not grow either" test \
-        "$(find "$usual" -name '*.figures' | wc -l)" -le 64
-    expect "but that of one that runs stays" test -e "$alive"
-    command_on top --count 1 "$usual" >"$work/top"
-    expect "and is the only one that is shown as running" grep -q ': 1 process on the pool' "$work/top"
-    kill -KILL "$one"
-    wait 2>/dev/null
-    seen_to_be_gone() { # the kernel takes its time with a process
-        local tries=0
-        until command_on report "$alive" | grep -q '^killed'; do
-            [ $((tries += 1)) -le 200 ] || return 1
-            sleep 0.01
-        done
-    }
-    expect "and is seen to be gone once it is killed" seen_to_be_gone
-    clean_up
-    { on_pool CUDAPOOL_REPORT=none -- "$program" leave_child; } 2>/dev/null
-    sleep 0.2
-    file=$(echo "$usual"/*.figures)
-    expect "a fork's child does not keep the file in use" grep -q '^killed' \
-        <("${namespace[@]}" env "LD_LIBRARY_PATH=${GUEST_LIBRARY_PATH:-}" "$cudapool" report "$file")
-    clean_up
-fi
-
-# --- truncated -------------------------------------------------------------------------------------------
-
-truncated() { # bytes, how it reports
-    clean_up
-    on_pool "CUDAPOOL_FIGURES=$named" "$2" -- "$program" truncated "$1" "$named/*.figures" \
-        >"$work/stdout" 2>"$work/stderr" && [ ! -s "$work/stdout" ] && count_in "$named" 0
-}
-no_report="cudapool: report: there is none: somebody has truncated the file of this process's figures"
-for bytes in 0 1 4096 8192 61440; do
-    expect "a file that is truncated to $bytes bytes while it is counted in" truncated $bytes CUDAPOOL_REPORT=stderr
-    expect_lines "is one line" "$work/stderr" "$no_report"
-done
-expect "and no report" truncated 0 "CUDAPOOL_REPORT=$work/truncated.json"
-expect "of any kind" test ! -e "$work/truncated.json"
-expect "nor a word where none is wished for" truncated 0 CUDAPOOL_REPORT=none
-expect_lines "at all" "$work/stderr"
 on_pool CUDAPOOL_REPORT=none -- "$program" wait >"$work/ready" 2>/dev/null &
 until grep -q ready "$work/ready" 2>/dev/null; do sleep 0.01; done
 cut_and_read() { # command: while somebody truncates the file again and again
