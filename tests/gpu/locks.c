@@ -728,6 +728,7 @@ static void case_large_blocks(void)
         CHECK(cuMemFree_v2(wanted));
         alarm(seconds_allowed);
     }
+    pthread_join(thread->releaser, NULL);
 }
 
 /* A block that was freed behind a kernel and is wanted again at once: with a pool it may come back
@@ -757,6 +758,7 @@ static void case_second_device(void)
         CHECK(cuDevicePrimaryCtxRelease_v2(second));
         alarm(seconds_allowed);
     }
+    pthread_join(thread->releaser, NULL);
 }
 
 static void case_exported_memory(void)
@@ -771,6 +773,7 @@ static void case_exported_memory(void)
         CHECK(cuMemFree_v2(block));
         alarm(seconds_allowed);
     }
+    pthread_join(thread->releaser, NULL);
 }
 
 /* A kernel on another device runs all the time, while this one's frees have work before them that
