@@ -1522,13 +1522,11 @@ static bool pending_is_missed(struct context *context, uint64_t room)
 
 /* No lock held. Waits as the plain free does, until what is pending can be done without. Where only
  * other contexts' work keeps it pending, the driver alone knows whether that has to do with it:
- * what is pending goes to the driver. now: on the monotonic clock, in nanoseconds. */
-static void wait_for_what_is_missed(struct pool *pool, struct context *context, uint64_t now)
+ * what is pending goes to the driver. */
+__attribute__((noinline)) static void
+wait_for_what_is_missed(struct pool *pool, struct context *context, uint64_t room)
 {
     struct heap *heap = &context->heap;
-    uint64_t room = release_room(pool, context, now);
-    if (nothing_is_missed(context, room))
-        return;
     heap_lock(heap);
     uint64_t waited_before = thread_state.waited_ns;
     /* What others free meanwhile is theirs to wait for. */
