@@ -139,7 +139,8 @@ becomes() { # expected, command...
 }
 top="env TERM=tmux-256color XDG_RUNTIME_DIR=$runtime '$cudapool' top --interval 0.2 '$runtime/cudapool-$(id -u)'"
 [ -d "$runtime/cudapool-$(id -u)" ] || mkdir -m 700 "$runtime/cudapool-$(id -u)"
-terminal 132 24 "$top"
+# Wide enough for the commands at the end of the lines, wherever this is built.
+terminal 250 24 "$top"
 expect "top without a process says how to start one" shows 'No process of yours is on the pool: cudapool run' '0 processes'
 for name in a b c; do start_waiting $name; done
 all="$(cat "$work/pid.a" "$work/pid.b" "$work/pid.c" | sort -n | tr '\n' ' ')"
