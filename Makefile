@@ -27,7 +27,8 @@ say := @$(if $(V),:,printf '  %-5s %s\n')
 Q   := $(if $(V),,@)
 
 WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Werror
-COMPILE  := $(CC) -std=gnu17 $(WARNINGS) -D_GNU_SOURCE= -MMD -MP $(CPPFLAGS) $(CFLAGS)
+# Headers of another directory are named from the root.
+COMPILE  := $(CC) -std=gnu17 $(WARNINGS) -D_GNU_SOURCE= -I. -MMD -MP $(CPPFLAGS) $(CFLAGS)
 LINK     := $(CC) $(CFLAGS) $(LDFLAGS)
 
 ifneq ($(SANITIZE),)
@@ -52,12 +53,12 @@ endif
 VERSION_FLAG := -DCUDAPOOL_VERSION='"$(VERSION)"'
 POOL_FLAGS := $(VERSION_FLAG) -fPIC -fvisibility=hidden -ftls-model=initial-exec -pthread
 SIM_FLAGS  := -fPIC -pthread
-TEST_FLAGS := -pthread -I. -Itests
+TEST_FLAGS := -pthread -Itests
 
 # --- what is there ------------------------------------------------------------------------------
 
-CORE_SOURCES  := $(wildcard core/*.c) $(if $(MUTATIONS),tests/mutations/mutation.c)
-JSON_SOURCES  := $(wildcard core/*_json.c)
+CORE_SOURCES  := $(wildcard core/*/*.c) $(if $(MUTATIONS),tests/mutations/mutation.c)
+JSON_SOURCES  := $(wildcard core/*/*_json.c)
 SHIM_SOURCES  := $(filter-out shim/abi_check.c,$(wildcard shim/*.c shim/*.S))
 TOOL_SOURCES  := $(wildcard tools/*.c)
 SIM_SOURCES   := $(filter-out tests/sim/abi_check.c,$(wildcard tests/sim/*.c))
@@ -172,7 +173,7 @@ lint: ## check format, and run clang-tidy, cppcheck and shellcheck
 	@scripts/lint.sh
 
 format: ## format all C sources in place
-	clang-format -i $(wildcard core/*.[ch] shim/*.[ch] tools/*.[ch] tests/*.[ch] tests/*/*.[ch])
+	clang-format -i $(wildcard core/*.h core/*/*.[ch] shim/*.[ch] tools/*.[ch] tests/*.[ch] tests/*/*.[ch])
 
 cross: ## build for aarch64 and run the tests under qemu
 	@scripts/cross.sh
@@ -234,7 +235,7 @@ $(BUILD)/obj/core/%.o: core/%.c Makefile | dependencies
 $(BUILD)/obj/tests/mutations/%.o: tests/mutations/%.c Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<
-	$(Q)$(COMPILE) $(POOL_FLAGS) -I. -c $< -o $@
+	$(Q)$(COMPILE) $(POOL_FLAGS) -c $< -o $@
 
 $(BUILD)/obj/shim/%.o: shim/%.c Makefile | dependencies
 	@mkdir -p $(@D)
@@ -256,7 +257,7 @@ $(BUILD)/obj/shim/%.o: shim/%.S Makefile | dependencies
 $(BUILD)/obj/tools/%.o: tools/%.c Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<
-	$(Q)$(COMPILE) $(TOOL_FLAGS) -I. -c $< -o $@
+	$(Q)$(COMPILE) $(TOOL_FLAGS) -c $< -o $@
 
 # What the command knows of the installation. Where LIBDIR is another than last time, what names it
 # is compiled again.
@@ -266,7 +267,7 @@ $(BUILD)/libdir: always
 	@echo '$(LIBDIR)' | cmp -s - $@ || echo '$(LIBDIR)' >$@
 .PHONY: always
 $(TOOL_OBJECTS): $(BUILD)/libdir
-$(BUILD)/obj/core/shipped_json.o: $(wildcard configs/*.json)
+$(BUILD)/obj/core/settings/shipped_json.o: $(wildcard configs/*.json)
 
 $(BUILD)/obj/tests/conformance/%.o: tests/conformance/%.c Makefile | dependencies
 	@mkdir -p $(@D)

@@ -20,7 +20,7 @@
 /* every function that the core calls; <cuda.h> takes cuda_abi.h's place */
 #if CUDA_VERSION >= 12050
 #define CUDAPOOL_CORE_CUDA_ABI_H
-#include "../core/driver.h"
+#include "core/driver/driver.h"
 DRIVER_FUNCTIONS(SAME_TYPE, SAME_TYPE)
 #endif
 
@@ -29,12 +29,12 @@ DRIVER_FUNCTIONS(SAME_TYPE, SAME_TYPE)
 #define CONSTANT(name, value)                                                                      \
     _Static_assert((long long)(name) == (long long)(value),                                        \
                    "the value of " #name " differs from <cuda.h>");
-#include "../core/cuda_constants.def"
+#include "core/driver/cuda_constants.def"
 #undef CONSTANT
 #endif
 
 /* every type that is passed by value or looked into */
 #define SIZE(type, bytes)                                                                          \
     _Static_assert(sizeof(type) == (bytes), "the size of " #type " differs from <cuda.h>");
-#include "../core/cuda_sizes.def"
+#include "core/driver/cuda_sizes.def"
 #undef SIZE

@@ -2,7 +2,7 @@
  * Streams and events as the program orders them: the calls pass through, and the pool learns what
  * is over and what comes after what. Nothing is looked at while no stream-ordered memory is in use.
  */
-#include "../core/mutation.h"
+#include "core/base/mutation.h"
 #include "hooks.h"
 
 /* A pool that nothing has started yet has handed nothing out. */

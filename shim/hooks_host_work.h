@@ -1,5 +1,6 @@
 /*
- * Around driver calls that submit work which ends only if the host acts (core/host_work.h).
+ * Around driver calls that submit work which ends only if the host acts
+ * (core/contexts/host_work.h).
  */
 #ifndef CUDAPOOL_SHIM_HOOKS_HOST_WORK_H
 #define CUDAPOOL_SHIM_HOOKS_HOST_WORK_H

@@ -1,7 +1,7 @@
 /*
  * Device memory: the calls that the pool serves, and the ones that tell of a pointer.
  */
-#include "../core/size_class.h"
+#include "core/base/size_class.h"
 #include "hooks.h"
 
 /* Out of line: what the pool serves is left by a jump. */

@@ -1,7 +1,7 @@
 /*
  * The functions of cudapool.h.
  */
-#include "../core/cudapool.h"
+#include "core/cudapool.h"
 
 #include "shim.h"
 

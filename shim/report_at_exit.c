@@ -3,12 +3,12 @@
  *
  * A destructor of this object: it runs in whichever thread calls exit, while others may still be
  * allocating, and perhaps in a signal handler, while that same thread is in the middle of a malloc.
- * So it takes no lock and no memory of malloc's (core/scratch.h), and makes no driver call. It does
- * nothing in a process that did not use the pool.
+ * So it takes no lock and no memory of malloc's (core/base/scratch.h), and makes no driver call. It
+ * does nothing in a process that did not use the pool.
  *
  * Nothing here can change how the program ends. Writing brings no signal and ends 100 ms after the
- * program came here, whoever does not read what is written (core/writing.h): a table that has not
- * found its way until then is cut, and a report that cannot be written is one line.
+ * program came here, whoever does not read what is written (core/base/writing.h): a table that has
+ * not found its way until then is cut, and a report that cannot be written is one line.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,9 +19,9 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "../core/scratch.h"
-#include "../core/table.h"
-#include "../core/writing.h"
+#include "core/base/scratch.h"
+#include "core/base/table.h"
+#include "core/base/writing.h"
 #include "standard_error.h"
 #include "start.h"
 

@@ -9,10 +9,10 @@
 
 #include <stdatomic.h>
 
-#include "../core/cuda_abi.h"
-#include "../core/driver.h"
-#include "../core/mutation.h"
-#include "../core/pool.h"
+#include "core/base/mutation.h"
+#include "core/driver/cuda_abi.h"
+#include "core/driver/driver.h"
+#include "core/pool/pool.h"
 
 #define HIDDEN __attribute__((visibility("hidden")))
 

@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../core/one_line.h"
-#include "../core/writing.h"
+#include "core/base/one_line.h"
+#include "core/base/writing.h"
 
 /* That one line may take at most, where its reader does not read. */
 #define PATIENCE_NANOSECONDS UINT64_C(100000000)

@@ -5,7 +5,7 @@
  * opens, and must not find our words there. So it is remembered which file 2 was when this object
  * was loaded: one fstat, which is all that happens in a process before its first use of CUDA, since
  * afterwards the number may already be another file's. Nothing is written unless 2 still is that
- * file; and no write there waits, stops or ends the process (core/writing.h).
+ * file; and no write there waits, stops or ends the process (core/base/writing.h).
  */
 #ifndef CUDAPOOL_SHIM_STANDARD_ERROR_H
 #define CUDAPOOL_SHIM_STANDARD_ERROR_H

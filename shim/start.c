@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../core/cancellation.h"
+#include "core/base/cancellation.h"
 #include "glibc_compat.h"
 #include "lookup.h"
 #include "standard_error.h"

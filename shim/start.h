@@ -7,8 +7,8 @@
 #include <sys/types.h>
 #include <time.h>
 
-#include "../core/config.h"
-#include "../core/report.h"
+#include "core/figures/report.h"
+#include "core/settings/config.h"
 #include "shim.h"
 
 /* libcudapool_config.so's cudapool_report_write: see report_json.h. */

@@ -9,7 +9,7 @@
 #ifndef TESTS_DRIVER_API_H
 #define TESTS_DRIVER_API_H
 
-#include "../core/cuda_abi.h"
+#include "core/driver/cuda_abi.h"
 
 typedef struct CUuserObject_st *CUuserObject;
 typedef void (*CUhostFn)(void *);
@@ -245,7 +245,8 @@ typedef struct CUDA_EXT_SEM_WAIT_NODE_PARAMS_st {
     unsigned int numExtSems;
 } CUDA_EXT_SEM_WAIT_NODE_PARAMS;
 
-/* Constants that only tests and the simulated driver use; core/cuda_constants.def has the rest. */
+/* Constants that only tests and the simulated driver use; core/driver/cuda_constants.def has the
+ * rest. */
 enum driver_api_constant {
 #define CONSTANT(name, value) name = (value),
 #include "driver_api_constants.def"

@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/quantity_json.h"
-#include "core/readable.h"
+#include "core/base/readable.h"
+#include "core/settings/quantity_json.h"
 
 #define MIB            (1ull << 20)
 #define SECOND         1000000000ull

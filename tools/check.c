@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/config_json.h"
-#include "core/one_line.h"
-#include "core/settings_json.h"
+#include "core/base/one_line.h"
+#include "core/settings/config_json.h"
+#include "core/settings/settings_json.h"
 #include "terminal.h"
 #include "tool.h"
 

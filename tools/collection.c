@@ -17,9 +17,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/figures_file.h"
-#include "core/report.h"
-#include "core/report_json.h"
+#include "core/figures/figures_file.h"
+#include "core/figures/report.h"
+#include "core/figures/report_json.h"
 #include "figures_reader.h"
 #include "formats.h"
 #include "no_report.h"
@@ -53,7 +53,7 @@ static bool expand_for_self(const char *name, char *path, size_t bytes)
     return status == 0;
 }
 
-/* Room for the figures of some processes, in memory: see core/figures_file.h. */
+/* Room for the figures of some processes, in memory: see core/figures/figures_file.h. */
 #define ROOM_FOR_FIGURES (UINT64_C(4) << 20)
 
 /* Where the private directory is made. False after a complaint. */

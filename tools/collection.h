@@ -6,8 +6,9 @@
  * the figures are the report; of one that is still running, they are the report so far, and what it
  * does later nobody collects. What cannot be collected costs the report, never the program.
  *
- * The program is not sampled while it runs: its own slow paths keep the history (core/figures.h),
- * which costs no process that wakes up beside it, and where they don't run nothing changes.
+ * The program is not sampled while it runs: its own slow paths keep the history
+ * (core/figures/figures.h), which costs no process that wakes up beside it, and where they don't
+ * run nothing changes.
  */
 #ifndef CUDAPOOL_TOOLS_COLLECTION_H
 #define CUDAPOOL_TOOLS_COLLECTION_H
@@ -16,8 +17,8 @@
 #include <stdbool.h>
 #include <time.h>
 
-#include "core/config.h"
-#include "core/report.h"
+#include "core/figures/report.h"
+#include "core/settings/config.h"
 #include "program.h"
 
 struct collection {

@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "comparison.h"
-#include "core/readable.h"
-#include "core/report_json.h"
-#include "core/settings_json.h"
+#include "core/base/readable.h"
+#include "core/figures/report_json.h"
+#include "core/settings/settings_json.h"
 #include "formats.h"
 #include "terminal.h"
 

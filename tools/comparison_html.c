@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "comparison.h"
-#include "core/readable.h"
+#include "core/base/readable.h"
 #include "formats.h"
 #include "html.h"
 

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/shipped_json.h"
+#include "core/settings/shipped_json.h"
 #include "own_path.h"
 #include "tool.h"
 

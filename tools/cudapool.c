@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/one_line.h"
+#include "core/base/one_line.h"
 
 static const struct command *const commands[] = {&run_command, &try_command,   &report_command,
                                                  &top_command, &check_command, &configs_command};

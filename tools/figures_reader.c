@@ -13,8 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/figures_report.h"
-#include "core/settings_json.h"
+#include "core/figures/figures_report.h"
+#include "core/settings/settings_json.h"
 
 /* More than a machine has. */
 #define DEVICES_MOST 256u

@@ -1,6 +1,6 @@
 /*
- * Reading files of figures (core/figures.h): those of processes that run, that were killed, or that
- * were asked to keep theirs.
+ * Reading files of figures (core/figures/figures.h): those of processes that run, that were killed,
+ * or that were asked to keep theirs.
  *
  * The file may be anything: all that is in it is checked before it is used, in a private copy. Any
  * thread, no lock.
@@ -11,8 +11,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "core/figures_file.h"
-#include "core/report.h"
+#include "core/figures/figures_file.h"
+#include "core/figures/report.h"
 
 /* What a file said at one moment. */
 struct figures_copy {

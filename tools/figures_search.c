@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/figures_file.h"
+#include "core/figures/figures_file.h"
 
 static bool ends_with_suffix(const char *name)
 {

@@ -8,8 +8,8 @@
 /* Is given the path of a file. */
 typedef void figures_visitor(const char *path, void *context);
 
-/* Visits the files in the directories that core/figures_file.h names, and in those that `cudapool
- * run` makes beside them. */
+/* Visits the files in the directories that core/figures/figures_file.h names, and in those that
+ * `cudapool run` makes beside them. */
 void figures_search(figures_visitor *visit, void *context);
 
 /* Visits the files in one directory. 0, or -1 with errno. */

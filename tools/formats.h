@@ -8,7 +8,7 @@
 #include <jansson.h>
 #include <stdio.h>
 
-#include "core/table.h"
+#include "core/base/table.h"
 #include "summary.h"
 
 /* The readable table of one process, and advice below it. Takes the report's devices. 0, or -1

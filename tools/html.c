@@ -5,7 +5,7 @@
 
 #include <inttypes.h>
 
-#include "core/readable.h"
+#include "core/base/readable.h"
 #include "html_style.h"
 
 void open_page(FILE *out, const char *title)

@@ -12,7 +12,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "core/readable.h"
+#include "core/base/readable.h"
 
 /* Of more devices only those that held most are shown: a page is for reading. */
 #define DEVICES_SHOWN 16u

@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/report.h"
-#include "core/report_json.h"
+#include "core/figures/report.h"
+#include "core/figures/report_json.h"
 #include "formats.h"
 #include "output.h"
 #include "progress.h"

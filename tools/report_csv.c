@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "core/report_json.h"
+#include "core/figures/report_json.h"
 #include "formats.h"
 
 void print_csv_field(FILE *out, const char *text, const char *end)

@@ -4,7 +4,7 @@
 #ifndef CUDAPOOL_TOOLS_REPORT_FILES_H
 #define CUDAPOOL_TOOLS_REPORT_FILES_H
 
-#include "core/report_json.h"
+#include "core/figures/report_json.h"
 
 /* As reports_read_json; pipes are read as well, and - is stdin. Paths that `cudapool run` made to
  * collect reports are not among the settings. */

@@ -10,9 +10,9 @@
 #include <string.h>
 
 #include "advice.h"
-#include "core/readable.h"
-#include "core/report_json.h"
-#include "core/settings_json.h"
+#include "core/base/readable.h"
+#include "core/figures/report_json.h"
+#include "core/settings/settings_json.h"
 #include "formats.h"
 #include "html.h"
 

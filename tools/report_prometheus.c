@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "core/report_json.h"
+#include "core/figures/report_json.h"
 #include "formats.h"
 
 enum level { OF_A_BUCKET, OF_A_KIND };

@@ -6,9 +6,9 @@
 #include <inttypes.h>
 #include <jansson.h>
 
-#include "core/document_json.h"
-#include "core/readable.h"
-#include "core/report_json.h"
+#include "core/base/readable.h"
+#include "core/figures/report_json.h"
+#include "core/settings/document_json.h"
 #include "formats.h"
 
 /* Microseconds, which is the unit of the format, exactly. */

@@ -17,9 +17,9 @@
 #include <unistd.h>
 
 #include "collection.h"
-#include "core/config_json.h"
-#include "core/report.h"
-#include "core/shipped_json.h"
+#include "core/figures/report.h"
+#include "core/settings/config_json.h"
+#include "core/settings/shipped_json.h"
 #include "own_path.h"
 #include "program.h"
 #include "run.h"

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "core/config.h"
+#include "core/settings/config.h"
 
 struct run_options {
     const char *config;

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/readable.h"
-#include "core/report_json.h"
-#include "core/settings_json.h"
+#include "core/base/readable.h"
+#include "core/figures/report_json.h"
+#include "core/settings/settings_json.h"
 #include "timeline.h"
 
 /* --- counters -----------------------------------------------------------------------------------

@@ -18,7 +18,7 @@
 #ifndef CUDAPOOL_TOOLS_SUMMARY_H
 #define CUDAPOOL_TOOLS_SUMMARY_H
 
-#include "core/report.h"
+#include "core/figures/report.h"
 
 struct summary_process {
     int64_t pid;

@@ -1,12 +1,12 @@
 /*
  * The merged report as JSON: configs/report.schema.json describes it.
  */
-#include "core/report_json.h"
+#include "core/figures/report_json.h"
 
 #include <stdlib.h>
 
 #include "advice.h"
-#include "core/settings_json.h"
+#include "core/settings/settings_json.h"
 #include "formats.h"
 
 static json_t *counters_to_json(const struct report_counters *counters)

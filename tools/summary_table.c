@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "advice.h"
-#include "core/one_line.h"
-#include "core/readable.h"
+#include "core/base/one_line.h"
+#include "core/base/readable.h"
 #include "formats.h"
 #include "terminal.h"
 

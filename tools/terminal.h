@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#include "core/table.h"
+#include "core/base/table.h"
 
 bool is_terminal(FILE *out);
 

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/history.h"
-#include "core/readable.h"
+#include "core/base/readable.h"
+#include "core/figures/history.h"
 
 void timeline_shift(struct report_device *device, uint64_t nanoseconds)
 {

@@ -4,7 +4,7 @@
 #ifndef CUDAPOOL_TOOLS_TIMELINE_H
 #define CUDAPOOL_TOOLS_TIMELINE_H
 
-#include "core/report.h"
+#include "core/figures/report.h"
 
 /* Moves the device's samples to so many nanoseconds later. */
 void timeline_shift(struct report_device *device, uint64_t nanoseconds);

@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#include "core/readable.h"
+#include "core/base/readable.h"
 #include "tool.h"
 #include "top_rows.h"
 #include "top_screen.h"

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/one_line.h"
+#include "core/base/one_line.h"
 #include "summary.h"
 
 const char *const top_order_names[ORDERS] = {"process", "requests", "hits", "memory", "name"};

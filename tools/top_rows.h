@@ -4,7 +4,7 @@
 #ifndef CUDAPOOL_TOOLS_TOP_ROWS_H
 #define CUDAPOOL_TOOLS_TOP_ROWS_H
 
-#include "core/readable.h"
+#include "core/base/readable.h"
 #include "top_watch.h"
 
 enum top_column {

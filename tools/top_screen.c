@@ -14,8 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/one_line.h"
-#include "core/table.h"
+#include "core/base/one_line.h"
+#include "core/base/table.h"
 #include "terminal.h"
 
 enum colours { COLOUR_LIVE = 1, COLOUR_CACHED, COLOUR_PENDING, COLOUR_BAD, COLOUR_CHOSEN };

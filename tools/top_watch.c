@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/readable.h"
+#include "core/base/readable.h"
 #include "figures_reader.h"
 #include "figures_search.h"
 #include "summary.h"

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/report.h"
+#include "core/figures/report.h"
 
 /* A process at one time, and what it had counted the time before. */
 struct watched {

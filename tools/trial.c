@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "collection.h"
-#include "core/config_json.h"
+#include "core/settings/config_json.h"
 #include "run.h"
 #include "tool.h"
 

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#include "core/config.h"
+#include "core/settings/config.h"
 #include "program.h"
 #include "summary.h"
 

@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "advice.h"
-#include "core/readable.h"
+#include "core/base/readable.h"
 #include "no_report.h"
 #include "progress.h"
 #include "run.h"

@@ -202,7 +202,7 @@ static void check_row(const struct tally *said, int thread, const struct row *ro
     between(done, row->requests, begun, "requests", thread);
     between(frees_done, row->frees, frees_begun, "frees", thread);
     between(done * bytes, row->requested, begun * bytes, "requested bytes", thread);
-    /* One block less, where another is on its way to the driver: see core/stats.h. */
+    /* One block less, where another is on its way to the driver: see core/figures/stats.h. */
     between((done > frees_begun + 1 ? done - frees_begun - 1 : 0) * bytes, row->live,
             (begun - frees_done) * bytes, "live bytes", thread);
     between(row->live + row->cached + row->pending, row->peak_reserved, UINT64_MAX,

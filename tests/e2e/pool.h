@@ -13,8 +13,8 @@
 #include <pthread.h>
 #include <time.h>
 
-#include "../../core/cudapool.h"
 #include "../sim/simcuda.h"
+#include "core/cudapool.h"
 #include "interposition.h"
 
 #include "../device_work.h"

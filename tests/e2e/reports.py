@@ -42,7 +42,7 @@ def cudapool(*arguments, status=0):
 
 # --- reports ------------------------------------------------------------------------------------
 
-FIGURES_PID = 56  # where a file of figures has the process's number, see core/figures.h
+FIGURES_PID = 56  # where a file of figures has the process's number, see core/figures/figures.h
 
 NAMES = ["requests", "hits.clean", "hits.queried", "hits.barrier", "hits.waited", "misses",
          "failures.memory", "failures.limit", "failures.other", "frees",

@@ -17,7 +17,7 @@
 #include "tools/cudapool.c" /* NOLINT(bugprone-suspicious-include) */
 #undef main
 
-#include "core/config_json.h"
+#include "core/settings/config_json.h"
 #include "fuzz.h"
 
 #define ERRORS_MOST 1000

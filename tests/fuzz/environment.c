@@ -9,9 +9,9 @@
  */
 #include <dlfcn.h>
 
-#include "core/config_json.h"
-#include "core/report_json.h"
-#include "core/writing.h"
+#include "core/base/writing.h"
+#include "core/figures/report_json.h"
+#include "core/settings/config_json.h"
 #include "fuzz.h"
 
 /* The functions of libdl need no versions here. */

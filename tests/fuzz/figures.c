@@ -3,7 +3,7 @@
  * it and with the report untouched. A report that was read can be printed, and written as JSON that
  * reads the same.
  */
-#include "core/report_json.h"
+#include "core/figures/report_json.h"
 #include "tools/figures_reader.h"
 
 #include "reports.h"

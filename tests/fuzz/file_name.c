@@ -1,13 +1,13 @@
 /*
- * Names of report files (core/report.h): a pattern is valid or refused; what a valid one becomes is
- * what its escapes stand for, in exactly the room that it needs; a host or a rank chooses no
- * directory. And the ranks that launchers leave in the environment: digits, or none.
+ * Names of report files (core/figures/report.h): a pattern is valid or refused; what a valid one
+ * becomes is what its escapes stand for, in exactly the room that it needs; a host or a rank
+ * chooses no directory. And the ranks that launchers leave in the environment: digits, or none.
  *
  * The input is the pattern, the host, the rank and the values of rank variables, each up to a NUL.
  */
 #include <errno.h>
 
-#include "core/report.h"
+#include "core/figures/report.h"
 
 #include "fuzz.h"
 

@@ -1,9 +1,9 @@
 /*
- * Sizes and times in text (core/quantity_json.h): any text is read or refused; what is read reads
- * the same when it is written; what is written can be read. The first eight bytes are a number to
- * write, the rest is the text to read.
+ * Sizes and times in text (core/settings/quantity_json.h): any text is read or refused; what is
+ * read reads the same when it is written; what is written can be read. The first eight bytes are a
+ * number to write, the rest is the text to read.
  */
-#include "core/quantity_json.h"
+#include "core/settings/quantity_json.h"
 
 #include "fuzz.h"
 

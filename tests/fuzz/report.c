@@ -1,9 +1,9 @@
 /*
- * Report files (core/report_json.h): any file is read, or refused with one line that names it and
- * with the report untouched. A report that was read can be printed, and written to a file that
- * reads the same.
+ * Report files (core/figures/report_json.h): any file is read, or refused with one line that names
+ * it and with the report untouched. A report that was read can be printed, and written to a file
+ * that reads the same.
  */
-#include "core/report_json.h"
+#include "core/figures/report_json.h"
 
 #include "reports.h"
 

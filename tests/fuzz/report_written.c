@@ -1,11 +1,11 @@
 /*
- * Reports as a process writes them (core/report_json.h): whatever the counters, and whatever bytes
- * a host name, a command line or a driver brings in, the file reads again, with the same report but
- * for bytes that are no UTF-8.
+ * Reports as a process writes them (core/figures/report_json.h): whatever the counters, and
+ * whatever bytes a host name, a command line or a driver brings in, the file reads again, with the
+ * same report but for bytes that are no UTF-8.
  *
  * The input fills the report: texts up to a NUL byte each, then counters of eight bytes.
  */
-#include "core/report_json.h"
+#include "core/figures/report_json.h"
 
 #include "reports.h"
 

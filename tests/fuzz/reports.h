@@ -4,8 +4,8 @@
 #ifndef CUDAPOOL_TESTS_FUZZ_REPORTS_H
 #define CUDAPOOL_TESTS_FUZZ_REPORTS_H
 
-#include "core/report.h"
-#include "core/settings_json.h"
+#include "core/figures/report.h"
+#include "core/settings/settings_json.h"
 
 #include "fuzz.h"
 

@@ -1,11 +1,11 @@
 /*
- * Settings files (core/config_json.h): any file is read, or refused with one line that names it and
- * with the settings untouched. Settings that were read write to JSON that reads the same, can be
- * said in words, and give the pool sizes that it can work with.
+ * Settings files (core/settings/config_json.h): any file is read, or refused with one line that
+ * names it and with the settings untouched. Settings that were read write to JSON that reads the
+ * same, can be said in words, and give the pool sizes that it can work with.
  */
-#include "core/config_json.h"
-#include "core/settings_json.h"
-#include "core/size_class.h"
+#include "core/base/size_class.h"
+#include "core/settings/config_json.h"
+#include "core/settings/settings_json.h"
 
 #include "fuzz.h"
 

@@ -5,7 +5,7 @@
 #ifndef CUDAPOOL_MUTATIONS
 #define CUDAPOOL_MUTATIONS
 #endif
-#include "core/mutation.h"
+#include "core/base/mutation.h"
 
 #include <stdatomic.h>
 #include <stddef.h>

@@ -24,9 +24,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../core/cudapool.h"
 #include "../kernels.h"
 #include "../sim/simcuda.h"
+#include "core/cudapool.h"
 
 /* There where the pool is. */
 #pragma weak cudapool_get_bytes

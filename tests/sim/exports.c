@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../../core/cuda_abi.h"
+#include "core/driver/cuda_abi.h"
 #include "visibility.h"
 
 typedef CUresult function(void);

@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/driver.h"
+#include "core/driver/driver.h"
 
 /* The functions that a trace shows, in the order of what a test may set. Looking up the current
  * context, a thread's capture mode and the like are not in it. */

@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "core/pool_state.h"
+#include "core/pool/pool_state.h"
 #include "fake_driver.h"
 
 #define KIB UINT64_C(1024)

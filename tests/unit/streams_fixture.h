@@ -5,11 +5,11 @@
 #ifndef CUDAPOOL_TESTS_UNIT_STREAMS_FIXTURE_H
 #define CUDAPOOL_TESTS_UNIT_STREAMS_FIXTURE_H
 
-#include "core/mempool.h"
-#include "core/stream_heap.h"
-#include "core/stream_order.h"
-#include "core/stream_release.h"
-#include "core/use.h"
+#include "core/stream_memory/mempool.h"
+#include "core/stream_memory/stream_heap.h"
+#include "core/stream_memory/stream_order.h"
+#include "core/stream_memory/stream_release.h"
+#include "core/stream_memory/use.h"
 #include "fake_streams.h"
 #include "pool_fixture.h"
 

@@ -9,9 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/config_json.h"
-#include "core/report_json.h"
-#include "core/settings_json.h"
+#include "core/figures/report_json.h"
+#include "core/settings/config_json.h"
+#include "core/settings/settings_json.h"
 
 static char directory[64], path[96], error[1024];
 

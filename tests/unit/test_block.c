@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "core/block.h"
+#include "core/blocks/block.h"
 
 #define ADDRESS UINT64_C(0x7f1234567800)
 

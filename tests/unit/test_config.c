@@ -3,7 +3,7 @@
  */
 #include <criterion/criterion.h>
 
-#include "core/config.h"
+#include "core/settings/config.h"
 
 Test(config, defaults_are_those_of_the_documentation)
 {

@@ -9,9 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/config_json.h"
-#include "core/quantity_json.h"
-#include "core/settings_json.h"
+#include "core/settings/config_json.h"
+#include "core/settings/quantity_json.h"
+#include "core/settings/settings_json.h"
 #include "decimal_comma.h"
 
 /* --- reading a text as a file -------------------------------------------------------------------

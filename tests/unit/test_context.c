@@ -5,7 +5,7 @@
 
 #include <stdatomic.h>
 
-#include "core/context.h"
+#include "core/contexts/context.h"
 
 TestSuite(context, .init = set_up, .fini = tear_down, .timeout = 20);
 

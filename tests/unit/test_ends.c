@@ -12,8 +12,8 @@
 
 #include <criterion/criterion.h>
 
-#include "core/scratch.h"
-#include "core/writing.h"
+#include "core/base/scratch.h"
+#include "core/base/writing.h"
 
 /* ---- scratch ---- */
 

@@ -7,8 +7,8 @@
 
 #include <unistd.h>
 
-#include "core/config_json.h"
-#include "core/report_json.h"
+#include "core/figures/report_json.h"
+#include "core/settings/config_json.h"
 #include "failing_memory.h"
 
 TestSuite(failing_memory, .init = set_up, .fini = tear_down);

@@ -1,5 +1,5 @@
 /* Whether large blocks are worth keeping: trials, ghosts, and what ends either. */
-#include "core/keep.h"
+#include "core/device_memory/keep.h"
 
 #include <criterion/criterion.h>
 

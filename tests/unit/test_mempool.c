@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include "core/stream_shelf.h"
+#include "core/stream_memory/stream_shelf.h"
 #include "streams_fixture.h"
 
 TestSuite(mempool, .init = set_up_streams, .fini = tear_down, .timeout = 20);

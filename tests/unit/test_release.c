@@ -7,9 +7,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "core/thread_cache.h"
+#include "core/device_memory/thread_cache.h"
 
-#include "core/release.h"
+#include "core/device_memory/release.h"
 
 /* Everything is kept, so that a test on a small device is about what it says. */
 static void set_up_to_keep(void)

@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/report.h"
-#include "core/report_json.h"
+#include "core/figures/report.h"
+#include "core/figures/report_json.h"
 #include "decimal_comma.h"
 
 /* --- a report to work with ----------------------------------------------------------------------

@@ -3,7 +3,7 @@
  */
 #include <criterion/criterion.h>
 
-#include "core/size_class.h"
+#include "core/base/size_class.h"
 
 #define KIB UINT64_C(1024)
 #define MIB (KIB * KIB)

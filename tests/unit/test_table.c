@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/readable.h"
-#include "core/report.h"
-#include "core/table.h"
+#include "core/base/readable.h"
+#include "core/base/table.h"
+#include "core/figures/report.h"
 
 #define CELL 16
 

@@ -15,7 +15,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include "core/thread_cache.h"
+#include "core/device_memory/thread_cache.h"
 
 TestSuite(thread_cache, .init = set_up, .fini = tear_down, .timeout = 20);
 

@@ -1,0 +1,90 @@
+/*
+ * Bytes -> bucket: the block size that serves a request.
+ *
+ * Pure arithmetic on a struct that is filled once; any thread may call it without a lock.
+ * Geometric buckets divide every doubling into equal steps (the size classes of jemalloc's
+ * design), but never finer than the driver's own granule. All sizes are bytes.
+ */
+#ifndef CUDAPOOL_CORE_SIZE_CLASS_H
+#define CUDAPOOL_CORE_SIZE_CLASS_H
+
+#include <stdint.h>
+
+#include "core/settings/config.h"
+
+/* The driver hands out device memory in multiples of this: a finer bucket would save nothing. */
+#define SIZE_CLASS_GRANULE 512u
+
+/* From here on an eighth of a doubling is more than a page of device memory: requests round up to
+ * pages. So with eight steps to a doubling no block of a page or more takes more pages than the
+ * driver would have taken for the request. */
+#define SIZE_CLASS_HUGE (UINT64_C(32) << 20)
+#define SIZE_CLASS_PAGE (UINT64_C(2) << 20)
+
+/* One small request takes at most this part of the device, whatever the setting of the smallest
+ * block: a program that fits without the pool must not run out of memory for rounding. */
+#define SIZE_CLASS_SMALLEST_SHARE 64
+
+struct size_classes {
+    enum bucket_policy policy;
+    uint32_t steps;    /* geometric: buckets to a doubling */
+    int steps_shift;   /* its binary logarithm, or -1 */
+    uint64_t smallest; /* requests below it are rounded up to it */
+    uint64_t largest;  /* requests above it are not kept */
+};
+
+void size_classes_init(struct size_classes *classes, const struct bucket_settings *settings,
+                       uint64_t device_bytes);
+
+static inline uint64_t size_class_up(uint64_t bytes, uint64_t power_of_two)
+{
+    return (bytes + power_of_two - 1) & ~(power_of_two - 1);
+}
+
+/* The power of two that starts the doubling (floor, 2 * floor] in which bytes lies; bytes > 1. */
+static inline uint64_t size_class_doubling(uint64_t bytes)
+{
+    return UINT64_C(1) << (63 - __builtin_clzll(bytes - 1));
+}
+
+static inline uint64_t size_class_geometric(uint64_t bytes, uint32_t steps, int steps_shift)
+{
+    uint64_t floor = size_class_doubling(bytes);
+    if (steps_shift >= 0) {
+        uint64_t step = floor >> steps_shift;
+        return size_class_up(bytes, step > SIZE_CLASS_GRANULE ? step : SIZE_CLASS_GRANULE);
+    }
+    if (floor < SIZE_CLASS_GRANULE)
+        return SIZE_CLASS_GRANULE;
+    /* Steps of whole granules, the last one of a doubling being what is left of it: a block's own
+     * size is then in its own bucket. */
+    uint64_t step = size_class_up(floor / steps, SIZE_CLASS_GRANULE);
+    uint64_t rounded = floor + (bytes - floor + step - 1) / step * step;
+    return rounded < 2 * floor ? rounded : 2 * floor;
+}
+
+/* What the driver takes from the device for so many bytes: whole pages, or for less than one at
+ * least whole granules. No bucket is finer. */
+static inline uint64_t size_class_finest(uint64_t bytes)
+{
+    return size_class_up(bytes, bytes >= SIZE_CLASS_PAGE ? SIZE_CLASS_PAGE : SIZE_CLASS_GRANULE);
+}
+
+/* The block size for a request of 1 byte or more; 0 where the request is not kept. Never less
+ * than bytes. */
+static inline uint64_t size_class_round(const struct size_classes *classes, uint64_t bytes)
+{
+    if (bytes > classes->largest)
+        return 0;
+    if (bytes <= classes->smallest)
+        return classes->smallest;
+    if (classes->policy == BUCKETS_EXACT)
+        return bytes;
+    if (bytes >= SIZE_CLASS_HUGE)
+        return size_class_up(bytes, SIZE_CLASS_PAGE);
+    if (classes->policy == BUCKETS_POW2)
+        return 2 * size_class_doubling(bytes);
+    return size_class_geometric(bytes, classes->steps, classes->steps_shift);
+}
+
+#endif

@@ -1,0 +1,367 @@
+/*
+ * Blocks: one record per driver allocation, and the table that leads from a pointer to its record.
+ *
+ * A record belongs to one heap for good, so that a thread that has found it by a stale pointer can
+ * always read block->heap. Address and state are one word: whoever frees a live block claims it by
+ * one compare-and-exchange, with or without the heap's lock, and of two frees one wins. From then
+ * on the block is its claimant's. A live block's fields are written before it becomes live; a free
+ * one that is in a thread cache (thread_cache.h) is guarded with that cache, every other one by its
+ * heap's lock. Records are never returned to the system.
+ *
+ * The table is a radix tree over the address. Looking up takes no lock and never waits, by a
+ * block's first address or by one inside; inserting and removing take a lock of the table's own.
+ * The tree only grows.
+ */
+#ifndef CUDAPOOL_CORE_BLOCK_H
+#define CUDAPOOL_CORE_BLOCK_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/base/mutation.h"
+#include "core/driver/cuda_abi.h"
+#include "core/figures/stats.h"
+
+struct bucket;
+struct heap;
+
+enum block_state {
+    BLOCK_UNUSED,  /* a record without memory */
+    BLOCK_LIVE,    /* in the program's hands */
+    BLOCK_CACHED,  /* freed, and in a thread's cache: pending or clean */
+    BLOCK_PENDING, /* freed; the GPU may still be using it */
+    BLOCK_CLEAN,   /* freed, and nothing can be using it */
+    BLOCK_LEAVING, /* on its way to the driver, in no list and not in the table; or to another
+                      stream, in no list */
+};
+
+/* A block's key is its address, which is a multiple of 256, and in the bits below that its state.
+ * Shared: others than this process's streams may reach it, so it is never reused. Named: the
+ * program has been told this life's number, see block_name. A live block with either mark is
+ * claimed under its heap's lock only: the fast path expects none. */
+#define BLOCK_STATE_MASK   UINT64_C(7)
+#define BLOCK_SHARED       UINT64_C(8)
+#define BLOCK_NAMED        UINT64_C(16)
+#define BLOCK_MARKS        (BLOCK_SHARED | BLOCK_NAMED)
+#define BLOCK_ADDRESS_MASK (~UINT64_C(255))
+
+/* A free block is in a list of its bucket, and a pending one in its heap's as well; in a thread's
+ * cache it is in a chain through LINK_BUCKET's next. */
+enum block_link { LINK_BUCKET, LINK_HEAP, LINK_KINDS };
+
+/* What the path without a lock touches is in the first cache line. */
+struct block {
+    /* Release where it becomes live, acquire where it is claimed or looked at: the fields below are
+     * then those of this life. */
+    _Atomic uint64_t key;
+    counter requested; /* what the program asked for, while it is live */
+    struct heap *heap;
+    struct bucket *bucket;
+    counter epoch;     /* that its last free was stamped with; 0: none yet. A live block whose stamp
+                          is not clean is behind a barrier. Relaxed: whoever looks without owning the
+                          block looks at one that the program is freeing at the same time */
+    uint64_t freed_at; /* nanoseconds of the monotonic clock, as of the heap's last slow path */
+    _Atomic uint16_t bin; /* its bucket's; relaxed, like epoch */
+    uint8_t slot;         /* pending: of the thread that freed it, see heap.h */
+    bool refused;         /* leaving: by the driver */
+    struct {
+        struct block *next, *previous;
+    } links[LINK_KINDS];
+    uint64_t bytes; /* of the driver's allocation. Written by block_set_bytes, so that whoever does
+                       not own the block may look by block_bytes */
+    counter life;   /* of a named live block: the number of this life. Guarded by its heap's lock */
+} __attribute__((aligned(64)));
+
+/* Relaxed: whoever does not own the block looks at its key before and after. */
+static inline uint64_t block_bytes(const struct block *block)
+{
+    return __atomic_load_n(&block->bytes, __ATOMIC_RELAXED);
+}
+
+static inline void block_set_bytes(struct block *block, uint64_t bytes)
+{
+    __atomic_store_n(&block->bytes, bytes, __ATOMIC_RELAXED);
+}
+
+static inline CUdeviceptr block_address(const struct block *block)
+{
+    return atomic_load_explicit(&block->key, memory_order_relaxed) & BLOCK_ADDRESS_MASK;
+}
+
+static inline enum block_state block_state(const struct block *block)
+{
+    return (enum block_state)(atomic_load_explicit(&block->key, memory_order_acquire) &
+                              BLOCK_STATE_MASK);
+}
+
+static inline unsigned block_bin(const struct block *block)
+{
+    return atomic_load_explicit(&block->bin, memory_order_relaxed);
+}
+
+static inline bool block_is_shared(const struct block *block)
+{
+    return (atomic_load_explicit(&block->key, memory_order_relaxed) & BLOCK_SHARED) != 0;
+}
+
+static inline bool block_is_live_at(const struct block *block, CUdeviceptr address)
+{
+    return (atomic_load_explicit(&block->key, memory_order_acquire) & ~BLOCK_MARKS) ==
+           (address | BLOCK_LIVE);
+}
+
+/* Of a new record, or of a block that is the caller's. */
+static inline void block_set(struct block *block, CUdeviceptr address, enum block_state state)
+{
+    atomic_store_explicit(&block->key, address | (uint64_t)state, memory_order_release);
+}
+
+/* Of a block that is the caller's. A shared one stays marked. */
+static inline void block_set_state(struct block *block, enum block_state state)
+{
+    uint64_t key = atomic_load_explicit(&block->key, memory_order_relaxed);
+    atomic_store_explicit(&block->key, (key & ~BLOCK_STATE_MASK) | (uint64_t)state,
+                          memory_order_release);
+}
+
+/* The live block at this address becomes the caller's. False where it is not live there (any more).
+ * A shared one stays marked; the name goes with the life. */
+static inline bool block_claim(struct block *block, CUdeviceptr address, enum block_state state)
+{
+    const uint64_t lost = BLOCK_STATE_MASK | (MUTATED(name_outlives_life) ? 0 : BLOCK_NAMED);
+    uint64_t key = address | BLOCK_LIVE;
+    while (!atomic_compare_exchange_weak_explicit(&block->key, &key,
+                                                  (key & ~lost) | (uint64_t)state,
+                                                  memory_order_acquire, memory_order_acquire))
+        if ((key & ~BLOCK_MARKS) != (address | BLOCK_LIVE))
+            return false;
+    return true;
+}
+
+/* The same for a block without marks, to be put into a thread's cache. */
+static inline bool block_claim_at_once(struct block *block, CUdeviceptr address)
+{
+    uint64_t key = address | BLOCK_LIVE;
+    return atomic_compare_exchange_strong_explicit(&block->key, &key, address | BLOCK_CACHED,
+                                                   memory_order_acquire, memory_order_relaxed) ||
+           MUTATED(claim_not_checked);
+}
+
+static inline bool block_mark(struct block *block, CUdeviceptr address, uint64_t mark)
+{
+    uint64_t key = address | BLOCK_LIVE;
+    while (!atomic_compare_exchange_weak_explicit(&block->key, &key, key | mark,
+                                                  memory_order_acquire, memory_order_acquire))
+        if ((key & ~BLOCK_MARKS) != (address | BLOCK_LIVE))
+            return false;
+    return true;
+}
+
+/* Marks the live block at this address as shared. False where it is not live there. */
+static inline bool block_share(struct block *block, CUdeviceptr address)
+{
+    return block_mark(block, address, BLOCK_SHARED);
+}
+
+/* Heap lock held. The number of the present life of the live block at this address: *next, which is
+ * then used up, where it has none yet. 0 where it is not live there. */
+static inline uint64_t block_name(struct block *block, CUdeviceptr address, counter *next)
+{
+    if ((atomic_load_explicit(&block->key, memory_order_relaxed) & BLOCK_NAMED) == 0)
+        counter_set(&block->life, atomic_fetch_add_explicit(next, 1, memory_order_relaxed));
+    return block_mark(block, address, BLOCK_NAMED) ? counter_get(&block->life) : 0;
+}
+
+struct block_list {
+    struct block *first, *last;
+};
+
+static inline void block_list_append(struct block_list *list, struct block *block,
+                                     enum block_link link)
+{
+    struct block *last = list->last;
+    block->links[link].next = NULL;
+    block->links[link].previous = last;
+    if (last)
+        last->links[link].next = block;
+    else
+        list->first = block;
+    list->last = block;
+}
+
+static inline void block_list_prepend(struct block_list *list, struct block *block,
+                                      enum block_link link)
+{
+    struct block *first = list->first;
+    block->links[link].previous = NULL;
+    block->links[link].next = first;
+    if (first)
+        first->links[link].previous = block;
+    else
+        list->last = block;
+    list->first = block;
+}
+
+/* after NULL: before all others. */
+static inline void block_list_insert_after(struct block_list *list, struct block *after,
+                                           struct block *block, enum block_link link)
+{
+    if (!after) {
+        block_list_prepend(list, block, link);
+    } else if (!after->links[link].next) {
+        block_list_append(list, block, link);
+    } else {
+        struct block *next = after->links[link].next;
+        block->links[link].previous = after;
+        block->links[link].next = next;
+        next->links[link].previous = block;
+        after->links[link].next = block;
+    }
+}
+
+static inline void block_list_remove(struct block_list *list, struct block *block,
+                                     enum block_link link)
+{
+    struct block *next = block->links[link].next;
+    struct block *previous = block->links[link].previous;
+    if (next)
+        next->links[link].previous = previous;
+    else
+        list->last = previous;
+    if (previous)
+        previous->links[link].next = next;
+    else
+        list->first = next;
+}
+
+/* Zeroed memory that shares no cache line, and is never freed; NULL where memory is short. */
+void *allocate_in_whole_lines(size_t bytes);
+
+/*
+ * Records of one heap, made in slabs. Guarded by the heap's lock.
+ */
+struct block_records {
+    struct block_slab *slabs;
+    struct block *unused; /* through links[LINK_HEAP].next */
+};
+
+/* A record in state BLOCK_UNUSED, for the heap; NULL where memory is short. */
+struct block *block_records_take(struct block_records *records, struct heap *heap);
+void block_records_put(struct block_records *records, struct block *block);
+
+/* Calls visit for every record that is not unused. */
+void block_records_visit(struct block_records *records, void (*visit)(struct block *, void *),
+                         void *argument);
+
+/*
+ * Pointer -> block. Three levels over the address: 14 bits, 11 bits, 16 bits, and 8 bits inside a
+ * granule; addresses from 2^49 on, or not on a granule's boundary, have no place in it. A leaf
+ * covers 16 MiB of device memory; of its 512 KiB only the pages that hold records are ever touched.
+ * That they are few, places are not in the order of addresses: those of addresses that are
+ * multiples of 4 KiB come first, one after the other.
+ */
+#define GRANULE_BITS 8
+#define LEAF_BITS    16
+#define MIDDLE_BITS  11
+#define ROOT_BITS    14
+#define ADDRESS_BITS (GRANULE_BITS + LEAF_BITS + MIDDLE_BITS + ROOT_BITS)
+
+/* Granules of a leaf that share a bit: 4 KiB of device memory. Where a granule is inside them is
+ * its class. */
+#define GROUP_BITS 4
+#define LEAF_WORDS (1u << (LEAF_BITS - GROUP_BITS - 6))
+
+struct block_table_leaf {
+    _Atomic(struct block *) blocks[1u << LEAF_BITS];
+};
+
+struct block_table_middle {
+    _Atomic(struct block_table_leaf *) leaves[1u << MIDDLE_BITS];
+    /* For the addresses of each leaf, whether there is one or not: the block that begins before
+     * them and reaches into them, or NULL. */
+    _Atomic(struct block *) reaching[1u << MIDDLE_BITS];
+    /* Of each leaf: a bit for each class that a record was ever in; the places of others need not
+     * be touched. */
+    _Atomic uint32_t classes[1u << MIDDLE_BITS];
+    /* Of each leaf: a bit for each group of granules, set while a record is in one of them. */
+    _Atomic uint64_t groups[1u << MIDDLE_BITS][LEAF_WORDS];
+    struct block_table_middle *next; /* that was made before; written before this one is known */
+    uint64_t first_window;           /* see block.c */
+};
+
+struct block_table {
+    _Atomic(struct block_table_middle *) *root;
+    _Atomic(struct block_table_middle *) middles; /* all of them. Release when one is made, acquire
+                                                     when they are walked */
+    pthread_mutex_t lock; /* guards chunk, chunk_left, and every change of the tree but the removal
+                             of a record from its place. A leaf lock: nothing is taken under it */
+    char *chunk;
+    size_t chunk_left;
+};
+
+bool block_table_init(struct block_table *table);
+
+/* An address's granule, with the bits inside it, which are to be 0, on top. */
+static inline uint64_t block_table_granule(CUdeviceptr address)
+{
+    return address >> GRANULE_BITS | address << (64 - GRANULE_BITS);
+}
+
+static inline bool block_table_has_place(CUdeviceptr address)
+{
+    return block_table_granule(address) >> (LEAF_BITS + MIDDLE_BITS) < 1u << ROOT_BITS;
+}
+
+/* The granule's place in its leaf. */
+static inline size_t block_table_leaf_place(uint64_t granule)
+{
+    _Static_assert(LEAF_BITS == 16, "the rotation of a 16-bit number");
+    uint16_t in_leaf = (uint16_t)granule;
+    return (uint16_t)(in_leaf >> GROUP_BITS | in_leaf << (LEAF_BITS - GROUP_BITS));
+}
+
+/* The place of an address that has one, or NULL where the tree has no node for it yet. The acquire
+ * loads pair with the release stores where the tree grows. */
+static inline _Atomic(struct block *) *block_table_place(const struct block_table *table,
+                                                         CUdeviceptr address)
+{
+    uint64_t granule = block_table_granule(address);
+    struct block_table_middle *middle = atomic_load_explicit(
+        &table->root[granule >> (LEAF_BITS + MIDDLE_BITS)], memory_order_acquire);
+    if (!middle)
+        return NULL;
+    struct block_table_leaf *leaf = atomic_load_explicit(
+        &middle->leaves[granule >> LEAF_BITS & ((1u << MIDDLE_BITS) - 1)], memory_order_acquire);
+    return leaf ? &leaf->blocks[block_table_leaf_place(granule)] : NULL;
+}
+
+/* NULL where the address is not a block's first. The record may be recycled at any moment by
+ * another thread: see its key. */
+static inline struct block *block_table_find(const struct block_table *table, CUdeviceptr address)
+{
+    if (__builtin_expect(!block_table_has_place(address), 0))
+        return NULL;
+    _Atomic(struct block *) *place = block_table_place(table, address);
+    /* Pairs with the release store in block_table_insert: the record's heap is readable. */
+    return place ? atomic_load_explicit(place, memory_order_acquire) : NULL;
+}
+
+/* Sets the record of the address, and of all that its bytes reach. False where one of them has no
+ * place or memory is short. */
+bool block_table_insert(struct block_table *table, CUdeviceptr address, struct block *block);
+
+/* Removes the address's record if it still is this block. */
+void block_table_remove(struct block_table *table, CUdeviceptr address, struct block *block);
+
+/* The record of the block around an address, or else one that ends before it; NULL where no block
+ * begins at or before the address in the 16 MiB around it, and none reaches into them. */
+struct block *block_table_find_around(const struct block_table *table, CUdeviceptr address);
+
+/* Calls visit for every record; those of the same 32 GiB by ascending address. */
+typedef void block_visitor(CUdeviceptr address, const struct block *block, void *argument);
+void block_table_visit(const struct block_table *table, block_visitor *visit, void *argument);
+
+#endif

@@ -1,0 +1,128 @@
+#include "capture.h"
+
+#include <stdlib.h>
+
+#include "core/base/mutation.h"
+#include "core/pool/pool_state.h"
+
+struct capture {
+    CUstream stream;
+    CUcontext context;
+    uint64_t thread; /* whose own stream it is, where the handle means that; else 0 */
+    struct capture *next;
+};
+
+void captures_lock(struct pool *pool)
+{
+    if (!MUTATED(capture_begins_unlocked))
+        pthread_mutex_lock(&pool->fence_lock);
+    enter_driver();
+}
+
+void captures_unlock(struct pool *pool)
+{
+    leave_driver();
+    if (!MUTATED(capture_begins_unlocked))
+        pthread_mutex_unlock(&pool->fence_lock);
+}
+
+static CUstream spelled_out(CUstream stream, bool per_thread)
+{
+    return per_thread && !stream ? CU_STREAM_PER_THREAD : stream;
+}
+
+static uint64_t thread_of(struct pool *pool, CUstream stream)
+{
+    return stream == CU_STREAM_PER_THREAD && !MUTATED(per_thread_stream_shared) ? thread_id(pool)
+                                                                                : 0;
+}
+
+static CUcontext context_of_stream(const struct driver *driver, CUstream stream)
+{
+    CUcontext context = NULL;
+    if (!driver->cuStreamGetCtx || driver->cuStreamGetCtx(stream, &context) != CUDA_SUCCESS)
+        driver->cuCtxGetCurrent(&context);
+    return context;
+}
+
+/* A thread has a stream of its own in every context. */
+static struct capture **find(struct pool *pool, CUstream stream)
+{
+    struct capture **link = &pool->captures.list;
+    uint64_t thread = thread_of(pool, stream);
+    CUcontext context = thread ? context_of_stream(pool->driver, stream) : NULL;
+    while (*link && ((*link)->stream != stream || (*link)->thread != thread ||
+                     (thread && (*link)->context != context)))
+        link = &(*link)->next;
+    return link;
+}
+
+void captures_add(struct pool *pool, int change)
+{
+    struct captures *captures = &pool->captures;
+    unsigned count = atomic_load_explicit(&captures->count, memory_order_relaxed);
+    count += (unsigned)change;
+    atomic_store_explicit(&captures->count, count, memory_order_relaxed);
+    if (count)
+        atomic_fetch_or_explicit(&pool->registry.generation, REGISTRY_CAPTURING,
+                                 memory_order_relaxed);
+    else
+        atomic_fetch_and_explicit(&pool->registry.generation, ~REGISTRY_CAPTURING,
+                                  memory_order_relaxed);
+}
+
+static void drop(struct pool *pool, struct capture **link)
+{
+    struct capture *capture = *link;
+    *link = capture->next;
+    free(capture);
+    captures_add(pool, -1);
+}
+
+void captures_began(struct pool *pool, CUstream stream, bool per_thread)
+{
+    struct capture *capture = malloc(sizeof *capture);
+    stream = spelled_out(stream, per_thread);
+    if (capture) {
+        *capture = (struct capture){stream, context_of_stream(pool->driver, stream),
+                                    thread_of(pool, stream), pool->captures.list};
+        pool->captures.list = capture;
+    }
+    if (MUTATED(captures_not_counted))
+        return;
+    /* Without a record the count never falls back to 0: the driver answers from now on. */
+    captures_add(pool, 1);
+}
+
+void captures_perhaps_ended(struct pool *pool, CUstream stream, bool per_thread)
+{
+    stream = spelled_out(stream, per_thread);
+    struct capture **link = find(pool, stream);
+    if (!*link)
+        return;
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (pool->driver->cuStreamIsCapturing)
+        pool->driver->cuStreamIsCapturing(stream, &status);
+    if (MUTATED(capture_end_missed))
+        return;
+    if (status == CU_STREAM_CAPTURE_STATUS_NONE || MUTATED(failed_end_counts))
+        drop(pool, link);
+}
+
+void captures_stream_destroyed(struct pool *pool, CUstream stream)
+{
+    struct capture **link = find(pool, stream);
+    if (*link && !MUTATED(capture_outlives_stream))
+        drop(pool, link);
+}
+
+void captures_context_died(struct pool *pool, CUcontext handle)
+{
+    struct capture **link = &pool->captures.list;
+    while (*link) {
+        if ((*link)->context == handle)
+            drop(pool, link);
+        else
+            link = &(*link)->next;
+    }
+}

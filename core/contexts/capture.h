@@ -1,0 +1,55 @@
+/*
+ * Stream captures under way, in the whole process.
+ *
+ * A fence, a barrier or a synchronise on a context with a capturing stream invalidates the capture,
+ * and captures spread to other contexts through events. So the pool keeps one count: while it is
+ * not 0, nothing is fenced, and allocations and frees are the driver's.
+ *
+ * Locking: the list is guarded by the fence lock, which is held across
+ * the driver's own begin, so that no fence is recorded between that and our knowing.
+ */
+#ifndef CUDAPOOL_CORE_CAPTURE_H
+#define CUDAPOOL_CORE_CAPTURE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "core/driver/cuda_abi.h"
+
+struct pool;
+struct capture;
+
+struct captures {
+    _Atomic unsigned count; /* the length of list, and 1 more in a pool that is switched off;
+                               written under the fence lock, read without. Relaxed: whoever records
+                               a fence looks again under the lock */
+    struct capture *list;
+};
+
+static inline bool captures_are_going_on(const struct captures *captures)
+{
+    return atomic_load_explicit(&captures->count, memory_order_relaxed) != 0;
+}
+
+/* Lock held, or the pool not yet in use. So many captures more than there were. */
+void captures_add(struct pool *pool, int change);
+
+/* The fence lock: held around the driver's begin of a capture, and around the destruction of a
+ * stream while captures go on. */
+void captures_lock(struct pool *pool);
+void captures_unlock(struct pool *pool);
+
+/*
+ * Lock held by the caller. A capture has begun on the stream; the stream's capture has perhaps
+ * ended (the driver is asked: a failed end may leave it going on); the stream has been destroyed,
+ * and its capture with it. per_thread: the NULL stream means the calling thread's own, as in the
+ * _ptsz functions.
+ */
+void captures_began(struct pool *pool, CUstream stream, bool per_thread);
+void captures_perhaps_ended(struct pool *pool, CUstream stream, bool per_thread);
+void captures_stream_destroyed(struct pool *pool, CUstream stream);
+
+/* Lock held by the caller. The context has died, and every capture on its streams with it. */
+void captures_context_died(struct pool *pool, CUcontext handle);
+
+#endif

@@ -1,0 +1,719 @@
+#include "context.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/mutation.h"
+#include "core/device_memory/thread_cache.h"
+#include "core/pool/pool_state.h"
+#include "core/stream_memory/stream_release.h"
+
+/* ---- devices ---- */
+
+static struct device *find_device(struct registry *registry, CUdevice ordinal)
+{
+    struct device *device = registry_devices(registry);
+    while (device && device->ordinal != ordinal)
+        device = device->next;
+    return device;
+}
+
+static void read_uuid(const struct driver *driver, struct device *device)
+{
+    if (driver->cuDeviceGetUuid_v2)
+        driver->cuDeviceGetUuid_v2(&device->uuid, device->ordinal);
+    else if (driver->cuDeviceGetUuid)
+        driver->cuDeviceGetUuid(&device->uuid, device->ordinal);
+}
+
+/* Several fences to a growth budget, so that it is used up and freed in small steps. */
+static uint64_t fence_bytes(uint64_t growth_budget)
+{
+    uint64_t most = UINT64_C(16) << 20;
+    return growth_budget / 8 < most ? growth_budget / 8 : most;
+}
+
+/* Where the hard limit is narrower than the growth budget, half of what it allows: what has no
+ * fence can neither be waited for nor given back there. */
+static uint64_t budget_inside_limits(const struct device *device)
+{
+    uint64_t least = device->limit;
+    return least / 2 < device->growth_budget && !MUTATED(fences_wide_at_limits)
+               ? least / 2
+               : device->growth_budget;
+}
+
+void device_set_short(struct device *device, bool is_short)
+{
+    atomic_store_explicit(&device->is_short, is_short, memory_order_relaxed);
+    atomic_store_explicit(&device->fence_bytes,
+                          is_short ? 0 : fence_bytes(budget_inside_limits(device)),
+                          memory_order_relaxed);
+}
+
+/* 0 where the driver does not say. */
+static uint32_t cuda_version(const struct driver *driver)
+{
+    int version = 0;
+    if (!driver->cuDriverGetVersion || driver->cuDriverGetVersion(&version) != CUDA_SUCCESS)
+        return 0;
+    return version > 0 ? (uint32_t)version : 0;
+}
+
+static struct device *describe_device(struct pool *pool, CUdevice ordinal)
+{
+    const struct driver *driver = pool->driver;
+    struct device *device = calloc(1, sizeof *device);
+    size_t total = 0;
+    if (!device)
+        return NULL;
+    device->ordinal = ordinal;
+    if (driver->cuDeviceTotalMem_v2(&total, ordinal) != CUDA_SUCCESS) {
+        free(device);
+        return NULL;
+    }
+    driver->cuDeviceGetName(device->name, (int)sizeof device->name, ordinal);
+    read_uuid(driver, device);
+    const struct device_settings *settings = &pool->settings.device;
+    device->total_bytes = total;
+    device->cached_cap = byte_size_resolve(&settings->caps.cached, total);
+    device->growth_budget = byte_size_resolve(&settings->growth_budget, total);
+    device->limit = byte_size_resolve(&pool->settings.limits.device_bytes, total);
+    device_set_short(device, false);
+    atomic_init(&device->could_hold, total);
+    const struct stream_ordered_settings *stream_ordered = &pool->settings.stream_ordered;
+    size_classes_init(&device->stream_classes, &stream_ordered->buckets, total);
+    device->stream_cached_cap = byte_size_resolve(&stream_ordered->caps.cached, total);
+    return device;
+}
+
+/* Registry lock held. False where memory is short. */
+static bool list_device(struct pool *pool, struct device *device)
+{
+    struct registry *registry = &pool->registry;
+    struct figures_device record = {.ordinal = device->ordinal, .total_bytes = device->total_bytes};
+    memcpy(record.name, device->name, sizeof record.name);
+    memcpy(record.uuid, device->uuid.bytes, sizeof record.uuid);
+    if (figures_device(&pool->figures, &record)) {
+        device->memory = figures_kind(&pool->figures, KIND_DEVICE, device->ordinal);
+        device->stream_memory = figures_kind(&pool->figures, KIND_STREAM_ORDERED, device->ordinal);
+    }
+    if (!device->memory || !device->stream_memory)
+        return false;
+    device->next = registry_devices(registry);
+    atomic_store_explicit(&registry->devices, device, memory_order_release);
+    return true;
+}
+
+struct device *context_device(struct pool *pool, CUdevice ordinal)
+{
+    struct registry *registry = &pool->registry;
+    pthread_mutex_lock(&registry->lock);
+    struct device *device = find_device(registry, ordinal);
+    pthread_mutex_unlock(&registry->lock);
+    if (device)
+        return device;
+    struct device *described = describe_device(pool, ordinal);
+    if (!described)
+        return NULL;
+    figures_note_cuda(&pool->figures, cuda_version(pool->driver));
+    figures_start(&pool->figures);
+    pthread_mutex_lock(&registry->lock);
+    device = find_device(registry, ordinal);
+    if (!device && list_device(pool, described))
+        device = described;
+    pthread_mutex_unlock(&registry->lock);
+    if (device != described)
+        free(described);
+    return device;
+}
+
+/* ---- life ---- */
+
+static bool is_alive(const struct context *context)
+{
+    return (context_generation(context) & 1) != 0;
+}
+
+bool context_pin(struct context *context, uint64_t generation)
+{
+    /* Sequentially consistent, as is the other side in context_end_begin: either we see that it is
+     * dying, or it sees our pin. */
+    atomic_fetch_add(&context->pins, 1);
+    if ((!atomic_load(&context->dying) && atomic_load(&context->generation) == generation &&
+         (generation & 1) != 0) ||
+        MUTATED(dead_context_pinned))
+        return true;
+    context_unpin(context);
+    return false;
+}
+
+void context_unpin(struct context *context)
+{
+    atomic_fetch_sub(&context->pins, 1);
+}
+
+void context_step_aside(struct context *context)
+{
+    if (MUTATED(lasting_error_ignored))
+        return;
+    /* Relaxed: only ever set while the context lives; a late look costs one more failed call. */
+    atomic_store_explicit(&context->unusable, true, memory_order_relaxed);
+    atomic_fetch_or_explicit(&context->heap.closed, CLOSED_UNUSABLE, memory_order_relaxed);
+}
+
+void context_step_aside_everywhere(struct pool *pool)
+{
+    /* Sequentially consistent: either whoever brings a context to life sees this, or we see the
+     * context. */
+    atomic_store(&pool->stepped_aside, true);
+    for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
+        context_step_aside(c);
+}
+
+struct context *context_next(struct pool *pool, struct context *context, struct device *device)
+{
+    struct context *next =
+        context ? context->next
+                : atomic_load_explicit(&pool->registry.contexts, memory_order_acquire);
+    while (next && (!is_alive(next) || (device && next->device != device)))
+        next = next->next;
+    return next;
+}
+
+/* ---- looking up; the registry lock is held by the callers of the static functions ---- */
+
+static struct context_handle *find_handle(struct registry *registry, CUcontext handle)
+{
+    for (size_t i = 0; i < registry->handle_count; i++)
+        if (registry->handles[i].handle == handle)
+            return &registry->handles[i];
+    return NULL;
+}
+
+static bool add_handle(struct registry *registry, struct context_handle added)
+{
+    if (registry->handle_count == registry->handle_capacity) {
+        size_t capacity = registry->handle_capacity ? 2 * registry->handle_capacity : 8;
+        struct context_handle *handles =
+            realloc(registry->handles, capacity * sizeof *registry->handles);
+        if (!handles)
+            return false;
+        registry->handles = handles;
+        registry->handle_capacity = capacity;
+    }
+    registry->handles[registry->handle_count++] = added;
+    return true;
+}
+
+/* Threads ask again what a handle stands for. Pairs with the acquire load in context_current. */
+static void handles_have_changed(struct registry *registry)
+{
+    if (!MUTATED(handle_cached_for_good))
+        atomic_fetch_add_explicit(&registry->generation, REGISTRY_STEP, memory_order_release);
+}
+
+static void remove_handles(struct registry *registry, const struct context *context,
+                           CUgreenCtx green)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < registry->handle_count; i++) {
+        const struct context_handle *h = &registry->handles[i];
+        if (green ? h->green != green : h->context != context)
+            registry->handles[kept++] = *h;
+    }
+    registry->handle_count = kept;
+    handles_have_changed(registry);
+}
+
+/* A known context with this handle that is not about to die; its entry is copied out. */
+static bool look_up(struct pool *pool, CUcontext handle, struct context_handle *found)
+{
+    struct registry *registry = &pool->registry;
+    pthread_mutex_lock(&registry->lock);
+    struct context_handle *entry = find_handle(registry, handle);
+    bool known = entry && !atomic_load(&entry->context->dying);
+    if (known) {
+        *found = *entry;
+        found->generation = context_generation(entry->context);
+    }
+    pthread_mutex_unlock(&registry->lock);
+    return known;
+}
+
+/* Also while its device's primary context may be dying. */
+static bool is_alias(struct pool *pool, CUcontext handle)
+{
+    pthread_mutex_lock(&pool->registry.lock);
+    const struct context_handle *entry = find_handle(&pool->registry, handle);
+    bool green = entry && entry->green;
+    pthread_mutex_unlock(&pool->registry.lock);
+    return green;
+}
+
+bool context_has_green(struct pool *pool, const struct context *context)
+{
+    struct registry *registry = &pool->registry;
+    bool green = false;
+    pthread_mutex_lock(&registry->lock);
+    for (size_t i = 0; i < registry->handle_count && !green; i++)
+        green = registry->handles[i].context == context && registry->handles[i].green;
+    pthread_mutex_unlock(&registry->lock);
+    return green;
+}
+
+struct context *context_find(struct pool *pool, CUcontext handle)
+{
+    struct context_handle found;
+    return look_up(pool, handle, &found) && !found.green ? found.context : NULL;
+}
+
+struct context *context_named(struct pool *pool, CUcontext handle)
+{
+    struct context_handle found;
+    return look_up(pool, handle, &found) ? found.context : NULL;
+}
+
+struct context *context_find_primary(struct pool *pool, CUdevice device)
+{
+    struct context *c = context_next(pool, NULL, NULL);
+    while (c && (!c->primary || c->device->ordinal != device))
+        c = context_next(pool, c, NULL);
+    return c;
+}
+
+CUdevice context_green_device(struct pool *pool, CUgreenCtx green)
+{
+    struct registry *registry = &pool->registry;
+    CUdevice device = -1;
+    pthread_mutex_lock(&registry->lock);
+    for (size_t i = 0; i < registry->handle_count && device < 0; i++)
+        if (registry->handles[i].green == green)
+            device = registry->handles[i].context->device->ordinal;
+    pthread_mutex_unlock(&registry->lock);
+    return device;
+}
+
+/* ---- becoming known ---- */
+
+static unsigned long long id_of(const struct context *context)
+{
+    return atomic_load_explicit(&context->id, memory_order_relaxed);
+}
+
+static unsigned long long read_id(struct pool *pool, CUcontext handle)
+{
+    unsigned long long id = 0;
+    if (!pool->driver->cuCtxGetId || pool->driver->cuCtxGetId(handle, &id) != CUDA_SUCCESS)
+        return 0;
+    return id;
+}
+
+/* With what never changes in it: others look at that without a lock. */
+static struct context *make_context(struct pool *pool, struct device *device, bool primary)
+{
+    struct context *context = calloc(1, sizeof *context);
+    uint64_t id = atomic_fetch_add_explicit(&pool->registry.heaps, 1, memory_order_relaxed);
+    if (!context || !heap_init(&context->heap, &pool->figures, id, device->ordinal)) {
+        free(context);
+        return NULL;
+    }
+    atomic_init(&context->epochs.current, 1);
+    host_work_init(&context->epochs.host_work);
+    atomic_init(&context->heap.closed,
+                (pool->settings.device.free_synchronizes ? CLOSED_SYNCHRONISING : 0u) |
+                    (pool->expedited ? 0u : CLOSED_WEAKLY));
+    context->primary = primary;
+    context->device = device;
+    context->heap.blocks_per_bucket = pool->settings.device.caps.blocks_per_bucket;
+    size_classes_init(&context->heap.classes, &pool->settings.device.buckets, device->total_bytes);
+    context->next = atomic_load_explicit(&pool->registry.contexts, memory_order_relaxed);
+    return context;
+}
+
+static struct context *find_spare(struct registry *registry, const struct device *device,
+                                  bool primary)
+{
+    struct context *c = atomic_load_explicit(&registry->contexts, memory_order_relaxed);
+    while (c && (is_alive(c) || c->device != device || c->primary != primary))
+        c = c->next;
+    return c;
+}
+
+/* Fence and registry lock held. */
+static struct context *bring_to_life(struct pool *pool, struct device *device,
+                                     const struct context *identity)
+{
+    struct registry *registry = &pool->registry;
+    struct context *context = find_spare(registry, device, identity->primary);
+    bool fresh = !context;
+    if (fresh)
+        context = make_context(pool, device, identity->primary);
+    if (!context || !add_handle(registry, (struct context_handle){.handle = identity->handle,
+                                                                  .context = context}))
+        return NULL; /* a fresh one is lost: memory is short, and that once */
+    context->handle = identity->handle;
+    atomic_store_explicit(&context->id, id_of(identity), memory_order_relaxed);
+    atomic_store_explicit(&context->unusable, false, memory_order_relaxed);
+    atomic_fetch_and_explicit(&context->heap.closed, ~(uint32_t)CLOSED_UNUSABLE,
+                              memory_order_relaxed);
+    atomic_store_explicit(&context->barred, false, memory_order_relaxed);
+    atomic_store_explicit(&context->return_stream, NULL, memory_order_relaxed);
+    atomic_store_explicit(&context->late_stream, NULL, memory_order_relaxed);
+    atomic_fetch_add(&context->generation, 1);
+    if (fresh)
+        atomic_store_explicit(&registry->contexts, context, memory_order_release);
+    registry->set_generation++;
+    if (atomic_load(&pool->stepped_aside))
+        context_step_aside(context);
+    return context;
+}
+
+/* Before a second context is known to anybody: blocks behind barriers might be reached from outside
+ * the barrier. So there are no more barriers, and what the new context does comes after those that
+ * were raised. Nothing is waited for here: what the barriers wait for may need this thread. */
+static void close_barriers(struct pool *pool, CUcontext handle)
+{
+    atomic_store_explicit(&pool->several_contexts, true, memory_order_release);
+    /* One that is being raised is known after that. */
+    pthread_mutex_lock(&pool->fence_lock);
+    pthread_mutex_unlock(&pool->fence_lock);
+    /* A synchronise of one context says nothing of the others. */
+    if (!pool->driver->cuCtxRecordEvent)
+        context_step_aside_everywhere(pool);
+    for (struct context *c = context_next(pool, NULL, NULL); c && !MUTATED(barriers_not_drained);
+         c = context_next(pool, c, NULL))
+        epoch_order_behind_barrier(pool, c, handle);
+}
+
+static bool is_same(const struct context *context, unsigned long long id)
+{
+    unsigned long long known = id_of(context);
+    return !known || !id || known == id || MUTATED(handle_is_identity);
+}
+
+/* The context that we knew by this handle ended without our being told. Another thread may have
+ * buried it meanwhile. */
+static void bury(struct pool *pool, const struct context_handle *entry)
+{
+    context_end_begin(pool, entry->context, false);
+    context_end_finish(pool, entry->context, entry->generation, true);
+}
+
+/* This alias alone: the green context's own handle may be another's by now. */
+static void drop_handle(struct pool *pool, const struct context_handle *dropped)
+{
+    struct registry *registry = &pool->registry;
+    pthread_mutex_lock(&registry->lock);
+    struct context_handle *entry = find_handle(registry, dropped->handle);
+    if (entry && entry->green == dropped->green && entry->id == dropped->id) {
+        *entry = registry->handles[--registry->handle_count];
+        handles_have_changed(registry);
+    }
+    pthread_mutex_unlock(&registry->lock);
+}
+
+/* Whether the handle still means what it did when the entry was made. id: of what it means now. */
+static bool still_means(const struct context_handle *entry, unsigned long long id)
+{
+    if (!entry->green)
+        return is_same(entry->context, id);
+    return !entry->id || !id || entry->id == id || MUTATED(stale_alias_kept);
+}
+
+/* Of an owner that has ended, while the thread that has ended it has not come to tell. */
+static void give_up_handle(struct pool *pool, const struct context_handle *entry)
+{
+    if (entry->green)
+        drop_handle(pool, entry);
+    else
+        bury(pool, entry);
+}
+
+/* False where that is not possible yet: there is another context and the barriers are not closed,
+ * or the handle is known: perhaps its last owner is still being ended by another thread. */
+static bool list_context(struct pool *pool, struct device *device, const struct context *identity,
+                         struct context **context)
+{
+    pthread_mutex_lock(&pool->fence_lock);
+    pthread_mutex_lock(&pool->registry.lock);
+    const struct context_handle *entry = find_handle(&pool->registry, identity->handle);
+    bool ready = !entry && (!context_next(pool, NULL, NULL) ||
+                            atomic_load_explicit(&pool->several_contexts, memory_order_relaxed));
+    if (ready)
+        *context = bring_to_life(pool, device, identity);
+    pthread_mutex_unlock(&pool->registry.lock);
+    pthread_mutex_unlock(&pool->fence_lock);
+    if (!ready)
+        sched_yield();
+    return ready;
+}
+
+/* Whoever ended it may have looked for it before it was listed, and so not have found it: that is
+ * over when the primary lock is ours. */
+static bool has_ended_unseen(struct pool *pool, const struct context *identity)
+{
+    pthread_mutex_lock(&pool->primary_lock);
+    bool ended = pool->driver->cuCtxGetId && read_id(pool, identity->handle) != id_of(identity);
+    pthread_mutex_unlock(&pool->primary_lock);
+    return ended;
+}
+
+/* Forgets a context that has just been listed, unless another thread did so first. */
+static void forget_listed(struct pool *pool, struct context *context, unsigned long long id)
+{
+    uint64_t generation = context_end_begin(pool, context, false);
+    context_end_finish(pool, context, generation, id_of(context) == id);
+}
+
+struct context *context_register(struct pool *pool, CUcontext handle, CUdevice ordinal,
+                                 bool primary)
+{
+    struct context identity = {.handle = handle, .id = read_id(pool, handle), .primary = primary};
+    if (pool->driver->cuCtxGetId && id_of(&identity) == 0)
+        return NULL; /* another thread has ended it */
+    struct device *device = context_device(pool, ordinal);
+    if (!device)
+        return NULL;
+
+    struct context *context;
+    do {
+        struct context_handle found;
+        bool known = look_up(pool, handle, &found);
+        if (known && still_means(&found, id_of(&identity)))
+            return found.context;
+        /* Or it is we who come late. */
+        if (known && read_id(pool, handle) != id_of(&identity))
+            return NULL;
+        if (known)
+            give_up_handle(pool, &found);
+        if (context_next(pool, NULL, NULL))
+            close_barriers(pool, handle);
+    } while (!list_context(pool, device, &identity, &context));
+    if (!context || !has_ended_unseen(pool, &identity))
+        return context;
+    forget_listed(pool, context, id_of(&identity));
+    return NULL;
+}
+
+static CUcontext retain_and_release(const struct driver *driver, CUdevice device)
+{
+    CUcontext primary = NULL;
+    if (driver->cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS)
+        return NULL;
+    if (MUTATED(retain_left_behind))
+        return primary;
+    if (driver->cuDevicePrimaryCtxRelease_v2)
+        driver->cuDevicePrimaryCtxRelease_v2(device);
+    else if (driver->cuDevicePrimaryCtxRelease)
+        driver->cuDevicePrimaryCtxRelease(device);
+    return primary;
+}
+
+/* The device's primary context, where there is one; leaves no retain behind. Under the lock that
+ * the last release is told under: ours must not be the last. */
+static CUcontext find_primary_handle(struct pool *pool, CUdevice device)
+{
+    CUcontext primary = NULL;
+    pthread_mutex_lock(&pool->primary_lock);
+    enter_driver();
+    if (context_primary_is_active(pool, device))
+        primary = retain_and_release(pool->driver, device);
+    leave_driver();
+    pthread_mutex_unlock(&pool->primary_lock);
+    return primary;
+}
+
+bool context_primary_lives_on(struct pool *pool, const struct context *context)
+{
+    /* Another thread may have made a new one meanwhile, at this handle or another. */
+    unsigned long long id = read_id(pool, context->handle);
+    bool gone = id == 0 && id_of(context) != 0;
+    return context_primary_is_active(pool, context->device->ordinal) && !gone &&
+           is_same(context, id);
+}
+
+bool context_primary_is_active(struct pool *pool, CUdevice device)
+{
+    unsigned int flags;
+    int active = 0;
+    return pool->driver->cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS &&
+           active;
+}
+
+struct context *context_register_current(struct pool *pool, CUcontext handle)
+{
+    CUdevice device;
+    if (pool->driver->cuCtxGetDevice(&device) != CUDA_SUCCESS)
+        return NULL;
+    bool primary = find_primary_handle(pool, device) == handle;
+    /* Another thread may have ended it before that. */
+    if (pool->driver->cuCtxGetDevice(&device) != CUDA_SUCCESS)
+        return NULL;
+    return context_register(pool, handle, device, primary);
+}
+
+struct context *context_register_primary(struct pool *pool, CUdevice device)
+{
+    CUcontext primary = find_primary_handle(pool, device);
+    return primary ? context_register(pool, primary, device, true) : NULL;
+}
+
+/* False where another has the handle. */
+static bool add_alias(struct pool *pool, struct context_handle alias)
+{
+    struct registry *registry = &pool->registry;
+    pthread_mutex_lock(&registry->lock);
+    const struct context_handle *entry = alias.handle ? find_handle(registry, alias.handle) : NULL;
+    bool ours = !entry || (entry->green == alias.green && entry->id == alias.id);
+    if (!entry)
+        add_handle(registry, alias);
+    pthread_mutex_unlock(&registry->lock);
+    return ours;
+}
+
+void context_note_green(struct pool *pool, CUgreenCtx green, CUdevice device)
+{
+    struct context *context = context_register_primary(pool, device);
+    /* What was known of it was another's that ended unseen: who ends one tells so under the primary
+     * lock, which has been taken above. */
+    context_drop_alias(pool, green);
+    if (context)
+        add_alias(pool, (struct context_handle){.green = green, .context = context});
+}
+
+static CUdevice device_of(struct pool *pool, CUcontext handle)
+{
+    const struct driver *driver = pool->driver;
+    CUdevice device = -1;
+    if (driver->cuCtxPushCurrent_v2(handle) != CUDA_SUCCESS)
+        return -1;
+    if (driver->cuCtxGetDevice(&device) != CUDA_SUCCESS)
+        device = -1;
+    driver->cuCtxPopCurrent_v2(&handle);
+    return device;
+}
+
+void context_alias(struct pool *pool, CUcontext handle, CUgreenCtx green)
+{
+    CUdevice device = MUTATED(green_context_by_itself) ? -1 : device_of(pool, handle);
+    struct context *context = device < 0 ? NULL : context_register_primary(pool, device);
+    unsigned long long id = read_id(pool, handle);
+    if (!context || context->handle == handle || (pool->driver->cuCtxGetId && id == 0))
+        return;
+    struct context_handle found,
+        alias = {.handle = handle, .green = green, .context = context, .id = id};
+    /* The handle's last owner may still be being ended by another thread. */
+    while (!add_alias(pool, alias) && !MUTATED(alias_not_added)) {
+        if (!look_up(pool, handle, &found))
+            sched_yield();
+        else if (still_means(&found, id))
+            return;
+        else
+            give_up_handle(pool, &found);
+    }
+}
+
+void context_drop_alias(struct pool *pool, CUgreenCtx green)
+{
+    pthread_mutex_lock(&pool->registry.lock);
+    remove_handles(&pool->registry, NULL, green);
+    pthread_mutex_unlock(&pool->registry.lock);
+}
+
+struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool *green)
+{
+    struct context_handle found;
+    /* Read before looking up: what goes stale after this is looked up again. */
+    uint64_t generation = registry_generation(&pool->registry);
+    bool known = look_up(pool, handle, &found) && still_means(&found, read_id(pool, handle));
+    struct context *context = known ? found.context : context_register_current(pool, handle);
+    *green = known ? found.green != NULL
+                   : context && !MUTATED(late_alias_forgotten) && is_alias(pool, handle);
+    struct thread_state *thread = &thread_state;
+    thread->handle = handle;
+    thread->context = context;
+    thread->green = *green;
+    thread->generation = context ? generation : 0;
+    struct thread_cache *cache = context ? thread_cache_known(&context->heap) : NULL;
+    thread->cache = cache ? cache : &no_thread_cache;
+    return context;
+}
+
+/* ---- ending ---- */
+
+uint64_t context_end_begin(struct pool *pool, struct context *context, bool ends)
+{
+    uint64_t generation = 0;
+    ends = ends || MUTATED(every_release_ends);
+    if (context && pool->streams && ends)
+        stream_release_before_end(pool, context);
+    if (context) {
+        /* Under the fence lock: whoever is recording in it comes to an end first. */
+        pthread_mutex_lock(&pool->fence_lock);
+        atomic_store(&context->dying, true);
+        generation = context_generation(context);
+        pthread_mutex_unlock(&pool->fence_lock);
+        heap_set_ending(&context->heap, true);
+        /* Pairs with context_pin. Whoever has pinned a context takes no lock that we hold. */
+        while (atomic_load(&context->pins) != 0 && !MUTATED(death_waits_for_nobody))
+            sched_yield();
+        if (pool->streams && ends)
+            stream_release_context(pool, context);
+    }
+    enter_driver();
+    return generation;
+}
+
+static void forget_context(struct pool *pool, struct context *context)
+{
+    atomic_fetch_add(&context->generation, 1);
+    pthread_mutex_lock(&pool->registry.lock);
+    remove_handles(&pool->registry, context, NULL);
+    pool->registry.set_generation++;
+    pthread_mutex_unlock(&pool->registry.lock);
+    if (!MUTATED(capture_outlives_context))
+        captures_context_died(pool, context->handle);
+    heap_reset(pool, context);
+    /* Which of it was this context's is not known: too little room is kept rather than too much. */
+    if (!MUTATED(managed_outlives_context))
+        atomic_store_explicit(&context->device->managed_bytes, 0, memory_order_relaxed);
+    if (pool->streams) {
+        stream_release_forget(pool, context);
+        streams_context_died(pool, context);
+    }
+}
+
+void context_end_finish(struct pool *pool, struct context *context, uint64_t generation, bool died)
+{
+    leave_driver();
+    if (context) {
+        pthread_mutex_lock(&pool->fence_lock);
+        bool ours = context_generation(context) == generation || MUTATED(successor_forgotten);
+        if (died && ours && is_alive(context))
+            forget_context(pool, context);
+        heap_set_ending(&context->heap, false);
+        atomic_store(&context->dying, false);
+        pthread_mutex_unlock(&pool->fence_lock);
+    }
+}
+
+/* ---- current ---- */
+
+bool context_push(struct pool *pool, struct context *context, bool *pushed)
+{
+    CUcontext current = NULL;
+    *pushed = false;
+    if (pool->driver->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == context->handle)
+        return true;
+    *pushed = pool->driver->cuCtxPushCurrent_v2(context->handle) == CUDA_SUCCESS;
+    return *pushed;
+}
+
+void context_pop(struct pool *pool, bool pushed)
+{
+    CUcontext popped;
+    if (pushed)
+        pool->driver->cuCtxPopCurrent_v2(&popped);
+}

@@ -1,0 +1,230 @@
+#include "host_work.h"
+
+#include <search.h>
+#include <stdlib.h>
+
+#include "core/base/mutation.h"
+#include "core/pool/pool_state.h"
+
+/* ---- marks; the heap lock is held ---- */
+
+static uint64_t lesser(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static void refresh_limit(struct host_work *work)
+{
+    uint64_t limit = work->submitting ? work->submitting_before : UINT64_MAX;
+    for (unsigned i = 0; i < work->count; i++)
+        limit = lesser(limit, work->marks[i].before);
+    if (MUTATED(host_work_not_marked))
+        limit = UINT64_MAX;
+    atomic_store_explicit(&work->limit, limit, memory_order_relaxed);
+}
+
+/* The mark that a new one is to be one with, or a new place. Marks between the same two fences say
+ * the same. */
+static struct host_mark *find_place(struct host_work *work, uint64_t before)
+{
+    for (unsigned i = 0; i < work->count; i++)
+        if (work->marks[i].before == before)
+            return &work->marks[i];
+    if (work->count == HOST_MARKS)
+        return &work->marks[HOST_MARKS - 1];
+    work->marks[work->count] = (struct host_mark){before, 0};
+    return &work->marks[work->count++];
+}
+
+void host_work_mark(struct host_work *work, uint64_t before, uint64_t after)
+{
+    struct host_mark *mark = find_place(work, before);
+    mark->before = lesser(mark->before, before);
+    if (mark->after < after)
+        mark->after = after;
+    refresh_limit(work);
+}
+
+void host_work_clean(struct host_work *work, uint64_t epoch)
+{
+    unsigned kept = 0;
+    if (work->count == 0 || MUTATED(host_work_never_over))
+        return;
+    for (unsigned i = 0; i < work->count; i++)
+        if (work->marks[i].after > epoch)
+            work->marks[kept++] = work->marks[i];
+    work->count = kept;
+    refresh_limit(work);
+}
+
+void host_work_reset(struct host_work *work)
+{
+    work->count = 0;
+    refresh_limit(work);
+}
+
+/* ---- submitting ---- */
+
+/* The context of the stream's work. What belongs to the calling thread or its context is asked for
+ * by the current context, and so is a stream of which the driver does not tell. */
+static struct context *context_of_stream(struct pool *pool, CUstream stream)
+{
+    CUcontext handle = NULL;
+    bool green;
+    if (!stream_is_created(stream) || !pool->driver->cuStreamGetCtx ||
+        pool->driver->cuStreamGetCtx(stream, &handle) != CUDA_SUCCESS || !handle)
+        return context_current(pool, &green);
+    if (thread_state.handle == handle &&
+        thread_state.generation == registry_generation(&pool->registry))
+        return thread_state.context;
+    struct context *context = context_named(pool, handle);
+    return context ? context : context_current(pool, &green);
+}
+
+/* Heap lock held. The newest epoch whose fence has been recorded: none before it can wait for what
+ * is submitted from now on. */
+static uint64_t newest_recorded(const struct epochs *epochs)
+{
+    return epochs->newest ? epochs->newest->epoch : epoch_clean(epochs);
+}
+
+/* Heap lock held. Frees on the fast path would not wait for the work. */
+static void close_caches(struct context *context)
+{
+    bool closed =
+        atomic_load_explicit(&context->heap.closed, memory_order_relaxed) & CLOSED_HOST_WORK;
+    if (closed != (host_work_limit(&context->epochs.host_work) != UINT64_MAX))
+        heap_look_at_caches(&context->heap);
+}
+
+struct host_submission host_work_begin(struct pool *pool, CUstream stream)
+{
+    struct host_submission submission = {.context = context_of_stream(pool, stream)};
+    struct context *context = submission.context;
+    if (!context)
+        return submission;
+    heap_lock(&context->heap);
+    struct host_work *work = &context->epochs.host_work;
+    submission.generation = context_generation(context);
+    submission.before = newest_recorded(&context->epochs);
+    work->submitting_before =
+        work->submitting ? lesser(work->submitting_before, submission.before) : submission.before;
+    work->submitting += !MUTATED(host_work_in_flight_forgotten);
+    refresh_limit(work);
+    close_caches(context);
+    heap_unlock(&context->heap);
+    return submission;
+}
+
+void host_work_end(const struct host_submission *submission)
+{
+    struct context *context = submission->context;
+    if (!context)
+        return;
+    heap_lock(&context->heap);
+    struct host_work *work = &context->epochs.host_work;
+    work->submitting -= !MUTATED(host_work_in_flight_forgotten);
+    if (context_generation(context) == submission->generation)
+        host_work_mark(work, submission->before,
+                       MUTATED(host_work_marked_early) ? submission->before
+                                                       : epoch_current(&context->epochs));
+    else
+        refresh_limit(work);
+    close_caches(context);
+    heap_unlock(&context->heap);
+}
+
+/* ---- graphs ---- */
+
+static bool holds_host_work(const struct driver *driver, CUgraph graph);
+
+/* Nodes of kinds that are not known here count: they may be anything. */
+static bool is_host_work(const struct driver *driver, CUgraphNode node)
+{
+    CUgraphNodeType type;
+    CUgraph child;
+    if (driver->cuGraphNodeGetType(node, &type) != CUDA_SUCCESS)
+        return true;
+    switch (type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL:
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+    case CU_GRAPH_NODE_TYPE_EMPTY:
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+    case CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL:
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+        return false;
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+        return driver->cuGraphChildGraphNodeGetGraph(node, &child) != CUDA_SUCCESS ||
+               holds_host_work(driver, child);
+    default:
+        return !MUTATED(host_nodes_overlooked);
+    }
+}
+
+static bool holds_host_work(const struct driver *driver, CUgraph graph)
+{
+    size_t count = 0;
+    if (!driver->cuGraphGetNodes || !driver->cuGraphNodeGetType ||
+        !driver->cuGraphChildGraphNodeGetGraph ||
+        driver->cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS)
+        return true;
+    CUgraphNode *nodes = calloc(count + 1, sizeof *nodes);
+    bool holds = !nodes || driver->cuGraphGetNodes(graph, nodes, &count) != CUDA_SUCCESS;
+    for (size_t i = 0; i < count && !holds; i++)
+        holds = is_host_work(driver, nodes[i]);
+    free(nodes);
+    return holds;
+}
+
+static int compare(const void *a, const void *b)
+{
+    uintptr_t first = (uintptr_t)a, second = (uintptr_t)b;
+    return (first > second) - (first < second);
+}
+
+/* Relaxed, here and below: see struct host_graphs. */
+static size_t count_of(const struct host_graphs *graphs)
+{
+    return atomic_load_explicit(&graphs->count, memory_order_relaxed);
+}
+
+void host_graphs_add(struct pool *pool, CUgraphExec executable, CUgraph graph)
+{
+    struct host_graphs *graphs = &pool->host_graphs;
+    enter_driver();
+    bool holds = holds_host_work(pool->driver, graph);
+    leave_driver();
+    /* The handle may be that of one that was destroyed where the pool did not see it. */
+    host_graphs_remove(pool, executable);
+    if (!holds)
+        return;
+    pthread_mutex_lock(&graphs->lock);
+    graphs->every = graphs->every || !tsearch(executable, &graphs->executables, compare);
+    atomic_store_explicit(&graphs->count, count_of(graphs) + 1, memory_order_relaxed);
+    pthread_mutex_unlock(&graphs->lock);
+}
+
+void host_graphs_remove(struct pool *pool, CUgraphExec executable)
+{
+    struct host_graphs *graphs = &pool->host_graphs;
+    if (count_of(graphs) == 0)
+        return;
+    pthread_mutex_lock(&graphs->lock);
+    if (tdelete(executable, &graphs->executables, compare))
+        atomic_store_explicit(&graphs->count, count_of(graphs) - 1, memory_order_relaxed);
+    pthread_mutex_unlock(&graphs->lock);
+}
+
+bool host_graphs_has(struct pool *pool, CUgraphExec executable)
+{
+    struct host_graphs *graphs = &pool->host_graphs;
+    if (count_of(graphs) == 0)
+        return false;
+    pthread_mutex_lock(&graphs->lock);
+    bool has = graphs->every || tfind(executable, &graphs->executables, compare);
+    pthread_mutex_unlock(&graphs->lock);
+    return has;
+}

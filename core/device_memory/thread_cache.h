@@ -1,0 +1,467 @@
+/*
+ * Thread caches: blocks that a thread takes and frees without a lock.
+ *
+ * Each thread has a cache of its own in every heap that it uses, found through thread_state without
+ * a search. A cache has a bin for each bucket that the thread has used. A bin holds clean blocks,
+ * the newest on top, and pending ones in segments, one to an epoch, by ascending stamp. A segment
+ * becomes clean as a whole.
+ *
+ * The fast path of a free: claim the block (of two racing frees one wins), read the epoch's number,
+ * put the block into the segment of that number. The fast path of an allocation: the newest of the
+ * bin's clean blocks, or of its segments that have become clean. Everything else is the slow
+ * path's, in heap.c, under the heap lock: it climbs the ladder, with the bin's segments beside the
+ * bucket's list of pending blocks, makes and refills bins, closes epochs, and takes what is too
+ * much into the heap's lists.
+ *
+ * Why a free needs no lock to be covered by a fence. A fence for epoch N is recorded after the
+ * number was advanced past N (epoch_begin_close), and the free reads N after everything that the
+ * program has submitted before it. Submitting and recording both take the driver's own lock (of the
+ * context, or of each of its streams). Had the record held it before the submission did, then
+ * "number advanced" would happen before "record", that before "submission" (by the driver's lock)
+ * and that before "number read" (the program's order): so the free would have read more than N. The
+ * record came after the submission, and covers it. Coherence alone says so; the loads and stores of
+ * the number are relaxed. Where work was submitted by another thread, the program has ordered that
+ * before the free. The same goes for the program's own context-wide synchronise, which advances the
+ * number before it begins. (On x86-64 it would hold without the driver's lock, too: the claim,
+ * after which the number is read, and the fence lock, taken between the advance and the record, are
+ * full barriers.) The number is read after the claim, so a stamp is never older than the life that
+ * the free ends; stamps in a bin ascend, since a thread never reads a smaller number after a larger
+ * one. clean never decreases, so a look at it that comes late only finds less.
+ *
+ * Who may touch a cache: its thread while it is inside; whoever holds the heap lock and has closed
+ * the heap's caches; its thread with the heap lock held. "Inside" is a lock that costs its owner
+ * nothing: a plain store, then a look at heap->closed. Whoever closes the caches sets a bit there
+ * with the heap lock held, makes every processor that runs this process pass a memory barrier
+ * (membarrier), and waits until no thread is inside: it either sees the thread inside, or the
+ * thread sees the bit, leaves without having looked at anything, and takes the slow path. Nobody
+ * inside takes a lock or calls anything outside this file, so the wait is short. Where the kernel
+ * has no membarrier, or no longer allows it, the bit CLOSED_WEAKLY is set, and a thread that finds
+ * it enters once more, by a sequentially consistent exchange.
+ *
+ * heap->closed stands for whatever makes the fast path wrong, see enum closed. The end of a context
+ * is waited for like an emptying: when that returns, nothing is handed out any more. The other bits
+ * are looked at by every call, with no more order than the slow path's own looks at the same facts.
+ * Captures and handles that have become invalid are one word of the registry, looked at likewise. A
+ * heap that is wary of large blocks (keep.h) takes them out of all caches first.
+ *
+ * Bounded: a bin has a capacity, which is taken out of what the settings allow its bucket
+ * (blocks_per_bucket, of which a quarter stays with the heap's lists), so that cap holds for all
+ * threads together. Where several caches are awake, each may hold its part of the growth budget,
+ * and sizes of which fewer than CACHE_BIN_LEAST blocks would fit have no bin. When a number changes
+ * or a fence is due, a cache that holds too much gives the rest to the heap: what it has not used
+ * lately first. A full bin gives its older half.
+ *
+ * The cache of a thread that does nothing for CACHE_IDLE falls asleep: it is emptied, keeps no bin,
+ * is out of the list that sums walk through, and what its thread holds is the heap's to count. Its
+ * thread's next call takes the slow path, and wakes it. The cache of a thread that has ended is
+ * asleep as well, until another thread takes it over.
+ *
+ * Where nothing in a bin is known to be clean, and the GPU has kept up so far, a thread waits for
+ * the fence of what is pending there (heap_await_fence), without a lock: it looks at the number
+ * that is clean. One of those who wait asks the driver; who records a fence asks at once. Such a
+ * wait is rung 4's, for a fence that may be waited for, and short. A thread that has waited for as
+ * long as a new block takes gets one, where the heap may grow: so each gets as many as it needs.
+ * But every fence waits for the driver while it makes a block, so that those who wait for fences
+ * would take new blocks in turn and never get one: it is done by one thread at a time, and for a
+ * small part of the time (growth_is_due in heap.c); the others wait for that, too. While the GPU is
+ * busy threads do not wait here, but go the slow way.
+ *
+ * Blocks of one thread's cache that another would need: where a thread has nothing to wait for and
+ * the reserve may not grow, and before it takes a new block while much lies clean elsewhere or
+ * memory is short, all caches give what they have of the bucket beyond their threads' parts
+ * (thread_caches_take). Where there is not enough for parts worth having, and that comes to happen
+ * CACHE_TAKEN_OFTEN times, each within CACHE_TAKEN_APART after the one before, the bucket is
+ * shared: no cache has a bin for it for a while, and the heap's lists serve it, under the lock.
+ * Small blocks never are: of those there may be more.
+ *
+ * Out of memory, when the program trims, before the reserve grows past its ratio, over the cap of
+ * cached bytes and when idle blocks are looked for, all caches of the heap are emptied into its
+ * lists (thread_caches_collect), and one is when its thread ends, without a driver call; its
+ * records are used again by other threads. A thread that is past that point goes the slow way.
+ *
+ * The end of a thread is told by the destructor of a pthread key, whose value is set without a
+ * lock: a thread may use the pool first while another is in dlopen and waits for it. Where the
+ * first use is in another key's destructor, ours runs in the next round of them; a thread whose
+ * first use is in the last round, or that ends without any (by the bare system call), leaves its
+ * cache behind, and another thread takes it over when it needs one.
+ *
+ * Fences are shared: a cache counts what its thread has freed since the number changed, since
+ * somebody's fence covers what came before. While the GPU keeps up, a fence is due where one thread
+ * has freed half as many blocks as a bin may hold: the other half lasts until the fence is over.
+ * The threads that are awake together may free as many bytes without one as a heap without caches:
+ * who has not freed lately may begin at once. Of threads whose fence is due at a time one closes
+ * the epoch, and the others go on for some microseconds; by then that one may have lost its
+ * processor, and they close it.
+ *
+ * Counters have one writer, the cache's thread (or whoever has closed the caches), and are summed
+ * up by readers. A sum over several caches is of no one moment: a block that changes hands
+ * meanwhile may not count; it does not count twice in what the program holds, which the reserve's
+ * bound follows. Looking through all caches takes a cache line or two from every thread, so with
+ * more than a few the slow path does it once an epoch and once when the next one is clean. Peaks of
+ * live bytes are raised then, where the driver is asked, and when they are reported: in between,
+ * hits may go higher unseen, by no more than what is cached.
+ *
+ * A signal handler may end the process while its thread is inside, or holds a heap lock: a thread
+ * that ends like that gives nothing back.
+ */
+#ifndef CUDAPOOL_CORE_THREAD_CACHE_H
+#define CUDAPOOL_CORE_THREAD_CACHE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "core/base/mutation.h"
+#include "core/contexts/context.h"
+
+struct pool;
+struct thread_functions;
+
+/* Larger blocks go the slow way. */
+#define CACHE_LARGEST (UINT64_C(32) << 20)
+
+/* A bin holds at most so many blocks, and so many bytes; where it could not hold so few blocks,
+ * there is none. */
+#define CACHE_BIN_BLOCKS 256u
+#define CACHE_BIN_BYTES  (UINT64_C(128) << 20)
+#define CACHE_BIN_LEAST  4u
+
+/* Where several threads have a cache, all caches may hold as many bytes as the growth budget, but
+ * so many in any case. */
+#define CACHES_LEAST_BYTES (UINT64_C(16) << 20)
+
+/* What a bin was not used for in so many epochs goes first where a cache holds too much. */
+#define CACHE_UNUSED_EPOCHS 8u
+
+/* The cache of a thread that does nothing for so long, in nanoseconds, falls asleep. */
+#define CACHE_IDLE UINT64_C(10000000)
+
+/* The most that a thread waits in an allocation, without a lock, for a fence that is about to be
+ * over; with other threads in the driver for new blocks, for which every fence waits, so much
+ * longer. Where the heap may not grow, it is not asked again for so long. Nanoseconds. */
+#define CACHE_WAIT_LONGEST   30000
+#define CACHE_WAIT_BESIDE    1000000
+#define CACHE_WAIT_NO_GROWTH 1000000
+
+/* Threads that take a bucket's blocks out of each other's caches sooner than so after the last time
+ * share it: caches hold nothing of it for a while, which is doubled each time that it comes to that
+ * again soon. Nanoseconds. */
+#define CACHE_TAKEN_APART    UINT64_C(2000000)
+#define CACHE_TAKEN_OFTEN    16u
+#define CACHE_SHARED_FIRST   UINT64_C(50000000)
+#define CACHE_SHARED_LONGEST UINT64_C(3200000000)
+
+/* A size of less than this share of the growth budget is not shared. */
+#define CACHE_SHARED_SHARE 1024u
+
+/* Of the bytes that may be freed without a fence, for a lone thread. */
+#define CACHE_DOUBLINGS 1u
+
+/* Of what may be freed without a fence, this part until it is looked again whether one has come. */
+#define CACHE_AGAIN_SHARE 4u
+
+#define CACHE_SEGMENTS 8u  /* of a bin: a power of two */
+#define CACHE_SLOTS    16u /* of a cache: a power of two */
+#define CACHE_BINS     256u
+#define CACHE_NO_BIN   (CACHE_BINS - 1) /* of buckets that caches do not hold */
+
+/* Freed in one epoch; chained through LINK_BUCKET's next from the newest to the oldest. */
+struct cache_segment {
+    counter stamp;        /* 0: none */
+    counter frees_before; /* of the bin, when the segment was opened */
+    struct block *newest, *oldest;
+    uint64_t opened_at; /* nanoseconds of the monotonic clock, as of the heap's last slow path */
+};
+
+struct cache_bin {
+    uint64_t least, more; /* it serves requests of least bytes and up to so many more */
+    _Atomic(struct bucket *)
+        bucket;                    /* NULL: it serves none. Written under the heap lock; relaxed */
+    struct block *clean;           /* the newest; chained like a segment */
+    struct cache_segment *open;    /* the newest segment, or one without a stamp */
+    uint32_t room;                 /* blocks that it may take */
+    struct bin_counters *counters; /* in the figures */
+    uint64_t bytes;                /* of each of its blocks */
+    uint32_t capacity;
+    uint32_t first, segment_count;
+    uint64_t opened;   /* the stamp of the segment that was opened last */
+    uint32_t batch;    /* blocks that the next refill brings */
+    uint64_t clean_at; /* when the segment was opened that turned clean last */
+    struct cache_segment segments[CACHE_SEGMENTS];
+};
+
+/* Bytes freed in an epoch, and how many of them the slow path has taken away. */
+struct cache_slot {
+    counter stamp;
+    counter freed, taken;
+};
+
+struct thread_cache {
+    _Atomic uint32_t inside; /* its thread is; see above */
+    uint32_t frees_left;     /* until a fence is due */
+    struct heap *heap;
+    struct pool *pool;
+    counter given, handed;   /* bytes of blocks freed and handed out on the fast path, ever */
+    uint64_t given_to_fence; /* when so many are given, a fence is due */
+    counter requested_out, requested_back; /* what the program asked for of those blocks */
+    counter moved; /* bytes that the slow path has put into bins, less those that it took away;
+                      modulo 2^64 */
+    pid_t thread;  /* whose it is, for the kernel; 0: nobody's. Guarded by the heap lock */
+    _Atomic uint8_t slot; /* of its thread, see heap.h; relaxed */
+    uint8_t shift;        /* right, of the device's fence_bytes doubled CACHE_DOUBLINGS times */
+    uint32_t frees_to_fence;
+    unsigned shares; /* so many caches were awake when its bins were given what they may hold */
+    int64_t waited;  /* nanoseconds in allocations since it grew; see CACHE_WAIT_LONGEST */
+    counter stamp;   /* the number that its thread read last in a free */
+    counter given_before;  /* when it read that first */
+    uint64_t relied_for;   /* the stamp whose fence it left to another thread last */
+    uint64_t relied_since; /* when it did so first: the monotonic clock's nanoseconds */
+    /* By request, for its thread: the bin that served it last. By block size: written under the
+     * heap lock, release for those who sum up, relaxed for its thread. */
+    struct cache_bin *by_request[CACHE_BINS];
+    _Atomic(struct cache_bin *) bins[CACHE_BINS];
+    struct cache_slot slots[CACHE_SLOTS]; /* of epochs before stamp's, and of that what was taken */
+    struct thread_cache *next;            /* of the heap; written before the cache is listed */
+    _Atomic(struct thread_cache *) next_awake; /* likewise; it may be listed again */
+    struct thread_cache *next_spare;           /* guarded by the heap lock, like the next five */
+    bool awake;
+    bool in_slow_path;          /* its thread allocates there; it may wait for long */
+    bool kept_up;               /* the GPU did when it was said how much may go without a fence */
+    uint64_t seen_use, seen_at; /* what its thread had done when it was last seen to have done
+                                   something, and when that was */
+    struct thread_cache *of_thread; /* the next one of this thread */
+};
+
+/* A thread's that has none: without a heap. */
+extern struct thread_cache no_thread_cache __attribute__((visibility("hidden")));
+
+/* ---- the fast path: called by the cache's thread, no lock held ---- */
+
+/* Where a request finds its bin: by its leading four bits and how many follow. Requests of
+ * geometric buckets with up to eight steps, or of powers of two, are not in each other's way. */
+static inline unsigned cache_index(uint64_t bytes)
+{
+    uint64_t x = (bytes - 1) | 8;
+    unsigned top = 63u ^ (unsigned)__builtin_clzll(x);
+    return (top * 8 + (unsigned)(x >> (top - 3))) % CACHE_BINS;
+}
+
+static inline struct bucket *cache_bin_bucket(const struct cache_bin *bin)
+{
+    return atomic_load_explicit(&bin->bucket, memory_order_relaxed);
+}
+
+/* Whether the fast path is closed, perhaps only to a plain store; whether or not it is, leave
+ * follows. */
+static inline bool cache_enter(struct thread_cache *cache, const struct heap *heap)
+{
+    atomic_store_explicit(&cache->inside, 1, memory_order_relaxed);
+    /* The processor's part of the fence is the closer's, see thread_caches_wait. */
+    atomic_signal_fence(memory_order_seq_cst);
+    /* Acquire, too: pairs with the release of a bit by whoever had closed the caches. */
+    uint32_t closed = atomic_load_explicit(&heap->closed, memory_order_seq_cst);
+    if (MUTATED(closed_caches_used))
+        closed &= ~(uint32_t)CLOSED_COLLECTING;
+    return closed != 0;
+}
+
+/* Inside, after finding it closed: enters by an exchange, where only that is asked for. */
+bool thread_cache_enter_strongly(struct thread_cache *cache);
+
+static inline void cache_leave(struct thread_cache *cache)
+{
+    /* Pairs with the load in thread_caches_wait: what was done inside is seen. */
+    atomic_store_explicit(&cache->inside, 0, memory_order_release);
+}
+
+/* The bin that may have a block for the request, or NULL. */
+static inline struct cache_bin *cache_find_bin(const struct thread_cache *cache, size_t bytes)
+{
+    struct cache_bin *bin = cache->by_request[cache_index(bytes)];
+    return __builtin_expect(bytes - bin->least <= bin->more, 1) ? bin : NULL;
+}
+
+static inline struct cache_bin *cache_bin_at(const struct thread_cache *cache, unsigned place)
+{
+    return atomic_load_explicit(&cache->bins[place], memory_order_relaxed);
+}
+
+/* Inside. Hands the newest clean block out. */
+static inline CUdeviceptr cache_hand_out(struct thread_cache *cache, struct cache_bin *bin,
+                                         struct block *block, size_t bytes)
+{
+    bin->clean = block->links[LINK_BUCKET].next;
+    bin->room++;
+    counter_set(&block->requested, bytes);
+    counter_add(&bin->counters->requested_bytes, bytes);
+    counter_add(&cache->requested_out, bytes);
+    counter_add(&cache->handed, bin->bytes);
+    counter_add(&bin->counters->hits, 1);
+    CUdeviceptr address = block_address(block);
+    block_set(block, address, BLOCK_LIVE);
+    return address;
+}
+
+/* Inside. Moves what has become clean to the clean blocks, and returns the newest, or NULL. */
+struct block *thread_cache_turn_clean(struct thread_cache *cache, struct cache_bin *bin);
+
+/* Inside, where the newest segment is of the stamp: puts a claimed block into it. True: a fence is
+ * due, and the slow path is to close the epoch (heap_close_epoch). */
+static inline bool cache_put(struct thread_cache *cache, struct cache_bin *bin, struct block *block)
+{
+    struct cache_segment *open = bin->open;
+    block->links[LINK_BUCKET].next = open->newest;
+    open->newest = block;
+    bin->room--;
+    counter_add(&cache->requested_back, counter_get(&block->requested));
+    uint64_t given = counter_get(&cache->given) + bin->bytes;
+    counter_set(&cache->given, given);
+    counter_add(&bin->counters->frees, 1);
+    return --cache->frees_left == 0 || given >= cache->given_to_fence;
+}
+
+/* Inside, or with the heap lock held, where the bin is not full: the same for any newer stamp. */
+bool thread_cache_put(struct thread_cache *cache, struct cache_bin *bin, struct block *block,
+                      uint64_t stamp);
+
+/* Inside, where nothing is clean: what the bin has. */
+struct cache_pending {
+    uint64_t stamp;  /* of the oldest; 0: nothing */
+    uint32_t blocks; /* of all stamps */
+    bool full;       /* it may have no more */
+};
+struct cache_pending thread_cache_look(const struct cache_bin *bin);
+
+enum given {
+    GIVEN,
+    GIVEN_FENCE_DUE,
+    NOT_GIVEN, /* the slow path must be taken: heap_free */
+};
+
+/* Inside, and leaves. What follows a claim where cache_put is not enough. */
+enum given thread_cache_give(struct thread_cache *cache, struct block *block, CUdeviceptr address,
+                             uint64_t stamp);
+
+/* ---- the slow path: the heap lock is held ---- */
+
+/* This thread's cache in the heap, made if there was none; NULL where it can have none. */
+struct thread_cache *thread_cache_of_this_thread(struct pool *pool, struct heap *heap);
+
+/* How much may go without a fence from now on: so many frees, and the device's fence_bytes doubled
+ * so often, CACHE_DOUBLINGS at most, and halved so often. */
+void thread_cache_set_fence(struct thread_cache *cache, uint32_t frees, unsigned doublings,
+                            unsigned halvings);
+
+/* What the cache may hold has changed, or it holds too much: gives the rest to the heap's lists. */
+void thread_cache_fit(struct thread_cache *cache);
+
+/* Called now and then: puts the caches of threads to sleep that have done nothing for long. They
+ * are given back what they hold, and are not looked at any more until they use the slow path. but:
+ * the calling thread's. */
+void thread_caches_let_sleep(struct heap *heap, const struct thread_cache *but, uint64_t now);
+
+/* Another thread will make the fence that is due: a part of as much again may go without one until
+ * then. */
+void thread_cache_count_again(struct thread_cache *cache);
+
+/* No fence could be made: the next free wants one, too. */
+void thread_cache_ask_again(struct thread_cache *cache);
+
+/* The cache's bin for this bucket, made if there was none; NULL where it can have none, or the
+ * bucket is shared. request: a size that it is to serve, or 0. */
+struct cache_bin *thread_cache_bin(struct thread_cache *cache, struct bucket *bucket,
+                                   size_t request);
+
+/* Whether there is one. */
+static inline bool thread_cache_has_bin(const struct thread_cache *cache,
+                                        const struct bucket *bucket)
+{
+    return cache_bin_bucket(cache_bin_at(cache, bucket->bin)) == bucket;
+}
+
+/* The stamp of the bin's oldest pending blocks; 0: none are pending. */
+uint64_t thread_cache_oldest_stamp(const struct cache_bin *bin);
+
+/* Takes the newest clean block out of the bin, so that it is in no list; NULL where none is. */
+struct block *thread_cache_pop(struct thread_cache *cache, struct cache_bin *bin);
+
+/* How many clean blocks the bin wants now. */
+unsigned thread_cache_wants(const struct thread_cache *cache, struct cache_bin *bin);
+
+/* Counts a block that thread_cache_fill is to put there. */
+void thread_cache_expect(struct thread_cache *cache, struct cache_bin *bin);
+
+/* Puts an expected clean block that is in no list on top of the bin's other clean ones. */
+void thread_cache_fill(struct cache_bin *bin, struct block *block);
+
+/* The heap has become wary: no cache holds large blocks from now on. */
+void thread_caches_shut_large(struct heap *heap);
+
+/* Whether no block can be put into it. */
+bool thread_cache_is_full(const struct cache_bin *bin);
+
+/* Moves blocks to the heap's lists: all of the bin, or the older half of a full one. */
+void thread_cache_empty_bin(struct thread_cache *cache, struct cache_bin *bin);
+void thread_cache_halve_bin(struct thread_cache *cache, struct cache_bin *bin);
+
+/* Moves the blocks of all caches to the heap's lists. */
+void thread_caches_collect(struct heap *heap);
+
+/* Does so for one bucket; starved: for a thread that has nothing to wait for. Where that is done
+ * again and again, caches hold nothing of the bucket for a while, see thread_cache_bin. */
+void thread_caches_take(struct heap *heap, struct bucket *bucket, bool starved);
+
+/* Does so at once: many wait for the GPU, and a list that all use needs fewer blocks than a list
+ * for each. */
+void thread_caches_share(struct heap *heap, struct bucket *bucket);
+
+/* The bits have just been set in heap->closed: returns when no thread is inside that has not seen
+ * them. */
+void thread_caches_wait(struct heap *heap);
+
+/* ---- sums, for whoever wants to know: no lock needed ---- */
+
+struct cached_sums {
+    uint64_t free_bytes;    /* clean and pending */
+    uint64_t pending_bytes; /* of free_bytes */
+    uint64_t pending_slots; /* bits: of the threads that have some */
+    unsigned freeing;       /* threads that have freed something lately */
+    uint64_t requested_out; /* what was asked for of blocks that caches have handed out, ever */
+};
+struct cached_sums thread_caches_sum(const struct heap *heap);
+
+/* That alone; and the same of blocks that caches have taken back, which is to be looked at after
+ * everything else that is summed up: a block that changes hands meanwhile is then missed, and never
+ * counted twice. */
+uint64_t thread_caches_requested_out(const struct heap *heap);
+uint64_t thread_caches_requested_back(const struct heap *heap);
+
+/* For the report, beside threads that may be counting: what has become clean in bins without their
+ * threads' looking counts as clean, and what the program holds now for the peak. */
+void thread_caches_settle(struct heap *heap);
+
+/* The blocks of one bucket, but for those of this cache (NULL: of all); clean: those alone. */
+uint64_t thread_caches_blocks(const struct heap *heap, const struct bucket *bucket,
+                              const struct thread_cache *but, bool clean);
+
+/* The newest stamp that may still be pending in a cache; 0: none is. */
+uint64_t thread_caches_newest_stamp(const struct heap *heap);
+
+/* Bytes that a cache has, clean and pending; and pending ones alone. */
+uint64_t thread_cache_bytes(const struct thread_cache *cache);
+uint64_t thread_cache_pending(const struct thread_cache *cache);
+
+/* ---- threads and processes ---- */
+
+/* Before a thread can have a cache: its end is to be told. Takes no lock; it may allocate. */
+void thread_cache_prepare_thread(const struct pool *pool);
+
+/* The calling thread's cache in this heap, or NULL. No lock needed. */
+struct thread_cache *thread_cache_known(const struct heap *heap);
+
+/* Once, when a pool is made: whether closing caches can make other processors pass a memory
+ * barrier, and how the ends of threads are told. */
+void thread_caches_prepare(struct pool *pool, const struct thread_functions *threads);
+
+#endif

@@ -1,0 +1,416 @@
+#include "figures.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "core/base/cancellation.h"
+#include "core/base/mutation.h"
+#include "figures_file.h"
+#include "figures_guard.h"
+
+/* Of many buckets, samples are taken less often: they cost at most this share of the time. */
+#define COST_SHARE 200u
+
+static uint64_t aligned(uint64_t bytes)
+{
+    return (bytes + FIGURES_ALIGNMENT - 1) / FIGURES_ALIGNMENT * FIGURES_ALIGNMENT;
+}
+
+void figures_init(struct figures *figures)
+{
+    pthread_mutex_init(&figures->lock, NULL);
+}
+
+void figures_show(struct figures *figures, const struct settings *settings,
+                  figures_complaint *complain)
+{
+    figures->settings = settings;
+    figures->complain = complain;
+}
+
+/* ---- adding records; the figures lock is held ---- */
+
+/* False where there is no room, and none can be had. */
+static bool make_room(struct figures *figures, uint64_t bytes)
+{
+    uint64_t used = counter_get(&figures_header(figures)->used);
+    if (bytes <= figures->room - used)
+        return true;
+    if (figures->file.path[0] == '\0' || !figures_file_grow(&figures->file, used + bytes))
+        return false;
+    figures->room = figures->file.bytes;
+    return true;
+}
+
+/* A record of which the first bytes are given and the others zero. NULL where there is no room. */
+static void *add_to_arena(struct figures *figures, const struct figures_record *record,
+                          uint64_t bytes)
+{
+    struct figures_header *header = figures_header(figures);
+    if (!header || figures_are_lost(figures))
+        return NULL;
+    if (!make_room(figures, aligned(bytes))) {
+        counter_add(&header->lost, 1);
+        return NULL;
+    }
+    uint64_t used = counter_get(&header->used);
+    struct figures_record *place = (void *)((char *)header + used);
+    memcpy(place, record, record->bytes);
+    place->bytes = (uint32_t)aligned(bytes);
+    /* Pairs with the acquire load of a reader. */
+    atomic_store_explicit(&header->used, used + place->bytes, memory_order_release);
+    return place;
+}
+
+static void add_settings(struct figures *figures, const struct settings *settings)
+{
+    struct figures_settings_record *record = calloc(1, sizeof *record);
+    if (!record)
+        return;
+    record->record = (struct figures_record){FIGURES_SETTINGS, sizeof *record};
+    record->settings = *settings;
+    add_to_arena(figures, &record->record, sizeof *record);
+    free(record);
+}
+
+static void begin(struct figures *figures, void *memory, uint64_t room)
+{
+    struct figures_header *header = memory;
+    header->version = FIGURES_VERSION;
+    header->first = aligned(sizeof *header);
+    figures_file_describe_process(&header->process);
+    report_find_versions(&header->process.versions);
+    header->process.versions.cuda = atomic_load_explicit(&figures->cuda, memory_order_relaxed);
+    counter_set(&header->seen, header->process.started);
+    counter_set(&header->used, header->first);
+    figures->room = room;
+    atomic_store_explicit(&figures->header, header, memory_order_release);
+    if (figures->settings)
+        add_settings(figures, figures->settings);
+    /* From here on it is an arena. Pairs with the acquire load of a reader. */
+    atomic_store_explicit(&header->magic, FIGURES_MAGIC, memory_order_release);
+}
+
+void figures_note_cuda(struct figures *figures, uint32_t version)
+{
+    atomic_store_explicit(&figures->cuda, version, memory_order_relaxed);
+}
+
+static void make_arena(struct figures *figures)
+{
+    void *memory = NULL;
+    if (figures->settings)
+        memory = figures_file_make(&figures->file, &figures->settings->figures, figures->complain);
+    if (memory) {
+        figures_guard(memory, FIGURES_BYTES_MAX);
+        begin(figures, memory, figures->file.bytes);
+        return;
+    }
+    memory = mmap(NULL, FIGURES_BYTES_MAX, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory != MAP_FAILED)
+        begin(figures, memory, FIGURES_BYTES_MAX);
+}
+
+/* Files are opened and grown with the lock held. */
+static int take_lock(struct figures *figures)
+{
+    int cancellation = cancellation_off();
+    pthread_mutex_lock(&figures->lock);
+    return cancellation;
+}
+
+static void give_lock(struct figures *figures, int cancellation)
+{
+    pthread_mutex_unlock(&figures->lock);
+    cancellation_restore(cancellation);
+}
+
+void figures_start(struct figures *figures)
+{
+    int cancellation = take_lock(figures);
+    if (!figures->started)
+        make_arena(figures);
+    figures->started = true;
+    give_lock(figures, cancellation);
+}
+
+/* A record of which the first bytes are given and the others zero. NULL where memory is short. */
+static void *add_outside(struct figures *figures, const struct figures_record *record,
+                         uint64_t bytes)
+{
+    struct figures_outside *outside = calloc(1, sizeof *outside + bytes);
+    if (!outside)
+        return NULL;
+    memcpy(&outside->record, record, record->bytes);
+    outside->next = atomic_load_explicit(&figures->outside, memory_order_relaxed);
+    /* Pairs with the acquire load in figures_walk. */
+    atomic_store_explicit(&figures->outside, outside, memory_order_release);
+    return &outside->record;
+}
+
+/* ---- records; no lock held ---- */
+
+static void *add(struct figures *figures, struct figures_record *record, enum figures_type type,
+                 size_t given, size_t bytes)
+{
+    *record = (struct figures_record){type, (uint32_t)given};
+    int cancellation = take_lock(figures);
+    void *place = add_to_arena(figures, record, bytes);
+    if (!place)
+        place = add_outside(figures, record, bytes);
+    give_lock(figures, cancellation);
+    return place;
+}
+
+bool figures_device(struct figures *figures, const struct figures_device *device)
+{
+    struct figures_device record = *device;
+    struct {
+        struct figures_record record;
+        int64_t device;
+    } history = {.device = device->ordinal};
+    return add(figures, &record.record, FIGURES_DEVICE, sizeof record, sizeof record) &&
+           add(figures, &history.record, FIGURES_HISTORY, sizeof history,
+               sizeof(struct figures_history));
+}
+
+struct kind_counters *figures_kind(struct figures *figures, enum memory_kind kind, int device)
+{
+    struct figures_kind record = {.device = device, .kind = kind};
+    struct figures_kind *added =
+        add(figures, &record.record, FIGURES_KIND, sizeof record, sizeof record);
+    return added ? &added->counters : NULL;
+}
+
+struct heap_counters *figures_heap(struct figures *figures, uint64_t heap, int device)
+{
+    struct figures_heap record = {.device = device, .heap = heap};
+    struct figures_heap *added =
+        add(figures, &record.record, FIGURES_HEAP, sizeof record, sizeof record);
+    return added ? &added->counters : NULL;
+}
+
+struct bucket_counters *figures_bucket(struct figures *figures, enum memory_kind kind,
+                                       uint64_t owner, int device, uint64_t bytes)
+{
+    struct figures_bucket record = {.device = device, .kind = kind, .owner = owner, .bytes = bytes};
+    struct figures_bucket *added =
+        add(figures, &record.record, FIGURES_BUCKET, sizeof record, sizeof record);
+    return added ? &added->counters : NULL;
+}
+
+struct bin_counters *figures_bin(struct figures *figures, enum memory_kind kind, uint64_t owner,
+                                 int device, uint64_t bytes)
+{
+    struct figures_bin record = {.device = device, .kind = kind, .owner = owner, .bytes = bytes};
+    struct figures_bin *added =
+        add(figures, &record.record, FIGURES_BIN, sizeof record, sizeof record);
+    return added ? &added->counters : NULL;
+}
+
+/* The figures lock is held. */
+static bool has_room_to_spare(struct figures *figures, uint64_t bytes)
+{
+    struct figures_header *header = figures_header(figures);
+    return header && !figures_are_lost(figures) &&
+           counter_get(&header->used) + bytes + FIGURES_BYTES_TO_SPARE <= FIGURES_BYTES_MAX &&
+           make_room(figures, bytes);
+}
+
+struct bucket_counters *figures_bucket_to_spare(struct figures *figures, enum memory_kind kind,
+                                                uint64_t owner, int device, uint64_t bytes)
+{
+    struct figures_bucket record = {.device = device, .kind = kind, .owner = owner, .bytes = bytes};
+    struct figures_bucket *added = NULL;
+    record.record = (struct figures_record){FIGURES_BUCKET, sizeof record};
+    int cancellation = take_lock(figures);
+    if (has_room_to_spare(figures, aligned(sizeof record)))
+        added = add_to_arena(figures, &record.record, sizeof record);
+    give_lock(figures, cancellation);
+    return added ? &added->counters : NULL;
+}
+
+bool figures_are_lost(const struct figures *figures)
+{
+    return figures_guard_has_replaced(figures_header(figures));
+}
+
+void figures_check(struct figures *figures)
+{
+    if (figures_file_is_cut(&figures->file))
+        figures_guard_replace(figures_header(figures));
+}
+
+void figures_forget(struct figures *figures)
+{
+    if (!MUTATED(fork_child_keeps_figures))
+        figures_guard_replace(figures_header(figures));
+}
+
+void figures_end(struct figures *figures, bool stay)
+{
+    struct figures_header *header = figures_header(figures);
+    if (!header)
+        return;
+    counter_set(&header->ended, 1);
+    if (!stay)
+        figures_file_remove(&figures->file);
+}
+
+/* ---- reading ---- */
+
+struct figures_walk figures_walk(struct figures *figures)
+{
+    /* Pairs with the release store in add_outside. */
+    return (struct figures_walk){figures_header(figures),
+                                 atomic_load_explicit(&figures->outside, memory_order_acquire),
+                                 NULL};
+}
+
+static struct figures_record *next_outside(struct figures_walk *walk)
+{
+    struct figures_outside *outside = walk->outside;
+    walk->header = NULL;
+    if (!outside)
+        return NULL;
+    walk->outside = outside->next;
+    return &outside->record;
+}
+
+struct figures_record *figures_next(struct figures_walk *walk)
+{
+    struct figures_header *header = walk->header;
+    if (!header)
+        return next_outside(walk);
+    /* Pairs with the release store in add_to_arena. */
+    uint64_t used = atomic_load_explicit(&header->used, memory_order_acquire);
+    uint64_t next = header->first;
+    if (walk->record)
+        next = (uint64_t)((char *)walk->record - (char *)header) + walk->record->bytes;
+    /* A record without a length is what is left of one whose file was truncated. */
+    if (next >= used || (walk->record && walk->record->bytes == 0))
+        return next_outside(walk);
+    walk->record = (void *)((char *)header + next);
+    return walk->record;
+}
+
+static void add_bucket(struct history_sample *sum, const struct bucket_counters *c)
+{
+    uint64_t reserved = counter_get(&c->reserved_bytes);
+    uint64_t free = counter_get(&c->free_bytes), clean = counter_get(&c->clean_bytes);
+    /* Others may be changing them meanwhile. */
+    counter_add(&sum->live_bytes, reserved > free ? reserved - free : 0);
+    counter_add(&sum->cached_bytes, clean);
+    counter_add(&sum->pending_bytes, free > clean ? free - clean : 0);
+    for (int i = 0; i < HIT_KINDS; i++)
+        counter_add(&sum->hits[i], counter_get(&c->hits[i]));
+    counter_add(&sum->misses, counter_get(&c->misses));
+}
+
+/* What is free in a bin is reserved in its bucket. live: modulo 2^64. */
+static void add_bin(struct history_sample *sum, const struct bin_counters *c, uint64_t bytes)
+{
+    uint64_t free = bin_free_blocks(c), pending = bin_pending_blocks(c, free);
+    counter_subtract(&sum->live_bytes, free * bytes);
+    counter_add(&sum->cached_bytes, (free - pending) * bytes);
+    counter_add(&sum->pending_bytes, pending * bytes);
+    counter_add(&sum->hits[HIT_CLEAN], counter_get(&c->hits));
+}
+
+void figures_sum(struct figures_walk walk, int64_t device, uint64_t now, struct history_sample *sum)
+{
+    memset(sum, 0, sizeof *sum);
+    counter_set(&sum->at, now);
+    struct figures_record *record;
+    while ((record = figures_next(&walk)) != NULL) {
+        const struct figures_bucket *bucket = (const void *)record;
+        if (record->type == FIGURES_BUCKET && bucket->device == device)
+            add_bucket(sum, &bucket->counters);
+        const struct figures_bin *bin = (const void *)record;
+        if (record->type == FIGURES_BIN && bin->device == device)
+            add_bin(sum, &bin->counters, bin->bytes);
+        struct figures_kind *kind = (void *)record;
+        if (record->type == FIGURES_KIND && kind->device == device)
+            counter_add(&sum->peak_bytes, counter_get(&kind->counters.recent_peak));
+    }
+    if ((int64_t)counter_get(&sum->live_bytes) < 0)
+        counter_set(&sum->live_bytes, 0);
+    counter_raise_to(&sum->peak_bytes, counter_get(&sum->live_bytes) +
+                                           counter_get(&sum->cached_bytes) +
+                                           counter_get(&sum->pending_bytes));
+}
+
+/* ---- sampling ---- */
+
+/* From here on the next sample's peaks count. Another thread's that comes between the two looks is
+ * in one sample more than it should be, and in none less. */
+static void forget_recent_peaks(struct figures_walk walk, int64_t device)
+{
+    struct figures_record *record;
+    while ((record = figures_next(&walk)) != NULL) {
+        struct figures_kind *kind = (void *)record;
+        if (record->type != FIGURES_KIND || kind->device != device || MUTATED(recent_peak_kept))
+            continue;
+        uint64_t seen = counter_get(&kind->counters.recent_peak);
+        /* Relaxed: it orders nothing. A higher one has come meanwhile where this fails. */
+        atomic_compare_exchange_strong_explicit(&kind->counters.recent_peak, &seen, 0,
+                                                memory_order_relaxed, memory_order_relaxed);
+    }
+}
+
+/* Every device at one time. Returns when that is to be done again. */
+static uint64_t sample_devices(struct figures *figures, uint64_t now)
+{
+    struct figures_walk walk = figures_walk(figures);
+    struct figures_record *record;
+    uint64_t due = UINT64_MAX;
+    while ((record = figures_next(&walk)) != NULL) {
+        if (record->type != FIGURES_HISTORY)
+            continue;
+        struct figures_history *history = (void *)record;
+        struct history_sample sum;
+        figures_sum(figures_walk(figures), history->device, now, &sum);
+        forget_recent_peaks(figures_walk(figures), history->device);
+        history_add(&history->history, &sum);
+        uint64_t next = history_next(&history->history, now);
+        due = next < due ? next : due;
+    }
+    return due;
+}
+
+static void note_seen(struct figures *figures, uint64_t now)
+{
+    struct figures_header *header = figures_header(figures);
+    if (header)
+        counter_set(&header->seen, now);
+}
+
+static uint64_t monotonic_nanoseconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void figures_sample_now(struct figures *figures, uint64_t now)
+{
+    /* Pairs with the release store below: the histories are as the last thread left them. */
+    if (atomic_exchange_explicit(&figures->sampling, true, memory_order_acquire))
+        return;
+    note_seen(figures, now);
+    uint64_t due = sample_devices(figures, now);
+    uint64_t least = now + COST_SHARE * (monotonic_nanoseconds() - now);
+    atomic_store_explicit(&figures->sample_due, due > least ? due : least, memory_order_relaxed);
+    atomic_store_explicit(&figures->sampling, false, memory_order_release);
+}
+
+void figures_sample(struct figures *figures, uint64_t now)
+{
+    if (now >= atomic_load_explicit(&figures->sample_due, memory_order_relaxed))
+        figures_sample_now(figures, now);
+    else
+        note_seen(figures, now);
+}

@@ -1,0 +1,528 @@
+#include "figures_file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/base/mutation.h"
+#include "report.h"
+
+#define FIRST_BYTES (UINT64_C(64) << 10)
+
+/* A directory in memory has plenty of room where so many times what is taken is free. */
+#define PLENTY 16u
+
+/* In a directory that is everybody's own choice so many files are enough: then those of dead
+ * processes go, but for the newest. */
+#define FILES_ENOUGH 64u
+#define DEAD_KEPT    32u
+
+#define TMPFS_TYPE 0x01021994
+
+/* ---- the process ---- */
+
+/* The digits at *text, which is moved behind them. libc's own functions for this have other names
+ * in newer versions, which older ones don't have. */
+static uint64_t take_number(const char **text)
+{
+    uint64_t number = 0;
+    while (**text >= '0' && **text <= '9')
+        number = 10 * number + (uint64_t)(*(*text)++ - '0');
+    return number;
+}
+
+static size_t read_text(const char *path, char *text, size_t bytes)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd < 0 ? -1 : read(fd, text, bytes - 1);
+    if (fd >= 0)
+        close(fd);
+    size_t length = got < 0 ? 0 : (size_t)got;
+    text[length] = '\0';
+    return length;
+}
+
+/* What /proc/PID/stat says, by the numbers that proc(5) gives the fields. */
+enum stat_field { STATE = 3, FLAGS = 9, THREADS = 20, START_TICKS = 22, PENDING_SIGNALS = 31 };
+
+/* The flag of a thread that ends (PF_EXITING). */
+#define IS_EXITING 4u
+
+/* The field's text, or "". The second field is a name in parentheses, which may hold anything. */
+static const char *find_field(const char *text, enum stat_field field)
+{
+    const char *place = strrchr(text, ')');
+    for (unsigned i = 2; place && i < field; i++)
+        place = strchr(place + 1, ' ');
+    return place ? place + 1 : "";
+}
+
+static uint64_t number_in(const char *text, enum stat_field field)
+{
+    const char *digits = find_field(text, field);
+    return take_number(&digits);
+}
+
+static uint64_t own_start_ticks(void)
+{
+    char text[1024];
+    read_text("/proc/self/stat", text, sizeof text);
+    return number_in(text, START_TICKS);
+}
+
+enum figures_life figures_file_life(uint64_t pid, uint64_t start_ticks)
+{
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%llu/stat", (unsigned long long)pid);
+    if (read_text(path, text, sizeof text) == 0 || number_in(text, START_TICKS) != start_ticks)
+        return FIGURES_GONE;
+    char state = *find_field(text, STATE);
+    bool ended = state == 'Z' || state == 'X';
+    bool killed = (number_in(text, PENDING_SIGNALS) & UINT64_C(1) << (SIGKILL - 1)) != 0;
+    bool exiting = (number_in(text, FLAGS) & IS_EXITING) != 0;
+    if (!ended && !killed && !exiting)
+        return FIGURES_ALIVE;
+    /* The first thread may be over while others go on, or follow. */
+    return ended && number_in(text, THREADS) <= 1 ? FIGURES_GONE : FIGURES_GOING;
+}
+
+enum figures_use figures_file_use(int fd)
+{
+    struct statfs system;
+    if (fstatfs(fd, &system) != 0 || (uint64_t)system.f_type != TMPFS_TYPE)
+        return FIGURES_USE_UNKNOWN;
+    /* Whoever opens the file for writing while there is a lease brings a signal to its holder: not
+     * the one that would end the process, but one that nobody notices. */
+    if (fcntl(fd, F_SETSIG, SIGURG) != 0)
+        return FIGURES_USE_UNKNOWN;
+    if (fcntl(fd, F_SETLEASE, F_RDLCK) != 0)
+        return errno == EAGAIN ? FIGURES_USED : FIGURES_USE_UNKNOWN;
+    fcntl(fd, F_SETLEASE, F_UNLCK);
+    return FIGURES_UNUSED;
+}
+
+static uint64_t own_pid_namespace(void)
+{
+    char link[64];
+    ssize_t length = readlink("/proc/self/ns/pid", link, sizeof link - 1);
+    if (length <= 0)
+        return 0;
+    link[length] = '\0';
+    const char *number = strchr(link, '[');
+    return number++ ? take_number(&number) : 0;
+}
+
+static uint64_t nanoseconds_of(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void figures_file_identify_process(struct figures_process *process)
+{
+    process->pid = (uint64_t)getpid();
+    process->pid_namespace = own_pid_namespace();
+    process->start_ticks = own_start_ticks();
+    size_t length =
+        read_text("/proc/sys/kernel/random/boot_id", process->boot, sizeof process->boot);
+    if (length > 0 && process->boot[length - 1] == '\n')
+        process->boot[length - 1] = '\0';
+}
+
+void figures_file_describe_process(struct figures_process *process)
+{
+    process->started = nanoseconds_of(CLOCK_MONOTONIC);
+    process->started_at = nanoseconds_of(CLOCK_REALTIME);
+    figures_file_identify_process(process);
+    struct report_process *described = calloc(1, sizeof *described);
+    if (!described)
+        return;
+    report_describe_process(described, secure_getenv);
+    memcpy(process->host, described->host, sizeof process->host);
+    memcpy(process->rank, described->rank, sizeof process->rank);
+    memcpy(process->command, described->command, sizeof process->command);
+    free(described);
+}
+
+/* ---- the directory ---- */
+
+static bool identify(int fd, const char *name, struct statx *found)
+{
+    return statx(fd, name, AT_SYMLINK_NOFOLLOW | (name[0] ? 0 : AT_EMPTY_PATH),
+                 STATX_TYPE | STATX_MODE | STATX_UID | STATX_INO | STATX_SIZE, found) == 0;
+}
+
+static uint64_t device_of(const struct statx *found)
+{
+    return (uint64_t)found->stx_dev_major << 32 | found->stx_dev_minor;
+}
+
+static int open_directory(const char *path)
+{
+    return open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+}
+
+static bool has_plenty(int directory, uint64_t bytes)
+{
+    struct statfs system;
+    if (fstatfs(directory, &system) != 0 || (uint64_t)system.f_type != TMPFS_TYPE)
+        return false;
+    /* A file system without a limit says 0. */
+    return system.f_blocks == 0 ||
+           (uint64_t)system.f_bavail > PLENTY * bytes / (uint64_t)system.f_bsize;
+}
+
+/* Others can neither look into it nor put anything there. */
+static bool is_own_directory(int directory)
+{
+    struct statx found;
+    return identify(directory, "", &found) && found.stx_uid == geteuid() &&
+           ((found.stx_mode & 077) == 0 || MUTATED(figures_in_any_directory));
+}
+
+const char *figures_file_base(unsigned index)
+{
+    const char *const bases[FIGURES_DIRECTORIES] = {secure_getenv("XDG_RUNTIME_DIR"), "/dev/shm",
+                                                    secure_getenv("TMPDIR"), "/tmp"};
+    return bases[index] && bases[index][0] == '/' ? bases[index] : NULL;
+}
+
+bool figures_file_memory(uint64_t bytes, char *path, size_t path_bytes)
+{
+    bool found = false;
+    for (unsigned i = 0; i < FIGURES_DIRECTORIES && !found; i++) {
+        int base = figures_file_base(i)
+                       ? open(figures_file_base(i), O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+                       : -1;
+        if (base < 0)
+            continue;
+        found = has_plenty(base, bytes) && access(figures_file_base(i), W_OK | X_OK) == 0 &&
+                (size_t)snprintf(path, path_bytes, "%s", figures_file_base(i)) < path_bytes;
+        close(base);
+    }
+    return found;
+}
+
+bool figures_file_directory(unsigned index, char *path, size_t bytes)
+{
+    const char *base = figures_file_base(index);
+    if (!base)
+        return false;
+    int length = snprintf(path, bytes, "%s/cudapool-%u", base, (unsigned)geteuid());
+    return length > 0 && (size_t)length < bytes;
+}
+
+/* -1 where it cannot be used. */
+static int open_usual_directory(unsigned index, char *path, size_t bytes)
+{
+    if (!figures_file_directory(index, path, bytes))
+        return -1;
+    int directory = open_directory(path);
+    if (directory < 0 && errno == ENOENT && mkdir(path, 0700) == 0)
+        directory = open_directory(path);
+    if (directory < 0 || (is_own_directory(directory) && has_plenty(directory, FIRST_BYTES)))
+        return directory;
+    close(directory);
+    return -1;
+}
+
+int figures_file_open_directory(char *path, size_t bytes)
+{
+    int directory = -1;
+    for (unsigned i = 0; i < FIGURES_DIRECTORIES && directory < 0; i++)
+        directory = open_usual_directory(i, path, bytes);
+    return directory;
+}
+
+/* ---- what dead processes have left ---- */
+
+struct left_behind {
+    uint64_t start_ticks;
+    char name[100];
+};
+
+static int by_start(const void *a, const void *b)
+{
+    uint64_t x = ((const struct left_behind *)a)->start_ticks;
+    uint64_t y = ((const struct left_behind *)b)->start_ticks;
+    return (x > y) - (x < y);
+}
+
+/* The numbers of a file's name; see create. False where it has none. */
+static bool parse_name(const char *name, uint64_t numbers[4])
+{
+    for (int i = 0; i < 4; i++) {
+        const char *digits = name;
+        numbers[i] = take_number(&name);
+        if (name == digits || (i < 3 && *name++ != '-'))
+            return false;
+    }
+    return strcmp(name, FIGURES_SUFFIX) == 0;
+}
+
+/* Where use does not say it, the number does; one that another process has now counts as alive. */
+static bool is_dead(enum figures_use use, const uint64_t numbers[4], uint64_t pid_namespace)
+{
+    if (use != FIGURES_USE_UNKNOWN)
+        return use == FIGURES_UNUSED;
+    return pid_namespace != 0 && numbers[2] == pid_namespace && numbers[0] != 0 &&
+           numbers[0] <= INT32_MAX && kill((pid_t)numbers[0], 0) != 0 && errno == ESRCH;
+}
+
+static bool is_left_behind(int directory, const char *name, uint64_t pid_namespace,
+                           struct left_behind *left)
+{
+    uint64_t numbers[4];
+    if (strlen(name) >= sizeof left->name || !parse_name(name, numbers))
+        return false;
+    memcpy(left->name, name, strlen(name) + 1);
+    left->start_ticks = numbers[1];
+    int fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    enum figures_use use = fd < 0 ? FIGURES_USE_UNKNOWN : figures_file_use(fd);
+    if (fd >= 0)
+        close(fd);
+    if (MUTATED(figures_by_number))
+        use = FIGURES_USE_UNKNOWN;
+    return is_dead(use, numbers, pid_namespace);
+}
+
+static void remove_oldest(int directory, DIR *entries)
+{
+    const size_t MOST = 256;
+    struct left_behind *dead = malloc(MOST * sizeof *dead);
+    uint64_t pid_namespace = own_pid_namespace();
+    size_t count = 0;
+    const struct dirent *entry;
+    rewinddir(entries);
+    while (dead && count < MOST && (entry = readdir(entries)) != NULL)
+        count += is_left_behind(directory, entry->d_name, pid_namespace, &dead[count]);
+    if (count > DEAD_KEPT) {
+        qsort(dead, count, sizeof *dead, by_start);
+        for (size_t i = 0; i + DEAD_KEPT < count; i++)
+            unlinkat(directory, dead[i].name, 0);
+    }
+    free(dead);
+}
+
+static void tidy(int directory)
+{
+    int copy = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *entries = copy < 0 ? NULL : fdopendir(copy);
+    unsigned count = 0;
+    if (!entries) {
+        if (copy >= 0)
+            close(copy);
+        return;
+    }
+    while (count < FILES_ENOUGH && readdir(entries))
+        count++;
+    if (count >= FILES_ENOUGH)
+        remove_oldest(directory, entries);
+    closedir(entries);
+}
+
+/* ---- the file ---- */
+
+/* Past a limit on the size of files a signal would come. */
+static bool may_have_bytes(uint64_t bytes)
+{
+    struct rlimit limit;
+    return (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur >= bytes) ||
+           MUTATED(figures_past_file_limit);
+}
+
+/* An interrupted one has reserved nothing. False with errno. */
+static bool reserve(int fd, uint64_t from, uint64_t to)
+{
+    int error = EINTR;
+    if (MUTATED(figures_not_reserved))
+        return ftruncate(fd, (off_t)to) == 0;
+    for (int tries = 0; tries < 10 && error == EINTR; tries++)
+        error = posix_fallocate(fd, (off_t)from, (off_t)(to - from));
+    errno = error;
+    return error == 0;
+}
+
+/* Processes that one pid runs one after another by exec have the same start. */
+static int create(int directory, char *name, size_t bytes)
+{
+    unsigned long long pid = (unsigned long long)getpid();
+    unsigned long long start = own_start_ticks(), space = own_pid_namespace();
+    for (unsigned number = 0; number < 1000; number++) {
+        snprintf(name, bytes, "%llu-%llu-%llu-%u" FIGURES_SUFFIX, pid, start, space, number);
+        int fd = openat(directory, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+        if (fd >= 0 || errno != EEXIST)
+            return fd;
+    }
+    return -1;
+}
+
+/* NULL with errno. */
+static void *reserve_and_map(int fd, struct figures_file *file)
+{
+    struct statx found;
+    if (!may_have_bytes(FIRST_BYTES)) {
+        errno = EFBIG;
+        return NULL;
+    }
+    if (!identify(fd, "", &found) || !reserve(fd, 0, FIRST_BYTES))
+        return NULL;
+    file->device = device_of(&found);
+    file->inode = found.stx_ino;
+    file->bytes = FIRST_BYTES;
+    void *memory = mmap(NULL, FIGURES_BYTES_MAX, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+/* NULL with errno. */
+static void *make_in(int directory, const char *path, struct figures_file *file)
+{
+    char name[128];
+    int fd = create(directory, name, sizeof name);
+    if (fd < 0)
+        return NULL;
+    int length = snprintf(file->path, sizeof file->path, "%s/%s", path, name);
+    void *memory = NULL;
+    if ((size_t)length < sizeof file->path)
+        memory = reserve_and_map(fd, file);
+    else
+        errno = ENAMETOOLONG;
+    int error = errno;
+    close(fd);
+    if (!memory) {
+        unlinkat(directory, name, 0);
+        file->path[0] = '\0';
+    }
+    errno = error;
+    return memory;
+}
+
+static void *make_in_usual_directory(struct figures_file *file)
+{
+    char path[PATH_MAX - 128];
+    void *memory = NULL;
+    for (unsigned i = 0; i < FIGURES_DIRECTORIES && !memory; i++) {
+        int directory = open_usual_directory(i, path, sizeof path);
+        if (directory < 0)
+            continue;
+        tidy(directory);
+        memory = make_in(directory, path, file);
+        close(directory);
+    }
+    return memory;
+}
+
+/* The name with its escapes replaced. False with errno. */
+static bool expand(const char *name, char *path, size_t bytes)
+{
+    struct report_process *process = calloc(1, sizeof *process);
+    if (!process)
+        return false;
+    report_describe_process(process, secure_getenv);
+    bool expanded = report_expand_file_name(name, process, path, bytes) == 0;
+    int error = errno;
+    free(process);
+    errno = error;
+    return expanded;
+}
+
+static void *make_in_named_directory(struct figures_file *file, const char *name,
+                                     figures_complaint *complain)
+{
+    char path[PATH_MAX], line[PATH_MAX + 256];
+    void *memory = NULL;
+    int directory =
+        expand(name, path, sizeof path) ? open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (directory >= 0)
+        memory = make_in(directory, path, file);
+    if (!memory && complain) {
+        snprintf(line, sizeof line, "figures: %s: %s; the program runs without a file of them",
+                 name, strerror(errno));
+        complain(line);
+    }
+    if (directory >= 0)
+        close(directory);
+    return memory;
+}
+
+void *figures_file_make(struct figures_file *file, const struct figures_settings *settings,
+                        figures_complaint *complain)
+{
+    if (!settings->enabled || getauxval(AT_SECURE))
+        return NULL;
+    if (settings->directory[0] != '\0')
+        return make_in_named_directory(file, settings->directory, complain);
+    return make_in_usual_directory(file);
+}
+
+/* ---- later ---- */
+
+static int open_again(const struct figures_file *file)
+{
+    struct statx found;
+    int fd = open(file->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0)
+        return -1;
+    if (identify(fd, "", &found) && device_of(&found) == file->device &&
+        found.stx_ino == file->inode)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+static uint64_t doubled_until(uint64_t bytes, uint64_t wanted)
+{
+    while (bytes < wanted)
+        bytes *= 2;
+    return bytes;
+}
+
+bool figures_file_grow(struct figures_file *file, uint64_t bytes)
+{
+    if (bytes > FIGURES_BYTES_MAX)
+        return false;
+    uint64_t larger = doubled_until(file->bytes, bytes);
+    int fd = may_have_bytes(larger) ? open_again(file) : -1;
+    if (fd < 0)
+        return false;
+    struct statfs system;
+    bool in_memory = fstatfs(fd, &system) == 0 && (uint64_t)system.f_type == TMPFS_TYPE;
+    bool grown = (!in_memory || has_plenty(fd, larger)) && reserve(fd, file->bytes, larger);
+    close(fd);
+    if (grown)
+        file->bytes = larger;
+    return grown;
+}
+
+bool figures_file_is_there(const struct figures_file *file)
+{
+    struct statx found;
+    return file->path[0] != '\0' && identify(AT_FDCWD, file->path, &found) &&
+           device_of(&found) == file->device && found.stx_ino == file->inode;
+}
+
+bool figures_file_is_cut(const struct figures_file *file)
+{
+    struct statx found;
+    return file->path[0] != '\0' && identify(AT_FDCWD, file->path, &found) &&
+           device_of(&found) == file->device && found.stx_ino == file->inode &&
+           found.stx_size < file->bytes;
+}
+
+void figures_file_remove(const struct figures_file *file)
+{
+    if (figures_file_is_there(file))
+        unlink(file->path);
+}

@@ -1,0 +1,428 @@
+#include "figures_report.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/base/scratch.h"
+
+static const char *const kind_names[MEMORY_KINDS] = {"device", "stream_ordered"};
+
+/* Nanoseconds that the quickest allocation, and the quickest block given back, have taken; 0: there
+ * was none. */
+struct costs {
+    uint64_t allocation, giving_back;
+};
+
+struct row {
+    enum memory_kind kind;
+    struct report_bucket bucket;
+    struct costs costs;
+};
+
+/* The rows of a device, of all kinds of memory. */
+struct rows {
+    struct row *rows;
+    size_t count, capacity;
+    bool failed;
+};
+
+/* Of two counters that others may be changing. */
+static uint64_t difference(uint64_t larger, uint64_t smaller)
+{
+    return larger > smaller ? larger - smaller : 0;
+}
+
+/* ---- a row ---- */
+
+static struct report_counters counters_of(const struct bucket_counters *c, uint64_t bytes)
+{
+    uint64_t requests = bucket_requests(c), requested = counter_get(&c->requested_bytes);
+    uint64_t free = counter_get(&c->free_bytes), clean = counter_get(&c->clean_bytes);
+    return (struct report_counters){
+        .requests = requests,
+        .hits = {.clean = counter_get(&c->hits[HIT_CLEAN]),
+                 .queried = counter_get(&c->hits[HIT_QUERIED]),
+                 .barrier = counter_get(&c->hits[HIT_BARRIER]),
+                 .waited = counter_get(&c->hits[HIT_WAITED])},
+        .misses = counter_get(&c->misses),
+        .failures = {.memory = counter_get(&c->failures[FAILURE_MEMORY]),
+                     .limit = counter_get(&c->failures[FAILURE_LIMIT]),
+                     .other = counter_get(&c->failures[FAILURE_OTHER])},
+        .frees = counter_get(&c->frees),
+        .requested_bytes = requested,
+        /* What is not kept is not rounded. */
+        .rounded_bytes = bytes ? requests * bytes : requested,
+        .live_bytes = difference(counter_get(&c->reserved_bytes), free),
+        .cached_bytes = clean,
+        .pending_bytes = difference(free, clean),
+        .peak = {.live_bytes = counter_get(&c->peak_live_bytes),
+                 .reserved_bytes = counter_get(&c->peak_reserved_bytes)},
+        .evictions = {.cap = counter_get(&c->evictions[EVICTION_CAP]),
+                      .idle = counter_get(&c->evictions[EVICTION_IDLE]),
+                      .memory = counter_get(&c->evictions[EVICTION_MEMORY]),
+                      .free = counter_get(&c->evictions[EVICTION_FREE]),
+                      .context = counter_get(&c->evictions[EVICTION_CONTEXT])},
+        .driver = {.calls = counter_get(&c->allocation_calls) + counter_get(&c->returned_blocks),
+                   .nanoseconds = counter_get(&c->allocation_nanoseconds) +
+                                  counter_get(&c->return_nanoseconds)},
+        .waits = {.nanoseconds = counter_get(&c->wait_nanoseconds),
+                  .frees = counter_get(&c->waiting_frees)},
+    };
+}
+
+/* live_bytes: to be added to those of the bucket, modulo 2^64. */
+static struct report_counters counters_of_bin(const struct bin_counters *c, uint64_t bytes)
+{
+    uint64_t hits = counter_get(&c->hits);
+    uint64_t free = bin_free_blocks(c), pending = bin_pending_blocks(c, free);
+    return (struct report_counters){
+        .requests = hits,
+        .hits = {.clean = hits},
+        .frees = counter_get(&c->frees),
+        .requested_bytes = counter_get(&c->requested_bytes),
+        .rounded_bytes = hits * bytes,
+        .live_bytes = 0 - free * bytes,
+        .cached_bytes = (free - pending) * bytes,
+        .pending_bytes = pending * bytes,
+    };
+}
+
+/* The less of two that are there. */
+static uint64_t least(uint64_t one, uint64_t other)
+{
+    return one == 0 || (other != 0 && other < one) ? other : one;
+}
+
+static void lower_costs(struct costs *into, const struct costs *costs)
+{
+    into->allocation = least(into->allocation, costs->allocation);
+    into->giving_back = least(into->giving_back, costs->giving_back);
+}
+
+/* All but the peaks. */
+static void add_counters(struct report_counters *into, const struct report_counters *c)
+{
+    into->requests += c->requests;
+    into->hits.clean += c->hits.clean;
+    into->hits.queried += c->hits.queried;
+    into->hits.barrier += c->hits.barrier;
+    into->hits.waited += c->hits.waited;
+    into->misses += c->misses;
+    into->failures.memory += c->failures.memory;
+    into->failures.limit += c->failures.limit;
+    into->failures.other += c->failures.other;
+    into->frees += c->frees;
+    into->requested_bytes += c->requested_bytes;
+    into->rounded_bytes += c->rounded_bytes;
+    into->live_blocks += c->live_blocks;
+    into->live_bytes += c->live_bytes;
+    into->cached_bytes += c->cached_bytes;
+    into->pending_bytes += c->pending_bytes;
+    into->evictions.cap += c->evictions.cap;
+    into->evictions.idle += c->evictions.idle;
+    into->evictions.memory += c->evictions.memory;
+    into->evictions.free += c->evictions.free;
+    into->evictions.context += c->evictions.context;
+    into->driver.calls += c->driver.calls;
+    into->driver.nanoseconds += c->driver.nanoseconds;
+    into->waits.nanoseconds += c->waits.nanoseconds;
+    into->waits.frees += c->waits.frees;
+    into->saved_at_least_nanoseconds += c->saved_at_least_nanoseconds;
+}
+
+/* ---- all rows ---- */
+
+static void add_row(struct rows *rows, const struct row *row)
+{
+    if (rows->count == rows->capacity) {
+        size_t capacity = rows->capacity ? 2 * rows->capacity : 32;
+        struct row *longer = scratch_realloc(rows->rows, capacity * sizeof *longer);
+        if (!longer) {
+            rows->failed = true;
+            return;
+        }
+        rows->rows = longer;
+        rows->capacity = capacity;
+    }
+    rows->rows[rows->count++] = *row;
+}
+
+/* A block may be freed in another context or stream than it was asked for in: there are buckets
+ * with frees and no requests. */
+static bool was_used(const struct bucket_counters *c)
+{
+    return bucket_requests(c) || counter_get(&c->frees) || counter_get(&c->waiting_frees) ||
+           counter_get(&c->peak_reserved_bytes);
+}
+
+static void add_bucket(struct rows *rows, const struct figures_bucket *bucket)
+{
+    if (was_used(&bucket->counters))
+        add_row(rows, &(struct row){(enum memory_kind)bucket->kind,
+                                    {bucket->bytes, counters_of(&bucket->counters, bucket->bytes)},
+                                    {counter_get(&bucket->counters.allocation_least),
+                                     counter_get(&bucket->counters.return_least)}});
+}
+
+static void add_bin(struct rows *rows, const struct figures_bin *bin)
+{
+    add_row(rows, &(struct row){(enum memory_kind)bin->kind,
+                                {bin->bytes, counters_of_bin(&bin->counters, bin->bytes)},
+                                {0, 0}});
+}
+
+/* By kind and size. */
+static bool comes_before(const struct row *one, const struct row *other)
+{
+    /* Blocks that are not kept, with 0 bytes, come last. */
+    uint64_t x = one->bucket.bytes - 1, y = other->bucket.bytes - 1;
+    return one->kind != other->kind ? one->kind < other->kind : x < y;
+}
+
+static void exchange(struct row *one, struct row *other)
+{
+    struct row kept = *one;
+    *one = *other;
+    *other = kept;
+}
+
+/* Of the first so many rows, no row comes before the two below it but perhaps the top one. */
+static void sift_down(struct row *rows, size_t top, size_t count)
+{
+    size_t below;
+    while ((below = 2 * top + 1) < count) {
+        if (below + 1 < count && comes_before(&rows[below], &rows[below + 1]))
+            below++;
+        if (!comes_before(&rows[top], &rows[below]))
+            return;
+        exchange(&rows[top], &rows[below]);
+        top = below;
+    }
+}
+
+/* A heap sort: libc's qsort takes memory of malloc's, which scratch.h is about. */
+static void sort(struct row *rows, size_t count)
+{
+    for (size_t top = count / 2; top-- > 0;)
+        sift_down(rows, top, count);
+    for (size_t left = count; left > 1; left--) {
+        exchange(&rows[0], &rows[left - 1]);
+        sift_down(rows, 0, left - 1);
+    }
+}
+
+/* What bins hold may have changed between two looks. What is live now was live at its peak. */
+static void finish_row(struct report_counters *c)
+{
+    uint64_t hits = c->hits.clean + c->hits.queried + c->hits.barrier + c->hits.waited;
+    c->live_blocks = difference(hits + c->misses, c->frees);
+    if ((int64_t)c->live_bytes < 0)
+        c->live_bytes = 0;
+    if (c->live_bytes > c->peak.live_bytes)
+        c->peak.live_bytes = c->live_bytes;
+}
+
+static void join_rows_of_one_size(struct rows *rows)
+{
+    size_t kept = 0;
+    if (rows->count == 0)
+        return;
+    sort(rows->rows, rows->count);
+    for (size_t i = 1; i < rows->count; i++) {
+        struct row *last = &rows->rows[kept], *row = &rows->rows[i];
+        if (row->kind != last->kind || row->bucket.bytes != last->bucket.bytes) {
+            rows->rows[++kept] = *row;
+            continue;
+        }
+        add_counters(&last->bucket.counters, &row->bucket.counters);
+        last->bucket.counters.peak.live_bytes += row->bucket.counters.peak.live_bytes;
+        last->bucket.counters.peak.reserved_bytes += row->bucket.counters.peak.reserved_bytes;
+        lower_costs(&last->costs, &row->costs);
+    }
+    rows->count = kept + 1;
+    for (size_t i = 0; i < rows->count; i++)
+        finish_row(&rows->rows[i].bucket.counters);
+}
+
+/* Hits times what a pair of this size costs where nothing disturbs it: the quickest measured. That
+ * cannot grow because misses get slower; and since the driver's free waits for the GPU, which
+ * nobody knows of a free that was not made, it is the least that was saved. What was never measured
+ * counts as nothing. */
+static uint64_t saved_at_least(const struct report_counters *c, const struct costs *costs)
+{
+    uint64_t hits = c->hits.clean + c->hits.queried + c->hits.barrier + c->hits.waited, saved;
+    uint64_t each = costs->allocation + costs->giving_back;
+    return __builtin_mul_overflow(hits, each, &saved) ? UINT64_MAX : saved;
+}
+
+/* So many rows of one kind as its buckets, and their sums. */
+static bool fill_buckets(const struct row *rows, size_t count, struct report_kind *kind)
+{
+    struct costs costs = {0, 0};
+    kind->buckets = scratch_calloc(count ? count : 1, sizeof *kind->buckets);
+    if (!kind->buckets)
+        return false;
+    kind->bucket_count = count;
+    /* From the largest down: a smaller block takes the driver no longer than a larger one, so that
+     * a few slow measurements of one size do no harm. Blocks that are not kept come last, and any
+     * of theirs may be small. */
+    for (size_t i = count; i-- > 0;) {
+        struct report_bucket *bucket = &kind->buckets[i];
+        *bucket = rows[i].bucket;
+        if (bucket->bytes)
+            lower_costs(&costs, &rows[i].costs);
+        bucket->counters.saved_at_least_nanoseconds = saved_at_least(&bucket->counters, &costs);
+        add_counters(&kind->totals, &bucket->counters);
+    }
+    return true;
+}
+
+/* ---- a device ---- */
+
+struct device_records {
+    const struct figures_history *history;
+    const struct figures_kind *kinds[MEMORY_KINDS];
+    struct rows rows;
+    uint64_t peak_requested; /* of all heaps together */
+};
+
+static void take_heap(const struct figures_heap *heap, struct device_records *records,
+                      struct report_device *out)
+{
+    out->fences += counter_get(&heap->counters.fences);
+    out->fence_queries += counter_get(&heap->counters.fence_queries);
+    out->barriers += counter_get(&heap->counters.barriers);
+    out->captured += counter_get(&heap->counters.captured);
+    records->peak_requested += heap_counters_peak(&heap->counters);
+}
+
+static void take_record(const struct figures_record *record, struct device_records *records,
+                        struct report_device *out)
+{
+    const struct figures_history *history = (const void *)record;
+    const struct figures_kind *kind = (const void *)record;
+    const struct figures_heap *heap = (const void *)record;
+    const struct figures_bucket *bucket = (const void *)record;
+    const struct figures_bin *bin = (const void *)record;
+    if (record->type == FIGURES_HISTORY && history->device == out->ordinal)
+        records->history = history;
+    else if (record->type == FIGURES_KIND && kind->device == out->ordinal &&
+             kind->kind < MEMORY_KINDS)
+        records->kinds[kind->kind] = kind;
+    else if (record->type == FIGURES_HEAP && heap->device == out->ordinal)
+        take_heap(heap, records, out);
+    else if (record->type == FIGURES_BUCKET && bucket->device == out->ordinal &&
+             bucket->kind < MEMORY_KINDS)
+        add_bucket(&records->rows, bucket);
+    else if (record->type == FIGURES_BIN && bin->device == out->ordinal && bin->kind < MEMORY_KINDS)
+        add_bin(&records->rows, bin);
+}
+
+/* Contexts that were never there together are not added up past what the device has seen. */
+static void fill_peaks(const struct device_records *records, enum memory_kind kind,
+                       struct report_counters *totals)
+{
+    const struct kind_counters *counters = &records->kinds[kind]->counters;
+    uint64_t reserved = counter_get(&counters->peak_reserved);
+    uint64_t live = counter_get(&counters->peak_requested);
+    if (kind == KIND_DEVICE)
+        live += records->peak_requested;
+    totals->peak.live_bytes = live < reserved ? live : reserved;
+    totals->peak.reserved_bytes = reserved;
+}
+
+static size_t count_rows_of(const struct rows *rows, size_t first, enum memory_kind kind)
+{
+    size_t end = first;
+    while (end < rows->count && rows->rows[end].kind == kind)
+        end++;
+    return end - first;
+}
+
+static bool fill_kinds(struct device_records *records, struct report_device *out)
+{
+    struct rows *rows = &records->rows;
+    out->kinds = scratch_calloc(MEMORY_KINDS, sizeof *out->kinds);
+    if (!out->kinds || rows->failed)
+        return false;
+    join_rows_of_one_size(rows);
+    size_t first = 0, count;
+    for (unsigned i = 0; i < MEMORY_KINDS; i++, first += count) {
+        count = count_rows_of(rows, first, i);
+        /* Of other kinds that were never asked for there is nothing to say. */
+        if (!records->kinds[i] || (i != KIND_DEVICE && count == 0))
+            continue;
+        struct report_kind *kind = &out->kinds[out->kind_count++];
+        snprintf(kind->kind, sizeof kind->kind, "%s", kind_names[i]);
+        if (!fill_buckets(count ? &rows->rows[first] : NULL, count, kind))
+            return false;
+        fill_peaks(records, i, &kind->totals);
+    }
+    return true;
+}
+
+static void format_uuid(char *out, size_t size, const unsigned char *b)
+{
+    snprintf(out, size, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+             b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13],
+             b[14], b[15]);
+}
+
+static bool fill_device(struct figures_walk walk, const struct figures_device *device,
+                        uint64_t started, struct report_device *out)
+{
+    struct device_records records = {0};
+    struct figures_record *record;
+    out->ordinal = (int)device->ordinal;
+    snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof device->name, device->name);
+    format_uuid(out->uuid, sizeof out->uuid, device->uuid);
+    out->total_bytes = device->total_bytes;
+    while ((record = figures_next(&walk)) != NULL)
+        take_record(record, &records, out);
+    bool filled =
+        fill_kinds(&records, out) &&
+        (!records.history || report_take_history(out, &records.history->history, started));
+    scratch_free(records.rows.rows);
+    return filled;
+}
+
+/* ---- all devices ---- */
+
+static bool is_there(const struct report *report, int64_t ordinal)
+{
+    for (size_t i = 0; i < report->device_count; i++)
+        if (report->devices[i].ordinal == ordinal)
+            return true;
+    return false;
+}
+
+static bool add_device(struct figures_walk walk, const struct figures_device *device,
+                       uint64_t started, struct report *report)
+{
+    struct report_device *devices =
+        scratch_realloc(report->devices, (report->device_count + 1) * sizeof *devices);
+    if (!devices)
+        return false;
+    report->devices = devices;
+    struct report_device *out = &devices[report->device_count++];
+    memset(out, 0, sizeof *out);
+    return fill_device(walk, device, started, out);
+}
+
+int figures_report(struct figures_walk walk, uint64_t started, struct report *report)
+{
+    struct figures_walk devices = walk;
+    struct figures_record *record;
+    while ((record = figures_next(&devices)) != NULL) {
+        const struct figures_device *device = (const void *)record;
+        if (record->type != FIGURES_DEVICE || is_there(report, device->ordinal))
+            continue;
+        if (!add_device(walk, device, started, report)) {
+            report_free(report);
+            errno = ENOMEM;
+            return -1;
+        }
+    }
+    return 0;
+}

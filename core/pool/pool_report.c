@@ -1,0 +1,21 @@
+/*
+ * What a pool reports when the process ends: its figures.
+ */
+#include "core/device_memory/thread_cache.h"
+#include "core/figures/figures_report.h"
+#include "pool_state.h"
+
+int pool_report(struct pool *pool, struct report *report)
+{
+    struct figures *figures = &pool->figures;
+    struct context *c = atomic_load_explicit(&pool->registry.contexts, memory_order_acquire);
+    for (; c; c = c->next)
+        thread_caches_settle(&c->heap);
+    figures_sample_now(figures, monotonic_now());
+    const struct figures_header *header = figures_header(figures);
+    if (header) {
+        report->process.started_nanoseconds = header->process.started_at;
+        report->process.versions = header->process.versions;
+    }
+    return figures_report(figures_walk(figures), header ? header->process.started : 0, report);
+}

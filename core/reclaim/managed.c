@@ -1,0 +1,199 @@
+#include "managed.h"
+
+#include "core/base/mutation.h"
+#include "core/device_memory/release.h"
+#include "core/pool/pool_state.h"
+#include "core/stream_memory/mempool.h"
+#include "core/stream_memory/stream_release.h"
+
+/* Of so many bytes together one look at the device is enough: it costs half of what a small
+ * allocation does, and a hundredth of what it takes to touch so much. */
+#define LOOK_BYTES (UINT64_C(16) << 20)
+
+/* While managed memory lives, this share of the device may be kept, whatever is in the way. */
+#define STAYING_SHARE 32u
+
+/* Sizes may be any that a program asks for. */
+static uint64_t sum_of(uint64_t one, uint64_t other)
+{
+    uint64_t sum;
+    return __builtin_add_overflow(one, other, &sum) ? UINT64_MAX : sum;
+}
+
+static uint64_t excess_with(const struct device *device, uint64_t coming)
+{
+    uint64_t managed = sum_of(managed_bytes(device), coming);
+    uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
+    uint64_t held = sum_of(managed, reserved);
+    if (managed == 0 || held <= device->total_bytes || MUTATED(managed_not_counted))
+        return 0;
+    return held - device->total_bytes;
+}
+
+uint64_t managed_excess(const struct device *device)
+{
+    return excess_with(device, 0);
+}
+
+/* Where there is more managed memory than fits in any case, giving back begins with so much that a
+ * program which goes on allocating and freeing has many hits in between. */
+uint64_t managed_in_the_way(const struct device *device, uint64_t kept)
+{
+    uint64_t share = device->total_bytes / STAYING_SHARE;
+    uint64_t stays = share > device->growth_budget ? share : device->growth_budget;
+    uint64_t excess = managed_excess(device);
+    if (excess == 0 || kept <= stays)
+        return 0;
+    return excess < kept - stays / 2 ? excess : kept - stays / 2;
+}
+
+/* Bytes that are kept for the device, as far as they are clean, or seem to be pending. */
+static uint64_t kept_bytes(struct pool *pool, struct device *device)
+{
+    struct stream_bytes streams = stream_release_sum(pool, device);
+    uint64_t bytes = streams.cached + streams.pending;
+    if (pool->streams)
+        bytes += mempool_unused(pool, device);
+    for (struct context *c = context_next(pool, NULL, device); c;
+         c = context_next(pool, c, device)) {
+        struct heap_bytes of_one = heap_bytes(&c->heap);
+        bytes += of_one.clean + of_one.pending;
+    }
+    return bytes;
+}
+
+/* What is pending only because nobody has asked. */
+static void ask_about_pending(struct pool *pool, struct context *context)
+{
+    if (MUTATED(managed_without_asking))
+        return;
+    heap_lock(&context->heap);
+    while (context->epochs.oldest &&
+           epoch_query(pool, context, context->epochs.oldest) == FENCE_OVER)
+        continue;
+    heap_unlock(&context->heap);
+}
+
+static void give_back(struct pool *pool, struct device *device, uint64_t bytes)
+{
+    uint64_t released = 0;
+    for (struct context *c = context_next(pool, NULL, device); c && released < bytes;
+         c = context_next(pool, c, device)) {
+        ask_about_pending(pool, c);
+        released +=
+            release_clean(pool, c, bytes - released, EVICTION_MEMORY, RELEASE_IN_ALLOCATION);
+    }
+    if (released >= bytes)
+        return;
+    stream_release_settle(pool, device);
+    stream_release_clean(pool, device, bytes - released, EVICTION_MEMORY, RELEASE_IN_ALLOCATION);
+    /* What streams give back is first in the driver's own pool. */
+    if (pool->streams)
+        mempool_trim_ours(pool);
+}
+
+/* Bytes that the device has too few of for so many more, of which the last ones come now. */
+static uint64_t missing_bytes(struct pool *pool, const struct device *device, uint64_t due,
+                              uint64_t coming)
+{
+    size_t left, total;
+    enter_driver();
+    CUresult result = pool->driver->cuMemGetInfo_v2(&left, &total);
+    leave_driver();
+    uint64_t missing = result == CUDA_SUCCESS && left < due ? due - left : 0;
+    uint64_t excess = excess_with(device, coming);
+    return missing > excess ? missing : excess;
+}
+
+/* Relaxed, here and below: sums, which order nothing. What another thread adds meanwhile is looked
+ * for by that one, or by the next. */
+static uint64_t bytes_to_look_for(struct device *device, uint64_t coming)
+{
+    if (coming >= LOOK_BYTES)
+        return coming;
+    uint64_t due =
+        coming + atomic_fetch_add_explicit(&device->managed_due, coming, memory_order_relaxed);
+    if (due < LOOK_BYTES)
+        return 0;
+    atomic_store_explicit(&device->managed_due, 0, memory_order_relaxed);
+    return due;
+}
+
+static bool is_captured(const struct pool *pool)
+{
+    return pool->streams ? streams_are_captured(pool) : captures_are_going_on(&pool->captures);
+}
+
+void pool_managed_coming(struct pool *pool, size_t bytes)
+{
+    bool green;
+    struct context *context = context_current(pool, &green);
+    if (!context || is_captured(pool) || MUTATED(no_room_for_managed))
+        return;
+    struct device *device = context->device;
+    uint64_t due = bytes_to_look_for(device, bytes);
+    uint64_t missing =
+        due && kept_bytes(pool, device) ? missing_bytes(pool, device, due, bytes) : 0;
+    if (missing)
+        give_back(pool, device, missing);
+}
+
+void pool_managed_came(struct pool *pool, size_t bytes)
+{
+    bool green;
+    struct context *context = context_current(pool, &green);
+    if (context)
+        atomic_fetch_add_explicit(&context->device->managed_bytes, bytes, memory_order_relaxed);
+}
+
+static void count_back(struct device *device, uint64_t bytes)
+{
+    uint64_t counted = managed_bytes(device);
+    while (!atomic_compare_exchange_weak_explicit(&device->managed_bytes, &counted,
+                                                  counted > bytes ? counted - bytes : 0,
+                                                  memory_order_relaxed, memory_order_relaxed))
+        continue;
+}
+
+static struct device *device_with_managed(struct pool *pool, int ordinal)
+{
+    struct device *device = registry_devices(&pool->registry);
+    while (device && (device->ordinal != ordinal || managed_bytes(device) == 0))
+        device = device->next;
+    return device;
+}
+
+static bool any_is_counted(struct pool *pool)
+{
+    const struct device *device = registry_devices(&pool->registry);
+    while (device && managed_bytes(device) == 0)
+        device = device->next;
+    return device != NULL;
+}
+
+struct managed_memory managed_find(struct pool *pool, CUdeviceptr address)
+{
+    CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                        CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+    unsigned int managed = 0;
+    int ordinal = 0;
+    size_t bytes = 0;
+    void *values[] = {&managed, &ordinal, &bytes};
+    struct managed_memory none = {NULL, 0};
+    if (!address || !any_is_counted(pool) || !pool->driver->cuPointerGetAttributes ||
+        MUTATED(managed_free_not_counted))
+        return none;
+    enter_driver();
+    CUresult result = pool->driver->cuPointerGetAttributes(3, attributes, values, address);
+    leave_driver();
+    if (result != CUDA_SUCCESS || !managed)
+        return none;
+    return (struct managed_memory){device_with_managed(pool, ordinal), bytes};
+}
+
+void managed_freed(const struct managed_memory *memory)
+{
+    if (memory->device)
+        count_back(memory->device, memory->bytes);
+}

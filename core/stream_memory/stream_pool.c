@@ -1,0 +1,540 @@
+/*
+ * What the hooks ask of stream-ordered memory: the functions of pool.h that concern it.
+ */
+#include "stream_pool.h"
+
+#include "core/base/mutation.h"
+#include "core/pool/pool_state.h"
+#include "mempool.h"
+#include "stream_heap.h"
+#include "stream_order.h"
+#include "stream_release.h"
+#include "stream_shelf.h"
+#include "use.h"
+
+/* Whether the program's calls are answered by us now: not where it is switched off, and not while
+ * captures go on, when only the driver knows which calls they forbid. */
+static inline bool is_served(const struct pool *pool)
+{
+    return pool->streams && (!streams_are_captured(pool) || MUTATED(streams_served_in_captures));
+}
+
+static bool can_be_served(const struct driver *driver)
+{
+    return driver->cuMemAllocFromPoolAsync && driver->cuMemFreeAsync && driver->cuEventRecord &&
+           driver->cuStreamWaitEvent && driver->cuDeviceGetMemPool &&
+           driver->cuDeviceGetDefaultMemPool;
+}
+
+bool stream_pool_start(struct pool *pool)
+{
+    if (!pool->settings.stream_ordered.enabled || !can_be_served(pool->driver))
+        return true;
+    if (!streams_init(pool))
+        return false;
+    pool->streams->idle_captures =
+        atomic_load_explicit(&pool->captures.count, memory_order_relaxed);
+    return true;
+}
+
+/* ---- allocating and freeing ---- */
+
+CUresult pool_allocate_async_at_once(struct pool *pool, CUdeviceptr *address, size_t bytes,
+                                     CUmemoryPool memory_pool, CUstream handle,
+                                     allocate_otherwise *otherwise)
+{
+    if (!address || !bytes || !pool->streams || !is_served(pool))
+        return otherwise(address, bytes, memory_pool, handle);
+    struct stream_ref ref = stream_ask(pool, handle);
+    struct stream *stream = ref.stream;
+    if (!stream)
+        return otherwise(address, bytes, memory_pool, handle);
+    struct device *device = stream->device;
+    uint64_t rounded = size_class_round(&device->stream_classes, bytes);
+    struct block *found = NULL;
+    short_lock_take(&stream->lock);
+    const struct mempool *mempool =
+        memory_pool ? mempool_find_known(pool, memory_pool) : mempool_known_current(device);
+    struct shelf *shelf = shelf_to_front(stream, mempool);
+    struct bucket *bucket = shelf ? shelf_find_bucket(shelf, rounded) : NULL;
+    if (bucket && stream_is(ref) && shelf_is_usable(stream->context))
+        found = shelf_find_own(stream, bucket);
+    if (found) {
+        shelf_take(stream, bucket, stream_block_of(found));
+        shelf_hand_out_hit(shelf, bucket, stream_block_of(found), bytes, HIT_CLEAN);
+        *address = block_address(found);
+    }
+    short_lock_give(&stream->lock);
+    return found ? CUDA_SUCCESS : otherwise(address, bytes, memory_pool, handle);
+}
+
+bool pool_allocate_async(struct pool *pool, CUdeviceptr *address, size_t bytes,
+                         const CUmemoryPool *memory_pool, CUstream handle, CUresult *result)
+{
+    if (!address || !bytes || !is_served(pool) || is_in_host_function(pool))
+        return false;
+    /* Before a stream is made known, so that its end is seen. */
+    if (!atomic_load_explicit(&pool->streams->in_use, memory_order_relaxed))
+        atomic_store_explicit(&pool->streams->in_use, true, memory_order_relaxed);
+    struct stream_ref ref = stream_find(pool, handle, true);
+    if (!ref.stream)
+        return false;
+    struct mempool *mempool = mempool_take(pool, memory_pool, ref.stream->device);
+    if (!mempool)
+        return false;
+    bool served = stream_heap_allocate(pool, address, bytes, mempool, ref, handle, result);
+    mempool_drop(mempool);
+    return served;
+}
+
+CUresult pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstream handle,
+                                 free_async *otherwise)
+{
+    if (!pool->streams || !is_served(pool))
+        return otherwise(address, handle);
+    struct stream_block *block = stream_block_find(&pool->streams->blocks, address);
+    struct shelf *shelf = block ? shelf_of(block) : NULL;
+    if (!shelf)
+        return otherwise(address, handle);
+    struct stream_ref ref = stream_recall(pool, handle);
+    struct stream *stream = ref.stream;
+    if (!stream || shelf->stream != stream)
+        return otherwise(address, handle);
+    bool look = false;
+    short_lock_take(&stream->lock);
+    /* What is written of the block, and of the stream, is read again under the lock. */
+    bool stays = shelf_of(block) == shelf && stream_block_is_held(block, address) &&
+                 stream_is(ref) && stream->own_order && !shelf_events_are_wanted(stream) &&
+                 !atomic_load_explicit(&block->uses, memory_order_relaxed) &&
+                 shelf_may_keep(stream, block) && shelf_is_quiet(stream, block) &&
+                 !shelf_is_full(pool, block->block.bucket);
+    if (stays) {
+        atomic_store_explicit(&block->held_at, 0, memory_order_relaxed);
+        shelf_count_not_live(shelf, block);
+        block->event = NULL;
+        shelf_make_pending(stream, block->block.bucket, block, shelf_next_stamp(stream));
+        look = shelf_look_is_due(stream);
+    }
+    short_lock_give(&stream->lock);
+    if (look)
+        stream_release_look(pool, stream);
+    return stays ? CUDA_SUCCESS : otherwise(address, handle);
+}
+
+static bool is_captured(const struct pool *pool, CUstream handle)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return streams_are_captured(pool) && pool->driver->cuStreamIsCapturing &&
+           pool->driver->cuStreamIsCapturing(handle, &status) == CUDA_SUCCESS &&
+           status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* Whoever frees the block, the pool or the driver, its stream comes after the uses that were told
+ * of. What a capture frees is another matter. */
+static CUresult end_uses(struct pool *pool, struct stream_block *block, CUstream handle)
+{
+    if (!atomic_load_explicit(&block->uses, memory_order_relaxed) || is_captured(pool, handle) ||
+        (MUTATED(uses_forgotten_in_captures) && streams_are_captured(pool)))
+        return CUDA_SUCCESS;
+    return use_end(pool, block, handle);
+}
+
+static bool may_be_kept(struct pool *pool, struct stream_block *block, CUstream handle)
+{
+    if (!is_served(pool))
+        return false;
+    struct stream_ref ref = stream_find(pool, handle, true);
+    if (!ref.stream)
+        return false;
+    return stream_heap_free(pool, block, ref, handle);
+}
+
+struct stream_free {
+    free_async *driver;
+    CUstream stream;
+};
+
+static CUresult free_by_driver(struct pool *pool, struct stream_block *block,
+                               CUresult (*release)(struct pool *, CUdeviceptr, const void *),
+                               const void *argument)
+{
+    CUdeviceptr address = block_address(&block->block);
+    stream_heap_leave(pool, block);
+    uint64_t started = monotonic_now();
+    enter_driver();
+    CUresult result = release(pool, address, argument);
+    leave_driver();
+    uint64_t nanoseconds = monotonic_now() - started;
+    if (result != CUDA_SUCCESS) {
+        stream_heap_came_back(pool, block);
+        return result;
+    }
+    use_forget(pool, block);
+    stream_heap_left(pool, block, nanoseconds);
+    return result;
+}
+
+static CUresult free_on_stream(struct pool *pool, CUdeviceptr address, const void *argument)
+{
+    const struct stream_free *free = argument;
+    (void)pool;
+    return free->driver(address, free->stream);
+}
+
+/* The driver knows nothing of the block's last free in a stream's order. */
+static CUresult free_plainly(struct pool *pool, CUdeviceptr address, const void *argument)
+{
+    const struct plain_free *free = argument;
+    if (free->behind && !MUTATED(plain_free_not_behind) &&
+        stream_release_one_behind(pool, free->behind, address))
+        return CUDA_SUCCESS;
+    return pool->driver->cuMemFree_v2(address);
+}
+
+static void end_plain_free(const struct plain_free *free)
+{
+    if (!free->behind)
+        return;
+    short_lock_take(&free->stream->lock);
+    order_drop_user(free->stream, free->behind);
+    short_lock_give(&free->stream->lock);
+}
+
+static CUresult free_claimed_async(struct pool *pool, free_async *driver,
+                                   struct stream_block *block, CUstream handle)
+{
+    struct stream_free free = {driver, handle};
+    CUresult result = end_uses(pool, block, handle);
+    if (result != CUDA_SUCCESS) {
+        /* The program's again. */
+        atomic_store_explicit(&block->held_at, block_address(&block->block), memory_order_release);
+        return result;
+    }
+    return may_be_kept(pool, block, handle) ? CUDA_SUCCESS
+                                            : free_by_driver(pool, block, free_on_stream, &free);
+}
+
+static CUresult free_claimed(struct pool *pool, struct stream_block *block)
+{
+    bool green;
+    struct plain_free free = {NULL, NULL};
+    if (is_served(pool) && context_current(pool, &green) &&
+        stream_heap_free_plainly(pool, block, &free)) {
+        use_forget(pool, block);
+        return CUDA_SUCCESS;
+    }
+    CUresult result = free_by_driver(pool, block, free_plainly, &free);
+    end_plain_free(&free);
+    return result;
+}
+
+bool stream_pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr address,
+                            CUstream handle, CUresult *result)
+{
+    struct stream_block *block = stream_block_at(pool, address);
+    if (block && is_in_host_function(pool))
+        *result = driver(address, handle);
+    else if (block)
+        *result = stream_heap_claim(block, address)
+                      ? free_claimed_async(pool, driver, block, handle)
+                      : CUDA_ERROR_INVALID_VALUE;
+    return block != NULL;
+}
+
+bool stream_pool_free(struct pool *pool, CUdeviceptr address, CUresult *result)
+{
+    struct stream_block *block = stream_block_at(pool, address);
+    if (block)
+        *result = stream_heap_claim(block, address) ? free_claimed(pool, block)
+                                                    : CUDA_ERROR_INVALID_VALUE;
+    return block != NULL;
+}
+
+bool stream_pool_ask_pointer(struct pool *pool, CUdeviceptr pointer, struct pointer_answer *answer)
+{
+    const struct block *found =
+        pool->streams ? block_table_find_around(&pool->streams->blocks, pointer) : NULL;
+    CUdeviceptr base = found ? block_address(found) : 0;
+    uint64_t block_size = found ? block_bytes(found) : 0;
+    /* Another thread may just be giving it back. */
+    const struct stream_block *block = found ? stream_block_at(pool, base) : NULL;
+    if (!block || &block->block != found || pointer - base >= block_size)
+        return false;
+    uint64_t bytes = atomic_load_explicit(&block->asked, memory_order_relaxed);
+    bool inside = stream_block_is_held(block, base) && pointer - base < bytes;
+    *answer = (struct pointer_answer){
+        .kind = inside ? POINTER_LIVE : POINTER_HIDDEN, .base = base, .bytes = bytes};
+    return true;
+}
+
+bool stream_pool_share(struct pool *pool, CUdeviceptr base)
+{
+    struct stream_block *block = stream_block_at(pool, base);
+    if (!block)
+        return false;
+    atomic_store_explicit(&block->shared, true, memory_order_relaxed);
+    return true;
+}
+
+/* ---- following the program's order ---- */
+
+bool pool_follows_streams(struct pool *pool)
+{
+    return pool->streams && atomic_load_explicit(&pool->streams->in_use, memory_order_relaxed);
+}
+
+void pool_stream_ending(struct pool *pool, CUstream handle)
+{
+    if (!stream_is_created(handle))
+        return;
+    /* A thread that the driver has called back out of a call of ours: only its handle is taken from
+     * the stream, what is pending on it waits for the end of its context. */
+    if (thread_state.inside_driver) {
+        if (!MUTATED(nested_record_not_told))
+            streams_end_handle(pool, handle);
+        return;
+    }
+    struct stream_ref ref = stream_find_beside_captures(pool, handle, false);
+    if (!ref.stream) {
+        /* Perhaps only because the thread has no context, the driver no numbers, or a capture the
+         * stream. What is pending on it waits for the end of its context, or for a synchronise. */
+        streams_end_handle(pool, handle);
+        return;
+    }
+    short_lock_take(&ref.stream->lock);
+    order_settle(ref.stream);
+    bool pending = ref.stream->pending.first != NULL;
+    uint64_t stamp = atomic_load_explicit(&ref.stream->stamp, memory_order_relaxed);
+    short_lock_give(&ref.stream->lock);
+    struct own_event *event = pending ? order_record_at_end(pool, ref, handle, stamp) : NULL;
+    if (event) {
+        short_lock_take(&ref.stream->lock);
+        order_drop_user(ref.stream, event);
+        short_lock_give(&ref.stream->lock);
+    }
+    stream_end(pool, ref);
+}
+
+void pool_stream_wait_begin(struct pool *pool, CUstream handle, struct order_mark *mark)
+{
+    order_take_mark_of_wait(pool, handle, mark);
+    if (streams_are_captured(pool))
+        mark->stream = NULL;
+}
+
+/* An error that the program's own wait has found stays in the context: the pool steps aside there,
+ * as it does where a call of its own finds one. */
+static void note_error(struct pool *pool, struct context *context, CUresult result)
+{
+    bool green;
+    if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY || MUTATED(stream_error_ignored))
+        return;
+    if (!context)
+        context = context_current(pool, &green);
+    if (context)
+        epoch_note_error(context, result);
+}
+
+void pool_stream_wait_end(struct pool *pool, const struct order_mark *mark, CUresult result)
+{
+    /* A capture that began meanwhile may have the stream. */
+    if (result == CUDA_SUCCESS && !streams_are_captured(pool))
+        order_mark_is_over(pool, mark);
+    else
+        note_error(pool, mark->context, result);
+}
+
+void pool_event_wait_begin(struct pool *pool, CUevent event, struct event_look *look)
+{
+    order_event_look(pool, event, look);
+}
+
+void pool_event_wait_end(struct pool *pool, CUevent event, const struct event_look *look,
+                         CUresult result)
+{
+    if (result == CUDA_SUCCESS && look->version)
+        order_event_is_over(pool, event, look);
+    else
+        note_error(pool, look->context, result);
+}
+
+/* While captures go on, a wait may be a part of one. */
+void pool_event_wait_queued(struct pool *pool, CUevent event, const struct event_look *look,
+                            CUstream handle, CUresult result)
+{
+    if (result == CUDA_SUCCESS && look->version && !streams_are_captured(pool))
+        order_event_waited(pool, event, look, handle);
+}
+
+void pool_record_begin(struct pool *pool, CUevent event, const CUstream *stream,
+                       struct recording *recording)
+{
+    recording->mark.stream = NULL;
+    recording->version = order_event_begin(pool, event);
+    if (stream && !streams_are_captured(pool))
+        order_take_mark(pool, *stream, &recording->mark);
+}
+
+/* A capture that began meanwhile may have the record. */
+void pool_record_end(struct pool *pool, CUevent event, const struct recording *recording,
+                     CUresult result)
+{
+    bool good = result == CUDA_SUCCESS && !streams_are_captured(pool);
+    order_event_recorded(pool, event, recording->version, good ? &recording->mark : NULL);
+}
+
+void pool_event_destroyed(struct pool *pool, CUevent event)
+{
+    order_event_destroyed(pool, event);
+}
+
+void pool_event_lost(struct pool *pool, CUevent event)
+{
+    order_event_lost(pool, event);
+}
+
+void pool_events_are_lost(struct pool *pool)
+{
+    if (pool->streams)
+        order_lose_events(pool);
+}
+
+/* Programs that launch so, and use no stream-ordered memory, pay for it by a look at a short list.
+ */
+void pool_early_launch(struct pool *pool, CUstream handle)
+{
+    /* A launch that is captured is a node of a graph, and no graph starts early. */
+    if (!pool->streams || is_captured(pool, handle))
+        return;
+    if (!pool_follows_streams(pool)) {
+        streams_note_early_launch(pool->streams, stream_spelled_out(handle));
+        return;
+    }
+    struct stream_ref ref = stream_find_beside_captures(pool, handle, true);
+    /* One that is the driver's may become known later. */
+    if (!ref.stream && !MUTATED(early_launch_of_unknown_missed))
+        streams_note_early_launch(pool->streams, stream_spelled_out(handle));
+    /* Relaxed: only ever raised while the stream is the same. */
+    if (!ref.stream || atomic_load_explicit(&ref.stream->early_launches, memory_order_relaxed))
+        return;
+    short_lock_take(&ref.stream->lock);
+    if (stream_is(ref)) {
+        atomic_store_explicit(&ref.stream->early_launches, true, memory_order_relaxed);
+        ref.stream->own_order = false;
+    }
+    short_lock_give(&ref.stream->lock);
+}
+
+/* ---- memory pools ---- */
+
+void pool_mempool_created(struct pool *pool, CUmemoryPool handle, CUdevice device)
+{
+    if (pool->streams)
+        mempool_created(pool, handle, device);
+}
+
+void pool_mempool_chosen(struct pool *pool)
+{
+    if (pool->streams)
+        mempool_chosen(pool);
+}
+
+void pool_mempool_destroying(struct pool *pool, CUmemoryPool handle)
+{
+    if (pool->streams)
+        mempool_destroying(pool, handle);
+}
+
+void pool_mempool_destroyed(struct pool *pool, CUmemoryPool handle, CUresult result)
+{
+    if (pool->streams)
+        mempool_destroyed(pool, handle, result == CUDA_SUCCESS);
+}
+
+void pool_mempool_trimming(struct pool *pool, CUmemoryPool handle, size_t keep)
+{
+    if (is_served(pool))
+        mempool_trimming(pool, handle, keep);
+}
+
+void pool_mempool_setting(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute)
+{
+    if (pool->streams)
+        mempool_setting(pool, handle, attribute);
+}
+
+void pool_mempool_set(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute,
+                      const void *value)
+{
+    if (pool->streams)
+        mempool_set(pool, handle, attribute, value);
+}
+
+void pool_mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute,
+                      void *value)
+{
+    if (pool->streams)
+        mempool_got(pool, handle, attribute, value);
+}
+
+/* ---- what programs may ask for ---- */
+
+bool pool_stream_bytes(struct pool *pool, CUstream handle, struct pool_bytes *bytes)
+{
+    struct stream_ref ref = pool->streams ? stream_find_beside_captures(pool, handle, false)
+                                          : (struct stream_ref){NULL, 0};
+    if (!ref.stream)
+        return false;
+    struct stream *stream = ref.stream;
+    short_lock_take(&stream->lock);
+    order_settle(stream);
+    uint64_t free = counter_get(&stream->free_bytes);
+    bytes->live = counter_get(&stream->reserved_bytes) - free;
+    bytes->cached = counter_get(&stream->clean_bytes);
+    bytes->pending = free - bytes->cached;
+    short_lock_give(&stream->lock);
+    return true;
+}
+
+/* Settles the stream. The newest stamp of what is pending there that an event of ours tells of, 0:
+ * none is. */
+static uint64_t stamp_to_wait_for(struct stream *stream)
+{
+    short_lock_take(&stream->lock);
+    order_settle(stream);
+    uint64_t stamp = order_newest(stream);
+    if (!stream->pending.first || counter_get(&stream->pending.first->epoch) > stamp)
+        stamp = 0;
+    short_lock_give(&stream->lock);
+    return stamp;
+}
+
+/* Nobody is waited for in a call of the driver's: the context may be about to end, which waits for
+ * us, and what is waited for may wait for that. */
+unsigned pool_reap(struct pool *pool)
+{
+    unsigned reaped = 0;
+    for (unsigned i = 0; is_served(pool) && i < stream_count(pool->streams); i++) {
+        struct stream *stream = stream_at(pool->streams, i);
+        order_record_to_wait(pool, stream);
+        uint64_t stamp = stamp_to_wait_for(stream);
+        if (!stamp)
+            continue;
+        reaped += order_synchronise(pool, stream, stamp) == CUDA_SUCCESS;
+        stamp_to_wait_for(stream);
+    }
+    return reaped;
+}
+
+uint64_t pool_generation(struct pool *pool, CUdeviceptr address)
+{
+    return pool->streams ? use_generation(pool, address) : 0;
+}
+
+CUresult pool_record_use(struct pool *pool, CUdeviceptr address, uint64_t generation,
+                         CUstream stream, bool write)
+{
+    if (!pool->streams)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return use_record(pool, address, generation, stream, write);
+}

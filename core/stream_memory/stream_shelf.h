@@ -1,0 +1,402 @@
+/*
+ * Shelves: the free blocks of one stream and one memory pool, in buckets, and what is counted of
+ * all its blocks. These are the steps that every allocation and every free take, inline in the few
+ * files of stream-ordered memory that include this: stream_pool.c, which does nothing else where
+ * the stream's own order is enough, and stream_heap.c, which does the rest.
+ *
+ * Locking: all of them with the stream's lock held, but for shelf_of and shelf_granules.
+ */
+#ifndef CUDAPOOL_CORE_STREAM_SHELF_H
+#define CUDAPOOL_CORE_STREAM_SHELF_H
+
+#include "core/pool/pool_state.h"
+#include "mempool.h"
+#include "stream_heap.h"
+#include "stream_order.h"
+
+/* Each look for idle blocks reads the clock: so many frees go without. */
+#define FREES_PER_LOOK 32u
+
+/* A bucket is in its shelf's list for good, which is what makes it readable without the lock. */
+struct shelf_bucket {
+    _Alignas(STREAM_APART) struct bucket bucket;
+    struct shelf_bucket *next; /* written before it is listed */
+    unsigned vain;   /* other streams' looks in vain at what is pending here, since one took
+                        something */
+    unsigned aside;  /* frees from other streams that were the driver's because of that */
+    uint64_t hits;   /* as these were counted */
+    uint64_t robbed; /* blocks that other streams have taken, and that no new ones stand for */
+};
+
+/* The bucket is not one of blocks that are not kept. */
+static inline struct shelf_bucket *shelf_bucket_of(struct bucket *bucket)
+{
+    return (struct shelf_bucket *)((char *)bucket - offsetof(struct shelf_bucket, bucket));
+}
+
+struct shelf {
+    _Alignas(STREAM_APART) struct stream *stream;
+    struct mempool *mempool;
+    struct shelf_bucket **slots; /* by block size: open addressing, a power of two of them */
+    uint32_t slot_count, bucket_count;
+    _Atomic(struct shelf_bucket *) buckets; /* all of them. Release when one is added, acquire when
+                                               they are walked without the lock */
+    struct bucket unkept;                   /* live blocks of sizes that are not kept */
+    counter used_bytes;                     /* by the program, in the driver's granules */
+    counter kept_bytes;                     /* all blocks, live ones included, likewise */
+    counter peak_used_bytes;
+    struct shelf *next;        /* of the same stream; written before it is listed */
+    struct shelf *next_recent; /* of the same stream, in the order in which they were last used */
+};
+
+/* What the driver counts for an allocation of so many bytes. */
+#define STREAM_GRANULE 512u
+
+static inline uint64_t shelf_granules(uint64_t bytes)
+{
+    return size_class_up(bytes, STREAM_GRANULE);
+}
+
+static inline struct shelf *shelf_of(const struct stream_block *block)
+{
+    return atomic_load_explicit(&block->shelf, memory_order_relaxed);
+}
+
+/* NULL where it can't be made. */
+struct shelf *shelf_add(struct pool *pool, struct stream *stream, struct mempool *mempool);
+struct bucket *shelf_add_bucket(struct pool *pool, struct shelf *shelf, uint64_t bytes);
+
+/* The stream has a new owner, from whom nobody has taken anything. */
+void shelf_forgive(struct stream *stream);
+
+/* ---- shelves and buckets ---- */
+
+static inline struct shelf *shelf_find(const struct stream *stream, const struct mempool *mempool)
+{
+    struct shelf *shelf = stream->recent_shelf;
+    while (shelf && shelf->mempool != mempool)
+        shelf = shelf->next_recent;
+    return shelf;
+}
+
+struct shelf *shelf_find_and_move(struct stream *stream, const struct mempool *mempool);
+
+/* The same, and the next look for it is short. */
+static inline struct shelf *shelf_to_front(struct stream *stream, const struct mempool *mempool)
+{
+    struct shelf *shelf = stream->recent_shelf;
+    return __builtin_expect(shelf && shelf->mempool == mempool, 1)
+               ? shelf
+               : shelf_find_and_move(stream, mempool);
+}
+
+static inline struct shelf *shelf_get(struct pool *pool, struct stream *stream,
+                                      struct mempool *mempool)
+{
+    struct shelf *shelf = shelf_find(stream, mempool);
+    return shelf ? shelf : shelf_add(pool, stream, mempool);
+}
+
+static inline struct shelf_bucket **shelf_slot(struct shelf_bucket **slots, uint32_t count,
+                                               uint64_t bytes)
+{
+    /* Fibonacci hashing: the sizes are multiples of large powers of two. */
+    uint32_t i = (uint32_t)((bytes * UINT64_C(0x9E3779B97F4A7C15)) >> 32) & (count - 1);
+    while (slots[i] && slots[i]->bucket.bytes != bytes)
+        i = (i + 1) & (count - 1);
+    return &slots[i];
+}
+
+static inline struct bucket *shelf_find_bucket(const struct shelf *shelf, uint64_t bytes)
+{
+    struct shelf_bucket *found = *shelf_slot(shelf->slots, shelf->slot_count, bytes);
+    return found ? &found->bucket : NULL;
+}
+
+static inline struct bucket *shelf_get_bucket(struct pool *pool, struct shelf *shelf,
+                                              uint64_t bytes)
+{
+    struct bucket *found = shelf_find_bucket(shelf, bytes);
+    return found ? found : shelf_add_bucket(pool, shelf, bytes);
+}
+
+/* ---- blocks coming and going ---- */
+
+static inline void shelf_count_in(struct shelf *shelf, struct bucket *bucket,
+                                  const struct stream_block *block)
+{
+    uint64_t bytes = block->block.bytes;
+    counter_add(&shelf->stream->reserved_bytes, bytes);
+    counter_add(&shelf->kept_bytes, shelf_granules(bytes));
+    counter_add(&bucket->counters->reserved_bytes, bytes);
+    counter_raise_to(&bucket->counters->peak_reserved_bytes,
+                     counter_get(&bucket->counters->reserved_bytes));
+}
+
+static inline void shelf_count_out(struct shelf *shelf, struct bucket *bucket,
+                                   const struct stream_block *block)
+{
+    uint64_t bytes = block->block.bytes;
+    counter_subtract(&shelf->stream->reserved_bytes, bytes);
+    counter_subtract(&shelf->kept_bytes, shelf_granules(bytes));
+    counter_subtract(&bucket->counters->reserved_bytes, bytes);
+}
+
+static inline void shelf_count_live(struct shelf *shelf, struct bucket *bucket, uint64_t asked)
+{
+    uint64_t used = counter_get(&shelf->used_bytes) + shelf_granules(asked);
+    counter_set(&shelf->used_bytes, used);
+    counter_raise_to(&shelf->peak_used_bytes, used);
+    counter_raise_to(&bucket->counters->peak_live_bytes,
+                     counter_get(&bucket->counters->reserved_bytes) -
+                         counter_get(&bucket->counters->free_bytes));
+}
+
+static inline uint64_t shelf_asked(const struct stream_block *block)
+{
+    return atomic_load_explicit(&block->asked, memory_order_relaxed);
+}
+
+static inline void shelf_count_not_live(struct shelf *shelf, const struct stream_block *block)
+{
+    counter_subtract(&shelf->used_bytes, shelf_granules(shelf_asked(block)));
+}
+
+static inline void shelf_count_clean(struct stream *stream, struct bucket *bucket, uint64_t bytes)
+{
+    counter_add(&bucket->counters->clean_bytes, bytes);
+    counter_add(&stream->clean_bytes, bytes);
+}
+
+static inline void shelf_add_free(struct stream *stream, struct bucket *bucket, uint64_t bytes)
+{
+    bucket->free_blocks++;
+    counter_add(&bucket->counters->free_bytes, bytes);
+    counter_add(&stream->free_bytes, bytes);
+}
+
+/* What may be free before a free has to look further: the device's cap, and what no event covers.
+ */
+static inline void shelf_set_quiet(struct stream *stream)
+{
+    uint64_t covered = counter_get(&stream->clean_bytes) + stream->covered_bytes + stream->share;
+    stream->quiet_bytes = (int64_t)(covered < stream->may_keep ? covered : stream->may_keep);
+}
+
+/* A pending block comes, or goes. */
+static inline bool shelf_is_covered(const struct stream *stream, const struct block *block)
+{
+    return counter_get(&block->epoch) <= stream->covered;
+}
+
+static inline void shelf_take(struct stream *stream, struct bucket *bucket,
+                              struct stream_block *block)
+{
+    uint64_t bytes = block->block.bytes;
+    if (block_state(&block->block) == BLOCK_CLEAN) {
+        block_list_remove(&bucket->clean, &block->block, LINK_BUCKET);
+        counter_subtract(&bucket->counters->clean_bytes, bytes);
+        counter_subtract(&stream->clean_bytes, bytes);
+        stream->quiet_bytes -= (int64_t)bytes;
+    } else {
+        if (shelf_is_covered(stream, &block->block)) {
+            stream->covered_bytes -= bytes;
+            stream->quiet_bytes -= (int64_t)bytes;
+        }
+        block_list_remove(&bucket->pending, &block->block, LINK_BUCKET);
+        block_list_remove(&stream->pending, &block->block, LINK_HEAP);
+    }
+    bucket->free_blocks--;
+    counter_subtract(&bucket->counters->free_bytes, bytes);
+    counter_subtract(&stream->free_bytes, bytes);
+}
+
+/* By ascending stamp: nearly always the last. */
+static inline void shelf_insert_pending(struct block_list *list, struct block *block,
+                                        uint64_t stamp, enum block_link link)
+{
+    struct block *before = list->last;
+    if (__builtin_expect(!before || counter_get(&before->epoch) <= stamp, 1)) {
+        block_list_append(list, block, link);
+        return;
+    }
+    while (before && counter_get(&before->epoch) > stamp)
+        before = before->links[link].previous;
+    if (!before) {
+        block_list_prepend(list, block, link);
+    } else {
+        block->links[link].previous = before;
+        block->links[link].next = before->links[link].next;
+        before->links[link].next->links[link].previous = block;
+        before->links[link].next = block;
+    }
+}
+
+static inline void shelf_put_back(struct stream *stream, struct stream_block *block)
+{
+    struct bucket *bucket = block->block.bucket;
+    shelf_add_free(stream, bucket, block->block.bytes);
+    uint64_t stamp = counter_get(&block->block.epoch);
+    if (stamp <= order_done(stream)) {
+        block_set_state(&block->block, BLOCK_CLEAN);
+        block->event = NULL;
+        block_list_append(&bucket->clean, &block->block, LINK_BUCKET);
+        shelf_count_clean(stream, bucket, block->block.bytes);
+    } else {
+        block_set_state(&block->block, BLOCK_PENDING);
+        shelf_insert_pending(&bucket->pending, &block->block, stamp, LINK_BUCKET);
+        shelf_insert_pending(&stream->pending, &block->block, stamp, LINK_HEAP);
+        if (shelf_is_covered(stream, &block->block))
+            stream->covered_bytes += block->block.bytes;
+    }
+    shelf_set_quiet(stream);
+}
+
+/* The block, which is on no shelf and counted in this one, is the program's from now on. */
+static inline void shelf_hand_out(struct shelf *shelf, struct bucket *bucket,
+                                  struct stream_block *block, size_t bytes)
+{
+    struct stream *stream = shelf->stream;
+    CUdeviceptr address = block_address(&block->block);
+    block_set(&block->block, address, BLOCK_LIVE);
+    atomic_store_explicit(&block->asked, bytes, memory_order_relaxed);
+    shelf_count_live(shelf, bucket, bytes);
+    atomic_store_explicit(&block->generation, ++stream->handed_out, memory_order_relaxed);
+    atomic_store_explicit(&block->held_at, address, memory_order_release);
+}
+
+/* The hit itself is counted last: see stats.h. */
+static inline void shelf_hand_out_hit(struct shelf *shelf, struct bucket *bucket,
+                                      struct stream_block *block, size_t bytes, enum hit hit)
+{
+    counter_add(&bucket->counters->requested_bytes, bytes);
+    shelf_hand_out(shelf, bucket, block, bytes);
+    counter_add(&bucket->counters->hits[hit], 1);
+}
+
+/* ---- a block of the stream's own ---- */
+
+/* Its memory is the likeliest to be in the GPU's cache. */
+static inline struct block *shelf_newest(const struct bucket *bucket)
+{
+    return bucket->pending.last ? bucket->pending.last : bucket->clean.last;
+}
+
+/* Whether the stream's own order is not enough. Relaxed: see where it is set. */
+static inline bool shelf_launches_early(const struct stream *stream)
+{
+    return atomic_load_explicit(&stream->early_launches, memory_order_relaxed) &&
+           !MUTATED(early_launch_ignored);
+}
+
+static inline bool shelf_is_marked(const struct stream *stream, const struct block *block)
+{
+    return counter_get(&block->epoch) <= stream->joined || !stream->ordered_by_others ||
+           MUTATED(unmarked_taken);
+}
+
+/* Where others order the stream: the newest one with an operation behind its free, as nearly every
+ * one has; or the oldest, where some are from before others did. */
+static inline struct block *shelf_find_marked(const struct stream *stream,
+                                              const struct bucket *bucket)
+{
+    const struct block_list *pending = &bucket->pending;
+    if (!shelf_launches_early(stream) && pending->last && shelf_is_marked(stream, pending->last))
+        return pending->last;
+    if (!shelf_launches_early(stream) && pending->first && shelf_is_marked(stream, pending->first))
+        return pending->first;
+    return bucket->clean.last;
+}
+
+/* What may be handed out in the stream's order, or NULL. */
+static inline struct block *shelf_find_own(const struct stream *stream, const struct bucket *bucket)
+{
+    return __builtin_expect(stream->own_order, 1) ? shelf_newest(bucket)
+                                                  : shelf_find_marked(stream, bucket);
+}
+
+/* The same, off its lists. */
+static inline struct stream_block *shelf_take_own(struct stream *stream, struct bucket *bucket)
+{
+    if (!stream->own_order)
+        order_settle(stream);
+    struct block *found = shelf_find_own(stream, bucket);
+    if (!found)
+        return NULL;
+    shelf_take(stream, bucket, stream_block_of(found));
+    return stream_block_of(found);
+}
+
+/* ---- freeing ---- */
+
+static inline bool shelf_is_usable(const struct context *context)
+{
+    /* Relaxed: see where they are set. What is seen late of the end, its beginner waits for. */
+    return !atomic_load_explicit(&context->unusable, memory_order_relaxed) &&
+           !atomic_load_explicit(&context->dying, memory_order_relaxed);
+}
+
+/* Lock held. Whether the block may stay, as far as the stream alone can tell. */
+static inline bool shelf_may_keep(const struct stream *stream, const struct stream_block *block)
+{
+    return block->context == stream->context && block->context_generation == stream->generation &&
+           block->block.bucket->bytes != 0 &&
+           !atomic_load_explicit(&block->shared, memory_order_relaxed) &&
+           !atomic_load_explicit(&block->mempool->closed, memory_order_relaxed) &&
+           shelf_is_usable(stream->context);
+}
+
+static inline bool shelf_is_full(const struct pool *pool, const struct bucket *bucket)
+{
+    return bucket->free_blocks >= pool->settings.stream_ordered.caps.blocks_per_bucket;
+}
+
+static inline bool shelf_is_within_cap(const struct stream *stream,
+                                       const struct stream_block *block)
+{
+    return counter_get(&stream->free_bytes) + block->block.bytes <= stream->may_keep;
+}
+
+/* The same, and what no event covers is little enough. */
+static inline bool shelf_is_quiet(const struct stream *stream, const struct stream_block *block)
+{
+    return (int64_t)(counter_get(&stream->free_bytes) + block->block.bytes) <= stream->quiet_bytes;
+}
+
+/* Whether another stream has lately looked for an event in vain. */
+static inline bool shelf_events_are_wanted(const struct stream *stream)
+{
+    return atomic_load_explicit(&stream->wanted, memory_order_relaxed) != 0;
+}
+
+/* Lock held, and the block counted in this stream's shelf. */
+static inline void shelf_make_pending(struct stream *stream, struct bucket *bucket,
+                                      struct stream_block *block, uint64_t stamp)
+{
+    block_set_state(&block->block, BLOCK_PENDING);
+    counter_set(&block->block.epoch, stamp);
+    block->block.freed_at = stream->now;
+    shelf_insert_pending(&bucket->pending, &block->block, stamp, LINK_BUCKET);
+    shelf_insert_pending(&stream->pending, &block->block, stamp, LINK_HEAP);
+    shelf_add_free(stream, bucket, block->block.bytes);
+    counter_add(&bucket->counters->frees, 1);
+}
+
+/* Lock held. */
+static inline uint64_t shelf_next_stamp(struct stream *stream)
+{
+    uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed) + 1;
+    atomic_store_explicit(&stream->stamp, stamp, memory_order_relaxed);
+    return stamp;
+}
+
+/* Lock held. */
+static inline bool shelf_look_is_due(struct stream *stream)
+{
+    if (__builtin_expect(stream->frees_to_look-- != 0, 1))
+        return false;
+    stream->frees_to_look = FREES_PER_LOOK;
+    return true;
+}
+
+#endif

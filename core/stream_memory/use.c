@@ -1,0 +1,287 @@
+#include "use.h"
+
+#include <stdlib.h>
+
+#include "core/base/mutation.h"
+#include "core/pool/pool_state.h"
+#include "mempool.h"
+#include "stream_shelf.h"
+
+struct use {
+    struct stream_ref stream;
+    CUstream handle;
+    uint64_t thread; /* whose own stream it is, or 0 */
+    struct context *context;
+    uint64_t generation; /* of the context */
+};
+
+struct uses {
+    struct use write;
+    unsigned count, room;
+    struct use *reads;
+};
+
+/* What a later use has to wait for: copied, since the driver is called without the lock. */
+struct waits {
+    unsigned count;
+    struct use uses[];
+};
+
+uint64_t use_generation(struct pool *pool, CUdeviceptr address)
+{
+    const struct stream_block *block = stream_block_find(&pool->streams->blocks, address);
+    if (!block || !stream_block_is_held(block, address))
+        return 0;
+    return atomic_load_explicit(&block->generation, memory_order_relaxed);
+}
+
+/* ---- the record; the use lock is held ---- */
+
+static struct use use_on(struct stream_ref ref)
+{
+    struct stream *stream = ref.stream;
+    short_lock_take(&stream->lock);
+    struct use use = {ref, stream->handle, stream->thread, stream->context, stream->generation};
+    short_lock_give(&stream->lock);
+    return use;
+}
+
+static bool is_same(const struct use *a, struct stream_ref b)
+{
+    return a->stream.stream == b.stream && a->stream.id == b.id;
+}
+
+static struct waits *waits_for(const struct uses *uses, struct stream_ref ref, bool for_reads)
+{
+    unsigned most = 1 + (for_reads ? uses->count : 0);
+    struct waits *waits = malloc(sizeof *waits + most * sizeof waits->uses[0]);
+    if (!waits)
+        return NULL;
+    waits->count = 0;
+    if (uses->write.stream.stream && !is_same(&uses->write, ref))
+        waits->uses[waits->count++] = uses->write;
+    for (unsigned i = 0; for_reads && i < uses->count; i++)
+        if (!is_same(&uses->reads[i], ref))
+            waits->uses[waits->count++] = uses->reads[i];
+    return waits;
+}
+
+static bool add_read(struct uses *uses, const struct use *use)
+{
+    for (unsigned i = 0; i < uses->count; i++)
+        if (is_same(&uses->reads[i], use->stream))
+            return true;
+    if (uses->count == uses->room) {
+        unsigned room = uses->room ? 2 * uses->room : 4;
+        struct use *reads = realloc(uses->reads, room * sizeof *reads);
+        if (!reads)
+            return false;
+        uses->reads = reads;
+        uses->room = room;
+    }
+    uses->reads[uses->count++] = *use;
+    return true;
+}
+
+static void free_uses(struct uses *uses)
+{
+    if (uses)
+        free(uses->reads);
+    free(uses);
+}
+
+static struct uses *uses_of(const struct stream_block *block)
+{
+    return atomic_load_explicit(&block->uses, memory_order_relaxed);
+}
+
+static struct uses *take_uses(struct stream_block *block)
+{
+    return atomic_exchange_explicit(&block->uses, NULL, memory_order_relaxed);
+}
+
+/* The allocation: on a stream that has a new owner since, or none, it cannot be named any more. */
+static struct use allocation_of(struct pool *pool, const struct stream_block *block,
+                                struct stream *stream)
+{
+    struct use use = use_on((struct stream_ref){stream, stream_id(pool->streams, stream)});
+    short_lock_take(&stream->lock);
+    if (atomic_load_explicit(&block->generation, memory_order_relaxed) <= stream->handed_before)
+        use.stream.id = 0;
+    short_lock_give(&stream->lock);
+    use.context = block->context;
+    use.generation = block->context_generation;
+    return use;
+}
+
+/* The block's uses so far: at least its allocation, a write on the stream that counts it. */
+static struct uses *get_uses(struct pool *pool, struct stream_block *block)
+{
+    struct uses *uses = uses_of(block);
+    struct shelf *shelf = atomic_load_explicit(&block->shelf, memory_order_relaxed);
+    if (uses || !shelf)
+        return uses;
+    uses = calloc(1, sizeof *uses);
+    if (uses)
+        uses->write = allocation_of(pool, block, shelf->stream);
+    atomic_store_explicit(&block->uses, uses, memory_order_relaxed);
+    return uses;
+}
+
+/* ---- waiting; no lock is held ---- */
+
+static bool can_be_named_here(const struct pool *pool, const struct use *use)
+{
+    return use->stream.id != 0 && stream_id(pool->streams, use->stream.stream) == use->stream.id &&
+           (!use->thread || use->thread == thread_state.id);
+}
+
+/* Captures forbid to wait for a context, in any way. */
+static CUresult record_end_of_context(struct pool *pool, const struct use *use, CUevent event)
+{
+    const struct driver *driver = pool->driver;
+    if (!driver->cuCtxRecordEvent && streams_are_captured(pool) &&
+        !MUTATED(context_waited_for_in_captures))
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (!driver->cuCtxRecordEvent)
+        return driver->cuCtxSynchronize();
+    pthread_mutex_lock(&pool->fence_lock);
+    CUresult result = streams_are_captured(pool)
+                          ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+                          : driver->cuCtxRecordEvent(use->context->handle, event);
+    pthread_mutex_unlock(&pool->fence_lock);
+    return result;
+}
+
+static CUresult record_end(struct pool *pool, const struct use *use, CUevent event)
+{
+    if (!can_be_named_here(pool, use))
+        return record_end_of_context(pool, use, event);
+    /* As a part of a capture the event would take into it who waits for it. */
+    if (stream_may_be_captured(pool, use->handle) && !MUTATED(captured_use_waited_for))
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    CUresult result = pool->driver->cuEventRecord(event, use->handle);
+    /* Else another stream has got the handle meanwhile. */
+    return can_be_named_here(pool, use) ? result : record_end_of_context(pool, use, event);
+}
+
+static CUresult wait_for(struct pool *pool, const struct use *use, CUstream handle)
+{
+    const struct driver *driver = pool->driver;
+    CUevent event;
+    bool pushed;
+    if (!context_pin(use->context, use->generation))
+        return CUDA_SUCCESS; /* its work has ended with it */
+    CUresult result = CUDA_ERROR_INVALID_CONTEXT;
+    enter_driver();
+    if (context_push(pool, use->context, &pushed)) {
+        result = driver->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+        bool made = result == CUDA_SUCCESS;
+        if (made)
+            result = record_end(pool, use, event);
+        context_pop(pool, pushed);
+        if (made && result == CUDA_SUCCESS)
+            result = driver->cuStreamWaitEvent(handle, event, 0);
+        if (made)
+            driver->cuEventDestroy_v2(event);
+    }
+    leave_driver();
+    context_unpin(use->context);
+    return result;
+}
+
+static CUresult wait_for_all(struct pool *pool, struct waits *waits, CUstream handle)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (unsigned i = 0; i < waits->count && result == CUDA_SUCCESS; i++)
+        result = wait_for(pool, &waits->uses[i], handle);
+    free(waits);
+    return result;
+}
+
+/* ---- telling ---- */
+
+/* The stream's later work has been put behind what the use has to wait for. */
+static CUresult note_use(struct pool *pool, struct stream_block *block, CUdeviceptr address,
+                         uint64_t generation, const struct use *use, bool write)
+{
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&pool->streams->use_lock);
+    struct uses *uses = use_generation(pool, address) == generation ? uses_of(block) : NULL;
+    if (uses && write) {
+        uses->write = *use;
+        uses->count = 0;
+        result = CUDA_SUCCESS;
+    } else if (uses) {
+        result = add_read(uses, use) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    pthread_mutex_unlock(&pool->streams->use_lock);
+    return result;
+}
+
+static struct waits *begin_use(struct pool *pool, struct stream_block *block, CUdeviceptr address,
+                               uint64_t generation, struct stream_ref ref, bool write,
+                               CUresult *result)
+{
+    struct waits *waits = NULL;
+    *result = CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&pool->streams->use_lock);
+    if (use_generation(pool, address) == generation) {
+        struct uses *uses = get_uses(pool, block);
+        waits = uses ? waits_for(uses, ref, write) : NULL;
+        *result = waits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    pthread_mutex_unlock(&pool->streams->use_lock);
+    return waits;
+}
+
+CUresult use_record(struct pool *pool, CUdeviceptr address, uint64_t generation, CUstream handle,
+                    bool write)
+{
+    struct stream_block *block = stream_block_find(&pool->streams->blocks, address);
+    CUresult result;
+    if (MUTATED(stale_generation_taken))
+        generation = use_generation(pool, address);
+    if (!block || generation == 0 || use_generation(pool, address) != generation)
+        return CUDA_ERROR_INVALID_VALUE;
+    /* Made to wait for what is outside of its capture, it would end that. */
+    if (stream_may_be_captured(pool, handle) && !MUTATED(use_told_in_capture))
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    struct stream_ref ref = stream_find_beside_captures(pool, handle, true);
+    if (!ref.stream || ref.stream->device != block->mempool->device)
+        return CUDA_ERROR_INVALID_HANDLE;
+    struct waits *waits = begin_use(pool, block, address, generation, ref, write, &result);
+    if (!waits)
+        return result;
+    result = wait_for_all(pool, waits, handle);
+    if (result != CUDA_SUCCESS)
+        return result;
+    struct use use = use_on(ref);
+    return note_use(pool, block, address, generation, &use, write);
+}
+
+CUresult use_end(struct pool *pool, struct stream_block *block, CUstream handle)
+{
+    struct stream_ref ref = stream_find_beside_captures(pool, handle, true);
+    struct waits *waits = NULL;
+    pthread_mutex_lock(&pool->streams->use_lock);
+    struct uses *uses = uses_of(block);
+    if (uses)
+        waits = waits_for(uses, ref, true);
+    pthread_mutex_unlock(&pool->streams->use_lock);
+    if (!uses)
+        return CUDA_SUCCESS;
+    CUresult result = waits ? wait_for_all(pool, waits, handle) : CUDA_ERROR_OUT_OF_MEMORY;
+    /* Else the next free has to wait for all of it. */
+    if (result == CUDA_SUCCESS || MUTATED(uses_forgotten_in_failed_frees))
+        use_forget(pool, block);
+    return result;
+}
+
+void use_forget(struct pool *pool, struct stream_block *block)
+{
+    pthread_mutex_lock(&pool->streams->use_lock);
+    struct uses *uses = take_uses(block);
+    pthread_mutex_unlock(&pool->streams->use_lock);
+    free_uses(uses);
+}
