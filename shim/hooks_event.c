@@ -3,13 +3,14 @@
  * is over and what comes after what. Nothing is looked at while no stream-ordered memory is in use.
  */
 #include "core/base/mutation.h"
+#include "core/driver/calls.h"
 #include "hooks.h"
 
 /* A pool that nothing has started yet has handed nothing out. */
 static struct pool *pool_that_follows(void)
 {
     struct pool *pool = atomic_load_explicit(&pool_to_use, memory_order_acquire);
-    bool follows = pool && !pool_thread_is_inside_driver() && pool_follows_streams(pool);
+    bool follows = pool && !is_inside_driver() && pool_follows_streams(pool);
     return __builtin_expect(follows, 0) ? pool : NULL;
 }
 
@@ -121,7 +122,7 @@ static struct pool *pool_that_follows_record(CUevent event)
     struct pool *pool = pool_to_tell();
     if (__builtin_expect(!pool || !pool_follows_streams(pool), 1))
         return NULL;
-    if (!pool_thread_is_inside_driver() || MUTATED(nested_record_not_told))
+    if (!is_inside_driver() || MUTATED(nested_record_not_told))
         return pool_that_follows();
     pool_event_lost(pool, event);
     return NULL;

@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 
 #include "core/base/mutation.h"
+#include "core/driver/calls.h"
 #include "core/driver/cuda_abi.h"
 #include "core/driver/driver.h"
 #include "core/pool/pool.h"
@@ -47,14 +48,14 @@ static inline struct pool *the_pool(void)
     struct pool *pool = atomic_load_explicit(&pool_to_use, memory_order_acquire);
     if (__builtin_expect(!pool, 0))
         pool = start_unless_decided();
-    return pool && !pool_thread_is_inside_driver() ? pool : NULL;
+    return pool && !is_inside_driver() ? pool : NULL;
 }
 
 /* The same without starting it. */
 static inline struct pool *the_pool_at_once(void)
 {
     struct pool *pool = atomic_load_explicit(&pool_to_use, memory_order_acquire);
-    return __builtin_expect(pool && !pool_thread_is_inside_driver(), 1) ? pool : NULL;
+    return __builtin_expect(pool && !is_inside_driver(), 1) ? pool : NULL;
 }
 
 /* Defines the replacement of one driver function. What the program calls is its entry (entries.c),

@@ -1,4 +1,5 @@
 #include "block.h"
+#include "core/device_memory/heap.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>

@@ -3,7 +3,8 @@
 #include <stdlib.h>
 
 #include "core/base/mutation.h"
-#include "core/pool/pool_state.h"
+#include "core/driver/calls.h"
+#include "pool_state.h"
 
 struct capture {
     CUstream stream;

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "core/base/mutation.h"
-#include "core/device_memory/thread_cache.h"
-#include "core/pool/pool_state.h"
-#include "core/stream_memory/stream_release.h"
+#include "core/base/size_class.h"
+#include "core/driver/calls.h"
+#include "pool_state.h"
 
 /* ---- devices ---- */
 
@@ -160,7 +160,7 @@ void context_step_aside(struct context *context)
         return;
     /* Relaxed: only ever set while the context lives; a late look costs one more failed call. */
     atomic_store_explicit(&context->unusable, true, memory_order_relaxed);
-    atomic_fetch_or_explicit(&context->heap.closed, CLOSED_UNUSABLE, memory_order_relaxed);
+    TELL_KINDS(context, stepped_aside, context);
 }
 
 void context_step_aside_everywhere(struct pool *pool)
@@ -310,26 +310,56 @@ static unsigned long long read_id(struct pool *pool, CUcontext handle)
     return id;
 }
 
+#define LINE_BYTES ((size_t)64)
+
+static size_t whole_lines(size_t bytes)
+{
+    return (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+}
+
+void *context_memory(struct context *context, const struct kind *kind)
+{
+    char *memory = context->memory;
+    const struct kind *const *k = context->kinds;
+    while (*k != kind)
+        memory += whole_lines((*k++)->context_bytes);
+    return memory;
+}
+
+/* All zero, with room for what the kinds keep. */
+static struct context *allocate_record(const struct kind *const *kinds)
+{
+    size_t bytes = sizeof(struct context);
+    while (*kinds)
+        bytes += whole_lines((*kinds++)->context_bytes);
+    struct context *context = aligned_alloc(LINE_BYTES, whole_lines(bytes));
+    if (context)
+        memset(context, 0, bytes);
+    return context;
+}
+
 /* With what never changes in it: others look at that without a lock. */
 static struct context *make_context(struct pool *pool, struct device *device, bool primary)
 {
-    struct context *context = calloc(1, sizeof *context);
-    uint64_t id = atomic_fetch_add_explicit(&pool->registry.heaps, 1, memory_order_relaxed);
-    if (!context || !heap_init(&context->heap, &pool->figures, id, device->ordinal)) {
-        free(context);
+    struct context *context = allocate_record(pool->kinds);
+    if (!context)
         return NULL;
-    }
+    context->kinds = pool->kinds;
+    context->figures_id =
+        atomic_fetch_add_explicit(&pool->registry.records, 1, memory_order_relaxed);
+    context->counters = figures_heap(&pool->figures, context->figures_id, device->ordinal);
     atomic_init(&context->epochs.current, 1);
     host_work_init(&context->epochs.host_work);
-    atomic_init(&context->heap.closed,
-                (pool->settings.device.free_synchronizes ? CLOSED_SYNCHRONISING : 0u) |
-                    (pool->expedited ? 0u : CLOSED_WEAKLY));
     context->primary = primary;
     context->device = device;
-    context->heap.blocks_per_bucket = pool->settings.device.caps.blocks_per_bucket;
-    size_classes_init(&context->heap.classes, &pool->settings.device.buckets, device->total_bytes);
     context->next = atomic_load_explicit(&pool->registry.contexts, memory_order_relaxed);
-    return context;
+    bool made = context->counters != NULL;
+    for (const struct kind *const *kind = context->kinds; *kind && made; kind++)
+        made = !(*kind)->made || (*kind)->made(pool, context);
+    if (made)
+        return context;
+    free(context);
+    return NULL;
 }
 
 static struct context *find_spare(struct registry *registry, const struct device *device,
@@ -356,8 +386,7 @@ static struct context *bring_to_life(struct pool *pool, struct device *device,
     context->handle = identity->handle;
     atomic_store_explicit(&context->id, id_of(identity), memory_order_relaxed);
     atomic_store_explicit(&context->unusable, false, memory_order_relaxed);
-    atomic_fetch_and_explicit(&context->heap.closed, ~(uint32_t)CLOSED_UNUSABLE,
-                              memory_order_relaxed);
+    TELL_KINDS(context, came_to_life, context);
     atomic_store_explicit(&context->barred, false, memory_order_relaxed);
     atomic_store_explicit(&context->return_stream, NULL, memory_order_relaxed);
     atomic_store_explicit(&context->late_stream, NULL, memory_order_relaxed);
@@ -636,32 +665,37 @@ struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool
     thread->context = context;
     thread->green = *green;
     thread->generation = context ? generation : 0;
-    struct thread_cache *cache = context ? thread_cache_known(&context->heap) : NULL;
-    thread->cache = cache ? cache : &no_thread_cache;
+    thread->kept = NULL;
+    if (context)
+        TELL_KINDS(context, became_current, context);
     return context;
 }
 
 /* ---- ending ---- */
 
+/* ends: for good, if the driver's call succeeds. */
+static uint64_t begin_end(struct pool *pool, struct context *context, bool ends)
+{
+    if (ends)
+        TELL_KINDS(context, before_end, pool, context);
+    /* Under the fence lock: whoever is recording in it comes to an end first. */
+    pthread_mutex_lock(&pool->fence_lock);
+    atomic_store(&context->dying, true);
+    uint64_t generation = context_generation(context);
+    pthread_mutex_unlock(&pool->fence_lock);
+    TELL_KINDS(context, ending, context, true);
+    /* Pairs with context_pin. Whoever has pinned a context takes no lock that we hold. */
+    while (atomic_load(&context->pins) != 0 && !MUTATED(death_waits_for_nobody))
+        sched_yield();
+    if (ends)
+        TELL_KINDS(context, give_back_at_end, pool, context);
+    return generation;
+}
+
 uint64_t context_end_begin(struct pool *pool, struct context *context, bool ends)
 {
-    uint64_t generation = 0;
     ends = ends || MUTATED(every_release_ends);
-    if (context && pool->streams && ends)
-        stream_release_before_end(pool, context);
-    if (context) {
-        /* Under the fence lock: whoever is recording in it comes to an end first. */
-        pthread_mutex_lock(&pool->fence_lock);
-        atomic_store(&context->dying, true);
-        generation = context_generation(context);
-        pthread_mutex_unlock(&pool->fence_lock);
-        heap_set_ending(&context->heap, true);
-        /* Pairs with context_pin. Whoever has pinned a context takes no lock that we hold. */
-        while (atomic_load(&context->pins) != 0 && !MUTATED(death_waits_for_nobody))
-            sched_yield();
-        if (pool->streams && ends)
-            stream_release_context(pool, context);
-    }
+    uint64_t generation = context ? begin_end(pool, context, ends) : 0;
     enter_driver();
     return generation;
 }
@@ -675,14 +709,10 @@ static void forget_context(struct pool *pool, struct context *context)
     pthread_mutex_unlock(&pool->registry.lock);
     if (!MUTATED(capture_outlives_context))
         captures_context_died(pool, context->handle);
-    heap_reset(pool, context);
+    TELL_KINDS(context, ended, pool, context);
     /* Which of it was this context's is not known: too little room is kept rather than too much. */
     if (!MUTATED(managed_outlives_context))
         atomic_store_explicit(&context->device->managed_bytes, 0, memory_order_relaxed);
-    if (pool->streams) {
-        stream_release_forget(pool, context);
-        streams_context_died(pool, context);
-    }
 }
 
 void context_end_finish(struct pool *pool, struct context *context, uint64_t generation, bool died)
@@ -693,7 +723,7 @@ void context_end_finish(struct pool *pool, struct context *context, uint64_t gen
         bool ours = context_generation(context) == generation || MUTATED(successor_forgotten);
         if (died && ours && is_alive(context))
             forget_context(pool, context);
-        heap_set_ending(&context->heap, false);
+        TELL_KINDS(context, ending, context, false);
         atomic_store(&context->dying, false);
         pthread_mutex_unlock(&pool->fence_lock);
     }

@@ -19,9 +19,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/device_memory/heap.h"
+#include "core/base/short_lock.h"
+#include "core/base/size_class.h"
 #include "core/driver/cuda_abi.h"
+#include "core/figures/stats.h"
 #include "epoch.h"
+#include "kind.h"
+#include "thread_state.h"
 
 struct mempool;
 struct pool;
@@ -70,13 +74,17 @@ struct device {
 };
 
 struct context {
+    struct short_lock lock; /* guards epochs, and what each kind says that it guards */
+    char after_lock[64];    /* those who wait for it look at no other line */
     CUcontext handle;
     _Atomic unsigned long long id; /* the driver's, 0 where it has none: tells a handle's next
                                       owner. Written under the registry lock; relaxed: whoever
                                       looks without it looks again with it */
     bool primary;
     struct device *device;
-    struct heap heap;
+    const struct kind *const *kinds;
+    struct heap_counters *counters; /* in the figures */
+    uint64_t figures_id;            /* of these */
     struct epochs epochs;
     _Atomic(CUstream) return_stream;
     _Atomic(CUstream) late_stream; /* for memory behind work that is not over: never waited for */
@@ -90,17 +98,36 @@ struct context {
     _Atomic uint64_t generation; /* even: dead or spare; odd: alive */
     struct context *next;        /* of all contexts ever made; written before it is listed */
     char apart_behind[64];
+    _Alignas(64) char memory[]; /* what each kind keeps, in the order of the table; whole lines */
 };
 
-/* The context that this heap is part of. */
-static inline struct context *context_of_heap(struct heap *heap)
+/* What the first kind of the table keeps for the context, and back from there: an offset that the
+ * compiler knows, since hits take this way. Other kinds look with context_memory. */
+static inline void *context_memory_of_first(struct context *context)
 {
-    return (struct context *)((char *)heap - offsetof(struct context, heap));
+    return context->memory;
 }
 
-static inline const struct context *context_of_heap_read(const struct heap *heap)
+static inline struct context *context_of_first(const void *memory)
 {
-    return (const struct context *)((const char *)heap - offsetof(struct context, heap));
+    return (struct context *)((uintptr_t)memory - offsetof(struct context, memory));
+}
+
+void *context_memory(struct context *context, const struct kind *kind);
+
+/* A thread knows how many context locks it holds: where a signal handler ends the process in the
+ * middle of a slow path, no lock is taken on the way out. Never held across a driver call, and no
+ * other context's lock is taken under it. */
+static inline void context_lock(struct context *context)
+{
+    thread_state.context_locks++;
+    short_lock_take(&context->lock);
+}
+
+static inline void context_unlock(struct context *context)
+{
+    short_lock_give(&context->lock);
+    thread_state.context_locks--;
 }
 
 /* A handle that a program may make current, and what it stands for. */
@@ -125,7 +152,7 @@ struct registry {
                                     Changes when a handle stops being valid: threads cache handles.
                                     The release store pairs with the acquire load in
                                     context_current */
-    _Atomic uint64_t heaps;      /* ever made. Relaxed: only that they differ matters */
+    _Atomic uint64_t records;    /* of contexts ever made. Relaxed: only that they differ matters */
     uint64_t set_generation;     /* changes with the set of live contexts; guarded by the fence
                                     lock */
 };

@@ -5,9 +5,11 @@
 #include <time.h>
 
 #include "core/base/cancellation.h"
+#include "core/base/clock.h"
 #include "core/base/mutation.h"
 #include "core/device_memory/release.h"
-#include "core/pool/pool_state.h"
+#include "core/driver/calls.h"
+#include "pool_state.h"
 
 /* A fence that was running is not asked about again sooner, and not much later where it should be
  * over any moment. Nanoseconds. */
@@ -291,7 +293,7 @@ static void finish_record(struct context *context, struct fence *fence, enum rec
     /* An epoch that a death of the context has closed meanwhile needs no fence. */
     if (result == RECORDED && epoch > epoch_clean(epochs)) {
         publish(epochs, fence);
-        counter_add(&context->heap.counters->fences, 1);
+        counter_add(&context->counters->fences, 1);
     } else {
         put_spare(epochs, fence);
     }
@@ -310,10 +312,30 @@ struct fence *epoch_fence_for(const struct epochs *epochs, uint64_t stamp, bool 
     return fence && MUTATED(newest_fence_taken) ? epochs->newest : fence;
 }
 
+/* Lock held. What any kind has pending; 0: nothing. */
+static uint64_t newest_pending(const struct context *context)
+{
+    uint64_t newest = 0;
+    for (const struct kind *const *kind = context->kinds; *kind; kind++) {
+        uint64_t of_one = (*kind)->newest_pending ? (*kind)->newest_pending(context) : 0;
+        newest = of_one > newest ? of_one : newest;
+    }
+    return newest;
+}
+
+/* Lock held. */
+static bool is_shared(const struct context *context)
+{
+    bool shared = false;
+    for (const struct kind *const *kind = context->kinds; *kind && !shared; kind++)
+        shared = (*kind)->is_shared && (*kind)->is_shared(context);
+    return shared;
+}
+
 /* Lock held. */
 static bool lacks_a_fence(const struct context *context)
 {
-    uint64_t newest = heap_newest_pending(&context->heap);
+    uint64_t newest = newest_pending(context);
     return newest && !epoch_fence_for(&context->epochs, newest, false);
 }
 
@@ -321,11 +343,11 @@ static bool lacks_a_fence(const struct context *context)
 static void await_record(struct context *context)
 {
     uint64_t started = monotonic_now();
-    while (context->epochs.recording && lacks_a_fence(context) && !context->heap.ending &&
+    while (context->epochs.recording && lacks_a_fence(context) && !atomic_load(&context->dying) &&
            !MUTATED(record_in_the_way) && monotonic_now() - started < LAST_RESORT_NANOSECONDS) {
-        heap_unlock(&context->heap);
+        context_unlock(context);
         patient_nap(started);
-        heap_lock(&context->heap);
+        context_lock(context);
     }
 }
 
@@ -381,7 +403,7 @@ static void clean_host_work(struct context *context, uint64_t epoch)
     if (host_work_limit(work) == UINT64_MAX)
         return;
     host_work_clean(work, epoch);
-    heap_look_at_caches(&context->heap);
+    TELL_KINDS(context, host_work_changed, context);
 }
 
 /* Lock held. Late is what was not over when the driver was asked: how long its answer has taken
@@ -397,7 +419,7 @@ static void note_answer(struct context *context, const struct fence *fence, uint
     if (over || (answer == FENCE_OWN_OVER && !MUTATED(host_work_of_others_counts)))
         clean_host_work(context, fence->epoch);
     /* One that is over, and that none of several threads has needed until now, says nothing. */
-    if (over ? !late || context->heap.caches.count <= 1 : late)
+    if (over ? !late || !is_shared(context) : late)
         atomic_store_explicit(&epochs->keeps_up, over, memory_order_relaxed);
 }
 
@@ -419,19 +441,19 @@ enum fence_answer epoch_query(struct pool *pool, struct context *context, struct
     if (MUTATED(clean_before_the_answer))
         epoch_complete(context, epoch);
     if (!MUTATED(lock_held_in_query))
-        heap_unlock(&context->heap);
+        context_unlock(context);
 
     enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(pool);
+    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
     enum fence_answer answer = ask_driver(pool, fence);
-    relaxed_mode_end(pool, mode);
+    relaxed_mode_end(pool->driver, mode);
     leave_driver();
     if (answer == FENCE_FAILED)
         context_step_aside(context);
 
     if (!MUTATED(lock_held_in_query))
-        heap_lock(&context->heap);
-    counter_add(&context->heap.counters->fence_queries, 1);
+        context_lock(context);
+    counter_add(&context->counters->fence_queries, 1);
     epochs->querying = false;
     note_answer(context, fence, asked_at, answer);
     if (answer == FENCE_OVER)
@@ -446,12 +468,12 @@ enum fence_answer epoch_query(struct pool *pool, struct context *context, struct
 static unsigned ask_at_once(struct pool *pool, struct fence *fence, enum fence_answer *answer)
 {
     unsigned tries = 0;
-    struct relaxed_mode mode = relaxed_mode_begin(pool);
+    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
     while (tries < ASK_AT_ONCE && *answer == FENCE_RUNNING) {
         *answer = ask_driver(pool, fence);
         tries++;
     }
-    relaxed_mode_end(pool, mode);
+    relaxed_mode_end(pool->driver, mode);
     return tries;
 }
 
@@ -460,7 +482,7 @@ static void finish_asking(struct context *context, const struct fence *fence, un
                           enum fence_answer answer)
 {
     uint64_t epoch = fence->epoch;
-    counter_add(&context->heap.counters->fence_queries, asked);
+    counter_add(&context->counters->fence_queries, asked);
     note_answer(context, fence, fence->recorded_at, answer);
     if (answer == FENCE_OVER)
         complete_by_fence(context, epoch);
@@ -484,7 +506,7 @@ struct epoch_recorded epoch_record_and_lock(struct pool *pool, struct context *c
     if (answer == FENCE_FAILED)
         context_step_aside(context);
 
-    heap_lock(&context->heap);
+    context_lock(context);
     finish_record(context, fence, result);
     if (asked)
         finish_asking(context, fence, asked, answer);
@@ -504,25 +526,25 @@ CUresult epoch_settle_record(struct pool *pool, struct context *context,
         context_step_aside(context);
     /* What no fence covers could not be given back if memory ran out before the next one. */
     if (recorded->unfenced)
-        heap_free_pending(pool, context);
+        TELL_KINDS(context, is_unfenced, pool, context);
     return recorded->unusable && !MUTATED(lasting_error_hidden) ? recorded->error : CUDA_SUCCESS;
 }
 
 CUresult epoch_record(struct pool *pool, struct context *context, struct fence *fence)
 {
     struct epoch_recorded recorded = epoch_record_and_lock(pool, context, fence, false);
-    heap_unlock(&context->heap);
+    context_unlock(context);
     return epoch_settle_record(pool, context, &recorded);
 }
 
 void epoch_fence_the_rest(struct pool *pool, struct context *context)
 {
     struct fence *fence = NULL;
-    heap_lock(&context->heap);
+    context_lock(context);
     await_record(context);
     if (lacks_a_fence(context))
         fence = epoch_begin_close(context, MUTATED(fence_in_allocation));
-    heap_unlock(&context->heap);
+    context_unlock(context);
     if (fence)
         epoch_record(pool, context, fence);
 }
@@ -544,7 +566,7 @@ void epoch_await_others(struct context *context, uint64_t stamp)
     if (epoch_clean(epochs) >= stamp || !is_in_the_driver(epochs, stamp, fenced))
         return;
     uint64_t started = monotonic_now();
-    heap_unlock(&context->heap);
+    context_unlock(context);
     for (unsigned looks = 1; epoch_clean(epochs) < stamp && is_in_the_driver(epochs, stamp, fenced);
          looks++) {
         let_the_processor_rest();
@@ -555,7 +577,7 @@ void epoch_await_others(struct context *context, uint64_t stamp)
             break;
     }
     thread_state.waited_ns += monotonic_now() - started;
-    heap_lock(&context->heap);
+    context_lock(context);
 }
 
 /* No lock held: whoever waits takes it as seldom as can be. Returns when there may be something to
@@ -603,7 +625,7 @@ void epoch_give_up_waiting(struct pool *pool, struct context *context)
     struct epochs *epochs = &context->epochs;
     if (epochs->newest)
         host_work_mark(&epochs->host_work, epoch_clean(epochs), epochs->newest->epoch);
-    heap_note_vain_wait(pool, context);
+    TELL_KINDS(context, waited_in_vain, pool, context);
 }
 
 /* Lock held. Whether an answer, or the time, ends the wait. */
@@ -633,9 +655,9 @@ static bool wait_for_fence(struct pool *pool, struct context *context, struct fe
         enum fence_answer answer = epoch_query(pool, context, fence);
         if (epoch_clean(epochs) >= wait.stamp || ends_wait(pool, context, &wait, answer))
             break;
-        heap_unlock(&context->heap);
+        context_unlock(context);
         nap_beside_others(epochs, wait.stamp, started, wait.give_up_at);
-        heap_lock(&context->heap);
+        context_lock(context);
     }
     drop_user(epochs, fence);
     thread_state.waited_ns += monotonic_now() - started;
@@ -651,7 +673,7 @@ static bool a_fence_is_coming(struct context *context, uint64_t stamp, uint64_t 
     if (!epochs->recording) {
         /* Between two records, about to begin one, or it may have given up. */
         bool comes =
-            context->heap.owed || atomic_load_explicit(&epochs->closed_for, memory_order_relaxed);
+            context->epochs.owed || atomic_load_explicit(&epochs->closed_for, memory_order_relaxed);
         *idle_since = *idle_since ? *idle_since : monotonic_now();
         return comes && monotonic_now() - *idle_since < AWAIT_NANOSECONDS;
     }
@@ -659,7 +681,7 @@ static bool a_fence_is_coming(struct context *context, uint64_t stamp, uint64_t 
         return false;
     *idle_since = 0;
     if (stamp >= epoch_current(epochs))
-        context->heap.owed = true;
+        context->epochs.owed = true;
     return true;
 }
 
@@ -682,11 +704,11 @@ static struct fence *await_fence_for(struct context *context, uint64_t stamp)
     struct epochs *epochs = &context->epochs;
     uint64_t idle_since = 0, started = monotonic_now();
     struct fence *fence = epoch_fence_for(epochs, stamp, true);
-    while (!fence && epoch_clean(epochs) < stamp && !context->heap.ending &&
+    while (!fence && epoch_clean(epochs) < stamp && !atomic_load(&context->dying) &&
            !MUTATED(record_not_waited_for) && a_fence_is_coming(context, stamp, &idle_since)) {
-        heap_unlock(&context->heap);
+        context_unlock(context);
         nap_beside_record(epochs, stamp, started);
-        heap_lock(&context->heap);
+        context_lock(context);
         fence = epoch_fence_for(epochs, stamp, true);
     }
     thread_state.waited_ns += monotonic_now() - started;
@@ -745,11 +767,10 @@ void epoch_note_error(struct context *context, CUresult result)
 
 uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context)
 {
-    struct heap *heap = &context->heap;
     struct fence *fence = NULL;
     uint64_t epoch = 0;
-    heap_lock(heap);
-    if (heap_newest_pending(heap)) {
+    context_lock(context);
+    if (newest_pending(context)) {
         /* With several contexts this one's synchronise is not enough: the fence knows the rest. */
         if (atomic_load_explicit(&pool->several_contexts, memory_order_acquire) &&
             !MUTATED(synchronise_of_one_is_enough))
@@ -757,7 +778,7 @@ uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context)
         else
             epoch = epoch_advance(&context->epochs);
     }
-    heap_unlock(heap);
+    context_unlock(context);
     if (fence)
         epoch_record(pool, context, fence);
     return epoch;
@@ -767,10 +788,10 @@ uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context)
  * later one, is likely to be over. */
 static void ask_about_newest(struct pool *pool, struct context *context)
 {
-    heap_lock(&context->heap);
-    if (heap_newest_pending(&context->heap) && context->epochs.newest)
+    context_lock(context);
+    if (newest_pending(context) && context->epochs.newest)
         epoch_query(pool, context, context->epochs.newest);
-    heap_unlock(&context->heap);
+    context_unlock(context);
 }
 
 void epoch_synchronise_end(struct pool *pool, struct context *context, uint64_t epoch,
@@ -781,14 +802,14 @@ void epoch_synchronise_end(struct pool *pool, struct context *context, uint64_t 
         return;
     }
     if (epoch) {
-        heap_lock(&context->heap);
+        context_lock(context);
         epoch_complete(
             context, MUTATED(synchronise_cleans_at_exit) ? epoch_advance(&context->epochs) : epoch);
-        heap_unlock(&context->heap);
+        context_unlock(context);
     } else {
         ask_about_newest(pool, context);
     }
-    release_excess(pool, context, RELEASE_IN_FREE);
+    TELL_KINDS(context, synchronised, pool, context);
 }
 
 /* Lock held. Takes the oldest fence off the list; whoever still looks at it makes it spare. */
@@ -813,7 +834,7 @@ void epoch_complete(struct context *context, uint64_t epoch)
     while (epochs->oldest && epochs->oldest->epoch <= epoch)
         retire_oldest(epochs);
     clean_host_work(context, epoch);
-    heap_sweep(context);
+    TELL_KINDS(context, became_clean, context);
 }
 
 bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fence *fence)
@@ -826,7 +847,7 @@ bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fenc
     if (may_be_behind_host_work(epochs, epoch) && !MUTATED(barrier_behind_host_work))
         return false;
     fence->users++;
-    heap_unlock(&context->heap);
+    context_unlock(context);
 
     enter_driver();
     pthread_mutex_lock(&pool->fence_lock);
@@ -843,11 +864,11 @@ bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fenc
         context_step_aside(context);
 
     /* Whoever closes barriers finds this one under the fence lock. */
-    heap_lock(&context->heap);
+    context_lock(context);
     pthread_mutex_unlock(&pool->fence_lock);
     leave_driver();
     if (result == CUDA_SUCCESS) {
-        counter_add(&context->heap.counters->barriers, 1);
+        counter_add(&context->counters->barriers, 1);
         if (epoch > epochs->barrier)
             epochs->barrier = epoch;
     }
@@ -860,17 +881,17 @@ bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fenc
 static void drain_barrier(struct pool *pool, struct context *context)
 {
     struct epochs *epochs = &context->epochs;
-    heap_lock(&context->heap);
+    context_lock(context);
     uint64_t started = monotonic_now();
     while (epochs->barrier > epoch_clean(epochs)) {
         struct fence *fence = epoch_fence_for(epochs, epochs->barrier, false);
         if (!fence || epoch_query(pool, context, fence) == FENCE_FAILED)
             break;
-        heap_unlock(&context->heap);
+        context_unlock(context);
         patient_nap(started);
-        heap_lock(&context->heap);
+        context_lock(context);
     }
-    heap_unlock(&context->heap);
+    context_unlock(context);
 }
 
 /* The context with the handle is not known to the pool yet: it has no fence of ours, and perhaps a
@@ -891,18 +912,18 @@ void epoch_order_behind_barrier(struct pool *pool, struct context *context, CUco
 {
     struct epochs *epochs = &context->epochs;
     struct fence *fence = NULL;
-    heap_lock(&context->heap);
+    context_lock(context);
     if (epochs->barrier > epoch_clean(epochs))
         fence = epoch_fence_for(epochs, epochs->barrier, false);
     if (fence)
         fence->users++;
-    heap_unlock(&context->heap);
+    context_unlock(context);
     if (!fence)
         return;
     bool ordered = order_behind(pool, fence, handle);
-    heap_lock(&context->heap);
+    context_lock(context);
     drop_user(epochs, fence);
-    heap_unlock(&context->heap);
+    context_unlock(context);
     if (!ordered)
         drain_barrier(pool, context);
 }
@@ -914,19 +935,4 @@ void epoch_reset(struct epochs *epochs)
     atomic_store_explicit(&epochs->clean, epoch_advance(epochs), memory_order_release);
     epochs->barrier = 0;
     host_work_reset(&epochs->host_work);
-}
-
-/* At first the wait is for work that ends within microseconds; after that a core is worth more than
- * the last few microseconds of latency. */
-void patient_nap(uint64_t started)
-{
-    uint64_t waited = monotonic_now() - started;
-    if (waited < 200000) {
-        sched_yield();
-        return;
-    }
-    struct timespec nap = {0, waited < 50000000 ? 20000 : 200000};
-    int cancellation = cancellation_off();
-    nanosleep(&nap, NULL);
-    cancellation_restore(cancellation);
 }

@@ -18,9 +18,9 @@
  * Once several contexts have existed, a fence is an event in every live one, because cuMemFree
  * also waits for copies of the memory that other contexts make.
  *
- * Locking: struct epochs is guarded by its context's heap lock. The fence lock (struct pool) is
+ * Locking: struct epochs is guarded by its context's lock. The fence lock (struct pool) is
  * held while recording, so that no capture begins and no context dies meanwhile. Order: fence
- * lock before heap lock. Neither heap lock nor registry lock is ever held across a driver call.
+ * lock before context's lock. Neither that nor the registry lock is ever held across a driver call.
  */
 #ifndef CUDAPOOL_CORE_EPOCH_H
 #define CUDAPOOL_CORE_EPOCH_H
@@ -76,6 +76,7 @@ struct epochs {
     struct fence *oldest, *newest; /* outstanding fences, by ascending epoch */
     unsigned outstanding;
     struct fence *spare;
+    bool owed; /* a fence is, that could not be recorded while another was: by who records */
     unsigned failures; /* epochs in a row that no fence could be recorded for */
     /* Written with the lock held. Relaxed: whoever waits for them takes the lock afterwards. */
     _Atomic bool recording; /* a thread is between advancing the number and publishing the fence */
@@ -144,7 +145,7 @@ void epoch_await_others(struct context *context, uint64_t stamp);
  * other contexts' work is left, which the plain cuMemFree does not wait for. in_free: inside a free
  * of the program's own, as long as it takes; in_allocation: not for what may be behind work that
  * the host ends, and when nothing has become clean for a second, that is taken for such work, and
- * the context's frees wait for a while (heap_note_vain_wait). */
+ * the context's frees wait for a while (waited_in_vain of struct kind). */
 bool epoch_wait_in_free(struct pool *pool, struct context *context, uint64_t stamp);
 bool epoch_wait_in_allocation(struct pool *pool, struct context *context, uint64_t stamp);
 
@@ -246,18 +247,5 @@ static inline uint64_t epoch_advance(struct epochs *epochs)
     atomic_store_explicit(&epochs->current, closed + 1, memory_order_relaxed);
     return closed;
 }
-
-/* While another thread's store is waited for. */
-static inline void let_the_processor_rest(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
-/* A pause in a patient loop whose rounds began at started: first the processor is only yielded. */
-void patient_nap(uint64_t started);
 
 #endif

@@ -4,9 +4,10 @@
 #include <stdlib.h>
 
 #include "core/base/mutation.h"
-#include "core/pool/pool_state.h"
+#include "core/driver/calls.h"
+#include "pool_state.h"
 
-/* ---- marks; the heap lock is held ---- */
+/* ---- marks; the context's lock is held ---- */
 
 static uint64_t lesser(uint64_t a, uint64_t b)
 {
@@ -81,20 +82,11 @@ static struct context *context_of_stream(struct pool *pool, CUstream stream)
     return context ? context : context_current(pool, &green);
 }
 
-/* Heap lock held. The newest epoch whose fence has been recorded: none before it can wait for what
+/* Lock held. The newest epoch whose fence has been recorded: none before it can wait for what
  * is submitted from now on. */
 static uint64_t newest_recorded(const struct epochs *epochs)
 {
     return epochs->newest ? epochs->newest->epoch : epoch_clean(epochs);
-}
-
-/* Heap lock held. Frees on the fast path would not wait for the work. */
-static void close_caches(struct context *context)
-{
-    bool closed =
-        atomic_load_explicit(&context->heap.closed, memory_order_relaxed) & CLOSED_HOST_WORK;
-    if (closed != (host_work_limit(&context->epochs.host_work) != UINT64_MAX))
-        heap_look_at_caches(&context->heap);
 }
 
 struct host_submission host_work_begin(struct pool *pool, CUstream stream)
@@ -103,7 +95,7 @@ struct host_submission host_work_begin(struct pool *pool, CUstream stream)
     struct context *context = submission.context;
     if (!context)
         return submission;
-    heap_lock(&context->heap);
+    context_lock(context);
     struct host_work *work = &context->epochs.host_work;
     submission.generation = context_generation(context);
     submission.before = newest_recorded(&context->epochs);
@@ -111,8 +103,8 @@ struct host_submission host_work_begin(struct pool *pool, CUstream stream)
         work->submitting ? lesser(work->submitting_before, submission.before) : submission.before;
     work->submitting += !MUTATED(host_work_in_flight_forgotten);
     refresh_limit(work);
-    close_caches(context);
-    heap_unlock(&context->heap);
+    TELL_KINDS(context, host_work_changed, context);
+    context_unlock(context);
     return submission;
 }
 
@@ -121,7 +113,7 @@ void host_work_end(const struct host_submission *submission)
     struct context *context = submission->context;
     if (!context)
         return;
-    heap_lock(&context->heap);
+    context_lock(context);
     struct host_work *work = &context->epochs.host_work;
     work->submitting -= !MUTATED(host_work_in_flight_forgotten);
     if (context_generation(context) == submission->generation)
@@ -130,8 +122,8 @@ void host_work_end(const struct host_submission *submission)
                                                        : epoch_current(&context->epochs));
     else
         refresh_limit(work);
-    close_caches(context);
-    heap_unlock(&context->heap);
+    TELL_KINDS(context, host_work_changed, context);
+    context_unlock(context);
 }
 
 /* ---- graphs ---- */

@@ -19,7 +19,7 @@
  * An allocation that has waited for a second in vain leaves a mark as well: whatever it waited for
  * is taken for such work.
  *
- * Locking: the marks are guarded by the heap lock of their context. The list of graphs has a lock
+ * Locking: the marks are guarded by their context's lock. The list of graphs has a lock
  * of its own, which is taken last.
  */
 #ifndef CUDAPOOL_CORE_HOST_WORK_H
@@ -50,7 +50,7 @@ struct host_work {
     unsigned submitting;        /* threads between host_work_begin and host_work_end */
     uint64_t submitting_before; /* the least `before` of theirs; of use while submitting > 0 */
     _Atomic uint64_t limit; /* min(marks[].before, submitting_before), UINT64_MAX: no mark. Written
-                               under the heap lock; relaxed: who acts on it holds the lock */
+                               under the context's lock; relaxed: who acts on it holds the lock */
 };
 
 static inline void host_work_init(struct host_work *work)

@@ -4,8 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/clock.h"
 #include "core/base/mutation.h"
-#include "core/pool/pool_state.h"
+#include "core/base/size_class.h"
+#include "core/contexts/pool_state.h"
+#include "core/contexts/surroundings.h"
+#include "core/driver/calls.h"
 #include "release.h"
 #include "thread_cache.h"
 
@@ -133,14 +137,20 @@ static struct bucket *add_bucket(struct heap *heap, uint64_t bytes)
     return bucket;
 }
 
-bool heap_init(struct heap *heap, struct figures *figures, uint64_t id, CUdevice device)
+bool heap_init(struct pool *pool, struct context *context)
 {
+    struct heap *heap = heap_of(context);
+    const struct device_settings *settings = &pool->settings.device;
     heap->alone = HEAP_ALONE;
-    heap->figures = figures;
-    heap->id = id;
-    heap->device = device;
-    heap->counters = figures_heap(figures, id, device);
-    struct bucket_table *table = heap->counters ? make_table(64, NULL) : NULL;
+    heap->figures = &pool->figures;
+    heap->id = context->figures_id;
+    heap->device = context->device->ordinal;
+    heap->counters = context->counters;
+    heap->blocks_per_bucket = settings->caps.blocks_per_bucket;
+    size_classes_init(&heap->classes, &settings->buckets, context->device->total_bytes);
+    atomic_init(&heap->closed, (settings->free_synchronizes ? CLOSED_SYNCHRONISING : 0u) |
+                                   (pool->expedited ? 0u : CLOSED_WEAKLY));
+    struct bucket_table *table = make_table(64, NULL);
     atomic_init(&heap->table, table);
     heap->unkept.bin = CACHE_NO_BIN;
     return table != NULL && bucket_init(heap, &heap->unkept, 0);
@@ -383,7 +393,7 @@ static void make_clean(struct heap *heap, struct block *block)
 
 void heap_sweep(struct context *context)
 {
-    struct heap *heap = &context->heap;
+    struct heap *heap = heap_of(context);
     uint64_t clean = epoch_clean(&context->epochs) + MUTATED(swept_one_early);
     while (heap->pending.first && counter_get(&heap->pending.first->epoch) <= clean)
         make_clean(heap, heap->pending.first);
@@ -512,7 +522,7 @@ void heap_set_ending(struct heap *heap, bool ending)
 
 void heap_reset(struct pool *pool, struct context *context)
 {
-    struct heap *heap = &context->heap;
+    struct heap *heap = heap_of(context);
     struct forgetting forgetting = {pool, heap};
     if (MUTATED(dead_blocks_kept))
         return;
@@ -541,7 +551,7 @@ struct place {
 
 static bool keeps_up(const struct heap *heap)
 {
-    return epoch_keeps_up(&context_of_heap_read(heap)->epochs);
+    return epoch_keeps_up(&context_of_heap(heap)->epochs);
 }
 
 static uint32_t fence_frees(const struct heap *heap)
@@ -662,7 +672,7 @@ static struct block *wait_for_one(struct pool *pool, struct context *context,
 {
     struct bucket *bucket = place->bucket;
     struct block *first = bucket->pending.first;
-    if (barriers_may_be_used(pool, &context->heap)) {
+    if (barriers_may_be_used(pool, heap_of(context))) {
         struct fence *fence = epoch_fence_for(&context->epochs, counter_get(&first->epoch), true);
         *hit = HIT_BARRIER;
         if (fence && pool->driver->cuCtxWaitEvent)
@@ -690,14 +700,14 @@ static struct block *wait_in_place(struct pool *pool, struct context *context,
 {
     *hit = HIT_WAITED;
     bool over = epoch_wait_a_moment(pool, context, oldest_stamp(place));
-    return over && !context->heap.ending ? newest_clean(place) : NULL;
+    return over && !heap_of(context)->ending ? newest_clean(place) : NULL;
 }
 
 /* Whether the reserve stays inside its ratio. */
 static bool is_inside_bound(const struct pool *pool, struct context *context, uint64_t bytes)
 {
-    uint64_t requested = look_around(&context->heap, 0)->requested;
-    return counter_get(&context->heap.reserved_bytes) + bytes <=
+    uint64_t requested = look_around(heap_of(context), 0)->requested;
+    return counter_get(&heap_of(context)->reserved_bytes) + bytes <=
            release_bound(pool, context, requested, bytes);
 }
 
@@ -720,12 +730,12 @@ static uint64_t kept_now(struct heap *heap)
 /* Whether a new block would have something else given back, now or when it is freed. */
 static bool is_one_for_another(struct context *context, const struct bucket *bucket)
 {
-    const struct heap *heap = &context->heap;
+    const struct heap *heap = heap_of(context);
     uint64_t bytes = bucket->bytes;
     const struct device *device = context->device;
     uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
     return (reserved + bytes > device->limit ||
-            kept_now(&context->heap) + bytes > device->cached_cap ||
+            kept_now(heap_of(context)) + bytes > device->cached_cap ||
             heap_free_blocks(heap, bucket) >= heap->blocks_per_bucket) &&
            !MUTATED(limits_ignored_in_growth);
 }
@@ -733,7 +743,7 @@ static bool is_one_for_another(struct context *context, const struct bucket *buc
 /* Whether a new block keeps what is pending inside the growth budget, too. */
 static bool may_grow(struct pool *pool, struct context *context, const struct bucket *bucket)
 {
-    struct heap *heap = &context->heap;
+    struct heap *heap = heap_of(context);
     uint64_t pending = counter_get(&heap->pending_bytes) + look_around(heap, 0)->pending_bytes;
     return (pending <= context->device->growth_budget || MUTATED(budget_ignored)) &&
            is_inside_bound(pool, context, bucket->bytes) && !is_one_for_another(context, bucket);
@@ -751,7 +761,7 @@ static struct block *query(struct pool *pool, struct context *context, const str
         return block;
     query_for(pool, context, oldest_stamp(place));
     *hit = HIT_QUERIED;
-    if (context->heap.ending)
+    if (heap_of(context)->ending)
         return NULL;
     return newest_clean(place);
 }
@@ -768,9 +778,9 @@ static bool can_wait(const struct context *context, const struct place *place)
  * reserve may not grow, to wait for: clean blocks, or any where it has nothing to wait for. */
 static bool others_have_some(struct context *context, const struct place *place, bool grows)
 {
-    struct heap *heap = &context->heap;
+    struct heap *heap = heap_of(context);
     bool plenty = grows && !device_is_short(context->device) &&
-                  kept_now(&context->heap) <= context->device->cached_cap / 2;
+                  kept_now(heap_of(context)) <= context->device->cached_cap / 2;
     uint64_t most = plenty ? context->device->growth_budget / STRANDED_SHARE : 0;
     bool waits = can_wait(context, place), clean = plenty || waits;
     if (waits &&
@@ -811,7 +821,7 @@ static bool growth_is_due(const struct heap *heap, uint64_t now)
  * some of it may be given back for a block of a size that is wanted. */
 static bool may_be_traded(struct context *context, const struct bucket *bucket)
 {
-    const struct heap *heap = &context->heap;
+    const struct heap *heap = heap_of(context);
     uint64_t budget = context->device->growth_budget;
     uint64_t unused = counter_get(&heap->clean_bytes);
     uint64_t own = counter_get(&bucket->counters->clean_bytes);
@@ -823,8 +833,8 @@ static bool may_be_traded(struct context *context, const struct bucket *bucket)
 static bool has_waited_enough(struct pool *pool, struct context *context, const struct place *place)
 {
     struct thread_cache *cache = place->bin ? place->cache : NULL;
-    if (!cache || cache->waited < cost_of_growth(&context->heap) ||
-        !growth_is_due(&context->heap, monotonic_now()))
+    if (!cache || cache->waited < cost_of_growth(heap_of(context)) ||
+        !growth_is_due(heap_of(context), monotonic_now()))
         return false;
     /* Of a device that is full the driver has no more: what is kept would go for it. */
     bool grows = (!device_is_short(context->device) || MUTATED(short_device_grows)) &&
@@ -846,7 +856,7 @@ static bool nobody_has_one(const struct heap *heap, const struct bucket *bucket)
 static struct block *climb(struct pool *pool, struct context *context, const struct place *place,
                            enum hit *hit)
 {
-    struct heap *heap = &context->heap;
+    struct heap *heap = heap_of(context);
     if (has_waited_enough(pool, context, place) || nobody_has_one(heap, place->bucket))
         return NULL;
     struct block *block = query(pool, context, place, hit);
@@ -885,7 +895,7 @@ static struct block *climb(struct pool *pool, struct context *context, const str
 /* Whether this thread has more than its share of what is pending. */
 static bool is_ahead(struct context *context, const struct thread_cache *cache)
 {
-    struct heap *heap = &context->heap;
+    struct heap *heap = heap_of(context);
     uint64_t budget = context->device->growth_budget;
     uint8_t slot = slot_of_this_thread();
     if (heap->caches.count <= 1 && !(heap->pending_slots & ~(UINT64_C(1) << slot)))
@@ -911,7 +921,7 @@ static bool wait_for_the_others(struct pool *pool, struct context *context,
     while (is_ahead(context, cache) &&
            epoch_wait_in_allocation(pool, context, epoch_clean(&context->epochs) + 1))
         continue;
-    return !context->heap.ending;
+    return !heap_of(context)->ending;
 }
 
 /* ---- misses; no lock held ---- */
@@ -930,9 +940,9 @@ static CUresult ask_driver(struct pool *pool, struct heap *heap, struct bucket_c
     atomic_fetch_add_explicit(&heap->missing, 1, memory_order_relaxed);
     struct relaxed_mode mode = {false, 0};
     if (MUTATED(allocation_in_relaxed_mode))
-        mode = relaxed_mode_begin(pool);
+        mode = relaxed_mode_begin(pool->driver);
     CUresult result = pool->driver->cuMemAlloc_v2(address, bytes);
-    relaxed_mode_end(pool, mode);
+    relaxed_mode_end(pool->driver, mode);
     leave_driver();
     uint64_t nanoseconds = monotonic_now() - started;
     bucket_count_call(cost, nanoseconds, result == CUDA_SUCCESS);
@@ -949,18 +959,18 @@ static CUresult ask_driver_hard(struct pool *pool, struct context *context,
                                 size_t requested)
 {
     struct device *device = context->device;
-    CUresult result = ask_driver(pool, &context->heap, cost, address, *bytes);
+    CUresult result = ask_driver(pool, heap_of(context), cost, address, *bytes);
     if (result != CUDA_ERROR_OUT_OF_MEMORY)
         return result;
     struct reclaim progress = {.bytes = *bytes, .wanted = requested};
     while (result == CUDA_ERROR_OUT_OF_MEMORY && release_for_retry(pool, device, &progress))
-        result = ask_driver(pool, &context->heap, cost, address, *bytes);
+        result = ask_driver(pool, heap_of(context), cost, address, *bytes);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && *bytes != requested &&
         !MUTATED(exact_size_left_out)) {
         atomic_fetch_sub_explicit(&device->reserved_bytes, *bytes - requested,
                                   memory_order_relaxed);
         *bytes = requested;
-        result = ask_driver(pool, &context->heap, cost, address, requested);
+        result = ask_driver(pool, heap_of(context), cost, address, requested);
     }
     return result;
 }
@@ -971,7 +981,7 @@ static void note_reserved(struct pool *pool, struct device *device)
 {
     uint64_t reserved = 0;
     for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
-        reserved += counter_get(&c->heap.reserved_bytes);
+        reserved += counter_get(&heap_of(c)->reserved_bytes);
     counter_raise_shared(&device->memory->peak_reserved, reserved);
     counter_raise_shared(&device->memory->recent_peak, reserved);
 }
@@ -1077,8 +1087,8 @@ static void watch_waste(struct heap *heap, const struct device *device)
 /* Lock held. Bytes that could be kept as well as what the context holds. */
 static uint64_t room_to_keep(const struct pool *pool, const struct context *context)
 {
-    uint64_t held = counter_get(&context->heap.reserved_bytes);
-    uint64_t bound = release_bound(pool, context, heap_bytes(&context->heap).requested, 0);
+    uint64_t held = counter_get(&heap_of(context)->reserved_bytes);
+    uint64_t bound = release_bound(pool, context, heap_bytes(heap_of(context)).requested, 0);
     uint64_t most = bound < context->device->total_bytes ? bound : context->device->total_bytes;
     return held < most ? most - held : 0;
 }
@@ -1115,7 +1125,7 @@ static void finish_miss(struct pool *pool, struct context *context, uint64_t gen
                         struct bucket *bucket, CUdeviceptr address, uint64_t bytes,
                         size_t requested, CUresult result)
 {
-    struct heap *heap = &context->heap;
+    struct heap *heap = heap_of(context);
     bool lives = context_generation(context) == generation && (generation & 1) != 0;
     /* Whoever freed this address did so behind our back. */
     if (result == CUDA_SUCCESS && lives)
@@ -1161,8 +1171,8 @@ static CUresult ask_in_vain(struct pool *pool, struct context *context, CUdevice
                             size_t requested)
 {
     uint64_t generation = context_generation(context);
-    struct bucket *bucket = &context->heap.unkept;
-    CUresult result = ask_driver(pool, &context->heap, bucket->counters, address, requested);
+    struct bucket *bucket = &heap_of(context)->unkept;
+    CUresult result = ask_driver(pool, heap_of(context), bucket->counters, address, requested);
     uint64_t bytes = result == CUDA_SUCCESS ? requested : 0;
     atomic_fetch_add_explicit(&context->device->reserved_bytes, bytes, memory_order_relaxed);
     finish_miss(pool, context, generation, bucket, *address, bytes, requested, result);
@@ -1172,7 +1182,7 @@ static CUresult ask_in_vain(struct pool *pool, struct context *context, CUdevice
 static CUresult miss(struct pool *pool, struct context *context, struct bucket *bucket,
                      CUdeviceptr *address, uint64_t bytes, size_t requested)
 {
-    struct heap *heap = &context->heap;
+    struct heap *heap = heap_of(context);
     uint64_t generation = context_generation(context);
     /* What no device can hold is not worth giving anything back for. */
     if (requested > context->device->total_bytes)
@@ -1199,7 +1209,7 @@ static CUresult miss(struct pool *pool, struct context *context, struct bucket *
 CUresult heap_allocate_unkept(struct pool *pool, struct context *context, CUdeviceptr *address,
                               size_t bytes)
 {
-    return miss(pool, context, &context->heap.unkept, address, bytes, bytes);
+    return miss(pool, context, &heap_of(context)->unkept, address, bytes, bytes);
 }
 
 void heap_adopt(struct pool *pool, struct context *context, uint64_t generation,
@@ -1208,7 +1218,7 @@ void heap_adopt(struct pool *pool, struct context *context, uint64_t generation,
     /* Modulo 2^64: less, where fewer bytes came than were reserved. */
     atomic_fetch_add_explicit(&context->device->reserved_bytes, (uint64_t)bytes - reserved,
                               memory_order_relaxed);
-    finish_miss(pool, context, generation, &context->heap.unkept, address, bytes, bytes,
+    finish_miss(pool, context, generation, &heap_of(context)->unkept, address, bytes, bytes,
                 CUDA_SUCCESS);
 }
 
@@ -1243,7 +1253,7 @@ static struct block *find_block(struct pool *pool, struct context *context,
     if (!block)
         block = climb(pool, context, place, hit);
     /* A fence is cheap beside a new block, which may be the only one of its size. */
-    if (!block && cache && keeps_up(&context->heap) && context->heap.caches.count > 1)
+    if (!block && cache && keeps_up(heap_of(context)) && heap_of(context)->caches.count > 1)
         thread_cache_ask_again(cache);
     return block;
 }
@@ -1253,7 +1263,7 @@ static bool take_from(struct pool *pool, struct context *context, struct bucket 
                       CUdeviceptr *address, size_t bytes)
 {
     enum hit hit = HIT_CLEAN;
-    struct heap *heap = &context->heap;
+    struct heap *heap = heap_of(context);
     note_user(pool, heap);
     struct place place = find_place_of_thread(pool, heap, bucket, bytes);
     if (place.cache)
@@ -1272,7 +1282,7 @@ static bool take_from(struct pool *pool, struct context *context, struct bucket 
 CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *address,
                        size_t bytes)
 {
-    struct heap *heap = &context->heap;
+    struct heap *heap = heap_of(context);
     uint64_t block_bytes = size_class_round(&heap->classes, bytes);
     if (MUTATED(fence_in_allocation))
         epoch_fence_the_rest(pool, context);
@@ -1305,7 +1315,7 @@ CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *
 /* Lock held. */
 static bool fence_is_due(const struct context *context)
 {
-    const struct heap *heap = &context->heap;
+    const struct heap *heap = heap_of(context);
     unsigned alone = heap->alone == HEAP_ALONE;
     return heap->frees_since_fence >= FENCE_EVERY_FREES << (alone || keeps_up(heap)) ||
            heap->bytes_since_fence >= device_fence_bytes(context->device) << alone;
@@ -1322,20 +1332,20 @@ static struct fence *close_epoch(struct context *context, bool waitable)
 {
     struct fence *fence = epoch_begin_close(context, waitable);
     if (fence) {
-        thread_caches_let_sleep(&context->heap, thread_cache_known(&context->heap),
-                                counter_get(&context->heap.now));
-        context->heap.frees_since_fence = 0;
-        context->heap.bytes_since_fence = 0;
+        thread_caches_let_sleep(heap_of(context), thread_cache_known(heap_of(context)),
+                                counter_get(&heap_of(context)->now));
+        heap_of(context)->frees_since_fence = 0;
+        heap_of(context)->bytes_since_fence = 0;
     }
     /* Whoever is recording looks again when that is done. */
-    context->heap.owed = !fence && context->epochs.recording && !MUTATED(owed_fence_forgotten);
+    context->epochs.owed = !fence && context->epochs.recording && !MUTATED(owed_fence_forgotten);
     return fence;
 }
 
 /* Lock held, perhaps released in between. What is not kept goes as soon as it is clean. */
 static void ask_about_unkept(struct pool *pool, struct context *context)
 {
-    const struct block *unkept = context->heap.unkept.pending.first;
+    const struct block *unkept = heap_of(context)->unkept.pending.first;
     struct fence *fence =
         unkept ? epoch_fence_for(&context->epochs, counter_get(&unkept->epoch), false) : NULL;
     if (fence)
@@ -1384,8 +1394,9 @@ static bool goes_directly(struct heap *heap, struct block *block, bool waitable)
  * that came before (await_fence_for in epoch.c), may be owed a fence still. */
 static struct fence *close_if_owed(struct context *context, bool waitable)
 {
-    const struct heap *heap = &context->heap;
-    bool owed = heap->owed || (heap->frees_since_fence && fence_is_due(context));
+    const struct heap *heap = heap_of(context);
+    bool owed =
+        context_of_heap(heap)->epochs.owed || (heap->frees_since_fence && fence_is_due(context));
     return owed ? close_epoch(context, waitable) : NULL;
 }
 
@@ -1443,7 +1454,7 @@ static uint64_t next_span(const struct heap *heap, uint64_t now)
 
 void heap_note_vain_wait(struct pool *pool, struct context *context)
 {
-    struct heap *heap = &context->heap;
+    struct heap *heap = heap_of(context);
     uint64_t now = monotonic_now();
     counter_add(&heap->counters->vain_waits, 1);
     if (pool->settings.device.free_synchronizes || heap->frees_wait)
@@ -1479,7 +1490,7 @@ static bool has_host_work(const struct context *context)
  * ending. */
 static bool wait_for_stamp(struct pool *pool, struct context *context, uint64_t stamp)
 {
-    struct heap *heap = &context->heap;
+    struct heap *heap = heap_of(context);
     heap_lock(heap);
     uint64_t waited_before = thread_state.waited_ns;
     epoch_wait_in_free(pool, context, stamp);
@@ -1505,7 +1516,7 @@ static bool is_missed(const struct heap *heap, uint64_t pending, uint64_t room)
 /* No lock needed. Whether the room is so large that what caches may hold makes no difference. */
 static bool nothing_is_missed(const struct context *context, uint64_t room)
 {
-    const struct heap *heap = &context->heap;
+    const struct heap *heap = heap_of(context);
     uint64_t most =
         counter_get(&heap->pending_bytes) + context->device->growth_budget + CACHES_LEAST_BYTES;
     return MUTATED(pending_never_missed) ||
@@ -1515,7 +1526,7 @@ static bool nothing_is_missed(const struct context *context, uint64_t room)
 /* Lock held. */
 static bool pending_is_missed(struct context *context, uint64_t room)
 {
-    struct heap *heap = &context->heap;
+    struct heap *heap = heap_of(context);
     uint64_t pending = counter_get(&heap->pending_bytes) + look_around(heap, 0)->pending_bytes;
     return pending && is_missed(heap, pending, room);
 }
@@ -1526,7 +1537,7 @@ static bool pending_is_missed(struct context *context, uint64_t room)
 __attribute__((noinline)) static void
 wait_for_what_is_missed(struct pool *pool, struct context *context, uint64_t room)
 {
-    struct heap *heap = &context->heap;
+    struct heap *heap = heap_of(context);
     heap_lock(heap);
     uint64_t waited_before = thread_state.waited_ns;
     /* What others free meanwhile is theirs to wait for. */
@@ -1557,7 +1568,7 @@ static inline void wait_if_missed(struct pool *pool, struct context *context, ui
 __attribute__((noinline)) static CUresult end_free(struct pool *pool, struct context *context,
                                                    struct fence *fence, bool waitable)
 {
-    struct heap *heap = &context->heap;
+    struct heap *heap = heap_of(context);
     CUresult result = CUDA_SUCCESS;
     struct release_excess excess = {0};
     for (int i = 0; fence && i < 4; i++) {
@@ -1567,7 +1578,8 @@ __attribute__((noinline)) static CUresult end_free(struct pool *pool, struct con
             context->epochs.failures == 0 && !recorded.unusable && !is_without_fences(context);
         fence = i < 3 && good ? close_if_owed(context, waitable) : NULL;
         /* Whoever waits says so again while there is a record; another's is to come back to it. */
-        heap->owed = heap->owed && context->epochs.recording;
+        context_of_heap(heap)->epochs.owed =
+            context_of_heap(heap)->epochs.owed && context->epochs.recording;
         if (!fence)
             ask_about_unkept(pool, context);
         if (!fence)
@@ -1625,7 +1637,7 @@ static bool free_oldest_pending(struct pool *pool, struct heap *heap)
 
 void heap_free_pending(struct pool *pool, struct context *context)
 {
-    struct heap *heap = &context->heap;
+    struct heap *heap = heap_of(context);
     if (captures_are_going_on(&pool->captures) ||
         !context_pin(context, context_generation(context)))
         return;
@@ -1642,7 +1654,7 @@ void heap_free_pending(struct pool *pool, struct context *context)
  */
 static void wait_before_the_driver(struct pool *pool, struct context *context)
 {
-    struct heap *heap = &context->heap;
+    struct heap *heap = heap_of(context);
     if (captures_are_going_on(&pool->captures) || is_without_fences(context) ||
         !pool->driver->cuCtxRecordEvent || MUTATED(driver_waits_alone))
         return;
@@ -1702,11 +1714,11 @@ static void ask_for_all(struct pool *pool, struct context *context, uint64_t sta
         atomic_load_explicit(&epochs->asked_for, memory_order_relaxed) ||
         atomic_exchange_explicit(&epochs->asked_for, true, memory_order_acquire))
         return;
-    heap_lock(&context->heap);
+    heap_lock(heap_of(context));
     struct fence *fence = epoch_fence_for(epochs, stamp, true);
     if (fence && epoch_clean(epochs) < stamp)
         epoch_query(pool, context, fence);
-    heap_unlock(&context->heap);
+    heap_unlock(heap_of(context));
     atomic_store_explicit(&epochs->asked_for, false, memory_order_release);
 }
 
@@ -1746,7 +1758,7 @@ static void watch_for_fence(struct pool *pool, struct context *context, struct t
         /* Whoever is in the driver may need the processor. */
         if (rounds % ROUNDS_PER_YIELD == 0)
             sched_yield();
-        if (!has_patience(&context->heap, &patience))
+        if (!has_patience(heap_of(context), &patience))
             break;
     }
     thread_state.waited_ns += patience.now - patience.started;
@@ -1756,7 +1768,7 @@ static void watch_for_fence(struct pool *pool, struct context *context, struct t
 bool heap_await_fence(struct pool *pool, struct context *context, struct thread_cache *cache,
                       const struct cache_pending *pending)
 {
-    struct heap *heap = &context->heap;
+    struct heap *heap = heap_of(context);
     const struct epochs *epochs = &context->epochs;
     uint64_t stamp = pending->stamp;
     bool may_grow = !pending->full && cache->waited >= 0;
@@ -1810,7 +1822,7 @@ static bool another_closes(struct epochs *epochs, struct thread_cache *cache)
 
 CUresult heap_close_epoch(struct pool *pool, struct context *context)
 {
-    struct heap *heap = &context->heap;
+    struct heap *heap = heap_of(context);
     struct thread_cache *cache = thread_cache_known(heap);
     if (another_closes(&context->epochs, cache)) {
         if (cache)
@@ -1830,7 +1842,7 @@ CUresult heap_close_epoch(struct pool *pool, struct context *context)
         refresh_cache(heap, cache);
     struct fence *fence = close_epoch(context, true);
     /* Whoever is recording makes the fence that is owed. */
-    if (cache && !fence && heap->owed)
+    if (cache && !fence && context_of_heap(heap)->epochs.owed)
         thread_cache_count_again(cache);
     else if (cache && !fence)
         thread_cache_ask_again(cache);
@@ -1843,7 +1855,7 @@ CUresult heap_close_epoch(struct pool *pool, struct context *context)
  * is due. */
 static bool make_pending(struct context *context, struct block *block, uint64_t epoch)
 {
-    struct heap *heap = &context->heap;
+    struct heap *heap = heap_of(context);
     struct bucket *bucket = block->bucket;
     counter_subtract(&heap->live_requested, counter_get(&block->requested));
     counter_set(&block->epoch, epoch);

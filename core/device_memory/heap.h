@@ -12,8 +12,7 @@
  *
  * Hits and frees that need none of this take no lock: see thread_cache.h.
  *
- * Locking: the heap lock guards everything in struct heap and the context's struct epochs. It is
- * never held across a driver call, and no other heap's lock is taken under it. Functions that
+ * Locking: the context's lock guards everything in struct heap. Functions that
  * release and retake it say so.
  */
 #ifndef CUDAPOOL_CORE_HEAP_H
@@ -22,13 +21,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "core/base/short_lock.h"
 #include "core/base/size_class.h"
 #include "core/blocks/block.h"
+#include "core/contexts/context.h"
+#include "core/contexts/thread_state.h"
 #include "core/driver/cuda_abi.h"
 #include "core/figures/figures.h"
 #include "core/figures/stats.h"
-#include "core/pool/thread_state.h"
 #include "keep.h"
 
 struct context;
@@ -109,8 +108,6 @@ struct lately {
 };
 
 struct heap {
-    struct short_lock lock;
-    char after_lock[64]; /* those who wait for it look at no other line */
     struct size_classes classes;
     uint64_t blocks_per_bucket;           /* the cap */
     _Atomic(struct bucket_table *) table; /* replaced when it is full; see grow_table */
@@ -137,7 +134,6 @@ struct heap {
     bool fine;       /* rounding has cost too much of the device: sizes are the driver's own */
     bool ending;     /* the context is being ended: its blocks are not handed out */
     bool unusual;    /* one of these two, which is what an allocation looks at */
-    bool owed;       /* a fence is, that could not be recorded while another was: by who records */
     bool crowded;    /* a bucket may have more free blocks than its cap */
     bool wary;       /* of large blocks: caches hold none, since they may not be worth keeping */
     bool frees_wait; /* until frees_wait_until: an allocation has waited in vain */
@@ -170,22 +166,31 @@ struct heap {
 /* More buckets than this are never made: further sizes are not kept. */
 #define HEAP_BUCKETS_MAX 16384u
 
-/* A thread knows how many heap locks it holds: where a signal handler ends the process in the
- * middle of a slow path, no lock is taken on the way out. */
+/* Device memory is the first kind of the table (kind.h). */
+static inline struct heap *heap_of(const struct context *context)
+{
+    return context_memory_of_first((struct context *)(uintptr_t)context);
+}
+
+static inline struct context *context_of_heap(const struct heap *heap)
+{
+    return context_of_first(heap);
+}
+
 static inline void heap_lock(struct heap *heap)
 {
-    thread_state.heap_locks++;
-    short_lock_take(&heap->lock);
+    context_lock(context_of_heap(heap));
 }
 
 static inline void heap_unlock(struct heap *heap)
 {
-    short_lock_give(&heap->lock);
-    thread_state.heap_locks--;
+    context_unlock(context_of_heap(heap));
 }
 
-/* Prepares a zeroed heap. id: no other heap of these figures has it. */
-bool heap_init(struct heap *heap, struct figures *figures, uint64_t id, CUdevice device);
+/* Prepares the zeroed heap of a context that was just made. False where memory is short. */
+bool heap_init(struct pool *pool, struct context *context);
+
+extern const struct kind device_memory;
 
 /* Around the driver call that may end the context: meanwhile every allocation is the driver's to
  * answer, since a block may be gone already. Lock not held. */

@@ -1,9 +1,13 @@
 #include "release.h"
 
+#include "core/base/clock.h"
 #include "core/base/mutation.h"
-#include "core/pool/pool_state.h"
+#include "core/contexts/pool_state.h"
+#include "core/contexts/surroundings.h"
+#include "core/driver/calls.h"
 #include "core/reclaim/managed.h"
 #include "core/stream_memory/stream_release.h"
+#include "heap.h"
 #include "thread_cache.h"
 
 /* How long the device may take to tell that an event is over which has nothing to wait for; and how
@@ -75,10 +79,10 @@ CUstream release_late_stream(struct pool *pool, struct context *context)
 static bool is_behind_own_barrier(struct context *context, bool *in_vain)
 {
     const struct epochs *epochs = &context->epochs;
-    heap_lock(&context->heap);
+    heap_lock(heap_of(context));
     bool behind = epochs->barrier > epoch_clean(epochs) && !MUTATED(own_barrier_forgotten);
     *in_vain = epochs->barrier > host_work_limit(&epochs->host_work);
-    heap_unlock(&context->heap);
+    heap_unlock(heap_of(context));
     return behind;
 }
 
@@ -97,9 +101,9 @@ static void wait_for_own_barrier(struct pool *pool, struct context *context, CUs
     }
     if (result != CUDA_ERROR_NOT_READY || place == RELEASE_OUT_OF_MEMORY)
         return;
-    heap_lock(&context->heap);
+    heap_lock(heap_of(context));
     epoch_give_up_waiting(pool, context);
-    heap_unlock(&context->heap);
+    heap_unlock(heap_of(context));
 }
 
 /* Behind a barrier of the program's own the memory comes back when the barrier lets it, and only
@@ -237,10 +241,10 @@ static struct block *collect(struct pool *pool, struct context *context, chooser
 {
     struct block *chain = NULL, *block;
     uint64_t bytes = 0;
-    heap_lock(&context->heap);
-    context->heap.draining = NULL;
+    heap_lock(heap_of(context));
+    heap_of(context)->draining = NULL;
     while ((block = choose(pool, context, bytes, argument)) != NULL) {
-        heap_begin_leaving(&context->heap, block);
+        heap_begin_leaving(heap_of(context), block);
         block_table_remove(&pool->blocks, block_address(block), block);
         block->links[LINK_HEAP].next = chain;
         chain = block;
@@ -249,7 +253,7 @@ static struct block *collect(struct pool *pool, struct context *context, chooser
     }
     /* Relaxed: whoever finds the heap without these blocks has taken the lock after this. */
     atomic_fetch_add_explicit(&context->device->returning, *count, memory_order_relaxed);
-    heap_unlock(&context->heap);
+    heap_unlock(heap_of(context));
     return chain;
 }
 
@@ -260,7 +264,7 @@ static inline uint64_t kept_bytes(struct pool *pool, struct device *device, bool
     uint64_t bytes = 0;
     for (struct context *c = context_next(pool, NULL, device); c;
          c = context_next(pool, c, device)) {
-        struct heap_bytes of_one = heap_bytes(&c->heap);
+        struct heap_bytes of_one = heap_bytes(heap_of(c));
         bytes += of_one.clean + (pending ? of_one.pending : 0);
     }
     return bytes;
@@ -282,9 +286,9 @@ static void give_back(struct pool *pool, struct context *context, struct block *
                       enum release_place place)
 {
     bool pushed;
-    pool_look_at_objects(pool);
+    look_at_objects(pool);
     enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(pool);
+    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
     bool current = context_push(pool, context, &pushed);
     CUstream stream = returns_in_stream_order(pool) ? release_stream(pool, context) : NULL;
     if (current)
@@ -292,7 +296,7 @@ static void give_back(struct pool *pool, struct context *context, struct block *
     else
         refuse_all(chain);
     context_pop(pool, pushed);
-    relaxed_mode_end(pool, mode);
+    relaxed_mode_end(pool->driver, mode);
     leave_driver();
 }
 
@@ -307,10 +311,10 @@ static uint64_t release_pinned(struct pool *pool, struct context *context, choos
     uint64_t started = monotonic_now();
     give_back(pool, context, chain, place);
     uint64_t each = (monotonic_now() - started) / count;
-    heap_lock(&context->heap);
-    uint64_t released = settle(pool, &context->heap, chain, reason, each);
+    heap_lock(heap_of(context));
+    uint64_t released = settle(pool, heap_of(context), chain, reason, each);
     atomic_fetch_sub_explicit(&context->device->returning, count, memory_order_relaxed);
-    heap_unlock(&context->heap);
+    heap_unlock(heap_of(context));
     return released;
 }
 
@@ -345,7 +349,7 @@ static struct block *choose_until(const struct pool *pool, struct context *conte
                                   uint64_t released, void *argument)
 {
     const uint64_t *wanted = argument;
-    return released < *wanted ? choose_victim(pool, &context->heap) : NULL;
+    return released < *wanted ? choose_victim(pool, heap_of(context)) : NULL;
 }
 
 /* What threads have in their caches can be chosen too. */
@@ -353,15 +357,15 @@ static void collect_caches(struct context *context)
 {
     if (MUTATED(caches_not_reached))
         return;
-    heap_lock(&context->heap);
-    thread_caches_collect(&context->heap);
-    heap_unlock(&context->heap);
+    heap_lock(heap_of(context));
+    thread_caches_collect(heap_of(context));
+    heap_unlock(heap_of(context));
 }
 
 uint64_t release_clean(struct pool *pool, struct context *context, uint64_t bytes,
                        enum eviction reason, enum release_place place)
 {
-    if (counter_get(&context->heap.clean_bytes) < bytes)
+    if (counter_get(&heap_of(context)->clean_bytes) < bytes)
         collect_caches(context);
     return release_chosen(pool, context, choose_until, &bytes, reason, place);
 }
@@ -396,7 +400,7 @@ static struct block *choose_crowded(const struct pool *pool, struct heap *heap)
 static struct block *choose_over_cap(const struct pool *pool, struct context *context,
                                      uint64_t released, void *argument)
 {
-    struct heap *heap = &context->heap;
+    struct heap *heap = heap_of(context);
     const uint64_t *excess = argument;
     if (heap->unkept.clean.first)
         return heap->unkept.clean.first;
@@ -408,7 +412,7 @@ static struct block *choose_over_cap(const struct pool *pool, struct context *co
 static struct block *choose_idle(const struct pool *pool, struct context *context,
                                  uint64_t released, void *argument)
 {
-    struct block *oldest = find_clean(&context->heap, prefer_older);
+    struct block *oldest = find_clean(heap_of(context), prefer_older);
     const uint64_t *now = argument;
     (void)released;
     bool idle = !MUTATED(idle_ignored) && oldest &&
@@ -437,7 +441,7 @@ static uint64_t bytes_over_cap(struct pool *pool, struct context *context)
     if (atomic_load_explicit(&context->device->reserved_bytes, memory_order_relaxed) <= cap &&
         !managed_is_crowded(context->device))
         return 0;
-    uint64_t cached = MUTATED(bytes_cap_of_one_context) ? heap_bytes(&context->heap).clean
+    uint64_t cached = MUTATED(bytes_cap_of_one_context) ? heap_bytes(heap_of(context)).clean
                                                         : kept_bytes(pool, context->device, true);
     uint64_t over = cached > cap && !MUTATED(bytes_cap_ignored) ? cached - cap : 0;
     uint64_t in_the_way = managed_in_the_way(context->device, cached);
@@ -460,7 +464,7 @@ static void release_in_other_contexts(struct pool *pool, struct context *context
 /* Where nothing can be given back before a miss, the reserve is held to its ratio in the frees. */
 static void release_over_bound(struct pool *pool, struct context *context)
 {
-    struct heap *heap = &context->heap;
+    struct heap *heap = heap_of(context);
     heap_lock(heap);
     uint64_t bound = release_bound(pool, context, heap_bytes(heap).requested, 0);
     heap_unlock(heap);
@@ -488,9 +492,9 @@ void release_found_excess(struct pool *pool, struct context *context,
 
 void release_excess(struct pool *pool, struct context *context, enum release_place place)
 {
-    heap_lock(&context->heap);
-    struct release_excess excess = release_look_for_excess(pool, &context->heap);
-    heap_unlock(&context->heap);
+    heap_lock(heap_of(context));
+    struct release_excess excess = release_look_for_excess(pool, heap_of(context));
+    heap_unlock(heap_of(context));
     release_found_excess(pool, context, &excess, place);
 }
 
@@ -499,7 +503,7 @@ void release_excess(struct pool *pool, struct context *context, enum release_pla
 uint64_t release_bound(const struct pool *pool, const struct context *context, uint64_t requested,
                        uint64_t bytes)
 {
-    const struct heap *heap = &context->heap;
+    const struct heap *heap = heap_of(context);
     uint64_t held = requested + bytes;
     uint64_t peak = counter_get(&heap->counters->peak_requested);
     if (peak < held)
@@ -511,7 +515,7 @@ uint64_t release_bound(const struct pool *pool, const struct context *context, u
 /* Waits for the oldest fence, if an allocation may. */
 static bool wait_for_oldest(struct pool *pool, struct context *context)
 {
-    struct heap *heap = &context->heap;
+    struct heap *heap = heap_of(context);
     heap_lock(heap);
     bool waited = heap->pending.first &&
                   epoch_wait_in_allocation(pool, context, counter_get(&heap->pending.first->epoch));
@@ -521,7 +525,7 @@ static bool wait_for_oldest(struct pool *pool, struct context *context)
 
 void release_before_growth(struct pool *pool, struct context *context, uint64_t bytes)
 {
-    struct heap *heap = &context->heap;
+    struct heap *heap = heap_of(context);
     heap_lock(heap);
     uint64_t bound = release_bound(pool, context, heap_bytes(heap).requested, bytes);
     heap_unlock(heap);
@@ -572,10 +576,10 @@ static void note_shortage(struct context *context)
     if (device_is_short(context->device))
         return;
     device_set_short(context->device, true);
-    heap_lock(&context->heap);
-    keep_begin_trial(&context->heap.keep);
-    heap_look_at_caches(&context->heap);
-    heap_unlock(&context->heap);
+    heap_lock(heap_of(context));
+    keep_begin_trial(&heap_of(context)->keep);
+    heap_look_at_caches(heap_of(context));
+    heap_unlock(heap_of(context));
 }
 
 static uint64_t release_clean_everywhere(struct pool *pool, struct device *device, uint64_t bytes)
@@ -604,7 +608,7 @@ static uint64_t newest_waitable(const struct epochs *epochs)
 
 void release_wait_for_pending(struct pool *pool, struct context *context, uint64_t give_up_at)
 {
-    struct heap *heap = &context->heap;
+    struct heap *heap = heap_of(context);
     heap_lock(heap);
     thread_caches_collect(heap);
     if (heap->pending.last)
@@ -626,7 +630,7 @@ static void settle_the_rest(struct pool *pool, struct context *context, uint64_t
  * may have taken a lock since that the work needs. */
 static void settle_fenced(struct pool *pool, struct context *context, uint64_t give_up_at)
 {
-    struct heap *heap = &context->heap;
+    struct heap *heap = heap_of(context);
     heap_lock(heap);
     uint64_t stamp = newest_waitable(&context->epochs);
     if (stamp)
@@ -683,7 +687,7 @@ static bool trim_driver(struct pool *pool, const struct device *wanted)
     if (!driver->cuMemPoolTrimTo)
         return false;
     enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(pool);
+    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
     const struct device *device = registry_devices(&pool->registry);
     for (; device; device = device->next) {
         if (wanted && device != wanted)
@@ -691,7 +695,7 @@ static bool trim_driver(struct pool *pool, const struct device *wanted)
         trim_pool(pool, driver->cuDeviceGetDefaultMemPool, device->ordinal);
         trim_pool(pool, driver->cuDeviceGetMemPool, device->ordinal);
     }
-    relaxed_mode_end(pool, mode);
+    relaxed_mode_end(pool->driver, mode);
     leave_driver();
     return true;
 }
@@ -786,8 +790,9 @@ static uint64_t sum_of_changes(struct pool *pool, struct device *device)
 {
     uint64_t sum = kept_bytes(pool, device, true);
     for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
-        sum += counter_get(&c->heap.reserved_bytes) + counter_get(&c->heap.misses) +
-               counter_get(&c->heap.counters->fences) + counter_get(&c->heap.caches.emptied);
+        sum += counter_get(&heap_of(c)->reserved_bytes) + counter_get(&heap_of(c)->misses) +
+               counter_get(&heap_of(c)->counters->fences) +
+               counter_get(&heap_of(c)->caches.emptied);
     return sum;
 }
 
@@ -834,9 +839,9 @@ static bool fits_in_device(struct pool *pool, struct device *device, uint64_t by
     uint64_t before = kept_bytes(pool, device, true);
     size_t left, total;
     enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(pool);
+    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
     CUresult result = pool->driver->cuMemGetInfo_v2(&left, &total);
-    relaxed_mode_end(pool, mode);
+    relaxed_mode_end(pool->driver, mode);
     leave_driver();
     return result == CUDA_SUCCESS && left + most_kept(pool, device, before) >= bytes;
 }
@@ -846,8 +851,8 @@ static bool others_have_begun_to_give_back(struct pool *pool, struct device *dev
 {
     for (struct context *c = context_next(pool, NULL, device); c;
          c = context_next(pool, c, device)) {
-        heap_lock(&c->heap);
-        heap_unlock(&c->heap);
+        heap_lock(heap_of(c));
+        heap_unlock(heap_of(c));
     }
     return others_give_back(pool, device);
 }
@@ -942,7 +947,7 @@ uint64_t release_room(struct pool *pool, struct context *context, uint64_t now)
 void release_look_at_memory(struct pool *pool, struct context *context)
 {
     bool was_short = device_is_short(context->device);
-    bool ask = counter_get(&context->heap.misses) % MISSES_PER_LOOK == 1;
+    bool ask = counter_get(&heap_of(context)->misses) % MISSES_PER_LOOK == 1;
     if (is_nearly_full(pool, context, was_short, ask))
         note_shortage(context);
     else if (was_short)

@@ -7,7 +7,10 @@
 #include <unistd.h>
 
 #include "core/base/cancellation.h"
-#include "core/pool/pool_state.h"
+#include "core/base/clock.h"
+#include "core/base/size_class.h"
+#include "core/contexts/pool_state.h"
+#include "heap.h"
 
 /* Of <linux/membarrier.h>, which may be older than the kernel that is run on. */
 enum { MEMBARRIER_EXPEDITED = 1 << 3, MEMBARRIER_REGISTER_EXPEDITED = 1 << 4 };
@@ -36,7 +39,7 @@ static void drop_oldest_segment(struct cache_bin *bin)
 
 static uint64_t clean_epoch_of(const struct heap *heap)
 {
-    return epoch_clean(&context_of_heap_read(heap)->epochs);
+    return epoch_clean(&context_of_heap(heap)->epochs);
 }
 
 static bool is_clean(const struct cache_segment *segment, const struct heap *heap)
@@ -190,6 +193,13 @@ static uint64_t smaller(uint64_t one, uint64_t other)
 /* ---- closing; the heap lock is held from here on ---- */
 
 static void end_of_thread(void *unused);
+
+/* Each thread reads and writes its own. */
+static _Thread_local struct {
+    struct thread_cache *all; /* of this thread, in all heaps */
+    bool told;                /* of the thread's end we shall be */
+    bool over;                /* the thread is ending */
+} caches_of_thread;
 
 /* Of all pools of the process: keys are few. Made with the first one. */
 static pthread_key_t end_key;
@@ -598,7 +608,7 @@ static uint64_t little(const struct heap *heap)
 {
     return MUTATED(little_is_shared)
                ? 0
-               : context_of_heap_read(heap)->device->growth_budget / CACHE_SHARED_SHARE;
+               : context_of_heap(heap)->device->growth_budget / CACHE_SHARED_SHARE;
 }
 
 /* What each thread's part of the bucket's free blocks would be. */
@@ -777,7 +787,7 @@ void thread_caches_let_sleep(struct heap *heap, const struct thread_cache *but, 
 
 struct thread_cache *thread_cache_known(const struct heap *heap)
 {
-    struct thread_cache *cache = thread_state.caches;
+    struct thread_cache *cache = caches_of_thread.all;
     while (cache && cache->heap != heap)
         cache = cache->of_thread;
     return cache;
@@ -798,7 +808,7 @@ static void retire_cache(struct thread_cache *cache)
 /* A signal handler may end the process in the middle of what the thread is doing here. */
 static bool is_interrupted(const struct thread_cache *caches)
 {
-    bool inside = thread_state.heap_locks != 0;
+    bool inside = thread_state.context_locks != 0;
     for (const struct thread_cache *c = caches; c; c = c->of_thread)
         inside = inside || atomic_load_explicit(&c->inside, memory_order_relaxed);
     return inside;
@@ -817,11 +827,11 @@ static bool is_the_parents(const struct pool *pool)
  * way. */
 static void end_of_thread(void *unused)
 {
-    struct thread_cache *cache = thread_state.caches;
+    struct thread_cache *cache = caches_of_thread.all;
     (void)unused;
-    thread_state.caches_over = true;
-    thread_state.caches = NULL;
-    thread_state.cache = &no_thread_cache;
+    caches_of_thread.over = true;
+    caches_of_thread.all = NULL;
+    thread_state.kept = &no_thread_cache;
     if (is_interrupted(cache))
         return;
     for (struct thread_cache *next; cache; cache = next) {
@@ -836,9 +846,9 @@ static void end_of_thread(void *unused)
 
 void thread_cache_prepare_thread(const struct pool *pool)
 {
-    if (!thread_state.caches_told && !thread_state.caches_over &&
-        pool->thread_functions.set_specific)
-        thread_state.caches_told = pool->thread_functions.set_specific(end_key, &thread_state) == 0;
+    if (!caches_of_thread.told && !caches_of_thread.over && pool->thread_functions.set_specific)
+        caches_of_thread.told =
+            pool->thread_functions.set_specific(end_key, &caches_of_thread) == 0;
 }
 
 /* The kernel's number of the calling thread. 0 for one that is in another process than the pool,
@@ -897,7 +907,7 @@ static struct thread_cache *add_cache(struct pool *pool, struct heap *heap)
 static struct thread_cache *make_cache(struct pool *pool, struct heap *heap)
 {
     struct thread_state *thread = &thread_state;
-    if (thread->caches_over || !thread->caches_told)
+    if (caches_of_thread.over || !caches_of_thread.told)
         return NULL;
     struct thread_cache *cache = take_spare(heap);
     if (!cache)
@@ -908,10 +918,10 @@ static struct thread_cache *make_cache(struct pool *pool, struct heap *heap)
     cache->thread = number_of_this_thread(pool);
     atomic_store_explicit(&cache->slot, (uint8_t)(thread_id(pool) % HEAP_SLOTS),
                           memory_order_relaxed);
-    cache->of_thread = thread->caches;
-    thread->caches = cache;
-    if (thread->context && &thread->context->heap == heap)
-        thread->cache = cache;
+    cache->of_thread = caches_of_thread.all;
+    caches_of_thread.all = cache;
+    if (thread->context && heap_of(thread->context) == heap)
+        thread->kept = cache;
     return cache;
 }
 
@@ -980,7 +990,7 @@ uint64_t thread_cache_pending(const struct thread_cache *cache)
 struct cached_sums thread_caches_sum(const struct heap *heap)
 {
     struct cached_sums sums = {0};
-    const struct epochs *epochs = &context_of_heap_read(heap)->epochs;
+    const struct epochs *epochs = &context_of_heap(heap)->epochs;
     uint64_t clean = epoch_clean(epochs), current = epoch_current(epochs);
     for (const struct thread_cache *c = first_cache(heap); c; c = next_cache(c)) {
         sums.requested_out += counter_get(&c->requested_out);

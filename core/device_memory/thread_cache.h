@@ -114,6 +114,7 @@
 
 #include "core/base/mutation.h"
 #include "core/contexts/context.h"
+#include "heap.h"
 
 struct pool;
 struct thread_functions;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/base/scratch.h"
+#include "core/device_memory/heap.h"
 
 static const char *const kind_names[MEMORY_KINDS] = {"device", "stream_ordered"};
 

@@ -6,41 +6,28 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/base/cancellation.h"
+#include "core/base/clock.h"
 #include "core/base/mutation.h"
+#include "core/base/size_class.h"
+#include "core/contexts/pool_state.h"
+#include "core/contexts/surroundings.h"
+#include "core/device_memory/heap.h"
 #include "core/device_memory/release.h"
 #include "core/device_memory/thread_cache.h"
+#include "core/driver/calls.h"
 #include "core/figures/figures_file.h"
 #include "core/reclaim/managed.h"
 #include "core/stream_memory/mempool.h"
+#include "core/stream_memory/stream_find.h"
 #include "core/stream_memory/stream_heap.h"
+#include "core/stream_memory/stream_memory.h"
 #include "core/stream_memory/stream_order.h"
 #include "core/stream_memory/stream_pool.h"
 #include "core/stream_memory/stream_release.h"
-#include "pool_state.h"
 
-_Thread_local struct thread_state thread_state = {.cache = &no_thread_cache};
-
-uint64_t monotonic_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-struct relaxed_mode relaxed_mode_begin(const struct pool *pool)
-{
-    struct relaxed_mode mode = {false, CU_STREAM_CAPTURE_MODE_RELAXED};
-    if (pool->driver->cuThreadExchangeStreamCaptureMode && !MUTATED(query_in_callers_mode))
-        mode.exchanged =
-            pool->driver->cuThreadExchangeStreamCaptureMode(&mode.mode) == CUDA_SUCCESS;
-    return mode;
-}
-
-void relaxed_mode_end(const struct pool *pool, struct relaxed_mode mode)
-{
-    if (mode.exchanged)
-        pool->driver->cuThreadExchangeStreamCaptureMode(&mode.mode);
-}
+/* In the order in which they are asked. Device memory is the first one: see heap_of. */
+static const struct kind *const kinds[] = {&device_memory, &stream_memory, NULL};
 
 struct pool *pool_create(const struct driver *driver, const struct settings *settings,
                          const struct thread_functions *threads)
@@ -52,6 +39,7 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
     }
     pool->driver = driver;
     pool->settings = *settings;
+    pool->kinds = kinds;
     pthread_mutex_init(&pool->primary_lock, NULL);
     pthread_mutex_init(&pool->fence_lock, NULL);
     pthread_mutex_init(&pool->registry.lock, NULL);
@@ -76,112 +64,12 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
     return pool;
 }
 
-/* ---- barriers ---- */
-
-static bool pins_memory(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    const char *name = slash ? slash + 1 : path;
-    return strncmp(name, "libibverbs.so", 13) == 0 || strncmp(name, "libgdrapi.so", 12) == 0 ||
-           strncmp(name, "libcufile.so", 12) == 0;
-}
-
-/* Whether the object's names of functions have this one among them, its own or others'. */
-static bool knows_name(const struct dl_phdr_info *info, const char *name)
-{
-    const ElfW(Dyn) *dynamic = NULL;
-    const char *names = NULL;
-    size_t bytes = 0;
-    for (int i = 0; i < info->dlpi_phnum; i++)
-        if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
-            dynamic = (const ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
-    for (; dynamic && dynamic->d_tag != DT_NULL; dynamic++) {
-        if (dynamic->d_tag == DT_STRTAB)
-            names = (const char *)dynamic->d_un.d_ptr;
-        if (dynamic->d_tag == DT_STRSZ)
-            bytes = dynamic->d_un.d_val;
-    }
-    return names && memmem(names, bytes, name, strlen(name) + 1);
-}
-
-/* UCX before 1.14, or built for CUDA before 11.2, patches the driver's cuMemFree to learn which
- * memory goes, and knows no cuMemFreeAsync. */
-static bool misses_frees(const struct dl_phdr_info *info)
-{
-    const char *slash = strrchr(info->dlpi_name, '/');
-    const char *name = slash ? slash + 1 : info->dlpi_name;
-    return strncmp(name, "libucm_cuda.so", 14) == 0 && !knows_name(info, "ucm_cuMemFreeAsync");
-}
-
-struct object_search {
-    struct pool *pool;
-    uint64_t loaded;
-    bool pins, misses;
-};
-
-static int look_at_object(struct dl_phdr_info *info, size_t size, void *argument)
-{
-    struct object_search *search = argument;
-    (void)size;
-    search->loaded = info->dlpi_adds;
-    /* Nothing was loaded since the last time: the first object tells, the others need no look. */
-    if (search->loaded == atomic_load_explicit(&search->pool->objects_loaded, memory_order_relaxed))
-        return 1;
-    search->pins = search->pins || (info->dlpi_name && pins_memory(info->dlpi_name));
-    search->misses = search->misses || (info->dlpi_name && misses_frees(info));
-    return 0;
-}
-
-void pool_look_at_objects(struct pool *pool)
-{
-    struct object_search search = {pool, 0, false, false};
-    dl_iterate_phdr(look_at_object, &search);
-    /* Relaxed: two threads may look at the same time and find the same. */
-    if (search.pins)
-        atomic_store_explicit(&pool->memory_is_pinned, true, memory_order_relaxed);
-    if (search.misses)
-        atomic_store_explicit(&pool->frees_are_missed, true, memory_order_relaxed);
-    atomic_store_explicit(&pool->objects_loaded, search.loaded, memory_order_relaxed);
-}
-
-static bool memory_may_be_pinned(struct pool *pool)
-{
-    pool_look_at_objects(pool);
-    return atomic_load_explicit(&pool->memory_is_pinned, memory_order_relaxed);
-}
-
-bool barriers_are_open(struct pool *pool)
-{
-    return pool->settings.device.barriers && pool->driver->cuCtxWaitEvent &&
-           (!atomic_load_explicit(&pool->several_contexts, memory_order_acquire) ||
-            MUTATED(barriers_beside_contexts)) &&
-           !captures_are_going_on(&pool->captures) &&
-           (!memory_may_be_pinned(pool) || MUTATED(barriers_beside_pinning));
-}
-
 /* A wait for a barrier is long, and told in the report, after so many nanoseconds. */
 #define LONG_WAIT_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
 
-/* After so many nanoseconds without a launch by another thread a thread launches alone. */
-#define ALTERNATION_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
-
 void pool_note_launch(struct pool *pool)
 {
-    uint64_t self = thread_id(pool);
-    uint64_t last = atomic_load_explicit(&pool->launcher, memory_order_relaxed);
-    if (__builtin_expect(last == self, 1))
-        return;
-    if (last)
-        atomic_store_explicit(&pool->alternated_at, monotonic_now(), memory_order_relaxed);
-    atomic_store_explicit(&pool->launcher, self, memory_order_relaxed);
-}
-
-bool launches_alone(struct pool *pool)
-{
-    uint64_t last = atomic_load_explicit(&pool->launcher, memory_order_relaxed);
-    uint64_t alternated = atomic_load_explicit(&pool->alternated_at, memory_order_relaxed);
-    return (!last || last == thread_id(pool)) &&
-           (!alternated || monotonic_now() - alternated > ALTERNATION_NANOSECONDS);
+    launches_note(pool);
 }
 
 /* ---- device memory ---- */
@@ -230,7 +118,7 @@ static inline struct thread_cache *usable_cache(const struct pool *pool, bool in
     uint64_t generation =
         in_capture ? registry_generation(&pool->registry)
                    : atomic_load_explicit(&pool->registry.generation, memory_order_acquire);
-    return thread->generation == generation ? thread->cache : &no_thread_cache;
+    return thread->generation == generation ? thread->kept : &no_thread_cache;
 }
 
 __attribute__((noinline)) static CUresult allocate_slowly(struct pool *pool, CUdeviceptr *address,
@@ -242,8 +130,8 @@ __attribute__((noinline)) static CUresult allocate_slowly(struct pool *pool, CUd
         return allocate_unserved(pool, address, bytes);
     if (captures_are_going_on(&pool->captures) && !MUTATED(hit_in_capture)) {
         /* Relaxed, like every counter. Switched off, the pool does as if captures went on. */
-        atomic_fetch_add_explicit(&context->heap.counters->captured, pool->settings.device.enabled,
-                                  memory_order_relaxed);
+        atomic_fetch_add_explicit(&heap_of(context)->counters->captured,
+                                  pool->settings.device.enabled, memory_order_relaxed);
         return heap_allocate_unkept(pool, context, address, bytes);
     }
     return heap_allocate(pool, context, address, bytes);
@@ -653,7 +541,7 @@ static void look_at_page(CUdeviceptr address, const struct block *block, void *a
     struct free_pages *free = argument;
     uint64_t bytes = block_bytes(block);
     CUdeviceptr page = address / SIZE_CLASS_PAGE * SIZE_CLASS_PAGE;
-    if (context_of_heap_read(block->heap)->device != free->device)
+    if (context_of_heap(block->heap)->device != free->device)
         return;
     if (page != free->page) {
         leave_page(free);
@@ -672,7 +560,7 @@ static bool has_free_blocks(struct pool *pool, struct device *device)
     uint64_t bytes = 0;
     for (struct context *c = context_next(pool, NULL, device); c;
          c = context_next(pool, c, device)) {
-        struct heap_bytes of_one = heap_bytes(&c->heap);
+        struct heap_bytes of_one = heap_bytes(heap_of(c));
         bytes += of_one.clean + of_one.pending;
     }
     return bytes != 0;
@@ -779,7 +667,7 @@ static void wait_for_barrier(struct pool *pool, struct context *context, uint64_
     if (epoch_wait_until(pool, context, behind, monotonic_now() + LONG_WAIT_NANOSECONDS))
         return;
     atomic_store_explicit(&pool->memory_is_pinned, true, memory_order_relaxed);
-    counter_add(&context->heap.counters->vain_waits, 1);
+    counter_add(&heap_of(context)->counters->vain_waits, 1);
     epoch_wait_until(pool, context, behind, UINT64_MAX);
 }
 
@@ -945,7 +833,7 @@ static struct context *current_behind_barrier(struct pool *pool)
 {
     bool green;
     CUcontext current = NULL;
-    if (!thread_state.inside_driver)
+    if (!driver_calls.depth)
         return context_current(pool, &green);
     pool->driver->cuCtxGetCurrent(&current);
     return current ? context_named(pool, current) : NULL;
@@ -1085,9 +973,9 @@ struct pool_bytes pool_device_bytes(struct pool *pool, CUdevice device)
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL)) {
         if (c->device->ordinal != device)
             continue;
-        struct heap_bytes of_one = heap_bytes(&c->heap);
+        struct heap_bytes of_one = heap_bytes(heap_of(c));
         uint64_t clean = of_one.clean, pending = of_one.pending;
-        uint64_t reserved = counter_get(&c->heap.reserved_bytes);
+        uint64_t reserved = counter_get(&heap_of(c)->reserved_bytes);
         /* Others may be changing them meanwhile. */
         bytes.live += reserved > clean + pending ? reserved - clean - pending : 0;
         bytes.cached += clean;

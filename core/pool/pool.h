@@ -10,26 +10,19 @@
 #ifndef CUDAPOOL_CORE_POOL_H
 #define CUDAPOOL_CORE_POOL_H
 
-#include <pthread.h>
 #include <stdbool.h>
 
+#include "core/base/threads.h"
 #include "core/contexts/host_work.h"
 #include "core/device_memory/release.h"
+#include "core/driver/calls.h"
 #include "core/driver/cuda_abi.h"
 #include "core/driver/driver.h"
 #include "core/figures/report.h"
 #include "core/settings/config.h"
 #include "core/stream_memory/stream_clock.h"
-#include "thread_state.h"
 
 struct pool;
-
-/* The C library's pthread_key_create and pthread_setspecific, which are in a library of their own
- * before glibc 2.34 and have to be looked up. NULL: the process has none. */
-struct thread_functions {
-    int (*key_create)(pthread_key_t *, void (*)(void *));
-    int (*set_specific)(pthread_key_t, const void *);
-};
 
 /* Starts a pool on a driver. All arguments are copied or outlive it; no driver call is made.
  * Without thread functions threads have no caches, since nobody would be told of their ends. NULL
@@ -41,12 +34,6 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
 /* In the child of a fork, before anything else there: the pool is its parent's, and the threads
  * that hold its locks are not here. */
 void pool_forget(struct pool *pool);
-
-/* True while the calling thread is inside a driver call that a pool makes on its own behalf. */
-static inline bool pool_thread_is_inside_driver(void)
-{
-    return thread_state.inside_driver != 0;
-}
 
 /* ---- device memory: cuMemAlloc, cuMemAllocPitch, cuMemFree, cuMemFreeAsync, cuMemGetInfo ---- */
 
@@ -89,7 +76,7 @@ CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total);
 void pool_managed_coming(struct pool *pool, size_t bytes);
 void pool_managed_came(struct pool *pool, size_t bytes);
 
-/* While pool_thread_is_inside_driver: this thread, called back by the driver, frees the address
+/* While is_inside_driver: this thread, called back by the driver, frees the address
  * past the pool. False where it must not: the block is free. */
 bool pool_let_go(struct pool *pool, CUdeviceptr address);
 

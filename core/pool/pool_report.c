@@ -1,16 +1,18 @@
 /*
  * What a pool reports when the process ends: its figures.
  */
+#include "core/base/clock.h"
+#include "core/contexts/pool_state.h"
+#include "core/device_memory/heap.h"
 #include "core/device_memory/thread_cache.h"
 #include "core/figures/figures_report.h"
-#include "pool_state.h"
 
 int pool_report(struct pool *pool, struct report *report)
 {
     struct figures *figures = &pool->figures;
     struct context *c = atomic_load_explicit(&pool->registry.contexts, memory_order_acquire);
     for (; c; c = c->next)
-        thread_caches_settle(&c->heap);
+        thread_caches_settle(heap_of(c));
     figures_sample_now(figures, monotonic_now());
     const struct figures_header *header = figures_header(figures);
     if (header) {

@@ -1,9 +1,12 @@
 #include "managed.h"
 
 #include "core/base/mutation.h"
+#include "core/contexts/pool_state.h"
+#include "core/device_memory/heap.h"
 #include "core/device_memory/release.h"
-#include "core/pool/pool_state.h"
+#include "core/driver/calls.h"
 #include "core/stream_memory/mempool.h"
+#include "core/stream_memory/stream_find.h"
 #include "core/stream_memory/stream_release.h"
 
 /* Of so many bytes together one look at the device is enough: it costs half of what a small
@@ -56,7 +59,7 @@ static uint64_t kept_bytes(struct pool *pool, struct device *device)
         bytes += mempool_unused(pool, device);
     for (struct context *c = context_next(pool, NULL, device); c;
          c = context_next(pool, c, device)) {
-        struct heap_bytes of_one = heap_bytes(&c->heap);
+        struct heap_bytes of_one = heap_bytes(heap_of(c));
         bytes += of_one.clean + of_one.pending;
     }
     return bytes;
@@ -67,11 +70,11 @@ static void ask_about_pending(struct pool *pool, struct context *context)
 {
     if (MUTATED(managed_without_asking))
         return;
-    heap_lock(&context->heap);
+    heap_lock(heap_of(context));
     while (context->epochs.oldest &&
            epoch_query(pool, context, context->epochs.oldest) == FENCE_OVER)
         continue;
-    heap_unlock(&context->heap);
+    heap_unlock(heap_of(context));
 }
 
 static void give_back(struct pool *pool, struct device *device, uint64_t bytes)

@@ -2,7 +2,10 @@
 
 #include <stdlib.h>
 
-#include "core/pool/pool_state.h"
+#include "core/base/size_class.h"
+#include "core/contexts/pool_state.h"
+#include "core/driver/calls.h"
+#include "stream_find.h"
 #include "stream_release.h"
 #include "stream_shelf.h"
 
@@ -91,13 +94,13 @@ static struct relaxed_mode begin_call(const struct pool *pool)
     struct relaxed_mode none = {false, CU_STREAM_CAPTURE_MODE_RELAXED};
     enter_driver();
     return streams_are_captured(pool) && !MUTATED(pools_asked_in_callers_mode)
-               ? relaxed_mode_begin(pool)
+               ? relaxed_mode_begin(pool->driver)
                : none;
 }
 
 static void end_call(const struct pool *pool, struct relaxed_mode mode)
 {
-    relaxed_mode_end(pool, mode);
+    relaxed_mode_end(pool->driver, mode);
     leave_driver();
 }
 
@@ -334,7 +337,7 @@ void mempool_destroying(struct pool *pool, CUmemoryPool handle)
     atomic_store_explicit(&mempool->closed, true, memory_order_relaxed);
     /* Called back out of a call of ours, the thread may hold what giving back takes: the blocks go
      * back with those that nobody uses. */
-    if (thread_state.inside_driver)
+    if (driver_calls.depth)
         return;
     stream_release_mempool(pool, mempool, UINT64_MAX, true);
 }

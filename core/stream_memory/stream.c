@@ -4,8 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/clock.h"
 #include "core/base/mutation.h"
-#include "core/pool/pool_state.h"
+#include "core/contexts/pool_state.h"
+#include "core/driver/calls.h"
+#include "stream_find.h"
 #include "stream_order.h"
 #include "stream_shelf.h"
 
@@ -501,9 +504,9 @@ struct stream_ref stream_find_beside_captures(struct pool *pool, CUstream handle
         return stream_find(pool, handle, make);
     if (stream_may_be_captured(pool, handle))
         return (struct stream_ref){NULL, 0};
-    struct relaxed_mode mode = relaxed_mode_begin(pool);
+    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
     struct stream_ref ref = stream_find(pool, handle, make);
-    relaxed_mode_end(pool, mode);
+    relaxed_mode_end(pool->driver, mode);
     return ref;
 }
 
@@ -558,7 +561,7 @@ void streams_end_handle(struct pool *pool, CUstream handle)
     }
     pthread_mutex_unlock(&streams->lock);
     /* Unless the thread itself names it, called back out of the driver. */
-    if (ended && !thread_state.inside_driver)
+    if (ended && !driver_calls.depth)
         wait_for_names(ended);
 }
 

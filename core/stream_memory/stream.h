@@ -31,6 +31,7 @@
 
 #include "core/base/short_lock.h"
 #include "core/blocks/block.h"
+#include "core/driver/calls.h"
 #include "core/driver/cuda_abi.h"
 #include "core/figures/stats.h"
 #include "stream_block.h"
@@ -220,11 +221,6 @@ struct recent_streams {
 };
 
 extern _Thread_local struct recent_streams recent_streams __attribute__((visibility("hidden")));
-
-static inline bool stream_is_created(CUstream handle)
-{
-    return (uintptr_t)handle > (uintptr_t)CU_STREAM_PER_THREAD;
-}
 
 static inline uint64_t stream_key(CUstream handle, uint64_t id)
 {

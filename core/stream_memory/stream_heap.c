@@ -3,10 +3,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/clock.h"
 #include "core/base/mutation.h"
+#include "core/base/size_class.h"
+#include "core/contexts/pool_state.h"
+#include "core/device_memory/heap.h"
 #include "core/device_memory/release.h"
-#include "core/pool/pool_state.h"
+#include "core/driver/calls.h"
 #include "mempool.h"
+#include "stream_find.h"
 #include "stream_order.h"
 #include "stream_release.h"
 #include "stream_shelf.h"

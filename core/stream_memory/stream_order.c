@@ -3,8 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/clock.h"
 #include "core/base/mutation.h"
-#include "core/pool/pool_state.h"
+#include "core/contexts/pool_state.h"
+#include "core/driver/calls.h"
+#include "stream_find.h"
 #include "stream_heap.h"
 #include "stream_shelf.h"
 
@@ -693,9 +696,9 @@ static CUresult ask_driver(struct pool *pool, const struct own_event *event)
     if (!context_pin(event->context, event->generation))
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(pool);
+    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
     CUresult result = pool->driver->cuEventQuery(event->event);
-    relaxed_mode_end(pool, mode);
+    relaxed_mode_end(pool->driver, mode);
     leave_driver();
     context_unpin(event->context);
     return MUTATED(stream_query_ignored) ? CUDA_SUCCESS : result;

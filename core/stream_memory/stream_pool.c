@@ -3,9 +3,13 @@
  */
 #include "stream_pool.h"
 
+#include "core/base/clock.h"
 #include "core/base/mutation.h"
-#include "core/pool/pool_state.h"
+#include "core/base/size_class.h"
+#include "core/contexts/pool_state.h"
+#include "core/driver/calls.h"
 #include "mempool.h"
+#include "stream_find.h"
 #include "stream_heap.h"
 #include "stream_order.h"
 #include "stream_release.h"
@@ -289,7 +293,7 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
         return;
     /* A thread that the driver has called back out of a call of ours: only its handle is taken from
      * the stream, what is pending on it waits for the end of its context. */
-    if (thread_state.inside_driver) {
+    if (driver_calls.depth) {
         if (!MUTATED(nested_record_not_told))
             streams_end_handle(pool, handle);
         return;

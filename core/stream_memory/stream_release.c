@@ -2,9 +2,12 @@
 
 #include <string.h>
 
+#include "core/base/clock.h"
 #include "core/base/mutation.h"
-#include "core/pool/pool_state.h"
+#include "core/contexts/pool_state.h"
+#include "core/driver/calls.h"
 #include "mempool.h"
+#include "stream_find.h"
 #include "stream_order.h"
 #include "stream_shelf.h"
 #include "use.h"
@@ -211,7 +214,7 @@ static void hand_over(struct pool *pool, struct context *context, struct block *
     const struct driver *driver = pool->driver;
     bool pushed;
     enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(pool);
+    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
     bool current = context_push(pool, context, &pushed);
     bool once = false;
     CUstream stream = current ? stream_behind(pool, context, after, &once) : NULL;
@@ -224,7 +227,7 @@ static void hand_over(struct pool *pool, struct context *context, struct block *
         driver->cuStreamDestroy_v2(stream);
     if (current)
         context_pop(pool, pushed);
-    relaxed_mode_end(pool, mode);
+    relaxed_mode_end(pool->driver, mode);
     leave_driver();
 }
 
@@ -809,9 +812,9 @@ static CUresult ask(struct pool *pool, const struct visit *visit, CUevent event)
                    ? CUDA_ERROR_NOT_READY
                    : CUDA_ERROR_CONTEXT_IS_DESTROYED;
     enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(pool);
+    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
     CUresult result = pool->driver->cuEventQuery(event);
-    relaxed_mode_end(pool, mode);
+    relaxed_mode_end(pool->driver, mode);
     leave_driver();
     end_calls(visit);
     return result;
@@ -959,7 +962,7 @@ static void give_back_in_order(const struct choice *choice)
     struct pool *pool = choice->pool;
     bool pushed;
     enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(pool);
+    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
     bool current = context_push(pool, choice->context, &pushed);
     for (unsigned i = 0; current && i < stream_count(pool->streams); i++) {
         struct stream_ref ref;
@@ -970,7 +973,7 @@ static void give_back_in_order(const struct choice *choice)
     }
     if (current)
         context_pop(pool, pushed);
-    relaxed_mode_end(pool, mode);
+    relaxed_mode_end(pool->driver, mode);
     leave_driver();
 }
 

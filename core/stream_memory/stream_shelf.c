@@ -1,4 +1,5 @@
 #include "stream_shelf.h"
+#include "core/base/size_class.h"
 
 #include <stdlib.h>
 #include <string.h>

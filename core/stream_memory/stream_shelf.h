@@ -9,7 +9,8 @@
 #ifndef CUDAPOOL_CORE_STREAM_SHELF_H
 #define CUDAPOOL_CORE_STREAM_SHELF_H
 
-#include "core/pool/pool_state.h"
+#include "core/base/size_class.h"
+#include "core/contexts/pool_state.h"
 #include "mempool.h"
 #include "stream_heap.h"
 #include "stream_order.h"

@@ -3,8 +3,10 @@
 #include <stdlib.h>
 
 #include "core/base/mutation.h"
-#include "core/pool/pool_state.h"
+#include "core/contexts/pool_state.h"
+#include "core/driver/calls.h"
 #include "mempool.h"
+#include "stream_find.h"
 #include "stream_shelf.h"
 
 struct use {

@@ -17,7 +17,9 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "core/pool/pool_state.h"
+#include "core/contexts/pool_state.h"
+#include "core/device_memory/heap.h"
+#include "core/pool/pool.h"
 #include "fake_driver.h"
 
 #define KIB UINT64_C(1024)
@@ -51,7 +53,7 @@ static void look_at_locks(void *unused)
     (void)unused;
     cr_assert_not(is_held(&pool->registry.lock), "the registry lock is held in a driver call");
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
-        cr_assert_not(short_lock_is_taken(&c->heap.lock), "a heap lock is held in a driver call");
+        cr_assert_not(short_lock_is_taken(&c->lock), "a heap lock is held in a driver call");
 }
 
 static inline void stop_looking_at_locks(void)
@@ -323,7 +325,7 @@ static inline void let_another_thread_use_the_pool(void)
 
 static inline struct heap *heap(void)
 {
-    return &context_find(pool, context)->heap;
+    return heap_of(context_find(pool, context));
 }
 
 static inline struct epochs *epochs(void)

@@ -6,6 +6,7 @@
 #define CUDAPOOL_TESTS_UNIT_STREAMS_FIXTURE_H
 
 #include "core/stream_memory/mempool.h"
+#include "core/stream_memory/stream_find.h"
 #include "core/stream_memory/stream_heap.h"
 #include "core/stream_memory/stream_order.h"
 #include "core/stream_memory/stream_release.h"

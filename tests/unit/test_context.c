@@ -86,12 +86,12 @@ Test(context, a_block_is_freed_into_the_context_that_it_came_from)
     CUdeviceptr block = allocate(MIB);
     CUcontext other = another_context(0);
     release(block);
-    cr_assert_eq(heap_bytes(&context_find(pool, context)->heap).pending, MIB);
-    cr_assert_eq(counter_get(&context_find(pool, other)->heap.pending_bytes), 0);
+    cr_assert_eq(heap_bytes(heap_of(context_find(pool, context))).pending, MIB);
+    cr_assert_eq(counter_get(&heap_of(context_find(pool, other))->pending_bytes), 0);
     /* The current context's synchronise says nothing of the block's own. */
     fake_launch(context);
     cr_assert_eq(synchronise(), CUDA_SUCCESS);
-    cr_assert_eq(counter_get(&context_find(pool, context)->heap.clean_bytes), 0);
+    cr_assert_eq(counter_get(&heap_of(context_find(pool, context))->clean_bytes), 0);
 }
 
 Test(context, learning_of_a_primary_context_leaves_no_retain)
@@ -222,11 +222,11 @@ Test(context, an_unknown_context_may_end)
 Test(context, calls_from_inside_the_end_pass_through)
 {
     start();
-    cr_assert_not(pool_thread_is_inside_driver());
+    cr_assert_not(is_inside_driver());
     struct ending ending = pool_context_ending(pool, context);
-    cr_assert(pool_thread_is_inside_driver());
+    cr_assert(is_inside_driver());
     pool_context_ended(pool, ending, CONTEXT_LIVES);
-    cr_assert_not(pool_thread_is_inside_driver());
+    cr_assert_not(is_inside_driver());
 }
 
 static void retain_primary(void)
@@ -675,7 +675,7 @@ Test(context, an_error_in_one_context_leaves_the_other_ones_blocks_alone)
     cr_assert(atomic_load(&context_find(pool, other)->unusable));
     fake_set_current(context);
     release(block);
-    cr_assert_eq(heap_bytes(&context_find(pool, context)->heap).pending, MIB);
+    cr_assert_eq(heap_bytes(heap_of(context_find(pool, context))).pending, MIB);
 }
 
 /* ---- sticky errors ---- */

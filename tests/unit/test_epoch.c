@@ -1,6 +1,7 @@
 /*
  * Epochs: which fences are recorded, where, and what they say of the blocks freed before.
  */
+#include "core/base/clock.h"
 #include "pool_fixture.h"
 
 TestSuite(epoch, .init = set_up, .fini = tear_down, .timeout = 20);
@@ -8,9 +9,9 @@ TestSuite(epoch, .init = set_up, .fini = tear_down, .timeout = 20);
 static void close_epoch(bool waitable)
 {
     struct context *c = context_find(pool, context);
-    heap_lock(&c->heap);
+    heap_lock(heap_of(c));
     struct fence *fence = epoch_begin_close(c, waitable);
-    heap_unlock(&c->heap);
+    heap_unlock(heap_of(c));
     cr_assert_not_null(fence);
     epoch_record(pool, c, fence);
 }
@@ -19,10 +20,10 @@ static enum fence_answer query_oldest(void)
 {
     struct context *c = context_find(pool, context);
     let_time_pass();
-    heap_lock(&c->heap);
+    heap_lock(heap_of(c));
     enum fence_answer answer =
         c->epochs.oldest ? epoch_query(pool, c, c->epochs.oldest) : FENCE_FAILED;
-    heap_unlock(&c->heap);
+    heap_unlock(heap_of(c));
     return answer;
 }
 
@@ -192,9 +193,9 @@ Test(epoch, a_later_fence_that_is_over_retires_the_earlier_ones)
     allocate_and_release(5, MIB);
     cr_assert_eq(epochs()->outstanding, 5);
     struct context *c = context_find(pool, context);
-    heap_lock(&c->heap);
+    heap_lock(heap_of(c));
     cr_assert_eq(epoch_query(pool, c, epochs()->newest), FENCE_OVER);
-    heap_unlock(&c->heap);
+    heap_unlock(heap_of(c));
     cr_assert_eq(epochs()->outstanding, 0);
     cr_assert_eq(clean_bytes(), 5 * MIB);
 }
@@ -277,7 +278,7 @@ Test(epoch, a_running_fence_is_not_asked_about_again_at_once)
     cr_assert_eq(query_oldest(), FENCE_RUNNING);
     struct context *c = context_find(pool, context);
     bool asked_each_time = true;
-    heap_lock(&c->heap);
+    heap_lock(heap_of(c));
     /* On a busy machine more time than that may pass between two lines. */
     for (int i = 0; i < 1000 && asked_each_time; i++) {
         unsigned asked = fake_calls(FAKE_EVENT_QUERY);
@@ -285,7 +286,7 @@ Test(epoch, a_running_fence_is_not_asked_about_again_at_once)
         cr_assert_eq(epoch_query(pool, c, c->epochs.oldest), FENCE_RUNNING);
         asked_each_time = fake_calls(FAKE_EVENT_QUERY) != asked;
     }
-    heap_unlock(&c->heap);
+    heap_unlock(heap_of(c));
     cr_assert_not(asked_each_time);
 }
 
@@ -614,10 +615,10 @@ Test(epoch, work_of_a_context_that_only_might_have_died_counts)
     /* One of two retains is released: while the driver is asked, nobody knows how it ends. */
     struct context *c = context_find(pool, context);
     struct ending ending = pool_primary_releasing(pool, 0);
-    heap_lock(&c->heap);
+    heap_lock(heap_of(c));
     c->epochs.asked_at = 0;
     cr_assert_eq(epoch_query(pool, c, c->epochs.oldest), FENCE_RUNNING);
-    heap_unlock(&c->heap);
+    heap_unlock(heap_of(c));
     pool_context_ended(pool, ending, CONTEXT_PRIMARY_MAY_HAVE_DIED);
     cr_assert_eq(clean_bytes(), 0);
     cr_assert_eq(query_oldest(), FENCE_RUNNING);

@@ -1,6 +1,7 @@
 /* The arena of the counters: what is added to it, and what where it is full. */
 #include "pool_fixture.h"
 
+#include "core/base/clock.h"
 #include "core/figures/figures.h"
 
 static struct figures figures;

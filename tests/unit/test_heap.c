@@ -708,5 +708,5 @@ Test(heap, a_program_that_fills_the_device_is_not_rounded_out_of_it)
         allocate(asked);
         in_all += asked;
     }
-    cr_assert_leq(context_find(pool, context)->heap.reserved_bytes, in_all + DEVICE_BYTES / 32);
+    cr_assert_leq(heap_of(context_find(pool, context))->reserved_bytes, in_all + DEVICE_BYTES / 32);
 }

@@ -1,6 +1,7 @@
 /*
  * Work that ends only if the host acts: what allocations wait for beside it, and frees.
  */
+#include "core/base/clock.h"
 #include "pool_fixture.h"
 
 TestSuite(host_work, .init = set_up, .fini = tear_down, .timeout = 30);
@@ -13,9 +14,9 @@ static struct host_work *work(void)
 static void close_epoch(void)
 {
     struct context *c = context_find(pool, context);
-    heap_lock(&c->heap);
+    heap_lock(heap_of(c));
     struct fence *fence = epoch_begin_close(c, true);
-    heap_unlock(&c->heap);
+    heap_unlock(heap_of(c));
     cr_assert_not_null(fence);
     cr_assert_eq(epoch_record(pool, c, fence), CUDA_SUCCESS);
 }
@@ -32,19 +33,19 @@ static bool wait_in_allocation(uint64_t stamp)
 {
     struct context *c = context_find(pool, context);
     let_time_pass();
-    heap_lock(&c->heap);
+    heap_lock(heap_of(c));
     bool clean = epoch_wait_in_allocation(pool, c, stamp);
-    heap_unlock(&c->heap);
+    heap_unlock(heap_of(c));
     return clean;
 }
 
 static bool raise_barrier(uint64_t epoch)
 {
     struct context *c = context_find(pool, context);
-    heap_lock(&c->heap);
+    heap_lock(heap_of(c));
     struct fence *fence = epoch_fence_for(&c->epochs, epoch, true);
     bool raised = fence && epoch_raise_barrier(pool, c, fence);
-    heap_unlock(&c->heap);
+    heap_unlock(heap_of(c));
     return raised;
 }
 
@@ -154,9 +155,9 @@ Test(host_work, one_that_is_over_is_waited_for_no_more)
     fake_finish(context);
     struct context *c = context_find(pool, context);
     let_time_pass();
-    heap_lock(&c->heap);
+    heap_lock(heap_of(c));
     cr_assert_eq(epoch_query(pool, c, c->epochs.newest), FENCE_OVER);
-    heap_unlock(&c->heap);
+    heap_unlock(heap_of(c));
     cr_assert_eq(host_work_limit(work()), UINT64_MAX);
 }
 
@@ -172,9 +173,9 @@ Test(host_work, a_fence_of_the_very_moment_is_not_waited_for_and_says_nothing)
     host_work_end(&submission);
     struct context *c = context_find(pool, context);
     let_time_pass();
-    heap_lock(&c->heap);
+    heap_lock(heap_of(c));
     cr_assert_eq(epoch_query(pool, c, c->epochs.newest), FENCE_OVER);
-    heap_unlock(&c->heap);
+    heap_unlock(heap_of(c));
     cr_assert_lt(host_work_limit(work()), UINT64_MAX, "the fence was before the work");
     close_epoch();
     cr_assert_not(wait_in_allocation(epochs()->newest->epoch));
@@ -192,9 +193,9 @@ Test(host_work, another_contexts_work_does_not_keep_it)
     close_epoch();
     fake_finish(context);
     let_time_pass();
-    heap_lock(&c->heap);
+    heap_lock(heap_of(c));
     cr_assert_eq(epoch_query(pool, c, c->epochs.newest), FENCE_OWN_OVER);
-    heap_unlock(&c->heap);
+    heap_unlock(heap_of(c));
     cr_assert_eq(host_work_limit(work()), UINT64_MAX);
 }
 
@@ -204,9 +205,9 @@ Test(host_work, a_refusal_in_a_host_function_is_no_failure_of_the_context)
     for (unsigned i = 0; i < 20; i++) {
         struct context *c = context_find(pool, context);
         fake_fail(FAKE_RECORD, CUDA_ERROR_NOT_PERMITTED, 1);
-        heap_lock(&c->heap);
+        heap_lock(heap_of(c));
         struct fence *fence = epoch_begin_close(c, true);
-        heap_unlock(&c->heap);
+        heap_unlock(heap_of(c));
         cr_assert_eq(epoch_record(pool, c, fence), CUDA_SUCCESS);
     }
     cr_assert_not(atomic_load(&context_find(pool, context)->unusable));
@@ -296,12 +297,12 @@ Test(host_work, then_frees_wait_for_some_seconds)
 static uint64_t seconds_of_next(uint64_t quiet_seconds)
 {
     struct context *c = context_find(pool, context);
-    heap_lock(&c->heap);
-    c->heap.frees_wait = false;
-    c->heap.frees_wait_until = monotonic_now() - quiet_seconds * 1000000000;
+    heap_lock(heap_of(c));
+    heap_of(c)->frees_wait = false;
+    heap_of(c)->frees_wait_until = monotonic_now() - quiet_seconds * 1000000000;
     heap_note_vain_wait(pool, c);
-    heap_unlock(&c->heap);
-    return c->heap.frees_wait_for / 1000000000;
+    heap_unlock(heap_of(c));
+    return heap_of(c)->frees_wait_for / 1000000000;
 }
 
 Test(host_work, the_seconds_double_and_decay)

@@ -563,9 +563,9 @@ Test(mempool, one_that_is_destroyed_in_a_nested_call_gets_its_blocks_back_later)
     CUdeviceptr block = take_from(own), held = take_from(own);
     free_on(one, block);
     fake_trace();
-    thread_state.inside_driver++;
+    driver_calls.depth++;
     let_go(own, CUDA_SUCCESS);
-    thread_state.inside_driver--;
+    driver_calls.depth--;
     cr_assert_str_eq(fake_trace(), "");
     cr_assert(fake_is_allocated(block));
     cr_assert_eq(take_from(own), 0);

@@ -58,7 +58,7 @@ Test(pool, bad_arguments_get_the_drivers_answer)
 
 static void note_the_depth(void *inside)
 {
-    *(bool *)inside = pool_thread_is_inside_driver();
+    *(bool *)inside = is_inside_driver();
 }
 
 Test(pool, calls_of_our_own_are_marked_as_such)
@@ -77,7 +77,7 @@ Test(pool, calls_of_our_own_are_marked_as_such)
     pool_trim(pool);
     for (int i = 0; i < 4; i++)
         cr_assert(inside[i], "%d", i);
-    cr_assert_not(pool_thread_is_inside_driver());
+    cr_assert_not(is_inside_driver());
 }
 
 /* ---- cuMemGetInfo ---- */

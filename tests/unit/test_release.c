@@ -9,6 +9,7 @@
 
 #include "core/device_memory/thread_cache.h"
 
+#include "core/base/clock.h"
 #include "core/device_memory/release.h"
 
 /* Everything is kept, so that a test on a small device is about what it says. */
@@ -1024,7 +1025,7 @@ static void start_without_reserve(void)
 
 static struct keep *keep_of_heap(void)
 {
-    return &context_find(pool, context)->heap.keep;
+    return &heap_of(context_find(pool, context))->keep;
 }
 
 Test(release, after_many_blocks_kept_in_vain_the_driver_frees)

@@ -177,9 +177,9 @@ Test(stream, one_that_is_destroyed_in_a_nested_call_has_ended)
     start_streams();
     free_on(one, take_on(one, MIB));
     struct stream *stream = stream_called(one);
-    thread_state.inside_driver++;
+    driver_calls.depth++;
     pool_stream_ending(pool, one);
-    thread_state.inside_driver--;
+    driver_calls.depth--;
     cr_assert_eq(stream->id, 0);
 }
 

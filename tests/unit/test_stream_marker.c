@@ -287,13 +287,13 @@ Test(stream_marker, a_nested_barrier_counts)
 {
     start_streams();
     CUdeviceptr block = leave_pending(one, MIB);
-    thread_state.inside_driver++;
+    driver_calls.depth++;
     fake_set_current(NULL);
     pool_barrier_coming(pool, NULL);
     fake_set_current(context);
     cr_assert(stream_called(one)->own_order);
     pool_barrier_coming(pool, NULL);
-    thread_state.inside_driver--;
+    driver_calls.depth--;
     cr_assert_neq(take_on(one, MIB), block);
 }
 

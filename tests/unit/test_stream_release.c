@@ -1,6 +1,7 @@
 /*
  * Giving stream-ordered memory back.
  */
+#include "core/base/clock.h"
 #include "streams_fixture.h"
 
 TestSuite(stream_release, .init = set_up_streams, .fini = tear_down, .timeout = 20);

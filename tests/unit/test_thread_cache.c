@@ -15,6 +15,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include "core/base/clock.h"
 #include "core/device_memory/thread_cache.h"
 
 TestSuite(thread_cache, .init = set_up, .fini = tear_down, .timeout = 20);
@@ -1106,11 +1107,11 @@ Test(thread_cache, while_a_context_is_being_ended_its_cached_blocks_are_not_hand
     start();
     cache_blocks(4, MIB);
     struct ending ending = pool_context_ending(pool, context);
-    thread_state.inside_driver = 0; /* another thread, so to say */
+    driver_calls.depth = 0; /* another thread, so to say */
     fake_trace();
     allocate(MIB);
     cr_assert_str_eq(fake_trace(), "alloc");
-    thread_state.inside_driver = 1;
+    driver_calls.depth = 1;
     pool_context_ended(pool, ending, CONTEXT_LIVES);
     allocate(MIB);
     cr_assert_str_eq(fake_trace(), "");
@@ -1256,7 +1257,7 @@ Test(thread_cache, a_thread_that_is_cancelled_while_it_waits_for_another_goes_on
     atomic_store(&cache->inside, 0);
     wait_for(&errand);
     cr_expect(atomic_load(&done));
-    cr_expect_not(short_lock_is_taken(&heap()->lock));
+    cr_expect_not(short_lock_is_taken(&context_find(pool, context)->lock));
     cr_expect_eq(atomic_load(&heap()->closed), 0);
 }
 
@@ -1270,7 +1271,7 @@ Test(thread_cache, so_does_one_that_waits_until_every_store_is_seen)
     send(&errand, trim_when_cancelled, &errand);
     wait_for(&errand);
     cr_expect(atomic_load(&done));
-    cr_expect_not(short_lock_is_taken(&heap()->lock));
+    cr_expect_not(short_lock_is_taken(&context_find(pool, context)->lock));
     cr_expect_eq(atomic_load(&heap()->closed), CLOSED_WEAKLY);
 }
 

@@ -1,0 +1,28 @@
+#include "clock.h"
+
+#include <sched.h>
+#include <time.h>
+
+#include "cancellation.h"
+
+uint64_t monotonic_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* At first the wait is for work that ends within microseconds; after that a core is worth more than
+ * the last few microseconds of latency. */
+void patient_nap(uint64_t started)
+{
+    uint64_t waited = monotonic_now() - started;
+    if (waited < 200000) {
+        sched_yield();
+        return;
+    }
+    struct timespec nap = {0, waited < 50000000 ? 20000 : 200000};
+    int cancellation = cancellation_off();
+    nanosleep(&nap, NULL);
+    cancellation_restore(cancellation);
+}

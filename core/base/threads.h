@@ -1,0 +1,16 @@
+/*
+ * Functions of the C library that were in a library of their own before glibc 2.34.
+ */
+#ifndef CUDAPOOL_CORE_THREADS_H
+#define CUDAPOOL_CORE_THREADS_H
+
+#include <pthread.h>
+
+/* pthread_key_create and pthread_setspecific, which have to be looked up. NULL: the process has
+ * none. */
+struct thread_functions {
+    int (*key_create)(pthread_key_t *, void (*)(void *));
+    int (*set_specific)(pthread_key_t, const void *);
+};
+
+#endif

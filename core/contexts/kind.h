@@ -1,0 +1,75 @@
+/*
+ * Kinds of memory: what the floors below them may ask of each.
+ *
+ * A kind (device memory, stream-ordered memory) is one directory and one struct kind. Calls go down
+ * from a kind to contexts and blocks; what has to go the other way, because a context ends, a fence
+ * is over or memory is short, goes through the table of kinds that the pool was made with. So
+ * nothing here knows a kind by name, kinds do not know each other, and hits and frees go through no
+ * table.
+ *
+ * The table is fixed before the pool is used, so that no lock guards it. A function that a kind
+ * does not need is NULL. Kinds are asked in the order of the table.
+ */
+#ifndef CUDAPOOL_CORE_KIND_H
+#define CUDAPOOL_CORE_KIND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct context;
+struct pool;
+
+struct kind {
+    const char *name;
+    size_t context_bytes; /* kept for each context, behind its record: see context_memory */
+
+    /* ---- contexts ---- */
+
+    /* A record was made, with context_bytes zeroes for this kind. False where memory is short. */
+    bool (*made)(struct pool *pool, struct context *context);
+    /* The record stands for a context of the driver's from now on. */
+    void (*came_to_life)(struct context *context);
+    /* It is what is current in the calling thread, which remembers that in thread_state; the kind
+     * whose hits take no lock sets thread_state.kept. */
+    void (*became_current)(struct context *context);
+    /* The driver answers everything in this context from now on. Any locks may be held. */
+    void (*stepped_aside)(struct context *context);
+    /* The context is about to end for good: the last moment at which it can be asked about. */
+    void (*before_end)(struct pool *pool, struct context *context);
+    /* Around the driver call that may end it: nothing is handed out meanwhile. Its own lock is not
+     * held, others may be. */
+    void (*ending)(struct context *context, bool ending);
+    /* Nobody else uses it any more, and it is about to end for good: memory goes back. */
+    void (*give_back_at_end)(struct pool *pool, struct context *context);
+    /* It has ended, and its memory with it. */
+    void (*ended)(struct pool *pool, struct context *context);
+
+    /* ---- fences; the context's lock is held unless it says otherwise ---- */
+
+    /* The newest stamp of what may be pending; 0: nothing is. */
+    uint64_t (*newest_pending)(const struct context *context);
+    /* Whether several threads use the kind's memory of this context. */
+    bool (*is_shared)(const struct context *context);
+    /* Everything stamped up to epoch_clean is unused now. */
+    void (*became_clean)(struct context *context);
+    /* There is work that only the host ends, or there is none any more: see host_work_limit. */
+    void (*host_work_changed)(struct context *context);
+    /* Lock perhaps released in between. An allocation has waited for a second in which nothing
+     * became clean. */
+    void (*waited_in_vain)(struct pool *pool, struct context *context);
+    /* Lock not held. No fence could be recorded for what was freed, again. Inside a free. */
+    void (*is_unfenced)(struct pool *pool, struct context *context);
+    /* Lock not held. The program has synchronised the context. */
+    void (*synchronised)(struct pool *pool, struct context *context);
+};
+
+/* Calls this function of each kind that has it. of: the pool, or a context. */
+#define TELL_KINDS(of, function, ...)                                                              \
+    do {                                                                                           \
+        for (const struct kind *const *kind_ = (of)->kinds; *kind_; kind_++)                       \
+            if ((*kind_)->function)                                                                \
+                (*kind_)->function(__VA_ARGS__);                                                   \
+    } while (0)
+
+#endif

@@ -1,0 +1,115 @@
+#define _GNU_SOURCE
+#include "surroundings.h"
+
+#include <link.h>
+#include <string.h>
+
+#include "core/base/clock.h"
+#include "pool_state.h"
+
+/* ---- loaded objects ---- */
+
+static bool pins_memory(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    const char *name = slash ? slash + 1 : path;
+    return strncmp(name, "libibverbs.so", 13) == 0 || strncmp(name, "libgdrapi.so", 12) == 0 ||
+           strncmp(name, "libcufile.so", 12) == 0;
+}
+
+/* Whether the object's names of functions have this one among them, its own or others'. */
+static bool knows_name(const struct dl_phdr_info *info, const char *name)
+{
+    const ElfW(Dyn) *dynamic = NULL;
+    const char *names = NULL;
+    size_t bytes = 0;
+    for (int i = 0; i < info->dlpi_phnum; i++)
+        if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
+            dynamic = (const ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+    for (; dynamic && dynamic->d_tag != DT_NULL; dynamic++) {
+        if (dynamic->d_tag == DT_STRTAB)
+            names = (const char *)dynamic->d_un.d_ptr;
+        if (dynamic->d_tag == DT_STRSZ)
+            bytes = dynamic->d_un.d_val;
+    }
+    return names && memmem(names, bytes, name, strlen(name) + 1);
+}
+
+/* UCX before 1.14, or built for CUDA before 11.2, patches the driver's cuMemFree to learn which
+ * memory goes, and knows no cuMemFreeAsync. */
+static bool misses_frees(const struct dl_phdr_info *info)
+{
+    const char *slash = strrchr(info->dlpi_name, '/');
+    const char *name = slash ? slash + 1 : info->dlpi_name;
+    return strncmp(name, "libucm_cuda.so", 14) == 0 && !knows_name(info, "ucm_cuMemFreeAsync");
+}
+
+struct object_search {
+    struct pool *pool;
+    uint64_t loaded;
+    bool pins, misses;
+};
+
+static int look_at_object(struct dl_phdr_info *info, size_t size, void *argument)
+{
+    struct object_search *search = argument;
+    (void)size;
+    search->loaded = info->dlpi_adds;
+    /* Nothing was loaded since the last time: the first object tells, the others need no look. */
+    if (search->loaded == atomic_load_explicit(&search->pool->objects_loaded, memory_order_relaxed))
+        return 1;
+    search->pins = search->pins || (info->dlpi_name && pins_memory(info->dlpi_name));
+    search->misses = search->misses || (info->dlpi_name && misses_frees(info));
+    return 0;
+}
+
+void look_at_objects(struct pool *pool)
+{
+    struct object_search search = {pool, 0, false, false};
+    dl_iterate_phdr(look_at_object, &search);
+    /* Relaxed: two threads may look at the same time and find the same. */
+    if (search.pins)
+        atomic_store_explicit(&pool->memory_is_pinned, true, memory_order_relaxed);
+    if (search.misses)
+        atomic_store_explicit(&pool->frees_are_missed, true, memory_order_relaxed);
+    atomic_store_explicit(&pool->objects_loaded, search.loaded, memory_order_relaxed);
+}
+
+static bool memory_may_be_pinned(struct pool *pool)
+{
+    look_at_objects(pool);
+    return atomic_load_explicit(&pool->memory_is_pinned, memory_order_relaxed);
+}
+
+bool barriers_are_open(struct pool *pool)
+{
+    return pool->settings.device.barriers && pool->driver->cuCtxWaitEvent &&
+           (!atomic_load_explicit(&pool->several_contexts, memory_order_acquire) ||
+            MUTATED(barriers_beside_contexts)) &&
+           !captures_are_going_on(&pool->captures) &&
+           (!memory_may_be_pinned(pool) || MUTATED(barriers_beside_pinning));
+}
+
+/* ---- launches ---- */
+
+/* After so many nanoseconds without a launch by another thread a thread launches alone. */
+#define ALTERNATION_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
+
+void launches_note(struct pool *pool)
+{
+    uint64_t self = thread_id(pool);
+    uint64_t last = atomic_load_explicit(&pool->launcher, memory_order_relaxed);
+    if (__builtin_expect(last == self, 1))
+        return;
+    if (last)
+        atomic_store_explicit(&pool->alternated_at, monotonic_now(), memory_order_relaxed);
+    atomic_store_explicit(&pool->launcher, self, memory_order_relaxed);
+}
+
+bool launches_alone(struct pool *pool)
+{
+    uint64_t last = atomic_load_explicit(&pool->launcher, memory_order_relaxed);
+    uint64_t alternated = atomic_load_explicit(&pool->alternated_at, memory_order_relaxed);
+    return (!last || last == thread_id(pool)) &&
+           (!alternated || monotonic_now() - alternated > ALTERNATION_NANOSECONDS);
+}

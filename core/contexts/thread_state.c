@@ -1,0 +1,3 @@
+#include "thread_state.h"
+
+_Thread_local struct thread_state thread_state;

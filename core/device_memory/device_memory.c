@@ -1,0 +1,72 @@
+/*
+ * Device memory (cuMemAlloc) as a kind of memory: what contexts and fences tell it.
+ */
+#include "core/contexts/kind.h"
+#include "core/contexts/pool_state.h"
+#include "heap.h"
+#include "release.h"
+#include "thread_cache.h"
+
+static void came_to_life(struct context *context)
+{
+    atomic_fetch_and_explicit(&heap_of(context)->closed, ~(uint32_t)CLOSED_UNUSABLE,
+                              memory_order_relaxed);
+}
+
+static void became_current(struct context *context)
+{
+    struct thread_cache *cache = thread_cache_known(heap_of(context));
+    thread_state.kept = cache ? cache : &no_thread_cache;
+}
+
+static void stepped_aside(struct context *context)
+{
+    atomic_fetch_or_explicit(&heap_of(context)->closed, CLOSED_UNUSABLE, memory_order_relaxed);
+}
+
+static void ending(struct context *context, bool ending)
+{
+    heap_set_ending(heap_of(context), ending);
+}
+
+static uint64_t newest_pending(const struct context *context)
+{
+    return heap_newest_pending(heap_of(context));
+}
+
+static bool is_shared(const struct context *context)
+{
+    return heap_of(context)->caches.count > 1;
+}
+
+/* Frees on the fast path would not wait for the work. */
+static void host_work_changed(struct context *context)
+{
+    struct heap *heap = heap_of(context);
+    bool closed = atomic_load_explicit(&heap->closed, memory_order_relaxed) & CLOSED_HOST_WORK;
+    if (closed != (host_work_limit(&context->epochs.host_work) != UINT64_MAX))
+        heap_look_at_caches(heap);
+}
+
+static void synchronised(struct pool *pool, struct context *context)
+{
+    release_excess(pool, context, RELEASE_IN_FREE);
+}
+
+const struct kind device_memory = {
+    .name = "device",
+    .context_bytes = sizeof(struct heap),
+    .made = heap_init,
+    .came_to_life = came_to_life,
+    .became_current = became_current,
+    .stepped_aside = stepped_aside,
+    .ending = ending,
+    .ended = heap_reset,
+    .newest_pending = newest_pending,
+    .is_shared = is_shared,
+    .became_clean = heap_sweep,
+    .host_work_changed = host_work_changed,
+    .waited_in_vain = heap_note_vain_wait,
+    .is_unfenced = heap_free_pending,
+    .synchronised = synchronised,
+};

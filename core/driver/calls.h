@@ -1,0 +1,62 @@
+/*
+ * Calls into the driver on the pool's own behalf.
+ *
+ * A profiler or another preload may call back while the pool is in the driver: such nested calls
+ * pass through the hooks untouched, so each thread counts how deep it is in calls of ours.
+ */
+#ifndef CUDAPOOL_CORE_CALLS_H
+#define CUDAPOOL_CORE_CALLS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/base/cancellation.h"
+#include "core/base/mutation.h"
+#include "driver.h"
+
+/* Each thread reads and writes its own. */
+struct driver_calls {
+    unsigned depth;   /* of our own driver calls */
+    int cancellation; /* what it was outside of them, see cancellation.h */
+};
+
+extern _Thread_local struct driver_calls driver_calls __attribute__((visibility("hidden")));
+
+/* True while the calling thread is inside a driver call that a pool makes on its own behalf. */
+static inline bool is_inside_driver(void)
+{
+    return driver_calls.depth != 0;
+}
+
+/* Around every driver call of our own that may call back: nested calls pass through, and the thread
+ * is not cancelled there. */
+static inline void enter_driver(void)
+{
+    if (driver_calls.depth == 0)
+        driver_calls.cancellation = cancellation_off();
+    driver_calls.depth += !MUTATED(nested_call_served);
+}
+
+static inline void leave_driver(void)
+{
+    driver_calls.depth -= !MUTATED(nested_call_served);
+    if (driver_calls.depth == 0)
+        cancellation_restore(driver_calls.cancellation);
+}
+
+/* Around a driver call that a capture of the calling thread would forbid. */
+struct relaxed_mode {
+    bool exchanged;
+    CUstreamCaptureMode mode;
+};
+struct relaxed_mode relaxed_mode_begin(const struct driver *driver);
+void relaxed_mode_end(const struct driver *driver, struct relaxed_mode mode);
+
+/* Whether the handle is one that the driver has given out for a stream that was created: the others
+ * mean a stream of the current context, or of the calling thread. */
+static inline bool stream_is_created(CUstream handle)
+{
+    return (uintptr_t)handle > (uintptr_t)CU_STREAM_PER_THREAD;
+}
+
+#endif
