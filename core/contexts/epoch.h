@@ -76,6 +76,8 @@ struct epochs {
     struct fence *oldest, *newest; /* outstanding fences, by ascending epoch */
     unsigned outstanding;
     struct fence *spare;
+    bool shared; /* several threads use memory that the fences guard; written by the kind that
+                    counts them */
     bool owed; /* a fence is, that could not be recorded while another was: by who records */
     unsigned failures; /* epochs in a row that no fence could be recorded for */
     /* Written with the lock held. Relaxed: whoever waits for them takes the lock afterwards. */

@@ -49,8 +49,6 @@ struct kind {
 
     /* The newest stamp of what may be pending; 0: nothing is. */
     uint64_t (*newest_pending)(const struct context *context);
-    /* Whether several threads use the kind's memory of this context. */
-    bool (*is_shared)(const struct context *context);
     /* Everything stamped up to epoch_clean is unused now. */
     void (*became_clean)(struct context *context);
     /* There is work that only the host ends, or there is none any more: see host_work_limit. */

@@ -34,11 +34,6 @@ static uint64_t newest_pending(const struct context *context)
     return heap_newest_pending(heap_of(context));
 }
 
-static bool is_shared(const struct context *context)
-{
-    return heap_of(context)->caches.count > 1;
-}
-
 /* Frees on the fast path would not wait for the work. */
 static void host_work_changed(struct context *context)
 {
@@ -63,7 +58,6 @@ const struct kind device_memory = {
     .ending = ending,
     .ended = heap_reset,
     .newest_pending = newest_pending,
-    .is_shared = is_shared,
     .became_clean = heap_sweep,
     .host_work_changed = host_work_changed,
     .waited_in_vain = heap_note_vain_wait,
