@@ -729,6 +729,25 @@ bool epoch_wait_when_short(struct pool *pool, struct context *context, uint64_t 
     return wait_for(pool, context, (struct fence_wait){.stamp = stamp, .give_up_at = give_up_at});
 }
 
+static uint64_t newest_waitable(const struct epochs *epochs)
+{
+    uint64_t newest = 0;
+    for (const struct fence *f = epochs->oldest; f; f = f->next)
+        if (f->waitable)
+            newest = f->epoch;
+    return newest;
+}
+
+void epoch_wait_for_frees(struct pool *pool, struct context *context, uint64_t give_up_at)
+{
+    context_lock(context);
+    uint64_t stamp = newest_waitable(&context->epochs);
+    if (stamp)
+        epoch_wait_when_short(pool, context, stamp,
+                              MUTATED(shortage_waits_for_ever) ? 0 : give_up_at);
+    context_unlock(context);
+}
+
 bool epoch_wait_in_allocation(struct pool *pool, struct context *context, uint64_t stamp)
 {
     const struct epochs *epochs = &context->epochs;

@@ -63,4 +63,12 @@ const struct kind device_memory = {
     .waited_in_vain = heap_note_vain_wait,
     .is_unfenced = heap_free_pending,
     .synchronised = synchronised,
+    .memory_is_short = release_note_shortage,
+    .give_back = release_everywhere,
+    .wait_for_the_rest = release_wait_for_the_rest,
+    .changes = release_changes,
+    .returnable = release_returnable,
+    .make_room = release_to_make_room,
+    .trim = release_all_clean,
+    .add_kept = release_add_kept,
 };

@@ -132,9 +132,9 @@ static inline struct stream *stream_called(CUstream stream)
     return ref.stream;
 }
 
-static inline struct pool_bytes bytes_of(CUstream stream)
+static inline struct kept_bytes bytes_of(CUstream stream)
 {
-    struct pool_bytes bytes = {0, 0, 0};
+    struct kept_bytes bytes = {0, 0, 0};
     cr_assert(pool_stream_bytes(pool, stream, &bytes));
     return bytes;
 }
