@@ -40,8 +40,7 @@ count() { # pairs [async [streams]]
 # A few calls are made once in so many microseconds, whatever the program does meanwhile: on a busy
 # machine there are more of them, so that it is tried again.
 guard() { # name limit [async [streams]]
-    local tries
-    for tries in 1 2 3; do
+    for _ in 1 2 3; do
         ! measure "$@" || return 0
     done
     return 1
