@@ -645,11 +645,9 @@ typedef void settler(struct pool *pool, struct context *context, uint64_t give_u
  * has had time to tell of work that is over. */
 static uint64_t patience_of(const struct device *device, const struct reclaim *progress)
 {
-    uint64_t vain_until =
-        device ? atomic_load_explicit(&device->vain_until, memory_order_relaxed) : 0;
     if (!progress->in_stream_order || MUTATED(waits_in_stream_order))
         return LAST_RESORT_NANOSECONDS;
-    return monotonic_now() < vain_until ? 0 : ANSWER_NANOSECONDS;
+    return stream_release_is_vain(device) ? 0 : ANSWER_NANOSECONDS;
 }
 
 static void settle_streams(struct pool *pool, struct device *device, const struct reclaim *progress)
@@ -658,8 +656,7 @@ static void settle_streams(struct pool *pool, struct device *device, const struc
     uint64_t longest = progress->started + LAST_RESORT_NANOSECONDS;
     stream_release_settle_until(pool, device, now + patience < longest ? now + patience : longest);
     if (device && progress->in_stream_order && patience)
-        atomic_store_explicit(&device->vain_until, monotonic_now() + VAIN_NANOSECONDS,
-                              memory_order_relaxed);
+        stream_release_was_vain(device, VAIN_NANOSECONDS);
 }
 
 static uint64_t release_all_pending(struct pool *pool, struct device *device,

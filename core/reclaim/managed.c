@@ -55,7 +55,7 @@ static uint64_t kept_bytes(struct pool *pool, struct device *device)
 {
     struct stream_bytes streams = stream_release_sum(pool, device);
     uint64_t bytes = streams.cached + streams.pending;
-    if (pool->streams)
+    if (streams_of(pool))
         bytes += mempool_unused(pool, device);
     for (struct context *c = context_next(pool, NULL, device); c;
          c = context_next(pool, c, device)) {
@@ -91,7 +91,7 @@ static void give_back(struct pool *pool, struct device *device, uint64_t bytes)
     stream_release_settle(pool, device);
     stream_release_clean(pool, device, bytes - released, EVICTION_MEMORY, RELEASE_IN_ALLOCATION);
     /* What streams give back is first in the driver's own pool. */
-    if (pool->streams)
+    if (streams_of(pool))
         mempool_trim_ours(pool);
 }
 
@@ -124,7 +124,7 @@ static uint64_t bytes_to_look_for(struct device *device, uint64_t coming)
 
 static bool is_captured(const struct pool *pool)
 {
-    return pool->streams ? streams_are_captured(pool) : captures_are_going_on(&pool->captures);
+    return streams_of(pool) ? streams_are_captured(pool) : captures_are_going_on(&pool->captures);
 }
 
 void pool_managed_coming(struct pool *pool, size_t bytes)
