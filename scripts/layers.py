@@ -341,7 +341,9 @@ def print_offences(floors, tree):
 
 # --- the picture ----------------------------------------------------------------------------------
 
-WIDTH, ROW, GAP, TOP, LEFT, BOX, CELL = 860, 34, 6, 96, 14, 500, 24
+# A box has room for a purpose of 50 letters; beside it are the columns, with their slanted names.
+WIDTH, ROW, GAP, TOP, LEFT, BOX = 860, 34, 6, 96, 14, 486
+NAME, COLUMNS, RIGHT = 142, LEFT + BOX + 18, 40
 STYLE = (
     "text{font:13px system-ui,sans-serif;fill:#1b1f24}.soft{fill:#57606a;font-size:12px}.name{font-weight:600}"
     ".back{fill:#fff}.box{fill:#dbeafe;stroke:#0b5394}.beside{fill:none;stroke:#9aa4af;stroke-dasharray:4 3}"
@@ -359,22 +361,25 @@ def short_name(directory):
     return directory.split("/")[-1] if directory != "core" else "cudapool.h"
 
 
+def column_width(rows):
+    return min(24, (WIDTH - COLUMNS - RIGHT) // len(rows))
+
+
 def row_of_picture(floors, tree, rows, i):
     """A box with the directory's name and purpose, and a cell for each directory: a dot where the one
     uses the other."""
-    one, y = rows[i], TOP + i * (ROW + GAP)
-    column = LEFT + BOX + 26
+    one, y, cell = rows[i], TOP + i * (ROW + GAP), column_width(rows)
     yield '<rect class="box" x="%g" y="%g" width="%g" height="%g" rx="5"/>' % (LEFT, y, BOX, ROW)
     yield text(LEFT + 12, y + 22, short_name(one), ' class="name"')
-    yield text(LEFT + 122, y + 22, floors.purpose[one], ' class="soft"')
+    yield text(LEFT + NAME, y + 22, floors.purpose[one], ' class="soft"')
     for j, other in enumerate(rows):
-        x, used = column + j * CELL, (one, other) in tree.between_directories
+        x, used = COLUMNS + j * cell, (one, other) in tree.between_directories
         if i == j or used or floors.allow(one, other):
             yield '<rect class="%s" x="%g" y="%g" width="%g" height="%g" rx="3"/>' % (
-                "self" if i == j else "cell", x, y + 6, CELL - 3, ROW - 12)
+                "self" if i == j else "cell", x, y + 6, cell - 3, ROW - 12)
         if used:
             yield '<circle class="%s" cx="%g" cy="%g" r="5"/>' % (
-                "uses" if floors.allow(one, other) else "wrong", x + (CELL - 3) / 2, y + ROW / 2)
+                "uses" if floors.allow(one, other) else "wrong", x + (cell - 3) / 2, y + ROW / 2)
 
 
 def picture(floors, tree):
@@ -394,7 +399,7 @@ def picture(floors, tree):
         text(LEFT, TOP - 16, "A dot: what is in the box uses what is named above the dot.", ' class="soft"'),
     ]
     for j, other in enumerate(rows):
-        x = LEFT + BOX + 26 + j * CELL + 14
+        x = COLUMNS + (j + 0.6) * column_width(rows)
         lines.append(text(x, TOP - 6, short_name(other), ' class="soft" transform="rotate(-55 %g %g)"' % (x, TOP - 6)))
     for i, one in enumerate(rows):
         lines += row_of_picture(floors, tree, rows, i)
