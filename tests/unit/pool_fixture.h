@@ -323,14 +323,24 @@ static inline void let_another_thread_use_the_pool(void)
 
 /* ---- what was counted ---- */
 
+/* The current context's record, also for who holds its lock: context_find would take the registry's
+ * under it. */
+static inline struct context *context_record(void)
+{
+    struct context *c = context_next(pool, NULL, NULL);
+    while (c && c->handle != context)
+        c = context_next(pool, c, NULL);
+    return c;
+}
+
 static inline struct heap *heap(void)
 {
-    return heap_of(context_find(pool, context));
+    return heap_of(context_record());
 }
 
 static inline struct epochs *epochs(void)
 {
-    return &context_find(pool, context)->epochs;
+    return &context_record()->epochs;
 }
 
 static inline struct device *device(void)
