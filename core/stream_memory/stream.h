@@ -24,12 +24,11 @@
 #ifndef CUDAPOOL_CORE_STREAM_H
 #define CUDAPOOL_CORE_STREAM_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "core/base/short_lock.h"
+#include "core/base/lock.h"
 #include "core/blocks/block.h"
 #include "core/driver/calls.h"
 #include "core/driver/cuda_abi.h"

@@ -112,14 +112,14 @@ static bool find_best(const struct choice *choice, struct best *best)
         struct stream *stream = stream_at(streams, (from + n) % count);
         if (!is_worth_a_look(choice, stream))
             continue;
-        short_lock_take(&stream->lock);
+        lock_take(&stream->lock, LOCK_STREAM);
         order_settle(stream);
         struct block *found = is_of(choice, stream) ? best_of(choice, stream) : NULL;
         if (found && is_better(choice, found, best->stream ? &best->block : NULL)) {
             best->stream = stream;
             best->block = *found;
         }
-        short_lock_give(&stream->lock);
+        lock_give(&stream->lock);
     }
     return best->stream != NULL;
 }
@@ -140,7 +140,7 @@ static struct block *take_like(const struct choice *choice, const struct best *b
 {
     struct stream *stream = best->stream;
     struct block *found;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     while (*taken < wanted && is_of(choice, stream) && (found = best_of(choice, stream)) != NULL &&
            (choice->oldest_first ? found->freed_at <= best->block.freed_at
                                  : found->bytes >= best->block.bytes)) {
@@ -149,7 +149,7 @@ static struct block *take_like(const struct choice *choice, const struct best *b
         chain = found;
         *taken += found->bytes;
     }
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return chain;
 }
 
@@ -254,9 +254,9 @@ static void put_back(struct pool *pool, struct stream_block *block)
     struct shelf *shelf = atomic_load_explicit(&block->shelf, memory_order_relaxed);
     if (!block_table_insert(&streams_of(pool)->blocks, block_address(&block->block), &block->block))
         return;
-    short_lock_take(&shelf->stream->lock);
+    lock_take(&shelf->stream->lock, LOCK_STREAM);
     stream_heap_attach(shelf, block);
-    short_lock_give(&shelf->stream->lock);
+    lock_give(&shelf->stream->lock);
 }
 
 static void count_return(const struct stream_block *block, enum eviction reason,
@@ -264,9 +264,9 @@ static void count_return(const struct stream_block *block, enum eviction reason,
 {
     struct shelf *shelf = atomic_load_explicit(&block->shelf, memory_order_relaxed);
     struct bucket_counters *counters = block->block.bucket->counters;
-    short_lock_take(&shelf->stream->lock);
+    lock_take(&shelf->stream->lock, LOCK_STREAM);
     bucket_count_return(counters, reason, nanoseconds);
-    short_lock_give(&shelf->stream->lock);
+    lock_give(&shelf->stream->lock);
 }
 
 static uint64_t settle(struct pool *pool, struct block *chain, enum eviction reason, uint64_t each)
@@ -388,13 +388,13 @@ bool stream_release_room(struct pool *pool, struct stream *stream, const struct 
     unsigned count = stream_count(streams_of(pool));
     uint64_t share = cap / CAP_SHARE / (count > FEW_STREAMS ? count : FEW_STREAMS);
     bool fits = kept <= cap || MUTATED(stream_cap_ignored);
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     stream->may_keep =
         counter_get(&stream->free_bytes) + (fits ? bytes : 0) + (kept <= cap / 2 ? share : 0);
     shelf_set_quiet(stream);
     bool full = atomic_load_explicit(&block->shelf, memory_order_relaxed)->stream == stream &&
                 block->block.bucket->free_blocks >= cap_blocks;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return fits && !full;
 }
 
@@ -423,9 +423,9 @@ static bool idle_look_is_due(const struct pool *pool, struct device *device, uin
 void stream_release_look(struct pool *pool, struct stream *stream)
 {
     uint64_t now = monotonic_now();
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     stream->now = now;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (idle_look_is_due(pool, stream->device, now))
         release_idle(pool, stream->device, now);
 }
@@ -479,10 +479,10 @@ static uint64_t in_order(struct pool *pool, struct stream_ref ref, CUstream hand
                          enum eviction reason)
 {
     struct block *chain = NULL;
-    short_lock_take(&ref.stream->lock);
+    lock_take(&ref.stream->lock, LOCK_STREAM);
     if (stream_is(ref) && (!ref.stream->ordered_by_others || MUTATED(released_in_others_order)))
         chain = take_pending(pool, ref.stream, UINT64_MAX, bytes);
-    short_lock_give(&ref.stream->lock);
+    lock_give(&ref.stream->lock);
     return hand_over_in_order(pool, handle, chain, reason);
 }
 
@@ -495,10 +495,10 @@ uint64_t stream_release_in_order(struct pool *pool, struct stream_ref ref, CUstr
 static void in_order_at_the_end(struct pool *pool, struct stream_ref ref, CUstream handle)
 {
     struct block *chain = NULL;
-    short_lock_take(&ref.stream->lock);
+    lock_take(&ref.stream->lock, LOCK_STREAM);
     if (stream_is(ref))
         chain = take_pending(pool, ref.stream, UINT64_MAX, UINT64_MAX);
-    short_lock_give(&ref.stream->lock);
+    lock_give(&ref.stream->lock);
     hand_over_in_order(pool, handle, chain, EVICTION_MEMORY);
 }
 
@@ -521,21 +521,21 @@ static bool release_behind_one(struct pool *pool, struct context *context, struc
                                uint64_t bytes, enum eviction reason, uint64_t *released)
 {
     struct block *chain = NULL;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     order_settle(stream);
     struct own_event *event = stream->context == context ? use_first_event(stream) : NULL;
     if (event)
         chain = take_pending(pool, stream, event->stamp, bytes);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (!event)
         return false;
     uint64_t started = monotonic_now(), before = *released;
     hand_over(pool, context, chain, event, RELEASE_IN_ALLOCATION);
     uint64_t each = (monotonic_now() - started) / count_blocks(chain);
     *released += settle(pool, chain, reason, each);
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     order_drop_user(stream, event);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return *released > before;
 }
 
@@ -556,11 +556,11 @@ uint64_t stream_release_behind(struct pool *pool, struct stream_ref ref, struct 
 {
     struct stream *stream = ref.stream;
     uint64_t released = 0;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     const struct own_event *last =
         stream_is(ref) && stream->ordered_by_others ? order_last_in_free(stream) : NULL;
     *stamp = last ? last->stamp : 0;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (!*stamp || !context_pin(context, context_generation(context)))
         return 0;
     while (release_behind_one(pool, context, stream, UINT64_MAX, EVICTION_MEMORY, &released))
@@ -584,10 +584,10 @@ bool stream_release_wait_behind(struct pool *pool, struct stream *stream, uint64
 
 static uint64_t newest_stamp(struct stream *stream)
 {
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     order_settle(stream);
     uint64_t stamp = stream->pending.first && stream->newest ? stream->newest->stamp : 0;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return stamp;
 }
 
@@ -733,10 +733,10 @@ static bool is_pending_in(struct pool *pool, const struct context *context)
     bool pending = false;
     for (unsigned i = 0; i < stream_count(streams) && !pending; i++) {
         struct stream *stream = stream_at(streams, i);
-        short_lock_take(&stream->lock);
+        lock_take(&stream->lock, LOCK_STREAM);
         order_settle(stream);
         pending = stream->context == context && stream->pending.first;
-        short_lock_give(&stream->lock);
+        lock_give(&stream->lock);
     }
     return pending;
 }
@@ -744,11 +744,11 @@ static bool is_pending_in(struct pool *pool, const struct context *context)
 /* Whether an event of ours tells when the first of what is pending there is over. */
 static bool has_event(struct stream *stream, const struct context *context)
 {
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     order_settle(stream);
     bool has = stream->context == context && stream->pending.first && stream->newest &&
                stream->newest->stamp >= counter_get(&stream->pending.first->epoch);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return has;
 }
 
@@ -777,10 +777,10 @@ static bool record_context(struct pool *pool, struct context *context, CUevent *
     if (!driver->cuCtxRecordEvent || !context_push(pool, context, &pushed))
         return false;
     if (driver->cuEventCreate(event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS) {
-        pthread_mutex_lock(&pool->fence_lock);
+        lock_take(&pool->fence_lock, LOCK_FENCE);
         recorded = !program_captures(&pool->captures) &&
                    driver->cuCtxRecordEvent(context->handle, *event) == CUDA_SUCCESS;
-        pthread_mutex_unlock(&pool->fence_lock);
+        lock_give(&pool->fence_lock);
         if (!recorded)
             driver->cuEventDestroy_v2(*event);
     }
@@ -954,12 +954,12 @@ static void wait_for_context(struct pool *pool, struct context *context)
 static bool can_be_named(const struct choice *choice, struct stream *stream, struct stream_ref *ref,
                          CUstream *handle)
 {
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     *ref = (struct stream_ref){stream, stream->id};
     *handle = stream->handle;
     bool can = is_of(choice, stream) && stream->pending.first && stream->id &&
                (!stream->thread || stream->thread == thread_state.id);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return can;
 }
 
@@ -1090,14 +1090,14 @@ void stream_release_forget(struct pool *pool, struct context *context)
     for (unsigned i = 0; streams && i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
         struct block *found, *chain = NULL;
-        short_lock_take(&stream->lock);
+        lock_take(&stream->lock, LOCK_STREAM);
         while ((found = take_any(stream, context)) != NULL) {
             detach(pool, stream, found);
             counter_add(&found->bucket->counters->evictions[EVICTION_CONTEXT], 1);
             found->links[LINK_HEAP].next = chain;
             chain = found;
         }
-        short_lock_give(&stream->lock);
+        lock_give(&stream->lock);
         for (struct block *next; chain; chain = next) {
             next = chain->links[LINK_HEAP].next;
             stream_heap_forget_free(pool, stream_block_of(chain));
