@@ -31,7 +31,7 @@
  * fill its array. Whoever changes any of it changes FIGURES_VERSION. */
 
 #define FIGURES_MAGIC     UINT64_C(0x6c6f6f7061647563) /* "cudapool", the lowest byte first */
-#define FIGURES_VERSION   3u
+#define FIGURES_VERSION   4u
 #define FIGURES_ALIGNMENT 64u /* of records: those of different heaps share no cache line */
 
 /* Who counts here. Times are nanoseconds. */

@@ -13,174 +13,6 @@
 #include "core/base/one_line.h"
 #include "quantity_json.h"
 
-/* --- the description ----------------------------------------------------------------------------
- */
-
-#define GIB (1ull << 30)
-#define TIB (1ull << 40)
-
-/* 1 PiB: more than a device has, and every sum of a few of them fits 64 bits. */
-#define SIZE_MOST            (1024 * TIB)
-#define BUCKET_SMALLEST_MOST GIB
-#define TIME_MOST            (365ull * 24 * 3600 * 1000000000)
-#define COUNT_MOST           UINT32_MAX
-
-static const struct setting_value policies[] = {
-    {"geometric", BUCKETS_GEOMETRIC,
-     "Sizes are rounded up to steps that divide each doubling evenly."},
-    {"pow2", BUCKETS_POW2, "Sizes are rounded up to powers of two."},
-    {"exact", BUCKETS_EXACT, "A block serves requests of its own size only."},
-    {0},
-};
-
-static const struct setting_value evictions[] = {
-    {"largest_first", EVICT_LARGEST_FIRST, "Over a cap, the largest free blocks go back first."},
-    {"least_recently_used", EVICT_LEAST_RECENTLY_USED,
-     "Over a cap, the free blocks unused for the longest time go back first."},
-    {0},
-};
-
-static const struct setting_value endings[] = {
-    {"none", REPORT_NONE, "Nothing is written when the program ends."},
-    {"table", REPORT_TABLE, "A readable table is written when the program ends."},
-    {"json", REPORT_JSON, "A report in JSON is written when the program ends."},
-    {0},
-};
-
-/* FLAG(name, what true means, what false means) */
-#define FLAG(name, when_true, when_false)                                                          \
-    static const struct setting_value name[] = {                                                   \
-        {"true", 1, when_true}, {"false", 0, when_false}, {0}}
-
-FLAG(device_enabled, "The pool serves device memory.",
-     "Device memory comes straight from the driver.");
-FLAG(device_barriers,
-     "An allocation may have the GPU wait for a freed block's last work, rather than the program.",
-     "An allocation that needs a freed block waits for its last work itself.");
-FLAG(device_waits, "A free waits for the whole context, as the driver's own does.",
-     "A free does not wait for the GPU; the block is reused when the GPU is done with it.");
-FLAG(stream_enabled, "The pool serves stream-ordered memory.",
-     "Stream-ordered memory comes straight from the driver.");
-FLAG(stream_follow,
-     "A block freed on one stream serves another that waited for an event recorded after the free.",
-     "Events between streams do not make a freed block reusable.");
-FLAG(stream_opportunistic,
-     "A block freed on one stream serves another once the GPU is seen to have passed the free.",
-     "A block freed on one stream serves another only where the program ordered the two.");
-FLAG(stream_internal,
-     "A stream may be made to wait for another, so that it can have a block freed there.",
-     "No stream is made to wait for another for the sake of a block.");
-
-FLAG(figures_enabled,
-     "The counters are in a small mapped file: `cudapool top` sees them, and a kill leaves them.",
-     "The counters are the process's own: nobody sees them before its report.");
-FLAG(figures_keep, "The file with the counters stays when the process ends.",
-     "The file with the counters goes when the process ends; one that was killed leaves it.");
-
-/* The macros' arguments are members, which bear no parentheses. */
-/* NOLINTBEGIN(bugprone-macro-parentheses) */
-/* clang-format off */
-#define AT(field) offsetof(struct settings, field)
-
-#define BUCKETS_AND_CAPS(part)                                                                     \
-    {.path = #part ".buckets.policy", .type = SETTING_WORD, .offset = AT(part.buckets.policy),     \
-     .values = policies},                                                                          \
-    {.path = #part ".buckets.steps_per_doubling", .type = SETTING_COUNT32,                         \
-     .offset = AT(part.buckets.steps_per_doubling), .least = 1, .most = 64,                        \
-     .means = "The geometric policy has %s block sizes to each doubling."},                        \
-    {.path = #part ".buckets.smallest", .type = SETTING_BYTES,                                     \
-     .offset = AT(part.buckets.smallest), .least = 1, .most = BUCKET_SMALLEST_MOST,                \
-     .means = "The smallest block is %s, or a 64th of the device where that is less."},            \
-    {.path = #part ".buckets.largest", .type = SETTING_SIZE, .offset = AT(part.buckets.largest),   \
-     .most = SIZE_MOST, .means = "Requests over %s are not kept for reuse.",                       \
-     .means_if_zero = "No request is kept for reuse."},                                            \
-    {.path = #part ".caps.cached", .type = SETTING_SIZE, .offset = AT(part.caps.cached),           \
-     .most = SIZE_MOST, .means = "Free blocks are kept up to %s, on each device.",             \
-     .means_if_zero = "No free block is kept."},                                                   \
-    {.path = #part ".caps.blocks_per_bucket", .type = SETTING_COUNT64,                             \
-     .offset = AT(part.caps.blocks_per_bucket), .most = COUNT_MOST,                                \
-     .means = "At most %s free blocks of one size are kept.",                                      \
-     .means_if_zero = "No free block is kept."},                                                   \
-    {.path = #part ".caps.reserve_ratio", .type = SETTING_RATIO,                                   \
-     .offset = AT(part.caps.reserve_ratio), .least = 1, .most = 100,                               \
-     .means = "Before more memory is taken from the driver, free blocks go back while the pool "   \
-              "would hold over %s times the most that the program itself held, plus the growth "   \
-              "budget."}
-
-#define EVICT_AND_IDLE(part)                                                                       \
-    {.path = #part ".evict", .type = SETTING_WORD, .offset = AT(part.evict),                       \
-     .values = evictions},                                                                         \
-    {.path = #part ".release_after_idle", .type = SETTING_TIME,                                    \
-     .offset = AT(part.release_after_idle_ns), .most = TIME_MOST,                                  \
-     .means = "Free blocks unused for %s go back to the driver.",                                  \
-     .means_if_zero = "Free blocks do not go back for being unused."}
-
-#define FLAG_SETTING(name, field, meanings)                                                        \
-    {.path = name, .type = SETTING_FLAG, .offset = AT(field), .values = meanings}
-
-const struct setting settings_table[] = {
-    FLAG_SETTING("device.enabled", device.enabled, device_enabled),
-    BUCKETS_AND_CAPS(device),
-    {.path = "device.growth_budget", .type = SETTING_SIZE, .offset = AT(device.growth_budget),
-     .most = SIZE_MOST,
-     .means = "New blocks are taken while the freed ones that the GPU may still be using come to "
-              "at most %s; past that, an allocation waits for such a block or inserts a barrier.",
-     .means_if_zero = "An allocation waits for a freed block, or inserts a barrier, rather than "
-                      "take a new one while the GPU may still be using any."},
-    EVICT_AND_IDLE(device),
-    FLAG_SETTING("device.barriers", device.barriers, device_barriers),
-    FLAG_SETTING("device.free_synchronizes", device.free_synchronizes, device_waits),
-
-    FLAG_SETTING("stream_ordered.enabled", stream_ordered.enabled, stream_enabled),
-    BUCKETS_AND_CAPS(stream_ordered),
-    FLAG_SETTING("stream_ordered.reuse.follow_event_dependencies",
-                 stream_ordered.reuse.follow_event_dependencies, stream_follow),
-    FLAG_SETTING("stream_ordered.reuse.opportunistic",
-                 stream_ordered.reuse.opportunistic, stream_opportunistic),
-    FLAG_SETTING("stream_ordered.reuse.internal_dependencies",
-                 stream_ordered.reuse.internal_dependencies, stream_internal),
-    EVICT_AND_IDLE(stream_ordered),
-    {.path = "stream_ordered.driver_release_threshold", .type = SETTING_SIZE,
-     .offset = AT(stream_ordered.driver_release_threshold), .most = SIZE_MOST,
-     .may_be_null = true,
-     .means = "The driver's own memory pool keeps up to %s when a stream is synchronised.",
-     .means_if_null = "The driver's own memory pool is left as it is."},
-
-    {.path = "limits.device_bytes", .type = SETTING_SIZE, .offset = AT(limits.device_bytes),
-     .least = 1, .most = SIZE_MOST, .may_be_null = true,
-     .means = "The process may hold %s on each device; past that it is out of memory.",
-     .means_if_null = "The process may hold as much as the driver gives."},
-
-    {.path = "report.at_exit", .type = SETTING_WORD, .offset = AT(report.at_exit),
-     .values = endings},
-    {.path = "report.file", .type = SETTING_FILE, .offset = AT(report.file), .may_be_null = true,
-     .means = "The report goes to the file %s.",
-     .means_if_null = "The report goes to stderr."},
-
-    FLAG_SETTING("figures.enabled", figures.enabled, figures_enabled),
-    {.path = "figures.directory", .type = SETTING_FILE, .offset = AT(figures.directory),
-     .may_be_null = true,
-     .means = "The file with the counters is in the directory %s.",
-     .means_if_null = "The file with the counters is in memory, below the user's runtime "
-                      "directory, /dev/shm, $TMPDIR or /tmp; if none of them is, there is none."},
-    FLAG_SETTING("figures.keep", figures.keep, figures_keep),
-};
-/* clang-format on */
-/* NOLINTEND(bugprone-macro-parentheses) */
-
-const size_t settings_table_length = sizeof(settings_table) / sizeof(settings_table[0]);
-_Static_assert(sizeof(settings_table) / sizeof(settings_table[0]) <= SETTINGS_MOST,
-               "each setting has room for how it was spelled");
-
-const struct setting_group setting_groups[] = {
-    {"device", "device memory (cuMemAlloc and its relatives)"},
-    {"stream_ordered", "stream-ordered memory (cuMemAllocAsync and its relatives)"},
-    {"limits", "limits"},
-    {"report", "the report"},
-    {"figures", "the counters while the program runs, and after it was killed"},
-    {0},
-};
-
 /* --- one value ----------------------------------------------------------------------------------
  */
 
@@ -836,12 +668,15 @@ static int check_buckets(const struct document *document, const char *place, con
 int settings_check(const struct document *document, const char *place,
                    const struct settings *settings)
 {
-    int failed = check_buckets(document, place, "device", &settings->device.buckets);
+    int failed = 0;
 
-    if (failed != 0 && document->each == NULL)
-        return -1;
-    return failed |
-           check_buckets(document, place, "stream_ordered", &settings->stream_ordered.buckets);
+    for (int kind = 0; kind < MEMORY_KINDS; kind++) {
+        failed |= check_buckets(document, place, memory_kind_names[kind],
+                                settings_of_kind(settings, (enum memory_kind)kind).buckets);
+        if (failed != 0 && document->each == NULL)
+            return -1;
+    }
+    return failed;
 }
 
 int settings_from_json(const struct document *document, const char *place, const json_t *object,

@@ -1,8 +1,9 @@
 /*
- * The settings, described once: path in the file, type, range and meaning of each.
+ * The table of settings: path in the file, type, range and meaning of each, as settings.def
+ * declares them.
  *
  * Whoever reads, writes, checks or explains settings goes through this table, so that they agree.
- * (The defaults are in settings_defaults and nowhere else.) The table is constant: any thread.
+ * The table is constant: any thread.
  */
 #ifndef CUDAPOOL_CORE_SETTINGS_JSON_H
 #define CUDAPOOL_CORE_SETTINGS_JSON_H
