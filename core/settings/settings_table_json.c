@@ -3,7 +3,7 @@
  *
  * Part of libcudapool_config.so and the command.
  */
-#include "settings_json.h"
+#include "settings_table_json.h"
 
 static const struct setting_value bucket_policy_words[] = {
     {"geometric", BUCKETS_GEOMETRIC,
