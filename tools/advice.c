@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "core/base/readable.h"
+#include "core/figures/report_table.h"
 #include "core/settings/quantity_json.h"
 
 #define MIB            (1ull << 20)
