@@ -429,8 +429,8 @@ static struct stream stream_named(unsigned int number)
 /* How the stream is spelled in C. */
 static const char *spelled(const struct stream *stream)
 {
-    static char text[4][32];
-    static unsigned int next;
+    static _Thread_local char text[4][32];
+    static _Thread_local unsigned int next;
     char *spelling = text[next++ % 4];
     if (stream->kind == MADE)
         snprintf(spelling, sizeof text[0], "stream[%u]", stream->slot);
