@@ -33,7 +33,7 @@
 
 /* A context that ends while a stream of its captures, or unforeseen (a primary one with its last
  * green one), leaves what was freed in its streams' order with the driver: docs/limits.md. */
-static bool blocks_may_stay;
+static _Atomic bool blocks_may_stay;
 static uint64_t blocks_that_stayed; /* of programs before this one */
 
 enum {
