@@ -59,11 +59,13 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
     if (!settings->device.enabled)
         captures_add(pool, 1);
     pool->captures.idle = atomic_load_explicit(&pool->captures.count, memory_order_relaxed);
-    if (!stream_pool_start(pool)) {
-        free(pool);
-        return NULL;
-    }
-    return pool;
+    bool started = true;
+    for (const struct kind *const *kind = kinds; *kind && started; kind++)
+        started = !(*kind)->starts || (*kind)->starts(pool);
+    if (started)
+        return pool;
+    free(pool);
+    return NULL;
 }
 
 /* A wait for a barrier is long, and told in the report, after so many nanoseconds. */
@@ -588,7 +590,7 @@ CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
 
 bool pool_let_go(struct pool *pool, CUdeviceptr address)
 {
-    return heap_let_go(pool, address) && (!pool->streams || stream_heap_let_go(pool, address));
+    return heap_let_go(pool, address) && (!streams_of(pool) || stream_heap_let_go(pool, address));
 }
 
 void pool_forget_address(struct pool *pool, CUdeviceptr address)
@@ -818,7 +820,7 @@ static void note_barrier(struct pool *pool, struct context *context)
     if (!context || MUTATED(programs_barrier_missed))
         return;
     /* Relaxed: a thread that gives memory back meanwhile does so before the barrier or after it. */
-    if (pool->streams)
+    if (streams_of(pool))
         streams_are_barred(pool, context);
     else
         atomic_store_explicit(&context->barred, true, memory_order_relaxed);
@@ -890,13 +892,13 @@ void pool_capture_about_to_begin(struct pool *pool)
         return;
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
         epoch_fence_the_rest(pool, c);
-    if (pool->streams)
+    if (streams_of(pool))
         order_record_the_rest(pool);
 }
 
 void pool_capture_has_come(struct pool *pool)
 {
-    if (pool->streams && !MUTATED(no_fence_before_capture))
+    if (streams_of(pool) && !MUTATED(no_fence_before_capture))
         order_capture_has_come(pool);
 }
 
