@@ -298,7 +298,7 @@ struct block_table {
     _Atomic(struct block_table_middle *) middles; /* all of them. Release when one is made, acquire
                                                      when they are walked */
     pthread_mutex_t lock; /* guards chunk, chunk_left, and every change of the tree but the removal
-                             of a record from its place. A leaf lock: nothing is taken under it */
+                             of a record from its place */
     char *chunk;
     size_t chunk_left;
 };

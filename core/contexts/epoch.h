@@ -18,9 +18,8 @@
  * Once several contexts have existed, a fence is an event in every live one, because cuMemFree
  * also waits for copies of the memory that other contexts make.
  *
- * Locking: struct epochs is guarded by its context's lock. The fence lock (struct pool) is
- * held while recording, so that no capture begins and no context dies meanwhile. Order: fence
- * lock before context's lock. Neither that nor the registry lock is ever held across a driver call.
+ * Locking: struct epochs is guarded by its context's lock. The fence lock (struct pool) is held
+ * while recording, so that no capture begins and no context dies meanwhile.
  */
 #ifndef CUDAPOOL_CORE_EPOCH_H
 #define CUDAPOOL_CORE_EPOCH_H
