@@ -9,9 +9,9 @@
  * memory; where it has no room, a record is made outside, in ordinary memory: it counts, and nobody
  * else sees it. None of that is an error, and nothing of it is told to the program.
  *
- * Locking: the figures lock guards the arena's growth. It is a leaf lock: nothing is taken under
- * it, and no driver call is made; files are opened and extended, rarely. A record is published by
- * the release store to header->used or outside; it pairs with the acquire load in figures_next.
+ * Locking: the figures lock guards the arena's growth; files are opened and extended under it,
+ * rarely. A record is published by the release store to header->used or outside; it pairs with the
+ * acquire load in figures_next.
  */
 #ifndef CUDAPOOL_CORE_FIGURES_H
 #define CUDAPOOL_CORE_FIGURES_H
