@@ -63,55 +63,6 @@
 
 /* ---- buckets; the heap lock is held from here down to the ladder ---- */
 
-static uint32_t first_slot(uint64_t bytes, uint32_t slots)
-{
-    /* Fibonacci hashing: the sizes are multiples of large powers of two. */
-    return (uint32_t)((bytes * UINT64_C(0x9E3779B97F4A7C15)) >> 32) & (slots - 1);
-}
-
-/* The place of this size, which may be empty. */
-static _Atomic(struct bucket *) *find_place(struct bucket_table *table, uint64_t bytes)
-{
-    uint32_t i = first_slot(bytes, table->slots);
-    struct bucket *bucket;
-    while ((bucket = atomic_load_explicit(&table->buckets[i], memory_order_relaxed)) != NULL &&
-           bucket->bytes != bytes)
-        i = (i + 1) & (table->slots - 1);
-    return &table->buckets[i];
-}
-
-static struct bucket_table *make_table(uint32_t slots, struct bucket_table *previous)
-{
-    struct bucket_table *table = calloc(1, sizeof *table + slots * sizeof table->buckets[0]);
-    if (table) {
-        table->slots = slots;
-        table->previous = previous;
-    }
-    return table;
-}
-
-/* The old table stays: the report may be reading it. */
-static bool grow_table(struct heap *heap)
-{
-    struct bucket_table *old = atomic_load_explicit(&heap->table, memory_order_relaxed);
-    struct bucket_table *table = make_table(2 * old->slots, old);
-    if (!table)
-        return false;
-    for (uint32_t i = 0; i < old->slots; i++) {
-        struct bucket *bucket = atomic_load_explicit(&old->buckets[i], memory_order_relaxed);
-        if (bucket)
-            atomic_store_explicit(find_place(table, bucket->bytes), bucket, memory_order_relaxed);
-    }
-    /* Pairs with the acquire load in heap_visit_buckets. */
-    atomic_store_explicit(&heap->table, table, memory_order_release);
-    return true;
-}
-
-static struct bucket_table *table_of(struct heap *heap)
-{
-    return atomic_load_explicit(&heap->table, memory_order_relaxed);
-}
-
 static bool bucket_init(struct heap *heap, struct bucket *bucket, uint64_t bytes)
 {
     bucket->bytes = bytes;
@@ -121,9 +72,7 @@ static bool bucket_init(struct heap *heap, struct bucket *bucket, uint64_t bytes
 
 static struct bucket *add_bucket(struct heap *heap, uint64_t bytes)
 {
-    if (heap->bucket_count >= HEAP_BUCKETS_MAX)
-        return NULL;
-    if (2 * heap->bucket_count >= table_of(heap)->slots && !grow_table(heap))
+    if (heap->buckets.count >= HEAP_BUCKETS_MAX || !bucket_set_make_room(&heap->buckets))
         return NULL;
     struct bucket *bucket = calloc(1, sizeof *bucket);
     if (!bucket || !bucket_init(heap, bucket, bytes)) {
@@ -131,9 +80,7 @@ static struct bucket *add_bucket(struct heap *heap, uint64_t bytes)
         return NULL;
     }
     bucket->bin = bytes <= CACHE_LARGEST && heap->bins < CACHE_NO_BIN ? heap->bins++ : CACHE_NO_BIN;
-    /* Pairs with the acquire load in heap_visit_buckets. */
-    atomic_store_explicit(find_place(table_of(heap), bytes), bucket, memory_order_release);
-    heap->bucket_count++;
+    bucket_set_add(&heap->buckets, bucket);
     return bucket;
 }
 
@@ -150,17 +97,14 @@ bool heap_init(struct pool *pool, struct context *context)
     size_classes_init(&heap->classes, &settings->buckets, context->device->total_bytes);
     atomic_init(&heap->closed, (settings->free_synchronizes ? CLOSED_SYNCHRONISING : 0u) |
                                    (pool->expedited ? 0u : CLOSED_WEAKLY));
-    struct bucket_table *table = make_table(64, NULL);
-    atomic_init(&heap->table, table);
     heap->unkept.bin = CACHE_NO_BIN;
-    return table != NULL && bucket_init(heap, &heap->unkept, 0);
+    return bucket_set_init(&heap->buckets) && bucket_init(heap, &heap->unkept, 0);
 }
 
 /* The bucket of this block size; the one of blocks that are not kept where it can't be made. */
 static struct bucket *get_bucket(struct heap *heap, uint64_t bytes)
 {
-    struct bucket *bucket =
-        atomic_load_explicit(find_place(table_of(heap), bytes), memory_order_relaxed);
+    struct bucket *bucket = bucket_set_find(&heap->buckets, bytes);
     if (!bucket)
         bucket = add_bucket(heap, bytes);
     return bucket ? bucket : &heap->unkept;
@@ -168,12 +112,7 @@ static struct bucket *get_bucket(struct heap *heap, uint64_t bytes)
 
 void heap_visit_buckets(struct heap *heap, void (*visit)(struct bucket *, void *), void *argument)
 {
-    struct bucket_table *table = atomic_load_explicit(&heap->table, memory_order_acquire);
-    for (uint32_t i = 0; i < table->slots; i++) {
-        struct bucket *bucket = atomic_load_explicit(&table->buckets[i], memory_order_acquire);
-        if (bucket)
-            visit(bucket, argument);
-    }
+    bucket_set_visit(&heap->buckets, visit, argument);
     visit(&heap->unkept, argument);
 }
 
@@ -1093,30 +1032,11 @@ static uint64_t room_to_keep(const struct pool *pool, const struct context *cont
     return held < most ? most - held : 0;
 }
 
-/* What this thread has waited lately, for a block of this bucket. */
-static void take_wait(const struct bucket *bucket)
-{
-    uint64_t waited = thread_state.waited_ns;
-    if (__builtin_expect(!waited, 1))
-        return;
-    thread_state.waited_ns = 0;
-    bucket_count_wait(bucket->counters, waited);
-}
-
-/* A free of any size: it waits for what all sizes have pending, so it counts with what is of no
- * size. */
-static void count_waiting_free(const struct bucket *bucket)
-{
-    take_wait(bucket);
-    /* Relaxed, like every counter. */
-    atomic_fetch_add_explicit(&bucket->counters->waiting_frees, 1, memory_order_relaxed);
-}
-
 void heap_take_wait(const struct cache_bin *bin)
 {
     const struct bucket *bucket = cache_bin_bucket(bin);
     if (bucket)
-        take_wait(bucket);
+        bucket_take_wait(bucket);
 }
 
 /* generation: of the context, from before the driver was asked. Where it has died since, what the
@@ -1135,7 +1055,7 @@ static void finish_miss(struct pool *pool, struct context *context, uint64_t gen
     lives = lives && context_generation(context) == generation;
     counter_add(&bucket->counters->requested_bytes, requested);
     counter_add(&heap->misses, 1);
-    take_wait(bucket);
+    bucket_take_wait(bucket);
     counter_raise_to(&heap->largest_request, result == CUDA_SUCCESS ? requested : 0);
     bool met = result == CUDA_SUCCESS, recorded = false;
     if (met && lives)
@@ -1157,7 +1077,7 @@ static CUresult refuse(struct heap *heap, struct bucket *bucket, size_t requeste
 {
     heap_lock(heap);
     counter_add(&bucket->counters->requested_bytes, requested);
-    take_wait(bucket);
+    bucket_take_wait(bucket);
     counter_add(MUTATED(failures_are_misses) ? &bucket->counters->misses
                                              : &bucket->counters->failures[FAILURE_LIMIT],
                 1);
@@ -1302,7 +1222,7 @@ CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *
     struct bucket *bucket = get_bucket(heap, block_bytes);
     bool hit = bucket != &heap->unkept && take_from(pool, context, bucket, address, bytes);
     if (hit)
-        take_wait(bucket);
+        bucket_take_wait(bucket);
     heap_unlock(heap);
     if (hit)
         return CUDA_SUCCESS;
@@ -1495,7 +1415,7 @@ static bool wait_for_stamp(struct pool *pool, struct context *context, uint64_t 
     uint64_t waited_before = thread_state.waited_ns;
     epoch_wait_in_free(pool, context, stamp);
     if (thread_state.waited_ns != waited_before)
-        count_waiting_free(&heap->unkept);
+        bucket_count_waiting_free(&heap->unkept);
     bool fenced = epoch_clean(&context->epochs) >= stamp ||
                   epoch_fence_for(&context->epochs, stamp, true) ||
                   host_work_limit(&context->epochs.host_work) >= stamp;
@@ -1546,7 +1466,7 @@ wait_for_what_is_missed(struct pool *pool, struct context *context, uint64_t roo
            epoch_wait_in_free(pool, context, epoch_clean(&context->epochs) + 1))
         continue;
     if (thread_state.waited_ns != waited_before)
-        count_waiting_free(&heap->unkept);
+        bucket_count_waiting_free(&heap->unkept);
     bool kept_by_others = others_work_may_count(pool) && epoch_clean(&context->epochs) < last &&
                           pending_is_missed(context, room) && !MUTATED(kept_by_other_contexts);
     heap_unlock(heap);
@@ -1978,7 +1898,7 @@ CUresult heap_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr
     if (block_state(block) == BLOCK_LEAVING && block_address(block) == address) {
         if (result == CUDA_SUCCESS) {
             const struct bucket *bucket = block->bucket;
-            take_wait(bucket);
+            bucket_take_wait(bucket);
             heap_forget_block(pool, heap, block);
             if (!MUTATED(direct_frees_not_counted))
                 bucket_count_return(bucket->counters, EVICTION_FREE, nanoseconds);

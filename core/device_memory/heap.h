@@ -21,6 +21,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "bucket.h"
 #include "core/base/size_class.h"
 #include "core/blocks/block.h"
 #include "core/contexts/context.h"
@@ -35,29 +36,6 @@ struct pool;
 struct thread_cache;
 struct cache_bin;
 struct cache_pending;
-
-struct bucket {
-    uint64_t bytes; /* 0: the bucket of blocks that are not kept */
-    /* Clean and pending blocks, the oldest first. Of the clean ones the newest is taken, since its
-     * memory is the likeliest to be in the GPU's cache. */
-    struct block_list clean, pending;
-    uint64_t free_blocks; /* clean and pending */
-    uint32_t granted;     /* free blocks that thread caches may hold besides */
-    uint16_t bin;         /* in thread caches, or CACHE_NO_BIN */
-    uint32_t taken;       /* so often in a row, each soon after the one before */
-    uint64_t taken_at; /* when out of all thread caches last: the monotonic clock's nanoseconds */
-    uint64_t shared_until, shared_for; /* likewise: thread caches hold none of it meanwhile */
-    struct ghosts ghosts;
-    struct bucket_counters *counters; /* in the figures */
-};
-
-/* Buckets by block size: open addressing, a power of two of slots. Only added to, so that the
- * report may read it without the lock; a full one is kept behind its successor. */
-struct bucket_table {
-    uint32_t slots;
-    struct bucket_table *previous;
-    _Atomic(struct bucket *) buckets[];
-};
 
 /*
  * Threads that run ahead of the others would take all memory in flight, and their long queues would
@@ -109,9 +87,8 @@ struct lately {
 
 struct heap {
     struct size_classes classes;
-    uint64_t blocks_per_bucket;           /* the cap */
-    _Atomic(struct bucket_table *) table; /* replaced when it is full; see grow_table */
-    uint32_t bucket_count;
+    uint64_t blocks_per_bucket; /* the cap */
+    struct bucket_set buckets;
     uint16_t bins; /* of thread caches: so many have a bucket */
     struct bucket unkept;
     struct block_records records;
