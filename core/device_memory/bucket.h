@@ -16,6 +16,13 @@
 #include "core/figures/stats.h"
 #include "keep.h"
 
+/* Thread caches have a place (a bin) for so many buckets of a heap. The last place is that of all
+ * buckets that caches do not hold: those of larger blocks go the slow way, and those that came
+ * after all other places were taken. */
+#define CACHE_BINS    256u
+#define CACHE_NO_BIN  (CACHE_BINS - 1)
+#define CACHE_LARGEST (UINT64_C(32) << 20)
+
 struct bucket {
     uint64_t bytes; /* 0: the bucket of blocks that are not kept */
     /* Clean and pending blocks, the oldest first. Of the clean ones the newest is taken, since its

@@ -1,5 +1,6 @@
 #include "release.h"
 
+#include "cache_set.h"
 #include "core/base/clock.h"
 #include "core/base/mutation.h"
 #include "core/contexts/pool_state.h"
@@ -8,7 +9,7 @@
 #include "core/reclaim/managed.h"
 #include "core/stream_memory/stream_release.h"
 #include "heap.h"
-#include "thread_cache.h"
+#include "sums.h"
 
 /* How long the device may take to tell that an event is over which has nothing to wait for; and how
  * long it is not tried again after that was in vain. */
@@ -174,7 +175,7 @@ static uint64_t settle(struct pool *pool, struct heap *heap, struct block *block
         released += b->bytes;
         if (reason != EVICTION_IDLE && b->bucket->bytes)
             keep_note_vain(&heap->keep, b->bytes);
-        heap_look_at_caches(heap);
+        thread_caches_update_closed(heap);
         heap_forget_block(pool, heap, b);
         bucket_count_return(counters, reason, nanoseconds_each);
     }
@@ -578,7 +579,7 @@ static void note_shortage(struct context *context)
     device_set_short(context->device, true);
     heap_lock(heap_of(context));
     keep_begin_trial(&heap_of(context)->keep);
-    heap_look_at_caches(heap_of(context));
+    thread_caches_update_closed(heap_of(context));
     heap_unlock(heap_of(context));
 }
 

@@ -117,10 +117,6 @@
 #include "heap.h"
 
 struct pool;
-struct thread_functions;
-
-/* Larger blocks go the slow way. */
-#define CACHE_LARGEST (UINT64_C(32) << 20)
 
 /* A bin holds at most so many blocks, and so many bytes; where it could not hold so few blocks,
  * there is none. */
@@ -164,8 +160,6 @@ struct thread_functions;
 
 #define CACHE_SEGMENTS 8u  /* of a bin: a power of two */
 #define CACHE_SLOTS    16u /* of a cache: a power of two */
-#define CACHE_BINS     256u
-#define CACHE_NO_BIN   (CACHE_BINS - 1) /* of buckets that caches do not hold */
 
 /* Freed in one epoch; chained through LINK_BUCKET's next from the newest to the oldest. */
 struct cache_segment {
@@ -326,6 +320,12 @@ static inline bool cache_put(struct thread_cache *cache, struct cache_bin *bin, 
 bool thread_cache_put(struct thread_cache *cache, struct cache_bin *bin, struct block *block,
                       uint64_t stamp);
 
+/* Whether no block can be put into it. */
+static inline bool thread_cache_is_full(const struct cache_bin *bin)
+{
+    return bin->room == 0;
+}
+
 /* Inside, where nothing is clean: what the bin has. */
 struct cache_pending {
     uint64_t stamp;  /* of the oldest; 0: nothing */
@@ -344,125 +344,75 @@ enum given {
 enum given thread_cache_give(struct thread_cache *cache, struct block *block, CUdeviceptr address,
                              uint64_t stamp);
 
-/* ---- the slow path: the heap lock is held ---- */
-
-/* This thread's cache in the heap, made if there was none; NULL where it can have none. */
-struct thread_cache *thread_cache_of_this_thread(struct pool *pool, struct heap *heap);
+/* ---- a due fence: by the cache's thread with the heap lock held ---- */
 
 /* How much may go without a fence from now on: so many frees, and the device's fence_bytes doubled
  * so often, CACHE_DOUBLINGS at most, and halved so often. */
 void thread_cache_set_fence(struct thread_cache *cache, uint32_t frees, unsigned doublings,
                             unsigned halvings);
 
-/* What the cache may hold has changed, or it holds too much: gives the rest to the heap's lists. */
-void thread_cache_fit(struct thread_cache *cache);
-
-/* Called now and then: puts the caches of threads to sleep that have done nothing for long. They
- * are given back what they hold, and are not looked at any more until they use the slow path. but:
- * the calling thread's. */
-void thread_caches_let_sleep(struct heap *heap, const struct thread_cache *but, uint64_t now);
-
 /* Another thread will make the fence that is due: a part of as much again may go without one until
- * then. */
+ * then. Needs no lock. */
 void thread_cache_count_again(struct thread_cache *cache);
 
-/* No fence could be made: the next free wants one, too. */
+/* No fence could be made: the next free wants one, too. Needs no lock. */
 void thread_cache_ask_again(struct thread_cache *cache);
 
-/* The cache's bin for this bucket, made if there was none; NULL where it can have none, or the
- * bucket is shared. request: a size that it is to serve, or 0. */
-struct cache_bin *thread_cache_bin(struct thread_cache *cache, struct bucket *bucket,
-                                   size_t request);
+/* ---- what is in a cache ---- */
 
-/* Whether there is one. */
-static inline bool thread_cache_has_bin(const struct thread_cache *cache,
-                                        const struct bucket *bucket)
+/* In the place of every bin that a cache does not have. Never written. */
+extern struct cache_bin cache_no_bin __attribute__((visibility("hidden")));
+
+/* The first of the heap's caches that may hold something, and the next one. Without the heap lock,
+ * one that is listed anew meanwhile may lead to caches that were seen before: see heap_bytes. */
+static inline struct thread_cache *thread_caches_first(const struct heap *heap)
 {
-    return cache_bin_bucket(cache_bin_at(cache, bucket->bin)) == bucket;
+    /* Pairs with the release store in thread_cache_wake. */
+    return atomic_load_explicit(&heap->caches.awake, memory_order_acquire);
 }
 
-/* The stamp of the bin's oldest pending blocks; 0: none are pending. */
-uint64_t thread_cache_oldest_stamp(const struct cache_bin *bin);
+static inline struct thread_cache *thread_cache_next(const struct thread_cache *cache)
+{
+    /* Pairs with the release stores where caches are listed and taken off the list. */
+    return atomic_load_explicit(&cache->next_awake, memory_order_acquire);
+}
 
-/* Takes the newest clean block out of the bin, so that it is in no list; NULL where none is. */
-struct block *thread_cache_pop(struct thread_cache *cache, struct cache_bin *bin);
+static inline uint8_t thread_cache_slot(const struct thread_cache *cache)
+{
+    return atomic_load_explicit(&cache->slot, memory_order_relaxed);
+}
 
-/* How many clean blocks the bin wants now. */
-unsigned thread_cache_wants(const struct thread_cache *cache, struct cache_bin *bin);
-
-/* Counts a block that thread_cache_fill is to put there. */
-void thread_cache_expect(struct thread_cache *cache, struct cache_bin *bin);
-
-/* Puts an expected clean block that is in no list on top of the bin's other clean ones. */
-void thread_cache_fill(struct cache_bin *bin, struct block *block);
-
-/* The heap has become wary: no cache holds large blocks from now on. */
-void thread_caches_shut_large(struct heap *heap);
-
-/* Whether no block can be put into it. */
-bool thread_cache_is_full(const struct cache_bin *bin);
-
-/* Moves blocks to the heap's lists: all of the bin, or the older half of a full one. */
-void thread_cache_empty_bin(struct thread_cache *cache, struct cache_bin *bin);
-void thread_cache_halve_bin(struct thread_cache *cache, struct cache_bin *bin);
-
-/* Moves the blocks of all caches to the heap's lists. */
-void thread_caches_collect(struct heap *heap);
-
-/* Does so for one bucket; starved: for a thread that has nothing to wait for. Where that is done
- * again and again, caches hold nothing of the bucket for a while, see thread_cache_bin. */
-void thread_caches_take(struct heap *heap, struct bucket *bucket, bool starved);
-
-/* Does so at once: many wait for the GPU, and a list that all use needs fewer blocks than a list
- * for each. */
-void thread_caches_share(struct heap *heap, struct bucket *bucket);
-
-/* The bits have just been set in heap->closed: returns when no thread is inside that has not seen
- * them. */
-void thread_caches_wait(struct heap *heap);
-
-/* ---- sums, for whoever wants to know: no lock needed ---- */
-
-struct cached_sums {
-    uint64_t free_bytes;    /* clean and pending */
-    uint64_t pending_bytes; /* of free_bytes */
-    uint64_t pending_slots; /* bits: of the threads that have some */
-    unsigned freeing;       /* threads that have freed something lately */
-    uint64_t requested_out; /* what was asked for of blocks that caches have handed out, ever */
-};
-struct cached_sums thread_caches_sum(const struct heap *heap);
-
-/* That alone; and the same of blocks that caches have taken back, which is to be looked at after
- * everything else that is summed up: a block that changes hands meanwhile is then missed, and never
- * counted twice. */
-uint64_t thread_caches_requested_out(const struct heap *heap);
-uint64_t thread_caches_requested_back(const struct heap *heap);
-
-/* For the report, beside threads that may be counting: what has become clean in bins without their
- * threads' looking counts as clean, and what the program holds now for the peak. */
-void thread_caches_settle(struct heap *heap);
-
-/* The blocks of one bucket, but for those of this cache (NULL: of all); clean: those alone. */
-uint64_t thread_caches_blocks(const struct heap *heap, const struct bucket *bucket,
-                              const struct thread_cache *but, bool clean);
-
-/* The newest stamp that may still be pending in a cache; 0: none is. */
-uint64_t thread_caches_newest_stamp(const struct heap *heap);
-
-/* Bytes that a cache has, clean and pending; and pending ones alone. */
+/* Bytes that a cache has in all bins, clean and pending. Any thread: its own may be changing the
+ * counters; what it hands out meanwhile still counts, so that nobody takes a cache that has
+ * something for an empty one. */
 uint64_t thread_cache_bytes(const struct thread_cache *cache);
-uint64_t thread_cache_pending(const struct thread_cache *cache);
 
-/* ---- threads and processes ---- */
+/* Bytes that its thread has freed since it last saw the number change. */
+static inline uint64_t cache_freed_in_epoch(const struct thread_cache *cache)
+{
+    return counter_get(&cache->given) - counter_get(&cache->given_before);
+}
 
-/* Before a thread can have a cache: its end is to be told. Takes no lock; it may allocate. */
-void thread_cache_prepare_thread(const struct pool *pool);
+/* How many blocks the bin has, clean and pending. */
+static inline uint64_t cache_bin_blocks(const struct cache_bin *bin)
+{
+    return counter_get(&bin->counters->frees) + counter_get(&bin->counters->moved) -
+           counter_get(&bin->counters->hits);
+}
 
-/* The calling thread's cache in this heap, or NULL. No lock needed. */
-struct thread_cache *thread_cache_known(const struct heap *heap);
+/* Where there is none, the place of the next one. */
+static inline struct cache_segment *cache_oldest_segment(struct cache_bin *bin)
+{
+    return &bin->segments[bin->first % CACHE_SEGMENTS];
+}
 
-/* Once, when a pool is made: whether closing caches can make other processors pass a memory
- * barrier, and how the ends of threads are told. */
-void thread_caches_prepare(struct pool *pool, const struct thread_functions *threads);
+/* Inside, or with the caches closed: its blocks are elsewhere. */
+void cache_drop_oldest_segment(struct cache_bin *bin);
+
+/* The stamp of the bin's oldest pending blocks; 0: none are pending. */
+static inline uint64_t thread_cache_oldest_stamp(const struct cache_bin *bin)
+{
+    return bin->segment_count ? counter_get(&bin->segments[bin->first % CACHE_SEGMENTS].stamp) : 0;
+}
 
 #endif

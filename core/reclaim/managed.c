@@ -2,8 +2,8 @@
 
 #include "core/base/mutation.h"
 #include "core/contexts/pool_state.h"
-#include "core/device_memory/heap.h"
 #include "core/device_memory/release.h"
+#include "core/device_memory/sums.h"
 #include "core/driver/calls.h"
 #include "core/stream_memory/mempool.h"
 #include "core/stream_memory/stream_find.h"

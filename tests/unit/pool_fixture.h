@@ -18,7 +18,7 @@
 #include <time.h>
 
 #include "core/contexts/pool_state.h"
-#include "core/device_memory/heap.h"
+#include "core/device_memory/device_memory.h"
 #include "core/pool/pool.h"
 #include "fake_driver.h"
 

@@ -7,7 +7,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "core/device_memory/thread_cache.h"
 
 #include "core/base/clock.h"
 #include "core/device_memory/release.h"

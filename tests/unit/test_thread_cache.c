@@ -16,7 +16,6 @@
 #include <sys/wait.h>
 
 #include "core/base/clock.h"
-#include "core/device_memory/thread_cache.h"
 
 TestSuite(thread_cache, .init = set_up, .fini = tear_down, .timeout = 20);
 

@@ -1,0 +1,209 @@
+#include "miss.h"
+
+#include "core/base/clock.h"
+#include "core/base/mutation.h"
+#include "core/contexts/pool_state.h"
+#include "core/driver/calls.h"
+#include "lost.h"
+#include "policies.h"
+#include "release.h"
+#include "sums.h"
+
+/* Several threads may do this at once, and one look be lost. */
+static void note_cost(struct heap *heap, uint64_t nanoseconds)
+{
+    counter_set(&heap->miss_ns, (3 * counter_get(&heap->miss_ns) + nanoseconds) / 4);
+}
+
+static CUresult allocate_from_driver(struct pool *pool, struct heap *heap,
+                                     struct bucket_counters *cost, CUdeviceptr *address,
+                                     uint64_t bytes)
+{
+    uint64_t started = monotonic_now();
+    enter_driver();
+    atomic_fetch_add_explicit(&heap->missing, 1, memory_order_relaxed);
+    struct relaxed_mode mode = {false, 0};
+    if (MUTATED(allocation_in_relaxed_mode))
+        mode = relaxed_mode_begin(pool->driver);
+    CUresult result = pool->driver->cuMemAlloc_v2(address, bytes);
+    relaxed_mode_end(pool->driver, mode);
+    leave_driver();
+    uint64_t nanoseconds = monotonic_now() - started;
+    bucket_count_call(cost, nanoseconds, result == CUDA_SUCCESS);
+    note_cost(heap, nanoseconds);
+    counter_set(&heap->missed_at, started + nanoseconds);
+    atomic_fetch_sub_explicit(&heap->missing, 1, memory_order_relaxed);
+    return result;
+}
+
+/* The driver, and everything that may help when it is out of memory. *bytes falls back to what was
+ * requested where only that fits. */
+static CUresult allocate_from_driver_with_reclaim(struct pool *pool, struct context *context,
+                                                  struct bucket_counters *cost,
+                                                  CUdeviceptr *address, uint64_t *bytes,
+                                                  size_t requested)
+{
+    struct device *device = context->device;
+    CUresult result = allocate_from_driver(pool, heap_of(context), cost, address, *bytes);
+    if (result != CUDA_ERROR_OUT_OF_MEMORY)
+        return result;
+    struct reclaim progress = {.bytes = *bytes, .wanted = requested};
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && release_for_retry(pool, device, &progress))
+        result = allocate_from_driver(pool, heap_of(context), cost, address, *bytes);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && *bytes != requested &&
+        !MUTATED(exact_size_left_out)) {
+        atomic_fetch_sub_explicit(&device->reserved_bytes, *bytes - requested,
+                                  memory_order_relaxed);
+        *bytes = requested;
+        result = allocate_from_driver(pool, heap_of(context), cost, address, requested);
+    }
+    return result;
+}
+
+/* Threads of several contexts may be here at once. Relaxed: a number for the report. What is on the
+ * way from the driver does not count yet. */
+static void note_reserved(struct pool *pool, struct device *device)
+{
+    uint64_t reserved = 0;
+    for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
+        reserved += counter_get(&heap_of(c)->reserved_bytes);
+    counter_raise_shared(&device->memory->peak_reserved, reserved);
+    counter_raise_shared(&device->memory->recent_peak, reserved);
+}
+
+/* Lock held. False where there is no memory for a record. */
+static bool record_block(struct pool *pool, struct heap *heap, struct bucket *bucket,
+                         CUdeviceptr address, uint64_t bytes, size_t requested)
+{
+    struct block *block = block_records_take(&heap->records, heap);
+    if (block) {
+        /* Before it can be found: whoever frees it takes no lock. */
+        block_set_bytes(block, bytes);
+        atomic_store_explicit(&block->bin, bucket->bin, memory_order_relaxed);
+        block->bucket = bucket;
+        counter_set(&block->requested, requested);
+        block_set(block, address, BLOCK_LIVE);
+    }
+    if (!block || !block_table_insert(&pool->blocks, address, block)) {
+        /* Without a record the memory is the program's and the driver's business alone. */
+        if (block)
+            block_records_put(&heap->records, block);
+        atomic_fetch_sub_explicit(&context_of_heap(heap)->device->reserved_bytes, bytes,
+                                  memory_order_relaxed);
+        return false;
+    }
+    counter_add(&heap->reserved_bytes, bytes);
+    note_reserved(pool, context_of_heap(heap)->device);
+    /* The peak first: a process may be killed at any moment, and its figures are read. */
+    counter_raise_to(&bucket->counters->peak_reserved_bytes,
+                     counter_get(&bucket->counters->reserved_bytes) + bytes);
+    counter_add(&bucket->counters->reserved_bytes, bytes);
+    counter_add(&heap->live_requested, requested);
+    heap_raise_peaks(heap, bucket);
+    return true;
+}
+
+/* generation: of the context, from before the driver was asked. Where it has died since, what the
+ * driver gave has died with it, and another context may own the heap. */
+static void finish_miss(struct pool *pool, struct context *context, uint64_t generation,
+                        struct bucket *bucket, CUdeviceptr address, uint64_t bytes,
+                        size_t requested, CUresult result)
+{
+    struct heap *heap = heap_of(context);
+    bool lives = context_generation(context) == generation && (generation & 1) != 0;
+    /* Whoever freed this address did so behind our back. */
+    if (result == CUDA_SUCCESS && lives)
+        heap_forget_address(pool, address);
+    heap_lock(heap);
+    /* A death from here on finds the record: it takes the lock after changing the generation. */
+    lives = lives && context_generation(context) == generation;
+    counter_add(&bucket->counters->requested_bytes, requested);
+    counter_add(&heap->misses, 1);
+    bucket_take_wait(bucket);
+    counter_raise_to(&heap->largest_request, result == CUDA_SUCCESS ? requested : 0);
+    bool met = result == CUDA_SUCCESS, recorded = false;
+    if (met && lives)
+        recorded = record_block(pool, heap, bucket, address, bytes, requested);
+    else
+        atomic_fetch_sub_explicit(&context->device->reserved_bytes, bytes, memory_order_relaxed);
+    counter_add(bucket_outcome(bucket->counters, met, result == CUDA_ERROR_OUT_OF_MEMORY), 1);
+    if (met && !recorded)
+        bucket_count_lost(bucket->counters);
+    if (keep_is_on_trial(&heap->keep))
+        keep_note_miss(&heap->keep, &bucket->ghosts, bytes, policy_room_to_keep(pool, context));
+    policy_watch_rounding(heap, context->device);
+    counter_raise_to(&heap->now, counter_get(&heap->missed_at));
+    heap_unlock(heap);
+}
+
+/* Past the hard limit: the driver is not asked, and has nothing to count. */
+static CUresult refuse(struct heap *heap, struct bucket *bucket, size_t requested)
+{
+    heap_lock(heap);
+    counter_add(&bucket->counters->requested_bytes, requested);
+    bucket_take_wait(bucket);
+    counter_add(MUTATED(failures_are_misses) ? &bucket->counters->misses
+                                             : &bucket->counters->failures[FAILURE_LIMIT],
+                1);
+    heap_unlock(heap);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Nothing is taken into the reserved bytes beforehand: with so many, what other threads ask for
+ * meanwhile would seem to be past every limit. */
+static CUresult ask_in_vain(struct pool *pool, struct context *context, CUdeviceptr *address,
+                            size_t requested)
+{
+    uint64_t generation = context_generation(context);
+    struct bucket *bucket = &heap_of(context)->unkept;
+    CUresult result =
+        allocate_from_driver(pool, heap_of(context), bucket->counters, address, requested);
+    uint64_t bytes = result == CUDA_SUCCESS ? requested : 0;
+    atomic_fetch_add_explicit(&context->device->reserved_bytes, bytes, memory_order_relaxed);
+    finish_miss(pool, context, generation, bucket, *address, bytes, requested, result);
+    return result;
+}
+
+CUresult heap_miss(struct pool *pool, struct context *context, struct bucket *bucket,
+                   CUdeviceptr *address, uint64_t bytes, size_t requested)
+{
+    struct heap *heap = heap_of(context);
+    uint64_t generation = context_generation(context);
+    /* What no device can hold is not worth giving anything back for. */
+    if (requested > context->device->total_bytes)
+        return ask_in_vain(pool, context, address, requested);
+    release_excess(pool, context, RELEASE_IN_ALLOCATION);
+    release_before_growth(pool, context, bytes);
+    if (!release_reserve(pool, context, bytes, false)) {
+        if (bytes == requested || !release_reserve(pool, context, requested, false))
+            return refuse(heap, bucket, requested);
+        bytes = requested;
+    }
+    uint64_t taken = bytes;
+    CUresult result = allocate_from_driver_with_reclaim(pool, context, bucket->counters, address,
+                                                        &taken, requested);
+    /* A block that is smaller than its bucket must not serve it again. A failure is the bucket's.
+     */
+    bool fits =
+        taken == bucket->bytes || result != CUDA_SUCCESS || MUTATED(smaller_block_in_bucket);
+    finish_miss(pool, context, generation, fits ? bucket : &heap->unkept, *address, taken,
+                requested, result);
+    release_look_at_memory(pool, context);
+    return result;
+}
+
+CUresult heap_allocate_unkept(struct pool *pool, struct context *context, CUdeviceptr *address,
+                              size_t bytes)
+{
+    return heap_miss(pool, context, &heap_of(context)->unkept, address, bytes, bytes);
+}
+
+void heap_adopt(struct pool *pool, struct context *context, uint64_t generation,
+                CUdeviceptr address, size_t bytes, size_t reserved)
+{
+    /* Modulo 2^64: less, where fewer bytes came than were reserved. */
+    atomic_fetch_add_explicit(&context->device->reserved_bytes, (uint64_t)bytes - reserved,
+                              memory_order_relaxed);
+    finish_miss(pool, context, generation, &heap_of(context)->unkept, address, bytes, bytes,
+                CUDA_SUCCESS);
+}

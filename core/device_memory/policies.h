@@ -1,0 +1,107 @@
+/*
+ * Policies: questions that several owners' conditions answer together. Each function here looks,
+ * and decides; it moves no block and makes no driver call.
+ *
+ * Every heuristic of device memory, and which measurement shows it (sections are those of
+ * tests/bench/NOTES.md, rows those of tests/gpu/RESULTS.md):
+ *
+ * heuristic                 what it is for                                   where            shown
+ * by
+ * ------------------------- ------------------------------------------------ ----------------
+ * -------- PLACEHOLDER
+ */
+#ifndef CUDAPOOL_CORE_POLICIES_H
+#define CUDAPOOL_CORE_POLICIES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "heap.h"
+#include "place.h"
+#include "thread_cache.h"
+
+/* ---- a new block, or one that is pending; heap lock held ---- */
+
+/* Whether a new block keeps the reserve inside its ratio and displaces no other, and what is
+ * pending inside the growth budget. */
+bool policy_may_grow(struct pool *pool, struct context *context, const struct bucket *bucket);
+
+/* Whether the thread is to take a new block rather than that it waits for one at this place. */
+bool policy_prefers_growth(struct pool *pool, struct context *context, const struct place *place);
+
+/* Whether a new block may be asked for now. No lock needed. now: nanoseconds of the monotonic
+ * clock. */
+bool policy_growth_is_due(const struct heap *heap, uint64_t now);
+
+/* What a new block has cost lately, in nanoseconds. No lock needed. */
+int64_t policy_cost_of_growth(const struct heap *heap);
+
+/* Whether this thread has waited for as long as a new block would have taken; then it takes one. */
+bool policy_waited_longer_than_a_miss(struct pool *pool, struct context *context,
+                                      const struct place *place);
+
+/* Whether nobody has a free block of the bucket, as in a program that only allocates: there is
+ * nothing to ask about. Of many threads' caches that is not looked up for each block. */
+bool policy_nobody_has_one(const struct heap *heap, const struct bucket *bucket);
+
+/* Whether there is something pending that a fence covers, or will soon. */
+bool policy_can_wait(const struct context *context, const struct place *place);
+
+/* Whether other threads' caches have what this one would have to ask the driver for, or, where the
+ * reserve may not grow, to wait for: clean blocks, or any where it has nothing to wait for. */
+bool policy_other_caches_hold_bucket(struct context *context, const struct place *place,
+                                     bool grows);
+
+/* Whether a wait may be the device's, behind a context barrier, instead of the host's. Threads that
+ * take and free without the lock are seen by what they free. */
+bool policy_barriers_may_be_used(struct pool *pool, struct heap *heap);
+
+/* Whether this thread has more than its share of what is pending, and so waits before it takes
+ * more. */
+bool policy_is_ahead(struct context *context, const struct thread_cache *cache);
+
+/* ---- a free; heap lock held ---- */
+
+/* Whether so much was freed since the last fence that the next one is due. */
+bool policy_fence_is_due(const struct context *context);
+
+/* Whether frees wait for the GPU as the driver's do: the settings say so, or an allocation has
+ * waited in vain. */
+bool policy_frees_synchronise(const struct pool *pool, struct heap *heap);
+
+/* Whether the context has work that ends only if the host acts: frees wait for it. */
+bool policy_has_host_work(const struct context *context);
+
+/* Whether the driver frees this block in any case. */
+bool policy_is_the_drivers_to_free(struct pool *pool, const struct context *context,
+                                   const struct block *block);
+
+/* Whether the pool records no fence in this context any more. No lock needed. */
+bool policy_is_without_fences(const struct context *context);
+
+/* Whether what is left of a fence may be other contexts' work only, which the plain driver does not
+ * wait for: that is asked about, and never waited for. No lock needed. */
+bool policy_others_work_may_count(struct pool *pool);
+
+/* Whether an allocation might miss what is pending, and the host have to act before that is over,
+ * though nothing tells so (a kernel that another thread lets go). room: bytes that are left. */
+bool policy_pending_is_missed(struct context *context, uint64_t room);
+
+/* Whether the room is so large that what caches may hold makes no difference. No lock needed. */
+bool policy_nothing_is_missed(const struct context *context, uint64_t room);
+
+/* ---- what a miss or a wait has shown; heap lock held ---- */
+
+/* Rounding has cost what it has cost: decides whether sizes are the driver's own from now on. */
+void policy_watch_rounding(struct heap *heap, const struct device *device);
+
+/* Bytes that could be kept as well as what the context holds. */
+uint64_t policy_room_to_keep(const struct pool *pool, const struct context *context);
+
+/* An allocation has waited for a second in which nothing became clean: the program does something
+ * between its frees and its allocations that nobody has thought of. For ten seconds the context's
+ * frees wait, as the plain ones do; the next time twice as long, up to ten minutes, and after each
+ * such span without a vain wait half as long again. The lock may be released in between. */
+void heap_note_vain_wait(struct pool *pool, struct context *context);
+
+#endif

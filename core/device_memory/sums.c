@@ -1,0 +1,225 @@
+#include "sums.h"
+
+#include "core/base/mutation.h"
+
+/* So often it is tried to sum up caches without the lock while their list changes. */
+#define LISTING_TRIES 100u
+
+static uint64_t pending_in(const struct thread_cache *cache, uint64_t clean)
+{
+    uint64_t newest = counter_get(&cache->stamp), bytes = cache_freed_in_epoch(cache);
+    if (newest <= clean)
+        return 0;
+    bytes -= counter_get(&cache->slots[newest % CACHE_SLOTS].taken);
+    for (uint64_t stamp = newest - 1; stamp > clean && newest - stamp < CACHE_SLOTS; stamp--) {
+        const struct cache_slot *slot = &cache->slots[stamp % CACHE_SLOTS];
+        if (counter_get(&slot->stamp) == stamp)
+            bytes += counter_get(&slot->freed) - counter_get(&slot->taken);
+    }
+    uint64_t free = thread_cache_bytes(cache);
+    return bytes < free ? bytes : free;
+}
+
+uint64_t thread_cache_pending(const struct thread_cache *cache)
+{
+    return pending_in(cache, heap_clean_epoch(cache->heap));
+}
+
+struct cached_sums thread_caches_sum(const struct heap *heap)
+{
+    struct cached_sums sums = {0};
+    const struct epochs *epochs = &context_of_heap(heap)->epochs;
+    uint64_t clean = epoch_clean(epochs), current = epoch_current(epochs);
+    for (const struct thread_cache *c = thread_caches_first(heap); c; c = thread_cache_next(c)) {
+        sums.requested_out += counter_get(&c->requested_out);
+        sums.freeing += counter_get(&c->stamp) + 1 >= current;
+        uint64_t bytes = thread_cache_bytes(c), pending = bytes ? pending_in(c, clean) : 0;
+        sums.free_bytes += bytes;
+        sums.pending_bytes += pending;
+        sums.pending_slots |= (uint64_t)(pending != 0) << thread_cache_slot(c);
+    }
+    return sums;
+}
+
+uint64_t thread_caches_requested_out(const struct heap *heap)
+{
+    uint64_t bytes = 0;
+    for (const struct thread_cache *c = thread_caches_first(heap); c; c = thread_cache_next(c))
+        bytes += counter_get(&c->requested_out);
+    return bytes;
+}
+
+uint64_t thread_caches_requested_back(const struct heap *heap)
+{
+    uint64_t bytes = 0;
+    for (const struct thread_cache *c = thread_caches_first(heap); c; c = thread_cache_next(c))
+        bytes += counter_get(&c->requested_back);
+    return bytes;
+}
+
+/* The bin's blocks in segments that are not clean. */
+static uint64_t pending_blocks(const struct cache_bin *bin, uint64_t clean)
+{
+    uint64_t frees = counter_get(&bin->counters->frees), before = frees;
+    for (unsigned i = 0; i < CACHE_SEGMENTS; i++) {
+        const struct cache_segment *segment = &bin->segments[i];
+        uint64_t then = counter_get(&segment->frees_before);
+        if (counter_get(&segment->stamp) > clean && then < before)
+            before = then;
+    }
+    return frees - before;
+}
+
+uint64_t thread_caches_blocks(const struct heap *heap, const struct bucket *bucket,
+                              const struct thread_cache *but, bool clean)
+{
+    uint64_t sum = 0, epoch = clean ? heap_clean_epoch(heap) : 0;
+    for (const struct thread_cache *c = thread_caches_first(heap); c; c = thread_cache_next(c)) {
+        const struct cache_bin *bin =
+            atomic_load_explicit(&c->bins[bucket->bin], memory_order_acquire);
+        if (c == but || cache_bin_bucket(bin) != bucket)
+            continue;
+        uint64_t blocks = cache_bin_blocks(bin), pending = clean ? pending_blocks(bin, epoch) : 0;
+        /* Of counters that its thread may be changing. */
+        sum += blocks > CACHE_BIN_BLOCKS || pending > blocks ? 0 : blocks - pending;
+    }
+    return sum;
+}
+
+uint64_t thread_caches_newest_stamp(const struct heap *heap)
+{
+    uint64_t newest = 0, clean = heap_clean_epoch(heap);
+    for (const struct thread_cache *c = thread_caches_first(heap); c; c = thread_cache_next(c)) {
+        uint64_t stamp = counter_get(&c->stamp);
+        if (stamp > newest && thread_cache_bytes(c))
+            newest = stamp;
+    }
+    return newest > clean ? newest : 0;
+}
+
+/* Nothing is counted twice: see thread_caches_requested_back. Otherwise the peak would rise, and
+ * the reserve with it, as often as a thread that looks is held up between two looks. */
+static uint64_t requested_bytes(const struct heap *heap, uint64_t handed_out)
+{
+    uint64_t live = handed_out + counter_get(&heap->live_requested);
+    uint64_t reserved = counter_get(&heap->reserved_bytes);
+    live -= MUTATED(taken_back_not_counted) ? 0 : thread_caches_requested_back(heap);
+    /* A block may have changed hands between two looks: less than nothing is nothing. */
+    if ((int64_t)live < 0)
+        return 0;
+    return live < reserved ? live : reserved;
+}
+
+static struct heap_bytes sum_bytes(const struct heap *heap)
+{
+    struct cached_sums cached = thread_caches_sum(heap);
+    if (MUTATED(cached_pending_not_counted))
+        cached.pending_bytes = 0;
+    return (struct heap_bytes){
+        .clean = counter_get(&heap->clean_bytes) + cached.free_bytes - cached.pending_bytes,
+        .pending = counter_get(&heap->pending_bytes) + cached.pending_bytes,
+        .requested = requested_bytes(heap, cached.requested_out),
+    };
+}
+
+/* Where caches fall asleep or wake meanwhile, what the program holds might count twice. */
+struct heap_bytes heap_bytes(const struct heap *heap)
+{
+    const counter *listings = &heap->caches.listings;
+    for (unsigned tries = 0;; tries++) {
+        /* Acquire, and a fence: pair with those in begin_listing and end_listing. */
+        uint64_t before = atomic_load_explicit(listings, memory_order_acquire);
+        struct heap_bytes bytes = sum_bytes(heap);
+        counter_fence(memory_order_acquire);
+        if ((before % 2 == 0 && counter_get(listings) == before) || tries == LISTING_TRIES)
+            return bytes;
+    }
+}
+
+uint64_t heap_peak_requested(const struct heap *heap)
+{
+    uint64_t peak = heap_counters_peak(heap->counters), now = heap_bytes(heap).requested;
+    return peak > now ? peak : now;
+}
+
+const struct recent_sums *heap_recent_sums(struct heap *heap, uint64_t old)
+{
+    const struct epochs *epochs = &context_of_heap(heap)->epochs;
+    struct recent_sums *lately = &heap->recent;
+    uint64_t current = epoch_current(epochs), clean = epoch_clean(epochs);
+    bool is_new = old ? current - lately->current <= old
+                      : lately->current == current && lately->clean == clean;
+    if (heap->caches.count > SUMS_FEW_THREADS && lately->current && is_new)
+        return lately;
+    struct cached_sums cached = thread_caches_sum(heap);
+    *lately = (struct recent_sums){
+        .current = current,
+        .clean = clean,
+        .pending_bytes = MUTATED(cached_pending_not_counted) ? 0 : cached.pending_bytes,
+        .pending_slots = cached.pending_slots,
+        .requested = requested_bytes(heap, cached.requested_out),
+        .freeing = cached.freeing,
+    };
+    atomic_store_explicit(&heap->freeing, cached.freeing, memory_order_relaxed);
+    counter_raise_to(&heap->counters->peak_requested, lately->requested);
+    return lately;
+}
+
+uint64_t heap_kept_bytes(struct heap *heap)
+{
+    uint64_t held = counter_get(&heap->reserved_bytes);
+    uint64_t requested = heap_recent_sums(heap, 0)->requested;
+    return held > requested ? held - requested : 0;
+}
+
+uint64_t heap_free_blocks(const struct heap *heap, const struct bucket *bucket)
+{
+    uint64_t most = bucket->free_blocks + bucket->granted;
+    if (most < heap->blocks_per_bucket)
+        return most;
+    return bucket->free_blocks + thread_caches_blocks(heap, bucket, NULL, false);
+}
+
+uint64_t heap_newest_pending(const struct heap *heap)
+{
+    uint64_t listed = heap->pending.last ? counter_get(&heap->pending.last->epoch) : 0;
+    uint64_t cached = thread_caches_newest_stamp(heap);
+    return listed > cached ? listed : cached;
+}
+
+void heap_raise_peaks(struct heap *heap, const struct bucket *bucket)
+{
+    struct bucket_counters *counters = bucket->counters;
+    uint64_t free = counter_get(&counters->free_bytes);
+    if (bucket->bin != CACHE_NO_BIN)
+        free += thread_caches_blocks(heap, bucket, NULL, false) * bucket->bytes;
+    uint64_t reserved = counter_get(&counters->reserved_bytes);
+    uint64_t requested = requested_bytes(heap, thread_caches_requested_out(heap));
+    counter_raise_to(&heap->counters->peak_requested, requested);
+    counter_raise_to(&counters->peak_live_bytes, reserved > free ? reserved - free : 0);
+}
+
+void heap_count_live(struct heap *heap, struct block *block)
+{
+    counter_add(&heap->live_requested, counter_get(&block->requested));
+    if (heap->caches.count <= SUMS_FEW_THREADS)
+        heap_raise_peaks(heap, block->bucket);
+}
+
+static void settle_bin(struct cache_bin *bin, uint64_t clean)
+{
+    uint64_t frees = counter_get(&bin->counters->frees);
+    counter_raise_to(&bin->counters->settled, frees - pending_blocks(bin, clean));
+}
+
+void thread_caches_settle(struct heap *heap)
+{
+    uint64_t clean = heap_clean_epoch(heap);
+    for (struct thread_cache *c = thread_caches_first(heap); c; c = thread_cache_next(c))
+        for (unsigned i = 0; i < CACHE_BINS; i++) {
+            struct cache_bin *bin = atomic_load_explicit(&c->bins[i], memory_order_acquire);
+            if (cache_bin_bucket(bin))
+                settle_bin(bin, clean);
+        }
+    counter_raise_to(&heap->counters->peak_requested, heap_bytes(heap).requested);
+}
