@@ -83,7 +83,7 @@ static struct device *describe_device(struct pool *pool, CUdevice ordinal)
     device_set_short(device, false);
     atomic_init(&device->could_hold, total);
     const struct stream_ordered_settings *stream_ordered = &pool->settings.stream_ordered;
-    size_classes_init(&device->stream_classes, &stream_ordered->buckets, total);
+    bucket_settings_resolve(&stream_ordered->buckets, total, &device->stream_classes);
     device->stream_cached_cap = byte_size_resolve(&stream_ordered->caps.cached, total);
     return device;
 }

@@ -5,6 +5,7 @@
 #include "core/base/clock.h"
 #include "core/base/mutation.h"
 #include "core/contexts/pool_state.h"
+#include "core/reclaim/room.h"
 #include "driver_free.h"
 #include "place.h"
 #include "policies.h"
@@ -89,7 +90,7 @@ wait_for_what_is_missed(struct pool *pool, struct context *context, uint64_t roo
 
 void heap_wait_if_missed(struct pool *pool, struct context *context, uint64_t now)
 {
-    uint64_t room = release_room(pool, context, now);
+    uint64_t room = room_left(pool, context, now);
     if (__builtin_expect(!policy_nothing_is_missed(context, room), 0))
         wait_for_what_is_missed(pool, context, room);
 }
@@ -119,12 +120,12 @@ CUresult heap_end_free(struct pool *pool, struct context *context, struct fence 
     /* Made while there is memory: it is needed when there is none. */
     if (pool->driver->cuMemFreeAsync &&
         !atomic_load_explicit(&context->return_stream, memory_order_relaxed))
-        release_stream(pool, context);
+        return_stream(pool, context);
     if (waitable)
         heap_wait_if_missed(pool, context, excess.now);
     release_found_excess(pool, context, &excess, RELEASE_IN_FREE);
     if (device_is_short(context->device))
-        release_look_again(pool, context);
+        room_look_again(pool, context);
     return result;
 }
 

@@ -37,7 +37,7 @@ bool heap_init(struct pool *pool, struct context *context)
     heap->device = context->device->ordinal;
     heap->counters = context->counters;
     heap->blocks_per_bucket = settings->caps.blocks_per_bucket;
-    size_classes_init(&heap->classes, &settings->buckets, context->device->total_bytes);
+    bucket_settings_resolve(&settings->buckets, context->device->total_bytes, &heap->classes);
     atomic_init(&heap->closed, (settings->free_synchronizes ? CLOSED_SYNCHRONISING : 0u) |
                                    (pool->expedited ? 0u : CLOSED_WEAKLY));
     heap->unkept.bin = CACHE_NO_BIN;

@@ -4,6 +4,7 @@
 #include "core/base/mutation.h"
 #include "core/contexts/pool_state.h"
 #include "core/driver/calls.h"
+#include "core/reclaim/reclaim.h"
 #include "lost.h"
 #include "policies.h"
 #include "release.h"
@@ -48,7 +49,7 @@ static CUresult allocate_from_driver_with_reclaim(struct pool *pool, struct cont
     if (result != CUDA_ERROR_OUT_OF_MEMORY)
         return result;
     struct reclaim progress = {.bytes = *bytes, .wanted = requested};
-    while (result == CUDA_ERROR_OUT_OF_MEMORY && release_for_retry(pool, device, &progress))
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && reclaim_for_retry(pool, device, &progress))
         result = allocate_from_driver(pool, heap_of(context), cost, address, *bytes);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && *bytes != requested &&
         !MUTATED(exact_size_left_out)) {
@@ -174,8 +175,8 @@ CUresult heap_miss(struct pool *pool, struct context *context, struct bucket *bu
         return ask_in_vain(pool, context, address, requested);
     release_excess(pool, context, RELEASE_IN_ALLOCATION);
     release_before_growth(pool, context, bytes);
-    if (!release_reserve(pool, context, bytes, false)) {
-        if (bytes == requested || !release_reserve(pool, context, requested, false))
+    if (!reserve_take(pool, context, bytes, false)) {
+        if (bytes == requested || !reserve_take(pool, context, requested, false))
             return refuse(heap, bucket, requested);
         bytes = requested;
     }

@@ -406,7 +406,7 @@ static CUresult record_in_context(struct pool *pool, const struct own_event *eve
     CUresult result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     (void)unused;
     pthread_mutex_lock(&pool->fence_lock);
-    if (!streams_are_captured(pool))
+    if (!program_captures(&pool->captures))
         result = pool->driver->cuCtxRecordEvent(event->context->handle, event->event);
     pthread_mutex_unlock(&pool->fence_lock);
     return result;
@@ -579,7 +579,7 @@ static CUresult record_on_free_stream(struct pool *pool, const struct own_event 
 {
     CUresult result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     pthread_mutex_lock(&pool->fence_lock);
-    if (!streams_are_captured(pool))
+    if (!program_captures(&pool->captures))
         result = pool->driver->cuEventRecord(event->event, handle);
     pthread_mutex_unlock(&pool->fence_lock);
     return result;
@@ -603,7 +603,7 @@ bool order_capture_is_coming(const struct pool *pool)
     /* Relaxed: the stream's lock orders it. Whoever has left something pending without having seen
      * it did so before the stream was looked at below. */
     return (atomic_load_explicit(&pool->streams->captures_coming, memory_order_relaxed) ||
-            streams_are_captured(pool)) &&
+            program_captures(&pool->captures)) &&
            !MUTATED(pending_as_capture_comes);
 }
 
