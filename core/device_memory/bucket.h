@@ -24,16 +24,18 @@
 #define CACHE_LARGEST (UINT64_C(32) << 20)
 
 struct bucket {
-    uint64_t bytes; /* 0: the bucket of blocks that are not kept */
+    uint64_t bytes; /* of each block; 0: the bucket of blocks that are not kept */
     /* Clean and pending blocks, the oldest first. Of the clean ones the newest is taken, since its
      * memory is the likeliest to be in the GPU's cache. */
     struct block_list clean, pending;
-    uint64_t free_blocks; /* clean and pending */
-    uint32_t granted;     /* free blocks that thread caches may hold besides */
-    uint16_t bin;         /* in thread caches, or CACHE_NO_BIN */
-    uint32_t taken;       /* so often in a row, each soon after the one before */
-    uint64_t taken_at; /* when out of all thread caches last: the monotonic clock's nanoseconds */
-    uint64_t shared_until, shared_for; /* likewise: thread caches hold none of it meanwhile */
+    uint64_t free_blocks;       /* in the two lists */
+    uint32_t granted_to_caches; /* free blocks that thread caches may hold besides */
+    uint16_t bin;               /* its place in thread caches, or CACHE_NO_BIN */
+    /* Sharing, see thread_caches_take. Nanoseconds of the monotonic clock. */
+    uint32_t taken_in_a_row; /* so often taken out of caches, each soon after the one before */
+    uint64_t taken_from_caches_at; /* when last */
+    uint64_t shared_until;         /* caches hold nothing of it until then */
+    uint64_t shared_for;           /* how long that span is or was; 0: it was never shared */
     struct ghosts ghosts;
     struct bucket_counters *counters; /* in the figures */
 };

@@ -6,7 +6,7 @@ static void note_moved(struct thread_cache *cache, struct cache_bin *bin, uint64
 {
     counter_add(&bin->counters->moved, blocks);
     bin->room -= (uint32_t)blocks;
-    counter_add(&cache->moved, blocks * bin->bytes);
+    counter_add(&cache->moved_bytes, blocks * bin->bytes);
 }
 
 /* So many clean blocks stay; the older ones go. They are the newest of the heap's, whose order is
@@ -27,7 +27,7 @@ static void give_clean(struct thread_cache *cache, struct cache_bin *bin, uint64
     while (turned) {
         struct block *newer = turned->links[LINK_BUCKET].next;
         counter_set(&turned->epoch, heap_clean_epoch(cache->heap));
-        turned->freed_at = bin->clean_at;
+        turned->freed_at = bin->clean_freed_at;
         heap_accept(cache->heap, turned, thread_cache_slot(cache));
         note_moved(cache, bin, (uint64_t)-1);
         turned = newer;
@@ -37,7 +37,7 @@ static void give_clean(struct thread_cache *cache, struct cache_bin *bin, uint64
 /* What was freed in the epoch of this stamp is no longer pending here. */
 static void note_no_longer_pending(struct thread_cache *cache, uint64_t stamp, uint64_t bytes)
 {
-    struct cache_slot *slot = &cache->slots[stamp % CACHE_SLOTS];
+    struct cache_epoch *slot = &cache->epochs[stamp % CACHE_EPOCHS];
     if (counter_get(&slot->stamp) == stamp)
         counter_add(&slot->taken, bytes);
 }
@@ -97,10 +97,11 @@ struct block *thread_cache_pop(struct thread_cache *cache, struct cache_bin *bin
  * gives half of everything back. */
 unsigned thread_cache_wants(const struct thread_cache *cache, struct cache_bin *bin)
 {
-    uint64_t wanted = bin->batch, most = bin->capacity / 2;
-    uint64_t half = counter_get(&cache->heap->caches.most) / 2, has = thread_cache_bytes(cache);
+    uint64_t wanted = bin->refill_blocks, most = bin->capacity / 2;
+    uint64_t half = counter_get(&cache->heap->caches.most_bytes) / 2,
+             has = thread_cache_bytes(cache);
     uint64_t fit = has < half ? (half - has) / bin->bytes : 0;
-    bin->batch = (uint32_t)smaller_of(2 * wanted, most);
+    bin->refill_blocks = (uint32_t)smaller_of(2 * wanted, most);
     return (unsigned)smaller_of(smaller_of(wanted, bin->room / 2), fit);
 }
 
@@ -113,14 +114,14 @@ void thread_cache_fill(struct cache_bin *bin, struct block *block)
 {
     block->links[LINK_BUCKET].next = bin->clean;
     bin->clean = block;
-    bin->clean_at = block->freed_at;
+    bin->clean_freed_at = block->freed_at;
     block_set_state(block, BLOCK_CACHED);
 }
 
 void cache_bin_retire(struct cache_bin *bin)
 {
     struct bucket *bucket = cache_bin_bucket(bin);
-    bucket->granted -= MUTATED(caches_past_the_cap) ? 0 : bin->capacity;
+    bucket->granted_to_caches -= MUTATED(caches_past_the_cap) ? 0 : bin->capacity;
     atomic_store_explicit(&bin->bucket, NULL, memory_order_relaxed);
     bin->capacity = 0;
     bin->room = 0;
@@ -129,9 +130,9 @@ void cache_bin_retire(struct cache_bin *bin)
 /* 0: too little to be worth it. granted: to the bucket's other bins. */
 static uint32_t capacity_for(const struct heap *heap, const struct bucket *bucket, uint64_t granted)
 {
-    uint64_t bytes = smaller_of(counter_get(&heap->caches.most), CACHE_BIN_BYTES);
+    uint64_t bytes = smaller_of(counter_get(&heap->caches.most_bytes), CACHE_BIN_BYTES);
     uint64_t all = cache_blocks_of_bucket(heap);
-    if (bucket->bytes == 0 || bucket->bytes > heap->caches.largest || granted >= all)
+    if (bucket->bytes == 0 || bucket->bytes > heap->caches.largest_block || granted >= all)
         return 0;
     uint64_t blocks = smaller_of(bytes / bucket->bytes, heap->caches.most_blocks);
     blocks = smaller_of(blocks, all - granted);
@@ -157,14 +158,14 @@ static uint64_t least_request(const struct size_classes *classes, uint64_t bytes
 
 static bool serve_bucket(struct thread_cache *cache, struct cache_bin *bin, struct bucket *bucket)
 {
-    uint32_t capacity = capacity_for(cache->heap, bucket, bucket->granted);
+    uint32_t capacity = capacity_for(cache->heap, bucket, bucket->granted_to_caches);
     if (capacity == 0)
         return false;
-    bucket->granted += MUTATED(caches_past_the_cap) ? 0 : capacity;
+    bucket->granted_to_caches += MUTATED(caches_past_the_cap) ? 0 : capacity;
     bin->capacity = capacity;
     bin->room = capacity;
     atomic_store_explicit(&bin->bucket, bucket, memory_order_relaxed);
-    bin->batch = 1;
+    bin->refill_blocks = 1;
     bin->clean = NULL;
     bin->first = 0;
     bin->segment_count = 0;
@@ -178,14 +179,14 @@ static bool serve_bucket(struct thread_cache *cache, struct cache_bin *bin, stru
 static struct cache_bin *make_bin(const struct heap *heap, const struct bucket *bucket)
 {
     struct bin_counters *counters =
-        figures_bin(heap->figures, KIND_DEVICE, heap->id, heap->device, bucket->bytes);
+        figures_bin(heap->figures, KIND_DEVICE, heap->figures_id, heap->device, bucket->bytes);
     struct cache_bin *bin = counters ? allocate_in_whole_lines(sizeof *bin) : NULL;
     if (!bin)
         return NULL;
     bin->counters = counters;
     bin->bytes = bucket->bytes;
-    bin->least = least_request(&heap->classes, bucket->bytes);
-    bin->more = bucket->bytes - bin->least;
+    bin->least_request = least_request(&heap->classes, bucket->bytes);
+    bin->request_span = bucket->bytes - bin->least_request;
     return bin;
 }
 
@@ -226,8 +227,9 @@ struct cache_bin *thread_cache_bin(struct thread_cache *cache, struct bucket *bu
 static void resize_bin(struct thread_cache *cache, struct cache_bin *bin)
 {
     struct bucket *bucket = cache_bin_bucket(bin);
-    uint32_t capacity = capacity_for(
-        cache->heap, bucket, bucket->granted - (MUTATED(caches_past_the_cap) ? 0 : bin->capacity));
+    uint32_t capacity = capacity_for(cache->heap, bucket,
+                                     bucket->granted_to_caches -
+                                         (MUTATED(caches_past_the_cap) ? 0 : bin->capacity));
     if (capacity == bin->capacity)
         return;
     if (capacity + bin->room < bin->capacity)
@@ -236,7 +238,7 @@ static void resize_bin(struct thread_cache *cache, struct cache_bin *bin)
         cache_bin_retire(bin);
         return;
     }
-    bucket->granted += MUTATED(caches_past_the_cap) ? 0 : capacity - bin->capacity;
+    bucket->granted_to_caches += MUTATED(caches_past_the_cap) ? 0 : capacity - bin->capacity;
     bin->room += capacity - bin->capacity;
     bin->capacity = capacity;
 }
@@ -252,26 +254,26 @@ struct cache_bin *cache_bin_in_use(struct thread_cache *cache, unsigned place)
 static void give_what_is_too_much(struct thread_cache *cache)
 {
     static const uint64_t unused_for[] = {CACHE_UNUSED_EPOCHS, 1, 0};
-    uint64_t most = counter_get(&cache->heap->caches.most), now = counter_get(&cache->stamp);
+    uint64_t most = counter_get(&cache->heap->caches.most_bytes), now = counter_get(&cache->stamp);
     for (unsigned round = 0; round < sizeof unused_for / sizeof unused_for[0]; round++)
         for (unsigned i = 0; i < CACHE_BINS && thread_cache_bytes(cache) > most - most / 4; i++) {
             struct cache_bin *bin = cache_bin_in_use(cache, i);
             if (bin && unused_for[round] == 0)
                 thread_cache_cut_bin(cache, bin, cache_bin_blocks(bin) / 2);
-            else if (bin && bin->opened + unused_for[round] < now)
+            else if (bin && bin->newest_stamp + unused_for[round] < now)
                 thread_cache_empty_bin(cache, bin);
         }
 }
 
 void thread_cache_fit(struct thread_cache *cache)
 {
-    for (unsigned i = 0; cache->shares != cache->heap->caches.count && i < CACHE_BINS; i++) {
+    for (unsigned i = 0; cache->sized_for != cache->heap->caches.count && i < CACHE_BINS; i++) {
         struct cache_bin *bin = cache_bin_in_use(cache, i);
         if (bin)
             resize_bin(cache, bin);
     }
-    cache->shares = cache->heap->caches.count;
-    if (thread_cache_bytes(cache) > counter_get(&cache->heap->caches.most))
+    cache->sized_for = cache->heap->caches.count;
+    if (thread_cache_bytes(cache) > counter_get(&cache->heap->caches.most_bytes))
         give_what_is_too_much(cache);
 }
 

@@ -5,9 +5,9 @@
  * Every function is called with the heap lock held, and either by the cache's thread or while the
  * heap's caches are closed (cache_set.h). A bin that is in use belongs to one bucket:
  *
- *   bucket->granted = sum of bin->capacity over the bucket's bins
+ *   bucket->granted_to_caches = sum of bin->capacity over the bucket's bins
  *   bin->room + blocks in the bin = bin->capacity
- *   bucket->granted <= 3/4 of the heap's blocks_per_bucket
+ *   bucket->granted_to_caches <= 3/4 of the heap's blocks_per_bucket
  */
 #ifndef CUDAPOOL_CORE_CACHE_BIN_H
 #define CUDAPOOL_CORE_CACHE_BIN_H

@@ -115,10 +115,11 @@ static void take_out_of_caches(struct heap *heap, struct bucket *bucket, uint64_
 void thread_caches_take(struct heap *heap, struct bucket *bucket, bool starved)
 {
     uint64_t now = monotonic_now(), stay = fair_part(heap, bucket);
-    bool soon = now - bucket->taken_at < CACHE_TAKEN_APART;
-    bucket->taken = !soon ? 0 : bucket->taken + (starved && !stay && bucket->bytes > little(heap));
-    bucket->taken_at = now;
-    bool again = bucket->taken >= CACHE_TAKEN_OFTEN && !MUTATED(never_shared);
+    bool soon = now - bucket->taken_from_caches_at < CACHE_TAKEN_APART;
+    bucket->taken_in_a_row =
+        !soon ? 0 : bucket->taken_in_a_row + (starved && !stay && bucket->bytes > little(heap));
+    bucket->taken_from_caches_at = now;
+    bool again = bucket->taken_in_a_row >= CACHE_TAKEN_OFTEN && !MUTATED(never_shared);
     if (again)
         share(bucket, now);
     take_out_of_caches(heap, bucket, again ? 0 : stay, again);
@@ -153,13 +154,13 @@ void thread_caches_shut_large(struct heap *heap)
 
 void thread_caches_update_closed(struct heap *heap)
 {
-    bool was_wary = heap->wary;
+    bool was_wary = heap->caches_hold_no_large;
     heap_set_closed(heap, CLOSED_ENDING, heap->ending);
-    heap_set_closed(heap, CLOSED_FINE, heap->fine);
+    heap_set_closed(heap, CLOSED_FINEST_SIZES, heap->finest_sizes);
     heap_set_closed(heap, CLOSED_HOST_WORK,
                     host_work_limit(&context_of_heap(heap)->epochs.host_work) != UINT64_MAX);
-    heap->wary = keep_is_on_trial(&heap->keep) || heap->keep.vain;
-    if (heap->wary && !was_wary)
+    heap->caches_hold_no_large = keep_is_on_trial(&heap->keep) || heap->keep.unused_returns;
+    if (heap->caches_hold_no_large && !was_wary)
         thread_caches_shut_large(heap);
 }
 
@@ -174,10 +175,9 @@ static void count_awake(struct heap *heap, unsigned count)
     uint64_t each = alone ? UINT64_MAX : all / count;
     uint64_t blocks = cache_blocks_of_bucket(heap) / (alone ? 1 : count);
     atomic_store_explicit(&caches->count, count, memory_order_relaxed);
-    caches->level = alone ? 0 : 32u - (uint32_t)__builtin_clz(count - 1);
-    counter_set(&caches->most, each);
+    counter_set(&caches->most_bytes, each);
     caches->most_blocks = (uint32_t)smaller_of(CACHE_BIN_BLOCKS, blocks);
-    caches->largest = smaller_of(CACHE_LARGEST, each / CACHE_BIN_LEAST);
+    caches->largest_block = smaller_of(CACHE_LARGEST, each / CACHE_BIN_LEAST);
     context_of_heap(heap)->epochs.shared = count > 1;
 }
 
@@ -185,14 +185,14 @@ static void count_awake(struct heap *heap, unsigned count)
  * while it is not. */
 static void begin_listing(struct heap *heap)
 {
-    counter_add(&heap->caches.listings, 1);
+    counter_add(&heap->caches.list_changes, 1);
     /* Pairs with the fence in heap_bytes: whoever sees the change sees the number odd. */
     counter_fence(memory_order_release);
 }
 
 static void end_listing(struct heap *heap)
 {
-    atomic_store_explicit(&heap->caches.listings, counter_get(&heap->caches.listings) + 1,
+    atomic_store_explicit(&heap->caches.list_changes, counter_get(&heap->caches.list_changes) + 1,
                           memory_order_release);
 }
 
@@ -208,7 +208,7 @@ void thread_cache_wake(struct thread_cache *cache)
     end_listing(heap);
     cache->awake = true;
     cache->seen_at = 0;
-    cache->shares = 0;
+    cache->sized_for = 0;
     heap->recent.current = 0;
     count_awake(heap, heap->caches.count + 1);
 }
@@ -249,7 +249,7 @@ void thread_cache_put_to_sleep(struct thread_cache *cache)
  * path has something to do. The clock is the heap's, which may be behind what was seen before. */
 static bool is_idle(struct thread_cache *cache, uint64_t now)
 {
-    uint64_t use = counter_get(&cache->given) + counter_get(&cache->handed);
+    uint64_t use = counter_get(&cache->freed_bytes) + counter_get(&cache->handed_out_bytes);
     if (cache->seen_at == 0 || cache->seen_use != use || cache->in_slow_path) {
         cache->seen_use = use;
         cache->seen_at = now;

@@ -35,7 +35,7 @@ struct thread_cache *thread_cache_known(const struct heap *heap)
 {
     struct thread_cache *cache = caches_of_thread.all;
     while (cache && cache->heap != heap)
-        cache = cache->of_thread;
+        cache = cache->next_of_thread;
     return cache;
 }
 
@@ -55,7 +55,7 @@ static void retire_cache(struct thread_cache *cache)
 static bool is_interrupted(const struct thread_cache *caches)
 {
     bool inside = thread_state.context_locks != 0;
-    for (const struct thread_cache *c = caches; c; c = c->of_thread)
+    for (const struct thread_cache *c = caches; c; c = c->next_of_thread)
         inside = inside || atomic_load_explicit(&c->inside, memory_order_relaxed);
     return inside;
 }
@@ -81,7 +81,7 @@ static void end_of_thread(void *unused)
     if (is_interrupted(cache))
         return;
     for (struct thread_cache *next; cache; cache = next) {
-        next = cache->of_thread;
+        next = cache->next_of_thread;
         if (is_the_parents(cache->pool) || MUTATED(thread_end_missed))
             continue;
         heap_lock(cache->heap);
@@ -114,10 +114,11 @@ static bool has_ended(const struct pool *pool, pid_t thread)
  * made, so that no more than about every second one is without a thread. */
 static void look_for_an_end(struct heap *heap)
 {
-    struct thread_cache *cache = heap->caches.looked_at ? heap->caches.looked_at->next : NULL;
+    struct thread_cache *cache =
+        heap->caches.checked_for_end ? heap->caches.checked_for_end->next : NULL;
     if (!cache)
         cache = atomic_load_explicit(&heap->caches.all, memory_order_relaxed);
-    heap->caches.looked_at = cache;
+    heap->caches.checked_for_end = cache;
     int error = errno; /* the program's */
     if (cache && has_ended(cache->pool, cache->thread))
         retire_cache(cache);
@@ -164,7 +165,7 @@ static struct thread_cache *make_cache(struct pool *pool, struct heap *heap)
     cache->thread = number_of_this_thread(pool);
     atomic_store_explicit(&cache->slot, (uint8_t)(thread_id(pool) % HEAP_SLOTS),
                           memory_order_relaxed);
-    cache->of_thread = caches_of_thread.all;
+    cache->next_of_thread = caches_of_thread.all;
     caches_of_thread.all = cache;
     if (thread->context && heap_of(thread->context) == heap)
         thread->kept = cache;

@@ -50,7 +50,7 @@ static bool has_patience(struct heap *heap, struct patience *patience)
 {
     uint64_t before = patience->now;
     patience->now = monotonic_now();
-    if (atomic_load_explicit(&heap->missing, memory_order_relaxed))
+    if (atomic_load_explicit(&heap->threads_in_miss, memory_order_relaxed))
         patience->beside += patience->now - before;
     uint64_t waited = patience->now - patience->started - patience->beside;
     return waited < CACHE_WAIT_LONGEST && patience->beside < CACHE_WAIT_BESIDE &&
@@ -74,7 +74,7 @@ static void watch_for_fence(struct pool *pool, struct context *context, struct t
             break;
     }
     thread_state.waited_ns += patience.now - patience.started;
-    cache->waited += (int64_t)(patience.now - patience.started - patience.beside);
+    cache->waited_ns += (int64_t)(patience.now - patience.started - patience.beside);
 }
 
 void heap_take_wait(const struct cache_bin *bin)
@@ -90,14 +90,14 @@ bool heap_await_fence(struct pool *pool, struct context *context, struct thread_
     struct heap *heap = heap_of(context);
     const struct epochs *epochs = &context->epochs;
     uint64_t stamp = pending->stamp;
-    bool may_grow = !pending->full && cache->waited >= 0;
+    bool may_grow = !pending->full && cache->waited_ns >= 0;
     /* A barrier costs no time to wait for, but a slow path for each block. */
     bool lone = heap->caches.count <= 1 && pending->blocks < BLOCKS_WORTH_A_WAIT;
     if (epoch_clean(epochs) >= stamp)
         return true;
     if (lone)
-        cache->waited += COST_OF_A_BARRIER;
-    bool grows = may_grow && cache->waited >= policy_cost_of_growth(heap) &&
+        cache->waited_ns += COST_OF_A_BARRIER;
+    bool grows = may_grow && cache->waited_ns >= policy_cost_of_growth(heap) &&
                  policy_growth_is_due(heap, monotonic_now());
     if (!epoch_keeps_up(epochs) || grows)
         return false;
@@ -105,7 +105,7 @@ bool heap_await_fence(struct pool *pool, struct context *context, struct thread_
         if (!may_grow || heap->caches.count > 1)
             thread_cache_ask_again(cache);
         /* Another thread's free may bring one. */
-        if (lone || atomic_load_explicit(&heap->freeing, memory_order_relaxed) <= 1)
+        if (lone || atomic_load_explicit(&heap->threads_freeing, memory_order_relaxed) <= 1)
             return false;
     }
     if (lone || policy_others_work_may_count(pool))

@@ -77,7 +77,7 @@ static void wait_before_the_driver(struct pool *pool, struct context *context)
         !pool->driver->cuCtxRecordEvent || MUTATED(driver_waits_alone))
         return;
     heap_lock(heap);
-    bool others = heap->caches.count > 1 || heap->alone < HEAP_ALONE;
+    bool others = heap->caches.count > 1 || heap->uses_in_a_row < HEAP_USES_ALONE;
     struct fence *fence = others ? heap_begin_fence(context, true) : NULL;
     uint64_t stamp = epoch_current(&context->epochs) - 1;
     heap_unlock(heap);

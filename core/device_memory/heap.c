@@ -9,7 +9,8 @@
 static bool bucket_init(struct heap *heap, struct bucket *bucket, uint64_t bytes)
 {
     bucket->bytes = bytes;
-    bucket->counters = figures_bucket(heap->figures, KIND_DEVICE, heap->id, heap->device, bytes);
+    bucket->counters =
+        figures_bucket(heap->figures, KIND_DEVICE, heap->figures_id, heap->device, bytes);
     return bucket->counters != NULL;
 }
 
@@ -31,9 +32,9 @@ bool heap_init(struct pool *pool, struct context *context)
 {
     struct heap *heap = heap_of(context);
     const struct device_settings *settings = &pool->settings.device;
-    heap->alone = HEAP_ALONE;
+    heap->uses_in_a_row = HEAP_USES_ALONE;
     heap->figures = &pool->figures;
-    heap->id = context->figures_id;
+    heap->figures_id = context->figures_id;
     heap->device = context->device->ordinal;
     heap->counters = context->counters;
     heap->blocks_per_bucket = settings->caps.blocks_per_bucket;
@@ -61,12 +62,12 @@ void heap_visit_buckets(struct heap *heap, void (*visit)(struct bucket *, void *
 void heap_note_user(struct pool *pool, struct heap *heap)
 {
     uint64_t self = thread_id(pool);
-    if (__builtin_expect(heap->user != self, 0)) {
+    if (__builtin_expect(heap->last_user != self, 0)) {
         /* The very first user is alone from the start. */
-        heap->alone = heap->user ? 0 : HEAP_ALONE;
-        heap->user = self;
-    } else if (__builtin_expect(heap->alone < HEAP_ALONE, 0)) {
-        heap->alone++;
+        heap->uses_in_a_row = heap->last_user ? 0 : HEAP_USES_ALONE;
+        heap->last_user = self;
+    } else if (__builtin_expect(heap->uses_in_a_row < HEAP_USES_ALONE, 0)) {
+        heap->uses_in_a_row++;
     }
 }
 
@@ -77,17 +78,17 @@ uint8_t heap_slot_of_this_thread(void)
 
 static void count_pending(struct heap *heap, struct block *block)
 {
-    uint64_t *pending = &heap->pending_of[block->slot];
-    heap->slots_pending += *pending == 0;
+    uint64_t *pending = &heap->pending_by_slot[block->slot];
+    heap->slots_with_pending += *pending == 0;
     *pending += block->bytes;
     heap->pending_slots |= UINT64_C(1) << block->slot;
 }
 
 static void count_no_longer_pending(struct heap *heap, struct block *block)
 {
-    uint64_t *pending = &heap->pending_of[block->slot];
+    uint64_t *pending = &heap->pending_by_slot[block->slot];
     *pending -= block->bytes;
-    heap->slots_pending -= *pending == 0;
+    heap->slots_with_pending -= *pending == 0;
     heap->pending_slots &= ~((uint64_t)(*pending == 0) << block->slot);
 }
 
@@ -195,7 +196,7 @@ static void insert_pending(struct block_list *list, struct block *block, enum bl
 /* The blocks of a segment come one after the other: where the last one went, the next one goes. */
 static void insert_by_stamp(struct heap *heap, struct block *block)
 {
-    struct block *last = heap->accepted;
+    struct block *last = heap->last_accepted;
     bool is_next =
         last && block_state(last) == BLOCK_PENDING && last->bucket == block->bucket &&
         (counter_get(&last->epoch) == counter_get(&block->epoch) || MUTATED(segments_out_of_order));
@@ -206,14 +207,14 @@ static void insert_by_stamp(struct heap *heap, struct block *block)
         insert_pending(&block->bucket->pending, block, LINK_BUCKET);
         insert_pending(&heap->pending, block, LINK_HEAP);
     }
-    heap->accepted = block;
+    heap->last_accepted = block;
 }
 
 static void note_free_block(struct heap *heap, const struct block *block)
 {
     struct bucket *bucket = block->bucket;
-    if (++bucket->free_blocks + bucket->granted > heap->blocks_per_bucket)
-        heap->crowded = true;
+    if (++bucket->free_blocks + bucket->granted_to_caches > heap->blocks_per_bucket)
+        heap->bucket_may_exceed_cap = true;
     counter_add(&bucket->counters->free_bytes, block->bytes);
 }
 

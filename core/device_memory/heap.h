@@ -7,7 +7,7 @@
  *   heap->reserved_bytes = live + clean + pending, in lists and caches
  *   heap->clean_bytes    = bytes of the blocks in all buckets' lists of clean ones
  *   heap->pending_bytes  = bytes of the blocks in heap->pending
- *                        = sum of heap->pending_of
+ *                        = sum of heap->pending_by_slot
  *   bucket->free_blocks  = blocks in bucket->clean + blocks in bucket->pending
  *   lists of pending blocks ascend by stamp (block->epoch)
  *
@@ -50,82 +50,99 @@ enum closed {
     CLOSED_COLLECTING = 1,     /* another thread empties them */
     CLOSED_ENDING = 2,         /* the context is being ended */
     CLOSED_UNUSABLE = 4,       /* the driver answers in this context */
-    CLOSED_FINE = 8,           /* sizes are the driver's own */
+    CLOSED_FINEST_SIZES = 8,   /* sizes are not rounded to buckets: see heap->finest_sizes */
     CLOSED_SYNCHRONISING = 16, /* every free waits: the settings say so, or heap->frees_wait */
     CLOSED_WEAKLY = 32,        /* there is no membarrier: entered by an exchange only */
     CLOSED_HOST_WORK = 64,     /* there is work that only the host ends: frees wait for it */
 };
 
-/* The caches of the heap's threads, see thread_cache.h. */
+/* The caches of the heap's threads, see thread_cache.h. Written with the heap lock held. */
 struct thread_caches {
-    _Atomic(struct thread_cache *)
-        all; /* only added to. Release when one is, acquire when walked */
-    _Atomic(struct thread_cache *) awake; /* those that may hold something. Likewise; relaxed where
-                                             one is taken out, whose next one stays */
-    counter listings;                     /* odd: that list is being changed */
-    struct thread_cache *spare;
-    struct thread_cache *looked_at; /* whether its thread has ended, last; NULL: none was */
-    unsigned owned;                 /* by threads */
-    _Atomic unsigned count;         /* awake. Written under the lock; relaxed */
-    uint32_t level;                 /* its binary logarithm, rounded up */
-    counter most;                   /* bytes that one cache may hold */
-    uint32_t most_blocks;           /* that one bin may hold */
-    uint64_t largest;               /* bytes of a block that there can be a bin for */
-    uint64_t looked_for_idle_at;    /* nanoseconds of the monotonic clock */
-    counter emptied;                /* so often was one that had any blocks */
+    _Atomic(struct thread_cache *) all;   /* every one ever made: only added to, and walked with the
+                                             lock held */
+    _Atomic(struct thread_cache *) awake; /* those that may hold something. Release when one is
+                                             listed, acquire when they are walked; one that is taken
+                                             out still leads to the rest */
+    counter list_changes;                 /* odd while the list of those awake is being changed */
+    struct thread_cache *spare;           /* without a thread */
+    struct thread_cache *checked_for_end; /* of which it was last looked whether its thread has
+                                             ended; NULL: of none yet */
+    unsigned owned;                       /* by threads: not spare */
+    _Atomic unsigned count;      /* awake. Relaxed where it is read without the lock: a hint */
+    counter most_bytes;          /* that one cache may hold */
+    uint32_t most_blocks;        /* that one bin may hold */
+    uint64_t largest_block;      /* bytes of the largest block that there can be a bin for */
+    uint64_t looked_for_idle_at; /* nanoseconds of the monotonic clock */
+    counter emptied;             /* so often was a cache that had any blocks */
 };
 
-/* What looking through all caches has shown. Where there are many threads, that is done now and
- * then, see
- * heap_recent_sums. */
+/* What looking through all caches has shown last. Where there are many threads that is done now and
+ * then, see heap_recent_sums. */
 struct recent_sums {
-    uint64_t current, clean; /* the epochs' numbers then; 0: look again */
+    uint64_t current, clean; /* the epochs' numbers then; current 0: look again */
     uint64_t pending_bytes;  /* in caches */
     uint64_t pending_slots;  /* bits: of the threads whose they are */
-    uint64_t requested;      /* what the program held */
+    uint64_t requested;      /* bytes that the program held */
     unsigned freeing;        /* threads that had freed something in that epoch or the one before */
 };
 
 struct heap {
+    /* ---- blocks ---- */
     struct size_classes classes;
-    uint64_t blocks_per_bucket; /* the cap */
+    uint64_t blocks_per_bucket; /* the most free blocks that a bucket may have */
     struct bucket_set buckets;
-    uint16_t bins; /* of thread caches: so many have a bucket */
-    struct bucket unkept;
+    uint16_t bins;        /* places in thread caches that buckets have been given */
+    struct bucket unkept; /* of blocks that are not kept */
     struct block_records records;
     struct bucket *draining;   /* while blocks are chosen to be given back: the last one's bucket */
-    struct block_list pending; /* by ascending stamp */
-    struct block *accepted;    /* the last one that came there from a thread's cache; NULL: none */
-    counter reserved_bytes;    /* of all blocks; those neither clean nor pending are live */
+    struct block_list pending; /* of all buckets, by ascending stamp */
+    struct block *last_accepted; /* the last pending one that came from a thread's cache, or NULL */
+
+    /* ---- bytes ---- */
+    counter reserved_bytes; /* of all blocks; those neither clean nor pending are live */
     counter clean_bytes, pending_bytes;
-    counter live_requested; /* as the program asked for */
-    uint64_t frees_since_fence, bytes_since_fence;
-    uint64_t pending_of[HEAP_SLOTS]; /* bytes, by the slot of the thread that freed them */
-    uint64_t pending_slots;          /* bits: slots with any */
-    unsigned slots_pending;          /* so many are set */
+    counter live_requested; /* as the program asked for, less what caches have counted */
+    uint64_t frees_since_fence, bytes_since_fence; /* that went into the heap's lists */
+    uint64_t pending_by_slot[HEAP_SLOTS];          /* by the slot of the thread that freed them */
+    uint64_t pending_slots;                        /* bits: slots with any */
+    unsigned slots_with_pending;                   /* so many bits are set */
     struct recent_sums recent;
-    _Atomic unsigned freeing; /* as there: for those who have no lock. Relaxed */
-    uint64_t idle_checked_at;
+
+    /* ---- who uses it, and how ---- */
+    _Atomic unsigned threads_freeing; /* recent.freeing, for those who have no lock. Relaxed: a
+                                         hint */
+    uint64_t idle_checked_at; /* when idle blocks were last looked for: the monotonic clock's
+                                 nanoseconds */
     struct keep keep;
-    uint64_t user;   /* the id of the thread that used the heap last; 0: none yet */
-    uint32_t alone;  /* uses by it in a row, saturating at HEAP_ALONE */
-    bool fine;       /* rounding has cost too much of the device: sizes are the driver's own */
-    bool ending;     /* the context is being ended: its blocks are not handed out */
-    bool unusual;    /* one of these two, which is what an allocation looks at */
-    bool crowded;    /* a bucket may have more free blocks than its cap */
-    bool wary;       /* of large blocks: caches hold none, since they may not be worth keeping */
+    uint64_t last_user;         /* the id of a thread; 0: none yet */
+    uint32_t uses_in_a_row;     /* by that thread, saturating at HEAP_USES_ALONE */
+    bool finest_sizes;          /* rounding has cost too much of the device: buckets are the finest
+                                   that there can be, and caches hold nothing */
+    bool ending;                /* the context is being ended: its blocks are not handed out */
+    bool ending_or_finest;      /* one of these two, which is what an allocation looks at */
+    bool bucket_may_exceed_cap; /* some bucket may have more free blocks than blocks_per_bucket */
+    bool caches_hold_no_large;  /* blocks of KEEP_LARGE_BYTES and more, since they may not be worth
+                                   keeping: a trial goes on, or may begin soon (keep.h) */
+
+    /* ---- frees that wait as the driver's do ---- */
     bool frees_wait; /* until frees_wait_until: an allocation has waited in vain */
-    uint64_t frees_wait_until, frees_wait_for; /* the monotonic clock's nanoseconds; a span of it */
-    counter largest_request;                   /* bytes */
+    uint64_t frees_wait_until, frees_wait_for; /* the end of that span, and its length: the
+                                                  monotonic clock's nanoseconds */
+
+    /* ---- misses ---- */
+    counter largest_request; /* bytes */
     counter misses;
-    counter miss_ns;          /* what they took lately: nanoseconds of the driver's call */
-    counter missed_at;        /* when the last one ended: the monotonic clock's nanoseconds */
-    _Atomic unsigned missing; /* threads that are in the driver for one. Relaxed: it chooses who
-                                 waits */
-    struct heap_counters *counters; /* in the figures, like those of the buckets */
+    counter miss_cost;                /* nanoseconds of the driver's call, lately */
+    counter last_miss_at;             /* when it ended: the monotonic clock's nanoseconds */
+    _Atomic unsigned threads_in_miss; /* in the driver for a new block. Relaxed: it chooses who
+                                         waits */
+
+    /* ---- its place in the figures ---- */
+    struct heap_counters *counters; /* like those of the buckets */
     struct figures *figures;
-    uint64_t id; /* of this heap in the figures */
+    uint64_t figures_id;
     CUdevice device;
+
     counter now; /* nanoseconds of the monotonic clock at the last slow path */
     struct thread_caches caches;
     /* Looked at by every allocation and free, and seldom written: in a cache line of its own. */
@@ -134,8 +151,8 @@ struct heap {
     char after[64];
 };
 
-/* After so many uses in a row by one thread it counts as the only one. */
-#define HEAP_ALONE 256u
+/* After so many uses in a row by one thread it counts as the only one that uses the heap. */
+#define HEAP_USES_ALONE 256u
 
 /* More buckets than this are never made: further sizes are not kept. */
 #define HEAP_BUCKETS_MAX 16384u

@@ -20,7 +20,7 @@ static void hand_out(struct heap *heap, struct block *block, size_t bytes, enum 
         heap_detach_free(heap, block);
     counter_set(&block->requested, bytes);
     block_set_state(block, BLOCK_LIVE);
-    if (__builtin_expect(heap->keep.vain != 0, 0)) {
+    if (__builtin_expect(heap->keep.unused_returns != 0, 0)) {
         keep_note_hit(&heap->keep, block->bytes);
         thread_caches_update_closed(heap);
     }
@@ -133,7 +133,7 @@ static struct block *take_pending_block(struct pool *pool, struct context *conte
                    ? NULL
                    : wait_in_place(pool, context, place, hit);
     if (place->cache)
-        place->cache->waited = -(int64_t)CACHE_WAIT_NO_GROWTH;
+        place->cache->waited_ns = -(int64_t)CACHE_WAIT_NO_GROWTH;
     if (place->bin && !heap_keeps_up(heap) && heap->caches.count > 1)
         thread_caches_share(heap, place->bucket);
     place_empty_bin(place);
@@ -167,8 +167,8 @@ static struct block *find_block(struct pool *pool, struct context *context,
     if (policy_is_ahead(context, cache) && !wait_for_the_others(pool, context, cache))
         return NULL;
     struct block *block = place_newest_clean(place);
-    if (block && cache && cache->waited > 0)
-        cache->waited = 0;
+    if (block && cache && cache->waited_ns > 0)
+        cache->waited_ns = 0;
     if (!block)
         block = take_pending_block(pool, context, place, hit);
     /* A fence is cheap beside a new block, which may be the only one of its size. */
@@ -210,7 +210,7 @@ CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *
 
     thread_cache_prepare_thread(pool);
     heap_lock(heap);
-    if (__builtin_expect(heap->unusual, 0)) {
+    if (__builtin_expect(heap->ending_or_finest, 0)) {
         if (heap->ending) {
             heap_unlock(heap);
             return heap_allocate_unkept(pool, context, address, bytes);

@@ -26,7 +26,7 @@ void heap_set_ending(struct heap *heap, bool ending)
 {
     heap_lock(heap);
     heap->ending = ending;
-    heap->unusual = heap->fine || ending;
+    heap->ending_or_finest = heap->finest_sizes || ending;
     thread_caches_update_closed(heap);
     if (ending && !MUTATED(caches_open_at_the_end))
         thread_caches_wait(heap);

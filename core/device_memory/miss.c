@@ -13,7 +13,7 @@
 /* Several threads may do this at once, and one look be lost. */
 static void note_cost(struct heap *heap, uint64_t nanoseconds)
 {
-    counter_set(&heap->miss_ns, (3 * counter_get(&heap->miss_ns) + nanoseconds) / 4);
+    counter_set(&heap->miss_cost, (3 * counter_get(&heap->miss_cost) + nanoseconds) / 4);
 }
 
 static CUresult allocate_from_driver(struct pool *pool, struct heap *heap,
@@ -22,7 +22,7 @@ static CUresult allocate_from_driver(struct pool *pool, struct heap *heap,
 {
     uint64_t started = monotonic_now();
     enter_driver();
-    atomic_fetch_add_explicit(&heap->missing, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&heap->threads_in_miss, 1, memory_order_relaxed);
     struct relaxed_mode mode = {false, 0};
     if (MUTATED(allocation_in_relaxed_mode))
         mode = relaxed_mode_begin(pool->driver);
@@ -32,8 +32,8 @@ static CUresult allocate_from_driver(struct pool *pool, struct heap *heap,
     uint64_t nanoseconds = monotonic_now() - started;
     bucket_count_call(cost, nanoseconds, result == CUDA_SUCCESS);
     note_cost(heap, nanoseconds);
-    counter_set(&heap->missed_at, started + nanoseconds);
-    atomic_fetch_sub_explicit(&heap->missing, 1, memory_order_relaxed);
+    counter_set(&heap->last_miss_at, started + nanoseconds);
+    atomic_fetch_sub_explicit(&heap->threads_in_miss, 1, memory_order_relaxed);
     return result;
 }
 
@@ -133,7 +133,7 @@ static void finish_miss(struct pool *pool, struct context *context, uint64_t gen
     if (keep_is_on_trial(&heap->keep))
         keep_note_miss(&heap->keep, &bucket->ghosts, bytes, policy_room_to_keep(pool, context));
     policy_watch_rounding(heap, context->device);
-    counter_raise_to(&heap->now, counter_get(&heap->missed_at));
+    counter_raise_to(&heap->now, counter_get(&heap->last_miss_at));
     heap_unlock(heap);
 }
 

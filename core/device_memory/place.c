@@ -20,10 +20,11 @@ static unsigned halvings_for(unsigned threads)
 
 void place_refresh_cache(struct heap *heap, struct thread_cache *cache)
 {
-    unsigned alone = heap->alone == HEAP_ALONE, caches = heap->caches.count;
+    unsigned alone = heap->uses_in_a_row == HEAP_USES_ALONE, caches = heap->caches.count;
     thread_cache_fit(cache);
-    cache->kept_up = heap_keeps_up(heap);
-    uint32_t frees = cache->kept_up ? fence_frees(heap) : FENCE_EVERY_FREES << alone;
+    cache->fence_set_while_keeping_up = heap_keeps_up(heap);
+    uint32_t frees =
+        cache->fence_set_while_keeping_up ? fence_frees(heap) : FENCE_EVERY_FREES << alone;
     /* As many bytes as without caches: what has no fence can neither be given back nor be waited
      * for, where an allocation needs it. */
     thread_cache_set_fence(cache, frees, alone, halvings_for(caches));
@@ -44,12 +45,13 @@ struct place place_of_this_thread(struct pool *pool, struct heap *heap, struct b
         place.cache = thread_cache_of_this_thread(pool, heap);
     if (!place.cache)
         return place;
-    if (place.cache->shares != heap->caches.count || place.cache->kept_up != heap_keeps_up(heap))
+    if (place.cache->sized_for != heap->caches.count ||
+        place.cache->fence_set_while_keeping_up != heap_keeps_up(heap))
         place_refresh_cache(heap, place.cache);
-    if (heap->wary && bucket->bytes >= KEEP_LARGE_BYTES)
+    if (heap->caches_hold_no_large && bucket->bytes >= KEEP_LARGE_BYTES)
         return place;
     place.bin = thread_cache_bin(place.cache, bucket, request);
-    if (place.bin && heap->unusual) {
+    if (place.bin && heap->ending_or_finest) {
         thread_cache_empty_bin(place.cache, place.bin);
         place.bin = NULL;
     }

@@ -69,16 +69,16 @@ bool policy_prefers_growth(struct pool *pool, struct context *context, const str
 
 int64_t policy_cost_of_growth(const struct heap *heap)
 {
-    int64_t lately = (int64_t)counter_get(&heap->miss_ns);
+    int64_t lately = (int64_t)counter_get(&heap->miss_cost);
     return lately > LEAST_COST_OF_GROWTH ? lately : LEAST_COST_OF_GROWTH;
 }
 
 bool policy_growth_is_due(const struct heap *heap, uint64_t now)
 {
-    uint64_t since = now - counter_get(&heap->missed_at);
+    uint64_t since = now - counter_get(&heap->last_miss_at);
     return heap->caches.count <= 1 || !heap_keeps_up(heap) || MUTATED(growth_at_any_time) ||
-           (atomic_load_explicit(&heap->missing, memory_order_relaxed) == 0 &&
-            since / GROWTH_SHARE >= counter_get(&heap->miss_ns));
+           (atomic_load_explicit(&heap->threads_in_miss, memory_order_relaxed) == 0 &&
+            since / GROWTH_SHARE >= counter_get(&heap->miss_cost));
 }
 
 /* Whether much lies in the heap's lists, which threads that use it would have in their caches: then
@@ -97,14 +97,14 @@ bool policy_waited_longer_than_a_miss(struct pool *pool, struct context *context
                                       const struct place *place)
 {
     struct thread_cache *cache = place->bin ? place->cache : NULL;
-    if (!cache || cache->waited < policy_cost_of_growth(heap_of(context)) ||
+    if (!cache || cache->waited_ns < policy_cost_of_growth(heap_of(context)) ||
         !policy_growth_is_due(heap_of(context), monotonic_now()))
         return false;
     /* Of a device that is full the driver has no more: what is kept would go for it. */
     bool grows = (!device_is_short(context->device) || MUTATED(short_device_grows)) &&
                  (policy_may_grow(pool, context, place->bucket) ||
                   may_trade_unused_for_it(context, place->bucket));
-    cache->waited = grows ? 0 : -(int64_t)CACHE_WAIT_NO_GROWTH;
+    cache->waited_ns = grows ? 0 : -(int64_t)CACHE_WAIT_NO_GROWTH;
     return grows;
 }
 
@@ -128,8 +128,9 @@ bool policy_other_caches_hold_bucket(struct context *context, const struct place
                   heap_kept_bytes(heap_of(context)) <= context->device->cached_cap / 2;
     uint64_t most = plenty ? context->device->growth_budget / STRANDED_SHARE : 0;
     bool waits = policy_can_wait(context, place), clean = plenty || waits;
-    if (waits && (heap_keeps_up(heap) ||
-                  counter_get(&heap->now) < place->bucket->taken_at + CACHE_TAKEN_APART))
+    if (waits &&
+        (heap_keeps_up(heap) ||
+         counter_get(&heap->now) < place->bucket->taken_from_caches_at + CACHE_TAKEN_APART))
         return false;
     uint64_t blocks = thread_caches_blocks(heap, place->bucket, place->cache, clean);
     return blocks * place->bucket->bytes > most;
@@ -139,7 +140,7 @@ bool policy_barriers_may_be_used(struct pool *pool, struct heap *heap)
 {
     bool others = heap->caches.count > 1 && heap_recent_sums(heap, SUMS_EPOCHS_OLD)->freeing > 1 &&
                   !MUTATED(hidden_thread_forgotten);
-    bool alone = heap->alone == HEAP_ALONE && !others && launches_alone(pool);
+    bool alone = heap->uses_in_a_row == HEAP_USES_ALONE && !others && launches_alone(pool);
     return (alone || MUTATED(barrier_beside_threads)) && barriers_are_open(pool);
 }
 
@@ -151,8 +152,8 @@ bool policy_is_ahead(struct context *context, const struct thread_cache *cache)
     if (heap->caches.count <= 1 && !(heap->pending_slots & ~(UINT64_C(1) << slot)))
         return false;
     /* As many as there may be, and as much. */
-    uint64_t share = budget / (heap->caches.count + heap->slots_pending + 1);
-    uint64_t own = heap->pending_of[slot];
+    uint64_t share = budget / (heap->caches.count + heap->slots_with_pending + 1);
+    uint64_t own = heap->pending_by_slot[slot];
     if (own + (cache ? thread_cache_bytes(cache) : 0) <= share)
         return false;
     own += cache ? thread_cache_pending(cache) : 0;
@@ -166,7 +167,7 @@ bool policy_is_ahead(struct context *context, const struct thread_cache *cache)
 bool policy_fence_is_due(const struct context *context)
 {
     const struct heap *heap = heap_of(context);
-    unsigned alone = heap->alone == HEAP_ALONE;
+    unsigned alone = heap->uses_in_a_row == HEAP_USES_ALONE;
     return heap->frees_since_fence >= FENCE_EVERY_FREES << (alone || heap_keeps_up(heap)) ||
            heap->bytes_since_fence >= device_fence_bytes(context->device) << alone;
 }
@@ -264,8 +265,8 @@ void policy_watch_rounding(struct heap *heap, const struct device *device)
     uint64_t reserved = counter_get(&heap->reserved_bytes);
     uint64_t waste = reserved > used ? reserved - used : 0;
     uint64_t most = device->total_bytes / HEAP_WASTE_SHARE;
-    heap->fine = waste > (heap->fine ? most / 2 : most);
-    heap->unusual = heap->fine || heap->ending;
+    heap->finest_sizes = waste > (heap->finest_sizes ? most / 2 : most);
+    heap->ending_or_finest = heap->finest_sizes || heap->ending;
     thread_caches_update_closed(heap);
 }
 

@@ -10,9 +10,9 @@ static uint64_t pending_in(const struct thread_cache *cache, uint64_t clean)
     uint64_t newest = counter_get(&cache->stamp), bytes = cache_freed_in_epoch(cache);
     if (newest <= clean)
         return 0;
-    bytes -= counter_get(&cache->slots[newest % CACHE_SLOTS].taken);
-    for (uint64_t stamp = newest - 1; stamp > clean && newest - stamp < CACHE_SLOTS; stamp--) {
-        const struct cache_slot *slot = &cache->slots[stamp % CACHE_SLOTS];
+    bytes -= counter_get(&cache->epochs[newest % CACHE_EPOCHS].taken);
+    for (uint64_t stamp = newest - 1; stamp > clean && newest - stamp < CACHE_EPOCHS; stamp--) {
+        const struct cache_epoch *slot = &cache->epochs[stamp % CACHE_EPOCHS];
         if (counter_get(&slot->stamp) == stamp)
             bytes += counter_get(&slot->freed) - counter_get(&slot->taken);
     }
@@ -125,7 +125,7 @@ static struct heap_bytes sum_bytes(const struct heap *heap)
 /* Where caches fall asleep or wake meanwhile, what the program holds might count twice. */
 struct heap_bytes heap_bytes(const struct heap *heap)
 {
-    const counter *listings = &heap->caches.listings;
+    const counter *listings = &heap->caches.list_changes;
     for (unsigned tries = 0;; tries++) {
         /* Acquire, and a fence: pair with those in begin_listing and end_listing. */
         uint64_t before = atomic_load_explicit(listings, memory_order_acquire);
@@ -160,7 +160,7 @@ const struct recent_sums *heap_recent_sums(struct heap *heap, uint64_t old)
         .requested = requested_bytes(heap, cached.requested_out),
         .freeing = cached.freeing,
     };
-    atomic_store_explicit(&heap->freeing, cached.freeing, memory_order_relaxed);
+    atomic_store_explicit(&heap->threads_freeing, cached.freeing, memory_order_relaxed);
     counter_raise_to(&heap->counters->peak_requested, lately->requested);
     return lately;
 }
@@ -174,7 +174,7 @@ uint64_t heap_kept_bytes(struct heap *heap)
 
 uint64_t heap_free_blocks(const struct heap *heap, const struct bucket *bucket)
 {
-    uint64_t most = bucket->free_blocks + bucket->granted;
+    uint64_t most = bucket->free_blocks + bucket->granted_to_caches;
     if (most < heap->blocks_per_bucket)
         return most;
     return bucket->free_blocks + thread_caches_blocks(heap, bucket, NULL, false);

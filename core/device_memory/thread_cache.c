@@ -40,7 +40,7 @@ struct block *thread_cache_turn_clean(struct thread_cache *cache, struct cache_b
         struct cache_segment *segment = cache_oldest_segment(bin);
         segment->oldest->links[LINK_BUCKET].next = bin->clean;
         bin->clean = segment->newest;
-        bin->clean_at = segment->opened_at;
+        bin->clean_freed_at = segment->opened_at;
         cache_drop_oldest_segment(bin);
     }
     return bin->clean;
@@ -57,26 +57,26 @@ static void open_segment(const struct heap *heap, struct cache_bin *bin, uint64_
     segment->newest = NULL;
     segment->oldest = oldest;
     segment->opened_at = counter_get(&heap->now);
-    bin->opened = stamp;
+    bin->newest_stamp = stamp;
     counter_set(&segment->frees_before, counter_get(&bin->counters->frees));
     counter_set(&segment->stamp, stamp);
 }
 
 uint64_t thread_cache_bytes(const struct thread_cache *cache)
 {
-    uint64_t handed = counter_get(&cache->handed);
+    uint64_t handed = counter_get(&cache->handed_out_bytes);
     /* Pairs with nothing: the looks are to come in this order. */
     counter_fence(memory_order_acquire);
-    uint64_t bytes = counter_get(&cache->given) + counter_get(&cache->moved) - handed;
+    uint64_t bytes = counter_get(&cache->freed_bytes) + counter_get(&cache->moved_bytes) - handed;
     return (int64_t)bytes < 0 ? 0 : bytes;
 }
 
 static void set_bytes_to_fence(struct thread_cache *cache)
 {
-    cache->given_to_fence =
-        counter_get(&cache->given_before) +
+    cache->freed_bytes_at_fence =
+        counter_get(&cache->freed_bytes_before) +
         (device_fence_bytes(context_of_heap(cache->heap)->device) << CACHE_DOUBLINGS >>
-         cache->shift);
+         cache->fence_bytes_shift);
 }
 
 /* Where there are as many segments as there can be, what the newest one has waits for the block's
@@ -96,18 +96,18 @@ static void note_epoch(struct thread_cache *cache, uint64_t stamp)
     uint64_t before = counter_get(&cache->stamp);
     if (before == stamp)
         return;
-    struct cache_slot *old = &cache->slots[before % CACHE_SLOTS];
+    struct cache_epoch *old = &cache->epochs[before % CACHE_EPOCHS];
     counter_set(&old->freed, cache_freed_in_epoch(cache));
-    struct cache_slot *slot = &cache->slots[stamp % CACHE_SLOTS];
+    struct cache_epoch *slot = &cache->epochs[stamp % CACHE_EPOCHS];
     counter_set(&slot->stamp, stamp);
     counter_set(&slot->freed, 0);
     counter_set(&slot->taken, 0);
-    counter_set(&cache->given_before, counter_get(&cache->given));
+    counter_set(&cache->freed_bytes_before, counter_get(&cache->freed_bytes));
     counter_set(&cache->stamp, stamp);
     cache->frees_left = cache->frees_to_fence;
     set_bytes_to_fence(cache);
     /* The slow path is to take what is too much. */
-    if (thread_cache_bytes(cache) > counter_get(&cache->heap->caches.most))
+    if (thread_cache_bytes(cache) > counter_get(&cache->heap->caches.most_bytes))
         cache->frees_left = 1;
 }
 
@@ -153,7 +153,7 @@ void thread_cache_set_fence(struct thread_cache *cache, uint32_t frees, unsigned
     if (!cache->frees_to_fence || cache->frees_left > left)
         cache->frees_left = left;
     cache->frees_to_fence = frees;
-    cache->shift = (uint8_t)(CACHE_DOUBLINGS + halvings - doublings);
+    cache->fence_bytes_shift = (uint8_t)(CACHE_DOUBLINGS + halvings - doublings);
     set_bytes_to_fence(cache);
 }
 
@@ -161,7 +161,8 @@ void thread_cache_count_again(struct thread_cache *cache)
 {
     uint64_t most = device_fence_bytes(context_of_heap(cache->heap)->device) << CACHE_DOUBLINGS;
     cache->frees_left = cache->frees_to_fence / CACHE_AGAIN_SHARE + 1;
-    cache->given_to_fence = counter_get(&cache->given) + (most >> cache->shift) / CACHE_AGAIN_SHARE;
+    cache->freed_bytes_at_fence =
+        counter_get(&cache->freed_bytes) + (most >> cache->fence_bytes_shift) / CACHE_AGAIN_SHARE;
 }
 
 void thread_cache_ask_again(struct thread_cache *cache)

@@ -159,7 +159,7 @@ struct pool;
 #define CACHE_AGAIN_SHARE 4u
 
 #define CACHE_SEGMENTS 8u  /* of a bin: a power of two */
-#define CACHE_SLOTS    16u /* of a cache: a power of two */
+#define CACHE_EPOCHS   16u /* that a cache remembers its frees of: a power of two */
 
 /* Freed in one epoch; chained through LINK_BUCKET's next from the newest to the oldest. */
 struct cache_segment {
@@ -169,63 +169,79 @@ struct cache_segment {
     uint64_t opened_at; /* nanoseconds of the monotonic clock, as of the heap's last slow path */
 };
 
+/* room + blocks in the bin = capacity
+ * blocks in the bin = counters->frees + counters->moved - counters->hits, modulo 2^64 */
 struct cache_bin {
-    uint64_t least, more; /* it serves requests of least bytes and up to so many more */
-    _Atomic(struct bucket *)
-        bucket;                    /* NULL: it serves none. Written under the heap lock; relaxed */
-    struct block *clean;           /* the newest; chained like a segment */
-    struct cache_segment *open;    /* the newest segment, or one without a stamp */
-    uint32_t room;                 /* blocks that it may take */
-    struct bin_counters *counters; /* in the figures */
-    uint64_t bytes;                /* of each of its blocks */
+    uint64_t least_request;          /* it serves requests of so many bytes, */
+    uint64_t request_span;           /* and up to so many more */
+    _Atomic(struct bucket *) bucket; /* NULL: it serves none. Written under the heap lock. Relaxed:
+                                        what else a reader looks at was written before the bin was
+                                        listed */
+    struct block *clean;             /* the newest; chained like a segment */
+    struct cache_segment *open;      /* the newest segment, or one without a stamp */
+    uint32_t room;                   /* blocks that it may take */
+    struct bin_counters *counters;   /* in the figures */
+    uint64_t bytes;                  /* of each of its blocks */
     uint32_t capacity;
-    uint32_t first, segment_count;
-    uint64_t opened;   /* the stamp of the segment that was opened last */
-    uint32_t batch;    /* blocks that the next refill brings */
-    uint64_t clean_at; /* when the segment was opened that turned clean last */
+    uint32_t first, segment_count; /* the segments in use: from first % CACHE_SEGMENTS on */
+    uint64_t newest_stamp;         /* of the segment that was opened last */
+    uint32_t refill_blocks;        /* that the next refill brings */
+    uint64_t clean_freed_at;       /* when the segment was opened that turned clean last */
     struct cache_segment segments[CACHE_SEGMENTS];
 };
 
 /* Bytes freed in an epoch, and how many of them the slow path has taken away. */
-struct cache_slot {
+struct cache_epoch {
     counter stamp;
     counter freed, taken;
 };
 
+/* free bytes in the cache = freed_bytes + moved_bytes - handed_out_bytes, modulo 2^64 */
 struct thread_cache {
+    /* ---- its thread's, on the fast path; others read the counters ---- */
     _Atomic uint32_t inside; /* its thread is; see above */
     uint32_t frees_left;     /* until a fence is due */
     struct heap *heap;
     struct pool *pool;
-    counter given, handed;   /* bytes of blocks freed and handed out on the fast path, ever */
-    uint64_t given_to_fence; /* when so many are given, a fence is due */
+    counter freed_bytes, handed_out_bytes; /* of blocks on the fast path, ever */
+    uint64_t freed_bytes_at_fence;         /* when freed_bytes is so much, a fence is due */
     counter requested_out, requested_back; /* what the program asked for of those blocks */
-    counter moved; /* bytes that the slow path has put into bins, less those that it took away;
-                      modulo 2^64 */
-    pid_t thread;  /* whose it is, for the kernel; 0: nobody's. Guarded by the heap lock */
-    _Atomic uint8_t slot; /* of its thread, see heap.h; relaxed */
-    uint8_t shift;        /* right, of the device's fence_bytes doubled CACHE_DOUBLINGS times */
-    uint32_t frees_to_fence;
-    unsigned shares; /* so many caches were awake when its bins were given what they may hold */
-    int64_t waited;  /* nanoseconds in allocations since it grew; see CACHE_WAIT_LONGEST */
-    counter stamp;   /* the number that its thread read last in a free */
-    counter given_before;  /* when it read that first */
-    uint64_t relied_for;   /* the stamp whose fence it left to another thread last */
-    uint64_t relied_since; /* when it did so first: the monotonic clock's nanoseconds */
+
+    /* ---- written with the heap lock held ---- */
+    counter moved_bytes; /* that the slow path has put into bins, less those that it took away */
+    pid_t thread;        /* whose it is, for the kernel; 0: nobody's */
+    _Atomic uint8_t
+        slot; /* of its thread, see heap.h. Relaxed: it chooses whose share is counted */
+    uint8_t
+        fence_bytes_shift;   /* right, of the device's fence_bytes doubled CACHE_DOUBLINGS times */
+    uint32_t frees_to_fence; /* what frees_left begins at in each epoch */
+    unsigned sized_for;      /* so many caches were awake when its bins were sized */
+
+    /* ---- its thread's, on the slow path ---- */
+    int64_t waited_ns;          /* in allocations since it grew; see CACHE_WAIT_LONGEST */
+    counter stamp;              /* the epoch's number that its thread read last in a free */
+    counter freed_bytes_before; /* freed_bytes when it read that first */
+    uint64_t relied_for;        /* the stamp whose fence it left to another thread last */
+    uint64_t relied_since;      /* when it did so first: the monotonic clock's nanoseconds */
+
+    /* ---- bins, and what was freed when ---- */
     /* By request, for its thread: the bin that served it last. By block size: written under the
      * heap lock, release for those who sum up, relaxed for its thread. */
     struct cache_bin *by_request[CACHE_BINS];
     _Atomic(struct cache_bin *) bins[CACHE_BINS];
-    struct cache_slot slots[CACHE_SLOTS]; /* of epochs before stamp's, and of that what was taken */
-    struct thread_cache *next;            /* of the heap; written before the cache is listed */
+    struct cache_epoch epochs[CACHE_EPOCHS]; /* before stamp's, and of that what was taken */
+
+    /* ---- lists and sleep: guarded by the heap lock ---- */
+    struct thread_cache *next;                 /* of all; written before the cache is listed */
     _Atomic(struct thread_cache *) next_awake; /* likewise; it may be listed again */
-    struct thread_cache *next_spare;           /* guarded by the heap lock, like the next five */
+    struct thread_cache *next_spare;
     bool awake;
-    bool in_slow_path;          /* its thread allocates there; it may wait for long */
-    bool kept_up;               /* the GPU did when it was said how much may go without a fence */
-    uint64_t seen_use, seen_at; /* what its thread had done when it was last seen to have done
-                                   something, and when that was */
-    struct thread_cache *of_thread; /* the next one of this thread */
+    bool in_slow_path;               /* its thread allocates there; it may wait for long */
+    bool fence_set_while_keeping_up; /* the GPU kept up when it was said how much may go without a
+                                        fence */
+    uint64_t seen_use, seen_at;      /* what its thread had done when it was last seen to have done
+                                        something, and when that was */
+    struct thread_cache *next_of_thread; /* the one that the same thread has in another heap */
 };
 
 /* A thread's that has none: without a heap. */
@@ -274,7 +290,7 @@ static inline void cache_leave(struct thread_cache *cache)
 static inline struct cache_bin *cache_find_bin(const struct thread_cache *cache, size_t bytes)
 {
     struct cache_bin *bin = cache->by_request[cache_index(bytes)];
-    return __builtin_expect(bytes - bin->least <= bin->more, 1) ? bin : NULL;
+    return __builtin_expect(bytes - bin->least_request <= bin->request_span, 1) ? bin : NULL;
 }
 
 static inline struct cache_bin *cache_bin_at(const struct thread_cache *cache, unsigned place)
@@ -291,7 +307,7 @@ static inline CUdeviceptr cache_hand_out(struct thread_cache *cache, struct cach
     counter_set(&block->requested, bytes);
     counter_add(&bin->counters->requested_bytes, bytes);
     counter_add(&cache->requested_out, bytes);
-    counter_add(&cache->handed, bin->bytes);
+    counter_add(&cache->handed_out_bytes, bin->bytes);
     counter_add(&bin->counters->hits, 1);
     CUdeviceptr address = block_address(block);
     block_set(block, address, BLOCK_LIVE);
@@ -310,10 +326,10 @@ static inline bool cache_put(struct thread_cache *cache, struct cache_bin *bin, 
     open->newest = block;
     bin->room--;
     counter_add(&cache->requested_back, counter_get(&block->requested));
-    uint64_t given = counter_get(&cache->given) + bin->bytes;
-    counter_set(&cache->given, given);
+    uint64_t given = counter_get(&cache->freed_bytes) + bin->bytes;
+    counter_set(&cache->freed_bytes, given);
     counter_add(&bin->counters->frees, 1);
-    return --cache->frees_left == 0 || given >= cache->given_to_fence;
+    return --cache->frees_left == 0 || given >= cache->freed_bytes_at_fence;
 }
 
 /* Inside, or with the heap lock held, where the bin is not full: the same for any newer stamp. */
@@ -390,7 +406,7 @@ uint64_t thread_cache_bytes(const struct thread_cache *cache);
 /* Bytes that its thread has freed since it last saw the number change. */
 static inline uint64_t cache_freed_in_epoch(const struct thread_cache *cache)
 {
-    return counter_get(&cache->given) - counter_get(&cache->given_before);
+    return counter_get(&cache->freed_bytes) - counter_get(&cache->freed_bytes_before);
 }
 
 /* How many blocks the bin has, clean and pending. */
