@@ -11,8 +11,9 @@
 #include "policies.h"
 #include "sums.h"
 
-/* Lock held. Not worth keeping; only where the plain call would have waited too. */
-static bool goes_directly(struct heap *heap, struct block *block, bool waitable)
+/* Whether the driver is to free this block because it is large, and large blocks are on trial
+ * (keep.h). Only where the plain call would have waited for the context too: the driver's does. */
+static bool is_not_worth_keeping(struct heap *heap, struct block *block, bool waitable)
 {
     if (!keep_is_on_trial(&heap->keep) || !waitable)
         return false;
@@ -35,7 +36,8 @@ static CUresult synchronise_like_the_driver(struct pool *pool, struct context *c
     return result;
 }
 
-/* A free that failed has freed nothing. False where the block has a new owner already. */
+/* Makes the block live again, because a free that fails has freed nothing. False if the block has
+ * a new owner already. */
 static bool take_back(struct heap *heap, struct block *block, CUdeviceptr address, uint64_t stamp)
 {
     heap_lock(heap);
@@ -51,8 +53,8 @@ static bool take_back(struct heap *heap, struct block *block, CUdeviceptr addres
     return pending;
 }
 
-/* The wait that the settings ask for. It may fail, where another thread has just begun a capture
- * for one, and the program then goes on using the block. */
+/* The wait of free_synchronizes. It may fail, for instance because another thread has just begun a
+ * capture; then the program goes on using the block. */
 __attribute__((noinline)) static CUresult wait_in_free(struct pool *pool, struct block *block,
                                                        CUdeviceptr address, uint64_t stamp)
 {
@@ -67,9 +69,10 @@ __attribute__((noinline)) static CUresult wait_in_free(struct pool *pool, struct
     return freed ? CUDA_SUCCESS : result;
 }
 
-/* No lock held. The driver waits with its own lock held. What it waits for may need another thread
- * to allocate first, whose frees have not waited: so where there is one, it is waited for before.
- */
+/* No lock held. The driver's free waits with the driver's own lock held. The work that it waits for
+ * may need another thread to allocate first. Without the pool that thread's frees would have waited
+ * for the work already; with it they have not. So while other threads use the heap, the pool waits
+ * for the work first, without a lock. */
 static void wait_before_the_driver(struct pool *pool, struct context *context)
 {
     struct heap *heap = heap_of(context);
@@ -87,7 +90,7 @@ static void wait_before_the_driver(struct pool *pool, struct context *context)
         heap_wait_for_stamp(pool, context, stamp);
 }
 
-/* A free that the driver answers. */
+/* A free that the driver answers. No lock held. */
 __attribute__((noinline)) static CUresult free_past_the_pool(struct pool *pool, struct block *block,
                                                              CUdeviceptr address,
                                                              const struct free_call *call)
@@ -101,7 +104,7 @@ __attribute__((noinline)) static CUresult free_past_the_pool(struct pool *pool, 
     return result;
 }
 
-/* Lock held. What a free is stamped with. */
+/* What a free is stamped with: the number of its own context, whichever is current. */
 static uint64_t stamp_of_now(struct pool *pool, const struct context *context)
 {
     bool green;
@@ -113,15 +116,16 @@ static uint64_t stamp_of_now(struct pool *pool, const struct context *context)
     return epoch_current(&context->epochs);
 }
 
-/* Lock held, and released. The address is not a live block's (any more). */
+/* The address is not that of a live block (any more). Releases the lock. */
 static CUresult refuse_free(struct heap *heap)
 {
     heap_unlock(heap);
     return MUTATED(double_free_taken) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Heap lock held. Puts a block that this thread has claimed into its cache, or into the heap's
- * lists where it has no place there. True: a fence is due. */
+/* Puts a block that this thread has claimed into its cache, or into the heap's lists where it has
+ * no place there. True: a fence is due. A block that is not kept gets one of its own, since it goes
+ * back to the driver as soon as it is clean. */
 static bool put_freed(struct context *context, const struct place *place, struct block *block,
                       uint64_t stamp)
 {
@@ -131,53 +135,80 @@ static bool put_freed(struct context *context, const struct place *place, struct
     return policy_fence_is_due(context) || block->bucket->bytes == 0;
 }
 
-CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
-                   const struct free_call *call)
+/* What the locked part of a free leaves to be done without the lock. */
+struct freed {
+    uint64_t stamp;
+    struct fence *fence; /* to be recorded; NULL: none */
+    bool synchronise;    /* this free waits as the driver's does */
+    bool host_work;      /* it waits for work that ends only if the host acts */
+};
+
+/* Claims the block and puts it where it may stay. False if another thread has claimed it. */
+static bool take_freed(struct pool *pool, struct block *block, CUdeviceptr address, bool waitable,
+                       struct freed *freed)
 {
     struct heap *heap = block->heap;
     struct context *context = context_of_heap(heap);
-    thread_cache_prepare_thread(pool);
-    heap_lock(heap);
-    if (!block_is_live_at(block, address))
-        return refuse_free(heap);
-    if (policy_is_the_drivers_to_free(pool, context, block) ||
-        goes_directly(heap, block, call->waitable)) {
-        heap_unlock(heap);
-        return free_past_the_pool(pool, block, address, call);
-    }
     heap_note_user(pool, heap);
     struct place place = place_for_free(pool, heap, block->bucket);
-    bool host = call->waitable && policy_has_host_work(context);
-    /* In the lists it can be taken back. */
-    if (host)
+    *freed = (struct freed){.host_work = waitable && policy_has_host_work(context)};
+    /* Out of the heap's lists the block can be taken back if the wait fails; out of a cache it
+     * can't. */
+    if (freed->host_work)
         place.bin = NULL;
     if (!block_claim(block, address, place.bin ? BLOCK_CACHED : BLOCK_PENDING))
-        return refuse_free(heap);
-    bool synchronise = policy_frees_synchronise(pool, heap) && call->waitable;
-    uint64_t stamp = stamp_of_now(pool, context);
-    bool due = put_freed(context, &place, block, stamp);
-    struct fence *fence = NULL;
+        return false;
+    freed->synchronise = policy_frees_synchronise(pool, heap) && waitable;
+    freed->stamp = stamp_of_now(pool, context);
+    bool due = put_freed(context, &place, block, freed->stamp);
     if (due && place.cache)
         place_refresh_cache(heap, place.cache);
-    if (!synchronise && (due || host))
-        fence = heap_begin_fence(context, call->waitable);
-    /* It is looked again soon whether another's has come. */
-    if (due && !fence && place.cache)
+    if (!freed->synchronise && (due || freed->host_work))
+        freed->fence = heap_begin_fence(context, waitable);
+    /* Another thread is recording one: the cache looks again soon whether that has come. */
+    if (due && !freed->fence && place.cache)
         thread_cache_count_again(place.cache);
-    heap_unlock(heap);
+    return true;
+}
+
+/* No lock held. */
+static CUresult finish_free(struct pool *pool, struct block *block, CUdeviceptr address,
+                            const struct free_call *call, const struct freed *freed)
+{
+    struct context *context = context_of_heap(block->heap);
     CUresult result = CUDA_SUCCESS;
-    if (synchronise) {
-        result = wait_in_free(pool, block, address, stamp);
-        /* Of its own context nothing is left. */
+    if (freed->synchronise) {
+        result = wait_in_free(pool, block, address, freed->stamp);
+        /* Nothing of this context is pending any more. */
         if (policy_others_work_may_count(pool))
             heap_wait_if_missed(pool, context, monotonic_now());
         return result;
     }
-    if (fence)
-        result = heap_end_free(pool, context, fence, call->waitable);
-    /* Without a fence the driver's own free waits. */
-    if (host && !heap_wait_for_stamp(pool, context, stamp) &&
-        take_back(heap, block, address, stamp))
+    if (freed->fence)
+        result = heap_end_free(pool, context, freed->fence, call->waitable);
+    /* Where no fence could be had, the driver's own free waits. */
+    if (freed->host_work && !heap_wait_for_stamp(pool, context, freed->stamp) &&
+        take_back(block->heap, block, address, freed->stamp))
         return free_past_the_pool(pool, block, address, call);
     return result;
+}
+
+CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
+                   const struct free_call *call)
+{
+    struct heap *heap = block->heap;
+    struct freed freed;
+    thread_cache_prepare_thread(pool);
+    heap_lock(heap);
+    if (!block_is_live_at(block, address))
+        return refuse_free(heap);
+    if (policy_is_the_drivers_to_free(pool, context_of_heap(heap), block) ||
+        is_not_worth_keeping(heap, block, call->waitable)) {
+        heap_unlock(heap);
+        return free_past_the_pool(pool, block, address, call);
+    }
+    if (!take_freed(pool, block, address, call->waitable, &freed))
+        return refuse_free(heap);
+    heap_unlock(heap);
+    return finish_free(pool, block, address, call, &freed);
 }

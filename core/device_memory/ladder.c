@@ -12,7 +12,8 @@
 #include "policies.h"
 #include "sums.h"
 
-/* Gives a free block to the program: of a list, or just taken out of a thread's cache. */
+/* Gives a free block to the program. It is in the heap's lists, or was just taken out of a thread's
+ * cache. */
 static void hand_out(struct heap *heap, struct block *block, size_t bytes, enum hit hit)
 {
     struct bucket_counters *counters = block->bucket->counters;
@@ -29,7 +30,8 @@ static void hand_out(struct heap *heap, struct block *block, size_t bytes, enum 
     counter_add(&counters->hits[hit], 1);
 }
 
-/* A pending block that a barrier raised earlier covers. */
+/* A pending block that a barrier raised earlier covers: all later work of the context is ordered
+ * behind the block's last use already. NULL where there is none. */
 static struct block *take_behind_barrier(struct pool *pool, struct context *context,
                                          const struct place *place)
 {
@@ -41,8 +43,9 @@ static struct block *take_behind_barrier(struct pool *pool, struct context *cont
     return place->bucket->pending.first;
 }
 
-/* Releases and retakes the lock. */
-static void query_for(struct pool *pool, struct context *context, uint64_t stamp)
+/* Asks the driver whether a fence that covers the stamp is over, unless another thread is asking:
+ * then that one's answer is awaited. Releases and retakes the lock. */
+static void query_fence_for(struct pool *pool, struct context *context, uint64_t stamp)
 {
     if (epoch_is_asked_about(&context->epochs))
         epoch_await_others(context, stamp);
@@ -51,6 +54,8 @@ static void query_for(struct pool *pool, struct context *context, uint64_t stamp
         epoch_query(pool, context, fence);
 }
 
+/* A pending block after the oldest fence that frees one: behind a barrier where those may be used,
+ * else after a wait on the host. NULL where the wait is in vain. Releases and retakes the lock. */
 static struct block *wait_for_one(struct pool *pool, struct context *context,
                                   const struct place *place, enum hit *hit)
 {
@@ -67,7 +72,8 @@ static struct block *wait_for_one(struct pool *pool, struct context *context,
     *hit = HIT_WAITED;
     if (MUTATED(wait_left_out))
         return first;
-    /* Others may be faster: after a few lost races the driver is asked. */
+    /* Another thread may take the block that has become clean. After a few lost races the driver is
+     * asked for a new one. */
     for (int tries = 0; tries < 4 && bucket->pending.first; tries++) {
         if (!epoch_wait_in_allocation(pool, context, counter_get(&bucket->pending.first->epoch)))
             return NULL;
@@ -78,8 +84,9 @@ static struct block *wait_for_one(struct pool *pool, struct context *context,
     return NULL;
 }
 
-/* For a moment, without a look at others' blocks. Releases and retakes the lock. */
-static struct block *wait_in_place(struct pool *pool, struct context *context,
+/* Waits where a new block would be allowed, but is not due yet: so only for a moment, and for this
+ * place's own blocks. Releases and retakes the lock. */
+static struct block *wait_a_moment(struct pool *pool, struct context *context,
                                    const struct place *place, enum hit *hit)
 {
     *hit = HIT_WAITED;
@@ -87,9 +94,10 @@ static struct block *wait_in_place(struct pool *pool, struct context *context,
     return over && !heap_of(context)->ending ? place_newest_clean(place) : NULL;
 }
 
-/* Rung 2. Releases and retakes the lock. */
-static struct block *query(struct pool *pool, struct context *context, const struct place *place,
-                           enum hit *hit)
+/* Rung 2: a pending block of this place that turns out to be unused. Releases and retakes the lock.
+ */
+static struct block *query_pending(struct pool *pool, struct context *context,
+                                   const struct place *place, enum hit *hit)
 {
     if (!place_oldest_stamp(place))
         return NULL;
@@ -97,11 +105,47 @@ static struct block *query(struct pool *pool, struct context *context, const str
     *hit = HIT_BARRIER;
     if (block)
         return block;
-    query_for(pool, context, place_oldest_stamp(place));
+    query_fence_for(pool, context, place_oldest_stamp(place));
     *hit = HIT_QUERIED;
     if (heap_of(context)->ending)
         return NULL;
     return place_newest_clean(place);
+}
+
+/* Takes the bucket's blocks out of other threads' caches, where that is better than to ask the
+ * driver or to wait; NULL where it is not, or brings nothing. Releases and retakes the lock. */
+static struct block *take_from_other_caches(struct pool *pool, struct context *context,
+                                            const struct place *place, enum hit *hit)
+{
+    bool grows = policy_prefers_growth(pool, context, place);
+    if (!policy_other_caches_hold_bucket(context, place, grows))
+        return NULL;
+    thread_caches_take(heap_of(context), place->bucket, !policy_can_wait(context, place));
+    *hit = HIT_CLEAN;
+    struct block *block = place_newest_clean(place);
+    return block ? block : query_pending(pool, context, place, hit);
+}
+
+/* Rung 4: the growth budget is used up. Releases and retakes the lock. */
+static struct block *take_after_fence(struct pool *pool, struct context *context,
+                                      const struct place *place, enum hit *hit)
+{
+    struct heap *heap = heap_of(context);
+    if (place->cache)
+        place->cache->waited_ns = -(int64_t)CACHE_WAIT_NO_GROWTH;
+    if (place->bin && !heap_keeps_up(heap) && heap->caches.count > 1)
+        thread_caches_share(heap, place->bucket);
+    place_empty_bin(place);
+    struct block *block = place_newest_clean(place);
+    if (!block && place->bucket->pending.first)
+        block = wait_for_one(pool, context, place, hit);
+    if (!heap->ending)
+        return block;
+    /* The context is ending and its caches are closed: a block that was in the thread's cache joins
+     * the heap's lists, so that the end finds it. */
+    if (block && place->cache && block_state(block) == BLOCK_CACHED)
+        heap_accept(heap, block, heap_slot_of_this_thread());
+    return NULL;
 }
 
 /* Rungs 2 to 4: a block that is not known to be unused yet, or NULL for a new one. Releases and
@@ -109,47 +153,23 @@ static struct block *query(struct pool *pool, struct context *context, const str
 static struct block *take_pending_block(struct pool *pool, struct context *context,
                                         const struct place *place, enum hit *hit)
 {
-    struct heap *heap = heap_of(context);
+    const struct heap *heap = heap_of(context);
     if (policy_waited_longer_than_a_miss(pool, context, place) ||
         policy_nobody_has_one(heap, place->bucket))
         return NULL;
-    struct block *block = query(pool, context, place, hit);
-    if (block || heap->ending)
+    struct block *block = query_pending(pool, context, place, hit);
+    if (!block && !heap->ending)
+        block = take_from_other_caches(pool, context, place, hit);
+    if (block || heap->ending || !place_oldest_stamp(place))
         return block;
-    if (policy_other_caches_hold_bucket(context, place,
-                                        policy_prefers_growth(pool, context, place))) {
-        thread_caches_take(heap, place->bucket, !policy_can_wait(context, place));
-        *hit = HIT_CLEAN;
-        block = place_newest_clean(place);
-        if (!block)
-            block = query(pool, context, place, hit);
-        if (block || heap->ending)
-            return block;
-    }
-    if (!place_oldest_stamp(place))
-        return NULL;
-    if (policy_may_grow(pool, context, place->bucket))
-        return policy_growth_is_due(heap, monotonic_now())
-                   ? NULL
-                   : wait_in_place(pool, context, place, hit);
-    if (place->cache)
-        place->cache->waited_ns = -(int64_t)CACHE_WAIT_NO_GROWTH;
-    if (place->bin && !heap_keeps_up(heap) && heap->caches.count > 1)
-        thread_caches_share(heap, place->bucket);
-    place_empty_bin(place);
-    block = place_newest_clean(place);
-    if (!block && place->bucket->pending.first)
-        block = wait_for_one(pool, context, place, hit);
-    if (!heap->ending)
-        return block;
-    /* It was the cache's, and comes to the heap. */
-    if (block && place->cache && block_state(block) == BLOCK_CACHED)
-        heap_accept(heap, block, heap_slot_of_this_thread());
-    return NULL;
+    if (!policy_may_grow(pool, context, place->bucket))
+        return take_after_fence(pool, context, place, hit);
+    return policy_growth_is_due(heap, monotonic_now()) ? NULL
+                                                       : wait_a_moment(pool, context, place, hit);
 }
 
-/* Holds a thread back that runs ahead of the others. Releases and retakes the lock. False where the
- * context is ending by then. */
+/* Holds a thread back that runs ahead of the others (HEAP_SLOTS says why). False if the context is
+ * ending by then. Releases and retakes the lock. */
 static bool wait_for_the_others(struct pool *pool, struct context *context,
                                 const struct thread_cache *cache)
 {
@@ -159,7 +179,7 @@ static bool wait_for_the_others(struct pool *pool, struct context *context,
     return !heap_of(context)->ending;
 }
 
-/* Releases and retakes the lock. */
+/* Rungs 1 to 4. NULL for a new block. Releases and retakes the lock. */
 static struct block *find_block(struct pool *pool, struct context *context,
                                 const struct place *place, enum hit *hit)
 {
@@ -171,15 +191,18 @@ static struct block *find_block(struct pool *pool, struct context *context,
         cache->waited_ns = 0;
     if (!block)
         block = take_pending_block(pool, context, place, hit);
-    /* A fence is cheap beside a new block, which may be the only one of its size. */
+    /* The next free wants a fence of its own: it is cheap beside a new block, which may be the only
+     * one of its size. */
     if (!block && cache && heap_keeps_up(heap_of(context)) && heap_of(context)->caches.count > 1)
         thread_cache_ask_again(cache);
     return block;
 }
 
-/* Lock held on entry and return, perhaps released in between. */
-static bool take_from(struct pool *pool, struct context *context, struct bucket *bucket,
-                      CUdeviceptr *address, size_t bytes)
+/* Whether the heap, or this thread's cache, has answered the request. Releases and retakes the
+ * lock.
+ */
+static bool allocate_from_heap(struct pool *pool, struct context *context, struct bucket *bucket,
+                               CUdeviceptr *address, size_t bytes)
 {
     enum hit hit = HIT_CLEAN;
     struct heap *heap = heap_of(context);
@@ -219,7 +242,7 @@ CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *
             block_bytes = size_class_finest(bytes);
     }
     struct bucket *bucket = heap_bucket(heap, block_bytes);
-    bool hit = bucket != &heap->unkept && take_from(pool, context, bucket, address, bytes);
+    bool hit = bucket != &heap->unkept && allocate_from_heap(pool, context, bucket, address, bytes);
     if (hit)
         bucket_take_wait(bucket);
     heap_unlock(heap);
