@@ -2,6 +2,7 @@
 
 #include "core/base/size_class.h"
 
+/* Counts blocks that the slow path has put into the bin; taken away: (uint64_t)-1. */
 static void note_moved(struct thread_cache *cache, struct cache_bin *bin, uint64_t blocks)
 {
     counter_add(&bin->counters->moved, blocks);
@@ -9,8 +10,9 @@ static void note_moved(struct thread_cache *cache, struct cache_bin *bin, uint64
     counter_add(&cache->moved_bytes, blocks * bin->bytes);
 }
 
-/* So many clean blocks stay; the older ones go. They are the newest of the heap's, whose order is
- * from the oldest to the newest: so they are turned round. */
+/* Gives all but the newest so many clean blocks to the heap's lists. A bin's clean blocks are
+ * chained from the newest to the oldest, and the heap's lists go the other way: so the chain is
+ * turned round first. */
 static void give_clean(struct thread_cache *cache, struct cache_bin *bin, uint64_t stay)
 {
     struct block **link = &bin->clean, *turned = NULL;
@@ -34,12 +36,12 @@ static void give_clean(struct thread_cache *cache, struct cache_bin *bin, uint64
     }
 }
 
-/* What was freed in the epoch of this stamp is no longer pending here. */
+/* Bytes that were freed in the epoch of this stamp are no longer pending in this cache. */
 static void note_no_longer_pending(struct thread_cache *cache, uint64_t stamp, uint64_t bytes)
 {
-    struct cache_epoch *slot = &cache->epochs[stamp % CACHE_EPOCHS];
-    if (counter_get(&slot->stamp) == stamp)
-        counter_add(&slot->taken, bytes);
+    struct cache_epoch *epoch = &cache->epochs[stamp % CACHE_EPOCHS];
+    if (counter_get(&epoch->stamp) == stamp)
+        counter_add(&epoch->taken, bytes);
 }
 
 static void give_oldest_segment(struct thread_cache *cache, struct cache_bin *bin)
@@ -93,8 +95,8 @@ struct block *thread_cache_pop(struct thread_cache *cache, struct cache_bin *bin
     return block;
 }
 
-/* As many again as it gets may be freed before it is full, and as much before it has too much and
- * gives half of everything back. */
+/* The refill leaves room: as many blocks again may be freed before the bin is full, and as many
+ * bytes before the cache has too much and gives half of everything back. */
 unsigned thread_cache_wants(const struct thread_cache *cache, struct cache_bin *bin)
 {
     uint64_t wanted = bin->refill_blocks, most = bin->capacity / 2;
@@ -127,7 +129,8 @@ void cache_bin_retire(struct cache_bin *bin)
     bin->room = 0;
 }
 
-/* 0: too little to be worth it. granted: to the bucket's other bins. */
+/* How many blocks a bin of the bucket may hold; 0: too few to be worth it. granted: blocks that the
+ * bucket's other bins may hold. */
 static uint32_t capacity_for(const struct heap *heap, const struct bucket *bucket, uint64_t granted)
 {
     uint64_t bytes = smaller_of(counter_get(&heap->caches.most_bytes), CACHE_BIN_BYTES);
@@ -156,6 +159,7 @@ static uint64_t least_request(const struct size_classes *classes, uint64_t bytes
     return least;
 }
 
+/* Makes the bin the bucket's. False where it could hold too little. */
 static bool serve_bucket(struct thread_cache *cache, struct cache_bin *bin, struct bucket *bucket)
 {
     uint32_t capacity = capacity_for(cache->heap, bucket, bucket->granted_to_caches);
@@ -190,7 +194,7 @@ static struct cache_bin *make_bin(const struct heap *heap, const struct bucket *
     return bin;
 }
 
-/* See thread_caches_take. */
+/* Whether no cache may hold the bucket's blocks now, see thread_caches_take. */
 static bool is_shared(const struct heap *heap, const struct bucket *bucket)
 {
     return counter_get(&heap->now) < bucket->shared_until;
@@ -208,7 +212,7 @@ static struct cache_bin *get_bin(struct thread_cache *cache, struct bucket *buck
         bin = make_bin(cache->heap, bucket);
         if (!bin)
             return NULL;
-        /* Pairs with the acquire loads of those who sum up. */
+        /* Pairs with the acquire loads in sums.c. */
         atomic_store_explicit(place, bin, memory_order_release);
     }
     return serve_bucket(cache, bin, bucket) ? bin : NULL;
@@ -223,7 +227,7 @@ struct cache_bin *thread_cache_bin(struct thread_cache *cache, struct bucket *bu
     return bin;
 }
 
-/* The bucket may have fewer of its blocks in caches than were there before. */
+/* After the number of caches has changed: the bin may hold more, or has to hold less. */
 static void resize_bin(struct thread_cache *cache, struct cache_bin *bin)
 {
     struct bucket *bucket = cache_bin_bucket(bin);
@@ -249,8 +253,9 @@ struct cache_bin *cache_bin_in_use(struct thread_cache *cache, unsigned place)
     return cache_bin_bucket(bin) ? bin : NULL;
 }
 
-/* First what it has not used for long, then what it has not used in the last epoch, then half of
- * everything. */
+/* Gives blocks to the heap's lists until the cache has three quarters of what it may have: first of
+ * bins that its thread has not used for long, then of those that it has not used in the last epoch,
+ * then half of every bin. */
 static void give_what_is_too_much(struct thread_cache *cache)
 {
     static const uint64_t unused_for[] = {CACHE_UNUSED_EPOCHS, 1, 0};

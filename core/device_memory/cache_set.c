@@ -10,7 +10,7 @@
 #include "core/contexts/pool_state.h"
 #include "sums.h"
 
-/* Of <linux/membarrier.h>, which may be older than the kernel that is run on. */
+/* Values of <linux/membarrier.h>, which may be older than the kernel that the pool runs on. */
 enum { MEMBARRIER_EXPEDITED = 1 << 3, MEMBARRIER_REGISTER_EXPEDITED = 1 << 4 };
 
 bool thread_caches_prepare_closing(void)
@@ -18,9 +18,10 @@ bool thread_caches_prepare_closing(void)
     return syscall(SYS_membarrier, MEMBARRIER_REGISTER_EXPEDITED, 0) == 0;
 }
 
-/* Whoever enters from here on sees the bit; whoever had entered before is seen inside. Where the
- * program has since forbidden itself the call, threads enter by an exchange from now on; those who
- * are about to have entered before are given time in which every store is seen. */
+/* After this, a thread that enters sees the bit, and one that had entered before is seen inside. If
+ * the program has since forbidden itself the system call (seccomp), threads enter by an exchange
+ * from now on; those that have just entered by a plain store are given time in which any
+ * processor's stores become visible. */
 static void let_all_see_the_bit(struct heap *heap, const struct pool *pool)
 {
     struct timespec nap = {0, 10000000};
@@ -55,7 +56,7 @@ static void close_caches(struct heap *heap)
 
 static void open_caches(struct heap *heap)
 {
-    heap->recent.current = 0; /* what was seen has moved */
+    heap->recent.current = 0; /* blocks have moved: sums are to be made anew */
     atomic_fetch_and(&heap->closed, ~(uint32_t)CLOSED_COLLECTING);
 }
 
@@ -69,9 +70,9 @@ void thread_caches_collect(struct heap *heap)
     open_caches(heap);
 }
 
-/* Threads that take a size from each other's caches all the time do better without: for a while,
- * and for longer each time that it turns out so again soon. */
-static void share(struct bucket *bucket, uint64_t now)
+/* Keeps the bucket out of caches for a while: threads that take a size from each other's caches all
+ * the time do better without. Each time that it comes to this again soon, the span is doubled. */
+static void begin_sharing(struct bucket *bucket, uint64_t now)
 {
     bool soon = bucket->shared_for && now < bucket->shared_until + 8 * bucket->shared_for;
     bucket->shared_for = soon ? 2 * bucket->shared_for : CACHE_SHARED_FIRST;
@@ -80,16 +81,16 @@ static void share(struct bucket *bucket, uint64_t now)
     bucket->shared_until = now + bucket->shared_for;
 }
 
-/* Bytes: of smaller blocks so little lies in caches that threads rather take them from each other,
- * or new ones, than that they share. */
-static uint64_t little(const struct heap *heap)
+/* Blocks of so few bytes are never shared: so little of them lies in caches that threads do better
+ * to take them from each other, or to take new ones. */
+static uint64_t least_bytes_to_share(const struct heap *heap)
 {
     return MUTATED(little_is_shared)
                ? 0
                : context_of_heap(heap)->device->growth_budget / CACHE_SHARED_SHARE;
 }
 
-/* What each thread's part of the bucket's free blocks would be. */
+/* Each thread's part of the bucket's free blocks; 0: too few to be worth a bin. */
 static uint64_t fair_part(const struct heap *heap, const struct bucket *bucket)
 {
     uint64_t blocks = bucket->free_blocks + thread_caches_blocks(heap, bucket, NULL, false);
@@ -97,7 +98,8 @@ static uint64_t fair_part(const struct heap *heap, const struct bucket *bucket)
     return part >= CACHE_BIN_LEAST && !MUTATED(all_taken) ? part : 0;
 }
 
-/* Each bin keeps so many. retire: no cache keeps a bin for it. */
+/* Moves all but so many blocks of each bin to the heap's lists. retire: the bins are the bucket's
+ * no more. */
 static void take_out_of_caches(struct heap *heap, struct bucket *bucket, uint64_t stay, bool retire)
 {
     close_caches(heap);
@@ -117,21 +119,23 @@ void thread_caches_take(struct heap *heap, struct bucket *bucket, bool starved)
     uint64_t now = monotonic_now(), stay = fair_part(heap, bucket);
     bool soon = now - bucket->taken_from_caches_at < CACHE_TAKEN_APART;
     bucket->taken_in_a_row =
-        !soon ? 0 : bucket->taken_in_a_row + (starved && !stay && bucket->bytes > little(heap));
+        !soon ? 0
+              : bucket->taken_in_a_row +
+                    (starved && !stay && bucket->bytes > least_bytes_to_share(heap));
     bucket->taken_from_caches_at = now;
     bool again = bucket->taken_in_a_row >= CACHE_TAKEN_OFTEN && !MUTATED(never_shared);
     if (again)
-        share(bucket, now);
+        begin_sharing(bucket, now);
     take_out_of_caches(heap, bucket, again ? 0 : stay, again);
 }
 
 void thread_caches_share(struct heap *heap, struct bucket *bucket)
 {
-    share(bucket, monotonic_now());
+    begin_sharing(bucket, monotonic_now());
     take_out_of_caches(heap, bucket, 0, true);
 }
 
-static void shut_large_bins(struct thread_cache *cache)
+static void retire_large_bins(struct thread_cache *cache)
 {
     for (unsigned i = 0; i < CACHE_BINS; i++) {
         struct cache_bin *bin = atomic_load_explicit(&cache->bins[i], memory_order_relaxed);
@@ -142,30 +146,32 @@ static void shut_large_bins(struct thread_cache *cache)
     }
 }
 
-void thread_caches_shut_large(struct heap *heap)
+/* Large blocks are on trial, or soon may be: no cache holds any from now on. */
+static void take_large_blocks(struct heap *heap)
 {
     if (!thread_caches_first(heap))
         return;
     close_caches(heap);
     for (struct thread_cache *c = thread_caches_first(heap); c; c = thread_cache_next(c))
-        shut_large_bins(c);
+        retire_large_bins(c);
     open_caches(heap);
 }
 
 void thread_caches_update_closed(struct heap *heap)
 {
-    bool was_wary = heap->caches_hold_no_large;
+    bool held_none_before = heap->caches_hold_no_large;
     heap_set_closed(heap, CLOSED_ENDING, heap->ending);
     heap_set_closed(heap, CLOSED_FINEST_SIZES, heap->finest_sizes);
     heap_set_closed(heap, CLOSED_HOST_WORK,
                     host_work_limit(&context_of_heap(heap)->epochs.host_work) != UINT64_MAX);
     heap->caches_hold_no_large = keep_is_on_trial(&heap->keep) || heap->keep.unused_returns;
-    if (heap->caches_hold_no_large && !was_wary)
-        thread_caches_shut_large(heap);
+    if (heap->caches_hold_no_large && !held_none_before)
+        take_large_blocks(heap);
 }
 
-/* The more caches there are, the less each may hold: what lies in one another may have to do
- * without. All together they stay inside the growth budget. */
+/* Says how much each cache may hold now that so many are awake. The more there are, the less it is:
+ * a block in one cache may be what another thread waits for. All together they stay inside the
+ * growth budget. */
 static void count_awake(struct heap *heap, unsigned count)
 {
     uint64_t budget = context_of_heap(heap)->device->growth_budget;
@@ -181,8 +187,8 @@ static void count_awake(struct heap *heap, unsigned count)
     context_of_heap(heap)->epochs.shared = count > 1;
 }
 
-/* Around a change of the list of those that are awake, and of what is counted for one elsewhere
- * while it is not. */
+/* Around a change of the list of awake caches, and of what the heap counts for a cache while that
+ * is asleep. */
 static void begin_listing(struct heap *heap)
 {
     counter_add(&heap->caches.list_changes, 1);
@@ -192,6 +198,7 @@ static void begin_listing(struct heap *heap)
 
 static void end_listing(struct heap *heap)
 {
+    /* Pairs with the acquire load in heap_bytes. */
     atomic_store_explicit(&heap->caches.list_changes, counter_get(&heap->caches.list_changes) + 1,
                           memory_order_release);
 }
@@ -203,7 +210,7 @@ void thread_cache_wake(struct thread_cache *cache)
     atomic_store_explicit(&cache->next_awake,
                           atomic_load_explicit(&heap->caches.awake, memory_order_relaxed),
                           memory_order_release);
-    /* Pairs with the acquire load in first_cache. */
+    /* Pairs with the acquire load in thread_caches_first. */
     atomic_store_explicit(&heap->caches.awake, cache, memory_order_release);
     end_listing(heap);
     cache->awake = true;
@@ -245,8 +252,9 @@ void thread_cache_put_to_sleep(struct thread_cache *cache)
     count_awake(heap, heap->caches.count - 1);
 }
 
-/* Looks at what its thread has done; whether that was long ago. A thread that waits in the slow
- * path has something to do. The clock is the heap's, which may be behind what was seen before. */
+/* Whether the cache's thread has done nothing for long. A thread that waits in the slow path is not
+ * idle. now is the heap's clock, which may be behind the last time that the thread was seen busy.
+ */
 static bool is_idle(struct thread_cache *cache, uint64_t now)
 {
     uint64_t use = counter_get(&cache->freed_bytes) + counter_get(&cache->handed_out_bytes);

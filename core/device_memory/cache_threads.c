@@ -9,14 +9,15 @@
 
 static void end_of_thread(void *unused);
 
-/* Each thread reads and writes its own. */
+/* What a thread knows of its own caches. */
 static _Thread_local struct {
     struct thread_cache *all; /* of this thread, in all heaps */
-    bool told;                /* of the thread's end we shall be */
-    bool over;                /* the thread is ending */
+    bool told;                /* end_of_thread will be called */
+    bool over;                /* it has been */
 } caches_of_thread;
 
-/* Of all pools of the process: keys are few. Made with the first one. */
+/* One key serves all pools of the process, since keys are few. It is made with the first pool, by
+ * the thread that makes it. */
 static pthread_key_t end_key;
 
 static bool end_key_is_made;
@@ -39,7 +40,7 @@ struct thread_cache *thread_cache_known(const struct heap *heap)
     return cache;
 }
 
-/* Its thread ends, or has ended: the cache is another's from now on. */
+/* The cache's thread ends, or has ended: another thread may take the cache over. */
 static void retire_cache(struct thread_cache *cache)
 {
     struct heap *heap = cache->heap;
@@ -51,7 +52,8 @@ static void retire_cache(struct thread_cache *cache)
     heap->caches.owned--;
 }
 
-/* A signal handler may end the process in the middle of what the thread is doing here. */
+/* Whether the thread was inside a cache, or held a lock, when a signal handler made it end: then it
+ * may have changed half of something, and the lock is never given back. */
 static bool is_interrupted(const struct thread_cache *caches)
 {
     bool inside = thread_state.context_locks != 0;
@@ -60,8 +62,8 @@ static bool is_interrupted(const struct thread_cache *caches)
     return inside;
 }
 
-/* The child of a fork has the thread and its memory, but not the other threads' locks. It need not
- * have been told: not every way to fork runs the handlers for that. */
+/* Whether this process is a child of the pool's: it has this thread and the memory, but another
+ * thread may have held the lock. Not every way to fork runs the handlers that set forgotten. */
 static bool is_the_parents(const struct pool *pool)
 {
     return (atomic_load_explicit(&pool->forgotten, memory_order_relaxed) &&
@@ -69,8 +71,8 @@ static bool is_the_parents(const struct pool *pool)
            (pool->process != getpid() && !MUTATED(caches_touched_after_bare_fork));
 }
 
-/* Called as the thread ends, once; what it still allocates and frees after that goes the slow
- * way. */
+/* Called once, as the thread ends. What the thread still allocates and frees after that takes the
+ * slow path. */
 static void end_of_thread(void *unused)
 {
     struct thread_cache *cache = caches_of_thread.all;
@@ -97,8 +99,8 @@ void thread_cache_prepare_thread(const struct pool *pool)
             pool->thread_functions.set_specific(end_key, &caches_of_thread) == 0;
 }
 
-/* The kernel's number of the calling thread. 0 for one that is in another process than the pool,
- * with which it shares its memory: of those the kernel would not tell whether they live. */
+/* The kernel's number of the calling thread. 0 for a thread in another process that shares memory
+ * with the pool's (vfork, clone): the kernel would not say whether that one lives. */
 static pid_t number_of_this_thread(const struct pool *pool)
 {
     return getpid() == pool->process ? (pid_t)syscall(SYS_gettid) : 0;
@@ -110,8 +112,9 @@ static bool has_ended(const struct pool *pool, pid_t thread)
            !MUTATED(abandoned_caches_kept);
 }
 
-/* Not every thread that ends tells so. One cache is looked at each time that a new one would be
- * made, so that no more than about every second one is without a thread. */
+/* Finds caches of threads that have ended without end_of_thread. Each time that a new cache would
+ * be made one old one is looked at, so that at most about every second cache is without a thread.
+ */
 static void look_for_an_end(struct heap *heap)
 {
     struct thread_cache *cache =

@@ -6,18 +6,20 @@
 #include "core/contexts/pool_state.h"
 #include "policies.h"
 
-/* A lone thread that has so many blocks of a size waits for them rather than that it takes each
- * behind a barrier. */
+/* A lone thread that has so many blocks of a size waits for a fence, which makes many of them
+ * clean, rather than take them one by one behind a barrier. */
 #define BLOCKS_WORTH_A_WAIT 64u
 
-#define COST_OF_A_BARRIER 500 /* nanoseconds */
+/* What taking a block behind a barrier costs a lone thread: nanoseconds. */
+#define COST_OF_A_BARRIER 500
 
-/* Looks at what others have published before the clock is looked at, and so often that before
- * others get the processor. */
+/* A round is so many looks at the number that is clean, and one at the clock; after so many rounds
+ * the thread gives up its processor for a moment. */
 #define LOOKS_PER_ROUND  16u
 #define ROUNDS_PER_YIELD 4u
 
-/* One of those who wait asks the driver; it is not asked again too soon. */
+/* Asks the driver about the fence that covers the stamp, on behalf of all threads that wait: one at
+ * a time, and not again too soon. */
 static void ask_for_all(struct pool *pool, struct context *context, uint64_t stamp, uint64_t now)
 {
     struct epochs *epochs = &context->epochs;
@@ -40,8 +42,8 @@ static bool has_a_fence(const struct epochs *epochs, uint64_t stamp)
            epoch_fence_is_near(epochs);
 }
 
-/* Nanoseconds between two moments, but for those in which another thread was getting a new block,
- * for which all fences wait. */
+/* How long a thread has waited: nanoseconds. Time in which another thread was in the driver for a
+ * new block counts apart (beside), since all fences wait for that. */
 struct patience {
     uint64_t started, now, beside;
 };
@@ -67,7 +69,7 @@ static void watch_for_fence(struct pool *pool, struct context *context, struct t
         ask_for_all(pool, context, stamp, patience.now);
         for (unsigned i = 0; i < LOOKS_PER_ROUND && epoch_clean(epochs) < stamp; i++)
             let_the_processor_rest();
-        /* Whoever is in the driver may need the processor. */
+        /* The thread that is in the driver may need this processor. */
         if (rounds % ROUNDS_PER_YIELD == 0)
             sched_yield();
         if (!has_patience(heap_of(context), &patience))
@@ -91,7 +93,7 @@ bool heap_await_fence(struct pool *pool, struct context *context, struct thread_
     const struct epochs *epochs = &context->epochs;
     uint64_t stamp = pending->stamp;
     bool may_grow = !pending->full && cache->waited_ns >= 0;
-    /* A barrier costs no time to wait for, but a slow path for each block. */
+    /* A lone thread may take blocks behind a barrier: no wait, but the slow path for each block. */
     bool lone = heap->caches.count <= 1 && pending->blocks < BLOCKS_WORTH_A_WAIT;
     if (epoch_clean(epochs) >= stamp)
         return true;
@@ -104,7 +106,8 @@ bool heap_await_fence(struct pool *pool, struct context *context, struct thread_
     if (!has_a_fence(epochs, stamp)) {
         if (!may_grow || heap->caches.count > 1)
             thread_cache_ask_again(cache);
-        /* Another thread's free may bring one. */
+        /* Without a fence there is nothing to wait for, unless another thread's free may bring one.
+         */
         if (lone || atomic_load_explicit(&heap->threads_freeing, memory_order_relaxed) <= 1)
             return false;
     }

@@ -7,8 +7,9 @@
 #include "core/driver/calls.h"
 #include "sums.h"
 
-/* Lock held on entry and return, released in between. The driver knows nothing of the work that a
- * barrier orders before the block. */
+/* A block that was handed out behind a barrier may be in use by work that the driver's free would
+ * not wait for: the driver does not know that the work has to do with the block. Releases and
+ * retakes the lock. */
 static void wait_for_barrier_of(struct pool *pool, struct context *context,
                                 const struct block *block)
 {
@@ -17,7 +18,8 @@ static void wait_for_barrier_of(struct pool *pool, struct context *context,
         epoch_wait_until(pool, context, counter_get(&block->epoch), UINT64_MAX);
 }
 
-/* Lock not held. Puts a live block out of the way of its address's next owner. */
+/* Takes a live block out of the table, so that the address's next owner finds no old record. False
+ * if the block is not live there (any more). No lock held. */
 static bool begin_leaving(struct pool *pool, struct block *block, CUdeviceptr address)
 {
     struct heap *heap = block->heap;
@@ -31,6 +33,7 @@ static bool begin_leaving(struct pool *pool, struct block *block, CUdeviceptr ad
     return live;
 }
 
+/* The driver has refused: the block is the program's still. */
 static void come_back(struct pool *pool, struct block *block)
 {
     if (!block_table_insert(&pool->blocks, block_address(block), block))
@@ -68,7 +71,7 @@ CUresult heap_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr
     return result;
 }
 
-/* Lock held on entry and return, released in between. */
+/* False if the driver refuses. Releases and retakes the lock. */
 static bool free_oldest_pending(struct pool *pool, struct heap *heap)
 {
     struct block *block = heap->pending.first;

@@ -12,7 +12,8 @@
 #include "release.h"
 #include "sums.h"
 
-/* So long a thread leaves it to another to close an epoch: nanoseconds. */
+/* A thread leaves it to another to close an epoch for so long, in nanoseconds. Closing takes less,
+ * unless that thread loses its processor. */
 #define RELIED_NANOSECONDS 30000u
 
 struct fence *heap_begin_fence(struct context *context, bool waitable)
@@ -24,12 +25,13 @@ struct fence *heap_begin_fence(struct context *context, bool waitable)
         heap_of(context)->frees_since_fence = 0;
         heap_of(context)->bytes_since_fence = 0;
     }
-    /* Whoever is recording looks again when that is done. */
+    /* Another thread is recording a fence: it makes this one too when that is done. */
     context->epochs.owed = !fence && context->epochs.recording && !MUTATED(owed_fence_forgotten);
     return fence;
 }
 
-/* Lock held, perhaps released in between. What is not kept goes as soon as it is clean. */
+/* Blocks that are not kept go back as soon as they are clean, so their fence is asked about at
+ * once. May release and retake the lock. */
 static void ask_about_unkept(struct pool *pool, struct context *context)
 {
     const struct block *unkept = heap_of(context)->unkept.pending.first;
@@ -39,13 +41,13 @@ static void ask_about_unkept(struct pool *pool, struct context *context)
         epoch_query(pool, context, fence);
 }
 
-/* Lock held. A free that came while this thread was recording, or an allocation that waits for one
- * that came before (await_fence_for in epoch.c), may be owed a fence still. */
+/* While this thread was recording, others could not: a free that came meanwhile may want a fence,
+ * or an allocation may be waiting for one that came before (await_fence_for in epoch.c). NULL:
+ * nothing does. */
 static struct fence *fence_again_if_due(struct context *context, bool waitable)
 {
     const struct heap *heap = heap_of(context);
-    bool owed = context_of_heap(heap)->epochs.owed ||
-                (heap->frees_since_fence && policy_fence_is_due(context));
+    bool owed = context->epochs.owed || (heap->frees_since_fence && policy_fence_is_due(context));
     return owed ? heap_begin_fence(context, waitable) : NULL;
 }
 
@@ -64,16 +66,16 @@ bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t st
     return fenced;
 }
 
-/* No lock held. Waits as the plain free does, until what is pending can be done without. Where only
- * other contexts' work keeps it pending, the driver alone knows whether that has to do with it:
- * what is pending goes to the driver. */
+/* Waits as the plain free does, until a request would not miss what is pending. If only other
+ * contexts' work keeps blocks pending, the driver alone knows whether that work uses them: then
+ * they go to the driver. No lock held. */
 __attribute__((noinline)) static void
 wait_for_what_is_missed(struct pool *pool, struct context *context, uint64_t room)
 {
     struct heap *heap = heap_of(context);
     heap_lock(heap);
     uint64_t waited_before = thread_state.waited_ns;
-    /* What others free meanwhile is theirs to wait for. */
+    /* Blocks that other threads free meanwhile are theirs to wait for. */
     uint64_t last = epoch_current(&context->epochs) - 1;
     while (epoch_clean(&context->epochs) < last && policy_pending_is_missed(context, room) &&
            epoch_wait_in_free(pool, context, epoch_clean(&context->epochs) + 1))
@@ -107,9 +109,9 @@ CUresult heap_end_free(struct pool *pool, struct context *context, struct fence 
         bool good = context->epochs.failures == 0 && !recorded.unusable &&
                     !policy_is_without_fences(context);
         fence = i < 3 && good ? fence_again_if_due(context, waitable) : NULL;
-        /* Whoever waits says so again while there is a record; another's is to come back to it. */
-        context_of_heap(heap)->epochs.owed =
-            context_of_heap(heap)->epochs.owed && context->epochs.recording;
+        /* Allocations that wait ask again while a fence is being recorded. If another thread has
+         * begun to record one, it is left to that thread. */
+        context->epochs.owed = context->epochs.owed && context->epochs.recording;
         if (!fence)
             ask_about_unkept(pool, context);
         if (!fence)
@@ -117,7 +119,8 @@ CUresult heap_end_free(struct pool *pool, struct context *context, struct fence 
         heap_unlock(heap);
         result = epoch_settle_record(pool, context, &recorded);
     }
-    /* Made while there is memory: it is needed when there is none. */
+    /* The stream on which memory goes back is made while there is memory: it is needed when there
+     * is none. */
     if (pool->driver->cuMemFreeAsync &&
         !atomic_load_explicit(&context->return_stream, memory_order_relaxed))
         return_stream(pool, context);
@@ -129,8 +132,8 @@ CUresult heap_end_free(struct pool *pool, struct context *context, struct fence 
     return result;
 }
 
-/* Whether this thread has left the epoch to another for so long that it may have lost its
- * processor. */
+/* Whether this thread has left the epoch to another one for so long that the other one may have
+ * lost its processor. */
 static bool has_relied_enough(struct thread_cache *cache)
 {
     uint64_t now = monotonic_now(), stamp = counter_get(&cache->stamp);
@@ -141,8 +144,9 @@ static bool has_relied_enough(struct thread_cache *cache)
     return now - cache->relied_since > RELIED_NANOSECONDS && !MUTATED(closer_relied_on);
 }
 
-/* A thread whose cache's fence is due. Another that is just about to close the epoch serves it,
- * too: it has not advanced the number yet. closed_for is a hint: who closes is decided under the
+/* Whether another thread is just about to close the epoch. It has not advanced the number yet, so
+ * its fence serves this thread's frees, too. If not, this thread claims to be the one. closed_for
+ * is a hint, with acquire and release though it guards nothing; who closes is decided under the
  * lock. */
 static bool another_closes(struct epochs *epochs, struct thread_cache *cache)
 {
@@ -174,8 +178,8 @@ CUresult heap_close_epoch(struct pool *pool, struct context *context)
     if (cache)
         place_refresh_cache(heap, cache);
     struct fence *fence = heap_begin_fence(context, true);
-    /* Whoever is recording makes the fence that is owed. */
-    if (cache && !fence && context_of_heap(heap)->epochs.owed)
+    /* The thread that is recording will make this fence, too. */
+    if (cache && !fence && context->epochs.owed)
         thread_cache_count_again(cache);
     else if (cache && !fence)
         thread_cache_ask_again(cache);

@@ -76,6 +76,7 @@ uint8_t heap_slot_of_this_thread(void)
     return (uint8_t)(thread_state.id % HEAP_SLOTS);
 }
 
+/* The shares of threads: policy_is_ahead compares them. */
 static void count_pending(struct heap *heap, struct block *block)
 {
     uint64_t *pending = &heap->pending_by_slot[block->slot];
@@ -182,8 +183,8 @@ void heap_sweep(struct context *context)
         make_clean(heap, heap->pending.first);
 }
 
-/* Lists of pending blocks ascend by stamp. What comes from a thread's cache is seldom much older
- * than what is there. */
+/* Puts the block where its stamp belongs. The place is looked for from the end: blocks from a
+ * thread's cache are seldom much older than the newest ones of the list. */
 static void insert_pending(struct block_list *list, struct block *block, enum block_link link)
 {
     uint64_t stamp = counter_get(&block->epoch);
@@ -193,7 +194,8 @@ static void insert_pending(struct block_list *list, struct block *block, enum bl
     block_list_insert_after(list, before, block, link);
 }
 
-/* The blocks of a segment come one after the other: where the last one went, the next one goes. */
+/* A cache gives the blocks of a segment one after the other: the next one goes where the last one
+ * went, without a search. */
 static void insert_by_stamp(struct heap *heap, struct block *block)
 {
     struct block *last = heap->last_accepted;
@@ -210,6 +212,7 @@ static void insert_by_stamp(struct heap *heap, struct block *block)
     heap->last_accepted = block;
 }
 
+/* Counts a block that has become free, in whichever list it will be. */
 static void note_free_block(struct heap *heap, const struct block *block)
 {
     struct bucket *bucket = block->bucket;
@@ -271,6 +274,7 @@ void heap_put_back_pending(struct pool *pool, struct heap *heap, struct block *b
 
 void heap_set_closed(struct heap *heap, uint32_t bit, bool set)
 {
+    /* Sequentially consistent, like the look of a thread that enters its cache. */
     bool is_set = (atomic_load(&heap->closed) & bit) != 0;
     if (set && !is_set)
         atomic_fetch_or(&heap->closed, bit);

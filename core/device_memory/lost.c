@@ -10,6 +10,7 @@ struct forgetting {
     struct heap *heap;
 };
 
+/* Forgets one block of a context that has ended. */
 static void forget_visited(struct block *block, void *argument)
 {
     struct forgetting *forgetting = argument;
@@ -70,6 +71,7 @@ bool heap_let_go(struct pool *pool, CUdeviceptr address)
     return live;
 }
 
+/* Whether it is free, in the heap's lists. */
 static bool is_listed(const struct block *block)
 {
     return block_state(block) == BLOCK_PENDING || block_state(block) == BLOCK_CLEAN;

@@ -10,7 +10,8 @@
 #include "release.h"
 #include "sums.h"
 
-/* Several threads may do this at once, and one look be lost. */
+/* The mean of the last few misses. Several threads may do this at once, and one of them may be
+ * forgotten: it is an estimate. */
 static void note_cost(struct heap *heap, uint64_t nanoseconds)
 {
     counter_set(&heap->miss_cost, (3 * counter_get(&heap->miss_cost) + nanoseconds) / 4);
@@ -37,8 +38,8 @@ static CUresult allocate_from_driver(struct pool *pool, struct heap *heap,
     return result;
 }
 
-/* The driver, and everything that may help when it is out of memory. *bytes falls back to what was
- * requested where only that fits. */
+/* Asks the driver, and while it is out of memory has memory given back and asks again. *bytes
+ * becomes what was requested where only that fits. */
 static CUresult allocate_from_driver_with_reclaim(struct pool *pool, struct context *context,
                                                   struct bucket_counters *cost,
                                                   CUdeviceptr *address, uint64_t *bytes,
@@ -61,8 +62,8 @@ static CUresult allocate_from_driver_with_reclaim(struct pool *pool, struct cont
     return result;
 }
 
-/* Threads of several contexts may be here at once. Relaxed: a number for the report. What is on the
- * way from the driver does not count yet. */
+/* Raises the device's peaks, which the report shows. Threads of several contexts may do this at
+ * once. Blocks that the driver is just making do not count yet. */
 static void note_reserved(struct pool *pool, struct device *device)
 {
     uint64_t reserved = 0;
@@ -72,13 +73,13 @@ static void note_reserved(struct pool *pool, struct device *device)
     counter_raise_shared(&device->memory->recent_peak, reserved);
 }
 
-/* Lock held. False where there is no memory for a record. */
+/* Makes the memory a live block of the bucket. False where there is no memory for a record. */
 static bool record_block(struct pool *pool, struct heap *heap, struct bucket *bucket,
                          CUdeviceptr address, uint64_t bytes, size_t requested)
 {
     struct block *block = block_records_take(&heap->records, heap);
     if (block) {
-        /* Before it can be found: whoever frees it takes no lock. */
+        /* All of this comes before the block can be found, since a free takes no lock. */
         block_set_bytes(block, bytes);
         atomic_store_explicit(&block->bin, bucket->bin, memory_order_relaxed);
         block->bucket = bucket;
@@ -86,7 +87,7 @@ static bool record_block(struct pool *pool, struct heap *heap, struct bucket *bu
         block_set(block, address, BLOCK_LIVE);
     }
     if (!block || !block_table_insert(&pool->blocks, address, block)) {
-        /* Without a record the memory is the program's and the driver's business alone. */
+        /* Without a record the pool does not know the memory: the program and the driver do. */
         if (block)
             block_records_put(&heap->records, block);
         atomic_fetch_sub_explicit(&context_of_heap(heap)->device->reserved_bytes, bytes,
@@ -95,7 +96,8 @@ static bool record_block(struct pool *pool, struct heap *heap, struct bucket *bu
     }
     counter_add(&heap->reserved_bytes, bytes);
     note_reserved(pool, context_of_heap(heap)->device);
-    /* The peak first: a process may be killed at any moment, and its figures are read. */
+    /* The peak comes first: a process may be killed at any moment, and its figures are read, in
+     * which no number is above its peak. */
     counter_raise_to(&bucket->counters->peak_reserved_bytes,
                      counter_get(&bucket->counters->reserved_bytes) + bytes);
     counter_add(&bucket->counters->reserved_bytes, bytes);
@@ -104,19 +106,21 @@ static bool record_block(struct pool *pool, struct heap *heap, struct bucket *bu
     return true;
 }
 
-/* generation: of the context, from before the driver was asked. Where it has died since, what the
- * driver gave has died with it, and another context may own the heap. */
+/* Counts what the driver has answered, and records the block that it gave. generation: the
+ * context's before the driver was asked. If the context has died since, its memory has died with
+ * it, and another context may own the heap. No lock held. */
 static void finish_miss(struct pool *pool, struct context *context, uint64_t generation,
                         struct bucket *bucket, CUdeviceptr address, uint64_t bytes,
                         size_t requested, CUresult result)
 {
     struct heap *heap = heap_of(context);
     bool lives = context_generation(context) == generation && (generation & 1) != 0;
-    /* Whoever freed this address did so behind our back. */
+    /* A record of this address is stale: the block there was freed past the pool. */
     if (result == CUDA_SUCCESS && lives)
         heap_forget_address(pool, address);
     heap_lock(heap);
-    /* A death from here on finds the record: it takes the lock after changing the generation. */
+    /* If the context dies from here on, heap_reset finds the record: the generation changes before
+     * it takes the lock. */
     lives = lives && context_generation(context) == generation;
     counter_add(&bucket->counters->requested_bytes, requested);
     counter_add(&heap->misses, 1);
@@ -137,7 +141,7 @@ static void finish_miss(struct pool *pool, struct context *context, uint64_t gen
     heap_unlock(heap);
 }
 
-/* Past the hard limit: the driver is not asked, and has nothing to count. */
+/* Answers a request past the hard limit. The driver is not asked, so no call is counted. */
 static CUresult refuse(struct heap *heap, struct bucket *bucket, size_t requested)
 {
     heap_lock(heap);
@@ -150,8 +154,9 @@ static CUresult refuse(struct heap *heap, struct bucket *bucket, size_t requeste
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Nothing is taken into the reserved bytes beforehand: with so many, what other threads ask for
- * meanwhile would seem to be past every limit. */
+/* Asks the driver for more than the device has, for the sake of its own error. Nothing is taken
+ * into the reserved bytes beforehand: with so many, other threads' requests would meanwhile seem to
+ * be past every limit. */
 static CUresult ask_in_vain(struct pool *pool, struct context *context, CUdeviceptr *address,
                             size_t requested)
 {
@@ -170,7 +175,7 @@ CUresult heap_miss(struct pool *pool, struct context *context, struct bucket *bu
 {
     struct heap *heap = heap_of(context);
     uint64_t generation = context_generation(context);
-    /* What no device can hold is not worth giving anything back for. */
+    /* Nothing is given back for a request that no device could hold. */
     if (requested > context->device->total_bytes)
         return ask_in_vain(pool, context, address, requested);
     release_excess(pool, context, RELEASE_IN_ALLOCATION);
@@ -183,8 +188,8 @@ CUresult heap_miss(struct pool *pool, struct context *context, struct bucket *bu
     uint64_t taken = bytes;
     CUresult result = allocate_from_driver_with_reclaim(pool, context, bucket->counters, address,
                                                         &taken, requested);
-    /* A block that is smaller than its bucket must not serve it again. A failure is the bucket's.
-     */
+    /* A block that is smaller than its bucket must not serve it again, so it is not kept. A failure
+     * counts as the bucket's. */
     bool fits =
         taken == bucket->bytes || result != CUDA_SUCCESS || MUTATED(smaller_block_in_bucket);
     finish_miss(pool, context, generation, fits ? bucket : &heap->unkept, *address, taken,
@@ -202,7 +207,7 @@ CUresult heap_allocate_unkept(struct pool *pool, struct context *context, CUdevi
 void heap_adopt(struct pool *pool, struct context *context, uint64_t generation,
                 CUdeviceptr address, size_t bytes, size_t reserved)
 {
-    /* Modulo 2^64: less, where fewer bytes came than were reserved. */
+    /* Modulo 2^64: the sum becomes less if fewer bytes came than were reserved. */
     atomic_fetch_add_explicit(&context->device->reserved_bytes, (uint64_t)bytes - reserved,
                               memory_order_relaxed);
     finish_miss(pool, context, generation, &heap_of(context)->unkept, address, bytes, bytes,

@@ -4,7 +4,8 @@
 #include "cache_threads.h"
 #include "core/base/mutation.h"
 
-/* While the GPU keeps up, this part of what a thread's cache may hold goes without a fence. */
+/* While the GPU keeps up, a fence is due once a thread has freed 1 / FENCE_SHARE of the blocks that
+ * a bin may hold: the others last until that fence is over. */
 #define FENCE_SHARE 2u
 
 static uint32_t fence_frees(const struct heap *heap)
@@ -13,6 +14,9 @@ static uint32_t fence_frees(const struct heap *heap)
     return frees > 1 ? frees : 1;
 }
 
+/* The binary logarithm, rounded up: all caches together may free as many bytes without a fence as a
+ * heap without caches. Blocks without a fence can neither be given back nor be waited for where an
+ * allocation needs them. */
 static unsigned halvings_for(unsigned threads)
 {
     return threads > 1 ? 32u - (unsigned)__builtin_clz(threads - 1) : 0;
@@ -25,11 +29,10 @@ void place_refresh_cache(struct heap *heap, struct thread_cache *cache)
     cache->fence_set_while_keeping_up = heap_keeps_up(heap);
     uint32_t frees =
         cache->fence_set_while_keeping_up ? fence_frees(heap) : FENCE_EVERY_FREES << alone;
-    /* As many bytes as without caches: what has no fence can neither be given back nor be waited
-     * for, where an allocation needs it. */
     thread_cache_set_fence(cache, frees, alone, halvings_for(caches));
 }
 
+/* Whether this thread may have blocks of the bucket in its cache. */
 static bool is_for_caches(const struct heap *heap, const struct bucket *bucket)
 {
     return bucket->bin != CACHE_NO_BIN &&
@@ -97,7 +100,7 @@ void place_empty_bin(const struct place *place)
 void place_refill(struct heap *heap, const struct place *place)
 {
     struct block *block = place->bin ? place->bucket->clean.last : NULL;
-    /* While much is pending, another thread may be waiting for the next one. */
+    /* While the GPU is busy, another thread may be waiting for the next clean block. */
     unsigned wanted =
         block && heap_keeps_up(heap) ? thread_cache_wants(place->cache, place->bin) : 0;
     if (wanted == 0)

@@ -8,28 +8,31 @@
 #include "release.h"
 #include "sums.h"
 
-/* This share of the growth budget may lie clean in other threads' caches, in blocks of one size,
- * while a thread takes a new one: sooner or later each has its own. */
+/* budget / STRANDED_SHARE bytes of one size may lie clean in other threads' caches while a thread
+ * takes a new block of it: sooner or later each thread has its own. */
 #define STRANDED_SHARE 4u
 
-/* What is pending may be missed where it is more than this share of what is left besides. */
+/* A request might miss what is pending if that is more than 1 / MISSED_SHARE of what is left. */
 #define MISSED_SHARE 8u
 
 /* How long frees wait after an allocation has waited in vain, at first and at most: nanoseconds. */
 #define FREES_WAIT_FIRST   (UINT64_C(10) * 1000 * 1000 * 1000)
 #define FREES_WAIT_LONGEST (UINT64_C(600) * 1000 * 1000 * 1000)
 
-/* Blocks that somebody could do without take at most one part in so many of the time. */
+/* The driver's calls for blocks that somebody could do without take at most 1 / GROWTH_SHARE of the
+ * time. */
 #define GROWTH_SHARE 16u
 
-/* Of the driver's call for a new block: nanoseconds. */
+/* A new block counts as at least so expensive: nanoseconds. */
 #define LEAST_COST_OF_GROWTH 10000
 
-/* Live blocks may be larger than what was asked for by this share of the device in all; more, and
- * a program that fills the device would not fit. */
+/* Rounding may make live blocks larger than what was asked for by 1 / HEAP_WASTE_SHARE of the
+ * device in all. With more, a program that fills the device would not fit. */
 #define HEAP_WASTE_SHARE 64u
 
-/* Whether the reserve stays inside its ratio. */
+/* ---- a new block, or one that is pending ---- */
+
+/* Whether the reserve stays inside its ratio with so many bytes more. */
 static bool is_inside_bound(const struct pool *pool, struct context *context, uint64_t bytes)
 {
     uint64_t requested = heap_recent_sums(heap_of(context), 0)->requested;
@@ -37,7 +40,8 @@ static bool is_inside_bound(const struct pool *pool, struct context *context, ui
            release_bound(pool, context, requested, bytes);
 }
 
-/* Whether a new block would have something else given back, now or when it is freed. */
+/* Whether a new block would push another one out, now or when it is freed: past the hard limit, the
+ * cap on cached bytes, or the cap on the bucket's blocks. */
 static bool new_block_displaces_another(struct context *context, const struct bucket *bucket)
 {
     const struct heap *heap = heap_of(context);
@@ -81,8 +85,9 @@ bool policy_growth_is_due(const struct heap *heap, uint64_t now)
             since / GROWTH_SHARE >= counter_get(&heap->miss_cost));
 }
 
-/* Whether much lies in the heap's lists, which threads that use it would have in their caches: then
- * some of it may be given back for a block of a size that is wanted. */
+/* True if the heap's lists hold more than budget / STRANDED_SHARE bytes of other sizes. Sizes in
+ * use sit in thread caches, so nobody wants these blocks, and some may go back to the driver in
+ * exchange for a block of the wanted size. */
 static bool may_trade_unused_for_it(struct context *context, const struct bucket *bucket)
 {
     const struct heap *heap = heap_of(context);
@@ -100,7 +105,7 @@ bool policy_waited_longer_than_a_miss(struct pool *pool, struct context *context
     if (!cache || cache->waited_ns < policy_cost_of_growth(heap_of(context)) ||
         !policy_growth_is_due(heap_of(context), monotonic_now()))
         return false;
-    /* Of a device that is full the driver has no more: what is kept would go for it. */
+    /* The driver of a full device has no more: blocks that are kept would go for the new one. */
     bool grows = (!device_is_short(context->device) || MUTATED(short_device_grows)) &&
                  (policy_may_grow(pool, context, place->bucket) ||
                   may_trade_unused_for_it(context, place->bucket));
@@ -151,7 +156,8 @@ bool policy_is_ahead(struct context *context, const struct thread_cache *cache)
     uint8_t slot = heap_slot_of_this_thread();
     if (heap->caches.count <= 1 && !(heap->pending_slots & ~(UINT64_C(1) << slot)))
         return false;
-    /* As many as there may be, and as much. */
+    /* The least that the share can be, and the most that the thread can have pending: so most calls
+     * need no look at other threads' caches. */
     uint64_t share = budget / (heap->caches.count + heap->slots_with_pending + 1);
     uint64_t own = heap->pending_by_slot[slot];
     if (own + (cache ? thread_cache_bytes(cache) : 0) <= share)
@@ -164,6 +170,8 @@ bool policy_is_ahead(struct context *context, const struct thread_cache *cache)
     return threads > 1 && own > budget / threads;
 }
 
+/* ---- a free ---- */
+
 bool policy_fence_is_due(const struct context *context)
 {
     const struct heap *heap = heap_of(context);
@@ -172,6 +180,7 @@ bool policy_fence_is_due(const struct context *context)
            heap->bytes_since_fence >= device_fence_bytes(context->device) << alone;
 }
 
+/* Nanoseconds: how long frees wait this time. */
 static uint64_t next_span(const struct heap *heap, uint64_t now)
 {
     uint64_t span = heap->frees_wait_for, quiet_since = heap->frees_wait_until;
@@ -215,6 +224,7 @@ bool policy_has_host_work(const struct context *context)
 
 bool policy_is_without_fences(const struct context *context)
 {
+    /* Relaxed: it stays set while the context lives, and a late look costs one more failed call. */
     return atomic_load_explicit(&context->unusable, memory_order_relaxed);
 }
 
@@ -232,9 +242,8 @@ bool policy_others_work_may_count(struct pool *pool)
            !MUTATED(other_contexts_awaited);
 }
 
-/* Lock held. Whether an allocation might miss what is pending, and the host have to act before it
- * is over, though nothing tells so (a kernel that another thread lets go): where it is much beside
- * the room, or the largest request so far fits with it and might not without. */
+/* Whether what is pending is much beside the room, or the largest request so far fits with it and
+ * might not fit without. */
 static bool is_missed(const struct heap *heap, uint64_t pending, uint64_t room)
 {
     uint64_t largest = counter_get(&heap->largest_request);
@@ -258,6 +267,9 @@ bool policy_nothing_is_missed(const struct context *context, uint64_t room)
            (room >= MISSED_SHARE * most && room >= most + counter_get(&heap->largest_request));
 }
 
+/* ---- what a miss has shown ---- */
+
+/* Half of the most turns it off again, so that it does not change all the time. */
 void policy_watch_rounding(struct heap *heap, const struct device *device)
 {
     struct heap_bytes bytes = heap_bytes(heap);

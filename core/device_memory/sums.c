@@ -2,9 +2,11 @@
 
 #include "core/base/mutation.h"
 
-/* So often it is tried to sum up caches without the lock while their list changes. */
+/* heap_bytes tries so often to see no change of the list; then what it has seen will do. */
 #define LISTING_TRIES 100u
 
+/* What the cache has freed since the epoch that is clean, less what the slow path has taken away.
+ */
 static uint64_t pending_in(const struct thread_cache *cache, uint64_t clean)
 {
     uint64_t newest = counter_get(&cache->stamp), bytes = cache_freed_in_epoch(cache);
@@ -12,9 +14,9 @@ static uint64_t pending_in(const struct thread_cache *cache, uint64_t clean)
         return 0;
     bytes -= counter_get(&cache->epochs[newest % CACHE_EPOCHS].taken);
     for (uint64_t stamp = newest - 1; stamp > clean && newest - stamp < CACHE_EPOCHS; stamp--) {
-        const struct cache_epoch *slot = &cache->epochs[stamp % CACHE_EPOCHS];
-        if (counter_get(&slot->stamp) == stamp)
-            bytes += counter_get(&slot->freed) - counter_get(&slot->taken);
+        const struct cache_epoch *epoch = &cache->epochs[stamp % CACHE_EPOCHS];
+        if (counter_get(&epoch->stamp) == stamp)
+            bytes += counter_get(&epoch->freed) - counter_get(&epoch->taken);
     }
     uint64_t free = thread_cache_bytes(cache);
     return bytes < free ? bytes : free;
@@ -80,7 +82,7 @@ uint64_t thread_caches_blocks(const struct heap *heap, const struct bucket *buck
         if (c == but || cache_bin_bucket(bin) != bucket)
             continue;
         uint64_t blocks = cache_bin_blocks(bin), pending = clean ? pending_blocks(bin, epoch) : 0;
-        /* Of counters that its thread may be changing. */
+        /* The bin's thread may be changing the counters: a sum that cannot be is left out. */
         sum += blocks > CACHE_BIN_BLOCKS || pending > blocks ? 0 : blocks - pending;
     }
     return sum;
@@ -97,14 +99,15 @@ uint64_t thread_caches_newest_stamp(const struct heap *heap)
     return newest > clean ? newest : 0;
 }
 
-/* Nothing is counted twice: see thread_caches_requested_back. Otherwise the peak would rise, and
- * the reserve with it, as often as a thread that looks is held up between two looks. */
+/* What the program holds. handed_out: thread_caches_requested_out, looked at before. Nothing is
+ * counted twice (thread_caches_requested_back says how): otherwise the peak would rise, and the
+ * reserve with it, whenever a thread that sums up is held up between two looks. */
 static uint64_t requested_bytes(const struct heap *heap, uint64_t handed_out)
 {
     uint64_t live = handed_out + counter_get(&heap->live_requested);
     uint64_t reserved = counter_get(&heap->reserved_bytes);
     live -= MUTATED(taken_back_not_counted) ? 0 : thread_caches_requested_back(heap);
-    /* A block may have changed hands between two looks: less than nothing is nothing. */
+    /* A block that changed hands between two looks may make the sum less than nothing. */
     if ((int64_t)live < 0)
         return 0;
     return live < reserved ? live : reserved;
@@ -122,12 +125,14 @@ static struct heap_bytes sum_bytes(const struct heap *heap)
     };
 }
 
-/* Where caches fall asleep or wake meanwhile, what the program holds might count twice. */
+/* Sums up again if a cache fell asleep or woke meanwhile: what its thread holds might have been
+ * counted both there and in the heap. */
 struct heap_bytes heap_bytes(const struct heap *heap)
 {
     const counter *listings = &heap->caches.list_changes;
     for (unsigned tries = 0;; tries++) {
-        /* Acquire, and a fence: pair with those in begin_listing and end_listing. */
+        /* The acquire load pairs with the release store in end_listing, the fence with the one in
+         * begin_listing. */
         uint64_t before = atomic_load_explicit(listings, memory_order_acquire);
         struct heap_bytes bytes = sum_bytes(heap);
         counter_fence(memory_order_acquire);
@@ -142,17 +147,17 @@ uint64_t heap_peak_requested(const struct heap *heap)
     return peak > now ? peak : now;
 }
 
-const struct recent_sums *heap_recent_sums(struct heap *heap, uint64_t old)
+const struct recent_sums *heap_recent_sums(struct heap *heap, uint64_t epochs_old)
 {
     const struct epochs *epochs = &context_of_heap(heap)->epochs;
-    struct recent_sums *lately = &heap->recent;
+    struct recent_sums *recent = &heap->recent;
     uint64_t current = epoch_current(epochs), clean = epoch_clean(epochs);
-    bool is_new = old ? current - lately->current <= old
-                      : lately->current == current && lately->clean == clean;
-    if (heap->caches.count > SUMS_FEW_THREADS && lately->current && is_new)
-        return lately;
+    bool is_new = epochs_old ? current - recent->current <= epochs_old
+                             : recent->current == current && recent->clean == clean;
+    if (heap->caches.count > SUMS_FEW_THREADS && recent->current && is_new)
+        return recent;
     struct cached_sums cached = thread_caches_sum(heap);
-    *lately = (struct recent_sums){
+    *recent = (struct recent_sums){
         .current = current,
         .clean = clean,
         .pending_bytes = MUTATED(cached_pending_not_counted) ? 0 : cached.pending_bytes,
@@ -161,8 +166,8 @@ const struct recent_sums *heap_recent_sums(struct heap *heap, uint64_t old)
         .freeing = cached.freeing,
     };
     atomic_store_explicit(&heap->threads_freeing, cached.freeing, memory_order_relaxed);
-    counter_raise_to(&heap->counters->peak_requested, lately->requested);
-    return lately;
+    counter_raise_to(&heap->counters->peak_requested, recent->requested);
+    return recent;
 }
 
 uint64_t heap_kept_bytes(struct heap *heap)

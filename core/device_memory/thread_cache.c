@@ -2,7 +2,6 @@
 
 #include "core/contexts/pool_state.h"
 
-/* In the place of every bin that a cache does not have. Never written. */
 struct cache_bin cache_no_bin = {.open = &cache_no_bin.segments[0]};
 
 struct thread_cache no_thread_cache;
@@ -30,7 +29,8 @@ bool thread_cache_enter_strongly(struct thread_cache *cache)
     return atomic_load(&cache->heap->closed) == CLOSED_WEAKLY;
 }
 
-/* The bin has no clean blocks below those of the segments that are moved before. */
+/* Segments become clean in the order in which they were opened, so each goes on top of the clean
+ * blocks that were there before. */
 struct block *thread_cache_turn_clean(struct thread_cache *cache, struct cache_bin *bin)
 {
     bool at_once = MUTATED(pending_as_clean);
@@ -46,7 +46,7 @@ struct block *thread_cache_turn_clean(struct thread_cache *cache, struct cache_b
     return bin->clean;
 }
 
-/* An empty segment, in which the block will be the oldest. */
+/* Opens an empty segment, in which the block will be the oldest. */
 static void open_segment(const struct heap *heap, struct cache_bin *bin, uint64_t stamp,
                          struct block *oldest)
 {
@@ -65,7 +65,7 @@ static void open_segment(const struct heap *heap, struct cache_bin *bin, uint64_
 uint64_t thread_cache_bytes(const struct thread_cache *cache)
 {
     uint64_t handed = counter_get(&cache->handed_out_bytes);
-    /* Pairs with nothing: the looks are to come in this order. */
+    /* This pairs with no other fence: it only keeps the loads in this order. */
     counter_fence(memory_order_acquire);
     uint64_t bytes = counter_get(&cache->freed_bytes) + counter_get(&cache->moved_bytes) - handed;
     return (int64_t)bytes < 0 ? 0 : bytes;
@@ -79,8 +79,8 @@ static void set_bytes_to_fence(struct thread_cache *cache)
          cache->fence_bytes_shift);
 }
 
-/* Where there are as many segments as there can be, what the newest one has waits for the block's
- * fence as well. */
+/* Makes the newest segment one of this stamp. If there are as many segments as there can be, the
+ * newest one takes the newer stamp: its blocks then wait for a later fence than they need. */
 static void take_stamp(const struct heap *heap, struct cache_bin *bin, uint64_t stamp,
                        struct block *block)
 {
@@ -90,7 +90,8 @@ static void take_stamp(const struct heap *heap, struct cache_bin *bin, uint64_t 
         counter_set(&bin->open->stamp, stamp);
 }
 
-/* The number has changed: somebody's fence covers, or will cover, what was freed before. */
+/* The thread has read a new number: the fence of whoever advanced it covers what this thread freed
+ * before. */
 static void note_epoch(struct thread_cache *cache, uint64_t stamp)
 {
     uint64_t before = counter_get(&cache->stamp);
@@ -98,15 +99,15 @@ static void note_epoch(struct thread_cache *cache, uint64_t stamp)
         return;
     struct cache_epoch *old = &cache->epochs[before % CACHE_EPOCHS];
     counter_set(&old->freed, cache_freed_in_epoch(cache));
-    struct cache_epoch *slot = &cache->epochs[stamp % CACHE_EPOCHS];
-    counter_set(&slot->stamp, stamp);
-    counter_set(&slot->freed, 0);
-    counter_set(&slot->taken, 0);
+    struct cache_epoch *new = &cache->epochs[stamp % CACHE_EPOCHS];
+    counter_set(&new->stamp, stamp);
+    counter_set(&new->freed, 0);
+    counter_set(&new->taken, 0);
     counter_set(&cache->freed_bytes_before, counter_get(&cache->freed_bytes));
     counter_set(&cache->stamp, stamp);
     cache->frees_left = cache->frees_to_fence;
     set_bytes_to_fence(cache);
-    /* The slow path is to take what is too much. */
+    /* The next free takes the slow path, which gives back what is too much. */
     if (thread_cache_bytes(cache) > counter_get(&cache->heap->caches.most_bytes))
         cache->frees_left = 1;
 }
@@ -146,8 +147,8 @@ struct cache_pending thread_cache_look(const struct cache_bin *bin)
 void thread_cache_set_fence(struct thread_cache *cache, uint32_t frees, unsigned doublings,
                             unsigned halvings)
 {
-    /* A fence of one serves all: so that together they have freed no more without one. What was
-     * freed since the last one counts, also by the cache's last owner. */
+    /* One thread's fence serves all, so all together free no more without one than one thread alone
+     * might. What was freed since the last fence counts, also if the cache's last owner did it. */
     uint32_t done = cache->frees_to_fence - cache->frees_left;
     uint32_t left = frees > done ? frees - done : 1;
     if (!cache->frees_to_fence || cache->frees_left > left)

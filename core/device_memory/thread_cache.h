@@ -9,9 +9,9 @@
  * The fast path of a free: claim the block (of two racing frees one wins), read the epoch's number,
  * put the block into the segment of that number. The fast path of an allocation: the newest of the
  * bin's clean blocks, or of its segments that have become clean. Everything else is the slow
- * path's, in heap.c, under the heap lock: it climbs the ladder, with the bin's segments beside the
- * bucket's list of pending blocks, makes and refills bins, closes epochs, and takes what is too
- * much into the heap's lists.
+ * path's, under the heap lock: it climbs the ladder (ladder.h), with the bin's segments beside the
+ * bucket's list of pending blocks (place.h), makes and refills bins (cache_bin.h), closes epochs
+ * (free_fence.h), and takes what is too much into the heap's lists.
  *
  * Why a free needs no lock to be covered by a fence. A fence for epoch N is recorded after the
  * number was advanced past N (epoch_begin_close), and the free reads N after everything that the
@@ -41,8 +41,9 @@
  * heap->closed stands for whatever makes the fast path wrong, see enum closed. The end of a context
  * is waited for like an emptying: when that returns, nothing is handed out any more. The other bits
  * are looked at by every call, with no more order than the slow path's own looks at the same facts.
- * Captures and handles that have become invalid are one word of the registry, looked at likewise. A
- * heap that is wary of large blocks (keep.h) takes them out of all caches first.
+ * Captures and handles that have become invalid are one word of the registry, looked at likewise.
+ * While large blocks may not be worth keeping (keep.h), no cache holds any: they are taken out
+ * first.
  *
  * Bounded: a bin has a capacity, which is taken out of what the settings allow its bucket
  * (blocks_per_bucket, of which a quarter stays with the heap's lists), so that cap holds for all
@@ -57,13 +58,13 @@
  * asleep as well, until another thread takes it over.
  *
  * Where nothing in a bin is known to be clean, and the GPU has kept up so far, a thread waits for
- * the fence of what is pending there (heap_await_fence), without a lock: it looks at the number
+ * the fence of what is pending there (cache_wait.h), without a lock: it looks at the number
  * that is clean. One of those who wait asks the driver; who records a fence asks at once. Such a
  * wait is rung 4's, for a fence that may be waited for, and short. A thread that has waited for as
  * long as a new block takes gets one, where the heap may grow: so each gets as many as it needs.
  * But every fence waits for the driver while it makes a block, so that those who wait for fences
  * would take new blocks in turn and never get one: it is done by one thread at a time, and for a
- * small part of the time (growth_is_due in heap.c); the others wait for that, too. While the GPU is
+ * small part of the time (policy_growth_is_due); the others wait for that, too. While the GPU is
  * busy threads do not wait here, but go the slow way.
  *
  * Blocks of one thread's cache that another would need: where a thread has nothing to wait for and
@@ -118,44 +119,49 @@
 
 struct pool;
 
-/* A bin holds at most so many blocks, and so many bytes; where it could not hold so few blocks,
- * there is none. */
+/* A bin holds at most so many blocks, and so many bytes. A bin that could not hold CACHE_BIN_LEAST
+ * blocks is not made. */
 #define CACHE_BIN_BLOCKS 256u
 #define CACHE_BIN_BYTES  (UINT64_C(128) << 20)
 #define CACHE_BIN_LEAST  4u
 
-/* Where several threads have a cache, all caches may hold as many bytes as the growth budget, but
- * so many in any case. */
+/* While several threads have a cache, all caches together may hold as many bytes as the growth
+ * budget, and so many in any case. */
 #define CACHES_LEAST_BYTES (UINT64_C(16) << 20)
 
-/* What a bin was not used for in so many epochs goes first where a cache holds too much. */
+/* A cache that holds too much first gives back what bins hold that were not used for so many
+ * epochs.
+ */
 #define CACHE_UNUSED_EPOCHS 8u
 
-/* The cache of a thread that does nothing for so long, in nanoseconds, falls asleep. */
+/* The cache of a thread that does nothing for so long falls asleep: nanoseconds. */
 #define CACHE_IDLE UINT64_C(10000000)
 
-/* The most that a thread waits in an allocation, without a lock, for a fence that is about to be
- * over; with other threads in the driver for new blocks, for which every fence waits, so much
- * longer. Where the heap may not grow, it is not asked again for so long. Nanoseconds. */
+/* Nanoseconds. A thread waits in an allocation, without a lock, for a fence that is about to be
+ * over: for LONGEST at most, and for BESIDE more while other threads are in the driver for new
+ * blocks, for which every fence waits. After the heap could not grow, a thread waits for NO_GROWTH
+ * in all before it asks for a new block again. */
 #define CACHE_WAIT_LONGEST   30000
 #define CACHE_WAIT_BESIDE    1000000
 #define CACHE_WAIT_NO_GROWTH 1000000
 
-/* Threads that take a bucket's blocks out of each other's caches sooner than so after the last time
- * share it: caches hold nothing of it for a while, which is doubled each time that it comes to that
- * again soon. Nanoseconds. */
+/* Nanoseconds. Threads that take a bucket's blocks out of each other's caches for the OFTEN-th
+ * time, each less than APART after the one before, share it: caches hold nothing of it for
+ * SHARED_FIRST. That span is doubled each time that it comes to this again soon, to SHARED_LONGEST
+ * at most. */
 #define CACHE_TAKEN_APART    UINT64_C(2000000)
 #define CACHE_TAKEN_OFTEN    16u
 #define CACHE_SHARED_FIRST   UINT64_C(50000000)
 #define CACHE_SHARED_LONGEST UINT64_C(3200000000)
 
-/* A size of less than this share of the growth budget is not shared. */
+/* A size of less than budget / CACHE_SHARED_SHARE bytes is not shared. */
 #define CACHE_SHARED_SHARE 1024u
 
-/* Of the bytes that may be freed without a fence, for a lone thread. */
+/* A lone thread may free the device's fence_bytes without a fence, doubled so often. */
 #define CACHE_DOUBLINGS 1u
 
-/* Of what may be freed without a fence, this part until it is looked again whether one has come. */
+/* A thread that leaves its due fence to another looks again after 1 / CACHE_AGAIN_SHARE of what may
+ * go without one. */
 #define CACHE_AGAIN_SHARE 4u
 
 #define CACHE_SEGMENTS 8u  /* of a bin: a power of two */
@@ -175,8 +181,7 @@ struct cache_bin {
     uint64_t least_request;          /* it serves requests of so many bytes, */
     uint64_t request_span;           /* and up to so many more */
     _Atomic(struct bucket *) bucket; /* NULL: it serves none. Written under the heap lock. Relaxed:
-                                        what else a reader looks at was written before the bin was
-                                        listed */
+                                        readers compare it, and look at counters besides */
     struct block *clean;             /* the newest; chained like a segment */
     struct cache_segment *open;      /* the newest segment, or one without a stamp */
     uint32_t room;                   /* blocks that it may take */
@@ -217,7 +222,7 @@ struct thread_cache {
     uint32_t frees_to_fence; /* what frees_left begins at in each epoch */
     unsigned sized_for;      /* so many caches were awake when its bins were sized */
 
-    /* ---- its thread's, on the slow path ---- */
+    /* ---- its thread's, once an epoch or where it waits ---- */
     int64_t waited_ns;          /* in allocations since it grew; see CACHE_WAIT_LONGEST */
     counter stamp;              /* the epoch's number that its thread read last in a free */
     counter freed_bytes_before; /* freed_bytes when it read that first */
@@ -244,7 +249,7 @@ struct thread_cache {
     struct thread_cache *next_of_thread; /* the one that the same thread has in another heap */
 };
 
-/* A thread's that has none: without a heap. */
+/* Stands for the cache of a thread that has none. Its heap is NULL. */
 extern struct thread_cache no_thread_cache __attribute__((visibility("hidden")));
 
 /* ---- the fast path: called by the cache's thread, no lock held ---- */
@@ -263,26 +268,27 @@ static inline struct bucket *cache_bin_bucket(const struct cache_bin *bin)
     return atomic_load_explicit(&bin->bucket, memory_order_relaxed);
 }
 
-/* Whether the fast path is closed, perhaps only to a plain store; whether or not it is, leave
- * follows. */
+/* Whether the fast path is closed, perhaps only to those who enter by a plain store. In either case
+ * cache_leave has to follow. */
 static inline bool cache_enter(struct thread_cache *cache, const struct heap *heap)
 {
     atomic_store_explicit(&cache->inside, 1, memory_order_relaxed);
     /* The processor's part of the fence is the closer's, see thread_caches_wait. */
     atomic_signal_fence(memory_order_seq_cst);
-    /* Acquire, too: pairs with the release of a bit by whoever had closed the caches. */
+    /* It is an acquire load, too, and pairs with the clearing of a bit by whoever had closed the
+     * caches. */
     uint32_t closed = atomic_load_explicit(&heap->closed, memory_order_seq_cst);
     if (MUTATED(closed_caches_used))
         closed &= ~(uint32_t)CLOSED_COLLECTING;
     return closed != 0;
 }
 
-/* Inside, after finding it closed: enters by an exchange, where only that is asked for. */
+/* Inside, after finding it closed: enters by an exchange. True if that was all that was missing. */
 bool thread_cache_enter_strongly(struct thread_cache *cache);
 
 static inline void cache_leave(struct thread_cache *cache)
 {
-    /* Pairs with the load in thread_caches_wait: what was done inside is seen. */
+    /* Pairs with the load in thread_caches_wait, so that the closer sees what was done inside. */
     atomic_store_explicit(&cache->inside, 0, memory_order_release);
 }
 
