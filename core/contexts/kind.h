@@ -17,6 +17,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/figures/stats.h"
+
 struct context;
 struct device;
 struct kept_bytes;
@@ -25,7 +27,16 @@ struct reclaim;
 
 struct kind {
     const char *name;
+    enum memory_kind
+        number;           /* its place in of_kind of a pool and of a device, and in the figures */
+    size_t device_bytes;  /* kept for each device, behind its record: of_kind of the device */
     size_t context_bytes; /* kept for each context, behind its record: see context_memory */
+
+    /* The pool is new. Sets of_kind of the pool. False where memory is short. */
+    bool (*starts)(struct pool *pool);
+    /* The device is about to be listed, with device_bytes zeroes for this kind. The registry lock
+     * is held. False where memory is short. */
+    bool (*made_device)(struct pool *pool, struct device *device);
 
     /* ---- contexts ---- */
 

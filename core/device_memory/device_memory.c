@@ -51,6 +51,7 @@ static void synchronised(struct pool *pool, struct context *context)
 
 const struct kind device_memory = {
     .name = "device",
+    .number = KIND_DEVICE,
     .context_bytes = sizeof(struct heap),
     .made = heap_init,
     .came_to_life = came_to_life,

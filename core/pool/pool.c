@@ -58,11 +58,13 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
     if (!settings->device.enabled)
         captures_add(pool, 1);
     pool->captures.idle = atomic_load_explicit(&pool->captures.count, memory_order_relaxed);
-    if (!stream_pool_start(pool)) {
-        free(pool);
-        return NULL;
-    }
-    return pool;
+    bool started = true;
+    for (const struct kind *const *kind = kinds; *kind && started; kind++)
+        started = !(*kind)->starts || (*kind)->starts(pool);
+    if (started)
+        return pool;
+    free(pool);
+    return NULL;
 }
 
 /* A wait for a barrier is long, and told in the report, after so many nanoseconds. */
@@ -212,23 +214,23 @@ CUresult pool_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes)
 static size_t find_pitch(struct pool *pool, const struct pitch *wanted)
 {
     size_t pitch = 0;
-    pthread_mutex_lock(&pool->pitch_lock);
+    lock_take(&pool->pitch_lock, LOCK_PITCHES);
     for (unsigned i = 0; i < pool->pitch_count && !pitch; i++) {
         const struct pitch *p = &pool->pitches[i];
         if (p->device == wanted->device && p->width == wanted->width &&
             p->element_bytes == wanted->element_bytes)
             pitch = p->pitch;
     }
-    pthread_mutex_unlock(&pool->pitch_lock);
+    lock_give(&pool->pitch_lock);
     return pitch;
 }
 
 static void remember_pitch(struct pool *pool, const struct pitch *pitch)
 {
-    pthread_mutex_lock(&pool->pitch_lock);
+    lock_take(&pool->pitch_lock, LOCK_PITCHES);
     if (pool->pitch_count < PITCHES)
         pool->pitches[pool->pitch_count++] = *pitch;
-    pthread_mutex_unlock(&pool->pitch_lock);
+    lock_give(&pool->pitch_lock);
 }
 
 /* What rows of this width take if the pitch is a multiple of 512, as it is everywhere today. False
@@ -586,7 +588,7 @@ CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
 
 bool pool_let_go(struct pool *pool, CUdeviceptr address)
 {
-    return heap_let_go(pool, address) && (!pool->streams || stream_heap_let_go(pool, address));
+    return heap_let_go(pool, address) && (!streams_of(pool) || stream_heap_let_go(pool, address));
 }
 
 void pool_forget_address(struct pool *pool, CUdeviceptr address)
@@ -741,7 +743,7 @@ struct ending pool_context_ending(struct pool *pool, CUcontext handle)
 static struct ending find_primary(struct pool *pool, CUdevice device)
 {
     int cancellation = cancellation_off();
-    pthread_mutex_lock(&pool->primary_lock);
+    lock_take(&pool->primary_lock, LOCK_PRIMARY);
     return (struct ending){.context = context_find_primary(pool, device),
                            .primary = true,
                            .cancellation = cancellation};
@@ -800,7 +802,7 @@ void pool_context_ended(struct pool *pool, struct ending ending, enum context_fa
         count_release(ending.context->device, &ending, died);
     context_end_finish(pool, ending.context, ending.generation, died);
     if (ending.primary)
-        pthread_mutex_unlock(&pool->primary_lock);
+        lock_give(&pool->primary_lock);
     cancellation_restore(ending.cancellation);
 }
 
@@ -809,7 +811,7 @@ static void note_barrier(struct pool *pool, struct context *context)
     if (!context || MUTATED(programs_barrier_missed))
         return;
     /* Relaxed: a thread that gives memory back meanwhile does so before the barrier or after it. */
-    if (pool->streams)
+    if (streams_of(pool))
         streams_are_barred(pool, context);
     else
         atomic_store_explicit(&context->barred, true, memory_order_relaxed);
@@ -879,13 +881,13 @@ void pool_capture_about_to_begin(struct pool *pool)
         return;
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
         epoch_fence_the_rest(pool, c);
-    if (pool->streams)
+    if (streams_of(pool))
         order_record_the_rest(pool);
 }
 
 void pool_capture_has_come(struct pool *pool)
 {
-    if (pool->streams && !MUTATED(no_fence_before_capture))
+    if (streams_of(pool) && !MUTATED(no_fence_before_capture))
         order_capture_has_come(pool);
 }
 

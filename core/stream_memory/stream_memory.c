@@ -8,23 +8,35 @@
 #include "core/reclaim/reclaim.h"
 #include "mempool.h"
 #include "stream.h"
+#include "stream_pool.h"
 #include "stream_release.h"
+#include "streams.h"
+
+static bool made_device(struct pool *pool, struct device *device)
+{
+    const struct stream_ordered_settings *settings = &pool->settings.stream_ordered;
+    struct stream_device *made = stream_device(device);
+    bucket_settings_resolve(&settings->buckets, device->total_bytes, &made->classes);
+    made->cached_cap = byte_size_resolve(&settings->caps.cached, device->total_bytes);
+    made->counters = figures_kind(&pool->figures, KIND_STREAM_ORDERED, device->ordinal);
+    return made->counters;
+}
 
 static void before_end(struct pool *pool, struct context *context)
 {
-    if (pool->streams)
+    if (streams_of(pool))
         stream_release_before_end(pool, context);
 }
 
 static void give_back_at_end(struct pool *pool, struct context *context)
 {
-    if (pool->streams)
+    if (streams_of(pool))
         stream_release_context(pool, context);
 }
 
 static void ended(struct pool *pool, struct context *context)
 {
-    if (!pool->streams)
+    if (!streams_of(pool))
         return;
     stream_release_forget(pool, context);
     streams_context_died(pool, context);
@@ -49,11 +61,9 @@ static uint64_t give_back(struct pool *pool, struct device *device, uint64_t byt
  * has had time to tell of work that is over. */
 static uint64_t patience_of(const struct device *device, const struct reclaim *progress)
 {
-    uint64_t vain_until =
-        device ? atomic_load_explicit(&device->vain_until, memory_order_relaxed) : 0;
     if (!progress->in_stream_order || MUTATED(waits_in_stream_order))
         return LAST_RESORT_NANOSECONDS;
-    return monotonic_now() < vain_until ? 0 : ANSWER_NANOSECONDS;
+    return stream_release_is_vain(device) ? 0 : ANSWER_NANOSECONDS;
 }
 
 static void wait_for_the_rest(struct pool *pool, struct device *device,
@@ -63,8 +73,7 @@ static void wait_for_the_rest(struct pool *pool, struct device *device,
     uint64_t longest = progress->started + LAST_RESORT_NANOSECONDS;
     stream_release_settle_until(pool, device, now + patience < longest ? now + patience : longest);
     if (device && progress->in_stream_order && patience)
-        atomic_store_explicit(&device->vain_until, monotonic_now() + VAIN_NANOSECONDS,
-                              memory_order_relaxed);
+        stream_release_was_vain(device, VAIN_NANOSECONDS);
 }
 
 static uint64_t release(struct pool *pool, struct device *device, uint64_t bytes,
@@ -73,7 +82,7 @@ static uint64_t release(struct pool *pool, struct device *device, uint64_t bytes
     stream_release_settle(pool, device);
     uint64_t released = stream_release_clean(pool, device, bytes, EVICTION_MEMORY, place);
     /* What streams give back is first in the driver's own pool. */
-    if (pool->streams)
+    if (streams_of(pool))
         mempool_trim_ours(pool);
     return released;
 }
@@ -90,7 +99,7 @@ static uint64_t trim(struct pool *pool)
 
 static uint64_t driver_keeps(struct pool *pool, struct device *device)
 {
-    return pool->streams ? mempool_unused(pool, device) : 0;
+    return streams_of(pool) ? mempool_unused(pool, device) : 0;
 }
 
 static void add_kept(struct pool *pool, struct device *device, struct kept_bytes *sum)
@@ -103,6 +112,10 @@ static void add_kept(struct pool *pool, struct device *device, struct kept_bytes
 
 const struct kind stream_memory = {
     .name = "stream_ordered",
+    .number = KIND_STREAM_ORDERED,
+    .device_bytes = sizeof(struct stream_device),
+    .starts = stream_pool_start,
+    .made_device = made_device,
     .before_end = before_end,
     .give_back_at_end = give_back_at_end,
     .ended = ended,
