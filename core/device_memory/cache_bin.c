@@ -61,6 +61,7 @@ static void give_oldest_segment(struct thread_cache *cache, struct cache_bin *bi
 
 void thread_cache_empty_bin(struct thread_cache *cache, struct cache_bin *bin)
 {
+    heap_lock_must_be_held(cache->heap);
     give_clean(cache, bin, 0);
     while (bin->segment_count)
         give_oldest_segment(cache, bin);
@@ -68,6 +69,7 @@ void thread_cache_empty_bin(struct thread_cache *cache, struct cache_bin *bin)
 
 void thread_cache_cut_bin(struct thread_cache *cache, struct cache_bin *bin, uint64_t stay)
 {
+    heap_lock_must_be_held(cache->heap);
     uint64_t blocks = cache_bin_blocks(bin), pending = 0;
     for (uint32_t i = 0; i < bin->segment_count; i++)
         for (struct block *b = bin->segments[(bin->first + i) % CACHE_SEGMENTS].newest; b;
@@ -82,11 +84,13 @@ void thread_cache_cut_bin(struct thread_cache *cache, struct cache_bin *bin, uin
 
 void thread_cache_halve_bin(struct thread_cache *cache, struct cache_bin *bin)
 {
+    heap_lock_must_be_held(cache->heap);
     thread_cache_cut_bin(cache, bin, bin->capacity / 2);
 }
 
 struct block *thread_cache_pop(struct thread_cache *cache, struct cache_bin *bin)
 {
+    heap_lock_must_be_held(cache->heap);
     struct block *block = bin->clean ? bin->clean : thread_cache_turn_clean(cache, bin);
     if (!block)
         return NULL;
@@ -99,6 +103,7 @@ struct block *thread_cache_pop(struct thread_cache *cache, struct cache_bin *bin
  * bytes before the cache has too much and gives half of everything back. */
 unsigned thread_cache_wants(const struct thread_cache *cache, struct cache_bin *bin)
 {
+    heap_lock_must_be_held(cache->heap);
     uint64_t wanted = bin->refill_blocks, most = bin->capacity / 2;
     uint64_t half = counter_get(&cache->heap->caches.most_bytes) / 2,
              has = thread_cache_bytes(cache);
@@ -109,6 +114,7 @@ unsigned thread_cache_wants(const struct thread_cache *cache, struct cache_bin *
 
 void thread_cache_expect(struct thread_cache *cache, struct cache_bin *bin)
 {
+    heap_lock_must_be_held(cache->heap);
     note_moved(cache, bin, 1);
 }
 
@@ -221,6 +227,7 @@ static struct cache_bin *get_bin(struct thread_cache *cache, struct bucket *buck
 struct cache_bin *thread_cache_bin(struct thread_cache *cache, struct bucket *bucket,
                                    size_t request)
 {
+    heap_lock_must_be_held(cache->heap);
     struct cache_bin *bin = get_bin(cache, bucket);
     if (bin && request)
         cache->by_request[cache_index(request)] = bin;
@@ -272,6 +279,7 @@ static void give_what_is_too_much(struct thread_cache *cache)
 
 void thread_cache_fit(struct thread_cache *cache)
 {
+    heap_lock_must_be_held(cache->heap);
     for (unsigned i = 0; cache->sized_for != cache->heap->caches.count && i < CACHE_BINS; i++) {
         struct cache_bin *bin = cache_bin_in_use(cache, i);
         if (bin)
@@ -284,6 +292,7 @@ void thread_cache_fit(struct thread_cache *cache)
 
 void thread_cache_empty(struct thread_cache *cache)
 {
+    heap_lock_must_be_held(cache->heap);
     if (thread_cache_bytes(cache) == 0)
         return;
     counter_add(&cache->heap->caches.emptied, 1);

@@ -36,6 +36,7 @@ static void let_all_see_the_bit(struct heap *heap, const struct pool *pool)
 
 void thread_caches_wait(struct heap *heap)
 {
+    heap_lock_must_be_held(heap);
     struct thread_cache *cache = thread_caches_first(heap);
     if (!cache)
         return;
@@ -62,6 +63,7 @@ static void open_caches(struct heap *heap)
 
 void thread_caches_collect(struct heap *heap)
 {
+    heap_lock_must_be_held(heap);
     if (!thread_caches_first(heap))
         return;
     close_caches(heap);
@@ -116,6 +118,7 @@ static void take_out_of_caches(struct heap *heap, struct bucket *bucket, uint64_
 
 void thread_caches_take(struct heap *heap, struct bucket *bucket, bool starved)
 {
+    heap_lock_must_be_held(heap);
     uint64_t now = monotonic_now(), stay = fair_part(heap, bucket);
     bool soon = now - bucket->taken_from_caches_at < CACHE_TAKEN_APART;
     bucket->taken_in_a_row =
@@ -131,6 +134,7 @@ void thread_caches_take(struct heap *heap, struct bucket *bucket, bool starved)
 
 void thread_caches_share(struct heap *heap, struct bucket *bucket)
 {
+    heap_lock_must_be_held(heap);
     begin_sharing(bucket, monotonic_now());
     take_out_of_caches(heap, bucket, 0, true);
 }
@@ -159,6 +163,7 @@ static void take_large_blocks(struct heap *heap)
 
 void thread_caches_update_closed(struct heap *heap)
 {
+    heap_lock_must_be_held(heap);
     bool held_none_before = heap->caches_hold_no_large;
     heap_set_closed(heap, CLOSED_ENDING, heap->ending);
     heap_set_closed(heap, CLOSED_FINEST_SIZES, heap->finest_sizes);
@@ -205,6 +210,7 @@ static void end_listing(struct heap *heap)
 
 void thread_cache_wake(struct thread_cache *cache)
 {
+    heap_lock_must_be_held(cache->heap);
     struct heap *heap = cache->heap;
     begin_listing(heap);
     atomic_store_explicit(&cache->next_awake,
@@ -232,6 +238,7 @@ static void take_out_of_list(struct heap *heap, struct thread_cache *cache)
 
 void thread_cache_put_to_sleep(struct thread_cache *cache)
 {
+    heap_lock_must_be_held(cache->heap);
     struct heap *heap = cache->heap;
     thread_cache_empty(cache);
     for (unsigned i = 0; i < CACHE_BINS; i++) {
@@ -267,6 +274,7 @@ static bool is_idle(struct thread_cache *cache, uint64_t now)
 
 void thread_caches_let_sleep(struct heap *heap, const struct thread_cache *but, uint64_t now)
 {
+    heap_lock_must_be_held(heap);
     bool closed = false;
     if (heap->caches.count <= 1 || now < heap->caches.looked_for_idle_at + CACHE_IDLE / 4)
         return;

@@ -177,6 +177,7 @@ static struct thread_cache *make_cache(struct pool *pool, struct heap *heap)
 
 struct thread_cache *thread_cache_of_this_thread(struct pool *pool, struct heap *heap)
 {
+    heap_lock_must_be_held(heap);
     struct thread_cache *cache = thread_cache_known(heap);
     cache = cache ? cache : make_cache(pool, heap);
     if (cache && !cache->awake)

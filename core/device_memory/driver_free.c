@@ -13,6 +13,7 @@
 static void wait_for_barrier_of(struct pool *pool, struct context *context,
                                 const struct block *block)
 {
+    lock_must_be_held(&context->lock);
     if (counter_get(&block->epoch) > epoch_clean(&context->epochs) &&
         !MUTATED(barrier_forgotten_at_free))
         epoch_wait_until(pool, context, counter_get(&block->epoch), UINT64_MAX);
@@ -36,6 +37,7 @@ static bool begin_leaving(struct pool *pool, struct block *block, CUdeviceptr ad
 /* The driver has refused: the block is the program's still. */
 static void come_back(struct pool *pool, struct block *block)
 {
+    heap_lock_must_be_held(block->heap);
     if (!block_table_insert(&pool->blocks, block_address(block), block))
         return;
     block_set_state(block, BLOCK_LIVE);
@@ -74,6 +76,7 @@ CUresult heap_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr
 /* False if the driver refuses. Releases and retakes the lock. */
 static bool free_oldest_pending(struct pool *pool, struct heap *heap)
 {
+    heap_lock_must_be_held(heap);
     struct block *block = heap->pending.first;
     heap_begin_leaving(heap, block);
     block_table_remove(&pool->blocks, block_address(block), block);

@@ -15,6 +15,7 @@
  * (keep.h). Only where the plain call would have waited for the context too: the driver's does. */
 static bool is_not_worth_keeping(struct heap *heap, struct block *block, bool waitable)
 {
+    heap_lock_must_be_held(heap);
     if (!keep_is_on_trial(&heap->keep) || !waitable)
         return false;
     bool directly = keep_free_is_the_drivers(&heap->keep, &block->bucket->ghosts, block->bytes);
@@ -107,6 +108,7 @@ __attribute__((noinline)) static CUresult free_past_the_pool(struct pool *pool, 
 /* What a free is stamped with: the number of its own context, whichever is current. */
 static uint64_t stamp_of_now(struct pool *pool, const struct context *context)
 {
+    lock_must_be_held(&context->lock);
     bool green;
     if (MUTATED(stamped_by_current_context) && context_current(pool, &green)) {
         uint64_t least = epoch_clean(&context->epochs) + 1;
@@ -119,6 +121,7 @@ static uint64_t stamp_of_now(struct pool *pool, const struct context *context)
 /* The address is not that of a live block (any more). Releases the lock. */
 static CUresult refuse_free(struct heap *heap)
 {
+    heap_lock_must_be_held(heap);
     heap_unlock(heap);
     return MUTATED(double_free_taken) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -129,6 +132,7 @@ static CUresult refuse_free(struct heap *heap)
 static bool put_freed(struct context *context, const struct place *place, struct block *block,
                       uint64_t stamp)
 {
+    lock_must_be_held(&context->lock);
     if (place->bin)
         return thread_cache_put(place->cache, place->bin, block, stamp);
     heap_add_pending(heap_of(context), block, stamp);
@@ -147,6 +151,7 @@ struct freed {
 static bool take_freed(struct pool *pool, struct block *block, CUdeviceptr address, bool waitable,
                        struct freed *freed)
 {
+    heap_lock_must_be_held(block->heap);
     struct heap *heap = block->heap;
     struct context *context = context_of_heap(heap);
     heap_note_user(pool, heap);

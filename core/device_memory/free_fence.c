@@ -18,6 +18,7 @@
 
 struct fence *heap_begin_fence(struct context *context, bool waitable)
 {
+    lock_must_be_held(&context->lock);
     struct fence *fence = epoch_begin_close(context, waitable);
     if (fence) {
         thread_caches_let_sleep(heap_of(context), thread_cache_known(heap_of(context)),
@@ -34,6 +35,7 @@ struct fence *heap_begin_fence(struct context *context, bool waitable)
  * once. May release and retake the lock. */
 static void ask_about_unkept(struct pool *pool, struct context *context)
 {
+    lock_must_be_held(&context->lock);
     const struct block *unkept = heap_of(context)->unkept.pending.first;
     struct fence *fence =
         unkept ? epoch_fence_for(&context->epochs, counter_get(&unkept->epoch), false) : NULL;
@@ -46,6 +48,7 @@ static void ask_about_unkept(struct pool *pool, struct context *context)
  * nothing does. */
 static struct fence *fence_again_if_due(struct context *context, bool waitable)
 {
+    lock_must_be_held(&context->lock);
     const struct heap *heap = heap_of(context);
     bool owed = context->epochs.owed || (heap->frees_since_fence && policy_fence_is_due(context));
     return owed ? heap_begin_fence(context, waitable) : NULL;

@@ -47,6 +47,7 @@ bool heap_init(struct pool *pool, struct context *context)
 
 struct bucket *heap_bucket(struct heap *heap, uint64_t bytes)
 {
+    heap_lock_must_be_held(heap);
     struct bucket *bucket = bucket_set_find(&heap->buckets, bytes);
     if (!bucket)
         bucket = add_bucket(heap, bytes);
@@ -61,6 +62,7 @@ void heap_visit_buckets(struct heap *heap, void (*visit)(struct bucket *, void *
 
 void heap_note_user(struct pool *pool, struct heap *heap)
 {
+    heap_lock_must_be_held(heap);
     uint64_t self = thread_id(pool);
     if (__builtin_expect(heap->last_user != self, 0)) {
         /* The very first user is alone from the start. */
@@ -110,6 +112,7 @@ static inline void take_clean(struct heap *heap, struct block *block)
 
 void heap_detach_free(struct heap *heap, struct block *block)
 {
+    heap_lock_must_be_held(heap);
     if (block_state(block) == BLOCK_CLEAN)
         take_clean(heap, block);
     else
@@ -120,6 +123,7 @@ void heap_detach_free(struct heap *heap, struct block *block)
 
 void heap_begin_leaving(struct heap *heap, struct block *block)
 {
+    heap_lock_must_be_held(heap);
     counter_subtract(&block->bucket->counters->reserved_bytes, block->bytes);
     heap_detach_free(heap, block);
     block_set_state(block, BLOCK_LEAVING);
@@ -127,6 +131,7 @@ void heap_begin_leaving(struct heap *heap, struct block *block)
 
 void heap_count_back(struct block *block)
 {
+    heap_lock_must_be_held(block->heap);
     struct bucket *bucket = block->bucket;
     bucket->free_blocks++;
     counter_add(&bucket->counters->free_bytes, block->bytes);
@@ -135,6 +140,7 @@ void heap_count_back(struct block *block)
 
 void heap_add_clean(struct heap *heap, struct block *block)
 {
+    heap_lock_must_be_held(heap);
     struct bucket *bucket = block->bucket;
     block_set_state(block, BLOCK_CLEAN);
     block_list_append(&bucket->clean, block, LINK_BUCKET);
@@ -144,6 +150,7 @@ void heap_add_clean(struct heap *heap, struct block *block)
 
 void heap_forget_block(struct pool *pool, struct heap *heap, struct block *block)
 {
+    heap_lock_must_be_held(heap);
     struct device *device = context_of_heap(heap)->device;
     if (block_state(block) != BLOCK_LEAVING)
         counter_subtract(&block->bucket->counters->reserved_bytes, block->bytes);
@@ -161,6 +168,7 @@ void heap_forget_block(struct pool *pool, struct heap *heap, struct block *block
 bool heap_claim_live(struct heap *heap, struct block *block, CUdeviceptr address,
                      enum block_state state)
 {
+    heap_lock_must_be_held(heap);
     if (!block_claim(block, address, state))
         return false;
     counter_subtract(&heap->live_requested, counter_get(&block->requested));
@@ -177,6 +185,7 @@ static void make_clean(struct heap *heap, struct block *block)
 
 void heap_sweep(struct context *context)
 {
+    lock_must_be_held(&context->lock);
     struct heap *heap = heap_of(context);
     uint64_t clean = epoch_clean(&context->epochs) + MUTATED(swept_one_early);
     while (heap->pending.first && counter_get(&heap->pending.first->epoch) <= clean)
@@ -235,6 +244,7 @@ static void accept_pending(struct heap *heap, struct block *block)
 
 void heap_accept(struct heap *heap, struct block *block, uint8_t slot)
 {
+    heap_lock_must_be_held(heap);
     block->slot = slot;
     note_free_block(heap, block);
     if (counter_get(&block->epoch) <= epoch_clean(&context_of_heap(heap)->epochs))
@@ -245,6 +255,7 @@ void heap_accept(struct heap *heap, struct block *block, uint8_t slot)
 
 void heap_add_pending(struct heap *heap, struct block *block, uint64_t stamp)
 {
+    heap_lock_must_be_held(heap);
     struct bucket *bucket = block->bucket;
     counter_subtract(&heap->live_requested, counter_get(&block->requested));
     counter_set(&block->epoch, stamp);
@@ -262,6 +273,7 @@ void heap_add_pending(struct heap *heap, struct block *block, uint64_t stamp)
 
 void heap_put_back_pending(struct pool *pool, struct heap *heap, struct block *block)
 {
+    heap_lock_must_be_held(heap);
     if (!block_table_insert(&pool->blocks, block_address(block), block))
         return;
     block_set_state(block, BLOCK_PENDING);
@@ -274,6 +286,7 @@ void heap_put_back_pending(struct pool *pool, struct heap *heap, struct block *b
 
 void heap_set_closed(struct heap *heap, uint32_t bit, bool set)
 {
+    heap_lock_must_be_held(heap);
     /* Sequentially consistent, like the look of a thread that enters its cache. */
     bool is_set = (atomic_load(&heap->closed) & bit) != 0;
     if (set && !is_set)

@@ -193,6 +193,9 @@ static inline uint64_t heap_clean_epoch(const struct heap *heap)
     return epoch_clean(&context_of_heap(heap)->epochs);
 }
 
+/* The first statement of a function that relies on the lock (lock.h says where that is checked). */
+#define heap_lock_must_be_held(heap) lock_must_be_held(&context_of_heap(heap)->lock)
+
 /* Prepares the zeroed heap of a context that was just made. False where memory is short. */
 bool heap_init(struct pool *pool, struct context *context);
 

@@ -16,6 +16,7 @@
  * cache. */
 static void hand_out(struct heap *heap, struct block *block, size_t bytes, enum hit hit)
 {
+    heap_lock_must_be_held(heap);
     struct bucket_counters *counters = block->bucket->counters;
     if (block_state(block) != BLOCK_CACHED)
         heap_detach_free(heap, block);
@@ -35,6 +36,7 @@ static void hand_out(struct heap *heap, struct block *block, size_t bytes, enum 
 static struct block *take_behind_barrier(struct pool *pool, struct context *context,
                                          const struct place *place)
 {
+    lock_must_be_held(&context->lock);
     uint64_t stamp = place_oldest_stamp(place);
     uint64_t barrier = context->epochs.barrier + MUTATED(barrier_covers_one_more);
     if (!stamp || stamp > barrier || !barriers_are_open(pool))
@@ -47,6 +49,7 @@ static struct block *take_behind_barrier(struct pool *pool, struct context *cont
  * then that one's answer is awaited. Releases and retakes the lock. */
 static void query_fence_for(struct pool *pool, struct context *context, uint64_t stamp)
 {
+    lock_must_be_held(&context->lock);
     if (epoch_is_asked_about(&context->epochs))
         epoch_await_others(context, stamp);
     struct fence *fence = epoch_fence_for(&context->epochs, stamp, false);
@@ -59,6 +62,7 @@ static void query_fence_for(struct pool *pool, struct context *context, uint64_t
 static struct block *wait_for_one(struct pool *pool, struct context *context,
                                   const struct place *place, enum hit *hit)
 {
+    lock_must_be_held(&context->lock);
     struct bucket *bucket = place->bucket;
     struct block *first = bucket->pending.first;
     if (policy_barriers_may_be_used(pool, heap_of(context))) {
@@ -89,6 +93,7 @@ static struct block *wait_for_one(struct pool *pool, struct context *context,
 static struct block *wait_a_moment(struct pool *pool, struct context *context,
                                    const struct place *place, enum hit *hit)
 {
+    lock_must_be_held(&context->lock);
     *hit = HIT_WAITED;
     bool over = epoch_wait_a_moment(pool, context, place_oldest_stamp(place));
     return over && !heap_of(context)->ending ? place_newest_clean(place) : NULL;
@@ -99,6 +104,7 @@ static struct block *wait_a_moment(struct pool *pool, struct context *context,
 static struct block *query_pending(struct pool *pool, struct context *context,
                                    const struct place *place, enum hit *hit)
 {
+    lock_must_be_held(&context->lock);
     if (!place_oldest_stamp(place))
         return NULL;
     struct block *block = take_behind_barrier(pool, context, place);
@@ -117,6 +123,7 @@ static struct block *query_pending(struct pool *pool, struct context *context,
 static struct block *take_from_other_caches(struct pool *pool, struct context *context,
                                             const struct place *place, enum hit *hit)
 {
+    lock_must_be_held(&context->lock);
     bool grows = policy_prefers_growth(pool, context, place);
     if (!policy_other_caches_hold_bucket(context, place, grows))
         return NULL;
@@ -130,6 +137,7 @@ static struct block *take_from_other_caches(struct pool *pool, struct context *c
 static struct block *take_after_fence(struct pool *pool, struct context *context,
                                       const struct place *place, enum hit *hit)
 {
+    lock_must_be_held(&context->lock);
     struct heap *heap = heap_of(context);
     if (place->cache)
         place->cache->waited_ns = -(int64_t)CACHE_WAIT_NO_GROWTH;
@@ -153,6 +161,7 @@ static struct block *take_after_fence(struct pool *pool, struct context *context
 static struct block *take_pending_block(struct pool *pool, struct context *context,
                                         const struct place *place, enum hit *hit)
 {
+    lock_must_be_held(&context->lock);
     const struct heap *heap = heap_of(context);
     if (policy_waited_longer_than_a_miss(pool, context, place) ||
         policy_nobody_has_one(heap, place->bucket))
@@ -173,6 +182,7 @@ static struct block *take_pending_block(struct pool *pool, struct context *conte
 static bool wait_for_the_others(struct pool *pool, struct context *context,
                                 const struct thread_cache *cache)
 {
+    lock_must_be_held(&context->lock);
     while (policy_is_ahead(context, cache) &&
            epoch_wait_in_allocation(pool, context, epoch_clean(&context->epochs) + 1))
         continue;
@@ -183,6 +193,7 @@ static bool wait_for_the_others(struct pool *pool, struct context *context,
 static struct block *find_block(struct pool *pool, struct context *context,
                                 const struct place *place, enum hit *hit)
 {
+    lock_must_be_held(&context->lock);
     struct thread_cache *cache = place->cache;
     if (policy_is_ahead(context, cache) && !wait_for_the_others(pool, context, cache))
         return NULL;
@@ -204,6 +215,7 @@ static struct block *find_block(struct pool *pool, struct context *context,
 static bool allocate_from_heap(struct pool *pool, struct context *context, struct bucket *bucket,
                                CUdeviceptr *address, size_t bytes)
 {
+    lock_must_be_held(&context->lock);
     enum hit hit = HIT_CLEAN;
     struct heap *heap = heap_of(context);
     heap_note_user(pool, heap);

@@ -77,6 +77,7 @@ static void note_reserved(struct pool *pool, struct device *device)
 static bool record_block(struct pool *pool, struct heap *heap, struct bucket *bucket,
                          CUdeviceptr address, uint64_t bytes, size_t requested)
 {
+    heap_lock_must_be_held(heap);
     struct block *block = block_records_take(&heap->records, heap);
     if (block) {
         /* All of this comes before the block can be found, since a free takes no lock. */

@@ -24,6 +24,7 @@ static unsigned halvings_for(unsigned threads)
 
 void place_refresh_cache(struct heap *heap, struct thread_cache *cache)
 {
+    heap_lock_must_be_held(heap);
     unsigned alone = heap->uses_in_a_row == HEAP_USES_ALONE, caches = heap->caches.count;
     thread_cache_fit(cache);
     cache->fence_set_while_keeping_up = heap_keeps_up(heap);
@@ -43,6 +44,7 @@ static bool is_for_caches(const struct heap *heap, const struct bucket *bucket)
 struct place place_of_this_thread(struct pool *pool, struct heap *heap, struct bucket *bucket,
                                   size_t request)
 {
+    heap_lock_must_be_held(heap);
     struct place place = {bucket, NULL, NULL};
     if (is_for_caches(heap, bucket))
         place.cache = thread_cache_of_this_thread(pool, heap);
@@ -63,6 +65,7 @@ struct place place_of_this_thread(struct pool *pool, struct heap *heap, struct b
 
 struct place place_for_free(struct pool *pool, struct heap *heap, struct bucket *bucket)
 {
+    heap_lock_must_be_held(heap);
     struct place place = place_of_this_thread(pool, heap, bucket, 0);
     if (MUTATED(stamped_by_current_context))
         place.bin = NULL;
@@ -99,6 +102,7 @@ void place_empty_bin(const struct place *place)
 
 void place_refill(struct heap *heap, const struct place *place)
 {
+    heap_lock_must_be_held(heap);
     struct block *block = place->bin ? place->bucket->clean.last : NULL;
     /* While the GPU is busy, another thread may be waiting for the next clean block. */
     unsigned wanted =

@@ -56,6 +56,7 @@ static bool new_block_displaces_another(struct context *context, const struct bu
 
 bool policy_may_grow(struct pool *pool, struct context *context, const struct bucket *bucket)
 {
+    lock_must_be_held(&context->lock);
     struct heap *heap = heap_of(context);
     uint64_t pending = counter_get(&heap->pending_bytes) + heap_recent_sums(heap, 0)->pending_bytes;
     return (pending <= context->device->growth_budget || MUTATED(budget_ignored)) &&
@@ -65,6 +66,7 @@ bool policy_may_grow(struct pool *pool, struct context *context, const struct bu
 
 bool policy_prefers_growth(struct pool *pool, struct context *context, const struct place *place)
 {
+    lock_must_be_held(&context->lock);
     uint64_t bytes = place->bucket->bytes;
     return place_oldest_stamp(place) ? policy_may_grow(pool, context, place->bucket)
                                      : is_inside_bound(pool, context, bytes) &&
@@ -101,6 +103,7 @@ static bool may_trade_unused_for_it(struct context *context, const struct bucket
 bool policy_waited_longer_than_a_miss(struct pool *pool, struct context *context,
                                       const struct place *place)
 {
+    lock_must_be_held(&context->lock);
     struct thread_cache *cache = place->bin ? place->cache : NULL;
     if (!cache || cache->waited_ns < policy_cost_of_growth(heap_of(context)) ||
         !policy_growth_is_due(heap_of(context), monotonic_now()))
@@ -115,12 +118,14 @@ bool policy_waited_longer_than_a_miss(struct pool *pool, struct context *context
 
 bool policy_nobody_has_one(const struct heap *heap, const struct bucket *bucket)
 {
+    heap_lock_must_be_held(heap);
     return bucket->free_blocks == 0 && heap->caches.count <= SUMS_FEW_THREADS &&
            thread_caches_blocks(heap, bucket, NULL, false) == 0;
 }
 
 bool policy_can_wait(const struct context *context, const struct place *place)
 {
+    lock_must_be_held(&context->lock);
     const struct epochs *epochs = &context->epochs;
     uint64_t stamp = place_oldest_stamp(place);
     return stamp && (epoch_fence_is_near(epochs) || epoch_fence_for(epochs, stamp, true));
@@ -128,6 +133,7 @@ bool policy_can_wait(const struct context *context, const struct place *place)
 
 bool policy_other_caches_hold_bucket(struct context *context, const struct place *place, bool grows)
 {
+    lock_must_be_held(&context->lock);
     struct heap *heap = heap_of(context);
     bool plenty = grows && !device_is_short(context->device) &&
                   heap_kept_bytes(heap_of(context)) <= context->device->cached_cap / 2;
@@ -143,6 +149,7 @@ bool policy_other_caches_hold_bucket(struct context *context, const struct place
 
 bool policy_barriers_may_be_used(struct pool *pool, struct heap *heap)
 {
+    heap_lock_must_be_held(heap);
     bool others = heap->caches.count > 1 && heap_recent_sums(heap, SUMS_EPOCHS_OLD)->freeing > 1 &&
                   !MUTATED(hidden_thread_forgotten);
     bool alone = heap->uses_in_a_row == HEAP_USES_ALONE && !others && launches_alone(pool);
@@ -151,6 +158,7 @@ bool policy_barriers_may_be_used(struct pool *pool, struct heap *heap)
 
 bool policy_is_ahead(struct context *context, const struct thread_cache *cache)
 {
+    lock_must_be_held(&context->lock);
     struct heap *heap = heap_of(context);
     uint64_t budget = context->device->growth_budget;
     uint8_t slot = heap_slot_of_this_thread();
@@ -174,6 +182,7 @@ bool policy_is_ahead(struct context *context, const struct thread_cache *cache)
 
 bool policy_fence_is_due(const struct context *context)
 {
+    lock_must_be_held(&context->lock);
     const struct heap *heap = heap_of(context);
     unsigned alone = heap->uses_in_a_row == HEAP_USES_ALONE;
     return heap->frees_since_fence >= FENCE_EVERY_FREES << (alone || heap_keeps_up(heap)) ||
@@ -193,6 +202,7 @@ static uint64_t next_span(const struct heap *heap, uint64_t now)
 
 void heap_note_vain_wait(struct pool *pool, struct context *context)
 {
+    lock_must_be_held(&context->lock);
     struct heap *heap = heap_of(context);
     uint64_t now = monotonic_now();
     counter_add(&heap->counters->vain_waits, 1);
@@ -207,6 +217,7 @@ void heap_note_vain_wait(struct pool *pool, struct context *context)
 
 bool policy_frees_synchronise(const struct pool *pool, struct heap *heap)
 {
+    heap_lock_must_be_held(heap);
     if (pool->settings.device.free_synchronizes)
         return !MUTATED(free_synchronizes_ignored);
     if (heap->frees_wait && monotonic_now() >= heap->frees_wait_until) {
@@ -218,6 +229,7 @@ bool policy_frees_synchronise(const struct pool *pool, struct heap *heap)
 
 bool policy_has_host_work(const struct context *context)
 {
+    lock_must_be_held(&context->lock);
     return host_work_limit(&context->epochs.host_work) != UINT64_MAX &&
            !MUTATED(free_beside_host_work_returns);
 }
@@ -231,6 +243,7 @@ bool policy_is_without_fences(const struct context *context)
 bool policy_is_the_drivers_to_free(struct pool *pool, const struct context *context,
                                    const struct block *block)
 {
+    lock_must_be_held(&context->lock);
     return (block_is_shared(block) && !MUTATED(shared_block_kept)) ||
            (captures_are_going_on(&pool->captures) && !MUTATED(free_in_capture_kept)) ||
            (policy_is_without_fences(context) && !MUTATED(kept_without_fences));
@@ -253,6 +266,7 @@ static bool is_missed(const struct heap *heap, uint64_t pending, uint64_t room)
 
 bool policy_pending_is_missed(struct context *context, uint64_t room)
 {
+    lock_must_be_held(&context->lock);
     struct heap *heap = heap_of(context);
     uint64_t pending = counter_get(&heap->pending_bytes) + heap_recent_sums(heap, 0)->pending_bytes;
     return pending && is_missed(heap, pending, room);
@@ -272,6 +286,7 @@ bool policy_nothing_is_missed(const struct context *context, uint64_t room)
 /* Half of the most turns it off again, so that it does not change all the time. */
 void policy_watch_rounding(struct heap *heap, const struct device *device)
 {
+    heap_lock_must_be_held(heap);
     struct heap_bytes bytes = heap_bytes(heap);
     uint64_t used = bytes.clean + bytes.pending + bytes.requested;
     uint64_t reserved = counter_get(&heap->reserved_bytes);
@@ -284,6 +299,7 @@ void policy_watch_rounding(struct heap *heap, const struct device *device)
 
 uint64_t policy_room_to_keep(const struct pool *pool, const struct context *context)
 {
+    lock_must_be_held(&context->lock);
     uint64_t held = counter_get(&heap_of(context)->reserved_bytes);
     uint64_t bound = release_bound(pool, context, heap_bytes(heap_of(context)).requested, 0);
     uint64_t most = bound < context->device->total_bytes ? bound : context->device->total_bytes;

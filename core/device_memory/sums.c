@@ -149,6 +149,7 @@ uint64_t heap_peak_requested(const struct heap *heap)
 
 const struct recent_sums *heap_recent_sums(struct heap *heap, uint64_t epochs_old)
 {
+    heap_lock_must_be_held(heap);
     const struct epochs *epochs = &context_of_heap(heap)->epochs;
     struct recent_sums *recent = &heap->recent;
     uint64_t current = epoch_current(epochs), clean = epoch_clean(epochs);
@@ -172,6 +173,7 @@ const struct recent_sums *heap_recent_sums(struct heap *heap, uint64_t epochs_ol
 
 uint64_t heap_kept_bytes(struct heap *heap)
 {
+    heap_lock_must_be_held(heap);
     uint64_t held = counter_get(&heap->reserved_bytes);
     uint64_t requested = heap_recent_sums(heap, 0)->requested;
     return held > requested ? held - requested : 0;
@@ -179,6 +181,7 @@ uint64_t heap_kept_bytes(struct heap *heap)
 
 uint64_t heap_free_blocks(const struct heap *heap, const struct bucket *bucket)
 {
+    heap_lock_must_be_held(heap);
     uint64_t most = bucket->free_blocks + bucket->granted_to_caches;
     if (most < heap->blocks_per_bucket)
         return most;
@@ -187,6 +190,7 @@ uint64_t heap_free_blocks(const struct heap *heap, const struct bucket *bucket)
 
 uint64_t heap_newest_pending(const struct heap *heap)
 {
+    heap_lock_must_be_held(heap);
     uint64_t listed = heap->pending.last ? counter_get(&heap->pending.last->epoch) : 0;
     uint64_t cached = thread_caches_newest_stamp(heap);
     return listed > cached ? listed : cached;
@@ -194,6 +198,7 @@ uint64_t heap_newest_pending(const struct heap *heap)
 
 void heap_raise_peaks(struct heap *heap, const struct bucket *bucket)
 {
+    heap_lock_must_be_held(heap);
     struct bucket_counters *counters = bucket->counters;
     uint64_t free = counter_get(&counters->free_bytes);
     if (bucket->bin != CACHE_NO_BIN)
@@ -206,6 +211,7 @@ void heap_raise_peaks(struct heap *heap, const struct bucket *bucket)
 
 void heap_count_live(struct heap *heap, struct block *block)
 {
+    heap_lock_must_be_held(heap);
     counter_add(&heap->live_requested, counter_get(&block->requested));
     if (heap->caches.count <= SUMS_FEW_THREADS)
         heap_raise_peaks(heap, block->bucket);

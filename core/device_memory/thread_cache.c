@@ -147,6 +147,7 @@ struct cache_pending thread_cache_look(const struct cache_bin *bin)
 void thread_cache_set_fence(struct thread_cache *cache, uint32_t frees, unsigned doublings,
                             unsigned halvings)
 {
+    heap_lock_must_be_held(cache->heap);
     /* One thread's fence serves all, so all together free no more without one than one thread alone
      * might. What was freed since the last fence counts, also if the cache's last owner did it. */
     uint32_t done = cache->frees_to_fence - cache->frees_left;
