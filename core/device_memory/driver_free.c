@@ -20,10 +20,11 @@ static void wait_for_barrier_of(struct pool *pool, struct context *context,
 }
 
 /* Takes a live block out of the table, so that the address's next owner finds no old record. False
- * if the block is not live there (any more). No lock held. */
+ * if the block is not live there (any more). */
 static bool begin_leaving(struct pool *pool, struct block *block, CUdeviceptr address)
 {
     struct heap *heap = block->heap;
+    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
     heap_lock(heap);
     if (block_is_live_at(block, address))
         wait_for_barrier_of(pool, context_of_heap(heap), block);

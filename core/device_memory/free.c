@@ -70,12 +70,13 @@ __attribute__((noinline)) static CUresult wait_in_free(struct pool *pool, struct
     return freed ? CUDA_SUCCESS : result;
 }
 
-/* No lock held. The driver's free waits with the driver's own lock held. The work that it waits for
+/* The driver's free waits with the driver's own lock held. The work that it waits for
  * may need another thread to allocate first. Without the pool that thread's frees would have waited
  * for the work already; with it they have not. So while other threads use the heap, the pool waits
  * for the work first, without a lock. */
 static void wait_before_the_driver(struct pool *pool, struct context *context)
 {
+    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
     struct heap *heap = heap_of(context);
     if (captures_are_going_on(&pool->captures) || policy_is_without_fences(context) ||
         !pool->driver->cuCtxRecordEvent || MUTATED(driver_waits_alone))
@@ -91,7 +92,7 @@ static void wait_before_the_driver(struct pool *pool, struct context *context)
         heap_wait_for_stamp(pool, context, stamp);
 }
 
-/* A free that the driver answers. No lock held. */
+/* A free that the driver answers. */
 __attribute__((noinline)) static CUresult free_past_the_pool(struct pool *pool, struct block *block,
                                                              CUdeviceptr address,
                                                              const struct free_call *call)
@@ -176,10 +177,11 @@ static bool take_freed(struct pool *pool, struct block *block, CUdeviceptr addre
     return true;
 }
 
-/* No lock held. */
+/* What follows without the lock: the fence, and waits. */
 static CUresult finish_free(struct pool *pool, struct block *block, CUdeviceptr address,
                             const struct free_call *call, const struct freed *freed)
 {
+    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
     struct context *context = context_of_heap(block->heap);
     CUresult result = CUDA_SUCCESS;
     if (freed->synchronise) {
@@ -201,6 +203,7 @@ static CUresult finish_free(struct pool *pool, struct block *block, CUdeviceptr 
 CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
                    const struct free_call *call)
 {
+    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
     struct heap *heap = block->heap;
     struct freed freed;
     thread_cache_prepare_thread(pool);

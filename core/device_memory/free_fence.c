@@ -56,6 +56,7 @@ static struct fence *fence_again_if_due(struct context *context, bool waitable)
 
 bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t stamp)
 {
+    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
     struct heap *heap = heap_of(context);
     heap_lock(heap);
     uint64_t waited_before = thread_state.waited_ns;
@@ -71,10 +72,11 @@ bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t st
 
 /* Waits as the plain free does, until a request would not miss what is pending. If only other
  * contexts' work keeps blocks pending, the driver alone knows whether that work uses them: then
- * they go to the driver. No lock held. */
+ * they go to the driver. */
 __attribute__((noinline)) static void
 wait_for_what_is_missed(struct pool *pool, struct context *context, uint64_t room)
 {
+    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
     struct heap *heap = heap_of(context);
     heap_lock(heap);
     uint64_t waited_before = thread_state.waited_ns;
@@ -103,6 +105,7 @@ void heap_wait_if_missed(struct pool *pool, struct context *context, uint64_t no
 CUresult heap_end_free(struct pool *pool, struct context *context, struct fence *fence,
                        bool waitable)
 {
+    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
     struct heap *heap = heap_of(context);
     CUresult result = CUDA_SUCCESS;
     struct release_excess excess = {0};
@@ -162,6 +165,7 @@ static bool another_closes(struct epochs *epochs, struct thread_cache *cache)
 
 CUresult heap_close_epoch(struct pool *pool, struct context *context)
 {
+    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
     struct heap *heap = heap_of(context);
     struct thread_cache *cache = thread_cache_known(heap);
     if (another_closes(&context->epochs, cache)) {

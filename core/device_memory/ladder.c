@@ -236,6 +236,7 @@ static bool allocate_from_heap(struct pool *pool, struct context *context, struc
 CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *address,
                        size_t bytes)
 {
+    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
     struct heap *heap = heap_of(context);
     uint64_t block_bytes = size_class_round(&heap->classes, bytes);
     if (MUTATED(fence_in_allocation))

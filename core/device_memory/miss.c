@@ -109,7 +109,7 @@ static bool record_block(struct pool *pool, struct heap *heap, struct bucket *bu
 
 /* Counts what the driver has answered, and records the block that it gave. generation: the
  * context's before the driver was asked. If the context has died since, its memory has died with
- * it, and another context may own the heap. No lock held. */
+ * it, and another context may own the heap. */
 static void finish_miss(struct pool *pool, struct context *context, uint64_t generation,
                         struct bucket *bucket, CUdeviceptr address, uint64_t bytes,
                         size_t requested, CUresult result)
@@ -174,6 +174,7 @@ static CUresult ask_in_vain(struct pool *pool, struct context *context, CUdevice
 CUresult heap_miss(struct pool *pool, struct context *context, struct bucket *bucket,
                    CUdeviceptr *address, uint64_t bytes, size_t requested)
 {
+    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
     struct heap *heap = heap_of(context);
     uint64_t generation = context_generation(context);
     /* Nothing is given back for a request that no device could hold. */
