@@ -25,6 +25,7 @@
 #include "core/stream_memory/stream_order.h"
 #include "core/stream_memory/stream_pool.h"
 #include "core/stream_memory/stream_release.h"
+#include "core/stream_memory/stream_table.h"
 
 /* In the order in which they are asked. Device memory is the first one: see heap_of. */
 static const struct kind *const kinds[] = {&device_memory, &stream_memory, NULL};

@@ -49,7 +49,7 @@
 #define CUDAPOOL_CORE_STREAM_HEAP_H
 
 #include "core/device_memory/heap.h"
-#include "stream.h"
+#include "streams.h"
 
 struct mempool;
 

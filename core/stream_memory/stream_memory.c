@@ -4,9 +4,9 @@
 #include "stream_memory.h"
 #include "core/contexts/kind.h"
 #include "core/contexts/pool_state.h"
-#include "stream.h"
 #include "stream_pool.h"
 #include "stream_release.h"
+#include "stream_table.h"
 #include "streams.h"
 
 static bool made_device(struct pool *pool, struct device *device)

@@ -60,7 +60,7 @@
 #include <stdint.h>
 
 #include "core/driver/cuda_abi.h"
-#include "stream.h"
+#include "streams.h"
 
 /* No more events of our own than this are outstanding on a stream. */
 #define OWN_EVENTS_MAX 64u

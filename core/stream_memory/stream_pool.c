@@ -14,6 +14,7 @@
 #include "stream_order.h"
 #include "stream_release.h"
 #include "stream_shelf.h"
+#include "stream_table.h"
 #include "use.h"
 
 /* Whether the program's calls are answered by us now: not where it is switched off, and not while

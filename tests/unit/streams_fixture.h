@@ -10,6 +10,7 @@
 #include "core/stream_memory/stream_heap.h"
 #include "core/stream_memory/stream_order.h"
 #include "core/stream_memory/stream_release.h"
+#include "core/stream_memory/stream_table.h"
 #include "core/stream_memory/use.h"
 #include "fake_streams.h"
 #include "pool_fixture.h"
