@@ -19,6 +19,8 @@
 #include "core/figures/figures_file.h"
 #include "core/reclaim/managed.h"
 #include "core/stream_memory/mempool.h"
+#include "core/stream_memory/own_event_record.h"
+#include "core/stream_memory/program_events.h"
 #include "core/stream_memory/stream_find.h"
 #include "core/stream_memory/stream_heap.h"
 #include "core/stream_memory/stream_memory.h"

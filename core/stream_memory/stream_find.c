@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "core/base/mutation.h"
-#include "stream_order.h"
+#include "own_events.h"
 #include "stream_table.h"
 
 _Thread_local struct recent_streams recent_streams;

@@ -11,6 +11,9 @@
 #include "core/device_memory/release.h"
 #include "core/driver/calls.h"
 #include "mempool.h"
+#include "own_event_query.h"
+#include "own_event_record.h"
+#include "own_events.h"
 #include "stream_find.h"
 #include "stream_order.h"
 #include "stream_release.h"
@@ -731,6 +734,53 @@ struct put {
     bool event;  /* one of its own, so that it can be asked about */
     bool marker; /* or at least an operation: others order the stream */
 };
+
+/* Streams share the growth budget as if they were no fewer than this. */
+#define FEW_STREAMS 16u
+
+/* And their share of the device as if they were no fewer than this. */
+#define VERY_FEW_STREAMS 4u
+
+/* The share of a device's memory that they share at most. */
+#define UNKNOWN_SHARE 64u
+
+/* This process's memory takes up less than half of the device. */
+static bool memory_is_plentiful(const struct device *device)
+{
+    /* Relaxed: it orders nothing. */
+    uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
+    return reserved < device->total_bytes / 2 && !device_is_short(device);
+}
+
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint64_t share_of(uint64_t all, uint64_t streams, uint64_t at_least)
+{
+    return all / (streams > at_least ? streams : at_least);
+}
+
+/* Stream's lock held. Bytes that it may have freed with no event behind them, the last of them from
+ * that memory pool: such memory other streams get, and goes back to the driver, only when it is
+ * known otherwise to be over. All streams together: the growth budget; or, while half of the device
+ * is free, what the driver would keep itself, for streams that need no marker; at most a 64th of
+ * the device, and nothing while memory is short. */
+static uint64_t order_share(const struct pool *pool, const struct stream *stream,
+                            const struct mempool *mempool)
+{
+    const struct device *device = stream->device;
+    uint64_t streams = stream_count(streams_of(pool)), all = device->growth_budget;
+    uint64_t kept = atomic_load_explicit(&mempool->kept, memory_order_relaxed);
+    if (device_is_short(device))
+        return 0;
+    if (stream->own_order && all && kept > all && memory_is_plentiful(device))
+        all = kept;
+    all = smaller(all, stream_device(device)->cached_cap / 2);
+    return smaller(share_of(all, streams, FEW_STREAMS),
+                   share_of(device->total_bytes / UNKNOWN_SHARE, streams, VERY_FEW_STREAMS));
+}
 
 /* Lock held. */
 static struct put what_to_put(const struct pool *pool, struct stream *stream,

@@ -4,6 +4,7 @@
 #include "stream_memory.h"
 #include "core/contexts/kind.h"
 #include "core/contexts/pool_state.h"
+#include "program_events.h"
 #include "stream_pool.h"
 #include "stream_release.h"
 #include "stream_table.h"
@@ -37,6 +38,7 @@ static void ended(struct pool *pool, struct context *context)
         return;
     stream_release_forget(pool, context);
     streams_context_died(pool, context);
+    order_context_died(pool, context);
 }
 
 const struct kind stream_memory = {

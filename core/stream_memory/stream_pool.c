@@ -3,12 +3,17 @@
  */
 #include "stream_pool.h"
 
+#include <stdlib.h>
+
 #include "core/base/clock.h"
 #include "core/base/mutation.h"
 #include "core/base/size_class.h"
 #include "core/contexts/pool_state.h"
 #include "core/driver/calls.h"
 #include "mempool.h"
+#include "own_event_query.h"
+#include "own_event_record.h"
+#include "program_events.h"
 #include "stream_find.h"
 #include "stream_heap.h"
 #include "stream_order.h"
@@ -35,10 +40,13 @@ bool stream_pool_start(struct pool *pool)
 {
     if (!pool->settings.stream_ordered.enabled || !can_be_served(pool->driver))
         return true;
-    if (!streams_init(pool))
+    struct streams *streams = streams_make();
+    if (!streams || !program_events_init(streams)) {
+        free(streams);
         return false;
-    streams_of(pool)->idle_captures =
-        atomic_load_explicit(&pool->captures.count, memory_order_relaxed);
+    }
+    streams->idle_captures = atomic_load_explicit(&pool->captures.count, memory_order_relaxed);
+    pool->of_kind[KIND_STREAM_ORDERED] = streams;
     return true;
 }
 

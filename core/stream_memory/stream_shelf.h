@@ -12,6 +12,7 @@
 #include "core/base/size_class.h"
 #include "core/contexts/pool_state.h"
 #include "mempool.h"
+#include "own_events.h"
 #include "stream_heap.h"
 #include "stream_order.h"
 

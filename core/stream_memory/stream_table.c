@@ -8,7 +8,7 @@
 #include "core/base/mutation.h"
 #include "core/contexts/pool_state.h"
 #include "core/driver/calls.h"
-#include "stream_order.h"
+#include "own_events.h"
 #include "stream_shelf.h"
 
 /* A stream that was not used for so long makes way for another one; and where none can, so long
@@ -299,6 +299,5 @@ void streams_context_died(struct pool *pool, struct context *context)
         if (stream_at(streams, i)->context == context)
             end_with_context(streams, stream_at(streams, i), &discarded);
     pthread_mutex_unlock(&streams->lock);
-    order_context_died(pool, context);
     order_destroy_events(pool, discarded);
 }

@@ -4,21 +4,19 @@
 
 #include "core/base/clock.h"
 #include "core/base/mutation.h"
-#include "stream_order.h"
 
-bool streams_init(struct pool *pool)
+struct streams *streams_make(void)
 {
     struct streams *streams = calloc(1, sizeof *streams);
-    if (!streams || !block_table_init(&streams->blocks) || !order_init(streams)) {
+    if (!streams || !block_table_init(&streams->blocks)) {
         free(streams);
-        return false;
+        return NULL;
     }
     pthread_mutex_init(&streams->lock, NULL);
     pthread_mutex_init(&streams->records.lock, NULL);
     pthread_mutex_init(&streams->use_lock, NULL);
     pthread_mutex_init(&streams->mempool_lock, NULL);
-    pool->of_kind[KIND_STREAM_ORDERED] = streams;
-    return true;
+    return streams;
 }
 
 /* ---- looks at all of them ---- */

@@ -116,7 +116,8 @@ static inline struct stream_device *stream_device(const struct device *device)
     return device->of_kind[KIND_STREAM_ORDERED];
 }
 
-bool streams_init(struct pool *pool);
+/* With no streams; NULL where memory is short. */
+struct streams *streams_make(void);
 
 /* ---- the list ---- */
 

@@ -6,6 +6,10 @@
 #define CUDAPOOL_TESTS_UNIT_STREAMS_FIXTURE_H
 
 #include "core/stream_memory/mempool.h"
+#include "core/stream_memory/own_event_query.h"
+#include "core/stream_memory/own_event_record.h"
+#include "core/stream_memory/own_events.h"
+#include "core/stream_memory/program_events.h"
 #include "core/stream_memory/stream_find.h"
 #include "core/stream_memory/stream_heap.h"
 #include "core/stream_memory/stream_order.h"

@@ -1,0 +1,160 @@
+#include "own_events.h"
+
+#include <stdlib.h>
+
+#include "core/base/mutation.h"
+#include "core/contexts/pool_state.h"
+#include "core/driver/calls.h"
+#include "stream_heap.h"
+#include "stream_shelf.h"
+
+void order_complete(struct stream *stream, uint64_t stamp)
+{
+    uint64_t done = order_done(stream);
+    while (done < stamp &&
+           !atomic_compare_exchange_weak_explicit(&stream->done, &done, stamp, memory_order_relaxed,
+                                                  memory_order_relaxed))
+        continue;
+}
+
+/* Lock held. */
+void own_events_raise_joined(struct stream *stream, uint64_t stamp)
+{
+    if (stream->joined < stamp)
+        stream->joined = stamp;
+}
+
+static void put_spare(struct stream *stream, struct own_event *event)
+{
+    event->next = stream->spare;
+    stream->spare = event;
+}
+
+static void retire_oldest(struct stream *stream)
+{
+    struct own_event *event = stream->oldest;
+    stream->oldest = event->next;
+    if (!stream->oldest)
+        stream->newest = NULL;
+    counter_subtract(&stream->outstanding, 1);
+    event->over = true;
+    if (event->users == 0)
+        put_spare(stream, event);
+}
+
+void order_drop_user(struct stream *stream, struct own_event *event)
+{
+    event->users--;
+    if (event->users == 0 && event->over)
+        put_spare(stream, event);
+}
+
+void order_settle(struct stream *stream)
+{
+    uint64_t done = order_done(stream);
+    while (stream->pending.first && counter_get(&stream->pending.first->epoch) <= done)
+        stream_heap_make_clean(stream, stream_block_of(stream->pending.first));
+    while (stream->oldest && stream->oldest->stamp <= done)
+        retire_oldest(stream);
+}
+
+/* ---- discarded ones ---- */
+
+/* Lock held. Of another owner of the record: for order_destroy_events. */
+void own_event_discard(struct stream *stream, struct own_event *event)
+{
+    event->next = stream->discarded;
+    stream->discarded = event;
+}
+
+void order_take_discarded(struct stream *stream, struct own_event **chain)
+{
+    while (stream->discarded) {
+        struct own_event *event = stream->discarded;
+        stream->discarded = event->next;
+        event->next = *chain;
+        *chain = event;
+    }
+}
+
+void order_destroy_events(struct pool *pool, struct own_event *events)
+{
+    for (struct own_event *next; events; events = next) {
+        next = events->next;
+        if (events->event && context_pin(events->context, events->generation)) {
+            enter_driver();
+            pool->driver->cuEventDestroy_v2(events->event);
+            leave_driver();
+            context_unpin(events->context);
+        }
+        free(events);
+    }
+}
+
+void order_drop_events(struct stream *stream)
+{
+    if (stream->marker && stream->marker->users == 0)
+        own_event_discard(stream, stream->marker);
+    stream->marker = NULL;
+    while (stream->oldest)
+        retire_oldest(stream);
+    while (stream->spare) {
+        struct own_event *event = stream->spare;
+        stream->spare = event->next;
+        own_event_discard(stream, event);
+    }
+}
+
+/* ---- recorded ones ---- */
+
+/* Lock held. What another context left behind goes. */
+static struct own_event *take_spare(struct stream *stream)
+{
+    struct own_event *event;
+    while ((event = stream->spare) != NULL) {
+        stream->spare = event->next;
+        if (event->context == stream->context && event->generation == stream->generation)
+            return event;
+        own_event_discard(stream, event);
+    }
+    return NULL;
+}
+
+/* Lock held. What may be recorded again, or NULL: made is then to be one if there may be more. */
+struct own_event *own_events_begin(struct stream *stream, bool *make)
+{
+    struct own_event *event = NULL;
+    order_settle(stream);
+    *make = counter_get(&stream->outstanding) < OWN_EVENTS_MAX;
+    if (*make)
+        event = take_spare(stream);
+    *make = *make && !event;
+    return event;
+}
+
+/* Lock held. What is pending up to this stamp can be asked about from now on. */
+static void cover(struct stream *stream, uint64_t stamp)
+{
+    uint64_t bytes = counter_get(&stream->free_bytes) - counter_get(&stream->clean_bytes);
+    if (stamp <= stream->covered)
+        return;
+    for (const struct block *b = stream->pending.last; b && counter_get(&b->epoch) > stamp;
+         b = b->links[LINK_HEAP].previous)
+        bytes -= b->bytes;
+    stream->covered = stamp;
+    stream->covered_bytes = bytes;
+}
+
+/* Lock held. Other threads may have published later ones meanwhile. */
+void own_events_publish(struct stream *stream, struct own_event *event)
+{
+    cover(stream, event->stamp);
+    struct own_event **link = &stream->oldest;
+    while (*link && (*link)->stamp < event->stamp)
+        link = &(*link)->next;
+    event->next = *link;
+    *link = event;
+    if (!event->next)
+        stream->newest = event;
+    counter_add(&stream->outstanding, 1);
+}
