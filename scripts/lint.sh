@@ -36,13 +36,13 @@ step() { # name, command
 # shellcheck disable=SC2317 # called through step
 tidy() {
     printf '%s\n' "${sources[@]}" | xargs -P 2 -I FILE clang-tidy --quiet FILE -- -std=gnu17 \
-        -D_GNU_SOURCE= -Wall -Wextra -Wshadow -Wconversion -fPIC -I. -Itests 2>/dev/null
+        -D_GNU_SOURCE= -Wall -Wextra -Wshadow -Wconversion -fPIC -I. -Itests -Itests/unit/fixtures 2>/dev/null
 }
 
 step clang-format clang-format --dry-run -Werror "${formatted[@]}"
 step clang-tidy tidy
 step cppcheck cppcheck -j 2 --quiet --error-exitcode=1 --std=c11 --enable=warning,performance,portability \
     --inline-suppr --suppress=missingIncludeSystem --suppress=unknownMacro \
-    -D_GNU_SOURCE= -D__x86_64__ -D__cppcheck__ -I. -Itests "${sources[@]}"
+    -D_GNU_SOURCE= -D__x86_64__ -D__cppcheck__ -I. -Itests -Itests/unit/fixtures "${sources[@]}"
 [ ${#shell_scripts[@]} -eq 0 ] || step shellcheck shellcheck -x "${shell_scripts[@]}"
 exit $status

@@ -93,7 +93,7 @@ static struct relaxed_mode begin_call(const struct pool *pool)
 {
     struct relaxed_mode none = {false, CU_STREAM_CAPTURE_MODE_RELAXED};
     enter_driver();
-    return streams_are_captured(pool) && !MUTATED(pools_asked_in_callers_mode)
+    return program_captures(&pool->captures) && !MUTATED(pools_asked_in_callers_mode)
                ? relaxed_mode_begin(pool->driver)
                : none;
 }

@@ -70,7 +70,7 @@ static CUresult record_in_context(struct pool *pool, const struct own_event *eve
     CUresult result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     (void)unused;
     pthread_mutex_lock(&pool->fence_lock);
-    if (!streams_are_captured(pool))
+    if (!program_captures(&pool->captures))
         result = pool->driver->cuCtxRecordEvent(event->context->handle, event->event);
     pthread_mutex_unlock(&pool->fence_lock);
     return result;
@@ -226,7 +226,7 @@ bool order_capture_is_coming(const struct pool *pool)
     /* Relaxed: the stream's lock orders it. Whoever has left something pending without having seen
      * it did so before the stream was looked at below. */
     return (atomic_load_explicit(&streams_of(pool)->captures_coming, memory_order_relaxed) ||
-            streams_are_captured(pool)) &&
+            program_captures(&pool->captures)) &&
            !MUTATED(pending_as_capture_comes);
 }
 
@@ -265,7 +265,7 @@ static CUresult record_on_free_stream(struct pool *pool, const struct own_event 
 {
     CUresult result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     pthread_mutex_lock(&pool->fence_lock);
-    if (!streams_are_captured(pool))
+    if (!program_captures(&pool->captures))
         result = pool->driver->cuEventRecord(event->event, handle);
     pthread_mutex_unlock(&pool->fence_lock);
     return result;

@@ -11,7 +11,7 @@ _Thread_local struct recent_streams recent_streams;
 bool stream_may_be_captured(const struct pool *pool, CUstream handle)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return streams_are_captured(pool) &&
+    return program_captures(&pool->captures) &&
            (!pool->driver->cuStreamIsCapturing ||
             pool->driver->cuStreamIsCapturing(handle, &status) != CUDA_SUCCESS ||
             status != CU_STREAM_CAPTURE_STATUS_NONE);
@@ -186,7 +186,7 @@ struct stream_ref stream_find_slowly(struct pool *pool, CUstream handle, bool ma
 
 struct stream_ref stream_find_beside_captures(struct pool *pool, CUstream handle, bool make)
 {
-    if (!streams_are_captured(pool) || MUTATED(number_asked_in_capture))
+    if (!program_captures(&pool->captures) || MUTATED(number_asked_in_capture))
         return stream_find(pool, handle, make);
     if (stream_may_be_captured(pool, handle))
         return (struct stream_ref){NULL, 0};

@@ -11,14 +11,6 @@
 #include "stream_block.h"
 #include "streams.h"
 
-/* Whether a capture goes on anywhere in the process. */
-static inline bool streams_are_captured(const struct pool *pool)
-{
-    /* Relaxed: see captures_are_going_on. */
-    return atomic_load_explicit(&pool->captures.count, memory_order_relaxed) !=
-           streams_of(pool)->idle_captures;
-}
-
 /* The record of stream-ordered memory at the address, or NULL. */
 static inline struct stream_block *stream_block_at(const struct pool *pool, CUdeviceptr address)
 {

@@ -10,6 +10,8 @@
 #include "core/device_memory/heap.h"
 #include "core/device_memory/release.h"
 #include "core/driver/calls.h"
+#include "core/reclaim/reclaim.h"
+#include "core/reclaim/room.h"
 #include "mempool.h"
 #include "own_event_query.h"
 #include "own_event_record.h"
@@ -337,7 +339,7 @@ static CUresult ask_driver_again(struct pool *pool, struct bucket_counters *cost
     struct reclaim progress = {.bytes = bytes, .in_stream_order = true};
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     while (result == CUDA_ERROR_OUT_OF_MEMORY &&
-           release_for_retry(pool, search->context->device, &progress))
+           reclaim_for_retry(pool, search->context->device, &progress))
         result = ask_driver(pool, cost, address, bytes, search);
     return result;
 }
@@ -428,7 +430,7 @@ static void finish_miss(struct pool *pool, struct shelf *shelf, struct bucket *b
     bool recorded = false;
     /* A capture that began meanwhile may have the stream, and the memory is the graph's. */
     bool may_record = result == CUDA_SUCCESS &&
-                      (!streams_are_captured(pool) || MUTATED(memory_of_graph_recorded));
+                      (!program_captures(&pool->captures) || MUTATED(memory_of_graph_recorded));
     if (result == CUDA_SUCCESS) {
         /* Whoever freed this address did so behind our back. */
         stream_heap_forget_address(pool, address);
@@ -532,10 +534,10 @@ static CUresult miss(struct pool *pool, struct shelf *shelf, struct bucket *buck
     if (possible && stream_release_before_growth(pool, context, search->mempool, bytes, search->ref,
                                                  search->handle))
         note_at_bound(shelf->stream);
-    if (possible && !release_reserve(pool, context, bytes, true)) {
+    if (possible && !reserve_take(pool, context, bytes, true)) {
         if (find_harder(search))
             return hand_out_found(search, shelf, bucket, address, requested);
-        if (bytes == requested || !release_reserve(pool, context, requested, true))
+        if (bytes == requested || !reserve_take(pool, context, requested, true))
             return refuse(shelf, bucket, requested);
         bytes = requested;
     }
@@ -866,7 +868,7 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     short_lock_give(&stream->lock);
     stream_block_is_settled(stream);
     if (context && put.event)
-        release_look_again(pool, context);
+        room_look_again(pool, context);
     if (!stays && moved)
         return_to_shelf(block);
     return stays;

@@ -26,7 +26,8 @@
  * captures go on, when only the driver knows which calls they forbid. */
 static inline bool is_served(const struct pool *pool)
 {
-    return streams_of(pool) && (!streams_are_captured(pool) || MUTATED(streams_served_in_captures));
+    return streams_of(pool) &&
+           (!program_captures(&pool->captures) || MUTATED(streams_served_in_captures));
 }
 
 static bool can_be_served(const struct driver *driver)
@@ -45,7 +46,6 @@ bool stream_pool_start(struct pool *pool)
         free(streams);
         return false;
     }
-    streams->idle_captures = atomic_load_explicit(&pool->captures.count, memory_order_relaxed);
     pool->of_kind[KIND_STREAM_ORDERED] = streams;
     return true;
 }
@@ -137,7 +137,7 @@ CUresult pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstrea
 static bool is_captured(const struct pool *pool, CUstream handle)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return streams_are_captured(pool) && pool->driver->cuStreamIsCapturing &&
+    return program_captures(&pool->captures) && pool->driver->cuStreamIsCapturing &&
            pool->driver->cuStreamIsCapturing(handle, &status) == CUDA_SUCCESS &&
            status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
@@ -147,7 +147,7 @@ static bool is_captured(const struct pool *pool, CUstream handle)
 static CUresult end_uses(struct pool *pool, struct stream_block *block, CUstream handle)
 {
     if (!atomic_load_explicit(&block->uses, memory_order_relaxed) || is_captured(pool, handle) ||
-        (MUTATED(uses_forgotten_in_captures) && streams_are_captured(pool)))
+        (MUTATED(uses_forgotten_in_captures) && program_captures(&pool->captures)))
         return CUDA_SUCCESS;
     return use_end(pool, block, handle);
 }
@@ -332,7 +332,7 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
 void pool_stream_wait_begin(struct pool *pool, CUstream handle, struct order_mark *mark)
 {
     order_take_mark_of_wait(pool, handle, mark);
-    if (streams_are_captured(pool))
+    if (program_captures(&pool->captures))
         mark->stream = NULL;
 }
 
@@ -352,7 +352,7 @@ static void note_error(struct pool *pool, struct context *context, CUresult resu
 void pool_stream_wait_end(struct pool *pool, const struct order_mark *mark, CUresult result)
 {
     /* A capture that began meanwhile may have the stream. */
-    if (result == CUDA_SUCCESS && !streams_are_captured(pool))
+    if (result == CUDA_SUCCESS && !program_captures(&pool->captures))
         order_mark_is_over(pool, mark);
     else
         note_error(pool, mark->context, result);
@@ -376,7 +376,7 @@ void pool_event_wait_end(struct pool *pool, CUevent event, const struct event_lo
 void pool_event_wait_queued(struct pool *pool, CUevent event, const struct event_look *look,
                             CUstream handle, CUresult result)
 {
-    if (result == CUDA_SUCCESS && look->version && !streams_are_captured(pool))
+    if (result == CUDA_SUCCESS && look->version && !program_captures(&pool->captures))
         order_event_waited(pool, event, look, handle);
 }
 
@@ -385,7 +385,7 @@ void pool_record_begin(struct pool *pool, CUevent event, const CUstream *stream,
 {
     recording->mark.stream = NULL;
     recording->version = order_event_begin(pool, event);
-    if (stream && !streams_are_captured(pool))
+    if (stream && !program_captures(&pool->captures))
         order_take_mark(pool, *stream, &recording->mark);
 }
 
@@ -393,7 +393,7 @@ void pool_record_begin(struct pool *pool, CUevent event, const CUstream *stream,
 void pool_record_end(struct pool *pool, CUevent event, const struct recording *recording,
                      CUresult result)
 {
-    bool good = result == CUDA_SUCCESS && !streams_are_captured(pool);
+    bool good = result == CUDA_SUCCESS && !program_captures(&pool->captures);
     order_event_recorded(pool, event, recording->version, good ? &recording->mark : NULL);
 }
 
@@ -493,7 +493,7 @@ void pool_mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribut
 
 /* ---- what programs may ask for ---- */
 
-bool pool_stream_bytes(struct pool *pool, CUstream handle, struct pool_bytes *bytes)
+bool pool_stream_bytes(struct pool *pool, CUstream handle, struct kept_bytes *bytes)
 {
     struct stream_ref ref = streams_of(pool) ? stream_find_beside_captures(pool, handle, false)
                                              : (struct stream_ref){NULL, 0};

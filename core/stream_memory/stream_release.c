@@ -186,7 +186,7 @@ static bool give_to_driver(const struct driver *driver, CUdeviceptr address, CUs
 static CUstream free_stream(struct pool *pool, struct context *context, bool *once)
 {
     const struct driver *driver = pool->driver;
-    CUstream stream = driver->cuStreamQuery ? release_late_stream(pool, context) : NULL;
+    CUstream stream = driver->cuStreamQuery ? late_return_stream(pool, context) : NULL;
     *once = !stream || driver->cuStreamQuery(stream) != CUDA_SUCCESS;
     if (*once && driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
         return NULL;
@@ -201,7 +201,7 @@ static CUstream stream_behind(struct pool *pool, struct context *context,
     const struct driver *driver = pool->driver;
     *once = false;
     if (!after)
-        return release_stream(pool, context);
+        return return_stream(pool, context);
     CUstream stream = free_stream(pool, context, once);
     if (!stream || driver->cuStreamWaitEvent(stream, after->event, 0) == CUDA_SUCCESS)
         return stream;
@@ -225,7 +225,7 @@ static void hand_over(struct pool *pool, struct context *context, struct block *
         b->refused = !stream || !give_to_driver(driver, block_address(b), stream, after != NULL);
     /* An allocation or a free that goes on without the memory need not wait until it is back. */
     if (stream && !after && place != RELEASE_IN_ALLOCATION)
-        release_wait(pool, context, stream, place);
+        return_wait(pool, context, stream, place);
     if (stream && once)
         driver->cuStreamDestroy_v2(stream);
     if (current)
@@ -781,7 +781,7 @@ static bool record_context(struct pool *pool, struct context *context, CUevent *
         return false;
     if (driver->cuEventCreate(event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS) {
         pthread_mutex_lock(&pool->fence_lock);
-        recorded = !streams_are_captured(pool) &&
+        recorded = !program_captures(&pool->captures) &&
                    driver->cuCtxRecordEvent(context->handle, *event) == CUDA_SUCCESS;
         pthread_mutex_unlock(&pool->fence_lock);
         if (!recorded)
@@ -874,7 +874,8 @@ static void settle_context_until(struct pool *pool, const struct visit *visit, u
         end_calls(visit);
     }
     /* Where the driver could record one but did not, something is wrong. */
-    bool waits = recorded || (!pool->driver->cuCtxRecordEvent && !streams_are_captured(pool));
+    bool waits =
+        recorded || (!pool->driver->cuCtxRecordEvent && !program_captures(&pool->captures));
     if (waits && wait_patiently(pool, visit, recorded ? &event : NULL, give_up_at) == CUDA_SUCCESS)
         order_context_is_over(marks);
     if (recorded)
@@ -893,19 +894,6 @@ void stream_release_settle_until(struct pool *pool, const struct device *device,
     }
 }
 
-bool stream_release_is_vain(const struct device *device)
-{
-    uint64_t until =
-        device ? atomic_load_explicit(&stream_device(device)->vain_until, memory_order_relaxed) : 0;
-    return monotonic_now() < until;
-}
-
-void stream_release_was_vain(const struct device *device, uint64_t nanoseconds)
-{
-    atomic_store_explicit(&stream_device(device)->vain_until, monotonic_now() + nanoseconds,
-                          memory_order_relaxed);
-}
-
 /* ---- pools and contexts that end ---- */
 
 /* On the context's legacy stream: after all of its blocking streams', those included that nobody
@@ -914,7 +902,7 @@ static bool record_legacy(struct pool *pool, struct context *context, CUevent *e
 {
     const struct driver *driver = pool->driver;
     bool pushed, recorded = false;
-    if (streams_are_captured(pool) || !context_push(pool, context, &pushed))
+    if (program_captures(&pool->captures) || !context_push(pool, context, &pushed))
         return false;
     if (driver->cuEventCreate(event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS) {
         recorded = driver->cuEventRecord(*event, CU_STREAM_LEGACY) == CUDA_SUCCESS;
@@ -968,7 +956,7 @@ static bool can_be_named(const struct choice *choice, struct stream *stream, str
 static bool may_be_capturing(const struct pool *pool, CUstream handle)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return streams_are_captured(pool) &&
+    return program_captures(&pool->captures) &&
            (!pool->driver->cuStreamIsCapturing ||
             pool->driver->cuStreamIsCapturing(handle, &status) != CUDA_SUCCESS ||
             status != CU_STREAM_CAPTURE_STATUS_NONE);
@@ -1057,7 +1045,7 @@ void stream_release_before_end(struct pool *pool, struct context *context)
     uint64_t started = monotonic_now();
     struct choice choice = {
         .pool = pool, .context = context, .generation = context_generation(context)};
-    if (!streams_are_captured(pool) || !pool->driver->cuMemFreeAsync)
+    if (!program_captures(&pool->captures) || !pool->driver->cuMemFreeAsync)
         return;
     if (!MUTATED(not_given_back_in_order))
         give_back_in_order(&choice);

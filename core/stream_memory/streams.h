@@ -40,7 +40,6 @@ struct pause {
 /* All of a pool's stream-ordered memory. */
 struct streams {
     struct block_table blocks;
-    unsigned idle_captures;            /* what the count of captures is while none goes on */
     char apart[STREAM_APART];          /* every call reads what is above, few write it */
     pthread_mutex_t lock;              /* the list's */
     _Atomic uint64_t ids[STREAMS_MAX]; /* 0: nobody's. Written under the list's and the stream's

@@ -143,13 +143,13 @@ static bool can_be_named_here(const struct pool *pool, const struct use *use)
 static CUresult record_end_of_context(struct pool *pool, const struct use *use, CUevent event)
 {
     const struct driver *driver = pool->driver;
-    if (!driver->cuCtxRecordEvent && streams_are_captured(pool) &&
+    if (!driver->cuCtxRecordEvent && program_captures(&pool->captures) &&
         !MUTATED(context_waited_for_in_captures))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (!driver->cuCtxRecordEvent)
         return driver->cuCtxSynchronize();
     pthread_mutex_lock(&pool->fence_lock);
-    CUresult result = streams_are_captured(pool)
+    CUresult result = program_captures(&pool->captures)
                           ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
                           : driver->cuCtxRecordEvent(use->context->handle, event);
     pthread_mutex_unlock(&pool->fence_lock);

@@ -181,7 +181,7 @@ Test(use, where_nothing_was_told_nothing_is_waited_for)
 
 Test(use, switched_off_there_are_none)
 {
-    struct pool_bytes bytes;
+    struct kept_bytes bytes;
     settings.stream_ordered.enabled = false;
     start_streams();
     CUdeviceptr plain = allocate(MIB);
