@@ -23,6 +23,7 @@
 #include "core/stream_memory/own_event_record.h"
 #include "core/stream_memory/program_events.h"
 #include "core/stream_memory/stream_find.h"
+#include "core/stream_memory/stream_hands.h"
 #include "core/stream_memory/stream_heap.h"
 #include "core/stream_memory/stream_memory.h"
 #include "core/stream_memory/stream_order.h"

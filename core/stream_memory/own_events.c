@@ -5,7 +5,6 @@
 #include "core/base/mutation.h"
 #include "core/contexts/pool_state.h"
 #include "core/driver/calls.h"
-#include "stream_heap.h"
 #include "stream_shelf.h"
 
 void order_complete(struct stream *stream, uint64_t stamp)
@@ -53,7 +52,7 @@ void order_settle(struct stream *stream)
 {
     uint64_t done = order_done(stream);
     while (stream->pending.first && counter_get(&stream->pending.first->epoch) <= done)
-        stream_heap_make_clean(stream, stream_block_of(stream->pending.first));
+        shelf_make_clean(stream, stream_block_of(stream->pending.first));
     while (stream->oldest && stream->oldest->stamp <= done)
         retire_oldest(stream);
 }

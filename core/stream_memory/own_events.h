@@ -23,11 +23,6 @@
 /* Everything stamped up to here is over. Any thread, no lock needed. */
 void order_complete(struct stream *stream, uint64_t stamp);
 
-static inline uint64_t order_done(const struct stream *stream)
-{
-    return atomic_load_explicit(&stream->done, memory_order_relaxed);
-}
-
 /* Stream's lock held. Makes clean what is over, and takes back the events that stood for it. */
 void order_settle(struct stream *stream);
 

@@ -132,6 +132,12 @@ static inline bool stream_is(struct stream_ref ref)
     return ref.stream->id == ref.id;
 }
 
+/* Everything stamped up to here is over. */
+static inline uint64_t order_done(const struct stream *stream)
+{
+    return atomic_load_explicit(&stream->done, memory_order_relaxed);
+}
+
 /* Lock held: a block has left the stream's shelves; no lock needed: it has come back, or will not.
  */
 static inline void stream_block_is_away(struct stream *stream)

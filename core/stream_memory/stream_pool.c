@@ -15,6 +15,8 @@
 #include "own_event_record.h"
 #include "program_events.h"
 #include "stream_find.h"
+#include "stream_free.h"
+#include "stream_hands.h"
 #include "stream_heap.h"
 #include "stream_order.h"
 #include "stream_release.h"
@@ -159,7 +161,7 @@ static bool may_be_kept(struct pool *pool, struct stream_block *block, CUstream 
     struct stream_ref ref = stream_find(pool, handle, true);
     if (!ref.stream)
         return false;
-    return stream_heap_free(pool, block, ref, handle);
+    return stream_free_in_order(pool, block, ref, handle);
 }
 
 struct stream_free {
@@ -172,18 +174,18 @@ static CUresult free_by_driver(struct pool *pool, struct stream_block *block,
                                const void *argument)
 {
     CUdeviceptr address = block_address(&block->block);
-    stream_heap_leave(pool, block);
+    stream_block_leave(pool, block);
     uint64_t started = monotonic_now();
     enter_driver();
     CUresult result = release(pool, address, argument);
     leave_driver();
     uint64_t nanoseconds = monotonic_now() - started;
     if (result != CUDA_SUCCESS) {
-        stream_heap_came_back(pool, block);
+        stream_block_came_back(pool, block);
         return result;
     }
     use_forget(pool, block);
-    stream_heap_left(pool, block, nanoseconds);
+    stream_block_left(pool, block, nanoseconds);
     return result;
 }
 
@@ -232,7 +234,7 @@ static CUresult free_claimed(struct pool *pool, struct stream_block *block)
     bool green;
     struct plain_free free = {NULL, NULL};
     if (is_served(pool) && context_current(pool, &green) &&
-        stream_heap_free_plainly(pool, block, &free)) {
+        stream_free_plainly(pool, block, &free)) {
         use_forget(pool, block);
         return CUDA_SUCCESS;
     }
@@ -248,7 +250,7 @@ bool stream_pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr a
     if (block && is_in_host_function(pool))
         *result = driver(address, handle);
     else if (block)
-        *result = stream_heap_claim(block, address)
+        *result = stream_block_claim(block, address)
                       ? free_claimed_async(pool, driver, block, handle)
                       : CUDA_ERROR_INVALID_VALUE;
     return block != NULL;
@@ -258,8 +260,8 @@ bool stream_pool_free(struct pool *pool, CUdeviceptr address, CUresult *result)
 {
     struct stream_block *block = stream_block_at(pool, address);
     if (block)
-        *result = stream_heap_claim(block, address) ? free_claimed(pool, block)
-                                                    : CUDA_ERROR_INVALID_VALUE;
+        *result = stream_block_claim(block, address) ? free_claimed(pool, block)
+                                                     : CUDA_ERROR_INVALID_VALUE;
     return block != NULL;
 }
 

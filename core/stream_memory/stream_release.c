@@ -11,6 +11,7 @@
 #include "own_event_record.h"
 #include "own_events.h"
 #include "stream_find.h"
+#include "stream_hands.h"
 #include "stream_order.h"
 #include "stream_shelf.h"
 #include "use.h"
@@ -132,7 +133,7 @@ static bool find_best(const struct choice *choice, struct best *best)
 static void detach(struct pool *pool, struct stream *stream, struct block *found)
 {
     struct stream_block *block = stream_block_of(found);
-    stream_heap_detach(stream, block);
+    shelf_detach(stream, block);
     stream_block_is_away(stream);
     block_table_remove(&streams_of(pool)->blocks, block_address(found), found);
 }
@@ -258,7 +259,7 @@ static void put_back(struct pool *pool, struct stream_block *block)
     if (!block_table_insert(&streams_of(pool)->blocks, block_address(&block->block), &block->block))
         return;
     short_lock_take(&shelf->stream->lock);
-    stream_heap_attach(shelf, block);
+    shelf_attach(shelf, block);
     short_lock_give(&shelf->stream->lock);
 }
 
@@ -284,7 +285,7 @@ static uint64_t settle(struct pool *pool, struct block *chain, enum eviction rea
         } else {
             released += b->bytes;
             count_return(block, reason, each);
-            stream_heap_forget_free(pool, block);
+            stream_block_gone(pool, block);
         }
         stream_block_is_settled(shelf->stream);
     }
@@ -1090,7 +1091,7 @@ void stream_release_forget(struct pool *pool, struct context *context)
         short_lock_give(&stream->lock);
         for (struct block *next; chain; chain = next) {
             next = chain->links[LINK_HEAP].next;
-            stream_heap_forget_free(pool, stream_block_of(chain));
+            stream_block_gone(pool, stream_block_of(chain));
             stream_block_is_settled(stream);
         }
     }

@@ -13,8 +13,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "core/device_memory/release.h"
-#include "stream_heap.h"
+#include "core/contexts/return_stream.h"
+#include "core/driver/cuda_abi.h"
+#include "stream_block.h"
+#include "streams.h"
 
 /* Bytes of stream-ordered blocks, of one device or (NULL) all. */
 struct stream_bytes {

@@ -126,3 +126,32 @@ void shelf_forgive(struct stream *stream)
             b->robbed = 0;
     }
 }
+
+/* ---- blocks coming and going ---- */
+
+void shelf_make_clean(struct stream *stream, struct stream_block *block)
+{
+    struct bucket *bucket = block->block.bucket;
+    block_list_remove(&bucket->pending, &block->block, LINK_BUCKET);
+    block_list_remove(&stream->pending, &block->block, LINK_HEAP);
+    block_set_state(&block->block, BLOCK_CLEAN);
+    block->event = NULL;
+    block_list_append(&bucket->clean, &block->block, LINK_BUCKET);
+    shelf_count_clean(stream, bucket, block->block.bytes);
+    if (shelf_is_covered(stream, &block->block))
+        stream->covered_bytes -= block->block.bytes;
+    shelf_set_quiet(stream);
+}
+
+void shelf_detach(struct stream *stream, struct stream_block *block)
+{
+    shelf_take(stream, block->block.bucket, block);
+    shelf_count_out(shelf_of(block), block->block.bucket, block);
+    block_set_state(&block->block, BLOCK_LEAVING);
+}
+
+void shelf_attach(struct shelf *shelf, struct stream_block *block)
+{
+    shelf_count_in(shelf, block->block.bucket, block);
+    shelf_put_back(shelf->stream, block);
+}

@@ -9,12 +9,15 @@
 #ifndef CUDAPOOL_CORE_STREAM_SHELF_H
 #define CUDAPOOL_CORE_STREAM_SHELF_H
 
+#include "core/base/mutation.h"
 #include "core/base/size_class.h"
+#include "core/blocks/block.h"
 #include "core/contexts/pool_state.h"
+#include "core/device_memory/heap.h"
 #include "mempool.h"
-#include "own_events.h"
-#include "stream_heap.h"
-#include "stream_order.h"
+#include "stream.h"
+#include "stream_block.h"
+#include "streams.h"
 
 /* Each look for idle blocks reads the clock: so many frees go without. */
 #define FREES_PER_LOOK 32u
@@ -254,6 +257,14 @@ static inline void shelf_put_back(struct stream *stream, struct stream_block *bl
     shelf_set_quiet(stream);
 }
 
+/* A pending block turns out to be over. */
+void shelf_make_clean(struct stream *stream, struct stream_block *block);
+
+/* A free block leaves its shelf, in whose name it stays; and comes back, with the stamp that it
+ * had. */
+void shelf_detach(struct stream *stream, struct stream_block *block);
+void shelf_attach(struct shelf *shelf, struct stream_block *block);
+
 /* The block, which is on no shelf and counted in this one, is the program's from now on. */
 static inline void shelf_hand_out(struct shelf *shelf, struct bucket *bucket,
                                   struct stream_block *block, size_t bytes)
@@ -315,18 +326,6 @@ static inline struct block *shelf_find_own(const struct stream *stream, const st
 {
     return __builtin_expect(stream->own_order, 1) ? shelf_newest(bucket)
                                                   : shelf_find_marked(stream, bucket);
-}
-
-/* The same, off its lists. */
-static inline struct stream_block *shelf_take_own(struct stream *stream, struct bucket *bucket)
-{
-    if (!stream->own_order)
-        order_settle(stream);
-    struct block *found = shelf_find_own(stream, bucket);
-    if (!found)
-        return NULL;
-    shelf_take(stream, bucket, stream_block_of(found));
-    return stream_block_of(found);
 }
 
 /* ---- freeing ---- */

@@ -244,10 +244,10 @@ Test(mempool, what_is_just_being_freed_goes_back_with_its_pool)
     struct stream *stream = stream_called(one);
     struct stream_block *block = stream_block_find(&streams_of(pool)->blocks, address);
     short_lock_take(&stream->lock);
-    stream_heap_detach(stream, block);
+    shelf_detach(stream, block);
     cr_assert_eq(pthread_create(&thread, NULL, destroy, &own), 0);
     usleep(50000);
-    stream_heap_attach(atomic_load(&block->shelf), block);
+    shelf_attach(atomic_load(&block->shelf), block);
     short_lock_give(&stream->lock);
     pthread_join(thread, NULL);
     cr_assert_not(fake_is_allocated(address));
