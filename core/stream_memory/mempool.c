@@ -5,6 +5,7 @@
 #include "core/base/size_class.h"
 #include "core/contexts/pool_state.h"
 #include "core/driver/calls.h"
+#include "stream_ends.h"
 #include "stream_find.h"
 #include "stream_release.h"
 #include "stream_shelf.h"

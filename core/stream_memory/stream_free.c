@@ -10,6 +10,7 @@
 #include "stream_hands.h"
 #include "stream_payoff.h"
 #include "stream_release.h"
+#include "stream_reserve.h"
 #include "stream_shelf.h"
 
 /* ---- how much may be pending that nobody can ask about ---- */

@@ -8,8 +8,11 @@
 #include "core/reclaim/reclaim.h"
 #include "mempool.h"
 #include "program_events.h"
+#include "stream_ends.h"
 #include "stream_pool.h"
 #include "stream_release.h"
+#include "stream_settle.h"
+#include "stream_sums.h"
 #include "stream_table.h"
 #include "streams.h"
 

@@ -10,6 +10,7 @@
 #include "stream_hands.h"
 #include "stream_payoff.h"
 #include "stream_release.h"
+#include "stream_reserve.h"
 
 /* The stamp of a live block's last free was another stream's, and may not be over. */
 #define STAMP_OF_ANOTHER UINT64_MAX

@@ -20,6 +20,7 @@
 #include "stream_heap.h"
 #include "stream_order.h"
 #include "stream_release.h"
+#include "stream_reserve.h"
 #include "stream_shelf.h"
 #include "stream_table.h"
 #include "use.h"

@@ -6,7 +6,9 @@
 #include "core/contexts/pool_state.h"
 #include "mempool.h"
 #include "own_event_query.h"
+#include "stream_ends.h"
 #include "stream_release.h"
+#include "stream_reserve.h"
 
 /* After a stream has looked in vain for a block with an event, so many frees on the stream that
  * could have had one record one. */
