@@ -7,6 +7,7 @@
 #include "core/contexts/pool_state.h"
 #include "core/reclaim/reclaim.h"
 #include "mempool.h"
+#include "mempool_calls.h"
 #include "program_events.h"
 #include "stream_ends.h"
 #include "stream_pool.h"

@@ -7,6 +7,7 @@
 #include "core/driver/calls.h"
 #include "core/reclaim/reclaim.h"
 #include "mempool.h"
+#include "mempool_sums.h"
 #include "stream_hands.h"
 #include "stream_payoff.h"
 #include "stream_release.h"

@@ -11,6 +11,8 @@
 #include "core/contexts/pool_state.h"
 #include "core/driver/calls.h"
 #include "mempool.h"
+#include "mempool_calls.h"
+#include "mempool_list.h"
 #include "own_event_query.h"
 #include "own_event_record.h"
 #include "program_events.h"
