@@ -123,7 +123,7 @@ SIMS     := $(if $(SIM_SOURCES),$(SIM) $(SIM_VARIANTS))
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .PHONY: all library sim programs gpu unit plain replays fuzzers abi-check test random mutations fuzz \
-        coverage demo bench install uninstall deb lint format cross clean help dependencies
+        coverage demo bench install uninstall deb layers lint format cross clean help dependencies
 
 all: library sim programs ## build everything but the unit tests
 library: $(PRODUCTS) abi-check ## build the preload object, its settings reader and the command
@@ -171,7 +171,10 @@ bench: all $(BENCH_PEERS) ## compare the pool with other allocators, on the GPU 
 	@if command -v valgrind >/dev/null; then BUILD=$(BUILD) scripts/instructions_per_pair.sh; \
 	    else echo "instructions per pair: there is no valgrind"; fi
 
-lint: ## check format, and run clang-tidy, cppcheck and shellcheck
+layers: library ## who uses whom in core/, shim/ and tools/: fails on what runs up, and on circles
+	@scripts/layers.py $(BUILD)
+
+lint: ## check format and sizes, and run clang-tidy, cppcheck and shellcheck
 	@scripts/lint.sh
 
 format: ## format all C sources in place

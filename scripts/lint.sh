@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks every source that git knows or would take: format, clang's warnings and clang-tidy,
+# Checks every source that git knows or would take: format, sizes, clang's warnings and clang-tidy,
 # cppcheck, shellcheck. Says what is wrong and exits 1; a tool that is not installed is an error.
 set -u
 cd "$(dirname "$0")/.." || exit 2
@@ -40,6 +40,7 @@ tidy() {
 }
 
 step clang-format clang-format --dry-run -Werror "${formatted[@]}"
+step sizes scripts/sizes.py
 step clang-tidy tidy
 step cppcheck cppcheck -j 2 --quiet --error-exitcode=1 --std=c11 --enable=warning,performance,portability \
     --inline-suppr --suppress=missingIncludeSystem --suppress=unknownMacro \
