@@ -593,13 +593,13 @@ CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
 
 bool pool_let_go(struct pool *pool, CUdeviceptr address)
 {
-    return heap_let_go(pool, address) && (!streams_of(pool) || stream_heap_let_go(pool, address));
+    return heap_let_go(pool, address) && (!streams_of(pool) || stream_block_let_go(pool, address));
 }
 
 void pool_forget_address(struct pool *pool, CUdeviceptr address)
 {
     heap_forget_address(pool, address);
-    stream_heap_forget_address(pool, address);
+    stream_block_forget_address(pool, address);
 }
 
 /* ---- pointers ---- */
@@ -887,13 +887,13 @@ void pool_capture_about_to_begin(struct pool *pool)
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
         epoch_fence_the_rest(pool, c);
     if (streams_of(pool))
-        order_record_the_rest(pool);
+        own_events_capture_comes(pool);
 }
 
 void pool_capture_has_come(struct pool *pool)
 {
     if (streams_of(pool) && !MUTATED(no_fence_before_capture))
-        order_capture_has_come(pool);
+        own_events_capture_has_come(pool);
 }
 
 void pool_captures_lock(struct pool *pool)

@@ -23,7 +23,7 @@ void mempool_destroying(struct pool *pool, CUmemoryPool handle)
      * back with those that nobody uses. */
     if (driver_calls.depth)
         return;
-    stream_release_mempool(pool, mempool, UINT64_MAX, true);
+    stream_ends_mempool(pool, mempool, UINT64_MAX, true);
 }
 
 void mempool_trimming(struct pool *pool, CUmemoryPool handle, uint64_t keep)
@@ -33,7 +33,7 @@ void mempool_trimming(struct pool *pool, CUmemoryPool handle, uint64_t keep)
     if (!mempool || !mempool_ask(pool, handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) ||
         reserved <= keep)
         return;
-    stream_release_mempool(pool, mempool, UINT64_MAX, false);
+    stream_ends_mempool(pool, mempool, UINT64_MAX, false);
 }
 
 /* ---- what the driver's pools hold ---- */

@@ -36,12 +36,12 @@ void mempool_note_use(struct pool *pool, struct mempool *mempool)
 {
     struct streams *streams = streams_of(pool);
     uint64_t started;
-    if (streams_pause(streams, &streams->uses, &started))
+    if (streams_are_paused(streams, &streams->uses, &started))
         return;
     struct mempool_sum sum = mempool_sum(pool, mempool);
     mempool_raise(&mempool->used_high, sum.used);
     mempool_raise(&mempool->kept_high, sum.kept);
-    streams_rest(streams, &streams->uses, started);
+    streams_pause_after(streams, &streams->uses, started);
 }
 
 void mempool_start_high_again(struct pool *pool, struct mempool *mempool)

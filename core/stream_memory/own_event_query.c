@@ -26,8 +26,9 @@ static CUresult ask_driver(struct pool *pool, const struct own_event *event)
 /* Lock held. Later events are over no earlier. */
 static bool was_asked_in_vain(const struct stream *stream, const struct own_event *event)
 {
-    return event && stream->vain_stamp > order_done(stream) && event->stamp >= stream->vain_stamp &&
-           monotonic_now() < stream->vain_until && !MUTATED(asked_again_at_once);
+    return event && stream->vain_stamp > stream_done(stream) &&
+           event->stamp >= stream->vain_stamp && monotonic_now() < stream->vain_until &&
+           !MUTATED(asked_again_at_once);
 }
 
 /* Lock held. */
@@ -60,45 +61,45 @@ static CUresult ask(struct pool *pool, struct stream *stream, uint64_t stamp, bo
     if (vain)
         return CUDA_ERROR_NOT_READY;
     if (!event)
-        return order_done(stream) >= stamp ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+        return stream_done(stream) >= stamp ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
     CUresult result = ask_driver(pool, event);
     short_lock_take(&stream->lock);
     if (result == CUDA_SUCCESS)
-        order_complete(stream, covered);
+        own_events_complete(stream, covered);
     note_answer(stream, covered, result);
-    order_drop_user(stream, event);
-    order_settle(stream);
+    own_event_drop(stream, event);
+    own_events_settle(stream);
     short_lock_give(&stream->lock);
     return result;
 }
 
-CUresult order_ask(struct pool *pool, struct stream *stream, uint64_t stamp)
+CUresult own_events_ask(struct pool *pool, struct stream *stream, uint64_t stamp)
 {
     return ask(pool, stream, stamp, false);
 }
 
-bool order_query_sparingly(struct pool *pool, struct stream *stream, uint64_t stamp)
+bool own_events_query_sparingly(struct pool *pool, struct stream *stream, uint64_t stamp)
 {
     return ask(pool, stream, stamp, true) == CUDA_SUCCESS;
 }
 
-bool order_query(struct pool *pool, struct stream *stream, uint64_t stamp)
+bool own_events_query(struct pool *pool, struct stream *stream, uint64_t stamp)
 {
-    return order_ask(pool, stream, stamp) == CUDA_SUCCESS;
+    return own_events_ask(pool, stream, stamp) == CUDA_SUCCESS;
 }
 
-CUresult order_synchronise(struct pool *pool, struct stream *stream, uint64_t stamp)
+CUresult own_events_synchronise(struct pool *pool, struct stream *stream, uint64_t stamp)
 {
     uint64_t started = monotonic_now();
     CUresult result;
     if (MUTATED(pinned_while_waiting))
         context_pin(stream->context, stream->generation);
-    while ((result = order_ask(pool, stream, stamp)) == CUDA_ERROR_NOT_READY)
+    while ((result = own_events_ask(pool, stream, stamp)) == CUDA_ERROR_NOT_READY)
         patient_nap(started);
     return result;
 }
 
-uint64_t order_newest(const struct stream *stream)
+uint64_t own_events_newest(const struct stream *stream)
 {
     return stream->newest ? stream->newest->stamp : 0;
 }
@@ -108,7 +109,7 @@ static bool may_be_waited_for(const struct own_event *event)
     return event->in_free || MUTATED(waited_for_later_work);
 }
 
-struct own_event *order_first_in_free(const struct stream *stream, uint64_t stamp)
+struct own_event *own_events_first_in_free(const struct stream *stream, uint64_t stamp)
 {
     struct own_event *event = stream->oldest;
     while (event && (event->stamp < stamp || !may_be_waited_for(event)))
@@ -116,7 +117,7 @@ struct own_event *order_first_in_free(const struct stream *stream, uint64_t stam
     return event;
 }
 
-struct own_event *order_last_in_free(const struct stream *stream)
+struct own_event *own_events_last_in_free(const struct stream *stream)
 {
     struct own_event *last = NULL;
     for (struct own_event *event = stream->oldest; event; event = event->next)
@@ -125,7 +126,7 @@ struct own_event *order_last_in_free(const struct stream *stream)
     return last;
 }
 
-bool order_wait(struct pool *pool, CUstream handle, const struct own_event *event)
+bool own_event_wait(struct pool *pool, CUstream handle, const struct own_event *event)
 {
     enter_driver();
     CUresult result = pool->driver->cuStreamWaitEvent(handle, event->event, 0);

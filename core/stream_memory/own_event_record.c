@@ -96,9 +96,9 @@ static struct own_event *record_by(struct pool *pool, struct stream *stream, CUs
     short_lock_take(&stream->lock);
     struct context *context = stream->context;
     struct own_event *event = own_events_begin(stream, &make);
-    order_take_discarded(stream, &discarded);
+    own_events_take_discarded(stream, &discarded);
     short_lock_give(&stream->lock);
-    order_destroy_events(pool, discarded);
+    own_events_destroy(pool, discarded);
     bool recorded = record_event(pool, make ? context : NULL, &event, handle, record);
     if (!event)
         return NULL;
@@ -110,10 +110,10 @@ static struct own_event *record_by(struct pool *pool, struct stream *stream, CUs
     if (recorded) {
         own_events_publish(stream, event);
         if (record == record_operation)
-            own_events_raise_joined(stream, stamp);
+            own_events_raise_marked(stream, stamp);
     } else {
         event->over = true;
-        order_drop_user(stream, event);
+        own_event_drop(stream, event);
     }
     short_lock_give(&stream->lock);
     return recorded ? event : NULL;
@@ -124,7 +124,7 @@ static void drop(struct stream *stream, struct own_event *event)
     if (!event)
         return;
     short_lock_take(&stream->lock);
-    order_drop_user(stream, event);
+    own_event_drop(stream, event);
     short_lock_give(&stream->lock);
 }
 
@@ -143,11 +143,11 @@ static void ask_about_older_ones(struct pool *pool, struct stream *stream)
     }
     short_lock_give(&stream->lock);
     if (stamp)
-        order_query_sparingly(pool, stream, stamp);
+        own_events_query_sparingly(pool, stream, stamp);
 }
 
-struct own_event *order_record(struct pool *pool, struct stream_ref ref, CUstream handle,
-                               uint64_t stamp, bool join)
+struct own_event *own_event_record(struct pool *pool, struct stream_ref ref, CUstream handle,
+                                   uint64_t stamp, bool join)
 {
     ask_about_older_ones(pool, ref.stream);
     struct own_event *event =
@@ -160,13 +160,13 @@ struct own_event *order_record(struct pool *pool, struct stream_ref ref, CUstrea
     return event;
 }
 
-struct own_event *order_record_at_end(struct pool *pool, struct stream_ref ref, CUstream handle,
-                                      uint64_t stamp)
+struct own_event *own_event_record_at_end(struct pool *pool, struct stream_ref ref, CUstream handle,
+                                          uint64_t stamp)
 {
     return record_by(pool, ref.stream, handle, stamp, record_on_stream);
 }
 
-struct own_event *order_record_context(struct pool *pool, struct stream *stream, uint64_t stamp)
+struct own_event *own_event_record_context(struct pool *pool, struct stream *stream, uint64_t stamp)
 {
     return pool->driver->cuCtxRecordEvent ? record_by(pool, stream, NULL, stamp, record_in_context)
                                           : NULL;
@@ -193,7 +193,7 @@ static void drop_marker(struct stream *stream, struct own_event *event, bool mad
 
 /* Nobody else than the stream itself ever waits for the event, so it may be recorded again while it
  * is outstanding. */
-bool order_join(struct pool *pool, struct stream_ref ref, CUstream handle, uint64_t stamp)
+bool own_event_mark(struct pool *pool, struct stream_ref ref, CUstream handle, uint64_t stamp)
 {
     struct stream *stream = ref.stream;
     short_lock_take(&stream->lock);
@@ -207,7 +207,7 @@ bool order_join(struct pool *pool, struct stream_ref ref, CUstream handle, uint6
     short_lock_take(&stream->lock);
     drop_marker(stream, event, make);
     if (recorded)
-        own_events_raise_joined(stream, stamp);
+        own_events_raise_marked(stream, stamp);
     short_lock_give(&stream->lock);
     return recorded;
 }
@@ -221,7 +221,7 @@ static bool lacks_event(const struct stream *stream)
     return last && (!stream->newest || stream->newest->stamp < counter_get(&last->epoch));
 }
 
-bool order_capture_is_coming(const struct pool *pool)
+bool own_events_capture_is_coming(const struct pool *pool)
 {
     /* Relaxed: the stream's lock orders it. Whoever has left something pending without having seen
      * it did so before the stream was looked at below. */
@@ -230,12 +230,12 @@ bool order_capture_is_coming(const struct pool *pool)
            !MUTATED(pending_as_capture_comes);
 }
 
-void order_capture_has_come(struct pool *pool)
+void own_events_capture_has_come(struct pool *pool)
 {
     atomic_fetch_sub_explicit(&streams_of(pool)->captures_coming, 1, memory_order_relaxed);
 }
 
-void order_record_the_rest(struct pool *pool)
+void own_events_capture_comes(struct pool *pool)
 {
     struct streams *streams = streams_of(pool);
     atomic_fetch_add_explicit(&streams->captures_coming, 1, memory_order_relaxed);
@@ -244,7 +244,7 @@ void order_record_the_rest(struct pool *pool)
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
         short_lock_take(&stream->lock);
-        order_settle(stream);
+        own_events_settle(stream);
         bool lacks = lacks_event(stream);
         uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
         struct context *context = stream->context;
@@ -252,7 +252,7 @@ void order_record_the_rest(struct pool *pool)
         short_lock_give(&stream->lock);
         if (!lacks || !context_pin(context, generation))
             continue;
-        drop(stream, order_record_context(pool, stream, stamp));
+        drop(stream, own_event_record_context(pool, stream, stamp));
         context_unpin(context);
     }
 }
@@ -283,20 +283,20 @@ static void record_where_missing(struct pool *pool, struct stream *stream,
                                  const struct context *context)
 {
     short_lock_take(&stream->lock);
-    order_settle(stream);
+    own_events_settle(stream);
     bool lacks = stream->context == context && lacks_event(stream) && may_be_named(stream);
     uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
     CUstream handle = stream->handle;
     if (lacks)
-        stream_is_named(stream);
+        stream_is_named_to_driver(stream);
     short_lock_give(&stream->lock);
     if (!lacks)
         return;
     drop(stream, record_by(pool, stream, handle, stamp, record_on_free_stream));
-    stream_is_not_named(stream);
+    stream_is_named_no_more(stream);
 }
 
-void order_record_where_missing(struct pool *pool, const struct context *context)
+void own_events_record_missing(struct pool *pool, const struct context *context)
 {
     uint64_t generation = context_generation(context);
     for (unsigned i = 0; i < stream_count(streams_of(pool)); i++) {
@@ -308,10 +308,10 @@ void order_record_where_missing(struct pool *pool, const struct context *context
     }
 }
 
-void order_record_to_wait(struct pool *pool, struct stream *stream)
+void own_events_record_to_wait(struct pool *pool, struct stream *stream)
 {
     short_lock_take(&stream->lock);
-    order_settle(stream);
+    own_events_settle(stream);
     bool lacks = lacks_event(stream), named = may_be_named(stream);
     bool is_here = stream->id && (!stream->thread || stream->thread == thread_state.id);
     uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
@@ -323,6 +323,6 @@ void order_record_to_wait(struct pool *pool, struct stream *stream)
     if (named)
         record_where_missing(pool, stream, context);
     else
-        drop(stream, order_record_context(pool, stream, stamp));
+        drop(stream, own_event_record_context(pool, stream, stamp));
     context_unpin(context);
 }

@@ -7,9 +7,9 @@
 #include "core/driver/calls.h"
 #include "stream_shelf.h"
 
-void order_complete(struct stream *stream, uint64_t stamp)
+void own_events_complete(struct stream *stream, uint64_t stamp)
 {
-    uint64_t done = order_done(stream);
+    uint64_t done = stream_done(stream);
     while (done < stamp &&
            !atomic_compare_exchange_weak_explicit(&stream->done, &done, stamp, memory_order_relaxed,
                                                   memory_order_relaxed))
@@ -17,10 +17,10 @@ void order_complete(struct stream *stream, uint64_t stamp)
 }
 
 /* Lock held. */
-void own_events_raise_joined(struct stream *stream, uint64_t stamp)
+void own_events_raise_marked(struct stream *stream, uint64_t stamp)
 {
-    if (stream->joined < stamp)
-        stream->joined = stamp;
+    if (stream->marked < stamp)
+        stream->marked = stamp;
 }
 
 static void put_spare(struct stream *stream, struct own_event *event)
@@ -41,16 +41,16 @@ static void retire_oldest(struct stream *stream)
         put_spare(stream, event);
 }
 
-void order_drop_user(struct stream *stream, struct own_event *event)
+void own_event_drop(struct stream *stream, struct own_event *event)
 {
     event->users--;
     if (event->users == 0 && event->over)
         put_spare(stream, event);
 }
 
-void order_settle(struct stream *stream)
+void own_events_settle(struct stream *stream)
 {
-    uint64_t done = order_done(stream);
+    uint64_t done = stream_done(stream);
     while (stream->pending.first && counter_get(&stream->pending.first->epoch) <= done)
         shelf_make_clean(stream, stream_block_of(stream->pending.first));
     while (stream->oldest && stream->oldest->stamp <= done)
@@ -59,14 +59,14 @@ void order_settle(struct stream *stream)
 
 /* ---- discarded ones ---- */
 
-/* Lock held. Of another owner of the record: for order_destroy_events. */
+/* Lock held. Of another owner of the record: for own_events_destroy. */
 void own_event_discard(struct stream *stream, struct own_event *event)
 {
     event->next = stream->discarded;
     stream->discarded = event;
 }
 
-void order_take_discarded(struct stream *stream, struct own_event **chain)
+void own_events_take_discarded(struct stream *stream, struct own_event **chain)
 {
     while (stream->discarded) {
         struct own_event *event = stream->discarded;
@@ -76,7 +76,7 @@ void order_take_discarded(struct stream *stream, struct own_event **chain)
     }
 }
 
-void order_destroy_events(struct pool *pool, struct own_event *events)
+void own_events_destroy(struct pool *pool, struct own_event *events)
 {
     for (struct own_event *next; events; events = next) {
         next = events->next;
@@ -90,7 +90,7 @@ void order_destroy_events(struct pool *pool, struct own_event *events)
     }
 }
 
-void order_drop_events(struct stream *stream)
+void own_events_drop_all(struct stream *stream)
 {
     if (stream->marker && stream->marker->users == 0)
         own_event_discard(stream, stream->marker);
@@ -123,7 +123,7 @@ static struct own_event *take_spare(struct stream *stream)
 struct own_event *own_events_begin(struct stream *stream, bool *make)
 {
     struct own_event *event = NULL;
-    order_settle(stream);
+    own_events_settle(stream);
     *make = counter_get(&stream->outstanding) < OWN_EVENTS_MAX;
     if (*make)
         event = take_spare(stream);

@@ -21,10 +21,10 @@
 /* ---- what is over ---- */
 
 /* Everything stamped up to here is over. Any thread, no lock needed. */
-void order_complete(struct stream *stream, uint64_t stamp);
+void own_events_complete(struct stream *stream, uint64_t stamp);
 
 /* Stream's lock held. Makes clean what is over, and takes back the events that stood for it. */
-void order_settle(struct stream *stream);
+void own_events_settle(struct stream *stream);
 
 /* ---- outstanding ones; the stream's lock is held ---- */
 
@@ -36,18 +36,18 @@ struct own_event *own_events_begin(struct stream *stream, bool *make);
 void own_events_publish(struct stream *stream, struct own_event *event);
 
 /* An operation in the stream is behind the free with this stamp. */
-void own_events_raise_joined(struct stream *stream, uint64_t stamp);
+void own_events_raise_marked(struct stream *stream, uint64_t stamp);
 
 /* Stream's lock held. */
-void order_drop_user(struct stream *stream, struct own_event *event);
+void own_event_drop(struct stream *stream, struct own_event *event);
 
 /* Nobody uses it any more, nor will: it is destroyed when the lock is given. */
 void own_event_discard(struct stream *stream, struct own_event *event);
 
 /* Stream's lock held: all its events are discarded. What is discarded is taken under the lock, put
  * before the chain, and destroyed without it; what died with its context is only forgotten. */
-void order_drop_events(struct stream *stream);
-void order_take_discarded(struct stream *stream, struct own_event **chain);
-void order_destroy_events(struct pool *pool, struct own_event *chain);
+void own_events_drop_all(struct stream *stream);
+void own_events_take_discarded(struct stream *stream, struct own_event **chain);
+void own_events_destroy(struct pool *pool, struct own_event *chain);
 
 #endif

@@ -115,7 +115,7 @@ static void remove_event(struct event_shard *shard, struct program_event *gone)
 
 /* ---- recording and ending ---- */
 
-uint64_t order_event_begin(struct pool *pool, CUevent event)
+uint64_t program_event_begin(struct pool *pool, CUevent event)
 {
     struct event_shard *shard = shard_of(pool, event);
     uint64_t version = 0;
@@ -145,8 +145,8 @@ static bool set_clock(struct program_event *event, const struct order_mark *mark
     return true;
 }
 
-void order_event_recorded(struct pool *pool, CUevent event, uint64_t version,
-                          const struct order_mark *mark)
+void program_event_recorded(struct pool *pool, CUevent event, uint64_t version,
+                            const struct order_mark *mark)
 {
     struct event_shard *shard = shard_of(pool, event);
     if (!version)
@@ -163,7 +163,7 @@ void order_event_recorded(struct pool *pool, CUevent event, uint64_t version,
     pthread_mutex_unlock(&shard->lock);
 }
 
-void order_event_lost(struct pool *pool, CUevent event)
+void program_event_lost(struct pool *pool, CUevent event)
 {
     struct event_shard *shard = shard_of(pool, event);
     CUcontext current = NULL;
@@ -181,10 +181,10 @@ void order_event_lost(struct pool *pool, CUevent event)
     pthread_mutex_unlock(&shard->lock);
     /* There is no memory for that: it must not be believed later. */
     if (event && !found)
-        order_lose_events(pool);
+        program_events_lose(pool);
 }
 
-void order_event_destroyed(struct pool *pool, CUevent event)
+void program_event_destroyed(struct pool *pool, CUevent event)
 {
     struct event_shard *shard = shard_of(pool, event);
     pthread_mutex_lock(&shard->lock);
@@ -234,7 +234,7 @@ static void forget_events(struct event_shard *shard, const struct context *conte
     pthread_mutex_unlock(&shard->lock);
 }
 
-size_t order_count_events(struct pool *pool)
+size_t program_events_count(struct pool *pool)
 {
     size_t count = 0;
     for (unsigned i = 0; i < SHARDS; i++) {
@@ -246,7 +246,7 @@ size_t order_count_events(struct pool *pool)
     return count;
 }
 
-void order_context_died(struct pool *pool, const struct context *context)
+void program_events_context_died(struct pool *pool, const struct context *context)
 {
     for (unsigned i = 0; i < SHARDS && !MUTATED(events_outlive_context); i++)
         forget_events(&streams_of(pool)->events[i], context);
@@ -259,7 +259,7 @@ static bool events_are_lost(const struct pool *pool)
     return atomic_load_explicit(&streams_of(pool)->events_are_lost, memory_order_relaxed);
 }
 
-void order_event_look(struct pool *pool, CUevent event, struct event_look *look)
+void program_event_look(struct pool *pool, CUevent event, struct event_look *look)
 {
     struct event_shard *shard = shard_of(pool, event);
     look->version = 0;
@@ -290,7 +290,7 @@ static bool still_stands(struct pool *pool, CUevent event, const struct event_lo
     return same;
 }
 
-void order_event_is_over(struct pool *pool, CUevent event, const struct event_look *look)
+void program_event_is_over(struct pool *pool, CUevent event, const struct event_look *look)
 {
     if (still_stands(pool, event, look))
         order_clock_is_over(streams_of(pool), &look->clock, STREAMS_ORDERED);
@@ -304,8 +304,8 @@ static bool says_anything(const struct order_clock *clock)
     return false;
 }
 
-void order_event_waited(struct pool *pool, CUevent event, const struct event_look *look,
-                        CUstream handle)
+void program_event_waited(struct pool *pool, CUevent event, const struct event_look *look,
+                          CUstream handle)
 {
     if (!says_anything(&look->clock) || !still_stands(pool, event, look))
         return;
@@ -319,7 +319,7 @@ void order_event_waited(struct pool *pool, CUevent event, const struct event_loo
     short_lock_give(&ref.stream->lock);
 }
 
-void order_lose_events(struct pool *pool)
+void program_events_lose(struct pool *pool)
 {
     atomic_store_explicit(&streams_of(pool)->events_are_lost, true, memory_order_relaxed);
 }

@@ -25,30 +25,30 @@ bool program_events_init(struct streams *streams);
 
 /* Around the driver's record of an event: what it comes after, or NULL where that is not known or
  * the record failed. */
-uint64_t order_event_begin(struct pool *pool, CUevent event);
-void order_event_recorded(struct pool *pool, CUevent event, uint64_t version,
-                          const struct order_mark *mark);
-void order_event_destroyed(struct pool *pool, CUevent event);
+uint64_t program_event_begin(struct pool *pool, CUevent event);
+void program_event_recorded(struct pool *pool, CUevent event, uint64_t version,
+                            const struct order_mark *mark);
+void program_event_destroyed(struct pool *pool, CUevent event);
 
 /* So are all that were in this context. */
-void order_context_died(struct pool *pool, const struct context *context);
+void program_events_context_died(struct pool *pool, const struct context *context);
 
 /* Events that are remembered. */
-size_t order_count_events(struct pool *pool);
+size_t program_events_count(struct pool *pool);
 
 /* Somebody records this event where we do not see it: it is not believed until it is destroyed. */
-void order_event_lost(struct pool *pool, CUevent event);
+void program_event_lost(struct pool *pool, CUevent event);
 
 /* What the event stands for now. */
-void order_event_look(struct pool *pool, CUevent event, struct event_look *look);
+void program_event_look(struct pool *pool, CUevent event, struct event_look *look);
 
 /* The driver has answered that the event is over, or has put a stream behind it: so is all that it
  * stood for, if it still stands for the same. */
-void order_event_is_over(struct pool *pool, CUevent event, const struct event_look *look);
-void order_event_waited(struct pool *pool, CUevent event, const struct event_look *look,
-                        CUstream handle);
+void program_event_is_over(struct pool *pool, CUevent event, const struct event_look *look);
+void program_event_waited(struct pool *pool, CUevent event, const struct event_look *look,
+                          CUstream handle);
 
 /* Somebody may record events where we do not see it. */
-void order_lose_events(struct pool *pool);
+void program_events_lose(struct pool *pool);
 
 #endif

@@ -72,20 +72,20 @@ struct stream {
     _Atomic uint64_t done;  /* everything stamped up to here is over. Only ever raised: relaxed,
                                since whoever acts on it looks under the lock, which the raising
                                thread takes after it or whose call happened before */
-    uint64_t joined;  /* a free with a stamp up to here has an operation behind it in the stream */
+    uint64_t marked;  /* a free with a stamp up to here has an operation behind it in the stream */
     uint64_t covered; /* and one up to here an event of ours, which may be asked about */
     struct order_clock known;
     struct own_event *oldest, *newest; /* outstanding, by ascending stamp */
     struct own_event *spare;
     struct own_event *discarded; /* that nobody will use again: to be destroyed without the lock */
-    struct own_event *marker;    /* recorded over and over: see order_join */
-    uint64_t vain_stamp, vain_until, vain_ns; /* see order_query_sparingly */
+    struct own_event *marker;    /* recorded over and over: see own_event_mark */
+    uint64_t vain_stamp, vain_until, vain_ns; /* see own_events_query_sparingly */
     counter outstanding; /* of those; read without the lock where a look too few does no harm */
     _Atomic bool early_launches; /* a launch with programmatic stream serialization was made since
                                     memory is in use: the stream's own order is not enough to reuse
                                     it. Written under the lock; relaxed where read without */
-    _Atomic unsigned wanted; /* so many frees record an event: another stream has looked for one in
-                                vain. Relaxed: it orders nothing */
+    _Atomic unsigned events_wanted; /* so many frees record an event: another stream has looked for
+                                one in vain. Relaxed: it orders nothing */
 
     /* memory: see stream_heap.h */
     _Atomic(struct shelf *) shelves; /* one for each memory pool; only added to. Release when one is
@@ -93,22 +93,22 @@ struct stream {
     struct shelf *recent_shelf;      /* the one that was used last, and through it all */
     struct block_list pending;       /* by ascending stamp, all shelves together */
     counter free_bytes, clean_bytes, reserved_bytes;
-    _Atomic unsigned away;  /* blocks that were taken off its shelves, and may come back with the
-                               stamps that they had: until then it is nobody else's. Added to under
-                               the lock; the release of each pairs with the acquire in
-                               lock_to_become */
-    uint64_t covered_bytes; /* of what is pending, up to covered */
-    uint64_t share;         /* bytes that may be pending and not covered: see order_share */
-    _Atomic unsigned names; /* threads that name it to the driver, outside of calls on it. Added to
-                               under the lock while it is somebody's; its end waits for them. The
-                               release of each pairs with the acquire in stream_end */
-    uint64_t may_keep;      /* free bytes up to which the device's cap need not be looked at */
-    int64_t quiet_bytes;    /* free bytes up to which a free has to look at none of this */
-    unsigned frees_to_look; /* until the next look at the clock */
-    uint64_t now;           /* nanoseconds of the monotonic clock when last looked at */
-    uint64_t handed_out;    /* the last block's generation: the stream's index + 1 in the upper 16
-                               bits, and a count of all blocks ever */
-    uint64_t handed_before; /* the same, as its present owner began */
+    _Atomic unsigned detached; /* blocks that were taken off its shelves, and may come back with the
+                              stamps that they had: until then it is nobody else's. Added to under
+                              the lock; the release of each pairs with the acquire in
+                              lock_to_become */
+    uint64_t covered_bytes;    /* of what is pending, up to covered */
+    uint64_t may_be_uncovered; /* bytes that may be pending and not covered: see uncovered_share */
+    _Atomic unsigned naming_threads; /* threads that name it to the driver, outside of calls on it.
+                               Added to under the lock while it is somebody's; its end waits for
+                               them. The release of each pairs with the acquire in stream_end */
+    uint64_t unchecked_cap;    /* free bytes up to which the device's cap need not be looked at */
+    int64_t unchecked_bytes;   /* free bytes up to which a free has to look at none of this */
+    unsigned frees_until_look; /* until the next look at the clock */
+    uint64_t now;              /* nanoseconds of the monotonic clock when last looked at */
+    uint64_t handed_out;      /* the last block's generation: the stream's index + 1 in the upper 16
+                                 bits, and a count of all blocks ever */
+    uint64_t handed_before;   /* the same, as its present owner began */
     unsigned misses_at_bound; /* nearly in a row, each of which cost another block its place */
     unsigned for_driver;      /* so many frees are the driver's because of that */
     uint64_t hits_at_bound;   /* of the stream as these were counted */
@@ -133,32 +133,32 @@ static inline bool stream_is(struct stream_ref ref)
 }
 
 /* Everything stamped up to here is over. */
-static inline uint64_t order_done(const struct stream *stream)
+static inline uint64_t stream_done(const struct stream *stream)
 {
     return atomic_load_explicit(&stream->done, memory_order_relaxed);
 }
 
 /* Lock held: a block has left the stream's shelves; no lock needed: it has come back, or will not.
  */
-static inline void stream_block_is_away(struct stream *stream)
+static inline void stream_block_is_detached(struct stream *stream)
 {
-    atomic_fetch_add_explicit(&stream->away, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&stream->detached, 1, memory_order_relaxed);
 }
 
-static inline void stream_block_is_settled(struct stream *stream)
+static inline void stream_block_has_a_place(struct stream *stream)
 {
-    atomic_fetch_sub_explicit(&stream->away, 1, memory_order_release);
+    atomic_fetch_sub_explicit(&stream->detached, 1, memory_order_release);
 }
 
 /* Lock held, and the stream somebody's; no lock needed. */
-static inline void stream_is_named(struct stream *stream)
+static inline void stream_is_named_to_driver(struct stream *stream)
 {
-    atomic_fetch_add_explicit(&stream->names, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&stream->naming_threads, 1, memory_order_relaxed);
 }
 
-static inline void stream_is_not_named(struct stream *stream)
+static inline void stream_is_named_no_more(struct stream *stream)
 {
-    atomic_fetch_sub_explicit(&stream->names, 1, memory_order_release);
+    atomic_fetch_sub_explicit(&stream->naming_threads, 1, memory_order_release);
 }
 
 #endif

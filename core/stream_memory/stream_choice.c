@@ -66,7 +66,7 @@ static bool find_best(const struct choice *choice, struct best *best)
         if (!is_worth_a_look(choice, stream))
             continue;
         short_lock_take(&stream->lock);
-        order_settle(stream);
+        own_events_settle(stream);
         struct block *found = choice_is_of(choice, stream) ? best_of(choice, stream) : NULL;
         if (found && is_better(choice, found, best->stream ? &best->block : NULL)) {
             best->stream = stream;
@@ -83,7 +83,7 @@ void choice_detach(struct pool *pool, struct stream *stream, struct block *found
 {
     struct stream_block *block = stream_block_of(found);
     shelf_detach(stream, block);
-    stream_block_is_away(stream);
+    stream_block_is_detached(stream);
     block_table_remove(&streams_of(pool)->blocks, block_address(found), found);
 }
 

@@ -2,8 +2,8 @@
  * Which free blocks go back to the driver: by the settings' order, of one context at a time.
  *
  * What is chosen is taken off its shelf and out of the table, chained through its heap links
- * (links[LINK_HEAP].next), and away from its stream (stream_block_is_away) until somebody has seen
- * to it.
+ * (links[LINK_HEAP].next), and away from its stream (stream_block_is_detached) until somebody has
+ * seen to it.
  */
 #ifndef CUDAPOOL_CORE_STREAM_CHOICE_H
 #define CUDAPOOL_CORE_STREAM_CHOICE_H

@@ -115,7 +115,7 @@ static void release_all(struct pool *pool, struct context *context, const struct
                             .generation = context_generation(context),
                             .mempool = mempool,
                             .older_than = UINT64_MAX};
-    stream_release_settle(pool, context->device);
+    stream_settle(pool, context->device);
     stream_give_back(&choice, UINT64_MAX, reason, NULL, RELEASE_IN_ALLOCATION);
     if (!stream_settle_is_pending_in(pool, context))
         return;
@@ -141,11 +141,10 @@ static void release_all(struct pool *pool, struct context *context, const struct
     }
 }
 
-void stream_release_mempool(struct pool *pool, const struct mempool *mempool, uint64_t bytes,
-                            bool all)
+void stream_ends_mempool(struct pool *pool, const struct mempool *mempool, uint64_t bytes, bool all)
 {
     struct context *c = context_next(pool, NULL, mempool->device);
-    stream_release_settle(pool, mempool->device);
+    stream_settle(pool, mempool->device);
     for (; c; c = context_next(pool, c, mempool->device)) {
         struct choice choice = choice_any(pool);
         choice.mempool = mempool;
@@ -160,7 +159,7 @@ void stream_release_mempool(struct pool *pool, const struct mempool *mempool, ui
 
 /* While captures go on no event can be recorded: what can be given back in its stream's order is,
  * and for the rest those events that there are are waited for, as the context's end would. */
-void stream_release_before_end(struct pool *pool, struct context *context)
+void stream_ends_before(struct pool *pool, struct context *context)
 {
     uint64_t started = monotonic_now();
     struct choice choice = {
@@ -174,7 +173,7 @@ void stream_release_before_end(struct pool *pool, struct context *context)
         patient_nap(started);
 }
 
-void stream_release_context(struct pool *pool, struct context *context)
+void stream_ends_context(struct pool *pool, struct context *context)
 {
     if (streams_of(pool) && pool->driver->cuMemFreeAsync)
         release_all(pool, context, NULL, EVICTION_MEMORY);
@@ -182,7 +181,7 @@ void stream_release_context(struct pool *pool, struct context *context)
 
 /* ---- after its end ---- */
 
-void stream_release_forget(struct pool *pool, struct context *context)
+void stream_ends_forget(struct pool *pool, struct context *context)
 {
     struct streams *streams = streams_of(pool);
     for (unsigned i = 0; streams && i < stream_count(streams); i++) {
@@ -199,7 +198,7 @@ void stream_release_forget(struct pool *pool, struct context *context)
         for (struct block *next; chain; chain = next) {
             next = chain->links[LINK_HEAP].next;
             stream_block_gone(pool, stream_block_of(chain));
-            stream_block_is_settled(stream);
+            stream_block_has_a_place(stream);
         }
     }
 }

@@ -13,15 +13,15 @@
 
 /* Gives back blocks of the memory pool: those known to be over, or, where it is about to be
  * destroyed and nothing will be allocated from it any more, all. */
-void stream_release_mempool(struct pool *pool, const struct mempool *mempool, uint64_t bytes,
-                            bool all);
+void stream_ends_mempool(struct pool *pool, const struct mempool *mempool, uint64_t bytes,
+                         bool all);
 
 /* The context is about to end, and can still be asked about; then it is kept from others, and all
  * of its streams' blocks go back, after its work. */
-void stream_release_before_end(struct pool *pool, struct context *context);
-void stream_release_context(struct pool *pool, struct context *context);
+void stream_ends_before(struct pool *pool, struct context *context);
+void stream_ends_context(struct pool *pool, struct context *context);
 
 /* It has ended: what could not be given back is forgotten. */
-void stream_release_forget(struct pool *pool, struct context *context);
+void stream_ends_forget(struct pool *pool, struct context *context);
 
 #endif

@@ -103,7 +103,7 @@ static struct stream_ref make_known(struct pool *pool, uint64_t id, CUstream han
     if (!ref.stream)
         ref = (struct stream_ref){stream_table_begin(streams, id, &name, &discarded), id};
     pthread_mutex_unlock(&streams->lock);
-    order_destroy_events(pool, discarded);
+    own_events_destroy(pool, discarded);
     return ref;
 }
 
@@ -131,7 +131,7 @@ static struct stream_ref find_by_name(struct pool *pool, CUstream handle, struct
         ref = (struct stream_ref){stream_table_begin(streams, id, &name, &discarded), id};
     }
     pthread_mutex_unlock(&streams->lock);
-    order_destroy_events(pool, discarded);
+    own_events_destroy(pool, discarded);
     return ref;
 }
 
@@ -151,7 +151,7 @@ struct stream_ref streams_of_plain_frees(struct pool *pool, struct context *cont
         ref = (struct stream_ref){stream_table_begin(streams, id, &name, &discarded), id};
     }
     pthread_mutex_unlock(&streams->lock);
-    order_destroy_events(pool, discarded);
+    own_events_destroy(pool, discarded);
     return ref;
 }
 

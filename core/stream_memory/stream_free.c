@@ -47,8 +47,8 @@ static uint64_t share_of(uint64_t all, uint64_t streams, uint64_t at_least)
  * known otherwise to be over. All streams together: the growth budget; or, while half of the device
  * is free, what the driver would keep itself, for streams that need no marker; at most a 64th of
  * the device, and nothing while memory is short. */
-static uint64_t order_share(const struct pool *pool, const struct stream *stream,
-                            const struct mempool *mempool)
+static uint64_t uncovered_share(const struct pool *pool, const struct stream *stream,
+                                const struct mempool *mempool)
 {
     const struct device *device = stream->device;
     uint64_t streams = stream_count(streams_of(pool)), all = device->growth_budget;
@@ -75,9 +75,9 @@ static struct put what_to_put(const struct pool *pool, struct stream *stream,
                               const struct stream_block *block)
 {
     uint64_t pending = counter_get(&stream->free_bytes) - counter_get(&stream->clean_bytes);
-    stream->share = order_share(pool, stream, block->mempool);
+    stream->may_be_uncovered = uncovered_share(pool, stream, block->mempool);
     bool due = shelf_events_are_wanted(stream) || shelf_launches_early(stream) ||
-               (pending - stream->covered_bytes + block->block.bytes > stream->share &&
+               (pending - stream->covered_bytes + block->block.bytes > stream->may_be_uncovered &&
                 !MUTATED(much_freed_without_event));
     bool marker = stream->ordered_by_others && !MUTATED(frees_put_nothing) &&
                   !(MUTATED(frees_between_put_nothing) && stream->handle == CU_STREAM_LEGACY);
@@ -86,9 +86,9 @@ static struct put what_to_put(const struct pool *pool, struct stream *stream,
 
 static void count_event_use(struct stream *stream)
 {
-    unsigned wanted = atomic_load_explicit(&stream->wanted, memory_order_relaxed);
+    unsigned wanted = atomic_load_explicit(&stream->events_wanted, memory_order_relaxed);
     if (wanted)
-        atomic_store_explicit(&stream->wanted, wanted - 1, memory_order_relaxed);
+        atomic_store_explicit(&stream->events_wanted, wanted - 1, memory_order_relaxed);
 }
 
 /* Of the free with this stamp. False where an operation cannot be made that has to be. */
@@ -97,10 +97,10 @@ static bool put_in_free(struct pool *pool, struct stream_ref ref, CUstream handl
 {
     *event = NULL;
     if (put.event) {
-        *event = order_record(pool, ref, handle, stamp, put.marker);
+        *event = own_event_record(pool, ref, handle, stamp, put.marker);
         count_event_use(ref.stream);
     }
-    return *event || !put.marker || order_join(pool, ref, handle, stamp);
+    return *event || !put.marker || own_event_mark(pool, ref, handle, stamp);
 }
 
 /* ---- frees in a stream's order ---- */
@@ -139,22 +139,23 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     /* The context may have begun to end since: what comes to lie here now is given back by nobody.
      */
     bool stays = may && stream_is(ref) && shelf_may_keep(stream, block) &&
-                 (event || !put.marker || !order_capture_is_coming(pool));
+                 (event || !put.marker || !own_events_capture_is_coming(pool));
     struct shelf *shelf = stays ? shelf_get(pool, stream, block->mempool) : NULL;
     struct bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, block->block.bytes) : NULL;
     stays = bucket && !(moved && shelf_is_full(pool, bucket));
     if (stays)
         put_on_shelf(shelf, bucket, block, moved, event, stamp);
     if (event)
-        order_drop_user(stream, event);
-    order_settle(stream);
-    shelf_set_quiet(stream);
+        own_event_drop(stream, event);
+    own_events_settle(stream);
+    shelf_set_unchecked(stream);
     /* Where nothing can be put there, not each free tries again. */
     if (put.event && !event && !put.marker)
-        stream->quiet_bytes = (int64_t)(counter_get(&stream->free_bytes) + stream->share);
+        stream->unchecked_bytes =
+            (int64_t)(counter_get(&stream->free_bytes) + stream->may_be_uncovered);
     struct context *context = stays ? stream->context : NULL;
     short_lock_give(&stream->lock);
-    stream_block_is_settled(stream);
+    stream_block_has_a_place(stream);
     if (context && put.event)
         room_look_again(pool, context);
     if (!stays && moved)
@@ -170,7 +171,7 @@ bool stream_free_in_order(struct pool *pool, struct stream_block *block, struct 
     short_lock_take(&stream->lock);
     for (;;) {
         if (!stream_is(ref) || !shelf_may_keep(stream, block) ||
-            (!looked && payoff_is_too_late(stream, block))) {
+            (!looked && payoff_comes_too_late(stream, block))) {
             short_lock_give(&stream->lock);
             return false;
         }
@@ -179,7 +180,7 @@ bool stream_free_in_order(struct pool *pool, struct stream_block *block, struct 
             (shelf_of(block)->stream != stream || !shelf_is_full(pool, block->block.bucket)))
             break;
         short_lock_give(&stream->lock);
-        if (looked || !stream_release_room(pool, stream, block))
+        if (looked || !stream_reserve_keeps(pool, stream, block))
             return false;
         looked = true;
         short_lock_take(&stream->lock);
@@ -191,12 +192,12 @@ bool stream_free_in_order(struct pool *pool, struct stream_block *block, struct 
     }
     uint64_t stamp = shelf_next_stamp(stream);
     bool look = shelf_look_is_due(stream);
-    stream_block_is_away(stream);
+    stream_block_is_detached(stream);
     short_lock_give(&stream->lock);
     if (!free_slowly(pool, block, ref, handle, stamp, put))
         return false;
     if (look)
-        stream_release_look(pool, stream);
+        stream_reserve_look(pool, stream);
     return true;
 }
 
@@ -211,7 +212,7 @@ static bool last_free_is_over(const struct stream_block *block)
     bool own =
         atomic_load_explicit(&block->generation, memory_order_relaxed) > stream->handed_before ||
         counter_get(&block->block.epoch) == 0 || MUTATED(former_owners_stamp_believed);
-    bool over = (own && counter_get(&block->block.epoch) <= order_done(stream)) ||
+    bool over = (own && counter_get(&block->block.epoch) <= stream_done(stream)) ||
                 MUTATED(plain_free_of_unfinished);
     short_lock_give(&stream->lock);
     return over;
@@ -225,9 +226,9 @@ static bool free_in_context(struct pool *pool, struct stream_block *block, struc
     struct stream *stream = ref.stream;
     short_lock_take(&stream->lock);
     uint64_t stamp = shelf_next_stamp(stream);
-    stream_block_is_away(stream);
+    stream_block_is_detached(stream);
     short_lock_give(&stream->lock);
-    struct own_event *event = order_record_context(pool, stream, stamp);
+    struct own_event *event = own_event_record_context(pool, stream, stamp);
     stream_block_leave_shelf(block);
     short_lock_take(&stream->lock);
     /* Without an event it would lie there for good. The driver's own free relies on the program to
@@ -239,10 +240,10 @@ static bool free_in_context(struct pool *pool, struct stream_block *block, struc
     if (bucket)
         put_on_shelf(shelf, bucket, block, true, NULL, stamp);
     if (bucket && event)
-        order_drop_user(stream, event);
-    order_settle(stream);
+        own_event_drop(stream, event);
+    own_events_settle(stream);
     short_lock_give(&stream->lock);
-    stream_block_is_settled(stream);
+    stream_block_has_a_place(stream);
     if (!bucket) {
         stream_block_return_to_shelf(block);
         *free = (struct plain_free){stream, event};

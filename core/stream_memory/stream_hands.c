@@ -111,7 +111,7 @@ static bool forget_held(struct pool *pool, struct stream_block *block, CUdevicep
     return true;
 }
 
-bool stream_heap_let_go(struct pool *pool, CUdeviceptr address)
+bool stream_block_let_go(struct pool *pool, CUdeviceptr address)
 {
     struct stream_block *block = stream_block_find(&streams_of(pool)->blocks, address);
     return !block || forget_held(pool, block, address);
@@ -137,7 +137,7 @@ static void forget_stale(struct pool *pool, struct stream_block *block, CUdevice
         stream_block_gone(pool, block);
 }
 
-void stream_heap_forget_address(struct pool *pool, CUdeviceptr address)
+void stream_block_forget_address(struct pool *pool, CUdeviceptr address)
 {
     struct stream_block *block = stream_block_at(pool, address);
     if (block && !forget_held(pool, block, address))

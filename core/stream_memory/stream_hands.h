@@ -32,7 +32,7 @@ void stream_block_gone(struct pool *pool, struct stream_block *block);
 
 /* The driver has just given this address out, or someone frees it past the pool: forgets a live
  * block there. False where the block is free, and so nobody's to free. */
-bool stream_heap_let_go(struct pool *pool, CUdeviceptr address);
-void stream_heap_forget_address(struct pool *pool, CUdeviceptr address);
+bool stream_block_let_go(struct pool *pool, CUdeviceptr address);
+void stream_block_forget_address(struct pool *pool, CUdeviceptr address);
 
 #endif

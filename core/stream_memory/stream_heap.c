@@ -15,7 +15,7 @@ static bool allocate_slowly(struct pool *pool, struct stream_ref ref, CUstream h
     enum hit hit = HIT_CLEAN;
     if (!search_begin(&search, pool, ref, handle, shelf, bucket->bytes))
         return false;
-    if (bucket->bytes && !search_costs_more(&search, bucket))
+    if (bucket->bytes && !search_replaces_taken(&search, bucket))
         block = search_others(&search, &hit);
     if (!block && bucket->bytes && search.host_only && search_asks(&search)) {
         block = search_ask_about_own(&search, bucket);
@@ -32,9 +32,8 @@ static bool allocate_slowly(struct pool *pool, struct stream_ref ref, CUstream h
     return *result == CUDA_SUCCESS || *result == CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-bool stream_heap_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes,
-                          struct mempool *mempool, struct stream_ref ref, CUstream handle,
-                          CUresult *result)
+bool stream_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes, struct mempool *mempool,
+                     struct stream_ref ref, CUstream handle, CUresult *result)
 {
     struct stream *stream = ref.stream;
     struct stream_block *block = NULL;

@@ -21,13 +21,14 @@
  *
  * Events cost more than everything else here. A free records one
  *   - while other streams have lately looked for one in vain;
- *   - where more than the stream's share would be pending with no event behind it (order_share);
+ *   - where more than the stream's share would be pending with no event behind it
+ * (uncovered_share);
  *   - where others order the stream: each does, or else the driver frees (stream_order.h).
  *
  * Where none of this pays, the driver has the free, or the stream: what the pool puts in or asks
  * must cost no more calls than the driver's two for a pair. By what is measured:
  *   - frees on another stream than the allocation's, while the blocks there have been looked at in
- *     vain so often that the stream must be far behind (payoff_is_too_late);
+ *     vain so often that the stream must be far behind (payoff_comes_too_late);
  *   - frees that would record something on a stream whose misses cost other blocks their place and
  *     which has few hits (payoff_is_for_driver);
  *   - new streams, while most end with something pending and nothing had from it
@@ -57,8 +58,7 @@
 
 /* cuMemAllocAsync, or cuMemAllocFromPoolAsync: from this pool, on the stream that the handle means
  * here. False: the driver is to answer, and what it gives is not the pool's. */
-bool stream_heap_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes,
-                          struct mempool *mempool, struct stream_ref ref, CUstream handle,
-                          CUresult *result);
+bool stream_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes, struct mempool *mempool,
+                     struct stream_ref ref, CUstream handle, CUresult *result);
 
 #endif

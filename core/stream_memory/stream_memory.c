@@ -30,27 +30,27 @@ static bool made_device(struct pool *pool, struct device *device)
 static void before_end(struct pool *pool, struct context *context)
 {
     if (streams_of(pool))
-        stream_release_before_end(pool, context);
+        stream_ends_before(pool, context);
 }
 
 static void give_back_at_end(struct pool *pool, struct context *context)
 {
     if (streams_of(pool))
-        stream_release_context(pool, context);
+        stream_ends_context(pool, context);
 }
 
 static void ended(struct pool *pool, struct context *context)
 {
     if (!streams_of(pool))
         return;
-    stream_release_forget(pool, context);
+    stream_ends_forget(pool, context);
     streams_context_died(pool, context);
-    order_context_died(pool, context);
+    program_events_context_died(pool, context);
 }
 
 static void ask(struct pool *pool, struct device *device)
 {
-    stream_release_settle(pool, device);
+    stream_settle(pool, device);
 }
 
 /* How long the device may take to tell that an event is over which has nothing to wait for; and how
@@ -79,7 +79,7 @@ static void wait_for_the_rest(struct pool *pool, struct device *device,
 {
     uint64_t patience = patience_of(device, progress), now = monotonic_now();
     uint64_t longest = progress->started + LAST_RESORT_NANOSECONDS;
-    stream_release_settle_until(pool, device, now + patience < longest ? now + patience : longest);
+    stream_settle_until(pool, device, now + patience < longest ? now + patience : longest);
     if (device && progress->in_stream_order && patience)
         atomic_store_explicit(&stream_device(device)->vain_until,
                               monotonic_now() + VAIN_NANOSECONDS, memory_order_relaxed);
@@ -88,7 +88,7 @@ static void wait_for_the_rest(struct pool *pool, struct device *device,
 static uint64_t release(struct pool *pool, struct device *device, uint64_t bytes,
                         enum release_place place)
 {
-    stream_release_settle(pool, device);
+    stream_settle(pool, device);
     uint64_t released = stream_release_clean(pool, device, bytes, EVICTION_MEMORY, place);
     /* What streams give back is first in the driver's own pool. */
     if (streams_of(pool))
@@ -113,7 +113,7 @@ static uint64_t driver_keeps(struct pool *pool, struct device *device)
 
 static void add_kept(struct pool *pool, struct device *device, struct kept_bytes *sum)
 {
-    struct stream_bytes streams = stream_release_sum(pool, device);
+    struct stream_bytes streams = stream_sum(pool, device);
     sum->live += streams.live;
     sum->cached += streams.cached;
     sum->pending += streams.pending;

@@ -126,7 +126,7 @@ static void finish_miss(struct pool *pool, struct shelf *shelf, struct bucket *b
                       (!program_captures(&pool->captures) || MUTATED(memory_of_graph_recorded));
     if (result == CUDA_SUCCESS) {
         /* Whoever freed this address did so behind our back. */
-        stream_heap_forget_address(pool, address);
+        stream_block_forget_address(pool, address);
         heap_forget_address(pool, address);
     }
     short_lock_take(&shelf->stream->lock);
@@ -162,7 +162,7 @@ void stream_adopt(struct shelf *shelf, struct bucket *bucket, struct stream_bloc
     shelf_hand_out_hit(shelf, bucket, block, bytes, hit);
     shelf->stream->adopted++;
     short_lock_give(&shelf->stream->lock);
-    stream_block_is_settled(former);
+    stream_block_has_a_place(former);
 }
 
 static CUresult hand_out_found(const struct search *search, struct shelf *shelf,
@@ -193,7 +193,7 @@ CUresult stream_miss(struct pool *pool, struct shelf *shelf, struct bucket *buck
     bool possible = requested <= context->device->total_bytes;
     CUresult result;
     /* What no device can hold is not worth giving anything back for. */
-    if (possible && stream_release_before_growth(pool, context, search->mempool, bytes, search->ref,
+    if (possible && stream_reserve_before_growth(pool, context, search->mempool, bytes, search->ref,
                                                  search->handle))
         payoff_note_at_bound(shelf->stream);
     if (possible && !reserve_take(pool, context, bytes, true)) {

@@ -29,7 +29,7 @@ static void copy_clock(const struct streams *streams, struct stream *stream,
 static uint64_t told_by_wait(const struct stream *stream)
 {
     bool all = !stream->ordered_by_others || MUTATED(legacy_use_forgotten);
-    return all ? atomic_load_explicit(&stream->stamp, memory_order_relaxed) : stream->joined;
+    return all ? atomic_load_explicit(&stream->stamp, memory_order_relaxed) : stream->marked;
 }
 
 /* Lock held. What the stream waits for by events of others, it waits for with no operation too. */
@@ -73,13 +73,13 @@ void order_clock_is_over(struct streams *streams, const struct order_clock *cloc
 {
     for (unsigned i = 0; i < count; i++)
         if (clock->after[i])
-            order_complete(stream_at(streams, i), clock->after[i]);
+            own_events_complete(stream_at(streams, i), clock->after[i]);
 }
 
 static void settle(struct stream *stream)
 {
     short_lock_take(&stream->lock);
-    order_settle(stream);
+    own_events_settle(stream);
     short_lock_give(&stream->lock);
 }
 
@@ -87,7 +87,7 @@ void order_mark_is_over(struct pool *pool, const struct order_mark *mark)
 {
     if (!mark->stream)
         return;
-    order_complete(mark->stream, mark->stamp);
+    own_events_complete(mark->stream, mark->stamp);
     order_clock_is_over(streams_of(pool), &mark->clock, mark->count);
     settle(mark->stream);
 }
@@ -125,7 +125,7 @@ static void take_stream(struct streams *streams, unsigned index, const struct co
             atomic_load_explicit(&stream->stamp, memory_order_relaxed);
     }
     if (!stream->id && seems_settled(stream) &&
-        atomic_load_explicit(&stream->away, memory_order_acquire) == 0)
+        atomic_load_explicit(&stream->detached, memory_order_acquire) == 0)
         streams_note_idle(streams, stream);
     short_lock_give(&stream->lock);
 }
@@ -163,7 +163,7 @@ void order_free_marks(struct order_marks *taken)
 void order_context_is_over(struct order_marks *taken)
 {
     for (unsigned i = 0; i < taken->count; i++) {
-        order_complete(taken->marks[i].stream, taken->marks[i].stamp);
+        own_events_complete(taken->marks[i].stream, taken->marks[i].stamp);
         settle(taken->marks[i].stream);
     }
 }
@@ -174,8 +174,8 @@ void order_blocking_are_over(struct order_marks *taken)
         struct stream *stream = taken->marks[i].stream;
         short_lock_take(&stream->lock);
         if (stream->ordered_by_others) {
-            order_complete(stream, taken->marks[i].stamp);
-            order_settle(stream);
+            own_events_complete(stream, taken->marks[i].stamp);
+            own_events_settle(stream);
         }
         short_lock_give(&stream->lock);
     }

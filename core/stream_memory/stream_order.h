@@ -28,7 +28,7 @@
  *     waits without the pool. (As the stream is destroyed one may be: nobody can wait for it any
  *     more.)
  * Its own order, and a wait for it, tell of the frees up to the last operation: up to
- * stream.joined. Nearly always those are all; not what was freed before a barrier made the stream
+ * stream.marked. Nearly always those are all; not what was freed before a barrier made the stream
  * one of these. An operation serves the frees before it, too.
  * The operation is a record of an event and a wait for that event, both in the stream. A record
  * alone is not enough: in a stream without work of its own it comes after what others order before

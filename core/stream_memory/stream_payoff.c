@@ -37,20 +37,20 @@ static bool has_hit_since(struct bucket *bucket)
 /* Lock held. Where blocks of other streams are freed on a stream that is far behind them, they come
  * back to nobody in time: while that is so the driver has them, for the price of one call, but for
  * some by which it is seen when that has changed. */
-bool payoff_is_too_late(struct stream *stream, const struct stream_block *block)
+bool payoff_comes_too_late(struct stream *stream, const struct stream_block *block)
 {
     if (shelf_of(block)->stream == stream)
         return false;
     const struct shelf *shelf = shelf_find(stream, block->mempool);
     struct bucket *bucket = shelf ? shelf_find_bucket(shelf, block->block.bytes) : NULL;
-    if (!bucket || bucket == &shelf->unkept || shelf_bucket_of(bucket)->vain < VAIN_LOOKS)
+    if (!bucket || bucket == &shelf->unkept || shelf_bucket_of(bucket)->looks_in_vain < VAIN_LOOKS)
         return false;
     struct shelf_bucket *of = shelf_bucket_of(bucket);
     if (has_hit_since(bucket)) {
-        of->vain = 0;
+        of->looks_in_vain = 0;
         return false;
     }
-    return of->aside++ % FREES_PER_TRIAL != 0 && !MUTATED(vain_frees_kept);
+    return of->not_kept++ % FREES_PER_TRIAL != 0 && !MUTATED(vain_frees_kept);
 }
 
 /* Another block had to go for this one. */

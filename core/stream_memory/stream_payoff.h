@@ -19,7 +19,7 @@ void payoff_note_at_bound(struct stream *stream);
 /* Lock held. Where blocks of other streams are freed on a stream that is far behind them, they come
  * back to nobody in time: while that is so the driver has them, but for some by which it is seen
  * when that has changed. */
-bool payoff_is_too_late(struct stream *stream, const struct stream_block *block);
+bool payoff_comes_too_late(struct stream *stream, const struct stream_block *block);
 
 /* Lock held. What is freed on the stream goes back before it is asked for again, and other blocks
  * for it: to put an operation into the stream for each costs as much as the driver's free. Each

@@ -100,7 +100,7 @@ bool pool_allocate_async(struct pool *pool, CUdeviceptr *address, size_t bytes,
     struct mempool *mempool = mempool_take(pool, memory_pool, ref.stream->device);
     if (!mempool)
         return false;
-    bool served = stream_heap_allocate(pool, address, bytes, mempool, ref, handle, result);
+    bool served = stream_allocate(pool, address, bytes, mempool, ref, handle, result);
     mempool_drop(mempool);
     return served;
 }
@@ -124,7 +124,7 @@ CUresult pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstrea
     bool stays = shelf_of(block) == shelf && stream_block_is_held(block, address) &&
                  stream_is(ref) && stream->own_order && !shelf_events_are_wanted(stream) &&
                  !atomic_load_explicit(&block->uses, memory_order_relaxed) &&
-                 shelf_may_keep(stream, block) && shelf_is_quiet(stream, block) &&
+                 shelf_may_keep(stream, block) && shelf_needs_no_check(stream, block) &&
                  !shelf_is_full(pool, block->block.bucket);
     if (stays) {
         atomic_store_explicit(&block->held_at, 0, memory_order_relaxed);
@@ -135,7 +135,7 @@ CUresult pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstrea
     }
     short_lock_give(&stream->lock);
     if (look)
-        stream_release_look(pool, stream);
+        stream_reserve_look(pool, stream);
     return stays ? CUDA_SUCCESS : otherwise(address, handle);
 }
 
@@ -214,7 +214,7 @@ static void end_plain_free(const struct plain_free *free)
     if (!free->behind)
         return;
     short_lock_take(&free->stream->lock);
-    order_drop_user(free->stream, free->behind);
+    own_event_drop(free->stream, free->behind);
     short_lock_give(&free->stream->lock);
 }
 
@@ -321,14 +321,14 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
         return;
     }
     short_lock_take(&ref.stream->lock);
-    order_settle(ref.stream);
+    own_events_settle(ref.stream);
     bool pending = ref.stream->pending.first != NULL;
     uint64_t stamp = atomic_load_explicit(&ref.stream->stamp, memory_order_relaxed);
     short_lock_give(&ref.stream->lock);
-    struct own_event *event = pending ? order_record_at_end(pool, ref, handle, stamp) : NULL;
+    struct own_event *event = pending ? own_event_record_at_end(pool, ref, handle, stamp) : NULL;
     if (event) {
         short_lock_take(&ref.stream->lock);
-        order_drop_user(ref.stream, event);
+        own_event_drop(ref.stream, event);
         short_lock_give(&ref.stream->lock);
     }
     stream_end(pool, ref);
@@ -365,14 +365,14 @@ void pool_stream_wait_end(struct pool *pool, const struct order_mark *mark, CUre
 
 void pool_event_wait_begin(struct pool *pool, CUevent event, struct event_look *look)
 {
-    order_event_look(pool, event, look);
+    program_event_look(pool, event, look);
 }
 
 void pool_event_wait_end(struct pool *pool, CUevent event, const struct event_look *look,
                          CUresult result)
 {
     if (result == CUDA_SUCCESS && look->version)
-        order_event_is_over(pool, event, look);
+        program_event_is_over(pool, event, look);
     else
         note_error(pool, look->context, result);
 }
@@ -382,14 +382,14 @@ void pool_event_wait_queued(struct pool *pool, CUevent event, const struct event
                             CUstream handle, CUresult result)
 {
     if (result == CUDA_SUCCESS && look->version && !program_captures(&pool->captures))
-        order_event_waited(pool, event, look, handle);
+        program_event_waited(pool, event, look, handle);
 }
 
 void pool_record_begin(struct pool *pool, CUevent event, const CUstream *stream,
                        struct recording *recording)
 {
     recording->mark.stream = NULL;
-    recording->version = order_event_begin(pool, event);
+    recording->version = program_event_begin(pool, event);
     if (stream && !program_captures(&pool->captures))
         order_take_mark(pool, *stream, &recording->mark);
 }
@@ -399,23 +399,23 @@ void pool_record_end(struct pool *pool, CUevent event, const struct recording *r
                      CUresult result)
 {
     bool good = result == CUDA_SUCCESS && !program_captures(&pool->captures);
-    order_event_recorded(pool, event, recording->version, good ? &recording->mark : NULL);
+    program_event_recorded(pool, event, recording->version, good ? &recording->mark : NULL);
 }
 
 void pool_event_destroyed(struct pool *pool, CUevent event)
 {
-    order_event_destroyed(pool, event);
+    program_event_destroyed(pool, event);
 }
 
 void pool_event_lost(struct pool *pool, CUevent event)
 {
-    order_event_lost(pool, event);
+    program_event_lost(pool, event);
 }
 
 void pool_events_are_lost(struct pool *pool)
 {
     if (streams_of(pool))
-        order_lose_events(pool);
+        program_events_lose(pool);
 }
 
 /* Programs that launch so, and use no stream-ordered memory, pay for it by a look at a short list.
@@ -506,7 +506,7 @@ bool pool_stream_bytes(struct pool *pool, CUstream handle, struct kept_bytes *by
         return false;
     struct stream *stream = ref.stream;
     short_lock_take(&stream->lock);
-    order_settle(stream);
+    own_events_settle(stream);
     uint64_t free = counter_get(&stream->free_bytes);
     bytes->live = counter_get(&stream->reserved_bytes) - free;
     bytes->cached = counter_get(&stream->clean_bytes);
@@ -520,8 +520,8 @@ bool pool_stream_bytes(struct pool *pool, CUstream handle, struct kept_bytes *by
 static uint64_t stamp_to_wait_for(struct stream *stream)
 {
     short_lock_take(&stream->lock);
-    order_settle(stream);
-    uint64_t stamp = order_newest(stream);
+    own_events_settle(stream);
+    uint64_t stamp = own_events_newest(stream);
     if (!stream->pending.first || counter_get(&stream->pending.first->epoch) > stamp)
         stamp = 0;
     short_lock_give(&stream->lock);
@@ -535,11 +535,11 @@ unsigned pool_reap(struct pool *pool)
     unsigned reaped = 0;
     for (unsigned i = 0; is_served(pool) && i < stream_count(streams_of(pool)); i++) {
         struct stream *stream = stream_at(streams_of(pool), i);
-        order_record_to_wait(pool, stream);
+        own_events_record_to_wait(pool, stream);
         uint64_t stamp = stamp_to_wait_for(stream);
         if (!stamp)
             continue;
-        reaped += order_synchronise(pool, stream, stamp) == CUDA_SUCCESS;
+        reaped += own_events_synchronise(pool, stream, stamp) == CUDA_SUCCESS;
         stamp_to_wait_for(stream);
     }
     return reaped;

@@ -128,7 +128,7 @@ static uint64_t settle_chain(struct pool *pool, struct block *chain, enum evicti
             count_return(block, reason, each);
             stream_block_gone(pool, block);
         }
-        stream_block_is_settled(shelf->stream);
+        stream_block_has_a_place(shelf->stream);
     }
     return released;
 }
@@ -191,7 +191,7 @@ uint64_t stream_release_clean(struct pool *pool, const struct device *device, ui
 /* ---- in the stream's own order ---- */
 
 /* Oldest first, as they were freed: the chain has the newest first. */
-static struct block *turn_round(struct block *chain)
+static struct block *reverse(struct block *chain)
 {
     struct block *turned = NULL;
     for (struct block *next; chain; chain = next) {
@@ -208,7 +208,7 @@ static uint64_t hand_over_in_order(struct pool *pool, CUstream handle, struct bl
     if (!chain)
         return 0;
     uint64_t started = monotonic_now();
-    chain = turn_round(chain);
+    chain = reverse(chain);
     enter_driver();
     for (struct block *b = chain; b; b = b->links[LINK_HEAP].next)
         b->refused = pool->driver->cuMemFreeAsync(block_address(b), handle) != CUDA_SUCCESS;
@@ -252,7 +252,7 @@ static struct own_event *use_first_event(struct stream *stream)
 {
     const struct block *first = stream->pending.first;
     struct own_event *event =
-        first ? order_first_in_free(stream, counter_get(&first->epoch)) : NULL;
+        first ? own_events_first_in_free(stream, counter_get(&first->epoch)) : NULL;
     if (event)
         event->users++;
     return event;
@@ -264,7 +264,7 @@ static bool release_behind_one(struct pool *pool, struct context *context, struc
 {
     struct block *chain = NULL;
     short_lock_take(&stream->lock);
-    order_settle(stream);
+    own_events_settle(stream);
     struct own_event *event = stream->context == context ? use_first_event(stream) : NULL;
     if (event)
         chain = choice_take_pending(pool, stream, event->stamp, bytes);
@@ -276,7 +276,7 @@ static bool release_behind_one(struct pool *pool, struct context *context, struc
     uint64_t each = (monotonic_now() - started) / count_blocks(chain);
     *released += settle_chain(pool, chain, reason, each);
     short_lock_take(&stream->lock);
-    order_drop_user(stream, event);
+    own_event_drop(stream, event);
     short_lock_give(&stream->lock);
     return *released > before;
 }
@@ -300,7 +300,7 @@ uint64_t stream_release_behind(struct pool *pool, struct stream_ref ref, struct 
     uint64_t released = 0;
     short_lock_take(&stream->lock);
     const struct own_event *last =
-        stream_is(ref) && stream->ordered_by_others ? order_last_in_free(stream) : NULL;
+        stream_is(ref) && stream->ordered_by_others ? own_events_last_in_free(stream) : NULL;
     *stamp = last ? last->stamp : 0;
     short_lock_give(&stream->lock);
     if (!*stamp || !context_pin(context, context_generation(context)))
@@ -315,7 +315,7 @@ bool stream_release_wait_behind(struct pool *pool, struct stream *stream, uint64
 {
     uint64_t started = monotonic_now();
     CUresult result;
-    while ((result = order_ask(pool, stream, stamp)) == CUDA_ERROR_NOT_READY &&
+    while ((result = own_events_ask(pool, stream, stamp)) == CUDA_ERROR_NOT_READY &&
            monotonic_now() - started < BEHIND_NANOSECONDS)
         patient_nap(started);
     thread_state.waited_ns += monotonic_now() - started;

@@ -18,26 +18,27 @@
 
 /* ---- caps and idle blocks ---- */
 
-bool stream_release_room(struct pool *pool, struct stream *stream, const struct stream_block *block)
+bool stream_reserve_keeps(struct pool *pool, struct stream *stream,
+                          const struct stream_block *block)
 {
     struct device *device = stream->device;
     uint64_t cap = stream_device(device)->cached_cap, bytes = block->block.bytes;
     uint64_t cap_blocks = pool->settings.stream_ordered.caps.blocks_per_bucket;
     if (bytes > cap)
         return false;
-    struct stream_bytes sum = stream_release_sum(pool, device);
+    struct stream_bytes sum = stream_sum(pool, device);
     uint64_t kept = sum.cached + sum.pending + bytes;
     if (kept > cap) {
-        stream_release_settle(pool, device);
+        stream_settle(pool, device);
         kept -= stream_release_clean(pool, device, kept - cap, EVICTION_CAP, RELEASE_IN_ALLOCATION);
     }
     unsigned count = stream_count(streams_of(pool));
     uint64_t share = cap / CAP_SHARE / (count > FEW_STREAMS ? count : FEW_STREAMS);
     bool fits = kept <= cap || MUTATED(stream_cap_ignored);
     short_lock_take(&stream->lock);
-    stream->may_keep =
+    stream->unchecked_cap =
         counter_get(&stream->free_bytes) + (fits ? bytes : 0) + (kept <= cap / 2 ? share : 0);
-    shelf_set_quiet(stream);
+    shelf_set_unchecked(stream);
     bool full = atomic_load_explicit(&block->shelf, memory_order_relaxed)->stream == stream &&
                 block->block.bucket->free_blocks >= cap_blocks;
     short_lock_give(&stream->lock);
@@ -49,7 +50,7 @@ static void release_idle(struct pool *pool, const struct device *device, uint64_
     uint64_t idle = pool->settings.stream_ordered.release_after_idle_ns;
     struct choice choice = {.oldest_first = true, .older_than = now - idle};
     struct context *c = context_next(pool, NULL, changeable(device));
-    stream_release_settle(pool, device);
+    stream_settle(pool, device);
     for (; c; c = context_next(pool, c, changeable(device)))
         stream_release_in(pool, c, choice, UINT64_MAX, EVICTION_IDLE, RELEASE_IN_ALLOCATION);
 }
@@ -66,7 +67,7 @@ static bool idle_look_is_due(const struct pool *pool, struct device *device, uin
                                                    now, memory_order_relaxed, memory_order_relaxed);
 }
 
-void stream_release_look(struct pool *pool, struct stream *stream)
+void stream_reserve_look(struct pool *pool, struct stream *stream)
 {
     uint64_t now = monotonic_now();
     short_lock_take(&stream->lock);
@@ -99,7 +100,7 @@ static uint64_t bound_on_reserve(const struct pool *pool, const struct device *d
     return kept > bound && !is_short ? kept : bound;
 }
 
-bool stream_release_has_room(struct pool *pool, const struct context *context,
+bool stream_reserve_has_room(struct pool *pool, const struct context *context,
                              const struct mempool *mempool, uint64_t bytes)
 {
     const struct device *device = context->device;
@@ -124,7 +125,7 @@ static void look_at_what_is_left(struct pool *pool, struct device *device, uint6
         return;
     struct context *c = context_next(pool, NULL, device);
     for (; c; c = context_next(pool, c, device))
-        order_record_where_missing(pool, c);
+        own_events_record_missing(pool, c);
 }
 
 /* Of many streams the sum is only made now and then: a peak between may not be seen. */
@@ -134,22 +135,22 @@ static void raise_peaks(struct pool *pool, struct device *device, uint64_t bytes
     uint64_t started;
     counter_raise_to(&stream_device(device)->counters->peak_reserved, after);
     counter_raise_shared(&stream_device(device)->counters->recent_peak, after);
-    if (streams_pause(streams, &streams->sums, &started))
+    if (streams_are_paused(streams, &streams->sums, &started))
         return;
     /* Two threads may both be right. */
     counter_raise_to(&stream_device(device)->counters->peak_requested,
-                     stream_release_sum(pool, device).requested + bytes);
-    streams_rest(streams, &streams->sums, started);
+                     stream_sum(pool, device).requested + bytes);
+    streams_pause_after(streams, &streams->sums, started);
 }
 
 static void settle_now_and_then(struct pool *pool, const struct device *device)
 {
     struct streams *streams = streams_of(pool);
     uint64_t started;
-    if (streams_pause(streams, &streams->settling, &started))
+    if (streams_are_paused(streams, &streams->settling, &started))
         return;
-    stream_settle_all(pool, device, order_query_sparingly);
-    streams_rest(streams, &streams->settling, started);
+    stream_settle_all(pool, device, own_events_query_sparingly);
+    streams_pause_after(streams, &streams->settling, started);
 }
 
 /* In an allocation that goes on without it. */
@@ -159,12 +160,12 @@ static uint64_t release_hastily(struct pool *pool, const struct device *device, 
     struct choice choice = choice_any(pool);
     uint64_t started;
     choice.hastily = true;
-    if (streams_pause(streams, &streams->releases, &started))
+    if (streams_are_paused(streams, &streams->releases, &started))
         return 0;
     uint64_t released =
         stream_release_chosen(pool, device, choice, bytes, EVICTION_CAP, RELEASE_IN_ALLOCATION);
     if (released == 0)
-        streams_rest(streams, &streams->releases, started);
+        streams_pause_after(streams, &streams->releases, started);
     return released;
 }
 
@@ -173,17 +174,17 @@ static uint64_t release_behind_events_now_and_then(struct pool *pool, struct con
 {
     struct streams *streams = streams_of(pool);
     uint64_t started;
-    if (streams_pause(streams, &streams->releases_behind, &started) ||
+    if (streams_are_paused(streams, &streams->releases_behind, &started) ||
         !context_pin(context, context_generation(context)))
         return 0;
     uint64_t released = stream_release_behind_events(pool, context, bytes);
     if (released == 0)
-        streams_rest(streams, &streams->releases_behind, started);
+        streams_pause_after(streams, &streams->releases_behind, started);
     context_unpin(context);
     return released;
 }
 
-bool stream_release_before_growth(struct pool *pool, struct context *context,
+bool stream_reserve_before_growth(struct pool *pool, struct context *context,
                                   const struct mempool *mempool, uint64_t bytes,
                                   struct stream_ref ref, CUstream handle)
 {

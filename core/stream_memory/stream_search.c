@@ -93,8 +93,8 @@ static struct stream_block *take_from(struct stream *stream, struct block *found
 /* For another stream. */
 static struct stream_block *take_for_another(struct stream *stream, struct block *found)
 {
-    shelf_bucket_of(found->bucket)->robbed += stream->id != 0;
-    shelf_bucket_of(found->bucket)->vain = 0;
+    shelf_bucket_of(found->bucket)->taken_by_others += stream->id != 0;
+    shelf_bucket_of(found->bucket)->looks_in_vain = 0;
     return take_from(stream, found);
 }
 
@@ -104,7 +104,7 @@ static struct stream_block *look_at(struct search *search, struct stream *stream
     if (stream == search->ref.stream || counter_get(&stream->free_bytes) == 0)
         return NULL;
     short_lock_take(&stream->lock);
-    order_settle(stream);
+    own_events_settle(stream);
     struct bucket *bucket = bucket_of(search, stream);
     struct block *first = bucket ? bucket->pending.first : NULL;
     if (bucket && bucket->clean.last) {
@@ -117,10 +117,10 @@ static struct stream_block *look_at(struct search *search, struct stream *stream
         block = take_for_another(stream, first);
     } else if (first) {
         search->candidates[stream->index / 64] |= UINT64_C(1) << stream->index % 64;
-        shelf_bucket_of(bucket)->vain++;
+        shelf_bucket_of(bucket)->looks_in_vain++;
     }
     if (block)
-        stream_block_is_away(stream);
+        stream_block_is_detached(stream);
     short_lock_give(&stream->lock);
     return block;
 }
@@ -133,7 +133,7 @@ static struct stream_block *ask_about(struct search *search, struct stream *stre
         bucket && bucket->pending.first ? counter_get(&bucket->pending.first->epoch) : 0;
     bool may_know = stamp != 0 && stream->newest && stream->newest->stamp >= stamp;
     short_lock_give(&stream->lock);
-    if (!may_know || !order_query_sparingly(search->pool, stream, stamp))
+    if (!may_know || !own_events_query_sparingly(search->pool, stream, stamp))
         return NULL;
     struct stream_block *block = look_at(search, stream, hit);
     *hit = HIT_QUERIED;
@@ -164,10 +164,10 @@ static void learn_order(struct search *search, const struct stream *other, uint6
 }
 
 /* A block has come back to its shelf. The memory pool may have been destroyed meanwhile. */
-static void send_after_its_pool(struct pool *pool, struct mempool *mempool)
+static void give_back_if_its_pool_ended(struct pool *pool, struct mempool *mempool)
 {
     if (atomic_load_explicit(&mempool->closed, memory_order_relaxed))
-        stream_release_mempool(pool, mempool, UINT64_MAX, true);
+        stream_ends_mempool(pool, mempool, UINT64_MAX, true);
 }
 
 static struct stream_block *wait_for(struct search *search, struct stream *stream, enum hit *hit)
@@ -180,23 +180,24 @@ static struct stream_block *wait_for(struct search *search, struct stream *strea
     if (block) {
         event->users++;
         take_for_another(stream, &block->block);
-        stream_block_is_away(stream);
+        stream_block_is_detached(stream);
     }
     short_lock_give(&stream->lock);
     if (!block)
         return NULL;
-    bool ordered = MUTATED(stream_wait_left_out) || order_wait(search->pool, search->handle, event);
+    bool ordered =
+        MUTATED(stream_wait_left_out) || own_event_wait(search->pool, search->handle, event);
     short_lock_take(&stream->lock);
-    order_drop_user(stream, event);
+    own_event_drop(stream, event);
     if (!ordered)
         shelf_attach(shelf_of(block), block);
     short_lock_give(&stream->lock);
     if (!ordered) {
-        stream_block_is_settled(stream);
-        send_after_its_pool(search->pool, search->mempool);
+        stream_block_has_a_place(stream);
+        give_back_if_its_pool_ended(search->pool, search->mempool);
         return NULL;
     }
-    atomic_store_explicit(&stream->wanted, WANTED_FREES, memory_order_relaxed);
+    atomic_store_explicit(&stream->events_wanted, WANTED_FREES, memory_order_relaxed);
     learn_order(search, stream, counter_get(&block->block.epoch));
     *hit = HIT_BARRIER;
     return block;
@@ -210,7 +211,7 @@ struct stream_block *search_ask_about_own(struct search *search, struct bucket *
     short_lock_take(&stream->lock);
     uint64_t stamp = bucket->pending.first ? counter_get(&bucket->pending.first->epoch) : 0;
     short_lock_give(&stream->lock);
-    if (!stamp || !order_query_sparingly(search->pool, stream, stamp))
+    if (!stamp || !own_events_query_sparingly(search->pool, stream, stamp))
         return NULL;
     short_lock_take(&stream->lock);
     if (stream_is(search->ref))
@@ -218,7 +219,7 @@ struct stream_block *search_ask_about_own(struct search *search, struct bucket *
     if (block) {
         shelf_count_out(shelf_of(block), bucket, block);
         block_set_state(&block->block, BLOCK_LEAVING);
-        stream_block_is_away(stream);
+        stream_block_is_detached(stream);
     }
     short_lock_give(&stream->lock);
     return block;
@@ -254,7 +255,7 @@ static struct stream_block *visit_candidates(struct search *search, visitor *vis
 static void ask_for_events(const struct search *search)
 {
     for (unsigned i = next_candidate(search, 0); i < STREAMS_MAX; i = next_candidate(search, i + 1))
-        atomic_store_explicit(&stream_at(streams_of(search->pool), i)->wanted, WANTED_FREES,
+        atomic_store_explicit(&stream_at(streams_of(search->pool), i)->events_wanted, WANTED_FREES,
                               memory_order_relaxed);
 }
 
@@ -298,19 +299,19 @@ bool search_harder(struct search *search)
 
 /* Streams that take each other's blocks in turn would do so for ever: one that was robbed takes a
  * new block in the place of the old one, as long as the reserve has room for it. */
-bool search_costs_more(const struct search *search, struct bucket *bucket)
+bool search_replaces_taken(const struct search *search, struct bucket *bucket)
 {
     struct stream *stream = search->ref.stream;
     struct shelf_bucket *of = shelf_bucket_of(bucket);
     short_lock_take(&stream->lock);
-    bool robbed = of->robbed != 0;
+    bool robbed = of->taken_by_others != 0;
     short_lock_give(&stream->lock);
     if (!robbed || MUTATED(robbed_in_turn) ||
-        !stream_release_has_room(search->pool, search->context, search->mempool, search->bytes))
+        !stream_reserve_has_room(search->pool, search->context, search->mempool, search->bytes))
         return false;
     short_lock_take(&stream->lock);
-    if (of->robbed)
-        of->robbed--;
+    if (of->taken_by_others)
+        of->taken_by_others--;
     short_lock_give(&stream->lock);
     return true;
 }
@@ -320,11 +321,11 @@ static struct stream_block *search_now_and_then(struct search *search, struct pa
 {
     const struct streams *streams = streams_of(search->pool);
     uint64_t started;
-    if (streams_pause(streams, pause, &started))
+    if (streams_are_paused(streams, pause, &started))
         return NULL;
     struct stream_block *block = search_elsewhere(search, hit);
     if (!block)
-        streams_rest(streams, pause, started);
+        streams_pause_after(streams, pause, started);
     return block;
 }
 
@@ -334,7 +335,7 @@ struct stream_block *search_others(struct search *search, enum hit *hit)
     struct streams *streams = streams_of(search->pool);
     struct stream_block *block = search_now_and_then(search, &streams->looks, hit);
     if (block || are_few(search) ||
-        stream_release_has_room(search->pool, search->context, search->mempool, search->bytes))
+        stream_reserve_has_room(search->pool, search->context, search->mempool, search->bytes))
         return block;
     search->everywhere = true;
     return search_now_and_then(search, &streams->far_looks, hit);

@@ -3,7 +3,7 @@
  * steps 2 to 4 and 6 of stream_heap.h. No lock is held where a function does not say otherwise.
  *
  * What is found is in no stream's counters any more, and away from the stream that it was found on
- * (stream_block_is_away) until its finder has counted it elsewhere.
+ * (stream_block_is_detached) until its finder has counted it elsewhere.
  */
 #ifndef CUDAPOOL_CORE_STREAM_SEARCH_H
 #define CUDAPOOL_CORE_STREAM_SEARCH_H
@@ -45,7 +45,7 @@ bool search_asks(const struct search *search);
 /* Streams that take each other's blocks in turn would do so for ever: one whose block was taken
  * takes a new one in the place of the old one, as long as the reserve has room for it. Whether that
  * is so for this request. */
-bool search_costs_more(const struct search *search, struct bucket *bucket);
+bool search_replaces_taken(const struct search *search, struct bucket *bucket);
 
 /* A block of another stream, or NULL. Of many streams only some are looked through while a new
  * block costs no other one its place. */
@@ -62,7 +62,7 @@ bool search_harder(struct search *search);
 static inline struct stream_block *search_take_own(struct stream *stream, struct bucket *bucket)
 {
     if (!stream->own_order)
-        order_settle(stream);
+        own_events_settle(stream);
     struct block *found = shelf_find_own(stream, bucket);
     if (!found)
         return NULL;

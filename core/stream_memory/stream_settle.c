@@ -15,7 +15,7 @@
 static uint64_t newest_stamp(struct stream *stream)
 {
     short_lock_take(&stream->lock);
-    order_settle(stream);
+    own_events_settle(stream);
     uint64_t stamp = stream->pending.first && stream->newest ? stream->newest->stamp : 0;
     short_lock_give(&stream->lock);
     return stamp;
@@ -37,9 +37,9 @@ void stream_settle_all(struct pool *pool, const struct device *device,
     }
 }
 
-void stream_release_settle(struct pool *pool, const struct device *device)
+void stream_settle(struct pool *pool, const struct device *device)
 {
-    stream_settle_all(pool, device, order_query);
+    stream_settle_all(pool, device, own_events_query);
 }
 
 /* ---- by waiting ---- */
@@ -51,7 +51,7 @@ bool stream_settle_is_pending_in(struct pool *pool, const struct context *contex
     for (unsigned i = 0; i < stream_count(streams) && !pending; i++) {
         struct stream *stream = stream_at(streams, i);
         short_lock_take(&stream->lock);
-        order_settle(stream);
+        own_events_settle(stream);
         pending = stream->context == context && stream->pending.first;
         short_lock_give(&stream->lock);
     }
@@ -62,7 +62,7 @@ bool stream_settle_is_pending_in(struct pool *pool, const struct context *contex
 static bool has_event(struct stream *stream, const struct context *context)
 {
     short_lock_take(&stream->lock);
-    order_settle(stream);
+    own_events_settle(stream);
     bool has = stream->context == context && stream->pending.first && stream->newest &&
                stream->newest->stamp >= counter_get(&stream->pending.first->epoch);
     short_lock_give(&stream->lock);
@@ -79,7 +79,7 @@ bool stream_settle_is_awaited(struct pool *pool, const struct context *context)
         struct stream *stream = stream_at(streams, i);
         CUresult result = CUDA_SUCCESS;
         while (result == CUDA_SUCCESS && has_event(stream, context))
-            result = order_ask(pool, stream, 1);
+            result = own_events_ask(pool, stream, 1);
         awaited = awaited || result == CUDA_ERROR_NOT_READY;
     }
     return awaited;
@@ -150,13 +150,12 @@ CUresult stream_settle_wait(struct pool *pool, const struct visit *visit, const 
 {
     struct context *context = visit->context;
     uint64_t started = monotonic_now();
-    uint64_t cached = stream_release_sum(pool, context->device).cached;
+    uint64_t cached = stream_sum(pool, context->device).cached;
     CUresult result = CUDA_ERROR_NOT_READY;
     while (result == CUDA_ERROR_NOT_READY && (stream_settle_is_awaited(pool, context) || event)) {
         if (event)
             result = ask(pool, visit, *event);
-        if (stream_release_sum(pool, context->device).cached > cached ||
-            monotonic_now() >= give_up_at)
+        if (stream_sum(pool, context->device).cached > cached || monotonic_now() >= give_up_at)
             break;
         patient_nap(started);
     }
@@ -171,7 +170,7 @@ static void settle_context_until(struct pool *pool, const struct visit *visit, u
     struct order_marks *marks = order_take_context(pool, context);
     if (!marks)
         return;
-    order_record_where_missing(pool, context);
+    own_events_record_missing(pool, context);
     bool recorded = false;
     if (visit_begin(visit)) {
         enter_driver();
@@ -190,8 +189,7 @@ static void settle_context_until(struct pool *pool, const struct visit *visit, u
     order_free_marks(marks);
 }
 
-void stream_release_settle_until(struct pool *pool, const struct device *device,
-                                 uint64_t give_up_at)
+void stream_settle_until(struct pool *pool, const struct device *device, uint64_t give_up_at)
 {
     struct context *c = streams_of(pool) ? context_next(pool, NULL, changeable(device)) : NULL;
     for (; c; c = context_next(pool, c, changeable(device))) {

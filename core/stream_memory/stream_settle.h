@@ -17,7 +17,7 @@
 /* ---- by asking ---- */
 
 /* Asks about everything that is pending on the device (NULL: all). */
-void stream_release_settle(struct pool *pool, const struct device *device);
+void stream_settle(struct pool *pool, const struct device *device);
 
 /* The same by this query, of own_event_query.h. */
 void stream_settle_all(struct pool *pool, const struct device *device,
@@ -27,8 +27,7 @@ void stream_settle_all(struct pool *pool, const struct device *device,
 
 /* The same with patience: until all that was pending is over, or it is this time on the monotonic
  * clock. Work that was submitted after a free may be waited for. */
-void stream_release_settle_until(struct pool *pool, const struct device *device,
-                                 uint64_t give_up_at);
+void stream_settle_until(struct pool *pool, const struct device *device, uint64_t give_up_at);
 
 /* Whether anything is pending in the context. */
 bool stream_settle_is_pending_in(struct pool *pool, const struct context *context);

@@ -117,13 +117,13 @@ struct bucket *shelf_add_bucket(struct pool *pool, struct shelf *shelf, uint64_t
     return &made->bucket;
 }
 
-void shelf_forgive(struct stream *stream)
+void shelf_has_new_owner(struct stream *stream)
 {
     struct shelf *shelf = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
     for (; shelf; shelf = shelf->next) {
         struct shelf_bucket *b = atomic_load_explicit(&shelf->buckets, memory_order_relaxed);
         for (; b; b = b->next)
-            b->robbed = 0;
+            b->taken_by_others = 0;
     }
 }
 
@@ -140,7 +140,7 @@ void shelf_make_clean(struct stream *stream, struct stream_block *block)
     shelf_count_clean(stream, bucket, block->block.bytes);
     if (shelf_is_covered(stream, &block->block))
         stream->covered_bytes -= block->block.bytes;
-    shelf_set_quiet(stream);
+    shelf_set_unchecked(stream);
 }
 
 void shelf_detach(struct stream *stream, struct stream_block *block)

@@ -26,11 +26,12 @@
 struct shelf_bucket {
     _Alignas(STREAM_APART) struct bucket bucket;
     struct shelf_bucket *next; /* written before it is listed */
-    unsigned vain;   /* other streams' looks in vain at what is pending here, since one took
-                        something */
-    unsigned aside;  /* frees from other streams that were the driver's because of that */
-    uint64_t hits;   /* as these were counted */
-    uint64_t robbed; /* blocks that other streams have taken, and that no new ones stand for */
+    unsigned looks_in_vain; /* other streams' looks in vain at what is pending here, since one took
+                      something */
+    unsigned not_kept;      /* frees from other streams that were the driver's because of that */
+    uint64_t hits;          /* as these were counted */
+    uint64_t
+        taken_by_others; /* blocks that other streams have taken, and that no new ones stand for */
 };
 
 /* The bucket is not one of blocks that are not kept. */
@@ -72,7 +73,7 @@ struct shelf *shelf_add(struct pool *pool, struct stream *stream, struct mempool
 struct bucket *shelf_add_bucket(struct pool *pool, struct shelf *shelf, uint64_t bytes);
 
 /* The stream has a new owner, from whom nobody has taken anything. */
-void shelf_forgive(struct stream *stream);
+void shelf_has_new_owner(struct stream *stream);
 
 /* ---- shelves and buckets ---- */
 
@@ -182,10 +183,12 @@ static inline void shelf_add_free(struct stream *stream, struct bucket *bucket, 
 
 /* What may be free before a free has to look further: the device's cap, and what no event covers.
  */
-static inline void shelf_set_quiet(struct stream *stream)
+static inline void shelf_set_unchecked(struct stream *stream)
 {
-    uint64_t covered = counter_get(&stream->clean_bytes) + stream->covered_bytes + stream->share;
-    stream->quiet_bytes = (int64_t)(covered < stream->may_keep ? covered : stream->may_keep);
+    uint64_t covered =
+        counter_get(&stream->clean_bytes) + stream->covered_bytes + stream->may_be_uncovered;
+    stream->unchecked_bytes =
+        (int64_t)(covered < stream->unchecked_cap ? covered : stream->unchecked_cap);
 }
 
 /* A pending block comes, or goes. */
@@ -202,11 +205,11 @@ static inline void shelf_take(struct stream *stream, struct bucket *bucket,
         block_list_remove(&bucket->clean, &block->block, LINK_BUCKET);
         counter_subtract(&bucket->counters->clean_bytes, bytes);
         counter_subtract(&stream->clean_bytes, bytes);
-        stream->quiet_bytes -= (int64_t)bytes;
+        stream->unchecked_bytes -= (int64_t)bytes;
     } else {
         if (shelf_is_covered(stream, &block->block)) {
             stream->covered_bytes -= bytes;
-            stream->quiet_bytes -= (int64_t)bytes;
+            stream->unchecked_bytes -= (int64_t)bytes;
         }
         block_list_remove(&bucket->pending, &block->block, LINK_BUCKET);
         block_list_remove(&stream->pending, &block->block, LINK_HEAP);
@@ -242,7 +245,7 @@ static inline void shelf_put_back(struct stream *stream, struct stream_block *bl
     struct bucket *bucket = block->block.bucket;
     shelf_add_free(stream, bucket, block->block.bytes);
     uint64_t stamp = counter_get(&block->block.epoch);
-    if (stamp <= order_done(stream)) {
+    if (stamp <= stream_done(stream)) {
         block_set_state(&block->block, BLOCK_CLEAN);
         block->event = NULL;
         block_list_append(&bucket->clean, &block->block, LINK_BUCKET);
@@ -254,7 +257,7 @@ static inline void shelf_put_back(struct stream *stream, struct stream_block *bl
         if (shelf_is_covered(stream, &block->block))
             stream->covered_bytes += block->block.bytes;
     }
-    shelf_set_quiet(stream);
+    shelf_set_unchecked(stream);
 }
 
 /* A pending block turns out to be over. */
@@ -304,7 +307,7 @@ static inline bool shelf_launches_early(const struct stream *stream)
 
 static inline bool shelf_is_marked(const struct stream *stream, const struct block *block)
 {
-    return counter_get(&block->epoch) <= stream->joined || !stream->ordered_by_others ||
+    return counter_get(&block->epoch) <= stream->marked || !stream->ordered_by_others ||
            MUTATED(unmarked_taken);
 }
 
@@ -355,19 +358,21 @@ static inline bool shelf_is_full(const struct pool *pool, const struct bucket *b
 static inline bool shelf_is_within_cap(const struct stream *stream,
                                        const struct stream_block *block)
 {
-    return counter_get(&stream->free_bytes) + block->block.bytes <= stream->may_keep;
+    return counter_get(&stream->free_bytes) + block->block.bytes <= stream->unchecked_cap;
 }
 
 /* The same, and what no event covers is little enough. */
-static inline bool shelf_is_quiet(const struct stream *stream, const struct stream_block *block)
+static inline bool shelf_needs_no_check(const struct stream *stream,
+                                        const struct stream_block *block)
 {
-    return (int64_t)(counter_get(&stream->free_bytes) + block->block.bytes) <= stream->quiet_bytes;
+    return (int64_t)(counter_get(&stream->free_bytes) + block->block.bytes) <=
+           stream->unchecked_bytes;
 }
 
 /* Whether another stream has lately looked for an event in vain. */
 static inline bool shelf_events_are_wanted(const struct stream *stream)
 {
-    return atomic_load_explicit(&stream->wanted, memory_order_relaxed) != 0;
+    return atomic_load_explicit(&stream->events_wanted, memory_order_relaxed) != 0;
 }
 
 /* Lock held, and the block counted in this stream's shelf. */
@@ -394,9 +399,9 @@ static inline uint64_t shelf_next_stamp(struct stream *stream)
 /* Lock held. */
 static inline bool shelf_look_is_due(struct stream *stream)
 {
-    if (__builtin_expect(stream->frees_to_look-- != 0, 1))
+    if (__builtin_expect(stream->frees_until_look-- != 0, 1))
         return false;
-    stream->frees_to_look = FREES_PER_LOOK;
+    stream->frees_until_look = FREES_PER_LOOK;
     return true;
 }
 

@@ -2,7 +2,7 @@
 
 #include "stream_shelf.h"
 
-struct stream_bytes stream_release_sum(struct pool *pool, const struct device *device)
+struct stream_bytes stream_sum(struct pool *pool, const struct device *device)
 {
     struct streams *streams = streams_of(pool);
     struct stream_bytes sum = {0, 0, 0, 0};

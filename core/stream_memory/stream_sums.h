@@ -13,6 +13,6 @@ struct stream_bytes {
     uint64_t live, cached, pending, requested; /* requested: of the live ones, as asked for, in the
                                                   driver's granules */
 };
-struct stream_bytes stream_release_sum(struct pool *pool, const struct device *device);
+struct stream_bytes stream_sum(struct pool *pool, const struct device *device);
 
 #endif

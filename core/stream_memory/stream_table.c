@@ -104,11 +104,11 @@ static bool lock_to_become(struct stream *stream, const struct context *context)
 {
     short_lock_take(&stream->lock);
     bool same = stream->context == context && stream->generation == context_generation(context);
-    order_settle(stream);
+    own_events_settle(stream);
     bool idle = !stream->pending.first || MUTATED(pending_passed_on_as_own);
     bool may = stream->device == context->device && idle &&
-               atomic_load_explicit(&stream->away, memory_order_acquire) == 0 &&
-               atomic_load_explicit(&stream->names, memory_order_acquire) == 0 &&
+               atomic_load_explicit(&stream->detached, memory_order_acquire) == 0 &&
+               atomic_load_explicit(&stream->naming_threads, memory_order_acquire) == 0 &&
                (same || counter_get(&stream->free_bytes) == 0);
     if (!may)
         short_lock_give(&stream->lock);
@@ -184,13 +184,13 @@ struct stream *stream_table_begin(struct streams *streams, uint64_t id,
         return NULL;
     }
     if (stream->context != name->context || stream->generation != context_generation(name->context))
-        order_drop_events(stream);
-    order_take_discarded(stream, discarded);
+        own_events_drop_all(stream);
+    own_events_take_discarded(stream, discarded);
     stream->handle = name->handle;
     stream->thread = name->thread;
     stream->ordered_by_others = name->ordered_by_others ||
                                 atomic_load_explicit(&name->context->barred, memory_order_relaxed);
-    stream->joined = 0;
+    stream->marked = 0;
     stream->context = name->context;
     stream->generation = context_generation(name->context);
     stream->early_launches = streams_launched_early(streams, name->handle);
@@ -201,7 +201,7 @@ struct stream *stream_table_begin(struct streams *streams, uint64_t id,
     stream->misses_at_bound = stream->for_driver = 0;
     if (!MUTATED(former_streams_order_kept))
         memset(&stream->known, 0, sizeof stream->known);
-    shelf_forgive(stream);
+    shelf_has_new_owner(stream);
     set_id(streams, stream, id);
     streams_note_busy(streams, stream);
     short_lock_give(&stream->lock);
@@ -234,9 +234,9 @@ void streams_are_barred(struct pool *pool, struct context *context)
 /* ---- ending ---- */
 
 /* No lock held. Nobody begins to name it any more. */
-static void wait_for_names(const struct stream *stream)
+static void wait_for_naming_threads(const struct stream *stream)
 {
-    while (atomic_load_explicit(&stream->names, memory_order_acquire) != 0)
+    while (atomic_load_explicit(&stream->naming_threads, memory_order_acquire) != 0)
         sched_yield();
 }
 
@@ -260,7 +260,7 @@ void streams_end_handle(struct pool *pool, CUstream handle)
     pthread_mutex_unlock(&streams->lock);
     /* Unless the thread itself names it, called back out of the driver. */
     if (ended && !driver_calls.depth)
-        wait_for_names(ended);
+        wait_for_naming_threads(ended);
 }
 
 void stream_end(struct pool *pool, struct stream_ref ref)
@@ -274,7 +274,7 @@ void stream_end(struct pool *pool, struct stream_ref ref)
     }
     short_lock_give(&ref.stream->lock);
     pthread_mutex_unlock(&streams->lock);
-    wait_for_names(ref.stream);
+    wait_for_naming_threads(ref.stream);
 }
 
 /* The context's events died with it. */
@@ -283,10 +283,10 @@ static void end_with_context(struct streams *streams, struct stream *stream,
 {
     short_lock_take(&stream->lock);
     set_id(streams, stream, 0);
-    order_complete(stream, atomic_load_explicit(&stream->stamp, memory_order_relaxed));
-    order_settle(stream);
-    order_drop_events(stream);
-    order_take_discarded(stream, discarded);
+    own_events_complete(stream, atomic_load_explicit(&stream->stamp, memory_order_relaxed));
+    own_events_settle(stream);
+    own_events_drop_all(stream);
+    own_events_take_discarded(stream, discarded);
     short_lock_give(&stream->lock);
 }
 
@@ -299,5 +299,5 @@ void streams_context_died(struct pool *pool, struct context *context)
         if (stream_at(streams, i)->context == context)
             end_with_context(streams, stream_at(streams, i), &discarded);
     pthread_mutex_unlock(&streams->lock);
-    order_destroy_events(pool, discarded);
+    own_events_destroy(pool, discarded);
 }

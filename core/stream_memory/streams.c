@@ -26,7 +26,7 @@ struct streams *streams_make(void)
 
 /* Whether it is too early for such a look; else when it has begun, or 0 where it need not be known.
  */
-bool streams_pause(const struct streams *streams, const struct pause *pause, uint64_t *started)
+bool streams_are_paused(const struct streams *streams, const struct pause *pause, uint64_t *started)
 {
     *started = 0;
     if (!streams_are_many(streams))
@@ -37,7 +37,7 @@ bool streams_pause(const struct streams *streams, const struct pause *pause, uin
 }
 
 /* The look that began then was in vain, or need not be repeated soon. */
-void streams_rest(const struct streams *streams, struct pause *pause, uint64_t started)
+void streams_pause_after(const struct streams *streams, struct pause *pause, uint64_t started)
 {
     if (!streams_are_many(streams) || !started)
         return;

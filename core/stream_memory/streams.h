@@ -54,7 +54,7 @@ struct streams {
     _Atomic uint64_t busy[STREAMS_MAX / 64]; /* a bit for each stream that is somebody's, or has
                                                 something pending: see order_take_context */
     _Atomic unsigned captures_coming;        /* threads that are about to begin one: see
-                                                order_record_the_rest */
+                                                own_events_capture_comes */
     _Atomic unsigned short_lived;            /* see streams_turn_away. Relaxed: it orders nothing */
     _Atomic unsigned turned_away;
     struct pause looks, far_looks, sums, uses, settling, releases, releases_behind;
@@ -164,10 +164,11 @@ static inline void streams_note_idle(struct streams *streams, const struct strea
 
 /* Whether it is too early for such a look; else when it has begun, or 0 where it need not be known.
  */
-bool streams_pause(const struct streams *streams, const struct pause *pause, uint64_t *started);
+bool streams_are_paused(const struct streams *streams, const struct pause *pause,
+                        uint64_t *started);
 
 /* The look that began then was in vain, or need not be repeated soon. */
-void streams_rest(const struct streams *streams, struct pause *pause, uint64_t started);
+void streams_pause_after(const struct streams *streams, struct pause *pause, uint64_t started);
 
 /* ---- early launches ---- */
 
