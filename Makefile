@@ -12,8 +12,9 @@ PREFIX   ?= /usr/local
 LIBDIR   ?= $(PREFIX)/lib
 VERSION  := 0.1.0
 SANITIZE ?=
+DEBUG    ?=
 NCURSES  ?= -lncursesw
-BUILD    ?= build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
+BUILD    ?= build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))$(if $(DEBUG),-debug)
 
 # Where a toolkit's <cuda.h> is, if there is one: it is needed for nothing but comparing our
 # declarations with it, and for the programs of tests/gpu and tests/bench that are in CUDA C++.
@@ -40,6 +41,11 @@ SANITIZERS := $(if $(filter fuzzer,$(SANITIZE)),address$(comma)undefined,$(SANIT
 COMPILE += -fsanitize=$(SANITIZERS)$(if $(filter fuzzer,$(SANITIZE)),$(comma)fuzzer-no-link)
 COMPILE += -fno-omit-frame-pointer -fno-sanitize-recover=all
 LINK    += -fsanitize=$(SANITIZERS)
+endif
+
+# Where speed does not matter, every lock is checked as it is taken: see core/base/lock.h.
+ifneq ($(SANITIZE)$(DEBUG),)
+COMPILE += -DCUDAPOOL_CHECK_LOCKS
 endif
 
 # A pool that breaks one of its rules, as tests/mutations/run.sh wishes.
@@ -216,7 +222,7 @@ deb: ## build a Debian package in BUILD (build)
 	@BUILD=$(BUILD) VERSION=$(VERSION) CC=$(CC) packaging/make_deb.sh
 
 clean: ## remove what was built
-	rm -rf build build-address build-undefined build-address-undefined build-glibc-2.31 build-thread build-aarch64 build-clang build-fuzz build-coverage \
+	rm -rf build build-address build-undefined build-address-undefined build-debug build-glibc-2.31 build-thread build-aarch64 build-clang build-fuzz build-coverage \
 	    $(BUILD)
 
 help: ## list the targets

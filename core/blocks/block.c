@@ -219,7 +219,7 @@ bool block_table_insert(struct block_table *table, CUdeviceptr address, struct b
     if (!address || !block_table_has_place(address) || last < first ||
         last >> (MIDDLE_BITS + ROOT_BITS))
         return false;
-    pthread_mutex_lock(&table->lock);
+    lock_take(&table->lock, LOCK_TABLE);
     bool grown = grow_to(table, first, last);
     if (grown) {
         for (uint64_t window = first + 1; window <= last; window++)
@@ -228,7 +228,7 @@ bool block_table_insert(struct block_table *table, CUdeviceptr address, struct b
         atomic_store_explicit(block_table_place(table, address), block, memory_order_release);
         note_record(table, address, true);
     }
-    pthread_mutex_unlock(&table->lock);
+    lock_give(&table->lock);
     return grown;
 }
 
@@ -242,12 +242,12 @@ void block_table_remove(struct block_table *table, CUdeviceptr address, struct b
     if (!atomic_compare_exchange_strong_explicit(place, &expected, NULL, memory_order_relaxed,
                                                  memory_order_relaxed))
         return;
-    pthread_mutex_lock(&table->lock);
+    lock_take(&table->lock, LOCK_TABLE);
     for (uint64_t window = (address >> WINDOW_BITS) + 1; window <= last_window(address, block);
          window++)
         drop_reaching(table, window, block);
     note_record(table, address, false);
-    pthread_mutex_unlock(&table->lock);
+    lock_give(&table->lock);
 }
 
 /* ---- lookups ---- */

@@ -15,12 +15,12 @@
 #ifndef CUDAPOOL_CORE_BLOCK_H
 #define CUDAPOOL_CORE_BLOCK_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/base/lock.h"
 #include "core/base/mutation.h"
 #include "core/driver/cuda_abi.h"
 #include "core/figures/stats.h"

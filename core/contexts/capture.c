@@ -16,7 +16,7 @@ struct capture {
 void captures_lock(struct pool *pool)
 {
     if (!MUTATED(capture_begins_unlocked))
-        pthread_mutex_lock(&pool->fence_lock);
+        lock_take(&pool->fence_lock, LOCK_FENCE);
     enter_driver();
 }
 
@@ -24,7 +24,7 @@ void captures_unlock(struct pool *pool)
 {
     leave_driver();
     if (!MUTATED(capture_begins_unlocked))
-        pthread_mutex_unlock(&pool->fence_lock);
+        lock_give(&pool->fence_lock);
 }
 
 static CUstream spelled_out(CUstream stream, bool per_thread)

@@ -132,9 +132,9 @@ static bool list_device(struct pool *pool, struct device *device)
 struct device *context_device(struct pool *pool, CUdevice ordinal)
 {
     struct registry *registry = &pool->registry;
-    pthread_mutex_lock(&registry->lock);
+    lock_take(&registry->lock, LOCK_REGISTRY);
     struct device *device = find_device(registry, ordinal);
-    pthread_mutex_unlock(&registry->lock);
+    lock_give(&registry->lock);
     if (device)
         return device;
     struct device *described = describe_device(pool, ordinal);
@@ -142,11 +142,11 @@ struct device *context_device(struct pool *pool, CUdevice ordinal)
         return NULL;
     figures_note_cuda(&pool->figures, cuda_version(pool->driver));
     figures_start(&pool->figures);
-    pthread_mutex_lock(&registry->lock);
+    lock_take(&registry->lock, LOCK_REGISTRY);
     device = find_device(registry, ordinal);
     if (!device && list_device(pool, described))
         device = described;
-    pthread_mutex_unlock(&registry->lock);
+    lock_give(&registry->lock);
     if (device != described)
         free(described);
     return device;
@@ -254,24 +254,24 @@ static void remove_handles(struct registry *registry, const struct context *cont
 static bool look_up(struct pool *pool, CUcontext handle, struct context_handle *found)
 {
     struct registry *registry = &pool->registry;
-    pthread_mutex_lock(&registry->lock);
+    lock_take(&registry->lock, LOCK_REGISTRY);
     struct context_handle *entry = find_handle(registry, handle);
     bool known = entry && !atomic_load(&entry->context->dying);
     if (known) {
         *found = *entry;
         found->generation = context_generation(entry->context);
     }
-    pthread_mutex_unlock(&registry->lock);
+    lock_give(&registry->lock);
     return known;
 }
 
 /* Also while its device's primary context may be dying. */
 static bool is_alias(struct pool *pool, CUcontext handle)
 {
-    pthread_mutex_lock(&pool->registry.lock);
+    lock_take(&pool->registry.lock, LOCK_REGISTRY);
     const struct context_handle *entry = find_handle(&pool->registry, handle);
     bool green = entry && entry->green;
-    pthread_mutex_unlock(&pool->registry.lock);
+    lock_give(&pool->registry.lock);
     return green;
 }
 
@@ -279,10 +279,10 @@ bool context_has_green(struct pool *pool, const struct context *context)
 {
     struct registry *registry = &pool->registry;
     bool green = false;
-    pthread_mutex_lock(&registry->lock);
+    lock_take(&registry->lock, LOCK_REGISTRY);
     for (size_t i = 0; i < registry->handle_count && !green; i++)
         green = registry->handles[i].context == context && registry->handles[i].green;
-    pthread_mutex_unlock(&registry->lock);
+    lock_give(&registry->lock);
     return green;
 }
 
@@ -310,11 +310,11 @@ CUdevice context_green_device(struct pool *pool, CUgreenCtx green)
 {
     struct registry *registry = &pool->registry;
     CUdevice device = -1;
-    pthread_mutex_lock(&registry->lock);
+    lock_take(&registry->lock, LOCK_REGISTRY);
     for (size_t i = 0; i < registry->handle_count && device < 0; i++)
         if (registry->handles[i].green == green)
             device = registry->handles[i].context->device->ordinal;
-    pthread_mutex_unlock(&registry->lock);
+    lock_give(&registry->lock);
     return device;
 }
 
@@ -422,8 +422,8 @@ static void close_barriers(struct pool *pool, CUcontext handle)
 {
     atomic_store_explicit(&pool->several_contexts, true, memory_order_release);
     /* One that is being raised is known after that. */
-    pthread_mutex_lock(&pool->fence_lock);
-    pthread_mutex_unlock(&pool->fence_lock);
+    lock_take(&pool->fence_lock, LOCK_FENCE);
+    lock_give(&pool->fence_lock);
     /* A synchronise of one context says nothing of the others. */
     if (!pool->driver->cuCtxRecordEvent)
         context_step_aside_everywhere(pool);
@@ -450,13 +450,13 @@ static void bury(struct pool *pool, const struct context_handle *entry)
 static void drop_handle(struct pool *pool, const struct context_handle *dropped)
 {
     struct registry *registry = &pool->registry;
-    pthread_mutex_lock(&registry->lock);
+    lock_take(&registry->lock, LOCK_REGISTRY);
     struct context_handle *entry = find_handle(registry, dropped->handle);
     if (entry && entry->green == dropped->green && entry->id == dropped->id) {
         *entry = registry->handles[--registry->handle_count];
         handles_have_changed(registry);
     }
-    pthread_mutex_unlock(&registry->lock);
+    lock_give(&registry->lock);
 }
 
 /* Whether the handle still means what it did when the entry was made. id: of what it means now. */
@@ -481,15 +481,15 @@ static void give_up_handle(struct pool *pool, const struct context_handle *entry
 static bool list_context(struct pool *pool, struct device *device, const struct context *identity,
                          struct context **context)
 {
-    pthread_mutex_lock(&pool->fence_lock);
-    pthread_mutex_lock(&pool->registry.lock);
+    lock_take(&pool->fence_lock, LOCK_FENCE);
+    lock_take(&pool->registry.lock, LOCK_REGISTRY);
     const struct context_handle *entry = find_handle(&pool->registry, identity->handle);
     bool ready = !entry && (!context_next(pool, NULL, NULL) ||
                             atomic_load_explicit(&pool->several_contexts, memory_order_relaxed));
     if (ready)
         *context = bring_to_life(pool, device, identity);
-    pthread_mutex_unlock(&pool->registry.lock);
-    pthread_mutex_unlock(&pool->fence_lock);
+    lock_give(&pool->registry.lock);
+    lock_give(&pool->fence_lock);
     if (!ready)
         sched_yield();
     return ready;
@@ -499,9 +499,9 @@ static bool list_context(struct pool *pool, struct device *device, const struct 
  * over when the primary lock is ours. */
 static bool has_ended_unseen(struct pool *pool, const struct context *identity)
 {
-    pthread_mutex_lock(&pool->primary_lock);
+    lock_take(&pool->primary_lock, LOCK_PRIMARY);
     bool ended = pool->driver->cuCtxGetId && read_id(pool, identity->handle) != id_of(identity);
-    pthread_mutex_unlock(&pool->primary_lock);
+    lock_give(&pool->primary_lock);
     return ended;
 }
 
@@ -561,12 +561,12 @@ static CUcontext retain_and_release(const struct driver *driver, CUdevice device
 static CUcontext find_primary_handle(struct pool *pool, CUdevice device)
 {
     CUcontext primary = NULL;
-    pthread_mutex_lock(&pool->primary_lock);
+    lock_take(&pool->primary_lock, LOCK_PRIMARY);
     enter_driver();
     if (context_primary_is_active(pool, device))
         primary = retain_and_release(pool->driver, device);
     leave_driver();
-    pthread_mutex_unlock(&pool->primary_lock);
+    lock_give(&pool->primary_lock);
     return primary;
 }
 
@@ -609,12 +609,12 @@ struct context *context_register_primary(struct pool *pool, CUdevice device)
 static bool add_alias(struct pool *pool, struct context_handle alias)
 {
     struct registry *registry = &pool->registry;
-    pthread_mutex_lock(&registry->lock);
+    lock_take(&registry->lock, LOCK_REGISTRY);
     const struct context_handle *entry = alias.handle ? find_handle(registry, alias.handle) : NULL;
     bool ours = !entry || (entry->green == alias.green && entry->id == alias.id);
     if (!entry)
         add_handle(registry, alias);
-    pthread_mutex_unlock(&registry->lock);
+    lock_give(&registry->lock);
     return ours;
 }
 
@@ -662,9 +662,9 @@ void context_alias(struct pool *pool, CUcontext handle, CUgreenCtx green)
 
 void context_drop_alias(struct pool *pool, CUgreenCtx green)
 {
-    pthread_mutex_lock(&pool->registry.lock);
+    lock_take(&pool->registry.lock, LOCK_REGISTRY);
     remove_handles(&pool->registry, NULL, green);
-    pthread_mutex_unlock(&pool->registry.lock);
+    lock_give(&pool->registry.lock);
 }
 
 struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool *green)
@@ -695,10 +695,10 @@ static uint64_t begin_end(struct pool *pool, struct context *context, bool ends)
     if (ends)
         TELL_KINDS(context, before_end, pool, context);
     /* Under the fence lock: whoever is recording in it comes to an end first. */
-    pthread_mutex_lock(&pool->fence_lock);
+    lock_take(&pool->fence_lock, LOCK_FENCE);
     atomic_store(&context->dying, true);
     uint64_t generation = context_generation(context);
-    pthread_mutex_unlock(&pool->fence_lock);
+    lock_give(&pool->fence_lock);
     TELL_KINDS(context, ending, context, true);
     /* Pairs with context_pin. Whoever has pinned a context takes no lock that we hold. */
     while (atomic_load(&context->pins) != 0 && !MUTATED(death_waits_for_nobody))
@@ -719,10 +719,10 @@ uint64_t context_end_begin(struct pool *pool, struct context *context, bool ends
 static void forget_context(struct pool *pool, struct context *context)
 {
     atomic_fetch_add(&context->generation, 1);
-    pthread_mutex_lock(&pool->registry.lock);
+    lock_take(&pool->registry.lock, LOCK_REGISTRY);
     remove_handles(&pool->registry, context, NULL);
     pool->registry.set_generation++;
-    pthread_mutex_unlock(&pool->registry.lock);
+    lock_give(&pool->registry.lock);
     if (!MUTATED(capture_outlives_context))
         captures_context_died(pool, context->handle);
     TELL_KINDS(context, ended, pool, context);
@@ -735,13 +735,13 @@ void context_end_finish(struct pool *pool, struct context *context, uint64_t gen
 {
     leave_driver();
     if (context) {
-        pthread_mutex_lock(&pool->fence_lock);
+        lock_take(&pool->fence_lock, LOCK_FENCE);
         bool ours = context_generation(context) == generation || MUTATED(successor_forgotten);
         if (died && ours && is_alive(context))
             forget_context(pool, context);
         TELL_KINDS(context, ending, context, false);
         atomic_store(&context->dying, false);
-        pthread_mutex_unlock(&pool->fence_lock);
+        lock_give(&pool->fence_lock);
     }
 }
 

@@ -19,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/base/short_lock.h"
+#include "core/base/lock.h"
 #include "core/base/size_class.h"
 #include "core/driver/cuda_abi.h"
 #include "core/figures/stats.h"
@@ -104,15 +104,18 @@ void *context_memory(struct context *context, const struct kind *kind);
 /* A thread knows how many context locks it holds: where a signal handler ends the process in the
  * middle of a slow path, no lock is taken on the way out. Never held across a driver call, and no
  * other context's lock is taken under it. */
-static inline void context_lock(struct context *context)
+#define context_lock(context)   context_lock_from(context, LOCK_HERE)
+#define context_unlock(context) context_unlock_from(context, LOCK_HERE)
+
+static inline void context_lock_from(struct context *context, const char *place)
 {
     thread_state.context_locks++;
-    short_lock_take(&context->lock);
+    lock_take_from(&context->lock, LOCK_CONTEXT, place);
 }
 
-static inline void context_unlock(struct context *context)
+static inline void context_unlock_from(struct context *context, const char *place)
 {
-    short_lock_give(&context->lock);
+    lock_give_from(&context->lock, place);
     thread_state.context_locks--;
 }
 

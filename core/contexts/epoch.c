@@ -491,9 +491,9 @@ struct epoch_recorded epoch_record_and_lock(struct pool *pool, struct context *c
     enum fence_answer answer = FENCE_RUNNING;
     unsigned asked = 0;
     enter_driver();
-    pthread_mutex_lock(&pool->fence_lock);
+    lock_take(&pool->fence_lock, LOCK_FENCE);
     enum record_result result = record_fence(pool, context, fence, &error);
-    pthread_mutex_unlock(&pool->fence_lock);
+    lock_give(&pool->fence_lock);
     fence->recorded_at = monotonic_now();
     if (ask && result == RECORDED)
         asked = ask_at_once(pool, fence, &answer);
@@ -864,7 +864,7 @@ bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fenc
     context_unlock(context);
 
     enter_driver();
-    pthread_mutex_lock(&pool->fence_lock);
+    lock_take(&pool->fence_lock, LOCK_FENCE);
     if (!captures_are_going_on(&pool->captures) && is_usable(context) &&
         !atomic_load(&context->dying) &&
         (!atomic_load_explicit(&pool->several_contexts, memory_order_acquire) ||
@@ -879,7 +879,7 @@ bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fenc
 
     /* Whoever closes barriers finds this one under the fence lock. */
     context_lock(context);
-    pthread_mutex_unlock(&pool->fence_lock);
+    lock_give(&pool->fence_lock);
     leave_driver();
     if (result == CUDA_SUCCESS) {
         counter_add(&context->counters->barriers, 1);
@@ -914,10 +914,10 @@ static bool order_behind(struct pool *pool, const struct fence *fence, CUcontext
 {
     CUresult result = CUDA_ERROR_NOT_READY;
     enter_driver();
-    pthread_mutex_lock(&pool->fence_lock);
+    lock_take(&pool->fence_lock, LOCK_FENCE);
     if (!captures_are_going_on(&pool->captures))
         result = pool->driver->cuCtxWaitEvent(handle, fence->events[0].event);
-    pthread_mutex_unlock(&pool->fence_lock);
+    lock_give(&pool->fence_lock);
     leave_driver();
     return result == CUDA_SUCCESS;
 }

@@ -193,10 +193,10 @@ void host_graphs_add(struct pool *pool, CUgraphExec executable, CUgraph graph)
     host_graphs_remove(pool, executable);
     if (!holds)
         return;
-    pthread_mutex_lock(&graphs->lock);
+    lock_take(&graphs->lock, LOCK_HOST_GRAPHS);
     graphs->every = graphs->every || !tsearch(executable, &graphs->executables, compare);
     atomic_store_explicit(&graphs->count, count_of(graphs) + 1, memory_order_relaxed);
-    pthread_mutex_unlock(&graphs->lock);
+    lock_give(&graphs->lock);
 }
 
 void host_graphs_remove(struct pool *pool, CUgraphExec executable)
@@ -204,10 +204,10 @@ void host_graphs_remove(struct pool *pool, CUgraphExec executable)
     struct host_graphs *graphs = &pool->host_graphs;
     if (count_of(graphs) == 0)
         return;
-    pthread_mutex_lock(&graphs->lock);
+    lock_take(&graphs->lock, LOCK_HOST_GRAPHS);
     if (tdelete(executable, &graphs->executables, compare))
         atomic_store_explicit(&graphs->count, count_of(graphs) - 1, memory_order_relaxed);
-    pthread_mutex_unlock(&graphs->lock);
+    lock_give(&graphs->lock);
 }
 
 bool host_graphs_has(struct pool *pool, CUgraphExec executable)
@@ -215,8 +215,8 @@ bool host_graphs_has(struct pool *pool, CUgraphExec executable)
     struct host_graphs *graphs = &pool->host_graphs;
     if (count_of(graphs) == 0)
         return false;
-    pthread_mutex_lock(&graphs->lock);
+    lock_take(&graphs->lock, LOCK_HOST_GRAPHS);
     bool has = graphs->every || tfind(executable, &graphs->executables, compare);
-    pthread_mutex_unlock(&graphs->lock);
+    lock_give(&graphs->lock);
     return has;
 }

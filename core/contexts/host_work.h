@@ -25,11 +25,11 @@
 #ifndef CUDAPOOL_CORE_HOST_WORK_H
 #define CUDAPOOL_CORE_HOST_WORK_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/base/lock.h"
 #include "core/driver/cuda_abi.h"
 
 struct context;

@@ -7,9 +7,9 @@
 #ifndef CUDAPOOL_CORE_POOL_STATE_H
 #define CUDAPOOL_CORE_POOL_STATE_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 
+#include "core/base/lock.h"
 #include "core/base/mutation.h"
 #include "core/base/threads.h"
 #include "core/blocks/block.h"

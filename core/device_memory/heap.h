@@ -177,14 +177,17 @@ static inline struct context *context_of_heap(const struct heap *heap)
     return context_of_first(heap);
 }
 
-static inline void heap_lock(struct heap *heap)
+#define heap_lock(heap)   heap_lock_from(heap, LOCK_HERE)
+#define heap_unlock(heap) heap_unlock_from(heap, LOCK_HERE)
+
+static inline void heap_lock_from(struct heap *heap, const char *place)
 {
-    context_lock(context_of_heap(heap));
+    context_lock_from(context_of_heap(heap), place);
 }
 
-static inline void heap_unlock(struct heap *heap)
+static inline void heap_unlock_from(struct heap *heap, const char *place)
 {
-    context_unlock(context_of_heap(heap));
+    context_unlock_from(context_of_heap(heap), place);
 }
 
 /* Prepares the zeroed heap of a context that was just made. False where memory is short. */

@@ -118,13 +118,13 @@ static void make_arena(struct figures *figures)
 static int take_lock(struct figures *figures)
 {
     int cancellation = cancellation_off();
-    pthread_mutex_lock(&figures->lock);
+    lock_take(&figures->lock, LOCK_FIGURES);
     return cancellation;
 }
 
 static void give_lock(struct figures *figures, int cancellation)
 {
-    pthread_mutex_unlock(&figures->lock);
+    lock_give(&figures->lock);
     cancellation_restore(cancellation);
 }
 

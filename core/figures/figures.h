@@ -17,10 +17,10 @@
 #define CUDAPOOL_CORE_FIGURES_H
 
 #include <limits.h>
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/base/lock.h"
 #include "core/settings/config.h"
 #include "history.h"
 #include "report.h"

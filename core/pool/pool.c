@@ -219,23 +219,23 @@ CUresult pool_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes)
 static size_t find_pitch(struct pool *pool, const struct pitch *wanted)
 {
     size_t pitch = 0;
-    pthread_mutex_lock(&pool->pitch_lock);
+    lock_take(&pool->pitch_lock, LOCK_PITCHES);
     for (unsigned i = 0; i < pool->pitch_count && !pitch; i++) {
         const struct pitch *p = &pool->pitches[i];
         if (p->device == wanted->device && p->width == wanted->width &&
             p->element_bytes == wanted->element_bytes)
             pitch = p->pitch;
     }
-    pthread_mutex_unlock(&pool->pitch_lock);
+    lock_give(&pool->pitch_lock);
     return pitch;
 }
 
 static void remember_pitch(struct pool *pool, const struct pitch *pitch)
 {
-    pthread_mutex_lock(&pool->pitch_lock);
+    lock_take(&pool->pitch_lock, LOCK_PITCHES);
     if (pool->pitch_count < PITCHES)
         pool->pitches[pool->pitch_count++] = *pitch;
-    pthread_mutex_unlock(&pool->pitch_lock);
+    lock_give(&pool->pitch_lock);
 }
 
 /* What rows of this width take if the pitch is a multiple of 512, as it is everywhere today. False
@@ -748,7 +748,7 @@ struct ending pool_context_ending(struct pool *pool, CUcontext handle)
 static struct ending find_primary(struct pool *pool, CUdevice device)
 {
     int cancellation = cancellation_off();
-    pthread_mutex_lock(&pool->primary_lock);
+    lock_take(&pool->primary_lock, LOCK_PRIMARY);
     return (struct ending){.context = context_find_primary(pool, device),
                            .primary = true,
                            .cancellation = cancellation};
@@ -807,7 +807,7 @@ void pool_context_ended(struct pool *pool, struct ending ending, enum context_fa
         count_release(ending.context->device, &ending, died);
     context_end_finish(pool, ending.context, ending.generation, died);
     if (ending.primary)
-        pthread_mutex_unlock(&pool->primary_lock);
+        lock_give(&pool->primary_lock);
     cancellation_restore(ending.cancellation);
 }
 

@@ -43,11 +43,11 @@ static struct mempool *find_ours(struct pool *pool, struct mempool *from,
                                  const struct device *device)
 {
     struct streams *streams = streams_of(pool);
-    pthread_mutex_lock(&streams->mempool_lock);
+    lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
     struct mempool *m = from ? from->next : mempool_first(streams);
     while (m && (!m->threshold_is_ours || (device && m->device != device)))
         m = m->next;
-    pthread_mutex_unlock(&streams->mempool_lock);
+    lock_give(&streams->mempool_lock);
     return m;
 }
 
@@ -85,10 +85,10 @@ uint64_t mempool_unused(struct pool *pool, const struct device *device)
 {
     uint64_t unused = 0;
     for (struct mempool *m = mempool_first(streams_of(pool)); m; m = m->next) {
-        pthread_mutex_lock(&streams_of(pool)->mempool_lock);
+        lock_take(&streams_of(pool)->mempool_lock, LOCK_MEMPOOLS);
         bool is = m->device == device && mempool_is_open(m);
         bool ours = m->threshold_is_ours;
-        pthread_mutex_unlock(&streams_of(pool)->mempool_lock);
+        lock_give(&streams_of(pool)->mempool_lock);
         if (is)
             unused += unused_in(pool, m, ours);
     }
@@ -132,21 +132,21 @@ void mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute att
         *bytes = without_ours(&sum, *bytes);
     else if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
         *bytes = correct_high(pool, mempool, &sum, *bytes);
-    pthread_mutex_lock(&streams_of(pool)->mempool_lock);
+    lock_take(&streams_of(pool)->mempool_lock, LOCK_MEMPOOLS);
     if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && mempool->threshold_is_ours)
         *bytes = 0; /* as the driver has it unless somebody sets it */
-    pthread_mutex_unlock(&streams_of(pool)->mempool_lock);
+    lock_give(&streams_of(pool)->mempool_lock);
 }
 
 /* The driver has carried out the program's call, before or after one of ours. */
 static void threshold_was_set(struct pool *pool, struct mempool *mempool, uint64_t value)
 {
     atomic_store_explicit(&mempool->kept, value, memory_order_relaxed);
-    pthread_mutex_lock(&streams_of(pool)->mempool_lock);
+    lock_take(&streams_of(pool)->mempool_lock, LOCK_MEMPOOLS);
     mempool->threshold_is_ours = false;
     mempool->threshold = value;
     mempool->threshold_is_known = true;
-    pthread_mutex_unlock(&streams_of(pool)->mempool_lock);
+    lock_give(&streams_of(pool)->mempool_lock);
     mempool_put_programs_threshold(pool, mempool);
 }
 
@@ -155,9 +155,9 @@ void mempool_setting(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute
     struct mempool *mempool = mempool_find(pool, handle);
     if (!mempool || attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
         return;
-    pthread_mutex_lock(&streams_of(pool)->mempool_lock);
+    lock_take(&streams_of(pool)->mempool_lock, LOCK_MEMPOOLS);
     mempool->program_sets_threshold = true;
-    pthread_mutex_unlock(&streams_of(pool)->mempool_lock);
+    lock_give(&streams_of(pool)->mempool_lock);
 }
 
 void mempool_set(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute,

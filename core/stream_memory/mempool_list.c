@@ -121,33 +121,33 @@ static bool set_driver_threshold(struct pool *pool, struct mempool *mempool, uin
 /* A program that is about to set it, or has, is left alone. */
 static bool may_be_set(struct streams *streams, const struct mempool *mempool)
 {
-    pthread_mutex_lock(&streams->mempool_lock);
+    lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
     bool may = !mempool->program_sets_threshold;
-    pthread_mutex_unlock(&streams->mempool_lock);
+    lock_give(&streams->mempool_lock);
     return may;
 }
 
 /* Whether the program has set its own meanwhile. */
 static bool end_setting(struct streams *streams, struct mempool *mempool, bool set)
 {
-    pthread_mutex_lock(&streams->mempool_lock);
+    lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
     bool overtaken = set && mempool->program_sets_threshold;
     mempool->threshold_is_ours = set && !overtaken;
     mempool->program_was_overtaken = overtaken;
-    pthread_mutex_unlock(&streams->mempool_lock);
+    lock_give(&streams->mempool_lock);
     return overtaken;
 }
 
 void mempool_put_programs_threshold(struct pool *pool, struct mempool *mempool)
 {
     struct streams *streams = streams_of(pool);
-    pthread_mutex_lock(&streams->mempool_lock);
+    lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
     bool now = mempool->program_was_overtaken && mempool->threshold_is_known &&
                !MUTATED(program_overtaken);
     uint64_t value = mempool->threshold;
     if (now)
         mempool->program_was_overtaken = false;
-    pthread_mutex_unlock(&streams->mempool_lock);
+    lock_give(&streams->mempool_lock);
     if (now)
         set_driver_threshold(pool, mempool, value);
 }
@@ -193,15 +193,15 @@ static struct mempool *make_known(struct pool *pool, CUmemoryPool handle, struct
                                   bool is_default)
 {
     struct streams *streams = streams_of(pool);
-    pthread_mutex_lock(&streams->mempool_lock);
+    lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
     struct mempool *made = is_default ? NULL : take_spare(streams, device);
     if (!made)
         made = add_record(streams, device);
-    pthread_mutex_unlock(&streams->mempool_lock);
+    lock_give(&streams->mempool_lock);
     if (!made)
         return find_open(streams, handle);
     describe(pool, made, handle);
-    pthread_mutex_lock(&streams->mempool_lock);
+    lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
     struct mempool *listed = find_open(streams, handle);
     if (listed) {
         /* By another thread, meanwhile. */
@@ -211,7 +211,7 @@ static struct mempool *make_known(struct pool *pool, CUmemoryPool handle, struct
         forget_threshold(made);
         open_record(made, handle);
     }
-    pthread_mutex_unlock(&streams->mempool_lock);
+    lock_give(&streams->mempool_lock);
     if (!listed && is_default)
         set_threshold(pool, made);
     return listed ? listed : made;
@@ -282,30 +282,30 @@ struct mempool *mempool_ask_for_current(struct pool *pool, struct device *device
 {
     struct streams *streams = streams_of(pool);
     CUmemoryPool handle = NULL;
-    pthread_mutex_lock(&streams->mempool_lock);
+    lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
     uint64_t version = streams->mempool_version;
-    pthread_mutex_unlock(&streams->mempool_lock);
+    lock_give(&streams->mempool_lock);
     if (!pool->driver->cuDeviceGetMemPool)
         return NULL;
     struct relaxed_mode mode = mempool_call_begin(pool);
     CUresult result = pool->driver->cuDeviceGetMemPool(&handle, device->ordinal);
     mempool_call_end(pool, mode);
     struct mempool *found = result == CUDA_SUCCESS ? mempool_find(pool, handle) : NULL;
-    pthread_mutex_lock(&streams->mempool_lock);
+    lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
     if (version == streams->mempool_version)
         atomic_store_explicit(&stream_device(device)->mempool, found, memory_order_release);
-    pthread_mutex_unlock(&streams->mempool_lock);
+    lock_give(&streams->mempool_lock);
     return found;
 }
 
 void mempool_chosen(struct pool *pool)
 {
     struct streams *streams = streams_of(pool);
-    pthread_mutex_lock(&streams->mempool_lock);
+    lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
     streams->mempool_version++;
     for (struct device *d = registry_devices(&pool->registry); d; d = d->next)
         atomic_store_explicit(&stream_device(d)->mempool, NULL, memory_order_release);
-    pthread_mutex_unlock(&streams->mempool_lock);
+    lock_give(&streams->mempool_lock);
 }
 
 void mempool_created(struct pool *pool, CUmemoryPool handle, CUdevice ordinal)
@@ -331,11 +331,11 @@ void mempool_destroyed(struct pool *pool, CUmemoryPool handle, bool is_gone)
     struct streams *streams = streams_of(pool);
     /* Before the record may be another pool's. */
     mempool_chosen(pool);
-    pthread_mutex_lock(&streams->mempool_lock);
+    lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
     struct mempool *m = find_closed(streams, handle);
     if (m && is_gone)
         m->is_gone = true;
     else if (m && !find_open(streams, handle))
         open_record(m, handle);
-    pthread_mutex_unlock(&streams->mempool_lock);
+    lock_give(&streams->mempool_lock);
 }

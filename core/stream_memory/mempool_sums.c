@@ -49,12 +49,12 @@ void mempool_start_high_again(struct pool *pool, struct mempool *mempool)
     struct streams *streams = streams_of(pool);
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
-        short_lock_take(&stream->lock);
+        lock_take(&stream->lock, LOCK_STREAM);
         struct shelf *s = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
         for (; s; s = s->next)
             if (s->mempool == mempool)
                 counter_set(&s->peak_used_bytes, counter_get(&s->used_bytes));
-        short_lock_give(&stream->lock);
+        lock_give(&stream->lock);
     }
     struct mempool_sum sum = mempool_sum(pool, mempool);
     atomic_store_explicit(&mempool->used_high, sum.used, memory_order_relaxed);

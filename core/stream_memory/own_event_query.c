@@ -49,7 +49,7 @@ static void note_answer(struct stream *stream, uint64_t stamp, CUresult result)
 
 static CUresult ask(struct pool *pool, struct stream *stream, uint64_t stamp, bool sparingly)
 {
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     struct own_event *event = stream->oldest;
     while (event && event->stamp < stamp)
         event = event->next;
@@ -57,19 +57,19 @@ static CUresult ask(struct pool *pool, struct stream *stream, uint64_t stamp, bo
     bool vain = sparingly && was_asked_in_vain(stream, event);
     if (event && !vain)
         event->users++;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (vain)
         return CUDA_ERROR_NOT_READY;
     if (!event)
         return stream_done(stream) >= stamp ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
     CUresult result = ask_driver(pool, event);
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     if (result == CUDA_SUCCESS)
         own_events_complete(stream, covered);
     note_answer(stream, covered, result);
     own_event_drop(stream, event);
     own_events_settle(stream);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return result;
 }
 

@@ -69,10 +69,10 @@ static CUresult record_in_context(struct pool *pool, const struct own_event *eve
 {
     CUresult result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     (void)unused;
-    pthread_mutex_lock(&pool->fence_lock);
+    lock_take(&pool->fence_lock, LOCK_FENCE);
     if (!program_captures(&pool->captures))
         result = pool->driver->cuCtxRecordEvent(event->context->handle, event->event);
-    pthread_mutex_unlock(&pool->fence_lock);
+    lock_give(&pool->fence_lock);
     return result;
 }
 
@@ -93,16 +93,16 @@ static struct own_event *record_by(struct pool *pool, struct stream *stream, CUs
 {
     bool make;
     struct own_event *discarded = NULL;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     struct context *context = stream->context;
     struct own_event *event = own_events_begin(stream, &make);
     own_events_take_discarded(stream, &discarded);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     own_events_destroy(pool, discarded);
     bool recorded = record_event(pool, make ? context : NULL, &event, handle, record);
     if (!event)
         return NULL;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     event->stamp = stamp;
     event->users = 1;
     event->over = false;
@@ -115,7 +115,7 @@ static struct own_event *record_by(struct pool *pool, struct stream *stream, CUs
         event->over = true;
         own_event_drop(stream, event);
     }
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return recorded ? event : NULL;
 }
 
@@ -123,9 +123,9 @@ static void drop(struct stream *stream, struct own_event *event)
 {
     if (!event)
         return;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     own_event_drop(stream, event);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
 }
 
 /* ---- in frees ---- */
@@ -134,14 +134,14 @@ static void drop(struct stream *stream, struct own_event *event)
 static void ask_about_older_ones(struct pool *pool, struct stream *stream)
 {
     uint64_t stamp = 0;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     if (counter_get(&stream->outstanding) >= OWN_EVENTS_TO_ASK) {
         const struct own_event *event = stream->oldest;
         for (unsigned i = 1; event->next && i < OWN_EVENTS_ASKED; i++)
             event = event->next;
         stamp = event->stamp;
     }
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (stamp)
         own_events_query_sparingly(pool, stream, stamp);
 }
@@ -154,9 +154,9 @@ struct own_event *own_event_record(struct pool *pool, struct stream_ref ref, CUs
         record_by(pool, ref.stream, handle, stamp, join ? record_operation : record_on_stream);
     if (!event)
         return NULL;
-    short_lock_take(&ref.stream->lock);
+    lock_take(&ref.stream->lock, LOCK_STREAM);
     event->in_free = true;
-    short_lock_give(&ref.stream->lock);
+    lock_give(&ref.stream->lock);
     return event;
 }
 
@@ -196,19 +196,19 @@ static void drop_marker(struct stream *stream, struct own_event *event, bool mad
 bool own_event_mark(struct pool *pool, struct stream_ref ref, CUstream handle, uint64_t stamp)
 {
     struct stream *stream = ref.stream;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     struct context *context = stream->context;
     struct own_event *event = use_marker(stream);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     bool make = !event;
     bool recorded = record_event(pool, make ? context : NULL, &event, handle, record_operation);
     if (!event)
         return false;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     drop_marker(stream, event, make);
     if (recorded)
         own_events_raise_marked(stream, stamp);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return recorded;
 }
 
@@ -243,13 +243,13 @@ void own_events_capture_comes(struct pool *pool)
         return;
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
-        short_lock_take(&stream->lock);
+        lock_take(&stream->lock, LOCK_STREAM);
         own_events_settle(stream);
         bool lacks = lacks_event(stream);
         uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
         struct context *context = stream->context;
         uint64_t generation = stream->generation;
-        short_lock_give(&stream->lock);
+        lock_give(&stream->lock);
         if (!lacks || !context_pin(context, generation))
             continue;
         drop(stream, own_event_record_context(pool, stream, stamp));
@@ -264,10 +264,10 @@ static CUresult record_on_free_stream(struct pool *pool, const struct own_event 
                                       CUstream handle)
 {
     CUresult result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    pthread_mutex_lock(&pool->fence_lock);
+    lock_take(&pool->fence_lock, LOCK_FENCE);
     if (!program_captures(&pool->captures))
         result = pool->driver->cuEventRecord(event->event, handle);
-    pthread_mutex_unlock(&pool->fence_lock);
+    lock_give(&pool->fence_lock);
     return result;
 }
 
@@ -282,14 +282,14 @@ static bool may_be_named(const struct stream *stream)
 static void record_where_missing(struct pool *pool, struct stream *stream,
                                  const struct context *context)
 {
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     own_events_settle(stream);
     bool lacks = stream->context == context && lacks_event(stream) && may_be_named(stream);
     uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
     CUstream handle = stream->handle;
     if (lacks)
         stream_is_named_to_driver(stream);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (!lacks)
         return;
     drop(stream, record_by(pool, stream, handle, stamp, record_on_free_stream));
@@ -310,14 +310,14 @@ void own_events_record_missing(struct pool *pool, const struct context *context)
 
 void own_events_record_to_wait(struct pool *pool, struct stream *stream)
 {
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     own_events_settle(stream);
     bool lacks = lacks_event(stream), named = may_be_named(stream);
     bool is_here = stream->id && (!stream->thread || stream->thread == thread_state.id);
     uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
     uint64_t generation = stream->generation;
     struct context *context = stream->context;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (!lacks || (is_here && !named) || !context_pin(context, generation))
         return;
     if (named)

@@ -121,14 +121,14 @@ uint64_t program_event_begin(struct pool *pool, CUevent event)
     uint64_t version = 0;
     if (!event)
         return 0;
-    pthread_mutex_lock(&shard->lock);
+    lock_take(&shard->lock, LOCK_EVENTS);
     struct program_event *found = add_event(shard, event);
     if (found) {
         found->valid = false;
         found->contested = found->recording++ != 0;
         version = found->version = ++shard->versions;
     }
-    pthread_mutex_unlock(&shard->lock);
+    lock_give(&shard->lock);
     return version;
 }
 
@@ -151,7 +151,7 @@ void program_event_recorded(struct pool *pool, CUevent event, uint64_t version,
     struct event_shard *shard = shard_of(pool, event);
     if (!version)
         return;
-    pthread_mutex_lock(&shard->lock);
+    lock_take(&shard->lock, LOCK_EVENTS);
     struct program_event *found = find_event(shard, event);
     if (found && found->recording && --found->recording == 0) {
         found->valid = !found->contested && !found->unseen && found->version == version && mark &&
@@ -160,7 +160,7 @@ void program_event_recorded(struct pool *pool, CUevent event, uint64_t version,
         if (!found->valid && !found->unseen)
             remove_event(shard, found);
     }
-    pthread_mutex_unlock(&shard->lock);
+    lock_give(&shard->lock);
 }
 
 void program_event_lost(struct pool *pool, CUevent event)
@@ -169,7 +169,7 @@ void program_event_lost(struct pool *pool, CUevent event)
     CUcontext current = NULL;
     pool->driver->cuCtxGetCurrent(&current);
     struct context *context = current ? context_find(pool, current) : NULL;
-    pthread_mutex_lock(&shard->lock);
+    lock_take(&shard->lock, LOCK_EVENTS);
     struct program_event *found = event ? add_event(shard, event) : NULL;
     if (found) {
         if (!found->context)
@@ -178,7 +178,7 @@ void program_event_lost(struct pool *pool, CUevent event)
         found->valid = false;
         found->version = ++shard->versions;
     }
-    pthread_mutex_unlock(&shard->lock);
+    lock_give(&shard->lock);
     /* There is no memory for that: it must not be believed later. */
     if (event && !found)
         program_events_lose(pool);
@@ -187,11 +187,11 @@ void program_event_lost(struct pool *pool, CUevent event)
 void program_event_destroyed(struct pool *pool, CUevent event)
 {
     struct event_shard *shard = shard_of(pool, event);
-    pthread_mutex_lock(&shard->lock);
+    lock_take(&shard->lock, LOCK_EVENTS);
     struct program_event *found = find_event(shard, event);
     if (found)
         remove_event(shard, found);
-    pthread_mutex_unlock(&shard->lock);
+    lock_give(&shard->lock);
 }
 
 static unsigned count_events_of(const struct event_shard *shard, const struct context *context)
@@ -228,10 +228,10 @@ static void keep_others(struct event_shard *shard, const struct context *context
 
 static void forget_events(struct event_shard *shard, const struct context *context)
 {
-    pthread_mutex_lock(&shard->lock);
+    lock_take(&shard->lock, LOCK_EVENTS);
     if (count_events_of(shard, context))
         keep_others(shard, context);
-    pthread_mutex_unlock(&shard->lock);
+    lock_give(&shard->lock);
 }
 
 size_t program_events_count(struct pool *pool)
@@ -239,9 +239,9 @@ size_t program_events_count(struct pool *pool)
     size_t count = 0;
     for (unsigned i = 0; i < SHARDS; i++) {
         struct event_shard *shard = &streams_of(pool)->events[i];
-        pthread_mutex_lock(&shard->lock);
+        lock_take(&shard->lock, LOCK_EVENTS);
         count += shard->used;
-        pthread_mutex_unlock(&shard->lock);
+        lock_give(&shard->lock);
     }
     return count;
 }
@@ -266,7 +266,7 @@ void program_event_look(struct pool *pool, CUevent event, struct event_look *loo
     look->context = NULL;
     if (events_are_lost(pool))
         return;
-    pthread_mutex_lock(&shard->lock);
+    lock_take(&shard->lock, LOCK_EVENTS);
     const struct program_event *found = find_event(shard, event);
     if (found)
         look->context = found->context;
@@ -274,7 +274,7 @@ void program_event_look(struct pool *pool, CUevent event, struct event_look *loo
         look->version = found->version;
         look->clock = *found->clock;
     }
-    pthread_mutex_unlock(&shard->lock);
+    lock_give(&shard->lock);
 }
 
 static bool still_stands(struct pool *pool, CUevent event, const struct event_look *look)
@@ -282,11 +282,11 @@ static bool still_stands(struct pool *pool, CUevent event, const struct event_lo
     struct event_shard *shard = shard_of(pool, event);
     if (!look->version || events_are_lost(pool))
         return false;
-    pthread_mutex_lock(&shard->lock);
+    lock_take(&shard->lock, LOCK_EVENTS);
     const struct program_event *found = find_event(shard, event);
     bool same = (found && found->valid && found->version == look->version) ||
                 MUTATED(event_recorded_anew_counts);
-    pthread_mutex_unlock(&shard->lock);
+    lock_give(&shard->lock);
     return same;
 }
 
@@ -312,11 +312,11 @@ void program_event_waited(struct pool *pool, CUevent event, const struct event_l
     struct stream_ref ref = stream_find(pool, handle, true);
     if (!ref.stream)
         return;
-    short_lock_take(&ref.stream->lock);
+    lock_take(&ref.stream->lock, LOCK_STREAM);
     for (unsigned i = 0; i < STREAMS_ORDERED && stream_is(ref); i++)
         if (look->clock.after[i] > ref.stream->known.after[i])
             ref.stream->known.after[i] = look->clock.after[i];
-    short_lock_give(&ref.stream->lock);
+    lock_give(&ref.stream->lock);
 }
 
 void program_events_lose(struct pool *pool)

@@ -28,7 +28,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "core/base/short_lock.h"
+#include "core/base/lock.h"
 #include "core/blocks/block.h"
 #include "core/driver/cuda_abi.h"
 #include "core/figures/stats.h"

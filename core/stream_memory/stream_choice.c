@@ -65,14 +65,14 @@ static bool find_best(const struct choice *choice, struct best *best)
         struct stream *stream = stream_at(streams, (from + n) % count);
         if (!is_worth_a_look(choice, stream))
             continue;
-        short_lock_take(&stream->lock);
+        lock_take(&stream->lock, LOCK_STREAM);
         own_events_settle(stream);
         struct block *found = choice_is_of(choice, stream) ? best_of(choice, stream) : NULL;
         if (found && is_better(choice, found, best->stream ? &best->block : NULL)) {
             best->stream = stream;
             best->block = *found;
         }
-        short_lock_give(&stream->lock);
+        lock_give(&stream->lock);
     }
     return best->stream != NULL;
 }
@@ -93,7 +93,7 @@ static struct block *take_like(const struct choice *choice, const struct best *b
 {
     struct stream *stream = best->stream;
     struct block *found;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     while (*taken < wanted && choice_is_of(choice, stream) &&
            (found = best_of(choice, stream)) != NULL &&
            (choice->oldest_first ? found->freed_at <= best->block.freed_at
@@ -103,7 +103,7 @@ static struct block *take_like(const struct choice *choice, const struct best *b
         chain = found;
         *taken += found->bytes;
     }
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return chain;
 }
 

@@ -19,12 +19,12 @@
 static bool can_be_named(const struct choice *choice, struct stream *stream, struct stream_ref *ref,
                          CUstream *handle)
 {
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     *ref = (struct stream_ref){stream, stream->id};
     *handle = stream->handle;
     bool can = choice_is_of(choice, stream) && stream->pending.first && stream->id &&
                (!stream->thread || stream->thread == thread_state.id);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return can;
 }
 
@@ -187,14 +187,14 @@ void stream_ends_forget(struct pool *pool, struct context *context)
     for (unsigned i = 0; streams && i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
         struct block *found, *chain = NULL;
-        short_lock_take(&stream->lock);
+        lock_take(&stream->lock, LOCK_STREAM);
         while ((found = choice_take_any(stream, context)) != NULL) {
             choice_detach(pool, stream, found);
             counter_add(&found->bucket->counters->evictions[EVICTION_CONTEXT], 1);
             found->links[LINK_HEAP].next = chain;
             chain = found;
         }
-        short_lock_give(&stream->lock);
+        lock_give(&stream->lock);
         for (struct block *next; chain; chain = next) {
             next = chain->links[LINK_HEAP].next;
             stream_block_gone(pool, stream_block_of(chain));

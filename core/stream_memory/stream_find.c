@@ -98,11 +98,11 @@ static struct stream_ref make_known(struct pool *pool, uint64_t id, CUstream han
     if (handle == CU_STREAM_PER_THREAD)
         name.thread = thread_id(pool);
     name.ordered_by_others = is_ordered_by_others(pool, handle);
-    pthread_mutex_lock(&streams->lock);
+    lock_take(&streams->lock, LOCK_STREAMS);
     ref = stream_table_walk(streams, id);
     if (!ref.stream)
         ref = (struct stream_ref){stream_table_begin(streams, id, &name, &discarded), id};
-    pthread_mutex_unlock(&streams->lock);
+    lock_give(&streams->lock);
     own_events_destroy(pool, discarded);
     return ref;
 }
@@ -118,19 +118,19 @@ static struct stream_ref find_by_name(struct pool *pool, CUstream handle, struct
         return (struct stream_ref){NULL, 0};
     if (handle == CU_STREAM_PER_THREAD)
         name.thread = thread_id(pool);
-    pthread_mutex_lock(&streams->lock);
+    lock_take(&streams->lock, LOCK_STREAMS);
     struct stream_ref ref = look_up_name(streams, &name);
-    pthread_mutex_unlock(&streams->lock);
+    lock_give(&streams->lock);
     if (ref.stream || !make || stream_table_is_full(streams) || streams_turn_away(streams))
         return ref;
     name.ordered_by_others = is_ordered_by_others(pool, handle);
-    pthread_mutex_lock(&streams->lock);
+    lock_take(&streams->lock, LOCK_STREAMS);
     ref = look_up_name(streams, &name);
     if (!ref.stream) {
         uint64_t id = ++streams->next_number;
         ref = (struct stream_ref){stream_table_begin(streams, id, &name, &discarded), id};
     }
-    pthread_mutex_unlock(&streams->lock);
+    lock_give(&streams->lock);
     own_events_destroy(pool, discarded);
     return ref;
 }
@@ -144,13 +144,13 @@ struct stream_ref streams_of_plain_frees(struct pool *pool, struct context *cont
     struct streams *streams = streams_of(pool);
     struct own_event *discarded = NULL;
     struct stream_name name = {NULL, context, PLAIN_FREES_THREAD, true};
-    pthread_mutex_lock(&streams->lock);
+    lock_take(&streams->lock, LOCK_STREAMS);
     struct stream_ref ref = look_up_name(streams, &name);
     if (!ref.stream) {
         uint64_t id = PLAIN_FREES_NUMBER | ++streams->next_number;
         ref = (struct stream_ref){stream_table_begin(streams, id, &name, &discarded), id};
     }
-    pthread_mutex_unlock(&streams->lock);
+    lock_give(&streams->lock);
     own_events_destroy(pool, discarded);
     return ref;
 }

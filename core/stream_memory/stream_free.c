@@ -135,7 +135,7 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     bool may = put_in_free(pool, ref, handle, stamp, put, &event);
     if (moved)
         stream_block_leave_shelf(block);
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     /* The context may have begun to end since: what comes to lie here now is given back by nobody.
      */
     bool stays = may && stream_is(ref) && shelf_may_keep(stream, block) &&
@@ -154,7 +154,7 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
         stream->unchecked_bytes =
             (int64_t)(counter_get(&stream->free_bytes) + stream->may_be_uncovered);
     struct context *context = stays ? stream->context : NULL;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     stream_block_has_a_place(stream);
     if (context && put.event)
         room_look_again(pool, context);
@@ -168,32 +168,32 @@ bool stream_free_in_order(struct pool *pool, struct stream_block *block, struct 
 {
     struct stream *stream = ref.stream;
     bool looked = false;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     for (;;) {
         if (!stream_is(ref) || !shelf_may_keep(stream, block) ||
             (!looked && payoff_comes_too_late(stream, block))) {
-            short_lock_give(&stream->lock);
+            lock_give(&stream->lock);
             return false;
         }
         /* Another stream's bucket is looked at later. */
         if (shelf_is_within_cap(stream, block) &&
             (shelf_of(block)->stream != stream || !shelf_is_full(pool, block->block.bucket)))
             break;
-        short_lock_give(&stream->lock);
+        lock_give(&stream->lock);
         if (looked || !stream_reserve_keeps(pool, stream, block))
             return false;
         looked = true;
-        short_lock_take(&stream->lock);
+        lock_take(&stream->lock, LOCK_STREAM);
     }
     struct put put = what_to_put(pool, stream, block);
     if ((put.event || put.marker) && payoff_is_for_driver(stream)) {
-        short_lock_give(&stream->lock);
+        lock_give(&stream->lock);
         return false;
     }
     uint64_t stamp = shelf_next_stamp(stream);
     bool look = shelf_look_is_due(stream);
     stream_block_is_detached(stream);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (!free_slowly(pool, block, ref, handle, stamp, put))
         return false;
     if (look)
@@ -208,13 +208,13 @@ bool stream_free_in_order(struct pool *pool, struct stream_block *block, struct 
 static bool last_free_is_over(const struct stream_block *block)
 {
     struct stream *stream = shelf_of(block)->stream;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     bool own =
         atomic_load_explicit(&block->generation, memory_order_relaxed) > stream->handed_before ||
         counter_get(&block->block.epoch) == 0 || MUTATED(former_owners_stamp_believed);
     bool over = (own && counter_get(&block->block.epoch) <= stream_done(stream)) ||
                 MUTATED(plain_free_of_unfinished);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return over;
 }
 
@@ -224,13 +224,13 @@ static bool free_in_context(struct pool *pool, struct stream_block *block, struc
                             struct plain_free *free)
 {
     struct stream *stream = ref.stream;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     uint64_t stamp = shelf_next_stamp(stream);
     stream_block_is_detached(stream);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     struct own_event *event = own_event_record_context(pool, stream, stamp);
     stream_block_leave_shelf(block);
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     /* Without an event it would lie there for good. The driver's own free relies on the program to
      * have waited for all uses. */
     bool may = (event || MUTATED(plain_free_without_event)) && stream_is(ref) &&
@@ -242,7 +242,7 @@ static bool free_in_context(struct pool *pool, struct stream_block *block, struc
     if (bucket && event)
         own_event_drop(stream, event);
     own_events_settle(stream);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     stream_block_has_a_place(stream);
     if (!bucket) {
         stream_block_return_to_shelf(block);

@@ -11,12 +11,12 @@ bool stream_block_claim(struct stream_block *block, CUdeviceptr address)
         struct shelf *shelf = shelf_of(block);
         if (!shelf || !stream_block_is_held(block, address))
             return false;
-        short_lock_take(&shelf->stream->lock);
+        lock_take(&shelf->stream->lock, LOCK_STREAM);
         bool same = shelf_of(block) == shelf;
         bool held = same && stream_block_is_held(block, address);
         if (held)
             atomic_store_explicit(&block->held_at, 0, memory_order_relaxed);
-        short_lock_give(&shelf->stream->lock);
+        lock_give(&shelf->stream->lock);
         if (same)
             return held;
     }
@@ -25,19 +25,19 @@ bool stream_block_claim(struct stream_block *block, CUdeviceptr address)
 void stream_block_leave_shelf(struct stream_block *block)
 {
     struct shelf *shelf = shelf_of(block);
-    short_lock_take(&shelf->stream->lock);
+    lock_take(&shelf->stream->lock, LOCK_STREAM);
     shelf_count_not_live(shelf, block);
     shelf_count_out(shelf, block->block.bucket, block);
-    short_lock_give(&shelf->stream->lock);
+    lock_give(&shelf->stream->lock);
 }
 
 void stream_block_return_to_shelf(struct stream_block *block)
 {
     struct shelf *shelf = shelf_of(block);
-    short_lock_take(&shelf->stream->lock);
+    lock_take(&shelf->stream->lock, LOCK_STREAM);
     shelf_count_in(shelf, block->block.bucket, block);
     shelf_count_live(shelf, block->block.bucket, shelf_asked(block));
-    short_lock_give(&shelf->stream->lock);
+    lock_give(&shelf->stream->lock);
 }
 
 /* ---- blocks that leave ---- */
@@ -68,10 +68,10 @@ void stream_block_left(struct pool *pool, struct stream_block *block, uint64_t n
 {
     struct shelf *shelf = shelf_of(block);
     struct bucket_counters *counters = block->block.bucket->counters;
-    short_lock_take(&shelf->stream->lock);
+    lock_take(&shelf->stream->lock, LOCK_STREAM);
     bucket_count_return(counters, EVICTION_FREE, nanoseconds);
     counter_add(&counters->frees, 1);
-    short_lock_give(&shelf->stream->lock);
+    lock_give(&shelf->stream->lock);
     forget_left(pool, block);
 }
 
@@ -79,9 +79,9 @@ void stream_block_left(struct pool *pool, struct stream_block *block, uint64_t n
 static void lose(struct pool *pool, struct stream_block *block)
 {
     struct shelf *shelf = shelf_of(block);
-    short_lock_take(&shelf->stream->lock);
+    lock_take(&shelf->stream->lock, LOCK_STREAM);
     bucket_count_lost(block->block.bucket->counters);
-    short_lock_give(&shelf->stream->lock);
+    lock_give(&shelf->stream->lock);
     forget_left(pool, block);
 }
 
@@ -123,7 +123,7 @@ static void forget_stale(struct pool *pool, struct stream_block *block, CUdevice
     struct shelf *shelf = shelf_of(block);
     if (!shelf)
         return;
-    short_lock_take(&shelf->stream->lock);
+    lock_take(&shelf->stream->lock, LOCK_STREAM);
     bool stale =
         shelf_of(block) == shelf && block_address(&block->block) == address &&
         (block_state(&block->block) == BLOCK_CLEAN || block_state(&block->block) == BLOCK_PENDING);
@@ -132,7 +132,7 @@ static void forget_stale(struct pool *pool, struct stream_block *block, CUdevice
         counter_add(&block->block.bucket->counters->evictions[EVICTION_CONTEXT], 1);
         block_table_remove(&streams_of(pool)->blocks, address, &block->block);
     }
-    short_lock_give(&shelf->stream->lock);
+    lock_give(&shelf->stream->lock);
     if (stale)
         stream_block_gone(pool, block);
 }

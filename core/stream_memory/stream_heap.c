@@ -38,11 +38,11 @@ bool stream_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes, stru
     struct stream *stream = ref.stream;
     struct stream_block *block = NULL;
     uint64_t rounded = size_class_round(&stream->on_device->classes, bytes);
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     bool served = stream_is(ref) && shelf_is_usable(stream->context);
     struct shelf *shelf = served ? shelf_get(pool, stream, mempool) : NULL;
     if (!shelf) {
-        short_lock_give(&stream->lock);
+        lock_give(&stream->lock);
         return false;
     }
     struct bucket *bucket = rounded ? shelf_get_bucket(pool, shelf, rounded) : NULL;
@@ -52,7 +52,7 @@ bool stream_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes, stru
         bucket = &shelf->unkept;
     if (block)
         shelf_hand_out_hit(shelf, bucket, block, bytes, HIT_CLEAN);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (!block)
         return allocate_slowly(pool, ref, handle, shelf, bucket, address, bytes, result);
     *address = block_address(&block->block);

@@ -129,7 +129,7 @@ static void finish_miss(struct pool *pool, struct shelf *shelf, struct bucket *b
         stream_block_forget_address(pool, address);
         heap_forget_address(pool, address);
     }
-    short_lock_take(&shelf->stream->lock);
+    lock_take(&shelf->stream->lock, LOCK_STREAM);
     counter_add(&bucket->counters->requested_bytes, requested);
     if (may_record)
         recorded = record_block(pool, shelf, bucket, address, bytes, search);
@@ -142,7 +142,7 @@ static void finish_miss(struct pool *pool, struct shelf *shelf, struct bucket *b
     counter_add(bucket_outcome(bucket->counters, met, short_of), 1);
     if (met && !recorded)
         bucket_count_lost(bucket->counters);
-    short_lock_give(&shelf->stream->lock);
+    lock_give(&shelf->stream->lock);
     if (!recorded)
         forget_reserved(search->context->device, bytes);
 }
@@ -152,7 +152,7 @@ void stream_adopt(struct shelf *shelf, struct bucket *bucket, struct stream_bloc
                   size_t bytes, enum hit hit)
 {
     struct stream *former = shelf_of(block)->stream;
-    short_lock_take(&shelf->stream->lock);
+    lock_take(&shelf->stream->lock, LOCK_STREAM);
     counter_set(&block->block.epoch,
                 hit == HIT_WAITED || hit == HIT_BARRIER ? STAMP_OF_ANOTHER : 0);
     block->block.bucket = bucket;
@@ -161,7 +161,7 @@ void stream_adopt(struct shelf *shelf, struct bucket *bucket, struct stream_bloc
     take_wait(bucket);
     shelf_hand_out_hit(shelf, bucket, block, bytes, hit);
     shelf->stream->adopted++;
-    short_lock_give(&shelf->stream->lock);
+    lock_give(&shelf->stream->lock);
     stream_block_has_a_place(former);
 }
 
@@ -175,11 +175,11 @@ static CUresult hand_out_found(const struct search *search, struct shelf *shelf,
 
 static CUresult refuse(struct shelf *shelf, struct bucket *bucket, size_t requested)
 {
-    short_lock_take(&shelf->stream->lock);
+    lock_take(&shelf->stream->lock, LOCK_STREAM);
     counter_add(&bucket->counters->requested_bytes, requested);
     take_wait(bucket);
     counter_add(&bucket->counters->failures[FAILURE_LIMIT], 1);
-    short_lock_give(&shelf->stream->lock);
+    lock_give(&shelf->stream->lock);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 

@@ -50,13 +50,13 @@ static void take_mark(struct pool *pool, CUstream handle, struct order_mark *mar
     mark->context = NULL;
     if (!ref.stream)
         return;
-    short_lock_take(&ref.stream->lock);
+    lock_take(&ref.stream->lock, LOCK_STREAM);
     if (stream_is(ref)) {
         copy_clock(streams_of(pool), ref.stream, mark);
         if (of_wait)
             lower_to_what_a_wait_tells(mark);
     }
-    short_lock_give(&ref.stream->lock);
+    lock_give(&ref.stream->lock);
 }
 
 void order_take_mark(struct pool *pool, CUstream handle, struct order_mark *mark)
@@ -78,9 +78,9 @@ void order_clock_is_over(struct streams *streams, const struct order_clock *cloc
 
 static void settle(struct stream *stream)
 {
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     own_events_settle(stream);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
 }
 
 void order_mark_is_over(struct pool *pool, const struct order_mark *mark)
@@ -118,7 +118,7 @@ static void take_stream(struct streams *streams, unsigned index, const struct co
     bool settled = seems_settled(stream);
     if (settled && stream_id(streams, stream))
         return;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     if (stream->context == context && taken->count < room) {
         taken->marks[taken->count].stream = stream;
         taken->marks[taken->count++].stamp =
@@ -127,7 +127,7 @@ static void take_stream(struct streams *streams, unsigned index, const struct co
     if (!stream->id && seems_settled(stream) &&
         atomic_load_explicit(&stream->detached, memory_order_acquire) == 0)
         streams_note_idle(streams, stream);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
 }
 
 static unsigned count_busy(const struct streams *streams)
@@ -172,11 +172,11 @@ void order_blocking_are_over(struct order_marks *taken)
 {
     for (unsigned i = 0; i < taken->count; i++) {
         struct stream *stream = taken->marks[i].stream;
-        short_lock_take(&stream->lock);
+        lock_take(&stream->lock, LOCK_STREAM);
         if (stream->ordered_by_others) {
             own_events_complete(stream, taken->marks[i].stamp);
             own_events_settle(stream);
         }
-        short_lock_give(&stream->lock);
+        lock_give(&stream->lock);
     }
 }

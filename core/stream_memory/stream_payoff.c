@@ -56,7 +56,7 @@ bool payoff_comes_too_late(struct stream *stream, const struct stream_block *blo
 /* Another block had to go for this one. */
 void payoff_note_at_bound(struct stream *stream)
 {
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     uint64_t hits = stream->handed_out - stream->missed - stream->hits_at_bound;
     bool few = hits < FEW_HITS || hits < stream->missed - stream->missed_at_bound;
     stream->misses_at_bound = few ? stream->misses_at_bound + 1 : 0;
@@ -65,7 +65,7 @@ void payoff_note_at_bound(struct stream *stream)
     unsigned more = stream->misses_at_bound - VAIN_MISSES;
     if (stream->misses_at_bound >= VAIN_MISSES)
         stream->for_driver = FREES_FOR_DRIVER << (more < 2 ? 2 * more : 4);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
 }
 
 /* Lock held. What is freed on the stream goes back before it is asked for again, and other blocks

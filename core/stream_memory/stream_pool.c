@@ -70,7 +70,7 @@ CUresult pool_allocate_async_at_once(struct pool *pool, CUdeviceptr *address, si
     const struct stream_device *device = stream->on_device;
     uint64_t rounded = size_class_round(&device->classes, bytes);
     struct block *found = NULL;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     const struct mempool *mempool =
         memory_pool ? mempool_find_known(pool, memory_pool) : mempool_known_current(device);
     struct shelf *shelf = shelf_to_front(stream, mempool);
@@ -82,7 +82,7 @@ CUresult pool_allocate_async_at_once(struct pool *pool, CUdeviceptr *address, si
         shelf_hand_out_hit(shelf, bucket, stream_block_of(found), bytes, HIT_CLEAN);
         *address = block_address(found);
     }
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return found ? CUDA_SUCCESS : otherwise(address, bytes, memory_pool, handle);
 }
 
@@ -119,7 +119,7 @@ CUresult pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstrea
     if (!stream || shelf->stream != stream)
         return otherwise(address, handle);
     bool look = false;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     /* What is written of the block, and of the stream, is read again under the lock. */
     bool stays = shelf_of(block) == shelf && stream_block_is_held(block, address) &&
                  stream_is(ref) && stream->own_order && !shelf_events_are_wanted(stream) &&
@@ -133,7 +133,7 @@ CUresult pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstrea
         shelf_make_pending(stream, block->block.bucket, block, shelf_next_stamp(stream));
         look = shelf_look_is_due(stream);
     }
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (look)
         stream_reserve_look(pool, stream);
     return stays ? CUDA_SUCCESS : otherwise(address, handle);
@@ -213,9 +213,9 @@ static void end_plain_free(const struct plain_free *free)
 {
     if (!free->behind)
         return;
-    short_lock_take(&free->stream->lock);
+    lock_take(&free->stream->lock, LOCK_STREAM);
     own_event_drop(free->stream, free->behind);
-    short_lock_give(&free->stream->lock);
+    lock_give(&free->stream->lock);
 }
 
 static CUresult free_claimed_async(struct pool *pool, free_async *driver,
@@ -320,16 +320,16 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
         streams_end_handle(pool, handle);
         return;
     }
-    short_lock_take(&ref.stream->lock);
+    lock_take(&ref.stream->lock, LOCK_STREAM);
     own_events_settle(ref.stream);
     bool pending = ref.stream->pending.first != NULL;
     uint64_t stamp = atomic_load_explicit(&ref.stream->stamp, memory_order_relaxed);
-    short_lock_give(&ref.stream->lock);
+    lock_give(&ref.stream->lock);
     struct own_event *event = pending ? own_event_record_at_end(pool, ref, handle, stamp) : NULL;
     if (event) {
-        short_lock_take(&ref.stream->lock);
+        lock_take(&ref.stream->lock, LOCK_STREAM);
         own_event_drop(ref.stream, event);
-        short_lock_give(&ref.stream->lock);
+        lock_give(&ref.stream->lock);
     }
     stream_end(pool, ref);
 }
@@ -436,12 +436,12 @@ void pool_early_launch(struct pool *pool, CUstream handle)
     /* Relaxed: only ever raised while the stream is the same. */
     if (!ref.stream || atomic_load_explicit(&ref.stream->early_launches, memory_order_relaxed))
         return;
-    short_lock_take(&ref.stream->lock);
+    lock_take(&ref.stream->lock, LOCK_STREAM);
     if (stream_is(ref)) {
         atomic_store_explicit(&ref.stream->early_launches, true, memory_order_relaxed);
         ref.stream->own_order = false;
     }
-    short_lock_give(&ref.stream->lock);
+    lock_give(&ref.stream->lock);
 }
 
 /* ---- memory pools ---- */
@@ -505,13 +505,13 @@ bool pool_stream_bytes(struct pool *pool, CUstream handle, struct kept_bytes *by
     if (!ref.stream)
         return false;
     struct stream *stream = ref.stream;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     own_events_settle(stream);
     uint64_t free = counter_get(&stream->free_bytes);
     bytes->live = counter_get(&stream->reserved_bytes) - free;
     bytes->cached = counter_get(&stream->clean_bytes);
     bytes->pending = free - bytes->cached;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return true;
 }
 
@@ -519,12 +519,12 @@ bool pool_stream_bytes(struct pool *pool, CUstream handle, struct kept_bytes *by
  * none is. */
 static uint64_t stamp_to_wait_for(struct stream *stream)
 {
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     own_events_settle(stream);
     uint64_t stamp = own_events_newest(stream);
     if (!stream->pending.first || counter_get(&stream->pending.first->epoch) > stamp)
         stamp = 0;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return stamp;
 }
 

@@ -98,9 +98,9 @@ static void put_back(struct pool *pool, struct stream_block *block)
     struct shelf *shelf = atomic_load_explicit(&block->shelf, memory_order_relaxed);
     if (!block_table_insert(&streams_of(pool)->blocks, block_address(&block->block), &block->block))
         return;
-    short_lock_take(&shelf->stream->lock);
+    lock_take(&shelf->stream->lock, LOCK_STREAM);
     shelf_attach(shelf, block);
-    short_lock_give(&shelf->stream->lock);
+    lock_give(&shelf->stream->lock);
 }
 
 static void count_return(const struct stream_block *block, enum eviction reason,
@@ -108,9 +108,9 @@ static void count_return(const struct stream_block *block, enum eviction reason,
 {
     struct shelf *shelf = atomic_load_explicit(&block->shelf, memory_order_relaxed);
     struct bucket_counters *counters = block->block.bucket->counters;
-    short_lock_take(&shelf->stream->lock);
+    lock_take(&shelf->stream->lock, LOCK_STREAM);
     bucket_count_return(counters, reason, nanoseconds);
-    short_lock_give(&shelf->stream->lock);
+    lock_give(&shelf->stream->lock);
 }
 
 static uint64_t settle_chain(struct pool *pool, struct block *chain, enum eviction reason,
@@ -221,10 +221,10 @@ uint64_t stream_release_in_order_up_to(struct pool *pool, struct stream_ref ref,
                                        uint64_t bytes, enum eviction reason)
 {
     struct block *chain = NULL;
-    short_lock_take(&ref.stream->lock);
+    lock_take(&ref.stream->lock, LOCK_STREAM);
     if (stream_is(ref) && (!ref.stream->ordered_by_others || MUTATED(released_in_others_order)))
         chain = choice_take_pending(pool, ref.stream, UINT64_MAX, bytes);
-    short_lock_give(&ref.stream->lock);
+    lock_give(&ref.stream->lock);
     return hand_over_in_order(pool, handle, chain, reason);
 }
 
@@ -237,10 +237,10 @@ uint64_t stream_release_in_order(struct pool *pool, struct stream_ref ref, CUstr
 void stream_release_at_the_end(struct pool *pool, struct stream_ref ref, CUstream handle)
 {
     struct block *chain = NULL;
-    short_lock_take(&ref.stream->lock);
+    lock_take(&ref.stream->lock, LOCK_STREAM);
     if (stream_is(ref))
         chain = choice_take_pending(pool, ref.stream, UINT64_MAX, UINT64_MAX);
-    short_lock_give(&ref.stream->lock);
+    lock_give(&ref.stream->lock);
     hand_over_in_order(pool, handle, chain, EVICTION_MEMORY);
 }
 
@@ -263,21 +263,21 @@ static bool release_behind_one(struct pool *pool, struct context *context, struc
                                uint64_t bytes, enum eviction reason, uint64_t *released)
 {
     struct block *chain = NULL;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     own_events_settle(stream);
     struct own_event *event = stream->context == context ? use_first_event(stream) : NULL;
     if (event)
         chain = choice_take_pending(pool, stream, event->stamp, bytes);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (!event)
         return false;
     uint64_t started = monotonic_now(), before = *released;
     hand_over(pool, context, chain, event, RELEASE_IN_ALLOCATION);
     uint64_t each = (monotonic_now() - started) / count_blocks(chain);
     *released += settle_chain(pool, chain, reason, each);
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     own_event_drop(stream, event);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return *released > before;
 }
 
@@ -298,11 +298,11 @@ uint64_t stream_release_behind(struct pool *pool, struct stream_ref ref, struct 
 {
     struct stream *stream = ref.stream;
     uint64_t released = 0;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     const struct own_event *last =
         stream_is(ref) && stream->ordered_by_others ? own_events_last_in_free(stream) : NULL;
     *stamp = last ? last->stamp : 0;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (!*stamp || !context_pin(context, context_generation(context)))
         return 0;
     while (release_behind_one(pool, context, stream, UINT64_MAX, EVICTION_MEMORY, &released))

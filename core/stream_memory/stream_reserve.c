@@ -35,13 +35,13 @@ bool stream_reserve_keeps(struct pool *pool, struct stream *stream,
     unsigned count = stream_count(streams_of(pool));
     uint64_t share = cap / CAP_SHARE / (count > FEW_STREAMS ? count : FEW_STREAMS);
     bool fits = kept <= cap || MUTATED(stream_cap_ignored);
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     stream->unchecked_cap =
         counter_get(&stream->free_bytes) + (fits ? bytes : 0) + (kept <= cap / 2 ? share : 0);
     shelf_set_unchecked(stream);
     bool full = atomic_load_explicit(&block->shelf, memory_order_relaxed)->stream == stream &&
                 block->block.bucket->free_blocks >= cap_blocks;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return fits && !full;
 }
 
@@ -70,9 +70,9 @@ static bool idle_look_is_due(const struct pool *pool, struct device *device, uin
 void stream_reserve_look(struct pool *pool, struct stream *stream)
 {
     uint64_t now = monotonic_now();
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     stream->now = now;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (idle_look_is_due(pool, stream->device, now))
         release_idle(pool, stream->device, now);
 }

@@ -53,7 +53,7 @@ bool search_begin(struct search *search, struct pool *pool, struct stream_ref re
     search->found = NULL;
     search->everywhere = false;
     memset(search->candidates, 0, sizeof search->candidates);
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     bool is = stream_is(ref);
     search->context = stream->context;
     search->generation = stream->generation;
@@ -63,7 +63,7 @@ bool search_begin(struct search *search, struct pool *pool, struct stream_ref re
     search->known = stream->known;
     search->from = stream->searched;
     stream->searched += SEARCH_MAX;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return is;
 }
 
@@ -103,7 +103,7 @@ static struct stream_block *look_at(struct search *search, struct stream *stream
     struct stream_block *block = NULL;
     if (stream == search->ref.stream || counter_get(&stream->free_bytes) == 0)
         return NULL;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     own_events_settle(stream);
     struct bucket *bucket = bucket_of(search, stream);
     struct block *first = bucket ? bucket->pending.first : NULL;
@@ -121,18 +121,18 @@ static struct stream_block *look_at(struct search *search, struct stream *stream
     }
     if (block)
         stream_block_is_detached(stream);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return block;
 }
 
 static struct stream_block *ask_about(struct search *search, struct stream *stream, enum hit *hit)
 {
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     const struct bucket *bucket = bucket_of(search, stream);
     uint64_t stamp =
         bucket && bucket->pending.first ? counter_get(&bucket->pending.first->epoch) : 0;
     bool may_know = stamp != 0 && stream->newest && stream->newest->stamp >= stamp;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (!may_know || !own_events_query_sparingly(search->pool, stream, stamp))
         return NULL;
     struct stream_block *block = look_at(search, stream, hit);
@@ -157,10 +157,10 @@ static void learn_order(struct search *search, const struct stream *other, uint6
     struct stream *stream = search->ref.stream;
     if (other->index >= STREAMS_ORDERED)
         return;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     if (stream_is(search->ref) && stream->known.after[other->index] < stamp)
         stream->known.after[other->index] = stamp;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
 }
 
 /* A block has come back to its shelf. The memory pool may have been destroyed meanwhile. */
@@ -172,7 +172,7 @@ static void give_back_if_its_pool_ended(struct pool *pool, struct mempool *mempo
 
 static struct stream_block *wait_for(struct search *search, struct stream *stream, enum hit *hit)
 {
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     struct stream_block *block = find_with_event(bucket_of(search, stream));
     struct own_event *event = block ? block->event : NULL;
     if (block && MUTATED(later_event_taken))
@@ -182,16 +182,16 @@ static struct stream_block *wait_for(struct search *search, struct stream *strea
         take_for_another(stream, &block->block);
         stream_block_is_detached(stream);
     }
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (!block)
         return NULL;
     bool ordered =
         MUTATED(stream_wait_left_out) || own_event_wait(search->pool, search->handle, event);
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     own_event_drop(stream, event);
     if (!ordered)
         shelf_attach(shelf_of(block), block);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (!ordered) {
         stream_block_has_a_place(stream);
         give_back_if_its_pool_ended(search->pool, search->mempool);
@@ -208,12 +208,12 @@ struct stream_block *search_ask_about_own(struct search *search, struct bucket *
 {
     struct stream *stream = search->ref.stream;
     struct stream_block *block = NULL;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     uint64_t stamp = bucket->pending.first ? counter_get(&bucket->pending.first->epoch) : 0;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (!stamp || !own_events_query_sparingly(search->pool, stream, stamp))
         return NULL;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     if (stream_is(search->ref))
         block = search_take_own(stream, bucket);
     if (block) {
@@ -221,7 +221,7 @@ struct stream_block *search_ask_about_own(struct search *search, struct bucket *
         block_set_state(&block->block, BLOCK_LEAVING);
         stream_block_is_detached(stream);
     }
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return block;
 }
 
@@ -303,16 +303,16 @@ bool search_replaces_taken(const struct search *search, struct bucket *bucket)
 {
     struct stream *stream = search->ref.stream;
     struct shelf_bucket *of = shelf_bucket_of(bucket);
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     bool robbed = of->taken_by_others != 0;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (!robbed || MUTATED(robbed_in_turn) ||
         !stream_reserve_has_room(search->pool, search->context, search->mempool, search->bytes))
         return false;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     if (of->taken_by_others)
         of->taken_by_others--;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return true;
 }
 

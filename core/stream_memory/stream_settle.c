@@ -14,10 +14,10 @@
 
 static uint64_t newest_stamp(struct stream *stream)
 {
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     own_events_settle(stream);
     uint64_t stamp = stream->pending.first && stream->newest ? stream->newest->stamp : 0;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return stamp;
 }
 
@@ -50,10 +50,10 @@ bool stream_settle_is_pending_in(struct pool *pool, const struct context *contex
     bool pending = false;
     for (unsigned i = 0; i < stream_count(streams) && !pending; i++) {
         struct stream *stream = stream_at(streams, i);
-        short_lock_take(&stream->lock);
+        lock_take(&stream->lock, LOCK_STREAM);
         own_events_settle(stream);
         pending = stream->context == context && stream->pending.first;
-        short_lock_give(&stream->lock);
+        lock_give(&stream->lock);
     }
     return pending;
 }
@@ -61,11 +61,11 @@ bool stream_settle_is_pending_in(struct pool *pool, const struct context *contex
 /* Whether an event of ours tells when the first of what is pending there is over. */
 static bool has_event(struct stream *stream, const struct context *context)
 {
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     own_events_settle(stream);
     bool has = stream->context == context && stream->pending.first && stream->newest &&
                stream->newest->stamp >= counter_get(&stream->pending.first->epoch);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return has;
 }
 
@@ -94,10 +94,10 @@ bool stream_settle_record_context(struct pool *pool, struct context *context, CU
     if (!driver->cuCtxRecordEvent || !context_push(pool, context, &pushed))
         return false;
     if (driver->cuEventCreate(event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS) {
-        pthread_mutex_lock(&pool->fence_lock);
+        lock_take(&pool->fence_lock, LOCK_FENCE);
         recorded = !program_captures(&pool->captures) &&
                    driver->cuCtxRecordEvent(context->handle, *event) == CUDA_SUCCESS;
-        pthread_mutex_unlock(&pool->fence_lock);
+        lock_give(&pool->fence_lock);
         if (!recorded)
             driver->cuEventDestroy_v2(*event);
     }

@@ -52,9 +52,9 @@ struct stream_ref stream_table_look_up(struct streams *streams, uint64_t id)
     struct stream_ref ref = stream_table_walk(streams, id);
     if (ref.stream || (version % 2 == 0 && atomic_load(&streams->hash_version) == version))
         return ref;
-    pthread_mutex_lock(&streams->lock);
+    lock_take(&streams->lock, LOCK_STREAMS);
     ref = stream_table_walk(streams, id);
-    pthread_mutex_unlock(&streams->lock);
+    lock_give(&streams->lock);
     return ref;
 }
 
@@ -102,7 +102,7 @@ static bool is_nobodys(const struct streams *streams, unsigned index)
  * pending, or may be so again, waits for work of the owner that it has. True: its lock is held. */
 static bool lock_to_become(struct stream *stream, const struct context *context)
 {
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     bool same = stream->context == context && stream->generation == context_generation(context);
     own_events_settle(stream);
     bool idle = !stream->pending.first || MUTATED(pending_passed_on_as_own);
@@ -111,14 +111,14 @@ static bool lock_to_become(struct stream *stream, const struct context *context)
                atomic_load_explicit(&stream->naming_threads, memory_order_acquire) == 0 &&
                (same || counter_get(&stream->free_bytes) == 0);
     if (!may)
-        short_lock_give(&stream->lock);
+        lock_give(&stream->lock);
     return may;
 }
 
 /* Nothing was done on it since the last look but one, and that is some time ago. */
 static bool is_disused(struct stream *stream, uint64_t now)
 {
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
     if (stream->seen_stamp != stamp || stream->seen_handed_out != stream->handed_out) {
         stream->seen_stamp = stamp;
@@ -126,7 +126,7 @@ static bool is_disused(struct stream *stream, uint64_t now)
         stream->seen_at = now;
     }
     bool disused = now - stream->seen_at >= DISUSED_NANOSECONDS || MUTATED(streams_in_use_taken);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return disused;
 }
 
@@ -166,7 +166,7 @@ static struct stream *add_stream(struct streams *streams, struct device *device)
     stream->handed_out = (uint64_t)(index + 1) << 48;
     stream->device = device;
     stream->on_device = stream_device(device);
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     atomic_store_explicit(&streams->list[index], stream, memory_order_release);
     atomic_store_explicit(&streams->count, index + 1, memory_order_release);
     return stream;
@@ -204,7 +204,7 @@ struct stream *stream_table_begin(struct streams *streams, uint64_t id,
     shelf_has_new_owner(stream);
     set_id(streams, stream, id);
     streams_note_busy(streams, stream);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return stream;
 }
 
@@ -216,19 +216,19 @@ void streams_are_barred(struct pool *pool, struct context *context)
     struct streams *streams = streams_of(pool);
     if (atomic_load_explicit(&context->barred, memory_order_acquire))
         return;
-    pthread_mutex_lock(&streams->lock);
+    lock_take(&streams->lock, LOCK_STREAMS);
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
-        short_lock_take(&stream->lock);
+        lock_take(&stream->lock, LOCK_STREAM);
         if (stream->context == context) {
             stream->ordered_by_others = true;
             stream->own_order = false;
         }
-        short_lock_give(&stream->lock);
+        lock_give(&stream->lock);
     }
     /* Pairs with the load above: who does not look has been told of all. */
     atomic_store_explicit(&context->barred, true, memory_order_release);
-    pthread_mutex_unlock(&streams->lock);
+    lock_give(&streams->lock);
 }
 
 /* ---- ending ---- */
@@ -244,20 +244,20 @@ void streams_end_handle(struct pool *pool, CUstream handle)
 {
     struct streams *streams = streams_of(pool);
     struct stream *ended = NULL;
-    pthread_mutex_lock(&streams->lock);
+    lock_take(&streams->lock, LOCK_STREAMS);
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
         if (is_nobodys(streams, i))
             continue;
-        short_lock_take(&stream->lock);
+        lock_take(&stream->lock, LOCK_STREAM);
         if (stream->handle == handle) {
             streams_note_end_of(streams, stream);
             set_id(streams, stream, 0);
             ended = stream;
         }
-        short_lock_give(&stream->lock);
+        lock_give(&stream->lock);
     }
-    pthread_mutex_unlock(&streams->lock);
+    lock_give(&streams->lock);
     /* Unless the thread itself names it, called back out of the driver. */
     if (ended && !driver_calls.depth)
         wait_for_naming_threads(ended);
@@ -266,14 +266,14 @@ void streams_end_handle(struct pool *pool, CUstream handle)
 void stream_end(struct pool *pool, struct stream_ref ref)
 {
     struct streams *streams = streams_of(pool);
-    pthread_mutex_lock(&streams->lock);
-    short_lock_take(&ref.stream->lock);
+    lock_take(&streams->lock, LOCK_STREAMS);
+    lock_take(&ref.stream->lock, LOCK_STREAM);
     if (stream_is(ref)) {
         streams_note_end_of(streams, ref.stream);
         set_id(streams, ref.stream, 0);
     }
-    short_lock_give(&ref.stream->lock);
-    pthread_mutex_unlock(&streams->lock);
+    lock_give(&ref.stream->lock);
+    lock_give(&streams->lock);
     wait_for_naming_threads(ref.stream);
 }
 
@@ -281,23 +281,23 @@ void stream_end(struct pool *pool, struct stream_ref ref)
 static void end_with_context(struct streams *streams, struct stream *stream,
                              struct own_event **discarded)
 {
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     set_id(streams, stream, 0);
     own_events_complete(stream, atomic_load_explicit(&stream->stamp, memory_order_relaxed));
     own_events_settle(stream);
     own_events_drop_all(stream);
     own_events_take_discarded(stream, discarded);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
 }
 
 void streams_context_died(struct pool *pool, struct context *context)
 {
     struct streams *streams = streams_of(pool);
     struct own_event *discarded = NULL;
-    pthread_mutex_lock(&streams->lock);
+    lock_take(&streams->lock, LOCK_STREAMS);
     for (unsigned i = 0; i < stream_count(streams); i++)
         if (stream_at(streams, i)->context == context)
             end_with_context(streams, stream_at(streams, i), &discarded);
-    pthread_mutex_unlock(&streams->lock);
+    lock_give(&streams->lock);
     own_events_destroy(pool, discarded);
 }

@@ -42,9 +42,9 @@ uint64_t use_generation(struct pool *pool, CUdeviceptr address)
 static struct use use_on(struct stream_ref ref)
 {
     struct stream *stream = ref.stream;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     struct use use = {ref, stream->handle, stream->thread, stream->context, stream->generation};
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return use;
 }
 
@@ -107,10 +107,10 @@ static struct use allocation_of(struct pool *pool, const struct stream_block *bl
                                 struct stream *stream)
 {
     struct use use = use_on((struct stream_ref){stream, stream_id(streams_of(pool), stream)});
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     if (atomic_load_explicit(&block->generation, memory_order_relaxed) <= stream->handed_before)
         use.stream.id = 0;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     use.context = block->context;
     use.generation = block->context_generation;
     return use;
@@ -148,11 +148,11 @@ static CUresult record_end_of_context(struct pool *pool, const struct use *use, 
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (!driver->cuCtxRecordEvent)
         return driver->cuCtxSynchronize();
-    pthread_mutex_lock(&pool->fence_lock);
+    lock_take(&pool->fence_lock, LOCK_FENCE);
     CUresult result = program_captures(&pool->captures)
                           ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
                           : driver->cuCtxRecordEvent(use->context->handle, event);
-    pthread_mutex_unlock(&pool->fence_lock);
+    lock_give(&pool->fence_lock);
     return result;
 }
 
@@ -209,7 +209,7 @@ static CUresult note_use(struct pool *pool, struct stream_block *block, CUdevice
                          uint64_t generation, const struct use *use, bool write)
 {
     CUresult result = CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&streams_of(pool)->use_lock);
+    lock_take(&streams_of(pool)->use_lock, LOCK_USES);
     struct uses *uses = use_generation(pool, address) == generation ? uses_of(block) : NULL;
     if (uses && write) {
         uses->write = *use;
@@ -218,7 +218,7 @@ static CUresult note_use(struct pool *pool, struct stream_block *block, CUdevice
     } else if (uses) {
         result = add_read(uses, use) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     }
-    pthread_mutex_unlock(&streams_of(pool)->use_lock);
+    lock_give(&streams_of(pool)->use_lock);
     return result;
 }
 
@@ -228,13 +228,13 @@ static struct waits *begin_use(struct pool *pool, struct stream_block *block, CU
 {
     struct waits *waits = NULL;
     *result = CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&streams_of(pool)->use_lock);
+    lock_take(&streams_of(pool)->use_lock, LOCK_USES);
     if (use_generation(pool, address) == generation) {
         struct uses *uses = get_uses(pool, block);
         waits = uses ? waits_for(uses, ref, write) : NULL;
         *result = waits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     }
-    pthread_mutex_unlock(&streams_of(pool)->use_lock);
+    lock_give(&streams_of(pool)->use_lock);
     return waits;
 }
 
@@ -267,11 +267,11 @@ CUresult use_end(struct pool *pool, struct stream_block *block, CUstream handle)
 {
     struct stream_ref ref = stream_find_beside_captures(pool, handle, true);
     struct waits *waits = NULL;
-    pthread_mutex_lock(&streams_of(pool)->use_lock);
+    lock_take(&streams_of(pool)->use_lock, LOCK_USES);
     struct uses *uses = uses_of(block);
     if (uses)
         waits = waits_for(uses, ref, true);
-    pthread_mutex_unlock(&streams_of(pool)->use_lock);
+    lock_give(&streams_of(pool)->use_lock);
     if (!uses)
         return CUDA_SUCCESS;
     CUresult result = waits ? wait_for_all(pool, waits, handle) : CUDA_ERROR_OUT_OF_MEMORY;
@@ -283,8 +283,8 @@ CUresult use_end(struct pool *pool, struct stream_block *block, CUstream handle)
 
 void use_forget(struct pool *pool, struct stream_block *block)
 {
-    pthread_mutex_lock(&streams_of(pool)->use_lock);
+    lock_take(&streams_of(pool)->use_lock, LOCK_USES);
     struct uses *uses = take_uses(block);
-    pthread_mutex_unlock(&streams_of(pool)->use_lock);
+    lock_give(&streams_of(pool)->use_lock);
     free_uses(uses);
 }

@@ -746,7 +746,7 @@ Test(thread_cache, blocks_of_many_epochs_wait_for_their_own_fences)
     cr_assert_eq(cached_bytes(), COUNT * MIB);
     stop_looking_at_locks();
     heap_lock(heap());
-    epoch_complete(context_find(pool, context), stamps[COUNT - 3]);
+    epoch_complete(context_record(), stamps[COUNT - 3]);
     heap_unlock(heap());
     for (int i = 0; i < COUNT; i++) {
         CUdeviceptr taken = allocate(MIB);

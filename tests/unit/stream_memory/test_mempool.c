@@ -243,12 +243,12 @@ Test(mempool, what_is_just_being_freed_goes_back_with_its_pool)
     free_on(one, address);
     struct stream *stream = stream_called(one);
     struct stream_block *block = stream_block_find(&streams_of(pool)->blocks, address);
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     shelf_detach(stream, block);
     cr_assert_eq(pthread_create(&thread, NULL, destroy, &own), 0);
     usleep(50000);
     shelf_attach(atomic_load(&block->shelf), block);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     pthread_join(thread, NULL);
     cr_assert_not(fake_is_allocated(address));
 }

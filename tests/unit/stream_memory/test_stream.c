@@ -84,9 +84,9 @@ Test(stream, a_record_whose_block_is_away_serves_no_new_stream)
     fake_stream_works(one);
     free_on(one, block);
     struct stream *former = stream_called(one);
-    short_lock_take(&former->lock);
+    lock_take(&former->lock, LOCK_STREAM);
     stream_block_is_detached(former);
-    short_lock_give(&former->lock);
+    lock_give(&former->lock);
     synchronise_stream(one);
     destroy_stream(one);
     CUstream third = fake_stream(), fourth = fake_stream();
@@ -203,13 +203,13 @@ Test(stream, events_of_a_former_owner_are_destroyed)
     synchronise_stream(one);
     pool_trim(pool);
     struct stream *former = stream_called(one);
-    short_lock_take(&former->lock);
+    lock_take(&former->lock, LOCK_STREAM);
     own_events_settle(former);
     cr_assert_not_null(former->spare);
     own_events_drop_all(former);
     struct own_event *discarded = NULL;
     own_events_take_discarded(former, &discarded);
-    short_lock_give(&former->lock);
+    lock_give(&former->lock);
     cr_assert_not_null(discarded);
     destroy_event = driver->cuEventDestroy_v2;
     driver->cuEventDestroy_v2 = count_destroyed;
@@ -273,9 +273,9 @@ Test(stream, the_end_waits_for_who_names_it)
     struct errand errand;
     start_streams();
     struct stream *stream = found(one);
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     stream_is_named_to_driver(stream);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     send(&errand, end_one, NULL);
     while (stream_id(streams_of(pool), stream) != 0)
         let_time_pass();
@@ -301,7 +301,7 @@ Test(stream, one_is_found_while_chains_change)
     start_streams();
     struct stream *here = found(one);
     struct streams *streams = streams_of(pool);
-    pthread_mutex_lock(&streams->lock);
+    lock_take(&streams->lock, LOCK_STREAMS);
     atomic_fetch_add(&streams->hash_version, 1);
     for (unsigned i = 0; i < STREAMS_HASHES; i++)
         chains[i] = atomic_exchange(&streams->by_id[i], 0);
@@ -311,7 +311,7 @@ Test(stream, one_is_found_while_chains_change)
     for (unsigned i = 0; i < STREAMS_HASHES; i++)
         atomic_store(&streams->by_id[i], chains[i]);
     atomic_fetch_add(&streams->hash_version, 1);
-    pthread_mutex_unlock(&streams->lock);
+    lock_give(&streams->lock);
     wait_for(&errand);
     cr_assert_eq(there, here);
 }
