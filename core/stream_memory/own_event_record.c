@@ -172,25 +172,6 @@ struct own_event *own_event_record_context(struct pool *pool, struct stream *str
                                           : NULL;
 }
 
-/* Lock held. */
-static struct own_event *use_marker(struct stream *stream)
-{
-    if (stream->marker)
-        stream->marker->users++;
-    return stream->marker;
-}
-
-/* Lock held. */
-static void drop_marker(struct stream *stream, struct own_event *event, bool made)
-{
-    if (!made)
-        event->users--;
-    if (made && !stream->marker)
-        stream->marker = event;
-    else if (event != stream->marker && event->users == 0)
-        own_event_discard(stream, event);
-}
-
 /* Nobody else than the stream itself ever waits for the event, so it may be recorded again while it
  * is outstanding. */
 bool own_event_mark(struct pool *pool, struct stream_ref ref, CUstream handle, uint64_t stamp)
@@ -198,14 +179,14 @@ bool own_event_mark(struct pool *pool, struct stream_ref ref, CUstream handle, u
     struct stream *stream = ref.stream;
     lock_take(&stream->lock, LOCK_STREAM);
     struct context *context = stream->context;
-    struct own_event *event = use_marker(stream);
+    struct own_event *event = own_events_use_marker(stream);
     lock_give(&stream->lock);
     bool make = !event;
     bool recorded = record_event(pool, make ? context : NULL, &event, handle, record_operation);
     if (!event)
         return false;
     lock_take(&stream->lock, LOCK_STREAM);
-    drop_marker(stream, event, make);
+    own_events_drop_marker(stream, event, make);
     if (recorded)
         own_events_raise_marked(stream, stamp);
     lock_give(&stream->lock);

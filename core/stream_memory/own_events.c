@@ -16,6 +16,10 @@ void own_events_complete(struct stream *stream, uint64_t stamp)
         continue;
 }
 
+/* After a stream has looked in vain for a block with an event, so many frees on the stream that
+ * could have had one record one. */
+#define WANTED_FREES 32u
+
 /* Lock held. */
 void own_events_raise_marked(struct stream *stream, uint64_t stamp)
 {
@@ -131,23 +135,10 @@ struct own_event *own_events_begin(struct stream *stream, bool *make)
     return event;
 }
 
-/* Lock held. What is pending up to this stamp can be asked about from now on. */
-static void cover(struct stream *stream, uint64_t stamp)
-{
-    uint64_t bytes = counter_get(&stream->free_bytes) - counter_get(&stream->clean_bytes);
-    if (stamp <= stream->covered)
-        return;
-    for (const struct block *b = stream->pending.last; b && counter_get(&b->epoch) > stamp;
-         b = b->links[LINK_HEAP].previous)
-        bytes -= b->bytes;
-    stream->covered = stamp;
-    stream->covered_bytes = bytes;
-}
-
 /* Lock held. Other threads may have published later ones meanwhile. */
 void own_events_publish(struct stream *stream, struct own_event *event)
 {
-    cover(stream, event->stamp);
+    shelf_cover(stream, event->stamp);
     struct own_event **link = &stream->oldest;
     while (*link && (*link)->stamp < event->stamp)
         link = &(*link)->next;
@@ -156,4 +147,44 @@ void own_events_publish(struct stream *stream, struct own_event *event)
     if (!event->next)
         stream->newest = event;
     counter_add(&stream->outstanding, 1);
+}
+
+/* ---- the marker ---- */
+
+/* Lock held. */
+struct own_event *own_events_use_marker(struct stream *stream)
+{
+    if (stream->marker)
+        stream->marker->users++;
+    return stream->marker;
+}
+
+/* Lock held. */
+void own_events_drop_marker(struct stream *stream, struct own_event *event, bool made)
+{
+    if (!made)
+        event->users--;
+    if (made && !stream->marker)
+        stream->marker = event;
+    else if (event != stream->marker && event->users == 0)
+        own_event_discard(stream, event);
+}
+
+/* ---- wishes ---- */
+
+void own_events_want(struct stream *stream)
+{
+    atomic_store_explicit(&stream->events_wanted, WANTED_FREES, memory_order_relaxed);
+}
+
+void own_events_want_one_less(struct stream *stream)
+{
+    unsigned wanted = atomic_load_explicit(&stream->events_wanted, memory_order_relaxed);
+    if (wanted)
+        atomic_store_explicit(&stream->events_wanted, wanted - 1, memory_order_relaxed);
+}
+
+void own_events_have_new_owner(struct stream *stream)
+{
+    stream->marked = 0;
 }

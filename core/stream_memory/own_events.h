@@ -50,4 +50,22 @@ void own_events_drop_all(struct stream *stream);
 void own_events_take_discarded(struct stream *stream, struct own_event **chain);
 void own_events_destroy(struct pool *pool, struct own_event *chain);
 
+/* ---- the marker ---- */
+
+/* Stream's lock held. The marker, used by the caller, or NULL: there is none yet. */
+struct own_event *own_events_use_marker(struct stream *stream);
+
+/* Stream's lock held. The caller uses it no more; made: it is one that he has made. */
+void own_events_drop_marker(struct stream *stream, struct own_event *event, bool made);
+
+/* ---- wishes; no lock is needed ---- */
+
+/* Another stream has looked in vain for a block with an event: the next frees record one; and one
+ * of them has. Threads may lose each other's steps. */
+void own_events_want(struct stream *stream);
+void own_events_want_one_less(struct stream *stream);
+
+/* Stream's lock held. It is another stream's record from now on. */
+void own_events_have_new_owner(struct stream *stream);
+
 #endif

@@ -314,8 +314,7 @@ void program_event_waited(struct pool *pool, CUevent event, const struct event_l
         return;
     lock_take(&ref.stream->lock, LOCK_STREAM);
     for (unsigned i = 0; i < STREAMS_ORDERED && stream_is(ref); i++)
-        if (look->clock.after[i] > ref.stream->known.after[i])
-            ref.stream->known.after[i] = look->clock.after[i];
+        stream_learn(ref.stream, i, look->clock.after[i]);
     lock_give(&ref.stream->lock);
 }
 

@@ -138,6 +138,14 @@ static inline uint64_t stream_done(const struct stream *stream)
     return atomic_load_explicit(&stream->done, memory_order_relaxed);
 }
 
+/* Lock held. What is submitted to the stream from now on comes after that stamp of the one with
+ * this place in the list. */
+static inline void stream_learn(struct stream *stream, unsigned index, uint64_t stamp)
+{
+    if (stream->known.after[index] < stamp)
+        stream->known.after[index] = stamp;
+}
+
 /* Lock held: a block has left the stream's shelves; no lock needed: it has come back, or will not.
  */
 static inline void stream_block_is_detached(struct stream *stream)

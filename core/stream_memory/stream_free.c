@@ -84,13 +84,6 @@ static struct put what_to_put(const struct pool *pool, struct stream *stream,
     return (struct put){due, marker};
 }
 
-static void count_event_use(struct stream *stream)
-{
-    unsigned wanted = atomic_load_explicit(&stream->events_wanted, memory_order_relaxed);
-    if (wanted)
-        atomic_store_explicit(&stream->events_wanted, wanted - 1, memory_order_relaxed);
-}
-
 /* Of the free with this stamp. False where an operation cannot be made that has to be. */
 static bool put_in_free(struct pool *pool, struct stream_ref ref, CUstream handle, uint64_t stamp,
                         struct put put, struct own_event **event)
@@ -98,7 +91,7 @@ static bool put_in_free(struct pool *pool, struct stream_ref ref, CUstream handl
     *event = NULL;
     if (put.event) {
         *event = own_event_record(pool, ref, handle, stamp, put.marker);
-        count_event_use(ref.stream);
+        own_events_want_one_less(ref.stream);
     }
     return *event || !put.marker || own_event_mark(pool, ref, handle, stamp);
 }
@@ -119,8 +112,7 @@ static void put_on_shelf(struct shelf *shelf, struct bucket *bucket, struct stre
     }
     block->event = event;
     shelf_make_pending(stream, bucket, block, stamp);
-    if (shelf_is_covered(stream, &block->block))
-        stream->covered_bytes += block->block.bytes;
+    shelf_count_if_covered(stream, block);
 }
 
 /* A free on another stream than that of the allocation, or one that puts something into the stream.
@@ -151,8 +143,7 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     shelf_set_unchecked(stream);
     /* Where nothing can be put there, not each free tries again. */
     if (put.event && !event && !put.marker)
-        stream->unchecked_bytes =
-            (int64_t)(counter_get(&stream->free_bytes) + stream->may_be_uncovered);
+        shelf_put_off_check(stream);
     struct context *context = stays ? stream->context : NULL;
     lock_give(&stream->lock);
     stream_block_has_a_place(stream);

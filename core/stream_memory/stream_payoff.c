@@ -77,3 +77,8 @@ bool payoff_is_for_driver(struct stream *stream)
     stream->for_driver--;
     return true;
 }
+
+void payoff_has_new_owner(struct stream *stream)
+{
+    stream->misses_at_bound = stream->for_driver = 0;
+}

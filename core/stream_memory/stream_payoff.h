@@ -26,4 +26,7 @@ bool payoff_comes_too_late(struct stream *stream, const struct stream_block *blo
  * call is for one free. */
 bool payoff_is_for_driver(struct stream *stream);
 
+/* Lock held. The stream's record is another one's from now on. */
+void payoff_has_new_owner(struct stream *stream);
+
 #endif

@@ -433,15 +433,8 @@ void pool_early_launch(struct pool *pool, CUstream handle)
     /* One that is the driver's may become known later. */
     if (!ref.stream && !MUTATED(early_launch_of_unknown_missed))
         streams_note_early_launch(streams_of(pool), stream_spelled_out(handle));
-    /* Relaxed: only ever raised while the stream is the same. */
-    if (!ref.stream || atomic_load_explicit(&ref.stream->early_launches, memory_order_relaxed))
-        return;
-    lock_take(&ref.stream->lock, LOCK_STREAM);
-    if (stream_is(ref)) {
-        atomic_store_explicit(&ref.stream->early_launches, true, memory_order_relaxed);
-        ref.stream->own_order = false;
-    }
-    lock_give(&ref.stream->lock);
+    if (ref.stream)
+        stream_launches_early(ref);
 }
 
 /* ---- memory pools ---- */

@@ -71,7 +71,7 @@ void stream_reserve_look(struct pool *pool, struct stream *stream)
 {
     uint64_t now = monotonic_now();
     lock_take(&stream->lock, LOCK_STREAM);
-    stream->now = now;
+    shelf_note_time(stream, now);
     lock_give(&stream->lock);
     if (idle_look_is_due(pool, stream->device, now))
         release_idle(pool, stream->device, now);

@@ -10,10 +10,6 @@
 #include "stream_release.h"
 #include "stream_reserve.h"
 
-/* After a stream has looked in vain for a block with an event, so many frees on the stream that
- * could have had one record one. */
-#define WANTED_FREES 32u
-
 /* Streams that are looked through and that are asked about, and blocks of a bucket that are looked
  * at, before the driver is the faster answer. */
 #define SEARCH_MAX  64u
@@ -158,8 +154,8 @@ static void learn_order(struct search *search, const struct stream *other, uint6
     if (other->index >= STREAMS_ORDERED)
         return;
     lock_take(&stream->lock, LOCK_STREAM);
-    if (stream_is(search->ref) && stream->known.after[other->index] < stamp)
-        stream->known.after[other->index] = stamp;
+    if (stream_is(search->ref))
+        stream_learn(stream, other->index, stamp);
     lock_give(&stream->lock);
 }
 
@@ -197,7 +193,7 @@ static struct stream_block *wait_for(struct search *search, struct stream *strea
         give_back_if_its_pool_ended(search->pool, search->mempool);
         return NULL;
     }
-    atomic_store_explicit(&stream->events_wanted, WANTED_FREES, memory_order_relaxed);
+    own_events_want(stream);
     learn_order(search, stream, counter_get(&block->block.epoch));
     *hit = HIT_BARRIER;
     return block;
@@ -255,8 +251,7 @@ static struct stream_block *visit_candidates(struct search *search, visitor *vis
 static void ask_for_events(const struct search *search)
 {
     for (unsigned i = next_candidate(search, 0); i < STREAMS_MAX; i = next_candidate(search, i + 1))
-        atomic_store_explicit(&stream_at(streams_of(search->pool), i)->events_wanted, WANTED_FREES,
-                              memory_order_relaxed);
+        own_events_want(stream_at(streams_of(search->pool), i));
 }
 
 static bool are_few(const struct search *search)

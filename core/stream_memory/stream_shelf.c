@@ -117,8 +117,16 @@ struct bucket *shelf_add_bucket(struct pool *pool, struct shelf *shelf, uint64_t
     return &made->bucket;
 }
 
-void shelf_has_new_owner(struct stream *stream)
+void shelf_begin(struct stream *stream)
 {
+    stream->handed_out = (uint64_t)(stream->index + 1) << 48;
+}
+
+void shelf_has_new_owner(struct stream *stream, uint64_t now)
+{
+    stream->now = now;
+    stream->handed_before = stream->handed_out;
+    stream->given_before = stream->missed + stream->adopted;
     struct shelf *shelf = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
     for (; shelf; shelf = shelf->next) {
         struct shelf_bucket *b = atomic_load_explicit(&shelf->buckets, memory_order_relaxed);
@@ -154,4 +162,16 @@ void shelf_attach(struct shelf *shelf, struct stream_block *block)
 {
     shelf_count_in(shelf, block->block.bucket, block);
     shelf_put_back(shelf->stream, block);
+}
+
+void shelf_cover(struct stream *stream, uint64_t stamp)
+{
+    uint64_t bytes = counter_get(&stream->free_bytes) - counter_get(&stream->clean_bytes);
+    if (stamp <= stream->covered)
+        return;
+    for (const struct block *b = stream->pending.last; b && counter_get(&b->epoch) > stamp;
+         b = b->links[LINK_HEAP].previous)
+        bytes -= b->bytes;
+    stream->covered = stamp;
+    stream->covered_bytes = bytes;
 }

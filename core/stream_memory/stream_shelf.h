@@ -72,8 +72,15 @@ static inline struct shelf *shelf_of(const struct stream_block *block)
 struct shelf *shelf_add(struct pool *pool, struct stream *stream, struct mempool *mempool);
 struct bucket *shelf_add_bucket(struct pool *pool, struct shelf *shelf, uint64_t bytes);
 
-/* The stream has a new owner, from whom nobody has taken anything. */
-void shelf_has_new_owner(struct stream *stream);
+/* A stream's record is new; has a new owner, from whom nobody has taken anything. */
+void shelf_begin(struct stream *stream);
+void shelf_has_new_owner(struct stream *stream, uint64_t now);
+
+/* The clock was looked at. */
+static inline void shelf_note_time(struct stream *stream, uint64_t now)
+{
+    stream->now = now;
+}
 
 /* ---- shelves and buckets ---- */
 
@@ -191,10 +198,23 @@ static inline void shelf_set_unchecked(struct stream *stream)
         (int64_t)(covered < stream->unchecked_cap ? covered : stream->unchecked_cap);
 }
 
+/* No event can be recorded behind a free: not each free tries again. */
+static inline void shelf_put_off_check(struct stream *stream)
+{
+    stream->unchecked_bytes =
+        (int64_t)(counter_get(&stream->free_bytes) + stream->may_be_uncovered);
+}
+
 /* A pending block comes, or goes. */
 static inline bool shelf_is_covered(const struct stream *stream, const struct block *block)
 {
     return counter_get(&block->epoch) <= stream->covered;
+}
+
+static inline void shelf_count_if_covered(struct stream *stream, const struct stream_block *block)
+{
+    if (shelf_is_covered(stream, &block->block))
+        stream->covered_bytes += block->block.bytes;
 }
 
 static inline void shelf_take(struct stream *stream, struct bucket *bucket,
@@ -254,11 +274,13 @@ static inline void shelf_put_back(struct stream *stream, struct stream_block *bl
         block_set_state(&block->block, BLOCK_PENDING);
         shelf_insert_pending(&bucket->pending, &block->block, stamp, LINK_BUCKET);
         shelf_insert_pending(&stream->pending, &block->block, stamp, LINK_HEAP);
-        if (shelf_is_covered(stream, &block->block))
-            stream->covered_bytes += block->block.bytes;
+        shelf_count_if_covered(stream, block);
     }
     shelf_set_unchecked(stream);
 }
+
+/* What is pending up to this stamp can be asked about from now on. */
+void shelf_cover(struct stream *stream, uint64_t stamp);
 
 /* A pending block turns out to be over. */
 void shelf_make_clean(struct stream *stream, struct stream_block *block);

@@ -9,6 +9,7 @@
 #include "core/contexts/pool_state.h"
 #include "core/driver/calls.h"
 #include "own_events.h"
+#include "stream_payoff.h"
 #include "stream_shelf.h"
 
 /* A stream that was not used for so long makes way for another one; and where none can, so long
@@ -163,7 +164,7 @@ static struct stream *add_stream(struct streams *streams, struct device *device)
         return NULL;
     memset(stream, 0, sizeof *stream);
     stream->index = index;
-    stream->handed_out = (uint64_t)(index + 1) << 48;
+    shelf_begin(stream);
     stream->device = device;
     stream->on_device = stream_device(device);
     lock_take(&stream->lock, LOCK_STREAM);
@@ -190,25 +191,35 @@ struct stream *stream_table_begin(struct streams *streams, uint64_t id,
     stream->thread = name->thread;
     stream->ordered_by_others = name->ordered_by_others ||
                                 atomic_load_explicit(&name->context->barred, memory_order_relaxed);
-    stream->marked = 0;
     stream->context = name->context;
     stream->generation = context_generation(name->context);
     stream->early_launches = streams_launched_early(streams, name->handle);
     stream->own_order = !stream->ordered_by_others && !stream->early_launches;
-    stream->now = monotonic_now();
-    stream->handed_before = stream->handed_out;
-    stream->given_before = stream->missed + stream->adopted;
-    stream->misses_at_bound = stream->for_driver = 0;
     if (!MUTATED(former_streams_order_kept))
         memset(&stream->known, 0, sizeof stream->known);
-    shelf_has_new_owner(stream);
+    own_events_have_new_owner(stream);
+    shelf_has_new_owner(stream, monotonic_now());
+    payoff_has_new_owner(stream);
     set_id(streams, stream, id);
     streams_note_busy(streams, stream);
     lock_give(&stream->lock);
     return stream;
 }
 
-/* ---- barriers ---- */
+/* ---- who else orders them ---- */
+
+void stream_launches_early(struct stream_ref ref)
+{
+    /* Relaxed: only ever raised while the stream is the same. */
+    if (atomic_load_explicit(&ref.stream->early_launches, memory_order_relaxed))
+        return;
+    lock_take(&ref.stream->lock, LOCK_STREAM);
+    if (stream_is(ref)) {
+        atomic_store_explicit(&ref.stream->early_launches, true, memory_order_relaxed);
+        ref.stream->own_order = false;
+    }
+    lock_give(&ref.stream->lock);
+}
 
 /* Under the list's lock: a stream that begins meanwhile does so before or sees it. */
 void streams_are_barred(struct pool *pool, struct context *context)

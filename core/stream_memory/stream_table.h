@@ -45,6 +45,9 @@ void stream_end(struct pool *pool, struct stream_ref ref);
 /* The same for the created stream with that handle; no driver call is made. */
 void streams_end_handle(struct pool *pool, CUstream handle);
 
+/* A launch with programmatic stream serialization was made on the stream. No lock held. */
+void stream_launches_early(struct stream_ref ref);
+
 /* The program makes the context's later work wait: from before the driver is told, all streams
  * there are ordered by others. No lock held. */
 void streams_are_barred(struct pool *pool, struct context *context);
