@@ -21,9 +21,10 @@ static struct mempool *find_open(const struct streams *streams, CUmemoryPool han
     return m;
 }
 
-/* Lock held. A record that nobody uses any more and that nobody can find; NULL: none. */
+/* A record that nobody uses any more and that nobody can find; NULL: none. */
 static struct mempool *take_spare(struct streams *streams, const struct device *device)
 {
+    lock_must_be_held(&streams->mempool_lock);
     for (struct mempool *m = mempool_first(streams); m; m = m->next) {
         if (!m->is_gone || m->device != device)
             continue;
@@ -36,9 +37,10 @@ static struct mempool *take_spare(struct streams *streams, const struct device *
     return NULL;
 }
 
-/* Lock held. A new one, which is closed; NULL where there are too many. */
+/* A new one, which is closed; NULL where there are too many. */
 static struct mempool *add_record(struct streams *streams, struct device *device)
 {
+    lock_must_be_held(&streams->mempool_lock);
     struct mempool *added = NULL;
     if (streams->mempool_count < MEMPOOLS_MAX)
         added = calloc(1, sizeof *added);
@@ -52,18 +54,18 @@ static struct mempool *add_record(struct streams *streams, struct device *device
     return added;
 }
 
-/* Lock held. */
 static void forget_threshold(struct mempool *mempool)
 {
+    lock_of_rank_must_be_held(LOCK_MEMPOOLS);
     mempool->threshold_is_ours = false;
     mempool->program_sets_threshold = false;
     mempool->program_was_overtaken = false;
     mempool->threshold_is_known = false;
 }
 
-/* Lock held. */
 static void open_record(struct mempool *mempool, CUmemoryPool handle)
 {
+    lock_of_rank_must_be_held(LOCK_MEMPOOLS);
     atomic_store(&mempool->handle, handle);
     atomic_store_explicit(&mempool->closed, false, memory_order_release);
 }
@@ -317,9 +319,9 @@ void mempool_created(struct pool *pool, CUmemoryPool handle, CUdevice ordinal)
 
 /* ---- ending ---- */
 
-/* Lock held. */
 static struct mempool *find_closed(const struct streams *streams, CUmemoryPool handle)
 {
+    lock_must_be_held(&streams->mempool_lock);
     struct mempool *m = mempool_first(streams);
     while (m && (mempool_handle(m) != handle || mempool_is_open(m) || m->is_gone))
         m = m->next;

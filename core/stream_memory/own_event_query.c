@@ -23,17 +23,18 @@ static CUresult ask_driver(struct pool *pool, const struct own_event *event)
     return MUTATED(stream_query_ignored) ? CUDA_SUCCESS : result;
 }
 
-/* Lock held. Later events are over no earlier. */
+/* Later events are over no earlier. */
 static bool was_asked_in_vain(const struct stream *stream, const struct own_event *event)
 {
+    lock_must_be_held(&stream->lock);
     return event && stream->vain_stamp > stream_done(stream) &&
            event->stamp >= stream->vain_stamp && monotonic_now() < stream->vain_until &&
            !MUTATED(asked_again_at_once);
 }
 
-/* Lock held. */
 static void note_answer(struct stream *stream, uint64_t stamp, CUresult result)
 {
+    lock_must_be_held(&stream->lock);
     if (result != CUDA_ERROR_NOT_READY) {
         stream->vain_ns = 0;
         stream->vain_stamp = 0;
@@ -101,6 +102,7 @@ CUresult own_events_synchronise(struct pool *pool, struct stream *stream, uint64
 
 uint64_t own_events_newest(const struct stream *stream)
 {
+    lock_must_be_held(&stream->lock);
     return stream->newest ? stream->newest->stamp : 0;
 }
 
@@ -111,6 +113,7 @@ static bool may_be_waited_for(const struct own_event *event)
 
 struct own_event *own_events_first_in_free(const struct stream *stream, uint64_t stamp)
 {
+    lock_must_be_held(&stream->lock);
     struct own_event *event = stream->oldest;
     while (event && (event->stamp < stamp || !may_be_waited_for(event)))
         event = event->next;
@@ -119,6 +122,7 @@ struct own_event *own_events_first_in_free(const struct stream *stream, uint64_t
 
 struct own_event *own_events_last_in_free(const struct stream *stream)
 {
+    lock_must_be_held(&stream->lock);
     struct own_event *last = NULL;
     for (struct own_event *event = stream->oldest; event; event = event->next)
         if (may_be_waited_for(event))

@@ -195,15 +195,16 @@ bool own_event_mark(struct pool *pool, struct stream_ref ref, CUstream handle, u
 
 /* ---- before captures ---- */
 
-/* Lock held. */
 static bool lacks_event(const struct stream *stream)
 {
+    lock_must_be_held(&stream->lock);
     const struct block *last = stream->pending.last;
     return last && (!stream->newest || stream->newest->stamp < counter_get(&last->epoch));
 }
 
 bool own_events_capture_is_coming(const struct pool *pool)
 {
+    lock_of_rank_must_be_held(LOCK_STREAM);
     /* Relaxed: the stream's lock orders it. Whoever has left something pending without having seen
      * it did so before the stream was looked at below. */
     return (atomic_load_explicit(&streams_of(pool)->captures_coming, memory_order_relaxed) ||
@@ -252,10 +253,11 @@ static CUresult record_on_free_stream(struct pool *pool, const struct own_event 
     return result;
 }
 
-/* Lock held. Only into a created stream that no others order may an operation be put outside of a
+/* Only into a created stream that no others order may an operation be put outside of a
  * free: it holds nobody up. */
 static bool may_be_named(const struct stream *stream)
 {
+    lock_must_be_held(&stream->lock);
     return stream->id && stream_is_created(stream->handle) && !stream->ordered_by_others;
 }
 

@@ -20,9 +20,9 @@ void own_events_complete(struct stream *stream, uint64_t stamp)
  * could have had one record one. */
 #define WANTED_FREES 32u
 
-/* Lock held. */
 void own_events_raise_marked(struct stream *stream, uint64_t stamp)
 {
+    lock_must_be_held(&stream->lock);
     if (stream->marked < stamp)
         stream->marked = stamp;
 }
@@ -35,6 +35,7 @@ static void put_spare(struct stream *stream, struct own_event *event)
 
 static void retire_oldest(struct stream *stream)
 {
+    lock_must_be_held(&stream->lock);
     struct own_event *event = stream->oldest;
     stream->oldest = event->next;
     if (!stream->oldest)
@@ -47,6 +48,7 @@ static void retire_oldest(struct stream *stream)
 
 void own_event_drop(struct stream *stream, struct own_event *event)
 {
+    lock_must_be_held(&stream->lock);
     event->users--;
     if (event->users == 0 && event->over)
         put_spare(stream, event);
@@ -54,6 +56,7 @@ void own_event_drop(struct stream *stream, struct own_event *event)
 
 void own_events_settle(struct stream *stream)
 {
+    lock_must_be_held(&stream->lock);
     uint64_t done = stream_done(stream);
     while (stream->pending.first && counter_get(&stream->pending.first->epoch) <= done)
         shelf_make_clean(stream, stream_block_of(stream->pending.first));
@@ -63,15 +66,17 @@ void own_events_settle(struct stream *stream)
 
 /* ---- discarded ones ---- */
 
-/* Lock held. Of another owner of the record: for own_events_destroy. */
+/* Of another owner of the record: for own_events_destroy. */
 void own_event_discard(struct stream *stream, struct own_event *event)
 {
+    lock_must_be_held(&stream->lock);
     event->next = stream->discarded;
     stream->discarded = event;
 }
 
 void own_events_take_discarded(struct stream *stream, struct own_event **chain)
 {
+    lock_must_be_held(&stream->lock);
     while (stream->discarded) {
         struct own_event *event = stream->discarded;
         stream->discarded = event->next;
@@ -96,6 +101,7 @@ void own_events_destroy(struct pool *pool, struct own_event *events)
 
 void own_events_drop_all(struct stream *stream)
 {
+    lock_must_be_held(&stream->lock);
     if (stream->marker && stream->marker->users == 0)
         own_event_discard(stream, stream->marker);
     stream->marker = NULL;
@@ -110,9 +116,10 @@ void own_events_drop_all(struct stream *stream)
 
 /* ---- recorded ones ---- */
 
-/* Lock held. What another context left behind goes. */
+/* What another context left behind goes. */
 static struct own_event *take_spare(struct stream *stream)
 {
+    lock_must_be_held(&stream->lock);
     struct own_event *event;
     while ((event = stream->spare) != NULL) {
         stream->spare = event->next;
@@ -123,9 +130,10 @@ static struct own_event *take_spare(struct stream *stream)
     return NULL;
 }
 
-/* Lock held. What may be recorded again, or NULL: made is then to be one if there may be more. */
+/* What may be recorded again, or NULL: made is then to be one if there may be more. */
 struct own_event *own_events_begin(struct stream *stream, bool *make)
 {
+    lock_must_be_held(&stream->lock);
     struct own_event *event = NULL;
     own_events_settle(stream);
     *make = counter_get(&stream->outstanding) < OWN_EVENTS_MAX;
@@ -135,9 +143,10 @@ struct own_event *own_events_begin(struct stream *stream, bool *make)
     return event;
 }
 
-/* Lock held. Other threads may have published later ones meanwhile. */
+/* Other threads may have published later ones meanwhile. */
 void own_events_publish(struct stream *stream, struct own_event *event)
 {
+    lock_must_be_held(&stream->lock);
     shelf_cover(stream, event->stamp);
     struct own_event **link = &stream->oldest;
     while (*link && (*link)->stamp < event->stamp)
@@ -151,17 +160,17 @@ void own_events_publish(struct stream *stream, struct own_event *event)
 
 /* ---- the marker ---- */
 
-/* Lock held. */
 struct own_event *own_events_use_marker(struct stream *stream)
 {
+    lock_must_be_held(&stream->lock);
     if (stream->marker)
         stream->marker->users++;
     return stream->marker;
 }
 
-/* Lock held. */
 void own_events_drop_marker(struct stream *stream, struct own_event *event, bool made)
 {
+    lock_must_be_held(&stream->lock);
     if (!made)
         event->users--;
     if (made && !stream->marker)
@@ -186,5 +195,6 @@ void own_events_want_one_less(struct stream *stream)
 
 void own_events_have_new_owner(struct stream *stream)
 {
+    lock_must_be_held(&stream->lock);
     stream->marked = 0;
 }

@@ -202,10 +202,11 @@ static unsigned count_events_of(const struct event_shard *shard, const struct co
     return count;
 }
 
-/* Lock held. Those that stay move to another table; where there is no memory for one, all do, and
+/* Those that stay move to another table; where there is no memory for one, all do, and
  * say nothing. */
 static void keep_others(struct event_shard *shard, const struct context *context)
 {
+    lock_must_be_held(&shard->lock);
     struct event_shard others = {.slots = shard->slots};
     others.events = calloc(others.slots, sizeof *others.events);
     for (size_t i = 0; i < shard->slots; i++) {

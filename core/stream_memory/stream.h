@@ -52,8 +52,17 @@ struct own_event {
     struct own_event *next;
 };
 
+/* A field that its section's file does not write says who does. With the lock held
+ *   done, marked, covered <= stamp
+ *   free_bytes == clean_bytes + the bytes of pending
+ *   covered_bytes == the bytes of pending with a stamp <= covered
+ *   free_bytes + the bytes of live blocks that its shelves count == reserved_bytes
+ *   id == the list's id at its index
+ * and, after own_events_settle, whatever is pending or outstanding has a stamp > done. */
 struct stream {
     _Alignas(STREAM_APART) struct short_lock lock;
+
+    /* Who it is: written by stream_table.c, with the list's lock held where it becomes another. */
     uint64_t id;            /* as in the list of them; 0: nobody's */
     unsigned index;         /* in the list */
     CUstream handle;        /* of a created one; else CU_STREAM_LEGACY or CU_STREAM_PER_THREAD */
@@ -62,62 +71,73 @@ struct stream {
                                would tell so: see stream_order.h */
     bool own_order; /* its own order alone lets a block be used again: neither that, nor early
                        launches */
+    _Atomic bool early_launches; /* a launch with programmatic stream serialization was made since
+                                    memory is in use: the stream's own order is not enough to reuse
+                                    it. Written under the lock; relaxed where read without */
+    _Atomic unsigned naming_threads; /* threads that name it to the driver, outside of calls on it.
+                                        Added to under the lock while it is somebody's; its end
+                                        waits for them. The release of each pairs with the acquire
+                                        in stream_end */
     struct context *context;
     uint64_t generation; /* of the context */
     struct device *device;
     struct stream_device *on_device; /* what is kept for that device */
 
-    /* order: see stream_order.h */
-    _Atomic uint64_t stamp; /* of the last free on it; written under the lock */
+    /* What is over, and how that is known (stream_order.h): written by own_events.c. */
+    _Atomic uint64_t stamp; /* of the last free on it. Written by stream_shelf.h, under the lock */
     _Atomic uint64_t done;  /* everything stamped up to here is over. Only ever raised: relaxed,
                                since whoever acts on it looks under the lock, which the raising
                                thread takes after it or whose call happened before */
     uint64_t marked;  /* a free with a stamp up to here has an operation behind it in the stream */
-    uint64_t covered; /* and one up to here an event of ours, which may be asked about */
-    struct order_clock known;
+    uint64_t covered; /* and one up to here an event of ours, which may be asked about. Written by
+                         stream_shelf.c */
+    struct order_clock known;          /* what its later work comes after: see stream_learn */
     struct own_event *oldest, *newest; /* outstanding, by ascending stamp */
     struct own_event *spare;
     struct own_event *discarded; /* that nobody will use again: to be destroyed without the lock */
     struct own_event *marker;    /* recorded over and over: see own_event_mark */
-    uint64_t vain_stamp, vain_until, vain_ns; /* see own_events_query_sparingly */
+    uint64_t vain_stamp, vain_until,
+        vain_ns;         /* see own_events_query_sparingly, which writes them */
     counter outstanding; /* of those; read without the lock where a look too few does no harm */
-    _Atomic bool early_launches; /* a launch with programmatic stream serialization was made since
-                                    memory is in use: the stream's own order is not enough to reuse
-                                    it. Written under the lock; relaxed where read without */
     _Atomic unsigned events_wanted; /* so many frees record an event: another stream has looked for
-                                one in vain. Relaxed: it orders nothing */
+                                       one in vain. Relaxed: it orders nothing */
 
-    /* memory: see stream_heap.h */
+    /* Free blocks, and what may be free (stream_heap.h): written by stream_shelf.[ch]. */
     _Atomic(struct shelf *) shelves; /* one for each memory pool; only added to. Release when one is
                                         added, acquire when they are walked without the lock */
     struct shelf *recent_shelf;      /* the one that was used last, and through it all */
     struct block_list pending;       /* by ascending stamp, all shelves together */
     counter free_bytes, clean_bytes, reserved_bytes;
     _Atomic unsigned detached; /* blocks that were taken off its shelves, and may come back with the
-                              stamps that they had: until then it is nobody else's. Added to under
-                              the lock; the release of each pairs with the acquire in
-                              lock_to_become */
+                                  stamps that they had: until then it is nobody else's. Added to
+                                  under the lock; the release of each pairs with the acquire in
+                                  lock_to_become */
     uint64_t covered_bytes;    /* of what is pending, up to covered */
-    uint64_t may_be_uncovered; /* bytes that may be pending and not covered: see uncovered_share */
-    _Atomic unsigned naming_threads; /* threads that name it to the driver, outside of calls on it.
-                               Added to under the lock while it is somebody's; its end waits for
-                               them. The release of each pairs with the acquire in stream_end */
-    uint64_t unchecked_cap;    /* free bytes up to which the device's cap need not be looked at */
+    uint64_t may_be_uncovered; /* bytes that may be pending and not covered. Written by
+                                  stream_free.c, see uncovered_share there */
+    uint64_t unchecked_cap;    /* free bytes up to which the device's cap need not be looked at.
+                                  Written by stream_reserve.c */
     int64_t unchecked_bytes;   /* free bytes up to which a free has to look at none of this */
     unsigned frees_until_look; /* until the next look at the clock */
     uint64_t now;              /* nanoseconds of the monotonic clock when last looked at */
     uint64_t handed_out;      /* the last block's generation: the stream's index + 1 in the upper 16
                                  bits, and a count of all blocks ever */
     uint64_t handed_before;   /* the same, as its present owner began */
+    uint64_t missed, adopted; /* blocks that the driver gave, and other streams: of those that were
+                                 handed out. Written by stream_miss.c */
+    uint64_t given_before;    /* both, as its present owner began */
+    unsigned searched;        /* streams that were looked through for blocks, so far. Written by
+                                 stream_search.c */
+
+    /* Whether it pays to keep what is freed: written by stream_payoff.c. */
     unsigned misses_at_bound; /* nearly in a row, each of which cost another block its place */
     unsigned for_driver;      /* so many frees are the driver's because of that */
     uint64_t hits_at_bound;   /* of the stream as these were counted */
-    uint64_t missed, adopted; /* blocks that the driver gave, and other streams */
-    uint64_t given_before;    /* both, as its present owner began */
     uint64_t missed_at_bound; /* as misses at the bound were counted */
-    unsigned searched;        /* streams that were looked through for blocks, so far */
+
+    /* Whether it is used: written by stream_table.c, see is_disused. */
     uint64_t seen_stamp, seen_handed_out, seen_at; /* what was done on it up to that time, of the
-                                                      monotonic clock: see is_disused */
+                                                      monotonic clock */
 };
 
 /* A stream as it was found: under its lock, stream_is says whether it still is. */
@@ -129,6 +149,7 @@ struct stream_ref {
 /* Lock held. */
 static inline bool stream_is(struct stream_ref ref)
 {
+    lock_must_be_held(&ref.stream->lock);
     return ref.stream->id == ref.id;
 }
 
@@ -142,6 +163,7 @@ static inline uint64_t stream_done(const struct stream *stream)
  * this place in the list. */
 static inline void stream_learn(struct stream *stream, unsigned index, uint64_t stamp)
 {
+    lock_must_be_held(&stream->lock);
     if (stream->known.after[index] < stamp)
         stream->known.after[index] = stamp;
 }
@@ -150,6 +172,7 @@ static inline void stream_learn(struct stream *stream, unsigned index, uint64_t 
  */
 static inline void stream_block_is_detached(struct stream *stream)
 {
+    lock_must_be_held(&stream->lock);
     atomic_fetch_add_explicit(&stream->detached, 1, memory_order_relaxed);
 }
 
@@ -161,6 +184,7 @@ static inline void stream_block_has_a_place(struct stream *stream)
 /* Lock held, and the stream somebody's; no lock needed. */
 static inline void stream_is_named_to_driver(struct stream *stream)
 {
+    lock_must_be_held(&stream->lock);
     atomic_fetch_add_explicit(&stream->naming_threads, 1, memory_order_relaxed);
 }
 

@@ -10,9 +10,9 @@ struct choice choice_any(const struct pool *pool)
     return (struct choice){.older_than = UINT64_MAX, .oldest_first = lru};
 }
 
-/* Stream's lock held. */
 bool choice_is_of(const struct choice *choice, const struct stream *stream)
 {
+    lock_must_be_held(&stream->lock);
     return stream->context == choice->context && stream->generation == choice->generation;
 }
 
@@ -21,9 +21,9 @@ static bool is_better(const struct choice *choice, const struct block *a, const 
     return !b || (choice->oldest_first ? a->freed_at < b->freed_at : a->bytes > b->bytes);
 }
 
-/* Stream's lock held. */
 static struct block *best_of(const struct choice *choice, const struct stream *stream)
 {
+    lock_must_be_held(&stream->lock);
     struct block *best = NULL;
     struct shelf *shelf = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
     for (; shelf; shelf = shelf->next) {
@@ -77,10 +77,11 @@ static bool find_best(const struct choice *choice, struct best *best)
     return best->stream != NULL;
 }
 
-/* Stream's lock held. Takes the block out of everything but its shelf's count of driver calls. It
+/* Takes the block out of everything but its shelf's count of driver calls. It
  * is away until settle_chain has seen to it. */
 void choice_detach(struct pool *pool, struct stream *stream, struct block *found)
 {
+    lock_must_be_held(&stream->lock);
     struct stream_block *block = stream_block_of(found);
     shelf_detach(stream, block);
     stream_block_is_detached(stream);
@@ -121,10 +122,11 @@ struct block *choice_collect(const struct choice *choice, uint64_t wanted)
     return chain;
 }
 
-/* Stream's lock held. The oldest pending blocks up to that stamp, so many bytes of them. */
+/* The oldest pending blocks up to that stamp, so many bytes of them. */
 struct block *choice_take_pending(struct pool *pool, struct stream *stream, uint64_t stamp,
                                   uint64_t bytes)
 {
+    lock_must_be_held(&stream->lock);
     struct block *found, *chain = NULL;
     for (uint64_t taken = 0; taken < bytes; taken += found->bytes) {
         found = stream->pending.first;
@@ -137,9 +139,9 @@ struct block *choice_take_pending(struct pool *pool, struct stream *stream, uint
     return chain;
 }
 
-/* Stream's lock held. */
 struct block *choice_take_any(struct stream *stream, const struct context *context)
 {
+    lock_must_be_held(&stream->lock);
     struct shelf *shelf = stream->context == context
                               ? atomic_load_explicit(&stream->shelves, memory_order_relaxed)
                               : NULL;

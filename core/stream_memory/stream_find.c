@@ -56,6 +56,7 @@ static struct context *context_of_handle(struct pool *pool, CUstream handle,
 /* The list's lock is held. */
 static struct stream_ref look_up_name(const struct streams *streams, const struct stream_name *name)
 {
+    lock_must_be_held(&streams->lock);
     unsigned count = stream_count(streams);
     for (unsigned i = 0; i < count; i++) {
         uint64_t id = atomic_load_explicit(&streams->ids[i], memory_order_relaxed);
@@ -127,7 +128,7 @@ static struct stream_ref find_by_name(struct pool *pool, CUstream handle, struct
     lock_take(&streams->lock, LOCK_STREAMS);
     ref = look_up_name(streams, &name);
     if (!ref.stream) {
-        uint64_t id = ++streams->next_number;
+        uint64_t id = stream_table_next_number(streams);
         ref = (struct stream_ref){stream_table_begin(streams, id, &name, &discarded), id};
     }
     lock_give(&streams->lock);
@@ -147,7 +148,7 @@ struct stream_ref streams_of_plain_frees(struct pool *pool, struct context *cont
     lock_take(&streams->lock, LOCK_STREAMS);
     struct stream_ref ref = look_up_name(streams, &name);
     if (!ref.stream) {
-        uint64_t id = PLAIN_FREES_NUMBER | ++streams->next_number;
+        uint64_t id = PLAIN_FREES_NUMBER | stream_table_next_number(streams);
         ref = (struct stream_ref){stream_table_begin(streams, id, &name, &discarded), id};
     }
     lock_give(&streams->lock);

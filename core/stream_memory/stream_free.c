@@ -42,7 +42,7 @@ static uint64_t share_of(uint64_t all, uint64_t streams, uint64_t at_least)
     return all / (streams > at_least ? streams : at_least);
 }
 
-/* Stream's lock held. Bytes that it may have freed with no event behind them, the last of them from
+/* Bytes that it may have freed with no event behind them, the last of them from
  * that memory pool: such memory other streams get, and goes back to the driver, only when it is
  * known otherwise to be over. All streams together: the growth budget; or, while half of the device
  * is free, what the driver would keep itself, for streams that need no marker; at most a 64th of
@@ -50,6 +50,7 @@ static uint64_t share_of(uint64_t all, uint64_t streams, uint64_t at_least)
 static uint64_t uncovered_share(const struct pool *pool, const struct stream *stream,
                                 const struct mempool *mempool)
 {
+    lock_must_be_held(&stream->lock);
     const struct device *device = stream->device;
     uint64_t streams = stream_count(streams_of(pool)), all = device->growth_budget;
     uint64_t kept = atomic_load_explicit(&mempool->kept, memory_order_relaxed);
@@ -70,10 +71,10 @@ struct put {
     bool marker; /* or at least an operation: others order the stream */
 };
 
-/* Lock held. */
 static struct put what_to_put(const struct pool *pool, struct stream *stream,
                               const struct stream_block *block)
 {
+    lock_must_be_held(&stream->lock);
     uint64_t pending = counter_get(&stream->free_bytes) - counter_get(&stream->clean_bytes);
     stream->may_be_uncovered = uncovered_share(pool, stream, block->mempool);
     bool due = shelf_events_are_wanted(stream) || shelf_launches_early(stream) ||
@@ -98,10 +99,10 @@ static bool put_in_free(struct pool *pool, struct stream_ref ref, CUstream handl
 
 /* ---- frees in a stream's order ---- */
 
-/* Lock held. */
 static void put_on_shelf(struct shelf *shelf, struct bucket *bucket, struct stream_block *block,
                          bool moved, struct own_event *event, uint64_t stamp)
 {
+    lock_must_be_held(&shelf->stream->lock);
     struct stream *stream = shelf->stream;
     if (moved) {
         atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);

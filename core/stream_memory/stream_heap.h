@@ -11,8 +11,9 @@
  *   5. the driver;
  *   6. where that is out of memory, one with an event of its own, recorded in its free, which the
  *      stream is made to wait for: like the driver's own pool, only now, for the stream's work is
- * held up by another one's;
- *   7. the driver again, when memory has been given back: see stream_release.h.
+ *      held up by another one's;
+ *   7. the driver again, when memory has been given back: see core/reclaim/reclaim.h.
+ * The first is in stream_shelf.h, 2 to 4 and 6 are in stream_search.c, the rest in stream_miss.c.
  * A stream whose block another one has taken goes to 5 at once while the reserve has room: else
  * streams with a block too few between them would take each other's for ever.
  * 3, 4 and 6 can be switched off by the settings and by the pool's attributes (stream_order.h tells
@@ -21,8 +22,7 @@
  *
  * Events cost more than everything else here. A free records one
  *   - while other streams have lately looked for one in vain;
- *   - where more than the stream's share would be pending with no event behind it
- * (uncovered_share);
+ *   - where more than the stream's share would be pending with no event behind it (stream_free.c);
  *   - where others order the stream: each does, or else the driver frees (stream_order.h).
  *
  * Where none of this pays, the driver has the free, or the stream: what the pool puts in or asks
@@ -34,7 +34,7 @@
  *   - new streams, while most end with something pending and nothing had from it
  *     (streams_served_another).
  * Some are kept all the same, and tell when that changes. Events that were not over are asked about
- * sparingly (stream_order.h), and of many streams looks through all are few (STREAMS_MANY).
+ * sparingly (own_event_query.h), and of many streams looks through all are few (STREAMS_MANY).
  *
  * cuMemFree of a block has no stream. Where the work of the block's last owner in a stream's order
  * may still be under way, of which the driver knows nothing, the block waits for all of the
@@ -43,8 +43,11 @@
  * A shelf holds the free blocks of one stream and one memory pool, and counts its live ones: those
  * that were allocated on the stream, until they are freed, on whichever stream that is.
  *
- * Locking: shelves and blocks on them by their stream's lock (stream.h). Functions that need it
- * held say so; all others are called with no lock held.
+ * How much is kept is the reserve's business (stream_reserve.h), and how it goes back that of
+ * stream_release.h.
+ *
+ * Locking: shelves and blocks on them by their stream's lock (stream.h). No lock is held by the
+ * callers of what is below.
  */
 #ifndef CUDAPOOL_CORE_STREAM_HEAP_H
 #define CUDAPOOL_CORE_STREAM_HEAP_H

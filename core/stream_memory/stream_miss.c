@@ -76,10 +76,10 @@ static CUresult ask_driver_hard(struct pool *pool, struct bucket_counters *cost,
 
 /* ---- what comes of it ---- */
 
-/* Lock held. */
 static bool record_block(struct pool *pool, struct shelf *shelf, struct bucket *bucket,
                          CUdeviceptr address, uint64_t bytes, const struct search *search)
 {
+    lock_must_be_held(&shelf->stream->lock);
     struct stream_block *block = stream_block_take(&streams_of(pool)->records);
     if (block) {
         block_set(&block->block, address, BLOCK_UNUSED);

@@ -10,10 +10,11 @@
 
 /* ---- a stream ---- */
 
-/* Lock held. The clock of work that comes after everything on the stream so far. */
+/* The clock of work that comes after everything on the stream so far. */
 static void copy_clock(const struct streams *streams, struct stream *stream,
                        struct order_mark *mark)
 {
+    lock_must_be_held(&stream->lock);
     unsigned count = stream_count(streams);
     mark->stream = stream;
     mark->context = stream->context;
@@ -25,16 +26,18 @@ static void copy_clock(const struct streams *streams, struct stream *stream,
         mark->clock.after[stream->index] = mark->stamp;
 }
 
-/* Lock held. The stamp up to which a wait for the stream tells that it is over. */
+/* The stamp up to which a wait for the stream tells that it is over. */
 static uint64_t told_by_wait(const struct stream *stream)
 {
+    lock_must_be_held(&stream->lock);
     bool all = !stream->ordered_by_others || MUTATED(legacy_use_forgotten);
     return all ? atomic_load_explicit(&stream->stamp, memory_order_relaxed) : stream->marked;
 }
 
-/* Lock held. What the stream waits for by events of others, it waits for with no operation too. */
+/* What the stream waits for by events of others, it waits for with no operation too. */
 static void lower_to_what_a_wait_tells(struct order_mark *mark)
 {
+    lock_must_be_held(&mark->stream->lock);
     uint64_t told = told_by_wait(mark->stream);
     if (mark->stamp <= told)
         return;

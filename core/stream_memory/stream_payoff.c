@@ -24,9 +24,10 @@ static uint64_t hits_of(const struct bucket *bucket)
     return hits;
 }
 
-/* Lock held. Whether the stream itself has found a block there since it was last asked. */
+/* Whether the stream itself has found a block there since it was last asked. */
 static bool has_hit_since(struct bucket *bucket)
 {
+    lock_of_rank_must_be_held(LOCK_STREAM);
     struct shelf_bucket *of = shelf_bucket_of(bucket);
     uint64_t hits = hits_of(bucket);
     bool has = of->hits != hits;
@@ -34,11 +35,12 @@ static bool has_hit_since(struct bucket *bucket)
     return has;
 }
 
-/* Lock held. Where blocks of other streams are freed on a stream that is far behind them, they come
+/* Where blocks of other streams are freed on a stream that is far behind them, they come
  * back to nobody in time: while that is so the driver has them, for the price of one call, but for
  * some by which it is seen when that has changed. */
 bool payoff_comes_too_late(struct stream *stream, const struct stream_block *block)
 {
+    lock_must_be_held(&stream->lock);
     if (shelf_of(block)->stream == stream)
         return false;
     const struct shelf *shelf = shelf_find(stream, block->mempool);
@@ -68,10 +70,11 @@ void payoff_note_at_bound(struct stream *stream)
     lock_give(&stream->lock);
 }
 
-/* Lock held. What is freed on the stream goes back before it is asked for again, and other blocks
+/* What is freed on the stream goes back before it is asked for again, and other blocks
  * for it: to put an operation into the stream for each costs as much as the driver's free. */
 bool payoff_is_for_driver(struct stream *stream)
 {
+    lock_must_be_held(&stream->lock);
     if (stream->for_driver == 0 || MUTATED(kept_at_bound))
         return false;
     stream->for_driver--;
@@ -80,5 +83,6 @@ bool payoff_is_for_driver(struct stream *stream)
 
 void payoff_has_new_owner(struct stream *stream)
 {
+    lock_must_be_held(&stream->lock);
     stream->misses_at_bound = stream->for_driver = 0;
 }

@@ -246,10 +246,11 @@ void stream_release_at_the_end(struct pool *pool, struct stream_ref ref, CUstrea
 
 /* ---- behind an event of ours ---- */
 
-/* Stream's lock held. The first event that tells of the stream's oldest pending block, and of
+/* The first event that tells of the stream's oldest pending block, and of
  * nothing that came after its free; used by the caller. */
 static struct own_event *use_first_event(struct stream *stream)
 {
+    lock_must_be_held(&stream->lock);
     const struct block *first = stream->pending.first;
     struct own_event *event =
         first ? own_events_first_in_free(stream, counter_get(&first->epoch)) : NULL;

@@ -65,9 +65,10 @@ bool search_begin(struct search *search, struct pool *pool, struct stream_ref re
 
 /* ---- one stream ---- */
 
-/* Lock of that stream held. Its bucket of that size, if it is in the same context. */
+/* Its bucket of that size, if it is in the same context. */
 static struct bucket *bucket_of(const struct search *search, const struct stream *stream)
 {
+    lock_must_be_held(&stream->lock);
     if (stream->context != search->context || stream->generation != search->generation)
         return NULL;
     const struct shelf *shelf = shelf_find(stream, search->mempool);
@@ -79,9 +80,10 @@ static bool comes_after(const struct search *search, const struct stream *stream
     return stream->index < STREAMS_ORDERED && search->known.after[stream->index] >= stamp;
 }
 
-/* Lock of that stream held. Off its shelf, and out of its counters. */
+/* Off its shelf, and out of its counters. */
 static struct stream_block *take_from(struct stream *stream, struct block *found)
 {
+    lock_must_be_held(&stream->lock);
     shelf_detach(stream, stream_block_of(found));
     return stream_block_of(found);
 }
@@ -138,9 +140,9 @@ static struct stream_block *ask_about(struct search *search, struct stream *stre
     return block;
 }
 
-/* Lock of that stream held. */
 static struct stream_block *find_with_event(const struct bucket *bucket)
 {
+    lock_of_rank_must_be_held(LOCK_STREAM);
     struct block *b = bucket ? bucket->pending.first : NULL;
     for (unsigned looks = 0; b && looks < LOOKS_MAX; looks++, b = b->links[LINK_BUCKET].next)
         if (stream_block_of(b)->event)

@@ -61,6 +61,7 @@ bool search_harder(struct search *search);
 /* The same, off its lists. */
 static inline struct stream_block *search_take_own(struct stream *stream, struct bucket *bucket)
 {
+    lock_must_be_held(&stream->lock);
     if (!stream->own_order)
         own_events_settle(stream);
     struct block *found = shelf_find_own(stream, bucket);

@@ -1,10 +1,11 @@
 /*
  * Shelves: the free blocks of one stream and one memory pool, in buckets, and what is counted of
- * all its blocks. These are the steps that every allocation and every free take, inline in the few
- * files of stream-ordered memory that include this: stream_pool.c, which does nothing else where
- * the stream's own order is enough, and stream_heap.c, which does the rest.
+ * all its blocks. These are the steps that every allocation and every free take, inline: for
+ * stream_pool.c, which does nothing else where the stream's own order is enough, and for the files
+ * that do the rest.
  *
- * Locking: all of them with the stream's lock held, but for shelf_of and shelf_granules.
+ * Locking: all of them with the stream's lock held, but for shelf_of, shelf_granules and
+ * shelf_asked.
  */
 #ifndef CUDAPOOL_CORE_STREAM_SHELF_H
 #define CUDAPOOL_CORE_STREAM_SHELF_H
@@ -72,13 +73,15 @@ static inline struct shelf *shelf_of(const struct stream_block *block)
 struct shelf *shelf_add(struct pool *pool, struct stream *stream, struct mempool *mempool);
 struct bucket *shelf_add_bucket(struct pool *pool, struct shelf *shelf, uint64_t bytes);
 
-/* A stream's record is new; has a new owner, from whom nobody has taken anything. */
+/* A stream's record is new, and nobody else's; it has a new owner, from whom nobody has taken
+ * anything. */
 void shelf_begin(struct stream *stream);
 void shelf_has_new_owner(struct stream *stream, uint64_t now);
 
 /* The clock was looked at. */
 static inline void shelf_note_time(struct stream *stream, uint64_t now)
 {
+    lock_must_be_held(&stream->lock);
     stream->now = now;
 }
 
@@ -97,6 +100,7 @@ struct shelf *shelf_find_and_move(struct stream *stream, const struct mempool *m
 /* The same, and the next look for it is short. */
 static inline struct shelf *shelf_to_front(struct stream *stream, const struct mempool *mempool)
 {
+    lock_must_be_held(&stream->lock);
     struct shelf *shelf = stream->recent_shelf;
     return __builtin_expect(shelf && shelf->mempool == mempool, 1)
                ? shelf
@@ -138,6 +142,7 @@ static inline struct bucket *shelf_get_bucket(struct pool *pool, struct shelf *s
 static inline void shelf_count_in(struct shelf *shelf, struct bucket *bucket,
                                   const struct stream_block *block)
 {
+    lock_must_be_held(&shelf->stream->lock);
     uint64_t bytes = block->block.bytes;
     counter_add(&shelf->stream->reserved_bytes, bytes);
     counter_add(&shelf->kept_bytes, shelf_granules(bytes));
@@ -149,6 +154,7 @@ static inline void shelf_count_in(struct shelf *shelf, struct bucket *bucket,
 static inline void shelf_count_out(struct shelf *shelf, struct bucket *bucket,
                                    const struct stream_block *block)
 {
+    lock_must_be_held(&shelf->stream->lock);
     uint64_t bytes = block->block.bytes;
     counter_subtract(&shelf->stream->reserved_bytes, bytes);
     counter_subtract(&shelf->kept_bytes, shelf_granules(bytes));
@@ -172,6 +178,7 @@ static inline uint64_t shelf_asked(const struct stream_block *block)
 
 static inline void shelf_count_not_live(struct shelf *shelf, const struct stream_block *block)
 {
+    lock_must_be_held(&shelf->stream->lock);
     counter_subtract(&shelf->used_bytes, shelf_granules(shelf_asked(block)));
 }
 
@@ -192,6 +199,7 @@ static inline void shelf_add_free(struct stream *stream, struct bucket *bucket, 
  */
 static inline void shelf_set_unchecked(struct stream *stream)
 {
+    lock_must_be_held(&stream->lock);
     uint64_t covered =
         counter_get(&stream->clean_bytes) + stream->covered_bytes + stream->may_be_uncovered;
     stream->unchecked_bytes =
@@ -201,6 +209,7 @@ static inline void shelf_set_unchecked(struct stream *stream)
 /* No event can be recorded behind a free: not each free tries again. */
 static inline void shelf_put_off_check(struct stream *stream)
 {
+    lock_must_be_held(&stream->lock);
     stream->unchecked_bytes =
         (int64_t)(counter_get(&stream->free_bytes) + stream->may_be_uncovered);
 }
@@ -220,6 +229,7 @@ static inline void shelf_count_if_covered(struct stream *stream, const struct st
 static inline void shelf_take(struct stream *stream, struct bucket *bucket,
                               struct stream_block *block)
 {
+    lock_must_be_held(&stream->lock);
     uint64_t bytes = block->block.bytes;
     if (block_state(&block->block) == BLOCK_CLEAN) {
         block_list_remove(&bucket->clean, &block->block, LINK_BUCKET);
@@ -262,6 +272,7 @@ static inline void shelf_insert_pending(struct block_list *list, struct block *b
 
 static inline void shelf_put_back(struct stream *stream, struct stream_block *block)
 {
+    lock_must_be_held(&stream->lock);
     struct bucket *bucket = block->block.bucket;
     shelf_add_free(stream, bucket, block->block.bytes);
     uint64_t stamp = counter_get(&block->block.epoch);
@@ -294,6 +305,7 @@ void shelf_attach(struct shelf *shelf, struct stream_block *block);
 static inline void shelf_hand_out(struct shelf *shelf, struct bucket *bucket,
                                   struct stream_block *block, size_t bytes)
 {
+    lock_must_be_held(&shelf->stream->lock);
     struct stream *stream = shelf->stream;
     CUdeviceptr address = block_address(&block->block);
     block_set(&block->block, address, BLOCK_LIVE);
@@ -349,6 +361,7 @@ static inline struct block *shelf_find_marked(const struct stream *stream,
 /* What may be handed out in the stream's order, or NULL. */
 static inline struct block *shelf_find_own(const struct stream *stream, const struct bucket *bucket)
 {
+    lock_must_be_held(&stream->lock);
     return __builtin_expect(stream->own_order, 1) ? shelf_newest(bucket)
                                                   : shelf_find_marked(stream, bucket);
 }
@@ -365,6 +378,7 @@ static inline bool shelf_is_usable(const struct context *context)
 /* Lock held. Whether the block may stay, as far as the stream alone can tell. */
 static inline bool shelf_may_keep(const struct stream *stream, const struct stream_block *block)
 {
+    lock_must_be_held(&stream->lock);
     return block->context == stream->context && block->context_generation == stream->generation &&
            block->block.bucket->bytes != 0 &&
            !atomic_load_explicit(&block->shared, memory_order_relaxed) &&
@@ -401,6 +415,7 @@ static inline bool shelf_events_are_wanted(const struct stream *stream)
 static inline void shelf_make_pending(struct stream *stream, struct bucket *bucket,
                                       struct stream_block *block, uint64_t stamp)
 {
+    lock_must_be_held(&stream->lock);
     block_set_state(&block->block, BLOCK_PENDING);
     counter_set(&block->block.epoch, stamp);
     block->block.freed_at = stream->now;
@@ -413,6 +428,7 @@ static inline void shelf_make_pending(struct stream *stream, struct bucket *buck
 /* Lock held. */
 static inline uint64_t shelf_next_stamp(struct stream *stream)
 {
+    lock_must_be_held(&stream->lock);
     uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed) + 1;
     atomic_store_explicit(&stream->stamp, stamp, memory_order_relaxed);
     return stamp;
@@ -421,6 +437,7 @@ static inline uint64_t shelf_next_stamp(struct stream *stream)
 /* Lock held. */
 static inline bool shelf_look_is_due(struct stream *stream)
 {
+    lock_must_be_held(&stream->lock);
     if (__builtin_expect(stream->frees_until_look-- != 0, 1))
         return false;
     stream->frees_until_look = FREES_PER_LOOK;

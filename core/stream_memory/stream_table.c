@@ -61,6 +61,7 @@ struct stream_ref stream_table_look_up(struct streams *streams, uint64_t id)
 
 static void take_out_of_chain(struct streams *streams, unsigned index)
 {
+    lock_must_be_held(&streams->lock);
     uint64_t id = atomic_load_explicit(&streams->ids[index], memory_order_relaxed);
     if (!id)
         return;
@@ -75,14 +76,16 @@ static void take_out_of_chain(struct streams *streams, unsigned index)
 
 static void put_into_chain(struct streams *streams, unsigned index, uint64_t id)
 {
+    lock_must_be_held(&streams->lock);
     _Atomic uint32_t *first = &streams->by_id[hash_of(id)];
     atomic_store_explicit(&streams->with_same_hash[index], read_link(first), memory_order_release);
     atomic_store_explicit(first, index + 1, memory_order_release);
 }
 
-/* The stream's lock is held, too. */
 static void set_id(struct streams *streams, struct stream *stream, uint64_t id)
 {
+    lock_must_be_held(&streams->lock);
+    lock_must_be_held(&stream->lock);
     take_out_of_chain(streams, stream->index);
     stream->id = id || !MUTATED(stream_recalled_past_its_end) ? id : stream->id;
     atomic_store_explicit(&streams->ids[stream->index], id, memory_order_release);
@@ -92,8 +95,15 @@ static void set_id(struct streams *streams, struct stream *stream, uint64_t id)
         atomic_store_explicit(&streams->full_until, 0, memory_order_relaxed);
 }
 
+uint64_t stream_table_next_number(struct streams *streams)
+{
+    lock_must_be_held(&streams->lock);
+    return ++streams->next_number;
+}
+
 static bool is_nobodys(const struct streams *streams, unsigned index)
 {
+    lock_must_be_held(&streams->lock);
     return atomic_load_explicit(&streams->ids[index], memory_order_relaxed) == 0;
 }
 
@@ -134,6 +144,7 @@ static bool is_disused(struct stream *stream, uint64_t now)
 /* Locked: one that was ended; or, where the list is full, one that is not used. */
 static struct stream *find_spare(struct streams *streams, const struct context *context)
 {
+    lock_must_be_held(&streams->lock);
     unsigned count = stream_count(streams);
     uint64_t now = count == STREAMS_MAX ? monotonic_now() : 0;
     for (unsigned i = 0; i < count; i++)
@@ -156,6 +167,7 @@ bool stream_table_is_full(const struct streams *streams)
 /* Locked. */
 static struct stream *add_stream(struct streams *streams, struct device *device)
 {
+    lock_must_be_held(&streams->lock);
     unsigned index = stream_count(streams);
     if (index == STREAMS_MAX)
         return NULL;
@@ -176,6 +188,7 @@ static struct stream *add_stream(struct streams *streams, struct device *device)
 struct stream *stream_table_begin(struct streams *streams, uint64_t id,
                                   const struct stream_name *name, struct own_event **discarded)
 {
+    lock_must_be_held(&streams->lock);
     struct stream *stream = find_spare(streams, name->context);
     if (!stream)
         stream = add_stream(streams, name->context->device);
@@ -292,6 +305,7 @@ void stream_end(struct pool *pool, struct stream_ref ref)
 static void end_with_context(struct streams *streams, struct stream *stream,
                              struct own_event **discarded)
 {
+    lock_must_be_held(&streams->lock);
     lock_take(&stream->lock, LOCK_STREAM);
     set_id(streams, stream, 0);
     own_events_complete(stream, atomic_load_explicit(&stream->stamp, memory_order_relaxed));

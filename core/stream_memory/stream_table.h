@@ -29,6 +29,9 @@ struct stream_ref stream_table_walk(const struct streams *streams, uint64_t id);
 /* The same, and a none is final. No lock held. */
 struct stream_ref stream_table_look_up(struct streams *streams, uint64_t id);
 
+/* The list's lock is held. A number for a stream that has none of the driver's. */
+uint64_t stream_table_next_number(struct streams *streams);
+
 /* The list's lock is held, and no stream has that number. A record for the stream; NULL where there
  * are too many, or memory is short. Events to be destroyed without the lock are put before
  * *discarded. */

@@ -95,9 +95,10 @@ void streams_served_another(struct streams *streams)
         count_short_lived(streams, false);
 }
 
-/* Lock held; the stream ends. */
+/* The stream ends. */
 void streams_note_end_of(struct streams *streams, const struct stream *stream)
 {
+    lock_must_be_held(&stream->lock);
     uint64_t blocks = stream->handed_out - stream->handed_before;
     if (blocks > stream->missed + stream->adopted - stream->given_before)
         streams_served_another(streams);

@@ -33,57 +33,68 @@ struct mempool;
 /* Nor more buckets, of all streams together: sizes beyond are not kept. */
 #define STREAM_BUCKETS_MAX 131072u
 
+/* See STREAMS_MANY. */
 struct pause {
-    _Atomic uint64_t until;
+    _Atomic uint64_t until; /* on the monotonic clock. Relaxed: it only saves looks */
 };
 
 /* All of a pool's stream-ordered memory. */
 struct streams {
     struct block_table blocks;
-    char apart[STREAM_APART];          /* every call reads what is above, few write it */
-    pthread_mutex_t lock;              /* the list's */
+    char apart[STREAM_APART]; /* every call reads what is above, few write it */
+
+    /* The list of streams: written by stream_table.c. */
+    pthread_mutex_t lock;              /* guards making and ending, see stream.h */
     _Atomic uint64_t ids[STREAMS_MAX]; /* 0: nobody's. Written under the list's and the stream's
                                           lock; the release store pairs with the acquire load in
                                           stream_id */
     /* The streams whose ids have the same hash, chained: a place in the list and 1; 0 is the end.
      * Walked without a lock: whoever does not find his id, and sees another version than before,
      * has perhaps been led into another chain, and looks again with the list's lock. The release
-     * stores pair with the acquire loads in stream_look_up */
+     * stores pair with the acquire loads in stream_table_walk */
     _Atomic uint32_t by_id[STREAMS_HASHES], with_same_hash[STREAMS_MAX];
-    _Atomic uint64_t hash_version;           /* odd while a stream is taken out of its chain */
-    _Atomic uint64_t busy[STREAMS_MAX / 64]; /* a bit for each stream that is somebody's, or has
-                                                something pending: see order_take_context */
-    _Atomic unsigned captures_coming;        /* threads that are about to begin one: see
-                                                own_events_capture_comes */
-    _Atomic unsigned short_lived;            /* see streams_turn_away. Relaxed: it orders nothing */
-    _Atomic unsigned turned_away;
-    struct pause looks, far_looks, sums, uses, settling, releases, releases_behind;
-    _Atomic unsigned released_from; /* where many streams are looked through from for what can go
-                                       back. Relaxed: any place will do */
-    _Atomic uint64_t full_until;    /* on the monotonic clock: no stream can be made known before.
-                                       Relaxed: it only saves looks */
+    _Atomic uint64_t hash_version;              /* odd while a stream is taken out of its chain */
+    _Atomic uint64_t busy[STREAMS_MAX / 64];    /* a bit for each stream that is somebody's, or has
+                                                   something pending: see order_take_context */
     _Atomic(struct stream *) list[STREAMS_MAX]; /* made once and kept. The release store pairs with
                                                    the acquire load in stream_at */
     _Atomic unsigned count;
+    uint64_t next_number;        /* ids where the driver has none */
+    _Atomic uint64_t full_until; /* on the monotonic clock: no stream can be made known before.
+                                    Relaxed: it only saves looks */
+
+    /* What streams were like: written by streams.c. */
+    _Atomic unsigned short_lived; /* see streams_turn_away. Relaxed: it orders nothing */
+    _Atomic unsigned turned_away;
+    _Atomic(CUstream)
+        launched_early[STREAMS_EARLY]; /* handles of streams on which launches may have begun early
+                                          before memory was in use; the free places are at the end.
+                                          Relaxed: such a launch comes before the stream's first
+                                          use */
+    struct pause looks, far_looks, sums, uses, settling, releases, releases_behind;
+
+    /* Blocks: each field is written by the file that it names. */
     _Atomic bool
         in_use; /* memory is about to be handed out: from then on the program's events are followed.
-                   Relaxed: events recorded before are not known, and not followed */
-    uint64_t next_number;          /* ids where the driver has none */
-    _Atomic unsigned bucket_count; /* see STREAM_BUCKETS_MAX */
-    struct stream_block_records records;
-    pthread_mutex_t use_lock;     /* see use.h; a stream's lock may be taken under it */
-    pthread_mutex_t mempool_lock; /* see mempool.h */
+                   Relaxed: events recorded before are not known, and not followed. stream_pool.c */
+    _Atomic unsigned bucket_count;       /* see STREAM_BUCKETS_MAX; stream_shelf.c */
+    _Atomic unsigned released_from;      /* where many streams are looked through from for what can
+                                            go back. Relaxed: any place will do; stream_choice.c */
+    struct stream_block_records records; /* stream_block.c */
+    pthread_mutex_t use_lock;            /* guards what use.c keeps with blocks */
+
+    /* Memory pools: written by mempool_list.c. */
+    pthread_mutex_t mempool_lock; /* guards the list and the records, see mempool.h */
     _Atomic(struct mempool *) mempools;
     unsigned mempool_count;
-    uint64_t mempool_version;
-    struct event_shard *events; /* see stream_order.h */
-    _Atomic(CUstream)
-        launched_early[STREAMS_EARLY]; /* handles of streams on which launches may have
-                                          begun early before memory was in use; the
-                                          free places are at the end. Relaxed: such a
-                                          launch comes before the stream's first use */
-    _Atomic bool events_are_lost; /* somebody records events where we do not see it. Relaxed: set
-                                     before the first such record can be waited for */
+    uint64_t mempool_version; /* changes when the program has chosen a pool */
+
+    /* Events: written by program_events.c. */
+    struct event_shard *events;
+    _Atomic bool events_are_lost;     /* somebody records events where we do not see it. Relaxed:
+                                         set before the first such record can be waited for */
+    _Atomic unsigned captures_coming; /* threads that are about to begin one: see
+                                         own_events_capture_comes, which writes it */
 };
 
 /* All of the pool's stream-ordered memory; NULL where it is switched off. */
@@ -95,8 +106,9 @@ static inline struct streams *streams_of(const struct pool *pool)
 /* Of a device. Atomics are relaxed where they say nothing else: they order nothing. */
 struct stream_device {
     struct size_classes classes;
-    uint64_t cached_cap;               /* bytes */
-    _Atomic(struct mempool *) mempool; /* the current one; NULL: to be asked for. See mempool.c */
+    uint64_t cached_cap; /* bytes */
+    _Atomic(struct mempool *)
+        mempool; /* the current one; NULL: to be asked for. See mempool_list.c */
     _Atomic(CUmemoryPool) default_mempool; /* NULL: to be asked for */
     char apart[64];                        /* every call reads what is above, few write it */
     _Atomic uint64_t reserved_bytes;       /* of all stream-ordered blocks of the device */
@@ -132,7 +144,7 @@ static inline unsigned stream_count(const struct streams *streams)
 
 /* Where many streams are known, a look through all of them costs more than what it may find: after
  * one that was in vain there is none for some time, so that they take no more than a small share of
- * it. The time is on the monotonic clock. Relaxed: it only saves looks. */
+ * it. */
 #define STREAMS_MANY 32u
 
 static inline bool streams_are_many(const struct streams *streams)
@@ -150,12 +162,14 @@ static inline uint64_t stream_id(const struct streams *streams, const struct str
  * unfinished on it. Relaxed: who acts on it looks under the lock. */
 static inline void streams_note_busy(struct streams *streams, const struct stream *stream)
 {
+    lock_must_be_held(&stream->lock);
     atomic_fetch_or_explicit(&streams->busy[stream->index / 64], UINT64_C(1) << stream->index % 64,
                              memory_order_relaxed);
 }
 
 static inline void streams_note_idle(struct streams *streams, const struct stream *stream)
 {
+    lock_must_be_held(&stream->lock);
     atomic_fetch_and_explicit(&streams->busy[stream->index / 64],
                               ~(UINT64_C(1) << stream->index % 64), memory_order_relaxed);
 }
