@@ -1419,12 +1419,13 @@ static bool take_back(struct heap *heap, struct block *block, CUdeviceptr addres
 }
 
 /* The wait that the settings ask for. It may fail, where another thread has just begun a capture
- * for one, and the program then goes on using the block. */
+ * for one, and the program then goes on using the block. bucket: the block's as it was freed, since
+ * it may be another thread's by now. */
 __attribute__((noinline)) static CUresult wait_in_free(struct pool *pool, struct block *block,
+                                                       const struct bucket *bucket,
                                                        CUdeviceptr address, uint64_t stamp)
 {
     struct heap *heap = block->heap;
-    const struct bucket *bucket = block->bucket;
     uint64_t started = monotonic_now();
     CUresult result = synchronise_like_the_driver(pool, context_of_heap(heap));
     bucket_count_wait(bucket->counters, monotonic_now() - started);
@@ -1905,6 +1906,7 @@ CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
         return refuse_free(heap);
     bool synchronise = frees_wait(pool, heap) && call->waitable;
     uint64_t stamp = stamp_of_now(pool, context);
+    const struct bucket *bucket = block->bucket;
     bool due = place.bin ? thread_cache_put(place.cache, place.bin, block, stamp)
                          : make_pending(context, block, stamp);
     struct fence *fence = NULL;
@@ -1918,7 +1920,7 @@ CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
     heap_unlock(heap);
     CUresult result = CUDA_SUCCESS;
     if (synchronise) {
-        result = wait_in_free(pool, block, address, stamp);
+        result = wait_in_free(pool, block, bucket, address, stamp);
         /* Of its own context nothing is left. */
         if (others_work_may_count(pool))
             wait_if_missed(pool, context, monotonic_now());
