@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "complaint.h"
 #include "core/figures/figures_file.h"
 #include "core/figures/report.h"
 #include "core/figures/report_json.h"
@@ -25,7 +26,6 @@
 #include "no_report.h"
 #include "report_files.h"
 #include "terminal.h"
-#include "tool.h"
 
 /* --- the directory ------------------------------------------------------------------------------
  */
