@@ -51,8 +51,8 @@ void collection_abandon(struct collection *collection);
 struct reports collection_take(struct collection *collection, const struct program_end *end);
 void reports_free(struct reports *reports);
 
-/* The same, and writes what was asked for; where no process reported, why that may be. program:
- * what was run. */
+/* Takes the reports, and writes what was asked for; where no process reported, why that may be.
+ * program: what was run. */
 void collection_deliver(struct collection *collection, const char *program,
                         const struct program_end *end);
 

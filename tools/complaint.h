@@ -15,7 +15,7 @@
 /* Prints "cudapool: " and the message, as one line, on stderr. Returns EXIT_BAD_INPUT. */
 int complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* The same for a line that another module has made, as a document_complaint. */
+/* Complains of a line that another module has made: a document_complaint (document_json.h). */
 void complain_of(const char *line, void *context);
 
 /* Closes what was printed on stdout. The exit status: the given one, or that of a failed write. */
