@@ -9,10 +9,18 @@
 #include "core/driver/calls.h"
 #include "pool_state.h"
 
+#define LINE_BYTES ((size_t)64)
+
+static size_t whole_lines(size_t bytes)
+{
+    return (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+}
+
 /* ---- devices ---- */
 
 static struct device *find_device(struct registry *registry, CUdevice ordinal)
 {
+    lock_must_be_held(&registry->lock);
     struct device *device = registry_devices(registry);
     while (device && device->ordinal != ordinal)
         device = device->next;
@@ -61,10 +69,28 @@ static uint32_t cuda_version(const struct driver *driver)
     return version > 0 ? (uint32_t)version : 0;
 }
 
+/* All zero, with room for what the kinds keep. */
+static struct device *allocate_device(const struct kind *const *kinds)
+{
+    size_t bytes = whole_lines(sizeof(struct device));
+    for (const struct kind *const *kind = kinds; *kind; kind++)
+        bytes += whole_lines((*kind)->device_bytes);
+    struct device *device = aligned_alloc(LINE_BYTES, bytes);
+    if (!device)
+        return NULL;
+    memset(device, 0, bytes);
+    char *memory = (char *)device + whole_lines(sizeof *device);
+    for (const struct kind *const *kind = kinds; *kind; kind++) {
+        device->of_kind[(*kind)->number] = (*kind)->device_bytes ? memory : NULL;
+        memory += whole_lines((*kind)->device_bytes);
+    }
+    return device;
+}
+
 static struct device *describe_device(struct pool *pool, CUdevice ordinal)
 {
     const struct driver *driver = pool->driver;
-    struct device *device = calloc(1, sizeof *device);
+    struct device *device = allocate_device(pool->kinds);
     size_t total = 0;
     if (!device)
         return NULL;
@@ -82,24 +108,23 @@ static struct device *describe_device(struct pool *pool, CUdevice ordinal)
     device->limit = byte_size_resolve(&pool->settings.limits.device_bytes, total);
     device_set_short(device, false);
     atomic_init(&device->could_hold, total);
-    const struct stream_ordered_settings *stream_ordered = &pool->settings.stream_ordered;
-    size_classes_init(&device->stream_classes, &stream_ordered->buckets, total);
-    device->stream_cached_cap = byte_size_resolve(&stream_ordered->caps.cached, total);
     return device;
 }
 
-/* Registry lock held. False where memory is short. */
+/* False where memory is short. */
 static bool list_device(struct pool *pool, struct device *device)
 {
+    lock_must_be_held(&pool->registry.lock);
     struct registry *registry = &pool->registry;
     struct figures_device record = {.ordinal = device->ordinal, .total_bytes = device->total_bytes};
     memcpy(record.name, device->name, sizeof record.name);
     memcpy(record.uuid, device->uuid.bytes, sizeof record.uuid);
-    if (figures_device(&pool->figures, &record)) {
+    if (figures_device(&pool->figures, &record))
         device->memory = figures_kind(&pool->figures, KIND_DEVICE, device->ordinal);
-        device->stream_memory = figures_kind(&pool->figures, KIND_STREAM_ORDERED, device->ordinal);
-    }
-    if (!device->memory || !device->stream_memory)
+    bool made = device->memory != NULL;
+    for (const struct kind *const *kind = pool->kinds; *kind && made; kind++)
+        made = !(*kind)->made_device || (*kind)->made_device(pool, device);
+    if (!made)
         return false;
     device->next = registry_devices(registry);
     atomic_store_explicit(&registry->devices, device, memory_order_release);
@@ -109,9 +134,9 @@ static bool list_device(struct pool *pool, struct device *device)
 struct device *context_device(struct pool *pool, CUdevice ordinal)
 {
     struct registry *registry = &pool->registry;
-    pthread_mutex_lock(&registry->lock);
+    lock_take(&registry->lock, LOCK_REGISTRY);
     struct device *device = find_device(registry, ordinal);
-    pthread_mutex_unlock(&registry->lock);
+    lock_give(&registry->lock);
     if (device)
         return device;
     struct device *described = describe_device(pool, ordinal);
@@ -119,11 +144,11 @@ struct device *context_device(struct pool *pool, CUdevice ordinal)
         return NULL;
     figures_note_cuda(&pool->figures, cuda_version(pool->driver));
     figures_start(&pool->figures);
-    pthread_mutex_lock(&registry->lock);
+    lock_take(&registry->lock, LOCK_REGISTRY);
     device = find_device(registry, ordinal);
     if (!device && list_device(pool, described))
         device = described;
-    pthread_mutex_unlock(&registry->lock);
+    lock_give(&registry->lock);
     if (device != described)
         free(described);
     return device;
@@ -182,10 +207,11 @@ struct context *context_next(struct pool *pool, struct context *context, struct 
     return next;
 }
 
-/* ---- looking up; the registry lock is held by the callers of the static functions ---- */
+/* ---- looking up ---- */
 
 static struct context_handle *find_handle(struct registry *registry, CUcontext handle)
 {
+    lock_must_be_held(&registry->lock);
     for (size_t i = 0; i < registry->handle_count; i++)
         if (registry->handles[i].handle == handle)
             return &registry->handles[i];
@@ -194,6 +220,7 @@ static struct context_handle *find_handle(struct registry *registry, CUcontext h
 
 static bool add_handle(struct registry *registry, struct context_handle added)
 {
+    lock_must_be_held(&registry->lock);
     if (registry->handle_count == registry->handle_capacity) {
         size_t capacity = registry->handle_capacity ? 2 * registry->handle_capacity : 8;
         struct context_handle *handles =
@@ -217,6 +244,7 @@ static void handles_have_changed(struct registry *registry)
 static void remove_handles(struct registry *registry, const struct context *context,
                            CUgreenCtx green)
 {
+    lock_must_be_held(&registry->lock);
     size_t kept = 0;
     for (size_t i = 0; i < registry->handle_count; i++) {
         const struct context_handle *h = &registry->handles[i];
@@ -231,24 +259,24 @@ static void remove_handles(struct registry *registry, const struct context *cont
 static bool look_up(struct pool *pool, CUcontext handle, struct context_handle *found)
 {
     struct registry *registry = &pool->registry;
-    pthread_mutex_lock(&registry->lock);
+    lock_take(&registry->lock, LOCK_REGISTRY);
     struct context_handle *entry = find_handle(registry, handle);
     bool known = entry && !atomic_load(&entry->context->dying);
     if (known) {
         *found = *entry;
         found->generation = context_generation(entry->context);
     }
-    pthread_mutex_unlock(&registry->lock);
+    lock_give(&registry->lock);
     return known;
 }
 
 /* Also while its device's primary context may be dying. */
 static bool is_alias(struct pool *pool, CUcontext handle)
 {
-    pthread_mutex_lock(&pool->registry.lock);
+    lock_take(&pool->registry.lock, LOCK_REGISTRY);
     const struct context_handle *entry = find_handle(&pool->registry, handle);
     bool green = entry && entry->green;
-    pthread_mutex_unlock(&pool->registry.lock);
+    lock_give(&pool->registry.lock);
     return green;
 }
 
@@ -256,10 +284,10 @@ bool context_has_green(struct pool *pool, const struct context *context)
 {
     struct registry *registry = &pool->registry;
     bool green = false;
-    pthread_mutex_lock(&registry->lock);
+    lock_take(&registry->lock, LOCK_REGISTRY);
     for (size_t i = 0; i < registry->handle_count && !green; i++)
         green = registry->handles[i].context == context && registry->handles[i].green;
-    pthread_mutex_unlock(&registry->lock);
+    lock_give(&registry->lock);
     return green;
 }
 
@@ -287,11 +315,11 @@ CUdevice context_green_device(struct pool *pool, CUgreenCtx green)
 {
     struct registry *registry = &pool->registry;
     CUdevice device = -1;
-    pthread_mutex_lock(&registry->lock);
+    lock_take(&registry->lock, LOCK_REGISTRY);
     for (size_t i = 0; i < registry->handle_count && device < 0; i++)
         if (registry->handles[i].green == green)
             device = registry->handles[i].context->device->ordinal;
-    pthread_mutex_unlock(&registry->lock);
+    lock_give(&registry->lock);
     return device;
 }
 
@@ -308,13 +336,6 @@ static unsigned long long read_id(struct pool *pool, CUcontext handle)
     if (!pool->driver->cuCtxGetId || pool->driver->cuCtxGetId(handle, &id) != CUDA_SUCCESS)
         return 0;
     return id;
-}
-
-#define LINE_BYTES ((size_t)64)
-
-static size_t whole_lines(size_t bytes)
-{
-    return (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
 }
 
 void *context_memory(struct context *context, const struct kind *kind)
@@ -365,16 +386,18 @@ static struct context *make_context(struct pool *pool, struct device *device, bo
 static struct context *find_spare(struct registry *registry, const struct device *device,
                                   bool primary)
 {
+    lock_must_be_held(&registry->lock);
     struct context *c = atomic_load_explicit(&registry->contexts, memory_order_relaxed);
     while (c && (is_alive(c) || c->device != device || c->primary != primary))
         c = c->next;
     return c;
 }
 
-/* Fence and registry lock held. */
 static struct context *bring_to_life(struct pool *pool, struct device *device,
                                      const struct context *identity)
 {
+    lock_must_be_held(&pool->fence_lock);
+    lock_must_be_held(&pool->registry.lock);
     struct registry *registry = &pool->registry;
     struct context *context = find_spare(registry, device, identity->primary);
     bool fresh = !context;
@@ -406,8 +429,8 @@ static void close_barriers(struct pool *pool, CUcontext handle)
 {
     atomic_store_explicit(&pool->several_contexts, true, memory_order_release);
     /* One that is being raised is known after that. */
-    pthread_mutex_lock(&pool->fence_lock);
-    pthread_mutex_unlock(&pool->fence_lock);
+    lock_take(&pool->fence_lock, LOCK_FENCE);
+    lock_give(&pool->fence_lock);
     /* A synchronise of one context says nothing of the others. */
     if (!pool->driver->cuCtxRecordEvent)
         context_step_aside_everywhere(pool);
@@ -434,13 +457,13 @@ static void bury(struct pool *pool, const struct context_handle *entry)
 static void drop_handle(struct pool *pool, const struct context_handle *dropped)
 {
     struct registry *registry = &pool->registry;
-    pthread_mutex_lock(&registry->lock);
+    lock_take(&registry->lock, LOCK_REGISTRY);
     struct context_handle *entry = find_handle(registry, dropped->handle);
     if (entry && entry->green == dropped->green && entry->id == dropped->id) {
         *entry = registry->handles[--registry->handle_count];
         handles_have_changed(registry);
     }
-    pthread_mutex_unlock(&registry->lock);
+    lock_give(&registry->lock);
 }
 
 /* Whether the handle still means what it did when the entry was made. id: of what it means now. */
@@ -465,15 +488,15 @@ static void give_up_handle(struct pool *pool, const struct context_handle *entry
 static bool list_context(struct pool *pool, struct device *device, const struct context *identity,
                          struct context **context)
 {
-    pthread_mutex_lock(&pool->fence_lock);
-    pthread_mutex_lock(&pool->registry.lock);
+    lock_take(&pool->fence_lock, LOCK_FENCE);
+    lock_take(&pool->registry.lock, LOCK_REGISTRY);
     const struct context_handle *entry = find_handle(&pool->registry, identity->handle);
     bool ready = !entry && (!context_next(pool, NULL, NULL) ||
                             atomic_load_explicit(&pool->several_contexts, memory_order_relaxed));
     if (ready)
         *context = bring_to_life(pool, device, identity);
-    pthread_mutex_unlock(&pool->registry.lock);
-    pthread_mutex_unlock(&pool->fence_lock);
+    lock_give(&pool->registry.lock);
+    lock_give(&pool->fence_lock);
     if (!ready)
         sched_yield();
     return ready;
@@ -483,9 +506,9 @@ static bool list_context(struct pool *pool, struct device *device, const struct 
  * over when the primary lock is ours. */
 static bool has_ended_unseen(struct pool *pool, const struct context *identity)
 {
-    pthread_mutex_lock(&pool->primary_lock);
+    lock_take(&pool->primary_lock, LOCK_PRIMARY);
     bool ended = pool->driver->cuCtxGetId && read_id(pool, identity->handle) != id_of(identity);
-    pthread_mutex_unlock(&pool->primary_lock);
+    lock_give(&pool->primary_lock);
     return ended;
 }
 
@@ -499,6 +522,7 @@ static void forget_listed(struct pool *pool, struct context *context, unsigned l
 struct context *context_register(struct pool *pool, CUcontext handle, CUdevice ordinal,
                                  bool primary)
 {
+    no_lock_may_be_held();
     struct context identity = {.handle = handle, .id = read_id(pool, handle), .primary = primary};
     if (pool->driver->cuCtxGetId && id_of(&identity) == 0)
         return NULL; /* another thread has ended it */
@@ -545,12 +569,12 @@ static CUcontext retain_and_release(const struct driver *driver, CUdevice device
 static CUcontext find_primary_handle(struct pool *pool, CUdevice device)
 {
     CUcontext primary = NULL;
-    pthread_mutex_lock(&pool->primary_lock);
+    lock_take(&pool->primary_lock, LOCK_PRIMARY);
     enter_driver();
     if (context_primary_is_active(pool, device))
         primary = retain_and_release(pool->driver, device);
     leave_driver();
-    pthread_mutex_unlock(&pool->primary_lock);
+    lock_give(&pool->primary_lock);
     return primary;
 }
 
@@ -573,6 +597,7 @@ bool context_primary_is_active(struct pool *pool, CUdevice device)
 
 struct context *context_register_current(struct pool *pool, CUcontext handle)
 {
+    no_lock_may_be_held();
     CUdevice device;
     if (pool->driver->cuCtxGetDevice(&device) != CUDA_SUCCESS)
         return NULL;
@@ -585,6 +610,7 @@ struct context *context_register_current(struct pool *pool, CUcontext handle)
 
 struct context *context_register_primary(struct pool *pool, CUdevice device)
 {
+    no_lock_may_be_held();
     CUcontext primary = find_primary_handle(pool, device);
     return primary ? context_register(pool, primary, device, true) : NULL;
 }
@@ -593,17 +619,18 @@ struct context *context_register_primary(struct pool *pool, CUdevice device)
 static bool add_alias(struct pool *pool, struct context_handle alias)
 {
     struct registry *registry = &pool->registry;
-    pthread_mutex_lock(&registry->lock);
+    lock_take(&registry->lock, LOCK_REGISTRY);
     const struct context_handle *entry = alias.handle ? find_handle(registry, alias.handle) : NULL;
     bool ours = !entry || (entry->green == alias.green && entry->id == alias.id);
     if (!entry)
         add_handle(registry, alias);
-    pthread_mutex_unlock(&registry->lock);
+    lock_give(&registry->lock);
     return ours;
 }
 
 void context_note_green(struct pool *pool, CUgreenCtx green, CUdevice device)
 {
+    no_lock_may_be_held();
     struct context *context = context_register_primary(pool, device);
     /* What was known of it was another's that ended unseen: who ends one tells so under the primary
      * lock, which has been taken above. */
@@ -626,6 +653,7 @@ static CUdevice device_of(struct pool *pool, CUcontext handle)
 
 void context_alias(struct pool *pool, CUcontext handle, CUgreenCtx green)
 {
+    no_lock_may_be_held();
     CUdevice device = MUTATED(green_context_by_itself) ? -1 : device_of(pool, handle);
     struct context *context = device < 0 ? NULL : context_register_primary(pool, device);
     unsigned long long id = read_id(pool, handle);
@@ -646,9 +674,9 @@ void context_alias(struct pool *pool, CUcontext handle, CUgreenCtx green)
 
 void context_drop_alias(struct pool *pool, CUgreenCtx green)
 {
-    pthread_mutex_lock(&pool->registry.lock);
+    lock_take(&pool->registry.lock, LOCK_REGISTRY);
     remove_handles(&pool->registry, NULL, green);
-    pthread_mutex_unlock(&pool->registry.lock);
+    lock_give(&pool->registry.lock);
 }
 
 struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool *green)
@@ -679,10 +707,10 @@ static uint64_t begin_end(struct pool *pool, struct context *context, bool ends)
     if (ends)
         TELL_KINDS(context, before_end, pool, context);
     /* Under the fence lock: whoever is recording in it comes to an end first. */
-    pthread_mutex_lock(&pool->fence_lock);
+    lock_take(&pool->fence_lock, LOCK_FENCE);
     atomic_store(&context->dying, true);
     uint64_t generation = context_generation(context);
-    pthread_mutex_unlock(&pool->fence_lock);
+    lock_give(&pool->fence_lock);
     TELL_KINDS(context, ending, context, true);
     /* Pairs with context_pin. Whoever has pinned a context takes no lock that we hold. */
     while (atomic_load(&context->pins) != 0 && !MUTATED(death_waits_for_nobody))
@@ -694,6 +722,7 @@ static uint64_t begin_end(struct pool *pool, struct context *context, bool ends)
 
 uint64_t context_end_begin(struct pool *pool, struct context *context, bool ends)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     ends = ends || MUTATED(every_release_ends);
     uint64_t generation = context ? begin_end(pool, context, ends) : 0;
     enter_driver();
@@ -702,11 +731,12 @@ uint64_t context_end_begin(struct pool *pool, struct context *context, bool ends
 
 static void forget_context(struct pool *pool, struct context *context)
 {
+    lock_must_be_held(&pool->fence_lock);
     atomic_fetch_add(&context->generation, 1);
-    pthread_mutex_lock(&pool->registry.lock);
+    lock_take(&pool->registry.lock, LOCK_REGISTRY);
     remove_handles(&pool->registry, context, NULL);
     pool->registry.set_generation++;
-    pthread_mutex_unlock(&pool->registry.lock);
+    lock_give(&pool->registry.lock);
     if (!MUTATED(capture_outlives_context))
         captures_context_died(pool, context->handle);
     TELL_KINDS(context, ended, pool, context);
@@ -717,15 +747,16 @@ static void forget_context(struct pool *pool, struct context *context)
 
 void context_end_finish(struct pool *pool, struct context *context, uint64_t generation, bool died)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     leave_driver();
     if (context) {
-        pthread_mutex_lock(&pool->fence_lock);
+        lock_take(&pool->fence_lock, LOCK_FENCE);
         bool ours = context_generation(context) == generation || MUTATED(successor_forgotten);
         if (died && ours && is_alive(context))
             forget_context(pool, context);
         TELL_KINDS(context, ending, context, false);
         atomic_store(&context->dying, false);
-        pthread_mutex_unlock(&pool->fence_lock);
+        lock_give(&pool->fence_lock);
     }
 }
 

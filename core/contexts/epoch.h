@@ -18,9 +18,8 @@
  * Once several contexts have existed, a fence is an event in every live one, because cuMemFree
  * also waits for copies of the memory that other contexts make.
  *
- * Locking: struct epochs is guarded by its context's lock. The fence lock (struct pool) is
- * held while recording, so that no capture begins and no context dies meanwhile. Order: fence
- * lock before context's lock. Neither that nor the registry lock is ever held across a driver call.
+ * Locking: struct epochs is guarded by its context's lock. The fence lock (struct pool) is held
+ * while recording, so that no capture begins and no context dies meanwhile.
  */
 #ifndef CUDAPOOL_CORE_EPOCH_H
 #define CUDAPOOL_CORE_EPOCH_H
@@ -29,6 +28,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/base/lock.h"
 #include "core/base/mutation.h"
 #include "core/driver/cuda_abi.h"
 #include "host_work.h"
@@ -76,7 +76,9 @@ struct epochs {
     struct fence *oldest, *newest; /* outstanding fences, by ascending epoch */
     unsigned outstanding;
     struct fence *spare;
-    bool owed; /* a fence is, that could not be recorded while another was: by who records */
+    bool shared; /* several threads use memory that the fences guard; written by the kind that
+                    counts them */
+    bool owed;   /* a fence is, that could not be recorded while another was: by who records */
     unsigned failures; /* epochs in a row that no fence could be recorded for */
     /* Written with the lock held. Relaxed: whoever waits for them takes the lock afterwards. */
     _Atomic bool recording; /* a thread is between advancing the number and publishing the fence */
@@ -152,6 +154,10 @@ bool epoch_wait_in_allocation(struct pool *pool, struct context *context, uint64
 /* An allocation waits for no longer than so while nothing becomes clean: nanoseconds. */
 #define VAIN_WAIT_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
 
+/* How long an allocation that would otherwise fail waits for work that the plain cuMemFree might
+ * not have waited for, and anybody for another thread's record that nothing can go on without. */
+#define LAST_RESORT_NANOSECONDS (UINT64_C(10) * 1000 * 1000 * 1000)
+
 /* Lock held. An allocation has waited for so long: nobody knows what the fences that are
  * outstanding wait for. All who wait for them in an allocation go on, and those who come later need
  * not find out. */
@@ -161,6 +167,11 @@ void epoch_give_up_waiting(struct pool *pool, struct context *context);
  * it, but not longer than until the monotonic clock shows give_up_at nanoseconds. */
 bool epoch_wait_when_short(struct pool *pool, struct context *context, uint64_t stamp,
                            uint64_t give_up_at);
+
+/* No lock held. The same for the newest fence that frees would have waited for, also where nothing
+ * of ours is pending: what the program freed in a stream's order, past the pool, would have been
+ * back after that. Bounded: the program may have taken a lock since that the work needs. */
+void epoch_wait_for_frees(struct pool *pool, struct context *context, uint64_t give_up_at);
 
 /* In an allocation, for some thirty microseconds at most, where the fence has been recorded. */
 bool epoch_wait_a_moment(struct pool *pool, struct context *context, uint64_t stamp);
@@ -217,9 +228,10 @@ static inline bool epoch_keeps_up(const struct epochs *epochs)
     return atomic_load_explicit(&epochs->keeps_up, memory_order_relaxed);
 }
 
-/* Lock held. Whether a thread is in the driver for this context's fences. */
+/* Whether a thread is in the driver for this context's fences. */
 static inline bool epoch_is_asked_about(const struct epochs *epochs)
 {
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
     return atomic_load_explicit(&epochs->querying, memory_order_relaxed) ||
            atomic_load_explicit(&epochs->recording, memory_order_relaxed);
 }
@@ -240,9 +252,10 @@ static inline bool epoch_is_closed(const struct epochs *epochs, uint64_t stamp)
            !MUTATED(closed_twice);
 }
 
-/* Lock held. The number of the epoch that this closes. */
+/* The number of the epoch that this closes. */
 static inline uint64_t epoch_advance(struct epochs *epochs)
 {
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
     uint64_t closed = epoch_current(epochs);
     atomic_store_explicit(&epochs->current, closed + 1, memory_order_relaxed);
     return closed;

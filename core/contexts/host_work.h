@@ -19,17 +19,16 @@
  * An allocation that has waited for a second in vain leaves a mark as well: whatever it waited for
  * is taken for such work.
  *
- * Locking: the marks are guarded by their context's lock. The list of graphs has a lock
- * of its own, which is taken last.
+ * Locking: the marks are guarded by their context's lock. The list of graphs has a lock of its own.
  */
 #ifndef CUDAPOOL_CORE_HOST_WORK_H
 #define CUDAPOOL_CORE_HOST_WORK_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/base/lock.h"
 #include "core/driver/cuda_abi.h"
 
 struct context;

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "core/base/cancellation.h"
+#include "core/base/lock.h"
 #include "core/base/mutation.h"
 #include "driver.h"
 
@@ -32,6 +33,7 @@ static inline bool is_inside_driver(void)
  * is not cancelled there. */
 static inline void enter_driver(void)
 {
+    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
     if (driver_calls.depth == 0)
         driver_calls.cancellation = cancellation_off();
     driver_calls.depth += !MUTATED(nested_call_served);

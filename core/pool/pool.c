@@ -12,12 +12,12 @@
 #include "core/base/size_class.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/surroundings.h"
-#include "core/device_memory/heap.h"
+#include "core/device_memory/device_memory.h"
 #include "core/device_memory/release.h"
-#include "core/device_memory/thread_cache.h"
 #include "core/driver/calls.h"
 #include "core/figures/figures_file.h"
 #include "core/reclaim/managed.h"
+#include "core/reclaim/reclaim.h"
 #include "core/stream_memory/mempool.h"
 #include "core/stream_memory/stream_find.h"
 #include "core/stream_memory/stream_heap.h"
@@ -57,11 +57,14 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
      * bytes are counted. */
     if (!settings->device.enabled)
         captures_add(pool, 1);
-    if (!stream_pool_start(pool)) {
-        free(pool);
-        return NULL;
-    }
-    return pool;
+    pool->captures.idle = atomic_load_explicit(&pool->captures.count, memory_order_relaxed);
+    bool started = true;
+    for (const struct kind *const *kind = kinds; *kind && started; kind++)
+        started = !(*kind)->starts || (*kind)->starts(pool);
+    if (started)
+        return pool;
+    free(pool);
+    return NULL;
 }
 
 /* A wait for a barrier is long, and told in the report, after so many nanoseconds. */
@@ -91,7 +94,7 @@ static CUresult allocate_unserved(struct pool *pool, CUdeviceptr *address, size_
 {
     struct reclaim progress = {.bytes = bytes, .wanted = bytes};
     CUresult result = pool->driver->cuMemAlloc_v2(address, bytes);
-    while (result == CUDA_ERROR_OUT_OF_MEMORY && release_for_retry(pool, NULL, &progress))
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && reclaim_for_retry(pool, NULL, &progress))
         result = pool->driver->cuMemAlloc_v2(address, bytes);
     if (result == CUDA_SUCCESS && address)
         heap_forget_address(pool, *address);
@@ -211,23 +214,23 @@ CUresult pool_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes)
 static size_t find_pitch(struct pool *pool, const struct pitch *wanted)
 {
     size_t pitch = 0;
-    pthread_mutex_lock(&pool->pitch_lock);
+    lock_take(&pool->pitch_lock, LOCK_PITCHES);
     for (unsigned i = 0; i < pool->pitch_count && !pitch; i++) {
         const struct pitch *p = &pool->pitches[i];
         if (p->device == wanted->device && p->width == wanted->width &&
             p->element_bytes == wanted->element_bytes)
             pitch = p->pitch;
     }
-    pthread_mutex_unlock(&pool->pitch_lock);
+    lock_give(&pool->pitch_lock);
     return pitch;
 }
 
 static void remember_pitch(struct pool *pool, const struct pitch *pitch)
 {
-    pthread_mutex_lock(&pool->pitch_lock);
+    lock_take(&pool->pitch_lock, LOCK_PITCHES);
     if (pool->pitch_count < PITCHES)
         pool->pitches[pool->pitch_count++] = *pitch;
-    pthread_mutex_unlock(&pool->pitch_lock);
+    lock_give(&pool->pitch_lock);
 }
 
 /* What rows of this width take if the pitch is a multiple of 512, as it is everywhere today. False
@@ -246,7 +249,7 @@ static CUresult ask_for_pitch(struct pool *pool, allocate_pitch *driver, struct 
     struct reclaim progress = {.bytes = estimate, .wanted = estimate};
     CUresult result = driver(address, &wanted->pitch, wanted->width, height, wanted->element_bytes);
     while (result == CUDA_ERROR_OUT_OF_MEMORY && estimate <= context->device->total_bytes &&
-           release_for_retry(pool, context->device, &progress))
+           reclaim_for_retry(pool, context->device, &progress))
         result = driver(address, &wanted->pitch, wanted->width, height, wanted->element_bytes);
     return result;
 }
@@ -259,7 +262,7 @@ static CUresult learn_pitch(struct pool *pool, allocate_pitch *driver, struct co
     /* What no device can hold is refused by the driver, which looks at all the arguments first. */
     if (!estimate_pitched(wanted, height, &estimate) || estimate > context->device->total_bytes)
         return driver(address, &wanted->pitch, wanted->width, height, wanted->element_bytes);
-    if (!release_reserve(pool, context, estimate, false))
+    if (!reserve_take(pool, context, estimate, false))
         return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t generation = context_generation(context);
     CUresult result = ask_for_pitch(pool, driver, context, address, wanted, height, estimate);
@@ -278,7 +281,7 @@ static CUresult allocate_pitch_unserved(struct pool *pool, allocate_pitch *drive
 {
     struct reclaim progress = {0};
     CUresult result = driver(address, pitch, width, height, element_bytes);
-    while (result == CUDA_ERROR_OUT_OF_MEMORY && release_for_retry(pool, NULL, &progress))
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && reclaim_for_retry(pool, NULL, &progress))
         result = driver(address, pitch, width, height, element_bytes);
     if (result == CUDA_SUCCESS && address)
         heap_forget_address(pool, *address);
@@ -288,6 +291,7 @@ static CUresult allocate_pitch_unserved(struct pool *pool, allocate_pitch *drive
 CUresult pool_allocate_pitch(struct pool *pool, allocate_pitch *driver, CUdeviceptr *address,
                              size_t *pitch, size_t width, size_t height, unsigned int element_bytes)
 {
+    no_lock_may_be_held();
     bool sane = address && pitch && width && height;
     struct context *context = sane ? served_context(pool) : NULL;
     if (!context)
@@ -555,29 +559,16 @@ static void look_at_page(CUdeviceptr address, const struct block *block, void *a
         free->bytes += size_class_up(bytes, SIZE_CLASS_PAGE);
 }
 
-static bool has_free_blocks(struct pool *pool, struct device *device)
-{
-    uint64_t bytes = 0;
-    for (struct context *c = context_next(pool, NULL, device); c;
-         c = context_next(pool, c, device)) {
-        struct heap_bytes of_one = heap_bytes(heap_of(c));
-        bytes += of_one.clean + of_one.pending;
-    }
-    return bytes != 0;
-}
-
 static uint64_t free_device_bytes(struct pool *pool, struct device *device)
 {
     struct free_pages free = {.device = device};
-    if (has_free_blocks(pool, device))
+    struct kept_bytes of_heaps = {0, 0, 0}, all = kept_bytes(pool, device);
+    device_memory.add_kept(pool, device, &of_heaps);
+    if (of_heaps.cached + of_heaps.pending != 0)
         block_table_visit(&pool->blocks, look_at_page, &free);
     leave_page(&free);
-    uint64_t bytes = free.bytes;
-    if (pool->streams) {
-        struct stream_bytes kept = stream_release_sum(pool, device);
-        bytes += kept.cached + kept.pending + mempool_unused(pool, device);
-    }
-    return bytes;
+    return free.bytes + all.cached - of_heaps.cached + all.pending - of_heaps.pending +
+           bytes_the_driver_keeps(pool, device);
 }
 
 CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
@@ -588,7 +579,7 @@ CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
     if (!context || !free || !total)
         return result;
     struct device *device = context->device;
-    struct pool_bytes bytes = pool_device_bytes(pool, device->ordinal);
+    struct kept_bytes bytes = kept_bytes(pool, device);
     if (!MUTATED(cache_not_free))
         *free = at_most(*free + free_device_bytes(pool, device), *total);
     if (device->limit != UINT64_MAX)
@@ -598,7 +589,7 @@ CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
 
 bool pool_let_go(struct pool *pool, CUdeviceptr address)
 {
-    return heap_let_go(pool, address) && (!pool->streams || stream_heap_let_go(pool, address));
+    return heap_let_go(pool, address) && (!streams_of(pool) || stream_heap_let_go(pool, address));
 }
 
 void pool_forget_address(struct pool *pool, CUdeviceptr address)
@@ -659,11 +650,12 @@ uint64_t pool_buffer_id(struct pool *pool, const struct pointer_answer *answer)
     return number ? OUR_BUFFERS | number : 0;
 }
 
-/* Heap lock held on entry and return, released in between. Others than the context's own work are
+/* Releases and retakes the lock. Others than the context's own work are
  * about to reach memory that a barrier orders, and the device cannot make them wait. So this wait
  * has no other end than the work's; but a process in which it is long raises no more barriers. */
 static void wait_for_barrier(struct pool *pool, struct context *context, uint64_t behind)
 {
+    lock_must_be_held(&context->lock);
     if (epoch_wait_until(pool, context, behind, monotonic_now() + LONG_WAIT_NANOSECONDS))
         return;
     atomic_store_explicit(&pool->memory_is_pinned, true, memory_order_relaxed);
@@ -673,6 +665,7 @@ static void wait_for_barrier(struct pool *pool, struct context *context, uint64_
 
 void pool_share(struct pool *pool, CUdeviceptr pointer)
 {
+    no_lock_may_be_held();
     struct pointer_answer answer = pool_ask_pointer(pool, pointer);
     struct block *block =
         answer.kind == POINTER_LIVE ? block_table_find(&pool->blocks, answer.base) : NULL;
@@ -696,6 +689,7 @@ void pool_share(struct pool *pool, CUdeviceptr pointer)
 
 void pool_context_created(struct pool *pool, CUcontext handle)
 {
+    no_lock_may_be_held();
     context_register_current(pool, handle);
 }
 
@@ -740,6 +734,7 @@ static void end_frees(struct pool *pool, struct context *context, bool perhaps)
 
 struct ending pool_context_ending(struct pool *pool, CUcontext handle)
 {
+    no_lock_may_be_held();
     if (!handle)
         pool->driver->cuCtxGetCurrent(&handle);
     struct ending ending = {.context = handle ? context_find(pool, handle) : NULL,
@@ -753,7 +748,7 @@ struct ending pool_context_ending(struct pool *pool, CUcontext handle)
 static struct ending find_primary(struct pool *pool, CUdevice device)
 {
     int cancellation = cancellation_off();
-    pthread_mutex_lock(&pool->primary_lock);
+    lock_take(&pool->primary_lock, LOCK_PRIMARY);
     return (struct ending){.context = context_find_primary(pool, device),
                            .primary = true,
                            .cancellation = cancellation};
@@ -769,6 +764,7 @@ static bool retains_are(const struct ending *ending, uint32_t most)
 
 struct ending pool_primary_releasing(struct pool *pool, CUdevice device)
 {
+    no_lock_may_be_held();
     struct ending ending = find_primary(pool, device);
     ending.release = true;
     bool last = retains_are(&ending, 1);
@@ -780,6 +776,7 @@ struct ending pool_primary_releasing(struct pool *pool, CUdevice device)
 
 struct ending pool_primary_resetting(struct pool *pool, CUdevice device)
 {
+    no_lock_may_be_held();
     struct ending ending = find_primary(pool, device);
     end_frees(pool, ending.context, false);
     ending.generation = context_end_begin(pool, ending.context, true);
@@ -788,14 +785,15 @@ struct ending pool_primary_resetting(struct pool *pool, CUdevice device)
 
 struct ending pool_green_ending(struct pool *pool, CUgreenCtx green)
 {
+    no_lock_may_be_held();
     struct ending ending = find_primary(pool, context_green_device(pool, green));
     ending.generation = context_end_begin(pool, ending.context, retains_are(&ending, 0));
     return ending;
 }
 
-/* Primary lock held. */
 static void count_release(struct device *device, const struct ending *ending, bool died)
 {
+    lock_of_rank_must_be_held(LOCK_PRIMARY);
     uint32_t retains = atomic_load_explicit(&device->retains, memory_order_relaxed);
     if (died)
         atomic_store_explicit(&device->retains, 0, memory_order_relaxed);
@@ -812,7 +810,7 @@ void pool_context_ended(struct pool *pool, struct ending ending, enum context_fa
         count_release(ending.context->device, &ending, died);
     context_end_finish(pool, ending.context, ending.generation, died);
     if (ending.primary)
-        pthread_mutex_unlock(&pool->primary_lock);
+        lock_give(&pool->primary_lock);
     cancellation_restore(ending.cancellation);
 }
 
@@ -821,7 +819,7 @@ static void note_barrier(struct pool *pool, struct context *context)
     if (!context || MUTATED(programs_barrier_missed))
         return;
     /* Relaxed: a thread that gives memory back meanwhile does so before the barrier or after it. */
-    if (pool->streams)
+    if (streams_of(pool))
         streams_are_barred(pool, context);
     else
         atomic_store_explicit(&context->barred, true, memory_order_relaxed);
@@ -854,12 +852,13 @@ void pool_green_barrier_coming(struct pool *pool, CUgreenCtx green)
 
 struct synchronising pool_synchronise_begin(struct pool *pool, const CUcontext *handle)
 {
+    no_lock_may_be_held();
     bool green = false;
     struct synchronising state = {NULL, false, 0, NULL};
     state.context = handle ? context_find(pool, *handle) : context_current(pool, &green);
     /* A green context's synchronise is not the primary's. */
     bool whole = state.context && (!green || MUTATED(green_synchronise_counts));
-    if (whole && pool_follows_streams(pool) && !streams_are_captured(pool))
+    if (whole && pool_follows_streams(pool) && !program_captures(&pool->captures))
         state.streams = order_take_context(pool, state.context);
     state.cleans = whole && !captures_are_going_on(&pool->captures);
     if (state.cleans)
@@ -887,17 +886,18 @@ bool pool_captures_are_going_on(struct pool *pool)
 
 void pool_capture_about_to_begin(struct pool *pool)
 {
+    no_lock_may_be_held();
     if (MUTATED(no_fence_before_capture))
         return;
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
         epoch_fence_the_rest(pool, c);
-    if (pool->streams)
+    if (streams_of(pool))
         order_record_the_rest(pool);
 }
 
 void pool_capture_has_come(struct pool *pool)
 {
-    if (pool->streams && !MUTATED(no_fence_before_capture))
+    if (streams_of(pool) && !MUTATED(no_fence_before_capture))
         order_capture_has_come(pool);
 }
 
@@ -930,18 +930,16 @@ void pool_capture_stream_destroyed(struct pool *pool, CUstream stream)
 
 bool pool_make_room(struct pool *pool, struct reclaim *progress)
 {
-    return release_for_retry(pool, NULL, progress);
+    no_lock_may_be_held();
+    return reclaim_for_retry(pool, NULL, progress);
 }
 
 uint64_t pool_trim(struct pool *pool)
 {
+    no_lock_may_be_held();
     uint64_t released = 0;
-    for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
-        released += release_clean(pool, c, UINT64_MAX, EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
-    stream_release_settle(pool, NULL);
-    released += stream_release_clean(pool, NULL, UINT64_MAX, EVICTION_MEMORY, RELEASE_IN_FREE);
-    if (pool->streams)
-        mempool_trim_ours(pool);
+    for (const struct kind *const *kind = pool->kinds; *kind; kind++)
+        released += (*kind)->trim ? (*kind)->trim(pool) : 0;
     return released;
 }
 
@@ -967,28 +965,10 @@ void pool_end_figures(struct pool *pool, bool stay)
     figures_end(&pool->figures, stay);
 }
 
-struct pool_bytes pool_device_bytes(struct pool *pool, CUdevice device)
+struct kept_bytes pool_device_bytes(struct pool *pool, CUdevice ordinal)
 {
-    struct pool_bytes bytes = {0, 0, 0};
-    for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL)) {
-        if (c->device->ordinal != device)
-            continue;
-        struct heap_bytes of_one = heap_bytes(heap_of(c));
-        uint64_t clean = of_one.clean, pending = of_one.pending;
-        uint64_t reserved = counter_get(&heap_of(c)->reserved_bytes);
-        /* Others may be changing them meanwhile. */
-        bytes.live += reserved > clean + pending ? reserved - clean - pending : 0;
-        bytes.cached += clean;
-        bytes.pending += pending;
-    }
-    const struct device *known = registry_devices(&pool->registry);
-    while (known && known->ordinal != device)
-        known = known->next;
-    if (known) {
-        struct stream_bytes streams = stream_release_sum(pool, known);
-        bytes.live += streams.live;
-        bytes.cached += streams.cached;
-        bytes.pending += streams.pending;
-    }
-    return bytes;
+    struct device *device = registry_devices(&pool->registry);
+    while (device && device->ordinal != ordinal)
+        device = device->next;
+    return device ? kept_bytes(pool, device) : (struct kept_bytes){0, 0, 0};
 }

@@ -30,7 +30,7 @@ bool streams_init(struct pool *pool)
     pthread_mutex_init(&streams->records.lock, NULL);
     pthread_mutex_init(&streams->use_lock, NULL);
     pthread_mutex_init(&streams->mempool_lock, NULL);
-    pool->streams = streams;
+    pool->of_kind[KIND_STREAM_ORDERED] = streams;
     return true;
 }
 
@@ -175,7 +175,7 @@ static struct context *context_of_handle(struct pool *pool, CUstream handle,
 bool stream_may_be_captured(const struct pool *pool, CUstream handle)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return streams_are_captured(pool) &&
+    return program_captures(&pool->captures) &&
            (!pool->driver->cuStreamIsCapturing ||
             pool->driver->cuStreamIsCapturing(handle, &status) != CUDA_SUCCESS ||
             status != CU_STREAM_CAPTURE_STATUS_NONE);
@@ -251,7 +251,7 @@ static bool is_nobodys(const struct streams *streams, unsigned index)
  * pending, or may be so again, waits for work of the owner that it has. True: its lock is held. */
 static bool lock_to_become(struct stream *stream, const struct context *context)
 {
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     bool same = stream->context == context && stream->generation == context_generation(context);
     order_settle(stream);
     bool idle = !stream->pending.first || MUTATED(pending_passed_on_as_own);
@@ -260,14 +260,14 @@ static bool lock_to_become(struct stream *stream, const struct context *context)
                atomic_load_explicit(&stream->names, memory_order_acquire) == 0 &&
                (same || counter_get(&stream->free_bytes) == 0);
     if (!may)
-        short_lock_give(&stream->lock);
+        lock_give(&stream->lock);
     return may;
 }
 
 /* Nothing was done on it since the last look but one, and that is some time ago. */
 static bool is_disused(struct stream *stream, uint64_t now)
 {
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
     if (stream->seen_stamp != stamp || stream->seen_handed_out != stream->handed_out) {
         stream->seen_stamp = stamp;
@@ -275,7 +275,7 @@ static bool is_disused(struct stream *stream, uint64_t now)
         stream->seen_at = now;
     }
     bool disused = now - stream->seen_at >= DISUSED_NANOSECONDS || MUTATED(streams_in_use_taken);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return disused;
 }
 
@@ -314,7 +314,8 @@ static struct stream *add_stream(struct streams *streams, struct device *device)
     stream->index = index;
     stream->handed_out = (uint64_t)(index + 1) << 48;
     stream->device = device;
-    short_lock_take(&stream->lock);
+    stream->on_device = stream_device(device);
+    lock_take(&stream->lock, LOCK_STREAM);
     atomic_store_explicit(&streams->list[index], stream, memory_order_release);
     atomic_store_explicit(&streams->count, index + 1, memory_order_release);
     return stream;
@@ -352,7 +353,7 @@ static struct stream *begin_stream(struct streams *streams, uint64_t id, const s
     shelf_forgive(stream);
     set_id(streams, stream, id);
     streams_note_busy(streams, stream);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return stream;
 }
 
@@ -364,9 +365,9 @@ static struct stream_ref look_up(struct streams *streams, uint64_t id)
     struct stream_ref ref = walk_chain(streams, id);
     if (ref.stream || (version % 2 == 0 && atomic_load(&streams->hash_version) == version))
         return ref;
-    pthread_mutex_lock(&streams->lock);
+    lock_take(&streams->lock, LOCK_STREAMS);
     ref = walk_chain(streams, id);
-    pthread_mutex_unlock(&streams->lock);
+    lock_give(&streams->lock);
     return ref;
 }
 
@@ -383,7 +384,7 @@ struct stream_ref stream_look_up(struct pool *pool, CUstream handle, uint64_t id
 {
     struct stream_ref ref = {NULL, 0};
     if (id)
-        ref = look_up(pool->streams, id);
+        ref = look_up(streams_of(pool), id);
     if (ref.stream)
         remember(pool, handle, ref);
     return ref;
@@ -404,7 +405,7 @@ static struct stream_ref look_up_name(const struct streams *streams, const struc
 static struct stream_ref make_known(struct pool *pool, uint64_t id, CUstream handle,
                                     struct context *current)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     struct stream_ref ref = {NULL, 0};
     struct own_event *discarded = NULL;
     struct name name = {handle, context_of_handle(pool, handle, current), 0, true};
@@ -413,11 +414,11 @@ static struct stream_ref make_known(struct pool *pool, uint64_t id, CUstream han
     if (handle == CU_STREAM_PER_THREAD)
         name.thread = thread_id(pool);
     name.ordered_by_others = is_ordered_by_others(pool, handle);
-    pthread_mutex_lock(&streams->lock);
+    lock_take(&streams->lock, LOCK_STREAMS);
     ref = walk_chain(streams, id);
     if (!ref.stream)
         ref = (struct stream_ref){begin_stream(streams, id, &name, &discarded), id};
-    pthread_mutex_unlock(&streams->lock);
+    lock_give(&streams->lock);
     order_destroy_events(pool, discarded);
     return ref;
 }
@@ -426,26 +427,26 @@ static struct stream_ref make_known(struct pool *pool, uint64_t id, CUstream han
 static struct stream_ref find_by_name(struct pool *pool, CUstream handle, struct context *current,
                                       bool make)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     struct own_event *discarded = NULL;
     struct name name = {handle, context_of_handle(pool, handle, current), 0, true};
     if (!name.context)
         return (struct stream_ref){NULL, 0};
     if (handle == CU_STREAM_PER_THREAD)
         name.thread = thread_id(pool);
-    pthread_mutex_lock(&streams->lock);
+    lock_take(&streams->lock, LOCK_STREAMS);
     struct stream_ref ref = look_up_name(streams, &name);
-    pthread_mutex_unlock(&streams->lock);
+    lock_give(&streams->lock);
     if (ref.stream || !make || is_full(streams) || streams_turn_away(streams))
         return ref;
     name.ordered_by_others = is_ordered_by_others(pool, handle);
-    pthread_mutex_lock(&streams->lock);
+    lock_take(&streams->lock, LOCK_STREAMS);
     ref = look_up_name(streams, &name);
     if (!ref.stream) {
         uint64_t id = ++streams->next_number;
         ref = (struct stream_ref){begin_stream(streams, id, &name, &discarded), id};
     }
-    pthread_mutex_unlock(&streams->lock);
+    lock_give(&streams->lock);
     order_destroy_events(pool, discarded);
     return ref;
 }
@@ -456,16 +457,16 @@ static struct stream_ref find_by_name(struct pool *pool, CUstream handle, struct
 
 struct stream_ref streams_of_plain_frees(struct pool *pool, struct context *context)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     struct own_event *discarded = NULL;
     struct name name = {NULL, context, PLAIN_FREES_THREAD, true};
-    pthread_mutex_lock(&streams->lock);
+    lock_take(&streams->lock, LOCK_STREAMS);
     struct stream_ref ref = look_up_name(streams, &name);
     if (!ref.stream) {
         uint64_t id = PLAIN_FREES_NUMBER | ++streams->next_number;
         ref = (struct stream_ref){begin_stream(streams, id, &name, &discarded), id};
     }
-    pthread_mutex_unlock(&streams->lock);
+    lock_give(&streams->lock);
     order_destroy_events(pool, discarded);
     return ref;
 }
@@ -474,7 +475,7 @@ static struct stream_ref find_by_number(struct pool *pool, uint64_t id, CUstream
                                         struct context *current, bool make)
 {
     struct stream_ref ref = stream_look_up(pool, handle, id);
-    if (ref.stream || !make || is_full(pool->streams) || streams_turn_away(pool->streams))
+    if (ref.stream || !make || is_full(streams_of(pool)) || streams_turn_away(streams_of(pool)))
         return ref;
     ref = make_known(pool, id, handle, current);
     if (ref.stream)
@@ -500,7 +501,7 @@ struct stream_ref stream_find_slowly(struct pool *pool, CUstream handle, bool ma
 
 struct stream_ref stream_find_beside_captures(struct pool *pool, CUstream handle, bool make)
 {
-    if (!streams_are_captured(pool) || MUTATED(number_asked_in_capture))
+    if (!program_captures(&pool->captures) || MUTATED(number_asked_in_capture))
         return stream_find(pool, handle, make);
     if (stream_may_be_captured(pool, handle))
         return (struct stream_ref){NULL, 0};
@@ -515,22 +516,22 @@ struct stream_ref stream_find_beside_captures(struct pool *pool, CUstream handle
 /* Under the list's lock: a stream that begins meanwhile does so before or sees it. */
 void streams_are_barred(struct pool *pool, struct context *context)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     if (atomic_load_explicit(&context->barred, memory_order_acquire))
         return;
-    pthread_mutex_lock(&streams->lock);
+    lock_take(&streams->lock, LOCK_STREAMS);
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
-        short_lock_take(&stream->lock);
+        lock_take(&stream->lock, LOCK_STREAM);
         if (stream->context == context) {
             stream->ordered_by_others = true;
             stream->own_order = false;
         }
-        short_lock_give(&stream->lock);
+        lock_give(&stream->lock);
     }
     /* Pairs with the load above: who does not look has been told of all. */
     atomic_store_explicit(&context->barred, true, memory_order_release);
-    pthread_mutex_unlock(&streams->lock);
+    lock_give(&streams->lock);
 }
 
 /* ---- ending ---- */
@@ -544,22 +545,22 @@ static void wait_for_names(const struct stream *stream)
 
 void streams_end_handle(struct pool *pool, CUstream handle)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     struct stream *ended = NULL;
-    pthread_mutex_lock(&streams->lock);
+    lock_take(&streams->lock, LOCK_STREAMS);
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
         if (is_nobodys(streams, i))
             continue;
-        short_lock_take(&stream->lock);
+        lock_take(&stream->lock, LOCK_STREAM);
         if (stream->handle == handle) {
             count_its_use(streams, stream);
             set_id(streams, stream, 0);
             ended = stream;
         }
-        short_lock_give(&stream->lock);
+        lock_give(&stream->lock);
     }
-    pthread_mutex_unlock(&streams->lock);
+    lock_give(&streams->lock);
     /* Unless the thread itself names it, called back out of the driver. */
     if (ended && !driver_calls.depth)
         wait_for_names(ended);
@@ -567,15 +568,15 @@ void streams_end_handle(struct pool *pool, CUstream handle)
 
 void stream_end(struct pool *pool, struct stream_ref ref)
 {
-    struct streams *streams = pool->streams;
-    pthread_mutex_lock(&streams->lock);
-    short_lock_take(&ref.stream->lock);
+    struct streams *streams = streams_of(pool);
+    lock_take(&streams->lock, LOCK_STREAMS);
+    lock_take(&ref.stream->lock, LOCK_STREAM);
     if (stream_is(ref)) {
         count_its_use(streams, ref.stream);
         set_id(streams, ref.stream, 0);
     }
-    short_lock_give(&ref.stream->lock);
-    pthread_mutex_unlock(&streams->lock);
+    lock_give(&ref.stream->lock);
+    lock_give(&streams->lock);
     wait_for_names(ref.stream);
 }
 
@@ -583,24 +584,24 @@ void stream_end(struct pool *pool, struct stream_ref ref)
 static void end_with_context(struct streams *streams, struct stream *stream,
                              struct own_event **discarded)
 {
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     set_id(streams, stream, 0);
     order_complete(stream, atomic_load_explicit(&stream->stamp, memory_order_relaxed));
     order_settle(stream);
     order_drop_events(stream);
     order_take_discarded(stream, discarded);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
 }
 
 void streams_context_died(struct pool *pool, struct context *context)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     struct own_event *discarded = NULL;
-    pthread_mutex_lock(&streams->lock);
+    lock_take(&streams->lock, LOCK_STREAMS);
     for (unsigned i = 0; i < stream_count(streams); i++)
         if (stream_at(streams, i)->context == context)
             end_with_context(streams, stream_at(streams, i), &discarded);
-    pthread_mutex_unlock(&streams->lock);
+    lock_give(&streams->lock);
     order_context_died(pool, context);
     order_destroy_events(pool, discarded);
 }

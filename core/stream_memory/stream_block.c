@@ -27,12 +27,12 @@ static bool add_slab(struct stream_block_records *records)
 struct stream_block *stream_block_take(struct stream_block_records *records)
 {
     struct stream_block *block = NULL;
-    pthread_mutex_lock(&records->lock);
+    lock_take(&records->lock, LOCK_RECORDS);
     if (records->unused || add_slab(records)) {
         block = stream_block_of(records->unused);
         records->unused = block->block.links[LINK_HEAP].next;
     }
-    pthread_mutex_unlock(&records->lock);
+    lock_give(&records->lock);
     return block;
 }
 
@@ -58,7 +58,7 @@ void stream_block_put(struct stream_block_records *records, struct stream_block 
     block->context = NULL;
     block->event = NULL;
     atomic_store_explicit(&block->shared, false, memory_order_relaxed);
-    pthread_mutex_lock(&records->lock);
+    lock_take(&records->lock, LOCK_RECORDS);
     put_unused(records, block);
-    pthread_mutex_unlock(&records->lock);
+    lock_give(&records->lock);
 }

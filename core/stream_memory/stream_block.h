@@ -13,6 +13,7 @@
 #ifndef CUDAPOOL_CORE_STREAM_BLOCK_H
 #define CUDAPOOL_CORE_STREAM_BLOCK_H
 
+#include "core/base/lock.h"
 #include "core/blocks/block.h"
 
 struct context;

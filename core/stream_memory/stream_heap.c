@@ -7,9 +7,11 @@
 #include "core/base/mutation.h"
 #include "core/base/size_class.h"
 #include "core/contexts/pool_state.h"
-#include "core/device_memory/heap.h"
+#include "core/device_memory/lost.h"
 #include "core/device_memory/release.h"
 #include "core/driver/calls.h"
+#include "core/reclaim/reclaim.h"
+#include "core/reclaim/room.h"
 #include "mempool.h"
 #include "stream_find.h"
 #include "stream_order.h"
@@ -143,7 +145,7 @@ static struct stream_block *look_at(struct search *search, struct stream *stream
     struct stream_block *block = NULL;
     if (stream == search->ref.stream || counter_get(&stream->free_bytes) == 0)
         return NULL;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     order_settle(stream);
     struct bucket *bucket = bucket_of(search, stream);
     struct block *first = bucket ? bucket->pending.first : NULL;
@@ -161,24 +163,24 @@ static struct stream_block *look_at(struct search *search, struct stream *stream
     }
     if (block)
         stream_block_is_away(stream);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return block;
 }
 
 static struct stream_block *ask_about(struct search *search, struct stream *stream, enum hit *hit)
 {
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     const struct bucket *bucket = bucket_of(search, stream);
     uint64_t stamp =
         bucket && bucket->pending.first ? counter_get(&bucket->pending.first->epoch) : 0;
     bool may_know = stamp != 0 && stream->newest && stream->newest->stamp >= stamp;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (!may_know || !order_query_sparingly(search->pool, stream, stamp))
         return NULL;
     struct stream_block *block = look_at(search, stream, hit);
     *hit = HIT_QUERIED;
-    if (block && !stream_id(search->pool->streams, stream))
-        streams_served_another(search->pool->streams);
+    if (block && !stream_id(streams_of(search->pool), stream))
+        streams_served_another(streams_of(search->pool));
     return block;
 }
 
@@ -197,10 +199,10 @@ static void learn_order(struct search *search, const struct stream *other, uint6
     struct stream *stream = search->ref.stream;
     if (other->index >= STREAMS_ORDERED)
         return;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     if (stream_is(search->ref) && stream->known.after[other->index] < stamp)
         stream->known.after[other->index] = stamp;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
 }
 
 /* A block has come back to its shelf. The memory pool may have been destroyed meanwhile. */
@@ -212,7 +214,7 @@ static void send_after_its_pool(struct pool *pool, struct mempool *mempool)
 
 static struct stream_block *wait_for(struct search *search, struct stream *stream, enum hit *hit)
 {
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     struct stream_block *block = find_with_event(bucket_of(search, stream));
     struct own_event *event = block ? block->event : NULL;
     if (block && MUTATED(later_event_taken))
@@ -222,15 +224,15 @@ static struct stream_block *wait_for(struct search *search, struct stream *strea
         rob(stream, &block->block);
         stream_block_is_away(stream);
     }
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (!block)
         return NULL;
     bool ordered = MUTATED(stream_wait_left_out) || order_wait(search->pool, search->handle, event);
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     order_drop_user(stream, event);
     if (!ordered)
         stream_heap_attach(shelf_of(block), block);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (!ordered) {
         stream_block_is_settled(stream);
         send_after_its_pool(search->pool, search->mempool);
@@ -260,7 +262,7 @@ static struct stream_block *visit_candidates(struct search *search, visitor *vis
     struct stream_block *block = NULL;
     unsigned i = next_candidate(search, 0);
     for (unsigned visits = 0; i < STREAMS_MAX && !block && visits < QUERIES_MAX; visits++) {
-        block = visit(search, stream_at(search->pool->streams, i), hit);
+        block = visit(search, stream_at(streams_of(search->pool), i), hit);
         i = next_candidate(search, i + 1);
     }
     return block;
@@ -270,19 +272,19 @@ static struct stream_block *visit_candidates(struct search *search, visitor *vis
 static void ask_for_events(const struct search *search)
 {
     for (unsigned i = next_candidate(search, 0); i < STREAMS_MAX; i = next_candidate(search, i + 1))
-        atomic_store_explicit(&stream_at(search->pool->streams, i)->wanted, WANTED_FREES,
+        atomic_store_explicit(&stream_at(streams_of(search->pool), i)->wanted, WANTED_FREES,
                               memory_order_relaxed);
 }
 
 static bool are_few(const struct search *search)
 {
-    return stream_count(search->pool->streams) <= SEARCH_MAX;
+    return stream_count(streams_of(search->pool)) <= SEARCH_MAX;
 }
 
 /* A block that is in no stream's counters, or NULL. */
 static struct stream_block *search_elsewhere(struct search *search, enum hit *hit)
 {
-    struct streams *streams = search->pool->streams;
+    struct streams *streams = streams_of(search->pool);
     unsigned others = stream_count(streams) - 1, index = search->ref.stream->index;
     bool few = are_few(search) || search->everywhere;
     unsigned first = few ? 0 : search->from, most = few ? others : SEARCH_MAX;
@@ -334,7 +336,7 @@ static CUresult ask_driver_again(struct pool *pool, struct bucket_counters *cost
     struct reclaim progress = {.bytes = bytes, .in_stream_order = true};
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     while (result == CUDA_ERROR_OUT_OF_MEMORY &&
-           release_for_retry(pool, search->context->device, &progress))
+           reclaim_for_retry(pool, search->context->device, &progress))
         result = ask_driver(pool, cost, address, bytes, search);
     return result;
 }
@@ -374,15 +376,15 @@ static CUresult ask_driver_hard(struct pool *pool, struct bucket_counters *cost,
 static bool record_block(struct pool *pool, struct shelf *shelf, struct bucket *bucket,
                          CUdeviceptr address, uint64_t bytes, const struct search *search)
 {
-    struct stream_block *block = stream_block_take(&pool->streams->records);
+    struct stream_block *block = stream_block_take(&streams_of(pool)->records);
     if (block) {
         block_set(&block->block, address, BLOCK_UNUSED);
         block_set_bytes(&block->block, bytes);
     }
-    if (!block || !block_table_insert(&pool->streams->blocks, address, &block->block)) {
+    if (!block || !block_table_insert(&streams_of(pool)->blocks, address, &block->block)) {
         /* Without a record the memory is the program's and the driver's business alone. */
         if (block)
-            stream_block_put(&pool->streams->records, block);
+            stream_block_put(&streams_of(pool)->records, block);
         return false;
     }
     block->block.bucket = bucket;
@@ -392,7 +394,8 @@ static bool record_block(struct pool *pool, struct shelf *shelf, struct bucket *
     block->context_generation = search->generation;
     atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
     shelf_count_in(shelf, bucket, block);
-    atomic_fetch_add_explicit(&search->context->device->stream_bytes, bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&stream_device(search->context->device)->reserved_bytes, bytes,
+                              memory_order_relaxed);
     return true;
 }
 
@@ -406,7 +409,8 @@ static void forget_block(const struct stream_block *block)
 {
     struct device *device = block->context->device;
     forget_reserved(device, block->block.bytes);
-    atomic_fetch_sub_explicit(&device->stream_bytes, block->block.bytes, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&stream_device(device)->reserved_bytes, block->block.bytes,
+                              memory_order_relaxed);
 }
 
 /* What this thread has waited lately, for a block of this bucket. */
@@ -423,26 +427,26 @@ static void finish_miss(struct pool *pool, struct shelf *shelf, struct bucket *b
     bool recorded = false;
     /* A capture that began meanwhile may have the stream, and the memory is the graph's. */
     bool may_record = result == CUDA_SUCCESS &&
-                      (!streams_are_captured(pool) || MUTATED(memory_of_graph_recorded));
+                      (!program_captures(&pool->captures) || MUTATED(memory_of_graph_recorded));
     if (result == CUDA_SUCCESS) {
         /* Whoever freed this address did so behind our back. */
         stream_heap_forget_address(pool, address);
         heap_forget_address(pool, address);
     }
-    short_lock_take(&shelf->stream->lock);
+    lock_take(&shelf->stream->lock, LOCK_STREAM);
     counter_add(&bucket->counters->requested_bytes, requested);
     if (may_record)
         recorded = record_block(pool, shelf, bucket, address, bytes, search);
     shelf->stream->missed += recorded;
     if (recorded)
-        shelf_hand_out(shelf, bucket, stream_block_find(&pool->streams->blocks, address),
+        shelf_hand_out(shelf, bucket, stream_block_find(&streams_of(pool)->blocks, address),
                        requested);
     take_wait(bucket);
     bool met = result == CUDA_SUCCESS, short_of = result == CUDA_ERROR_OUT_OF_MEMORY;
     counter_add(bucket_outcome(bucket->counters, met, short_of), 1);
     if (met && !recorded)
         bucket_count_lost(bucket->counters);
-    short_lock_give(&shelf->stream->lock);
+    lock_give(&shelf->stream->lock);
     if (!recorded)
         forget_reserved(search->context->device, bytes);
 }
@@ -452,7 +456,7 @@ static void adopt(struct shelf *shelf, struct bucket *bucket, struct stream_bloc
                   size_t bytes, enum hit hit)
 {
     struct stream *former = shelf_of(block)->stream;
-    short_lock_take(&shelf->stream->lock);
+    lock_take(&shelf->stream->lock, LOCK_STREAM);
     counter_set(&block->block.epoch,
                 hit == HIT_WAITED || hit == HIT_BARRIER ? STAMP_OF_ANOTHER : 0);
     block->block.bucket = bucket;
@@ -461,7 +465,7 @@ static void adopt(struct shelf *shelf, struct bucket *bucket, struct stream_bloc
     take_wait(bucket);
     shelf_hand_out_hit(shelf, bucket, block, bytes, hit);
     shelf->stream->adopted++;
-    short_lock_give(&shelf->stream->lock);
+    lock_give(&shelf->stream->lock);
     stream_block_is_settled(former);
 }
 
@@ -475,11 +479,11 @@ static CUresult hand_out_found(const struct search *search, struct shelf *shelf,
 
 static CUresult refuse(struct shelf *shelf, struct bucket *bucket, size_t requested)
 {
-    short_lock_take(&shelf->stream->lock);
+    lock_take(&shelf->stream->lock, LOCK_STREAM);
     counter_add(&bucket->counters->requested_bytes, requested);
     take_wait(bucket);
     counter_add(&bucket->counters->failures[FAILURE_LIMIT], 1);
-    short_lock_give(&shelf->stream->lock);
+    lock_give(&shelf->stream->lock);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -504,7 +508,7 @@ static bool has_hit_since(struct bucket *bucket)
 /* Another block had to go for this one. */
 static void note_at_bound(struct stream *stream)
 {
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     uint64_t hits = stream->handed_out - stream->missed - stream->hits_at_bound;
     bool few = hits < FEW_HITS || hits < stream->missed - stream->missed_at_bound;
     stream->misses_at_bound = few ? stream->misses_at_bound + 1 : 0;
@@ -513,7 +517,7 @@ static void note_at_bound(struct stream *stream)
     unsigned more = stream->misses_at_bound - VAIN_MISSES;
     if (stream->misses_at_bound >= VAIN_MISSES)
         stream->for_driver = FREES_FOR_DRIVER << (more < 2 ? 2 * more : 4);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
 }
 
 static CUresult miss(struct pool *pool, struct shelf *shelf, struct bucket *bucket,
@@ -527,10 +531,10 @@ static CUresult miss(struct pool *pool, struct shelf *shelf, struct bucket *buck
     if (possible && stream_release_before_growth(pool, context, search->mempool, bytes, search->ref,
                                                  search->handle))
         note_at_bound(shelf->stream);
-    if (possible && !release_reserve(pool, context, bytes, true)) {
+    if (possible && !reserve_take(pool, context, bytes, true)) {
         if (find_harder(search))
             return hand_out_found(search, shelf, bucket, address, requested);
-        if (bytes == requested || !release_reserve(pool, context, requested, true))
+        if (bytes == requested || !reserve_take(pool, context, requested, true))
             return refuse(shelf, bucket, requested);
         bytes = requested;
     }
@@ -568,7 +572,7 @@ static bool begin_search(struct search *search, struct pool *pool, struct stream
     search->found = NULL;
     search->everywhere = false;
     memset(search->candidates, 0, sizeof search->candidates);
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     bool is = stream_is(ref);
     search->context = stream->context;
     search->generation = stream->generation;
@@ -578,7 +582,7 @@ static bool begin_search(struct search *search, struct pool *pool, struct stream
     search->known = stream->known;
     search->from = stream->searched;
     stream->searched += SEARCH_MAX;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return is;
 }
 
@@ -587,12 +591,12 @@ static struct stream_block *ask_about_own(struct search *search, struct bucket *
 {
     struct stream *stream = search->ref.stream;
     struct stream_block *block = NULL;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     uint64_t stamp = bucket->pending.first ? counter_get(&bucket->pending.first->epoch) : 0;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (!stamp || !order_query_sparingly(search->pool, stream, stamp))
         return NULL;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     if (stream_is(search->ref))
         block = shelf_take_own(stream, bucket);
     if (block) {
@@ -600,7 +604,7 @@ static struct stream_block *ask_about_own(struct search *search, struct bucket *
         block_set_state(&block->block, BLOCK_LEAVING);
         stream_block_is_away(stream);
     }
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return block;
 }
 
@@ -610,23 +614,23 @@ static bool takes_new_one(const struct search *search, struct bucket *bucket)
 {
     struct stream *stream = search->ref.stream;
     struct shelf_bucket *of = shelf_bucket_of(bucket);
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     bool robbed = of->robbed != 0;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (!robbed || MUTATED(robbed_in_turn) ||
         !stream_release_has_room(search->pool, search->context, search->mempool, search->bytes))
         return false;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     if (of->robbed)
         of->robbed--;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return true;
 }
 
 static struct stream_block *search_now_and_then(struct search *search, struct pause *pause,
                                                 enum hit *hit)
 {
-    const struct streams *streams = search->pool->streams;
+    const struct streams *streams = streams_of(search->pool);
     uint64_t started;
     if (streams_pause(streams, pause, &started))
         return NULL;
@@ -639,7 +643,7 @@ static struct stream_block *search_now_and_then(struct search *search, struct pa
 /* Of many streams only some are looked through while a new block costs no other one its place. */
 static struct stream_block *search_as_far_as_it_pays(struct search *search, enum hit *hit)
 {
-    struct streams *streams = search->pool->streams;
+    struct streams *streams = streams_of(search->pool);
     struct stream_block *block = search_now_and_then(search, &streams->looks, hit);
     if (block || are_few(search) ||
         stream_release_has_room(search->pool, search->context, search->mempool, search->bytes))
@@ -681,12 +685,12 @@ bool stream_heap_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes,
 {
     struct stream *stream = ref.stream;
     struct stream_block *block = NULL;
-    uint64_t rounded = size_class_round(&stream->device->stream_classes, bytes);
-    short_lock_take(&stream->lock);
+    uint64_t rounded = size_class_round(&stream->on_device->classes, bytes);
+    lock_take(&stream->lock, LOCK_STREAM);
     bool served = stream_is(ref) && shelf_is_usable(stream->context);
     struct shelf *shelf = served ? shelf_get(pool, stream, mempool) : NULL;
     if (!shelf) {
-        short_lock_give(&stream->lock);
+        lock_give(&stream->lock);
         return false;
     }
     struct bucket *bucket = rounded ? shelf_get_bucket(pool, shelf, rounded) : NULL;
@@ -696,7 +700,7 @@ bool stream_heap_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes,
         bucket = &shelf->unkept;
     if (block)
         shelf_hand_out_hit(shelf, bucket, block, bytes, HIT_CLEAN);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (!block)
         return allocate_slowly(pool, ref, handle, shelf, bucket, address, bytes, result);
     *address = block_address(&block->block);
@@ -709,19 +713,19 @@ bool stream_heap_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes,
 static void leave_shelf(struct stream_block *block)
 {
     struct shelf *shelf = shelf_of(block);
-    short_lock_take(&shelf->stream->lock);
+    lock_take(&shelf->stream->lock, LOCK_STREAM);
     shelf_count_not_live(shelf, block);
     shelf_count_out(shelf, block->block.bucket, block);
-    short_lock_give(&shelf->stream->lock);
+    lock_give(&shelf->stream->lock);
 }
 
 static void return_to_shelf(struct stream_block *block)
 {
     struct shelf *shelf = shelf_of(block);
-    short_lock_take(&shelf->stream->lock);
+    lock_take(&shelf->stream->lock, LOCK_STREAM);
     shelf_count_in(shelf, block->block.bucket, block);
     shelf_count_live(shelf, block->block.bucket, shelf_asked(block));
-    short_lock_give(&shelf->stream->lock);
+    lock_give(&shelf->stream->lock);
 }
 
 /* What a free puts into its stream. */
@@ -793,7 +797,7 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     bool may = put_in_free(pool, ref, handle, stamp, put, &event);
     if (moved)
         leave_shelf(block);
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     /* The context may have begun to end since: what comes to lie here now is given back by nobody.
      */
     bool stays = may && stream_is(ref) && shelf_may_keep(stream, block) &&
@@ -811,10 +815,10 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     if (put.event && !event && !put.marker)
         stream->quiet_bytes = (int64_t)(counter_get(&stream->free_bytes) + stream->share);
     struct context *context = stays ? stream->context : NULL;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     stream_block_is_settled(stream);
     if (context && put.event)
-        release_look_again(pool, context);
+        room_look_again(pool, context);
     if (!stays && moved)
         return_to_shelf(block);
     return stays;
@@ -855,12 +859,12 @@ bool stream_heap_claim(struct stream_block *block, CUdeviceptr address)
         struct shelf *shelf = shelf_of(block);
         if (!shelf || !stream_block_is_held(block, address))
             return false;
-        short_lock_take(&shelf->stream->lock);
+        lock_take(&shelf->stream->lock, LOCK_STREAM);
         bool same = shelf_of(block) == shelf;
         bool held = same && stream_block_is_held(block, address);
         if (held)
             atomic_store_explicit(&block->held_at, 0, memory_order_relaxed);
-        short_lock_give(&shelf->stream->lock);
+        lock_give(&shelf->stream->lock);
         if (same)
             return held;
     }
@@ -871,32 +875,32 @@ bool stream_heap_free(struct pool *pool, struct stream_block *block, struct stre
 {
     struct stream *stream = ref.stream;
     bool looked = false;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     for (;;) {
         if (!stream_is(ref) || !shelf_may_keep(stream, block) ||
             (!looked && steps_aside(stream, block))) {
-            short_lock_give(&stream->lock);
+            lock_give(&stream->lock);
             return false;
         }
         /* Another stream's bucket is looked at later. */
         if (shelf_is_within_cap(stream, block) &&
             (shelf_of(block)->stream != stream || !shelf_is_full(pool, block->block.bucket)))
             break;
-        short_lock_give(&stream->lock);
+        lock_give(&stream->lock);
         if (looked || !stream_release_room(pool, stream, block))
             return false;
         looked = true;
-        short_lock_take(&stream->lock);
+        lock_take(&stream->lock, LOCK_STREAM);
     }
     struct put put = what_to_put(pool, stream, block);
     if ((put.event || put.marker) && is_for_driver(stream)) {
-        short_lock_give(&stream->lock);
+        lock_give(&stream->lock);
         return false;
     }
     uint64_t stamp = shelf_next_stamp(stream);
     bool look = shelf_look_is_due(stream);
     stream_block_is_away(stream);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (!free_slowly(pool, block, ref, handle, stamp, put))
         return false;
     if (look)
@@ -911,13 +915,13 @@ bool stream_heap_free(struct pool *pool, struct stream_block *block, struct stre
 static bool last_free_is_over(const struct stream_block *block)
 {
     struct stream *stream = shelf_of(block)->stream;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     bool own =
         atomic_load_explicit(&block->generation, memory_order_relaxed) > stream->handed_before ||
         counter_get(&block->block.epoch) == 0 || MUTATED(former_owners_stamp_believed);
     bool over = (own && counter_get(&block->block.epoch) <= order_done(stream)) ||
                 MUTATED(plain_free_of_unfinished);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return over;
 }
 
@@ -927,13 +931,13 @@ static bool free_in_context(struct pool *pool, struct stream_block *block, struc
                             struct plain_free *free)
 {
     struct stream *stream = ref.stream;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     uint64_t stamp = shelf_next_stamp(stream);
     stream_block_is_away(stream);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     struct own_event *event = order_record_context(pool, stream, stamp);
     leave_shelf(block);
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     /* Without an event it would lie there for good. The driver's own free relies on the program to
      * have waited for all uses. */
     bool may = (event || MUTATED(plain_free_without_event)) && stream_is(ref) &&
@@ -945,7 +949,7 @@ static bool free_in_context(struct pool *pool, struct stream_block *block, struc
     if (bucket && event)
         order_drop_user(stream, event);
     order_settle(stream);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     stream_block_is_settled(stream);
     if (!bucket) {
         return_to_shelf(block);
@@ -973,23 +977,23 @@ void stream_heap_leave(struct pool *pool, struct stream_block *block)
 {
     leave_shelf(block);
     block_set_state(&block->block, BLOCK_LEAVING);
-    block_table_remove(&pool->streams->blocks, block_address(&block->block), &block->block);
+    block_table_remove(&streams_of(pool)->blocks, block_address(&block->block), &block->block);
 }
 
 static void forget_left(struct pool *pool, struct stream_block *block)
 {
     forget_block(block);
-    stream_block_put(&pool->streams->records, block);
+    stream_block_put(&streams_of(pool)->records, block);
 }
 
 void stream_heap_left(struct pool *pool, struct stream_block *block, uint64_t nanoseconds)
 {
     struct shelf *shelf = shelf_of(block);
     struct bucket_counters *counters = block->block.bucket->counters;
-    short_lock_take(&shelf->stream->lock);
+    lock_take(&shelf->stream->lock, LOCK_STREAM);
     bucket_count_return(counters, EVICTION_FREE, nanoseconds);
     counter_add(&counters->frees, 1);
-    short_lock_give(&shelf->stream->lock);
+    lock_give(&shelf->stream->lock);
     forget_left(pool, block);
 }
 
@@ -997,15 +1001,15 @@ void stream_heap_left(struct pool *pool, struct stream_block *block, uint64_t na
 static void lose(struct pool *pool, struct stream_block *block)
 {
     struct shelf *shelf = shelf_of(block);
-    short_lock_take(&shelf->stream->lock);
+    lock_take(&shelf->stream->lock, LOCK_STREAM);
     bucket_count_lost(block->block.bucket->counters);
-    short_lock_give(&shelf->stream->lock);
+    lock_give(&shelf->stream->lock);
     forget_left(pool, block);
 }
 
 void stream_heap_came_back(struct pool *pool, struct stream_block *block)
 {
-    if (!block_table_insert(&pool->streams->blocks, block_address(&block->block), &block->block))
+    if (!block_table_insert(&streams_of(pool)->blocks, block_address(&block->block), &block->block))
         return;
     block_set_state(&block->block, BLOCK_LIVE);
     return_to_shelf(block);
@@ -1029,7 +1033,7 @@ static bool forget_held(struct pool *pool, struct stream_block *block, CUdevicep
 
 bool stream_heap_let_go(struct pool *pool, CUdeviceptr address)
 {
-    struct stream_block *block = stream_block_find(&pool->streams->blocks, address);
+    struct stream_block *block = stream_block_find(&streams_of(pool)->blocks, address);
     return !block || forget_held(pool, block, address);
 }
 
@@ -1039,16 +1043,16 @@ static void forget_stale(struct pool *pool, struct stream_block *block, CUdevice
     struct shelf *shelf = shelf_of(block);
     if (!shelf)
         return;
-    short_lock_take(&shelf->stream->lock);
+    lock_take(&shelf->stream->lock, LOCK_STREAM);
     bool stale =
         shelf_of(block) == shelf && block_address(&block->block) == address &&
         (block_state(&block->block) == BLOCK_CLEAN || block_state(&block->block) == BLOCK_PENDING);
     if (stale) {
         take_from(shelf->stream, &block->block);
         counter_add(&block->block.bucket->counters->evictions[EVICTION_CONTEXT], 1);
-        block_table_remove(&pool->streams->blocks, address, &block->block);
+        block_table_remove(&streams_of(pool)->blocks, address, &block->block);
     }
-    short_lock_give(&shelf->stream->lock);
+    lock_give(&shelf->stream->lock);
     if (stale)
         stream_heap_forget_free(pool, block);
 }

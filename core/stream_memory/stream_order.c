@@ -114,13 +114,13 @@ static void take_mark(struct pool *pool, CUstream handle, struct order_mark *mar
     mark->context = NULL;
     if (!ref.stream)
         return;
-    short_lock_take(&ref.stream->lock);
+    lock_take(&ref.stream->lock, LOCK_STREAM);
     if (stream_is(ref)) {
-        copy_clock(pool->streams, ref.stream, mark);
+        copy_clock(streams_of(pool), ref.stream, mark);
         if (of_wait)
             lower_to_what_a_wait_tells(mark);
     }
-    short_lock_give(&ref.stream->lock);
+    lock_give(&ref.stream->lock);
 }
 
 void order_take_mark(struct pool *pool, CUstream handle, struct order_mark *mark)
@@ -149,9 +149,9 @@ static void clock_is_over(struct streams *streams, const struct order_clock *clo
 
 static void settle(struct stream *stream)
 {
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     order_settle(stream);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
 }
 
 void order_mark_is_over(struct pool *pool, const struct order_mark *mark)
@@ -159,7 +159,7 @@ void order_mark_is_over(struct pool *pool, const struct order_mark *mark)
     if (!mark->stream)
         return;
     order_complete(mark->stream, mark->stamp);
-    clock_is_over(pool->streams, &mark->clock, mark->count);
+    clock_is_over(streams_of(pool), &mark->clock, mark->count);
     settle(mark->stream);
 }
 
@@ -189,7 +189,7 @@ static void take_stream(struct streams *streams, unsigned index, const struct co
     bool settled = seems_settled(stream);
     if (settled && stream_id(streams, stream))
         return;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     if (stream->context == context && taken->count < room) {
         taken->marks[taken->count].stream = stream;
         taken->marks[taken->count++].stamp =
@@ -198,7 +198,7 @@ static void take_stream(struct streams *streams, unsigned index, const struct co
     if (!stream->id && seems_settled(stream) &&
         atomic_load_explicit(&stream->away, memory_order_acquire) == 0)
         streams_note_idle(streams, stream);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
 }
 
 static unsigned count_busy(const struct streams *streams)
@@ -212,7 +212,7 @@ static unsigned count_busy(const struct streams *streams)
 
 struct order_marks *order_take_context(struct pool *pool, const struct context *context)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     unsigned room = count_busy(streams);
     struct order_marks *taken = malloc(sizeof *taken + room * sizeof taken->marks[0]);
     if (!taken)
@@ -243,12 +243,12 @@ void order_blocking_are_over(struct order_marks *taken)
 {
     for (unsigned i = 0; i < taken->count; i++) {
         struct stream *stream = taken->marks[i].stream;
-        short_lock_take(&stream->lock);
+        lock_take(&stream->lock, LOCK_STREAM);
         if (stream->ordered_by_others) {
             order_complete(stream, taken->marks[i].stamp);
             order_settle(stream);
         }
-        short_lock_give(&stream->lock);
+        lock_give(&stream->lock);
     }
 }
 
@@ -405,10 +405,10 @@ static CUresult record_in_context(struct pool *pool, const struct own_event *eve
 {
     CUresult result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     (void)unused;
-    pthread_mutex_lock(&pool->fence_lock);
-    if (!streams_are_captured(pool))
+    lock_take(&pool->fence_lock, LOCK_FENCE);
+    if (!program_captures(&pool->captures))
         result = pool->driver->cuCtxRecordEvent(event->context->handle, event->event);
-    pthread_mutex_unlock(&pool->fence_lock);
+    lock_give(&pool->fence_lock);
     return result;
 }
 
@@ -429,16 +429,16 @@ static struct own_event *record_by(struct pool *pool, struct stream *stream, CUs
 {
     bool make;
     struct own_event *discarded = NULL;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     struct context *context = stream->context;
     struct own_event *event = begin_record(stream, &make);
     order_take_discarded(stream, &discarded);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     order_destroy_events(pool, discarded);
     bool recorded = record_event(pool, make ? context : NULL, &event, handle, record);
     if (!event)
         return NULL;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     event->stamp = stamp;
     event->users = 1;
     event->over = false;
@@ -451,7 +451,7 @@ static struct own_event *record_by(struct pool *pool, struct stream *stream, CUs
         event->over = true;
         order_drop_user(stream, event);
     }
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return recorded ? event : NULL;
 }
 
@@ -459,14 +459,14 @@ static struct own_event *record_by(struct pool *pool, struct stream *stream, CUs
 static void ask_about_older_ones(struct pool *pool, struct stream *stream)
 {
     uint64_t stamp = 0;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     if (counter_get(&stream->outstanding) >= OWN_EVENTS_TO_ASK) {
         const struct own_event *event = stream->oldest;
         for (unsigned i = 1; event->next && i < OWN_EVENTS_ASKED; i++)
             event = event->next;
         stamp = event->stamp;
     }
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (stamp)
         order_query_sparingly(pool, stream, stamp);
 }
@@ -479,9 +479,9 @@ struct own_event *order_record(struct pool *pool, struct stream_ref ref, CUstrea
         record_by(pool, ref.stream, handle, stamp, join ? record_operation : record_on_stream);
     if (!event)
         return NULL;
-    short_lock_take(&ref.stream->lock);
+    lock_take(&ref.stream->lock, LOCK_STREAM);
     event->in_free = true;
-    short_lock_give(&ref.stream->lock);
+    lock_give(&ref.stream->lock);
     return event;
 }
 
@@ -495,9 +495,9 @@ static void drop(struct stream *stream, struct own_event *event)
 {
     if (!event)
         return;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     order_drop_user(stream, event);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
 }
 
 /* Lock held. */
@@ -524,19 +524,19 @@ static void drop_marker(struct stream *stream, struct own_event *event, bool mad
 bool order_join(struct pool *pool, struct stream_ref ref, CUstream handle, uint64_t stamp)
 {
     struct stream *stream = ref.stream;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     struct context *context = stream->context;
     struct own_event *event = use_marker(stream);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     bool make = !event;
     bool recorded = record_event(pool, make ? context : NULL, &event, handle, record_operation);
     if (!event)
         return false;
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     drop_marker(stream, event, make);
     if (recorded)
         raise_joined(stream, stamp);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return recorded;
 }
 
@@ -562,13 +562,13 @@ uint64_t order_share(const struct pool *pool, const struct stream *stream,
                      const struct mempool *mempool)
 {
     const struct device *device = stream->device;
-    uint64_t streams = stream_count(pool->streams), all = device->growth_budget;
+    uint64_t streams = stream_count(streams_of(pool)), all = device->growth_budget;
     uint64_t kept = atomic_load_explicit(&mempool->kept, memory_order_relaxed);
     if (device_is_short(device))
         return 0;
     if (stream->own_order && all && kept > all && memory_is_plentiful(device))
         all = kept;
-    all = smaller(all, device->stream_cached_cap / 2);
+    all = smaller(all, stream_device(device)->cached_cap / 2);
     return smaller(share_of(all, streams, FEW_STREAMS),
                    share_of(device->total_bytes / UNKNOWN_SHARE, streams, VERY_FEW_STREAMS));
 }
@@ -578,10 +578,10 @@ static CUresult record_on_free_stream(struct pool *pool, const struct own_event 
                                       CUstream handle)
 {
     CUresult result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    pthread_mutex_lock(&pool->fence_lock);
-    if (!streams_are_captured(pool))
+    lock_take(&pool->fence_lock, LOCK_FENCE);
+    if (!program_captures(&pool->captures))
         result = pool->driver->cuEventRecord(event->event, handle);
-    pthread_mutex_unlock(&pool->fence_lock);
+    lock_give(&pool->fence_lock);
     return result;
 }
 
@@ -602,31 +602,31 @@ bool order_capture_is_coming(const struct pool *pool)
 {
     /* Relaxed: the stream's lock orders it. Whoever has left something pending without having seen
      * it did so before the stream was looked at below. */
-    return (atomic_load_explicit(&pool->streams->captures_coming, memory_order_relaxed) ||
-            streams_are_captured(pool)) &&
+    return (atomic_load_explicit(&streams_of(pool)->captures_coming, memory_order_relaxed) ||
+            program_captures(&pool->captures)) &&
            !MUTATED(pending_as_capture_comes);
 }
 
 void order_capture_has_come(struct pool *pool)
 {
-    atomic_fetch_sub_explicit(&pool->streams->captures_coming, 1, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&streams_of(pool)->captures_coming, 1, memory_order_relaxed);
 }
 
 void order_record_the_rest(struct pool *pool)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     atomic_fetch_add_explicit(&streams->captures_coming, 1, memory_order_relaxed);
     if (!pool->driver->cuCtxRecordEvent)
         return;
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
-        short_lock_take(&stream->lock);
+        lock_take(&stream->lock, LOCK_STREAM);
         order_settle(stream);
         bool lacks = lacks_event(stream);
         uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
         struct context *context = stream->context;
         uint64_t generation = stream->generation;
-        short_lock_give(&stream->lock);
+        lock_give(&stream->lock);
         if (!lacks || !context_pin(context, generation))
             continue;
         drop(stream, order_record_context(pool, stream, stamp));
@@ -645,14 +645,14 @@ static bool may_be_named(const struct stream *stream)
 static void record_where_missing(struct pool *pool, struct stream *stream,
                                  const struct context *context)
 {
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     order_settle(stream);
     bool lacks = stream->context == context && lacks_event(stream) && may_be_named(stream);
     uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
     CUstream handle = stream->handle;
     if (lacks)
         stream_is_named(stream);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (!lacks)
         return;
     drop(stream, record_by(pool, stream, handle, stamp, record_on_free_stream));
@@ -662,25 +662,25 @@ static void record_where_missing(struct pool *pool, struct stream *stream,
 void order_record_where_missing(struct pool *pool, const struct context *context)
 {
     uint64_t generation = context_generation(context);
-    for (unsigned i = 0; i < stream_count(pool->streams); i++) {
+    for (unsigned i = 0; i < stream_count(streams_of(pool)); i++) {
         struct context *pinned = (struct context *)(uintptr_t)context;
         if (!context_pin(pinned, generation))
             return;
-        record_where_missing(pool, stream_at(pool->streams, i), context);
+        record_where_missing(pool, stream_at(streams_of(pool), i), context);
         context_unpin(pinned);
     }
 }
 
 void order_record_to_wait(struct pool *pool, struct stream *stream)
 {
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     order_settle(stream);
     bool lacks = lacks_event(stream), named = may_be_named(stream);
     bool is_here = stream->id && (!stream->thread || stream->thread == thread_state.id);
     uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
     uint64_t generation = stream->generation;
     struct context *context = stream->context;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (!lacks || (is_here && !named) || !context_pin(context, generation))
         return;
     if (named)
@@ -727,7 +727,7 @@ static void note_answer(struct stream *stream, uint64_t stamp, CUresult result)
 
 static CUresult ask(struct pool *pool, struct stream *stream, uint64_t stamp, bool sparingly)
 {
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     struct own_event *event = stream->oldest;
     while (event && event->stamp < stamp)
         event = event->next;
@@ -735,19 +735,19 @@ static CUresult ask(struct pool *pool, struct stream *stream, uint64_t stamp, bo
     bool vain = sparingly && was_asked_in_vain(stream, event);
     if (event && !vain)
         event->users++;
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     if (vain)
         return CUDA_ERROR_NOT_READY;
     if (!event)
         return order_done(stream) >= stamp ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
     CUresult result = ask_driver(pool, event);
-    short_lock_take(&stream->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
     if (result == CUDA_SUCCESS)
         order_complete(stream, covered);
     note_answer(stream, covered, result);
     order_drop_user(stream, event);
     order_settle(stream);
-    short_lock_give(&stream->lock);
+    lock_give(&stream->lock);
     return result;
 }
 
@@ -849,7 +849,7 @@ static uint64_t mix(CUevent event)
 
 static struct event_shard *shard_of(struct pool *pool, CUevent event)
 {
-    return &pool->streams->events[mix(event) >> 60];
+    return &streams_of(pool)->events[mix(event) >> 60];
 }
 
 static size_t first_slot(const struct event_shard *shard, CUevent event)
@@ -923,14 +923,14 @@ uint64_t order_event_begin(struct pool *pool, CUevent event)
     uint64_t version = 0;
     if (!event)
         return 0;
-    pthread_mutex_lock(&shard->lock);
+    lock_take(&shard->lock, LOCK_EVENTS);
     struct program_event *found = add_event(shard, event);
     if (found) {
         found->valid = false;
         found->contested = found->recording++ != 0;
         version = found->version = ++shard->versions;
     }
-    pthread_mutex_unlock(&shard->lock);
+    lock_give(&shard->lock);
     return version;
 }
 
@@ -953,7 +953,7 @@ void order_event_recorded(struct pool *pool, CUevent event, uint64_t version,
     struct event_shard *shard = shard_of(pool, event);
     if (!version)
         return;
-    pthread_mutex_lock(&shard->lock);
+    lock_take(&shard->lock, LOCK_EVENTS);
     struct program_event *found = find_event(shard, event);
     if (found && found->recording && --found->recording == 0) {
         found->valid = !found->contested && !found->unseen && found->version == version && mark &&
@@ -962,7 +962,7 @@ void order_event_recorded(struct pool *pool, CUevent event, uint64_t version,
         if (!found->valid && !found->unseen)
             remove_event(shard, found);
     }
-    pthread_mutex_unlock(&shard->lock);
+    lock_give(&shard->lock);
 }
 
 void order_event_lost(struct pool *pool, CUevent event)
@@ -971,7 +971,7 @@ void order_event_lost(struct pool *pool, CUevent event)
     CUcontext current = NULL;
     pool->driver->cuCtxGetCurrent(&current);
     struct context *context = current ? context_find(pool, current) : NULL;
-    pthread_mutex_lock(&shard->lock);
+    lock_take(&shard->lock, LOCK_EVENTS);
     struct program_event *found = event ? add_event(shard, event) : NULL;
     if (found) {
         if (!found->context)
@@ -980,7 +980,7 @@ void order_event_lost(struct pool *pool, CUevent event)
         found->valid = false;
         found->version = ++shard->versions;
     }
-    pthread_mutex_unlock(&shard->lock);
+    lock_give(&shard->lock);
     /* There is no memory for that: it must not be believed later. */
     if (event && !found)
         order_lose_events(pool);
@@ -989,11 +989,11 @@ void order_event_lost(struct pool *pool, CUevent event)
 void order_event_destroyed(struct pool *pool, CUevent event)
 {
     struct event_shard *shard = shard_of(pool, event);
-    pthread_mutex_lock(&shard->lock);
+    lock_take(&shard->lock, LOCK_EVENTS);
     struct program_event *found = find_event(shard, event);
     if (found)
         remove_event(shard, found);
-    pthread_mutex_unlock(&shard->lock);
+    lock_give(&shard->lock);
 }
 
 static unsigned count_events_of(const struct event_shard *shard, const struct context *context)
@@ -1030,20 +1030,20 @@ static void keep_others(struct event_shard *shard, const struct context *context
 
 static void forget_events(struct event_shard *shard, const struct context *context)
 {
-    pthread_mutex_lock(&shard->lock);
+    lock_take(&shard->lock, LOCK_EVENTS);
     if (count_events_of(shard, context))
         keep_others(shard, context);
-    pthread_mutex_unlock(&shard->lock);
+    lock_give(&shard->lock);
 }
 
 size_t order_count_events(struct pool *pool)
 {
     size_t count = 0;
     for (unsigned i = 0; i < SHARDS; i++) {
-        struct event_shard *shard = &pool->streams->events[i];
-        pthread_mutex_lock(&shard->lock);
+        struct event_shard *shard = &streams_of(pool)->events[i];
+        lock_take(&shard->lock, LOCK_EVENTS);
         count += shard->used;
-        pthread_mutex_unlock(&shard->lock);
+        lock_give(&shard->lock);
     }
     return count;
 }
@@ -1051,12 +1051,12 @@ size_t order_count_events(struct pool *pool)
 void order_context_died(struct pool *pool, const struct context *context)
 {
     for (unsigned i = 0; i < SHARDS && !MUTATED(events_outlive_context); i++)
-        forget_events(&pool->streams->events[i], context);
+        forget_events(&streams_of(pool)->events[i], context);
 }
 
 static bool events_are_lost(const struct pool *pool)
 {
-    return atomic_load_explicit(&pool->streams->events_are_lost, memory_order_relaxed);
+    return atomic_load_explicit(&streams_of(pool)->events_are_lost, memory_order_relaxed);
 }
 
 void order_event_look(struct pool *pool, CUevent event, struct event_look *look)
@@ -1066,7 +1066,7 @@ void order_event_look(struct pool *pool, CUevent event, struct event_look *look)
     look->context = NULL;
     if (events_are_lost(pool))
         return;
-    pthread_mutex_lock(&shard->lock);
+    lock_take(&shard->lock, LOCK_EVENTS);
     const struct program_event *found = find_event(shard, event);
     if (found)
         look->context = found->context;
@@ -1074,7 +1074,7 @@ void order_event_look(struct pool *pool, CUevent event, struct event_look *look)
         look->version = found->version;
         look->clock = *found->clock;
     }
-    pthread_mutex_unlock(&shard->lock);
+    lock_give(&shard->lock);
 }
 
 static bool still_stands(struct pool *pool, CUevent event, const struct event_look *look)
@@ -1082,18 +1082,18 @@ static bool still_stands(struct pool *pool, CUevent event, const struct event_lo
     struct event_shard *shard = shard_of(pool, event);
     if (!look->version || events_are_lost(pool))
         return false;
-    pthread_mutex_lock(&shard->lock);
+    lock_take(&shard->lock, LOCK_EVENTS);
     const struct program_event *found = find_event(shard, event);
     bool same = (found && found->valid && found->version == look->version) ||
                 MUTATED(event_recorded_anew_counts);
-    pthread_mutex_unlock(&shard->lock);
+    lock_give(&shard->lock);
     return same;
 }
 
 void order_event_is_over(struct pool *pool, CUevent event, const struct event_look *look)
 {
     if (still_stands(pool, event, look))
-        clock_is_over(pool->streams, &look->clock, STREAMS_ORDERED);
+        clock_is_over(streams_of(pool), &look->clock, STREAMS_ORDERED);
 }
 
 static bool says_anything(const struct order_clock *clock)
@@ -1112,14 +1112,14 @@ void order_event_waited(struct pool *pool, CUevent event, const struct event_loo
     struct stream_ref ref = stream_find(pool, handle, true);
     if (!ref.stream)
         return;
-    short_lock_take(&ref.stream->lock);
+    lock_take(&ref.stream->lock, LOCK_STREAM);
     for (unsigned i = 0; i < STREAMS_ORDERED && stream_is(ref); i++)
         if (look->clock.after[i] > ref.stream->known.after[i])
             ref.stream->known.after[i] = look->clock.after[i];
-    short_lock_give(&ref.stream->lock);
+    lock_give(&ref.stream->lock);
 }
 
 void order_lose_events(struct pool *pool)
 {
-    atomic_store_explicit(&pool->streams->events_are_lost, true, memory_order_relaxed);
+    atomic_store_explicit(&streams_of(pool)->events_are_lost, true, memory_order_relaxed);
 }

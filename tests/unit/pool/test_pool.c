@@ -560,13 +560,13 @@ Test(pool, a_report_waits_for_no_lock)
     start();
     allocate(MIB);
     stop_looking_at_locks();
+    lock_take(&pool->fence_lock, LOCK_FENCE);
+    lock_take(&pool->registry.lock, LOCK_REGISTRY);
     heap_lock(heap());
-    pthread_mutex_lock(&pool->fence_lock);
-    pthread_mutex_lock(&pool->registry.lock);
     cr_assert_eq(pool_report(pool, &report), 0);
     cr_assert_eq(report.devices[0].kinds[0].totals.requests, 1);
     report_free(&report);
-    pthread_mutex_unlock(&pool->registry.lock);
-    pthread_mutex_unlock(&pool->fence_lock);
     heap_unlock(heap());
+    lock_give(&pool->registry.lock);
+    lock_give(&pool->fence_lock);
 }

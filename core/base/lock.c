@@ -1,0 +1,123 @@
+#include "lock.h"
+
+#ifdef CUDAPOOL_CHECK_LOCKS
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* More than there are ranks that one thread holds at a time: each at most once. */
+#define HELD_MAX 16
+
+struct held {
+    const void *lock;
+    enum lock_rank rank;
+    const char *place;
+};
+
+/* What the thread holds or is waiting for, in the order in which it was taken. A signal handler
+ * that interrupts a change finds the count as before or as after it, and leaves it as it was. */
+static _Thread_local struct {
+    volatile unsigned count;
+    struct held locks[HELD_MAX];
+} held __attribute__((tls_model("initial-exec")));
+
+static const char *const names[] = {
+#define LOCK(name, text) text,
+    LOCK_RANKS
+#undef LOCK
+};
+
+_Static_assert(sizeof names / sizeof names[0] <= HELD_MAX, "a thread may hold a lock of each rank");
+
+/* One line, and the end of the process: going on would be to wait for good, or to read what others
+ * write. Nothing of stdio's, whose lock the thread may hold. */
+__attribute__((noreturn, format(printf, 1, 2))) static void fail(const char *format, ...)
+{
+    char line[512];
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    if (length >= (int)sizeof line)
+        length = sizeof line - 1;
+    if (length > 0 && write(STDERR_FILENO, line, (size_t)length) < 0)
+        abort();
+    abort();
+}
+
+static const struct held *find(const void *lock)
+{
+    for (unsigned i = 0; i < held.count; i++)
+        if (held.locks[i].lock == lock)
+            return &held.locks[i];
+    return NULL;
+}
+
+static const struct held *find_behind(int rank)
+{
+    for (unsigned i = 0; i < held.count; i++)
+        if ((int)held.locks[i].rank > rank)
+            return &held.locks[i];
+    return NULL;
+}
+
+void lock_check_take(const void *lock, enum lock_rank rank, const char *place)
+{
+    const struct held *same = find(lock);
+    if (same)
+        fail("cudapool: locks: %s: %s is taken twice, first at %s\n", place, names[rank],
+             same->place);
+    const struct held *behind = find_behind((int)rank - 1);
+    if (behind)
+        fail("cudapool: locks: %s: %s is taken under %s, which is held since %s\n", place,
+             names[rank], names[behind->rank], behind->place);
+    held.locks[held.count] = (struct held){lock, rank, place};
+    atomic_signal_fence(memory_order_seq_cst);
+    held.count++;
+}
+
+void lock_check_give(const void *lock, const char *place)
+{
+    const struct held *given = find(lock);
+    if (!given)
+        fail("cudapool: locks: %s: a lock is given that is not held\n", place);
+    for (unsigned i = (unsigned)(given - held.locks); i + 1 < held.count; i++)
+        held.locks[i] = held.locks[i + 1];
+    atomic_signal_fence(memory_order_seq_cst);
+    held.count--;
+}
+
+void lock_check_held(const void *lock, const char *place)
+{
+    if (!find(lock))
+        fail("cudapool: locks: %s: a lock is not held that must be\n", place);
+}
+
+void lock_check_rank_held(enum lock_rank rank, const char *place)
+{
+    for (unsigned i = 0; i < held.count; i++)
+        if (held.locks[i].rank == rank)
+            return;
+    fail("cudapool: locks: %s: %s is not held, and must be\n", place, names[rank]);
+}
+
+void lock_check_not_held(const void *lock, const char *place)
+{
+    const struct held *found = find(lock);
+    if (found)
+        fail("cudapool: locks: %s: %s is held since %s, and must not be\n", place,
+             names[found->rank], found->place);
+}
+
+void lock_check_none_behind(int rank, const char *place)
+{
+    const struct held *behind = find_behind(rank);
+    if (behind)
+        fail("cudapool: locks: %s: %s is held since %s, and must not be\n", place,
+             names[behind->rank], behind->place);
+}
+
+#endif
