@@ -3,28 +3,17 @@
 #include <stdlib.h>
 
 #include "core/base/cancellation.h"
-#include "core/base/clock.h"
 #include "core/base/mutation.h"
-#include "core/base/size_class.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/surroundings.h"
 #include "core/device_memory/device_memory.h"
-#include "core/device_memory/release.h"
 #include "core/driver/calls.h"
 #include "core/figures/figures_file.h"
-#include "core/reclaim/managed.h"
 #include "core/reclaim/reclaim.h"
 #include "core/stream_memory/mempool.h"
 #include "core/stream_memory/own_event_record.h"
-#include "core/stream_memory/program_events.h"
 #include "core/stream_memory/stream_find.h"
-#include "core/stream_memory/stream_hands.h"
-#include "core/stream_memory/stream_heap.h"
 #include "core/stream_memory/stream_memory.h"
-#include "core/stream_memory/stream_order.h"
-#include "core/stream_memory/stream_release.h"
-#include "core/stream_memory/stream_table.h"
-#include "pool_stream.h"
 
 /* In the order in which they are asked. Device memory is the first one: see heap_of. */
 static const struct kind *const kinds[] = {&device_memory, &stream_memory, NULL};
