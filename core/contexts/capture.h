@@ -14,19 +14,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "core/driver/cuda_abi.h"
-
-struct pool;
-struct capture;
-
-struct captures {
-    unsigned idle; /* what count is while the program captures nothing: 1 in a pool that is switched
-                      off. Written before the pool is in use */
-    _Atomic unsigned count; /* the length of list, and 1 more in a pool that is switched off;
-                               written under the fence lock, read without. Relaxed: whoever records
-                               a fence looks again under the lock */
-    struct capture *list;
-};
+#include "pool_state.h"
 
 static inline bool captures_are_going_on(const struct captures *captures)
 {

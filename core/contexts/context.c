@@ -4,323 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "capture.h"
+#include "core/base/lines.h"
 #include "core/base/mutation.h"
 #include "core/driver/calls.h"
+#include "device.h"
+#include "epoch.h"
 #include "pool_state.h"
-
-#define LINE_BYTES ((size_t)64)
-
-static size_t whole_lines(size_t bytes)
-{
-    return (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
-}
-
-/* ---- devices ---- */
-
-static struct device *find_device(struct registry *registry, CUdevice ordinal)
-{
-    lock_must_be_held(&registry->lock);
-    struct device *device = registry_devices(registry);
-    while (device && device->ordinal != ordinal)
-        device = device->next;
-    return device;
-}
-
-static void read_uuid(const struct driver *driver, struct device *device)
-{
-    if (driver->cuDeviceGetUuid_v2)
-        driver->cuDeviceGetUuid_v2(&device->uuid, device->ordinal);
-    else if (driver->cuDeviceGetUuid)
-        driver->cuDeviceGetUuid(&device->uuid, device->ordinal);
-}
-
-/* Several fences to a growth budget, so that it is used up and freed in small steps. */
-static uint64_t fence_bytes(uint64_t growth_budget)
-{
-    uint64_t most = UINT64_C(16) << 20;
-    return growth_budget / 8 < most ? growth_budget / 8 : most;
-}
-
-/* Where the hard limit is narrower than the growth budget, half of what it allows: what has no
- * fence can neither be waited for nor given back there. */
-static uint64_t budget_inside_limits(const struct device *device)
-{
-    uint64_t least = device->limit;
-    return least / 2 < device->growth_budget && !MUTATED(fences_wide_at_limits)
-               ? least / 2
-               : device->growth_budget;
-}
-
-void device_set_short(struct device *device, bool is_short)
-{
-    atomic_store_explicit(&device->is_short, is_short, memory_order_relaxed);
-    atomic_store_explicit(&device->fence_bytes,
-                          is_short ? 0 : fence_bytes(budget_inside_limits(device)),
-                          memory_order_relaxed);
-}
-
-/* 0 where the driver does not say. */
-static uint32_t cuda_version(const struct driver *driver)
-{
-    int version = 0;
-    if (!driver->cuDriverGetVersion || driver->cuDriverGetVersion(&version) != CUDA_SUCCESS)
-        return 0;
-    return version > 0 ? (uint32_t)version : 0;
-}
-
-/* All zero, with room for what the kinds keep. */
-static struct device *allocate_device(const struct kind *const *kinds)
-{
-    size_t bytes = whole_lines(sizeof(struct device));
-    for (const struct kind *const *kind = kinds; *kind; kind++)
-        bytes += whole_lines((*kind)->device_bytes);
-    struct device *device = aligned_alloc(LINE_BYTES, bytes);
-    if (!device)
-        return NULL;
-    memset(device, 0, bytes);
-    char *memory = (char *)device + whole_lines(sizeof *device);
-    for (const struct kind *const *kind = kinds; *kind; kind++) {
-        device->of_kind[(*kind)->number] = (*kind)->device_bytes ? memory : NULL;
-        memory += whole_lines((*kind)->device_bytes);
-    }
-    return device;
-}
-
-static struct device *describe_device(struct pool *pool, CUdevice ordinal)
-{
-    const struct driver *driver = pool->driver;
-    struct device *device = allocate_device(pool->kinds);
-    size_t total = 0;
-    if (!device)
-        return NULL;
-    device->ordinal = ordinal;
-    if (driver->cuDeviceTotalMem_v2(&total, ordinal) != CUDA_SUCCESS) {
-        free(device);
-        return NULL;
-    }
-    driver->cuDeviceGetName(device->name, (int)sizeof device->name, ordinal);
-    read_uuid(driver, device);
-    const struct device_settings *settings = &pool->settings.device;
-    device->total_bytes = total;
-    device->cached_cap = byte_size_resolve(&settings->caps.cached, total);
-    device->growth_budget = byte_size_resolve(&settings->growth_budget, total);
-    device->limit = byte_size_resolve(&pool->settings.limits.device_bytes, total);
-    device_set_short(device, false);
-    atomic_init(&device->could_hold, total);
-    return device;
-}
-
-/* False where memory is short. */
-static bool list_device(struct pool *pool, struct device *device)
-{
-    lock_must_be_held(&pool->registry.lock);
-    struct registry *registry = &pool->registry;
-    struct figures_device record = {.ordinal = device->ordinal, .total_bytes = device->total_bytes};
-    memcpy(record.name, device->name, sizeof record.name);
-    memcpy(record.uuid, device->uuid.bytes, sizeof record.uuid);
-    if (figures_device(&pool->figures, &record))
-        device->memory = figures_kind(&pool->figures, KIND_DEVICE, device->ordinal);
-    bool made = device->memory != NULL;
-    for (const struct kind *const *kind = pool->kinds; *kind && made; kind++)
-        made = !(*kind)->made_device || (*kind)->made_device(pool, device);
-    if (!made)
-        return false;
-    device->next = registry_devices(registry);
-    atomic_store_explicit(&registry->devices, device, memory_order_release);
-    return true;
-}
-
-struct device *context_device(struct pool *pool, CUdevice ordinal)
-{
-    struct registry *registry = &pool->registry;
-    lock_take(&registry->lock, LOCK_REGISTRY);
-    struct device *device = find_device(registry, ordinal);
-    lock_give(&registry->lock);
-    if (device)
-        return device;
-    struct device *described = describe_device(pool, ordinal);
-    if (!described)
-        return NULL;
-    figures_note_cuda(&pool->figures, cuda_version(pool->driver));
-    figures_start(&pool->figures);
-    lock_take(&registry->lock, LOCK_REGISTRY);
-    device = find_device(registry, ordinal);
-    if (!device && list_device(pool, described))
-        device = described;
-    lock_give(&registry->lock);
-    if (device != described)
-        free(described);
-    return device;
-}
-
-/* ---- life ---- */
-
-static bool is_alive(const struct context *context)
-{
-    return (context_generation(context) & 1) != 0;
-}
-
-bool context_pin(struct context *context, uint64_t generation)
-{
-    /* Sequentially consistent, as is the other side in context_end_begin: either we see that it is
-     * dying, or it sees our pin. */
-    atomic_fetch_add(&context->pins, 1);
-    if ((!atomic_load(&context->dying) && atomic_load(&context->generation) == generation &&
-         (generation & 1) != 0) ||
-        MUTATED(dead_context_pinned))
-        return true;
-    context_unpin(context);
-    return false;
-}
-
-void context_unpin(struct context *context)
-{
-    atomic_fetch_sub(&context->pins, 1);
-}
-
-void context_step_aside(struct context *context)
-{
-    if (MUTATED(lasting_error_ignored))
-        return;
-    /* Relaxed: only ever set while the context lives; a late look costs one more failed call. */
-    atomic_store_explicit(&context->unusable, true, memory_order_relaxed);
-    TELL_KINDS(context, stepped_aside, context);
-}
-
-void context_step_aside_everywhere(struct pool *pool)
-{
-    /* Sequentially consistent: either whoever brings a context to life sees this, or we see the
-     * context. */
-    atomic_store(&pool->stepped_aside, true);
-    for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
-        context_step_aside(c);
-}
-
-struct context *context_next(struct pool *pool, struct context *context, struct device *device)
-{
-    struct context *next =
-        context ? context->next
-                : atomic_load_explicit(&pool->registry.contexts, memory_order_acquire);
-    while (next && (!is_alive(next) || (device && next->device != device)))
-        next = next->next;
-    return next;
-}
-
-/* ---- looking up ---- */
-
-static struct context_handle *find_handle(struct registry *registry, CUcontext handle)
-{
-    lock_must_be_held(&registry->lock);
-    for (size_t i = 0; i < registry->handle_count; i++)
-        if (registry->handles[i].handle == handle)
-            return &registry->handles[i];
-    return NULL;
-}
-
-static bool add_handle(struct registry *registry, struct context_handle added)
-{
-    lock_must_be_held(&registry->lock);
-    if (registry->handle_count == registry->handle_capacity) {
-        size_t capacity = registry->handle_capacity ? 2 * registry->handle_capacity : 8;
-        struct context_handle *handles =
-            realloc(registry->handles, capacity * sizeof *registry->handles);
-        if (!handles)
-            return false;
-        registry->handles = handles;
-        registry->handle_capacity = capacity;
-    }
-    registry->handles[registry->handle_count++] = added;
-    return true;
-}
-
-/* Threads ask again what a handle stands for. Pairs with the acquire load in context_current. */
-static void handles_have_changed(struct registry *registry)
-{
-    if (!MUTATED(handle_cached_for_good))
-        atomic_fetch_add_explicit(&registry->generation, REGISTRY_STEP, memory_order_release);
-}
-
-static void remove_handles(struct registry *registry, const struct context *context,
-                           CUgreenCtx green)
-{
-    lock_must_be_held(&registry->lock);
-    size_t kept = 0;
-    for (size_t i = 0; i < registry->handle_count; i++) {
-        const struct context_handle *h = &registry->handles[i];
-        if (green ? h->green != green : h->context != context)
-            registry->handles[kept++] = *h;
-    }
-    registry->handle_count = kept;
-    handles_have_changed(registry);
-}
-
-/* A known context with this handle that is not about to die; its entry is copied out. */
-static bool look_up(struct pool *pool, CUcontext handle, struct context_handle *found)
-{
-    struct registry *registry = &pool->registry;
-    lock_take(&registry->lock, LOCK_REGISTRY);
-    struct context_handle *entry = find_handle(registry, handle);
-    bool known = entry && !atomic_load(&entry->context->dying);
-    if (known) {
-        *found = *entry;
-        found->generation = context_generation(entry->context);
-    }
-    lock_give(&registry->lock);
-    return known;
-}
-
-/* Also while its device's primary context may be dying. */
-static bool is_alias(struct pool *pool, CUcontext handle)
-{
-    lock_take(&pool->registry.lock, LOCK_REGISTRY);
-    const struct context_handle *entry = find_handle(&pool->registry, handle);
-    bool green = entry && entry->green;
-    lock_give(&pool->registry.lock);
-    return green;
-}
-
-bool context_has_green(struct pool *pool, const struct context *context)
-{
-    struct registry *registry = &pool->registry;
-    bool green = false;
-    lock_take(&registry->lock, LOCK_REGISTRY);
-    for (size_t i = 0; i < registry->handle_count && !green; i++)
-        green = registry->handles[i].context == context && registry->handles[i].green;
-    lock_give(&registry->lock);
-    return green;
-}
-
-struct context *context_find(struct pool *pool, CUcontext handle)
-{
-    struct context_handle found;
-    return look_up(pool, handle, &found) && !found.green ? found.context : NULL;
-}
-
-struct context *context_named(struct pool *pool, CUcontext handle)
-{
-    struct context_handle found;
-    return look_up(pool, handle, &found) ? found.context : NULL;
-}
-
-struct context *context_find_primary(struct pool *pool, CUdevice device)
-{
-    struct context *c = context_next(pool, NULL, NULL);
-    while (c && (!c->primary || c->device->ordinal != device))
-        c = context_next(pool, c, NULL);
-    return c;
-}
-
-CUdevice context_green_device(struct pool *pool, CUgreenCtx green)
-{
-    struct registry *registry = &pool->registry;
-    CUdevice device = -1;
-    lock_take(&registry->lock, LOCK_REGISTRY);
-    for (size_t i = 0; i < registry->handle_count && device < 0; i++)
-        if (registry->handles[i].green == green)
-            device = registry->handles[i].context->device->ordinal;
-    lock_give(&registry->lock);
-    return device;
-}
+#include "registry.h"
+#include "return_stream.h"
 
 /* ---- becoming known ---- */
 
@@ -335,15 +27,6 @@ static unsigned long long read_id(struct pool *pool, CUcontext handle)
     if (!pool->driver->cuCtxGetId || pool->driver->cuCtxGetId(handle, &id) != CUDA_SUCCESS)
         return 0;
     return id;
-}
-
-void *context_memory(struct context *context, const struct kind *kind)
-{
-    char *memory = context->memory;
-    const struct kind *const *k = context->kinds;
-    while (*k != kind)
-        memory += whole_lines((*k++)->context_bytes);
-    return memory;
 }
 
 /* All zero, with room for what the kinds keep. */
@@ -387,7 +70,7 @@ static struct context *find_spare(struct registry *registry, const struct device
 {
     lock_must_be_held(&registry->lock);
     struct context *c = atomic_load_explicit(&registry->contexts, memory_order_relaxed);
-    while (c && (is_alive(c) || c->device != device || c->primary != primary))
+    while (c && (context_is_alive(c) || c->device != device || c->primary != primary))
         c = c->next;
     return c;
 }
@@ -402,8 +85,8 @@ static struct context *bring_to_life(struct pool *pool, struct device *device,
     bool fresh = !context;
     if (fresh)
         context = make_context(pool, device, identity->primary);
-    if (!context || !add_handle(registry, (struct context_handle){.handle = identity->handle,
-                                                                  .context = context}))
+    if (!context || !registry_add(registry, (struct context_handle){.handle = identity->handle,
+                                                                    .context = context}))
         return NULL; /* a fresh one is lost: memory is short, and that once */
     context->handle = identity->handle;
     atomic_store_explicit(&context->id, id_of(identity), memory_order_relaxed);
@@ -457,10 +140,10 @@ static void drop_handle(struct pool *pool, const struct context_handle *dropped)
 {
     struct registry *registry = &pool->registry;
     lock_take(&registry->lock, LOCK_REGISTRY);
-    struct context_handle *entry = find_handle(registry, dropped->handle);
+    struct context_handle *entry = registry_find(registry, dropped->handle);
     if (entry && entry->green == dropped->green && entry->id == dropped->id) {
         *entry = registry->handles[--registry->handle_count];
-        handles_have_changed(registry);
+        registry_handles_have_changed(registry);
     }
     lock_give(&registry->lock);
 }
@@ -489,7 +172,7 @@ static bool list_context(struct pool *pool, struct device *device, const struct 
 {
     lock_take(&pool->fence_lock, LOCK_FENCE);
     lock_take(&pool->registry.lock, LOCK_REGISTRY);
-    const struct context_handle *entry = find_handle(&pool->registry, identity->handle);
+    const struct context_handle *entry = registry_find(&pool->registry, identity->handle);
     bool ready = !entry && (!context_next(pool, NULL, NULL) ||
                             atomic_load_explicit(&pool->several_contexts, memory_order_relaxed));
     if (ready)
@@ -532,7 +215,7 @@ struct context *context_register(struct pool *pool, CUcontext handle, CUdevice o
     struct context *context;
     do {
         struct context_handle found;
-        bool known = look_up(pool, handle, &found);
+        bool known = registry_look_up(pool, handle, &found);
         if (known && still_means(&found, id_of(&identity)))
             return found.context;
         /* Or it is we who come late. */
@@ -619,10 +302,11 @@ static bool add_alias(struct pool *pool, struct context_handle alias)
 {
     struct registry *registry = &pool->registry;
     lock_take(&registry->lock, LOCK_REGISTRY);
-    const struct context_handle *entry = alias.handle ? find_handle(registry, alias.handle) : NULL;
+    const struct context_handle *entry =
+        alias.handle ? registry_find(registry, alias.handle) : NULL;
     bool ours = !entry || (entry->green == alias.green && entry->id == alias.id);
     if (!entry)
-        add_handle(registry, alias);
+        registry_add(registry, alias);
     lock_give(&registry->lock);
     return ours;
 }
@@ -662,7 +346,7 @@ void context_alias(struct pool *pool, CUcontext handle, CUgreenCtx green)
         alias = {.handle = handle, .green = green, .context = context, .id = id};
     /* The handle's last owner may still be being ended by another thread. */
     while (!add_alias(pool, alias) && !MUTATED(alias_not_added)) {
-        if (!look_up(pool, handle, &found))
+        if (!registry_look_up(pool, handle, &found))
             sched_yield();
         else if (still_means(&found, id))
             return;
@@ -674,7 +358,7 @@ void context_alias(struct pool *pool, CUcontext handle, CUgreenCtx green)
 void context_drop_alias(struct pool *pool, CUgreenCtx green)
 {
     lock_take(&pool->registry.lock, LOCK_REGISTRY);
-    remove_handles(&pool->registry, NULL, green);
+    registry_remove(&pool->registry, NULL, green);
     lock_give(&pool->registry.lock);
 }
 
@@ -683,10 +367,11 @@ struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool
     struct context_handle found;
     /* Read before looking up: what goes stale after this is looked up again. */
     uint64_t generation = registry_generation(&pool->registry);
-    bool known = look_up(pool, handle, &found) && still_means(&found, read_id(pool, handle));
+    bool known =
+        registry_look_up(pool, handle, &found) && still_means(&found, read_id(pool, handle));
     struct context *context = known ? found.context : context_register_current(pool, handle);
     *green = known ? found.green != NULL
-                   : context && !MUTATED(late_alias_forgotten) && is_alias(pool, handle);
+                   : context && !MUTATED(late_alias_forgotten) && registry_is_alias(pool, handle);
     struct thread_state *thread = &thread_state;
     thread->handle = handle;
     thread->context = context;
@@ -733,7 +418,7 @@ static void forget_context(struct pool *pool, struct context *context)
     lock_must_be_held(&pool->fence_lock);
     atomic_fetch_add(&context->generation, 1);
     lock_take(&pool->registry.lock, LOCK_REGISTRY);
-    remove_handles(&pool->registry, context, NULL);
+    registry_remove(&pool->registry, context, NULL);
     pool->registry.set_generation++;
     lock_give(&pool->registry.lock);
     if (!MUTATED(capture_outlives_context))
@@ -751,29 +436,10 @@ void context_end_finish(struct pool *pool, struct context *context, uint64_t gen
     if (context) {
         lock_take(&pool->fence_lock, LOCK_FENCE);
         bool ours = context_generation(context) == generation || MUTATED(successor_forgotten);
-        if (died && ours && is_alive(context))
+        if (died && ours && context_is_alive(context))
             forget_context(pool, context);
         TELL_KINDS(context, ending, context, false);
         atomic_store(&context->dying, false);
         lock_give(&pool->fence_lock);
     }
-}
-
-/* ---- current ---- */
-
-bool context_push(struct pool *pool, struct context *context, bool *pushed)
-{
-    CUcontext current = NULL;
-    *pushed = false;
-    if (pool->driver->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == context->handle)
-        return true;
-    *pushed = pool->driver->cuCtxPushCurrent_v2(context->handle) == CUDA_SUCCESS;
-    return *pushed;
-}
-
-void context_pop(struct pool *pool, bool pushed)
-{
-    CUcontext popped;
-    if (pushed)
-        pool->driver->cuCtxPopCurrent_v2(&popped);
 }

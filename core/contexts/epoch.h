@@ -24,75 +24,8 @@
 #ifndef CUDAPOOL_CORE_EPOCH_H
 #define CUDAPOOL_CORE_EPOCH_H
 
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "core/base/lock.h"
-#include "core/base/mutation.h"
-#include "core/driver/cuda_abi.h"
-#include "host_work.h"
-
-struct context;
-struct pool;
-
-struct fence_event {
-    struct context *context;
-    uint64_t generation; /* of the context: another one means that it died, and its work with it */
-    CUevent event;
-    bool done; /* belongs to whoever has set epochs.querying, and before that to who records it */
-};
-
-struct fence {
-    uint64_t own_generation; /* of its own context when its epoch was closed */
-    uint64_t epoch;          /* completed: everything stamped up to here is clean */
-    bool waitable;           /* recorded inside the program's own free or synchronise */
-    uint64_t recorded_at;    /* nanoseconds of the monotonic clock, when that was done */
-    bool over;               /* no longer outstanding; spare once users is 0 */
-    unsigned users;          /* threads that look at it; an event in use is never recorded again */
-    uint64_t set_generation; /* of the set of contexts that events was made for */
-    unsigned event_count;
-    struct fence_event *events; /* written under the fence lock, before the fence is published */
-    struct fence *next;
-};
-
-struct epochs {
-    /* Read by every free and allocation, written once an epoch: in a cache line of their own. */
-    _Atomic uint64_t current; /* frees are stamped with it; starts at 1. Written under the lock,
-                                 before the record; relaxed: thread_cache.h tells what orders it */
-    _Atomic uint64_t clean;   /* everything stamped up to here is unused; never less than it was.
-                                 Written under the lock, release; acquire where blocks are taken
-                                 without it */
-    _Atomic uint64_t fenced;  /* everything stamped up to here has a fence that may be waited for.
-                                 Written under the lock, relaxed: it only says what is worth asking
-                                 about */
-    char after[64];
-    _Atomic bool asked_for; /* a thread that waits without the lock is about to ask. Acquire and
-                               release, though it guards nothing: of those who wait, one asks */
-    _Atomic bool
-        closed_for; /* likewise: of those whose fence is due at a time, one closes the epoch */
-    _Atomic bool keeps_up; /* the GPU: fences are over soon. Relaxed: it chooses what is tried */
-    uint64_t barrier;      /* all later work of the context is ordered behind this epoch's fence */
-    struct fence *oldest, *newest; /* outstanding fences, by ascending epoch */
-    unsigned outstanding;
-    struct fence *spare;
-    bool shared; /* several threads use memory that the fences guard; written by the kind that
-                    counts them */
-    bool owed;   /* a fence is, that could not be recorded while another was: by who records */
-    unsigned failures; /* epochs in a row that no fence could be recorded for */
-    /* Written with the lock held. Relaxed: whoever waits for them takes the lock afterwards. */
-    _Atomic bool recording; /* a thread is between advancing the number and publishing the fence */
-    _Atomic bool recording_for_free; /* or the last one did so, in a free or synchronise of its own:
-                                may be waited for */
-    _Atomic bool querying;     /* a thread is asking the driver about a fence of this context */
-    _Atomic uint64_t asked_at; /* nanoseconds of the monotonic clock: when a fence was last seen
-                                  running. Written under the lock; relaxed */
-    struct host_work host_work;
-};
-
-/* More fences than this are never outstanding: of that many every second one goes, since what it
- * covers the next one covers too. */
-#define FENCES_MAX 512u
+#include "fence.h"
+#include "pool_state.h"
 
 enum fence_answer {
     FENCE_OVER,
@@ -128,9 +61,6 @@ CUresult epoch_settle_record(struct pool *pool, struct context *context,
 /* No lock held. Gives what is pending without a fence one that is only ever queried: this is
  * neither a free nor a synchronise. Where another thread is recording one, it comes first. */
 void epoch_fence_the_rest(struct pool *pool, struct context *context);
-
-/* Lock held. The oldest outstanding fence that frees what is stamped so, or NULL. */
-struct fence *epoch_fence_for(const struct epochs *epochs, uint64_t stamp, bool waitable);
 
 /* Lock held on entry and return, released in between. Asks the driver whether the fence is over
  * and, if so, makes clean what it covers. FENCE_RUNNING where another thread is asking, or has just
@@ -173,6 +103,9 @@ bool epoch_wait_when_short(struct pool *pool, struct context *context, uint64_t 
  * back after that. Bounded: the program may have taken a lock since that the work needs. */
 void epoch_wait_for_frees(struct pool *pool, struct context *context, uint64_t give_up_at);
 
+/* A fence that is older, in nanoseconds, is not over soon. */
+#define FENCE_IS_LATE 30000u
+
 /* In an allocation, for some thirty microseconds at most, where the fence has been recorded. */
 bool epoch_wait_a_moment(struct pool *pool, struct context *context, uint64_t stamp);
 
@@ -209,56 +142,17 @@ void epoch_order_behind_barrier(struct pool *pool, struct context *context, CUco
 /* Lock held, the context has died. Forgets all fences without a driver call. */
 void epoch_reset(struct epochs *epochs);
 
-static inline uint64_t epoch_clean(const struct epochs *epochs)
-{
-    return atomic_load_explicit(&epochs->clean, memory_order_acquire);
-}
-
-static inline uint64_t epoch_current(const struct epochs *epochs)
-{
-    return atomic_load_explicit(&epochs->current, memory_order_relaxed);
-}
-
 /* Whether a fence may be asked about again. No lock needed. */
 bool epoch_may_be_asked(const struct epochs *epochs, uint64_t now);
 
-/* Whether the GPU's work was over soon after the last fences. */
-static inline bool epoch_keeps_up(const struct epochs *epochs)
-{
-    return atomic_load_explicit(&epochs->keeps_up, memory_order_relaxed);
-}
-
-/* Whether a thread is in the driver for this context's fences. */
-static inline bool epoch_is_asked_about(const struct epochs *epochs)
-{
-    lock_of_rank_must_be_held(LOCK_CONTEXT);
-    return atomic_load_explicit(&epochs->querying, memory_order_relaxed) ||
-           atomic_load_explicit(&epochs->recording, memory_order_relaxed);
-}
-
-/* No lock needed. Whether a thread records a fence, or is about to close an epoch. */
-static inline bool epoch_fence_is_near(const struct epochs *epochs)
-{
-    return atomic_load_explicit(&epochs->recording, memory_order_relaxed) ||
-           atomic_load_explicit(&epochs->closed_for, memory_order_relaxed);
-}
-
-/* No lock needed. Whether another thread's free or synchronise has closed the epoch that a thread
- * has read the number of: its fence serves that one's frees, too, and its next free counts anew. */
-static inline bool epoch_is_closed(const struct epochs *epochs, uint64_t stamp)
-{
-    return epoch_current(epochs) != stamp &&
-           atomic_load_explicit(&epochs->recording_for_free, memory_order_relaxed) &&
-           !MUTATED(closed_twice);
-}
-
-/* The number of the epoch that this closes. */
-static inline uint64_t epoch_advance(struct epochs *epochs)
-{
-    lock_of_rank_must_be_held(LOCK_CONTEXT);
-    uint64_t closed = epoch_current(epochs);
-    atomic_store_explicit(&epochs->current, closed + 1, memory_order_relaxed);
-    return closed;
-}
+/* What the driver's answer to a record of a fence, or a wait for one, says. */
+enum record_result {
+    RECORDED,
+    SYNCHRONISED,
+    NOT_NOW,  /* a capture or a dying context is in the way */
+    FAILED,   /* this time */
+    UNUSABLE, /* an error stays in the context */
+};
+enum record_result epoch_judge_record(struct pool *pool, CUresult result);
 
 #endif

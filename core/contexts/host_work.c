@@ -3,71 +3,11 @@
 #include <search.h>
 #include <stdlib.h>
 
+#include "context.h"
 #include "core/base/mutation.h"
 #include "core/driver/calls.h"
 #include "pool_state.h"
-
-/* ---- marks ---- */
-
-static uint64_t lesser(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
-static void refresh_limit(struct host_work *work)
-{
-    lock_of_rank_must_be_held(LOCK_CONTEXT);
-    uint64_t limit = work->submitting ? work->submitting_before : UINT64_MAX;
-    for (unsigned i = 0; i < work->count; i++)
-        limit = lesser(limit, work->marks[i].before);
-    if (MUTATED(host_work_not_marked))
-        limit = UINT64_MAX;
-    atomic_store_explicit(&work->limit, limit, memory_order_relaxed);
-}
-
-/* The mark that a new one is to be one with, or a new place. Marks between the same two fences say
- * the same. */
-static struct host_mark *find_place(struct host_work *work, uint64_t before)
-{
-    lock_of_rank_must_be_held(LOCK_CONTEXT);
-    for (unsigned i = 0; i < work->count; i++)
-        if (work->marks[i].before == before)
-            return &work->marks[i];
-    if (work->count == HOST_MARKS)
-        return &work->marks[HOST_MARKS - 1];
-    work->marks[work->count] = (struct host_mark){before, 0};
-    return &work->marks[work->count++];
-}
-
-void host_work_mark(struct host_work *work, uint64_t before, uint64_t after)
-{
-    lock_of_rank_must_be_held(LOCK_CONTEXT);
-    struct host_mark *mark = find_place(work, before);
-    mark->before = lesser(mark->before, before);
-    if (mark->after < after)
-        mark->after = after;
-    refresh_limit(work);
-}
-
-void host_work_clean(struct host_work *work, uint64_t epoch)
-{
-    lock_of_rank_must_be_held(LOCK_CONTEXT);
-    unsigned kept = 0;
-    if (work->count == 0 || MUTATED(host_work_never_over))
-        return;
-    for (unsigned i = 0; i < work->count; i++)
-        if (work->marks[i].after > epoch)
-            work->marks[kept++] = work->marks[i];
-    work->count = kept;
-    refresh_limit(work);
-}
-
-void host_work_reset(struct host_work *work)
-{
-    lock_of_rank_must_be_held(LOCK_CONTEXT);
-    work->count = 0;
-    refresh_limit(work);
-}
+#include "registry.h"
 
 /* ---- submitting ---- */
 
@@ -106,10 +46,7 @@ struct host_submission host_work_begin(struct pool *pool, CUstream stream)
     struct host_work *work = &context->epochs.host_work;
     submission.generation = context_generation(context);
     submission.before = newest_recorded(&context->epochs);
-    work->submitting_before =
-        work->submitting ? lesser(work->submitting_before, submission.before) : submission.before;
-    work->submitting += !MUTATED(host_work_in_flight_forgotten);
-    refresh_limit(work);
+    host_work_submitting(work, submission.before);
     TELL_KINDS(context, host_work_changed, context);
     context_unlock(context);
     return submission;
@@ -123,13 +60,11 @@ void host_work_end(const struct host_submission *submission)
         return;
     context_lock(context);
     struct host_work *work = &context->epochs.host_work;
-    work->submitting -= !MUTATED(host_work_in_flight_forgotten);
+    host_work_submitted(work);
     if (context_generation(context) == submission->generation)
         host_work_mark(work, submission->before,
                        MUTATED(host_work_marked_early) ? submission->before
                                                        : epoch_current(&context->epochs));
-    else
-        refresh_limit(work);
     TELL_KINDS(context, host_work_changed, context);
     context_unlock(context);
 }

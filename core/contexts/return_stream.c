@@ -2,7 +2,9 @@
 
 #include "core/base/clock.h"
 #include "core/driver/calls.h"
+#include "epoch.h"
 #include "pool_state.h"
+#include "registry.h"
 
 /* A stream of the context's own, made when it is first needed. */
 static CUstream own_stream(struct pool *pool, struct context *context, _Atomic(CUstream) *place)

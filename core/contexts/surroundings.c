@@ -4,6 +4,7 @@
 #include <link.h>
 #include <string.h>
 
+#include "capture.h"
 #include "core/base/clock.h"
 #include "pool_state.h"
 

@@ -3,6 +3,8 @@
 #include <sched.h>
 
 #include "core/base/clock.h"
+#include "core/contexts/epoch.h"
+#include "core/contexts/fence_list.h"
 #include "core/contexts/pool_state.h"
 #include "policies.h"
 

@@ -5,6 +5,7 @@
 
 #include "core/contexts/kind.h"
 #include "core/contexts/pool_state.h"
+#include "core/contexts/return_stream.h"
 #include "policies.h"
 #include "release.h"
 

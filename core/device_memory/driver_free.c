@@ -3,7 +3,10 @@
 #include "cache_set.h"
 #include "core/base/clock.h"
 #include "core/base/mutation.h"
+#include "core/contexts/capture.h"
+#include "core/contexts/epoch.h"
 #include "core/contexts/pool_state.h"
+#include "core/contexts/registry.h"
 #include "core/driver/calls.h"
 #include "sums.h"
 

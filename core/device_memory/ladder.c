@@ -5,6 +5,8 @@
 #include "core/base/clock.h"
 #include "core/base/mutation.h"
 #include "core/base/size_class.h"
+#include "core/contexts/epoch.h"
+#include "core/contexts/fence_list.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/surroundings.h"
 #include "miss.h"

@@ -2,6 +2,7 @@
 
 #include "cache_set.h"
 #include "core/base/mutation.h"
+#include "core/contexts/epoch.h"
 #include "core/contexts/pool_state.h"
 #include "sums.h"
 

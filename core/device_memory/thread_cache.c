@@ -1,5 +1,6 @@
 #include "thread_cache.h"
 
+#include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
 
 struct cache_bin cache_no_bin = {.open = &cache_no_bin.segments[0]};

@@ -4,7 +4,10 @@
 
 #include "core/base/cancellation.h"
 #include "core/base/mutation.h"
+#include "core/contexts/capture.h"
+#include "core/contexts/epoch.h"
 #include "core/contexts/pool_state.h"
+#include "core/contexts/registry.h"
 #include "core/contexts/surroundings.h"
 #include "core/device_memory/device_memory.h"
 #include "core/driver/calls.h"

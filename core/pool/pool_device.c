@@ -5,8 +5,10 @@
 
 #include "core/base/cancellation.h"
 #include "core/base/mutation.h"
+#include "core/contexts/capture.h"
+#include "core/contexts/context.h"
 #include "core/contexts/pool_state.h"
-#include "core/contexts/surroundings.h"
+#include "core/contexts/registry.h"
 #include "core/device_memory/device_memory.h"
 #include "core/driver/calls.h"
 #include "core/reclaim/managed.h"

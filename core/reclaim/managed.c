@@ -1,6 +1,8 @@
 #include "managed.h"
 
 #include "core/base/mutation.h"
+#include "core/contexts/capture.h"
+#include "core/contexts/context.h"
 #include "core/contexts/pool_state.h"
 #include "core/driver/calls.h"
 #include "reclaim.h"

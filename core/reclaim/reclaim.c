@@ -1,7 +1,9 @@
 #include "reclaim.h"
 
 #include "core/base/clock.h"
+#include "core/contexts/epoch.h"
 #include "core/contexts/pool_state.h"
+#include "core/contexts/registry.h"
 #include "core/driver/calls.h"
 
 /* How long a call is tried again that may concern any device: nobody knows how much it needs of

@@ -1,6 +1,8 @@
 #include "room.h"
 
+#include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
+#include "core/contexts/registry.h"
 #include "core/driver/calls.h"
 
 /* So many frees that cost more for want of memory go without a look at what is left: a look costs

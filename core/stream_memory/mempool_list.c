@@ -3,6 +3,8 @@
 #include <stdlib.h>
 
 #include "core/base/mutation.h"
+#include "core/contexts/capture.h"
+#include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
 #include "mempool_sums.h"
 

@@ -3,6 +3,7 @@
 #include "core/base/clock.h"
 #include "core/base/mutation.h"
 #include "core/contexts/pool_state.h"
+#include "core/contexts/registry.h"
 #include "core/driver/calls.h"
 
 /* An event that was not over is not asked about again for so long at first, and at most. */

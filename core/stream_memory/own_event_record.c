@@ -3,7 +3,9 @@
 #include <stdlib.h>
 
 #include "core/base/mutation.h"
+#include "core/contexts/capture.h"
 #include "core/contexts/pool_state.h"
+#include "core/contexts/registry.h"
 #include "core/driver/calls.h"
 #include "own_event_query.h"
 #include "stream_find.h"

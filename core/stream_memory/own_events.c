@@ -2,8 +2,8 @@
 
 #include <stdlib.h>
 
-#include "core/base/mutation.h"
 #include "core/contexts/pool_state.h"
+#include "core/contexts/registry.h"
 #include "core/driver/calls.h"
 #include "stream_shelf.h"
 

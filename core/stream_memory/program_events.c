@@ -5,6 +5,7 @@
 
 #include "core/base/mutation.h"
 #include "core/contexts/pool_state.h"
+#include "core/contexts/registry.h"
 #include "stream_find.h"
 #include "stream_order.h"
 

@@ -2,7 +2,10 @@
 
 #include "core/base/clock.h"
 #include "core/base/mutation.h"
+#include "core/contexts/capture.h"
 #include "core/contexts/pool_state.h"
+#include "core/contexts/registry.h"
+#include "core/contexts/return_stream.h"
 #include "core/driver/calls.h"
 #include "stream_choice.h"
 #include "stream_find.h"

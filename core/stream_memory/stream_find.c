@@ -3,6 +3,9 @@
 #include <string.h>
 
 #include "core/base/mutation.h"
+#include "core/contexts/capture.h"
+#include "core/contexts/context.h"
+#include "core/contexts/registry.h"
 #include "own_events.h"
 #include "stream_table.h"
 

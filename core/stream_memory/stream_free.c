@@ -1,15 +1,15 @@
 #include "stream_free.h"
 
 #include "core/base/mutation.h"
+#include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
+#include "core/contexts/registry.h"
 #include "core/reclaim/room.h"
 #include "mempool.h"
-#include "own_event_query.h"
 #include "own_event_record.h"
 #include "stream_find.h"
 #include "stream_hands.h"
 #include "stream_payoff.h"
-#include "stream_release.h"
 #include "stream_reserve.h"
 #include "stream_shelf.h"
 

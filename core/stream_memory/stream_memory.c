@@ -6,10 +6,11 @@
 #include <stdlib.h>
 
 #include "core/base/clock.h"
+#include "core/contexts/epoch.h"
 #include "core/contexts/kind.h"
 #include "core/contexts/pool_state.h"
+#include "core/contexts/return_stream.h"
 #include "core/reclaim/reclaim.h"
-#include "mempool.h"
 #include "mempool_calls.h"
 #include "own_event_record.h"
 #include "program_events.h"

@@ -2,12 +2,12 @@
 
 #include "core/base/clock.h"
 #include "core/base/mutation.h"
+#include "core/contexts/capture.h"
 #include "core/contexts/pool_state.h"
 #include "core/driver/calls.h"
 #include "core/reclaim/reclaim.h"
 #include "mempool.h"
 #include "mempool_sums.h"
-#include "stream_hands.h"
 #include "stream_payoff.h"
 #include "stream_release.h"
 #include "stream_reserve.h"

@@ -3,6 +3,8 @@
 #include "core/base/clock.h"
 #include "core/base/mutation.h"
 #include "core/contexts/pool_state.h"
+#include "core/contexts/registry.h"
+#include "core/contexts/return_stream.h"
 #include "core/driver/calls.h"
 #include "own_event_query.h"
 #include "stream_hands.h"

@@ -3,6 +3,8 @@
 #include "core/base/clock.h"
 #include "core/base/mutation.h"
 #include "core/contexts/pool_state.h"
+#include "core/contexts/registry.h"
+#include "core/contexts/return_stream.h"
 #include "own_event_query.h"
 #include "own_event_record.h"
 #include "stream_release.h"

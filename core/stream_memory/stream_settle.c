@@ -1,8 +1,9 @@
 #include "stream_settle.h"
 
 #include "core/base/clock.h"
-#include "core/base/mutation.h"
+#include "core/contexts/capture.h"
 #include "core/contexts/pool_state.h"
+#include "core/contexts/registry.h"
 #include "core/driver/calls.h"
 #include "own_event_query.h"
 #include "own_event_record.h"

@@ -1,0 +1,142 @@
+#include "device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/lines.h"
+
+static struct device *find_device(struct registry *registry, CUdevice ordinal)
+{
+    lock_must_be_held(&registry->lock);
+    struct device *device = registry_devices(registry);
+    while (device && device->ordinal != ordinal)
+        device = device->next;
+    return device;
+}
+
+static void read_uuid(const struct driver *driver, struct device *device)
+{
+    if (driver->cuDeviceGetUuid_v2)
+        driver->cuDeviceGetUuid_v2(&device->uuid, device->ordinal);
+    else if (driver->cuDeviceGetUuid)
+        driver->cuDeviceGetUuid(&device->uuid, device->ordinal);
+}
+
+/* Several fences to a growth budget, so that it is used up and freed in small steps. */
+static uint64_t fence_bytes(uint64_t growth_budget)
+{
+    uint64_t most = UINT64_C(16) << 20;
+    return growth_budget / 8 < most ? growth_budget / 8 : most;
+}
+
+/* Where the hard limit is narrower than the growth budget, half of what it allows: what has no
+ * fence can neither be waited for nor given back there. */
+static uint64_t budget_inside_limits(const struct device *device)
+{
+    uint64_t least = device->limit;
+    return least / 2 < device->growth_budget && !MUTATED(fences_wide_at_limits)
+               ? least / 2
+               : device->growth_budget;
+}
+
+void device_set_short(struct device *device, bool is_short)
+{
+    atomic_store_explicit(&device->is_short, is_short, memory_order_relaxed);
+    atomic_store_explicit(&device->fence_bytes,
+                          is_short ? 0 : fence_bytes(budget_inside_limits(device)),
+                          memory_order_relaxed);
+}
+
+/* 0 where the driver does not say. */
+static uint32_t cuda_version(const struct driver *driver)
+{
+    int version = 0;
+    if (!driver->cuDriverGetVersion || driver->cuDriverGetVersion(&version) != CUDA_SUCCESS)
+        return 0;
+    return version > 0 ? (uint32_t)version : 0;
+}
+
+/* All zero, with room for what the kinds keep. */
+static struct device *allocate_device(const struct kind *const *kinds)
+{
+    size_t bytes = whole_lines(sizeof(struct device));
+    for (const struct kind *const *kind = kinds; *kind; kind++)
+        bytes += whole_lines((*kind)->device_bytes);
+    struct device *device = aligned_alloc(LINE_BYTES, bytes);
+    if (!device)
+        return NULL;
+    memset(device, 0, bytes);
+    char *memory = (char *)device + whole_lines(sizeof *device);
+    for (const struct kind *const *kind = kinds; *kind; kind++) {
+        device->of_kind[(*kind)->number] = (*kind)->device_bytes ? memory : NULL;
+        memory += whole_lines((*kind)->device_bytes);
+    }
+    return device;
+}
+
+static struct device *describe_device(struct pool *pool, CUdevice ordinal)
+{
+    const struct driver *driver = pool->driver;
+    struct device *device = allocate_device(pool->kinds);
+    size_t total = 0;
+    if (!device)
+        return NULL;
+    device->ordinal = ordinal;
+    if (driver->cuDeviceTotalMem_v2(&total, ordinal) != CUDA_SUCCESS) {
+        free(device);
+        return NULL;
+    }
+    driver->cuDeviceGetName(device->name, (int)sizeof device->name, ordinal);
+    read_uuid(driver, device);
+    const struct device_settings *settings = &pool->settings.device;
+    device->total_bytes = total;
+    device->cached_cap = byte_size_resolve(&settings->caps.cached, total);
+    device->growth_budget = byte_size_resolve(&settings->growth_budget, total);
+    device->limit = byte_size_resolve(&pool->settings.limits.device_bytes, total);
+    device_set_short(device, false);
+    atomic_init(&device->could_hold, total);
+    return device;
+}
+
+/* False where memory is short. */
+static bool list_device(struct pool *pool, struct device *device)
+{
+    lock_must_be_held(&pool->registry.lock);
+    struct registry *registry = &pool->registry;
+    struct figures_device record = {.ordinal = device->ordinal, .total_bytes = device->total_bytes};
+    memcpy(record.name, device->name, sizeof record.name);
+    memcpy(record.uuid, device->uuid.bytes, sizeof record.uuid);
+    if (figures_device(&pool->figures, &record))
+        device->memory = figures_kind(&pool->figures, KIND_DEVICE, device->ordinal);
+    bool made = device->memory != NULL;
+    for (const struct kind *const *kind = pool->kinds; *kind && made; kind++)
+        made = !(*kind)->made_device || (*kind)->made_device(pool, device);
+    if (!made)
+        return false;
+    device->next = registry_devices(registry);
+    atomic_store_explicit(&registry->devices, device, memory_order_release);
+    return true;
+}
+
+struct device *context_device(struct pool *pool, CUdevice ordinal)
+{
+    struct registry *registry = &pool->registry;
+    lock_take(&registry->lock, LOCK_REGISTRY);
+    struct device *device = find_device(registry, ordinal);
+    lock_give(&registry->lock);
+    if (device)
+        return device;
+    struct device *described = describe_device(pool, ordinal);
+    if (!described)
+        return NULL;
+    figures_note_cuda(&pool->figures, cuda_version(pool->driver));
+    figures_start(&pool->figures);
+    lock_take(&registry->lock, LOCK_REGISTRY);
+    device = find_device(registry, ordinal);
+    if (!device && list_device(pool, described))
+        device = described;
+    lock_give(&registry->lock);
+    if (device != described)
+        free(described);
+    return device;
+}

@@ -1,0 +1,107 @@
+/*
+ * Barriers: later work of a context, or of another one, comes behind a fence, on the device.
+ */
+#include "epoch.h"
+
+#include "core/base/cancellation.h"
+#include "core/base/clock.h"
+#include "core/base/mutation.h"
+#include "core/driver/calls.h"
+#include "fence_list.h"
+#include "registry.h"
+
+#include "capture.h"
+
+bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fence *fence)
+{
+    lock_must_be_held(&context->lock);
+    struct epochs *epochs = &context->epochs;
+    uint64_t epoch = fence->epoch;
+    CUresult result = CUDA_ERROR_NOT_READY;
+    if (MUTATED(barrier_behind_oldest_fence))
+        fence = epochs->oldest;
+    if (epoch_may_be_behind_host_work(epochs, epoch) && !MUTATED(barrier_behind_host_work))
+        return false;
+    fence->users++;
+    context_unlock(context);
+
+    enter_driver();
+    lock_take(&pool->fence_lock, LOCK_FENCE);
+    if (!captures_are_going_on(&pool->captures) && context_is_usable(context) &&
+        !atomic_load(&context->dying) &&
+        (!atomic_load_explicit(&pool->several_contexts, memory_order_acquire) ||
+         MUTATED(barriers_beside_contexts)))
+        result = MUTATED(barrier_left_out)
+                     ? CUDA_SUCCESS
+                     : pool->driver->cuCtxWaitEvent(context->handle, fence->events[0].event);
+    if (MUTATED(failed_barrier_counts))
+        result = CUDA_SUCCESS;
+    if (result != CUDA_ERROR_NOT_READY && epoch_judge_record(pool, result) == UNUSABLE)
+        context_step_aside(context);
+
+    /* Whoever closes barriers finds this one under the fence lock. */
+    context_lock(context);
+    lock_give(&pool->fence_lock);
+    leave_driver();
+    if (result == CUDA_SUCCESS) {
+        counter_add(&context->counters->barriers, 1);
+        if (epoch > epochs->barrier)
+            epochs->barrier = epoch;
+    }
+    fence_drop_user(epochs, fence);
+    return result == CUDA_SUCCESS;
+}
+
+/* Waits until everything that barriers have handed out in this context is behind fences that are
+ * over. */
+static void drain_barrier(struct pool *pool, struct context *context)
+{
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
+    struct epochs *epochs = &context->epochs;
+    context_lock(context);
+    uint64_t started = monotonic_now();
+    while (epochs->barrier > epoch_clean(epochs)) {
+        struct fence *fence = epoch_fence_for(epochs, epochs->barrier, false);
+        if (!fence || epoch_query(pool, context, fence) == FENCE_FAILED)
+            break;
+        context_unlock(context);
+        patient_nap(started);
+        context_lock(context);
+    }
+    context_unlock(context);
+}
+
+/* The context with the handle is not known to the pool yet: it has no fence of ours, and perhaps a
+ * capture. */
+static bool order_behind(struct pool *pool, const struct fence *fence, CUcontext handle)
+{
+    CUresult result = CUDA_ERROR_NOT_READY;
+    enter_driver();
+    lock_take(&pool->fence_lock, LOCK_FENCE);
+    if (!captures_are_going_on(&pool->captures))
+        result = pool->driver->cuCtxWaitEvent(handle, fence->events[0].event);
+    lock_give(&pool->fence_lock);
+    leave_driver();
+    return result == CUDA_SUCCESS;
+}
+
+void epoch_order_behind_barrier(struct pool *pool, struct context *context, CUcontext handle)
+{
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
+    struct epochs *epochs = &context->epochs;
+    struct fence *fence = NULL;
+    context_lock(context);
+    if (epochs->barrier > epoch_clean(epochs))
+        fence = epoch_fence_for(epochs, epochs->barrier, false);
+    if (fence)
+        fence->users++;
+    context_unlock(context);
+    if (!fence)
+        return;
+    bool ordered = order_behind(pool, fence, handle);
+    context_lock(context);
+    fence_drop_user(epochs, fence);
+    context_unlock(context);
+    if (!ordered)
+        drain_barrier(pool, context);
+}

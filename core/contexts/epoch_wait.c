@@ -1,0 +1,251 @@
+/*
+ * Waiting for fences: the functions of epoch.h whose names say so.
+ */
+#include "epoch.h"
+
+#include <sched.h>
+
+#include "core/base/cancellation.h"
+#include "core/base/clock.h"
+#include "core/base/mutation.h"
+#include "core/driver/calls.h"
+#include "fence_list.h"
+
+/* How long a thread waits for another's question or record, and how often it looks between two
+ * yields; and how long the thread that has recorded may take until it begins the next one that it
+ * was asked for. */
+#define AWAIT_NANOSECONDS 100000u
+#define AWAIT_LOOKS       64u
+
+/* So many naps without a look at what the lock guards. */
+#define NAPS_UNLOCKED 64u
+
+/* Whether another thread is about to know more of a stamp. fenced: a fence covers it already. */
+static bool is_in_the_driver(const struct epochs *epochs, uint64_t stamp, bool fenced)
+{
+    return atomic_load_explicit(&epochs->querying, memory_order_relaxed) ||
+           (!fenced && stamp < epoch_current(epochs) &&
+            atomic_load_explicit(&epochs->recording, memory_order_relaxed));
+}
+
+void epoch_await_others(struct context *context, uint64_t stamp)
+{
+    lock_must_be_held(&context->lock);
+    const struct epochs *epochs = &context->epochs;
+    bool fenced = epoch_fence_for(epochs, stamp, false) != NULL;
+    if (epoch_clean(epochs) >= stamp || !is_in_the_driver(epochs, stamp, fenced))
+        return;
+    uint64_t started = monotonic_now();
+    context_unlock(context);
+    for (unsigned looks = 1; epoch_clean(epochs) < stamp && is_in_the_driver(epochs, stamp, fenced);
+         looks++) {
+        let_the_processor_rest();
+        if (looks % AWAIT_LOOKS != 0)
+            continue;
+        sched_yield();
+        if (monotonic_now() - started > AWAIT_NANOSECONDS)
+            break;
+    }
+    thread_state.waited_ns += monotonic_now() - started;
+    context_lock(context);
+}
+
+/* Whoever waits takes it as seldom as can be. Returns when there may be something to do for this
+ * thread. */
+static void nap_beside_others(const struct epochs *epochs, uint64_t stamp, uint64_t started,
+                              uint64_t give_up_at)
+{
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
+    for (unsigned naps = 0; naps < NAPS_UNLOCKED; naps++) {
+        patient_nap(started);
+        uint64_t now = monotonic_now();
+        if (epoch_clean(epochs) >= stamp || epoch_may_be_asked(epochs, now) ||
+            (give_up_at && now >= give_up_at))
+            return;
+    }
+}
+
+struct fence_wait {
+    uint64_t stamp;      /* until everything stamped so is clean */
+    uint64_t give_up_at; /* nanoseconds of the monotonic clock; 0: never */
+    bool others;         /* other contexts' work is waited for as well */
+    bool in_allocation;  /* see epoch_wait_in_allocation */
+    /* What was clean when that last changed, and when the wait began or that was seen. */
+    uint64_t clean, clean_since;
+};
+
+static bool is_in_vain(const struct epochs *epochs, struct fence_wait *wait)
+{
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
+    uint64_t now = monotonic_now(), clean = epoch_clean(epochs);
+    if (clean != wait->clean) {
+        wait->clean = clean;
+        wait->clean_since = now;
+    }
+    return now - wait->clean_since > VAIN_WAIT_NANOSECONDS && !MUTATED(waits_on_in_vain);
+}
+
+void epoch_give_up_waiting(struct pool *pool, struct context *context)
+{
+    lock_must_be_held(&context->lock);
+    struct epochs *epochs = &context->epochs;
+    if (epochs->newest)
+        host_work_mark(&epochs->host_work, epoch_clean(epochs), epochs->newest->epoch);
+    TELL_KINDS(context, waited_in_vain, pool, context);
+}
+
+/* Whether an answer, or the time, ends the wait. */
+static bool ends_wait(struct pool *pool, struct context *context, struct fence_wait *wait,
+                      enum fence_answer answer)
+{
+    lock_must_be_held(&context->lock);
+    if (answer == FENCE_FAILED ||
+        (answer == FENCE_OWN_OVER && !wait->others && !MUTATED(other_contexts_waited_for)) ||
+        (wait->give_up_at && monotonic_now() >= wait->give_up_at))
+        return true;
+    if (!wait->in_allocation || !is_in_vain(&context->epochs, wait))
+        return false;
+    epoch_give_up_waiting(pool, context);
+    return true;
+}
+
+static bool wait_for_fence(struct pool *pool, struct context *context, struct fence *fence,
+                           struct fence_wait wait)
+{
+    lock_must_be_held(&context->lock);
+    struct epochs *epochs = &context->epochs;
+    uint64_t started = monotonic_now(), epoch = fence->epoch;
+    wait.clean = epoch_clean(epochs);
+    wait.clean_since = started;
+    fence->users++;
+    while (epoch_clean(epochs) < wait.stamp &&
+           !(wait.in_allocation && epoch_may_be_behind_host_work(epochs, epoch))) {
+        enum fence_answer answer = epoch_query(pool, context, fence);
+        if (epoch_clean(epochs) >= wait.stamp || ends_wait(pool, context, &wait, answer))
+            break;
+        context_unlock(context);
+        nap_beside_others(epochs, wait.stamp, started, wait.give_up_at);
+        context_lock(context);
+    }
+    fence_drop_user(epochs, fence);
+    thread_state.waited_ns += monotonic_now() - started;
+    return epoch_clean(epochs) >= wait.stamp;
+}
+
+/* Whether the thread that records, or has just recorded, will make a fence that covers the stamp:
+ * this one, or the one that it is asked for here. It is in a free or a synchronise of its own, so
+ * that the plain calls would have waited for as much. */
+static bool a_fence_is_coming(struct context *context, uint64_t stamp, uint64_t *idle_since)
+{
+    lock_must_be_held(&context->lock);
+    struct epochs *epochs = &context->epochs;
+    if (!epochs->recording) {
+        /* Between two records, about to begin one, or it may have given up. */
+        bool comes =
+            context->epochs.owed || atomic_load_explicit(&epochs->closed_for, memory_order_relaxed);
+        *idle_since = *idle_since ? *idle_since : monotonic_now();
+        return comes && monotonic_now() - *idle_since < AWAIT_NANOSECONDS;
+    }
+    if (!epochs->recording_for_free)
+        return false;
+    *idle_since = 0;
+    if (stamp >= epoch_current(epochs))
+        context->epochs.owed = true;
+    return true;
+}
+
+static void nap_beside_record(const struct epochs *epochs, uint64_t stamp, uint64_t started)
+{
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
+    for (unsigned naps = 0; naps < NAPS_UNLOCKED; naps++) {
+        patient_nap(started);
+        if (epoch_clean(epochs) >= stamp ||
+            atomic_load_explicit(&epochs->fenced, memory_order_relaxed) >= stamp ||
+            !atomic_load_explicit(&epochs->recording, memory_order_relaxed))
+            return;
+    }
+}
+
+/* Releases and retakes the lock: another thread may be recording. However long that takes,
+ * whoever went on without the fence would take new memory for all that time. */
+static struct fence *await_fence_for(struct context *context, uint64_t stamp)
+{
+    lock_must_be_held(&context->lock);
+    struct epochs *epochs = &context->epochs;
+    uint64_t idle_since = 0, started = monotonic_now();
+    struct fence *fence = epoch_fence_for(epochs, stamp, true);
+    while (!fence && epoch_clean(epochs) < stamp && !atomic_load(&context->dying) &&
+           !MUTATED(record_not_waited_for) && a_fence_is_coming(context, stamp, &idle_since)) {
+        context_unlock(context);
+        nap_beside_record(epochs, stamp, started);
+        context_lock(context);
+        fence = epoch_fence_for(epochs, stamp, true);
+    }
+    thread_state.waited_ns += monotonic_now() - started;
+    return fence;
+}
+
+static bool wait_for(struct pool *pool, struct context *context, struct fence_wait wait)
+{
+    lock_must_be_held(&context->lock);
+    struct fence *fence = await_fence_for(context, wait.stamp);
+    if (!fence)
+        return epoch_clean(&context->epochs) >= wait.stamp;
+    return wait_for_fence(pool, context, fence, wait);
+}
+
+bool epoch_wait_in_free(struct pool *pool, struct context *context, uint64_t stamp)
+{
+    return wait_for(pool, context, (struct fence_wait){.stamp = stamp});
+}
+
+bool epoch_wait_when_short(struct pool *pool, struct context *context, uint64_t stamp,
+                           uint64_t give_up_at)
+{
+    return wait_for(pool, context, (struct fence_wait){.stamp = stamp, .give_up_at = give_up_at});
+}
+
+static uint64_t newest_waitable(const struct epochs *epochs)
+{
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
+    uint64_t newest = 0;
+    for (const struct fence *f = epochs->oldest; f; f = f->next)
+        if (f->waitable)
+            newest = f->epoch;
+    return newest;
+}
+
+void epoch_wait_for_frees(struct pool *pool, struct context *context, uint64_t give_up_at)
+{
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
+    context_lock(context);
+    uint64_t stamp = newest_waitable(&context->epochs);
+    if (stamp)
+        epoch_wait_when_short(pool, context, stamp,
+                              MUTATED(shortage_waits_for_ever) ? 0 : give_up_at);
+    context_unlock(context);
+}
+
+bool epoch_wait_in_allocation(struct pool *pool, struct context *context, uint64_t stamp)
+{
+    const struct epochs *epochs = &context->epochs;
+    if (epoch_may_be_behind_host_work(epochs, stamp))
+        return epoch_clean(epochs) >= stamp;
+    return wait_for(pool, context, (struct fence_wait){.stamp = stamp, .in_allocation = true});
+}
+
+bool epoch_wait_a_moment(struct pool *pool, struct context *context, uint64_t stamp)
+{
+    struct fence *fence = epoch_fence_for(&context->epochs, stamp, true);
+    struct fence_wait wait = {
+        .stamp = stamp, .give_up_at = monotonic_now() + FENCE_IS_LATE, .in_allocation = true};
+    return fence && wait_for_fence(pool, context, fence, wait);
+}
+
+bool epoch_wait_until(struct pool *pool, struct context *context, uint64_t stamp,
+                      uint64_t give_up_at)
+{
+    struct fence *fence = epoch_fence_for(&context->epochs, stamp, false);
+    struct fence_wait wait = {.stamp = stamp, .give_up_at = give_up_at, .others = true};
+    return fence && wait_for_fence(pool, context, fence, wait);
+}
