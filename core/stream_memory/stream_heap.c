@@ -7,7 +7,7 @@
 #include "core/base/mutation.h"
 #include "core/base/size_class.h"
 #include "core/contexts/pool_state.h"
-#include "core/device_memory/heap.h"
+#include "core/device_memory/lost.h"
 #include "core/device_memory/release.h"
 #include "core/driver/calls.h"
 #include "core/reclaim/reclaim.h"
