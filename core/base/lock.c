@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* More than there are ranks that one thread holds at a time: each at most once. */
+/* At least as many as there are ranks: a thread holds one lock of each. */
 #define HELD_MAX 16
 
 struct held {
@@ -43,8 +43,8 @@ __attribute__((noreturn, format(printf, 1, 2))) static void fail(const char *for
     va_end(arguments);
     if (length >= (int)sizeof line)
         length = sizeof line - 1;
-    if (length > 0 && write(STDERR_FILENO, line, (size_t)length) < 0)
-        abort();
+    ssize_t written = length > 0 ? write(STDERR_FILENO, line, (size_t)length) : 0;
+    (void)written; /* there is nobody else to tell */
     abort();
 }
 
@@ -70,7 +70,8 @@ void lock_check_take(const void *lock, enum lock_rank rank, const char *place)
     if (same)
         fail("cudapool: locks: %s: %s is taken twice, first at %s\n", place, names[rank],
              same->place);
-    const struct held *behind = find_behind((int)rank - 1);
+    const struct held *behind =
+        find_behind((rank < LOCK_FIRST_LEAF ? (int)rank : LOCK_FIRST_LEAF) - 1);
     if (behind)
         fail("cudapool: locks: %s: %s is taken under %s, which is held since %s\n", place,
              names[rank], names[behind->rank], behind->place);

@@ -3,9 +3,9 @@
  *
  * There are two sorts: mutexes, which may be held for as long as a driver call or a look through
  * many streams takes, and short locks (short_lock.h). Both are taken by lock_take and given by
- * lock_give, and each has a rank: a thread that holds a lock takes only locks of a higher rank. So
- * no two locks of the same rank are ever held by one thread, and there is no circle of threads that
- * wait for each other.
+ * lock_give, and each has a rank: a thread that holds a lock takes only locks of a higher rank, and
+ * none at all where that lock is a leaf. So no two locks of the same rank are ever held by one
+ * thread, and there is no circle of threads that wait for each other.
  *
  * A function that relies on a lock begins with lock_must_be_held, one that may wait, or calls what
  * takes locks, with lock_must_not_be_held or no_lock_may_be_held. These and the order are checked
@@ -32,8 +32,7 @@
     /* Guards the list of captures, and keeps the set of live contexts as it is while a fence is   \
      * recorded. Held across driver calls. (struct pool) */                                        \
     LOCK(FENCE, "the fence lock")                                                                  \
-    /* Guards the handles of contexts, the devices and the spare contexts. Others' locks are taken \
-     * under it where a context is brought to life. (struct registry) */                           \
+    /* Guards the handles of contexts, the devices and the spare contexts. (struct registry) */    \
     LOCK(REGISTRY, "the registry lock")                                                            \
     /* Guards a context's fences, host work and heap. A short one. (struct context) */             \
     LOCK(CONTEXT, "a context's lock")                                                              \
@@ -41,10 +40,10 @@
     LOCK(STREAMS, "the streams' list lock")                                                        \
     /* Guards what was told of the uses of blocks. (struct streams) */                             \
     LOCK(USES, "the use lock")                                                                     \
-    /* Guards what is known of a part of the program's events. (struct event_shard) */             \
-    LOCK(EVENTS, "an events' lock")                                                                \
     /* Guards a stream, its order and its shelves. A short one. (struct stream) */                 \
     LOCK(STREAM, "a stream's lock")                                                                \
+    /* Guards what is known of a part of the program's events. (struct event_shard) */             \
+    LOCK(EVENTS, "an events' lock")                                                                \
     /* Guards the list of memory pools, and their settings. (struct streams) */                    \
     LOCK(MEMPOOLS, "the mempool lock")                                                             \
     /* Guards the unused records of stream-ordered blocks. (struct stream_block_records) */        \
@@ -63,6 +62,9 @@ enum lock_rank {
     LOCK_RANKS
 #undef LOCK
 };
+
+/* From this one on nothing is taken under a lock. */
+#define LOCK_FIRST_LEAF LOCK_EVENTS
 
 /* The last one that may be held across a driver call: others wait for the locks behind it for a
  * moment only, and what the driver waits for may need them. */

@@ -27,11 +27,12 @@
 
 /* ---- giving back ---- */
 
-/* The driver's part; no lock held, the context pinned. Blocks that it refuses stay BLOCK_LEAVING,
+/* The driver's part; the context is pinned. Blocks that it refuses stay BLOCK_LEAVING,
  * the others become BLOCK_UNUSED, which is looked at under the lock later. */
 static void hand_to_driver(struct pool *pool, struct context *context, CUstream stream,
                            struct block *blocks, enum release_place place)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     const struct driver *driver = pool->driver;
     if (MUTATED(given_back_by_plain_free)) {
         stream = NULL;
@@ -49,16 +50,18 @@ static void hand_to_driver(struct pool *pool, struct context *context, CUstream 
 
 static void put_back(struct pool *pool, struct heap *heap, struct block *block)
 {
+    heap_lock_must_be_held(heap);
     if (!block_table_insert(&pool->blocks, block_address(block), block))
         return;
     heap_count_back(block);
     heap_add_clean(heap, block);
 }
 
-/* Lock held. Returns the bytes that the driver has taken. */
+/* Returns the bytes that the driver has taken. */
 static uint64_t settle(struct pool *pool, struct heap *heap, struct block *blocks,
                        enum eviction reason, uint64_t nanoseconds_each)
 {
+    heap_lock_must_be_held(heap);
     uint64_t released = 0;
     for (struct block *next, *b = blocks; b; b = next) {
         struct bucket_counters *counters = b->bucket->counters;
@@ -100,6 +103,7 @@ static void prefer_older(struct bucket *bucket, void *argument)
 
 static struct block *find_clean(struct heap *heap, void (*prefer)(struct bucket *, void *))
 {
+    heap_lock_must_be_held(heap);
     struct search search = {NULL};
     heap_visit_buckets(heap, prefer, &search);
     return search.found;
@@ -108,6 +112,7 @@ static struct block *find_clean(struct heap *heap, void (*prefer)(struct bucket 
 /* The largest bucket stays the largest until it is empty. */
 static struct block *find_largest(struct heap *heap)
 {
+    heap_lock_must_be_held(heap);
     struct block *found =
         heap->draining && heap->draining->clean.first ? heap->draining->clean.first : NULL;
     if (!found)
@@ -116,9 +121,10 @@ static struct block *find_largest(struct heap *heap)
     return found;
 }
 
-/* Lock held. Blocks that are not kept go before all others. */
+/* Blocks that are not kept go before all others. */
 static struct block *choose_victim(const struct pool *pool, struct heap *heap)
 {
+    heap_lock_must_be_held(heap);
     bool lru = pool->settings.device.evict == EVICT_LEAST_RECENTLY_USED;
     if (MUTATED(pending_given_back) && heap->pending.first)
         return heap->pending.first;
@@ -127,7 +133,7 @@ static struct block *choose_victim(const struct pool *pool, struct heap *heap)
     return lru ? find_clean(heap, prefer_older) : find_largest(heap);
 }
 
-/* What a release may take: the next block to give back, or NULL. Called with the lock held. */
+/* What a release may take, with the heap's lock: the next block to give back, or NULL. */
 typedef struct block *chooser(const struct pool *pool, struct context *context, uint64_t released,
                               void *argument);
 
@@ -199,6 +205,7 @@ static void give_back(struct pool *pool, struct context *context, struct block *
 static uint64_t release_pinned(struct pool *pool, struct context *context, chooser *choose,
                                void *argument, enum eviction reason, enum release_place place)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     uint64_t count = 0;
     struct block *chain = collect(pool, context, choose, argument, &count);
     if (!chain)
@@ -231,6 +238,7 @@ static bool pin_patiently(struct context *context, enum release_place place)
 static uint64_t release_chosen(struct pool *pool, struct context *context, chooser *choose,
                                void *argument, enum eviction reason, enum release_place place)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     if (!can_release(pool, place) || !pin_patiently(context, place))
         return 0;
     uint64_t released = release_pinned(pool, context, choose, argument, reason, place);
@@ -243,6 +251,7 @@ static uint64_t release_chosen(struct pool *pool, struct context *context, choos
 static struct block *choose_until(const struct pool *pool, struct context *context,
                                   uint64_t released, void *argument)
 {
+    lock_must_be_held(&context->lock);
     const uint64_t *wanted = argument;
     return released < *wanted ? choose_victim(pool, heap_of(context)) : NULL;
 }
@@ -260,6 +269,7 @@ static void collect_caches(struct context *context)
 uint64_t release_clean(struct pool *pool, struct context *context, uint64_t bytes,
                        enum eviction reason, enum release_place place)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     if (counter_get(&heap_of(context)->clean_bytes) < bytes)
         collect_caches(context);
     return release_chosen(pool, context, choose_until, &bytes, reason, place);
@@ -285,6 +295,7 @@ static void find_crowded(struct bucket *bucket, void *argument)
 
 static struct block *choose_crowded(const struct pool *pool, struct heap *heap)
 {
+    heap_lock_must_be_held(heap);
     struct crowded crowded = {heap, pool->settings.device.caps.blocks_per_bucket, false, NULL};
     if (heap->bucket_may_exceed_cap)
         heap_visit_buckets(heap, find_crowded, &crowded);
@@ -296,6 +307,7 @@ static struct block *choose_crowded(const struct pool *pool, struct heap *heap)
 static struct block *choose_over_cap(const struct pool *pool, struct context *context,
                                      uint64_t released, void *argument)
 {
+    lock_must_be_held(&context->lock);
     struct heap *heap = heap_of(context);
     const uint64_t *excess = argument;
     if (heap->unkept.bucket.clean.first)
@@ -308,6 +320,7 @@ static struct block *choose_over_cap(const struct pool *pool, struct context *co
 static struct block *choose_idle(const struct pool *pool, struct context *context,
                                  uint64_t released, void *argument)
 {
+    lock_must_be_held(&context->lock);
     struct block *oldest = find_clean(heap_of(context), prefer_older);
     const uint64_t *now = argument;
     (void)released;
@@ -318,6 +331,7 @@ static struct block *choose_idle(const struct pool *pool, struct context *contex
 
 struct release_excess release_look_for_excess(const struct pool *pool, struct heap *heap)
 {
+    heap_lock_must_be_held(heap);
     uint64_t idle = pool->settings.device.release_after_idle_ns;
     struct release_excess excess = {.now = monotonic_now()};
     excess.idle = idle && excess.now - heap->idle_checked_at >= idle / 4;
@@ -372,6 +386,7 @@ static void release_over_bound(struct pool *pool, struct context *context)
 void release_found_excess(struct pool *pool, struct context *context,
                           const struct release_excess *excess, enum release_place place)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     uint64_t now = excess->now, over = bytes_over_cap(pool, context);
     figures_sample(&pool->figures, now);
     if (over || excess->idle)
@@ -388,6 +403,7 @@ void release_found_excess(struct pool *pool, struct context *context,
 
 void release_excess(struct pool *pool, struct context *context, enum release_place place)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     heap_lock(heap_of(context));
     struct release_excess excess = release_look_for_excess(pool, heap_of(context));
     heap_unlock(heap_of(context));
@@ -421,6 +437,7 @@ static bool wait_for_oldest(struct pool *pool, struct context *context)
 
 void release_before_growth(struct pool *pool, struct context *context, uint64_t bytes)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     struct heap *heap = heap_of(context);
     heap_lock(heap);
     uint64_t bound = release_bound(pool, context, heap_bytes(heap).requested, bytes);
@@ -444,6 +461,7 @@ void release_before_growth(struct pool *pool, struct context *context, uint64_t 
 
 void release_wait_for_pending(struct pool *pool, struct context *context, uint64_t give_up_at)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     struct heap *heap = heap_of(context);
     heap_lock(heap);
     thread_caches_collect(heap);
@@ -469,6 +487,7 @@ void release_note_shortage(struct context *context)
 
 uint64_t release_everywhere(struct pool *pool, struct device *device, uint64_t bytes)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     uint64_t released = 0;
     for (struct context *c = context_next(pool, NULL, device); c && released < bytes;
          c = context_next(pool, c, device)) {
@@ -484,6 +503,7 @@ uint64_t release_everywhere(struct pool *pool, struct device *device, uint64_t b
 void release_wait_for_the_rest(struct pool *pool, struct device *device,
                                const struct reclaim *progress)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     for (struct context *c = context_next(pool, NULL, device); c;
          c = context_next(pool, c, device)) {
         epoch_fence_the_rest(pool, c);

@@ -15,7 +15,6 @@
  * then that pool's, or becomes a user of it and looks again whether it still is that pool's.
  *
  * Locking: the mempool lock (struct streams) guards the list and everything that says nothing else.
- * It is a leaf lock, not held across a driver call.
  */
 #ifndef CUDAPOOL_CORE_MEMPOOL_H
 #define CUDAPOOL_CORE_MEMPOOL_H

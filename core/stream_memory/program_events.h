@@ -6,8 +6,7 @@
  * between. Recordings that cannot be seen (graphs that record events, events of other processes)
  * end the following of events for good.
  *
- * Locking: an event by the lock of its shard of the table, which is taken alone and not held across
- * a driver call. No lock is held by the callers.
+ * Locking: an event by the lock of its shard of the table. No lock is held by the callers.
  */
 #ifndef CUDAPOOL_CORE_PROGRAM_EVENTS_H
 #define CUDAPOOL_CORE_PROGRAM_EVENTS_H

@@ -15,10 +15,8 @@
  * serves the next new stream of its device. Its stamps go on counting through all of that, so that
  * what was once known of a stamp stays true.
  *
- * Locking: a stream's lock guards everything in it that says nothing else, and its shelves. No two
- * streams' locks are held at a time, no other lock is taken under one but the records' and the
- * table's, and none is held across a driver call. The list's lock guards making and ending; a
- * stream's lock may be taken under it. Numbers (ids) and the list are read without it: whoever has
+ * Locking: a stream's lock guards everything in it that says nothing else, and its shelves. The
+ * list's lock guards making and ending. Numbers (ids) and the list are read without it: whoever has
  * found a stream so looks again under the stream's lock whether it is still the one.
  */
 #ifndef CUDAPOOL_CORE_STREAM_H

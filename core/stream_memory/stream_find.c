@@ -56,7 +56,6 @@ static struct context *context_of_handle(struct pool *pool, CUstream handle,
     return own == current->handle ? current : context_find(pool, own);
 }
 
-/* The list's lock is held. */
 static struct stream_ref look_up_name(const struct streams *streams, const struct stream_name *name)
 {
     lock_must_be_held(&streams->lock);

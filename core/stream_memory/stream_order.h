@@ -45,7 +45,7 @@
  * pending that nobody can ask about: such memory would come back only after all of its context's
  * work, another stream's long kernel included.
  *
- * Locking: struct stream by its lock, which is not held across a driver call.
+ * Locking: struct stream by its lock.
  */
 #ifndef CUDAPOOL_CORE_STREAM_ORDER_H
 #define CUDAPOOL_CORE_STREAM_ORDER_H

@@ -17,7 +17,7 @@
 #define DISUSED_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
 #define FULL_NANOSECONDS    (UINT64_C(10) * 1000 * 1000)
 
-/* ---- numbers; the list's lock is held ---- */
+/* ---- numbers ---- */
 
 /* Numbers are given one after the other, and handles are addresses. */
 static unsigned hash_of(uint64_t id)
@@ -107,7 +107,7 @@ static bool is_nobodys(const struct streams *streams, unsigned index)
     return atomic_load_explicit(&streams->ids[index], memory_order_relaxed) == 0;
 }
 
-/* ---- making one known; the list's lock is held ---- */
+/* ---- making one known ---- */
 
 /* A stream's memory may only ever be counted for one device, and reused in one context; and what is
  * pending, or may be so again, waits for work of the owner that it has. True: its lock is held. */
@@ -257,9 +257,10 @@ void streams_are_barred(struct pool *pool, struct context *context)
 
 /* ---- ending ---- */
 
-/* No lock held. Nobody begins to name it any more. */
+/* Nobody begins to name it any more. */
 static void wait_for_naming_threads(const struct stream *stream)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     while (atomic_load_explicit(&stream->naming_threads, memory_order_acquire) != 0)
         sched_yield();
 }

@@ -2,7 +2,7 @@
  * The streams that are known, by their numbers: finding one, making one known, ending one.
  *
  * A number leads to its stream by chains of equal hash, which are walked without a lock. They
- * change under the list's lock (struct streams), under which a stream's lock may be taken.
+ * change under the list's lock (struct streams).
  */
 #ifndef CUDAPOOL_CORE_STREAM_TABLE_H
 #define CUDAPOOL_CORE_STREAM_TABLE_H

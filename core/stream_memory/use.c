@@ -39,7 +39,7 @@ uint64_t use_generation(struct pool *pool, CUdeviceptr address)
     return atomic_load_explicit(&block->generation, memory_order_relaxed);
 }
 
-/* ---- the record; the use lock is held ---- */
+/* ---- the record ---- */
 
 static struct use use_on(struct stream_ref ref)
 {
@@ -135,7 +135,7 @@ static struct uses *get_uses(struct pool *pool, struct stream_block *block)
     return uses;
 }
 
-/* ---- waiting; no lock is held ---- */
+/* ---- waiting ---- */
 
 static bool can_be_named_here(const struct pool *pool, const struct use *use)
 {

@@ -15,8 +15,7 @@
  * Whoever tells a use says which allocation he means, by its generation: a block that was freed
  * since, or whose address has been given out again, is refused, and nothing is changed.
  *
- * Locking: the use lock (struct streams) guards every block's uses. A stream's lock may be taken
- * under it; it is not held across a driver call.
+ * Locking: the use lock (struct streams) guards every block's uses.
  */
 #ifndef CUDAPOOL_CORE_USE_H
 #define CUDAPOOL_CORE_USE_H

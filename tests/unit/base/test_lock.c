@@ -79,6 +79,12 @@ static void wrong_order(void)
     lock_take(&fence, LOCK_FENCE);
 }
 
+static void under_a_leaf(void)
+{
+    lock_take(&registry, LOCK_TABLE);
+    lock_take(&fence, LOCK_FIGURES);
+}
+
 static void twice(void)
 {
     lock_take(&context, LOCK_CONTEXT);
@@ -100,6 +106,7 @@ static void not_held(void)
 Test(lock, aborts_on_a_wrong_order)
 {
     expect_complaint(wrong_order, "the fence lock is taken under the registry lock");
+    expect_complaint(under_a_leaf, "the figures lock is taken under a table's lock");
     expect_complaint(two_of_a_rank, "a context's lock is taken under a context's lock");
     expect_complaint(twice, "a context's lock is taken twice");
     expect_complaint(not_held, "given that is not held");
