@@ -503,6 +503,9 @@ static void list(void)
 {
     for (size_t k = 0; k < KINDS; k++)
         for (size_t s = 0; s < SCENARIOS; s++) {
+            /* A GPU's memory is as large as it is. */
+            if (scenarios[s].little_memory && simcuda_calls == NULL)
+                continue;
             printf("%s %s", kinds[k].name, scenarios[s].name);
             if (scenarios[s].little_memory)
                 printf(" %s", kinds[k].memory);
