@@ -34,4 +34,4 @@ make CC=$triple-gcc AR=$triple-ar BUILD=$build CUDA_HOME=/nonexistent NCURSES="-
 export GUEST_LIBRARY_PATH=$root/usr/lib/$triple
 export CC=$triple-gcc NM=$triple-nm READELF=$triple-readelf
 BUILD=$build TEST_TIMEOUT=600 RUN_WITH="qemu-$machine -L /usr/$triple" \
-    scripts/run_tests.sh tests/unit tests/fuzz conformance interposition exports
+    scripts/run_tests.sh tests/unit tests/fuzz conformance interposition exports kinds

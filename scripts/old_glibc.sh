@@ -53,4 +53,4 @@ cp "$here/libcudapool_preload.so" $build/
 # a second namespace with threads does not work, whoever opens it.
 BUILD=$build NAMESPACES=no TEST_TIMEOUT=300 GUEST_LIBRARY_PATH=$libraries \
     RUN_WITH=$root/lib/$triple/ld-2.31.so \
-    scripts/run_tests.sh tests/unit conformance gpu_programs interposition exports process_life
+    scripts/run_tests.sh tests/unit conformance gpu_programs interposition exports process_life kinds

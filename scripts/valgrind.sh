@@ -37,5 +37,9 @@ check "$build/tests/gpu/capture" rounds=1 replays=2
 check "$build/tests/gpu/contexts" rounds=1
 check "$build/tests/gpu/fill_memory" cycles=2 largest_mib=32 kernel_ms=50
 check "$build/tests/gpu/progress" blocks=20 rounds=1
+for kind in $(LD_LIBRARY_PATH=$build/sim "$build/tests/e2e/kinds" | cut -d ' ' -f 1 | uniq); do
+    check "$build/tests/e2e/kinds" "$kind" context_ends
+    check "$build/tests/e2e/kinds" "$kind" several_threads
+done
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]

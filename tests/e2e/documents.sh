@@ -18,6 +18,7 @@ lines=$(wc -l <README.md)
 check "the README has at most 250 lines" "$([ "$lines" -le 250 ] || echo "$lines")"
 if command -v python3 >/dev/null; then
     check "the chart is what RESULTS.md says" "$(scripts/results_chart.py check 2>&1)"
+    check "RULES.md is what the mutations say" "$(tests/mutations/rules.py check 2>&1)"
 
     anew=$(mktemp -d)
     trap 'rm -rf "$anew"' EXIT
@@ -37,7 +38,7 @@ check "the README has the defaults of configs/README.md" "$other_defaults"
 links() { # file: what it links in this repository, without the place in it
     grep -oE '\]\([^)#]+' "$1" | cut -c3- | grep -vE '^[a-z]+:'
 }
-broken=$(for file in README.md docs/*.md configs/README.md; do
+broken=$(for file in README.md docs/*.md configs/README.md tests/RULES.md; do
     links "$file" | while read -r link; do
         [ -e "$(dirname "$file")/$link" ] || echo "$file: $link"
     done

@@ -125,7 +125,7 @@ static void leave_cached(size_t bytes)
     CU(cuCtxSynchronize());
 }
 
-/* Whose context is not asked, and whose bytes are: each process has one kind of memory in use. */
+/* Of all kinds together: a scenario has one in use. */
 static void expect_bytes(uint64_t live, uint64_t cached, uint64_t pending)
 {
     if (!has_pool())
@@ -193,8 +193,9 @@ static void context_ends(void)
         get_many(blocks, MIB);
         use(blocks[0], 3);
         spin(&kernels, stream, 20000000);
-        put_many(blocks);
-        expect_bytes(0, 0, MANY * MIB);
+        put_many(blocks); /* pending, unless the machine took that long */
+        if (has_pool())
+            EQUAL(MANY * MIB, pool_bytes().pending + pool_bytes().cached);
         CU(cuCtxDestroy_v2(context));
         expect_allocations(0);
         expect_bytes(0, 0, 0);
@@ -502,6 +503,9 @@ static void list(void)
 {
     for (size_t k = 0; k < KINDS; k++)
         for (size_t s = 0; s < SCENARIOS; s++) {
+            /* A GPU's memory is as large as it is. */
+            if (scenarios[s].little_memory && simcuda_calls == NULL)
+                continue;
             printf("%s %s", kinds[k].name, scenarios[s].name);
             if (scenarios[s].little_memory)
                 printf(" %s", kinds[k].memory);

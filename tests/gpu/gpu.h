@@ -88,6 +88,39 @@ static inline void join_worker(struct worker *worker)
     pthread_join(worker->thread, NULL);
 }
 
+/* ---- threads whose work is timed ---- */
+
+/* Who times them, and all of them, meet twice: when each is ready, and when each is done. */
+static pthread_barrier_t everybody;
+
+/* In a worker's body, before and after what is timed. */
+static inline void meet(void)
+{
+    pthread_barrier_wait(&everybody);
+}
+
+enum { MAX_WORKERS = 64 };
+
+/* Runs the body in so many threads; the milliseconds between its two calls of meet. One run at a
+ * time. */
+static inline double time_workers(unsigned int threads, void (*body)(unsigned int index))
+{
+    struct worker workers[MAX_WORKERS];
+    if (threads < 1 || threads > MAX_WORKERS)
+        FAIL("threads=%u: must be 1 to %d", threads, MAX_WORKERS);
+    pthread_barrier_init(&everybody, NULL, threads + 1);
+    for (unsigned int i = 0; i < threads; i++)
+        start_worker(&workers[i], body, i);
+    meet();
+    double start = now_ms();
+    meet();
+    double elapsed = now_ms() - start;
+    for (unsigned int i = 0; i < threads; i++)
+        join_worker(&workers[i]);
+    pthread_barrier_destroy(&everybody);
+    return elapsed;
+}
+
 /* A small generator, so that every run takes the same sizes. */
 static inline unsigned int next_random(unsigned int *state)
 {

@@ -12,7 +12,7 @@
 
 #include <stdatomic.h>
 
-enum { MAX_THREADS = 64, MAX_BLOCKS = 256, WORDS = 512 };
+enum { MAX_THREADS = MAX_WORKERS, MAX_BLOCKS = 256, WORDS = 512 };
 
 static CUcontext context;
 static struct kernels kernels;
@@ -20,7 +20,6 @@ static CUdeviceptr mismatches;
 static unsigned long rounds, functions, kernels_each, blocks_each, kernel_us, function_us;
 static size_t least_kib, most_kib;
 static atomic_ulong calls;
-static pthread_barrier_t at_start_and_end;
 
 static void host_function(void *unused)
 {
@@ -59,18 +58,17 @@ static void run_thread(unsigned int index)
     for (unsigned int i = 0; i < 20; i++)
         run_round(stream, &state, i);
     CHECK(cuStreamSynchronize(stream));
-    pthread_barrier_wait(&at_start_and_end);
+    meet();
     for (unsigned long i = 0; i < rounds; i++)
         run_round(stream, &state, (unsigned int)i);
     CHECK(cuStreamSynchronize(stream));
-    pthread_barrier_wait(&at_start_and_end);
+    meet();
     CHECK(cuStreamDestroy_v2(stream));
 }
 
 int main(int argc, char **argv)
 {
     unsigned int threads = (unsigned int)argument(argc, argv, "threads", 1);
-    struct worker workers[MAX_THREADS];
     rounds = argument(argc, argv, "rounds", 2000);
     functions = argument(argc, argv, "functions", 1);
     kernels_each = argument(argc, argv, "kernels", 1);
@@ -88,15 +86,7 @@ int main(int argc, char **argv)
     context = open_primary();
     load_kernels(&kernels);
     mismatches = new_counter();
-    pthread_barrier_init(&at_start_and_end, NULL, threads + 1);
-    for (unsigned int i = 0; i < threads; i++)
-        start_worker(&workers[i], run_thread, i);
-    pthread_barrier_wait(&at_start_and_end);
-    double start = now_ms();
-    pthread_barrier_wait(&at_start_and_end);
-    double ms = now_ms() - start;
-    for (unsigned int i = 0; i < threads; i++)
-        join_worker(&workers[i]);
+    double ms = time_workers(threads, run_thread);
     printf("rate: %.1f rounds/s\n", (double)rounds * threads * 1000 / ms);
     printf("host_functions: %.2f ms, %lu host functions, %llu wrong words\n", ms,
            atomic_load(&calls), read_counter(mismatches));

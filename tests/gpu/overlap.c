@@ -7,13 +7,12 @@
  */
 #include "gpu.h"
 
-enum { MAX_THREADS = 64, CHECKED_WORDS = 4096 };
+enum { MAX_THREADS = MAX_WORKERS, CHECKED_WORDS = 4096 };
 
 static CUcontext context;
 static struct kernels kernels;
 static unsigned long rounds, kernel_us;
 static bool buffers_made_once;
-static pthread_barrier_t at_start_and_end;
 static unsigned long long mismatches[MAX_THREADS];
 
 /* The memory that a thread got last still works as memory. */
@@ -42,7 +41,7 @@ static void work(unsigned int index)
     spin(&kernels, stream, 1000);
     CHECK(cuStreamSynchronize(stream));
 
-    pthread_barrier_wait(&at_start_and_end);
+    meet();
     for (unsigned long i = 0; i < rounds; i++) {
         if (!buffers_made_once)
             CHECK(cuMemAlloc_v2(&block, MIB));
@@ -51,7 +50,7 @@ static void work(unsigned int index)
             CHECK(cuMemFree_v2(block));
     }
     CHECK(cuStreamSynchronize(stream));
-    pthread_barrier_wait(&at_start_and_end);
+    meet();
 
     if (buffers_made_once)
         CHECK(cuMemFree_v2(block));
@@ -62,7 +61,6 @@ static void work(unsigned int index)
 int main(int argc, char **argv)
 {
     unsigned int threads = (unsigned int)argument(argc, argv, "threads", 16);
-    struct worker workers[MAX_THREADS];
     unsigned long long wrong = 0;
     rounds = argument(argc, argv, "rounds", 200);
     kernel_us = argument(argc, argv, "us", 200);
@@ -72,17 +70,9 @@ int main(int argc, char **argv)
 
     context = open_primary();
     load_kernels(&kernels);
-    pthread_barrier_init(&at_start_and_end, NULL, threads + 1);
+    double elapsed = time_workers(threads, work);
     for (unsigned int i = 0; i < threads; i++)
-        start_worker(&workers[i], work, i);
-    pthread_barrier_wait(&at_start_and_end);
-    double start = now_ms();
-    pthread_barrier_wait(&at_start_and_end);
-    double elapsed = now_ms() - start;
-    for (unsigned int i = 0; i < threads; i++) {
-        join_worker(&workers[i]);
         wrong += mismatches[i];
-    }
     printf("overlap: %.2f ms, %u threads, %lu kernels of %lu us each, %s, %llu wrong words\n",
            elapsed, threads, rounds, kernel_us,
            buffers_made_once ? "buffers made once" : "alloc and free", wrong);

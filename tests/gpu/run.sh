@@ -3,7 +3,7 @@
 # after the other and over again, and prints a table: medians, ratios, peak device memory, hits.
 #
 # usage: run.sh OUTPUT_DIR [section...]
-#   sections: conformance hazard progress locks memory managed captures contexts give_back overlap
+#   sections: conformance kinds hazard progress locks memory managed captures contexts give_back overlap
 #   host_functions misses linked streams thrust try python; all if none.
 #   And soak, which runs only where it is named: SOAK_SECONDS (480) of it
 #   PAIRS   pairs of each thread in the section streams (default 20000), LARGE MiB of its large block
@@ -224,6 +224,17 @@ if wanted conformance "$@"; then
     say ""
     check_conformance "conformance, plain" plain
     check_conformance "conformance, pool" pool
+fi
+# What every kind of memory must do; a line says what each run needs in its environment.
+if wanted kinds "$@"; then
+    say ""
+    while read -r kind scenario variables; do
+        for mode in plain pool; do
+            # shellcheck disable=SC2086 # one word each
+            check 0 "$kind $scenario, $mode" $mode "" env $variables \
+                "$build/tests/e2e/kinds" "$kind" "$scenario"
+        done
+    done < <("$build/tests/e2e/kinds")
 fi
 if wanted hazard "$@"; then
     say ""

@@ -16,7 +16,7 @@
 
 #include <stdatomic.h>
 
-enum { MAX_THREADS = 64, WORDS = 4096, CASE_ROUNDS = 20, FIRST_VALUE = 1000, SLOTS = 8 };
+enum { MAX_THREADS = MAX_WORKERS, WORDS = 4096, CASE_ROUNDS = 20, FIRST_VALUE = 1000, SLOTS = 8 };
 
 /* More than a chunk of the driver's, which takes memory for its pools in chunks of 32 MiB. */
 #define LARGE_BLOCK (48 * MIB)
@@ -25,7 +25,6 @@ static CUcontext context;
 static struct kernels kernels;
 static unsigned int threads;
 static unsigned long pairs, stress;
-static pthread_barrier_t at_start_and_end;
 static CUdeviceptr mismatches;
 
 static CUstream new_stream(void)
@@ -82,28 +81,11 @@ static void pair_in_thread(unsigned int index)
     CUstream stream = new_stream();
     make_pairs(stream, 100, 0);
     CHECK(cuStreamSynchronize(stream));
-    pthread_barrier_wait(&at_start_and_end);
+    meet();
     make_pairs(stream, pairs, 0);
-    pthread_barrier_wait(&at_start_and_end);
+    meet();
     CHECK(cuStreamSynchronize(stream));
     CHECK(cuStreamDestroy_v2(stream));
-}
-
-/* Runs the body in every thread; the milliseconds between its two barriers. */
-static double run_threads(void (*body)(unsigned int))
-{
-    struct worker workers[MAX_THREADS];
-    pthread_barrier_init(&at_start_and_end, NULL, threads + 1);
-    for (unsigned int i = 0; i < threads; i++)
-        start_worker(&workers[i], body, i);
-    pthread_barrier_wait(&at_start_and_end);
-    double start = now_ms();
-    pthread_barrier_wait(&at_start_and_end);
-    double ms = now_ms() - start;
-    for (unsigned int i = 0; i < threads; i++)
-        join_worker(&workers[i]);
-    pthread_barrier_destroy(&at_start_and_end);
-    return ms;
 }
 
 /* Microseconds that an allocation and a free add to a synchronise of the stream. */
@@ -323,7 +305,7 @@ static void stress_in_thread(unsigned int index)
     struct stressed stressed;
     struct slot slots[SLOTS] = {{0, 0, 0, OWN}};
     open_stressed(&stressed, index + 1);
-    pthread_barrier_wait(&at_start_and_end);
+    meet();
     for (unsigned long i = 0; i < stress * SLOTS; i++) {
         struct slot *slot = &slots[next_random(&stressed.random) % SLOTS];
         int stream = some_stream(&stressed);
@@ -341,7 +323,7 @@ static void stress_in_thread(unsigned int index)
         if (slots[i].block != 0)
             empty_slot(&stressed, &slots[i], slots[i].stream, slots[i].stream);
     CHECK(cuCtxSynchronize());
-    pthread_barrier_wait(&at_start_and_end);
+    meet();
     CHECK(cuEventDestroy_v2(stressed.event));
     for (int i = OWN; i <= BLOCKING; i++)
         CHECK(cuStreamDestroy_v2(stressed.streams[i]));
@@ -653,7 +635,7 @@ int main(int argc, char **argv)
         return missed && asked_for(argc, argv, "cases-must-hit");
     }
     print_one_thread();
-    double ms = run_threads(pair_in_thread);
+    double ms = time_workers(threads, pair_in_thread);
     printf("%u threads: %.1f ns a pair in each, %.2f million pairs a second in all\n", threads,
            ms * 1e6 / (double)pairs, (double)pairs * threads / ms * 1e-3);
     printf("synchronised each time, 1 MiB: %.2f us more than a bare synchronise\n",
@@ -661,7 +643,7 @@ int main(int argc, char **argv)
     if (large != 0)
         printf("synchronised each time, %zu MiB: %.2f us more than a bare synchronise\n",
                large / MIB, time_synchronised(large, rounds));
-    run_threads(stress_in_thread);
+    time_workers(threads, stress_in_thread);
     /* Last: after a barrier of the program's no stream of the context is what it was. */
     unsigned long long wrong = read_counter(mismatches) + reuse_on_ordered_streams();
     printf("stream_ordered: %.0f ms, %llu wrong words\n", now_ms() - start, wrong);

@@ -223,9 +223,7 @@ Test(capture, an_end_that_fails_leaves_the_capture)
     start();
     stream = fake_stream();
     begin_capture(stream);
-    pool_captures_lock(pool);
-    pool_capture_perhaps_ended(pool, stream, false);
-    pool_captures_unlock(pool);
+    tell_of_an_end(stream);
     cr_assert(pool_captures_are_going_on(pool));
     end_capture(stream);
     cr_assert_not(pool_captures_are_going_on(pool));

@@ -236,6 +236,16 @@ static void retain_primary(void)
     pool_primary_retained(pool, context, 0);
 }
 
+/* A free block of it is clean. */
+static CUdeviceptr retain_primary_with_clean_block(void)
+{
+    retain_primary();
+    CUdeviceptr block = allocate(MIB);
+    release(block);
+    synchronise();
+    return block;
+}
+
 Test(context, a_primary_context_lives_until_its_last_release)
 {
     retain_primary();
@@ -254,10 +264,7 @@ Test(context, a_primary_context_lives_until_its_last_release)
 
 Test(context, a_reset_takes_a_primary_contexts_memory_although_the_handle_stays)
 {
-    retain_primary();
-    CUdeviceptr block = allocate(MIB);
-    release(block);
-    synchronise();
+    CUdeviceptr block = retain_primary_with_clean_block();
     struct ending ending = pool_primary_releasing(pool, 0);
     fake_end_context(context);
     pool_context_ended(pool, ending, CONTEXT_DIED);
@@ -423,10 +430,7 @@ static CUcontext alias(CUgreenCtx green)
 
 Test(context, a_green_contexts_memory_is_its_primary_ones)
 {
-    retain_primary();
-    CUdeviceptr block = allocate(MIB);
-    release(block);
-    synchronise();
+    CUdeviceptr block = retain_primary_with_clean_block();
     CUcontext handle = alias((CUgreenCtx)5);
     fake_set_current(handle);
     cr_assert_eq(allocate(MIB), block);
@@ -525,10 +529,7 @@ static void convert(void *handle)
 /* The driver gives a handle away again before the thread that ended its owner comes to tell. */
 Test(context, a_green_one_at_the_handle_of_a_context_that_is_being_ended)
 {
-    retain_primary();
-    CUdeviceptr block = allocate(MIB);
-    release(block);
-    synchronise();
+    CUdeviceptr block = retain_primary_with_clean_block();
     CUcontext other = fake_context(0);
     pool_context_created(pool, other);
     struct ending ending = pool_context_ending(pool, other);
@@ -552,10 +553,7 @@ Test(context, a_green_one_at_the_handle_of_one_that_has_just_ended)
 
 Test(context, a_context_at_the_handle_of_a_green_one_that_has_just_ended)
 {
-    retain_primary();
-    CUdeviceptr block = allocate(MIB);
-    release(block);
-    synchronise();
+    CUdeviceptr block = retain_primary_with_clean_block();
     CUcontext handle = alias((CUgreenCtx)5);
     fake_end_context(handle);
     fake_context_at(handle, 0);
@@ -621,20 +619,9 @@ static void finish_first(void *queries)
         fake_finish(context);
 }
 
-static void hand_out_behind_a_barrier(void)
-{
-    start_with_budget(0);
-    CUdeviceptr block = allocate(MIB);
-    fake_launch(context);
-    release(block);
-    let_time_pass();
-    cr_assert_eq(allocate(MIB), block);
-    cr_assert_eq(counted().hits.barrier, 1);
-}
-
 Test(context, the_second_contexts_work_is_behind_what_barriers_have_handed_out)
 {
-    hand_out_behind_a_barrier();
+    take_behind_a_barrier();
     unsigned queries = fake_calls(FAKE_EVENT_QUERY);
     CUcontext other = another_context(0);
     cr_assert_eq(fake_behind(other, context), 1);
@@ -646,7 +633,7 @@ Test(context, the_second_contexts_work_is_behind_what_barriers_have_handed_out)
 Test(context, where_it_cannot_be_the_barriers_are_waited_for)
 {
     unsigned queries = 0;
-    hand_out_behind_a_barrier();
+    take_behind_a_barrier();
     fake_fail(FAKE_WAIT, CUDA_ERROR_UNKNOWN, 1);
     fake_during(FAKE_EVENT_QUERY, finish_first, &queries);
     another_context(0);
@@ -790,22 +777,10 @@ Test(context, a_broken_context_is_left_out_of_the_others_fences)
     cr_assert_eq(counted().hits.queried, 1);
 }
 
-static void finish_at_the_fourth_query(void *queries)
-{
-    if (++*(unsigned *)queries == 4)
-        fake_finish(context);
-}
-
 Test(context, a_block_from_behind_a_barrier_waits_before_the_driver_frees_it)
 {
     unsigned queries = 0;
-    start_with_budget(0);
-    CUdeviceptr block = allocate(MIB);
-    fake_launch(context);
-    release(block);
-    let_time_pass();
-    cr_assert_eq(allocate(MIB), block);
-    cr_assert_eq(counted().hits.barrier, 1);
+    CUdeviceptr block = take_behind_a_barrier();
     CUstream stream = fake_stream();
     begin_capture(stream);
     fake_during(FAKE_EVENT_QUERY, finish_at_the_fourth_query, &queries);
@@ -863,10 +838,7 @@ Test(context, nor_to_one_with_its_number_and_its_handle)
 
 Test(context, a_primary_context_has_ended_where_a_new_one_has_another_handle)
 {
-    retain_primary();
-    CUdeviceptr block = allocate(MIB);
-    release(block);
-    synchronise();
+    retain_primary_with_clean_block();
     struct ending ending = pool_primary_releasing(pool, 0);
     fake_end_context(context);
     context = fake_primary(0);

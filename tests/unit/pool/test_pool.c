@@ -243,22 +243,10 @@ Test(pool, a_shared_block_that_is_freed_on_a_stream_is_not_waited_for)
     cr_assert_str_eq(fake_trace(), "free-async");
 }
 
-static void finish_at_the_fourth_query(void *queries)
-{
-    if (++*(unsigned *)queries == 4)
-        fake_finish(context);
-}
-
 Test(pool, sharing_waits_for_what_a_barrier_orders_before_the_block)
 {
     unsigned queries = 0;
-    start_with_budget(0);
-    CUdeviceptr block = allocate(MIB);
-    fake_launch(context);
-    release(block);
-    let_time_pass();
-    cr_assert_eq(allocate(MIB), block);
-    cr_assert_eq(counted().hits.barrier, 1);
+    CUdeviceptr block = take_behind_a_barrier();
     fake_during(FAKE_EVENT_QUERY, finish_at_the_fourth_query, &queries);
     pool_share(pool, block);
     cr_assert_geq(queries, 4);
