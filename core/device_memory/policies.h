@@ -1,7 +1,7 @@
 /*
- * Policies: questions that conditions of several owners answer together. The functions here look
- * and decide. They move no block and call no driver; policy_watch_rounding, heap_note_vain_wait and
- * policy_frees_synchronise also note in the heap what they have decided.
+ * Policies: questions that conditions of several owners answer together. They look and decide, and
+ * call no driver. Two also act on what they find: policy_watch_rounding closes or opens the caches,
+ * and heap_note_vain_wait empties them.
  *
  * All heuristics of device memory: what each is for, where it is, and which measurement shows it.
  * "bench" is a section of make bench (tests/bench/NOTES.md), "gpu" a row of tests/gpu/RESULTS.md.
@@ -17,8 +17,8 @@
  * Growth in turns               One thread at a time is in the driver for a block that somebody
  *   policy_growth_is_due        could do without, for a sixteenth of the time: all fences wait for
  *                               the driver meanwhile. bench pairs, 12 and 16 threads
- * Trade                         A device's unused sizes go for a wanted one past the reserve's
- *   may_trade_unused_for_it     bound. bench pairs, mixed sizes, 16 threads; no row of its own
+ * Trade                         Sizes that nobody uses any more may go for a wanted one, past the
+ *   may_trade_unused_for_it     reserve's bound. No row of its own: bench pairs, mixed sizes
  * Taking from other caches      Blocks that lie in threads' caches serve a thread that would wait
  *   policy_other_caches_...,    for the driver or in vain; each keeps its fair part.
  *   thread_caches_take          bench cross, and pairs, mixed sizes with kernels
@@ -40,7 +40,7 @@
  * Ghosts and trials             On a nearly full device large blocks are kept only where that has
  *   keep.h                      been seen to pay. gpu fill_memory
  * Finest sizes                  Sizes are not rounded to buckets while rounding costs a program too
- *   policy_watch_rounding       much of the device. gpu fill_memory; no row of its own
+ *   policy_watch_rounding       much of the device. No row of its own: gpu fill_memory
  * Missed frees                  A free waits where little is left and a request might miss what is
  *   policy_pending_is_missed,   pending. gpu locks, "memory short"
  *   policy_nothing_is_missed
