@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "core/base/readable.h"
+#include "core/figures/report_table.h"
 #include "core/settings/quantity_json.h"
 
 #define MIB            (1ull << 20)
@@ -613,18 +614,21 @@ static bool describe_case(const struct summary *summary, const struct report_kin
                           struct case_at_hand *at_hand)
 {
     const struct settings *settings = &summary->settings;
-    bool is_device = strcmp(kind->kind, "device") == 0;
+    int number = 0;
 
-    if (!is_device && strcmp(kind->kind, "stream_ordered") != 0)
+    while (number < MEMORY_KINDS && strcmp(kind->kind, memory_kind_names[number]) != 0)
+        number++;
+    if (number == MEMORY_KINDS)
         return false;
+    const struct kind_settings own = settings_of_kind(settings, (enum memory_kind)number);
+    bool is_device = number == KIND_DEVICE;
     *at_hand = (struct case_at_hand){
         .kind = kind,
         .device_bytes = device_bytes(summary),
-        .buckets = is_device ? &settings->device.buckets : &settings->stream_ordered.buckets,
-        .caps = is_device ? &settings->device.caps : &settings->stream_ordered.caps,
+        .buckets = own.buckets,
+        .caps = own.caps,
         .growth_budget = is_device ? &settings->device.growth_budget : NULL,
-        .release_after_idle_ns = is_device ? settings->device.release_after_idle_ns
-                                           : settings->stream_ordered.release_after_idle_ns,
+        .release_after_idle_ns = own.release_after_idle_ns,
         .settings = settings,
         .captured = is_device ? captured_of(summary) : 0,
     };

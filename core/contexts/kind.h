@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "core/figures/stats.h"
+#include "core/settings/config.h"
 
 struct context;
 struct device;

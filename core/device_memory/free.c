@@ -55,12 +55,13 @@ static bool take_back(struct heap *heap, struct block *block, CUdeviceptr addres
 }
 
 /* The wait of free_synchronizes. It may fail, for instance because another thread has just begun a
- * capture; then the program goes on using the block. */
+ * capture; then the program goes on using the block. bucket: the block's as it was freed, since the
+ * record may be another thread's by now. */
 __attribute__((noinline)) static CUresult wait_in_free(struct pool *pool, struct block *block,
+                                                       const struct bucket *bucket,
                                                        CUdeviceptr address, uint64_t stamp)
 {
     struct heap *heap = block->heap;
-    const struct bucket *bucket = block->bucket;
     uint64_t started = monotonic_now();
     CUresult result = synchronise_like_the_driver(pool, context_of_heap(heap));
     bucket_count_wait(bucket->counters, monotonic_now() - started);
@@ -143,9 +144,10 @@ static bool put_freed(struct context *context, const struct place *place, struct
 /* What the locked part of a free leaves to be done without the lock. */
 struct freed {
     uint64_t stamp;
-    struct fence *fence; /* to be recorded; NULL: none */
-    bool synchronise;    /* this free waits as the driver's does */
-    bool host_work;      /* it waits for work that ends only if the host acts */
+    const struct bucket *bucket; /* of the block; its record may be another thread's by then */
+    struct fence *fence;         /* to be recorded; NULL: none */
+    bool synchronise;            /* this free waits as the driver's does */
+    bool host_work;              /* it waits for work that ends only if the host acts */
 };
 
 /* Claims the block and puts it where it may stay. False if another thread has claimed it. */
@@ -166,6 +168,7 @@ static bool take_freed(struct pool *pool, struct block *block, CUdeviceptr addre
         return false;
     freed->synchronise = policy_frees_synchronise(pool, heap) && waitable;
     freed->stamp = stamp_of_now(pool, context);
+    freed->bucket = block->bucket;
     bool due = put_freed(context, &place, block, freed->stamp);
     if (due && place.cache)
         place_refresh_cache(heap, place.cache);
@@ -185,7 +188,7 @@ static CUresult finish_free(struct pool *pool, struct block *block, CUdeviceptr 
     struct context *context = context_of_heap(block->heap);
     CUresult result = CUDA_SUCCESS;
     if (freed->synchronise) {
-        result = wait_in_free(pool, block, address, freed->stamp);
+        result = wait_in_free(pool, block, freed->bucket, address, freed->stamp);
         /* Nothing of this context is pending any more. */
         if (policy_others_work_may_count(pool))
             heap_wait_if_missed(pool, context, monotonic_now());

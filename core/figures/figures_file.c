@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "core/base/mutation.h"
-#include "report.h"
+#include "report_process.h"
 
 #define FIRST_BYTES (UINT64_C(64) << 10)
 

@@ -12,6 +12,7 @@
 
 #include "core/base/file_pattern.h"
 #include "core/figures/report.h"
+#include "core/figures/report_table.h"
 #include "core/figures/report_json.h"
 #include "decimal_comma.h"
 
