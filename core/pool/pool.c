@@ -19,12 +19,16 @@
 #include "core/reclaim/managed.h"
 #include "core/reclaim/reclaim.h"
 #include "core/stream_memory/mempool.h"
+#include "core/stream_memory/own_event_record.h"
+#include "core/stream_memory/program_events.h"
 #include "core/stream_memory/stream_find.h"
+#include "core/stream_memory/stream_hands.h"
 #include "core/stream_memory/stream_heap.h"
 #include "core/stream_memory/stream_memory.h"
 #include "core/stream_memory/stream_order.h"
 #include "core/stream_memory/stream_pool.h"
 #include "core/stream_memory/stream_release.h"
+#include "core/stream_memory/stream_table.h"
 
 /* In the order in which they are asked. Device memory is the first one: see heap_of. */
 static const struct kind *const kinds[] = {&device_memory, &stream_memory, NULL};
@@ -589,13 +593,15 @@ CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
 
 bool pool_let_go(struct pool *pool, CUdeviceptr address)
 {
-    return heap_let_go(pool, address) && (!streams_of(pool) || stream_heap_let_go(pool, address));
+    bool gone = true;
+    for (const struct kind *const *kind = pool->kinds; *kind && gone; kind++)
+        gone = !(*kind)->let_go || (*kind)->let_go(pool, address);
+    return gone;
 }
 
 void pool_forget_address(struct pool *pool, CUdeviceptr address)
 {
-    heap_forget_address(pool, address);
-    stream_heap_forget_address(pool, address);
+    TELL_KINDS(pool, forget_address, pool, address);
 }
 
 /* ---- pointers ---- */
@@ -892,13 +898,13 @@ void pool_capture_about_to_begin(struct pool *pool)
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
         epoch_fence_the_rest(pool, c);
     if (streams_of(pool))
-        order_record_the_rest(pool);
+        own_events_capture_comes(pool);
 }
 
 void pool_capture_has_come(struct pool *pool)
 {
     if (streams_of(pool) && !MUTATED(no_fence_before_capture))
-        order_capture_has_come(pool);
+        own_events_capture_has_come(pool);
 }
 
 void pool_captures_lock(struct pool *pool)
