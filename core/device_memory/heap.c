@@ -4,7 +4,6 @@
 
 #include "core/base/mutation.h"
 #include "core/contexts/pool_state.h"
-#include "core/contexts/surroundings.h"
 
 static bool bucket_init(struct heap *heap, struct bucket *bucket, uint64_t bytes)
 {
