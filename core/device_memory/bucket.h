@@ -68,8 +68,8 @@ void bucket_set_add(struct bucket_set *set, struct bucket *bucket);
 void bucket_set_visit(const struct bucket_set *set, void (*visit)(struct bucket *, void *),
                       void *argument);
 
-/* Counts what the calling thread has waited lately, for a block of this bucket; and the same for a
- * free. No lock needed. */
+/* Counts the time that the calling thread has waited lately as a wait for this bucket's blocks; the
+ * second one counts a free that has waited, too. No lock needed. */
 void bucket_take_wait(const struct bucket *bucket);
 void bucket_count_waiting_free(const struct bucket *bucket);
 

@@ -19,7 +19,8 @@
 #include "heap.h"
 #include "thread_cache.h"
 
-/* Of a bucket's free blocks, what all caches together may hold: the rest is for the heap's lists.
+/* How many of a bucket's free blocks all caches together may hold: the rest is for the heap's
+ * lists.
  */
 static inline uint64_t cache_blocks_of_bucket(const struct heap *heap)
 {

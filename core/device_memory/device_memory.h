@@ -1,14 +1,18 @@
 /*
  * Device memory (cuMemAlloc) as a kind of memory: what the rest of the core may ask of it.
  *
- * An allocation that hits, and its free, take the fast path of thread_cache.h; everything else goes
- * through ladder.h, miss.h, free.h and driver_free.h. Files of this directory call down this list:
+ * An allocation that hits, and its free, take the fast path of thread_cache.h, and go through none
+ * of the files above it. Files of this directory call down this list, and never up:
  *
- *   ladder, free, free_fence, driver_free, cache_wait, miss, lost     what calls do
- *   policies                                                         when they do what
- *   release                                                          giving memory back
- *   place, cache_threads, cache_set, cache_bin, sums, thread_cache   blocks that threads hold
- *   heap, bucket, keep                                               the state, its lists
+ *   ladder, free                       an allocation and a free that take the heap's lock
+ *   miss, free_fence, cache_wait       a new block, the fence that ends a free, a short wait
+ *   policies                           when all these do what; the table of heuristics
+ *   place                              where the calling thread looks for blocks of a size
+ *   release, driver_free, lost         giving memory back; blocks that the pool lets go
+ *   cache_threads, cache_set           whose caches are; all caches of a heap together
+ *   cache_bin, sums                    one cache's bins; what lists and caches hold together
+ *   thread_cache                       the fast path
+ *   heap, bucket, keep                 the state, its lists, its buckets; ghosts and trials
  */
 #ifndef CUDAPOOL_CORE_DEVICE_MEMORY_H
 #define CUDAPOOL_CORE_DEVICE_MEMORY_H

@@ -60,8 +60,8 @@ static bool take_back(struct heap *heap, struct block *block, CUdeviceptr addres
 }
 
 /* The wait of free_synchronizes. It may fail, for instance because another thread has just begun a
- * capture; then the program goes on using the block. bucket: the block's as it was freed, since it
- * may be another thread's by now. */
+ * capture; then the program goes on using the block. bucket: the block's as it was freed, since the
+ * record may be another thread's by now. */
 __attribute__((noinline)) static CUresult wait_in_free(struct pool *pool, struct block *block,
                                                        const struct bucket *bucket,
                                                        CUdeviceptr address, uint64_t stamp)
@@ -148,11 +148,11 @@ static bool put_freed(struct context *context, const struct place *place, struct
 
 /* What the locked part of a free leaves to be done without the lock. */
 struct freed {
-    const struct bucket *bucket;
     uint64_t stamp;
-    struct fence *fence; /* to be recorded; NULL: none */
-    bool synchronise;    /* this free waits as the driver's does */
-    bool host_work;      /* it waits for work that ends only if the host acts */
+    const struct bucket *bucket; /* of the block; its record may be another thread's by then */
+    struct fence *fence;         /* to be recorded; NULL: none */
+    bool synchronise;            /* this free waits as the driver's does */
+    bool host_work;              /* it waits for work that ends only if the host acts */
 };
 
 /* Claims the block and puts it where it may stay. False if another thread has claimed it. */
@@ -164,8 +164,7 @@ static bool take_freed(struct pool *pool, struct block *block, CUdeviceptr addre
     struct context *context = context_of_heap(heap);
     heap_note_user(pool, heap);
     struct place place = place_for_free(pool, heap, block->bucket);
-    *freed = (struct freed){.bucket = block->bucket,
-                            .host_work = waitable && policy_has_host_work(context)};
+    *freed = (struct freed){.host_work = waitable && policy_has_host_work(context)};
     /* Out of the heap's lists the block can be taken back if the wait fails; out of a cache it
      * can't. */
     if (freed->host_work)
@@ -174,6 +173,7 @@ static bool take_freed(struct pool *pool, struct block *block, CUdeviceptr addre
         return false;
     freed->synchronise = policy_frees_synchronise(pool, heap) && waitable;
     freed->stamp = stamp_of_now(pool, context);
+    freed->bucket = block->bucket;
     bool due = put_freed(context, &place, block, freed->stamp);
     if (due && place.cache)
         place_refresh_cache(heap, place.cache);

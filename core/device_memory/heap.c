@@ -160,8 +160,9 @@ void heap_forget_block(struct pool *pool, struct heap *heap, struct block *block
     else if (block_state(block) != BLOCK_LEAVING)
         heap_detach_free(heap, block);
     counter_subtract(&heap->reserved_bytes, block->bytes);
-    block_table_remove(&pool->blocks, block_address(block), block);
-    /* Relaxed: a number that is compared with limits, and orders nothing. */
+    block_table_remove(&pool->blocks, block_address(block),
+                       block); /* Relaxed: the number is compared with limits, and no other data is
+                                  read because of it. */
     atomic_fetch_sub_explicit(&device->reserved_bytes, block->bytes, memory_order_relaxed);
     block_records_put(&heap->records, block);
 }

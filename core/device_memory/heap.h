@@ -41,7 +41,7 @@ struct thread_cache;
  * Threads that run ahead of the others would take all memory in flight, and their long queues would
  * hold up every fence: the streams of the others would run dry. So each thread that has blocks
  * pending may have its share of the growth budget; one that is over it waits before it takes more.
- * Threads are told apart by slot; two that have the same one share.
+ * Threads are told apart by slot; two threads that have one slot share what is its.
  */
 #define HEAP_SLOTS 64u
 
@@ -229,8 +229,8 @@ void heap_add_clean(struct heap *heap, struct block *block);
 /* Takes a free block out of its lists and out of the counters of free blocks. */
 void heap_detach_free(struct heap *heap, struct block *block);
 
-/* The same, for a block on its way to the driver, which its bucket no longer counts as reserved;
- * and one that comes back from there and is free again, in no list yet. */
+/* Takes a free block out that goes to the driver: its bucket no longer counts it as reserved. And
+ * counts one that comes back from there and is free again, in no list yet. */
 void heap_begin_leaving(struct heap *heap, struct block *block);
 void heap_count_back(struct block *block);
 

@@ -29,7 +29,7 @@
 #define KEEP_TRIAL_FIRST 32u /* frees */
 #define KEEP_TRIAL_MOST  1024u
 
-/* Of a bucket. They count only if they are of the heap's era. */
+/* A bucket's ghosts. They count only if they are of the heap's era. */
 struct ghosts {
     uint64_t era;
     uint64_t count;

@@ -18,8 +18,8 @@
 CUresult heap_miss(struct pool *pool, struct context *context, struct bucket *bucket,
                    CUdeviceptr *address, uint64_t bytes, size_t requested);
 
-/* The same without the pool's help: straight from the driver, in the caller's capture mode, but
- * known to the pool. */
+/* A block that is not kept: straight from the driver, in the caller's capture mode, but known to
+ * the pool. */
 CUresult heap_allocate_unkept(struct pool *pool, struct context *context, CUdeviceptr *address,
                               size_t bytes);
 

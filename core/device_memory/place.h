@@ -29,7 +29,8 @@ struct place {
 struct place place_of_this_thread(struct pool *pool, struct heap *heap, struct bucket *bucket,
                                   size_t request);
 
-/* Where that thread may put a block: a full bin has given its older half. */
+/* The calling thread's place for a block that it frees: a bin that was full has given its older
+ * half to the heap's lists. */
 struct place place_for_free(struct pool *pool, struct heap *heap, struct bucket *bucket);
 
 /* The newest clean block, NULL where none is. One that the thread's cache has comes first, and is

@@ -1,7 +1,7 @@
 /*
- * Policies: questions that conditions of several owners answer together. The functions here look
- * and decide. They move no block and call no driver; policy_watch_rounding, heap_note_vain_wait and
- * policy_frees_synchronise also note in the heap what they have decided.
+ * Policies: questions that conditions of several owners answer together. They look and decide, and
+ * call no driver. Two also act on what they find: policy_watch_rounding closes or opens the caches,
+ * and heap_note_vain_wait empties them.
  *
  * Where the heuristics of device memory are; docs/design.md says under these names what each is for
  * and which measurement shows it.

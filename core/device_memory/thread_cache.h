@@ -41,9 +41,9 @@
  * heap->closed stands for whatever makes the fast path wrong, see enum closed. The end of a context
  * is waited for like an emptying: when that returns, nothing is handed out any more. The other bits
  * are looked at by every call, with no more order than the slow path's own looks at the same facts.
- * Captures and handles that have become invalid are one word of the registry, looked at likewise.
- * While large blocks may not be worth keeping (keep.h), no cache holds any: they are taken out
- * first.
+ * Captures and handles that have become invalid are one word of the registry, which every call
+ * looks at, too. While large blocks may not be worth keeping (keep.h), no cache holds any: they are
+ * taken out first.
  *
  * Bounded: a bin has a capacity, which is taken out of what the settings allow its bucket
  * (blocks_per_bucket, of which a quarter stays with the heap's lists), so that cap holds for all
@@ -204,7 +204,7 @@ struct cache_epoch {
 /* free bytes in the cache = freed_bytes + moved_bytes - handed_out_bytes, modulo 2^64 */
 struct thread_cache {
     /* ---- its thread's, on the fast path; others read the counters ---- */
-    _Atomic uint32_t inside; /* its thread is; see above */
+    _Atomic uint32_t inside; /* 1 while its thread is inside */
     uint32_t frees_left;     /* until a fence is due */
     struct heap *heap;
     struct pool *pool;
@@ -238,7 +238,7 @@ struct thread_cache {
 
     /* ---- lists and sleep: guarded by the heap lock ---- */
     struct thread_cache *next;                 /* of all; written before the cache is listed */
-    _Atomic(struct thread_cache *) next_awake; /* likewise; it may be listed again */
+    _Atomic(struct thread_cache *) next_awake; /* of those awake; a cache may be listed again */
     struct thread_cache *next_spare;
     bool awake;
     bool in_slow_path;               /* its thread allocates there; it may wait for long */
@@ -254,8 +254,9 @@ extern struct thread_cache no_thread_cache __attribute__((visibility("hidden")))
 
 /* ---- the fast path: called by the cache's thread, no lock held ---- */
 
-/* Where a request finds its bin: by its leading four bits and how many follow. Requests of
- * geometric buckets with up to eight steps, or of powers of two, are not in each other's way. */
+/* The place in by_request where a request finds its bin: made of its leading four bits and of how
+ * many bits follow. Requests of geometric buckets with up to eight steps, or of powers of two, have
+ * places of their own. */
 static inline unsigned cache_index(uint64_t bytes)
 {
     uint64_t x = (bytes - 1) | 8;
@@ -304,7 +305,7 @@ static inline struct cache_bin *cache_bin_at(const struct thread_cache *cache, u
     return atomic_load_explicit(&cache->bins[place], memory_order_relaxed);
 }
 
-/* Inside. Hands the newest clean block out. */
+/* Inside. Hands the newest clean block out for a request of so many bytes. */
 static inline CUdeviceptr cache_hand_out(struct thread_cache *cache, struct cache_bin *bin,
                                          struct block *block, size_t bytes)
 {
@@ -338,7 +339,8 @@ static inline bool cache_put(struct thread_cache *cache, struct cache_bin *bin, 
     return --cache->frees_left == 0 || given >= cache->freed_bytes_at_fence;
 }
 
-/* Inside, or with the heap lock held, where the bin is not full: the same for any newer stamp. */
+/* Inside, or with the heap lock held, where the bin is not full: puts a claimed block of any stamp
+ * from the newest segment's on into the bin. Answers as cache_put does. */
 bool thread_cache_put(struct thread_cache *cache, struct cache_bin *bin, struct block *block,
                       uint64_t stamp);
 
@@ -362,7 +364,8 @@ enum given {
     NOT_GIVEN, /* the slow path must be taken: heap_free */
 };
 
-/* Inside, and leaves. What follows a claim where cache_put is not enough. */
+/* Inside; leaves the cache. Puts a claimed block there where cache_put is not enough: in another
+ * epoch, or a bin that may be full. */
 enum given thread_cache_give(struct thread_cache *cache, struct block *block, CUdeviceptr address,
                              uint64_t stamp);
 
@@ -382,7 +385,7 @@ void thread_cache_ask_again(struct thread_cache *cache);
 
 /* ---- what is in a cache ---- */
 
-/* In the place of every bin that a cache does not have. Never written. */
+/* Stands where a cache has no bin. Never written. */
 extern struct cache_bin cache_no_bin __attribute__((visibility("hidden")));
 
 /* The first of the heap's caches that may hold something, and the next one. Without the heap lock,
@@ -422,13 +425,14 @@ static inline uint64_t cache_bin_blocks(const struct cache_bin *bin)
            counter_get(&bin->counters->hits);
 }
 
-/* Where there is none, the place of the next one. */
+/* If the bin has no segment, that is the place of the next one. */
 static inline struct cache_segment *cache_oldest_segment(struct cache_bin *bin)
 {
     return &bin->segments[bin->first % CACHE_SEGMENTS];
 }
 
-/* Inside, or with the caches closed: its blocks are elsewhere. */
+/* Inside, or with the caches closed: forgets the oldest segment, whose blocks have gone elsewhere.
+ */
 void cache_drop_oldest_segment(struct cache_bin *bin);
 
 /* The stamp of the bin's oldest pending blocks; 0: none are pending. */
