@@ -4,6 +4,7 @@
 #include "core/base/mutation.h"
 #include "core/contexts/pool_state.h"
 #include "core/driver/calls.h"
+#include "own_events.h"
 
 /* An event that was not over is not asked about again for so long at first, and at most. */
 #define VAIN_NANOSECONDS_MIN UINT64_C(1000)

@@ -139,7 +139,7 @@ struct block *choice_take_pending(struct pool *pool, struct stream *stream, uint
     return chain;
 }
 
-struct block *choice_take_any(struct stream *stream, const struct context *context)
+struct block *choice_find_any(struct stream *stream, const struct context *context)
 {
     lock_must_be_held(&stream->lock);
     struct shelf *shelf = stream->context == context

@@ -4,12 +4,11 @@
 #include "core/contexts/pool_state.h"
 #include "core/reclaim/room.h"
 #include "mempool.h"
-#include "own_event_query.h"
 #include "own_event_record.h"
+#include "own_events.h"
 #include "stream_find.h"
 #include "stream_hands.h"
 #include "stream_payoff.h"
-#include "stream_release.h"
 #include "stream_reserve.h"
 #include "stream_shelf.h"
 

@@ -6,7 +6,6 @@
 #include "core/contexts/kind.h"
 #include "core/contexts/pool_state.h"
 #include "core/reclaim/reclaim.h"
-#include "mempool.h"
 #include "mempool_calls.h"
 #include "program_events.h"
 #include "stream_ends.h"

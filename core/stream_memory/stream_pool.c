@@ -15,6 +15,7 @@
 #include "mempool_list.h"
 #include "own_event_query.h"
 #include "own_event_record.h"
+#include "own_events.h"
 #include "program_events.h"
 #include "stream_find.h"
 #include "stream_free.h"

@@ -5,6 +5,7 @@
 #include "core/contexts/pool_state.h"
 #include "core/driver/calls.h"
 #include "own_event_query.h"
+#include "own_events.h"
 #include "stream_hands.h"
 #include "stream_shelf.h"
 

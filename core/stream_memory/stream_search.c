@@ -7,7 +7,6 @@
 #include "mempool.h"
 #include "own_event_query.h"
 #include "stream_ends.h"
-#include "stream_release.h"
 #include "stream_reserve.h"
 
 /* Streams that are looked through and that are asked about, and blocks of a bucket that are looked

@@ -1,11 +1,11 @@
 #include "stream_settle.h"
 
 #include "core/base/clock.h"
-#include "core/base/mutation.h"
 #include "core/contexts/pool_state.h"
 #include "core/driver/calls.h"
 #include "own_event_query.h"
 #include "own_event_record.h"
+#include "own_events.h"
 #include "stream_order.h"
 #include "stream_release.h"
 #include "stream_sums.h"
