@@ -168,8 +168,9 @@ coverage: ## how much of core/ and shim/ the tests cover, and why not the rest
 	@BUILD=build-coverage COVERAGE=1 CC=$(CC) scripts/run_tests.sh || echo "coverage: of tests that failed"
 	@scripts/coverage.py build-coverage tests/coverage.md
 
-# Without the programs of the tests, which take far longer to build than the pool.
-demo: library $(SIM) $(DEMOS) ## run a CUDA program without and with the pool (on the GPU if there is one)
+# Without the tests' programs and the command, which take longer to build than the pool does. The
+# settings reader is opened where somebody has settings, or wants the report in a file.
+demo: $(PRELOAD) $(if $(CUDAPOOL_CONFIG)$(CUDAPOOL_REPORT),$(CONFIG)) $(SIM) $(DEMOS) ## run a CUDA program without and with the pool (on the GPU if there is one)
 	@BUILD=$(BUILD) scripts/demo.sh
 
 OUTPUT ?= $(BUILD)/bench

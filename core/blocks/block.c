@@ -1,5 +1,4 @@
 #include "block.h"
-#include "core/device_memory/heap.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>

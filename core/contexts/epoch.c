@@ -7,7 +7,6 @@
 #include "core/base/cancellation.h"
 #include "core/base/clock.h"
 #include "core/base/mutation.h"
-#include "core/device_memory/release.h"
 #include "core/driver/calls.h"
 #include "pool_state.h"
 

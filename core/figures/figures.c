@@ -1,3 +1,8 @@
+/*
+ * The arena of counters, its records, and samples of them over time (figures.h).
+ *
+ * Part of the preload object: libc only.
+ */
 #include "figures.h"
 
 #include <stdlib.h>

@@ -79,7 +79,7 @@ struct bucket_counters *figures_bucket(struct figures *figures, enum memory_kind
 struct bin_counters *figures_bin(struct figures *figures, enum memory_kind kind, uint64_t owner,
                                  int device, uint64_t bytes);
 
-/* The same where there is room to spare, else NULL: for a caller that can count elsewhere. */
+/* figures_bucket where there is room to spare, else NULL: for a caller that can count elsewhere. */
 struct bucket_counters *figures_bucket_to_spare(struct figures *figures, enum memory_kind kind,
                                                 uint64_t owner, int device, uint64_t bytes);
 
@@ -87,7 +87,7 @@ struct bucket_counters *figures_bucket_to_spare(struct figures *figures, enum me
  * clock. */
 void figures_sample(struct figures *figures, uint64_t now);
 
-/* The same whether or not it is due. */
+/* Samples whether or not it is due. */
 void figures_sample_now(struct figures *figures, uint64_t now);
 
 /* The CUDA version that the driver speaks; of the first call before figures_start. */

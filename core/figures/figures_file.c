@@ -1,3 +1,8 @@
+/*
+ * The file of figures (figures_file.h).
+ *
+ * Part of the preload object: libc only.
+ */
 #include "figures_file.h"
 
 #include <dirent.h>

@@ -1,3 +1,8 @@
+/*
+ * From counters to a report (figures_report.h).
+ *
+ * Part of the preload object: libc only.
+ */
 #include "figures_report.h"
 
 #include <errno.h>

@@ -30,7 +30,7 @@ uint64_t *report_counter_field(const struct report_counter *counter,
 uint64_t report_counter_value(const struct report_counter *counter,
                               const struct report_counters *counters);
 
-/* The same of struct report_sample: a history is a column for each. */
+/* The members of struct report_sample: a history in JSON has an array for each. */
 extern const struct report_counter report_column_table[];
 extern const size_t report_column_table_length;
 

@@ -39,7 +39,8 @@ int report_write_json(const struct report *report, const char *path, char *error
  */
 int report_read_json(const char *path, struct report *report, char *error, size_t error_bytes);
 
-/* The same for several reports in one file; a single one is written as a file of its own. */
+/* report_write_json of several reports in one file; a single one is written as report_write_json
+ * does. */
 int reports_write_json(const struct report *reports, size_t count, const char *path, char *error,
                        size_t error_bytes);
 

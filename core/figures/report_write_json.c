@@ -6,9 +6,9 @@
 #include <stdio.h>
 
 #include "core/base/scratch.h"
-#include "core/base/whole_file.h"
 #include "core/base/writing.h"
 #include "core/settings/document_json.h"
+#include "report_file_json.h"
 #include "report_json.h"
 
 /* The reports as text that the caller gives to scratch_free, ending with a newline; NULL where
@@ -40,7 +40,7 @@ static int write_reports(const struct report *reports, size_t count, const char 
 
     if (text == NULL)
         return document_fail(&document, NULL, "the report does not fit in memory");
-    int status = write_whole_file(path, text, bytes, deadline);
+    int status = report_file_write(path, text, bytes, deadline);
     if (status != 0)
         document_fail(&document, NULL, "the report cannot be written: %s",
                       error_text(errno, buffer));

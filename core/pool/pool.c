@@ -12,9 +12,8 @@
 #include "core/base/size_class.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/surroundings.h"
-#include "core/device_memory/heap.h"
+#include "core/device_memory/device_memory.h"
 #include "core/device_memory/release.h"
-#include "core/device_memory/thread_cache.h"
 #include "core/driver/calls.h"
 #include "core/figures/figures_file.h"
 #include "core/reclaim/managed.h"
@@ -594,13 +593,15 @@ CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
 
 bool pool_let_go(struct pool *pool, CUdeviceptr address)
 {
-    return heap_let_go(pool, address) && (!streams_of(pool) || stream_block_let_go(pool, address));
+    bool gone = true;
+    for (const struct kind *const *kind = pool->kinds; *kind && gone; kind++)
+        gone = !(*kind)->let_go || (*kind)->let_go(pool, address);
+    return gone;
 }
 
 void pool_forget_address(struct pool *pool, CUdeviceptr address)
 {
-    heap_forget_address(pool, address);
-    stream_block_forget_address(pool, address);
+    TELL_KINDS(pool, forget_address, pool, address);
 }
 
 /* ---- pointers ---- */

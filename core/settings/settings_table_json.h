@@ -20,7 +20,7 @@ enum setting_type {
     SETTING_COUNT32, /* an integer: uint32_t */
     SETTING_COUNT64, /* an integer: uint64_t */
     SETTING_BYTES,   /* an integer, or a string with a unit: uint64_t */
-    SETTING_SIZE,    /* the same, or a share of the device's memory: struct byte_size */
+    SETTING_SIZE,    /* as BYTES, or a share of the device's memory: struct byte_size */
     SETTING_RATIO,   /* a number: double */
     SETTING_TIME,    /* a string with a unit: uint64_t nanoseconds */
     SETTING_FILE,    /* a name with %p, %h, %r, %%: char[SETTINGS_PATH_MAX] */

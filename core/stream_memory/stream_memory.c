@@ -1,6 +1,7 @@
 /*
  * Stream-ordered memory (cuMemAllocAsync) as a kind of memory: what contexts tell it.
  */
+#include "stream_hands.h"
 #include "stream_memory.h"
 #include "core/base/clock.h"
 #include "core/contexts/kind.h"
@@ -45,6 +46,11 @@ static void ended(struct pool *pool, struct context *context)
     stream_ends_forget(pool, context);
     streams_context_died(pool, context);
     program_events_context_died(pool, context);
+}
+
+static bool let_go(struct pool *pool, CUdeviceptr address)
+{
+    return !streams_of(pool) || stream_block_let_go(pool, address);
 }
 
 static void ask(struct pool *pool, struct device *device)
@@ -127,6 +133,8 @@ const struct kind stream_memory = {
     .before_end = before_end,
     .give_back_at_end = give_back_at_end,
     .ended = ended,
+    .let_go = let_go,
+    .forget_address = stream_block_forget_address,
     .ask = ask,
     .give_back = give_back,
     .wait_for_the_rest = wait_for_the_rest,

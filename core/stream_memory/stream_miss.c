@@ -126,8 +126,7 @@ static void finish_miss(struct pool *pool, struct shelf *shelf, struct bucket *b
                       (!program_captures(&pool->captures) || MUTATED(memory_of_graph_recorded));
     if (result == CUDA_SUCCESS) {
         /* Whoever freed this address did so behind our back. */
-        stream_block_forget_address(pool, address);
-        heap_forget_address(pool, address);
+        TELL_KINDS(pool, forget_address, pool, address);
     }
     lock_take(&shelf->stream->lock, LOCK_STREAM);
     counter_add(&bucket->counters->requested_bytes, requested);

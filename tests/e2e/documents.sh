@@ -29,6 +29,11 @@ if command -v python3 >/dev/null; then
             "$(diff "$file" "$anew/$file" 2>&1)"
     done
 fi
+# shellcheck disable=SC2016 # backticks of Markdown
+other_defaults=$(grep -oE '^\| `[a-z_.]+` \| `[^`]+` \|' README.md | while read -r row; do
+    grep -qF -- "$row" configs/README.md || echo "$row"
+done)
+check "the README has the defaults of configs/README.md" "$other_defaults"
 links() { # file: what it links in this repository, without the place in it
     grep -oE '\]\([^)#]+' "$1" | cut -c3- | grep -vE '^[a-z]+:'
 }

@@ -2,6 +2,7 @@
  * Work that ends only if the host acts: what allocations wait for beside it, and frees.
  */
 #include "core/base/clock.h"
+#include "core/device_memory/policies.h"
 #include "pool_fixture.h"
 
 TestSuite(host_work, .init = set_up, .fini = tear_down, .timeout = 30);

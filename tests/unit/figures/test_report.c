@@ -12,8 +12,8 @@
 
 #include "core/base/file_pattern.h"
 #include "core/figures/report.h"
-#include "core/figures/report_table.h"
 #include "core/figures/report_json.h"
+#include "core/figures/report_table.h"
 #include "decimal_comma.h"
 
 /* --- a report to work with ----------------------------------------------------------------------

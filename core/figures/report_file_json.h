@@ -1,10 +1,11 @@
 /*
- * Files that appear under their names when they are complete.
+ * Files of reports, which appear under their names when they are complete.
  *
- * Takes no memory of malloc's and no lock: also for a process that ends inside a signal handler.
+ * Part of libcudapool_config.so and of the command, as what makes their text is. Takes no memory of
+ * malloc's and no lock: also for a process that ends inside a signal handler.
  */
-#ifndef CUDAPOOL_CORE_WHOLE_FILE_H
-#define CUDAPOOL_CORE_WHOLE_FILE_H
+#ifndef CUDAPOOL_CORE_REPORT_FILE_JSON_H
+#define CUDAPOOL_CORE_REPORT_FILE_JSON_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -16,6 +17,6 @@
  * /dev/stdout and /dev/stderr are the process's own. 0, or -1 with errno: EAGAIN where the file had
  * no room until the deadline (writing.h).
  */
-int write_whole_file(const char *path, const char *text, size_t bytes, uint64_t deadline);
+int report_file_write(const char *path, const char *text, size_t bytes, uint64_t deadline);
 
 #endif

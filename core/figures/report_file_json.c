@@ -1,9 +1,7 @@
 /*
- * Files that appear under their names when they are complete (whole_file.h).
- *
- * Part of the preload object as well: libc only.
+ * Files of reports, which appear under their names when they are complete (report_file_json.h).
  */
-#include "whole_file.h"
+#include "report_file_json.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "writing.h"
+#include "core/base/writing.h"
 
 /* A pipe, a terminal or /dev/null must not be replaced by a file; and what is behind /dev/stderr
  * may be a log that others write to as well. */
@@ -96,7 +94,7 @@ static int write_atomically(const char *path, const char *text, size_t bytes, ui
     return fd < 0 ? -1 : write_and_rename(fd, name, path, text, bytes, deadline);
 }
 
-int write_whole_file(const char *path, const char *text, size_t bytes, uint64_t deadline)
+int report_file_write(const char *path, const char *text, size_t bytes, uint64_t deadline)
 {
     char target[PATH_MAX];
 
