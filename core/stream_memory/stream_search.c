@@ -65,7 +65,7 @@ bool search_begin(struct search *search, struct pool *pool, struct stream_ref re
 /* ---- one stream ---- */
 
 /* Its bucket of that size, if it is in the same context. */
-static struct bucket *bucket_of(const struct search *search, const struct stream *stream)
+static struct stream_bucket *bucket_of(const struct search *search, const struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
     if (stream->context != search->context || stream->generation != search->generation)
@@ -90,8 +90,8 @@ static struct stream_block *take_from(struct stream *stream, struct block *found
 /* For another stream. */
 static struct stream_block *take_for_another(struct stream *stream, struct block *found)
 {
-    shelf_bucket_of(found->bucket)->taken_by_others += stream->id != 0;
-    shelf_bucket_of(found->bucket)->looks_in_vain = 0;
+    shelf_bucket_of(stream_block_of(found)->bucket)->taken_by_others += stream->id != 0;
+    shelf_bucket_of(stream_block_of(found)->bucket)->looks_in_vain = 0;
     return take_from(stream, found);
 }
 
@@ -102,7 +102,7 @@ static struct stream_block *look_at(struct search *search, struct stream *stream
         return NULL;
     lock_take(&stream->lock, LOCK_STREAM);
     own_events_settle(stream);
-    struct bucket *bucket = bucket_of(search, stream);
+    struct stream_bucket *bucket = bucket_of(search, stream);
     struct block *first = bucket ? bucket->pending.first : NULL;
     if (bucket && bucket->clean.last) {
         *hit = HIT_CLEAN;
@@ -125,7 +125,7 @@ static struct stream_block *look_at(struct search *search, struct stream *stream
 static struct stream_block *ask_about(struct search *search, struct stream *stream, enum hit *hit)
 {
     lock_take(&stream->lock, LOCK_STREAM);
-    const struct bucket *bucket = bucket_of(search, stream);
+    const struct stream_bucket *bucket = bucket_of(search, stream);
     uint64_t stamp =
         bucket && bucket->pending.first ? counter_get(&bucket->pending.first->epoch) : 0;
     bool may_know = stamp != 0 && stream->newest && stream->newest->stamp >= stamp;
@@ -139,7 +139,7 @@ static struct stream_block *ask_about(struct search *search, struct stream *stre
     return block;
 }
 
-static struct stream_block *find_with_event(const struct bucket *bucket)
+static struct stream_block *find_with_event(const struct stream_bucket *bucket)
 {
     lock_of_rank_must_be_held(LOCK_STREAM);
     struct block *b = bucket ? bucket->pending.first : NULL;
@@ -201,7 +201,7 @@ static struct stream_block *wait_for(struct search *search, struct stream *strea
 }
 
 /* On a stream with early launches its own blocks need to be over, too. */
-struct stream_block *search_ask_about_own(struct search *search, struct bucket *bucket)
+struct stream_block *search_ask_about_own(struct search *search, struct stream_bucket *bucket)
 {
     struct stream *stream = search->ref.stream;
     struct stream_block *block = NULL;
@@ -295,7 +295,7 @@ bool search_harder(struct search *search)
 
 /* Streams that take each other's blocks in turn would do so for ever: one that was robbed takes a
  * new block in the place of the old one, as long as the reserve has room for it. */
-bool search_replaces_taken(const struct search *search, struct bucket *bucket)
+bool search_replaces_taken(const struct search *search, struct stream_bucket *bucket)
 {
     struct stream *stream = search->ref.stream;
     struct shelf_bucket *of = shelf_bucket_of(bucket);
