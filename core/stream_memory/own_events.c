@@ -61,7 +61,6 @@ void own_events_settle(struct stream *stream)
 
 /* ---- discarded ones ---- */
 
-/* Of another owner of the record: for own_events_destroy. */
 void own_event_discard(struct stream *stream, struct own_event *event)
 {
     lock_must_be_held(&stream->lock);

@@ -52,7 +52,6 @@ bool payoff_comes_too_late(struct stream *stream, const struct stream_block *blo
     return of->not_kept++ % FREES_PER_TRIAL != 0 && !MUTATED(vain_frees_kept);
 }
 
-/* Another block had to go for this one. */
 void payoff_note_at_bound(struct stream *stream)
 {
     lock_take(&stream->lock, LOCK_STREAM);

@@ -234,7 +234,6 @@ uint64_t stream_release_in_order(struct pool *pool, struct stream_ref ref, CUstr
     return stream_release_in_order_up_to(pool, ref, handle, UINT64_MAX, EVICTION_MEMORY);
 }
 
-/* The context is ending, and the stream's work with it. */
 void stream_release_at_the_end(struct pool *pool, struct stream_ref ref, CUstream handle)
 {
     struct block *chain = NULL;
@@ -283,7 +282,6 @@ static bool release_behind_one(struct pool *pool, struct context *context, struc
     return *released > before;
 }
 
-/* The context is pinned. */
 uint64_t stream_release_behind_events(struct pool *pool, struct context *context, uint64_t bytes)
 {
     struct streams *streams = streams_of(pool);

@@ -55,7 +55,8 @@ struct stream_block *search_others(struct search *search, enum hit *hit);
 struct stream_block *search_ask_about_own(struct search *search, struct stream_bucket *bucket);
 
 /* Where no new memory can be had: search->found is then the block, and search->found_by how it was
- * found. As the driver does, the stream is put behind another one's free only now. */
+ * found. As the driver does, the stream is put behind another one's free only now: while there is
+ * memory, nobody is held up for it. */
 bool search_harder(struct search *search);
 
 /* Lock held. What may be handed out in the stream's order, off its lists, or NULL. */

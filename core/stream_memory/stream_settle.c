@@ -69,8 +69,6 @@ static bool has_event(struct stream *stream, const struct context *context)
     return has;
 }
 
-/* Asks about what is pending there. Whether events of ours will tell when it is over; not those of
- * which the driver says that something is wrong. */
 bool stream_settle_is_awaited(struct pool *pool, const struct context *context)
 {
     struct streams *streams = streams_of(pool);
@@ -85,8 +83,6 @@ bool stream_settle_is_awaited(struct pool *pool, const struct context *context)
     return awaited;
 }
 
-/* An event over all of the context's work so far, of our own; the caller destroys it. Under the
- * fence lock, so that no capture begins meanwhile. */
 bool stream_settle_record_context(struct pool *pool, struct context *context, CUevent *event)
 {
     const struct driver *driver = pool->driver;
@@ -132,7 +128,6 @@ static CUresult ask(struct pool *pool, const struct visit *visit, CUevent event)
     return result;
 }
 
-/* Where the context may be about to end, the event ends with it. */
 void stream_settle_destroy(struct pool *pool, const struct visit *visit, CUevent event)
 {
     if (!visit_begin(visit))
