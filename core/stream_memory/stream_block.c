@@ -42,6 +42,7 @@ static void clear(struct block *block)
     block_set(block, 0, BLOCK_UNUSED);
     block_set_bytes(block, 0);
     counter_set(&block->epoch, 0);
+    block->bucket = NULL;
     block->freed_at = 0;
     block->refused = false;
     memset(block->links, 0, sizeof block->links);
@@ -54,7 +55,6 @@ void stream_block_put(struct stream_block_records *records, struct stream_block 
     if (block->mempool)
         mempool_drop(block->mempool);
     block->mempool = NULL;
-    block->bucket = NULL;
     block->context = NULL;
     block->event = NULL;
     atomic_store_explicit(&block->shared, false, memory_order_relaxed);

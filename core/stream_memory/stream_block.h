@@ -20,7 +20,6 @@ struct context;
 struct mempool;
 struct own_event;
 struct shelf;
-struct stream_bucket;
 struct uses;
 
 /* Bytes that processors take from each other at a time: a cache line and the one fetched with it.
@@ -29,7 +28,7 @@ struct uses;
 
 struct stream_block {
     _Alignas(STREAM_APART) struct block block; /* its epoch is the stamp of its last free, in the
-                           order of the stream that it was freed on; its heap and bucket are NULL */
+                           order of the stream that it was freed on; its heap is NULL */
     _Atomic CUdeviceptr held_at; /* 0: not in the program's hands. Set to it under the lock of the
                                     stream that counts the block; release when the block is handed
                                     out, acquire when it is looked at without the lock */
@@ -39,7 +38,6 @@ struct stream_block {
     _Atomic bool shared;         /* others than this process's streams may reach it: never reused */
     _Atomic(struct shelf *) shelf; /* that counts it, live or free. Relaxed: looked at again under
                                       its stream's lock */
-    struct stream_bucket *bucket;  /* of that shelf */
     struct mempool *mempool;
     struct context
         *context; /* that it was allocated in, and which of the handle's owners that is */

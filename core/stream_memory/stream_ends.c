@@ -10,7 +10,6 @@
 #include "stream_order.h"
 #include "stream_release.h"
 #include "stream_settle.h"
-#include "stream_shelf.h"
 
 /* ---- in each stream's order ---- */
 
@@ -190,7 +189,7 @@ void stream_ends_forget(struct pool *pool, struct context *context)
         lock_take(&stream->lock, LOCK_STREAM);
         while ((found = choice_find_any(stream, context)) != NULL) {
             choice_detach(pool, stream, found);
-            counter_add(&stream_block_of(found)->bucket->counters->evictions[EVICTION_CONTEXT], 1);
+            counter_add(&found->bucket->counters->evictions[EVICTION_CONTEXT], 1);
             found->links[LINK_HEAP].next = chain;
             chain = found;
         }

@@ -98,15 +98,14 @@ static bool put_in_free(struct pool *pool, struct stream_ref ref, CUstream handl
 
 /* ---- frees in a stream's order ---- */
 
-static void put_on_shelf(struct shelf *shelf, struct stream_bucket *bucket,
-                         struct stream_block *block, bool moved, struct own_event *event,
-                         uint64_t stamp)
+static void put_on_shelf(struct shelf *shelf, struct bucket *bucket, struct stream_block *block,
+                         bool moved, struct own_event *event, uint64_t stamp)
 {
     lock_must_be_held(&shelf->stream->lock);
     struct stream *stream = shelf->stream;
     if (moved) {
         atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
-        block->bucket = bucket;
+        block->block.bucket = bucket;
         shelf_count_in(shelf, bucket, block);
     } else {
         shelf_count_not_live(shelf, block);
@@ -134,7 +133,7 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     bool stays = may && stream_is(ref) && shelf_may_keep(stream, block) &&
                  (event || !put.marker || !own_events_capture_is_coming(pool));
     struct shelf *shelf = stays ? shelf_get(pool, stream, block->mempool) : NULL;
-    struct stream_bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, block->block.bytes) : NULL;
+    struct bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, block->block.bytes) : NULL;
     stays = bucket && !(moved && shelf_is_full(pool, bucket));
     if (stays)
         put_on_shelf(shelf, bucket, block, moved, event, stamp);
@@ -169,7 +168,7 @@ bool stream_free_in_order(struct pool *pool, struct stream_block *block, struct 
         }
         /* Another stream's bucket is looked at later. */
         if (shelf_is_within_cap(stream, block) &&
-            (shelf_of(block)->stream != stream || !shelf_is_full(pool, block->bucket)))
+            (shelf_of(block)->stream != stream || !shelf_is_full(pool, block->block.bucket)))
             break;
         lock_give(&stream->lock);
         if (looked || !stream_reserve_keeps(pool, stream, block))
@@ -228,7 +227,7 @@ static bool free_in_context(struct pool *pool, struct stream_block *block, struc
     bool may = (event || MUTATED(plain_free_without_event)) && stream_is(ref) &&
                shelf_may_keep(stream, block);
     struct shelf *shelf = may ? shelf_get(pool, stream, block->mempool) : NULL;
-    struct stream_bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, block->block.bytes) : NULL;
+    struct bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, block->block.bytes) : NULL;
     if (bucket)
         put_on_shelf(shelf, bucket, block, true, NULL, stamp);
     if (bucket && event)

@@ -27,7 +27,7 @@ void stream_block_leave_shelf(struct stream_block *block)
     struct shelf *shelf = shelf_of(block);
     lock_take(&shelf->stream->lock, LOCK_STREAM);
     shelf_count_not_live(shelf, block);
-    shelf_count_out(shelf, block->bucket, block);
+    shelf_count_out(shelf, block->block.bucket, block);
     lock_give(&shelf->stream->lock);
 }
 
@@ -35,8 +35,8 @@ void stream_block_return_to_shelf(struct stream_block *block)
 {
     struct shelf *shelf = shelf_of(block);
     lock_take(&shelf->stream->lock, LOCK_STREAM);
-    shelf_count_in(shelf, block->bucket, block);
-    shelf_count_live(shelf, block->bucket, shelf_asked(block));
+    shelf_count_in(shelf, block->block.bucket, block);
+    shelf_count_live(shelf, block->block.bucket, shelf_asked(block));
     lock_give(&shelf->stream->lock);
 }
 
@@ -67,7 +67,7 @@ static void forget_left(struct pool *pool, struct stream_block *block)
 void stream_block_left(struct pool *pool, struct stream_block *block, uint64_t nanoseconds)
 {
     struct shelf *shelf = shelf_of(block);
-    struct bucket_counters *counters = block->bucket->counters;
+    struct bucket_counters *counters = block->block.bucket->counters;
     lock_take(&shelf->stream->lock, LOCK_STREAM);
     bucket_count_return(counters, EVICTION_FREE, nanoseconds);
     counter_add(&counters->frees, 1);
@@ -80,7 +80,7 @@ static void lose(struct pool *pool, struct stream_block *block)
 {
     struct shelf *shelf = shelf_of(block);
     lock_take(&shelf->stream->lock, LOCK_STREAM);
-    bucket_count_lost(block->bucket->counters);
+    bucket_count_lost(block->block.bucket->counters);
     lock_give(&shelf->stream->lock);
     forget_left(pool, block);
 }
@@ -129,7 +129,7 @@ static void forget_stale(struct pool *pool, struct stream_block *block, CUdevice
         (block_state(&block->block) == BLOCK_CLEAN || block_state(&block->block) == BLOCK_PENDING);
     if (stale) {
         shelf_detach(shelf->stream, block);
-        counter_add(&block->bucket->counters->evictions[EVICTION_CONTEXT], 1);
+        counter_add(&block->block.bucket->counters->evictions[EVICTION_CONTEXT], 1);
         block_table_remove(&streams_of(pool)->blocks, address, &block->block);
     }
     lock_give(&shelf->stream->lock);

@@ -7,7 +7,7 @@
 
 /* What the stream's own order does not give at once. */
 static bool allocate_slowly(struct pool *pool, struct stream_ref ref, CUstream handle,
-                            struct shelf *shelf, struct stream_bucket *bucket, CUdeviceptr *address,
+                            struct shelf *shelf, struct bucket *bucket, CUdeviceptr *address,
                             size_t bytes, CUresult *result)
 {
     struct search search;
@@ -45,7 +45,7 @@ bool stream_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes, stru
         lock_give(&stream->lock);
         return false;
     }
-    struct stream_bucket *bucket = rounded ? shelf_get_bucket(pool, shelf, rounded) : NULL;
+    struct bucket *bucket = rounded ? shelf_get_bucket(pool, shelf, rounded) : NULL;
     if (bucket)
         block = search_take_own(stream, bucket);
     else

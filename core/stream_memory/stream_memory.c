@@ -1,6 +1,7 @@
 /*
  * Stream-ordered memory (cuMemAllocAsync) as a kind of memory: what contexts tell it.
  */
+#include "stream_hands.h"
 #include "stream_memory.h"
 #include "core/base/clock.h"
 #include "core/contexts/kind.h"
@@ -9,7 +10,6 @@
 #include "mempool_calls.h"
 #include "program_events.h"
 #include "stream_ends.h"
-#include "stream_hands.h"
 #include "stream_pool.h"
 #include "stream_release.h"
 #include "stream_settle.h"

@@ -3,6 +3,7 @@
 #include "core/base/clock.h"
 #include "core/base/mutation.h"
 #include "core/contexts/pool_state.h"
+#include "core/device_memory/heap.h"
 #include "core/driver/calls.h"
 #include "core/reclaim/reclaim.h"
 #include "mempool.h"
@@ -75,7 +76,7 @@ static CUresult ask_driver_hard(struct pool *pool, struct bucket_counters *cost,
 
 /* ---- what comes of it ---- */
 
-static bool record_block(struct pool *pool, struct shelf *shelf, struct stream_bucket *bucket,
+static bool record_block(struct pool *pool, struct shelf *shelf, struct bucket *bucket,
                          CUdeviceptr address, uint64_t bytes, const struct search *search)
 {
     lock_must_be_held(&shelf->stream->lock);
@@ -90,7 +91,7 @@ static bool record_block(struct pool *pool, struct shelf *shelf, struct stream_b
             stream_block_put(&streams_of(pool)->records, block);
         return false;
     }
-    block->bucket = bucket;
+    block->block.bucket = bucket;
     block->mempool = search->mempool;
     mempool_use(block->mempool);
     block->context = search->context;
@@ -109,13 +110,13 @@ static void forget_reserved(struct device *device, uint64_t bytes)
 }
 
 /* What this thread has waited lately, for a block of this bucket. */
-static void take_wait(const struct stream_bucket *bucket)
+static void take_wait(const struct bucket *bucket)
 {
     bucket_count_wait(bucket->counters, thread_state.waited_ns);
     thread_state.waited_ns = 0;
 }
 
-static void finish_miss(struct pool *pool, struct shelf *shelf, struct stream_bucket *bucket,
+static void finish_miss(struct pool *pool, struct shelf *shelf, struct bucket *bucket,
                         CUdeviceptr address, uint64_t bytes, size_t requested,
                         const struct search *search, CUresult result)
 {
@@ -145,14 +146,14 @@ static void finish_miss(struct pool *pool, struct shelf *shelf, struct stream_bu
         forget_reserved(search->context->device, bytes);
 }
 
-void stream_adopt(struct shelf *shelf, struct stream_bucket *bucket, struct stream_block *block,
+void stream_adopt(struct shelf *shelf, struct bucket *bucket, struct stream_block *block,
                   size_t bytes, enum hit hit)
 {
     struct stream *former = shelf_of(block)->stream;
     lock_take(&shelf->stream->lock, LOCK_STREAM);
     counter_set(&block->block.epoch,
                 hit == HIT_WAITED || hit == HIT_BARRIER ? STAMP_OF_ANOTHER : 0);
-    block->bucket = bucket;
+    block->block.bucket = bucket;
     atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
     shelf_count_in(shelf, bucket, block);
     take_wait(bucket);
@@ -163,14 +164,14 @@ void stream_adopt(struct shelf *shelf, struct stream_bucket *bucket, struct stre
 }
 
 static CUresult hand_out_found(const struct search *search, struct shelf *shelf,
-                               struct stream_bucket *bucket, CUdeviceptr *address, size_t requested)
+                               struct bucket *bucket, CUdeviceptr *address, size_t requested)
 {
     stream_adopt(shelf, bucket, search->found, requested, search->found_by);
     *address = block_address(&search->found->block);
     return CUDA_SUCCESS;
 }
 
-static CUresult refuse(struct shelf *shelf, struct stream_bucket *bucket, size_t requested)
+static CUresult refuse(struct shelf *shelf, struct bucket *bucket, size_t requested)
 {
     lock_take(&shelf->stream->lock, LOCK_STREAM);
     counter_add(&bucket->counters->requested_bytes, requested);
@@ -182,7 +183,7 @@ static CUresult refuse(struct shelf *shelf, struct stream_bucket *bucket, size_t
 
 /* ---- a miss ---- */
 
-CUresult stream_miss(struct pool *pool, struct shelf *shelf, struct stream_bucket *bucket,
+CUresult stream_miss(struct pool *pool, struct shelf *shelf, struct bucket *bucket,
                      CUdeviceptr *address, size_t requested, struct search *search)
 {
     struct context *context = search->context;

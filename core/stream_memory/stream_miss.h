@@ -12,11 +12,11 @@
 #include "stream_shelf.h"
 
 /* Steps 5 to 7 of stream_heap.h. */
-CUresult stream_miss(struct pool *pool, struct shelf *shelf, struct stream_bucket *bucket,
+CUresult stream_miss(struct pool *pool, struct shelf *shelf, struct bucket *bucket,
                      CUdeviceptr *address, size_t requested, struct search *search);
 
 /* A block that was found elsewhere is this shelf's, and the program's, from now on. */
-void stream_adopt(struct shelf *shelf, struct stream_bucket *bucket, struct stream_block *block,
+void stream_adopt(struct shelf *shelf, struct bucket *bucket, struct stream_block *block,
                   size_t bytes, enum hit hit);
 
 #endif

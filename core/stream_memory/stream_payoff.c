@@ -16,7 +16,7 @@
 #define FEW_HITS         2u
 #define FREES_FOR_DRIVER 64u
 
-static uint64_t hits_of(const struct stream_bucket *bucket)
+static uint64_t hits_of(const struct bucket *bucket)
 {
     uint64_t hits = 0;
     for (unsigned i = 0; i < HIT_KINDS; i++)
@@ -25,7 +25,7 @@ static uint64_t hits_of(const struct stream_bucket *bucket)
 }
 
 /* Whether the stream itself has found a block there since it was last asked. */
-static bool has_hit_since(struct stream_bucket *bucket)
+static bool has_hit_since(struct bucket *bucket)
 {
     lock_of_rank_must_be_held(LOCK_STREAM);
     struct shelf_bucket *of = shelf_bucket_of(bucket);
@@ -41,7 +41,7 @@ bool payoff_comes_too_late(struct stream *stream, const struct stream_block *blo
     if (shelf_of(block)->stream == stream)
         return false;
     const struct shelf *shelf = shelf_find(stream, block->mempool);
-    struct stream_bucket *bucket = shelf ? shelf_find_bucket(shelf, block->block.bytes) : NULL;
+    struct bucket *bucket = shelf ? shelf_find_bucket(shelf, block->block.bytes) : NULL;
     if (!bucket || bucket == &shelf->unkept || shelf_bucket_of(bucket)->looks_in_vain < VAIN_LOOKS)
         return false;
     struct shelf_bucket *of = shelf_bucket_of(bucket);

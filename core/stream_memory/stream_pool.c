@@ -75,7 +75,7 @@ CUresult pool_allocate_async_at_once(struct pool *pool, CUdeviceptr *address, si
     const struct mempool *mempool =
         memory_pool ? mempool_find_known(pool, memory_pool) : mempool_known_current(device);
     struct shelf *shelf = shelf_to_front(stream, mempool);
-    struct stream_bucket *bucket = shelf ? shelf_find_bucket(shelf, rounded) : NULL;
+    struct bucket *bucket = shelf ? shelf_find_bucket(shelf, rounded) : NULL;
     if (bucket && stream_is(ref) && shelf_is_usable(stream->context))
         found = shelf_find_own(stream, bucket);
     if (found) {
@@ -126,12 +126,12 @@ CUresult pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstrea
                  stream_is(ref) && stream->own_order && !shelf_events_are_wanted(stream) &&
                  !atomic_load_explicit(&block->uses, memory_order_relaxed) &&
                  shelf_may_keep(stream, block) && shelf_needs_no_check(stream, block) &&
-                 !shelf_is_full(pool, block->bucket);
+                 !shelf_is_full(pool, block->block.bucket);
     if (stays) {
         atomic_store_explicit(&block->held_at, 0, memory_order_relaxed);
         shelf_count_not_live(shelf, block);
         block->event = NULL;
-        shelf_make_pending(stream, block->bucket, block, shelf_next_stamp(stream));
+        shelf_make_pending(stream, block->block.bucket, block, shelf_next_stamp(stream));
         look = shelf_look_is_due(stream);
     }
     lock_give(&stream->lock);

@@ -108,7 +108,7 @@ static void count_return(const struct stream_block *block, enum eviction reason,
                          uint64_t nanoseconds)
 {
     struct shelf *shelf = atomic_load_explicit(&block->shelf, memory_order_relaxed);
-    struct bucket_counters *counters = block->bucket->counters;
+    struct bucket_counters *counters = block->block.bucket->counters;
     lock_take(&shelf->stream->lock, LOCK_STREAM);
     bucket_count_return(counters, reason, nanoseconds);
     lock_give(&shelf->stream->lock);

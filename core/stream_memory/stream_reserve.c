@@ -40,7 +40,7 @@ bool stream_reserve_keeps(struct pool *pool, struct stream *stream,
         counter_get(&stream->free_bytes) + (fits ? bytes : 0) + (kept <= cap / 2 ? share : 0);
     shelf_set_unchecked(stream);
     bool full = atomic_load_explicit(&block->shelf, memory_order_relaxed)->stream == stream &&
-                block->bucket->free_blocks >= cap_blocks;
+                block->block.bucket->free_blocks >= cap_blocks;
     lock_give(&stream->lock);
     return fits && !full;
 }

@@ -64,7 +64,7 @@ bool search_begin(struct search *search, struct pool *pool, struct stream_ref re
 /* ---- one stream ---- */
 
 /* Its bucket of that size, if it is in the same context. */
-static struct stream_bucket *bucket_of(const struct search *search, const struct stream *stream)
+static struct bucket *bucket_of(const struct search *search, const struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
     if (stream->context != search->context || stream->generation != search->generation)
@@ -83,7 +83,7 @@ static struct stream_block *take_for_another(struct stream *stream, struct block
 {
     lock_must_be_held(&stream->lock);
     struct stream_block *block = stream_block_of(found);
-    struct shelf_bucket *of = shelf_bucket_of(block->bucket);
+    struct shelf_bucket *of = shelf_bucket_of(found->bucket);
     of->taken_by_others += stream->id != 0;
     of->looks_in_vain = 0;
     shelf_detach(stream, block);
@@ -97,7 +97,7 @@ static struct stream_block *look_at(struct search *search, struct stream *stream
         return NULL;
     lock_take(&stream->lock, LOCK_STREAM);
     own_events_settle(stream);
-    struct stream_bucket *bucket = bucket_of(search, stream);
+    struct bucket *bucket = bucket_of(search, stream);
     struct block *first = bucket ? bucket->pending.first : NULL;
     if (bucket && bucket->clean.last) {
         *hit = HIT_CLEAN;
@@ -120,7 +120,7 @@ static struct stream_block *look_at(struct search *search, struct stream *stream
 static struct stream_block *ask_about(struct search *search, struct stream *stream, enum hit *hit)
 {
     lock_take(&stream->lock, LOCK_STREAM);
-    const struct stream_bucket *bucket = bucket_of(search, stream);
+    const struct bucket *bucket = bucket_of(search, stream);
     uint64_t stamp =
         bucket && bucket->pending.first ? counter_get(&bucket->pending.first->epoch) : 0;
     bool may_know = stamp != 0 && stream->newest && stream->newest->stamp >= stamp;
@@ -134,7 +134,7 @@ static struct stream_block *ask_about(struct search *search, struct stream *stre
     return block;
 }
 
-static struct stream_block *find_with_event(const struct stream_bucket *bucket)
+static struct stream_block *find_with_event(const struct bucket *bucket)
 {
     lock_of_rank_must_be_held(LOCK_STREAM);
     struct block *b = bucket ? bucket->pending.first : NULL;
@@ -196,7 +196,7 @@ static struct stream_block *wait_for(struct search *search, struct stream *strea
 }
 
 /* On a stream with early launches its own blocks need to be over, too. */
-struct stream_block *search_ask_about_own(struct search *search, struct stream_bucket *bucket)
+struct stream_block *search_ask_about_own(struct search *search, struct bucket *bucket)
 {
     struct stream *stream = search->ref.stream;
     struct stream_block *block = NULL;
@@ -286,7 +286,7 @@ bool search_harder(struct search *search)
     return search->found;
 }
 
-bool search_replaces_taken(const struct search *search, struct stream_bucket *bucket)
+bool search_replaces_taken(const struct search *search, struct bucket *bucket)
 {
     struct stream *stream = search->ref.stream;
     struct shelf_bucket *of = shelf_bucket_of(bucket);

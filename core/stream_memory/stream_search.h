@@ -45,14 +45,14 @@ bool search_asks(const struct search *search);
 /* Streams that take each other's blocks in turn would do so for ever: one whose block was taken
  * takes a new one in the place of the old one, as long as the reserve has room for it. Whether that
  * is so for this request. */
-bool search_replaces_taken(const struct search *search, struct stream_bucket *bucket);
+bool search_replaces_taken(const struct search *search, struct bucket *bucket);
 
 /* A block of another stream, or NULL. Of many streams only some are looked through while a new
  * block costs no other one its place. */
 struct stream_block *search_others(struct search *search, enum hit *hit);
 
 /* A block of the stream's own whose free turns out to be over, or NULL. */
-struct stream_block *search_ask_about_own(struct search *search, struct stream_bucket *bucket);
+struct stream_block *search_ask_about_own(struct search *search, struct bucket *bucket);
 
 /* Where no new memory can be had: search->found is then the block, and search->found_by how it was
  * found. As the driver does, the stream is put behind another one's free only now: while there is
@@ -60,8 +60,7 @@ struct stream_block *search_ask_about_own(struct search *search, struct stream_b
 bool search_harder(struct search *search);
 
 /* Lock held. What may be handed out in the stream's order, off its lists, or NULL. */
-static inline struct stream_block *search_take_own(struct stream *stream,
-                                                   struct stream_bucket *bucket)
+static inline struct stream_block *search_take_own(struct stream *stream, struct bucket *bucket)
 {
     lock_must_be_held(&stream->lock);
     if (!stream->own_order)

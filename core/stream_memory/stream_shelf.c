@@ -48,7 +48,7 @@ static struct bucket_counters *counters_of_size(struct pool *pool, const struct 
                                                 uint64_t bytes)
 {
     const struct stream *stream = shelf->stream;
-    const struct stream_bucket *of_other = NULL;
+    const struct bucket *of_other = NULL;
     const struct shelf *s = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
     for (; s && !of_other; s = s->next)
         of_other = shelf_find_bucket(s, bytes);
@@ -102,10 +102,10 @@ static bool may_add_bucket(struct streams *streams)
                STREAM_BUCKETS_MAX;
 }
 
-struct stream_bucket *shelf_add_bucket(struct pool *pool, struct shelf *shelf, uint64_t bytes)
+struct bucket *shelf_add_bucket(struct pool *pool, struct shelf *shelf, uint64_t bytes)
 {
     lock_must_be_held(&shelf->stream->lock);
-    if (shelf->bucket_count >= SHELF_BUCKETS_MAX || !may_add_bucket(streams_of(pool)) ||
+    if (shelf->bucket_count >= HEAP_BUCKETS_MAX || !may_add_bucket(streams_of(pool)) ||
         (2 * (shelf->bucket_count + 1) > shelf->slot_count && !grow_slots(shelf)))
         return NULL;
     struct shelf_bucket *made = make_apart(sizeof *made);
@@ -144,7 +144,7 @@ void shelf_has_new_owner(struct stream *stream, uint64_t now)
 void shelf_make_clean(struct stream *stream, struct stream_block *block)
 {
     lock_must_be_held(&stream->lock);
-    struct stream_bucket *bucket = block->bucket;
+    struct bucket *bucket = block->block.bucket;
     block_list_remove(&bucket->pending, &block->block, LINK_BUCKET);
     block_list_remove(&stream->pending, &block->block, LINK_HEAP);
     block_set_state(&block->block, BLOCK_CLEAN);
@@ -159,15 +159,15 @@ void shelf_make_clean(struct stream *stream, struct stream_block *block)
 void shelf_detach(struct stream *stream, struct stream_block *block)
 {
     lock_must_be_held(&stream->lock);
-    shelf_take(stream, block->bucket, block);
-    shelf_count_out(shelf_of(block), block->bucket, block);
+    shelf_take(stream, block->block.bucket, block);
+    shelf_count_out(shelf_of(block), block->block.bucket, block);
     block_set_state(&block->block, BLOCK_LEAVING);
 }
 
 void shelf_attach(struct shelf *shelf, struct stream_block *block)
 {
     lock_must_be_held(&shelf->stream->lock);
-    shelf_count_in(shelf, block->bucket, block);
+    shelf_count_in(shelf, block->block.bucket, block);
     shelf_put_back(shelf->stream, block);
 }
 

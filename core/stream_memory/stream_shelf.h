@@ -14,6 +14,7 @@
 #include "core/base/size_class.h"
 #include "core/blocks/block.h"
 #include "core/contexts/pool_state.h"
+#include "core/device_memory/heap.h"
 #include "mempool.h"
 #include "stream.h"
 #include "stream_block.h"
@@ -22,23 +23,12 @@
 /* Each look for idle blocks reads the clock: so many frees go without. */
 #define FREES_PER_LOOK 32u
 
-/* More buckets than this no shelf has: further sizes are not kept. */
-#define SHELF_BUCKETS_MAX 16384u
-
-/* Blocks of one size. */
-struct stream_bucket {
-    uint64_t bytes;                   /* 0: the bucket of blocks that are not kept */
-    struct block_list clean, pending; /* clean ones in the order in which they became so, pending
-                                         ones by ascending stamp */
-    uint64_t free_blocks;             /* clean and pending */
-    struct bucket_counters *counters; /* in the figures */
-};
-
 /* A bucket is in its shelf's list for good, which is what makes it readable without the lock. */
 struct shelf_bucket {
-    _Alignas(STREAM_APART) struct stream_bucket bucket;
+    _Alignas(STREAM_APART) struct bucket bucket;
     struct shelf_bucket *next; /* written before it is listed */
-    unsigned looks_in_vain; /* other streams' at what is pending here, since one took something */
+    unsigned looks_in_vain; /* other streams' looks in vain at what is pending here, since one took
+                      something */
     unsigned not_kept;      /* frees from other streams that were the driver's because of that */
     uint64_t hits;          /* as these were counted */
     uint64_t
@@ -46,7 +36,7 @@ struct shelf_bucket {
 };
 
 /* The bucket is not one of blocks that are not kept. */
-static inline struct shelf_bucket *shelf_bucket_of(struct stream_bucket *bucket)
+static inline struct shelf_bucket *shelf_bucket_of(struct bucket *bucket)
 {
     return (struct shelf_bucket *)((char *)bucket - offsetof(struct shelf_bucket, bucket));
 }
@@ -58,7 +48,7 @@ struct shelf {
     uint32_t slot_count, bucket_count;
     _Atomic(struct shelf_bucket *) buckets; /* all of them. Release when one is added, acquire when
                                                they are walked without the lock */
-    struct stream_bucket unkept;            /* live blocks of sizes that are not kept */
+    struct bucket unkept;                   /* live blocks of sizes that are not kept */
     counter used_bytes;                     /* by the program, in the driver's granules */
     counter kept_bytes;                     /* all blocks, live ones included, likewise */
     counter peak_used_bytes;
@@ -81,7 +71,7 @@ static inline struct shelf *shelf_of(const struct stream_block *block)
 
 /* NULL where it can't be made. */
 struct shelf *shelf_add(struct pool *pool, struct stream *stream, struct mempool *mempool);
-struct stream_bucket *shelf_add_bucket(struct pool *pool, struct shelf *shelf, uint64_t bytes);
+struct bucket *shelf_add_bucket(struct pool *pool, struct shelf *shelf, uint64_t bytes);
 
 /* A stream's record is new, and nobody else's; it has a new owner, from whom nobody has taken
  * anything. */
@@ -134,22 +124,22 @@ static inline struct shelf_bucket **shelf_slot(struct shelf_bucket **slots, uint
     return &slots[i];
 }
 
-static inline struct stream_bucket *shelf_find_bucket(const struct shelf *shelf, uint64_t bytes)
+static inline struct bucket *shelf_find_bucket(const struct shelf *shelf, uint64_t bytes)
 {
     struct shelf_bucket *found = *shelf_slot(shelf->slots, shelf->slot_count, bytes);
     return found ? &found->bucket : NULL;
 }
 
-static inline struct stream_bucket *shelf_get_bucket(struct pool *pool, struct shelf *shelf,
-                                                     uint64_t bytes)
+static inline struct bucket *shelf_get_bucket(struct pool *pool, struct shelf *shelf,
+                                              uint64_t bytes)
 {
-    struct stream_bucket *found = shelf_find_bucket(shelf, bytes);
+    struct bucket *found = shelf_find_bucket(shelf, bytes);
     return found ? found : shelf_add_bucket(pool, shelf, bytes);
 }
 
 /* ---- blocks coming and going ---- */
 
-static inline void shelf_count_in(struct shelf *shelf, struct stream_bucket *bucket,
+static inline void shelf_count_in(struct shelf *shelf, struct bucket *bucket,
                                   const struct stream_block *block)
 {
     lock_must_be_held(&shelf->stream->lock);
@@ -161,7 +151,7 @@ static inline void shelf_count_in(struct shelf *shelf, struct stream_bucket *buc
                      counter_get(&bucket->counters->reserved_bytes));
 }
 
-static inline void shelf_count_out(struct shelf *shelf, struct stream_bucket *bucket,
+static inline void shelf_count_out(struct shelf *shelf, struct bucket *bucket,
                                    const struct stream_block *block)
 {
     lock_must_be_held(&shelf->stream->lock);
@@ -171,8 +161,7 @@ static inline void shelf_count_out(struct shelf *shelf, struct stream_bucket *bu
     counter_subtract(&bucket->counters->reserved_bytes, bytes);
 }
 
-static inline void shelf_count_live(struct shelf *shelf, struct stream_bucket *bucket,
-                                    uint64_t asked)
+static inline void shelf_count_live(struct shelf *shelf, struct bucket *bucket, uint64_t asked)
 {
     uint64_t used = counter_get(&shelf->used_bytes) + shelf_granules(asked);
     counter_set(&shelf->used_bytes, used);
@@ -193,15 +182,13 @@ static inline void shelf_count_not_live(struct shelf *shelf, const struct stream
     counter_subtract(&shelf->used_bytes, shelf_granules(shelf_asked(block)));
 }
 
-static inline void shelf_count_clean(struct stream *stream, struct stream_bucket *bucket,
-                                     uint64_t bytes)
+static inline void shelf_count_clean(struct stream *stream, struct bucket *bucket, uint64_t bytes)
 {
     counter_add(&bucket->counters->clean_bytes, bytes);
     counter_add(&stream->clean_bytes, bytes);
 }
 
-static inline void shelf_add_free(struct stream *stream, struct stream_bucket *bucket,
-                                  uint64_t bytes)
+static inline void shelf_add_free(struct stream *stream, struct bucket *bucket, uint64_t bytes)
 {
     bucket->free_blocks++;
     counter_add(&bucket->counters->free_bytes, bytes);
@@ -239,7 +226,7 @@ static inline void shelf_count_if_covered(struct stream *stream, const struct st
         stream->covered_bytes += block->block.bytes;
 }
 
-static inline void shelf_take(struct stream *stream, struct stream_bucket *bucket,
+static inline void shelf_take(struct stream *stream, struct bucket *bucket,
                               struct stream_block *block)
 {
     lock_must_be_held(&stream->lock);
@@ -286,7 +273,7 @@ static inline void shelf_insert_pending(struct block_list *list, struct block *b
 static inline void shelf_put_back(struct stream *stream, struct stream_block *block)
 {
     lock_must_be_held(&stream->lock);
-    struct stream_bucket *bucket = block->bucket;
+    struct bucket *bucket = block->block.bucket;
     shelf_add_free(stream, bucket, block->block.bytes);
     uint64_t stamp = counter_get(&block->block.epoch);
     if (stamp <= stream_done(stream)) {
@@ -315,7 +302,7 @@ void shelf_detach(struct stream *stream, struct stream_block *block);
 void shelf_attach(struct shelf *shelf, struct stream_block *block);
 
 /* The block, which is on no shelf and counted in this one, is the program's from now on. */
-static inline void shelf_hand_out(struct shelf *shelf, struct stream_bucket *bucket,
+static inline void shelf_hand_out(struct shelf *shelf, struct bucket *bucket,
                                   struct stream_block *block, size_t bytes)
 {
     lock_must_be_held(&shelf->stream->lock);
@@ -329,7 +316,7 @@ static inline void shelf_hand_out(struct shelf *shelf, struct stream_bucket *buc
 }
 
 /* The hit itself is counted last: see stats.h. */
-static inline void shelf_hand_out_hit(struct shelf *shelf, struct stream_bucket *bucket,
+static inline void shelf_hand_out_hit(struct shelf *shelf, struct bucket *bucket,
                                       struct stream_block *block, size_t bytes, enum hit hit)
 {
     counter_add(&bucket->counters->requested_bytes, bytes);
@@ -340,7 +327,7 @@ static inline void shelf_hand_out_hit(struct shelf *shelf, struct stream_bucket 
 /* ---- a block of the stream's own ---- */
 
 /* Its memory is the likeliest to be in the GPU's cache. */
-static inline struct block *shelf_newest(const struct stream_bucket *bucket)
+static inline struct block *shelf_newest(const struct bucket *bucket)
 {
     return bucket->pending.last ? bucket->pending.last : bucket->clean.last;
 }
@@ -361,7 +348,7 @@ static inline bool shelf_is_marked(const struct stream *stream, const struct blo
 /* Where others order the stream: the newest one with an operation behind its free, as nearly every
  * one has; or the oldest, where some are from before others did. */
 static inline struct block *shelf_find_marked(const struct stream *stream,
-                                              const struct stream_bucket *bucket)
+                                              const struct bucket *bucket)
 {
     const struct block_list *pending = &bucket->pending;
     if (!shelf_launches_early(stream) && pending->last && shelf_is_marked(stream, pending->last))
@@ -372,8 +359,7 @@ static inline struct block *shelf_find_marked(const struct stream *stream,
 }
 
 /* What may be handed out in the stream's order, or NULL. */
-static inline struct block *shelf_find_own(const struct stream *stream,
-                                           const struct stream_bucket *bucket)
+static inline struct block *shelf_find_own(const struct stream *stream, const struct bucket *bucket)
 {
     lock_must_be_held(&stream->lock);
     return __builtin_expect(stream->own_order, 1) ? shelf_newest(bucket)
@@ -394,13 +380,13 @@ static inline bool shelf_may_keep(const struct stream *stream, const struct stre
 {
     lock_must_be_held(&stream->lock);
     return block->context == stream->context && block->context_generation == stream->generation &&
-           block->bucket->bytes != 0 &&
+           block->block.bucket->bytes != 0 &&
            !atomic_load_explicit(&block->shared, memory_order_relaxed) &&
            !atomic_load_explicit(&block->mempool->closed, memory_order_relaxed) &&
            shelf_is_usable(stream->context);
 }
 
-static inline bool shelf_is_full(const struct pool *pool, const struct stream_bucket *bucket)
+static inline bool shelf_is_full(const struct pool *pool, const struct bucket *bucket)
 {
     return bucket->free_blocks >= pool->settings.stream_ordered.caps.blocks_per_bucket;
 }
@@ -426,7 +412,7 @@ static inline bool shelf_events_are_wanted(const struct stream *stream)
 }
 
 /* Lock held, and the block counted in this stream's shelf. */
-static inline void shelf_make_pending(struct stream *stream, struct stream_bucket *bucket,
+static inline void shelf_make_pending(struct stream *stream, struct bucket *bucket,
                                       struct stream_block *block, uint64_t stamp)
 {
     lock_must_be_held(&stream->lock);
