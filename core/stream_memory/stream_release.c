@@ -134,10 +134,11 @@ static uint64_t settle_chain(struct pool *pool, struct block *chain, enum evicti
     return released;
 }
 
+/* Of a chain that is not empty. */
 static uint64_t count_blocks(const struct block *chain)
 {
-    uint64_t count = 0;
-    for (; chain; chain = chain->links[LINK_HEAP].next)
+    uint64_t count = 1;
+    while ((chain = chain->links[LINK_HEAP].next) != NULL)
         count++;
     return count;
 }
