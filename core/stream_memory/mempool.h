@@ -14,6 +14,9 @@
  * wants memory of a pool finds its record with the lock of a stream held, whose blocks of it are
  * then that pool's, or becomes a user of it and looks again whether it still is that pool's.
  *
+ * mempool_list.h finds and lists them, mempool_sums.h sums their use up, and mempool_calls.h does
+ * what the program's calls on them need.
+ *
  * Locking: the mempool lock (struct streams) guards the list and everything that says nothing else.
  */
 #ifndef CUDAPOOL_CORE_MEMPOOL_H
@@ -31,9 +34,10 @@ struct mempool {
     _Atomic(CUmemoryPool) handle; /* relaxed where not said otherwise */
     struct device *device;
     bool is_default;
-    _Atomic bool closed;    /* the release store of false pairs with the acquire load in find_open.
-                               Else relaxed, like the three below: they choose between safe ways */
-    bool is_gone;           /* the driver has destroyed the pool */
+    _Atomic bool
+        closed;   /* the release store of false pairs with the acquire load in mempool_is_open.
+                     Else relaxed, like the three below: they choose between safe ways */
+    bool is_gone; /* the driver has destroyed the pool */
     _Atomic uint64_t users; /* blocks, and allocations under way. Sequentially consistent where it
                                is raised, like the handle that is looked at then: either whoever
                                wants the record for another pool sees the user, or the user that it

@@ -74,8 +74,6 @@ static void open_record(struct mempool *mempool, CUmemoryPool handle)
 
 /* ---- asking the driver ---- */
 
-/* Around calls of our own, which the program may not have been free to make: a capture of the
- * thread's may forbid them. */
 struct relaxed_mode mempool_call_begin(const struct pool *pool)
 {
     struct relaxed_mode none = {false, CU_STREAM_CAPTURE_MODE_RELAXED};

@@ -23,6 +23,9 @@ struct mempool *mempool_first(const struct streams *streams);
 
 /* The open pool with this handle, or NULL. */
 struct mempool *mempool_find(struct pool *pool, CUmemoryPool handle);
+
+/* The same where no driver call is wanted: a default pool that nobody has named yet is not found.
+ */
 struct mempool *mempool_find_known(struct pool *pool, CUmemoryPool handle);
 
 /* The pool with this handle, or (NULL) the device's current one, and the caller a user of it; NULL

@@ -5,6 +5,7 @@
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 #include "core/driver/calls.h"
+#include "own_events.h"
 
 /* An event that was not over is not asked about again for so long at first, and at most. */
 #define VAIN_NANOSECONDS_MIN UINT64_C(1000)

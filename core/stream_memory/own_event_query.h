@@ -9,9 +9,11 @@
 #include <stdint.h>
 
 #include "core/driver/cuda_abi.h"
-#include "own_events.h"
+#include "stream.h"
 
-/* No lock held. Asks about the oldest outstanding event that covers the stamp: what the driver
+struct pool;
+
+/* Asks about the oldest outstanding event that covers the stamp: what the driver
  * says, or CUDA_ERROR_INVALID_HANDLE where there is none and it is not known to be over. */
 CUresult own_events_ask(struct pool *pool, struct stream *stream, uint64_t stamp);
 
@@ -40,7 +42,7 @@ struct own_event *own_events_last_in_free(const struct stream *stream);
 
 /* ---- waiting in a stream ---- */
 
-/* No lock held; the caller uses the event. Makes the stream that handle means here wait for it. */
+/* The caller uses the event. Makes the stream that handle means here wait for it. */
 bool own_event_wait(struct pool *pool, CUstream handle, const struct own_event *event);
 
 #endif

@@ -8,6 +8,7 @@
 #include "core/contexts/registry.h"
 #include "core/driver/calls.h"
 #include "own_event_query.h"
+#include "own_events.h"
 #include "stream_find.h"
 
 /* With so many events outstanding, one of the older ones is asked about before another is recorded:
@@ -149,11 +150,11 @@ static void ask_about_older_ones(struct pool *pool, struct stream *stream)
 }
 
 struct own_event *own_event_record(struct pool *pool, struct stream_ref ref, CUstream handle,
-                                   uint64_t stamp, bool join)
+                                   uint64_t stamp, bool marks)
 {
     ask_about_older_ones(pool, ref.stream);
     struct own_event *event =
-        record_by(pool, ref.stream, handle, stamp, join ? record_operation : record_on_stream);
+        record_by(pool, ref.stream, handle, stamp, marks ? record_operation : record_on_stream);
     if (!event)
         return NULL;
     lock_take(&ref.stream->lock, LOCK_STREAM);

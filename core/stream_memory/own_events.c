@@ -16,10 +16,6 @@ void own_events_complete(struct stream *stream, uint64_t stamp)
         continue;
 }
 
-/* After a stream has looked in vain for a block with an event, so many frees on the stream that
- * could have had one record one. */
-#define WANTED_FREES 32u
-
 void own_events_raise_marked(struct stream *stream, uint64_t stamp)
 {
     lock_must_be_held(&stream->lock);
@@ -66,7 +62,6 @@ void own_events_settle(struct stream *stream)
 
 /* ---- discarded ones ---- */
 
-/* Of another owner of the record: for own_events_destroy. */
 void own_event_discard(struct stream *stream, struct own_event *event)
 {
     lock_must_be_held(&stream->lock);
@@ -130,7 +125,6 @@ static struct own_event *take_spare(struct stream *stream)
     return NULL;
 }
 
-/* What may be recorded again, or NULL: made is then to be one if there may be more. */
 struct own_event *own_events_begin(struct stream *stream, bool *make)
 {
     lock_must_be_held(&stream->lock);
@@ -179,7 +173,17 @@ void own_events_drop_marker(struct stream *stream, struct own_event *event, bool
         own_event_discard(stream, event);
 }
 
+void own_events_have_new_owner(struct stream *stream)
+{
+    lock_must_be_held(&stream->lock);
+    stream->marked = 0;
+}
+
 /* ---- wishes ---- */
+
+/* After a stream has looked in vain for a block with an event, so many frees on the stream that
+ * could have had one record one. */
+#define WANTED_FREES 32u
 
 void own_events_want(struct stream *stream)
 {
@@ -191,10 +195,4 @@ void own_events_want_one_less(struct stream *stream)
     unsigned wanted = atomic_load_explicit(&stream->events_wanted, memory_order_relaxed);
     if (wanted)
         atomic_store_explicit(&stream->events_wanted, wanted - 1, memory_order_relaxed);
-}
-
-void own_events_have_new_owner(struct stream *stream)
-{
-    lock_must_be_held(&stream->lock);
-    stream->marked = 0;
 }

@@ -3,8 +3,7 @@
  * serve again, and what turns out to be over because of them. stream_order.h says what they are
  * for.
  *
- * A stream's lock guards its events. Functions say whether they are called with it held; none calls
- * the driver then.
+ * A stream's lock guards its events. Functions say whether they are called with it held.
  */
 #ifndef CUDAPOOL_CORE_OWN_EVENTS_H
 #define CUDAPOOL_CORE_OWN_EVENTS_H
@@ -38,14 +37,14 @@ void own_events_publish(struct stream *stream, struct own_event *event);
 /* An operation in the stream is behind the free with this stamp. */
 void own_events_raise_marked(struct stream *stream, uint64_t stamp);
 
-/* Stream's lock held. */
+/* The caller uses it no more: it serves again where nobody does and it is over. */
 void own_event_drop(struct stream *stream, struct own_event *event);
 
 /* Nobody uses it any more, nor will: it is destroyed when the lock is given. */
 void own_event_discard(struct stream *stream, struct own_event *event);
 
-/* Stream's lock held: all its events are discarded. What is discarded is taken under the lock, put
- * before the chain, and destroyed without it; what died with its context is only forgotten. */
+/* All its events are discarded. What is discarded is taken under the lock, put before the chain,
+ * and destroyed without any lock; what died with its context is only forgotten. */
 void own_events_drop_all(struct stream *stream);
 void own_events_take_discarded(struct stream *stream, struct own_event **chain);
 void own_events_destroy(struct pool *pool, struct own_event *chain);
@@ -58,14 +57,14 @@ struct own_event *own_events_use_marker(struct stream *stream);
 /* Stream's lock held. The caller uses it no more; made: it is one that he has made. */
 void own_events_drop_marker(struct stream *stream, struct own_event *event, bool made);
 
+/* Stream's lock held. It is another stream's record from now on. */
+void own_events_have_new_owner(struct stream *stream);
+
 /* ---- wishes; no lock is needed ---- */
 
 /* Another stream has looked in vain for a block with an event: the next frees record one; and one
  * of them has. Threads may lose each other's steps. */
 void own_events_want(struct stream *stream);
 void own_events_want_one_less(struct stream *stream);
-
-/* Stream's lock held. It is another stream's record from now on. */
-void own_events_have_new_owner(struct stream *stream);
 
 #endif

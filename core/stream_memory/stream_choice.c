@@ -77,8 +77,6 @@ static bool find_best(const struct choice *choice, struct best *best)
     return best->stream != NULL;
 }
 
-/* Takes the block out of everything but its shelf's count of driver calls. It
- * is away until settle_chain has seen to it. */
 void choice_detach(struct pool *pool, struct stream *stream, struct block *found)
 {
     lock_must_be_held(&stream->lock);
@@ -122,7 +120,6 @@ struct block *choice_collect(const struct choice *choice, uint64_t wanted)
     return chain;
 }
 
-/* The oldest pending blocks up to that stamp, so many bytes of them. */
 struct block *choice_take_pending(struct pool *pool, struct stream *stream, uint64_t stamp,
                                   uint64_t bytes)
 {
@@ -139,7 +136,7 @@ struct block *choice_take_pending(struct pool *pool, struct stream *stream, uint
     return chain;
 }
 
-struct block *choice_take_any(struct stream *stream, const struct context *context)
+struct block *choice_find_any(struct stream *stream, const struct context *context)
 {
     lock_must_be_held(&stream->lock);
     struct shelf *shelf = stream->context == context

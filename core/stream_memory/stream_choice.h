@@ -14,13 +14,15 @@
 #include "stream_block.h"
 #include "streams.h"
 
+/* What goes back. */
 struct choice {
     struct pool *pool;
     struct context *context;
     uint64_t generation;
     const struct mempool *mempool; /* NULL: any */
     uint64_t older_than;           /* freed_at; UINT64_MAX: any */
-    bool oldest_first, pending_too;
+    bool oldest_first;             /* else the largest first */
+    bool pending_too;              /* not only what is known to be over */
     bool hastily; /* of many streams only some are looked at, and what is not known to be over yet
                      is left out */
 };
@@ -44,6 +46,6 @@ struct block *choice_take_pending(struct pool *pool, struct stream *stream, uint
                                   uint64_t bytes);
 
 /* A free block of the stream, if that is of the context; it stays where it is. NULL: none. */
-struct block *choice_take_any(struct stream *stream, const struct context *context);
+struct block *choice_find_any(struct stream *stream, const struct context *context);
 
 #endif

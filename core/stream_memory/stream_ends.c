@@ -13,7 +13,6 @@
 #include "stream_order.h"
 #include "stream_release.h"
 #include "stream_settle.h"
-#include "stream_shelf.h"
 
 /* ---- in each stream's order ---- */
 
@@ -191,7 +190,7 @@ void stream_ends_forget(struct pool *pool, struct context *context)
         struct stream *stream = stream_at(streams, i);
         struct block *found, *chain = NULL;
         lock_take(&stream->lock, LOCK_STREAM);
-        while ((found = choice_take_any(stream, context)) != NULL) {
+        while ((found = choice_find_any(stream, context)) != NULL) {
             choice_detach(pool, stream, found);
             counter_add(&found->bucket->counters->evictions[EVICTION_CONTEXT], 1);
             found->links[LINK_HEAP].next = chain;

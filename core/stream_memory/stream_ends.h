@@ -16,9 +16,12 @@
 void stream_ends_mempool(struct pool *pool, const struct mempool *mempool, uint64_t bytes,
                          bool all);
 
-/* The context is about to end, and can still be asked about; then it is kept from others, and all
- * of its streams' blocks go back, after its work. */
+/* The context is about to end, and can still be asked about: the last moment to do so while
+ * captures go on. */
 void stream_ends_before(struct pool *pool, struct context *context);
+
+/* It is kept from others now, and about to end: all of its streams' blocks go back, after its work.
+ */
 void stream_ends_context(struct pool *pool, struct context *context);
 
 /* It has ended: what could not be given back is forgotten. */

@@ -7,6 +7,7 @@
 #include "core/reclaim/room.h"
 #include "mempool.h"
 #include "own_event_record.h"
+#include "own_events.h"
 #include "stream_find.h"
 #include "stream_hands.h"
 #include "stream_payoff.h"

@@ -145,7 +145,6 @@ static void finish_miss(struct pool *pool, struct shelf *shelf, struct bucket *b
         forget_reserved(search->context->device, bytes);
 }
 
-/* A block from elsewhere is this shelf's from now on. */
 void stream_adopt(struct shelf *shelf, struct bucket *bucket, struct stream_block *block,
                   size_t bytes, enum hit hit)
 {

@@ -45,7 +45,10 @@
  * pending that nobody can ask about: such memory would come back only after all of its context's
  * work, another stream's long kernel included.
  *
- * Locking: struct stream by its lock.
+ * Events of our own are kept by own_events.h, recorded by own_event_record.h and asked about by
+ * own_event_query.h; what the program's events stand for is followed by program_events.h.
+ *
+ * Locking: struct stream by its lock, which is not held across a driver call.
  */
 #ifndef CUDAPOOL_CORE_STREAM_ORDER_H
 #define CUDAPOOL_CORE_STREAM_ORDER_H

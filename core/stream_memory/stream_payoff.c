@@ -35,9 +35,6 @@ static bool has_hit_since(struct bucket *bucket)
     return has;
 }
 
-/* Where blocks of other streams are freed on a stream that is far behind them, they come
- * back to nobody in time: while that is so the driver has them, for the price of one call, but for
- * some by which it is seen when that has changed. */
 bool payoff_comes_too_late(struct stream *stream, const struct stream_block *block)
 {
     lock_must_be_held(&stream->lock);
@@ -55,7 +52,6 @@ bool payoff_comes_too_late(struct stream *stream, const struct stream_block *blo
     return of->not_kept++ % FREES_PER_TRIAL != 0 && !MUTATED(vain_frees_kept);
 }
 
-/* Another block had to go for this one. */
 void payoff_note_at_bound(struct stream *stream)
 {
     lock_take(&stream->lock, LOCK_STREAM);
@@ -70,8 +66,6 @@ void payoff_note_at_bound(struct stream *stream)
     lock_give(&stream->lock);
 }
 
-/* What is freed on the stream goes back before it is asked for again, and other blocks
- * for it: to put an operation into the stream for each costs as much as the driver's free. */
 bool payoff_is_for_driver(struct stream *stream)
 {
     lock_must_be_held(&stream->lock);

@@ -7,6 +7,7 @@
 #include "core/contexts/return_stream.h"
 #include "core/driver/calls.h"
 #include "own_event_query.h"
+#include "own_events.h"
 #include "stream_hands.h"
 #include "stream_shelf.h"
 
@@ -135,10 +136,11 @@ static uint64_t settle_chain(struct pool *pool, struct block *chain, enum evicti
     return released;
 }
 
+/* Of a chain that is not empty. */
 static uint64_t count_blocks(const struct block *chain)
 {
-    uint64_t count = 0;
-    for (; chain; chain = chain->links[LINK_HEAP].next)
+    uint64_t count = 1;
+    while ((chain = chain->links[LINK_HEAP].next) != NULL)
         count++;
     return count;
 }
@@ -235,7 +237,6 @@ uint64_t stream_release_in_order(struct pool *pool, struct stream_ref ref, CUstr
     return stream_release_in_order_up_to(pool, ref, handle, UINT64_MAX, EVICTION_MEMORY);
 }
 
-/* The context is ending, and the stream's work with it. */
 void stream_release_at_the_end(struct pool *pool, struct stream_ref ref, CUstream handle)
 {
     struct block *chain = NULL;
@@ -284,7 +285,6 @@ static bool release_behind_one(struct pool *pool, struct context *context, struc
     return *released > before;
 }
 
-/* The context is pinned. */
 uint64_t stream_release_behind_events(struct pool *pool, struct context *context, uint64_t bytes)
 {
     struct streams *streams = streams_of(pool);

@@ -15,8 +15,6 @@
 
 #include "core/contexts/return_stream.h"
 #include "core/driver/cuda_abi.h"
-#include "own_events.h"
-#include "stream_block.h"
 #include "stream_choice.h"
 #include "streams.h"
 
@@ -70,6 +68,7 @@ bool stream_release_wait_behind(struct pool *pool, struct stream *stream, uint64
 
 /* ---- devices ---- */
 
+/* For walks through contexts, which take a device that they might change. */
 static inline struct device *changeable(const struct device *device)
 {
     return (struct device *)(uintptr_t)device;

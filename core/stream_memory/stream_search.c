@@ -35,7 +35,6 @@ static bool may_wait(const struct search *search)
            atomic_load_explicit(&search->mempool->internal, memory_order_relaxed);
 }
 
-/* False where the stream has ended. */
 bool search_begin(struct search *search, struct pool *pool, struct stream_ref ref, CUstream handle,
                   const struct shelf *shelf, uint64_t bytes)
 {
@@ -80,19 +79,15 @@ static bool comes_after(const struct search *search, const struct stream *stream
 }
 
 /* Off its shelf, and out of its counters. */
-static struct stream_block *take_from(struct stream *stream, struct block *found)
-{
-    lock_must_be_held(&stream->lock);
-    shelf_detach(stream, stream_block_of(found));
-    return stream_block_of(found);
-}
-
-/* For another stream. */
 static struct stream_block *take_for_another(struct stream *stream, struct block *found)
 {
-    shelf_bucket_of(found->bucket)->taken_by_others += stream->id != 0;
-    shelf_bucket_of(found->bucket)->looks_in_vain = 0;
-    return take_from(stream, found);
+    lock_must_be_held(&stream->lock);
+    struct stream_block *block = stream_block_of(found);
+    struct shelf_bucket *of = shelf_bucket_of(found->bucket);
+    of->taken_by_others += stream->id != 0;
+    of->looks_in_vain = 0;
+    shelf_detach(stream, block);
+    return block;
 }
 
 static struct stream_block *look_at(struct search *search, struct stream *stream, enum hit *hit)
@@ -280,8 +275,6 @@ static struct stream_block *search_elsewhere(struct search *search, enum hit *hi
     return block;
 }
 
-/* The same where no new memory can be had: as the driver does, the stream is put behind another
- * one's free only now. While there is memory, nobody is held up for it. */
 bool search_harder(struct search *search)
 {
     if (!search->bytes)
@@ -293,16 +286,14 @@ bool search_harder(struct search *search)
     return search->found;
 }
 
-/* Streams that take each other's blocks in turn would do so for ever: one that was robbed takes a
- * new block in the place of the old one, as long as the reserve has room for it. */
 bool search_replaces_taken(const struct search *search, struct bucket *bucket)
 {
     struct stream *stream = search->ref.stream;
     struct shelf_bucket *of = shelf_bucket_of(bucket);
     lock_take(&stream->lock, LOCK_STREAM);
-    bool robbed = of->taken_by_others != 0;
+    bool taken = of->taken_by_others != 0;
     lock_give(&stream->lock);
-    if (!robbed || MUTATED(robbed_in_turn) ||
+    if (!taken || MUTATED(robbed_in_turn) ||
         !stream_reserve_has_room(search->pool, search->context, search->mempool, search->bytes))
         return false;
     lock_take(&stream->lock, LOCK_STREAM);
@@ -325,7 +316,6 @@ static struct stream_block *search_now_and_then(struct search *search, struct pa
     return block;
 }
 
-/* Of many streams only some are looked through while a new block costs no other one its place. */
 struct stream_block *search_others(struct search *search, enum hit *hit)
 {
     struct streams *streams = streams_of(search->pool);

@@ -25,10 +25,10 @@ struct search {
     struct mempool *mempool;
     struct context *context;
     uint64_t generation;
-    uint64_t bytes; /* of the bucket */
-    bool host_only; /* only what is over will do */
-    bool everywhere;
-    unsigned from; /* where among many streams it begins, if not everywhere */
+    uint64_t bytes;  /* of the bucket */
+    bool host_only;  /* only what is over will do */
+    bool everywhere; /* in all streams, however many there are */
+    unsigned from;   /* where among many streams it begins, if not everywhere */
     struct order_clock known;
     struct stream_block *found; /* where no new memory could be had */
     enum hit found_by;
@@ -55,10 +55,11 @@ struct stream_block *search_others(struct search *search, enum hit *hit);
 struct stream_block *search_ask_about_own(struct search *search, struct bucket *bucket);
 
 /* Where no new memory can be had: search->found is then the block, and search->found_by how it was
- * found. As the driver does, the stream is put behind another one's free only now. */
+ * found. As the driver does, the stream is put behind another one's free only now: while there is
+ * memory, nobody is held up for it. */
 bool search_harder(struct search *search);
 
-/* The same, off its lists. */
+/* Lock held. What may be handed out in the stream's order, off its lists, or NULL. */
 static inline struct stream_block *search_take_own(struct stream *stream, struct bucket *bucket)
 {
     lock_must_be_held(&stream->lock);

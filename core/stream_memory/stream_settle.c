@@ -7,6 +7,7 @@
 #include "core/driver/calls.h"
 #include "own_event_query.h"
 #include "own_event_record.h"
+#include "own_events.h"
 #include "stream_order.h"
 #include "stream_release.h"
 #include "stream_sums.h"
@@ -70,8 +71,6 @@ static bool has_event(struct stream *stream, const struct context *context)
     return has;
 }
 
-/* Asks about what is pending there. Whether events of ours will tell when it is over; not those of
- * which the driver says that something is wrong. */
 bool stream_settle_is_awaited(struct pool *pool, const struct context *context)
 {
     struct streams *streams = streams_of(pool);
@@ -86,8 +85,6 @@ bool stream_settle_is_awaited(struct pool *pool, const struct context *context)
     return awaited;
 }
 
-/* An event over all of the context's work so far, of our own; the caller destroys it. Under the
- * fence lock, so that no capture begins meanwhile. */
 bool stream_settle_record_context(struct pool *pool, struct context *context, CUevent *event)
 {
     const struct driver *driver = pool->driver;
@@ -133,7 +130,6 @@ static CUresult ask(struct pool *pool, const struct visit *visit, CUevent event)
     return result;
 }
 
-/* Where the context may be about to end, the event ends with it. */
 void stream_settle_destroy(struct pool *pool, const struct visit *visit, CUevent event)
 {
     if (!visit_begin(visit))

@@ -45,7 +45,7 @@ bool stream_settle_record_context(struct pool *pool, struct context *context, CU
 struct visit {
     struct context *context;
     uint64_t generation;
-    bool ends;
+    bool ends; /* by the calling thread */
 };
 
 /* Until the event is over, or, without one, our own are; or one of ours tells of memory that can go

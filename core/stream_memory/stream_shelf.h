@@ -1,8 +1,8 @@
 /*
  * Shelves: the free blocks of one stream and one memory pool, in buckets, and what is counted of
  * all its blocks. These are the steps that every allocation and every free take, inline: for
- * stream_pool.c, which does nothing else where the stream's own order is enough, and for the files
- * that do the rest.
+ * core/pool/pool_stream.c, which does nothing else where the stream's own order is enough, and for
+ * the files that do the rest.
  *
  * Locking: all of them with the stream's lock held, but for shelf_of, shelf_granules and
  * shelf_asked.

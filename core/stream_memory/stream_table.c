@@ -33,7 +33,6 @@ static uint32_t read_link(const _Atomic uint32_t *link)
     return atomic_load_explicit(link, memory_order_acquire);
 }
 
-/* No lock needed; with the list's lock held the answer is final. */
 struct stream_ref stream_table_walk(const struct streams *streams, uint64_t id)
 {
     /* However the chains change meanwhile, it comes to an end. */
@@ -157,7 +156,6 @@ static struct stream *find_spare(struct streams *streams, const struct context *
     return NULL;
 }
 
-/* Lock not needed. Whether it is known that no stream can be made known now. */
 bool stream_table_is_full(const struct streams *streams)
 {
     uint64_t until = atomic_load_explicit(&streams->full_until, memory_order_relaxed);

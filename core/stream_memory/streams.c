@@ -24,8 +24,6 @@ struct streams *streams_make(void)
 /* For how many times as long as it took a look is not repeated. */
 #define REST_FACTOR 16u
 
-/* Whether it is too early for such a look; else when it has begun, or 0 where it need not be known.
- */
 bool streams_are_paused(const struct streams *streams, const struct pause *pause, uint64_t *started)
 {
     *started = 0;
@@ -36,7 +34,6 @@ bool streams_are_paused(const struct streams *streams, const struct pause *pause
            !MUTATED(vain_looks_repeated);
 }
 
-/* The look that began then was in vain, or need not be repeated soon. */
 void streams_pause_after(const struct streams *streams, struct pause *pause, uint64_t started)
 {
     if (!streams_are_many(streams) || !started)
@@ -59,7 +56,6 @@ void streams_note_early_launch(struct streams *streams, CUstream handle)
     }
 }
 
-/* Or may have: the list is full, or the handle was another stream's. */
 bool streams_launched_early(const struct streams *streams, CUstream handle)
 {
     for (unsigned i = 0; i < STREAMS_EARLY; i++) {
@@ -95,7 +91,6 @@ void streams_served_another(struct streams *streams)
         count_short_lived(streams, false);
 }
 
-/* The stream ends. */
 void streams_note_end_of(struct streams *streams, const struct stream *stream)
 {
     lock_must_be_held(&stream->lock);

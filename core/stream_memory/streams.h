@@ -74,9 +74,9 @@ struct streams {
     struct pause looks, far_looks, sums, uses, settling, releases, releases_behind;
 
     /* Blocks: each field is written by the file that it names. */
-    _Atomic bool
-        in_use; /* memory is about to be handed out: from then on the program's events are followed.
-                   Relaxed: events recorded before are not known, and not followed. stream_pool.c */
+    _Atomic bool in_use; /* memory is about to be handed out: from then on the program's events are
+                            followed. Relaxed: events recorded before are not known, and not
+                            followed. core/pool/pool_stream.c */
     _Atomic unsigned bucket_count;       /* see STREAM_BUCKETS_MAX; stream_shelf.c */
     _Atomic unsigned released_from;      /* where many streams are looked through from for what can
                                             go back. Relaxed: any place will do; stream_choice.c */
