@@ -12,8 +12,11 @@
  * address.
  */
 #include <dlfcn.h>
+#include <stddef.h>
 
+#include "entries.h"
 #include "lookup.h"
+#include "real_driver.h"
 
 HIDDEN dlsym_function *dlsym_target(void *handle, const char *name);
 

@@ -8,6 +8,7 @@
 #include "lookup.h"
 
 #include <stdatomic.h>
+#include <stddef.h>
 
 #include "glibc_compat.h"
 

@@ -45,10 +45,4 @@ HIDDEN dlsym_function *next_dlsym(void);
  * own question. NULL and an error for dlerror where there is none. */
 HIDDEN void *find_behind_us(const char *name);
 
-/* Whether the process has a driver that has this function. (preload.c) */
-HIDDEN bool driver_has(enum entry entry);
-
-/* What dlsym answers for a replaced function's name, RTLD_NEXT excepted. (preload.c) */
-HIDDEN void *dlsym_of_driver(void *handle, const char *name);
-
 #endif

@@ -23,6 +23,7 @@
 #include "core/base/table.h"
 #include "core/base/writing.h"
 #include "core/figures/report_table.h"
+#include "real_driver.h"
 #include "standard_error.h"
 #include "start.h"
 

@@ -20,6 +20,7 @@
 #include "core/base/file_pattern.h"
 #include "glibc_compat.h"
 #include "lookup.h"
+#include "real_driver.h"
 #include "standard_error.h"
 #include "start.h"
 

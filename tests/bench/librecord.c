@@ -23,8 +23,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "shim/entries.h"
 #include "shim/glibc_compat.h"
 #include "shim/lookup.h"
+#include "shim/real_driver.h"
 
 #include "../driver_api.h"
 
