@@ -261,7 +261,7 @@ $(BUILD)/obj/shim/%.o: shim/%.c Makefile | dependencies
 	$(Q)$(COMPILE) $(POOL_FLAGS) -c $< -o $@
 
 # dlsym runs before anything else does, a sanitizer's run time included.
-$(BUILD)/obj/shim/dlsym.o: COMPILE += -fno-sanitize=all -fno-stack-protector
+$(BUILD)/obj/shim/dlsym.o $(BUILD)/obj/shim/lookup.o: COMPILE += -fno-sanitize=all -fno-stack-protector
 
 # Entries begin without a landing pad (the file says why): the object must not claim to have them.
 $(BUILD)/obj/shim/entries.o: COMPILE += $(if $(filter aarch64%,$(shell $(CC) -dumpmachine)), \
@@ -421,7 +421,7 @@ $(LIBRARIES): $(BUILD)/%.so: %.c $(SIM) tests/kernels.ptx Makefile | dependencie
 	$(Q)$(filter-out -fsanitize=%,$(COMPILE)) $(TEST_FLAGS) -fPIC -shared $< $(filter %.o,$^) -o $@ $(LDFLAGS) -Wl,--as-needed $(SIM) -ldl
 
 # It finds its way into a program as the pool does.
-$(BUILD)/tests/bench/librecord.so: $(BUILD)/obj/shim/dlsym.o
+$(BUILD)/tests/bench/librecord.so: $(BUILD)/obj/shim/dlsym.o $(BUILD)/obj/shim/lookup.o
 
 # Copied, so that the directory can be taken to a machine that has none.
 $(BUILD)/tests/bench/libmimalloc.so.2: $(MIMALLOC)

@@ -3,27 +3,20 @@
  *
  * It is called by the program, by libraries and by other preloads, from any thread, before any
  * constructor and before a sanitizer's run time is up. So everything here is free of
- * instrumentation and of calls into libc, but for the first call's dlvsym. It takes no lock.
+ * instrumentation and of calls into libc, but for the first call's dlvsym (lookup.c). It takes no
+ * lock.
  *
  * dlsym must know its caller: dlsym(RTLD_NEXT, ...) searches the objects after the one that the
  * return address lies in. Therefore it is an assembly stub that asks dlsym_target where to go,
  * restores the arguments and leaves by a jump; whatever it jumps to sees the caller's own return
  * address.
  */
-#include <stdatomic.h>
+#include <dlfcn.h>
+#include <stddef.h>
 
-#include "glibc_compat.h"
+#include "entries.h"
 #include "lookup.h"
-
-#ifdef __clang__
-#define UNINSTRUMENTED                                                                             \
-    __attribute__((no_sanitize("address", "thread", "undefined"), no_stack_protector,              \
-                   disable_sanitizer_instrumentation, no_instrument_function))
-#else
-#define UNINSTRUMENTED                                                                             \
-    __attribute__((no_sanitize("address", "thread", "undefined"), no_stack_protector,              \
-                   no_instrument_function))
-#endif
+#include "real_driver.h"
 
 HIDDEN dlsym_function *dlsym_target(void *handle, const char *name);
 
@@ -76,94 +69,6 @@ __asm__(".text\n"
         ".cfi_endproc\n"
         ".size dlsym, . - dlsym\n");
 #endif
-
-static const char *const entry_names[ENTRY_COUNT] = {
-#define ENTRY_POINT(name, parameters) [ENTRY_##name] = #name,
-#include "entry_points.def"
-#undef ENTRY_POINT
-};
-
-/* Found once; threads that race into the first call all find the same addresses. Relaxed: an
- * address is all there is, nothing is published with it. */
-static _Atomic(dlsym_function *) glibc_dlsym_found;
-static _Atomic(dlsym_function *) next_dlsym_found;
-
-UNINSTRUMENTED static void *no_dlsym(void *handle, const char *name)
-{
-    (void)handle;
-    (void)name;
-    return NULL;
-}
-
-/*
- * glibc's dlsym has had its first version in every release, so the lookup that comes first never
- * fails; a failing one would allocate its error message, from inside a malloc that is only just
- * looking for the next malloc.
- */
-UNINSTRUMENTED static dlsym_function *find_glibc_dlsym(void)
-{
-    dlsym_function *found = (dlsym_function *)dlvsym(RTLD_NEXT, "dlsym", GLIBC_FIRST_VERSION);
-    if (found == NULL) {
-        found = (dlsym_function *)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
-    }
-    return found != NULL ? found : no_dlsym;
-}
-
-UNINSTRUMENTED dlsym_function *glibc_dlsym(void)
-{
-    dlsym_function *glibc = atomic_load_explicit(&glibc_dlsym_found, memory_order_relaxed);
-    if (glibc == NULL) {
-        glibc = find_glibc_dlsym();
-        atomic_store_explicit(&glibc_dlsym_found, glibc, memory_order_relaxed);
-    }
-    return glibc;
-}
-
-UNINSTRUMENTED dlsym_function *next_dlsym(void)
-{
-    dlsym_function *next = atomic_load_explicit(&next_dlsym_found, memory_order_relaxed);
-    if (next == NULL) {
-        next = (dlsym_function *)glibc_dlsym()(RTLD_NEXT, "dlsym");
-        next = next != NULL ? next : glibc_dlsym();
-        atomic_store_explicit(&next_dlsym_found, next, memory_order_relaxed);
-    }
-    return next;
-}
-
-UNINSTRUMENTED void *find_behind_us(const char *name)
-{
-    void *found = next_dlsym()(RTLD_NEXT, name);
-    __asm__ volatile("" : "+r"(found)); /* no tail call: it would make our caller dlsym's */
-    return found;
-}
-
-/* Every driver function's name is cu and a capital letter: all other names stop here. */
-UNINSTRUMENTED static bool could_be_of_the_driver(const char *name)
-{
-    return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
-}
-
-UNINSTRUMENTED static bool is_same_name(const char *one, const char *other)
-{
-    while (*one != '\0' && *one == *other) {
-        one++;
-        other++;
-    }
-    return *one == *other;
-}
-
-UNINSTRUMENTED int entry_of_name(const char *name)
-{
-    if (name == NULL || !could_be_of_the_driver(name)) {
-        return ENTRY_NONE;
-    }
-    for (int entry = 0; entry < ENTRY_COUNT; entry++) {
-        if (is_same_name(entry_names[entry], name)) {
-            return entry;
-        }
-    }
-    return ENTRY_NONE;
-}
 
 /* What dlsym must not be: another caller than the program's. */
 UNINSTRUMENTED static void *dlsym_by_call(void *handle, const char *name)

@@ -1,6 +1,11 @@
 /*
- * Where every replaced function is entered: what is exported under the driver's names, and what
- * dlsym and cuGetProcAddress hand out.
+ * Where every replaced function is entered, and how the program comes by it.
+ *
+ * Three ways lead a program to the driver: its own PLT, which binds to our exports; dlsym (dlsym.c,
+ * which sends the names of replaced functions here); and cuGetProcAddress, which is replaced
+ * itself. For the last two the real resolver is asked first, and its answer stands unless it is the
+ * driver's address of a function that is replaced. So no table of names and API versions is needed:
+ * what is not known passes through, and a second libcuda in the process is left alone.
  *
  * Others patch driver functions too, to learn what memory comes and goes: UCX, which MPI libraries
  * use, writes a jump over the first bytes of the address that dlsym gives it, after it has copied
@@ -13,7 +18,11 @@
  * With branch protection each entry would have to begin with an instruction that such a patcher
  * does not know; the Makefile turns it off for this file, and with that for the whole object.
  */
-#include "shim.h"
+#include "entries.h"
+
+#include "hooks.h"
+#include "lookup.h"
+#include "real_driver.h"
 
 /* clang-format off */
 #if defined(__x86_64__)
@@ -55,3 +64,66 @@
 #include "entry_points.def"
 #undef ENTRY_POINT
 /* clang-format on */
+
+#define ENTRY_POINT(name, parameters) HIDDEN CUresult entry_##name parameters;
+#include "entry_points.def"
+#undef ENTRY_POINT
+
+static void *const entries[ENTRY_COUNT] = {
+#define ENTRY_POINT(name, parameters) [ENTRY_##name] = (void *)entry_##name,
+#include "entry_points.def"
+#undef ENTRY_POINT
+};
+
+/*
+ * The program's own lookup is the last one made, so that dlerror speaks of it. Where it finds our
+ * export (by a handle of the whole program), the program may have it if without us it would have
+ * found the function further on.
+ */
+void *dlsym_of_driver(void *handle, const char *name)
+{
+    int entry = entry_of_name(name);
+    const void *address = driver_address((enum entry)entry);
+    void *answer = next_dlsym()(handle, name);
+    if (answer == NULL) {
+        return NULL;
+    }
+    if (answer == entries[entry]) {
+        return find_behind_us(name) != NULL ? answer : NULL;
+    }
+    if (address != NULL && (answer == address || MUTATED(replaced_by_name))) {
+        return entries[entry];
+    }
+    return answer;
+}
+
+/* What a successful cuGetProcAddress hands to the program. */
+static void replace(void **function)
+{
+    if (function == NULL || *function == NULL || MUTATED(lookup_not_replaced)) {
+        return;
+    }
+    int entry = entry_of_address(*function);
+    if (entry != ENTRY_NONE) {
+        *function = entries[entry];
+    }
+}
+
+HOOK(cuGetProcAddress, (const char *symbol, void **function, int version, cuuint64_t flags))
+{
+    CUresult result = real_driver()->cuGetProcAddress(symbol, function, version, flags);
+    if (result == CUDA_SUCCESS) {
+        replace(function);
+    }
+    return result;
+}
+
+HOOK(cuGetProcAddress_v2, (const char *symbol, void **function, int version, cuuint64_t flags,
+                           CUdriverProcAddressQueryResult *status))
+{
+    CUresult result = real_driver()->cuGetProcAddress_v2(symbol, function, version, flags, status);
+    if (result == CUDA_SUCCESS) {
+        replace(function);
+    }
+    return result;
+}

@@ -5,7 +5,7 @@
  * that asks for dlopen@GLIBC_2.34 kills every process that it is loaded into on an older system.
  * The versions named here are the first ones on each architecture, which every glibc still has.
  *
- * For the files of shim/ that call these functions, dlsym not among them: see dlsym.c.
+ * For the files of shim/ that call these functions, dlsym not among them: see lookup.c.
  */
 #ifndef CUDAPOOL_SHIM_GLIBC_COMPAT_H
 #define CUDAPOOL_SHIM_GLIBC_COMPAT_H

@@ -1,10 +1,23 @@
 /*
- * What the hooks have in common: trying again after making room.
+ * What the hooks have in common: the real driver, the pool if there is one, and trying again after
+ * making room.
  */
 #ifndef CUDAPOOL_SHIM_HOOKS_H
 #define CUDAPOOL_SHIM_HOOKS_H
 
-#include "shim.h"
+#include <stdatomic.h>
+
+#include "core/driver/calls.h"
+#include "core/driver/cuda_abi.h"
+#include "core/pool/pool.h"
+#include "real_driver.h"
+#include "start.h"
+
+/* Defines the replacement of one driver function. What the program calls is its entry (entries.c),
+ * from which a jump leads here. Used: by assembly, which the compiler does not read. */
+#define HOOK(name, parameters)                                                                     \
+    HIDDEN CUresult hook_##name parameters __attribute__((used));                                  \
+    CUresult hook_##name parameters
 
 static inline bool make_room(struct reclaim *progress)
 {

@@ -3,7 +3,8 @@
  */
 #include "core/cudapool.h"
 
-#include "shim.h"
+#include "real_driver.h"
+#include "start.h"
 
 #define EXPORTED __attribute__((visibility("default")))
 

@@ -1,15 +1,15 @@
 /*
- * The report that a process writes when it ends, and the end of its figures.
- *
- * A destructor of this object: it runs in whichever thread calls exit, while others may still be
- * allocating, and perhaps in a signal handler, while that same thread is in the middle of a malloc.
- * So it takes no lock and no memory of malloc's (core/base/scratch.h), and makes no driver call. It
- * does nothing in a process that did not use the pool.
+ * All of this but the preparation runs in a destructor of this object: in whichever thread calls
+ * exit, while others may still be allocating, and perhaps in a signal handler, while that same
+ * thread is in the middle of a malloc. So it takes no lock and no memory of malloc's
+ * (core/base/scratch.h), and makes no driver call.
  *
  * Nothing here can change how the program ends. Writing brings no signal and ends 100 ms after the
  * program came here, whoever does not read what is written (core/base/writing.h): a table that has
  * not found its way until then is cut, and a report that cannot be written is one line.
  */
+#include "report_at_exit.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -23,8 +23,8 @@
 #include "core/base/table.h"
 #include "core/base/writing.h"
 #include "core/figures/report_table.h"
+#include "real_driver.h"
 #include "standard_error.h"
-#include "start.h"
 
 /* When writing gives up, so that a report adds no more than 100 ms to the program's end. */
 #define PATIENCE_NANOSECONDS UINT64_C(90000000)
@@ -266,13 +266,9 @@ static bool report(const struct run *run)
     return made;
 }
 
-__attribute__((destructor)) static void report_at_exit(void)
+void report_at_exit(const struct run *run)
 {
     int saved_errno = errno;
-    const struct run *run = run_of_this_process();
-    if (run == NULL) {
-        return;
-    }
     bool reported = run->settings.report.at_exit == REPORT_NONE || report(run);
     pool_end_figures(run->pool, run->settings.figures.keep || (!reported && is_collected(run)));
     errno = saved_errno;

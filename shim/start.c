@@ -1,11 +1,14 @@
 /*
- * Starting the pool: the environment, the settings, and who may start it.
+ * Starting the pool: the environment, the settings, and who may start it; and at the process's end
+ * the report.
  *
  * Nothing happens before a hook first asks for the pool. Then each thread that asks makes a plan
  * for itself: that may open files and shared objects, for which the dynamic linker takes its lock,
  * so no lock of ours is held. One thread carries its plan out, with nothing in it that waits for
  * another; the others wait for that. From then on the outcome is only read.
  */
+#include "start.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <link.h>
@@ -20,8 +23,9 @@
 #include "core/base/file_pattern.h"
 #include "glibc_compat.h"
 #include "lookup.h"
+#include "real_driver.h"
+#include "report_at_exit.h"
 #include "standard_error.h"
-#include "start.h"
 
 #define CONFIG_LIBRARY "libcudapool_config.so"
 #define MESSAGE_BYTES  (2 * PATH_MAX)
@@ -361,9 +365,19 @@ struct pool *start_unless_decided(void)
     return atomic_load_explicit(&pool_to_use, memory_order_acquire);
 }
 
-const struct run *run_of_this_process(void)
+/* --- the end ---------------------------------------------------------------------------------- */
+
+/* False where none did, or its parent. Any thread. */
+static bool this_process_started_the_pool(void)
 {
     bool started = atomic_load_explicit(&pool_to_use, memory_order_acquire) != NULL;
     bool ours = run.pid == getpid() || MUTATED(fork_child_keeps_pool);
-    return started && ours ? &run : NULL;
+    return started && ours;
+}
+
+__attribute__((destructor)) static void process_ends(void)
+{
+    if (this_process_started_the_pool()) {
+        report_at_exit(&run);
+    }
 }

@@ -10,9 +10,9 @@
  * looks up, where one of its steps begins: what lies between the first and the last mark is what a
  * replay repeats.
  *
- * How the program's lookups get here is the pool's own way (shim/dlsym.c is part of this object): a
- * lookup is answered by the real resolver, and its answer replaced where it is the driver's address
- * of a function that is recorded.
+ * How the program's lookups get here is the pool's own way (shim/dlsym.c and shim/lookup.c are part
+ * of this object): a lookup is answered by the real resolver, and its answer replaced where it is
+ * the driver's address of a function that is recorded.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,8 +23,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "shim/entries.h"
 #include "shim/glibc_compat.h"
 #include "shim/lookup.h"
+#include "shim/real_driver.h"
 
 #include "../driver_api.h"
 

@@ -1,21 +1,16 @@
 /*
- * Where the driver is, and what a lookup of one of its functions answers.
- *
- * Three ways lead a program to the driver: its own PLT, which binds to our exports; dlsym (dlsym.c,
- * which sends the names of replaced functions here); and cuGetProcAddress, which is replaced
- * itself. For the last two the real resolver is asked first, and its answer stands unless it is the
- * driver's address of a function that is replaced. So no table of names and API versions is needed:
- * what is not known passes through, and a second libcuda in the process is left alone.
+ * The process's driver: where it is, and what it has.
  *
  * Called by any thread, from constructors on. No lock: the dynamic linker has one of its own, under
  * which a constructor may call us, so that a lock held across dlopen or dlsym could deadlock with
  * it. Threads that race into the first call each resolve for themselves, and one result is kept.
  */
+#include "real_driver.h"
+
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "glibc_compat.h"
-#include "lookup.h"
 
 #define DRIVER_SONAME "libcuda.so.1"
 #define ADDRESS_SLOTS 512 /* a power of two, at least twice ENTRY_COUNT */
@@ -31,17 +26,6 @@ struct resolution {
     bool core_has_all_it_requires;
     void *address[ENTRY_COUNT];        /* the driver's own; NULL where it lacks the function */
     unsigned char slot[ADDRESS_SLOTS]; /* address -> entry, open addressing */
-};
-
-#define ENTRY_POINT(name, parameters) HIDDEN CUresult entry_##name parameters;
-#include "entry_points.def"
-#undef ENTRY_POINT
-
-/* The entries, see entries.c. */
-static void *const entries[ENTRY_COUNT] = {
-#define ENTRY_POINT(name, parameters) [ENTRY_##name] = (void *)entry_##name,
-#include "entry_points.def"
-#undef ENTRY_POINT
 };
 
 /* Release when a resolution is published, acquire when it is read. Never freed or replaced. */
@@ -78,7 +62,7 @@ static size_t first_slot_of(const void *address)
     return (size_t)(mixed >> 48) % ADDRESS_SLOTS;
 }
 
-static int entry_of_address(const struct resolution *driver, const void *address)
+static int entry_at(const struct resolution *driver, const void *address)
 {
     for (size_t slot = first_slot_of(address);; slot = (slot + 1) % ADDRESS_SLOTS) {
         unsigned char entry = driver->slot[slot];
@@ -95,7 +79,7 @@ static int entry_of_address(const struct resolution *driver, const void *address
 static void enter_address(struct resolution *driver, enum entry entry)
 {
     const void *address = driver->address[entry];
-    if (address == NULL || entry_of_address(driver, address) != ENTRY_NONE) {
+    if (address == NULL || entry_at(driver, address) != ENTRY_NONE) {
         return;
     }
     size_t slot = first_slot_of(address);
@@ -206,60 +190,17 @@ const struct driver *core_driver(void)
 
 bool driver_has(enum entry entry)
 {
-    const struct resolution *driver = loaded_driver();
-    return driver != NULL && driver->address[entry] != NULL;
+    return driver_address(entry) != NULL;
 }
 
-/*
- * The program's own lookup is the last one made, so that dlerror speaks of it. Where it finds our
- * export (by a handle of the whole program), the program may have it if without us it would have
- * found the function further on.
- */
-void *dlsym_of_driver(void *handle, const char *name)
+void *driver_address(enum entry entry)
 {
-    int entry = entry_of_name(name);
     const struct resolution *driver = loaded_driver();
-    void *answer = next_dlsym()(handle, name);
-    if (answer == NULL) {
-        return NULL;
-    }
-    if (answer == entries[entry]) {
-        return find_behind_us(name) != NULL ? answer : NULL;
-    }
-    if (driver != NULL && (answer == driver->address[entry] || MUTATED(replaced_by_name))) {
-        return entries[entry];
-    }
-    return answer;
+    return driver != NULL ? driver->address[entry] : NULL;
 }
 
-/* What a successful cuGetProcAddress hands to the program. */
-static void replace(void **function)
+int entry_of_address(const void *address)
 {
     const struct resolution *driver = called_driver();
-    if (driver == NULL || function == NULL || *function == NULL || MUTATED(lookup_not_replaced)) {
-        return;
-    }
-    int entry = entry_of_address(driver, *function);
-    if (entry != ENTRY_NONE) {
-        *function = entries[entry];
-    }
-}
-
-HOOK(cuGetProcAddress, (const char *symbol, void **function, int version, cuuint64_t flags))
-{
-    CUresult result = real_driver()->cuGetProcAddress(symbol, function, version, flags);
-    if (result == CUDA_SUCCESS) {
-        replace(function);
-    }
-    return result;
-}
-
-HOOK(cuGetProcAddress_v2, (const char *symbol, void **function, int version, cuuint64_t flags,
-                           CUdriverProcAddressQueryResult *status))
-{
-    CUresult result = real_driver()->cuGetProcAddress_v2(symbol, function, version, flags, status);
-    if (result == CUDA_SUCCESS) {
-        replace(function);
-    }
-    return result;
+    return driver != NULL ? entry_at(driver, address) : ENTRY_NONE;
 }
