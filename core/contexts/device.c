@@ -106,9 +106,7 @@ static bool list_device(struct pool *pool, struct device *device)
     struct figures_device record = {.ordinal = device->ordinal, .total_bytes = device->total_bytes};
     memcpy(record.name, device->name, sizeof record.name);
     memcpy(record.uuid, device->uuid.bytes, sizeof record.uuid);
-    if (figures_device(&pool->figures, &record))
-        device->memory = figures_kind(&pool->figures, KIND_DEVICE, device->ordinal);
-    bool made = device->memory != NULL;
+    bool made = figures_device(&pool->figures, &record);
     for (const struct kind *const *kind = pool->kinds; *kind && made; kind++)
         made = !(*kind)->made_device || (*kind)->made_device(pool, device);
     if (!made)

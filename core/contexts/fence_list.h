@@ -5,24 +5,70 @@
 #ifndef CUDAPOOL_CORE_FENCE_LIST_H
 #define CUDAPOOL_CORE_FENCE_LIST_H
 
+#include <stdlib.h>
+
+#include "core/base/lock.h"
+#include "core/base/mutation.h"
 #include "fence.h"
 
 /* A fence to be recorded, whose events may be used again; NULL where memory is short. */
-struct fence *fence_take_spare(struct epochs *epochs);
-void fence_put_spare(struct epochs *epochs, struct fence *fence);
+static inline struct fence *fence_take_spare(struct epochs *epochs)
+{
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
+    struct fence *fence = epochs->spare;
+    if (!fence)
+        return calloc(1, sizeof *fence);
+    epochs->spare = fence->next;
+    return fence;
+}
+
+static inline void fence_put_spare(struct epochs *epochs, struct fence *fence)
+{
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
+    fence->next = epochs->spare;
+    epochs->spare = fence;
+}
 
 /* The fence has been recorded, and is the newest. */
-void fence_publish(struct epochs *epochs, struct fence *fence);
+static inline void fence_publish(struct epochs *epochs, struct fence *fence)
+{
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
+    if (epochs->newest)
+        epochs->newest->next = fence;
+    else
+        epochs->oldest = fence;
+    epochs->newest = fence;
+    epochs->outstanding++;
+    if (fence->waitable)
+        atomic_store_explicit(&epochs->fenced, fence->epoch, memory_order_relaxed);
+}
 
 /* A thread has ceased to look at the fence. One that is over and that nobody looks at any more may
  * be recorded again. */
-void fence_drop_user(struct epochs *epochs, struct fence *fence);
+static inline void fence_drop_user(struct epochs *epochs, struct fence *fence)
+{
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
+    fence->users--;
+    if (fence->users == 0 && fence->over && !MUTATED(watched_event_recorded))
+        fence_put_spare(epochs, fence);
+}
 
 /* There are FENCES_MAX: takes out those that the next one serves as well. */
 void fences_thin_out(struct epochs *epochs);
 
 /* Takes the oldest fence off the list; whoever still looks at it makes it spare. */
-void fences_retire_oldest(struct epochs *epochs);
+static inline void fences_retire_oldest(struct epochs *epochs)
+{
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
+    struct fence *fence = epochs->oldest;
+    epochs->oldest = fence->next;
+    if (!epochs->oldest)
+        epochs->newest = NULL;
+    epochs->outstanding--;
+    fence->over = true;
+    if (fence->users == 0 || MUTATED(watched_event_recorded))
+        fence_put_spare(epochs, fence);
+}
 
 /* The oldest outstanding fence that frees what is stamped so, or NULL. */
 struct fence *epoch_fence_for(const struct epochs *epochs, uint64_t stamp, bool waitable);

@@ -5,7 +5,13 @@
 #ifndef CUDAPOOL_CORE_HOST_WORK_H
 #define CUDAPOOL_CORE_HOST_WORK_H
 
-#include "pool_state.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/driver/cuda_abi.h"
+
+struct context;
+struct pool;
 
 /* Around the driver call that submits such work to the stream. No lock held. The context is the
  * stream's; NULL: the pool does not know it, and has no memory there. */

@@ -190,6 +190,8 @@ struct pitch {
 #define PITCHES 64u
 
 struct pool {
+    /* ---- fixed as the pool starts, and locks that are taken seldom ---- */
+
     const struct driver *driver;
     struct settings settings;
     const struct kind *const *kinds; /* NULL behind the last one */
@@ -198,7 +200,10 @@ struct pool {
                                      is retained for a moment, while another thread does either */
     pthread_mutex_t fence_lock;   /* guards captures.list and the set of live contexts against our
                                      recording of fences */
-    char apart[64];               /* every call reads what follows, and few write it */
+
+    /* ---- every call reads this, and few write it ---- */
+
+    char apart[64]; /* from what is above */
     struct captures captures;
     void *of_kind[MEMORY_KINDS]; /* what each kind keeps, set as the pool starts; or NULL */
     struct registry registry;
@@ -208,11 +213,17 @@ struct pool {
                                       store in context_register, acquire load in
                                       barriers_are_open */
     _Atomic bool stepped_aside;    /* something is going on that the pool does not see */
-    pthread_mutex_t pitch_lock;    /* guards pitches */
+
+    /* ---- what is looked up or counted now and then ---- */
+
+    pthread_mutex_t pitch_lock; /* guards pitches */
     struct pitch pitches[PITCHES];
     unsigned pitch_count;
-    counter lives;                   /* the next number that block_name gives */
-    char launches_apart[64];         /* launches write what follows */
+    counter lives; /* the next number that block_name gives */
+
+    /* ---- what launches write, and what goes on around the pool: see surroundings.h ---- */
+
+    char launches_apart[64];         /* from what is above */
     _Atomic uint64_t threads;        /* that were given an id, see thread_id */
     _Atomic uint64_t launcher;       /* the id of the thread that launched last; 0: none has */
     _Atomic uint64_t alternated_at;  /* nanoseconds of the monotonic clock: when that last changed.
@@ -222,7 +233,10 @@ struct pool {
     _Atomic bool memory_is_pinned;   /* a library that lets devices reach GPU memory is loaded, or
                                         an export had to wait long for a barrier */
     _Atomic bool frees_are_missed; /* one that follows the driver's frees, but not cuMemFreeAsync */
-    bool expedited;                /* membarrier works, see thread_cache.h */
+
+    /* ---- the process and its threads ---- */
+
+    bool expedited;                           /* membarrier works, see thread_cache.h */
     struct thread_functions thread_functions; /* for thread_cache.h, like the next one */
     pid_t process;                            /* whose pool it is */
     _Atomic bool forgotten; /* this is the child of a fork. Relaxed: set before it has threads */

@@ -9,6 +9,12 @@
 #include "policies.h"
 #include "release.h"
 
+static bool made_device(struct pool *pool, struct device *device)
+{
+    device->memory = figures_kind(&pool->figures, KIND_DEVICE, device->ordinal);
+    return device->memory;
+}
+
 static void came_to_life(struct context *context)
 {
     atomic_fetch_and_explicit(&heap_of(context)->closed, ~(uint32_t)CLOSED_UNUSABLE,
@@ -53,6 +59,7 @@ static void synchronised(struct pool *pool, struct context *context)
 const struct kind device_memory = {
     .name = "device",
     .number = KIND_DEVICE,
+    .made_device = made_device,
     .context_bytes = sizeof(struct heap),
     .made = heap_init,
     .came_to_life = came_to_life,

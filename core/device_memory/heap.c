@@ -61,19 +61,6 @@ void heap_visit_buckets(struct heap *heap, void (*visit)(struct bucket *, void *
     visit(&heap->unkept.bucket, argument);
 }
 
-void heap_note_user(struct pool *pool, struct heap *heap)
-{
-    heap_lock_must_be_held(heap);
-    uint64_t self = thread_id(pool);
-    if (__builtin_expect(heap->last_user != self, 0)) {
-        /* The very first user is alone from the start. */
-        heap->uses_in_a_row = heap->last_user ? 0 : HEAP_USES_ALONE;
-        heap->last_user = self;
-    } else if (__builtin_expect(heap->uses_in_a_row < HEAP_USES_ALONE, 0)) {
-        heap->uses_in_a_row++;
-    }
-}
-
 uint8_t heap_slot_of_this_thread(void)
 {
     return (uint8_t)(thread_state.id % HEAP_SLOTS);

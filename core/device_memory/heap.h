@@ -26,7 +26,7 @@
 #include "bucket.h"
 #include "core/base/size_class.h"
 #include "core/blocks/block.h"
-#include "core/contexts/context.h"
+#include "core/contexts/pool_state.h"
 #include "core/contexts/thread_state.h"
 #include "core/driver/cuda_abi.h"
 #include "core/figures/figures.h"
@@ -208,7 +208,18 @@ void heap_visit_buckets(struct heap *heap, void (*visit)(struct bucket *, void *
 void heap_set_closed(struct heap *heap, uint32_t bit, bool set);
 
 /* The calling thread uses the heap: whether it is the only one is known from that. */
-void heap_note_user(struct pool *pool, struct heap *heap);
+static inline void heap_note_user(struct pool *pool, struct heap *heap)
+{
+    heap_lock_must_be_held(heap);
+    uint64_t self = thread_id(pool);
+    if (__builtin_expect(heap->last_user != self, 0)) {
+        /* The very first user is alone from the start. */
+        heap->uses_in_a_row = heap->last_user ? 0 : HEAP_USES_ALONE;
+        heap->last_user = self;
+    } else if (__builtin_expect(heap->uses_in_a_row < HEAP_USES_ALONE, 0)) {
+        heap->uses_in_a_row++;
+    }
+}
 
 /* The slot of the calling thread, after heap_note_user. */
 uint8_t heap_slot_of_this_thread(void);

@@ -63,15 +63,6 @@ static void open_segment(const struct heap *heap, struct cache_bin *bin, uint64_
     counter_set(&segment->stamp, stamp);
 }
 
-uint64_t thread_cache_bytes(const struct thread_cache *cache)
-{
-    uint64_t handed = counter_get(&cache->handed_out_bytes);
-    /* This pairs with no other fence: it only keeps the loads in this order. */
-    counter_fence(memory_order_acquire);
-    uint64_t bytes = counter_get(&cache->freed_bytes) + counter_get(&cache->moved_bytes) - handed;
-    return (int64_t)bytes < 0 ? 0 : bytes;
-}
-
 static void set_bytes_to_fence(struct thread_cache *cache)
 {
     cache->freed_bytes_at_fence =

@@ -410,7 +410,14 @@ static inline uint8_t thread_cache_slot(const struct thread_cache *cache)
 /* Bytes that a cache has in all bins, clean and pending. Any thread: its own may be changing the
  * counters; what it hands out meanwhile still counts, so that nobody takes a cache that has
  * something for an empty one. */
-uint64_t thread_cache_bytes(const struct thread_cache *cache);
+static inline uint64_t thread_cache_bytes(const struct thread_cache *cache)
+{
+    uint64_t handed = counter_get(&cache->handed_out_bytes);
+    /* This pairs with no other fence: it only keeps the loads in this order. */
+    counter_fence(memory_order_acquire);
+    uint64_t bytes = counter_get(&cache->freed_bytes) + counter_get(&cache->moved_bytes) - handed;
+    return (int64_t)bytes < 0 ? 0 : bytes;
+}
 
 /* Bytes that its thread has freed since it last saw the number change. */
 static inline uint64_t cache_freed_in_epoch(const struct thread_cache *cache)

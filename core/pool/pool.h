@@ -72,6 +72,11 @@ CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr addr
  * driver's: that is worked out here, block by block, so that nothing else has to keep count. */
 CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total);
 
+/* Before cuMemAllocManaged in the current context, which never says that there is no room, and
+ * after it has succeeded: see managed.h. */
+void pool_managed_coming(struct pool *pool, size_t bytes);
+void pool_managed_came(struct pool *pool, size_t bytes);
+
 /* While is_inside_driver: this thread, called back by the driver, frees the address
  * past the pool. False where it must not: the block is free. */
 bool pool_let_go(struct pool *pool, CUdeviceptr address);

@@ -441,3 +441,13 @@ CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr addr
             &(struct free_call){MUTATED(stream_free_is_waited_for), free_on_stream, &free});
     return heap_free_by_driver(pool, block, address, free_on_stream, &free);
 }
+
+void pool_managed_coming(struct pool *pool, size_t bytes)
+{
+    managed_coming(pool, bytes);
+}
+
+void pool_managed_came(struct pool *pool, size_t bytes)
+{
+    managed_came(pool, bytes);
+}
