@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Checks every source that git knows or would take: format, clang's warnings and clang-tidy,
-# cppcheck, shellcheck. Says what is wrong and exits 1; a tool that is not installed is an error.
+# cppcheck, shellcheck; and whether every mutation applies. Says what is wrong and exits 1; a tool
+# that is not installed is an error.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 
@@ -44,5 +45,7 @@ step clang-tidy tidy
 step cppcheck cppcheck -j 2 --quiet --error-exitcode=1 --std=c11 --enable=warning,performance,portability \
     --inline-suppr --suppress=missingIncludeSystem --suppress=unknownMacro \
     -D_GNU_SOURCE= -D__x86_64__ -D__cppcheck__ -I. -Itests "${sources[@]}"
+# An edit that no longer applies is found here, before anything is built of it.
+step mutations tests/mutations/apply.py check
 [ ${#shell_scripts[@]} -eq 0 ] || step shellcheck shellcheck -x "${shell_scripts[@]}"
 exit $status
