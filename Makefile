@@ -60,6 +60,8 @@ VERSION_FLAG := -DCUDAPOOL_VERSION='"$(VERSION)"'
 POOL_FLAGS := $(VERSION_FLAG) -fPIC -fvisibility=hidden -ftls-model=initial-exec -pthread
 SIM_FLAGS  := -fPIC -pthread
 TEST_FLAGS := -pthread -Itests
+# tests/unit has a directory for each of core/, and one for what all of them start from.
+UNIT_FLAGS := $(TEST_FLAGS) -Itests/unit/fixtures
 
 # --- what is there ------------------------------------------------------------------------------
 
@@ -70,7 +72,7 @@ TOOL_SOURCES  := $(wildcard tools/*.c)
 SIM_SOURCES   := $(filter-out tests/sim/abi_check.c,$(wildcard tests/sim/*.c))
 CONFORMANCE_SOURCES := $(wildcard tests/conformance/*.c)
 RANDOM_SOURCES := $(wildcard tests/random/*.c)
-UNIT_SOURCES  := $(wildcard tests/unit/test_*.c)
+UNIT_SOURCES  := $(wildcard tests/unit/*/test_*.c)
 ABI_CHECKS    := $(if $(CUDA_INCLUDE),$(wildcard shim/abi_check.c tests/sim/abi_check.c))
 
 # Plain programs: one executable for each source; a source named lib*.c makes a shared library.
@@ -103,7 +105,7 @@ object = $(patsubst %,$(BUILD)/obj/%.o,$(basename $(1)))
 
 CORE_OBJECTS := $(call object,$(CORE_SOURCES))
 # What unit tests share: every source of theirs that is not a test itself.
-UNIT_OBJECTS := $(call object,$(filter-out $(UNIT_SOURCES),$(wildcard tests/unit/*.c)))
+UNIT_OBJECTS := $(call object,$(filter-out $(UNIT_SOURCES),$(wildcard tests/unit/*/*.c)))
 .SECONDARY: $(UNIT_OBJECTS) $(call object,$(wildcard tests/fuzz/*.c))
 JSON_OBJECTS := $(call object,$(JSON_SOURCES))
 SHIM_OBJECTS := $(call object,$(SHIM_SOURCES))
@@ -127,7 +129,7 @@ SIMS     := $(if $(SIM_SOURCES),$(SIM) $(SIM_VARIANTS))
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .PHONY: all library sim programs gpu unit plain replays fuzzers abi-check test random mutations fuzz \
-        coverage demo bench install uninstall deb lint format cross clean help dependencies
+        coverage demo bench install uninstall deb layers lint format cross clean help dependencies
 
 all: library sim programs ## build everything but the unit tests
 library: $(PRODUCTS) abi-check ## build the preload object, its settings reader and the command
@@ -175,11 +177,14 @@ bench: all $(BENCH_PEERS) ## compare the pool with other allocators, on the GPU 
 	@if command -v valgrind >/dev/null; then BUILD=$(BUILD) scripts/instructions_per_pair.sh; \
 	    else echo "instructions per pair: there is no valgrind"; fi
 
-lint: ## check format, and run clang-tidy, cppcheck and shellcheck
+layers: library ## who uses whom in core/, shim/ and tools/: fails on what runs up, and on circles
+	@scripts/layers.py $(BUILD)
+
+lint: ## check format and sizes, and run clang-tidy, cppcheck and shellcheck
 	@scripts/lint.sh
 
 format: ## format all C sources in place
-	clang-format -i $(wildcard core/*.h core/*/*.[ch] shim/*.[ch] tools/*.[ch] tests/*.[ch] tests/*/*.[ch])
+	clang-format -i $(wildcard core/*.h core/*/*.[ch] shim/*.[ch] tools/*.[ch] tests/*.[ch] tests/*/*.[ch] tests/*/*/*.[ch])
 
 cross: ## build for aarch64 and run the tests under qemu
 	@scripts/cross.sh
@@ -348,22 +353,21 @@ $(eval $(call sim_rules,sim-12.4,-DSIM_DRIVER_12_4))
 $(BUILD)/obj/tests/unit/%.o: tests/unit/%.c Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<
-	$(Q)$(COMPILE) $(TEST_FLAGS) -c $< -o $@
+	$(Q)$(COMPILE) $(UNIT_FLAGS) -c $< -o $@
 
 # The core's requests for memory go to the test (failing_memory.h).
-FAILING := test_failing_memory test_failing_stream_memory
-$(FAILING:%=$(BUILD)/tests/unit/%) $(FAILING:%=$(BUILD)/tests/unit-plain/%): \
+$(filter %/test_failing_memory %/test_failing_stream_memory,$(UNIT_TESTS) $(PLAIN_TESTS)): \
     LDFLAGS += $(foreach f,malloc calloc realloc aligned_alloc mmap,-Wl,--wrap=$(f))
 
 $(BUILD)/tests/unit/%: tests/unit/%.c $(UNIT_OBJECTS) $(BUILD)/core.a Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<
-	$(Q)$(COMPILE) $(TEST_FLAGS) $< $(UNIT_OBJECTS) $(BUILD)/core.a -o $@ $(LDFLAGS) -lcriterion -ljansson -pthread -ldl
+	$(Q)$(COMPILE) $(UNIT_FLAGS) $< $(UNIT_OBJECTS) $(BUILD)/core.a -o $@ $(LDFLAGS) -lcriterion -ljansson -pthread -ldl
 
 $(BUILD)/tests/unit-plain/%: tests/unit/%.c $(UNIT_OBJECTS) $(BUILD)/core.a Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<
-	$(Q)$(COMPILE) $(TEST_FLAGS) -Itests/plain $< $(UNIT_OBJECTS) $(BUILD)/core.a -o $@ $(LDFLAGS) -ljansson -pthread -ldl
+	$(Q)$(COMPILE) $(UNIT_FLAGS) -Itests/plain $< $(UNIT_OBJECTS) $(BUILD)/core.a -o $@ $(LDFLAGS) -ljansson -pthread -ldl
 
 # One source is the tool's main, and another the shim's start: the rest comes from the archives. The
 # command looks for the library beside itself, and only at its name.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Checks every source that git knows or would take: format, clang's warnings and clang-tidy,
-# cppcheck, shellcheck; and whether every mutation applies. Says what is wrong and exits 1; a tool
-# that is not installed is an error.
+# Checks every source that git knows or would take: format, sizes, clang's warnings and clang-tidy,
+# cppcheck, shellcheck, whether mutations apply. Says what is wrong and exits 1; a tool that is not
+# installed is an error.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 
@@ -37,15 +37,16 @@ step() { # name, command
 # shellcheck disable=SC2317 # called through step
 tidy() {
     printf '%s\n' "${sources[@]}" | xargs -P 2 -I FILE clang-tidy --quiet FILE -- -std=gnu17 \
-        -D_GNU_SOURCE= -Wall -Wextra -Wshadow -Wconversion -fPIC -I. -Itests 2>/dev/null
+        -D_GNU_SOURCE= -Wall -Wextra -Wshadow -Wconversion -fPIC -I. -Itests -Itests/unit/fixtures 2>/dev/null
 }
 
+# An edit that no longer applies is found here, before anything is built of it.
+step mutations tests/mutations/apply.py check
 step clang-format clang-format --dry-run -Werror "${formatted[@]}"
+step sizes scripts/sizes.py
 step clang-tidy tidy
 step cppcheck cppcheck -j 2 --quiet --error-exitcode=1 --std=c11 --enable=warning,performance,portability \
     --inline-suppr --suppress=missingIncludeSystem --suppress=unknownMacro \
-    -D_GNU_SOURCE= -D__x86_64__ -D__cppcheck__ -I. -Itests "${sources[@]}"
-# An edit that no longer applies is found here, before anything is built of it.
-step mutations tests/mutations/apply.py check
+    -D_GNU_SOURCE= -D__x86_64__ -D__cppcheck__ -I. -Itests -Itests/unit/fixtures "${sources[@]}"
 [ ${#shell_scripts[@]} -eq 0 ] || step shellcheck shellcheck -x "${shell_scripts[@]}"
 exit $status

@@ -112,8 +112,9 @@ if [ -n "$SANITIZE" ] || [ ${#run_with[@]} -gt 0 ]; then
     unit=$BUILD/tests/unit-plain
 fi
 echo "Unit tests"
-for source in tests/unit/test_*.c; do
-    test=$unit/$(basename "$source" .c)
+for source in tests/unit/*/test_*.c; do
+    test=$unit/${source#tests/unit/}
+    test=${test%.c}
     if ! [ -e "$source" ] || ! wanted "$test" "$@"; then
         continue
     fi

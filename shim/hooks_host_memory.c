@@ -2,6 +2,7 @@
  * Calls that take memory from the driver and that the pool does not serve: they pass through, and
  * are tried again when memory is short and the pool has some to give back.
  */
+#include "core/reclaim/managed.h"
 #include "hooks.h"
 
 HOOK(cuMemAllocManaged, (CUdeviceptr * address, size_t bytes, unsigned int flags))
@@ -9,10 +10,10 @@ HOOK(cuMemAllocManaged, (CUdeviceptr * address, size_t bytes, unsigned int flags
     const struct real_driver *real = real_driver();
     struct pool *pool = the_pool();
     if (pool)
-        pool_managed_coming(pool, bytes);
+        managed_coming(pool, bytes);
     CUresult result = WITH_ROOM(real->cuMemAllocManaged(address, bytes, flags));
     if (pool && result == CUDA_SUCCESS)
-        pool_managed_came(pool, bytes);
+        managed_came(pool, bytes);
     return tell_of_new(result, address);
 }
 

@@ -24,7 +24,7 @@ EXPORTED int cudapool_get_bytes(int device, struct cudapool_bytes *bytes)
     struct pool *pool = the_pool();
     if (!pool || !bytes)
         return -1;
-    struct pool_bytes found = pool_device_bytes(pool, device);
+    struct kept_bytes found = pool_device_bytes(pool, device);
     *bytes = (struct cudapool_bytes){found.live, found.cached, found.pending};
     return 0;
 }
@@ -32,7 +32,7 @@ EXPORTED int cudapool_get_bytes(int device, struct cudapool_bytes *bytes)
 EXPORTED int cudapool_get_stream_bytes(void *stream, struct cudapool_bytes *bytes)
 {
     struct pool *pool = the_pool();
-    struct pool_bytes found;
+    struct kept_bytes found;
     if (!pool || !bytes || !pool_stream_bytes(pool, stream, &found))
         return -1;
     *bytes = (struct cudapool_bytes){found.live, found.cached, found.pending};

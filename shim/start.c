@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "core/base/cancellation.h"
+#include "core/base/file_pattern.h"
 #include "glibc_compat.h"
 #include "lookup.h"
 #include "standard_error.h"
@@ -195,7 +196,7 @@ static bool choose_report(struct plan *plan)
     } else if (strcmp(choice, "stderr") == 0) {
         report->at_exit = REPORT_TABLE;
         report->file[0] = '\0';
-    } else if (strlen(choice) < sizeof report->file && report_file_name_is_valid(choice)) {
+    } else if (strlen(choice) < sizeof report->file && file_pattern_is_valid(choice)) {
         report->at_exit = REPORT_JSON;
         memcpy(report->file, choice, strlen(choice) + 1);
     } else {
@@ -217,7 +218,7 @@ static bool choose_figures(struct plan *plan)
     }
     if (strcmp(choice, "none") == 0) {
         figures->enabled = false;
-    } else if (strlen(choice) < sizeof figures->directory && report_file_name_is_valid(choice)) {
+    } else if (strlen(choice) < sizeof figures->directory && file_pattern_is_valid(choice)) {
         plan->figures_for_somebody = true;
         figures->enabled = true;
         memcpy(figures->directory, choice, strlen(choice) + 1);

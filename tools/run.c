@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "collection.h"
+#include "core/base/file_pattern.h"
 #include "core/figures/report.h"
 #include "core/settings/config_json.h"
 #include "core/settings/shipped_json.h"
@@ -201,7 +202,7 @@ static char *complete_report_name(const char *report)
 {
     char full[3 * PATH_MAX];
 
-    if (!report_file_name_is_valid(report)) {
+    if (!file_pattern_is_valid(report)) {
         complain(
             "--report: found \"%s\", allowed is none, stderr or a file name, in which %%p, %%h, "
             "%%r and %%%% may stand",

@@ -134,7 +134,8 @@ COMPARE(compare_by_hits, compare_reals(hit_share(&b->rates), hit_share(&a->rates
 COMPARE(compare_by_memory, compare_numbers(memory_of(&b->rates), memory_of(&a->rates)))
 COMPARE(compare_by_name, strcmp(a->text, b->text))
 
-static void sort_rows(struct top_row *rows, size_t count, enum top_order order)
+/* Those behind the first ones. */
+static void sort_rows(struct top_rows *rows, size_t first, enum top_order order)
 {
     static int (*const compare[ORDERS])(const void *, const void *) = {
         [ORDER_PROCESS] = compare_by_number, [ORDER_REQUESTS] = compare_by_requests,
@@ -142,8 +143,8 @@ static void sort_rows(struct top_row *rows, size_t count, enum top_order order)
         [ORDER_NAME] = compare_by_name,
     };
 
-    if (count > 0)
-        qsort(rows, count, sizeof(*rows), compare[order]);
+    if (rows->count > first)
+        qsort(rows->rows + first, rows->count - first, sizeof(*rows->rows), compare[order]);
 }
 
 int top_add_processes(struct top_rows *rows, const struct view *view, enum top_order order)
@@ -154,7 +155,7 @@ int top_add_processes(struct top_rows *rows, const struct view *view, enum top_o
     for (size_t i = 0; i < view->count; i++)
         status |= add_process(rows, &view->watched[i]);
     if (status == 0)
-        sort_rows(rows->rows + first, rows->count - first, order);
+        sort_rows(rows, first, order);
     return status;
 }
 
@@ -171,7 +172,7 @@ int top_add_buckets(struct top_rows *rows, const struct watched *watched, enum t
                                      &device->kinds[j].buckets[k]);
     }
     if (status == 0)
-        sort_rows(rows->rows + first, rows->count - first, order);
+        sort_rows(rows, first, order);
     return status;
 }
 

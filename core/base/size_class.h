@@ -10,8 +10,6 @@
 
 #include <stdint.h>
 
-#include "core/settings/config.h"
-
 /* The driver hands out device memory in multiples of this: a finer bucket would save nothing. */
 #define SIZE_CLASS_GRANULE 512u
 
@@ -25,6 +23,8 @@
  * block: a program that fits without the pool must not run out of memory for rounding. */
 #define SIZE_CLASS_SMALLEST_SHARE 64
 
+enum bucket_policy { BUCKETS_GEOMETRIC, BUCKETS_POW2, BUCKETS_EXACT };
+
 struct size_classes {
     enum bucket_policy policy;
     uint32_t steps;    /* geometric: buckets to a doubling */
@@ -33,8 +33,10 @@ struct size_classes {
     uint64_t largest;  /* requests above it are not kept */
 };
 
-void size_classes_init(struct size_classes *classes, const struct bucket_settings *settings,
-                       uint64_t device_bytes);
+/* Blocks from smallest to largest bytes on a device of device_bytes; steps, from 1 on, counts for
+ * BUCKETS_GEOMETRIC alone. */
+void size_classes_init(struct size_classes *classes, enum bucket_policy policy, uint32_t steps,
+                       uint64_t smallest, uint64_t largest, uint64_t device_bytes);
 
 static inline uint64_t size_class_up(uint64_t bytes, uint64_t power_of_two)
 {

@@ -20,6 +20,8 @@ struct pool;
 struct capture;
 
 struct captures {
+    unsigned idle; /* what count is while the program captures nothing: 1 in a pool that is switched
+                      off. Written before the pool is in use */
     _Atomic unsigned count; /* the length of list, and 1 more in a pool that is switched off;
                                written under the fence lock, read without. Relaxed: whoever records
                                a fence looks again under the lock */
@@ -29,6 +31,13 @@ struct captures {
 static inline bool captures_are_going_on(const struct captures *captures)
 {
     return atomic_load_explicit(&captures->count, memory_order_relaxed) != 0;
+}
+
+/* Whether the program captures anywhere in the process. */
+static inline bool program_captures(const struct captures *captures)
+{
+    /* Relaxed: see captures_are_going_on. */
+    return atomic_load_explicit(&captures->count, memory_order_relaxed) != captures->idle;
 }
 
 /* Lock held, or the pool not yet in use. So many captures more than there were. */

@@ -9,6 +9,13 @@
 #include "core/driver/calls.h"
 #include "pool_state.h"
 
+#define LINE_BYTES ((size_t)64)
+
+static size_t whole_lines(size_t bytes)
+{
+    return (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+}
+
 /* ---- devices ---- */
 
 static struct device *find_device(struct registry *registry, CUdevice ordinal)
@@ -61,10 +68,28 @@ static uint32_t cuda_version(const struct driver *driver)
     return version > 0 ? (uint32_t)version : 0;
 }
 
+/* All zero, with room for what the kinds keep. */
+static struct device *allocate_device(const struct kind *const *kinds)
+{
+    size_t bytes = whole_lines(sizeof(struct device));
+    for (const struct kind *const *kind = kinds; *kind; kind++)
+        bytes += whole_lines((*kind)->device_bytes);
+    struct device *device = aligned_alloc(LINE_BYTES, bytes);
+    if (!device)
+        return NULL;
+    memset(device, 0, bytes);
+    char *memory = (char *)device + whole_lines(sizeof *device);
+    for (const struct kind *const *kind = kinds; *kind; kind++) {
+        device->of_kind[(*kind)->number] = (*kind)->device_bytes ? memory : NULL;
+        memory += whole_lines((*kind)->device_bytes);
+    }
+    return device;
+}
+
 static struct device *describe_device(struct pool *pool, CUdevice ordinal)
 {
     const struct driver *driver = pool->driver;
-    struct device *device = calloc(1, sizeof *device);
+    struct device *device = allocate_device(pool->kinds);
     size_t total = 0;
     if (!device)
         return NULL;
@@ -82,9 +107,6 @@ static struct device *describe_device(struct pool *pool, CUdevice ordinal)
     device->limit = byte_size_resolve(&pool->settings.limits.device_bytes, total);
     device_set_short(device, false);
     atomic_init(&device->could_hold, total);
-    const struct stream_ordered_settings *stream_ordered = &pool->settings.stream_ordered;
-    size_classes_init(&device->stream_classes, &stream_ordered->buckets, total);
-    device->stream_cached_cap = byte_size_resolve(&stream_ordered->caps.cached, total);
     return device;
 }
 
@@ -95,11 +117,12 @@ static bool list_device(struct pool *pool, struct device *device)
     struct figures_device record = {.ordinal = device->ordinal, .total_bytes = device->total_bytes};
     memcpy(record.name, device->name, sizeof record.name);
     memcpy(record.uuid, device->uuid.bytes, sizeof record.uuid);
-    if (figures_device(&pool->figures, &record)) {
+    if (figures_device(&pool->figures, &record))
         device->memory = figures_kind(&pool->figures, KIND_DEVICE, device->ordinal);
-        device->stream_memory = figures_kind(&pool->figures, KIND_STREAM_ORDERED, device->ordinal);
-    }
-    if (!device->memory || !device->stream_memory)
+    bool made = device->memory != NULL;
+    for (const struct kind *const *kind = pool->kinds; *kind && made; kind++)
+        made = !(*kind)->made_device || (*kind)->made_device(pool, device);
+    if (!made)
         return false;
     device->next = registry_devices(registry);
     atomic_store_explicit(&registry->devices, device, memory_order_release);
@@ -308,13 +331,6 @@ static unsigned long long read_id(struct pool *pool, CUcontext handle)
     if (!pool->driver->cuCtxGetId || pool->driver->cuCtxGetId(handle, &id) != CUDA_SUCCESS)
         return 0;
     return id;
-}
-
-#define LINE_BYTES ((size_t)64)
-
-static size_t whole_lines(size_t bytes)
-{
-    return (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
 }
 
 void *context_memory(struct context *context, const struct kind *kind)

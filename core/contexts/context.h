@@ -27,7 +27,6 @@
 #include "kind.h"
 #include "thread_state.h"
 
-struct mempool;
 struct pool;
 
 struct device {
@@ -35,16 +34,12 @@ struct device {
     char name[256];
     CUuuid uuid;
     uint64_t total_bytes;
-    uint64_t cached_cap;                /* bytes */
-    uint64_t growth_budget;             /* bytes */
-    uint64_t limit;                     /* bytes, UINT64_MAX: none */
-    struct size_classes stream_classes; /* of stream-ordered memory, like what is called so below */
-    uint64_t stream_cached_cap;         /* bytes */
-    _Atomic(struct mempool *) mempool;  /* the current one; NULL: to be asked for. See mempool.c */
-    _Atomic(CUmemoryPool) default_mempool; /* NULL: to be asked for */
-    char apart[64];                        /* every call reads what is above, few write it */
+    uint64_t cached_cap;             /* bytes */
+    uint64_t growth_budget;          /* bytes */
+    uint64_t limit;                  /* bytes, UINT64_MAX: none */
+    void *of_kind[MEMORY_KINDS];     /* what each kind keeps, behind the record; or NULL */
+    char apart[64];                  /* every call reads what is above, few write it */
     _Atomic uint64_t reserved_bytes; /* taken from the driver: live, cached, pending, on the way */
-    _Atomic uint64_t stream_bytes;   /* of these, of all stream-ordered blocks. Relaxed */
     _Atomic uint64_t managed_bytes;  /* of managed memory that the process holds, see managed.h.
                                         Relaxed: it orders nothing */
     _Atomic uint64_t managed_due;    /* of these, since room was last looked for. Relaxed */
@@ -57,17 +52,8 @@ struct device {
     _Atomic uint64_t could_hold;  /* bytes that this process could have reserved when the driver was
                                      last asked: what was left, and reserved_bytes. Relaxed, like
                                      the next one */
-    _Atomic uint64_t could_hold_at;      /* nanoseconds of the monotonic clock; 0: never asked */
-    _Atomic uint32_t frees_while_short;  /* since it became so at first, as a clock for looks */
-    struct kind_counters *stream_memory; /* of stream-ordered memory: peaks as seen when more memory
-                                            was taken */
-    _Atomic uint64_t
-        stream_idle_checked_at;   /* on the monotonic clock: when idle blocks of streams
-                                     were last looked for. Relaxed: it chooses who looks */
-    _Atomic uint64_t stream_left; /* bytes that were left of the device when streams' pending blocks
-                                     were last given events; 0: never. Relaxed: it orders nothing */
-    _Atomic uint64_t vain_until;  /* on the monotonic clock: what streams have left pending was just
-                                     waited for in vain. Relaxed: it only saves waits */
+    _Atomic uint64_t could_hold_at;     /* nanoseconds of the monotonic clock; 0: never asked */
+    _Atomic uint32_t frees_while_short; /* since it became so at first, as a clock for looks */
     _Atomic uint32_t retains; /* of the primary context, by the program, as far as they were seen.
                                  Relaxed: one that is only just coming is not counted on */
     struct device *next;      /* of the pool's devices */

@@ -324,15 +324,6 @@ static uint64_t newest_pending(const struct context *context)
 }
 
 /* Lock held. */
-static bool is_shared(const struct context *context)
-{
-    bool shared = false;
-    for (const struct kind *const *kind = context->kinds; *kind && !shared; kind++)
-        shared = (*kind)->is_shared && (*kind)->is_shared(context);
-    return shared;
-}
-
-/* Lock held. */
 static bool lacks_a_fence(const struct context *context)
 {
     uint64_t newest = newest_pending(context);
@@ -397,13 +388,17 @@ bool epoch_may_be_asked(const struct epochs *epochs, uint64_t now)
 }
 
 /* Lock held. The context's own work is over up to there. */
-static void clean_host_work(struct context *context, uint64_t epoch)
+__attribute__((noinline)) static void clean_marks(struct context *context, uint64_t epoch)
 {
-    struct host_work *work = &context->epochs.host_work;
-    if (host_work_limit(work) == UINT64_MAX)
-        return;
-    host_work_clean(work, epoch);
+    host_work_clean(&context->epochs.host_work, epoch);
     TELL_KINDS(context, host_work_changed, context);
+}
+
+/* Lock held. The same where there may be none. */
+static inline void clean_host_work(struct context *context, uint64_t epoch)
+{
+    if (__builtin_expect(host_work_limit(&context->epochs.host_work) != UINT64_MAX, 0))
+        clean_marks(context, epoch);
 }
 
 /* Lock held. Late is what was not over when the driver was asked: how long its answer has taken
@@ -419,7 +414,7 @@ static void note_answer(struct context *context, const struct fence *fence, uint
     if (over || (answer == FENCE_OWN_OVER && !MUTATED(host_work_of_others_counts)))
         clean_host_work(context, fence->epoch);
     /* One that is over, and that none of several threads has needed until now, says nothing. */
-    if (over ? !late || !is_shared(context) : late)
+    if (over ? !late || !epochs->shared : late)
         atomic_store_explicit(&epochs->keeps_up, over, memory_order_relaxed);
 }
 
@@ -732,6 +727,25 @@ bool epoch_wait_when_short(struct pool *pool, struct context *context, uint64_t 
                            uint64_t give_up_at)
 {
     return wait_for(pool, context, (struct fence_wait){.stamp = stamp, .give_up_at = give_up_at});
+}
+
+static uint64_t newest_waitable(const struct epochs *epochs)
+{
+    uint64_t newest = 0;
+    for (const struct fence *f = epochs->oldest; f; f = f->next)
+        if (f->waitable)
+            newest = f->epoch;
+    return newest;
+}
+
+void epoch_wait_for_frees(struct pool *pool, struct context *context, uint64_t give_up_at)
+{
+    context_lock(context);
+    uint64_t stamp = newest_waitable(&context->epochs);
+    if (stamp)
+        epoch_wait_when_short(pool, context, stamp,
+                              MUTATED(shortage_waits_for_ever) ? 0 : give_up_at);
+    context_unlock(context);
 }
 
 bool epoch_wait_in_allocation(struct pool *pool, struct context *context, uint64_t stamp)

@@ -76,7 +76,9 @@ struct epochs {
     struct fence *oldest, *newest; /* outstanding fences, by ascending epoch */
     unsigned outstanding;
     struct fence *spare;
-    bool owed; /* a fence is, that could not be recorded while another was: by who records */
+    bool shared; /* several threads use memory that the fences guard; written by the kind that
+                    counts them */
+    bool owed;   /* a fence is, that could not be recorded while another was: by who records */
     unsigned failures; /* epochs in a row that no fence could be recorded for */
     /* Written with the lock held. Relaxed: whoever waits for them takes the lock afterwards. */
     _Atomic bool recording; /* a thread is between advancing the number and publishing the fence */
@@ -152,6 +154,10 @@ bool epoch_wait_in_allocation(struct pool *pool, struct context *context, uint64
 /* An allocation waits for no longer than so while nothing becomes clean: nanoseconds. */
 #define VAIN_WAIT_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
 
+/* How long an allocation that would otherwise fail waits for work that the plain cuMemFree might
+ * not have waited for, and anybody for another thread's record that nothing can go on without. */
+#define LAST_RESORT_NANOSECONDS (UINT64_C(10) * 1000 * 1000 * 1000)
+
 /* Lock held. An allocation has waited for so long: nobody knows what the fences that are
  * outstanding wait for. All who wait for them in an allocation go on, and those who come later need
  * not find out. */
@@ -161,6 +167,11 @@ void epoch_give_up_waiting(struct pool *pool, struct context *context);
  * it, but not longer than until the monotonic clock shows give_up_at nanoseconds. */
 bool epoch_wait_when_short(struct pool *pool, struct context *context, uint64_t stamp,
                            uint64_t give_up_at);
+
+/* No lock held. The same for the newest fence that frees would have waited for, also where nothing
+ * of ours is pending: what the program freed in a stream's order, past the pool, would have been
+ * back after that. Bounded: the program may have taken a lock since that the work needs. */
+void epoch_wait_for_frees(struct pool *pool, struct context *context, uint64_t give_up_at);
 
 /* In an allocation, for some thirty microseconds at most, where the fence has been recorded. */
 bool epoch_wait_a_moment(struct pool *pool, struct context *context, uint64_t stamp);

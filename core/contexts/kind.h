@@ -17,12 +17,26 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/figures/stats.h"
+
 struct context;
+struct device;
+struct kept_bytes;
 struct pool;
+struct reclaim;
 
 struct kind {
     const char *name;
+    enum memory_kind
+        number;           /* its place in of_kind of a pool and of a device, and in the figures */
+    size_t device_bytes;  /* kept for each device, behind its record: of_kind of the device */
     size_t context_bytes; /* kept for each context, behind its record: see context_memory */
+
+    /* The pool is new. Sets of_kind of the pool. False where memory is short. */
+    bool (*starts)(struct pool *pool);
+    /* The device is about to be listed, with device_bytes zeroes for this kind. The registry lock
+     * is held. False where memory is short. */
+    bool (*made_device)(struct pool *pool, struct device *device);
 
     /* ---- contexts ---- */
 
@@ -49,8 +63,6 @@ struct kind {
 
     /* The newest stamp of what may be pending; 0: nothing is. */
     uint64_t (*newest_pending)(const struct context *context);
-    /* Whether several threads use the kind's memory of this context. */
-    bool (*is_shared)(const struct context *context);
     /* Everything stamped up to epoch_clean is unused now. */
     void (*became_clean)(struct context *context);
     /* There is work that only the host ends, or there is none any more: see host_work_limit. */
@@ -62,6 +74,39 @@ struct kind {
     void (*is_unfenced)(struct pool *pool, struct context *context);
     /* Lock not held. The program has synchronised the context. */
     void (*synchronised)(struct pool *pool, struct context *context);
+
+    /* ---- memory; no lock is held. A device that is NULL means all ---- */
+
+    /* Memory has become short on the context's device. */
+    void (*memory_is_short)(struct context *context);
+    /* Asks the driver, as far as that costs no more than a few questions, what is over. */
+    void (*ask)(struct pool *pool, struct device *device);
+    /* For a thread that is out of memory: gives back what is clean until so many bytes are; returns
+     * how many were. Every kind has it. */
+    uint64_t (*give_back)(struct pool *pool, struct device *device, uint64_t bytes);
+    /* Waits for all that is pending, whether or not the program's frees would have, but not longer
+     * than LAST_RESORT_NANOSECONDS after progress->started. */
+    void (*wait_for_the_rest)(struct pool *pool, struct device *device,
+                              const struct reclaim *progress);
+    /* A sum that changes whenever threads allocate, free or give back. */
+    uint64_t (*changes)(struct pool *pool, struct device *device);
+    /* Bytes that a thread which is out of memory may hope for, since others may free them. */
+    uint64_t (*returnable)(struct pool *pool, struct device *device);
+    /* Makes room for others' sake, with nothing waited for: gives back so many bytes, or what there
+     * is. Returns how many. Every kind has it. */
+    uint64_t (*make_room)(struct pool *pool, struct device *device, uint64_t bytes);
+    /* The program asks for all that can be given back. The bytes. */
+    uint64_t (*trim)(struct pool *pool);
+    /* Bytes that memory pools of the driver's hold for the kind's sake, beside what it holds
+     * itself. The driver is asked. */
+    uint64_t (*driver_keeps)(struct pool *pool, struct device *device);
+    /* Adds what the kind holds. */
+    void (*add_kept)(struct pool *pool, struct device *device, struct kept_bytes *sum);
+};
+
+/* Bytes in the program's hands, free and unused, and free but perhaps still used by the GPU. */
+struct kept_bytes {
+    uint64_t live, cached, pending;
 };
 
 /* Calls this function of each kind that has it. of: the pool, or a context. */

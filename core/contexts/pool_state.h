@@ -28,8 +28,6 @@ struct pitch {
 
 #define PITCHES 64u
 
-struct streams;
-
 struct pool {
     const struct driver *driver;
     struct settings settings;
@@ -41,7 +39,7 @@ struct pool {
                                      recording of fences; the one lock held across driver calls */
     char apart[64];               /* every call reads what follows, and few write it */
     struct captures captures;
-    struct streams *streams; /* stream-ordered memory; NULL where it is switched off */
+    void *of_kind[MEMORY_KINDS]; /* what each kind keeps, set as the pool starts; or NULL */
     struct registry registry;
     struct figures figures;
     struct host_graphs host_graphs;

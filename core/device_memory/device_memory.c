@@ -34,11 +34,6 @@ static uint64_t newest_pending(const struct context *context)
     return heap_newest_pending(heap_of(context));
 }
 
-static bool is_shared(const struct context *context)
-{
-    return heap_of(context)->caches.count > 1;
-}
-
 /* Frees on the fast path would not wait for the work. */
 static void host_work_changed(struct context *context)
 {
@@ -55,6 +50,7 @@ static void synchronised(struct pool *pool, struct context *context)
 
 const struct kind device_memory = {
     .name = "device",
+    .number = KIND_DEVICE,
     .context_bytes = sizeof(struct heap),
     .made = heap_init,
     .came_to_life = came_to_life,
@@ -63,10 +59,17 @@ const struct kind device_memory = {
     .ending = ending,
     .ended = heap_reset,
     .newest_pending = newest_pending,
-    .is_shared = is_shared,
     .became_clean = heap_sweep,
     .host_work_changed = host_work_changed,
     .waited_in_vain = heap_note_vain_wait,
     .is_unfenced = heap_free_pending,
     .synchronised = synchronised,
+    .memory_is_short = release_note_shortage,
+    .give_back = release_everywhere,
+    .wait_for_the_rest = release_wait_for_the_rest,
+    .changes = release_changes,
+    .returnable = release_returnable,
+    .make_room = release_to_make_room,
+    .trim = release_all_clean,
+    .add_kept = release_add_kept,
 };

@@ -10,6 +10,8 @@
 #include "core/contexts/pool_state.h"
 #include "core/contexts/surroundings.h"
 #include "core/driver/calls.h"
+#include "core/reclaim/reclaim.h"
+#include "core/reclaim/room.h"
 #include "release.h"
 #include "thread_cache.h"
 
@@ -147,7 +149,7 @@ bool heap_init(struct pool *pool, struct context *context)
     heap->device = context->device->ordinal;
     heap->counters = context->counters;
     heap->blocks_per_bucket = settings->caps.blocks_per_bucket;
-    size_classes_init(&heap->classes, &settings->buckets, context->device->total_bytes);
+    bucket_settings_resolve(&settings->buckets, context->device->total_bytes, &heap->classes);
     atomic_init(&heap->closed, (settings->free_synchronizes ? CLOSED_SYNCHRONISING : 0u) |
                                    (pool->expedited ? 0u : CLOSED_WEAKLY));
     struct bucket_table *table = make_table(64, NULL);
@@ -963,7 +965,7 @@ static CUresult ask_driver_hard(struct pool *pool, struct context *context,
     if (result != CUDA_ERROR_OUT_OF_MEMORY)
         return result;
     struct reclaim progress = {.bytes = *bytes, .wanted = requested};
-    while (result == CUDA_ERROR_OUT_OF_MEMORY && release_for_retry(pool, device, &progress))
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && reclaim_for_retry(pool, device, &progress))
         result = ask_driver(pool, heap_of(context), cost, address, *bytes);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && *bytes != requested &&
         !MUTATED(exact_size_left_out)) {
@@ -1189,8 +1191,8 @@ static CUresult miss(struct pool *pool, struct context *context, struct bucket *
         return ask_in_vain(pool, context, address, requested);
     release_excess(pool, context, RELEASE_IN_ALLOCATION);
     release_before_growth(pool, context, bytes);
-    if (!release_reserve(pool, context, bytes, false)) {
-        if (bytes == requested || !release_reserve(pool, context, requested, false))
+    if (!reserve_take(pool, context, bytes, false)) {
+        if (bytes == requested || !reserve_take(pool, context, requested, false))
             return refuse(heap, bucket, requested);
         bytes = requested;
     }
@@ -1557,7 +1559,7 @@ wait_for_what_is_missed(struct pool *pool, struct context *context, uint64_t roo
 /* No lock held. now: on the monotonic clock, in nanoseconds. */
 static inline void wait_if_missed(struct pool *pool, struct context *context, uint64_t now)
 {
-    uint64_t room = release_room(pool, context, now);
+    uint64_t room = room_left(pool, context, now);
     if (__builtin_expect(!nothing_is_missed(context, room), 0))
         wait_for_what_is_missed(pool, context, room);
 }
@@ -1590,12 +1592,12 @@ __attribute__((noinline)) static CUresult end_free(struct pool *pool, struct con
     /* Made while there is memory: it is needed when there is none. */
     if (pool->driver->cuMemFreeAsync &&
         !atomic_load_explicit(&context->return_stream, memory_order_relaxed))
-        release_stream(pool, context);
+        return_stream(pool, context);
     if (waitable)
         wait_if_missed(pool, context, excess.now);
     release_found_excess(pool, context, &excess, RELEASE_IN_FREE);
     if (device_is_short(context->device))
-        release_look_again(pool, context);
+        room_look_again(pool, context);
     return result;
 }
 

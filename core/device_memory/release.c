@@ -3,21 +3,14 @@
 #include "core/base/clock.h"
 #include "core/base/mutation.h"
 #include "core/contexts/pool_state.h"
+#include "core/contexts/return_stream.h"
 #include "core/contexts/surroundings.h"
 #include "core/driver/calls.h"
 #include "core/reclaim/managed.h"
-#include "core/stream_memory/stream_release.h"
+#include "core/reclaim/reclaim.h"
+#include "core/reclaim/room.h"
 #include "heap.h"
 #include "thread_cache.h"
-
-/* How long the device may take to tell that an event is over which has nothing to wait for; and how
- * long it is not tried again after that was in vain. */
-#define ANSWER_NANOSECONDS (UINT64_C(20) * 1000 * 1000)
-#define VAIN_NANOSECONDS   (UINT64_C(200) * 1000 * 1000)
-
-/* How long a call is tried again that may concern any device: nobody knows how much it needs of
- * which, and each time all that is cached goes back. */
-#define ANY_DEVICE_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
 
 /* How long it waits for a context that another thread is ending. */
 #define DYING_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
@@ -29,107 +22,7 @@
 /* Every so many misses the driver is asked how much memory is left. */
 #define MISSES_PER_LOOK 64u
 
-/* And every so many frees that cost more: a look costs as much as 40 records of an event. */
-#define COSTLY_FREES_PER_LOOK 256u
-
-/* What is left of a device is not asked for again sooner: nanoseconds. */
-#define ROOM_INTERVAL (UINT64_C(500) * 1000 * 1000)
-
-/* Memory is short when less than this share of the device is left, and not any more when twice as
- * much is. */
-#define SHORT_SHARE 8u
-
 /* ---- giving back ---- */
-
-/* A stream of the context's own, made when it is first needed. */
-static CUstream own_stream(struct pool *pool, struct context *context, _Atomic(CUstream) *place)
-{
-    /* Relaxed: the handle is a number to us, and the driver knows what it means. */
-    CUstream stream = atomic_load_explicit(place, memory_order_relaxed);
-    bool pushed;
-    if (stream || !context_push(pool, context, &pushed))
-        return stream;
-    CUstream created = NULL;
-    enter_driver();
-    CUresult result = pool->driver->cuStreamCreate(&created, CU_STREAM_NON_BLOCKING);
-    if (result == CUDA_SUCCESS &&
-        atomic_compare_exchange_strong_explicit(place, &stream, created, memory_order_relaxed,
-                                                memory_order_relaxed))
-        stream = created;
-    else if (result == CUDA_SUCCESS)
-        pool->driver->cuStreamDestroy_v2(created);
-    leave_driver();
-    context_pop(pool, pushed);
-    return stream;
-}
-
-CUstream release_stream(struct pool *pool, struct context *context)
-{
-    return own_stream(pool, context, &context->return_stream);
-}
-
-CUstream release_late_stream(struct pool *pool, struct context *context)
-{
-    return own_stream(pool, context, &context->late_stream);
-}
-
-/* Lock not held. The pool has handed out a block behind a barrier, behind which the stream comes as
- * well: what that waits for may need this thread to go on. *in_vain: that was waited for in vain.
- */
-static bool is_behind_own_barrier(struct context *context, bool *in_vain)
-{
-    const struct epochs *epochs = &context->epochs;
-    heap_lock(heap_of(context));
-    bool behind = epochs->barrier > epoch_clean(epochs) && !MUTATED(own_barrier_forgotten);
-    *in_vain = epochs->barrier > host_work_limit(&epochs->host_work);
-    heap_unlock(heap_of(context));
-    return behind;
-}
-
-/* Like any other wait in an allocation: for a second at most, and then as if such work were known.
- */
-static void wait_for_own_barrier(struct pool *pool, struct context *context, CUstream stream,
-                                 enum release_place place)
-{
-    uint64_t started = monotonic_now();
-    uint64_t longest =
-        place == RELEASE_OUT_OF_MEMORY ? LAST_RESORT_NANOSECONDS : VAIN_WAIT_NANOSECONDS;
-    CUresult result = CUDA_ERROR_NOT_READY;
-    while (result == CUDA_ERROR_NOT_READY && monotonic_now() - started < longest) {
-        patient_nap(started);
-        result = pool->driver->cuStreamQuery(stream);
-    }
-    if (result != CUDA_ERROR_NOT_READY || place == RELEASE_OUT_OF_MEMORY)
-        return;
-    heap_lock(heap_of(context));
-    epoch_give_up_waiting(pool, context);
-    heap_unlock(heap_of(context));
-}
-
-/* Behind a barrier of the program's own the memory comes back when the barrier lets it, and only
- * who is out of memory waits for that, and not for long. */
-static void wait_patiently(struct pool *pool, CUstream stream, enum release_place place)
-{
-    uint64_t started = monotonic_now();
-    if (place != RELEASE_OUT_OF_MEMORY || !pool->driver->cuStreamQuery)
-        return;
-    while (pool->driver->cuStreamQuery(stream) == CUDA_ERROR_NOT_READY &&
-           monotonic_now() - started < LAST_RESORT_NANOSECONDS)
-        patient_nap(started);
-}
-
-void release_wait(struct pool *pool, struct context *context, CUstream stream,
-                  enum release_place place)
-{
-    bool in_vain;
-    if (atomic_load_explicit(&context->barred, memory_order_relaxed))
-        wait_patiently(pool, stream, place);
-    else if (is_behind_own_barrier(context, &in_vain)) {
-        if (pool->driver->cuStreamQuery && (!in_vain || place == RELEASE_OUT_OF_MEMORY))
-            wait_for_own_barrier(pool, context, stream, place);
-    } else if (!MUTATED(given_back_without_synchronise))
-        pool->driver->cuStreamSynchronize(stream);
-}
 
 /* The driver's part; no lock held, the context pinned. Blocks that it refuses stay BLOCK_LEAVING,
  * the others become BLOCK_UNUSED, which is looked at under the lock later. */
@@ -148,7 +41,7 @@ static void hand_to_driver(struct pool *pool, struct context *context, CUstream 
             b->refused = driver->cuMemFree_v2(block_address(b)) != CUDA_SUCCESS;
     }
     if (stream)
-        release_wait(pool, context, stream, place);
+        return_wait(pool, context, stream, place);
 }
 
 static void put_back(struct pool *pool, struct heap *heap, struct block *block)
@@ -257,15 +150,14 @@ static struct block *collect(struct pool *pool, struct context *context, chooser
     return chain;
 }
 
-/* Bytes of all contexts of a device (NULL: of all devices) that are clean, and pending too if
- * wanted. */
-static inline uint64_t kept_bytes(struct pool *pool, struct device *device, bool pending)
+/* Bytes of all contexts of a device (NULL: of all devices) that are clean or pending. */
+static uint64_t kept_in_heaps(struct pool *pool, struct device *device)
 {
     uint64_t bytes = 0;
     for (struct context *c = context_next(pool, NULL, device); c;
          c = context_next(pool, c, device)) {
         struct heap_bytes of_one = heap_bytes(heap_of(c));
-        bytes += of_one.clean + (pending ? of_one.pending : 0);
+        bytes += of_one.clean + of_one.pending;
     }
     return bytes;
 }
@@ -290,7 +182,7 @@ static void give_back(struct pool *pool, struct context *context, struct block *
     enter_driver();
     struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
     bool current = context_push(pool, context, &pushed);
-    CUstream stream = returns_in_stream_order(pool) ? release_stream(pool, context) : NULL;
+    CUstream stream = returns_in_stream_order(pool) ? return_stream(pool, context) : NULL;
     if (current)
         hand_to_driver(pool, context, stream, chain, place);
     else
@@ -442,7 +334,7 @@ static uint64_t bytes_over_cap(struct pool *pool, struct context *context)
         !managed_is_crowded(context->device))
         return 0;
     uint64_t cached = MUTATED(bytes_cap_of_one_context) ? heap_bytes(heap_of(context)).clean
-                                                        : kept_bytes(pool, context->device, true);
+                                                        : kept_in_heaps(pool, context->device);
     uint64_t over = cached > cap && !MUTATED(bytes_cap_ignored) ? cached - cap : 0;
     uint64_t in_the_way = managed_in_the_way(context->device, cached);
     return over > in_the_way ? over : in_the_way;
@@ -544,67 +436,7 @@ void release_before_growth(struct pool *pool, struct context *context, uint64_t 
     }
 }
 
-static bool take_reserve(struct device *device, uint64_t bytes)
-{
-    uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
-    do {
-        if ((bytes > device->limit || reserved > device->limit - bytes) && !MUTATED(limit_ignored))
-            return false;
-    } while (!atomic_compare_exchange_weak_explicit(&device->reserved_bytes, &reserved,
-                                                    reserved + bytes, memory_order_relaxed,
-                                                    memory_order_relaxed));
-    return true;
-}
-
-bool release_reserve(struct pool *pool, struct context *context, uint64_t bytes,
-                     bool in_stream_order)
-{
-    struct device *device = context->device;
-    struct reclaim progress = {
-        .bytes = bytes, .wanted = bytes, .within_limit = true, .in_stream_order = in_stream_order};
-    bool taken = take_reserve(device, bytes);
-    while (!taken && bytes <= device->limit && release_for_retry(pool, device, &progress))
-        taken = take_reserve(device, bytes);
-    return taken;
-}
-
-/* ---- out of memory ---- */
-
-/* Memory has become short: large blocks are kept only if that turns out to be worth it. */
-static void note_shortage(struct context *context)
-{
-    if (device_is_short(context->device))
-        return;
-    device_set_short(context->device, true);
-    heap_lock(heap_of(context));
-    keep_begin_trial(&heap_of(context)->keep);
-    heap_look_at_caches(heap_of(context));
-    heap_unlock(heap_of(context));
-}
-
-static uint64_t release_clean_everywhere(struct pool *pool, struct device *device, uint64_t bytes)
-{
-    uint64_t released = 0;
-    for (struct context *c = context_next(pool, NULL, device); c && released < bytes;
-         c = context_next(pool, c, device)) {
-        note_shortage(c);
-        released +=
-            release_clean(pool, c, bytes - released, EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
-    }
-    if (released < bytes)
-        released += stream_release_clean(pool, device, bytes - released, EVICTION_MEMORY,
-                                         RELEASE_OUT_OF_MEMORY);
-    return released;
-}
-
-static uint64_t newest_waitable(const struct epochs *epochs)
-{
-    uint64_t newest = 0;
-    for (const struct fence *f = epochs->oldest; f; f = f->next)
-        if (f->waitable)
-            newest = f->epoch;
-    return newest;
-}
+/* ---- as a kind of memory: see kind.h ---- */
 
 void release_wait_for_pending(struct pool *pool, struct context *context, uint64_t give_up_at)
 {
@@ -617,355 +449,100 @@ void release_wait_for_pending(struct pool *pool, struct context *context, uint64
     heap_unlock(heap);
 }
 
-/* Frees that no waitable fence covers: a fence of now covers later work too, so the wait for it is
- * bounded. */
-static void settle_the_rest(struct pool *pool, struct context *context, uint64_t give_up_at)
+void release_look_at_memory(struct pool *pool, struct context *context)
 {
-    epoch_fence_the_rest(pool, context);
-    release_wait_for_pending(pool, context, give_up_at);
+    room_look(pool, context, counter_get(&heap_of(context)->misses) % MISSES_PER_LOOK == 1);
 }
 
-/* Also where nothing of ours is pending: the plain frees would have waited, and what the program
- * freed in a stream's order, past the pool, would have been back after that. Bounded: the program
- * may have taken a lock since that the work needs. */
-static void settle_fenced(struct pool *pool, struct context *context, uint64_t give_up_at)
+void release_note_shortage(struct context *context)
 {
     struct heap *heap = heap_of(context);
     heap_lock(heap);
-    uint64_t stamp = newest_waitable(&context->epochs);
-    if (stamp)
-        epoch_wait_when_short(pool, context, stamp,
-                              MUTATED(shortage_waits_for_ever) ? 0 : give_up_at);
+    keep_begin_trial(&heap->keep);
+    heap_look_at_caches(heap);
     heap_unlock(heap);
 }
 
-typedef void settler(struct pool *pool, struct context *context, uint64_t give_up_at);
-
-/* How long what streams have left pending is waited for. In a stream's order only until the device
- * has had time to tell of work that is over. */
-static uint64_t patience_of(const struct device *device, const struct reclaim *progress)
+uint64_t release_everywhere(struct pool *pool, struct device *device, uint64_t bytes)
 {
-    uint64_t vain_until =
-        device ? atomic_load_explicit(&device->vain_until, memory_order_relaxed) : 0;
-    if (!progress->in_stream_order || MUTATED(waits_in_stream_order))
-        return LAST_RESORT_NANOSECONDS;
-    return monotonic_now() < vain_until ? 0 : ANSWER_NANOSECONDS;
-}
-
-static void settle_streams(struct pool *pool, struct device *device, const struct reclaim *progress)
-{
-    uint64_t patience = patience_of(device, progress), now = monotonic_now();
-    uint64_t longest = progress->started + LAST_RESORT_NANOSECONDS;
-    stream_release_settle_until(pool, device, now + patience < longest ? now + patience : longest);
-    if (device && progress->in_stream_order && patience)
-        atomic_store_explicit(&device->vain_until, monotonic_now() + VAIN_NANOSECONDS,
-                              memory_order_relaxed);
-}
-
-static uint64_t release_all_pending(struct pool *pool, struct device *device,
-                                    const struct reclaim *progress, settler *settle_one)
-{
-    uint64_t give_up_at = progress->started + LAST_RESORT_NANOSECONDS;
-    for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
-        settle_one(pool, c, give_up_at);
-    if (settle_one == settle_the_rest)
-        settle_streams(pool, device, progress);
-    return release_clean_everywhere(pool, device, UINT64_MAX);
-}
-
-static void trim_pool(struct pool *pool, CUresult (*get)(CUmemoryPool *, CUdevice), CUdevice device)
-{
-    CUmemoryPool memory_pool;
-    if (get && get(&memory_pool, device) == CUDA_SUCCESS)
-        pool->driver->cuMemPoolTrimTo(memory_pool, 0);
-}
-
-/* The driver's own pools keep memory too. */
-static bool trim_driver(struct pool *pool, const struct device *wanted)
-{
-    const struct driver *driver = pool->driver;
-    if (!driver->cuMemPoolTrimTo)
-        return false;
-    enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
-    const struct device *device = registry_devices(&pool->registry);
-    for (; device; device = device->next) {
-        if (wanted && device != wanted)
-            continue;
-        trim_pool(pool, driver->cuDeviceGetDefaultMemPool, device->ordinal);
-        trim_pool(pool, driver->cuDeviceGetMemPool, device->ordinal);
+    uint64_t released = 0;
+    for (struct context *c = context_next(pool, NULL, device); c && released < bytes;
+         c = context_next(pool, c, device)) {
+        room_is_short(c);
+        released +=
+            release_clean(pool, c, bytes - released, EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
     }
-    relaxed_mode_end(pool->driver, mode);
-    leave_driver();
-    return true;
+    return released;
 }
 
-/* What is missing may be less than all that is cached: first as much as was asked for, then twice
- * that, and so on. */
-static bool release_some_clean(struct pool *pool, struct device *device, struct reclaim *progress)
-{
-    stream_release_settle(pool, device);
-    uint64_t bytes = progress->bytes ? progress->bytes : UINT64_MAX;
-    uint64_t share =
-        (kept_bytes(pool, device, false) + stream_release_sum(pool, device).cached) / RELEASE_SHARE;
-    if (bytes < share)
-        bytes = share;
-    uint64_t released = release_clean_everywhere(pool, device, bytes);
-    progress->bytes = bytes > UINT64_MAX / 2 ? UINT64_MAX : 2 * bytes;
-    progress->released += released;
-    if (released == 0 || bytes == UINT64_MAX)
-        progress->step++;
-    return released != 0;
-}
-
-/* Whether there was anything pending that could be given back. */
-static bool release_pending(struct pool *pool, struct device *device, struct reclaim *progress,
-                            settler *settle_one)
-{
-    uint64_t released = release_all_pending(pool, device, progress, settle_one);
-    progress->released += released;
-    return released != 0;
-}
-
-static bool left_out(enum reclaim_step step)
-{
-    return (step == RECLAIM_CLEAN && MUTATED(clean_step_left_out)) ||
-           (step == RECLAIM_FENCED && MUTATED(fenced_step_left_out)) ||
-           (step == RECLAIM_DRIVER && MUTATED(trim_step_left_out)) ||
-           (step == RECLAIM_THE_REST && MUTATED(last_step_left_out));
-}
-
-/* From what costs nothing to what may take long. The first step is taken until it has given back
- * all that there is. */
-static bool take_step(struct pool *pool, struct device *device, struct reclaim *progress)
-{
-    if (left_out(progress->step)) {
-        progress->step++;
-        return false;
-    }
-    if (progress->step == RECLAIM_CLEAN)
-        return release_some_clean(pool, device, progress);
-    switch (progress->step++) {
-    case RECLAIM_FENCED:
-        return release_pending(pool, device, progress, settle_fenced);
-    case RECLAIM_DRIVER:
-        return trim_driver(pool, device);
-    case RECLAIM_THE_REST:
-        if (!release_pending(pool, device, progress, settle_the_rest))
-            return false;
-        /* What the program freed in a stream's order is back by now, too. */
-        trim_driver(pool, device);
-        return true;
-    default:
-        return false;
-    }
-}
-
-/* Blocks that are in no heap any more, but not the driver's yet either. */
-static bool others_give_back(struct pool *pool, const struct device *wanted)
-{
-    const struct device *device = registry_devices(&pool->registry);
-    for (; device; device = device->next)
-        if ((!wanted || device == wanted) &&
-            atomic_load_explicit(&device->returning, memory_order_relaxed))
-            return true;
-    return false;
-}
-
-/* False where it is not over in a reasonable time. */
-static bool wait_while_others_give_back(struct pool *pool, const struct device *device,
-                                        uint64_t started)
-{
-    while (others_give_back(pool, device)) {
-        if (monotonic_now() - started > LAST_RESORT_NANOSECONDS)
-            return false;
-        patient_nap(started);
-    }
-    return true;
-}
-
-/* A sum that is another one when threads have allocated, freed or closed an epoch meanwhile, or
- * what they had in their caches has come out. */
-static uint64_t sum_of_changes(struct pool *pool, struct device *device)
-{
-    uint64_t sum = kept_bytes(pool, device, true);
-    for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
-        sum += counter_get(&heap_of(c)->reserved_bytes) + counter_get(&heap_of(c)->misses) +
-               counter_get(&heap_of(c)->counters->fences) +
-               counter_get(&heap_of(c)->caches.emptied);
-    return sum;
-}
-
-/* Memory that this thread gave back may have gone to another thread, whose own is still on the way,
- * or others may have moved theirs between two looks of this thread's: without the pool there would
- * have been enough for all. */
-static bool begin_again(struct pool *pool, struct device *device, struct reclaim *progress)
-{
-    uint64_t patience = device ? LAST_RESORT_NANOSECONDS : ANY_DEVICE_NANOSECONDS;
-    bool again =
-        monotonic_now() - progress->started < patience && (device || !MUTATED(room_made_once));
-    progress->step = again ? RECLAIM_CLEAN : RECLAIM_DONE;
-    progress->bytes = 0;
-    progress->released = 0;
-    progress->seen = sum_of_changes(pool, device);
-    return again;
-}
-
-/* What others have just given back is there, however long it took them. */
-static bool try_once_more(struct pool *pool, struct device *device, struct reclaim *progress)
-{
-    begin_again(pool, device, progress);
-    return monotonic_now() - progress->started < LAST_RESORT_NANOSECONDS;
-}
-
-/* What is kept, the most of two looks: memory that has gone back to the driver after the first one
- * may be missing in what the driver said before that. */
-static uint64_t most_kept(struct pool *pool, struct device *device, uint64_t before)
-{
-    uint64_t now = kept_bytes(pool, device, true);
-    return now > before ? now : before;
-}
-
-static bool fits_in_limit(struct pool *pool, struct device *device, uint64_t bytes)
-{
-    uint64_t before = kept_bytes(pool, device, true);
-    uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
-    uint64_t kept = most_kept(pool, device, before);
-    return reserved < kept || reserved - kept <= device->limit - bytes;
-}
-
-static bool fits_in_device(struct pool *pool, struct device *device, uint64_t bytes)
-{
-    uint64_t before = kept_bytes(pool, device, true);
-    size_t left, total;
-    enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
-    CUresult result = pool->driver->cuMemGetInfo_v2(&left, &total);
-    relaxed_mode_end(pool->driver, mode);
-    leave_driver();
-    return result == CUDA_SUCCESS && left + most_kept(pool, device, before) >= bytes;
-}
-
-/* Whoever has taken blocks out of a heap counts them as returning under the same lock. */
-static bool others_have_begun_to_give_back(struct pool *pool, struct device *device)
+/* Frees that no waitable fence covers: a fence of now covers later work too, so the wait for it is
+ * bounded. */
+void release_wait_for_the_rest(struct pool *pool, struct device *device,
+                               const struct reclaim *progress)
 {
     for (struct context *c = context_next(pool, NULL, device); c;
          c = context_next(pool, c, device)) {
-        heap_lock(heap_of(c));
-        heap_unlock(heap_of(c));
+        epoch_fence_the_rest(pool, c);
+        release_wait_for_pending(pool, c, progress->started + LAST_RESORT_NANOSECONDS);
     }
-    return others_give_back(pool, device);
 }
 
-/* Whether there would be enough if all that is kept were given back, or may be. */
-static bool could_fit(struct pool *pool, struct device *device, const struct reclaim *progress)
+uint64_t release_returnable(struct pool *pool, struct device *device)
 {
-    if (others_have_begun_to_give_back(pool, device))
-        return true;
-    return progress->within_limit ? fits_in_limit(pool, device, progress->wanted)
-                                  : fits_in_device(pool, device, progress->wanted);
+    return kept_in_heaps(pool, device);
 }
 
-static bool others_are_at_it(struct pool *pool, struct device *device,
-                             const struct reclaim *progress)
+uint64_t release_changes(struct pool *pool, struct device *device)
 {
-    if (progress->wanted == 0 || sum_of_changes(pool, device) == progress->seen ||
-        !could_fit(pool, device, progress) || MUTATED(others_changes_ignored))
-        return false;
-    patient_nap(progress->started);
-    return true;
+    uint64_t sum = kept_in_heaps(pool, device);
+    for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
+        sum += counter_get(&heap_of(c)->reserved_bytes) + counter_get(&heap_of(c)->misses) +
+               counter_get(&c->counters->fences) + counter_get(&heap_of(c)->caches.emptied);
+    return sum;
 }
 
-bool release_for_retry(struct pool *pool, struct device *device, struct reclaim *progress)
+/* What is pending only because nobody has asked. */
+static void ask_about_pending(struct pool *pool, struct context *context)
 {
-    if (progress->started == 0) {
-        progress->started = monotonic_now();
-        progress->seen = sum_of_changes(pool, device);
+    if (MUTATED(managed_without_asking))
+        return;
+    context_lock(context);
+    while (context->epochs.oldest &&
+           epoch_query(pool, context, context->epochs.oldest) == FENCE_OVER)
+        continue;
+    context_unlock(context);
+}
+
+uint64_t release_to_make_room(struct pool *pool, struct device *device, uint64_t bytes)
+{
+    uint64_t released = 0;
+    for (struct context *c = context_next(pool, NULL, device); c && released < bytes;
+         c = context_next(pool, c, device)) {
+        ask_about_pending(pool, c);
+        released +=
+            release_clean(pool, c, bytes - released, EVICTION_MEMORY, RELEASE_IN_ALLOCATION);
     }
-    do {
-        while (progress->step < RECLAIM_DONE)
-            if (take_step(pool, device, progress))
-                return true;
-        if (others_give_back(pool, device))
-            return wait_while_others_give_back(pool, device, progress->started) &&
-                   try_once_more(pool, device, progress);
-    } while ((progress->released || others_are_at_it(pool, device, progress)) &&
-             begin_again(pool, device, progress));
-    return false;
+    return released;
 }
 
-/* What this process holds says so without a call; the driver knows of other processes. */
-static bool is_nearly_full(struct pool *pool, struct context *context, bool was_short, bool ask)
+uint64_t release_all_clean(struct pool *pool)
 {
-    const struct device *device = context->device;
-    uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
-    if (reserved > device->total_bytes - device->total_bytes / SHORT_SHARE)
-        return true;
-    if (!ask)
-        return was_short;
-    size_t left, total;
-    enter_driver();
-    CUresult result = pool->driver->cuMemGetInfo_v2(&left, &total);
-    leave_driver();
-    if (result != CUDA_SUCCESS)
-        return was_short;
-    /* Between the two, what was found last stays. */
-    return was_short ? left <= 2 * (total / SHORT_SHARE) : left < total / SHORT_SHARE;
+    uint64_t released = 0;
+    for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
+        released += release_clean(pool, c, UINT64_MAX, EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
+    return released;
 }
 
-static void look_at_room(struct pool *pool, struct context *context, uint64_t now)
+void release_add_kept(struct pool *pool, struct device *device, struct kept_bytes *sum)
 {
-    struct device *device = context->device;
-    uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
-    size_t left, total;
-    bool pushed;
-    if (!context_push(pool, context, &pushed))
-        return;
-    enter_driver();
-    CUresult result = pool->driver->cuMemGetInfo_v2(&left, &total);
-    leave_driver();
-    context_pop(pool, pushed);
-    if (result != CUDA_SUCCESS)
-        return;
-    atomic_store_explicit(&device->could_hold, left + reserved, memory_order_relaxed);
-    atomic_store_explicit(&device->could_hold_at, now, memory_order_relaxed);
-}
-
-uint64_t release_room(struct pool *pool, struct context *context, uint64_t now)
-{
-    struct device *device = context->device;
-    uint64_t looked_at = atomic_load_explicit(&device->could_hold_at, memory_order_relaxed);
-    if (!looked_at || now - looked_at >= ROOM_INTERVAL)
-        look_at_room(pool, context, now);
-    uint64_t most = atomic_load_explicit(&device->could_hold, memory_order_relaxed);
-    uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
-    if (most > device->limit)
-        most = device->limit;
-    return most > reserved ? most - reserved : 0;
-}
-
-void release_look_at_memory(struct pool *pool, struct context *context)
-{
-    bool was_short = device_is_short(context->device);
-    bool ask = counter_get(&heap_of(context)->misses) % MISSES_PER_LOOK == 1;
-    if (is_nearly_full(pool, context, was_short, ask))
-        note_shortage(context);
-    else if (was_short)
-        device_set_short(context->device, false);
-}
-
-void release_look_again(struct pool *pool, struct context *context)
-{
-    struct device *device = context->device;
-    bool pushed;
-    if (!device_is_short(device) ||
-        /* Relaxed: it chooses who looks. */
-        atomic_fetch_add_explicit(&device->frees_while_short, 1, memory_order_relaxed) %
-                COSTLY_FREES_PER_LOOK !=
-            COSTLY_FREES_PER_LOOK - 1 ||
-        !context_push(pool, context, &pushed))
-        return;
-    if (!is_nearly_full(pool, context, true, true))
-        device_set_short(device, false);
-    context_pop(pool, pushed);
+    for (struct context *c = context_next(pool, NULL, device); c;
+         c = context_next(pool, c, device)) {
+        struct heap_bytes of_one = heap_bytes(heap_of(c));
+        uint64_t kept = of_one.clean + of_one.pending;
+        uint64_t reserved = counter_get(&heap_of(c)->reserved_bytes);
+        /* Others may be changing them meanwhile. */
+        sum->live += reserved > kept ? reserved - kept : 0;
+        sum->cached += of_one.clean;
+        sum->pending += of_one.pending;
+    }
 }

@@ -14,15 +14,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/contexts/return_stream.h"
 #include "core/driver/cuda_abi.h"
 #include "core/figures/stats.h"
 
 struct context;
-struct heap;
 struct device;
+struct heap;
+struct kept_bytes;
 struct pool;
-
-enum release_place { RELEASE_IN_FREE, RELEASE_IN_ALLOCATION, RELEASE_OUT_OF_MEMORY };
+struct reclaim;
 
 /* Gives back clean blocks of the context until bytes are released or none is left; which ones
  * first is the settings' choice. Returns the bytes given back. */
@@ -51,62 +52,24 @@ uint64_t release_bound(const struct pool *pool, const struct context *context, u
 /* Before a miss of this size: keeps the reserve inside its ratio. */
 void release_before_growth(struct pool *pool, struct context *context, uint64_t bytes);
 
-/* Takes bytes into the device's reserved bytes, inside the hard limit, giving back what is cached
- * if need be. False past the limit. in_stream_order: as in struct reclaim. */
-bool release_reserve(struct pool *pool, struct context *context, uint64_t bytes,
-                     bool in_stream_order);
-
-/* How long an allocation that would otherwise fail waits for work that the plain cuMemFree might
- * not have waited for, and anybody for another thread's record that nothing can go on without. */
-#define LAST_RESORT_NANOSECONDS (UINT64_C(10) * 1000 * 1000 * 1000)
-
-/* Out of memory, for any call: each time does the next thing that may give memory back, and false
- * says that nothing is left to try. After the last step it begins again, for some seconds at most,
- * if this thread has given something back that another may have taken, another thread is still
- * giving back, or others have allocated and freed meanwhile although there would be enough for the
- * request. device NULL: all devices, and that for a second at most, then once more when another
- * thread has given back. */
-enum reclaim_step { RECLAIM_CLEAN, RECLAIM_FENCED, RECLAIM_DRIVER, RECLAIM_THE_REST, RECLAIM_DONE };
-struct reclaim {
-    enum reclaim_step step;
-    uint64_t bytes;       /* to give back at first: as many as are wanted, 0 if that is not known */
-    uint64_t wanted;      /* at least so many will do; 0 as above */
-    bool within_limit;    /* the hard limit is in the way, not the driver */
-    uint64_t released;    /* bytes, by the steps since the first */
-    uint64_t started;     /* nanoseconds of the monotonic clock; 0: not yet */
-    uint64_t seen;        /* of what other threads may change, as the first step began */
-    bool in_stream_order; /* for an allocation in a stream's order: what streams have left pending
-                             is asked about, but not waited for, as the driver does not */
-};
-bool release_for_retry(struct pool *pool, struct device *device, struct reclaim *progress);
-
 /* Waits, for some seconds at most, until what is pending in the context is clean, as far as it has
  * fences. */
 void release_wait_for_pending(struct pool *pool, struct context *context, uint64_t give_up_at);
-
-/* Bytes that the process could still take of the context's device, inside its limit; what is cached
- * does not count. The driver is asked now and then. now: on the monotonic clock, in nanoseconds. No
- * lock held. */
-uint64_t release_room(struct pool *pool, struct context *context, uint64_t now);
 
 /* After a miss in the context, which is current: now and then asks how much memory is left, and
  * remembers when it is little. */
 void release_look_at_memory(struct pool *pool, struct context *context);
 
-/* No lock held. After a free in the context that cost more for want of memory: now and then asks
- * whether it still is short, which a program that has no misses would never learn. */
-void release_look_again(struct pool *pool, struct context *context);
-
-/* The stream of the context that blocks are given back on, made on first use; NULL where it can't
- * be. */
-CUstream release_stream(struct pool *pool, struct context *context);
-
-/* Another one, for memory behind work that is not over: it is never waited for. */
-CUstream release_late_stream(struct pool *pool, struct context *context);
-
-/* After blocks were given back on that stream, or one like it, of the context, which is current and
- * pinned: waits until they are the driver's, where that cannot take long. */
-void release_wait(struct pool *pool, struct context *context, CUstream stream,
-                  enum release_place place);
+/* What struct kind says of the functions of like names (memory_is_short, give_back,
+ * wait_for_the_rest, changes, returnable, make_room, trim, add_kept), for device memory. */
+void release_note_shortage(struct context *context);
+uint64_t release_everywhere(struct pool *pool, struct device *device, uint64_t bytes);
+void release_wait_for_the_rest(struct pool *pool, struct device *device,
+                               const struct reclaim *progress);
+uint64_t release_changes(struct pool *pool, struct device *device);
+uint64_t release_returnable(struct pool *pool, struct device *device);
+uint64_t release_to_make_room(struct pool *pool, struct device *device, uint64_t bytes);
+uint64_t release_all_clean(struct pool *pool);
+void release_add_kept(struct pool *pool, struct device *device, struct kept_bytes *sum);
 
 #endif

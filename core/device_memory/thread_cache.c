@@ -688,6 +688,7 @@ static void count_awake(struct heap *heap, unsigned count)
     counter_set(&caches->most, each);
     caches->most_blocks = (uint32_t)smaller(CACHE_BIN_BLOCKS, blocks);
     caches->largest = smaller(CACHE_LARGEST, each / CACHE_BIN_LEAST);
+    context_of_heap(heap)->epochs.shared = count > 1;
 }
 
 /* Around a change of the list of those that are awake, and of what is counted for one elsewhere

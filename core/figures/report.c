@@ -1,5 +1,5 @@
 /*
- * The report's readable table, its file name, and what it says of the process.
+ * The report's readable table, and what it says of the process.
  *
  * Part of the preload object, where it runs when someone else's program ends: libc only, no
  * dependence on the locale, and nothing of the program's state is changed.
@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/base/file_pattern.h"
 #include "core/base/one_line.h"
 #include "core/base/readable.h"
 #include "core/base/scratch.h"
@@ -153,79 +154,13 @@ void report_describe_origin(const struct report_versions *versions, uint64_t sta
     replace_control_characters(text);
 }
 
-/* --- the file name ------------------------------------------------------------------------------
- */
-
-bool report_file_name_is_valid(const char *name)
-{
-    if (*name == '\0')
-        return false;
-    for (; *name != '\0'; name++) {
-        if (*name != '%')
-            continue;
-        name++;
-        if (*name == '\0' || strchr("phr%", *name) == NULL)
-            return false;
-    }
-    return true;
-}
-
-/* What the escape stands for; number is room for the pid. */
-static const char *meaning_of_escape(char escape, const struct report_process *process,
-                                     char number[24])
-{
-    switch (escape) {
-    case 'p':
-        snprintf(number, 24, "%lld", (long long)process->pid);
-        return number;
-    case 'h':
-        return process->host;
-    case 'r':
-        return process->rank[0] == '\0' ? "0" : process->rank;
-    default:
-        return "%";
-    }
-}
-
-/* Adds text to a name, without slashes: a host's name must not choose a directory. */
-static bool add_part(char *expanded, size_t bytes, size_t *filled, const char *text)
-{
-    for (; *text != '\0'; text++) {
-        if (*filled + 1 >= bytes)
-            return false;
-        expanded[*filled] = *text;
-        if (*text == '/')
-            expanded[*filled] = '_';
-        ++*filled;
-    }
-    return true;
-}
-
 int report_expand_file_name(const char *name, const struct report_process *process, char *expanded,
                             size_t bytes)
 {
-    char number[24];
-    size_t filled = 0;
-    bool fits = bytes > 0;
+    const struct file_pattern_values values = {
+        .pid = process->pid, .host = process->host, .rank = process->rank};
 
-    if (!report_file_name_is_valid(name)) {
-        errno = EINVAL;
-        return -1;
-    }
-    for (; *name != '\0' && fits; name++) {
-        if (*name == '%') {
-            name++;
-            fits = add_part(expanded, bytes, &filled, meaning_of_escape(*name, process, number));
-        } else if ((fits = filled + 1 < bytes)) {
-            expanded[filled++] = *name;
-        }
-    }
-    if (!fits) {
-        errno = ENAMETOOLONG;
-        return -1;
-    }
-    expanded[filled] = '\0';
-    return 0;
+    return file_pattern_expand(name, &values, expanded, bytes);
 }
 
 /* --- the table ----------------------------------------------------------------------------------

@@ -161,11 +161,8 @@ void report_describe_origin(const struct report_versions *versions, uint64_t sta
  * did. */
 void report_find_rank(environment_reader environment, char *rank, size_t bytes);
 
-/* True for a file name that is not empty and in which %p, %h, %r and %% are the only escapes. */
-bool report_file_name_is_valid(const char *name);
-
-/* Writes the name with %p (pid), %h (host), %r (rank; 0 where there is none) and %% (%) replaced.
- * 0, or -1 with errno: EINVAL for another escape, ENAMETOOLONG where it does not fit. */
+/* The name that a pattern means for the process (core/base/file_pattern.h). 0, or -1 with errno:
+ * EINVAL for another escape, ENAMETOOLONG where it does not fit. */
 int report_expand_file_name(const char *name, const struct report_process *process, char *expanded,
                             size_t bytes);
 

@@ -18,6 +18,7 @@
 #include "core/driver/calls.h"
 #include "core/figures/figures_file.h"
 #include "core/reclaim/managed.h"
+#include "core/reclaim/reclaim.h"
 #include "core/stream_memory/mempool.h"
 #include "core/stream_memory/stream_find.h"
 #include "core/stream_memory/stream_heap.h"
@@ -57,11 +58,14 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
      * bytes are counted. */
     if (!settings->device.enabled)
         captures_add(pool, 1);
-    if (!stream_pool_start(pool)) {
-        free(pool);
-        return NULL;
-    }
-    return pool;
+    pool->captures.idle = atomic_load_explicit(&pool->captures.count, memory_order_relaxed);
+    bool started = true;
+    for (const struct kind *const *kind = kinds; *kind && started; kind++)
+        started = !(*kind)->starts || (*kind)->starts(pool);
+    if (started)
+        return pool;
+    free(pool);
+    return NULL;
 }
 
 /* A wait for a barrier is long, and told in the report, after so many nanoseconds. */
@@ -91,7 +95,7 @@ static CUresult allocate_unserved(struct pool *pool, CUdeviceptr *address, size_
 {
     struct reclaim progress = {.bytes = bytes, .wanted = bytes};
     CUresult result = pool->driver->cuMemAlloc_v2(address, bytes);
-    while (result == CUDA_ERROR_OUT_OF_MEMORY && release_for_retry(pool, NULL, &progress))
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && reclaim_for_retry(pool, NULL, &progress))
         result = pool->driver->cuMemAlloc_v2(address, bytes);
     if (result == CUDA_SUCCESS && address)
         heap_forget_address(pool, *address);
@@ -246,7 +250,7 @@ static CUresult ask_for_pitch(struct pool *pool, allocate_pitch *driver, struct 
     struct reclaim progress = {.bytes = estimate, .wanted = estimate};
     CUresult result = driver(address, &wanted->pitch, wanted->width, height, wanted->element_bytes);
     while (result == CUDA_ERROR_OUT_OF_MEMORY && estimate <= context->device->total_bytes &&
-           release_for_retry(pool, context->device, &progress))
+           reclaim_for_retry(pool, context->device, &progress))
         result = driver(address, &wanted->pitch, wanted->width, height, wanted->element_bytes);
     return result;
 }
@@ -259,7 +263,7 @@ static CUresult learn_pitch(struct pool *pool, allocate_pitch *driver, struct co
     /* What no device can hold is refused by the driver, which looks at all the arguments first. */
     if (!estimate_pitched(wanted, height, &estimate) || estimate > context->device->total_bytes)
         return driver(address, &wanted->pitch, wanted->width, height, wanted->element_bytes);
-    if (!release_reserve(pool, context, estimate, false))
+    if (!reserve_take(pool, context, estimate, false))
         return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t generation = context_generation(context);
     CUresult result = ask_for_pitch(pool, driver, context, address, wanted, height, estimate);
@@ -278,7 +282,7 @@ static CUresult allocate_pitch_unserved(struct pool *pool, allocate_pitch *drive
 {
     struct reclaim progress = {0};
     CUresult result = driver(address, pitch, width, height, element_bytes);
-    while (result == CUDA_ERROR_OUT_OF_MEMORY && release_for_retry(pool, NULL, &progress))
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && reclaim_for_retry(pool, NULL, &progress))
         result = driver(address, pitch, width, height, element_bytes);
     if (result == CUDA_SUCCESS && address)
         heap_forget_address(pool, *address);
@@ -555,29 +559,16 @@ static void look_at_page(CUdeviceptr address, const struct block *block, void *a
         free->bytes += size_class_up(bytes, SIZE_CLASS_PAGE);
 }
 
-static bool has_free_blocks(struct pool *pool, struct device *device)
-{
-    uint64_t bytes = 0;
-    for (struct context *c = context_next(pool, NULL, device); c;
-         c = context_next(pool, c, device)) {
-        struct heap_bytes of_one = heap_bytes(heap_of(c));
-        bytes += of_one.clean + of_one.pending;
-    }
-    return bytes != 0;
-}
-
 static uint64_t free_device_bytes(struct pool *pool, struct device *device)
 {
     struct free_pages free = {.device = device};
-    if (has_free_blocks(pool, device))
+    struct kept_bytes of_heaps = {0, 0, 0}, all = kept_bytes(pool, device);
+    device_memory.add_kept(pool, device, &of_heaps);
+    if (of_heaps.cached + of_heaps.pending != 0)
         block_table_visit(&pool->blocks, look_at_page, &free);
     leave_page(&free);
-    uint64_t bytes = free.bytes;
-    if (pool->streams) {
-        struct stream_bytes kept = stream_release_sum(pool, device);
-        bytes += kept.cached + kept.pending + mempool_unused(pool, device);
-    }
-    return bytes;
+    return free.bytes + all.cached - of_heaps.cached + all.pending - of_heaps.pending +
+           bytes_the_driver_keeps(pool, device);
 }
 
 CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
@@ -588,7 +579,7 @@ CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
     if (!context || !free || !total)
         return result;
     struct device *device = context->device;
-    struct pool_bytes bytes = pool_device_bytes(pool, device->ordinal);
+    struct kept_bytes bytes = kept_bytes(pool, device);
     if (!MUTATED(cache_not_free))
         *free = at_most(*free + free_device_bytes(pool, device), *total);
     if (device->limit != UINT64_MAX)
@@ -598,7 +589,7 @@ CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
 
 bool pool_let_go(struct pool *pool, CUdeviceptr address)
 {
-    return heap_let_go(pool, address) && (!pool->streams || stream_heap_let_go(pool, address));
+    return heap_let_go(pool, address) && (!streams_of(pool) || stream_heap_let_go(pool, address));
 }
 
 void pool_forget_address(struct pool *pool, CUdeviceptr address)
@@ -821,7 +812,7 @@ static void note_barrier(struct pool *pool, struct context *context)
     if (!context || MUTATED(programs_barrier_missed))
         return;
     /* Relaxed: a thread that gives memory back meanwhile does so before the barrier or after it. */
-    if (pool->streams)
+    if (streams_of(pool))
         streams_are_barred(pool, context);
     else
         atomic_store_explicit(&context->barred, true, memory_order_relaxed);
@@ -859,7 +850,7 @@ struct synchronising pool_synchronise_begin(struct pool *pool, const CUcontext *
     state.context = handle ? context_find(pool, *handle) : context_current(pool, &green);
     /* A green context's synchronise is not the primary's. */
     bool whole = state.context && (!green || MUTATED(green_synchronise_counts));
-    if (whole && pool_follows_streams(pool) && !streams_are_captured(pool))
+    if (whole && pool_follows_streams(pool) && !program_captures(&pool->captures))
         state.streams = order_take_context(pool, state.context);
     state.cleans = whole && !captures_are_going_on(&pool->captures);
     if (state.cleans)
@@ -891,13 +882,13 @@ void pool_capture_about_to_begin(struct pool *pool)
         return;
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
         epoch_fence_the_rest(pool, c);
-    if (pool->streams)
+    if (streams_of(pool))
         order_record_the_rest(pool);
 }
 
 void pool_capture_has_come(struct pool *pool)
 {
-    if (pool->streams && !MUTATED(no_fence_before_capture))
+    if (streams_of(pool) && !MUTATED(no_fence_before_capture))
         order_capture_has_come(pool);
 }
 
@@ -930,18 +921,14 @@ void pool_capture_stream_destroyed(struct pool *pool, CUstream stream)
 
 bool pool_make_room(struct pool *pool, struct reclaim *progress)
 {
-    return release_for_retry(pool, NULL, progress);
+    return reclaim_for_retry(pool, NULL, progress);
 }
 
 uint64_t pool_trim(struct pool *pool)
 {
     uint64_t released = 0;
-    for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
-        released += release_clean(pool, c, UINT64_MAX, EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
-    stream_release_settle(pool, NULL);
-    released += stream_release_clean(pool, NULL, UINT64_MAX, EVICTION_MEMORY, RELEASE_IN_FREE);
-    if (pool->streams)
-        mempool_trim_ours(pool);
+    for (const struct kind *const *kind = pool->kinds; *kind; kind++)
+        released += (*kind)->trim ? (*kind)->trim(pool) : 0;
     return released;
 }
 
@@ -967,28 +954,10 @@ void pool_end_figures(struct pool *pool, bool stay)
     figures_end(&pool->figures, stay);
 }
 
-struct pool_bytes pool_device_bytes(struct pool *pool, CUdevice device)
+struct kept_bytes pool_device_bytes(struct pool *pool, CUdevice ordinal)
 {
-    struct pool_bytes bytes = {0, 0, 0};
-    for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL)) {
-        if (c->device->ordinal != device)
-            continue;
-        struct heap_bytes of_one = heap_bytes(heap_of(c));
-        uint64_t clean = of_one.clean, pending = of_one.pending;
-        uint64_t reserved = counter_get(&heap_of(c)->reserved_bytes);
-        /* Others may be changing them meanwhile. */
-        bytes.live += reserved > clean + pending ? reserved - clean - pending : 0;
-        bytes.cached += clean;
-        bytes.pending += pending;
-    }
-    const struct device *known = registry_devices(&pool->registry);
-    while (known && known->ordinal != device)
-        known = known->next;
-    if (known) {
-        struct stream_bytes streams = stream_release_sum(pool, known);
-        bytes.live += streams.live;
-        bytes.cached += streams.cached;
-        bytes.pending += streams.pending;
-    }
-    return bytes;
+    struct device *device = registry_devices(&pool->registry);
+    while (device && device->ordinal != ordinal)
+        device = device->next;
+    return device ? kept_bytes(pool, device) : (struct kept_bytes){0, 0, 0};
 }

@@ -14,11 +14,12 @@
 
 #include "core/base/threads.h"
 #include "core/contexts/host_work.h"
-#include "core/device_memory/release.h"
+#include "core/contexts/kind.h"
 #include "core/driver/calls.h"
 #include "core/driver/cuda_abi.h"
 #include "core/driver/driver.h"
 #include "core/figures/report.h"
+#include "core/reclaim/reclaim.h"
 #include "core/settings/config.h"
 #include "core/stream_memory/stream_clock.h"
 
@@ -70,11 +71,6 @@ CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr addr
 /* What is cached and pending is free as far as giving it back would free whole pages of the
  * driver's: that is worked out here, block by block, so that nothing else has to keep count. */
 CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total);
-
-/* Before cuMemAllocManaged in the current context, which never says that there is no room, and
- * after it has succeeded: see managed.h. */
-void pool_managed_coming(struct pool *pool, size_t bytes);
-void pool_managed_came(struct pool *pool, size_t bytes);
 
 /* While is_inside_driver: this thread, called back by the driver, frees the address
  * past the pool. False where it must not: the block is free. */
@@ -160,10 +156,6 @@ void pool_synchronise_end(struct pool *pool, struct synchronising state, CUresul
  * streams of the others wait, so the pool raises no barriers. */
 void pool_note_launch(struct pool *pool);
 
-struct pool_bytes {
-    uint64_t live, cached, pending;
-};
-
 /* ---- stream-ordered memory: see stream_heap.h ----
  *
  * A stream is named as in the functions without _ptsz: who means the calling thread's own says
@@ -228,7 +220,7 @@ void pool_mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribut
                       void *value);
 
 /* Live, free and over, and pending bytes of one stream. False: the pool does not know it. */
-bool pool_stream_bytes(struct pool *pool, CUstream stream, struct pool_bytes *bytes);
+bool pool_stream_bytes(struct pool *pool, CUstream stream, struct kept_bytes *bytes);
 
 /* Waits until pending frees are over, stream by stream, as far as an event tells of them; of how
  * many streams. */
@@ -262,7 +254,7 @@ bool pool_make_room(struct pool *pool, struct reclaim *progress);
 uint64_t pool_trim(struct pool *pool);
 
 /* Bytes of one device, all contexts together. */
-struct pool_bytes pool_device_bytes(struct pool *pool, CUdevice device);
+struct kept_bytes pool_device_bytes(struct pool *pool, CUdevice device);
 
 /* The pool's figures may have a file, see figures_file.h. To be called before any other thread
  * knows the pool. complain is told why there is none where the settings name a directory; may be

@@ -2,12 +2,8 @@
 
 #include "core/base/mutation.h"
 #include "core/contexts/pool_state.h"
-#include "core/device_memory/heap.h"
-#include "core/device_memory/release.h"
 #include "core/driver/calls.h"
-#include "core/stream_memory/mempool.h"
-#include "core/stream_memory/stream_find.h"
-#include "core/stream_memory/stream_release.h"
+#include "reclaim.h"
 
 /* Of so many bytes together one look at the device is enough: it costs half of what a small
  * allocation does, and a hundredth of what it takes to touch so much. */
@@ -51,48 +47,17 @@ uint64_t managed_in_the_way(const struct device *device, uint64_t kept)
 }
 
 /* Bytes that are kept for the device, as far as they are clean, or seem to be pending. */
-static uint64_t kept_bytes(struct pool *pool, struct device *device)
+static uint64_t all_kept_bytes(struct pool *pool, struct device *device)
 {
-    struct stream_bytes streams = stream_release_sum(pool, device);
-    uint64_t bytes = streams.cached + streams.pending;
-    if (pool->streams)
-        bytes += mempool_unused(pool, device);
-    for (struct context *c = context_next(pool, NULL, device); c;
-         c = context_next(pool, c, device)) {
-        struct heap_bytes of_one = heap_bytes(heap_of(c));
-        bytes += of_one.clean + of_one.pending;
-    }
-    return bytes;
-}
-
-/* What is pending only because nobody has asked. */
-static void ask_about_pending(struct pool *pool, struct context *context)
-{
-    if (MUTATED(managed_without_asking))
-        return;
-    heap_lock(heap_of(context));
-    while (context->epochs.oldest &&
-           epoch_query(pool, context, context->epochs.oldest) == FENCE_OVER)
-        continue;
-    heap_unlock(heap_of(context));
+    struct kept_bytes kept = kept_bytes(pool, device);
+    return kept.cached + kept.pending + bytes_the_driver_keeps(pool, device);
 }
 
 static void give_back(struct pool *pool, struct device *device, uint64_t bytes)
 {
     uint64_t released = 0;
-    for (struct context *c = context_next(pool, NULL, device); c && released < bytes;
-         c = context_next(pool, c, device)) {
-        ask_about_pending(pool, c);
-        released +=
-            release_clean(pool, c, bytes - released, EVICTION_MEMORY, RELEASE_IN_ALLOCATION);
-    }
-    if (released >= bytes)
-        return;
-    stream_release_settle(pool, device);
-    stream_release_clean(pool, device, bytes - released, EVICTION_MEMORY, RELEASE_IN_ALLOCATION);
-    /* What streams give back is first in the driver's own pool. */
-    if (pool->streams)
-        mempool_trim_ours(pool);
+    for (const struct kind *const *kind = pool->kinds; *kind && released < bytes; kind++)
+        released += (*kind)->make_room(pool, device, bytes - released);
 }
 
 /* Bytes that the device has too few of for so many more, of which the last ones come now. */
@@ -122,26 +87,21 @@ static uint64_t bytes_to_look_for(struct device *device, uint64_t coming)
     return due;
 }
 
-static bool is_captured(const struct pool *pool)
-{
-    return pool->streams ? streams_are_captured(pool) : captures_are_going_on(&pool->captures);
-}
-
-void pool_managed_coming(struct pool *pool, size_t bytes)
+void managed_coming(struct pool *pool, size_t bytes)
 {
     bool green;
     struct context *context = context_current(pool, &green);
-    if (!context || is_captured(pool) || MUTATED(no_room_for_managed))
+    if (!context || program_captures(&pool->captures) || MUTATED(no_room_for_managed))
         return;
     struct device *device = context->device;
     uint64_t due = bytes_to_look_for(device, bytes);
     uint64_t missing =
-        due && kept_bytes(pool, device) ? missing_bytes(pool, device, due, bytes) : 0;
+        due && all_kept_bytes(pool, device) ? missing_bytes(pool, device, due, bytes) : 0;
     if (missing)
         give_back(pool, device, missing);
 }
 
-void pool_managed_came(struct pool *pool, size_t bytes)
+void managed_came(struct pool *pool, size_t bytes)
 {
     bool green;
     struct context *context = context_current(pool, &green);

@@ -26,6 +26,11 @@
 
 struct pool;
 
+/* Before cuMemAllocManaged in the current context, which never says that there is no room, and
+ * after it has succeeded. */
+void managed_coming(struct pool *pool, size_t bytes);
+void managed_came(struct pool *pool, size_t bytes);
+
 /* Around the driver's free of what is not the pool's. */
 struct managed_memory {
     struct device *device; /* NULL: the address is not managed memory that was counted */

@@ -1,8 +1,8 @@
 /*
  * The defaults, and what a size means on a given device.
  *
- * Part of both the preload object and libcudapool_config.so: libc only. Any thread may call either
- * function; neither takes a lock nor touches anything but its arguments.
+ * Part of both the preload object and libcudapool_config.so: libc only. Any thread may call any of
+ * the functions; none takes a lock or touches anything but its arguments.
  */
 #include "config.h"
 
@@ -72,4 +72,11 @@ uint64_t byte_size_resolve(const struct byte_size *size, uint64_t total_bytes)
     if (size->percent >= 100 || share >= (double)total_bytes)
         return total_bytes;
     return (uint64_t)share;
+}
+
+void bucket_settings_resolve(const struct bucket_settings *settings, uint64_t total_bytes,
+                             struct size_classes *classes)
+{
+    size_classes_init(classes, settings->policy, settings->steps_per_doubling, settings->smallest,
+                      byte_size_resolve(&settings->largest, total_bytes), total_bytes);
 }

@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/base/size_class.h"
+
 #define SETTINGS_VERSION  1
 #define SETTINGS_PATH_MAX 4096
 
@@ -22,7 +24,6 @@ struct byte_size {
     bool unlimited; /* JSON null, where the schema allows it: no limit */
 };
 
-enum bucket_policy { BUCKETS_GEOMETRIC, BUCKETS_POW2, BUCKETS_EXACT };
 enum evict_policy { EVICT_LARGEST_FIRST, EVICT_LEAST_RECENTLY_USED };
 enum report_at_exit { REPORT_NONE, REPORT_TABLE, REPORT_JSON };
 
@@ -101,5 +102,9 @@ void settings_defaults(struct settings *settings);
 
 /* What a size means on a device of total_bytes; UINT64_MAX where it is unlimited. */
 uint64_t byte_size_resolve(const struct byte_size *size, uint64_t total_bytes);
+
+/* The block sizes that the settings make on a device of total_bytes. */
+void bucket_settings_resolve(const struct bucket_settings *settings, uint64_t total_bytes,
+                             struct size_classes *classes);
 
 #endif

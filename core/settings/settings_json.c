@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/file_pattern.h"
 #include "core/base/one_line.h"
-#include "core/figures/report.h"
 #include "quantity_json.h"
 
 /* --- the description ----------------------------------------------------------------------------
@@ -361,7 +361,7 @@ static bool word_from_json(const struct setting *setting, const json_t *value, v
 static bool file_from_json(const json_t *value, char *field)
 {
     if (!json_is_string(value) || json_string_length(value) >= SETTINGS_PATH_MAX ||
-        !report_file_name_is_valid(json_string_value(value)))
+        !file_pattern_is_valid(json_string_value(value)))
         return false;
     memset(field, 0, SETTINGS_PATH_MAX);
     memcpy(field, json_string_value(value), json_string_length(value));

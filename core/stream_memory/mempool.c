@@ -93,7 +93,7 @@ static struct relaxed_mode begin_call(const struct pool *pool)
 {
     struct relaxed_mode none = {false, CU_STREAM_CAPTURE_MODE_RELAXED};
     enter_driver();
-    return streams_are_captured(pool) && !MUTATED(pools_asked_in_callers_mode)
+    return program_captures(&pool->captures) && !MUTATED(pools_asked_in_callers_mode)
                ? relaxed_mode_begin(pool->driver)
                : none;
 }
@@ -155,7 +155,7 @@ static bool end_setting(struct streams *streams, struct mempool *mempool, bool s
 
 static void give_way(struct pool *pool, struct mempool *mempool)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     pthread_mutex_lock(&streams->mempool_lock);
     bool now = mempool->program_was_overtaken && mempool->threshold_is_known &&
                !MUTATED(program_overtaken);
@@ -174,13 +174,13 @@ static void set_threshold(struct pool *pool, struct mempool *mempool)
     const struct byte_size *wanted = &pool->settings.stream_ordered.driver_release_threshold;
     cuuint64_t value = 0;
     if (wanted->unlimited || !pool->driver->cuMemPoolSetAttribute ||
-        !may_be_set(pool->streams, mempool))
+        !may_be_set(streams_of(pool), mempool))
         return;
     bool set = ask(pool, handle_of(mempool), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value) &&
                value == 0 &&
                set_driver_threshold(pool, mempool,
                                     byte_size_resolve(wanted, mempool->device->total_bytes));
-    if (end_setting(pool->streams, mempool, set))
+    if (end_setting(streams_of(pool), mempool, set))
         give_way(pool, mempool);
 }
 
@@ -206,7 +206,7 @@ static void describe(struct pool *pool, struct mempool *mempool, CUmemoryPool ha
 static struct mempool *make_known(struct pool *pool, CUmemoryPool handle, struct device *device,
                                   bool is_default)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     pthread_mutex_lock(&streams->mempool_lock);
     struct mempool *made = is_default ? NULL : take_spare(streams, device);
     if (!made)
@@ -246,10 +246,12 @@ static CUmemoryPool default_of(struct pool *pool, const struct device *device)
 static CUmemoryPool known_default_of(struct pool *pool, struct device *device)
 {
     /* Relaxed: a handle is a number to us. */
-    CUmemoryPool handle = atomic_load_explicit(&device->default_mempool, memory_order_relaxed);
+    CUmemoryPool handle =
+        atomic_load_explicit(&stream_device(device)->default_mempool, memory_order_relaxed);
     if (!handle) {
         handle = default_of(pool, device);
-        atomic_store_explicit(&device->default_mempool, handle, memory_order_relaxed);
+        atomic_store_explicit(&stream_device(device)->default_mempool, handle,
+                              memory_order_relaxed);
     }
     return handle;
 }
@@ -265,13 +267,13 @@ static struct mempool *find_default(struct pool *pool, CUmemoryPool handle)
 
 struct mempool *mempool_find(struct pool *pool, CUmemoryPool handle)
 {
-    struct mempool *found = handle ? find_open(pool->streams, handle) : NULL;
+    struct mempool *found = handle ? find_open(streams_of(pool), handle) : NULL;
     return found || !handle ? found : find_default(pool, handle);
 }
 
 struct mempool *mempool_find_known(struct pool *pool, CUmemoryPool handle)
 {
-    return find_open(pool->streams, handle);
+    return find_open(streams_of(pool), handle);
 }
 
 struct mempool *mempool_take(struct pool *pool, const CUmemoryPool *named, struct device *device)
@@ -280,9 +282,9 @@ struct mempool *mempool_take(struct pool *pool, const CUmemoryPool *named, struc
     if (!found)
         return NULL;
     mempool_use(found);
-    bool is =
-        found->device == device && is_open(found) &&
-        (named ? atomic_load(&found->handle) == *named : atomic_load(&device->mempool) == found);
+    bool is = found->device == device && is_open(found) &&
+              (named ? atomic_load(&found->handle) == *named
+                     : atomic_load(&stream_device(device)->mempool) == found);
     if (!is)
         mempool_drop(found);
     return is ? found : NULL;
@@ -291,7 +293,7 @@ struct mempool *mempool_take(struct pool *pool, const CUmemoryPool *named, struc
 /* What was asked before another thread chose a pool is not kept. */
 struct mempool *mempool_ask_for_current(struct pool *pool, struct device *device)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     CUmemoryPool handle = NULL;
     pthread_mutex_lock(&streams->mempool_lock);
     uint64_t version = streams->mempool_version;
@@ -304,18 +306,18 @@ struct mempool *mempool_ask_for_current(struct pool *pool, struct device *device
     struct mempool *found = result == CUDA_SUCCESS ? mempool_find(pool, handle) : NULL;
     pthread_mutex_lock(&streams->mempool_lock);
     if (version == streams->mempool_version)
-        atomic_store_explicit(&device->mempool, found, memory_order_release);
+        atomic_store_explicit(&stream_device(device)->mempool, found, memory_order_release);
     pthread_mutex_unlock(&streams->mempool_lock);
     return found;
 }
 
 void mempool_chosen(struct pool *pool)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     pthread_mutex_lock(&streams->mempool_lock);
     streams->mempool_version++;
     for (struct device *d = registry_devices(&pool->registry); d; d = d->next)
-        atomic_store_explicit(&d->mempool, NULL, memory_order_release);
+        atomic_store_explicit(&stream_device(d)->mempool, NULL, memory_order_release);
     pthread_mutex_unlock(&streams->mempool_lock);
 }
 
@@ -330,7 +332,7 @@ void mempool_created(struct pool *pool, CUmemoryPool handle, CUdevice ordinal)
 
 void mempool_destroying(struct pool *pool, CUmemoryPool handle)
 {
-    struct mempool *mempool = find_open(pool->streams, handle);
+    struct mempool *mempool = find_open(streams_of(pool), handle);
     if (!mempool || mempool->is_default)
         return;
     /* From here on what is freed goes to the driver. */
@@ -353,7 +355,7 @@ static struct mempool *find_closed(const struct streams *streams, CUmemoryPool h
 
 void mempool_destroyed(struct pool *pool, CUmemoryPool handle, bool is_gone)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     /* Before the record may be another pool's. */
     mempool_chosen(pool);
     pthread_mutex_lock(&streams->mempool_lock);
@@ -367,7 +369,7 @@ void mempool_destroyed(struct pool *pool, CUmemoryPool handle, bool is_gone)
 
 void mempool_trimming(struct pool *pool, CUmemoryPool handle, uint64_t keep)
 {
-    struct mempool *mempool = find_open(pool->streams, handle);
+    struct mempool *mempool = find_open(streams_of(pool), handle);
     cuuint64_t reserved = 0;
     if (!mempool || !ask(pool, handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) ||
         reserved <= keep)
@@ -379,7 +381,7 @@ void mempool_trimming(struct pool *pool, CUmemoryPool handle, uint64_t keep)
 static struct mempool *find_ours(struct pool *pool, struct mempool *from,
                                  const struct device *device)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     pthread_mutex_lock(&streams->mempool_lock);
     struct mempool *m = from ? from->next : first(streams);
     while (m && (!m->threshold_is_ours || (device && m->device != device)))
@@ -408,7 +410,7 @@ struct use_of_pool {
 
 static struct use_of_pool sum_up(struct pool *pool, const struct mempool *mempool)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     struct use_of_pool sum = {0, 0, 0};
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
@@ -446,11 +448,11 @@ static uint64_t unused_in(struct pool *pool, const struct mempool *mempool, bool
 uint64_t mempool_unused(struct pool *pool, const struct device *device)
 {
     uint64_t unused = 0;
-    for (struct mempool *m = first(pool->streams); m; m = m->next) {
-        pthread_mutex_lock(&pool->streams->mempool_lock);
+    for (struct mempool *m = first(streams_of(pool)); m; m = m->next) {
+        pthread_mutex_lock(&streams_of(pool)->mempool_lock);
         bool is = m->device == device && is_open(m);
         bool ours = m->threshold_is_ours;
-        pthread_mutex_unlock(&pool->streams->mempool_lock);
+        pthread_mutex_unlock(&streams_of(pool)->mempool_lock);
         if (is)
             unused += unused_in(pool, m, ours);
     }
@@ -469,7 +471,7 @@ static void raise_to(_Atomic uint64_t *high, uint64_t value)
  * between may not be seen. */
 void mempool_note_use(struct pool *pool, struct mempool *mempool)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     uint64_t started;
     if (streams_pause(streams, &streams->uses, &started))
         return;
@@ -514,15 +516,15 @@ void mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute att
         *bytes = without_ours(&sum, *bytes);
     else if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
         *bytes = correct_high(pool, mempool, &sum, *bytes);
-    pthread_mutex_lock(&pool->streams->mempool_lock);
+    pthread_mutex_lock(&streams_of(pool)->mempool_lock);
     if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && mempool->threshold_is_ours)
         *bytes = 0; /* as the driver has it unless somebody sets it */
-    pthread_mutex_unlock(&pool->streams->mempool_lock);
+    pthread_mutex_unlock(&streams_of(pool)->mempool_lock);
 }
 
 static void start_high_again(struct pool *pool, struct mempool *mempool)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
         short_lock_take(&stream->lock);
@@ -541,11 +543,11 @@ static void start_high_again(struct pool *pool, struct mempool *mempool)
 static void threshold_was_set(struct pool *pool, struct mempool *mempool, uint64_t value)
 {
     atomic_store_explicit(&mempool->kept, value, memory_order_relaxed);
-    pthread_mutex_lock(&pool->streams->mempool_lock);
+    pthread_mutex_lock(&streams_of(pool)->mempool_lock);
     mempool->threshold_is_ours = false;
     mempool->threshold = value;
     mempool->threshold_is_known = true;
-    pthread_mutex_unlock(&pool->streams->mempool_lock);
+    pthread_mutex_unlock(&streams_of(pool)->mempool_lock);
     give_way(pool, mempool);
 }
 
@@ -554,9 +556,9 @@ void mempool_setting(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute
     struct mempool *mempool = mempool_find(pool, handle);
     if (!mempool || attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
         return;
-    pthread_mutex_lock(&pool->streams->mempool_lock);
+    pthread_mutex_lock(&streams_of(pool)->mempool_lock);
     mempool->program_sets_threshold = true;
-    pthread_mutex_unlock(&pool->streams->mempool_lock);
+    pthread_mutex_unlock(&streams_of(pool)->mempool_lock);
 }
 
 void mempool_set(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute,

@@ -26,6 +26,7 @@
 
 #include "core/contexts/context.h"
 #include "core/driver/cuda_abi.h"
+#include "streams.h"
 
 struct pool;
 
@@ -64,12 +65,13 @@ struct mempool *mempool_ask_for_current(struct pool *pool, struct device *device
 static inline struct mempool *mempool_current(struct pool *pool, struct device *device)
 {
     /* Acquire: pairs with the release store where it is asked for; the record is filled. */
-    struct mempool *current = atomic_load_explicit(&device->mempool, memory_order_acquire);
+    struct mempool *current =
+        atomic_load_explicit(&stream_device(device)->mempool, memory_order_acquire);
     return current ? current : mempool_ask_for_current(pool, device);
 }
 
 /* The same where no driver call is wanted. */
-static inline struct mempool *mempool_known_current(const struct device *device)
+static inline struct mempool *mempool_known_current(const struct stream_device *device)
 {
     return atomic_load_explicit(&device->mempool, memory_order_acquire);
 }

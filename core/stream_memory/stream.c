@@ -30,7 +30,7 @@ bool streams_init(struct pool *pool)
     pthread_mutex_init(&streams->records.lock, NULL);
     pthread_mutex_init(&streams->use_lock, NULL);
     pthread_mutex_init(&streams->mempool_lock, NULL);
-    pool->streams = streams;
+    pool->of_kind[KIND_STREAM_ORDERED] = streams;
     return true;
 }
 
@@ -175,7 +175,7 @@ static struct context *context_of_handle(struct pool *pool, CUstream handle,
 bool stream_may_be_captured(const struct pool *pool, CUstream handle)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return streams_are_captured(pool) &&
+    return program_captures(&pool->captures) &&
            (!pool->driver->cuStreamIsCapturing ||
             pool->driver->cuStreamIsCapturing(handle, &status) != CUDA_SUCCESS ||
             status != CU_STREAM_CAPTURE_STATUS_NONE);
@@ -314,6 +314,7 @@ static struct stream *add_stream(struct streams *streams, struct device *device)
     stream->index = index;
     stream->handed_out = (uint64_t)(index + 1) << 48;
     stream->device = device;
+    stream->on_device = stream_device(device);
     short_lock_take(&stream->lock);
     atomic_store_explicit(&streams->list[index], stream, memory_order_release);
     atomic_store_explicit(&streams->count, index + 1, memory_order_release);
@@ -383,7 +384,7 @@ struct stream_ref stream_look_up(struct pool *pool, CUstream handle, uint64_t id
 {
     struct stream_ref ref = {NULL, 0};
     if (id)
-        ref = look_up(pool->streams, id);
+        ref = look_up(streams_of(pool), id);
     if (ref.stream)
         remember(pool, handle, ref);
     return ref;
@@ -404,7 +405,7 @@ static struct stream_ref look_up_name(const struct streams *streams, const struc
 static struct stream_ref make_known(struct pool *pool, uint64_t id, CUstream handle,
                                     struct context *current)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     struct stream_ref ref = {NULL, 0};
     struct own_event *discarded = NULL;
     struct name name = {handle, context_of_handle(pool, handle, current), 0, true};
@@ -426,7 +427,7 @@ static struct stream_ref make_known(struct pool *pool, uint64_t id, CUstream han
 static struct stream_ref find_by_name(struct pool *pool, CUstream handle, struct context *current,
                                       bool make)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     struct own_event *discarded = NULL;
     struct name name = {handle, context_of_handle(pool, handle, current), 0, true};
     if (!name.context)
@@ -456,7 +457,7 @@ static struct stream_ref find_by_name(struct pool *pool, CUstream handle, struct
 
 struct stream_ref streams_of_plain_frees(struct pool *pool, struct context *context)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     struct own_event *discarded = NULL;
     struct name name = {NULL, context, PLAIN_FREES_THREAD, true};
     pthread_mutex_lock(&streams->lock);
@@ -474,7 +475,7 @@ static struct stream_ref find_by_number(struct pool *pool, uint64_t id, CUstream
                                         struct context *current, bool make)
 {
     struct stream_ref ref = stream_look_up(pool, handle, id);
-    if (ref.stream || !make || is_full(pool->streams) || streams_turn_away(pool->streams))
+    if (ref.stream || !make || is_full(streams_of(pool)) || streams_turn_away(streams_of(pool)))
         return ref;
     ref = make_known(pool, id, handle, current);
     if (ref.stream)
@@ -500,7 +501,7 @@ struct stream_ref stream_find_slowly(struct pool *pool, CUstream handle, bool ma
 
 struct stream_ref stream_find_beside_captures(struct pool *pool, CUstream handle, bool make)
 {
-    if (!streams_are_captured(pool) || MUTATED(number_asked_in_capture))
+    if (!program_captures(&pool->captures) || MUTATED(number_asked_in_capture))
         return stream_find(pool, handle, make);
     if (stream_may_be_captured(pool, handle))
         return (struct stream_ref){NULL, 0};
@@ -515,7 +516,7 @@ struct stream_ref stream_find_beside_captures(struct pool *pool, CUstream handle
 /* Under the list's lock: a stream that begins meanwhile does so before or sees it. */
 void streams_are_barred(struct pool *pool, struct context *context)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     if (atomic_load_explicit(&context->barred, memory_order_acquire))
         return;
     pthread_mutex_lock(&streams->lock);
@@ -544,7 +545,7 @@ static void wait_for_names(const struct stream *stream)
 
 void streams_end_handle(struct pool *pool, CUstream handle)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     struct stream *ended = NULL;
     pthread_mutex_lock(&streams->lock);
     for (unsigned i = 0; i < stream_count(streams); i++) {
@@ -567,7 +568,7 @@ void streams_end_handle(struct pool *pool, CUstream handle)
 
 void stream_end(struct pool *pool, struct stream_ref ref)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     pthread_mutex_lock(&streams->lock);
     short_lock_take(&ref.stream->lock);
     if (stream_is(ref)) {
@@ -594,7 +595,7 @@ static void end_with_context(struct streams *streams, struct stream *stream,
 
 void streams_context_died(struct pool *pool, struct context *context)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     struct own_event *discarded = NULL;
     pthread_mutex_lock(&streams->lock);
     for (unsigned i = 0; i < stream_count(streams); i++)

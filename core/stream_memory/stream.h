@@ -40,6 +40,7 @@
 struct context;
 struct device;
 struct pool;
+struct stream_device;
 
 /* Where more streams than this launch early before any memory is in use, all streams count as such.
  */
@@ -79,6 +80,7 @@ struct stream {
     struct context *context;
     uint64_t generation; /* of the context */
     struct device *device;
+    struct stream_device *on_device; /* what is kept for that device */
 
     /* order: see stream_order.h */
     _Atomic uint64_t stamp; /* of the last free on it; written under the lock */
@@ -147,7 +149,6 @@ struct event_shard;
 /* All of a pool's stream-ordered memory. */
 struct streams {
     struct block_table blocks;
-    unsigned idle_captures;            /* what the count of captures is while none goes on */
     char apart[STREAM_APART];          /* every call reads what is above, few write it */
     pthread_mutex_t lock;              /* the list's */
     _Atomic uint64_t ids[STREAMS_MAX]; /* 0: nobody's. Written under the list's and the stream's

@@ -8,19 +8,12 @@
 #include "core/contexts/pool_state.h"
 #include "core/driver/calls.h"
 #include "stream.h"
-
-/* Whether a capture goes on anywhere in the process. */
-static inline bool streams_are_captured(const struct pool *pool)
-{
-    /* Relaxed: see captures_are_going_on. */
-    return atomic_load_explicit(&pool->captures.count, memory_order_relaxed) !=
-           pool->streams->idle_captures;
-}
+#include "streams.h"
 
 /* The record of stream-ordered memory at the address, or NULL. */
 static inline struct stream_block *stream_block_at(const struct pool *pool, CUdeviceptr address)
 {
-    return pool->streams ? stream_block_find(&pool->streams->blocks, address) : NULL;
+    return streams_of(pool) ? stream_block_find(&streams_of(pool)->blocks, address) : NULL;
 }
 
 static inline CUstream stream_spelled_out(CUstream handle)
@@ -63,7 +56,7 @@ static inline struct stream_ref stream_recall(struct pool *pool, CUstream handle
 static inline struct stream_ref stream_find(struct pool *pool, CUstream handle, bool make)
 {
     struct stream_ref ref = stream_ask(pool, handle);
-    if (ref.stream && stream_id(pool->streams, ref.stream) == ref.id)
+    if (ref.stream && stream_id(streams_of(pool), ref.stream) == ref.id)
         return ref;
     /* Asked by number, all threads' streams have been looked through; but not where the thread
      * remembers a record that has become another's: it may be known in another one again. */

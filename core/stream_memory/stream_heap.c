@@ -10,6 +10,8 @@
 #include "core/device_memory/heap.h"
 #include "core/device_memory/release.h"
 #include "core/driver/calls.h"
+#include "core/reclaim/reclaim.h"
+#include "core/reclaim/room.h"
 #include "mempool.h"
 #include "stream_find.h"
 #include "stream_order.h"
@@ -177,8 +179,8 @@ static struct stream_block *ask_about(struct search *search, struct stream *stre
         return NULL;
     struct stream_block *block = look_at(search, stream, hit);
     *hit = HIT_QUERIED;
-    if (block && !stream_id(search->pool->streams, stream))
-        streams_served_another(search->pool->streams);
+    if (block && !stream_id(streams_of(search->pool), stream))
+        streams_served_another(streams_of(search->pool));
     return block;
 }
 
@@ -260,7 +262,7 @@ static struct stream_block *visit_candidates(struct search *search, visitor *vis
     struct stream_block *block = NULL;
     unsigned i = next_candidate(search, 0);
     for (unsigned visits = 0; i < STREAMS_MAX && !block && visits < QUERIES_MAX; visits++) {
-        block = visit(search, stream_at(search->pool->streams, i), hit);
+        block = visit(search, stream_at(streams_of(search->pool), i), hit);
         i = next_candidate(search, i + 1);
     }
     return block;
@@ -270,19 +272,19 @@ static struct stream_block *visit_candidates(struct search *search, visitor *vis
 static void ask_for_events(const struct search *search)
 {
     for (unsigned i = next_candidate(search, 0); i < STREAMS_MAX; i = next_candidate(search, i + 1))
-        atomic_store_explicit(&stream_at(search->pool->streams, i)->wanted, WANTED_FREES,
+        atomic_store_explicit(&stream_at(streams_of(search->pool), i)->wanted, WANTED_FREES,
                               memory_order_relaxed);
 }
 
 static bool are_few(const struct search *search)
 {
-    return stream_count(search->pool->streams) <= SEARCH_MAX;
+    return stream_count(streams_of(search->pool)) <= SEARCH_MAX;
 }
 
 /* A block that is in no stream's counters, or NULL. */
 static struct stream_block *search_elsewhere(struct search *search, enum hit *hit)
 {
-    struct streams *streams = search->pool->streams;
+    struct streams *streams = streams_of(search->pool);
     unsigned others = stream_count(streams) - 1, index = search->ref.stream->index;
     bool few = are_few(search) || search->everywhere;
     unsigned first = few ? 0 : search->from, most = few ? others : SEARCH_MAX;
@@ -334,7 +336,7 @@ static CUresult ask_driver_again(struct pool *pool, struct bucket_counters *cost
     struct reclaim progress = {.bytes = bytes, .in_stream_order = true};
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     while (result == CUDA_ERROR_OUT_OF_MEMORY &&
-           release_for_retry(pool, search->context->device, &progress))
+           reclaim_for_retry(pool, search->context->device, &progress))
         result = ask_driver(pool, cost, address, bytes, search);
     return result;
 }
@@ -374,15 +376,15 @@ static CUresult ask_driver_hard(struct pool *pool, struct bucket_counters *cost,
 static bool record_block(struct pool *pool, struct shelf *shelf, struct bucket *bucket,
                          CUdeviceptr address, uint64_t bytes, const struct search *search)
 {
-    struct stream_block *block = stream_block_take(&pool->streams->records);
+    struct stream_block *block = stream_block_take(&streams_of(pool)->records);
     if (block) {
         block_set(&block->block, address, BLOCK_UNUSED);
         block_set_bytes(&block->block, bytes);
     }
-    if (!block || !block_table_insert(&pool->streams->blocks, address, &block->block)) {
+    if (!block || !block_table_insert(&streams_of(pool)->blocks, address, &block->block)) {
         /* Without a record the memory is the program's and the driver's business alone. */
         if (block)
-            stream_block_put(&pool->streams->records, block);
+            stream_block_put(&streams_of(pool)->records, block);
         return false;
     }
     block->block.bucket = bucket;
@@ -392,7 +394,8 @@ static bool record_block(struct pool *pool, struct shelf *shelf, struct bucket *
     block->context_generation = search->generation;
     atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
     shelf_count_in(shelf, bucket, block);
-    atomic_fetch_add_explicit(&search->context->device->stream_bytes, bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&stream_device(search->context->device)->reserved_bytes, bytes,
+                              memory_order_relaxed);
     return true;
 }
 
@@ -406,7 +409,8 @@ static void forget_block(const struct stream_block *block)
 {
     struct device *device = block->context->device;
     forget_reserved(device, block->block.bytes);
-    atomic_fetch_sub_explicit(&device->stream_bytes, block->block.bytes, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&stream_device(device)->reserved_bytes, block->block.bytes,
+                              memory_order_relaxed);
 }
 
 /* What this thread has waited lately, for a block of this bucket. */
@@ -423,7 +427,7 @@ static void finish_miss(struct pool *pool, struct shelf *shelf, struct bucket *b
     bool recorded = false;
     /* A capture that began meanwhile may have the stream, and the memory is the graph's. */
     bool may_record = result == CUDA_SUCCESS &&
-                      (!streams_are_captured(pool) || MUTATED(memory_of_graph_recorded));
+                      (!program_captures(&pool->captures) || MUTATED(memory_of_graph_recorded));
     if (result == CUDA_SUCCESS) {
         /* Whoever freed this address did so behind our back. */
         stream_heap_forget_address(pool, address);
@@ -435,7 +439,7 @@ static void finish_miss(struct pool *pool, struct shelf *shelf, struct bucket *b
         recorded = record_block(pool, shelf, bucket, address, bytes, search);
     shelf->stream->missed += recorded;
     if (recorded)
-        shelf_hand_out(shelf, bucket, stream_block_find(&pool->streams->blocks, address),
+        shelf_hand_out(shelf, bucket, stream_block_find(&streams_of(pool)->blocks, address),
                        requested);
     take_wait(bucket);
     bool met = result == CUDA_SUCCESS, short_of = result == CUDA_ERROR_OUT_OF_MEMORY;
@@ -527,10 +531,10 @@ static CUresult miss(struct pool *pool, struct shelf *shelf, struct bucket *buck
     if (possible && stream_release_before_growth(pool, context, search->mempool, bytes, search->ref,
                                                  search->handle))
         note_at_bound(shelf->stream);
-    if (possible && !release_reserve(pool, context, bytes, true)) {
+    if (possible && !reserve_take(pool, context, bytes, true)) {
         if (find_harder(search))
             return hand_out_found(search, shelf, bucket, address, requested);
-        if (bytes == requested || !release_reserve(pool, context, requested, true))
+        if (bytes == requested || !reserve_take(pool, context, requested, true))
             return refuse(shelf, bucket, requested);
         bytes = requested;
     }
@@ -626,7 +630,7 @@ static bool takes_new_one(const struct search *search, struct bucket *bucket)
 static struct stream_block *search_now_and_then(struct search *search, struct pause *pause,
                                                 enum hit *hit)
 {
-    const struct streams *streams = search->pool->streams;
+    const struct streams *streams = streams_of(search->pool);
     uint64_t started;
     if (streams_pause(streams, pause, &started))
         return NULL;
@@ -639,7 +643,7 @@ static struct stream_block *search_now_and_then(struct search *search, struct pa
 /* Of many streams only some are looked through while a new block costs no other one its place. */
 static struct stream_block *search_as_far_as_it_pays(struct search *search, enum hit *hit)
 {
-    struct streams *streams = search->pool->streams;
+    struct streams *streams = streams_of(search->pool);
     struct stream_block *block = search_now_and_then(search, &streams->looks, hit);
     if (block || are_few(search) ||
         stream_release_has_room(search->pool, search->context, search->mempool, search->bytes))
@@ -681,7 +685,7 @@ bool stream_heap_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes,
 {
     struct stream *stream = ref.stream;
     struct stream_block *block = NULL;
-    uint64_t rounded = size_class_round(&stream->device->stream_classes, bytes);
+    uint64_t rounded = size_class_round(&stream->on_device->classes, bytes);
     short_lock_take(&stream->lock);
     bool served = stream_is(ref) && shelf_is_usable(stream->context);
     struct shelf *shelf = served ? shelf_get(pool, stream, mempool) : NULL;
@@ -814,7 +818,7 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     short_lock_give(&stream->lock);
     stream_block_is_settled(stream);
     if (context && put.event)
-        release_look_again(pool, context);
+        room_look_again(pool, context);
     if (!stays && moved)
         return_to_shelf(block);
     return stays;
@@ -973,13 +977,13 @@ void stream_heap_leave(struct pool *pool, struct stream_block *block)
 {
     leave_shelf(block);
     block_set_state(&block->block, BLOCK_LEAVING);
-    block_table_remove(&pool->streams->blocks, block_address(&block->block), &block->block);
+    block_table_remove(&streams_of(pool)->blocks, block_address(&block->block), &block->block);
 }
 
 static void forget_left(struct pool *pool, struct stream_block *block)
 {
     forget_block(block);
-    stream_block_put(&pool->streams->records, block);
+    stream_block_put(&streams_of(pool)->records, block);
 }
 
 void stream_heap_left(struct pool *pool, struct stream_block *block, uint64_t nanoseconds)
@@ -1005,7 +1009,7 @@ static void lose(struct pool *pool, struct stream_block *block)
 
 void stream_heap_came_back(struct pool *pool, struct stream_block *block)
 {
-    if (!block_table_insert(&pool->streams->blocks, block_address(&block->block), &block->block))
+    if (!block_table_insert(&streams_of(pool)->blocks, block_address(&block->block), &block->block))
         return;
     block_set_state(&block->block, BLOCK_LIVE);
     return_to_shelf(block);
@@ -1029,7 +1033,7 @@ static bool forget_held(struct pool *pool, struct stream_block *block, CUdevicep
 
 bool stream_heap_let_go(struct pool *pool, CUdeviceptr address)
 {
-    struct stream_block *block = stream_block_find(&pool->streams->blocks, address);
+    struct stream_block *block = stream_block_find(&streams_of(pool)->blocks, address);
     return !block || forget_held(pool, block, address);
 }
 
@@ -1046,7 +1050,7 @@ static void forget_stale(struct pool *pool, struct stream_block *block, CUdevice
     if (stale) {
         take_from(shelf->stream, &block->block);
         counter_add(&block->block.bucket->counters->evictions[EVICTION_CONTEXT], 1);
-        block_table_remove(&pool->streams->blocks, address, &block->block);
+        block_table_remove(&streams_of(pool)->blocks, address, &block->block);
     }
     short_lock_give(&shelf->stream->lock);
     if (stale)

@@ -2,34 +2,128 @@
  * Stream-ordered memory (cuMemAllocAsync) as a kind of memory: what contexts tell it.
  */
 #include "stream_memory.h"
+#include "core/base/clock.h"
 #include "core/contexts/kind.h"
 #include "core/contexts/pool_state.h"
+#include "core/reclaim/reclaim.h"
+#include "mempool.h"
 #include "stream.h"
+#include "stream_pool.h"
 #include "stream_release.h"
+#include "streams.h"
+
+static bool made_device(struct pool *pool, struct device *device)
+{
+    const struct stream_ordered_settings *settings = &pool->settings.stream_ordered;
+    struct stream_device *made = stream_device(device);
+    bucket_settings_resolve(&settings->buckets, device->total_bytes, &made->classes);
+    made->cached_cap = byte_size_resolve(&settings->caps.cached, device->total_bytes);
+    made->counters = figures_kind(&pool->figures, KIND_STREAM_ORDERED, device->ordinal);
+    return made->counters;
+}
 
 static void before_end(struct pool *pool, struct context *context)
 {
-    if (pool->streams)
+    if (streams_of(pool))
         stream_release_before_end(pool, context);
 }
 
 static void give_back_at_end(struct pool *pool, struct context *context)
 {
-    if (pool->streams)
+    if (streams_of(pool))
         stream_release_context(pool, context);
 }
 
 static void ended(struct pool *pool, struct context *context)
 {
-    if (!pool->streams)
+    if (!streams_of(pool))
         return;
     stream_release_forget(pool, context);
     streams_context_died(pool, context);
 }
 
+static void ask(struct pool *pool, struct device *device)
+{
+    stream_release_settle(pool, device);
+}
+
+/* How long the device may take to tell that an event is over which has nothing to wait for; and how
+ * long it is not tried again after that was in vain. */
+#define ANSWER_NANOSECONDS (UINT64_C(20) * 1000 * 1000)
+#define VAIN_NANOSECONDS   (UINT64_C(200) * 1000 * 1000)
+
+static uint64_t give_back(struct pool *pool, struct device *device, uint64_t bytes)
+{
+    return stream_release_clean(pool, device, bytes, EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
+}
+
+/* How long what streams have left pending is waited for. In a stream's order only until the device
+ * has had time to tell of work that is over. */
+static uint64_t patience_of(const struct device *device, const struct reclaim *progress)
+{
+    if (!progress->in_stream_order || MUTATED(waits_in_stream_order))
+        return LAST_RESORT_NANOSECONDS;
+    return stream_release_is_vain(device) ? 0 : ANSWER_NANOSECONDS;
+}
+
+static void wait_for_the_rest(struct pool *pool, struct device *device,
+                              const struct reclaim *progress)
+{
+    uint64_t patience = patience_of(device, progress), now = monotonic_now();
+    uint64_t longest = progress->started + LAST_RESORT_NANOSECONDS;
+    stream_release_settle_until(pool, device, now + patience < longest ? now + patience : longest);
+    if (device && progress->in_stream_order && patience)
+        stream_release_was_vain(device, VAIN_NANOSECONDS);
+}
+
+static uint64_t release(struct pool *pool, struct device *device, uint64_t bytes,
+                        enum release_place place)
+{
+    stream_release_settle(pool, device);
+    uint64_t released = stream_release_clean(pool, device, bytes, EVICTION_MEMORY, place);
+    /* What streams give back is first in the driver's own pool. */
+    if (streams_of(pool))
+        mempool_trim_ours(pool);
+    return released;
+}
+
+static uint64_t make_room(struct pool *pool, struct device *device, uint64_t bytes)
+{
+    return release(pool, device, bytes, RELEASE_IN_ALLOCATION);
+}
+
+static uint64_t trim(struct pool *pool)
+{
+    return release(pool, NULL, UINT64_MAX, RELEASE_IN_FREE);
+}
+
+static uint64_t driver_keeps(struct pool *pool, struct device *device)
+{
+    return streams_of(pool) ? mempool_unused(pool, device) : 0;
+}
+
+static void add_kept(struct pool *pool, struct device *device, struct kept_bytes *sum)
+{
+    struct stream_bytes streams = stream_release_sum(pool, device);
+    sum->live += streams.live;
+    sum->cached += streams.cached;
+    sum->pending += streams.pending;
+}
+
 const struct kind stream_memory = {
     .name = "stream_ordered",
+    .number = KIND_STREAM_ORDERED,
+    .device_bytes = sizeof(struct stream_device),
+    .starts = stream_pool_start,
+    .made_device = made_device,
     .before_end = before_end,
     .give_back_at_end = give_back_at_end,
     .ended = ended,
+    .ask = ask,
+    .give_back = give_back,
+    .wait_for_the_rest = wait_for_the_rest,
+    .make_room = make_room,
+    .trim = trim,
+    .driver_keeps = driver_keeps,
+    .add_kept = add_kept,
 };

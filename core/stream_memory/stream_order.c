@@ -116,7 +116,7 @@ static void take_mark(struct pool *pool, CUstream handle, struct order_mark *mar
         return;
     short_lock_take(&ref.stream->lock);
     if (stream_is(ref)) {
-        copy_clock(pool->streams, ref.stream, mark);
+        copy_clock(streams_of(pool), ref.stream, mark);
         if (of_wait)
             lower_to_what_a_wait_tells(mark);
     }
@@ -159,7 +159,7 @@ void order_mark_is_over(struct pool *pool, const struct order_mark *mark)
     if (!mark->stream)
         return;
     order_complete(mark->stream, mark->stamp);
-    clock_is_over(pool->streams, &mark->clock, mark->count);
+    clock_is_over(streams_of(pool), &mark->clock, mark->count);
     settle(mark->stream);
 }
 
@@ -212,7 +212,7 @@ static unsigned count_busy(const struct streams *streams)
 
 struct order_marks *order_take_context(struct pool *pool, const struct context *context)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     unsigned room = count_busy(streams);
     struct order_marks *taken = malloc(sizeof *taken + room * sizeof taken->marks[0]);
     if (!taken)
@@ -406,7 +406,7 @@ static CUresult record_in_context(struct pool *pool, const struct own_event *eve
     CUresult result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     (void)unused;
     pthread_mutex_lock(&pool->fence_lock);
-    if (!streams_are_captured(pool))
+    if (!program_captures(&pool->captures))
         result = pool->driver->cuCtxRecordEvent(event->context->handle, event->event);
     pthread_mutex_unlock(&pool->fence_lock);
     return result;
@@ -562,13 +562,13 @@ uint64_t order_share(const struct pool *pool, const struct stream *stream,
                      const struct mempool *mempool)
 {
     const struct device *device = stream->device;
-    uint64_t streams = stream_count(pool->streams), all = device->growth_budget;
+    uint64_t streams = stream_count(streams_of(pool)), all = device->growth_budget;
     uint64_t kept = atomic_load_explicit(&mempool->kept, memory_order_relaxed);
     if (device_is_short(device))
         return 0;
     if (stream->own_order && all && kept > all && memory_is_plentiful(device))
         all = kept;
-    all = smaller(all, device->stream_cached_cap / 2);
+    all = smaller(all, stream_device(device)->cached_cap / 2);
     return smaller(share_of(all, streams, FEW_STREAMS),
                    share_of(device->total_bytes / UNKNOWN_SHARE, streams, VERY_FEW_STREAMS));
 }
@@ -579,7 +579,7 @@ static CUresult record_on_free_stream(struct pool *pool, const struct own_event 
 {
     CUresult result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     pthread_mutex_lock(&pool->fence_lock);
-    if (!streams_are_captured(pool))
+    if (!program_captures(&pool->captures))
         result = pool->driver->cuEventRecord(event->event, handle);
     pthread_mutex_unlock(&pool->fence_lock);
     return result;
@@ -602,19 +602,19 @@ bool order_capture_is_coming(const struct pool *pool)
 {
     /* Relaxed: the stream's lock orders it. Whoever has left something pending without having seen
      * it did so before the stream was looked at below. */
-    return (atomic_load_explicit(&pool->streams->captures_coming, memory_order_relaxed) ||
-            streams_are_captured(pool)) &&
+    return (atomic_load_explicit(&streams_of(pool)->captures_coming, memory_order_relaxed) ||
+            program_captures(&pool->captures)) &&
            !MUTATED(pending_as_capture_comes);
 }
 
 void order_capture_has_come(struct pool *pool)
 {
-    atomic_fetch_sub_explicit(&pool->streams->captures_coming, 1, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&streams_of(pool)->captures_coming, 1, memory_order_relaxed);
 }
 
 void order_record_the_rest(struct pool *pool)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     atomic_fetch_add_explicit(&streams->captures_coming, 1, memory_order_relaxed);
     if (!pool->driver->cuCtxRecordEvent)
         return;
@@ -662,11 +662,11 @@ static void record_where_missing(struct pool *pool, struct stream *stream,
 void order_record_where_missing(struct pool *pool, const struct context *context)
 {
     uint64_t generation = context_generation(context);
-    for (unsigned i = 0; i < stream_count(pool->streams); i++) {
+    for (unsigned i = 0; i < stream_count(streams_of(pool)); i++) {
         struct context *pinned = (struct context *)(uintptr_t)context;
         if (!context_pin(pinned, generation))
             return;
-        record_where_missing(pool, stream_at(pool->streams, i), context);
+        record_where_missing(pool, stream_at(streams_of(pool), i), context);
         context_unpin(pinned);
     }
 }
@@ -849,7 +849,7 @@ static uint64_t mix(CUevent event)
 
 static struct event_shard *shard_of(struct pool *pool, CUevent event)
 {
-    return &pool->streams->events[mix(event) >> 60];
+    return &streams_of(pool)->events[mix(event) >> 60];
 }
 
 static size_t first_slot(const struct event_shard *shard, CUevent event)
@@ -1040,7 +1040,7 @@ size_t order_count_events(struct pool *pool)
 {
     size_t count = 0;
     for (unsigned i = 0; i < SHARDS; i++) {
-        struct event_shard *shard = &pool->streams->events[i];
+        struct event_shard *shard = &streams_of(pool)->events[i];
         pthread_mutex_lock(&shard->lock);
         count += shard->used;
         pthread_mutex_unlock(&shard->lock);
@@ -1051,12 +1051,12 @@ size_t order_count_events(struct pool *pool)
 void order_context_died(struct pool *pool, const struct context *context)
 {
     for (unsigned i = 0; i < SHARDS && !MUTATED(events_outlive_context); i++)
-        forget_events(&pool->streams->events[i], context);
+        forget_events(&streams_of(pool)->events[i], context);
 }
 
 static bool events_are_lost(const struct pool *pool)
 {
-    return atomic_load_explicit(&pool->streams->events_are_lost, memory_order_relaxed);
+    return atomic_load_explicit(&streams_of(pool)->events_are_lost, memory_order_relaxed);
 }
 
 void order_event_look(struct pool *pool, CUevent event, struct event_look *look)
@@ -1093,7 +1093,7 @@ static bool still_stands(struct pool *pool, CUevent event, const struct event_lo
 void order_event_is_over(struct pool *pool, CUevent event, const struct event_look *look)
 {
     if (still_stands(pool, event, look))
-        clock_is_over(pool->streams, &look->clock, STREAMS_ORDERED);
+        clock_is_over(streams_of(pool), &look->clock, STREAMS_ORDERED);
 }
 
 static bool says_anything(const struct order_clock *clock)
@@ -1121,5 +1121,5 @@ void order_event_waited(struct pool *pool, CUevent event, const struct event_loo
 
 void order_lose_events(struct pool *pool)
 {
-    atomic_store_explicit(&pool->streams->events_are_lost, true, memory_order_relaxed);
+    atomic_store_explicit(&streams_of(pool)->events_are_lost, true, memory_order_relaxed);
 }

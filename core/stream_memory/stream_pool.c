@@ -20,7 +20,8 @@
  * captures go on, when only the driver knows which calls they forbid. */
 static inline bool is_served(const struct pool *pool)
 {
-    return pool->streams && (!streams_are_captured(pool) || MUTATED(streams_served_in_captures));
+    return streams_of(pool) &&
+           (!program_captures(&pool->captures) || MUTATED(streams_served_in_captures));
 }
 
 static bool can_be_served(const struct driver *driver)
@@ -34,11 +35,7 @@ bool stream_pool_start(struct pool *pool)
 {
     if (!pool->settings.stream_ordered.enabled || !can_be_served(pool->driver))
         return true;
-    if (!streams_init(pool))
-        return false;
-    pool->streams->idle_captures =
-        atomic_load_explicit(&pool->captures.count, memory_order_relaxed);
-    return true;
+    return streams_init(pool);
 }
 
 /* ---- allocating and freeing ---- */
@@ -47,14 +44,14 @@ CUresult pool_allocate_async_at_once(struct pool *pool, CUdeviceptr *address, si
                                      CUmemoryPool memory_pool, CUstream handle,
                                      allocate_otherwise *otherwise)
 {
-    if (!address || !bytes || !pool->streams || !is_served(pool))
+    if (!address || !bytes || !streams_of(pool) || !is_served(pool))
         return otherwise(address, bytes, memory_pool, handle);
     struct stream_ref ref = stream_ask(pool, handle);
     struct stream *stream = ref.stream;
     if (!stream)
         return otherwise(address, bytes, memory_pool, handle);
-    struct device *device = stream->device;
-    uint64_t rounded = size_class_round(&device->stream_classes, bytes);
+    const struct stream_device *device = stream->on_device;
+    uint64_t rounded = size_class_round(&device->classes, bytes);
     struct block *found = NULL;
     short_lock_take(&stream->lock);
     const struct mempool *mempool =
@@ -78,8 +75,8 @@ bool pool_allocate_async(struct pool *pool, CUdeviceptr *address, size_t bytes,
     if (!address || !bytes || !is_served(pool) || is_in_host_function(pool))
         return false;
     /* Before a stream is made known, so that its end is seen. */
-    if (!atomic_load_explicit(&pool->streams->in_use, memory_order_relaxed))
-        atomic_store_explicit(&pool->streams->in_use, true, memory_order_relaxed);
+    if (!atomic_load_explicit(&streams_of(pool)->in_use, memory_order_relaxed))
+        atomic_store_explicit(&streams_of(pool)->in_use, true, memory_order_relaxed);
     struct stream_ref ref = stream_find(pool, handle, true);
     if (!ref.stream)
         return false;
@@ -94,9 +91,9 @@ bool pool_allocate_async(struct pool *pool, CUdeviceptr *address, size_t bytes,
 CUresult pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstream handle,
                                  free_async *otherwise)
 {
-    if (!pool->streams || !is_served(pool))
+    if (!streams_of(pool) || !is_served(pool))
         return otherwise(address, handle);
-    struct stream_block *block = stream_block_find(&pool->streams->blocks, address);
+    struct stream_block *block = stream_block_find(&streams_of(pool)->blocks, address);
     struct shelf *shelf = block ? shelf_of(block) : NULL;
     if (!shelf)
         return otherwise(address, handle);
@@ -128,7 +125,7 @@ CUresult pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstrea
 static bool is_captured(const struct pool *pool, CUstream handle)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return streams_are_captured(pool) && pool->driver->cuStreamIsCapturing &&
+    return program_captures(&pool->captures) && pool->driver->cuStreamIsCapturing &&
            pool->driver->cuStreamIsCapturing(handle, &status) == CUDA_SUCCESS &&
            status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
@@ -138,7 +135,7 @@ static bool is_captured(const struct pool *pool, CUstream handle)
 static CUresult end_uses(struct pool *pool, struct stream_block *block, CUstream handle)
 {
     if (!atomic_load_explicit(&block->uses, memory_order_relaxed) || is_captured(pool, handle) ||
-        (MUTATED(uses_forgotten_in_captures) && streams_are_captured(pool)))
+        (MUTATED(uses_forgotten_in_captures) && program_captures(&pool->captures)))
         return CUDA_SUCCESS;
     return use_end(pool, block, handle);
 }
@@ -257,7 +254,7 @@ bool stream_pool_free(struct pool *pool, CUdeviceptr address, CUresult *result)
 bool stream_pool_ask_pointer(struct pool *pool, CUdeviceptr pointer, struct pointer_answer *answer)
 {
     const struct block *found =
-        pool->streams ? block_table_find_around(&pool->streams->blocks, pointer) : NULL;
+        streams_of(pool) ? block_table_find_around(&streams_of(pool)->blocks, pointer) : NULL;
     CUdeviceptr base = found ? block_address(found) : 0;
     uint64_t block_size = found ? block_bytes(found) : 0;
     /* Another thread may just be giving it back. */
@@ -284,7 +281,8 @@ bool stream_pool_share(struct pool *pool, CUdeviceptr base)
 
 bool pool_follows_streams(struct pool *pool)
 {
-    return pool->streams && atomic_load_explicit(&pool->streams->in_use, memory_order_relaxed);
+    return streams_of(pool) &&
+           atomic_load_explicit(&streams_of(pool)->in_use, memory_order_relaxed);
 }
 
 void pool_stream_ending(struct pool *pool, CUstream handle)
@@ -322,7 +320,7 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
 void pool_stream_wait_begin(struct pool *pool, CUstream handle, struct order_mark *mark)
 {
     order_take_mark_of_wait(pool, handle, mark);
-    if (streams_are_captured(pool))
+    if (program_captures(&pool->captures))
         mark->stream = NULL;
 }
 
@@ -342,7 +340,7 @@ static void note_error(struct pool *pool, struct context *context, CUresult resu
 void pool_stream_wait_end(struct pool *pool, const struct order_mark *mark, CUresult result)
 {
     /* A capture that began meanwhile may have the stream. */
-    if (result == CUDA_SUCCESS && !streams_are_captured(pool))
+    if (result == CUDA_SUCCESS && !program_captures(&pool->captures))
         order_mark_is_over(pool, mark);
     else
         note_error(pool, mark->context, result);
@@ -366,7 +364,7 @@ void pool_event_wait_end(struct pool *pool, CUevent event, const struct event_lo
 void pool_event_wait_queued(struct pool *pool, CUevent event, const struct event_look *look,
                             CUstream handle, CUresult result)
 {
-    if (result == CUDA_SUCCESS && look->version && !streams_are_captured(pool))
+    if (result == CUDA_SUCCESS && look->version && !program_captures(&pool->captures))
         order_event_waited(pool, event, look, handle);
 }
 
@@ -375,7 +373,7 @@ void pool_record_begin(struct pool *pool, CUevent event, const CUstream *stream,
 {
     recording->mark.stream = NULL;
     recording->version = order_event_begin(pool, event);
-    if (stream && !streams_are_captured(pool))
+    if (stream && !program_captures(&pool->captures))
         order_take_mark(pool, *stream, &recording->mark);
 }
 
@@ -383,7 +381,7 @@ void pool_record_begin(struct pool *pool, CUevent event, const CUstream *stream,
 void pool_record_end(struct pool *pool, CUevent event, const struct recording *recording,
                      CUresult result)
 {
-    bool good = result == CUDA_SUCCESS && !streams_are_captured(pool);
+    bool good = result == CUDA_SUCCESS && !program_captures(&pool->captures);
     order_event_recorded(pool, event, recording->version, good ? &recording->mark : NULL);
 }
 
@@ -399,7 +397,7 @@ void pool_event_lost(struct pool *pool, CUevent event)
 
 void pool_events_are_lost(struct pool *pool)
 {
-    if (pool->streams)
+    if (streams_of(pool))
         order_lose_events(pool);
 }
 
@@ -408,16 +406,16 @@ void pool_events_are_lost(struct pool *pool)
 void pool_early_launch(struct pool *pool, CUstream handle)
 {
     /* A launch that is captured is a node of a graph, and no graph starts early. */
-    if (!pool->streams || is_captured(pool, handle))
+    if (!streams_of(pool) || is_captured(pool, handle))
         return;
     if (!pool_follows_streams(pool)) {
-        streams_note_early_launch(pool->streams, stream_spelled_out(handle));
+        streams_note_early_launch(streams_of(pool), stream_spelled_out(handle));
         return;
     }
     struct stream_ref ref = stream_find_beside_captures(pool, handle, true);
     /* One that is the driver's may become known later. */
     if (!ref.stream && !MUTATED(early_launch_of_unknown_missed))
-        streams_note_early_launch(pool->streams, stream_spelled_out(handle));
+        streams_note_early_launch(streams_of(pool), stream_spelled_out(handle));
     /* Relaxed: only ever raised while the stream is the same. */
     if (!ref.stream || atomic_load_explicit(&ref.stream->early_launches, memory_order_relaxed))
         return;
@@ -433,25 +431,25 @@ void pool_early_launch(struct pool *pool, CUstream handle)
 
 void pool_mempool_created(struct pool *pool, CUmemoryPool handle, CUdevice device)
 {
-    if (pool->streams)
+    if (streams_of(pool))
         mempool_created(pool, handle, device);
 }
 
 void pool_mempool_chosen(struct pool *pool)
 {
-    if (pool->streams)
+    if (streams_of(pool))
         mempool_chosen(pool);
 }
 
 void pool_mempool_destroying(struct pool *pool, CUmemoryPool handle)
 {
-    if (pool->streams)
+    if (streams_of(pool))
         mempool_destroying(pool, handle);
 }
 
 void pool_mempool_destroyed(struct pool *pool, CUmemoryPool handle, CUresult result)
 {
-    if (pool->streams)
+    if (streams_of(pool))
         mempool_destroyed(pool, handle, result == CUDA_SUCCESS);
 }
 
@@ -463,30 +461,30 @@ void pool_mempool_trimming(struct pool *pool, CUmemoryPool handle, size_t keep)
 
 void pool_mempool_setting(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute)
 {
-    if (pool->streams)
+    if (streams_of(pool))
         mempool_setting(pool, handle, attribute);
 }
 
 void pool_mempool_set(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute,
                       const void *value)
 {
-    if (pool->streams)
+    if (streams_of(pool))
         mempool_set(pool, handle, attribute, value);
 }
 
 void pool_mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute,
                       void *value)
 {
-    if (pool->streams)
+    if (streams_of(pool))
         mempool_got(pool, handle, attribute, value);
 }
 
 /* ---- what programs may ask for ---- */
 
-bool pool_stream_bytes(struct pool *pool, CUstream handle, struct pool_bytes *bytes)
+bool pool_stream_bytes(struct pool *pool, CUstream handle, struct kept_bytes *bytes)
 {
-    struct stream_ref ref = pool->streams ? stream_find_beside_captures(pool, handle, false)
-                                          : (struct stream_ref){NULL, 0};
+    struct stream_ref ref = streams_of(pool) ? stream_find_beside_captures(pool, handle, false)
+                                             : (struct stream_ref){NULL, 0};
     if (!ref.stream)
         return false;
     struct stream *stream = ref.stream;
@@ -518,8 +516,8 @@ static uint64_t stamp_to_wait_for(struct stream *stream)
 unsigned pool_reap(struct pool *pool)
 {
     unsigned reaped = 0;
-    for (unsigned i = 0; is_served(pool) && i < stream_count(pool->streams); i++) {
-        struct stream *stream = stream_at(pool->streams, i);
+    for (unsigned i = 0; is_served(pool) && i < stream_count(streams_of(pool)); i++) {
+        struct stream *stream = stream_at(streams_of(pool), i);
         order_record_to_wait(pool, stream);
         uint64_t stamp = stamp_to_wait_for(stream);
         if (!stamp)
@@ -532,13 +530,13 @@ unsigned pool_reap(struct pool *pool)
 
 uint64_t pool_generation(struct pool *pool, CUdeviceptr address)
 {
-    return pool->streams ? use_generation(pool, address) : 0;
+    return streams_of(pool) ? use_generation(pool, address) : 0;
 }
 
 CUresult pool_record_use(struct pool *pool, CUdeviceptr address, uint64_t generation,
                          CUstream stream, bool write)
 {
-    if (!pool->streams)
+    if (!streams_of(pool))
         return CUDA_ERROR_NOT_SUPPORTED;
     return use_record(pool, address, generation, stream, write);
 }

@@ -25,7 +25,7 @@
 
 struct stream_bytes stream_release_sum(struct pool *pool, const struct device *device)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     struct stream_bytes sum = {0, 0, 0, 0};
     for (unsigned i = 0; streams && i < stream_count(streams); i++) {
         const struct stream *stream = stream_at(streams, i);
@@ -101,7 +101,7 @@ static bool is_worth_a_look(const struct choice *choice, const struct stream *st
 /* Of many streams a few that have something are enough, others each time. */
 static bool find_best(const struct choice *choice, struct best *best)
 {
-    struct streams *streams = choice->pool->streams;
+    struct streams *streams = streams_of(choice->pool);
     unsigned count = stream_count(streams);
     bool few = !choice->hastily || !streams_are_many(streams);
     unsigned from = few ? 0
@@ -131,7 +131,7 @@ static void detach(struct pool *pool, struct stream *stream, struct block *found
     struct stream_block *block = stream_block_of(found);
     stream_heap_detach(stream, block);
     stream_block_is_away(stream);
-    block_table_remove(&pool->streams->blocks, block_address(found), found);
+    block_table_remove(&streams_of(pool)->blocks, block_address(found), found);
 }
 
 /* Takes blocks of that stream like the best one, chained through their heap links. */
@@ -183,7 +183,7 @@ static bool give_to_driver(const struct driver *driver, CUdeviceptr address, CUs
 static CUstream free_stream(struct pool *pool, struct context *context, bool *once)
 {
     const struct driver *driver = pool->driver;
-    CUstream stream = driver->cuStreamQuery ? release_late_stream(pool, context) : NULL;
+    CUstream stream = driver->cuStreamQuery ? late_return_stream(pool, context) : NULL;
     *once = !stream || driver->cuStreamQuery(stream) != CUDA_SUCCESS;
     if (*once && driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
         return NULL;
@@ -198,7 +198,7 @@ static CUstream stream_behind(struct pool *pool, struct context *context,
     const struct driver *driver = pool->driver;
     *once = false;
     if (!after)
-        return release_stream(pool, context);
+        return return_stream(pool, context);
     CUstream stream = free_stream(pool, context, once);
     if (!stream || driver->cuStreamWaitEvent(stream, after->event, 0) == CUDA_SUCCESS)
         return stream;
@@ -222,7 +222,7 @@ static void hand_over(struct pool *pool, struct context *context, struct block *
         b->refused = !stream || !give_to_driver(driver, block_address(b), stream, after != NULL);
     /* An allocation or a free that goes on without the memory need not wait until it is back. */
     if (stream && !after && place != RELEASE_IN_ALLOCATION)
-        release_wait(pool, context, stream, place);
+        return_wait(pool, context, stream, place);
     if (stream && once)
         driver->cuStreamDestroy_v2(stream);
     if (current)
@@ -252,7 +252,7 @@ bool stream_release_one_behind(struct pool *pool, const struct own_event *event,
 static void put_back(struct pool *pool, struct stream_block *block)
 {
     struct shelf *shelf = atomic_load_explicit(&block->shelf, memory_order_relaxed);
-    if (!block_table_insert(&pool->streams->blocks, block_address(&block->block), &block->block))
+    if (!block_table_insert(&streams_of(pool)->blocks, block_address(&block->block), &block->block))
         return;
     short_lock_take(&shelf->stream->lock);
     stream_heap_attach(shelf, block);
@@ -342,7 +342,7 @@ static uint64_t release_chosen(struct pool *pool, const struct device *device, s
                                uint64_t bytes, enum eviction reason, enum release_place place)
 {
     uint64_t released = 0;
-    struct context *c = pool->streams ? context_next(pool, NULL, changeable(device)) : NULL;
+    struct context *c = streams_of(pool) ? context_next(pool, NULL, changeable(device)) : NULL;
     for (; c && released < bytes; c = context_next(pool, c, changeable(device)))
         released += release_in(pool, c, choice, bytes - released, reason, place);
     return released;
@@ -357,7 +357,7 @@ uint64_t stream_release_clean(struct pool *pool, const struct device *device, ui
 /* In an allocation that goes on without it. */
 static uint64_t release_hastily(struct pool *pool, const struct device *device, uint64_t bytes)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     struct choice choice = any_choice(pool);
     uint64_t started;
     choice.hastily = true;
@@ -375,7 +375,7 @@ static uint64_t release_hastily(struct pool *pool, const struct device *device, 
 bool stream_release_room(struct pool *pool, struct stream *stream, const struct stream_block *block)
 {
     struct device *device = stream->device;
-    uint64_t cap = device->stream_cached_cap, bytes = block->block.bytes;
+    uint64_t cap = stream_device(device)->cached_cap, bytes = block->block.bytes;
     uint64_t cap_blocks = pool->settings.stream_ordered.caps.blocks_per_bucket;
     if (bytes > cap)
         return false;
@@ -385,7 +385,7 @@ bool stream_release_room(struct pool *pool, struct stream *stream, const struct 
         stream_release_settle(pool, device);
         kept -= stream_release_clean(pool, device, kept - cap, EVICTION_CAP, RELEASE_IN_ALLOCATION);
     }
-    unsigned count = stream_count(pool->streams);
+    unsigned count = stream_count(streams_of(pool));
     uint64_t share = cap / CAP_SHARE / (count > FEW_STREAMS ? count : FEW_STREAMS);
     bool fits = kept <= cap || MUTATED(stream_cap_ignored);
     short_lock_take(&stream->lock);
@@ -412,11 +412,12 @@ static void release_idle(struct pool *pool, const struct device *device, uint64_
 static bool idle_look_is_due(const struct pool *pool, struct device *device, uint64_t now)
 {
     uint64_t idle = pool->settings.stream_ordered.release_after_idle_ns;
-    uint64_t last = atomic_load_explicit(&device->stream_idle_checked_at, memory_order_relaxed);
+    uint64_t last =
+        atomic_load_explicit(&stream_device(device)->idle_checked_at, memory_order_relaxed);
     /* The blocks carry times of looks: those of before the first one have none. */
     return idle && now > idle && now >= last + idle / 4 &&
-           atomic_compare_exchange_strong_explicit(&device->stream_idle_checked_at, &last, now,
-                                                   memory_order_relaxed, memory_order_relaxed);
+           atomic_compare_exchange_strong_explicit(&stream_device(device)->idle_checked_at, &last,
+                                                   now, memory_order_relaxed, memory_order_relaxed);
 }
 
 void stream_release_look(struct pool *pool, struct stream *stream)
@@ -541,7 +542,7 @@ static bool release_behind_one(struct pool *pool, struct context *context, struc
 /* The context is pinned. */
 static uint64_t release_behind_events(struct pool *pool, struct context *context, uint64_t bytes)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     uint64_t released = 0;
     for (unsigned i = 0; i < stream_count(streams); i++)
         while (released < bytes && release_behind_one(pool, context, stream_at(streams, i),
@@ -593,7 +594,7 @@ static uint64_t newest_stamp(struct stream *stream)
 static void settle_streams(struct pool *pool, const struct device *device,
                            bool (*query)(struct pool *, struct stream *, uint64_t))
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     for (unsigned i = 0; streams && i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
         if ((device && stream->device != device) || counter_get(&stream->free_bytes) == 0)
@@ -623,7 +624,7 @@ void stream_release_settle(struct pool *pool, const struct device *device)
 static uint64_t bound_on_reserve(const struct pool *pool, const struct device *device,
                                  const struct mempool *mempool)
 {
-    uint64_t peak = counter_get(&device->stream_memory->peak_requested);
+    uint64_t peak = counter_get(&stream_device(device)->counters->peak_requested);
     uint64_t bound = (uint64_t)((double)peak * pool->settings.stream_ordered.caps.reserve_ratio) +
                      device->growth_budget;
     uint64_t kept = atomic_load_explicit(&mempool->kept, memory_order_relaxed);
@@ -638,7 +639,8 @@ bool stream_release_has_room(struct pool *pool, const struct context *context,
                              const struct mempool *mempool, uint64_t bytes)
 {
     const struct device *device = context->device;
-    uint64_t reserved = atomic_load_explicit(&device->stream_bytes, memory_order_relaxed);
+    uint64_t reserved =
+        atomic_load_explicit(&stream_device(device)->reserved_bytes, memory_order_relaxed);
     return reserved + bytes <= bound_on_reserve(pool, device, mempool);
 }
 
@@ -648,12 +650,12 @@ static void look_at_what_is_left(struct pool *pool, struct device *device, uint6
 {
     uint64_t taken = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed) + bytes;
     uint64_t left = taken < device->total_bytes ? device->total_bytes - taken : 1;
-    uint64_t noted = atomic_load_explicit(&device->stream_left, memory_order_relaxed);
+    uint64_t noted = atomic_load_explicit(&stream_device(device)->left_bytes, memory_order_relaxed);
     if (noted == 0)
         noted = device->total_bytes;
     if (left >= noted / 2 && left / 2 <= noted)
         return;
-    atomic_store_explicit(&device->stream_left, left, memory_order_relaxed);
+    atomic_store_explicit(&stream_device(device)->left_bytes, left, memory_order_relaxed);
     if (left > noted || MUTATED(shortage_unnoticed))
         return;
     struct context *c = context_next(pool, NULL, device);
@@ -664,21 +666,21 @@ static void look_at_what_is_left(struct pool *pool, struct device *device, uint6
 /* Of many streams the sum is only made now and then: a peak between may not be seen. */
 static void raise_peaks(struct pool *pool, struct device *device, uint64_t bytes, uint64_t after)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     uint64_t started;
-    counter_raise_to(&device->stream_memory->peak_reserved, after);
-    counter_raise_shared(&device->stream_memory->recent_peak, after);
+    counter_raise_to(&stream_device(device)->counters->peak_reserved, after);
+    counter_raise_shared(&stream_device(device)->counters->recent_peak, after);
     if (streams_pause(streams, &streams->sums, &started))
         return;
     /* Two threads may both be right. */
-    counter_raise_to(&device->stream_memory->peak_requested,
+    counter_raise_to(&stream_device(device)->counters->peak_requested,
                      stream_release_sum(pool, device).requested + bytes);
     streams_rest(streams, &streams->sums, started);
 }
 
 static void settle_now_and_then(struct pool *pool, const struct device *device)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     uint64_t started;
     if (streams_pause(streams, &streams->settling, &started))
         return;
@@ -689,7 +691,7 @@ static void settle_now_and_then(struct pool *pool, const struct device *device)
 static uint64_t release_behind_events_now_and_then(struct pool *pool, struct context *context,
                                                    uint64_t bytes)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     uint64_t started;
     if (streams_pause(streams, &streams->releases_behind, &started) ||
         !context_pin(context, context_generation(context)))
@@ -706,7 +708,8 @@ bool stream_release_before_growth(struct pool *pool, struct context *context,
                                   struct stream_ref ref, CUstream handle)
 {
     struct device *device = context->device;
-    uint64_t after = atomic_load_explicit(&device->stream_bytes, memory_order_relaxed) + bytes;
+    uint64_t after =
+        atomic_load_explicit(&stream_device(device)->reserved_bytes, memory_order_relaxed) + bytes;
     raise_peaks(pool, device, bytes, after);
     look_at_what_is_left(pool, device, bytes);
     uint64_t bound = bound_on_reserve(pool, device, mempool);
@@ -726,7 +729,7 @@ bool stream_release_before_growth(struct pool *pool, struct context *context,
 
 static bool is_pending_in(struct pool *pool, const struct context *context)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     bool pending = false;
     for (unsigned i = 0; i < stream_count(streams) && !pending; i++) {
         struct stream *stream = stream_at(streams, i);
@@ -753,7 +756,7 @@ static bool has_event(struct stream *stream, const struct context *context)
  * which the driver says that something is wrong. */
 static bool is_awaited(struct pool *pool, const struct context *context)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     bool awaited = false;
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
@@ -775,7 +778,7 @@ static bool record_context(struct pool *pool, struct context *context, CUevent *
         return false;
     if (driver->cuEventCreate(event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS) {
         pthread_mutex_lock(&pool->fence_lock);
-        recorded = !streams_are_captured(pool) &&
+        recorded = !program_captures(&pool->captures) &&
                    driver->cuCtxRecordEvent(context->handle, *event) == CUDA_SUCCESS;
         pthread_mutex_unlock(&pool->fence_lock);
         if (!recorded)
@@ -868,7 +871,8 @@ static void settle_context_until(struct pool *pool, const struct visit *visit, u
         end_calls(visit);
     }
     /* Where the driver could record one but did not, something is wrong. */
-    bool waits = recorded || (!pool->driver->cuCtxRecordEvent && !streams_are_captured(pool));
+    bool waits =
+        recorded || (!pool->driver->cuCtxRecordEvent && !program_captures(&pool->captures));
     if (waits && wait_patiently(pool, visit, recorded ? &event : NULL, give_up_at) == CUDA_SUCCESS)
         order_context_is_over(marks);
     if (recorded)
@@ -879,12 +883,25 @@ static void settle_context_until(struct pool *pool, const struct visit *visit, u
 void stream_release_settle_until(struct pool *pool, const struct device *device,
                                  uint64_t give_up_at)
 {
-    struct context *c = pool->streams ? context_next(pool, NULL, changeable(device)) : NULL;
+    struct context *c = streams_of(pool) ? context_next(pool, NULL, changeable(device)) : NULL;
     for (; c; c = context_next(pool, c, changeable(device))) {
         struct visit visit = {c, context_generation(c), false};
         if (is_pending_in(pool, c))
             settle_context_until(pool, &visit, give_up_at);
     }
+}
+
+bool stream_release_is_vain(const struct device *device)
+{
+    uint64_t until =
+        device ? atomic_load_explicit(&stream_device(device)->vain_until, memory_order_relaxed) : 0;
+    return monotonic_now() < until;
+}
+
+void stream_release_was_vain(const struct device *device, uint64_t nanoseconds)
+{
+    atomic_store_explicit(&stream_device(device)->vain_until, monotonic_now() + nanoseconds,
+                          memory_order_relaxed);
 }
 
 /* ---- pools and contexts that end ---- */
@@ -895,7 +912,7 @@ static bool record_legacy(struct pool *pool, struct context *context, CUevent *e
 {
     const struct driver *driver = pool->driver;
     bool pushed, recorded = false;
-    if (streams_are_captured(pool) || !context_push(pool, context, &pushed))
+    if (program_captures(&pool->captures) || !context_push(pool, context, &pushed))
         return false;
     if (driver->cuEventCreate(event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS) {
         recorded = driver->cuEventRecord(*event, CU_STREAM_LEGACY) == CUDA_SUCCESS;
@@ -949,7 +966,7 @@ static bool can_be_named(const struct choice *choice, struct stream *stream, str
 static bool may_be_capturing(const struct pool *pool, CUstream handle)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return streams_are_captured(pool) &&
+    return program_captures(&pool->captures) &&
            (!pool->driver->cuStreamIsCapturing ||
             pool->driver->cuStreamIsCapturing(handle, &status) != CUDA_SUCCESS ||
             status != CU_STREAM_CAPTURE_STATUS_NONE);
@@ -964,10 +981,10 @@ static void give_back_in_order(const struct choice *choice)
     enter_driver();
     struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
     bool current = context_push(pool, choice->context, &pushed);
-    for (unsigned i = 0; current && i < stream_count(pool->streams); i++) {
+    for (unsigned i = 0; current && i < stream_count(streams_of(pool)); i++) {
         struct stream_ref ref;
         CUstream handle;
-        if (can_be_named(choice, stream_at(pool->streams, i), &ref, &handle) &&
+        if (can_be_named(choice, stream_at(streams_of(pool), i), &ref, &handle) &&
             !may_be_capturing(pool, handle))
             in_order_at_the_end(pool, ref, handle);
     }
@@ -1038,7 +1055,7 @@ void stream_release_before_end(struct pool *pool, struct context *context)
     uint64_t started = monotonic_now();
     struct choice choice = {
         .pool = pool, .context = context, .generation = context_generation(context)};
-    if (!streams_are_captured(pool) || !pool->driver->cuMemFreeAsync)
+    if (!program_captures(&pool->captures) || !pool->driver->cuMemFreeAsync)
         return;
     if (!MUTATED(not_given_back_in_order))
         give_back_in_order(&choice);
@@ -1048,7 +1065,7 @@ void stream_release_before_end(struct pool *pool, struct context *context)
 
 void stream_release_context(struct pool *pool, struct context *context)
 {
-    if (pool->streams && pool->driver->cuMemFreeAsync)
+    if (streams_of(pool) && pool->driver->cuMemFreeAsync)
         release_all(pool, context, NULL, EVICTION_MEMORY);
 }
 
@@ -1069,7 +1086,7 @@ static struct block *take_any(struct stream *stream, const struct context *conte
 
 void stream_release_forget(struct pool *pool, struct context *context)
 {
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     for (unsigned i = 0; streams && i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
         struct block *found, *chain = NULL;

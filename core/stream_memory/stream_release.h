@@ -60,6 +60,10 @@ void stream_release_settle(struct pool *pool, const struct device *device);
 void stream_release_settle_until(struct pool *pool, const struct device *device,
                                  uint64_t give_up_at);
 
+/* That wait was in vain: so it is taken to be for so many nanoseconds. */
+bool stream_release_is_vain(const struct device *device);
+void stream_release_was_vain(const struct device *device, uint64_t nanoseconds);
+
 /* Out of memory, in an allocation on this stream: hands the stream's pending blocks to the driver
  * in the stream's own order, unless others order it: then an operation in it could hold somebody
  * up. The bytes. */

@@ -31,7 +31,7 @@ struct waits {
 
 uint64_t use_generation(struct pool *pool, CUdeviceptr address)
 {
-    const struct stream_block *block = stream_block_find(&pool->streams->blocks, address);
+    const struct stream_block *block = stream_block_find(&streams_of(pool)->blocks, address);
     if (!block || !stream_block_is_held(block, address))
         return 0;
     return atomic_load_explicit(&block->generation, memory_order_relaxed);
@@ -106,7 +106,7 @@ static struct uses *take_uses(struct stream_block *block)
 static struct use allocation_of(struct pool *pool, const struct stream_block *block,
                                 struct stream *stream)
 {
-    struct use use = use_on((struct stream_ref){stream, stream_id(pool->streams, stream)});
+    struct use use = use_on((struct stream_ref){stream, stream_id(streams_of(pool), stream)});
     short_lock_take(&stream->lock);
     if (atomic_load_explicit(&block->generation, memory_order_relaxed) <= stream->handed_before)
         use.stream.id = 0;
@@ -134,7 +134,8 @@ static struct uses *get_uses(struct pool *pool, struct stream_block *block)
 
 static bool can_be_named_here(const struct pool *pool, const struct use *use)
 {
-    return use->stream.id != 0 && stream_id(pool->streams, use->stream.stream) == use->stream.id &&
+    return use->stream.id != 0 &&
+           stream_id(streams_of(pool), use->stream.stream) == use->stream.id &&
            (!use->thread || use->thread == thread_state.id);
 }
 
@@ -142,13 +143,13 @@ static bool can_be_named_here(const struct pool *pool, const struct use *use)
 static CUresult record_end_of_context(struct pool *pool, const struct use *use, CUevent event)
 {
     const struct driver *driver = pool->driver;
-    if (!driver->cuCtxRecordEvent && streams_are_captured(pool) &&
+    if (!driver->cuCtxRecordEvent && program_captures(&pool->captures) &&
         !MUTATED(context_waited_for_in_captures))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (!driver->cuCtxRecordEvent)
         return driver->cuCtxSynchronize();
     pthread_mutex_lock(&pool->fence_lock);
-    CUresult result = streams_are_captured(pool)
+    CUresult result = program_captures(&pool->captures)
                           ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
                           : driver->cuCtxRecordEvent(use->context->handle, event);
     pthread_mutex_unlock(&pool->fence_lock);
@@ -208,7 +209,7 @@ static CUresult note_use(struct pool *pool, struct stream_block *block, CUdevice
                          uint64_t generation, const struct use *use, bool write)
 {
     CUresult result = CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&pool->streams->use_lock);
+    pthread_mutex_lock(&streams_of(pool)->use_lock);
     struct uses *uses = use_generation(pool, address) == generation ? uses_of(block) : NULL;
     if (uses && write) {
         uses->write = *use;
@@ -217,7 +218,7 @@ static CUresult note_use(struct pool *pool, struct stream_block *block, CUdevice
     } else if (uses) {
         result = add_read(uses, use) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     }
-    pthread_mutex_unlock(&pool->streams->use_lock);
+    pthread_mutex_unlock(&streams_of(pool)->use_lock);
     return result;
 }
 
@@ -227,20 +228,20 @@ static struct waits *begin_use(struct pool *pool, struct stream_block *block, CU
 {
     struct waits *waits = NULL;
     *result = CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&pool->streams->use_lock);
+    pthread_mutex_lock(&streams_of(pool)->use_lock);
     if (use_generation(pool, address) == generation) {
         struct uses *uses = get_uses(pool, block);
         waits = uses ? waits_for(uses, ref, write) : NULL;
         *result = waits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     }
-    pthread_mutex_unlock(&pool->streams->use_lock);
+    pthread_mutex_unlock(&streams_of(pool)->use_lock);
     return waits;
 }
 
 CUresult use_record(struct pool *pool, CUdeviceptr address, uint64_t generation, CUstream handle,
                     bool write)
 {
-    struct stream_block *block = stream_block_find(&pool->streams->blocks, address);
+    struct stream_block *block = stream_block_find(&streams_of(pool)->blocks, address);
     CUresult result;
     if (MUTATED(stale_generation_taken))
         generation = use_generation(pool, address);
@@ -266,11 +267,11 @@ CUresult use_end(struct pool *pool, struct stream_block *block, CUstream handle)
 {
     struct stream_ref ref = stream_find_beside_captures(pool, handle, true);
     struct waits *waits = NULL;
-    pthread_mutex_lock(&pool->streams->use_lock);
+    pthread_mutex_lock(&streams_of(pool)->use_lock);
     struct uses *uses = uses_of(block);
     if (uses)
         waits = waits_for(uses, ref, true);
-    pthread_mutex_unlock(&pool->streams->use_lock);
+    pthread_mutex_unlock(&streams_of(pool)->use_lock);
     if (!uses)
         return CUDA_SUCCESS;
     CUresult result = waits ? wait_for_all(pool, waits, handle) : CUDA_ERROR_OUT_OF_MEMORY;
@@ -282,8 +283,8 @@ CUresult use_end(struct pool *pool, struct stream_block *block, CUstream handle)
 
 void use_forget(struct pool *pool, struct stream_block *block)
 {
-    pthread_mutex_lock(&pool->streams->use_lock);
+    pthread_mutex_lock(&streams_of(pool)->use_lock);
     struct uses *uses = take_uses(block);
-    pthread_mutex_unlock(&pool->streams->use_lock);
+    pthread_mutex_unlock(&streams_of(pool)->use_lock);
     free_uses(uses);
 }

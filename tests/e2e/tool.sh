@@ -60,7 +60,9 @@ mkdir -p "$here/bin" "$here/lib"
 cp "$BUILD/cudapool" "$here/bin"
 cudapool=$here/bin/cudapool
 preload=$here/lib/libcudapool_preload.so
-${CC:-cc} -shared -fPIC -x c /dev/null -o "$preload" || exit 2
+# Built like the pool itself: ThreadSanitizer's library alone, without an object that needs it, does
+# not start in a program that was built without.
+${CC:-cc} -shared -fPIC ${SANITIZE:+-fsanitize=$SANITIZE} -x c /dev/null -o "$preload" || exit 2
 unset LD_PRELOAD CUDAPOOL_CONFIG CUDAPOOL_REPORT TMPDIR
 
 # --- help -----------------------------------------------------------------------------------------
@@ -480,9 +482,15 @@ state() { # process: its state's letter
     sed 's/.*) \(.\).*/\1/' "/proc/$1/stat" 2>/dev/null
 }
 becomes() { # name, process, letters
-    local tries=0
-    until [[ $3 == *"$(state "$2")"* ]] || [ $((tries += 1)) -gt 200 ]; do sleep 0.02; done
-    if [[ $3 == *"$(state "$2")"* ]]; then ok "$1"; else fail "$1" "state $(state "$2")"; fi
+    local tries=0 letter
+    while letter=$(state "$2") && ! [[ $letter && $3 == *"$letter"* ]]; do
+        if [ $((tries += 1)) -gt 500 ]; then
+            fail "$1" "state \"$letter\""
+            return
+        fi
+        sleep 0.02
+    done
+    ok "$1"
 }
 stopping_run() { # program; its number goes to $program, that of run to $run
     rm -f "$here/ready"

@@ -9,6 +9,7 @@
  */
 #include <dlfcn.h>
 
+#include "core/base/file_pattern.h"
 #include "core/base/writing.h"
 #include "core/figures/report_json.h"
 #include "core/settings/config_json.h"
@@ -91,7 +92,7 @@ static void promise_plan(const struct plan *plan)
     PROMISE(printed_bytes == 0, "%s", printed);
     PROMISE(report->at_exit != REPORT_JSON || plan->write_json == cudapool_report_write,
             "nothing writes the report");
-    PROMISE(report->file[0] == '\0' || report_file_name_is_valid(report->file), "%s", report->file);
+    PROMISE(report->file[0] == '\0' || file_pattern_is_valid(report->file), "%s", report->file);
 }
 
 static void promise_refusal(struct plan *plan, bool disabled)

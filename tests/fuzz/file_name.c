@@ -1,5 +1,5 @@
 /*
- * Names of report files (core/figures/report.h): a pattern is valid or refused; what a valid one
+ * Names of report files (core/base/file_pattern.h): a pattern is valid or refused; what a valid one
  * becomes is what its escapes stand for, in exactly the room that it needs; a host or a rank
  * chooses no directory. And the ranks that launchers leave in the environment: digits, or none.
  *
@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 
+#include "core/base/file_pattern.h"
 #include "core/figures/report.h"
 
 #include "fuzz.h"
@@ -49,7 +50,7 @@ static void promise_expansion(const char *pattern, const struct report_process *
     char name[EXPANDED];
     bool valid = *pattern != '\0' && expand(pattern, process, expected);
 
-    PROMISE(report_file_name_is_valid(pattern) == valid, "%s", pattern);
+    PROMISE(file_pattern_is_valid(pattern) == valid, "%s", pattern);
     errno = 0;
     int status = report_expand_file_name(pattern, process, name, sizeof(name));
     PROMISE(status == (valid ? 0 : -1) && (valid || errno == EINVAL), "%s", pattern);

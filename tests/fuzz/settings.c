@@ -56,7 +56,7 @@ static void promise_buckets(const struct bucket_settings *buckets, uint64_t devi
 {
     struct size_classes classes;
 
-    size_classes_init(&classes, buckets, device_bytes);
+    bucket_settings_resolve(buckets, device_bytes, &classes);
     for (uint64_t power = 1; power <= UINT64_C(1) << 50; power *= 2) {
         for (uint64_t bytes = power - (power > 1); bytes <= power + 1; bytes++) {
             uint64_t block = size_class_round(&classes, bytes);

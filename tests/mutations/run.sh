@@ -67,7 +67,7 @@ random() { # [seeds]
 
 # One unit test, on the driver that records what it is asked.
 unit() { # program test
-    timeout -k 1 $SECONDS_OF_ONE "$MUTATIONS/tests/unit/test_$1" --filter "$1/$2" --timeout \
+    timeout -k 1 $SECONDS_OF_ONE "$MUTATIONS"/tests/unit/*/"test_$1" --filter "$1/$2" --timeout \
         $SECONDS_OF_CALL >"$work/output" 2>&1
     local status=$? tested
     tested=$(sed -n 's/.*Synthesis: Tested: \([0-9]*\) .*/\1/p' "$work/output")

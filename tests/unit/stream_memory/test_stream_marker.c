@@ -400,7 +400,7 @@ Test(stream_marker, sums_are_right)
     for (int i = 0; i < 20000; i++) {
         random = random * 1664525u + 1013904223u;
         do_something(random >> 8, &blocks[(random >> 24) % 40], streams[i % 3]);
-        for (unsigned j = 0; j < stream_count(pool->streams); j++)
-            check_sums(stream_at(pool->streams, j));
+        for (unsigned j = 0; j < stream_count(streams_of(pool)); j++)
+            check_sums(stream_at(streams_of(pool), j));
     }
 }

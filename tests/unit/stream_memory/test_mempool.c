@@ -242,7 +242,7 @@ Test(mempool, what_is_just_being_freed_goes_back_with_its_pool)
     pool_allocate_async(pool, &address, MIB, &own, one, &result);
     free_on(one, address);
     struct stream *stream = stream_called(one);
-    struct stream_block *block = stream_block_find(&pool->streams->blocks, address);
+    struct stream_block *block = stream_block_find(&streams_of(pool)->blocks, address);
     short_lock_take(&stream->lock);
     stream_heap_detach(stream, block);
     cr_assert_eq(pthread_create(&thread, NULL, destroy, &own), 0);
@@ -301,7 +301,7 @@ static CUdeviceptr take_from(CUmemoryPool memory_pool)
 static unsigned count_records(void)
 {
     unsigned count = 0;
-    for (struct mempool *m = pool->streams->mempools; m; m = m->next)
+    for (struct mempool *m = streams_of(pool)->mempools; m; m = m->next)
         count++;
     return count;
 }

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/base/file_pattern.h"
 #include "core/figures/report.h"
 #include "core/figures/report_json.h"
 #include "decimal_comma.h"
@@ -429,7 +430,7 @@ Test(report, file_names_with_other_escapes_are_refused)
 
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         errno = 0;
-        cr_expect_not(report_file_name_is_valid(wrong[i]), "%s", wrong[i]);
+        cr_expect_not(file_pattern_is_valid(wrong[i]), "%s", wrong[i]);
         cr_expect_eq(report_expand_file_name(wrong[i], &process, expanded, sizeof(expanded)), -1);
         cr_expect_eq(errno, EINVAL);
     }

@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 
 #include "core/base/size_class.h"
+#include "core/settings/config.h"
 
 #define KIB UINT64_C(1024)
 #define MIB (KIB * KIB)
@@ -14,7 +15,7 @@ static struct size_classes classes_between(enum bucket_policy policy, uint32_t s
 {
     struct bucket_settings settings = {policy, steps, smallest, largest};
     struct size_classes classes;
-    size_classes_init(&classes, &settings, 80 * GIB);
+    bucket_settings_resolve(&settings, 80 * GIB, &classes);
     return classes;
 }
 
@@ -210,10 +211,10 @@ Test(size_class, the_smallest_block_is_at_most_a_64th_of_the_device)
         .policy = BUCKETS_POW2, .steps_per_doubling = 8, .smallest = GIB, .largest.percent = 100};
     struct size_classes classes;
 
-    size_classes_init(&classes, &settings, 64 * GIB);
+    bucket_settings_resolve(&settings, 64 * GIB, &classes);
     cr_expect_eq(size_class_round(&classes, 1), GIB);
-    size_classes_init(&classes, &settings, 32 * GIB);
+    bucket_settings_resolve(&settings, 32 * GIB, &classes);
     cr_expect_eq(size_class_round(&classes, 1), GIB / 2);
-    size_classes_init(&classes, &settings, 1);
+    bucket_settings_resolve(&settings, 1, &classes);
     cr_expect_eq(size_class_round(&classes, 1), SIZE_CLASS_GRANULE);
 }

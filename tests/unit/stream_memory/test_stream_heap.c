@@ -127,10 +127,10 @@ Test(stream_heap, counts_are_right_where_the_figures_are_full)
     cr_assert_eq(totals.rounded_bytes, bytes);
     cr_assert_eq(totals.live_bytes, 0);
     struct device *device = registry_devices(&pool->registry);
-    cr_assert_eq(device->stream_bytes, totals.cached_bytes + totals.pending_bytes);
+    cr_assert_eq(stream_device(device)->reserved_bytes, totals.cached_bytes + totals.pending_bytes);
     pool_trim(pool);
     struct stream_bytes left = stream_release_sum(pool, device);
-    cr_assert_eq(device->stream_bytes, left.cached + left.pending);
+    cr_assert_eq(stream_device(device)->reserved_bytes, left.cached + left.pending);
     const struct figures_header *header = figures_header(&pool->figures);
     cr_assert_gt(pairs * sizeof(struct figures_bucket), FIGURES_BYTES_MAX - FIGURES_BYTES_TO_SPARE);
     cr_assert_leq(counter_get(&header->used), FIGURES_BYTES_MAX - FIGURES_BYTES_TO_SPARE / 2);
@@ -343,7 +343,7 @@ Test(stream_heap, a_plain_free_after_its_pools_end_goes_behind_the_work)
     start_streams();
     CUdeviceptr block = leave_pending(one, MIB);
     cr_assert_eq(take_on(one, MIB), block);
-    stream_block_find(&pool->streams->blocks, block)->shared = true;
+    stream_block_find(&streams_of(pool)->blocks, block)->shared = true;
     fake_launch(context);
     unsigned frees = fake_calls(FAKE_MEM_FREE), waits = fake_stream_calls().waits;
     release(block);
@@ -471,11 +471,11 @@ Test(stream_heap, nor_after_those_before_the_stream_became_known)
 {
     start_streams();
     take_on(other, MIB);
-    pool->streams->short_lived = 1000;
-    pool->streams->turned_away = 1;
+    streams_of(pool)->short_lived = 1000;
+    streams_of(pool)->turned_away = 1;
     pool_early_launch(pool, one);
     cr_assert_null(stream_find(pool, one, false).stream);
-    pool->streams->short_lived = 0;
+    streams_of(pool)->short_lived = 0;
     take_on(one, 4 * MIB);
     CUdeviceptr block = leave_pending(one, MIB);
     cr_assert_neq(take_on(one, MIB), block);

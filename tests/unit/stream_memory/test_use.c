@@ -174,14 +174,14 @@ Test(use, a_use_in_a_context_that_is_gone_is_not_waited_for)
 Test(use, where_nothing_was_told_nothing_is_waited_for)
 {
     start_with_block();
-    cr_assert_eq(use_end(pool, stream_block_find(&pool->streams->blocks, block), other),
+    cr_assert_eq(use_end(pool, stream_block_find(&streams_of(pool)->blocks, block), other),
                  CUDA_SUCCESS);
     cr_assert_eq(fake_stream_calls().waits, 0);
 }
 
 Test(use, switched_off_there_are_none)
 {
-    struct pool_bytes bytes;
+    struct kept_bytes bytes;
     settings.stream_ordered.enabled = false;
     start_streams();
     CUdeviceptr plain = allocate(MIB);

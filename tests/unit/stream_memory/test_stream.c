@@ -139,7 +139,7 @@ Test(stream, streams_die_with_their_context)
     struct stream_ref ref = stream_find(pool, one, false);
     cr_assert_not_null(ref.stream);
     end_context(context);
-    cr_assert_neq(stream_id(pool->streams, ref.stream), ref.id);
+    cr_assert_neq(stream_id(streams_of(pool), ref.stream), ref.id);
     cr_assert_eq(fake_bytes_used(0), 0);
     cr_assert_eq(pool_device_bytes(pool, 0).cached + pool_device_bytes(pool, 0).pending, 0);
 }
@@ -277,7 +277,7 @@ Test(stream, the_end_waits_for_who_names_it)
     stream_is_named(stream);
     short_lock_give(&stream->lock);
     send(&errand, end_one, NULL);
-    while (stream_id(pool->streams, stream) != 0)
+    while (stream_id(streams_of(pool), stream) != 0)
         let_time_pass();
     nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     cr_assert_not(atomic_load(&is_over));
@@ -300,7 +300,7 @@ Test(stream, one_is_found_while_chains_change)
     struct errand errand;
     start_streams();
     struct stream *here = found(one);
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     pthread_mutex_lock(&streams->lock);
     atomic_fetch_add(&streams->hash_version, 1);
     for (unsigned i = 0; i < STREAMS_HASHES; i++)
@@ -393,7 +393,7 @@ Test(stream, each_of_many_is_found)
         cr_assert_not_null(found(numbered(i)));
     for (unsigned i = 1; i < 1000; i += 2)
         cr_assert_eq(found(numbered(i)), streams[i]);
-    cr_assert_eq(stream_count(pool->streams), 1000);
+    cr_assert_eq(stream_count(streams_of(pool)), 1000);
 }
 
 struct watch {
@@ -415,7 +415,7 @@ static void look_for_one(void *argument)
 Test(stream, a_vain_look_through_many_is_not_repeated_at_once)
 {
     start_streams();
-    struct streams *streams = pool->streams;
+    struct streams *streams = streams_of(pool);
     struct pause pause = {0};
     uint64_t started, again;
     cr_assert_not(streams_pause(streams, &pause, &started), "few are always looked through");
@@ -523,7 +523,7 @@ Test(stream, a_synchronise_marks_those_with_something_pending)
         pool_stream_ending(pool, numbered(i));
     synchronise();
     for (unsigned i = 0; i < STREAMS_MAX / 64; i++)
-        cr_assert_eq(pool->streams->busy[i], 0);
+        cr_assert_eq(streams_of(pool)->busy[i], 0);
     free_on(numbered(2000), take_on(numbered(2000), MIB));
     synchronise();
     cr_assert_eq(bytes_of(numbered(2000)).pending, 0);

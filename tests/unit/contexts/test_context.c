@@ -121,7 +121,7 @@ Test(context, a_context_takes_its_blocks_with_it)
     synchronise();
     release(pending);
     end_context(context);
-    struct pool_bytes bytes = pool_device_bytes(pool, 0);
+    struct kept_bytes bytes = pool_device_bytes(pool, 0);
     cr_assert_eq(bytes.live + bytes.cached + bytes.pending, 0);
     context = another_context(0);
     cr_assert_eq(reserved_bytes(), 0);

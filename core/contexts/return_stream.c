@@ -1,0 +1,95 @@
+#include "return_stream.h"
+
+#include "core/base/clock.h"
+#include "core/driver/calls.h"
+#include "pool_state.h"
+
+/* A stream of the context's own, made when it is first needed. */
+static CUstream own_stream(struct pool *pool, struct context *context, _Atomic(CUstream) *place)
+{
+    /* Relaxed: the handle is a number to us, and the driver knows what it means. */
+    CUstream stream = atomic_load_explicit(place, memory_order_relaxed);
+    bool pushed;
+    if (stream || !context_push(pool, context, &pushed))
+        return stream;
+    CUstream created = NULL;
+    enter_driver();
+    CUresult result = pool->driver->cuStreamCreate(&created, CU_STREAM_NON_BLOCKING);
+    if (result == CUDA_SUCCESS &&
+        atomic_compare_exchange_strong_explicit(place, &stream, created, memory_order_relaxed,
+                                                memory_order_relaxed))
+        stream = created;
+    else if (result == CUDA_SUCCESS)
+        pool->driver->cuStreamDestroy_v2(created);
+    leave_driver();
+    context_pop(pool, pushed);
+    return stream;
+}
+
+CUstream return_stream(struct pool *pool, struct context *context)
+{
+    return own_stream(pool, context, &context->return_stream);
+}
+
+CUstream late_return_stream(struct pool *pool, struct context *context)
+{
+    return own_stream(pool, context, &context->late_stream);
+}
+
+/* Lock not held. The pool has handed out a block behind a barrier, behind which the stream comes as
+ * well: what that waits for may need this thread to go on. *in_vain: that was waited for in vain.
+ */
+static bool is_behind_own_barrier(struct context *context, bool *in_vain)
+{
+    const struct epochs *epochs = &context->epochs;
+    context_lock(context);
+    bool behind = epochs->barrier > epoch_clean(epochs) && !MUTATED(own_barrier_forgotten);
+    *in_vain = epochs->barrier > host_work_limit(&epochs->host_work);
+    context_unlock(context);
+    return behind;
+}
+
+/* Like any other wait in an allocation: for a second at most, and then as if such work were known.
+ */
+static void wait_for_own_barrier(struct pool *pool, struct context *context, CUstream stream,
+                                 enum release_place place)
+{
+    uint64_t started = monotonic_now();
+    uint64_t longest =
+        place == RELEASE_OUT_OF_MEMORY ? LAST_RESORT_NANOSECONDS : VAIN_WAIT_NANOSECONDS;
+    CUresult result = CUDA_ERROR_NOT_READY;
+    while (result == CUDA_ERROR_NOT_READY && monotonic_now() - started < longest) {
+        patient_nap(started);
+        result = pool->driver->cuStreamQuery(stream);
+    }
+    if (result != CUDA_ERROR_NOT_READY || place == RELEASE_OUT_OF_MEMORY)
+        return;
+    context_lock(context);
+    epoch_give_up_waiting(pool, context);
+    context_unlock(context);
+}
+
+/* Behind a barrier of the program's own the memory comes back when the barrier lets it, and only
+ * who is out of memory waits for that, and not for long. */
+static void wait_patiently(struct pool *pool, CUstream stream, enum release_place place)
+{
+    uint64_t started = monotonic_now();
+    if (place != RELEASE_OUT_OF_MEMORY || !pool->driver->cuStreamQuery)
+        return;
+    while (pool->driver->cuStreamQuery(stream) == CUDA_ERROR_NOT_READY &&
+           monotonic_now() - started < LAST_RESORT_NANOSECONDS)
+        patient_nap(started);
+}
+
+void return_wait(struct pool *pool, struct context *context, CUstream stream,
+                 enum release_place place)
+{
+    bool in_vain;
+    if (atomic_load_explicit(&context->barred, memory_order_relaxed))
+        wait_patiently(pool, stream, place);
+    else if (is_behind_own_barrier(context, &in_vain)) {
+        if (pool->driver->cuStreamQuery && (!in_vain || place == RELEASE_OUT_OF_MEMORY))
+            wait_for_own_barrier(pool, context, stream, place);
+    } else if (!MUTATED(given_back_without_synchronise))
+        pool->driver->cuStreamSynchronize(stream);
+}
