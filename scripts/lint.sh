@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Checks every source that git knows or would take: format, sizes, clang's warnings and clang-tidy,
-# cppcheck, shellcheck. Says what is wrong and exits 1; a tool that is not installed is an error.
+# cppcheck, shellcheck, whether mutations apply. Says what is wrong and exits 1; a tool that is not
+# installed is an error.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 
@@ -39,6 +40,8 @@ tidy() {
         -D_GNU_SOURCE= -Wall -Wextra -Wshadow -Wconversion -fPIC -I. -Itests -Itests/unit/fixtures 2>/dev/null
 }
 
+# An edit that no longer applies is found here, before anything is built of it.
+step mutations tests/mutations/apply.py check
 step clang-format clang-format --dry-run -Werror "${formatted[@]}"
 step sizes scripts/sizes.py
 step clang-tidy tidy
