@@ -67,6 +67,12 @@ check "what has changed comes again" "int other; int more;" \
     "$(tr '\n' ' ' <"$copy/shim/other.c" | sed 's/ $//')"
 check "what has gone goes" "" "$(ls "$copy/shim/former.c" 2>/dev/null)"
 
+mkdir "$work/mine"
+: >"$work/mine/diary"
+check "what is no copy is left alone" \
+    "$work/mine: there is something there that is not a copy of the sources; diary" \
+    "$(entry one <<<"$one" | said copy "$work/mine"); $(ls "$work/mine")"
+
 here=tests/mutations/1_entries.mutations
 check "a text that stands nowhere" \
     "$here:6: one: in core/base/ready.c this stands nowhere, and must once:

@@ -223,7 +223,7 @@ def write(path, text):
         with open(path, encoding="utf-8") as file:
             if file.read() == text:
                 return
-    except OSError:
+    except FileNotFoundError:
         os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
@@ -238,11 +238,15 @@ def remove_others(directory, wanted):
 
 
 def copy(directory, sources, mutations):
-    sources[NAMES] = "".join(f"MUTATION({name})\n" for name in mutations)
-    if os.path.isdir(directory):
-        remove_others(directory, sources)
+    """The names come first: a directory that has none is not ours to remove anything from."""
+    names = os.path.join(directory, NAMES)
+    if os.path.isdir(directory) and os.listdir(directory) and not os.path.exists(names):
+        wrong(directory, "there is something there that is not a copy of the sources")
+        return
+    sources = {NAMES: "".join(f"MUTATION({name})\n" for name in mutations), **sources}
     for path, text in sources.items():
         write(os.path.join(directory, path), text)
+    remove_others(directory, sources)
 
 
 def main(arguments):
@@ -253,10 +257,11 @@ def main(arguments):
     sources = {} if arguments == ["list"] else mutated_sources(mutations)
     if errors:
         errors.append("the mutations do not apply; tests/mutations/README.md says how one is written")
+    elif arguments[0] == "copy":
+        copy(arguments[1], sources, mutations)
+    if errors:
         print("\n".join(errors), file=sys.stderr)
         return 1
-    if arguments[0] == "copy":
-        copy(arguments[1], sources, mutations)
     for mutation in mutations.values() if arguments == ["list"] else ():
         print(mutation.name, *mutation.fields.values(), sep="|")
     return 0
