@@ -123,6 +123,7 @@ WORKER_OBJECTS := $(call object,$(BENCH_SOURCES))
 PRELOAD := $(BUILD)/libcudapool_preload.so
 CONFIG  := $(BUILD)/libcudapool_config.so
 TOOL    := $(BUILD)/cudapool
+SETTINGS_SCHEMA := $(BUILD)/packaging/settings_schema
 SIM     := $(BUILD)/sim/libcuda.so.1
 SIM_VARIANTS := $(BUILD)/sim-old/libcuda.so.1 $(BUILD)/sim-12.4/libcuda.so.1
 
@@ -135,12 +136,12 @@ SIMS     := $(if $(SIM_SOURCES),$(SIM) $(SIM_VARIANTS))
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .PHONY: all library sim programs gpu unit plain replays fuzzers abi-check test random mutations fuzz \
-        coverage demo bench install uninstall deb layers lint format cross clean help dependencies
+        coverage demo bench install uninstall deb layers lint format settings cross clean help dependencies
 
 all: library sim programs ## build everything but the unit tests
 library: $(PRODUCTS) abi-check ## build the preload object, its settings reader and the command
 sim: $(SIMS) ## build the CUDA driver on the CPU
-programs: $(if $(SIM_SOURCES),$(DEMOS) $(PROGRAMS) $(LIBRARIES) $(CONFORMANCE) $(RANDOM) $(WORKER)) ## build demo and test programs
+programs: $(SETTINGS_SCHEMA) $(if $(SIM_SOURCES),$(DEMOS) $(PROGRAMS) $(LIBRARIES) $(CONFORMANCE) $(RANDOM) $(WORKER)) ## build demo and test programs
 gpu: all $(if $(NVCC),$(CUDA_PROGRAMS)) $(BENCH_PEERS) ## build what tests/gpu/run.sh and tests/bench run on a machine with a GPU
 unit: $(UNIT_TESTS) ## build the unit tests (needs Criterion)
 plain: $(PLAIN_TESTS) ## build the unit tests with the small runner in tests/plain instead of Criterion
@@ -173,8 +174,9 @@ coverage: ## how much of core/ and shim/ the tests cover, and why not the rest
 	@BUILD=build-coverage COVERAGE=1 CC=$(CC) scripts/run_tests.sh || echo "coverage: of tests that failed"
 	@scripts/coverage.py build-coverage tests/coverage.md
 
-# Without the programs of the tests, which take far longer to build than the pool.
-demo: library $(SIM) $(DEMOS) ## run a CUDA program without and with the pool (on the GPU if there is one)
+# Without the tests' programs and the command, which take longer to build than the pool does. The
+# settings reader is opened where somebody has settings, or wants the report in a file.
+demo: $(PRELOAD) $(if $(CUDAPOOL_CONFIG)$(CUDAPOOL_REPORT),$(CONFIG)) $(SIM) $(DEMOS) ## run a CUDA program without and with the pool (on the GPU if there is one)
 	@BUILD=$(BUILD) scripts/demo.sh
 
 OUTPUT ?= $(BUILD)/bench
@@ -190,7 +192,12 @@ lint: ## check format and sizes, and run clang-tidy, cppcheck and shellcheck
 	@scripts/lint.sh
 
 format: ## format all C sources in place
-	clang-format -i $(wildcard core/*.h core/*/*.[ch] shim/*.[ch] tools/*.[ch] tests/*.[ch] tests/*/*.[ch] tests/*/*/*.[ch])
+	clang-format -i $(wildcard core/*.h core/*/*.[ch] shim/*.[ch] tools/*.[ch] packaging/*.c tests/*.[ch] tests/*/*.[ch] tests/*/*/*.[ch])
+
+# What is told of a setting in several places comes from its declaration. A test says where it does
+# not.
+settings: $(SETTINGS_SCHEMA) ## write the schema, the defaults, the tables and completions of settings anew
+	@packaging/settings_documents.py $<
 
 cross: ## build for aarch64 and run the tests under qemu
 	@scripts/cross.sh
@@ -330,6 +337,11 @@ TOOL_LIBRARIES = -ljansson $(NCURSES) -pthread -ldl
 $(TOOL): $(TOOL_OBJECTS) $(BUILD)/core.a
 	$(say) LINK $@
 	$(Q)$(LINK) -Wl,--wrap=__libc_start_main $^ -o $@ $(TOOL_LIBRARIES)
+
+$(SETTINGS_SCHEMA): packaging/settings_schema.c $(BUILD)/core.a Makefile | dependencies
+	@mkdir -p $(@D)
+	$(say) CC $<
+	$(Q)$(COMPILE) $< $(BUILD)/core.a -o $@ $(LDFLAGS) -ljansson -pthread -ldl
 
 $(BUILD)/core.a: $(CORE_OBJECTS)
 	$(say) AR $@

@@ -1,19 +1,23 @@
 #compdef cudapool
 # Completion of cudapool(1) for zsh.
 
+# Settings: made by `make settings`.
 _cudapool_settings() {
-    local part
-    local -a settings
-    for part in device stream_ordered; do
-        settings+=($part.{enabled,evict,release_after_idle} $part.buckets.{policy,steps_per_doubling,smallest,largest}
-            $part.caps.{cached,blocks_per_bucket,reserve_ratio})
-    done
-    settings+=(device.{growth_budget,barriers,free_synchronizes}
-        stream_ordered.reuse.{follow_event_dependencies,opportunistic,internal_dependencies}
-        stream_ordered.driver_release_threshold limits.device_bytes report.{at_exit,file}
-        figures.{enabled,directory,keep})
-    compadd -S = -- $settings
+    compadd -S = -- \
+        device.enabled device.buckets.policy device.buckets.steps_per_doubling \
+        device.buckets.smallest device.buckets.largest device.caps.cached \
+        device.caps.blocks_per_bucket device.caps.reserve_ratio device.growth_budget device.evict \
+        device.release_after_idle device.barriers device.free_synchronizes stream_ordered.enabled \
+        stream_ordered.buckets.policy stream_ordered.buckets.steps_per_doubling \
+        stream_ordered.buckets.smallest stream_ordered.buckets.largest stream_ordered.caps.cached \
+        stream_ordered.caps.blocks_per_bucket stream_ordered.caps.reserve_ratio \
+        stream_ordered.reuse.follow_event_dependencies stream_ordered.reuse.opportunistic \
+        stream_ordered.reuse.internal_dependencies stream_ordered.evict \
+        stream_ordered.release_after_idle stream_ordered.driver_release_threshold \
+        limits.device_bytes report.at_exit report.file figures.enabled figures.directory \
+        figures.keep
 }
+# End of settings.
 
 _cudapool_configs() {
     compadd -- default low-memory strict throughput

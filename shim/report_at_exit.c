@@ -22,6 +22,7 @@
 #include "core/base/scratch.h"
 #include "core/base/table.h"
 #include "core/base/writing.h"
+#include "core/figures/report_table.h"
 #include "standard_error.h"
 #include "start.h"
 

@@ -10,17 +10,8 @@
 
 #include <stdio.h>
 
+#include "advice_case.h"
 #include "summary.h"
-
-#define ADVICE_TEXT_BYTES 640
-
-struct advice {
-    const char *rule; /* its name, for programs */
-    char setting[64]; /* "device.growth_budget"; empty: no setting helps */
-    char from[64];    /* the value in force, and the one to try, as a settings file spells them */
-    char to[64];      /* without quotation marks */
-    char text[ADVICE_TEXT_BYTES];
-};
 
 /* More is never found. */
 #define ADVICE_MOST 32

@@ -11,12 +11,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "complaint.h"
 #include "core/figures/figures_file.h"
 #include "core/figures/report.h"
 #include "core/figures/report_json.h"
@@ -24,178 +24,11 @@
 #include "formats.h"
 #include "no_report.h"
 #include "report_files.h"
+#include "run_directory.h"
 #include "terminal.h"
-#include "tool.h"
 
-/* --- the directory ------------------------------------------------------------------------------
+/* --- where processes report ---------------------------------------------------------------------
  */
-
-static const char *temporary_directory(void)
-{
-    const char *directory = getenv("TMPDIR");
-
-    return directory != NULL && *directory == '/' ? directory : "/tmp";
-}
-
-/* Text of this host, user and process for a name with escapes. False after a complaint. */
-static bool expand_for_self(const char *name, char *path, size_t bytes)
-{
-    struct report_process *self = calloc(1, sizeof(*self));
-    int status = -1;
-
-    if (self != NULL) {
-        report_describe_process(self, getenv);
-        status = report_expand_file_name(name, self, path, bytes);
-    }
-    free(self);
-    if (status != 0)
-        complain("%s: %s", name, strerror(errno));
-    return status == 0;
-}
-
-/* Room for the figures of some processes, in memory: see core/figures/figures_file.h. */
-#define ROOM_FOR_FIGURES (UINT64_C(4) << 20)
-
-/* Where the private directory is made. False after a complaint. */
-static bool choose_base(const struct figures_settings *figures, char *base, size_t bytes)
-{
-    if (figures->directory[0] != '\0')
-        return expand_for_self(figures->directory, base, bytes);
-    if (!figures_file_memory(ROOM_FOR_FIGURES, base, bytes))
-        snprintf(base, bytes, "%s", temporary_directory());
-    return true;
-}
-
-static bool ends_with(const char *name, const char *end)
-{
-    size_t length = strlen(name), end_length = strlen(end);
-
-    return length > end_length && strcmp(name + length - end_length, end) == 0;
-}
-
-/* --- the lock in a directory, and directories whose run was killed -------------------------------
- */
-
-#define LOCK_FILE  "lock"
-#define NAME_START "cudapool-"
-#define NAME_END   6u /* characters of mkdtemp's */
-
-/* Locks the directory for as long as this process is there. It gets the name that others look for
- * once it is locked, so that none of them takes it for a dead one's. Where that fails, the
- * directory is one that nobody removes but us. The lock's descriptor, or -1. */
-static int lock_directory(const char *directory)
-{
-    char fresh[PATH_MAX + 32], name[PATH_MAX + 32];
-
-    snprintf(fresh, sizeof(fresh), "%s/" LOCK_FILE ".new", directory);
-    snprintf(name, sizeof(name), "%s/" LOCK_FILE, directory);
-    int fd = open(fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd >= 0 && (flock(fd, LOCK_EX | LOCK_NB) != 0 || rename(fresh, name) != 0))
-        unlink(fresh);
-    return fd;
-}
-
-/* True where there was a run that locked the directory, and it is no more. The lock is this
- * process's then, until *lock is closed: no third one removes the directory as well. */
-static bool is_left_behind(int directory, int *lock)
-{
-    *lock = openat(directory, LOCK_FILE, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (*lock < 0)
-        return false;
-    if (flock(*lock, LOCK_EX | LOCK_NB) == 0)
-        return true;
-    close(*lock);
-    return false;
-}
-
-/* Whether a process that the run has left behind still counts there. */
-static bool is_counted_in(int directory, const char *name)
-{
-    int fd = ends_with(name, FIGURES_SUFFIX)
-                 ? openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
-                 : -1;
-    bool used = fd >= 0 && figures_file_use(fd) == FIGURES_USED;
-
-    if (fd >= 0)
-        close(fd);
-    return used;
-}
-
-static bool any_is_counted_in(DIR *entries)
-{
-    const struct dirent *entry;
-
-    while ((entry = readdir(entries)) != NULL)
-        if (is_counted_in(dirfd(entries), entry->d_name))
-            return true;
-    return false;
-}
-
-static void remove_files(DIR *entries)
-{
-    const struct dirent *entry;
-
-    rewinddir(entries);
-    while ((entry = readdir(entries)) != NULL)
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            unlinkat(dirfd(entries), entry->d_name, 0);
-}
-
-/* Removes a directory of this user's whose run is no more. */
-static void tidy_directory(int base, const char *name)
-{
-    int directory = openat(base, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW), lock;
-    struct stat status;
-
-    if (directory < 0)
-        return;
-    DIR *entries = fdopendir(directory);
-    if (entries == NULL) {
-        close(directory);
-        return;
-    }
-    if (fstat(directory, &status) == 0 && status.st_uid == geteuid() &&
-        is_left_behind(directory, &lock)) {
-        if (!any_is_counted_in(entries)) {
-            remove_files(entries);
-            unlinkat(base, name, AT_REMOVEDIR);
-        }
-        close(lock);
-    }
-    closedir(entries);
-}
-
-static void tidy(const char *base)
-{
-    DIR *entries = opendir(base);
-    const struct dirent *entry;
-
-    if (entries == NULL)
-        return;
-    while ((entry = readdir(entries)) != NULL)
-        if (strncmp(entry->d_name, NAME_START, strlen(NAME_START)) == 0 &&
-            strlen(entry->d_name) == strlen(NAME_START) + NAME_END)
-            tidy_directory(dirfd(entries), entry->d_name);
-    closedir(entries);
-}
-
-static bool make_directory(struct collection *collection, const struct figures_settings *figures)
-{
-    char base[PATH_MAX];
-
-    if (!choose_base(figures, base, sizeof(base)))
-        return false;
-    tidy(base);
-    int length = snprintf(collection->directory, sizeof(collection->directory),
-                          "%s/" NAME_START "XXXXXX", base);
-    if (length > 0 && (size_t)length < sizeof(collection->directory) &&
-        mkdtemp(collection->directory) != NULL) {
-        collection->lock = lock_directory(collection->directory);
-        return true;
-    }
-    complain("%s: the reports cannot be collected: %s", base, strerror(errno));
-    return false;
-}
 
 /* The name of a file in the directory, or the directory's with an empty one; a percent sign of the
  * directory is not an escape. */
@@ -223,25 +56,11 @@ static bool tell_processes(const struct collection *collection,
     char name[SETTINGS_PATH_MAX];
 
     if (!collection->each &&
-        (!name_in(collection->directory, "/%h-%p-%r.json", name, sizeof(name)) ||
+        (!name_in(collection->directory.path, "/%h-%p-%r.json", name, sizeof(name)) ||
          setenv("CUDAPOOL_REPORT", name, 1) != 0))
         return false;
-    return !wanted || (name_in(collection->directory, "", name, sizeof(name)) &&
+    return !wanted || (name_in(collection->directory.path, "", name, sizeof(name)) &&
                        setenv("CUDAPOOL_FIGURES", name, 1) == 0);
-}
-
-/* And everything in it. */
-static void remove_directory(struct collection *collection)
-{
-    DIR *entries = opendir(collection->directory);
-
-    if (entries != NULL) {
-        remove_files(entries);
-        closedir(entries);
-    }
-    rmdir(collection->directory);
-    if (collection->lock >= 0)
-        close(collection->lock);
 }
 
 /* What processes are told, in the order of collection->environment. */
@@ -266,7 +85,7 @@ void collection_abandon(struct collection *collection)
     /* One process then writes the file that was for all of them. */
     if (collection->file != NULL)
         setenv("CUDAPOOL_REPORT", collection->file, 1);
-    remove_directory(collection);
+    run_directory_remove(&collection->directory);
 }
 
 bool collection_start(struct collection *collection, const struct figures_settings *figures)
@@ -274,13 +93,14 @@ bool collection_start(struct collection *collection, const struct figures_settin
     clock_gettime(CLOCK_REALTIME_COARSE, &collection->started);
     if (figures->keep)
         collection->kept = *figures;
-    if (!make_directory(collection, figures))
+    if (!run_directory_make(figures, &collection->directory))
         return false;
     remember_environment(collection);
     if (tell_processes(collection, figures))
         return true;
     collection_abandon(collection);
-    complain("%s: the reports cannot be collected: the name is too long", collection->directory);
+    complain("%s: the reports cannot be collected: the name is too long",
+             collection->directory.path);
     return false;
 }
 
@@ -407,7 +227,7 @@ static void wait_for_end(struct collecting *to, const char *path)
 static void take_file(struct collecting *to, const char *name, const char *path)
 {
     char error[ERROR_BYTES];
-    bool is_figures = ends_with(name, FIGURES_SUFFIX);
+    bool is_figures = name_ends_with(name, FIGURES_SUFFIX);
 
     if (is_figures)
         wait_for_end(to, path);
@@ -421,7 +241,7 @@ static void take_file(struct collecting *to, const char *name, const char *path)
 /* The files whose names end so. */
 static void visit_files(struct collecting *to, const char *end)
 {
-    const char *directory = to->collection->directory;
+    const char *directory = to->collection->directory.path;
     DIR *entries = opendir(directory);
     const struct dirent *entry;
     char path[2 * PATH_MAX];
@@ -431,7 +251,7 @@ static void visit_files(struct collecting *to, const char *end)
         return;
     }
     while ((entry = readdir(entries)) != NULL) {
-        if (!ends_with(entry->d_name, end))
+        if (!name_ends_with(entry->d_name, end))
             continue;
         snprintf(path, sizeof(path), "%s/%s", directory, entry->d_name);
         take_file(to, entry->d_name, path);
@@ -445,7 +265,7 @@ static void take_reports(struct collecting *to)
 {
     visit_files(to, ".json");
     visit_files(to, FIGURES_SUFFIX);
-    remove_directory(to->collection);
+    run_directory_remove(&to->collection->directory);
 }
 
 /* By rank as a number, where there are ranks, and then by process. */

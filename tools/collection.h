@@ -13,25 +13,24 @@
 #ifndef CUDAPOOL_TOOLS_COLLECTION_H
 #define CUDAPOOL_TOOLS_COLLECTION_H
 
-#include <limits.h>
 #include <stdbool.h>
 #include <time.h>
 
 #include "core/figures/report.h"
 #include "core/settings/config.h"
 #include "program.h"
+#include "run_directory.h"
 
 struct collection {
     bool wanted;
-    bool as_json;                 /* rather than a table */
-    bool each;                    /* each process writes a file of its own; what it couldn't is
-                                     written for it */
-    char *file;                   /* where to, with %h, %r and %%; NULL: stderr */
-    char directory[PATH_MAX];     /* set by collection_start */
-    bool all;                     /* of the table's rows and columns, on a terminal as well */
-    int lock;                     /* on the directory, or -1 */
-    struct figures_settings kept; /* where figures stay, if that is asked for */
-    char *environment[2];         /* what collection_start has changed there, as it was before */
+    bool as_json;                   /* rather than a table */
+    bool each;                      /* each process writes a file of its own; what it couldn't is
+                                       written for it */
+    char *file;                     /* where to, with %h, %r and %%; NULL: stderr */
+    struct run_directory directory; /* set by collection_start */
+    bool all;                       /* of the table's rows and columns, on a terminal as well */
+    struct figures_settings kept;   /* where figures stay, if that is asked for */
+    char *environment[2];           /* what collection_start has changed there, as it was before */
     struct timespec started; /* before the program was; of the clock that files are stamped by */
 };
 
@@ -52,8 +51,8 @@ void collection_abandon(struct collection *collection);
 struct reports collection_take(struct collection *collection, const struct program_end *end);
 void reports_free(struct reports *reports);
 
-/* The same, and writes what was asked for; where no process reported, why that may be. program:
- * what was run. */
+/* Takes the reports, and writes what was asked for; where no process reported, why that may be.
+ * program: what was run. */
 void collection_deliver(struct collection *collection, const char *program,
                         const struct program_end *end);
 

@@ -8,6 +8,7 @@
 #include "comparison.h"
 #include "core/base/readable.h"
 #include "core/figures/report_json.h"
+#include "core/figures/report_table.h"
 #include "core/settings/settings_json.h"
 #include "formats.h"
 #include "terminal.h"

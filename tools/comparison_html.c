@@ -9,6 +9,7 @@
 
 #include "comparison.h"
 #include "core/base/readable.h"
+#include "core/figures/report_table.h"
 #include "formats.h"
 #include "html.h"
 

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tool.h"
+#include "complaint.h"
 
 static int complain_of_path(const char *path)
 {

@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tool.h"
+#include "complaint.h"
 
 /* Those that ask a process to end, to stop or to do something. */
 static const int passed_on[] = {SIGHUP,  SIGINT,   SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2,

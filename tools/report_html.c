@@ -12,6 +12,7 @@
 #include "advice.h"
 #include "core/base/readable.h"
 #include "core/figures/report_json.h"
+#include "core/figures/report_table.h"
 #include "core/settings/settings_json.h"
 #include "formats.h"
 #include "html.h"

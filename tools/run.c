@@ -7,176 +7,25 @@
  */
 #include <errno.h>
 #include <getopt.h>
-#include <glob.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "collection.h"
 #include "core/base/file_pattern.h"
-#include "core/figures/report.h"
-#include "core/settings/config_json.h"
-#include "core/settings/shipped_json.h"
-#include "own_path.h"
+#include "pool_environment.h"
 #include "program.h"
-#include "run.h"
-#include "sanitizer.h"
 #include "tool.h"
 
-#define PRELOAD_NAME "libcudapool_preload.so"
-
-/* --- the preload object -------------------------------------------------------------------------
- */
-
-static bool is_readable(const char *path)
-{
-    return access(path, R_OK) == 0;
-}
-
-/* The first file that matches a pattern in a directory whose name is taken literally. */
-static bool find_by_pattern(const char *directory, const char *pattern, char path[PATH_MAX])
-{
-    char full[2 * PATH_MAX];
-    size_t length = 0;
-    glob_t matches;
-
-    for (const char *c = directory; *c != '\0'; c++) {
-        if (strchr("*?[\\", *c) != NULL)
-            full[length++] = '\\';
-        full[length++] = *c;
-    }
-    snprintf(full + length, sizeof(full) - length, "/%s", pattern);
-    bool found = glob(full, 0, NULL, &matches) == 0;
-    if (found)
-        found = realpath(matches.gl_pathv[0], path) != NULL;
-    globfree(&matches);
-    return found;
-}
-
-/* Beside this command as in a build, or in a library directory beside its own. */
-static bool find_preload(char path[PATH_MAX])
-{
-    static const char *const patterns[] = {PRELOAD_NAME, "../lib*/" PRELOAD_NAME,
-                                           "../lib*/*/" PRELOAD_NAME};
-    char directory[PATH_MAX];
-
-    if (own_directory(directory))
-        for (size_t i = 0; i < sizeof(patterns) / sizeof(patterns[0]); i++)
-            if (find_by_pattern(directory, patterns[i], path))
-                return true;
-    snprintf(path, PATH_MAX, "%s/%s", CUDAPOOL_LIBDIR, PRELOAD_NAME);
-    return is_readable(path);
-}
-
-/* True where LD_PRELOAD's list has the path. */
-static bool list_has(const char *list, const char *path)
-{
-    size_t wanted = strlen(path);
-
-    while (*list != '\0') {
-        size_t length = strcspn(list, ": ");
-        if (length == wanted && strncmp(list, path, length) == 0)
-            return true;
-        list += length;
-        list += strspn(list, ": ");
-    }
-    return false;
-}
-
-/* What LD_PRELOAD is to be: the run time of the program's sanitizer, which must be the first, the
- * preload object, and what is there already. NULL where memory is short. */
-static char *make_list(const char *program, const char *path, const char *present)
-{
-    size_t first = sanitizers_in_list(present);
-    bool is_there = list_has(present, path);
-    char *runtime = first > 0 ? NULL : sanitizer_of_program(program), *list;
-    const char *between = first > 0 && present[first] == '\0' ? ":" : "";
-
-    if (asprintf(&list, "%s%s%.*s%s%s%s%s", runtime == NULL ? "" : runtime,
-                 runtime == NULL ? "" : ":", (int)first, present, between, is_there ? "" : path,
-                 is_there || present[first] == '\0' ? "" : ":", present + first) < 0)
-        list = NULL;
-    free(runtime);
-    return list;
-}
-
-int run_set_preload(const char *program)
-{
-    char path[PATH_MAX];
-    const char *present = getenv("LD_PRELOAD");
-
-    if (!find_preload(path))
-        return complain("%s is neither beside this command, nor in a lib directory beside its own, "
-                        "nor in " CUDAPOOL_LIBDIR,
-                        PRELOAD_NAME);
-    if (strpbrk(path, ": ") != NULL)
-        return complain("%s: the path has a space or a colon, which LD_PRELOAD cannot express",
-                        path);
-    char *list = make_list(program, path, present == NULL ? "" : present);
-    int status = list == NULL ? -1 : setenv("LD_PRELOAD", list, 1);
-    free(list);
-    return status == 0 ? 0 : complain("out of memory");
-}
-
-/* --- settings -----------------------------------------------------------------------------------
- */
-
-static int set_variable(const char *name, const char *value)
-{
-    return setenv(name, value, 1) == 0 ? 0 : complain("out of memory");
-}
-
-/* Settings that exist nowhere but on the command line travel in the environment itself: a file
- * would have to outlive the last process of the job. */
-static int pass_settings_as_text(const struct settings *settings)
-{
-    char *text = config_to_text(settings);
-    int status = text == NULL ? complain("out of memory") : setenv("CUDAPOOL_CONFIG", text, 1);
-
-    free(text);
-    return status;
-}
-
-/* Makes the file's name independent of the program's directory. */
-static int pass_settings_file(const char *config)
-{
-    char full[PATH_MAX];
-
-    if (realpath(config, full) == NULL)
-        return complain("%s: %s", config, strerror(errno));
-    return set_variable("CUDAPOOL_CONFIG", full);
-}
-
-/* A file that the program's processes can read, too: a pipe has been read to its end, and where
- * this command's own settings are, they need not look. */
-static bool is_theirs_to_read(const char *config)
-{
-    struct stat status;
-
-    return shipped_config_named(config) == NULL && strcmp(config, "-") != 0 &&
-           stat(config, &status) == 0 && S_ISREG(status.st_mode);
-}
-
-int run_set_config(const struct run_options *options, struct settings *settings)
-{
-    const char *config = options->config;
-    bool is_given = config != NULL && *config != '\0';
-
-    settings_defaults(settings);
-    if (is_given && config_read_patiently(config, settings, complain_of, NULL) != 0)
-        return EXIT_BAD_INPUT;
-    if (options->assignment_count > 0 && config_set(options->assignments, options->assignment_count,
-                                                    settings, complain_of, NULL) != 0)
-        return EXIT_BAD_INPUT;
-    if (options->assignment_count > 0 ||
-        (is_given && config[0] != '{' && !is_theirs_to_read(config)))
-        return pass_settings_as_text(settings);
-    return is_given && config[0] != '{' ? pass_settings_file(config) : 0;
-}
+/* Of what the command line says. */
+struct run_options {
+    struct pool_options pool;
+    const char *report;
+    bool all; /* of the table */
+};
 
 /* --- where the reports go -----------------------------------------------------------------------
  */
@@ -227,6 +76,11 @@ static bool names_each_process(const char *name)
             return true;
     }
     return false;
+}
+
+static int set_variable(const char *name, const char *value)
+{
+    return setenv(name, value, 1) == 0 ? 0 : complain("out of memory");
 }
 
 /* What the settings say, for want of --report and CUDAPOOL_REPORT. A file that they name is each
@@ -286,9 +140,8 @@ static int refuse_option(int option, const char *word)
 /* Where the program stands in argv, or -1 after an error. */
 static int read_options(int argc, char **argv, struct run_options *options)
 {
-    static const struct option known[] = {{"config", required_argument, NULL, 'c'},
+    static const struct option known[] = {POOL_OPTIONS,
                                           {"report", required_argument, NULL, 'r'},
-                                          {"set", required_argument, NULL, 's'},
                                           {"all", no_argument, NULL, 'a'},
                                           {0}};
     int option;
@@ -296,15 +149,11 @@ static int read_options(int argc, char **argv, struct run_options *options)
     opterr = 0;
     /* "+": what follows the program's name is the program's; ":" tells a missing argument. */
     while ((option = getopt_long(argc, argv, "+:", known, NULL)) != -1) {
-        if (option == 'c')
-            options->config = optarg;
-        else if (option == 'r')
+        if (option == 'r')
             options->report = optarg;
         else if (option == 'a')
             options->all = true;
-        else if (option == 's')
-            options->assignments[options->assignment_count++] = optarg;
-        else
+        else if (!pool_options_take(&options->pool, option, optarg))
             return refuse_option(option, argv[optind - 1]);
     }
     if (optind < argc)
@@ -333,20 +182,21 @@ static int run_program(char **argv, struct collection *collection,
     return program_become(argv);
 }
 
-static int run_with_options(int argc, char **argv, struct run_options *options)
+static int run_with_options(int argc, char **argv, struct pool_options *pool)
 {
+    struct run_options options = {.pool = *pool};
     struct settings settings = {0};
     struct collection collection = {0};
-    int program = read_options(argc, argv, options);
+    int program = read_options(argc, argv, &options);
     int status = program < 0 ? EXIT_BAD_INPUT : 0;
 
     if (status == 0)
-        status = run_set_config(options, &settings);
+        status = pool_environment_set_config(&options.pool, &settings);
     if (status == 0)
-        status = choose_report(options, &settings, &collection);
+        status = choose_report(&options, &settings, &collection);
     if (status == 0)
-        status = run_set_preload(argv[program]);
-    collection.all = options->all;
+        status = pool_environment_set_preload(argv[program]);
+    collection.all = options.all;
     if (status == 0)
         status = run_program(argv + program, &collection, &settings.figures);
     free(collection.file);
@@ -355,14 +205,7 @@ static int run_with_options(int argc, char **argv, struct run_options *options)
 
 static int run(int argc, char **argv)
 {
-    /* A setting that comes by the environment is checked as well. */
-    struct run_options options = {.config = getenv("CUDAPOOL_CONFIG"),
-                                  .assignments = calloc((size_t)argc, sizeof(char *))};
-    int status = options.assignments == NULL ? complain("out of memory")
-                                             : run_with_options(argc, argv, &options);
-
-    free(options.assignments);
-    return status;
+    return run_with_pool_options(argc, argv, run_with_options);
 }
 
 const struct command run_command = {

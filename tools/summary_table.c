@@ -8,6 +8,7 @@
 #include "advice.h"
 #include "core/base/one_line.h"
 #include "core/base/readable.h"
+#include "core/figures/report_table.h"
 #include "formats.h"
 #include "terminal.h"
 

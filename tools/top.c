@@ -15,6 +15,7 @@
 #include <time.h>
 
 #include "core/base/readable.h"
+#include "core/figures/report_table.h"
 #include "tool.h"
 #include "top_rows.h"
 #include "top_screen.h"

@@ -3,6 +3,7 @@
  */
 #include "top_rows.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -5,6 +5,7 @@
 #define CUDAPOOL_TOOLS_TOP_ROWS_H
 
 #include "core/base/readable.h"
+#include "core/base/table.h"
 #include "top_watch.h"
 
 enum top_column {

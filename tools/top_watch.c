@@ -8,11 +8,11 @@
 #include <string.h>
 #include <time.h>
 
+#include "complaint.h"
 #include "core/base/readable.h"
 #include "figures_reader.h"
 #include "figures_search.h"
 #include "summary.h"
-#include "tool.h"
 
 /* --- what is there ------------------------------------------------------------------------------
  */

@@ -15,9 +15,9 @@
 #include <unistd.h>
 
 #include "collection.h"
+#include "complaint.h"
 #include "core/settings/config_json.h"
-#include "run.h"
-#include "tool.h"
+#include "pool_environment.h"
 
 /* --- files --------------------------------------------------------------------------------------
  */
@@ -97,8 +97,9 @@ static void restore_environment(struct environment *saved)
 static int prepare_pool(const char *program, const struct settings *settings)
 {
     char *text = config_to_text(settings);
-    int status = text == NULL || setenv("CUDAPOOL_CONFIG", text, 1) != 0 ? complain("out of memory")
-                                                                         : run_set_preload(program);
+    int status = text == NULL || setenv("CUDAPOOL_CONFIG", text, 1) != 0
+                     ? complain("out of memory")
+                     : pool_environment_set_preload(program);
 
     free(text);
     return status;

@@ -17,8 +17,8 @@
 #include "advice.h"
 #include "core/base/readable.h"
 #include "no_report.h"
+#include "pool_environment.h"
 #include "progress.h"
-#include "run.h"
 #include "tool.h"
 #include "trial.h"
 
@@ -480,21 +480,16 @@ static int read_runs(const char *text, int *runs)
 }
 
 /* 0, or the exit status. */
-static int read_options(int argc, char **argv, struct run_options *options, struct try *try)
+static int read_options(int argc, char **argv, struct pool_options *options, struct try *try)
 {
-    static const struct option known[] = {
-        {"config", required_argument, NULL, 'c'}, {"set", required_argument, NULL, 's'}, {0}};
+    static const struct option known[] = {POOL_OPTIONS, {0}};
     int option, status = 0;
 
     opterr = 0;
     while (status == 0 && (option = getopt_long(argc, argv, "+:n:", known, NULL)) != -1) {
-        if (option == 'c')
-            options->config = optarg;
-        else if (option == 's')
-            options->assignments[options->assignment_count++] = optarg;
-        else if (option == 'n')
+        if (option == 'n')
             status = read_runs(optarg, &try->runs);
-        else
+        else if (!pool_options_take(options, option, optarg))
             status = complain("try: %s %s; allowed are -n NUMBER, --config FILE and --set "
                               "SETTING=VALUE",
                               option == ':' ? "a value is missing after" : "unknown option",
@@ -507,13 +502,13 @@ static int read_options(int argc, char **argv, struct run_options *options, stru
     return status;
 }
 
-static int try_with_options(int argc, char **argv, struct run_options *options)
+static int try_with_options(int argc, char **argv, struct pool_options *options)
 {
     struct try try = {.runs = RUNS_DEFAULT};
     int status = read_options(argc, argv, options, &try);
 
     if (status == 0)
-        status = run_set_config(options, &try.settings);
+        status = pool_environment_set_config(options, &try.settings);
     if (status != 0)
         return status;
     /* The reports are this command's. */
@@ -526,13 +521,7 @@ static int try_with_options(int argc, char **argv, struct run_options *options)
 
 static int run_try(int argc, char **argv)
 {
-    struct run_options options = {.config = getenv("CUDAPOOL_CONFIG"),
-                                  .assignments = calloc((size_t)argc, sizeof(char *))};
-    int status = options.assignments == NULL ? complain("out of memory")
-                                             : try_with_options(argc, argv, &options);
-
-    free(options.assignments);
-    return status;
+    return run_with_pool_options(argc, argv, try_with_options);
 }
 
 const struct command try_command = {

@@ -8,10 +8,6 @@
 #define CUDAPOOL_CORE_READABLE_H
 
 #include <stdint.h>
-#include <stdio.h>
-
-#include "core/figures/report.h"
-#include "table.h"
 
 /* Enough for everything written by this module. */
 #define READABLE_BYTES 32
@@ -40,19 +36,5 @@ void readable_date(uint64_t nanoseconds, char cell[READABLE_BYTES]);
 
 /* Up to seven digits as they are, then "12.3 M". */
 void readable_count(uint64_t count, char cell[READABLE_BYTES]);
-
-/* The hits of all rungs. */
-uint64_t report_all_hits(const struct report_counters *counters);
-
-/* The failures for all reasons, and the blocks given back for all reasons. */
-uint64_t report_all_failures(const struct report_counters *counters);
-uint64_t report_all_given_back(const struct report_counters *counters);
-
-/* The share of the requests that hit, "93.5%"; "-" where there were none. 100.0% means that nothing
- * missed. */
-void readable_hit_rate(const struct report_counters *counters, char cell[READABLE_BYTES]);
-
-/* How good a hit rate is. */
-enum text_style report_style_of_hits(const struct report_counters *counters);
 
 #endif

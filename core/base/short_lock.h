@@ -5,9 +5,9 @@
  * microseconds, in which nobody has the lock.
  *
  * Not to be held across anything that may wait for long: driver calls, other locks than those that
- * stream.h and heap.h name, the system's memory beyond what a miss takes. Whoever has to wait turns
- * a few times, lets others have the processor, and then sleeps, so that a holder that was
- * descheduled gets on, whatever its priority.
+ * lock.h allows, the system's memory beyond what a miss takes. The pool takes it by lock_take of
+ * lock.h. Whoever has to wait turns a few times, lets others have the processor, and then sleeps,
+ * so that a holder that was descheduled gets on, whatever its priority.
  */
 #ifndef CUDAPOOL_CORE_SHORT_LOCK_H
 #define CUDAPOOL_CORE_SHORT_LOCK_H

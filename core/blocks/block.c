@@ -1,5 +1,4 @@
 #include "block.h"
-#include "core/device_memory/heap.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -33,6 +32,7 @@ static bool add_slab(struct block_records *records, struct heap *heap)
 
 struct block *block_records_take(struct block_records *records, struct heap *heap)
 {
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
     if (!records->unused && !add_slab(records, heap))
         return NULL;
     struct block *block = records->unused;
@@ -42,6 +42,7 @@ struct block *block_records_take(struct block_records *records, struct heap *hea
 
 void block_records_put(struct block_records *records, struct block *block)
 {
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
     block_set(block, 0, BLOCK_UNUSED);
     counter_set(&block->epoch, 0);
     block->links[LINK_HEAP].next = records->unused;
@@ -68,9 +69,9 @@ static void *map_zeroed(size_t bytes)
     return memory == MAP_FAILED ? NULL : memory;
 }
 
-/* The table's lock is held. */
 static void *take_node(struct block_table *table, size_t bytes)
 {
+    lock_must_be_held(&table->lock);
     if (table->chunk_left < bytes) {
         char *chunk = map_zeroed(CHUNK_BYTES);
         if (!chunk)
@@ -120,10 +121,11 @@ static uint64_t last_window(CUdeviceptr address, const struct block *block)
     return (address + (block->bytes ? block->bytes - 1 : 0)) >> WINDOW_BITS;
 }
 
-/* ---- changes; the table's lock is held ---- */
+/* ---- changes ---- */
 
 static bool grow_middle(struct block_table *table, uint64_t window)
 {
+    lock_must_be_held(&table->lock);
     struct block_table_middle *middle = middle_of(table, window);
     if (middle)
         return true;
@@ -139,6 +141,7 @@ static bool grow_middle(struct block_table *table, uint64_t window)
 
 static bool grow_leaf(struct block_table *table, uint64_t window)
 {
+    lock_must_be_held(&table->lock);
     struct block_table_middle *middle = middle_of(table, window);
     struct block_table_leaf *leaf = leaf_of(middle, window);
     if (leaf)
@@ -151,6 +154,7 @@ static bool grow_leaf(struct block_table *table, uint64_t window)
 
 static bool grow_to(struct block_table *table, uint64_t first, uint64_t last)
 {
+    lock_must_be_held(&table->lock);
     for (uint64_t window = first; window <= last; window++)
         if (!grow_middle(table, window))
             return false;
@@ -159,6 +163,7 @@ static bool grow_to(struct block_table *table, uint64_t first, uint64_t last)
 
 static void set_reaching(struct block_table *table, uint64_t window, struct block *block)
 {
+    lock_must_be_held(&table->lock);
     /* Release: pairs with the acquire load in block_table_find_around. */
     atomic_store_explicit(&middle_of(table, window)->reaching[in_middle(window)], block,
                           memory_order_release);
@@ -166,6 +171,7 @@ static void set_reaching(struct block_table *table, uint64_t window, struct bloc
 
 static void drop_reaching(struct block_table *table, uint64_t window, const struct block *block)
 {
+    lock_must_be_held(&table->lock);
     _Atomic(struct block *) *place = &middle_of(table, window)->reaching[in_middle(window)];
     if (atomic_load_explicit(place, memory_order_relaxed) == block)
         atomic_store_explicit(place, NULL, memory_order_relaxed);
@@ -194,6 +200,7 @@ static bool group_is_empty(const struct block_table_leaf *leaf, size_t group, ui
 /* A record has come, or gone. */
 static void note_record(struct block_table *table, CUdeviceptr address, bool has_come)
 {
+    lock_must_be_held(&table->lock);
     uint64_t window = address >> WINDOW_BITS;
     struct block_table_middle *middle = middle_of(table, window);
     size_t granule = granule_in_leaf(address), group = granule >> GROUP_BITS;

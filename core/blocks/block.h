@@ -166,10 +166,11 @@ static inline bool block_share(struct block *block, CUdeviceptr address)
     return block_mark(block, address, BLOCK_SHARED);
 }
 
-/* Heap lock held. The number of the present life of the live block at this address: *next, which is
- * then used up, where it has none yet. 0 where it is not live there. */
+/* The number of the present life of the live block at this address: *next, which is then used up,
+ * where it has none yet. 0 where it is not live there. */
 static inline uint64_t block_name(struct block *block, CUdeviceptr address, counter *next)
 {
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
     if ((atomic_load_explicit(&block->key, memory_order_relaxed) & BLOCK_NAMED) == 0)
         counter_set(&block->life, atomic_fetch_add_explicit(next, 1, memory_order_relaxed));
     return block_mark(block, address, BLOCK_NAMED) ? counter_get(&block->life) : 0;
@@ -297,7 +298,7 @@ struct block_table {
     _Atomic(struct block_table_middle *) middles; /* all of them. Release when one is made, acquire
                                                      when they are walked */
     pthread_mutex_t lock; /* guards chunk, chunk_left, and every change of the tree but the removal
-                             of a record from its place. A leaf lock: nothing is taken under it */
+                             of a record from its place */
     char *chunk;
     size_t chunk_left;
 };

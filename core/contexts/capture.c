@@ -15,6 +15,7 @@ struct capture {
 
 void captures_lock(struct pool *pool)
 {
+    no_lock_may_be_held();
     if (!MUTATED(capture_begins_unlocked))
         lock_take(&pool->fence_lock, LOCK_FENCE);
     enter_driver();
@@ -49,6 +50,7 @@ static CUcontext context_of_stream(const struct driver *driver, CUstream stream)
 /* A thread has a stream of its own in every context. */
 static struct capture **find(struct pool *pool, CUstream stream)
 {
+    lock_must_be_held(&pool->fence_lock);
     struct capture **link = &pool->captures.list;
     uint64_t thread = thread_of(pool, stream);
     CUcontext context = thread ? context_of_stream(pool->driver, stream) : NULL;
@@ -74,6 +76,7 @@ void captures_add(struct pool *pool, int change)
 
 static void drop(struct pool *pool, struct capture **link)
 {
+    lock_must_be_held(&pool->fence_lock);
     struct capture *capture = *link;
     *link = capture->next;
     free(capture);
@@ -82,6 +85,7 @@ static void drop(struct pool *pool, struct capture **link)
 
 void captures_began(struct pool *pool, CUstream stream, bool per_thread)
 {
+    lock_must_be_held(&pool->fence_lock);
     struct capture *capture = malloc(sizeof *capture);
     stream = spelled_out(stream, per_thread);
     if (capture) {
@@ -97,6 +101,7 @@ void captures_began(struct pool *pool, CUstream stream, bool per_thread)
 
 void captures_perhaps_ended(struct pool *pool, CUstream stream, bool per_thread)
 {
+    lock_must_be_held(&pool->fence_lock);
     stream = spelled_out(stream, per_thread);
     struct capture **link = find(pool, stream);
     if (!*link)
@@ -112,6 +117,7 @@ void captures_perhaps_ended(struct pool *pool, CUstream stream, bool per_thread)
 
 void captures_stream_destroyed(struct pool *pool, CUstream stream)
 {
+    lock_must_be_held(&pool->fence_lock);
     struct capture **link = find(pool, stream);
     if (*link && !MUTATED(capture_outlives_stream))
         drop(pool, link);
@@ -119,6 +125,7 @@ void captures_stream_destroyed(struct pool *pool, CUstream stream)
 
 void captures_context_died(struct pool *pool, CUcontext handle)
 {
+    lock_must_be_held(&pool->fence_lock);
     struct capture **link = &pool->captures.list;
     while (*link) {
         if ((*link)->context == handle)

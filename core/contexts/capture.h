@@ -5,8 +5,8 @@
  * and captures spread to other contexts through events. So the pool keeps one count: while it is
  * not 0, nothing is fenced, and allocations and frees are the driver's.
  *
- * Locking: the list is guarded by the fence lock, which is held across
- * the driver's own begin, so that no fence is recorded between that and our knowing.
+ * Locking: the list is guarded by the fence lock, which is held across the driver's own begin, so
+ * that no fence is recorded between that and our knowing.
  */
 #ifndef CUDAPOOL_CORE_CAPTURE_H
 #define CUDAPOOL_CORE_CAPTURE_H

@@ -20,6 +20,7 @@ static size_t whole_lines(size_t bytes)
 
 static struct device *find_device(struct registry *registry, CUdevice ordinal)
 {
+    lock_must_be_held(&registry->lock);
     struct device *device = registry_devices(registry);
     while (device && device->ordinal != ordinal)
         device = device->next;
@@ -110,9 +111,10 @@ static struct device *describe_device(struct pool *pool, CUdevice ordinal)
     return device;
 }
 
-/* Registry lock held. False where memory is short. */
+/* False where memory is short. */
 static bool list_device(struct pool *pool, struct device *device)
 {
+    lock_must_be_held(&pool->registry.lock);
     struct registry *registry = &pool->registry;
     struct figures_device record = {.ordinal = device->ordinal, .total_bytes = device->total_bytes};
     memcpy(record.name, device->name, sizeof record.name);
@@ -205,10 +207,11 @@ struct context *context_next(struct pool *pool, struct context *context, struct 
     return next;
 }
 
-/* ---- looking up; the registry lock is held by the callers of the static functions ---- */
+/* ---- looking up ---- */
 
 static struct context_handle *find_handle(struct registry *registry, CUcontext handle)
 {
+    lock_must_be_held(&registry->lock);
     for (size_t i = 0; i < registry->handle_count; i++)
         if (registry->handles[i].handle == handle)
             return &registry->handles[i];
@@ -217,6 +220,7 @@ static struct context_handle *find_handle(struct registry *registry, CUcontext h
 
 static bool add_handle(struct registry *registry, struct context_handle added)
 {
+    lock_must_be_held(&registry->lock);
     if (registry->handle_count == registry->handle_capacity) {
         size_t capacity = registry->handle_capacity ? 2 * registry->handle_capacity : 8;
         struct context_handle *handles =
@@ -240,6 +244,7 @@ static void handles_have_changed(struct registry *registry)
 static void remove_handles(struct registry *registry, const struct context *context,
                            CUgreenCtx green)
 {
+    lock_must_be_held(&registry->lock);
     size_t kept = 0;
     for (size_t i = 0; i < registry->handle_count; i++) {
         const struct context_handle *h = &registry->handles[i];
@@ -381,16 +386,18 @@ static struct context *make_context(struct pool *pool, struct device *device, bo
 static struct context *find_spare(struct registry *registry, const struct device *device,
                                   bool primary)
 {
+    lock_must_be_held(&registry->lock);
     struct context *c = atomic_load_explicit(&registry->contexts, memory_order_relaxed);
     while (c && (is_alive(c) || c->device != device || c->primary != primary))
         c = c->next;
     return c;
 }
 
-/* Fence and registry lock held. */
 static struct context *bring_to_life(struct pool *pool, struct device *device,
                                      const struct context *identity)
 {
+    lock_must_be_held(&pool->fence_lock);
+    lock_must_be_held(&pool->registry.lock);
     struct registry *registry = &pool->registry;
     struct context *context = find_spare(registry, device, identity->primary);
     bool fresh = !context;
@@ -515,6 +522,7 @@ static void forget_listed(struct pool *pool, struct context *context, unsigned l
 struct context *context_register(struct pool *pool, CUcontext handle, CUdevice ordinal,
                                  bool primary)
 {
+    no_lock_may_be_held();
     struct context identity = {.handle = handle, .id = read_id(pool, handle), .primary = primary};
     if (pool->driver->cuCtxGetId && id_of(&identity) == 0)
         return NULL; /* another thread has ended it */
@@ -589,6 +597,7 @@ bool context_primary_is_active(struct pool *pool, CUdevice device)
 
 struct context *context_register_current(struct pool *pool, CUcontext handle)
 {
+    no_lock_may_be_held();
     CUdevice device;
     if (pool->driver->cuCtxGetDevice(&device) != CUDA_SUCCESS)
         return NULL;
@@ -601,6 +610,7 @@ struct context *context_register_current(struct pool *pool, CUcontext handle)
 
 struct context *context_register_primary(struct pool *pool, CUdevice device)
 {
+    no_lock_may_be_held();
     CUcontext primary = find_primary_handle(pool, device);
     return primary ? context_register(pool, primary, device, true) : NULL;
 }
@@ -620,6 +630,7 @@ static bool add_alias(struct pool *pool, struct context_handle alias)
 
 void context_note_green(struct pool *pool, CUgreenCtx green, CUdevice device)
 {
+    no_lock_may_be_held();
     struct context *context = context_register_primary(pool, device);
     /* What was known of it was another's that ended unseen: who ends one tells so under the primary
      * lock, which has been taken above. */
@@ -642,6 +653,7 @@ static CUdevice device_of(struct pool *pool, CUcontext handle)
 
 void context_alias(struct pool *pool, CUcontext handle, CUgreenCtx green)
 {
+    no_lock_may_be_held();
     CUdevice device = MUTATED(green_context_by_itself) ? -1 : device_of(pool, handle);
     struct context *context = device < 0 ? NULL : context_register_primary(pool, device);
     unsigned long long id = read_id(pool, handle);
@@ -710,6 +722,7 @@ static uint64_t begin_end(struct pool *pool, struct context *context, bool ends)
 
 uint64_t context_end_begin(struct pool *pool, struct context *context, bool ends)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     ends = ends || MUTATED(every_release_ends);
     uint64_t generation = context ? begin_end(pool, context, ends) : 0;
     enter_driver();
@@ -718,6 +731,7 @@ uint64_t context_end_begin(struct pool *pool, struct context *context, bool ends
 
 static void forget_context(struct pool *pool, struct context *context)
 {
+    lock_must_be_held(&pool->fence_lock);
     atomic_fetch_add(&context->generation, 1);
     lock_take(&pool->registry.lock, LOCK_REGISTRY);
     remove_handles(&pool->registry, context, NULL);
@@ -733,6 +747,7 @@ static void forget_context(struct pool *pool, struct context *context)
 
 void context_end_finish(struct pool *pool, struct context *context, uint64_t generation, bool died)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     leave_driver();
     if (context) {
         lock_take(&pool->fence_lock, LOCK_FENCE);

@@ -8,8 +8,8 @@
  * Green contexts are aliases: their memory, fences and barriers are the primary context's.
  *
  * Locking: the registry lock guards the list of handles, the devices and the spare contexts. The
- * fence lock, taken before it, is held whenever the set of live contexts changes. The primary lock,
- * taken before both, is held across the driver calls that may end primary ones, one at a time.
+ * fence lock is held whenever the set of live contexts changes, and the primary lock across the
+ * driver calls that may end primary ones, one at a time.
  */
 #ifndef CUDAPOOL_CORE_CONTEXT_H
 #define CUDAPOOL_CORE_CONTEXT_H
@@ -102,8 +102,7 @@ static inline struct context *context_of_first(const void *memory)
 void *context_memory(struct context *context, const struct kind *kind);
 
 /* A thread knows how many context locks it holds: where a signal handler ends the process in the
- * middle of a slow path, no lock is taken on the way out. Never held across a driver call, and no
- * other context's lock is taken under it. */
+ * middle of a slow path, no lock is taken on the way out. */
 #define context_lock(context)   context_lock_from(context, LOCK_HERE)
 #define context_unlock(context) context_unlock_from(context, LOCK_HERE)
 

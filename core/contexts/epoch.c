@@ -7,7 +7,6 @@
 #include "core/base/cancellation.h"
 #include "core/base/clock.h"
 #include "core/base/mutation.h"
-#include "core/device_memory/release.h"
 #include "core/driver/calls.h"
 #include "pool_state.h"
 
@@ -44,12 +43,14 @@ enum record_result {
 
 static void put_spare(struct epochs *epochs, struct fence *fence)
 {
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
     fence->next = epochs->spare;
     epochs->spare = fence;
 }
 
 static struct fence *take_spare(struct epochs *epochs)
 {
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
     struct fence *fence = epochs->spare;
     if (!fence)
         return calloc(1, sizeof *fence);
@@ -59,6 +60,7 @@ static struct fence *take_spare(struct epochs *epochs)
 
 static void publish(struct epochs *epochs, struct fence *fence)
 {
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
     if (epochs->newest)
         epochs->newest->next = fence;
     else
@@ -69,9 +71,10 @@ static void publish(struct epochs *epochs, struct fence *fence)
         atomic_store_explicit(&epochs->fenced, fence->epoch, memory_order_relaxed);
 }
 
-/* Lock held. A fence that is over and that nobody looks at any more may be recorded again. */
+/* A fence that is over and that nobody looks at any more may be recorded again. */
 static void drop_user(struct epochs *epochs, struct fence *fence)
 {
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
     fence->users--;
     if (fence->users == 0 && fence->over && !MUTATED(watched_event_recorded))
         put_spare(epochs, fence);
@@ -84,6 +87,7 @@ static bool next_serves_as_well(const struct fence *fence)
 
 static void thin_out(struct epochs *epochs)
 {
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
     struct fence **place = &epochs->oldest;
     while (*place) {
         struct fence *fence = *place;
@@ -98,6 +102,7 @@ static void thin_out(struct epochs *epochs)
 
 struct fence *epoch_begin_close(struct context *context, bool waitable)
 {
+    lock_must_be_held(&context->lock);
     struct epochs *epochs = &context->epochs;
     if (epochs->outstanding >= FENCES_MAX && !MUTATED(fences_not_thinned))
         thin_out(epochs);
@@ -119,9 +124,9 @@ struct fence *epoch_begin_close(struct context *context, bool waitable)
     return fence;
 }
 
-/* Fence lock held, as for all functions down to record_fence. */
 static void destroy_events(struct pool *pool, struct fence *fence)
 {
+    lock_must_be_held(&pool->fence_lock);
     for (unsigned i = 0; i < fence->event_count; i++) {
         struct fence_event *e = &fence->events[i];
         if (context_generation(e->context) == e->generation)
@@ -136,6 +141,7 @@ static void destroy_events(struct pool *pool, struct fence *fence)
 static CUresult add_event(struct pool *pool, struct fence *fence, struct context *context,
                           CUresult no_entry)
 {
+    lock_must_be_held(&pool->fence_lock);
     CUevent event;
     bool pushed;
     if (!context_push(pool, context, &pushed))
@@ -183,6 +189,7 @@ static bool is_usable(const struct context *context)
 /* One event in the fence's own context, or in every live one once there have been several. */
 static CUresult make_events(struct pool *pool, struct context *own, struct fence *fence)
 {
+    lock_must_be_held(&pool->fence_lock);
     bool several = atomic_load_explicit(&pool->several_contexts, memory_order_acquire) &&
                    !MUTATED(fence_of_own_context_only);
     destroy_events(pool, fence);
@@ -224,6 +231,7 @@ static enum record_result judge_record(struct pool *pool, CUresult result)
 static enum record_result synchronise_instead(struct pool *pool, struct context *context,
                                               CUresult *error)
 {
+    lock_must_be_held(&pool->fence_lock);
     bool pushed;
     if (atomic_load_explicit(&pool->several_contexts, memory_order_acquire))
         return NOT_NOW;
@@ -239,6 +247,7 @@ static enum record_result synchronise_instead(struct pool *pool, struct context 
 /* A context that may be dying is in nobody's fence; the work that it still does is unknown. */
 static bool something_is_dying(struct pool *pool, const struct context *own)
 {
+    lock_must_be_held(&pool->fence_lock);
     bool several = atomic_load_explicit(&pool->several_contexts, memory_order_acquire);
     bool dying = atomic_load(&own->dying);
     for (struct context *c = context_next(pool, NULL, NULL); several && c && !dying;
@@ -249,6 +258,7 @@ static bool something_is_dying(struct pool *pool, const struct context *own)
 
 static enum record_result record_events(struct pool *pool, struct fence *fence, CUresult *error)
 {
+    lock_must_be_held(&pool->fence_lock);
     enum record_result result = RECORDED;
     for (unsigned i = 0; i < fence->event_count && result == RECORDED; i++) {
         struct fence_event *e = &fence->events[i];
@@ -264,6 +274,7 @@ static enum record_result record_events(struct pool *pool, struct fence *fence, 
 static enum record_result record_fence(struct pool *pool, struct context *context,
                                        struct fence *fence, CUresult *error)
 {
+    lock_must_be_held(&pool->fence_lock);
     if ((captures_are_going_on(&pool->captures) && !MUTATED(fence_in_capture)) ||
         !is_usable(context) || context_generation(context) != fence->own_generation ||
         something_is_dying(pool, context))
@@ -280,9 +291,9 @@ static enum record_result record_fence(struct pool *pool, struct context *contex
     return record_events(pool, fence, error);
 }
 
-/* Lock held. */
 static void finish_record(struct context *context, struct fence *fence, enum record_result result)
 {
+    lock_must_be_held(&context->lock);
     struct epochs *epochs = &context->epochs;
     uint64_t epoch = fence->epoch;
     epochs->recording = false;
@@ -305,6 +316,7 @@ static void finish_record(struct context *context, struct fence *fence, enum rec
 
 struct fence *epoch_fence_for(const struct epochs *epochs, uint64_t stamp, bool waitable)
 {
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
     struct fence *fence = epochs->oldest;
     waitable = waitable && !MUTATED(wait_for_any_fence);
     while (fence && (fence->epoch < stamp || (waitable && !fence->waitable)))
@@ -312,9 +324,10 @@ struct fence *epoch_fence_for(const struct epochs *epochs, uint64_t stamp, bool 
     return fence && MUTATED(newest_fence_taken) ? epochs->newest : fence;
 }
 
-/* Lock held. What any kind has pending; 0: nothing. */
+/* What any kind has pending; 0: nothing. */
 static uint64_t newest_pending(const struct context *context)
 {
+    lock_must_be_held(&context->lock);
     uint64_t newest = 0;
     for (const struct kind *const *kind = context->kinds; *kind; kind++) {
         uint64_t of_one = (*kind)->newest_pending ? (*kind)->newest_pending(context) : 0;
@@ -323,16 +336,17 @@ static uint64_t newest_pending(const struct context *context)
     return newest;
 }
 
-/* Lock held. */
 static bool lacks_a_fence(const struct context *context)
 {
+    lock_must_be_held(&context->lock);
     uint64_t newest = newest_pending(context);
     return newest && !epoch_fence_for(&context->epochs, newest, false);
 }
 
-/* Lock held, and released in between. */
+/* Releases and retakes the lock. */
 static void await_record(struct context *context)
 {
+    lock_must_be_held(&context->lock);
     uint64_t started = monotonic_now();
     while (context->epochs.recording && lacks_a_fence(context) && !atomic_load(&context->dying) &&
            !MUTATED(record_in_the_way) && monotonic_now() - started < LAST_RESORT_NANOSECONDS) {
@@ -354,10 +368,11 @@ static CUresult query_event(struct pool *pool, struct fence_event *e)
     return result;
 }
 
-/* No lock held; epochs.querying is ours, and the fence has us as a user; or nobody else knows it
- * yet. */
+/* Nobody else asks: epochs.querying is ours, and the fence has us as a user; or nobody else knows
+ * it yet. */
 static enum fence_answer ask_driver(struct pool *pool, struct fence *fence)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     enum fence_answer answer = FENCE_OVER;
     for (unsigned i = 0; i < fence->event_count; i++) {
         struct fence_event *e = &fence->events[i];
@@ -387,25 +402,28 @@ bool epoch_may_be_asked(const struct epochs *epochs, uint64_t now)
            now - atomic_load_explicit(&epochs->asked_at, memory_order_relaxed) >= interval;
 }
 
-/* Lock held. The context's own work is over up to there. */
+/* The context's own work is over up to there. */
 __attribute__((noinline)) static void clean_marks(struct context *context, uint64_t epoch)
 {
+    lock_must_be_held(&context->lock);
     host_work_clean(&context->epochs.host_work, epoch);
     TELL_KINDS(context, host_work_changed, context);
 }
 
-/* Lock held. The same where there may be none. */
+/* The same where there may be none. */
 static inline void clean_host_work(struct context *context, uint64_t epoch)
 {
+    lock_must_be_held(&context->lock);
     if (__builtin_expect(host_work_limit(&context->epochs.host_work) != UINT64_MAX, 0))
         clean_marks(context, epoch);
 }
 
-/* Lock held. Late is what was not over when the driver was asked: how long its answer has taken
- * says nothing of the GPU. */
+/* Late is what was not over when the driver was asked: how long its answer has taken says nothing
+ * of the GPU. */
 static void note_answer(struct context *context, const struct fence *fence, uint64_t asked_at,
                         enum fence_answer answer)
 {
+    lock_must_be_held(&context->lock);
     struct epochs *epochs = &context->epochs;
     bool over = answer == FENCE_OVER, late = asked_at - fence->recorded_at > FENCE_IS_LATE;
     if (!over)
@@ -418,15 +436,16 @@ static void note_answer(struct context *context, const struct fence *fence, uint
         atomic_store_explicit(&epochs->keeps_up, over, memory_order_relaxed);
 }
 
-/* Lock held. */
 static void complete_by_fence(struct context *context, uint64_t epoch)
 {
+    lock_must_be_held(&context->lock);
     epoch_complete(context,
                    MUTATED(fence_cleans_later_frees) ? epoch_current(&context->epochs) - 1 : epoch);
 }
 
 enum fence_answer epoch_query(struct pool *pool, struct context *context, struct fence *fence)
 {
+    lock_must_be_held(&context->lock);
     struct epochs *epochs = &context->epochs;
     uint64_t asked_at = monotonic_now(), epoch = fence->epoch;
     if (!epoch_may_be_asked(epochs, asked_at))
@@ -459,9 +478,10 @@ enum fence_answer epoch_query(struct pool *pool, struct context *context, struct
 
 /* ---- recording one ---- */
 
-/* No lock held; nobody else knows the fence yet. Answers how often the driver was asked. */
+/* Nobody else knows the fence yet. Answers how often the driver was asked. */
 static unsigned ask_at_once(struct pool *pool, struct fence *fence, enum fence_answer *answer)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     unsigned tries = 0;
     struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
     while (tries < ASK_AT_ONCE && *answer == FENCE_RUNNING) {
@@ -472,10 +492,10 @@ static unsigned ask_at_once(struct pool *pool, struct fence *fence, enum fence_a
     return tries;
 }
 
-/* Lock held. */
 static void finish_asking(struct context *context, const struct fence *fence, unsigned asked,
                           enum fence_answer answer)
 {
+    lock_must_be_held(&context->lock);
     uint64_t epoch = fence->epoch;
     counter_add(&context->counters->fence_queries, asked);
     note_answer(context, fence, fence->recorded_at, answer);
@@ -486,6 +506,7 @@ static void finish_asking(struct context *context, const struct fence *fence, un
 struct epoch_recorded epoch_record_and_lock(struct pool *pool, struct context *context,
                                             struct fence *fence, bool ask)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     bool waitable = fence->waitable;
     CUresult error = CUDA_SUCCESS;
     enum fence_answer answer = FENCE_RUNNING;
@@ -517,6 +538,7 @@ struct epoch_recorded epoch_record_and_lock(struct pool *pool, struct context *c
 CUresult epoch_settle_record(struct pool *pool, struct context *context,
                              const struct epoch_recorded *recorded)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     if (recorded->unusable || recorded->hopeless)
         context_step_aside(context);
     /* What no fence covers could not be given back if memory ran out before the next one. */
@@ -534,6 +556,7 @@ CUresult epoch_record(struct pool *pool, struct context *context, struct fence *
 
 void epoch_fence_the_rest(struct pool *pool, struct context *context)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     struct fence *fence = NULL;
     context_lock(context);
     await_record(context);
@@ -556,6 +579,7 @@ static bool is_in_the_driver(const struct epochs *epochs, uint64_t stamp, bool f
 
 void epoch_await_others(struct context *context, uint64_t stamp)
 {
+    lock_must_be_held(&context->lock);
     const struct epochs *epochs = &context->epochs;
     bool fenced = epoch_fence_for(epochs, stamp, false) != NULL;
     if (epoch_clean(epochs) >= stamp || !is_in_the_driver(epochs, stamp, fenced))
@@ -575,11 +599,12 @@ void epoch_await_others(struct context *context, uint64_t stamp)
     context_lock(context);
 }
 
-/* No lock held: whoever waits takes it as seldom as can be. Returns when there may be something to
- * do for this thread. */
+/* Whoever waits takes it as seldom as can be. Returns when there may be something to do for this
+ * thread. */
 static void nap_beside_others(const struct epochs *epochs, uint64_t stamp, uint64_t started,
                               uint64_t give_up_at)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     for (unsigned naps = 0; naps < NAPS_UNLOCKED; naps++) {
         patient_nap(started);
         uint64_t now = monotonic_now();
@@ -598,15 +623,16 @@ struct fence_wait {
     uint64_t clean, clean_since;
 };
 
-/* Lock held. Whether the host may have to act before the fence is over. */
+/* Whether the host may have to act before the fence is over. */
 static bool may_be_behind_host_work(const struct epochs *epochs, uint64_t epoch)
 {
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
     return epoch > host_work_limit(&epochs->host_work);
 }
 
-/* Lock held. */
 static bool is_in_vain(const struct epochs *epochs, struct fence_wait *wait)
 {
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
     uint64_t now = monotonic_now(), clean = epoch_clean(epochs);
     if (clean != wait->clean) {
         wait->clean = clean;
@@ -617,16 +643,18 @@ static bool is_in_vain(const struct epochs *epochs, struct fence_wait *wait)
 
 void epoch_give_up_waiting(struct pool *pool, struct context *context)
 {
+    lock_must_be_held(&context->lock);
     struct epochs *epochs = &context->epochs;
     if (epochs->newest)
         host_work_mark(&epochs->host_work, epoch_clean(epochs), epochs->newest->epoch);
     TELL_KINDS(context, waited_in_vain, pool, context);
 }
 
-/* Lock held. Whether an answer, or the time, ends the wait. */
+/* Whether an answer, or the time, ends the wait. */
 static bool ends_wait(struct pool *pool, struct context *context, struct fence_wait *wait,
                       enum fence_answer answer)
 {
+    lock_must_be_held(&context->lock);
     if (answer == FENCE_FAILED ||
         (answer == FENCE_OWN_OVER && !wait->others && !MUTATED(other_contexts_waited_for)) ||
         (wait->give_up_at && monotonic_now() >= wait->give_up_at))
@@ -640,6 +668,7 @@ static bool ends_wait(struct pool *pool, struct context *context, struct fence_w
 static bool wait_for_fence(struct pool *pool, struct context *context, struct fence *fence,
                            struct fence_wait wait)
 {
+    lock_must_be_held(&context->lock);
     struct epochs *epochs = &context->epochs;
     uint64_t started = monotonic_now(), epoch = fence->epoch;
     wait.clean = epoch_clean(epochs);
@@ -659,11 +688,12 @@ static bool wait_for_fence(struct pool *pool, struct context *context, struct fe
     return epoch_clean(epochs) >= wait.stamp;
 }
 
-/* Lock held. Whether the thread that records, or has just recorded, will make a fence that covers
- * the stamp: this one, or the one that it is asked for here. It is in a free or a synchronise of
- * its own, so that the plain calls would have waited for as much. */
+/* Whether the thread that records, or has just recorded, will make a fence that covers the stamp:
+ * this one, or the one that it is asked for here. It is in a free or a synchronise of its own, so
+ * that the plain calls would have waited for as much. */
 static bool a_fence_is_coming(struct context *context, uint64_t stamp, uint64_t *idle_since)
 {
+    lock_must_be_held(&context->lock);
     struct epochs *epochs = &context->epochs;
     if (!epochs->recording) {
         /* Between two records, about to begin one, or it may have given up. */
@@ -680,9 +710,9 @@ static bool a_fence_is_coming(struct context *context, uint64_t stamp, uint64_t 
     return true;
 }
 
-/* No lock held, likewise. */
 static void nap_beside_record(const struct epochs *epochs, uint64_t stamp, uint64_t started)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     for (unsigned naps = 0; naps < NAPS_UNLOCKED; naps++) {
         patient_nap(started);
         if (epoch_clean(epochs) >= stamp ||
@@ -692,10 +722,11 @@ static void nap_beside_record(const struct epochs *epochs, uint64_t stamp, uint6
     }
 }
 
-/* Lock held, and released in between: another thread may be recording. However long that takes,
+/* Releases and retakes the lock: another thread may be recording. However long that takes,
  * whoever went on without the fence would take new memory for all that time. */
 static struct fence *await_fence_for(struct context *context, uint64_t stamp)
 {
+    lock_must_be_held(&context->lock);
     struct epochs *epochs = &context->epochs;
     uint64_t idle_since = 0, started = monotonic_now();
     struct fence *fence = epoch_fence_for(epochs, stamp, true);
@@ -712,6 +743,7 @@ static struct fence *await_fence_for(struct context *context, uint64_t stamp)
 
 static bool wait_for(struct pool *pool, struct context *context, struct fence_wait wait)
 {
+    lock_must_be_held(&context->lock);
     struct fence *fence = await_fence_for(context, wait.stamp);
     if (!fence)
         return epoch_clean(&context->epochs) >= wait.stamp;
@@ -731,6 +763,7 @@ bool epoch_wait_when_short(struct pool *pool, struct context *context, uint64_t 
 
 static uint64_t newest_waitable(const struct epochs *epochs)
 {
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
     uint64_t newest = 0;
     for (const struct fence *f = epochs->oldest; f; f = f->next)
         if (f->waitable)
@@ -740,6 +773,7 @@ static uint64_t newest_waitable(const struct epochs *epochs)
 
 void epoch_wait_for_frees(struct pool *pool, struct context *context, uint64_t give_up_at)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     context_lock(context);
     uint64_t stamp = newest_waitable(&context->epochs);
     if (stamp)
@@ -781,6 +815,7 @@ void epoch_note_error(struct context *context, CUresult result)
 
 uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     struct fence *fence = NULL;
     uint64_t epoch = 0;
     context_lock(context);
@@ -811,6 +846,7 @@ static void ask_about_newest(struct pool *pool, struct context *context)
 void epoch_synchronise_end(struct pool *pool, struct context *context, uint64_t epoch,
                            CUresult result)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     if (result != CUDA_SUCCESS && !MUTATED(failed_synchronise_counts)) {
         epoch_note_error(context, result);
         return;
@@ -826,9 +862,10 @@ void epoch_synchronise_end(struct pool *pool, struct context *context, uint64_t 
     TELL_KINDS(context, synchronised, pool, context);
 }
 
-/* Lock held. Takes the oldest fence off the list; whoever still looks at it makes it spare. */
+/* Takes the oldest fence off the list; whoever still looks at it makes it spare. */
 static void retire_oldest(struct epochs *epochs)
 {
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
     struct fence *fence = epochs->oldest;
     epochs->oldest = fence->next;
     if (!epochs->oldest)
@@ -841,6 +878,7 @@ static void retire_oldest(struct epochs *epochs)
 
 void epoch_complete(struct context *context, uint64_t epoch)
 {
+    lock_must_be_held(&context->lock);
     struct epochs *epochs = &context->epochs;
     if (epoch <= epoch_clean(epochs))
         return;
@@ -853,6 +891,7 @@ void epoch_complete(struct context *context, uint64_t epoch)
 
 bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fence *fence)
 {
+    lock_must_be_held(&context->lock);
     struct epochs *epochs = &context->epochs;
     uint64_t epoch = fence->epoch;
     CUresult result = CUDA_ERROR_NOT_READY;
@@ -894,6 +933,7 @@ bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fenc
  * over. */
 static void drain_barrier(struct pool *pool, struct context *context)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     struct epochs *epochs = &context->epochs;
     context_lock(context);
     uint64_t started = monotonic_now();
@@ -924,6 +964,7 @@ static bool order_behind(struct pool *pool, const struct fence *fence, CUcontext
 
 void epoch_order_behind_barrier(struct pool *pool, struct context *context, CUcontext handle)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     struct epochs *epochs = &context->epochs;
     struct fence *fence = NULL;
     context_lock(context);
@@ -944,6 +985,7 @@ void epoch_order_behind_barrier(struct pool *pool, struct context *context, CUco
 
 void epoch_reset(struct epochs *epochs)
 {
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
     while (epochs->oldest)
         retire_oldest(epochs);
     atomic_store_explicit(&epochs->clean, epoch_advance(epochs), memory_order_release);

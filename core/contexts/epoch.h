@@ -18,9 +18,8 @@
  * Once several contexts have existed, a fence is an event in every live one, because cuMemFree
  * also waits for copies of the memory that other contexts make.
  *
- * Locking: struct epochs is guarded by its context's lock. The fence lock (struct pool) is
- * held while recording, so that no capture begins and no context dies meanwhile. Order: fence
- * lock before context's lock. Neither that nor the registry lock is ever held across a driver call.
+ * Locking: struct epochs is guarded by its context's lock. The fence lock (struct pool) is held
+ * while recording, so that no capture begins and no context dies meanwhile.
  */
 #ifndef CUDAPOOL_CORE_EPOCH_H
 #define CUDAPOOL_CORE_EPOCH_H
@@ -29,6 +28,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/base/lock.h"
 #include "core/base/mutation.h"
 #include "core/driver/cuda_abi.h"
 #include "host_work.h"
@@ -228,9 +228,10 @@ static inline bool epoch_keeps_up(const struct epochs *epochs)
     return atomic_load_explicit(&epochs->keeps_up, memory_order_relaxed);
 }
 
-/* Lock held. Whether a thread is in the driver for this context's fences. */
+/* Whether a thread is in the driver for this context's fences. */
 static inline bool epoch_is_asked_about(const struct epochs *epochs)
 {
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
     return atomic_load_explicit(&epochs->querying, memory_order_relaxed) ||
            atomic_load_explicit(&epochs->recording, memory_order_relaxed);
 }
@@ -251,9 +252,10 @@ static inline bool epoch_is_closed(const struct epochs *epochs, uint64_t stamp)
            !MUTATED(closed_twice);
 }
 
-/* Lock held. The number of the epoch that this closes. */
+/* The number of the epoch that this closes. */
 static inline uint64_t epoch_advance(struct epochs *epochs)
 {
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
     uint64_t closed = epoch_current(epochs);
     atomic_store_explicit(&epochs->current, closed + 1, memory_order_relaxed);
     return closed;

@@ -7,7 +7,7 @@
 #include "core/driver/calls.h"
 #include "pool_state.h"
 
-/* ---- marks; the context's lock is held ---- */
+/* ---- marks ---- */
 
 static uint64_t lesser(uint64_t a, uint64_t b)
 {
@@ -16,6 +16,7 @@ static uint64_t lesser(uint64_t a, uint64_t b)
 
 static void refresh_limit(struct host_work *work)
 {
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
     uint64_t limit = work->submitting ? work->submitting_before : UINT64_MAX;
     for (unsigned i = 0; i < work->count; i++)
         limit = lesser(limit, work->marks[i].before);
@@ -28,6 +29,7 @@ static void refresh_limit(struct host_work *work)
  * the same. */
 static struct host_mark *find_place(struct host_work *work, uint64_t before)
 {
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
     for (unsigned i = 0; i < work->count; i++)
         if (work->marks[i].before == before)
             return &work->marks[i];
@@ -39,6 +41,7 @@ static struct host_mark *find_place(struct host_work *work, uint64_t before)
 
 void host_work_mark(struct host_work *work, uint64_t before, uint64_t after)
 {
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
     struct host_mark *mark = find_place(work, before);
     mark->before = lesser(mark->before, before);
     if (mark->after < after)
@@ -48,6 +51,7 @@ void host_work_mark(struct host_work *work, uint64_t before, uint64_t after)
 
 void host_work_clean(struct host_work *work, uint64_t epoch)
 {
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
     unsigned kept = 0;
     if (work->count == 0 || MUTATED(host_work_never_over))
         return;
@@ -60,6 +64,7 @@ void host_work_clean(struct host_work *work, uint64_t epoch)
 
 void host_work_reset(struct host_work *work)
 {
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
     work->count = 0;
     refresh_limit(work);
 }
@@ -82,15 +87,17 @@ static struct context *context_of_stream(struct pool *pool, CUstream stream)
     return context ? context : context_current(pool, &green);
 }
 
-/* Lock held. The newest epoch whose fence has been recorded: none before it can wait for what
- * is submitted from now on. */
+/* The newest epoch whose fence has been recorded: none before it can wait for what is submitted
+ * from now on. */
 static uint64_t newest_recorded(const struct epochs *epochs)
 {
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
     return epochs->newest ? epochs->newest->epoch : epoch_clean(epochs);
 }
 
 struct host_submission host_work_begin(struct pool *pool, CUstream stream)
 {
+    no_lock_may_be_held();
     struct host_submission submission = {.context = context_of_stream(pool, stream)};
     struct context *context = submission.context;
     if (!context)
@@ -110,6 +117,7 @@ struct host_submission host_work_begin(struct pool *pool, CUstream stream)
 
 void host_work_end(const struct host_submission *submission)
 {
+    no_lock_may_be_held();
     struct context *context = submission->context;
     if (!context)
         return;
@@ -185,6 +193,7 @@ static size_t count_of(const struct host_graphs *graphs)
 
 void host_graphs_add(struct pool *pool, CUgraphExec executable, CUgraph graph)
 {
+    no_lock_may_be_held();
     struct host_graphs *graphs = &pool->host_graphs;
     enter_driver();
     bool holds = holds_host_work(pool->driver, graph);
@@ -201,6 +210,7 @@ void host_graphs_add(struct pool *pool, CUgraphExec executable, CUgraph graph)
 
 void host_graphs_remove(struct pool *pool, CUgraphExec executable)
 {
+    no_lock_may_be_held();
     struct host_graphs *graphs = &pool->host_graphs;
     if (count_of(graphs) == 0)
         return;
@@ -212,6 +222,7 @@ void host_graphs_remove(struct pool *pool, CUgraphExec executable)
 
 bool host_graphs_has(struct pool *pool, CUgraphExec executable)
 {
+    no_lock_may_be_held();
     struct host_graphs *graphs = &pool->host_graphs;
     if (count_of(graphs) == 0)
         return false;

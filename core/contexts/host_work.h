@@ -19,8 +19,7 @@
  * An allocation that has waited for a second in vain leaves a mark as well: whatever it waited for
  * is taken for such work.
  *
- * Locking: the marks are guarded by their context's lock. The list of graphs has a lock
- * of its own, which is taken last.
+ * Locking: the marks are guarded by their context's lock. The list of graphs has a lock of its own.
  */
 #ifndef CUDAPOOL_CORE_HOST_WORK_H
 #define CUDAPOOL_CORE_HOST_WORK_H

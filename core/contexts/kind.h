@@ -17,7 +17,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/driver/cuda_abi.h"
 #include "core/figures/stats.h"
+#include "core/settings/config.h"
 
 struct context;
 struct device;
@@ -74,6 +76,15 @@ struct kind {
     void (*is_unfenced)(struct pool *pool, struct context *context);
     /* Lock not held. The program has synchronised the context. */
     void (*synchronised)(struct pool *pool, struct context *context);
+
+    /* ---- addresses; no lock is held, and no driver call is made ---- */
+
+    /* Someone frees this address past the pool: forgets a live block there. False where the block
+     * is free, and so nobody's to free. */
+    bool (*let_go)(struct pool *pool, CUdeviceptr address);
+    /* The driver has just given the address out, so whoever had it before was freed behind our back:
+     * forgets a record of it. */
+    void (*forget_address)(struct pool *pool, CUdeviceptr address);
 
     /* ---- memory; no lock is held. A device that is NULL means all ---- */
 

@@ -1,8 +1,5 @@
 /*
  * The state of a pool, shared by the files of the core; nobody else includes this.
- *
- * Lock order: primary lock, fence lock, registry lock, a context's lock. The table's grow lock and
- * the pitch lock are taken last and alone, and so is the figures lock.
  */
 #ifndef CUDAPOOL_CORE_POOL_STATE_H
 #define CUDAPOOL_CORE_POOL_STATE_H
@@ -36,7 +33,7 @@ struct pool {
     pthread_mutex_t primary_lock; /* guards nothing of ours: no context ends, and no primary context
                                      is retained for a moment, while another thread does either */
     pthread_mutex_t fence_lock;   /* guards captures.list and the set of live contexts against our
-                                     recording of fences; the one lock held across driver calls */
+                                     recording of fences */
     char apart[64];               /* every call reads what follows, and few write it */
     struct captures captures;
     void *of_kind[MEMORY_KINDS]; /* what each kind keeps, set as the pool starts; or NULL */

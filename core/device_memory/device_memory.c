@@ -1,11 +1,12 @@
 /*
  * Device memory (cuMemAlloc) as a kind of memory: what contexts and fences tell it.
  */
+#include "device_memory.h"
+
 #include "core/contexts/kind.h"
 #include "core/contexts/pool_state.h"
-#include "heap.h"
+#include "policies.h"
 #include "release.h"
-#include "thread_cache.h"
 
 static void came_to_life(struct context *context)
 {
@@ -40,7 +41,7 @@ static void host_work_changed(struct context *context)
     struct heap *heap = heap_of(context);
     bool closed = atomic_load_explicit(&heap->closed, memory_order_relaxed) & CLOSED_HOST_WORK;
     if (closed != (host_work_limit(&context->epochs.host_work) != UINT64_MAX))
-        heap_look_at_caches(heap);
+        thread_caches_update_closed(heap);
 }
 
 static void synchronised(struct pool *pool, struct context *context)
@@ -64,6 +65,8 @@ const struct kind device_memory = {
     .waited_in_vain = heap_note_vain_wait,
     .is_unfenced = heap_free_pending,
     .synchronised = synchronised,
+    .let_go = heap_let_go,
+    .forget_address = heap_forget_address,
     .memory_is_short = release_note_shortage,
     .give_back = release_everywhere,
     .wait_for_the_rest = release_wait_for_the_rest,

@@ -9,42 +9,42 @@ static void forget_ghosts(struct keep *keep)
 /* Each one is twice as long as the one before. */
 static uint32_t next_trial(const struct keep *keep)
 {
-    if (keep->trial == 0)
+    if (keep->trial_frees == 0)
         return KEEP_TRIAL_FIRST;
-    return keep->trial < KEEP_TRIAL_MOST ? 2 * keep->trial : KEEP_TRIAL_MOST;
+    return keep->trial_frees < KEEP_TRIAL_MOST ? 2 * keep->trial_frees : KEEP_TRIAL_MOST;
 }
 
 void keep_begin_trial(struct keep *keep)
 {
     if (keep_is_on_trial(keep))
         return;
-    keep->trial = next_trial(keep);
-    keep->left = keep->trial;
-    keep->worth = 0;
+    keep->trial_frees = next_trial(keep);
+    keep->frees_left = keep->trial_frees;
+    keep->ghost_hits = 0;
     forget_ghosts(keep);
 }
 
 static void end_trial(struct keep *keep)
 {
-    keep->vain = 0;
+    keep->unused_returns = 0;
     /* Ghosts stay for the next trial: what they stand for would still be there. */
-    if (2 * keep->worth >= keep->trial)
+    if (2 * keep->ghost_hits >= keep->trial_frees)
         return;
-    keep->trial = next_trial(keep);
-    keep->left = keep->trial;
-    keep->worth = 0;
+    keep->trial_frees = next_trial(keep);
+    keep->frees_left = keep->trial_frees;
+    keep->ghost_hits = 0;
 }
 
-void keep_note_vain(struct keep *keep, uint64_t bytes)
+void keep_note_unused(struct keep *keep, uint64_t bytes)
 {
-    if (bytes >= KEEP_LARGE_BYTES && ++keep->vain >= KEEP_VAIN_MOST)
+    if (bytes >= KEEP_LARGE_BYTES && ++keep->unused_returns >= KEEP_UNUSED_MOST)
         keep_begin_trial(keep);
 }
 
 void keep_note_hit(struct keep *keep, uint64_t bytes)
 {
     if (bytes >= KEEP_LARGE_BYTES)
-        keep->vain--;
+        keep->unused_returns--;
 }
 
 static void add_ghost(struct keep *keep, struct ghosts *ghosts, uint64_t bytes)
@@ -69,7 +69,7 @@ bool keep_free_is_the_drivers(struct keep *keep, struct ghosts *ghosts, uint64_t
     if (!keep_is_on_trial(keep) || bytes < KEEP_LARGE_BYTES)
         return false;
     add_ghost(keep, ghosts, bytes);
-    if (--keep->left == 0)
+    if (--keep->frees_left == 0)
         end_trial(keep);
     return true;
 }
@@ -79,7 +79,7 @@ void keep_note_miss(struct keep *keep, struct ghosts *ghosts, uint64_t bytes, ui
     if (!keep_is_on_trial(keep) || bytes < KEEP_LARGE_BYTES)
         return;
     if (take_ghost(keep, ghosts, bytes))
-        keep->worth++;
+        keep->ghost_hits++;
     else if (keep->ghost_bytes > room)
         forget_ghosts(keep);
 }

@@ -7,7 +7,7 @@
  * frees them, inside the program's own free, as it would without the pool.
  *
  * - Keeping ends when blocks were given back unused more often than large ones were handed out
- *   again, by KEEP_VAIN_MOST, or when the device turns out to be nearly full.
+ *   again, by KEEP_UNUSED_MOST, or when the device turns out to be nearly full.
  * - On trial, a freed block leaves a ghost in its bucket, for as long as it could have been kept.
  * An allocation that finds one would have been a hit. After so many frees the heap keeps blocks
  * again if at least every second of them would have been worth it, else the next trial is twice as
@@ -25,7 +25,7 @@
 /* Blocks from this size on; the driver allocates and frees smaller ones in a few microseconds. */
 #define KEEP_LARGE_BYTES (UINT64_C(2) << 20)
 
-#define KEEP_VAIN_MOST   32u
+#define KEEP_UNUSED_MOST 32u
 #define KEEP_TRIAL_FIRST 32u /* frees */
 #define KEEP_TRIAL_MOST  1024u
 
@@ -36,26 +36,27 @@ struct ghosts {
 };
 
 struct keep {
-    uint32_t vain;  /* keeping: blocks kept in vain, less large hits since */
-    uint32_t left;  /* frees that the trial still has; 0: blocks are kept */
-    uint32_t trial; /* its length in frees; 0: there was none yet */
-    uint32_t worth; /* misses of the trial that found a ghost */
-    uint64_t era;   /* all ghosts go at once when there is no room for them */
+    uint32_t unused_returns; /* while blocks are kept: large ones that were given back unused, less
+                                large hits since */
+    uint32_t frees_left;     /* that the trial still has; 0: blocks are kept */
+    uint32_t trial_frees; /* how many the trial has, or the last one had; 0: there was none yet */
+    uint32_t ghost_hits;  /* misses of the trial that found a ghost */
+    uint64_t era;         /* all ghosts go at once when there is no room for them */
     uint64_t ghost_bytes;
 };
 
 static inline bool keep_is_on_trial(const struct keep *keep)
 {
-    return __builtin_expect(keep->left != 0, 0);
+    return __builtin_expect(keep->frees_left != 0, 0);
 }
 
 /* Lets the driver free large blocks from now on, until that turns out to be a loss. */
 void keep_begin_trial(struct keep *keep);
 
 /* A block was given back without having been handed out again. */
-void keep_note_vain(struct keep *keep, uint64_t bytes);
+void keep_note_unused(struct keep *keep, uint64_t bytes);
 
-/* A kept block was handed out, while keep->vain was not 0. */
+/* A kept block was handed out, while keep->unused_returns was not 0. */
 void keep_note_hit(struct keep *keep, uint64_t bytes);
 
 /* Whether the driver is to free this block, whose bucket has these ghosts. */

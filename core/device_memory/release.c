@@ -1,5 +1,6 @@
 #include "release.h"
 
+#include "cache_set.h"
 #include "core/base/clock.h"
 #include "core/base/mutation.h"
 #include "core/contexts/pool_state.h"
@@ -10,7 +11,7 @@
 #include "core/reclaim/reclaim.h"
 #include "core/reclaim/room.h"
 #include "heap.h"
-#include "thread_cache.h"
+#include "sums.h"
 
 /* How long it waits for a context that another thread is ending. */
 #define DYING_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
@@ -66,8 +67,8 @@ static uint64_t settle(struct pool *pool, struct heap *heap, struct block *block
         }
         released += b->bytes;
         if (reason != EVICTION_IDLE && b->bucket->bytes)
-            keep_note_vain(&heap->keep, b->bytes);
-        heap_look_at_caches(heap);
+            keep_note_unused(&heap->keep, b->bytes);
+        thread_caches_update_closed(heap);
         heap_forget_block(pool, heap, b);
         bucket_count_return(counters, reason, nanoseconds_each);
     }
@@ -272,7 +273,8 @@ struct crowded {
 static void find_crowded(struct bucket *bucket, void *argument)
 {
     struct crowded *crowded = argument;
-    if (bucket->free_blocks + bucket->granted <= crowded->cap || MUTATED(blocks_cap_ignored))
+    if (bucket->free_blocks + bucket->granted_to_caches <= crowded->cap ||
+        MUTATED(blocks_cap_ignored))
         return;
     crowded->any = true;
     if (!crowded->block && heap_free_blocks(crowded->heap, bucket) > crowded->cap)
@@ -282,9 +284,9 @@ static void find_crowded(struct bucket *bucket, void *argument)
 static struct block *choose_crowded(const struct pool *pool, struct heap *heap)
 {
     struct crowded crowded = {heap, pool->settings.device.caps.blocks_per_bucket, false, NULL};
-    if (heap->crowded)
+    if (heap->bucket_may_exceed_cap)
         heap_visit_buckets(heap, find_crowded, &crowded);
-    heap->crowded = crowded.any;
+    heap->bucket_may_exceed_cap = crowded.any;
     return crowded.block;
 }
 
@@ -317,7 +319,7 @@ struct release_excess release_look_for_excess(const struct pool *pool, struct he
     uint64_t idle = pool->settings.device.release_after_idle_ns;
     struct release_excess excess = {.now = monotonic_now()};
     excess.idle = idle && excess.now - heap->idle_checked_at >= idle / 4;
-    excess.other = heap->crowded || heap->unkept.clean.first;
+    excess.other = heap->bucket_may_exceed_cap || heap->unkept.clean.first;
     if (excess.idle)
         heap->idle_checked_at = excess.now;
     counter_set(&heap->now, excess.now);
@@ -459,7 +461,7 @@ void release_note_shortage(struct context *context)
     struct heap *heap = heap_of(context);
     heap_lock(heap);
     keep_begin_trial(&heap->keep);
-    heap_look_at_caches(heap);
+    thread_caches_update_closed(heap);
     heap_unlock(heap);
 }
 

@@ -9,9 +9,9 @@
  * The fast path of a free: claim the block (of two racing frees one wins), read the epoch's number,
  * put the block into the segment of that number. The fast path of an allocation: the newest of the
  * bin's clean blocks, or of its segments that have become clean. Everything else is the slow
- * path's, in heap.c, under the heap lock: it climbs the ladder, with the bin's segments beside the
- * bucket's list of pending blocks, makes and refills bins, closes epochs, and takes what is too
- * much into the heap's lists.
+ * path's, under the heap lock: it climbs the ladder (ladder.h), with the bin's segments beside the
+ * bucket's list of pending blocks (place.h), makes and refills bins (cache_bin.h), closes epochs
+ * (free_fence.h), and takes what is too much into the heap's lists.
  *
  * Why a free needs no lock to be covered by a fence. A fence for epoch N is recorded after the
  * number was advanced past N (epoch_begin_close), and the free reads N after everything that the
@@ -41,8 +41,9 @@
  * heap->closed stands for whatever makes the fast path wrong, see enum closed. The end of a context
  * is waited for like an emptying: when that returns, nothing is handed out any more. The other bits
  * are looked at by every call, with no more order than the slow path's own looks at the same facts.
- * Captures and handles that have become invalid are one word of the registry, looked at likewise. A
- * heap that is wary of large blocks (keep.h) takes them out of all caches first.
+ * Captures and handles that have become invalid are one word of the registry, looked at likewise.
+ * While large blocks may not be worth keeping (keep.h), no cache holds any: they are taken out
+ * first.
  *
  * Bounded: a bin has a capacity, which is taken out of what the settings allow its bucket
  * (blocks_per_bucket, of which a quarter stays with the heap's lists), so that cap holds for all
@@ -57,13 +58,13 @@
  * asleep as well, until another thread takes it over.
  *
  * Where nothing in a bin is known to be clean, and the GPU has kept up so far, a thread waits for
- * the fence of what is pending there (heap_await_fence), without a lock: it looks at the number
+ * the fence of what is pending there (cache_wait.h), without a lock: it looks at the number
  * that is clean. One of those who wait asks the driver; who records a fence asks at once. Such a
  * wait is rung 4's, for a fence that may be waited for, and short. A thread that has waited for as
  * long as a new block takes gets one, where the heap may grow: so each gets as many as it needs.
  * But every fence waits for the driver while it makes a block, so that those who wait for fences
  * would take new blocks in turn and never get one: it is done by one thread at a time, and for a
- * small part of the time (growth_is_due in heap.c); the others wait for that, too. While the GPU is
+ * small part of the time (policy_growth_is_due); the others wait for that, too. While the GPU is
  * busy threads do not wait here, but go the slow way.
  *
  * Blocks of one thread's cache that another would need: where a thread has nothing to wait for and
@@ -117,55 +118,54 @@
 #include "heap.h"
 
 struct pool;
-struct thread_functions;
 
-/* Larger blocks go the slow way. */
-#define CACHE_LARGEST (UINT64_C(32) << 20)
-
-/* A bin holds at most so many blocks, and so many bytes; where it could not hold so few blocks,
- * there is none. */
+/* A bin holds at most so many blocks, and so many bytes. A bin that could not hold CACHE_BIN_LEAST
+ * blocks is not made. */
 #define CACHE_BIN_BLOCKS 256u
 #define CACHE_BIN_BYTES  (UINT64_C(128) << 20)
 #define CACHE_BIN_LEAST  4u
 
-/* Where several threads have a cache, all caches may hold as many bytes as the growth budget, but
- * so many in any case. */
+/* While several threads have a cache, all caches together may hold as many bytes as the growth
+ * budget, and so many in any case. */
 #define CACHES_LEAST_BYTES (UINT64_C(16) << 20)
 
-/* What a bin was not used for in so many epochs goes first where a cache holds too much. */
+/* A cache that holds too much first gives back what bins hold that were not used for so many
+ * epochs.
+ */
 #define CACHE_UNUSED_EPOCHS 8u
 
-/* The cache of a thread that does nothing for so long, in nanoseconds, falls asleep. */
+/* The cache of a thread that does nothing for so long falls asleep: nanoseconds. */
 #define CACHE_IDLE UINT64_C(10000000)
 
-/* The most that a thread waits in an allocation, without a lock, for a fence that is about to be
- * over; with other threads in the driver for new blocks, for which every fence waits, so much
- * longer. Where the heap may not grow, it is not asked again for so long. Nanoseconds. */
+/* Nanoseconds. A thread waits in an allocation, without a lock, for a fence that is about to be
+ * over: for LONGEST at most, and for BESIDE more while other threads are in the driver for new
+ * blocks, for which every fence waits. After the heap could not grow, a thread waits for NO_GROWTH
+ * in all before it asks for a new block again. */
 #define CACHE_WAIT_LONGEST   30000
 #define CACHE_WAIT_BESIDE    1000000
 #define CACHE_WAIT_NO_GROWTH 1000000
 
-/* Threads that take a bucket's blocks out of each other's caches sooner than so after the last time
- * share it: caches hold nothing of it for a while, which is doubled each time that it comes to that
- * again soon. Nanoseconds. */
+/* Nanoseconds. Threads that take a bucket's blocks out of each other's caches for the OFTEN-th
+ * time, each less than APART after the one before, share it: caches hold nothing of it for
+ * SHARED_FIRST. That span is doubled each time that it comes to this again soon, to SHARED_LONGEST
+ * at most. */
 #define CACHE_TAKEN_APART    UINT64_C(2000000)
 #define CACHE_TAKEN_OFTEN    16u
 #define CACHE_SHARED_FIRST   UINT64_C(50000000)
 #define CACHE_SHARED_LONGEST UINT64_C(3200000000)
 
-/* A size of less than this share of the growth budget is not shared. */
+/* A size of less than budget / CACHE_SHARED_SHARE bytes is not shared. */
 #define CACHE_SHARED_SHARE 1024u
 
-/* Of the bytes that may be freed without a fence, for a lone thread. */
+/* A lone thread may free the device's fence_bytes without a fence, doubled so often. */
 #define CACHE_DOUBLINGS 1u
 
-/* Of what may be freed without a fence, this part until it is looked again whether one has come. */
+/* A thread that leaves its due fence to another looks again after 1 / CACHE_AGAIN_SHARE of what may
+ * go without one. */
 #define CACHE_AGAIN_SHARE 4u
 
 #define CACHE_SEGMENTS 8u  /* of a bin: a power of two */
-#define CACHE_SLOTS    16u /* of a cache: a power of two */
-#define CACHE_BINS     256u
-#define CACHE_NO_BIN   (CACHE_BINS - 1) /* of buckets that caches do not hold */
+#define CACHE_EPOCHS   16u /* that a cache remembers its frees of: a power of two */
 
 /* Freed in one epoch; chained through LINK_BUCKET's next from the newest to the oldest. */
 struct cache_segment {
@@ -175,66 +175,81 @@ struct cache_segment {
     uint64_t opened_at; /* nanoseconds of the monotonic clock, as of the heap's last slow path */
 };
 
+/* room + blocks in the bin = capacity
+ * blocks in the bin = counters->frees + counters->moved - counters->hits, modulo 2^64 */
 struct cache_bin {
-    uint64_t least, more; /* it serves requests of least bytes and up to so many more */
-    _Atomic(struct bucket *)
-        bucket;                    /* NULL: it serves none. Written under the heap lock; relaxed */
-    struct block *clean;           /* the newest; chained like a segment */
-    struct cache_segment *open;    /* the newest segment, or one without a stamp */
-    uint32_t room;                 /* blocks that it may take */
-    struct bin_counters *counters; /* in the figures */
-    uint64_t bytes;                /* of each of its blocks */
+    uint64_t least_request;          /* it serves requests of so many bytes, */
+    uint64_t request_span;           /* and up to so many more */
+    _Atomic(struct bucket *) bucket; /* NULL: it serves none. Written under the heap lock. Relaxed:
+                                        readers compare it, and look at counters besides */
+    struct block *clean;             /* the newest; chained like a segment */
+    struct cache_segment *open;      /* the newest segment, or one without a stamp */
+    uint32_t room;                   /* blocks that it may take */
+    struct bin_counters *counters;   /* in the figures */
+    uint64_t bytes;                  /* of each of its blocks */
     uint32_t capacity;
-    uint32_t first, segment_count;
-    uint64_t opened;   /* the stamp of the segment that was opened last */
-    uint32_t batch;    /* blocks that the next refill brings */
-    uint64_t clean_at; /* when the segment was opened that turned clean last */
+    uint32_t first, segment_count; /* the segments in use: from first % CACHE_SEGMENTS on */
+    uint64_t newest_stamp;         /* of the segment that was opened last */
+    uint32_t refill_blocks;        /* that the next refill brings */
+    uint64_t clean_freed_at;       /* when the segment was opened that turned clean last */
     struct cache_segment segments[CACHE_SEGMENTS];
 };
 
 /* Bytes freed in an epoch, and how many of them the slow path has taken away. */
-struct cache_slot {
+struct cache_epoch {
     counter stamp;
     counter freed, taken;
 };
 
+/* free bytes in the cache = freed_bytes + moved_bytes - handed_out_bytes, modulo 2^64 */
 struct thread_cache {
+    /* ---- its thread's, on the fast path; others read the counters ---- */
     _Atomic uint32_t inside; /* its thread is; see above */
     uint32_t frees_left;     /* until a fence is due */
     struct heap *heap;
     struct pool *pool;
-    counter given, handed;   /* bytes of blocks freed and handed out on the fast path, ever */
-    uint64_t given_to_fence; /* when so many are given, a fence is due */
+    counter freed_bytes, handed_out_bytes; /* of blocks on the fast path, ever */
+    uint64_t freed_bytes_at_fence;         /* when freed_bytes is so much, a fence is due */
     counter requested_out, requested_back; /* what the program asked for of those blocks */
-    counter moved; /* bytes that the slow path has put into bins, less those that it took away;
-                      modulo 2^64 */
-    pid_t thread;  /* whose it is, for the kernel; 0: nobody's. Guarded by the heap lock */
-    _Atomic uint8_t slot; /* of its thread, see heap.h; relaxed */
-    uint8_t shift;        /* right, of the device's fence_bytes doubled CACHE_DOUBLINGS times */
-    uint32_t frees_to_fence;
-    unsigned shares; /* so many caches were awake when its bins were given what they may hold */
-    int64_t waited;  /* nanoseconds in allocations since it grew; see CACHE_WAIT_LONGEST */
-    counter stamp;   /* the number that its thread read last in a free */
-    counter given_before;  /* when it read that first */
-    uint64_t relied_for;   /* the stamp whose fence it left to another thread last */
-    uint64_t relied_since; /* when it did so first: the monotonic clock's nanoseconds */
+
+    /* ---- written with the heap lock held ---- */
+    counter moved_bytes; /* that the slow path has put into bins, less those that it took away */
+    pid_t thread;        /* whose it is, for the kernel; 0: nobody's */
+    _Atomic uint8_t
+        slot; /* of its thread, see heap.h. Relaxed: it chooses whose share is counted */
+    uint8_t
+        fence_bytes_shift;   /* right, of the device's fence_bytes doubled CACHE_DOUBLINGS times */
+    uint32_t frees_to_fence; /* what frees_left begins at in each epoch */
+    unsigned sized_for;      /* so many caches were awake when its bins were sized */
+
+    /* ---- its thread's, once an epoch or where it waits ---- */
+    int64_t waited_ns;          /* in allocations since it grew; see CACHE_WAIT_LONGEST */
+    counter stamp;              /* the epoch's number that its thread read last in a free */
+    counter freed_bytes_before; /* freed_bytes when it read that first */
+    uint64_t relied_for;        /* the stamp whose fence it left to another thread last */
+    uint64_t relied_since;      /* when it did so first: the monotonic clock's nanoseconds */
+
+    /* ---- bins, and what was freed when ---- */
     /* By request, for its thread: the bin that served it last. By block size: written under the
      * heap lock, release for those who sum up, relaxed for its thread. */
     struct cache_bin *by_request[CACHE_BINS];
     _Atomic(struct cache_bin *) bins[CACHE_BINS];
-    struct cache_slot slots[CACHE_SLOTS]; /* of epochs before stamp's, and of that what was taken */
-    struct thread_cache *next;            /* of the heap; written before the cache is listed */
+    struct cache_epoch epochs[CACHE_EPOCHS]; /* before stamp's, and of that what was taken */
+
+    /* ---- lists and sleep: guarded by the heap lock ---- */
+    struct thread_cache *next;                 /* of all; written before the cache is listed */
     _Atomic(struct thread_cache *) next_awake; /* likewise; it may be listed again */
-    struct thread_cache *next_spare;           /* guarded by the heap lock, like the next five */
+    struct thread_cache *next_spare;
     bool awake;
-    bool in_slow_path;          /* its thread allocates there; it may wait for long */
-    bool kept_up;               /* the GPU did when it was said how much may go without a fence */
-    uint64_t seen_use, seen_at; /* what its thread had done when it was last seen to have done
-                                   something, and when that was */
-    struct thread_cache *of_thread; /* the next one of this thread */
+    bool in_slow_path;               /* its thread allocates there; it may wait for long */
+    bool fence_set_while_keeping_up; /* the GPU kept up when it was said how much may go without a
+                                        fence */
+    uint64_t seen_use, seen_at;      /* what its thread had done when it was last seen to have done
+                                        something, and when that was */
+    struct thread_cache *next_of_thread; /* the one that the same thread has in another heap */
 };
 
-/* A thread's that has none: without a heap. */
+/* Stands for the cache of a thread that has none. Its heap is NULL. */
 extern struct thread_cache no_thread_cache __attribute__((visibility("hidden")));
 
 /* ---- the fast path: called by the cache's thread, no lock held ---- */
@@ -253,26 +268,27 @@ static inline struct bucket *cache_bin_bucket(const struct cache_bin *bin)
     return atomic_load_explicit(&bin->bucket, memory_order_relaxed);
 }
 
-/* Whether the fast path is closed, perhaps only to a plain store; whether or not it is, leave
- * follows. */
+/* Whether the fast path is closed, perhaps only to those who enter by a plain store. In either case
+ * cache_leave has to follow. */
 static inline bool cache_enter(struct thread_cache *cache, const struct heap *heap)
 {
     atomic_store_explicit(&cache->inside, 1, memory_order_relaxed);
     /* The processor's part of the fence is the closer's, see thread_caches_wait. */
     atomic_signal_fence(memory_order_seq_cst);
-    /* Acquire, too: pairs with the release of a bit by whoever had closed the caches. */
+    /* It is an acquire load, too, and pairs with the clearing of a bit by whoever had closed the
+     * caches. */
     uint32_t closed = atomic_load_explicit(&heap->closed, memory_order_seq_cst);
     if (MUTATED(closed_caches_used))
         closed &= ~(uint32_t)CLOSED_COLLECTING;
     return closed != 0;
 }
 
-/* Inside, after finding it closed: enters by an exchange, where only that is asked for. */
+/* Inside, after finding it closed: enters by an exchange. True if that was all that was missing. */
 bool thread_cache_enter_strongly(struct thread_cache *cache);
 
 static inline void cache_leave(struct thread_cache *cache)
 {
-    /* Pairs with the load in thread_caches_wait: what was done inside is seen. */
+    /* Pairs with the load in thread_caches_wait, so that the closer sees what was done inside. */
     atomic_store_explicit(&cache->inside, 0, memory_order_release);
 }
 
@@ -280,7 +296,7 @@ static inline void cache_leave(struct thread_cache *cache)
 static inline struct cache_bin *cache_find_bin(const struct thread_cache *cache, size_t bytes)
 {
     struct cache_bin *bin = cache->by_request[cache_index(bytes)];
-    return __builtin_expect(bytes - bin->least <= bin->more, 1) ? bin : NULL;
+    return __builtin_expect(bytes - bin->least_request <= bin->request_span, 1) ? bin : NULL;
 }
 
 static inline struct cache_bin *cache_bin_at(const struct thread_cache *cache, unsigned place)
@@ -297,7 +313,7 @@ static inline CUdeviceptr cache_hand_out(struct thread_cache *cache, struct cach
     counter_set(&block->requested, bytes);
     counter_add(&bin->counters->requested_bytes, bytes);
     counter_add(&cache->requested_out, bytes);
-    counter_add(&cache->handed, bin->bytes);
+    counter_add(&cache->handed_out_bytes, bin->bytes);
     counter_add(&bin->counters->hits, 1);
     CUdeviceptr address = block_address(block);
     block_set(block, address, BLOCK_LIVE);
@@ -316,15 +332,21 @@ static inline bool cache_put(struct thread_cache *cache, struct cache_bin *bin, 
     open->newest = block;
     bin->room--;
     counter_add(&cache->requested_back, counter_get(&block->requested));
-    uint64_t given = counter_get(&cache->given) + bin->bytes;
-    counter_set(&cache->given, given);
+    uint64_t given = counter_get(&cache->freed_bytes) + bin->bytes;
+    counter_set(&cache->freed_bytes, given);
     counter_add(&bin->counters->frees, 1);
-    return --cache->frees_left == 0 || given >= cache->given_to_fence;
+    return --cache->frees_left == 0 || given >= cache->freed_bytes_at_fence;
 }
 
 /* Inside, or with the heap lock held, where the bin is not full: the same for any newer stamp. */
 bool thread_cache_put(struct thread_cache *cache, struct cache_bin *bin, struct block *block,
                       uint64_t stamp);
+
+/* Whether no block can be put into it. */
+static inline bool thread_cache_is_full(const struct cache_bin *bin)
+{
+    return bin->room == 0;
+}
 
 /* Inside, where nothing is clean: what the bin has. */
 struct cache_pending {
@@ -344,125 +366,75 @@ enum given {
 enum given thread_cache_give(struct thread_cache *cache, struct block *block, CUdeviceptr address,
                              uint64_t stamp);
 
-/* ---- the slow path: the heap lock is held ---- */
-
-/* This thread's cache in the heap, made if there was none; NULL where it can have none. */
-struct thread_cache *thread_cache_of_this_thread(struct pool *pool, struct heap *heap);
+/* ---- a due fence: by the cache's thread with the heap lock held ---- */
 
 /* How much may go without a fence from now on: so many frees, and the device's fence_bytes doubled
  * so often, CACHE_DOUBLINGS at most, and halved so often. */
 void thread_cache_set_fence(struct thread_cache *cache, uint32_t frees, unsigned doublings,
                             unsigned halvings);
 
-/* What the cache may hold has changed, or it holds too much: gives the rest to the heap's lists. */
-void thread_cache_fit(struct thread_cache *cache);
-
-/* Called now and then: puts the caches of threads to sleep that have done nothing for long. They
- * are given back what they hold, and are not looked at any more until they use the slow path. but:
- * the calling thread's. */
-void thread_caches_let_sleep(struct heap *heap, const struct thread_cache *but, uint64_t now);
-
 /* Another thread will make the fence that is due: a part of as much again may go without one until
- * then. */
+ * then. Needs no lock. */
 void thread_cache_count_again(struct thread_cache *cache);
 
-/* No fence could be made: the next free wants one, too. */
+/* No fence could be made: the next free wants one, too. Needs no lock. */
 void thread_cache_ask_again(struct thread_cache *cache);
 
-/* The cache's bin for this bucket, made if there was none; NULL where it can have none, or the
- * bucket is shared. request: a size that it is to serve, or 0. */
-struct cache_bin *thread_cache_bin(struct thread_cache *cache, struct bucket *bucket,
-                                   size_t request);
+/* ---- what is in a cache ---- */
 
-/* Whether there is one. */
-static inline bool thread_cache_has_bin(const struct thread_cache *cache,
-                                        const struct bucket *bucket)
+/* In the place of every bin that a cache does not have. Never written. */
+extern struct cache_bin cache_no_bin __attribute__((visibility("hidden")));
+
+/* The first of the heap's caches that may hold something, and the next one. Without the heap lock,
+ * one that is listed anew meanwhile may lead to caches that were seen before: see heap_bytes. */
+static inline struct thread_cache *thread_caches_first(const struct heap *heap)
 {
-    return cache_bin_bucket(cache_bin_at(cache, bucket->bin)) == bucket;
+    /* Pairs with the release store in thread_cache_wake. */
+    return atomic_load_explicit(&heap->caches.awake, memory_order_acquire);
 }
 
-/* The stamp of the bin's oldest pending blocks; 0: none are pending. */
-uint64_t thread_cache_oldest_stamp(const struct cache_bin *bin);
+static inline struct thread_cache *thread_cache_next(const struct thread_cache *cache)
+{
+    /* Pairs with the release stores where caches are listed and taken off the list. */
+    return atomic_load_explicit(&cache->next_awake, memory_order_acquire);
+}
 
-/* Takes the newest clean block out of the bin, so that it is in no list; NULL where none is. */
-struct block *thread_cache_pop(struct thread_cache *cache, struct cache_bin *bin);
+static inline uint8_t thread_cache_slot(const struct thread_cache *cache)
+{
+    return atomic_load_explicit(&cache->slot, memory_order_relaxed);
+}
 
-/* How many clean blocks the bin wants now. */
-unsigned thread_cache_wants(const struct thread_cache *cache, struct cache_bin *bin);
-
-/* Counts a block that thread_cache_fill is to put there. */
-void thread_cache_expect(struct thread_cache *cache, struct cache_bin *bin);
-
-/* Puts an expected clean block that is in no list on top of the bin's other clean ones. */
-void thread_cache_fill(struct cache_bin *bin, struct block *block);
-
-/* The heap has become wary: no cache holds large blocks from now on. */
-void thread_caches_shut_large(struct heap *heap);
-
-/* Whether no block can be put into it. */
-bool thread_cache_is_full(const struct cache_bin *bin);
-
-/* Moves blocks to the heap's lists: all of the bin, or the older half of a full one. */
-void thread_cache_empty_bin(struct thread_cache *cache, struct cache_bin *bin);
-void thread_cache_halve_bin(struct thread_cache *cache, struct cache_bin *bin);
-
-/* Moves the blocks of all caches to the heap's lists. */
-void thread_caches_collect(struct heap *heap);
-
-/* Does so for one bucket; starved: for a thread that has nothing to wait for. Where that is done
- * again and again, caches hold nothing of the bucket for a while, see thread_cache_bin. */
-void thread_caches_take(struct heap *heap, struct bucket *bucket, bool starved);
-
-/* Does so at once: many wait for the GPU, and a list that all use needs fewer blocks than a list
- * for each. */
-void thread_caches_share(struct heap *heap, struct bucket *bucket);
-
-/* The bits have just been set in heap->closed: returns when no thread is inside that has not seen
- * them. */
-void thread_caches_wait(struct heap *heap);
-
-/* ---- sums, for whoever wants to know: no lock needed ---- */
-
-struct cached_sums {
-    uint64_t free_bytes;    /* clean and pending */
-    uint64_t pending_bytes; /* of free_bytes */
-    uint64_t pending_slots; /* bits: of the threads that have some */
-    unsigned freeing;       /* threads that have freed something lately */
-    uint64_t requested_out; /* what was asked for of blocks that caches have handed out, ever */
-};
-struct cached_sums thread_caches_sum(const struct heap *heap);
-
-/* That alone; and the same of blocks that caches have taken back, which is to be looked at after
- * everything else that is summed up: a block that changes hands meanwhile is then missed, and never
- * counted twice. */
-uint64_t thread_caches_requested_out(const struct heap *heap);
-uint64_t thread_caches_requested_back(const struct heap *heap);
-
-/* For the report, beside threads that may be counting: what has become clean in bins without their
- * threads' looking counts as clean, and what the program holds now for the peak. */
-void thread_caches_settle(struct heap *heap);
-
-/* The blocks of one bucket, but for those of this cache (NULL: of all); clean: those alone. */
-uint64_t thread_caches_blocks(const struct heap *heap, const struct bucket *bucket,
-                              const struct thread_cache *but, bool clean);
-
-/* The newest stamp that may still be pending in a cache; 0: none is. */
-uint64_t thread_caches_newest_stamp(const struct heap *heap);
-
-/* Bytes that a cache has, clean and pending; and pending ones alone. */
+/* Bytes that a cache has in all bins, clean and pending. Any thread: its own may be changing the
+ * counters; what it hands out meanwhile still counts, so that nobody takes a cache that has
+ * something for an empty one. */
 uint64_t thread_cache_bytes(const struct thread_cache *cache);
-uint64_t thread_cache_pending(const struct thread_cache *cache);
 
-/* ---- threads and processes ---- */
+/* Bytes that its thread has freed since it last saw the number change. */
+static inline uint64_t cache_freed_in_epoch(const struct thread_cache *cache)
+{
+    return counter_get(&cache->freed_bytes) - counter_get(&cache->freed_bytes_before);
+}
 
-/* Before a thread can have a cache: its end is to be told. Takes no lock; it may allocate. */
-void thread_cache_prepare_thread(const struct pool *pool);
+/* How many blocks the bin has, clean and pending. */
+static inline uint64_t cache_bin_blocks(const struct cache_bin *bin)
+{
+    return counter_get(&bin->counters->frees) + counter_get(&bin->counters->moved) -
+           counter_get(&bin->counters->hits);
+}
 
-/* The calling thread's cache in this heap, or NULL. No lock needed. */
-struct thread_cache *thread_cache_known(const struct heap *heap);
+/* Where there is none, the place of the next one. */
+static inline struct cache_segment *cache_oldest_segment(struct cache_bin *bin)
+{
+    return &bin->segments[bin->first % CACHE_SEGMENTS];
+}
 
-/* Once, when a pool is made: whether closing caches can make other processors pass a memory
- * barrier, and how the ends of threads are told. */
-void thread_caches_prepare(struct pool *pool, const struct thread_functions *threads);
+/* Inside, or with the caches closed: its blocks are elsewhere. */
+void cache_drop_oldest_segment(struct cache_bin *bin);
+
+/* The stamp of the bin's oldest pending blocks; 0: none are pending. */
+static inline uint64_t thread_cache_oldest_stamp(const struct cache_bin *bin)
+{
+    return bin->segment_count ? counter_get(&bin->segments[bin->first % CACHE_SEGMENTS].stamp) : 0;
+}
 
 #endif

@@ -1,3 +1,8 @@
+/*
+ * The arena of counters, its records, and samples of them over time (figures.h).
+ *
+ * Part of the preload object: libc only.
+ */
 #include "figures.h"
 
 #include <stdlib.h>
@@ -30,11 +35,12 @@ void figures_show(struct figures *figures, const struct settings *settings,
     figures->complain = complain;
 }
 
-/* ---- adding records; the figures lock is held ---- */
+/* ---- adding records, with the figures lock ---- */
 
 /* False where there is no room, and none can be had. */
 static bool make_room(struct figures *figures, uint64_t bytes)
 {
+    lock_must_be_held(&figures->lock);
     uint64_t used = counter_get(&figures_header(figures)->used);
     if (bytes <= figures->room - used)
         return true;
@@ -48,6 +54,7 @@ static bool make_room(struct figures *figures, uint64_t bytes)
 static void *add_to_arena(struct figures *figures, const struct figures_record *record,
                           uint64_t bytes)
 {
+    lock_must_be_held(&figures->lock);
     struct figures_header *header = figures_header(figures);
     if (!header || figures_are_lost(figures))
         return NULL;
@@ -100,6 +107,7 @@ void figures_note_cuda(struct figures *figures, uint32_t version)
 
 static void make_arena(struct figures *figures)
 {
+    lock_must_be_held(&figures->lock);
     void *memory = NULL;
     if (figures->settings)
         memory = figures_file_make(&figures->file, &figures->settings->figures, figures->complain);
@@ -130,6 +138,7 @@ static void give_lock(struct figures *figures, int cancellation)
 
 void figures_start(struct figures *figures)
 {
+    lock_must_not_be_held(&figures->lock);
     int cancellation = take_lock(figures);
     if (!figures->started)
         make_arena(figures);
@@ -141,6 +150,7 @@ void figures_start(struct figures *figures)
 static void *add_outside(struct figures *figures, const struct figures_record *record,
                          uint64_t bytes)
 {
+    lock_must_be_held(&figures->lock);
     struct figures_outside *outside = calloc(1, sizeof *outside + bytes);
     if (!outside)
         return NULL;
@@ -151,7 +161,7 @@ static void *add_outside(struct figures *figures, const struct figures_record *r
     return &outside->record;
 }
 
-/* ---- records; no lock held ---- */
+/* ---- records ---- */
 
 static void *add(struct figures *figures, struct figures_record *record, enum figures_type type,
                  size_t given, size_t bytes)
@@ -211,9 +221,9 @@ struct bin_counters *figures_bin(struct figures *figures, enum memory_kind kind,
     return added ? &added->counters : NULL;
 }
 
-/* The figures lock is held. */
 static bool has_room_to_spare(struct figures *figures, uint64_t bytes)
 {
+    lock_must_be_held(&figures->lock);
     struct figures_header *header = figures_header(figures);
     return header && !figures_are_lost(figures) &&
            counter_get(&header->used) + bytes + FIGURES_BYTES_TO_SPARE <= FIGURES_BYTES_MAX &&

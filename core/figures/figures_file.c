@@ -1,3 +1,8 @@
+/*
+ * The file of figures (figures_file.h).
+ *
+ * Part of the preload object: libc only.
+ */
 #include "figures_file.h"
 
 #include <dirent.h>
@@ -16,7 +21,7 @@
 #include <unistd.h>
 
 #include "core/base/mutation.h"
-#include "report.h"
+#include "report_process.h"
 
 #define FIRST_BYTES (UINT64_C(64) << 10)
 

@@ -30,10 +30,25 @@
 #ifndef CUDAPOOL_CORE_FIGURES_FILE_H
 #define CUDAPOOL_CORE_FIGURES_FILE_H
 
-#include "figures.h"
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "figures_layout.h"
 
 /* How file names end. */
 #define FIGURES_SUFFIX ".figures"
+
+/* Where the file of this process's figures is, while there is one. */
+struct figures_file {
+    char path[PATH_MAX];
+    uint64_t device, inode; /* that the path must lead to, or the file is somebody else's */
+    uint64_t bytes;         /* so many are reserved on the disk */
+};
+
+/* Tells the user one line. */
+typedef void figures_complaint(const char *line);
 
 /* The new file, mapped with room for FIGURES_BYTES_MAX, of which file->bytes may be used. NULL
  * where there is none; complains only where the settings name a directory. */

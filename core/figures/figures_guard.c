@@ -1,3 +1,8 @@
+/*
+ * Surviving a file of figures that somebody truncates (figures_guard.h).
+ *
+ * Part of the preload object: libc only.
+ */
 #include "figures_guard.h"
 
 #include <errno.h>

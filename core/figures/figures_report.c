@@ -1,3 +1,8 @@
+/*
+ * From counters to a report (figures_report.h).
+ *
+ * Part of the preload object: libc only.
+ */
 #include "figures_report.h"
 
 #include <errno.h>
@@ -5,9 +10,7 @@
 #include <string.h>
 
 #include "core/base/scratch.h"
-#include "core/device_memory/heap.h"
-
-static const char *const kind_names[MEMORY_KINDS] = {"device", "stream_ordered"};
+#include "stats.h"
 
 /* Nanoseconds that the quickest allocation, and the quickest block given back, have taken; 0: there
  * was none. */
@@ -355,7 +358,7 @@ static bool fill_kinds(struct device_records *records, struct report_device *out
         if (!records->kinds[i] || (i != KIND_DEVICE && count == 0))
             continue;
         struct report_kind *kind = &out->kinds[out->kind_count++];
-        snprintf(kind->kind, sizeof kind->kind, "%s", kind_names[i]);
+        snprintf(kind->kind, sizeof kind->kind, "%s", memory_kind_names[i]);
         if (!fill_buckets(count ? &rows->rows[first] : NULL, count, kind))
             return false;
         fill_peaks(records, i, &kind->totals);

@@ -1,3 +1,8 @@
+/*
+ * Samples over time in a fixed number of places (history.h).
+ *
+ * Part of the preload object: libc only.
+ */
 #include "history.h"
 
 #include "core/base/mutation.h"

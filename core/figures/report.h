@@ -2,8 +2,9 @@
  * The report: what the pool did, as plain data between whoever counted and whoever prints.
  *
  * The pool fills a struct report when the process ends; `cudapool report` fills one from JSON. Both
- * print it with report_print_table. The report owns its arrays (report_free). No locking: a report
- * belongs to one thread. Sizes are bytes, times nanoseconds unless the name says otherwise.
+ * print it with report_print_table (report_table.h). The report owns its arrays (report_free). No
+ * locking: a report belongs to one thread. Sizes are bytes, times nanoseconds unless the name says
+ * otherwise.
  */
 #ifndef CUDAPOOL_CORE_REPORT_H
 #define CUDAPOOL_CORE_REPORT_H
@@ -11,9 +12,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #include "core/settings/config.h"
+#include "report_process.h"
 
 #define REPORT_VERSION 1
 
@@ -98,39 +99,6 @@ struct report_device {
     size_t sample_count;
 };
 
-/* How a process came to be reported. */
-enum report_ending {
-    REPORT_EXITED,  /* it said so itself when it ended */
-    REPORT_KILLED,  /* it ended without a word: what its figures said then */
-    REPORT_RUNNING, /* what its figures said while it was running */
-};
-
-/* What became of a process, as whoever waited for it knows. */
-struct report_exit {
-    bool known;
-    int status; /* where no signal ended it */
-    int signal; /* 0: none */
-};
-
-/* What ran in the process; empty or 0: unknown. */
-struct report_versions {
-    char cudapool[24];
-    char driver[32]; /* the driver's release, "580.159.04" */
-    uint32_t cuda;   /* what the driver speaks, 12040 for CUDA 12.4 */
-};
-
-struct report_process {
-    int64_t pid;
-    char host[256];
-    char rank[32]; /* empty where no launcher's variable is set */
-    char command[4096];
-    double wall_seconds;
-    uint64_t started_nanoseconds; /* since 1970, when its pool was started; 0: unknown */
-    enum report_ending ending;
-    struct report_exit exit;
-    struct report_versions versions;
-};
-
 struct report {
     struct report_process process;
     struct settings settings;
@@ -138,46 +106,12 @@ struct report {
     size_t device_count;
 };
 
-/* How the environment is read: getenv, or secure_getenv inside someone else's program. */
-typedef char *(*environment_reader)(const char *name);
+/* The hits of all rungs. */
+uint64_t report_all_hits(const struct report_counters *counters);
 
-/* Fills pid, host, rank and command of this process; what cannot be found out is left empty.
- * wall_seconds is the caller's. */
-void report_describe_process(struct report_process *process, environment_reader environment);
-
-/* This cudapool's own version, and the driver's release where the kernel tells it. */
-void report_find_versions(struct report_versions *versions);
-
-/* The release out of what /proc/driver/nvidia/version says; empty where there is none. */
-void report_driver_release(const char *text, char *release, size_t bytes);
-
-/* "cudapool 0.1.0, driver 580.159.04 (CUDA 13.0), 2026-11-22 11:54:13 UTC", as far as it is known.
- */
-#define REPORT_ORIGIN_BYTES 160
-void report_describe_origin(const struct report_versions *versions, uint64_t started_nanoseconds,
-                            char text[REPORT_ORIGIN_BYTES]);
-
-/* The rank that an MPI launcher, torchrun or Slurm gave this process, in digits; empty where none
- * did. */
-void report_find_rank(environment_reader environment, char *rank, size_t bytes);
-
-/* The name that a pattern means for the process (core/base/file_pattern.h). 0, or -1 with errno:
- * EINVAL for another escape, ENAMETOOLONG where it does not fit. */
-int report_expand_file_name(const char *name, const struct report_process *process, char *expanded,
-                            size_t bytes);
-
-/* The readable table, to out, which is flushed: whole, or as it is to look, in lines that are still
- * to be folded. Takes no memory. Returns 0, or -1 with
- * errno where writing failed. */
-struct look;
-int report_print_table(const struct report *report, FILE *out);
-int report_print_as(const struct report *report, const struct look *look, FILE *out);
-
-/* Parts of the table, for tables of several processes: a kind's line and its buckets; the last
- * line; text out of a file, on one line and not too much of it. */
-void report_print_kind(FILE *out, const struct report_kind *kind, const struct look *look);
-void report_print_times(FILE *out, const struct report_counters *totals);
-void report_print_text(FILE *out, const char *text);
+/* The failures for all reasons, and the blocks given back for all reasons. */
+uint64_t report_all_failures(const struct report_counters *counters);
+uint64_t report_all_given_back(const struct report_counters *counters);
 
 /* The device's samples out of a history that may have been left in the middle of a change; started:
  * the time of the history's clock when the process started its pool. False where memory is short.
@@ -185,12 +119,6 @@ void report_print_text(FILE *out, const char *text);
 struct history;
 bool report_take_history(struct report_device *device, const struct history *history,
                          uint64_t started);
-
-/* How a process ended, in words that follow its name: "killed by SIGSEGV"; empty where there is
- * nothing to say. */
-#define REPORT_END_BYTES 80
-void report_describe_end(enum report_ending ending, struct report_exit exit,
-                         char text[REPORT_END_BYTES]);
 
 /* Frees the report's arrays (not the struct itself) and leaves it without devices. */
 void report_free(struct report *report);

@@ -1,5 +1,6 @@
 /*
- * The report as JSON: writing it when a process ends, and reading it back for `cudapool report`.
+ * The report as JSON: writing it when a process ends (report_write_json.c, of what
+ * report_values_json.c makes), and reading it back for `cudapool report` (report_read_json.c).
  *
  * Needs jansson: part of libcudapool_config.so and of the command. No state; a report belongs to
  * the calling thread.
@@ -18,6 +19,7 @@
 #include <stddef.h>
 
 #include "report.h"
+#include "report_counters_json.h"
 
 /* Longer files are not read. */
 #define REPORT_FILE_MAX (64 * 1024 * 1024)
@@ -37,7 +39,8 @@ int report_write_json(const struct report *report, const char *path, char *error
  */
 int report_read_json(const char *path, struct report *report, char *error, size_t error_bytes);
 
-/* The same for several reports in one file; a single one is written as a file of its own. */
+/* report_write_json of several reports in one file; a single one is written as report_write_json
+ * does. */
 int reports_write_json(const struct report *reports, size_t count, const char *path, char *error,
                        size_t error_bytes);
 
@@ -50,21 +53,8 @@ typedef int report_visitor(struct report *report, void *context);
 int reports_read_json(const char *path, report_visitor *visit, void *context, char *error,
                       size_t error_bytes);
 
-/* A counter, and where it stands in a report. */
-struct report_counter {
-    const char *group; /* the object it stands in, "" for the bucket's own */
-    const char *name;
-    size_t offset; /* in struct report_counters */
-    bool newer;    /* a report may lack it, as older ones do: then it is 0 */
-};
-
-extern const struct report_counter report_counter_table[];
-extern const size_t report_counter_table_length;
-
-uint64_t *report_counter_field(const struct report_counter *counter,
-                               struct report_counters *counters);
-uint64_t report_counter_value(const struct report_counter *counter,
-                              const struct report_counters *counters);
+/* Longer runs, 30 million years, are none. */
+#define REPORT_SECONDS_MOST 1e15
 
 /* enum report_ending as reports spell it; ends with NULL. */
 extern const char *const report_endings[];

@@ -53,8 +53,6 @@ enum eviction {
  * driver said something else. */
 enum failure { FAILURE_MEMORY, FAILURE_LIMIT, FAILURE_OTHER, FAILURE_KINDS };
 
-enum memory_kind { KIND_DEVICE, KIND_STREAM_ORDERED, MEMORY_KINDS };
-
 struct bucket_counters {
     counter hits[HIT_KINDS];
     counter misses; /* allocations that the driver met */

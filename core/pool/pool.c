@@ -12,20 +12,23 @@
 #include "core/base/size_class.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/surroundings.h"
-#include "core/device_memory/heap.h"
+#include "core/device_memory/device_memory.h"
 #include "core/device_memory/release.h"
-#include "core/device_memory/thread_cache.h"
 #include "core/driver/calls.h"
 #include "core/figures/figures_file.h"
 #include "core/reclaim/managed.h"
 #include "core/reclaim/reclaim.h"
 #include "core/stream_memory/mempool.h"
+#include "core/stream_memory/own_event_record.h"
+#include "core/stream_memory/program_events.h"
 #include "core/stream_memory/stream_find.h"
+#include "core/stream_memory/stream_hands.h"
 #include "core/stream_memory/stream_heap.h"
 #include "core/stream_memory/stream_memory.h"
 #include "core/stream_memory/stream_order.h"
 #include "core/stream_memory/stream_pool.h"
 #include "core/stream_memory/stream_release.h"
+#include "core/stream_memory/stream_table.h"
 
 /* In the order in which they are asked. Device memory is the first one: see heap_of. */
 static const struct kind *const kinds[] = {&device_memory, &stream_memory, NULL};
@@ -292,6 +295,7 @@ static CUresult allocate_pitch_unserved(struct pool *pool, allocate_pitch *drive
 CUresult pool_allocate_pitch(struct pool *pool, allocate_pitch *driver, CUdeviceptr *address,
                              size_t *pitch, size_t width, size_t height, unsigned int element_bytes)
 {
+    no_lock_may_be_held();
     bool sane = address && pitch && width && height;
     struct context *context = sane ? served_context(pool) : NULL;
     if (!context)
@@ -589,13 +593,15 @@ CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
 
 bool pool_let_go(struct pool *pool, CUdeviceptr address)
 {
-    return heap_let_go(pool, address) && (!streams_of(pool) || stream_heap_let_go(pool, address));
+    bool gone = true;
+    for (const struct kind *const *kind = pool->kinds; *kind && gone; kind++)
+        gone = !(*kind)->let_go || (*kind)->let_go(pool, address);
+    return gone;
 }
 
 void pool_forget_address(struct pool *pool, CUdeviceptr address)
 {
-    heap_forget_address(pool, address);
-    stream_heap_forget_address(pool, address);
+    TELL_KINDS(pool, forget_address, pool, address);
 }
 
 /* ---- pointers ---- */
@@ -650,11 +656,12 @@ uint64_t pool_buffer_id(struct pool *pool, const struct pointer_answer *answer)
     return number ? OUR_BUFFERS | number : 0;
 }
 
-/* Heap lock held on entry and return, released in between. Others than the context's own work are
+/* Releases and retakes the lock. Others than the context's own work are
  * about to reach memory that a barrier orders, and the device cannot make them wait. So this wait
  * has no other end than the work's; but a process in which it is long raises no more barriers. */
 static void wait_for_barrier(struct pool *pool, struct context *context, uint64_t behind)
 {
+    lock_must_be_held(&context->lock);
     if (epoch_wait_until(pool, context, behind, monotonic_now() + LONG_WAIT_NANOSECONDS))
         return;
     atomic_store_explicit(&pool->memory_is_pinned, true, memory_order_relaxed);
@@ -664,6 +671,7 @@ static void wait_for_barrier(struct pool *pool, struct context *context, uint64_
 
 void pool_share(struct pool *pool, CUdeviceptr pointer)
 {
+    no_lock_may_be_held();
     struct pointer_answer answer = pool_ask_pointer(pool, pointer);
     struct block *block =
         answer.kind == POINTER_LIVE ? block_table_find(&pool->blocks, answer.base) : NULL;
@@ -687,6 +695,7 @@ void pool_share(struct pool *pool, CUdeviceptr pointer)
 
 void pool_context_created(struct pool *pool, CUcontext handle)
 {
+    no_lock_may_be_held();
     context_register_current(pool, handle);
 }
 
@@ -731,6 +740,7 @@ static void end_frees(struct pool *pool, struct context *context, bool perhaps)
 
 struct ending pool_context_ending(struct pool *pool, CUcontext handle)
 {
+    no_lock_may_be_held();
     if (!handle)
         pool->driver->cuCtxGetCurrent(&handle);
     struct ending ending = {.context = handle ? context_find(pool, handle) : NULL,
@@ -760,6 +770,7 @@ static bool retains_are(const struct ending *ending, uint32_t most)
 
 struct ending pool_primary_releasing(struct pool *pool, CUdevice device)
 {
+    no_lock_may_be_held();
     struct ending ending = find_primary(pool, device);
     ending.release = true;
     bool last = retains_are(&ending, 1);
@@ -771,6 +782,7 @@ struct ending pool_primary_releasing(struct pool *pool, CUdevice device)
 
 struct ending pool_primary_resetting(struct pool *pool, CUdevice device)
 {
+    no_lock_may_be_held();
     struct ending ending = find_primary(pool, device);
     end_frees(pool, ending.context, false);
     ending.generation = context_end_begin(pool, ending.context, true);
@@ -779,14 +791,15 @@ struct ending pool_primary_resetting(struct pool *pool, CUdevice device)
 
 struct ending pool_green_ending(struct pool *pool, CUgreenCtx green)
 {
+    no_lock_may_be_held();
     struct ending ending = find_primary(pool, context_green_device(pool, green));
     ending.generation = context_end_begin(pool, ending.context, retains_are(&ending, 0));
     return ending;
 }
 
-/* Primary lock held. */
 static void count_release(struct device *device, const struct ending *ending, bool died)
 {
+    lock_of_rank_must_be_held(LOCK_PRIMARY);
     uint32_t retains = atomic_load_explicit(&device->retains, memory_order_relaxed);
     if (died)
         atomic_store_explicit(&device->retains, 0, memory_order_relaxed);
@@ -845,6 +858,7 @@ void pool_green_barrier_coming(struct pool *pool, CUgreenCtx green)
 
 struct synchronising pool_synchronise_begin(struct pool *pool, const CUcontext *handle)
 {
+    no_lock_may_be_held();
     bool green = false;
     struct synchronising state = {NULL, false, 0, NULL};
     state.context = handle ? context_find(pool, *handle) : context_current(pool, &green);
@@ -878,18 +892,19 @@ bool pool_captures_are_going_on(struct pool *pool)
 
 void pool_capture_about_to_begin(struct pool *pool)
 {
+    no_lock_may_be_held();
     if (MUTATED(no_fence_before_capture))
         return;
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
         epoch_fence_the_rest(pool, c);
     if (streams_of(pool))
-        order_record_the_rest(pool);
+        own_events_capture_comes(pool);
 }
 
 void pool_capture_has_come(struct pool *pool)
 {
     if (streams_of(pool) && !MUTATED(no_fence_before_capture))
-        order_capture_has_come(pool);
+        own_events_capture_has_come(pool);
 }
 
 void pool_captures_lock(struct pool *pool)
@@ -921,11 +936,13 @@ void pool_capture_stream_destroyed(struct pool *pool, CUstream stream)
 
 bool pool_make_room(struct pool *pool, struct reclaim *progress)
 {
+    no_lock_may_be_held();
     return reclaim_for_retry(pool, NULL, progress);
 }
 
 uint64_t pool_trim(struct pool *pool)
 {
+    no_lock_may_be_held();
     uint64_t released = 0;
     for (const struct kind *const *kind = pool->kinds; *kind; kind++)
         released += (*kind)->trim ? (*kind)->trim(pool) : 0;

@@ -2,7 +2,7 @@
  * The pool: what the hooks ask for memory.
  *
  * One struct pool serves the process. Inside it every context has its own heap of device memory;
- * the design of reuse (epochs, fences, the ladder) is told in heap.h and epoch.h.
+ * the design of reuse (epochs, fences, the ladder) is told in ladder.h and epoch.h.
  *
  * Every function may be called by any thread at any time, with any context current, and answers as
  * the driver function that it stands for would. None is called with a lock held.

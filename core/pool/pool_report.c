@@ -3,8 +3,7 @@
  */
 #include "core/base/clock.h"
 #include "core/contexts/pool_state.h"
-#include "core/device_memory/heap.h"
-#include "core/device_memory/thread_cache.h"
+#include "core/device_memory/sums.h"
 #include "core/figures/figures_report.h"
 
 int pool_report(struct pool *pool, struct report *report)

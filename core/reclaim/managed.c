@@ -89,6 +89,7 @@ static uint64_t bytes_to_look_for(struct device *device, uint64_t coming)
 
 void managed_coming(struct pool *pool, size_t bytes)
 {
+    no_lock_may_be_held();
     bool green;
     struct context *context = context_current(pool, &green);
     if (!context || program_captures(&pool->captures) || MUTATED(no_room_for_managed))
@@ -103,6 +104,7 @@ void managed_coming(struct pool *pool, size_t bytes)
 
 void managed_came(struct pool *pool, size_t bytes)
 {
+    no_lock_may_be_held();
     bool green;
     struct context *context = context_current(pool, &green);
     if (context)
@@ -136,6 +138,7 @@ static bool any_is_counted(struct pool *pool)
 
 struct managed_memory managed_find(struct pool *pool, CUdeviceptr address)
 {
+    no_lock_may_be_held();
     CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_IS_MANAGED,
                                         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
                                         CU_POINTER_ATTRIBUTE_RANGE_SIZE};

@@ -258,6 +258,7 @@ static bool others_are_at_it(struct pool *pool, struct device *device,
 
 bool reclaim_for_retry(struct pool *pool, struct device *device, struct reclaim *progress)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     if (progress->started == 0) {
         progress->started = monotonic_now();
         progress->seen = sum_of_changes(pool, device);
@@ -290,6 +291,7 @@ static bool take_reserve(struct device *device, uint64_t bytes)
 
 bool reserve_take(struct pool *pool, struct context *context, uint64_t bytes, bool in_stream_order)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     struct device *device = context->device;
     struct reclaim progress = {
         .bytes = bytes, .wanted = bytes, .within_limit = true, .in_stream_order = in_stream_order};

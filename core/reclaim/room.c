@@ -17,6 +17,7 @@
 
 void room_is_short(struct context *context)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     if (device_is_short(context->device))
         return;
     device_set_short(context->device, true);
@@ -62,6 +63,7 @@ static void look_at_room(struct pool *pool, struct context *context, uint64_t no
 
 uint64_t room_left(struct pool *pool, struct context *context, uint64_t now)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     struct device *device = context->device;
     uint64_t looked_at = atomic_load_explicit(&device->could_hold_at, memory_order_relaxed);
     if (!looked_at || now - looked_at >= ROOM_INTERVAL)
@@ -75,6 +77,7 @@ uint64_t room_left(struct pool *pool, struct context *context, uint64_t now)
 
 void room_look(struct pool *pool, struct context *context, bool ask)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     bool was_short = device_is_short(context->device);
     if (is_nearly_full(pool, context, was_short, ask))
         room_is_short(context);
@@ -84,6 +87,7 @@ void room_look(struct pool *pool, struct context *context, bool ask)
 
 void room_look_again(struct pool *pool, struct context *context)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     struct device *device = context->device;
     bool pushed;
     if (!device_is_short(device) ||

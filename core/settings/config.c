@@ -8,57 +8,45 @@
 
 #include <string.h>
 
-#define KIB       1024ull
-#define MIB       (1024ull * KIB)
-#define SECOND_NS 1000000000ull
-
-static const struct bucket_settings default_buckets = {
-    .policy = BUCKETS_GEOMETRIC,
-    .steps_per_doubling = 8,
-    .smallest = 512,
-    .largest = {.percent = 50},
-};
-
-static const struct cap_settings default_caps = {
-    .cached = {.percent = 50},
-    .blocks_per_bucket = 1024,
-    .reserve_ratio = 1.15,
-};
-
-static void device_defaults(struct device_settings *device)
-{
-    device->enabled = true;
-    device->buckets = default_buckets;
-    device->caps = default_caps;
-    device->growth_budget.bytes = 128 * MIB;
-    device->evict = EVICT_LARGEST_FIRST;
-    device->release_after_idle_ns = 10 * SECOND_NS;
-    device->barriers = true;
-    device->free_synchronizes = false;
-}
-
-static void stream_ordered_defaults(struct stream_ordered_settings *stream_ordered)
-{
-    stream_ordered->enabled = true;
-    stream_ordered->buckets = default_buckets;
-    stream_ordered->caps = default_caps;
-    stream_ordered->reuse.follow_event_dependencies = true;
-    stream_ordered->reuse.opportunistic = true;
-    stream_ordered->reuse.internal_dependencies = true;
-    stream_ordered->evict = EVICT_LARGEST_FIRST;
-    stream_ordered->release_after_idle_ns = 10 * SECOND_NS;
-    stream_ordered->driver_release_threshold.bytes = 512 * MIB;
-}
+#define MIB    (UINT64_C(1) << 20)
+#define SECOND UINT64_C(1000000000)
 
 void settings_defaults(struct settings *settings)
 {
-    /* Padding and the rest of report.file included, so that two copies compare equal. */
+    /* Padding and the rest of file names included, so that two copies compare equal. */
     memset(settings, 0, sizeof(*settings));
-    device_defaults(&settings->device);
-    stream_ordered_defaults(&settings->stream_ordered);
-    settings->limits.device_bytes.unlimited = true;
-    settings->report.at_exit = REPORT_TABLE;
-    settings->figures.enabled = true;
+#define DEFAULT(in, name, value, ...)          settings->in.name = (value);
+#define FIXED(number)                          .bytes = (number)
+#define SHARE(number)                          .percent = (number)
+#define UNLIMITED                              .unlimited = true
+#define GROUP(tag, in, name, description, ...) __VA_ARGS__
+#define FLAG(...)                              DEFAULT(__VA_ARGS__)
+#define WORD(in, name, tag, value, ...)        DEFAULT(in, name, value)
+#define COUNT32(...)                           DEFAULT(__VA_ARGS__)
+#define COUNT64(...)                           DEFAULT(__VA_ARGS__)
+#define BYTES(...)                             DEFAULT(__VA_ARGS__)
+#define SIZE(in, name, value, ...)             settings->in.name value;
+#define RATIO(...)                             DEFAULT(__VA_ARGS__)
+#define TIME(in, name, value, ...)             DEFAULT(in, name##_ns, value)
+#include "settings.def"
+}
+
+const char *const memory_kind_names[MEMORY_KINDS] = {
+#define KIND(id, section, ...) [KIND_##id] = #section,
+#include "settings.def"
+};
+
+struct kind_settings settings_of_kind(const struct settings *settings, enum memory_kind kind)
+{
+    const struct kind_settings of_kinds[MEMORY_KINDS] = {
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): a member bears none. */
+#define KIND(id, section, ...)                                                                     \
+    [KIND_##id] = {&settings->section.buckets, &settings->section.caps,                            \
+                   settings->section.release_after_idle_ns},
+#include "settings.def"
+    };
+
+    return of_kinds[kind];
 }
 
 uint64_t byte_size_resolve(const struct byte_size *size, uint64_t total_bytes)

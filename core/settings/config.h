@@ -1,9 +1,10 @@
 /*
  * The settings: what a JSON file may say, and the defaults.
  *
- * struct settings is plain data, filled once before the pool starts and only read afterwards; it
- * owns no memory. Reading JSON needs jansson and therefore lives in libcudapool_config.so
- * (config_json.h), which the preload object opens only when there is a file to read.
+ * settings.def declares them, and says what each means; here they become structs. struct settings
+ * is plain data, filled once before the pool starts and only read afterwards; it owns no memory.
+ * Reading JSON needs jansson and therefore lives in libcudapool_config.so (config_json.h), which
+ * the preload object opens only when there is a file to read.
  */
 #ifndef CUDAPOOL_CORE_CONFIG_H
 #define CUDAPOOL_CORE_CONFIG_H
@@ -27,75 +28,56 @@ struct byte_size {
 enum evict_policy { EVICT_LARGEST_FIRST, EVICT_LEAST_RECENTLY_USED };
 enum report_at_exit { REPORT_NONE, REPORT_TABLE, REPORT_JSON };
 
-struct bucket_settings {
-    enum bucket_policy policy;
-    uint32_t steps_per_doubling; /* geometric only: 1 to 64 */
-    uint64_t smallest; /* bytes; requests below it are rounded up to it, or to a 64th of the device
-                        * where that is less */
-    struct byte_size largest; /* requests above it are not kept */
-};
-
-struct cap_settings {
-    struct byte_size cached;    /* at most so many free bytes are kept, per device */
-    uint64_t blocks_per_bucket; /* and so many free blocks in one bucket */
-    double reserve_ratio;       /* 1.0 to 100 */
-};
-
-struct device_settings {
-    bool enabled;
-    struct bucket_settings buckets;
-    struct cap_settings caps;
-    struct byte_size growth_budget;
-    enum evict_policy evict;
-    uint64_t release_after_idle_ns; /* 0: never */
-    bool barriers;                  /* a block may be handed out behind a wait on the device */
-    bool free_synchronizes;
-};
-
-struct reuse_settings {
-    bool follow_event_dependencies;
-    bool opportunistic;
-    bool internal_dependencies;
-};
-
-struct stream_ordered_settings {
-    bool enabled;
-    struct bucket_settings buckets;
-    struct cap_settings caps;
-    struct reuse_settings reuse;
-    enum evict_policy evict;
-    uint64_t release_after_idle_ns;
-    struct byte_size driver_release_threshold; /* unlimited (null): left alone */
-};
-
-struct limit_settings {
-    struct byte_size device_bytes; /* unlimited by default */
-};
-
-struct report_settings {
-    enum report_at_exit at_exit;
-    char file[SETTINGS_PATH_MAX]; /* empty: stderr; %p pid, %h host, %r rank are expanded */
-};
-
-struct figures_settings {
-    bool enabled;                      /* there may be a file with the counters as they are */
-    bool keep;                         /* when the process ends */
-    char directory[SETTINGS_PATH_MAX]; /* empty: see figures_file.h; escapes as in report.file */
-};
-
-/* At least as many as there are settings (settings_json.h). */
+/* At least as many as there are settings. */
 #define SETTINGS_MOST 64
 
+/* ---- one struct for each section, a member for each setting ---- */
+
+/* clang-format off */
+#define SECTION(section, ...)               struct section##_settings {
+#define SECTION_END                         };
+#define GROUP(tag, in, name, ...)           struct tag name;
+#define FLAG(in, name, ...)                 bool name;
+#define WORD(in, name, tag, ...)            enum tag name;
+#define COUNT32(in, name, ...)              uint32_t name;
+#define COUNT64(in, name, ...)              uint64_t name;
+#define BYTES(in, name, ...)                uint64_t name;
+#define SIZE(in, name, ...)                 struct byte_size name;
+#define RATIO(in, name, ...)                double name;
+#define TIME(in, name, ...)                 uint64_t name##_ns;
+#define FILE_NAME(in, name, ...)            char name[SETTINGS_PATH_MAX]; /* empty: null */
+#include "shared_settings.def"
+struct bucket_settings { BUCKET_SETTINGS(,,) };
+struct cap_settings { CAP_SETTINGS(,) };
+struct reuse_settings { REUSE_SETTINGS() };
+#include "settings.def"
+
 struct settings {
-    struct device_settings device;
-    struct stream_ordered_settings stream_ordered;
-    struct limit_settings limits;
-    struct report_settings report;
-    struct figures_settings figures;
-    /* How each was spelled in its file, in settings_table's order: for whoever echoes them, and
+#define SECTION(section, ...) struct section##_settings section;
+#include "settings.def"
+    /* How each was spelled in its file, in the order of settings.def: for whoever echoes them, and
      * without any meaning for the pool. */
     uint8_t spelled[SETTINGS_MOST];
 };
+/* The kinds of memory, in the order of settings.def, which is that of reports as well. */
+enum memory_kind {
+#define KIND(id, ...) KIND_##id,
+#include "settings.def"
+    MEMORY_KINDS
+};
+/* clang-format on */
+
+/* The name of each kind: that of its section. */
+extern const char *const memory_kind_names[MEMORY_KINDS];
+
+/* What the section of every kind has. */
+struct kind_settings {
+    const struct bucket_settings *buckets;
+    const struct cap_settings *caps;
+    uint64_t release_after_idle_ns;
+};
+
+struct kind_settings settings_of_kind(const struct settings *settings, enum memory_kind kind);
 
 /* The defaults, as configs/default.json states them. */
 void settings_defaults(struct settings *settings);

@@ -23,15 +23,15 @@
 int config_read_file(const char *path, struct settings *settings, char *error, size_t error_bytes);
 
 /*
- * The same for what CUDAPOOL_CONFIG may be: the name of settings that come along (shipped_json.h),
- * a file's name, or the JSON itself where it begins with a brace. (So `cudapool run --set` needs no
- * file that must outlive the last process of a job.)
+ * Reads, as config_read_file does, what CUDAPOOL_CONFIG may be: the name of settings that come
+ * along (shipped_json.h), a file's name, or the JSON itself where it begins with a brace. (So
+ * `cudapool run --set` needs no file that must outlive the last process of a job.)
  */
 int config_read(const char *source, struct settings *settings, char *error, size_t error_bytes);
 
 /*
- * The same for a person who waits: tells every error that there is, and reads pipes as well, and -
- * as stdin. 0, or -1 with *settings untouched.
+ * config_read for a person who waits: tells every error that there is, and reads pipes as well, and
+ * - as stdin. 0, or -1 with *settings untouched.
  */
 int config_read_patiently(const char *source, struct settings *settings,
                           document_complaint *complain, void *context);

@@ -36,7 +36,7 @@ struct document {
  * document says so. */
 json_t *document_load(const struct document *document, size_t most_bytes);
 
-/* The same for text that is in memory already. */
+/* document_load of text that is in memory already. */
 json_t *document_parse(const struct document *document, const char *text, size_t bytes);
 
 /* Writes the error: file, place in the document (NULL or "": none), and the message. Returns -1. */

@@ -33,7 +33,8 @@ uint8_t time_spelling(const char *text);
  * where it is spelled otherwise, not a whole number of bytes, or past 64 bits. */
 bool bytes_from_text(const char *text, uint64_t *bytes);
 
-/* Reads the same or a share, "50%", from 0% to 100%. False, with *size untouched. */
+/* Reads a number of bytes, as bytes_from_text does, or a share, "50%", from 0% to 100%. False, with
+ * *size untouched. */
 bool size_from_text(const char *text, struct byte_size *size);
 
 /* Reads a time with a unit into nanoseconds. False, with *nanoseconds untouched. */
@@ -42,8 +43,8 @@ bool time_from_text(const char *text, uint64_t *nanoseconds);
 /* Writes bytes in the largest unit that divides them, separator between number and unit. */
 void bytes_to_text(uint64_t bytes, const char *separator, char text[QUANTITY_TEXT_BYTES]);
 
-/* The same in the unit of a spelling. False where that names none, or the value would not read back
- * as it is; the text is undefined then. */
+/* Writes bytes, or a time, in the unit of a spelling. False where that names none, or the value
+ * would not read back as it is; the text is undefined then. */
 bool bytes_to_text_as(uint64_t bytes, uint8_t spelling, char text[QUANTITY_TEXT_BYTES]);
 bool time_to_text_as(uint64_t nanoseconds, uint8_t spelling, char text[QUANTITY_TEXT_BYTES]);
 

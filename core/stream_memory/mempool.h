@@ -24,11 +24,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "core/contexts/context.h"
 #include "core/driver/cuda_abi.h"
-#include "streams.h"
 
-struct pool;
+struct device;
 
 struct mempool {
     _Atomic(CUmemoryPool) handle; /* relaxed where not said otherwise */
@@ -55,34 +53,15 @@ struct mempool {
     struct mempool *next;       /* written before it is listed */
 };
 
-/* More pools than this are not served at a time. */
-#define MEMPOOLS_MAX 1024u
-
-/* What the driver says is the device's current pool; NULL where that is not served. */
-struct mempool *mempool_ask_for_current(struct pool *pool, struct device *device);
-
-/* The device's current pool; NULL where it is not served. May ask the driver. */
-static inline struct mempool *mempool_current(struct pool *pool, struct device *device)
+static inline bool mempool_is_open(const struct mempool *mempool)
 {
-    /* Acquire: pairs with the release store where it is asked for; the record is filled. */
-    struct mempool *current =
-        atomic_load_explicit(&stream_device(device)->mempool, memory_order_acquire);
-    return current ? current : mempool_ask_for_current(pool, device);
+    return !atomic_load_explicit(&mempool->closed, memory_order_acquire);
 }
 
-/* The same where no driver call is wanted. */
-static inline struct mempool *mempool_known_current(const struct stream_device *device)
+static inline CUmemoryPool mempool_handle(const struct mempool *mempool)
 {
-    return atomic_load_explicit(&device->mempool, memory_order_acquire);
+    return atomic_load_explicit(&mempool->handle, memory_order_relaxed);
 }
-
-/* The open pool with this handle, or NULL. */
-struct mempool *mempool_find(struct pool *pool, CUmemoryPool handle);
-struct mempool *mempool_find_known(struct pool *pool, CUmemoryPool handle);
-
-/* The pool with this handle, or (NULL) the device's current one, and the caller a user of it; NULL
- * where that is not served. */
-struct mempool *mempool_take(struct pool *pool, const CUmemoryPool *named, struct device *device);
 
 static inline void mempool_use(struct mempool *mempool)
 {
@@ -94,32 +73,5 @@ static inline void mempool_drop(struct mempool *mempool)
 {
     atomic_fetch_sub_explicit(&mempool->users, 1, memory_order_release);
 }
-
-/* The program has created a pool in this device's memory; has chosen a current pool; is about to
- * destroy a pool, and perhaps did. */
-void mempool_created(struct pool *pool, CUmemoryPool handle, CUdevice device);
-void mempool_chosen(struct pool *pool);
-void mempool_destroying(struct pool *pool, CUmemoryPool handle);
-void mempool_destroyed(struct pool *pool, CUmemoryPool handle, bool is_gone);
-
-/* Before the driver's own trim to so many bytes. */
-void mempool_trimming(struct pool *pool, CUmemoryPool handle, uint64_t keep);
-
-/* Before the program sets an attribute. After the driver has answered: corrects what it says; takes
- * note of what was set. */
-void mempool_setting(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute);
-void mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute,
-                 void *value);
-void mempool_set(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute,
-                 const void *value);
-
-/* What the driver's pools of the device hold, beside what is kept free, since our blocks lie in
- * their chunks, or since a threshold is ours: bytes that would be the device's without us. And
- * giving the latter back, for all devices. */
-uint64_t mempool_unused(struct pool *pool, const struct device *device);
-void mempool_trim_ours(struct pool *pool);
-
-/* Memory was taken from the pool: notes how much of it the program uses. */
-void mempool_note_use(struct pool *pool, struct mempool *mempool);
 
 #endif

@@ -8,6 +8,7 @@
 #include "core/contexts/pool_state.h"
 #include "core/driver/calls.h"
 #include "stream.h"
+#include "stream_block.h"
 #include "streams.h"
 
 /* The record of stream-ordered memory at the address, or NULL. */
@@ -15,6 +16,44 @@ static inline struct stream_block *stream_block_at(const struct pool *pool, CUde
 {
     return streams_of(pool) ? stream_block_find(&streams_of(pool)->blocks, address) : NULL;
 }
+
+/* ---- what the calling thread has found ---- */
+
+/* What a thread has found lately: created streams by their handle, the others, whose handles mean
+ * another stream in another context, by the driver's number. */
+#define STREAMS_RECENT 64u /* as stream_recent_place has it */
+
+struct recent_stream {
+    uint64_t key;
+    struct stream_ref ref;
+};
+
+struct recent_streams {
+    const struct pool *pool;
+    struct recent_stream streams[STREAMS_RECENT];
+};
+
+extern _Thread_local struct recent_streams recent_streams __attribute__((visibility("hidden")));
+
+static inline uint64_t stream_key(CUstream handle, uint64_t id)
+{
+    return stream_is_created(handle) ? (uint64_t)(uintptr_t)handle : id | UINT64_C(1) << 63;
+}
+
+/* Fibonacci hashing: handles are addresses of the driver's. */
+static inline unsigned stream_recent_place(uint64_t key)
+{
+    return (unsigned)(key * UINT64_C(0x9E3779B97F4A7C15) >> 58);
+}
+
+/* ---- from a handle to its stream ---- */
+
+/* The stream with that number, which the handle means here, found whichever thread has found it
+ * before; and the calling one remembers it. No lock needed. */
+struct stream_ref stream_look_up(struct pool *pool, CUstream handle, uint64_t id);
+
+/* What stream_find does where the thread has not found that stream lately. */
+struct stream_ref stream_find_slowly(struct pool *pool, CUstream handle, bool make);
 
 static inline CUstream stream_spelled_out(CUstream handle)
 {
@@ -73,5 +112,9 @@ struct stream_ref stream_find_beside_captures(struct pool *pool, CUstream handle
 
 /* Whether a capture has the stream, or may have it. */
 bool stream_may_be_captured(const struct pool *pool, CUstream handle);
+
+/* What the program frees plainly lies in no stream of its own, but in one that stands for all of
+ * the context's work: nothing is allocated on it, and nobody can name it. No lock held. */
+struct stream_ref streams_of_plain_frees(struct pool *pool, struct context *context);
 
 #endif

@@ -1,15 +1,21 @@
 /*
  * Stream-ordered memory (cuMemAllocAsync) as a kind of memory: what contexts tell it.
  */
+#include "stream_hands.h"
 #include "stream_memory.h"
 #include "core/base/clock.h"
 #include "core/contexts/kind.h"
 #include "core/contexts/pool_state.h"
 #include "core/reclaim/reclaim.h"
 #include "mempool.h"
-#include "stream.h"
+#include "mempool_calls.h"
+#include "program_events.h"
+#include "stream_ends.h"
 #include "stream_pool.h"
 #include "stream_release.h"
+#include "stream_settle.h"
+#include "stream_sums.h"
+#include "stream_table.h"
 #include "streams.h"
 
 static bool made_device(struct pool *pool, struct device *device)
@@ -25,26 +31,32 @@ static bool made_device(struct pool *pool, struct device *device)
 static void before_end(struct pool *pool, struct context *context)
 {
     if (streams_of(pool))
-        stream_release_before_end(pool, context);
+        stream_ends_before(pool, context);
 }
 
 static void give_back_at_end(struct pool *pool, struct context *context)
 {
     if (streams_of(pool))
-        stream_release_context(pool, context);
+        stream_ends_context(pool, context);
 }
 
 static void ended(struct pool *pool, struct context *context)
 {
     if (!streams_of(pool))
         return;
-    stream_release_forget(pool, context);
+    stream_ends_forget(pool, context);
     streams_context_died(pool, context);
+    program_events_context_died(pool, context);
+}
+
+static bool let_go(struct pool *pool, CUdeviceptr address)
+{
+    return !streams_of(pool) || stream_block_let_go(pool, address);
 }
 
 static void ask(struct pool *pool, struct device *device)
 {
-    stream_release_settle(pool, device);
+    stream_settle(pool, device);
 }
 
 /* How long the device may take to tell that an event is over which has nothing to wait for; and how
@@ -61,9 +73,11 @@ static uint64_t give_back(struct pool *pool, struct device *device, uint64_t byt
  * has had time to tell of work that is over. */
 static uint64_t patience_of(const struct device *device, const struct reclaim *progress)
 {
+    uint64_t vain_until =
+        device ? atomic_load_explicit(&stream_device(device)->vain_until, memory_order_relaxed) : 0;
     if (!progress->in_stream_order || MUTATED(waits_in_stream_order))
         return LAST_RESORT_NANOSECONDS;
-    return stream_release_is_vain(device) ? 0 : ANSWER_NANOSECONDS;
+    return monotonic_now() < vain_until ? 0 : ANSWER_NANOSECONDS;
 }
 
 static void wait_for_the_rest(struct pool *pool, struct device *device,
@@ -71,15 +85,16 @@ static void wait_for_the_rest(struct pool *pool, struct device *device,
 {
     uint64_t patience = patience_of(device, progress), now = monotonic_now();
     uint64_t longest = progress->started + LAST_RESORT_NANOSECONDS;
-    stream_release_settle_until(pool, device, now + patience < longest ? now + patience : longest);
+    stream_settle_until(pool, device, now + patience < longest ? now + patience : longest);
     if (device && progress->in_stream_order && patience)
-        stream_release_was_vain(device, VAIN_NANOSECONDS);
+        atomic_store_explicit(&stream_device(device)->vain_until,
+                              monotonic_now() + VAIN_NANOSECONDS, memory_order_relaxed);
 }
 
 static uint64_t release(struct pool *pool, struct device *device, uint64_t bytes,
                         enum release_place place)
 {
-    stream_release_settle(pool, device);
+    stream_settle(pool, device);
     uint64_t released = stream_release_clean(pool, device, bytes, EVICTION_MEMORY, place);
     /* What streams give back is first in the driver's own pool. */
     if (streams_of(pool))
@@ -104,7 +119,7 @@ static uint64_t driver_keeps(struct pool *pool, struct device *device)
 
 static void add_kept(struct pool *pool, struct device *device, struct kept_bytes *sum)
 {
-    struct stream_bytes streams = stream_release_sum(pool, device);
+    struct stream_bytes streams = stream_sum(pool, device);
     sum->live += streams.live;
     sum->cached += streams.cached;
     sum->pending += streams.pending;
@@ -119,6 +134,8 @@ const struct kind stream_memory = {
     .before_end = before_end,
     .give_back_at_end = give_back_at_end,
     .ended = ended,
+    .let_go = let_go,
+    .forget_address = stream_block_forget_address,
     .ask = ask,
     .give_back = give_back,
     .wait_for_the_rest = wait_for_the_rest,

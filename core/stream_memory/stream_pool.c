@@ -3,17 +3,28 @@
  */
 #include "stream_pool.h"
 
+#include <stdlib.h>
+
 #include "core/base/clock.h"
 #include "core/base/mutation.h"
 #include "core/base/size_class.h"
 #include "core/contexts/pool_state.h"
 #include "core/driver/calls.h"
 #include "mempool.h"
+#include "mempool_calls.h"
+#include "mempool_list.h"
+#include "own_event_query.h"
+#include "own_event_record.h"
+#include "program_events.h"
 #include "stream_find.h"
+#include "stream_free.h"
+#include "stream_hands.h"
 #include "stream_heap.h"
 #include "stream_order.h"
 #include "stream_release.h"
+#include "stream_reserve.h"
 #include "stream_shelf.h"
+#include "stream_table.h"
 #include "use.h"
 
 /* Whether the program's calls are answered by us now: not where it is switched off, and not while
@@ -35,7 +46,13 @@ bool stream_pool_start(struct pool *pool)
 {
     if (!pool->settings.stream_ordered.enabled || !can_be_served(pool->driver))
         return true;
-    return streams_init(pool);
+    struct streams *streams = streams_make();
+    if (!streams || !program_events_init(streams)) {
+        free(streams);
+        return false;
+    }
+    pool->of_kind[KIND_STREAM_ORDERED] = streams;
+    return true;
 }
 
 /* ---- allocating and freeing ---- */
@@ -83,7 +100,7 @@ bool pool_allocate_async(struct pool *pool, CUdeviceptr *address, size_t bytes,
     struct mempool *mempool = mempool_take(pool, memory_pool, ref.stream->device);
     if (!mempool)
         return false;
-    bool served = stream_heap_allocate(pool, address, bytes, mempool, ref, handle, result);
+    bool served = stream_allocate(pool, address, bytes, mempool, ref, handle, result);
     mempool_drop(mempool);
     return served;
 }
@@ -107,7 +124,7 @@ CUresult pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstrea
     bool stays = shelf_of(block) == shelf && stream_block_is_held(block, address) &&
                  stream_is(ref) && stream->own_order && !shelf_events_are_wanted(stream) &&
                  !atomic_load_explicit(&block->uses, memory_order_relaxed) &&
-                 shelf_may_keep(stream, block) && shelf_is_quiet(stream, block) &&
+                 shelf_may_keep(stream, block) && shelf_needs_no_check(stream, block) &&
                  !shelf_is_full(pool, block->block.bucket);
     if (stays) {
         atomic_store_explicit(&block->held_at, 0, memory_order_relaxed);
@@ -118,7 +135,7 @@ CUresult pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstrea
     }
     lock_give(&stream->lock);
     if (look)
-        stream_release_look(pool, stream);
+        stream_reserve_look(pool, stream);
     return stays ? CUDA_SUCCESS : otherwise(address, handle);
 }
 
@@ -147,7 +164,7 @@ static bool may_be_kept(struct pool *pool, struct stream_block *block, CUstream 
     struct stream_ref ref = stream_find(pool, handle, true);
     if (!ref.stream)
         return false;
-    return stream_heap_free(pool, block, ref, handle);
+    return stream_free_in_order(pool, block, ref, handle);
 }
 
 struct stream_free {
@@ -160,18 +177,18 @@ static CUresult free_by_driver(struct pool *pool, struct stream_block *block,
                                const void *argument)
 {
     CUdeviceptr address = block_address(&block->block);
-    stream_heap_leave(pool, block);
+    stream_block_leave(pool, block);
     uint64_t started = monotonic_now();
     enter_driver();
     CUresult result = release(pool, address, argument);
     leave_driver();
     uint64_t nanoseconds = monotonic_now() - started;
     if (result != CUDA_SUCCESS) {
-        stream_heap_came_back(pool, block);
+        stream_block_came_back(pool, block);
         return result;
     }
     use_forget(pool, block);
-    stream_heap_left(pool, block, nanoseconds);
+    stream_block_left(pool, block, nanoseconds);
     return result;
 }
 
@@ -197,7 +214,7 @@ static void end_plain_free(const struct plain_free *free)
     if (!free->behind)
         return;
     lock_take(&free->stream->lock, LOCK_STREAM);
-    order_drop_user(free->stream, free->behind);
+    own_event_drop(free->stream, free->behind);
     lock_give(&free->stream->lock);
 }
 
@@ -220,7 +237,7 @@ static CUresult free_claimed(struct pool *pool, struct stream_block *block)
     bool green;
     struct plain_free free = {NULL, NULL};
     if (is_served(pool) && context_current(pool, &green) &&
-        stream_heap_free_plainly(pool, block, &free)) {
+        stream_free_plainly(pool, block, &free)) {
         use_forget(pool, block);
         return CUDA_SUCCESS;
     }
@@ -236,7 +253,7 @@ bool stream_pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr a
     if (block && is_in_host_function(pool))
         *result = driver(address, handle);
     else if (block)
-        *result = stream_heap_claim(block, address)
+        *result = stream_block_claim(block, address)
                       ? free_claimed_async(pool, driver, block, handle)
                       : CUDA_ERROR_INVALID_VALUE;
     return block != NULL;
@@ -246,8 +263,8 @@ bool stream_pool_free(struct pool *pool, CUdeviceptr address, CUresult *result)
 {
     struct stream_block *block = stream_block_at(pool, address);
     if (block)
-        *result = stream_heap_claim(block, address) ? free_claimed(pool, block)
-                                                    : CUDA_ERROR_INVALID_VALUE;
+        *result = stream_block_claim(block, address) ? free_claimed(pool, block)
+                                                     : CUDA_ERROR_INVALID_VALUE;
     return block != NULL;
 }
 
@@ -304,14 +321,14 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
         return;
     }
     lock_take(&ref.stream->lock, LOCK_STREAM);
-    order_settle(ref.stream);
+    own_events_settle(ref.stream);
     bool pending = ref.stream->pending.first != NULL;
     uint64_t stamp = atomic_load_explicit(&ref.stream->stamp, memory_order_relaxed);
     lock_give(&ref.stream->lock);
-    struct own_event *event = pending ? order_record_at_end(pool, ref, handle, stamp) : NULL;
+    struct own_event *event = pending ? own_event_record_at_end(pool, ref, handle, stamp) : NULL;
     if (event) {
         lock_take(&ref.stream->lock, LOCK_STREAM);
-        order_drop_user(ref.stream, event);
+        own_event_drop(ref.stream, event);
         lock_give(&ref.stream->lock);
     }
     stream_end(pool, ref);
@@ -348,14 +365,14 @@ void pool_stream_wait_end(struct pool *pool, const struct order_mark *mark, CUre
 
 void pool_event_wait_begin(struct pool *pool, CUevent event, struct event_look *look)
 {
-    order_event_look(pool, event, look);
+    program_event_look(pool, event, look);
 }
 
 void pool_event_wait_end(struct pool *pool, CUevent event, const struct event_look *look,
                          CUresult result)
 {
     if (result == CUDA_SUCCESS && look->version)
-        order_event_is_over(pool, event, look);
+        program_event_is_over(pool, event, look);
     else
         note_error(pool, look->context, result);
 }
@@ -365,14 +382,14 @@ void pool_event_wait_queued(struct pool *pool, CUevent event, const struct event
                             CUstream handle, CUresult result)
 {
     if (result == CUDA_SUCCESS && look->version && !program_captures(&pool->captures))
-        order_event_waited(pool, event, look, handle);
+        program_event_waited(pool, event, look, handle);
 }
 
 void pool_record_begin(struct pool *pool, CUevent event, const CUstream *stream,
                        struct recording *recording)
 {
     recording->mark.stream = NULL;
-    recording->version = order_event_begin(pool, event);
+    recording->version = program_event_begin(pool, event);
     if (stream && !program_captures(&pool->captures))
         order_take_mark(pool, *stream, &recording->mark);
 }
@@ -382,23 +399,23 @@ void pool_record_end(struct pool *pool, CUevent event, const struct recording *r
                      CUresult result)
 {
     bool good = result == CUDA_SUCCESS && !program_captures(&pool->captures);
-    order_event_recorded(pool, event, recording->version, good ? &recording->mark : NULL);
+    program_event_recorded(pool, event, recording->version, good ? &recording->mark : NULL);
 }
 
 void pool_event_destroyed(struct pool *pool, CUevent event)
 {
-    order_event_destroyed(pool, event);
+    program_event_destroyed(pool, event);
 }
 
 void pool_event_lost(struct pool *pool, CUevent event)
 {
-    order_event_lost(pool, event);
+    program_event_lost(pool, event);
 }
 
 void pool_events_are_lost(struct pool *pool)
 {
     if (streams_of(pool))
-        order_lose_events(pool);
+        program_events_lose(pool);
 }
 
 /* Programs that launch so, and use no stream-ordered memory, pay for it by a look at a short list.
@@ -416,15 +433,8 @@ void pool_early_launch(struct pool *pool, CUstream handle)
     /* One that is the driver's may become known later. */
     if (!ref.stream && !MUTATED(early_launch_of_unknown_missed))
         streams_note_early_launch(streams_of(pool), stream_spelled_out(handle));
-    /* Relaxed: only ever raised while the stream is the same. */
-    if (!ref.stream || atomic_load_explicit(&ref.stream->early_launches, memory_order_relaxed))
-        return;
-    lock_take(&ref.stream->lock, LOCK_STREAM);
-    if (stream_is(ref)) {
-        atomic_store_explicit(&ref.stream->early_launches, true, memory_order_relaxed);
-        ref.stream->own_order = false;
-    }
-    lock_give(&ref.stream->lock);
+    if (ref.stream)
+        stream_launches_early(ref);
 }
 
 /* ---- memory pools ---- */
@@ -489,7 +499,7 @@ bool pool_stream_bytes(struct pool *pool, CUstream handle, struct kept_bytes *by
         return false;
     struct stream *stream = ref.stream;
     lock_take(&stream->lock, LOCK_STREAM);
-    order_settle(stream);
+    own_events_settle(stream);
     uint64_t free = counter_get(&stream->free_bytes);
     bytes->live = counter_get(&stream->reserved_bytes) - free;
     bytes->cached = counter_get(&stream->clean_bytes);
@@ -503,8 +513,8 @@ bool pool_stream_bytes(struct pool *pool, CUstream handle, struct kept_bytes *by
 static uint64_t stamp_to_wait_for(struct stream *stream)
 {
     lock_take(&stream->lock, LOCK_STREAM);
-    order_settle(stream);
-    uint64_t stamp = order_newest(stream);
+    own_events_settle(stream);
+    uint64_t stamp = own_events_newest(stream);
     if (!stream->pending.first || counter_get(&stream->pending.first->epoch) > stamp)
         stamp = 0;
     lock_give(&stream->lock);
@@ -518,11 +528,11 @@ unsigned pool_reap(struct pool *pool)
     unsigned reaped = 0;
     for (unsigned i = 0; is_served(pool) && i < stream_count(streams_of(pool)); i++) {
         struct stream *stream = stream_at(streams_of(pool), i);
-        order_record_to_wait(pool, stream);
+        own_events_record_to_wait(pool, stream);
         uint64_t stamp = stamp_to_wait_for(stream);
         if (!stamp)
             continue;
-        reaped += order_synchronise(pool, stream, stamp) == CUDA_SUCCESS;
+        reaped += own_events_synchronise(pool, stream, stamp) == CUDA_SUCCESS;
         stamp_to_wait_for(stream);
     }
     return reaped;

@@ -1,9 +1,9 @@
 /*
- * Giving stream-ordered memory back: caps, the reserve ratio, idle blocks, out of memory.
+ * Giving stream-ordered memory back: known to be over, in a stream's own order, or behind an event.
  *
  * What is known to be over is given back by cuMemFreeAsync on the context's own stream for that
- * (release.h), which orders nothing of the program's behind anything. What is not known to be over
- * stays, except where the order is there already: on the very stream, inside the program's own
+ * (return_stream.h), which orders nothing of the program's behind anything. What is not known to be
+ * over stays, except where the order is there already: on the very stream, inside the program's own
  * allocation or free on it. So no allocation of the driver's is ever put behind work that the
  * program submitted after the free. No lock is held by the callers.
  */
@@ -13,61 +13,53 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "core/device_memory/release.h"
-#include "stream_heap.h"
+#include "core/contexts/return_stream.h"
+#include "core/driver/cuda_abi.h"
+#include "own_events.h"
+#include "stream_block.h"
+#include "stream_choice.h"
+#include "streams.h"
 
-/* Bytes of stream-ordered blocks, of one device or (NULL) all. */
-struct stream_bytes {
-    uint64_t live, cached, pending, requested; /* requested: of the live ones, as asked for, in the
-                                                  driver's granules */
-};
-struct stream_bytes stream_release_sum(struct pool *pool, const struct device *device);
-
-/* Whether the block, which is being freed on the stream, may stay inside the device's cap, others
- * having been given back if that helps. */
-bool stream_release_room(struct pool *pool, struct stream *stream,
-                         const struct stream_block *block);
-
-/* Every so many frees: looks for blocks that were idle for long. */
-void stream_release_look(struct pool *pool, struct stream *stream);
-
-/* Whether another block of this size may be reserved with nothing given back for it. */
-bool stream_release_has_room(struct pool *pool, const struct context *context,
-                             const struct mempool *mempool, uint64_t bytes);
-
-/* Gives one address back behind an event of ours, inside the driver. */
-bool stream_release_one_behind(struct pool *pool, const struct own_event *event,
-                               CUdeviceptr address);
-
-/* Before a miss of this size on the stream: keeps the reserve inside its ratio, or what the
- * driver's memory pool would keep itself. What is over goes back, then what the stream itself left
- * pending, in its own order, then what others did, each behind an event of ours; no more than the
- * excess, and nothing is waited for. Whether anything had to go. */
-bool stream_release_before_growth(struct pool *pool, struct context *context,
-                                  const struct mempool *mempool, uint64_t bytes,
-                                  struct stream_ref ref, CUstream handle);
+/* ---- what is known to be over ---- */
 
 /* Gives back what is known to be over on the device (NULL: all) until so many bytes are; returns
  * how many were. */
 uint64_t stream_release_clean(struct pool *pool, const struct device *device, uint64_t bytes,
                               enum eviction reason, enum release_place place);
 
-/* Asks about everything that is pending on the device (NULL: all). */
-void stream_release_settle(struct pool *pool, const struct device *device);
+/* The same of what is chosen, in all contexts of the device; and in one. */
+uint64_t stream_release_chosen(struct pool *pool, const struct device *device, struct choice choice,
+                               uint64_t bytes, enum eviction reason, enum release_place place);
+uint64_t stream_release_in(struct pool *pool, struct context *context, struct choice choice,
+                           uint64_t wanted, enum eviction reason, enum release_place place);
 
-/* The same with patience: until all that was pending is over, or it is this time on the monotonic
- * clock. Work that was submitted after a free may be waited for. */
-void stream_release_settle_until(struct pool *pool, const struct device *device,
-                                 uint64_t give_up_at);
+/* The same in the choice's context, which is pinned or ending; after: behind this event of ours, or
+ * NULL. */
+uint64_t stream_give_back(const struct choice *choice, uint64_t wanted, enum eviction reason,
+                          const struct own_event *after, enum release_place place);
 
-/* That wait was in vain: so it is taken to be for so many nanoseconds. */
-bool stream_release_is_vain(const struct device *device);
-void stream_release_was_vain(const struct device *device, uint64_t nanoseconds);
+/* ---- in a stream's own order ---- */
 
 /* Out of memory, in an allocation on this stream: hands the stream's pending blocks to the driver
  * in the stream's own order, unless others order it: then an operation in it could hold somebody
  * up. The bytes. */
 uint64_t stream_release_in_order(struct pool *pool, struct stream_ref ref, CUstream handle);
+
+/* The same of so many bytes, for this reason. */
+uint64_t stream_release_in_order_up_to(struct pool *pool, struct stream_ref ref, CUstream handle,
+                                       uint64_t bytes, enum eviction reason);
+
+/* The same of all, where the context is ending, and the stream's work with it. */
+void stream_release_at_the_end(struct pool *pool, struct stream_ref ref, CUstream handle);
+
+/* ---- behind events of ours ---- */
+
+/* Gives one address back behind an event of ours, inside the driver. */
+bool stream_release_one_behind(struct pool *pool, const struct own_event *event,
+                               CUdeviceptr address);
+
+/* Of any stream of the context, which is pinned: until so many bytes are on their way. */
+uint64_t stream_release_behind_events(struct pool *pool, struct context *context, uint64_t bytes);
 
 /* The same where others order the stream: behind events of ours, on a stream of ours, whence the
  * driver may have its ways to give them out at once. The stamp up to which they were pending, for a
@@ -76,17 +68,11 @@ uint64_t stream_release_behind(struct pool *pool, struct stream_ref ref, struct 
                                uint64_t *stamp);
 bool stream_release_wait_behind(struct pool *pool, struct stream *stream, uint64_t stamp);
 
-/* Gives back blocks of the memory pool: those known to be over, or, where it is about to be
- * destroyed and nothing will be allocated from it any more, all. */
-void stream_release_mempool(struct pool *pool, const struct mempool *mempool, uint64_t bytes,
-                            bool all);
+/* ---- devices ---- */
 
-/* The context is about to end, and can still be asked about; then it is kept from others, and all
- * of its streams' blocks go back, after its work. */
-void stream_release_before_end(struct pool *pool, struct context *context);
-void stream_release_context(struct pool *pool, struct context *context);
-
-/* It has ended: what could not be given back is forgotten. */
-void stream_release_forget(struct pool *pool, struct context *context);
+static inline struct device *changeable(const struct device *device)
+{
+    return (struct device *)(uintptr_t)device;
+}
 
 #endif

@@ -59,6 +59,7 @@ static struct bucket_counters *counters_of_size(struct pool *pool, const struct 
 
 struct shelf *shelf_add(struct pool *pool, struct stream *stream, struct mempool *mempool)
 {
+    lock_must_be_held(&stream->lock);
     struct shelf *shelf = make_apart(sizeof *shelf);
     if (shelf && grow_slots(shelf))
         shelf->unkept.counters = counters_of_unkept(pool, stream);
@@ -79,6 +80,7 @@ struct shelf *shelf_add(struct pool *pool, struct stream *stream, struct mempool
 
 struct shelf *shelf_find_and_move(struct stream *stream, const struct mempool *mempool)
 {
+    lock_must_be_held(&stream->lock);
     struct shelf **link = &stream->recent_shelf, *found;
     while (*link && (*link)->mempool != mempool)
         link = &(*link)->next_recent;
@@ -102,6 +104,7 @@ static bool may_add_bucket(struct streams *streams)
 
 struct bucket *shelf_add_bucket(struct pool *pool, struct shelf *shelf, uint64_t bytes)
 {
+    lock_must_be_held(&shelf->stream->lock);
     if (shelf->bucket_count >= HEAP_BUCKETS_MAX || !may_add_bucket(streams_of(pool)) ||
         (2 * (shelf->bucket_count + 1) > shelf->slot_count && !grow_slots(shelf)))
         return NULL;
@@ -117,12 +120,66 @@ struct bucket *shelf_add_bucket(struct pool *pool, struct shelf *shelf, uint64_t
     return &made->bucket;
 }
 
-void shelf_forgive(struct stream *stream)
+void shelf_begin(struct stream *stream)
 {
+    stream->handed_out = (uint64_t)(stream->index + 1) << 48;
+}
+
+void shelf_has_new_owner(struct stream *stream, uint64_t now)
+{
+    lock_must_be_held(&stream->lock);
+    stream->now = now;
+    stream->handed_before = stream->handed_out;
+    stream->given_before = stream->missed + stream->adopted;
     struct shelf *shelf = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
     for (; shelf; shelf = shelf->next) {
         struct shelf_bucket *b = atomic_load_explicit(&shelf->buckets, memory_order_relaxed);
         for (; b; b = b->next)
-            b->robbed = 0;
+            b->taken_by_others = 0;
     }
+}
+
+/* ---- blocks coming and going ---- */
+
+void shelf_make_clean(struct stream *stream, struct stream_block *block)
+{
+    lock_must_be_held(&stream->lock);
+    struct bucket *bucket = block->block.bucket;
+    block_list_remove(&bucket->pending, &block->block, LINK_BUCKET);
+    block_list_remove(&stream->pending, &block->block, LINK_HEAP);
+    block_set_state(&block->block, BLOCK_CLEAN);
+    block->event = NULL;
+    block_list_append(&bucket->clean, &block->block, LINK_BUCKET);
+    shelf_count_clean(stream, bucket, block->block.bytes);
+    if (shelf_is_covered(stream, &block->block))
+        stream->covered_bytes -= block->block.bytes;
+    shelf_set_unchecked(stream);
+}
+
+void shelf_detach(struct stream *stream, struct stream_block *block)
+{
+    lock_must_be_held(&stream->lock);
+    shelf_take(stream, block->block.bucket, block);
+    shelf_count_out(shelf_of(block), block->block.bucket, block);
+    block_set_state(&block->block, BLOCK_LEAVING);
+}
+
+void shelf_attach(struct shelf *shelf, struct stream_block *block)
+{
+    lock_must_be_held(&shelf->stream->lock);
+    shelf_count_in(shelf, block->block.bucket, block);
+    shelf_put_back(shelf->stream, block);
+}
+
+void shelf_cover(struct stream *stream, uint64_t stamp)
+{
+    lock_must_be_held(&stream->lock);
+    uint64_t bytes = counter_get(&stream->free_bytes) - counter_get(&stream->clean_bytes);
+    if (stamp <= stream->covered)
+        return;
+    for (const struct block *b = stream->pending.last; b && counter_get(&b->epoch) > stamp;
+         b = b->links[LINK_HEAP].previous)
+        bytes -= b->bytes;
+    stream->covered = stamp;
+    stream->covered_bytes = bytes;
 }

@@ -1,19 +1,24 @@
 /*
  * Shelves: the free blocks of one stream and one memory pool, in buckets, and what is counted of
- * all its blocks. These are the steps that every allocation and every free take, inline in the few
- * files of stream-ordered memory that include this: stream_pool.c, which does nothing else where
- * the stream's own order is enough, and stream_heap.c, which does the rest.
+ * all its blocks. These are the steps that every allocation and every free take, inline: for
+ * stream_pool.c, which does nothing else where the stream's own order is enough, and for the files
+ * that do the rest.
  *
- * Locking: all of them with the stream's lock held, but for shelf_of and shelf_granules.
+ * Locking: all of them with the stream's lock held, but for shelf_of, shelf_granules and
+ * shelf_asked.
  */
 #ifndef CUDAPOOL_CORE_STREAM_SHELF_H
 #define CUDAPOOL_CORE_STREAM_SHELF_H
 
+#include "core/base/mutation.h"
 #include "core/base/size_class.h"
+#include "core/blocks/block.h"
 #include "core/contexts/pool_state.h"
+#include "core/device_memory/heap.h"
 #include "mempool.h"
-#include "stream_heap.h"
-#include "stream_order.h"
+#include "stream.h"
+#include "stream_block.h"
+#include "streams.h"
 
 /* Each look for idle blocks reads the clock: so many frees go without. */
 #define FREES_PER_LOOK 32u
@@ -22,11 +27,12 @@
 struct shelf_bucket {
     _Alignas(STREAM_APART) struct bucket bucket;
     struct shelf_bucket *next; /* written before it is listed */
-    unsigned vain;   /* other streams' looks in vain at what is pending here, since one took
-                        something */
-    unsigned aside;  /* frees from other streams that were the driver's because of that */
-    uint64_t hits;   /* as these were counted */
-    uint64_t robbed; /* blocks that other streams have taken, and that no new ones stand for */
+    unsigned looks_in_vain; /* other streams' looks in vain at what is pending here, since one took
+                      something */
+    unsigned not_kept;      /* frees from other streams that were the driver's because of that */
+    uint64_t hits;          /* as these were counted */
+    uint64_t
+        taken_by_others; /* blocks that other streams have taken, and that no new ones stand for */
 };
 
 /* The bucket is not one of blocks that are not kept. */
@@ -67,8 +73,17 @@ static inline struct shelf *shelf_of(const struct stream_block *block)
 struct shelf *shelf_add(struct pool *pool, struct stream *stream, struct mempool *mempool);
 struct bucket *shelf_add_bucket(struct pool *pool, struct shelf *shelf, uint64_t bytes);
 
-/* The stream has a new owner, from whom nobody has taken anything. */
-void shelf_forgive(struct stream *stream);
+/* A stream's record is new, and nobody else's; it has a new owner, from whom nobody has taken
+ * anything. */
+void shelf_begin(struct stream *stream);
+void shelf_has_new_owner(struct stream *stream, uint64_t now);
+
+/* The clock was looked at. */
+static inline void shelf_note_time(struct stream *stream, uint64_t now)
+{
+    lock_must_be_held(&stream->lock);
+    stream->now = now;
+}
 
 /* ---- shelves and buckets ---- */
 
@@ -85,6 +100,7 @@ struct shelf *shelf_find_and_move(struct stream *stream, const struct mempool *m
 /* The same, and the next look for it is short. */
 static inline struct shelf *shelf_to_front(struct stream *stream, const struct mempool *mempool)
 {
+    lock_must_be_held(&stream->lock);
     struct shelf *shelf = stream->recent_shelf;
     return __builtin_expect(shelf && shelf->mempool == mempool, 1)
                ? shelf
@@ -126,6 +142,7 @@ static inline struct bucket *shelf_get_bucket(struct pool *pool, struct shelf *s
 static inline void shelf_count_in(struct shelf *shelf, struct bucket *bucket,
                                   const struct stream_block *block)
 {
+    lock_must_be_held(&shelf->stream->lock);
     uint64_t bytes = block->block.bytes;
     counter_add(&shelf->stream->reserved_bytes, bytes);
     counter_add(&shelf->kept_bytes, shelf_granules(bytes));
@@ -137,6 +154,7 @@ static inline void shelf_count_in(struct shelf *shelf, struct bucket *bucket,
 static inline void shelf_count_out(struct shelf *shelf, struct bucket *bucket,
                                    const struct stream_block *block)
 {
+    lock_must_be_held(&shelf->stream->lock);
     uint64_t bytes = block->block.bytes;
     counter_subtract(&shelf->stream->reserved_bytes, bytes);
     counter_subtract(&shelf->kept_bytes, shelf_granules(bytes));
@@ -160,6 +178,7 @@ static inline uint64_t shelf_asked(const struct stream_block *block)
 
 static inline void shelf_count_not_live(struct shelf *shelf, const struct stream_block *block)
 {
+    lock_must_be_held(&shelf->stream->lock);
     counter_subtract(&shelf->used_bytes, shelf_granules(shelf_asked(block)));
 }
 
@@ -178,10 +197,21 @@ static inline void shelf_add_free(struct stream *stream, struct bucket *bucket, 
 
 /* What may be free before a free has to look further: the device's cap, and what no event covers.
  */
-static inline void shelf_set_quiet(struct stream *stream)
+static inline void shelf_set_unchecked(struct stream *stream)
 {
-    uint64_t covered = counter_get(&stream->clean_bytes) + stream->covered_bytes + stream->share;
-    stream->quiet_bytes = (int64_t)(covered < stream->may_keep ? covered : stream->may_keep);
+    lock_must_be_held(&stream->lock);
+    uint64_t covered =
+        counter_get(&stream->clean_bytes) + stream->covered_bytes + stream->may_be_uncovered;
+    stream->unchecked_bytes =
+        (int64_t)(covered < stream->unchecked_cap ? covered : stream->unchecked_cap);
+}
+
+/* No event can be recorded behind a free: not each free tries again. */
+static inline void shelf_put_off_check(struct stream *stream)
+{
+    lock_must_be_held(&stream->lock);
+    stream->unchecked_bytes =
+        (int64_t)(counter_get(&stream->free_bytes) + stream->may_be_uncovered);
 }
 
 /* A pending block comes, or goes. */
@@ -190,19 +220,26 @@ static inline bool shelf_is_covered(const struct stream *stream, const struct bl
     return counter_get(&block->epoch) <= stream->covered;
 }
 
+static inline void shelf_count_if_covered(struct stream *stream, const struct stream_block *block)
+{
+    if (shelf_is_covered(stream, &block->block))
+        stream->covered_bytes += block->block.bytes;
+}
+
 static inline void shelf_take(struct stream *stream, struct bucket *bucket,
                               struct stream_block *block)
 {
+    lock_must_be_held(&stream->lock);
     uint64_t bytes = block->block.bytes;
     if (block_state(&block->block) == BLOCK_CLEAN) {
         block_list_remove(&bucket->clean, &block->block, LINK_BUCKET);
         counter_subtract(&bucket->counters->clean_bytes, bytes);
         counter_subtract(&stream->clean_bytes, bytes);
-        stream->quiet_bytes -= (int64_t)bytes;
+        stream->unchecked_bytes -= (int64_t)bytes;
     } else {
         if (shelf_is_covered(stream, &block->block)) {
             stream->covered_bytes -= bytes;
-            stream->quiet_bytes -= (int64_t)bytes;
+            stream->unchecked_bytes -= (int64_t)bytes;
         }
         block_list_remove(&bucket->pending, &block->block, LINK_BUCKET);
         block_list_remove(&stream->pending, &block->block, LINK_HEAP);
@@ -235,10 +272,11 @@ static inline void shelf_insert_pending(struct block_list *list, struct block *b
 
 static inline void shelf_put_back(struct stream *stream, struct stream_block *block)
 {
+    lock_must_be_held(&stream->lock);
     struct bucket *bucket = block->block.bucket;
     shelf_add_free(stream, bucket, block->block.bytes);
     uint64_t stamp = counter_get(&block->block.epoch);
-    if (stamp <= order_done(stream)) {
+    if (stamp <= stream_done(stream)) {
         block_set_state(&block->block, BLOCK_CLEAN);
         block->event = NULL;
         block_list_append(&bucket->clean, &block->block, LINK_BUCKET);
@@ -247,16 +285,27 @@ static inline void shelf_put_back(struct stream *stream, struct stream_block *bl
         block_set_state(&block->block, BLOCK_PENDING);
         shelf_insert_pending(&bucket->pending, &block->block, stamp, LINK_BUCKET);
         shelf_insert_pending(&stream->pending, &block->block, stamp, LINK_HEAP);
-        if (shelf_is_covered(stream, &block->block))
-            stream->covered_bytes += block->block.bytes;
+        shelf_count_if_covered(stream, block);
     }
-    shelf_set_quiet(stream);
+    shelf_set_unchecked(stream);
 }
+
+/* What is pending up to this stamp can be asked about from now on. */
+void shelf_cover(struct stream *stream, uint64_t stamp);
+
+/* A pending block turns out to be over. */
+void shelf_make_clean(struct stream *stream, struct stream_block *block);
+
+/* A free block leaves its shelf, in whose name it stays; and comes back, with the stamp that it
+ * had. */
+void shelf_detach(struct stream *stream, struct stream_block *block);
+void shelf_attach(struct shelf *shelf, struct stream_block *block);
 
 /* The block, which is on no shelf and counted in this one, is the program's from now on. */
 static inline void shelf_hand_out(struct shelf *shelf, struct bucket *bucket,
                                   struct stream_block *block, size_t bytes)
 {
+    lock_must_be_held(&shelf->stream->lock);
     struct stream *stream = shelf->stream;
     CUdeviceptr address = block_address(&block->block);
     block_set(&block->block, address, BLOCK_LIVE);
@@ -292,7 +341,7 @@ static inline bool shelf_launches_early(const struct stream *stream)
 
 static inline bool shelf_is_marked(const struct stream *stream, const struct block *block)
 {
-    return counter_get(&block->epoch) <= stream->joined || !stream->ordered_by_others ||
+    return counter_get(&block->epoch) <= stream->marked || !stream->ordered_by_others ||
            MUTATED(unmarked_taken);
 }
 
@@ -312,20 +361,9 @@ static inline struct block *shelf_find_marked(const struct stream *stream,
 /* What may be handed out in the stream's order, or NULL. */
 static inline struct block *shelf_find_own(const struct stream *stream, const struct bucket *bucket)
 {
+    lock_must_be_held(&stream->lock);
     return __builtin_expect(stream->own_order, 1) ? shelf_newest(bucket)
                                                   : shelf_find_marked(stream, bucket);
-}
-
-/* The same, off its lists. */
-static inline struct stream_block *shelf_take_own(struct stream *stream, struct bucket *bucket)
-{
-    if (!stream->own_order)
-        order_settle(stream);
-    struct block *found = shelf_find_own(stream, bucket);
-    if (!found)
-        return NULL;
-    shelf_take(stream, bucket, stream_block_of(found));
-    return stream_block_of(found);
 }
 
 /* ---- freeing ---- */
@@ -340,6 +378,7 @@ static inline bool shelf_is_usable(const struct context *context)
 /* Lock held. Whether the block may stay, as far as the stream alone can tell. */
 static inline bool shelf_may_keep(const struct stream *stream, const struct stream_block *block)
 {
+    lock_must_be_held(&stream->lock);
     return block->context == stream->context && block->context_generation == stream->generation &&
            block->block.bucket->bytes != 0 &&
            !atomic_load_explicit(&block->shared, memory_order_relaxed) &&
@@ -355,25 +394,28 @@ static inline bool shelf_is_full(const struct pool *pool, const struct bucket *b
 static inline bool shelf_is_within_cap(const struct stream *stream,
                                        const struct stream_block *block)
 {
-    return counter_get(&stream->free_bytes) + block->block.bytes <= stream->may_keep;
+    return counter_get(&stream->free_bytes) + block->block.bytes <= stream->unchecked_cap;
 }
 
 /* The same, and what no event covers is little enough. */
-static inline bool shelf_is_quiet(const struct stream *stream, const struct stream_block *block)
+static inline bool shelf_needs_no_check(const struct stream *stream,
+                                        const struct stream_block *block)
 {
-    return (int64_t)(counter_get(&stream->free_bytes) + block->block.bytes) <= stream->quiet_bytes;
+    return (int64_t)(counter_get(&stream->free_bytes) + block->block.bytes) <=
+           stream->unchecked_bytes;
 }
 
 /* Whether another stream has lately looked for an event in vain. */
 static inline bool shelf_events_are_wanted(const struct stream *stream)
 {
-    return atomic_load_explicit(&stream->wanted, memory_order_relaxed) != 0;
+    return atomic_load_explicit(&stream->events_wanted, memory_order_relaxed) != 0;
 }
 
 /* Lock held, and the block counted in this stream's shelf. */
 static inline void shelf_make_pending(struct stream *stream, struct bucket *bucket,
                                       struct stream_block *block, uint64_t stamp)
 {
+    lock_must_be_held(&stream->lock);
     block_set_state(&block->block, BLOCK_PENDING);
     counter_set(&block->block.epoch, stamp);
     block->block.freed_at = stream->now;
@@ -386,6 +428,7 @@ static inline void shelf_make_pending(struct stream *stream, struct bucket *buck
 /* Lock held. */
 static inline uint64_t shelf_next_stamp(struct stream *stream)
 {
+    lock_must_be_held(&stream->lock);
     uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed) + 1;
     atomic_store_explicit(&stream->stamp, stamp, memory_order_relaxed);
     return stamp;
@@ -394,9 +437,10 @@ static inline uint64_t shelf_next_stamp(struct stream *stream)
 /* Lock held. */
 static inline bool shelf_look_is_due(struct stream *stream)
 {
-    if (__builtin_expect(stream->frees_to_look-- != 0, 1))
+    lock_must_be_held(&stream->lock);
+    if (__builtin_expect(stream->frees_until_look-- != 0, 1))
         return false;
-    stream->frees_to_look = FREES_PER_LOOK;
+    stream->frees_until_look = FREES_PER_LOOK;
     return true;
 }
 

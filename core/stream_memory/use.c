@@ -55,6 +55,7 @@ static bool is_same(const struct use *a, struct stream_ref b)
 
 static struct waits *waits_for(const struct uses *uses, struct stream_ref ref, bool for_reads)
 {
+    lock_of_rank_must_be_held(LOCK_USES);
     unsigned most = 1 + (for_reads ? uses->count : 0);
     struct waits *waits = malloc(sizeof *waits + most * sizeof waits->uses[0]);
     if (!waits)
@@ -70,6 +71,7 @@ static struct waits *waits_for(const struct uses *uses, struct stream_ref ref, b
 
 static bool add_read(struct uses *uses, const struct use *use)
 {
+    lock_of_rank_must_be_held(LOCK_USES);
     for (unsigned i = 0; i < uses->count; i++)
         if (is_same(&uses->reads[i], use->stream))
             return true;
@@ -119,6 +121,7 @@ static struct use allocation_of(struct pool *pool, const struct stream_block *bl
 /* The block's uses so far: at least its allocation, a write on the stream that counts it. */
 static struct uses *get_uses(struct pool *pool, struct stream_block *block)
 {
+    lock_of_rank_must_be_held(LOCK_USES);
     struct uses *uses = uses_of(block);
     struct shelf *shelf = atomic_load_explicit(&block->shelf, memory_order_relaxed);
     if (uses || !shelf)

@@ -25,7 +25,7 @@
 #include <stdint.h>
 
 #include "core/driver/cuda_abi.h"
-#include "stream.h"
+#include "streams.h"
 
 /* The generation of the allocation that begins there; 0 where the pool has handed out none. */
 uint64_t use_generation(struct pool *pool, CUdeviceptr address);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The documents: what they link is there, the chart is what the results say, and the README stays
-# short.
+# The documents: what they link is there, the chart is what the results say, what they tell of
+# settings is what the declarations say, and the README stays short.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 failed=0
@@ -18,7 +18,22 @@ lines=$(wc -l <README.md)
 check "the README has at most 250 lines" "$([ "$lines" -le 250 ] || echo "$lines")"
 if command -v python3 >/dev/null; then
     check "the chart is what RESULTS.md says" "$(scripts/results_chart.py check 2>&1)"
+
+    anew=$(mktemp -d)
+    trap 'rm -rf "$anew"' EXIT
+    packaging/settings_documents.py "${BUILD:-build}/packaging/settings_schema" "$anew" 2>"$anew/error"
+    made=$(cd "$anew" && find . -mindepth 2 -type f | sort)
+    check "what is told of settings can be made anew" "$(cat "$anew/error")$([ -n "$made" ] || echo nothing)"
+    for file in $made; do
+        check "${file#./} is what settings.def says (make settings writes it)" \
+            "$(diff "$file" "$anew/$file" 2>&1)"
+    done
 fi
+# shellcheck disable=SC2016 # backticks of Markdown
+other_defaults=$(grep -oE '^\| `[a-z_.]+` \| `[^`]+` \|' README.md | while read -r row; do
+    grep -qF -- "$row" configs/README.md || echo "$row"
+done)
+check "the README has the defaults of configs/README.md" "$other_defaults"
 links() { # file: what it links in this repository, without the place in it
     grep -oE '\]\([^)#]+' "$1" | cut -c3- | grep -vE '^[a-z]+:'
 }

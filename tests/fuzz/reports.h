@@ -5,6 +5,7 @@
 #define CUDAPOOL_TESTS_FUZZ_REPORTS_H
 
 #include "core/figures/report.h"
+#include "core/figures/report_table.h"
 #include "core/settings/settings_json.h"
 
 #include "fuzz.h"

@@ -33,7 +33,7 @@
 
 /* A context that ends while a stream of its captures, or unforeseen (a primary one with its last
  * green one), leaves what was freed in its streams' order with the driver: docs/limits.md. */
-static bool blocks_may_stay;
+static _Atomic bool blocks_may_stay;
 static uint64_t blocks_that_stayed; /* of programs before this one */
 
 enum {
@@ -429,8 +429,8 @@ static struct stream stream_named(unsigned int number)
 /* How the stream is spelled in C. */
 static const char *spelled(const struct stream *stream)
 {
-    static char text[4][32];
-    static unsigned int next;
+    static _Thread_local char text[4][32];
+    static _Thread_local unsigned int next;
     char *spelling = text[next++ % 4];
     if (stream->kind == MADE)
         snprintf(spelling, sizeof text[0], "stream[%u]", stream->slot);

@@ -12,8 +12,12 @@
 
 static struct block_table table;
 
+/* Records, and the numbers of lives, are guarded by the lock of their heap. */
+static struct short_lock lock_of_heap;
+
 static void set_up(void)
 {
+    lock_take(&lock_of_heap, LOCK_CONTEXT);
     cr_assert(block_table_init(&table));
 }
 

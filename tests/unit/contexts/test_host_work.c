@@ -2,6 +2,7 @@
  * Work that ends only if the host acts: what allocations wait for beside it, and frees.
  */
 #include "core/base/clock.h"
+#include "core/device_memory/policies.h"
 #include "pool_fixture.h"
 
 TestSuite(host_work, .init = set_up, .fini = tear_down, .timeout = 30);
@@ -60,12 +61,15 @@ static void finish_the_work(void *unused)
     fake_finish(context);
 }
 
-/* ---- marks ---- */
+/* ---- marks, which the lock of their context guards ---- */
+
+static struct short_lock lock_of_context;
 
 Test(host_work, a_mark_lasts_until_a_fence_behind_it_is_over)
 {
     struct host_work marks = {0};
     host_work_init(&marks);
+    lock_take(&lock_of_context, LOCK_CONTEXT);
     cr_assert_eq(host_work_limit(&marks), UINT64_MAX);
     host_work_mark(&marks, 3, 5);
     cr_assert_eq(host_work_limit(&marks), 3);
@@ -79,6 +83,7 @@ Test(host_work, the_earliest_mark_counts_and_each_ends_by_itself)
 {
     struct host_work marks = {0};
     host_work_init(&marks);
+    lock_take(&lock_of_context, LOCK_CONTEXT);
     host_work_mark(&marks, 7, 8);
     host_work_mark(&marks, 3, 5);
     host_work_mark(&marks, 3, 6);
@@ -93,6 +98,7 @@ Test(host_work, of_very_many_marks_none_is_forgotten)
 {
     struct host_work marks = {0};
     host_work_init(&marks);
+    lock_take(&lock_of_context, LOCK_CONTEXT);
     for (uint64_t i = 0; i < 10 * HOST_MARKS; i++)
         host_work_mark(&marks, 2 * i, 2 * i + 1);
     cr_assert_leq(marks.count, HOST_MARKS);

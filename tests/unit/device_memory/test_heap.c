@@ -256,7 +256,7 @@ Test(heap, a_thread_that_is_alone_for_long_enough_has_barriers_again)
 {
     start_with_budget(0);
     let_another_thread_use_the_pool();
-    for (unsigned i = 0; i < HEAP_ALONE; i++) {
+    for (unsigned i = 0; i < HEAP_USES_ALONE; i++) {
         release(allocate(KIB));
         synchronise();
     }

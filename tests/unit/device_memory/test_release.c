@@ -7,8 +7,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "core/device_memory/thread_cache.h"
-
 #include "core/base/clock.h"
 #include "core/device_memory/release.h"
 
@@ -1031,7 +1029,7 @@ static struct keep *keep_of_heap(void)
 Test(release, after_many_blocks_kept_in_vain_the_driver_frees)
 {
     start_without_reserve();
-    keep_in_vain(0, KEEP_VAIN_MOST + 1);
+    keep_in_vain(0, KEEP_UNUSED_MOST + 1);
     CUdeviceptr block = allocate(3 * MIB), small = allocate(MIB);
     fake_trace();
     release(block);
@@ -1043,12 +1041,12 @@ Test(release, after_many_blocks_kept_in_vain_the_driver_frees)
 Test(release, hits_make_up_for_blocks_kept_in_vain)
 {
     start_without_reserve();
-    keep_in_vain(0, KEEP_VAIN_MOST - 10);
+    keep_in_vain(0, KEEP_UNUSED_MOST - 10);
     for (unsigned i = 0; i < 20; i++) {
         release(allocate(3 * MIB));
         synchronise();
     }
-    keep_in_vain(KEEP_VAIN_MOST, KEEP_VAIN_MOST + 15);
+    keep_in_vain(KEEP_UNUSED_MOST, KEEP_UNUSED_MOST + 15);
     cr_assert_not(keep_is_on_trial(keep_of_heap()));
 }
 

@@ -16,7 +16,6 @@
 #include <sys/wait.h>
 
 #include "core/base/clock.h"
-#include "core/device_memory/thread_cache.h"
 
 TestSuite(thread_cache, .init = set_up, .fini = tear_down, .timeout = 20);
 
@@ -367,7 +366,7 @@ static void take_out_of_all_caches(struct bucket *bucket)
 static void take_again_and_again(struct bucket *bucket, unsigned count, size_t bytes)
 {
     for (int i = 0; i < 20 && cached_bytes(); i++) {
-        bucket->taken_at = monotonic_now(); /* however slow the machine is */
+        bucket->taken_from_caches_at = monotonic_now(); /* however slow the machine is */
         take_out_of_all_caches(bucket);
         cache_blocks(count, bytes);
     }
@@ -444,10 +443,12 @@ Test(thread_cache, what_comes_from_caches_is_put_in_order)
 
 static unsigned asked;
 
-static void finish_when_asked_again(void *unused)
+/* Only a wait asks so often: a free and an allocation that waits for nothing ask once each, or not
+ * at all where the last question was just asked. */
+static void finish_when_waited_for(void *unused)
 {
     (void)unused;
-    if (++asked > 1)
+    if (++asked > 8)
         fake_finish(context);
 }
 
@@ -458,7 +459,7 @@ Test(thread_cache, a_thread_that_frees_without_the_lock_is_no_less_another_one)
     join_in(&companion, touch, NULL);
     release(allocate(KIB));
     synchronise();
-    heap()->alone = HEAP_ALONE; /* the other one takes no lock */
+    heap()->uses_in_a_row = HEAP_USES_ALONE; /* the other one takes no lock */
     struct thread_cache *other = atomic_load(&heap()->caches.all);
     while (other == own_cache() || other->inside)
         other = other->next;
@@ -466,7 +467,7 @@ Test(thread_cache, a_thread_that_frees_without_the_lock_is_no_less_another_one)
     CUdeviceptr block = allocate(MIB);
     fake_launch(context);
     release(block);
-    fake_during(FAKE_EVENT_QUERY, finish_when_asked_again, NULL);
+    fake_during(FAKE_EVENT_QUERY, finish_when_waited_for, NULL);
     cr_assert_eq(allocate(MIB), block);
     cr_assert_eq(fake_calls(FAKE_WAIT), 0);
     part(&companion);
@@ -779,8 +780,8 @@ static CUdeviceptr pending_block(struct companion *companion)
     fake_launch(context);
     release(block);
     heap_close_epoch(pool, context_find(pool, context));
-    counter_set(&heap()->miss_ns, 30000);
-    own_cache()->waited = 0;
+    counter_set(&heap()->miss_cost, 30000);
+    own_cache()->waited_ns = 0;
     atomic_store(&epochs()->keeps_up, true); /* however slow the machine is */
     return block;
 }
@@ -811,12 +812,12 @@ Test(thread_cache, who_has_waited_as_long_as_a_new_block_takes_gets_one)
     struct companion companion;
     start();
     CUdeviceptr block = pending_block(&companion);
-    own_cache()->waited = 30000;
-    counter_set(&heap()->missed_at, 0);
+    own_cache()->waited_ns = 30000;
+    counter_set(&heap()->last_miss_at, 0);
     fake_trace();
     cr_assert_neq(allocate(MIB), block);
     cr_assert_str_eq(fake_trace(), "alloc");
-    cr_assert_eq(own_cache()->waited, 0);
+    cr_assert_eq(own_cache()->waited_ns, 0);
     part(&companion);
 }
 
@@ -825,13 +826,13 @@ Test(thread_cache, but_not_while_another_thread_gets_one)
     struct companion companion;
     start();
     CUdeviceptr block = pending_block(&companion);
-    own_cache()->waited = 30000;
-    counter_set(&heap()->missed_at, 0);
-    atomic_store(&heap()->missing, 1);
+    own_cache()->waited_ns = 30000;
+    counter_set(&heap()->last_miss_at, 0);
+    atomic_store(&heap()->threads_in_miss, 1);
     fake_during(FAKE_EVENT_QUERY, finish_now, NULL);
     nanosleep(&(struct timespec){0, 1000000}, NULL); /* it may be asked again */
     cr_assert_eq(allocate(MIB), block);
-    atomic_store(&heap()->missing, 0);
+    atomic_store(&heap()->threads_in_miss, 0);
     part(&companion);
 }
 
@@ -840,9 +841,9 @@ Test(thread_cache, nor_soon_after)
     struct companion companion;
     start();
     CUdeviceptr block = pending_block(&companion);
-    own_cache()->waited = 1000000000;
-    counter_set(&heap()->miss_ns, 1000000000);
-    counter_set(&heap()->missed_at, monotonic_now());
+    own_cache()->waited_ns = 1000000000;
+    counter_set(&heap()->miss_cost, 1000000000);
+    counter_set(&heap()->last_miss_at, monotonic_now());
     fake_during(FAKE_EVENT_QUERY, finish_now, NULL);
     nanosleep(&(struct timespec){0, 1000000}, NULL); /* it may be asked again */
     cr_assert_eq(allocate(MIB), block);
@@ -855,7 +856,7 @@ Test(thread_cache, where_memory_is_short_a_wait_is_no_reason_for_a_new_block)
     start();
     CUdeviceptr block = pending_block(&companion);
     device_set_short(context_find(pool, context)->device, true);
-    own_cache()->waited = 30000;
+    own_cache()->waited_ns = 30000;
     fake_during(FAKE_EVENT_QUERY, finish_now, NULL);
     nanosleep(&(struct timespec){0, 1000000}, NULL); /* it may be asked again */
     cr_assert_eq(allocate(MIB), block);

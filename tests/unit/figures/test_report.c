@@ -13,6 +13,7 @@
 #include "core/base/file_pattern.h"
 #include "core/figures/report.h"
 #include "core/figures/report_json.h"
+#include "core/figures/report_table.h"
 #include "decimal_comma.h"
 
 /* --- a report to work with ----------------------------------------------------------------------

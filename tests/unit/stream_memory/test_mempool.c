@@ -244,10 +244,10 @@ Test(mempool, what_is_just_being_freed_goes_back_with_its_pool)
     struct stream *stream = stream_called(one);
     struct stream_block *block = stream_block_find(&streams_of(pool)->blocks, address);
     lock_take(&stream->lock, LOCK_STREAM);
-    stream_heap_detach(stream, block);
+    shelf_detach(stream, block);
     cr_assert_eq(pthread_create(&thread, NULL, destroy, &own), 0);
     usleep(50000);
-    stream_heap_attach(atomic_load(&block->shelf), block);
+    shelf_attach(atomic_load(&block->shelf), block);
     lock_give(&stream->lock);
     pthread_join(thread, NULL);
     cr_assert_not(fake_is_allocated(address));
@@ -341,8 +341,7 @@ Test(mempool, thousands_that_come_and_go_leave_nothing_behind)
     }
     cr_assert_leq(count_records(), 3);
     cr_assert_leq(count_shelves(), 2);
-    cr_assert_eq(stream_release_sum(pool, NULL).pending + stream_release_sum(pool, NULL).cached,
-                 MIB);
+    cr_assert_eq(stream_sum(pool, NULL).pending + stream_sum(pool, NULL).cached, MIB);
 }
 
 /* What the program holds of it, or has not been given back yet, is still that pool's. */

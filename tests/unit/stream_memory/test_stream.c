@@ -85,13 +85,13 @@ Test(stream, a_record_whose_block_is_away_serves_no_new_stream)
     free_on(one, block);
     struct stream *former = stream_called(one);
     lock_take(&former->lock, LOCK_STREAM);
-    stream_block_is_away(former);
+    stream_block_is_detached(former);
     lock_give(&former->lock);
     synchronise_stream(one);
     destroy_stream(one);
     CUstream third = fake_stream(), fourth = fake_stream();
     cr_assert_neq(found(third), former);
-    stream_block_is_settled(former);
+    stream_block_has_a_place(former);
     cr_assert_eq(found(fourth), former);
 }
 
@@ -108,11 +108,11 @@ Test(stream, blocks_that_change_streams_are_not_away_for_good)
         fake_stream_fail_waits(failed);
         fake_stream_refuse_memory(1);
         cr_assert_eq(take_on(other, bytes) == block, !failed);
-        cr_assert_eq(atomic_load(&stream_called(one)->away), 0);
-        cr_assert_eq(atomic_load(&stream_called(other)->away), 0);
+        cr_assert_eq(atomic_load(&stream_called(one)->detached), 0);
+        cr_assert_eq(atomic_load(&stream_called(other)->detached), 0);
         synchronise_stream(one);
         pool_trim(pool);
-        cr_assert_eq(atomic_load(&stream_called(one)->away), 0);
+        cr_assert_eq(atomic_load(&stream_called(one)->detached), 0);
     }
 }
 
@@ -204,16 +204,16 @@ Test(stream, events_of_a_former_owner_are_destroyed)
     pool_trim(pool);
     struct stream *former = stream_called(one);
     lock_take(&former->lock, LOCK_STREAM);
-    order_settle(former);
+    own_events_settle(former);
     cr_assert_not_null(former->spare);
-    order_drop_events(former);
+    own_events_drop_all(former);
     struct own_event *discarded = NULL;
-    order_take_discarded(former, &discarded);
+    own_events_take_discarded(former, &discarded);
     lock_give(&former->lock);
     cr_assert_not_null(discarded);
     destroy_event = driver->cuEventDestroy_v2;
     driver->cuEventDestroy_v2 = count_destroyed;
-    order_destroy_events(pool, discarded);
+    own_events_destroy(pool, discarded);
     cr_assert_neq(events_destroyed, 0);
 }
 
@@ -274,14 +274,14 @@ Test(stream, the_end_waits_for_who_names_it)
     start_streams();
     struct stream *stream = found(one);
     lock_take(&stream->lock, LOCK_STREAM);
-    stream_is_named(stream);
+    stream_is_named_to_driver(stream);
     lock_give(&stream->lock);
     send(&errand, end_one, NULL);
     while (stream_id(streams_of(pool), stream) != 0)
         let_time_pass();
     nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     cr_assert_not(atomic_load(&is_over));
-    stream_is_not_named(stream);
+    stream_is_named_no_more(stream);
     wait_for(&errand);
     cr_assert(atomic_load(&is_over));
 }
@@ -418,12 +418,12 @@ Test(stream, a_vain_look_through_many_is_not_repeated_at_once)
     struct streams *streams = streams_of(pool);
     struct pause pause = {0};
     uint64_t started, again;
-    cr_assert_not(streams_pause(streams, &pause, &started), "few are always looked through");
+    cr_assert_not(streams_are_paused(streams, &pause, &started), "few are always looked through");
     for (unsigned i = 0; i <= STREAMS_MANY; i++)
         found(fake_stream());
-    cr_assert_not(streams_pause(streams, &pause, &started));
-    streams_rest(streams, &pause, started - 1000000000);
-    cr_assert(streams_pause(streams, &pause, &again));
+    cr_assert_not(streams_are_paused(streams, &pause, &started));
+    streams_pause_after(streams, &pause, started - 1000000000);
+    cr_assert(streams_are_paused(streams, &pause, &again));
 }
 
 Test(stream, one_is_found_at_all_times)

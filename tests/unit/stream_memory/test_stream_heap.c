@@ -129,7 +129,7 @@ Test(stream_heap, counts_are_right_where_the_figures_are_full)
     struct device *device = registry_devices(&pool->registry);
     cr_assert_eq(stream_device(device)->reserved_bytes, totals.cached_bytes + totals.pending_bytes);
     pool_trim(pool);
-    struct stream_bytes left = stream_release_sum(pool, device);
+    struct stream_bytes left = stream_sum(pool, device);
     cr_assert_eq(stream_device(device)->reserved_bytes, left.cached + left.pending);
     const struct figures_header *header = figures_header(&pool->figures);
     cr_assert_gt(pairs * sizeof(struct figures_bucket), FIGURES_BYTES_MAX - FIGURES_BYTES_TO_SPARE);
@@ -190,7 +190,7 @@ static CUresult give_it_out_and_wait(CUstream stream, CUevent event, unsigned in
     (void)stream;
     (void)event;
     (void)flags;
-    stream_heap_forget_address(pool, given_out_again);
+    stream_block_forget_address(pool, given_out_again);
     return CUDA_ERROR_UNKNOWN;
 }
 
@@ -622,7 +622,7 @@ Test(stream_heap, streams_beyond_those_that_are_ordered_pass_blocks_on)
         stream_find(pool, fake_stream(), true);
     free_on(one, take_on(one, 4096));
     cr_assert_geq(stream_called(one)->index, STREAMS_ORDERED);
-    stream_called(one)->wanted = 8;
+    stream_called(one)->events_wanted = 8;
     CUdeviceptr block = leave_pending(one, MIB);
     fake_stream_refuse_memory(1);
     cr_assert_eq(take_on(other, MIB), block);

@@ -263,7 +263,7 @@ Test(stream_marker, one_is_enough)
     fake_stream_during_record(free_another);
     free_on(NULL, block);
     cr_assert_eq(fake_calls(FAKE_EVENT_CREATE), 2);
-    cr_assert_eq(stream_called(NULL)->joined, 2);
+    cr_assert_eq(stream_called(NULL)->marked, 2);
     leave_pending(NULL, LARGE);
     cr_assert_eq(fake_calls(FAKE_EVENT_DESTROY), 1);
     leave_pending(NULL, 2 * MIB);
@@ -277,7 +277,7 @@ Test(stream_marker, the_oldest_serves_where_the_newest_has_none)
     CUdeviceptr blocks[2];
     start_streams();
     leave_many(NULL, 2, MIB, blocks);
-    stream_called(NULL)->joined = 1;
+    stream_called(NULL)->marked = 1;
     cr_assert_eq(take_on(NULL, MIB), blocks[0]);
     cr_assert_neq(take_on(NULL, MIB), blocks[1]);
 }
@@ -305,7 +305,7 @@ Test(stream_marker, a_free_of_much_records_an_event)
     leave_pending(one, 40 * MIB);
     cr_assert_eq(fake_stream_calls().records, 1);
     fake_stream_is_done(one);
-    stream_release_settle(pool, NULL);
+    stream_settle(pool, NULL);
     cr_assert_eq(bytes_of(one).cached, 40 * MIB);
 }
 
@@ -365,8 +365,8 @@ static void check_sums(const struct stream *stream)
     }
     cr_assert_eq(covered, stream->covered_bytes);
     cr_assert_eq(pending, counter_get(&stream->free_bytes) - counter_get(&stream->clean_bytes));
-    cr_assert_leq(stream->joined, atomic_load(&stream->stamp));
-    cr_assert_leq(stream->quiet_bytes, (int64_t)stream->may_keep);
+    cr_assert_leq(stream->marked, atomic_load(&stream->stamp));
+    cr_assert_leq(stream->unchecked_bytes, (int64_t)stream->unchecked_cap);
 }
 
 /* A step of a random program, on two streams and the legacy one. */
@@ -384,7 +384,7 @@ static void do_something(unsigned random, CUdeviceptr *block, CUstream stream)
     if (random % 67 == 0)
         fake_stream_is_done(stream);
     if (random % 71 == 0)
-        stream_release_settle(pool, NULL);
+        stream_settle(pool, NULL);
     if (random % 401 == 0)
         pool_trim(pool);
     if (random % 997 == 0)

@@ -118,18 +118,18 @@ Test(stream_order, events_are_remembered_as_long_as_they_say_something)
     CUstream theirs = fake_stream(), unknown = fake_stream();
     for (uintptr_t i = 1; i <= 1000; i++)
         record((CUevent)(i << 12), unknown);
-    cr_assert_eq(order_count_events(pool), 0);
+    cr_assert_eq(program_events_count(pool), 0);
     free_on(theirs, take_on(theirs, MIB));
     for (uintptr_t i = 1; i <= 1000; i++)
         record((CUevent)(i << 12), theirs);
     fake_set_current(context);
     free_on(one, take_on(one, MIB));
     record(EVENT, one);
-    cr_assert_eq(order_count_events(pool), 1001);
+    cr_assert_eq(program_events_count(pool), 1001);
     end_context(dies);
-    cr_assert_eq(order_count_events(pool), 1);
+    cr_assert_eq(program_events_count(pool), 1);
     struct event_look look;
-    order_event_look(pool, EVENT, &look);
+    program_event_look(pool, EVENT, &look);
     cr_assert_neq(look.version, 0);
 }
 
@@ -314,7 +314,7 @@ Test(stream_order, outstanding_events_are_limited)
     CUdeviceptr blocks[100];
     start_streams();
     let_events_be_wanted(one, other, MIB);
-    stream_called(one)->wanted = 1000;
+    stream_called(one)->events_wanted = 1000;
     for (int i = 0; i < 100; i++)
         blocks[i] = take_on(one, MIB);
     fake_stream_works(one);
@@ -340,7 +340,7 @@ Test(stream_order, before_a_capture_what_is_pending_gets_an_event)
     leave_pending(one, MIB);
     pool_capture_about_to_begin(pool);
     fake_finish(context);
-    stream_release_settle(pool, NULL);
+    stream_settle(pool, NULL);
     cr_assert_eq(bytes_of(one).cached, MIB);
 }
 
@@ -365,7 +365,7 @@ Test(stream_order, an_event_covers_nothing_that_was_freed_while_it_was_recorded)
     cr_assert_eq(bytes_of(one).pending, 3 * MIB);
     cr_assert_eq(stream_called(one)->covered_bytes, MIB);
     fake_stream_is_done(one);
-    stream_release_settle(pool, NULL);
+    stream_settle(pool, NULL);
     cr_assert_eq(bytes_of(one).cached, MIB);
 }
 
@@ -389,10 +389,10 @@ Test(stream_order, nothing_is_recorded_in_a_context_that_ends)
     leave_pending(one, MIB);
     struct context *ends = context_find(pool, context);
     atomic_store(&ends->dying, true);
-    order_record_where_missing(pool, ends);
+    own_events_record_missing(pool, ends);
     cr_assert_eq(fake_stream_calls().records, 0);
     atomic_store(&ends->dying, false);
-    order_record_where_missing(pool, ends);
+    own_events_record_missing(pool, ends);
     cr_assert_eq(fake_stream_calls().records, 1);
 }
 
@@ -477,7 +477,7 @@ Test(stream_order, nor_does_one_that_was_being_asked_about_serve_again)
     CUcontext theirs;
     ask_fake = driver->cuEventQuery;
     driver->cuEventQuery = ask_as_the_stream_ends;
-    order_query(pool, stream, stream->oldest->stamp);
+    own_events_query(pool, stream, stream->oldest->stamp);
     cr_assert_eq(begun, stream);
     cr_assert_not_null(stream->spare);
     cr_assert_neq(stream->spare->context, stream->context);

@@ -129,7 +129,7 @@ Test(stream_release, what_others_left_goes_behind_no_later_work)
     start_streams();
     fill_stream(one, 4, MIB);
     fake_launch(context);
-    order_record_the_rest(pool);
+    own_events_capture_comes(pool);
     fill_stream(other, 40, 4 * MIB);
     take_on(fake_stream(), 170 * MIB);
     cr_assert_eq(bytes_of(one).pending, 4 * MIB);
@@ -319,7 +319,7 @@ static void expect_to_stay(void)
     cr_assert_eq(bytes_of(one).pending, 8 * MIB);
     cr_assert_eq(bytes_of(one).live, 0);
     cr_assert_eq(fake_calls(FAKE_STREAM_CREATE), fake_calls(FAKE_STREAM_DESTROY));
-    cr_assert_eq(atomic_load(&stream_called(one)->away), 0);
+    cr_assert_eq(atomic_load(&stream_called(one)->detached), 0);
 }
 
 static CUresult (*wait_fake)(CUstream, CUevent, unsigned int);
@@ -424,7 +424,7 @@ static bool waits_as_the_context_ends(unsigned as, uint64_t milliseconds)
     driver->cuEventQuery = begin_the_end;
     uint64_t give_up_at = monotonic_now() + milliseconds * 1000000;
     unsigned destroyed = fake_calls(FAKE_EVENT_DESTROY);
-    stream_release_settle_until(pool, NULL, give_up_at);
+    stream_settle_until(pool, NULL, give_up_at);
     cr_assert_eq(fake_calls(FAKE_EVENT_DESTROY), destroyed);
     return monotonic_now() >= give_up_at;
 }
@@ -449,7 +449,7 @@ Test(stream_release, where_no_event_can_be_recorded_nothing_is_waited_for)
     fake_fail(FAKE_RECORD, CUDA_ERROR_UNKNOWN, 1);
     unsigned created = fake_calls(FAKE_EVENT_CREATE), destroyed = fake_calls(FAKE_EVENT_DESTROY);
     uint64_t give_up_at = monotonic_now() + UINT64_C(10000000000);
-    stream_release_settle_until(pool, NULL, give_up_at);
+    stream_settle_until(pool, NULL, give_up_at);
     cr_assert_lt(monotonic_now(), give_up_at);
     cr_assert_eq(bytes_of(one).pending, 2 * MIB);
     cr_assert_eq(fake_calls(FAKE_EVENT_CREATE) - created,

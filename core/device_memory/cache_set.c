@@ -1,0 +1,293 @@
+#include "cache_set.h"
+
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cache_bin.h"
+#include "core/base/cancellation.h"
+#include "core/base/clock.h"
+#include "core/contexts/pool_state.h"
+#include "sums.h"
+
+/* Values of <linux/membarrier.h>, which may be older than the kernel that the pool runs on. */
+enum { MEMBARRIER_EXPEDITED = 1 << 3, MEMBARRIER_REGISTER_EXPEDITED = 1 << 4 };
+
+bool thread_caches_prepare_closing(void)
+{
+    return syscall(SYS_membarrier, MEMBARRIER_REGISTER_EXPEDITED, 0) == 0;
+}
+
+/* After this, a thread that enters sees the bit, and one that had entered before is seen inside. If
+ * the program has since forbidden itself the system call (seccomp), threads enter by an exchange
+ * from now on; those that have just entered by a plain store are given time in which any
+ * processor's stores become visible. */
+static void let_all_see_the_bit(struct heap *heap, const struct pool *pool)
+{
+    struct timespec nap = {0, 10000000};
+    if (!pool->expedited || syscall(SYS_membarrier, MEMBARRIER_EXPEDITED, 0) == 0 ||
+        MUTATED(refused_membarrier_trusted))
+        return;
+    int cancellation = cancellation_off();
+    if (!(atomic_fetch_or(&heap->closed, CLOSED_WEAKLY) & CLOSED_WEAKLY))
+        nanosleep(&nap, NULL);
+    cancellation_restore(cancellation);
+}
+
+void thread_caches_wait(struct heap *heap)
+{
+    heap_lock_must_be_held(heap);
+    struct thread_cache *cache = thread_caches_first(heap);
+    if (!cache)
+        return;
+    let_all_see_the_bit(heap, cache->pool);
+    uint64_t started = monotonic_now();
+    for (; cache; cache = thread_cache_next(cache))
+        while (atomic_load_explicit(&cache->inside, memory_order_seq_cst))
+            patient_nap(started);
+}
+
+static void close_caches(struct heap *heap)
+{
+    /* Sequentially consistent, like the looks at it. */
+    atomic_fetch_or(&heap->closed, CLOSED_COLLECTING);
+    if (!MUTATED(caches_not_waited_for))
+        thread_caches_wait(heap);
+}
+
+static void open_caches(struct heap *heap)
+{
+    heap->recent.current = 0; /* blocks have moved: sums are to be made anew */
+    atomic_fetch_and(&heap->closed, ~(uint32_t)CLOSED_COLLECTING);
+}
+
+void thread_caches_collect(struct heap *heap)
+{
+    heap_lock_must_be_held(heap);
+    if (!thread_caches_first(heap))
+        return;
+    close_caches(heap);
+    for (struct thread_cache *c = thread_caches_first(heap); c; c = thread_cache_next(c))
+        thread_cache_empty(c);
+    open_caches(heap);
+}
+
+/* Keeps the bucket out of caches for a while: threads that take a size from each other's caches all
+ * the time do better without. Each time that it comes to this again soon, the span is doubled. */
+static void begin_sharing(struct bucket *bucket, uint64_t now)
+{
+    bool soon = bucket->shared_for && now < bucket->shared_until + 8 * bucket->shared_for;
+    bucket->shared_for = soon ? 2 * bucket->shared_for : CACHE_SHARED_FIRST;
+    if (bucket->shared_for > CACHE_SHARED_LONGEST)
+        bucket->shared_for = CACHE_SHARED_LONGEST;
+    bucket->shared_until = now + bucket->shared_for;
+}
+
+/* Blocks of so few bytes are never shared: so little of them lies in caches that threads do better
+ * to take them from each other, or to take new ones. */
+static uint64_t least_bytes_to_share(const struct heap *heap)
+{
+    return MUTATED(little_is_shared)
+               ? 0
+               : context_of_heap(heap)->device->growth_budget / CACHE_SHARED_SHARE;
+}
+
+/* Each thread's part of the bucket's free blocks; 0: too few to be worth a bin. */
+static uint64_t fair_part(const struct heap *heap, const struct bucket *bucket)
+{
+    uint64_t blocks = bucket->free_blocks + thread_caches_blocks(heap, bucket, NULL, false);
+    uint64_t part = blocks / heap->caches.count;
+    return part >= CACHE_BIN_LEAST && !MUTATED(all_taken) ? part : 0;
+}
+
+/* Moves all but so many blocks of each bin to the heap's lists. retire: the bins are the bucket's
+ * no more. */
+static void take_out_of_caches(struct heap *heap, struct bucket *bucket, uint64_t stay, bool retire)
+{
+    close_caches(heap);
+    for (struct thread_cache *c = thread_caches_first(heap); c; c = thread_cache_next(c)) {
+        struct cache_bin *bin = atomic_load_explicit(&c->bins[bucket->bin], memory_order_relaxed);
+        if (cache_bin_bucket(bin) != bucket)
+            continue;
+        thread_cache_cut_bin(c, bin, stay);
+        if (retire)
+            cache_bin_retire(bin);
+    }
+    open_caches(heap);
+}
+
+void thread_caches_take(struct heap *heap, struct bucket *bucket, bool starved)
+{
+    heap_lock_must_be_held(heap);
+    uint64_t now = monotonic_now(), stay = fair_part(heap, bucket);
+    bool soon = now - bucket->taken_from_caches_at < CACHE_TAKEN_APART;
+    bucket->taken_in_a_row =
+        !soon ? 0
+              : bucket->taken_in_a_row +
+                    (starved && !stay && bucket->bytes > least_bytes_to_share(heap));
+    bucket->taken_from_caches_at = now;
+    bool again = bucket->taken_in_a_row >= CACHE_TAKEN_OFTEN && !MUTATED(never_shared);
+    if (again)
+        begin_sharing(bucket, now);
+    take_out_of_caches(heap, bucket, again ? 0 : stay, again);
+}
+
+void thread_caches_share(struct heap *heap, struct bucket *bucket)
+{
+    heap_lock_must_be_held(heap);
+    begin_sharing(bucket, monotonic_now());
+    take_out_of_caches(heap, bucket, 0, true);
+}
+
+static void retire_large_bins(struct thread_cache *cache)
+{
+    for (unsigned i = 0; i < CACHE_BINS; i++) {
+        struct cache_bin *bin = atomic_load_explicit(&cache->bins[i], memory_order_relaxed);
+        if (cache_bin_bucket(bin) && bin->bytes >= KEEP_LARGE_BYTES) {
+            thread_cache_empty_bin(cache, bin);
+            cache_bin_retire(bin);
+        }
+    }
+}
+
+/* Large blocks are on trial, or soon may be: no cache holds any from now on. */
+static void take_large_blocks(struct heap *heap)
+{
+    if (!thread_caches_first(heap))
+        return;
+    close_caches(heap);
+    for (struct thread_cache *c = thread_caches_first(heap); c; c = thread_cache_next(c))
+        retire_large_bins(c);
+    open_caches(heap);
+}
+
+void thread_caches_update_closed(struct heap *heap)
+{
+    heap_lock_must_be_held(heap);
+    bool held_none_before = heap->caches_hold_no_large;
+    heap_set_closed(heap, CLOSED_ENDING, heap->ending);
+    heap_set_closed(heap, CLOSED_FINEST_SIZES, heap->finest_sizes);
+    heap_set_closed(heap, CLOSED_HOST_WORK,
+                    host_work_limit(&context_of_heap(heap)->epochs.host_work) != UINT64_MAX);
+    heap->caches_hold_no_large = keep_is_on_trial(&heap->keep) || heap->keep.unused_returns;
+    if (heap->caches_hold_no_large && !held_none_before)
+        take_large_blocks(heap);
+}
+
+/* Says how much each cache may hold now that so many are awake. The more there are, the less it is:
+ * a block in one cache may be what another thread waits for. All together they stay inside the
+ * growth budget. */
+static void count_awake(struct heap *heap, unsigned count)
+{
+    uint64_t budget = context_of_heap(heap)->device->growth_budget;
+    uint64_t all = budget > CACHES_LEAST_BYTES ? budget : CACHES_LEAST_BYTES;
+    bool alone = count <= 1 || MUTATED(caches_hold_all);
+    struct thread_caches *caches = &heap->caches;
+    uint64_t each = alone ? UINT64_MAX : all / count;
+    uint64_t blocks = cache_blocks_of_bucket(heap) / (alone ? 1 : count);
+    atomic_store_explicit(&caches->count, count, memory_order_relaxed);
+    counter_set(&caches->most_bytes, each);
+    caches->most_blocks = (uint32_t)smaller_of(CACHE_BIN_BLOCKS, blocks);
+    caches->largest_block = smaller_of(CACHE_LARGEST, each / CACHE_BIN_LEAST);
+    context_of_heap(heap)->epochs.shared = count > 1;
+}
+
+/* Around a change of the list of awake caches, and of what the heap counts for a cache while that
+ * is asleep. */
+static void begin_listing(struct heap *heap)
+{
+    counter_add(&heap->caches.list_changes, 1);
+    /* Pairs with the fence in heap_bytes: whoever sees the change sees the number odd. */
+    counter_fence(memory_order_release);
+}
+
+static void end_listing(struct heap *heap)
+{
+    /* Pairs with the acquire load in heap_bytes. */
+    atomic_store_explicit(&heap->caches.list_changes, counter_get(&heap->caches.list_changes) + 1,
+                          memory_order_release);
+}
+
+void thread_cache_wake(struct thread_cache *cache)
+{
+    heap_lock_must_be_held(cache->heap);
+    struct heap *heap = cache->heap;
+    begin_listing(heap);
+    atomic_store_explicit(&cache->next_awake,
+                          atomic_load_explicit(&heap->caches.awake, memory_order_relaxed),
+                          memory_order_release);
+    /* Pairs with the acquire load in thread_caches_first. */
+    atomic_store_explicit(&heap->caches.awake, cache, memory_order_release);
+    end_listing(heap);
+    cache->awake = true;
+    cache->seen_at = 0;
+    cache->sized_for = 0;
+    heap->recent.current = 0;
+    count_awake(heap, heap->caches.count + 1);
+}
+
+static void take_out_of_list(struct heap *heap, struct thread_cache *cache)
+{
+    _Atomic(struct thread_cache *) *link = &heap->caches.awake;
+    struct thread_cache *c;
+    while ((c = atomic_load_explicit(link, memory_order_relaxed)) != cache)
+        link = &c->next_awake;
+    atomic_store_explicit(link, atomic_load_explicit(&cache->next_awake, memory_order_relaxed),
+                          memory_order_release);
+}
+
+void thread_cache_put_to_sleep(struct thread_cache *cache)
+{
+    heap_lock_must_be_held(cache->heap);
+    struct heap *heap = cache->heap;
+    thread_cache_empty(cache);
+    for (unsigned i = 0; i < CACHE_BINS; i++) {
+        struct cache_bin *bin = cache_bin_in_use(cache, i);
+        if (bin)
+            cache_bin_retire(bin);
+    }
+    begin_listing(heap);
+    if (!MUTATED(sleeping_cache_not_counted))
+        counter_add(&heap->live_requested,
+                    counter_get(&cache->requested_out) - counter_get(&cache->requested_back));
+    counter_set(&cache->requested_out, 0);
+    counter_set(&cache->requested_back, 0);
+    take_out_of_list(heap, cache);
+    end_listing(heap);
+    cache->awake = false;
+    heap->recent.current = 0;
+    count_awake(heap, heap->caches.count - 1);
+}
+
+/* Whether the cache's thread has done nothing for long. A thread that waits in the slow path is not
+ * idle. now is the heap's clock, which may be behind the last time that the thread was seen busy.
+ */
+static bool is_idle(struct thread_cache *cache, uint64_t now)
+{
+    uint64_t use = counter_get(&cache->freed_bytes) + counter_get(&cache->handed_out_bytes);
+    if (cache->seen_at == 0 || cache->seen_use != use || cache->in_slow_path) {
+        cache->seen_use = use;
+        cache->seen_at = now;
+    }
+    return now > cache->seen_at + CACHE_IDLE && !MUTATED(idle_caches_awake);
+}
+
+void thread_caches_let_sleep(struct heap *heap, const struct thread_cache *but, uint64_t now)
+{
+    heap_lock_must_be_held(heap);
+    bool closed = false;
+    if (heap->caches.count <= 1 || now < heap->caches.looked_for_idle_at + CACHE_IDLE / 4)
+        return;
+    heap->caches.looked_for_idle_at = now;
+    for (struct thread_cache *next, *c = thread_caches_first(heap); c; c = next) {
+        next = thread_cache_next(c);
+        if (c == but || !is_idle(c, now))
+            continue;
+        if (!closed)
+            close_caches(heap);
+        closed = true;
+        thread_cache_put_to_sleep(c);
+    }
+    if (closed)
+        open_caches(heap);
+}

@@ -1,0 +1,119 @@
+#include "cache_wait.h"
+
+#include <sched.h>
+
+#include "core/base/clock.h"
+#include "core/contexts/pool_state.h"
+#include "policies.h"
+
+/* A lone thread that has so many blocks of a size waits for a fence, which makes many of them
+ * clean, rather than take them one by one behind a barrier. */
+#define BLOCKS_WORTH_A_WAIT 64u
+
+/* What taking a block behind a barrier costs a lone thread: nanoseconds. */
+#define COST_OF_A_BARRIER 500
+
+/* A round is so many looks at the number that is clean, and one at the clock; after so many rounds
+ * the thread gives up its processor for a moment. */
+#define LOOKS_PER_ROUND  16u
+#define ROUNDS_PER_YIELD 4u
+
+/* Asks the driver about the fence that covers the stamp, on behalf of all threads that wait: one at
+ * a time, and not again too soon. */
+static void ask_for_all(struct pool *pool, struct context *context, uint64_t stamp, uint64_t now)
+{
+    struct epochs *epochs = &context->epochs;
+    if (!epoch_may_be_asked(epochs, now) || epoch_fence_is_near(epochs) ||
+        atomic_load_explicit(&epochs->asked_for, memory_order_relaxed) ||
+        atomic_exchange_explicit(&epochs->asked_for, true, memory_order_acquire))
+        return;
+    heap_lock(heap_of(context));
+    struct fence *fence = epoch_fence_for(epochs, stamp, true);
+    if (fence && epoch_clean(epochs) < stamp)
+        epoch_query(pool, context, fence);
+    heap_unlock(heap_of(context));
+    atomic_store_explicit(&epochs->asked_for, false, memory_order_release);
+}
+
+/* Whether a fence that may be waited for covers the stamp, or one is being made. */
+static bool has_a_fence(const struct epochs *epochs, uint64_t stamp)
+{
+    return atomic_load_explicit(&epochs->fenced, memory_order_relaxed) >= stamp ||
+           epoch_fence_is_near(epochs);
+}
+
+/* How long a thread has waited: nanoseconds. Time in which another thread was in the driver for a
+ * new block counts apart (beside), since all fences wait for that. */
+struct patience {
+    uint64_t started, now, beside;
+};
+
+static bool has_patience(struct heap *heap, struct patience *patience)
+{
+    uint64_t before = patience->now;
+    patience->now = monotonic_now();
+    if (atomic_load_explicit(&heap->threads_in_miss, memory_order_relaxed))
+        patience->beside += patience->now - before;
+    uint64_t waited = patience->now - patience->started - patience->beside;
+    return waited < CACHE_WAIT_LONGEST && patience->beside < CACHE_WAIT_BESIDE &&
+           heap_keeps_up(heap);
+}
+
+static void watch_for_fence(struct pool *pool, struct context *context, struct thread_cache *cache,
+                            uint64_t stamp)
+{
+    const struct epochs *epochs = &context->epochs;
+    uint64_t now = monotonic_now();
+    struct patience patience = {now, now, 0};
+    for (unsigned rounds = 1; epoch_clean(epochs) < stamp; rounds++) {
+        ask_for_all(pool, context, stamp, patience.now);
+        for (unsigned i = 0; i < LOOKS_PER_ROUND && epoch_clean(epochs) < stamp; i++)
+            let_the_processor_rest();
+        /* The thread that is in the driver may need this processor. */
+        if (rounds % ROUNDS_PER_YIELD == 0)
+            sched_yield();
+        if (!has_patience(heap_of(context), &patience))
+            break;
+    }
+    thread_state.waited_ns += patience.now - patience.started;
+    cache->waited_ns += (int64_t)(patience.now - patience.started - patience.beside);
+}
+
+void heap_take_wait(const struct cache_bin *bin)
+{
+    const struct bucket *bucket = cache_bin_bucket(bin);
+    if (bucket)
+        bucket_take_wait(bucket);
+}
+
+bool heap_await_fence(struct pool *pool, struct context *context, struct thread_cache *cache,
+                      const struct cache_pending *pending)
+{
+    struct heap *heap = heap_of(context);
+    const struct epochs *epochs = &context->epochs;
+    uint64_t stamp = pending->stamp;
+    bool may_grow = !pending->full && cache->waited_ns >= 0;
+    /* A lone thread may take blocks behind a barrier: no wait, but the slow path for each block. */
+    bool lone = heap->caches.count <= 1 && pending->blocks < BLOCKS_WORTH_A_WAIT;
+    if (epoch_clean(epochs) >= stamp)
+        return true;
+    if (lone)
+        cache->waited_ns += COST_OF_A_BARRIER;
+    bool grows = may_grow && cache->waited_ns >= policy_cost_of_growth(heap) &&
+                 policy_growth_is_due(heap, monotonic_now());
+    if (!epoch_keeps_up(epochs) || grows)
+        return false;
+    if (!has_a_fence(epochs, stamp)) {
+        if (!may_grow || heap->caches.count > 1)
+            thread_cache_ask_again(cache);
+        /* Without a fence there is nothing to wait for, unless another thread's free may bring one.
+         */
+        if (lone || atomic_load_explicit(&heap->threads_freeing, memory_order_relaxed) <= 1)
+            return false;
+    }
+    if (lone || policy_others_work_may_count(pool))
+        ask_for_all(pool, context, stamp, monotonic_now());
+    else
+        watch_for_fence(pool, context, cache, stamp);
+    return epoch_clean(epochs) >= stamp;
+}

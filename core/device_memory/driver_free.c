@@ -1,0 +1,113 @@
+#include "driver_free.h"
+
+#include "cache_set.h"
+#include "core/base/clock.h"
+#include "core/base/mutation.h"
+#include "core/contexts/pool_state.h"
+#include "core/driver/calls.h"
+#include "sums.h"
+
+/* A block that was handed out behind a barrier may be in use by work that the driver's free would
+ * not wait for: the driver does not know that the work has to do with the block. Releases and
+ * retakes the lock. */
+static void wait_for_barrier_of(struct pool *pool, struct context *context,
+                                const struct block *block)
+{
+    lock_must_be_held(&context->lock);
+    if (counter_get(&block->epoch) > epoch_clean(&context->epochs) &&
+        !MUTATED(barrier_forgotten_at_free))
+        epoch_wait_until(pool, context, counter_get(&block->epoch), UINT64_MAX);
+}
+
+/* Takes a live block out of the table, so that the address's next owner finds no old record. False
+ * if the block is not live there (any more). */
+static bool begin_leaving(struct pool *pool, struct block *block, CUdeviceptr address)
+{
+    struct heap *heap = block->heap;
+    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
+    heap_lock(heap);
+    if (block_is_live_at(block, address))
+        wait_for_barrier_of(pool, context_of_heap(heap), block);
+    bool live = heap_claim_live(heap, block, address, BLOCK_LEAVING);
+    if (live)
+        block_table_remove(&pool->blocks, address, block);
+    heap_unlock(heap);
+    return live;
+}
+
+/* The driver has refused: the block is the program's still. */
+static void come_back(struct pool *pool, struct block *block)
+{
+    heap_lock_must_be_held(block->heap);
+    if (!block_table_insert(&pool->blocks, block_address(block), block))
+        return;
+    block_set_state(block, BLOCK_LIVE);
+    counter_add(&block->bucket->counters->reserved_bytes, block->bytes);
+    heap_count_live(block->heap, block);
+}
+
+CUresult heap_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr address,
+                             heap_release *release, void *argument)
+{
+    struct heap *heap = block->heap;
+    if (!begin_leaving(pool, block, address))
+        return CUDA_ERROR_INVALID_VALUE;
+    uint64_t started = monotonic_now();
+    enter_driver();
+    CUresult result = release(pool, address, argument);
+    leave_driver();
+    uint64_t nanoseconds = monotonic_now() - started;
+    heap_lock(heap);
+    if (block_state(block) == BLOCK_LEAVING && block_address(block) == address) {
+        if (result == CUDA_SUCCESS) {
+            const struct bucket *bucket = block->bucket;
+            bucket_take_wait(bucket);
+            heap_forget_block(pool, heap, block);
+            if (!MUTATED(direct_frees_not_counted))
+                bucket_count_return(bucket->counters, EVICTION_FREE, nanoseconds);
+            counter_add(&bucket->counters->frees, 1);
+        } else {
+            come_back(pool, block);
+        }
+    }
+    heap_unlock(heap);
+    return result;
+}
+
+/* False if the driver refuses. Releases and retakes the lock. */
+static bool free_oldest_pending(struct pool *pool, struct heap *heap)
+{
+    heap_lock_must_be_held(heap);
+    struct block *block = heap->pending.first;
+    heap_begin_leaving(heap, block);
+    block_table_remove(&pool->blocks, block_address(block), block);
+    struct bucket_counters *counters = block->bucket->counters;
+    heap_unlock(heap);
+    uint64_t started = monotonic_now();
+    enter_driver();
+    CUresult result = pool->driver->cuMemFree_v2(block_address(block));
+    leave_driver();
+    uint64_t nanoseconds = monotonic_now() - started;
+    heap_lock(heap);
+    if (result == CUDA_SUCCESS) {
+        heap_forget_block(pool, heap, block);
+        bucket_count_return(counters, EVICTION_FREE, nanoseconds);
+    } else {
+        heap_put_back_pending(pool, heap, block);
+    }
+    return result == CUDA_SUCCESS;
+}
+
+void heap_free_pending(struct pool *pool, struct context *context)
+{
+    struct heap *heap = heap_of(context);
+    if (captures_are_going_on(&pool->captures) ||
+        !context_pin(context, context_generation(context)))
+        return;
+    heap_lock(heap);
+    thread_caches_collect(heap);
+    while (heap->pending.first && free_oldest_pending(pool, heap))
+        continue;
+    heap_unlock(heap);
+    context_unpin(context);
+}

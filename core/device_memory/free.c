@@ -1,0 +1,225 @@
+#include "free.h"
+
+#include "cache_set.h"
+#include "cache_threads.h"
+#include "core/base/clock.h"
+#include "core/base/mutation.h"
+#include "core/contexts/pool_state.h"
+#include "core/driver/calls.h"
+#include "free_fence.h"
+#include "place.h"
+#include "policies.h"
+#include "sums.h"
+
+/* Whether the driver is to free this block because it is large, and large blocks are on trial
+ * (keep.h). Only where the plain call would have waited for the context too: the driver's does. */
+static bool is_not_worth_keeping(struct heap *heap, struct block *block, bool waitable)
+{
+    heap_lock_must_be_held(heap);
+    if (!keep_is_on_trial(&heap->keep) || !waitable)
+        return false;
+    bool directly = keep_free_is_the_drivers(&heap->keep, &block->bucket->ghosts, block->bytes);
+    thread_caches_update_closed(heap);
+    return directly;
+}
+
+static CUresult synchronise_like_the_driver(struct pool *pool, struct context *context)
+{
+    bool pushed;
+    if (!context_push(pool, context, &pushed))
+        return CUDA_SUCCESS;
+    uint64_t epoch = epoch_synchronise_begin(pool, context);
+    enter_driver();
+    CUresult result = pool->driver->cuCtxSynchronize();
+    leave_driver();
+    context_pop(pool, pushed);
+    epoch_synchronise_end(pool, context, epoch, result);
+    return result;
+}
+
+/* Makes the block live again, because a free that fails has freed nothing. False if the block has
+ * a new owner already. */
+static bool take_back(struct heap *heap, struct block *block, CUdeviceptr address, uint64_t stamp)
+{
+    heap_lock(heap);
+    bool pending = block_address(block) == address && block_state(block) == BLOCK_PENDING &&
+                   counter_get(&block->epoch) == stamp;
+    if (pending) {
+        heap_detach_free(heap, block);
+        block_set_state(block, BLOCK_LIVE);
+        counter_subtract(&block->bucket->counters->frees, 1);
+        heap_count_live(heap, block);
+    }
+    heap_unlock(heap);
+    return pending;
+}
+
+/* The wait of free_synchronizes. It may fail, for instance because another thread has just begun a
+ * capture; then the program goes on using the block. bucket: the block's as it was freed, since it
+ * may be another thread's by now. */
+__attribute__((noinline)) static CUresult wait_in_free(struct pool *pool, struct block *block,
+                                                       const struct bucket *bucket,
+                                                       CUdeviceptr address, uint64_t stamp)
+{
+    struct heap *heap = block->heap;
+    uint64_t started = monotonic_now();
+    CUresult result = synchronise_like_the_driver(pool, context_of_heap(heap));
+    bucket_count_wait(bucket->counters, monotonic_now() - started);
+    atomic_fetch_add_explicit(&bucket->counters->waiting_frees, 1, memory_order_relaxed);
+    bool freed = result == CUDA_SUCCESS || MUTATED(failed_wait_frees) ||
+                 !take_back(heap, block, address, stamp);
+    return freed ? CUDA_SUCCESS : result;
+}
+
+/* The driver's free waits with the driver's own lock held. The work that it waits for
+ * may need another thread to allocate first. Without the pool that thread's frees would have waited
+ * for the work already; with it they have not. So while other threads use the heap, the pool waits
+ * for the work first, without a lock. */
+static void wait_before_the_driver(struct pool *pool, struct context *context)
+{
+    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
+    struct heap *heap = heap_of(context);
+    if (captures_are_going_on(&pool->captures) || policy_is_without_fences(context) ||
+        !pool->driver->cuCtxRecordEvent || MUTATED(driver_waits_alone))
+        return;
+    heap_lock(heap);
+    bool others = heap->caches.count > 1 || heap->uses_in_a_row < HEAP_USES_ALONE;
+    struct fence *fence = others ? heap_begin_fence(context, true) : NULL;
+    uint64_t stamp = epoch_current(&context->epochs) - 1;
+    heap_unlock(heap);
+    if (fence)
+        epoch_record(pool, context, fence);
+    if (others)
+        heap_wait_for_stamp(pool, context, stamp);
+}
+
+/* A free that the driver answers. */
+__attribute__((noinline)) static CUresult free_past_the_pool(struct pool *pool, struct block *block,
+                                                             CUdeviceptr address,
+                                                             const struct free_call *call)
+{
+    struct context *context = context_of_heap(block->heap);
+    if (call->waitable)
+        wait_before_the_driver(pool, context);
+    CUresult result = heap_free_by_driver(pool, block, address, call->release, call->argument);
+    if (call->waitable && policy_is_without_fences(context))
+        heap_free_pending(pool, context);
+    return result;
+}
+
+/* What a free is stamped with: the number of its own context, whichever is current. */
+static uint64_t stamp_of_now(struct pool *pool, const struct context *context)
+{
+    lock_must_be_held(&context->lock);
+    bool green;
+    if (MUTATED(stamped_by_current_context) && context_current(pool, &green)) {
+        uint64_t least = epoch_clean(&context->epochs) + 1;
+        uint64_t current = epoch_current(&context_current(pool, &green)->epochs);
+        return current > least ? current : least;
+    }
+    return epoch_current(&context->epochs);
+}
+
+/* The address is not that of a live block (any more). Releases the lock. */
+static CUresult refuse_free(struct heap *heap)
+{
+    heap_lock_must_be_held(heap);
+    heap_unlock(heap);
+    return MUTATED(double_free_taken) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Puts a block that this thread has claimed into its cache, or into the heap's lists where it has
+ * no place there. True: a fence is due. A block that is not kept gets one of its own, since it goes
+ * back to the driver as soon as it is clean. */
+static bool put_freed(struct context *context, const struct place *place, struct block *block,
+                      uint64_t stamp)
+{
+    lock_must_be_held(&context->lock);
+    if (place->bin)
+        return thread_cache_put(place->cache, place->bin, block, stamp);
+    heap_add_pending(heap_of(context), block, stamp);
+    return policy_fence_is_due(context) || block->bucket->bytes == 0;
+}
+
+/* What the locked part of a free leaves to be done without the lock. */
+struct freed {
+    const struct bucket *bucket;
+    uint64_t stamp;
+    struct fence *fence; /* to be recorded; NULL: none */
+    bool synchronise;    /* this free waits as the driver's does */
+    bool host_work;      /* it waits for work that ends only if the host acts */
+};
+
+/* Claims the block and puts it where it may stay. False if another thread has claimed it. */
+static bool take_freed(struct pool *pool, struct block *block, CUdeviceptr address, bool waitable,
+                       struct freed *freed)
+{
+    heap_lock_must_be_held(block->heap);
+    struct heap *heap = block->heap;
+    struct context *context = context_of_heap(heap);
+    heap_note_user(pool, heap);
+    struct place place = place_for_free(pool, heap, block->bucket);
+    *freed = (struct freed){.bucket = block->bucket,
+                            .host_work = waitable && policy_has_host_work(context)};
+    /* Out of the heap's lists the block can be taken back if the wait fails; out of a cache it
+     * can't. */
+    if (freed->host_work)
+        place.bin = NULL;
+    if (!block_claim(block, address, place.bin ? BLOCK_CACHED : BLOCK_PENDING))
+        return false;
+    freed->synchronise = policy_frees_synchronise(pool, heap) && waitable;
+    freed->stamp = stamp_of_now(pool, context);
+    bool due = put_freed(context, &place, block, freed->stamp);
+    if (due && place.cache)
+        place_refresh_cache(heap, place.cache);
+    if (!freed->synchronise && (due || freed->host_work))
+        freed->fence = heap_begin_fence(context, waitable);
+    /* Another thread is recording one: the cache looks again soon whether that has come. */
+    if (due && !freed->fence && place.cache)
+        thread_cache_count_again(place.cache);
+    return true;
+}
+
+/* What follows without the lock: the fence, and waits. */
+static CUresult finish_free(struct pool *pool, struct block *block, CUdeviceptr address,
+                            const struct free_call *call, const struct freed *freed)
+{
+    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
+    struct context *context = context_of_heap(block->heap);
+    CUresult result = CUDA_SUCCESS;
+    if (freed->synchronise) {
+        result = wait_in_free(pool, block, freed->bucket, address, freed->stamp);
+        /* Nothing of this context is pending any more. */
+        if (policy_others_work_may_count(pool))
+            heap_wait_if_missed(pool, context, monotonic_now());
+        return result;
+    }
+    if (freed->fence)
+        result = heap_end_free(pool, context, freed->fence, call->waitable);
+    /* Where no fence could be had, the driver's own free waits. */
+    if (freed->host_work && !heap_wait_for_stamp(pool, context, freed->stamp) &&
+        take_back(block->heap, block, address, freed->stamp))
+        return free_past_the_pool(pool, block, address, call);
+    return result;
+}
+
+CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
+                   const struct free_call *call)
+{
+    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
+    struct heap *heap = block->heap;
+    struct freed freed;
+    thread_cache_prepare_thread(pool);
+    heap_lock(heap);
+    if (!block_is_live_at(block, address))
+        return refuse_free(heap);
+    if (policy_is_the_drivers_to_free(pool, context_of_heap(heap), block) ||
+        is_not_worth_keeping(heap, block, call->waitable)) {
+        heap_unlock(heap);
+        return free_past_the_pool(pool, block, address, call);
+    }
+    if (!take_freed(pool, block, address, call->waitable, &freed))
+        return refuse_free(heap);
+    heap_unlock(heap);
+    return finish_free(pool, block, address, call, &freed);
+}

@@ -1,0 +1,196 @@
+#include "free_fence.h"
+
+#include "cache_set.h"
+#include "cache_threads.h"
+#include "core/base/clock.h"
+#include "core/base/mutation.h"
+#include "core/contexts/pool_state.h"
+#include "core/reclaim/room.h"
+#include "driver_free.h"
+#include "place.h"
+#include "policies.h"
+#include "release.h"
+#include "sums.h"
+
+/* A thread leaves it to another to close an epoch for so long, in nanoseconds. Closing takes less,
+ * unless that thread loses its processor. */
+#define RELIED_NANOSECONDS 30000u
+
+struct fence *heap_begin_fence(struct context *context, bool waitable)
+{
+    lock_must_be_held(&context->lock);
+    struct fence *fence = epoch_begin_close(context, waitable);
+    if (fence) {
+        thread_caches_let_sleep(heap_of(context), thread_cache_known(heap_of(context)),
+                                counter_get(&heap_of(context)->now));
+        heap_of(context)->frees_since_fence = 0;
+        heap_of(context)->bytes_since_fence = 0;
+    }
+    /* Another thread is recording a fence: it makes this one too when that is done. */
+    context->epochs.owed = !fence && context->epochs.recording && !MUTATED(owed_fence_forgotten);
+    return fence;
+}
+
+/* Blocks that are not kept go back as soon as they are clean, so their fence is asked about at
+ * once. May release and retake the lock. */
+static void ask_about_unkept(struct pool *pool, struct context *context)
+{
+    lock_must_be_held(&context->lock);
+    const struct block *unkept = heap_of(context)->unkept.pending.first;
+    struct fence *fence =
+        unkept ? epoch_fence_for(&context->epochs, counter_get(&unkept->epoch), false) : NULL;
+    if (fence)
+        epoch_query(pool, context, fence);
+}
+
+/* While this thread was recording, others could not: a free that came meanwhile may want a fence,
+ * or an allocation may be waiting for one that came before (await_fence_for in epoch.c). NULL:
+ * nothing does. */
+static struct fence *fence_again_if_due(struct context *context, bool waitable)
+{
+    lock_must_be_held(&context->lock);
+    const struct heap *heap = heap_of(context);
+    bool owed = context->epochs.owed || (heap->frees_since_fence && policy_fence_is_due(context));
+    return owed ? heap_begin_fence(context, waitable) : NULL;
+}
+
+bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t stamp)
+{
+    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
+    struct heap *heap = heap_of(context);
+    heap_lock(heap);
+    uint64_t waited_before = thread_state.waited_ns;
+    epoch_wait_in_free(pool, context, stamp);
+    if (thread_state.waited_ns != waited_before)
+        bucket_count_waiting_free(&heap->unkept);
+    bool fenced = epoch_clean(&context->epochs) >= stamp ||
+                  epoch_fence_for(&context->epochs, stamp, true) ||
+                  host_work_limit(&context->epochs.host_work) >= stamp;
+    heap_unlock(heap);
+    return fenced;
+}
+
+/* Waits as the plain free does, until a request would not miss what is pending. If only other
+ * contexts' work keeps blocks pending, the driver alone knows whether that work uses them: then
+ * they go to the driver. */
+__attribute__((noinline)) static void
+wait_for_what_is_missed(struct pool *pool, struct context *context, uint64_t room)
+{
+    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
+    struct heap *heap = heap_of(context);
+    heap_lock(heap);
+    uint64_t waited_before = thread_state.waited_ns;
+    /* Blocks that other threads free meanwhile are theirs to wait for. */
+    uint64_t last = epoch_current(&context->epochs) - 1;
+    while (epoch_clean(&context->epochs) < last && policy_pending_is_missed(context, room) &&
+           epoch_wait_in_free(pool, context, epoch_clean(&context->epochs) + 1))
+        continue;
+    if (thread_state.waited_ns != waited_before)
+        bucket_count_waiting_free(&heap->unkept);
+    bool kept_by_others =
+        policy_others_work_may_count(pool) && epoch_clean(&context->epochs) < last &&
+        policy_pending_is_missed(context, room) && !MUTATED(kept_by_other_contexts);
+    heap_unlock(heap);
+    if (kept_by_others)
+        heap_free_pending(pool, context);
+}
+
+void heap_wait_if_missed(struct pool *pool, struct context *context, uint64_t now)
+{
+    uint64_t room = room_left(pool, context, now);
+    if (__builtin_expect(!policy_nothing_is_missed(context, room), 0))
+        wait_for_what_is_missed(pool, context, room);
+}
+
+CUresult heap_end_free(struct pool *pool, struct context *context, struct fence *fence,
+                       bool waitable)
+{
+    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
+    struct heap *heap = heap_of(context);
+    CUresult result = CUDA_SUCCESS;
+    struct release_excess excess = {0};
+    for (int i = 0; fence && i < 4; i++) {
+        struct epoch_recorded recorded = epoch_record_and_lock(
+            pool, context, fence, heap_keeps_up(heap) && heap->caches.count > 1);
+        bool good = context->epochs.failures == 0 && !recorded.unusable &&
+                    !policy_is_without_fences(context);
+        fence = i < 3 && good ? fence_again_if_due(context, waitable) : NULL;
+        /* Allocations that wait ask again while a fence is being recorded. If another thread has
+         * begun to record one, it is left to that thread. */
+        context->epochs.owed = context->epochs.owed && context->epochs.recording;
+        if (!fence)
+            ask_about_unkept(pool, context);
+        if (!fence)
+            excess = release_look_for_excess(pool, heap);
+        heap_unlock(heap);
+        result = epoch_settle_record(pool, context, &recorded);
+    }
+    /* The stream on which memory goes back is made while there is memory: it is needed when there
+     * is none. */
+    if (pool->driver->cuMemFreeAsync &&
+        !atomic_load_explicit(&context->return_stream, memory_order_relaxed))
+        return_stream(pool, context);
+    if (waitable)
+        heap_wait_if_missed(pool, context, excess.now);
+    release_found_excess(pool, context, &excess, RELEASE_IN_FREE);
+    if (device_is_short(context->device))
+        room_look_again(pool, context);
+    return result;
+}
+
+/* Whether this thread has left the epoch to another one for so long that the other one may have
+ * lost its processor. */
+static bool has_relied_enough(struct thread_cache *cache)
+{
+    uint64_t now = monotonic_now(), stamp = counter_get(&cache->stamp);
+    if (cache->relied_for != stamp) {
+        cache->relied_for = stamp;
+        cache->relied_since = now;
+    }
+    return now - cache->relied_since > RELIED_NANOSECONDS && !MUTATED(closer_relied_on);
+}
+
+/* Whether another thread is just about to close the epoch. It has not advanced the number yet, so
+ * its fence serves this thread's frees, too. If not, this thread claims to be the one. closed_for
+ * is a hint, with acquire and release though it guards nothing; who closes is decided under the
+ * lock. */
+static bool another_closes(struct epochs *epochs, struct thread_cache *cache)
+{
+    if (MUTATED(closed_twice) ||
+        !(atomic_load_explicit(&epochs->closed_for, memory_order_relaxed) ||
+          atomic_exchange_explicit(&epochs->closed_for, true, memory_order_acquire)))
+        return false;
+    return !cache || !has_relied_enough(cache);
+}
+
+CUresult heap_close_epoch(struct pool *pool, struct context *context)
+{
+    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
+    struct heap *heap = heap_of(context);
+    struct thread_cache *cache = thread_cache_known(heap);
+    if (another_closes(&context->epochs, cache)) {
+        if (cache)
+            thread_cache_count_again(cache);
+        return CUDA_SUCCESS;
+    }
+    heap_lock(heap);
+    heap_note_user(pool, heap);
+    if (cache && epoch_is_closed(&context->epochs, counter_get(&cache->stamp))) {
+        atomic_store_explicit(&context->epochs.closed_for, false, memory_order_release);
+        heap_unlock(heap);
+        return CUDA_SUCCESS;
+    }
+    if (heap->caches.count > 1)
+        heap_recent_sums(heap, SUMS_EPOCHS_OLD);
+    if (cache)
+        place_refresh_cache(heap, cache);
+    struct fence *fence = heap_begin_fence(context, true);
+    /* The thread that is recording will make this fence, too. */
+    if (cache && !fence && context->epochs.owed)
+        thread_cache_count_again(cache);
+    else if (cache && !fence)
+        thread_cache_ask_again(cache);
+    atomic_store_explicit(&context->epochs.closed_for, false, memory_order_release);
+    heap_unlock(heap);
+    return fence ? heap_end_free(pool, context, fence, true) : CUDA_SUCCESS;
+}

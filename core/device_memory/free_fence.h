@@ -1,0 +1,38 @@
+/*
+ * The fence that ends a free: closing epochs, and waiting inside the program's own free.
+ *
+ * Fences are recorded here, and so inside the program's frees only (epoch.h says why). What a free
+ * waits for is what the plain one would have waited for.
+ */
+#ifndef CUDAPOOL_CORE_FREE_FENCE_H
+#define CUDAPOOL_CORE_FREE_FENCE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "heap.h"
+
+/* Heap lock held. Closes the epoch, and begins its fence, which is to go to heap_end_free; NULL
+ * where another thread is recording one, which then comes back to this. waitable: the plain call
+ * would have waited for the context. */
+struct fence *heap_begin_fence(struct context *context, bool waitable);
+
+/* No lock held. The slow part of a free: records its fence (NULL: it has none), gives back what is
+ * too much, and waits where what is pending would be missed. */
+CUresult heap_end_free(struct pool *pool, struct context *context, struct fence *fence,
+                       bool waitable);
+
+/* No lock held. Waits as the plain free does for what was submitted before the block of that stamp
+ * was freed. False where no fence could be had: a capture has just begun, or another context is
+ * ending. */
+bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t stamp);
+
+/* No lock held. Waits as the plain free does, until what is pending can be done without. now:
+ * nanoseconds of the monotonic clock. */
+void heap_wait_if_missed(struct pool *pool, struct context *context, uint64_t now);
+
+/* No lock held. The fence of what a thread has freed into its cache is due. Answers for the
+ * program's free. */
+CUresult heap_close_epoch(struct pool *pool, struct context *context);
+
+#endif

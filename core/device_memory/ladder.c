@@ -1,0 +1,266 @@
+#include "ladder.h"
+
+#include "cache_set.h"
+#include "cache_threads.h"
+#include "core/base/clock.h"
+#include "core/base/mutation.h"
+#include "core/base/size_class.h"
+#include "core/contexts/pool_state.h"
+#include "core/contexts/surroundings.h"
+#include "miss.h"
+#include "place.h"
+#include "policies.h"
+#include "sums.h"
+
+/* Gives a free block to the program. It is in the heap's lists, or was just taken out of a thread's
+ * cache. */
+static void hand_out(struct heap *heap, struct block *block, size_t bytes, enum hit hit)
+{
+    heap_lock_must_be_held(heap);
+    struct bucket_counters *counters = block->bucket->counters;
+    if (block_state(block) != BLOCK_CACHED)
+        heap_detach_free(heap, block);
+    counter_set(&block->requested, bytes);
+    block_set_state(block, BLOCK_LIVE);
+    if (__builtin_expect(heap->keep.unused_returns != 0, 0)) {
+        keep_note_hit(&heap->keep, block->bytes);
+        thread_caches_update_closed(heap);
+    }
+    counter_add(&counters->requested_bytes, bytes);
+    heap_count_live(heap, block);
+    counter_add(&counters->hits[hit], 1);
+}
+
+/* A pending block that a barrier raised earlier covers: all later work of the context is ordered
+ * behind the block's last use already. NULL where there is none. */
+static struct block *take_behind_barrier(struct pool *pool, struct context *context,
+                                         const struct place *place)
+{
+    lock_must_be_held(&context->lock);
+    uint64_t stamp = place_oldest_stamp(place);
+    uint64_t barrier = context->epochs.barrier + MUTATED(barrier_covers_one_more);
+    if (!stamp || stamp > barrier || !barriers_are_open(pool))
+        return NULL;
+    place_empty_bin(place);
+    return place->bucket->pending.first;
+}
+
+/* Asks the driver whether a fence that covers the stamp is over, unless another thread is asking:
+ * then that one's answer is awaited. Releases and retakes the lock. */
+static void query_fence_for(struct pool *pool, struct context *context, uint64_t stamp)
+{
+    lock_must_be_held(&context->lock);
+    if (epoch_is_asked_about(&context->epochs))
+        epoch_await_others(context, stamp);
+    struct fence *fence = epoch_fence_for(&context->epochs, stamp, false);
+    if (fence && stamp > epoch_clean(&context->epochs))
+        epoch_query(pool, context, fence);
+}
+
+/* A pending block after the oldest fence that frees one: behind a barrier where those may be used,
+ * else after a wait on the host. NULL where the wait is in vain. Releases and retakes the lock. */
+static struct block *wait_for_one(struct pool *pool, struct context *context,
+                                  const struct place *place, enum hit *hit)
+{
+    lock_must_be_held(&context->lock);
+    struct bucket *bucket = place->bucket;
+    struct block *first = bucket->pending.first;
+    if (policy_barriers_may_be_used(pool, heap_of(context))) {
+        struct fence *fence = epoch_fence_for(&context->epochs, counter_get(&first->epoch), true);
+        *hit = HIT_BARRIER;
+        if (fence && pool->driver->cuCtxWaitEvent)
+            epoch_raise_barrier(pool, context, fence);
+        struct block *clean = place_newest_clean(place);
+        return clean ? clean : take_behind_barrier(pool, context, place);
+    }
+    *hit = HIT_WAITED;
+    if (MUTATED(wait_left_out))
+        return first;
+    /* Another thread may take the block that has become clean. After a few lost races the driver is
+     * asked for a new one. */
+    for (int tries = 0; tries < 4 && bucket->pending.first; tries++) {
+        if (!epoch_wait_in_allocation(pool, context, counter_get(&bucket->pending.first->epoch)))
+            return NULL;
+        struct block *clean = place_newest_clean(place);
+        if (clean)
+            return clean;
+    }
+    return NULL;
+}
+
+/* Waits where a new block would be allowed, but is not due yet: so only for a moment, and for this
+ * place's own blocks. Releases and retakes the lock. */
+static struct block *wait_a_moment(struct pool *pool, struct context *context,
+                                   const struct place *place, enum hit *hit)
+{
+    lock_must_be_held(&context->lock);
+    *hit = HIT_WAITED;
+    bool over = epoch_wait_a_moment(pool, context, place_oldest_stamp(place));
+    return over && !heap_of(context)->ending ? place_newest_clean(place) : NULL;
+}
+
+/* Rung 2: a pending block of this place that turns out to be unused. Releases and retakes the lock.
+ */
+static struct block *query_pending(struct pool *pool, struct context *context,
+                                   const struct place *place, enum hit *hit)
+{
+    lock_must_be_held(&context->lock);
+    if (!place_oldest_stamp(place))
+        return NULL;
+    struct block *block = take_behind_barrier(pool, context, place);
+    *hit = HIT_BARRIER;
+    if (block)
+        return block;
+    query_fence_for(pool, context, place_oldest_stamp(place));
+    *hit = HIT_QUERIED;
+    if (heap_of(context)->ending)
+        return NULL;
+    return place_newest_clean(place);
+}
+
+/* Takes the bucket's blocks out of other threads' caches, where that is better than to ask the
+ * driver or to wait; NULL where it is not, or brings nothing. Releases and retakes the lock. */
+static struct block *take_from_other_caches(struct pool *pool, struct context *context,
+                                            const struct place *place, enum hit *hit)
+{
+    lock_must_be_held(&context->lock);
+    bool grows = policy_prefers_growth(pool, context, place);
+    if (!policy_other_caches_hold_bucket(context, place, grows))
+        return NULL;
+    thread_caches_take(heap_of(context), place->bucket, !policy_can_wait(context, place));
+    *hit = HIT_CLEAN;
+    struct block *block = place_newest_clean(place);
+    return block ? block : query_pending(pool, context, place, hit);
+}
+
+/* Rung 4: the growth budget is used up. Releases and retakes the lock. */
+static struct block *take_after_fence(struct pool *pool, struct context *context,
+                                      const struct place *place, enum hit *hit)
+{
+    lock_must_be_held(&context->lock);
+    struct heap *heap = heap_of(context);
+    if (place->cache)
+        place->cache->waited_ns = -(int64_t)CACHE_WAIT_NO_GROWTH;
+    if (place->bin && !heap_keeps_up(heap) && heap->caches.count > 1)
+        thread_caches_share(heap, place->bucket);
+    place_empty_bin(place);
+    struct block *block = place_newest_clean(place);
+    if (!block && place->bucket->pending.first)
+        block = wait_for_one(pool, context, place, hit);
+    if (!heap->ending)
+        return block;
+    /* The context is ending and its caches are closed: a block that was in the thread's cache joins
+     * the heap's lists, so that the end finds it. */
+    if (block && place->cache && block_state(block) == BLOCK_CACHED)
+        heap_accept(heap, block, heap_slot_of_this_thread());
+    return NULL;
+}
+
+/* Rungs 2 to 4: a block that is not known to be unused yet, or NULL for a new one. Releases and
+ * retakes the lock. */
+static struct block *take_pending_block(struct pool *pool, struct context *context,
+                                        const struct place *place, enum hit *hit)
+{
+    lock_must_be_held(&context->lock);
+    const struct heap *heap = heap_of(context);
+    if (policy_waited_longer_than_a_miss(pool, context, place) ||
+        policy_nobody_has_one(heap, place->bucket))
+        return NULL;
+    struct block *block = query_pending(pool, context, place, hit);
+    if (!block && !heap->ending)
+        block = take_from_other_caches(pool, context, place, hit);
+    if (block || heap->ending || !place_oldest_stamp(place))
+        return block;
+    if (!policy_may_grow(pool, context, place->bucket))
+        return take_after_fence(pool, context, place, hit);
+    return policy_growth_is_due(heap, monotonic_now()) ? NULL
+                                                       : wait_a_moment(pool, context, place, hit);
+}
+
+/* Holds a thread back that runs ahead of the others (HEAP_SLOTS says why). False if the context is
+ * ending by then. Releases and retakes the lock. */
+static bool wait_for_the_others(struct pool *pool, struct context *context,
+                                const struct thread_cache *cache)
+{
+    lock_must_be_held(&context->lock);
+    while (policy_is_ahead(context, cache) &&
+           epoch_wait_in_allocation(pool, context, epoch_clean(&context->epochs) + 1))
+        continue;
+    return !heap_of(context)->ending;
+}
+
+/* Rungs 1 to 4. NULL for a new block. Releases and retakes the lock. */
+static struct block *find_block(struct pool *pool, struct context *context,
+                                const struct place *place, enum hit *hit)
+{
+    lock_must_be_held(&context->lock);
+    struct thread_cache *cache = place->cache;
+    if (policy_is_ahead(context, cache) && !wait_for_the_others(pool, context, cache))
+        return NULL;
+    struct block *block = place_newest_clean(place);
+    if (block && cache && cache->waited_ns > 0)
+        cache->waited_ns = 0;
+    if (!block)
+        block = take_pending_block(pool, context, place, hit);
+    /* The next free wants a fence of its own: it is cheap beside a new block, which may be the only
+     * one of its size. */
+    if (!block && cache && heap_keeps_up(heap_of(context)) && heap_of(context)->caches.count > 1)
+        thread_cache_ask_again(cache);
+    return block;
+}
+
+/* Whether the heap, or this thread's cache, has answered the request. Releases and retakes the
+ * lock.
+ */
+static bool allocate_from_heap(struct pool *pool, struct context *context, struct bucket *bucket,
+                               CUdeviceptr *address, size_t bytes)
+{
+    lock_must_be_held(&context->lock);
+    enum hit hit = HIT_CLEAN;
+    struct heap *heap = heap_of(context);
+    heap_note_user(pool, heap);
+    struct place place = place_of_this_thread(pool, heap, bucket, bytes);
+    if (place.cache)
+        place.cache->in_slow_path = true;
+    struct block *block = find_block(pool, context, &place, &hit);
+    if (place.cache)
+        place.cache->in_slow_path = false;
+    if (!block)
+        return false;
+    hand_out(heap, block, bytes, hit);
+    *address = block_address(block);
+    place_refill(heap, &place);
+    return true;
+}
+
+CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *address,
+                       size_t bytes)
+{
+    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
+    struct heap *heap = heap_of(context);
+    uint64_t block_bytes = size_class_round(&heap->classes, bytes);
+    if (MUTATED(fence_in_allocation))
+        epoch_fence_the_rest(pool, context);
+    if (block_bytes == 0)
+        return heap_allocate_unkept(pool, context, address, bytes);
+
+    thread_cache_prepare_thread(pool);
+    heap_lock(heap);
+    if (__builtin_expect(heap->ending_or_finest, 0)) {
+        if (heap->ending) {
+            heap_unlock(heap);
+            return heap_allocate_unkept(pool, context, address, bytes);
+        }
+        if (heap->classes.policy != BUCKETS_EXACT)
+            block_bytes = size_class_finest(bytes);
+    }
+    struct bucket *bucket = heap_bucket(heap, block_bytes);
+    bool hit = bucket != &heap->unkept && allocate_from_heap(pool, context, bucket, address, bytes);
+    if (hit)
+        bucket_take_wait(bucket);
+    heap_unlock(heap);
+    if (hit)
+        return CUDA_SUCCESS;
+    return heap_miss(pool, context, bucket, address, bucket == &heap->unkept ? bytes : block_bytes,
+                     bytes);
+}

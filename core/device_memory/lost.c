@@ -1,0 +1,97 @@
+#include "lost.h"
+
+#include "cache_set.h"
+#include "core/base/mutation.h"
+#include "core/contexts/pool_state.h"
+#include "sums.h"
+
+struct forgetting {
+    struct pool *pool;
+    struct heap *heap;
+};
+
+/* Forgets one block of a context that has ended. */
+static void forget_visited(struct block *block, void *argument)
+{
+    struct forgetting *forgetting = argument;
+    struct bucket_counters *counters = block->bucket->counters;
+    bool live = block_state(block) == BLOCK_LIVE;
+    heap_forget_block(forgetting->pool, forgetting->heap, block);
+    if (live && !MUTATED(lost_blocks_live_on))
+        bucket_count_lost(counters);
+    else
+        counter_add(&counters->evictions[EVICTION_CONTEXT], 1);
+}
+
+void heap_set_ending(struct heap *heap, bool ending)
+{
+    heap_lock(heap);
+    heap->ending = ending;
+    heap->ending_or_finest = heap->finest_sizes || ending;
+    thread_caches_update_closed(heap);
+    if (ending && !MUTATED(caches_open_at_the_end))
+        thread_caches_wait(heap);
+    heap_unlock(heap);
+}
+
+void heap_reset(struct pool *pool, struct context *context)
+{
+    struct heap *heap = heap_of(context);
+    struct forgetting forgetting = {pool, heap};
+    if (MUTATED(dead_blocks_kept))
+        return;
+    heap_lock(heap);
+    if (!MUTATED(death_misses_caches))
+        thread_caches_collect(heap);
+    block_records_visit(&heap->records, forget_visited, &forgetting);
+    epoch_reset(&context->epochs);
+    heap->frees_since_fence = 0;
+    heap->bytes_since_fence = 0;
+    counter_set(&heap->counters->earlier_peak, heap_peak_requested(heap));
+    counter_set(&heap->counters->peak_requested, 0);
+    keep_reset(&heap->keep);
+    thread_caches_update_closed(heap);
+    heap_unlock(heap);
+}
+
+bool heap_let_go(struct pool *pool, CUdeviceptr address)
+{
+    struct block *block = block_table_find(&pool->blocks, address);
+    if (!block)
+        return true;
+    struct heap *heap = block->heap;
+    heap_lock(heap);
+    bool live = heap_claim_live(heap, block, address, BLOCK_LEAVING);
+    if (live) {
+        struct bucket_counters *counters = block->bucket->counters;
+        heap_forget_block(pool, heap, block);
+        bucket_count_lost(counters);
+    }
+    heap_unlock(heap);
+    return live;
+}
+
+/* Whether it is free, in the heap's lists. */
+static bool is_listed(const struct block *block)
+{
+    return block_state(block) == BLOCK_PENDING || block_state(block) == BLOCK_CLEAN;
+}
+
+void heap_forget_address(struct pool *pool, CUdeviceptr address)
+{
+    struct block *block = block_table_find(&pool->blocks, address);
+    if (!block || MUTATED(stale_record_kept))
+        return;
+    struct heap *heap = block->heap;
+    heap_lock(heap);
+    bool live = heap_claim_live(heap, block, address, BLOCK_LEAVING);
+    if (!live && block_address(block) == address && block_state(block) == BLOCK_CACHED)
+        thread_caches_collect(heap);
+    if (live || (block_address(block) == address && is_listed(block))) {
+        struct bucket_counters *counters = block->bucket->counters;
+        heap_forget_block(pool, heap, block);
+        counter_add(&counters->evictions[EVICTION_CONTEXT], 1);
+        counter_add(&counters->frees, live);
+    }
+    heap_unlock(heap);
+}

@@ -1,0 +1,307 @@
+#include "policies.h"
+
+#include "cache_set.h"
+#include "core/base/clock.h"
+#include "core/base/mutation.h"
+#include "core/contexts/pool_state.h"
+#include "core/contexts/surroundings.h"
+#include "release.h"
+#include "sums.h"
+
+/* budget / STRANDED_SHARE bytes of one size may lie clean in other threads' caches while a thread
+ * takes a new block of it: sooner or later each thread has its own. */
+#define STRANDED_SHARE 4u
+
+/* A request might miss what is pending if that is more than 1 / MISSED_SHARE of what is left. */
+#define MISSED_SHARE 8u
+
+/* How long frees wait after an allocation has waited in vain, at first and at most: nanoseconds. */
+#define FREES_WAIT_FIRST   (UINT64_C(10) * 1000 * 1000 * 1000)
+#define FREES_WAIT_LONGEST (UINT64_C(600) * 1000 * 1000 * 1000)
+
+/* The driver's calls for blocks that somebody could do without take at most 1 / GROWTH_SHARE of the
+ * time. */
+#define GROWTH_SHARE 16u
+
+/* A new block counts as at least so expensive: nanoseconds. */
+#define LEAST_COST_OF_GROWTH 10000
+
+/* Rounding may make live blocks larger than what was asked for by 1 / HEAP_WASTE_SHARE of the
+ * device in all. With more, a program that fills the device would not fit. */
+#define HEAP_WASTE_SHARE 64u
+
+/* ---- a new block, or one that is pending ---- */
+
+/* Whether the reserve stays inside its ratio with so many bytes more. */
+static bool is_inside_bound(const struct pool *pool, struct context *context, uint64_t bytes)
+{
+    uint64_t requested = heap_recent_sums(heap_of(context), 0)->requested;
+    return counter_get(&heap_of(context)->reserved_bytes) + bytes <=
+           release_bound(pool, context, requested, bytes);
+}
+
+/* Whether a new block would push another one out, now or when it is freed: past the hard limit, the
+ * cap on cached bytes, or the cap on the bucket's blocks. */
+static bool new_block_displaces_another(struct context *context, const struct bucket *bucket)
+{
+    const struct heap *heap = heap_of(context);
+    uint64_t bytes = bucket->bytes;
+    const struct device *device = context->device;
+    uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
+    return (reserved + bytes > device->limit ||
+            heap_kept_bytes(heap_of(context)) + bytes > device->cached_cap ||
+            heap_free_blocks(heap, bucket) >= heap->blocks_per_bucket) &&
+           !MUTATED(limits_ignored_in_growth);
+}
+
+bool policy_may_grow(struct pool *pool, struct context *context, const struct bucket *bucket)
+{
+    lock_must_be_held(&context->lock);
+    struct heap *heap = heap_of(context);
+    uint64_t pending = counter_get(&heap->pending_bytes) + heap_recent_sums(heap, 0)->pending_bytes;
+    return (pending <= context->device->growth_budget || MUTATED(budget_ignored)) &&
+           is_inside_bound(pool, context, bucket->bytes) &&
+           !new_block_displaces_another(context, bucket);
+}
+
+bool policy_prefers_growth(struct pool *pool, struct context *context, const struct place *place)
+{
+    lock_must_be_held(&context->lock);
+    uint64_t bytes = place->bucket->bytes;
+    return place_oldest_stamp(place) ? policy_may_grow(pool, context, place->bucket)
+                                     : is_inside_bound(pool, context, bytes) &&
+                                           !new_block_displaces_another(context, place->bucket);
+}
+
+int64_t policy_cost_of_growth(const struct heap *heap)
+{
+    int64_t lately = (int64_t)counter_get(&heap->miss_cost);
+    return lately > LEAST_COST_OF_GROWTH ? lately : LEAST_COST_OF_GROWTH;
+}
+
+bool policy_growth_is_due(const struct heap *heap, uint64_t now)
+{
+    uint64_t since = now - counter_get(&heap->last_miss_at);
+    return heap->caches.count <= 1 || !heap_keeps_up(heap) || MUTATED(growth_at_any_time) ||
+           (atomic_load_explicit(&heap->threads_in_miss, memory_order_relaxed) == 0 &&
+            since / GROWTH_SHARE >= counter_get(&heap->miss_cost));
+}
+
+/* True if the heap's lists hold more than budget / STRANDED_SHARE bytes of other sizes. Sizes in
+ * use sit in thread caches, so nobody wants these blocks, and some may go back to the driver in
+ * exchange for a block of the wanted size. */
+static bool may_trade_unused_for_it(struct context *context, const struct bucket *bucket)
+{
+    const struct heap *heap = heap_of(context);
+    uint64_t budget = context->device->growth_budget;
+    uint64_t unused = counter_get(&heap->clean_bytes);
+    uint64_t own = counter_get(&bucket->counters->clean_bytes);
+    return unused - own > budget / STRANDED_SHARE && counter_get(&heap->pending_bytes) <= budget &&
+           !new_block_displaces_another(context, bucket);
+}
+
+bool policy_waited_longer_than_a_miss(struct pool *pool, struct context *context,
+                                      const struct place *place)
+{
+    lock_must_be_held(&context->lock);
+    struct thread_cache *cache = place->bin ? place->cache : NULL;
+    if (!cache || cache->waited_ns < policy_cost_of_growth(heap_of(context)) ||
+        !policy_growth_is_due(heap_of(context), monotonic_now()))
+        return false;
+    /* The driver of a full device has no more: blocks that are kept would go for the new one. */
+    bool grows = (!device_is_short(context->device) || MUTATED(short_device_grows)) &&
+                 (policy_may_grow(pool, context, place->bucket) ||
+                  may_trade_unused_for_it(context, place->bucket));
+    cache->waited_ns = grows ? 0 : -(int64_t)CACHE_WAIT_NO_GROWTH;
+    return grows;
+}
+
+bool policy_nobody_has_one(const struct heap *heap, const struct bucket *bucket)
+{
+    heap_lock_must_be_held(heap);
+    return bucket->free_blocks == 0 && heap->caches.count <= SUMS_FEW_THREADS &&
+           thread_caches_blocks(heap, bucket, NULL, false) == 0;
+}
+
+bool policy_can_wait(const struct context *context, const struct place *place)
+{
+    lock_must_be_held(&context->lock);
+    const struct epochs *epochs = &context->epochs;
+    uint64_t stamp = place_oldest_stamp(place);
+    return stamp && (epoch_fence_is_near(epochs) || epoch_fence_for(epochs, stamp, true));
+}
+
+bool policy_other_caches_hold_bucket(struct context *context, const struct place *place, bool grows)
+{
+    lock_must_be_held(&context->lock);
+    struct heap *heap = heap_of(context);
+    bool plenty = grows && !device_is_short(context->device) &&
+                  heap_kept_bytes(heap_of(context)) <= context->device->cached_cap / 2;
+    uint64_t most = plenty ? context->device->growth_budget / STRANDED_SHARE : 0;
+    bool waits = policy_can_wait(context, place), clean = plenty || waits;
+    if (waits &&
+        (heap_keeps_up(heap) ||
+         counter_get(&heap->now) < place->bucket->taken_from_caches_at + CACHE_TAKEN_APART))
+        return false;
+    uint64_t blocks = thread_caches_blocks(heap, place->bucket, place->cache, clean);
+    return blocks * place->bucket->bytes > most;
+}
+
+bool policy_barriers_may_be_used(struct pool *pool, struct heap *heap)
+{
+    heap_lock_must_be_held(heap);
+    bool others = heap->caches.count > 1 && heap_recent_sums(heap, SUMS_EPOCHS_OLD)->freeing > 1 &&
+                  !MUTATED(hidden_thread_forgotten);
+    bool alone = heap->uses_in_a_row == HEAP_USES_ALONE && !others && launches_alone(pool);
+    return (alone || MUTATED(barrier_beside_threads)) && barriers_are_open(pool);
+}
+
+bool policy_is_ahead(struct context *context, const struct thread_cache *cache)
+{
+    lock_must_be_held(&context->lock);
+    struct heap *heap = heap_of(context);
+    uint64_t budget = context->device->growth_budget;
+    uint8_t slot = heap_slot_of_this_thread();
+    if (heap->caches.count <= 1 && !(heap->pending_slots & ~(UINT64_C(1) << slot)))
+        return false;
+    /* The least that the share can be, and the most that the thread can have pending: so most calls
+     * need no look at other threads' caches. */
+    uint64_t share = budget / (heap->caches.count + heap->slots_with_pending + 1);
+    uint64_t own = heap->pending_by_slot[slot];
+    if (own + (cache ? thread_cache_bytes(cache) : 0) <= share)
+        return false;
+    own += cache ? thread_cache_pending(cache) : 0;
+    if (own <= share)
+        return false;
+    uint64_t slots = heap->pending_slots | heap_recent_sums(heap, SUMS_EPOCHS_OLD)->pending_slots;
+    unsigned threads = (unsigned)__builtin_popcountll(slots);
+    return threads > 1 && own > budget / threads;
+}
+
+/* ---- a free ---- */
+
+bool policy_fence_is_due(const struct context *context)
+{
+    lock_must_be_held(&context->lock);
+    const struct heap *heap = heap_of(context);
+    unsigned alone = heap->uses_in_a_row == HEAP_USES_ALONE;
+    return heap->frees_since_fence >= FENCE_EVERY_FREES << (alone || heap_keeps_up(heap)) ||
+           heap->bytes_since_fence >= device_fence_bytes(context->device) << alone;
+}
+
+/* Nanoseconds: how long frees wait this time. */
+static uint64_t next_span(const struct heap *heap, uint64_t now)
+{
+    uint64_t span = heap->frees_wait_for, quiet_since = heap->frees_wait_until;
+    for (; span > FREES_WAIT_FIRST && now - quiet_since > span; span /= 2)
+        quiet_since += span;
+    if (span == 0 || now - quiet_since > span)
+        return FREES_WAIT_FIRST;
+    return 2 * span < FREES_WAIT_LONGEST ? 2 * span : FREES_WAIT_LONGEST;
+}
+
+void heap_note_vain_wait(struct pool *pool, struct context *context)
+{
+    lock_must_be_held(&context->lock);
+    struct heap *heap = heap_of(context);
+    uint64_t now = monotonic_now();
+    counter_add(&heap->counters->vain_waits, 1);
+    if (pool->settings.device.free_synchronizes || heap->frees_wait)
+        return;
+    heap->frees_wait_for = next_span(heap, now);
+    heap->frees_wait_until = now + heap->frees_wait_for;
+    heap->frees_wait = !MUTATED(vain_wait_without_effect);
+    heap_set_closed(heap, CLOSED_SYNCHRONISING, heap->frees_wait);
+    thread_caches_collect(heap);
+}
+
+bool policy_frees_synchronise(const struct pool *pool, struct heap *heap)
+{
+    heap_lock_must_be_held(heap);
+    if (pool->settings.device.free_synchronizes)
+        return !MUTATED(free_synchronizes_ignored);
+    if (heap->frees_wait && monotonic_now() >= heap->frees_wait_until) {
+        heap->frees_wait = false;
+        heap_set_closed(heap, CLOSED_SYNCHRONISING, false);
+    }
+    return heap->frees_wait;
+}
+
+bool policy_has_host_work(const struct context *context)
+{
+    lock_must_be_held(&context->lock);
+    return host_work_limit(&context->epochs.host_work) != UINT64_MAX &&
+           !MUTATED(free_beside_host_work_returns);
+}
+
+bool policy_is_without_fences(const struct context *context)
+{
+    /* Relaxed: it stays set while the context lives, and a late look costs one more failed call. */
+    return atomic_load_explicit(&context->unusable, memory_order_relaxed);
+}
+
+bool policy_is_the_drivers_to_free(struct pool *pool, const struct context *context,
+                                   const struct block *block)
+{
+    lock_must_be_held(&context->lock);
+    return (block_is_shared(block) && !MUTATED(shared_block_kept)) ||
+           (captures_are_going_on(&pool->captures) && !MUTATED(free_in_capture_kept)) ||
+           (policy_is_without_fences(context) && !MUTATED(kept_without_fences));
+}
+
+bool policy_others_work_may_count(struct pool *pool)
+{
+    return atomic_load_explicit(&pool->several_contexts, memory_order_acquire) &&
+           !MUTATED(other_contexts_awaited);
+}
+
+/* Whether what is pending is much beside the room, or the largest request so far fits with it and
+ * might not fit without. */
+static bool is_missed(const struct heap *heap, uint64_t pending, uint64_t room)
+{
+    uint64_t largest = counter_get(&heap->largest_request);
+    room += counter_get(&heap->clean_bytes);
+    return room < MISSED_SHARE * pending || (room < pending + largest && largest <= room + pending);
+}
+
+bool policy_pending_is_missed(struct context *context, uint64_t room)
+{
+    lock_must_be_held(&context->lock);
+    struct heap *heap = heap_of(context);
+    uint64_t pending = counter_get(&heap->pending_bytes) + heap_recent_sums(heap, 0)->pending_bytes;
+    return pending && is_missed(heap, pending, room);
+}
+
+bool policy_nothing_is_missed(const struct context *context, uint64_t room)
+{
+    const struct heap *heap = heap_of(context);
+    uint64_t most =
+        counter_get(&heap->pending_bytes) + context->device->growth_budget + CACHES_LEAST_BYTES;
+    return MUTATED(pending_never_missed) ||
+           (room >= MISSED_SHARE * most && room >= most + counter_get(&heap->largest_request));
+}
+
+/* ---- what a miss has shown ---- */
+
+/* Half of the most turns it off again, so that it does not change all the time. */
+void policy_watch_rounding(struct heap *heap, const struct device *device)
+{
+    heap_lock_must_be_held(heap);
+    struct heap_bytes bytes = heap_bytes(heap);
+    uint64_t used = bytes.clean + bytes.pending + bytes.requested;
+    uint64_t reserved = counter_get(&heap->reserved_bytes);
+    uint64_t waste = reserved > used ? reserved - used : 0;
+    uint64_t most = device->total_bytes / HEAP_WASTE_SHARE;
+    heap->finest_sizes = waste > (heap->finest_sizes ? most / 2 : most);
+    heap->ending_or_finest = heap->finest_sizes || heap->ending;
+    thread_caches_update_closed(heap);
+}
+
+uint64_t policy_room_to_keep(const struct pool *pool, const struct context *context)
+{
+    lock_must_be_held(&context->lock);
+    uint64_t held = counter_get(&heap_of(context)->reserved_bytes);
+    uint64_t bound = release_bound(pool, context, heap_bytes(heap_of(context)).requested, 0);
+    uint64_t most = bound < context->device->total_bytes ? bound : context->device->total_bytes;
+    return held < most ? most - held : 0;
+}

@@ -1,0 +1,119 @@
+/*
+ * The layout of figures (figures.h), in memory and in their file: a header, and records that begin
+ * with their type and length.
+ *
+ * Integers of fixed size at their natural places, and text that ends with a zero where it does not
+ * fill its array. Whoever changes any of it changes FIGURES_VERSION.
+ */
+#ifndef CUDAPOOL_CORE_FIGURES_LAYOUT_H
+#define CUDAPOOL_CORE_FIGURES_LAYOUT_H
+
+#include <stdint.h>
+
+#include "core/settings/config.h"
+#include "history.h"
+#include "report_process.h"
+#include "stats.h"
+
+#define FIGURES_MAGIC     UINT64_C(0x6c6f6f7061647563) /* "cudapool", the lowest byte first */
+#define FIGURES_VERSION   4u
+#define FIGURES_ALIGNMENT 64u /* of records: those of different heaps share no cache line */
+
+/* Who counts here. Times are nanoseconds. */
+struct figures_process {
+    uint64_t pid;
+    uint64_t pid_namespace; /* its inode; 0: unknown */
+    uint64_t start_ticks;   /* since the machine started, from /proc: with the pid, who it is */
+    char boot[40];          /* the id of the machine's start */
+    uint64_t started;       /* on the monotonic clock, when the pool was started */
+    uint64_t started_at;    /* the same moment since 1970 */
+    char host[256];
+    char rank[32];
+    char command[4096];
+    struct report_versions versions;
+};
+
+struct figures_header {
+    counter magic;    /* FIGURES_MAGIC; stored last of all that the arena begins with */
+    uint64_t version; /* of all that follows */
+    uint64_t first;   /* where the first record is; a multiple of FIGURES_ALIGNMENT */
+    counter used;     /* bytes of the header and all records */
+    counter lost;     /* records that found no room */
+    counter ended;    /* 1 once the process has come to its end by itself */
+    counter seen;     /* the monotonic clock when a slow path last looked at it; several threads
+                         store it */
+    struct figures_process process;
+};
+
+enum figures_type {
+    FIGURES_SETTINGS = 1,
+    FIGURES_DEVICE,
+    FIGURES_HISTORY,
+    FIGURES_KIND,
+    FIGURES_HEAP,
+    FIGURES_BUCKET,
+    FIGURES_BIN,
+};
+
+/* What each record begins with. A reader steps over types that it does not know. */
+struct figures_record {
+    uint32_t type;
+    uint32_t bytes; /* of the whole record; a multiple of FIGURES_ALIGNMENT */
+};
+
+struct figures_settings_record {
+    struct figures_record record;
+    struct settings settings;
+};
+
+struct figures_device {
+    struct figures_record record;
+    int64_t ordinal;
+    uint64_t total_bytes;
+    char name[256];
+    unsigned char uuid[16];
+};
+
+struct figures_history {
+    struct figures_record record;
+    int64_t device; /* its ordinal */
+    struct history history;
+};
+
+struct figures_kind {
+    struct figures_record record;
+    int64_t device;
+    uint64_t kind; /* enum memory_kind */
+    struct kind_counters counters;
+};
+
+struct figures_heap {
+    struct figures_record record;
+    int64_t device;
+    uint64_t heap; /* tells heaps of a process apart */
+    struct heap_counters counters;
+};
+
+struct figures_bucket {
+    struct figures_record record;
+    int64_t device;
+    uint64_t kind;
+    uint64_t owner; /* of KIND_DEVICE: the heap */
+    uint64_t bytes; /* of its blocks; 0: blocks that are not kept */
+    struct bucket_counters counters;
+};
+
+/* A bucket's bin in a thread's cache, for good: it serves one thread after the other. */
+struct figures_bin {
+    struct figures_record record;
+    int64_t device;
+    uint64_t kind;
+    uint64_t owner;
+    uint64_t bytes;
+    struct bin_counters counters;
+};
+
+/* Room for some thirteen thousand buckets. Memory that is not used is not taken. */
+#define FIGURES_BYTES_MAX (UINT64_C(4) << 20)
+
+#endif

@@ -1,0 +1,33 @@
+/*
+ * The report as a readable table, and the parts of it that other tables use as well.
+ *
+ * Takes no memory and no lock; a report belongs to one thread.
+ */
+#ifndef CUDAPOOL_CORE_REPORT_TABLE_H
+#define CUDAPOOL_CORE_REPORT_TABLE_H
+
+#include <stdio.h>
+
+#include "core/base/readable.h"
+#include "core/base/table.h"
+#include "report.h"
+
+/* The readable table, to out, which is flushed: whole, or as it is to look, in lines that are still
+ * to be folded. Returns 0, or -1 with errno where writing failed. */
+int report_print_table(const struct report *report, FILE *out);
+int report_print_as(const struct report *report, const struct look *look, FILE *out);
+
+/* Parts of the table, for tables of several processes: a kind's line and its buckets; the last
+ * line; text out of a file, on one line and not too much of it. */
+void report_print_kind(FILE *out, const struct report_kind *kind, const struct look *look);
+void report_print_times(FILE *out, const struct report_counters *totals);
+void report_print_text(FILE *out, const char *text);
+
+/* The share of the requests that hit, "93.5%"; "-" where there were none. 100.0% means that nothing
+ * missed. */
+void readable_hit_rate(const struct report_counters *counters, char cell[READABLE_BYTES]);
+
+/* How good a hit rate is. */
+enum text_style report_style_of_hits(const struct report_counters *counters);
+
+#endif

@@ -1,0 +1,124 @@
+/*
+ * The error of a key that no setting has (unknown_setting_json.h).
+ *
+ * Part of libcudapool_config.so and the command.
+ */
+#include "unknown_setting_json.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "settings_table_json.h"
+
+/* One step of the edit distance: the cheapest of deleting, inserting and replacing. */
+static size_t cheapest(size_t deleted, size_t inserted, size_t replaced)
+{
+    size_t least = deleted < inserted ? deleted : inserted;
+
+    return replaced < least ? replaced : least;
+}
+
+/* How many characters must change to make one text of the other; only the first 63 count. */
+static size_t edit_distance(const char *from, const char *to)
+{
+    size_t row[64];
+    size_t from_length = strnlen(from, 63), to_length = strnlen(to, 63);
+
+    for (size_t j = 0; j <= to_length; j++)
+        row[j] = j;
+    for (size_t i = 1; i <= from_length; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= to_length; j++) {
+            size_t above = row[j];
+            row[j] = cheapest(above + 1, row[j - 1] + 1, diagonal + (from[i - 1] != to[j - 1]));
+            diagonal = above;
+        }
+    }
+    return row[to_length];
+}
+
+/* How far an unknown key is from the path that ends with length: mostly how its own name is
+ * spelled, and then whether it stands in the right object. */
+static size_t distance_to(const char *parent, const char *key, const char *path, size_t length)
+{
+    char known[128];
+
+    snprintf(known, sizeof(known), "%.*s", (int)length, path);
+    char *name = strrchr(known, '.');
+    size_t distance = edit_distance(key, name == NULL ? known : name + 1) * 2;
+    if (name != NULL)
+        *name = '\0';
+    return distance + (strcmp(parent, name == NULL ? "" : known) != 0);
+}
+
+/* Weighs every path that a path of the table passes through: a.b.c, a.b and a. */
+static void nearest_of_path(const char *parent, const char *key, const char *path, size_t *least,
+                            char nearest[128])
+{
+    for (size_t length = strcspn(path, "."); length != 0;) {
+        size_t distance = distance_to(parent, key, path, length);
+        if (distance < *least) {
+            *least = distance;
+            snprintf(nearest, 128, "%.*s", (int)length, path);
+        }
+        if (path[length] == '\0')
+            break;
+        length += 1 + strcspn(path + length + 1, ".");
+    }
+}
+
+static void nearest_known_key(const char *parent, const char *key, char nearest[128])
+{
+    size_t least = SIZE_MAX;
+
+    nearest_of_path(parent, key, "version", &least, nearest);
+    nearest_of_path(parent, key, "$schema", &least, nearest);
+    for (size_t i = 0; i < settings_table_length; i++)
+        nearest_of_path(parent, key, settings_table[i].path, &least, nearest);
+}
+
+/* Where path stands directly in the object parent, the length of its own name; 0 otherwise. */
+static size_t name_in(const char *parent, const char *path, const char **name)
+{
+    size_t length = strlen(parent);
+
+    if (length != 0 && (strncmp(path, parent, length) != 0 || path[length] != '.'))
+        return 0;
+    *name = path + (length == 0 ? 0 : length + 1);
+    return strcspn(*name, ".");
+}
+
+void list_known_keys(const char *parent, char *text, size_t bytes)
+{
+    const char *previous = NULL, *name;
+    size_t previous_length = 0, used = 0;
+
+    text[0] = '\0';
+    if (parent[0] == '\0')
+        used = (size_t)snprintf(text, bytes, "$schema, version");
+    for (size_t i = 0; i < settings_table_length && used < bytes; i++) {
+        size_t length = name_in(parent, settings_table[i].path, &name);
+        /* The settings of one object stand together in the table. */
+        if (length == 0 || (length == previous_length && strncmp(previous, name, length) == 0))
+            continue;
+        used += (size_t)snprintf(text + used, bytes - used, "%s%.*s", used == 0 ? "" : ", ",
+                                 (int)length, name);
+        previous = name;
+        previous_length = length;
+    }
+}
+
+int refuse_unknown_setting(const struct document *document, const char *place, const char *parent,
+                           const char *key)
+{
+    char nearest[128], known[256];
+
+    nearest_known_key(parent, key, nearest);
+    list_known_keys(parent, known, sizeof(known));
+    return document_fail(document, place,
+                         "unknown key; the nearest known one is %s; allowed here "
+                         "are %s",
+                         nearest, known);
+}

@@ -1,0 +1,180 @@
+#include "mempool_calls.h"
+
+#include "core/base/size_class.h"
+#include "core/contexts/pool_state.h"
+#include "mempool_list.h"
+#include "mempool_sums.h"
+#include "stream_ends.h"
+
+/* The driver takes device memory in chunks of so many bytes, and keeps one while any of it is used.
+ */
+#define DRIVER_CHUNK (UINT64_C(32) << 20)
+
+/* ---- destroying and trimming ---- */
+
+void mempool_destroying(struct pool *pool, CUmemoryPool handle)
+{
+    struct mempool *mempool = mempool_find_known(pool, handle);
+    if (!mempool || mempool->is_default)
+        return;
+    /* From here on what is freed goes to the driver. */
+    atomic_store_explicit(&mempool->closed, true, memory_order_relaxed);
+    /* Called back out of a call of ours, the thread may hold what giving back takes: the blocks go
+     * back with those that nobody uses. */
+    if (driver_calls.depth)
+        return;
+    stream_ends_mempool(pool, mempool, UINT64_MAX, true);
+}
+
+void mempool_trimming(struct pool *pool, CUmemoryPool handle, uint64_t keep)
+{
+    struct mempool *mempool = mempool_find_known(pool, handle);
+    cuuint64_t reserved = 0;
+    if (!mempool || !mempool_ask(pool, handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) ||
+        reserved <= keep)
+        return;
+    stream_ends_mempool(pool, mempool, UINT64_MAX, false);
+}
+
+/* ---- what the driver's pools hold ---- */
+
+/* The default pool of the device (NULL: the next one of any) whose threshold we have set. */
+static struct mempool *find_ours(struct pool *pool, struct mempool *from,
+                                 const struct device *device)
+{
+    struct streams *streams = streams_of(pool);
+    lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
+    struct mempool *m = from ? from->next : mempool_first(streams);
+    while (m && (!m->threshold_is_ours || (device && m->device != device)))
+        m = m->next;
+    lock_give(&streams->mempool_lock);
+    return m;
+}
+
+void mempool_trim_ours(struct pool *pool)
+{
+    struct mempool *m = find_ours(pool, NULL, NULL);
+    if (!pool->driver->cuMemPoolTrimTo)
+        return;
+    struct relaxed_mode mode = mempool_call_begin(pool);
+    for (; m; m = find_ours(pool, m, NULL))
+        pool->driver->cuMemPoolTrimTo(mempool_handle(m), 0);
+    mempool_call_end(pool, mode);
+}
+
+/* Of one pool: what the driver would give back, or has free, without what is kept free. */
+static uint64_t unused_in(struct pool *pool, const struct mempool *mempool, bool ours)
+{
+    struct mempool_sum sum = mempool_sum(pool, mempool);
+    uint64_t kept = sum.kept > sum.used ? sum.kept - sum.used : 0;
+    cuuint64_t reserved = 0, used = 0;
+    if ((!ours && kept == 0) ||
+        !mempool_ask(pool, mempool_handle(mempool), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
+                     &reserved) ||
+        !mempool_ask(pool, mempool_handle(mempool), CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used))
+        return 0;
+    /* Without us the driver would keep what is left of the chunks that are used, and what the
+     * program has told it to hold on to. */
+    uint64_t held = size_class_up(used > kept ? used - kept : 0, DRIVER_CHUNK);
+    uint64_t threshold = ours ? 0 : atomic_load_explicit(&mempool->kept, memory_order_relaxed);
+    held = kept + (held > threshold ? held : threshold);
+    return reserved > held ? reserved - held : 0;
+}
+
+uint64_t mempool_unused(struct pool *pool, const struct device *device)
+{
+    uint64_t unused = 0;
+    for (struct mempool *m = mempool_first(streams_of(pool)); m; m = m->next) {
+        lock_take(&streams_of(pool)->mempool_lock, LOCK_MEMPOOLS);
+        bool is = m->device == device && mempool_is_open(m);
+        bool ours = m->threshold_is_ours;
+        lock_give(&streams_of(pool)->mempool_lock);
+        if (is)
+            unused += unused_in(pool, m, ours);
+    }
+    return unused;
+}
+
+/* ---- attributes ---- */
+
+/* What the driver counts, less what is kept free and what blocks are larger than asked for. */
+static uint64_t without_ours(const struct mempool_sum *sum, uint64_t used)
+{
+    uint64_t extra = sum->kept > sum->used ? sum->kept - sum->used : 0;
+    return used > extra ? used - extra : 0;
+}
+
+static uint64_t correct_high(struct pool *pool, struct mempool *mempool,
+                             const struct mempool_sum *sum, uint64_t driver_high)
+{
+    cuuint64_t now = 0;
+    if (!mempool_ask(pool, mempool_handle(mempool), CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &now))
+        return driver_high;
+    uint64_t others = now > sum->kept ? now - sum->kept : 0;
+    mempool_raise(&mempool->used_high, sum->used);
+    mempool_raise(&mempool->used_high, sum->peak);
+    uint64_t high = atomic_load_explicit(&mempool->used_high, memory_order_relaxed) + others;
+    /* No less than what cannot have been our blocks. */
+    uint64_t ours = atomic_load_explicit(&mempool->kept_high, memory_order_relaxed);
+    uint64_t least = driver_high > ours ? driver_high - ours : 0;
+    high = high > least ? high : least;
+    return high < driver_high ? high : driver_high;
+}
+
+void mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
+{
+    struct mempool *mempool = mempool_find(pool, handle);
+    if (!mempool)
+        return;
+    struct mempool_sum sum = mempool_sum(pool, mempool);
+    cuuint64_t *bytes = value;
+    if (attribute == CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
+        *bytes = without_ours(&sum, *bytes);
+    else if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
+        *bytes = correct_high(pool, mempool, &sum, *bytes);
+    lock_take(&streams_of(pool)->mempool_lock, LOCK_MEMPOOLS);
+    if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && mempool->threshold_is_ours)
+        *bytes = 0; /* as the driver has it unless somebody sets it */
+    lock_give(&streams_of(pool)->mempool_lock);
+}
+
+/* The driver has carried out the program's call, before or after one of ours. */
+static void threshold_was_set(struct pool *pool, struct mempool *mempool, uint64_t value)
+{
+    atomic_store_explicit(&mempool->kept, value, memory_order_relaxed);
+    lock_take(&streams_of(pool)->mempool_lock, LOCK_MEMPOOLS);
+    mempool->threshold_is_ours = false;
+    mempool->threshold = value;
+    mempool->threshold_is_known = true;
+    lock_give(&streams_of(pool)->mempool_lock);
+    mempool_put_programs_threshold(pool, mempool);
+}
+
+void mempool_setting(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute)
+{
+    struct mempool *mempool = mempool_find(pool, handle);
+    if (!mempool || attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+        return;
+    lock_take(&streams_of(pool)->mempool_lock, LOCK_MEMPOOLS);
+    mempool->program_sets_threshold = true;
+    lock_give(&streams_of(pool)->mempool_lock);
+}
+
+void mempool_set(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute,
+                 const void *value)
+{
+    struct mempool *mempool = mempool_find(pool, handle);
+    if (!mempool)
+        return;
+    _Atomic bool *flags[] = {
+        [CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES] = &mempool->follow,
+        [CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC] = &mempool->opportunistic,
+        [CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES] = &mempool->internal,
+    };
+    if (attribute < sizeof flags / sizeof flags[0] && flags[attribute])
+        atomic_store_explicit(flags[attribute], *(const int *)value != 0, memory_order_relaxed);
+    if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
+        mempool_start_high_again(pool, mempool);
+    if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+        threshold_was_set(pool, mempool, *(const cuuint64_t *)value);
+}

@@ -1,0 +1,343 @@
+#include "mempool_list.h"
+
+#include <stdlib.h>
+
+#include "core/base/mutation.h"
+#include "core/contexts/pool_state.h"
+#include "mempool_sums.h"
+
+/* ---- the list ---- */
+
+struct mempool *mempool_first(const struct streams *streams)
+{
+    return atomic_load_explicit(&streams->mempools, memory_order_acquire);
+}
+
+static struct mempool *find_open(const struct streams *streams, CUmemoryPool handle)
+{
+    struct mempool *m = mempool_first(streams);
+    while (m && (mempool_handle(m) != handle || !mempool_is_open(m)))
+        m = m->next;
+    return m;
+}
+
+/* A record that nobody uses any more and that nobody can find; NULL: none. */
+static struct mempool *take_spare(struct streams *streams, const struct device *device)
+{
+    lock_must_be_held(&streams->mempool_lock);
+    for (struct mempool *m = mempool_first(streams); m; m = m->next) {
+        if (!m->is_gone || m->device != device)
+            continue;
+        atomic_store(&m->handle, NULL);
+        if (atomic_load(&m->users) == 0 || MUTATED(pools_record_taken_in_use)) {
+            m->is_gone = false;
+            return m;
+        }
+    }
+    return NULL;
+}
+
+/* A new one, which is closed; NULL where there are too many. */
+static struct mempool *add_record(struct streams *streams, struct device *device)
+{
+    lock_must_be_held(&streams->mempool_lock);
+    struct mempool *added = NULL;
+    if (streams->mempool_count < MEMPOOLS_MAX)
+        added = calloc(1, sizeof *added);
+    if (!added)
+        return NULL;
+    added->device = device;
+    added->closed = true;
+    added->next = mempool_first(streams);
+    streams->mempool_count++;
+    atomic_store_explicit(&streams->mempools, added, memory_order_release);
+    return added;
+}
+
+static void forget_threshold(struct mempool *mempool)
+{
+    lock_of_rank_must_be_held(LOCK_MEMPOOLS);
+    mempool->threshold_is_ours = false;
+    mempool->program_sets_threshold = false;
+    mempool->program_was_overtaken = false;
+    mempool->threshold_is_known = false;
+}
+
+static void open_record(struct mempool *mempool, CUmemoryPool handle)
+{
+    lock_of_rank_must_be_held(LOCK_MEMPOOLS);
+    atomic_store(&mempool->handle, handle);
+    atomic_store_explicit(&mempool->closed, false, memory_order_release);
+}
+
+/* ---- asking the driver ---- */
+
+/* Around calls of our own, which the program may not have been free to make: a capture of the
+ * thread's may forbid them. */
+struct relaxed_mode mempool_call_begin(const struct pool *pool)
+{
+    struct relaxed_mode none = {false, CU_STREAM_CAPTURE_MODE_RELAXED};
+    enter_driver();
+    return program_captures(&pool->captures) && !MUTATED(pools_asked_in_callers_mode)
+               ? relaxed_mode_begin(pool->driver)
+               : none;
+}
+
+void mempool_call_end(const struct pool *pool, struct relaxed_mode mode)
+{
+    relaxed_mode_end(pool->driver, mode);
+    leave_driver();
+}
+
+bool mempool_ask(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
+{
+    const struct driver *driver = pool->driver;
+    if (!driver->cuMemPoolGetAttribute)
+        return false;
+    struct relaxed_mode mode = mempool_call_begin(pool);
+    CUresult result = driver->cuMemPoolGetAttribute(handle, attribute, value);
+    mempool_call_end(pool, mode);
+    return result == CUDA_SUCCESS;
+}
+
+static bool is_allowed(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute)
+{
+    int value = 1;
+    return !mempool_ask(pool, handle, attribute, &value) || value;
+}
+
+/* ---- the release threshold ---- */
+
+static bool set_driver_threshold(struct pool *pool, struct mempool *mempool, uint64_t bytes)
+{
+    cuuint64_t value = bytes;
+    struct relaxed_mode mode = mempool_call_begin(pool);
+    CUresult result = pool->driver->cuMemPoolSetAttribute(
+        mempool_handle(mempool), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value);
+    mempool_call_end(pool, mode);
+    if (result == CUDA_SUCCESS)
+        atomic_store_explicit(&mempool->kept, bytes, memory_order_relaxed);
+    return result == CUDA_SUCCESS;
+}
+
+/* A program that is about to set it, or has, is left alone. */
+static bool may_be_set(struct streams *streams, const struct mempool *mempool)
+{
+    lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
+    bool may = !mempool->program_sets_threshold;
+    lock_give(&streams->mempool_lock);
+    return may;
+}
+
+/* Whether the program has set its own meanwhile. */
+static bool end_setting(struct streams *streams, struct mempool *mempool, bool set)
+{
+    lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
+    bool overtaken = set && mempool->program_sets_threshold;
+    mempool->threshold_is_ours = set && !overtaken;
+    mempool->program_was_overtaken = overtaken;
+    lock_give(&streams->mempool_lock);
+    return overtaken;
+}
+
+void mempool_put_programs_threshold(struct pool *pool, struct mempool *mempool)
+{
+    struct streams *streams = streams_of(pool);
+    lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
+    bool now = mempool->program_was_overtaken && mempool->threshold_is_known &&
+               !MUTATED(program_overtaken);
+    uint64_t value = mempool->threshold;
+    if (now)
+        mempool->program_was_overtaken = false;
+    lock_give(&streams->mempool_lock);
+    if (now)
+        set_driver_threshold(pool, mempool, value);
+}
+
+/* What the driver keeps over synchronisations is what the settings say, as long as the program has
+ * said nothing. */
+static void set_threshold(struct pool *pool, struct mempool *mempool)
+{
+    const struct byte_size *wanted = &pool->settings.stream_ordered.driver_release_threshold;
+    cuuint64_t value = 0;
+    if (wanted->unlimited || !pool->driver->cuMemPoolSetAttribute ||
+        !may_be_set(streams_of(pool), mempool))
+        return;
+    bool set =
+        mempool_ask(pool, mempool_handle(mempool), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value) &&
+        value == 0 &&
+        set_driver_threshold(pool, mempool,
+                             byte_size_resolve(wanted, mempool->device->total_bytes));
+    if (end_setting(streams_of(pool), mempool, set))
+        mempool_put_programs_threshold(pool, mempool);
+}
+
+static uint64_t threshold_of(struct pool *pool, CUmemoryPool handle)
+{
+    cuuint64_t value = 0;
+    return mempool_ask(pool, handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value) ? value : 0;
+}
+
+/* ---- becoming known ---- */
+
+/* The record is the calling thread's alone. */
+static void describe(struct pool *pool, struct mempool *mempool, CUmemoryPool handle)
+{
+    mempool->kept = threshold_of(pool, handle);
+    mempool->follow = is_allowed(pool, handle, CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES);
+    mempool->opportunistic = is_allowed(pool, handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC);
+    mempool->internal = is_allowed(pool, handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES);
+    mempool_start_high_again(pool, mempool);
+}
+
+/* Default pools, which several threads may come upon at once, have records of their own. */
+static struct mempool *make_known(struct pool *pool, CUmemoryPool handle, struct device *device,
+                                  bool is_default)
+{
+    struct streams *streams = streams_of(pool);
+    lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
+    struct mempool *made = is_default ? NULL : take_spare(streams, device);
+    if (!made)
+        made = add_record(streams, device);
+    lock_give(&streams->mempool_lock);
+    if (!made)
+        return find_open(streams, handle);
+    describe(pool, made, handle);
+    lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
+    struct mempool *listed = find_open(streams, handle);
+    if (listed) {
+        /* By another thread, meanwhile. */
+        made->is_gone = true;
+    } else {
+        made->is_default = is_default;
+        forget_threshold(made);
+        open_record(made, handle);
+    }
+    lock_give(&streams->mempool_lock);
+    if (!listed && is_default)
+        set_threshold(pool, made);
+    return listed ? listed : made;
+}
+
+static CUmemoryPool default_of(struct pool *pool, const struct device *device)
+{
+    CUmemoryPool handle = NULL;
+    if (!pool->driver->cuDeviceGetDefaultMemPool)
+        return NULL;
+    struct relaxed_mode mode = mempool_call_begin(pool);
+    CUresult result = pool->driver->cuDeviceGetDefaultMemPool(&handle, device->ordinal);
+    mempool_call_end(pool, mode);
+    return result == CUDA_SUCCESS ? handle : NULL;
+}
+
+/* A device's default pool is one and the same for good: the driver is asked once. */
+static CUmemoryPool known_default_of(struct pool *pool, struct device *device)
+{
+    /* Relaxed: a handle is a number to us. */
+    CUmemoryPool handle =
+        atomic_load_explicit(&stream_device(device)->default_mempool, memory_order_relaxed);
+    if (!handle) {
+        handle = default_of(pool, device);
+        atomic_store_explicit(&stream_device(device)->default_mempool, handle,
+                              memory_order_relaxed);
+    }
+    return handle;
+}
+
+/* The default pools of the devices that are in use are made known when they are mempool_first
+ * named. */
+static struct mempool *find_default(struct pool *pool, CUmemoryPool handle)
+{
+    for (struct device *d = registry_devices(&pool->registry); d; d = d->next)
+        if (known_default_of(pool, d) == handle)
+            return make_known(pool, handle, d, true);
+    return NULL;
+}
+
+struct mempool *mempool_find(struct pool *pool, CUmemoryPool handle)
+{
+    struct mempool *found = handle ? find_open(streams_of(pool), handle) : NULL;
+    return found || !handle ? found : find_default(pool, handle);
+}
+
+struct mempool *mempool_find_known(struct pool *pool, CUmemoryPool handle)
+{
+    return find_open(streams_of(pool), handle);
+}
+
+struct mempool *mempool_take(struct pool *pool, const CUmemoryPool *named, struct device *device)
+{
+    struct mempool *found = named ? mempool_find(pool, *named) : mempool_current(pool, device);
+    if (!found)
+        return NULL;
+    mempool_use(found);
+    bool is = found->device == device && mempool_is_open(found) &&
+              (named ? atomic_load(&found->handle) == *named
+                     : atomic_load(&stream_device(device)->mempool) == found);
+    if (!is)
+        mempool_drop(found);
+    return is ? found : NULL;
+}
+
+/* What was asked before another thread chose a pool is not kept. */
+struct mempool *mempool_ask_for_current(struct pool *pool, struct device *device)
+{
+    struct streams *streams = streams_of(pool);
+    CUmemoryPool handle = NULL;
+    lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
+    uint64_t version = streams->mempool_version;
+    lock_give(&streams->mempool_lock);
+    if (!pool->driver->cuDeviceGetMemPool)
+        return NULL;
+    struct relaxed_mode mode = mempool_call_begin(pool);
+    CUresult result = pool->driver->cuDeviceGetMemPool(&handle, device->ordinal);
+    mempool_call_end(pool, mode);
+    struct mempool *found = result == CUDA_SUCCESS ? mempool_find(pool, handle) : NULL;
+    lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
+    if (version == streams->mempool_version)
+        atomic_store_explicit(&stream_device(device)->mempool, found, memory_order_release);
+    lock_give(&streams->mempool_lock);
+    return found;
+}
+
+void mempool_chosen(struct pool *pool)
+{
+    struct streams *streams = streams_of(pool);
+    lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
+    streams->mempool_version++;
+    for (struct device *d = registry_devices(&pool->registry); d; d = d->next)
+        atomic_store_explicit(&stream_device(d)->mempool, NULL, memory_order_release);
+    lock_give(&streams->mempool_lock);
+}
+
+void mempool_created(struct pool *pool, CUmemoryPool handle, CUdevice ordinal)
+{
+    struct device *device = context_device(pool, ordinal);
+    if (device)
+        make_known(pool, handle, device, false);
+}
+
+/* ---- ending ---- */
+
+static struct mempool *find_closed(const struct streams *streams, CUmemoryPool handle)
+{
+    lock_must_be_held(&streams->mempool_lock);
+    struct mempool *m = mempool_first(streams);
+    while (m && (mempool_handle(m) != handle || mempool_is_open(m) || m->is_gone))
+        m = m->next;
+    return m;
+}
+
+void mempool_destroyed(struct pool *pool, CUmemoryPool handle, bool is_gone)
+{
+    struct streams *streams = streams_of(pool);
+    /* Before the record may be another pool's. */
+    mempool_chosen(pool);
+    lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
+    struct mempool *m = find_closed(streams, handle);
+    if (m && is_gone)
+        m->is_gone = true;
+    else if (m && !find_open(streams, handle))
+        open_record(m, handle);
+    lock_give(&streams->mempool_lock);
+}

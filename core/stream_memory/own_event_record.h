@@ -1,0 +1,58 @@
+/*
+ * Recording events of the pool's own, and putting operations into streams: stream_order.h says
+ * where that is right. No lock is held where a function does not say otherwise.
+ */
+#ifndef CUDAPOOL_CORE_OWN_EVENT_RECORD_H
+#define CUDAPOOL_CORE_OWN_EVENT_RECORD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/driver/cuda_abi.h"
+#include "own_events.h"
+
+/* ---- in frees ---- */
+
+/* No lock held. Records an event in a free with this stamp, which has been taken, on the stream by
+ * the handle that the program used; join: as an operation that others' work comes before, as
+ * own_event_mark's. NULL where none can be had. Used by the caller until it calls own_event_drop.
+ */
+struct own_event *own_event_record(struct pool *pool, struct stream_ref ref, CUstream handle,
+                                   uint64_t stamp, bool join);
+
+/* The same as the stream is destroyed, when later work than the free may be there: only ever to be
+ * asked about. */
+struct own_event *own_event_record_at_end(struct pool *pool, struct stream_ref ref, CUstream handle,
+                                          uint64_t stamp);
+
+/* The same over all of the context's work, which is pinned: only ever to be asked about. */
+struct own_event *own_event_record_context(struct pool *pool, struct stream *stream,
+                                           uint64_t stamp);
+
+/* No lock held. The marker in a free with this stamp: puts an operation into the stream that nobody
+ * will ask about. False where that was not possible. */
+bool own_event_mark(struct pool *pool, struct stream_ref ref, CUstream handle, uint64_t stamp);
+
+/* ---- before captures ---- */
+
+/* No lock held; before a capture begins, while the context's work can still be told from later
+ * work: what is pending without an event gets one, over all of the context's work, that is only
+ * ever asked about. From then on, until own_events_capture_has_come, no free that puts an operation
+ * into its stream leaves anything pending without an event. */
+void own_events_capture_comes(struct pool *pool);
+void own_events_capture_has_come(struct pool *pool);
+
+/* Stream's lock held. */
+bool own_events_capture_is_coming(const struct pool *pool);
+
+/* ---- where they are missing ---- */
+
+/* No lock held; where memory is short. What is pending without an event gets one where that holds
+ * nobody up. It stands for later work of its stream, too, and is only ever asked about. */
+void own_events_record_missing(struct pool *pool, const struct context *context);
+
+/* The same for one stream, so that it can be waited for: over all of its context's work where the
+ * stream can't be named any more, or not in this thread. */
+void own_events_record_to_wait(struct pool *pool, struct stream *stream);
+
+#endif

@@ -1,0 +1,155 @@
+#include "stream_choice.h"
+
+#include "core/contexts/pool_state.h"
+#include "own_events.h"
+#include "stream_shelf.h"
+
+struct choice choice_any(const struct pool *pool)
+{
+    bool lru = pool->settings.stream_ordered.evict == EVICT_LEAST_RECENTLY_USED;
+    return (struct choice){.older_than = UINT64_MAX, .oldest_first = lru};
+}
+
+bool choice_is_of(const struct choice *choice, const struct stream *stream)
+{
+    lock_must_be_held(&stream->lock);
+    return stream->context == choice->context && stream->generation == choice->generation;
+}
+
+static bool is_better(const struct choice *choice, const struct block *a, const struct block *b)
+{
+    return !b || (choice->oldest_first ? a->freed_at < b->freed_at : a->bytes > b->bytes);
+}
+
+static struct block *best_of(const struct choice *choice, const struct stream *stream)
+{
+    lock_must_be_held(&stream->lock);
+    struct block *best = NULL;
+    struct shelf *shelf = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
+    for (; shelf; shelf = shelf->next) {
+        if (choice->mempool && shelf->mempool != choice->mempool)
+            continue;
+        struct shelf_bucket *b = atomic_load_explicit(&shelf->buckets, memory_order_relaxed);
+        for (; b; b = b->next) {
+            struct block *oldest = b->bucket.clean.first;
+            if (!oldest && choice->pending_too)
+                oldest = b->bucket.pending.first;
+            if (oldest && oldest->freed_at <= choice->older_than && is_better(choice, oldest, best))
+                best = oldest;
+        }
+    }
+    return best;
+}
+
+struct best {
+    struct stream *stream;
+    struct block block; /* a copy */
+};
+
+static bool is_worth_a_look(const struct choice *choice, const struct stream *stream)
+{
+    return counter_get(choice->hastily ? &stream->clean_bytes : &stream->free_bytes) != 0;
+}
+
+/* Of many streams a few that have something are enough, others each time. */
+static bool find_best(const struct choice *choice, struct best *best)
+{
+    struct streams *streams = streams_of(choice->pool);
+    unsigned count = stream_count(streams);
+    bool few = !choice->hastily || !streams_are_many(streams);
+    unsigned from = few ? 0
+                        : atomic_fetch_add_explicit(&streams->released_from, STREAMS_MANY,
+                                                    memory_order_relaxed);
+    best->stream = NULL;
+    for (unsigned n = 0; n < count && (few || !best->stream || n < STREAMS_MANY); n++) {
+        struct stream *stream = stream_at(streams, (from + n) % count);
+        if (!is_worth_a_look(choice, stream))
+            continue;
+        lock_take(&stream->lock, LOCK_STREAM);
+        own_events_settle(stream);
+        struct block *found = choice_is_of(choice, stream) ? best_of(choice, stream) : NULL;
+        if (found && is_better(choice, found, best->stream ? &best->block : NULL)) {
+            best->stream = stream;
+            best->block = *found;
+        }
+        lock_give(&stream->lock);
+    }
+    return best->stream != NULL;
+}
+
+/* Takes the block out of everything but its shelf's count of driver calls. It
+ * is away until settle_chain has seen to it. */
+void choice_detach(struct pool *pool, struct stream *stream, struct block *found)
+{
+    lock_must_be_held(&stream->lock);
+    struct stream_block *block = stream_block_of(found);
+    shelf_detach(stream, block);
+    stream_block_is_detached(stream);
+    block_table_remove(&streams_of(pool)->blocks, block_address(found), found);
+}
+
+/* Takes blocks of that stream like the best one, chained through their heap links. */
+static struct block *take_like(const struct choice *choice, const struct best *best,
+                               uint64_t wanted, struct block *chain, uint64_t *taken)
+{
+    struct stream *stream = best->stream;
+    struct block *found;
+    lock_take(&stream->lock, LOCK_STREAM);
+    while (*taken < wanted && choice_is_of(choice, stream) &&
+           (found = best_of(choice, stream)) != NULL &&
+           (choice->oldest_first ? found->freed_at <= best->block.freed_at
+                                 : found->bytes >= best->block.bytes)) {
+        choice_detach(choice->pool, stream, found);
+        found->links[LINK_HEAP].next = chain;
+        chain = found;
+        *taken += found->bytes;
+    }
+    lock_give(&stream->lock);
+    return chain;
+}
+
+struct block *choice_collect(const struct choice *choice, uint64_t wanted)
+{
+    struct block *chain = NULL;
+    struct best best = {NULL, {0}};
+    uint64_t taken = 0;
+    while (taken < wanted && find_best(choice, &best)) {
+        uint64_t before = taken;
+        chain = take_like(choice, &best, wanted, chain, &taken);
+        if (taken == before)
+            break; /* another thread was faster */
+    }
+    return chain;
+}
+
+/* The oldest pending blocks up to that stamp, so many bytes of them. */
+struct block *choice_take_pending(struct pool *pool, struct stream *stream, uint64_t stamp,
+                                  uint64_t bytes)
+{
+    lock_must_be_held(&stream->lock);
+    struct block *found, *chain = NULL;
+    for (uint64_t taken = 0; taken < bytes; taken += found->bytes) {
+        found = stream->pending.first;
+        if (!found || counter_get(&found->epoch) > stamp)
+            break;
+        choice_detach(pool, stream, found);
+        found->links[LINK_HEAP].next = chain;
+        chain = found;
+    }
+    return chain;
+}
+
+struct block *choice_take_any(struct stream *stream, const struct context *context)
+{
+    lock_must_be_held(&stream->lock);
+    struct shelf *shelf = stream->context == context
+                              ? atomic_load_explicit(&stream->shelves, memory_order_relaxed)
+                              : NULL;
+    for (; shelf; shelf = shelf->next) {
+        struct shelf_bucket *b = atomic_load_explicit(&shelf->buckets, memory_order_relaxed);
+        for (; b; b = b->next)
+            if (b->bucket.clean.first || b->bucket.pending.first)
+                return b->bucket.clean.first ? b->bucket.clean.first : b->bucket.pending.first;
+    }
+    return NULL;
+}

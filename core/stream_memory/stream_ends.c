@@ -1,0 +1,204 @@
+#include "stream_ends.h"
+
+#include "core/base/clock.h"
+#include "core/base/mutation.h"
+#include "core/contexts/pool_state.h"
+#include "core/driver/calls.h"
+#include "stream_choice.h"
+#include "stream_find.h"
+#include "stream_hands.h"
+#include "stream_order.h"
+#include "stream_release.h"
+#include "stream_settle.h"
+#include "stream_shelf.h"
+
+/* ---- in each stream's order ---- */
+
+/* The stream as it can be named in this thread, if it is one of the context with something pending.
+ */
+static bool can_be_named(const struct choice *choice, struct stream *stream, struct stream_ref *ref,
+                         CUstream *handle)
+{
+    lock_take(&stream->lock, LOCK_STREAM);
+    *ref = (struct stream_ref){stream, stream->id};
+    *handle = stream->handle;
+    bool can = choice_is_of(choice, stream) && stream->pending.first && stream->id &&
+               (!stream->thread || stream->thread == thread_state.id);
+    lock_give(&stream->lock);
+    return can;
+}
+
+static bool may_be_capturing(const struct pool *pool, CUstream handle)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return program_captures(&pool->captures) &&
+           (!pool->driver->cuStreamIsCapturing ||
+            pool->driver->cuStreamIsCapturing(handle, &status) != CUDA_SUCCESS ||
+            status != CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
+/* Each stream's pending blocks in its own order, as the program freed them: where no event can be
+ * recorded over all of the context's work. */
+static void give_back_in_order(const struct choice *choice)
+{
+    struct pool *pool = choice->pool;
+    bool pushed;
+    enter_driver();
+    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+    bool current = context_push(pool, choice->context, &pushed);
+    for (unsigned i = 0; current && i < stream_count(streams_of(pool)); i++) {
+        struct stream_ref ref;
+        CUstream handle;
+        if (can_be_named(choice, stream_at(streams_of(pool), i), &ref, &handle) &&
+            !may_be_capturing(pool, handle))
+            stream_release_at_the_end(pool, ref, handle);
+    }
+    if (current)
+        context_pop(pool, pushed);
+    relaxed_mode_end(pool->driver, mode);
+    leave_driver();
+}
+
+/* ---- after the context's work ---- */
+
+/* On the context's legacy stream: after all of its blocking streams', those included that nobody
+ * can name any more. */
+static bool record_legacy(struct pool *pool, struct context *context, CUevent *event)
+{
+    const struct driver *driver = pool->driver;
+    bool pushed, recorded = false;
+    if (program_captures(&pool->captures) || !context_push(pool, context, &pushed))
+        return false;
+    if (driver->cuEventCreate(event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS) {
+        recorded = driver->cuEventRecord(*event, CU_STREAM_LEGACY) == CUDA_SUCCESS;
+        if (!recorded)
+            driver->cuEventDestroy_v2(*event);
+    }
+    context_pop(pool, pushed);
+    return recorded;
+}
+
+/* On a driver without cuCtxRecordEvent, where the context is about to end: the driver would wait
+ * for its work, too, but not where it is mistaken for the end. */
+static void wait_for_context(struct pool *pool, struct context *context)
+{
+    CUevent event;
+    struct visit visit = {context, context_generation(context), true};
+    uint64_t give_up_at = monotonic_now() + PATIENCE_NANOSECONDS;
+    struct order_marks *marks = order_take_context(pool, context);
+    if (!marks)
+        return;
+    enter_driver();
+    bool recorded = record_legacy(pool, context, &event);
+    leave_driver();
+    bool waits = recorded;
+    while (stream_settle_is_pending_in(pool, context) &&
+           (waits || stream_settle_is_awaited(pool, context)) && monotonic_now() < give_up_at) {
+        CUresult result = stream_settle_wait(pool, &visit, waits ? &event : NULL, give_up_at);
+        if (waits && result == CUDA_SUCCESS)
+            order_blocking_are_over(marks);
+        waits = waits && result == CUDA_ERROR_NOT_READY;
+    }
+    if (recorded)
+        stream_settle_destroy(pool, &visit, event);
+    order_free_marks(marks);
+}
+
+/* The context's work so far comes before what is given back now. Where the context itself ends, the
+ * driver waits for its work next, and so may we. */
+static void release_all(struct pool *pool, struct context *context, const struct mempool *mempool,
+                        enum eviction reason)
+{
+    struct own_event after = {.context = context};
+    struct choice choice = {.pool = pool,
+                            .context = context,
+                            .generation = context_generation(context),
+                            .mempool = mempool,
+                            .older_than = UINT64_MAX};
+    stream_settle(pool, context->device);
+    stream_give_back(&choice, UINT64_MAX, reason, NULL, RELEASE_IN_ALLOCATION);
+    if (!stream_settle_is_pending_in(pool, context))
+        return;
+    enter_driver();
+    bool recorded = stream_settle_record_context(pool, context, &after.event);
+    leave_driver();
+    if (recorded) {
+        choice.pending_too = true;
+        stream_give_back(&choice, UINT64_MAX, reason, &after, RELEASE_IN_ALLOCATION);
+        enter_driver();
+        pool->driver->cuEventDestroy_v2(after.event);
+        leave_driver();
+        return;
+    }
+    /* Where only a memory pool ends, what is pending goes back when it is known to be over. */
+    if (mempool)
+        return;
+    if (!MUTATED(not_given_back_in_order))
+        give_back_in_order(&choice);
+    if (!pool->driver->cuCtxRecordEvent && stream_settle_is_pending_in(pool, context)) {
+        wait_for_context(pool, context);
+        stream_give_back(&choice, UINT64_MAX, reason, NULL, RELEASE_IN_ALLOCATION);
+    }
+}
+
+void stream_ends_mempool(struct pool *pool, const struct mempool *mempool, uint64_t bytes, bool all)
+{
+    struct context *c = context_next(pool, NULL, mempool->device);
+    stream_settle(pool, mempool->device);
+    for (; c; c = context_next(pool, c, mempool->device)) {
+        struct choice choice = choice_any(pool);
+        choice.mempool = mempool;
+        if (!all)
+            stream_release_in(pool, c, choice, bytes, EVICTION_MEMORY, RELEASE_IN_FREE);
+        else if (context_pin(c, context_generation(c))) {
+            release_all(pool, c, mempool, EVICTION_MEMORY);
+            context_unpin(c);
+        }
+    }
+}
+
+/* While captures go on no event can be recorded: what can be given back in its stream's order is,
+ * and for the rest those events that there are are waited for, as the context's end would. */
+void stream_ends_before(struct pool *pool, struct context *context)
+{
+    uint64_t started = monotonic_now();
+    struct choice choice = {
+        .pool = pool, .context = context, .generation = context_generation(context)};
+    if (!program_captures(&pool->captures) || !pool->driver->cuMemFreeAsync)
+        return;
+    if (!MUTATED(not_given_back_in_order))
+        give_back_in_order(&choice);
+    while (stream_settle_is_awaited(pool, context) &&
+           monotonic_now() - started < PATIENCE_NANOSECONDS)
+        patient_nap(started);
+}
+
+void stream_ends_context(struct pool *pool, struct context *context)
+{
+    if (streams_of(pool) && pool->driver->cuMemFreeAsync)
+        release_all(pool, context, NULL, EVICTION_MEMORY);
+}
+
+/* ---- after its end ---- */
+
+void stream_ends_forget(struct pool *pool, struct context *context)
+{
+    struct streams *streams = streams_of(pool);
+    for (unsigned i = 0; streams && i < stream_count(streams); i++) {
+        struct stream *stream = stream_at(streams, i);
+        struct block *found, *chain = NULL;
+        lock_take(&stream->lock, LOCK_STREAM);
+        while ((found = choice_take_any(stream, context)) != NULL) {
+            choice_detach(pool, stream, found);
+            counter_add(&found->bucket->counters->evictions[EVICTION_CONTEXT], 1);
+            found->links[LINK_HEAP].next = chain;
+            chain = found;
+        }
+        lock_give(&stream->lock);
+        for (struct block *next; chain; chain = next) {
+            next = chain->links[LINK_HEAP].next;
+            stream_block_gone(pool, stream_block_of(chain));
+            stream_block_has_a_place(stream);
+        }
+    }
+}

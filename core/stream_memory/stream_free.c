@@ -1,0 +1,256 @@
+#include "stream_free.h"
+
+#include "core/base/mutation.h"
+#include "core/contexts/pool_state.h"
+#include "core/reclaim/room.h"
+#include "mempool.h"
+#include "own_event_query.h"
+#include "own_event_record.h"
+#include "stream_find.h"
+#include "stream_hands.h"
+#include "stream_payoff.h"
+#include "stream_release.h"
+#include "stream_reserve.h"
+#include "stream_shelf.h"
+
+/* ---- how much may be pending that nobody can ask about ---- */
+
+/* Streams share the growth budget as if they were no fewer than this. */
+#define FEW_STREAMS 16u
+
+/* And their share of the device as if they were no fewer than this. */
+#define VERY_FEW_STREAMS 4u
+
+/* The share of a device's memory that they share at most. */
+#define UNKNOWN_SHARE 64u
+
+/* This process's memory takes up less than half of the device. */
+static bool memory_is_plentiful(const struct device *device)
+{
+    /* Relaxed: it orders nothing. */
+    uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
+    return reserved < device->total_bytes / 2 && !device_is_short(device);
+}
+
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint64_t share_of(uint64_t all, uint64_t streams, uint64_t at_least)
+{
+    return all / (streams > at_least ? streams : at_least);
+}
+
+/* Bytes that it may have freed with no event behind them, the last of them from
+ * that memory pool: such memory other streams get, and goes back to the driver, only when it is
+ * known otherwise to be over. All streams together: the growth budget; or, while half of the device
+ * is free, what the driver would keep itself, for streams that need no marker; at most a 64th of
+ * the device, and nothing while memory is short. */
+static uint64_t uncovered_share(const struct pool *pool, const struct stream *stream,
+                                const struct mempool *mempool)
+{
+    lock_must_be_held(&stream->lock);
+    const struct device *device = stream->device;
+    uint64_t streams = stream_count(streams_of(pool)), all = device->growth_budget;
+    uint64_t kept = atomic_load_explicit(&mempool->kept, memory_order_relaxed);
+    if (device_is_short(device))
+        return 0;
+    if (stream->own_order && all && kept > all && memory_is_plentiful(device))
+        all = kept;
+    all = smaller(all, stream_device(device)->cached_cap / 2);
+    return smaller(share_of(all, streams, FEW_STREAMS),
+                   share_of(device->total_bytes / UNKNOWN_SHARE, streams, VERY_FEW_STREAMS));
+}
+
+/* ---- what a free puts into its stream ---- */
+
+/* What a free puts into its stream. */
+struct put {
+    bool event;  /* one of its own, so that it can be asked about */
+    bool marker; /* or at least an operation: others order the stream */
+};
+
+static struct put what_to_put(const struct pool *pool, struct stream *stream,
+                              const struct stream_block *block)
+{
+    lock_must_be_held(&stream->lock);
+    uint64_t pending = counter_get(&stream->free_bytes) - counter_get(&stream->clean_bytes);
+    stream->may_be_uncovered = uncovered_share(pool, stream, block->mempool);
+    bool due = shelf_events_are_wanted(stream) || shelf_launches_early(stream) ||
+               (pending - stream->covered_bytes + block->block.bytes > stream->may_be_uncovered &&
+                !MUTATED(much_freed_without_event));
+    bool marker = stream->ordered_by_others && !MUTATED(frees_put_nothing) &&
+                  !(MUTATED(frees_between_put_nothing) && stream->handle == CU_STREAM_LEGACY);
+    return (struct put){due, marker};
+}
+
+/* Of the free with this stamp. False where an operation cannot be made that has to be. */
+static bool put_in_free(struct pool *pool, struct stream_ref ref, CUstream handle, uint64_t stamp,
+                        struct put put, struct own_event **event)
+{
+    *event = NULL;
+    if (put.event) {
+        *event = own_event_record(pool, ref, handle, stamp, put.marker);
+        own_events_want_one_less(ref.stream);
+    }
+    return *event || !put.marker || own_event_mark(pool, ref, handle, stamp);
+}
+
+/* ---- frees in a stream's order ---- */
+
+static void put_on_shelf(struct shelf *shelf, struct bucket *bucket, struct stream_block *block,
+                         bool moved, struct own_event *event, uint64_t stamp)
+{
+    lock_must_be_held(&shelf->stream->lock);
+    struct stream *stream = shelf->stream;
+    if (moved) {
+        atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
+        block->block.bucket = bucket;
+        shelf_count_in(shelf, bucket, block);
+    } else {
+        shelf_count_not_live(shelf, block);
+    }
+    block->event = event;
+    shelf_make_pending(stream, bucket, block, stamp);
+    shelf_count_if_covered(stream, block);
+}
+
+/* A free on another stream than that of the allocation, or one that puts something into the stream.
+ * The stamp is taken, and the block away. False: the driver frees it, and is itself the operation
+ * that others wait for. */
+static bool free_slowly(struct pool *pool, struct stream_block *block, struct stream_ref ref,
+                        CUstream handle, uint64_t stamp, struct put put)
+{
+    struct stream *stream = ref.stream;
+    bool moved = shelf_of(block)->stream != stream;
+    struct own_event *event;
+    bool may = put_in_free(pool, ref, handle, stamp, put, &event);
+    if (moved)
+        stream_block_leave_shelf(block);
+    lock_take(&stream->lock, LOCK_STREAM);
+    /* The context may have begun to end since: what comes to lie here now is given back by nobody.
+     */
+    bool stays = may && stream_is(ref) && shelf_may_keep(stream, block) &&
+                 (event || !put.marker || !own_events_capture_is_coming(pool));
+    struct shelf *shelf = stays ? shelf_get(pool, stream, block->mempool) : NULL;
+    struct bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, block->block.bytes) : NULL;
+    stays = bucket && !(moved && shelf_is_full(pool, bucket));
+    if (stays)
+        put_on_shelf(shelf, bucket, block, moved, event, stamp);
+    if (event)
+        own_event_drop(stream, event);
+    own_events_settle(stream);
+    shelf_set_unchecked(stream);
+    /* Where nothing can be put there, not each free tries again. */
+    if (put.event && !event && !put.marker)
+        shelf_put_off_check(stream);
+    struct context *context = stays ? stream->context : NULL;
+    lock_give(&stream->lock);
+    stream_block_has_a_place(stream);
+    if (context && put.event)
+        room_look_again(pool, context);
+    if (!stays && moved)
+        stream_block_return_to_shelf(block);
+    return stays;
+}
+
+bool stream_free_in_order(struct pool *pool, struct stream_block *block, struct stream_ref ref,
+                          CUstream handle)
+{
+    struct stream *stream = ref.stream;
+    bool looked = false;
+    lock_take(&stream->lock, LOCK_STREAM);
+    for (;;) {
+        if (!stream_is(ref) || !shelf_may_keep(stream, block) ||
+            (!looked && payoff_comes_too_late(stream, block))) {
+            lock_give(&stream->lock);
+            return false;
+        }
+        /* Another stream's bucket is looked at later. */
+        if (shelf_is_within_cap(stream, block) &&
+            (shelf_of(block)->stream != stream || !shelf_is_full(pool, block->block.bucket)))
+            break;
+        lock_give(&stream->lock);
+        if (looked || !stream_reserve_keeps(pool, stream, block))
+            return false;
+        looked = true;
+        lock_take(&stream->lock, LOCK_STREAM);
+    }
+    struct put put = what_to_put(pool, stream, block);
+    if ((put.event || put.marker) && payoff_is_for_driver(stream)) {
+        lock_give(&stream->lock);
+        return false;
+    }
+    uint64_t stamp = shelf_next_stamp(stream);
+    bool look = shelf_look_is_due(stream);
+    stream_block_is_detached(stream);
+    lock_give(&stream->lock);
+    if (!free_slowly(pool, block, ref, handle, stamp, put))
+        return false;
+    if (look)
+        stream_reserve_look(pool, stream);
+    return true;
+}
+
+/* ---- plain frees ---- */
+
+/* What was handed out by the stream record's former owner carries a stamp of his: that later ones
+ * of the same record are over says nothing of it, since his work goes on beside the new owner's. */
+static bool last_free_is_over(const struct stream_block *block)
+{
+    struct stream *stream = shelf_of(block)->stream;
+    lock_take(&stream->lock, LOCK_STREAM);
+    bool own =
+        atomic_load_explicit(&block->generation, memory_order_relaxed) > stream->handed_before ||
+        counter_get(&block->block.epoch) == 0 || MUTATED(former_owners_stamp_believed);
+    bool over = (own && counter_get(&block->block.epoch) <= stream_done(stream)) ||
+                MUTATED(plain_free_of_unfinished);
+    lock_give(&stream->lock);
+    return over;
+}
+
+/* The context is pinned. The event is not the block's: no stream is made to wait for all of its
+ * context's work. */
+static bool free_in_context(struct pool *pool, struct stream_block *block, struct stream_ref ref,
+                            struct plain_free *free)
+{
+    struct stream *stream = ref.stream;
+    lock_take(&stream->lock, LOCK_STREAM);
+    uint64_t stamp = shelf_next_stamp(stream);
+    stream_block_is_detached(stream);
+    lock_give(&stream->lock);
+    struct own_event *event = own_event_record_context(pool, stream, stamp);
+    stream_block_leave_shelf(block);
+    lock_take(&stream->lock, LOCK_STREAM);
+    /* Without an event it would lie there for good. The driver's own free relies on the program to
+     * have waited for all uses. */
+    bool may = (event || MUTATED(plain_free_without_event)) && stream_is(ref) &&
+               shelf_may_keep(stream, block);
+    struct shelf *shelf = may ? shelf_get(pool, stream, block->mempool) : NULL;
+    struct bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, block->block.bytes) : NULL;
+    if (bucket)
+        put_on_shelf(shelf, bucket, block, true, NULL, stamp);
+    if (bucket && event)
+        own_event_drop(stream, event);
+    own_events_settle(stream);
+    lock_give(&stream->lock);
+    stream_block_has_a_place(stream);
+    if (!bucket) {
+        stream_block_return_to_shelf(block);
+        *free = (struct plain_free){stream, event};
+    }
+    return bucket;
+}
+
+bool stream_free_plainly(struct pool *pool, struct stream_block *block, struct plain_free *free)
+{
+    struct context *context = block->context;
+    *free = (struct plain_free){NULL, NULL};
+    if (last_free_is_over(block) || !context_pin(context, block->context_generation))
+        return false;
+    struct stream_ref ref = streams_of_plain_frees(pool, context);
+    bool kept = ref.stream && free_in_context(pool, block, ref, free);
+    context_unpin(context);
+    return kept;
+}

@@ -1,0 +1,145 @@
+#include "stream_hands.h"
+
+#include "core/contexts/pool_state.h"
+#include "stream_find.h"
+#include "stream_shelf.h"
+#include "use.h"
+
+bool stream_block_claim(struct stream_block *block, CUdeviceptr address)
+{
+    for (;;) {
+        struct shelf *shelf = shelf_of(block);
+        if (!shelf || !stream_block_is_held(block, address))
+            return false;
+        lock_take(&shelf->stream->lock, LOCK_STREAM);
+        bool same = shelf_of(block) == shelf;
+        bool held = same && stream_block_is_held(block, address);
+        if (held)
+            atomic_store_explicit(&block->held_at, 0, memory_order_relaxed);
+        lock_give(&shelf->stream->lock);
+        if (same)
+            return held;
+    }
+}
+
+void stream_block_leave_shelf(struct stream_block *block)
+{
+    struct shelf *shelf = shelf_of(block);
+    lock_take(&shelf->stream->lock, LOCK_STREAM);
+    shelf_count_not_live(shelf, block);
+    shelf_count_out(shelf, block->block.bucket, block);
+    lock_give(&shelf->stream->lock);
+}
+
+void stream_block_return_to_shelf(struct stream_block *block)
+{
+    struct shelf *shelf = shelf_of(block);
+    lock_take(&shelf->stream->lock, LOCK_STREAM);
+    shelf_count_in(shelf, block->block.bucket, block);
+    shelf_count_live(shelf, block->block.bucket, shelf_asked(block));
+    lock_give(&shelf->stream->lock);
+}
+
+/* ---- blocks that leave ---- */
+
+void stream_block_leave(struct pool *pool, struct stream_block *block)
+{
+    stream_block_leave_shelf(block);
+    block_set_state(&block->block, BLOCK_LEAVING);
+    block_table_remove(&streams_of(pool)->blocks, block_address(&block->block), &block->block);
+}
+
+static void forget_block(const struct stream_block *block)
+{
+    struct device *device = block->context->device;
+    /* Relaxed, both: numbers that are compared with limits, and order nothing. */
+    atomic_fetch_sub_explicit(&device->reserved_bytes, block->block.bytes, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&stream_device(device)->reserved_bytes, block->block.bytes,
+                              memory_order_relaxed);
+}
+
+static void forget_left(struct pool *pool, struct stream_block *block)
+{
+    forget_block(block);
+    stream_block_put(&streams_of(pool)->records, block);
+}
+
+void stream_block_left(struct pool *pool, struct stream_block *block, uint64_t nanoseconds)
+{
+    struct shelf *shelf = shelf_of(block);
+    struct bucket_counters *counters = block->block.bucket->counters;
+    lock_take(&shelf->stream->lock, LOCK_STREAM);
+    bucket_count_return(counters, EVICTION_FREE, nanoseconds);
+    counter_add(&counters->frees, 1);
+    lock_give(&shelf->stream->lock);
+    forget_left(pool, block);
+}
+
+/* The same without the driver. */
+static void lose(struct pool *pool, struct stream_block *block)
+{
+    struct shelf *shelf = shelf_of(block);
+    lock_take(&shelf->stream->lock, LOCK_STREAM);
+    bucket_count_lost(block->block.bucket->counters);
+    lock_give(&shelf->stream->lock);
+    forget_left(pool, block);
+}
+
+void stream_block_came_back(struct pool *pool, struct stream_block *block)
+{
+    if (!block_table_insert(&streams_of(pool)->blocks, block_address(&block->block), &block->block))
+        return;
+    block_set_state(&block->block, BLOCK_LIVE);
+    stream_block_return_to_shelf(block);
+    atomic_store_explicit(&block->held_at, block_address(&block->block), memory_order_release);
+}
+
+void stream_block_gone(struct pool *pool, struct stream_block *block)
+{
+    forget_left(pool, block);
+}
+
+/* ---- addresses that are another's ---- */
+
+static bool forget_held(struct pool *pool, struct stream_block *block, CUdeviceptr address)
+{
+    if (!stream_block_claim(block, address))
+        return false;
+    use_forget(pool, block);
+    stream_block_leave(pool, block);
+    lose(pool, block);
+    return true;
+}
+
+bool stream_block_let_go(struct pool *pool, CUdeviceptr address)
+{
+    struct stream_block *block = stream_block_find(&streams_of(pool)->blocks, address);
+    return !block || forget_held(pool, block, address);
+}
+
+/* A block that is free with us was freed behind our back, since the driver gave it out again. */
+static void forget_stale(struct pool *pool, struct stream_block *block, CUdeviceptr address)
+{
+    struct shelf *shelf = shelf_of(block);
+    if (!shelf)
+        return;
+    lock_take(&shelf->stream->lock, LOCK_STREAM);
+    bool stale =
+        shelf_of(block) == shelf && block_address(&block->block) == address &&
+        (block_state(&block->block) == BLOCK_CLEAN || block_state(&block->block) == BLOCK_PENDING);
+    if (stale) {
+        shelf_detach(shelf->stream, block);
+        counter_add(&block->block.bucket->counters->evictions[EVICTION_CONTEXT], 1);
+        block_table_remove(&streams_of(pool)->blocks, address, &block->block);
+    }
+    lock_give(&shelf->stream->lock);
+    if (stale)
+        stream_block_gone(pool, block);
+}
+
+void stream_block_forget_address(struct pool *pool, CUdeviceptr address)
+{
+    struct stream_block *block = stream_block_at(pool, address);
+    if (block && !forget_held(pool, block, address))
+        forget_stale(pool, block, address);
+}

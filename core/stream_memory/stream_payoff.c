@@ -1,0 +1,88 @@
+#include "stream_payoff.h"
+
+#include "core/base/mutation.h"
+#include "stream_shelf.h"
+
+/* After so many looks in vain at what other streams' frees left pending on a stream, the driver has
+ * what they free there, but for one in so many. */
+#define VAIN_LOOKS      32u
+#define FREES_PER_TRIAL 32u
+
+/* A stream_miss that costs another block its place is vain where the stream has had fewer hits
+ * since the last one than FEW_HITS, or than misses. After so many of them in a row the next frees
+ * on it that would put something into it are the driver's: so many, then four and sixteen times as
+ * many. */
+#define VAIN_MISSES      4u
+#define FEW_HITS         2u
+#define FREES_FOR_DRIVER 64u
+
+static uint64_t hits_of(const struct bucket *bucket)
+{
+    uint64_t hits = 0;
+    for (unsigned i = 0; i < HIT_KINDS; i++)
+        hits += counter_get(&bucket->counters->hits[i]);
+    return hits;
+}
+
+/* Whether the stream itself has found a block there since it was last asked. */
+static bool has_hit_since(struct bucket *bucket)
+{
+    lock_of_rank_must_be_held(LOCK_STREAM);
+    struct shelf_bucket *of = shelf_bucket_of(bucket);
+    uint64_t hits = hits_of(bucket);
+    bool has = of->hits != hits;
+    of->hits = hits;
+    return has;
+}
+
+/* Where blocks of other streams are freed on a stream that is far behind them, they come
+ * back to nobody in time: while that is so the driver has them, for the price of one call, but for
+ * some by which it is seen when that has changed. */
+bool payoff_comes_too_late(struct stream *stream, const struct stream_block *block)
+{
+    lock_must_be_held(&stream->lock);
+    if (shelf_of(block)->stream == stream)
+        return false;
+    const struct shelf *shelf = shelf_find(stream, block->mempool);
+    struct bucket *bucket = shelf ? shelf_find_bucket(shelf, block->block.bytes) : NULL;
+    if (!bucket || bucket == &shelf->unkept || shelf_bucket_of(bucket)->looks_in_vain < VAIN_LOOKS)
+        return false;
+    struct shelf_bucket *of = shelf_bucket_of(bucket);
+    if (has_hit_since(bucket)) {
+        of->looks_in_vain = 0;
+        return false;
+    }
+    return of->not_kept++ % FREES_PER_TRIAL != 0 && !MUTATED(vain_frees_kept);
+}
+
+/* Another block had to go for this one. */
+void payoff_note_at_bound(struct stream *stream)
+{
+    lock_take(&stream->lock, LOCK_STREAM);
+    uint64_t hits = stream->handed_out - stream->missed - stream->hits_at_bound;
+    bool few = hits < FEW_HITS || hits < stream->missed - stream->missed_at_bound;
+    stream->misses_at_bound = few ? stream->misses_at_bound + 1 : 0;
+    stream->hits_at_bound += hits;
+    stream->missed_at_bound = stream->missed;
+    unsigned more = stream->misses_at_bound - VAIN_MISSES;
+    if (stream->misses_at_bound >= VAIN_MISSES)
+        stream->for_driver = FREES_FOR_DRIVER << (more < 2 ? 2 * more : 4);
+    lock_give(&stream->lock);
+}
+
+/* What is freed on the stream goes back before it is asked for again, and other blocks
+ * for it: to put an operation into the stream for each costs as much as the driver's free. */
+bool payoff_is_for_driver(struct stream *stream)
+{
+    lock_must_be_held(&stream->lock);
+    if (stream->for_driver == 0 || MUTATED(kept_at_bound))
+        return false;
+    stream->for_driver--;
+    return true;
+}
+
+void payoff_has_new_owner(struct stream *stream)
+{
+    lock_must_be_held(&stream->lock);
+    stream->misses_at_bound = stream->for_driver = 0;
+}

@@ -1,0 +1,208 @@
+#include "stream_reserve.h"
+
+#include "core/base/clock.h"
+#include "core/base/mutation.h"
+#include "core/contexts/pool_state.h"
+#include "own_event_query.h"
+#include "own_event_record.h"
+#include "stream_release.h"
+#include "stream_settle.h"
+#include "stream_shelf.h"
+#include "stream_sums.h"
+
+/* A stream may keep this share of the device's cap without a look at the others, divided by the
+ * number of streams; and only while less than half of the cap is used: so together they stay
+ * inside. */
+#define CAP_SHARE   8u
+#define FEW_STREAMS 16u
+
+/* ---- caps and idle blocks ---- */
+
+bool stream_reserve_keeps(struct pool *pool, struct stream *stream,
+                          const struct stream_block *block)
+{
+    struct device *device = stream->device;
+    uint64_t cap = stream_device(device)->cached_cap, bytes = block->block.bytes;
+    uint64_t cap_blocks = pool->settings.stream_ordered.caps.blocks_per_bucket;
+    if (bytes > cap)
+        return false;
+    struct stream_bytes sum = stream_sum(pool, device);
+    uint64_t kept = sum.cached + sum.pending + bytes;
+    if (kept > cap) {
+        stream_settle(pool, device);
+        kept -= stream_release_clean(pool, device, kept - cap, EVICTION_CAP, RELEASE_IN_ALLOCATION);
+    }
+    unsigned count = stream_count(streams_of(pool));
+    uint64_t share = cap / CAP_SHARE / (count > FEW_STREAMS ? count : FEW_STREAMS);
+    bool fits = kept <= cap || MUTATED(stream_cap_ignored);
+    lock_take(&stream->lock, LOCK_STREAM);
+    stream->unchecked_cap =
+        counter_get(&stream->free_bytes) + (fits ? bytes : 0) + (kept <= cap / 2 ? share : 0);
+    shelf_set_unchecked(stream);
+    bool full = atomic_load_explicit(&block->shelf, memory_order_relaxed)->stream == stream &&
+                block->block.bucket->free_blocks >= cap_blocks;
+    lock_give(&stream->lock);
+    return fits && !full;
+}
+
+static void release_idle(struct pool *pool, const struct device *device, uint64_t now)
+{
+    uint64_t idle = pool->settings.stream_ordered.release_after_idle_ns;
+    struct choice choice = {.oldest_first = true, .older_than = now - idle};
+    struct context *c = context_next(pool, NULL, changeable(device));
+    stream_settle(pool, device);
+    for (; c; c = context_next(pool, c, changeable(device)))
+        stream_release_in(pool, c, choice, UINT64_MAX, EVICTION_IDLE, RELEASE_IN_ALLOCATION);
+}
+
+/* True for one thread each time. */
+static bool idle_look_is_due(const struct pool *pool, struct device *device, uint64_t now)
+{
+    uint64_t idle = pool->settings.stream_ordered.release_after_idle_ns;
+    uint64_t last =
+        atomic_load_explicit(&stream_device(device)->idle_checked_at, memory_order_relaxed);
+    /* The blocks carry times of looks: those of before the first one have none. */
+    return idle && now > idle && now >= last + idle / 4 &&
+           atomic_compare_exchange_strong_explicit(&stream_device(device)->idle_checked_at, &last,
+                                                   now, memory_order_relaxed, memory_order_relaxed);
+}
+
+void stream_reserve_look(struct pool *pool, struct stream *stream)
+{
+    uint64_t now = monotonic_now();
+    lock_take(&stream->lock, LOCK_STREAM);
+    shelf_note_time(stream, now);
+    lock_give(&stream->lock);
+    if (idle_look_is_due(pool, stream->device, now))
+        release_idle(pool, stream->device, now);
+}
+
+/* ---- before a miss ---- */
+
+/* Where the memory pool has a release threshold, the driver would hold on to what was needed once,
+ * and give it out again in any size: so twice the peak is kept, and so many growth budgets. */
+#define THRESHOLD_PEAKS   2u
+#define THRESHOLD_BUDGETS 4u
+
+/* Bytes that may be reserved in all. What the driver's memory pool keeps anyway costs nobody
+ * anything here, except where memory is short. */
+static uint64_t bound_on_reserve(const struct pool *pool, const struct device *device,
+                                 const struct mempool *mempool)
+{
+    uint64_t peak = counter_get(&stream_device(device)->counters->peak_requested);
+    uint64_t bound = (uint64_t)((double)peak * pool->settings.stream_ordered.caps.reserve_ratio) +
+                     device->growth_budget;
+    uint64_t kept = atomic_load_explicit(&mempool->kept, memory_order_relaxed);
+    uint64_t needed = THRESHOLD_PEAKS * peak + THRESHOLD_BUDGETS * device->growth_budget;
+    bool is_short = atomic_load_explicit(&device->is_short, memory_order_relaxed);
+    if (kept > needed && !MUTATED(threshold_taken_for_need))
+        kept = needed;
+    return kept > bound && !is_short ? kept : bound;
+}
+
+bool stream_reserve_has_room(struct pool *pool, const struct context *context,
+                             const struct mempool *mempool, uint64_t bytes)
+{
+    const struct device *device = context->device;
+    uint64_t reserved =
+        atomic_load_explicit(&stream_device(device)->reserved_bytes, memory_order_relaxed);
+    return reserved + bytes <= bound_on_reserve(pool, device, mempool);
+}
+
+/* Each time what is left of the device has halved, what is pending without an event gets one: when
+ * there is none left, the program may have submitted more work behind it. */
+static void look_at_what_is_left(struct pool *pool, struct device *device, uint64_t bytes)
+{
+    uint64_t taken = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed) + bytes;
+    uint64_t left = taken < device->total_bytes ? device->total_bytes - taken : 1;
+    uint64_t noted = atomic_load_explicit(&stream_device(device)->left_bytes, memory_order_relaxed);
+    if (noted == 0)
+        noted = device->total_bytes;
+    if (left >= noted / 2 && left / 2 <= noted)
+        return;
+    atomic_store_explicit(&stream_device(device)->left_bytes, left, memory_order_relaxed);
+    if (left > noted || MUTATED(shortage_unnoticed))
+        return;
+    struct context *c = context_next(pool, NULL, device);
+    for (; c; c = context_next(pool, c, device))
+        own_events_record_missing(pool, c);
+}
+
+/* Of many streams the sum is only made now and then: a peak between may not be seen. */
+static void raise_peaks(struct pool *pool, struct device *device, uint64_t bytes, uint64_t after)
+{
+    struct streams *streams = streams_of(pool);
+    uint64_t started;
+    counter_raise_to(&stream_device(device)->counters->peak_reserved, after);
+    counter_raise_shared(&stream_device(device)->counters->recent_peak, after);
+    if (streams_are_paused(streams, &streams->sums, &started))
+        return;
+    /* Two threads may both be right. */
+    counter_raise_to(&stream_device(device)->counters->peak_requested,
+                     stream_sum(pool, device).requested + bytes);
+    streams_pause_after(streams, &streams->sums, started);
+}
+
+static void settle_now_and_then(struct pool *pool, const struct device *device)
+{
+    struct streams *streams = streams_of(pool);
+    uint64_t started;
+    if (streams_are_paused(streams, &streams->settling, &started))
+        return;
+    stream_settle_all(pool, device, own_events_query_sparingly);
+    streams_pause_after(streams, &streams->settling, started);
+}
+
+/* In an allocation that goes on without it. */
+static uint64_t release_hastily(struct pool *pool, const struct device *device, uint64_t bytes)
+{
+    struct streams *streams = streams_of(pool);
+    struct choice choice = choice_any(pool);
+    uint64_t started;
+    choice.hastily = true;
+    if (streams_are_paused(streams, &streams->releases, &started))
+        return 0;
+    uint64_t released =
+        stream_release_chosen(pool, device, choice, bytes, EVICTION_CAP, RELEASE_IN_ALLOCATION);
+    if (released == 0)
+        streams_pause_after(streams, &streams->releases, started);
+    return released;
+}
+
+static uint64_t release_behind_events_now_and_then(struct pool *pool, struct context *context,
+                                                   uint64_t bytes)
+{
+    struct streams *streams = streams_of(pool);
+    uint64_t started;
+    if (streams_are_paused(streams, &streams->releases_behind, &started) ||
+        !context_pin(context, context_generation(context)))
+        return 0;
+    uint64_t released = stream_release_behind_events(pool, context, bytes);
+    if (released == 0)
+        streams_pause_after(streams, &streams->releases_behind, started);
+    context_unpin(context);
+    return released;
+}
+
+bool stream_reserve_before_growth(struct pool *pool, struct context *context,
+                                  const struct mempool *mempool, uint64_t bytes,
+                                  struct stream_ref ref, CUstream handle)
+{
+    struct device *device = context->device;
+    uint64_t after =
+        atomic_load_explicit(&stream_device(device)->reserved_bytes, memory_order_relaxed) + bytes;
+    raise_peaks(pool, device, bytes, after);
+    look_at_what_is_left(pool, device, bytes);
+    uint64_t bound = bound_on_reserve(pool, device, mempool);
+    if (after <= bound)
+        return false;
+    settle_now_and_then(pool, device);
+    uint64_t excess = after - bound;
+    uint64_t released = release_hastily(pool, device, excess);
+    if (released < excess && !MUTATED(own_pending_kept))
+        released +=
+            stream_release_in_order_up_to(pool, ref, handle, excess - released, EVICTION_CAP);
+    if (released < excess)
+        released += release_behind_events_now_and_then(pool, context, excess - released);
+    return released != 0;
+}

@@ -1,0 +1,36 @@
+/*
+ * How much free memory of streams is kept: the caps on what is free, the ratio of what is reserved
+ * to what is used, and how long blocks lie idle. No lock is held by the callers.
+ */
+#ifndef CUDAPOOL_CORE_STREAM_RESERVE_H
+#define CUDAPOOL_CORE_STREAM_RESERVE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/driver/cuda_abi.h"
+#include "mempool.h"
+#include "stream_block.h"
+#include "streams.h"
+
+/* Whether the block, which is being freed on the stream, may stay inside the device's cap, others
+ * having been given back if that helps. */
+bool stream_reserve_keeps(struct pool *pool, struct stream *stream,
+                          const struct stream_block *block);
+
+/* Every so many frees: looks for blocks that were idle for long. */
+void stream_reserve_look(struct pool *pool, struct stream *stream);
+
+/* Whether another block of this size may be reserved with nothing given back for it. */
+bool stream_reserve_has_room(struct pool *pool, const struct context *context,
+                             const struct mempool *mempool, uint64_t bytes);
+
+/* Before a miss of this size on the stream: keeps the reserve inside its ratio, or what the
+ * driver's memory pool would keep itself. What is over goes back, then what the stream itself left
+ * pending, in its own order, then what others did, each behind an event of ours; no more than the
+ * excess, and nothing is waited for. Whether anything had to go. */
+bool stream_reserve_before_growth(struct pool *pool, struct context *context,
+                                  const struct mempool *mempool, uint64_t bytes,
+                                  struct stream_ref ref, CUstream handle);
+
+#endif

@@ -1,0 +1,339 @@
+#include "stream_search.h"
+
+#include <string.h>
+
+#include "core/base/mutation.h"
+#include "core/contexts/pool_state.h"
+#include "mempool.h"
+#include "own_event_query.h"
+#include "stream_ends.h"
+#include "stream_release.h"
+#include "stream_reserve.h"
+
+/* Streams that are looked through and that are asked about, and blocks of a bucket that are looked
+ * at, before the driver is the faster answer. */
+#define SEARCH_MAX  64u
+#define QUERIES_MAX 8u
+#define LOOKS_MAX   8u
+
+static bool follows(const struct search *search)
+{
+    return !search->host_only &&
+           search->pool->settings.stream_ordered.reuse.follow_event_dependencies &&
+           atomic_load_explicit(&search->mempool->follow, memory_order_relaxed);
+}
+
+bool search_asks(const struct search *search)
+{
+    return search->pool->settings.stream_ordered.reuse.opportunistic &&
+           atomic_load_explicit(&search->mempool->opportunistic, memory_order_relaxed);
+}
+
+static bool may_wait(const struct search *search)
+{
+    return !search->host_only &&
+           search->pool->settings.stream_ordered.reuse.internal_dependencies &&
+           atomic_load_explicit(&search->mempool->internal, memory_order_relaxed);
+}
+
+/* False where the stream has ended. */
+bool search_begin(struct search *search, struct pool *pool, struct stream_ref ref, CUstream handle,
+                  const struct shelf *shelf, uint64_t bytes)
+{
+    struct stream *stream = ref.stream;
+    search->pool = pool;
+    search->ref = ref;
+    search->handle = handle;
+    search->mempool = shelf->mempool;
+    search->bytes = bytes;
+    search->found = NULL;
+    search->everywhere = false;
+    memset(search->candidates, 0, sizeof search->candidates);
+    lock_take(&stream->lock, LOCK_STREAM);
+    bool is = stream_is(ref);
+    search->context = stream->context;
+    search->generation = stream->generation;
+    /* What a stream waits for, others that it orders need not; and a wait in it might hold them up,
+     * which an allocation does not. */
+    search->host_only = !stream->own_order;
+    search->known = stream->known;
+    search->from = stream->searched;
+    stream->searched += SEARCH_MAX;
+    lock_give(&stream->lock);
+    return is;
+}
+
+/* ---- one stream ---- */
+
+/* Its bucket of that size, if it is in the same context. */
+static struct bucket *bucket_of(const struct search *search, const struct stream *stream)
+{
+    lock_must_be_held(&stream->lock);
+    if (stream->context != search->context || stream->generation != search->generation)
+        return NULL;
+    const struct shelf *shelf = shelf_find(stream, search->mempool);
+    return shelf ? shelf_find_bucket(shelf, search->bytes) : NULL;
+}
+
+static bool comes_after(const struct search *search, const struct stream *stream, uint64_t stamp)
+{
+    return stream->index < STREAMS_ORDERED && search->known.after[stream->index] >= stamp;
+}
+
+/* Off its shelf, and out of its counters. */
+static struct stream_block *take_from(struct stream *stream, struct block *found)
+{
+    lock_must_be_held(&stream->lock);
+    shelf_detach(stream, stream_block_of(found));
+    return stream_block_of(found);
+}
+
+/* For another stream. */
+static struct stream_block *take_for_another(struct stream *stream, struct block *found)
+{
+    shelf_bucket_of(found->bucket)->taken_by_others += stream->id != 0;
+    shelf_bucket_of(found->bucket)->looks_in_vain = 0;
+    return take_from(stream, found);
+}
+
+static struct stream_block *look_at(struct search *search, struct stream *stream, enum hit *hit)
+{
+    struct stream_block *block = NULL;
+    if (stream == search->ref.stream || counter_get(&stream->free_bytes) == 0)
+        return NULL;
+    lock_take(&stream->lock, LOCK_STREAM);
+    own_events_settle(stream);
+    struct bucket *bucket = bucket_of(search, stream);
+    struct block *first = bucket ? bucket->pending.first : NULL;
+    if (bucket && bucket->clean.last) {
+        *hit = HIT_CLEAN;
+        block = take_for_another(stream, bucket->clean.last);
+    } else if (first &&
+               ((follows(search) && comes_after(search, stream, counter_get(&first->epoch))) ||
+                MUTATED(stream_order_ignored))) {
+        *hit = HIT_WAITED;
+        block = take_for_another(stream, first);
+    } else if (first) {
+        search->candidates[stream->index / 64] |= UINT64_C(1) << stream->index % 64;
+        shelf_bucket_of(bucket)->looks_in_vain++;
+    }
+    if (block)
+        stream_block_is_detached(stream);
+    lock_give(&stream->lock);
+    return block;
+}
+
+static struct stream_block *ask_about(struct search *search, struct stream *stream, enum hit *hit)
+{
+    lock_take(&stream->lock, LOCK_STREAM);
+    const struct bucket *bucket = bucket_of(search, stream);
+    uint64_t stamp =
+        bucket && bucket->pending.first ? counter_get(&bucket->pending.first->epoch) : 0;
+    bool may_know = stamp != 0 && stream->newest && stream->newest->stamp >= stamp;
+    lock_give(&stream->lock);
+    if (!may_know || !own_events_query_sparingly(search->pool, stream, stamp))
+        return NULL;
+    struct stream_block *block = look_at(search, stream, hit);
+    *hit = HIT_QUERIED;
+    if (block && !stream_id(streams_of(search->pool), stream))
+        streams_served_another(streams_of(search->pool));
+    return block;
+}
+
+static struct stream_block *find_with_event(const struct bucket *bucket)
+{
+    lock_of_rank_must_be_held(LOCK_STREAM);
+    struct block *b = bucket ? bucket->pending.first : NULL;
+    for (unsigned looks = 0; b && looks < LOOKS_MAX; looks++, b = b->links[LINK_BUCKET].next)
+        if (stream_block_of(b)->event)
+            return stream_block_of(b);
+    return NULL;
+}
+
+static void learn_order(struct search *search, const struct stream *other, uint64_t stamp)
+{
+    struct stream *stream = search->ref.stream;
+    if (other->index >= STREAMS_ORDERED)
+        return;
+    lock_take(&stream->lock, LOCK_STREAM);
+    if (stream_is(search->ref))
+        stream_learn(stream, other->index, stamp);
+    lock_give(&stream->lock);
+}
+
+/* A block has come back to its shelf. The memory pool may have been destroyed meanwhile. */
+static void give_back_if_its_pool_ended(struct pool *pool, struct mempool *mempool)
+{
+    if (atomic_load_explicit(&mempool->closed, memory_order_relaxed))
+        stream_ends_mempool(pool, mempool, UINT64_MAX, true);
+}
+
+static struct stream_block *wait_for(struct search *search, struct stream *stream, enum hit *hit)
+{
+    lock_take(&stream->lock, LOCK_STREAM);
+    struct stream_block *block = find_with_event(bucket_of(search, stream));
+    struct own_event *event = block ? block->event : NULL;
+    if (block && MUTATED(later_event_taken))
+        event = stream->newest;
+    if (block) {
+        event->users++;
+        take_for_another(stream, &block->block);
+        stream_block_is_detached(stream);
+    }
+    lock_give(&stream->lock);
+    if (!block)
+        return NULL;
+    bool ordered =
+        MUTATED(stream_wait_left_out) || own_event_wait(search->pool, search->handle, event);
+    lock_take(&stream->lock, LOCK_STREAM);
+    own_event_drop(stream, event);
+    if (!ordered)
+        shelf_attach(shelf_of(block), block);
+    lock_give(&stream->lock);
+    if (!ordered) {
+        stream_block_has_a_place(stream);
+        give_back_if_its_pool_ended(search->pool, search->mempool);
+        return NULL;
+    }
+    own_events_want(stream);
+    learn_order(search, stream, counter_get(&block->block.epoch));
+    *hit = HIT_BARRIER;
+    return block;
+}
+
+/* On a stream with early launches its own blocks need to be over, too. */
+struct stream_block *search_ask_about_own(struct search *search, struct bucket *bucket)
+{
+    struct stream *stream = search->ref.stream;
+    struct stream_block *block = NULL;
+    lock_take(&stream->lock, LOCK_STREAM);
+    uint64_t stamp = bucket->pending.first ? counter_get(&bucket->pending.first->epoch) : 0;
+    lock_give(&stream->lock);
+    if (!stamp || !own_events_query_sparingly(search->pool, stream, stamp))
+        return NULL;
+    lock_take(&stream->lock, LOCK_STREAM);
+    if (stream_is(search->ref))
+        block = search_take_own(stream, bucket);
+    if (block) {
+        shelf_count_out(shelf_of(block), bucket, block);
+        block_set_state(&block->block, BLOCK_LEAVING);
+        stream_block_is_detached(stream);
+    }
+    lock_give(&stream->lock);
+    return block;
+}
+
+/* ---- all of them ---- */
+
+/* The next candidate from there on, or STREAMS_MAX. */
+static unsigned next_candidate(const struct search *search, unsigned from)
+{
+    for (unsigned i = from; i < STREAMS_MAX; i = (i / 64 + 1) * 64) {
+        uint64_t bits = search->candidates[i / 64] >> i % 64;
+        if (bits)
+            return i + (unsigned)__builtin_ctzll(bits);
+    }
+    return STREAMS_MAX;
+}
+
+typedef struct stream_block *visitor(struct search *search, struct stream *stream, enum hit *hit);
+
+static struct stream_block *visit_candidates(struct search *search, visitor *visit, enum hit *hit)
+{
+    struct stream_block *block = NULL;
+    unsigned i = next_candidate(search, 0);
+    for (unsigned visits = 0; i < STREAMS_MAX && !block && visits < QUERIES_MAX; visits++) {
+        block = visit(search, stream_at(streams_of(search->pool), i), hit);
+        i = next_candidate(search, i + 1);
+    }
+    return block;
+}
+
+/* What is pending there without an event would have served: the next frees there record one. */
+static void ask_for_events(const struct search *search)
+{
+    for (unsigned i = next_candidate(search, 0); i < STREAMS_MAX; i = next_candidate(search, i + 1))
+        own_events_want(stream_at(streams_of(search->pool), i));
+}
+
+static bool are_few(const struct search *search)
+{
+    return stream_count(streams_of(search->pool)) <= SEARCH_MAX;
+}
+
+/* A block that is in no stream's counters, or NULL. */
+static struct stream_block *search_elsewhere(struct search *search, enum hit *hit)
+{
+    struct streams *streams = streams_of(search->pool);
+    unsigned others = stream_count(streams) - 1, index = search->ref.stream->index;
+    bool few = are_few(search) || search->everywhere;
+    unsigned first = few ? 0 : search->from, most = few ? others : SEARCH_MAX;
+    struct stream_block *block = NULL;
+    for (unsigned i = 0; i < most && !block; i++)
+        block = look_at(search,
+                        stream_at(streams, (index + 1 + (first + i) % others) % (others + 1)), hit);
+    if (!block && search_asks(search))
+        block = visit_candidates(search, ask_about, hit);
+    if (!block && MUTATED(made_to_wait_early) && may_wait(search))
+        block = visit_candidates(search, wait_for, hit);
+    if (!block && (search_asks(search) || may_wait(search)))
+        ask_for_events(search);
+    return block;
+}
+
+/* The same where no new memory can be had: as the driver does, the stream is put behind another
+ * one's free only now. While there is memory, nobody is held up for it. */
+bool search_harder(struct search *search)
+{
+    if (!search->bytes)
+        return false;
+    search->everywhere = true;
+    search->found = search_elsewhere(search, &search->found_by);
+    if (!search->found && may_wait(search))
+        search->found = visit_candidates(search, wait_for, &search->found_by);
+    return search->found;
+}
+
+/* Streams that take each other's blocks in turn would do so for ever: one that was robbed takes a
+ * new block in the place of the old one, as long as the reserve has room for it. */
+bool search_replaces_taken(const struct search *search, struct bucket *bucket)
+{
+    struct stream *stream = search->ref.stream;
+    struct shelf_bucket *of = shelf_bucket_of(bucket);
+    lock_take(&stream->lock, LOCK_STREAM);
+    bool robbed = of->taken_by_others != 0;
+    lock_give(&stream->lock);
+    if (!robbed || MUTATED(robbed_in_turn) ||
+        !stream_reserve_has_room(search->pool, search->context, search->mempool, search->bytes))
+        return false;
+    lock_take(&stream->lock, LOCK_STREAM);
+    if (of->taken_by_others)
+        of->taken_by_others--;
+    lock_give(&stream->lock);
+    return true;
+}
+
+static struct stream_block *search_now_and_then(struct search *search, struct pause *pause,
+                                                enum hit *hit)
+{
+    const struct streams *streams = streams_of(search->pool);
+    uint64_t started;
+    if (streams_are_paused(streams, pause, &started))
+        return NULL;
+    struct stream_block *block = search_elsewhere(search, hit);
+    if (!block)
+        streams_pause_after(streams, pause, started);
+    return block;
+}
+
+/* Of many streams only some are looked through while a new block costs no other one its place. */
+struct stream_block *search_others(struct search *search, enum hit *hit)
+{
+    struct streams *streams = streams_of(search->pool);
+    struct stream_block *block = search_now_and_then(search, &streams->looks, hit);
+    if (block || are_few(search) ||
+        stream_reserve_has_room(search->pool, search->context, search->mempool, search->bytes))
+        return block;
+    search->everywhere = true;
+    return search_now_and_then(search, &streams->far_looks, hit);
+}

@@ -1,0 +1,74 @@
+/*
+ * Looking for a free block that serves a request beside what its stream's own order gives at once:
+ * steps 2 to 4 and 6 of stream_heap.h. No lock is held where a function does not say otherwise.
+ *
+ * What is found is in no stream's counters any more, and away from the stream that it was found on
+ * (stream_block_is_detached) until its finder has counted it elsewhere.
+ */
+#ifndef CUDAPOOL_CORE_STREAM_SEARCH_H
+#define CUDAPOOL_CORE_STREAM_SEARCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/figures/stats.h"
+#include "own_events.h"
+#include "stream_clock.h"
+#include "stream_shelf.h"
+#include "streams.h"
+
+/* A request on its way through the other streams. */
+struct search {
+    struct pool *pool;
+    struct stream_ref ref;
+    CUstream handle;
+    struct mempool *mempool;
+    struct context *context;
+    uint64_t generation;
+    uint64_t bytes; /* of the bucket */
+    bool host_only; /* only what is over will do */
+    bool everywhere;
+    unsigned from; /* where among many streams it begins, if not everywhere */
+    struct order_clock known;
+    struct stream_block *found; /* where no new memory could be had */
+    enum hit found_by;
+    uint64_t candidates[STREAMS_MAX / 64]; /* streams with something pending, a bit for each */
+};
+
+/* False where the stream has ended. bytes: of the bucket, 0 for sizes that are not kept. */
+bool search_begin(struct search *search, struct pool *pool, struct stream_ref ref, CUstream handle,
+                  const struct shelf *shelf, uint64_t bytes);
+
+/* Whether streams may be asked about, by the settings and the pool's attributes. */
+bool search_asks(const struct search *search);
+
+/* Streams that take each other's blocks in turn would do so for ever: one whose block was taken
+ * takes a new one in the place of the old one, as long as the reserve has room for it. Whether that
+ * is so for this request. */
+bool search_replaces_taken(const struct search *search, struct bucket *bucket);
+
+/* A block of another stream, or NULL. Of many streams only some are looked through while a new
+ * block costs no other one its place. */
+struct stream_block *search_others(struct search *search, enum hit *hit);
+
+/* A block of the stream's own whose free turns out to be over, or NULL. */
+struct stream_block *search_ask_about_own(struct search *search, struct bucket *bucket);
+
+/* Where no new memory can be had: search->found is then the block, and search->found_by how it was
+ * found. As the driver does, the stream is put behind another one's free only now. */
+bool search_harder(struct search *search);
+
+/* The same, off its lists. */
+static inline struct stream_block *search_take_own(struct stream *stream, struct bucket *bucket)
+{
+    lock_must_be_held(&stream->lock);
+    if (!stream->own_order)
+        own_events_settle(stream);
+    struct block *found = shelf_find_own(stream, bucket);
+    if (!found)
+        return NULL;
+    shelf_take(stream, bucket, stream_block_of(found));
+    return stream_block_of(found);
+}
+
+#endif

@@ -1,0 +1,200 @@
+#include "stream_settle.h"
+
+#include "core/base/clock.h"
+#include "core/base/mutation.h"
+#include "core/contexts/pool_state.h"
+#include "core/driver/calls.h"
+#include "own_event_query.h"
+#include "own_event_record.h"
+#include "stream_order.h"
+#include "stream_release.h"
+#include "stream_sums.h"
+
+/* ---- by asking ---- */
+
+static uint64_t newest_stamp(struct stream *stream)
+{
+    lock_take(&stream->lock, LOCK_STREAM);
+    own_events_settle(stream);
+    uint64_t stamp = stream->pending.first && stream->newest ? stream->newest->stamp : 0;
+    lock_give(&stream->lock);
+    return stamp;
+}
+
+void stream_settle_all(struct pool *pool, const struct device *device,
+                       bool (*query)(struct pool *, struct stream *, uint64_t))
+{
+    struct streams *streams = streams_of(pool);
+    for (unsigned i = 0; streams && i < stream_count(streams); i++) {
+        struct stream *stream = stream_at(streams, i);
+        if ((device && stream->device != device) || counter_get(&stream->free_bytes) == 0)
+            continue;
+        uint64_t stamp = newest_stamp(stream);
+        /* The newest first: it may settle_chain all. */
+        if (stamp && !query(pool, stream, stamp))
+            while (newest_stamp(stream) && query(pool, stream, 1))
+                continue;
+    }
+}
+
+void stream_settle(struct pool *pool, const struct device *device)
+{
+    stream_settle_all(pool, device, own_events_query);
+}
+
+/* ---- by waiting ---- */
+
+bool stream_settle_is_pending_in(struct pool *pool, const struct context *context)
+{
+    struct streams *streams = streams_of(pool);
+    bool pending = false;
+    for (unsigned i = 0; i < stream_count(streams) && !pending; i++) {
+        struct stream *stream = stream_at(streams, i);
+        lock_take(&stream->lock, LOCK_STREAM);
+        own_events_settle(stream);
+        pending = stream->context == context && stream->pending.first;
+        lock_give(&stream->lock);
+    }
+    return pending;
+}
+
+/* Whether an event of ours tells when the first of what is pending there is over. */
+static bool has_event(struct stream *stream, const struct context *context)
+{
+    lock_take(&stream->lock, LOCK_STREAM);
+    own_events_settle(stream);
+    bool has = stream->context == context && stream->pending.first && stream->newest &&
+               stream->newest->stamp >= counter_get(&stream->pending.first->epoch);
+    lock_give(&stream->lock);
+    return has;
+}
+
+/* Asks about what is pending there. Whether events of ours will tell when it is over; not those of
+ * which the driver says that something is wrong. */
+bool stream_settle_is_awaited(struct pool *pool, const struct context *context)
+{
+    struct streams *streams = streams_of(pool);
+    bool awaited = false;
+    for (unsigned i = 0; i < stream_count(streams); i++) {
+        struct stream *stream = stream_at(streams, i);
+        CUresult result = CUDA_SUCCESS;
+        while (result == CUDA_SUCCESS && has_event(stream, context))
+            result = own_events_ask(pool, stream, 1);
+        awaited = awaited || result == CUDA_ERROR_NOT_READY;
+    }
+    return awaited;
+}
+
+/* An event over all of the context's work so far, of our own; the caller destroys it. Under the
+ * fence lock, so that no capture begins meanwhile. */
+bool stream_settle_record_context(struct pool *pool, struct context *context, CUevent *event)
+{
+    const struct driver *driver = pool->driver;
+    bool pushed, recorded = false;
+    if (!driver->cuCtxRecordEvent || !context_push(pool, context, &pushed))
+        return false;
+    if (driver->cuEventCreate(event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS) {
+        lock_take(&pool->fence_lock, LOCK_FENCE);
+        recorded = !program_captures(&pool->captures) &&
+                   driver->cuCtxRecordEvent(context->handle, *event) == CUDA_SUCCESS;
+        lock_give(&pool->fence_lock);
+        if (!recorded)
+            driver->cuEventDestroy_v2(*event);
+    }
+    context_pop(pool, pushed);
+    return recorded;
+}
+
+static bool visit_begin(const struct visit *visit)
+{
+    return visit->ends || context_pin(visit->context, visit->generation);
+}
+
+static void visit_end(const struct visit *visit)
+{
+    if (!visit->ends)
+        context_unpin(visit->context);
+}
+
+/* While it is not known whether the context ends, nothing is. */
+static CUresult ask(struct pool *pool, const struct visit *visit, CUevent event)
+{
+    if (!visit_begin(visit))
+        return context_generation(visit->context) == visit->generation
+                   ? CUDA_ERROR_NOT_READY
+                   : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    enter_driver();
+    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+    CUresult result = pool->driver->cuEventQuery(event);
+    relaxed_mode_end(pool->driver, mode);
+    leave_driver();
+    visit_end(visit);
+    return result;
+}
+
+/* Where the context may be about to end, the event ends with it. */
+void stream_settle_destroy(struct pool *pool, const struct visit *visit, CUevent event)
+{
+    if (!visit_begin(visit))
+        return;
+    enter_driver();
+    pool->driver->cuEventDestroy_v2(event);
+    leave_driver();
+    visit_end(visit);
+}
+
+/* Until the event is over, or, without one, our own are; or one of ours tells of memory that can go
+ * back. What the driver says of the event. */
+CUresult stream_settle_wait(struct pool *pool, const struct visit *visit, const CUevent *event,
+                            uint64_t give_up_at)
+{
+    struct context *context = visit->context;
+    uint64_t started = monotonic_now();
+    uint64_t cached = stream_sum(pool, context->device).cached;
+    CUresult result = CUDA_ERROR_NOT_READY;
+    while (result == CUDA_ERROR_NOT_READY && (stream_settle_is_awaited(pool, context) || event)) {
+        if (event)
+            result = ask(pool, visit, *event);
+        if (stream_sum(pool, context->device).cached > cached || monotonic_now() >= give_up_at)
+            break;
+        patient_nap(started);
+    }
+    thread_state.waited_ns += monotonic_now() - started;
+    return result;
+}
+
+static void settle_context_until(struct pool *pool, const struct visit *visit, uint64_t give_up_at)
+{
+    CUevent event;
+    struct context *context = visit->context;
+    struct order_marks *marks = order_take_context(pool, context);
+    if (!marks)
+        return;
+    own_events_record_missing(pool, context);
+    bool recorded = false;
+    if (visit_begin(visit)) {
+        enter_driver();
+        recorded = stream_settle_record_context(pool, context, &event);
+        leave_driver();
+        visit_end(visit);
+    }
+    /* Where the driver could record one but did not, something is wrong. */
+    bool waits =
+        recorded || (!pool->driver->cuCtxRecordEvent && !program_captures(&pool->captures));
+    if (waits &&
+        stream_settle_wait(pool, visit, recorded ? &event : NULL, give_up_at) == CUDA_SUCCESS)
+        order_context_is_over(marks);
+    if (recorded)
+        stream_settle_destroy(pool, visit, event);
+    order_free_marks(marks);
+}
+
+void stream_settle_until(struct pool *pool, const struct device *device, uint64_t give_up_at)
+{
+    struct context *c = streams_of(pool) ? context_next(pool, NULL, changeable(device)) : NULL;
+    for (; c; c = context_next(pool, c, changeable(device))) {
+        struct visit visit = {c, context_generation(c), false};
+        if (stream_settle_is_pending_in(pool, c))
+            settle_context_until(pool, &visit, give_up_at);
+    }
+}

@@ -1,0 +1,24 @@
+#include "stream_sums.h"
+
+#include "stream_shelf.h"
+
+struct stream_bytes stream_sum(struct pool *pool, const struct device *device)
+{
+    struct streams *streams = streams_of(pool);
+    struct stream_bytes sum = {0, 0, 0, 0};
+    for (unsigned i = 0; streams && i < stream_count(streams); i++) {
+        const struct stream *stream = stream_at(streams, i);
+        if (device && stream->device != device)
+            continue;
+        uint64_t free = counter_get(&stream->free_bytes), clean = counter_get(&stream->clean_bytes);
+        uint64_t reserved = counter_get(&stream->reserved_bytes);
+        /* Others may be changing them meanwhile. */
+        sum.live += reserved > free ? reserved - free : 0;
+        sum.cached += clean;
+        sum.pending += free > clean ? free - clean : 0;
+        const struct shelf *s = atomic_load_explicit(&stream->shelves, memory_order_acquire);
+        for (; s; s = s->next)
+            sum.requested += counter_get(&s->used_bytes);
+    }
+    return sum;
+}

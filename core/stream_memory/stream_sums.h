@@ -1,0 +1,18 @@
+/*
+ * Sums over streams. Of the moment: threads go on meanwhile. No lock is held by the callers.
+ */
+#ifndef CUDAPOOL_CORE_STREAM_SUMS_H
+#define CUDAPOOL_CORE_STREAM_SUMS_H
+
+#include <stdint.h>
+
+#include "streams.h"
+
+/* Bytes of stream-ordered blocks, of one device or (NULL) all. */
+struct stream_bytes {
+    uint64_t live, cached, pending, requested; /* requested: of the live ones, as asked for, in the
+                                                  driver's granules */
+};
+struct stream_bytes stream_sum(struct pool *pool, const struct device *device);
+
+#endif

@@ -1,0 +1,328 @@
+#include "stream_table.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/clock.h"
+#include "core/base/mutation.h"
+#include "core/contexts/pool_state.h"
+#include "core/driver/calls.h"
+#include "own_events.h"
+#include "stream_payoff.h"
+#include "stream_shelf.h"
+
+/* A stream that was not used for so long makes way for another one; and where none can, so long
+ * none is looked for. */
+#define DISUSED_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
+#define FULL_NANOSECONDS    (UINT64_C(10) * 1000 * 1000)
+
+/* ---- numbers; the list's lock is held ---- */
+
+/* Numbers are given one after the other, and handles are addresses. */
+static unsigned hash_of(uint64_t id)
+{
+    return (unsigned)(id * UINT64_C(0x9E3779B97F4A7C15) >> 53);
+}
+_Static_assert(STREAMS_HASHES == 1u << (64 - 53), "hash_of gives as many");
+
+_Static_assert(STREAMS_HASHES == 1u << (64 - 53), "hash_of gives as many");
+
+static uint32_t read_link(const _Atomic uint32_t *link)
+{
+    return atomic_load_explicit(link, memory_order_acquire);
+}
+
+/* No lock needed; with the list's lock held the answer is final. */
+struct stream_ref stream_table_walk(const struct streams *streams, uint64_t id)
+{
+    /* However the chains change meanwhile, it comes to an end. */
+    uint32_t link = read_link(&streams->by_id[hash_of(id)]);
+    for (unsigned steps = 0; link && steps < STREAMS_MAX; steps++) {
+        unsigned index = link - 1;
+        if (atomic_load_explicit(&streams->ids[index], memory_order_acquire) == id)
+            return (struct stream_ref){stream_at(streams, index), id};
+        link = read_link(&streams->with_same_hash[index]);
+    }
+    return (struct stream_ref){NULL, 0};
+}
+
+struct stream_ref stream_table_look_up(struct streams *streams, uint64_t id)
+{
+    uint64_t version = atomic_load(&streams->hash_version);
+    struct stream_ref ref = stream_table_walk(streams, id);
+    if (ref.stream || (version % 2 == 0 && atomic_load(&streams->hash_version) == version))
+        return ref;
+    lock_take(&streams->lock, LOCK_STREAMS);
+    ref = stream_table_walk(streams, id);
+    lock_give(&streams->lock);
+    return ref;
+}
+
+static void take_out_of_chain(struct streams *streams, unsigned index)
+{
+    lock_must_be_held(&streams->lock);
+    uint64_t id = atomic_load_explicit(&streams->ids[index], memory_order_relaxed);
+    if (!id)
+        return;
+    _Atomic uint32_t *link = &streams->by_id[hash_of(id)];
+    while (read_link(link) != index + 1)
+        link = &streams->with_same_hash[read_link(link) - 1];
+    /* Sequentially consistent, like the reader's two looks at it. */
+    atomic_fetch_add(&streams->hash_version, 1);
+    atomic_store_explicit(link, read_link(&streams->with_same_hash[index]), memory_order_release);
+    atomic_fetch_add(&streams->hash_version, 1);
+}
+
+static void put_into_chain(struct streams *streams, unsigned index, uint64_t id)
+{
+    lock_must_be_held(&streams->lock);
+    _Atomic uint32_t *first = &streams->by_id[hash_of(id)];
+    atomic_store_explicit(&streams->with_same_hash[index], read_link(first), memory_order_release);
+    atomic_store_explicit(first, index + 1, memory_order_release);
+}
+
+static void set_id(struct streams *streams, struct stream *stream, uint64_t id)
+{
+    lock_must_be_held(&streams->lock);
+    lock_must_be_held(&stream->lock);
+    take_out_of_chain(streams, stream->index);
+    stream->id = id || !MUTATED(stream_recalled_past_its_end) ? id : stream->id;
+    atomic_store_explicit(&streams->ids[stream->index], id, memory_order_release);
+    if (id)
+        put_into_chain(streams, stream->index, id);
+    else
+        atomic_store_explicit(&streams->full_until, 0, memory_order_relaxed);
+}
+
+uint64_t stream_table_next_number(struct streams *streams)
+{
+    lock_must_be_held(&streams->lock);
+    return ++streams->next_number;
+}
+
+static bool is_nobodys(const struct streams *streams, unsigned index)
+{
+    lock_must_be_held(&streams->lock);
+    return atomic_load_explicit(&streams->ids[index], memory_order_relaxed) == 0;
+}
+
+/* ---- making one known; the list's lock is held ---- */
+
+/* A stream's memory may only ever be counted for one device, and reused in one context; and what is
+ * pending, or may be so again, waits for work of the owner that it has. True: its lock is held. */
+static bool lock_to_become(struct stream *stream, const struct context *context)
+{
+    lock_take(&stream->lock, LOCK_STREAM);
+    bool same = stream->context == context && stream->generation == context_generation(context);
+    own_events_settle(stream);
+    bool idle = !stream->pending.first || MUTATED(pending_passed_on_as_own);
+    bool may = stream->device == context->device && idle &&
+               atomic_load_explicit(&stream->detached, memory_order_acquire) == 0 &&
+               atomic_load_explicit(&stream->naming_threads, memory_order_acquire) == 0 &&
+               (same || counter_get(&stream->free_bytes) == 0);
+    if (!may)
+        lock_give(&stream->lock);
+    return may;
+}
+
+/* Nothing was done on it since the last look but one, and that is some time ago. */
+static bool is_disused(struct stream *stream, uint64_t now)
+{
+    lock_take(&stream->lock, LOCK_STREAM);
+    uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
+    if (stream->seen_stamp != stamp || stream->seen_handed_out != stream->handed_out) {
+        stream->seen_stamp = stamp;
+        stream->seen_handed_out = stream->handed_out;
+        stream->seen_at = now;
+    }
+    bool disused = now - stream->seen_at >= DISUSED_NANOSECONDS || MUTATED(streams_in_use_taken);
+    lock_give(&stream->lock);
+    return disused;
+}
+
+/* Locked: one that was ended; or, where the list is full, one that is not used. */
+static struct stream *find_spare(struct streams *streams, const struct context *context)
+{
+    lock_must_be_held(&streams->lock);
+    unsigned count = stream_count(streams);
+    uint64_t now = count == STREAMS_MAX ? monotonic_now() : 0;
+    for (unsigned i = 0; i < count; i++)
+        if (is_nobodys(streams, i) && lock_to_become(stream_at(streams, i), context))
+            return stream_at(streams, i);
+    for (unsigned i = 0; i < count && count == STREAMS_MAX; i++)
+        if (is_disused(stream_at(streams, i), now) &&
+            lock_to_become(stream_at(streams, i), context))
+            return stream_at(streams, i);
+    return NULL;
+}
+
+/* Lock not needed. Whether it is known that no stream can be made known now. */
+bool stream_table_is_full(const struct streams *streams)
+{
+    uint64_t until = atomic_load_explicit(&streams->full_until, memory_order_relaxed);
+    return until && stream_count(streams) == STREAMS_MAX && monotonic_now() < until;
+}
+
+/* Locked. */
+static struct stream *add_stream(struct streams *streams, struct device *device)
+{
+    lock_must_be_held(&streams->lock);
+    unsigned index = stream_count(streams);
+    if (index == STREAMS_MAX)
+        return NULL;
+    struct stream *stream = aligned_alloc(STREAM_APART, sizeof *stream);
+    if (!stream)
+        return NULL;
+    memset(stream, 0, sizeof *stream);
+    stream->index = index;
+    shelf_begin(stream);
+    stream->device = device;
+    stream->on_device = stream_device(device);
+    lock_take(&stream->lock, LOCK_STREAM);
+    atomic_store_explicit(&streams->list[index], stream, memory_order_release);
+    atomic_store_explicit(&streams->count, index + 1, memory_order_release);
+    return stream;
+}
+
+struct stream *stream_table_begin(struct streams *streams, uint64_t id,
+                                  const struct stream_name *name, struct own_event **discarded)
+{
+    lock_must_be_held(&streams->lock);
+    struct stream *stream = find_spare(streams, name->context);
+    if (!stream)
+        stream = add_stream(streams, name->context->device);
+    if (!stream) {
+        atomic_store_explicit(&streams->full_until, monotonic_now() + FULL_NANOSECONDS,
+                              memory_order_relaxed);
+        return NULL;
+    }
+    if (stream->context != name->context || stream->generation != context_generation(name->context))
+        own_events_drop_all(stream);
+    own_events_take_discarded(stream, discarded);
+    stream->handle = name->handle;
+    stream->thread = name->thread;
+    stream->ordered_by_others = name->ordered_by_others ||
+                                atomic_load_explicit(&name->context->barred, memory_order_relaxed);
+    stream->context = name->context;
+    stream->generation = context_generation(name->context);
+    stream->early_launches = streams_launched_early(streams, name->handle);
+    stream->own_order = !stream->ordered_by_others && !stream->early_launches;
+    if (!MUTATED(former_streams_order_kept))
+        memset(&stream->known, 0, sizeof stream->known);
+    own_events_have_new_owner(stream);
+    shelf_has_new_owner(stream, monotonic_now());
+    payoff_has_new_owner(stream);
+    set_id(streams, stream, id);
+    streams_note_busy(streams, stream);
+    lock_give(&stream->lock);
+    return stream;
+}
+
+/* ---- who else orders them ---- */
+
+void stream_launches_early(struct stream_ref ref)
+{
+    /* Relaxed: only ever raised while the stream is the same. */
+    if (atomic_load_explicit(&ref.stream->early_launches, memory_order_relaxed))
+        return;
+    lock_take(&ref.stream->lock, LOCK_STREAM);
+    if (stream_is(ref)) {
+        atomic_store_explicit(&ref.stream->early_launches, true, memory_order_relaxed);
+        ref.stream->own_order = false;
+    }
+    lock_give(&ref.stream->lock);
+}
+
+/* Under the list's lock: a stream that begins meanwhile does so before or sees it. */
+void streams_are_barred(struct pool *pool, struct context *context)
+{
+    struct streams *streams = streams_of(pool);
+    if (atomic_load_explicit(&context->barred, memory_order_acquire))
+        return;
+    lock_take(&streams->lock, LOCK_STREAMS);
+    for (unsigned i = 0; i < stream_count(streams); i++) {
+        struct stream *stream = stream_at(streams, i);
+        lock_take(&stream->lock, LOCK_STREAM);
+        if (stream->context == context) {
+            stream->ordered_by_others = true;
+            stream->own_order = false;
+        }
+        lock_give(&stream->lock);
+    }
+    /* Pairs with the load above: who does not look has been told of all. */
+    atomic_store_explicit(&context->barred, true, memory_order_release);
+    lock_give(&streams->lock);
+}
+
+/* ---- ending ---- */
+
+/* No lock held. Nobody begins to name it any more. */
+static void wait_for_naming_threads(const struct stream *stream)
+{
+    while (atomic_load_explicit(&stream->naming_threads, memory_order_acquire) != 0)
+        sched_yield();
+}
+
+void streams_end_handle(struct pool *pool, CUstream handle)
+{
+    struct streams *streams = streams_of(pool);
+    struct stream *ended = NULL;
+    lock_take(&streams->lock, LOCK_STREAMS);
+    for (unsigned i = 0; i < stream_count(streams); i++) {
+        struct stream *stream = stream_at(streams, i);
+        if (is_nobodys(streams, i))
+            continue;
+        lock_take(&stream->lock, LOCK_STREAM);
+        if (stream->handle == handle) {
+            streams_note_end_of(streams, stream);
+            set_id(streams, stream, 0);
+            ended = stream;
+        }
+        lock_give(&stream->lock);
+    }
+    lock_give(&streams->lock);
+    /* Unless the thread itself names it, called back out of the driver. */
+    if (ended && !driver_calls.depth)
+        wait_for_naming_threads(ended);
+}
+
+void stream_end(struct pool *pool, struct stream_ref ref)
+{
+    struct streams *streams = streams_of(pool);
+    lock_take(&streams->lock, LOCK_STREAMS);
+    lock_take(&ref.stream->lock, LOCK_STREAM);
+    if (stream_is(ref)) {
+        streams_note_end_of(streams, ref.stream);
+        set_id(streams, ref.stream, 0);
+    }
+    lock_give(&ref.stream->lock);
+    lock_give(&streams->lock);
+    wait_for_naming_threads(ref.stream);
+}
+
+/* The context's events died with it. */
+static void end_with_context(struct streams *streams, struct stream *stream,
+                             struct own_event **discarded)
+{
+    lock_must_be_held(&streams->lock);
+    lock_take(&stream->lock, LOCK_STREAM);
+    set_id(streams, stream, 0);
+    own_events_complete(stream, atomic_load_explicit(&stream->stamp, memory_order_relaxed));
+    own_events_settle(stream);
+    own_events_drop_all(stream);
+    own_events_take_discarded(stream, discarded);
+    lock_give(&stream->lock);
+}
+
+void streams_context_died(struct pool *pool, struct context *context)
+{
+    struct streams *streams = streams_of(pool);
+    struct own_event *discarded = NULL;
+    lock_take(&streams->lock, LOCK_STREAMS);
+    for (unsigned i = 0; i < stream_count(streams); i++)
+        if (stream_at(streams, i)->context == context)
+            end_with_context(streams, stream_at(streams, i), &discarded);
+    lock_give(&streams->lock);
+    own_events_destroy(pool, discarded);
+}

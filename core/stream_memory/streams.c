@@ -1,0 +1,115 @@
+#include "streams.h"
+
+#include <stdlib.h>
+
+#include "core/base/clock.h"
+#include "core/base/mutation.h"
+
+struct streams *streams_make(void)
+{
+    struct streams *streams = calloc(1, sizeof *streams);
+    if (!streams || !block_table_init(&streams->blocks)) {
+        free(streams);
+        return NULL;
+    }
+    pthread_mutex_init(&streams->lock, NULL);
+    pthread_mutex_init(&streams->records.lock, NULL);
+    pthread_mutex_init(&streams->use_lock, NULL);
+    pthread_mutex_init(&streams->mempool_lock, NULL);
+    return streams;
+}
+
+/* ---- looks at all of them ---- */
+
+/* For how many times as long as it took a look is not repeated. */
+#define REST_FACTOR 16u
+
+/* Whether it is too early for such a look; else when it has begun, or 0 where it need not be known.
+ */
+bool streams_are_paused(const struct streams *streams, const struct pause *pause, uint64_t *started)
+{
+    *started = 0;
+    if (!streams_are_many(streams))
+        return false;
+    *started = monotonic_now();
+    return *started < atomic_load_explicit(&pause->until, memory_order_relaxed) &&
+           !MUTATED(vain_looks_repeated);
+}
+
+/* The look that began then was in vain, or need not be repeated soon. */
+void streams_pause_after(const struct streams *streams, struct pause *pause, uint64_t started)
+{
+    if (!streams_are_many(streams) || !started)
+        return;
+    uint64_t now = monotonic_now();
+    atomic_store_explicit(&pause->until, now + REST_FACTOR * (now - started), memory_order_relaxed);
+}
+
+/* ---- early launches ---- */
+
+void streams_note_early_launch(struct streams *streams, CUstream handle)
+{
+    for (unsigned i = 0; i < STREAMS_EARLY; i++) {
+        CUstream found = atomic_load_explicit(&streams->launched_early[i], memory_order_relaxed);
+        if (!found)
+            atomic_compare_exchange_strong_explicit(&streams->launched_early[i], &found, handle,
+                                                    memory_order_relaxed, memory_order_relaxed);
+        if (!found || found == handle)
+            return;
+    }
+}
+
+/* Or may have: the list is full, or the handle was another stream's. */
+bool streams_launched_early(const struct streams *streams, CUstream handle)
+{
+    for (unsigned i = 0; i < STREAMS_EARLY; i++) {
+        CUstream found = atomic_load_explicit(&streams->launched_early[i], memory_order_relaxed);
+        if (!found || found == handle)
+            return found != NULL;
+    }
+    return true;
+}
+
+/* ---- short-lived ones ---- */
+
+/* So many streams that end with something pending, and from which nothing was had, are the rule;
+ * one that something was had from makes up for one. */
+#define SHORT_LIVED_RULE    64u
+#define SHORT_LIVED_AT_MOST 128u
+#define STREAMS_PER_TRIAL   64u
+
+/* Threads may lose each other's steps. */
+static void count_short_lived(struct streams *streams, bool more)
+{
+    unsigned count = atomic_load_explicit(&streams->short_lived, memory_order_relaxed);
+    if (more)
+        count += count < SHORT_LIVED_AT_MOST;
+    else
+        count -= count != 0;
+    atomic_store_explicit(&streams->short_lived, count, memory_order_relaxed);
+}
+
+void streams_served_another(struct streams *streams)
+{
+    if (atomic_load_explicit(&streams->short_lived, memory_order_relaxed))
+        count_short_lived(streams, false);
+}
+
+/* The stream ends. */
+void streams_note_end_of(struct streams *streams, const struct stream *stream)
+{
+    lock_must_be_held(&stream->lock);
+    uint64_t blocks = stream->handed_out - stream->handed_before;
+    if (blocks > stream->missed + stream->adopted - stream->given_before)
+        streams_served_another(streams);
+    else if (stream->pending.first)
+        count_short_lived(streams, true);
+}
+
+bool streams_turn_away(struct streams *streams)
+{
+    return atomic_load_explicit(&streams->short_lived, memory_order_relaxed) >= SHORT_LIVED_RULE &&
+           atomic_fetch_add_explicit(&streams->turned_away, 1, memory_order_relaxed) %
+                   STREAMS_PER_TRIAL !=
+               0;
+}

@@ -1,0 +1,543 @@
+/*
+ * What every kind of memory must do, written once and run for each of them: a struct kind says how
+ * its memory is taken and freed, and no scenario knows which one it has.
+ *
+ * usage: kinds                 lists what there is: a line "KIND SCENARIO VARIABLE=VALUE ..." for
+ *                              each run, with what it needs in its environment
+ *        kinds KIND SCENARIO   exits 0, or says what is wrong and exits 1
+ *
+ * Runs without the pool too: what the program sees must be the same. To add a kind, add its struct
+ * to `kinds`; to add a scenario, a function and a row to `scenarios`.
+ */
+#include <inttypes.h>
+#include <sys/wait.h>
+
+#include "pool.h"
+
+enum { WORDS = 1024, THREADS = 4, MANY = 8 };
+
+/* Work of this thread goes there: memory that has an order of its own takes it from this stream. */
+static _Thread_local CUstream stream;
+
+struct kind {
+    const char *name;   /* of its section in the settings */
+    const char *memory; /* the variable that bounds it to 64 MiB on the simulated driver */
+    CUresult (*allocate)(CUdeviceptr *address, size_t bytes);
+    CUresult (*release)(CUdeviceptr address);
+    const char
+        *driver_release;  /* the driver's function that frees it, for who goes past the pool */
+    CUresult double_free; /* the driver's answer to a second free */
+    bool frees_wait;      /* the driver's free returns when the memory is nobody's */
+};
+
+static CUresult allocate_device(CUdeviceptr *address, size_t bytes)
+{
+    return cuMemAlloc_v2(address, bytes);
+}
+
+static CUresult release_device(CUdeviceptr address)
+{
+    return cuMemFree_v2(address);
+}
+
+static CUresult allocate_on_stream(CUdeviceptr *address, size_t bytes)
+{
+    return cuMemAllocAsync(address, bytes, stream);
+}
+
+static CUresult release_on_stream(CUdeviceptr address)
+{
+    return cuMemFreeAsync(address, stream);
+}
+
+static const struct kind kinds[] = {
+    {"device", "SIMCUDA_MEMORY=64MiB", allocate_device, release_device, "cuMemFree_v2",
+     CUDA_ERROR_INVALID_VALUE, true},
+    {"stream_ordered", "SIMCUDA_MEMORY=64MiB", allocate_on_stream, release_on_stream,
+     "cuMemFree_v2", CUDA_ERROR_INVALID_VALUE, false},
+};
+
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+/* The one that this process is about. */
+static const struct kind *kind;
+
+/* ---- what scenarios are made of ---- */
+
+static struct kernels kernels;
+static CUcontext current;
+
+static void furnish(void)
+{
+    current = open_primary();
+    load_kernels(&kernels);
+    stream = new_stream();
+}
+
+static CUdeviceptr get(size_t bytes)
+{
+    CUdeviceptr address = 0;
+    ANSWERS(CUDA_SUCCESS, kind->allocate(&address, bytes));
+    CHECK(address != 0);
+    return address;
+}
+
+/* The stream is busy until the gate is opened; without the pool a free may wait for that, so that
+ * the work ends by itself. */
+static struct gate make_busy(void)
+{
+    if (has_pool())
+        return close_gate(&kernels, stream);
+    spin(&kernels, stream, 20000000);
+    return (struct gate){NULL};
+}
+
+static void let_go(struct gate gate)
+{
+    if (gate.flag)
+        open_gate(gate);
+    CU(cuCtxSynchronize());
+}
+
+static void put(CUdeviceptr address)
+{
+    ANSWERS(CUDA_SUCCESS, kind->release(address));
+}
+
+static void get_many(CUdeviceptr *blocks, size_t bytes)
+{
+    for (int i = 0; i < MANY; i++)
+        blocks[i] = get(bytes);
+}
+
+static void put_many(const CUdeviceptr *blocks)
+{
+    for (int i = 0; i < MANY; i++)
+        put(blocks[i]);
+}
+
+/* So many blocks are free, and all work is over. */
+static void leave_cached(size_t bytes)
+{
+    CUdeviceptr blocks[MANY];
+    get_many(blocks, bytes);
+    put_many(blocks);
+    CU(cuCtxSynchronize());
+}
+
+/* Whose context is not asked, and whose bytes are: each process has one kind of memory in use. */
+static void expect_bytes(uint64_t live, uint64_t cached, uint64_t pending)
+{
+    if (!has_pool())
+        return;
+    struct cudapool_bytes bytes = pool_bytes();
+    if (bytes.live != live || bytes.cached != cached || bytes.pending != pending)
+        FAIL("%" PRIu64 " bytes are live, %" PRIu64 " cached and %" PRIu64 " pending, not %" PRIu64
+             ", %" PRIu64 " and %" PRIu64,
+             bytes.live, bytes.cached, bytes.pending, live, cached, pending);
+}
+
+static void expect_allocations(uint64_t count)
+{
+    if (simcuda_live_allocations != NULL)
+        EQUAL(count, simcuda_live_allocations());
+}
+
+/* The block is memory: what is written can be read. */
+static void use(CUdeviceptr block, unsigned int value)
+{
+    unsigned int words[WORDS];
+    fill(&kernels, stream, block, WORDS, value);
+    CU(cuStreamSynchronize(stream));
+    CU(cuMemcpyDtoH_v2(words, block, sizeof words));
+    for (int i = 0; i < WORDS; i++)
+        EQUAL(value, words[i]);
+}
+
+/* ---- scenarios ---- */
+
+/* What is freed may still be in use: nobody else gets it before the work is over, and then
+ * somebody does. */
+static void reuse(void)
+{
+    furnish();
+    CUdeviceptr block = get(MIB);
+    struct gate gate = make_busy();
+    put(block);
+    expect_bytes(0, 0, MIB);
+    CUstream mine = stream;
+    stream = new_stream();
+    CUdeviceptr other = get(MIB);
+    CHECK(!has_pool() || other != block);
+    put(other);
+    let_go(gate);
+    expect_bytes(0, 2 * MIB, 0);
+    stream = mine;
+    CUdeviceptr again[2] = {get(MIB), get(MIB)};
+    if (has_pool())
+        CHECK((again[0] == block && again[1] == other) || (again[0] == other && again[1] == block));
+    use(again[0], 1);
+    use(again[1], 2);
+}
+
+/* Its context ends while blocks are pending: they end with it, and the next context has its own. */
+static void context_ends(void)
+{
+    CUdeviceptr blocks[MANY];
+    CU(cuInit(0));
+    for (int round = 0; round < 6; round++) {
+        CUcontext context;
+        CU(cuCtxCreate_v2(&context, 0, 0));
+        load_kernels(&kernels);
+        stream = new_stream();
+        get_many(blocks, MIB);
+        use(blocks[0], 3);
+        spin(&kernels, stream, 20000000);
+        put_many(blocks);
+        expect_bytes(0, 0, MANY * MIB);
+        CU(cuCtxDestroy_v2(context));
+        expect_allocations(0);
+        expect_bytes(0, 0, 0);
+    }
+}
+
+/* A child may not use CUDA: it gets none of its parent's memory, and frees none. */
+static void forked(void)
+{
+    CUdeviceptr blocks[MANY], address = 0;
+    int status;
+    furnish();
+    get_many(blocks, MIB);
+    put(blocks[0]);
+    CU(cuCtxSynchronize());
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0)
+        _exit(kind->allocate(&address, MIB) == CUDA_SUCCESS ||
+              kind->release(blocks[1]) == CUDA_SUCCESS ||
+              (cudapool_is_active != NULL && cudapool_is_active()));
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
+    EQUAL(0, (unsigned)WEXITSTATUS(status));
+    expect_bytes((MANY - 1) * MIB, MIB, 0);
+    CUdeviceptr again = get(MIB);
+    if (has_pool())
+        EQUAL(blocks[0], again);
+    use(again, 4);
+    use(blocks[1], 5);
+    put(blocks[1]);
+}
+
+/* What is kept makes no allocation fail, of whatever kind; what cannot be had is the driver's
+ * error, and leaves everything as it was. Where there are 64 MiB. */
+static void out_of_memory(void)
+{
+    CUdeviceptr address = 0;
+    furnish();
+    for (int i = 0; i < KINDS; i++) {
+        leave_cached(5 * MIB);
+        ANSWERS(CUDA_SUCCESS, kinds[i].allocate(&address, 48 * MIB));
+        use(address, 6);
+        CUdeviceptr none = 0;
+        ANSWERS(CUDA_ERROR_OUT_OF_MEMORY, kind->allocate(&none, 48 * MIB));
+        ANSWERS(CUDA_SUCCESS, kinds[i].release(address));
+        CU(cuCtxSynchronize());
+    }
+    /* What is pending can be had once it is over, for which the driver's free may have waited. */
+    CUdeviceptr blocks[MANY];
+    get_many(blocks, 5 * MIB);
+    spin(&kernels, stream, 20000000);
+    put_many(blocks);
+    if (!kind->frees_wait)
+        CU(cuCtxSynchronize());
+    use(get(48 * MIB), 7);
+}
+
+/* While a capture goes on nothing disturbs it: what is kept stays, and the driver serves. */
+static void captured(void)
+{
+    CUgraph graph = NULL;
+    CUgraphExec executable;
+    furnish();
+    CUstream captured = new_stream();
+    CUdeviceptr kept = get(MIB), before = get(2 * MIB);
+    put(kept);
+    CU(cuCtxSynchronize());
+    CU(cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+    fill(&kernels, captured, before, WORDS, 8);
+    CUdeviceptr inside = get(MIB);
+    if (has_pool())
+        CHECK(inside != kept);
+    put(inside);
+    CU(cuStreamEndCapture(captured, &graph));
+    CHECK(graph != NULL);
+    CU(cuGraphInstantiateWithFlags(&executable, graph, 0));
+    CU(cuGraphLaunch(executable, captured));
+    CU(cuStreamSynchronize(captured));
+    put(before);
+    if (has_pool())
+        EQUAL(kept, get(MIB));
+    CU(cuGraphExecDestroy(executable));
+    CU(cuGraphDestroy(graph));
+}
+
+static CUdeviceptr contested;
+static int successes;
+
+static void *free_contested(void *its_stream)
+{
+    CU(cuCtxSetCurrent(current));
+    stream = its_stream;
+    CUresult answer = kind->release(contested);
+    if (answer == CUDA_SUCCESS)
+        __atomic_fetch_add(&successes, 1, __ATOMIC_RELAXED);
+    else
+        EQUAL(kind->double_free, answer);
+    return NULL;
+}
+
+/* A second free is refused, pending or cached, and of several threads one frees. */
+static void freed_twice(void)
+{
+    pthread_t threads[THREADS];
+    furnish();
+    CUdeviceptr block = get(MIB);
+    put(block);
+    ANSWERS(kind->double_free, kind->release(block));
+    CU(cuCtxSynchronize());
+    ANSWERS(kind->double_free, kind->release(block));
+    CUdeviceptr one = get(MIB), other = get(MIB);
+    CHECK(one != other);
+    for (int round = 0; round < 100; round++) {
+        successes = 0;
+        contested = get(4096);
+        for (int t = 0; t < THREADS; t++)
+            CHECK(pthread_create(&threads[t], NULL, free_contested, stream) == 0);
+        for (int t = 0; t < THREADS; t++)
+            pthread_join(threads[t], NULL);
+        EQUAL(1, (unsigned)successes);
+    }
+}
+
+static CUresult release_past_the_pool(CUdeviceptr address)
+{
+    void *driver = dlopen(DRIVER_OBJECT, RTLD_NOW | RTLD_NOLOAD);
+    CHECK(driver != NULL);
+    CUresult (*function)(CUdeviceptr) =
+        (CUresult(*)(CUdeviceptr))glibc_dlsym()(driver, kind->driver_release);
+    CHECK(function != NULL && is_the_drivers((void *)function));
+    return function(address);
+}
+
+static void give_again(bool is_free)
+{
+    CUdeviceptr block = get(16 * MIB);
+    if (is_free && has_pool()) {
+        put(block);
+        CU(cuCtxSynchronize());
+    }
+    CU(release_past_the_pool(block));
+    CU(cuCtxSynchronize());
+    CUdeviceptr again = get(14 * MIB);
+    if (simcuda_calls != NULL)
+        EQUAL(block, again);
+    expect_bytes(14 * MIB, 0, 0);
+    use(again, 9);
+    expect_allocations(1);
+    put(again);
+    ANSWERS(kind->double_free, kind->release(again));
+    CU(cuCtxSynchronize());
+    if (has_pool())
+        cudapool_trim();
+    expect_bytes(0, 0, 0);
+    expect_allocations(0);
+}
+
+/* Somebody frees a block past the pool, and the driver gives its address again: that is another
+ * block, whatever the pool knew of the former one, held or free. */
+static void address_anew(void)
+{
+    furnish();
+    give_again(false);
+    give_again(true);
+}
+
+/* A trim gives back what is cached, and waits for nothing that is pending. */
+static void trimmed(void)
+{
+    furnish();
+    CUdeviceptr live = get(MIB), pending = get(2 * MIB);
+    leave_cached(MIB);
+    struct gate gate = make_busy();
+    put(pending);
+    expect_bytes(MIB, MANY * MIB, 2 * MIB);
+    if (has_pool())
+        EQUAL(MANY * MIB, cudapool_trim());
+    expect_bytes(MIB, 0, 2 * MIB);
+    expect_allocations(has_pool() ? 2 : 1);
+    let_go(gate);
+    if (has_pool())
+        EQUAL(2 * MIB, cudapool_trim());
+    expect_bytes(MIB, 0, 0);
+    use(live, 10);
+}
+
+/* limits.device_bytes: 8 MiB. What is cached makes room inside of it. */
+static void limited(void)
+{
+    CUdeviceptr blocks[4], none = 0;
+    furnish();
+    for (int i = 0; i < 4; i++)
+        blocks[i] = get(2 * MIB);
+    if (has_pool())
+        ANSWERS(CUDA_ERROR_OUT_OF_MEMORY, kind->allocate(&none, 4096));
+    for (int i = 0; i < 4; i++)
+        put(blocks[i]);
+    CU(cuCtxSynchronize());
+    CUdeviceptr all = get(8 * MIB);
+    use(all, 11);
+    if (has_pool())
+        ANSWERS(CUDA_ERROR_OUT_OF_MEMORY, kind->allocate(&none, 4096));
+    put(all);
+    if (has_pool() && simcuda_peak_bytes != NULL)
+        CHECK(simcuda_peak_bytes() <= 8 * MIB);
+}
+
+/* caps.cached: 4 MiB, whether the work was over in the frees or not. */
+static void capped(void)
+{
+    CUdeviceptr blocks[MANY];
+    furnish();
+    for (int busy = 0; busy < 2; busy++) {
+        get_many(blocks, MIB);
+        if (busy)
+            spin(&kernels, stream, 20000000);
+        put_many(blocks);
+        CU(cuCtxSynchronize());
+        if (has_pool())
+            CHECK(pool_bytes().cached <= 4 * MIB);
+    }
+    use(get(MIB), 12);
+}
+
+/* release_after_idle: 100 ms. Goes back in somebody's next calls. */
+static void idle(void)
+{
+    furnish();
+    leave_cached(2 * MIB);
+    for (int i = 0; i < 500 && has_pool() && pool_bytes().cached >= 2 * MANY * MIB; i++) {
+        sleep_ms(10);
+        for (int j = 0; j < 40; j++)
+            put(get(4096));
+    }
+    if (has_pool())
+        CHECK(pool_bytes().cached < 2 * MANY * MIB);
+}
+
+static CUdeviceptr wrong;
+
+/* A block holds what was last written through it, until it is freed, whoever else is at work. */
+static void *work(void *number)
+{
+    static const size_t sizes[] = {4096, 64 << 10, MIB};
+    CU(cuCtxSetCurrent(current));
+    CUstream streams[] = {new_stream(), new_stream()};
+    for (unsigned int i = 0; i < 120; i++) {
+        unsigned int value = i * THREADS + *(unsigned int *)number;
+        stream = streams[i % 2];
+        CUdeviceptr block = get(sizes[i / 2 % 3]); /* the next one is the other stream's */
+        fill(&kernels, stream, block, WORDS, value);
+        spin_then_verify(&kernels, stream, 100000, block, WORDS, value, wrong);
+        put(block);
+    }
+    CU(cuStreamSynchronize(streams[0]));
+    CU(cuStreamSynchronize(streams[1]));
+    return NULL;
+}
+
+static void several_threads(void)
+{
+    pthread_t threads[THREADS];
+    unsigned int numbers[THREADS];
+    furnish();
+    wrong = new_counter();
+    for (unsigned int t = 0; t < THREADS; t++) {
+        numbers[t] = t;
+        CHECK(pthread_create(&threads[t], NULL, work, &numbers[t]) == 0);
+    }
+    for (int t = 0; t < THREADS; t++)
+        pthread_join(threads[t], NULL);
+    EQUAL(0, read_counter(wrong));
+    if (has_pool()) {
+        cudapool_trim();
+        EQUAL(0, pool_bytes().cached + pool_bytes().pending);
+        expect_allocations(1);
+    }
+}
+
+/* ---- the list ---- */
+
+static const struct scenario {
+    const char *name;
+    void (*run)(void);
+    bool little_memory;
+    const char *settings; /* members; %s stands for the name of the kind */
+} scenarios[] = {
+    {"reuse", reuse, false, NULL},
+    {"context_ends", context_ends, false, NULL},
+    {"forked", forked, false, NULL},
+    {"out_of_memory", out_of_memory, true, NULL},
+    {"captured", captured, false, NULL},
+    {"freed_twice", freed_twice, false, NULL},
+    {"address_anew", address_anew, false, NULL},
+    {"trimmed", trimmed, false, NULL},
+    {"limited", limited, false, "\"limits\":{\"device_bytes\":\"8MiB\"}"},
+    {"capped", capped, false, "\"%s\":{\"caps\":{\"cached\":\"4MiB\"}}"},
+    {"idle", idle, false, "\"%s\":{\"release_after_idle\":\"100ms\"}"},
+    {"several_threads", several_threads, false, NULL},
+};
+
+enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
+
+static void list(void)
+{
+    for (size_t k = 0; k < KINDS; k++)
+        for (size_t s = 0; s < SCENARIOS; s++) {
+            printf("%s %s", kinds[k].name, scenarios[s].name);
+            if (scenarios[s].little_memory)
+                printf(" %s", kinds[k].memory);
+            if (scenarios[s].settings != NULL) {
+                const char *section = strstr(scenarios[s].settings, "%s");
+                int before = section ? (int)(section - scenarios[s].settings) : 0;
+                printf(" CUDAPOOL_CONFIG={\"version\":1,%.*s%s%s}", before, scenarios[s].settings,
+                       section ? kinds[k].name : "", section ? section + 2 : scenarios[s].settings);
+            }
+            putchar('\n');
+        }
+}
+
+static const struct scenario *scenario_called(const char *name)
+{
+    for (size_t s = 0; s < SCENARIOS; s++)
+        if (strcmp(scenarios[s].name, name) == 0)
+            return &scenarios[s];
+    FAIL("no scenario \"%s\"", name);
+}
+
+static const struct kind *kind_called(const char *name)
+{
+    for (size_t k = 0; k < KINDS; k++)
+        if (strcmp(kinds[k].name, name) == 0)
+            return &kinds[k];
+    FAIL("no kind \"%s\"", name);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 3) {
+        list();
+        return 0;
+    }
+    kind = kind_called(argv[1]);
+    scenario_called(argv[2])->run();
+    return 0;
+}

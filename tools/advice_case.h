@@ -1,0 +1,54 @@
+/*
+ * What the rules of advice look at, what they find, and what they share.
+ */
+#ifndef CUDAPOOL_TOOLS_ADVICE_CASE_H
+#define CUDAPOOL_TOOLS_ADVICE_CASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/figures/report.h"
+#include "core/settings/config.h"
+
+#define ADVICE_TEXT_BYTES 640
+
+struct advice {
+    const char *rule; /* its name, for programs */
+    char setting[64]; /* "device.growth_budget"; empty: no setting helps */
+    char from[64];    /* the value in force, and the one to try, as a settings file spells them */
+    char to[64];      /* without quotation marks */
+    char text[ADVICE_TEXT_BYTES];
+};
+
+#define MIB    (1ull << 20)
+#define SECOND 1000000000ull
+
+/* One kind of memory, in one run. */
+struct case_at_hand {
+    const struct report_kind *kind;
+    uint64_t device_bytes; /* of the smallest device */
+    const struct bucket_settings *buckets;
+    const struct cap_settings *caps;
+    const struct byte_size *growth_budget; /* NULL where the kind has none */
+    uint64_t release_after_idle_ns;
+    const struct settings *settings;
+    uint64_t captured; /* requests that came while captures went on; counted for device memory */
+    size_t found;      /* by the rules before, of this kind */
+};
+
+static inline bool is_a_tenth(uint64_t part, uint64_t whole)
+{
+    return part > 0 && part >= whole / 10;
+}
+
+static inline bool misses_most(const struct report_counters *counters)
+{
+    return counters->misses > counters->requests / 2;
+}
+
+/* A value as a settings file spells it, without quotation marks. */
+void spell_size(const struct byte_size *size, char text[64]);
+void spell_bytes(uint64_t bytes, char text[64]);
+
+#endif

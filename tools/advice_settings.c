@@ -1,0 +1,347 @@
+/*
+ * Rules of advice that propose another value of a setting (advice_rules.h).
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "advice_rules.h"
+#include "core/base/readable.h"
+#include "core/settings/quantity_json.h"
+
+typedef uint64_t measure(const struct report_counters *counters);
+
+static uint64_t waits(const struct report_counters *counters)
+{
+    return counters->hits.waited;
+}
+
+static uint64_t idle_evictions(const struct report_counters *counters)
+{
+    return counters->evictions.idle;
+}
+
+static uint64_t cap_evictions(const struct report_counters *counters)
+{
+    return counters->evictions.cap;
+}
+
+/* The kept bucket of which there is most. NULL where there is none. */
+static const struct report_bucket *worst_bucket(const struct report_kind *kind, measure *of)
+{
+    const struct report_bucket *worst = NULL;
+
+    for (size_t i = 0; i < kind->bucket_count; i++) {
+        const struct report_bucket *bucket = &kind->buckets[i];
+        if (bucket->bytes != 0 && of(&bucket->counters) > 0 &&
+            (worst == NULL || of(&bucket->counters) > of(&worst->counters)))
+            worst = bucket;
+    }
+    return worst;
+}
+
+static const struct report_counters *not_kept(const struct report_kind *kind)
+{
+    for (size_t i = 0; i < kind->bucket_count; i++)
+        if (kind->buckets[i].bytes == 0)
+            return &kind->buckets[i].counters;
+    return NULL;
+}
+
+/* Twice as much, in whole MiB; at least least, at most half of the device. */
+static uint64_t twice(uint64_t bytes, uint64_t least, uint64_t device_bytes)
+{
+    uint64_t most = device_bytes / 2, wanted = bytes > UINT64_MAX / 2 ? UINT64_MAX : bytes * 2;
+
+    if (wanted < least)
+        wanted = least;
+    if (wanted > most)
+        wanted = most;
+    return wanted / MIB * MIB;
+}
+
+/* --- failures -----------------------------------------------------------------------------------
+ */
+
+static uint64_t limit_failures(const struct report_counters *counters)
+{
+    return counters->failures.limit;
+}
+
+static uint64_t memory_failures(const struct report_counters *counters)
+{
+    return counters->failures.memory;
+}
+
+/* "6 requests of 50 MiB", or the size of most of them. */
+static void spell_failures(const struct report_kind *kind, measure *of, char text[160])
+{
+    uint64_t all = of(&kind->totals);
+    const struct report_bucket *worst = worst_bucket(kind, of);
+    char bucket[READABLE_BYTES];
+
+    if (worst == NULL) {
+        snprintf(text, 160, "%llu request%s", (unsigned long long)all, all == 1 ? "" : "s");
+        return;
+    }
+    uint64_t most = of(&worst->counters);
+    readable_exact_bytes(worst->bytes, bucket);
+    if (most == all)
+        snprintf(text, 160, "%llu request%s of %s", (unsigned long long)all, all == 1 ? "" : "s",
+                 bucket);
+    else
+        snprintf(text, 160, "%llu requests, most of them (%llu) of %s,", (unsigned long long)all,
+                 (unsigned long long)most, bucket);
+}
+
+/* The program asked for more than it may have. */
+bool requests_fail_at_the_limit(const struct case_at_hand *at_hand, struct advice *advice)
+{
+    const struct byte_size *limit = &at_hand->settings->limits.device_bytes;
+    char failures[160], now[READABLE_BYTES];
+
+    if (at_hand->kind->totals.failures.limit == 0)
+        return false;
+    uint64_t bytes = byte_size_resolve(limit, at_hand->device_bytes);
+    uint64_t more = bytes > at_hand->device_bytes / 2 ? at_hand->device_bytes : bytes * 2;
+    spell_failures(at_hand->kind, limit_failures, failures);
+    readable_exact_bytes(bytes, now);
+    snprintf(advice->setting, sizeof(advice->setting), "limits.device_bytes");
+    spell_size(limit, advice->from);
+    spell_bytes(more, advice->to);
+    snprintf(advice->text, sizeof(advice->text),
+             "%s failed at your limit of %s. If the program needs them, raise %%s from %s to %s.",
+             failures, now, advice->from, advice->to);
+    return true;
+}
+
+bool requests_fail_for_memory(const struct case_at_hand *at_hand, struct advice *advice)
+{
+    const struct report_counters *totals = &at_hand->kind->totals;
+    char failures[160], live[READABLE_BYTES], whole[READABLE_BYTES];
+
+    if (totals->failures.memory == 0)
+        return false;
+    spell_failures(at_hand->kind, memory_failures, failures);
+    readable_bytes(totals->peak.live_bytes, live);
+    readable_bytes(at_hand->device_bytes, whole);
+    snprintf(advice->text, sizeof(advice->text),
+             "%s failed: the device was out of memory, after the pool had given back all that it "
+             "kept. The program itself had up to %s in use at a time, of the device's %s.",
+             failures, live, whole);
+    return true;
+}
+
+/* --- what could be larger, or smaller -----------------------------------------------------------
+ */
+
+/* Allocations that waited for the GPU would have had a new block under a larger budget. */
+bool growth_budget_is_short(const struct case_at_hand *at_hand, struct advice *advice)
+{
+    const struct report_counters *totals = &at_hand->kind->totals;
+    const struct report_bucket *worst = worst_bucket(at_hand->kind, waits);
+    char bucket[READABLE_BYTES];
+
+    if (at_hand->growth_budget == NULL || worst == NULL ||
+        !is_a_tenth(totals->hits.waited, totals->requests))
+        return false;
+    uint64_t now = byte_size_resolve(at_hand->growth_budget, at_hand->device_bytes);
+    uint64_t wanted = twice(now, 64 * MIB, at_hand->device_bytes);
+    if (wanted <= now)
+        return false;
+    snprintf(advice->setting, sizeof(advice->setting), "growth_budget");
+    spell_size(at_hand->growth_budget, advice->from);
+    spell_bytes(wanted, advice->to);
+    readable_exact_bytes(worst->bytes, bucket);
+    snprintf(advice->text, sizeof(advice->text),
+             "%llu of %llu requests waited for the GPU to be done with a freed block, most of them "
+             "(%llu) in the bucket of %s, because the freed blocks that the GPU was still using "
+             "had reached the growth budget. Raise %%s from %s to %s: more blocks may then be in "
+             "flight, and take so much more memory.",
+             (unsigned long long)totals->hits.waited, (unsigned long long)totals->requests,
+             (unsigned long long)worst->counters.hits.waited, bucket, advice->from, advice->to);
+    return true;
+}
+
+static uint64_t six_times_as_long(uint64_t nanoseconds)
+{
+    return nanoseconds < SECOND ? 10 * SECOND : nanoseconds * 6;
+}
+
+/* Blocks went back for being unused, and were missed later. */
+bool idle_blocks_are_missed(const struct case_at_hand *at_hand, struct advice *advice)
+{
+    const struct report_counters *totals = &at_hand->kind->totals;
+    const struct report_bucket *worst = worst_bucket(at_hand->kind, idle_evictions);
+    char bucket[READABLE_BYTES];
+
+    if (worst == NULL || at_hand->release_after_idle_ns == 0 ||
+        at_hand->release_after_idle_ns >= 3600 * SECOND ||
+        !is_a_tenth(totals->evictions.idle, totals->misses) ||
+        !is_a_tenth(worst->counters.misses, worst->counters.evictions.idle))
+        return false;
+    snprintf(advice->setting, sizeof(advice->setting), "release_after_idle");
+    time_to_text(at_hand->release_after_idle_ns, "", advice->from);
+    time_to_text(six_times_as_long(at_hand->release_after_idle_ns), "", advice->to);
+    readable_exact_bytes(worst->bytes, bucket);
+    snprintf(advice->text, sizeof(advice->text),
+             "The bucket of %s misses (%llu times) because its blocks went back to the driver "
+             "after %s without use (%llu blocks; %llu of all sizes). Raise %%s from %s to %s, if "
+             "nobody else needs the memory meanwhile.",
+             bucket, (unsigned long long)worst->counters.misses, advice->from,
+             (unsigned long long)worst->counters.evictions.idle,
+             (unsigned long long)totals->evictions.idle, advice->from, advice->to);
+    return true;
+}
+
+/* Which of the three caps was in the way: the one that the run has come up to; otherwise the
+ * reserve ratio, the only one that does not show in a peak. */
+static const char *choose_cap(const struct case_at_hand *at_hand, const struct report_bucket *worst,
+                              struct advice *advice)
+{
+    const struct report_counters *totals = &at_hand->kind->totals;
+    const struct cap_settings *caps = at_hand->caps;
+    uint64_t cached = byte_size_resolve(&caps->cached, at_hand->device_bytes);
+    uint64_t free_at_peak = totals->peak.reserved_bytes > totals->peak.live_bytes
+                                ? totals->peak.reserved_bytes - totals->peak.live_bytes
+                                : 0;
+    uint64_t blocks = worst->counters.peak.reserved_bytes / worst->bytes;
+
+    if (cached < at_hand->device_bytes && free_at_peak >= cached / 10 * 9) {
+        spell_size(&caps->cached, advice->from);
+        spell_bytes(twice(cached, 64 * MIB, at_hand->device_bytes * 2), advice->to);
+        return "caps.cached";
+    }
+    if (blocks >= caps->blocks_per_bucket) {
+        uint64_t more = caps->blocks_per_bucket == 0 ? 64 : caps->blocks_per_bucket * 4;
+        snprintf(advice->from, sizeof(advice->from), "%llu",
+                 (unsigned long long)caps->blocks_per_bucket);
+        snprintf(advice->to, sizeof(advice->to), "%llu",
+                 (unsigned long long)(more > UINT32_MAX ? UINT32_MAX : more));
+        return "caps.blocks_per_bucket";
+    }
+    double ratio = caps->reserve_ratio < 1.5 ? 1.5 : caps->reserve_ratio * 1.5;
+    if (ratio > 100)
+        ratio = 100;
+    real_to_text(caps->reserve_ratio, advice->from);
+    snprintf(advice->to, sizeof(advice->to), "%llu.%llu", (unsigned long long)ratio,
+             (unsigned long long)(ratio * 10) % 10);
+    return "caps.reserve_ratio";
+}
+
+/* Blocks went back for being too many, and were missed later. */
+bool caps_are_low(const struct case_at_hand *at_hand, struct advice *advice)
+{
+    const struct report_counters *totals = &at_hand->kind->totals;
+    const struct report_bucket *worst = worst_bucket(at_hand->kind, cap_evictions);
+    char bucket[READABLE_BYTES];
+
+    if (worst == NULL || !is_a_tenth(totals->evictions.cap, totals->misses) ||
+        !is_a_tenth(worst->counters.misses, worst->counters.evictions.cap))
+        return false;
+    const char *cap = choose_cap(at_hand, worst, advice);
+    if (strcmp(advice->from, advice->to) == 0)
+        return false;
+    snprintf(advice->setting, sizeof(advice->setting), "%s", cap);
+    readable_exact_bytes(worst->bytes, bucket);
+    snprintf(advice->text, sizeof(advice->text),
+             "The bucket of %s misses (%llu times) because its blocks went back to the driver over "
+             "a cap (%llu blocks; %llu of all sizes). Raise %%s from %s to %s, if the device has "
+             "the room.",
+             bucket, (unsigned long long)worst->counters.misses,
+             (unsigned long long)worst->counters.evictions.cap,
+             (unsigned long long)totals->evictions.cap, advice->from, advice->to);
+    return true;
+}
+
+/* Memory ran out, and what the pool kept had to go back first. */
+bool memory_ran_out(const struct case_at_hand *at_hand, struct advice *advice)
+{
+    const struct report_counters *totals = &at_hand->kind->totals;
+
+    if (at_hand->growth_budget == NULL || !is_a_tenth(totals->evictions.memory, totals->misses))
+        return false;
+    uint64_t now = byte_size_resolve(at_hand->growth_budget, at_hand->device_bytes);
+    if (now < 2 * MIB)
+        return false;
+    snprintf(advice->setting, sizeof(advice->setting), "growth_budget");
+    spell_size(at_hand->growth_budget, advice->from);
+    spell_bytes(now / 4 >= MIB ? now / 4 / MIB * MIB : MIB, advice->to);
+    snprintf(advice->text, sizeof(advice->text),
+             "Memory ran out: %llu free blocks had to go back to the driver before an allocation "
+             "could be met. Lower %%s from %s to %s, or start from low-memory.json: less is then "
+             "in flight, and more allocations wait for the GPU.",
+             (unsigned long long)totals->evictions.memory, advice->from, advice->to);
+    return true;
+}
+
+/* Requests that are not kept for reuse. */
+bool large_requests_are_not_kept(const struct case_at_hand *at_hand, struct advice *advice)
+{
+    const struct report_counters *large = not_kept(at_hand->kind);
+    uint64_t largest = byte_size_resolve(&at_hand->buckets->largest, at_hand->device_bytes);
+
+    if (large == NULL || !is_a_tenth(large->requests, at_hand->kind->totals.requests) ||
+        large->requested_bytes / large->requests <= largest || largest >= at_hand->device_bytes)
+        return false;
+    snprintf(advice->setting, sizeof(advice->setting), "buckets.largest");
+    spell_size(&at_hand->buckets->largest, advice->from);
+    snprintf(advice->to, sizeof(advice->to), "100%%");
+    snprintf(advice->text, sizeof(advice->text),
+             "%llu of %llu requests are over the largest bucket, so their blocks are not kept and "
+             "none of them can hit. Raise %%s from %s to %s.",
+             (unsigned long long)large->requests,
+             (unsigned long long)at_hand->kind->totals.requests, advice->from, advice->to);
+    return true;
+}
+
+/* Powers of two, or few steps, waste memory. */
+bool rounding_wastes_memory(const struct case_at_hand *at_hand, struct advice *advice)
+{
+    const struct report_counters *totals = &at_hand->kind->totals;
+    const struct bucket_settings *buckets = at_hand->buckets;
+    uint64_t waste = totals->rounded_bytes > totals->requested_bytes
+                         ? totals->rounded_bytes - totals->requested_bytes
+                         : 0;
+
+    if (!is_a_tenth(waste, totals->requested_bytes) || buckets->policy == BUCKETS_EXACT ||
+        totals->rounded_bytes / totals->requests < 64 * 1024)
+        return false;
+    if (buckets->policy == BUCKETS_POW2) {
+        snprintf(advice->setting, sizeof(advice->setting), "buckets.policy");
+        snprintf(advice->from, sizeof(advice->from), "pow2");
+        snprintf(advice->to, sizeof(advice->to), "geometric");
+    } else if (buckets->steps_per_doubling <= 32) {
+        snprintf(advice->setting, sizeof(advice->setting), "buckets.steps_per_doubling");
+        snprintf(advice->from, sizeof(advice->from), "%u", buckets->steps_per_doubling);
+        snprintf(advice->to, sizeof(advice->to), "%u", buckets->steps_per_doubling * 2);
+    } else {
+        return false;
+    }
+    unsigned __int128 percent = (unsigned __int128)waste * 100 / totals->requested_bytes;
+    snprintf(advice->text, sizeof(advice->text),
+             "Rounding requests up to their buckets' sizes added %llu %% to what was asked for. "
+             "Change %%s from %s to %s: less is added, and sizes that differ a little share blocks "
+             "less often.",
+             (unsigned long long)(percent > 1000000 ? 1000000 : percent), advice->from, advice->to);
+    return true;
+}
+
+/* Sizes that never come back exactly. */
+bool exact_sizes_do_not_come_back(const struct case_at_hand *at_hand, struct advice *advice)
+{
+    const struct report_counters *totals = &at_hand->kind->totals;
+
+    if (at_hand->buckets->policy != BUCKETS_EXACT || !misses_most(totals) ||
+        at_hand->kind->bucket_count < 16)
+        return false;
+    snprintf(advice->setting, sizeof(advice->setting), "buckets.policy");
+    snprintf(advice->from, sizeof(advice->from), "exact");
+    snprintf(advice->to, sizeof(advice->to), "geometric");
+    snprintf(advice->text, sizeof(advice->text),
+             "%llu of %llu requests missed, of %zu different sizes: a block serves only requests "
+             "of its own size. Change %%s from %s to %s, so that sizes that differ a little share "
+             "blocks.",
+             (unsigned long long)totals->misses, (unsigned long long)totals->requests,
+             at_hand->kind->bucket_count, advice->from, advice->to);
+    return true;
+}

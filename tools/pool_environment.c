@@ -1,0 +1,194 @@
+/*
+ * What programs need in order to run with the pool (pool_environment.h).
+ */
+#include "pool_environment.h"
+
+#include <errno.h>
+#include <glob.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "complaint.h"
+#include "core/settings/config_json.h"
+#include "core/settings/shipped_json.h"
+#include "own_path.h"
+#include "sanitizer.h"
+
+/* The Makefile says what it is; whoever reads the sources without it shall get through. */
+#ifndef CUDAPOOL_LIBDIR
+#define CUDAPOOL_LIBDIR "/usr/local/lib"
+#endif
+
+/* --- the preload object -------------------------------------------------------------------------
+ */
+
+static bool is_readable(const char *path)
+{
+    return access(path, R_OK) == 0;
+}
+
+/* The first file that matches a pattern in a directory whose name is taken literally. */
+static bool find_by_pattern(const char *directory, const char *pattern, char path[PATH_MAX])
+{
+    char full[2 * PATH_MAX];
+    size_t length = 0;
+    glob_t matches;
+
+    for (const char *c = directory; *c != '\0'; c++) {
+        if (strchr("*?[\\", *c) != NULL)
+            full[length++] = '\\';
+        full[length++] = *c;
+    }
+    snprintf(full + length, sizeof(full) - length, "/%s", pattern);
+    bool found = glob(full, 0, NULL, &matches) == 0;
+    if (found)
+        found = realpath(matches.gl_pathv[0], path) != NULL;
+    globfree(&matches);
+    return found;
+}
+
+/* Beside this command as in a build, or in a library directory beside its own. */
+static bool find_preload(char path[PATH_MAX])
+{
+    static const char *const patterns[] = {PRELOAD_NAME, "../lib*/" PRELOAD_NAME,
+                                           "../lib*/*/" PRELOAD_NAME};
+    char directory[PATH_MAX];
+
+    if (own_directory(directory))
+        for (size_t i = 0; i < sizeof(patterns) / sizeof(patterns[0]); i++)
+            if (find_by_pattern(directory, patterns[i], path))
+                return true;
+    snprintf(path, PATH_MAX, "%s/%s", CUDAPOOL_LIBDIR, PRELOAD_NAME);
+    return is_readable(path);
+}
+
+/* True where LD_PRELOAD's list has the path. */
+static bool list_has(const char *list, const char *path)
+{
+    size_t wanted = strlen(path);
+
+    while (*list != '\0') {
+        size_t length = strcspn(list, ": ");
+        if (length == wanted && strncmp(list, path, length) == 0)
+            return true;
+        list += length;
+        list += strspn(list, ": ");
+    }
+    return false;
+}
+
+/* What LD_PRELOAD is to be: the run time of the program's sanitizer, which must be the first, the
+ * preload object, and what is there already. NULL where memory is short. */
+static char *make_list(const char *program, const char *path, const char *present)
+{
+    size_t first = sanitizers_in_list(present);
+    bool is_there = list_has(present, path);
+    char *runtime = first > 0 ? NULL : sanitizer_of_program(program), *list;
+    const char *between = first > 0 && present[first] == '\0' ? ":" : "";
+
+    if (asprintf(&list, "%s%s%.*s%s%s%s%s", runtime == NULL ? "" : runtime,
+                 runtime == NULL ? "" : ":", (int)first, present, between, is_there ? "" : path,
+                 is_there || present[first] == '\0' ? "" : ":", present + first) < 0)
+        list = NULL;
+    free(runtime);
+    return list;
+}
+
+int pool_environment_set_preload(const char *program)
+{
+    char path[PATH_MAX];
+    const char *present = getenv("LD_PRELOAD");
+
+    if (!find_preload(path))
+        return complain("%s is neither beside this command, nor in a lib directory beside its own, "
+                        "nor in " CUDAPOOL_LIBDIR,
+                        PRELOAD_NAME);
+    if (strpbrk(path, ": ") != NULL)
+        return complain("%s: the path has a space or a colon, which LD_PRELOAD cannot express",
+                        path);
+    char *list = make_list(program, path, present == NULL ? "" : present);
+    int status = list == NULL ? -1 : setenv("LD_PRELOAD", list, 1);
+    free(list);
+    return status == 0 ? 0 : complain("out of memory");
+}
+
+/* --- settings -----------------------------------------------------------------------------------
+ */
+
+/* Settings that exist nowhere but on the command line travel in the environment itself: a file
+ * would have to outlive the last process of the job. */
+static int pass_settings_as_text(const struct settings *settings)
+{
+    char *text = config_to_text(settings);
+    int status = text == NULL ? complain("out of memory") : setenv("CUDAPOOL_CONFIG", text, 1);
+
+    free(text);
+    return status;
+}
+
+/* Makes the file's name independent of the program's directory. */
+static int pass_settings_file(const char *config)
+{
+    char full[PATH_MAX];
+
+    if (realpath(config, full) == NULL)
+        return complain("%s: %s", config, strerror(errno));
+    return setenv("CUDAPOOL_CONFIG", full, 1) == 0 ? 0 : complain("out of memory");
+}
+
+/* A file that the program's processes can read, too: a pipe has been read to its end, and where
+ * this command's own settings are, they need not look. */
+static bool is_theirs_to_read(const char *config)
+{
+    struct stat status;
+
+    return shipped_config_named(config) == NULL && strcmp(config, "-") != 0 &&
+           stat(config, &status) == 0 && S_ISREG(status.st_mode);
+}
+
+int pool_environment_set_config(const struct pool_options *options, struct settings *settings)
+{
+    const char *config = options->config;
+    bool is_given = config != NULL && *config != '\0';
+
+    settings_defaults(settings);
+    if (is_given && config_read_patiently(config, settings, complain_of, NULL) != 0)
+        return EXIT_BAD_INPUT;
+    if (options->assignment_count > 0 && config_set(options->assignments, options->assignment_count,
+                                                    settings, complain_of, NULL) != 0)
+        return EXIT_BAD_INPUT;
+    if (options->assignment_count > 0 ||
+        (is_given && config[0] != '{' && !is_theirs_to_read(config)))
+        return pass_settings_as_text(settings);
+    return is_given && config[0] != '{' ? pass_settings_file(config) : 0;
+}
+
+/* --- options ------------------------------------------------------------------------------------
+ */
+
+bool pool_options_take(struct pool_options *options, int option, const char *argument)
+{
+    if (option == 'c')
+        options->config = argument;
+    else if (option == 's')
+        options->assignments[options->assignment_count++] = argument;
+    else
+        return false;
+    return true;
+}
+
+int run_with_pool_options(int argc, char **argv, pool_options_command *command)
+{
+    /* A setting that comes by the environment is checked as well. */
+    struct pool_options options = {.config = getenv("CUDAPOOL_CONFIG"),
+                                   .assignments = calloc((size_t)argc, sizeof(char *))};
+    int status =
+        options.assignments == NULL ? complain("out of memory") : command(argc, argv, &options);
+
+    free(options.assignments);
+    return status;
+}
