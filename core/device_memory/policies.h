@@ -3,49 +3,26 @@
  * and decide. They move no block and call no driver; policy_watch_rounding, heap_note_vain_wait and
  * policy_frees_synchronise also note in the heap what they have decided.
  *
- * All heuristics of device memory: what each is for, where it is, and which measurement shows it.
- * "bench" is a section of make bench (tests/bench/NOTES.md), "gpu" a row of tests/gpu/RESULTS.md.
+ * Where the heuristics of device memory are; docs/design.md says under these names what each is for
+ * and which measurement shows it.
  *
- * Growth budget                 Freed blocks that the GPU still uses may add up to so much before
- *   policy_may_grow             an allocation waits: it keeps every stream's queue filled.
- *                               bench overlap; gpu overlap, with budget 0 beside it
- * Share of the budget           A thread that runs ahead of the others waits, since its long queue
- *   policy_is_ahead             would hold up every fence. bench overlap, 4 and 16 threads
- * Patience                      A thread waits for its own blocks for as long as a new one takes,
- *   cache_wait.c,               then takes a new one: so each gets as many as it needs.
- *   policy_waited_longer_...    bench pairs, 1 to 256 KiB and 4 KiB, 8 to 16 threads
- * Growth in turns               One thread at a time is in the driver for a block that somebody
- *   policy_growth_is_due        could do without, for a sixteenth of the time: all fences wait for
- *                               the driver meanwhile. bench pairs, 12 and 16 threads
- * Trade                         A device's unused sizes go for a wanted one past the reserve's
- *   may_trade_unused_for_it     bound. bench pairs, mixed sizes, 16 threads; no row of its own
- * Taking from other caches      Blocks that lie in threads' caches serve a thread that would wait
- *   policy_other_caches_...,    for the driver or in vain; each keeps its fair part.
- *   thread_caches_take          bench cross, and pairs, mixed sizes with kernels
- * Sharing of buckets            A size that threads take from each other all the time, or whose
- *   thread_caches_take, _share  budget a busy GPU has used up, is in no cache for a while.
- *                               bench pairs, mixed sizes on 16 streams; bench overlap, 16 threads
- * Refills                       A cache gets twice as many blocks each time, up to half of what it
- *   thread_cache_wants          may hold. bench pairs, mixed sizes; bench cross
- * Sleep and retirement          Caches of idle and ended threads hold nothing, and the others may
- *   cache_set.c,                hold the more. bench short_threads; "a lone thread just after 16
- *   cache_threads.c             threads" in tests/bench/NOTES.md
- * Device barriers               Where one thread uses the context, the device waits and the host
- *   policy_barriers_...         goes on. bench overlap, 1 thread; gpu overlap, 1 threads
- * Fewer fences                  A fence serves many frees: twice as many while one thread uses the
- *   policy_fence_is_due,        heap, half of a bin while the GPU keeps up.
- *   place_refresh_cache         bench calls; scripts/instructions_per_pair.sh
- * One closer                    Of threads whose fence is due at a time one closes the epoch; the
- *   another_closes              others rely on it for 30 microseconds. bench pairs, 8 to 16 threads
- * Ghosts and trials             On a nearly full device large blocks are kept only where that has
- *   keep.h                      been seen to pay. gpu fill_memory
- * Finest sizes                  Sizes are not rounded to buckets while rounding costs a program too
- *   policy_watch_rounding       much of the device. gpu fill_memory; no row of its own
- * Missed frees                  A free waits where little is left and a request might miss what is
- *   policy_pending_is_missed,   pending. gpu locks, "memory short"
- *   policy_nothing_is_missed
- * Frees that wait               After a wait in vain the context's frees wait for a while as the
- *   heap_note_vain_wait         driver's do. gpu locks, kernel
+ * Growth budget                  policy_may_grow
+ * Fair parts                     policy_is_ahead
+ * Patience                       policy_waited_longer_than_a_miss, cache_wait.c
+ * Growth in turns                policy_growth_is_due
+ * Trade                          may_trade_unused_for_it
+ * Taking from other caches       policy_other_caches_hold_bucket, thread_caches_take
+ * Sharing of buckets             thread_caches_take, thread_caches_share
+ * Refills                        thread_cache_wants
+ * Sleep and retirement of caches cache_set.c, cache_threads.c
+ * Device barriers                policy_barriers_may_be_used
+ * A fence for many frees         policy_fence_is_due, place_refresh_cache
+ * One closer                     another_closes
+ * Ghosts and trials              keep.h
+ * Sizes of the driver's own      policy_watch_rounding
+ * Frees that wait, memory missed policy_pending_is_missed, policy_nothing_is_missed
+ * Frees that wait, after a wait  heap_note_vain_wait
+ * in vain
  */
 #ifndef CUDAPOOL_CORE_POLICIES_H
 #define CUDAPOOL_CORE_POLICIES_H
