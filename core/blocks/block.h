@@ -180,6 +180,19 @@ struct block_list {
     struct block *first, *last;
 };
 
+/* More buckets than this are never made in one place: further sizes are not kept. */
+#define BUCKETS_MAX 16384u
+
+/* All blocks of one size in one place of a kind of memory. Guarded by what guards the lists. */
+struct bucket {
+    uint64_t bytes; /* of each block; 0: the bucket of blocks that are not kept */
+    /* Clean and pending blocks, the oldest first. Of the clean ones the newest is taken, since its
+     * memory is the likeliest to be in the GPU's cache. */
+    struct block_list clean, pending;
+    uint64_t free_blocks;             /* in the two lists */
+    struct bucket_counters *counters; /* in the figures */
+};
+
 static inline void block_list_append(struct block_list *list, struct block *block,
                                      enum block_link link)
 {

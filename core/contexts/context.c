@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "core/base/mutation.h"
-#include "core/base/size_class.h"
 #include "core/driver/calls.h"
 #include "pool_state.h"
 

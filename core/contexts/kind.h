@@ -77,13 +77,20 @@ struct kind {
     /* Lock not held. The program has synchronised the context. */
     void (*synchronised)(struct pool *pool, struct context *context);
 
+    /* ---- captures; no lock is held ---- */
+
+    /* A capture is about to begin: what is pending is given fences, as long as there can be some.
+     * And then: it has begun, or has not, once for each of the former. */
+    void (*capture_is_coming)(struct pool *pool);
+    void (*capture_has_come)(struct pool *pool);
+
     /* ---- addresses; no lock is held, and no driver call is made ---- */
 
     /* Someone frees this address past the pool: forgets a live block there. False where the block
      * is free, and so nobody's to free. */
     bool (*let_go)(struct pool *pool, CUdeviceptr address);
-    /* The driver has just given the address out, so whoever had it before was freed behind our back:
-     * forgets a record of it. */
+    /* The driver has just given the address out, so whoever had it before was freed behind our
+     * back: forgets a record of it. */
     void (*forget_address)(struct pool *pool, CUdeviceptr address);
 
     /* ---- memory; no lock is held. A device that is NULL means all ---- */

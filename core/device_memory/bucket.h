@@ -10,6 +10,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "core/blocks/block.h"
@@ -23,12 +24,8 @@
 #define CACHE_NO_BIN  (CACHE_BINS - 1)
 #define CACHE_LARGEST (UINT64_C(32) << 20)
 
-struct bucket {
-    uint64_t bytes; /* of each block; 0: the bucket of blocks that are not kept */
-    /* Clean and pending blocks, the oldest first. Of the clean ones the newest is taken, since its
-     * memory is the likeliest to be in the GPU's cache. */
-    struct block_list clean, pending;
-    uint64_t free_blocks;       /* in the two lists */
+struct device_bucket {
+    struct bucket bucket;
     uint32_t granted_to_caches; /* free blocks that thread caches may hold besides */
     uint16_t bin;               /* its place in thread caches, or CACHE_NO_BIN */
     /* Sharing, see thread_caches_take. Nanoseconds of the monotonic clock. */
@@ -37,8 +34,13 @@ struct bucket {
     uint64_t shared_until;         /* caches hold nothing of it until then */
     uint64_t shared_for;           /* how long that span is or was; 0: it was never shared */
     struct ghosts ghosts;
-    struct bucket_counters *counters; /* in the figures */
 };
+
+/* What the heap knows of its bucket besides. */
+static inline struct device_bucket *device_bucket(const struct bucket *bucket)
+{
+    return (struct device_bucket *)((uintptr_t)bucket - offsetof(struct device_bucket, bucket));
+}
 
 struct bucket_table {
     uint32_t slots;

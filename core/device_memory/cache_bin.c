@@ -129,7 +129,7 @@ void thread_cache_fill(struct cache_bin *bin, struct block *block)
 void cache_bin_retire(struct cache_bin *bin)
 {
     struct bucket *bucket = cache_bin_bucket(bin);
-    bucket->granted_to_caches -= MUTATED(caches_past_the_cap) ? 0 : bin->capacity;
+    device_bucket(bucket)->granted_to_caches -= MUTATED(caches_past_the_cap) ? 0 : bin->capacity;
     atomic_store_explicit(&bin->bucket, NULL, memory_order_relaxed);
     bin->capacity = 0;
     bin->room = 0;
@@ -168,10 +168,10 @@ static uint64_t least_request(const struct size_classes *classes, uint64_t bytes
 /* Makes the bin the bucket's. False where it could hold too little. */
 static bool serve_bucket(struct thread_cache *cache, struct cache_bin *bin, struct bucket *bucket)
 {
-    uint32_t capacity = capacity_for(cache->heap, bucket, bucket->granted_to_caches);
+    uint32_t capacity = capacity_for(cache->heap, bucket, device_bucket(bucket)->granted_to_caches);
     if (capacity == 0)
         return false;
-    bucket->granted_to_caches += MUTATED(caches_past_the_cap) ? 0 : capacity;
+    device_bucket(bucket)->granted_to_caches += MUTATED(caches_past_the_cap) ? 0 : capacity;
     bin->capacity = capacity;
     bin->room = capacity;
     atomic_store_explicit(&bin->bucket, bucket, memory_order_relaxed);
@@ -203,12 +203,12 @@ static struct cache_bin *make_bin(const struct heap *heap, const struct bucket *
 /* Whether no cache may hold the bucket's blocks now, see thread_caches_take. */
 static bool is_shared(const struct heap *heap, const struct bucket *bucket)
 {
-    return counter_get(&heap->now) < bucket->shared_until;
+    return counter_get(&heap->now) < device_bucket(bucket)->shared_until;
 }
 
 static struct cache_bin *get_bin(struct thread_cache *cache, struct bucket *bucket)
 {
-    _Atomic(struct cache_bin *) *place = &cache->bins[bucket->bin];
+    _Atomic(struct cache_bin *) *place = &cache->bins[device_bucket(bucket)->bin];
     struct cache_bin *bin = atomic_load_explicit(place, memory_order_relaxed);
     if (cache_bin_bucket(bin) == bucket)
         return bin;
@@ -239,7 +239,7 @@ static void resize_bin(struct thread_cache *cache, struct cache_bin *bin)
 {
     struct bucket *bucket = cache_bin_bucket(bin);
     uint32_t capacity = capacity_for(cache->heap, bucket,
-                                     bucket->granted_to_caches -
+                                     device_bucket(bucket)->granted_to_caches -
                                          (MUTATED(caches_past_the_cap) ? 0 : bin->capacity));
     if (capacity == bin->capacity)
         return;
@@ -249,7 +249,8 @@ static void resize_bin(struct thread_cache *cache, struct cache_bin *bin)
         cache_bin_retire(bin);
         return;
     }
-    bucket->granted_to_caches += MUTATED(caches_past_the_cap) ? 0 : capacity - bin->capacity;
+    device_bucket(bucket)->granted_to_caches +=
+        MUTATED(caches_past_the_cap) ? 0 : capacity - bin->capacity;
     bin->room += capacity - bin->capacity;
     bin->capacity = capacity;
 }

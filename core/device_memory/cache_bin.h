@@ -40,7 +40,7 @@ struct cache_bin *thread_cache_bin(struct thread_cache *cache, struct bucket *bu
 static inline bool thread_cache_has_bin(const struct thread_cache *cache,
                                         const struct bucket *bucket)
 {
-    return cache_bin_bucket(cache_bin_at(cache, bucket->bin)) == bucket;
+    return cache_bin_bucket(cache_bin_at(cache, device_bucket(bucket)->bin)) == bucket;
 }
 
 /* The bin at this place if it belongs to a bucket, else NULL. */

@@ -76,11 +76,13 @@ void thread_caches_collect(struct heap *heap)
  * the time do better without. Each time that it comes to this again soon, the span is doubled. */
 static void begin_sharing(struct bucket *bucket, uint64_t now)
 {
-    bool soon = bucket->shared_for && now < bucket->shared_until + 8 * bucket->shared_for;
-    bucket->shared_for = soon ? 2 * bucket->shared_for : CACHE_SHARED_FIRST;
-    if (bucket->shared_for > CACHE_SHARED_LONGEST)
-        bucket->shared_for = CACHE_SHARED_LONGEST;
-    bucket->shared_until = now + bucket->shared_for;
+    bool soon = device_bucket(bucket)->shared_for &&
+                now < device_bucket(bucket)->shared_until + 8 * device_bucket(bucket)->shared_for;
+    device_bucket(bucket)->shared_for =
+        soon ? 2 * device_bucket(bucket)->shared_for : CACHE_SHARED_FIRST;
+    if (device_bucket(bucket)->shared_for > CACHE_SHARED_LONGEST)
+        device_bucket(bucket)->shared_for = CACHE_SHARED_LONGEST;
+    device_bucket(bucket)->shared_until = now + device_bucket(bucket)->shared_for;
 }
 
 /* Blocks of so few bytes are never shared: so little of them lies in caches that threads do better
@@ -106,7 +108,8 @@ static void take_out_of_caches(struct heap *heap, struct bucket *bucket, uint64_
 {
     close_caches(heap);
     for (struct thread_cache *c = thread_caches_first(heap); c; c = thread_cache_next(c)) {
-        struct cache_bin *bin = atomic_load_explicit(&c->bins[bucket->bin], memory_order_relaxed);
+        struct cache_bin *bin =
+            atomic_load_explicit(&c->bins[device_bucket(bucket)->bin], memory_order_relaxed);
         if (cache_bin_bucket(bin) != bucket)
             continue;
         thread_cache_cut_bin(c, bin, stay);
@@ -120,13 +123,14 @@ void thread_caches_take(struct heap *heap, struct bucket *bucket, bool starved)
 {
     heap_lock_must_be_held(heap);
     uint64_t now = monotonic_now(), stay = fair_part(heap, bucket);
-    bool soon = now - bucket->taken_from_caches_at < CACHE_TAKEN_APART;
-    bucket->taken_in_a_row =
+    bool soon = now - device_bucket(bucket)->taken_from_caches_at < CACHE_TAKEN_APART;
+    device_bucket(bucket)->taken_in_a_row =
         !soon ? 0
-              : bucket->taken_in_a_row +
+              : device_bucket(bucket)->taken_in_a_row +
                     (starved && !stay && bucket->bytes > least_bytes_to_share(heap));
-    bucket->taken_from_caches_at = now;
-    bool again = bucket->taken_in_a_row >= CACHE_TAKEN_OFTEN && !MUTATED(never_shared);
+    device_bucket(bucket)->taken_from_caches_at = now;
+    bool again =
+        device_bucket(bucket)->taken_in_a_row >= CACHE_TAKEN_OFTEN && !MUTATED(never_shared);
     if (again)
         begin_sharing(bucket, now);
     take_out_of_caches(heap, bucket, again ? 0 : stay, again);

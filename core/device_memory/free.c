@@ -18,7 +18,8 @@ static bool is_not_worth_keeping(struct heap *heap, struct block *block, bool wa
     heap_lock_must_be_held(heap);
     if (!keep_is_on_trial(&heap->keep) || !waitable)
         return false;
-    bool directly = keep_free_is_the_drivers(&heap->keep, &block->bucket->ghosts, block->bytes);
+    bool directly =
+        keep_free_is_the_drivers(&heap->keep, &device_bucket(block->bucket)->ghosts, block->bytes);
     thread_caches_update_closed(heap);
     return directly;
 }

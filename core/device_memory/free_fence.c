@@ -36,7 +36,7 @@ struct fence *heap_begin_fence(struct context *context, bool waitable)
 static void ask_about_unkept(struct pool *pool, struct context *context)
 {
     lock_must_be_held(&context->lock);
-    const struct block *unkept = heap_of(context)->unkept.pending.first;
+    const struct block *unkept = heap_of(context)->unkept.bucket.pending.first;
     struct fence *fence =
         unkept ? epoch_fence_for(&context->epochs, counter_get(&unkept->epoch), false) : NULL;
     if (fence)
@@ -62,7 +62,7 @@ bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t st
     uint64_t waited_before = thread_state.waited_ns;
     epoch_wait_in_free(pool, context, stamp);
     if (thread_state.waited_ns != waited_before)
-        bucket_count_waiting_free(&heap->unkept);
+        bucket_count_waiting_free(&heap->unkept.bucket);
     bool fenced = epoch_clean(&context->epochs) >= stamp ||
                   epoch_fence_for(&context->epochs, stamp, true) ||
                   host_work_limit(&context->epochs.host_work) >= stamp;
@@ -86,7 +86,7 @@ wait_for_what_is_missed(struct pool *pool, struct context *context, uint64_t roo
            epoch_wait_in_free(pool, context, epoch_clean(&context->epochs) + 1))
         continue;
     if (thread_state.waited_ns != waited_before)
-        bucket_count_waiting_free(&heap->unkept);
+        bucket_count_waiting_free(&heap->unkept.bucket);
     bool kept_by_others =
         policy_others_work_may_count(pool) && epoch_clean(&context->epochs) < last &&
         policy_pending_is_missed(context, room) && !MUTATED(kept_by_other_contexts);

@@ -16,14 +16,16 @@ static bool bucket_init(struct heap *heap, struct bucket *bucket, uint64_t bytes
 
 static struct bucket *add_bucket(struct heap *heap, uint64_t bytes)
 {
-    if (heap->buckets.count >= HEAP_BUCKETS_MAX || !bucket_set_make_room(&heap->buckets))
+    if (heap->buckets.count >= BUCKETS_MAX || !bucket_set_make_room(&heap->buckets))
         return NULL;
-    struct bucket *bucket = calloc(1, sizeof *bucket);
+    struct device_bucket *made = calloc(1, sizeof *made);
+    struct bucket *bucket = made ? &made->bucket : NULL;
     if (!bucket || !bucket_init(heap, bucket, bytes)) {
         free(bucket);
         return NULL;
     }
-    bucket->bin = bytes <= CACHE_LARGEST && heap->bins < CACHE_NO_BIN ? heap->bins++ : CACHE_NO_BIN;
+    device_bucket(bucket)->bin =
+        bytes <= CACHE_LARGEST && heap->bins < CACHE_NO_BIN ? heap->bins++ : CACHE_NO_BIN;
     bucket_set_add(&heap->buckets, bucket);
     return bucket;
 }
@@ -42,7 +44,7 @@ bool heap_init(struct pool *pool, struct context *context)
     atomic_init(&heap->closed, (settings->free_synchronizes ? CLOSED_SYNCHRONISING : 0u) |
                                    (pool->expedited ? 0u : CLOSED_WEAKLY));
     heap->unkept.bin = CACHE_NO_BIN;
-    return bucket_set_init(&heap->buckets) && bucket_init(heap, &heap->unkept, 0);
+    return bucket_set_init(&heap->buckets) && bucket_init(heap, &heap->unkept.bucket, 0);
 }
 
 struct bucket *heap_bucket(struct heap *heap, uint64_t bytes)
@@ -51,13 +53,13 @@ struct bucket *heap_bucket(struct heap *heap, uint64_t bytes)
     struct bucket *bucket = bucket_set_find(&heap->buckets, bytes);
     if (!bucket)
         bucket = add_bucket(heap, bytes);
-    return bucket ? bucket : &heap->unkept;
+    return bucket ? bucket : &heap->unkept.bucket;
 }
 
 void heap_visit_buckets(struct heap *heap, void (*visit)(struct bucket *, void *), void *argument)
 {
     bucket_set_visit(&heap->buckets, visit, argument);
-    visit(&heap->unkept, argument);
+    visit(&heap->unkept.bucket, argument);
 }
 
 void heap_note_user(struct pool *pool, struct heap *heap)
@@ -225,7 +227,7 @@ static void insert_by_stamp(struct heap *heap, struct block *block)
 static void note_free_block(struct heap *heap, const struct block *block)
 {
     struct bucket *bucket = block->bucket;
-    if (++bucket->free_blocks + bucket->granted_to_caches > heap->blocks_per_bucket)
+    if (++bucket->free_blocks + device_bucket(bucket)->granted_to_caches > heap->blocks_per_bucket)
         heap->bucket_may_exceed_cap = true;
     counter_add(&bucket->counters->free_bytes, block->bytes);
 }

@@ -91,8 +91,8 @@ struct heap {
     struct size_classes classes;
     uint64_t blocks_per_bucket; /* the most free blocks that a bucket may have */
     struct bucket_set buckets;
-    uint16_t bins;        /* places in thread caches that buckets have been given */
-    struct bucket unkept; /* of blocks that are not kept */
+    uint16_t bins;               /* places in thread caches that buckets have been given */
+    struct device_bucket unkept; /* of blocks that are not kept */
     struct block_records records;
     struct bucket *draining;   /* while blocks are chosen to be given back: the last one's bucket */
     struct block_list pending; /* of all buckets, by ascending stamp */
@@ -153,9 +153,6 @@ struct heap {
 
 /* After so many uses in a row by one thread it counts as the only one that uses the heap. */
 #define HEAP_USES_ALONE 256u
-
-/* More buckets than this are never made: further sizes are not kept. */
-#define HEAP_BUCKETS_MAX 16384u
 
 /* Device memory is the first kind of the table (kind.h). */
 static inline struct heap *heap_of(const struct context *context)

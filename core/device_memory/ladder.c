@@ -255,12 +255,13 @@ CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *
             block_bytes = size_class_finest(bytes);
     }
     struct bucket *bucket = heap_bucket(heap, block_bytes);
-    bool hit = bucket != &heap->unkept && allocate_from_heap(pool, context, bucket, address, bytes);
+    bool hit =
+        bucket != &heap->unkept.bucket && allocate_from_heap(pool, context, bucket, address, bytes);
     if (hit)
         bucket_take_wait(bucket);
     heap_unlock(heap);
     if (hit)
         return CUDA_SUCCESS;
-    return heap_miss(pool, context, bucket, address, bucket == &heap->unkept ? bytes : block_bytes,
-                     bytes);
+    return heap_miss(pool, context, bucket, address,
+                     bucket == &heap->unkept.bucket ? bytes : block_bytes, bytes);
 }

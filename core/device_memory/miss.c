@@ -82,7 +82,7 @@ static bool record_block(struct pool *pool, struct heap *heap, struct bucket *bu
     if (block) {
         /* All of this comes before the block can be found, since a free takes no lock. */
         block_set_bytes(block, bytes);
-        atomic_store_explicit(&block->bin, bucket->bin, memory_order_relaxed);
+        atomic_store_explicit(&block->bin, device_bucket(bucket)->bin, memory_order_relaxed);
         block->bucket = bucket;
         counter_set(&block->requested, requested);
         block_set(block, address, BLOCK_LIVE);
@@ -136,7 +136,8 @@ static void finish_miss(struct pool *pool, struct context *context, uint64_t gen
     if (met && !recorded)
         bucket_count_lost(bucket->counters);
     if (keep_is_on_trial(&heap->keep))
-        keep_note_miss(&heap->keep, &bucket->ghosts, bytes, policy_room_to_keep(pool, context));
+        keep_note_miss(&heap->keep, &device_bucket(bucket)->ghosts, bytes,
+                       policy_room_to_keep(pool, context));
     policy_watch_rounding(heap, context->device);
     counter_raise_to(&heap->now, counter_get(&heap->last_miss_at));
     heap_unlock(heap);
@@ -162,7 +163,7 @@ static CUresult ask_in_vain(struct pool *pool, struct context *context, CUdevice
                             size_t requested)
 {
     uint64_t generation = context_generation(context);
-    struct bucket *bucket = &heap_of(context)->unkept;
+    struct bucket *bucket = &heap_of(context)->unkept.bucket;
     CUresult result =
         allocate_from_driver(pool, heap_of(context), bucket->counters, address, requested);
     uint64_t bytes = result == CUDA_SUCCESS ? requested : 0;
@@ -194,7 +195,7 @@ CUresult heap_miss(struct pool *pool, struct context *context, struct bucket *bu
      * counts as the bucket's. */
     bool fits =
         taken == bucket->bytes || result != CUDA_SUCCESS || MUTATED(smaller_block_in_bucket);
-    finish_miss(pool, context, generation, fits ? bucket : &heap->unkept, *address, taken,
+    finish_miss(pool, context, generation, fits ? bucket : &heap->unkept.bucket, *address, taken,
                 requested, result);
     release_look_at_memory(pool, context);
     return result;
@@ -203,7 +204,7 @@ CUresult heap_miss(struct pool *pool, struct context *context, struct bucket *bu
 CUresult heap_allocate_unkept(struct pool *pool, struct context *context, CUdeviceptr *address,
                               size_t bytes)
 {
-    return heap_miss(pool, context, &heap_of(context)->unkept, address, bytes, bytes);
+    return heap_miss(pool, context, &heap_of(context)->unkept.bucket, address, bytes, bytes);
 }
 
 void heap_adopt(struct pool *pool, struct context *context, uint64_t generation,
@@ -212,6 +213,6 @@ void heap_adopt(struct pool *pool, struct context *context, uint64_t generation,
     /* Modulo 2^64: the sum becomes less if fewer bytes came than were reserved. */
     atomic_fetch_add_explicit(&context->device->reserved_bytes, (uint64_t)bytes - reserved,
                               memory_order_relaxed);
-    finish_miss(pool, context, generation, &heap_of(context)->unkept, address, bytes, bytes,
+    finish_miss(pool, context, generation, &heap_of(context)->unkept.bucket, address, bytes, bytes,
                 CUDA_SUCCESS);
 }

@@ -36,7 +36,7 @@ void place_refresh_cache(struct heap *heap, struct thread_cache *cache)
 /* Whether this thread may have blocks of the bucket in its cache. */
 static bool is_for_caches(const struct heap *heap, const struct bucket *bucket)
 {
-    return bucket->bin != CACHE_NO_BIN &&
+    return device_bucket(bucket)->bin != CACHE_NO_BIN &&
            !(atomic_load_explicit(&heap->closed, memory_order_relaxed) &
              (CLOSED_SYNCHRONISING | CLOSED_UNUSABLE));
 }

@@ -139,9 +139,9 @@ bool policy_other_caches_hold_bucket(struct context *context, const struct place
                   heap_kept_bytes(heap_of(context)) <= context->device->cached_cap / 2;
     uint64_t most = plenty ? context->device->growth_budget / STRANDED_SHARE : 0;
     bool waits = policy_can_wait(context, place), clean = plenty || waits;
-    if (waits &&
-        (heap_keeps_up(heap) ||
-         counter_get(&heap->now) < place->bucket->taken_from_caches_at + CACHE_TAKEN_APART))
+    if (waits && (heap_keeps_up(heap) ||
+                  counter_get(&heap->now) <
+                      device_bucket(place->bucket)->taken_from_caches_at + CACHE_TAKEN_APART))
         return false;
     uint64_t blocks = thread_caches_blocks(heap, place->bucket, place->cache, clean);
     return blocks * place->bucket->bytes > most;

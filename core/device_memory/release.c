@@ -120,8 +120,8 @@ static struct block *choose_victim(const struct pool *pool, struct heap *heap)
     bool lru = pool->settings.device.evict == EVICT_LEAST_RECENTLY_USED;
     if (MUTATED(pending_given_back) && heap->pending.first)
         return heap->pending.first;
-    if (heap->unkept.clean.first)
-        return heap->unkept.clean.first;
+    if (heap->unkept.bucket.clean.first)
+        return heap->unkept.bucket.clean.first;
     return lru ? find_clean(heap, prefer_older) : find_largest(heap);
 }
 
@@ -273,7 +273,7 @@ struct crowded {
 static void find_crowded(struct bucket *bucket, void *argument)
 {
     struct crowded *crowded = argument;
-    if (bucket->free_blocks + bucket->granted_to_caches <= crowded->cap ||
+    if (bucket->free_blocks + device_bucket(bucket)->granted_to_caches <= crowded->cap ||
         MUTATED(blocks_cap_ignored))
         return;
     crowded->any = true;
@@ -296,8 +296,8 @@ static struct block *choose_over_cap(const struct pool *pool, struct context *co
 {
     struct heap *heap = heap_of(context);
     const uint64_t *excess = argument;
-    if (heap->unkept.clean.first)
-        return heap->unkept.clean.first;
+    if (heap->unkept.bucket.clean.first)
+        return heap->unkept.bucket.clean.first;
     if (released < *excess)
         return choose_victim(pool, heap);
     return choose_crowded(pool, heap);
@@ -319,7 +319,7 @@ struct release_excess release_look_for_excess(const struct pool *pool, struct he
     uint64_t idle = pool->settings.device.release_after_idle_ns;
     struct release_excess excess = {.now = monotonic_now()};
     excess.idle = idle && excess.now - heap->idle_checked_at >= idle / 4;
-    excess.other = heap->bucket_may_exceed_cap || heap->unkept.clean.first;
+    excess.other = heap->bucket_may_exceed_cap || heap->unkept.bucket.clean.first;
     if (excess.idle)
         heap->idle_checked_at = excess.now;
     counter_set(&heap->now, excess.now);

@@ -78,7 +78,7 @@ uint64_t thread_caches_blocks(const struct heap *heap, const struct bucket *buck
     uint64_t sum = 0, epoch = clean ? heap_clean_epoch(heap) : 0;
     for (const struct thread_cache *c = thread_caches_first(heap); c; c = thread_cache_next(c)) {
         const struct cache_bin *bin =
-            atomic_load_explicit(&c->bins[bucket->bin], memory_order_acquire);
+            atomic_load_explicit(&c->bins[device_bucket(bucket)->bin], memory_order_acquire);
         if (c == but || cache_bin_bucket(bin) != bucket)
             continue;
         uint64_t blocks = cache_bin_blocks(bin), pending = clean ? pending_blocks(bin, epoch) : 0;
@@ -182,7 +182,7 @@ uint64_t heap_kept_bytes(struct heap *heap)
 uint64_t heap_free_blocks(const struct heap *heap, const struct bucket *bucket)
 {
     heap_lock_must_be_held(heap);
-    uint64_t most = bucket->free_blocks + bucket->granted_to_caches;
+    uint64_t most = bucket->free_blocks + device_bucket(bucket)->granted_to_caches;
     if (most < heap->blocks_per_bucket)
         return most;
     return bucket->free_blocks + thread_caches_blocks(heap, bucket, NULL, false);
@@ -201,7 +201,7 @@ void heap_raise_peaks(struct heap *heap, const struct bucket *bucket)
     heap_lock_must_be_held(heap);
     struct bucket_counters *counters = bucket->counters;
     uint64_t free = counter_get(&counters->free_bytes);
-    if (bucket->bin != CACHE_NO_BIN)
+    if (device_bucket(bucket)->bin != CACHE_NO_BIN)
         free += thread_caches_blocks(heap, bucket, NULL, false) * bucket->bytes;
     uint64_t reserved = counter_get(&counters->reserved_bytes);
     uint64_t requested = requested_bytes(heap, thread_caches_requested_out(heap));

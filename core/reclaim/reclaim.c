@@ -2,7 +2,6 @@
 
 #include "core/base/clock.h"
 #include "core/contexts/pool_state.h"
-#include "core/contexts/return_stream.h"
 #include "core/driver/calls.h"
 
 /* How long a call is tried again that may concern any device: nobody knows how much it needs of

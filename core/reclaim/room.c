@@ -1,6 +1,5 @@
 #include "room.h"
 
-#include "core/base/clock.h"
 #include "core/contexts/pool_state.h"
 #include "core/driver/calls.h"
 

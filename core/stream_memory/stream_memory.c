@@ -1,22 +1,44 @@
 /*
  * Stream-ordered memory (cuMemAllocAsync) as a kind of memory: what contexts tell it.
  */
-#include "stream_hands.h"
 #include "stream_memory.h"
+#include "stream_hands.h"
+#include <stdlib.h>
+
 #include "core/base/clock.h"
 #include "core/contexts/kind.h"
 #include "core/contexts/pool_state.h"
 #include "core/reclaim/reclaim.h"
 #include "mempool.h"
 #include "mempool_calls.h"
+#include "own_event_record.h"
 #include "program_events.h"
 #include "stream_ends.h"
-#include "stream_pool.h"
 #include "stream_release.h"
 #include "stream_settle.h"
 #include "stream_sums.h"
 #include "stream_table.h"
 #include "streams.h"
+
+static bool can_be_served(const struct driver *driver)
+{
+    return driver->cuMemAllocFromPoolAsync && driver->cuMemFreeAsync && driver->cuEventRecord &&
+           driver->cuStreamWaitEvent && driver->cuDeviceGetMemPool &&
+           driver->cuDeviceGetDefaultMemPool;
+}
+
+static bool starts(struct pool *pool)
+{
+    if (!pool->settings.stream_ordered.enabled || !can_be_served(pool->driver))
+        return true;
+    struct streams *streams = streams_make();
+    if (!streams || !program_events_init(streams)) {
+        free(streams);
+        return false;
+    }
+    pool->of_kind[KIND_STREAM_ORDERED] = streams;
+    return true;
+}
 
 static bool made_device(struct pool *pool, struct device *device)
 {
@@ -47,6 +69,18 @@ static void ended(struct pool *pool, struct context *context)
     stream_ends_forget(pool, context);
     streams_context_died(pool, context);
     program_events_context_died(pool, context);
+}
+
+static void capture_is_coming(struct pool *pool)
+{
+    if (streams_of(pool))
+        own_events_capture_comes(pool);
+}
+
+static void capture_has_come(struct pool *pool)
+{
+    if (streams_of(pool))
+        own_events_capture_has_come(pool);
 }
 
 static bool let_go(struct pool *pool, CUdeviceptr address)
@@ -129,11 +163,13 @@ const struct kind stream_memory = {
     .name = "stream_ordered",
     .number = KIND_STREAM_ORDERED,
     .device_bytes = sizeof(struct stream_device),
-    .starts = stream_pool_start,
+    .starts = starts,
     .made_device = made_device,
     .before_end = before_end,
     .give_back_at_end = give_back_at_end,
     .ended = ended,
+    .capture_is_coming = capture_is_coming,
+    .capture_has_come = capture_has_come,
     .let_go = let_go,
     .forget_address = stream_block_forget_address,
     .ask = ask,

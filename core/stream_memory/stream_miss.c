@@ -3,7 +3,6 @@
 #include "core/base/clock.h"
 #include "core/base/mutation.h"
 #include "core/contexts/pool_state.h"
-#include "core/device_memory/heap.h"
 #include "core/driver/calls.h"
 #include "core/reclaim/reclaim.h"
 #include "mempool.h"

@@ -105,7 +105,7 @@ static bool may_add_bucket(struct streams *streams)
 struct bucket *shelf_add_bucket(struct pool *pool, struct shelf *shelf, uint64_t bytes)
 {
     lock_must_be_held(&shelf->stream->lock);
-    if (shelf->bucket_count >= HEAP_BUCKETS_MAX || !may_add_bucket(streams_of(pool)) ||
+    if (shelf->bucket_count >= BUCKETS_MAX || !may_add_bucket(streams_of(pool)) ||
         (2 * (shelf->bucket_count + 1) > shelf->slot_count && !grow_slots(shelf)))
         return NULL;
     struct shelf_bucket *made = make_apart(sizeof *made);

@@ -14,7 +14,6 @@
 #include "core/base/size_class.h"
 #include "core/blocks/block.h"
 #include "core/contexts/pool_state.h"
-#include "core/device_memory/heap.h"
 #include "mempool.h"
 #include "stream.h"
 #include "stream_block.h"

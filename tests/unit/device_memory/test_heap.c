@@ -690,10 +690,10 @@ Test(heap, there_may_be_more_sizes_than_buckets, .timeout = 120)
     settings.device.buckets.policy = BUCKETS_EXACT;
     start();
     stop_looking_at_locks();
-    for (size_t i = 0; i < HEAP_BUCKETS_MAX + 100; i++)
+    for (size_t i = 0; i < BUCKETS_MAX + 100; i++)
         release(allocate(1000 + i));
     struct report_counters c = counted();
-    cr_assert_eq(c.requests, HEAP_BUCKETS_MAX + 100);
+    cr_assert_eq(c.requests, BUCKETS_MAX + 100);
     cr_assert_eq(c.live_bytes + c.cached_bytes + c.pending_bytes, fake_bytes_used(0));
 }
 

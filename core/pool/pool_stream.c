@@ -1,7 +1,7 @@
 /*
  * What the hooks ask of stream-ordered memory: the functions of pool.h that concern it.
  */
-#include "stream_pool.h"
+#include "pool_stream.h"
 
 #include <stdlib.h>
 
@@ -10,22 +10,22 @@
 #include "core/base/size_class.h"
 #include "core/contexts/pool_state.h"
 #include "core/driver/calls.h"
-#include "mempool.h"
-#include "mempool_calls.h"
-#include "mempool_list.h"
-#include "own_event_query.h"
-#include "own_event_record.h"
-#include "program_events.h"
-#include "stream_find.h"
-#include "stream_free.h"
-#include "stream_hands.h"
-#include "stream_heap.h"
-#include "stream_order.h"
-#include "stream_release.h"
-#include "stream_reserve.h"
-#include "stream_shelf.h"
-#include "stream_table.h"
-#include "use.h"
+#include "core/stream_memory/mempool.h"
+#include "core/stream_memory/mempool_calls.h"
+#include "core/stream_memory/mempool_list.h"
+#include "core/stream_memory/own_event_query.h"
+#include "core/stream_memory/own_event_record.h"
+#include "core/stream_memory/program_events.h"
+#include "core/stream_memory/stream_find.h"
+#include "core/stream_memory/stream_free.h"
+#include "core/stream_memory/stream_hands.h"
+#include "core/stream_memory/stream_heap.h"
+#include "core/stream_memory/stream_order.h"
+#include "core/stream_memory/stream_release.h"
+#include "core/stream_memory/stream_reserve.h"
+#include "core/stream_memory/stream_shelf.h"
+#include "core/stream_memory/stream_table.h"
+#include "core/stream_memory/use.h"
 
 /* Whether the program's calls are answered by us now: not where it is switched off, and not while
  * captures go on, when only the driver knows which calls they forbid. */
@@ -33,26 +33,6 @@ static inline bool is_served(const struct pool *pool)
 {
     return streams_of(pool) &&
            (!program_captures(&pool->captures) || MUTATED(streams_served_in_captures));
-}
-
-static bool can_be_served(const struct driver *driver)
-{
-    return driver->cuMemAllocFromPoolAsync && driver->cuMemFreeAsync && driver->cuEventRecord &&
-           driver->cuStreamWaitEvent && driver->cuDeviceGetMemPool &&
-           driver->cuDeviceGetDefaultMemPool;
-}
-
-bool stream_pool_start(struct pool *pool)
-{
-    if (!pool->settings.stream_ordered.enabled || !can_be_served(pool->driver))
-        return true;
-    struct streams *streams = streams_make();
-    if (!streams || !program_events_init(streams)) {
-        free(streams);
-        return false;
-    }
-    pool->of_kind[KIND_STREAM_ORDERED] = streams;
-    return true;
 }
 
 /* ---- allocating and freeing ---- */
@@ -246,7 +226,7 @@ static CUresult free_claimed(struct pool *pool, struct stream_block *block)
     return result;
 }
 
-bool stream_pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr address,
+bool pool_stream_free_async(struct pool *pool, free_async *driver, CUdeviceptr address,
                             CUstream handle, CUresult *result)
 {
     struct stream_block *block = stream_block_at(pool, address);
@@ -259,7 +239,7 @@ bool stream_pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr a
     return block != NULL;
 }
 
-bool stream_pool_free(struct pool *pool, CUdeviceptr address, CUresult *result)
+bool pool_stream_free(struct pool *pool, CUdeviceptr address, CUresult *result)
 {
     struct stream_block *block = stream_block_at(pool, address);
     if (block)
@@ -268,7 +248,7 @@ bool stream_pool_free(struct pool *pool, CUdeviceptr address, CUresult *result)
     return block != NULL;
 }
 
-bool stream_pool_ask_pointer(struct pool *pool, CUdeviceptr pointer, struct pointer_answer *answer)
+bool pool_stream_ask_pointer(struct pool *pool, CUdeviceptr pointer, struct pointer_answer *answer)
 {
     const struct block *found =
         streams_of(pool) ? block_table_find_around(&streams_of(pool)->blocks, pointer) : NULL;
@@ -285,7 +265,7 @@ bool stream_pool_ask_pointer(struct pool *pool, CUdeviceptr pointer, struct poin
     return true;
 }
 
-bool stream_pool_share(struct pool *pool, CUdeviceptr base)
+bool pool_stream_share(struct pool *pool, CUdeviceptr base)
 {
     struct stream_block *block = stream_block_at(pool, base);
     if (!block)

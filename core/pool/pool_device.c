@@ -1,0 +1,441 @@
+/*
+ * What the hooks ask of device memory: the functions of pool.h that allocate and free it.
+ */
+#include "pool.h"
+
+#include "core/base/cancellation.h"
+#include "core/base/mutation.h"
+#include "core/contexts/pool_state.h"
+#include "core/contexts/surroundings.h"
+#include "core/device_memory/device_memory.h"
+#include "core/driver/calls.h"
+#include "core/reclaim/managed.h"
+#include "core/reclaim/reclaim.h"
+#include "core/stream_memory/mempool.h"
+#include "core/stream_memory/stream_find.h"
+#include "pool_stream.h"
+
+/* The current context where the pool may serve it. */
+static struct context *served_context(struct pool *pool)
+{
+    bool green;
+    struct context *context = context_current(pool, &green);
+    /* Relaxed: see where it is set. */
+    if (!context || (atomic_load_explicit(&context->unusable, memory_order_relaxed) &&
+                     !MUTATED(hit_after_lasting_error)))
+        return NULL;
+    return context;
+}
+
+/* Where the driver answers. What the pool cached before it stepped aside still makes room. */
+static CUresult allocate_unserved(struct pool *pool, CUdeviceptr *address, size_t bytes)
+{
+    struct reclaim progress = {.bytes = bytes, .wanted = bytes};
+    CUresult result = pool->driver->cuMemAlloc_v2(address, bytes);
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && reclaim_for_retry(pool, NULL, &progress))
+        result = pool->driver->cuMemAlloc_v2(address, bytes);
+    if (result == CUDA_SUCCESS && address)
+        heap_forget_address(pool, *address);
+    return result;
+}
+
+/* A rule of the slow path that a test build breaks is broken by taking it. */
+static inline bool must_go_slowly(void)
+{
+    return MUTATED(fence_in_allocation) || MUTATED(stamped_by_current_context) ||
+           MUTATED(hit_after_lasting_error) || MUTATED(kept_without_fences);
+}
+
+/* The calling thread's cache in its current context, where it may use it; else one without a heap,
+ * and the slow path decides: so it does without a current context, and with one that has ended.
+ * in_capture: also while captures go on. */
+static inline struct thread_cache *usable_cache(const struct pool *pool, bool in_capture)
+{
+    const struct thread_state *thread = &thread_state;
+    CUcontext handle;
+    if (pool->driver->cuCtxGetCurrent(&handle) != CUDA_SUCCESS || thread->handle != handle ||
+        must_go_slowly())
+        return &no_thread_cache;
+    uint64_t generation =
+        in_capture ? registry_generation(&pool->registry)
+                   : atomic_load_explicit(&pool->registry.generation, memory_order_acquire);
+    return thread->generation == generation ? thread->kept : &no_thread_cache;
+}
+
+__attribute__((noinline)) static CUresult allocate_slowly(struct pool *pool, CUdeviceptr *address,
+                                                          size_t bytes)
+{
+    bool sane = address && (bytes || MUTATED(zero_bytes_served));
+    struct context *context = sane ? served_context(pool) : NULL;
+    if (!context)
+        return allocate_unserved(pool, address, bytes);
+    if (captures_are_going_on(&pool->captures) && !MUTATED(hit_in_capture)) {
+        /* Relaxed, like every counter. Switched off, the pool does as if captures went on. */
+        atomic_fetch_add_explicit(&heap_of(context)->counters->captured,
+                                  pool->settings.device.enabled, memory_order_relaxed);
+        return heap_allocate_unkept(pool, context, address, bytes);
+    }
+    return heap_allocate(pool, context, address, bytes);
+}
+
+/* The same for a thread whose cache has shown its context, but not the block. */
+__attribute__((noinline)) static CUresult allocate_in_context(struct pool *pool,
+                                                              struct thread_cache *cache,
+                                                              CUdeviceptr *address, size_t bytes)
+{
+    struct context *context = context_of_heap(cache->heap);
+    /* Relaxed: see where it is set. */
+    if (!bytes || atomic_load_explicit(&context->unusable, memory_order_relaxed))
+        return allocate_slowly(pool, address, bytes);
+    return heap_allocate(pool, context, address, bytes);
+}
+
+/* Not inside: others may have taken the blocks meanwhile. */
+static CUresult allocate_what_is_clean(struct pool *pool, struct thread_cache *cache,
+                                       struct cache_bin *bin, CUdeviceptr *address, size_t bytes)
+{
+    bool closed = cache_enter(cache, cache->heap);
+    struct block *block = NULL;
+    if (!closed || thread_cache_enter_strongly(cache))
+        block = bin->clean ? bin->clean : thread_cache_turn_clean(cache, bin);
+    if (block)
+        *address = cache_hand_out(cache, bin, block, bytes);
+    cache_leave(cache);
+    return block ? CUDA_SUCCESS : allocate_in_context(pool, cache, address, bytes);
+}
+
+/* Inside a cache that is closed, or has nothing that is known to be clean. */
+__attribute__((noinline)) static CUresult allocate_inside(struct pool *pool,
+                                                          struct thread_cache *cache,
+                                                          struct cache_bin *bin, bool closed,
+                                                          CUdeviceptr *address, size_t bytes)
+{
+    struct block *block = NULL;
+    struct cache_pending pending = {0};
+    if (!closed || thread_cache_enter_strongly(cache)) {
+        block = bin->clean ? bin->clean : thread_cache_turn_clean(cache, bin);
+        if (!block)
+            pending = thread_cache_look(bin);
+    }
+    if (block)
+        *address = cache_hand_out(cache, bin, block, bytes);
+    cache_leave(cache);
+    if (block)
+        return CUDA_SUCCESS;
+    bool over =
+        pending.stamp && heap_await_fence(pool, context_of_heap(cache->heap), cache, &pending);
+    if (thread_state.waited_ns)
+        heap_take_wait(bin);
+    if (over)
+        return allocate_what_is_clean(pool, cache, bin, address, bytes);
+    return allocate_in_context(pool, cache, address, bytes);
+}
+
+CUresult pool_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes)
+{
+    struct thread_cache *cache = usable_cache(pool, MUTATED(hit_in_capture));
+    struct heap *heap = cache->heap;
+    if (__builtin_expect(!heap || !address, 0))
+        return allocate_slowly(pool, address, bytes);
+    struct cache_bin *bin = cache_find_bin(cache, bytes);
+    if (__builtin_expect(!bin, 0))
+        return allocate_in_context(pool, cache, address, bytes);
+    bool closed = cache_enter(cache, heap);
+    struct block *block = closed ? NULL : bin->clean;
+    if (__builtin_expect(!block, 0))
+        return allocate_inside(pool, cache, bin, closed, address, bytes);
+    *address = cache_hand_out(cache, bin, block, bytes);
+    cache_leave(cache);
+    return CUDA_SUCCESS;
+}
+
+static size_t find_pitch(struct pool *pool, const struct pitch *wanted)
+{
+    size_t pitch = 0;
+    lock_take(&pool->pitch_lock, LOCK_PITCHES);
+    for (unsigned i = 0; i < pool->pitch_count && !pitch; i++) {
+        const struct pitch *p = &pool->pitches[i];
+        if (p->device == wanted->device && p->width == wanted->width &&
+            p->element_bytes == wanted->element_bytes)
+            pitch = p->pitch;
+    }
+    lock_give(&pool->pitch_lock);
+    return pitch;
+}
+
+static void remember_pitch(struct pool *pool, const struct pitch *pitch)
+{
+    lock_take(&pool->pitch_lock, LOCK_PITCHES);
+    if (pool->pitch_count < PITCHES)
+        pool->pitches[pool->pitch_count++] = *pitch;
+    lock_give(&pool->pitch_lock);
+}
+
+/* What rows of this width take if the pitch is a multiple of 512, as it is everywhere today. False
+ * where that is past 64 bits. */
+static bool estimate_pitched(const struct pitch *wanted, size_t height, size_t *bytes)
+{
+    return !__builtin_add_overflow(wanted->width, 511, bytes) &&
+           !__builtin_mul_overflow(*bytes / 512 * 512, height, bytes);
+}
+
+/* The driver's own call, with everything that may help when it is out of memory. */
+static CUresult ask_for_pitch(struct pool *pool, allocate_pitch *driver, struct context *context,
+                              CUdeviceptr *address, struct pitch *wanted, size_t height,
+                              size_t estimate)
+{
+    struct reclaim progress = {.bytes = estimate, .wanted = estimate};
+    CUresult result = driver(address, &wanted->pitch, wanted->width, height, wanted->element_bytes);
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && estimate <= context->device->total_bytes &&
+           reclaim_for_retry(pool, context->device, &progress))
+        result = driver(address, &wanted->pitch, wanted->width, height, wanted->element_bytes);
+    return result;
+}
+
+/* The same inside the hard limit, and with the memory made known to the pool. */
+static CUresult learn_pitch(struct pool *pool, allocate_pitch *driver, struct context *context,
+                            CUdeviceptr *address, struct pitch *wanted, size_t height)
+{
+    size_t estimate;
+    /* What no device can hold is refused by the driver, which looks at all the arguments first. */
+    if (!estimate_pitched(wanted, height, &estimate) || estimate > context->device->total_bytes)
+        return driver(address, &wanted->pitch, wanted->width, height, wanted->element_bytes);
+    if (!reserve_take(pool, context, estimate, false))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    uint64_t generation = context_generation(context);
+    CUresult result = ask_for_pitch(pool, driver, context, address, wanted, height, estimate);
+    if (result != CUDA_SUCCESS) {
+        atomic_fetch_sub_explicit(&context->device->reserved_bytes, estimate, memory_order_relaxed);
+        return result;
+    }
+    remember_pitch(pool, wanted);
+    heap_adopt(pool, context, generation, *address, wanted->pitch * height, estimate);
+    return result;
+}
+
+static CUresult allocate_pitch_unserved(struct pool *pool, allocate_pitch *driver,
+                                        CUdeviceptr *address, size_t *pitch, size_t width,
+                                        size_t height, unsigned int element_bytes)
+{
+    struct reclaim progress = {0};
+    CUresult result = driver(address, pitch, width, height, element_bytes);
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && reclaim_for_retry(pool, NULL, &progress))
+        result = driver(address, pitch, width, height, element_bytes);
+    if (result == CUDA_SUCCESS && address)
+        heap_forget_address(pool, *address);
+    return result;
+}
+
+CUresult pool_allocate_pitch(struct pool *pool, allocate_pitch *driver, CUdeviceptr *address,
+                             size_t *pitch, size_t width, size_t height, unsigned int element_bytes)
+{
+    no_lock_may_be_held();
+    bool sane = address && pitch && width && height;
+    struct context *context = sane ? served_context(pool) : NULL;
+    if (!context)
+        return allocate_pitch_unserved(pool, driver, address, pitch, width, height, element_bytes);
+    struct pitch wanted = {context->device->ordinal, element_bytes, width, 0};
+    wanted.pitch = find_pitch(pool, &wanted);
+    size_t bytes;
+    if (wanted.pitch && !__builtin_mul_overflow(wanted.pitch, height, &bytes)) {
+        CUresult result = pool_allocate(pool, address, bytes);
+        if (result == CUDA_SUCCESS)
+            *pitch = wanted.pitch;
+        return result;
+    }
+    CUresult result = learn_pitch(pool, driver, context, address, &wanted, height);
+    if (result == CUDA_SUCCESS)
+        *pitch = wanted.pitch;
+    return result;
+}
+
+/* Where contexts have ended, the current one may be among them. */
+__attribute__((noinline)) static bool is_alive(struct pool *pool)
+{
+    CUdevice device;
+    bool green;
+    return context_current(pool, &green) || pool->driver->cuCtxGetDevice(&device) == CUDA_SUCCESS;
+}
+
+/* What is current in the calling thread. */
+enum currency {
+    CURRENT_NONE,    /* the driver frees all the same */
+    CURRENT_ALIVE,   /* or so it seems: one that another thread is just ending counts as either */
+    CURRENT_UNKNOWN, /* one that has ended, or in a host function: the driver frees nothing */
+};
+
+static inline enum currency ask_what_is_current(struct pool *pool)
+{
+    CUcontext handle = NULL;
+    if (pool->driver->cuCtxGetCurrent(&handle) != CUDA_SUCCESS)
+        return CURRENT_UNKNOWN;
+    if (!handle)
+        return CURRENT_NONE;
+    /* Relaxed: see CURRENT_ALIVE. */
+    bool alive = __builtin_expect(!registry_has_forgotten(&pool->registry), 1) || is_alive(pool) ||
+                 MUTATED(freed_with_ended_context);
+    return alive ? CURRENT_ALIVE : CURRENT_UNKNOWN;
+}
+
+static CUresult free_plainly(struct pool *pool, CUdeviceptr address, void *unused)
+{
+    (void)unused;
+    return pool->driver->cuMemFree_v2(address);
+}
+
+/* What is not the pool's. Where the context goes on without the pool, what is still pending goes
+ * the same way, inside this free. */
+__attribute__((noinline)) static CUresult free_unserved(struct pool *pool, CUdeviceptr address)
+{
+    CUresult result;
+    if (ask_what_is_current(pool) != CURRENT_UNKNOWN && pool_stream_free(pool, address, &result))
+        return result;
+    struct managed_memory managed = managed_find(pool, address);
+    result = pool->driver->cuMemFree_v2(address);
+    if (result == CUDA_SUCCESS)
+        managed_freed(&managed);
+    bool green;
+    struct context *context = address ? context_current(pool, &green) : NULL;
+    if (context && atomic_load_explicit(&context->unusable, memory_order_relaxed))
+        heap_free_pending(pool, context);
+    return result;
+}
+
+static const struct free_call plain_free = {true, free_plainly, NULL};
+
+/* A thread whose cache is the block's heap's is in the block's context. */
+__attribute__((noinline)) static CUresult free_in_context(struct pool *pool, struct block *block,
+                                                          CUdeviceptr address)
+{
+    return heap_free(pool, block, address, &plain_free);
+}
+
+/* As from a thread where the block's context is current, since the calls that a free makes want
+ * one. A context that is just ending cannot be entered, and its memory is the driver's. */
+static CUresult free_without_context(struct pool *pool, struct block *block, CUdeviceptr address)
+{
+    bool pushed;
+    if (MUTATED(freed_past_the_record))
+        return pool->driver->cuMemFree_v2(address);
+    if (!context_push(pool, context_of_heap(block->heap), &pushed))
+        return heap_free_by_driver(pool, block, address, free_plainly, NULL);
+    CUresult result = heap_free(pool, block, address, &plain_free);
+    context_pop(pool, pushed);
+    return result;
+}
+
+__attribute__((noinline)) static CUresult free_slowly(struct pool *pool, struct block *block,
+                                                      CUdeviceptr address)
+{
+    bool green;
+    /* A thread that only frees has a cache, too. */
+    if (!thread_state.handle)
+        context_current(pool, &green);
+    switch (ask_what_is_current(pool)) {
+    case CURRENT_ALIVE:
+        return heap_free(pool, block, address, &plain_free);
+    case CURRENT_NONE:
+        return free_without_context(pool, block, address);
+    default:
+        return pool->driver->cuMemFree_v2(address);
+    }
+}
+
+__attribute__((noinline)) static CUresult close_epoch(struct pool *pool, struct thread_cache *cache)
+{
+    if (epoch_is_closed(&context_of_heap(cache->heap)->epochs, counter_get(&cache->stamp)))
+        return CUDA_SUCCESS;
+    return heap_close_epoch(pool, context_of_heap(cache->heap));
+}
+
+/* Inside a cache, with a block that this thread has claimed. */
+__attribute__((noinline)) static CUresult free_inside(struct pool *pool, struct thread_cache *cache,
+                                                      struct block *block, CUdeviceptr address,
+                                                      uint64_t stamp)
+{
+    switch (thread_cache_give(cache, block, address, stamp)) {
+    case GIVEN:
+        return CUDA_SUCCESS;
+    case GIVEN_FENCE_DUE:
+        return close_epoch(pool, cache);
+    default:
+        return free_in_context(pool, block, address);
+    }
+}
+
+/* Inside a cache that is closed. */
+__attribute__((noinline)) static CUresult free_strongly(struct pool *pool,
+                                                        struct thread_cache *cache,
+                                                        struct block *block, CUdeviceptr address)
+{
+    if (thread_cache_enter_strongly(cache) && block_claim_at_once(block, address))
+        return free_inside(pool, cache, block, address,
+                           epoch_current(&context_of_heap(cache->heap)->epochs));
+    cache_leave(cache);
+    return free_in_context(pool, block, address);
+}
+
+CUresult pool_free(struct pool *pool, CUdeviceptr address)
+{
+    struct block *block = block_table_find(&pool->blocks, address);
+    if (__builtin_expect(!block, 0))
+        return free_unserved(pool, address);
+    struct thread_cache *cache = usable_cache(pool, MUTATED(free_in_capture_kept));
+    struct heap *heap = cache->heap;
+    if (__builtin_expect(heap != block->heap, 0))
+        return free_slowly(pool, block, address);
+    if (__builtin_expect(cache_enter(cache, heap), 0))
+        return free_strongly(pool, cache, block, address);
+    unsigned place = block_bin(block);
+    struct cache_bin *bin = cache_bin_at(cache, place);
+    if (__builtin_expect(bin->room == 0 || !block_claim_at_once(block, address), 0)) {
+        cache_leave(cache);
+        return free_in_context(pool, block, address);
+    }
+    /* Why it can be read without a lock, and after the claim, is told in thread_cache.h. */
+    uint64_t stamp = epoch_current(&context_of_heap(heap)->epochs);
+    if (MUTATED(cached_stamp_too_old) && stamp > 1)
+        stamp--;
+    bool same_life = block_bin(block) == place;
+    if (__builtin_expect(!same_life || counter_get(&bin->open->stamp) != stamp, 0))
+        return free_inside(pool, cache, block, address, stamp);
+    bool due = cache_put(cache, bin, block);
+    cache_leave(cache);
+    return __builtin_expect(due, 0) ? close_epoch(pool, cache) : CUDA_SUCCESS;
+}
+
+struct async_free {
+    free_async *driver;
+    CUstream stream;
+};
+
+static CUresult free_on_stream(struct pool *pool, CUdeviceptr address, void *argument)
+{
+    const struct async_free *free = argument;
+    (void)pool;
+    return free->driver(address, free->stream);
+}
+
+CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr address,
+                         CUstream stream)
+{
+    struct block *block = block_table_find(&pool->blocks, address);
+    CUresult result;
+    if (!block && pool_stream_free_async(pool, driver, address, stream, &result))
+        return result;
+    if (!block)
+        return driver(address, stream);
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    /* No fence can stand for it where closing an epoch would be a synchronise. */
+    bool plain = pool->driver->cuCtxRecordEvent &&
+                 (!captures_are_going_on(&pool->captures) || MUTATED(free_in_capture_kept)) &&
+                 ask_what_is_current(pool) == CURRENT_ALIVE && pool->driver->cuStreamIsCapturing &&
+                 pool->driver->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+                 status == CU_STREAM_CAPTURE_STATUS_NONE;
+    struct async_free free = {driver, stream};
+    if (plain)
+        return heap_free(
+            pool, block, address,
+            &(struct free_call){MUTATED(stream_free_is_waited_for), free_on_stream, &free});
+    return heap_free_by_driver(pool, block, address, free_on_stream, &free);
+}

@@ -1,0 +1,199 @@
+/*
+ * What a pointer is, and how much memory is free: answers as the driver would give them without the
+ * pool.
+ */
+#include "pool.h"
+
+#include "core/base/cancellation.h"
+#include "core/base/clock.h"
+#include "core/base/mutation.h"
+#include "core/base/size_class.h"
+#include "core/contexts/pool_state.h"
+#include "core/contexts/surroundings.h"
+#include "core/device_memory/device_memory.h"
+#include "core/driver/calls.h"
+#include "core/reclaim/reclaim.h"
+#include "core/stream_memory/stream_find.h"
+#include "pool_stream.h"
+
+static size_t at_most(uint64_t value, uint64_t limit)
+{
+    return (size_t)(value < limit ? value : limit);
+}
+
+/* What giving all free blocks of a device back would make free there: the driver has memory in
+ * pages, and blocks of less than one share theirs, so that one of them in the program's hands keeps
+ * it. Blocks change hands meanwhile: the sum is of no one moment, as that of any process on the
+ * device.
+ */
+struct free_pages {
+    const struct device *device;
+    uint64_t bytes;         /* of whole pages before the one that is looked at */
+    CUdeviceptr page;       /* that one */
+    bool has_free;          /* a block that begins there is free */
+    CUdeviceptr live_until; /* the end of the last live block */
+};
+
+static void leave_page(struct free_pages *free)
+{
+    bool whole = free->live_until <= free->page || MUTATED(parts_of_pages_free);
+    if (free->has_free && whole)
+        free->bytes += SIZE_CLASS_PAGE;
+    free->has_free = false;
+}
+
+static bool is_free(const struct block *block)
+{
+    enum block_state state = block_state(block);
+    return state == BLOCK_CACHED || state == BLOCK_PENDING || state == BLOCK_CLEAN;
+}
+
+static void look_at_page(CUdeviceptr address, const struct block *block, void *argument)
+{
+    struct free_pages *free = argument;
+    uint64_t bytes = block_bytes(block);
+    CUdeviceptr page = address / SIZE_CLASS_PAGE * SIZE_CLASS_PAGE;
+    if (context_of_heap(block->heap)->device != free->device)
+        return;
+    if (page != free->page) {
+        leave_page(free);
+        free->page = page;
+    }
+    if (!is_free(block))
+        free->live_until = address + bytes;
+    else if (bytes < SIZE_CLASS_PAGE)
+        free->has_free = true;
+    else
+        free->bytes += size_class_up(bytes, SIZE_CLASS_PAGE);
+}
+
+static uint64_t free_device_bytes(struct pool *pool, struct device *device)
+{
+    struct free_pages free = {.device = device};
+    struct kept_bytes of_heaps = {0, 0, 0}, all = kept_bytes(pool, device);
+    device_memory.add_kept(pool, device, &of_heaps);
+    if (of_heaps.cached + of_heaps.pending != 0)
+        block_table_visit(&pool->blocks, look_at_page, &free);
+    leave_page(&free);
+    return free.bytes + all.cached - of_heaps.cached + all.pending - of_heaps.pending +
+           bytes_the_driver_keeps(pool, device);
+}
+
+CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
+{
+    CUresult result = pool->driver->cuMemGetInfo_v2(free, total);
+    bool green;
+    struct context *context = result == CUDA_SUCCESS ? context_current(pool, &green) : NULL;
+    if (!context || !free || !total)
+        return result;
+    struct device *device = context->device;
+    struct kept_bytes bytes = kept_bytes(pool, device);
+    if (!MUTATED(cache_not_free))
+        *free = at_most(*free + free_device_bytes(pool, device), *total);
+    if (device->limit != UINT64_MAX)
+        *free = at_most(*free, device->limit > bytes.live ? device->limit - bytes.live : 0);
+    return result;
+}
+
+bool pool_let_go(struct pool *pool, CUdeviceptr address)
+{
+    bool gone = true;
+    for (const struct kind *const *kind = pool->kinds; *kind && gone; kind++)
+        gone = !(*kind)->let_go || (*kind)->let_go(pool, address);
+    return gone;
+}
+
+void pool_forget_address(struct pool *pool, CUdeviceptr address)
+{
+    TELL_KINDS(pool, forget_address, pool, address);
+}
+
+/* ---- pointers ---- */
+
+/* False where the pointer is not inside this block, which another thread may just be giving back.
+ */
+static bool ask_block(struct block *block, CUdeviceptr pointer, struct pointer_answer *answer)
+{
+    heap_lock(block->heap);
+    CUdeviceptr base = block_address(block);
+    bool around = block_state(block) != BLOCK_UNUSED && pointer - base < block->bytes;
+    if (around) {
+        bool inside =
+            block_is_live_at(block, base) && pointer - base < counter_get(&block->requested);
+        answer->kind = inside                         ? POINTER_LIVE
+                       : MUTATED(freed_pointer_known) ? POINTER_FOREIGN
+                                                      : POINTER_HIDDEN;
+        answer->base = base;
+        answer->block_bytes = block->bytes;
+        answer->bytes = MUTATED(size_of_block_told) ? block->bytes : counter_get(&block->requested);
+    }
+    heap_unlock(block->heap);
+    return around;
+}
+
+struct pointer_answer pool_ask_pointer(struct pool *pool, CUdeviceptr pointer)
+{
+    struct pointer_answer answer = {POINTER_FOREIGN, 0, 0, 0};
+    struct block *block = block_table_find_around(&pool->blocks, pointer);
+    if (!block || !ask_block(block, pointer, &answer))
+        pool_stream_ask_pointer(pool, pointer, &answer);
+    return answer;
+}
+
+/* The driver counts its buffers from 1 up, and never gets so far: so no number of ours is one of
+ * the driver's, and stream-ordered memory, whose numbers are its generations, has others than
+ * these. */
+#define OUR_BUFFERS    (UINT64_C(1) << 63)
+#define STREAM_BUFFERS (UINT64_C(1) << 62)
+
+uint64_t pool_buffer_id(struct pool *pool, const struct pointer_answer *answer)
+{
+    struct block *block = block_table_find(&pool->blocks, answer->base);
+    uint64_t number;
+    if (!block) {
+        number = pool_generation(pool, answer->base);
+        return number ? OUR_BUFFERS | STREAM_BUFFERS | number : 0;
+    }
+    heap_lock(block->heap);
+    number = block_name(block, answer->base, &pool->lives);
+    heap_unlock(block->heap);
+    return number ? OUR_BUFFERS | number : 0;
+}
+
+/* A wait for a barrier is long, and told in the report, after so many nanoseconds. */
+#define LONG_WAIT_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
+
+/* Releases and retakes the lock. Others than the context's own work are
+ * about to reach memory that a barrier orders, and the device cannot make them wait. So this wait
+ * has no other end than the work's; but a process in which it is long raises no more barriers. */
+static void wait_for_barrier(struct pool *pool, struct context *context, uint64_t behind)
+{
+    lock_must_be_held(&context->lock);
+    if (epoch_wait_until(pool, context, behind, monotonic_now() + LONG_WAIT_NANOSECONDS))
+        return;
+    atomic_store_explicit(&pool->memory_is_pinned, true, memory_order_relaxed);
+    counter_add(&heap_of(context)->counters->vain_waits, 1);
+    epoch_wait_until(pool, context, behind, UINT64_MAX);
+}
+
+void pool_share(struct pool *pool, CUdeviceptr pointer)
+{
+    no_lock_may_be_held();
+    struct pointer_answer answer = pool_ask_pointer(pool, pointer);
+    struct block *block =
+        answer.kind == POINTER_LIVE ? block_table_find(&pool->blocks, answer.base) : NULL;
+    if (!block) {
+        if (answer.kind == POINTER_LIVE)
+            pool_stream_share(pool, answer.base);
+        return;
+    }
+    struct heap *heap = block->heap;
+    struct context *context = context_of_heap(heap);
+    uint64_t behind = 0;
+    heap_lock(heap);
+    if (MUTATED(shared_not_marked) || block_share(block, answer.base))
+        behind = MUTATED(shared_behind_barrier) ? 0 : counter_get(&block->epoch);
+    if (behind > epoch_clean(&context->epochs))
+        wait_for_barrier(pool, context, behind);
+    heap_unlock(heap);
+}
