@@ -16,6 +16,18 @@ DEBUG    ?=
 NCURSES  ?= -lncursesw
 BUILD    ?= build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))$(if $(DEBUG),-debug)
 
+# A pool that breaks one of its rules, as tests/mutations/run.sh wishes, is built of a copy of core/
+# and shim/ with the edits of all mutations, which is brought up to date whenever make reads this.
+SOURCE :=
+ifneq ($(MUTATIONS),)
+override BUILD := build-mutations
+SOURCE := $(BUILD)/source/
+COPIED := $(shell tests/mutations/apply.py copy $(SOURCE) && echo yes)
+ifneq ($(COPIED),yes)
+$(error tests/mutations: no copy of the sources could be made)
+endif
+endif
+
 # Where a toolkit's <cuda.h> is, if there is one: it is needed for nothing but comparing our
 # declarations with it, and for the programs of tests/gpu and tests/bench that are in CUDA C++.
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null))
@@ -29,7 +41,7 @@ Q   := $(if $(V),,@)
 
 WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Werror
 # Headers of another directory are named from the root.
-COMPILE  := $(CC) -std=gnu17 $(WARNINGS) -D_GNU_SOURCE= -I. -MMD -MP $(CPPFLAGS) $(CFLAGS)
+COMPILE  := $(CC) -std=gnu17 $(WARNINGS) -D_GNU_SOURCE= $(SOURCE:%=-I%) -I. -MMD -MP $(CPPFLAGS) $(CFLAGS)
 LINK     := $(CC) $(CFLAGS) $(LDFLAGS)
 
 ifneq ($(SANITIZE),)
@@ -46,12 +58,6 @@ endif
 # Where speed does not matter, every lock is checked as it is taken: see core/base/lock.h.
 ifneq ($(SANITIZE)$(DEBUG),)
 COMPILE += -DCUDAPOOL_CHECK_LOCKS
-endif
-
-# A pool that breaks one of its rules, as tests/mutations/run.sh wishes.
-ifneq ($(MUTATIONS),)
-override BUILD := build-mutations
-COMPILE += -DCUDAPOOL_MUTATIONS
 endif
 
 # Hidden symbols keep the pool out of the program's sight. The initial-exec model makes reading a
@@ -245,7 +251,7 @@ endif
 
 # --- objects ------------------------------------------------------------------------------------
 
-$(BUILD)/obj/core/%.o: core/%.c Makefile | dependencies
+$(BUILD)/obj/core/%.o: $(SOURCE)core/%.c Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<
 	$(Q)$(COMPILE) $(POOL_FLAGS) -c $< -o $@
@@ -255,7 +261,7 @@ $(BUILD)/obj/tests/mutations/%.o: tests/mutations/%.c Makefile | dependencies
 	$(say) CC $<
 	$(Q)$(COMPILE) $(POOL_FLAGS) -c $< -o $@
 
-$(BUILD)/obj/shim/%.o: shim/%.c Makefile | dependencies
+$(BUILD)/obj/shim/%.o: $(SOURCE)shim/%.c Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<
 	$(Q)$(COMPILE) $(POOL_FLAGS) -c $< -o $@
@@ -267,7 +273,7 @@ $(BUILD)/obj/shim/dlsym.o $(BUILD)/obj/shim/lookup.o: COMPILE += -fno-sanitize=a
 $(BUILD)/obj/shim/entries.o: COMPILE += $(if $(filter aarch64%,$(shell $(CC) -dumpmachine)), \
     -mbranch-protection=none,-fcf-protection=return)
 
-$(BUILD)/obj/shim/%.o: shim/%.S Makefile | dependencies
+$(BUILD)/obj/shim/%.o: $(SOURCE)shim/%.S Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<
 	$(Q)$(COMPILE) $(POOL_FLAGS) -c $< -o $@

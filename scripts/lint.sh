@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Checks every source that git knows or would take: format, sizes, locks, clang's warnings and clang-tidy,
-# cppcheck, shellcheck. Says what is wrong and exits 1; a tool that is not installed is an error.
+# Checks every source that git knows or would take: format, sizes, locks, whether mutations apply,
+# clang's warnings and clang-tidy, cppcheck, shellcheck. Says what is wrong and exits 1; a tool that
+# is not installed is an error.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 
@@ -46,6 +47,8 @@ ranked() {
         core/blocks/*.[ch] shim/*.[ch]
 }
 
+# An edit that no longer applies is found here, before anything is built of it.
+step mutations tests/mutations/apply.py check
 step clang-format clang-format --dry-run -Werror "${formatted[@]}"
 step sizes scripts/sizes.py
 step locks ranked

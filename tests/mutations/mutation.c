@@ -2,10 +2,7 @@
  * Which mutation is on: read from the environment once, without libc, since the first to ask may be
  * dlsym in a process whose libc is not ready yet.
  */
-#ifndef CUDAPOOL_MUTATIONS
-#define CUDAPOOL_MUTATIONS
-#endif
-#include "core/base/mutation.h"
+#include "mutation.h"
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -16,8 +13,8 @@
 static atomic_int chosen = UNREAD;
 
 static const char *const names[MUTATIONS] = {
-#define MUTATION(name, ...) #name,
-#include "mutations.def"
+#define MUTATION(name) #name,
+#include "mutation_names.def"
 #undef MUTATION
 };
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Does every mutation get caught? For each one of mutations.def: its check must pass in the build
+# Does every mutation get caught? For each of their entries: its check must pass in the build
 # that can be mutated, as long as nothing is mutated, and must fail once that mutation is on.
 #
 # usage: [BUILD=dir] [JOBS=n] run.sh [NAME...]   those mutations, or all; closes with "N passed, M
@@ -25,15 +25,6 @@ export CUDAPOOL_FIGURES=none # those of what is killed would stay
 RANDOM_SEEDS=1-800 # seeds of random programs: more are not tried
 SECONDS_OF_ONE=60  # that any one check may take; more is a hang of the runner
 SECONDS_OF_CALL=5  # that a program may stand still where nothing is to be waited for
-
-# --- the list --------------------------------------------------------------------------------------
-
-# A line for each mutation: name|check|rule|what it does
-list() {
-    "${CC:-cc}" -E -P -x c -D'MUTATION(name, check, rule, what)=@name|check|rule|what' \
-        $here/mutations.def | tr '\n' ' ' | tr '@' '\n' | grep -v '^ *$' |
-        sed -E 's/" +"//g; s/ *\| */|/g; s/^ *//; s/ *$//; s/"//g'
-}
 
 # --- checks ----------------------------------------------------------------------------------------
 # Each is a function: it runs something with the mutation that $CUDAPOOL_MUTATION names, prints why
@@ -364,11 +355,11 @@ if [ "${1:-}" = table ]; then
 fi
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
-list >"$results/all"
+$here/apply.py list >"$results/all" || exit 2 # name|check|rule|what it does
 if [ $# -gt 0 ]; then
     for name; do
         grep "^$name|" "$results/all" || {
-            echo "run.sh: no mutation is named $name; $here/mutations.def has them all" >&2
+            echo "run.sh: no mutation is named $name; $here/*.mutations have them all" >&2
             exit 2
         }
     done >"$results/list"
