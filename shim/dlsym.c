@@ -70,14 +70,6 @@ __asm__(".text\n"
         ".size dlsym, . - dlsym\n");
 #endif
 
-/* What dlsym must not be: another caller than the program's. */
-UNINSTRUMENTED static void *dlsym_by_call(void *handle, const char *name)
-{
-    void *found = next_dlsym()(handle, name);
-    __asm__ volatile("" : "+r"(found));
-    return found;
-}
-
 /*
  * Where dlsym jumps to. RTLD_NEXT asks for what comes after the caller, which is its own business.
  * RTLD_DEFAULT searches the caller's scope, which only a jump preserves; with a driver in the
@@ -86,10 +78,7 @@ UNINSTRUMENTED static void *dlsym_by_call(void *handle, const char *name)
 __attribute__((used)) UNINSTRUMENTED dlsym_function *dlsym_target(void *handle, const char *name)
 {
     dlsym_function *next = next_dlsym();
-    if (MUTATED(dlsym_leaves_by_call)) {
-        return dlsym_by_call;
-    }
-    if (handle == RTLD_NEXT && !MUTATED(next_is_replaced)) {
+    if (handle == RTLD_NEXT) {
         return next;
     }
     int entry = entry_of_name(name);

@@ -22,7 +22,7 @@
 static inline bool make_room(struct reclaim *progress)
 {
     struct pool *pool = the_pool();
-    return pool && !MUTATED(no_room_for_others) && pool_make_room(pool, progress);
+    return pool && pool_make_room(pool, progress);
 }
 
 /* The pool, also for a thread that the driver has called back out of a call that the pool made.
@@ -35,8 +35,7 @@ static inline struct pool *pool_to_tell(void)
 /* After the driver has given out an address by another call than the pool's own. */
 static inline CUresult tell_of_new(CUresult result, const CUdeviceptr *address)
 {
-    struct pool *pool =
-        result == CUDA_SUCCESS && !MUTATED(new_address_not_told) ? pool_to_tell() : NULL;
+    struct pool *pool = result == CUDA_SUCCESS ? pool_to_tell() : NULL;
     if (pool)
         pool_forget_address(pool, *address);
     return result;
@@ -46,7 +45,7 @@ static inline CUresult tell_of_new(CUresult result, const CUdeviceptr *address)
 static inline bool may_pass_by(CUdeviceptr address)
 {
     struct pool *pool = pool_to_tell();
-    return !pool || MUTATED(nested_free_not_told) || pool_let_go(pool, address);
+    return !pool || pool_let_go(pool, address);
 }
 
 /* A driver call of the program's: tried again, when memory is short, for as long as the pool finds

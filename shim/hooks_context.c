@@ -97,7 +97,7 @@ static CUresult end_context(CUresult (*end)(CUcontext), CUcontext handle)
         return end(handle);
     struct ending ending = pool_context_ending(pool, handle);
     CUresult result = end(handle);
-    bool died = result == CUDA_SUCCESS && !MUTATED(destroy_missed);
+    bool died = result == CUDA_SUCCESS;
     pool_context_ended(pool, ending, died ? CONTEXT_DIED : CONTEXT_LIVES);
     return result;
 }
@@ -110,8 +110,7 @@ static CUresult end_primary(CUresult (*end)(CUdevice), CUdevice device, enum con
     struct ending ending = fate == CONTEXT_DIED ? pool_primary_resetting(pool, device)
                                                 : pool_primary_releasing(pool, device);
     CUresult result = end(device);
-    bool missed = fate == CONTEXT_DIED && MUTATED(reset_missed);
-    pool_context_ended(pool, ending, result == CUDA_SUCCESS && !missed ? fate : CONTEXT_LIVES);
+    pool_context_ended(pool, ending, result == CUDA_SUCCESS ? fate : CONTEXT_LIVES);
     return result;
 }
 
@@ -172,15 +171,9 @@ HOOK(cuGreenCtxDestroy, (CUgreenCtx green))
 
 /* ---- waiting, and being waited for ---- */
 
-/* Also by a thread that the driver has called back out of a call of the pool's own. */
-static struct pool *pool_behind_barriers(void)
-{
-    return MUTATED(nested_barrier_not_told) ? the_pool() : pool_to_tell();
-}
-
 HOOK(cuCtxWaitEvent, (CUcontext handle, CUevent event))
 {
-    struct pool *pool = pool_behind_barriers();
+    struct pool *pool = pool_to_tell();
     if (pool)
         pool_barrier_coming(pool, handle);
     return real_driver()->cuCtxWaitEvent(handle, event);
@@ -188,7 +181,7 @@ HOOK(cuCtxWaitEvent, (CUcontext handle, CUevent event))
 
 HOOK(cuGreenCtxWaitEvent, (CUgreenCtx green, CUevent event))
 {
-    struct pool *pool = pool_behind_barriers();
+    struct pool *pool = pool_to_tell();
     if (pool)
         pool_green_barrier_coming(pool, green);
     return real_driver()->cuGreenCtxWaitEvent(green, event);

@@ -2,7 +2,6 @@
  * Streams and events as the program orders them: the calls pass through, and the pool learns what
  * is over and what comes after what. Nothing is looked at while no stream-ordered memory is in use.
  */
-#include "core/base/mutation.h"
 #include "core/driver/calls.h"
 #include "hooks.h"
 
@@ -37,12 +36,6 @@ static CUstream per_thread(CUstream stream)
 HOOK(cuStreamSynchronize, (CUstream stream))
 {
     const struct real_driver *real = real_driver();
-    if (MUTATED(stream_synchronise_counts) && the_pool()) {
-        struct synchronising state = pool_synchronise_begin(the_pool(), NULL);
-        CUresult result = real->cuStreamSynchronize(stream);
-        pool_synchronise_end(the_pool(), state, result);
-        return result;
-    }
     return WAIT_FOR_STREAM(real->cuStreamSynchronize(stream), stream);
 }
 
@@ -122,7 +115,7 @@ static struct pool *pool_that_follows_record(CUevent event)
     struct pool *pool = pool_to_tell();
     if (__builtin_expect(!pool || !pool_follows_streams(pool), 1))
         return NULL;
-    if (!is_inside_driver() || MUTATED(nested_record_not_told))
+    if (!is_inside_driver())
         return pool_that_follows();
     pool_event_lost(pool, event);
     return NULL;

@@ -86,8 +86,7 @@ HOOK(cuMemGetAddressRange_v2, (CUdeviceptr * base, size_t *bytes, CUdeviceptr po
 {
     struct pointer_answer answer = ask_pointer(pointer);
     CUresult result = real_driver()->cuMemGetAddressRange_v2(base, bytes, shown(&answer, pointer));
-    if (result == CUDA_SUCCESS && answer.kind == POINTER_LIVE && bytes &&
-        !MUTATED(range_of_block_told))
+    if (result == CUDA_SUCCESS && answer.kind == POINTER_LIVE && bytes)
         *bytes = answer.bytes;
     return result;
 }
@@ -101,22 +100,19 @@ static void tell_of_request(void *data, CUpointer_attribute attribute,
     uint64_t id;
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-        if (!MUTATED(range_size_of_block_told))
-            *size = answer->bytes;
+        *size = answer->bytes;
         return;
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-        if (*size == size_class_up(answer->block_bytes, SIZE_CLASS_PAGE) &&
-            !MUTATED(mapping_size_of_block_told))
+        if (*size == size_class_up(answer->block_bytes, SIZE_CLASS_PAGE))
             *size = size_class_up(answer->bytes, SIZE_CLASS_PAGE);
         return;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-        id = MUTATED(buffer_id_of_block_told) ? 0 : pool_buffer_id(the_pool(), answer);
+        id = pool_buffer_id(the_pool(), answer);
         if (id)
             *(unsigned long long *)data = id;
         return;
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
-        if (!MUTATED(p2p_tokens_not_told))
-            pool_share(the_pool(), answer->base);
+        pool_share(the_pool(), answer->base);
         return;
     default:
         return;
@@ -151,20 +147,20 @@ HOOK(cuPointerGetAttributes,
 
 HOOK(cuPointerSetAttribute, (const void *value, CUpointer_attribute attribute, CUdeviceptr pointer))
 {
-    CUdeviceptr asked = MUTATED(set_attribute_not_told) ? pointer : share(pointer);
+    CUdeviceptr asked = share(pointer);
     return real_driver()->cuPointerSetAttribute(value, attribute, asked);
 }
 
 HOOK(cuIpcGetMemHandle, (CUipcMemHandle * handle, CUdeviceptr pointer))
 {
-    CUdeviceptr asked = MUTATED(ipc_not_told) ? pointer : share(pointer);
+    CUdeviceptr asked = share(pointer);
     return real_driver()->cuIpcGetMemHandle(handle, asked);
 }
 
 HOOK(cuMemGetHandleForAddressRange, (void *handle, CUdeviceptr pointer, size_t bytes,
                                      CUmemRangeHandleType type, unsigned long long flags))
 {
-    CUdeviceptr asked = MUTATED(range_handle_not_told) ? pointer : share(pointer);
+    CUdeviceptr asked = share(pointer);
     return real_driver()->cuMemGetHandleForAddressRange(handle, asked, bytes, type, flags);
 }
 
@@ -173,7 +169,7 @@ HOOK(cuMulticastBindAddr, (CUmemGenericAllocationHandle multicast, size_t offset
                            CUdeviceptr pointer, size_t bytes, unsigned long long flags))
 {
     const struct real_driver *real = real_driver();
-    CUdeviceptr asked = MUTATED(multicast_not_told) ? pointer : share(pointer);
+    CUdeviceptr asked = share(pointer);
     return WITH_ROOM(real->cuMulticastBindAddr(multicast, offset, asked, bytes, flags));
 }
 
@@ -182,6 +178,6 @@ HOOK(cuMulticastBindAddr_v2,
       size_t bytes, unsigned long long flags))
 {
     const struct real_driver *real = real_driver();
-    CUdeviceptr asked = MUTATED(multicast_not_told) ? pointer : share(pointer);
+    CUdeviceptr asked = share(pointer);
     return WITH_ROOM(real->cuMulticastBindAddr_v2(multicast, device, offset, asked, bytes, flags));
 }

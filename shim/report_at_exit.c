@@ -88,7 +88,7 @@ static ssize_t add_to_table(void *nothing, const char *text, size_t bytes)
 void report_prepare(const struct run *run)
 {
     static const cookie_io_functions_t functions = {.write = add_to_table};
-    if (run->settings.report.at_exit != REPORT_TABLE || MUTATED(report_by_malloc))
+    if (run->settings.report.at_exit != REPORT_TABLE)
         return;
     table_stream = fopencookie(NULL, "w", functions);
     if (table_stream != NULL)
@@ -139,10 +139,6 @@ static int fold_table(const struct look *look)
 static int write_table(const struct report *report, const char *file, uint64_t deadline)
 {
     struct look look = look_of(file);
-    if (MUTATED(report_by_malloc)) {
-        static const cookie_io_functions_t functions = {.write = add_to_table};
-        table_stream = fopencookie(NULL, "w", functions);
-    }
     if (table_stream == NULL || report_print_as(report, &look, table_stream) != 0 ||
         fold_table(&look) != 0) {
         errno = ENOMEM;
@@ -233,10 +229,7 @@ static bool deliver(const struct run *run, struct last_report *last)
 static bool make_report(const struct run *run, struct last_report *last)
 {
     struct report *report = &last->report;
-    size_t left, total;
     char buffer[32];
-    if (MUTATED(driver_call_at_exit))
-        core_driver()->cuMemGetInfo_v2(&left, &total);
     if (pool_figures_are_lost(run->pool)) {
         say_until(
             "report: there is none: somebody has truncated the file of this process's figures",

@@ -8,8 +8,6 @@
 #ifndef CUDAPOOL_SHIM_SHIM_H
 #define CUDAPOOL_SHIM_SHIM_H
 
-#include "core/base/mutation.h"
-
 #define HIDDEN __attribute__((visibility("hidden")))
 
 #endif

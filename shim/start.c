@@ -143,8 +143,7 @@ static void *find_in_config_library(const char *name, char *why_not)
         return NULL;
     }
     snprintf(path, sizeof path, "%s%s", directory, CONFIG_LIBRARY);
-    void *library =
-        dlopen(path, MUTATED(json_in_programs_scope) ? RTLD_NOW | RTLD_GLOBAL : PRIVATE_LIBRARY);
+    void *library = dlopen(path, PRIVATE_LIBRARY);
     void *function = library != NULL ? glibc_dlsym()(library, name) : NULL;
     if (function == NULL) {
         const char *error = dlerror();
@@ -159,7 +158,7 @@ static void *find_in_config_library(const char *name, char *why_not)
 /* NULL where it is not set, is empty, or belongs to whoever started a setuid program. */
 static const char *setting_of_environment(const char *name)
 {
-    const char *value = MUTATED(environment_trusted) ? getenv(name) : secure_getenv(name);
+    const char *value = secure_getenv(name);
     return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
@@ -169,7 +168,7 @@ static bool is_wanted(struct plan *plan)
     if (disable != NULL && strcmp(disable, "1") == 0) {
         return false;
     }
-    if (runs_under_compute_sanitizer() && !MUTATED(beside_compute_sanitizer)) {
+    if (runs_under_compute_sanitizer()) {
         snprintf(plan->why_not, MESSAGE_BYTES, "compute-sanitizer is at work");
         return false;
     }
@@ -268,8 +267,6 @@ static struct thread_functions find_thread_functions(void)
 /* The child of a process that has a pool has none: its contexts are not the child's. */
 static void forget_the_pool(void)
 {
-    if (MUTATED(fork_child_keeps_pool))
-        return;
     struct pool *pool = atomic_exchange_explicit(&pool_to_use, NULL, memory_order_acq_rel);
     if (pool)
         pool_forget(pool);
@@ -371,7 +368,7 @@ struct pool *start_unless_decided(void)
 static bool this_process_started_the_pool(void)
 {
     bool started = atomic_load_explicit(&pool_to_use, memory_order_acquire) != NULL;
-    bool ours = run.pid == getpid() || MUTATED(fork_child_keeps_pool);
+    bool ours = run.pid == getpid();
     return started && ours;
 }
 

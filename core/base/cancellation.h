@@ -8,22 +8,18 @@
 
 #include <pthread.h>
 
-#include "mutation.h"
-
 /* Returns what cancellation_restore needs. */
 static inline int cancellation_off(void)
 {
     /* Before glibc 2.34, a process without threads is told nothing. */
     int before = PTHREAD_CANCEL_ENABLE;
-    if (!MUTATED(cancelled_in_the_pool))
-        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     return before;
 }
 
 static inline void cancellation_restore(int before)
 {
-    if (!MUTATED(cancelled_in_the_pool))
-        pthread_setcancelstate(before, &(int){0});
+    pthread_setcancelstate(before, &(int){0});
 }
 
 #endif

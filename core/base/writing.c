@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -13,8 +14,6 @@
 #include <termios.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "mutation.h"
 
 /* A pipe takes so many bytes whole or not at all (PIPE_BUF); and it divides the size of a page. */
 #define PIECE_BYTES 4096u
@@ -45,11 +44,9 @@ static void hold_signals(struct held_signals *signals)
 {
     sigemptyset(&signals->held);
     sigaddset(&signals->held, SIGPIPE);
-    if (!MUTATED(report_past_file_limit))
-        sigaddset(&signals->held, SIGXFSZ);
+    sigaddset(&signals->held, SIGXFSZ);
     /* Where it is blocked, a write from the background goes through. */
-    if (!MUTATED(report_stopped_by_terminal))
-        sigaddset(&signals->held, SIGTTOU);
+    sigaddset(&signals->held, SIGTTOU);
     sigpending(&signals->pending);
     sigprocmask(SIG_BLOCK, &signals->held, &signals->before);
 }
@@ -115,8 +112,6 @@ static struct target find_target(int fd)
     else if (S_ISCHR(status.st_mode) && is_terminal(fd))
         reopen(&target);
     else
-        target.way = PLAINLY;
-    if (MUTATED(report_waits_for_reader))
         target.way = PLAINLY;
     return target;
 }

@@ -21,7 +21,6 @@
 #include <stdint.h>
 
 #include "core/base/lock.h"
-#include "core/base/mutation.h"
 #include "core/driver/cuda_abi.h"
 #include "core/figures/stats.h"
 
@@ -131,7 +130,7 @@ static inline void block_set_state(struct block *block, enum block_state state)
  * A shared one stays marked; the name goes with the life. */
 static inline bool block_claim(struct block *block, CUdeviceptr address, enum block_state state)
 {
-    const uint64_t lost = BLOCK_STATE_MASK | (MUTATED(name_outlives_life) ? 0 : BLOCK_NAMED);
+    const uint64_t lost = BLOCK_STATE_MASK | BLOCK_NAMED;
     uint64_t key = address | BLOCK_LIVE;
     while (!atomic_compare_exchange_weak_explicit(&block->key, &key,
                                                   (key & ~lost) | (uint64_t)state,
@@ -146,8 +145,7 @@ static inline bool block_claim_at_once(struct block *block, CUdeviceptr address)
 {
     uint64_t key = address | BLOCK_LIVE;
     return atomic_compare_exchange_strong_explicit(&block->key, &key, address | BLOCK_CACHED,
-                                                   memory_order_acquire, memory_order_relaxed) ||
-           MUTATED(claim_not_checked);
+                                                   memory_order_acquire, memory_order_relaxed);
 }
 
 static inline bool block_mark(struct block *block, CUdeviceptr address, uint64_t mark)

@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 
-#include "core/base/mutation.h"
 #include "core/driver/calls.h"
 #include "pool_state.h"
 
@@ -16,16 +15,14 @@ struct capture {
 void captures_lock(struct pool *pool)
 {
     no_lock_may_be_held();
-    if (!MUTATED(capture_begins_unlocked))
-        lock_take(&pool->fence_lock, LOCK_FENCE);
+    lock_take(&pool->fence_lock, LOCK_FENCE);
     enter_driver();
 }
 
 void captures_unlock(struct pool *pool)
 {
     leave_driver();
-    if (!MUTATED(capture_begins_unlocked))
-        lock_give(&pool->fence_lock);
+    lock_give(&pool->fence_lock);
 }
 
 static CUstream spelled_out(CUstream stream, bool per_thread)
@@ -35,8 +32,7 @@ static CUstream spelled_out(CUstream stream, bool per_thread)
 
 static uint64_t thread_of(struct pool *pool, CUstream stream)
 {
-    return stream == CU_STREAM_PER_THREAD && !MUTATED(per_thread_stream_shared) ? thread_id(pool)
-                                                                                : 0;
+    return stream == CU_STREAM_PER_THREAD ? thread_id(pool) : 0;
 }
 
 static CUcontext context_of_stream(const struct driver *driver, CUstream stream)
@@ -93,8 +89,6 @@ void captures_began(struct pool *pool, CUstream stream, bool per_thread)
                                     thread_of(pool, stream), pool->captures.list};
         pool->captures.list = capture;
     }
-    if (MUTATED(captures_not_counted))
-        return;
     /* Without a record the count never falls back to 0: the driver answers from now on. */
     captures_add(pool, 1);
 }
@@ -109,9 +103,7 @@ void captures_perhaps_ended(struct pool *pool, CUstream stream, bool per_thread)
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     if (pool->driver->cuStreamIsCapturing)
         pool->driver->cuStreamIsCapturing(stream, &status);
-    if (MUTATED(capture_end_missed))
-        return;
-    if (status == CU_STREAM_CAPTURE_STATUS_NONE || MUTATED(failed_end_counts))
+    if (status == CU_STREAM_CAPTURE_STATUS_NONE)
         drop(pool, link);
 }
 
@@ -119,7 +111,7 @@ void captures_stream_destroyed(struct pool *pool, CUstream stream)
 {
     lock_must_be_held(&pool->fence_lock);
     struct capture **link = find(pool, stream);
-    if (*link && !MUTATED(capture_outlives_stream))
+    if (*link)
         drop(pool, link);
 }
 

@@ -6,7 +6,6 @@
 
 #include "capture.h"
 #include "core/base/lines.h"
-#include "core/base/mutation.h"
 #include "core/driver/calls.h"
 #include "device.h"
 #include "epoch.h"
@@ -116,15 +115,14 @@ static void close_barriers(struct pool *pool, CUcontext handle)
     /* A synchronise of one context says nothing of the others. */
     if (!pool->driver->cuCtxRecordEvent)
         context_step_aside_everywhere(pool);
-    for (struct context *c = context_next(pool, NULL, NULL); c && !MUTATED(barriers_not_drained);
-         c = context_next(pool, c, NULL))
+    for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
         epoch_order_behind_barrier(pool, c, handle);
 }
 
 static bool is_same(const struct context *context, unsigned long long id)
 {
     unsigned long long known = id_of(context);
-    return !known || !id || known == id || MUTATED(handle_is_identity);
+    return !known || !id || known == id;
 }
 
 /* The context that we knew by this handle ended without our being told. Another thread may have
@@ -153,7 +151,7 @@ static bool still_means(const struct context_handle *entry, unsigned long long i
 {
     if (!entry->green)
         return is_same(entry->context, id);
-    return !entry->id || !id || entry->id == id || MUTATED(stale_alias_kept);
+    return !entry->id || !id || entry->id == id;
 }
 
 /* Of an owner that has ended, while the thread that has ended it has not come to tell. */
@@ -237,8 +235,6 @@ static CUcontext retain_and_release(const struct driver *driver, CUdevice device
     CUcontext primary = NULL;
     if (driver->cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS)
         return NULL;
-    if (MUTATED(retain_left_behind))
-        return primary;
     if (driver->cuDevicePrimaryCtxRelease_v2)
         driver->cuDevicePrimaryCtxRelease_v2(device);
     else if (driver->cuDevicePrimaryCtxRelease)
@@ -337,7 +333,7 @@ static CUdevice device_of(struct pool *pool, CUcontext handle)
 void context_alias(struct pool *pool, CUcontext handle, CUgreenCtx green)
 {
     no_lock_may_be_held();
-    CUdevice device = MUTATED(green_context_by_itself) ? -1 : device_of(pool, handle);
+    CUdevice device = device_of(pool, handle);
     struct context *context = device < 0 ? NULL : context_register_primary(pool, device);
     unsigned long long id = read_id(pool, handle);
     if (!context || context->handle == handle || (pool->driver->cuCtxGetId && id == 0))
@@ -345,7 +341,7 @@ void context_alias(struct pool *pool, CUcontext handle, CUgreenCtx green)
     struct context_handle found,
         alias = {.handle = handle, .green = green, .context = context, .id = id};
     /* The handle's last owner may still be being ended by another thread. */
-    while (!add_alias(pool, alias) && !MUTATED(alias_not_added)) {
+    while (!add_alias(pool, alias)) {
         if (!registry_look_up(pool, handle, &found))
             sched_yield();
         else if (still_means(&found, id))
@@ -370,8 +366,7 @@ struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool
     bool known =
         registry_look_up(pool, handle, &found) && still_means(&found, read_id(pool, handle));
     struct context *context = known ? found.context : context_register_current(pool, handle);
-    *green = known ? found.green != NULL
-                   : context && !MUTATED(late_alias_forgotten) && registry_is_alias(pool, handle);
+    *green = known ? found.green != NULL : context && registry_is_alias(pool, handle);
     struct thread_state *thread = &thread_state;
     thread->handle = handle;
     thread->context = context;
@@ -397,7 +392,7 @@ static uint64_t begin_end(struct pool *pool, struct context *context, bool ends)
     lock_give(&pool->fence_lock);
     TELL_KINDS(context, ending, context, true);
     /* Pairs with context_pin. Whoever has pinned a context takes no lock that we hold. */
-    while (atomic_load(&context->pins) != 0 && !MUTATED(death_waits_for_nobody))
+    while (atomic_load(&context->pins) != 0)
         sched_yield();
     if (ends)
         TELL_KINDS(context, give_back_at_end, pool, context);
@@ -407,7 +402,6 @@ static uint64_t begin_end(struct pool *pool, struct context *context, bool ends)
 uint64_t context_end_begin(struct pool *pool, struct context *context, bool ends)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
-    ends = ends || MUTATED(every_release_ends);
     uint64_t generation = context ? begin_end(pool, context, ends) : 0;
     enter_driver();
     return generation;
@@ -421,12 +415,10 @@ static void forget_context(struct pool *pool, struct context *context)
     registry_remove(&pool->registry, context, NULL);
     pool->registry.set_generation++;
     lock_give(&pool->registry.lock);
-    if (!MUTATED(capture_outlives_context))
-        captures_context_died(pool, context->handle);
+    captures_context_died(pool, context->handle);
     TELL_KINDS(context, ended, pool, context);
     /* Which of it was this context's is not known: too little room is kept rather than too much. */
-    if (!MUTATED(managed_outlives_context))
-        atomic_store_explicit(&context->device->managed_bytes, 0, memory_order_relaxed);
+    atomic_store_explicit(&context->device->managed_bytes, 0, memory_order_relaxed);
 }
 
 void context_end_finish(struct pool *pool, struct context *context, uint64_t generation, bool died)
@@ -435,7 +427,7 @@ void context_end_finish(struct pool *pool, struct context *context, uint64_t gen
     leave_driver();
     if (context) {
         lock_take(&pool->fence_lock, LOCK_FENCE);
-        bool ours = context_generation(context) == generation || MUTATED(successor_forgotten);
+        bool ours = context_generation(context) == generation;
         if (died && ours && context_is_alive(context))
             forget_context(pool, context);
         TELL_KINDS(context, ending, context, false);

@@ -34,9 +34,7 @@ static uint64_t fence_bytes(uint64_t growth_budget)
 static uint64_t budget_inside_limits(const struct device *device)
 {
     uint64_t least = device->limit;
-    return least / 2 < device->growth_budget && !MUTATED(fences_wide_at_limits)
-               ? least / 2
-               : device->growth_budget;
+    return least / 2 < device->growth_budget ? least / 2 : device->growth_budget;
 }
 
 void device_set_short(struct device *device, bool is_short)

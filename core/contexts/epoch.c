@@ -7,7 +7,6 @@
 #include "capture.h"
 #include "core/base/cancellation.h"
 #include "core/base/clock.h"
-#include "core/base/mutation.h"
 #include "core/driver/calls.h"
 #include "fence_list.h"
 #include "registry.h"
@@ -27,7 +26,7 @@ struct fence *epoch_begin_close(struct context *context, bool waitable)
 {
     lock_must_be_held(&context->lock);
     struct epochs *epochs = &context->epochs;
-    if (epochs->outstanding >= FENCES_MAX && !MUTATED(fences_not_thinned))
+    if (epochs->outstanding >= FENCES_MAX)
         fences_thin_out(epochs);
     if (epochs->recording || epochs->outstanding >= FENCES_MAX)
         return NULL;
@@ -37,13 +36,11 @@ struct fence *epoch_begin_close(struct context *context, bool waitable)
     epochs->recording = true;
     epochs->recording_for_free = waitable;
     fence->own_generation = context_generation(context);
-    fence->epoch = MUTATED(number_after_record) ? epoch_current(epochs) : epoch_advance(epochs);
+    fence->epoch = epoch_advance(epochs);
     fence->waitable = waitable;
     fence->over = false;
     fence->users = 0;
     fence->next = NULL;
-    if (MUTATED(published_before_recorded))
-        fence_publish(epochs, fence);
     return fence;
 }
 
@@ -108,8 +105,7 @@ static bool may_be_left_out(struct context *context, CUresult result)
 static CUresult make_events(struct pool *pool, struct context *own, struct fence *fence)
 {
     lock_must_be_held(&pool->fence_lock);
-    bool several = atomic_load_explicit(&pool->several_contexts, memory_order_acquire) &&
-                   !MUTATED(fence_of_own_context_only);
+    bool several = atomic_load_explicit(&pool->several_contexts, memory_order_acquire);
     destroy_events(pool, fence);
     fence->events = calloc(several ? count_contexts(pool) + 1 : 1, sizeof *fence->events);
     if (!fence->events)
@@ -133,7 +129,7 @@ static CUresult make_events(struct pool *pool, struct context *own, struct fence
 
 enum record_result epoch_judge_record(struct pool *pool, CUresult result)
 {
-    if (result == CUDA_SUCCESS || MUTATED(failed_record_counts))
+    if (result == CUDA_SUCCESS)
         return RECORDED;
     /* The thread is in a host function, where the driver forbids nearly everything. */
     if (result == CUDA_ERROR_NOT_PERMITTED)
@@ -155,8 +151,7 @@ static enum record_result synchronise_instead(struct pool *pool, struct context 
         return NOT_NOW;
     if (!context_push(pool, context, &pushed))
         return FAILED;
-    if (!MUTATED(old_driver_synchronise_left_out))
-        *error = pool->driver->cuCtxSynchronize();
+    *error = pool->driver->cuCtxSynchronize();
     context_pop(pool, pushed);
     enum record_result judged = epoch_judge_record(pool, *error);
     return judged == RECORDED ? SYNCHRONISED : judged;
@@ -171,7 +166,7 @@ static bool something_is_dying(struct pool *pool, const struct context *own)
     for (struct context *c = context_next(pool, NULL, NULL); several && c && !dying;
          c = context_next(pool, c, NULL))
         dying = atomic_load(&c->dying);
-    return dying && !MUTATED(dying_context_fenced);
+    return dying;
 }
 
 static enum record_result record_events(struct pool *pool, struct fence *fence, CUresult *error)
@@ -193,14 +188,11 @@ static enum record_result record_fence(struct pool *pool, struct context *contex
                                        struct fence *fence, CUresult *error)
 {
     lock_must_be_held(&pool->fence_lock);
-    if ((captures_are_going_on(&pool->captures) && !MUTATED(fence_in_capture)) ||
-        !context_is_usable(context) || context_generation(context) != fence->own_generation ||
-        something_is_dying(pool, context))
+    if (captures_are_going_on(&pool->captures) || !context_is_usable(context) ||
+        context_generation(context) != fence->own_generation || something_is_dying(pool, context))
         return NOT_NOW;
     if (!pool->driver->cuCtxRecordEvent)
-        return fence->waitable || MUTATED(old_driver_synchronises_anywhere)
-                   ? synchronise_instead(pool, context, error)
-                   : NOT_NOW;
+        return fence->waitable ? synchronise_instead(pool, context, error) : NOT_NOW;
     if (fence->set_generation != pool->registry.set_generation) {
         *error = make_events(pool, context, fence);
         if (*error != CUDA_SUCCESS)
@@ -215,10 +207,6 @@ static void finish_record(struct context *context, struct fence *fence, enum rec
     struct epochs *epochs = &context->epochs;
     uint64_t epoch = fence->epoch;
     epochs->recording = false;
-    if (MUTATED(number_after_record))
-        epoch_advance(epochs);
-    if (MUTATED(published_before_recorded))
-        return;
     /* An epoch that a death of the context has closed meanwhile needs no fence. */
     if (result == RECORDED && epoch > epoch_clean(epochs)) {
         fence_publish(epochs, fence);
@@ -257,7 +245,7 @@ static void await_record(struct context *context)
     lock_must_be_held(&context->lock);
     uint64_t started = monotonic_now();
     while (context->epochs.recording && lacks_a_fence(context) && !atomic_load(&context->dying) &&
-           !MUTATED(record_in_the_way) && monotonic_now() - started < LAST_RESORT_NANOSECONDS) {
+           monotonic_now() - started < LAST_RESORT_NANOSECONDS) {
         context_unlock(context);
         patient_nap(started);
         context_lock(context);
@@ -289,13 +277,10 @@ static enum fence_answer ask_driver(struct pool *pool, struct fence *fence)
         CUresult result = query_event(pool, e);
         if (i > 0 && result != CUDA_SUCCESS && may_be_left_out(e->context, result))
             result = CUDA_SUCCESS;
-        if ((MUTATED(query_ignored) && result == CUDA_ERROR_NOT_READY) ||
-            (MUTATED(failed_query_counts) && result != CUDA_ERROR_NOT_READY))
-            result = CUDA_SUCCESS;
         e->done = result == CUDA_SUCCESS;
         if (result == CUDA_ERROR_NOT_READY && i == 0)
             return FENCE_RUNNING;
-        if (result == CUDA_ERROR_NOT_READY && !MUTATED(other_contexts_not_asked))
+        if (result == CUDA_ERROR_NOT_READY)
             answer = FENCE_OWN_OVER;
         else if (result != CUDA_SUCCESS)
             return FENCE_FAILED;
@@ -337,18 +322,11 @@ static void note_answer(struct context *context, const struct fence *fence, uint
     if (!over)
         atomic_store_explicit(&epochs->asked_at, monotonic_now(), memory_order_relaxed);
     /* The work is of its own context: another's that goes on for ever does not keep it. */
-    if (over || (answer == FENCE_OWN_OVER && !MUTATED(host_work_of_others_counts)))
+    if (over || answer == FENCE_OWN_OVER)
         clean_host_work(context, fence->epoch);
     /* One that is over, and that none of several threads has needed until now, says nothing. */
     if (over ? !late || !epochs->shared : late)
         atomic_store_explicit(&epochs->keeps_up, over, memory_order_relaxed);
-}
-
-static void complete_by_fence(struct context *context, uint64_t epoch)
-{
-    lock_must_be_held(&context->lock);
-    epoch_complete(context,
-                   MUTATED(fence_cleans_later_frees) ? epoch_current(&context->epochs) - 1 : epoch);
 }
 
 enum fence_answer epoch_query(struct pool *pool, struct context *context, struct fence *fence)
@@ -360,10 +338,7 @@ enum fence_answer epoch_query(struct pool *pool, struct context *context, struct
         return FENCE_RUNNING;
     epochs->querying = true;
     fence->users++;
-    if (MUTATED(clean_before_the_answer))
-        epoch_complete(context, epoch);
-    if (!MUTATED(lock_held_in_query))
-        context_unlock(context);
+    context_unlock(context);
 
     enter_driver();
     struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
@@ -373,13 +348,12 @@ enum fence_answer epoch_query(struct pool *pool, struct context *context, struct
     if (answer == FENCE_FAILED)
         context_step_aside(context);
 
-    if (!MUTATED(lock_held_in_query))
-        context_lock(context);
+    context_lock(context);
     counter_add(&context->counters->fence_queries, 1);
     epochs->querying = false;
     note_answer(context, fence, asked_at, answer);
     if (answer == FENCE_OVER)
-        complete_by_fence(context, epoch);
+        epoch_complete(context, epoch);
     fence_drop_user(epochs, fence);
     return answer;
 }
@@ -408,7 +382,7 @@ static void finish_asking(struct context *context, const struct fence *fence, un
     counter_add(&context->counters->fence_queries, asked);
     note_answer(context, fence, fence->recorded_at, answer);
     if (answer == FENCE_OVER)
-        complete_by_fence(context, epoch);
+        epoch_complete(context, epoch);
 }
 
 struct epoch_recorded epoch_record_and_lock(struct pool *pool, struct context *context,
@@ -452,7 +426,7 @@ CUresult epoch_settle_record(struct pool *pool, struct context *context,
     /* What no fence covers could not be given back if memory ran out before the next one. */
     if (recorded->unfenced)
         TELL_KINDS(context, is_unfenced, pool, context);
-    return recorded->unusable && !MUTATED(lasting_error_hidden) ? recorded->error : CUDA_SUCCESS;
+    return recorded->unusable ? recorded->error : CUDA_SUCCESS;
 }
 
 CUresult epoch_record(struct pool *pool, struct context *context, struct fence *fence)
@@ -469,7 +443,7 @@ void epoch_fence_the_rest(struct pool *pool, struct context *context)
     context_lock(context);
     await_record(context);
     if (lacks_a_fence(context))
-        fence = epoch_begin_close(context, MUTATED(fence_in_allocation));
+        fence = epoch_begin_close(context, false);
     context_unlock(context);
     if (fence)
         epoch_record(pool, context, fence);
@@ -490,8 +464,7 @@ uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context)
     context_lock(context);
     if (newest_pending(context)) {
         /* With several contexts this one's synchronise is not enough: the fence knows the rest. */
-        if (atomic_load_explicit(&pool->several_contexts, memory_order_acquire) &&
-            !MUTATED(synchronise_of_one_is_enough))
+        if (atomic_load_explicit(&pool->several_contexts, memory_order_acquire))
             fence = epoch_begin_close(context, true);
         else
             epoch = epoch_advance(&context->epochs);
@@ -516,14 +489,13 @@ void epoch_synchronise_end(struct pool *pool, struct context *context, uint64_t 
                            CUresult result)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
-    if (result != CUDA_SUCCESS && !MUTATED(failed_synchronise_counts)) {
+    if (result != CUDA_SUCCESS) {
         epoch_note_error(context, result);
         return;
     }
     if (epoch) {
         context_lock(context);
-        epoch_complete(
-            context, MUTATED(synchronise_cleans_at_exit) ? epoch_advance(&context->epochs) : epoch);
+        epoch_complete(context, epoch);
         context_unlock(context);
     } else {
         ask_about_newest(pool, context);

@@ -5,7 +5,6 @@
 
 #include "core/base/cancellation.h"
 #include "core/base/clock.h"
-#include "core/base/mutation.h"
 #include "core/driver/calls.h"
 #include "fence_list.h"
 #include "registry.h"
@@ -18,9 +17,7 @@ bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fenc
     struct epochs *epochs = &context->epochs;
     uint64_t epoch = fence->epoch;
     CUresult result = CUDA_ERROR_NOT_READY;
-    if (MUTATED(barrier_behind_oldest_fence))
-        fence = epochs->oldest;
-    if (epoch_may_be_behind_host_work(epochs, epoch) && !MUTATED(barrier_behind_host_work))
+    if (epoch_may_be_behind_host_work(epochs, epoch))
         return false;
     fence->users++;
     context_unlock(context);
@@ -29,13 +26,8 @@ bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fenc
     lock_take(&pool->fence_lock, LOCK_FENCE);
     if (!captures_are_going_on(&pool->captures) && context_is_usable(context) &&
         !atomic_load(&context->dying) &&
-        (!atomic_load_explicit(&pool->several_contexts, memory_order_acquire) ||
-         MUTATED(barriers_beside_contexts)))
-        result = MUTATED(barrier_left_out)
-                     ? CUDA_SUCCESS
-                     : pool->driver->cuCtxWaitEvent(context->handle, fence->events[0].event);
-    if (MUTATED(failed_barrier_counts))
-        result = CUDA_SUCCESS;
+        !atomic_load_explicit(&pool->several_contexts, memory_order_acquire))
+        result = pool->driver->cuCtxWaitEvent(context->handle, fence->events[0].event);
     if (result != CUDA_ERROR_NOT_READY && epoch_judge_record(pool, result) == UNUSABLE)
         context_step_aside(context);
 

@@ -7,7 +7,6 @@
 
 #include "core/base/cancellation.h"
 #include "core/base/clock.h"
-#include "core/base/mutation.h"
 #include "core/driver/calls.h"
 #include "fence_list.h"
 
@@ -82,7 +81,7 @@ static bool is_in_vain(const struct epochs *epochs, struct fence_wait *wait)
         wait->clean = clean;
         wait->clean_since = now;
     }
-    return now - wait->clean_since > VAIN_WAIT_NANOSECONDS && !MUTATED(waits_on_in_vain);
+    return now - wait->clean_since > VAIN_WAIT_NANOSECONDS;
 }
 
 void epoch_give_up_waiting(struct pool *pool, struct context *context)
@@ -99,8 +98,7 @@ static bool ends_wait(struct pool *pool, struct context *context, struct fence_w
                       enum fence_answer answer)
 {
     lock_must_be_held(&context->lock);
-    if (answer == FENCE_FAILED ||
-        (answer == FENCE_OWN_OVER && !wait->others && !MUTATED(other_contexts_waited_for)) ||
+    if (answer == FENCE_FAILED || (answer == FENCE_OWN_OVER && !wait->others) ||
         (wait->give_up_at && monotonic_now() >= wait->give_up_at))
         return true;
     if (!wait->in_allocation || !is_in_vain(&context->epochs, wait))
@@ -175,7 +173,7 @@ static struct fence *await_fence_for(struct context *context, uint64_t stamp)
     uint64_t idle_since = 0, started = monotonic_now();
     struct fence *fence = epoch_fence_for(epochs, stamp, true);
     while (!fence && epoch_clean(epochs) < stamp && !atomic_load(&context->dying) &&
-           !MUTATED(record_not_waited_for) && a_fence_is_coming(context, stamp, &idle_since)) {
+           a_fence_is_coming(context, stamp, &idle_since)) {
         context_unlock(context);
         nap_beside_record(epochs, stamp, started);
         context_lock(context);
@@ -221,8 +219,7 @@ void epoch_wait_for_frees(struct pool *pool, struct context *context, uint64_t g
     context_lock(context);
     uint64_t stamp = newest_waitable(&context->epochs);
     if (stamp)
-        epoch_wait_when_short(pool, context, stamp,
-                              MUTATED(shortage_waits_for_ever) ? 0 : give_up_at);
+        epoch_wait_when_short(pool, context, stamp, give_up_at);
     context_unlock(context);
 }
 

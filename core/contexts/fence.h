@@ -11,7 +11,6 @@
 #include <stdint.h>
 
 #include "core/base/lock.h"
-#include "core/base/mutation.h"
 #include "core/driver/cuda_abi.h"
 #include "host_marks.h"
 
@@ -111,8 +110,7 @@ static inline bool epoch_fence_is_near(const struct epochs *epochs)
 static inline bool epoch_is_closed(const struct epochs *epochs, uint64_t stamp)
 {
     return epoch_current(epochs) != stamp &&
-           atomic_load_explicit(&epochs->recording_for_free, memory_order_relaxed) &&
-           !MUTATED(closed_twice);
+           atomic_load_explicit(&epochs->recording_for_free, memory_order_relaxed);
 }
 
 /* The number of the epoch that this closes. */

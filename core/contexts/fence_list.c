@@ -28,8 +28,7 @@ struct fence *epoch_fence_for(const struct epochs *epochs, uint64_t stamp, bool 
 {
     lock_of_rank_must_be_held(LOCK_CONTEXT);
     struct fence *fence = epochs->oldest;
-    waitable = waitable && !MUTATED(wait_for_any_fence);
     while (fence && (fence->epoch < stamp || (waitable && !fence->waitable)))
         fence = fence->next;
-    return fence && MUTATED(newest_fence_taken) ? epochs->newest : fence;
+    return fence;
 }

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 
 #include "core/base/lock.h"
-#include "core/base/mutation.h"
 #include "fence.h"
 
 /* A fence to be recorded, whose events may be used again; NULL where memory is short. */
@@ -49,7 +48,7 @@ static inline void fence_drop_user(struct epochs *epochs, struct fence *fence)
 {
     lock_of_rank_must_be_held(LOCK_CONTEXT);
     fence->users--;
-    if (fence->users == 0 && fence->over && !MUTATED(watched_event_recorded))
+    if (fence->users == 0 && fence->over)
         fence_put_spare(epochs, fence);
 }
 
@@ -66,7 +65,7 @@ static inline void fences_retire_oldest(struct epochs *epochs)
         epochs->newest = NULL;
     epochs->outstanding--;
     fence->over = true;
-    if (fence->users == 0 || MUTATED(watched_event_recorded))
+    if (fence->users == 0)
         fence_put_spare(epochs, fence);
 }
 

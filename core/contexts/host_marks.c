@@ -3,7 +3,6 @@
 #include <stdbool.h>
 
 #include "core/base/lock.h"
-#include "core/base/mutation.h"
 
 static uint64_t lesser(uint64_t a, uint64_t b)
 {
@@ -16,8 +15,6 @@ static void refresh_limit(struct host_work *work)
     uint64_t limit = work->submitting ? work->submitting_before : UINT64_MAX;
     for (unsigned i = 0; i < work->count; i++)
         limit = lesser(limit, work->marks[i].before);
-    if (MUTATED(host_work_not_marked))
-        limit = UINT64_MAX;
     atomic_store_explicit(&work->limit, limit, memory_order_relaxed);
 }
 
@@ -39,14 +36,14 @@ void host_work_submitting(struct host_work *work, uint64_t before)
 {
     lock_of_rank_must_be_held(LOCK_CONTEXT);
     work->submitting_before = work->submitting ? lesser(work->submitting_before, before) : before;
-    work->submitting += !MUTATED(host_work_in_flight_forgotten);
+    work->submitting++;
     refresh_limit(work);
 }
 
 void host_work_submitted(struct host_work *work)
 {
     lock_of_rank_must_be_held(LOCK_CONTEXT);
-    work->submitting -= !MUTATED(host_work_in_flight_forgotten);
+    work->submitting--;
     refresh_limit(work);
 }
 
@@ -64,7 +61,7 @@ void host_work_clean(struct host_work *work, uint64_t epoch)
 {
     lock_of_rank_must_be_held(LOCK_CONTEXT);
     unsigned kept = 0;
-    if (work->count == 0 || MUTATED(host_work_never_over))
+    if (work->count == 0)
         return;
     for (unsigned i = 0; i < work->count; i++)
         if (work->marks[i].after > epoch)

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "context.h"
-#include "core/base/mutation.h"
 #include "core/driver/calls.h"
 #include "pool_state.h"
 #include "registry.h"
@@ -62,9 +61,7 @@ void host_work_end(const struct host_submission *submission)
     struct host_work *work = &context->epochs.host_work;
     host_work_submitted(work);
     if (context_generation(context) == submission->generation)
-        host_work_mark(work, submission->before,
-                       MUTATED(host_work_marked_early) ? submission->before
-                                                       : epoch_current(&context->epochs));
+        host_work_mark(work, submission->before, epoch_current(&context->epochs));
     TELL_KINDS(context, host_work_changed, context);
     context_unlock(context);
 }
@@ -95,7 +92,7 @@ static bool is_host_work(const struct driver *driver, CUgraphNode node)
         return driver->cuGraphChildGraphNodeGetGraph(node, &child) != CUDA_SUCCESS ||
                holds_host_work(driver, child);
     default:
-        return !MUTATED(host_nodes_overlooked);
+        return true;
     }
 }
 

@@ -12,7 +12,6 @@
 #include <stdatomic.h>
 
 #include "core/base/lock.h"
-#include "core/base/mutation.h"
 #include "core/base/threads.h"
 #include "core/blocks/block.h"
 #include "core/driver/calls.h"

@@ -11,9 +11,8 @@ bool context_pin(struct context *context, uint64_t generation)
     /* Sequentially consistent, as is the other side in context_end_begin: either we see that it is
      * dying, or it sees our pin. */
     atomic_fetch_add(&context->pins, 1);
-    if ((!atomic_load(&context->dying) && atomic_load(&context->generation) == generation &&
-         (generation & 1) != 0) ||
-        MUTATED(dead_context_pinned))
+    if (!atomic_load(&context->dying) && atomic_load(&context->generation) == generation &&
+        (generation & 1) != 0)
         return true;
     context_unpin(context);
     return false;
@@ -26,8 +25,6 @@ void context_unpin(struct context *context)
 
 void context_step_aside(struct context *context)
 {
-    if (MUTATED(lasting_error_ignored))
-        return;
     /* Relaxed: only ever set while the context lives; a late look costs one more failed call. */
     atomic_store_explicit(&context->unusable, true, memory_order_relaxed);
     TELL_KINDS(context, stepped_aside, context);
@@ -82,8 +79,7 @@ bool registry_add(struct registry *registry, struct context_handle added)
 /* Threads ask again what a handle stands for. Pairs with the acquire load in context_current. */
 void registry_handles_have_changed(struct registry *registry)
 {
-    if (!MUTATED(handle_cached_for_good))
-        atomic_fetch_add_explicit(&registry->generation, REGISTRY_STEP, memory_order_release);
+    atomic_fetch_add_explicit(&registry->generation, REGISTRY_STEP, memory_order_release);
 }
 
 void registry_remove(struct registry *registry, const struct context *context, CUgreenCtx green)

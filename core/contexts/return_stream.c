@@ -45,7 +45,7 @@ static bool is_behind_own_barrier(struct context *context, bool *in_vain)
     lock_must_not_be_held(&context->lock);
     const struct epochs *epochs = &context->epochs;
     context_lock(context);
-    bool behind = epochs->barrier > epoch_clean(epochs) && !MUTATED(own_barrier_forgotten);
+    bool behind = epochs->barrier > epoch_clean(epochs);
     *in_vain = epochs->barrier > host_work_limit(&epochs->host_work);
     context_unlock(context);
     return behind;
@@ -92,6 +92,6 @@ void return_wait(struct pool *pool, struct context *context, CUstream stream,
     else if (is_behind_own_barrier(context, &in_vain)) {
         if (pool->driver->cuStreamQuery && (!in_vain || place == RELEASE_OUT_OF_MEMORY))
             wait_for_own_barrier(pool, context, stream, place);
-    } else if (!MUTATED(given_back_without_synchronise))
+    } else
         pool->driver->cuStreamSynchronize(stream);
 }

@@ -85,10 +85,8 @@ static bool memory_may_be_pinned(struct pool *pool)
 bool barriers_are_open(struct pool *pool)
 {
     return pool->settings.device.barriers && pool->driver->cuCtxWaitEvent &&
-           (!atomic_load_explicit(&pool->several_contexts, memory_order_acquire) ||
-            MUTATED(barriers_beside_contexts)) &&
-           !captures_are_going_on(&pool->captures) &&
-           (!memory_may_be_pinned(pool) || MUTATED(barriers_beside_pinning));
+           !atomic_load_explicit(&pool->several_contexts, memory_order_acquire) &&
+           !captures_are_going_on(&pool->captures) && !memory_may_be_pinned(pool);
 }
 
 /* ---- launches ---- */

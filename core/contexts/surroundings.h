@@ -24,8 +24,7 @@ void look_at_objects(struct pool *pool);
 static inline bool returns_in_stream_order(const struct pool *pool)
 {
     return pool->driver->cuMemFreeAsync &&
-           (!atomic_load_explicit(&pool->frees_are_missed, memory_order_relaxed) ||
-            MUTATED(returned_unseen));
+           !atomic_load_explicit(&pool->frees_are_missed, memory_order_relaxed);
 }
 
 /* Whether the calling thread is the only one that has launched work lately. */

@@ -129,7 +129,7 @@ void thread_cache_fill(struct cache_bin *bin, struct block *block)
 void cache_bin_retire(struct cache_bin *bin)
 {
     struct bucket *bucket = cache_bin_bucket(bin);
-    device_bucket(bucket)->granted_to_caches -= MUTATED(caches_past_the_cap) ? 0 : bin->capacity;
+    device_bucket(bucket)->granted_to_caches -= bin->capacity;
     atomic_store_explicit(&bin->bucket, NULL, memory_order_relaxed);
     bin->capacity = 0;
     bin->room = 0;
@@ -171,7 +171,7 @@ static bool serve_bucket(struct thread_cache *cache, struct cache_bin *bin, stru
     uint32_t capacity = capacity_for(cache->heap, bucket, device_bucket(bucket)->granted_to_caches);
     if (capacity == 0)
         return false;
-    device_bucket(bucket)->granted_to_caches += MUTATED(caches_past_the_cap) ? 0 : capacity;
+    device_bucket(bucket)->granted_to_caches += capacity;
     bin->capacity = capacity;
     bin->room = capacity;
     atomic_store_explicit(&bin->bucket, bucket, memory_order_relaxed);
@@ -238,9 +238,8 @@ struct cache_bin *thread_cache_bin(struct thread_cache *cache, struct bucket *bu
 static void resize_bin(struct thread_cache *cache, struct cache_bin *bin)
 {
     struct bucket *bucket = cache_bin_bucket(bin);
-    uint32_t capacity = capacity_for(cache->heap, bucket,
-                                     device_bucket(bucket)->granted_to_caches -
-                                         (MUTATED(caches_past_the_cap) ? 0 : bin->capacity));
+    uint32_t capacity =
+        capacity_for(cache->heap, bucket, device_bucket(bucket)->granted_to_caches - bin->capacity);
     if (capacity == bin->capacity)
         return;
     if (capacity + bin->room < bin->capacity)
@@ -249,8 +248,7 @@ static void resize_bin(struct thread_cache *cache, struct cache_bin *bin)
         cache_bin_retire(bin);
         return;
     }
-    device_bucket(bucket)->granted_to_caches +=
-        MUTATED(caches_past_the_cap) ? 0 : capacity - bin->capacity;
+    device_bucket(bucket)->granted_to_caches += capacity - bin->capacity;
     bin->room += capacity - bin->capacity;
     bin->capacity = capacity;
 }

@@ -25,8 +25,7 @@ bool thread_caches_prepare_closing(void)
 static void let_all_see_the_bit(struct heap *heap, const struct pool *pool)
 {
     struct timespec nap = {0, 10000000};
-    if (!pool->expedited || syscall(SYS_membarrier, MEMBARRIER_EXPEDITED, 0) == 0 ||
-        MUTATED(refused_membarrier_trusted))
+    if (!pool->expedited || syscall(SYS_membarrier, MEMBARRIER_EXPEDITED, 0) == 0)
         return;
     int cancellation = cancellation_off();
     if (!(atomic_fetch_or(&heap->closed, CLOSED_WEAKLY) & CLOSED_WEAKLY))
@@ -51,8 +50,7 @@ static void close_caches(struct heap *heap)
 {
     /* Sequentially consistent, like the looks at it. */
     atomic_fetch_or(&heap->closed, CLOSED_COLLECTING);
-    if (!MUTATED(caches_not_waited_for))
-        thread_caches_wait(heap);
+    thread_caches_wait(heap);
 }
 
 static void open_caches(struct heap *heap)
@@ -89,9 +87,7 @@ static void begin_sharing(struct bucket *bucket, uint64_t now)
  * to take them from each other, or to take new ones. */
 static uint64_t least_bytes_to_share(const struct heap *heap)
 {
-    return MUTATED(little_is_shared)
-               ? 0
-               : context_of_heap(heap)->device->growth_budget / CACHE_SHARED_SHARE;
+    return context_of_heap(heap)->device->growth_budget / CACHE_SHARED_SHARE;
 }
 
 /* Each thread's part of the bucket's free blocks; 0: too few to be worth a bin. */
@@ -99,7 +95,7 @@ static uint64_t fair_part(const struct heap *heap, const struct bucket *bucket)
 {
     uint64_t blocks = bucket->free_blocks + thread_caches_blocks(heap, bucket, NULL, false);
     uint64_t part = blocks / heap->caches.count;
-    return part >= CACHE_BIN_LEAST && !MUTATED(all_taken) ? part : 0;
+    return part >= CACHE_BIN_LEAST ? part : 0;
 }
 
 /* Moves all but so many blocks of each bin to the heap's lists. retire: the bins are the bucket's
@@ -129,8 +125,7 @@ void thread_caches_take(struct heap *heap, struct bucket *bucket, bool starved)
               : device_bucket(bucket)->taken_in_a_row +
                     (starved && !stay && bucket->bytes > least_bytes_to_share(heap));
     device_bucket(bucket)->taken_from_caches_at = now;
-    bool again =
-        device_bucket(bucket)->taken_in_a_row >= CACHE_TAKEN_OFTEN && !MUTATED(never_shared);
+    bool again = device_bucket(bucket)->taken_in_a_row >= CACHE_TAKEN_OFTEN;
     if (again)
         begin_sharing(bucket, now);
     take_out_of_caches(heap, bucket, again ? 0 : stay, again);
@@ -185,7 +180,7 @@ static void count_awake(struct heap *heap, unsigned count)
 {
     uint64_t budget = context_of_heap(heap)->device->growth_budget;
     uint64_t all = budget > CACHES_LEAST_BYTES ? budget : CACHES_LEAST_BYTES;
-    bool alone = count <= 1 || MUTATED(caches_hold_all);
+    bool alone = count <= 1;
     struct thread_caches *caches = &heap->caches;
     uint64_t each = alone ? UINT64_MAX : all / count;
     uint64_t blocks = cache_blocks_of_bucket(heap) / (alone ? 1 : count);
@@ -251,9 +246,8 @@ void thread_cache_put_to_sleep(struct thread_cache *cache)
             cache_bin_retire(bin);
     }
     begin_listing(heap);
-    if (!MUTATED(sleeping_cache_not_counted))
-        counter_add(&heap->live_requested,
-                    counter_get(&cache->requested_out) - counter_get(&cache->requested_back));
+    counter_add(&heap->live_requested,
+                counter_get(&cache->requested_out) - counter_get(&cache->requested_back));
     counter_set(&cache->requested_out, 0);
     counter_set(&cache->requested_back, 0);
     take_out_of_list(heap, cache);
@@ -273,7 +267,7 @@ static bool is_idle(struct thread_cache *cache, uint64_t now)
         cache->seen_use = use;
         cache->seen_at = now;
     }
-    return now > cache->seen_at + CACHE_IDLE && !MUTATED(idle_caches_awake);
+    return now > cache->seen_at + CACHE_IDLE;
 }
 
 void thread_caches_let_sleep(struct heap *heap, const struct thread_cache *but, uint64_t now)

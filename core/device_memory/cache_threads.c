@@ -66,9 +66,8 @@ static bool is_interrupted(const struct thread_cache *caches)
  * thread may have held the lock. Not every way to fork runs the handlers that set forgotten. */
 static bool is_the_parents(const struct pool *pool)
 {
-    return (atomic_load_explicit(&pool->forgotten, memory_order_relaxed) &&
-            !MUTATED(caches_of_parent_touched)) ||
-           (pool->process != getpid() && !MUTATED(caches_touched_after_bare_fork));
+    return atomic_load_explicit(&pool->forgotten, memory_order_relaxed) ||
+           pool->process != getpid();
 }
 
 /* Called once, as the thread ends. What the thread still allocates and frees after that takes the
@@ -84,7 +83,7 @@ static void end_of_thread(void *unused)
         return;
     for (struct thread_cache *next; cache; cache = next) {
         next = cache->next_of_thread;
-        if (is_the_parents(cache->pool) || MUTATED(thread_end_missed))
+        if (is_the_parents(cache->pool))
             continue;
         heap_lock(cache->heap);
         retire_cache(cache);
@@ -108,8 +107,7 @@ static pid_t number_of_this_thread(const struct pool *pool)
 
 static bool has_ended(const struct pool *pool, pid_t thread)
 {
-    return thread && syscall(SYS_tgkill, pool->process, thread, 0) != 0 && errno == ESRCH &&
-           !MUTATED(abandoned_caches_kept);
+    return thread && syscall(SYS_tgkill, pool->process, thread, 0) != 0 && errno == ESRCH;
 }
 
 /* Finds caches of threads that have ended without end_of_thread. Each time that a new cache would

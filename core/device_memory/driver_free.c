@@ -2,7 +2,6 @@
 
 #include "cache_set.h"
 #include "core/base/clock.h"
-#include "core/base/mutation.h"
 #include "core/contexts/capture.h"
 #include "core/contexts/epoch.h"
 #include "core/contexts/pool_state.h"
@@ -17,8 +16,7 @@ static void wait_for_barrier_of(struct pool *pool, struct context *context,
                                 const struct block *block)
 {
     lock_must_be_held(&context->lock);
-    if (counter_get(&block->epoch) > epoch_clean(&context->epochs) &&
-        !MUTATED(barrier_forgotten_at_free))
+    if (counter_get(&block->epoch) > epoch_clean(&context->epochs))
         epoch_wait_until(pool, context, counter_get(&block->epoch), UINT64_MAX);
 }
 
@@ -66,8 +64,7 @@ CUresult heap_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr
             const struct bucket *bucket = block->bucket;
             bucket_take_wait(bucket);
             heap_forget_block(pool, heap, block);
-            if (!MUTATED(direct_frees_not_counted))
-                bucket_count_return(bucket->counters, EVICTION_FREE, nanoseconds);
+            bucket_count_return(bucket->counters, EVICTION_FREE, nanoseconds);
             counter_add(&bucket->counters->frees, 1);
         } else {
             come_back(pool, block);

@@ -3,7 +3,6 @@
 #include "cache_set.h"
 #include "cache_threads.h"
 #include "core/base/clock.h"
-#include "core/base/mutation.h"
 #include "core/contexts/capture.h"
 #include "core/contexts/context.h"
 #include "core/contexts/epoch.h"
@@ -71,8 +70,7 @@ __attribute__((noinline)) static CUresult wait_in_free(struct pool *pool, struct
     CUresult result = synchronise_like_the_driver(pool, context_of_heap(heap));
     bucket_count_wait(bucket->counters, monotonic_now() - started);
     atomic_fetch_add_explicit(&bucket->counters->waiting_frees, 1, memory_order_relaxed);
-    bool freed = result == CUDA_SUCCESS || MUTATED(failed_wait_frees) ||
-                 !take_back(heap, block, address, stamp);
+    bool freed = result == CUDA_SUCCESS || !take_back(heap, block, address, stamp);
     return freed ? CUDA_SUCCESS : result;
 }
 
@@ -85,7 +83,7 @@ static void wait_before_the_driver(struct pool *pool, struct context *context)
     no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
     struct heap *heap = heap_of(context);
     if (captures_are_going_on(&pool->captures) || policy_is_without_fences(context) ||
-        !pool->driver->cuCtxRecordEvent || MUTATED(driver_waits_alone))
+        !pool->driver->cuCtxRecordEvent)
         return;
     heap_lock(heap);
     bool others = heap->caches.count > 1 || heap->uses_in_a_row < HEAP_USES_ALONE;
@@ -112,25 +110,12 @@ __attribute__((noinline)) static CUresult free_past_the_pool(struct pool *pool, 
     return result;
 }
 
-/* What a free is stamped with: the number of its own context, whichever is current. */
-static uint64_t stamp_of_now(struct pool *pool, const struct context *context)
-{
-    lock_must_be_held(&context->lock);
-    bool green;
-    if (MUTATED(stamped_by_current_context) && context_current(pool, &green)) {
-        uint64_t least = epoch_clean(&context->epochs) + 1;
-        uint64_t current = epoch_current(&context_current(pool, &green)->epochs);
-        return current > least ? current : least;
-    }
-    return epoch_current(&context->epochs);
-}
-
 /* The address is not that of a live block (any more). Releases the lock. */
 static CUresult refuse_free(struct heap *heap)
 {
     heap_lock_must_be_held(heap);
     heap_unlock(heap);
-    return MUTATED(double_free_taken) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return CUDA_ERROR_INVALID_VALUE;
 }
 
 /* Puts a block that this thread has claimed into its cache, or into the heap's lists where it has
@@ -172,7 +157,7 @@ static bool take_freed(struct pool *pool, struct block *block, CUdeviceptr addre
     if (!block_claim(block, address, place.bin ? BLOCK_CACHED : BLOCK_PENDING))
         return false;
     freed->synchronise = policy_frees_synchronise(pool, heap) && waitable;
-    freed->stamp = stamp_of_now(pool, context);
+    freed->stamp = epoch_current(&context->epochs);
     freed->bucket = block->bucket;
     bool due = put_freed(context, &place, block, freed->stamp);
     if (due && place.cache)

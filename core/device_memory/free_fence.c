@@ -3,7 +3,6 @@
 #include "cache_set.h"
 #include "cache_threads.h"
 #include "core/base/clock.h"
-#include "core/base/mutation.h"
 #include "core/contexts/device.h"
 #include "core/contexts/epoch.h"
 #include "core/contexts/fence_list.h"
@@ -31,7 +30,7 @@ struct fence *heap_begin_fence(struct context *context, bool waitable)
         heap_of(context)->bytes_since_fence = 0;
     }
     /* Another thread is recording a fence: it makes this one too when that is done. */
-    context->epochs.owed = !fence && context->epochs.recording && !MUTATED(owed_fence_forgotten);
+    context->epochs.owed = !fence && context->epochs.recording;
     return fence;
 }
 
@@ -91,9 +90,9 @@ wait_for_what_is_missed(struct pool *pool, struct context *context, uint64_t roo
         continue;
     if (thread_state.waited_ns != waited_before)
         bucket_count_waiting_free(&heap->unkept.bucket);
-    bool kept_by_others =
-        policy_others_work_may_count(pool) && epoch_clean(&context->epochs) < last &&
-        policy_pending_is_missed(context, room) && !MUTATED(kept_by_other_contexts);
+    bool kept_by_others = policy_others_work_may_count(pool) &&
+                          epoch_clean(&context->epochs) < last &&
+                          policy_pending_is_missed(context, room);
     heap_unlock(heap);
     if (kept_by_others)
         heap_free_pending(pool, context);
@@ -151,7 +150,7 @@ static bool has_relied_enough(struct thread_cache *cache)
         cache->relied_for = stamp;
         cache->relied_since = now;
     }
-    return now - cache->relied_since > RELIED_NANOSECONDS && !MUTATED(closer_relied_on);
+    return now - cache->relied_since > RELIED_NANOSECONDS;
 }
 
 /* Whether another thread is just about to close the epoch. It has not advanced the number yet, so
@@ -160,8 +159,7 @@ static bool has_relied_enough(struct thread_cache *cache)
  * lock. */
 static bool another_closes(struct epochs *epochs, struct thread_cache *cache)
 {
-    if (MUTATED(closed_twice) ||
-        !(atomic_load_explicit(&epochs->closed_for, memory_order_relaxed) ||
+    if (!(atomic_load_explicit(&epochs->closed_for, memory_order_relaxed) ||
           atomic_exchange_explicit(&epochs->closed_for, true, memory_order_acquire)))
         return false;
     return !cache || !has_relied_enough(cache);

@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 
-#include "core/base/mutation.h"
 #include "core/contexts/pool_state.h"
 
 static bool bucket_init(struct heap *heap, struct bucket *bucket, uint64_t bytes)
@@ -176,7 +175,7 @@ void heap_sweep(struct context *context)
 {
     lock_must_be_held(&context->lock);
     struct heap *heap = heap_of(context);
-    uint64_t clean = epoch_clean(&context->epochs) + MUTATED(swept_one_early);
+    uint64_t clean = epoch_clean(&context->epochs);
     while (heap->pending.first && counter_get(&heap->pending.first->epoch) <= clean)
         make_clean(heap, heap->pending.first);
 }
@@ -197,9 +196,8 @@ static void insert_pending(struct block_list *list, struct block *block, enum bl
 static void insert_by_stamp(struct heap *heap, struct block *block)
 {
     struct block *last = heap->last_accepted;
-    bool is_next =
-        last && block_state(last) == BLOCK_PENDING && last->bucket == block->bucket &&
-        (counter_get(&last->epoch) == counter_get(&block->epoch) || MUTATED(segments_out_of_order));
+    bool is_next = last && block_state(last) == BLOCK_PENDING && last->bucket == block->bucket &&
+                   counter_get(&last->epoch) == counter_get(&block->epoch);
     if (is_next) {
         block_list_insert_after(&block->bucket->pending, last, block, LINK_BUCKET);
         block_list_insert_after(&heap->pending, last, block, LINK_HEAP);

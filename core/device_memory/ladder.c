@@ -3,7 +3,6 @@
 #include "cache_set.h"
 #include "cache_threads.h"
 #include "core/base/clock.h"
-#include "core/base/mutation.h"
 #include "core/base/size_class.h"
 #include "core/contexts/epoch.h"
 #include "core/contexts/fence_list.h"
@@ -40,7 +39,7 @@ static struct block *take_behind_barrier(struct pool *pool, struct context *cont
 {
     lock_must_be_held(&context->lock);
     uint64_t stamp = place_oldest_stamp(place);
-    uint64_t barrier = context->epochs.barrier + MUTATED(barrier_covers_one_more);
+    uint64_t barrier = context->epochs.barrier;
     if (!stamp || stamp > barrier || !barriers_are_open(pool))
         return NULL;
     place_empty_bin(place);
@@ -76,8 +75,6 @@ static struct block *wait_for_one(struct pool *pool, struct context *context,
         return clean ? clean : take_behind_barrier(pool, context, place);
     }
     *hit = HIT_WAITED;
-    if (MUTATED(wait_left_out))
-        return first;
     /* Another thread may take the block that has become clean. After a few lost races the driver is
      * asked for a new one. */
     for (int tries = 0; tries < 4 && bucket->pending.first; tries++) {
@@ -241,8 +238,6 @@ CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *
     no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
     struct heap *heap = heap_of(context);
     uint64_t block_bytes = size_class_round(&heap->classes, bytes);
-    if (MUTATED(fence_in_allocation))
-        epoch_fence_the_rest(pool, context);
     if (block_bytes == 0)
         return heap_allocate_unkept(pool, context, address, bytes);
 

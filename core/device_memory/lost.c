@@ -1,7 +1,6 @@
 #include "lost.h"
 
 #include "cache_set.h"
-#include "core/base/mutation.h"
 #include "core/contexts/epoch.h"
 #include "core/contexts/pool_state.h"
 #include "sums.h"
@@ -18,7 +17,7 @@ static void forget_visited(struct block *block, void *argument)
     struct bucket_counters *counters = block->bucket->counters;
     bool live = block_state(block) == BLOCK_LIVE;
     heap_forget_block(forgetting->pool, forgetting->heap, block);
-    if (live && !MUTATED(lost_blocks_live_on))
+    if (live)
         bucket_count_lost(counters);
     else
         counter_add(&counters->evictions[EVICTION_CONTEXT], 1);
@@ -30,7 +29,7 @@ void heap_set_ending(struct heap *heap, bool ending)
     heap->ending = ending;
     heap->ending_or_finest = heap->finest_sizes || ending;
     thread_caches_update_closed(heap);
-    if (ending && !MUTATED(caches_open_at_the_end))
+    if (ending)
         thread_caches_wait(heap);
     heap_unlock(heap);
 }
@@ -39,11 +38,8 @@ void heap_reset(struct pool *pool, struct context *context)
 {
     struct heap *heap = heap_of(context);
     struct forgetting forgetting = {pool, heap};
-    if (MUTATED(dead_blocks_kept))
-        return;
     heap_lock(heap);
-    if (!MUTATED(death_misses_caches))
-        thread_caches_collect(heap);
+    thread_caches_collect(heap);
     block_records_visit(&heap->records, forget_visited, &forgetting);
     epoch_reset(&context->epochs);
     heap->frees_since_fence = 0;
@@ -81,7 +77,7 @@ static bool is_listed(const struct block *block)
 void heap_forget_address(struct pool *pool, CUdeviceptr address)
 {
     struct block *block = block_table_find(&pool->blocks, address);
-    if (!block || MUTATED(stale_record_kept))
+    if (!block)
         return;
     struct heap *heap = block->heap;
     heap_lock(heap);

@@ -1,7 +1,6 @@
 #include "miss.h"
 
 #include "core/base/clock.h"
-#include "core/base/mutation.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 #include "core/contexts/return_stream.h"
@@ -26,11 +25,7 @@ static CUresult allocate_from_driver(struct pool *pool, struct heap *heap,
     uint64_t started = monotonic_now();
     enter_driver();
     atomic_fetch_add_explicit(&heap->threads_in_miss, 1, memory_order_relaxed);
-    struct relaxed_mode mode = {false, 0};
-    if (MUTATED(allocation_in_relaxed_mode))
-        mode = relaxed_mode_begin(pool->driver);
     CUresult result = pool->driver->cuMemAlloc_v2(address, bytes);
-    relaxed_mode_end(pool->driver, mode);
     leave_driver();
     uint64_t nanoseconds = monotonic_now() - started;
     bucket_count_call(cost, nanoseconds, result == CUDA_SUCCESS);
@@ -54,8 +49,7 @@ static CUresult allocate_from_driver_with_reclaim(struct pool *pool, struct cont
     struct reclaim progress = {.bytes = *bytes, .wanted = requested};
     while (result == CUDA_ERROR_OUT_OF_MEMORY && reclaim_for_retry(pool, device, &progress))
         result = allocate_from_driver(pool, heap_of(context), cost, address, *bytes);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && *bytes != requested &&
-        !MUTATED(exact_size_left_out)) {
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && *bytes != requested) {
         atomic_fetch_sub_explicit(&device->reserved_bytes, *bytes - requested,
                                   memory_order_relaxed);
         *bytes = requested;
@@ -151,9 +145,7 @@ static CUresult refuse(struct heap *heap, struct bucket *bucket, size_t requeste
     heap_lock(heap);
     counter_add(&bucket->counters->requested_bytes, requested);
     bucket_take_wait(bucket);
-    counter_add(MUTATED(failures_are_misses) ? &bucket->counters->misses
-                                             : &bucket->counters->failures[FAILURE_LIMIT],
-                1);
+    counter_add(&bucket->counters->failures[FAILURE_LIMIT], 1);
     heap_unlock(heap);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -195,8 +187,7 @@ CUresult heap_miss(struct pool *pool, struct context *context, struct bucket *bu
                                                         &taken, requested);
     /* A block that is smaller than its bucket must not serve it again, so it is not kept. A failure
      * counts as the bucket's. */
-    bool fits =
-        taken == bucket->bytes || result != CUDA_SUCCESS || MUTATED(smaller_block_in_bucket);
+    bool fits = taken == bucket->bytes || result != CUDA_SUCCESS;
     finish_miss(pool, context, generation, fits ? bucket : &heap->unkept.bucket, *address, taken,
                 requested, result);
     release_look_at_memory(pool, context);

@@ -2,7 +2,6 @@
 
 #include "cache_bin.h"
 #include "cache_threads.h"
-#include "core/base/mutation.h"
 
 /* While the GPU keeps up, a fence is due once a thread has freed 1 / FENCE_SHARE of the blocks that
  * a bin may hold: the others last until that fence is over. */
@@ -67,8 +66,6 @@ struct place place_for_free(struct pool *pool, struct heap *heap, struct bucket 
 {
     heap_lock_must_be_held(heap);
     struct place place = place_of_this_thread(pool, heap, bucket, 0);
-    if (MUTATED(stamped_by_current_context))
-        place.bin = NULL;
     if (place.bin && thread_cache_is_full(place.bin))
         thread_cache_halve_bin(place.cache, place.bin);
     return place;
@@ -79,8 +76,6 @@ struct block *place_newest_clean(const struct place *place)
     struct block *cached = place->bin ? thread_cache_pop(place->cache, place->bin) : NULL;
     if (cached)
         return cached;
-    if (MUTATED(pending_as_clean) && !place->bucket->clean.last)
-        return place->bucket->pending.last;
     return place->bucket->clean.last;
 }
 

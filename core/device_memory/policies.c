@@ -2,7 +2,6 @@
 
 #include "cache_set.h"
 #include "core/base/clock.h"
-#include "core/base/mutation.h"
 #include "core/contexts/capture.h"
 #include "core/contexts/device.h"
 #include "core/contexts/fence_list.h"
@@ -51,10 +50,9 @@ static bool new_block_displaces_another(struct context *context, const struct bu
     uint64_t bytes = bucket->bytes;
     const struct device *device = context->device;
     uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
-    return (reserved + bytes > device->limit ||
-            heap_kept_bytes(heap_of(context)) + bytes > device->cached_cap ||
-            heap_free_blocks(heap, bucket) >= heap->blocks_per_bucket) &&
-           !MUTATED(limits_ignored_in_growth);
+    return reserved + bytes > device->limit ||
+           heap_kept_bytes(heap_of(context)) + bytes > device->cached_cap ||
+           heap_free_blocks(heap, bucket) >= heap->blocks_per_bucket;
 }
 
 bool policy_may_grow(struct pool *pool, struct context *context, const struct bucket *bucket)
@@ -62,7 +60,7 @@ bool policy_may_grow(struct pool *pool, struct context *context, const struct bu
     lock_must_be_held(&context->lock);
     struct heap *heap = heap_of(context);
     uint64_t pending = counter_get(&heap->pending_bytes) + heap_recent_sums(heap, 0)->pending_bytes;
-    return (pending <= context->device->growth_budget || MUTATED(budget_ignored)) &&
+    return pending <= context->device->growth_budget &&
            is_inside_bound(pool, context, bucket->bytes) &&
            !new_block_displaces_another(context, bucket);
 }
@@ -85,7 +83,7 @@ int64_t policy_cost_of_growth(const struct heap *heap)
 bool policy_growth_is_due(const struct heap *heap, uint64_t now)
 {
     uint64_t since = now - counter_get(&heap->last_miss_at);
-    return heap->caches.count <= 1 || !heap_keeps_up(heap) || MUTATED(growth_at_any_time) ||
+    return heap->caches.count <= 1 || !heap_keeps_up(heap) ||
            (atomic_load_explicit(&heap->threads_in_miss, memory_order_relaxed) == 0 &&
             since / GROWTH_SHARE >= counter_get(&heap->miss_cost));
 }
@@ -112,9 +110,9 @@ bool policy_waited_longer_than_a_miss(struct pool *pool, struct context *context
         !policy_growth_is_due(heap_of(context), monotonic_now()))
         return false;
     /* The driver of a full device has no more: blocks that are kept would go for the new one. */
-    bool grows = (!device_is_short(context->device) || MUTATED(short_device_grows)) &&
-                 (policy_may_grow(pool, context, place->bucket) ||
-                  may_trade_unused_for_it(context, place->bucket));
+    bool grows =
+        !device_is_short(context->device) && (policy_may_grow(pool, context, place->bucket) ||
+                                              may_trade_unused_for_it(context, place->bucket));
     cache->waited_ns = grows ? 0 : -(int64_t)CACHE_WAIT_NO_GROWTH;
     return grows;
 }
@@ -153,10 +151,9 @@ bool policy_other_caches_hold_bucket(struct context *context, const struct place
 bool policy_barriers_may_be_used(struct pool *pool, struct heap *heap)
 {
     heap_lock_must_be_held(heap);
-    bool others = heap->caches.count > 1 && heap_recent_sums(heap, SUMS_EPOCHS_OLD)->freeing > 1 &&
-                  !MUTATED(hidden_thread_forgotten);
+    bool others = heap->caches.count > 1 && heap_recent_sums(heap, SUMS_EPOCHS_OLD)->freeing > 1;
     bool alone = heap->uses_in_a_row == HEAP_USES_ALONE && !others && launches_alone(pool);
-    return (alone || MUTATED(barrier_beside_threads)) && barriers_are_open(pool);
+    return alone && barriers_are_open(pool);
 }
 
 bool policy_is_ahead(struct context *context, const struct thread_cache *cache)
@@ -213,7 +210,7 @@ void heap_note_vain_wait(struct pool *pool, struct context *context)
         return;
     heap->frees_wait_for = next_span(heap, now);
     heap->frees_wait_until = now + heap->frees_wait_for;
-    heap->frees_wait = !MUTATED(vain_wait_without_effect);
+    heap->frees_wait = true;
     heap_set_closed(heap, CLOSED_SYNCHRONISING, heap->frees_wait);
     thread_caches_collect(heap);
 }
@@ -222,7 +219,7 @@ bool policy_frees_synchronise(const struct pool *pool, struct heap *heap)
 {
     heap_lock_must_be_held(heap);
     if (pool->settings.device.free_synchronizes)
-        return !MUTATED(free_synchronizes_ignored);
+        return true;
     if (heap->frees_wait && monotonic_now() >= heap->frees_wait_until) {
         heap->frees_wait = false;
         heap_set_closed(heap, CLOSED_SYNCHRONISING, false);
@@ -233,8 +230,7 @@ bool policy_frees_synchronise(const struct pool *pool, struct heap *heap)
 bool policy_has_host_work(const struct context *context)
 {
     lock_must_be_held(&context->lock);
-    return host_work_limit(&context->epochs.host_work) != UINT64_MAX &&
-           !MUTATED(free_beside_host_work_returns);
+    return host_work_limit(&context->epochs.host_work) != UINT64_MAX;
 }
 
 bool policy_is_without_fences(const struct context *context)
@@ -247,15 +243,13 @@ bool policy_is_the_drivers_to_free(struct pool *pool, const struct context *cont
                                    const struct block *block)
 {
     lock_must_be_held(&context->lock);
-    return (block_is_shared(block) && !MUTATED(shared_block_kept)) ||
-           (captures_are_going_on(&pool->captures) && !MUTATED(free_in_capture_kept)) ||
-           (policy_is_without_fences(context) && !MUTATED(kept_without_fences));
+    return block_is_shared(block) || captures_are_going_on(&pool->captures) ||
+           policy_is_without_fences(context);
 }
 
 bool policy_others_work_may_count(struct pool *pool)
 {
-    return atomic_load_explicit(&pool->several_contexts, memory_order_acquire) &&
-           !MUTATED(other_contexts_awaited);
+    return atomic_load_explicit(&pool->several_contexts, memory_order_acquire);
 }
 
 /* Whether what is pending is much beside the room, or the largest request so far fits with it and
@@ -280,8 +274,7 @@ bool policy_nothing_is_missed(const struct context *context, uint64_t room)
     const struct heap *heap = heap_of(context);
     uint64_t most =
         counter_get(&heap->pending_bytes) + context->device->growth_budget + CACHES_LEAST_BYTES;
-    return MUTATED(pending_never_missed) ||
-           (room >= MISSED_SHARE * most && room >= most + counter_get(&heap->largest_request));
+    return room >= MISSED_SHARE * most && room >= most + counter_get(&heap->largest_request);
 }
 
 /* ---- what a miss has shown ---- */

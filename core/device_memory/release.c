@@ -2,7 +2,6 @@
 
 #include "cache_set.h"
 #include "core/base/clock.h"
-#include "core/base/mutation.h"
 #include "core/contexts/epoch.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
@@ -34,14 +33,10 @@ static void hand_to_driver(struct pool *pool, struct context *context, CUstream 
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
     const struct driver *driver = pool->driver;
-    if (MUTATED(given_back_by_plain_free)) {
-        stream = NULL;
-        place = RELEASE_IN_FREE;
-    }
     for (struct block *b = blocks; b; b = b->links[LINK_HEAP].next) {
         b->refused = !stream || driver->cuMemFreeAsync(block_address(b), stream) != CUDA_SUCCESS;
         /* A device without memory pools has the function, but it never succeeds. */
-        if (b->refused && (place != RELEASE_IN_ALLOCATION || MUTATED(plain_free_in_allocation)))
+        if (b->refused && place != RELEASE_IN_ALLOCATION)
             b->refused = driver->cuMemFree_v2(block_address(b)) != CUDA_SUCCESS;
     }
     if (stream)
@@ -126,8 +121,6 @@ static struct block *choose_victim(const struct pool *pool, struct heap *heap)
 {
     heap_lock_must_be_held(heap);
     bool lru = pool->settings.device.evict == EVICT_LEAST_RECENTLY_USED;
-    if (MUTATED(pending_given_back) && heap->pending.first)
-        return heap->pending.first;
     if (heap->unkept.bucket.clean.first)
         return heap->unkept.bucket.clean.first;
     return lru ? find_clean(heap, prefer_older) : find_largest(heap);
@@ -173,8 +166,7 @@ static uint64_t kept_in_heaps(struct pool *pool, struct device *device)
 
 static bool can_release(const struct pool *pool, enum release_place place)
 {
-    return returns_in_stream_order(pool) || place != RELEASE_IN_ALLOCATION ||
-           MUTATED(plain_free_in_allocation);
+    return returns_in_stream_order(pool) || place != RELEASE_IN_ALLOCATION;
 }
 
 static void refuse_all(struct block *chain)
@@ -259,8 +251,6 @@ static struct block *choose_until(const struct pool *pool, struct context *conte
 /* What threads have in their caches can be chosen too. */
 static void collect_caches(struct context *context)
 {
-    if (MUTATED(caches_not_reached))
-        return;
     heap_lock(heap_of(context));
     thread_caches_collect(heap_of(context));
     heap_unlock(heap_of(context));
@@ -285,8 +275,7 @@ struct crowded {
 static void find_crowded(struct bucket *bucket, void *argument)
 {
     struct crowded *crowded = argument;
-    if (bucket->free_blocks + device_bucket(bucket)->granted_to_caches <= crowded->cap ||
-        MUTATED(blocks_cap_ignored))
+    if (bucket->free_blocks + device_bucket(bucket)->granted_to_caches <= crowded->cap)
         return;
     crowded->any = true;
     if (!crowded->block && heap_free_blocks(crowded->heap, bucket) > crowded->cap)
@@ -324,8 +313,7 @@ static struct block *choose_idle(const struct pool *pool, struct context *contex
     struct block *oldest = find_clean(heap_of(context), prefer_older);
     const uint64_t *now = argument;
     (void)released;
-    bool idle = !MUTATED(idle_ignored) && oldest &&
-                oldest->freed_at + pool->settings.device.release_after_idle_ns <= *now;
+    bool idle = oldest && oldest->freed_at + pool->settings.device.release_after_idle_ns <= *now;
     return idle ? oldest : NULL;
 }
 
@@ -351,9 +339,8 @@ static uint64_t bytes_over_cap(struct pool *pool, struct context *context)
     if (atomic_load_explicit(&context->device->reserved_bytes, memory_order_relaxed) <= cap &&
         !managed_is_crowded(context->device))
         return 0;
-    uint64_t cached = MUTATED(bytes_cap_of_one_context) ? heap_bytes(heap_of(context)).clean
-                                                        : kept_in_heaps(pool, context->device);
-    uint64_t over = cached > cap && !MUTATED(bytes_cap_ignored) ? cached - cap : 0;
+    uint64_t cached = kept_in_heaps(pool, context->device);
+    uint64_t over = cached > cap ? cached - cap : 0;
     uint64_t in_the_way = managed_in_the_way(context->device, cached);
     return over > in_the_way ? over : in_the_way;
 }
@@ -379,7 +366,7 @@ static void release_over_bound(struct pool *pool, struct context *context)
     uint64_t bound = release_bound(pool, context, heap_bytes(heap).requested, 0);
     heap_unlock(heap);
     uint64_t reserved = counter_get(&heap->reserved_bytes);
-    if (reserved > bound && !MUTATED(reserve_ratio_ignored))
+    if (reserved > bound)
         release_clean(pool, context, reserved - bound, EVICTION_CAP, RELEASE_IN_FREE);
 }
 
@@ -444,7 +431,7 @@ void release_before_growth(struct pool *pool, struct context *context, uint64_t 
     heap_unlock(heap);
     for (;;) {
         uint64_t after = counter_get(&heap->reserved_bytes) + bytes;
-        if (after <= bound || MUTATED(reserve_ratio_ignored))
+        if (after <= bound)
             return;
         struct heap_bytes kept = heap_bytes(heap);
         if (kept.clean + kept.pending == 0)
@@ -466,8 +453,7 @@ void release_wait_for_pending(struct pool *pool, struct context *context, uint64
     heap_lock(heap);
     thread_caches_collect(heap);
     if (heap->pending.last)
-        epoch_wait_until(pool, context, counter_get(&heap->pending.last->epoch),
-                         MUTATED(last_resort_unbounded) ? UINT64_MAX : give_up_at);
+        epoch_wait_until(pool, context, counter_get(&heap->pending.last->epoch), give_up_at);
     heap_unlock(heap);
 }
 
@@ -528,8 +514,6 @@ uint64_t release_changes(struct pool *pool, struct device *device)
 /* What is pending only because nobody has asked. */
 static void ask_about_pending(struct pool *pool, struct context *context)
 {
-    if (MUTATED(managed_without_asking))
-        return;
     context_lock(context);
     while (context->epochs.oldest &&
            epoch_query(pool, context, context->epochs.oldest) == FENCE_OVER)

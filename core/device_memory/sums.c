@@ -1,7 +1,5 @@
 #include "sums.h"
 
-#include "core/base/mutation.h"
-
 /* heap_bytes tries so often to see no change of the list; then what it has seen will do. */
 #define LISTING_TRIES 100u
 
@@ -106,7 +104,7 @@ static uint64_t requested_bytes(const struct heap *heap, uint64_t handed_out)
 {
     uint64_t live = handed_out + counter_get(&heap->live_requested);
     uint64_t reserved = counter_get(&heap->reserved_bytes);
-    live -= MUTATED(taken_back_not_counted) ? 0 : thread_caches_requested_back(heap);
+    live -= thread_caches_requested_back(heap);
     /* A block that changed hands between two looks may make the sum less than nothing. */
     if ((int64_t)live < 0)
         return 0;
@@ -116,8 +114,6 @@ static uint64_t requested_bytes(const struct heap *heap, uint64_t handed_out)
 static struct heap_bytes sum_bytes(const struct heap *heap)
 {
     struct cached_sums cached = thread_caches_sum(heap);
-    if (MUTATED(cached_pending_not_counted))
-        cached.pending_bytes = 0;
     return (struct heap_bytes){
         .clean = counter_get(&heap->clean_bytes) + cached.free_bytes - cached.pending_bytes,
         .pending = counter_get(&heap->pending_bytes) + cached.pending_bytes,
@@ -161,7 +157,7 @@ const struct recent_sums *heap_recent_sums(struct heap *heap, uint64_t epochs_ol
     *recent = (struct recent_sums){
         .current = current,
         .clean = clean,
-        .pending_bytes = MUTATED(cached_pending_not_counted) ? 0 : cached.pending_bytes,
+        .pending_bytes = cached.pending_bytes,
         .pending_slots = cached.pending_slots,
         .requested = requested_bytes(heap, cached.requested_out),
         .freeing = cached.freeing,

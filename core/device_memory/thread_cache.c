@@ -20,7 +20,7 @@ void cache_drop_oldest_segment(struct cache_bin *bin)
 static bool is_clean(const struct cache_segment *segment, const struct heap *heap)
 {
     /* Acquire: the blocks are the caller's to hand out once the fence has been seen to be over. */
-    return counter_get(&segment->stamp) <= heap_clean_epoch(heap) + MUTATED(swept_one_early);
+    return counter_get(&segment->stamp) <= heap_clean_epoch(heap);
 }
 
 bool thread_cache_enter_strongly(struct thread_cache *cache)
@@ -34,10 +34,7 @@ bool thread_cache_enter_strongly(struct thread_cache *cache)
  * blocks that were there before. */
 struct block *thread_cache_turn_clean(struct thread_cache *cache, struct cache_bin *bin)
 {
-    bool at_once = MUTATED(pending_as_clean);
-    if (MUTATED(cached_pending_as_clean))
-        at_once = true;
-    while (bin->segment_count && (at_once || is_clean(cache_oldest_segment(bin), cache->heap))) {
+    while (bin->segment_count && is_clean(cache_oldest_segment(bin), cache->heap)) {
         struct cache_segment *segment = cache_oldest_segment(bin);
         segment->oldest->links[LINK_BUCKET].next = bin->clean;
         bin->clean = segment->newest;
@@ -78,7 +75,7 @@ static void take_stamp(const struct heap *heap, struct cache_bin *bin, uint64_t 
 {
     if (bin->segment_count < CACHE_SEGMENTS)
         open_segment(heap, bin, stamp, block);
-    else if (!MUTATED(full_segment_keeps_its_stamp))
+    else
         counter_set(&bin->open->stamp, stamp);
 }
 

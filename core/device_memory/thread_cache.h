@@ -113,7 +113,6 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "core/base/mutation.h"
 #include "core/contexts/context.h"
 #include "heap.h"
 
@@ -278,10 +277,7 @@ static inline bool cache_enter(struct thread_cache *cache, const struct heap *he
     atomic_signal_fence(memory_order_seq_cst);
     /* It is an acquire load, too, and pairs with the clearing of a bit by whoever had closed the
      * caches. */
-    uint32_t closed = atomic_load_explicit(&heap->closed, memory_order_seq_cst);
-    if (MUTATED(closed_caches_used))
-        closed &= ~(uint32_t)CLOSED_COLLECTING;
-    return closed != 0;
+    return atomic_load_explicit(&heap->closed, memory_order_seq_cst) != 0;
 }
 
 /* Inside, after finding it closed: enters by an exchange. True if that was all that was missing. */

@@ -5,7 +5,7 @@ _Thread_local struct driver_calls driver_calls;
 struct relaxed_mode relaxed_mode_begin(const struct driver *driver)
 {
     struct relaxed_mode mode = {false, CU_STREAM_CAPTURE_MODE_RELAXED};
-    if (driver->cuThreadExchangeStreamCaptureMode && !MUTATED(query_in_callers_mode))
+    if (driver->cuThreadExchangeStreamCaptureMode)
         mode.exchanged = driver->cuThreadExchangeStreamCaptureMode(&mode.mode) == CUDA_SUCCESS;
     return mode;
 }

@@ -12,7 +12,6 @@
 
 #include "core/base/cancellation.h"
 #include "core/base/lock.h"
-#include "core/base/mutation.h"
 #include "driver.h"
 
 /* Each thread reads and writes its own. */
@@ -36,12 +35,12 @@ static inline void enter_driver(void)
     no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
     if (driver_calls.depth == 0)
         driver_calls.cancellation = cancellation_off();
-    driver_calls.depth += !MUTATED(nested_call_served);
+    driver_calls.depth++;
 }
 
 static inline void leave_driver(void)
 {
-    driver_calls.depth -= !MUTATED(nested_call_served);
+    driver_calls.depth--;
     if (driver_calls.depth == 0)
         cancellation_restore(driver_calls.cancellation);
 }

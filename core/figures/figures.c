@@ -11,7 +11,6 @@
 #include <time.h>
 
 #include "core/base/cancellation.h"
-#include "core/base/mutation.h"
 #include "figures_file.h"
 #include "figures_guard.h"
 
@@ -256,8 +255,7 @@ void figures_check(struct figures *figures)
 
 void figures_forget(struct figures *figures)
 {
-    if (!MUTATED(fork_child_keeps_figures))
-        figures_guard_replace(figures_header(figures));
+    figures_guard_replace(figures_header(figures));
 }
 
 void figures_end(struct figures *figures, bool stay)
@@ -362,7 +360,7 @@ static void forget_recent_peaks(struct figures_walk walk, int64_t device)
     struct figures_record *record;
     while ((record = figures_next(&walk)) != NULL) {
         struct figures_kind *kind = (void *)record;
-        if (record->type != FIGURES_KIND || kind->device != device || MUTATED(recent_peak_kept))
+        if (record->type != FIGURES_KIND || kind->device != device)
             continue;
         uint64_t seen = counter_get(&kind->counters.recent_peak);
         /* Relaxed: it orders nothing. A higher one has come meanwhile where this fails. */

@@ -20,7 +20,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/base/mutation.h"
 #include "report_process.h"
 
 #define FIRST_BYTES (UINT64_C(64) << 10)
@@ -194,7 +193,7 @@ static bool is_own_directory(int directory)
 {
     struct statx found;
     return identify(directory, "", &found) && found.stx_uid == geteuid() &&
-           ((found.stx_mode & 077) == 0 || MUTATED(figures_in_any_directory));
+           (found.stx_mode & 077) == 0;
 }
 
 const char *figures_file_base(unsigned index)
@@ -298,8 +297,6 @@ static bool is_left_behind(int directory, const char *name, uint64_t pid_namespa
     enum figures_use use = fd < 0 ? FIGURES_USE_UNKNOWN : figures_file_use(fd);
     if (fd >= 0)
         close(fd);
-    if (MUTATED(figures_by_number))
-        use = FIGURES_USE_UNKNOWN;
     return is_dead(use, numbers, pid_namespace);
 }
 
@@ -344,16 +341,13 @@ static void tidy(int directory)
 static bool may_have_bytes(uint64_t bytes)
 {
     struct rlimit limit;
-    return (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur >= bytes) ||
-           MUTATED(figures_past_file_limit);
+    return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur >= bytes;
 }
 
 /* An interrupted one has reserved nothing. False with errno. */
 static bool reserve(int fd, uint64_t from, uint64_t to)
 {
     int error = EINTR;
-    if (MUTATED(figures_not_reserved))
-        return ftruncate(fd, (off_t)to) == 0;
     for (int tries = 0; tries < 10 && error == EINTR; tries++)
         error = posix_fallocate(fd, (off_t)from, (off_t)(to - from));
     errno = error;

@@ -14,8 +14,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "core/base/mutation.h"
-
 /* More faults than threads can bring before the first of them has replaced the mapping: then it
  * does not help. */
 #define FAULTS_MOST 100000u
@@ -114,6 +112,5 @@ void figures_guard(void *memory, size_t bytes)
     if (sigaction(SIGBUS, NULL, &guard.before) != 0)
         return;
     atomic_store_explicit(&guard.memory, memory, memory_order_release);
-    if (!MUTATED(figures_truncated))
-        sigaction(SIGBUS, &ours, NULL);
+    sigaction(SIGBUS, &ours, NULL);
 }

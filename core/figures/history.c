@@ -5,8 +5,6 @@
  */
 #include "history.h"
 
-#include "core/base/mutation.h"
-
 static void copy_counter(counter *to, const counter *from)
 {
     counter_set(to, counter_get(from));
@@ -42,8 +40,7 @@ static void drop_every_second(struct history *history)
     for (unsigned i = 1; 2 * i < HISTORY_SAMPLES; i++) {
         uint64_t peak_before = counter_get(&history->samples[2 * i - 1].peak_bytes);
         copy_sample(&history->samples[i], &history->samples[2 * i]);
-        if (!MUTATED(dropped_samples_peak_lost))
-            counter_raise_to(&history->samples[i].peak_bytes, peak_before);
+        counter_raise_to(&history->samples[i].peak_bytes, peak_before);
     }
     counter_set(&history->count, HISTORY_SAMPLES / 2);
     counter_set(&history->interval, 2 * interval_of(history));

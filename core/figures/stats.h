@@ -31,8 +31,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "core/base/mutation.h"
-
 typedef volatile _Atomic uint64_t counter;
 
 enum hit { HIT_CLEAN, HIT_QUERIED, HIT_BARRIER, HIT_WAITED, HIT_KINDS };
@@ -144,7 +142,7 @@ static inline void counter_lower_shared(counter *c, uint64_t value)
 {
     uint64_t before = counter_get(c);
     value += value == 0;
-    while ((before == 0 || (value < before) != MUTATED(slowest_pair_saved)) &&
+    while ((before == 0 || value < before) &&
            !atomic_compare_exchange_weak_explicit(c, &before, value, memory_order_relaxed,
                                                   memory_order_relaxed))
         continue;

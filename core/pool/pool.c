@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "core/base/cancellation.h"
-#include "core/base/mutation.h"
 #include "core/contexts/capture.h"
 #include "core/contexts/epoch.h"
 #include "core/contexts/pool_state.h"
@@ -80,8 +79,6 @@ bool pool_captures_are_going_on(struct pool *pool)
 void pool_capture_about_to_begin(struct pool *pool)
 {
     no_lock_may_be_held();
-    if (MUTATED(no_fence_before_capture))
-        return;
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
         epoch_fence_the_rest(pool, c);
     if (streams_of(pool))
@@ -90,7 +87,7 @@ void pool_capture_about_to_begin(struct pool *pool)
 
 void pool_capture_has_come(struct pool *pool)
 {
-    if (streams_of(pool) && !MUTATED(no_fence_before_capture))
+    if (streams_of(pool))
         own_events_capture_has_come(pool);
 }
 

@@ -5,7 +5,6 @@
 
 #include "core/base/cancellation.h"
 #include "core/base/clock.h"
-#include "core/base/mutation.h"
 #include "core/contexts/capture.h"
 #include "core/contexts/context.h"
 #include "core/contexts/epoch.h"
@@ -59,7 +58,7 @@ static void end_frees(struct pool *pool, struct context *context, bool perhaps)
     /* Captures forbid the driver's frees, but not waiting for what was freed before them. */
     if (!captures_are_going_on(&pool->captures) && !perhaps)
         heap_free_pending(pool, context);
-    else if (!MUTATED(last_release_in_capture))
+    else
         release_wait_for_pending(pool, context, monotonic_now() + LAST_RESORT_NANOSECONDS);
     context_pop(pool, pushed);
 }
@@ -100,7 +99,7 @@ struct ending pool_primary_releasing(struct pool *pool, CUdevice device)
     struct ending ending = find_primary(pool, device);
     ending.release = true;
     bool last = retains_are(&ending, 1);
-    if (last && !MUTATED(last_release_ends_no_frees))
+    if (last)
         end_frees(pool, ending.context, context_has_green(pool, ending.context));
     ending.generation = context_end_begin(pool, ending.context, last);
     return ending;
@@ -137,7 +136,7 @@ void pool_context_ended(struct pool *pool, struct ending ending, enum context_fa
 {
     bool died = fate == CONTEXT_DIED;
     if (fate == CONTEXT_PRIMARY_MAY_HAVE_DIED && ending.context)
-        died = !context_primary_lives_on(pool, ending.context) && !MUTATED(primary_release_missed);
+        died = !context_primary_lives_on(pool, ending.context);
     if (ending.primary && ending.context && fate != CONTEXT_LIVES)
         count_release(ending.context->device, &ending, died);
     context_end_finish(pool, ending.context, ending.generation, died);
@@ -148,7 +147,7 @@ void pool_context_ended(struct pool *pool, struct ending ending, enum context_fa
 
 static void note_barrier(struct pool *pool, struct context *context)
 {
-    if (!context || MUTATED(programs_barrier_missed))
+    if (!context)
         return;
     /* Relaxed: a thread that gives memory back meanwhile does so before the barrier or after it. */
     if (streams_of(pool))
@@ -177,8 +176,6 @@ void pool_barrier_coming(struct pool *pool, CUcontext handle)
 /* Only the green context's own streams wait, but the pool does not tell them from the others. */
 void pool_green_barrier_coming(struct pool *pool, CUgreenCtx green)
 {
-    if (MUTATED(green_barrier_missed))
-        return;
     note_barrier(pool, context_find_primary(pool, context_green_device(pool, green)));
 }
 
@@ -189,7 +186,7 @@ struct synchronising pool_synchronise_begin(struct pool *pool, const CUcontext *
     struct synchronising state = {NULL, false, 0, NULL};
     state.context = handle ? context_find(pool, *handle) : context_current(pool, &green);
     /* A green context's synchronise is not the primary's. */
-    bool whole = state.context && (!green || MUTATED(green_synchronise_counts));
+    bool whole = state.context && !green;
     if (whole && pool_follows_streams(pool) && !program_captures(&pool->captures))
         state.streams = order_take_context(pool, state.context);
     state.cleans = whole && !captures_are_going_on(&pool->captures);
@@ -205,6 +202,6 @@ void pool_synchronise_end(struct pool *pool, struct synchronising state, CUresul
     order_free_marks(state.streams);
     if (state.cleans)
         epoch_synchronise_end(pool, state.context, state.epoch, result);
-    else if (state.context && !MUTATED(error_found_in_capture_dropped))
+    else if (state.context)
         epoch_note_error(state.context, result);
 }

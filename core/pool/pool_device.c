@@ -4,7 +4,6 @@
 #include "pool.h"
 
 #include "core/base/cancellation.h"
-#include "core/base/mutation.h"
 #include "core/contexts/capture.h"
 #include "core/contexts/context.h"
 #include "core/contexts/pool_state.h"
@@ -23,8 +22,7 @@ static struct context *served_context(struct pool *pool)
     bool green;
     struct context *context = context_current(pool, &green);
     /* Relaxed: see where it is set. */
-    if (!context || (atomic_load_explicit(&context->unusable, memory_order_relaxed) &&
-                     !MUTATED(hit_after_lasting_error)))
+    if (!context || atomic_load_explicit(&context->unusable, memory_order_relaxed))
         return NULL;
     return context;
 }
@@ -41,37 +39,26 @@ static CUresult allocate_unserved(struct pool *pool, CUdeviceptr *address, size_
     return result;
 }
 
-/* A rule of the slow path that a test build breaks is broken by taking it. */
-static inline bool must_go_slowly(void)
-{
-    return MUTATED(fence_in_allocation) || MUTATED(stamped_by_current_context) ||
-           MUTATED(hit_after_lasting_error) || MUTATED(kept_without_fences);
-}
-
 /* The calling thread's cache in its current context, where it may use it; else one without a heap,
- * and the slow path decides: so it does without a current context, and with one that has ended.
- * in_capture: also while captures go on. */
-static inline struct thread_cache *usable_cache(const struct pool *pool, bool in_capture)
+ * and the slow path decides: so it does without a current context, and with one that has ended. */
+static inline struct thread_cache *usable_cache(const struct pool *pool)
 {
     const struct thread_state *thread = &thread_state;
     CUcontext handle;
-    if (pool->driver->cuCtxGetCurrent(&handle) != CUDA_SUCCESS || thread->handle != handle ||
-        must_go_slowly())
+    if (pool->driver->cuCtxGetCurrent(&handle) != CUDA_SUCCESS || thread->handle != handle)
         return &no_thread_cache;
-    uint64_t generation =
-        in_capture ? registry_generation(&pool->registry)
-                   : atomic_load_explicit(&pool->registry.generation, memory_order_acquire);
+    uint64_t generation = atomic_load_explicit(&pool->registry.generation, memory_order_acquire);
     return thread->generation == generation ? thread->kept : &no_thread_cache;
 }
 
 __attribute__((noinline)) static CUresult allocate_slowly(struct pool *pool, CUdeviceptr *address,
                                                           size_t bytes)
 {
-    bool sane = address && (bytes || MUTATED(zero_bytes_served));
+    bool sane = address && bytes;
     struct context *context = sane ? served_context(pool) : NULL;
     if (!context)
         return allocate_unserved(pool, address, bytes);
-    if (captures_are_going_on(&pool->captures) && !MUTATED(hit_in_capture)) {
+    if (captures_are_going_on(&pool->captures)) {
         /* Relaxed, like every counter. Switched off, the pool does as if captures went on. */
         atomic_fetch_add_explicit(&heap_of(context)->counters->captured,
                                   pool->settings.device.enabled, memory_order_relaxed);
@@ -135,7 +122,7 @@ __attribute__((noinline)) static CUresult allocate_inside(struct pool *pool,
 
 CUresult pool_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes)
 {
-    struct thread_cache *cache = usable_cache(pool, MUTATED(hit_in_capture));
+    struct thread_cache *cache = usable_cache(pool);
     struct heap *heap = cache->heap;
     if (__builtin_expect(!heap || !address, 0))
         return allocate_slowly(pool, address, bytes);
@@ -274,8 +261,7 @@ static inline enum currency ask_what_is_current(struct pool *pool)
     if (!handle)
         return CURRENT_NONE;
     /* Relaxed: see CURRENT_ALIVE. */
-    bool alive = __builtin_expect(!registry_has_forgotten(&pool->registry), 1) || is_alive(pool) ||
-                 MUTATED(freed_with_ended_context);
+    bool alive = __builtin_expect(!registry_has_forgotten(&pool->registry), 1) || is_alive(pool);
     return alive ? CURRENT_ALIVE : CURRENT_UNKNOWN;
 }
 
@@ -317,8 +303,6 @@ __attribute__((noinline)) static CUresult free_in_context(struct pool *pool, str
 static CUresult free_without_context(struct pool *pool, struct block *block, CUdeviceptr address)
 {
     bool pushed;
-    if (MUTATED(freed_past_the_record))
-        return pool->driver->cuMemFree_v2(address);
     if (!context_push(pool, context_of_heap(block->heap), &pushed))
         return heap_free_by_driver(pool, block, address, free_plainly, NULL);
     CUresult result = heap_free(pool, block, address, &plain_free);
@@ -382,7 +366,7 @@ CUresult pool_free(struct pool *pool, CUdeviceptr address)
     struct block *block = block_table_find(&pool->blocks, address);
     if (__builtin_expect(!block, 0))
         return free_unserved(pool, address);
-    struct thread_cache *cache = usable_cache(pool, MUTATED(free_in_capture_kept));
+    struct thread_cache *cache = usable_cache(pool);
     struct heap *heap = cache->heap;
     if (__builtin_expect(heap != block->heap, 0))
         return free_slowly(pool, block, address);
@@ -396,8 +380,6 @@ CUresult pool_free(struct pool *pool, CUdeviceptr address)
     }
     /* Why it can be read without a lock, and after the claim, is told in thread_cache.h. */
     uint64_t stamp = epoch_current(&context_of_heap(heap)->epochs);
-    if (MUTATED(cached_stamp_too_old) && stamp > 1)
-        stamp--;
     bool same_life = block_bin(block) == place;
     if (__builtin_expect(!same_life || counter_get(&bin->open->stamp) != stamp, 0))
         return free_inside(pool, cache, block, address, stamp);
@@ -429,16 +411,13 @@ CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr addr
         return driver(address, stream);
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     /* No fence can stand for it where closing an epoch would be a synchronise. */
-    bool plain = pool->driver->cuCtxRecordEvent &&
-                 (!captures_are_going_on(&pool->captures) || MUTATED(free_in_capture_kept)) &&
+    bool plain = pool->driver->cuCtxRecordEvent && !captures_are_going_on(&pool->captures) &&
                  ask_what_is_current(pool) == CURRENT_ALIVE && pool->driver->cuStreamIsCapturing &&
                  pool->driver->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
                  status == CU_STREAM_CAPTURE_STATUS_NONE;
     struct async_free free = {driver, stream};
     if (plain)
-        return heap_free(
-            pool, block, address,
-            &(struct free_call){MUTATED(stream_free_is_waited_for), free_on_stream, &free});
+        return heap_free(pool, block, address, &(struct free_call){false, free_on_stream, &free});
     return heap_free_by_driver(pool, block, address, free_on_stream, &free);
 }
 

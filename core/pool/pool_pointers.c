@@ -6,7 +6,6 @@
 
 #include "core/base/cancellation.h"
 #include "core/base/clock.h"
-#include "core/base/mutation.h"
 #include "core/base/size_class.h"
 #include "core/contexts/context.h"
 #include "core/contexts/epoch.h"
@@ -37,7 +36,7 @@ struct free_pages {
 
 static void leave_page(struct free_pages *free)
 {
-    bool whole = free->live_until <= free->page || MUTATED(parts_of_pages_free);
+    bool whole = free->live_until <= free->page;
     if (free->has_free && whole)
         free->bytes += SIZE_CLASS_PAGE;
     free->has_free = false;
@@ -89,8 +88,7 @@ CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
         return result;
     struct device *device = context->device;
     struct kept_bytes bytes = kept_bytes(pool, device);
-    if (!MUTATED(cache_not_free))
-        *free = at_most(*free + free_device_bytes(pool, device), *total);
+    *free = at_most(*free + free_device_bytes(pool, device), *total);
     if (device->limit != UINT64_MAX)
         *free = at_most(*free, device->limit > bytes.live ? device->limit - bytes.live : 0);
     return result;
@@ -121,12 +119,10 @@ static bool ask_block(struct block *block, CUdeviceptr pointer, struct pointer_a
     if (around) {
         bool inside =
             block_is_live_at(block, base) && pointer - base < counter_get(&block->requested);
-        answer->kind = inside                         ? POINTER_LIVE
-                       : MUTATED(freed_pointer_known) ? POINTER_FOREIGN
-                                                      : POINTER_HIDDEN;
+        answer->kind = inside ? POINTER_LIVE : POINTER_HIDDEN;
         answer->base = base;
         answer->block_bytes = block->bytes;
-        answer->bytes = MUTATED(size_of_block_told) ? block->bytes : counter_get(&block->requested);
+        answer->bytes = counter_get(&block->requested);
     }
     heap_unlock(block->heap);
     return around;
@@ -192,8 +188,8 @@ void pool_share(struct pool *pool, CUdeviceptr pointer)
     struct context *context = context_of_heap(heap);
     uint64_t behind = 0;
     heap_lock(heap);
-    if (MUTATED(shared_not_marked) || block_share(block, answer.base))
-        behind = MUTATED(shared_behind_barrier) ? 0 : counter_get(&block->epoch);
+    if (block_share(block, answer.base))
+        behind = counter_get(&block->epoch);
     if (behind > epoch_clean(&context->epochs))
         wait_for_barrier(pool, context, behind);
     heap_unlock(heap);

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 
 #include "core/base/clock.h"
-#include "core/base/mutation.h"
 #include "core/base/size_class.h"
 #include "core/contexts/capture.h"
 #include "core/contexts/context.h"
@@ -34,8 +33,7 @@
  * captures go on, when only the driver knows which calls they forbid. */
 static inline bool is_served(const struct pool *pool)
 {
-    return streams_of(pool) &&
-           (!program_captures(&pool->captures) || MUTATED(streams_served_in_captures));
+    return streams_of(pool) && !program_captures(&pool->captures);
 }
 
 /* ---- allocating and freeing ---- */
@@ -134,8 +132,7 @@ static bool is_captured(const struct pool *pool, CUstream handle)
  * of. What a capture frees is another matter. */
 static CUresult end_uses(struct pool *pool, struct stream_block *block, CUstream handle)
 {
-    if (!atomic_load_explicit(&block->uses, memory_order_relaxed) || is_captured(pool, handle) ||
-        (MUTATED(uses_forgotten_in_captures) && program_captures(&pool->captures)))
+    if (!atomic_load_explicit(&block->uses, memory_order_relaxed) || is_captured(pool, handle))
         return CUDA_SUCCESS;
     return use_end(pool, block, handle);
 }
@@ -186,8 +183,7 @@ static CUresult free_on_stream(struct pool *pool, CUdeviceptr address, const voi
 static CUresult free_plainly(struct pool *pool, CUdeviceptr address, const void *argument)
 {
     const struct plain_free *free = argument;
-    if (free->behind && !MUTATED(plain_free_not_behind) &&
-        stream_release_one_behind(pool, free->behind, address))
+    if (free->behind && stream_release_one_behind(pool, free->behind, address))
         return CUDA_SUCCESS;
     return pool->driver->cuMemFree_v2(address);
 }
@@ -292,8 +288,7 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
     /* A thread that the driver has called back out of a call of ours: only its handle is taken from
      * the stream, what is pending on it waits for the end of its context. */
     if (driver_calls.depth) {
-        if (!MUTATED(nested_record_not_told))
-            streams_end_handle(pool, handle);
+        streams_end_handle(pool, handle);
         return;
     }
     struct stream_ref ref = stream_find_beside_captures(pool, handle, false);
@@ -329,7 +324,7 @@ void pool_stream_wait_begin(struct pool *pool, CUstream handle, struct order_mar
 static void note_error(struct pool *pool, struct context *context, CUresult result)
 {
     bool green;
-    if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY || MUTATED(stream_error_ignored))
+    if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY)
         return;
     if (!context)
         context = context_current(pool, &green);
@@ -414,7 +409,7 @@ void pool_early_launch(struct pool *pool, CUstream handle)
     }
     struct stream_ref ref = stream_find_beside_captures(pool, handle, true);
     /* One that is the driver's may become known later. */
-    if (!ref.stream && !MUTATED(early_launch_of_unknown_missed))
+    if (!ref.stream)
         streams_note_early_launch(streams_of(pool), stream_spelled_out(handle));
     if (ref.stream)
         stream_launches_early(ref);

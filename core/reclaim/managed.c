@@ -1,6 +1,5 @@
 #include "managed.h"
 
-#include "core/base/mutation.h"
 #include "core/contexts/capture.h"
 #include "core/contexts/context.h"
 #include "core/contexts/pool_state.h"
@@ -26,7 +25,7 @@ static uint64_t excess_with(const struct device *device, uint64_t coming)
     uint64_t managed = sum_of(managed_bytes(device), coming);
     uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
     uint64_t held = sum_of(managed, reserved);
-    if (managed == 0 || held <= device->total_bytes || MUTATED(managed_not_counted))
+    if (managed == 0 || held <= device->total_bytes)
         return 0;
     return held - device->total_bytes;
 }
@@ -94,7 +93,7 @@ void managed_coming(struct pool *pool, size_t bytes)
     no_lock_may_be_held();
     bool green;
     struct context *context = context_current(pool, &green);
-    if (!context || program_captures(&pool->captures) || MUTATED(no_room_for_managed))
+    if (!context || program_captures(&pool->captures))
         return;
     struct device *device = context->device;
     uint64_t due = bytes_to_look_for(device, bytes);
@@ -149,8 +148,7 @@ struct managed_memory managed_find(struct pool *pool, CUdeviceptr address)
     size_t bytes = 0;
     void *values[] = {&managed, &ordinal, &bytes};
     struct managed_memory none = {NULL, 0};
-    if (!address || !any_is_counted(pool) || !pool->driver->cuPointerGetAttributes ||
-        MUTATED(managed_free_not_counted))
+    if (!address || !any_is_counted(pool) || !pool->driver->cuPointerGetAttributes)
         return none;
     enter_driver();
     CUresult result = pool->driver->cuPointerGetAttributes(3, attributes, values, address);

@@ -99,22 +99,10 @@ static bool release_waited_for(struct pool *pool, struct device *device, struct 
     return released != 0;
 }
 
-static bool left_out(enum reclaim_step step)
-{
-    return (step == RECLAIM_CLEAN && MUTATED(clean_step_left_out)) ||
-           (step == RECLAIM_FENCED && MUTATED(fenced_step_left_out)) ||
-           (step == RECLAIM_DRIVER && MUTATED(trim_step_left_out)) ||
-           (step == RECLAIM_THE_REST && MUTATED(last_step_left_out));
-}
-
 /* From what costs nothing to what may take long. The first step is taken until it has given back
  * all that there is. */
 static bool take_step(struct pool *pool, struct device *device, struct reclaim *progress)
 {
-    if (left_out(progress->step)) {
-        progress->step++;
-        return false;
-    }
     if (progress->step == RECLAIM_CLEAN)
         return release_some_clean(pool, device, progress);
     switch (progress->step++) {
@@ -183,8 +171,7 @@ static uint64_t returnable_bytes(struct pool *pool, struct device *device)
 static bool begin_again(struct pool *pool, struct device *device, struct reclaim *progress)
 {
     uint64_t patience = device ? LAST_RESORT_NANOSECONDS : ANY_DEVICE_NANOSECONDS;
-    bool again =
-        monotonic_now() - progress->started < patience && (device || !MUTATED(room_made_once));
+    bool again = monotonic_now() - progress->started < patience;
     progress->step = again ? RECLAIM_CLEAN : RECLAIM_DONE;
     progress->bytes = 0;
     progress->released = 0;
@@ -251,7 +238,7 @@ static bool others_are_at_it(struct pool *pool, struct device *device,
                              const struct reclaim *progress)
 {
     if (progress->wanted == 0 || sum_of_changes(pool, device) == progress->seen ||
-        !could_fit(pool, device, progress) || MUTATED(others_changes_ignored))
+        !could_fit(pool, device, progress))
         return false;
     patient_nap(progress->started);
     return true;
@@ -282,7 +269,7 @@ static bool take_reserve(struct device *device, uint64_t bytes)
 {
     uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
     do {
-        if ((bytes > device->limit || reserved > device->limit - bytes) && !MUTATED(limit_ignored))
+        if (bytes > device->limit || reserved > device->limit - bytes)
             return false;
     } while (!atomic_compare_exchange_weak_explicit(&device->reserved_bytes, &reserved,
                                                     reserved + bytes, memory_order_relaxed,

@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 
-#include "core/base/mutation.h"
 #include "core/contexts/capture.h"
 #include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
@@ -31,7 +30,7 @@ static struct mempool *take_spare(struct streams *streams, const struct device *
         if (!m->is_gone || m->device != device)
             continue;
         atomic_store(&m->handle, NULL);
-        if (atomic_load(&m->users) == 0 || MUTATED(pools_record_taken_in_use)) {
+        if (atomic_load(&m->users) == 0) {
             m->is_gone = false;
             return m;
         }
@@ -78,9 +77,7 @@ struct relaxed_mode mempool_call_begin(const struct pool *pool)
 {
     struct relaxed_mode none = {false, CU_STREAM_CAPTURE_MODE_RELAXED};
     enter_driver();
-    return program_captures(&pool->captures) && !MUTATED(pools_asked_in_callers_mode)
-               ? relaxed_mode_begin(pool->driver)
-               : none;
+    return program_captures(&pool->captures) ? relaxed_mode_begin(pool->driver) : none;
 }
 
 void mempool_call_end(const struct pool *pool, struct relaxed_mode mode)
@@ -144,8 +141,7 @@ void mempool_put_programs_threshold(struct pool *pool, struct mempool *mempool)
 {
     struct streams *streams = streams_of(pool);
     lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
-    bool now = mempool->program_was_overtaken && mempool->threshold_is_known &&
-               !MUTATED(program_overtaken);
+    bool now = mempool->program_was_overtaken && mempool->threshold_is_known;
     uint64_t value = mempool->threshold;
     if (now)
         mempool->program_was_overtaken = false;

@@ -1,7 +1,6 @@
 #include "own_event_query.h"
 
 #include "core/base/clock.h"
-#include "core/base/mutation.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 #include "core/driver/calls.h"
@@ -22,7 +21,7 @@ static CUresult ask_driver(struct pool *pool, const struct own_event *event)
     relaxed_mode_end(pool->driver, mode);
     leave_driver();
     context_unpin(event->context);
-    return MUTATED(stream_query_ignored) ? CUDA_SUCCESS : result;
+    return result;
 }
 
 /* Later events are over no earlier. */
@@ -30,8 +29,7 @@ static bool was_asked_in_vain(const struct stream *stream, const struct own_even
 {
     lock_must_be_held(&stream->lock);
     return event && stream->vain_stamp > stream_done(stream) &&
-           event->stamp >= stream->vain_stamp && monotonic_now() < stream->vain_until &&
-           !MUTATED(asked_again_at_once);
+           event->stamp >= stream->vain_stamp && monotonic_now() < stream->vain_until;
 }
 
 static void note_answer(struct stream *stream, uint64_t stamp, CUresult result)
@@ -95,8 +93,6 @@ CUresult own_events_synchronise(struct pool *pool, struct stream *stream, uint64
 {
     uint64_t started = monotonic_now();
     CUresult result;
-    if (MUTATED(pinned_while_waiting))
-        context_pin(stream->context, stream->generation);
     while ((result = own_events_ask(pool, stream, stamp)) == CUDA_ERROR_NOT_READY)
         patient_nap(started);
     return result;
@@ -110,7 +106,7 @@ uint64_t own_events_newest(const struct stream *stream)
 
 static bool may_be_waited_for(const struct own_event *event)
 {
-    return event->in_free || MUTATED(waited_for_later_work);
+    return event->in_free;
 }
 
 struct own_event *own_events_first_in_free(const struct stream *stream, uint64_t stamp)

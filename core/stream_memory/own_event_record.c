@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 
-#include "core/base/mutation.h"
 #include "core/contexts/capture.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
@@ -44,7 +43,7 @@ static CUresult record_on_stream(struct pool *pool, const struct own_event *even
 {
     CUresult result = pool->driver->cuEventRecord(event->event, handle);
     /* A capture that began meanwhile may have it: who waits for it becomes a part of that. */
-    bool captured = stream_may_be_captured(pool, handle) && !MUTATED(captured_event_kept);
+    bool captured = stream_may_be_captured(pool, handle);
     return result == CUDA_SUCCESS && captured ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : result;
 }
 
@@ -61,8 +60,7 @@ static bool is_told_of_others(const struct context *context, CUstream handle)
 static CUresult record_operation(struct pool *pool, const struct own_event *event, CUstream handle)
 {
     CUresult result = record_on_stream(pool, event, handle);
-    if (result == CUDA_SUCCESS && !is_told_of_others(event->context, handle) &&
-        !MUTATED(record_is_operation))
+    if (result == CUDA_SUCCESS && !is_told_of_others(event->context, handle))
         result = pool->driver->cuStreamWaitEvent(handle, event->event, 0);
     return result;
 }
@@ -210,9 +208,8 @@ bool own_events_capture_is_coming(const struct pool *pool)
     lock_of_rank_must_be_held(LOCK_STREAM);
     /* Relaxed: the stream's lock orders it. Whoever has left something pending without having seen
      * it did so before the stream was looked at below. */
-    return (atomic_load_explicit(&streams_of(pool)->captures_coming, memory_order_relaxed) ||
-            program_captures(&pool->captures)) &&
-           !MUTATED(pending_as_capture_comes);
+    return atomic_load_explicit(&streams_of(pool)->captures_coming, memory_order_relaxed) ||
+           program_captures(&pool->captures);
 }
 
 void own_events_capture_has_come(struct pool *pool)

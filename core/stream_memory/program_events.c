@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/mutation.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 #include "stream_find.h"
@@ -175,7 +174,7 @@ void program_event_lost(struct pool *pool, CUevent event)
     if (found) {
         if (!found->context)
             found->context = context;
-        found->unseen = !MUTATED(events_of_launches_followed);
+        found->unseen = true;
         found->valid = false;
         found->version = ++shard->versions;
     }
@@ -250,7 +249,7 @@ size_t program_events_count(struct pool *pool)
 
 void program_events_context_died(struct pool *pool, const struct context *context)
 {
-    for (unsigned i = 0; i < SHARDS && !MUTATED(events_outlive_context); i++)
+    for (unsigned i = 0; i < SHARDS; i++)
         forget_events(&streams_of(pool)->events[i], context);
 }
 
@@ -286,8 +285,7 @@ static bool still_stands(struct pool *pool, CUevent event, const struct event_lo
         return false;
     lock_take(&shard->lock, LOCK_EVENTS);
     const struct program_event *found = find_event(shard, event);
-    bool same = (found && found->valid && found->version == look->version) ||
-                MUTATED(event_recorded_anew_counts);
+    bool same = found && found->valid && found->version == look->version;
     lock_give(&shard->lock);
     return same;
 }

@@ -1,7 +1,6 @@
 #include "stream_ends.h"
 
 #include "core/base/clock.h"
-#include "core/base/mutation.h"
 #include "core/contexts/capture.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
@@ -135,8 +134,7 @@ static void release_all(struct pool *pool, struct context *context, const struct
     /* Where only a memory pool ends, what is pending goes back when it is known to be over. */
     if (mempool)
         return;
-    if (!MUTATED(not_given_back_in_order))
-        give_back_in_order(&choice);
+    give_back_in_order(&choice);
     if (!pool->driver->cuCtxRecordEvent && stream_settle_is_pending_in(pool, context)) {
         wait_for_context(pool, context);
         stream_give_back(&choice, UINT64_MAX, reason, NULL, RELEASE_IN_ALLOCATION);
@@ -168,8 +166,7 @@ void stream_ends_before(struct pool *pool, struct context *context)
         .pool = pool, .context = context, .generation = context_generation(context)};
     if (!program_captures(&pool->captures) || !pool->driver->cuMemFreeAsync)
         return;
-    if (!MUTATED(not_given_back_in_order))
-        give_back_in_order(&choice);
+    give_back_in_order(&choice);
     while (stream_settle_is_awaited(pool, context) &&
            monotonic_now() - started < PATIENCE_NANOSECONDS)
         patient_nap(started);

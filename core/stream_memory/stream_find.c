@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "core/base/mutation.h"
 #include "core/contexts/capture.h"
 #include "core/contexts/context.h"
 #include "core/contexts/registry.h"
@@ -189,7 +188,7 @@ struct stream_ref stream_find_slowly(struct pool *pool, CUstream handle, bool ma
 
 struct stream_ref stream_find_beside_captures(struct pool *pool, CUstream handle, bool make)
 {
-    if (!program_captures(&pool->captures) || MUTATED(number_asked_in_capture))
+    if (!program_captures(&pool->captures))
         return stream_find(pool, handle, make);
     if (stream_may_be_captured(pool, handle))
         return (struct stream_ref){NULL, 0};

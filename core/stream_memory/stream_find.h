@@ -100,9 +100,7 @@ static inline struct stream_ref stream_find(struct pool *pool, CUstream handle, 
     /* Asked by number, all threads' streams have been looked through; but not where the thread
      * remembers a record that has become another's: it may be known in another one again. */
     if (!make && recent_streams.pool == pool)
-        return ref.stream && !MUTATED(stream_known_again_overlooked)
-                   ? stream_look_up(pool, handle, ref.id)
-                   : (struct stream_ref){NULL, 0};
+        return ref.stream ? stream_look_up(pool, handle, ref.id) : (struct stream_ref){NULL, 0};
     return stream_find_slowly(pool, handle, make);
 }
 

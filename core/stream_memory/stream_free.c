@@ -1,6 +1,5 @@
 #include "stream_free.h"
 
-#include "core/base/mutation.h"
 #include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
@@ -79,10 +78,8 @@ static struct put what_to_put(const struct pool *pool, struct stream *stream,
     uint64_t pending = counter_get(&stream->free_bytes) - counter_get(&stream->clean_bytes);
     stream->may_be_uncovered = uncovered_share(pool, stream, block->mempool);
     bool due = shelf_events_are_wanted(stream) || shelf_launches_early(stream) ||
-               (pending - stream->covered_bytes + block->block.bytes > stream->may_be_uncovered &&
-                !MUTATED(much_freed_without_event));
-    bool marker = stream->ordered_by_others && !MUTATED(frees_put_nothing) &&
-                  !(MUTATED(frees_between_put_nothing) && stream->handle == CU_STREAM_LEGACY);
+               pending - stream->covered_bytes + block->block.bytes > stream->may_be_uncovered;
+    bool marker = stream->ordered_by_others;
     return (struct put){due, marker};
 }
 
@@ -204,9 +201,8 @@ static bool last_free_is_over(const struct stream_block *block)
     lock_take(&stream->lock, LOCK_STREAM);
     bool own =
         atomic_load_explicit(&block->generation, memory_order_relaxed) > stream->handed_before ||
-        counter_get(&block->block.epoch) == 0 || MUTATED(former_owners_stamp_believed);
-    bool over = (own && counter_get(&block->block.epoch) <= stream_done(stream)) ||
-                MUTATED(plain_free_of_unfinished);
+        counter_get(&block->block.epoch) == 0;
+    bool over = own && counter_get(&block->block.epoch) <= stream_done(stream);
     lock_give(&stream->lock);
     return over;
 }
@@ -226,8 +222,7 @@ static bool free_in_context(struct pool *pool, struct stream_block *block, struc
     lock_take(&stream->lock, LOCK_STREAM);
     /* Without an event it would lie there for good. The driver's own free relies on the program to
      * have waited for all uses. */
-    bool may = (event || MUTATED(plain_free_without_event)) && stream_is(ref) &&
-               shelf_may_keep(stream, block);
+    bool may = event && stream_is(ref) && shelf_may_keep(stream, block);
     struct shelf *shelf = may ? shelf_get(pool, stream, block->mempool) : NULL;
     struct bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, block->block.bytes) : NULL;
     if (bucket)

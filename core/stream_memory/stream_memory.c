@@ -110,7 +110,7 @@ static uint64_t patience_of(const struct device *device, const struct reclaim *p
 {
     uint64_t vain_until =
         device ? atomic_load_explicit(&stream_device(device)->vain_until, memory_order_relaxed) : 0;
-    if (!progress->in_stream_order || MUTATED(waits_in_stream_order))
+    if (!progress->in_stream_order)
         return LAST_RESORT_NANOSECONDS;
     return monotonic_now() < vain_until ? 0 : ANSWER_NANOSECONDS;
 }

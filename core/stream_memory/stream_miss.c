@@ -1,7 +1,6 @@
 #include "stream_miss.h"
 
 #include "core/base/clock.h"
-#include "core/base/mutation.h"
 #include "core/contexts/capture.h"
 #include "core/contexts/pool_state.h"
 #include "core/driver/calls.h"
@@ -121,8 +120,7 @@ static void finish_miss(struct pool *pool, struct shelf *shelf, struct bucket *b
 {
     bool recorded = false;
     /* A capture that began meanwhile may have the stream, and the memory is the graph's. */
-    bool may_record = result == CUDA_SUCCESS &&
-                      (!program_captures(&pool->captures) || MUTATED(memory_of_graph_recorded));
+    bool may_record = result == CUDA_SUCCESS && !program_captures(&pool->captures);
     if (result == CUDA_SUCCESS) {
         /* Whoever freed this address did so behind our back. */
         TELL_KINDS(pool, forget_address, pool, address);

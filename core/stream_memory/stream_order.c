@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/mutation.h"
 #include "core/contexts/pool_state.h"
 #include "own_events.h"
 #include "stream_find.h"
@@ -18,8 +17,7 @@ static void copy_clock(const struct streams *streams, struct stream *stream,
     unsigned count = stream_count(streams);
     mark->stream = stream;
     mark->context = stream->context;
-    mark->stamp =
-        atomic_load_explicit(&stream->stamp, memory_order_relaxed) + MUTATED(mark_covers_one_more);
+    mark->stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
     mark->count = count < STREAMS_ORDERED ? count : STREAMS_ORDERED;
     memcpy(mark->clock.after, stream->known.after, mark->count * sizeof mark->clock.after[0]);
     if (stream->index < mark->count)
@@ -30,7 +28,7 @@ static void copy_clock(const struct streams *streams, struct stream *stream,
 static uint64_t told_by_wait(const struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
-    bool all = !stream->ordered_by_others || MUTATED(legacy_use_forgotten);
+    bool all = !stream->ordered_by_others;
     return all ? atomic_load_explicit(&stream->stamp, memory_order_relaxed) : stream->marked;
 }
 

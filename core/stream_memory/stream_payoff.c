@@ -1,6 +1,5 @@
 #include "stream_payoff.h"
 
-#include "core/base/mutation.h"
 #include "stream_shelf.h"
 
 /* After so many looks in vain at what other streams' frees left pending on a stream, the driver has
@@ -49,7 +48,7 @@ bool payoff_comes_too_late(struct stream *stream, const struct stream_block *blo
         of->looks_in_vain = 0;
         return false;
     }
-    return of->not_kept++ % FREES_PER_TRIAL != 0 && !MUTATED(vain_frees_kept);
+    return of->not_kept++ % FREES_PER_TRIAL != 0;
 }
 
 void payoff_note_at_bound(struct stream *stream)
@@ -69,7 +68,7 @@ void payoff_note_at_bound(struct stream *stream)
 bool payoff_is_for_driver(struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
-    if (stream->for_driver == 0 || MUTATED(kept_at_bound))
+    if (stream->for_driver == 0)
         return false;
     stream->for_driver--;
     return true;

@@ -1,7 +1,6 @@
 #include "stream_release.h"
 
 #include "core/base/clock.h"
-#include "core/base/mutation.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 #include "core/contexts/return_stream.h"
@@ -226,7 +225,7 @@ uint64_t stream_release_in_order_up_to(struct pool *pool, struct stream_ref ref,
 {
     struct block *chain = NULL;
     lock_take(&ref.stream->lock, LOCK_STREAM);
-    if (stream_is(ref) && (!ref.stream->ordered_by_others || MUTATED(released_in_others_order)))
+    if (stream_is(ref) && !ref.stream->ordered_by_others)
         chain = choice_take_pending(pool, ref.stream, UINT64_MAX, bytes);
     lock_give(&ref.stream->lock);
     return hand_over_in_order(pool, handle, chain, reason);

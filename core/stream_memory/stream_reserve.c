@@ -1,7 +1,6 @@
 #include "stream_reserve.h"
 
 #include "core/base/clock.h"
-#include "core/base/mutation.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 #include "core/contexts/return_stream.h"
@@ -36,7 +35,7 @@ bool stream_reserve_keeps(struct pool *pool, struct stream *stream,
     }
     unsigned count = stream_count(streams_of(pool));
     uint64_t share = cap / CAP_SHARE / (count > FEW_STREAMS ? count : FEW_STREAMS);
-    bool fits = kept <= cap || MUTATED(stream_cap_ignored);
+    bool fits = kept <= cap;
     lock_take(&stream->lock, LOCK_STREAM);
     stream->unchecked_cap =
         counter_get(&stream->free_bytes) + (fits ? bytes : 0) + (kept <= cap / 2 ? share : 0);
@@ -97,7 +96,7 @@ static uint64_t bound_on_reserve(const struct pool *pool, const struct device *d
     uint64_t kept = atomic_load_explicit(&mempool->kept, memory_order_relaxed);
     uint64_t needed = THRESHOLD_PEAKS * peak + THRESHOLD_BUDGETS * device->growth_budget;
     bool is_short = atomic_load_explicit(&device->is_short, memory_order_relaxed);
-    if (kept > needed && !MUTATED(threshold_taken_for_need))
+    if (kept > needed)
         kept = needed;
     return kept > bound && !is_short ? kept : bound;
 }
@@ -123,7 +122,7 @@ static void look_at_what_is_left(struct pool *pool, struct device *device, uint6
     if (left >= noted / 2 && left / 2 <= noted)
         return;
     atomic_store_explicit(&stream_device(device)->left_bytes, left, memory_order_relaxed);
-    if (left > noted || MUTATED(shortage_unnoticed))
+    if (left > noted)
         return;
     struct context *c = context_next(pool, NULL, device);
     for (; c; c = context_next(pool, c, device))
@@ -201,7 +200,7 @@ bool stream_reserve_before_growth(struct pool *pool, struct context *context,
     settle_now_and_then(pool, device);
     uint64_t excess = after - bound;
     uint64_t released = release_hastily(pool, device, excess);
-    if (released < excess && !MUTATED(own_pending_kept))
+    if (released < excess)
         released +=
             stream_release_in_order_up_to(pool, ref, handle, excess - released, EVICTION_CAP);
     if (released < excess)

@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "core/base/mutation.h"
 #include "core/contexts/pool_state.h"
 #include "mempool.h"
 #include "own_event_query.h"
@@ -102,9 +101,8 @@ static struct stream_block *look_at(struct search *search, struct stream *stream
     if (bucket && bucket->clean.last) {
         *hit = HIT_CLEAN;
         block = take_for_another(stream, bucket->clean.last);
-    } else if (first &&
-               ((follows(search) && comes_after(search, stream, counter_get(&first->epoch))) ||
-                MUTATED(stream_order_ignored))) {
+    } else if (first && follows(search) &&
+               comes_after(search, stream, counter_get(&first->epoch))) {
         *hit = HIT_WAITED;
         block = take_for_another(stream, first);
     } else if (first) {
@@ -167,8 +165,6 @@ static struct stream_block *wait_for(struct search *search, struct stream *strea
     lock_take(&stream->lock, LOCK_STREAM);
     struct stream_block *block = find_with_event(bucket_of(search, stream));
     struct own_event *event = block ? block->event : NULL;
-    if (block && MUTATED(later_event_taken))
-        event = stream->newest;
     if (block) {
         event->users++;
         take_for_another(stream, &block->block);
@@ -177,8 +173,7 @@ static struct stream_block *wait_for(struct search *search, struct stream *strea
     lock_give(&stream->lock);
     if (!block)
         return NULL;
-    bool ordered =
-        MUTATED(stream_wait_left_out) || own_event_wait(search->pool, search->handle, event);
+    bool ordered = own_event_wait(search->pool, search->handle, event);
     lock_take(&stream->lock, LOCK_STREAM);
     own_event_drop(stream, event);
     if (!ordered)
@@ -268,8 +263,6 @@ static struct stream_block *search_elsewhere(struct search *search, enum hit *hi
                         stream_at(streams, (index + 1 + (first + i) % others) % (others + 1)), hit);
     if (!block && search_asks(search))
         block = visit_candidates(search, ask_about, hit);
-    if (!block && MUTATED(made_to_wait_early) && may_wait(search))
-        block = visit_candidates(search, wait_for, hit);
     if (!block && (search_asks(search) || may_wait(search)))
         ask_for_events(search);
     return block;
@@ -293,7 +286,7 @@ bool search_replaces_taken(const struct search *search, struct bucket *bucket)
     lock_take(&stream->lock, LOCK_STREAM);
     bool taken = of->taken_by_others != 0;
     lock_give(&stream->lock);
-    if (!taken || MUTATED(robbed_in_turn) ||
+    if (!taken ||
         !stream_reserve_has_room(search->pool, search->context, search->mempool, search->bytes))
         return false;
     lock_take(&stream->lock, LOCK_STREAM);

@@ -10,7 +10,6 @@
 #ifndef CUDAPOOL_CORE_STREAM_SHELF_H
 #define CUDAPOOL_CORE_STREAM_SHELF_H
 
-#include "core/base/mutation.h"
 #include "core/base/size_class.h"
 #include "core/blocks/block.h"
 #include "core/contexts/pool_state.h"
@@ -334,14 +333,12 @@ static inline struct block *shelf_newest(const struct bucket *bucket)
 /* Whether the stream's own order is not enough. Relaxed: see where it is set. */
 static inline bool shelf_launches_early(const struct stream *stream)
 {
-    return atomic_load_explicit(&stream->early_launches, memory_order_relaxed) &&
-           !MUTATED(early_launch_ignored);
+    return atomic_load_explicit(&stream->early_launches, memory_order_relaxed);
 }
 
 static inline bool shelf_is_marked(const struct stream *stream, const struct block *block)
 {
-    return counter_get(&block->epoch) <= stream->marked || !stream->ordered_by_others ||
-           MUTATED(unmarked_taken);
+    return counter_get(&block->epoch) <= stream->marked || !stream->ordered_by_others;
 }
 
 /* Where others order the stream: the newest one with an operation behind its free, as nearly every

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "core/base/clock.h"
-#include "core/base/mutation.h"
 #include "core/contexts/pool_state.h"
 #include "core/driver/calls.h"
 #include "own_events.h"
@@ -86,7 +85,7 @@ static void set_id(struct streams *streams, struct stream *stream, uint64_t id)
     lock_must_be_held(&streams->lock);
     lock_must_be_held(&stream->lock);
     take_out_of_chain(streams, stream->index);
-    stream->id = id || !MUTATED(stream_recalled_past_its_end) ? id : stream->id;
+    stream->id = id;
     atomic_store_explicit(&streams->ids[stream->index], id, memory_order_release);
     if (id)
         put_into_chain(streams, stream->index, id);
@@ -115,7 +114,7 @@ static bool lock_to_become(struct stream *stream, const struct context *context)
     lock_take(&stream->lock, LOCK_STREAM);
     bool same = stream->context == context && stream->generation == context_generation(context);
     own_events_settle(stream);
-    bool idle = !stream->pending.first || MUTATED(pending_passed_on_as_own);
+    bool idle = !stream->pending.first;
     bool may = stream->device == context->device && idle &&
                atomic_load_explicit(&stream->detached, memory_order_acquire) == 0 &&
                atomic_load_explicit(&stream->naming_threads, memory_order_acquire) == 0 &&
@@ -135,7 +134,7 @@ static bool is_disused(struct stream *stream, uint64_t now)
         stream->seen_handed_out = stream->handed_out;
         stream->seen_at = now;
     }
-    bool disused = now - stream->seen_at >= DISUSED_NANOSECONDS || MUTATED(streams_in_use_taken);
+    bool disused = now - stream->seen_at >= DISUSED_NANOSECONDS;
     lock_give(&stream->lock);
     return disused;
 }
@@ -206,8 +205,7 @@ struct stream *stream_table_begin(struct streams *streams, uint64_t id,
     stream->generation = context_generation(name->context);
     stream->early_launches = streams_launched_early(streams, name->handle);
     stream->own_order = !stream->ordered_by_others && !stream->early_launches;
-    if (!MUTATED(former_streams_order_kept))
-        memset(&stream->known, 0, sizeof stream->known);
+    memset(&stream->known, 0, sizeof stream->known);
     own_events_have_new_owner(stream);
     shelf_has_new_owner(stream, monotonic_now());
     payoff_has_new_owner(stream);

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "core/base/clock.h"
-#include "core/base/mutation.h"
 
 struct streams *streams_make(void)
 {
@@ -30,8 +29,7 @@ bool streams_are_paused(const struct streams *streams, const struct pause *pause
     if (!streams_are_many(streams))
         return false;
     *started = monotonic_now();
-    return *started < atomic_load_explicit(&pause->until, memory_order_relaxed) &&
-           !MUTATED(vain_looks_repeated);
+    return *started < atomic_load_explicit(&pause->until, memory_order_relaxed);
 }
 
 void streams_pause_after(const struct streams *streams, struct pause *pause, uint64_t started)

@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 
-#include "core/base/mutation.h"
 #include "core/contexts/capture.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
@@ -148,8 +147,7 @@ static bool can_be_named_here(const struct pool *pool, const struct use *use)
 static CUresult record_end_of_context(struct pool *pool, const struct use *use, CUevent event)
 {
     const struct driver *driver = pool->driver;
-    if (!driver->cuCtxRecordEvent && program_captures(&pool->captures) &&
-        !MUTATED(context_waited_for_in_captures))
+    if (!driver->cuCtxRecordEvent && program_captures(&pool->captures))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (!driver->cuCtxRecordEvent)
         return driver->cuCtxSynchronize();
@@ -166,7 +164,7 @@ static CUresult record_end(struct pool *pool, const struct use *use, CUevent eve
     if (!can_be_named_here(pool, use))
         return record_end_of_context(pool, use, event);
     /* As a part of a capture the event would take into it who waits for it. */
-    if (stream_may_be_captured(pool, use->handle) && !MUTATED(captured_use_waited_for))
+    if (stream_may_be_captured(pool, use->handle))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     CUresult result = pool->driver->cuEventRecord(event, use->handle);
     /* Else another stream has got the handle meanwhile. */
@@ -248,12 +246,10 @@ CUresult use_record(struct pool *pool, CUdeviceptr address, uint64_t generation,
 {
     struct stream_block *block = stream_block_find(&streams_of(pool)->blocks, address);
     CUresult result;
-    if (MUTATED(stale_generation_taken))
-        generation = use_generation(pool, address);
     if (!block || generation == 0 || use_generation(pool, address) != generation)
         return CUDA_ERROR_INVALID_VALUE;
     /* Made to wait for what is outside of its capture, it would end that. */
-    if (stream_may_be_captured(pool, handle) && !MUTATED(use_told_in_capture))
+    if (stream_may_be_captured(pool, handle))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     struct stream_ref ref = stream_find_beside_captures(pool, handle, true);
     if (!ref.stream || ref.stream->device != block->mempool->device)
@@ -281,7 +277,7 @@ CUresult use_end(struct pool *pool, struct stream_block *block, CUstream handle)
         return CUDA_SUCCESS;
     CUresult result = waits ? wait_for_all(pool, waits, handle) : CUDA_ERROR_OUT_OF_MEMORY;
     /* Else the next free has to wait for all of it. */
-    if (result == CUDA_SUCCESS || MUTATED(uses_forgotten_in_failed_frees))
+    if (result == CUDA_SUCCESS)
         use_forget(pool, block);
     return result;
 }
