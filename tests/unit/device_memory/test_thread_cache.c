@@ -366,7 +366,8 @@ static void take_out_of_all_caches(struct bucket *bucket)
 static void take_again_and_again(struct bucket *bucket, unsigned count, size_t bytes)
 {
     for (int i = 0; i < 20 && cached_bytes(); i++) {
-        device_bucket(bucket)->taken_from_caches_at = monotonic_now(); /* however slow the machine is */
+        device_bucket(bucket)->taken_from_caches_at =
+            monotonic_now(); /* however slow the machine is */
         take_out_of_all_caches(bucket);
         cache_blocks(count, bytes);
     }
