@@ -70,13 +70,15 @@ static void look_at_page(CUdeviceptr address, const struct block *block, void *a
 static uint64_t free_device_bytes(struct pool *pool, struct device *device)
 {
     struct free_pages free = {.device = device};
-    struct kept_bytes of_heaps = {0, 0, 0}, all = kept_bytes(pool, device);
+    struct kept_bytes of_heaps = {0, 0, 0}, others = {0, 0, 0};
     device_memory.add_kept(pool, device, &of_heaps);
     if (of_heaps.cached + of_heaps.pending != 0)
         block_table_visit(&pool->blocks, look_at_page, &free);
     leave_page(&free);
-    return free.bytes + all.cached - of_heaps.cached + all.pending - of_heaps.pending +
-           bytes_the_driver_keeps(pool, device);
+    for (const struct kind *const *kind = pool->kinds; *kind; kind++)
+        if (*kind != &device_memory && (*kind)->add_kept)
+            (*kind)->add_kept(pool, device, &others);
+    return free.bytes + others.cached + others.pending + bytes_the_driver_keeps(pool, device);
 }
 
 CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
