@@ -3,18 +3,14 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "core/base/lines.h"
+
 #define SLAB_BLOCKS 128
 
 struct block_slab {
     struct block_slab *next;
     struct block blocks[SLAB_BLOCKS];
 };
-
-void *allocate_in_whole_lines(size_t bytes)
-{
-    uintptr_t memory = (uintptr_t)calloc(1, (bytes + 127) & ~(size_t)63);
-    return memory ? (void *)((memory + 63) & ~(uintptr_t)63) : NULL;
-}
 
 static bool add_slab(struct block_records *records, struct heap *heap)
 {

@@ -249,9 +249,6 @@ static inline void block_list_remove(struct block_list *list, struct block *bloc
         list->first = next;
 }
 
-/* Zeroed memory that shares no cache line, and is never freed; NULL where memory is short. */
-void *allocate_in_whole_lines(size_t bytes);
-
 /*
  * Records of one heap, made in slabs. Guarded by the heap's lock.
  */

@@ -34,10 +34,7 @@ static struct context *allocate_record(const struct kind *const *kinds)
     size_t bytes = sizeof(struct context);
     while (*kinds)
         bytes += whole_lines((*kinds++)->context_bytes);
-    struct context *context = aligned_alloc(LINE_BYTES, whole_lines(bytes));
-    if (context)
-        memset(context, 0, bytes);
-    return context;
+    return allocate_in_whole_lines(bytes);
 }
 
 /* With what never changes in it: others look at that without a lock. */
@@ -60,7 +57,7 @@ static struct context *make_context(struct pool *pool, struct device *device, bo
         made = !(*kind)->made || (*kind)->made(pool, context);
     if (made)
         return context;
-    free(context);
+    free_apart(context);
     return NULL;
 }
 
@@ -368,13 +365,17 @@ struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool
     struct context *context = known ? found.context : context_register_current(pool, handle);
     *green = known ? found.green != NULL : context && registry_is_alias(pool, handle);
     struct thread_state *thread = &thread_state;
+    /* Nothing of this holds until all of it does: a signal handler may allocate in between. */
+    thread->generation = 0;
+    atomic_signal_fence(memory_order_seq_cst);
     thread->handle = handle;
     thread->context = context;
     thread->green = *green;
-    thread->generation = context ? generation : 0;
     thread->kept = NULL;
     if (context)
         TELL_KINDS(context, became_current, context);
+    atomic_signal_fence(memory_order_seq_cst);
+    thread->generation = context ? generation : 0;
     return context;
 }
 

@@ -60,10 +60,9 @@ static struct device *allocate_device(const struct kind *const *kinds)
     size_t bytes = whole_lines(sizeof(struct device));
     for (const struct kind *const *kind = kinds; *kind; kind++)
         bytes += whole_lines((*kind)->device_bytes);
-    struct device *device = aligned_alloc(LINE_BYTES, bytes);
+    struct device *device = allocate_in_whole_lines(bytes);
     if (!device)
         return NULL;
-    memset(device, 0, bytes);
     char *memory = (char *)device + whole_lines(sizeof *device);
     for (const struct kind *const *kind = kinds; *kind; kind++) {
         device->of_kind[(*kind)->number] = (*kind)->device_bytes ? memory : NULL;
@@ -81,7 +80,7 @@ static struct device *describe_device(struct pool *pool, CUdevice ordinal)
         return NULL;
     device->ordinal = ordinal;
     if (driver->cuDeviceTotalMem_v2(&total, ordinal) != CUDA_SUCCESS) {
-        free(device);
+        free_apart(device);
         return NULL;
     }
     driver->cuDeviceGetName(device->name, (int)sizeof device->name, ordinal);
@@ -133,6 +132,6 @@ struct device *context_device(struct pool *pool, CUdevice ordinal)
         device = described;
     lock_give(&registry->lock);
     if (device != described)
-        free(described);
+        free_apart(described);
     return device;
 }

@@ -95,7 +95,7 @@ struct kind {
 
     /* ---- memory; no lock is held. A device that is NULL means all ---- */
 
-    /* Memory has become short on the context's device. */
+    /* Memory has become short on the device, and this context was the first to find that. */
     void (*memory_is_short)(struct context *context);
     /* Asks the driver, as far as that costs no more than a few questions, what is over. */
     void (*ask)(struct pool *pool, struct device *device);

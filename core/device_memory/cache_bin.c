@@ -1,5 +1,6 @@
 #include "cache_bin.h"
 
+#include "core/base/lines.h"
 #include "core/base/size_class.h"
 
 /* Counts blocks that the slow path has put into the bin; taken away: (uint64_t)-1. */

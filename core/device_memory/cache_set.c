@@ -83,8 +83,8 @@ static void begin_sharing(struct bucket *bucket, uint64_t now)
     device_bucket(bucket)->shared_until = now + device_bucket(bucket)->shared_for;
 }
 
-/* Blocks of so few bytes are never shared: so little of them lies in caches that threads do better
- * to take them from each other, or to take new ones. */
+/* Being taken from again and again does not make blocks of so few bytes shared: so little of them
+ * lies in caches that threads do better to take them from each other, or to take new ones. */
 static uint64_t least_bytes_to_share(const struct heap *heap)
 {
     return context_of_heap(heap)->device->growth_budget / CACHE_SHARED_SHARE;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "cache_set.h"
+#include "core/base/lines.h"
 #include "core/contexts/pool_state.h"
 
 static void end_of_thread(void *unused);

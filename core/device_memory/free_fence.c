@@ -47,7 +47,7 @@ static void ask_about_unkept(struct pool *pool, struct context *context)
 }
 
 /* While this thread was recording, others could not: a free that came meanwhile may want a fence,
- * or an allocation may be waiting for one that came before (await_fence_for in epoch.c). NULL:
+ * or an allocation may be waiting for one that came before (await_fence_for in epoch_wait.c). NULL:
  * nothing does. */
 static struct fence *fence_again_if_due(struct context *context, bool waitable)
 {

@@ -153,7 +153,7 @@ struct pool;
 #define CACHE_SHARED_FIRST   UINT64_C(50000000)
 #define CACHE_SHARED_LONGEST UINT64_C(3200000000)
 
-/* A size of less than budget / CACHE_SHARED_SHARE bytes is not shared. */
+/* A size of less than budget / CACHE_SHARED_SHARE bytes is not shared for being taken often. */
 #define CACHE_SHARED_SHARE 1024u
 
 /* A lone thread may free the device's fence_bytes without a fence, doubled so often. */

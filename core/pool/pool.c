@@ -81,14 +81,12 @@ void pool_capture_about_to_begin(struct pool *pool)
     no_lock_may_be_held();
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
         epoch_fence_the_rest(pool, c);
-    if (streams_of(pool))
-        own_events_capture_comes(pool);
+    TELL_KINDS(pool, capture_is_coming, pool);
 }
 
 void pool_capture_has_come(struct pool *pool)
 {
-    if (streams_of(pool))
-        own_events_capture_has_come(pool);
+    TELL_KINDS(pool, capture_has_come, pool);
 }
 
 void pool_captures_lock(struct pool *pool)

@@ -167,7 +167,7 @@ void pool_note_launch(struct pool *pool);
  * CU_STREAM_PER_THREAD. */
 
 /* cuMemAllocAsync, and (memory_pool not NULL) cuMemAllocFromPoolAsync. False: the driver is to
- * answer the program's own call; pool_allocated_async is told of what it gave out. */
+ * answer the program's own call. */
 bool pool_allocate_async(struct pool *pool, CUdeviceptr *address, size_t bytes,
                          const CUmemoryPool *memory_pool, CUstream stream, CUresult *result);
 

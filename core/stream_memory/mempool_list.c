@@ -240,7 +240,7 @@ static CUmemoryPool known_default_of(struct pool *pool, struct device *device)
     return handle;
 }
 
-/* The default pools of the devices that are in use are made known when they are mempool_first
+/* The default pools of the devices that are in use are made known when they are first
  * named. */
 static struct mempool *find_default(struct pool *pool, CUmemoryPool handle)
 {

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/lines.h"
 #include "mempool.h"
 
 #define SLAB_BLOCKS 64
@@ -15,10 +16,9 @@ static void put_unused(struct stream_block_records *records, struct stream_block
 
 static bool add_slab(struct stream_block_records *records)
 {
-    struct stream_block *slab = aligned_alloc(STREAM_APART, SLAB_BLOCKS * sizeof *slab);
+    struct stream_block *slab = allocate_apart(STREAM_APART, SLAB_BLOCKS * sizeof *slab);
     if (!slab)
         return false;
-    memset(slab, 0, SLAB_BLOCKS * sizeof *slab);
     for (size_t i = SLAB_BLOCKS; i-- > 0;)
         put_unused(records, &slab[i]);
     return true;

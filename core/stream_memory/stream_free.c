@@ -42,7 +42,7 @@ static uint64_t share_of(uint64_t all, uint64_t streams, uint64_t at_least)
     return all / (streams > at_least ? streams : at_least);
 }
 
-/* Bytes that it may have freed with no event behind them, the last of them from
+/* Bytes that a stream may have freed with no event behind them, the last of them from
  * that memory pool: such memory other streams get, and goes back to the driver, only when it is
  * known otherwise to be over. All streams together: the growth budget; or, while half of the device
  * is free, what the driver would keep itself, for streams that need no marker; at most a 64th of

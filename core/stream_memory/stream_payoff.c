@@ -7,7 +7,7 @@
 #define VAIN_LOOKS      32u
 #define FREES_PER_TRIAL 32u
 
-/* A stream_miss that costs another block its place is vain where the stream has had fewer hits
+/* A miss that costs another block its place is vain where the stream has had fewer hits
  * since the last one than FEW_HITS, or than misses. After so many of them in a row the next frees
  * on it that would put something into it are the driver's: so many, then four and sixteen times as
  * many. */

@@ -149,7 +149,7 @@ uint64_t stream_give_back(const struct choice *choice, uint64_t wanted, enum evi
 {
     _Atomic uint64_t *returning = &choice->context->device->returning;
     uint64_t released = 0;
-    /* As in release.c: whoever is out of memory meanwhile waits for it. */
+    /* Whoever is out of memory meanwhile waits for what is on its way. */
     atomic_fetch_add_explicit(returning, 1, memory_order_relaxed);
     struct block *chain = choice_collect(choice, wanted);
     if (chain) {

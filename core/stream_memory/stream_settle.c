@@ -32,7 +32,7 @@ void stream_settle_all(struct pool *pool, const struct device *device,
         if ((device && stream->device != device) || counter_get(&stream->free_bytes) == 0)
             continue;
         uint64_t stamp = newest_stamp(stream);
-        /* The newest first: it may settle_chain all. */
+        /* The newest first: it may settle all. */
         if (stamp && !query(pool, stream, stamp))
             while (newest_stamp(stream) && query(pool, stream, 1))
                 continue;

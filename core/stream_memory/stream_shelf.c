@@ -1,26 +1,22 @@
 #include "stream_shelf.h"
+#include "core/base/lines.h"
 #include "core/base/size_class.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* On cache lines of its own: streams that are used by different threads share none. */
-static void *make_apart(size_t bytes)
-{
-    void *made = aligned_alloc(STREAM_APART, size_class_up(bytes, STREAM_APART));
-    return made ? memset(made, 0, bytes) : NULL;
-}
-
 static bool grow_slots(struct shelf *shelf)
 {
     uint32_t count = shelf->slot_count ? 2 * shelf->slot_count : 32;
-    struct shelf_bucket **slots = make_apart(count * sizeof(struct shelf_bucket *));
+    struct shelf_bucket **slots =
+        allocate_apart(STREAM_APART, count * sizeof(struct shelf_bucket *));
     if (!slots)
         return false;
     struct shelf_bucket *b = atomic_load_explicit(&shelf->buckets, memory_order_relaxed);
     for (; b; b = b->next)
         *shelf_slot(slots, count, b->bucket.bytes) = b;
-    free(shelf->slots);
+    free_apart(shelf->slots);
     shelf->slots = slots;
     shelf->slot_count = count;
     return true;
@@ -60,13 +56,13 @@ static struct bucket_counters *counters_of_size(struct pool *pool, const struct 
 struct shelf *shelf_add(struct pool *pool, struct stream *stream, struct mempool *mempool)
 {
     lock_must_be_held(&stream->lock);
-    struct shelf *shelf = make_apart(sizeof *shelf);
+    struct shelf *shelf = allocate_apart(STREAM_APART, sizeof *shelf);
     if (shelf && grow_slots(shelf))
         shelf->unkept.counters = counters_of_unkept(pool, stream);
     if (!shelf || !shelf->unkept.counters) {
         if (shelf)
-            free(shelf->slots);
-        free(shelf);
+            free_apart(shelf->slots);
+        free_apart(shelf);
         return NULL;
     }
     shelf->stream = stream;
@@ -108,7 +104,7 @@ struct bucket *shelf_add_bucket(struct pool *pool, struct shelf *shelf, uint64_t
     if (shelf->bucket_count >= BUCKETS_MAX || !may_add_bucket(streams_of(pool)) ||
         (2 * (shelf->bucket_count + 1) > shelf->slot_count && !grow_slots(shelf)))
         return NULL;
-    struct shelf_bucket *made = make_apart(sizeof *made);
+    struct shelf_bucket *made = allocate_apart(STREAM_APART, sizeof *made);
     if (!made)
         return NULL;
     made->bucket.bytes = bytes;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/base/clock.h"
+#include "core/base/lines.h"
 #include "core/contexts/pool_state.h"
 #include "core/driver/calls.h"
 #include "own_events.h"
@@ -23,8 +24,6 @@ static unsigned hash_of(uint64_t id)
 {
     return (unsigned)(id * UINT64_C(0x9E3779B97F4A7C15) >> 53);
 }
-_Static_assert(STREAMS_HASHES == 1u << (64 - 53), "hash_of gives as many");
-
 _Static_assert(STREAMS_HASHES == 1u << (64 - 53), "hash_of gives as many");
 
 static uint32_t read_link(const _Atomic uint32_t *link)
@@ -168,10 +167,9 @@ static struct stream *add_stream(struct streams *streams, struct device *device)
     unsigned index = stream_count(streams);
     if (index == STREAMS_MAX)
         return NULL;
-    struct stream *stream = aligned_alloc(STREAM_APART, sizeof *stream);
+    struct stream *stream = allocate_apart(STREAM_APART, sizeof *stream);
     if (!stream)
         return NULL;
-    memset(stream, 0, sizeof *stream);
     stream->index = index;
     shelf_begin(stream);
     stream->device = device;

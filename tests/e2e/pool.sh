@@ -13,6 +13,13 @@ expect_memory() { # case [name]
     expect "${2:-$1}" memory "$1"
 }
 
+# --- programs that bring their own ----------------------------------------------------------------
+
+if [ -z "$SANITIZE" ]; then
+    expect "a program with a malloc of its own, and no aligned_alloc" \
+        on_pool CUDAPOOL_REPORT=none -- "$programs/own_malloc"
+fi
+
 # --- settings that cannot be used ----------------------------------------------------------------
 
 without='; the program runs without the pool'

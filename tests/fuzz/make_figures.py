@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Makes the files of figures that the fuzzer and tests/e2e/reports.py start from, anew: to be run whenever
-FIGURES_VERSION or a layout in core/figures/figures.h changes.
+FIGURES_VERSION or a layout in core/figures/figures_layout.h changes.
 
 usage: make_figures.py BUILD      writes tests/fuzz/corpus/figures/
 """
