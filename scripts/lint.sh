@@ -16,8 +16,9 @@ list() { # patterns
     git ls-files --cached --others --exclude-standard -- "$@" | sort -u | xargs -r ls -d 2>/dev/null
 }
 mapfile -t formatted < <(list '*.c' '*.h')
-# The two that include <cuda.h> are checked where a toolkit is, by compiling them.
-mapfile -t sources < <(list '*.c' | grep -v 'abi_check\.c$')
+# The two that include <cuda.h> are checked where a toolkit is, by compiling them; the one of the
+# mutations includes what is written when they are built.
+mapfile -t sources < <(list '*.c' | grep -v -e 'abi_check\.c$' -e '^tests/mutations/mutation\.c$')
 mapfile -t shell_scripts < <(list '*.sh' .ci/run)
 status=0
 

@@ -17,15 +17,13 @@ static struct bucket *add_bucket(struct heap *heap, uint64_t bytes)
     if (heap->buckets.count >= BUCKETS_MAX || !bucket_set_make_room(&heap->buckets))
         return NULL;
     struct device_bucket *made = calloc(1, sizeof *made);
-    struct bucket *bucket = made ? &made->bucket : NULL;
-    if (!bucket || !bucket_init(heap, bucket, bytes)) {
-        free(bucket);
+    if (!made || !bucket_init(heap, &made->bucket, bytes)) {
+        free(made);
         return NULL;
     }
-    device_bucket(bucket)->bin =
-        bytes <= CACHE_LARGEST && heap->bins < CACHE_NO_BIN ? heap->bins++ : CACHE_NO_BIN;
-    bucket_set_add(&heap->buckets, bucket);
-    return bucket;
+    made->bin = bytes <= CACHE_LARGEST && heap->bins < CACHE_NO_BIN ? heap->bins++ : CACHE_NO_BIN;
+    bucket_set_add(&heap->buckets, &made->bucket);
+    return &made->bucket;
 }
 
 bool heap_init(struct pool *pool, struct context *context)
