@@ -34,6 +34,6 @@ Test(lines, memory_is_aligned_and_zero_and_can_be_written_to_its_end)
 Test(lines, what_cannot_be_is_refused)
 {
     cr_assert_null(allocate_apart(64, SIZE_MAX));
-    cr_assert_null(allocate_apart(64, SIZE_MAX - 200));
+    cr_assert_null(allocate_apart(64, SIZE_MAX - 100));
     free_apart(NULL);
 }
