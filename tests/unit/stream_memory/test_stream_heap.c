@@ -106,7 +106,7 @@ Test(stream_heap, where_the_wait_fails_the_block_stays)
 
 /* Many streams times many sizes are more than the figures have room for: each is counted all the
  * same, in them. */
-Test(stream_heap, counts_are_right_where_the_figures_are_full)
+Test(stream_heap, counts_are_right_where_the_figures_are_full, .timeout = 120)
 {
     static CUstream streams[240];
     uint64_t pairs = 0, bytes = 0;
