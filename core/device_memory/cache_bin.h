@@ -37,13 +37,6 @@ static inline uint64_t smaller_of(uint64_t one, uint64_t other)
 struct cache_bin *thread_cache_bin(struct thread_cache *cache, struct bucket *bucket,
                                    size_t request);
 
-/* Whether there is one. */
-static inline bool thread_cache_has_bin(const struct thread_cache *cache,
-                                        const struct bucket *bucket)
-{
-    return cache_bin_bucket(cache_bin_at(cache, device_bucket(bucket)->bin)) == bucket;
-}
-
 /* The bin at this place if it belongs to a bucket, else NULL. */
 struct cache_bin *cache_bin_in_use(struct thread_cache *cache, unsigned place);
 

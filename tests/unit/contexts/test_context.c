@@ -6,10 +6,23 @@
 #include <stdatomic.h>
 
 #include "core/contexts/context.h"
+#include "core/stream_memory/stream_memory.h"
 
 TestSuite(context, .init = set_up, .fini = tear_down, .timeout = 20);
 
 /* ---- becoming known ---- */
+
+Test(context, what_each_kind_keeps_lies_behind_the_record_in_their_order)
+{
+    start();
+    struct context *known = context_find(pool, context);
+    const char *first = context_memory(known, &device_memory);
+    const char *second = context_memory(known, &stream_memory);
+    cr_assert_eq(first, (const char *)heap_of(known));
+    cr_assert_geq(first, (const char *)(known + 1));
+    cr_assert_geq(second, first + sizeof(struct heap));
+    cr_assert_lt(second, first + sizeof(struct heap) + 64);
+}
 
 Test(context, a_context_that_nobody_announced_is_known_when_it_is_used)
 {
