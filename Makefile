@@ -75,9 +75,10 @@ CORE_SOURCES  := $(wildcard core/*/*.c) $(if $(MUTATIONS),tests/mutations/mutati
 JSON_SOURCES  := $(wildcard core/*/*_json.c)
 SHIM_SOURCES  := $(filter-out shim/abi_check.c,$(wildcard shim/*.c shim/*.S))
 TOOL_SOURCES  := $(wildcard tools/*.c)
-SIM_SOURCES   := $(filter-out tests/sim/abi_check.c,$(wildcard tests/sim/*.c))
+SIM_SOURCES   := $(filter-out tests/sim/abi_check.c tests/sim/shared_main.c,$(wildcard tests/sim/*.c))
 CONFORMANCE_SOURCES := $(wildcard tests/conformance/*.c)
-RANDOM_SOURCES := $(wildcard tests/random/*.c)
+NEIGHBOURS_SOURCES := $(wildcard tests/random/neighbours*.c)
+RANDOM_SOURCES := $(filter-out $(NEIGHBOURS_SOURCES),$(wildcard tests/random/*.c))
 UNIT_SOURCES  := $(wildcard tests/unit/*/test_*.c)
 ABI_CHECKS    := $(if $(CUDA_INCLUDE),$(wildcard shim/abi_check.c tests/sim/abi_check.c))
 
@@ -106,6 +107,7 @@ BENCH_PEERS := $(if $(NVCC),$(BUILD)/tests/bench/peers/cub.so) \
                $(if $(MIMALLOC),$(BUILD)/tests/bench/libmimalloc.so.2)
 
 RANDOM := $(if $(RANDOM_SOURCES),$(BUILD)/tests/random/random)
+NEIGHBOURS := $(if $(NEIGHBOURS_SOURCES),$(BUILD)/tests/random/neighbours)
 
 object = $(patsubst %,$(BUILD)/obj/%.o,$(basename $(1)))
 
@@ -118,6 +120,7 @@ SHIM_OBJECTS := $(call object,$(SHIM_SOURCES))
 TOOL_OBJECTS := $(call object,$(TOOL_SOURCES))
 CONFORMANCE_OBJECTS := $(call object,$(CONFORMANCE_SOURCES))
 RANDOM_OBJECTS := $(call object,$(RANDOM_SOURCES))
+NEIGHBOURS_OBJECTS := $(call object,$(NEIGHBOURS_SOURCES))
 WORKER_OBJECTS := $(call object,$(BENCH_SOURCES))
 
 PRELOAD := $(BUILD)/libcudapool_preload.so
@@ -129,7 +132,7 @@ SIM_VARIANTS := $(BUILD)/sim-old/libcuda.so.1 $(BUILD)/sim-12.4/libcuda.so.1
 
 PRODUCTS := $(if $(SHIM_SOURCES),$(PRELOAD)) $(if $(JSON_SOURCES),$(CONFIG)) \
             $(if $(TOOL_SOURCES),$(TOOL))
-SIMS     := $(if $(SIM_SOURCES),$(SIM) $(SIM_VARIANTS))
+SIMS     := $(if $(SIM_SOURCES),$(SIM) $(SIM_VARIANTS) $(BUILD)/sim/shared)
 
 # --- targets that a person types ----------------------------------------------------------------
 
@@ -141,7 +144,7 @@ SIMS     := $(if $(SIM_SOURCES),$(SIM) $(SIM_VARIANTS))
 all: library sim programs ## build everything but the unit tests
 library: $(PRODUCTS) abi-check ## build the preload object, its settings reader and the command
 sim: $(SIMS) ## build the CUDA driver on the CPU
-programs: $(SETTINGS_SCHEMA) $(if $(SIM_SOURCES),$(DEMOS) $(PROGRAMS) $(LIBRARIES) $(CONFORMANCE) $(RANDOM) $(WORKER)) ## build demo and test programs
+programs: $(SETTINGS_SCHEMA) $(if $(SIM_SOURCES),$(DEMOS) $(PROGRAMS) $(LIBRARIES) $(CONFORMANCE) $(RANDOM) $(NEIGHBOURS) $(WORKER)) ## build demo and test programs
 gpu: all $(if $(NVCC),$(CUDA_PROGRAMS)) $(BENCH_PEERS) ## build what tests/gpu/run.sh and tests/bench run on a machine with a GPU
 unit: $(UNIT_TESTS) ## build the unit tests (needs Criterion)
 plain: $(PLAIN_TESTS) ## build the unit tests with the small runner in tests/plain instead of Criterion
@@ -154,9 +157,10 @@ test: all replays $(if $(SANITIZE),plain,unit) ## run all tests; SANITIZE=addres
 
 SEEDS   ?= 1-
 MINUTES ?= 2
-random: library $(RANDOM) ## run random programs with and without the pool, in turns and freely: SEEDS=1-100 MINUTES=2 (each)
+random: library $(RANDOM) $(NEIGHBOURS) ## run random programs with and without the pool, in turns, freely and in processes that share a device: SEEDS=1-100 MINUTES=2 (each)
 	@$(RANDOM) seeds=$(SEEDS) minutes=$(MINUTES) jobs=$(or $(JOBS),$(shell nproc))
 	@$(RANDOM) free seeds=$(SEEDS) minutes=$(MINUTES) jobs=$(or $(JOBS),$(shell nproc))
+	@$(NEIGHBOURS) seeds=$(SEEDS) minutes=$(MINUTES)
 
 SECONDS_EACH ?= 60
 fuzz: ## run the coverage-guided fuzzers (needs clang): SECONDS_EACH=60 AT_A_TIME=2
@@ -366,6 +370,12 @@ $(eval $(call sim_rules,sim,))
 $(eval $(call sim_rules,sim-old,-DSIM_OLD_DRIVER))
 $(eval $(call sim_rules,sim-12.4,-DSIM_DRIVER_12_4))
 
+# Who holds what of devices that processes share (SIMCUDA_SHARED).
+$(BUILD)/sim/shared: $(BUILD)/obj/sim/shared_main.o $(BUILD)/obj/sim/shared.o
+	@mkdir -p $(@D)
+	$(say) LINK $@
+	$(Q)$(LINK) $^ -o $@
+
 # --- tests and programs -------------------------------------------------------------------------
 
 $(BUILD)/obj/tests/unit/%.o: tests/unit/%.c Makefile | dependencies
@@ -376,6 +386,14 @@ $(BUILD)/obj/tests/unit/%.o: tests/unit/%.c Makefile | dependencies
 # The core's requests for memory go to the test (failing_memory.h).
 $(filter %/test_failing_memory %/test_failing_stream_memory,$(UNIT_TESTS) $(PLAIN_TESTS)): \
     LDFLAGS += $(foreach f,malloc calloc realloc aligned_alloc mmap,-Wl,--wrap=$(f))
+# So do its looks through the loaded objects.
+$(filter %/test_surroundings %/test_housekeeper,$(UNIT_TESTS) $(PLAIN_TESTS)): \
+    LDFLAGS += -Wl,--wrap=dl_iterate_phdr
+# The core's calls of the board go to the test (fake_board.h).
+$(filter %/test_neighbours,$(UNIT_TESTS) $(PLAIN_TESTS)): \
+    LDFLAGS += $(foreach f,join leave forget is_joined device publish publish_listening others ended_at \
+        ask demand_look demand_end sleep wake take give answered group_take group_give group_held,\
+        -Wl,--wrap=board_$(f))
 
 $(BUILD)/tests/unit/%: tests/unit/%.c $(UNIT_OBJECTS) $(BUILD)/core.a Makefile | dependencies
 	@mkdir -p $(@D)
@@ -419,6 +437,10 @@ $(PROGRAMS): $(BUILD)/%: %.c $(SIM) tests/kernels.ptx Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<
 	$(Q)$(COMPILE) $(TEST_FLAGS) $< -o $@ $(LDFLAGS) -Wl,--as-needed $(SIM) -ldl
+
+# It is on the board as the pool is.
+$(BUILD)/tests/e2e/neighbour: LDFLAGS += $(BUILD)/core.a -pthread
+$(BUILD)/tests/e2e/neighbour: $(BUILD)/core.a
 
 # Other people's libraries: they know of no sanitizer, and some run before it is ready.
 $(LIBRARIES): $(BUILD)/%.so: %.c $(SIM) tests/kernels.ptx Makefile | dependencies
@@ -464,5 +486,11 @@ $(RANDOM): $(RANDOM_OBJECTS) $(SIM)
 	@mkdir -p $(@D)
 	$(say) LINK $@
 	$(Q)$(LINK) $(RANDOM_OBJECTS) -o $@ -rdynamic -Wl,-rpath,'$$ORIGIN/../../sim' $(SIM) -pthread -ldl
+
+# Its processes have the real clock.
+$(NEIGHBOURS): $(NEIGHBOURS_OBJECTS) $(SIM)
+	@mkdir -p $(@D)
+	$(say) LINK $@
+	$(Q)$(LINK) $(NEIGHBOURS_OBJECTS) -o $@ -Wl,-rpath,'$$ORIGIN/../../sim' $(SIM) -pthread -ldl
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

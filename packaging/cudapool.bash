@@ -13,7 +13,8 @@ _cudapool_settings() {
         stream_ordered.reuse.follow_event_dependencies stream_ordered.reuse.opportunistic \
         stream_ordered.reuse.internal_dependencies stream_ordered.evict \
         stream_ordered.release_after_idle stream_ordered.driver_release_threshold \
-        limits.device_bytes report.at_exit report.file figures.enabled figures.directory \
+        neighbours.enabled neighbours.leave_free limits.device_bytes limits.group \
+        limits.group_bytes report.at_exit report.file figures.enabled figures.directory \
         figures.keep
 }
 # End of settings.
@@ -104,7 +105,7 @@ _cudapool() {
     local word=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
     COMPREPLY=()
     if [ "$COMP_CWORD" -eq 1 ]; then
-        _cudapool_words "$word" "run try report top check configs help --help --version"
+        _cudapool_words "$word" "run try report top trim check configs help --help --version"
         return
     fi
     case ${COMP_WORDS[1]} in
@@ -122,9 +123,16 @@ _cudapool() {
         if [[ $word == -* ]]; then
             _cudapool_words "$word" "--interval --count --sort --help"
         elif [ "$previous" = --sort ]; then
-            _cudapool_words "$word" "process requests hits memory name"
+            _cudapool_words "$word" "process requests hits memory cached name"
         elif [[ $previous != --interval && $previous != --count ]]; then
             _cudapool_words_and_files "$word" "$(_cudapool_processes)"
+        fi
+        ;;
+    trim)
+        if [[ $word == -* ]]; then
+            _cudapool_words "$word" "--all --device --wait --help"
+        elif [[ $previous != --device && $previous != --wait ]]; then
+            _cudapool_words "$word" "$(_cudapool_processes)"
         fi
         ;;
     check)
@@ -135,7 +143,7 @@ _cudapool() {
         fi
         ;;
     configs) _cudapool_words "$word" "$(_cudapool_configs) schema" ;;
-    help) _cudapool_words "$word" "run try report top check configs" ;;
+    help) _cudapool_words "$word" "run try report top trim check configs" ;;
     esac
 }
 

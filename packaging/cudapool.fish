@@ -13,7 +13,8 @@ function __cudapool_settings
         stream_ordered.reuse.follow_event_dependencies stream_ordered.reuse.opportunistic \
         stream_ordered.reuse.internal_dependencies stream_ordered.evict \
         stream_ordered.release_after_idle stream_ordered.driver_release_threshold \
-        limits.device_bytes report.at_exit report.file figures.enabled figures.directory \
+        neighbours.enabled neighbours.leave_free limits.device_bytes limits.group \
+        limits.group_bytes report.at_exit report.file figures.enabled figures.directory \
         figures.keep
 end
 # End of settings.
@@ -64,6 +65,7 @@ complete -c cudapool -n __cudapool_needs_command -a run -d 'run a program with m
 complete -c cudapool -n __cudapool_needs_command -a try -d 'run a program without and with the pool'
 complete -c cudapool -n __cudapool_needs_command -a report -d 'show what reports say'
 complete -c cudapool -n __cudapool_needs_command -a top -d 'show the processes on the pool'
+complete -c cudapool -n __cudapool_needs_command -a trim -d 'have processes give back what they cache'
 complete -c cudapool -n __cudapool_needs_command -a check -d 'validate settings'
 complete -c cudapool -n __cudapool_needs_command -a configs -d 'list and print settings that come along'
 complete -c cudapool -n __cudapool_needs_command -a help -d 'show the help of a command'
@@ -88,12 +90,18 @@ complete -c cudapool -n '__cudapool_in report' -l help -d 'show the help'
 complete -c cudapool -n '__cudapool_in top' -a '(__cudapool_processes) (__fish_complete_directories)'
 complete -c cudapool -n '__cudapool_in top' -l interval -x -d 'seconds between two times'
 complete -c cudapool -n '__cudapool_in top' -l count -x -d 'number of times'
-complete -c cudapool -n '__cudapool_in top' -l sort -x -a 'process requests hits memory name' -d 'by what'
+complete -c cudapool -n '__cudapool_in top' -l sort -x -a 'process requests hits memory cached name' -d 'by what'
 complete -c cudapool -n '__cudapool_in top' -l help -d 'show the help'
+
+complete -c cudapool -n '__cudapool_in trim' -a '(__cudapool_processes)'
+complete -c cudapool -n '__cudapool_in trim' -l all -d 'all processes'
+complete -c cudapool -n '__cudapool_in trim' -l device -x -d 'on one device alone'
+complete -c cudapool -n '__cudapool_in trim' -l wait -x -d 'seconds to wait for the GPU, at most'
+complete -c cudapool -n '__cudapool_in trim' -l help -d 'show the help'
 
 complete -c cudapool -n '__cudapool_in check' -F -a $configs
 complete -c cudapool -n '__cudapool_in check' -l all -d 'every setting'
 complete -c cudapool -n '__cudapool_in check' -l help -d 'show the help'
 complete -c cudapool -n '__cudapool_in configs' -a "$configs schema"
 complete -c cudapool -n '__cudapool_in configs' -l help -d 'show the help'
-complete -c cudapool -n '__cudapool_in help' -a 'run try report top check configs'
+complete -c cudapool -n '__cudapool_in help' -a 'run try report top trim check configs'

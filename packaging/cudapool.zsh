@@ -14,7 +14,8 @@ _cudapool_settings() {
         stream_ordered.reuse.follow_event_dependencies stream_ordered.reuse.opportunistic \
         stream_ordered.reuse.internal_dependencies stream_ordered.evict \
         stream_ordered.release_after_idle stream_ordered.driver_release_threshold \
-        limits.device_bytes report.at_exit report.file figures.enabled figures.directory \
+        neighbours.enabled neighbours.leave_free limits.device_bytes limits.group \
+        limits.group_bytes report.at_exit report.file figures.enabled figures.directory \
         figures.keep
 }
 # End of settings.
@@ -38,6 +39,10 @@ _cudapool_processes() {
     local -a files
     files=(${XDG_RUNTIME_DIR:-/dev/shm}/cudapool-*/<->-*.figures(N:t) /dev/shm/cudapool-*/<->-*.figures(N:t))
     compadd -- ${files%%-*}
+}
+
+_cudapool_processes_or_directories() {
+    _cudapool_processes
     _files -/
 }
 
@@ -49,6 +54,7 @@ _cudapool() {
         'try:run a program without and with the pool, in turn'
         'report:show what reports say\: as a table, a page, and more'
         'top:show what the pool does in processes that are running'
+        'trim:have processes give back now what they cache'
         'check:validate settings, and say in words what they mean'
         'configs:list the settings files that come along, and print one'
         'help:show the help of a command'
@@ -73,11 +79,15 @@ _cudapool() {
             ;;
         top)
             _arguments '--interval[between two times]:seconds:' '--count[of times]:number:' \
-                '--sort[by what]:key:(process requests hits memory name)' '--help[show the help]' '1:process:_cudapool_processes'
+                '--sort[by what]:key:(process requests hits memory cached name)' '--help[show the help]' '1:process:_cudapool_processes_or_directories'
+            ;;
+        trim)
+            _arguments '--all[all processes]' '--device[on one device alone]:device:' '--wait[for the GPU, at most]:seconds:' \
+                '--help[show the help]' '*:process:_cudapool_processes'
             ;;
         check) _arguments '--all[every setting]' '--help[show the help]' '*:settings:_cudapool_configs_or_files' ;;
         configs) _arguments '--help[show the help]' '1:settings:(default low-memory strict throughput schema)' ;;
-        help) _arguments '1:command:(run try report top check configs)' ;;
+        help) _arguments '1:command:(run try report top trim check configs)' ;;
         esac
         ;;
     esac

@@ -72,7 +72,9 @@ def allowed(schema):
     if schema.get("type") in ("integer", "number"):
         return f"{schema['minimum']} to {schema['maximum']}"
     if "anyOf" not in schema:
-        return "a file name, or null" if isinstance(schema["type"], list) else "a time"
+        if not isinstance(schema["type"], list):
+            return "a time"
+        return "a file name, or null" if "%" in schema["pattern"] else "a name, or null"
     number, *others = schema["anyOf"]
     share = any("%" in other.get("pattern", "") for other in others)
     null = any(other["type"] == "null" for other in others)

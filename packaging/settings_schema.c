@@ -98,6 +98,9 @@ static json_t *value_schema(const struct setting *setting)
     case SETTING_FILE:
         return json_pack("{s:[s, s], s:i, s:i, s:s}", "type", "string", "null", "minLength", 1,
                          "maxLength", SETTINGS_PATH_MAX - 1, "pattern", "^([^%]|%[phr%])+$");
+    case SETTING_NAME:
+        return json_pack("{s:[s, s], s:i, s:i, s:s}", "type", "string", "null", "minLength", 1,
+                         "maxLength", SETTINGS_NAME_BYTES - 1, "pattern", "^[A-Za-z0-9._-]+$");
     }
     return NULL;
 }
@@ -143,6 +146,7 @@ static void add_sections(void)
 #define RATIO(in, name, value, description, ...)  ADD(in, name, description)
 #define TIME(in, name, value, description, ...)   ADD(in, name, description)
 #define FILE_NAME(in, name, description, ...)     ADD(in, name, description)
+#define NAME(in, name, description, ...)          ADD(in, name, description)
 #include "core/settings/settings.def"
     /* clang-format on */
 }

@@ -40,12 +40,14 @@ show 100 40 "env TERM=tmux-256color '$cudapool' report '$(realpath "$report")'"
 sleep 1
 draw "the table of a run" docs/table.svg
 
+mkdir "$work/figures"
 for steps in 9000001 9000002; do
-    (cd "$work" && LD_PRELOAD=$build/libcudapool_preload.so CUDAPOOL_REPORT=none exec ./solver steps=$steps) >/dev/null 2>&1 &
+    (cd "$work" && LD_PRELOAD=$build/libcudapool_preload.so CUDAPOOL_REPORT=none CUDAPOOL_FIGURES=$work/figures SIMCUDA_SHARED=$work/memory exec ./solver steps=$steps) >/dev/null 2>&1 &
     started+=($!)
 done
 sleep 1
-show 100 18 "env TERM=tmux-256color '$cudapool' top"
+# Of these programs alone, whatever else of this user is on the board.
+show 100 18 "env TERM=tmux-256color '$cudapool' top '$work/figures'"
 sleep 3
 tmux -S "$work/tmux" send-keys Down
 sleep 0.5

@@ -3,7 +3,8 @@
 # simulated driver, end-to-end scripts. Shows the output of what failed, and closes with "N passed, N failed".
 #
 # usage: BUILD=dir [SANITIZE=kind] run_tests.sh [name...]    (names: only tests whose path has one)
-#   TEST_TIMEOUT   seconds that one test program or script may take (default 120)
+#   TEST_TIMEOUT   seconds that one test program or script may take (default 120, and 300 with a
+#                  sanitizer)
 #   RUN_WITH       an emulator to run every program with: "qemu-aarch64 -L /usr/aarch64-linux-gnu"
 #   GUEST_LIBRARY_PATH   where its programs find what is not there
 #
@@ -23,7 +24,7 @@ BUILD=$(realpath "${BUILD:-build}")
 SIM=$BUILD/sim
 PRELOAD=$BUILD/libcudapool_preload.so
 SANITIZE=${SANITIZE:-}
-TEST_TIMEOUT=${TEST_TIMEOUT:-120}
+TEST_TIMEOUT=${TEST_TIMEOUT:-$([ -n "$SANITIZE" ] && echo 300 || echo 120)}
 # shellcheck disable=SC2206 # a command and its arguments
 run_with=(${RUN_WITH:-})
 prefix=()
@@ -130,8 +131,8 @@ done
 
 if [ -x "$BUILD/tests/conformance/conformance" ] && wanted conformance "$@"; then
     echo "Conformance, on the simulated driver"
-    run conformance env LD_LIBRARY_PATH="$SIM:$libraries" SIMCUDA_DEVICES=2 "${run_with[@]}" \
-        "$BUILD/tests/conformance/conformance"
+    run conformance env LD_LIBRARY_PATH="$SIM:$libraries" SIMCUDA_DEVICES=2 \
+        SIMCUDA_SHARED="$figures/devices" "${run_with[@]}" "$BUILD/tests/conformance/conformance"
 fi
 
 # What is done by one thread at a time, or for other tests' sake, says nothing to ThreadSanitizer.

@@ -258,11 +258,31 @@ static struct thread_functions find_thread_functions(void)
     return (struct thread_functions){
         (int (*)(pthread_key_t *, void (*)(void *)))find(RTLD_DEFAULT, "pthread_key_create"),
         (int (*)(pthread_key_t, const void *))find(RTLD_DEFAULT, "pthread_setspecific"),
+        (int (*)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *))find(
+            RTLD_DEFAULT, "pthread_create"),
+        (int (*)(pthread_attr_t *, size_t))find(RTLD_DEFAULT, "pthread_attr_setstacksize"),
     };
 }
 
 /* --- carrying it out ---------------------------------------------------------------------------
  */
+
+/* What prepare_fork has told of a fork in this thread. */
+static _Thread_local struct pool *forking_pool;
+
+static void prepare_fork(void)
+{
+    forking_pool = atomic_load_explicit(&pool_to_use, memory_order_acquire);
+    if (forking_pool)
+        pool_fork_coming(forking_pool);
+}
+
+static void forked(void)
+{
+    if (forking_pool)
+        pool_fork_over(forking_pool);
+    forking_pool = NULL;
+}
 
 /* The child of a process that has a pool has none: its contexts are not the child's. */
 static void forget_the_pool(void)
@@ -275,7 +295,7 @@ static void forget_the_pool(void)
 
 static struct pool *create_pool(const struct driver *driver, struct plan *plan)
 {
-    if (__register_atfork(NULL, NULL, forget_the_pool, &__dso_handle) != 0) {
+    if (__register_atfork(prepare_fork, forked, forget_the_pool, &__dso_handle) != 0) {
         snprintf(plan->why_not, MESSAGE_BYTES, "no memory for a fork handler");
         return NULL;
     }
@@ -289,6 +309,7 @@ static struct pool *create_pool(const struct driver *driver, struct plan *plan)
         snprintf(plan->why_not, MESSAGE_BYTES, "the pool cannot start: %s", strerror(errno));
         return NULL;
     }
+    pool_read_limits(run.pool, say);
     run.collected = plan->figures_for_somebody;
     pool_show_figures(run.pool, run.collected ? NULL : say);
     return run.pool;
@@ -375,6 +396,7 @@ static bool this_process_started_the_pool(void)
 __attribute__((destructor)) static void process_ends(void)
 {
     if (this_process_started_the_pool()) {
+        pool_ends(run.pool);
         report_at_exit(&run);
     }
 }

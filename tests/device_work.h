@@ -40,15 +40,20 @@ struct kernels {
     CUfunction spin, fill, verify, spin_then_verify, wait_flag, set_flag;
 };
 
-static inline void load_kernels(struct kernels *kernels)
+static inline void find_kernels(struct kernels *kernels)
 {
-    CU(cuModuleLoadData(&kernels->module, KERNELS_PTX));
     CU(cuModuleGetFunction(&kernels->spin, kernels->module, "spin"));
     CU(cuModuleGetFunction(&kernels->fill, kernels->module, "fill"));
     CU(cuModuleGetFunction(&kernels->verify, kernels->module, "verify"));
     CU(cuModuleGetFunction(&kernels->spin_then_verify, kernels->module, "spin_then_verify"));
     CU(cuModuleGetFunction(&kernels->wait_flag, kernels->module, "wait_flag"));
     CU(cuModuleGetFunction(&kernels->set_flag, kernels->module, "set_flag"));
+}
+
+static inline void load_kernels(struct kernels *kernels)
+{
+    CU(cuModuleLoadData(&kernels->module, KERNELS_PTX));
+    find_kernels(kernels);
 }
 
 /* One block of one thread: for kernels whose time matters, not their width. */

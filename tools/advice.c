@@ -22,6 +22,15 @@ static const struct rule {
 #undef RULE
 };
 
+static const struct neighbour_rule {
+    const char *name;
+    bool (*applies)(const struct case_of_neighbours *at_hand, struct advice *advice);
+} neighbour_rules[] = {
+#define RULE(rule) {#rule, rule},
+    NEIGHBOUR_RULES(RULE)
+#undef RULE
+};
+
 /* The smallest device's, so that what is proposed fits all. */
 static uint64_t device_bytes(const struct summary *summary)
 {
@@ -42,6 +51,16 @@ static uint64_t captured_of(const struct summary *summary)
     for (size_t i = 0; i < summary->device_count; i++)
         captured = saturating_sum(captured, summary->devices[i].device.captured);
     return captured;
+}
+
+static const struct device_limits *limits_of(const struct summary *summary)
+{
+    for (size_t i = 0; i < summary->device_count; i++) {
+        const struct device_limits *limits = &summary->devices[i].device.limits;
+        if (limits->device_from[0] != '\0' || limits->group_from[0] != '\0')
+            return limits;
+    }
+    return NULL;
 }
 
 /* False for a kind that the settings do not know. */
@@ -65,6 +84,8 @@ static bool describe_case(const struct summary *summary, const struct report_kin
         .growth_budget = is_device ? &settings->device.growth_budget : NULL,
         .release_after_idle_ns = own.release_after_idle_ns,
         .settings = settings,
+        .limits = limits_of(summary),
+        .others_held_bytes = summary_neighbours(summary).others_held_bytes,
         .captured = is_device ? captured_of(summary) : 0,
     };
     return true;
@@ -102,7 +123,8 @@ static void name_setting(const char *kind, struct advice *advice)
 
 static bool has_failures(const struct report_counters *totals)
 {
-    return totals->failures.memory != 0 || totals->failures.limit != 0;
+    return totals->failures.memory != 0 || totals->failures.limit != 0 ||
+           totals->failures.group != 0;
 }
 
 static size_t advise_on(struct case_at_hand *at_hand, struct advice *advice, size_t count)
@@ -121,6 +143,21 @@ static size_t advise_on(struct case_at_hand *at_hand, struct advice *advice, siz
     return count;
 }
 
+static size_t advise_on_neighbours(const struct summary *summary, struct advice *advice,
+                                   size_t count)
+{
+    const struct case_of_neighbours at_hand = {.neighbours = summary_neighbours(summary),
+                                               .device_bytes = device_bytes(summary),
+                                               .settings = &summary->settings};
+
+    for (size_t i = 0; i < sizeof(neighbour_rules) / sizeof(neighbour_rules[0]); i++) {
+        struct advice one = {.rule = neighbour_rules[i].name};
+        if (count < ADVICE_MOST && neighbour_rules[i].applies(&at_hand, &one))
+            advice[count++] = one;
+    }
+    return count;
+}
+
 size_t find_advice(const struct summary *summary, struct advice advice[ADVICE_MOST])
 {
     struct case_at_hand at_hand;
@@ -132,7 +169,7 @@ size_t find_advice(const struct summary *summary, struct advice advice[ADVICE_MO
             describe_case(summary, kind, &at_hand))
             count = advise_on(&at_hand, advice, count);
     }
-    return count;
+    return advise_on_neighbours(summary, advice, count);
 }
 
 /* --- telling them -------------------------------------------------------------------------------

@@ -33,8 +33,17 @@ struct case_at_hand {
     const struct byte_size *growth_budget; /* NULL where the kind has none */
     uint64_t release_after_idle_ns;
     const struct settings *settings;
+    const struct device_limits *limits; /* of the first device that names any; NULL: none does */
+    uint64_t others_held_bytes;         /* the most that was held elsewhere when memory ran out */
     uint64_t captured; /* requests that came while captures went on; counted for device memory */
     size_t found;      /* by the rules before, of this kind */
+};
+
+/* What went on beside the processes of one run, on all of its devices. */
+struct case_of_neighbours {
+    struct report_neighbours neighbours;
+    uint64_t device_bytes; /* of the smallest device */
+    const struct settings *settings;
 };
 
 static inline bool is_a_tenth(uint64_t part, uint64_t whole)

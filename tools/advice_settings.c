@@ -67,6 +67,11 @@ static uint64_t limit_failures(const struct report_counters *counters)
     return counters->failures.limit;
 }
 
+static uint64_t group_failures(const struct report_counters *counters)
+{
+    return counters->failures.group;
+}
+
 static uint64_t memory_failures(const struct report_counters *counters)
 {
     return counters->failures.memory;
@@ -93,41 +98,95 @@ static void spell_failures(const struct report_kind *kind, measure *of, char tex
                  (unsigned long long)most, bucket);
 }
 
+/* Twice the setting's limit, or the whole device. */
+static void propose_limit(const struct case_at_hand *at_hand, const char *setting,
+                          const struct byte_size *limit, const char *failures,
+                          struct advice *advice)
+{
+    uint64_t bytes = byte_size_resolve(limit, at_hand->device_bytes);
+    uint64_t more = bytes > at_hand->device_bytes / 2 ? at_hand->device_bytes : bytes * 2;
+    bool of_group = limit == &at_hand->settings->limits.group_bytes;
+    char now[READABLE_BYTES];
+
+    readable_exact_bytes(bytes, now);
+    snprintf(advice->setting, sizeof(advice->setting), "%s", setting);
+    spell_size(limit, advice->from);
+    spell_bytes(more, advice->to);
+    snprintf(advice->text, sizeof(advice->text),
+             "%s failed at your %slimit of %s%s. If the program needs them, raise %%s from %s to "
+             "%s.",
+             failures, of_group ? "group's " : "", now,
+             of_group ? ", which all of its processes share" : "", advice->from, advice->to);
+}
+
+/* A limit that no setting says: the container's. */
+static void blame_container(const struct device_limits *limits, const char *failures, bool of_group,
+                            struct advice *advice)
+{
+    char bytes[READABLE_BYTES] = "", from[LIMIT_NAME_BYTES] = "";
+
+    if (limits != NULL) {
+        readable_exact_bytes(of_group ? limits->group_bytes : limits->device_bytes, bytes);
+        snprintf(from, sizeof(from), "%s", of_group ? limits->group_from : limits->device_from);
+    }
+    snprintf(advice->text, sizeof(advice->text), "%s failed at the container's limit%s%s%s%s%s%s.",
+             failures, bytes[0] != '\0' ? " of " : "", bytes,
+             of_group ? ", which all of its processes share" : "", from[0] != '\0' ? " (" : "",
+             from, from[0] != '\0' ? " in the environment)" : "");
+}
+
 /* The program asked for more than it may have. */
 bool requests_fail_at_the_limit(const struct case_at_hand *at_hand, struct advice *advice)
 {
     const struct byte_size *limit = &at_hand->settings->limits.device_bytes;
-    char failures[160], now[READABLE_BYTES];
+    char failures[160];
 
     if (at_hand->kind->totals.failures.limit == 0)
         return false;
-    uint64_t bytes = byte_size_resolve(limit, at_hand->device_bytes);
-    uint64_t more = bytes > at_hand->device_bytes / 2 ? at_hand->device_bytes : bytes * 2;
     spell_failures(at_hand->kind, limit_failures, failures);
-    readable_exact_bytes(bytes, now);
-    snprintf(advice->setting, sizeof(advice->setting), "limits.device_bytes");
-    spell_size(limit, advice->from);
-    spell_bytes(more, advice->to);
-    snprintf(advice->text, sizeof(advice->text),
-             "%s failed at your limit of %s. If the program needs them, raise %%s from %s to %s.",
-             failures, now, advice->from, advice->to);
+    if (limit->unlimited)
+        blame_container(at_hand->limits, failures, false, advice);
+    else
+        propose_limit(at_hand, "limits.device_bytes", limit, failures, advice);
+    return true;
+}
+
+/* All processes of the group asked for more than they may have. */
+bool requests_fail_at_the_groups_limit(const struct case_at_hand *at_hand, struct advice *advice)
+{
+    const struct byte_size *limit = &at_hand->settings->limits.group_bytes;
+    char failures[160];
+
+    if (at_hand->kind->totals.failures.group == 0)
+        return false;
+    spell_failures(at_hand->kind, group_failures, failures);
+    if (limit->unlimited)
+        blame_container(at_hand->limits, failures, true, advice);
+    else
+        propose_limit(at_hand, "limits.group_bytes", limit, failures, advice);
     return true;
 }
 
 bool requests_fail_for_memory(const struct case_at_hand *at_hand, struct advice *advice)
 {
     const struct report_counters *totals = &at_hand->kind->totals;
-    char failures[160], live[READABLE_BYTES], whole[READABLE_BYTES];
+    char failures[160], live[READABLE_BYTES], whole[READABLE_BYTES], others[128] = "";
 
     if (totals->failures.memory == 0)
         return false;
     spell_failures(at_hand->kind, memory_failures, failures);
     readable_bytes(totals->peak.live_bytes, live);
     readable_bytes(at_hand->device_bytes, whole);
+    if (is_a_tenth(at_hand->others_held_bytes, at_hand->device_bytes)) {
+        char held[READABLE_BYTES];
+        readable_bytes(at_hand->others_held_bytes, held);
+        snprintf(others, sizeof(others),
+                 "; up to %s were held by other processes, the driver, or past the pool", held);
+    }
     snprintf(advice->text, sizeof(advice->text),
              "%s failed: the device was out of memory, after the pool had given back all that it "
-             "kept. The program itself had up to %s in use at a time, of the device's %s.",
-             failures, live, whole);
+             "kept. The program itself had up to %s in use at a time, of the device's %s%s.",
+             failures, live, whole, others);
     return true;
 }
 

@@ -2,6 +2,7 @@
  * cudapool check: is a settings file right, and what does it say?
  */
 #include <getopt.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -10,6 +11,8 @@
 
 #include "core/base/one_line.h"
 #include "core/settings/config_json.h"
+#include "core/settings/limits.h"
+#include "core/settings/quantity_json.h"
 #include "core/settings/settings_json.h"
 #include "terminal.h"
 #include "tool.h"
@@ -88,21 +91,71 @@ static void print_title(const struct check *check, const char *source)
                 count == 1 ? " differs" : "s differ");
 }
 
+static void explain_variable(const struct check *check, const struct limit_variable *variable)
+{
+    const struct limits_settings *limits = &check->settings.limits;
+    bool process = limits->device_bytes.unlimited;
+    bool container = limits->group[0] == '\0' && check->settings.neighbours.enabled;
+    char bytes[QUANTITY_TEXT_BYTES], device[32] = "each device";
+
+    bytes_to_text(variable->bytes, " ", bytes);
+    if (variable->device >= 0)
+        snprintf(device, sizeof(device), "device %d", variable->device);
+    fprintf(check->out, "* %s = %" PRIu64 "\n      ", variable->name, variable->bytes);
+    if (!process && !container)
+        fputs("Not in force: limits.device_bytes holds, and neighbours.enabled or limits.group "
+              "keeps the container from being a group.\n",
+              check->out);
+    else if (!container)
+        fprintf(check->out, "On %s the process may hold %s.\n", device, bytes);
+    else
+        fprintf(check->out, "On %s %sall processes of the container together may hold %s.\n",
+                device, process ? "the process and " : "", bytes);
+}
+
+/* What the environment says besides, as a program that is started here will find it. */
+static void explain_environment(const struct check *check, const struct limits *limits)
+{
+    struct limit_variable variable;
+    bool titled = false;
+
+    for (unsigned i = 0; limits_variable(limits, i, &variable); i++) {
+        if (variable.bytes == 0)
+            continue;
+        if (!titled)
+            fputs("  the container's limits, in the environment\n", check->out);
+        titled = true;
+        explain_variable(check, &variable);
+    }
+}
+
+static bool environment_is_bad;
+
+static void complain_of_environment(const char *line)
+{
+    environment_is_bad = true;
+    complain("%s", line);
+}
+
 static int check_source(const char *source, bool all)
 {
     struct check check = {.all = all};
+    struct limits limits;
 
     settings_defaults(&check.defaults);
     if (config_read_patiently(source, &check.settings, complain_of, NULL) != 0)
         return EXIT_BAD_INPUT;
+    limits_read(&limits, &check.settings, getenv,
+                environment_is_bad ? NULL : complain_of_environment);
     struct look look = terminal_look(stdout, all);
     struct folding folding;
     check.out = folding_begin(&folding, &look, stdout);
     print_title(&check, source);
     for (const struct setting_group *group = setting_groups; group->path != NULL; group++)
         explain_group(&check, group);
+    explain_environment(&check, &limits);
     folding_end(&folding);
-    return 0;
+    return environment_is_bad ? EXIT_BAD_INPUT : 0;
 }
 
 /* 0, or the exit status. */
@@ -149,6 +202,9 @@ const struct command check_command = {
         "the\n"
         "defaults. Settings that come along may be named (see `cudapool configs`), and - is "
         "stdin.\n"
+        "\n"
+        "Limits that a scheduler has put into the environment (CUDA_DEVICE_MEMORY_LIMIT,\n"
+        "GPU_MEMORY_LIMIT) are said as well.\n"
         "\n"
         "  --all   says it of every setting, and marks with * what differs\n"
         "\n"

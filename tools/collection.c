@@ -104,6 +104,13 @@ bool collection_start(struct collection *collection, const struct figures_settin
     return false;
 }
 
+void collection_free(struct collection *collection)
+{
+    for (size_t i = 0; i < sizeof(told) / sizeof(told[0]); i++)
+        free(collection->environment[i]);
+    free(collection->file);
+}
+
 /* --- keeping figures ----------------------------------------------------------------------------
  */
 

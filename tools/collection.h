@@ -56,4 +56,7 @@ void reports_free(struct reports *reports);
 void collection_deliver(struct collection *collection, const char *program,
                         const struct program_end *end);
 
+/* The strings that it owns, whatever became of it. */
+void collection_free(struct collection *collection);
+
 #endif

@@ -8,6 +8,7 @@
 #include "comparison.h"
 #include "core/base/readable.h"
 #include "core/figures/report_json.h"
+#include "core/figures/report_neighbours_json.h"
 #include "core/figures/report_table.h"
 #include "core/settings/settings_json.h"
 #include "formats.h"
@@ -310,6 +311,26 @@ static void print_run(const char *name, const struct summary *summary, FILE *out
     fputc('\n', out);
 }
 
+static void print_exchange(const char *what, uint64_t a, uint64_t b, FILE *out)
+{
+    char one[READABLE_BYTES], other[READABLE_BYTES];
+
+    if (a == 0 && b == 0)
+        return;
+    readable_bytes(a, one);
+    readable_bytes(b, other);
+    fprintf(out, "%s other processes, A -> B: %s -> %s\n", what, one, other);
+}
+
+static void print_neighbours(const struct summary *a, const struct summary *b, FILE *out)
+{
+    struct report_neighbours one = summary_neighbours(a), other = summary_neighbours(b);
+
+    print_exchange("given to", one.given.bytes, other.given.bytes, out);
+    print_exchange("got from", one.got.bytes, other.got.bytes, out);
+    print_exchange("left free for", one.left.bytes, other.left.bytes, out);
+}
+
 /* Hundredths, rounded, so that no locale's decimal point gets in. */
 static void print_verdict(const struct summary *a, const struct summary *b, FILE *out)
 {
@@ -331,6 +352,7 @@ int print_comparison_table(const struct summary *a, const struct summary *b,
     print_run("B", b, lines);
     print_verdict(a, b, lines);
     print_settings(a, b, lines);
+    print_neighbours(a, b, lines);
     int status = print_kinds(a, b, look, lines);
     folding_end(&folding);
     return status;
@@ -407,8 +429,26 @@ static void print_csv_pair(const struct pair *pair, void *context)
     }
 }
 
+/* Where there was nothing there is no line. */
+static void print_csv_neighbours(const struct summary *a, const struct summary *b, FILE *out)
+{
+    struct report_neighbours one = summary_neighbours(a), other = summary_neighbours(b);
+
+    if (!report_has_neighbours(&one) && !report_has_neighbours(&other))
+        return;
+    for (size_t i = 0; i < report_neighbour_table_length; i++) {
+        const struct report_counter *counter = &report_neighbour_table[i];
+        uint64_t was = report_neighbour_value(counter, &one);
+        uint64_t is = report_neighbour_value(counter, &other);
+        fprintf(out, "neighbours,,%s%s%s,%" PRIu64 ",%" PRIu64 ",%lld\r\n", counter->group,
+                counter->group[0] == '\0' ? "" : "_", counter->name, was, is,
+                (long long)difference(was, is));
+    }
+}
+
 void print_comparison_csv(const struct summary *a, const struct summary *b, FILE *out)
 {
     fputs("kind,bucket_bytes,counter,a,b,difference\r\n", out);
     visit_pairs(a, b, print_csv_pair, out);
+    print_csv_neighbours(a, b, out);
 }

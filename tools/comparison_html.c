@@ -70,17 +70,47 @@ static uint64_t wall_nanoseconds(const struct summary *summary)
     return seconds > 0 && seconds < 1e10 ? (uint64_t)(seconds * 1e9) : 0;
 }
 
-static void put_sums(FILE *out, const struct summary *a, const struct summary *b)
+struct sum_row {
+    const char *name, *key;
+    uint64_t a, b;
+    writer *write;
+    enum good good;
+};
+
+static void put_rows(FILE *out, const struct sum_row *rows, size_t count)
 {
     static const struct place place = {"comparison"};
+
+    for (size_t i = 0; i < count; i++) {
+        put_row_head(out, rows[i].name);
+        put_both(out, &place, rows[i].key, rows[i].a, rows[i].b, rows[i].write, rows[i].good);
+        fputs("</tr>\n", out);
+    }
+}
+
+/* Where neither run has any there is no row. */
+static void put_exchange(FILE *out, const char *name, const char *key, uint64_t a, uint64_t b)
+{
+    if (a != 0 || b != 0)
+        put_rows(out, &(struct sum_row){name, key, a, b, readable_bytes, GOOD_NEITHER}, 1);
+}
+
+static void put_exchanges(FILE *out, const struct summary *a, const struct summary *b)
+{
+    struct report_neighbours one = summary_neighbours(a), other = summary_neighbours(b);
+
+    put_exchange(out, "given to other processes", "given_bytes", one.given.bytes,
+                 other.given.bytes);
+    put_exchange(out, "got from other processes", "got_bytes", one.got.bytes, other.got.bytes);
+    put_exchange(out, "left free for other processes", "left_bytes", one.left.bytes,
+                 other.left.bytes);
+}
+
+static void put_sums(FILE *out, const struct summary *a, const struct summary *b)
+{
     static const char *const head[] = {"", "A", "B", "change", NULL};
     struct report_counters one = summary_totals(a), other = summary_totals(b);
-    const struct {
-        const char *name, *key;
-        uint64_t a, b;
-        writer *write;
-        enum good good;
-    } rows[] = {
+    const struct sum_row rows[] = {
         {"wall time", "wall_nanoseconds", wall_nanoseconds(a), wall_nanoseconds(b), readable_time,
          GOOD_LESS},
         {"requests", "requests", one.requests, other.requests, readable_count, GOOD_NEITHER},
@@ -98,11 +128,8 @@ static void put_sums(FILE *out, const struct summary *a, const struct summary *b
     };
 
     put_head(out, "Both runs, each with its processes together.", 1, head);
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        put_row_head(out, rows[i].name);
-        put_both(out, &place, rows[i].key, rows[i].a, rows[i].b, rows[i].write, rows[i].good);
-        fputs("</tr>\n", out);
-    }
+    put_rows(out, rows, sizeof(rows) / sizeof(rows[0]));
+    put_exchanges(out, a, b);
     fputs("</tbody></table>\n", out);
 }
 

@@ -7,8 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct command *const commands[] = {&run_command, &try_command,   &report_command,
-                                                 &top_command, &check_command, &configs_command};
+static const struct command *const commands[] = {&run_command,    &try_command,  &report_command,
+                                                 &top_command,    &trim_command, &check_command,
+                                                 &configs_command};
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
 static int print_help(void)
@@ -21,8 +22,9 @@ static int print_help(void)
     puts("  help     show this, or `cudapool help COMMAND` for one command\n"
          "\n"
          "cudapool --version prints the version.\n"
-         "Exit status: 0; 1 where the output cannot be written; 2 for bad input; with run, the\n"
-         "program's own, 128 and the number of the signal that ended it, 126 or 127.");
+         "Exit status: 0; 1 where the output cannot be written, or trim got no answer; 2 for bad\n"
+         "input; with run, the program's own, 128 and the number of the signal that ended it, 126 "
+         "or 127.");
     return finish_output(0);
 }
 
@@ -43,7 +45,8 @@ static const struct command *command_named(const char *name)
 static int unknown_command(const char *name)
 {
     return complain(
-        "unknown command \"%s\"; allowed are run, try, report, top, check, configs and help", name);
+        "unknown command \"%s\"; allowed are run, try, report, top, trim, check, configs and help",
+        name);
 }
 
 static int help(const char *name)

@@ -120,6 +120,12 @@ static uint32_t least_bytes(uint32_t type)
         return sizeof(struct figures_bucket);
     case FIGURES_BIN:
         return sizeof(struct figures_bin);
+    case FIGURES_NEIGHBOURS:
+        return sizeof(struct figures_neighbours);
+    case FIGURES_HOUSEKEEPER:
+        return sizeof(struct figures_housekeeper);
+    case FIGURES_LIMITS:
+        return sizeof(struct figures_limits);
     default:
         return sizeof(struct figures_record);
     }
@@ -162,6 +168,8 @@ static bool is_of_its_type(const struct setting *setting, const struct settings 
         return is_bool(field + offsetof(struct byte_size, unlimited));
     case SETTING_FILE:
         return memchr(field, '\0', SETTINGS_PATH_MAX) != NULL;
+    case SETTING_NAME:
+        return memchr(field, '\0', SETTINGS_NAME_BYTES) != NULL;
     case SETTING_WORD:
         memcpy(&word, field, sizeof(word));
         while (value->word != NULL && value->value != word)
@@ -208,6 +216,11 @@ static int check_records(const struct document *document, struct figures_copy *c
                 return document_fail(document, NULL, "damaged: device %" PRId64 " cannot be",
                                      device->ordinal);
             terminate(device->name, sizeof(device->name));
+        } else if (record->type == FIGURES_LIMITS) {
+            struct figures_limits *limits = (void *)record;
+            terminate(limits->limits.device_from, sizeof(limits->limits.device_from));
+            terminate(limits->limits.group_from, sizeof(limits->limits.group_from));
+            terminate(limits->limits.group, sizeof(limits->limits.group));
         } else if (record->type == FIGURES_SETTINGS && !has_settings) {
             if (take_settings(document, &settings->settings, &copy->settings) != 0)
                 return -1;

@@ -51,6 +51,9 @@ void close_bar(FILE *out);
 /* What the classes of bars and areas mean; NULL ends both lists. */
 void put_legend(FILE *out, const char *const *classes, const char *const *names);
 
+/* What processes on a device gave each other, where they did, and limits. */
+void put_neighbours(FILE *out, const struct summary *summary);
+
 /* The curves over time, of the devices that have any. */
 void put_history(FILE *out, const struct summary *summary);
 

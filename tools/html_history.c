@@ -342,6 +342,14 @@ static void draw_rates(FILE *out, const struct curves *curves)
 /* --- the numbers --------------------------------------------------------------------------------
  */
 
+/* Whether anything went from process to process: the last sample has the most. */
+static bool has_exchanges(const struct curves *curves)
+{
+    const struct report_sample *last = &curves->samples[curves->count - 1];
+
+    return last->given_bytes != 0 || last->got_bytes != 0;
+}
+
 static void put_sample(FILE *out, const struct curves *curves, size_t index)
 {
     const struct report_sample *sample = &curves->samples[index];
@@ -359,18 +367,26 @@ static void put_sample(FILE *out, const struct curves *curves, size_t index)
     put_count(out, &place, "hits_barrier", sample->hits.barrier);
     put_count(out, &place, "hits_waited", sample->hits.waited);
     put_count(out, &place, "misses", sample->misses);
+    if (has_exchanges(curves)) {
+        put_bytes(out, &place, "given_bytes", sample->given_bytes);
+        put_bytes(out, &place, "got_bytes", sample->got_bytes);
+    }
     fputs("</tr>\n", out);
 }
 
 static void put_numbers(FILE *out, const struct curves *curves)
 {
-    static const char *const head[] = {"time",        "in use", "cached",  "pending",
-                                       "peak before", "clean",  "queried", "barrier",
-                                       "waited",      "misses", NULL};
+    static const char *const head[] = {
+        "time",    "in use", "cached", "pending",         "peak before",     "clean", "queried",
+        "barrier", "waited", "misses", "given to others", "got from others", NULL};
+    static const char *const head_alone[] = {"time",        "in use", "cached",  "pending",
+                                             "peak before", "clean",  "queried", "barrier",
+                                             "waited",      "misses", NULL};
 
     fputs("<details><summary>The numbers</summary>\n", out);
     open_scroller(out, "The device over time");
-    put_head(out, "The device at each sample; hits and misses since the start.", 0, head);
+    put_head(out, "The device at each sample; hits and misses since the start.", 0,
+             has_exchanges(curves) ? head : head_alone);
     for (size_t i = 0; i < curves->count; i++)
         put_sample(out, curves, i);
     close_scroller(out);

@@ -1,11 +1,14 @@
 /*
  * Reports as comma-separated values (RFC 4180): a line for each bucket of each device, times in
- * nanoseconds, sizes in bytes. A bucket of 0 bytes is that of requests that are not kept.
+ * nanoseconds, sizes in bytes. A bucket of 0 bytes is that of requests that are not kept. What a
+ * device's processes gave each other is a line of the kind "neighbours", without a bucket, where
+ * there is any.
  */
 #include <inttypes.h>
 #include <string.h>
 
 #include "core/figures/report_json.h"
+#include "core/figures/report_neighbours_json.h"
 #include "formats.h"
 
 void print_csv_field(FILE *out, const char *text, const char *end)
@@ -33,6 +36,11 @@ static void print_heading(FILE *out)
         fprintf(out, ",%s%s%s", counter->group, counter->group[0] == '\0' ? "" : "_",
                 counter->name);
     }
+    for (size_t i = 0; i < report_neighbour_table_length; i++) {
+        const struct report_counter *counter = &report_neighbour_table[i];
+        fprintf(out, ",neighbours_%s%s%s", counter->group, counter->group[0] == '\0' ? "" : "_",
+                counter->name);
+    }
     fputs("\r\n", out);
 }
 
@@ -42,12 +50,14 @@ static void print_bucket(FILE *out, const struct report_bucket *bucket)
     for (size_t i = 0; i < report_counter_table_length; i++)
         fprintf(out, ",%" PRIu64,
                 report_counter_value(&report_counter_table[i], &bucket->counters));
+    for (size_t i = 0; i < report_neighbour_table_length; i++)
+        fputc(',', out);
     fputs("\r\n", out);
 }
 
 /* What every line of a kind begins with. */
 static void print_place(FILE *out, const struct summary_device *device,
-                        const struct summary_process *process, const struct report_kind *kind)
+                        const struct summary_process *process, const char *kind)
 {
     print_csv_field(out, device->host, ",");
     if (process != NULL)
@@ -56,7 +66,23 @@ static void print_place(FILE *out, const struct summary_device *device,
     print_csv_field(out, process == NULL ? "" : process->rank, ",");
     fprintf(out, "%d,", device->device.ordinal);
     print_csv_field(out, device->device.uuid, ",");
-    print_csv_field(out, kind->kind, ",");
+    print_csv_field(out, kind, ",");
+}
+
+/* What is of the device as a whole has a line of its own, where there is any. */
+static void print_neighbours(FILE *out, const struct summary_device *device,
+                             const struct summary_process *process)
+{
+    const struct report_neighbours *neighbours = &device->device.neighbours;
+
+    if (!report_has_neighbours(neighbours))
+        return;
+    print_place(out, device, process, "neighbours");
+    for (size_t i = 0; i < report_counter_table_length; i++)
+        fputc(',', out);
+    for (size_t i = 0; i < report_neighbour_table_length; i++)
+        fprintf(out, ",%" PRIu64, report_neighbour_value(&report_neighbour_table[i], neighbours));
+    fputs("\r\n", out);
 }
 
 static void print_device(FILE *out, const struct summary_device *device,
@@ -65,10 +91,11 @@ static void print_device(FILE *out, const struct summary_device *device,
     for (size_t i = 0; i < device->device.kind_count; i++) {
         const struct report_kind *kind = &device->device.kinds[i];
         for (size_t j = 0; j < kind->bucket_count; j++) {
-            print_place(out, device, process, kind);
+            print_place(out, device, process, kind->kind);
             print_bucket(out, &kind->buckets[j]);
         }
     }
+    print_neighbours(out, device, process);
 }
 
 void print_csv(const struct summary *summaries, size_t count, bool per_process, FILE *out)

@@ -215,6 +215,7 @@ static void put_answers(FILE *out, const struct place *place,
     put_count(out, place, "misses", counters->misses);
     put_count(out, place, "failures_memory", counters->failures.memory);
     put_count(out, place, "failures_limit", counters->failures.limit);
+    put_count(out, place, "failures_group", counters->failures.group);
     put_count(out, place, "failures_other", counters->failures.other);
     fputs("</tr>\n", out);
 }
@@ -271,8 +272,8 @@ static void put_all_answers(FILE *out, const struct report_kind *kind)
                                        "clean",    "queried",
                                        "barrier",  "waited",
                                        "misses",   "failed: memory",
-                                       "limit",    "other",
-                                       NULL};
+                                       "limit",    "group's limit",
+                                       "other",    NULL};
     struct place place = place_of_kind(kind, "totals");
     uint64_t most = most_requests(kind);
 
@@ -469,6 +470,7 @@ int print_html(const struct summary *summary, FILE *out)
     if (put_advice(out, summary) != 0)
         return -1;
     put_memory(out, summary);
+    put_neighbours(out, summary);
     put_history(out, summary);
     for (size_t i = 0; i < summary->kind_count; i++)
         put_kind(out, &summary->kinds[i]);

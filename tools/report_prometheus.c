@@ -44,6 +44,8 @@ static const struct metric metrics[] = {
      false, AT(failures.memory), ",reason=\"memory\""},
     {"cudapool_failures_total", NULL, NULL, OF_A_BUCKET, false, AT(failures.limit),
      ",reason=\"limit\""},
+    {"cudapool_failures_total", NULL, NULL, OF_A_BUCKET, false, AT(failures.group),
+     ",reason=\"group\""},
     {"cudapool_failures_total", NULL, NULL, OF_A_BUCKET, false, AT(failures.other),
      ",reason=\"other\""},
     {"cudapool_frees_total", "counter", "Blocks that the program freed.", OF_A_BUCKET, false,
@@ -157,6 +159,73 @@ static void print_heading(FILE *out, const char *name, const char *help, const c
     fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
+/* What processes on a device gave each other, and what bounds them there. */
+static const struct neighbour_metric {
+    const char *name;
+    const char *type;
+    const char *help;
+    size_t offset; /* in struct report_neighbours */
+} neighbour_metrics[] = {
+#define OF(field) offsetof(struct report_neighbours, field)
+    {"cudapool_neighbours_given_bytes_total", "counter",
+     "Bytes given back to the driver because other processes asked.", OF(given.bytes)},
+    {"cudapool_neighbours_given_total", "counter", "How often that was.", OF(given.times)},
+    {"cudapool_neighbours_got_bytes_total", "counter",
+     "Bytes that other processes gave because this one asked.", OF(got.bytes)},
+    {"cudapool_neighbours_got_total", "counter", "How often that was.", OF(got.times)},
+    {"cudapool_neighbours_left_bytes_total", "counter",
+     "Bytes given back so that neighbours.leave_free stays free.", OF(left.bytes)},
+    {"cudapool_neighbours_left_total", "counter", "How often that was.", OF(left.times)},
+    {"cudapool_neighbours_asked_total", "counter", "How often other processes were asked.",
+     OF(asked)},
+    {"cudapool_neighbours_silent_total", "counter",
+     "Processes that did not answer, of those that were asked.", OF(silent)},
+    {"cudapool_neighbours_held_bytes", "gauge",
+     "The most that was held when memory ran out, and not by the process's pool.",
+     OF(others_held_bytes)},
+#undef OF
+};
+#define NEIGHBOUR_METRICS (sizeof(neighbour_metrics) / sizeof(neighbour_metrics[0]))
+
+static void print_neighbour_metric(FILE *out, const struct neighbour_metric *metric,
+                                   const struct summary *summary,
+                                   const struct summary_process *process)
+{
+    for (size_t i = 0; i < summary->device_count; i++) {
+        const struct report_neighbours *neighbours = &summary->devices[i].device.neighbours;
+        fprintf(out, "%s{", metric->name);
+        print_common_labels(out, &summary->devices[i], process);
+        fprintf(out, "} %" PRIu64 "\n",
+                *(const uint64_t *)((const char *)neighbours + metric->offset));
+    }
+}
+
+static void print_limit(FILE *out, const struct summary_device *device,
+                        const struct summary_process *process, bool of_group)
+{
+    const struct device_limits *limits = &device->device.limits;
+    const char *from = of_group ? limits->group_from : limits->device_from;
+
+    if (from[0] == '\0')
+        return;
+    fputs("cudapool_limit_bytes{", out);
+    print_common_labels(out, device, process);
+    fputs(",", out);
+    print_label(out, "group", of_group ? limits->group : "");
+    fputs(",", out);
+    print_label(out, "from", from);
+    fprintf(out, "} %" PRIu64 "\n", of_group ? limits->group_bytes : limits->device_bytes);
+}
+
+static void print_limits(FILE *out, const struct summary *summary,
+                         const struct summary_process *process)
+{
+    for (size_t i = 0; i < summary->device_count; i++) {
+        print_limit(out, &summary->devices[i], process, false);
+        print_limit(out, &summary->devices[i], process, true);
+    }
+}
+
 static void print_device_sizes(FILE *out, const struct summary *summary,
                                const struct summary_process *process)
 {
@@ -188,6 +257,23 @@ static const struct summary_process *process_of(const struct summary *summary, b
     return per_process ? &summary->processes[0] : NULL;
 }
 
+static void print_all_neighbours(const struct summary *summaries, size_t count, bool per_process,
+                                 FILE *out)
+{
+    for (size_t i = 0; i < NEIGHBOUR_METRICS; i++) {
+        const struct neighbour_metric *metric = &neighbour_metrics[i];
+        print_heading(out, metric->name, metric->help, metric->type);
+        for (size_t j = 0; j < count; j++)
+            print_neighbour_metric(out, metric, &summaries[j],
+                                   process_of(&summaries[j], per_process));
+    }
+    print_heading(out, "cudapool_limit_bytes",
+                  "What the process may hold of the device, or all of its group together.",
+                  "gauge");
+    for (size_t j = 0; j < count; j++)
+        print_limits(out, &summaries[j], process_of(&summaries[j], per_process));
+}
+
 void print_prometheus(const struct summary *summaries, size_t count, bool per_process, FILE *out)
 {
     for (size_t i = 0; i < METRICS; i++) {
@@ -196,6 +282,7 @@ void print_prometheus(const struct summary *summaries, size_t count, bool per_pr
         for (size_t j = 0; j < count; j++)
             print_metric(out, &metrics[i], &summaries[j], process_of(&summaries[j], per_process));
     }
+    print_all_neighbours(summaries, count, per_process, out);
     print_heading(out, "cudapool_device_memory_bytes", "The device's memory.", "gauge");
     for (size_t j = 0; j < count; j++)
         print_device_sizes(out, &summaries[j], process_of(&summaries[j], per_process));

@@ -1,7 +1,8 @@
 /*
  * Counters over time as a trace: the JSON that Perfetto (https://ui.perfetto.dev) and
  * chrome://tracing read. Each process is a process there, on a common clock where their reports say
- * when they started; each of its devices has a counter of bytes and one of requests a second.
+ * when they started; each of its devices has a counter of bytes, one of requests a second, and,
+ * where there are any, one of bytes that went from process to process.
  */
 #include <inttypes.h>
 #include <jansson.h>
@@ -90,6 +91,27 @@ static int add_rates(const struct track *track, const char *name,
                      json_unless_failed(args, status));
 }
 
+/* Since the start; of a device of which any was given or got. */
+static int add_exchanges(const struct track *track, const struct report_device *device)
+{
+    const struct report_sample *samples = device->samples;
+    size_t count = device->sample_count;
+    char name[64];
+    int status = 0;
+
+    if (count == 0 || (samples[count - 1].given_bytes == 0 && samples[count - 1].got_bytes == 0))
+        return 0;
+    snprintf(name, sizeof(name), "device %d: bytes from process to process", device->ordinal);
+    for (size_t i = 0; i < count; i++) {
+        json_t *args = json_object();
+        status |= json_object_set_new(args, "given", report_count_to_json(samples[i].given_bytes));
+        status |= json_object_set_new(args, "got", report_count_to_json(samples[i].got_bytes));
+        status |= add_event(track, "C", name, saturating_sum(samples[i].nanoseconds, track->shift),
+                            json_unless_failed(args, status));
+    }
+    return status;
+}
+
 static int add_device(const struct track *track, const struct report_device *device)
 {
     static const struct report_sample nothing;
@@ -108,7 +130,7 @@ static int add_device(const struct track *track, const struct report_device *dev
         status |= add_memory(track, memory, sample);
         status |= add_rates(track, requests, sample, is_last ? sample : sample + 1);
     }
-    return status;
+    return status | add_exchanges(track, device);
 }
 
 /* Of those that say when they started; UINT64_MAX where none does. */

@@ -199,7 +199,7 @@ static int run_with_options(int argc, char **argv, struct pool_options *pool)
     collection.all = options.all;
     if (status == 0)
         status = run_program(argv + program, &collection, &settings.figures);
-    free(collection.file);
+    collection_free(&collection);
     return status;
 }
 

@@ -11,6 +11,7 @@
 
 #include "core/base/readable.h"
 #include "core/figures/report_json.h"
+#include "core/figures/report_neighbours.h"
 #include "core/settings/settings_json.h"
 #include "timeline.h"
 
@@ -150,6 +151,8 @@ static int add_process(struct summary *summary, const struct report *report)
                                       .wall_seconds = report->process.wall_seconds,
                                       .started_nanoseconds = report->process.started_nanoseconds,
                                       .versions = report->process.versions,
+                                      .housekeeper = report->housekeeper,
+                                      .has_neighbours = report->settings.neighbours.enabled,
                                       .ending = report->process.ending,
                                       .exit = report->process.exit};
     int status = make_room(&elements, summary->process_count, &summary->process_room,
@@ -162,6 +165,8 @@ static int add_process(struct summary *summary, const struct report *report)
         free(process.command);
         return -1;
     }
+    process.kept_much = report_kept_much(report->devices, report->device_count);
+    process.is_grouped = report_is_grouped(report->devices, report->device_count);
     for (size_t i = 0; i < report->device_count; i++) {
         struct report_counters totals = device_totals(&report->devices[i]);
         add_counters(&process.totals, &totals, PEAKS_LARGEST);
@@ -297,6 +302,30 @@ static void free_kinds(struct report_kind *kinds, size_t count)
     free(kinds);
 }
 
+static void add_exchange(struct report_exchange *into, const struct report_exchange *from)
+{
+    into->bytes = saturating_sum(into->bytes, from->bytes);
+    into->times = saturating_sum(into->times, from->times);
+    into->last_nanoseconds = larger(into->last_nanoseconds, from->last_nanoseconds);
+}
+
+static void add_neighbours(struct report_neighbours *into, const struct report_neighbours *from)
+{
+    add_exchange(&into->given, &from->given);
+    add_exchange(&into->got, &from->got);
+    add_exchange(&into->left, &from->left);
+    into->asked = saturating_sum(into->asked, from->asked);
+    into->silent = saturating_sum(into->silent, from->silent);
+    into->others_held_bytes = larger(into->others_held_bytes, from->others_held_bytes);
+}
+
+/* Limits that are not the same for all of the device's processes are told of none. */
+static void join_limits(struct device_limits *into, const struct device_limits *from)
+{
+    if (memcmp(into, from, sizeof(*into)) != 0)
+        *into = (struct device_limits){.device_bytes = UINT64_MAX, .group_bytes = UINT64_MAX};
+}
+
 static int join_devices(struct report_device *into, struct report_device *from)
 {
     into->fences = saturating_sum(into->fences, from->fences);
@@ -304,12 +333,28 @@ static int join_devices(struct report_device *into, struct report_device *from)
     into->barriers = saturating_sum(into->barriers, from->barriers);
     into->captured = saturating_sum(into->captured, from->captured);
     into->total_bytes = larger(into->total_bytes, from->total_bytes);
+    add_neighbours(&into->neighbours, &from->neighbours);
+    join_limits(&into->limits, &from->limits);
     if (append_kinds(&into->kinds, &into->kind_count, from->kinds, from->kind_count) != 0) {
         free_kinds(from->kinds, from->kind_count);
         return -1;
     }
     free(from->kinds);
     return timeline_join(into, from);
+}
+
+static void shift_exchange(struct report_exchange *exchange, uint64_t nanoseconds)
+{
+    if (exchange->last_nanoseconds != 0)
+        exchange->last_nanoseconds = saturating_sum(exchange->last_nanoseconds, nanoseconds);
+}
+
+static void shift_times(struct report_device *device, uint64_t nanoseconds)
+{
+    timeline_shift(device, nanoseconds);
+    shift_exchange(&device->neighbours.given, nanoseconds);
+    shift_exchange(&device->neighbours.got, nanoseconds);
+    shift_exchange(&device->neighbours.left, nanoseconds);
 }
 
 /* Times since the first process's start. */
@@ -321,7 +366,7 @@ static void align_histories(struct summary *summary)
         if (summary->devices[i].device.sample_count > 0 && summary->devices[i].started < first)
             first = summary->devices[i].started;
     for (size_t i = 0; i < summary->device_count && first != 0; i++)
-        timeline_shift(&summary->devices[i].device, summary->devices[i].started - first);
+        shift_times(&summary->devices[i].device, summary->devices[i].started - first);
 }
 
 static int join_same_devices(struct summary *summary)
@@ -434,6 +479,23 @@ struct report_counters summary_totals(const struct summary *summary)
         add_counters(&totals, &one, PEAKS_LARGEST);
     }
     return totals;
+}
+
+struct report_neighbours summary_neighbours(const struct summary *summary)
+{
+    struct report_neighbours all = {0};
+
+    for (size_t i = 0; i < summary->device_count; i++)
+        add_neighbours(&all, &summary->devices[i].device.neighbours);
+    return all;
+}
+
+struct report_aloneness summary_aloneness(const struct summary_process *process)
+{
+    return (struct report_aloneness){.housekeeper = &process->housekeeper,
+                                     .enabled = process->has_neighbours,
+                                     .kept_much = process->kept_much,
+                                     .grouped = process->is_grouped};
 }
 
 void summary_free(struct summary *summary)

@@ -28,6 +28,9 @@ struct summary_process {
     struct report_versions versions;
     enum report_ending ending;
     struct report_exit exit;
+    struct report_housekeeper housekeeper;
+    bool has_neighbours;           /* neighbours.enabled */
+    bool kept_much, is_grouped;    /* see report_neighbours.h */
     struct report_counters totals; /* over its devices; its largest device's peaks */
 };
 
@@ -69,6 +72,13 @@ struct report_counters summary_totals(const struct summary *summary);
 
 /* Pending, cached and live bytes of all kinds of one device, and their peak. */
 struct report_counters device_totals(const struct report_device *device);
+
+/* What has kept the process from its neighbours, see report_process_line. */
+struct report_aloneness;
+struct report_aloneness summary_aloneness(const struct summary_process *process);
+
+/* What all devices' processes gave each other; the latest times, and the most that was held. */
+struct report_neighbours summary_neighbours(const struct summary *summary);
 
 /* Whether two runs with other values of the setting are two ways to run the pool: not of where
  * reports and figures go. */

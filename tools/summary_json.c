@@ -2,6 +2,7 @@
  * The merged report as JSON: configs/report.schema.json describes it.
  */
 #include "core/figures/report_json.h"
+#include "core/figures/report_neighbours_json.h"
 
 #include <stdlib.h>
 
@@ -33,6 +34,8 @@ static json_t *process_to_json(const struct summary_process *process)
         status |= json_object_set_new(object, "started_nanoseconds",
                                       report_count_to_json(process->started_nanoseconds));
     status |= report_add_versions_to_json(object, &process->versions);
+    status |= json_object_set_new(object, "housekeeper",
+                                  report_housekeeper_to_json(&process->housekeeper));
     status |= json_object_set_new(object, "totals", counters_to_json(&process->totals));
     return json_unless_failed(object, status);
 }
@@ -63,6 +66,9 @@ static json_t *device_to_json(const struct summary_device *one)
         json_object_set_new(object, "fence_queries", report_count_to_json(device->fence_queries));
     status |= json_object_set_new(object, "barriers", report_count_to_json(device->barriers));
     status |= json_object_set_new(object, "captured", report_count_to_json(device->captured));
+    status |=
+        json_object_set_new(object, "neighbours", report_neighbours_to_json(&device->neighbours));
+    status |= report_add_limits_to_json(object, &device->limits);
     status |=
         json_object_set_new(object, "kinds", kinds_to_json(device->kinds, device->kind_count));
     if (device->sample_count > 0)

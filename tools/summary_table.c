@@ -8,6 +8,7 @@
 #include "advice.h"
 #include "core/base/one_line.h"
 #include "core/base/readable.h"
+#include "core/figures/report_neighbours.h"
 #include "core/figures/report_table.h"
 #include "formats.h"
 #include "terminal.h"
@@ -114,6 +115,15 @@ static void print_processes(const struct summary *summary, const struct look *lo
         print_process(&table, &summary->processes[i], out);
 }
 
+static void print_neighbours(const struct summary_device *device, FILE *out)
+{
+    char line[REPORT_LINE_BYTES];
+
+    for (unsigned i = 0; i < REPORT_DEVICE_LINES; i++)
+        if (report_device_line(&device->device, i, line))
+            fprintf(out, "  %s\n", line);
+}
+
 static void print_device(const struct summary_device *device, FILE *out)
 {
     char total[READABLE_BYTES], live[READABLE_BYTES], reserved[READABLE_BYTES];
@@ -129,6 +139,24 @@ static void print_device(const struct summary_device *device, FILE *out)
     fprintf(out, ", %s; %zu process%s, peak %s%s in use, %s reserved\n", total, device->processes,
             device->processes == 1 ? "" : "es", device->processes == 1 ? "" : "at most ", live,
             reserved);
+    print_neighbours(device, out);
+}
+
+/* What has kept processes from their neighbours: each sentence once, with how many it is about. */
+static void print_aloneness(const struct summary *summary, FILE *out)
+{
+    char line[REPORT_LINE_BYTES], first[REPORT_LINE_BYTES] = "";
+
+    for (unsigned number = 0; number < REPORT_PROCESS_LINES; number++) {
+        size_t count = 0;
+        for (size_t i = 0; i < summary->process_count; i++) {
+            struct report_aloneness of = summary_aloneness(&summary->processes[i]);
+            if (report_process_line(&of, number, line) && count++ == 0)
+                memcpy(first, line, sizeof(first));
+        }
+        if (count > 0)
+            fprintf(out, "%zu of %zu processes: %s\n", count, summary->process_count, first);
+    }
 }
 
 static bool shares_a_device(const struct summary *summary)
@@ -165,6 +193,7 @@ static void print_whole(const struct summary *summary, const struct look *look, 
     print_processes(summary, look, out);
     for (size_t i = 0; i < summary->device_count; i++)
         print_device(&summary->devices[i], out);
+    print_aloneness(summary, out);
     if (totals.requests == 0) {
         fputs("no memory was asked of the pool\n", out);
         return;

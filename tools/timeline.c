@@ -94,6 +94,8 @@ static struct report_sample sum_of(const struct side *one, const struct side *ot
                  .barrier = saturating_sum(a->hits.barrier, b->hits.barrier),
                  .waited = saturating_sum(a->hits.waited, b->hits.waited)},
         .misses = saturating_sum(a->misses, b->misses),
+        .given_bytes = saturating_sum(a->given_bytes, b->given_bytes),
+        .got_bytes = saturating_sum(a->got_bytes, b->got_bytes),
     };
 }
 

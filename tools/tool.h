@@ -23,6 +23,7 @@ extern const struct command configs_command;
 extern const struct command report_command;
 extern const struct command run_command;
 extern const struct command top_command;
+extern const struct command trim_command;
 extern const struct command try_command;
 
 #endif

@@ -17,6 +17,7 @@
 #include "core/base/readable.h"
 #include "core/figures/report_table.h"
 #include "tool.h"
+#include "top_draw.h"
 #include "top_rows.h"
 #include "top_screen.h"
 #include "top_watch.h"
@@ -71,12 +72,12 @@ static int print_view(const struct view *view, enum top_order order)
     struct top_rows processes = {0}, buckets = {0};
     int status = top_add_processes(&processes, view, order);
 
-    if (view->count == 1)
+    if (view->count == 1 && view->watched[0].has_figures)
         status |= top_add_buckets(&buckets, &view->watched[0], order);
     print_title(view);
     if (status == 0 && view->count > 0)
         print_rows(top_process_columns, "command", processes.rows, processes.count);
-    if (status == 0 && view->count == 1)
+    if (status == 0 && buckets.count > 0)
         print_rows(top_bucket_columns, "", buckets.rows, buckets.count);
     free(processes.rows);
     free(buckets.rows);
@@ -116,7 +117,7 @@ static int show_on_screen(const struct top_options *options, struct view *view)
 {
     int status = top_screen_show(options, view, &ended);
 
-    top_screen_end();
+    top_draw_end();
     return status >= 0 ? status : complain("memory is short");
 }
 
@@ -127,12 +128,12 @@ static int watch_processes(const struct top_options *options, struct view *view)
     if (status == 0 && view->pid != 0 && view->count == 0)
         status =
             complain("top: there are no figures of process %lld; it does not run, does not use "
-                     "the pool, or has no file of them",
+                     "the pool, or has neither a file of them nor neighbours",
                      (long long)view->pid);
     if (status == 0) {
         end_on_signals();
-        status = top_screen_begin() ? show_on_screen(options, view)
-                                    : print_again_and_again(options, view);
+        status =
+            top_draw_begin() ? show_on_screen(options, view) : print_again_and_again(options, view);
     }
     view_free(view);
     return finish_output(status);
@@ -166,7 +167,8 @@ static int read_order(const char *text, enum top_order *order)
     for (*order = 0; *order < ORDERS; ++*order)
         if (strcmp(top_order_names[*order], text) == 0)
             return 0;
-    return complain("top: --sort: found \"%s\", allowed is process, requests, hits, memory or name",
+    return complain("top: --sort: found \"%s\", allowed is process, requests, hits, memory, cached "
+                    "or name",
                     text);
 }
 
@@ -237,15 +239,17 @@ const struct command top_command = {
         "usage: cudapool top [--interval SECONDS] [--count NUMBER] [--sort KEY] [PID | DIRECTORY]\n"
         "\n"
         "Shows the processes of this user that are on the pool, and on a terminal each device's\n"
-        "memory as a bar. There, arrows choose a process, Enter shows its buckets, p, r, h, m and "
-        "n\n"
-        "sort, ? shows all keys, and q ends it. Elsewhere a table is printed each time, with the\n"
-        "buckets of the only process, or of the one with the number PID. The processes are not\n"
-        "disturbed.\n"
+        "memory as a bar. There, arrows choose a process, Enter shows its buckets, t has it give "
+        "back\n"
+        "what it caches, as cudapool trim does, p, r, h, m, c and n sort, ? shows all keys, and q\n"
+        "ends it. Elsewhere a table is printed each time, with the buckets of the only process, "
+        "or\n"
+        "of the one with the number PID. The processes are not disturbed.\n"
         "\n"
         "  --interval SECONDS   between two times (1)\n"
         "  --count NUMBER       of times, and then end\n"
-        "  --sort KEY           process (the default: by number), requests, hits, memory or name\n"
+        "  --sort KEY           process (the default: by number), requests, hits, memory,\n"
+        "                       cached or name\n"
         "  DIRECTORY            where the settings put figures, if figures.directory names one\n"
         "\n"
         "  requests/s, misses/s   in the time between; the first time, since the process started\n"
@@ -253,6 +257,10 @@ const struct command top_command = {
         "  in use                 blocks in the program's hands\n"
         "  cached                 free, and reusable at once\n"
         "  pending                free, but the GPU may still be using them\n"
+        "  group                  whose limit the process shares (limits.group)\n"
+        "  neighbours             asks: out of memory, it has asked others for theirs; alone: it "
+        "has\n"
+        "                         no part in that (neighbours.enabled = false, or no /dev/shm)\n"
         "\n"
         "Exit status: 0; 1 where the output cannot be written; 2 for bad input.\n",
     .run = top,

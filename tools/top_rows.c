@@ -8,21 +8,23 @@
 #include <string.h>
 
 #include "core/base/one_line.h"
+#include "core/figures/figures_report.h"
 #include "summary.h"
 
-const char *const top_order_names[ORDERS] = {"process", "requests", "hits", "memory", "name"};
+const char *const top_order_names[ORDERS] = {"process", "requests", "hits",
+                                             "memory",  "cached",   "name"};
 
-#define COLUMNS_NAMED(first, second, third)                                                        \
+#define COLUMNS_NAMED(first, second, third, fourth, last)                                          \
     {                                                                                              \
-        [TOP_NAME] = {first, 0}, [TOP_RANK] = {second, 1}, [TOP_RAN] = {third, 3},                 \
-        [TOP_REQUESTS] = {"requests/s", 0}, [TOP_HITS] = {"hits", 0},                              \
+        [TOP_NAME] = {first, 0}, [TOP_RANK] = {second, 1}, [TOP_GROUP] = {third, 2},               \
+        [TOP_RAN] = {fourth, 3}, [TOP_REQUESTS] = {"requests/s", 0}, [TOP_HITS] = {"hits", 0},     \
         [TOP_MISSES] = {"misses/s", 5}, [TOP_LIVE] = {"in use", 0}, [TOP_CACHED] = {"cached", 0},  \
-        [TOP_PENDING] = {"pending", 4},                                                            \
+        [TOP_PENDING] = {"pending", 4}, [TOP_NEIGHBOURS] = {last, 1},                              \
     }
 
 const struct table_column top_process_columns[TOP_COLUMNS] =
-    COLUMNS_NAMED("process", "rank", "ran");
-const struct table_column top_bucket_columns[TOP_COLUMNS] = COLUMNS_NAMED("bucket", "", "");
+    COLUMNS_NAMED("process", "rank", "group", "ran", "neighbours");
+const struct table_column top_bucket_columns[TOP_COLUMNS] = COLUMNS_NAMED("bucket", "", "", "", "");
 
 /* --- filling ------------------------------------------------------------------------------------
  */
@@ -45,6 +47,10 @@ static struct top_row *add_row(struct top_rows *rows)
 
 static void fill_rate(double rate, char cell[READABLE_BYTES])
 {
+    if (rate < 0) {
+        snprintf(cell, READABLE_BYTES, "-");
+        return;
+    }
     readable_count(rate < 1e18 ? (uint64_t)(rate + 0.5) : UINT64_C(1000000000000000000), cell);
 }
 
@@ -59,9 +65,37 @@ static void fill_rates(struct top_row *row, const struct rates *rates)
         snprintf(row->cells[TOP_HITS], READABLE_BYTES, "%d%%", (int)(100 * share));
     else
         snprintf(row->cells[TOP_HITS], READABLE_BYTES, "-");
-    readable_bytes(rates->live, row->cells[TOP_LIVE]);
+    if (rates->is_live_unknown)
+        snprintf(row->cells[TOP_LIVE], READABLE_BYTES, "-");
+    else
+        readable_bytes(rates->live, row->cells[TOP_LIVE]);
     readable_bytes(rates->cached, row->cells[TOP_CACHED]);
     readable_bytes(rates->pending, row->cells[TOP_PENDING]);
+}
+
+/* "alone": it neither gives memory to others nor gets any from them. */
+static void fill_neighbours(struct top_row *row, const struct watched *watched)
+{
+    const char *group =
+        watched->on_board && watched->shared.group[0] != '\0' ? watched->shared.group : "-";
+    const char *state = "-";
+
+    if (!watched->on_board)
+        state = "alone";
+    else if (watched->shared.asks)
+        state = "asks";
+    snprintf(row->cells[TOP_GROUP], READABLE_BYTES, "%.*s", READABLE_BYTES - 1, group);
+    snprintf(row->cells[TOP_NEIGHBOURS], READABLE_BYTES, "%s", state);
+    replace_control_characters(row->cells[TOP_GROUP]);
+}
+
+/* Without figures it is not known when it started its pool. */
+static void fill_ran(struct top_row *row, const struct watched *watched)
+{
+    if (watched->has_figures)
+        readable_time((uint64_t)(watched->report->process.wall_seconds * 1e9), row->cells[TOP_RAN]);
+    else
+        snprintf(row->cells[TOP_RAN], READABLE_BYTES, "-");
 }
 
 static int add_process(struct top_rows *rows, const struct watched *watched)
@@ -73,11 +107,14 @@ static int add_process(struct top_rows *rows, const struct watched *watched)
     if (row == NULL)
         return -1;
     row->number = (uint64_t)process->pid;
+    row->process = watched->identity;
     snprintf(row->cells[TOP_NAME], READABLE_BYTES, "%lld", (long long)process->pid);
     snprintf(row->cells[TOP_RANK], READABLE_BYTES, "%.16s", process->rank[0] ? process->rank : "-");
-    readable_time((uint64_t)(process->wall_seconds * 1e9), row->cells[TOP_RAN]);
+    fill_ran(row, watched);
     fill_rates(row, &rates);
-    snprintf(row->text, sizeof(row->text), "%.255s", process->command);
+    fill_neighbours(row, watched);
+    snprintf(row->text, sizeof(row->text), "%.255s",
+             process->command[0] != '\0' ? process->command : "?");
     replace_control_characters(row->cells[TOP_RANK]);
     replace_control_characters(row->text);
     return 0;
@@ -133,6 +170,7 @@ static int compare_by_number(const void *one, const void *other)
 COMPARE(compare_by_requests, compare_reals(b->rates.requests, a->rates.requests))
 COMPARE(compare_by_hits, compare_reals(hit_share(&b->rates), hit_share(&a->rates)))
 COMPARE(compare_by_memory, compare_numbers(memory_of(&b->rates), memory_of(&a->rates)))
+COMPARE(compare_by_cached, compare_numbers(b->rates.cached, a->rates.cached))
 COMPARE(compare_by_name, strcmp(a->text, b->text))
 
 /* Those behind the first ones. */
@@ -141,7 +179,7 @@ static void sort_rows(struct top_rows *rows, size_t first, enum top_order order)
     static int (*const compare[ORDERS])(const void *, const void *) = {
         [ORDER_PROCESS] = compare_by_number, [ORDER_REQUESTS] = compare_by_requests,
         [ORDER_HITS] = compare_by_hits,      [ORDER_MEMORY] = compare_by_memory,
-        [ORDER_NAME] = compare_by_name,
+        [ORDER_CACHED] = compare_by_cached,  [ORDER_NAME] = compare_by_name,
     };
 
     if (rows->count > first)
@@ -203,6 +241,24 @@ static void add_device(struct top_device *devices, size_t *count,
     devices[i].pending = saturating_sum(devices[i].pending, totals.pending_bytes);
 }
 
+/* What a process without figures has there. A device that no figures name has no name here. */
+static void add_neighbour(struct top_device *devices, size_t count,
+                          const struct board_process *process)
+{
+    for (unsigned i = 0; i < process->device_count; i++) {
+        const struct board_process_device *shared = &process->devices[i];
+        char uuid[sizeof(devices->device->uuid)];
+        report_write_uuid(shared->uuid, uuid, sizeof(uuid));
+        for (size_t j = 0; j < count; j++) {
+            if (strcmp(devices[j].device->uuid, uuid) != 0)
+                continue;
+            devices[j].live = saturating_sum(devices[j].live, live_on_board(shared));
+            devices[j].cached = saturating_sum(devices[j].cached, shared->cached);
+            devices[j].pending = saturating_sum(devices[j].pending, shared->pending);
+        }
+    }
+}
+
 static int compare_devices(const void *one, const void *other)
 {
     const struct report_device *a = ((const struct top_device *)one)->device;
@@ -224,6 +280,9 @@ size_t top_find_devices(const struct view *view, struct top_device **devices)
         for (size_t j = 0; j < report->device_count; j++)
             add_device(*devices, &count, &report->devices[j]);
     }
+    for (size_t i = 0; i < view->count; i++)
+        if (!view->watched[i].has_figures)
+            add_neighbour(*devices, count, &view->watched[i].shared);
     if (count > 1)
         qsort(*devices, count, sizeof(**devices), compare_devices);
     return count;

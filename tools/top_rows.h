@@ -11,6 +11,7 @@
 enum top_column {
     TOP_NAME,
     TOP_RANK,
+    TOP_GROUP,
     TOP_RAN,
     TOP_REQUESTS,
     TOP_HITS,
@@ -18,18 +19,28 @@ enum top_column {
     TOP_LIVE,
     TOP_CACHED,
     TOP_PENDING,
+    TOP_NEIGHBOURS,
     TOP_COLUMNS
 };
 
 /* By process number, or by bucket as the report has them; or by what is largest first. */
-enum top_order { ORDER_PROCESS, ORDER_REQUESTS, ORDER_HITS, ORDER_MEMORY, ORDER_NAME, ORDERS };
+enum top_order {
+    ORDER_PROCESS,
+    ORDER_REQUESTS,
+    ORDER_HITS,
+    ORDER_MEMORY,
+    ORDER_CACHED,
+    ORDER_NAME,
+    ORDERS
+};
 
 extern const char *const top_order_names[ORDERS]; /* as --sort has them */
 
 struct top_row {
     char cells[TOP_COLUMNS][READABLE_BYTES];
-    char text[256];  /* after the columns: the command, or where the bucket is */
-    uint64_t number; /* the process, or the bucket's place in the report */
+    char text[256];                  /* after the columns: the command, or where the bucket is */
+    uint64_t number;                 /* the process, or the bucket's place in the report */
+    struct process_identity process; /* of a process */
     struct rates rates;
 };
 

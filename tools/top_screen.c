@@ -8,17 +8,15 @@
 /* Short names as macros are too much of a good thing. */
 #define NCURSES_NOMACROS
 #include <curses.h>
-#include <locale.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "core/base/one_line.h"
 #include "core/base/table.h"
-#include "terminal.h"
-
-enum colours { COLOUR_LIVE = 1, COLOUR_CACHED, COLOUR_PENDING, COLOUR_BAD, COLOUR_CHOSEN };
+#include "top_draw.h"
+#include "top_rows.h"
+#include "trimming.h"
 
 enum screen_page { PAGE_PROCESSES, PAGE_BUCKETS, PAGE_HELP };
 
@@ -26,81 +24,27 @@ struct screen {
     struct view *view;
     enum top_order order;
     enum screen_page page, behind_help;
-    int64_t pid;     /* whose buckets are shown, or the process that is chosen; 0: the first */
-    size_t chosen;   /* its row, or that of a bucket */
-    size_t first;    /* the first row that is on the screen */
-    size_t rows_fit; /* how many are */
+    struct process_identity process; /* whose buckets are shown, or that is chosen */
+    size_t chosen;                   /* its row, or that of a bucket */
+    size_t first;                    /* the first row that is on the screen */
+    size_t rows_fit;                 /* how many are */
     struct top_rows rows;
+    struct trimming trimming; /* the last one, which may be under way */
+    double trimming_until;
+    char message[TRIMMING_BYTES]; /* instead of the keys, until the next one */
     bool ends;
 };
 
-static SCREEN *terminal;
-static bool in_colour;
-
-/* --- beginning and end --------------------------------------------------------------------------
- */
-
-static void begin_colours(void)
+static double seconds_now(void)
 {
-    start_color();
-    use_default_colors();
-    init_pair(COLOUR_LIVE, COLOR_GREEN, -1);
-    init_pair(COLOUR_CACHED, COLOR_BLUE, -1);
-    init_pair(COLOUR_PENDING, COLOR_YELLOW, -1);
-    init_pair(COLOUR_BAD, COLOR_RED, -1);
-    init_pair(COLOUR_CHOSEN, COLOR_BLACK, COLOR_CYAN);
-}
+    struct timespec now;
 
-bool top_screen_begin(void)
-{
-    if (!is_terminal(stdout) || !is_terminal(stdin))
-        return false;
-    struct look look = terminal_look(stdout, false);
-    /* Characters only: numbers are read and written with a point. */
-    setlocale(LC_CTYPE, "");
-    terminal = newterm(NULL, stdout, stdin);
-    if (terminal == NULL)
-        return false;
-    in_colour = look.colour && has_colors();
-    if (in_colour)
-        begin_colours();
-    cbreak();
-    noecho();
-    keypad(stdscr, true);
-    set_escdelay(25);
-    curs_set(0);
-    return true;
-}
-
-void top_screen_end(void)
-{
-    endwin();
-    delscreen(terminal);
-    terminal = NULL;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
 /* --- drawing: the top ---------------------------------------------------------------------------
  */
-
-static int colour(enum colours number)
-{
-    return in_colour ? (int)COLOR_PAIR((int)number) : (int)A_NORMAL;
-}
-
-static bool continues_a_character(char c)
-{
-    return ((unsigned char)c & 0xc0) == 0x80;
-}
-
-/* Text in at most so many columns. */
-static void put(const char *text, int columns)
-{
-    const char *end = text;
-
-    while (*end != '\0' && (continues_a_character(*end) || columns-- > 0))
-        end++;
-    addnstr(text, (int)(end - text));
-}
 
 static void put_title(const struct screen *screen)
 {
@@ -117,98 +61,13 @@ static void put_title(const struct screen *screen)
     attroff(A_BOLD);
 }
 
-/* So many of a bar's columns for a part of the whole; what there is at all, is seen. */
-static int columns_of(uint64_t part, uint64_t whole, int columns)
-{
-    if (whole == 0 || part == 0)
-        return 0;
-    part = part > whole ? whole : part;
-    int share = (int)((unsigned __int128)part * (unsigned)columns / whole);
-    return share > 0 ? share : 1;
-}
-
-static int put_part(uint64_t part, uint64_t whole, int columns, int left, enum colours number)
-{
-    int share = columns_of(part, whole, columns);
-
-    share = share > left ? left : share;
-    attron(colour(number));
-    for (int i = 0; i < share; i++)
-        addch('|');
-    attroff(colour(number));
-    return share;
-}
-
-/* "device 0, NVIDIA H200 [|||||     1.2 GiB of 139.8 GiB]" */
-static void put_device(const struct top_device *device, int line, int name_width)
-{
-    char name[320], amount[3 * READABLE_BYTES], used[READABLE_BYTES], size[READABLE_BYTES];
-    uint64_t whole = device->device->total_bytes;
-    uint64_t held = saturating_sum(device->live, saturating_sum(device->cached, device->pending));
-
-    snprintf(name, sizeof(name), "device %d, %s", device->device->ordinal, device->device->name);
-    readable_bytes(held, used);
-    readable_bytes(whole, size);
-    snprintf(amount, sizeof(amount), "%s of %s", used, size);
-    move(line, 0);
-    put(name, name_width);
-    mvaddstr(line, name_width + 1, "[");
-    int columns = COLS - name_width - 3, room = columns - (int)strlen(amount) - 1, left = room;
-    if (room < 4) {
-        put(amount, columns);
-    } else {
-        left -= put_part(device->live, whole, room, left, COLOUR_LIVE);
-        left -= put_part(device->cached, whole, room, left, COLOUR_CACHED);
-        put_part(device->pending, whole, room, left, COLOUR_PENDING);
-        mvaddstr(line, COLS - 1 - (int)strlen(amount), amount);
-    }
-    mvaddstr(line, COLS - 1, "]");
-}
-
-/* What the bars' colours mean, after the last of them. */
-static void put_legend(int line)
-{
-    move(line, 0);
-    attron(colour(COLOUR_LIVE));
-    put("| in use  ", COLS);
-    attroff(colour(COLOUR_LIVE));
-    attron(colour(COLOUR_CACHED));
-    put("| cached  ", COLS - 10);
-    attroff(colour(COLOUR_CACHED));
-    attron(colour(COLOUR_PENDING));
-    put("| pending", COLS - 20);
-    attroff(colour(COLOUR_PENDING));
-}
-
-/* Bars for as many devices as leave most of the screen to the rows. The next free line. */
-static int put_devices(const struct screen *screen)
-{
-    struct top_device *devices;
-    size_t count = top_find_devices(screen->view, &devices),
-           most = LINES > 9 ? (size_t)LINES / 3 : 1;
-    int widest = 0, line = 1;
-
-    count = count > most ? most : count;
-    for (size_t i = 0; i < count; i++) {
-        int width = text_width(devices[i].device->name) + 11;
-        widest = width > widest ? width : widest;
-    }
-    widest = widest > COLS / 3 ? COLS / 3 : widest;
-    for (size_t i = 0; i < count; i++)
-        put_device(&devices[i], line++, widest);
-    if (count > 0 && LINES > 12)
-        put_legend(line++);
-    free(devices);
-    return LINES > 12 ? line + 1 : line;
-}
-
 /* --- drawing: rows ------------------------------------------------------------------------------
  */
 
 static const struct watched *watched_process(const struct screen *screen)
 {
     for (size_t i = 0; i < screen->view->count; i++)
-        if (screen->view->watched[i].report->process.pid == screen->pid)
+        if (is_same_identity(&screen->view->watched[i].identity, &screen->process))
             return &screen->view->watched[i];
     return NULL;
 }
@@ -217,7 +76,7 @@ static enum top_column column_of_order(enum top_order order)
 {
     static const enum top_column columns[ORDERS] = {
         [ORDER_PROCESS] = TOP_NAME, [ORDER_REQUESTS] = TOP_REQUESTS, [ORDER_HITS] = TOP_HITS,
-        [ORDER_MEMORY] = TOP_LIVE,  [ORDER_NAME] = TOP_COLUMNS,
+        [ORDER_MEMORY] = TOP_LIVE,  [ORDER_CACHED] = TOP_CACHED,     [ORDER_NAME] = TOP_COLUMNS,
     };
 
     return columns[order];
@@ -264,7 +123,7 @@ static void put_row(const struct screen *screen, const struct table *table, size
 {
     const struct top_row *row = &screen->rows.rows[index];
     bool is_chosen = index == screen->chosen;
-    int mark = in_colour ? colour(COLOUR_CHOSEN) : (int)A_REVERSE;
+    int mark = is_in_colour() ? colour(COLOUR_CHOSEN) : (int)A_REVERSE;
 
     move(line, 0);
     if (is_chosen) {
@@ -309,8 +168,12 @@ static void put_owner(const struct screen *screen, int line)
         return;
     const struct report_process *process = &watched->report->process;
     readable_time((uint64_t)(process->wall_seconds * 1e9), ran);
-    snprintf(text, sizeof(text), "process %lld%s%s, ran %s: %s", (long long)process->pid,
-             process->rank[0] == '\0' ? "" : ", rank ", process->rank, ran, process->command);
+    if (watched->has_figures)
+        snprintf(text, sizeof(text), "process %lld%s%s, ran %s: %s", (long long)process->pid,
+                 process->rank[0] == '\0' ? "" : ", rank ", process->rank, ran, process->command);
+    else
+        snprintf(text, sizeof(text), "process %lld, which has no figures: %s",
+                 (long long)process->pid, process->command);
     move(line, 0);
     replace_control_characters(text);
     put(text, COLS);
@@ -325,10 +188,12 @@ static const char *const help_lines[] = {
     "  Up, Down, j, k      choose a process or a bucket; PageUp, PageDown, Home, End",
     "  Enter               the buckets of the process",
     "  Esc, Backspace      back to the processes",
+    "  t                   trim: the process gives back to the driver what it caches",
     "  p                   in order of process numbers (buckets: of sizes)",
     "  r                   the most requests first",
     "  h                   the highest hit rate first",
     "  m                   the most memory first",
+    "  c                   the most cached first",
     "  n                   by name",
     "  ?, F1               this help",
     "  q, F10              end",
@@ -338,6 +203,9 @@ static const char *const help_lines[] = {
     "  in use                blocks in the program's hands",
     "  cached                free, and reusable at once",
     "  pending               free, but the GPU may still be using them",
+    "  group                 whose limit the process shares",
+    "  neighbours            asks: out of memory, it has asked others for theirs",
+    "                        alone: it has no part in that",
 };
 
 static void put_help(void)
@@ -351,17 +219,16 @@ static void put_help(void)
 static void put_keys(const struct screen *screen)
 {
     static const char *const keys[] = {
-        [PAGE_PROCESSES] =
-            ("Enter buckets  p/r/h/m/n sort by process, requests, hits, memory, name  ? help  "
-             "q quit"),
-        [PAGE_BUCKETS] = "Esc back  p/r/h/m sort by size, requests, hits, memory  ? help  q quit",
+        [PAGE_PROCESSES] = "Enter buckets  t trim  p/r/h/m/c/n sort  ? help  q quit",
+        [PAGE_BUCKETS] = "Esc back  t trim  p/r/h/m/c sort  ? help  q quit",
         [PAGE_HELP] = "any key goes back",
     };
 
     move(LINES - 1, 0);
     attron(A_REVERSE);
     hline(' ', COLS);
-    put(keys[screen->page], COLS - 1);
+    bool tells = screen->message[0] != '\0' && screen->page != PAGE_HELP;
+    put(tells ? screen->message : keys[screen->page], COLS - 1);
     attroff(A_REVERSE);
 }
 
@@ -372,7 +239,7 @@ static void draw(struct screen *screen)
         put_help();
     } else {
         put_title(screen);
-        int line = put_devices(screen);
+        int line = put_devices(screen->view);
         if (screen->page == PAGE_BUCKETS)
             put_owner(screen, line++);
         if (screen->view->count > 0) {
@@ -393,7 +260,7 @@ static void choose(struct screen *screen, size_t row)
 {
     screen->chosen = row;
     if (screen->page == PAGE_PROCESSES && row < screen->rows.count)
-        screen->pid = (int64_t)screen->rows.rows[row].number;
+        screen->process = screen->rows.rows[row].process;
 }
 
 /* Whoever was chosen stays so, wherever it stands now; or the one in its place. */
@@ -403,7 +270,7 @@ static void keep_choice(struct screen *screen)
 
     if (screen->page == PAGE_PROCESSES)
         for (size_t i = 0; i < screen->rows.count; i++)
-            if (screen->rows.rows[i].number == (uint64_t)screen->pid)
+            if (is_same_identity(&screen->rows.rows[i].process, &screen->process))
                 screen->chosen = i;
     choose(screen, screen->chosen > last ? last : screen->chosen);
 }
@@ -432,6 +299,42 @@ static void turn_to(struct screen *screen, enum screen_page page)
     screen->page = page;
     if (page != PAGE_HELP)
         screen->chosen = screen->first = 0;
+}
+
+/* --- trimming -----------------------------------------------------------------------------------
+ */
+
+/* So long what the GPU is still using is waited for. */
+#define TRIMMING_SECONDS 5.0
+#define TRIMMING_PAUSE   0.1
+
+/* Says how far it is. The first time it waits for the answer, for BOARD_SILENCE_NANOSECONDS at
+ * most.
+ */
+static void follow_trimming(struct screen *screen)
+{
+    if (screen->trimming.demand == NULL)
+        return;
+    trimming_look(&screen->trimming);
+    trimming_describe(&screen->trimming, screen->message);
+    if (screen->trimming.outcome != TRIM_UNDER_WAY || seconds_now() > screen->trimming_until)
+        trimming_end(&screen->trimming);
+}
+
+static void begin_trimming(struct screen *screen)
+{
+    const struct watched *watched = watched_process(screen);
+
+    trimming_end(&screen->trimming);
+    if (screen->view->board == NULL) {
+        snprintf(screen->message, sizeof(screen->message), "trim: nobody can be asked: %s",
+                 screen->view->no_board);
+    } else if (watched != NULL) {
+        screen->trimming = trimming_begin(screen->view, watched, NULL);
+        screen->trimming_until = seconds_now() + TRIMMING_SECONDS;
+        trimming_describe(&screen->trimming, screen->message);
+        follow_trimming(screen);
+    }
 }
 
 /* --- keys ---------------------------------------------------------------------------------------
@@ -478,7 +381,7 @@ static bool take_move(struct screen *screen, int key)
 
 static bool take_order(struct screen *screen, int key)
 {
-    static const char keys[] = "prhmn"; /* in enum top_order's order */
+    static const char keys[] = "prhmcn"; /* in enum top_order's order */
     const char *found = key > 0 && key < 128 ? strchr(keys, key | 0x20) : NULL;
 
     if (found == NULL)
@@ -491,27 +394,23 @@ static void take_key(struct screen *screen, int key)
 {
     bool goes_back = key == 27 || key == KEY_BACKSPACE || key == 127 || key == 8 || key == KEY_LEFT;
 
+    screen->message[0] = '\0';
     if (key == 'q' || key == 'Q' || key == KEY_F(10))
         screen->ends = true;
     else if (screen->page == PAGE_HELP)
         screen->page = screen->behind_help;
     else if (key == '?' || key == KEY_F(1))
         turn_to(screen, PAGE_HELP);
-    else if (goes_back && screen->page == PAGE_BUCKETS && screen->view->pid == 0)
+    else if (key == 't' || key == 'T')
+        begin_trimming(screen);
+    else if (goes_back && screen->page == PAGE_BUCKETS &&
+             (screen->view->pid == 0 || screen->view->count > 1))
         turn_to(screen, PAGE_PROCESSES);
     else if ((key == '\n' || key == '\r' || key == KEY_ENTER || key == KEY_RIGHT) &&
              screen->page == PAGE_PROCESSES && screen->view->count > 0)
         turn_to(screen, PAGE_BUCKETS);
     else if (!take_move(screen, key))
         take_order(screen, key);
-}
-
-static double seconds_now(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
 /* Takes keys and shows what they do until it is time to look again. 0, or -1 as fill. */
@@ -521,11 +420,14 @@ static int wait_for_next(struct screen *screen, double seconds, const volatile s
     int status = 0;
 
     while (status == 0 && !*ended && !screen->ends && (left = until - seconds_now()) > 0) {
-        timeout((int)(left * 1000) + 1);
+        bool trims = screen->trimming.demand != NULL;
+        timeout((int)((trims && left > TRIMMING_PAUSE ? TRIMMING_PAUSE : left) * 1000) + 1);
         int key = getch();
-        if (key == ERR)
+        if (key == ERR && !trims)
             continue;
-        take_key(screen, key);
+        if (key != ERR)
+            take_key(screen, key);
+        follow_trimming(screen);
         status = fill(screen);
         draw(screen);
     }
@@ -535,10 +437,13 @@ static int wait_for_next(struct screen *screen, double seconds, const volatile s
 int top_screen_show(const struct top_options *options, struct view *view,
                     const volatile sig_atomic_t *ended)
 {
-    struct screen screen = {.view = view, .order = options->order, .pid = view->pid};
+    struct screen screen = {.view = view, .order = options->order};
     int status = 0, memory = 0;
 
-    screen.page = view->pid != 0 ? PAGE_BUCKETS : PAGE_PROCESSES;
+    if (view->pid != 0 && view->count == 1) {
+        screen.page = PAGE_BUCKETS;
+        screen.process = view->watched[0].identity;
+    }
     for (unsigned long shown = 0; status == 0 && memory == 0;) {
         memory = fill(&screen);
         draw(&screen);
@@ -552,6 +457,7 @@ int top_screen_show(const struct top_options *options, struct view *view,
         if (view->pid != 0 && view->count == 0)
             break;
     }
+    trimming_end(&screen.trimming);
     free(screen.rows.rows);
     return memory != 0 ? -1 : status;
 }

@@ -6,7 +6,6 @@
 #define CUDAPOOL_TOOLS_TOP_SCREEN_H
 
 #include <signal.h>
-#include <stdbool.h>
 
 #include "top_rows.h"
 
@@ -16,13 +15,9 @@ struct top_options {
     enum top_order order;
 };
 
-/* Whether the whole screen can be had: stdin and stdout are one terminal whose kind is known. The
- * caller then owes a top_screen_end. */
-bool top_screen_begin(void);
-void top_screen_end(void);
-
-/* Shows the processes until the user or a signal, which sets *ended, ends it. 0, or the exit
- * status; what there is to complain of is to be said after top_screen_end. */
+/* Between top_draw_begin and top_draw_end (top_draw.h): shows the processes until the user or a
+ * signal, which sets *ended, ends it. 0, or the exit status; what there is to complain of is to be
+ * said after the end. */
 int top_screen_show(const struct top_options *options, struct view *view,
                     const volatile sig_atomic_t *ended);
 

@@ -9,7 +9,9 @@
 #include <time.h>
 
 #include "complaint.h"
+#include "core/base/process.h"
 #include "core/base/readable.h"
+#include "core/figures/figures_file.h"
 #include "figures_reader.h"
 #include "figures_search.h"
 #include "summary.h"
@@ -25,6 +27,12 @@ static uint64_t monotonic_nanoseconds(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+bool is_same_identity(const struct process_identity *one, const struct process_identity *other)
+{
+    return one->pid == other->pid && one->pid_namespace == other->pid_namespace &&
+           one->start_ticks == other->start_ticks;
+}
+
 static void free_report(struct report *report)
 {
     if (report == NULL)
@@ -33,7 +41,7 @@ static void free_report(struct report *report)
     free(report);
 }
 
-void view_free(struct view *view)
+static void free_watched(struct view *view)
 {
     for (size_t i = 0; i < view->count; i++) {
         free_report(view->watched[i].report);
@@ -44,81 +52,174 @@ void view_free(struct view *view)
     view->count = view->room = 0;
 }
 
-/* A program that executes another keeps its number: the figures of the last one are its own. */
-static bool replaces_another(struct view *view, struct report *report)
+void view_free(struct view *view)
+{
+    free_watched(view);
+    if (view->board != NULL)
+        board_leave(view->board);
+    view->board = NULL;
+}
+
+/* A program that executes another keeps its number and its start: the figures of the last one are
+ * its own. Those of processes that had the number before are theirs. */
+static bool replaces_another(struct view *view, const struct watched *watched)
 {
     for (size_t i = 0; i < view->count; i++) {
-        struct report *other = view->watched[i].report;
-        if (other->process.pid != report->process.pid)
+        struct watched *other = &view->watched[i];
+        if (other->identity.pid != watched->identity.pid ||
+            other->identity.pid_namespace != watched->identity.pid_namespace)
             continue;
-        if (other->process.started_nanoseconds > report->process.started_nanoseconds) {
-            free_report(report);
-            return true;
-        }
-        free_report(other);
-        view->watched[i].report = report;
+        bool is_older = other->report->process.started_nanoseconds >
+                        watched->report->process.started_nanoseconds;
+        free_report(is_older ? watched->report : other->report);
+        if (!is_older)
+            *other = *watched;
         return true;
     }
     return false;
 }
 
-static void watch(struct view *view, struct report *report)
+/* Takes its report. */
+static void watch(struct view *view, const struct watched *watched)
 {
-    if (replaces_another(view, report))
-        return;
     if (view->count == view->room) {
         size_t room = view->room == 0 ? 16 : 2 * view->room;
         struct watched *longer = realloc(view->watched, room * sizeof(*longer));
         if (longer == NULL) {
             view->failed = true;
-            free_report(report);
+            free_report(watched->report);
             return;
         }
         view->watched = longer;
         view->room = room;
     }
-    view->watched[view->count++] =
-        (struct watched){.report = report, .at = monotonic_nanoseconds()};
+    view->watched[view->count++] = *watched;
 }
 
-/* Files that are no figures, or just going, are not worth a word here. */
+/* --- figures ------------------------------------------------------------------------------------
+ */
+
+/* False where the file holds no figures, or is just going: that is not worth a word here. */
+static bool read_watched(const char *path, struct watched *watched)
+{
+    char error[ERROR_BYTES];
+    struct figures_copy copy;
+
+    if (figures_read(path, &copy, error, sizeof(error)) != 0)
+        return false;
+    const struct figures_process *process = &copy.header->process;
+    watched->identity = (struct process_identity){.pid = (int64_t)process->pid,
+                                                  .pid_namespace = process->pid_namespace,
+                                                  .start_ticks = process->start_ticks};
+    bool is_read = figures_to_report(&copy, watched->report) == 0;
+    figures_free(&copy);
+    return is_read;
+}
+
 static void look_at(const char *path, void *context)
 {
     struct view *view = context;
-    char error[ERROR_BYTES];
-    struct report *report = calloc(1, sizeof(*report));
+    struct watched watched = {.report = calloc(1, sizeof(*watched.report)),
+                              .at = monotonic_nanoseconds(),
+                              .has_figures = true};
 
-    if (report == NULL) {
+    if (watched.report == NULL) {
         view->failed = true;
         return;
     }
-    if (figures_read_report(path, report, error, sizeof(error)) != 0) {
-        free(report);
+    if (!read_watched(path, &watched)) {
+        free(watched.report);
         return;
     }
-    bool wanted = view->pid == 0 || view->pid == report->process.pid;
-    if (wanted && report->process.ending == REPORT_RUNNING)
-        watch(view, report);
-    else
-        free_report(report);
+    bool wanted = view->pid == 0 || view->pid == watched.identity.pid;
+    if (!wanted || watched.report->process.ending != REPORT_RUNNING)
+        free_report(watched.report);
+    else if (!replaces_another(view, &watched))
+        watch(view, &watched);
 }
 
-static bool is_same_process(const struct report *one, const struct report *other)
+/* --- the board ----------------------------------------------------------------------------------
+ */
+
+static void visit_board(struct view *view)
 {
-    return one->process.pid == other->process.pid &&
-           one->process.started_nanoseconds == other->process.started_nanoseconds;
+    if (view->board != NULL || view->no_board != NULL)
+        return;
+    view->own_pid_namespace = process_own_pid_namespace();
+    view->board = board_visit(&view->no_board);
+}
+
+static struct watched *find_watched(const struct view *view,
+                                    const struct process_identity *identity)
+{
+    for (size_t i = 0; i < view->count; i++)
+        if (is_same_identity(&view->watched[i].identity, identity))
+            return &view->watched[i];
+    return NULL;
+}
+
+/* One that has no figures. In another pid namespace its number says nothing, and it has no name. */
+static void watch_neighbour(struct view *view, const struct process_identity *identity,
+                            const struct board_process *shared)
+{
+    struct watched watched = {.identity = *identity,
+                              .report = calloc(1, sizeof(*watched.report)),
+                              .at = monotonic_nanoseconds(),
+                              .on_board = true,
+                              .shared = *shared};
+
+    if (watched.report == NULL) {
+        view->failed = true;
+        return;
+    }
+    struct report_process *process = &watched.report->process;
+    process->pid = identity->pid;
+    process->ending = REPORT_RUNNING;
+    if (identity->pid_namespace == view->own_pid_namespace)
+        report_find_command(identity->pid, process->command, sizeof(process->command));
+    watch(view, &watched);
+}
+
+/* Tools are on the board as well: they have no device. */
+static void look_at_board(struct view *view)
+{
+    struct board_process shared;
+    unsigned slot = 0;
+
+    visit_board(view);
+    while (view->board != NULL && board_next_process(view->board, &slot, &shared)) {
+        struct process_identity identity = {.pid = shared.pid,
+                                            .pid_namespace = shared.pid_namespace,
+                                            .start_ticks = shared.start_ticks};
+        struct watched *known = find_watched(view, &identity);
+        bool wanted = view->directory == NULL && (view->pid == 0 || view->pid == identity.pid);
+        if (known != NULL) {
+            known->on_board = true;
+            known->shared = shared;
+        } else if (wanted && shared.device_count > 0) {
+            watch_neighbour(view, &identity, &shared);
+        }
+    }
+}
+
+/* --- looking again ------------------------------------------------------------------------------
+ */
+
+static bool is_same_process(const struct watched *one, const struct watched *other)
+{
+    return is_same_identity(&one->identity, &other->identity) &&
+           one->report->process.started_nanoseconds == other->report->process.started_nanoseconds;
 }
 
 /* Each process's report of the time before becomes what it is compared with. */
-static void take_over(struct view *view, struct view *before)
+static void take_over(struct view *view, struct watched *before, size_t count)
 {
     for (size_t i = 0; i < view->count; i++)
-        for (size_t j = 0; j < before->count; j++)
-            if (before->watched[j].report != NULL &&
-                is_same_process(view->watched[i].report, before->watched[j].report)) {
-                view->watched[i].before = before->watched[j].report;
-                view->watched[i].before_at = before->watched[j].at;
-                before->watched[j].report = NULL;
+        for (size_t j = 0; j < count; j++)
+            if (before[j].report != NULL && is_same_process(&view->watched[i], &before[j])) {
+                view->watched[i].before = before[j].report;
+                view->watched[i].before_at = before[j].at;
+                before[j].report = NULL;
             }
 }
 
@@ -134,8 +235,9 @@ int view_look(struct view *view)
         figures_search(look_at, view);
     else if (figures_search_in(directory, look_at, view) != 0)
         status = complain("%s: %s", directory, strerror(errno));
-    take_over(view, &before);
-    view_free(&before);
+    look_at_board(view);
+    take_over(view, before.watched, before.count);
+    free_watched(&before);
     return view->failed ? complain("memory is short") : status;
 }
 
@@ -180,8 +282,31 @@ static struct rates rates_between(const struct report_counters *now,
                           .pending = now->pending_bytes};
 }
 
+uint64_t live_on_board(const struct board_process_device *device)
+{
+    uint64_t free_bytes = saturating_sum(device->cached, device->pending);
+
+    return device->held > free_bytes ? device->held - free_bytes : 0;
+}
+
+static struct rates rates_of_neighbour(const struct board_process *process)
+{
+    struct rates rates = {.requests = -1, .misses = -1, .is_live_unknown = true};
+
+    for (unsigned i = 0; i < process->device_count; i++) {
+        const struct board_process_device *device = &process->devices[i];
+        rates.live = saturating_sum(rates.live, live_on_board(device));
+        rates.is_live_unknown &= device->held == 0;
+        rates.cached = saturating_sum(rates.cached, device->cached);
+        rates.pending = saturating_sum(rates.pending, device->pending);
+    }
+    return rates;
+}
+
 struct rates rates_of_process(const struct watched *watched)
 {
+    if (!watched->has_figures)
+        return rates_of_neighbour(&watched->shared);
     struct report_counters now = totals_of(watched->report), before = {0};
 
     if (watched->before != NULL)

@@ -55,7 +55,12 @@
     /* Guards the executable graphs that have work of the host's. (struct host_graphs) */          \
     LOCK(HOST_GRAPHS, "the host graphs' lock")                                                     \
     /* Guards the making of counters; files are opened and grown under it. (struct figures) */     \
-    LOCK(FIGURES, "the figures lock")
+    LOCK(FIGURES, "the figures lock")                                                              \
+    /* Guards what the process has and asks for on the board. (struct board) */                    \
+    LOCK(BOARD, "the board lock")                                                                  \
+    /* One thread at a time takes bytes of its group's limit. Held for BOARD_SILENCE_NANOSECONDS   \
+     * at most, where another process is between two steps. (struct board) */                      \
+    LOCK(GROUP, "the group lock")
 
 enum lock_rank {
 #define LOCK(name, text) LOCK_##name,

@@ -5,12 +5,15 @@
 #define CUDAPOOL_CORE_THREADS_H
 
 #include <pthread.h>
+#include <stddef.h>
 
-/* pthread_key_create and pthread_setspecific, which have to be looked up. NULL: the process has
- * none. */
+/* pthread_key_create and pthread_setspecific, pthread_create and pthread_attr_setstacksize, which
+ * have to be looked up. NULL: the process has none. */
 struct thread_functions {
     int (*key_create)(pthread_key_t *, void (*)(void *));
     int (*set_specific)(pthread_key_t, const void *);
+    int (*create)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+    int (*set_stack_size)(pthread_attr_t *, size_t);
 };
 
 #endif

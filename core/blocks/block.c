@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include "core/base/lines.h"
+#include "core/base/numbers.h"
 
 #define SLAB_BLOCKS 128
 
@@ -298,7 +299,7 @@ static struct block *last_in_window(const struct window *window, size_t granule)
         while (groups && !found) {
             size_t top = 63u ^ (size_t)__builtin_clzll(groups);
             size_t end = ((word * 64 + top + 1) << GROUP_BITS) - 1;
-            found = last_in_group(window, end < granule ? end : granule);
+            found = last_in_group(window, smaller_of(end, granule));
             groups &= ~(UINT64_C(1) << top);
         }
     }

@@ -178,19 +178,6 @@ struct block_list {
     struct block *first, *last;
 };
 
-/* More buckets than this are never made in one place: further sizes are not kept. */
-#define BUCKETS_MAX 16384u
-
-/* All blocks of one size in one place of a kind of memory. Guarded by what guards the lists. */
-struct bucket {
-    uint64_t bytes; /* of each block; 0: the bucket of blocks that are not kept */
-    /* Clean and pending blocks, the oldest first. Of the clean ones the newest is taken, since its
-     * memory is the likeliest to be in the GPU's cache. */
-    struct block_list clean, pending;
-    uint64_t free_blocks;             /* in the two lists */
-    struct bucket_counters *counters; /* in the figures */
-};
-
 static inline void block_list_append(struct block_list *list, struct block *block,
                                      enum block_link link)
 {
@@ -271,6 +258,9 @@ void block_records_visit(struct block_records *records, void (*visit)(struct blo
  * covers 16 MiB of device memory; of its 512 KiB only the pages that hold records are ever touched.
  * That they are few, places are not in the order of addresses: those of addresses that are
  * multiples of 4 KiB come first, one after the other.
+ *
+ * Each kind of memory has a table of its own. With one for all, a record would have to say its
+ * kind, and to ask it would take four instructions of a stream-ordered allocation and its free.
  */
 #define GRANULE_BITS 8
 #define LEAF_BITS    16

@@ -1,10 +1,10 @@
 #include "context.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "capture.h"
+#include "core/base/clock.h"
 #include "core/base/lines.h"
 #include "core/driver/calls.h"
 #include "device.h"
@@ -393,8 +393,9 @@ static uint64_t begin_end(struct pool *pool, struct context *context, bool ends)
     lock_give(&pool->fence_lock);
     TELL_KINDS(context, ending, context, true);
     /* Pairs with context_pin. Whoever has pinned a context takes no lock that we hold. */
+    uint64_t started = monotonic_now();
     while (atomic_load(&context->pins) != 0)
-        sched_yield();
+        patient_nap(started);
     if (ends)
         TELL_KINDS(context, give_back_at_end, pool, context);
     return generation;

@@ -3,7 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/cancellation.h"
+#include "core/base/clock.h"
 #include "core/base/lines.h"
+#include "core/base/numbers.h"
+#include "core/board/board.h"
 
 static struct device *find_device(struct registry *registry, CUdevice ordinal)
 {
@@ -89,10 +93,38 @@ static struct device *describe_device(struct pool *pool, CUdevice ordinal)
     device->total_bytes = total;
     device->cached_cap = byte_size_resolve(&settings->caps.cached, total);
     device->growth_budget = byte_size_resolve(&settings->growth_budget, total);
-    device->limit = byte_size_resolve(&pool->settings.limits.device_bytes, total);
+    struct device_limits limits;
+    limits_of_device(&pool->limits, &pool->settings, ordinal, total, &limits);
+    device->group_limit = limits.group_bytes;
+    device->limit = smaller_of(limits.device_bytes, limits.group_bytes);
     device_set_short(device, false);
     atomic_init(&device->could_hold, total);
     return device;
+}
+
+/* The device has waited for the board where it is to be on it. A later device may be the first such
+ * one. */
+static void note_board(struct pool *pool)
+{
+    struct housekeeper_counters *counters = pool->housekeeper_counters;
+    if (counters && counter_get(&counters->board) == BOARD_NOT_TRIED &&
+        atomic_load_explicit(&pool->joining, memory_order_acquire) == JOINING_OVER)
+        figures_note_board(counters, pool->alone_because);
+}
+
+/* What the figures say of its limits, and where neighbours are counted. False where memory is
+ * short. */
+static bool show_neighbours(struct pool *pool, struct device *device)
+{
+    lock_must_be_held(&pool->registry.lock);
+    struct device_limits limits;
+    limits_of_device(&pool->limits, &pool->settings, device->ordinal, device->total_bytes, &limits);
+    if (!pool->housekeeper_counters)
+        pool->housekeeper_counters = figures_housekeeper(&pool->figures);
+    note_board(pool);
+    device->neighbours = figures_neighbours(&pool->figures, device->ordinal);
+    return pool->housekeeper_counters && device->neighbours &&
+           figures_limits(&pool->figures, device->ordinal, &limits);
 }
 
 /* False where memory is short. */
@@ -103,7 +135,7 @@ static bool list_device(struct pool *pool, struct device *device)
     struct figures_device record = {.ordinal = device->ordinal, .total_bytes = device->total_bytes};
     memcpy(record.name, device->name, sizeof record.name);
     memcpy(record.uuid, device->uuid.bytes, sizeof record.uuid);
-    bool made = figures_device(&pool->figures, &record);
+    bool made = figures_device(&pool->figures, &record) && show_neighbours(pool, device);
     for (const struct kind *const *kind = pool->kinds; *kind && made; kind++)
         made = !(*kind)->made_device || (*kind)->made_device(pool, device);
     if (!made)
@@ -111,6 +143,49 @@ static bool list_device(struct pool *pool, struct device *device)
     device->next = registry_devices(registry);
     atomic_store_explicit(&registry->devices, device, memory_order_release);
     return true;
+}
+
+/* ---- the board ---- */
+
+static void join_board(struct pool *pool)
+{
+    const char *why = NULL;
+    struct board *board = board_join(pool->limits.group, &why);
+    atomic_store_explicit(&pool->board, board, memory_order_release);
+    pool->alone_because = board ? NULL : why ? why : "no board";
+}
+
+/* Once in a process. */
+static void join_once(struct pool *pool)
+{
+    uint32_t not_yet = JOINING_NOT_YET;
+    int cancellation = cancellation_off();
+    if (atomic_compare_exchange_strong(&pool->joining, &not_yet, JOINING_NOW)) {
+        join_board(pool);
+        atomic_store_explicit(&pool->joining, JOINING_OVER, memory_order_release);
+    }
+    uint64_t started = monotonic_now();
+    while (atomic_load_explicit(&pool->joining, memory_order_acquire) != JOINING_OVER)
+        patient_nap(started);
+    cancellation_restore(cancellation);
+}
+
+/* Without a UUID nobody could tell which device it is. */
+static void find_place_on_board(struct pool *pool, struct device *device)
+{
+    static const CUuuid unknown;
+    device->board_place = -1;
+    if (!pool->settings.neighbours.enabled ||
+        memcmp(&device->uuid, &unknown, sizeof unknown) == 0 ||
+        atomic_load_explicit(&pool->forgotten, memory_order_relaxed))
+        return;
+    join_once(pool);
+    struct board *board = atomic_load_explicit(&pool->board, memory_order_acquire);
+    if (board)
+        device->board_place =
+            board_device(board, (const unsigned char *)(const void *)device->uuid.bytes);
+    if (device->board_place >= 0)
+        device->board = board;
 }
 
 struct device *context_device(struct pool *pool, CUdevice ordinal)
@@ -126,6 +201,7 @@ struct device *context_device(struct pool *pool, CUdevice ordinal)
         return NULL;
     figures_note_cuda(&pool->figures, cuda_version(pool->driver));
     figures_start(&pool->figures);
+    find_place_on_board(pool, described);
     lock_take(&registry->lock, LOCK_REGISTRY);
     device = find_device(registry, ordinal);
     if (!device && list_device(pool, described))

@@ -4,6 +4,8 @@
 #ifndef CUDAPOOL_CORE_DEVICE_H
 #define CUDAPOOL_CORE_DEVICE_H
 
+#include "core/base/numbers.h"
+#include "core/board/board.h"
 #include "pool_state.h"
 
 /* The device with this ordinal, made known if it was not; NULL where that is not possible. */
@@ -13,6 +15,54 @@ struct device *context_device(struct pool *pool, CUdevice ordinal);
 static inline uint64_t device_fence_bytes(const struct device *device)
 {
     return atomic_load_explicit(&device->fence_bytes, memory_order_relaxed);
+}
+
+/* What the board says that the process holds, and all processes of its group together: the same
+ * bytes as device_reserved, from the same functions. False past the group's limit. */
+static inline bool device_group_take(struct device *device, uint64_t bytes)
+{
+    return !device->board ||
+           board_group_take(device->board, device->board_place, bytes, device->group_limit);
+}
+
+static inline void device_group_give(struct device *device, uint64_t bytes)
+{
+    if (device->board)
+        board_group_give(device->board, device->board_place, bytes);
+}
+
+/* Bytes that the group may still take; UINT64_MAX: as many as there are. Who is not on the board
+ * keeps to the group's limit alone, see device->limit. */
+static inline uint64_t device_group_left(const struct device *device)
+{
+    if (!device->board || device->group_limit == UINT64_MAX)
+        return UINT64_MAX;
+    uint64_t held = board_group_held(device->board, device->board_place);
+    return rest_of(device->group_limit, held);
+}
+
+/* Bytes of the device that the pool has taken from the driver, or is about to: live, cached,
+ * pending and on the way. Each is reserved once, before its block is recorded, and unreserved when
+ * it has gone back, or has not come; nobody else writes the number but reserve_take, which reserves
+ * inside the limits. Relaxed: it is compared with limits, and no other data is read because of it.
+ */
+static inline uint64_t device_reserved(const struct device *device)
+{
+    return atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
+}
+
+/* Whatever the limits: the driver has given the memory already. */
+static inline void device_reserve(struct device *device, uint64_t bytes)
+{
+    atomic_fetch_add_explicit(&device->reserved_bytes, bytes, memory_order_relaxed);
+    if (device->board)
+        board_group_take(device->board, device->board_place, bytes, UINT64_MAX);
+}
+
+static inline void device_unreserve(struct device *device, uint64_t bytes)
+{
+    atomic_fetch_sub_explicit(&device->reserved_bytes, bytes, memory_order_relaxed);
+    device_group_give(device, bytes);
 }
 
 /* Whether memory is short on the device. */

@@ -358,6 +358,15 @@ enum fence_answer epoch_query(struct pool *pool, struct context *context, struct
     return answer;
 }
 
+void epoch_ask_all(struct pool *pool, struct context *context)
+{
+    context_lock(context);
+    while (context->epochs.oldest &&
+           epoch_query(pool, context, context->epochs.oldest) == FENCE_OVER)
+        continue;
+    context_unlock(context);
+}
+
 /* ---- recording one ---- */
 
 /* Nobody else knows the fence yet. Answers how often the driver was asked. */

@@ -67,6 +67,10 @@ void epoch_fence_the_rest(struct pool *pool, struct context *context);
  * been told so: every question takes the driver's lock, for which launches wait. */
 enum fence_answer epoch_query(struct pool *pool, struct context *context, struct fence *fence);
 
+/* No lock held. What is pending only because nobody has asked: asks about one fence after the
+ * other, the oldest first, until one is not over. */
+void epoch_ask_all(struct pool *pool, struct context *context);
+
 /* Lock held on entry and return, released in between. Where the stamp is not clean and another
  * thread is asking the driver, or recording the fence that would cover it, waits until that is
  * done, for a tenth of a millisecond at most: the driver's lock serves one at a time anyway. */

@@ -3,18 +3,14 @@
 #include <stdbool.h>
 
 #include "core/base/lock.h"
-
-static uint64_t lesser(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
+#include "core/base/numbers.h"
 
 static void refresh_limit(struct host_work *work)
 {
     lock_of_rank_must_be_held(LOCK_CONTEXT);
     uint64_t limit = work->submitting ? work->submitting_before : UINT64_MAX;
     for (unsigned i = 0; i < work->count; i++)
-        limit = lesser(limit, work->marks[i].before);
+        limit = smaller_of(limit, work->marks[i].before);
     atomic_store_explicit(&work->limit, limit, memory_order_relaxed);
 }
 
@@ -35,7 +31,8 @@ static struct host_mark *find_place(struct host_work *work, uint64_t before)
 void host_work_submitting(struct host_work *work, uint64_t before)
 {
     lock_of_rank_must_be_held(LOCK_CONTEXT);
-    work->submitting_before = work->submitting ? lesser(work->submitting_before, before) : before;
+    work->submitting_before =
+        work->submitting ? smaller_of(work->submitting_before, before) : before;
     work->submitting++;
     refresh_limit(work);
 }
@@ -51,7 +48,7 @@ void host_work_mark(struct host_work *work, uint64_t before, uint64_t after)
 {
     lock_of_rank_must_be_held(LOCK_CONTEXT);
     struct host_mark *mark = find_place(work, before);
-    mark->before = lesser(mark->before, before);
+    mark->before = smaller_of(mark->before, before);
     if (mark->after < after)
         mark->after = after;
     refresh_limit(work);

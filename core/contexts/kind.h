@@ -103,7 +103,7 @@ struct kind {
      * how many were. Every kind has it. */
     uint64_t (*give_back)(struct pool *pool, struct device *device, uint64_t bytes);
     /* Waits for all that is pending, whether or not the program's frees would have, but not longer
-     * than LAST_RESORT_NANOSECONDS after progress->started. */
+     * than until the monotonic clock shows progress->give_up_at. */
     void (*wait_for_the_rest)(struct pool *pool, struct device *device,
                               const struct reclaim *progress);
     /* A sum that changes whenever threads allocate, free or give back. */
@@ -113,11 +113,26 @@ struct kind {
     /* Makes room for others' sake, with nothing waited for: gives back so many bytes, or what there
      * is. Returns how many. Every kind has it. */
     uint64_t (*make_room)(struct pool *pool, struct device *device, uint64_t bytes);
+    /* What is pending without a fence, or an event that tells of it, gets one that is only asked
+     * about. The fences of contexts come before. */
+    void (*fence_the_rest)(struct pool *pool, struct device *device);
     /* The program asks for all that can be given back. The bytes. */
     uint64_t (*trim)(struct pool *pool);
+    /* Called by the housekeeper alone, about once a second while anything is free. Gives back what
+     * the program has not touched for the kind's release_after_idle at now, nanoseconds of the
+     * monotonic clock, wherever it is: in caches of threads that do nothing, and pending where
+     * nobody has asked. Nothing of the program's is waited for. When something will be idle for so
+     * long next; UINT64_MAX: nothing is free, or nothing goes back for that reason. */
+    uint64_t (*release_idle)(struct pool *pool, struct device *device, uint64_t now);
+    /* The housekeeper is about to end, since nothing is free: every free from now on is to pass
+     * where housekeeper_look is called, at least once. True: there is something free after all. */
+    bool (*watch)(struct pool *pool);
     /* Bytes that memory pools of the driver's hold for the kind's sake, beside what it holds
      * itself. The driver is asked. */
     uint64_t (*driver_keeps)(struct pool *pool, struct device *device);
+    /* Bytes of the device that the driver has taken for the kind's sake beside what its blocks
+     * count: whole pages, and chunks of its memory pools. About; the driver may be asked. */
+    uint64_t (*driver_has_taken)(struct pool *pool, struct device *device);
     /* Adds what the kind holds. */
     void (*add_kept)(struct pool *pool, struct device *device, struct kept_bytes *sum);
 };

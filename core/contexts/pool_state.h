@@ -18,25 +18,37 @@
 #include "core/driver/cuda_abi.h"
 #include "core/driver/driver.h"
 #include "core/figures/figures.h"
+#include "core/settings/limits.h"
 #include "fence.h"
+#include "housekeeping.h"
 #include "kind.h"
 #include "thread_state.h"
 
 struct device {
+    /* ---- what every call reads ---- */
+
     CUdevice ordinal;
     char name[256];
     CUuuid uuid;
     uint64_t total_bytes;
-    uint64_t cached_cap;             /* bytes */
-    uint64_t growth_budget;          /* bytes */
-    uint64_t limit;                  /* bytes, UINT64_MAX: none */
-    void *of_kind[MEMORY_KINDS];     /* what each kind keeps, behind the record; or NULL */
-    char apart[64];                  /* every call reads what is above, few write it */
-    _Atomic uint64_t reserved_bytes; /* taken from the driver: live, cached, pending, on the way */
+    uint64_t cached_cap;         /* bytes */
+    uint64_t growth_budget;      /* bytes */
+    uint64_t limit;              /* bytes, UINT64_MAX: none; no more than group_limit */
+    uint64_t group_limit;        /* of all processes of the pool's group together, likewise */
+    struct board *board;         /* the pool's, if the device has a place there; else NULL */
+    int board_place;             /* see board_device */
+    void *of_kind[MEMORY_KINDS]; /* what each kind keeps, behind the record; or NULL */
+    char apart[64];              /* every call reads what is above, few write it */
+
+    /* ---- what is counted and written ---- */
+
+    _Atomic uint64_t reserved_bytes; /* taken from the driver; written by device_reserve and
+                                        device_unreserve, and inside the limit by reserve_take */
     _Atomic uint64_t managed_bytes;  /* of managed memory that the process holds, see managed.h.
                                         Relaxed: it orders nothing */
     _Atomic uint64_t managed_due;    /* of these, since room was last looked for. Relaxed */
     struct kind_counters *memory;    /* in the figures; set before the device is listed */
+    struct neighbour_counters *neighbours; /* in the figures, like these */
     _Atomic uint64_t
         returning; /* blocks that a thread has taken out of a heap and is giving back */
     _Atomic uint64_t fence_bytes; /* freed without a fence of their own, at most; 0 while memory is
@@ -49,7 +61,15 @@ struct device {
     _Atomic uint32_t frees_while_short; /* since it became so at first, as a clock for looks */
     _Atomic uint32_t retains; /* of the primary context, by the program, as far as they were seen.
                                  Relaxed: one that is only just coming is not counted on */
-    struct device *next;      /* of the pool's devices */
+    _Atomic uint64_t asked_bytes; /* when neighbours were asked last: for so many, and when that was
+                                     over. Relaxed, both: they choose how many to ask for */
+    _Atomic uint64_t asked_at;    /* nanoseconds of the monotonic clock; 0: never */
+    struct watermark watermark;   /* the housekeeper's own, like the next one */
+    _Atomic uint64_t promised;    /* bytes that were cached, and are just given back. Relaxed: it is
+                                     published for others */
+    _Atomic uint64_t on_the_way;  /* bytes that go back for others' sake, but only behind a barrier.
+                                     Relaxed: the housekeeper writes it, others publish it */
+    struct device *next;          /* of the pool's devices */
 };
 
 struct context {
@@ -188,11 +208,15 @@ struct pitch {
 
 #define PITCHES 64u
 
+/* Of the board: one thread does it, those that make other devices known meanwhile wait. */
+enum joining { JOINING_NOT_YET, JOINING_NOW, JOINING_OVER };
+
 struct pool {
     /* ---- fixed as the pool starts, and locks that are taken seldom ---- */
 
     const struct driver *driver;
     struct settings settings;
+    struct limits limits; /* and what the environment says besides, with the process's group */
     const struct kind *const *kinds; /* NULL behind the last one */
     struct block_table blocks;
     pthread_mutex_t primary_lock; /* guards nothing of ours: no context ends, and no primary context
@@ -222,22 +246,33 @@ struct pool {
 
     /* ---- what launches write, and what goes on around the pool: see surroundings.h ---- */
 
-    char launches_apart[64];         /* from what is above */
-    _Atomic uint64_t threads;        /* that were given an id, see thread_id */
-    _Atomic uint64_t launcher;       /* the id of the thread that launched last; 0: none has */
-    _Atomic uint64_t alternated_at;  /* nanoseconds of the monotonic clock: when that last changed.
-                                        Relaxed, both: they only choose between two safe ways */
-    _Atomic uint64_t objects_loaded; /* shared objects ever loaded when last looked through, see
-                                        look_at_objects. Relaxed, like the next two */
-    _Atomic bool memory_is_pinned;   /* a library that lets devices reach GPU memory is loaded, or
-                                        an export had to wait long for a barrier */
+    char launches_apart[64];        /* from what is above */
+    _Atomic uint64_t threads;       /* that were given an id, see thread_id */
+    _Atomic uint64_t launcher;      /* the id of the thread that launched last; 0: none has */
+    _Atomic uint64_t alternated_at; /* nanoseconds of the monotonic clock: when that last changed.
+                                       Relaxed, both: they only choose between two safe ways */
+    _Atomic uint32_t looking, forking; /* threads that look through the shared objects, or fork:
+                                          see surroundings_fork_coming. Sequentially consistent */
+    _Atomic uint64_t objects_loaded;   /* shared objects ever loaded when last looked through, see
+                                          look_at_objects. Relaxed, like the next two */
+    _Atomic bool memory_is_pinned;     /* a library that lets devices reach GPU memory is loaded, or
+                                          an export had to wait long for a barrier */
     _Atomic bool frees_are_missed; /* one that follows the driver's frees, but not cuMemFreeAsync */
 
     /* ---- the process and its threads ---- */
 
-    bool expedited;                           /* membarrier works, see thread_cache.h */
-    struct thread_functions thread_functions; /* for thread_cache.h, like the next one */
-    pid_t process;                            /* whose pool it is */
+    struct housekeeper_counters *housekeeper_counters; /* in the figures; set before the first
+                                                          device is listed, NULL until then */
+    bool expedited;                                    /* membarrier works, see thread_cache.h */
+    struct thread_functions thread_functions;          /* for thread_cache.h, like the next one;
+                                                          and for housekeeper.h */
+    pid_t process;                                     /* whose pool it is */
+    struct housekeeping housekeeping;
+    _Atomic(struct board *) board; /* NULL: it has not joined, or cannot. Release when it has,
+                                      acquire where it is not read from a device */
+    _Atomic uint32_t joining;      /* enum joining; release and acquire */
+    const char *alone_because;     /* why there is no board; NULL: there is one. Written before
+                                      joining is over */
     _Atomic bool forgotten; /* this is the child of a fork. Relaxed: set before it has threads */
 };
 

@@ -6,6 +6,9 @@
 #include "pool_state.h"
 #include "registry.h"
 
+/* Behind a barrier of our own, so long in other processes' place: nanoseconds. */
+#define FOR_OTHERS_NANOSECONDS (UINT64_C(20) * 1000 * 1000)
+
 /* A stream of the context's own, made when it is first needed. */
 static CUstream own_stream(struct pool *pool, struct context *context, _Atomic(CUstream) *place)
 {
@@ -83,6 +86,16 @@ static void wait_patiently(struct pool *pool, CUstream stream, enum release_plac
         patient_nap(started);
 }
 
+/* Nobody waits in the program's place, but others wait for an answer. Mostly the barrier is over,
+ * and nobody has asked. */
+static void wait_a_little(struct pool *pool, CUstream stream)
+{
+    uint64_t started = monotonic_now();
+    while (pool->driver->cuStreamQuery(stream) == CUDA_ERROR_NOT_READY &&
+           monotonic_now() - started < FOR_OTHERS_NANOSECONDS)
+        patient_nap(started);
+}
+
 void return_wait(struct pool *pool, struct context *context, CUstream stream,
                  enum release_place place)
 {
@@ -90,8 +103,30 @@ void return_wait(struct pool *pool, struct context *context, CUstream stream,
     if (atomic_load_explicit(&context->barred, memory_order_relaxed))
         wait_patiently(pool, stream, place);
     else if (is_behind_own_barrier(context, &in_vain)) {
-        if (pool->driver->cuStreamQuery && (!in_vain || place == RELEASE_OUT_OF_MEMORY))
+        if (pool->driver->cuStreamQuery && place == RELEASE_FOR_OTHERS)
+            wait_a_little(pool, stream);
+        else if (pool->driver->cuStreamQuery && (!in_vain || place == RELEASE_OUT_OF_MEMORY))
             wait_for_own_barrier(pool, context, stream, place);
     } else
         pool->driver->cuStreamSynchronize(stream);
+}
+
+bool return_is_over(struct pool *pool, struct context *context)
+{
+    CUstream stream = atomic_load_explicit(&context->return_stream, memory_order_relaxed);
+    CUresult result = CUDA_SUCCESS;
+    bool pushed;
+    if (!stream || !pool->driver->cuStreamQuery ||
+        !context_pin(context, context_generation(context)))
+        return true;
+    enter_driver();
+    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+    if (context_push(pool, context, &pushed)) {
+        result = pool->driver->cuStreamQuery(stream);
+        context_pop(pool, pushed);
+    }
+    relaxed_mode_end(pool->driver, mode);
+    leave_driver();
+    context_unpin(context);
+    return result != CUDA_ERROR_NOT_READY;
 }

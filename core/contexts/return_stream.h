@@ -12,14 +12,23 @@
 #ifndef CUDAPOOL_CORE_RETURN_STREAM_H
 #define CUDAPOOL_CORE_RETURN_STREAM_H
 
+#include <stdbool.h>
+
 #include "core/driver/cuda_abi.h"
 #include "epoch.h"
 
 struct context;
 struct pool;
 
-/* Inside which call of the program's memory is given back. */
-enum release_place { RELEASE_IN_FREE, RELEASE_IN_ALLOCATION, RELEASE_OUT_OF_MEMORY };
+/* Inside which call of the program's memory is given back; or for others' sake, in whichever call
+ * or in none: then nothing of the program's may be waited for, but the memory is to be there for
+ * others at once. */
+enum release_place {
+    RELEASE_IN_FREE,
+    RELEASE_IN_ALLOCATION,
+    RELEASE_OUT_OF_MEMORY,
+    RELEASE_FOR_OTHERS
+};
 
 /* The stream of the context that blocks are given back on, made on first use; NULL where it can't
  * be. */
@@ -32,5 +41,9 @@ CUstream late_return_stream(struct pool *pool, struct context *context);
  * pinned: waits until they are the driver's, where that cannot take long. */
 void return_wait(struct pool *pool, struct context *context, CUstream stream,
                  enum release_place place);
+
+/* Asks the driver whether all that was given back on the context's return stream is the driver's by
+ * now. The context may have ended. */
+bool return_is_over(struct pool *pool, struct context *context);
 
 #endif

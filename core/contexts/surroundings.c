@@ -10,6 +10,9 @@
 
 /* ---- loaded objects ---- */
 
+/* So long a fork waits for those who look, which takes microseconds: nanoseconds. */
+#define FORK_NANOSECONDS (UINT64_C(100) * 1000 * 1000)
+
 static bool pins_memory(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -64,22 +67,55 @@ static int look_at_object(struct dl_phdr_info *info, size_t size, void *argument
     return 0;
 }
 
-void look_at_objects(struct pool *pool)
+/* Of a look and a fork that begin at the same time, each adds itself and then looks for the other.
+ */
+bool surroundings_linker_begin(struct pool *pool)
+{
+    atomic_fetch_add(&pool->looking, 1);
+    if (atomic_load(&pool->forking) == 0)
+        return true;
+    atomic_fetch_sub(&pool->looking, 1);
+    return false;
+}
+
+void surroundings_linker_end(struct pool *pool)
+{
+    atomic_fetch_sub(&pool->looking, 1);
+}
+
+void surroundings_fork_coming(struct pool *pool)
+{
+    uint64_t started = monotonic_now();
+    atomic_fetch_add(&pool->forking, 1);
+    while (atomic_load(&pool->looking) != 0 && monotonic_now() - started < FORK_NANOSECONDS)
+        patient_nap(started);
+}
+
+void surroundings_fork_over(struct pool *pool)
+{
+    atomic_fetch_sub(&pool->forking, 1);
+}
+
+bool look_at_objects(struct pool *pool)
 {
     struct object_search search = {pool, 0, false, false};
+    if (!surroundings_linker_begin(pool))
+        return false;
     dl_iterate_phdr(look_at_object, &search);
+    surroundings_linker_end(pool);
     /* Relaxed: two threads may look at the same time and find the same. */
     if (search.pins)
         atomic_store_explicit(&pool->memory_is_pinned, true, memory_order_relaxed);
     if (search.misses)
         atomic_store_explicit(&pool->frees_are_missed, true, memory_order_relaxed);
     atomic_store_explicit(&pool->objects_loaded, search.loaded, memory_order_relaxed);
+    return true;
 }
 
 static bool memory_may_be_pinned(struct pool *pool)
 {
-    look_at_objects(pool);
-    return atomic_load_explicit(&pool->memory_is_pinned, memory_order_relaxed);
+    return !look_at_objects(pool) ||
+           atomic_load_explicit(&pool->memory_is_pinned, memory_order_relaxed);
 }
 
 bool barriers_are_open(struct pool *pool)

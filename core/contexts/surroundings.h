@@ -16,8 +16,19 @@
 bool barriers_are_open(struct pool *pool);
 
 /* Looks at what has been loaded since the last time, for libraries that reach GPU memory in other
- * ways than CUDA's, or follow the driver's calls. */
-void look_at_objects(struct pool *pool);
+ * ways than CUDA's, or follow the driver's calls. False where that cannot be done just now. */
+bool look_at_objects(struct pool *pool);
+
+/* Around a fork, in the thread that forks: nobody looks at objects meanwhile, since that takes a
+ * lock of the dynamic linker's, which would be locked in the child for ever. coming waits for those
+ * who do, a tenth of a second at most. */
+void surroundings_fork_coming(struct pool *pool);
+void surroundings_fork_over(struct pool *pool);
+
+/* Around all else of the pool's that takes locks of the dynamic linker's. False while a thread
+ * forks: then it is not the time, and nothing is to be ended. */
+bool surroundings_linker_begin(struct pool *pool);
+void surroundings_linker_end(struct pool *pool);
 
 /* Whether memory may go back to the driver by cuMemFreeAsync: the driver has it, and nobody was
  * found who follows the driver's frees and would miss it. */

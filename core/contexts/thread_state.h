@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "core/driver/cuda_abi.h"
+#include "core/figures/stats.h"
 
 struct context;
 
@@ -20,9 +21,20 @@ struct thread_state {
                             nothing where the generation is another than the registry's */
     uint64_t id;         /* counted from 1 as threads first use a pool; 0: not yet */
     volatile unsigned context_locks; /* held or waited for, see context_lock */
+    uint32_t looks;                  /* see housekeeper_look */
     uint64_t waited_ns;              /* for fences, until a bucket has counted it */
 };
 
 extern _Thread_local struct thread_state thread_state __attribute__((visibility("hidden")));
+
+/* Counts the time that the calling thread has waited lately as a wait for blocks of this bucket. No
+ * lock is needed. */
+static inline void thread_count_wait(struct bucket_counters *counters)
+{
+    if (__builtin_expect(!thread_state.waited_ns, 1))
+        return;
+    bucket_count_wait(counters, thread_state.waited_ns);
+    thread_state.waited_ns = 0;
+}
 
 #endif

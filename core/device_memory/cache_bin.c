@@ -1,6 +1,7 @@
 #include "cache_bin.h"
 
 #include "core/base/lines.h"
+#include "core/base/numbers.h"
 #include "core/base/size_class.h"
 
 /* Counts blocks that the slow path has put into the bin; taken away: (uint64_t)-1. */
@@ -78,7 +79,7 @@ void thread_cache_cut_bin(struct thread_cache *cache, struct cache_bin *bin, uin
             pending++;
     if (blocks <= stay)
         return;
-    give_clean(cache, bin, stay > pending ? stay - pending : 0);
+    give_clean(cache, bin, rest_of(stay, pending));
     while (bin->segment_count && cache_bin_blocks(bin) > stay)
         give_oldest_segment(cache, bin);
 }

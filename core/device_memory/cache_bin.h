@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/base/numbers.h"
 #include "heap.h"
 #include "thread_cache.h"
 
@@ -25,11 +26,6 @@
 static inline uint64_t cache_blocks_of_bucket(const struct heap *heap)
 {
     return heap->blocks_per_bucket - heap->blocks_per_bucket / 4;
-}
-
-static inline uint64_t smaller_of(uint64_t one, uint64_t other)
-{
-    return one < other ? one : other;
 }
 
 /* The cache's bin for this bucket, made if there was none; NULL where it can have none, or the

@@ -138,6 +138,67 @@ void thread_caches_share(struct heap *heap, struct bucket *bucket)
     take_out_of_caches(heap, bucket, 0, true);
 }
 
+/* When the bin will have been left alone for so long; UINT64_MAX: it is empty. */
+static uint64_t idle_at(struct cache_bin *bin, uint64_t now, uint64_t idle)
+{
+    uint64_t use = counter_get(&bin->counters->hits) + counter_get(&bin->counters->frees);
+    if (bin->seen_use != use || bin->seen_at == 0) {
+        bin->seen_use = use;
+        bin->seen_at = now;
+    }
+    return cache_bin_blocks(bin) ? bin->seen_at + idle : UINT64_MAX;
+}
+
+/* Of one cache. closed: its bins may be emptied, and those that are idle are. */
+static uint64_t take_idle_bins(struct thread_cache *cache, uint64_t now, uint64_t idle, bool closed)
+{
+    uint64_t first = UINT64_MAX;
+    for (unsigned i = 0; i < cache->heap->bins; i++) {
+        struct cache_bin *bin = cache_bin_in_use(cache, i);
+        uint64_t at = bin ? idle_at(bin, now, idle) : UINT64_MAX;
+        if (closed && at <= now)
+            thread_cache_empty_bin(cache, bin);
+        else
+            first = smaller_of(first, at);
+    }
+    return first;
+}
+
+static uint64_t take_idle(struct heap *heap, uint64_t now, uint64_t idle, bool closed)
+{
+    uint64_t first = UINT64_MAX;
+    for (struct thread_cache *c = thread_caches_first(heap); c; c = thread_cache_next(c))
+        first = smaller_of(first, take_idle_bins(c, now, idle, closed));
+    return first;
+}
+
+uint64_t thread_caches_take_idle(struct heap *heap, uint64_t now, uint64_t idle)
+{
+    heap_lock_must_be_held(heap);
+    uint64_t first = take_idle(heap, now, idle, false);
+    if (first > now)
+        return first;
+    close_caches(heap);
+    first = take_idle(heap, now, idle, true);
+    open_caches(heap);
+    return first;
+}
+
+bool thread_caches_watch(struct heap *heap)
+{
+    heap_lock_must_be_held(heap);
+    bool any = false;
+    if (!thread_caches_first(heap))
+        return false;
+    close_caches(heap);
+    for (struct thread_cache *c = thread_caches_first(heap); c; c = thread_cache_next(c)) {
+        thread_cache_ask_again(c);
+        any = any || thread_cache_bytes(c);
+    }
+    open_caches(heap);
+    return any;
+}
+
 static void retire_large_bins(struct thread_cache *cache)
 {
     for (unsigned i = 0; i < CACHE_BINS; i++) {

@@ -43,6 +43,17 @@ void thread_caches_share(struct heap *heap, struct bucket *bucket);
  * the calling thread's. now: nanoseconds of the monotonic clock. */
 void thread_caches_let_sleep(struct heap *heap, const struct thread_cache *but, uint64_t now);
 
+/* What threads have not touched for so many nanoseconds, bin by bin, goes to the heap's lists. now:
+ * nanoseconds of the monotonic clock. When more will be idle so long; UINT64_MAX: caches hold
+ * nothing. What a thread uses meanwhile is seen at the next call: times are at most as old as the
+ * last one. */
+uint64_t thread_caches_take_idle(struct heap *heap, uint64_t now, uint64_t idle);
+
+/* The next free of each cache takes its slow path, unless it is the first in an epoch. Whether the
+ * caches hold anything now. What comes into them later sees what the calling thread has stored
+ * before. */
+bool thread_caches_watch(struct heap *heap);
+
 /* One cache alone, of this thread or of one that is not inside: lists it as one that may hold
  * something; and empties it, takes its bins and takes it off that list. */
 void thread_cache_wake(struct thread_cache *cache);

@@ -29,8 +29,9 @@ void thread_caches_prepare(struct pool *pool, const struct thread_functions *thr
     pool->process = getpid();
     if (threads->set_specific && threads->key_create && !end_key_is_made)
         end_key_is_made = threads->key_create(&end_key, end_of_thread) == 0;
-    if (end_key_is_made)
-        pool->thread_functions = *threads;
+    pool->thread_functions = *threads;
+    if (!end_key_is_made)
+        pool->thread_functions.set_specific = NULL;
 }
 
 struct thread_cache *thread_cache_known(const struct heap *heap)

@@ -85,7 +85,7 @@ void heap_take_wait(const struct cache_bin *bin)
 {
     const struct bucket *bucket = cache_bin_bucket(bin);
     if (bucket)
-        bucket_take_wait(bucket);
+        thread_count_wait(bucket->counters);
 }
 
 bool heap_await_fence(struct pool *pool, struct context *context, struct thread_cache *cache,

@@ -82,5 +82,8 @@ const struct kind device_memory = {
     .returnable = release_returnable,
     .make_room = release_to_make_room,
     .trim = release_all_clean,
+    .release_idle = release_idle,
+    .watch = release_watch,
+    .driver_has_taken = release_driver_has_taken,
     .add_kept = release_add_kept,
 };

@@ -24,9 +24,9 @@
 #include "free.h"
 #include "free_fence.h"
 #include "heap.h"
+#include "heap_miss.h"
 #include "ladder.h"
 #include "lost.h"
-#include "miss.h"
 #include "sums.h"
 #include "thread_cache.h"
 

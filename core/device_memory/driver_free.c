@@ -62,7 +62,7 @@ CUresult heap_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr
     if (block_state(block) == BLOCK_LEAVING && block_address(block) == address) {
         if (result == CUDA_SUCCESS) {
             const struct bucket *bucket = block->bucket;
-            bucket_take_wait(bucket);
+            thread_count_wait(bucket->counters);
             heap_forget_block(pool, heap, block);
             bucket_count_return(bucket->counters, EVICTION_FREE, nanoseconds);
             counter_add(&bucket->counters->frees, 1);

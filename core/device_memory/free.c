@@ -200,10 +200,13 @@ CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
     struct heap *heap = block->heap;
     struct freed freed;
     thread_cache_prepare_thread(pool);
+    /* For the driver a free in a stream's order is over with that stream's work, for the pool with
+     * all of the context's; and no free may wait for that here, as it would in the plain call. */
+    bool missed = !call->waitable && heap_would_miss(pool, context_of_heap(heap), block->bytes);
     heap_lock(heap);
     if (!block_is_live_at(block, address))
         return refuse_free(heap);
-    if (policy_is_the_drivers_to_free(pool, context_of_heap(heap), block) ||
+    if (missed || policy_is_the_drivers_to_free(pool, context_of_heap(heap), block) ||
         is_not_worth_keeping(heap, block, call->waitable)) {
         heap_unlock(heap);
         return free_past_the_pool(pool, block, address, call);

@@ -57,6 +57,15 @@ static struct fence *fence_again_if_due(struct context *context, bool waitable)
     return owed ? heap_begin_fence(context, waitable) : NULL;
 }
 
+/* A free has waited. */
+static void count_wait(const struct heap *heap)
+{
+    struct bucket_counters *counters = heap->unkept.bucket.counters;
+    thread_count_wait(counters);
+    /* Relaxed, like every counter. */
+    atomic_fetch_add_explicit(&counters->waiting_frees, 1, memory_order_relaxed);
+}
+
 bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t stamp)
 {
     no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
@@ -65,7 +74,7 @@ bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t st
     uint64_t waited_before = thread_state.waited_ns;
     epoch_wait_in_free(pool, context, stamp);
     if (thread_state.waited_ns != waited_before)
-        bucket_count_waiting_free(&heap->unkept.bucket);
+        count_wait(heap);
     bool fenced = epoch_clean(&context->epochs) >= stamp ||
                   epoch_fence_for(&context->epochs, stamp, true) ||
                   host_work_limit(&context->epochs.host_work) >= stamp;
@@ -89,7 +98,7 @@ wait_for_what_is_missed(struct pool *pool, struct context *context, uint64_t roo
            epoch_wait_in_free(pool, context, epoch_clean(&context->epochs) + 1))
         continue;
     if (thread_state.waited_ns != waited_before)
-        bucket_count_waiting_free(&heap->unkept.bucket);
+        count_wait(heap);
     bool kept_by_others = policy_others_work_may_count(pool) &&
                           epoch_clean(&context->epochs) < last &&
                           policy_pending_is_missed(context, room);
@@ -101,8 +110,13 @@ wait_for_what_is_missed(struct pool *pool, struct context *context, uint64_t roo
 void heap_wait_if_missed(struct pool *pool, struct context *context, uint64_t now)
 {
     uint64_t room = room_left(pool, context, now);
-    if (__builtin_expect(!policy_nothing_is_missed(context, room), 0))
+    if (__builtin_expect(!policy_nothing_is_missed(context, 0, room), 0))
         wait_for_what_is_missed(pool, context, room);
+}
+
+bool heap_would_miss(struct pool *pool, struct context *context, uint64_t bytes)
+{
+    return !policy_nothing_is_missed(context, bytes, room_left(pool, context, monotonic_now()));
 }
 
 CUresult heap_end_free(struct pool *pool, struct context *context, struct fence *fence,

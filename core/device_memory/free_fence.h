@@ -31,6 +31,10 @@ bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t st
  * nanoseconds of the monotonic clock. */
 void heap_wait_if_missed(struct pool *pool, struct context *context, uint64_t now);
 
+/* No lock held. Whether so many bytes more that are pending might be missed. The driver may be
+ * asked what is left. */
+bool heap_would_miss(struct pool *pool, struct context *context, uint64_t bytes);
+
 /* No lock held. The fence of what a thread has freed into its cache is due. Answers for the
  * program's free. */
 CUresult heap_close_epoch(struct pool *pool, struct context *context);

@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+#include "core/base/clock.h"
+#include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
 
 static bool bucket_init(struct heap *heap, struct bucket *bucket, uint64_t bytes)
@@ -14,7 +16,7 @@ static bool bucket_init(struct heap *heap, struct bucket *bucket, uint64_t bytes
 
 static struct bucket *add_bucket(struct heap *heap, uint64_t bytes)
 {
-    if (heap->buckets.count >= BUCKETS_MAX || !bucket_set_make_room(&heap->buckets))
+    if (!bucket_set_make_room(&heap->buckets))
         return NULL;
     struct device_bucket *made = calloc(1, sizeof *made);
     if (!made || !bucket_init(heap, &made->bucket, bytes)) {
@@ -40,7 +42,9 @@ bool heap_init(struct pool *pool, struct context *context)
     atomic_init(&heap->closed, (settings->free_synchronizes ? CLOSED_SYNCHRONISING : 0u) |
                                    (pool->expedited ? 0u : CLOSED_WEAKLY));
     heap->unkept.bin = CACHE_NO_BIN;
-    return bucket_set_init(&heap->buckets) && bucket_init(heap, &heap->unkept.bucket, 0);
+    /* The list of buckets ends with this one, which is not looked for by a size. */
+    heap->buckets.first = &heap->unkept.bucket;
+    return bucket_set_make_room(&heap->buckets) && bucket_init(heap, &heap->unkept.bucket, 0);
 }
 
 struct bucket *heap_bucket(struct heap *heap, uint64_t bytes)
@@ -50,12 +54,6 @@ struct bucket *heap_bucket(struct heap *heap, uint64_t bytes)
     if (!bucket)
         bucket = add_bucket(heap, bytes);
     return bucket ? bucket : &heap->unkept.bucket;
-}
-
-void heap_visit_buckets(struct heap *heap, void (*visit)(struct bucket *, void *), void *argument)
-{
-    bucket_set_visit(&heap->buckets, visit, argument);
-    visit(&heap->unkept.bucket, argument);
 }
 
 uint8_t heap_slot_of_this_thread(void)
@@ -144,10 +142,8 @@ void heap_forget_block(struct pool *pool, struct heap *heap, struct block *block
     else if (block_state(block) != BLOCK_LEAVING)
         heap_detach_free(heap, block);
     counter_subtract(&heap->reserved_bytes, block->bytes);
-    block_table_remove(&pool->blocks, block_address(block),
-                       block); /* Relaxed: the number is compared with limits, and no other data is
-                                  read because of it. */
-    atomic_fetch_sub_explicit(&device->reserved_bytes, block->bytes, memory_order_relaxed);
+    block_table_remove(&pool->blocks, block_address(block), block);
+    device_unreserve(device, block->bytes);
     block_records_put(&heap->records, block);
 }
 
@@ -244,7 +240,7 @@ void heap_add_pending(struct heap *heap, struct block *block, uint64_t stamp)
     struct bucket *bucket = block->bucket;
     counter_subtract(&heap->live_requested, counter_get(&block->requested));
     counter_set(&block->epoch, stamp);
-    block->freed_at = counter_get(&heap->now);
+    block->freed_at = monotonic_now();
     block->slot = heap_slot_of_this_thread();
     note_free_block(heap, block);
     block_list_append(&bucket->pending, block, LINK_BUCKET);

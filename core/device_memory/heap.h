@@ -23,7 +23,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "bucket.h"
 #include "core/base/size_class.h"
 #include "core/blocks/block.h"
 #include "core/contexts/pool_state.h"
@@ -31,6 +30,7 @@
 #include "core/driver/cuda_abi.h"
 #include "core/figures/figures.h"
 #include "core/figures/stats.h"
+#include "device_bucket.h"
 #include "keep.h"
 
 struct context;
@@ -111,8 +111,10 @@ struct heap {
     /* ---- who uses it, and how ---- */
     _Atomic unsigned threads_freeing; /* recent.freeing, for those who have no lock. Relaxed: a
                                          hint */
-    uint64_t idle_checked_at; /* when idle blocks were last looked for: the monotonic clock's
-                                 nanoseconds */
+    uint64_t idle_checked_at;     /* when idle blocks were last looked for: the monotonic clock's
+                                     nanoseconds */
+    uint64_t pending_when_looked; /* the newest stamp of what was pending when the housekeeper last
+                                     looked; 0: nothing was */
     struct keep keep;
     uint64_t last_user;         /* the id of a thread; 0: none yet */
     uint32_t uses_in_a_row;     /* by that thread, saturating at HEAP_USES_ALONE */
@@ -200,9 +202,6 @@ bool heap_init(struct pool *pool, struct context *context);
 
 /* The bucket of this block size; the one of blocks that are not kept where it can't be made. */
 struct bucket *heap_bucket(struct heap *heap, uint64_t bytes);
-
-/* Calls visit for each bucket, the one of blocks that are not kept last. Needs no lock. */
-void heap_visit_buckets(struct heap *heap, void (*visit)(struct bucket *, void *), void *argument);
 
 /* Sets or clears a bit of enum closed. */
 void heap_set_closed(struct heap *heap, uint32_t bit, bool set);

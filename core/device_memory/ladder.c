@@ -8,7 +8,7 @@
 #include "core/contexts/fence_list.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/surroundings.h"
-#include "miss.h"
+#include "heap_miss.h"
 #include "place.h"
 #include "policies.h"
 #include "sums.h"
@@ -255,10 +255,9 @@ CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *
     bool hit =
         bucket != &heap->unkept.bucket && allocate_from_heap(pool, context, bucket, address, bytes);
     if (hit)
-        bucket_take_wait(bucket);
+        thread_count_wait(bucket->counters);
     heap_unlock(heap);
     if (hit)
         return CUDA_SUCCESS;
-    return heap_miss(pool, context, bucket, address,
-                     bucket == &heap->unkept.bucket ? bytes : block_bytes, bytes);
+    return heap_miss(pool, context, bucket, address, bytes);
 }

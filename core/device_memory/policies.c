@@ -2,6 +2,7 @@
 
 #include "cache_set.h"
 #include "core/base/clock.h"
+#include "core/base/numbers.h"
 #include "core/contexts/capture.h"
 #include "core/contexts/device.h"
 #include "core/contexts/fence_list.h"
@@ -49,7 +50,7 @@ static bool new_block_displaces_another(struct context *context, const struct bu
     const struct heap *heap = heap_of(context);
     uint64_t bytes = bucket->bytes;
     const struct device *device = context->device;
-    uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
+    uint64_t reserved = device_reserved(device);
     return reserved + bytes > device->limit ||
            heap_kept_bytes(heap_of(context)) + bytes > device->cached_cap ||
            heap_free_blocks(heap, bucket) >= heap->blocks_per_bucket;
@@ -269,11 +270,11 @@ bool policy_pending_is_missed(struct context *context, uint64_t room)
     return pending && is_missed(heap, pending, room);
 }
 
-bool policy_nothing_is_missed(const struct context *context, uint64_t room)
+bool policy_nothing_is_missed(const struct context *context, uint64_t more, uint64_t room)
 {
     const struct heap *heap = heap_of(context);
-    uint64_t most =
-        counter_get(&heap->pending_bytes) + context->device->growth_budget + CACHES_LEAST_BYTES;
+    uint64_t most = counter_get(&heap->pending_bytes) + context->device->growth_budget +
+                    CACHES_LEAST_BYTES + more;
     return room >= MISSED_SHARE * most && room >= most + counter_get(&heap->largest_request);
 }
 
@@ -286,7 +287,7 @@ void policy_watch_rounding(struct heap *heap, const struct device *device)
     struct heap_bytes bytes = heap_bytes(heap);
     uint64_t used = bytes.clean + bytes.pending + bytes.requested;
     uint64_t reserved = counter_get(&heap->reserved_bytes);
-    uint64_t waste = reserved > used ? reserved - used : 0;
+    uint64_t waste = rest_of(reserved, used);
     uint64_t most = device->total_bytes / HEAP_WASTE_SHARE;
     heap->finest_sizes = waste > (heap->finest_sizes ? most / 2 : most);
     heap->ending_or_finest = heap->finest_sizes || heap->ending;
@@ -298,6 +299,6 @@ uint64_t policy_room_to_keep(const struct pool *pool, const struct context *cont
     lock_must_be_held(&context->lock);
     uint64_t held = counter_get(&heap_of(context)->reserved_bytes);
     uint64_t bound = release_bound(pool, context, heap_bytes(heap_of(context)).requested, 0);
-    uint64_t most = bound < context->device->total_bytes ? bound : context->device->total_bytes;
+    uint64_t most = smaller_of(bound, context->device->total_bytes);
     return held < most ? most - held : 0;
 }

@@ -101,8 +101,9 @@ bool policy_others_work_may_count(struct pool *pool);
  * though nothing tells so (a kernel that another thread lets go). room: bytes that are left. */
 bool policy_pending_is_missed(struct context *context, uint64_t room);
 
-/* Whether the room is so large that what caches may hold makes no difference. No lock needed. */
-bool policy_nothing_is_missed(const struct context *context, uint64_t room);
+/* Whether the room is so large that so many bytes more that are pending, and what caches may hold,
+ * make no difference. No lock needed. */
+bool policy_nothing_is_missed(const struct context *context, uint64_t more, uint64_t room);
 
 /* ---- what a miss or a wait has shown; heap lock held ---- */
 

@@ -2,6 +2,8 @@
 
 #include "cache_set.h"
 #include "core/base/clock.h"
+#include "core/base/numbers.h"
+#include "core/contexts/device.h"
 #include "core/contexts/epoch.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
@@ -26,6 +28,13 @@
 
 /* ---- giving back ---- */
 
+/* The driver's cuMemFree waits for the context's work, and keeps others out of the driver
+ * meanwhile. */
+static bool may_free_plainly(enum release_place place)
+{
+    return place == RELEASE_IN_FREE || place == RELEASE_OUT_OF_MEMORY;
+}
+
 /* The driver's part; the context is pinned. Blocks that it refuses stay BLOCK_LEAVING,
  * the others become BLOCK_UNUSED, which is looked at under the lock later. */
 static void hand_to_driver(struct pool *pool, struct context *context, CUstream stream,
@@ -36,7 +45,7 @@ static void hand_to_driver(struct pool *pool, struct context *context, CUstream 
     for (struct block *b = blocks; b; b = b->links[LINK_HEAP].next) {
         b->refused = !stream || driver->cuMemFreeAsync(block_address(b), stream) != CUDA_SUCCESS;
         /* A device without memory pools has the function, but it never succeeds. */
-        if (b->refused && place != RELEASE_IN_ALLOCATION)
+        if (b->refused && may_free_plainly(place))
             b->refused = driver->cuMemFree_v2(block_address(b)) != CUDA_SUCCESS;
     }
     if (stream)
@@ -75,33 +84,27 @@ static uint64_t settle(struct pool *pool, struct heap *heap, struct block *block
     return released;
 }
 
-struct search {
-    struct block *found;
-};
+typedef bool preference(const struct block *one, const struct block *other);
 
-static void prefer_larger(struct bucket *bucket, void *argument)
+static bool is_larger(const struct block *one, const struct block *other)
 {
-    struct search *search = argument;
-    struct block *oldest = bucket->clean.first;
-    if (oldest && (!search->found || oldest->bytes > search->found->bytes))
-        search->found = oldest;
+    return one->bytes > other->bytes;
 }
 
-static void prefer_older(struct bucket *bucket, void *argument)
+static bool is_older(const struct block *one, const struct block *other)
 {
-    struct search *search = argument;
-    struct block *oldest = bucket->clean.first;
-    if (oldest &&
-        (!search->found || counter_get(&oldest->epoch) < counter_get(&search->found->epoch)))
-        search->found = oldest;
+    return counter_get(&one->epoch) < counter_get(&other->epoch);
 }
 
-static struct block *find_clean(struct heap *heap, void (*prefer)(struct bucket *, void *))
+/* Of the oldest clean block of each bucket the one that is preferred to all others, or NULL. */
+static struct block *find_clean(const struct heap *heap, preference *is_preferred)
 {
     heap_lock_must_be_held(heap);
-    struct search search = {NULL};
-    heap_visit_buckets(heap, prefer, &search);
-    return search.found;
+    struct block *found = NULL;
+    for (const struct bucket *b = heap->buckets.first; b; b = b->next)
+        if (b->clean.first && (!found || is_preferred(b->clean.first, found)))
+            found = b->clean.first;
+    return found;
 }
 
 /* The largest bucket stays the largest until it is empty. */
@@ -111,7 +114,7 @@ static struct block *find_largest(struct heap *heap)
     struct block *found =
         heap->draining && heap->draining->clean.first ? heap->draining->clean.first : NULL;
     if (!found)
-        found = find_clean(heap, prefer_larger);
+        found = find_clean(heap, is_larger);
     heap->draining = found ? found->bucket : NULL;
     return found;
 }
@@ -123,7 +126,7 @@ static struct block *choose_victim(const struct pool *pool, struct heap *heap)
     bool lru = pool->settings.device.evict == EVICT_LEAST_RECENTLY_USED;
     if (heap->unkept.bucket.clean.first)
         return heap->unkept.bucket.clean.first;
-    return lru ? find_clean(heap, prefer_older) : find_largest(heap);
+    return lru ? find_clean(heap, is_older) : find_largest(heap);
 }
 
 /* What a release may take, with the heap's lock: the next block to give back, or NULL. */
@@ -166,7 +169,7 @@ static uint64_t kept_in_heaps(struct pool *pool, struct device *device)
 
 static bool can_release(const struct pool *pool, enum release_place place)
 {
-    return returns_in_stream_order(pool) || place != RELEASE_IN_ALLOCATION;
+    return returns_in_stream_order(pool) || may_free_plainly(place);
 }
 
 static void refuse_all(struct block *chain)
@@ -265,31 +268,25 @@ uint64_t release_clean(struct pool *pool, struct context *context, uint64_t byte
     return release_chosen(pool, context, choose_until, &bytes, reason, place);
 }
 
-struct crowded {
-    const struct heap *heap;
-    uint64_t cap;
-    bool any;            /* a bucket is over the cap, perhaps with nothing clean in it yet */
-    struct block *block; /* to give back */
-};
-
-static void find_crowded(struct bucket *bucket, void *argument)
-{
-    struct crowded *crowded = argument;
-    if (bucket->free_blocks + device_bucket(bucket)->granted_to_caches <= crowded->cap)
-        return;
-    crowded->any = true;
-    if (!crowded->block && heap_free_blocks(crowded->heap, bucket) > crowded->cap)
-        crowded->block = bucket->clean.first;
-}
-
+/* A clean block of a bucket that has more free ones than one may, or NULL: there may be such a
+ * bucket that has none that is clean yet. */
 static struct block *choose_crowded(const struct pool *pool, struct heap *heap)
 {
     heap_lock_must_be_held(heap);
-    struct crowded crowded = {heap, pool->settings.device.caps.blocks_per_bucket, false, NULL};
-    if (heap->bucket_may_exceed_cap)
-        heap_visit_buckets(heap, find_crowded, &crowded);
-    heap->bucket_may_exceed_cap = crowded.any;
-    return crowded.block;
+    uint64_t cap = pool->settings.device.caps.blocks_per_bucket;
+    struct block *found = NULL;
+    bool any = false;
+    if (!heap->bucket_may_exceed_cap)
+        return NULL;
+    for (const struct bucket *b = heap->buckets.first; b; b = b->next) {
+        if (b->free_blocks + device_bucket(b)->granted_to_caches <= cap)
+            continue;
+        any = true;
+        if (!found && heap_free_blocks(heap, b) > cap)
+            found = b->clean.first;
+    }
+    heap->bucket_may_exceed_cap = any;
+    return found;
 }
 
 /* Blocks over the caps, the bytes cap being exceeded by *argument, and those that are not kept. */
@@ -306,15 +303,24 @@ static struct block *choose_over_cap(const struct pool *pool, struct context *co
     return choose_crowded(pool, heap);
 }
 
+static bool was_freed_earlier(const struct block *one, const struct block *other)
+{
+    return one->freed_at < other->freed_at;
+}
+
+static bool is_idle(const struct pool *pool, const struct block *block, uint64_t now)
+{
+    return block && block->freed_at + pool->settings.device.release_after_idle_ns <= now;
+}
+
 static struct block *choose_idle(const struct pool *pool, struct context *context,
                                  uint64_t released, void *argument)
 {
     lock_must_be_held(&context->lock);
-    struct block *oldest = find_clean(heap_of(context), prefer_older);
+    struct block *oldest = find_clean(heap_of(context), was_freed_earlier);
     const uint64_t *now = argument;
     (void)released;
-    bool idle = oldest && oldest->freed_at + pool->settings.device.release_after_idle_ns <= *now;
-    return idle ? oldest : NULL;
+    return is_idle(pool, oldest, *now) ? oldest : NULL;
 }
 
 struct release_excess release_look_for_excess(const struct pool *pool, struct heap *heap)
@@ -336,13 +342,12 @@ static uint64_t bytes_over_cap(struct pool *pool, struct context *context)
 {
     uint64_t cap = context->device->cached_cap;
     /* Looking through all caches costs their threads something: not where it cannot be. */
-    if (atomic_load_explicit(&context->device->reserved_bytes, memory_order_relaxed) <= cap &&
-        !managed_is_crowded(context->device))
+    if (device_reserved(context->device) <= cap && !managed_is_crowded(context->device))
         return 0;
     uint64_t cached = kept_in_heaps(pool, context->device);
-    uint64_t over = cached > cap ? cached - cap : 0;
+    uint64_t over = rest_of(cached, cap);
     uint64_t in_the_way = managed_in_the_way(context->device, cached);
-    return over > in_the_way ? over : in_the_way;
+    return larger_of(over, in_the_way);
 }
 
 /* What the context itself could not give. cuMemFree would wait for the others' work. */
@@ -354,7 +359,7 @@ static void release_in_other_contexts(struct pool *pool, struct context *context
          c = context_next(pool, c, device)) {
         uint64_t released =
             c == context ? 0 : release_clean(pool, c, over, EVICTION_CAP, RELEASE_IN_ALLOCATION);
-        over -= released < over ? released : over;
+        over -= smaller_of(released, over);
     }
 }
 
@@ -395,6 +400,28 @@ void release_excess(struct pool *pool, struct context *context, enum release_pla
     struct release_excess excess = release_look_for_excess(pool, heap_of(context));
     heap_unlock(heap_of(context));
     release_found_excess(pool, context, &excess, place);
+}
+
+/* So many of them, at most, and no more than HOUSEKEEPING_PORTION and a block. */
+struct idle_choice {
+    uint64_t now;
+    unsigned left;
+};
+
+static struct block *choose_some_idle(const struct pool *pool, struct context *context,
+                                      uint64_t released, void *argument)
+{
+    struct idle_choice *choice = argument;
+    bool more = released < HOUSEKEEPING_PORTION && choice->left--;
+    return more ? choose_idle(pool, context, released, &choice->now) : NULL;
+}
+
+uint64_t release_some_idle(struct pool *pool, struct context *context, uint64_t now,
+                           unsigned blocks)
+{
+    struct idle_choice choice = {now, blocks};
+    return release_chosen(pool, context, choose_some_idle, &choice, EVICTION_IDLE,
+                          RELEASE_FOR_OTHERS);
 }
 
 /* ---- before a miss ---- */
@@ -493,7 +520,7 @@ void release_wait_for_the_rest(struct pool *pool, struct device *device,
     for (struct context *c = context_next(pool, NULL, device); c;
          c = context_next(pool, c, device)) {
         epoch_fence_the_rest(pool, c);
-        release_wait_for_pending(pool, c, progress->started + LAST_RESORT_NANOSECONDS);
+        release_wait_for_pending(pool, c, progress->give_up_at);
     }
 }
 
@@ -511,24 +538,13 @@ uint64_t release_changes(struct pool *pool, struct device *device)
     return sum;
 }
 
-/* What is pending only because nobody has asked. */
-static void ask_about_pending(struct pool *pool, struct context *context)
-{
-    context_lock(context);
-    while (context->epochs.oldest &&
-           epoch_query(pool, context, context->epochs.oldest) == FENCE_OVER)
-        continue;
-    context_unlock(context);
-}
-
 uint64_t release_to_make_room(struct pool *pool, struct device *device, uint64_t bytes)
 {
     uint64_t released = 0;
     for (struct context *c = context_next(pool, NULL, device); c && released < bytes;
          c = context_next(pool, c, device)) {
-        ask_about_pending(pool, c);
-        released +=
-            release_clean(pool, c, bytes - released, EVICTION_MEMORY, RELEASE_IN_ALLOCATION);
+        epoch_ask_all(pool, c);
+        released += release_clean(pool, c, bytes - released, EVICTION_MEMORY, RELEASE_FOR_OTHERS);
     }
     return released;
 }
@@ -549,7 +565,7 @@ void release_add_kept(struct pool *pool, struct device *device, struct kept_byte
         uint64_t kept = of_one.clean + of_one.pending;
         uint64_t reserved = counter_get(&heap_of(c)->reserved_bytes);
         /* Others may be changing them meanwhile. */
-        sum->live += reserved > kept ? reserved - kept : 0;
+        sum->live += rest_of(reserved, kept);
         sum->cached += of_one.clean;
         sum->pending += of_one.pending;
     }

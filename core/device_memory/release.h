@@ -49,6 +49,11 @@ void release_found_excess(struct pool *pool, struct context *context,
 uint64_t release_bound(const struct pool *pool, const struct context *context, uint64_t requested,
                        uint64_t bytes);
 
+/* Gives back so many of the blocks in the heap's lists, at most, that were free for
+ * release_after_idle now, and waits for nothing of the program's. The bytes. */
+uint64_t release_some_idle(struct pool *pool, struct context *context, uint64_t now,
+                           unsigned blocks);
+
 /* Before a miss of this size: keeps the reserve inside its ratio. */
 void release_before_growth(struct pool *pool, struct context *context, uint64_t bytes);
 
@@ -61,7 +66,11 @@ void release_wait_for_pending(struct pool *pool, struct context *context, uint64
 void release_look_at_memory(struct pool *pool, struct context *context);
 
 /* What struct kind says of the functions of like names (memory_is_short, give_back,
- * wait_for_the_rest, changes, returnable, make_room, trim, add_kept), for device memory. */
+ * wait_for_the_rest, changes, returnable, make_room, trim, release_idle, watch,
+ * driver_has_taken, add_kept), for device memory. */
+uint64_t release_idle(struct pool *pool, struct device *device, uint64_t now);
+bool release_watch(struct pool *pool);
+uint64_t release_driver_has_taken(struct pool *pool, struct device *device);
 void release_note_shortage(struct context *context);
 uint64_t release_everywhere(struct pool *pool, struct device *device, uint64_t bytes);
 void release_wait_for_the_rest(struct pool *pool, struct device *device,

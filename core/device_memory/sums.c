@@ -1,4 +1,5 @@
 #include "sums.h"
+#include "core/base/numbers.h"
 
 /* heap_bytes tries so often to see no change of the list; then what it has seen will do. */
 #define LISTING_TRIES 100u
@@ -17,7 +18,7 @@ static uint64_t pending_in(const struct thread_cache *cache, uint64_t clean)
             bytes += counter_get(&epoch->freed) - counter_get(&epoch->taken);
     }
     uint64_t free = thread_cache_bytes(cache);
-    return bytes < free ? bytes : free;
+    return smaller_of(bytes, free);
 }
 
 uint64_t thread_cache_pending(const struct thread_cache *cache)
@@ -108,7 +109,7 @@ static uint64_t requested_bytes(const struct heap *heap, uint64_t handed_out)
     /* A block that changed hands between two looks may make the sum less than nothing. */
     if ((int64_t)live < 0)
         return 0;
-    return live < reserved ? live : reserved;
+    return smaller_of(live, reserved);
 }
 
 static struct heap_bytes sum_bytes(const struct heap *heap)
@@ -140,7 +141,7 @@ struct heap_bytes heap_bytes(const struct heap *heap)
 uint64_t heap_peak_requested(const struct heap *heap)
 {
     uint64_t peak = heap_counters_peak(heap->counters), now = heap_bytes(heap).requested;
-    return peak > now ? peak : now;
+    return larger_of(peak, now);
 }
 
 const struct recent_sums *heap_recent_sums(struct heap *heap, uint64_t epochs_old)
@@ -172,7 +173,7 @@ uint64_t heap_kept_bytes(struct heap *heap)
     heap_lock_must_be_held(heap);
     uint64_t held = counter_get(&heap->reserved_bytes);
     uint64_t requested = heap_recent_sums(heap, 0)->requested;
-    return held > requested ? held - requested : 0;
+    return rest_of(held, requested);
 }
 
 uint64_t heap_free_blocks(const struct heap *heap, const struct bucket *bucket)
@@ -189,7 +190,7 @@ uint64_t heap_newest_pending(const struct heap *heap)
     heap_lock_must_be_held(heap);
     uint64_t listed = heap->pending.last ? counter_get(&heap->pending.last->epoch) : 0;
     uint64_t cached = thread_caches_newest_stamp(heap);
-    return listed > cached ? listed : cached;
+    return larger_of(listed, cached);
 }
 
 void heap_raise_peaks(struct heap *heap, const struct bucket *bucket)
@@ -202,7 +203,7 @@ void heap_raise_peaks(struct heap *heap, const struct bucket *bucket)
     uint64_t reserved = counter_get(&counters->reserved_bytes);
     uint64_t requested = requested_bytes(heap, thread_caches_requested_out(heap));
     counter_raise_to(&heap->counters->peak_requested, requested);
-    counter_raise_to(&counters->peak_live_bytes, reserved > free ? reserved - free : 0);
+    counter_raise_to(&counters->peak_live_bytes, rest_of(reserved, free));
 }
 
 void heap_count_live(struct heap *heap, struct block *block)

@@ -96,8 +96,10 @@ static void note_epoch(struct thread_cache *cache, uint64_t stamp)
     counter_set(&cache->stamp, stamp);
     cache->frees_left = cache->frees_to_fence;
     set_bytes_to_fence(cache);
-    /* The next free takes the slow path, which gives back what is too much. */
-    if (thread_cache_bytes(cache) > counter_get(&cache->heap->caches.most_bytes))
+    /* The next free takes the slow path, which gives back what is too much, or makes the
+     * housekeeper. */
+    if (thread_cache_bytes(cache) > counter_get(&cache->heap->caches.most_bytes) ||
+        housekeeping_is_watched(&cache->pool->housekeeping))
         cache->frees_left = 1;
 }
 
@@ -143,6 +145,8 @@ void thread_cache_set_fence(struct thread_cache *cache, uint32_t frees, unsigned
     uint32_t left = frees > done ? frees - done : 1;
     if (!cache->frees_to_fence || cache->frees_left > left)
         cache->frees_left = left;
+    if (housekeeping_is_watched(&cache->pool->housekeeping))
+        cache->frees_left = 1;
     cache->frees_to_fence = frees;
     cache->fence_bytes_shift = (uint8_t)(CACHE_DOUBLINGS + halvings - doublings);
     set_bytes_to_fence(cache);

@@ -191,6 +191,9 @@ struct cache_bin {
     uint64_t newest_stamp;         /* of the segment that was opened last */
     uint32_t refill_blocks;        /* that the next refill brings */
     uint64_t clean_freed_at;       /* when the segment was opened that turned clean last */
+    uint64_t seen_use, seen_at;    /* how often its thread had used it when the housekeeper last saw
+                                      that change, and when that was: the monotonic clock's
+                                      nanoseconds. Written under the heap lock */
     struct cache_segment segments[CACHE_SEGMENTS];
 };
 

@@ -15,3 +15,13 @@ void relaxed_mode_end(const struct driver *driver, struct relaxed_mode mode)
     if (mode.exchanged)
         driver->cuThreadExchangeStreamCaptureMode(&mode.mode);
 }
+
+CUresult driver_memory_info(const struct driver *driver, size_t *left, size_t *total)
+{
+    enter_driver();
+    struct relaxed_mode mode = relaxed_mode_begin(driver);
+    CUresult result = driver->cuMemGetInfo_v2(left, total);
+    relaxed_mode_end(driver, mode);
+    leave_driver();
+    return result;
+}

@@ -53,6 +53,9 @@ struct relaxed_mode {
 struct relaxed_mode relaxed_mode_begin(const struct driver *driver);
 void relaxed_mode_end(const struct driver *driver, struct relaxed_mode mode);
 
+/* What the driver says of the current context's device, beside whatever capture. */
+CUresult driver_memory_info(const struct driver *driver, size_t *left, size_t *total);
+
 /* Whether the handle is one that the driver has given out for a stream that was created: the others
  * mean a stream of the current context, or of the calling thread. */
 static inline bool stream_is_created(CUstream handle)

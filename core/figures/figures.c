@@ -5,14 +5,15 @@
  */
 #include "figures.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 
+#include "core/base/bus_guard.h"
 #include "core/base/cancellation.h"
 #include "figures_file.h"
-#include "figures_guard.h"
 
 /* Of many buckets, samples are taken less often: they cost at most this share of the time. */
 #define COST_SHARE 200u
@@ -111,7 +112,7 @@ static void make_arena(struct figures *figures)
     if (figures->settings)
         memory = figures_file_make(&figures->file, &figures->settings->figures, figures->complain);
     if (memory) {
-        figures_guard(memory, FIGURES_BYTES_MAX);
+        bus_guard(memory, FIGURES_BYTES_MAX, BUS_GUARD_CHILDREN_HAVE_IT);
         begin(figures, memory, figures->file.bytes);
         return;
     }
@@ -194,6 +195,34 @@ struct kind_counters *figures_kind(struct figures *figures, enum memory_kind kin
     return added ? &added->counters : NULL;
 }
 
+struct neighbour_counters *figures_neighbours(struct figures *figures, int device)
+{
+    struct figures_neighbours record = {.device = device};
+    struct figures_neighbours *added =
+        add(figures, &record.record, FIGURES_NEIGHBOURS, sizeof record, sizeof record);
+    return added ? &added->counters : NULL;
+}
+
+struct housekeeper_counters *figures_housekeeper(struct figures *figures)
+{
+    struct figures_housekeeper record = {0};
+    struct figures_housekeeper *added =
+        add(figures, &record.record, FIGURES_HOUSEKEEPER, sizeof record, sizeof record);
+    return added ? &added->counters : NULL;
+}
+
+bool figures_limits(struct figures *figures, int device, const struct device_limits *limits)
+{
+    struct figures_limits record = {.device = device, .limits = *limits};
+    return add(figures, &record.record, FIGURES_LIMITS, sizeof record, sizeof record);
+}
+
+void figures_note_board(struct housekeeper_counters *housekeeper, const char *why)
+{
+    snprintf(housekeeper->board_why, sizeof housekeeper->board_why, "%s", why ? why : "");
+    counter_set(&housekeeper->board, why ? BOARD_REFUSED : BOARD_JOINED);
+}
+
 struct heap_counters *figures_heap(struct figures *figures, uint64_t heap, int device)
 {
     struct figures_heap record = {.device = device, .heap = heap};
@@ -244,18 +273,18 @@ struct bucket_counters *figures_bucket_to_spare(struct figures *figures, enum me
 
 bool figures_are_lost(const struct figures *figures)
 {
-    return figures_guard_has_replaced(figures_header(figures));
+    return bus_guard_has_replaced(figures_header(figures));
 }
 
 void figures_check(struct figures *figures)
 {
     if (figures_file_is_cut(&figures->file))
-        figures_guard_replace(figures_header(figures));
+        bus_guard_replace(figures_header(figures));
 }
 
 void figures_forget(struct figures *figures)
 {
-    figures_guard_replace(figures_header(figures));
+    bus_guard_replace(figures_header(figures));
 }
 
 void figures_end(struct figures *figures, bool stay)
@@ -328,6 +357,12 @@ static void add_bin(struct history_sample *sum, const struct bin_counters *c, ui
     counter_add(&sum->hits[HIT_CLEAN], counter_get(&c->hits));
 }
 
+static void add_neighbours(struct history_sample *sum, const struct neighbour_counters *c)
+{
+    counter_add(&sum->given_bytes, counter_get(&c->given_bytes));
+    counter_add(&sum->got_bytes, counter_get(&c->got_bytes));
+}
+
 void figures_sum(struct figures_walk walk, int64_t device, uint64_t now, struct history_sample *sum)
 {
     memset(sum, 0, sizeof *sum);
@@ -340,6 +375,9 @@ void figures_sum(struct figures_walk walk, int64_t device, uint64_t now, struct 
         const struct figures_bin *bin = (const void *)record;
         if (record->type == FIGURES_BIN && bin->device == device)
             add_bin(sum, &bin->counters, bin->bytes);
+        const struct figures_neighbours *neighbours = (const void *)record;
+        if (record->type == FIGURES_NEIGHBOURS && neighbours->device == device)
+            add_neighbours(sum, &neighbours->counters);
         struct figures_kind *kind = (void *)record;
         if (record->type == FIGURES_KIND && kind->device == device)
             counter_add(&sum->peak_bytes, counter_get(&kind->counters.recent_peak));

@@ -71,8 +71,13 @@ void figures_start(struct figures *figures);
  * short. */
 bool figures_device(struct figures *figures, const struct figures_device *device);
 
+/* What bounds the process's memory on the device. False where memory is short. */
+bool figures_limits(struct figures *figures, int device, const struct device_limits *limits);
+
 /* Zeroed counters, which stay where they are for good. NULL only where memory is short. */
 struct kind_counters *figures_kind(struct figures *figures, enum memory_kind kind, int device);
+struct neighbour_counters *figures_neighbours(struct figures *figures, int device);
+struct housekeeper_counters *figures_housekeeper(struct figures *figures);
 struct heap_counters *figures_heap(struct figures *figures, uint64_t heap, int device);
 struct bucket_counters *figures_bucket(struct figures *figures, enum memory_kind kind,
                                        uint64_t owner, int device, uint64_t bytes);
@@ -82,6 +87,10 @@ struct bin_counters *figures_bin(struct figures *figures, enum memory_kind kind,
 /* figures_bucket where there is room to spare, else NULL: for a caller that can count elsewhere. */
 struct bucket_counters *figures_bucket_to_spare(struct figures *figures, enum memory_kind kind,
                                                 uint64_t owner, int device, uint64_t bytes);
+
+/* The process has joined the board of its user's processes (why: NULL), or cannot, and why, in a
+ * few words. */
+void figures_note_board(struct housekeeper_counters *housekeeper, const char *why);
 
 /* On slow paths, with no lock that others wait for: samples what is due. now: of the monotonic
  * clock. */

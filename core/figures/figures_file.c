@@ -14,97 +14,47 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "core/base/mapped_file.h"
+#include "core/base/process.h"
 #include "report_process.h"
 
 #define FIRST_BYTES (UINT64_C(64) << 10)
-
-/* A directory in memory has plenty of room where so many times what is taken is free. */
-#define PLENTY 16u
 
 /* In a directory that is everybody's own choice so many files are enough: then those of dead
  * processes go, but for the newest. */
 #define FILES_ENOUGH 64u
 #define DEAD_KEPT    32u
 
-#define TMPFS_TYPE 0x01021994
-
 /* ---- the process ---- */
-
-/* The digits at *text, which is moved behind them. libc's own functions for this have other names
- * in newer versions, which older ones don't have. */
-static uint64_t take_number(const char **text)
-{
-    uint64_t number = 0;
-    while (**text >= '0' && **text <= '9')
-        number = 10 * number + (uint64_t)(*(*text)++ - '0');
-    return number;
-}
-
-static size_t read_text(const char *path, char *text, size_t bytes)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd < 0 ? -1 : read(fd, text, bytes - 1);
-    if (fd >= 0)
-        close(fd);
-    size_t length = got < 0 ? 0 : (size_t)got;
-    text[length] = '\0';
-    return length;
-}
-
-/* What /proc/PID/stat says, by the numbers that proc(5) gives the fields. */
-enum stat_field { STATE = 3, FLAGS = 9, THREADS = 20, START_TICKS = 22, PENDING_SIGNALS = 31 };
 
 /* The flag of a thread that ends (PF_EXITING). */
 #define IS_EXITING 4u
-
-/* The field's text, or "". The second field is a name in parentheses, which may hold anything. */
-static const char *find_field(const char *text, enum stat_field field)
-{
-    const char *place = strrchr(text, ')');
-    for (unsigned i = 2; place && i < field; i++)
-        place = strchr(place + 1, ' ');
-    return place ? place + 1 : "";
-}
-
-static uint64_t number_in(const char *text, enum stat_field field)
-{
-    const char *digits = find_field(text, field);
-    return take_number(&digits);
-}
-
-static uint64_t own_start_ticks(void)
-{
-    char text[1024];
-    read_text("/proc/self/stat", text, sizeof text);
-    return number_in(text, START_TICKS);
-}
 
 enum figures_life figures_file_life(uint64_t pid, uint64_t start_ticks)
 {
     char path[64], text[1024];
     snprintf(path, sizeof path, "/proc/%llu/stat", (unsigned long long)pid);
-    if (read_text(path, text, sizeof text) == 0 || number_in(text, START_TICKS) != start_ticks)
+    if (read_text(path, text, sizeof text) == 0 ||
+        process_number(text, PROCESS_START_TICKS) != start_ticks)
         return FIGURES_GONE;
-    char state = *find_field(text, STATE);
+    char state = *process_field(text, PROCESS_STATE);
     bool ended = state == 'Z' || state == 'X';
-    bool killed = (number_in(text, PENDING_SIGNALS) & UINT64_C(1) << (SIGKILL - 1)) != 0;
-    bool exiting = (number_in(text, FLAGS) & IS_EXITING) != 0;
+    bool killed =
+        (process_number(text, PROCESS_PENDING_SIGNALS) & UINT64_C(1) << (SIGKILL - 1)) != 0;
+    bool exiting = (process_number(text, PROCESS_FLAGS) & IS_EXITING) != 0;
     if (!ended && !killed && !exiting)
         return FIGURES_ALIVE;
     /* The first thread may be over while others go on, or follow. */
-    return ended && number_in(text, THREADS) <= 1 ? FIGURES_GONE : FIGURES_GOING;
+    return ended && process_number(text, PROCESS_THREADS) <= 1 ? FIGURES_GONE : FIGURES_GOING;
 }
 
 enum figures_use figures_file_use(int fd)
 {
-    struct statfs system;
-    if (fstatfs(fd, &system) != 0 || (uint64_t)system.f_type != TMPFS_TYPE)
+    if (!mapped_file_is_in_memory(fd))
         return FIGURES_USE_UNKNOWN;
     /* Whoever opens the file for writing while there is a lease brings a signal to its holder: not
      * the one that would end the process, but one that nobody notices. */
@@ -114,17 +64,6 @@ enum figures_use figures_file_use(int fd)
         return errno == EAGAIN ? FIGURES_USED : FIGURES_USE_UNKNOWN;
     fcntl(fd, F_SETLEASE, F_UNLCK);
     return FIGURES_UNUSED;
-}
-
-static uint64_t own_pid_namespace(void)
-{
-    char link[64];
-    ssize_t length = readlink("/proc/self/ns/pid", link, sizeof link - 1);
-    if (length <= 0)
-        return 0;
-    link[length] = '\0';
-    const char *number = strchr(link, '[');
-    return number++ ? take_number(&number) : 0;
 }
 
 static uint64_t nanoseconds_of(clockid_t clock)
@@ -137,8 +76,8 @@ static uint64_t nanoseconds_of(clockid_t clock)
 void figures_file_identify_process(struct figures_process *process)
 {
     process->pid = (uint64_t)getpid();
-    process->pid_namespace = own_pid_namespace();
-    process->start_ticks = own_start_ticks();
+    process->pid_namespace = process_own_pid_namespace();
+    process->start_ticks = process_own_start_ticks();
     size_t length =
         read_text("/proc/sys/kernel/random/boot_id", process->boot, sizeof process->boot);
     if (length > 0 && process->boot[length - 1] == '\n')
@@ -162,40 +101,6 @@ void figures_file_describe_process(struct figures_process *process)
 
 /* ---- the directory ---- */
 
-static bool identify(int fd, const char *name, struct statx *found)
-{
-    return statx(fd, name, AT_SYMLINK_NOFOLLOW | (name[0] ? 0 : AT_EMPTY_PATH),
-                 STATX_TYPE | STATX_MODE | STATX_UID | STATX_INO | STATX_SIZE, found) == 0;
-}
-
-static uint64_t device_of(const struct statx *found)
-{
-    return (uint64_t)found->stx_dev_major << 32 | found->stx_dev_minor;
-}
-
-static int open_directory(const char *path)
-{
-    return open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-}
-
-static bool has_plenty(int directory, uint64_t bytes)
-{
-    struct statfs system;
-    if (fstatfs(directory, &system) != 0 || (uint64_t)system.f_type != TMPFS_TYPE)
-        return false;
-    /* A file system without a limit says 0. */
-    return system.f_blocks == 0 ||
-           (uint64_t)system.f_bavail > PLENTY * bytes / (uint64_t)system.f_bsize;
-}
-
-/* Others can neither look into it nor put anything there. */
-static bool is_own_directory(int directory)
-{
-    struct statx found;
-    return identify(directory, "", &found) && found.stx_uid == geteuid() &&
-           (found.stx_mode & 077) == 0;
-}
-
 const char *figures_file_base(unsigned index)
 {
     const char *const bases[FIGURES_DIRECTORIES] = {secure_getenv("XDG_RUNTIME_DIR"), "/dev/shm",
@@ -212,7 +117,8 @@ bool figures_file_memory(uint64_t bytes, char *path, size_t path_bytes)
                        : -1;
         if (base < 0)
             continue;
-        found = has_plenty(base, bytes) && access(figures_file_base(i), W_OK | X_OK) == 0 &&
+        found = mapped_file_has_plenty(base, bytes) &&
+                access(figures_file_base(i), W_OK | X_OK) == 0 &&
                 (size_t)snprintf(path, path_bytes, "%s", figures_file_base(i)) < path_bytes;
         close(base);
     }
@@ -233,10 +139,8 @@ static int open_usual_directory(unsigned index, char *path, size_t bytes)
 {
     if (!figures_file_directory(index, path, bytes))
         return -1;
-    int directory = open_directory(path);
-    if (directory < 0 && errno == ENOENT && mkdir(path, 0700) == 0)
-        directory = open_directory(path);
-    if (directory < 0 || (is_own_directory(directory) && has_plenty(directory, FIRST_BYTES)))
+    int directory = mapped_file_open_directory(path);
+    if (directory < 0 || mapped_file_has_plenty(directory, FIRST_BYTES))
         return directory;
     close(directory);
     return -1;
@@ -304,7 +208,7 @@ static void remove_oldest(int directory, DIR *entries)
 {
     const size_t MOST = 256;
     struct left_behind *dead = malloc(MOST * sizeof *dead);
-    uint64_t pid_namespace = own_pid_namespace();
+    uint64_t pid_namespace = process_own_pid_namespace();
     size_t count = 0;
     const struct dirent *entry;
     rewinddir(entries);
@@ -337,28 +241,11 @@ static void tidy(int directory)
 
 /* ---- the file ---- */
 
-/* Past a limit on the size of files a signal would come. */
-static bool may_have_bytes(uint64_t bytes)
-{
-    struct rlimit limit;
-    return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur >= bytes;
-}
-
-/* An interrupted one has reserved nothing. False with errno. */
-static bool reserve(int fd, uint64_t from, uint64_t to)
-{
-    int error = EINTR;
-    for (int tries = 0; tries < 10 && error == EINTR; tries++)
-        error = posix_fallocate(fd, (off_t)from, (off_t)(to - from));
-    errno = error;
-    return error == 0;
-}
-
 /* Processes that one pid runs one after another by exec have the same start. */
 static int create(int directory, char *name, size_t bytes)
 {
     unsigned long long pid = (unsigned long long)getpid();
-    unsigned long long start = own_start_ticks(), space = own_pid_namespace();
+    unsigned long long start = process_own_start_ticks(), space = process_own_pid_namespace();
     for (unsigned number = 0; number < 1000; number++) {
         snprintf(name, bytes, "%llu-%llu-%llu-%u" FIGURES_SUFFIX, pid, start, space, number);
         int fd = openat(directory, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -372,13 +259,13 @@ static int create(int directory, char *name, size_t bytes)
 static void *reserve_and_map(int fd, struct figures_file *file)
 {
     struct statx found;
-    if (!may_have_bytes(FIRST_BYTES)) {
+    if (!mapped_file_may_have(FIRST_BYTES)) {
         errno = EFBIG;
         return NULL;
     }
-    if (!identify(fd, "", &found) || !reserve(fd, 0, FIRST_BYTES))
+    if (!mapped_file_identify(fd, "", &found) || !mapped_file_reserve(fd, 0, FIRST_BYTES))
         return NULL;
-    file->device = device_of(&found);
+    file->device = mapped_file_device(&found);
     file->inode = found.stx_ino;
     file->bytes = FIRST_BYTES;
     void *memory = mmap(NULL, FIGURES_BYTES_MAX, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -474,7 +361,7 @@ static int open_again(const struct figures_file *file)
     int fd = open(file->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0)
         return -1;
-    if (identify(fd, "", &found) && device_of(&found) == file->device &&
+    if (mapped_file_identify(fd, "", &found) && mapped_file_device(&found) == file->device &&
         found.stx_ino == file->inode)
         return fd;
     close(fd);
@@ -493,12 +380,11 @@ bool figures_file_grow(struct figures_file *file, uint64_t bytes)
     if (bytes > FIGURES_BYTES_MAX)
         return false;
     uint64_t larger = doubled_until(file->bytes, bytes);
-    int fd = may_have_bytes(larger) ? open_again(file) : -1;
+    int fd = mapped_file_may_have(larger) ? open_again(file) : -1;
     if (fd < 0)
         return false;
-    struct statfs system;
-    bool in_memory = fstatfs(fd, &system) == 0 && (uint64_t)system.f_type == TMPFS_TYPE;
-    bool grown = (!in_memory || has_plenty(fd, larger)) && reserve(fd, file->bytes, larger);
+    bool has_room = !mapped_file_is_in_memory(fd) || mapped_file_has_plenty(fd, larger);
+    bool grown = has_room && mapped_file_reserve(fd, file->bytes, larger);
     close(fd);
     if (grown)
         file->bytes = larger;
@@ -508,15 +394,15 @@ bool figures_file_grow(struct figures_file *file, uint64_t bytes)
 bool figures_file_is_there(const struct figures_file *file)
 {
     struct statx found;
-    return file->path[0] != '\0' && identify(AT_FDCWD, file->path, &found) &&
-           device_of(&found) == file->device && found.stx_ino == file->inode;
+    return file->path[0] != '\0' && mapped_file_identify(AT_FDCWD, file->path, &found) &&
+           mapped_file_device(&found) == file->device && found.stx_ino == file->inode;
 }
 
 bool figures_file_is_cut(const struct figures_file *file)
 {
     struct statx found;
-    return file->path[0] != '\0' && identify(AT_FDCWD, file->path, &found) &&
-           device_of(&found) == file->device && found.stx_ino == file->inode &&
+    return file->path[0] != '\0' && mapped_file_identify(AT_FDCWD, file->path, &found) &&
+           mapped_file_device(&found) == file->device && found.stx_ino == file->inode &&
            found.stx_size < file->bytes;
 }
 

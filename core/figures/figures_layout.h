@@ -11,12 +11,13 @@
 #include <stdint.h>
 
 #include "core/settings/config.h"
+#include "core/settings/limits.h"
 #include "history.h"
 #include "report_process.h"
 #include "stats.h"
 
 #define FIGURES_MAGIC     UINT64_C(0x6c6f6f7061647563) /* "cudapool", the lowest byte first */
-#define FIGURES_VERSION   4u
+#define FIGURES_VERSION   5u
 #define FIGURES_ALIGNMENT 64u /* of records: those of different heaps share no cache line */
 
 /* Who counts here. Times are nanoseconds. */
@@ -53,6 +54,9 @@ enum figures_type {
     FIGURES_HEAP,
     FIGURES_BUCKET,
     FIGURES_BIN,
+    FIGURES_NEIGHBOURS,
+    FIGURES_HOUSEKEEPER,
+    FIGURES_LIMITS,
 };
 
 /* What each record begins with. A reader steps over types that it does not know. */
@@ -111,6 +115,25 @@ struct figures_bin {
     uint64_t owner;
     uint64_t bytes;
     struct bin_counters counters;
+};
+
+struct figures_neighbours {
+    struct figures_record record;
+    int64_t device;
+    struct neighbour_counters counters;
+};
+
+/* Once for each process. */
+struct figures_housekeeper {
+    struct figures_record record;
+    struct housekeeper_counters counters;
+};
+
+/* What bounds the process's memory on a device. */
+struct figures_limits {
+    struct figures_record record;
+    int64_t device;
+    struct device_limits limits;
 };
 
 /* Room for some thirteen thousand buckets. Memory that is not used is not taken. */

@@ -52,6 +52,7 @@ static struct report_counters counters_of(const struct bucket_counters *c, uint6
         .misses = counter_get(&c->misses),
         .failures = {.memory = counter_get(&c->failures[FAILURE_MEMORY]),
                      .limit = counter_get(&c->failures[FAILURE_LIMIT]),
+                     .group = counter_get(&c->failures[FAILURE_GROUP]),
                      .other = counter_get(&c->failures[FAILURE_OTHER])},
         .frees = counter_get(&c->frees),
         .requested_bytes = requested,
@@ -115,6 +116,7 @@ static void add_counters(struct report_counters *into, const struct report_count
     into->misses += c->misses;
     into->failures.memory += c->failures.memory;
     into->failures.limit += c->failures.limit;
+    into->failures.group += c->failures.group;
     into->failures.other += c->failures.other;
     into->frees += c->frees;
     into->requested_bytes += c->requested_bytes;
@@ -184,7 +186,7 @@ static bool comes_before(const struct row *one, const struct row *other)
     return one->kind != other->kind ? one->kind < other->kind : x < y;
 }
 
-static void exchange(struct row *one, struct row *other)
+static void swap_rows(struct row *one, struct row *other)
 {
     struct row kept = *one;
     *one = *other;
@@ -200,7 +202,7 @@ static void sift_down(struct row *rows, size_t top, size_t count)
             below++;
         if (!comes_before(&rows[top], &rows[below]))
             return;
-        exchange(&rows[top], &rows[below]);
+        swap_rows(&rows[top], &rows[below]);
         top = below;
     }
 }
@@ -211,7 +213,7 @@ static void sort(struct row *rows, size_t count)
     for (size_t top = count / 2; top-- > 0;)
         sift_down(rows, top, count);
     for (size_t left = count; left > 1; left--) {
-        exchange(&rows[0], &rows[left - 1]);
+        swap_rows(&rows[0], &rows[left - 1]);
         sift_down(rows, 0, left - 1);
     }
 }
@@ -285,6 +287,7 @@ static bool fill_buckets(const struct row *rows, size_t count, struct report_kin
 /* ---- a device ---- */
 
 struct device_records {
+    uint64_t started; /* on the monotonic clock */
     const struct figures_history *history;
     const struct figures_kind *kinds[MEMORY_KINDS];
     struct rows rows;
@@ -301,9 +304,42 @@ static void take_heap(const struct figures_heap *heap, struct device_records *re
     records->peak_requested += heap_counters_peak(&heap->counters);
 }
 
+static struct report_exchange exchange_of(const counter *bytes, const counter *times,
+                                          const counter *at, uint64_t started)
+{
+    uint64_t last = counter_get(at);
+    return (struct report_exchange){.bytes = counter_get(bytes),
+                                    .times = counter_get(times),
+                                    .last_nanoseconds = difference(last, started)};
+}
+
+static void take_neighbours(const struct neighbour_counters *c, uint64_t started,
+                            struct report_neighbours *out)
+{
+    out->given = exchange_of(&c->given_bytes, &c->given_times, &c->given_at, started);
+    out->got = exchange_of(&c->got_bytes, &c->got_times, &c->got_at, started);
+    out->left = exchange_of(&c->left_bytes, &c->left_times, &c->left_at, started);
+    out->asked = counter_get(&c->asked_times);
+    out->silent = counter_get(&c->silent_times);
+    out->others_held_bytes = counter_get(&c->others_held);
+}
+
+/* What there is once for each device, and is no counter of memory. */
+static void take_surroundings(const struct figures_record *record,
+                              const struct device_records *records, struct report_device *out)
+{
+    const struct figures_neighbours *neighbours = (const void *)record;
+    const struct figures_limits *limits = (const void *)record;
+    if (record->type == FIGURES_NEIGHBOURS && neighbours->device == out->ordinal)
+        take_neighbours(&neighbours->counters, records->started, &out->neighbours);
+    if (record->type == FIGURES_LIMITS && limits->device == out->ordinal)
+        out->limits = limits->limits;
+}
+
 static void take_record(const struct figures_record *record, struct device_records *records,
                         struct report_device *out)
 {
+    take_surroundings(record, records, out);
     const struct figures_history *history = (const void *)record;
     const struct figures_kind *kind = (const void *)record;
     const struct figures_heap *heap = (const void *)record;
@@ -366,7 +402,7 @@ static bool fill_kinds(struct device_records *records, struct report_device *out
     return true;
 }
 
-static void format_uuid(char *out, size_t size, const unsigned char *b)
+void report_write_uuid(const unsigned char *b, char *out, size_t size)
 {
     snprintf(out, size, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
              b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13],
@@ -376,11 +412,11 @@ static void format_uuid(char *out, size_t size, const unsigned char *b)
 static bool fill_device(struct figures_walk walk, const struct figures_device *device,
                         uint64_t started, struct report_device *out)
 {
-    struct device_records records = {0};
+    struct device_records records = {.started = started};
     struct figures_record *record;
     out->ordinal = (int)device->ordinal;
     snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof device->name, device->name);
-    format_uuid(out->uuid, sizeof out->uuid, device->uuid);
+    report_write_uuid(device->uuid, out->uuid, sizeof out->uuid);
     out->total_bytes = device->total_bytes;
     while ((record = figures_next(&walk)) != NULL)
         take_record(record, &records, out);
@@ -414,12 +450,31 @@ static bool add_device(struct figures_walk walk, const struct figures_device *de
     return fill_device(walk, device, started, out);
 }
 
+/* Of an enum that stands in a counter: what is none of it is the first. */
+static uint64_t one_of(const counter *c, uint64_t count)
+{
+    uint64_t value = counter_get(c);
+    return value < count ? value : 0;
+}
+
+static void take_housekeeper(const struct housekeeper_counters *c, struct report_housekeeper *out)
+{
+    out->state = (enum housekeeper_state)one_of(&c->state, HOUSEKEEPER_STATES);
+    out->wakeups = counter_get(&c->wakeups);
+    out->board = (enum board_state)one_of(&c->board, BOARD_STATES);
+    snprintf(out->board_why, sizeof out->board_why, "%.*s", (int)sizeof c->board_why - 1,
+             out->board == BOARD_REFUSED ? c->board_why : "");
+}
+
 int figures_report(struct figures_walk walk, uint64_t started, struct report *report)
 {
     struct figures_walk devices = walk;
     struct figures_record *record;
     while ((record = figures_next(&devices)) != NULL) {
         const struct figures_device *device = (const void *)record;
+        const struct figures_housekeeper *housekeeper = (const void *)record;
+        if (record->type == FIGURES_HOUSEKEEPER)
+            take_housekeeper(&housekeeper->counters, &report->housekeeper);
         if (record->type != FIGURES_DEVICE || is_there(report, device->ordinal))
             continue;
         if (!add_device(walk, device, started, report)) {

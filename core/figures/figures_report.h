@@ -15,4 +15,7 @@
  * monotonic clock, when the pool was. 0, or -1 with errno and a report without devices. */
 int figures_report(struct figures_walk walk, uint64_t started, struct report *report);
 
+/* The 16 bytes as reports have them: GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx. */
+void report_write_uuid(const unsigned char *b, char *out, size_t size);
+
 #endif

@@ -20,6 +20,8 @@ static void copy_sample(struct history_sample *to, const struct history_sample *
     for (int i = 0; i < HIT_KINDS; i++)
         copy_counter(&to->hits[i], &from->hits[i]);
     copy_counter(&to->misses, &from->misses);
+    copy_counter(&to->given_bytes, &from->given_bytes);
+    copy_counter(&to->got_bytes, &from->got_bytes);
     copy_counter(&to->at, &from->at);
 }
 

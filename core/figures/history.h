@@ -28,6 +28,7 @@ struct history_sample {
     counter peak_bytes;      /* the most that these were together since the sample before */
     counter hits[HIT_KINDS]; /* since the start, like the misses */
     counter misses;
+    counter given_bytes, got_bytes; /* to and from neighbours, since the start */
 };
 
 struct history {

@@ -17,8 +17,9 @@ uint64_t report_all_hits(const struct report_counters *counters)
 
 uint64_t report_all_failures(const struct report_counters *counters)
 {
+    uint64_t at_limits = saturating_sum(counters->failures.limit, counters->failures.group);
     return saturating_sum(counters->failures.memory,
-                          saturating_sum(counters->failures.limit, counters->failures.other));
+                          saturating_sum(at_limits, counters->failures.other));
 }
 
 uint64_t report_all_given_back(const struct report_counters *counters)
@@ -43,6 +44,8 @@ static struct report_sample plain_sample(const struct history_sample *sample, ui
                  .barrier = counter_get(&sample->hits[HIT_BARRIER]),
                  .waited = counter_get(&sample->hits[HIT_WAITED])},
         .misses = counter_get(&sample->misses),
+        .given_bytes = counter_get(&sample->given_bytes),
+        .got_bytes = counter_get(&sample->got_bytes),
     };
 }
 

@@ -14,9 +14,12 @@
 #include <stdint.h>
 
 #include "core/settings/config.h"
+#include "core/settings/limits.h"
 #include "report_process.h"
+#include "states.h"
 
-#define REPORT_VERSION 1
+#define REPORT_VERSION    1
+#define REPORT_UUID_BYTES 48
 
 struct report_counters {
     uint64_t requests; /* hits, misses and failures */
@@ -29,7 +32,8 @@ struct report_counters {
     uint64_t misses; /* allocations that the driver met */
     struct {
         uint64_t memory; /* the driver was out of memory, after all that the pool could give back */
-        uint64_t limit;  /* past limits.device_bytes */
+        uint64_t limit;  /* past the process's limit on the device */
+        uint64_t group;  /* past that of its group */
         uint64_t other;  /* the driver said something else */
     } failures;
     uint64_t frees;           /* by the program, one by one or with their context */
@@ -82,17 +86,44 @@ struct report_sample {
         uint64_t clean, queried, barrier, waited;
     } hits; /* since the start, like the misses */
     uint64_t misses;
+    uint64_t given_bytes, got_bytes; /* to and from neighbours since the start */
+};
+
+/* What went from process to process. */
+struct report_exchange {
+    uint64_t bytes, times;
+    uint64_t last_nanoseconds; /* when, since the process started its pool; 0: never */
+};
+
+/* What processes on the device gave each other. Nothing but counters. */
+struct report_neighbours {
+    struct report_exchange given; /* to others, because they asked */
+    struct report_exchange got;   /* from others */
+    struct report_exchange left;  /* given back so that neighbours.leave_free stays free */
+    uint64_t asked;               /* how often others were asked */
+    uint64_t silent;              /* processes that did not answer then */
+    uint64_t others_held_bytes;   /* the most that was held when memory ran out, not by the pool */
+};
+
+/* The thread of the pool's own, and the board of the user's processes. */
+struct report_housekeeper {
+    enum housekeeper_state state;
+    uint64_t wakeups;
+    enum board_state board;
+    char board_why[BOARD_WHY_BYTES]; /* where it could not be joined */
 };
 
 struct report_device {
     int ordinal;
     char name[256];
-    char uuid[48]; /* GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx */
+    char uuid[REPORT_UUID_BYTES]; /* GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx */
     uint64_t total_bytes;
     uint64_t fences;        /* context fences recorded */
     uint64_t fence_queries; /* and queries of them */
     uint64_t barriers;      /* context barriers */
     uint64_t captured; /* allocations that the driver answered because a capture was going on */
+    struct report_neighbours neighbours;
+    struct device_limits limits; /* in force; none where no limit is named */
     struct report_kind *kinds;
     size_t kind_count;
     struct report_sample *samples; /* over time; none where no history was kept */
@@ -102,6 +133,7 @@ struct report_device {
 struct report {
     struct report_process process;
     struct settings settings;
+    struct report_housekeeper housekeeper;
     struct report_device *devices;
     size_t device_count;
 };

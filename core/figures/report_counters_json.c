@@ -3,6 +3,8 @@
  */
 #include "report_counters_json.h"
 
+#include <stdio.h>
+
 /* A member bears no parentheses. */
 /* NOLINTBEGIN(bugprone-macro-parentheses) */
 #define MEMBER(type, group, name, member, newer)                                                   \
@@ -27,6 +29,7 @@ const struct report_counter report_counter_table[] = {
     COUNTER(misses),
     NEWER_GROUPED(failures, memory),
     NEWER_GROUPED(failures, limit),
+    NEWER_GROUPED(failures, group),
     NEWER_GROUPED(failures, other),
     COUNTER(frees),
     COUNTER(requested_bytes),
@@ -59,6 +62,7 @@ const struct report_counter report_column_table[] = {
     NEWER_COLUMN(peak_bytes),      GROUPED_COLUMN(hits, clean),
     GROUPED_COLUMN(hits, queried), GROUPED_COLUMN(hits, barrier),
     GROUPED_COLUMN(hits, waited),  COLUMN(misses),
+    NEWER_COLUMN(given_bytes),     NEWER_COLUMN(got_bytes),
 };
 const size_t report_column_table_length =
     sizeof(report_column_table) / sizeof(report_column_table[0]);
@@ -73,4 +77,14 @@ uint64_t report_counter_value(const struct report_counter *counter,
                               const struct report_counters *counters)
 {
     return *(const uint64_t *)((const char *)counters + counter->offset);
+}
+
+json_t *report_count_to_json(uint64_t count)
+{
+    char text[24];
+
+    if (count <= INT64_MAX)
+        return json_integer((json_int_t)count);
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)count);
+    return json_string(text);
 }

@@ -1,10 +1,11 @@
 /*
- * The counters of a report by their names: one table for all who write or read them. Constant: any
- * thread.
+ * The counters of a report: their names, one table for all who write or read them, and how a number
+ * is written. Constant: any thread.
  */
 #ifndef CUDAPOOL_CORE_REPORT_COUNTERS_JSON_H
 #define CUDAPOOL_CORE_REPORT_COUNTERS_JSON_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -29,6 +30,9 @@ uint64_t *report_counter_field(const struct report_counter *counter,
                                struct report_counters *counters);
 uint64_t report_counter_value(const struct report_counter *counter,
                               const struct report_counters *counters);
+
+/* A number as reports have it. A new reference; NULL where memory is short. */
+json_t *report_count_to_json(uint64_t count);
 
 /* The members of struct report_sample: a history in JSON has an array for each. */
 extern const struct report_counter report_column_table[];

@@ -63,7 +63,6 @@ extern const char *const report_endings[];
  * memory is short. */
 json_t *reports_to_json(const struct report *reports, size_t count);
 json_t *report_kind_to_json(const struct report_kind *kind);
-json_t *report_count_to_json(uint64_t count);
 json_t *report_history_to_json(const struct report_sample *samples, size_t count);
 int report_add_versions_to_json(json_t *object, const struct report_versions *versions);
 int report_add_counters_to_json(json_t *object, const struct report_counters *counters);

@@ -50,11 +50,15 @@ void report_find_rank(environment_reader environment, char *rank, size_t bytes)
 }
 
 /* The command line with spaces for the bytes that end its arguments. */
-static void find_command(char *command, size_t bytes)
+void report_find_command(int64_t pid, char *command, size_t bytes)
 {
+    char path[64] = "/proc/self/cmdline";
     size_t filled = 0;
     ssize_t got = 0;
-    int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+
+    if (pid != 0)
+        snprintf(path, sizeof(path), "/proc/%lld/cmdline", (long long)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
 
     while (fd >= 0 && filled < bytes - 1) {
         got = read(fd, command + filled, bytes - 1 - filled);
@@ -81,7 +85,7 @@ void report_describe_process(struct report_process *process, environment_reader 
         process->host[0] = '\0';
     process->host[sizeof(process->host) - 1] = '\0';
     report_find_rank(environment, process->rank, sizeof(process->rank));
-    find_command(process->command, sizeof(process->command));
+    report_find_command(0, process->command, sizeof(process->command));
 }
 
 /* --- versions and the date ----------------------------------------------------------------------

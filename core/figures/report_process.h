@@ -51,6 +51,10 @@ typedef char *(*environment_reader)(const char *name);
  * wall_seconds is the caller's. */
 void report_describe_process(struct report_process *process, environment_reader environment);
 
+/* The command line of a process (0: of this one), as /proc has it, with spaces between its
+ * arguments; empty where it can't be seen. */
+void report_find_command(int64_t pid, char *command, size_t bytes);
+
 /* This cudapool's own version, and the driver's release where the kernel tells it. */
 void report_find_versions(struct report_versions *versions);
 

@@ -11,6 +11,7 @@
 #include "core/settings/document_json.h"
 #include "core/settings/settings_json.h"
 #include "report_json.h"
+#include "report_neighbours_json.h"
 #include "report_object_json.h"
 
 /* The keys of one group of counters; outside of the groups, these include the groups' names, and
@@ -182,9 +183,9 @@ static int read_samples(const struct object *history, const struct object *hits,
 /* May be missing. */
 static int read_history(const struct object *object, struct report_device *device)
 {
-    static const char *const known[] = {"nanoseconds",   "live_bytes", "cached_bytes",
-                                        "pending_bytes", "peak_bytes", "hits",
-                                        "misses",        NULL};
+    static const char *const known[] = {
+        "nanoseconds", "live_bytes", "cached_bytes", "pending_bytes", "peak_bytes",
+        "hits",        "misses",     "given_bytes",  "got_bytes",     NULL};
     static const char *const known_hits[] = {"clean", "queried", "barrier", "waited", NULL};
     struct object history, hits;
 
@@ -200,9 +201,10 @@ static int read_history(const struct object *object, struct report_device *devic
 
 static int read_device(const struct object *object, struct report_device *device)
 {
-    static const char *const known[] = {"ordinal", "name",          "uuid",     "total_bytes",
-                                        "fences",  "fence_queries", "barriers", "captured",
-                                        "kinds",   "history",       NULL};
+    static const char *const known[] = {"ordinal", "name",          "uuid",       "total_bytes",
+                                        "fences",  "fence_queries", "barriers",   "captured",
+                                        "kinds",   "history",       "neighbours", "limits",
+                                        NULL};
     int64_t ordinal = 0;
 
     if (object_refuse_unknown_keys(object, known) != 0 ||
@@ -218,6 +220,9 @@ static int read_device(const struct object *object, struct report_device *device
         object_read_count(object, "captured", &device->captured) != 0)
         return -1;
     device->ordinal = (int)ordinal;
+    if (report_read_neighbours(object, &device->neighbours) != 0 ||
+        report_read_limits(object, &device->limits) != 0)
+        return -1;
     return read_kinds(object, device) != 0 ? -1 : read_history(object, device);
 }
 
@@ -348,7 +353,8 @@ static int check_version(const struct object *root, const char *key)
 
 static int read_report(const struct object *root, struct report *report)
 {
-    static const char *const known[] = {"cudapool_report", "process", "settings", "devices", NULL};
+    static const char *const known[] = {"cudapool_report", "process", "settings",
+                                        "housekeeper",     "devices", NULL};
     char place[PLACE_BYTES];
 
     if (!json_is_object(root->value))
@@ -360,6 +366,8 @@ static int read_report(const struct object *root, struct report *report)
     place_of_key(place, root->place, "settings");
     if (settings == NULL ||
         settings_from_json(root->document, place, settings, &report->settings) != 0)
+        return -1;
+    if (report_read_housekeeper(root, &report->housekeeper) != 0)
         return -1;
     return read_devices(root, report);
 }

@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+#include "report_neighbours.h"
+
 /* Rounded down: 100.0% means that nothing missed. */
 void readable_hit_rate(const struct report_counters *counters, char cell[READABLE_BYTES])
 {
@@ -227,7 +229,8 @@ static void print_failures(FILE *out, const struct report_counters *totals)
     readable_count(all, count);
     fprintf(out, "  %s request%s", count, all == 1 ? "" : "s");
     print_reason(out, totals->failures.memory, "for want of device memory", &gap);
-    print_reason(out, totals->failures.limit, "at limits.device_bytes", &gap);
+    print_reason(out, totals->failures.limit, "at the process's limit", &gap);
+    print_reason(out, totals->failures.group, "at its group's limit", &gap);
     print_reason(out, totals->failures.other, "for other reasons", &gap);
     fputc('\n', out);
 }
@@ -265,6 +268,11 @@ static void print_device(FILE *out, const struct report_device *device, const st
     report_print_text(out, device->name);
     fprintf(out, ", %s; %s fences, %s queries of fences, %s barriers\n", total, fences, queries,
             barriers);
+    for (unsigned i = 0; i < REPORT_DEVICE_LINES; i++) {
+        char line[REPORT_LINE_BYTES];
+        if (report_device_line(device, i, line))
+            fprintf(out, "  %s\n", line);
+    }
     for (size_t i = 0; i < device->kind_count; i++)
         if (device->kinds[i].totals.requests != 0)
             report_print_kind(out, &device->kinds[i], look);
@@ -336,6 +344,21 @@ static struct report_counters sum_times(const struct report *report)
     return sum;
 }
 
+/* What has kept the process from its neighbours. */
+static void print_aloneness(const struct report *report, FILE *out)
+{
+    char line[REPORT_LINE_BYTES];
+    const struct report_aloneness of = {
+        .housekeeper = &report->housekeeper,
+        .enabled = report->settings.neighbours.enabled,
+        .kept_much = report_kept_much(report->devices, report->device_count),
+        .grouped = report_is_grouped(report->devices, report->device_count)};
+
+    for (unsigned i = 0; i < REPORT_PROCESS_LINES; i++)
+        if (report_process_line(&of, i, line))
+            fprintf(out, "%s\n", line);
+}
+
 static void print_whole(const struct report *report, const struct look *look, FILE *out)
 {
     bool used = false;
@@ -348,6 +371,8 @@ static void print_whole(const struct report *report, const struct look *look, FI
         print_device(out, &report->devices[i], look);
     }
     struct report_counters times = sum_times(report);
+    if (used)
+        print_aloneness(report, out);
     if (used)
         report_print_times(out, &times);
     else

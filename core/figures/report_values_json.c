@@ -10,16 +10,7 @@
 #include "core/settings/document_json.h"
 #include "core/settings/settings_json.h"
 #include "report_json.h"
-
-json_t *report_count_to_json(uint64_t count)
-{
-    char text[24];
-
-    if (count <= INT64_MAX)
-        return json_integer((json_int_t)count);
-    snprintf(text, sizeof(text), "%llu", (unsigned long long)count);
-    return json_string(text);
-}
+#include "report_neighbours_json.h"
 
 int report_add_counters_to_json(json_t *object, const struct report_counters *counters)
 {
@@ -100,6 +91,9 @@ static json_t *device_to_json(const struct report_device *device)
         json_object_set_new(object, "fence_queries", report_count_to_json(device->fence_queries));
     status |= json_object_set_new(object, "barriers", report_count_to_json(device->barriers));
     status |= json_object_set_new(object, "captured", report_count_to_json(device->captured));
+    status |=
+        json_object_set_new(object, "neighbours", report_neighbours_to_json(&device->neighbours));
+    status |= report_add_limits_to_json(object, &device->limits);
     for (size_t i = 0; i < device->kind_count; i++)
         status |= json_array_append_new(kinds, report_kind_to_json(&device->kinds[i]));
     status |= json_object_set_new(object, "kinds", kinds);
@@ -161,6 +155,8 @@ static json_t *report_to_json(const struct report *report)
         status |= json_array_append_new(devices, device_to_json(&report->devices[i]));
     status |= json_object_set_new(root, "process", process_to_json(&report->process));
     status |= json_object_set_new(root, "settings", settings_to_json(&report->settings));
+    status |=
+        json_object_set_new(root, "housekeeper", report_housekeeper_to_json(&report->housekeeper));
     status |= json_object_set_new(root, "devices", devices);
     return json_unless_failed(root, status);
 }

@@ -31,6 +31,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "states.h"
+
 typedef volatile _Atomic uint64_t counter;
 
 enum hit { HIT_CLEAN, HIT_QUERIED, HIT_BARRIER, HIT_WAITED, HIT_KINDS };
@@ -47,9 +49,9 @@ enum eviction {
     EVICTION_KINDS
 };
 
-/* Why an allocation failed: the driver had no memory; it would have passed limits.device_bytes; the
- * driver said something else. */
-enum failure { FAILURE_MEMORY, FAILURE_LIMIT, FAILURE_OTHER, FAILURE_KINDS };
+/* Why an allocation failed: the driver had no memory; it would have passed the process's limit on
+ * the device, or that of its group; the driver said something else. */
+enum failure { FAILURE_MEMORY, FAILURE_LIMIT, FAILURE_GROUP, FAILURE_OTHER, FAILURE_KINDS };
 
 struct bucket_counters {
     counter hits[HIT_KINDS];
@@ -99,6 +101,26 @@ struct kind_counters {
     counter peak_requested; /* where no heap counts it */
     counter peak_reserved;
     counter recent_peak; /* the most reserved since the last sample; see counter_raise_shared */
+};
+
+/* What processes on a device gave each other. Several threads write: they add without a lock, and
+ * each *_at, nanoseconds of the monotonic clock, is that of the last one; 0: never. The times are
+ * counted last, so that a reader who finds one finds its bytes. */
+struct neighbour_counters {
+    counter given_bytes, given_times, given_at; /* went back to the driver because others asked */
+    counter got_bytes, got_times, got_at;       /* others gave because this process asked */
+    counter left_bytes, left_times, left_at;    /* went back so that leave_free stays free */
+    counter asked_times;                        /* demands that this process has made */
+    counter silent_times; /* processes that one of these asked, and that did not answer in time */
+    counter others_held;  /* the most that was held when memory ran out, and not by this pool */
+};
+
+/* Of the process. One thread writes at a time; see figures_note_board for the board. */
+struct housekeeper_counters {
+    counter state; /* enum housekeeper_state */
+    counter wakeups;
+    counter board; /* enum board_state; stored after board_why */
+    char board_why[BOARD_WHY_BYTES];
 };
 
 static inline uint64_t counter_get(const counter *c)
@@ -217,6 +239,39 @@ static inline uint64_t bin_pending_blocks(const struct bin_counters *c, uint64_t
 {
     uint64_t pending = counter_get(&c->frees) - counter_get(&c->settled);
     return (int64_t)pending < 0 ? 0 : pending < blocks ? pending : blocks;
+}
+
+/* Bytes that went from one process to another at this time: to be called with the three counters
+ * of what was given, got or left. Relaxed, like every counter. */
+static inline void neighbours_count(counter *bytes, counter *times, counter *at, uint64_t count,
+                                    uint64_t now)
+{
+    atomic_fetch_add_explicit(bytes, count, memory_order_relaxed);
+    counter_raise_shared(at, now);
+    atomic_fetch_add_explicit(times, 1, memory_order_relaxed);
+}
+
+static inline void neighbours_count_given(struct neighbour_counters *c, uint64_t bytes,
+                                          uint64_t now)
+{
+    neighbours_count(&c->given_bytes, &c->given_times, &c->given_at, bytes, now);
+}
+
+static inline void neighbours_count_got(struct neighbour_counters *c, uint64_t bytes, uint64_t now)
+{
+    neighbours_count(&c->got_bytes, &c->got_times, &c->got_at, bytes, now);
+}
+
+static inline void neighbours_count_left(struct neighbour_counters *c, uint64_t bytes, uint64_t now)
+{
+    neighbours_count(&c->left_bytes, &c->left_times, &c->left_at, bytes, now);
+}
+
+/* A demand that has come to its end, of which so many processes said nothing. */
+static inline void neighbours_count_asked(struct neighbour_counters *c, uint64_t silent)
+{
+    atomic_fetch_add_explicit(&c->silent_times, silent, memory_order_relaxed);
+    atomic_fetch_add_explicit(&c->asked_times, 1, memory_order_relaxed);
 }
 
 /* What counts an allocation that was no hit, by its outcome. */

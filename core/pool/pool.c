@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "core/base/cancellation.h"
+#include "core/board/board.h"
 #include "core/contexts/capture.h"
 #include "core/contexts/epoch.h"
 #include "core/contexts/pool_state.h"
@@ -11,6 +12,7 @@
 #include "core/device_memory/device_memory.h"
 #include "core/driver/calls.h"
 #include "core/figures/figures_file.h"
+#include "core/housekeeper/housekeeper.h"
 #include "core/reclaim/reclaim.h"
 #include "core/stream_memory/mempool.h"
 #include "core/stream_memory/own_event_record.h"
@@ -30,6 +32,7 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
     }
     pool->driver = driver;
     pool->settings = *settings;
+    limits_read(&pool->limits, settings, NULL, NULL);
     pool->kinds = kinds;
     pthread_mutex_init(&pool->primary_lock, NULL);
     pthread_mutex_init(&pool->fence_lock, NULL);
@@ -40,6 +43,7 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
     pool->registry.set_generation = 1;
     counter_set(&pool->lives, 1);
     thread_caches_prepare(pool, threads);
+    housekeeper_prepare(pool);
     /* Relaxed: only that they differ matters. */
     static _Atomic uint64_t pools;
     uint64_t number = 1 + atomic_fetch_add_explicit(&pools, 1, memory_order_relaxed);
@@ -63,10 +67,30 @@ void pool_note_launch(struct pool *pool)
     launches_note(pool);
 }
 
+void pool_fork_coming(struct pool *pool)
+{
+    surroundings_fork_coming(pool);
+}
+
+void pool_fork_over(struct pool *pool)
+{
+    surroundings_fork_over(pool);
+}
+
 void pool_forget(struct pool *pool)
 {
     atomic_store_explicit(&pool->forgotten, true, memory_order_relaxed);
+    housekeeper_forget(pool);
+    board_forget(atomic_load_explicit(&pool->board, memory_order_relaxed));
     figures_forget(&pool->figures);
+}
+
+void pool_ends(struct pool *pool)
+{
+    struct board *board = atomic_load_explicit(&pool->board, memory_order_acquire);
+    housekeeper_stop(pool);
+    if (board)
+        board_leave(board);
 }
 
 /* ---- captures ---- */
@@ -134,6 +158,11 @@ uint64_t pool_trim(struct pool *pool)
 void pool_show_figures(struct pool *pool, void (*complain)(const char *line))
 {
     figures_show(&pool->figures, &pool->settings, complain);
+}
+
+void pool_read_limits(struct pool *pool, void (*complain)(const char *line))
+{
+    limits_read(&pool->limits, &pool->settings, secure_getenv, complain);
 }
 
 bool pool_figures_are_taken(struct pool *pool)

@@ -32,9 +32,18 @@ struct pool;
 struct pool *pool_create(const struct driver *driver, const struct settings *settings,
                          const struct thread_functions *threads);
 
+/* Around a fork, in the thread that forks: no thread of the pool's, and none inside it, then holds
+ * a lock of the C library's that the child could not get. Waits a tenth of a second at most. */
+void pool_fork_coming(struct pool *pool);
+void pool_fork_over(struct pool *pool);
+
 /* In the child of a fork, before anything else there: the pool is its parent's, and the threads
  * that hold its locks are not here. */
 void pool_forget(struct pool *pool);
+
+/* The process ends by itself: no thread of the pool's own calls the driver any more, and neighbours
+ * need not ask. Async-signal-safe. */
+void pool_ends(struct pool *pool);
 
 /* ---- device memory: cuMemAlloc, cuMemAllocPitch, cuMemFree, cuMemFreeAsync, cuMemGetInfo ---- */
 
@@ -265,6 +274,10 @@ struct kept_bytes pool_device_bytes(struct pool *pool, CUdevice device);
  * knows the pool. complain is told why there is none where the settings name a directory; may be
  * NULL. */
 void pool_show_figures(struct pool *pool, void (*complain)(const char *line));
+
+/* From now on limits that the environment says hold, too (core/settings/limits.h). To be called
+ * before any other thread knows the pool. complain is told, at most once, what cannot be read. */
+void pool_read_limits(struct pool *pool, void (*complain)(const char *line));
 
 /* Whether there was such a file, and somebody has taken it away. */
 bool pool_figures_are_taken(struct pool *pool);

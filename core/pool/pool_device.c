@@ -6,12 +6,15 @@
 #include "core/base/cancellation.h"
 #include "core/contexts/capture.h"
 #include "core/contexts/context.h"
+#include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 #include "core/device_memory/device_memory.h"
 #include "core/driver/calls.h"
+#include "core/housekeeper/housekeeper.h"
 #include "core/reclaim/managed.h"
 #include "core/reclaim/reclaim.h"
+#include "core/reclaim/reserve.h"
 #include "core/stream_memory/mempool.h"
 #include "core/stream_memory/stream_find.h"
 #include "pool_stream.h"
@@ -168,20 +171,21 @@ static bool estimate_pitched(const struct pitch *wanted, size_t height, size_t *
            !__builtin_mul_overflow(*bytes / 512 * 512, height, bytes);
 }
 
-/* The driver's own call, with everything that may help when it is out of memory. */
-static CUresult ask_for_pitch(struct pool *pool, allocate_pitch *driver, struct context *context,
-                              CUdeviceptr *address, struct pitch *wanted, size_t height,
-                              size_t estimate)
+struct pitched {
+    allocate_pitch *driver;
+    struct pitch *wanted;
+    size_t height;
+};
+
+static CUresult ask_for_pitch(struct miss *miss)
 {
-    struct reclaim progress = {.bytes = estimate, .wanted = estimate};
-    CUresult result = driver(address, &wanted->pitch, wanted->width, height, wanted->element_bytes);
-    while (result == CUDA_ERROR_OUT_OF_MEMORY && estimate <= context->device->total_bytes &&
-           reclaim_for_retry(pool, context->device, &progress))
-        result = driver(address, &wanted->pitch, wanted->width, height, wanted->element_bytes);
-    return result;
+    const struct pitched *pitched = miss->with;
+    struct pitch *wanted = pitched->wanted;
+    return pitched->driver(miss->address, &wanted->pitch, wanted->width, pitched->height,
+                           wanted->element_bytes);
 }
 
-/* The same inside the hard limit, and with the memory made known to the pool. */
+/* The driver's own call, as a miss whose size is a guess until the driver has told the pitch. */
 static CUresult learn_pitch(struct pool *pool, allocate_pitch *driver, struct context *context,
                             CUdeviceptr *address, struct pitch *wanted, size_t height)
 {
@@ -189,17 +193,26 @@ static CUresult learn_pitch(struct pool *pool, allocate_pitch *driver, struct co
     /* What no device can hold is refused by the driver, which looks at all the arguments first. */
     if (!estimate_pitched(wanted, height, &estimate) || estimate > context->device->total_bytes)
         return driver(address, &wanted->pitch, wanted->width, height, wanted->element_bytes);
-    if (!reserve_take(pool, context, estimate, false))
+    struct pitched pitched = {driver, wanted, height};
+    struct miss miss = {.pool = pool,
+                        .context = context,
+                        .generation = context_generation(context),
+                        .requested = estimate,
+                        .bytes = estimate,
+                        .ask = ask_for_pitch,
+                        .with = &pitched,
+                        .address = address};
+    if (!miss_reserve(&miss))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    uint64_t generation = context_generation(context);
-    CUresult result = ask_for_pitch(pool, driver, context, address, wanted, height, estimate);
-    if (result != CUDA_SUCCESS) {
-        atomic_fetch_sub_explicit(&context->device->reserved_bytes, estimate, memory_order_relaxed);
-        return result;
+    miss_ask(&miss);
+    miss_ask_again(&miss);
+    if (miss.result != CUDA_SUCCESS) {
+        device_unreserve(context->device, estimate);
+        return miss.result;
     }
     remember_pitch(pool, wanted);
-    heap_adopt(pool, context, generation, *address, wanted->pitch * height, estimate);
-    return result;
+    heap_adopt(&miss, wanted->pitch * height);
+    return CUDA_SUCCESS;
 }
 
 static CUresult allocate_pitch_unserved(struct pool *pool, allocate_pitch *driver,
@@ -295,7 +308,10 @@ static const struct free_call plain_free = {true, free_plainly, NULL};
 __attribute__((noinline)) static CUresult free_in_context(struct pool *pool, struct block *block,
                                                           CUdeviceptr address)
 {
-    return heap_free(pool, block, address, &plain_free);
+    uint64_t bytes = block_bytes(block);
+    CUresult result = heap_free(pool, block, address, &plain_free);
+    housekeeper_look(pool, bytes);
+    return result;
 }
 
 /* As from a thread where the block's context is current, since the calls that a free makes want
@@ -305,7 +321,7 @@ static CUresult free_without_context(struct pool *pool, struct block *block, CUd
     bool pushed;
     if (!context_push(pool, context_of_heap(block->heap), &pushed))
         return heap_free_by_driver(pool, block, address, free_plainly, NULL);
-    CUresult result = heap_free(pool, block, address, &plain_free);
+    CUresult result = free_in_context(pool, block, address);
     context_pop(pool, pushed);
     return result;
 }
@@ -319,7 +335,7 @@ __attribute__((noinline)) static CUresult free_slowly(struct pool *pool, struct 
         context_current(pool, &green);
     switch (ask_what_is_current(pool)) {
     case CURRENT_ALIVE:
-        return heap_free(pool, block, address, &plain_free);
+        return free_in_context(pool, block, address);
     case CURRENT_NONE:
         return free_without_context(pool, block, address);
     default:
@@ -329,9 +345,11 @@ __attribute__((noinline)) static CUresult free_slowly(struct pool *pool, struct 
 
 __attribute__((noinline)) static CUresult close_epoch(struct pool *pool, struct thread_cache *cache)
 {
-    if (epoch_is_closed(&context_of_heap(cache->heap)->epochs, counter_get(&cache->stamp)))
-        return CUDA_SUCCESS;
-    return heap_close_epoch(pool, context_of_heap(cache->heap));
+    CUresult result = CUDA_SUCCESS;
+    if (!epoch_is_closed(&context_of_heap(cache->heap)->epochs, counter_get(&cache->stamp)))
+        result = heap_close_epoch(pool, context_of_heap(cache->heap));
+    housekeeper_look(pool, 0);
+    return result;
 }
 
 /* Inside a cache, with a block that this thread has claimed. */
@@ -416,9 +434,11 @@ CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr addr
                  pool->driver->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
                  status == CU_STREAM_CAPTURE_STATUS_NONE;
     struct async_free free = {driver, stream};
-    if (plain)
-        return heap_free(pool, block, address, &(struct free_call){false, free_on_stream, &free});
-    return heap_free_by_driver(pool, block, address, free_on_stream, &free);
+    if (!plain)
+        return heap_free_by_driver(pool, block, address, free_on_stream, &free);
+    result = heap_free(pool, block, address, &(struct free_call){false, free_on_stream, &free});
+    housekeeper_look(pool, 0);
+    return result;
 }
 
 void pool_managed_coming(struct pool *pool, size_t bytes)

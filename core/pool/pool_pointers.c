@@ -6,8 +6,10 @@
 
 #include "core/base/cancellation.h"
 #include "core/base/clock.h"
+#include "core/base/numbers.h"
 #include "core/base/size_class.h"
 #include "core/contexts/context.h"
+#include "core/contexts/device.h"
 #include "core/contexts/epoch.h"
 #include "core/contexts/pool_state.h"
 #include "core/device_memory/device_memory.h"
@@ -15,11 +17,6 @@
 #include "core/reclaim/reclaim.h"
 #include "core/stream_memory/stream_find.h"
 #include "pool_stream.h"
-
-static size_t at_most(uint64_t value, uint64_t limit)
-{
-    return (size_t)(value < limit ? value : limit);
-}
 
 /* What giving all free blocks of a device back would make free there: the driver has memory in
  * pages, and blocks of less than one share theirs, so that one of them in the program's hands keeps
@@ -81,6 +78,41 @@ static uint64_t free_device_bytes(struct pool *pool, struct device *device)
     return free.bytes + others.cached + others.pending + bytes_the_driver_keeps(pool, device);
 }
 
+/* What other processes would give back at once; without the pool it would be free. */
+static uint64_t neighbours_bytes(const struct device *device, bool of_group)
+{
+    if (!device->board)
+        return 0;
+    return board_others(device->board, device->board_place, device->total_bytes, of_group).cached;
+}
+
+/* The most that the limits leave, of the process's own bytes those that are not live included, and
+ * of its group's those that the others would give back. */
+static uint64_t bytes_inside_limits(struct pool *pool, struct device *device)
+{
+    if (device->limit == UINT64_MAX)
+        return UINT64_MAX;
+    struct kept_bytes own = kept_bytes(pool, device);
+    uint64_t of_process = rest_of(device->limit, own.live);
+    uint64_t left = device_group_left(device);
+    if (left == UINT64_MAX)
+        return of_process;
+    uint64_t kept = own.cached + own.pending + neighbours_bytes(device, true);
+    return left < UINT64_MAX - kept ? smaller_of(left + kept, of_process) : of_process;
+}
+
+/* With what others would give back. What they have just given back is free already, and what they
+ * say may be of before: so this is never more than what the device would have without this
+ * process's own live memory. */
+static uint64_t with_neighbours(struct pool *pool, struct device *device, uint64_t free)
+{
+    uint64_t theirs = neighbours_bytes(device, false);
+    if (theirs == 0)
+        return free;
+    uint64_t most = rest_of(device->total_bytes, kept_bytes(pool, device).live);
+    return smaller_of(free + theirs, larger_of(free, most));
+}
+
 CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
 {
     CUresult result = pool->driver->cuMemGetInfo_v2(free, total);
@@ -89,10 +121,9 @@ CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
     if (!context || !free || !total)
         return result;
     struct device *device = context->device;
-    struct kept_bytes bytes = kept_bytes(pool, device);
-    *free = at_most(*free + free_device_bytes(pool, device), *total);
-    if (device->limit != UINT64_MAX)
-        *free = at_most(*free, device->limit > bytes.live ? device->limit - bytes.live : 0);
+    uint64_t own = *free + free_device_bytes(pool, device);
+    *free = smaller_of(with_neighbours(pool, device, own), *total);
+    *free = smaller_of(*free, bytes_inside_limits(pool, device));
     return result;
 }
 

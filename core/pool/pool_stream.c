@@ -12,6 +12,7 @@
 #include "core/contexts/epoch.h"
 #include "core/contexts/pool_state.h"
 #include "core/driver/calls.h"
+#include "core/housekeeper/housekeeper.h"
 #include "core/stream_memory/mempool_calls.h"
 #include "core/stream_memory/mempool_list.h"
 #include "core/stream_memory/own_event_query.h"
@@ -55,7 +56,7 @@ CUresult pool_allocate_async_at_once(struct pool *pool, CUdeviceptr *address, si
     const struct mempool *mempool =
         memory_pool ? mempool_find_known(pool, memory_pool) : mempool_known_current(device);
     struct shelf *shelf = shelf_to_front(stream, mempool);
-    struct bucket *bucket = shelf ? shelf_find_bucket(shelf, rounded) : NULL;
+    struct bucket *bucket = shelf ? bucket_set_find(&shelf->buckets, rounded) : NULL;
     if (bucket && stream_is(ref) && shelf_is_usable(stream->context))
         found = shelf_find_own(stream, bucket);
     if (found) {
@@ -100,6 +101,7 @@ CUresult pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstrea
     if (!stream || shelf->stream != stream)
         return otherwise(address, handle);
     bool look = false;
+    uint64_t bytes = 0;
     lock_take(&stream->lock, LOCK_STREAM);
     /* What is written of the block, and of the stream, is read again under the lock. */
     bool stays = shelf_of(block) == shelf && stream_block_is_held(block, address) &&
@@ -112,11 +114,12 @@ CUresult pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstrea
         shelf_count_not_live(shelf, block);
         block->event = NULL;
         shelf_make_pending(stream, block->block.bucket, block, shelf_next_stamp(stream));
-        look = shelf_look_is_due(stream);
+        bytes = block->block.bytes;
+        look = shelf_look_is_due(stream) || bytes >= HOUSEKEEPER_MUCH;
     }
     lock_give(&stream->lock);
     if (look)
-        stream_reserve_look(pool, stream);
+        stream_reserve_look(pool, stream, bytes);
     return stays ? CUDA_SUCCESS : otherwise(address, handle);
 }
 

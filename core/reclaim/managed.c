@@ -1,7 +1,9 @@
 #include "managed.h"
 
+#include "core/base/numbers.h"
 #include "core/contexts/capture.h"
 #include "core/contexts/context.h"
+#include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
 #include "core/driver/calls.h"
 #include "reclaim.h"
@@ -23,7 +25,7 @@ static uint64_t sum_of(uint64_t one, uint64_t other)
 static uint64_t excess_with(const struct device *device, uint64_t coming)
 {
     uint64_t managed = sum_of(managed_bytes(device), coming);
-    uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
+    uint64_t reserved = device_reserved(device);
     uint64_t held = sum_of(managed, reserved);
     if (managed == 0 || held <= device->total_bytes)
         return 0;
@@ -40,7 +42,7 @@ uint64_t managed_excess(const struct device *device)
 uint64_t managed_in_the_way(const struct device *device, uint64_t kept)
 {
     uint64_t share = device->total_bytes / STAYING_SHARE;
-    uint64_t stays = share > device->growth_budget ? share : device->growth_budget;
+    uint64_t stays = larger_of(share, device->growth_budget);
     uint64_t excess = managed_excess(device);
     if (excess == 0 || kept <= stays)
         return 0;
@@ -71,7 +73,7 @@ static uint64_t missing_bytes(struct pool *pool, const struct device *device, ui
     leave_driver();
     uint64_t missing = result == CUDA_SUCCESS && left < due ? due - left : 0;
     uint64_t excess = excess_with(device, coming);
-    return missing > excess ? missing : excess;
+    return larger_of(missing, excess);
 }
 
 /* Relaxed, here and below: sums, which order nothing. What another thread adds meanwhile is looked
@@ -116,8 +118,8 @@ static void count_back(struct device *device, uint64_t bytes)
 {
     uint64_t counted = managed_bytes(device);
     while (!atomic_compare_exchange_weak_explicit(&device->managed_bytes, &counted,
-                                                  counted > bytes ? counted - bytes : 0,
-                                                  memory_order_relaxed, memory_order_relaxed))
+                                                  rest_of(counted, bytes), memory_order_relaxed,
+                                                  memory_order_relaxed))
         continue;
 }
 

@@ -1,14 +1,19 @@
 #include "reclaim.h"
 
 #include "core/base/clock.h"
+#include "core/contexts/device.h"
 #include "core/contexts/epoch.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 #include "core/driver/calls.h"
+#include "neighbours.h"
 
 /* How long a call is tried again that may concern any device: nobody knows how much it needs of
  * which, and each time all that is cached goes back. */
 #define ANY_DEVICE_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
+
+/* So long the device may take to tell that a fence is over which has nothing to wait for. */
+#define LOOK_NANOSECONDS (UINT64_C(1) * 1000 * 1000)
 
 /* Giving back costs milliseconds however little it is, so it is at least this share of what is
  * cached. */
@@ -99,6 +104,54 @@ static bool release_waited_for(struct pool *pool, struct device *device, struct 
     return released != 0;
 }
 
+/* What is pending and has no fence, or one that frees do not wait for. */
+static bool release_the_rest(struct pool *pool, struct device *device, struct reclaim *progress,
+                             uint64_t give_up_at)
+{
+    progress->give_up_at = give_up_at;
+    TELL_KINDS(pool, wait_for_the_rest, pool, device, progress);
+    if (!release_waited_for(pool, device, progress))
+        return false;
+    /* What the program freed in a stream's order is back by now, too. */
+    trim_driver(pool, device);
+    return true;
+}
+
+static bool ask_others(struct pool *pool, struct device *device, struct reclaim *progress,
+                       struct kept_bytes own, bool wait)
+{
+    bool given = neighbours_ask(pool, device, progress, own.cached + own.pending, wait);
+    progress->released += given;
+    return given;
+}
+
+/* Others are not asked for what this process only has to look at. What it has to wait for comes
+ * after what they can give at once, and before what they have to wait for. The step is taken again
+ * as long as anything is given. */
+static bool ask_neighbours(struct pool *pool, struct device *device, struct reclaim *progress)
+{
+    if (!neighbours_may_help(pool, device, progress))
+        return false;
+    struct kept_bytes own = kept_bytes(pool, device);
+    bool pending = own.pending != 0;
+    bool given =
+        pending && release_the_rest(pool, device, progress, monotonic_now() + LOOK_NANOSECONDS);
+    if (!given)
+        given = ask_others(pool, device, progress, own, !pending);
+    progress->step -= given;
+    return given;
+}
+
+/* After all that this process had pending. */
+static bool await_neighbours(struct pool *pool, struct device *device, struct reclaim *progress)
+{
+    if (!progress->others.pend || !neighbours_may_help(pool, device, progress))
+        return false;
+    bool given = ask_others(pool, device, progress, kept_bytes(pool, device), true);
+    progress->step -= given;
+    return given;
+}
+
 /* From what costs nothing to what may take long. The first step is taken until it has given back
  * all that there is. */
 static bool take_step(struct pool *pool, struct device *device, struct reclaim *progress)
@@ -111,13 +164,13 @@ static bool take_step(struct pool *pool, struct device *device, struct reclaim *
         return release_waited_for(pool, device, progress);
     case RECLAIM_DRIVER:
         return trim_driver(pool, device);
+    case RECLAIM_NEIGHBOURS:
+        return ask_neighbours(pool, device, progress);
     case RECLAIM_THE_REST:
-        TELL_KINDS(pool, wait_for_the_rest, pool, device, progress);
-        if (!release_waited_for(pool, device, progress))
-            return false;
-        /* What the program freed in a stream's order is back by now, too. */
-        trim_driver(pool, device);
-        return true;
+        return release_the_rest(pool, device, progress,
+                                progress->started + LAST_RESORT_NANOSECONDS);
+    case RECLAIM_NEIGHBOURS_REST:
+        return await_neighbours(pool, device, progress);
     default:
         return false;
     }
@@ -190,27 +243,29 @@ static bool try_once_more(struct pool *pool, struct device *device, struct recla
  * may be missing in what the driver said before that. */
 static uint64_t most_kept(struct pool *pool, struct device *device, uint64_t before)
 {
-    uint64_t now = returnable_bytes(pool, device);
-    return now > before ? now : before;
+    return larger_of(returnable_bytes(pool, device), before);
 }
 
 static bool fits_in_limit(struct pool *pool, struct device *device, uint64_t bytes)
 {
     uint64_t before = returnable_bytes(pool, device);
-    uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
+    uint64_t reserved = device_reserved(device);
     uint64_t kept = most_kept(pool, device, before);
     return reserved < kept || reserved - kept <= device->limit - bytes;
+}
+
+static bool fits_in_group(struct pool *pool, struct device *device, uint64_t bytes)
+{
+    uint64_t before = returnable_bytes(pool, device);
+    uint64_t left = device_group_left(device);
+    return left + most_kept(pool, device, before) >= bytes;
 }
 
 static bool fits_in_device(struct pool *pool, struct device *device, uint64_t bytes)
 {
     uint64_t before = returnable_bytes(pool, device);
     size_t left, total;
-    enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
-    CUresult result = pool->driver->cuMemGetInfo_v2(&left, &total);
-    relaxed_mode_end(pool->driver, mode);
-    leave_driver();
+    CUresult result = driver_memory_info(pool->driver, &left, &total);
     return result == CUDA_SUCCESS && left + most_kept(pool, device, before) >= bytes;
 }
 
@@ -230,14 +285,22 @@ static bool could_fit(struct pool *pool, struct device *device, const struct rec
 {
     if (others_have_begun_to_give_back(pool, device))
         return true;
-    return progress->within_limit ? fits_in_limit(pool, device, progress->wanted)
-                                  : fits_in_device(pool, device, progress->wanted);
+    switch (progress->bound) {
+    case RECLAIM_LIMIT:
+        return fits_in_limit(pool, device, progress->wanted);
+    case RECLAIM_GROUP:
+        return fits_in_group(pool, device, progress->wanted);
+    default:
+        return fits_in_device(pool, device, progress->wanted);
+    }
 }
 
 static bool others_are_at_it(struct pool *pool, struct device *device,
                              const struct reclaim *progress)
 {
-    if (progress->wanted == 0 || sum_of_changes(pool, device) == progress->seen ||
+    /* In a stream's order the driver would not have waited for what others free, either. */
+    bool hopeless = progress->in_stream_order && progress->bound == RECLAIM_DEVICE;
+    if (progress->wanted == 0 || hopeless || sum_of_changes(pool, device) == progress->seen ||
         !could_fit(pool, device, progress))
         return false;
     patient_nap(progress->started);
@@ -249,6 +312,7 @@ bool reclaim_for_retry(struct pool *pool, struct device *device, struct reclaim 
     no_lock_may_be_held_behind(LOCK_PRIMARY);
     if (progress->started == 0) {
         progress->started = monotonic_now();
+        progress->rounded = progress->bytes > progress->wanted ? progress->bytes : progress->wanted;
         progress->seen = sum_of_changes(pool, device);
     }
     do {
@@ -260,31 +324,7 @@ bool reclaim_for_retry(struct pool *pool, struct device *device, struct reclaim 
                    try_once_more(pool, device, progress);
     } while ((progress->released || others_are_at_it(pool, device, progress)) &&
              begin_again(pool, device, progress));
+    if (device)
+        neighbours_note_failure(device, progress);
     return false;
-}
-
-/* ---- the hard limit ---- */
-
-static bool take_reserve(struct device *device, uint64_t bytes)
-{
-    uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
-    do {
-        if (bytes > device->limit || reserved > device->limit - bytes)
-            return false;
-    } while (!atomic_compare_exchange_weak_explicit(&device->reserved_bytes, &reserved,
-                                                    reserved + bytes, memory_order_relaxed,
-                                                    memory_order_relaxed));
-    return true;
-}
-
-bool reserve_take(struct pool *pool, struct context *context, uint64_t bytes, bool in_stream_order)
-{
-    no_lock_may_be_held_behind(LOCK_PRIMARY);
-    struct device *device = context->device;
-    struct reclaim progress = {
-        .bytes = bytes, .wanted = bytes, .within_limit = true, .in_stream_order = in_stream_order};
-    bool taken = take_reserve(device, bytes);
-    while (!taken && bytes <= device->limit && reclaim_for_retry(pool, device, &progress))
-        taken = take_reserve(device, bytes);
-    return taken;
 }

@@ -1,10 +1,10 @@
 /*
- * Out of memory, and the hard limit: what is given back before a call fails.
+ * Out of memory, and the limits: what is given back before a call fails.
  *
  * The steps are here and the kinds of memory inside them: first every kind gives back what is
- * clean, then every kind what its fences free, then the driver's own pools are trimmed, then every
- * kind waits for the rest. So what costs nothing goes before what may take long, whichever kind it
- * is of.
+ * clean, then every kind what its fences free, then the driver's own pools are trimmed, then other
+ * processes are asked for what they cache (neighbours.h), then every kind waits for the rest. So
+ * what costs nothing goes before what may take long, whichever kind it is of.
  *
  * No lock is held by the callers, nor while a kind is asked.
  */
@@ -13,6 +13,8 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "progress.h"
 
 struct context;
 struct device;
@@ -23,24 +25,9 @@ struct pool;
  * if this thread has given something back that another may have taken, another thread is still
  * giving back, or others have allocated and freed meanwhile although there would be enough for the
  * request. device NULL: all devices, and that for a second at most, then once more when another
- * thread has given back. */
-enum reclaim_step { RECLAIM_CLEAN, RECLAIM_FENCED, RECLAIM_DRIVER, RECLAIM_THE_REST, RECLAIM_DONE };
-struct reclaim {
-    enum reclaim_step step;
-    uint64_t bytes;       /* to give back at first: as many as are wanted, 0 if that is not known */
-    uint64_t wanted;      /* at least so many will do; 0 as above */
-    bool within_limit;    /* the hard limit is in the way, not the driver */
-    uint64_t released;    /* bytes, by the steps since the first */
-    uint64_t started;     /* nanoseconds of the monotonic clock; 0: not yet */
-    uint64_t seen;        /* of what other threads may change, as the first step began */
-    bool in_stream_order; /* for an allocation in a stream's order: what streams have left pending
-                             is asked about, but not waited for, as the driver does not */
-};
+ * thread has given back. Of what others have pending nothing is waited for before all that this
+ * process has pending is over. */
 bool reclaim_for_retry(struct pool *pool, struct device *device, struct reclaim *progress);
-
-/* Takes bytes into the device's reserved bytes, inside the hard limit, giving back what is cached
- * if need be. False past the limit. in_stream_order: as in struct reclaim. */
-bool reserve_take(struct pool *pool, struct context *context, uint64_t bytes, bool in_stream_order);
 
 /* What all kinds hold of the device (NULL: of all devices), in bytes. Of the moment: threads go on
  * meanwhile. */

@@ -29,7 +29,7 @@ void room_is_short(struct context *context)
 static bool is_nearly_full(struct pool *pool, struct context *context, bool was_short, bool ask)
 {
     const struct device *device = context->device;
-    uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
+    uint64_t reserved = device_reserved(device);
     if (reserved > device->total_bytes - device->total_bytes / SHORT_SHARE)
         return true;
     if (!ask)
@@ -47,7 +47,7 @@ static bool is_nearly_full(struct pool *pool, struct context *context, bool was_
 static void look_at_room(struct pool *pool, struct context *context, uint64_t now)
 {
     struct device *device = context->device;
-    uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
+    uint64_t reserved = device_reserved(device);
     size_t left, total;
     bool pushed;
     if (!context_push(pool, context, &pushed))
@@ -70,7 +70,7 @@ uint64_t room_left(struct pool *pool, struct context *context, uint64_t now)
     if (!looked_at || now - looked_at >= ROOM_INTERVAL)
         look_at_room(pool, context, now);
     uint64_t most = atomic_load_explicit(&device->could_hold, memory_order_relaxed);
-    uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
+    uint64_t reserved = device_reserved(device);
     if (most > device->limit)
         most = device->limit;
     return most > reserved ? most - reserved : 0;

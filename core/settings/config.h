@@ -15,8 +15,9 @@
 
 #include "core/base/size_class.h"
 
-#define SETTINGS_VERSION  1
-#define SETTINGS_PATH_MAX 4096
+#define SETTINGS_VERSION    1
+#define SETTINGS_PATH_MAX   4096
+#define SETTINGS_NAME_BYTES 64 /* of a name, its closing zero included */
 
 /* A number of bytes, fixed or as a share of the device's total memory. */
 struct byte_size {
@@ -46,6 +47,7 @@ enum report_at_exit { REPORT_NONE, REPORT_TABLE, REPORT_JSON };
 #define RATIO(in, name, ...)                double name;
 #define TIME(in, name, ...)                 uint64_t name##_ns;
 #define FILE_NAME(in, name, ...)            char name[SETTINGS_PATH_MAX]; /* empty: null */
+#define NAME(in, name, ...)                 char name[SETTINGS_NAME_BYTES]; /* empty: null */
 #include "shared_settings.def"
 struct bucket_settings { BUCKET_SETTINGS(,,) };
 struct cap_settings { CAP_SETTINGS(,) };

@@ -66,6 +66,8 @@ static const char *kind_of_value(enum setting_type type)
         return "true or false";
     case SETTING_FILE:
         return "a file name, in which %p, %h, %r and %% may stand";
+    case SETTING_NAME:
+        return "a name of 1 to 63 letters, digits, '.', '_' and '-'";
     case SETTING_WORD:
         break;
     }
@@ -83,6 +85,7 @@ void setting_allowed(const struct setting *setting, char *text, size_t bytes)
         return;
     case SETTING_FLAG:
     case SETTING_FILE:
+    case SETTING_NAME:
         snprintf(text, bytes, "%s%s", kind_of_value(setting->type), or_null);
         return;
     default:
@@ -181,12 +184,27 @@ static bool file_from_json(const json_t *value, char *field)
     return true;
 }
 
+/* The rest of the field is zero, so that two copies compare equal. */
+static bool name_from_json(const json_t *value, char *field)
+{
+    static const char allowed[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+    size_t length = json_string_length(value);
+
+    if (!json_is_string(value) || length == 0 || length >= SETTINGS_NAME_BYTES ||
+        strspn(json_string_value(value), allowed) != length)
+        return false;
+    memset(field, 0, SETTINGS_NAME_BYTES);
+    memcpy(field, json_string_value(value), length);
+    return true;
+}
+
 static void set_null(const struct setting *setting, void *field)
 {
     if (setting->type == SETTING_SIZE)
         *(struct byte_size *)field = (struct byte_size){.unlimited = true};
     else
-        memset(field, 0, SETTINGS_PATH_MAX);
+        memset(field, 0, setting->type == SETTING_NAME ? SETTINGS_NAME_BYTES : SETTINGS_PATH_MAX);
 }
 
 static bool value_from_json(const struct setting *setting, const json_t *value, void *field)
@@ -223,6 +241,8 @@ static bool value_from_json(const struct setting *setting, const json_t *value, 
         return time_from_json(setting, value, field);
     case SETTING_FILE:
         return file_from_json(value, field);
+    case SETTING_NAME:
+        return name_from_json(value, field);
     }
     return false;
 }
@@ -317,6 +337,7 @@ json_t *setting_to_json(const struct setting *setting, const struct settings *se
     case SETTING_TIME:
         return time_to_json(*(const uint64_t *)field, setting_spelling(setting, settings));
     case SETTING_FILE:
+    case SETTING_NAME:
         return *(const char *)field == '\0' ? json_null() : json_string_of_any_bytes(field);
     }
     return NULL;

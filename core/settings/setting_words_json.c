@@ -16,7 +16,8 @@ static bool is_null(const struct setting *setting, const struct settings *settin
 
     if (setting->type == SETTING_SIZE)
         return ((const struct byte_size *)field)->unlimited;
-    return setting->type == SETTING_FILE && *(const char *)field == '\0';
+    return (setting->type == SETTING_FILE || setting->type == SETTING_NAME) &&
+           *(const char *)field == '\0';
 }
 
 static bool is_zero(const struct setting *setting, const struct settings *settings)
@@ -60,6 +61,7 @@ static void value_in_words(const struct setting *setting, const struct settings 
         size_in_words(field, setting_spelling(setting, settings), text, bytes);
         return;
     case SETTING_FILE:
+    case SETTING_NAME:
         snprintf(text, bytes, "%s", (const char *)field);
         return;
     case SETTING_COUNT32:

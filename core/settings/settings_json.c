@@ -93,6 +93,38 @@ static int check_buckets(const struct document *document, const char *place, con
                          (unsigned long long)size->bytes, (unsigned long long)buckets->smallest);
 }
 
+static int refuse_group_bytes(const struct document *document, const char *place, const char *why)
+{
+    char limits_place[PLACE_BYTES], bytes[PLACE_BYTES];
+
+    place_of_key(limits_place, place, "limits");
+    place_of_key(bytes, limits_place, "group_bytes");
+    return document_fail(document, bytes, "%s", why);
+}
+
+/* A limit of nobody's is a mistake. */
+static int check_group(const struct document *document, const char *place,
+                       const struct limits_settings *limits)
+{
+    if (limits->group_bytes.unlimited || limits->group[0] != '\0')
+        return 0;
+    return refuse_group_bytes(document, place,
+                              "found a limit of a group, and no group; allowed is null, unless "
+                              "limits.group names the group");
+}
+
+/* Who is not told of the others cannot keep to a limit that all of them share. */
+static int check_group_is_seen(const struct document *document, const char *place,
+                               const struct settings *settings)
+{
+    if (settings->limits.group_bytes.unlimited || settings->limits.group[0] == '\0' ||
+        settings->neighbours.enabled)
+        return 0;
+    return refuse_group_bytes(document, place,
+                              "found a limit of a group while neighbours.enabled is false; "
+                              "allowed is null, unless neighbours.enabled is true");
+}
+
 int settings_check(const struct document *document, const char *place,
                    const struct settings *settings)
 {
@@ -104,6 +136,9 @@ int settings_check(const struct document *document, const char *place,
         if (failed != 0 && document->each == NULL)
             return -1;
     }
+    failed |= check_group(document, place, &settings->limits);
+    if (failed == 0 || document->each != NULL)
+        failed |= check_group_is_seen(document, place, settings);
     return failed;
 }
 

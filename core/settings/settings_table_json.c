@@ -47,6 +47,8 @@ static const struct setting_value report_at_exit_words[] = {
 #define TIME(in, name, value, description, ...) ENTRY(in, name, name##_ns, SETTING_TIME, __VA_ARGS__)
 #define FILE_NAME(in, name, description, ...)                                                      \
     ENTRY(in, name, name, SETTING_FILE, .may_be_null = true, __VA_ARGS__)
+#define NAME(in, name, description, ...)                                                           \
+    ENTRY(in, name, name, SETTING_NAME, .may_be_null = true, __VA_ARGS__)
 
 const struct setting settings_table[] = {
 #include "settings.def"

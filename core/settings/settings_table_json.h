@@ -24,6 +24,7 @@ enum setting_type {
     SETTING_RATIO,   /* a number: double */
     SETTING_TIME,    /* a string with a unit: uint64_t nanoseconds */
     SETTING_FILE,    /* a name with %p, %h, %r, %%: char[SETTINGS_PATH_MAX] */
+    SETTING_NAME,    /* letters, digits, ., _ and -: char[SETTINGS_NAME_BYTES] */
 };
 
 /* A value of a word or a flag, and what it means. */
@@ -38,7 +39,7 @@ struct setting {
     enum setting_type type;
     size_t offset;        /* in struct settings */
     uint64_t least, most; /* counts, bytes, nanoseconds, whole ratios; both ends included */
-    bool may_be_null;     /* an unlimited size, or no file */
+    bool may_be_null;     /* an unlimited size, no file, no name */
     const struct setting_value *values; /* words and flags; ends with a NULL word */
     const char *means;                  /* in plain words, with one %s for the value */
     const char *means_if_null;          /* and what null and 0 mean where that differs */

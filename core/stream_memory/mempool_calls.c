@@ -1,5 +1,6 @@
 #include "mempool_calls.h"
 
+#include "core/base/numbers.h"
 #include "core/base/size_class.h"
 #include "core/contexts/pool_state.h"
 #include "mempool_list.h"
@@ -66,7 +67,7 @@ void mempool_trim_ours(struct pool *pool)
 static uint64_t unused_in(struct pool *pool, const struct mempool *mempool, bool ours)
 {
     struct mempool_sum sum = mempool_sum(pool, mempool);
-    uint64_t kept = sum.kept > sum.used ? sum.kept - sum.used : 0;
+    uint64_t kept = rest_of(sum.kept, sum.used);
     cuuint64_t reserved = 0, used = 0;
     if ((!ours && kept == 0) ||
         !mempool_ask(pool, mempool_handle(mempool), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
@@ -75,10 +76,10 @@ static uint64_t unused_in(struct pool *pool, const struct mempool *mempool, bool
         return 0;
     /* Without us the driver would keep what is left of the chunks that are used, and what the
      * program has told it to hold on to. */
-    uint64_t held = size_class_up(used > kept ? used - kept : 0, DRIVER_CHUNK);
+    uint64_t held = size_class_up(rest_of(used, kept), DRIVER_CHUNK);
     uint64_t threshold = ours ? 0 : atomic_load_explicit(&mempool->kept, memory_order_relaxed);
-    held = kept + (held > threshold ? held : threshold);
-    return reserved > held ? reserved - held : 0;
+    held = kept + larger_of(held, threshold);
+    return rest_of(reserved, held);
 }
 
 uint64_t mempool_unused(struct pool *pool, const struct device *device)
@@ -95,13 +96,32 @@ uint64_t mempool_unused(struct pool *pool, const struct device *device)
     return unused;
 }
 
+static uint64_t beside_blocks_in(struct pool *pool, const struct mempool *mempool)
+{
+    cuuint64_t reserved = 0;
+    if (!mempool_ask(pool, mempool_handle(mempool), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
+                     &reserved))
+        return 0;
+    uint64_t blocks = mempool_sum(pool, mempool).kept;
+    return reserved > blocks ? reserved - blocks : 0;
+}
+
+uint64_t mempool_beside_blocks(struct pool *pool, const struct device *device)
+{
+    uint64_t sum = 0;
+    /* Nobody destroys a default pool meanwhile. */
+    for (struct mempool *m = find_ours(pool, NULL, device); m; m = find_ours(pool, m, device))
+        sum += beside_blocks_in(pool, m);
+    return sum;
+}
+
 /* ---- attributes ---- */
 
 /* What the driver counts, less what is kept free and what blocks are larger than asked for. */
 static uint64_t without_ours(const struct mempool_sum *sum, uint64_t used)
 {
-    uint64_t extra = sum->kept > sum->used ? sum->kept - sum->used : 0;
-    return used > extra ? used - extra : 0;
+    uint64_t extra = rest_of(sum->kept, sum->used);
+    return rest_of(used, extra);
 }
 
 static uint64_t correct_high(struct pool *pool, struct mempool *mempool,
@@ -110,15 +130,15 @@ static uint64_t correct_high(struct pool *pool, struct mempool *mempool,
     cuuint64_t now = 0;
     if (!mempool_ask(pool, mempool_handle(mempool), CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &now))
         return driver_high;
-    uint64_t others = now > sum->kept ? now - sum->kept : 0;
+    uint64_t others = rest_of(now, sum->kept);
     mempool_raise(&mempool->used_high, sum->used);
     mempool_raise(&mempool->used_high, sum->peak);
     uint64_t high = atomic_load_explicit(&mempool->used_high, memory_order_relaxed) + others;
     /* No less than what cannot have been our blocks. */
     uint64_t ours = atomic_load_explicit(&mempool->kept_high, memory_order_relaxed);
-    uint64_t least = driver_high > ours ? driver_high - ours : 0;
-    high = high > least ? high : least;
-    return high < driver_high ? high : driver_high;
+    uint64_t least = rest_of(driver_high, ours);
+    high = larger_of(high, least);
+    return smaller_of(high, driver_high);
 }
 
 void mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute, void *value)

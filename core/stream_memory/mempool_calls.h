@@ -31,4 +31,7 @@ void mempool_set(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute att
 uint64_t mempool_unused(struct pool *pool, const struct device *device);
 void mempool_trim_ours(struct pool *pool);
 
+/* What they have taken of the device in all, but for our blocks. */
+uint64_t mempool_beside_blocks(struct pool *pool, const struct device *device);
+
 #endif

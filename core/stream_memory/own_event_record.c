@@ -217,25 +217,44 @@ void own_events_capture_has_come(struct pool *pool)
     atomic_fetch_sub_explicit(&streams_of(pool)->captures_coming, 1, memory_order_relaxed);
 }
 
+/* What is pending in the stream without an event gets one over all of its context's work. quiet:
+ * only if nothing was freed there since the last such call. */
+static void record_in_context_of(struct pool *pool, struct stream *stream, bool quiet)
+{
+    lock_take(&stream->lock, LOCK_STREAM);
+    own_events_settle(stream);
+    uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
+    bool lacks = lacks_event(stream) && (!quiet || stream->stamp_when_looked == stamp);
+    if (quiet)
+        stream->stamp_when_looked = stamp;
+    struct context *context = stream->context;
+    uint64_t generation = stream->generation;
+    lock_give(&stream->lock);
+    if (!lacks || !context_pin(context, generation))
+        return;
+    drop(stream, own_event_record_context(pool, stream, stamp));
+    context_unpin(context);
+}
+
 void own_events_capture_comes(struct pool *pool)
 {
     struct streams *streams = streams_of(pool);
     atomic_fetch_add_explicit(&streams->captures_coming, 1, memory_order_relaxed);
     if (!pool->driver->cuCtxRecordEvent)
         return;
+    for (unsigned i = 0; i < stream_count(streams); i++)
+        record_in_context_of(pool, stream_at(streams, i), false);
+}
+
+void own_events_record_for_device(struct pool *pool, const struct device *device, bool quiet)
+{
+    struct streams *streams = streams_of(pool);
+    if (!pool->driver->cuCtxRecordEvent)
+        return;
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
-        lock_take(&stream->lock, LOCK_STREAM);
-        own_events_settle(stream);
-        bool lacks = lacks_event(stream);
-        uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
-        struct context *context = stream->context;
-        uint64_t generation = stream->generation;
-        lock_give(&stream->lock);
-        if (!lacks || !context_pin(context, generation))
-            continue;
-        drop(stream, own_event_record_context(pool, stream, stamp));
-        context_unpin(context);
+        if (stream->device == device && counter_get(&stream->free_bytes))
+            record_in_context_of(pool, stream, quiet);
     }
 }
 

@@ -54,6 +54,11 @@ bool own_events_capture_is_coming(const struct pool *pool);
  * nobody up. It stands for later work of its stream, too, and is only ever asked about. */
 void own_events_record_missing(struct pool *pool, const struct context *context);
 
+/* The same over all of the context's work, for streams that cannot be named, or must not, since
+ * nobody of the program's calls. quiet: only where nothing was freed since the last such call. For
+ * the housekeeper alone. */
+void own_events_record_for_device(struct pool *pool, const struct device *device, bool quiet);
+
 /* The same for one stream, so that it can be waited for: over all of its context's work where the
  * stream can't be named any more, or not in this thread. */
 void own_events_record_to_wait(struct pool *pool, struct stream *stream);

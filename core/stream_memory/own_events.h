@@ -3,6 +3,11 @@
  * serve again, and what turns out to be over because of them. stream_order.h says what they are
  * for.
  *
+ * A context's fences are recycled in a like way (core/contexts/fence_list.h), but of those one
+ * thread at a time records one, which is then the newest, and they stay their context's. Here
+ * threads publish in any order, and the next owner of a stream's record, in another context, must
+ * find none: so the two have no list in common.
+ *
  * A stream's lock guards its events. Functions say whether they are called with it held.
  */
 #ifndef CUDAPOOL_CORE_OWN_EVENTS_H

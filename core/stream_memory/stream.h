@@ -133,6 +133,9 @@ struct stream {
     uint64_t hits_at_bound;   /* of the stream as these were counted */
     uint64_t missed_at_bound; /* as misses at the bound were counted */
 
+    uint64_t stamp_when_looked; /* of the last free, as the housekeeper last saw it. Written by
+                                   own_event_record.c */
+
     /* Whether it is used: written by stream_table.c, see is_disused. */
     uint64_t seen_stamp, seen_handed_out, seen_at; /* what was done on it up to that time, of the
                                                       monotonic clock */

@@ -14,7 +14,7 @@
 #define CUDAPOOL_CORE_STREAM_BLOCK_H
 
 #include "core/base/lock.h"
-#include "core/blocks/block.h"
+#include "core/blocks/bucket.h"
 
 struct context;
 struct mempool;

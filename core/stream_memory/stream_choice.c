@@ -29,11 +29,10 @@ static struct block *best_of(const struct choice *choice, const struct stream *s
     for (; shelf; shelf = shelf->next) {
         if (choice->mempool && shelf->mempool != choice->mempool)
             continue;
-        struct shelf_bucket *b = atomic_load_explicit(&shelf->buckets, memory_order_relaxed);
-        for (; b; b = b->next) {
-            struct block *oldest = b->bucket.clean.first;
+        for (const struct bucket *b = shelf->buckets.first; b; b = b->next) {
+            struct block *oldest = b->clean.first;
             if (!oldest && choice->pending_too)
-                oldest = b->bucket.pending.first;
+                oldest = b->pending.first;
             if (oldest && oldest->freed_at <= choice->older_than && is_better(choice, oldest, best))
                 best = oldest;
         }
@@ -75,6 +74,12 @@ static bool find_best(const struct choice *choice, struct best *best)
         lock_give(&stream->lock);
     }
     return best->stream != NULL;
+}
+
+uint64_t choice_freed_at(const struct choice *choice)
+{
+    struct best best = {NULL, {0}};
+    return find_best(choice, &best) ? best.block.freed_at : UINT64_MAX;
 }
 
 void choice_detach(struct pool *pool, struct stream *stream, struct block *found)
@@ -142,11 +147,9 @@ struct block *choice_find_any(struct stream *stream, const struct context *conte
     struct shelf *shelf = stream->context == context
                               ? atomic_load_explicit(&stream->shelves, memory_order_relaxed)
                               : NULL;
-    for (; shelf; shelf = shelf->next) {
-        struct shelf_bucket *b = atomic_load_explicit(&shelf->buckets, memory_order_relaxed);
-        for (; b; b = b->next)
-            if (b->bucket.clean.first || b->bucket.pending.first)
-                return b->bucket.clean.first ? b->bucket.clean.first : b->bucket.pending.first;
-    }
+    for (; shelf; shelf = shelf->next)
+        for (const struct bucket *b = shelf->buckets.first; b; b = b->next)
+            if (b->clean.first || b->pending.first)
+                return b->clean.first ? b->clean.first : b->pending.first;
     return NULL;
 }

@@ -30,6 +30,9 @@ struct choice {
 /* Any block that is known to be over, in the order of the settings; the context is to be set. */
 struct choice choice_any(const struct pool *pool);
 
+/* No lock held. When the block was freed that would go first; UINT64_MAX: there is none. */
+uint64_t choice_freed_at(const struct choice *choice);
+
 /* No lock held. Blocks of at least so many bytes together, if there are so many; NULL: none. */
 struct block *choice_collect(const struct choice *choice, uint64_t wanted);
 

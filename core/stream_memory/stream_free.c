@@ -1,8 +1,10 @@
 #include "stream_free.h"
 
+#include "core/base/numbers.h"
 #include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
+#include "core/housekeeper/housekeeper.h"
 #include "core/reclaim/room.h"
 #include "mempool.h"
 #include "own_event_record.h"
@@ -28,18 +30,13 @@
 static bool memory_is_plentiful(const struct device *device)
 {
     /* Relaxed: it orders nothing. */
-    uint64_t reserved = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
+    uint64_t reserved = device_reserved(device);
     return reserved < device->total_bytes / 2 && !device_is_short(device);
-}
-
-static uint64_t smaller(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
 }
 
 static uint64_t share_of(uint64_t all, uint64_t streams, uint64_t at_least)
 {
-    return all / (streams > at_least ? streams : at_least);
+    return all / larger_of(streams, at_least);
 }
 
 /* Bytes that a stream may have freed with no event behind them, the last of them from
@@ -58,9 +55,9 @@ static uint64_t uncovered_share(const struct pool *pool, const struct stream *st
         return 0;
     if (stream->own_order && all && kept > all && memory_is_plentiful(device))
         all = kept;
-    all = smaller(all, stream_device(device)->cached_cap / 2);
-    return smaller(share_of(all, streams, FEW_STREAMS),
-                   share_of(device->total_bytes / UNKNOWN_SHARE, streams, VERY_FEW_STREAMS));
+    all = smaller_of(all, stream_device(device)->cached_cap / 2);
+    return smaller_of(share_of(all, streams, FEW_STREAMS),
+                      share_of(device->total_bytes / UNKNOWN_SHARE, streams, VERY_FEW_STREAMS));
 }
 
 /* ---- what a free puts into its stream ---- */
@@ -180,15 +177,17 @@ bool stream_free_in_order(struct pool *pool, struct stream_block *block, struct 
         lock_give(&stream->lock);
         return false;
     }
-    uint64_t stamp = shelf_next_stamp(stream);
+    uint64_t stamp = shelf_next_stamp(stream), bytes = block->block.bytes;
     bool look = shelf_look_is_due(stream);
     stream_block_is_detached(stream);
     lock_give(&stream->lock);
-    if (!free_slowly(pool, block, ref, handle, stamp, put))
-        return false;
-    if (look)
-        stream_reserve_look(pool, stream);
-    return true;
+    bool kept = free_slowly(pool, block, ref, handle, stamp, put);
+    /* Where the driver has it, looks were perhaps brought forward for the housekeeper's sake. */
+    if (look && kept)
+        stream_reserve_look(pool, stream, bytes);
+    else
+        housekeeper_look(pool, kept ? bytes : 0);
+    return kept;
 }
 
 /* ---- plain frees ---- */
@@ -242,11 +241,14 @@ static bool free_in_context(struct pool *pool, struct stream_block *block, struc
 bool stream_free_plainly(struct pool *pool, struct stream_block *block, struct plain_free *free)
 {
     struct context *context = block->context;
+    uint64_t bytes = block->block.bytes;
     *free = (struct plain_free){NULL, NULL};
     if (last_free_is_over(block) || !context_pin(context, block->context_generation))
         return false;
     struct stream_ref ref = streams_of_plain_frees(pool, context);
     bool kept = ref.stream && free_in_context(pool, block, ref, free);
     context_unpin(context);
+    if (kept)
+        housekeeper_look(pool, bytes);
     return kept;
 }

@@ -1,5 +1,6 @@
 #include "stream_hands.h"
 
+#include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
 #include "stream_find.h"
 #include "stream_shelf.h"
@@ -52,8 +53,8 @@ void stream_block_leave(struct pool *pool, struct stream_block *block)
 static void forget_block(const struct stream_block *block)
 {
     struct device *device = block->context->device;
-    /* Relaxed, both: numbers that are compared with limits, and order nothing. */
-    atomic_fetch_sub_explicit(&device->reserved_bytes, block->block.bytes, memory_order_relaxed);
+    device_unreserve(device, block->block.bytes);
+    /* Relaxed: a number that is compared with limits, and orders nothing. */
     atomic_fetch_sub_explicit(&stream_device(device)->reserved_bytes, block->block.bytes,
                               memory_order_relaxed);
 }

@@ -16,6 +16,7 @@
 #include "program_events.h"
 #include "stream_ends.h"
 #include "stream_release.h"
+#include "stream_reserve.h"
 #include "stream_settle.h"
 #include "stream_sums.h"
 #include "stream_table.h"
@@ -119,9 +120,9 @@ static void wait_for_the_rest(struct pool *pool, struct device *device,
                               const struct reclaim *progress)
 {
     uint64_t patience = patience_of(device, progress), now = monotonic_now();
-    uint64_t longest = progress->started + LAST_RESORT_NANOSECONDS;
-    stream_settle_until(pool, device, now + patience < longest ? now + patience : longest);
-    if (device && progress->in_stream_order && patience)
+    bool in_full = now + patience <= progress->give_up_at;
+    stream_settle_until(pool, device, in_full ? now + patience : progress->give_up_at);
+    if (device && progress->in_stream_order && patience && in_full)
         atomic_store_explicit(&stream_device(device)->vain_until,
                               monotonic_now() + VAIN_NANOSECONDS, memory_order_relaxed);
 }
@@ -139,7 +140,7 @@ static uint64_t release(struct pool *pool, struct device *device, uint64_t bytes
 
 static uint64_t make_room(struct pool *pool, struct device *device, uint64_t bytes)
 {
-    return release(pool, device, bytes, RELEASE_IN_ALLOCATION);
+    return release(pool, device, bytes, RELEASE_FOR_OTHERS);
 }
 
 static uint64_t trim(struct pool *pool)
@@ -147,9 +148,20 @@ static uint64_t trim(struct pool *pool)
     return release(pool, NULL, UINT64_MAX, RELEASE_IN_FREE);
 }
 
+static void fence_the_rest(struct pool *pool, struct device *device)
+{
+    if (streams_of(pool))
+        own_events_record_for_device(pool, device, false);
+}
+
 static uint64_t driver_keeps(struct pool *pool, struct device *device)
 {
     return streams_of(pool) ? mempool_unused(pool, device) : 0;
+}
+
+static uint64_t driver_has_taken(struct pool *pool, struct device *device)
+{
+    return streams_of(pool) ? mempool_beside_blocks(pool, device) : 0;
 }
 
 static void add_kept(struct pool *pool, struct device *device, struct kept_bytes *sum)
@@ -177,7 +189,11 @@ const struct kind stream_memory = {
     .give_back = give_back,
     .wait_for_the_rest = wait_for_the_rest,
     .make_room = make_room,
+    .fence_the_rest = fence_the_rest,
     .trim = trim,
+    .release_idle = stream_reserve_release_idle,
+    .watch = stream_reserve_watch,
     .driver_keeps = driver_keeps,
+    .driver_has_taken = driver_has_taken,
     .add_kept = add_kept,
 };

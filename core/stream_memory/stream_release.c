@@ -66,8 +66,10 @@ static void hand_over(struct pool *pool, struct context *context, struct block *
     CUstream stream = current ? stream_behind(pool, context, after, &once) : NULL;
     for (struct block *b = chain; b; b = b->links[LINK_HEAP].next)
         b->refused = !stream || !give_to_driver(driver, block_address(b), stream, after != NULL);
-    /* An allocation or a free that goes on without the memory need not wait until it is back. */
-    if (stream && !after && place != RELEASE_IN_ALLOCATION)
+    /* An allocation or a free that goes on without the memory need not wait until it is back,
+     * unless other processes may take as much as soon as it no longer counts as this one's. */
+    bool counts = context->device->group_limit != UINT64_MAX;
+    if (stream && !after && (place != RELEASE_IN_ALLOCATION || counts))
         return_wait(pool, context, stream, place);
     if (stream && once)
         driver->cuStreamDestroy_v2(stream);

@@ -6,6 +6,10 @@
  * over stays, except where the order is there already: on the very stream, inside the program's own
  * allocation or free on it. So no allocation of the driver's is ever put behind work that the
  * program submitted after the free. No lock is held by the callers.
+ *
+ * Device memory chooses what to give back from one heap under one lock (release.h there). Here it
+ * lies in many streams, each under a lock of its own, and may go behind an event: so the two have
+ * in common only where it goes, and how it is counted.
  */
 #ifndef CUDAPOOL_CORE_STREAM_RELEASE_H
 #define CUDAPOOL_CORE_STREAM_RELEASE_H

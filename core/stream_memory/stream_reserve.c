@@ -1,9 +1,12 @@
 #include "stream_reserve.h"
 
 #include "core/base/clock.h"
+#include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 #include "core/contexts/return_stream.h"
+#include "core/housekeeper/housekeeper.h"
+#include "mempool_calls.h"
 #include "own_event_query.h"
 #include "own_event_record.h"
 #include "stream_release.h"
@@ -68,7 +71,7 @@ static bool idle_look_is_due(const struct pool *pool, struct device *device, uin
                                                    now, memory_order_relaxed, memory_order_relaxed);
 }
 
-void stream_reserve_look(struct pool *pool, struct stream *stream)
+void stream_reserve_look(struct pool *pool, struct stream *stream, uint64_t bytes)
 {
     uint64_t now = monotonic_now();
     lock_take(&stream->lock, LOCK_STREAM);
@@ -76,6 +79,91 @@ void stream_reserve_look(struct pool *pool, struct stream *stream)
     lock_give(&stream->lock);
     if (idle_look_is_due(pool, stream->device, now))
         release_idle(pool, stream->device, now);
+    housekeeper_look(pool, bytes);
+}
+
+/* ---- idle blocks, by the clock ----
+ * Frees look at no clock, but carry the time of the stream's last look, or the housekeeper's: so a
+ * block was free for an interval less than its time says, at most. Times from before the
+ * housekeeper was there say nothing. */
+
+static void note_time_everywhere(struct pool *pool, const struct device *device, uint64_t now)
+{
+    struct streams *streams = streams_of(pool);
+    for (unsigned i = 0; i < stream_count(streams); i++) {
+        struct stream *stream = stream_at(streams, i);
+        if (stream->device != device || counter_get(&stream->reserved_bytes) == 0)
+            continue;
+        lock_take(&stream->lock, LOCK_STREAM);
+        if (stream->now < now)
+            shelf_note_time(stream, now);
+        lock_give(&stream->lock);
+    }
+}
+
+/* Blocks that were freed before this are due; 0: none is. */
+static uint64_t due_before(const struct pool *pool, uint64_t now)
+{
+    uint64_t since = pool->settings.stream_ordered.release_after_idle_ns + HOUSEKEEPING_INTERVAL;
+    uint64_t began = atomic_load_explicit(&pool->housekeeping.began_at, memory_order_relaxed);
+    return now - began >= since ? now - since : 0;
+}
+
+static uint64_t release_due(struct pool *pool, const struct device *device, uint64_t before)
+{
+    struct choice choice = {.oldest_first = true, .older_than = before};
+    return stream_release_chosen(pool, device, choice, HOUSEKEEPING_PORTION, EVICTION_IDLE,
+                                 RELEASE_FOR_OTHERS);
+}
+
+/* When the next block is due. */
+static uint64_t next_due(struct pool *pool, const struct device *device)
+{
+    uint64_t since = pool->settings.stream_ordered.release_after_idle_ns + HOUSEKEEPING_INTERVAL;
+    uint64_t first = UINT64_MAX - since;
+    struct choice choice = {.pool = pool, .oldest_first = true, .older_than = UINT64_MAX};
+    for (struct context *c = context_next(pool, NULL, changeable(device)); c;
+         c = context_next(pool, c, changeable(device))) {
+        choice.context = c;
+        choice.generation = context_generation(c);
+        uint64_t freed_at = choice_freed_at(&choice);
+        first = freed_at < first ? freed_at : first;
+    }
+    uint64_t began = atomic_load_explicit(&pool->housekeeping.began_at, memory_order_relaxed);
+    return (first > began ? first : began) + since;
+}
+
+uint64_t stream_reserve_release_idle(struct pool *pool, struct device *device, uint64_t now)
+{
+    if (!streams_of(pool) || !pool->settings.stream_ordered.release_after_idle_ns)
+        return UINT64_MAX;
+    struct stream_bytes sum = stream_sum(pool, device);
+    note_time_everywhere(pool, device, now);
+    if (sum.cached + sum.pending == 0)
+        return UINT64_MAX;
+    own_events_record_for_device(pool, device, true);
+    stream_settle(pool, device);
+    uint64_t before = due_before(pool, now);
+    if (before && release_due(pool, device, before))
+        mempool_trim_ours(pool);
+    return next_due(pool, device);
+}
+
+bool stream_reserve_watch(struct pool *pool)
+{
+    struct streams *streams = streams_of(pool);
+    bool any = false;
+    for (unsigned i = 0; streams && i < stream_count(streams); i++) {
+        struct stream *stream = stream_at(streams, i);
+        lock_take(&stream->lock, LOCK_STREAM);
+        stream->frees_until_look = 0;
+        any |= counter_get(&stream->free_bytes) != 0;
+        lock_give(&stream->lock);
+    }
+    /* What the driver's own pools still hold because of a threshold of ours is idle as well. */
+    if (streams && !any)
+        mempool_trim_ours(pool);
+    return any;
 }
 
 /* ---- before a miss ---- */
@@ -114,7 +202,7 @@ bool stream_reserve_has_room(struct pool *pool, const struct context *context,
  * there is none left, the program may have submitted more work behind it. */
 static void look_at_what_is_left(struct pool *pool, struct device *device, uint64_t bytes)
 {
-    uint64_t taken = atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed) + bytes;
+    uint64_t taken = device_reserved(device) + bytes;
     uint64_t left = taken < device->total_bytes ? device->total_bytes - taken : 1;
     uint64_t noted = atomic_load_explicit(&stream_device(device)->left_bytes, memory_order_relaxed);
     if (noted == 0)

@@ -18,8 +18,13 @@
 bool stream_reserve_keeps(struct pool *pool, struct stream *stream,
                           const struct stream_block *block);
 
-/* Every so many frees: looks for blocks that were idle for long. */
-void stream_reserve_look(struct pool *pool, struct stream *stream);
+/* What struct kind says of release_idle and watch, for stream-ordered memory. */
+uint64_t stream_reserve_release_idle(struct pool *pool, struct device *device, uint64_t now);
+bool stream_reserve_watch(struct pool *pool);
+
+/* Every so many frees, and after one of many bytes, which are told to neighbours: looks for blocks
+ * that were idle for long. bytes: of the free. */
+void stream_reserve_look(struct pool *pool, struct stream *stream, uint64_t bytes);
 
 /* Whether another block of this size may be reserved with nothing given back for it. */
 bool stream_reserve_has_room(struct pool *pool, const struct context *context,

@@ -69,7 +69,7 @@ static struct bucket *bucket_of(const struct search *search, const struct stream
     if (stream->context != search->context || stream->generation != search->generation)
         return NULL;
     const struct shelf *shelf = shelf_find(stream, search->mempool);
-    return shelf ? shelf_find_bucket(shelf, search->bytes) : NULL;
+    return shelf ? bucket_set_find(&shelf->buckets, search->bytes) : NULL;
 }
 
 static bool comes_after(const struct search *search, const struct stream *stream, uint64_t stamp)

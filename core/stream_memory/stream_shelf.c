@@ -5,23 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* On cache lines of its own: streams that are used by different threads share none. */
-static bool grow_slots(struct shelf *shelf)
-{
-    uint32_t count = shelf->slot_count ? 2 * shelf->slot_count : 32;
-    struct shelf_bucket **slots =
-        allocate_apart(STREAM_APART, count * sizeof(struct shelf_bucket *));
-    if (!slots)
-        return false;
-    struct shelf_bucket *b = atomic_load_explicit(&shelf->buckets, memory_order_relaxed);
-    for (; b; b = b->next)
-        *shelf_slot(slots, count, b->bucket.bytes) = b;
-    free_apart(shelf->slots);
-    shelf->slots = slots;
-    shelf->slot_count = count;
-    return true;
-}
-
 /* ---- counters: in the figures, where those of streams are told apart by their place in the list.
  * What the memory pools of a stream have of one size is counted together; and where the figures are
  * nearly full, what a stream has of further sizes is counted as what is not kept. All of it is
@@ -47,7 +30,7 @@ static struct bucket_counters *counters_of_size(struct pool *pool, const struct 
     const struct bucket *of_other = NULL;
     const struct shelf *s = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
     for (; s && !of_other; s = s->next)
-        of_other = shelf_find_bucket(s, bytes);
+        of_other = bucket_set_find(&s->buckets, bytes);
     struct bucket_counters *counters =
         of_other ? of_other->counters : add_counters(pool, stream, bytes);
     return counters ? counters : shelf->unkept.counters;
@@ -57,11 +40,11 @@ struct shelf *shelf_add(struct pool *pool, struct stream *stream, struct mempool
 {
     lock_must_be_held(&stream->lock);
     struct shelf *shelf = allocate_apart(STREAM_APART, sizeof *shelf);
-    if (shelf && grow_slots(shelf))
+    if (shelf && bucket_set_make_room(&shelf->buckets))
         shelf->unkept.counters = counters_of_unkept(pool, stream);
     if (!shelf || !shelf->unkept.counters) {
         if (shelf)
-            free_apart(shelf->slots);
+            free_apart(shelf->buckets.slots);
         free_apart(shelf);
         return NULL;
     }
@@ -101,18 +84,14 @@ static bool may_add_bucket(struct streams *streams)
 struct bucket *shelf_add_bucket(struct pool *pool, struct shelf *shelf, uint64_t bytes)
 {
     lock_must_be_held(&shelf->stream->lock);
-    if (shelf->bucket_count >= BUCKETS_MAX || !may_add_bucket(streams_of(pool)) ||
-        (2 * (shelf->bucket_count + 1) > shelf->slot_count && !grow_slots(shelf)))
+    if (!bucket_set_make_room(&shelf->buckets) || !may_add_bucket(streams_of(pool)))
         return NULL;
     struct shelf_bucket *made = allocate_apart(STREAM_APART, sizeof *made);
     if (!made)
         return NULL;
     made->bucket.bytes = bytes;
     made->bucket.counters = counters_of_size(pool, shelf, bytes);
-    made->next = atomic_load_explicit(&shelf->buckets, memory_order_relaxed);
-    *shelf_slot(shelf->slots, shelf->slot_count, bytes) = made;
-    shelf->bucket_count++;
-    atomic_store_explicit(&shelf->buckets, made, memory_order_release);
+    bucket_set_add(&shelf->buckets, &made->bucket);
     return &made->bucket;
 }
 
@@ -128,11 +107,9 @@ void shelf_has_new_owner(struct stream *stream, uint64_t now)
     stream->handed_before = stream->handed_out;
     stream->given_before = stream->missed + stream->adopted;
     struct shelf *shelf = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
-    for (; shelf; shelf = shelf->next) {
-        struct shelf_bucket *b = atomic_load_explicit(&shelf->buckets, memory_order_relaxed);
-        for (; b; b = b->next)
-            b->taken_by_others = 0;
-    }
+    for (; shelf; shelf = shelf->next)
+        for (struct bucket *b = shelf->buckets.first; b; b = b->next)
+            shelf_bucket_of(b)->taken_by_others = 0;
 }
 
 /* ---- blocks coming and going ---- */

@@ -10,8 +10,9 @@
 #ifndef CUDAPOOL_CORE_STREAM_SHELF_H
 #define CUDAPOOL_CORE_STREAM_SHELF_H
 
+#include "core/base/numbers.h"
 #include "core/base/size_class.h"
-#include "core/blocks/block.h"
+#include "core/blocks/bucket.h"
 #include "core/contexts/pool_state.h"
 #include "mempool.h"
 #include "stream.h"
@@ -21,10 +22,8 @@
 /* Each look for idle blocks reads the clock: so many frees go without. */
 #define FREES_PER_LOOK 32u
 
-/* A bucket is in its shelf's list for good, which is what makes it readable without the lock. */
 struct shelf_bucket {
     _Alignas(STREAM_APART) struct bucket bucket;
-    struct shelf_bucket *next; /* written before it is listed */
     unsigned looks_in_vain; /* other streams' looks in vain at what is pending here, since one took
                       something */
     unsigned not_kept;      /* frees from other streams that were the driver's because of that */
@@ -42,13 +41,10 @@ static inline struct shelf_bucket *shelf_bucket_of(struct bucket *bucket)
 struct shelf {
     _Alignas(STREAM_APART) struct stream *stream;
     struct mempool *mempool;
-    struct shelf_bucket **slots; /* by block size: open addressing, a power of two of them */
-    uint32_t slot_count, bucket_count;
-    _Atomic(struct shelf_bucket *) buckets; /* all of them. Release when one is added, acquire when
-                                               they are walked without the lock */
-    struct bucket unkept;                   /* live blocks of sizes that are not kept */
-    counter used_bytes;                     /* by the program, in the driver's granules */
-    counter kept_bytes;                     /* all blocks, live ones included, likewise */
+    struct bucket_set buckets;
+    struct bucket unkept; /* live blocks of sizes that are not kept */
+    counter used_bytes;   /* by the program, in the driver's granules */
+    counter kept_bytes;   /* all blocks, live ones included, likewise */
     counter peak_used_bytes;
     struct shelf *next;        /* of the same stream; written before it is listed */
     struct shelf *next_recent; /* of the same stream, in the order in which they were last used */
@@ -112,26 +108,10 @@ static inline struct shelf *shelf_get(struct pool *pool, struct stream *stream,
     return shelf ? shelf : shelf_add(pool, stream, mempool);
 }
 
-static inline struct shelf_bucket **shelf_slot(struct shelf_bucket **slots, uint32_t count,
-                                               uint64_t bytes)
-{
-    /* Fibonacci hashing: the sizes are multiples of large powers of two. */
-    uint32_t i = (uint32_t)((bytes * UINT64_C(0x9E3779B97F4A7C15)) >> 32) & (count - 1);
-    while (slots[i] && slots[i]->bucket.bytes != bytes)
-        i = (i + 1) & (count - 1);
-    return &slots[i];
-}
-
-static inline struct bucket *shelf_find_bucket(const struct shelf *shelf, uint64_t bytes)
-{
-    struct shelf_bucket *found = *shelf_slot(shelf->slots, shelf->slot_count, bytes);
-    return found ? &found->bucket : NULL;
-}
-
 static inline struct bucket *shelf_get_bucket(struct pool *pool, struct shelf *shelf,
                                               uint64_t bytes)
 {
-    struct bucket *found = shelf_find_bucket(shelf, bytes);
+    struct bucket *found = bucket_set_find(&shelf->buckets, bytes);
     return found ? found : shelf_add_bucket(pool, shelf, bytes);
 }
 
@@ -200,8 +180,7 @@ static inline void shelf_set_unchecked(struct stream *stream)
     lock_must_be_held(&stream->lock);
     uint64_t covered =
         counter_get(&stream->clean_bytes) + stream->covered_bytes + stream->may_be_uncovered;
-    stream->unchecked_bytes =
-        (int64_t)(covered < stream->unchecked_cap ? covered : stream->unchecked_cap);
+    stream->unchecked_bytes = (int64_t)smaller_of(covered, stream->unchecked_cap);
 }
 
 /* No event can be recorded behind a free: not each free tries again. */

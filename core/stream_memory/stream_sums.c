@@ -1,5 +1,6 @@
 #include "stream_sums.h"
 
+#include "core/base/numbers.h"
 #include "stream_shelf.h"
 
 struct stream_bytes stream_sum(struct pool *pool, const struct device *device)
@@ -13,9 +14,9 @@ struct stream_bytes stream_sum(struct pool *pool, const struct device *device)
         uint64_t free = counter_get(&stream->free_bytes), clean = counter_get(&stream->clean_bytes);
         uint64_t reserved = counter_get(&stream->reserved_bytes);
         /* Others may be changing them meanwhile. */
-        sum.live += reserved > free ? reserved - free : 0;
+        sum.live += rest_of(reserved, free);
         sum.cached += clean;
-        sum.pending += free > clean ? free - clean : 0;
+        sum.pending += rest_of(free, clean);
         const struct shelf *s = atomic_load_explicit(&stream->shelves, memory_order_acquire);
         for (; s; s = s->next)
             sum.requested += counter_get(&s->used_bytes);

@@ -12,6 +12,9 @@
  * What nobody knows beforehand, and the pool has to tell as the driver does, is a fact: with
  * CONFORMANCE_FACTS=FILE a run without the pool writes the facts there, and one with it compares.
  *
+ * Rows about other processes run this program again. On the simulated driver they want
+ * SIMCUDA_SHARED=FILE, so that its devices are the same in all processes.
+ *
  * Each row prints "ok NAME" or "FAIL NAME: what was expected and found"; the last line counts them.
  * Facts are printed before, as "fact WHAT: NUMBER".
  * Where drivers may differ, a line "note NAME: what was found" comes before it.
@@ -28,24 +31,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../driver_api.h"
 #include "../kernels.h"
+#include "conformance.h"
 
-#define MIB ((size_t)1 << 20)
-
-enum { MODES = 3 };
-
-/* What all rows share; opened once. */
-static struct {
-    bool pool;
-    CUdevice device;
-    CUdevice neighbour; /* where rows about several contexts open the second one */
-    CUcontext context;
-    CUmodule module;
-    CUfunction spin, fill, verify, spin_then_verify, wait_flag, set_flag;
-    CUstream a, b;          /* non-blocking */
-    CUdeviceptr mismatches; /* the kernels' counter */
-} gpu;
+struct gpu gpu;
 
 /* --- rows --------------------------------------------------------------------------------------*/
 
@@ -53,7 +42,7 @@ static const char *row_name = "";
 static char failure[512]; /* of the row that runs; empty while it has none */
 static bool took_wrong_time;
 
-__attribute__((format(printf, 1, 2))) static void fail(const char *format, ...)
+void fail(const char *format, ...)
 {
     va_list arguments;
     if (failure[0] != '\0')
@@ -63,7 +52,12 @@ __attribute__((format(printf, 1, 2))) static void fail(const char *format, ...)
     va_end(arguments);
 }
 
-__attribute__((format(printf, 1, 2))) static void note(const char *format, ...)
+bool has_failed(void)
+{
+    return failure[0] != '\0';
+}
+
+void note(const char *format, ...)
 {
     va_list arguments;
     printf("note %s: ", row_name);
@@ -74,35 +68,30 @@ __attribute__((format(printf, 1, 2))) static void note(const char *format, ...)
     fflush(stdout);
 }
 
-static const char *name_of(CUresult result)
+const char *name_of(CUresult result)
 {
     const char *name = NULL;
     cuGetErrorName(result, &name);
     return name != NULL ? name : "an unknown error";
 }
 
-static void expect_at(int line, const char *what, CUresult found, CUresult expected)
+void expect_at(int line, const char *what, CUresult found, CUresult expected)
 {
     if (found != expected)
         fail("line %d: %s: expected %s, got %s", line, what, name_of(expected), name_of(found));
 }
-#define EXPECT(call, expected) expect_at(__LINE__, #call, (call), (expected))
-#define SUCCEEDS(call)         EXPECT(call, CUDA_SUCCESS)
 
-/* Fails with whatever error. */
-static void fails_at(int line, const char *what, CUresult found)
+void fails_at(int line, const char *what, CUresult found)
 {
     if (found == CUDA_SUCCESS)
         fail("line %d: %s: expected an error, got CUDA_SUCCESS", line, what);
 }
-#define FAILS(call) fails_at(__LINE__, #call, (call))
 
-static void check_at(int line, const char *what, bool holds)
+void check_at(int line, const char *what, bool holds)
 {
     if (!holds)
         fail("line %d: expected %s", line, what);
 }
-#define CHECK(condition) check_at(__LINE__, #condition, (condition))
 
 /* --- facts */
 
@@ -147,31 +136,26 @@ static void open_facts(void)
         fail("CONFORMANCE_FACTS: cannot open %s", path);
 }
 
-/* A busy machine can keep a thread or the simulated device waiting at any moment, so that a time
- * that is wrong once proves nothing; what the driver does shows every time. */
 #define FAIL_FOR_TIME(...)                                                                         \
     do {                                                                                           \
         took_wrong_time = took_wrong_time || failure[0] == '\0';                                   \
         fail(__VA_ARGS__);                                                                         \
     } while (0)
 
-static void check_time_at(int line, const char *what, bool holds)
+void check_time_at(int line, const char *what, bool holds)
 {
     if (!holds)
         FAIL_FOR_TIME("line %d: expected %s", line, what);
 }
-#define CHECK_TIME(condition) check_time_at(__LINE__, #condition, (condition))
 
-static double now_ms(void)
+double now_ms(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
 }
 
-/* A call that waits for work of so many milliseconds takes most of that; one that does not wait
- * takes less than a third. */
-static void took_at(int line, double ms, double work_ms, bool waits)
+void took_at(int line, double ms, double work_ms, bool waits)
 {
     if (waits && ms < 0.7 * work_ms)
         FAIL_FOR_TIME("line %d: expected a wait for %.0f ms of work, got %.2f ms", line, work_ms,
@@ -180,7 +164,6 @@ static void took_at(int line, double ms, double work_ms, bool waits)
         FAIL_FOR_TIME("line %d: expected no wait for %.0f ms of work, got %.2f ms", line, work_ms,
                       ms);
 }
-#define TOOK(ms, work_ms, waits) took_at(__LINE__, ms, work_ms, waits)
 
 /* --- work --------------------------------------------------------------------------------------*/
 
@@ -189,7 +172,7 @@ static void launch(CUfunction function, CUstream stream, void **parameters)
     SUCCEEDS(cuLaunchKernel(function, 1, 1, 1, 64, 1, 1, 0, stream, parameters, NULL));
 }
 
-static void spin(CUstream stream, double ms)
+void spin(CUstream stream, double ms)
 {
     unsigned long long ns = (unsigned long long)(ms * 1e6);
     launch(gpu.spin, stream, (void *[]){&ns});
@@ -219,14 +202,14 @@ static unsigned long long wrong_words(void)
     return wrong;
 }
 
-static CUdeviceptr allocate(size_t bytes)
+CUdeviceptr allocate(size_t bytes)
 {
     CUdeviceptr address = 0;
     SUCCEEDS(cuMemAlloc_v2(&address, bytes));
     return address;
 }
 
-static CUevent new_event(void)
+CUevent new_event(void)
 {
     CUevent event = NULL;
     SUCCEEDS(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
@@ -240,7 +223,7 @@ static double timed_free(CUdeviceptr address)
     return now_ms() - start;
 }
 
-static size_t free_memory(void)
+size_t free_memory(void)
 {
     size_t available = 0, total;
     SUCCEEDS(cuMemGetInfo_v2(&available, &total));
@@ -1492,13 +1475,13 @@ static void flags_let_kernels_go_on(void)
 
 /* --- captures ----------------------------------------------------------------------------------*/
 
-static void begin(unsigned int mode)
+void begin(unsigned int mode)
 {
     SUCCEEDS(cuStreamBeginCapture_v2(gpu.a, mode));
 }
 
 /* Ends the capture; it must have been as expected. */
-static void end_at(int line, bool valid, const char *what, unsigned int mode)
+void end_at(int line, bool valid, const char *what, unsigned int mode)
 {
     CUgraph graph = NULL;
     CUresult result = cuStreamEndCapture(gpu.a, &graph);
@@ -1509,7 +1492,6 @@ static void end_at(int line, bool valid, const char *what, unsigned int mode)
     if (graph != NULL)
         SUCCEEDS(cuGraphDestroy(graph));
 }
-#define END(valid, what, mode) end_at(__LINE__, valid, what, mode)
 
 static void context_calls_spoil_captures(void)
 {
@@ -2785,6 +2767,17 @@ static const struct row {
     ROW(conditional_bodies_hold_no_host_nodes),
     ROW(both_lookups_give_one_address),
     ROW(unknown_names_are_not_found),
+    ROW(memory_of_other_processes_is_missing),
+    ROW(memory_of_killed_processes_comes_back),
+    ROW(memory_given_beside_a_kernel_can_be_had),
+    ROW(devices_have_one_uuid_in_all_processes),
+    ROW(other_threads_may_call_beside_a_stream_wait),
+    ROW(other_threads_may_call_beside_a_context_wait),
+    ROW(relaxed_threads_spare_others_captures),
+    ROW(processes_end_beside_a_calling_thread),
+    ROW(processes_fork_beside_a_calling_thread),
+    ROW(several_threads_free_one_block),
+    ROW(children_of_a_fork_have_no_memory),
     /* Last, since a call that hangs inside a host function ends the run. */
     ROW(calls_inside_host_functions),
     ROW(waits_inside_host_functions),
@@ -2831,6 +2824,13 @@ static void warm_up(void)
     spin_then_verify(gpu.a, 0, flag, 1, 0);
     SUCCEEDS(cuCtxSynchronize());
     SUCCEEDS(cuMemFree_v2(flag));
+}
+
+const char *open_gpu(void)
+{
+    open_device();
+    warm_up();
+    return has_failed() ? failure : NULL;
 }
 
 static bool is_wanted(const char *name, int argc, char **argv)
@@ -2895,10 +2895,11 @@ static struct count run_rows(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    open_device();
-    open_facts();
-    warm_up();
-    if (failure[0] != '\0') {
+    if (argc > 1 && strcmp(argv[1], "--obey") == 0)
+        return obey();
+    if (open_gpu() == NULL)
+        open_facts();
+    if (has_failed()) {
         printf("FAIL opening the device: %s\n", failure);
         return 1;
     }

@@ -68,7 +68,10 @@ pthread_self pthread_setcancelstate qsort read realloc sched_yield secure_getenv
 sigpending sigprocmask sigtimedwait snprintf stderr strcasecmp strcat strchr strcmp strcpy strcspn
 strdup strerror strlen strncmp strncpy strnlen strpbrk strrchr strspn strstr strtol strtoul strtoull
 syscall sysconf tdelete tfind tsearch usleep vfprintf vsnprintf write dl_iterate_phdr
-closedir fdopendir fstatfs getauxval geteuid getrlimit ioctl kill mkdir openat posix_fallocate readdir
+closedir fchmod getrandom madvise prctl pread pwrite __cxa_atexit
+pthread_attr_destroy pthread_attr_init pthread_attr_setdetachstate sched_getscheduler
+sched_setscheduler sigdelset sigfillset
+fdopendir fstatfs getauxval geteuid getrlimit ioctl kill mkdir openat posix_fallocate readdir
 readlink rewinddir statx unlink unlinkat
 _ITM_deregisterTMCloneTable _ITM_registerTMCloneTable __gmon_start__
 dlclose dladdr dladdr1 dlerror dlinfo dlopen dlvsym

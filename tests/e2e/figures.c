@@ -212,12 +212,12 @@ static void check_row(const struct tally *said, int thread, const struct row *ro
 /* The columns of `cudapool report --format csv` from the bucket's size on. */
 static bool read_row(const char *line, uint64_t *bytes, struct row *row)
 {
-    uint64_t n[20];
+    uint64_t n[21];
     const char *field = strstr(line, ",device,");
     /* The heading has the word as well. */
     if (field == NULL || (field += strlen(",device,"))[0] < '0' || field[0] > '9')
         return false;
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < 21; i++) {
         char *end;
         n[i] = strtoull(field, &end, 10);
         CHECK(end != field);
@@ -227,12 +227,12 @@ static bool read_row(const char *line, uint64_t *bytes, struct row *row)
     *row = (struct row){.requests = n[1],
                         .hits = n[2] + n[3] + n[4] + n[5],
                         .misses = n[6],
-                        .frees = n[10],
-                        .requested = n[11],
-                        .live = n[14],
-                        .cached = n[15],
-                        .pending = n[16],
-                        .peak_reserved = n[18]};
+                        .frees = n[11],
+                        .requested = n[12],
+                        .live = n[15],
+                        .cached = n[16],
+                        .pending = n[17],
+                        .peak_reserved = n[19]};
     return true;
 }
 

@@ -99,6 +99,7 @@ namespace=(unshare --pid --fork --mount-proc --kill-child)
 in_namespace=("${namespace[@]}" env "LD_LIBRARY_PATH=$SIM" "LD_PRELOAD=$PRELOAD" CUDAPOOL_REPORT=none
     "$program")
 if [ -z "${RUN_WITH:-}$SANITIZE" ] && "${namespace[@]}" true 2>/dev/null; then
+    rm -f "$work/ready" # an earlier one's
     "${in_namespace[@]}" wait >"$work/ready" 2>/dev/null &
     one=$!
     until grep -q ready "$work/ready" 2>/dev/null; do sleep 0.01; done
@@ -149,6 +150,7 @@ if [ "$SANITIZE" != thread ]; then
     expect "nor a word where none is wished for" truncated 0 CUDAPOOL_REPORT=none
     expect_lines "at all" "$work/stderr"
 fi
+rm -f "$work/ready"
 on_pool CUDAPOOL_REPORT=none -- "$program" wait >"$work/ready" 2>/dev/null &
 until grep -q ready "$work/ready" 2>/dev/null; do sleep 0.01; done
 cut_and_read() { # command: while somebody truncates the file again and again
@@ -231,7 +233,7 @@ expect "top of a process that is gone" bad_top "top: there are no figures of pro
 expect "top of no process" bad_top 'top: process: found "x1", allowed is a number' x1
 expect "top of too many" bad_top 'top: found "2" after "1"' 1 2
 expect "too often" bad_top 'top: --interval: found "0"' --interval 0
-expect "in no such order" bad_top 'top: --sort: found "size", allowed is process, requests, hits, memory or name' --sort size
+expect "in no such order" bad_top 'top: --sort: found "size", allowed is process, requests, hits, memory, cached or name' --sort size
 expect "not so many times" bad_top 'top: --count: found "-1"' --count -1
 clean_up
 
@@ -297,8 +299,8 @@ head -c 100 "$file" >"$work/bad"
 expect "a file without a whole header" refused 'cut short: the header is not whole'
 head -c 8000 "$file" >"$work/bad"
 expect "a file that is cut short" refused 'cut short: 8000 of [0-9]+ bytes'
-patch 8 '\x05'
-expect "a newer version" refused 'figures of version 5; this cudapool reads version 4'
+patch 8 '\x06'
+expect "a newer version" refused 'figures of version 6; this cudapool reads version 5'
 patch 0 'loopaduc'
 expect "another byte order" refused 'figures of a machine with another byte order'
 patch 16 '\xff\xff'

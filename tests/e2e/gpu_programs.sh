@@ -60,12 +60,35 @@ expect "stream_ordered, plain driver" on_driver -- "${streams[@]}"
 expect "stream_ordered" on_pool CUDAPOOL_REPORT=none -- "${streams[@]}" cases-must-hit
 expect "stream_ordered, race detector" on_pool CUDAPOOL_REPORT=none SIMCUDA_RACES=1 -- \
     "${streams[@]}"
+# Processes that share a device: what one has freed, the other gets as without the pool.
+neighbours=("$programs/neighbours")
+on_shared() { # on_driver or on_pool, case and its arguments
+    local how=$1
+    shift
+    rm -f "$work/shared"
+    $how CUDAPOOL_REPORT=none SIMCUDA_MEMORY=1400MiB "SIMCUDA_SHARED=$work/shared" \
+        ${idle:+"CUDAPOOL_CONFIG={\"version\": 1, \"device\": {\"release_after_idle\": \"$idle\"}}"} \
+        -- "${neighbours[@]}" "$@"
+}
+if [ -z "${RUN_WITH:-}" ]; then # they start themselves again
+    for case in sleeping "sleeping kind=async" waiting hitting "behind kernel_ms=700" \
+        "stopped silent_ms=2000" "unaware pace_ms=400" "turns rounds=10"; do
+        # shellcheck disable=SC2086 # words
+        expect "neighbours, $case, plain driver" on_shared on_driver $case
+        # shellcheck disable=SC2086
+        expect_of_others "neighbours, $case" on_shared on_pool $case
+    done
+    idle=1s expect_of_others "neighbours, idle" on_shared on_pool idle idle_ms=1000 giving_ms=3000
+    expect "neighbours, wakeups" on_shared on_pool wakeups
+    expect_of_others "neighbours, group" on_shared on_pool group processes=20 each_mib=16 seconds=3
+fi
+
 # Its rows are the facts that the pool leans on: with the pool in front nothing may change but what
 # the rows themselves expect.
 expect "conformance, plain, writes its facts" on_driver SIMCUDA_DEVICES=2 \
-    "CONFORMANCE_FACTS=$work/facts" -- "$BUILD/tests/conformance/conformance"
+    SIMCUDA_SHARED="$work/devices" "CONFORMANCE_FACTS=$work/facts" -- "$BUILD/tests/conformance/conformance"
 expect "conformance, pool" on_pool SIMCUDA_DEVICES=2 CONFORMANCE_WITH_POOL=1 \
-    "CONFORMANCE_FACTS=$work/facts" -- "$BUILD/tests/conformance/conformance"
+    SIMCUDA_SHARED="$work/devices" "CONFORMANCE_FACTS=$work/facts" -- "$BUILD/tests/conformance/conformance"
 
 for budget in 0B 8MiB 128MiB; do
     printf '{"version": 1, "device": {"growth_budget": "%s"}}\n' "$budget" >"$work/$budget.json"
@@ -94,4 +117,18 @@ for budget in 0B 8MiB 128MiB; do
     expect "overlap, one thread, $at" with_budget "$programs/overlap" threads=1 rounds=50
     expect "linked, $at" with_budget "$programs/linked" steps=100 words=4096
 done
+
+# What the runner on a GPU says where its time is up: each section once, and nothing of other programs.
+if [ -z "${RUN_WITH:-}" ]; then
+    env "LD_LIBRARY_PATH=$SIM" BUILD="$BUILD" SECONDS_IN_ALL=-1 "$here/tests/gpu/run.sh" "$work/gpu" captures \
+        give_back misses >/dev/null 2>&1
+    expect "a run whose time is up is not complete" test $? -eq 1
+    not_started='not started, the time is up'
+    grep -v '^$' "$work/gpu/table.txt" >"$work/table"
+    expect_lines "each section says so once" "$work/table" '.* UTC' \
+        "capture, plain, and what follows in this section: $not_started" \
+        "give_back, plain, all connections, nothing, and what follows in this section: $not_started" \
+        "30000 allocations of 4 KiB, and what follows in this section: $not_started" \
+        '0 failed, 22 not started or cut short, [0-9]+ s'
+fi
 finish

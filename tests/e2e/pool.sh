@@ -58,7 +58,9 @@ counts() { # variable=value ...
 shows_buckets() {
     "$BUILD/cudapool" report "$report" | grep -E '^ *2 MiB .* 19 '
 }
-expect "a program that counts" counts "CUDAPOOL_REPORT=$report"
+# With no thread beside it that asks, too, what is over.
+expect "a program that counts" counts "CUDAPOOL_REPORT=$report" \
+    'CUDAPOOL_CONFIG={"version": 1, "neighbours": {"enabled": false}}'
 expect_numbers "the report's numbers" "$report" "totals.requests 23" "totals.hits.clean 2" \
     "totals.hits.queried 1" "totals.hits.barrier 0" "totals.hits.waited 0" "totals.misses 19" "totals.failures.memory 1" \
     "totals.frees 18" "totals.live_bytes $((1024 + 3 * 2097152))" \
@@ -90,6 +92,31 @@ expect "and add up" adds_up "$report"
 
 use_device '' '"limits": {"device_bytes": "8MiB"}'
 expect_memory limit
+
+# What a scheduler says of a container is the same.
+limited() { # variable=value ...
+    on_pool "CUDAPOOL_REPORT=$report" "$@" -- "$programs/pool_memory" limit
+}
+for variable in GPU_MEMORY_LIMIT=8388608 CUDA_DEVICE_MEMORY_LIMIT=8m CUDA_DEVICE_MEMORY_LIMIT_0=8192K; do
+    expect "limit, $variable" limited "$variable"
+    expect "the report says whose it is" grep -q "\"device_from\": \"${variable%=*}\"" "$report"
+done
+expect "the table, too" grep -qE '^  limits: 8 MiB for the process \(CUDA_DEVICE_MEMORY_LIMIT_0\), 8 MiB for all of the group container-[0-9]+ \(CUDA_DEVICE_MEMORY_LIMIT_0\)$' \
+    <("$BUILD/cudapool" report "$report")
+if [ -w /dev/shm ]; then
+    expect "the board is joined, and the report knows" grep -q '"board": "joined"' "$report"
+fi
+use_device '' '"limits": {"device_bytes": "8MiB", "group": "tests"}'
+expect "settings come before it" on_pool "CUDAPOOL_CONFIG=$settings" CUDAPOOL_REPORT=none GPU_MEMORY_LIMIT=2m -- \
+    "$programs/pool_memory" limit
+expect "another device's limit is none of this one's" \
+    on_pool CUDAPOOL_REPORT=none CUDA_DEVICE_MEMORY_LIMIT_1=2m -- "$programs/pool_memory" counts
+on_pool CUDAPOOL_REPORT=none GPU_MEMORY_LIMIT=12 CUDA_DEVICE_MEMORY_LIMIT_0=lots -- "$programs/pool_memory" counts \
+    >"$work/output" 2>"$work/stderr"
+expect "a limit that cannot be read is none" test $? -eq 0
+expect_lines "and one line says so" "$work/stderr" \
+    'cudapool: GPU_MEMORY_LIMIT: found "12", allowed are at least 1 MiB as bytes, or a number with k, m or g; the program runs without this limit'
+
 use_device '"caps": {"cached": "4MiB"}'
 expect_memory cap_bytes
 use_device '"caps": {"blocks_per_bucket": 2}'

@@ -39,7 +39,7 @@ adds_up() { # file
         function check(    b, name, hits, failures, gone, live, free) {
             for (b in bucket) if (b != "") {
                 hits = n[b ".hits.clean"] + n[b ".hits.queried"] + n[b ".hits.barrier"] + n[b ".hits.waited"]
-                failures = n[b ".failures.memory"] + n[b ".failures.limit"] + n[b ".failures.other"]
+                failures = n[b ".failures.memory"] + n[b ".failures.limit"] + n[b ".failures.group"] + n[b ".failures.other"]
                 gone = n[b ".evictions.cap"] + n[b ".evictions.idle"] + n[b ".evictions.memory"] + n[b ".evictions.free"] + n[b ".evictions.context"]
                 live = n[b ".live_blocks"]
                 if (n[b ".requests"] != hits + n[b ".misses"] + failures) {

@@ -62,7 +62,8 @@ static void room_for_many(void)
     for (int i = 0; i < 250; i++)
         take_managed(2 * MIB);
     EQUAL(500 * MIB, simcuda_managed_on_devices());
-    if (simcuda_calls("cuMemGetInfo_v2") > asked + 250 / 8)
+    /* And the housekeeper asks now and then. */
+    if (simcuda_calls("cuMemGetInfo_v2") > asked + 250 / 8 + 4)
         FAIL("asked %llu times", (unsigned long long)(simcuda_calls("cuMemGetInfo_v2") - asked));
 }
 

@@ -204,9 +204,15 @@ static void buffer_ids_and_frees(void)
 static uint64_t calls_for(CUdeviceptr pointer)
 {
     unsigned long long value[2];
-    uint64_t before = simcuda_calls(NULL);
-    cuPointerGetAttribute(value, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer);
-    return simcuda_calls(NULL) - before;
+    uint64_t least = UINT64_MAX;
+    /* The pool's own thread calls now and then. */
+    for (int i = 0; i < 3; i++) {
+        uint64_t before = simcuda_calls(NULL);
+        cuPointerGetAttribute(value, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer);
+        uint64_t calls = simcuda_calls(NULL) - before;
+        least = calls < least ? calls : least;
+    }
+    return least;
 }
 
 /* The program's own call of the driver is the only one, whatever the pointer points to. */

@@ -2,6 +2,7 @@
  * Lives and ends of processes, and programs that use the driver as nobody should: no crash, no
  * hang, no wrong result, with the pool as without.
  */
+#include <link.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
@@ -192,6 +193,50 @@ static void fork_under_load(void)
         if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
             FAIL("child %d ends with %#x", i, (unsigned int)status);
     }
+    join_all(threads);
+}
+
+static atomic_bool giving_back;
+
+static void *give_back(void *unused)
+{
+    CU(cuCtxSetCurrent(context));
+    while (atomic_load(&giving_back)) {
+        CU(cuMemFree_v2(take(BYTES)));
+        cudapool_trim();
+    }
+    return unused;
+}
+
+static int count_object(struct dl_phdr_info *info, size_t bytes, void *count)
+{
+    (void)info, (void)bytes;
+    ++*(int *)count;
+    return 0;
+}
+
+/* A child that loads a library needs a lock of the dynamic linker's, which no thread in the pool
+ * may have had as it was made. */
+static void fork_and_load(void)
+{
+    pthread_t threads[THREADS];
+    open_device();
+    atomic_store(&giving_back, true);
+    start_all(threads, give_back);
+    for (int i = 0; i < 20; i++) {
+        int status, objects = 0;
+        pid_t pid = fork();
+        CHECK(pid >= 0);
+        if (pid == 0) {
+            alarm(10);
+            dl_iterate_phdr(count_object, &objects);
+            _exit(objects == 0);
+        }
+        CHECK(waitpid(pid, &status, 0) == pid);
+        if (status != 0)
+            FAIL("child %d ends with %#x", i, (unsigned int)status);
+    }
+    atomic_store(&giving_back, false);
     join_all(threads);
 }
 
@@ -497,6 +542,7 @@ int main(int argc, char **argv)
         {"late_frees", late_frees},
         {"late_frees_quick", late_frees_quick},
         {"fork_under_load", fork_under_load},
+        {"fork_and_load", fork_and_load},
         {"reset", reset},
         {"callbacks", callbacks},
         {"callbacks_swap", callbacks_swap},

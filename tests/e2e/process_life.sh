@@ -58,6 +58,8 @@ expect_end "and without the pool" 0 on_driver -- \
 # --- lives -----------------------------------------------------------------------------------------
 
 everywhere fork_under_load 0
+expect_end fork_and_load 0 on_pool CUDAPOOL_REPORT=none \
+    "LD_PRELOAD=$PRELOAD:$programs/libprocess_life_linker.so" -- "$life" fork_and_load
 everywhere reset 0
 everywhere callbacks 0
 everywhere callbacks_swap 0

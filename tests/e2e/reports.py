@@ -45,7 +45,7 @@ def cudapool(*arguments, status=0):
 FIGURES_PID = 56  # where a file of figures has the process's number, see core/figures/figures.h
 
 NAMES = ["requests", "hits.clean", "hits.queried", "hits.barrier", "hits.waited", "misses",
-         "failures.memory", "failures.limit", "failures.other", "frees",
+         "failures.memory", "failures.limit", "failures.group", "failures.other", "frees",
          "requested_bytes", "rounded_bytes", "live_blocks", "live_bytes", "cached_bytes", "pending_bytes",
          "peak.live_bytes", "peak.reserved_bytes", "evictions.cap", "evictions.idle",
          "evictions.memory", "evictions.free", "evictions.context", "driver.calls", "driver.nanoseconds",
@@ -70,6 +70,15 @@ def value(counters_of, name):
     return int(counters_of)
 
 
+def exchange(size=0, times=0, last=0):
+    return {"bytes": size, "times": times, "last_nanoseconds": last}
+
+
+def neighbours(**more):
+    return {**{name: exchange() for name in ("given", "got", "left")},
+            **{name: 0 for name in ("asked", "silent", "others_held_bytes")}, **more}
+
+
 def report(buckets, pid=1, host="node1", rank="", ordinal=0, uuid="GPU-1", total=80 << 30,
            settings=None, command="./train"):
     """buckets: {bytes: {counter: value}}"""
@@ -79,7 +88,7 @@ def report(buckets, pid=1, host="node1", rank="", ordinal=0, uuid="GPU-1", total
             "process": {"pid": pid, "host": host, "rank": rank, "command": command, "wall_seconds": 2.5},
             "settings": settings or {},
             "devices": [{"ordinal": ordinal, "name": "NVIDIA H100", "uuid": uuid, "total_bytes": total,
-                         "fences": 7, "fence_queries": 8, "barriers": 9, "captured": 10,
+                         "fences": 7, "fence_queries": 8, "barriers": 9, "captured": 10, "neighbours": neighbours(),
                          "kinds": [{"kind": "device", "totals": totals, "buckets": rows}]}]}
 
 
@@ -380,7 +389,7 @@ class Page(html.parser.HTMLParser):
 def numbers_of(merged):
     """What a page must say: every key and its number, out of the merged report."""
     shown = ["requests", "hits.clean", "hits.queried", "hits.barrier", "hits.waited", "misses",
-             "failures.memory", "failures.limit", "failures.other", "frees", "live_blocks",
+             "failures.memory", "failures.limit", "failures.group", "failures.other", "frees", "live_blocks",
              "evictions.cap", "evictions.idle", "evictions.memory", "evictions.free", "evictions.context",
              "peak.reserved_bytes", "driver.nanoseconds", "waits.nanoseconds", "saved_at_least_nanoseconds"]
     wanted = {}
@@ -510,7 +519,7 @@ def test_failures():
     rows = list(csv.DictReader(io.StringIO(cudapool("--format", "csv", write(failing)))))
     expect("so does CSV", rows[0]["failures_limit"] == "6" and rows[0]["failures_memory"] == "5", rows)
     text = cudapool(write(failing))
-    expect("and the table", "  11 requests failed: 5 for want of device memory, 6 at limits.device_bytes\n" in text and
+    expect("and the table", "  11 requests failed: 5 for want of device memory, 6 at the process's limit\n" in text and
            re.search(r"^ +all +90 +\S+ +\d+ +5 +6 +2 +3 +11 ", text, re.M), text)
 
 
@@ -576,9 +585,14 @@ def wide(pid):
     most.update(misses=1_234_567_890, evictions__cap=123456, evictions__idle=234567,
                 evictions__memory=345678, evictions__free=456789, evictions__context=5678)
     rows = {size: bucket(8_000_000_000_000, size, **most) for size in (1040 << 10, MIB + 131072, 24 * MIB, 3 << 30, 0)}
-    return with_history(report(rows, pid=pid, host="a-host-with-a-rather-long-name-" + "x" * 40, rank="1023",
+    content = with_history(report(rows, pid=pid, host="a-host-with-a-rather-long-name-" + "x" * 40, rank="1023",
                                command="python3 /home/somebody/project/" + "very/long/" * 30 + "train.py --config " + "y" * 200,
                                settings={"device": {"growth_budget": f"{pid}MiB"}}), 5, range(100, 600, 100), range(5))
+    most = exchange(987654321987654, 98765432, 8_765_432_109_876)
+    content["devices"][0].update(limits={**LIMITED, "group": "g" * 63}, neighbours=neighbours(
+        given=most, got=most, left=most, asked=98765432, silent=9876543, others_held_bytes=987654321987654))
+    content["devices"][0]["history"].update(given_bytes=[987654321987654] * 5, got_bytes=[987654321987654] * 5)
+    return content
 
 
 def test_widths():
@@ -657,6 +671,136 @@ def test_trace():
            [round(rate[1]) for rate in rates] == [1000000, 1000000, 333333, 0], rates)
     expect("merged traces are refused", "each process has counters of its own" in
            cudapool("--merge", "--format", "trace", write(one), status=2))
+
+
+GIB = 1 << 30
+GIVING = {"given": exchange(3 * GIB, 2, 5_000_000_000), "got": exchange(GIB, 1, 7_000_000_000),
+          "left": exchange(10 * GIB, 4, 9_000_000_000), "asked": 10, "silent": 3, "others_held_bytes": 40 * GIB}
+LIMITED = {"device_bytes": 3 * GIB, "device_from": "GPU_MEMORY_LIMIT", "group": "job-7", "group_bytes": 8 * GIB,
+           "group_from": "limits.group_bytes"}
+
+
+def neighbourly(pid=7, start=1000, given=GIVING, limits=LIMITED, housekeeper=None, **more):
+    """A report of a process that is not alone."""
+    content = with_history(report({MIB: bucket(90, MIB, **more)}, pid=pid), start, [1000, 2000, 5000], [1, 2, 3])
+    content["devices"][0].update(neighbours=neighbours(**given), **({"limits": limits} if limits else {}))
+    content["devices"][0]["history"].update(given_bytes=[0, 5, given["given"]["bytes"]], got_bytes=[0, 0, 6])
+    content["housekeeper"] = housekeeper or {"state": "runs", "wakeups": 12, "board": "joined"}
+    return content
+
+
+def test_neighbours():
+    one = neighbourly()
+    fits_schema("a report of a process that is not alone", one)
+    path, second = write(one), write(neighbourly(pid=8, start=2_000_001_000))
+    text = cudapool(path)
+    for line in ("limits: 3 GiB for the process (GPU_MEMORY_LIMIT), 8 GiB for all of the group job-7 (limits.group_bytes)",
+                 "gave 3.0 GiB to other processes, 2 times, the last 5.0 s after the start",
+                 "got 1.0 GiB from other processes, 1 time, the last 7.0 s after the start",
+                 "left 10.0 GiB free for processes without the pool, 4 times, the last 9.0 s after the start",
+                 "asked other processes for memory 10 times; 3 times one did not answer"):
+        expect("the table: " + line.split(",")[0], f"\n  {line}\n" in text, text)
+    again = json.loads(cudapool("--format", "json", path))
+    expect("it comes out as it went in", again["devices"] == one["devices"] and again["housekeeper"] == one["housekeeper"], again)
+    merged = json.loads(cudapool("--merge", "--format", "json", path, second))
+    fits_schema("merged ones", merged)
+    device = merged["devices"][0]
+    expect("bytes and times are summed, the last time is the last one's, from the first one's start", device["neighbours"] == {
+        "given": exchange(6 * GIB, 4, 7_000_000_000), "got": exchange(2 * GIB, 2, 9_000_000_000), "left": exchange(20 * GIB, 8, 11_000_000_000),
+        "asked": 20, "silent": 6, "others_held_bytes": 40 * GIB}, device["neighbours"])
+    expect("limits that are the same stay", device["limits"] == LIMITED, device)
+    expect("and each process has its housekeeper", [p["housekeeper"]["wakeups"] for p in merged["processes"]] == [12, 12])
+    expect("a device's history goes on", device["history"]["given_bytes"][-1] == 6 * GIB and device["history"]["got_bytes"][-1] == 12, device["history"])
+    other = json.loads(cudapool("--merge", "--format", "json", path, write(neighbourly(pid=8, limits={**LIMITED, "device_bytes": GIB}))))
+    expect("others are not told", "limits" not in other["devices"][0], other["devices"][0])
+    text = cudapool("--merge", path, second)
+    expect("the table of several", "\n  gave 6.0 GiB to other processes, 4 times, the last 7.0 s after the start\n" in text and
+           "\n  limits: 3 GiB for the process" in text, text)
+    trace = [event["args"] for event in json.loads(cudapool("--format", "trace", path))["traceEvents"]
+             if event["name"] == "device 0: bytes from process to process"]
+    expect("a trace has it over time", trace == [{"given": 0, "got": 0}, {"given": 5, "got": 0}, {"given": 3 * GIB, "got": 6}], trace)
+    rows = list(csv.DictReader(io.StringIO(cudapool("--format", "csv", path), newline=""), strict=True))
+    row = [row for row in rows if row["kind"] == "neighbours"]
+    expect("CSV has a line of it", len(rows) == 2 and len(row) == 1 and row[0]["bucket_bytes"] == row[0]["requests"] == "" and
+           (row[0]["neighbours_given_bytes"], row[0]["neighbours_left_times"], row[0]["neighbours_others_held_bytes"]) ==
+           (str(3 * GIB), "4", str(40 * GIB)) and rows[0]["neighbours_given_bytes"] == "", rows)
+    metrics = cudapool("--format", "prometheus", path)
+    labels = r'\{host="node1",device="0",uuid="GPU-1",pid="7",rank=""'
+    for line in (rf"cudapool_neighbours_given_bytes_total{labels}\}} {3 * GIB}", rf"cudapool_neighbours_silent_total{labels}\}} 3",
+                 rf'cudapool_limit_bytes{labels},group="",from="GPU_MEMORY_LIMIT"\}} {3 * GIB}',
+                 rf'cudapool_limit_bytes{labels},group="job-7",from="limits.group_bytes"\}} {8 * GIB}'):
+        expect("Prometheus: " + line.split("{")[0].split("\\")[0], re.search(f"^{line}$", metrics, re.M), metrics[-3000:])
+
+
+def test_neighbours_page():
+    """The numbers of a page of processes that are not alone are the merged report's, and its parts nest."""
+    files = [write(neighbourly()), write(neighbourly(pid=8, start=2_000_001_000))]
+    device = json.loads(cudapool("--merge", "--format", "json", *files))["devices"][0]
+    wanted = {}
+    for name, number in device["neighbours"].items():
+        for part, inner in (number.items() if isinstance(number, dict) else [("", number)]):
+            wanted["devices/0/neighbours/" + "_".join(filter(None, (name, part)))] = inner
+    for column in ("given_bytes", "got_bytes"):
+        wanted.update({f"devices/0/history/{i}/{column}": number for i, number in enumerate(device["history"][column])})
+    text = cudapool("--format", "html", *files)
+    page = Page(text)
+    expect("the page has what went from process to process", len(wanted) == 12 + 2 * len(device["history"]["nanoseconds"]) and
+           {key: page.numbers.get(key) for key in wanted} == wanted, [(key, page.numbers.get(key)) for key in wanted])
+    expect("and its elements nest", page.sound and page.external == [], (page.open, page.external))
+    expect("and the limits", "device 0 on node1: limits: 3 GiB for the process (GPU_MEMORY_LIMIT), 8 GiB for all" in html.unescape(text))
+
+
+def test_alone():
+    """Who is alone is told nothing of others."""
+    path = write(with_history(report({MIB: bucket(90, MIB)}, pid=7), 1000, [1000, 2000], [1, 2]))
+    text = cudapool(path)
+    expect("a table of a process that is alone", not re.search("other processes|limits:|group", text), text)
+    page = cudapool("--format", "html", path)
+    expect("its page", "Other processes" not in page and "given to others" not in page)
+    rows = list(csv.DictReader(io.StringIO(cudapool("--format", "csv", path), newline="")))
+    expect("its CSV", [row["kind"] for row in rows] == ["device"], rows)
+    expect("its trace", "from process to process" not in cudapool("--format", "trace", path))
+    text = cudapool("--compare", path, path)
+    expect("its comparison", "other processes" not in text, text)
+
+
+def test_what_keeps_a_process_alone():
+    why = {"state": "runs", "wakeups": 0, "board": "refused", "board_why": "/dev/shm is full"}
+    cannot = {"state": "cannot", "wakeups": 0, "board": "joined"}
+    quiet_one = neighbourly(given={name: exchange() for name in ("given", "got", "left")}, limits=None, housekeeper=why)
+    expect("a refusal that mattered to nobody is not told", "neither asked" not in cudapool(write(quiet_one)))
+    quiet_one["devices"][0]["history"]["cached_bytes"] = [0, 9 * MIB, 0]
+    text = cudapool(write(quiet_one))
+    expect("one that did is", "\nother processes were neither asked nor heard: /dev/shm is full\n" in text, text)
+    text = cudapool(write(neighbourly(housekeeper=why)))
+    expect("with a group, what it means for the group", ", and a limit of a group held for this one alone: /dev/shm is full\n" in text, text)
+    text = cudapool(write(neighbourly(housekeeper=cannot)))
+    expect("no thread", "\nno thread of the pool's own could be made: " in text, text)
+    quiet_one["settings"] = {"neighbours": {"enabled": False}}
+    text = cudapool(write(quiet_one))
+    expect("switched off", re.search("^other processes .*: neighbours.enabled is false$", text, re.M), text)
+    text = cudapool("--merge", write(neighbourly(pid=1, housekeeper=cannot)), write(neighbourly(pid=2)), write(neighbourly(pid=3, housekeeper=cannot)))
+    expect("of several processes each is told once", re.search("^2 of 3 processes: no thread of the pool's own", text, re.M), text)
+    page = cudapool("--format", "html", write(neighbourly(housekeeper=cannot)))
+    expect("the page says it, too", "1 of 1 processes: no thread of the pool" in page)
+    bad = neighbourly(housekeeper={"state": "asleep", "wakeups": 0, "board": "joined"})
+    expect("a state that is none", "housekeeper.state: found \"asleep\", allowed is never, runs, went, off or cannot" in
+           cudapool(write(bad), status=2))
+    bad = neighbourly(limits={"device_bytes": 5})
+    expect("a limit of nobody's", "devices[0].limits: the key device_from is missing" in cudapool(write(bad), status=2))
+
+
+def test_neighbours_compared():
+    a, b = write(neighbourly()), write(neighbourly(given={**GIVING, "given": exchange(GIB, 1, 1), "got": exchange()}))
+    text = cudapool("--compare", a, b)
+    expect("a comparison has both", "\ngiven to other processes, A -> B: 3.0 GiB -> 1.0 GiB\n" in text and
+           "\ngot from other processes, A -> B: 1.0 GiB -> 0 B\n" in text, text)
+    fits_schema("a comparison of processes that are not alone", json.loads(cudapool("--compare", "--format", "json", a, b)))
+    lines = list(csv.DictReader(io.StringIO(cudapool("--compare", "--format", "csv", a, b), newline="")))
+    given = [line for line in lines if line["kind"] == "neighbours" and line["counter"] == "given_bytes"]
+    expect("as CSV", [(line["a"], line["b"], line["difference"]) for line in given] == [(str(3 * GIB), str(GIB), str(-2 * GIB))], given)
+    page = cudapool("--compare", "--format", "html", a, b)
+    expect("as a page", "given to other processes" in page and f'data-value="{3 * GIB}"' in page)
 
 
 def test_own_paths():
@@ -740,6 +884,43 @@ def test_advice_without_settings():
     expect("advice is under the table", re.search(r"^advice: 6 requests of 50 MiB failed .* To try it: --set limits\.device_bytes=400MiB$", text, re.M), text)
     text = cudapool("--merge", *(write(kept) for _ in range(2)))
     expect("and under that of several processes", re.search(r"^advice: 2000 of 2000 requests missed because next to nothing is freed", text, re.M), text)
+
+
+def test_advice_on_neighbours():
+    size = 24 * MIB
+    grouped = {50 * MIB: quiet(10, 50 * MIB, misses=1, failures__group=6, hits__queried=0, hits__barrier=0)}
+    advises("requests_fail_at_the_groups_limit", report(grouped, settings={"limits": {"group": "a", "group_bytes": "200MiB"}}),
+            "limits.group_bytes", "200MiB", "400MiB",
+            r"^6 requests of 50 MiB failed at your group's limit of 200 MiB, which all of its processes share\. .* raise limits\.group_bytes from")
+    contained = report(grouped)
+    contained["devices"][0]["limits"] = {"group": "container-1", "group_bytes": 3 * GIB, "group_from": "GPU_MEMORY_LIMIT"}
+    says("requests_fail_at_the_groups_limit", contained,
+         r"^6 requests of 50 MiB failed at the container's limit of 3 GiB, which all of its processes share \(GPU_MEMORY_LIMIT in the environment\)\.$")
+    failing = report({50 * MIB: quiet(10, 50 * MIB, misses=1, failures__limit=6, hits__queried=0, hits__barrier=0)})
+    failing["devices"][0]["limits"] = {"device_bytes": 3 * GIB, "device_from": "CUDA_DEVICE_MEMORY_LIMIT_0"}
+    says("requests_fail_at_the_limit", failing,
+         r"^6 requests of 50 MiB failed at the container's limit of 3 GiB \(CUDA_DEVICE_MEMORY_LIMIT_0 in the environment\)\.$")
+    del failing["devices"][0]["limits"]
+    says("requests_fail_at_the_limit", failing, r"^6 requests of 50 MiB failed at the container's limit\.$")
+    short = report({50 * MIB: quiet(10, 50 * MIB, misses=1, failures__memory=1, hits__queried=0, hits__barrier=0)})
+    short["devices"][0]["neighbours"] = neighbours(others_held_bytes=40 * GIB)
+    says("requests_fail_for_memory", short, r"of the device's 80\.0 GiB; up to 40\.0 GiB were held by other processes, the driver, or past the pool\.$")
+    short["devices"][0]["neighbours"] = neighbours(others_held_bytes=7 * GIB)
+    says("requests_fail_for_memory", short, r"of the device's 80\.0 GiB\.$")
+    fine = report({size: quiet(1000, size)})
+    fine["devices"][0]["neighbours"] = neighbours(asked=40, silent=3)
+    expect("advice: few that are silent", advice(fine) == {}, advice(fine))
+    fine["devices"][0]["neighbours"] = neighbours(asked=30, silent=3)
+    says("neighbours_are_silent", fine, r"^Other processes were asked for memory 30 times, and 3 times one of them did not answer")
+    fine["devices"][0]["neighbours"] = neighbours(left=exchange(8 * GIB - 1, 5, 1))
+    expect("advice: little that is left free", advice(fine) == {}, advice(fine))
+    fine["devices"][0]["neighbours"] = neighbours(left=exchange(9 * GIB, 5, 1))
+    advises("much_is_left_free", fine, "neighbours.leave_free", "2%", "1%",
+            r"^9\.0 GiB went back to the driver, 5 times, because other processes grew .* lower it from 2% to 1%")
+    fine["settings"] = {"neighbours": {"leave_free": "1MiB"}}
+    advises("much_is_left_free", fine, "neighbours.leave_free", "1MiB", "0", "from 1MiB to 0")
+    del fine["devices"][0]["neighbours"]
+    expect("advice: a report of an older build", advice(fine) == {}, advice(fine))
 
 
 def test_advice():
@@ -876,6 +1057,7 @@ with tempfile.TemporaryDirectory() as here:
     test_many_figures()
     for test in (test_start, test_merging, test_bad_files, test_comparison, test_comparison_page, test_csv, test_prometheus,
                  test_output, test_trace, test_own_paths, test_page, test_widths, test_curve, test_wall_time, test_failures,
-                 test_end, test_advice):
+                 test_end, test_advice, test_advice_on_neighbours, test_neighbours, test_neighbours_page, test_alone, test_what_keeps_a_process_alone,
+                 test_neighbours_compared):
         test()
 sys.exit(1 if failed else 0)

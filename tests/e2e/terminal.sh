@@ -168,7 +168,7 @@ keys '?'
 expect "? explains" shows 'Enter +the buckets of the process' 'm +the most memory first' 'any key goes back'
 keys x
 expect "any key leaves the help" shows "^ +$one .*figures wait"
-for key in m h n r p; do
+for key in m h n c r p; do
     keys $key
     sleep 0.3
     expect "sorted by $key, what is equal keeps its place" becomes "$all" processes_in_order
@@ -203,7 +203,7 @@ expect "top on a small terminal" shows 'processes on' "^ +$two " '^Enter buckets
 keys q
 expect "and ends" shows 'status 0'
 terminal 100 24 "$top --sort nothing"
-expect "an unknown order" shows '--sort: found "nothing", allowed is process, requests, hits, memory or name' 'status 2'
+expect "an unknown order" shows '--sort: found "nothing", allowed is process, requests, hits, memory, cached or name' 'status 2'
 terminal 100 24 "env TERM=no-such-terminal XDG_RUNTIME_DIR=$runtime '$cudapool' top --count 1 '$runtime/cudapool-$(id -u)'"
 expect "on a terminal that nobody knows top prints lines" shows '^ +process +rank' "^ +$two " 'status 0'
 terminal 100 24 "$top --count 2"
@@ -214,6 +214,61 @@ kill -TERM "$(pgrep -P "$(on_terminal display-message -p '#{pane_pid}')")"
 expect "a signal ends it" shows 'status 0'
 
 kill -KILL "$two" "$three"
+wait 2>/dev/null
+
+# --- trim in top ----------------------------------------------------------------------------------------------
+
+# A process on the board, of a device that no other test has. Others of this user are on the board as well:
+# it is the only one that is looked at.
+start_neighbour() { # name, arguments
+    local name=$1 tries=0
+    shift
+    "$programs/neighbour" "uuid=$(printf '%08x' $$)" "$@" >"$work/ready.$name" 2>/dev/null &
+    until grep -q ready "$work/ready.$name" 2>/dev/null || [ $((tries += 1)) -gt 500 ]; do sleep 0.01; done
+    sed -n 's/^ready //p' "$work/ready.$name" | tee "$work/pid.$name"
+}
+# Waits until the screen has nothing that fits the expression.
+loses() { # expression
+    local tries=0
+    while screen | grep -E -- "$1"; do
+        [ $((tries += 1)) -le 50 ] || return 1
+        sleep 0.1
+    done
+}
+neighbour=$(start_neighbour gives cached=1073741824 pending=2147483648 after=1500)
+terminal 120 24 "env TERM=tmux-256color '$cudapool' top --interval 0.2 $neighbour"
+expect "top of a process without figures" shows "^process $neighbour, which has no figures: .*/neighbour " 't trim '
+keys t
+expect "t trims it" shows "^$neighbour neighbour .*: 1\.0 GiB back, 2\.0 GiB still in use by the GPU\$"
+expect "and follows what the GPU still uses" shows "^$neighbour neighbour .*: 3\.0 GiB back\$"
+keys r
+expect "until the next key" loses 'GiB back'
+expect "which brings back the keys" shows '^Esc back  t trim '
+keys t
+expect "t again finds nothing" shows "^$neighbour neighbour .*: nothing to give back\$"
+keys '?'
+expect "? tells of t" shows '^  t +trim: '
+keys x
+keys q
+expect "q ends it" shows 'status 0'
+kill -KILL "$neighbour"
+neighbour=$(start_neighbour stopped cached=1073741824 group=jobs)
+kill -STOP "$neighbour"
+terminal 120 24 "env TERM=tmux-256color '$cudapool' top --interval 0.2 $neighbour"
+keys t
+expect "t of one that is stopped" shows "^$neighbour neighbour .*: keeps 1\.0 GiB: no answer, it is stopped\$"
+keys q
+kill -KILL "$neighbour"
+wait 2>/dev/null
+start_waiting pool
+pool=$(cat "$work/pid.pool")
+terminal 160 24 "$top"
+expect "top of a process with the pool" shows "^ +$pool .*figures wait"
+keys t
+expect "t trims it, too" shows "^$pool figures wait: 3[0-9]\.0 MiB back\$"
+expect "and nothing is cached there" shows "^ +$pool +.* 0 B .*figures wait"
+keys q
+kill -KILL "$pool"
 wait 2>/dev/null
 
 # --- completion in zsh -------------------------------------------------------------------------------------
@@ -236,6 +291,7 @@ if command -v zsh >/dev/null; then
     expect "zsh completes names of settings" zsh_completes 'run --config st' 'run --config strict'
     expect "zsh completes check" zsh_completes 'check lo' 'check low-memory'
     expect "zsh completes top" zsh_completes 'top --sort m' 'top --sort memory'
+    expect "zsh completes trim" zsh_completes 'trim --d' 'trim --device'
     expect "zsh completes a program's arguments" zsh_completes 'run ls conf' 'run ls configs/'
 else
     ok "zsh: left out, it is not installed"

@@ -7,7 +7,7 @@ import json
 import sys
 
 MIB = 1 << 20
-GROUPS = {"hits": ["clean", "queried", "barrier", "waited"], "failures": ["memory", "limit", "other"],
+GROUPS = {"hits": ["clean", "queried", "barrier", "waited"], "failures": ["memory", "limit", "group", "other"],
           "peak": ["live_bytes", "reserved_bytes"], "evictions": ["cap", "idle", "memory", "free", "context"],
           "driver": ["calls", "nanoseconds"], "waits": ["nanoseconds", "frees"]}
 PLAIN = ["requests", "misses", "frees", "requested_bytes", "rounded_bytes", "live_blocks", "live_bytes", "cached_bytes",

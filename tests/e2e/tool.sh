@@ -70,7 +70,7 @@ unset LD_PRELOAD CUDAPOOL_CONFIG CUDAPOOL_REPORT TMPDIR
 expect "help lists the commands" 0 '^  run .*pool' '' "$cudapool" help
 expect "--help is help" 0 '^usage: cudapool COMMAND' '' "$cudapool" --help
 expect "--version prints the version" 0 '^cudapool [0-9]+\.[0-9]+\.[0-9]+$' '' "$cudapool" --version
-for command in run try report top check configs; do
+for command in run try report top trim check configs; do
     expect "$command --help" 0 "^usage: cudapool $command" '' "$cudapool" $command --help
     expect "help $command" 0 "^usage: cudapool $command" '' "$cudapool" help $command
 done
@@ -79,7 +79,7 @@ expect "an unknown command is an error" 2 '' 'unknown command "bench"; allowed a
 expect "help for an unknown command is an error" 2 '' 'unknown command' "$cudapool" help bench
 expect "a full disk is an error" 1 '' 'cannot be written: No space' bash -c "'$cudapool' help >/dev/full"
 
-for option in $(for command in run try report top check configs; do "$cudapool" help $command; done | grep -oE -- '^ +--[a-z]+' | sort -u); do
+for option in $(for command in run try report top trim check configs; do "$cudapool" help $command; done | grep -oE -- '^ +--[a-z]+' | sort -u); do
     if grep -qF -- "\\-\\-${option#--}" packaging/cudapool.1; then
         ok "the manual page knows $option"
     else
@@ -133,6 +133,7 @@ completes "completion of a program's arguments" "configs" cudapool run --set dev
 completes "completion of settings that come along" "strict" cudapool run --config st
 completes "completion of check" "low-memory" cudapool check lo
 completes "completion of the order of top" "memory" cudapool top --sort m
+completes "completion of trim" "--device" cudapool trim --d
 
 # The first word that fish completes a line to. (zsh does so only on a terminal: terminal.sh.)
 fish_completes() { # line
@@ -140,7 +141,7 @@ fish_completes() { # line
 }
 if command -v fish >/dev/null; then
     for line in 'rep report' 'report --format h html' 'run --set device.gr device.growth_budget=' 'run --config st strict' \
-        'check lo low-memory' 'configs sch schema' 'top --sort m memory' 'run --a --all' 'run ls conf configs/'; do
+        'check lo low-memory' 'configs sch schema' 'top --sort m memory' 'trim --w --wait' 'run --a --all' 'run ls conf configs/'; do
         found=$(fish_completes "cudapool ${line% *}")
         if [ "$found" = "${line##* }" ]; then ok "fish: cudapool ${line% *}"; else fail "fish: cudapool ${line% *}" "\"$found\""; fi
     done
@@ -179,6 +180,25 @@ printf '{"device": {"growth_budget": "64M", "caps": {"cached": "64MB"}, "release
 expect "values are echoed in their unit: 64M" 0 '^\* device\.growth_budget = "64M"$' '' "$cudapool" check "$here/units.json"
 expect "64MB" 0 '64 MB \(64000000 bytes\)' '' "$cudapool" check "$here/units.json"
 expect "120s" 0 '^\* device\.release_after_idle = "120s"$' '' "$cudapool" check "$here/units.json"
+expect "a container's limit" 0 '^\* GPU_MEMORY_LIMIT = 3221225472$' '' env GPU_MEMORY_LIMIT=3g "$cudapool" check default
+expect "in words" 0 '^ +On each device the process and all processes of the container together may hold 3 GiB\.$' '' \
+    env GPU_MEMORY_LIMIT=3g "$cudapool" check default
+expect "of one device" 0 '^ +On device 1 the process and all .* 900 MiB\.$' '' env CUDA_DEVICE_MEMORY_LIMIT_1=900m "$cudapool" check default
+printf '{"limits": {"device_bytes": "1GiB", "group": "a"}}' >"$here/limits.json"
+expect "that is not in force" 0 '^ +Not in force: limits\.device_bytes holds' '' env GPU_MEMORY_LIMIT=3g "$cudapool" check "$here/limits.json"
+printf '{"limits": {"device_bytes": "1GiB"}}' >"$here/limits.json"
+expect "for the container alone" 0 '^ +On each device all processes of the container together may hold 3 GiB' '' \
+    env GPU_MEMORY_LIMIT=3g "$cudapool" check "$here/limits.json"
+printf '{"neighbours": {"enabled": false}}' >"$here/limits.json"
+expect "or for the process alone" 0 '^ +On each device the process may hold 3 GiB' '' env GPU_MEMORY_LIMIT=3g "$cudapool" check "$here/limits.json"
+expect "check refuses a limit that cannot be read" 2 'valid' \
+    '^cudapool: CUDA_DEVICE_MEMORY_LIMIT_3: found "12", allowed are at least 1 MiB as bytes, or a number with k, m or g; the program runs without this limit$' \
+    env CUDA_DEVICE_MEMORY_LIMIT_3=12 "$cudapool" check default
+one_line_of_stderr "and says so once"
+expect "check says what a group may hold" 0 '^ +All processes of the group together may hold 1 GiB on each device' '' \
+    bash -c "echo '{\"limits\": {\"group\": \"a\", \"group_bytes\": \"1GiB\"}}' | '$cudapool' check -"
+expect "check refuses a limit of no group" 2 '' '^cudapool: -: limits\.group_bytes: found a limit of a group, and no group; allowed is null' \
+    bash -c "echo '{\"limits\": {\"group_bytes\": \"1GiB\"}}' | '$cudapool' check -"
 expect "check reads pipes" 0 '^/dev/fd/[0-9]+: valid; 3 ' '' bash -c "'$cudapool' check <(cat '$here/units.json')"
 expect "and stdin" 0 '^stdin: valid; 3 ' '' bash -c "'$cudapool' check - <'$here/units.json'"
 "$cudapool" check --all configs/default.json >"$here/out"
@@ -500,9 +520,12 @@ stopping_run() { # program; its number goes to $program, that of run to $run
     until [ -s "$here/ready" ] || [ $((tries += 1)) -gt 200 ]; do sleep 0.02; done
     program=$(cat "$here/ready")
 }
-goes_on="echo \$\$ >'$here/ready'; until [ -e '$here/go' ]; do sleep 0.02; done; exit 9"
+# It waits without a child: stopped between vfork and exec, that would keep the shell from stopping.
+mkfifo "$here/wake" && exec 9<>"$here/wake"
+goes_on="echo \$\$ >'$here/ready'; until [ -e '$here/go' ]; do read x <'$here/wake'; done; exit 9"
 ends_with_9() { # name
     touch "$here/go"
+    echo >&9
     wait "$run"
     local status=$?
     rm -f "$here/go"
@@ -539,6 +562,7 @@ becomes "and continues as a whole: the program" "$program" SR
 becomes "as well as run" "$run" SR
 ends_with_9 "with the program's status"
 set +m
+exec 9>&-
 
 if [ "$(id -u)" -eq 0 ] && [ -z "${SANITIZE:-}" ] && command -v setpriv >/dev/null; then
     # A user who may have no further process. Limits are not for root.

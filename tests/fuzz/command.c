@@ -5,7 +5,9 @@
  * of it, and "top" ends after its first screen.
  *
  * The input is arguments, each up to a NUL byte, an empty one, and the file that "file" stands for.
- * Arguments that set LD_PRELOAD or CUDAPOOL_CONFIG are the environment.
+ * Arguments that set LD_PRELOAD or CUDAPOOL_CONFIG are the environment. What the file holds is also
+ * what the board says, in place of the machine's own, on which other people's processes are:
+ * whatever its processes are and answer, each demand comes to its end.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,6 +19,7 @@
 #include "tools/cudapool.c" /* NOLINT(bugprone-suspicious-include) */
 #undef main
 
+#include "core/board/board.h"
 #include "core/settings/config_json.h"
 #include "fuzz.h"
 
@@ -24,6 +27,98 @@
 #define ARGUMENTS   8 /* a file more than once, too */
 
 static unsigned programs_run;
+
+/* --- the board ----------------------------------------------------------------------------------
+ */
+
+/* Of each process, so many bytes of the file; and so many looks until nothing is pending. */
+#define PROCESS_BYTES 80u
+#define LOOKS         3u
+
+struct board {
+    const uint8_t *data;
+    size_t processes;
+};
+
+struct board_demand {
+    bool is_open;
+    unsigned looks;
+    struct board_progress progress;
+};
+
+static struct board the_board;
+static struct board_demand demands[BOARD_DEMANDS];
+
+struct board *board_visit(const char **why)
+{
+    *why = "it is empty";
+    return the_board.processes > 0 ? &the_board : NULL;
+}
+
+void board_leave(struct board *board)
+{
+    PROMISE(board == &the_board, "another board");
+    for (unsigned i = 0; i < BOARD_DEMANDS; i++)
+        PROMISE(!demands[i].is_open, "a demand is left");
+}
+
+/* What the real one checks is so here, and nothing else. */
+bool board_next_process(struct board *board, unsigned *slot, struct board_process *process)
+{
+    if (*slot >= board->processes)
+        return false;
+    const uint8_t *from = board->data + (size_t)PROCESS_BYTES * (*slot)++;
+
+    memset(process, 0, sizeof(*process));
+    memcpy(&process->pid, from, 4);
+    process->pid &= INT32_MAX;
+    process->pid_namespace = from[4];
+    process->listens = from[5] & 1;
+    process->asks = from[5] & 2;
+    process->device_count = from[6] % (BOARD_DEVICES + 1);
+    memcpy(process->group, from + 8, 24);
+    for (unsigned i = 0; i < process->device_count; i++) {
+        memcpy(process->devices[i].uuid, from + 32, 16);
+        process->devices[i].uuid[0] = (unsigned char)(from[32] + i * (from[7] & 1));
+        memcpy(&process->devices[i].held, from + 48, 32); /* cached, pending and given as well */
+    }
+    return true;
+}
+
+struct board_demand *board_trim(struct board *board, const struct board_process *process,
+                                const unsigned char *uuid, const char **why)
+{
+    *why = "it does not listen";
+    PROMISE(uuid == NULL || board->processes > 0, "a device of nobody");
+    if (process->pid % 3 == 0)
+        return NULL;
+    for (unsigned i = 0; i < BOARD_DEMANDS; i++) {
+        if (demands[i].is_open)
+            continue;
+        demands[i] = (struct board_demand){.is_open = true};
+        memcpy(&demands[i].progress, board->data, 16);
+        demands[i].progress.silent = process->pid % 3 == 1;
+        return &demands[i];
+    }
+    PROMISE(false, "more than %u demands", BOARD_DEMANDS);
+}
+
+struct board_progress board_demand_look(struct board_demand *demand)
+{
+    PROMISE(demand->is_open, "it is over");
+    if (++demand->looks > LOOKS)
+        demand->progress.pending = 0;
+    return demand->progress;
+}
+
+void board_demand_end(struct board_demand *demand)
+{
+    PROMISE(demand->is_open, "it is over");
+    demand->is_open = false;
+}
+
+/* --- programs -----------------------------------------------------------------------------------
+ */
 
 static void promise_environment(void)
 {
@@ -56,12 +151,16 @@ pid_t fork(void)
 }
 
 /* Instead of the time between two screens of "top": its user has had enough. ("run", which came
- * before in this process, lets its program have the signals.) */
+ * before in this process, lets its program have the signals.) "trim" just waits. */
 int poll(struct pollfd *keys, nfds_t count, int timeout)
 {
+    struct sigaction action;
     sigset_t end;
 
     (void)keys, (void)count, (void)timeout;
+    sigaction(SIGTERM, NULL, &action);
+    if (action.sa_handler == SIG_DFL)
+        return 0;
     sigemptyset(&end);
     sigaddset(&end, SIGTERM);
     sigprocmask(SIG_UNBLOCK, &end, NULL);
@@ -119,11 +218,18 @@ static void promise_errors(char *errors, int argc)
     PROMISE(lines <= argc + ERRORS_MOST, "%d lines for %d arguments", lines, argc);
 }
 
-static void promise_outcome(int status, char *output, char *errors, int argc)
+/* Somebody did not give what he was asked for: trim says so where it says what others gave. */
+static bool is_unanswered(int status, int argc, char *const *argv)
+{
+    return status == EXIT_FAILURE && argc > 1 && strcmp(argv[1], "trim") == 0;
+}
+
+static void promise_outcome(int status, char *output, char *errors, int argc, char *const *argv)
 {
     bool ran = status == EXIT_NOT_FOUND || status == EXIT_CANNOT_RUN;
-    PROMISE(status == 0 || status == EXIT_BAD_INPUT || ran, "status %d", status);
-    PROMISE((status == 0) == (errors[0] == '\0'), "status %d: %s", status, errors);
+    bool unanswered = is_unanswered(status, argc, argv);
+    PROMISE(status == 0 || status == EXIT_BAD_INPUT || ran || unanswered, "status %d", status);
+    PROMISE(unanswered || (status == 0) == (errors[0] == '\0'), "status %d: %s", status, errors);
     PROMISE(ran == (programs_run == 1), "status %d", status);
     promise_errors(errors, argc);
     for (const char *c = output; *c != '\0'; c++)
@@ -146,7 +252,7 @@ static void run_main(int argc, char **argv)
     fclose(stderr);
     stdout = before[0];
     stderr = before[1];
-    promise_outcome(status, output, errors, argc);
+    promise_outcome(status, output, errors, argc, argv);
     free(output);
     free(errors);
 }
@@ -168,6 +274,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     unsetenv("CUDAPOOL_REPORT");
     int argc = take_arguments(&data, &bytes, file.path, argv, texts);
     memory_file_set(&file, data, bytes);
+    the_board = (struct board){.data = data, .processes = bytes / PROCESS_BYTES};
     run_main(argc, argv);
     unsetenv("LD_PRELOAD");
     unsetenv("CUDAPOOL_REPORT");

@@ -35,12 +35,13 @@ def figures_of(program, *arguments):
 
 
 def with_second_device(figures):
-    """Records of a device come again, as those of another: all but the settings begin with its number."""
+    """Records of a device come again, as those of another: all but the settings and the housekeeper begin with
+    its number."""
     used = struct.unpack_from("<Q", figures, 24)[0]
     at, records = struct.unpack_from("<Q", figures, 16)[0], bytearray()
     while at < used:
         kind, length = struct.unpack_from("<II", figures, at)
-        if kind != 1:
+        if kind not in (1, 9):
             records += figures[at:at + 8] + struct.pack("<q", 1) + figures[at + 16:at + length]
         at += length
     both = figures[:used] + records

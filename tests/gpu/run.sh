@@ -4,15 +4,17 @@
 #
 # usage: run.sh OUTPUT_DIR [section...]
 #   sections: conformance kinds hazard progress locks memory managed captures contexts give_back overlap
-#   host_functions misses linked streams thrust try python; all if none.
+#   host_functions misses linked streams thrust try python neighbours; all if none.
 #   And soak, which runs only where it is named: SOAK_SECONDS (480) of it
+#   ROUNDS  of four processes in turn in the section neighbours (default 200), GROUP of processes (24)
 #   PAIRS   pairs of each thread in the section streams (default 20000), LARGE MiB of its large block
 #   BUILD   the build directory (default: build); what is missing in it is built
 #   PYTHON  the interpreter with PyTorch, CuPy, Numba and JAX (default: python3)
-#   SECONDS_IN_ALL  no program is started after that many seconds (default 450)
+#   SECONDS_IN_ALL  no program is started after that many seconds (default 450); a section that is
+#                   cut short says so once, where its next row would be
 #
 # OUTPUT_DIR/table.txt gets what is printed, OUTPUT_DIR/log.txt every program's whole output. Exits
-# 1 if a program failed, hung, or computed with the pool something else than without.
+# 1 if a program failed, hung, computed with the pool something else than without, or was not started.
 set -u
 
 if [ $# -lt 1 ]; then
@@ -33,6 +35,7 @@ work=$(mktemp -d)
 sampler=
 trap '[ -z "$sampler" ] || kill "$sampler" 2>/dev/null; rm -rf "$work"' EXIT
 failures=0
+not_started=0
 : >"$log"
 : >"$table"
 
@@ -43,6 +46,7 @@ say() {
 wanted() { # section, and the sections on the command line
     local section=$1 name
     shift
+    told_time=no
     [ $# -gt 0 ] || return 0
     for name in "$@"; do
         [ "$name" = "$section" ] && return 0
@@ -50,22 +54,38 @@ wanted() { # section, and the sections on the command line
     return 1
 }
 
+time_is_up() {
+    [ "$SECONDS" -gt "$deadline" ]
+}
+
+# Whether the row has the time to start. The first of a section that has not is told, and the others are
+# counted.
+starts() { # name of the row
+    time_is_up || return 0
+    not_started=$((not_started + 1))
+    [ $told_time = yes ] || say "$1, and what follows in this section: not started, the time is up"
+    told_time=yes
+    return 1
+}
+
 # --- one run ------------------------------------------------------------------------------------
 
 # Runs a program on the plain driver or on the pool. Sets ms and result from its last line of the
-# form "NAME: NUMBER ms REST", status, and with the pool hits: the share of requests that hit.
+# form "NAME: NUMBER ms REST", status, and with the pool hits: the share of requests that hit; and
+# started to no where the time is up. What the former program said is gone in either case.
 run() { # plain|pool, configuration or "", command
     local mode=$1 config=$2 variables=() line
     shift 2
-    ms=- result='' hits=- status=124
-    if [ "$SECONDS" -gt "$deadline" ]; then
-        result="not started: the time is up"
+    ms=- result='' hits=- status=124 started=yes
+    : >"$work/output"
+    rm -f "$work/report.json"
+    if time_is_up; then
+        started=no
         return
     fi
     [ "$mode" = plain ] || variables+=("LD_PRELOAD=$build/libcudapool_preload.so"
         "CUDAPOOL_REPORT=$work/report.json")
     [ -z "$config" ] || variables+=("CUDAPOOL_CONFIG=$config")
-    rm -f "$work/report.json"
     printf '\n### %s %s\n' "$mode" "$*" >>"$log"
     timeout -k 5 "${limit:-60}" env "${variables[@]}" "$@" >"$work/output" 2>&1 </dev/null
     status=$?
@@ -96,7 +116,7 @@ print("%.1f%%" % (100 * hits / requests) if requests else "-")' "$work/report.js
 run_sampled() { # as run; sets peak
     local before
     peak=-
-    if ! command -v nvidia-smi >/dev/null 2>&1; then
+    if time_is_up || ! command -v nvidia-smi >/dev/null 2>&1; then
         run "$@"
         return
     fi
@@ -128,6 +148,7 @@ ratio() { # a, b
 # --- programs that are timed --------------------------------------------------------------------
 
 header() {
+    ! time_is_up || return 0
     say ""
     say "$(printf '%-26s %10s %10s %6s %10s %8s %9s %9s %6s  %s' program 'plain ms' 'pool ms' \
         faster 'other ms' 'of other' 'plain MiB' 'pool MiB' hits result)"
@@ -137,8 +158,9 @@ header() {
 # plain driver (a library's own pool, buffers made once), if one is given after "--".
 compare() { # name, runs, command [-- other command]
     local name=$1 runs=$2 command=() other=() plain=() pool=() others=() verdict=ok
-    local plain_result='' pool_result='' plain_peak pool_peak hit_share
+    local plain_result='' pool_result='' plain_peak=- pool_peak=- hit_share=-
     shift 2
+    starts "$name" || return
     while [ $# -gt 0 ] && [ "$1" != -- ]; do
         command+=("$1")
         shift
@@ -146,10 +168,12 @@ compare() { # name, runs, command [-- other command]
     [ $# -eq 0 ] || other=("${@:2}")
     for _ in $(seq "$runs"); do
         run plain "" "${command[@]}"
+        [ $started = yes ] || break
         plain+=("$ms")
         plain_result=$result
         [ $status -eq 0 ] || verdict="FAIL without the pool: exit status $status"
         run pool "" "${command[@]}"
+        [ $started = yes ] || break
         pool+=("$ms")
         pool_result=$result
         hit_share=$hits
@@ -159,14 +183,19 @@ compare() { # name, runs, command [-- other command]
             others+=("$ms")
         fi
     done
-    [ "$plain_result" = "$pool_result" ] || verdict="FAIL: without the pool: $plain_result; with it"
+    [ "$started" = no ] || [ "$plain_result" = "$pool_result" ] ||
+        verdict="FAIL: without the pool: $plain_result; with it"
     run_sampled plain "" "${command[@]}"
     plain_peak=$peak
     run_sampled pool "" "${command[@]}"
     pool_peak=$peak
     [ "$verdict" = ok ] || failures=$((failures + 1))
+    if [ $started = no ]; then
+        not_started=$((not_started + 1))
+        verdict+=", cut short: the time is up"
+    fi
     local a b c
-    a=$(median "${plain[@]}") b=$(median "${pool[@]}") c=$(median "${others[@]:--}")
+    a=$(median "${plain[@]:--}") b=$(median "${pool[@]:--}") c=$(median "${others[@]:--}")
     say "$(printf '%-26s %10s %10s %6s %10s %8s %9s %9s %6s  %s' "$name" "$a" "$b" \
         "$(ratio "$a" "$b")" "$c" "$(ratio "$b" "$c")" "$plain_peak" "$pool_peak" "$hit_share" \
         "$verdict: $pool_result")"
@@ -178,6 +207,7 @@ compare() { # name, runs, command [-- other command]
 check() { # exit status, name, plain|pool, configuration or "", command
     local expected=$1 name=$2 verdict=ok
     shift 2
+    starts "$name" || return
     run "$@"
     if [ $status -ne "$expected" ]; then
         verdict="FAIL: exit status $status"
@@ -200,6 +230,7 @@ check_conformance() { # name, plain|pool
     local name=$1 count
     local with_pool=1
     [ "$2" = pool ] || with_pool=
+    starts "$name" || return
     run "$2" "" env "CONFORMANCE_WITH_POOL=$with_pool" "CONFORMANCE_FACTS=$work/facts" \
         "$build/tests/conformance/conformance"
     count=$(tail -n 1 "$work/output")
@@ -222,8 +253,8 @@ say "$device, $(nproc) processors, $(date -u '+%Y-%m-%d %H:%M') UTC"
 
 if wanted conformance "$@"; then
     say ""
-    check_conformance "conformance, plain" plain
-    check_conformance "conformance, pool" pool
+    limit=120 check_conformance "conformance, plain" plain
+    limit=120 check_conformance "conformance, pool" pool
 fi
 # What every kind of memory must do; a line says what each run needs in its environment.
 if wanted kinds "$@"; then
@@ -263,10 +294,15 @@ fi
 alike() { # name, command
     local name=$1 plain_ms plain_result plain_status verdict=ok
     shift
+    starts "$name" || return
     run plain "" "$@"
     plain_ms=$ms plain_result=$result plain_status=$status
     run pool "" "$@"
-    if [ "$plain_status" -ne 0 ]; then
+    if [ $started = no ]; then
+        not_started=$((not_started + 1))
+        say "$name: cut short, the time is up"
+        return
+    elif [ "$plain_status" -ne 0 ]; then
         verdict="FAIL without the pool: exit status $plain_status"
     elif [ $status -ne 0 ]; then
         verdict="FAIL: exit status $status"
@@ -310,10 +346,12 @@ if wanted locks "$@"; then
         alike "locks, another device" "${locks[@]}" case=another_device
     fi
     for mode in plain pool; do
+        starts "locks, service, $mode" || continue
         run_sampled $mode "" "$programs/locks" seconds=60 case=service rounds=4 period_ms=5000 \
             kernel_ms=1500 least_mib=8 most_mib=64
         say "$(printf '%-58s %10s ms  %s, %s MiB' "locks, service, $mode" "$ms" \
             "$(grep '^requests' "$work/output")" "$peak")"
+        starts "locks, 2 s kernels, 16 threads, $mode" || continue
         limit=200 run_sampled $mode "" "$programs/locks" seconds=100 case=long_kernels threads=16 \
             rounds="${LONG_ROUNDS:-1}" least_mib=64 most_mib=512
         say "$(printf '%-58s %10s ms  %s, %s MiB' "locks, 2 s kernels, 16 threads, $mode" "$ms" \
@@ -347,7 +385,7 @@ if wanted managed "$@"; then
     say ""
     for _ in 1 2 3; do
         for mode in plain pool; do
-            check 0 "managed memory, $mode" $mode '' "$programs/managed"
+            check 0 "managed memory, $mode" $mode '' "$programs/managed" || continue
             grep 'touched again' "$work/output" | sed 's/^/    /' | tee -a "$table"
         done
     done
@@ -358,6 +396,7 @@ if wanted give_back "$@"; then
     for connections in "" 1; do
         for busy in nothing kernels host_functions memory_waits; do
             for mode in plain pool; do
+                starts "give_back, $mode, ${connections:-all} connections, $busy" || continue
                 run $mode "" env ${connections:+CUDA_DEVICE_MAX_CONNECTIONS=$connections} \
                     "$programs/give_back" busy=$busy
                 say "$(printf '%-58s %10s ms  %s' \
@@ -370,6 +409,51 @@ fi
 if wanted overlap "$@" || wanted host_functions "$@" || wanted linked "$@" ||
     wanted misses "$@" || wanted thrust "$@" || wanted python "$@"; then
     header
+fi
+# What one process has freed, another has as soon as without the pool: that time and a factor, and so
+# many milliseconds more. (The simulated driver has one memory for all that name the file.)
+beside() { # name, factor, milliseconds, configuration or "", case and its arguments
+    local name=$1 factor=$2 more=$3 config=$4 plain_ms plain_result verdict=ok
+    shift 4
+    local command=(env "SIMCUDA_SHARED=$work/shared" "$programs/neighbours" "$@")
+    rm -f "$work/shared"
+    run plain "" "${command[@]}"
+    plain_ms=$ms plain_result=$result
+    [ $status -eq 0 ] || verdict="FAIL without the pool: exit status $status, $plain_result; with it"
+    rm -f "$work/shared"
+    run pool "$config" "${command[@]}" \
+        most_ms="$(awk -v ms="$plain_ms" -v factor="$factor" -v more="$more" \
+            'BEGIN { printf "%d", ms * factor + more + 0.5 }')"
+    [ $status -eq 0 ] || verdict="FAIL: exit status $status"
+    [ "$verdict" = ok ] || failures=$((failures + 1))
+    say "$(printf '%-46s %10s %10s ms  %s' "$name" "$plain_ms" "$ms" "$result")"
+    [ "$verdict" = ok ] || say "    $verdict"
+}
+
+# What only the pool has to say something to.
+with_neighbours() { # name, case and its arguments
+    local name=$1
+    shift
+    rm -f "$work/shared"
+    check 0 "$name" pool "" env "SIMCUDA_SHARED=$work/shared" "$programs/neighbours" "$@"
+}
+
+if wanted neighbours "$@"; then
+    say ""
+    beside "68 of 140 cached, asleep; 100 wanted" 1 100 "" sleeping
+    beside "the same, stream-ordered" 1 100 "" sleeping kind=async
+    beside "the same, in a 1 s kernel's synchronise" 1 100 "" waiting
+    beside "the same, hitting in a loop" 1 100 "" hitting
+    beside "the same, freed behind a kernel of 5 s" 1 100 "" behind
+    beside "the same, stopped: what fails, at once" 1 250 "" stopped
+    beside "80 wanted, slowly, without the pool" 1 1000 "" unaware
+    limit=200 beside "four processes in turn, 60 % each" 1.3 0 "" turns rounds="${ROUNDS:-200}"
+    echo '{"version": 1, "device": {"release_after_idle": "2s"}}' >"$work/idle.json"
+    beside "60 of 140 cached, idle for 2 s" 1 3200 "$work/idle.json" idle idle_ms=2000
+    beside "the same, for 10 s" 1 11200 "" idle
+    with_neighbours "one process that is alone" alone
+    with_neighbours "its own thread's wake-ups" wakeups
+    with_neighbours "a group's limit, ${GROUP:-24} processes" group processes="${GROUP:-24}"
 fi
 if wanted overlap "$@"; then
     for us in 200 20; do
@@ -416,6 +500,7 @@ show() { # pattern: lines of the last run's output
 if wanted streams "$@"; then
     say ""
     for mode in plain pool; do
+        starts "stream_ordered, $mode, facts" || continue
         run $mode '' "$programs/stream_ordered" facts
         say "stream_ordered, $mode, facts: $result"
         show '^fact'
@@ -425,19 +510,19 @@ if wanted streams "$@"; then
             count=${PAIRS:-20000}
             [ $mode = plain ] || count=$((20 * count))
             check 0 "stream_ordered, $mode, threshold at its maximum" $mode '' \
-                "$programs/stream_ordered" threshold-max pairs="$count" rounds=1 large=0
+                "$programs/stream_ordered" threshold-max pairs="$count" rounds=1 large=0 || continue
             show ' a pair|came back'
         done
     done
     for mode in plain pool; do
         check 0 "stream_ordered, $mode, default threshold" $mode '' \
-            "$programs/stream_ordered" pairs=1000 stress=10 large="${LARGE:-1024}"
+            "$programs/stream_ordered" pairs=1000 stress=10 large="${LARGE:-1024}" || continue
         show 'bare synchronise'
     done
     # By the report: same stream, an event of the program's, its end seen, a wait of the pool's.
     for case in 1 2 3 4; do
         check 0 "stream_ordered, pool, documented way $case" pool '' \
-            "$programs/stream_ordered" case=$case cases-must-hit
+            "$programs/stream_ordered" case=$case cases-must-hit || continue
         show 'came back'
         say "    by the report: $(ways)"
     done
@@ -483,6 +568,7 @@ milliseconds_of() { # column, report
 try_program() { # name, command
     local name=$1 saved without
     shift
+    starts "try, $name" || return
     say "try, $name"
     if "$build/cudapool" try -n 3 "$@" >"$work/try" 2>&1 </dev/null; then
         sed 's/^/    /' "$work/try" | tee -a "$table"
@@ -523,5 +609,5 @@ if wanted python "$@"; then
     compare jax 3 "${apps[@]}" jax
 fi
 say ""
-say "$failures failed, $SECONDS s"
-[ $failures -eq 0 ]
+say "$failures failed, $not_started not started or cut short, $SECONDS s"
+[ $((failures + not_started)) -eq 0 ]

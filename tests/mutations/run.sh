@@ -120,6 +120,13 @@ rounded_pointers() { # case
 }
 life() { program process_life "$@"; }
 
+# Where other processes have the same device.
+shared() { # case [memory]
+    local neighbours="{'neighbours': {'leave_free': '32MiB'}}"
+    rm -f "$work/device"
+    SIMCUDA_SHARED=$work/device SIMCUDA_MEMORY=${2:-256MiB} program housekeeper "$1" "$neighbours"
+}
+
 # On a device that the pool may fill with what it keeps.
 managed() { # case
     printf '{"version": 1, "device": {"caps": {"cached": "100%%", "reserve_ratio": 100},

@@ -345,7 +345,7 @@ static void check_counters(const char *report, struct verdict *verdict)
 {
     uint64_t requests = sum_of(report, "requests");
     uint64_t failures = sum_in(report, "failures", "memory") + sum_in(report, "failures", "limit") +
-                        sum_in(report, "failures", "other");
+                        sum_in(report, "failures", "group") + sum_in(report, "failures", "other");
     uint64_t frees = sum_of(report, "frees") - sum_in(report, "waits", "frees");
     uint64_t live = sum_of(report, "live_blocks");
     uint64_t misses = sum_of(report, "misses"), hits = 0;

@@ -45,6 +45,7 @@ static const char *choose(struct random *random, const char *const *words)
     return words[random_below(random, count)];
 }
 
+/* Where threads take turns there is no thread of the pool's own, which would take none. */
 static void make_settings(struct profile *profile, struct random *r)
 {
     static const char *const policies[] = {"geometric", "pow2", "exact"};
@@ -77,7 +78,7 @@ static void make_settings(struct profile *profile, struct random *r)
         "\"caps\": {\"cached\": %s, \"blocks_per_bucket\": %s, \"reserve_ratio\": %s}, "
         "\"reuse\": {\"follow_event_dependencies\": %s, \"opportunistic\": %s, "
         "\"internal_dependencies\": %s}, \"evict\": \"%s\", \"release_after_idle\": \"%s\", "
-        "\"driver_release_threshold\": %s}, \"limits\": "
+        "\"driver_release_threshold\": %s}, \"neighbours\": {\"enabled\": %s}, \"limits\": "
         "{\"device_bytes\": %s}, \"report\": {\"at_exit\": \"none\"}}",
         one_in(r, 40) ? "false" : "true", policies[policy], step, profile->smallest,
         choose(r, largest), choose(r, cached), choose(r, blocks), choose(r, ratios),
@@ -85,7 +86,7 @@ static void make_settings(struct profile *profile, struct random *r)
         profile->free_synchronizes ? "true" : "false", one_in(r, 20) ? "false" : "true",
         policies[policy], step, profile->smallest, choose(r, largest), choose(r, cached),
         choose(r, blocks), choose(r, ratios), choose(r, flags), choose(r, flags), choose(r, flags),
-        choose(r, orders), choose(r, idle), choose(r, thresholds),
+        choose(r, orders), choose(r, idle), choose(r, thresholds), profile->free ? "true" : "false",
         profile->limited ? choose(r, limits) : "null");
     if (written >= (int)sizeof profile->settings)
         profile->settings[0] = '\0';

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "shared.h"
 #include "sim.h"
 
 struct sim sim = {
@@ -99,6 +100,7 @@ struct thread *this_thread(void)
 static void in_forked_child(void)
 {
     sim.forked = true;
+    shared_forget();
 }
 
 /* Our threads run on whatever the program closes, so the library stays. */

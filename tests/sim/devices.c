@@ -155,8 +155,9 @@ static CUresult fill_uuid(CUuuid *uuid, CUdevice device)
         return CUDA_ERROR_INVALID_VALUE;
     if (device_of(device) == NULL)
         return CUDA_ERROR_INVALID_DEVICE;
-    memcpy(uuid->bytes, "simulated-gpu-0", 16);
-    uuid->bytes[15] = (char)device;
+    memcpy(uuid->bytes, "sim-gpu", 8);
+    memcpy(uuid->bytes + 8, &sim.settings.devices_id, 8);
+    uuid->bytes[7] = (char)device;
     return CUDA_SUCCESS;
 }
 

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "shared.h"
 #include "sim.h"
 
 #define PAGE       (2 * MIB)
@@ -152,10 +153,17 @@ bool device_memory_open(struct device *device, uint64_t bytes)
     return space_open(&device->space, round_up((uintptr_t)base, PAGE), PAGE, times * bytes / PAGE);
 }
 
+/* What all processes leave of it that have it. */
+static uint64_t left_of(const struct device *device)
+{
+    return device->total -
+           (shared_on() ? shared_look((unsigned int)device->ordinal).held : device->used);
+}
+
 /* Of managed memory, as if all of it were touched all the time: what the device has room for. */
 static uint64_t managed_here(const struct device *device)
 {
-    uint64_t left = device->total - device->used;
+    uint64_t left = device->managed > 0 ? left_of(device) : 0;
     return device->managed < left ? device->managed : left;
 }
 
@@ -174,6 +182,10 @@ static uint64_t take_pages(struct device *device, uint64_t bytes)
     if (bytes > device->total - device->used)
         return 0;
     address = space_take(&device->space, bytes);
+    if (address != 0 && shared_on() && !shared_take((unsigned int)device->ordinal, bytes)) {
+        space_give(&device->space, address, bytes);
+        address = 0;
+    }
     if (address != 0)
         device->used += bytes;
     note_peak();
@@ -183,6 +195,8 @@ static uint64_t take_pages(struct device *device, uint64_t bytes)
 static void give_pages(struct device *device, uint64_t address, uint64_t bytes)
 {
     space_give(&device->space, address, bytes);
+    if (shared_on())
+        shared_give((unsigned int)device->ordinal, bytes);
     device->used -= bytes;
 }
 
@@ -692,7 +706,7 @@ DRIVER_CALL(cuMemGetInfo_v2, NEEDS_CONTEXT, (size_t * available, size_t *total),
     const struct device *device = call->context->device;
     if (available == NULL || total == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    *available = device->total - device->used - managed_here(device);
+    *available = left_of(device) - managed_here(device);
     *total = device->total;
     return CUDA_SUCCESS;
 }

@@ -1,16 +1,17 @@
 /*
  * The environment of the simulated driver: SIMCUDA_DEVICES, SIMCUDA_MEMORY, SIMCUDA_OVERHEAD,
- * SIMCUDA_TIMING,
- * SIMCUDA_STEPPED, SIMCUDA_LOG, SIMCUDA_RACES, SIMCUDA_POISON and SIMCUDA_FAULTS. Called once in a
- * process, before anything else is done.
+ * SIMCUDA_SHARED, SIMCUDA_TIMING, SIMCUDA_STEPPED, SIMCUDA_LOG, SIMCUDA_RACES, SIMCUDA_POISON and
+ * SIMCUDA_FAULTS. Called once in a process, before anything else is done.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
+#include "shared.h"
 #include "sim.h"
 
 static bool complain(const char *name, const char *value, const char *allowed)
@@ -91,6 +92,19 @@ static bool open_races(int *races)
     return *races >= 0 || complain("SIMCUDA_RACES", name, "0, 1 or a file that can be written");
 }
 
+/* Devices of this process's own are nobody else's: by their number, others see that. */
+static bool open_shared(struct settings *settings)
+{
+    const char *name = getenv("SIMCUDA_SHARED");
+    if (name == NULL)
+        return getrandom(&settings->devices_id, sizeof settings->devices_id, 0) ==
+               sizeof settings->devices_id;
+    if (!shared_join(name, settings->memory))
+        return false;
+    settings->devices_id = shared_id();
+    return true;
+}
+
 static bool read_faults(void)
 {
     const char *text = getenv("SIMCUDA_FAULTS");
@@ -112,5 +126,5 @@ void settings_read(struct settings *settings)
     valid &= read_faults();
     settings->devices = devices;
     settings->memory = memory / (2 * MIB) * (2 * MIB);
-    settings->valid = valid;
+    settings->valid = valid && open_shared(settings);
 }

@@ -16,7 +16,7 @@
  *
  * Files
  *   calls.c       what every call does first and last: counting, faults, locks, current context
- *   settings.c    the environment; faults.c: SIMCUDA_FAULTS
+ *   settings.c    the environment; faults.c: SIMCUDA_FAULTS; shared.c: SIMCUDA_SHARED
  *   exports.c     the exported names; lookups.c: cuGetProcAddress
  *   handles.c     handles: a value is used again soon after its object is gone, as the driver's are
  *   devices.c, contexts.c, green_contexts.c, streams.c, events.c
@@ -32,6 +32,12 @@
  *   SIMCUDA_MEMORY=BYTES   each device's memory, with an optional KiB, MiB, GiB or TiB (default
  *                          1GiB, at least 4MiB); host memory is taken as it is touched
  *
+ *   SIMCUDA_SHARED=FILE    the devices are those of all processes that name the same file, which is
+ *                          made where it is missing or empty: what one holds (managed memory that
+ *                          can move aside is not held) is missing to the others, and comes back
+ *                          when it gives it back, ends or is killed. One FILE, one SIMCUDA_MEMORY.
+ *                          build/sim/shared FILE says who holds what, and the most that was ever
+ *                          held. Without it, devices are a process's own, and so are their UUIDs.
  *   SIMCUDA_OVERHEAD=BYTES what a created context or stream, a module and an executable graph each
  *                          take of their device's memory (default nothing, but 64 KiB for a
  *                          module; otherwise at least 4MiB)
@@ -194,6 +200,7 @@ void call_leave_driver(struct call *call);
 struct settings {
     unsigned int devices;
     uint64_t memory, overhead;
+    uint64_t devices_id; /* in their UUIDs */
     bool timing, poison, stepped;
     int log;   /* file descriptor, or -1 */
     int races; /* the same, for the race detector's reports; -1 where it is off */
@@ -433,7 +440,7 @@ struct extent {
 
 struct device {
     int ordinal;
-    uint64_t total, used; /* bytes, in whole pages of 2 MiB */
+    uint64_t total, used; /* bytes, in whole pages of 2 MiB; used: by this process */
     uint64_t managed;     /* that move between it and the host; not used ones */
     struct space space;
     struct context *primary; /* NULL while inactive */

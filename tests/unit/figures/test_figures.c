@@ -2,7 +2,9 @@
 #include "pool_fixture.h"
 
 #include "core/base/clock.h"
+#include "core/contexts/device.h"
 #include "core/figures/figures.h"
+#include "core/figures/figures_report.h"
 
 static struct figures figures;
 
@@ -187,4 +189,155 @@ Test(figures, a_pool_counts_in_its_arena, .init = set_up, .fini = tear_down)
     cr_assert_eq(count_records(header, FIGURES_KIND), MEMORY_KINDS);
     cr_assert_eq(count_records(header, FIGURES_HEAP), 1);
     cr_assert_eq(count_records(header, FIGURES_BUCKET), 2, "blocks of 1 KiB, and those not kept");
+}
+
+/* ---- neighbours ---- */
+
+static void describe_device(int ordinal)
+{
+    struct figures_device device = {.ordinal = ordinal, .total_bytes = 1 << 30};
+    cr_assert(figures_device(&figures, &device));
+}
+
+static struct report *report_of_figures(uint64_t started)
+{
+    static struct report report;
+    memset(&report, 0, sizeof report);
+    cr_assert_eq(figures_report(figures_walk(&figures), started, &report), 0);
+    return &report;
+}
+
+Test(figures, what_neighbours_gave_is_counted_by_device, .init = start_figures)
+{
+    describe_device(0);
+    describe_device(1);
+    struct neighbour_counters *first = figures_neighbours(&figures, 0);
+    struct neighbour_counters *second = figures_neighbours(&figures, 1);
+    neighbours_count_given(first, 100, 5000);
+    neighbours_count_given(first, 50, 4000);
+    neighbours_count_got(second, 70, 6000);
+    neighbours_count_left(second, 30, 1000);
+    neighbours_count_asked(second, 0);
+    neighbours_count_asked(second, 3);
+    counter_raise_shared(&second->others_held, 900);
+    struct report *report = report_of_figures(2000);
+    struct report_neighbours wanted[2] = {
+        /* Of two that counted at a time the later one is the last. */
+        {.given = {150, 2, 3000}},
+        /* What was before the pool's start was at it. */
+        {.got = {70, 1, 4000},
+         .left = {30, 1, 0},
+         .asked = 2,
+         .silent = 3,
+         .others_held_bytes = 900}};
+    for (int i = 0; i < 2; i++)
+        cr_expect_arr_eq(&report->devices[i].neighbours, &wanted[i], sizeof wanted[i]);
+    report_free(report);
+}
+
+Test(figures, samples_have_what_neighbours_gave, .init = start_figures)
+{
+    describe_device(0);
+    describe_device(1);
+    neighbours_count_given(figures_neighbours(&figures, 0), 100, 1);
+    neighbours_count_got(figures_neighbours(&figures, 1), 70, 1);
+    struct history_sample sum;
+    figures_sum(figures_walk(&figures), 0, 7, &sum);
+    cr_expect_eq(counter_get(&sum.given_bytes), 100);
+    cr_expect_eq(counter_get(&sum.got_bytes), 0);
+    figures_sum(figures_walk(&figures), 1, 7, &sum);
+    cr_expect_eq(counter_get(&sum.given_bytes), 0);
+    cr_expect_eq(counter_get(&sum.got_bytes), 70);
+    uint64_t now = monotonic_now();
+    figures_sample_now(&figures, now);
+    struct report *report = report_of_figures(now - 1);
+    cr_assert_eq(report->devices[0].sample_count, 1);
+    cr_expect_eq(report->devices[0].samples[0].given_bytes, 100);
+    cr_expect_eq(report->devices[1].samples[0].got_bytes, 70);
+    report_free(report);
+}
+
+Test(figures, the_housekeeper_says_how_it_is, .init = start_figures)
+{
+    struct housekeeper_counters *counters = figures_housekeeper(&figures);
+    struct report *report = report_of_figures(0);
+    cr_expect_eq(report->housekeeper.state, HOUSEKEEPER_NEVER);
+    cr_expect_eq(report->housekeeper.board, BOARD_NOT_TRIED);
+    counter_set(&counters->state, HOUSEKEEPER_CANNOT);
+    counter_add(&counters->wakeups, 5);
+    figures_note_board(counters, "/dev/shm is full");
+    report = report_of_figures(0);
+    cr_expect_eq(report->housekeeper.state, HOUSEKEEPER_CANNOT);
+    cr_expect_eq(report->housekeeper.wakeups, 5);
+    cr_expect_eq(report->housekeeper.board, BOARD_REFUSED);
+    cr_expect_str_eq(report->housekeeper.board_why, "/dev/shm is full");
+    figures_note_board(counters, NULL);
+    report = report_of_figures(0);
+    cr_expect_eq(report->housekeeper.board, BOARD_JOINED);
+    cr_expect_str_eq(report->housekeeper.board_why, "");
+}
+
+/* A text of any length, and what no build writes. */
+Test(figures, a_housekeeper_of_nonsense_is_cut_down, .init = start_figures)
+{
+    struct housekeeper_counters *counters = figures_housekeeper(&figures);
+    char longer[300];
+    memset(longer, 'x', sizeof longer - 1);
+    longer[sizeof longer - 1] = '\0';
+    figures_note_board(counters, longer);
+    cr_expect_eq(strlen(report_of_figures(0)->housekeeper.board_why), BOARD_WHY_BYTES - 1);
+    memset(counters->board_why, 'y', sizeof counters->board_why);
+    cr_expect_eq(strlen(report_of_figures(0)->housekeeper.board_why), BOARD_WHY_BYTES - 1);
+    counter_set(&counters->state, HOUSEKEEPER_STATES);
+    counter_set(&counters->board, BOARD_STATES);
+    struct report *report = report_of_figures(0);
+    cr_expect_eq(report->housekeeper.state, HOUSEKEEPER_NEVER);
+    cr_expect_eq(report->housekeeper.board, BOARD_NOT_TRIED);
+}
+
+Test(figures, limits_are_of_their_device, .init = start_figures)
+{
+    describe_device(0);
+    describe_device(1);
+    struct device_limits none = {.device_bytes = UINT64_MAX, .group_bytes = UINT64_MAX};
+    struct device_limits some = {4096, UINT64_MAX, "GPU_MEMORY_LIMIT", "", ""};
+    cr_assert(figures_limits(&figures, 0, &none));
+    cr_assert(figures_limits(&figures, 1, &some));
+    struct report *report = report_of_figures(0);
+    cr_expect_str_eq(report->devices[0].limits.device_from, "");
+    cr_expect_arr_eq(&report->devices[1].limits, &some, sizeof some);
+    report_free(report);
+}
+
+/* What devices and the pool hold is there before anybody can use the device. */
+Test(figures, a_device_has_its_counters, .init = set_up, .fini = tear_down)
+{
+    start();
+    allocate(1000);
+    struct device *device = registry_devices(&pool->registry);
+    cr_assert_not_null(device);
+    cr_assert_not_null(device->neighbours);
+    cr_assert_not_null(pool->housekeeper_counters);
+    cr_expect_eq(device->limit, UINT64_MAX);
+    cr_expect_eq(device->group_limit, UINT64_MAX);
+    neighbours_count_given(device->neighbours, 123, 1);
+    static struct report report;
+    cr_assert_eq(pool_report(pool, &report), 0);
+    cr_expect_eq(report.devices[0].neighbours.given.bytes, 123);
+    report_free(&report);
+}
+
+/* The container's limit is what the device has. */
+Test(figures, a_containers_limit_is_the_devices, .init = set_up, .fini = tear_down)
+{
+    start_without_context();
+    cr_assert_eq(setenv("GPU_MEMORY_LIMIT", "64m", 1), 0);
+    pool_read_limits(pool, NULL);
+    struct device *device = context_device(pool, 0);
+    cr_assert_not_null(device);
+    cr_expect_eq(device->limit, 64 << 20);
+    static struct report report;
+    cr_assert_eq(pool_report(pool, &report), 0);
+    cr_expect_str_eq(report.devices[0].limits.device_from, "GPU_MEMORY_LIMIT");
+    report_free(&report);
 }

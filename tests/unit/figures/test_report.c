@@ -72,6 +72,13 @@ static void fill_device(struct report_device *device, int ordinal)
     device->fence_queries = 22;
     device->barriers = 33;
     device->captured = 44;
+    for (size_t i = 0; i < sizeof(device->neighbours) / sizeof(uint64_t); i++)
+        ((uint64_t *)&device->neighbours)[i] = 2000000000 * (uint64_t)(ordinal + 1) + i;
+    device->limits = (struct device_limits){.device_bytes = 3ull << 30,
+                                            .group_bytes = 8ull << 30,
+                                            .device_from = "GPU_MEMORY_LIMIT",
+                                            .group_from = "limits.group_bytes",
+                                            .group = "trainers"};
     device->kind_count = 1;
     device->kinds = calloc(1, sizeof(*device->kinds));
     fill_kind(&device->kinds[0]);
@@ -96,6 +103,10 @@ static void fill_report(struct report *report)
         (struct report_versions){.cudapool = "1.2.3", .driver = "580.1", .cuda = 13010};
     settings_defaults(&report->settings);
     report->settings.device.growth_budget.bytes = 7;
+    report->housekeeper = (struct report_housekeeper){.state = HOUSEKEEPER_CANNOT,
+                                                      .wakeups = 77,
+                                                      .board = BOARD_REFUSED,
+                                                      .board_why = "/dev/shm is full"};
     report->device_count = 2;
     report->devices = calloc(2, sizeof(*report->devices));
     fill_device(&report->devices[0], 0);
@@ -120,6 +131,8 @@ static void expect_same_devices(const struct report_device *one, const struct re
     cr_expect_eq(one->fence_queries, other->fence_queries);
     cr_expect_eq(one->barriers, other->barriers);
     cr_expect_eq(one->captured, other->captured);
+    cr_expect_arr_eq(&one->neighbours, &other->neighbours, sizeof(one->neighbours));
+    cr_expect_arr_eq(&one->limits, &other->limits, sizeof(one->limits));
     cr_assert_eq(one->kind_count, other->kind_count);
     cr_assert_not_null(one->kinds);
     cr_assert_not_null(other->kinds);
@@ -145,6 +158,7 @@ static void expect_same(const struct report *one, const struct report *other)
     cr_expect_str_eq(one->process.command, other->process.command);
     cr_expect_float_eq(one->process.wall_seconds, other->process.wall_seconds, 0);
     cr_expect_arr_eq(&one->settings, &other->settings, offsetof(struct settings, spelled));
+    cr_expect_arr_eq(&one->housekeeper, &other->housekeeper, sizeof(one->housekeeper));
     cr_assert_eq(one->device_count, other->device_count);
     for (size_t i = 0; i < one->device_count; i++)
         expect_same_devices(&one->devices[i], &other->devices[i]);
@@ -214,18 +228,100 @@ Test(report, the_table_has_a_row_for_each_bucket_that_was_used)
     expect_cells("bucket", "bucket|requests|hits|clean|queried|barrier|waited|misses|failed|"
                            "given back|live|peak|driver|saved at least");
     expect_cells("1.125 MiB",
-                 "1.125 MiB|100|410.0%|101|102|103|104|105|321|600|112|117 B|124 ns|127 ns");
+                 "1.125 MiB|100|410.0%|101|102|103|104|105|430|605|113|118 B|125 ns|128 ns");
     expect_cells("not kept",
-                 "not kept|500|402.0%|501|502|503|504|505|1521|2600|512|517 B|524 ns|527 ns");
+                 "not kept|500|402.0%|501|502|503|504|505|2030|2605|513|518 B|525 ns|528 ns");
     expect_cells("all",
-                 "all|1000|401.0%|1001|1002|1003|1004|1005|3021|5100|1012|1017 B|1.0 us|1.0 us");
+                 "all|1000|401.0%|1001|1002|1003|1004|1005|4030|5105|1013|1018 B|1.0 us|1.0 us");
     cr_expect_null(strstr(table, "3 MiB"));
     cr_expect_str_eq(line_of("allocations"),
                      "allocations and frees took 2.0 us in the driver and waited 2.0 us for the "
                      "GPU; without the pool they would have taken at least 2.0 us more");
-    cr_expect_str_eq(line_of("3021 requests"),
-                     "3021 requests failed: 1006 for want of device memory, 1007 at "
-                     "limits.device_bytes, 1008 for other reasons");
+    cr_expect_str_eq(line_of("4030 requests"),
+                     "4030 requests failed: 1006 for want of device memory, 1007 at the process's "
+                     "limit, 1008 at its group's limit, 1009 for other reasons");
+    report_free(&report);
+}
+
+Test(report, the_table_says_what_went_from_process_to_process)
+{
+    struct report report;
+
+    fill_report(&report);
+    print(&report);
+    cr_expect_str_eq(line_of("limits:"),
+                     "limits: 3 GiB for the process (GPU_MEMORY_LIMIT), 8 GiB for all of the group "
+                     "trainers (limits.group_bytes)");
+    cr_expect_str_eq(line_of("gave"), "gave 1.8 GiB to other processes, 2.0 G times, the last "
+                                      "2.0 s after the start");
+    cr_expect_str_eq(line_of("got"), "got 1.8 GiB from other processes, 2.0 G times, the last "
+                                     "2.0 s after the start");
+    cr_expect_str_eq(line_of("left"), "left 1.8 GiB free for processes without the pool, 2.0 G "
+                                      "times, the last 2.0 s after the start");
+    cr_expect_str_eq(line_of("asked"), "asked other processes for memory 2.0 G times; 2.0 G "
+                                       "times one did not answer");
+    cr_expect_str_eq(line_of("no thread"),
+                     "no thread of the pool's own could be made: what was idle went back only when "
+                     "the program called, and other processes got nothing of it");
+    cr_expect_str_eq(line_of("other processes"),
+                     "other processes were neither asked nor heard, and a limit of a group held "
+                     "for this one alone: /dev/shm is full");
+    report_free(&report);
+}
+
+Test(report, one_time_is_no_times)
+{
+    struct report report;
+
+    fill_report(&report);
+    report.devices[0].neighbours.given.times = 1;
+    report.devices[0].neighbours.asked = 1;
+    report.devices[0].neighbours.silent = 1;
+    print(&report);
+    cr_expect_not_null(strstr(line_of("gave"), ", 1 time, the last"));
+    cr_expect_str_eq(line_of("asked"),
+                     "asked other processes for memory 1 time; 1 time one did not answer");
+    report_free(&report);
+}
+
+static void expect_no_line(const char *word)
+{
+    for (const char *line = table; *line != '\0'; line += strcspn(line, "\n") + 1)
+        cr_expect_neq(strncmp(line + strspn(line, " "), word, strlen(word)), 0, "%s", table);
+}
+
+/* What has happened to nobody, or mattered to nobody, is not told. */
+Test(report, who_is_alone_is_told_nothing_of_others)
+{
+    static const char *const words[] = {"limits:", "gave",  "got",      "left",
+                                        "asked",   "other", "no thread"};
+    struct report report;
+
+    fill_report(&report);
+    for (size_t i = 0; i < 2; i++) {
+        memset(&report.devices[i].neighbours, 0, sizeof(report.devices[i].neighbours));
+        memset(&report.devices[i].limits, 0, sizeof(report.devices[i].limits));
+    }
+    report.housekeeper.state = HOUSEKEEPER_WENT;
+    print(&report);
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        expect_no_line(words[i]);
+    report.settings.neighbours.enabled = false;
+    print(&report);
+    expect_no_line("other");
+    /* Much was cached at some time: others may have missed it. */
+    report.devices[1].samples[1].cached_bytes = 9 << 20;
+    print(&report);
+    cr_expect_str_eq(line_of("other"), "other processes were neither asked nor heard, and what was "
+                                       "idle went back only when the program called: "
+                                       "neighbours.enabled is false");
+    report.settings.neighbours.enabled = true;
+    print(&report);
+    cr_expect_str_eq(line_of("other"),
+                     "other processes were neither asked nor heard: /dev/shm is full");
+    report.housekeeper.board = BOARD_JOINED;
+    print(&report);
+    expect_no_line("other");
     report_free(&report);
 }
 
@@ -297,7 +393,7 @@ Test(report, a_unit_has_ten_tenths)
     report.devices[0].kinds[0].buckets[0].counters.driver.nanoseconds = 1999999;
     print(&report);
     expect_cells("1.125 MiB",
-                 "1.125 MiB|100|410.0%|101|102|103|104|105|321|600|112|1.9 KiB|1.9 ms|127 ns");
+                 "1.125 MiB|100|410.0%|101|102|103|104|105|430|605|113|1.9 KiB|1.9 ms|128 ns");
     report_free(&report);
 }
 

@@ -437,7 +437,7 @@ Test(config_json, unknown_keys_name_the_nearest_known_one)
     REFUSED("{\"device\": {\"caps\": {\"cachd\": 1}}}", "device.caps.cachd: unknown key",
             "device.caps.cached;", "cached, blocks_per_bucket, reserve_ratio");
     REFUSED("{\"growth_budget\": 1}", ": growth_budget: unknown", "device.growth_budget;",
-            "$schema, version, device, stream_ordered, limits, report");
+            "$schema, version, device, stream_ordered, neighbours, limits, report");
     REFUSED("{\"devise\": {}}", ": devise: ", " device;");
     REFUSED("{\"device\": {\"reuse\": {}}}", "device.reuse: ", "stream_ordered.reuse;");
     REFUSED("{\"stream_ordered\": {\"enable\": 0}}",
@@ -512,6 +512,65 @@ Test(config_json, values_out_of_range_name_the_range)
     REFUSED("{\"report\": {\"file\": \"\"}}", "report.file: found \"\"");
     REFUSED("{\"report\": {\"file\": \"a%d\"}}", "report.file: found \"a%d\"", "%p, %h, %r");
     REFUSED("{\"report\": {\"file\": \"a%\"}}", "report.file: found \"a%\"");
+}
+
+#define NAME_OF_63 "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789."
+
+Test(config_json, groups_have_names)
+{
+    static const char allowed[] = "allowed is a name of 1 to 63 letters, digits, '.', '_' and '-', "
+                                  "or null";
+
+    cr_assert_eq(read_text("{\"limits\": {\"group\": \"job-7_a.B\", \"group_bytes\": \"50%\"}}"), 0,
+                 "%s", error);
+    cr_expect_str_eq(settings.limits.group, "job-7_a.B");
+    cr_expect_float_eq(settings.limits.group_bytes.percent, 50, 0);
+    cr_assert_eq(read_text("{\"limits\": {\"group\": \"" NAME_OF_63 "\"}}"), 0, "%s", error);
+    cr_expect_str_eq(settings.limits.group, NAME_OF_63);
+    cr_assert_eq(read_text("{\"limits\": {\"group\": null, \"group_bytes\": null}}"), 0, "%s",
+                 error);
+    cr_expect_str_eq(settings.limits.group, "");
+    cr_expect(settings.limits.group_bytes.unlimited);
+    REFUSED("{\"limits\": {\"group\": \"\"}}", "limits.group: found \"\"", allowed);
+    REFUSED("{\"limits\": {\"group\": \"" NAME_OF_63 "-\"}}", "limits.group: found", allowed);
+    REFUSED("{\"limits\": {\"group\": \"a b\"}}", "limits.group: found \"a b\"", allowed);
+    REFUSED("{\"limits\": {\"group\": \"a/b\"}}", "limits.group: found \"a/b\"", allowed);
+    REFUSED("{\"limits\": {\"group\": \"j\303\266b\"}}", "limits.group: found", allowed);
+    REFUSED("{\"limits\": {\"group\": \"a\\nb\"}}", "limits.group: found", allowed);
+    REFUSED("{\"limits\": {\"group\": 7}}", "limits.group: found 7", allowed);
+    REFUSED("{\"limits\": {\"group\": \"a\", \"group_bytes\": 0}}", "limits.group_bytes: found 0");
+}
+
+Test(config_json, a_limit_of_a_group_needs_the_group)
+{
+    REFUSED("{\"limits\": {\"group_bytes\": \"1GiB\"}}",
+            "limits.group_bytes: found a limit of a group, and no group; allowed is null, unless "
+            "limits.group names the group");
+    REFUSED("{\"limits\": {\"group\": \"a\", \"group_bytes\": \"1GiB\"},"
+            "\"neighbours\": {\"enabled\": false}}",
+            "limits.group_bytes: found a limit of a group while neighbours.enabled is false; "
+            "allowed is null, unless neighbours.enabled is true");
+    cr_expect_eq(read_text("{\"limits\": {\"group\": \"a\"},"
+                           "\"neighbours\": {\"enabled\": false}}"),
+                 0, "%s", error);
+}
+
+Test(config_json, neighbours_are_left_bytes_a_share_or_nothing)
+{
+    cr_assert_eq(read_text("{}"), 0, "%s", error);
+    cr_expect(settings.neighbours.enabled);
+    cr_expect_float_eq(settings.neighbours.leave_free.percent, 2, 0);
+    cr_assert_eq(read_text("{\"neighbours\": {\"enabled\": false, \"leave_free\": 0}}"), 0, "%s",
+                 error);
+    cr_expect_not(settings.neighbours.enabled);
+    cr_expect_eq(byte_size_resolve(&settings.neighbours.leave_free, 1000), 0);
+    cr_assert_eq(read_text("{\"neighbours\": {\"leave_free\": \"0%\"}}"), 0, "%s", error);
+    cr_expect_eq(byte_size_resolve(&settings.neighbours.leave_free, 1000), 0);
+    cr_assert_eq(read_text("{\"neighbours\": {\"leave_free\": \"1GiB\"}}"), 0, "%s", error);
+    cr_expect_eq(byte_size_resolve(&settings.neighbours.leave_free, 1000), 1 << 30);
+    REFUSED("{\"neighbours\": {\"leave_free\": null}}", "neighbours.leave_free: found null");
+    REFUSED("{\"neighbours\": {\"leave_free\": \"101%\"}}", "found \"101%\"");
+    REFUSED("{\"neighbours\": {\"enabled\": 1}}", "neighbours.enabled: found 1", "true or false");
 }
 
 Test(config_json, ends_of_ranges_are_allowed)

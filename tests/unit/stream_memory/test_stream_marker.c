@@ -404,3 +404,24 @@ Test(stream_marker, sums_are_right)
             check_sums(stream_at(streams_of(pool), j));
     }
 }
+
+/* Sizes of which each is missed, and takes the place of what was freed before it. */
+static void take_sizes_that_crowd_each_other_out(unsigned pairs)
+{
+    static unsigned turn;
+    for (unsigned i = 0; i < pairs; i++)
+        free_on(NULL, take_on(NULL, (5 + turn++ % 3) * MIB));
+}
+
+Test(stream_marker, what_comes_back_to_nobody_gets_none)
+{
+    settings.device.growth_budget.bytes = 0;
+    settings.stream_ordered.caps.reserve_ratio = 1.0;
+    start_streams();
+    free_on(NULL, take_on(NULL, 8 * MIB));
+    take_sizes_that_crowd_each_other_out(8);
+    unsigned records = fake_stream_calls().records;
+    take_sizes_that_crowd_each_other_out(60);
+    cr_assert_eq(fake_stream_calls().records, records, "%u more",
+                 fake_stream_calls().records - records);
+}

@@ -2,6 +2,7 @@
  * Giving stream-ordered memory back.
  */
 #include "core/base/clock.h"
+#include "core/stream_memory/stream_reserve.h"
 #include "streams_fixture.h"
 
 TestSuite(stream_release, .init = set_up_streams, .fini = tear_down, .timeout = 20);
@@ -187,6 +188,21 @@ Test(stream_release, idle_blocks_go)
         free_on(other, take_on(other, 4096));
     cr_assert_eq(bytes_of(one).cached, 0);
     cr_assert_eq(counted_streams().evictions.idle, 4);
+}
+
+/* In between the housekeeper answers its neighbours. */
+Test(stream_release, idle_blocks_go_in_portions)
+{
+    start_streams();
+    fill_stream(one, 12, 2 * GIB);
+    synchronise_stream(one);
+    uint64_t idle = settings.stream_ordered.release_after_idle_ns + HOUSEKEEPING_INTERVAL;
+    uint64_t due = monotonic_now() + idle + 1;
+    for (uint64_t left = 24; left > 0; left -= 8) {
+        cr_assert_eq(bytes_of(one).cached, left * GIB);
+        cr_assert_eq(stream_reserve_release_idle(pool, device(), due) > due, left == 8);
+    }
+    cr_assert_eq(bytes_of(one).cached, 0);
 }
 
 Test(stream_release, trim_gives_back_what_is_over)

@@ -1,0 +1,26 @@
+/*
+ * Of two numbers of bytes, blocks or nanoseconds.
+ */
+#ifndef CUDAPOOL_CORE_NUMBERS_H
+#define CUDAPOOL_CORE_NUMBERS_H
+
+#include <stdint.h>
+
+static inline uint64_t smaller_of(uint64_t one, uint64_t other)
+{
+    return one < other ? one : other;
+}
+
+static inline uint64_t larger_of(uint64_t one, uint64_t other)
+{
+    return one > other ? one : other;
+}
+
+/* What is left of all without the part: nothing where the part is more, as numbers may seem that
+ * other threads change meanwhile. */
+static inline uint64_t rest_of(uint64_t all, uint64_t part)
+{
+    return all > part ? all - part : 0;
+}
+
+#endif

@@ -1,0 +1,235 @@
+/*
+ * What others want of this process: the housekeeper's side of the board (board.h).
+ *
+ * Part of the preload object: libc only.
+ */
+#include "board_file.h"
+#include "board_slot.h"
+#include "core/base/clock.h"
+#include "core/base/futex.h"
+
+/* Nobody wakes whoever sleeps on memory that was replaced meanwhile (core/base/bus_guard.h), but it
+ * wakes by itself. */
+#define SLEEP_MOST UINT64_C(10000000000)
+
+/* So often somebody may wake this process for nothing; then it rests, for a millisecond, and longer
+ * each time, up to 32. */
+#define WAKES_FOR_NOTHING 16u
+#define REST_FIRST        UINT64_C(1000000)
+#define REST_STEPS        5u
+
+/* Nobody waits for longer. Where who has asked was stopped, the cache is not for ever kept empty.
+ */
+#define DEMAND_LASTS UINT64_C(15000000000)
+
+/* ---- sleeping ---- */
+
+static uint64_t end_of_sleep(uint64_t until)
+{
+    return smaller_of(until, monotonic_now() + SLEEP_MOST);
+}
+
+/* A process that wakes this one again and again, and asks for nothing, is listened to more and more
+ * seldom, but often enough for others not to take this one for silent. */
+static void rest_from_wakes(struct board *board)
+{
+    if (board->was_asked)
+        board->wakes_for_nothing = 0;
+    board->was_asked = false;
+    if (++board->wakes_for_nothing <= WAKES_FOR_NOTHING)
+        return;
+    unsigned steps = board->wakes_for_nothing - WAKES_FOR_NOTHING;
+    uint64_t until = monotonic_now() + (REST_FIRST << (steps < REST_STEPS ? steps : REST_STEPS));
+    uint32_t calls = atomic_load_explicit(&board->calls, memory_order_relaxed);
+    while (monotonic_now() < until &&
+           atomic_load_explicit(&board->calls, memory_order_relaxed) == calls)
+        futex_wait(&board->calls, calls, until);
+}
+
+void board_sleep(struct board *board, uint64_t until)
+{
+    const struct board_slot *slot = board_own_slot(board);
+    const board_half *word = slot ? &slot->wake : &board->calls;
+    uint32_t *last = slot ? &board->slept : &board->calls_of;
+    uint32_t calls = atomic_load_explicit(&board->calls, memory_order_relaxed);
+    /* Pairs with the exchange of who asks. */
+    bool waits = atomic_load_explicit(word, memory_order_acquire) == *last;
+    if (waits)
+        futex_wait(word, *last, end_of_sleep(until));
+    if (monotonic_now() >= until ||
+        calls != atomic_load_explicit(&board->calls, memory_order_relaxed))
+        board->wakes_for_nothing = 0;
+    else if (slot)
+        rest_from_wakes(board);
+    *last = atomic_load_explicit(word, memory_order_acquire);
+}
+
+void board_wake(struct board *board)
+{
+    struct board_slot *slot = board_own_slot(board);
+    atomic_fetch_add_explicit(&board->calls, 1, memory_order_release);
+    futex_wake(&board->calls);
+    if (!slot)
+        return;
+    atomic_fetch_add_explicit(&slot->wake, 1, memory_order_release);
+    futex_wake(&slot->wake);
+}
+
+/* ---- demands of others ---- */
+
+static bool is_of_device(const struct board_entry *entry, const uint64_t uuid[2])
+{
+    uint64_t low = atomic_load_explicit(&entry->uuid[0], memory_order_relaxed);
+    uint64_t high = atomic_load_explicit(&entry->uuid[1], memory_order_relaxed);
+    return (low == uuid[0] && high == uuid[1]) || (low == 0 && high == 0);
+}
+
+/* Whether the entry, which another process has written, asks this one for memory of the device. */
+static bool is_for_me(const struct board *board, const struct board_entry *entry,
+                      const uint64_t uuid[2])
+{
+    /* Pairs with the release store in add_entry (board_demand.c). */
+    if (atomic_load_explicit(&entry->open, memory_order_acquire) != 1 || !is_of_device(entry, uuid))
+        return false;
+    uint32_t slot = atomic_load_explicit(&entry->slot, memory_order_relaxed);
+    uint64_t token = atomic_load_explicit(&entry->token, memory_order_relaxed);
+    return slot == BOARD_EVERYBODY || (slot == board->slot && token == board->token);
+}
+
+static uint64_t left_of(const struct board_entry *entry)
+{
+    uint64_t bytes = atomic_load_explicit(&entry->bytes, memory_order_relaxed);
+    uint64_t served = atomic_load_explicit(&entry->served, memory_order_relaxed);
+    return rest_of(bytes, served);
+}
+
+/* Whether somebody may still be waiting for what this entry asks. */
+static bool is_fresh(struct board *board, uint64_t token, uint32_t number)
+{
+    uint64_t now = monotonic_now();
+    struct board_first_seen *place = &board->first_seen[0];
+    for (unsigned i = 0; i < BOARD_FIRST_SEEN; i++) {
+        struct board_first_seen *seen = &board->first_seen[i];
+        if (seen->token == token && seen->number == number)
+            return now - seen->since < DEMAND_LASTS;
+        if (seen->since < place->since)
+            place = seen;
+    }
+    *place = (struct board_first_seen){token, number, now};
+    return true;
+}
+
+static bool is_same(const struct board_seen *one, const struct board_seen *other)
+{
+    return one->slot == other->slot && one->entry == other->entry && one->token == other->token &&
+           one->number == other->number;
+}
+
+/* What is given from now on is for this entry, too. Of very many some are not noted: for those it
+ * may be given twice. */
+static void note_seen(struct board *board, const struct board_seen *seen)
+{
+    for (unsigned i = 0; i < board->seen_count; i++)
+        if (is_same(&board->seen[i], seen))
+            return;
+    if (board->seen_count < BOARD_SEEN)
+        board->seen[board->seen_count++] = *seen;
+}
+
+/* Adds what the slot's owner wants. */
+static void add_wishes(struct board *board, unsigned index, uint64_t token, const uint64_t uuid[2],
+                       struct board_wish *wish)
+{
+    const struct board_slot *slot = &board->map->slots[index];
+    for (unsigned i = 0; i < BOARD_ENTRIES; i++) {
+        const struct board_entry *entry = &slot->entries[i];
+        if (!is_for_me(board, entry, uuid))
+            continue;
+        uint32_t number = atomic_load_explicit(&entry->number, memory_order_relaxed);
+        if (!is_fresh(board, token, number))
+            continue;
+        note_seen(board, &(struct board_seen){index, i, token, number});
+        bool trim = atomic_load_explicit(&entry->kind, memory_order_relaxed) == BOARD_TRIM;
+        wish->trim = wish->trim || trim;
+        wish->bytes = trim ? UINT64_MAX : board_sum(wish->bytes, left_of(entry));
+    }
+}
+
+/* What the slot's owner wants, unless it has ended. */
+static void take_of(struct board *board, unsigned index, const uint64_t uuid[2],
+                    struct board_wish *wish)
+{
+    struct board_wish its = {0};
+    uint64_t token = board_token_of_other(board, index);
+    if (token == 0)
+        return;
+    add_wishes(board, index, token, uuid, &its);
+    if (its.bytes == 0)
+        return;
+    /* Who is not asked opens nothing. */
+    struct board_probe probe = board_probe_begin(board);
+    bool lives = board_probe_lives(&probe, index);
+    board_probe_end(&probe);
+    if (!lives)
+        return;
+    wish->bytes = board_sum(wish->bytes, its.bytes);
+    wish->trim = wish->trim || its.trim;
+}
+
+struct board_wish board_take(struct board *board, int device)
+{
+    struct board_wish wish = {0};
+    const struct board_slot *slot = board_own_slot(board);
+    if (!slot || device < 0)
+        return wish;
+    if (!board->has_looked) {
+        /* Pairs with the exchange of who asks, for the entry that was written before. */
+        board->looked = atomic_load_explicit(&slot->wake, memory_order_acquire);
+        board->has_looked = true;
+        board->seen_count = 0;
+    }
+    unsigned slots = board_slots(board);
+    for (unsigned i = 0; i < slots; i++)
+        take_of(board, i, board->uuids[device], &wish);
+    board->was_asked = board->was_asked || wish.bytes > 0;
+    return wish;
+}
+
+/* Tells who has asked what of the bytes was for it, so that it is given no more than that. Returns
+ * what is left. Who has asked since demands were looked at gets nothing of what others are given.
+ */
+static uint64_t serve(struct board *board, const struct board_seen *seen, const uint64_t uuid[2],
+                      uint64_t bytes)
+{
+    struct board_slot *slot = &board->map->slots[seen->slot];
+    struct board_entry *entry = &slot->entries[seen->entry];
+    if (board_token_of_other(board, seen->slot) != seen->token || !is_for_me(board, entry, uuid) ||
+        atomic_load_explicit(&entry->number, memory_order_relaxed) != seen->number)
+        return bytes;
+    uint64_t part = smaller_of(left_of(entry), bytes);
+    /* Relaxed: what is given is told by the own slot's number. */
+    atomic_fetch_add_explicit(&entry->served, part, memory_order_relaxed);
+    return bytes - part;
+}
+
+void board_give(struct board *board, int device, uint64_t bytes)
+{
+    struct board_slot *slot = board_own_slot(board);
+    if (!slot || device < 0)
+        return;
+    /* Seen by who sees that its demand is answered: board_answered releases it. */
+    atomic_fetch_add_explicit(&slot->devices[device].given, bytes, memory_order_relaxed);
+    for (unsigned i = 0; i < board->seen_count && bytes > 0; i++)
+        bytes = serve(board, &board->seen[i], board->uuids[device], bytes);
+}
+
+void board_answered(struct board *board)
+{
+    struct board_slot *slot = board_own_slot(board);
+    if (!slot || !board->has_looked)
+        return;
+    board->has_looked = false;
+    /* Pairs with the acquire load in read_target (board_demand.c). */
+    atomic_store_explicit(&slot->answered, board->looked, memory_order_release);
+    futex_wake(&slot->answered);
+}

@@ -1,0 +1,296 @@
+/*
+ * Groups of processes that hold no more of a device together than a limit (board.h).
+ *
+ * Whoever takes bytes
+ *   1. raises tentative of its slot by them,
+ *   2. sums held and tentative of all slots of the group, and of each tentative first,
+ *   3. if that is within the limit: raises held, then lowers tentative; if not, lowers tentative.
+ * All of it is sequentially consistent: there is one order of all these loads and stores. What a
+ * slot has, held + tentative as one reads it, is never less than what it really holds, since bytes
+ * are added to held before they go from tentative, and a reader comes by in the other order.
+ *
+ * Never over the limit: Let more than the limit be held at some moment. What each process holds
+ * then was there, without a break, since its raise; of all these raises one was the last. Who made
+ * it read each slot after all those raises, and saw at least what they had raised: more than the
+ * limit. So it did not take them.
+ *
+ * One of two rivals wins: Where only what others have raised, and do not hold yet, is in the way,
+ * the one with the lowest slot keeps its own raise and looks again, and each other one lowers its
+ * own, waits until nobody below it has one, and begins again. So the lowest finds its way free, and
+ * the others after it. Who does not go on for BOARD_SILENCE_NANOSECONDS is stopped: what it has
+ * raised then counts as held, and for ten seconds is not waited for again.
+ *
+ * What a process that has ended held is cleared by whoever would be over the limit with it.
+ *
+ * Part of the preload object: libc only.
+ */
+#include "board_file.h"
+#include "board_slot.h"
+#include "core/base/clock.h"
+
+/* While a rival is waited for it is looked this often whether it lives. */
+#define LOOK_NANOSECONDS UINT64_C(5000000)
+
+/* What the group is found to hold changes while it is looked at: so often it is looked again. */
+#define LOOKS_MOST 16
+
+struct attempt {
+    struct board *board;
+    int device;
+    uint64_t bytes, limit;
+    uint64_t until;     /* when rivals have been waited for long enough; 0: there was none yet */
+    uint64_t look_due;  /* when it is to be looked again who lives; 0: at once */
+    uint64_t last_seen; /* what the group held when it was too much, and which slots did */
+    unsigned looks;     /* how often it was too much */
+};
+
+struct sums {
+    uint64_t held;        /* that cannot be waited for */
+    uint64_t raised;      /* by rivals that may be waited for */
+    uint64_t fingerprint; /* of who holds what */
+    bool rival_below;     /* one of those has a lower slot */
+};
+
+/* ---- the group's numbers ---- */
+
+/* NULL: it is not of the group, or has nothing to do with the device. */
+static const struct board_slot_device *member_device(const struct board *board, unsigned index,
+                                                     int device)
+{
+    const struct board_slot *slot = &board->map->slots[index];
+    if (atomic_load_explicit(&slot->token, memory_order_seq_cst) == 0 ||
+        !board_is_of_group(slot, board->group))
+        return NULL;
+    int place = board_find_device(slot, board->uuids[device]);
+    return place < 0 ? NULL : &slot->devices[place];
+}
+
+static void add_member(struct sums *sums, const struct board *board, unsigned index,
+                       const struct board_slot_device *member, uint64_t now)
+{
+    /* In this order: see above. */
+    uint64_t raised = atomic_load_explicit(&member->tentative, memory_order_seq_cst);
+    uint64_t held = atomic_load_explicit(&member->held, memory_order_seq_cst);
+    uint64_t token = atomic_load_explicit(&board->map->slots[index].token, memory_order_relaxed);
+    sums->held = board_sum(sums->held, held);
+    sums->fingerprint = (sums->fingerprint ^ held ^ index) * UINT64_C(0x9e3779b97f4a7c15);
+    if (index == board->slot || raised == 0)
+        return;
+    if (board_was_silent(board->stuck, token, now)) {
+        sums->held = board_sum(sums->held, raised);
+        return;
+    }
+    sums->raised = board_sum(sums->raised, raised);
+    sums->rival_below = sums->rival_below || index < board->slot;
+}
+
+static struct sums sum_group(const struct board *board, int device, uint64_t now)
+{
+    struct sums sums = {0};
+    unsigned slots = board_slots(board);
+    for (unsigned i = 0; i < slots; i++) {
+        const struct board_slot_device *member = member_device(board, i, device);
+        if (member)
+            add_member(&sums, board, i, member, now);
+    }
+    return sums;
+}
+
+/* Clears the slots of those members that have ended. */
+static void clear_ended_members(struct board *board, int device)
+{
+    unsigned slots = board_slots(board);
+    struct board_probe probe = board_probe_begin(board);
+    for (unsigned i = 0; i < slots; i++)
+        if (i != board->slot && member_device(board, i, device))
+            board_probe_lives(&probe, i);
+    board_probe_end(&probe);
+}
+
+/* ---- rivals that do not go on ---- */
+
+static bool has_raised(const struct board *board, unsigned index, int device, uint32_t *raises)
+{
+    const struct board_slot_device *member =
+        index == board->slot ? NULL : member_device(board, index, device);
+    if (!member)
+        return false;
+    *raises = atomic_load_explicit(&member->raises, memory_order_seq_cst);
+    return atomic_load_explicit(&member->tentative, memory_order_seq_cst) != 0;
+}
+
+static void remember_rivals(struct board *board, int device)
+{
+    lock_must_be_held(&board->group_lock);
+    for (unsigned i = 0; i < BOARD_SLOTS; i++)
+        board->is_rival[i] = has_raised(board, i, device, &board->rival_raises[i]);
+}
+
+/* Those that still have the raise that they had when the wait began. */
+static void note_stuck_rivals(struct board *board, int device, uint64_t now)
+{
+    lock_must_be_held(&board->group_lock);
+    for (unsigned i = 0; i < BOARD_SLOTS; i++) {
+        uint32_t raises;
+        if (board->is_rival[i] && has_raised(board, i, device, &raises) &&
+            raises == board->rival_raises[i])
+            board_note_silent(board->stuck, board_token_of_other(board, i), 0, now);
+    }
+}
+
+/* ---- taking ---- */
+
+static struct board_slot_device *own_device(struct board *board, int device)
+{
+    return &board->map->slots[board->slot].devices[device];
+}
+
+static void raise_own(const struct attempt *attempt)
+{
+    struct board_slot_device *own = own_device(attempt->board, attempt->device);
+    atomic_fetch_add_explicit(&own->raises, 1, memory_order_seq_cst);
+    atomic_store_explicit(&own->tentative, attempt->bytes, memory_order_seq_cst);
+}
+
+static void lower_own(const struct attempt *attempt)
+{
+    atomic_store_explicit(&own_device(attempt->board, attempt->device)->tentative, 0,
+                          memory_order_seq_cst);
+}
+
+static void wait_until_none_is_below(const struct attempt *attempt)
+{
+    uint64_t began = monotonic_now(), now = began;
+    while (now < attempt->until && now < attempt->look_due &&
+           sum_group(attempt->board, attempt->device, now).rival_below) {
+        patient_nap(began);
+        now = monotonic_now();
+    }
+}
+
+enum verdict { WITHIN, OVER, AGAIN };
+
+/* True once it was the same twice, and nobody who has ended is in it. */
+static bool is_surely_over(struct attempt *attempt, const struct sums *sums)
+{
+    if (attempt->looks++ == 0)
+        clear_ended_members(attempt->board, attempt->device);
+    else if (sums->fingerprint == attempt->last_seen || attempt->looks > LOOKS_MOST)
+        return true;
+    attempt->last_seen = sums->fingerprint;
+    return false;
+}
+
+static enum verdict wait_for_rivals(struct attempt *attempt, const struct sums *sums, uint64_t now)
+{
+    struct board *board = attempt->board;
+    if (attempt->until == 0) {
+        attempt->until = now + board->silence;
+        remember_rivals(board, attempt->device);
+    }
+    if (now >= attempt->until) {
+        note_stuck_rivals(board, attempt->device, now);
+        return OVER;
+    }
+    if (now >= attempt->look_due) {
+        clear_ended_members(board, attempt->device);
+        attempt->look_due = now + LOOK_NANOSECONDS;
+    }
+    if (sums->rival_below) {
+        lower_own(attempt);
+        wait_until_none_is_below(attempt);
+        raise_own(attempt);
+    } else {
+        patient_nap(attempt->until - board->silence);
+    }
+    return AGAIN;
+}
+
+static enum verdict look(struct attempt *attempt)
+{
+    uint64_t now = monotonic_now();
+    struct sums sums = sum_group(attempt->board, attempt->device, now);
+    uint64_t certain = board_sum(sums.held, attempt->bytes);
+    if (board_sum(certain, sums.raised) <= attempt->limit)
+        return WITHIN;
+    if (certain > attempt->limit)
+        return is_surely_over(attempt, &sums) ? OVER : AGAIN;
+    return wait_for_rivals(attempt, &sums, now);
+}
+
+/* With nobody but its own threads, whose sum is the number itself: relaxed. */
+static bool take_alone(struct board *board, int device, uint64_t bytes, uint64_t limit)
+{
+    board_word *held = &board->held[device];
+    uint64_t before = atomic_load_explicit(held, memory_order_relaxed);
+    do
+        if (board_sum(before, bytes) > limit)
+            return false;
+    while (!atomic_compare_exchange_weak_explicit(held, &before, before + bytes,
+                                                  memory_order_relaxed, memory_order_relaxed));
+    return true;
+}
+
+static bool take_of_group(struct attempt *attempt)
+{
+    struct board *board = attempt->board;
+    enum verdict verdict;
+    lock_must_be_held(&board->group_lock);
+    raise_own(attempt);
+    do
+        verdict = look(attempt);
+    while (verdict == AGAIN && board_member_slot(board));
+    /* Somebody may have taken the board away meanwhile: then the sums say nothing. */
+    bool is_member = board_member_slot(board) != NULL;
+    if (verdict == WITHIN && is_member) {
+        atomic_fetch_add_explicit(&own_device(board, attempt->device)->held, attempt->bytes,
+                                  memory_order_seq_cst);
+        atomic_fetch_add_explicit(&board->held[attempt->device], attempt->bytes,
+                                  memory_order_relaxed);
+    }
+    lower_own(attempt);
+    if (!is_member)
+        return take_alone(board, attempt->device, attempt->bytes, attempt->limit);
+    return verdict == WITHIN;
+}
+
+bool board_group_take(struct board *board, int device, uint64_t bytes, uint64_t limit)
+{
+    if (!board || !board->map || device < 0)
+        return true;
+    if (board->group[0] == 0 || !board_member_slot(board))
+        return take_alone(board, device, bytes, limit);
+    struct attempt attempt = {.board = board, .device = device, .bytes = bytes, .limit = limit};
+    lock_take(&board->group_lock, LOCK_GROUP);
+    bool taken = take_of_group(&attempt);
+    lock_give(&board->group_lock);
+    return taken;
+}
+
+/* No more than there is. */
+static void lower(board_word *word, uint64_t bytes)
+{
+    uint64_t before = atomic_load_explicit(word, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(word, &before, rest_of(before, bytes),
+                                                  memory_order_seq_cst, memory_order_relaxed))
+        ;
+}
+
+void board_group_give(struct board *board, int device, uint64_t bytes)
+{
+    if (!board || !board->map || device < 0)
+        return;
+    lower(&board->held[device], bytes);
+    if (board->group[0] != 0 && board_member_slot(board))
+        lower(&own_device(board, device)->held, bytes);
+}
+
+uint64_t board_group_held(struct board *board, int device)
+{
+    if (!board || !board->map || device < 0)
+        return 0;
+    if (board->group[0] == 0 || !board_member_slot(board))
+        return atomic_load_explicit(&board->held[device], memory_order_relaxed);
+    board_clear_ended(board);
+    return sum_group(board, device, monotonic_now()).held;
+}

@@ -1,0 +1,129 @@
+/*
+ * Reading slots (board_slot.h).
+ *
+ * Part of the preload object: libc only.
+ */
+#include "board_slot.h"
+
+unsigned board_slots(const struct board *board)
+{
+    /* Pairs with the exchange in note_used (board_join.c): whoever has raised his bytes is seen. */
+    uint32_t used = atomic_load_explicit(&board->map->header.used, memory_order_seq_cst);
+    if (used <= board->slot)
+        used = board->slot + 1;
+    return used < BOARD_SLOTS ? used : BOARD_SLOTS;
+}
+
+/* A part of a slot, whatever stands there. */
+typedef _Atomic(uint64_t) __attribute__((may_alias)) any_word;
+
+void board_slot_clear(struct board_slot *slot)
+{
+    any_word *words = (any_word *)slot;
+    /* First of all: whoever sees another word of the clearing sees that nobody has the slot. */
+    atomic_store_explicit(&slot->token, 0, memory_order_seq_cst);
+    for (unsigned i = 0; i < sizeof *slot / sizeof *words; i++)
+        atomic_store_explicit(&words[i], 0, memory_order_release);
+}
+
+uint64_t board_token_of_other(const struct board *board, unsigned slot)
+{
+    /* Pairs with the store in take_slot (board_join.c), for all that the owner has put there. */
+    return slot == board->slot
+               ? 0
+               : atomic_load_explicit(&board->map->slots[slot].token, memory_order_seq_cst);
+}
+
+bool board_is_still(const struct board_slot *slot, uint64_t token)
+{
+    /* What was read before stays before. Pairs with the store in board_slot_clear. */
+    atomic_thread_fence(memory_order_acquire);
+    return atomic_load_explicit(&slot->token, memory_order_relaxed) == token;
+}
+
+int board_find_device(const struct board_slot *slot, const uint64_t uuid[2])
+{
+    uint32_t count = atomic_load_explicit(&slot->device_count, memory_order_seq_cst);
+    for (uint32_t i = 0; i < count && i < BOARD_DEVICES; i++) {
+        const struct board_slot_device *device = &slot->devices[i];
+        if (atomic_load_explicit(&device->uuid[0], memory_order_relaxed) == uuid[0] &&
+            atomic_load_explicit(&device->uuid[1], memory_order_relaxed) == uuid[1])
+            return (int)i;
+    }
+    return -1;
+}
+
+struct board_bytes board_bytes_of(const struct board_slot_device *device, uint64_t total)
+{
+    struct board_bytes bytes;
+    uint64_t cached = atomic_load_explicit(&device->cached, memory_order_relaxed);
+    /* Pairs with the store in board_publish, for what was given before. */
+    uint64_t pending = atomic_load_explicit(&device->pending, memory_order_acquire);
+    bytes.cached = smaller_of(cached, total);
+    bytes.pending = smaller_of(pending, total - bytes.cached);
+    return bytes;
+}
+
+struct board_bytes board_bytes_to_have(const struct board_slot_device *device, uint64_t total,
+                                       uint32_t listens)
+{
+    struct board_bytes bytes = board_bytes_of(device, total);
+    if (bytes.cached <= BOARD_NEARLY_NOTHING)
+        bytes.cached = 0;
+    if (listens == BOARD_ENDS) {
+        bytes.pending = board_sum(bytes.cached, bytes.pending);
+        bytes.cached = 0;
+    }
+    return bytes;
+}
+
+bool board_is_of_group(const struct board_slot *slot, const uint64_t group[BOARD_GROUP_BYTES / 8])
+{
+    for (unsigned i = 0; i < BOARD_GROUP_BYTES / 8; i++)
+        if (atomic_load_explicit(&slot->group[i], memory_order_relaxed) != group[i])
+            return false;
+    return group[0] != 0;
+}
+
+static const struct board_silent *find_silent(const struct board_silent silent[BOARD_SILENT],
+                                              uint64_t token, uint64_t now)
+{
+    for (unsigned i = 0; i < BOARD_SILENT; i++)
+        if (atomic_load_explicit(&silent[i].token, memory_order_relaxed) == token &&
+            atomic_load_explicit(&silent[i].until, memory_order_relaxed) > now)
+            return &silent[i];
+    return NULL;
+}
+
+bool board_was_silent(const struct board_silent silent[BOARD_SILENT], uint64_t token, uint64_t now)
+{
+    return find_silent(silent, token, now) != NULL;
+}
+
+bool board_does_not_answer(const struct board *board, const struct board_slot *slot, uint64_t token,
+                           uint64_t now)
+{
+    const struct board_silent *record = find_silent(board->silent, token, now);
+    if (!record)
+        return false;
+    uint32_t asked = (uint32_t)atomic_load_explicit(&record->asked, memory_order_relaxed);
+    uint32_t answered = atomic_load_explicit(&slot->answered, memory_order_relaxed);
+    return (int32_t)(answered - asked) < 0;
+}
+
+void board_note_silent(struct board_silent silent[BOARD_SILENT], uint64_t token, uint32_t asked,
+                       uint64_t now)
+{
+    struct board_silent *place = &silent[0];
+    for (unsigned i = 0; i < BOARD_SILENT; i++) {
+        bool is_its = atomic_load_explicit(&silent[i].token, memory_order_relaxed) == token;
+        if (is_its || atomic_load_explicit(&silent[i].until, memory_order_relaxed) <
+                          atomic_load_explicit(&place->until, memory_order_relaxed))
+            place = &silent[i];
+        if (is_its)
+            break;
+    }
+    atomic_store_explicit(&place->token, token, memory_order_relaxed);
+    atomic_store_explicit(&place->asked, asked, memory_order_relaxed);
+    atomic_store_explicit(&place->until, now + BOARD_SILENT_NANOSECONDS, memory_order_relaxed);
+}

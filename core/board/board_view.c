@@ -1,0 +1,208 @@
+/*
+ * What this process shows on the board, and what it sees of others (board.h).
+ *
+ * Part of the preload object: libc only.
+ */
+#include <string.h>
+
+#include "board_file.h"
+#include "board_slot.h"
+#include "core/base/clock.h"
+#include "core/base/futex.h"
+
+/* ---- what this process has ---- */
+
+static int find_own_device(const struct board *board, const uint64_t uuid[2])
+{
+    uint32_t count = atomic_load_explicit(&board->device_count, memory_order_acquire);
+    for (uint32_t i = 0; i < count; i++)
+        if (memcmp(board->uuids[i], uuid, sizeof board->uuids[i]) == 0)
+            return (int)i;
+    return -1;
+}
+
+static int add_device(struct board *board, const uint64_t uuid[2])
+{
+    lock_must_be_held(&board->lock);
+    struct board_slot *slot = board_own_slot(board);
+    uint32_t place = atomic_load_explicit(&board->device_count, memory_order_relaxed);
+    if (!slot || place == BOARD_DEVICES)
+        return -1;
+    memcpy(board->uuids[place], uuid, sizeof board->uuids[place]);
+    atomic_store_explicit(&slot->devices[place].uuid[0], uuid[0], memory_order_relaxed);
+    atomic_store_explicit(&slot->devices[place].uuid[1], uuid[1], memory_order_relaxed);
+    /* In one order with what is taken of a group's limit (board_group.c). */
+    atomic_store_explicit(&slot->device_count, place + 1, memory_order_seq_cst);
+    atomic_store_explicit(&board->device_count, place + 1, memory_order_release);
+    return (int)place;
+}
+
+int board_device(struct board *board, const unsigned char uuid[16])
+{
+    uint64_t words[2];
+    if (!board_own_slot(board))
+        return -1;
+    memcpy(words, uuid, sizeof words);
+    lock_take(&board->lock, LOCK_BOARD);
+    int place = find_own_device(board, words);
+    if (place < 0)
+        place = add_device(board, words);
+    lock_give(&board->lock);
+    return place;
+}
+
+void board_publish(struct board *board, int device, uint64_t cached, uint64_t pending)
+{
+    struct board_slot *slot = board_own_slot(board);
+    if (!slot || device < 0)
+        return;
+    /* Relaxed: a number of its own; board_answered releases it for who has asked. */
+    atomic_store_explicit(&slot->devices[device].cached, cached, memory_order_relaxed);
+    /* Pairs with the load in board_bytes_of, for what was given before. */
+    atomic_store_explicit(&slot->devices[device].pending, pending, memory_order_release);
+}
+
+void board_publish_listening(struct board *board, bool listening)
+{
+    struct board_slot *slot = board_own_slot(board);
+    if (!slot)
+        return;
+    /* Who comes to its end goes on doing so. */
+    uint32_t before = listening ? BOARD_DEAF : BOARD_LISTENS;
+    atomic_compare_exchange_strong_explicit(&slot->listens, &before,
+                                            listening ? BOARD_LISTENS : BOARD_DEAF,
+                                            memory_order_release, memory_order_relaxed);
+}
+
+void board_publish_ending(struct board *board)
+{
+    struct board_slot *slot = board_own_slot(board);
+    if (!slot || atomic_load_explicit(&slot->listens, memory_order_relaxed) != BOARD_LISTENS)
+        return;
+    /* Pairs with the acquire load in read_target (board_demand.c). */
+    atomic_store_explicit(&slot->listens, BOARD_ENDS, memory_order_release);
+    futex_wake(&slot->answered);
+}
+
+/* ---- what others have ---- */
+
+/* Nothing where it would not be given. */
+static struct board_bytes had_of(const struct board *board, unsigned index, const uint64_t uuid[2],
+                                 uint64_t total, bool of_group, uint64_t now)
+{
+    const struct board_slot *slot = &board->map->slots[index];
+    struct board_bytes nothing = {0};
+    uint64_t token = board_token_of_other(board, index);
+    uint32_t listens = atomic_load_explicit(&slot->listens, memory_order_relaxed);
+    if (token == 0 || listens == BOARD_DEAF || (of_group && !board_is_of_group(slot, board->group)))
+        return nothing;
+    int place = board_find_device(slot, uuid);
+    if (place < 0 || board_does_not_answer(board, slot, token, now))
+        return nothing;
+    struct board_bytes bytes = board_bytes_to_have(&slot->devices[place], total, listens);
+    return board_is_still(slot, token) ? bytes : nothing;
+}
+
+struct board_bytes board_others(struct board *board, int device, uint64_t device_total,
+                                bool of_group)
+{
+    struct board_bytes sum = {0};
+    if (!board_own_slot(board) || device < 0)
+        return sum;
+    board_clear_ended(board);
+    uint64_t now = monotonic_now();
+    unsigned slots = board_slots(board);
+    for (unsigned i = 0; i < slots; i++) {
+        struct board_bytes its =
+            had_of(board, i, board->uuids[device], device_total, of_group, now);
+        sum.cached = board_sum(sum.cached, its.cached);
+        sum.pending = board_sum(sum.pending, its.pending);
+    }
+    return sum;
+}
+
+uint64_t board_ended_at(const struct board *board, int device)
+{
+    if (!board_own_slot(board) || device < 0)
+        return 0;
+    return atomic_load_explicit(&board->ended_at[device], memory_order_relaxed);
+}
+
+/* ---- looking on ---- */
+
+static void read_text_of(const struct board_slot *slot, char text[BOARD_GROUP_BYTES])
+{
+    for (unsigned i = 0; i < BOARD_GROUP_BYTES / 8; i++) {
+        uint64_t word = atomic_load_explicit(&slot->group[i], memory_order_relaxed);
+        memcpy(text + sizeof word * i, &word, sizeof word);
+    }
+    text[BOARD_GROUP_BYTES - 1] = '\0';
+    /* It may be printed. */
+    for (char *c = text; *c; c++)
+        if (*c <= ' ' || *c > '~')
+            *c = '?';
+}
+
+static bool has_demand(const struct board_slot *slot)
+{
+    for (unsigned i = 0; i < BOARD_ENTRIES; i++)
+        if (atomic_load_explicit(&slot->entries[i].open, memory_order_relaxed) == 1 &&
+            atomic_load_explicit(&slot->entries[i].kind, memory_order_relaxed) == BOARD_RECLAIM)
+            return true;
+    return false;
+}
+
+static void read_device(const struct board_slot_device *device,
+                        struct board_process_device *described)
+{
+    uint64_t uuid[2] = {atomic_load_explicit(&device->uuid[0], memory_order_relaxed),
+                        atomic_load_explicit(&device->uuid[1], memory_order_relaxed)};
+    struct board_bytes bytes = board_bytes_of(device, UINT64_MAX);
+    memcpy(described->uuid, uuid, sizeof described->uuid);
+    described->held = atomic_load_explicit(&device->held, memory_order_relaxed);
+    described->cached = bytes.cached;
+    described->pending = bytes.pending;
+    described->given = atomic_load_explicit(&device->given, memory_order_relaxed);
+}
+
+static void read_process(const struct board_slot *slot, struct board_process *process)
+{
+    uint32_t count = atomic_load_explicit(&slot->device_count, memory_order_acquire);
+    *process = (struct board_process){
+        .pid = (int32_t)atomic_load_explicit(&slot->pid, memory_order_relaxed),
+        .pid_namespace = atomic_load_explicit(&slot->pid_namespace, memory_order_relaxed),
+        .start_ticks = atomic_load_explicit(&slot->start_ticks, memory_order_relaxed),
+        .listens = atomic_load_explicit(&slot->listens, memory_order_relaxed) == BOARD_LISTENS,
+        .asks = has_demand(slot),
+        .device_count = count < BOARD_DEVICES ? count : BOARD_DEVICES,
+    };
+    read_text_of(slot, process->group);
+    for (unsigned i = 0; i < process->device_count; i++)
+        read_device(&slot->devices[i], &process->devices[i]);
+}
+
+static bool read_living(const struct board_probe *probe, unsigned index,
+                        struct board_process *process)
+{
+    struct board *board = probe->board;
+    const struct board_slot *slot = &board->map->slots[index];
+    uint64_t token = atomic_load_explicit(&slot->token, memory_order_acquire);
+    if (token == 0 || atomic_load_explicit(&slot->visits, memory_order_relaxed) ||
+        (index != board->slot && !board_probe_lives(probe, index)))
+        return false;
+    read_process(slot, process);
+    return board_is_still(slot, token);
+}
+
+bool board_next_process(struct board *board, unsigned *slot, struct board_process *process)
+{
+    if (!board_own_slot(board))
+        return false;
+    bool found = false;
+    unsigned slots = board_slots(board);
+    struct board_probe probe = board_probe_begin(board);
+    while (!found && *slot < slots)
+        found = read_living(&probe, (*slot)++, process);
+    board_probe_end(&probe);
+    return found;
+}

@@ -1,0 +1,153 @@
+/*
+ * Lines about neighbours, limits and the housekeeper (report_neighbours.h).
+ */
+#include "report_neighbours.h"
+
+#include <stdio.h>
+
+#include "core/base/one_line.h"
+#include "core/base/readable.h"
+
+/* What lies idle in one process below this is nobody's trouble. */
+#define MUCH (UINT64_C(8) << 20)
+
+/* ---- of a device ---- */
+
+/* "GPU_MEMORY_LIMIT: 3.0 GiB for the process, 3.0 GiB for its group job-7" */
+static bool limit_line(const struct report_device *device, char text[REPORT_LINE_BYTES])
+{
+    const struct device_limits *limits = &device->limits;
+    char bytes[READABLE_BYTES], own[128] = "", group[160] = "";
+    if (limits->device_from[0] != '\0') {
+        readable_exact_bytes(limits->device_bytes, bytes);
+        snprintf(own, sizeof own, "%s for the process (%s)", bytes, limits->device_from);
+    }
+    if (limits->group_from[0] != '\0') {
+        readable_exact_bytes(limits->group_bytes, bytes);
+        snprintf(group, sizeof group, "%s for all of the group %s (%s)", bytes, limits->group,
+                 limits->group_from);
+    }
+    snprintf(text, REPORT_LINE_BYTES, "limits: %s%s%s", own, own[0] && group[0] ? ", " : "", group);
+    return own[0] != '\0' || group[0] != '\0';
+}
+
+/* "gave other processes 3.0 GiB, twice, the last 2.0 s after the start" */
+static bool exchange_line(const struct report_exchange *exchange, const char *did,
+                          const char *with_whom, char text[REPORT_LINE_BYTES])
+{
+    char bytes[READABLE_BYTES], times[READABLE_BYTES], last[READABLE_BYTES];
+    if (exchange->times == 0)
+        return false;
+    readable_bytes(exchange->bytes, bytes);
+    readable_count(exchange->times, times);
+    readable_time(exchange->last_nanoseconds, last);
+    snprintf(text, REPORT_LINE_BYTES, "%s %s %s, %s time%s, the last %s after the start", did,
+             bytes, with_whom, times, exchange->times == 1 ? "" : "s", last);
+    return true;
+}
+
+static bool silence_line(const struct report_neighbours *neighbours, char text[REPORT_LINE_BYTES])
+{
+    char asked[READABLE_BYTES], silent[READABLE_BYTES];
+    if (neighbours->silent == 0)
+        return false;
+    readable_count(neighbours->asked, asked);
+    readable_count(neighbours->silent, silent);
+    snprintf(text, REPORT_LINE_BYTES,
+             "asked other processes for memory %s time%s; %s time%s one did not answer", asked,
+             neighbours->asked == 1 ? "" : "s", silent, neighbours->silent == 1 ? "" : "s");
+    return true;
+}
+
+bool report_device_line(const struct report_device *device, unsigned number,
+                        char text[REPORT_LINE_BYTES])
+{
+    const struct report_neighbours *neighbours = &device->neighbours;
+    bool said = false;
+    switch (number) {
+    case 0:
+        said = limit_line(device, text);
+        break;
+    case 1:
+        said = exchange_line(&neighbours->given, "gave", "to other processes", text);
+        break;
+    case 2:
+        said = exchange_line(&neighbours->got, "got", "from other processes", text);
+        break;
+    case 3:
+        said =
+            exchange_line(&neighbours->left, "left", "free for processes without the pool", text);
+        break;
+    case 4:
+        said = silence_line(neighbours, text);
+        break;
+    default:
+        break;
+    }
+    if (said)
+        replace_control_characters(text);
+    return said;
+}
+
+/* ---- of a process ---- */
+
+static bool was_much(uint64_t cached, uint64_t pending)
+{
+    return saturating_sum(cached, pending) > MUCH;
+}
+
+bool report_kept_much(const struct report_device *devices, size_t count)
+{
+    bool much = false;
+    for (size_t i = 0; i < count; i++) {
+        const struct report_device *device = &devices[i];
+        for (size_t j = 0; j < device->sample_count; j++)
+            much =
+                much || was_much(device->samples[j].cached_bytes, device->samples[j].pending_bytes);
+        for (size_t j = 0; j < device->kind_count; j++)
+            much = much || was_much(device->kinds[j].totals.cached_bytes,
+                                    device->kinds[j].totals.pending_bytes);
+    }
+    return much;
+}
+
+bool report_is_grouped(const struct report_device *devices, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (devices[i].limits.group_from[0] != '\0')
+            return true;
+    return false;
+}
+
+bool report_process_line(const struct report_aloneness *of, unsigned number,
+                         char text[REPORT_LINE_BYTES])
+{
+    const struct report_housekeeper *housekeeper = of->housekeeper;
+    bool matters = of->kept_much || of->grouped;
+    bool said = false;
+    switch (number) {
+    case 0:
+        said = of->enabled && housekeeper->state == HOUSEKEEPER_CANNOT;
+        snprintf(text, REPORT_LINE_BYTES,
+                 "no thread of the pool's own could be made: what was idle went back only when the "
+                 "program called, and other processes got nothing of it");
+        break;
+    case 1:
+        said = of->enabled && housekeeper->board == BOARD_REFUSED && matters;
+        snprintf(text, REPORT_LINE_BYTES, "other processes were neither asked nor heard%s: %s",
+                 of->grouped ? ", and a limit of a group held for this one alone" : "",
+                 housekeeper->board_why);
+        break;
+    case 2:
+        said = !of->enabled && matters;
+        snprintf(text, REPORT_LINE_BYTES,
+                 "other processes were neither asked nor heard, and what was idle went back only "
+                 "when the program called: neighbours.enabled is false");
+        break;
+    default:
+        break;
+    }
+    if (said)
+        replace_control_characters(text);
+    return said;
+}

@@ -1,0 +1,191 @@
+#include "house.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/prctl.h>
+
+#include "core/base/clock.h"
+#include "core/base/futex.h"
+#include "core/base/numbers.h"
+#include "core/board/board.h"
+#include "core/contexts/housekeeping.h"
+#include "core/contexts/kind.h"
+#include "core/contexts/pool_state.h"
+#include "core/contexts/registry.h"
+#include "core/driver/calls.h"
+#include "core/reclaim/reclaim.h"
+#include "neighbours.h"
+
+/* It ends when nothing has been free in so many looks, one after the other. */
+#define EMPTY_LOOKS 2u
+
+/* What becomes idle at many times is looked for so many times in the span that makes it idle, at
+ * most; and not more often than this: nanoseconds. */
+#define LOOKS_PER_SPAN 16u
+#define SHORTEST_SLEEP (UINT64_C(10) * 1000 * 1000)
+
+/* The thread's own. Nanoseconds are those of the monotonic clock. */
+struct house {
+    struct pool *pool;
+    uint64_t next_look;   /* for idle blocks */
+    uint64_t next_answer; /* to neighbours who wait for what is pending; UINT64_MAX: none does */
+    uint64_t patience;    /* with that: the last sleep */
+    uint64_t next_watermark;
+    unsigned empty; /* looks in a row that found nothing free */
+};
+
+/* ---- the thread ---- */
+
+static void present_thread(void)
+{
+    prctl(PR_SET_NAME, "cudapool");
+    /* The thread that it comes from may have a real-time priority, which is not for this. */
+    int policy = sched_getscheduler(0);
+    if (policy == SCHED_FIFO || policy == SCHED_RR)
+        sched_setscheduler(0, SCHED_OTHER, &(struct sched_param){0});
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &(int){0});
+}
+
+void house_count_state(const struct pool *pool, enum housekeeper_state state)
+{
+    if (pool->housekeeper_counters)
+        counter_set(&pool->housekeeper_counters->state, state);
+}
+
+static void sleep_until(struct pool *pool, uint64_t until)
+{
+    static const _Atomic uint32_t nobody_calls;
+    struct board *board = atomic_load_explicit(&pool->board, memory_order_acquire);
+    if (board)
+        board_sleep(board, until);
+    else
+        futex_wait(&nobody_calls, 0, until);
+    if (pool->housekeeper_counters)
+        counter_add(&pool->housekeeper_counters->wakeups, 1);
+}
+
+/* ---- idle blocks ---- */
+
+static uint64_t shortest_span(const struct pool *pool)
+{
+    uint64_t shortest = UINT64_MAX;
+    for (int kind = 0; kind < MEMORY_KINDS; kind++) {
+        uint64_t span =
+            settings_of_kind(&pool->settings, (enum memory_kind)kind).release_after_idle_ns;
+        if (span)
+            shortest = smaller_of(shortest, span);
+    }
+    return shortest;
+}
+
+/* When the next block is due. */
+static uint64_t release_idle(struct pool *pool, uint64_t now)
+{
+    uint64_t due = UINT64_MAX;
+    struct device *device = registry_devices(&pool->registry);
+    for (; device; device = device->next)
+        for (const struct kind *const *kind = pool->kinds; *kind; kind++)
+            if ((*kind)->release_idle && !housekeeping_is_stopped(&pool->housekeeping))
+                due = smaller_of(due, (*kind)->release_idle(pool, device, now));
+    return due;
+}
+
+/* What is due is looked for then, and in any case after the interval: what threads use is seen in
+ * no other way. */
+static void look_for_idle(struct house *house, uint64_t now)
+{
+    uint64_t due = release_idle(house->pool, now);
+    uint64_t apart = larger_of(shortest_span(house->pool) / LOOKS_PER_SPAN, SHORTEST_SLEEP);
+    uint64_t soonest = now + smaller_of(apart, HOUSEKEEPING_INTERVAL);
+    house->next_look = larger_of(soonest, smaller_of(due, now + HOUSEKEEPING_INTERVAL));
+}
+
+/* ---- the end ---- */
+
+/* What is on its way to others is, too, until they are told that it has arrived. */
+static bool is_anything_free(struct pool *pool)
+{
+    struct kept_bytes kept = kept_bytes(pool, NULL);
+    uint64_t on_the_way = 0;
+    struct device *device = registry_devices(&pool->registry);
+    for (; device; device = device->next)
+        on_the_way += atomic_load_explicit(&device->on_the_way, memory_order_relaxed);
+    return kept.cached || kept.pending || on_the_way;
+}
+
+/* See housekeeping.h for why nothing that is freed meanwhile is missed. */
+static bool may_end(struct house *house)
+{
+    struct pool *pool = house->pool;
+    uint32_t watched = HOUSEKEEPING_WATCHED;
+    bool any = false;
+    house->empty = is_anything_free(pool) ? 0 : house->empty + 1;
+    if (house->empty < EMPTY_LOOKS)
+        return false;
+    neighbours_listen(pool, false);
+    house_count_state(pool, HOUSEKEEPER_WENT);
+    atomic_store(&pool->housekeeping.phase, HOUSEKEEPING_WATCHED);
+    for (const struct kind *const *kind = pool->kinds; *kind; kind++)
+        any |= (*kind)->watch && (*kind)->watch(pool);
+    /* Where the phase is another one, a free has been faster, and has made another thread. */
+    if (!any ||
+        !atomic_compare_exchange_strong(&pool->housekeeping.phase, &watched, HOUSEKEEPING_MADE))
+        return true;
+    house_count_state(pool, HOUSEKEEPER_RUNS);
+    neighbours_listen(pool, true);
+    house->empty = 0;
+    return false;
+}
+
+/* ---- neighbours ---- */
+
+/* The shortest and the longest sleep while a neighbour waits for what is pending. */
+#define SHORT_PATIENCE (UINT64_C(1) * 1000 * 1000)
+#define LONG_PATIENCE  (UINT64_C(10) * 1000 * 1000)
+
+static void answer_neighbours(struct house *house)
+{
+    if (!neighbours_answer(house->pool)) {
+        house->patience = 0;
+        house->next_answer = UINT64_MAX;
+        return;
+    }
+    house->patience = smaller_of(larger_of(2 * house->patience, SHORT_PATIENCE), LONG_PATIENCE);
+    house->next_answer = monotonic_now() + house->patience;
+}
+
+/* ---- all of it ---- */
+
+/* What is done about once a second. False: nothing is free any more. */
+static bool look_around(struct house *house, uint64_t now)
+{
+    struct pool *pool = house->pool;
+    look_for_idle(house, now);
+    if (now >= house->next_watermark) {
+        house->next_watermark = now + HOUSEKEEPING_INTERVAL;
+        neighbours_leave_free(pool, now);
+    }
+    neighbours_publish(pool);
+    return !may_end(house);
+}
+
+void *house_keep(void *argument)
+{
+    struct house house = {.pool = argument, .next_answer = UINT64_MAX};
+    struct pool *pool = house.pool;
+    uint64_t now = monotonic_now();
+    present_thread();
+    /* For good: another thread may begin a capture before the pool knows of it. */
+    relaxed_mode_begin(pool->driver);
+    atomic_store_explicit(&pool->housekeeping.began_at, now, memory_order_relaxed);
+    while (!housekeeping_is_stopped(&pool->housekeeping)) {
+        answer_neighbours(&house);
+        if (now >= house.next_look && !look_around(&house, now))
+            break;
+        sleep_until(pool, smaller_of(house.next_look, house.next_answer));
+        now = monotonic_now();
+    }
+    return NULL;
+}

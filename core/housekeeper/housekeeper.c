@@ -1,0 +1,251 @@
+/*
+ * When the housekeeper's thread is made, and how. What it does is in house.c.
+ */
+#include "housekeeper.h"
+
+#include <errno.h>
+#include <link.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "core/base/cancellation.h"
+#include "core/base/clock.h"
+#include "core/board/board.h"
+#include "core/contexts/device.h"
+#include "core/contexts/housekeeping.h"
+#include "core/contexts/pool_state.h"
+#include "core/contexts/registry.h"
+#include "core/contexts/surroundings.h"
+#include "house.h"
+#include "neighbours.h"
+
+/* Where no thread could be made, it is tried again after so long: nanoseconds. */
+#define RETRY_NANOSECONDS (UINT64_C(10) * 1000 * 1000 * 1000)
+
+/* What is cached is told to neighbours by slow paths no sooner than so long after the last time, in
+ * nanoseconds, unless so many bytes were freed: to sum up what all threads have costs each of them
+ * a cache line or two. */
+#define PUBLISH_NANOSECONDS (UINT64_C(1) * 1000 * 1000)
+#define UNTOLD_BYTES        (UINT64_C(64) << 20)
+
+/* Of so many slow paths of a thread one looks at the clock for that. */
+#define LOOKS_PER_CLOCK 16u
+
+/* For the driver, beside the C library's own needs. What sanitizers put there is large. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define STACK_BYTES ((size_t)2 << 20)
+#else
+#define STACK_BYTES ((size_t)256 << 10)
+#endif
+
+/* ---- the process ---- */
+
+/* Handlers of exit get no argument. Of several pools, which only tests have, the last one. */
+static _Atomic(struct pool *) pool_of_process;
+
+static void process_ends(void)
+{
+    struct pool *pool = atomic_load_explicit(&pool_of_process, memory_order_acquire);
+    /* A child of vfork that calls exit shares the memory, but is not the process. */
+    if (pool && pool->process == getpid())
+        housekeeper_stop(pool);
+}
+
+/* The driver was there before, and so were the handlers of its own that it has for exit: those
+ * that come later are called earlier. */
+static void be_told_of_exit(struct pool *pool)
+{
+    if (!atomic_exchange_explicit(&pool_of_process, pool, memory_order_acq_rel))
+        atexit(process_ends);
+}
+
+void housekeeper_prepare(struct pool *pool)
+{
+    struct housekeeping *keeping = &pool->housekeeping;
+    int error = errno;
+    keeping->seccomp = prctl(PR_GET_SECCOMP);
+    keeping->no_new_privileges = prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0);
+    errno = error;
+    if (!pool->settings.neighbours.enabled)
+        atomic_store_explicit(&keeping->phase, HOUSEKEEPING_OFF, memory_order_relaxed);
+}
+
+void housekeeper_stop(struct pool *pool)
+{
+    struct board *board = atomic_load_explicit(&pool->board, memory_order_acquire);
+    atomic_store_explicit(&pool->housekeeping.stopped, true, memory_order_relaxed);
+    if (board)
+        board_publish_ending(board);
+}
+
+void housekeeper_forget(struct pool *pool)
+{
+    atomic_store_explicit(&pool->housekeeping.phase, HOUSEKEEPING_OFF, memory_order_relaxed);
+    atomic_store_explicit(&pool->housekeeping.stopped, true, memory_order_relaxed);
+}
+
+/* ---- making the thread ---- */
+
+static int add_static_tls(struct dl_phdr_info *object, size_t size, void *bytes)
+{
+    (void)size;
+    for (int i = 0; i < object->dlpi_phnum; i++)
+        if (object->dlpi_phdr[i].p_type == PT_TLS)
+            *(size_t *)bytes += object->dlpi_phdr[i].p_memsz;
+    return 0;
+}
+
+/* The C library takes what the objects of the process have for each thread out of its stack. 0
+ * beside a fork, whose child would have the dynamic linker's lock for ever: then the stack has the
+ * size that is usual in this process. */
+static size_t stack_bytes(struct pool *pool)
+{
+    size_t bytes = STACK_BYTES, page = (size_t)sysconf(_SC_PAGESIZE);
+    if (!surroundings_linker_begin(pool))
+        return 0;
+    dl_iterate_phdr(add_static_tls, &bytes);
+    surroundings_linker_end(pool);
+    return (bytes + page - 1) / page * page;
+}
+
+static void block_signals(sigset_t *before)
+{
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS};
+    sigset_t all;
+    /* It leaves out those that the C library uses for itself (setuid, pthread_cancel). */
+    sigfillset(&all);
+    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
+        sigdelset(&all, faults[i]);
+    sigprocmask(SIG_SETMASK, &all, before); /* of this thread, which the new one inherits */
+}
+
+/* 0, or an error. */
+static int create(struct pool *pool, size_t bytes)
+{
+    const struct thread_functions *functions = &pool->thread_functions;
+    pthread_attr_t attributes;
+    pthread_t thread;
+    int error = pthread_attr_init(&attributes);
+    if (error)
+        return error;
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    if (bytes && functions->set_stack_size)
+        functions->set_stack_size(&attributes, bytes);
+    error = functions->create(&thread, &attributes, house_keep, pool);
+    pthread_attr_destroy(&attributes);
+    return error;
+}
+
+/* A sandbox that was entered since may answer a clone by killing the process. In a container there
+ * is a filter from the start; but who adds one of its own gives up new privileges first. */
+static bool is_free_to_make_threads(const struct pool *pool)
+{
+    const struct housekeeping *keeping = &pool->housekeeping;
+    return prctl(PR_GET_SECCOMP) == keeping->seccomp &&
+           (keeping->seccomp == 0 ||
+            prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == keeping->no_new_privileges);
+}
+
+static bool make_thread(struct pool *pool)
+{
+    sigset_t before;
+    int error = errno;
+    bool made = false;
+    if (pool->thread_functions.create && is_free_to_make_threads(pool)) {
+        int cancellation = cancellation_off();
+        block_signals(&before);
+        int result = create(pool, stack_bytes(pool));
+        /* Perhaps not enough for what objects without a header of their own have for threads. */
+        if (result == EINVAL)
+            result = create(pool, 0);
+        made = result == 0;
+        sigprocmask(SIG_SETMASK, &before, NULL);
+        cancellation_restore(cancellation);
+    }
+    errno = error;
+    return made;
+}
+
+/* Children of vfork run in the parent's memory. */
+static bool is_in_the_pools_process(const struct pool *pool)
+{
+    return !atomic_load_explicit(&pool->forgotten, memory_order_relaxed) &&
+           pool->process == getpid();
+}
+
+/* phase: what it is now, as far as this thread knows. */
+__attribute__((noinline)) static void make(struct pool *pool, uint32_t phase)
+{
+    struct housekeeping *keeping = &pool->housekeeping;
+    uint64_t now = monotonic_now();
+    if (phase == HOUSEKEEPING_CANNOT &&
+        now < atomic_load_explicit(&keeping->retry_at, memory_order_relaxed))
+        return;
+    if (atomic_load_explicit(&keeping->stopped, memory_order_relaxed) ||
+        !is_in_the_pools_process(pool) ||
+        !atomic_compare_exchange_strong(&keeping->phase, &phase, HOUSEKEEPING_MADE))
+        return;
+    be_told_of_exit(pool);
+    house_count_state(pool, HOUSEKEEPER_RUNS);
+    /* Whoever asks before the thread has run for the first time is answered then. */
+    neighbours_publish(pool);
+    neighbours_listen(pool, true);
+    if (make_thread(pool))
+        return;
+    neighbours_listen(pool, false);
+    house_count_state(pool, HOUSEKEEPER_CANNOT);
+    atomic_store_explicit(&keeping->retry_at, now + RETRY_NANOSECONDS, memory_order_relaxed);
+    atomic_store_explicit(&keeping->phase, HOUSEKEEPING_CANNOT, memory_order_release);
+}
+
+/* What a member of a group has taken is missing to a group with a limit, however little it is. */
+static bool has_taken_much(struct pool *pool)
+{
+    uint64_t bytes = 0, of_limited_groups = 0;
+    const struct device *device = registry_devices(&pool->registry);
+    for (; device; device = device->next) {
+        bytes += device_reserved(device);
+        if (device->group_limit != UINT64_MAX)
+            of_limited_groups += device_reserved(device);
+    }
+    return bytes > HOUSEKEEPER_BYTES || of_limited_groups;
+}
+
+/* Others are told soon enough by the thread, unless it was much. Relaxed: it chooses who tells. */
+static void publish_now_and_then(struct pool *pool, uint64_t bytes)
+{
+    struct housekeeping *keeping = &pool->housekeeping;
+    if (bytes < HOUSEKEEPER_MUCH && ++thread_state.looks % LOOKS_PER_CLOCK != 0)
+        return;
+    uint64_t untold =
+        bytes + atomic_fetch_add_explicit(&keeping->untold, bytes, memory_order_relaxed);
+    uint64_t last = atomic_load_explicit(&keeping->published_at, memory_order_relaxed);
+    uint64_t now = monotonic_now();
+    if (untold < UNTOLD_BYTES && now < last + PUBLISH_NANOSECONDS)
+        return;
+    atomic_store_explicit(&keeping->untold, 0, memory_order_relaxed);
+    atomic_store_explicit(&keeping->published_at, now, memory_order_relaxed);
+    neighbours_publish(pool);
+}
+
+void housekeeper_look(struct pool *pool, uint64_t bytes)
+{
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
+    uint32_t phase = atomic_load_explicit(&pool->housekeeping.phase, memory_order_relaxed);
+    if (phase == HOUSEKEEPING_OFF)
+        return;
+    if (phase == HOUSEKEEPING_MADE && atomic_load_explicit(&pool->board, memory_order_acquire))
+        publish_now_and_then(pool, bytes);
+    else if (phase == HOUSEKEEPING_WATCHED || (phase != HOUSEKEEPING_MADE && has_taken_much(pool)))
+        make(pool, phase);
+}
+
+void housekeeper_look_after_miss(struct pool *pool)
+{
+    uint32_t phase = atomic_load_explicit(&pool->housekeeping.phase, memory_order_relaxed);
+    if (phase == HOUSEKEEPING_NONE)
+        housekeeper_look(pool, 0);
+}

@@ -1,0 +1,239 @@
+#include "neighbours.h"
+
+#include "core/base/clock.h"
+#include "core/base/numbers.h"
+#include "core/board/board.h"
+#include "core/contexts/device.h"
+#include "core/contexts/epoch.h"
+#include "core/contexts/kind.h"
+#include "core/contexts/pool_state.h"
+#include "core/contexts/registry.h"
+#include "core/contexts/return_stream.h"
+#include "core/driver/calls.h"
+#include "core/figures/stats.h"
+#include "core/reclaim/managed.h"
+#include "core/reclaim/reclaim.h"
+
+/* ---- what is here ---- */
+
+static uint64_t on_the_way(const struct device *device)
+{
+    return atomic_load_explicit(&device->on_the_way, memory_order_relaxed);
+}
+
+/* Frees on the fast path are not told before the next look. So as long as there is a thread that
+ * could answer, nobody is told that there is nothing: who asks then learns what there is now. */
+static struct kept_bytes publish(struct pool *pool, struct device *device)
+{
+    struct kept_bytes kept = kept_bytes(pool, device);
+    kept.pending +=
+        on_the_way(device) + atomic_load_explicit(&device->promised, memory_order_relaxed);
+    bool nothing = kept.cached == 0 && kept.pending == 0;
+    board_publish(device->board, device->board_place, nothing ? BOARD_NEARLY_NOTHING : kept.cached,
+                  kept.pending);
+    return kept;
+}
+
+void neighbours_publish(struct pool *pool)
+{
+    struct device *device = registry_devices(&pool->registry);
+    for (; device; device = device->next)
+        if (device->board)
+            publish(pool, device);
+}
+
+void neighbours_listen(struct pool *pool, bool listens)
+{
+    struct board *board = atomic_load_explicit(&pool->board, memory_order_acquire);
+    if (board)
+        board_publish_listening(board, listens);
+}
+
+/* ---- what others want ---- */
+
+/* The program's threads hold what they use in their caches: that is taken as well. */
+static uint64_t give(struct pool *pool, struct device *device, uint64_t bytes)
+{
+    uint64_t given = 0;
+    for (const struct kind *const *kind = pool->kinds; *kind && given < bytes; kind++)
+        if (!housekeeping_is_stopped(&pool->housekeeping))
+            given += (*kind)->make_room(pool, device, bytes - given);
+    return given;
+}
+
+/* What is pending without a fence would be pending until the program's next free. */
+static void fence_what_is_pending(struct pool *pool, struct device *device)
+{
+    for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
+        epoch_fence_the_rest(pool, c);
+    TELL_KINDS(pool, fence_the_rest, pool, device);
+}
+
+/* The context may have barriers, behind which the return streams are as well. */
+static bool returns_are_over(struct pool *pool, struct device *device)
+{
+    bool over = true;
+    struct context *c = context_next(pool, NULL, device);
+    for (; c && over; c = context_next(pool, c, device))
+        over = return_is_over(pool, c);
+    return over;
+}
+
+/* What was sent on its way is given when it has arrived. */
+static void tell_what_is_given(struct pool *pool, struct device *device)
+{
+    uint64_t given = on_the_way(device);
+    if (given == 0 || !returns_are_over(pool, device))
+        return;
+    atomic_store_explicit(&device->on_the_way, 0, memory_order_relaxed);
+    neighbours_count_given(device->neighbours, given, monotonic_now());
+    board_give(device->board, device->board_place, given);
+}
+
+/* True: more of it may be given soon. */
+static bool answer(struct pool *pool, struct device *device)
+{
+    struct board_wish wish = board_take(device->board, device->board_place);
+    uint64_t wanted = rest_of(wish.bytes, on_the_way(device));
+    uint64_t sent = wanted ? give(pool, device, wanted) : 0;
+    bool more = sent < wanted && kept_bytes(pool, device).pending;
+    if (more) {
+        fence_what_is_pending(pool, device);
+        sent += give(pool, device, wanted - sent);
+    }
+    atomic_fetch_add_explicit(&device->on_the_way, sent, memory_order_relaxed);
+    uint64_t promised = atomic_exchange_explicit(&device->promised, 0, memory_order_relaxed);
+    /* In this order: whoever waits gives up where nothing is pending and too little was given. */
+    tell_what_is_given(pool, device);
+    /* What was promised there while another device's was given would count as pending. */
+    if (wish.bytes == 0 && promised == 0)
+        return on_the_way(device) != 0;
+    struct kept_bytes kept = publish(pool, device);
+    return (more && sent < wanted && kept.pending) || on_the_way(device);
+}
+
+/* Giving back takes the driver a millisecond for each GiB or so, and who waits for an answer takes
+ * this process for a stopped one after BOARD_SILENCE_NANOSECONDS. So of more than this the answer
+ * is first that it is on its way, like what is pending. */
+#define GIVEN_AT_ONCE (UINT64_C(8) << 30)
+
+static bool takes_long(struct pool *pool, struct device *device)
+{
+    uint64_t wanted = board_take(device->board, device->board_place).bytes;
+    return wanted > GIVEN_AT_ONCE && kept_bytes(pool, device).cached > GIVEN_AT_ONCE;
+}
+
+/* Whoever has asked for another device's waits as well meanwhile. */
+static void promise(struct pool *pool)
+{
+    struct device *device = registry_devices(&pool->registry);
+    for (; device; device = device->next) {
+        if (!device->board)
+            continue;
+        atomic_store_explicit(&device->promised, kept_bytes(pool, device).cached,
+                              memory_order_relaxed);
+        publish(pool, device);
+    }
+}
+
+bool neighbours_answer(struct pool *pool)
+{
+    struct board *board = atomic_load_explicit(&pool->board, memory_order_acquire);
+    struct device *device = registry_devices(&pool->registry);
+    bool more = false, long_one = false;
+    if (!board)
+        return false;
+    for (; device; device = device->next)
+        long_one |= device->board && takes_long(pool, device);
+    if (long_one) {
+        promise(pool);
+        board_answered(board);
+    }
+    for (device = registry_devices(&pool->registry); device; device = device->next)
+        if (device->board)
+            more |= answer(pool, device);
+    board_answered(board);
+    return more;
+}
+
+/* ---- what others cannot ask for ---- */
+
+/* Less than this is not worth a look at what the driver has free; nor a sign of others, nor is less
+ * than a quarter of what is to be left. */
+#define WATERMARK_BYTES (UINT64_C(64) << 20)
+
+/* What others have held for so long in all is taken for what the driver itself needs: nanoseconds.
+ */
+#define WATERMARK_SPAN (UINT64_C(60) * 1000 * 1000 * 1000)
+
+/* What the driver says of the device. False where it cannot be asked. */
+static bool ask_what_is_free(struct pool *pool, struct device *device, size_t *left, size_t *total)
+{
+    struct context *context = context_next(pool, NULL, device);
+    bool pushed, known = false;
+    if (!context || !context_pin(context, context_generation(context)))
+        return false;
+    if (context_push(pool, context, &pushed)) {
+        known = driver_memory_info(pool->driver, left, total) == CUDA_SUCCESS;
+        context_pop(pool, pushed);
+    }
+    context_unpin(context);
+    return known;
+}
+
+/* Whether others hold more now than at some time lately. What the process itself takes past the
+ * pool counts as others', but for what the pool knows of: managed memory, the rest of pages,
+ * and what the driver's own pools have taken. */
+static bool others_have_grown(struct watermark *mark, uint64_t others, uint64_t wanted,
+                              uint64_t now)
+{
+    if (!mark->span_began || now - mark->span_began > WATERMARK_SPAN) {
+        mark->least_before = mark->span_began ? mark->least : others;
+        mark->least = others;
+        mark->span_began = now;
+    }
+    if (others < mark->least)
+        mark->least = others;
+    uint64_t least = mark->least < mark->least_before ? mark->least : mark->least_before;
+    return others - least > (wanted / 4 < WATERMARK_BYTES ? wanted / 4 : WATERMARK_BYTES);
+}
+
+static uint64_t taken_beside_blocks(struct pool *pool, struct device *device)
+{
+    uint64_t sum = 0;
+    for (const struct kind *const *kind = pool->kinds; *kind; kind++)
+        sum += (*kind)->driver_has_taken ? (*kind)->driver_has_taken(pool, device) : 0;
+    return sum;
+}
+
+static void leave_free_on(struct pool *pool, struct device *device, uint64_t wanted, uint64_t now)
+{
+    size_t left, total;
+    uint64_t before = device_reserved(device);
+    /* What others had when this process had nothing to give is to be known in any case. */
+    bool is_known = device->watermark.span_began != 0;
+    if ((is_known && kept_bytes(pool, device).cached < WATERMARK_BYTES) ||
+        !ask_what_is_free(pool, device, &left, &total))
+        return;
+    /* Of what is taken or given meanwhile, nothing counts as others'. */
+    uint64_t after = device_reserved(device), own = before > after ? before : after;
+    own += managed_bytes(device) + taken_beside_blocks(pool, device);
+    uint64_t others = rest_of(total - left, own);
+    bool grown = others_have_grown(&device->watermark, others, wanted, now);
+    if (!grown || left >= wanted)
+        return;
+    uint64_t given = give(pool, device, wanted - left);
+    if (given)
+        neighbours_count_left(device->neighbours, given, monotonic_now());
+}
+
+void neighbours_leave_free(struct pool *pool, uint64_t now)
+{
+    struct device *device = registry_devices(&pool->registry);
+    for (; device; device = device->next) {
+        uint64_t wanted =
+            byte_size_resolve(&pool->settings.neighbours.leave_free, device->total_bytes);
+        if (wanted && !housekeeping_is_stopped(&pool->housekeeping))
+            leave_free_on(pool, device, wanted, now);
+    }
+}

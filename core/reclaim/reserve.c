@@ -1,0 +1,60 @@
+#include "reserve.h"
+
+#include "core/contexts/device.h"
+#include "core/contexts/pool_state.h"
+#include "reclaim.h"
+
+static bool fits(const struct device *device, uint64_t reserved, uint64_t bytes)
+{
+    return bytes <= device->limit && reserved <= device->limit - bytes;
+}
+
+static bool take_of_process(struct device *device, uint64_t bytes)
+{
+    uint64_t reserved = device_reserved(device);
+    do {
+        if (!fits(device, reserved, bytes))
+            return false;
+    } while (!atomic_compare_exchange_weak_explicit(&device->reserved_bytes, &reserved,
+                                                    reserved + bytes, memory_order_relaxed,
+                                                    memory_order_relaxed));
+    return true;
+}
+
+/* The process's own limit is looked at before the group's bytes are taken: what a process of the
+ * group takes and gives back at once may be missing to another at that moment. */
+static bool take(struct device *device, uint64_t bytes, enum reclaim_bound *bound)
+{
+    *bound = RECLAIM_LIMIT;
+    if (!fits(device, device_reserved(device), bytes))
+        return false;
+    if (!device_group_take(device, bytes)) {
+        *bound = RECLAIM_GROUP;
+        return false;
+    }
+    if (take_of_process(device, bytes))
+        return true;
+    device_group_give(device, bytes);
+    return false;
+}
+
+/* A process alone cannot hold more than its group may, so that is also in its own limit. */
+static enum failure refused_by(const struct device *device, enum reclaim_bound bound)
+{
+    bool by_group = bound == RECLAIM_GROUP || device->limit == device->group_limit;
+    return by_group ? FAILURE_GROUP : FAILURE_LIMIT;
+}
+
+bool reserve_take(struct pool *pool, struct context *context, uint64_t bytes, bool in_stream_order,
+                  enum failure *failure)
+{
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
+    struct device *device = context->device;
+    struct reclaim progress = {.bytes = bytes, .wanted = bytes, .in_stream_order = in_stream_order};
+    bool taken = take(device, bytes, &progress.bound);
+    while (!taken && bytes <= device->limit && reclaim_for_retry(pool, device, &progress))
+        taken = take(device, bytes, &progress.bound);
+    if (!taken)
+        *failure = refused_by(device, progress.bound);
+    return taken;
+}

@@ -1,0 +1,218 @@
+/*
+ * Limits of settings and of containers (limits.h).
+ */
+#include "limits.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/base/one_line.h"
+
+#define GPU_VARIABLE   "GPU_MEMORY_LIMIT"
+#define EVERY_VARIABLE "CUDA_DEVICE_MEMORY_LIMIT"
+
+struct reader {
+    char *(*environment)(const char *name);
+    limits_complaint *complain; /* NULL from the first line on */
+};
+
+/* ---- one variable ---- */
+
+/* Takes decimal digits off the text. False where there are none, or too many for 64 bits. */
+static bool take_number(const char **text, uint64_t *number)
+{
+    const char *start = *text;
+    *number = 0;
+    for (; **text >= '0' && **text <= '9'; ++*text)
+        if (__builtin_mul_overflow(*number, UINT64_C(10), number) ||
+            __builtin_add_overflow(*number, (uint64_t)(**text - '0'), number))
+            return false;
+    return *text != start;
+}
+
+/* Not strcasecmp, which goes by the locale. */
+static char lower(char c)
+{
+    if (c >= 'A' && c <= 'Z')
+        return (char)(c - 'A' + 'a');
+    return c;
+}
+
+static bool is_word(const char *text, const char *word)
+{
+    while (*text && lower(*text) == *word) {
+        text++;
+        word++;
+    }
+    return *text == *word;
+}
+
+/* What a unit is worth, as settings spell it, or Kubernetes: k, Ki and KiB are 1024, kB is 1000.
+ * 0: it is none. */
+static uint64_t worth_of(const char *unit)
+{
+    static const char letters[] = "kmgt";
+    if (unit[0] == '\0' || is_word(unit, "b"))
+        return 1;
+    const char *power = strchr(letters, lower(unit[0]));
+    bool decimal = is_word(unit + 1, "b");
+    bool binary = unit[1] == '\0' || is_word(unit + 1, "i") || is_word(unit + 1, "ib");
+    if (!power || (!decimal && !binary))
+        return 0;
+    uint64_t worth = 1;
+    for (const char *step = letters; step <= power; step++)
+        worth *= decimal ? 1000 : 1024;
+    return worth;
+}
+
+/* The bytes that the text says, 0 among them. False where it says none, or too few. */
+static bool read_bytes(const char *text, uint64_t *bytes)
+{
+    uint64_t number;
+    if (!take_number(&text, &number))
+        return false;
+    uint64_t worth = worth_of(text);
+    return worth && !__builtin_mul_overflow(number, worth, bytes) &&
+           (*bytes == 0 || *bytes >= LIMIT_LEAST);
+}
+
+static void complain_of(struct reader *reader, const char *name, const char *value)
+{
+    char line[256];
+    if (!reader->complain)
+        return;
+    snprintf(
+        line, sizeof line,
+        "%s: found \"%.64s\", allowed are at least 1 MiB as bytes, or a number with k, m or g; "
+        "the program runs without this limit",
+        name, value);
+    replace_control_characters(line);
+    reader->complain(line);
+    reader->complain = NULL;
+}
+
+/* 0 where it is not set, or says that there is no limit. */
+static uint64_t read_variable(struct reader *reader, const char *name)
+{
+    const char *value = reader->environment ? reader->environment(name) : NULL;
+    uint64_t bytes = 0;
+    if (!value || value[0] == '\0' || read_bytes(value, &bytes))
+        return bytes;
+    complain_of(reader, name, value);
+    return 0;
+}
+
+/* ---- all of them ---- */
+
+/* The container's owner has switched off what HAMi would hold it to. */
+static bool is_switched_off(const struct reader *reader)
+{
+    const char *value = reader->environment ? reader->environment("CUDA_DISABLE_CONTROL") : NULL;
+    return value && is_word(value, "true");
+}
+
+/* HAMi's. Whether there is any. */
+static bool read_device_limits(struct reader *reader, struct limits *limits)
+{
+    char name[LIMIT_NAME_BYTES];
+    limits->every = read_variable(reader, EVERY_VARIABLE);
+    bool limited = limits->every != 0;
+    for (unsigned i = 0; i < LIMITS_DEVICES; i++) {
+        snprintf(name, sizeof name, EVERY_VARIABLE "_%u", i);
+        limits->each[i] = read_variable(reader, name);
+        limited = limited || limits->each[i];
+    }
+    return limited;
+}
+
+/* Containers of a pod share /dev/shm, and those of one user may: what tells a container's processes
+ * from others' is what they see of the file system. */
+static void name_container(char group[SETTINGS_NAME_BYTES])
+{
+    char link[64];
+    ssize_t length = readlink("/proc/self/ns/mnt", link, sizeof link - 1);
+    link[length > 0 ? length : 0] = '\0';
+    const char *number = strchr(link, '[');
+    int digits = number ? (int)strspn(number + 1, "0123456789") : 0;
+    snprintf(group, SETTINGS_NAME_BYTES, "container%s%.*s", digits ? "-" : "", digits,
+             digits ? number + 1 : "");
+}
+
+bool limits_variable(const struct limits *limits, unsigned number, struct limit_variable *variable)
+{
+    *variable = (struct limit_variable){.device = -1};
+    if (number >= LIMITS_VARIABLES)
+        return false;
+    if (number == 0) {
+        variable->bytes = limits->gpu;
+        snprintf(variable->name, sizeof variable->name, "%s", GPU_VARIABLE);
+    } else if (number == 1) {
+        variable->bytes = limits->every;
+        snprintf(variable->name, sizeof variable->name, "%s", EVERY_VARIABLE);
+    } else {
+        variable->device = (int)number - 2;
+        variable->bytes = limits->each[variable->device];
+        snprintf(variable->name, sizeof variable->name, EVERY_VARIABLE "_%d", variable->device);
+    }
+    return true;
+}
+
+void limits_read(struct limits *limits, const struct settings *settings,
+                 char *(*environment)(const char *name), limits_complaint *complain)
+{
+    struct reader reader = {environment, complain};
+    memset(limits, 0, sizeof *limits);
+    limits->gpu = read_variable(&reader, GPU_VARIABLE);
+    bool limited = limits->gpu != 0;
+    if (!is_switched_off(&reader) && read_device_limits(&reader, limits))
+        limited = true;
+    if (settings->limits.group[0] != '\0')
+        memcpy(limits->group, settings->limits.group, sizeof limits->group);
+    else if (limited && settings->neighbours.enabled)
+        name_container(limits->group);
+}
+
+/* The container's limit on a device and the variable that says it; UINT64_MAX where none does. Of
+ * two schedulers' limits the lower one holds both. */
+static uint64_t limit_of_container(const struct limits *limits, int ordinal,
+                                   char name[LIMIT_NAME_BYTES])
+{
+    uint64_t bytes = limits->every;
+    snprintf(name, LIMIT_NAME_BYTES, "%s", EVERY_VARIABLE);
+    if (ordinal >= 0 && (unsigned)ordinal < LIMITS_DEVICES && limits->each[ordinal]) {
+        bytes = limits->each[ordinal];
+        snprintf(name, LIMIT_NAME_BYTES, EVERY_VARIABLE "_%d", ordinal);
+    }
+    if (limits->gpu && (!bytes || limits->gpu < bytes)) {
+        bytes = limits->gpu;
+        snprintf(name, LIMIT_NAME_BYTES, "%s", GPU_VARIABLE);
+    }
+    return bytes ? bytes : UINT64_MAX;
+}
+
+void limits_of_device(const struct limits *limits, const struct settings *settings, int ordinal,
+                      uint64_t total_bytes, struct device_limits *found)
+{
+    const struct limits_settings *said = &settings->limits;
+    char variable[LIMIT_NAME_BYTES];
+    uint64_t container = limit_of_container(limits, ordinal, variable);
+    memset(found, 0, sizeof *found);
+    memcpy(found->group, limits->group, sizeof found->group);
+    found->device_bytes = byte_size_resolve(&said->device_bytes, total_bytes);
+    found->group_bytes = byte_size_resolve(&said->group_bytes, total_bytes);
+    if (!said->device_bytes.unlimited)
+        snprintf(found->device_from, sizeof found->device_from, "limits.device_bytes");
+    if (!said->group_bytes.unlimited)
+        snprintf(found->group_from, sizeof found->group_from, "limits.group_bytes");
+    if (container == UINT64_MAX)
+        return;
+    if (said->device_bytes.unlimited) {
+        found->device_bytes = container;
+        memcpy(found->device_from, variable, sizeof found->device_from);
+    }
+    if (said->group[0] == '\0' && found->group[0] != '\0') {
+        found->group_bytes = container;
+        memcpy(found->group_from, variable, sizeof found->group_from);
+    }
+}

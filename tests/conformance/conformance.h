@@ -1,0 +1,91 @@
+/*
+ * What the rows of all files share: the device, how a row says what it expected, work for the GPU.
+ */
+#ifndef TESTS_CONFORMANCE_H
+#define TESTS_CONFORMANCE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "../driver_api.h"
+
+#define MIB ((size_t)1 << 20)
+
+enum { MODES = 3 };
+
+/* What all rows share; opened once. */
+struct gpu {
+    bool pool;
+    CUdevice device;
+    CUdevice neighbour; /* where rows about several contexts open the second one */
+    CUcontext context;
+    CUmodule module;
+    CUfunction spin, fill, verify, spin_then_verify, wait_flag, set_flag;
+    CUstream a, b;          /* non-blocking */
+    CUdeviceptr mismatches; /* the kernels' counter */
+};
+extern struct gpu gpu;
+
+/* Opens it, and runs every kernel once. What went wrong, or NULL. */
+const char *open_gpu(void);
+
+/* --- rows --------------------------------------------------------------------------------------*/
+
+/* Only the first failure of a row is kept. */
+__attribute__((format(printf, 1, 2))) void fail(const char *format, ...);
+__attribute__((format(printf, 1, 2))) void note(const char *format, ...);
+bool has_failed(void);
+const char *name_of(CUresult result);
+
+void expect_at(int line, const char *what, CUresult found, CUresult expected);
+#define EXPECT(call, expected) expect_at(__LINE__, #call, (call), (expected))
+#define SUCCEEDS(call)         EXPECT(call, CUDA_SUCCESS)
+
+/* Fails with whatever error. */
+void fails_at(int line, const char *what, CUresult found);
+#define FAILS(call) fails_at(__LINE__, #call, (call))
+
+void check_at(int line, const char *what, bool holds);
+#define CHECK(condition) check_at(__LINE__, #condition, (condition))
+
+/* A busy machine can keep a thread or the simulated device waiting at any moment, so that a time
+ * that is wrong once proves nothing; what the driver does shows every time. */
+void check_time_at(int line, const char *what, bool holds);
+#define CHECK_TIME(condition) check_time_at(__LINE__, #condition, (condition))
+
+double now_ms(void);
+/* A call that waits for work of so many milliseconds takes most of that; one that does not wait
+ * takes less than a third. */
+void took_at(int line, double ms, double work_ms, bool waits);
+#define TOOK(ms, work_ms, waits) took_at(__LINE__, ms, work_ms, waits)
+
+/* --- work --------------------------------------------------------------------------------------*/
+
+void spin(CUstream stream, double ms);
+CUdeviceptr allocate(size_t bytes);
+CUevent new_event(void);
+size_t free_memory(void);
+
+/* Captures of stream a; how one ended must have been as expected. */
+void begin(unsigned int mode);
+void end_at(int line, bool valid, const char *what, unsigned int mode);
+#define END(valid, what, mode) end_at(__LINE__, valid, what, mode)
+
+/* --- rows about threads and processes: processes.c ---------------------------------------------*/
+
+/* What a process of such a row does. */
+int obey(void);
+
+void memory_of_other_processes_is_missing(void);
+void memory_of_killed_processes_comes_back(void);
+void memory_given_beside_a_kernel_can_be_had(void);
+void devices_have_one_uuid_in_all_processes(void);
+void other_threads_may_call_beside_a_stream_wait(void);
+void other_threads_may_call_beside_a_context_wait(void);
+void relaxed_threads_spare_others_captures(void);
+void processes_end_beside_a_calling_thread(void);
+void processes_fork_beside_a_calling_thread(void);
+void several_threads_free_one_block(void);
+void children_of_a_fork_have_no_memory(void);
+
+#endif

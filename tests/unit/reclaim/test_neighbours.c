@@ -1,0 +1,654 @@
+/*
+ * What other processes cache: asked for when this one has nothing more to give back, waited for
+ * where it is pending, counted; and the limit of a group.
+ */
+#include "streams_fixture.h"
+
+#include "fake_board.h"
+
+#include "core/base/clock.h"
+#include "core/housekeeper/neighbours.h"
+
+#define MILLISECOND UINT64_C(1000000)
+#define SECOND      (1000 * MILLISECOND)
+
+/* Memory of another process's: blocks of the fake driver's that the pool does not know. */
+static CUdeviceptr theirs[8];
+static unsigned their_count;
+
+static void set_up_to_ask(void)
+{
+    set_up_streams();
+    settings.device.buckets.largest.percent = 100;
+    settings.device.caps.cached.percent = 100;
+    settings.device.caps.reserve_ratio = 100;
+}
+
+TestSuite(neighbours, .init = set_up_to_ask, .fini = tear_down, .timeout = 60);
+
+static void join(void)
+{
+    struct device *of_pool = device();
+    of_pool->board = &fake.board;
+    of_pool->board_place = 3;
+}
+
+/* A pool on a board, on a device of so many bytes. */
+static void start_on(uint64_t device_bytes)
+{
+    struct settings kept = settings;
+    driver = fake_driver(device_bytes);
+    fake_streams(driver);
+    settings = kept;
+    start_streams();
+    join();
+}
+
+static void they_take(size_t bytes)
+{
+    cr_assert_eq(driver->cuMemAlloc_v2(&theirs[their_count++], bytes), CUDA_SUCCESS);
+}
+
+static void they_free(void)
+{
+    cr_assert_gt(their_count, 0);
+    cr_assert_eq(driver->cuMemFree_v2(theirs[--their_count]), CUDA_SUCCESS);
+}
+
+/* Another process answers at once, with a block of 4 MiB. */
+static struct board_progress give_four(unsigned number)
+{
+    if (number == 1 && their_count)
+        they_free();
+    return (struct board_progress){.given = 4 * MIB, .asked = 1};
+}
+
+/* And has nothing any more after that. */
+static struct board_progress give_four_once(unsigned number)
+{
+    fake.look = NULL;
+    return give_four(number);
+}
+
+static struct neighbour_counters *counters(void)
+{
+    return device()->neighbours;
+}
+
+static uint64_t get(const counter *of)
+{
+    return counter_get(of);
+}
+
+/* ---- who is asked, and for what ---- */
+
+Test(neighbours, what_they_cache_can_be_had)
+{
+    start_on(16 * MIB);
+    they_take(4 * MIB), they_take(8 * MIB);
+    theirs[2] = theirs[0], theirs[0] = theirs[1], theirs[1] = theirs[2]; /* 4 MiB go first */
+    fake.look = give_four;
+    cr_assert_eq(try_to_allocate(8 * MIB), CUDA_SUCCESS);
+    cr_assert_eq(fake.asked, 1);
+    cr_assert_eq(fake.bytes, 4 * MIB, "what is missing beside the 4 that are free");
+    cr_assert_eq(fake.device, 3);
+    cr_assert_eq(fake.device_total, 16 * MIB);
+    cr_assert_not(fake.of_group);
+    cr_assert_eq(fake.ended, 1);
+    cr_assert_eq(get(&counters()->got_bytes), 4 * MIB);
+    cr_assert_eq(get(&counters()->got_times), 1);
+    cr_assert_leq(monotonic_now() - get(&counters()->got_at), 10 * SECOND);
+    cr_assert_eq(get(&counters()->asked_times), 1);
+    cr_assert_eq(get(&counters()->silent_times), 0);
+}
+
+/* Each question takes milliseconds. */
+Test(neighbours, who_takes_piece_by_piece_asks_for_more_each_time)
+{
+    start_on(16 * MIB);
+    for (unsigned i = 0; i < 4; i++)
+        they_take(4 * MIB);
+    fake.look = give_four;
+    cr_assert_eq(try_to_allocate(4 * MIB), CUDA_SUCCESS);
+    cr_assert_eq(fake.bytes, 4 * MIB);
+    device()->asked_at = monotonic_now(); /* the machine may be slow */
+    cr_assert_eq(try_to_allocate(4 * MIB), CUDA_SUCCESS);
+    cr_assert_eq(fake.bytes, 16 * MIB, "four times as much");
+    device()->asked_at = monotonic_now();
+    cr_assert_eq(try_to_allocate(4 * MIB), CUDA_SUCCESS);
+    cr_assert_eq(fake.bytes, 16 * MIB, "and not more than there can be");
+    device()->asked_at = monotonic_now() - SECOND;
+    cr_assert_eq(try_to_allocate(4 * MIB), CUDA_SUCCESS);
+    cr_assert_eq(fake.bytes, 4 * MIB, "a series ends");
+}
+
+Test(neighbours, nobody_is_asked_while_there_is_something_of_our_own)
+{
+    start_on(16 * MIB);
+    CUdeviceptr block = allocate(12 * MIB);
+    release(block);
+    fake.look = give_four;
+    cr_assert_eq(try_to_allocate(14 * MIB), CUDA_SUCCESS);
+    cr_assert_eq(fake.asked, 0);
+}
+
+Test(neighbours, a_process_that_is_on_no_board_asks_nobody)
+{
+    start_on(16 * MIB);
+    device()->board = NULL;
+    they_take(12 * MIB);
+    fake.look = give_four;
+    fake_trace();
+    cr_assert_eq(try_to_allocate(8 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_eq(fake.asked, 0);
+    cr_assert_null(strstr(fake_trace(), "info info info"), "nor the driver for what is free");
+}
+
+Test(neighbours, past_the_own_limit_nobody_can_help)
+{
+    settings.limits.device_bytes = (struct byte_size){.bytes = 4 * MIB};
+    start_on(16 * MIB);
+    fake.look = give_four;
+    cr_assert_eq(try_to_allocate(8 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    CUdeviceptr block = allocate(3 * MIB);
+    cr_assert_eq(try_to_allocate(2 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_eq(fake.asked, 0);
+    cr_assert_eq(counted().failures.limit, 2);
+    release(block);
+}
+
+Test(neighbours, those_who_cannot_help_enough_are_left_alone)
+{
+    start_on(16 * GIB);
+    they_take(8 * GIB);
+    cr_assert_eq(try_to_allocate(12 * GIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_eq(fake.bytes, 4 * GIB);
+    /* All that they have freed since they last said so may be in addition. */
+    cr_assert_leq(fake.at_least, 4 * GIB);
+    cr_assert_geq(fake.at_least, 4 * GIB - GIB - 512 * MIB, "and what drivers keep");
+    they_free();
+}
+
+/* A block that is freed behind work which goes on, and for which there is no fence yet. */
+static void leave_block_pending(size_t bytes)
+{
+    CUdeviceptr block = allocate(bytes);
+    fake_launch(context);
+    fake_fail(FAKE_RECORD, CUDA_ERROR_OUT_OF_MEMORY, 1);
+    /* The free does not wait for what is pending. */
+    atomic_store(&device()->could_hold, TIB);
+    atomic_store(&device()->could_hold_at, monotonic_now());
+    release(block);
+    cr_assert_eq(pending_bytes(), bytes);
+}
+
+static void end_our_work(void)
+{
+    fake_finish(context);
+}
+
+Test(neighbours, what_this_process_has_pending_need_not_come_from_them)
+{
+    start_on(16 * GIB);
+    they_take(8 * GIB);
+    leave_block_pending(3 * GIB);
+    fake.when_asked = end_our_work;
+    cr_assert_eq(try_to_allocate(12 * GIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_leq(fake.first_at_least, 4 * GIB);
+    they_free();
+}
+
+static struct board_progress give_to_a_rival_first(unsigned number)
+{
+    (void)number;
+    if (fake.asked == 2)
+        they_free();
+    return (struct board_progress){.given = 4 * MIB, .asked = 1};
+}
+
+Test(neighbours, what_a_rival_has_taken_is_asked_for_again)
+{
+    start_on(16 * MIB);
+    they_take(8 * MIB), they_take(4 * MIB);
+    fake.look = give_to_a_rival_first;
+    cr_assert_eq(try_to_allocate(8 * MIB), CUDA_SUCCESS);
+    cr_assert_eq(fake.asked, 2);
+    cr_assert_eq(fake.ended, 2);
+}
+
+/* The kernel gives its memory back within a moment. */
+Test(neighbours, what_one_had_that_has_just_ended_is_waited_for)
+{
+    start_on(16 * MIB);
+    they_take(12 * MIB);
+    fake.ended_at = monotonic_now();
+    cr_assert_eq(try_to_allocate(8 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_geq(monotonic_now() - fake.ended_at, SECOND / 2);
+    fake.ended_at = 0;
+    they_free();
+    cr_assert_eq(try_to_allocate(8 * MIB), CUDA_SUCCESS);
+}
+
+/* Memory in pieces: as much is free as is wanted, and the driver has none. */
+Test(neighbours, more_is_asked_for_each_time_that_it_was_not_enough)
+{
+    start_on(GIB);
+    they_take(4 * MIB);
+    fake.look = give_four_once;
+    fake_fail(FAKE_MEM_ALLOC, CUDA_ERROR_OUT_OF_MEMORY, 100);
+    cr_assert_eq(try_to_allocate(64 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_eq(fake.at_least, 0);
+    cr_assert_geq(fake.bytes, 128 * MIB);
+}
+
+static void another_is_done_soon(void)
+{
+    if (fake.asked == 3)
+        fake.look = give_four;
+}
+
+/* As many demands are under way as there can be. */
+Test(neighbours, threads_take_turns)
+{
+    start_on(16 * MIB);
+    they_take(8 * MIB), they_take(4 * MIB);
+    fake.is_full = true;
+    fake.when_asked = another_is_done_soon;
+    cr_assert_eq(try_to_allocate(8 * MIB), CUDA_SUCCESS);
+    cr_assert_eq(fake.asked, 3);
+}
+
+/* What another thread waits for, seconds perhaps, is nothing to a request that nobody can help. */
+Test(neighbours, threads_do_not_wait_for_each_other_where_nobody_has_anything)
+{
+    start_on(16 * MIB);
+    they_take(12 * MIB);
+    uint64_t began = monotonic_now();
+    cr_assert_eq(try_to_allocate(8 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_leq(monotonic_now() - began, SECOND);
+    cr_assert_eq(fake.asked, 1);
+    they_free();
+}
+
+Test(neighbours, what_they_held_as_a_call_failed_is_noted)
+{
+    start_on(16 * MIB);
+    CUdeviceptr block = allocate(2 * MIB);
+    they_take(8 * MIB);
+    cr_assert_eq(try_to_allocate(8 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_eq(get(&counters()->others_held), 8 * MIB);
+    release(block);
+    they_free();
+}
+
+/* ---- waiting ---- */
+
+static uint64_t over_at; /* the monotonic clock */
+static unsigned looks;
+
+static struct board_progress give_when_over(unsigned number)
+{
+    (void)number;
+    looks++;
+    if (monotonic_now() < over_at)
+        return (struct board_progress){.pending = 4 * MIB, .asked = 1};
+    return give_four(1);
+}
+
+Test(neighbours, what_they_have_pending_is_waited_for)
+{
+    start_on(16 * MIB);
+    they_take(12 * MIB);
+    they_take(4 * MIB);
+    fake.look = give_when_over;
+    over_at = monotonic_now() + 100 * MILLISECOND;
+    cr_assert_eq(try_to_allocate(4 * MIB), CUDA_SUCCESS);
+    cr_assert_eq(fake.asked, 1);
+    cr_assert_geq(looks, 3, "the first looks are soon after each other");
+    cr_assert_leq(looks, 101, "but it sleeps in between");
+}
+
+static struct board_progress pend_for_ever(unsigned number)
+{
+    (void)number;
+    return (struct board_progress){.pending = 4 * MIB, .asked = 1};
+}
+
+Test(neighbours, but_not_for_ever)
+{
+    start_on(16 * MIB);
+    they_take(12 * MIB);
+    fake.look = pend_for_ever;
+    uint64_t now = monotonic_now();
+    struct reclaim progress = {
+        .step = RECLAIM_NEIGHBOURS,
+        .wanted = 8 * MIB,
+        .rounded = 8 * MIB,
+        .started = now - LAST_RESORT_NANOSECONDS + 200 * MILLISECOND,
+    };
+    cr_assert_not(reclaim_for_retry(pool, device(), &progress));
+    cr_assert_geq(monotonic_now() - now, 190 * MILLISECOND);
+    cr_assert_leq(monotonic_now() - now, 3 * SECOND);
+    cr_assert_eq(fake.asked, 1);
+    cr_assert_eq(fake.ended, 1);
+    they_free();
+}
+
+static struct board_progress pend_until_ours_is_over(unsigned number)
+{
+    (void)number;
+    end_our_work();
+    return (struct board_progress){.pending = 4 * MIB, .asked = 1};
+}
+
+Test(neighbours, nor_before_what_this_process_has_pending_is_over)
+{
+    start_on(16 * MIB);
+    they_take(8 * MIB);
+    leave_block_pending(4 * MIB);
+    fake.look = pend_until_ours_is_over;
+    uint64_t started = monotonic_now();
+    cr_assert_eq(try_to_allocate(8 * MIB), CUDA_SUCCESS);
+    cr_assert_leq(monotonic_now() - started, 5 * SECOND);
+    cr_assert_eq(fake.asked, 1);
+    they_free();
+}
+
+static void they_are_over_soon(void)
+{
+    end_our_work();
+    over_at = monotonic_now() + 20 * MILLISECOND;
+}
+
+Test(neighbours, but_after_that)
+{
+    start_on(16 * MIB);
+    they_take(4 * MIB), they_take(4 * MIB);
+    leave_block_pending(4 * MIB);
+    fake.when_asked = they_are_over_soon;
+    fake.look = give_when_over;
+    cr_assert_eq(try_to_allocate(12 * MIB), CUDA_SUCCESS);
+    cr_assert_eq(fake.asked, 2);
+    they_free();
+}
+
+static struct board_progress lie(unsigned number)
+{
+    (void)number;
+    if (fake.asked >= 500)
+        fake.look = NULL;
+    return (struct board_progress){.given = 4 * MIB, .asked = 1};
+}
+
+Test(neighbours, what_is_given_and_never_comes_is_not_believed_for_long)
+{
+    start_on(16 * MIB);
+    they_take(12 * MIB);
+    fake.look = lie;
+    cr_assert_eq(try_to_allocate(8 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_lt(fake.asked, 100);
+    they_free();
+}
+
+static struct board_progress stay_silent(unsigned number)
+{
+    (void)number;
+    return (struct board_progress){.asked = 2, .silent = 2};
+}
+
+Test(neighbours, who_is_silent_is_counted)
+{
+    start_on(16 * MIB);
+    they_take(12 * MIB);
+    fake.look = stay_silent;
+    cr_assert_eq(try_to_allocate(8 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_eq(fake.asked, 1);
+    cr_assert_eq(get(&counters()->silent_times), 2);
+    cr_assert_eq(get(&counters()->got_times), 0);
+    they_free();
+}
+
+/* ---- other calls ---- */
+
+Test(neighbours, other_calls_have_it_asked_for_on_every_device)
+{
+    start_on(GIB);
+    they_take(4 * MIB), they_take(4 * MIB);
+    fake.look = give_four_once;
+    struct reclaim progress = {0};
+    unsigned rounds = 0;
+    while (pool_make_room(pool, &progress) && rounds < 100)
+        rounds++;
+    cr_assert_geq(rounds, 2, "one for the driver's own pools, one for what was given");
+    cr_assert_leq(rounds, 10);
+    cr_assert_eq(fake.at_least, 0);
+    cr_assert_geq(fake.bytes, 64 * MIB, "twice as much the second time");
+    they_free();
+}
+
+Test(neighbours, a_lie_to_another_call_ends)
+{
+    start_on(GIB);
+    fake.look = lie;
+    struct reclaim progress = {0};
+    unsigned rounds = 0;
+    uint64_t started = monotonic_now();
+    while (pool_make_room(pool, &progress) && rounds < 10000)
+        rounds++;
+    cr_assert_lt(rounds, 200);
+    cr_assert_leq(monotonic_now() - started, 2 * SECOND);
+}
+
+Test(neighbours, allocations_in_a_streams_order_get_it_too)
+{
+    start_on(16 * MIB);
+    they_take(4 * MIB), they_take(8 * MIB);
+    theirs[2] = theirs[0], theirs[0] = theirs[1], theirs[1] = theirs[2];
+    fake.look = give_four;
+    CUdeviceptr block = take_on(one, 8 * MIB);
+    cr_assert_eq(fake.asked, 1);
+    cr_assert_eq(fake.bytes, 4 * MIB);
+    cr_assert_eq(get(&counters()->got_bytes), 4 * MIB);
+    cr_assert_eq(try_to_free_on(one, block), CUDA_SUCCESS);
+}
+
+/* ---- what they are told ---- */
+
+/* A device is told to have all that it caches on its way, while much of another's is given. */
+Test(neighbours, what_was_promised_while_another_device_gave_is_taken_back)
+{
+    start_on(16 * MIB);
+    atomic_store(&pool->board, &fake.board);
+    release(allocate(4 * MIB));
+    synchronise();
+    atomic_store(&device()->promised, 4 * MIB);
+    cr_assert_not(neighbours_answer(pool));
+    cr_assert_eq(fake.cached, 4 * MIB);
+    cr_assert_eq(fake.pending, 0, "%llu", (unsigned long long)fake.pending);
+    unsigned published = fake.published;
+    cr_assert_not(neighbours_answer(pool));
+    cr_assert_eq(fake.published, published, "and nothing is told where nothing was asked");
+    atomic_store(&pool->board, NULL);
+}
+
+/* ---- a group ---- */
+
+static void limit_the_group(uint64_t bytes)
+{
+    strcpy(settings.limits.group, "training");
+    settings.limits.group_bytes = (struct byte_size){.bytes = bytes};
+}
+
+Test(neighbours, a_group_holds_no_more_than_its_limit)
+{
+    limit_the_group(8 * MIB);
+    start_on(64 * MIB);
+    fake.held_by_others = 4 * MIB;
+    CUdeviceptr block = allocate(4 * MIB);
+    cr_assert_eq(fake.held, 4 * MIB);
+    cr_assert_eq(try_to_allocate(MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_eq(counted().failures.group, 1);
+    cr_assert_eq(counted().failures.limit, 0);
+    cr_assert(fake.of_group);
+    cr_assert_eq(fake.bytes, MIB);
+    fake.held_by_others = 0;
+    CUdeviceptr more = allocate(4 * MIB);
+    release(block), release(more);
+    synchronise();
+    pool_trim(pool);
+    cr_assert_eq(fake.held, 0);
+}
+
+Test(neighbours, what_the_process_caches_goes_before_the_group_is_asked)
+{
+    limit_the_group(8 * MIB);
+    start_on(64 * MIB);
+    fake.held_by_others = 3 * MIB;
+    CUdeviceptr block = allocate(4 * MIB);
+    release(block);
+    fake.look = give_four;
+    cr_assert_eq(try_to_allocate(5 * MIB), CUDA_SUCCESS);
+    cr_assert_eq(fake.asked, 0);
+    cr_assert_eq(fake.held, 5 * MIB);
+}
+
+static struct board_progress give_of_group(unsigned number)
+{
+    (void)number;
+    fake.held_by_others -= 4 * MIB;
+    fake.look = NULL;
+    return (struct board_progress){.given = 4 * MIB, .asked = 1};
+}
+
+Test(neighbours, then_what_the_others_of_the_group_cache)
+{
+    limit_the_group(8 * MIB);
+    start_on(64 * MIB);
+    fake.held_by_others = 8 * MIB;
+    fake.look = give_of_group;
+    cr_assert_eq(try_to_allocate(3 * MIB), CUDA_SUCCESS);
+    cr_assert_eq(fake.asked, 1);
+    cr_assert(fake.of_group);
+    cr_assert_eq(fake.bytes, 3 * MIB);
+    cr_assert_eq(get(&counters()->got_bytes), 4 * MIB);
+}
+
+Test(neighbours, a_group_without_a_board_is_the_process_alone)
+{
+    limit_the_group(8 * MIB);
+    start_on(64 * MIB);
+    device()->board = NULL;
+    fake.held_by_others = 8 * MIB;
+    CUdeviceptr block = allocate(7 * MIB);
+    cr_assert_eq(try_to_allocate(2 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_eq(counted().failures.group, 1);
+    release(block);
+    cr_assert_eq(fake.held, 0);
+    cr_assert_eq(fake.asked, 0);
+}
+
+Test(neighbours, the_process_keeps_to_the_lower_of_two_limits)
+{
+    limit_the_group(8 * MIB);
+    settings.limits.device_bytes = (struct byte_size){.bytes = 4 * MIB};
+    start_on(64 * MIB);
+    CUdeviceptr block = allocate(3 * MIB);
+    cr_assert_eq(try_to_allocate(2 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_eq(counted().failures.limit, 1);
+    cr_assert_eq(counted().failures.group, 0);
+    cr_assert_eq(fake.held, 3 * MIB, "nothing of the group's is taken in vain");
+    cr_assert_eq(fake.asked, 0);
+    release(block);
+}
+
+Test(neighbours, stream_ordered_memory_counts_for_the_group)
+{
+    limit_the_group(8 * MIB);
+    start_on(64 * MIB);
+    fake.held_by_others = 2 * MIB;
+    CUdeviceptr block = take_on(one, 4 * MIB), more = 0;
+    CUresult result = CUDA_SUCCESS;
+    cr_assert_eq(fake.held, 4 * MIB);
+    cr_assert(pool_allocate_async(pool, &more, 4 * MIB, NULL, one, &result));
+    cr_assert_eq(result, CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert(fake.of_group);
+    cr_assert_eq(try_to_free_on(one, block), CUDA_SUCCESS);
+}
+
+Test(neighbours, pitched_memory_counts_for_the_group)
+{
+    limit_the_group(8 * MIB);
+    start_on(64 * MIB);
+    CUdeviceptr block;
+    size_t pitch;
+    cr_assert_eq(pool_allocate_pitch(pool, fake_allocate_pitch, &block, &pitch, 1000, 1024, 4),
+                 CUDA_SUCCESS);
+    cr_assert_eq(fake.held, MIB);
+    cr_assert_eq(pool_allocate_pitch(pool, fake_allocate_pitch, &block, &pitch, 2000, 8 * 1024, 4),
+                 CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_eq(fake.held, MIB);
+}
+
+/* ---- what is free ---- */
+
+static size_t free_bytes(void)
+{
+    size_t free = 0, total = 0;
+    cr_assert_eq(pool_memory_info(pool, &free, &total), CUDA_SUCCESS);
+    return free;
+}
+
+Test(neighbours, what_they_cache_counts_as_free)
+{
+    start_on(64 * MIB);
+    they_take(32 * MIB);
+    fake.others = (struct board_bytes){.cached = 16 * MIB, .pending = 8 * MIB};
+    cr_assert_eq(free_bytes(), 48 * MIB);
+    fake.others.cached = 4 * GIB;
+    cr_assert_eq(free_bytes(), 64 * MIB, "never more than the device has");
+    device()->board = NULL;
+    cr_assert_eq(free_bytes(), 32 * MIB);
+    they_free();
+}
+
+/* What they have just given back is free already, and they have not said so yet. */
+Test(neighbours, but_not_what_this_process_has)
+{
+    start_on(64 * MIB);
+    CUdeviceptr block = allocate(24 * MIB), cached = allocate(8 * MIB);
+    release(cached);
+    fake.others = (struct board_bytes){.cached = 16 * MIB};
+    cr_assert_eq(free_bytes(), 40 * MIB);
+    they_take(12 * MIB);
+    cr_assert_eq(free_bytes(), 40 * MIB);
+    fake.others.cached = 4 * MIB;
+    cr_assert_eq(free_bytes(), 32 * MIB);
+    they_free();
+    release(block);
+}
+
+Test(neighbours, as_far_as_the_limit_of_the_process_leaves_it)
+{
+    settings.limits.device_bytes = (struct byte_size){.bytes = 40 * MIB};
+    start_on(64 * MIB);
+    they_take(32 * MIB);
+    fake.others = (struct board_bytes){.cached = 16 * MIB};
+    CUdeviceptr block = allocate(2 * MIB);
+    cr_assert_eq(free_bytes(), 38 * MIB);
+    release(block);
+    they_free();
+}
+
+Test(neighbours, and_that_of_its_group)
+{
+    limit_the_group(40 * MIB);
+    start_on(64 * MIB);
+    fake.held_by_others = 20 * MIB;
+    fake.others = (struct board_bytes){.cached = 16 * MIB};
+    CUdeviceptr block = allocate(2 * MIB), cached = allocate(4 * MIB);
+    release(cached);
+    cr_assert_eq(free_bytes(), 18 * MIB, "what is cached here goes back first");
+    fake.others_of_group.cached = 12 * MIB;
+    cr_assert_eq(free_bytes(), 30 * MIB, "and what others of the group cache");
+    release(block);
+}

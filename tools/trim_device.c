@@ -1,0 +1,146 @@
+/*
+ * The device that is meant (trim_device.h).
+ */
+#include "trim_device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "complaint.h"
+#include "core/figures/figures_report.h"
+
+/* Digits of a device's number. */
+#define NUMBER_MOST 4
+
+/* "GPU-" or "MIG-", of which the driver gives the rest alone. */
+#define KIND_BYTES 4
+
+static bool is_number(const char *text)
+{
+    size_t digits = strspn(text, "0123456789");
+
+    return digits > 0 && digits <= NUMBER_MOST && text[digits] == '\0';
+}
+
+static bool is_uuid(const char *text)
+{
+    if (strncmp(text, "GPU-", KIND_BYTES) != 0 && strncmp(text, "MIG-", KIND_BYTES) != 0)
+        return false;
+    size_t digits = strspn(text + KIND_BYTES, "0123456789abcdefABCDEF-");
+    return digits > 0 && digits < REPORT_UUID_BYTES - KIND_BYTES &&
+           text[KIND_BYTES + digits] == '\0';
+}
+
+int trim_device_check(const char *text)
+{
+    if (is_number(text) || is_uuid(text))
+        return 0;
+    return complain("trim: --device: found \"%s\", allowed is a number, or the beginning of a UUID "
+                    "such as GPU-5fd4f087",
+                    text);
+}
+
+/* --- the devices of all processes ---------------------------------------------------------------
+ */
+
+/* Those that fit, each once. */
+struct search {
+    const char *text;
+    char uuids[2][REPORT_UUID_BYTES]; /* of the first two */
+    unsigned count;
+};
+
+static void take(struct search *search, const char *uuid)
+{
+    for (unsigned i = 0; i < search->count && i < 2; i++)
+        if (strcmp(search->uuids[i], uuid) == 0)
+            return;
+    if (search->count < 2)
+        snprintf(search->uuids[search->count], REPORT_UUID_BYTES, "%s", uuid);
+    search->count++;
+}
+
+static bool begins_as(const char *uuid, const char *text)
+{
+    return is_uuid(text) && strlen(uuid) > KIND_BYTES &&
+           strncasecmp(uuid + KIND_BYTES, text + KIND_BYTES, strlen(text + KIND_BYTES)) == 0;
+}
+
+/* Its figures say what number a device has there. */
+static void search_figures(struct search *search, const struct report *report)
+{
+    for (size_t i = 0; i < report->device_count; i++) {
+        const struct report_device *device = &report->devices[i];
+        bool is_meant = is_number(search->text) ? strtol(search->text, NULL, 10) == device->ordinal
+                                                : begins_as(device->uuid, search->text);
+        if (is_meant && strlen(device->uuid) > KIND_BYTES)
+            take(search, device->uuid);
+    }
+}
+
+static void search_board(struct search *search, const struct board_process *process)
+{
+    char uuid[REPORT_UUID_BYTES];
+
+    for (unsigned i = 0; i < process->device_count; i++) {
+        report_write_uuid(process->devices[i].uuid, uuid, sizeof(uuid));
+        if (begins_as(uuid, search->text))
+            take(search, uuid);
+    }
+}
+
+/* The bytes of a text that report_write_uuid has written; of another one, something. */
+static void read_bytes(const char *uuid, unsigned char bytes[16])
+{
+    static const char digits[] = "0123456789abcdef";
+    unsigned filled = 0;
+
+    memset(bytes, 0, 16);
+    for (const char *c = uuid + KIND_BYTES; *c != '\0' && filled < 32; c++) {
+        const char *digit = strchr(digits, *c);
+        if (digit == NULL)
+            continue;
+        unsigned value = (unsigned)(digit - digits);
+        bytes[filled / 2] = (unsigned char)(bytes[filled / 2] | value << (filled % 2 == 0 ? 4 : 0));
+        filled++;
+    }
+}
+
+int trim_device_find(const char *text, const struct view *view, struct trim_device *device)
+{
+    struct search search = {.text = text};
+
+    for (size_t i = 0; i < view->count; i++) {
+        search_figures(&search, view->watched[i].report);
+        if (view->watched[i].on_board)
+            search_board(&search, &view->watched[i].shared);
+    }
+    if (search.count == 0)
+        return complain("trim: --device: found \"%s\", and no process has memory there", text);
+    if (search.count > 1)
+        return complain("trim: --device: \"%s\" is not the same device for all processes: found %s "
+                        "and %s; allowed is the beginning of one of them",
+                        text, search.uuids[0], search.uuids[1]);
+    device->is_one = true;
+    snprintf(device->text, sizeof(device->text), "%s", search.uuids[0]);
+    read_bytes(device->text, device->uuid);
+    return 0;
+}
+
+const unsigned char *trim_device_uuid(const struct trim_device *device)
+{
+    return device->is_one ? device->uuid : NULL;
+}
+
+bool trim_device_is_of(const struct trim_device *device, const struct watched *watched)
+{
+    for (unsigned i = 0; watched->on_board && i < watched->shared.device_count; i++)
+        if (memcmp(watched->shared.devices[i].uuid, device->uuid, sizeof(device->uuid)) == 0)
+            return true;
+    for (size_t i = 0; i < watched->report->device_count; i++)
+        if (strcmp(watched->report->devices[i].uuid, device->text) == 0)
+            return true;
+    return !device->is_one;
+}
