@@ -240,7 +240,7 @@ Test(pool, a_shared_block_that_is_freed_on_a_stream_is_not_waited_for)
     pool_share(pool, block);
     fake_trace();
     cr_assert_eq(pool_free_async(pool, driver->cuMemFreeAsync, block, stream), CUDA_SUCCESS);
-    cr_assert_str_eq(fake_trace(), "info free-async");
+    cr_assert_str_eq(fake_trace(), "free-async");
 }
 
 Test(pool, sharing_waits_for_what_a_barrier_orders_before_the_block)
