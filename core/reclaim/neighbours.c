@@ -86,15 +86,37 @@ static bool is_given_in_vain(struct reclaim_others *others, uint64_t left)
 }
 
 /* Relaxed: several threads may take part in a series, and it is a guess. */
-static uint64_t bytes_in_series(struct device *device, uint64_t missing, uint64_t wanted)
+static bool is_in_series(const struct device *device, uint64_t now)
 {
-    uint64_t last = atomic_load_explicit(&device->asked_at, memory_order_relaxed);
-    uint64_t before = atomic_load_explicit(&device->asked_bytes, memory_order_relaxed);
-    uint64_t bytes = missing;
-    if (last && monotonic_now() - last < SERIES_NANOSECONDS)
+    uint64_t last = atomic_load_explicit(&device->series_at, memory_order_relaxed);
+    return last && now - last < SERIES_NANOSECONDS;
+}
+
+static void note_in_series(struct device *device, uint64_t bytes, uint64_t now)
+{
+    atomic_store_explicit(&device->series_bytes, bytes, memory_order_relaxed);
+    atomic_store_explicit(&device->series_at, now, memory_order_relaxed);
+}
+
+void neighbours_note_taken(struct device *device, uint64_t bytes)
+{
+    uint64_t now = device->board ? monotonic_now() : 0;
+    if (device->board && !is_in_series(device, now))
+        note_in_series(device, bytes, now);
+}
+
+/* What a group's limit leaves needs no preparing: no more of it is asked for than is missing. */
+static uint64_t bytes_to_ask_for(struct device *device, const struct reclaim *progress,
+                                 uint64_t missing)
+{
+    if (progress->bound == RECLAIM_GROUP)
+        return missing;
+    uint64_t before = atomic_load_explicit(&device->series_bytes, memory_order_relaxed);
+    uint64_t bytes = missing, now = monotonic_now();
+    if (is_in_series(device, now))
         bytes = larger_of(missing, smaller_of(before * SERIES_GROWTH, device->total_bytes));
     /* Of the request little may have been missing. */
-    atomic_store_explicit(&device->asked_bytes, larger_of(bytes, wanted), memory_order_relaxed);
+    note_in_series(device, larger_of(bytes, progress->rounded), now);
     return bytes;
 }
 
@@ -122,7 +144,7 @@ static bool look_at_shortage(struct pool *pool, struct device *device, struct re
         uint64_t of_others = rest_of(needed, own);
         uint64_t unseen = smaller_of(UNPUBLISHED_BYTES, device->total_bytes / UNPUBLISHED_SHARE) +
                           kept_by_drivers(pool, device);
-        *shortage = (struct shortage){bytes_in_series(device, missing, progress->rounded), missing,
+        *shortage = (struct shortage){bytes_to_ask_for(device, progress, missing), missing,
                                       rest_of(of_others, unseen)};
     }
     return !is_given_in_vain(&progress->others, left);
@@ -188,7 +210,7 @@ static bool ask_on(struct device *device, struct reclaim *progress, const struct
         return false;
     struct board_progress seen = await(demand, shortage->enough, wait ? end : 0);
     board_demand_end(demand);
-    atomic_store_explicit(&device->asked_at, monotonic_now(), memory_order_relaxed);
+    atomic_store_explicit(&device->series_at, monotonic_now(), memory_order_relaxed);
     count(device, &seen);
     if (seen.ended)
         progress->others.ended_until = monotonic_now() + ENDED_NANOSECONDS;

@@ -112,15 +112,28 @@ Test(neighbours, who_takes_piece_by_piece_asks_for_more_each_time)
     fake.look = give_four;
     cr_assert_eq(try_to_allocate(4 * MIB), CUDA_SUCCESS);
     cr_assert_eq(fake.bytes, 4 * MIB);
-    device()->asked_at = monotonic_now(); /* the machine may be slow */
+    device()->series_at = monotonic_now(); /* the machine may be slow */
     cr_assert_eq(try_to_allocate(4 * MIB), CUDA_SUCCESS);
     cr_assert_eq(fake.bytes, 64 * MIB, "sixteen times as much");
-    device()->asked_at = monotonic_now();
+    device()->series_at = monotonic_now();
     cr_assert_eq(try_to_allocate(4 * MIB), CUDA_SUCCESS);
     cr_assert_eq(fake.bytes, 128 * MIB, "and not more than there can be");
-    device()->asked_at = monotonic_now() - SECOND;
+    device()->series_at = monotonic_now() - SECOND;
     cr_assert_eq(try_to_allocate(4 * MIB), CUDA_SUCCESS);
     cr_assert_eq(fake.bytes, 4 * MIB, "a series ends");
+}
+
+Test(neighbours, who_has_just_taken_from_the_driver_asks_for_more_at_once)
+{
+    start_on(256 * MIB);
+    they_take(244 * MIB);
+    they_take(4 * MIB), they_take(4 * MIB);
+    fake.look = give_four;
+    cr_assert_eq(try_to_allocate(4 * MIB), CUDA_SUCCESS);
+    device()->series_at = monotonic_now();
+    cr_assert_eq(try_to_allocate(4 * MIB), CUDA_SUCCESS);
+    cr_assert_eq(fake.asked, 1);
+    cr_assert_eq(fake.bytes, 64 * MIB);
 }
 
 Test(neighbours, however_little_is_missing_at_first)
@@ -131,7 +144,7 @@ Test(neighbours, however_little_is_missing_at_first)
     fake.look = give_four;
     cr_assert_eq(try_to_allocate(4 * MIB), CUDA_SUCCESS);
     cr_assert_eq(fake.bytes, MIB);
-    device()->asked_at = monotonic_now();
+    device()->series_at = monotonic_now();
     cr_assert_eq(try_to_allocate(4 * MIB), CUDA_SUCCESS);
     cr_assert_eq(fake.bytes, 64 * MIB, "the request counts");
 }
