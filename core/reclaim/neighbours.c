@@ -89,7 +89,7 @@ static bool is_given_in_vain(struct reclaim_others *others, uint64_t left)
 static bool is_in_series(const struct device *device, uint64_t now)
 {
     uint64_t last = atomic_load_explicit(&device->series_at, memory_order_relaxed);
-    return last && now - last < SERIES_NANOSECONDS;
+    return last && rest_of(now, last) < SERIES_NANOSECONDS;
 }
 
 static void note_in_series(struct device *device, uint64_t bytes, uint64_t now)
@@ -150,13 +150,26 @@ static bool look_at_shortage(struct pool *pool, struct device *device, struct re
     return !is_given_in_vain(&progress->others, left);
 }
 
+/* Between two looks, for so long as an eighth of what was waited: a look costs some system calls.
+ */
+#define SHORTEST_NAP (UINT64_C(50) * 1000)
+#define LONGEST_NAP  (UINT64_C(10) * 1000 * 1000)
+#define NAP_SHARE    8u
+
+static void nap(uint64_t began)
+{
+    uint64_t share = (monotonic_now() - began) / NAP_SHARE;
+    uint64_t nanoseconds = larger_of(SHORTEST_NAP, smaller_of(LONGEST_NAP, share));
+    nanosleep(&(struct timespec){0, (long)nanoseconds}, NULL);
+}
+
 /* Until so many bytes were given, nothing is pending any more, or the time has come. */
 static struct board_progress await(struct board_demand *demand, uint64_t bytes, uint64_t give_up_at)
 {
     struct board_progress seen = board_demand_look(demand);
     uint64_t began = monotonic_now();
     while (seen.given < bytes && seen.pending && monotonic_now() < give_up_at) {
-        patient_nap(began);
+        nap(began);
         seen = board_demand_look(demand);
     }
     return seen;
@@ -188,7 +201,7 @@ static struct board_demand *ask_in_turn(const struct device *device,
     struct board_demand *demand = ask(device, shortage, of_group, &no_place);
     uint64_t began = monotonic_now();
     while (!demand && no_place && monotonic_now() < give_up_at) {
-        patient_nap(began);
+        nap(began);
         demand = ask(device, shortage, of_group, &no_place);
     }
     return demand;
@@ -208,9 +221,12 @@ static bool ask_on(struct device *device, struct reclaim *progress, const struct
         ask_in_turn(device, shortage, progress->bound == RECLAIM_GROUP, end);
     if (!demand)
         return false;
-    struct board_progress seen = await(demand, shortage->enough, wait ? end : 0);
+    /* What is pending may be there at once, and be only just on its way. */
+    uint64_t give_up_at = wait ? end : monotonic_now() + BOARD_SILENCE_NANOSECONDS;
+    struct board_progress seen = await(demand, shortage->enough, give_up_at);
     board_demand_end(demand);
-    atomic_store_explicit(&device->series_at, monotonic_now(), memory_order_relaxed);
+    if (progress->bound == RECLAIM_DEVICE && progress->wanted)
+        atomic_store_explicit(&device->series_at, monotonic_now(), memory_order_relaxed);
     count(device, &seen);
     if (seen.ended)
         progress->others.ended_until = monotonic_now() + ENDED_NANOSECONDS;

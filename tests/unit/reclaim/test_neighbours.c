@@ -384,7 +384,7 @@ Test(neighbours, nor_before_what_this_process_has_pending_is_over)
 static void they_are_over_soon(void)
 {
     end_our_work();
-    over_at = monotonic_now() + 20 * MILLISECOND;
+    over_at = monotonic_now() + 300 * MILLISECOND;
 }
 
 Test(neighbours, but_after_that)
@@ -396,6 +396,28 @@ Test(neighbours, but_after_that)
     fake.look = give_when_over;
     cr_assert_eq(try_to_allocate(12 * MIB), CUDA_SUCCESS);
     cr_assert_eq(fake.asked, 2);
+    they_free();
+}
+
+static void they_give_soon(void)
+{
+    over_at = monotonic_now() + 20 * MILLISECOND;
+}
+
+/* They say that it is on its way before the driver has it; nor may a lock that this process's own
+ * work needs be what the request waits for. */
+Test(neighbours, what_is_on_its_way_is_had_before_this_process_waits_for_its_own)
+{
+    start_on(16 * MIB);
+    they_take(4 * MIB), they_take(4 * MIB);
+    leave_block_pending(4 * MIB);
+    fake.when_asked = they_give_soon;
+    fake.look = give_when_over;
+    uint64_t started = monotonic_now();
+    cr_assert_eq(try_to_allocate(8 * MIB), CUDA_SUCCESS);
+    cr_assert_leq(monotonic_now() - started, 5 * SECOND);
+    cr_assert_eq(fake.asked, 1);
+    end_our_work();
     they_free();
 }
 
