@@ -33,6 +33,7 @@
 
 #include "../kernels.h"
 #include "conformance.h"
+#include "graphs.h"
 
 struct gpu gpu;
 
@@ -111,7 +112,7 @@ static long long written_fact(const char *what, long long number)
     return number;
 }
 
-__attribute__((format(printf, 2, 3))) static void fact(long long number, const char *format, ...)
+void fact(long long number, const char *format, ...)
 {
     char what[200];
     va_list arguments;
@@ -178,21 +179,20 @@ void spin(CUstream stream, double ms)
     launch(gpu.spin, stream, (void *[]){&ns});
 }
 
-static void fill(CUstream stream, CUdeviceptr address, unsigned int words, unsigned int value)
+void fill(CUstream stream, CUdeviceptr address, unsigned int words, unsigned int value)
 {
     launch(gpu.fill, stream, (void *[]){&address, &words, &value});
 }
 
-static void spin_then_verify(CUstream stream, double ms, CUdeviceptr address, unsigned int words,
-                             unsigned int value)
+void spin_then_verify(CUstream stream, double ms, CUdeviceptr address, unsigned int words,
+                      unsigned int value)
 {
     unsigned long long ns = (unsigned long long)(ms * 1e6);
     launch(gpu.spin_then_verify, stream,
            (void *[]){&ns, &address, &words, &value, &gpu.mismatches});
 }
 
-/* How many wrong words the kernels have seen since the last time; waits for the device. */
-static unsigned long long wrong_words(void)
+unsigned long long wrong_words(void)
 {
     unsigned long long wrong = 0;
     SUCCEEDS(cuCtxSynchronize());
@@ -728,14 +728,7 @@ static void free_async_gives_plain_memory_back(void)
     SUCCEEDS(cuCtxSynchronize());
 }
 
-/* A second context, with a stream and a kernel of its own. */
-struct neighbour {
-    CUcontext context;
-    CUstream stream;
-    CUfunction spin;
-};
-
-static struct neighbour open_neighbour(void)
+struct neighbour open_neighbour(void)
 {
     struct neighbour other = {0};
     CUmodule module;
@@ -757,7 +750,7 @@ static void spin_in(const struct neighbour *other, double ms)
     SUCCEEDS(cuCtxSetCurrent(gpu.context));
 }
 
-static void close_neighbour(const struct neighbour *other)
+void close_neighbour(const struct neighbour *other)
 {
     SUCCEEDS(cuCtxDestroy_v2(other->context));
     SUCCEEDS(cuCtxSetCurrent(gpu.context));
@@ -1777,7 +1770,7 @@ static void spoiled_captures_drop_user_objects(void)
     CHECK(destroyed_soon(1));
 }
 
-static CUstreamCaptureStatus status_of(CUstream stream)
+CUstreamCaptureStatus status_of(CUstream stream)
 {
     CUstreamCaptureStatus status = 99;
     SUCCEEDS(cuStreamIsCapturing(stream, &status));
@@ -2313,7 +2306,7 @@ static void writes_of_values_end_waits(void)
 /* --- graphs that hold such work
  * -----------------------------------------------------------------*/
 
-static CUgraph new_graph(void)
+CUgraph new_graph(void)
 {
     CUgraph graph = NULL;
     SUCCEEDS(cuGraphCreate(&graph, 0));
@@ -2328,15 +2321,14 @@ static CUgraphNode add_host_node(CUgraph graph, CUhostFn function, void *argumen
     return node;
 }
 
-static CUgraphNode add_child(CUgraph graph, CUgraph child)
+CUgraphNode add_child(CUgraph graph, CUgraph child)
 {
     CUgraphNode node = NULL;
     SUCCEEDS(cuGraphAddChildGraphNode(&node, graph, NULL, 0, child));
     return node;
 }
 
-/* A graph of one kernel that takes so many milliseconds. */
-static CUgraph kernel_graph(double ms)
+CUgraph kernel_graph(double ms)
 {
     CUgraph graph = NULL;
     begin(CU_STREAM_CAPTURE_MODE_RELAXED);
@@ -2345,14 +2337,14 @@ static CUgraph kernel_graph(double ms)
     return graph;
 }
 
-static CUgraphExec instantiate(CUgraph graph)
+CUgraphExec instantiate(CUgraph graph)
 {
     CUgraphExec exec = NULL;
     SUCCEEDS(cuGraphInstantiateWithFlags(&exec, graph, 0));
     return exec;
 }
 
-static void launch_and_wait(CUgraphExec exec)
+void launch_and_wait(CUgraphExec exec)
 {
     SUCCEEDS(cuGraphLaunch(exec, gpu.a));
     SUCCEEDS(cuStreamSynchronize(gpu.a));
@@ -2371,7 +2363,7 @@ static size_t count_nodes(CUgraph graph, CUgraphNode *nodes)
     return count;
 }
 
-static int count_type(CUgraph graph, CUgraphNodeType type)
+int count_type(CUgraph graph, CUgraphNodeType type)
 {
     CUgraphNode nodes[MOST_NODES] = {NULL};
     size_t count = count_nodes(graph, nodes);
@@ -2384,7 +2376,7 @@ static int count_type(CUgraph graph, CUgraphNodeType type)
     return found;
 }
 
-static CUgraphNode only_node(CUgraph graph)
+CUgraphNode only_node(CUgraph graph)
 {
     CUgraphNode nodes[MOST_NODES] = {NULL};
     CHECK(count_nodes(graph, nodes) == 1);
@@ -2765,6 +2757,26 @@ static const struct row {
     ROW(which_nodes_can_be_disabled),
     ROW(child_graphs_keep_their_types),
     ROW(conditional_bodies_hold_no_host_nodes),
+    ROW(captured_graphs_keep_objects),
+    ROW(retained_references_are_apart_from_the_programs),
+    ROW(clones_keep_objects),
+    ROW(executables_of_clones_keep_objects),
+    ROW(pending_launches_keep_objects),
+    ROW(objects_retained_by_other_threads),
+    ROW(forked_streams_tell_the_same_graph),
+    ROW(destructors_threads),
+    ROW(updates_replace_objects),
+    ROW(updates_beside_launches_keep_objects),
+    ROW(failed_updates_and_objects),
+    ROW(updates_by_the_own_graph_keep_objects),
+    ROW(child_graphs_keep_objects),
+    ROW(changed_child_graphs_replace_objects),
+    ROW(updated_child_graphs_and_objects),
+    ROW(captured_launches_and_objects),
+    ROW(moved_child_graphs_keep_objects),
+    ROW(conditional_bodies_and_objects),
+    ROW(uploads_need_no_graph),
+    ROW(pending_uploads_and_objects),
     ROW(both_lookups_give_one_address),
     ROW(unknown_names_are_not_found),
     ROW(memory_of_other_processes_is_missing),

@@ -34,6 +34,8 @@ const char *open_gpu(void);
 /* Only the first failure of a row is kept. */
 __attribute__((format(printf, 1, 2))) void fail(const char *format, ...);
 __attribute__((format(printf, 1, 2))) void note(const char *format, ...);
+/* What nobody knows beforehand, and a run with the pool must find as one without it did. */
+__attribute__((format(printf, 2, 3))) void fact(long long number, const char *format, ...);
 bool has_failed(void);
 const char *name_of(CUresult result);
 
@@ -65,11 +67,36 @@ void spin(CUstream stream, double ms);
 CUdeviceptr allocate(size_t bytes);
 CUevent new_event(void);
 size_t free_memory(void);
+void fill(CUstream stream, CUdeviceptr address, unsigned int words, unsigned int value);
+void spin_then_verify(CUstream stream, double ms, CUdeviceptr address, unsigned int words,
+                      unsigned int value);
+/* How many wrong words the kernels have seen since the last time; waits for the device. */
+unsigned long long wrong_words(void);
+
+/* A second context, with a stream and a kernel of its own. */
+struct neighbour {
+    CUcontext context;
+    CUstream stream;
+    CUfunction spin;
+};
+struct neighbour open_neighbour(void);
+void close_neighbour(const struct neighbour *other);
 
 /* Captures of stream a; how one ended must have been as expected. */
 void begin(unsigned int mode);
 void end_at(int line, bool valid, const char *what, unsigned int mode);
 #define END(valid, what, mode) end_at(__LINE__, valid, what, mode)
+CUstreamCaptureStatus status_of(CUstream stream);
+
+CUgraph new_graph(void);
+/* A graph of one kernel that takes so many milliseconds. */
+CUgraph kernel_graph(double ms);
+CUgraphNode add_child(CUgraph graph, CUgraph child);
+CUgraphNode only_node(CUgraph graph);
+/* How many nodes of the type the graph itself has. */
+int count_type(CUgraph graph, CUgraphNodeType type);
+CUgraphExec instantiate(CUgraph graph);
+void launch_and_wait(CUgraphExec exec); /* on stream a */
 
 /* --- rows about threads and processes: processes.c ---------------------------------------------*/
 

@@ -171,11 +171,13 @@ static CUgraphExecUpdateResult update(struct graph *exec, const struct graph *gr
     if (other == NULL || !graph_flatten(other, graph, NULL, 0))
         abort();
     result = compare(exec, other);
-    if (result == CU_GRAPH_EXEC_UPDATE_SUCCESS)
+    if (result == CU_GRAPH_EXEC_UPDATE_SUCCESS) {
         for (struct node *to = exec->nodes, *from = other->nodes; to != NULL;
              to = to->next, from = from->next)
             if (!is_memory_node(to))
                 to->work = from->work;
+        user_references_swap(exec, other);
+    }
     graph_free(other);
     return result;
 }
@@ -217,13 +219,17 @@ static bool same_types(const struct graph *a, const struct graph *b)
     return one == other;
 }
 
-static void take_over(CUgraphExec exec, const struct graph *old, const struct graph *new)
+/* The part of the executable graph that was made from the old child graph becomes as the new one.
+ */
+static void take_over(CUgraphExec exec, unsigned int part, const struct graph *old,
+                      const struct graph *new)
 {
     const struct node *from = new->nodes;
+    user_references_replace(handle_object(KIND_EXEC, exec), part, new);
     for (const struct node *node = old->nodes; node != NULL; node = node->next, from = from->next) {
         struct node *made = made_from(exec, node->handle);
-        if (node->child != NULL)
-            take_over(exec, node->child, from->child);
+        if (node->child != NULL && made != NULL)
+            take_over(exec, made->part, node->child, from->child);
         else if (made != NULL && !is_memory_node(made))
             made->work = from->work;
     }
@@ -233,12 +239,12 @@ DRIVER_CALL(cuGraphExecChildGraphNodeSetParams, 0,
             (CUgraphExec exec, CUgraphNode handle, CUgraph child_handle),
             (exec, handle, child_handle))
 {
-    const struct node *node = handle_object(KIND_NODE, handle);
+    const struct node *node = handle_object(KIND_NODE, handle), *made = made_from(exec, handle);
     const struct graph *child = graph_of(child_handle);
-    if (made_from(exec, handle) == NULL || node == NULL || node->child == NULL || child == NULL ||
+    if (made == NULL || node == NULL || node->child == NULL || child == NULL ||
         !same_types(node->child, child))
         return CUDA_ERROR_INVALID_VALUE;
-    take_over(exec, node->child, child);
+    take_over(exec, made->part, node->child, child);
     return CUDA_SUCCESS;
 }
 

@@ -96,6 +96,17 @@ static struct node *copy_node(struct graph *target, const struct node *node)
     return copy;
 }
 
+bool graph_copy(struct graph *target, const struct graph *source)
+{
+    for (struct node *node = source->nodes; node != NULL; node = node->next) {
+        node->clone = copy_node(target, node);
+        if (node->clone == NULL)
+            return false;
+    }
+    user_references_copy(target, 0, source);
+    return true;
+}
+
 struct node *graph_add_child(struct graph *graph, const struct graph *child,
                              struct node *const *after, size_t after_count)
 {
@@ -107,13 +118,7 @@ struct node *graph_add_child(struct graph *graph, const struct graph *child,
     if (added->child == NULL)
         return NULL;
     added->child->is_child = true;
-    for (struct node *node = child->nodes; node != NULL; node = node->next) {
-        node->clone = copy_node(added->child, node);
-        if (node->clone == NULL)
-            return NULL;
-    }
-    user_references_copy(added->child, child);
-    return added;
+    return graph_copy(added->child, child) ? added : NULL;
 }
 
 /* The child graph's nodes, and one after them all that stands for its node. */
@@ -121,12 +126,17 @@ static struct node *flatten_child(struct graph *exec, const struct node *node,
                                   struct node *const *after, size_t after_count)
 {
     const struct graph *child = node->child;
+    unsigned int part = exec->parts;
     struct node *end, **all;
     size_t count = 0;
     if (!graph_flatten(exec, child, after, after_count))
         return NULL;
-    if (child->nodes == NULL)
-        return graph_add(exec, &node->work, after, after_count);
+    if (child->nodes == NULL) {
+        end = graph_add(exec, &node->work, after, after_count);
+        if (end != NULL)
+            end->part = part;
+        return end;
+    }
     for (const struct node *inner = child->nodes; inner != NULL; inner = inner->next)
         count++;
     all = calloc(count, sizeof(struct node *));
@@ -137,12 +147,15 @@ static struct node *flatten_child(struct graph *exec, const struct node *node,
         all[count++] = inner->clone;
     end = graph_add(exec, &node->work, all, count);
     free(all);
+    if (end != NULL)
+        end->part = part;
     return end;
 }
 
 bool graph_flatten(struct graph *exec, const struct graph *source, struct node *const *after,
                    size_t after_count)
 {
+    unsigned int part = exec->parts++;
     for (struct node *node = source->nodes; node != NULL; node = node->next) {
         bool first = node->after_count == 0;
         struct node **own = copied_predecessors(node);
@@ -158,7 +171,7 @@ bool graph_flatten(struct graph *exec, const struct graph *source, struct node *
         node->clone->origin = node->handle;
         node->clone->disabled = node->disabled;
     }
-    user_references_copy(exec, source);
+    user_references_copy(exec, part, source);
     return true;
 }
 
@@ -178,6 +191,18 @@ DRIVER_CALL(cuGraphCreate, 0, (CUgraph * handle, unsigned int flags), (handle, f
     if (graph == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *handle = graph->handle;
+    return CUDA_SUCCESS;
+}
+
+DRIVER_CALL(cuGraphClone, 0, (CUgraph * handle, CUgraph original), (handle, original))
+{
+    struct graph *graph = graph_of(original), *copy;
+    if (handle == NULL || graph == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    copy = graph_new(false);
+    if (copy == NULL || !graph_copy(copy, graph))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *handle = copy->handle;
     return CUDA_SUCCESS;
 }
 

@@ -613,6 +613,7 @@ struct node {
     size_t after_count;
     struct graph *child; /* of a child graph's node: its own graph */
     CUgraphNode origin;  /* in an executable graph: the node that this one is made from */
+    unsigned int part;   /* in an executable graph, of a child graph's node: its part */
     bool disabled;       /* in an executable graph: does nothing */
     struct op *op;       /* while the graph is being launched */
     struct node *clone;  /* while it is being copied */
@@ -625,6 +626,9 @@ struct graph {
     CUgraphExec exec_handle; /* of an executable graph */
     bool is_child;           /* of a node, which frees it */
     struct node *nodes, *last;
+    /* Of an executable graph: how many graphs it is made of. The outermost is part 0; child graphs
+     * follow, in the order of their nodes. */
+    unsigned int parts;
     struct user_reference *user_objects;
     struct op *last_launch;
     struct extent overhead; /* of an executable graph */
@@ -634,6 +638,8 @@ struct graph *graph_new(bool executable);
 void graph_free(struct graph *graph);
 struct node *graph_add(struct graph *graph, const struct work *work, struct node *const *after,
                        size_t after_count);
+/* Copies nodes and references. */
+bool graph_copy(struct graph *target, const struct graph *source);
 /* A node that runs a copy of the child. */
 struct node *graph_add_child(struct graph *graph, const struct graph *child,
                              struct node *const *after, size_t after_count);
@@ -657,9 +663,14 @@ struct graph_memory *graph_memory_new(struct call *call, size_t bytes, CUdevicep
 void graph_memory_hold(struct graph_memory *memory);
 /* The last to drop it frees it when the operation (or NULL) is over. */
 void graph_memory_drop(struct graph_memory *memory, struct op *last_use);
-/* References of a graph to the program's objects. */
-void user_references_copy(struct graph *target, const struct graph *source);
+/* References of a graph to the program's objects; an executable graph has them apart for each of
+ * its parts, as updates replace them. What is let go goes when the last launch is over. */
+void user_references_copy(struct graph *target, unsigned int part, const struct graph *source);
 void user_references_free(struct graph *graph);
+/* The part of the executable graph lets its own go and takes the source's. */
+void user_references_replace(struct graph *exec, unsigned int part, const struct graph *source);
+/* The executable graphs have each other's, as if the other had been launched as this one was. */
+void user_references_swap(struct graph *exec, struct graph *other);
 
 /* --- memory ------------------------------------------------------------------------------------*/
 

@@ -16,6 +16,7 @@ struct user_object {
 struct user_reference {
     struct user_object *object;
     unsigned int count;
+    unsigned int part; /* of an executable graph */
     struct user_reference *next;
 };
 
@@ -34,28 +35,30 @@ static void release(struct user_object *object, uint64_t count)
     free(object);
 }
 
-static void add_reference(struct graph *graph, struct user_object *object, unsigned int count)
+static void add_reference(struct graph *graph, unsigned int part, struct user_object *object,
+                          unsigned int count)
 {
     struct user_reference *reference = graph->user_objects;
-    while (reference != NULL && reference->object != object)
+    while (reference != NULL && (reference->object != object || reference->part != part))
         reference = reference->next;
     if (reference == NULL) {
         reference = calloc(1, sizeof *reference);
         if (reference == NULL)
             abort();
         reference->object = object;
+        reference->part = part;
         reference->next = graph->user_objects;
         graph->user_objects = reference;
     }
     reference->count += count;
 }
 
-void user_references_copy(struct graph *target, const struct graph *source)
+void user_references_copy(struct graph *target, unsigned int part, const struct graph *source)
 {
     for (const struct user_reference *reference = source->user_objects; reference != NULL;
          reference = reference->next) {
         reference->object->references += reference->count;
-        add_reference(target, reference->object, reference->count);
+        add_reference(target, part, reference->object, reference->count);
     }
 }
 
@@ -69,18 +72,54 @@ static void free_references(struct work *work, struct op *op)
     }
 }
 
-/* When the graph's last launch is over. */
-void user_references_free(struct graph *graph)
+static void release_after(struct user_reference *references, struct op *last_launch)
 {
-    struct work work = {.finish = free_references, .references = graph->user_objects};
+    struct work work = {.finish = free_references, .references = references};
     struct op *op;
-    if (graph->user_objects == NULL)
+    if (references == NULL)
         return;
-    graph->user_objects = NULL;
     op = op_new(NULL, &work);
-    op_after(op, graph->last_launch);
+    op_after(op, last_launch);
     op_submit(op);
     op_drop(op);
+}
+
+void user_references_free(struct graph *graph)
+{
+    struct user_reference *references = graph->user_objects;
+    graph->user_objects = NULL;
+    release_after(references, graph->last_launch);
+}
+
+static struct user_reference *take_part(struct graph *exec, unsigned int part)
+{
+    struct user_reference **link = &exec->user_objects, *taken = NULL;
+    while (*link != NULL) {
+        struct user_reference *reference = *link;
+        if (reference->part != part) {
+            link = &reference->next;
+            continue;
+        }
+        *link = reference->next;
+        reference->next = taken;
+        taken = reference;
+    }
+    return taken;
+}
+
+void user_references_replace(struct graph *exec, unsigned int part, const struct graph *source)
+{
+    struct user_reference *old = take_part(exec, part);
+    user_references_copy(exec, part, source);
+    release_after(old, exec->last_launch);
+}
+
+void user_references_swap(struct graph *exec, struct graph *other)
+{
+    struct user_reference *references = exec->user_objects;
+    exec->user_objects = other->user_objects;
+    other->user_objects = references;
+    op_set(&other->last_launch, exec->last_launch);
 }
 
 DRIVER_CALL(cuUserObjectCreate, 0,
@@ -131,7 +170,7 @@ DRIVER_CALL(cuGraphRetainUserObject, 0,
         return CUDA_ERROR_INVALID_VALUE;
     if (flags != CU_GRAPH_USER_OBJECT_MOVE)
         object->references += count;
-    add_reference(graph, object, count);
+    add_reference(graph, 0, object, count);
     return CUDA_SUCCESS;
 }
 

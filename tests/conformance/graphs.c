@@ -1,0 +1,580 @@
+/*
+ * Rows about what graphs keep: when user objects are destroyed that graphs, copies of graphs and
+ * executable graphs refer to. Memory that captures allocate will live exactly as long.
+ *
+ * NVIDIA's programming guide ("CUDA User Objects") says what clones, executables, child graphs and
+ * updates keep, and that nothing goes while a launch is pending: rows expect that. What it leaves
+ * open is a fact. No row calls the driver inside a destructor, which is forbidden.
+ */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "graphs.h"
+
+/* --- user objects ------------------------------------------------------------------------------*/
+
+static void note_destroyed(void *argument)
+{
+    struct object *object = argument;
+    object->destroyer = pthread_self();
+    __atomic_add_fetch(&object->destroyed, 1, __ATOMIC_SEQ_CST);
+}
+
+struct object *new_object(void)
+{
+    enum { ALL_ROWS = 1024 };
+    static struct object objects[ALL_ROWS];
+    static unsigned int used;
+    struct object *object;
+    if (used == ALL_ROWS)
+        abort();
+    object = &objects[used++];
+    SUCCEEDS(cuUserObjectCreate(&object->handle, object, note_destroyed, 1,
+                                CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+    return object;
+}
+
+void give_object(CUgraph graph, struct object *object)
+{
+    SUCCEEDS(cuGraphRetainUserObject(graph, object->handle, 1, CU_GRAPH_USER_OBJECT_MOVE));
+}
+
+struct object *object_kept_by(CUgraph graph)
+{
+    struct object *object = new_object();
+    give_object(graph, object);
+    return object;
+}
+
+bool is_gone(const struct object *object)
+{
+    int destroyed = __atomic_load_n(&object->destroyed, __ATOMIC_SEQ_CST);
+    if (destroyed > 1)
+        fail("a destructor ran %d times", destroyed);
+    return destroyed > 0;
+}
+
+bool goes(const struct object *object)
+{
+    double end = now_ms() + 2000;
+    while (!is_gone(object) && now_ms() < end)
+        usleep(500);
+    return is_gone(object);
+}
+
+bool stays(const struct object *object)
+{
+    usleep(15000);
+    return !is_gone(object);
+}
+
+bool goes_beside_work(const struct object *object, CUstream stream)
+{
+    bool went = false;
+    for (;;) {
+        bool gone = is_gone(object);
+        CUresult result = cuStreamQuery(stream);
+        if (result != CUDA_ERROR_NOT_READY) {
+            SUCCEEDS(result);
+            return went;
+        }
+        went = went || gone;
+        usleep(500);
+    }
+}
+
+CUgraph graph_being_captured(CUstream stream)
+{
+    CUstreamCaptureStatus status = 0;
+    CUgraph graph = NULL;
+    SUCCEEDS(cuStreamGetCaptureInfo_v2(stream, &status, NULL, &graph, NULL, NULL));
+    CHECK(status == CU_STREAM_CAPTURE_STATUS_ACTIVE && graph != NULL);
+    return graph;
+}
+
+CUgraph end_capture(void)
+{
+    CUgraph graph = NULL;
+    SUCCEEDS(cuStreamEndCapture(gpu.a, &graph));
+    return graph;
+}
+
+void destroy_graph(CUgraph graph)
+{
+    SUCCEEDS(cuGraphDestroy(graph));
+}
+
+void destroy_exec(CUgraphExec exec)
+{
+    SUCCEEDS(cuGraphExecDestroy(exec));
+}
+
+struct errand {
+    void (*function)(void *);
+    void *argument;
+};
+
+static void *run_errand(void *argument)
+{
+    const struct errand *errand = argument;
+    SUCCEEDS(cuCtxSetCurrent(gpu.context));
+    errand->function(errand->argument);
+    return NULL;
+}
+
+void in_another_thread(void (*function)(void *), void *argument)
+{
+    struct errand errand = {function, argument};
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, run_errand, &errand) == 0)
+        pthread_join(thread, NULL);
+    else
+        fail("no thread");
+}
+
+CUstream new_stream(void)
+{
+    CUstream stream = NULL;
+    SUCCEEDS(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    return stream;
+}
+
+/* --- graphs and their copies -------------------------------------------------------------------*/
+
+/* A captured graph of one kernel, and an object that was given to it during the capture. */
+static CUgraph capture_with_object(double ms, struct object **object)
+{
+    begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    *object = object_kept_by(graph_being_captured(gpu.a));
+    spin(gpu.a, ms);
+    return end_capture();
+}
+
+void captured_graphs_keep_objects(void)
+{
+    struct object *object = NULL;
+    CUgraph graph = capture_with_object(0, &object);
+    CHECK(stays(object));
+    destroy_graph(graph);
+    CHECK(goes(object));
+}
+
+/* Without CU_GRAPH_USER_OBJECT_MOVE the graph has a reference beside the program's. */
+void retained_references_are_apart_from_the_programs(void)
+{
+    struct object *object = new_object();
+    CUgraph graph;
+    begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    SUCCEEDS(cuGraphRetainUserObject(graph_being_captured(gpu.a), object->handle, 1, 0));
+    graph = end_capture();
+    destroy_graph(graph);
+    CHECK(stays(object));
+    SUCCEEDS(cuUserObjectRelease(object->handle, 1));
+    CHECK(goes(object));
+}
+
+static CUgraph clone_of(CUgraph graph)
+{
+    CUgraph copy = NULL;
+    SUCCEEDS(cuGraphClone(&copy, graph));
+    return copy;
+}
+
+void clones_keep_objects(void)
+{
+    struct object *object = NULL;
+    CUgraph graph = capture_with_object(0, &object), copy = clone_of(graph);
+    destroy_graph(graph);
+    CHECK(stays(object));
+    destroy_graph(copy);
+    CHECK(goes(object));
+}
+
+void executables_of_clones_keep_objects(void)
+{
+    struct object *object = NULL;
+    CUgraph graph = capture_with_object(0, &object), copy = clone_of(graph);
+    CUgraphExec exec = instantiate(copy);
+    destroy_graph(graph);
+    destroy_graph(copy);
+    launch_and_wait(exec);
+    CHECK(stays(object));
+    destroy_exec(exec);
+    CHECK(goes(object));
+}
+
+/* Graph and executable are destroyed at once after the launch. */
+void pending_launches_keep_objects(void)
+{
+    struct object *object = NULL;
+    CUgraph graph = capture_with_object(40, &object);
+    CUgraphExec exec = instantiate(graph);
+    double start;
+    SUCCEEDS(cuGraphLaunch(exec, gpu.a));
+    start = now_ms();
+    destroy_graph(graph);
+    destroy_exec(exec);
+    note("destroying both beside a launch of 40 ms took %.1f ms", now_ms() - start);
+    CHECK(!goes_beside_work(object, gpu.a));
+    CHECK(goes(object));
+}
+
+struct retaining {
+    CUgraph graph;
+    struct object *object;
+    CUresult result;
+};
+
+static void retain_elsewhere(void *argument)
+{
+    struct retaining *retaining = argument;
+    retaining->result = cuGraphRetainUserObject(retaining->graph, retaining->object->handle, 1, 0);
+}
+
+void objects_retained_by_other_threads(void)
+{
+    for (unsigned int mode = 0; mode < MODES; mode++) {
+        struct retaining retaining = {NULL, new_object(), CUDA_SUCCESS};
+        CUgraph graph = NULL;
+        CUresult ended;
+        begin(mode);
+        retaining.graph = graph_being_captured(gpu.a);
+        in_another_thread(retain_elsewhere, &retaining);
+        fact(retaining.result, "cuGraphRetainUserObject by another thread, mode %u", mode);
+        ended = cuStreamEndCapture(gpu.a, &graph);
+        fact(ended, "ending the capture after that, mode %u", mode);
+        SUCCEEDS(cuUserObjectRelease(retaining.object->handle, 1));
+        if (retaining.result == CUDA_SUCCESS && ended == CUDA_SUCCESS)
+            CHECK(stays(retaining.object));
+        if (ended == CUDA_SUCCESS)
+            destroy_graph(graph);
+        CHECK(goes(retaining.object));
+    }
+}
+
+/* A capture has one graph, which every stream in it tells; the object is given through the fork. */
+void forked_streams_tell_the_same_graph(void)
+{
+    CUevent fork = new_event(), join = new_event();
+    struct object *object;
+    CUgraph told, graph;
+    begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    SUCCEEDS(cuEventRecord(fork, gpu.a));
+    SUCCEEDS(cuStreamWaitEvent(gpu.b, fork, 0));
+    told = graph_being_captured(gpu.b);
+    CHECK(told == graph_being_captured(gpu.a));
+    object = object_kept_by(told);
+    spin(gpu.b, 0);
+    SUCCEEDS(cuEventRecord(join, gpu.b));
+    SUCCEEDS(cuStreamWaitEvent(gpu.a, join, 0));
+    graph = end_capture();
+    fact(graph == told, "cuStreamEndCapture gives the graph that was told during the capture");
+    CHECK(stays(object));
+    destroy_graph(graph);
+    CHECK(goes(object));
+    SUCCEEDS(cuEventDestroy_v2(fork));
+    SUCCEEDS(cuEventDestroy_v2(join));
+}
+
+static void tell_destroyer(const struct object *object, bool at_once, const char *after)
+{
+    CHECK(goes(object));
+    note("after %s: it had run when the call was back: %s", after, at_once ? "yes" : "no");
+    if (is_gone(object))
+        note("after %s: it ran in the %s thread", after,
+             pthread_equal(object->destroyer, pthread_self()) ? "calling" : "driver's");
+}
+
+/* The kind may hold a lock over such a call only if the destructor runs elsewhere or takes none. */
+void destructors_threads(void)
+{
+    struct object *released = new_object(), *kept = NULL, *launched = NULL;
+    CUgraph graph = capture_with_object(0, &kept);
+    CUgraphExec exec;
+    SUCCEEDS(cuUserObjectRelease(released->handle, 1));
+    tell_destroyer(released, is_gone(released), "cuUserObjectRelease");
+    destroy_graph(graph);
+    tell_destroyer(kept, is_gone(kept), "cuGraphDestroy");
+    graph = capture_with_object(0, &launched);
+    exec = instantiate(graph);
+    destroy_graph(graph);
+    launch_and_wait(exec);
+    destroy_exec(exec);
+    tell_destroyer(launched, is_gone(launched), "cuGraphExecDestroy");
+}
+
+/* --- updates -----------------------------------------------------------------------------------*/
+
+static CUresult update(CUgraphExec exec, CUgraph graph)
+{
+    CUgraphExecUpdateResultInfo info = {0};
+    return cuGraphExecUpdate_v2(exec, graph, &info);
+}
+
+/* The executable then keeps what the new graph has, and the old graph's no longer. */
+void updates_replace_objects(void)
+{
+    struct object *old = NULL, *new = NULL;
+    CUgraph old_graph = capture_with_object(0, &old), new_graph = capture_with_object(0, &new);
+    CUgraphExec exec = instantiate(old_graph);
+    launch_and_wait(exec);
+    SUCCEEDS(update(exec, new_graph));
+    CHECK(stays(old));
+    destroy_graph(old_graph);
+    CHECK(goes(old));
+    destroy_graph(new_graph);
+    CHECK(stays(new));
+    launch_and_wait(exec);
+    CHECK(stays(new));
+    destroy_exec(exec);
+    CHECK(goes(new));
+}
+
+/* The launch still uses what the old graph had. */
+void updates_beside_launches_keep_objects(void)
+{
+    struct object *old = NULL, *new = NULL;
+    CUgraph old_graph = capture_with_object(40, &old), new_graph = capture_with_object(0, &new);
+    CUgraphExec exec = instantiate(old_graph);
+    double start;
+    destroy_graph(old_graph);
+    SUCCEEDS(cuGraphLaunch(exec, gpu.a));
+    start = now_ms();
+    SUCCEEDS(update(exec, new_graph));
+    note("cuGraphExecUpdate beside a launch of 40 ms took %.1f ms", now_ms() - start);
+    destroy_graph(new_graph);
+    CHECK(!goes_beside_work(old, gpu.a));
+    CHECK(goes(old));
+    CHECK(stays(new));
+    destroy_exec(exec);
+    CHECK(goes(new));
+}
+
+/* The new graph has a kernel more. Whether its object is kept is left open; the old one's must be,
+ * since the executable may still be launched. */
+void failed_updates_and_objects(void)
+{
+    struct object *old = NULL, *new = NULL;
+    CUgraph old_graph = capture_with_object(0, &old), longer;
+    CUgraphExec exec = instantiate(old_graph);
+    CUresult launched;
+    begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    new = object_kept_by(graph_being_captured(gpu.a));
+    spin(gpu.a, 0);
+    spin(gpu.a, 0);
+    longer = end_capture();
+    EXPECT(update(exec, longer), CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+    destroy_graph(old_graph);
+    destroy_graph(longer);
+    fact(stays(old), "a failed update leaves the executable the old graph's objects");
+    fact(stays(new), "a failed update gives the executable the new graph's objects");
+    launched = cuGraphLaunch(exec, gpu.a);
+    fact(launched, "cuGraphLaunch after a failed update");
+    SUCCEEDS(cuStreamSynchronize(gpu.a));
+    if (launched == CUDA_SUCCESS)
+        CHECK(stays(old));
+    destroy_exec(exec);
+    CHECK(goes(old));
+    CHECK(goes(new));
+}
+
+void updates_by_the_own_graph_keep_objects(void)
+{
+    struct object *object = NULL;
+    CUgraph graph = capture_with_object(0, &object);
+    CUgraphExec exec = instantiate(graph);
+    SUCCEEDS(update(exec, graph));
+    SUCCEEDS(update(exec, graph));
+    destroy_graph(graph);
+    CHECK(stays(object));
+    destroy_exec(exec);
+    CHECK(goes(object));
+}
+
+/* --- child graphs ------------------------------------------------------------------------------*/
+
+void child_graphs_keep_objects(void)
+{
+    struct object *object = NULL;
+    CUgraph child = capture_with_object(0, &object), parent = new_graph();
+    CUgraphExec exec;
+    add_child(parent, child);
+    destroy_graph(child);
+    CHECK(stays(object));
+    exec = instantiate(parent);
+    destroy_graph(parent);
+    launch_and_wait(exec);
+    CHECK(stays(object));
+    destroy_exec(exec);
+    CHECK(goes(object));
+}
+
+void changed_child_graphs_replace_objects(void)
+{
+    struct object *old = NULL, *new = NULL;
+    CUgraph child = capture_with_object(0, &old), other = capture_with_object(0, &new);
+    CUgraph parent = new_graph();
+    CUgraphNode node = add_child(parent, child);
+    CUgraphExec exec = instantiate(parent);
+    SUCCEEDS(cuGraphExecChildGraphNodeSetParams(exec, node, other));
+    destroy_graph(child);
+    destroy_graph(other);
+    CHECK(stays(old));
+    destroy_graph(parent);
+    CHECK(goes(old));
+    CHECK(stays(new));
+    launch_and_wait(exec);
+    destroy_exec(exec);
+    CHECK(goes(new));
+}
+
+/* An update by a parent whose child graph has another object. */
+void updated_child_graphs_and_objects(void)
+{
+    struct object *old = NULL, *new = NULL;
+    CUgraph child = capture_with_object(0, &old), other = capture_with_object(0, &new);
+    CUgraph parent = new_graph(), other_parent = new_graph();
+    CUgraphExec exec;
+    add_child(parent, child);
+    add_child(other_parent, other);
+    destroy_graph(child);
+    destroy_graph(other);
+    exec = instantiate(parent);
+    SUCCEEDS(update(exec, other_parent));
+    destroy_graph(parent);
+    destroy_graph(other_parent);
+    fact(stays(old), "an update leaves the executable the old child graph's objects");
+    fact(stays(new), "an update gives the executable the new child graph's objects");
+    launch_and_wait(exec);
+    destroy_exec(exec);
+    CHECK(goes(old));
+    CHECK(goes(new));
+}
+
+/* A launch inside a capture: the graph of that capture uses what the launched one does. */
+void captured_launches_and_objects(void)
+{
+    struct object *object = NULL;
+    CUgraph graph = capture_with_object(0, &object), captured = NULL;
+    CUgraphExec inner = instantiate(graph), outer;
+    CUresult launched, ended;
+    begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    launched = cuGraphLaunch(inner, gpu.a);
+    fact(launched, "cuGraphLaunch in a capture");
+    ended = cuStreamEndCapture(gpu.a, &captured);
+    fact(ended, "ending the capture of a launch");
+    destroy_graph(graph);
+    destroy_exec(inner);
+    if (launched == CUDA_SUCCESS && ended == CUDA_SUCCESS) {
+        fact(count_type(captured, CU_GRAPH_NODE_TYPE_GRAPH), "child graphs of a captured launch");
+        fact(stays(object), "a captured launch keeps the launched graph's objects");
+        outer = instantiate(captured);
+        destroy_graph(captured);
+        launch_and_wait(outer);
+        fact(stays(object), "so does an executable of it");
+        destroy_exec(outer);
+    }
+    CHECK(goes(object));
+}
+
+/* The child graph itself, not a copy, becomes the parent's. Wants driver 12.9; the simulated
+ * driver answers CUDA_ERROR_NOT_SUPPORTED, and the row ends there. */
+void moved_child_graphs_keep_objects(void)
+{
+    struct object *object = NULL;
+    CUgraph child = capture_with_object(0, &object), parent = new_graph();
+    CUgraphNodeParams parameters = {.type = CU_GRAPH_NODE_TYPE_GRAPH};
+    CUgraphNode node = NULL;
+    CUgraphExec exec;
+    CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+    int version = 0;
+    parameters.graph.graph = child;
+    parameters.graph.ownership = CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE;
+    SUCCEEDS(cuDriverGetVersion(&version));
+    if (version >= 12090)
+        result = cuGraphAddNode_v2(&node, parent, NULL, NULL, 0, &parameters);
+    fact(result, "moving a child graph");
+    if (result != CUDA_SUCCESS) {
+        destroy_graph(child);
+        destroy_graph(parent);
+        CHECK(goes(object));
+        return;
+    }
+    CHECK(stays(object));
+    exec = instantiate(parent);
+    destroy_graph(parent);
+    launch_and_wait(exec);
+    CHECK(stays(object));
+    destroy_exec(exec);
+    CHECK(goes(object));
+}
+
+/* The simulated driver has no conditional nodes: it answers CUDA_ERROR_NOT_SUPPORTED, and the row
+ * ends there. An object is given to the body of an if node whose condition is 0. */
+void conditional_bodies_and_objects(void)
+{
+    CUgraph graph = new_graph();
+    CUgraphNodeParams parameters = {.type = CU_GRAPH_NODE_TYPE_CONDITIONAL};
+    CUgraphNode node = NULL, inside = NULL;
+    CUgraphExec exec;
+    struct object *object = new_object();
+    CUresult result =
+        cuGraphConditionalHandleCreate(&parameters.conditional.handle, graph, gpu.context, 0, 1);
+    parameters.conditional.type = CU_GRAPH_COND_TYPE_IF;
+    parameters.conditional.size = 1;
+    parameters.conditional.ctx = gpu.context;
+    if (result == CUDA_SUCCESS)
+        result = cuGraphAddNode_v2(&node, graph, NULL, NULL, 0, &parameters);
+    fact(result, "adding a conditional node");
+    if (result != CUDA_SUCCESS || parameters.conditional.phGraph_out == NULL) {
+        destroy_graph(graph);
+        SUCCEEDS(cuUserObjectRelease(object->handle, 1));
+        return;
+    }
+    SUCCEEDS(cuGraphAddEmptyNode(&inside, parameters.conditional.phGraph_out[0], NULL, 0));
+    fact(cuGraphRetainUserObject(parameters.conditional.phGraph_out[0], object->handle, 1, 0),
+         "cuGraphRetainUserObject on a conditional node's body");
+    SUCCEEDS(cuUserObjectRelease(object->handle, 1));
+    exec = instantiate(graph);
+    fact(stays(object), "a conditional node's body keeps objects");
+    destroy_graph(graph);
+    fact(stays(object), "an executable keeps the objects of conditional nodes' bodies");
+    launch_and_wait(exec);
+    destroy_exec(exec);
+    CHECK(goes(object));
+}
+
+/* --- uploads -----------------------------------------------------------------------------------*/
+
+void uploads_need_no_graph(void)
+{
+    struct object *object = NULL;
+    CUgraph graph = capture_with_object(0, &object);
+    CUgraphExec exec = instantiate(graph);
+    destroy_graph(graph);
+    SUCCEEDS(cuGraphUpload(exec, gpu.b));
+    SUCCEEDS(cuStreamSynchronize(gpu.b));
+    CHECK(stays(object));
+    launch_and_wait(exec);
+    SUCCEEDS(cuGraphUpload(exec, gpu.b));
+    SUCCEEDS(cuGraphLaunch(exec, gpu.b));
+    SUCCEEDS(cuStreamSynchronize(gpu.b));
+    CHECK(stays(object));
+    destroy_exec(exec);
+    CHECK(goes(object));
+}
+
+/* An upload is no launch: whether the destructor waits for what the stream has before it. */
+void pending_uploads_and_objects(void)
+{
+    struct object *object = NULL;
+    CUgraph graph = capture_with_object(0, &object);
+    CUgraphExec exec = instantiate(graph);
+    destroy_graph(graph);
+    spin(gpu.b, 40);
+    SUCCEEDS(cuGraphUpload(exec, gpu.b));
+    destroy_exec(exec);
+    fact(!goes_beside_work(object, gpu.b), "a pending upload keeps objects");
+    CHECK(goes(object));
+}

@@ -1,0 +1,66 @@
+/*
+ * What the rows about graphs share: user objects that tell when they were destroyed.
+ */
+#ifndef TESTS_CONFORMANCE_GRAPHS_H
+#define TESTS_CONFORMANCE_GRAPHS_H
+
+#include <pthread.h>
+
+#include "conformance.h"
+
+/* A user object of the driver's, and what its destructor has written down. */
+struct object {
+    CUuserObject handle;
+    pthread_t destroyer;
+    int destroyed; /* how often the destructor ran */
+};
+
+/* The caller has the one reference. None is ever used again, so a late destructor does no harm. */
+struct object *new_object(void);
+/* The caller's reference becomes the graph's. */
+void give_object(CUgraph graph, struct object *object);
+/* A new object that only the graph keeps. */
+struct object *object_kept_by(CUgraph graph);
+
+bool is_gone(const struct object *object);
+/* Within two seconds: destructors run when the driver gets to them. */
+bool goes(const struct object *object);
+/* For 15 milliseconds at least, which a destructor that was due would not wait for. */
+bool stays(const struct object *object);
+/* Whether the destructor ran while the stream had work; returns when the stream has none. */
+bool goes_beside_work(const struct object *object, CUstream stream);
+
+/* The graph that the stream captures into. */
+CUgraph graph_being_captured(CUstream stream);
+/* Ends stream a's capture. */
+CUgraph end_capture(void);
+void destroy_graph(CUgraph graph);
+void destroy_exec(CUgraphExec exec);
+/* Runs the function in a thread of its own, in which the context is current, until its end. */
+void in_another_thread(void (*function)(void *), void *argument);
+CUstream new_stream(void);
+
+/* --- objects: graphs.c -------------------------------------------------------------------------*/
+
+void captured_graphs_keep_objects(void);
+void retained_references_are_apart_from_the_programs(void);
+void clones_keep_objects(void);
+void executables_of_clones_keep_objects(void);
+void pending_launches_keep_objects(void);
+void objects_retained_by_other_threads(void);
+void forked_streams_tell_the_same_graph(void);
+void destructors_threads(void);
+void updates_replace_objects(void);
+void updates_beside_launches_keep_objects(void);
+void failed_updates_and_objects(void);
+void updates_by_the_own_graph_keep_objects(void);
+void child_graphs_keep_objects(void);
+void changed_child_graphs_replace_objects(void);
+void updated_child_graphs_and_objects(void);
+void captured_launches_and_objects(void);
+void moved_child_graphs_keep_objects(void);
+void conditional_bodies_and_objects(void);
+void uploads_need_no_graph(void);
+void pending_uploads_and_objects(void);
+
+#endif
