@@ -55,12 +55,22 @@ bool is_gone(const struct object *object)
     return destroyed > 0;
 }
 
-bool goes(const struct object *object)
+static bool goes_within(const struct object *object, double ms)
 {
-    double end = now_ms() + 2000;
+    double end = now_ms() + ms;
     while (!is_gone(object) && now_ms() < end)
         usleep(500);
     return is_gone(object);
+}
+
+bool goes(const struct object *object)
+{
+    return goes_within(object, 2000);
+}
+
+bool goes_soon(const struct object *object)
+{
+    return goes_within(object, 100);
 }
 
 bool stays(const struct object *object)

@@ -25,6 +25,8 @@ struct object *object_kept_by(CUgraph graph);
 bool is_gone(const struct object *object);
 /* Within two seconds: destructors run when the driver gets to them. */
 bool goes(const struct object *object);
+/* Within 100 milliseconds, for rows that do not know whether it does. */
+bool goes_soon(const struct object *object);
 /* For 15 milliseconds at least, which a destructor that was due would not wait for. */
 bool stays(const struct object *object);
 /* Whether the destructor ran while the stream had work; returns when the stream has none. */
@@ -62,5 +64,20 @@ void moved_child_graphs_keep_objects(void);
 void conditional_bodies_and_objects(void);
 void uploads_need_no_graph(void);
 void pending_uploads_and_objects(void);
+
+/* --- captures that end otherwise, calls beside captures: graph_captures.c ----------------------*/
+
+void captures_to_graphs_keep_objects(void);
+void spoiled_captures_to_graphs(void);
+void unjoined_captures_to_graphs(void);
+void refused_captures_to_graphs(void);
+void captures_of_destroyed_streams(void);
+void captures_of_ended_threads(void);
+void captures_ended_on_the_wrong_stream(void);
+void captures_ended_by_the_wrong_thread(void);
+void calls_beside_captures(void);
+void calls_beside_other_threads_captures(void);
+void relaxed_calls_beside_captures(void);
+void relaxed_calls_beside_other_threads_captures(void);
 
 #endif
