@@ -80,4 +80,25 @@ void calls_beside_other_threads_captures(void);
 void relaxed_calls_beside_captures(void);
 void relaxed_calls_beside_other_threads_captures(void);
 
+/* --- nodes that allocate and free: graph_memory.c ----------------------------------------------*/
+
+void captured_allocations_keep_their_address(void);
+void captured_allocations_are_freed_once(void);
+void unfreed_allocations_forbid_a_launch(void);
+void launches_may_free_what_the_last_one_left(void);
+void unfreed_allocations_are_freed_in_order(void);
+void unfreed_allocations_are_freed_plainly(void);
+void allocations_before_a_launch(void);
+void unfreed_allocations_outlive_their_graph(void);
+void other_graphs_free_allocations(void);
+void captured_frees_of_plain_memory(void);
+void graphs_with_memory_are_not_copied(void);
+void graphs_with_memory_have_one_executable(void);
+void graphs_with_memory_in_captures(void);
+void graphs_with_memory_are_updated(void);
+void moved_child_graphs_with_memory(void);
+void spoiled_captures_give_allocations_back(void);
+void graph_memory_is_counted(void);
+void uploads_and_graph_memory(void);
+
 #endif

@@ -70,6 +70,8 @@ DRIVER_CALL(cuGraphAddChildGraphNode, 0,
     if (handle == NULL || child == NULL || child == graph ||
         !graph_nodes_of(graph, after, count, nodes))
         return CUDA_ERROR_INVALID_VALUE;
+    if (graph_memory_is_in(child))
+        return CUDA_ERROR_NOT_SUPPORTED;
     node = graph_add_child(graph, child, nodes, count);
     if (node == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;

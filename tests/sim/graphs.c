@@ -22,8 +22,7 @@ struct graph *graph_new(bool executable)
 
 static void free_node(struct node *node)
 {
-    if (node->work.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
-        graph_memory_drop(node->work.memory, node->graph->last_launch);
+    graph_memory_drop(node->graph, &node->work);
     if (node->child != NULL)
         graph_free(node->child);
     handle_free(KIND_NODE, node->handle);
@@ -63,8 +62,7 @@ struct node *graph_add(struct graph *graph, const struct work *work, struct node
     node->graph = graph;
     node->work = *work;
     node->handle = handle_new(KIND_NODE, node);
-    if (work->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
-        graph_memory_hold(work->memory);
+    graph_memory_hold(graph, work);
     node->previous = graph->last;
     if (graph->last != NULL)
         graph->last->next = node;
@@ -199,6 +197,8 @@ DRIVER_CALL(cuGraphClone, 0, (CUgraph * handle, CUgraph original), (handle, orig
     struct graph *graph = graph_of(original), *copy;
     if (handle == NULL || graph == NULL)
         return CUDA_ERROR_INVALID_VALUE;
+    if (graph_memory_is_in(graph))
+        return CUDA_ERROR_NOT_SUPPORTED;
     copy = graph_new(false);
     if (copy == NULL || !graph_copy(copy, graph))
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -253,11 +253,14 @@ DRIVER_CALL(cuGraphNodeGetType, 0, (CUgraphNode handle, CUgraphNodeType *type), 
 
 /* --- executable graphs -------------------------------------------------------------------------*/
 
-static CUresult instantiate(const struct call *call, CUgraphExec *handle, CUgraph graph_handle)
+static CUresult instantiate(const struct call *call, CUgraphExec *handle, CUgraph graph_handle,
+                            unsigned long long flags)
 {
     struct graph *graph = graph_of(graph_handle), *exec;
     if (handle == NULL || graph == NULL || is_being_captured(graph))
         return CUDA_ERROR_INVALID_VALUE;
+    if (graph_memory_is_instantiated(graph))
+        return CUDA_ERROR_NOT_SUPPORTED;
     exec = graph_new(true);
     if (exec == NULL || !graph_flatten(exec, graph, NULL, 0))
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -265,6 +268,7 @@ static CUresult instantiate(const struct call *call, CUgraphExec *handle, CUgrap
         graph_free(exec);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    exec->frees_on_launch = flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
     *handle = exec->exec_handle;
     return CUDA_SUCCESS;
 }
@@ -273,20 +277,20 @@ DRIVER_CALL(cuGraphInstantiate, NEEDS_CONTEXT,
             (CUgraphExec * exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t bytes),
             (exec, graph, error_node, log, bytes))
 {
-    return instantiate(call, exec, graph);
+    return instantiate(call, exec, graph, 0);
 }
 
 DRIVER_CALL(cuGraphInstantiate_v2, NEEDS_CONTEXT,
             (CUgraphExec * exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t bytes),
             (exec, graph, error_node, log, bytes))
 {
-    return instantiate(call, exec, graph);
+    return instantiate(call, exec, graph, 0);
 }
 
 DRIVER_CALL(cuGraphInstantiateWithFlags, NEEDS_CONTEXT,
             (CUgraphExec * exec, CUgraph graph, unsigned long long flags), (exec, graph, flags))
 {
-    return flags <= 15 ? instantiate(call, exec, graph) : CUDA_ERROR_INVALID_VALUE;
+    return flags <= 15 ? instantiate(call, exec, graph, flags) : CUDA_ERROR_INVALID_VALUE;
 }
 
 DRIVER_CALL_PT(cuGraphInstantiateWithParams, _ptsz, NEEDS_CONTEXT,
@@ -297,7 +301,7 @@ DRIVER_CALL_PT(cuGraphInstantiateWithParams, _ptsz, NEEDS_CONTEXT,
         return CUDA_ERROR_INVALID_VALUE;
     parameters->hErrNode_out = NULL;
     parameters->result_out = 0;
-    return instantiate(call, exec, graph);
+    return instantiate(call, exec, graph, parameters->flags);
 }
 
 DRIVER_CALL(cuGraphExecDestroy, IGNORES_ERRORS, (CUgraphExec handle), (handle))
@@ -356,6 +360,7 @@ static void launch(struct graph *exec, struct stream *stream)
     op_set(&stream->last, end);
     op_set(&stream->seen, end);
     op_set(&exec->last_launch, end);
+    graph_memory_launched(exec, end);
     op_drop(begin);
     op_drop(end);
 }
@@ -374,6 +379,8 @@ DRIVER_CALL_PT(cuGraphLaunch, _ptsz, NEEDS_CONTEXT, (CUgraphExec handle, CUstrea
     if (stream->capture != NULL) {
         if (stream->capture->invalid)
             return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        if (graph_memory_is_in(exec))
+            return CUDA_ERROR_NOT_SUPPORTED;
         node = graph_add_child(stream->capture->graph, exec, stream->capture_nodes,
                                stream->capture_node_count);
         return node != NULL ? capture_set_node(stream, node) : CUDA_ERROR_OUT_OF_MEMORY;
@@ -383,6 +390,8 @@ DRIVER_CALL_PT(cuGraphLaunch, _ptsz, NEEDS_CONTEXT, (CUgraphExec handle, CUstrea
         if (result != CUDA_SUCCESS)
             return result;
     }
+    if (!graph_memory_allows_launch(exec))
+        return CUDA_ERROR_INVALID_VALUE;
     launch(exec, stream);
     return CUDA_SUCCESS;
 }
@@ -394,9 +403,4 @@ DRIVER_CALL_PT(cuGraphUpload, _ptsz, NEEDS_CONTEXT, (CUgraphExec handle, CUstrea
     if (handle_object(KIND_EXEC, handle) == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     return stream_of(call, stream, &why_not) != NULL ? CUDA_SUCCESS : why_not;
-}
-
-DRIVER_CALL(cuDeviceGraphMemTrim, 0, (CUdevice device), (device))
-{
-    return device_of(device) != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }

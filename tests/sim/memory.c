@@ -680,6 +680,15 @@ static CUresult free_stream_ordered(struct allocation *allocation)
     return CUDA_SUCCESS;
 }
 
+/* What a launch has allocated and left to the program. */
+static CUresult free_graphs(const struct allocation *allocation)
+{
+    if (!graph_memory_is_live(allocation))
+        return CUDA_ERROR_INVALID_VALUE;
+    graph_memory_freed(allocation, NULL);
+    return CUDA_SUCCESS;
+}
+
 /* It needs no current context: the memory's own is what it waits for. */
 DRIVER_CALL(cuMemFree_v2, UNSAFE, (CUdeviceptr address), (address))
 {
@@ -697,6 +706,8 @@ DRIVER_CALL(cuMemFree_v2, UNSAFE, (CUdeviceptr address), (address))
         return free_stream_ordered(allocation);
     if (!allocation_wait_for_users(allocation))
         return CUDA_ERROR_INVALID_VALUE;
+    if (allocation->kind == MEMORY_GRAPH)
+        return free_graphs(allocation);
     allocation_free(allocation);
     return CUDA_SUCCESS;
 }

@@ -1,5 +1,5 @@
 /*
- * Stream-ordered memory: pools, cuMemAllocAsync and cuMemFreeAsync; memory of graphs' nodes.
+ * Stream-ordered memory: pools, cuMemAllocAsync and cuMemFreeAsync.
  *
  * A pool takes chunks of device memory and gives them out in pieces. A piece freed on a stream may
  * be given out again on that stream at once, on others when the free has been reached. Whole chunks
@@ -221,55 +221,19 @@ static CUresult free_piece(struct allocation *allocation, struct stream *stream)
     return stream_add(stream, &work, NULL);
 }
 
-/* --- graphs' memory ----------------------------------------------------------------------------*/
-
-struct graph_memory {
-    uint64_t address, allocation_id;
-    unsigned int references;
-};
-
-struct graph_memory *graph_memory_new(struct call *call, size_t bytes, CUdeviceptr *address)
-{
-    struct graph_memory *memory = calloc(1, sizeof *memory);
-    if (memory == NULL)
-        return NULL;
-    if (allocate_device(call, MEMORY_GRAPH, bytes == 0 ? PIECE : bytes, address) != CUDA_SUCCESS) {
-        free(memory);
-        return NULL;
-    }
-    memory->address = *address;
-    memory->allocation_id = allocation_at(*address)->id;
-    return memory;
-}
-
-void graph_memory_hold(struct graph_memory *memory)
-{
-    memory->references++;
-}
-
-void graph_memory_drop(struct graph_memory *memory, struct op *last_use)
-{
-    struct allocation *allocation;
-    if (--memory->references > 0)
-        return;
-    allocation = allocation_at(memory->address);
-    if (allocation != NULL && allocation->id == memory->allocation_id) {
-        allocation_remove(allocation);
-        allocation_release_after(allocation, last_use);
-    }
-    free(memory);
-}
+/* --- in captures -------------------------------------------------------------------------------*/
 
 static CUresult allocate_in_capture(struct call *call, CUdeviceptr *address, size_t bytes,
                                     struct stream *stream)
 {
-    struct work work = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC};
+    struct work work;
+    CUresult result;
     if (call->context == NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (stream->capture->invalid)
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    work.memory = graph_memory_new(call, bytes, address);
-    return work.memory != NULL ? capture_add(stream, &work, NULL) : CUDA_ERROR_OUT_OF_MEMORY;
+    result = graph_memory_allocate(call, stream->capture->graph, bytes, &work, address);
+    return result == CUDA_SUCCESS ? capture_add(stream, &work, NULL) : result;
 }
 
 static void free_when_reached(struct work *work, struct op *op)
@@ -290,11 +254,14 @@ static CUresult free_in_capture(struct allocation *allocation, struct stream *st
     struct work work = {.type = CU_GRAPH_NODE_TYPE_MEM_FREE,
                         .finish = free_when_reached,
                         .release = {.address = allocation->base}};
+    CUresult result = CUDA_SUCCESS;
     if (stream->capture->invalid)
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     if (allocation->kind == MEMORY_ASYNC)
         return CUDA_ERROR_INVALID_VALUE;
-    return capture_add(stream, &work, NULL);
+    if (allocation->kind == MEMORY_GRAPH)
+        result = graph_memory_free_node(allocation, stream->capture->graph, &work);
+    return result == CUDA_SUCCESS ? capture_add(stream, &work, NULL) : result;
 }
 
 /* --- the driver's functions: memory ------------------------------------------------------------*/
@@ -356,14 +323,23 @@ DRIVER_CALL_PT(cuMemAllocFromPoolAsync, _ptsz, 0,
     return stream != NULL ? allocate(call, address, bytes, pool, stream) : result;
 }
 
-static CUresult free_plain(struct allocation *allocation, struct stream *stream)
+/* Plain memory, or a graph's. */
+static CUresult free_in_order(struct allocation *allocation, struct stream *stream)
 {
+    bool of_graph = allocation->kind == MEMORY_GRAPH;
     struct op *op;
-    CUresult result = stream_add(stream, &(struct work){.how = TAKES_NO_TIME}, &op);
+    CUresult result;
+    if (of_graph && !graph_memory_is_live(allocation))
+        return CUDA_ERROR_INVALID_VALUE;
+    result = stream_add(stream, &(struct work){.how = TAKES_NO_TIME}, &op);
     if (result != CUDA_SUCCESS)
         return result;
-    allocation_remove(allocation);
-    allocation_release_after(allocation, op);
+    if (of_graph) {
+        graph_memory_freed(allocation, op);
+    } else {
+        allocation_remove(allocation);
+        allocation_release_after(allocation, op);
+    }
     op_drop(op);
     return CUDA_SUCCESS;
 }
@@ -394,7 +370,7 @@ DRIVER_CALL_PT(cuMemFreeAsync, _ptsz, 0, (CUdeviceptr address, CUstream handle),
     if (result != CUDA_SUCCESS)
         return result;
     return allocation->kind == MEMORY_ASYNC ? free_piece(allocation, stream)
-                                            : free_plain(allocation, stream);
+                                            : free_in_order(allocation, stream);
 }
 
 /* --- the driver's functions: pools -------------------------------------------------------------*/

@@ -24,8 +24,8 @@
  *   race_*.c      SIMCUDA_RACES: race_detector.h says what is compared with what
  *   captures.c, graphs.c, graph_nodes.c, user_objects.c
  *   memory_operations.c   waits for words in memory, writes to them, external semaphores
- *   memory.c      addresses and cuMemAlloc; pools.c: cuMemAllocAsync; host_memory.c, arrays.c,
- *   virtual_memory.c, pointers.c
+ *   memory.c      addresses and cuMemAlloc; pools.c: cuMemAllocAsync; graph_memory.c: that in
+ *                 captures; host_memory.c, arrays.c, virtual_memory.c, pointers.c
  *
  * Environment
  *   SIMCUDA_DEVICES=N      how many devices (default 1, at most 16; with 0, cuInit finds none)
@@ -625,6 +625,7 @@ struct graph {
     CUgraph handle;
     CUgraphExec exec_handle; /* of an executable graph */
     bool is_child;           /* of a node, which frees it */
+    bool frees_on_launch;    /* instantiated to free what the last launch left */
     struct node *nodes, *last;
     /* Of an executable graph: how many graphs it is made of. The outermost is part 0; child graphs
      * follow, in the order of their nodes. */
@@ -658,11 +659,23 @@ CUresult semaphores_signal_work(const CUDA_EXT_SEM_SIGNAL_NODE_PARAMS *parameter
                                 struct work *work);
 /* Does what can be done; true when all steps are done. */
 bool memory_steps_run(struct work *work);
-/* Memory of an alloc node, shared by the copies of the graph. */
-struct graph_memory *graph_memory_new(struct call *call, size_t bytes, CUdeviceptr *address);
-void graph_memory_hold(struct graph_memory *memory);
-/* The last to drop it frees it when the operation (or NULL) is over. */
-void graph_memory_drop(struct graph_memory *memory, struct op *last_use);
+/* Memory of nodes that allocate and free: graph_memory.c. The node's work, and its address. */
+CUresult graph_memory_allocate(struct call *call, const struct graph *owner, size_t bytes,
+                               struct work *work, CUdeviceptr *address);
+CUresult graph_memory_free_node(const struct allocation *allocation, const struct graph *graph,
+                                struct work *work);
+/* A node of the graph with this work is made, and is gone. */
+void graph_memory_hold(const struct graph *graph, const struct work *work);
+void graph_memory_drop(const struct graph *graph, const struct work *work);
+/* Such a graph can be neither copied nor instantiated twice at a time. */
+bool graph_memory_is_in(const struct graph *graph);
+bool graph_memory_is_instantiated(const struct graph *graph);
+/* Nothing that the executable graph allocates is live, unless a launch frees it first. */
+bool graph_memory_allows_launch(const struct graph *exec);
+void graph_memory_launched(const struct graph *exec, struct op *launch);
+/* The program frees it; with an operation, in its order. */
+bool graph_memory_is_live(const struct allocation *allocation);
+void graph_memory_freed(const struct allocation *allocation, struct op *op);
 /* References of a graph to the program's objects; an executable graph has them apart for each of
  * its parts, as updates replace them. What is let go goes when the last launch is over. */
 void user_references_copy(struct graph *target, unsigned int part, const struct graph *source);
