@@ -2767,6 +2767,8 @@ static const struct row {
     ROW(destructors_threads),
     ROW(updates_replace_objects),
     ROW(updates_beside_launches_keep_objects),
+    ROW(objects_that_were_never_launched),
+    ROW(objects_given_after_instantiating),
     ROW(failed_updates_and_objects),
     ROW(updates_by_the_own_graph_keep_objects),
     ROW(child_graphs_keep_objects),

@@ -248,6 +248,18 @@ static CUresult allocates(void)
     return cuMemAlloc_v2(&beside.new_block, MIB);
 }
 
+static CUresult allocates_pitch(void)
+{
+    size_t pitch;
+    return cuMemAllocPitch_v2(&beside.new_block, &pitch, 1000, 100, 4);
+}
+
+static CUresult asks_for_free_memory(void)
+{
+    size_t available, total;
+    return cuMemGetInfo_v2(&available, &total);
+}
+
 static CUresult frees(void)
 {
     CUresult result = cuMemFree_v2(beside.block);
@@ -280,6 +292,11 @@ static CUresult frees_plain_async(void)
 static CUresult queries(void)
 {
     return cuEventQuery(beside.query);
+}
+
+static CUresult queries_stream(void)
+{
+    return cuStreamQuery(gpu.b);
 }
 
 static CUresult records(void)
@@ -334,11 +351,14 @@ static const struct call {
     enum safety safety;
 } calls[] = {
     {"cuMemAlloc", allocates, UNSAFE},
+    {"cuMemAllocPitch", allocates_pitch, NOT_KNOWN},
     {"cuMemFree", frees, UNSAFE},
+    {"cuMemGetInfo", asks_for_free_memory, SAFE},
     {"cuMemAllocAsync on another stream", allocates_async, UNSAFE},
     {"cuMemFreeAsync on another stream", frees_async, NOT_KNOWN},
     {"cuMemFreeAsync of plain memory on another stream", frees_plain_async, NOT_KNOWN},
     {"cuEventQuery", queries, UNSAFE},
+    {"cuStreamQuery of another stream", queries_stream, NOT_KNOWN},
     {"cuEventRecord on another stream", records, SAFE},
     {"cuStreamWaitEvent on another stream", waits, SAFE},
     {"cuEventCreate", creates_event, NOT_KNOWN},

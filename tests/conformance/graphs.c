@@ -6,149 +6,7 @@
  * updates keep, and that nothing goes while a launch is pending: rows expect that. What it leaves
  * open is a fact. No row calls the driver inside a destructor, which is forbidden.
  */
-#define _GNU_SOURCE
-#include <stdlib.h>
-#include <unistd.h>
-
 #include "graphs.h"
-
-/* --- user objects ------------------------------------------------------------------------------*/
-
-static void note_destroyed(void *argument)
-{
-    struct object *object = argument;
-    object->destroyer = pthread_self();
-    __atomic_add_fetch(&object->destroyed, 1, __ATOMIC_SEQ_CST);
-}
-
-struct object *new_object(void)
-{
-    enum { ALL_ROWS = 1024 };
-    static struct object objects[ALL_ROWS];
-    static unsigned int used;
-    struct object *object;
-    if (used == ALL_ROWS)
-        abort();
-    object = &objects[used++];
-    SUCCEEDS(cuUserObjectCreate(&object->handle, object, note_destroyed, 1,
-                                CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
-    return object;
-}
-
-void give_object(CUgraph graph, struct object *object)
-{
-    SUCCEEDS(cuGraphRetainUserObject(graph, object->handle, 1, CU_GRAPH_USER_OBJECT_MOVE));
-}
-
-struct object *object_kept_by(CUgraph graph)
-{
-    struct object *object = new_object();
-    give_object(graph, object);
-    return object;
-}
-
-bool is_gone(const struct object *object)
-{
-    int destroyed = __atomic_load_n(&object->destroyed, __ATOMIC_SEQ_CST);
-    if (destroyed > 1)
-        fail("a destructor ran %d times", destroyed);
-    return destroyed > 0;
-}
-
-static bool goes_within(const struct object *object, double ms)
-{
-    double end = now_ms() + ms;
-    while (!is_gone(object) && now_ms() < end)
-        usleep(500);
-    return is_gone(object);
-}
-
-bool goes(const struct object *object)
-{
-    return goes_within(object, 2000);
-}
-
-bool goes_soon(const struct object *object)
-{
-    return goes_within(object, 100);
-}
-
-bool stays(const struct object *object)
-{
-    usleep(15000);
-    return !is_gone(object);
-}
-
-bool goes_beside_work(const struct object *object, CUstream stream)
-{
-    bool went = false;
-    for (;;) {
-        bool gone = is_gone(object);
-        CUresult result = cuStreamQuery(stream);
-        if (result != CUDA_ERROR_NOT_READY) {
-            SUCCEEDS(result);
-            return went;
-        }
-        went = went || gone;
-        usleep(500);
-    }
-}
-
-CUgraph graph_being_captured(CUstream stream)
-{
-    CUstreamCaptureStatus status = 0;
-    CUgraph graph = NULL;
-    SUCCEEDS(cuStreamGetCaptureInfo_v2(stream, &status, NULL, &graph, NULL, NULL));
-    CHECK(status == CU_STREAM_CAPTURE_STATUS_ACTIVE && graph != NULL);
-    return graph;
-}
-
-CUgraph end_capture(void)
-{
-    CUgraph graph = NULL;
-    SUCCEEDS(cuStreamEndCapture(gpu.a, &graph));
-    return graph;
-}
-
-void destroy_graph(CUgraph graph)
-{
-    SUCCEEDS(cuGraphDestroy(graph));
-}
-
-void destroy_exec(CUgraphExec exec)
-{
-    SUCCEEDS(cuGraphExecDestroy(exec));
-}
-
-struct errand {
-    void (*function)(void *);
-    void *argument;
-};
-
-static void *run_errand(void *argument)
-{
-    const struct errand *errand = argument;
-    SUCCEEDS(cuCtxSetCurrent(gpu.context));
-    errand->function(errand->argument);
-    return NULL;
-}
-
-void in_another_thread(void (*function)(void *), void *argument)
-{
-    struct errand errand = {function, argument};
-    pthread_t thread;
-    if (pthread_create(&thread, NULL, run_errand, &errand) == 0)
-        pthread_join(thread, NULL);
-    else
-        fail("no thread");
-}
-
-CUstream new_stream(void)
-{
-    CUstream stream = NULL;
-    SUCCEEDS(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    return stream;
-}
 
 /* --- graphs and their copies -------------------------------------------------------------------*/
 
@@ -268,12 +126,15 @@ void forked_streams_tell_the_same_graph(void)
 {
     CUevent fork = new_event(), join = new_event();
     struct object *object;
-    CUgraph told, graph;
+    CUstreamCaptureStatus status = 0;
+    CUgraph told, graph = NULL;
     begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
     SUCCEEDS(cuEventRecord(fork, gpu.a));
     SUCCEEDS(cuStreamWaitEvent(gpu.b, fork, 0));
     told = graph_being_captured(gpu.b);
     CHECK(told == graph_being_captured(gpu.a));
+    SUCCEEDS(cuStreamGetCaptureInfo_v3(gpu.b, &status, NULL, &graph, NULL, NULL, NULL));
+    CHECK(told == graph);
     object = object_kept_by(told);
     spin(gpu.b, 0);
     SUCCEEDS(cuEventRecord(join, gpu.b));
@@ -359,6 +220,45 @@ void updates_beside_launches_keep_objects(void)
     CHECK(stays(new));
     destroy_exec(exec);
     CHECK(goes(new));
+}
+
+/* Two updates beside one launch: what only the first one brought was never launched. */
+void objects_that_were_never_launched(void)
+{
+    struct object *launched = NULL, *skipped = NULL, *last = NULL;
+    CUgraph graph = capture_with_object(40, &launched), between = capture_with_object(0, &skipped);
+    CUgraph last_graph = capture_with_object(0, &last);
+    CUgraphExec exec = instantiate(graph);
+    SUCCEEDS(cuGraphLaunch(exec, gpu.a));
+    SUCCEEDS(update(exec, between));
+    SUCCEEDS(update(exec, last_graph));
+    destroy_graph(graph);
+    destroy_graph(between);
+    destroy_graph(last_graph);
+    note("they go while an earlier launch is pending: %s",
+         goes_beside_work(skipped, gpu.a) ? "yes" : "no");
+    CHECK(goes(launched) && goes(skipped));
+    launch_and_wait(exec);
+    CHECK(stays(last));
+    destroy_exec(exec);
+    CHECK(goes(last));
+}
+
+/* What the graph is given after it was instantiated, an executable has only after an update. */
+void objects_given_after_instantiating(void)
+{
+    struct object *first = NULL, *later;
+    CUgraph graph = capture_with_object(0, &first);
+    CUgraphExec before = instantiate(graph), updated = instantiate(graph);
+    later = object_kept_by(graph);
+    SUCCEEDS(update(updated, graph));
+    destroy_graph(graph);
+    CHECK(stays(later));
+    destroy_exec(updated);
+    CHECK(goes(later));
+    CHECK(stays(first));
+    destroy_exec(before);
+    CHECK(goes(first));
 }
 
 /* The new graph has a kernel more. Whether its object is kept is left open; the old one's must be,

@@ -1,5 +1,6 @@
 /*
- * What the rows about graphs share: user objects that tell when they were destroyed.
+ * What the rows about graphs share (objects.c), user objects that tell when they were destroyed
+ * above all, and the rows.
  */
 #ifndef TESTS_CONFORMANCE_GRAPHS_H
 #define TESTS_CONFORMANCE_GRAPHS_H
@@ -54,6 +55,8 @@ void forked_streams_tell_the_same_graph(void);
 void destructors_threads(void);
 void updates_replace_objects(void);
 void updates_beside_launches_keep_objects(void);
+void objects_that_were_never_launched(void);
+void objects_given_after_instantiating(void);
 void failed_updates_and_objects(void);
 void updates_by_the_own_graph_keep_objects(void);
 void child_graphs_keep_objects(void);
