@@ -326,8 +326,7 @@ void graphs_with_memory_are_updated(void)
     destroy_graph(other);
 }
 
-/* Driver 12.9 and newer; the simulated driver answers CUDA_ERROR_NOT_SUPPORTED, and the row ends
- * there. */
+/* The one way for such a graph to become a child; it wants driver 12.9. */
 void moved_child_graphs_with_memory(void)
 {
     CUgraph child, parent = new_graph();

@@ -388,8 +388,7 @@ void captured_launches_and_objects(void)
     CHECK(goes(object));
 }
 
-/* The child graph itself, not a copy, becomes the parent's. Wants driver 12.9; the simulated
- * driver answers CUDA_ERROR_NOT_SUPPORTED, and the row ends there. */
+/* The child graph itself, not a copy, becomes the parent's. Wants driver 12.9. */
 void moved_child_graphs_keep_objects(void)
 {
     struct object *object = NULL;

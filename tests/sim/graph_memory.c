@@ -149,17 +149,19 @@ void graph_memory_drop(const struct graph *graph, const struct work *work)
 
 bool graph_memory_is_in(const struct graph *graph)
 {
-    const struct node *node = graph->nodes;
-    while (node != NULL && node->work.type != CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
-           node->work.type != CU_GRAPH_NODE_TYPE_MEM_FREE)
-        node = node->next;
-    return node != NULL;
+    for (const struct node *node = graph->nodes; node != NULL; node = node->next)
+        if (node->work.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ||
+            node->work.type == CU_GRAPH_NODE_TYPE_MEM_FREE ||
+            (node->child != NULL && graph_memory_is_in(node->child)))
+            return true;
+    return false;
 }
 
 bool graph_memory_is_instantiated(const struct graph *graph)
 {
     for (const struct node *node = graph->nodes; node != NULL; node = node->next)
-        if (allocates(&node->work) && node->work.memory->instances > 0)
+        if ((allocates(&node->work) && node->work.memory->instances > 0) ||
+            (node->child != NULL && graph_memory_is_instantiated(node->child)))
             return true;
     return false;
 }

@@ -206,7 +206,7 @@ DRIVER_CALL(cuGraphClone, 0, (CUgraph * handle, CUgraph original), (handle, orig
     return CUDA_SUCCESS;
 }
 
-static bool is_being_captured(const struct graph *graph)
+bool graph_is_being_captured(const struct graph *graph)
 {
     const struct capture *capture = sim.captures;
     while (capture != NULL && capture->graph != graph)
@@ -217,7 +217,7 @@ static bool is_being_captured(const struct graph *graph)
 DRIVER_CALL(cuGraphDestroy, IGNORES_ERRORS, (CUgraph handle), (handle))
 {
     struct graph *graph = graph_of(handle);
-    if (graph == NULL || graph->is_child || is_being_captured(graph))
+    if (graph == NULL || graph->is_child || graph_is_being_captured(graph))
         return CUDA_ERROR_INVALID_VALUE;
     graph_free(graph);
     return CUDA_SUCCESS;
@@ -257,7 +257,7 @@ static CUresult instantiate(const struct call *call, CUgraphExec *handle, CUgrap
                             unsigned long long flags)
 {
     struct graph *graph = graph_of(graph_handle), *exec;
-    if (handle == NULL || graph == NULL || is_being_captured(graph))
+    if (handle == NULL || graph == NULL || graph->is_moved || graph_is_being_captured(graph))
         return CUDA_ERROR_INVALID_VALUE;
     if (graph_memory_is_instantiated(graph))
         return CUDA_ERROR_NOT_SUPPORTED;

@@ -625,6 +625,7 @@ struct graph {
     CUgraph handle;
     CUgraphExec exec_handle; /* of an executable graph */
     bool is_child;           /* of a node, which frees it */
+    bool is_moved;           /* to be a child: no more a graph of its own */
     bool frees_on_launch;    /* instantiated to free what the last launch left */
     struct node *nodes, *last;
     /* Of an executable graph: how many graphs it is made of. The outermost is part 0; child graphs
@@ -648,6 +649,7 @@ struct node *graph_add_child(struct graph *graph, const struct graph *child,
 bool graph_flatten(struct graph *exec, const struct graph *source, struct node *const *after,
                    size_t after_count);
 struct graph *graph_of(CUgraph handle);
+bool graph_is_being_captured(const struct graph *graph);
 /* The nodes that handles name, all of the graph; at most MOST_NAMED. */
 bool graph_nodes_of(const struct graph *graph, const CUgraphNode *handles, size_t count,
                     struct node **nodes);
