@@ -388,14 +388,15 @@ void captured_launches_and_objects(void)
     CHECK(goes(object));
 }
 
-/* The child graph itself, not a copy, becomes the parent's. Wants driver 12.9. */
+/* The child graph itself, not a copy, becomes the parent's, and can no more be
+ * instantiated on its own. Wants driver 12.9. */
 void moved_child_graphs_keep_objects(void)
 {
     struct object *object = NULL;
     CUgraph child = capture_with_object(0, &object), parent = new_graph();
     CUgraphNodeParams parameters = {.type = CU_GRAPH_NODE_TYPE_GRAPH};
     CUgraphNode node = NULL;
-    CUgraphExec exec;
+    CUgraphExec exec, alone = NULL;
     CUresult result = CUDA_ERROR_NOT_SUPPORTED;
     int version = 0;
     parameters.graph.graph = child;
@@ -411,6 +412,7 @@ void moved_child_graphs_keep_objects(void)
         return;
     }
     CHECK(stays(object));
+    FAILS(cuGraphInstantiateWithFlags(&alone, child, 0));
     exec = instantiate(parent);
     destroy_graph(parent);
     launch_and_wait(exec);
