@@ -63,6 +63,7 @@ struct watermark {
  * each GiB or so, and neighbours' demands, which are to be answered in a tenth of a second, are
  * looked at in between. */
 #define HOUSEKEEPING_PORTION (UINT64_C(8) << 30)
+#define RELEASE_MORE_AT_ONCE UINT64_C(0)
 
 /* Whether the process is ending. */
 static inline bool housekeeping_is_stopped(const struct housekeeping *housekeeping)

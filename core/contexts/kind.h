@@ -122,7 +122,8 @@ struct kind {
      * the program has not touched for the kind's release_after_idle at now, nanoseconds of the
      * monotonic clock, wherever it is: in caches of threads that do nothing, and pending where
      * nobody has asked. Nothing of the program's is waited for. When something will be idle for so
-     * long next; UINT64_MAX: nothing is free, or nothing goes back for that reason. */
+     * long next; UINT64_MAX: nothing is free, or nothing goes back for that reason;
+     * RELEASE_MORE_AT_ONCE: HOUSEKEEPING_PORTION has gone back, and more may be due. */
     uint64_t (*release_idle)(struct pool *pool, struct device *device, uint64_t now);
     /* The housekeeper is about to end, since nothing is free: every free from now on is to pass
      * where housekeeper_look is called, at least once. True: there is something free after all. */

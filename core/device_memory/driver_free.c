@@ -58,9 +58,11 @@ CUresult heap_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr
     CUresult result = release(pool, address, argument);
     leave_driver();
     uint64_t nanoseconds = monotonic_now() - started;
+    bool gone = result == CUDA_SUCCESS ||
+                (result == CUDA_ERROR_INVALID_VALUE && !driver_has_block(pool->driver, address));
     heap_lock(heap);
     if (block_state(block) == BLOCK_LEAVING && block_address(block) == address) {
-        if (result == CUDA_SUCCESS) {
+        if (gone) {
             const struct bucket *bucket = block->bucket;
             thread_count_wait(bucket->counters);
             heap_forget_block(pool, heap, block);
@@ -88,14 +90,15 @@ static bool free_oldest_pending(struct pool *pool, struct heap *heap)
     CUresult result = pool->driver->cuMemFree_v2(block_address(block));
     leave_driver();
     uint64_t nanoseconds = monotonic_now() - started;
+    bool gone = result == CUDA_SUCCESS || !driver_has_block(pool->driver, block_address(block));
     heap_lock(heap);
-    if (result == CUDA_SUCCESS) {
+    if (gone) {
         heap_forget_block(pool, heap, block);
         bucket_count_return(counters, EVICTION_FREE, nanoseconds);
     } else {
         heap_put_back_pending(pool, heap, block);
     }
-    return result == CUDA_SUCCESS;
+    return gone;
 }
 
 void heap_free_pending(struct pool *pool, struct context *context)

@@ -193,6 +193,18 @@ static CUresult finish_free(struct pool *pool, struct block *block, CUdeviceptr 
     return result;
 }
 
+/* For the driver a free in a stream's order is over with that stream's work, for the pool with all
+ * of the context's; and no free may wait for that here, as it would in the plain call. So where the
+ * room left is little, the block is better the driver's. */
+static bool is_missed_in_a_streams_order(struct pool *pool, struct block *block)
+{
+    struct heap *heap = block->heap;
+    heap_lock(heap);
+    bool is_the_drivers = policy_is_the_drivers_to_free(pool, context_of_heap(heap), block);
+    heap_unlock(heap);
+    return !is_the_drivers && heap_would_miss(pool, context_of_heap(heap), block->bytes);
+}
+
 CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
                    const struct free_call *call)
 {
@@ -200,9 +212,7 @@ CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
     struct heap *heap = block->heap;
     struct freed freed;
     thread_cache_prepare_thread(pool);
-    /* For the driver a free in a stream's order is over with that stream's work, for the pool with
-     * all of the context's; and no free may wait for that here, as it would in the plain call. */
-    bool missed = !call->waitable && heap_would_miss(pool, context_of_heap(heap), block->bytes);
+    bool missed = !call->waitable && is_missed_in_a_streams_order(pool, block);
     heap_lock(heap);
     if (!block_is_live_at(block, address))
         return refuse_free(heap);

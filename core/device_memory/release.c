@@ -47,6 +47,7 @@ static void hand_to_driver(struct pool *pool, struct context *context, CUstream 
         /* A device without memory pools has the function, but it never succeeds. */
         if (b->refused && may_free_plainly(place))
             b->refused = driver->cuMemFree_v2(block_address(b)) != CUDA_SUCCESS;
+        b->refused = b->refused && driver_has_block(driver, block_address(b));
     }
     if (stream)
         return_wait(pool, context, stream, place);

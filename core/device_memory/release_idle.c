@@ -64,6 +64,8 @@ static uint64_t release_idle_in(struct pool *pool, struct context *context, uint
     do
         sum += released = release_some_idle(pool, context, now, IDLE_BLOCKS_AT_A_TIME);
     while (released && sum < HOUSEKEEPING_PORTION && !housekeeping_is_stopped(&pool->housekeeping));
+    if (sum >= HOUSEKEEPING_PORTION)
+        return RELEASE_MORE_AT_ONCE;
     heap_lock(heap);
     uint64_t in_lists = next_idle_in_lists(heap, idle);
     heap_unlock(heap);

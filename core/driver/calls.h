@@ -56,6 +56,11 @@ void relaxed_mode_end(const struct driver *driver, struct relaxed_mode mode);
 /* What the driver says of the current context's device, beside whatever capture. */
 CUresult driver_memory_info(const struct driver *driver, size_t *left, size_t *total);
 
+/* Whether the driver still has a block at the address, as far as it says. Asked where it has
+ * refused to take one back: while a block is on its way to the driver the pool has no record of it,
+ * so the second free of a program that frees twice reaches the driver, perhaps as the first. */
+bool driver_has_block(const struct driver *driver, CUdeviceptr address);
+
 /* Whether the handle is one that the driver has given out for a stream that was created: the others
  * mean a stream of the current context, or of the calling thread. */
 static inline bool stream_is_created(CUstream handle)

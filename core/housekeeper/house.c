@@ -29,9 +29,9 @@
 /* The thread's own. Nanoseconds are those of the monotonic clock. */
 struct house {
     struct pool *pool;
-    uint64_t next_look;   /* for idle blocks */
-    uint64_t next_answer; /* to neighbours who wait for what is pending; UINT64_MAX: none does */
-    uint64_t patience;    /* with that: the last sleep */
+    uint64_t next_look;     /* for idle blocks */
+    uint64_t next_answer;   /* to neighbours who wait for what is pending; UINT64_MAX: none does */
+    uint64_t awaited_since; /* with that: since when one does */
     uint64_t next_watermark;
     unsigned empty; /* looks in a row that found nothing free */
 };
@@ -80,7 +80,7 @@ static uint64_t shortest_span(const struct pool *pool)
     return shortest;
 }
 
-/* When the next block is due. */
+/* When the next block is due, as kinds say it. */
 static uint64_t release_idle(struct pool *pool, uint64_t now)
 {
     uint64_t due = UINT64_MAX;
@@ -97,6 +97,10 @@ static uint64_t release_idle(struct pool *pool, uint64_t now)
 static void look_for_idle(struct house *house, uint64_t now)
 {
     uint64_t due = release_idle(house->pool, now);
+    if (due == RELEASE_MORE_AT_ONCE) {
+        house->next_look = now;
+        return;
+    }
     uint64_t apart = larger_of(shortest_span(house->pool) / LOOKS_PER_SPAN, SHORTEST_SLEEP);
     uint64_t soonest = now + smaller_of(apart, HOUSEKEEPING_INTERVAL);
     house->next_look = larger_of(soonest, smaller_of(due, now + HOUSEKEEPING_INTERVAL));
@@ -141,19 +145,25 @@ static bool may_end(struct house *house)
 
 /* ---- neighbours ---- */
 
-/* The shortest and the longest sleep while a neighbour waits for what is pending. */
-#define SHORT_PATIENCE (UINT64_C(1) * 1000 * 1000)
+/* The shortest and the longest sleep while a neighbour waits for what is pending, in nanoseconds;
+ * in between an eighth of what it has waited, so that it waits hardly longer than it must. */
+#define SHORT_PATIENCE (UINT64_C(100) * 1000)
 #define LONG_PATIENCE  (UINT64_C(10) * 1000 * 1000)
+#define PATIENCE_SHARE 8u
+
+static uint64_t patience_after(uint64_t waited)
+{
+    return larger_of(SHORT_PATIENCE, smaller_of(LONG_PATIENCE, waited / PATIENCE_SHARE));
+}
 
 static void answer_neighbours(struct house *house)
 {
-    if (!neighbours_answer(house->pool)) {
-        house->patience = 0;
-        house->next_answer = UINT64_MAX;
-        return;
-    }
-    house->patience = smaller_of(larger_of(2 * house->patience, SHORT_PATIENCE), LONG_PATIENCE);
-    house->next_answer = monotonic_now() + house->patience;
+    bool awaited = house->next_answer != UINT64_MAX;
+    bool more = neighbours_answer(house->pool);
+    uint64_t now = monotonic_now();
+    if (!awaited)
+        house->awaited_since = now;
+    house->next_answer = more ? now + patience_after(now - house->awaited_since) : UINT64_MAX;
 }
 
 /* ---- all of it ---- */
@@ -184,7 +194,8 @@ void *house_keep(void *argument)
         answer_neighbours(&house);
         if (now >= house.next_look && !look_around(&house, now))
             break;
-        sleep_until(pool, smaller_of(house.next_look, house.next_answer));
+        if (house.next_look > now)
+            sleep_until(pool, smaller_of(house.next_look, house.next_answer));
         now = monotonic_now();
     }
     return NULL;

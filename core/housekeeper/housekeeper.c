@@ -204,14 +204,14 @@ __attribute__((noinline)) static void make(struct pool *pool, uint32_t phase)
 /* What a member of a group has taken is missing to a group with a limit, however little it is. */
 static bool has_taken_much(struct pool *pool)
 {
-    uint64_t bytes = 0, of_limited_groups = 0;
+    uint64_t bytes = 0;
+    bool of_limited_group = false;
     const struct device *device = registry_devices(&pool->registry);
     for (; device; device = device->next) {
         bytes += device_reserved(device);
-        if (device->group_limit != UINT64_MAX)
-            of_limited_groups += device_reserved(device);
+        of_limited_group |= device->group_limit != UINT64_MAX && device_reserved(device);
     }
-    return bytes > HOUSEKEEPER_BYTES || of_limited_groups;
+    return bytes > HOUSEKEEPER_BYTES || of_limited_group;
 }
 
 /* Others are told soon enough by the thread, unless it was much. Relaxed: it chooses who tells. */

@@ -90,32 +90,44 @@ static void tell_what_is_given(struct pool *pool, struct device *device)
     board_give(device->board, device->board_place, given);
 }
 
+/* So much is given at a time, in bytes: the driver needs a millisecond or two for it, and whoever
+ * asks for more at once than it misses now (core/reclaim/neighbours.c) goes on with that while the
+ * next portion is on its way, and may have enough before all is given. */
+#define GIVEN_AT_A_TIME (UINT64_C(2) << 30)
+
+static uint64_t give_portion(struct pool *pool, struct device *device, uint64_t portion)
+{
+    uint64_t sent = portion ? give(pool, device, portion) : 0;
+    if (sent < portion && kept_bytes(pool, device).pending) {
+        fence_what_is_pending(pool, device);
+        sent += give(pool, device, portion - sent);
+    }
+    return sent;
+}
+
 /* True: more of it may be given soon. */
 static bool answer(struct pool *pool, struct device *device)
 {
     struct board_wish wish = board_take(device->board, device->board_place);
     uint64_t wanted = rest_of(wish.bytes, on_the_way(device));
-    uint64_t sent = wanted ? give(pool, device, wanted) : 0;
-    bool more = sent < wanted && kept_bytes(pool, device).pending;
-    if (more) {
-        fence_what_is_pending(pool, device);
-        sent += give(pool, device, wanted - sent);
-    }
+    uint64_t portion = smaller_of(wanted, GIVEN_AT_A_TIME);
+    uint64_t sent = give_portion(pool, device, portion), rest = rest_of(wanted, sent);
+    struct kept_bytes kept = kept_bytes(pool, device);
+    uint64_t promise = sent < portion ? 0 : smaller_of(rest, kept.cached);
     atomic_fetch_add_explicit(&device->on_the_way, sent, memory_order_relaxed);
-    uint64_t promised = atomic_exchange_explicit(&device->promised, 0, memory_order_relaxed);
+    uint64_t promised = atomic_exchange_explicit(&device->promised, promise, memory_order_relaxed);
     /* In this order: whoever waits gives up where nothing is pending and too little was given. */
     tell_what_is_given(pool, device);
     /* What was promised there while another device's was given would count as pending. */
-    if (wish.bytes == 0 && promised == 0)
-        return on_the_way(device) != 0;
-    struct kept_bytes kept = publish(pool, device);
-    return (more && sent < wanted && kept.pending) || on_the_way(device);
+    if (wish.bytes || promised)
+        publish(pool, device);
+    return (rest && (promise || kept.pending)) || on_the_way(device);
 }
 
-/* Giving back takes the driver a millisecond for each GiB or so, and who waits for an answer takes
- * this process for a stopped one after BOARD_SILENCE_NANOSECONDS. So of more than this the answer
- * is first that it is on its way, like what is pending. */
-#define GIVEN_AT_ONCE (UINT64_C(8) << 30)
+/* Where the device is nearly full the driver may take a millisecond and a half for each block, and
+ * who waits for an answer takes this process for a stopped one after BOARD_SILENCE_NANOSECONDS. So
+ * of more than this the answer is first that it is on its way, like what is pending. */
+#define GIVEN_AT_ONCE (UINT64_C(64) << 20)
 
 static bool takes_long(struct pool *pool, struct device *device)
 {

@@ -64,18 +64,19 @@ static void look_at_page(CUdeviceptr address, const struct block *block, void *a
         free->bytes += size_class_up(bytes, SIZE_CLASS_PAGE);
 }
 
-static uint64_t free_device_bytes(struct pool *pool, struct device *device)
+/* kept: what all kinds keep on the device. */
+static uint64_t free_device_bytes(struct pool *pool, struct device *device,
+                                  const struct kept_bytes *kept)
 {
     struct free_pages free = {.device = device};
-    struct kept_bytes of_heaps = {0, 0, 0}, others = {0, 0, 0};
+    struct kept_bytes of_heaps = {0, 0, 0};
     device_memory.add_kept(pool, device, &of_heaps);
-    if (of_heaps.cached + of_heaps.pending != 0)
+    uint64_t in_heaps = of_heaps.cached + of_heaps.pending;
+    if (in_heaps != 0)
         block_table_visit(&pool->blocks, look_at_page, &free);
     leave_page(&free);
-    for (const struct kind *const *kind = pool->kinds; *kind; kind++)
-        if (*kind != &device_memory && (*kind)->add_kept)
-            (*kind)->add_kept(pool, device, &others);
-    return free.bytes + others.cached + others.pending + bytes_the_driver_keeps(pool, device);
+    uint64_t of_others = rest_of(kept->cached + kept->pending, in_heaps);
+    return free.bytes + of_others + bytes_the_driver_keeps(pool, device);
 }
 
 /* What other processes would give back at once; without the pool it would be free. */
@@ -88,28 +89,28 @@ static uint64_t neighbours_bytes(const struct device *device, bool of_group)
 
 /* The most that the limits leave, of the process's own bytes those that are not live included, and
  * of its group's those that the others would give back. */
-static uint64_t bytes_inside_limits(struct pool *pool, struct device *device)
+static uint64_t bytes_inside_limits(const struct device *device, const struct kept_bytes *own)
 {
     if (device->limit == UINT64_MAX)
         return UINT64_MAX;
-    struct kept_bytes own = kept_bytes(pool, device);
-    uint64_t of_process = rest_of(device->limit, own.live);
+    uint64_t of_process = rest_of(device->limit, own->live);
     uint64_t left = device_group_left(device);
     if (left == UINT64_MAX)
         return of_process;
-    uint64_t kept = own.cached + own.pending + neighbours_bytes(device, true);
+    uint64_t kept = own->cached + own->pending + neighbours_bytes(device, true);
     return left < UINT64_MAX - kept ? smaller_of(left + kept, of_process) : of_process;
 }
 
 /* With what others would give back. What they have just given back is free already, and what they
  * say may be of before: so this is never more than what the device would have without this
  * process's own live memory. */
-static uint64_t with_neighbours(struct pool *pool, struct device *device, uint64_t free)
+static uint64_t with_neighbours(const struct device *device, const struct kept_bytes *own,
+                                uint64_t free)
 {
     uint64_t theirs = neighbours_bytes(device, false);
     if (theirs == 0)
         return free;
-    uint64_t most = rest_of(device->total_bytes, kept_bytes(pool, device).live);
+    uint64_t most = rest_of(device->total_bytes, own->live);
     return smaller_of(free + theirs, larger_of(free, most));
 }
 
@@ -121,9 +122,10 @@ CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
     if (!context || !free || !total)
         return result;
     struct device *device = context->device;
-    uint64_t own = *free + free_device_bytes(pool, device);
-    *free = smaller_of(with_neighbours(pool, device, own), *total);
-    *free = smaller_of(*free, bytes_inside_limits(pool, device));
+    struct kept_bytes kept = kept_bytes(pool, device);
+    uint64_t own = *free + free_device_bytes(pool, device, &kept);
+    *free = smaller_of(with_neighbours(device, &kept, own), *total);
+    *free = smaller_of(*free, bytes_inside_limits(device, &kept));
     return result;
 }
 

@@ -166,7 +166,9 @@ static CUresult free_by_driver(struct pool *pool, struct stream_block *block,
     CUresult result = release(pool, address, argument);
     leave_driver();
     uint64_t nanoseconds = monotonic_now() - started;
-    if (result != CUDA_SUCCESS) {
+    bool gone = result == CUDA_SUCCESS ||
+                (result == CUDA_ERROR_INVALID_VALUE && !driver_has_block(pool->driver, address));
+    if (!gone) {
         stream_block_came_back(pool, block);
         return result;
     }

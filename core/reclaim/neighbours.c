@@ -39,9 +39,8 @@
 /* Of what listeners publish who have nothing, this is the most. */
 #define NOTHING_BYTES (BOARD_SLOTS * BOARD_NEARLY_NOTHING)
 
-/* Between two looks at what others have pending, the shortest and the longest nap: nanoseconds. */
-#define SHORTEST_NAP (UINT64_C(1) * 1000 * 1000)
-#define LONGEST_NAP  (UINT64_C(10) * 1000 * 1000)
+/* Between two looks for what a process had that has ended: nanoseconds. */
+#define ENDED_NAP (5 * 1000 * 1000)
 
 /* What a request misses. */
 struct shortage {
@@ -127,19 +126,13 @@ static bool look_at_shortage(struct pool *pool, struct device *device, struct re
     return !is_given_in_vain(&progress->others, left);
 }
 
-static void nap(uint64_t *nanoseconds)
-{
-    nanosleep(&(struct timespec){0, (long)*nanoseconds}, NULL);
-    *nanoseconds = *nanoseconds < LONGEST_NAP / 2 ? 2 * *nanoseconds : LONGEST_NAP;
-}
-
 /* Until so many bytes were given, nothing is pending any more, or the time has come. */
 static struct board_progress await(struct board_demand *demand, uint64_t bytes, uint64_t give_up_at)
 {
-    uint64_t nanoseconds = SHORTEST_NAP;
     struct board_progress seen = board_demand_look(demand);
+    uint64_t began = monotonic_now();
     while (seen.given < bytes && seen.pending && monotonic_now() < give_up_at) {
-        nap(&nanoseconds);
+        patient_nap(began);
         seen = board_demand_look(demand);
     }
     return seen;
@@ -167,11 +160,11 @@ static struct board_demand *ask_in_turn(const struct device *device,
                                         const struct shortage *shortage, bool of_group,
                                         uint64_t give_up_at)
 {
-    uint64_t nanoseconds = SHORTEST_NAP;
     bool no_place;
     struct board_demand *demand = ask(device, shortage, of_group, &no_place);
+    uint64_t began = monotonic_now();
     while (!demand && no_place && monotonic_now() < give_up_at) {
-        nap(&nanoseconds);
+        patient_nap(began);
         demand = ask(device, shortage, of_group, &no_place);
     }
     return demand;
@@ -271,7 +264,7 @@ bool neighbours_ask(struct pool *pool, struct device *wanted, struct reclaim *pr
     if (!others->given && hope)
         others->given = has_more_left(pool, wanted, progress);
     if (!others->given && may_turn_up(pool, wanted, others)) {
-        nap(&(uint64_t){LONGEST_NAP / 2});
+        nanosleep(&(struct timespec){0, ENDED_NAP}, NULL);
         others->given = true;
     }
     cancellation_restore(cancellation);

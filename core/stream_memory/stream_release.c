@@ -65,7 +65,8 @@ static void hand_over(struct pool *pool, struct context *context, struct block *
     bool once = false;
     CUstream stream = current ? stream_behind(pool, context, after, &once) : NULL;
     for (struct block *b = chain; b; b = b->links[LINK_HEAP].next)
-        b->refused = !stream || !give_to_driver(driver, block_address(b), stream, after != NULL);
+        b->refused = !stream || (!give_to_driver(driver, block_address(b), stream, after) &&
+                                 driver_has_block(driver, block_address(b)));
     /* An allocation or a free that goes on without the memory need not wait until it is back,
      * unless other processes may take as much as soon as it no longer counts as this one's. */
     bool counts = context->device->group_limit != UINT64_MAX;
@@ -216,7 +217,8 @@ static uint64_t hand_over_in_order(struct pool *pool, CUstream handle, struct bl
     chain = reverse(chain);
     enter_driver();
     for (struct block *b = chain; b; b = b->links[LINK_HEAP].next)
-        b->refused = pool->driver->cuMemFreeAsync(block_address(b), handle) != CUDA_SUCCESS;
+        b->refused = pool->driver->cuMemFreeAsync(block_address(b), handle) != CUDA_SUCCESS &&
+                     driver_has_block(pool->driver, block_address(b));
     leave_driver();
     uint64_t each = (monotonic_now() - started) / count_blocks(chain);
     return settle_chain(pool, chain, reason, each);

@@ -144,9 +144,10 @@ uint64_t stream_reserve_release_idle(struct pool *pool, struct device *device, u
     own_events_record_for_device(pool, device, true);
     stream_settle(pool, device);
     uint64_t before = due_before(pool, now);
-    if (before && release_due(pool, device, before))
+    uint64_t released = before ? release_due(pool, device, before) : 0;
+    if (released)
         mempool_trim_ours(pool);
-    return next_due(pool, device);
+    return released < HOUSEKEEPING_PORTION ? next_due(pool, device) : RELEASE_MORE_AT_ONCE;
 }
 
 bool stream_reserve_watch(struct pool *pool)

@@ -728,6 +728,27 @@ static void free_async_gives_plain_memory_back(void)
     SUCCEEDS(cuCtxSynchronize());
 }
 
+/* Other processes may have it open. */
+static void free_async_gives_exported_memory_back(void)
+{
+    CUdeviceptr address = allocate(64 * MIB);
+    CUipcMemHandle handle;
+    CUresult exported = cuIpcGetMemHandle(&handle, address);
+    size_t before;
+    double start;
+    if (exported != CUDA_SUCCESS)
+        note("cuIpcGetMemHandle: %s", name_of(exported));
+    SUCCEEDS(cuStreamSynchronize(gpu.b));
+    before = free_memory();
+    spin(gpu.a, 60);
+    start = now_ms();
+    SUCCEEDS(cuMemFreeAsync(address, gpu.b));
+    SUCCEEDS(cuStreamSynchronize(gpu.b));
+    TOOK(now_ms() - start, 60, false);
+    CHECK(free_memory() >= before + 60 * MIB);
+    SUCCEEDS(cuCtxSynchronize());
+}
+
 struct neighbour open_neighbour(void)
 {
     struct neighbour other = {0};
@@ -2691,6 +2712,7 @@ static const struct row {
     ROW(alloc_does_not_wait),
     ROW(free_of_async_memory_does_not_wait),
     ROW(free_async_gives_plain_memory_back),
+    ROW(free_async_gives_exported_memory_back),
     CONTEXTS_ROW(free_ignores_other_contexts_kernels),
     CONTEXTS_ROW(free_waits_for_copies_in_other_contexts),
     ROW(fence_covers_every_kind_of_stream),

@@ -33,8 +33,14 @@ printf '{"version": 1, %s, "limits": {"group": "e2e", "group_bytes": "256MiB"}}\
     >"$work/group.json"
 settings=$work/group.json
 expect_of_others of_a_group asker of_a_group
-expect_of_others of_a_group_of_rivals asker of_a_group_of_rivals
-"$SIM/shared" "$work/device" >"$work/held"
-expect_lines "never over the limit, and all of it was in use" "$work/held" \
-    "device 0 total 1073741824 held 0 peak 268435456"
+# A try that failed since an answer came late has not been over the limit either.
+rivals() {
+    local status=0 peak
+    asker of_a_group_of_rivals || status=$?
+    peak=$("$SIM/shared" "$work/device" | sed -n 's/^device 0 .* peak //p')
+    [ "${peak:-0}" -le 268435456 ] || echo "$peak bytes were held" | tee -a "$work/over"
+    [ "$status" -eq 0 ] && [ "$peak" -eq 268435456 ]
+}
+expect_of_others "a group of rivals uses all of its limit" rivals
+expect "and is never over it" test ! -e "$work/over"
 finish

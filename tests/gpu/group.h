@@ -17,7 +17,7 @@
 #include "neighbour.h"
 
 enum { MOST_MEMBERS = 256, GROUP_FD = 1002, MEMBER_BLOCKS = 12, BLOCK_MIB = 16 };
-enum { TAKE_ALL_MS = 15000 };
+enum { TAKE_ALL_MS = 15000, MEMBERS_SECONDS = 120 };
 
 /* One writer each: the process itself. */
 struct member {
@@ -168,6 +168,18 @@ static void replace_ended(void)
     }
 }
 
+/* A device may take a third of a second for each process that opens it, one after the other. */
+static void await_members(void)
+{
+    double end = now_ms() + MEMBERS_SECONDS * 1e3;
+    for (unsigned int i = 0; i < group.count; i++)
+        while (atomic_load(&group.members[i].got) + atomic_load(&group.members[i].refused) == 0) {
+            if (now_ms() > end)
+                FAIL("member %u has not begun to live after %d s", i, MEMBERS_SECONDS);
+            usleep(1000);
+        }
+}
+
 static void run_members(double seconds, unsigned int kill_ms)
 {
     unsigned int random = 1;
@@ -247,6 +259,7 @@ static struct group_result run_group(char *program, unsigned int count, uint64_t
              (int)getpid(), limit_mib * (unsigned long long)MIB);
     for (unsigned int i = 0; i < count; i++)
         start_member(i);
+    await_members();
     run_members(seconds, kill_ms);
     settle_members();
     take_all(limit_mib);

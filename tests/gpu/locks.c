@@ -827,16 +827,15 @@ static void case_long_kernels(void)
         printf("peak: %llu MiB\n", (unsigned long long)(simcuda_peak_device_bytes() / MIB));
 }
 
-/* Starts a long kernel once a period, until the service ends. */
-static atomic_bool service_ended;
-
+/* Starts a long kernel at the beginning of each period. */
 static void start_long_kernels(unsigned int index)
 {
     struct timespec period = {period_ms / 1000, period_ms % 1000 * 1000000};
     CHECK(cuCtxSetCurrent(context));
-    while (!atomic_load(&service_ended)) {
+    for (unsigned int i = 0; i < rounds; i++) {
+        if (i > 0)
+            nanosleep(&period, NULL);
         spin(&kernels, all[index].other, kernel_ns);
-        nanosleep(&period, NULL);
     }
     CHECK(cuStreamSynchronize(all[index].other));
 }
@@ -857,7 +856,6 @@ static void case_service(void)
         CHECK(cuMemFree_v2(block));
         alarm(seconds_allowed);
     }
-    atomic_store(&service_ended, true);
     join_worker(&other);
     printf("requests: %lu\n", requests);
 }

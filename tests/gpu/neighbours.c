@@ -389,8 +389,9 @@ static int case_group(void)
         (unsigned long long)result.refused, (unsigned long long)result.blocks,
         (unsigned long long)result.blocks_allowed);
     return verdict(now_ms() - start,
-                   result.most_percent <= 100 && result.blocks == result.blocks_allowed, "%s",
-                   says);
+                   result.most_percent > 0 && result.most_percent <= 100 && result.got >= count &&
+                       result.blocks == result.blocks_allowed,
+                   "%s", says);
 }
 
 static const struct {

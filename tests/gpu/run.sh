@@ -6,7 +6,7 @@
 #   sections: conformance kinds hazard progress locks memory managed captures contexts give_back overlap
 #   host_functions misses linked streams thrust try python neighbours; all if none.
 #   And soak, which runs only where it is named: SOAK_SECONDS (480) of it
-#   ROUNDS  of four processes in turn in the section neighbours (default 200), GROUP of processes (24)
+#   ROUNDS  of four processes in turn in the section neighbours (default 200), GROUP of processes (64)
 #   PAIRS   pairs of each thread in the section streams (default 20000), LARGE MiB of its large block
 #   BUILD   the build directory (default: build); what is missing in it is built
 #   PYTHON  the interpreter with PyTorch, CuPy, Numba and JAX (default: python3)
@@ -453,7 +453,8 @@ if wanted neighbours "$@"; then
     beside "the same, for 10 s" 1 11200 "" idle
     with_neighbours "one process that is alone" alone
     with_neighbours "its own thread's wake-ups" wakeups
-    with_neighbours "a group's limit, ${GROUP:-24} processes" group processes="${GROUP:-24}"
+    limit=120 with_neighbours "a group's limit, ${GROUP:-64} processes" group processes="${GROUP:-64}" \
+        seconds=15 kill_ms=500
 fi
 if wanted overlap "$@"; then
     for us in 200 20; do

@@ -9,7 +9,9 @@
 #include <signal.h>
 
 #include "core/base/clock.h"
+#include "core/contexts/kind.h"
 #include "core/device_memory/release.h"
+#include "core/housekeeper/house.h"
 #include "core/housekeeper/housekeeper.h"
 
 #define SECOND UINT64_C(1000000000)
@@ -344,9 +346,37 @@ Test(housekeeper, very_much_goes_back_in_portions)
     look(now);
     for (uint64_t left = 24; left > 0; left -= 8) {
         cr_assert_eq(clean_bytes(), left << 30);
-        cr_assert_eq(look(due) > due, left == 8);
+        cr_assert_eq(look(due), RELEASE_MORE_AT_ONCE);
     }
+    cr_assert_eq(look(due), UINT64_MAX);
     cr_assert_eq(clean_bytes(), 0);
+}
+
+/* Of the real kind, but for what it says of idle blocks. */
+static struct kind kind_with_portions;
+static unsigned portions_left = 1000;
+
+static uint64_t give_back_a_portion(struct pool *of, struct device *on, uint64_t now)
+{
+    (void)on, (void)now;
+    if (--portions_left == 0)
+        atomic_store(&of->housekeeping.stopped, true);
+    return RELEASE_MORE_AT_ONCE;
+}
+
+/* Looks are LOOKS_PER_SPAN'th parts of release_after_idle apart at least: of a day, they would be
+ * hours. */
+Test(housekeeper, one_portion_follows_the_other_at_once)
+{
+    static const struct kind *const kinds[] = {&kind_with_portions, NULL};
+    settings.device.release_after_idle_ns = 86400 * SECOND;
+    start();
+    take_and_free_much();
+    kind_with_portions = *pool->kinds[0];
+    kind_with_portions.release_idle = give_back_a_portion;
+    pool->kinds = kinds;
+    house_keep(pool);
+    cr_assert_eq(portions_left, 0);
 }
 
 Test(housekeeper, what_is_pending_without_a_fence_gets_one_that_nobody_waits_for)

@@ -232,6 +232,36 @@ Test(pool, a_shared_block_is_the_drivers_to_free)
     cr_assert_eq(counted().frees, 1);
 }
 
+/* Another thread of a program that frees twice, while the pool has no record of the block. */
+static void free_it_first(void *address)
+{
+    fake_during(FAKE_MEM_FREE, NULL, NULL);
+    fake_during(FAKE_MEM_FREE_ASYNC, NULL, NULL);
+    cr_assert_eq(pool_free(pool, *(CUdeviceptr *)address), CUDA_SUCCESS);
+}
+
+Test(pool, a_block_that_another_thread_has_freed_first_does_not_come_back)
+{
+    start();
+    CUdeviceptr block = allocate(MIB);
+    pool_share(pool, block);
+    fake_during(FAKE_MEM_FREE, free_it_first, &block);
+    cr_assert_eq(pool_free(pool, block), CUDA_ERROR_INVALID_VALUE);
+    cr_assert_eq(reserved_bytes(), 0);
+    cr_assert_eq(counted().frees, 1);
+}
+
+Test(pool, nor_does_one_that_was_on_its_way_back)
+{
+    start();
+    CUdeviceptr block = allocate(MIB);
+    release(block);
+    synchronise();
+    fake_during(FAKE_MEM_FREE_ASYNC, free_it_first, &block);
+    pool_trim(pool);
+    cr_assert_eq(reserved_bytes(), 0);
+}
+
 Test(pool, a_shared_block_that_is_freed_on_a_stream_is_not_waited_for)
 {
     start();
@@ -240,7 +270,7 @@ Test(pool, a_shared_block_that_is_freed_on_a_stream_is_not_waited_for)
     pool_share(pool, block);
     fake_trace();
     cr_assert_eq(pool_free_async(pool, driver->cuMemFreeAsync, block, stream), CUDA_SUCCESS);
-    cr_assert_str_eq(fake_trace(), "info free-async");
+    cr_assert_str_eq(fake_trace(), "free-async");
 }
 
 Test(pool, sharing_waits_for_what_a_barrier_orders_before_the_block)

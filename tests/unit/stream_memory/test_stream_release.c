@@ -200,8 +200,9 @@ Test(stream_release, idle_blocks_go_in_portions)
     uint64_t due = monotonic_now() + idle + 1;
     for (uint64_t left = 24; left > 0; left -= 8) {
         cr_assert_eq(bytes_of(one).cached, left * GIB);
-        cr_assert_eq(stream_reserve_release_idle(pool, device(), due) > due, left == 8);
+        cr_assert_eq(stream_reserve_release_idle(pool, device(), due), RELEASE_MORE_AT_ONCE);
     }
+    cr_assert_eq(stream_reserve_release_idle(pool, device(), due), UINT64_MAX);
     cr_assert_eq(bytes_of(one).cached, 0);
 }
 
