@@ -35,6 +35,9 @@ const char *open_gpu(void);
 __attribute__((format(printf, 1, 2))) void fail(const char *format, ...);
 __attribute__((format(printf, 1, 2))) void note(const char *format, ...);
 bool has_failed(void);
+/* What nobody promises, and every run must find the same: one with the pool is held to what one
+ * without has found. */
+__attribute__((format(printf, 2, 3))) void fact(long long number, const char *format, ...);
 const char *name_of(CUresult result);
 
 void expect_at(int line, const char *what, CUresult found, CUresult expected);
@@ -61,10 +64,27 @@ void took_at(int line, double ms, double work_ms, bool waits);
 
 /* --- work --------------------------------------------------------------------------------------*/
 
+void launch(CUfunction function, CUstream stream, void **parameters);
 void spin(CUstream stream, double ms);
+void fill(CUstream stream, CUdeviceptr address, unsigned int words, unsigned int value);
+void spin_then_verify(CUstream stream, double ms, CUdeviceptr address, unsigned int words,
+                      unsigned int value);
+/* How many wrong words the kernels have seen since the last time; waits for the device. */
+unsigned long long wrong_words(void);
 CUdeviceptr allocate(size_t bytes);
 CUevent new_event(void);
 size_t free_memory(void);
+
+/* A second context, with a stream and a kernel of its own. */
+struct neighbour {
+    CUcontext context;
+    CUstream stream;
+    CUmodule module;
+    CUfunction spin;
+};
+struct neighbour open_neighbour(void);
+void spin_in(const struct neighbour *other, double ms);
+void close_neighbour(const struct neighbour *other);
 
 /* Captures of stream a; how one ended must have been as expected. */
 void begin(unsigned int mode);
