@@ -438,6 +438,8 @@ void host_memory_is_written_by_both(void)
     for (unsigned int flags = 0; flags < ALL_HOST_FLAGS; flags++) {
         volatile unsigned int *words = allocate_host(WORDS * 4, flags);
         unsigned int wrong = 0;
+        if (words == NULL)
+            return;
         for (unsigned int i = 0; i < WORDS; i++)
             words[i] = 11 + flags;
         spin_then_verify(gpu.a, 0, (uintptr_t)words, WORDS, 11 + flags);
@@ -464,10 +466,15 @@ void fresh_host_memory_has_contents(void)
     static const size_t sizes[] = {PAGE, 65536, 8 * MIB};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         void *keeper = allocate_host(PAGE, 0), *block = allocate_host(sizes[i], 0), *next;
-        size_t fresh = count_set_bytes(block, sizes[i]);
+        size_t fresh;
+        if (block == NULL)
+            return;
+        fresh = count_set_bytes(block, sizes[i]);
         memset(block, 0xA5, sizes[i]);
         free_host(block);
         next = allocate_host(sizes[i], 0);
+        if (next == NULL)
+            return;
         note("of %zu bytes %zu are not 0 at first, and %zu in the next block, at %s address",
              sizes[i], fresh, count_set_bytes(next, sizes[i]), next == block ? "its" : "another");
         free_host(next);
@@ -503,6 +510,8 @@ static int in_child(const unsigned char *block, bool frees)
 void host_memory_after_a_fork(void)
 {
     unsigned char *block = allocate_host(FORKED, CU_MEMHOSTALLOC_PORTABLE);
+    if (block == NULL)
+        return;
     memset(block, 0xA5, FORKED);
     note("a child that reads its parent's memory: %d (0: sees it, 1: other bytes, below: a signal)",
          in_child(block, false));

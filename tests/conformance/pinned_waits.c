@@ -357,7 +357,7 @@ static void wait_for_fence(void)
 
 static void set_words(unsigned int *words, unsigned int value)
 {
-    for (unsigned int i = 0; i < WORDS; i++)
+    for (unsigned int i = 0; words != NULL && i < WORDS; i++)
         __atomic_store_n(&words[i], value, __ATOMIC_RELAXED);
 }
 
@@ -376,7 +376,7 @@ void fence_covers_reads_of_host_memory(void)
         set_words(read_by_kernel[i], 80 + i);
         copy[i] = allocate(WORDS * 4);
     }
-    for (unsigned int i = 0; i < STREAMS; i++) {
+    for (unsigned int i = 0; !has_failed() && i < STREAMS; i++) {
         spin(streams[i], 20);
         SUCCEEDS(cuMemcpyHtoDAsync_v2(copy[i], read_by_copy[i], WORDS * 4, streams[i]));
         spin_then_verify(streams[i], 5, address_of(read_by_kernel[i]), WORDS, 80 + i);
@@ -401,7 +401,7 @@ void fence_covers_reads_of_host_memory(void)
 static unsigned int count_other_words(const unsigned int *words, unsigned int value)
 {
     unsigned int others = 0;
-    for (unsigned int i = 0; i < WORDS; i++)
+    for (unsigned int i = 0; words != NULL && i < WORDS; i++)
         others += __atomic_load_n(&words[i], __ATOMIC_RELAXED) != value;
     return others;
 }
@@ -421,7 +421,7 @@ void fence_covers_writes_of_host_memory(void)
         set_words(by_copy[i], 0);
         set_words(by_kernel[i], 0);
     }
-    for (unsigned int i = 0; i < STREAMS; i++) {
+    for (unsigned int i = 0; !has_failed() && i < STREAMS; i++) {
         spin(streams[i], 20);
         SUCCEEDS(cuMemcpyDtoHAsync_v2(by_copy[i], source, WORDS * 4, streams[i]));
         fill(streams[i], address_of(by_kernel[i]), WORDS, 60 + i);
