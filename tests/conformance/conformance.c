@@ -2804,6 +2804,7 @@ static const struct row {
     ROW(fence_covers_reads_of_host_memory),
     ROW(fence_covers_writes_of_host_memory),
     ROW(host_frees_that_nobody_may_make),
+    ROW(freed_host_memory_may_stay),
     ROW(host_frees_in_other_contexts),
     ROW(host_frees_by_other_calls),
     ROW(host_memory_of_destroyed_contexts),

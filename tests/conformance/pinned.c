@@ -192,6 +192,9 @@ void host_ranges_are_told(void)
         }
         note("cuMemGetAddressRange just past %s: %s", kinds[i].name,
              name_of(cuMemGetAddressRange_v2(NULL, NULL, block + kinds[i].bytes)));
+        note("RANGE_START_ADDR just past %s: %s", kinds[i].name,
+             name_of(cuPointerGetAttribute(&(CUdeviceptr){0}, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                           block + kinds[i].bytes)));
         free_host((void *)(uintptr_t)block);
     }
 }

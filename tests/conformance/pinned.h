@@ -10,7 +10,7 @@
 
 #include "conformance.h"
 
-enum { ALL_HOST_FLAGS = 8 };
+enum { ALL_HOST_FLAGS = 8, HOST_WORK_MS = 60 /* of what is waited for */ };
 
 void *allocate_host(size_t bytes, unsigned int flags);
 void free_host(void *block);
@@ -66,9 +66,18 @@ void relaxed_threads_may_use_host_memory(void);
 void fence_covers_reads_of_host_memory(void);
 void fence_covers_writes_of_host_memory(void);
 
+/* Probes, which another process makes. */
+double kernels_elsewhere_use_it(void);
+double kernels_elsewhere_use_portable(void);
+double kernels_of_another_device_use_it(void);
+double free_beside_small_copy(void);
+double free_beside_large_copy(void);
+double free_beside_portable_copy(void);
+
 /* --- pinned_elsewhere.c ------------------------------------------------------------------------*/
 
 void host_frees_that_nobody_may_make(void);
+void freed_host_memory_may_stay(void);
 void host_frees_in_other_contexts(void);
 void host_frees_by_other_calls(void);
 void host_memory_of_destroyed_contexts(void);

@@ -139,15 +139,6 @@ static double frees_portable_elsewhere(void)
     return free_in_second_context(CU_MEMHOSTALLOC_PORTABLE);
 }
 
-static double frees_without_context(void)
-{
-    void *block = allocate_host(SMALL, 0);
-    SUCCEEDS(cuCtxSetCurrent(NULL));
-    double result = cuMemFreeHost(block);
-    SUCCEEDS(cuCtxSetCurrent(gpu.context));
-    return result;
-}
-
 static void *destroy_context(void *context)
 {
     SUCCEEDS(cuCtxDestroy_v2(context));
@@ -168,6 +159,7 @@ static double frees_in_a_destroyed_context(void)
 }
 
 struct free_in_thread {
+    CUcontext context;
     void *block;
     CUresult result;
 };
@@ -175,18 +167,28 @@ struct free_in_thread {
 static void *free_in_thread(void *argument)
 {
     struct free_in_thread *call = argument;
-    SUCCEEDS(cuCtxSetCurrent(gpu.context));
+    SUCCEEDS(cuCtxSetCurrent(call->context));
     call->result = cuMemFreeHost(call->block);
     return NULL;
 }
 
-static double frees_in_another_thread(void)
+static double freed_in_thread(CUcontext context)
 {
-    struct free_in_thread call = {.block = allocate_host(SMALL, 0)};
+    struct free_in_thread call = {.context = context, .block = allocate_host(SMALL, 0)};
     pthread_t thread;
     pthread_create(&thread, NULL, free_in_thread, &call);
     pthread_join(thread, NULL);
     return call.result;
+}
+
+static double frees_in_another_thread(void)
+{
+    return freed_in_thread(gpu.context);
+}
+
+static double frees_without_context(void)
+{
+    return freed_in_thread(NULL);
 }
 
 /* --- other calls -------------------------------------------------------------------------------*/
@@ -384,87 +386,9 @@ static double registers_without_locks(void)
     return cuMemHostRegister_v2(map(16 * MIB), 16 * MIB, CU_MEMHOSTALLOC_PORTABLE);
 }
 
-/* --- other contexts' work ----------------------------------------------------------------------*/
-
-/* A second context's kernel reads the block, and writes to it: how many words are wrong, or what
- * error the driver has for it, as a negative number. */
-static double used_by_kernels_elsewhere(unsigned int flags)
-{
-    enum { WORDS = 1024 };
-    unsigned int *words = allocate_host(WORDS * 4, flags), count = WORDS, old = 5, new = 9;
-    CUdeviceptr block = address_of(words);
-    struct neighbour other = open_neighbour();
-    CUfunction verify, fill_words;
-    unsigned long long *wrong = allocate_host(8, CU_MEMHOSTALLOC_PORTABLE);
-    CUdeviceptr counter = address_of(wrong);
-    CUresult result;
-    *wrong = 0;
-    for (unsigned int i = 0; i < WORDS; i++)
-        words[i] = old;
-    SUCCEEDS(cuCtxSetCurrent(other.context));
-    SUCCEEDS(cuModuleGetFunction(&verify, other.module, "verify"));
-    SUCCEEDS(cuModuleGetFunction(&fill_words, other.module, "fill"));
-    launch(verify, NULL, (void *[]){&block, &count, &old, &counter});
-    launch(fill_words, NULL, (void *[]){&block, &count, &new});
-    result = cuCtxSynchronize();
-    SUCCEEDS(cuCtxSetCurrent(gpu.context));
-    for (unsigned int i = 0; i < WORDS; i++)
-        *wrong += words[i] != new;
-    return result != CUDA_SUCCESS ? -(double)result : (double)*wrong;
-}
-
-static double kernels_elsewhere_use_it(void)
-{
-    return used_by_kernels_elsewhere(0);
-}
-
-static double kernels_elsewhere_use_portable(void)
-{
-    return used_by_kernels_elsewhere(CU_MEMHOSTALLOC_PORTABLE);
-}
-
-/* How long the free of a block takes that another context's copy reads behind a kernel, in ms. */
-enum { WORK_MS = 60 };
-
-static double free_beside_copy(size_t bytes, unsigned int flags)
-{
-    struct neighbour other = open_neighbour();
-    void *keeper = allocate_host(PAGE, flags), *block = allocate_host(bytes, flags);
-    CUdeviceptr target;
-    double start;
-    memset(block, 1, bytes);
-    SUCCEEDS(cuCtxSetCurrent(other.context));
-    target = allocate(bytes);
-    spin_in(&other, WORK_MS);
-    SUCCEEDS(cuCtxSetCurrent(other.context));
-    SUCCEEDS(cuMemcpyHtoDAsync_v2(target, block, bytes, other.stream));
-    SUCCEEDS(cuCtxSetCurrent(gpu.context));
-    start = now_ms();
-    free_host(block);
-    start = now_ms() - start;
-    close_neighbour(&other);
-    free_host(keeper);
-    return has_failed() ? -1 : start;
-}
-
-static double free_beside_small_copy(void)
-{
-    return free_beside_copy(SMALL, 0);
-}
-
-static double free_beside_large_copy(void)
-{
-    return free_beside_copy(16 * MIB, 0);
-}
-
-static double free_beside_portable_copy(void)
-{
-    return free_beside_copy(16 * MIB, CU_MEMHOSTALLOC_PORTABLE);
-}
-
 /* --- the table ---------------------------------------------------------------------------------*/
 
-enum topic { MISUSE, CONTEXTS, OTHER_CALLS, DESTROYED, REGISTERED, LIMITS, KERNELS, COPIES };
+enum topic { MISUSE, LEFT, CONTEXTS, OTHER_CALLS, DESTROYED, REGISTERED, LIMITS, KERNELS, COPIES };
 
 static const struct probe {
     enum topic topic;
@@ -484,8 +408,8 @@ static const struct probe {
     {MISUSE, "cuMemHostUnregister after that", frees_registered_and_then_unregisters},
     {MISUSE, "cuMemHostAlloc to nowhere", allocates_to_nowhere},
     {MISUSE, "cuMemAllocHost to nowhere", allocates_to_nowhere_v2},
-    {MISUSE, "freed host memory is readable", freed_is_readable},
-    {MISUSE, "a large freed host block is readable", freed_large_is_readable},
+    {LEFT, "freed host memory is readable, 1 for yes", freed_is_readable},
+    {LEFT, "a large freed host block is readable, 1 for yes", freed_large_is_readable},
     {CONTEXTS, "cuMemFreeHost in another context", frees_elsewhere},
     {CONTEXTS, "cuMemFreeHost of portable memory in another context", frees_portable_elsewhere},
     {CONTEXTS, "cuMemFreeHost in no context", frees_without_context},
@@ -515,6 +439,8 @@ static const struct probe {
     {KERNELS, "words that another context's kernels got wrong", kernels_elsewhere_use_it},
     {KERNELS, "words that another context's kernels got wrong, portable",
      kernels_elsewhere_use_portable},
+    {KERNELS, "words that another device's kernels got wrong (-3: there is none)",
+     kernels_of_another_device_use_it},
     {COPIES, "cuMemFreeHost beside another context's copy of 64 KiB of it", free_beside_small_copy},
     {COPIES, "cuMemFreeHost beside another context's copy of 16 MiB of it", free_beside_large_copy},
     {COPIES, "cuMemFreeHost beside another context's copy of portable 16 MiB",
@@ -547,7 +473,9 @@ static void tell_topic(enum topic topic)
         if (answer == -2)
             fail("%s: its preparation has failed in the other process", probes[i].name);
         if (topic == COPIES)
-            note("%s: %.1f ms behind work of %d ms", probes[i].name, answer, WORK_MS);
+            note("%s: %.1f ms behind work of %d ms", probes[i].name, answer, HOST_WORK_MS);
+        else if (topic == LEFT)
+            note("%s: %.0f", probes[i].name, answer);
         else
             fact((long long)answer, "%s", probes[i].name);
     }
@@ -559,6 +487,12 @@ static void tell_topic(enum topic topic)
 void host_frees_that_nobody_may_make(void)
 {
     tell_topic(MISUSE);
+}
+
+/* Whether a mapping stays: a pool may keep one. */
+void freed_host_memory_may_stay(void)
+{
+    tell_topic(LEFT);
 }
 
 void host_frees_in_other_contexts(void)

@@ -17,13 +17,11 @@ static double timed_host_free(void *block)
     return now_ms() - start;
 }
 
-enum { WORK_MS = 60 };
-
 /* What nobody promises about a wait is only noted: with the pool it may be another. */
 static void tell_wait(double ms, const char *what, size_t bytes)
 {
     note("%s, %zu KiB: %s (%.2f ms beside work of %d ms)", what, bytes >> 10,
-         ms > WORK_MS / 2.0 ? "waits" : "does not wait", ms, WORK_MS);
+         ms > HOST_WORK_MS / 2.0 ? "waits" : "does not wait", ms, HOST_WORK_MS);
 }
 
 /* A small block beside another, so that the driver has nothing to give back, and a large one. */
@@ -39,12 +37,12 @@ void host_free_waits_for_its_context(void)
     for (int i = 0; i < WAITING_SIZES; i++) {
         void *block = allocate_host(waiting_sizes[i], 0);
         double ms;
-        spin(gpu.a, WORK_MS);
+        spin(gpu.a, HOST_WORK_MS);
         ms = timed_host_free(block);
         tell_wait(ms, "cuMemFreeHost beside a kernel that does not use the block",
                   waiting_sizes[i]);
         if (waiting_sizes[i] > 2 * MIB)
-            TOOK(ms, WORK_MS, true);
+            TOOK(ms, HOST_WORK_MS, true);
         SUCCEEDS(cuCtxSynchronize());
     }
     free_host(keeper);
@@ -57,7 +55,7 @@ void host_free_beside_kernels_of_other_contexts(void)
     for (int i = 0; i < WAITING_SIZES; i++)
         for (unsigned int flags = 0; flags < 2; flags++) {
             void *block = allocate_host(waiting_sizes[i], flags);
-            spin_in(&other, WORK_MS);
+            spin_in(&other, HOST_WORK_MS);
             tell_wait(timed_host_free(block),
                       flags == CU_MEMHOSTALLOC_PORTABLE
                           ? "cuMemFreeHost of portable memory beside another context's kernel"
@@ -74,7 +72,7 @@ void host_free_beside_kernels_of_other_contexts(void)
 
 static void pass_time(void *unused)
 {
-    struct timespec time = {0, WORK_MS * 1000000L};
+    struct timespec time = {0, HOST_WORK_MS * 1000000L};
     (void)unused;
     nanosleep(&time, NULL);
 }
@@ -111,7 +109,7 @@ void host_free_without_a_context_beside_a_kernel(void)
 {
     struct call_elsewhere call = {.block = allocate_host(4096, 0)};
     pthread_t thread;
-    spin(gpu.a, WORK_MS);
+    spin(gpu.a, HOST_WORK_MS);
     pthread_create(&thread, NULL, free_without_a_context, &call);
     pthread_join(thread, NULL);
     fact(call.result, "cuMemFreeHost in a thread without a context");
@@ -127,10 +125,10 @@ void host_unregister_waits_for_its_context(void)
     void *own = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     double start;
     SUCCEEDS(cuMemHostRegister_v2(own, MIB, CU_MEMHOSTALLOC_PORTABLE));
-    spin(gpu.a, WORK_MS);
+    spin(gpu.a, HOST_WORK_MS);
     start = now_ms();
     SUCCEEDS(cuMemHostUnregister(own));
-    TOOK(now_ms() - start, WORK_MS, true);
+    TOOK(now_ms() - start, HOST_WORK_MS, true);
     SUCCEEDS(cuCtxSynchronize());
     munmap(own, MIB);
 }
@@ -154,7 +152,7 @@ void others_call_while_host_free_waits(void)
     struct call_elsewhere call = {.ms = 0};
     pthread_t thread;
     pthread_create(&thread, NULL, launch_elsewhere, &call);
-    spin(gpu.a, WORK_MS);
+    spin(gpu.a, HOST_WORK_MS);
     free_host(block);
     pthread_join(thread, NULL);
     SUCCEEDS(cuCtxSynchronize());
@@ -167,7 +165,7 @@ void host_alloc_beside_a_kernel(void)
     for (int i = 0; i < WAITING_SIZES; i++) {
         void *block;
         double start;
-        spin(gpu.a, WORK_MS);
+        spin(gpu.a, HOST_WORK_MS);
         start = now_ms();
         block = allocate_host(waiting_sizes[i], 0);
         tell_wait(now_ms() - start, "cuMemHostAlloc beside a kernel", waiting_sizes[i]);
@@ -438,4 +436,94 @@ void fence_covers_writes_of_host_memory(void)
     }
     SUCCEEDS(cuMemFree_v2(source));
     SUCCEEDS(cuStreamDestroy_v2(streams[2]));
+}
+
+/* --- probes: other contexts' work --------------------------------------------------------------*/
+
+/* A second context's kernel reads the block, and writes to it: how many words are wrong, or what
+ * error the driver has for it, as a negative number. */
+static double used_by_kernels_elsewhere(unsigned int flags)
+{
+    unsigned int *words = allocate_host(WORDS * 4, flags), count = WORDS, old = 5, new = 9;
+    CUdeviceptr block = address_of(words);
+    struct neighbour other = open_neighbour();
+    CUfunction verify, fill_words;
+    unsigned long long *wrong = allocate_host(8, CU_MEMHOSTALLOC_PORTABLE);
+    CUdeviceptr counter = address_of(wrong);
+    CUresult result;
+    *wrong = 0;
+    for (unsigned int i = 0; i < WORDS; i++)
+        words[i] = old;
+    SUCCEEDS(cuCtxSetCurrent(other.context));
+    SUCCEEDS(cuModuleGetFunction(&verify, other.module, "verify"));
+    SUCCEEDS(cuModuleGetFunction(&fill_words, other.module, "fill"));
+    launch(verify, NULL, (void *[]){&block, &count, &old, &counter});
+    launch(fill_words, NULL, (void *[]){&block, &count, &new});
+    result = cuCtxSynchronize();
+    SUCCEEDS(cuCtxSetCurrent(gpu.context));
+    for (unsigned int i = 0; i < WORDS; i++)
+        *wrong += words[i] != new;
+    return result != CUDA_SUCCESS ? -(double)result : (double)*wrong;
+}
+
+double kernels_elsewhere_use_it(void)
+{
+    return used_by_kernels_elsewhere(0);
+}
+
+double kernels_elsewhere_use_portable(void)
+{
+    return used_by_kernels_elsewhere(CU_MEMHOSTALLOC_PORTABLE);
+}
+
+/* -3 where there is none. */
+double kernels_of_another_device_use_it(void)
+{
+    double answer;
+    int devices = 0;
+    SUCCEEDS(cuDeviceGetCount(&devices));
+    if (devices < 2)
+        return -3;
+    SUCCEEDS(cuDeviceGet(&gpu.neighbour, 1));
+    answer = used_by_kernels_elsewhere(0);
+    gpu.neighbour = gpu.device;
+    return answer;
+}
+
+/* How long the free of a block takes that another context's copy reads behind a kernel, in ms. */
+
+static double free_beside_copy(size_t bytes, unsigned int flags)
+{
+    struct neighbour other = open_neighbour();
+    void *keeper = allocate_host(4096, flags), *block = allocate_host(bytes, flags);
+    CUdeviceptr target;
+    double start;
+    memset(block, 1, bytes);
+    SUCCEEDS(cuCtxSetCurrent(other.context));
+    target = allocate(bytes);
+    spin_in(&other, HOST_WORK_MS);
+    SUCCEEDS(cuCtxSetCurrent(other.context));
+    SUCCEEDS(cuMemcpyHtoDAsync_v2(target, block, bytes, other.stream));
+    SUCCEEDS(cuCtxSetCurrent(gpu.context));
+    start = now_ms();
+    free_host(block);
+    start = now_ms() - start;
+    close_neighbour(&other);
+    free_host(keeper);
+    return has_failed() ? -1 : start;
+}
+
+double free_beside_small_copy(void)
+{
+    return free_beside_copy(65536, 0);
+}
+
+double free_beside_large_copy(void)
+{
+    return free_beside_copy(16 * MIB, 0);
+}
+
+double free_beside_portable_copy(void)
+{
+    return free_beside_copy(16 * MIB, CU_MEMHOSTALLOC_PORTABLE);
 }
