@@ -451,17 +451,24 @@ static const struct probe {
 };
 enum { PROBES = sizeof probes / sizeof *probes };
 
+/* Each order has its time; between orders the process lives as long as who gives them. */
+enum { ORDER_LASTS_S = 20 };
+
 double follow_pinned_order(size_t number)
 {
     const struct rlimit no_core = {0, 0};
     double answer;
+    alarm(ORDER_LASTS_S);
     setrlimit(RLIMIT_CORE, &no_core);
     answer = number < PROBES ? probes[number].answer() : -2;
     if (has_failed())
         fprintf(stderr, "%s: its preparation has failed\n", probes[number].name);
+    alarm(0);
     return has_failed() ? -2 : answer;
 }
 
+/* The process stays for the next row, since starting one takes a GPU a second; the rows that spoil
+ * it, and the last, end it. */
 static void tell_topic(enum topic topic)
 {
     for (size_t i = 0; i < PROBES; i++) {
@@ -470,8 +477,10 @@ static void tell_topic(enum topic topic)
             continue;
         if (!ask_helper("pinned", i, &answer))
             break;
-        if (answer == -2)
+        if (answer == -2) {
             fail("%s: its preparation has failed in the other process", probes[i].name);
+            end_helper();
+        }
         if (topic == COPIES)
             note("%s: %.1f ms behind work of %d ms", probes[i].name, answer, HOST_WORK_MS);
         else if (topic == LEFT)
@@ -479,7 +488,6 @@ static void tell_topic(enum topic topic)
         else
             fact((long long)answer, "%s", probes[i].name);
     }
-    end_helper();
 }
 
 /* --- rows --------------------------------------------------------------------------------------*/
@@ -508,6 +516,7 @@ void host_frees_by_other_calls(void)
 void host_memory_of_destroyed_contexts(void)
 {
     tell_topic(DESTROYED);
+    end_helper();
 }
 
 void host_memory_is_registered(void)
@@ -518,6 +527,7 @@ void host_memory_is_registered(void)
 void host_memory_needs_no_limit(void)
 {
     tell_topic(LIMITS);
+    end_helper();
 }
 
 void other_contexts_use_host_memory(void)
@@ -528,4 +538,5 @@ void other_contexts_use_host_memory(void)
 void host_free_beside_copies_of_other_contexts(void)
 {
     tell_topic(COPIES);
+    end_helper();
 }

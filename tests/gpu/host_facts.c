@@ -151,7 +151,7 @@ static void unmake_large(char *start, size_t bytes, unsigned int threads, char *
 static void measure_large(size_t bytes, unsigned int threads)
 {
     unsigned int rounds = bytes < 256 * MIB ? MOST_ROUNDS : 3;
-    double made[MOST_ROUNDS], unmade[MOST_ROUNDS];
+    double made[MOST_ROUNDS] = {0}, unmade[MOST_ROUNDS] = {0};
     for (unsigned int i = 0; i < rounds; i++) {
         double start = now_ms();
         char *mapping = NULL, *block = make_large(bytes, threads, &mapping);
@@ -220,8 +220,8 @@ static void tell_forks(void)
     static const char *const kinds[] = {"registered", "registered and MADV_DONTFORK",
                                         "cuMemHostAlloc"};
     CUdeviceptr mismatches = new_counter();
-    for (int i = 0; i < 3 * CHILDREN; i++) {
-        int kind = i / CHILDREN;
+    for (unsigned int i = 0; i < 3 * CHILDREN; i++) {
+        unsigned int kind = i / CHILDREN;
         char *mapping, *block = make_large(FORK_BYTES, kind < 2 ? 1 : 0, &mapping);
         if (kind == 1)
             madvise(block, FORK_BYTES, MADV_DONTFORK);
