@@ -2809,10 +2809,10 @@ static const struct row {
     ROW(host_frees_by_other_calls),
     ROW(host_memory_of_destroyed_contexts),
     ROW(host_memory_is_registered),
+    ROW(host_memory_after_a_fork),
     ROW(host_memory_needs_no_limit),
     ROW(other_contexts_use_host_memory),
     ROW(host_free_beside_copies_of_other_contexts),
-    ROW(host_memory_after_a_fork),
     /* Last, since a call that hangs inside a host function ends the run. */
     ROW(calls_inside_host_functions),
     ROW(waits_inside_host_functions),

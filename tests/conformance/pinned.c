@@ -5,14 +5,10 @@
  */
 #define _GNU_SOURCE
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "pinned.h"
 
@@ -483,48 +479,6 @@ void fresh_host_memory_has_contents(void)
         free_host(next);
         free_host(keeper);
     }
-}
-
-/* --- forks -------------------------------------------------------------------------------------*/
-
-enum { FORKED = 65536 };
-
-/* What a child of a fork does with its parent's block: 0, or how the child ends. */
-static int in_child(const unsigned char *block, bool frees)
-{
-    const struct rlimit no_core = {0, 0};
-    int status = -1;
-    pid_t child = fork();
-    if (child == 0) {
-        signal(SIGSEGV, SIG_DFL);
-        signal(SIGBUS, SIG_DFL);
-        setrlimit(RLIMIT_CORE, &no_core);
-        alarm(5);
-        if (frees)
-            _exit((int)cuMemFreeHost((void *)(uintptr_t)block) & 127);
-        _exit(*(const volatile unsigned char *)block == 0xA5 ? 0 : 1);
-    }
-    if (child < 0 || waitpid(child, &status, 0) != child)
-        return -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
-
-/* And whether its parent can use the memory as before. */
-void host_memory_after_a_fork(void)
-{
-    unsigned char *block = allocate_host(FORKED, CU_MEMHOSTALLOC_PORTABLE);
-    if (block == NULL)
-        return;
-    memset(block, 0xA5, FORKED);
-    note("a child that reads its parent's memory: %d (0: sees it, 1: other bytes, below: a signal)",
-         in_child(block, false));
-    note("cuMemFreeHost in a child: %d (below 0: a signal)", in_child(block, true));
-    for (unsigned int i = 0; i < FORKED; i++)
-        block[i] = 0x5A;
-    spin_then_verify(gpu.a, 0, address_of(block), FORKED / 4, 0x5A5A5A5A);
-    fact((long long)wrong_words(),
-         "words that the GPU gets wrong which the parent of a fork wrote");
-    free_host(block);
 }
 
 /* --- the driver's own pools of host memory -----------------------------------------------------*/

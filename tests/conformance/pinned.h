@@ -1,7 +1,7 @@
 /*
  * Rows about pinned host memory: arguments and what is told of a pointer in pinned.c, who waits for
  * what and captures in pinned_waits.c, what another process does that may not come to a good end
- * in pinned_elsewhere.c.
+ * in pinned_elsewhere.c, forks and limits in pinned_processes.c.
  */
 #ifndef TESTS_CONFORMANCE_PINNED_H
 #define TESTS_CONFORMANCE_PINNED_H
@@ -47,7 +47,6 @@ void host_device_pointers_are_host_pointers(void);
 void host_device_pointers_in_other_contexts(void);
 void host_memory_is_written_by_both(void);
 void fresh_host_memory_has_contents(void);
-void host_memory_after_a_fork(void);
 void host_pools_have_a_threshold(void);
 
 /* --- pinned_waits.c ----------------------------------------------------------------------------*/
@@ -74,6 +73,16 @@ double free_beside_small_copy(void);
 double free_beside_large_copy(void);
 double free_beside_portable_copy(void);
 
+/* --- pinned_processes.c: more of those probes --------------------------------------------------*/
+
+double child_reads(void);
+double child_frees(void);
+double parent_writes_after_child_reads(void);
+double parent_writes_after_child_frees(void);
+double allocates_small_without_locks(void);
+double allocates_large_without_locks(void);
+double registers_without_locks(void);
+
 /* --- pinned_elsewhere.c ------------------------------------------------------------------------*/
 
 void host_frees_that_nobody_may_make(void);
@@ -82,6 +91,7 @@ void host_frees_in_other_contexts(void);
 void host_frees_by_other_calls(void);
 void host_memory_of_destroyed_contexts(void);
 void host_memory_is_registered(void);
+void host_memory_after_a_fork(void);
 void host_memory_needs_no_limit(void);
 void other_contexts_use_host_memory(void);
 void host_free_beside_copies_of_other_contexts(void);

@@ -355,40 +355,21 @@ static double registers_and_then_frees(void)
     return cuMemFreeHost(block);
 }
 
-/* --- limits ------------------------------------------------------------------------------------*/
-
-static void lock_no_memory(void)
-{
-    const struct rlimit none = {0, 0};
-    CHECK(setrlimit(RLIMIT_MEMLOCK, &none) == 0);
-}
-
-static double allocates_unlocked(size_t bytes)
-{
-    void *block = NULL;
-    lock_no_memory();
-    return cuMemHostAlloc(&block, bytes, 0);
-}
-
-static double allocates_small_without_locks(void)
-{
-    return allocates_unlocked(PAGE);
-}
-
-static double allocates_large_without_locks(void)
-{
-    return allocates_unlocked(16 * MIB);
-}
-
-static double registers_without_locks(void)
-{
-    lock_no_memory();
-    return cuMemHostRegister_v2(map(16 * MIB), 16 * MIB, CU_MEMHOSTALLOC_PORTABLE);
-}
-
 /* --- the table ---------------------------------------------------------------------------------*/
 
-enum topic { MISUSE, LEFT, CONTEXTS, OTHER_CALLS, DESTROYED, REGISTERED, LIMITS, KERNELS, COPIES };
+enum topic {
+    MISUSE,
+    LEFT,
+    CONTEXTS,
+    OTHER_CALLS,
+    DESTROYED,
+    REGISTERED,
+    FORK_NOTES,
+    FORK_FACTS,
+    LIMITS,
+    KERNELS,
+    COPIES
+};
 
 static const struct probe {
     enum topic topic;
@@ -433,6 +414,15 @@ static const struct probe {
     {REGISTERED, "cuMemHostUnregister of a block", unregisters},
     {REGISTERED, "cuMemFreeHost of a block after that", unregisters_and_then_frees},
     {REGISTERED, "cuMemFreeHost of a block that was to be registered", registers_and_then_frees},
+    {FORK_NOTES,
+     "a child reads its parent's memory (0: sees it, 1: other bytes, -10 and less: a signal)",
+     child_reads},
+    {FORK_NOTES, "cuMemFreeHost in a child (126: a large number, -10 and less: a signal)",
+     child_frees},
+    {FORK_FACTS, "words wrong that the parent wrote after a child had read",
+     parent_writes_after_child_reads},
+    {FORK_FACTS, "words wrong that the parent wrote after a child had called cuMemFreeHost",
+     parent_writes_after_child_frees},
     {LIMITS, "cuMemHostAlloc of 4 KiB with RLIMIT_MEMLOCK 0", allocates_small_without_locks},
     {LIMITS, "cuMemHostAlloc of 16 MiB with RLIMIT_MEMLOCK 0", allocates_large_without_locks},
     {LIMITS, "cuMemHostRegister with RLIMIT_MEMLOCK 0", registers_without_locks},
@@ -483,7 +473,7 @@ static void tell_topic(enum topic topic)
         }
         if (topic == COPIES)
             note("%s: %.1f ms behind work of %d ms", probes[i].name, answer, HOST_WORK_MS);
-        else if (topic == LEFT)
+        else if (topic == LEFT || topic == FORK_NOTES)
             note("%s: %.0f", probes[i].name, answer);
         else
             fact((long long)answer, "%s", probes[i].name);
@@ -522,6 +512,12 @@ void host_memory_of_destroyed_contexts(void)
 void host_memory_is_registered(void)
 {
     tell_topic(REGISTERED);
+}
+
+void host_memory_after_a_fork(void)
+{
+    tell_topic(FORK_NOTES);
+    tell_topic(FORK_FACTS);
 }
 
 void host_memory_needs_no_limit(void)
