@@ -34,6 +34,7 @@
 #include "../kernels.h"
 #include "conformance.h"
 #include "graphs.h"
+#include "pinned.h"
 
 struct gpu gpu;
 
@@ -168,7 +169,7 @@ void took_at(int line, double ms, double work_ms, bool waits)
 
 /* --- work --------------------------------------------------------------------------------------*/
 
-static void launch(CUfunction function, CUstream stream, void **parameters)
+void launch(CUfunction function, CUstream stream, void **parameters)
 {
     SUCCEEDS(cuLaunchKernel(function, 1, 1, 1, 64, 1, 1, 0, stream, parameters, NULL));
 }
@@ -752,18 +753,17 @@ static void free_async_gives_exported_memory_back(void)
 struct neighbour open_neighbour(void)
 {
     struct neighbour other = {0};
-    CUmodule module;
     SUCCEEDS(cuCtxCreate_v2(&other.context, 0, gpu.neighbour));
     SUCCEEDS(cuStreamCreate(&other.stream, CU_STREAM_NON_BLOCKING));
-    SUCCEEDS(cuModuleLoadData(&module, KERNELS_PTX));
-    SUCCEEDS(cuModuleGetFunction(&other.spin, module, "spin"));
+    SUCCEEDS(cuModuleLoadData(&other.module, KERNELS_PTX));
+    SUCCEEDS(cuModuleGetFunction(&other.spin, other.module, "spin"));
     launch(other.spin, other.stream, (void *[]){&(unsigned long long){0}});
     SUCCEEDS(cuCtxSynchronize());
     SUCCEEDS(cuCtxSetCurrent(gpu.context));
     return other;
 }
 
-static void spin_in(const struct neighbour *other, double ms)
+void spin_in(const struct neighbour *other, double ms)
 {
     unsigned long long ns = (unsigned long long)(ms * 1e6);
     SUCCEEDS(cuCtxSetCurrent(other->context));
@@ -2837,6 +2837,49 @@ static const struct row {
     ROW(processes_fork_beside_a_calling_thread),
     ROW(several_threads_free_one_block),
     ROW(children_of_a_fork_have_no_memory),
+    ROW(host_alloc_takes_every_flag),
+    ROW(host_alloc_of_unknown_flags),
+    ROW(host_alloc_of_nothing),
+    ROW(host_alloc_of_too_much_is_out_of_memory),
+    ROW(host_alloc_needs_a_context),
+    ROW(host_flags_are_told),
+    ROW(host_flags_of_registered_memory_are_told),
+    ROW(small_host_blocks_have_an_alignment),
+    ROW(host_ranges_are_told),
+    ROW(host_pointers_have_attributes),
+    ROW(host_pointers_have_all_attributes_in_one_call),
+    ROW(host_buffers_have_ids_of_their_own),
+    ROW(freed_host_memory_is_told),
+    ROW(ordinary_memory_is_told),
+    ROW(host_memory_can_be_told_to_synchronize),
+    ROW(host_device_pointers_are_host_pointers),
+    CONTEXTS_ROW(host_device_pointers_in_other_contexts),
+    ROW(host_memory_is_written_by_both),
+    ROW(fresh_host_memory_has_contents),
+    ROW(host_pools_have_a_threshold),
+    ROW(host_free_waits_for_its_context),
+    CONTEXTS_ROW(host_free_beside_kernels_of_other_contexts),
+    ROW(host_free_beside_host_functions),
+    ROW(host_free_without_a_context_beside_a_kernel),
+    ROW(host_unregister_waits_for_its_context),
+    ROW(others_call_while_host_free_waits),
+    ROW(host_alloc_beside_a_kernel),
+    ROW(host_alloc_in_captures),
+    ROW(host_free_in_captures),
+    ROW(host_calls_of_others_in_captures),
+    ROW(relaxed_threads_may_use_host_memory),
+    ROW(fence_covers_reads_of_host_memory),
+    ROW(fence_covers_writes_of_host_memory),
+    ROW(host_frees_that_nobody_may_make),
+    ROW(freed_host_memory_may_stay),
+    ROW(host_frees_in_other_contexts),
+    ROW(host_frees_by_other_calls),
+    ROW(host_memory_of_destroyed_contexts),
+    ROW(host_memory_is_registered),
+    ROW(host_memory_after_a_fork),
+    ROW(host_memory_needs_no_limit),
+    ROW(other_contexts_use_host_memory),
+    ROW(host_free_beside_copies_of_other_contexts),
     /* Late: a capture that such an end does not end would disturb every row after it. */
     ROW(captures_of_destroyed_streams),
     ROW(captures_of_ended_threads),

@@ -63,23 +63,26 @@ void took_at(int line, double ms, double work_ms, bool waits);
 
 /* --- work --------------------------------------------------------------------------------------*/
 
+void launch(CUfunction function, CUstream stream, void **parameters);
 void spin(CUstream stream, double ms);
-CUdeviceptr allocate(size_t bytes);
-CUevent new_event(void);
-size_t free_memory(void);
 void fill(CUstream stream, CUdeviceptr address, unsigned int words, unsigned int value);
 void spin_then_verify(CUstream stream, double ms, CUdeviceptr address, unsigned int words,
                       unsigned int value);
 /* How many wrong words the kernels have seen since the last time; waits for the device. */
 unsigned long long wrong_words(void);
+CUdeviceptr allocate(size_t bytes);
+CUevent new_event(void);
+size_t free_memory(void);
 
 /* A second context, with a stream and a kernel of its own. */
 struct neighbour {
     CUcontext context;
     CUstream stream;
+    CUmodule module;
     CUfunction spin;
 };
 struct neighbour open_neighbour(void);
+void spin_in(const struct neighbour *other, double ms);
 void close_neighbour(const struct neighbour *other);
 
 /* Captures of stream a; how one ended must have been as expected. */

@@ -145,8 +145,11 @@ DRIVER_CALL(cuMemHostGetDevicePointer_v2, NEEDS_CONTEXT,
 DRIVER_CALL(cuMemHostGetFlags, NEEDS_CONTEXT, (unsigned int *flags, void *host), (flags, host))
 {
     const struct allocation *allocation = allocation_at((uintptr_t)host);
-    if (flags == NULL || !is_host(allocation) || allocation->kind != MEMORY_HOST)
+    unsigned int kept = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
+    if (flags == NULL || !is_host(allocation))
         return CUDA_ERROR_INVALID_VALUE;
-    *flags = allocation->flags | CU_MEMHOSTALLOC_DEVICEMAP;
+    if (allocation->kind == MEMORY_HOST)
+        kept |= CU_MEMHOSTALLOC_WRITECOMBINED;
+    *flags = (allocation->flags & kept) | CU_MEMHOSTALLOC_DEVICEMAP;
     return CUDA_SUCCESS;
 }
