@@ -113,11 +113,11 @@ CUresult graph_memory_free_node(const struct allocation *allocation, const struc
     return CUDA_SUCCESS;
 }
 
-/* What the work allocates or frees; NULL also where it frees plain memory. */
+/* What the work allocates or frees, or NULL. */
 static struct graph_memory *memory_in(const struct work *work)
 {
-    bool has_memory = work->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ||
-                      (work->type == CU_GRAPH_NODE_TYPE_MEM_FREE && work->finish == NULL);
+    bool has_memory =
+        work->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || work->type == CU_GRAPH_NODE_TYPE_MEM_FREE;
     return has_memory ? work->memory : NULL;
 }
 

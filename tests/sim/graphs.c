@@ -41,6 +41,7 @@ void graph_free(struct graph *graph)
     handle_free(KIND_GRAPH, graph->handle);
     handle_free(KIND_EXEC, graph->exec_handle);
     op_drop(graph->last_launch);
+    op_drop(graph->last_upload);
     extent_give(&graph->overhead);
     free(graph);
 }
@@ -365,42 +366,65 @@ static void launch(struct graph *exec, struct stream *stream)
     op_drop(end);
 }
 
+/* A launch or an upload: neither may be captured. */
+static CUresult may_use(const struct stream *stream)
+{
+    if (stream->capture != NULL) {
+        if (stream->capture->invalid)
+            return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        capture_invalidate(stream->capture);
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    return stream->type == STREAM_LEGACY ? captures_allow_legacy(stream->context) : CUDA_SUCCESS;
+}
+
 DRIVER_CALL_PT(cuGraphLaunch, _ptsz, NEEDS_CONTEXT, (CUgraphExec handle, CUstream stream_handle),
                (handle, stream_handle))
 {
     struct graph *exec = handle_object(KIND_EXEC, handle);
     CUresult result;
     struct stream *stream = stream_of(call, stream_handle, &result);
-    struct node *node;
     if (exec == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     if (stream == NULL)
         return result;
-    if (stream->capture != NULL) {
-        if (stream->capture->invalid)
-            return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-        if (graph_memory_is_in(exec))
-            return CUDA_ERROR_NOT_SUPPORTED;
-        node = graph_add_child(stream->capture->graph, exec, stream->capture_nodes,
-                               stream->capture_node_count);
-        return node != NULL ? capture_set_node(stream, node) : CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    if (stream->type == STREAM_LEGACY) {
-        result = captures_allow_legacy(stream->context);
-        if (result != CUDA_SUCCESS)
-            return result;
-    }
+    result = may_use(stream);
+    if (result != CUDA_SUCCESS)
+        return result;
     if (!graph_memory_allows_launch(exec))
         return CUDA_ERROR_INVALID_VALUE;
     launch(exec, stream);
     return CUDA_SUCCESS;
 }
 
-DRIVER_CALL_PT(cuGraphUpload, _ptsz, NEEDS_CONTEXT, (CUgraphExec handle, CUstream stream),
-               (handle, stream))
+/* In its stream's order, and after what the executable graph did before. */
+static void upload(struct graph *exec, struct stream *stream)
 {
-    CUresult why_not;
-    if (handle_object(KIND_EXEC, handle) == NULL)
+    struct op *op = op_new(stream->context, NULL);
+    stream_order(stream, op);
+    op_after(op, exec->last_launch);
+    op_after(op, exec->last_upload);
+    if (races_on)
+        race_op_in_stream(op, stream);
+    op_submit(op);
+    op_set(&stream->last, op);
+    op_set(&stream->seen, op);
+    op_set(&exec->last_upload, op);
+    op_drop(op);
+}
+
+DRIVER_CALL_PT(cuGraphUpload, _ptsz, NEEDS_CONTEXT, (CUgraphExec handle, CUstream stream_handle),
+               (handle, stream_handle))
+{
+    struct graph *exec = handle_object(KIND_EXEC, handle);
+    CUresult result;
+    struct stream *stream = stream_of(call, stream_handle, &result);
+    if (exec == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    return stream_of(call, stream, &why_not) != NULL ? CUDA_SUCCESS : why_not;
+    if (stream == NULL)
+        return result;
+    result = may_use(stream);
+    if (result == CUDA_SUCCESS)
+        upload(exec, stream);
+    return result;
 }

@@ -680,12 +680,15 @@ static CUresult free_stream_ordered(struct allocation *allocation)
     return CUDA_SUCCESS;
 }
 
-/* What a launch has allocated and left to the program. */
+/* What a launch has allocated and left to the program; without a wait as well. */
 static CUresult free_graphs(const struct allocation *allocation)
 {
+    struct op *fence;
     if (!graph_memory_is_live(allocation))
         return CUDA_ERROR_INVALID_VALUE;
-    graph_memory_freed(allocation, NULL);
+    fence = context_fence(allocation->context);
+    graph_memory_freed(allocation, fence);
+    op_drop(fence);
     return CUDA_SUCCESS;
 }
 
@@ -704,10 +707,10 @@ DRIVER_CALL(cuMemFree_v2, UNSAFE, (CUdeviceptr address), (address))
         return CUDA_ERROR_INVALID_VALUE;
     if (allocation->kind == MEMORY_ASYNC)
         return free_stream_ordered(allocation);
-    if (!allocation_wait_for_users(allocation))
-        return CUDA_ERROR_INVALID_VALUE;
     if (allocation->kind == MEMORY_GRAPH)
         return free_graphs(allocation);
+    if (!allocation_wait_for_users(allocation))
+        return CUDA_ERROR_INVALID_VALUE;
     allocation_free(allocation);
     return CUDA_SUCCESS;
 }

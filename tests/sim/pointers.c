@@ -7,12 +7,23 @@
 
 #include "sim.h"
 
-DRIVER_CALL(cuMemGetAddressRange_v2, NEEDS_CONTEXT,
-            (CUdeviceptr * base, size_t *size, CUdeviceptr address), (base, size, address))
+/* What the driver tells of. Of a graph's memory that is only what a launch has allocated and nobody
+ * has freed. */
+static const struct allocation *known_at(CUdeviceptr address)
 {
     const struct allocation *allocation = allocation_at(address);
     if (allocation == NULL || allocation->kind == MEMORY_INTERNAL ||
-        allocation->kind == MEMORY_RESERVED)
+        allocation->kind == MEMORY_RESERVED ||
+        (allocation->kind == MEMORY_GRAPH && !graph_memory_is_live(allocation)))
+        return NULL;
+    return allocation;
+}
+
+DRIVER_CALL(cuMemGetAddressRange_v2, NEEDS_CONTEXT,
+            (CUdeviceptr * base, size_t *size, CUdeviceptr address), (base, size, address))
+{
+    const struct allocation *allocation = known_at(address);
+    if (allocation == NULL)
         return CUDA_ERROR_NOT_FOUND;
     if (base != NULL)
         *base = allocation->base;
@@ -135,10 +146,9 @@ static bool value_of(const struct allocation *allocation, CUpointer_attribute at
 /* Little-endian, so a short value is the first bytes of the long one. */
 static CUresult get_attribute(void *value, CUpointer_attribute attribute, CUdeviceptr address)
 {
-    const struct allocation *allocation = allocation_at(address);
+    const struct allocation *allocation = known_at(address);
     uint64_t bytes[2];
-    if (allocation == NULL || allocation->kind == MEMORY_INTERNAL ||
-        allocation->kind == MEMORY_RESERVED || !value_of(allocation, attribute, address, bytes))
+    if (allocation == NULL || !value_of(allocation, attribute, address, bytes))
         return CUDA_ERROR_INVALID_VALUE;
     memcpy(value, bytes, value_size(attribute));
     return CUDA_SUCCESS;

@@ -236,31 +236,17 @@ static CUresult allocate_in_capture(struct call *call, CUdeviceptr *address, siz
     return result == CUDA_SUCCESS ? capture_add(stream, &work, NULL) : result;
 }
 
-static void free_when_reached(struct work *work, struct op *op)
-{
-    struct allocation *allocation = allocation_at(work->release.address);
-    if (allocation != NULL && allocation->base == work->release.address &&
-        allocation->kind == MEMORY_DEVICE) {
-        if (races_on) {
-            race_memory_freed(allocation->base);
-            race_memory_back(allocation->base, allocation->size, op);
-        }
-        allocation_free(allocation);
-    }
-}
-
+/* Only what a graph allocates may be freed by one; another free is refused and spares the capture.
+ */
 static CUresult free_in_capture(struct allocation *allocation, struct stream *stream)
 {
-    struct work work = {.type = CU_GRAPH_NODE_TYPE_MEM_FREE,
-                        .finish = free_when_reached,
-                        .release = {.address = allocation->base}};
-    CUresult result = CUDA_SUCCESS;
+    struct work work;
+    CUresult result;
     if (stream->capture->invalid)
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    if (allocation->kind == MEMORY_ASYNC)
+    if (allocation->kind != MEMORY_GRAPH)
         return CUDA_ERROR_INVALID_VALUE;
-    if (allocation->kind == MEMORY_GRAPH)
-        result = graph_memory_free_node(allocation, stream->capture->graph, &work);
+    result = graph_memory_free_node(allocation, stream->capture->graph, &work);
     return result == CUDA_SUCCESS ? capture_add(stream, &work, NULL) : result;
 }
 

@@ -578,7 +578,6 @@ struct capture {
     uint64_t thread;
     struct stream *origin;
     struct graph *graph;
-    bool graph_is_programs; /* cuStreamBeginCaptureToGraph */
     bool invalid;
     unsigned int streams;
     struct capture *next;
@@ -595,12 +594,11 @@ void capture_leave(struct stream *stream);
 /* Whether what the stream has captured comes before the next work of another stream of its capture.
  */
 bool capture_has_joined(const struct stream *stream);
-/* A capture that ends without a graph. */
+/* A capture that ends without a graph: the one that it was to become is destroyed, also where the
+ * program had given it. */
 void capture_discard(struct capture *capture);
 CUresult capture_join(struct stream *stream, struct event *event);
 CUresult capture_add(struct stream *stream, const struct work *work, struct node **node);
-/* The stream's next captured work comes after this node. */
-CUresult capture_set_node(struct stream *stream, struct node *node);
 
 /* The most nodes that a call may name as predecessors. */
 enum { MOST_NAMED = 64 };
@@ -632,7 +630,7 @@ struct graph {
      * follow, in the order of their nodes. */
     unsigned int parts;
     struct user_reference *user_objects;
-    struct op *last_launch;
+    struct op *last_launch, *last_upload;
     struct extent overhead; /* of an executable graph */
 };
 
@@ -679,13 +677,16 @@ void graph_memory_launched(const struct graph *exec, struct op *launch);
 bool graph_memory_is_live(const struct allocation *allocation);
 void graph_memory_freed(const struct allocation *allocation, struct op *op);
 /* References of a graph to the program's objects; an executable graph has them apart for each of
- * its parts, as updates replace them. What is let go goes when the last launch is over. */
+ * its parts, as updates replace them. What an executable graph lets go goes when its last launch
+ * and upload are over, what another graph lets go at the end of the call. */
 void user_references_copy(struct graph *target, unsigned int part, const struct graph *source);
 void user_references_free(struct graph *graph);
 /* The part of the executable graph lets its own go and takes the source's. */
 void user_references_replace(struct graph *exec, unsigned int part, const struct graph *source);
 /* The executable graphs have each other's, as if the other had been launched as this one was. */
 void user_references_swap(struct graph *exec, struct graph *other);
+/* Runs the destructors of what the calling thread has let go; without locks. */
+void user_objects_destroy(void);
 
 /* --- memory ------------------------------------------------------------------------------------*/
 

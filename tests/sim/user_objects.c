@@ -1,6 +1,7 @@
 /*
- * User objects: the program's own resources, which graphs keep alive. A destructor runs in the
- * thread of host functions.
+ * User objects: the program's own resources, which graphs keep alive. Where a graph or the program
+ * lets the last reference go, the destructor has run when the call is back, in the thread that
+ * called; where an executable graph does, it runs in the thread of host functions.
  */
 #include <stdlib.h>
 
@@ -11,6 +12,7 @@ struct user_object {
     void *argument;
     CUhostFn destroy;
     uint64_t references;
+    struct user_object *next; /* among those that the thread's call destroys */
 };
 
 struct user_reference {
@@ -25,14 +27,38 @@ static struct user_object *object_of(CUuserObject handle)
     return handle_object(KIND_USER_OBJECT, handle);
 }
 
-static void release(struct user_object *object, uint64_t count)
+/* True if that was the last reference: the object is the caller's to destroy. */
+static bool let_go(struct user_object *object, uint64_t count)
 {
     object->references -= count < object->references ? count : object->references;
     if (object->references > 0)
-        return;
-    run_on_host_thread(object->destroy, object->argument);
+        return false;
     handle_free(KIND_USER_OBJECT, object->handle);
-    free(object);
+    return true;
+}
+
+static __thread struct user_object *destroyed_by_call;
+
+static void release(struct user_object *object, uint64_t count)
+{
+    if (!let_go(object, count))
+        return;
+    object->next = destroyed_by_call;
+    destroyed_by_call = object;
+}
+
+void user_objects_destroy(void)
+{
+    struct thread *thread = this_thread();
+    bool within_another = thread->in_host_function;
+    thread->in_host_function = true;
+    while (destroyed_by_call != NULL) {
+        struct user_object *object = destroyed_by_call;
+        destroyed_by_call = object->next;
+        object->destroy(object->argument);
+        free(object);
+    }
+    thread->in_host_function = within_another;
 }
 
 static void add_reference(struct graph *graph, unsigned int part, struct user_object *object,
@@ -66,20 +92,25 @@ static void free_references(struct work *work, struct op *op)
 {
     while (work->references != NULL) {
         struct user_reference *reference = work->references;
+        struct user_object *object = reference->object;
         work->references = reference->next;
-        release(reference->object, reference->count);
+        if (let_go(object, reference->count)) {
+            run_on_host_thread(object->destroy, object->argument);
+            free(object);
+        }
         free(reference);
     }
 }
 
-static void release_after(struct user_reference *references, struct op *last_launch)
+static void release_after_use(struct user_reference *references, const struct graph *exec)
 {
     struct work work = {.finish = free_references, .references = references};
     struct op *op;
     if (references == NULL)
         return;
     op = op_new(NULL, &work);
-    op_after(op, last_launch);
+    op_after(op, exec->last_launch);
+    op_after(op, exec->last_upload);
     op_submit(op);
     op_drop(op);
 }
@@ -88,7 +119,16 @@ void user_references_free(struct graph *graph)
 {
     struct user_reference *references = graph->user_objects;
     graph->user_objects = NULL;
-    release_after(references, graph->last_launch);
+    if (graph->exec_handle != NULL) {
+        release_after_use(references, graph);
+        return;
+    }
+    while (references != NULL) {
+        struct user_reference *reference = references;
+        references = reference->next;
+        release(reference->object, reference->count);
+        free(reference);
+    }
 }
 
 static struct user_reference *take_part(struct graph *exec, unsigned int part)
@@ -111,7 +151,7 @@ void user_references_replace(struct graph *exec, unsigned int part, const struct
 {
     struct user_reference *old = take_part(exec, part);
     user_references_copy(exec, part, source);
-    release_after(old, exec->last_launch);
+    release_after_use(old, exec);
 }
 
 void user_references_swap(struct graph *exec, struct graph *other)
@@ -120,6 +160,7 @@ void user_references_swap(struct graph *exec, struct graph *other)
     exec->user_objects = other->user_objects;
     other->user_objects = references;
     op_set(&other->last_launch, exec->last_launch);
+    op_set(&other->last_upload, exec->last_upload);
 }
 
 DRIVER_CALL(cuUserObjectCreate, 0,
