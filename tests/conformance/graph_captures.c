@@ -37,35 +37,23 @@ void captures_to_graphs_keep_objects(void)
     CUgraph graph = new_graph(), ended;
     struct before_and_during objects = begin_with_objects(graph);
     ended = end_capture();
-    fact(ended == graph, "cuStreamEndCapture gives the graph that was captured to");
+    CHECK(ended == graph);
     CHECK(stays(objects.before) && !is_gone(objects.during));
     destroy_graph(graph);
     CHECK(goes(objects.before) && goes(objects.during));
 }
 
-/* After a capture to it has failed. Where the driver has destroyed the graph, its objects are gone,
- * and the handle must not be used again. */
-static void tell_of_graph_after(const char *what, CUgraph graph, struct before_and_during objects)
-{
-    bool before = !goes_soon(objects.before), during = !is_gone(objects.during);
-    fact(before, "%s leaves the program's graph its objects", what);
-    fact(during, "%s leaves the program's graph the objects of the capture", what);
-    if (before) {
-        fact(count_type(graph, CU_GRAPH_NODE_TYPE_KERNEL), "kernels in the graph after %s", what);
-        destroy_graph(graph);
-    }
-    CHECK(goes(objects.before) && goes(objects.during));
-}
-
+/* A capture that fails takes the program's graph with it: its objects go, and the handle must not
+ * be used again. */
 void spoiled_captures_to_graphs(void)
 {
     CUgraph graph = new_graph(), ended = NULL;
     struct before_and_during objects = begin_with_objects(graph);
     EXPECT(cuCtxSynchronize(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-    fact(!is_gone(objects.before), "objects of the graph stay while its capture is spoiled");
+    CHECK(stays(objects.before) && !is_gone(objects.during));
     EXPECT(cuStreamEndCapture(gpu.a, &ended), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     CHECK(ended == NULL);
-    tell_of_graph_after("a spoiled capture", graph, objects);
+    CHECK(goes(objects.before) && goes(objects.during));
 }
 
 void unjoined_captures_to_graphs(void)
@@ -77,24 +65,20 @@ void unjoined_captures_to_graphs(void)
     SUCCEEDS(cuStreamWaitEvent(gpu.b, fork, 0));
     spin(gpu.b, 0);
     EXPECT(cuStreamEndCapture(gpu.a, &ended), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
-    tell_of_graph_after("an unjoined capture", graph, objects);
+    CHECK(ended == NULL);
+    CHECK(goes(objects.before) && goes(objects.during));
     SUCCEEDS(cuEventDestroy_v2(fork));
 }
 
 /* A capture that does not begin, since one goes on, spoils neither the graph nor that one. */
 void refused_captures_to_graphs(void)
 {
-    CUgraph graph = new_graph(), ended = NULL;
+    CUgraph graph = new_graph();
     struct object *object = object_kept_by(graph);
-    CUresult result;
     begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
-    result =
-        cuStreamBeginCaptureToGraph(gpu.a, graph, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_GLOBAL);
-    fact(result, "cuStreamBeginCaptureToGraph on a capturing stream");
-    CHECK(result != CUDA_SUCCESS);
-    fact(cuStreamEndCapture(gpu.a, &ended), "ending the capture that went on");
-    if (ended != NULL)
-        destroy_graph(ended);
+    EXPECT(cuStreamBeginCaptureToGraph(gpu.a, graph, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_GLOBAL),
+           CUDA_ERROR_ILLEGAL_STATE);
+    destroy_graph(end_capture());
     CHECK(stays(object));
     destroy_graph(graph);
     CHECK(goes(object));
@@ -102,14 +86,10 @@ void refused_captures_to_graphs(void)
 
 /* --- captures that nobody ends -----------------------------------------------------------------*/
 
-/* Whether a capture still forbids calls; a relaxed one forbids none. */
-static void tell_if_over(const char *after, unsigned int mode)
+/* No capture forbids calls any longer. */
+static void all_captures_are_over(void)
 {
-    CUdeviceptr block = 0;
-    CUresult result = cuMemAlloc_v2(&block, 4096);
-    fact(result, "cuMemAlloc after %s with a %s capture", after, mode_names[mode]);
-    if (result == CUDA_SUCCESS)
-        SUCCEEDS(cuMemFree_v2(block));
+    SUCCEEDS(cuMemFree_v2(allocate(4096)));
 }
 
 void captures_of_destroyed_streams(void)
@@ -120,10 +100,9 @@ void captures_of_destroyed_streams(void)
         SUCCEEDS(cuStreamBeginCapture_v2(stream, mode));
         object = object_kept_by(graph_being_captured(stream));
         spin(stream, 0);
-        fact(cuStreamDestroy_v2(stream), "cuStreamDestroy of a stream with a %s capture",
-             mode_names[mode]);
-        fact(goes_soon(object), "the %s capture's objects go with its stream", mode_names[mode]);
-        tell_if_over("destroying a stream", mode);
+        SUCCEEDS(cuStreamDestroy_v2(stream));
+        CHECK(goes(object));
+        all_captures_are_over();
     }
 }
 
@@ -141,34 +120,29 @@ static void begin_elsewhere(void *argument)
     spin(elsewhere->stream, 0);
 }
 
-/* The thread that began the capture ends; another one tries to end the capture, and then destroys
- * the stream. */
+/* The thread that began the capture ends; another one ends the capture, which fails where that is
+ * not relaxed, and is its end all the same. */
 void captures_of_ended_threads(void)
 {
     for (unsigned int mode = 0; mode < MODES; mode++) {
+        bool relaxed = mode == CU_STREAM_CAPTURE_MODE_RELAXED;
         struct elsewhere elsewhere = {new_stream(), mode, NULL};
-        CUstreamCaptureStatus status = 99;
         CUgraph graph = NULL;
         in_another_thread(begin_elsewhere, &elsewhere);
-        fact(stays(elsewhere.object), "the %s capture of an ended thread keeps its objects",
-             mode_names[mode]);
-        fact(cuStreamIsCapturing(elsewhere.stream, &status),
-             "cuStreamIsCapturing of an ended thread's %s capture", mode_names[mode]);
-        fact(status, "the status of an ended thread's %s capture", mode_names[mode]);
-        fact(cuStreamEndCapture(elsewhere.stream, &graph),
-             "another thread's cuStreamEndCapture of an ended thread's %s capture",
-             mode_names[mode]);
+        CHECK(stays(elsewhere.object));
+        CHECK(status_of(elsewhere.stream) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+        EXPECT(cuStreamEndCapture(elsewhere.stream, &graph),
+               relaxed ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+        CHECK((graph != NULL) == relaxed);
         if (graph != NULL)
             destroy_graph(graph);
-        fact(goes_soon(elsewhere.object), "that was the end of the %s capture's objects",
-             mode_names[mode]);
-        fact(cuStreamDestroy_v2(elsewhere.stream),
-             "cuStreamDestroy after an ended thread's %s capture", mode_names[mode]);
         CHECK(goes(elsewhere.object));
-        tell_if_over("the end of a thread", mode);
+        SUCCEEDS(cuStreamDestroy_v2(elsewhere.stream));
+        all_captures_are_over();
     }
 }
 
+/* That spoils the capture, which lives on until it is ended on its own stream. */
 void captures_ended_on_the_wrong_stream(void)
 {
     CUevent fork = new_event(), join = new_event();
@@ -183,12 +157,11 @@ void captures_ended_on_the_wrong_stream(void)
     SUCCEEDS(cuStreamWaitEvent(gpu.a, join, 0));
     EXPECT(cuStreamEndCapture(gpu.b, &graph), CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
     CHECK(graph == NULL);
-    fact(stays(object), "an end on the wrong stream leaves the capture its objects");
-    fact(cuStreamEndCapture(gpu.a, &graph), "ending the capture on the right stream after that");
+    CHECK(stays(object));
+    EXPECT(cuStreamEndCapture(gpu.a, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    CHECK(graph == NULL);
     CHECK(status_of(gpu.a) == CU_STREAM_CAPTURE_STATUS_NONE);
     CHECK(status_of(gpu.b) == CU_STREAM_CAPTURE_STATUS_NONE);
-    if (graph != NULL)
-        destroy_graph(graph);
     CHECK(goes(object));
     SUCCEEDS(cuEventDestroy_v2(fork));
     SUCCEEDS(cuEventDestroy_v2(join));
@@ -205,7 +178,8 @@ static void end_elsewhere(void *argument)
     ending->result = cuStreamEndCapture(gpu.a, &ending->graph);
 }
 
-/* Another thread than the one that began it; relaxed captures may be ended by any. */
+/* Another thread than the one that began it; relaxed captures may be ended by any. Others are over,
+ * too, and leave no graph. */
 void captures_ended_by_the_wrong_thread(void)
 {
     for (unsigned int mode = 0; mode < MODES; mode++) {
@@ -215,14 +189,13 @@ void captures_ended_by_the_wrong_thread(void)
         begin(mode);
         object = object_kept_by(graph_being_captured(gpu.a));
         in_another_thread(end_elsewhere, &ending);
-        CHECK(ending.result == (strict ? CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD : CUDA_SUCCESS));
-        if (strict)
-            fact(cuStreamEndCapture(gpu.a, &ending.graph),
-                 "ending a %s capture after another thread tried", mode_names[mode]);
+        EXPECT(ending.result, strict ? CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD : CUDA_SUCCESS);
         CHECK(status_of(gpu.a) == CU_STREAM_CAPTURE_STATUS_NONE);
-        CHECK(ending.graph == NULL || stays(object));
-        if (ending.graph != NULL)
+        CHECK((ending.graph == NULL) == strict);
+        if (!strict) {
+            CHECK(stays(object));
             destroy_graph(ending.graph);
+        }
         CHECK(goes(object));
     }
 }
@@ -340,10 +313,10 @@ static CUresult retains_object(void)
     return cuGraphRetainUserObject(beside.graph, beside.object->handle, 1, 0);
 }
 
-/* What is known: whether the call may be made beside a strict capture in its own mode, in which
- * case it spares the capture, or fails and spoils it. In a relaxed capture, or after
- * cuThreadExchangeStreamCaptureMode(RELAXED), unsafe calls are known to succeed. */
-enum safety { NOT_KNOWN, SAFE, UNSAFE };
+/* Whether the call may be made beside a capture that is not relaxed, by a thread that is not, and
+ * spares the capture; or fails and spoils it. A thread-local capture minds only the calls of its
+ * own thread. */
+enum safety { SAFE, UNSAFE };
 
 static const struct call {
     const char *name;
@@ -351,22 +324,22 @@ static const struct call {
     enum safety safety;
 } calls[] = {
     {"cuMemAlloc", allocates, UNSAFE},
-    {"cuMemAllocPitch", allocates_pitch, NOT_KNOWN},
+    {"cuMemAllocPitch", allocates_pitch, UNSAFE},
     {"cuMemFree", frees, UNSAFE},
     {"cuMemGetInfo", asks_for_free_memory, SAFE},
     {"cuMemAllocAsync on another stream", allocates_async, UNSAFE},
-    {"cuMemFreeAsync on another stream", frees_async, NOT_KNOWN},
-    {"cuMemFreeAsync of plain memory on another stream", frees_plain_async, NOT_KNOWN},
+    {"cuMemFreeAsync on another stream", frees_async, UNSAFE},
+    {"cuMemFreeAsync of plain memory on another stream", frees_plain_async, UNSAFE},
     {"cuEventQuery", queries, UNSAFE},
-    {"cuStreamQuery of another stream", queries_stream, NOT_KNOWN},
+    {"cuStreamQuery of another stream", queries_stream, UNSAFE},
     {"cuEventRecord on another stream", records, SAFE},
     {"cuStreamWaitEvent on another stream", waits, SAFE},
-    {"cuEventCreate", creates_event, NOT_KNOWN},
+    {"cuEventCreate", creates_event, SAFE},
     {"cuStreamCreate", creates_stream, SAFE},
-    {"cuCtxRecordEvent on another context", fences_another_context, NOT_KNOWN},
-    {"cuStreamSynchronize of another stream", synchronizes_stream, NOT_KNOWN},
-    {"cuUserObjectCreate", creates_object, NOT_KNOWN},
-    {"cuGraphRetainUserObject on another graph", retains_object, NOT_KNOWN},
+    {"cuCtxRecordEvent on another context", fences_another_context, SAFE},
+    {"cuStreamSynchronize of another stream", synchronizes_stream, UNSAFE},
+    {"cuUserObjectCreate", creates_object, SAFE},
+    {"cuGraphRetainUserObject on another graph", retains_object, SAFE},
 };
 
 static void prepare(void)
@@ -445,12 +418,9 @@ static void try_call(const struct call *call, unsigned int mode, bool elsewhere,
     ended = cuStreamEndCapture(gpu.a, &graph);
     snprintf(how, sizeof how, "%s beside a %s capture%s%s", call->name, mode_names[mode],
              elsewhere ? " of another thread" : "", relaxed ? ", relaxed" : "");
-    fact(making.result, "%s", how);
-    fact(ended, "ending the capture after %s", how);
-    if (call->safety != NOT_KNOWN && (making.result == CUDA_SUCCESS) != allowed)
-        fail("%s: expected %s, got %s", how, allowed ? "CUDA_SUCCESS" : "an error",
-             name_of(making.result));
-    if (call->safety != NOT_KNOWN && (ended == CUDA_SUCCESS) != allowed)
+    if (making.result != (allowed ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED))
+        fail("%s: %s", how, name_of(making.result));
+    if (ended != (allowed ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED))
         fail("ending the capture after %s: %s", how, name_of(ended));
     if (graph != NULL)
         destroy_graph(graph);

@@ -26,8 +26,6 @@ struct object *object_kept_by(CUgraph graph);
 bool is_gone(const struct object *object);
 /* Within two seconds: destructors run when the driver gets to them. */
 bool goes(const struct object *object);
-/* Within 100 milliseconds, for rows that do not know whether it does. */
-bool goes_soon(const struct object *object);
 /* For 15 milliseconds at least, which a destructor that was due would not wait for. */
 bool stays(const struct object *object);
 /* Whether the destructor ran while the stream had work; returns when the stream has none. */

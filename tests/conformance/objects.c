@@ -48,22 +48,12 @@ bool is_gone(const struct object *object)
     return destroyed > 0;
 }
 
-static bool goes_within(const struct object *object, double ms)
+bool goes(const struct object *object)
 {
-    double end = now_ms() + ms;
+    double end = now_ms() + 2000;
     while (!is_gone(object) && now_ms() < end)
         usleep(500);
     return is_gone(object);
-}
-
-bool goes(const struct object *object)
-{
-    return goes_within(object, 2000);
-}
-
-bool goes_soon(const struct object *object)
-{
-    return goes_within(object, 100);
 }
 
 bool stays(const struct object *object)
