@@ -59,6 +59,11 @@ bool has_failed(void)
     return failure[0] != '\0';
 }
 
+const char *failure_of_row(void)
+{
+    return failure;
+}
+
 void note(const char *format, ...)
 {
     va_list arguments;

@@ -37,6 +37,8 @@ __attribute__((format(printf, 1, 2))) void note(const char *format, ...);
 /* What nobody knows beforehand, and a run with the pool must find as one without it did. */
 __attribute__((format(printf, 2, 3))) void fact(long long number, const char *format, ...);
 bool has_failed(void);
+/* How the row has failed; empty while it has not. */
+const char *failure_of_row(void);
 const char *name_of(CUresult result);
 
 void expect_at(int line, const char *what, CUresult found, CUresult expected);

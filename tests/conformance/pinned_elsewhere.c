@@ -452,9 +452,29 @@ double follow_pinned_order(size_t number)
     setrlimit(RLIMIT_CORE, &no_core);
     answer = number < PROBES ? probes[number].answer() : -2;
     if (has_failed())
-        fprintf(stderr, "%s: its preparation has failed\n", probes[number].name);
+        fprintf(stderr, "%s: its preparation has failed: %s\n", probes[number].name,
+                failure_of_row());
     alarm(0);
     return has_failed() ? -2 : answer;
+}
+
+/* What the copy of a freed block comes to is noted, since nobody may count on it. A free that gives
+ * nothing back to the system does not wait for the copy. */
+static void tell_copy(const struct probe *probe, double answer)
+{
+    const char *name = probe->name;
+    static const char *const calls[COPY_CALLS] = {
+        "the copy",          "cuMemFreeHost", "the other context's end of work",
+        "its own context's", "the next free", "cuCtxDestroy",
+    };
+    unsigned int code = answer > 0 ? (unsigned int)(answer / COPY_REFUSED) : 0;
+    double ms = answer - (double)code * COPY_REFUSED;
+    note("%s: %.1f ms behind work of %d ms", name, ms, HOST_WORK_MS);
+    for (unsigned int i = 0; i < COPY_CALLS; i++)
+        if ((code / 1000) >> i & 1)
+            note("%s: %s fails; the first answer is %s", name, calls[i], name_of(code % 1000));
+    if (probe->answer == free_beside_small_copy && code == 0 && answer >= 0)
+        TOOK(answer, HOST_WORK_MS, false);
 }
 
 /* The process stays for the next row, since starting one takes a GPU a second; the rows that spoil
@@ -471,9 +491,10 @@ static void tell_topic(enum topic topic)
             fail("%s: its preparation has failed in the other process", probes[i].name);
             end_helper();
         }
-        if (topic == COPIES)
-            note("%s: %.1f ms behind work of %d ms", probes[i].name, answer, HOST_WORK_MS);
-        else if (topic == LEFT || topic == FORK_NOTES)
+        if (topic == COPIES) {
+            tell_copy(&probes[i], answer);
+            end_helper();
+        } else if (topic == LEFT || topic == FORK_NOTES)
             note("%s: %.0f", probes[i].name, answer);
         else
             fact((long long)answer, "%s", probes[i].name);

@@ -490,27 +490,60 @@ double kernels_of_another_device_use_it(void)
     return answer;
 }
 
-/* How long the free of a block takes that another context's copy reads behind a kernel, in ms. */
+/* --- probes: frees beside another context's copy -----------------------------------------------*/
+
+/* The driver may take the memory away under the copy (seen on an H200, of a large block), which is
+ * then an error of the copy's context, and nobody promises of which calls: so those that refuse
+ * are the answer, and the process is not used for more. */
+
+static CUresult copy_behind_a_kernel(const struct neighbour *other, CUdeviceptr target, void *block,
+                                     size_t bytes)
+{
+    CUresult result;
+    spin_in(other, HOST_WORK_MS);
+    SUCCEEDS(cuCtxSetCurrent(other->context));
+    result = cuMemcpyHtoDAsync_v2(target, block, bytes, other->stream);
+    SUCCEEDS(cuCtxSetCurrent(gpu.context));
+    return result;
+}
+
+static CUresult end_of_work_in(CUcontext context)
+{
+    CUresult result = cuCtxSetCurrent(context);
+    return result == CUDA_SUCCESS ? cuCtxSynchronize() : result;
+}
+
+/* Which calls refuse, a bit for each, and what the first of them answers. */
+static double refusals(const CUresult results[COPY_CALLS])
+{
+    unsigned int bits = 0, first = 0;
+    for (unsigned int i = COPY_CALLS; i-- > 0;)
+        if (results[i] != CUDA_SUCCESS) {
+            bits |= 1u << i;
+            first = results[i];
+        }
+    return bits * 1000.0 + first;
+}
 
 static double free_beside_copy(size_t bytes, unsigned int flags)
 {
+    CUresult results[COPY_CALLS];
     struct neighbour other = open_neighbour();
     void *keeper = allocate_host(4096, flags), *block = allocate_host(bytes, flags);
     CUdeviceptr target;
-    double start;
+    double ms;
     memset(block, 1, bytes);
     SUCCEEDS(cuCtxSetCurrent(other.context));
     target = allocate(bytes);
-    spin_in(&other, HOST_WORK_MS);
-    SUCCEEDS(cuCtxSetCurrent(other.context));
-    SUCCEEDS(cuMemcpyHtoDAsync_v2(target, block, bytes, other.stream));
-    SUCCEEDS(cuCtxSetCurrent(gpu.context));
-    start = now_ms();
-    free_host(block);
-    start = now_ms() - start;
-    close_neighbour(&other);
-    free_host(keeper);
-    return has_failed() ? -1 : start;
+    results[0] = copy_behind_a_kernel(&other, target, block, bytes);
+    ms = now_ms();
+    results[1] = cuMemFreeHost(block);
+    ms = now_ms() - ms;
+    results[2] = end_of_work_in(other.context);
+    results[3] = end_of_work_in(gpu.context);
+    results[4] = cuMemFreeHost(keeper);
+    results[5] = cuCtxDestroy_v2(other.context);
+    return ms + COPY_REFUSED * refusals(results);
 }
 
 double free_beside_small_copy(void)
