@@ -59,6 +59,11 @@ bool has_failed(void)
     return failure[0] != '\0';
 }
 
+const char *failure_of_row(void)
+{
+    return failure;
+}
+
 void note(const char *format, ...)
 {
     va_list arguments;
@@ -113,6 +118,16 @@ static long long written_fact(const char *what, long long number)
     return number;
 }
 
+static void tell_fact(const char *what, long long number)
+{
+    printf("fact %s: %lld\n", what, number);
+    if (facts != NULL && !gpu.pool)
+        fprintf(facts, "%s:%lld\n", what, number);
+    else if (facts != NULL && written_fact(what, number) != number)
+        fail("%s: expected %lld, as without the pool, got %lld", what, written_fact(what, number),
+             number);
+}
+
 void fact(long long number, const char *format, ...)
 {
     char what[200];
@@ -120,12 +135,19 @@ void fact(long long number, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(what, sizeof what, format, arguments);
     va_end(arguments);
-    printf("fact %s: %lld\n", what, number);
-    if (facts != NULL && !gpu.pool)
-        fprintf(facts, "%s:%lld\n", what, number);
-    else if (facts != NULL && written_fact(what, number) != number)
-        fail("%s: expected %lld, as without the pool, got %lld", what, written_fact(what, number),
-             number);
+    tell_fact(what, number);
+}
+
+void known_fact(long long number, long long known, const char *format, ...)
+{
+    char what[200];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(what, sizeof what, format, arguments);
+    va_end(arguments);
+    tell_fact(what, number);
+    if (number != known)
+        fail("%s: expected %lld, got %lld", what, known, number);
 }
 
 static void open_facts(void)

@@ -36,7 +36,12 @@ __attribute__((format(printf, 1, 2))) void fail(const char *format, ...);
 __attribute__((format(printf, 1, 2))) void note(const char *format, ...);
 /* What nobody knows beforehand, and a run with the pool must find as one without it did. */
 __attribute__((format(printf, 2, 3))) void fact(long long number, const char *format, ...);
+/* A fact that a GPU has told, and every driver is held to. */
+__attribute__((format(printf, 3, 4))) void known_fact(long long number, long long known,
+                                                      const char *format, ...);
 bool has_failed(void);
+/* How the row has failed; empty while it has not. */
+const char *failure_of_row(void);
 const char *name_of(CUresult result);
 
 void expect_at(int line, const char *what, CUresult found, CUresult expected);

@@ -69,6 +69,10 @@ void fence_covers_writes_of_host_memory(void);
 double kernels_elsewhere_use_it(void);
 double kernels_elsewhere_use_portable(void);
 double kernels_of_another_device_use_it(void);
+
+/* How long the free takes, in ms, and COPY_REFUSED times what the calls refuse: 1000 times a bit
+ * for each call, and the first one's result. */
+enum { COPY_REFUSED = 1000000, COPY_CALLS = 6 };
 double free_beside_small_copy(void);
 double free_beside_large_copy(void);
 double free_beside_portable_copy(void);

@@ -429,7 +429,7 @@ void allocation_release(struct allocation *allocation)
     if (allocation->pool != NULL)
         pool_release(allocation);
     else if (allocation->kind == MEMORY_HOST)
-        munmap((void *)(uintptr_t)allocation->base, allocation->extent.bytes);
+        host_memory_give(allocation);
     else
         extent_give(&allocation->extent);
     for (unsigned int i = 0; i < allocation->foreign_count; i++)

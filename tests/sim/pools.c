@@ -31,6 +31,7 @@ struct pool {
     CUmemoryPool handle;
     struct device *device;
     bool is_default, destroyed;
+    CUmemorytype memory_type;
     struct chunk *chunks;
     struct pending *pending;
     uint64_t threshold, reserved, reserved_high, used, used_high;
@@ -47,6 +48,7 @@ struct pool *pool_new(struct device *device, bool is_default)
         return NULL;
     pool->device = device;
     pool->is_default = is_default;
+    pool->memory_type = CU_MEMORYTYPE_DEVICE;
     pool->reuse[0] = pool->reuse[1] = pool->reuse[2] = 1;
     pool->handle = handle_new(KIND_POOL, pool);
     pool->next = pools;
@@ -57,6 +59,11 @@ struct pool *pool_new(struct device *device, bool is_default)
 CUmemoryPool pool_handle(const struct pool *pool)
 {
     return pool->handle;
+}
+
+CUmemorytype pool_memory_type(const struct pool *pool)
+{
+    return pool->memory_type;
 }
 
 /* --- chunks ------------------------------------------------------------------------------------*/
@@ -397,19 +404,29 @@ DRIVER_CALL(cuDeviceSetMemPool, 0, (CUdevice device, CUmemoryPool handle), (devi
     return CUDA_SUCCESS;
 }
 
+/* Newer than some toolkits that the types are checked against. */
+enum { LOCATION_HOST = 2, ALLOCATION_MANAGED = 2 };
+
+/* Pools of host and of managed memory are made and say what they are, but for the rest their memory
+ * is a device's, and counts as such. */
 DRIVER_CALL(cuMemPoolCreate, 0, (CUmemoryPool * handle, const CUmemPoolProps *properties),
             (handle, properties))
 {
     struct pool *pool;
-    if (handle == NULL || properties == NULL ||
-        properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
-        properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    bool pinned, of_host;
+    if (handle == NULL || properties == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pinned = properties->allocType == CU_MEM_ALLOCATION_TYPE_PINNED;
+    of_host = pinned && (int)properties->location.type == LOCATION_HOST;
+    if ((!pinned && (int)properties->allocType != ALLOCATION_MANAGED) ||
+        (!of_host && properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE))
         return CUDA_ERROR_INVALID_VALUE;
     if (device_of(properties->location.id) == NULL)
         return CUDA_ERROR_INVALID_DEVICE;
     pool = pool_new(device_of(properties->location.id), false);
     if (pool == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    pool->memory_type = of_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
     *handle = pool->handle;
     return CUDA_SUCCESS;
 }

@@ -267,6 +267,7 @@ struct copy {
     size_t width, height, depth;
     size_t target_pitch, source_pitch, target_slice, source_slice;
     void *staged; /* the source's bytes, taken at the call; freed with the operation */
+    bool from_pinned, to_pinned;
 };
 
 /* A wait until a word compares as its flags say (CU_STREAM_WAIT_VALUE_), or a write to it. */
@@ -712,7 +713,8 @@ struct allocation {
     struct extent extent;
     struct pool *pool;
     struct chunk *chunk;
-    struct physical *physical; /* what is mapped */
+    struct physical *physical;     /* what is mapped */
+    struct host_piece *host_piece; /* what it is cut out of */
     uint64_t id;
     unsigned int flags;
     bool sync_memops;
@@ -759,6 +761,16 @@ void allocations_note_use(const struct work *work, struct op *op, struct context
 bool device_may_access(uint64_t address, uint64_t bytes);
 /* May a copy or a fill? It names what is allocated, or ordinary host memory. */
 bool copies_may_access(uint64_t address, uint64_t bytes);
+
+/* --- host memory: host_memory.c ----------------------------------------------------------------*/
+
+/* Takes back what lay under an allocation of host memory. */
+void host_memory_give(const struct allocation *allocation);
+/* Where the mapping begins that it lies in. */
+uint64_t host_mapping_of(const struct allocation *allocation);
+/* Whether copies still find something there: also where a freed block was, in a piece with others
+ * that live. */
+bool host_memory_is_mapped(uint64_t address, uint64_t bytes);
 /* Host memory that the driver does not know. */
 bool is_pageable(uint64_t address);
 CUresult allocate_device(struct call *call, enum memory_kind kind, size_t bytes,
@@ -766,6 +778,7 @@ CUresult allocate_device(struct call *call, enum memory_kind kind, size_t bytes,
 uint64_t round_up(uint64_t bytes, uint64_t unit);
 
 CUmemoryPool pool_handle(const struct pool *pool);
+CUmemorytype pool_memory_type(const struct pool *pool);
 struct pool *pool_new(struct device *device, bool is_default);
 void pool_release(struct allocation *allocation);
 /* After a synchronisation: pools give back what is above their release thresholds. */
