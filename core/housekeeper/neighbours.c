@@ -90,10 +90,10 @@ static void tell_what_is_given(struct pool *pool, struct device *device)
     board_give(device->board, device->board_place, given);
 }
 
-/* So much is given at a time, in bytes: the driver needs a millisecond or two for it, and whoever
- * asks for more at once than it misses now (core/reclaim/neighbours.c) goes on with that while the
- * next portion is on its way, and may have enough before all is given. */
-#define GIVEN_AT_A_TIME (UINT64_C(2) << 30)
+/* So much is given at a time, in bytes: the driver needs some milliseconds for it, and whoever asks
+ * for more at once than it misses now (core/reclaim/neighbours.c) goes on with that, and may have
+ * enough before all is given. */
+#define GIVEN_AT_A_TIME (UINT64_C(16) << 30)
 
 static uint64_t give_portion(struct pool *pool, struct device *device, uint64_t portion)
 {

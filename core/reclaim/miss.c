@@ -2,6 +2,7 @@
 
 #include "core/contexts/device.h"
 #include "core/contexts/thread_state.h"
+#include "neighbours.h"
 #include "reserve.h"
 
 bool miss_reserve(struct miss *miss)
@@ -21,6 +22,8 @@ bool miss_reserve_exactly(struct miss *miss)
 void miss_ask(struct miss *miss)
 {
     miss->result = miss->ask(miss);
+    if (miss->result == CUDA_SUCCESS)
+        neighbours_note_taken(miss->context->device, miss->bytes);
 }
 
 void miss_ask_again(struct miss *miss)

@@ -31,6 +31,10 @@ bool neighbours_may_help(struct pool *pool, const struct device *device,
 bool neighbours_ask(struct pool *pool, struct device *device, struct reclaim *progress,
                     uint64_t own, bool wait);
 
+/* The driver has given so many bytes of the device: who takes piece by piece, and comes to the end
+ * of what is free, asks others for more than the next piece. */
+void neighbours_note_taken(struct device *device, uint64_t bytes);
+
 /* The call fails although others were asked: counts what they hold. */
 void neighbours_note_failure(const struct device *device, const struct reclaim *progress);
 

@@ -102,24 +102,51 @@ Test(neighbours, what_they_cache_can_be_had)
     cr_assert_eq(get(&counters()->silent_times), 0);
 }
 
-/* Each question takes milliseconds. */
+/* The driver prepares memory for its new owner meanwhile. */
 Test(neighbours, who_takes_piece_by_piece_asks_for_more_each_time)
 {
-    start_on(16 * MIB);
+    start_on(128 * MIB);
+    they_take(112 * MIB);
     for (unsigned i = 0; i < 4; i++)
         they_take(4 * MIB);
     fake.look = give_four;
     cr_assert_eq(try_to_allocate(4 * MIB), CUDA_SUCCESS);
     cr_assert_eq(fake.bytes, 4 * MIB);
-    device()->asked_at = monotonic_now(); /* the machine may be slow */
+    device()->series_at = monotonic_now(); /* the machine may be slow */
     cr_assert_eq(try_to_allocate(4 * MIB), CUDA_SUCCESS);
-    cr_assert_eq(fake.bytes, 16 * MIB, "four times as much");
-    device()->asked_at = monotonic_now();
+    cr_assert_eq(fake.bytes, 64 * MIB, "sixteen times as much");
+    device()->series_at = monotonic_now();
     cr_assert_eq(try_to_allocate(4 * MIB), CUDA_SUCCESS);
-    cr_assert_eq(fake.bytes, 16 * MIB, "and not more than there can be");
-    device()->asked_at = monotonic_now() - SECOND;
+    cr_assert_eq(fake.bytes, 128 * MIB, "and not more than there can be");
+    device()->series_at = monotonic_now() - SECOND;
     cr_assert_eq(try_to_allocate(4 * MIB), CUDA_SUCCESS);
     cr_assert_eq(fake.bytes, 4 * MIB, "a series ends");
+}
+
+Test(neighbours, who_has_just_taken_from_the_driver_asks_for_more_at_once)
+{
+    start_on(256 * MIB);
+    they_take(244 * MIB);
+    they_take(4 * MIB), they_take(4 * MIB);
+    fake.look = give_four;
+    cr_assert_eq(try_to_allocate(4 * MIB), CUDA_SUCCESS);
+    device()->series_at = monotonic_now();
+    cr_assert_eq(try_to_allocate(4 * MIB), CUDA_SUCCESS);
+    cr_assert_eq(fake.asked, 1);
+    cr_assert_eq(fake.bytes, 64 * MIB);
+}
+
+Test(neighbours, however_little_is_missing_at_first)
+{
+    start_on(1024 * MIB);
+    they_take(1013 * MIB);
+    they_take(4 * MIB), they_take(4 * MIB);
+    fake.look = give_four;
+    cr_assert_eq(try_to_allocate(4 * MIB), CUDA_SUCCESS);
+    cr_assert_eq(fake.bytes, MIB);
+    device()->series_at = monotonic_now();
+    cr_assert_eq(try_to_allocate(4 * MIB), CUDA_SUCCESS);
+    cr_assert_eq(fake.bytes, 64 * MIB, "the request counts");
 }
 
 Test(neighbours, nobody_is_asked_while_there_is_something_of_our_own)
@@ -469,26 +496,26 @@ static void cache_three_blocks(size_t bytes)
 /* Whoever asks has the first portion while the next is on its way. */
 Test(neighbours, what_they_want_is_given_in_portions)
 {
-    cache_three_blocks(2 * GIB);
-    fake.wish = 5 * GIB;
+    cache_three_blocks(16 * GIB);
+    fake.wish = 40 * GIB;
     cr_assert(neighbours_answer(pool), "more is to come");
-    cr_assert_eq(fake.wish, 3 * GIB);
-    cr_assert_eq(fake.cached, 4 * GIB);
-    cr_assert_eq(fake.pending, 3 * GIB, "until it has come");
+    cr_assert_eq(fake.wish, 24 * GIB);
+    cr_assert_eq(fake.cached, 32 * GIB);
+    cr_assert_eq(fake.pending, 24 * GIB, "until it has come");
     cr_assert(neighbours_answer(pool));
-    cr_assert_eq(fake.wish, GIB);
-    cr_assert_eq(fake.pending, GIB);
+    cr_assert_eq(fake.wish, 8 * GIB);
+    cr_assert_eq(fake.pending, 8 * GIB);
     cr_assert_not(neighbours_answer(pool));
     cr_assert_eq(fake.wish, 0);
     cr_assert_eq(fake.pending, 0);
-    cr_assert_eq(get(&counters()->given_bytes), 6 * GIB);
+    cr_assert_eq(get(&counters()->given_bytes), 48 * GIB);
     atomic_store(&pool->board, NULL);
 }
 
 /* Before the driver is asked to take it, which may be slow. */
 Test(neighbours, they_are_told_first_that_it_is_on_its_way)
 {
-    cache_three_blocks(2 * GIB);
+    cache_three_blocks(16 * GIB);
     fake.wish = GIB;
     neighbours_answer(pool);
     cr_assert_eq(fake.answered, 2);
@@ -497,12 +524,12 @@ Test(neighbours, they_are_told_first_that_it_is_on_its_way)
 
 Test(neighbours, who_has_what_it_wanted_is_given_no_more)
 {
-    cache_three_blocks(2 * GIB);
-    fake.wish = 5 * GIB;
+    cache_three_blocks(16 * GIB);
+    fake.wish = 40 * GIB;
     cr_assert(neighbours_answer(pool));
     fake.wish = 0;
     cr_assert_not(neighbours_answer(pool));
-    cr_assert_eq(fake.cached, 4 * GIB);
+    cr_assert_eq(fake.cached, 32 * GIB);
     cr_assert_eq(fake.pending, 0);
     atomic_store(&pool->board, NULL);
 }
