@@ -12,8 +12,6 @@
 static const struct allocation *known_at(CUdeviceptr address)
 {
     const struct allocation *allocation = allocation_at(address);
-    if (base == NULL && size == NULL)
-        return CUDA_SUCCESS;
     if (allocation == NULL || allocation->kind == MEMORY_INTERNAL ||
         allocation->kind == MEMORY_RESERVED ||
         (allocation->kind == MEMORY_GRAPH && !graph_memory_is_live(allocation)))
@@ -25,6 +23,8 @@ DRIVER_CALL(cuMemGetAddressRange_v2, NEEDS_CONTEXT,
             (CUdeviceptr * base, size_t *size, CUdeviceptr address), (base, size, address))
 {
     const struct allocation *allocation = known_at(address);
+    if (base == NULL && size == NULL)
+        return CUDA_SUCCESS;
     if (allocation == NULL)
         return CUDA_ERROR_NOT_FOUND;
     if (base != NULL)
