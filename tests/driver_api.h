@@ -25,6 +25,7 @@ typedef unsigned int CUmemAccess_flags;
 typedef unsigned int CUmoduleLoadingMode;
 typedef unsigned int CUstreamBatchMemOpType;
 typedef unsigned int CUgraphExecUpdateResult;
+typedef unsigned int CUgraphMem_attribute;
 typedef unsigned int CUexternalSemaphoreHandleType;
 typedef unsigned int CUgraphConditionalNodeType;
 typedef cuuint64_t CUgraphConditionalHandle;
@@ -184,6 +185,10 @@ struct CUgraphNodeParams_st {
     union {
         long long reserved1[29];
         CUDA_HOST_NODE_PARAMS host;
+        struct {
+            CUgraph graph;
+            unsigned int ownership;
+        } graph;
         struct {
             CUgraphConditionalHandle handle;
             CUgraphConditionalNodeType type;

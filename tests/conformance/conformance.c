@@ -33,6 +33,8 @@
 
 #include "../kernels.h"
 #include "conformance.h"
+#include "graphs.h"
+#include "pinned.h"
 
 struct gpu gpu;
 
@@ -55,6 +57,11 @@ void fail(const char *format, ...)
 bool has_failed(void)
 {
     return failure[0] != '\0';
+}
+
+const char *failure_of_row(void)
+{
+    return failure;
 }
 
 void note(const char *format, ...)
@@ -111,19 +118,36 @@ static long long written_fact(const char *what, long long number)
     return number;
 }
 
-__attribute__((format(printf, 2, 3))) static void fact(long long number, const char *format, ...)
+static void tell_fact(const char *what, long long number)
 {
-    char what[200];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(what, sizeof what, format, arguments);
-    va_end(arguments);
     printf("fact %s: %lld\n", what, number);
     if (facts != NULL && !gpu.pool)
         fprintf(facts, "%s:%lld\n", what, number);
     else if (facts != NULL && written_fact(what, number) != number)
         fail("%s: expected %lld, as without the pool, got %lld", what, written_fact(what, number),
              number);
+}
+
+void fact(long long number, const char *format, ...)
+{
+    char what[200];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(what, sizeof what, format, arguments);
+    va_end(arguments);
+    tell_fact(what, number);
+}
+
+void known_fact(long long number, long long known, const char *format, ...)
+{
+    char what[200];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(what, sizeof what, format, arguments);
+    va_end(arguments);
+    tell_fact(what, number);
+    if (number != known)
+        fail("%s: expected %lld, got %lld", what, known, number);
 }
 
 static void open_facts(void)
@@ -167,7 +191,7 @@ void took_at(int line, double ms, double work_ms, bool waits)
 
 /* --- work --------------------------------------------------------------------------------------*/
 
-static void launch(CUfunction function, CUstream stream, void **parameters)
+void launch(CUfunction function, CUstream stream, void **parameters)
 {
     SUCCEEDS(cuLaunchKernel(function, 1, 1, 1, 64, 1, 1, 0, stream, parameters, NULL));
 }
@@ -178,21 +202,20 @@ void spin(CUstream stream, double ms)
     launch(gpu.spin, stream, (void *[]){&ns});
 }
 
-static void fill(CUstream stream, CUdeviceptr address, unsigned int words, unsigned int value)
+void fill(CUstream stream, CUdeviceptr address, unsigned int words, unsigned int value)
 {
     launch(gpu.fill, stream, (void *[]){&address, &words, &value});
 }
 
-static void spin_then_verify(CUstream stream, double ms, CUdeviceptr address, unsigned int words,
-                             unsigned int value)
+void spin_then_verify(CUstream stream, double ms, CUdeviceptr address, unsigned int words,
+                      unsigned int value)
 {
     unsigned long long ns = (unsigned long long)(ms * 1e6);
     launch(gpu.spin_then_verify, stream,
            (void *[]){&ns, &address, &words, &value, &gpu.mismatches});
 }
 
-/* How many wrong words the kernels have seen since the last time; waits for the device. */
-static unsigned long long wrong_words(void)
+unsigned long long wrong_words(void)
 {
     unsigned long long wrong = 0;
     SUCCEEDS(cuCtxSynchronize());
@@ -749,28 +772,20 @@ static void free_async_gives_exported_memory_back(void)
     SUCCEEDS(cuCtxSynchronize());
 }
 
-/* A second context, with a stream and a kernel of its own. */
-struct neighbour {
-    CUcontext context;
-    CUstream stream;
-    CUfunction spin;
-};
-
-static struct neighbour open_neighbour(void)
+struct neighbour open_neighbour(void)
 {
     struct neighbour other = {0};
-    CUmodule module;
     SUCCEEDS(cuCtxCreate_v2(&other.context, 0, gpu.neighbour));
     SUCCEEDS(cuStreamCreate(&other.stream, CU_STREAM_NON_BLOCKING));
-    SUCCEEDS(cuModuleLoadData(&module, KERNELS_PTX));
-    SUCCEEDS(cuModuleGetFunction(&other.spin, module, "spin"));
+    SUCCEEDS(cuModuleLoadData(&other.module, KERNELS_PTX));
+    SUCCEEDS(cuModuleGetFunction(&other.spin, other.module, "spin"));
     launch(other.spin, other.stream, (void *[]){&(unsigned long long){0}});
     SUCCEEDS(cuCtxSynchronize());
     SUCCEEDS(cuCtxSetCurrent(gpu.context));
     return other;
 }
 
-static void spin_in(const struct neighbour *other, double ms)
+void spin_in(const struct neighbour *other, double ms)
 {
     unsigned long long ns = (unsigned long long)(ms * 1e6);
     SUCCEEDS(cuCtxSetCurrent(other->context));
@@ -778,7 +793,7 @@ static void spin_in(const struct neighbour *other, double ms)
     SUCCEEDS(cuCtxSetCurrent(gpu.context));
 }
 
-static void close_neighbour(const struct neighbour *other)
+void close_neighbour(const struct neighbour *other)
 {
     SUCCEEDS(cuCtxDestroy_v2(other->context));
     SUCCEEDS(cuCtxSetCurrent(gpu.context));
@@ -1798,7 +1813,7 @@ static void spoiled_captures_drop_user_objects(void)
     CHECK(destroyed_soon(1));
 }
 
-static CUstreamCaptureStatus status_of(CUstream stream)
+CUstreamCaptureStatus status_of(CUstream stream)
 {
     CUstreamCaptureStatus status = 99;
     SUCCEEDS(cuStreamIsCapturing(stream, &status));
@@ -2334,7 +2349,7 @@ static void writes_of_values_end_waits(void)
 /* --- graphs that hold such work
  * -----------------------------------------------------------------*/
 
-static CUgraph new_graph(void)
+CUgraph new_graph(void)
 {
     CUgraph graph = NULL;
     SUCCEEDS(cuGraphCreate(&graph, 0));
@@ -2349,15 +2364,14 @@ static CUgraphNode add_host_node(CUgraph graph, CUhostFn function, void *argumen
     return node;
 }
 
-static CUgraphNode add_child(CUgraph graph, CUgraph child)
+CUgraphNode add_child(CUgraph graph, CUgraph child)
 {
     CUgraphNode node = NULL;
     SUCCEEDS(cuGraphAddChildGraphNode(&node, graph, NULL, 0, child));
     return node;
 }
 
-/* A graph of one kernel that takes so many milliseconds. */
-static CUgraph kernel_graph(double ms)
+CUgraph kernel_graph(double ms)
 {
     CUgraph graph = NULL;
     begin(CU_STREAM_CAPTURE_MODE_RELAXED);
@@ -2366,14 +2380,14 @@ static CUgraph kernel_graph(double ms)
     return graph;
 }
 
-static CUgraphExec instantiate(CUgraph graph)
+CUgraphExec instantiate(CUgraph graph)
 {
     CUgraphExec exec = NULL;
     SUCCEEDS(cuGraphInstantiateWithFlags(&exec, graph, 0));
     return exec;
 }
 
-static void launch_and_wait(CUgraphExec exec)
+void launch_and_wait(CUgraphExec exec)
 {
     SUCCEEDS(cuGraphLaunch(exec, gpu.a));
     SUCCEEDS(cuStreamSynchronize(gpu.a));
@@ -2392,7 +2406,7 @@ static size_t count_nodes(CUgraph graph, CUgraphNode *nodes)
     return count;
 }
 
-static int count_type(CUgraph graph, CUgraphNodeType type)
+int count_type(CUgraph graph, CUgraphNodeType type)
 {
     CUgraphNode nodes[MOST_NODES] = {NULL};
     size_t count = count_nodes(graph, nodes);
@@ -2405,7 +2419,7 @@ static int count_type(CUgraph graph, CUgraphNodeType type)
     return found;
 }
 
-static CUgraphNode only_node(CUgraph graph)
+CUgraphNode only_node(CUgraph graph)
 {
     CUgraphNode nodes[MOST_NODES] = {NULL};
     CHECK(count_nodes(graph, nodes) == 1);
@@ -2787,6 +2801,51 @@ static const struct row {
     ROW(which_nodes_can_be_disabled),
     ROW(child_graphs_keep_their_types),
     ROW(conditional_bodies_hold_no_host_nodes),
+    ROW(captured_graphs_keep_objects),
+    ROW(retained_references_are_apart_from_the_programs),
+    ROW(clones_keep_objects),
+    ROW(executables_of_clones_keep_objects),
+    ROW(pending_launches_keep_objects),
+    ROW(objects_retained_by_other_threads),
+    ROW(forked_streams_tell_the_same_graph),
+    ROW(destructors_threads),
+    ROW(updates_replace_objects),
+    ROW(updates_beside_launches_keep_objects),
+    ROW(objects_that_were_never_launched),
+    ROW(objects_given_after_instantiating),
+    ROW(failed_updates_and_objects),
+    ROW(updates_by_the_own_graph_keep_objects),
+    ROW(child_graphs_keep_objects),
+    ROW(changed_child_graphs_replace_objects),
+    ROW(updated_child_graphs_and_objects),
+    ROW(captured_launches_and_objects),
+    ROW(moved_child_graphs_keep_objects),
+    ROW(conditional_bodies_and_objects),
+    ROW(uploads_need_no_graph),
+    ROW(captures_to_graphs_keep_objects),
+    ROW(spoiled_captures_to_graphs),
+    ROW(unjoined_captures_to_graphs),
+    ROW(refused_captures_to_graphs),
+    ROW(captures_ended_on_the_wrong_stream),
+    ROW(captures_ended_by_the_wrong_thread),
+    ROW(calls_beside_captures),
+    ROW(calls_beside_other_threads_captures),
+    ROW(relaxed_calls_beside_captures),
+    ROW(relaxed_calls_beside_other_threads_captures),
+    ROW(captured_allocations_keep_their_address),
+    ROW(unfreed_allocations_forbid_a_launch),
+    ROW(launches_may_free_what_the_last_one_left),
+    ROW(unfreed_allocations_are_freed_in_order),
+    ROW(unfreed_allocations_are_freed_plainly),
+    ROW(unfreed_allocations_outlive_their_graph),
+    ROW(other_graphs_free_allocations),
+    ROW(graphs_with_memory_are_not_copied),
+    ROW(graphs_with_memory_have_one_executable),
+    ROW(graphs_with_memory_in_captures),
+    ROW(graphs_with_memory_are_updated),
+    ROW(moved_child_graphs_with_memory),
+    ROW(spoiled_captures_give_allocations_back),
+    ROW(graph_memory_is_counted),
     ROW(both_lookups_give_one_address),
     ROW(unknown_names_are_not_found),
     ROW(memory_of_other_processes_is_missing),
@@ -2800,11 +2859,63 @@ static const struct row {
     ROW(processes_fork_beside_a_calling_thread),
     ROW(several_threads_free_one_block),
     ROW(children_of_a_fork_have_no_memory),
+    ROW(host_alloc_takes_every_flag),
+    ROW(host_alloc_of_unknown_flags),
+    ROW(host_alloc_of_nothing),
+    ROW(host_alloc_of_too_much_is_out_of_memory),
+    ROW(host_alloc_needs_a_context),
+    ROW(host_flags_are_told),
+    ROW(host_flags_of_registered_memory_are_told),
+    ROW(small_host_blocks_have_an_alignment),
+    ROW(host_ranges_are_told),
+    ROW(host_pointers_have_attributes),
+    ROW(host_pointers_have_all_attributes_in_one_call),
+    ROW(host_buffers_have_ids_of_their_own),
+    ROW(freed_host_memory_is_told),
+    ROW(ordinary_memory_is_told),
+    ROW(host_memory_can_be_told_to_synchronize),
+    ROW(host_device_pointers_are_host_pointers),
+    CONTEXTS_ROW(host_device_pointers_in_other_contexts),
+    ROW(host_memory_is_written_by_both),
+    ROW(fresh_host_memory_has_contents),
+    ROW(host_pools_have_a_threshold),
+    ROW(host_free_waits_for_its_context),
+    CONTEXTS_ROW(host_free_beside_kernels_of_other_contexts),
+    ROW(host_free_beside_host_functions),
+    ROW(host_free_without_a_context_beside_a_kernel),
+    ROW(host_unregister_waits_for_its_context),
+    ROW(others_call_while_host_free_waits),
+    ROW(host_alloc_beside_a_kernel),
+    ROW(host_alloc_in_captures),
+    ROW(host_free_in_captures),
+    ROW(host_calls_of_others_in_captures),
+    ROW(relaxed_threads_may_use_host_memory),
+    ROW(fence_covers_reads_of_host_memory),
+    ROW(fence_covers_writes_of_host_memory),
+    ROW(host_frees_that_nobody_may_make),
+    ROW(freed_host_memory_may_stay),
+    ROW(host_frees_in_other_contexts),
+    ROW(host_frees_by_other_calls),
+    ROW(host_memory_of_destroyed_contexts),
+    ROW(host_memory_is_registered),
+    ROW(host_memory_after_a_fork),
+    ROW(host_memory_needs_no_limit),
+    ROW(other_contexts_use_host_memory),
+    ROW(host_free_beside_copies_of_other_contexts),
+    /* Late: a capture that such an end does not end would disturb every row after it. */
+    ROW(captures_of_destroyed_streams),
+    ROW(captures_of_ended_threads),
     /* Last, since a call that hangs inside a host function ends the run. */
     ROW(calls_inside_host_functions),
     ROW(waits_inside_host_functions),
     ROW(frees_inside_host_functions),
     ROW(frees_inside_callbacks),
+    /* At the very end: nobody says what the driver makes of these, and a fault would stay. */
+    ROW(pending_uploads_and_objects),
+    ROW(captured_allocations_are_freed_once),
+    ROW(allocations_before_a_launch),
+    ROW(uploads_and_graph_memory),
+    ROW(captured_frees_of_plain_memory),
 #undef ROW
 #undef CONTEXTS_ROW
 };

@@ -34,7 +34,14 @@ const char *open_gpu(void);
 /* Only the first failure of a row is kept. */
 __attribute__((format(printf, 1, 2))) void fail(const char *format, ...);
 __attribute__((format(printf, 1, 2))) void note(const char *format, ...);
+/* What nobody knows beforehand, and a run with the pool must find as one without it did. */
+__attribute__((format(printf, 2, 3))) void fact(long long number, const char *format, ...);
+/* A fact that a GPU has told, and every driver is held to. */
+__attribute__((format(printf, 3, 4))) void known_fact(long long number, long long known,
+                                                      const char *format, ...);
 bool has_failed(void);
+/* How the row has failed; empty while it has not. */
+const char *failure_of_row(void);
 const char *name_of(CUresult result);
 
 void expect_at(int line, const char *what, CUresult found, CUresult expected);
@@ -61,15 +68,43 @@ void took_at(int line, double ms, double work_ms, bool waits);
 
 /* --- work --------------------------------------------------------------------------------------*/
 
+void launch(CUfunction function, CUstream stream, void **parameters);
 void spin(CUstream stream, double ms);
+void fill(CUstream stream, CUdeviceptr address, unsigned int words, unsigned int value);
+void spin_then_verify(CUstream stream, double ms, CUdeviceptr address, unsigned int words,
+                      unsigned int value);
+/* How many wrong words the kernels have seen since the last time; waits for the device. */
+unsigned long long wrong_words(void);
 CUdeviceptr allocate(size_t bytes);
 CUevent new_event(void);
 size_t free_memory(void);
+
+/* A second context, with a stream and a kernel of its own. */
+struct neighbour {
+    CUcontext context;
+    CUstream stream;
+    CUmodule module;
+    CUfunction spin;
+};
+struct neighbour open_neighbour(void);
+void spin_in(const struct neighbour *other, double ms);
+void close_neighbour(const struct neighbour *other);
 
 /* Captures of stream a; how one ended must have been as expected. */
 void begin(unsigned int mode);
 void end_at(int line, bool valid, const char *what, unsigned int mode);
 #define END(valid, what, mode) end_at(__LINE__, valid, what, mode)
+CUstreamCaptureStatus status_of(CUstream stream);
+
+CUgraph new_graph(void);
+/* A graph of one kernel that takes so many milliseconds. */
+CUgraph kernel_graph(double ms);
+CUgraphNode add_child(CUgraph graph, CUgraph child);
+CUgraphNode only_node(CUgraph graph);
+/* How many nodes of the type the graph itself has. */
+int count_type(CUgraph graph, CUgraphNodeType type);
+CUgraphExec instantiate(CUgraph graph);
+void launch_and_wait(CUgraphExec exec); /* on stream a */
 
 /* --- rows about threads and processes: processes.c ---------------------------------------------*/
 

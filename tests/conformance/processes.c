@@ -19,6 +19,8 @@
 
 #include "../sim/simcuda.h"
 #include "conformance.h"
+#include "pinned.h"
+#include "processes.h"
 
 static void sleep_ms(double ms)
 {
@@ -229,6 +231,7 @@ static const struct order {
     {"uuid", uuid_number},
     {"fork", fork_beside_caller},
     {"free_at_a_time", free_at_a_time},
+    {"pinned", follow_pinned_order},
     {"exit", end_by_exit},
     {"_exit", end_at_once},
     {"return", end_by_return},
@@ -341,6 +344,29 @@ static bool start(struct process *process, bool with_pool)
         return true;
     fail("the other process ends with status %d", wait_for_end(process));
     return false;
+}
+
+static struct process helper;
+
+bool ask_helper(const char *order, size_t number, double *reply)
+{
+    if (helper.pid == 0 && !start(&helper, true)) {
+        helper.pid = 0;
+        return false;
+    }
+    fprintf(helper.orders, "%s %zu\n", order, number);
+    fflush(helper.orders);
+    if (fscanf(helper.answers, "%lf", reply) != 1) {
+        note("%s %zu: the other process ends with status %d", order, number, wait_for_end(&helper));
+        *reply = -1;
+    }
+    return true;
+}
+
+void end_helper(void)
+{
+    if (helper.pid != 0)
+        end(&helper);
 }
 
 /* --- rows: memory ------------------------------------------------------------------------------*/

@@ -42,6 +42,7 @@ expect "progress, plain driver" on_driver -- "$programs/progress" blocks=40 roun
 expect "fill_memory, plain driver" on_driver -- "${fill_memory[@]}"
 expect "tight, plain driver" on_driver -- "${tight[@]}"
 expect "managed, plain driver" on_driver -- "$programs/managed"
+expect "host_facts, plain driver" on_driver -- "$programs/host_facts" most_mib=16 pair_ms=5
 
 for busy in kernels host_functions memory_waits; do
     give_back=("$programs/give_back" "busy=$busy" ms=100 mib=16)

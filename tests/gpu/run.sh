@@ -4,7 +4,7 @@
 #
 # usage: run.sh OUTPUT_DIR [section...]
 #   sections: conformance kinds hazard progress locks memory managed captures contexts give_back overlap
-#   host_functions misses linked streams thrust try python neighbours; all if none.
+#   host_functions misses linked streams thrust try python neighbours host_facts; all if none.
 #   And soak, which runs only where it is named: SOAK_SECONDS (480) of it
 #   ROUNDS  of four processes in turn in the section neighbours (default 200), GROUP of processes (64)
 #   PAIRS   pairs of each thread in the section streams (default 20000), LARGE MiB of its large block
@@ -550,6 +550,13 @@ if wanted streams "$@"; then
             "${apps[@]}" torch -- "${apps[@]}" torch
     else
         say "torch: there is none"
+    fi
+fi
+# What pinned host memory costs, and what a fork does to it: the driver's own, so without the pool.
+if wanted host_facts "$@"; then
+    say ""
+    if check 0 "host_facts" plain '' "$programs/host_facts"; then
+        show '^fact'
     fi
 fi
 if wanted thrust "$@"; then

@@ -78,6 +78,7 @@ static void thread_ends(void *id)
     if (races_on)
         race_thread_ended();
     pthread_mutex_unlock(&sim.lock);
+    user_objects_destroy();
 }
 
 static void make_thread_key(void)
@@ -263,6 +264,7 @@ CUresult call_end(struct call *call, CUresult result)
     if (call->has_lock)
         pthread_mutex_unlock(&sim.lock);
     call_leave_driver(call);
+    user_objects_destroy();
     if (logged)
         write_log(call, result);
     return result;

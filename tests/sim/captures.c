@@ -112,12 +112,6 @@ CUresult capture_add(struct stream *stream, const struct work *work, struct node
     return CUDA_SUCCESS;
 }
 
-CUresult capture_set_node(struct stream *stream, struct node *node)
-{
-    set_nodes(stream, &node, 1);
-    return CUDA_SUCCESS;
-}
-
 static CUresult merge(struct stream *stream, struct event *event)
 {
     if (event->captured == NULL) {
@@ -182,9 +176,8 @@ static struct graph *finish(struct capture *capture)
 
 void capture_discard(struct capture *capture)
 {
-    bool keep = capture->graph_is_programs;
     struct graph *graph = finish(capture);
-    if (!keep)
+    if (!graph->is_child)
         graph_free(graph);
 }
 
@@ -198,7 +191,6 @@ static CUresult begin(struct stream *stream, CUstreamCaptureMode mode, struct gr
     capture = calloc(1, sizeof *capture);
     if (capture == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    capture->graph_is_programs = graph != NULL;
     capture->graph = graph != NULL ? graph : graph_new(false);
     capture->id = sim.next_id++;
     capture->mode = mode;
@@ -326,8 +318,10 @@ DRIVER_CALL_PT(cuStreamEndCapture, _ptsz, NEEDS_CONTEXT, (CUstream handle, CUgra
     capture = stream->capture;
     if (capture == NULL)
         return CUDA_ERROR_ILLEGAL_STATE;
-    if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != this_thread()->id)
+    if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != this_thread()->id) {
+        capture_discard(capture);
         return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+    }
     if (capture->origin != stream) {
         capture_invalidate(capture);
         return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;

@@ -24,6 +24,34 @@ static CUresult copy_bytes(const struct work *work)
     return CUDA_SUCCESS;
 }
 
+/* How many bytes lie between a copy's first and last. */
+static uint64_t extent_of(const struct copy *copy, size_t pitch, size_t slice)
+{
+    return (copy->depth - 1) * slice + (copy->height - 1) * pitch + copy->width;
+}
+
+static uint64_t source_extent(const struct copy *copy)
+{
+    return extent_of(copy, copy->source_pitch, copy->source_slice);
+}
+
+static uint64_t target_extent(const struct copy *copy)
+{
+    return extent_of(copy, copy->target_pitch, copy->target_slice);
+}
+
+/* Pinned memory may have been freed since: only its own context's work is waited for. */
+static CUresult copy_what_is_there(const struct work *work)
+{
+    const struct copy *copy = &work->copy;
+    bool there;
+    pthread_mutex_lock(&sim.lock);
+    there = (!copy->from_pinned || host_memory_is_mapped(copy->source, source_extent(copy))) &&
+            (!copy->to_pinned || host_memory_is_mapped(copy->target, target_extent(copy)));
+    pthread_mutex_unlock(&sim.lock);
+    return there ? copy_bytes(work) : CUDA_ERROR_ILLEGAL_ADDRESS;
+}
+
 static void free_staged(struct work *work, struct op *op)
 {
     free(work->copy.staged);
@@ -44,12 +72,6 @@ static CUresult set_elements(const struct work *work)
     return CUDA_SUCCESS;
 }
 
-/* How many bytes lie between a copy's first and last. */
-static uint64_t extent_of(const struct copy *copy, size_t pitch, size_t slice)
-{
-    return (copy->depth - 1) * slice + (copy->height - 1) * pitch + copy->width;
-}
-
 static bool is_empty(const struct copy *copy)
 {
     return copy->width == 0 || copy->height == 0 || copy->depth == 0;
@@ -66,6 +88,7 @@ static bool stage(struct copy *copy)
     packing.copy.target_pitch = copy->width;
     packing.copy.target_slice = copy->width * copy->height;
     copy_bytes(&packing);
+    copy->from_pinned = false;
     copy->source = packing.copy.target;
     copy->source_pitch = packing.copy.target_pitch;
     copy->source_slice = packing.copy.target_slice;
@@ -88,9 +111,11 @@ static void describe(struct work *work, const struct copy *copy)
 {
     *work = (struct work){.how = TAKES_NO_TIME,
                           .type = CU_GRAPH_NODE_TYPE_MEMCPY,
-                          .effect = copy_bytes,
+                          .effect = copy_what_is_there,
                           .finish = free_staged,
                           .copy = *copy};
+    work->copy.from_pinned = host_memory_is_mapped(copy->source, 1);
+    work->copy.to_pinned = host_memory_is_mapped(copy->target, 1);
     touch(work, copy, copy->target, copy->target_pitch, copy->target_slice, true);
     touch(work, copy, copy->source, copy->source_pitch, copy->source_slice, false);
 }
@@ -127,8 +152,8 @@ static CUresult submit(struct call *call, struct copy *copy, CUstream stream_han
         return result;
     if (is_empty(copy))
         return CUDA_SUCCESS;
-    if (!copies_may_access(copy->target, extent_of(copy, copy->target_pitch, copy->target_slice)) ||
-        !copies_may_access(copy->source, extent_of(copy, copy->source_pitch, copy->source_slice)))
+    if (!copies_may_access(copy->target, target_extent(copy)) ||
+        !copies_may_access(copy->source, source_extent(copy)))
         return CUDA_ERROR_INVALID_VALUE;
     if (!async) {
         result = captures_allow_unsafe_call();

@@ -60,21 +60,64 @@ DRIVER_CALL(cuGraphAddEmptyNode, 0,
     return add(handle, graph, after, count, &(struct work){.type = CU_GRAPH_NODE_TYPE_EMPTY});
 }
 
+static CUresult copy_child(struct graph *graph, const struct graph *child,
+                           struct node *const *after, size_t count, CUgraphNode *handle)
+{
+    struct node *node;
+    if (graph_memory_is_in(child))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    node = graph_add_child(graph, child, after, count);
+    if (node == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *handle = node->handle;
+    return CUDA_SUCCESS;
+}
+
 DRIVER_CALL(cuGraphAddChildGraphNode, 0,
             (CUgraphNode * handle, CUgraph graph_handle, const CUgraphNode *after, size_t count,
              CUgraph child_handle),
             (handle, graph_handle, after, count, child_handle))
 {
     struct graph *graph = graph_of(graph_handle), *child = graph_of(child_handle);
-    struct node *nodes[MOST_NAMED], *node;
-    if (handle == NULL || child == NULL || child == graph ||
+    struct node *nodes[MOST_NAMED];
+    if (handle == NULL || child == NULL || child == graph || child->is_moved ||
         !graph_nodes_of(graph, after, count, nodes))
         return CUDA_ERROR_INVALID_VALUE;
-    node = graph_add_child(graph, child, nodes, count);
+    return copy_child(graph, child, nodes, count, handle);
+}
+
+/* The child itself becomes the node's, and is destroyed with it. */
+static CUresult move_child(struct graph *graph, struct graph *child, struct node *const *after,
+                           size_t count, CUgraphNode *handle)
+{
+    struct work work = {.type = CU_GRAPH_NODE_TYPE_GRAPH};
+    struct node *node = graph_add(graph, &work, after, count);
     if (node == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    node->child = child;
+    child->is_child = child->is_moved = true;
     *handle = node->handle;
     return CUDA_SUCCESS;
+}
+
+DRIVER_CALL(cuGraphAddNode_v2, 0,
+            (CUgraphNode * handle, CUgraph graph_handle, const CUgraphNode *after,
+             const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *parameters),
+            (handle, graph_handle, after, edges, count, parameters))
+{
+    struct graph *graph = graph_of(graph_handle), *child;
+    struct node *nodes[MOST_NAMED];
+    if (handle == NULL || parameters == NULL || !graph_nodes_of(graph, after, count, nodes))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (parameters->type != CU_GRAPH_NODE_TYPE_GRAPH)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    child = graph_of(parameters->graph.graph);
+    if (child == NULL || child == graph || child->is_moved || graph_is_being_captured(child))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (parameters->graph.ownership == CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE)
+        return child->is_child ? CUDA_ERROR_INVALID_VALUE
+                               : move_child(graph, child, nodes, count, handle);
+    return copy_child(graph, child, nodes, count, handle);
 }
 
 DRIVER_CALL(cuGraphChildGraphNodeGetGraph, 0, (CUgraphNode handle, CUgraph *graph), (handle, graph))
@@ -171,11 +214,13 @@ static CUgraphExecUpdateResult update(struct graph *exec, const struct graph *gr
     if (other == NULL || !graph_flatten(other, graph, NULL, 0))
         abort();
     result = compare(exec, other);
-    if (result == CU_GRAPH_EXEC_UPDATE_SUCCESS)
+    if (result == CU_GRAPH_EXEC_UPDATE_SUCCESS) {
         for (struct node *to = exec->nodes, *from = other->nodes; to != NULL;
              to = to->next, from = from->next)
             if (!is_memory_node(to))
                 to->work = from->work;
+        user_references_swap(exec, other);
+    }
     graph_free(other);
     return result;
 }
@@ -185,7 +230,7 @@ DRIVER_CALL(cuGraphExecUpdate_v2, 0,
             (handle, graph_handle, info))
 {
     struct graph *exec = handle_object(KIND_EXEC, handle), *graph = graph_of(graph_handle);
-    if (exec == NULL || graph == NULL || info == NULL)
+    if (exec == NULL || graph == NULL || graph->is_moved || info == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     *info = (CUgraphExecUpdateResultInfo){.result = update(exec, graph)};
     return info->result == CU_GRAPH_EXEC_UPDATE_SUCCESS ? CUDA_SUCCESS
@@ -198,7 +243,7 @@ DRIVER_CALL(cuGraphExecUpdate, 0,
             (handle, graph_handle, error_node, outcome))
 {
     struct graph *exec = handle_object(KIND_EXEC, handle), *graph = graph_of(graph_handle);
-    if (exec == NULL || graph == NULL || outcome == NULL)
+    if (exec == NULL || graph == NULL || graph->is_moved || outcome == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     if (error_node != NULL)
         *error_node = NULL;
@@ -217,13 +262,17 @@ static bool same_types(const struct graph *a, const struct graph *b)
     return one == other;
 }
 
-static void take_over(CUgraphExec exec, const struct graph *old, const struct graph *new)
+/* The part of the executable graph that was made from the old child graph becomes as the new one.
+ */
+static void take_over(CUgraphExec exec, unsigned int part, const struct graph *old,
+                      const struct graph *new)
 {
     const struct node *from = new->nodes;
+    user_references_replace(handle_object(KIND_EXEC, exec), part, new);
     for (const struct node *node = old->nodes; node != NULL; node = node->next, from = from->next) {
         struct node *made = made_from(exec, node->handle);
-        if (node->child != NULL)
-            take_over(exec, node->child, from->child);
+        if (node->child != NULL && made != NULL)
+            take_over(exec, made->part, node->child, from->child);
         else if (made != NULL && !is_memory_node(made))
             made->work = from->work;
     }
@@ -233,12 +282,12 @@ DRIVER_CALL(cuGraphExecChildGraphNodeSetParams, 0,
             (CUgraphExec exec, CUgraphNode handle, CUgraph child_handle),
             (exec, handle, child_handle))
 {
-    const struct node *node = handle_object(KIND_NODE, handle);
+    const struct node *node = handle_object(KIND_NODE, handle), *made = made_from(exec, handle);
     const struct graph *child = graph_of(child_handle);
-    if (made_from(exec, handle) == NULL || node == NULL || node->child == NULL || child == NULL ||
+    if (made == NULL || node == NULL || node->child == NULL || child == NULL ||
         !same_types(node->child, child))
         return CUDA_ERROR_INVALID_VALUE;
-    take_over(exec, node->child, child);
+    take_over(exec, made->part, node->child, child);
     return CUDA_SUCCESS;
 }
 

@@ -22,8 +22,7 @@ struct graph *graph_new(bool executable)
 
 static void free_node(struct node *node)
 {
-    if (node->work.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
-        graph_memory_drop(node->work.memory, node->graph->last_launch);
+    graph_memory_drop(node->graph, &node->work);
     if (node->child != NULL)
         graph_free(node->child);
     handle_free(KIND_NODE, node->handle);
@@ -42,6 +41,7 @@ void graph_free(struct graph *graph)
     handle_free(KIND_GRAPH, graph->handle);
     handle_free(KIND_EXEC, graph->exec_handle);
     op_drop(graph->last_launch);
+    op_drop(graph->last_upload);
     extent_give(&graph->overhead);
     free(graph);
 }
@@ -63,8 +63,7 @@ struct node *graph_add(struct graph *graph, const struct work *work, struct node
     node->graph = graph;
     node->work = *work;
     node->handle = handle_new(KIND_NODE, node);
-    if (work->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
-        graph_memory_hold(work->memory);
+    graph_memory_hold(graph, work);
     node->previous = graph->last;
     if (graph->last != NULL)
         graph->last->next = node;
@@ -96,6 +95,17 @@ static struct node *copy_node(struct graph *target, const struct node *node)
     return copy;
 }
 
+bool graph_copy(struct graph *target, const struct graph *source)
+{
+    for (struct node *node = source->nodes; node != NULL; node = node->next) {
+        node->clone = copy_node(target, node);
+        if (node->clone == NULL)
+            return false;
+    }
+    user_references_copy(target, 0, source);
+    return true;
+}
+
 struct node *graph_add_child(struct graph *graph, const struct graph *child,
                              struct node *const *after, size_t after_count)
 {
@@ -107,13 +117,7 @@ struct node *graph_add_child(struct graph *graph, const struct graph *child,
     if (added->child == NULL)
         return NULL;
     added->child->is_child = true;
-    for (struct node *node = child->nodes; node != NULL; node = node->next) {
-        node->clone = copy_node(added->child, node);
-        if (node->clone == NULL)
-            return NULL;
-    }
-    user_references_copy(added->child, child);
-    return added;
+    return graph_copy(added->child, child) ? added : NULL;
 }
 
 /* The child graph's nodes, and one after them all that stands for its node. */
@@ -121,12 +125,17 @@ static struct node *flatten_child(struct graph *exec, const struct node *node,
                                   struct node *const *after, size_t after_count)
 {
     const struct graph *child = node->child;
+    unsigned int part = exec->parts;
     struct node *end, **all;
     size_t count = 0;
     if (!graph_flatten(exec, child, after, after_count))
         return NULL;
-    if (child->nodes == NULL)
-        return graph_add(exec, &node->work, after, after_count);
+    if (child->nodes == NULL) {
+        end = graph_add(exec, &node->work, after, after_count);
+        if (end != NULL)
+            end->part = part;
+        return end;
+    }
     for (const struct node *inner = child->nodes; inner != NULL; inner = inner->next)
         count++;
     all = calloc(count, sizeof(struct node *));
@@ -137,12 +146,15 @@ static struct node *flatten_child(struct graph *exec, const struct node *node,
         all[count++] = inner->clone;
     end = graph_add(exec, &node->work, all, count);
     free(all);
+    if (end != NULL)
+        end->part = part;
     return end;
 }
 
 bool graph_flatten(struct graph *exec, const struct graph *source, struct node *const *after,
                    size_t after_count)
 {
+    unsigned int part = exec->parts++;
     for (struct node *node = source->nodes; node != NULL; node = node->next) {
         bool first = node->after_count == 0;
         struct node **own = copied_predecessors(node);
@@ -158,7 +170,7 @@ bool graph_flatten(struct graph *exec, const struct graph *source, struct node *
         node->clone->origin = node->handle;
         node->clone->disabled = node->disabled;
     }
-    user_references_copy(exec, source);
+    user_references_copy(exec, part, source);
     return true;
 }
 
@@ -181,7 +193,21 @@ DRIVER_CALL(cuGraphCreate, 0, (CUgraph * handle, unsigned int flags), (handle, f
     return CUDA_SUCCESS;
 }
 
-static bool is_being_captured(const struct graph *graph)
+DRIVER_CALL(cuGraphClone, 0, (CUgraph * handle, CUgraph original), (handle, original))
+{
+    struct graph *graph = graph_of(original), *copy;
+    if (handle == NULL || graph == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (graph_memory_is_in(graph))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    copy = graph_new(false);
+    if (copy == NULL || !graph_copy(copy, graph))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *handle = copy->handle;
+    return CUDA_SUCCESS;
+}
+
+bool graph_is_being_captured(const struct graph *graph)
 {
     const struct capture *capture = sim.captures;
     while (capture != NULL && capture->graph != graph)
@@ -192,7 +218,7 @@ static bool is_being_captured(const struct graph *graph)
 DRIVER_CALL(cuGraphDestroy, IGNORES_ERRORS, (CUgraph handle), (handle))
 {
     struct graph *graph = graph_of(handle);
-    if (graph == NULL || graph->is_child || is_being_captured(graph))
+    if (graph == NULL || graph->is_child || graph_is_being_captured(graph))
         return CUDA_ERROR_INVALID_VALUE;
     graph_free(graph);
     return CUDA_SUCCESS;
@@ -228,11 +254,14 @@ DRIVER_CALL(cuGraphNodeGetType, 0, (CUgraphNode handle, CUgraphNodeType *type), 
 
 /* --- executable graphs -------------------------------------------------------------------------*/
 
-static CUresult instantiate(const struct call *call, CUgraphExec *handle, CUgraph graph_handle)
+static CUresult instantiate(const struct call *call, CUgraphExec *handle, CUgraph graph_handle,
+                            unsigned long long flags)
 {
     struct graph *graph = graph_of(graph_handle), *exec;
-    if (handle == NULL || graph == NULL || is_being_captured(graph))
+    if (handle == NULL || graph == NULL || graph->is_moved || graph_is_being_captured(graph))
         return CUDA_ERROR_INVALID_VALUE;
+    if (graph_memory_is_instantiated(graph))
+        return CUDA_ERROR_NOT_SUPPORTED;
     exec = graph_new(true);
     if (exec == NULL || !graph_flatten(exec, graph, NULL, 0))
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -240,6 +269,7 @@ static CUresult instantiate(const struct call *call, CUgraphExec *handle, CUgrap
         graph_free(exec);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    exec->frees_on_launch = flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
     *handle = exec->exec_handle;
     return CUDA_SUCCESS;
 }
@@ -248,20 +278,20 @@ DRIVER_CALL(cuGraphInstantiate, NEEDS_CONTEXT,
             (CUgraphExec * exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t bytes),
             (exec, graph, error_node, log, bytes))
 {
-    return instantiate(call, exec, graph);
+    return instantiate(call, exec, graph, 0);
 }
 
 DRIVER_CALL(cuGraphInstantiate_v2, NEEDS_CONTEXT,
             (CUgraphExec * exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t bytes),
             (exec, graph, error_node, log, bytes))
 {
-    return instantiate(call, exec, graph);
+    return instantiate(call, exec, graph, 0);
 }
 
 DRIVER_CALL(cuGraphInstantiateWithFlags, NEEDS_CONTEXT,
             (CUgraphExec * exec, CUgraph graph, unsigned long long flags), (exec, graph, flags))
 {
-    return flags <= 15 ? instantiate(call, exec, graph) : CUDA_ERROR_INVALID_VALUE;
+    return flags <= 15 ? instantiate(call, exec, graph, flags) : CUDA_ERROR_INVALID_VALUE;
 }
 
 DRIVER_CALL_PT(cuGraphInstantiateWithParams, _ptsz, NEEDS_CONTEXT,
@@ -272,7 +302,7 @@ DRIVER_CALL_PT(cuGraphInstantiateWithParams, _ptsz, NEEDS_CONTEXT,
         return CUDA_ERROR_INVALID_VALUE;
     parameters->hErrNode_out = NULL;
     parameters->result_out = 0;
-    return instantiate(call, exec, graph);
+    return instantiate(call, exec, graph, parameters->flags);
 }
 
 DRIVER_CALL(cuGraphExecDestroy, IGNORES_ERRORS, (CUgraphExec handle), (handle))
@@ -331,8 +361,21 @@ static void launch(struct graph *exec, struct stream *stream)
     op_set(&stream->last, end);
     op_set(&stream->seen, end);
     op_set(&exec->last_launch, end);
+    graph_memory_launched(exec, end);
     op_drop(begin);
     op_drop(end);
+}
+
+/* A launch or an upload: neither may be captured. */
+static CUresult may_use(const struct stream *stream)
+{
+    if (stream->capture != NULL) {
+        if (stream->capture->invalid)
+            return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        capture_invalidate(stream->capture);
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    return stream->type == STREAM_LEGACY ? captures_allow_legacy(stream->context) : CUDA_SUCCESS;
 }
 
 DRIVER_CALL_PT(cuGraphLaunch, _ptsz, NEEDS_CONTEXT, (CUgraphExec handle, CUstream stream_handle),
@@ -341,37 +384,47 @@ DRIVER_CALL_PT(cuGraphLaunch, _ptsz, NEEDS_CONTEXT, (CUgraphExec handle, CUstrea
     struct graph *exec = handle_object(KIND_EXEC, handle);
     CUresult result;
     struct stream *stream = stream_of(call, stream_handle, &result);
-    struct node *node;
     if (exec == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     if (stream == NULL)
         return result;
-    if (stream->capture != NULL) {
-        if (stream->capture->invalid)
-            return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-        node = graph_add_child(stream->capture->graph, exec, stream->capture_nodes,
-                               stream->capture_node_count);
-        return node != NULL ? capture_set_node(stream, node) : CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    if (stream->type == STREAM_LEGACY) {
-        result = captures_allow_legacy(stream->context);
-        if (result != CUDA_SUCCESS)
-            return result;
-    }
+    result = may_use(stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!graph_memory_allows_launch(exec))
+        return CUDA_ERROR_INVALID_VALUE;
     launch(exec, stream);
     return CUDA_SUCCESS;
 }
 
-DRIVER_CALL_PT(cuGraphUpload, _ptsz, NEEDS_CONTEXT, (CUgraphExec handle, CUstream stream),
-               (handle, stream))
+/* In its stream's order, and after what the executable graph did before. */
+static void upload(struct graph *exec, struct stream *stream)
 {
-    CUresult why_not;
-    if (handle_object(KIND_EXEC, handle) == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    return stream_of(call, stream, &why_not) != NULL ? CUDA_SUCCESS : why_not;
+    struct op *op = op_new(stream->context, NULL);
+    stream_order(stream, op);
+    op_after(op, exec->last_launch);
+    op_after(op, exec->last_upload);
+    if (races_on)
+        race_op_in_stream(op, stream);
+    op_submit(op);
+    op_set(&stream->last, op);
+    op_set(&stream->seen, op);
+    op_set(&exec->last_upload, op);
+    op_drop(op);
 }
 
-DRIVER_CALL(cuDeviceGraphMemTrim, 0, (CUdevice device), (device))
+DRIVER_CALL_PT(cuGraphUpload, _ptsz, NEEDS_CONTEXT, (CUgraphExec handle, CUstream stream_handle),
+               (handle, stream_handle))
 {
-    return device_of(device) != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+    struct graph *exec = handle_object(KIND_EXEC, handle);
+    CUresult result;
+    struct stream *stream = stream_of(call, stream_handle, &result);
+    if (exec == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (stream == NULL)
+        return result;
+    result = may_use(stream);
+    if (result == CUDA_SUCCESS)
+        upload(exec, stream);
+    return result;
 }

@@ -1,44 +1,166 @@
 /*
  * Host memory that the device may reach: allocated and registered.
  *
- * Freeing waits for all work of all contexts: any of them may use it.
+ * As on an H200: blocks below 2 MiB are cut out of pieces of 2 MiB, which the context keeps while
+ * one of their blocks lives; larger ones are mappings of their own. A free waits for all work of
+ * the context that the memory belongs to, whichever is current, and for no other context's: not
+ * even for a copy of that very memory, which fails if the memory is gone when it runs.
  */
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "sim.h"
 
+#define PIECE      (2 * MIB)
+#define PIECE_UNIT ((uint64_t)512)
+
+/* What small blocks of one context with the same flags are cut out of. */
+struct host_piece {
+    struct space space;
+    struct context *context;
+    unsigned int flags;
+    struct host_piece *next;
+};
+
+static struct host_piece *pieces;
+
+/* --- pieces and mappings -----------------------------------------------------------------------*/
+
+/* Aligned to PIECE, as the driver's are; 0 without memory. */
+static uint64_t map_aligned(uint64_t bytes)
+{
+    uint64_t begin, base;
+    void *memory = mmap(NULL, bytes + PIECE, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        return 0;
+    begin = (uintptr_t)memory;
+    base = round_up(begin, PIECE);
+    if (base > begin)
+        munmap(memory, base - begin);
+    if (begin + PIECE > base)
+        munmap((void *)(uintptr_t)(base + bytes), begin + PIECE - base);
+    return base;
+}
+
+static void unmap(uint64_t base, uint64_t bytes)
+{
+    munmap((void *)(uintptr_t)base, bytes);
+}
+
+static struct host_piece *add_piece(struct context *context, unsigned int flags)
+{
+    struct host_piece *piece = calloc(1, sizeof *piece);
+    uint64_t base = piece != NULL ? map_aligned(PIECE) : 0;
+    if (base == 0 || !space_open(&piece->space, base, PIECE_UNIT, PIECE / PIECE_UNIT)) {
+        if (base != 0)
+            unmap(base, PIECE);
+        free(piece);
+        return NULL;
+    }
+    piece->context = context;
+    piece->flags = flags;
+    piece->next = pieces;
+    pieces = piece;
+    return piece;
+}
+
+static void free_piece(struct host_piece *piece)
+{
+    struct host_piece **link = &pieces;
+    while (*link != piece)
+        link = &(*link)->next;
+    *link = piece->next;
+    unmap(piece->space.base, PIECE);
+    space_close(&piece->space);
+    free(piece);
+}
+
+static bool take_small(struct allocation *allocation)
+{
+    struct host_piece *piece;
+    for (piece = pieces; piece != NULL; piece = piece->next) {
+        if (piece->context != allocation->context || piece->flags != allocation->flags)
+            continue;
+        allocation->base = space_take(&piece->space, allocation->size);
+        if (allocation->base != 0)
+            break;
+    }
+    if (piece == NULL) {
+        piece = add_piece(allocation->context, allocation->flags);
+        if (piece == NULL)
+            return false;
+        allocation->base = space_take(&piece->space, allocation->size);
+    }
+    allocation->host_piece = piece;
+    allocation->extent.bytes = round_up(allocation->size, PIECE_UNIT);
+    return true;
+}
+
+static bool take_large(struct allocation *allocation)
+{
+    allocation->extent.bytes = round_up(allocation->size, PIECE);
+    allocation->base = map_aligned(allocation->extent.bytes);
+    return allocation->base != 0;
+}
+
+void host_memory_give(const struct allocation *allocation)
+{
+    struct host_piece *piece = allocation->host_piece;
+    if (piece == NULL) {
+        unmap(allocation->base, allocation->extent.bytes);
+        return;
+    }
+    space_give(&piece->space, allocation->base, allocation->extent.bytes);
+    if (piece->space.used == 0)
+        free_piece(piece);
+}
+
+uint64_t host_mapping_of(const struct allocation *allocation)
+{
+    return allocation->host_piece != NULL ? allocation->host_piece->space.base : allocation->base;
+}
+
+bool host_memory_is_mapped(uint64_t address, uint64_t bytes)
+{
+    const struct allocation *allocation = allocation_at(address);
+    for (const struct host_piece *piece = pieces; piece != NULL; piece = piece->next)
+        if (address >= piece->space.base && address + bytes <= piece->space.base + PIECE)
+            return true;
+    return allocation != NULL &&
+           (allocation->kind == MEMORY_HOST || allocation->kind == MEMORY_REGISTERED) &&
+           address + bytes <= allocation->base + allocation->size;
+}
+
+/* --- allocated memory --------------------------------------------------------------------------*/
+
+/* Of nothing there is nothing, which is no error. */
 static CUresult allocate(struct call *call, void **address, size_t bytes, unsigned int flags)
 {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
     struct allocation allocation = {.size = bytes,
                                     .kind = MEMORY_HOST,
                                     .context = call->context->root,
                                     .device = call->context->device,
                                     .flags = flags};
-    void *memory;
-    if (bytes > (size_t)1 << 46)
+    if (bytes == 0) {
+        *address = NULL;
+        return CUDA_SUCCESS;
+    }
+    if (bytes > (size_t)1 << 46 ||
+        !(bytes < PIECE ? take_small(&allocation) : take_large(&allocation)))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    allocation.extent.bytes = round_up(bytes, page);
-    memory = mmap(NULL, allocation.extent.bytes, PROT_READ | PROT_WRITE,
-                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    allocation.base = (uintptr_t)memory;
     if (allocation_add(&allocation) == NULL) {
-        munmap(memory, allocation.extent.bytes);
+        host_memory_give(&allocation);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *address = memory;
+    *address = (void *)(uintptr_t)allocation.base;
     return CUDA_SUCCESS;
 }
 
 DRIVER_CALL(cuMemHostAlloc, NEEDS_CONTEXT | UNSAFE,
             (void **address, size_t bytes, unsigned int flags), (address, bytes, flags))
 {
-    if (address == NULL || bytes == 0 || flags > 7)
+    if (address == NULL || flags > 7)
         return CUDA_ERROR_INVALID_VALUE;
     return allocate(call, address, bytes, flags);
 }
@@ -46,24 +168,9 @@ DRIVER_CALL(cuMemHostAlloc, NEEDS_CONTEXT | UNSAFE,
 DRIVER_CALL(cuMemAllocHost_v2, NEEDS_CONTEXT | UNSAFE, (void **address, size_t bytes),
             (address, bytes))
 {
-    if (address == NULL || bytes == 0)
+    if (address == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     return allocate(call, address, bytes, 0);
-}
-
-static void wait_for_all_contexts(void)
-{
-    uint64_t last = 0;
-    for (;;) {
-        struct context *next = NULL;
-        for (struct context *context = sim.contexts; context != NULL; context = context->next)
-            if (context->id > last && (next == NULL || context->id < next->id))
-                next = context;
-        if (next == NULL)
-            return;
-        last = next->id;
-        context_wait_for_work(next);
-    }
 }
 
 static struct allocation *host_allocation(const void *address, enum memory_kind kind)
@@ -74,19 +181,31 @@ static struct allocation *host_allocation(const void *address, enum memory_kind 
     return allocation;
 }
 
-DRIVER_CALL(cuMemFreeHost, NEEDS_CONTEXT | UNSAFE, (void *address), (address))
+/* Waits for its context's work; false if somebody else has freed it meanwhile. */
+static bool wait_for_own_context(const struct allocation *allocation)
+{
+    uint64_t base = allocation->base, id = allocation->id;
+    context_wait_for_work(allocation->context);
+    allocation = allocation_at(base);
+    return allocation != NULL && allocation->id == id;
+}
+
+/* It needs no current context, as cuMemFree does not. */
+DRIVER_CALL(cuMemFreeHost, UNSAFE, (void *address), (address))
 {
     struct allocation *allocation = host_allocation(address, MEMORY_HOST);
+    CUresult why_not;
+    if (current_context(&why_not) == NULL && why_not == CUDA_ERROR_CONTEXT_IS_DESTROYED)
+        return why_not;
     if (address == NULL)
         return CUDA_SUCCESS;
-    if (allocation == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    wait_for_all_contexts();
-    if (host_allocation(address, MEMORY_HOST) != allocation)
+    if (allocation == NULL || !wait_for_own_context(allocation))
         return CUDA_ERROR_INVALID_VALUE;
     allocation_free(allocation);
     return CUDA_SUCCESS;
 }
+
+/* --- registered memory -------------------------------------------------------------------------*/
 
 static CUresult register_host(struct call *call, void *address, size_t bytes, unsigned int flags)
 {
@@ -99,7 +218,9 @@ static CUresult register_host(struct call *call, void *address, size_t bytes, un
     if (address == NULL || bytes == 0 || flags > 15)
         return CUDA_ERROR_INVALID_VALUE;
     if (allocation_at((uintptr_t)address) != NULL)
-        return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+        return allocation_at((uintptr_t)address)->kind == MEMORY_HOST
+                   ? CUDA_ERROR_INVALID_VALUE
+                   : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     return allocation_add(&allocation) != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -118,14 +239,15 @@ DRIVER_CALL(cuMemHostRegister_v2, NEEDS_CONTEXT | UNSAFE,
 DRIVER_CALL(cuMemHostUnregister, NEEDS_CONTEXT | UNSAFE, (void *address), (address))
 {
     struct allocation *allocation = host_allocation(address, MEMORY_REGISTERED);
-    if (allocation == NULL)
-        return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-    wait_for_all_contexts();
-    if (host_allocation(address, MEMORY_REGISTERED) != allocation)
+    if (host_allocation(address, MEMORY_HOST) != NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (allocation == NULL || !wait_for_own_context(allocation))
         return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     allocation_free(allocation);
     return CUDA_SUCCESS;
 }
+
+/* --- what is told of both ----------------------------------------------------------------------*/
 
 static bool is_host(const struct allocation *allocation)
 {
@@ -145,8 +267,11 @@ DRIVER_CALL(cuMemHostGetDevicePointer_v2, NEEDS_CONTEXT,
 DRIVER_CALL(cuMemHostGetFlags, NEEDS_CONTEXT, (unsigned int *flags, void *host), (flags, host))
 {
     const struct allocation *allocation = allocation_at((uintptr_t)host);
-    if (flags == NULL || !is_host(allocation) || allocation->kind != MEMORY_HOST)
+    unsigned int kept = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
+    if (flags == NULL || !is_host(allocation))
         return CUDA_ERROR_INVALID_VALUE;
-    *flags = allocation->flags | CU_MEMHOSTALLOC_DEVICEMAP;
+    if (allocation->kind == MEMORY_HOST)
+        kept |= CU_MEMHOSTALLOC_WRITECOMBINED;
+    *flags = (allocation->flags & kept) | CU_MEMHOSTALLOC_DEVICEMAP;
     return CUDA_SUCCESS;
 }

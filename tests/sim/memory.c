@@ -429,7 +429,7 @@ void allocation_release(struct allocation *allocation)
     if (allocation->pool != NULL)
         pool_release(allocation);
     else if (allocation->kind == MEMORY_HOST)
-        munmap((void *)(uintptr_t)allocation->base, allocation->extent.bytes);
+        host_memory_give(allocation);
     else
         extent_give(&allocation->extent);
     for (unsigned int i = 0; i < allocation->foreign_count; i++)
@@ -680,6 +680,18 @@ static CUresult free_stream_ordered(struct allocation *allocation)
     return CUDA_SUCCESS;
 }
 
+/* What a launch has allocated and left to the program; without a wait as well. */
+static CUresult free_graphs(const struct allocation *allocation)
+{
+    struct op *fence;
+    if (!graph_memory_is_live(allocation))
+        return CUDA_ERROR_INVALID_VALUE;
+    fence = context_fence(allocation->context);
+    graph_memory_freed(allocation, fence);
+    op_drop(fence);
+    return CUDA_SUCCESS;
+}
+
 /* It needs no current context: the memory's own is what it waits for. */
 DRIVER_CALL(cuMemFree_v2, UNSAFE, (CUdeviceptr address), (address))
 {
@@ -695,6 +707,8 @@ DRIVER_CALL(cuMemFree_v2, UNSAFE, (CUdeviceptr address), (address))
         return CUDA_ERROR_INVALID_VALUE;
     if (allocation->kind == MEMORY_ASYNC)
         return free_stream_ordered(allocation);
+    if (allocation->kind == MEMORY_GRAPH)
+        return free_graphs(allocation);
     if (!allocation_wait_for_users(allocation))
         return CUDA_ERROR_INVALID_VALUE;
     allocation_free(allocation);

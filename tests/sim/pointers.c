@@ -7,12 +7,25 @@
 
 #include "sim.h"
 
-DRIVER_CALL(cuMemGetAddressRange_v2, NEEDS_CONTEXT,
-            (CUdeviceptr * base, size_t *size, CUdeviceptr address), (base, size, address))
+/* What the driver tells of. Of a graph's memory that is only what a launch has allocated and nobody
+ * has freed. */
+static const struct allocation *known_at(CUdeviceptr address)
 {
     const struct allocation *allocation = allocation_at(address);
     if (allocation == NULL || allocation->kind == MEMORY_INTERNAL ||
-        allocation->kind == MEMORY_RESERVED)
+        allocation->kind == MEMORY_RESERVED ||
+        (allocation->kind == MEMORY_GRAPH && !graph_memory_is_live(allocation)))
+        return NULL;
+    return allocation;
+}
+
+DRIVER_CALL(cuMemGetAddressRange_v2, NEEDS_CONTEXT,
+            (CUdeviceptr * base, size_t *size, CUdeviceptr address), (base, size, address))
+{
+    const struct allocation *allocation = known_at(address);
+    if (base == NULL && size == NULL)
+        return CUDA_SUCCESS;
+    if (allocation == NULL)
         return CUDA_ERROR_NOT_FOUND;
     if (base != NULL)
         *base = allocation->base;
@@ -78,7 +91,9 @@ static bool value_of(const struct allocation *allocation, CUpointer_attribute at
         value[0] = (uintptr_t)context_handle(allocation);
         return allocation->kind != MEMORY_MAPPED && allocation->kind != MEMORY_ASYNC;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-        value[0] = device_memory ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+        value[0] = allocation->pool != NULL ? pool_memory_type(allocation->pool)
+                   : device_memory          ? CU_MEMORYTYPE_DEVICE
+                                            : CU_MEMORYTYPE_HOST;
         return true;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
         value[0] = address;
@@ -107,8 +122,10 @@ static bool value_of(const struct allocation *allocation, CUpointer_attribute at
         value[0] = allocation->kind == MEMORY_DEVICE;
         return true;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
         value[0] = allocation->base;
+        return true;
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+        value[0] = host_mapping_of(allocation);
         return true;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
         value[0] = allocation->size;
@@ -135,10 +152,9 @@ static bool value_of(const struct allocation *allocation, CUpointer_attribute at
 /* Little-endian, so a short value is the first bytes of the long one. */
 static CUresult get_attribute(void *value, CUpointer_attribute attribute, CUdeviceptr address)
 {
-    const struct allocation *allocation = allocation_at(address);
+    const struct allocation *allocation = known_at(address);
     uint64_t bytes[2];
-    if (allocation == NULL || allocation->kind == MEMORY_INTERNAL ||
-        allocation->kind == MEMORY_RESERVED || !value_of(allocation, attribute, address, bytes))
+    if (allocation == NULL || !value_of(allocation, attribute, address, bytes))
         return CUDA_ERROR_INVALID_VALUE;
     memcpy(value, bytes, value_size(attribute));
     return CUDA_SUCCESS;
@@ -154,13 +170,15 @@ DRIVER_CALL(cuPointerGetAttribute, NEEDS_CONTEXT,
 }
 
 /* For memory that the driver does not know, and attributes that it does not have, the answer is 0
- * (and -2 for the device). */
+ * (-2 for the device; an unknown address is its own host pointer). */
 static void get_or_clear(void *value, CUpointer_attribute attribute, CUdeviceptr address)
 {
     int no_device = -2;
     if (get_attribute(value, attribute, address) == CUDA_SUCCESS)
         return;
     memset(value, 0, value_size(attribute));
+    if (attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER && is_pageable(address))
+        memcpy(value, &address, sizeof address);
     if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
         memcpy(value, &no_device, sizeof no_device);
 }
@@ -186,7 +204,7 @@ DRIVER_CALL(cuPointerSetAttribute, NEEDS_CONTEXT,
 {
     struct allocation *allocation = allocation_at(address);
     if (value == NULL || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || allocation == NULL ||
-        allocation->kind != MEMORY_DEVICE)
+        (allocation->kind != MEMORY_DEVICE && allocation->kind != MEMORY_HOST))
         return CUDA_ERROR_INVALID_VALUE;
     allocation->sync_memops = *(const unsigned int *)value != 0;
     return CUDA_SUCCESS;

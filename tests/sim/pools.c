@@ -1,5 +1,5 @@
 /*
- * Stream-ordered memory: pools, cuMemAllocAsync and cuMemFreeAsync; memory of graphs' nodes.
+ * Stream-ordered memory: pools, cuMemAllocAsync and cuMemFreeAsync.
  *
  * A pool takes chunks of device memory and gives them out in pieces. A piece freed on a stream may
  * be given out again on that stream at once, on others when the free has been reached. Whole chunks
@@ -31,6 +31,7 @@ struct pool {
     CUmemoryPool handle;
     struct device *device;
     bool is_default, destroyed;
+    CUmemorytype memory_type;
     struct chunk *chunks;
     struct pending *pending;
     uint64_t threshold, reserved, reserved_high, used, used_high;
@@ -47,6 +48,7 @@ struct pool *pool_new(struct device *device, bool is_default)
         return NULL;
     pool->device = device;
     pool->is_default = is_default;
+    pool->memory_type = CU_MEMORYTYPE_DEVICE;
     pool->reuse[0] = pool->reuse[1] = pool->reuse[2] = 1;
     pool->handle = handle_new(KIND_POOL, pool);
     pool->next = pools;
@@ -57,6 +59,11 @@ struct pool *pool_new(struct device *device, bool is_default)
 CUmemoryPool pool_handle(const struct pool *pool)
 {
     return pool->handle;
+}
+
+CUmemorytype pool_memory_type(const struct pool *pool)
+{
+    return pool->memory_type;
 }
 
 /* --- chunks ------------------------------------------------------------------------------------*/
@@ -221,80 +228,33 @@ static CUresult free_piece(struct allocation *allocation, struct stream *stream)
     return stream_add(stream, &work, NULL);
 }
 
-/* --- graphs' memory ----------------------------------------------------------------------------*/
-
-struct graph_memory {
-    uint64_t address, allocation_id;
-    unsigned int references;
-};
-
-struct graph_memory *graph_memory_new(struct call *call, size_t bytes, CUdeviceptr *address)
-{
-    struct graph_memory *memory = calloc(1, sizeof *memory);
-    if (memory == NULL)
-        return NULL;
-    if (allocate_device(call, MEMORY_GRAPH, bytes == 0 ? PIECE : bytes, address) != CUDA_SUCCESS) {
-        free(memory);
-        return NULL;
-    }
-    memory->address = *address;
-    memory->allocation_id = allocation_at(*address)->id;
-    return memory;
-}
-
-void graph_memory_hold(struct graph_memory *memory)
-{
-    memory->references++;
-}
-
-void graph_memory_drop(struct graph_memory *memory, struct op *last_use)
-{
-    struct allocation *allocation;
-    if (--memory->references > 0)
-        return;
-    allocation = allocation_at(memory->address);
-    if (allocation != NULL && allocation->id == memory->allocation_id) {
-        allocation_remove(allocation);
-        allocation_release_after(allocation, last_use);
-    }
-    free(memory);
-}
+/* --- in captures -------------------------------------------------------------------------------*/
 
 static CUresult allocate_in_capture(struct call *call, CUdeviceptr *address, size_t bytes,
                                     struct stream *stream)
 {
-    struct work work = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC};
+    struct work work;
+    CUresult result;
     if (call->context == NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (stream->capture->invalid)
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    work.memory = graph_memory_new(call, bytes, address);
-    return work.memory != NULL ? capture_add(stream, &work, NULL) : CUDA_ERROR_OUT_OF_MEMORY;
+    result = graph_memory_allocate(call, stream->capture->graph, bytes, &work, address);
+    return result == CUDA_SUCCESS ? capture_add(stream, &work, NULL) : result;
 }
 
-static void free_when_reached(struct work *work, struct op *op)
-{
-    struct allocation *allocation = allocation_at(work->release.address);
-    if (allocation != NULL && allocation->base == work->release.address &&
-        allocation->kind == MEMORY_DEVICE) {
-        if (races_on) {
-            race_memory_freed(allocation->base);
-            race_memory_back(allocation->base, allocation->size, op);
-        }
-        allocation_free(allocation);
-    }
-}
-
+/* Only what a graph allocates may be freed by one; another free is refused and spares the capture.
+ */
 static CUresult free_in_capture(struct allocation *allocation, struct stream *stream)
 {
-    struct work work = {.type = CU_GRAPH_NODE_TYPE_MEM_FREE,
-                        .finish = free_when_reached,
-                        .release = {.address = allocation->base}};
+    struct work work;
+    CUresult result;
     if (stream->capture->invalid)
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    if (allocation->kind == MEMORY_ASYNC)
+    if (allocation->kind != MEMORY_GRAPH)
         return CUDA_ERROR_INVALID_VALUE;
-    return capture_add(stream, &work, NULL);
+    result = graph_memory_free_node(allocation, stream->capture->graph, &work);
+    return result == CUDA_SUCCESS ? capture_add(stream, &work, NULL) : result;
 }
 
 /* --- the driver's functions: memory ------------------------------------------------------------*/
@@ -356,14 +316,23 @@ DRIVER_CALL_PT(cuMemAllocFromPoolAsync, _ptsz, 0,
     return stream != NULL ? allocate(call, address, bytes, pool, stream) : result;
 }
 
-static CUresult free_plain(struct allocation *allocation, struct stream *stream)
+/* Plain memory, or a graph's. */
+static CUresult free_in_order(struct allocation *allocation, struct stream *stream)
 {
+    bool of_graph = allocation->kind == MEMORY_GRAPH;
     struct op *op;
-    CUresult result = stream_add(stream, &(struct work){.how = TAKES_NO_TIME}, &op);
+    CUresult result;
+    if (of_graph && !graph_memory_is_live(allocation))
+        return CUDA_ERROR_INVALID_VALUE;
+    result = stream_add(stream, &(struct work){.how = TAKES_NO_TIME}, &op);
     if (result != CUDA_SUCCESS)
         return result;
-    allocation_remove(allocation);
-    allocation_release_after(allocation, op);
+    if (of_graph) {
+        graph_memory_freed(allocation, op);
+    } else {
+        allocation_remove(allocation);
+        allocation_release_after(allocation, op);
+    }
     op_drop(op);
     return CUDA_SUCCESS;
 }
@@ -394,7 +363,7 @@ DRIVER_CALL_PT(cuMemFreeAsync, _ptsz, 0, (CUdeviceptr address, CUstream handle),
     if (result != CUDA_SUCCESS)
         return result;
     return allocation->kind == MEMORY_ASYNC ? free_piece(allocation, stream)
-                                            : free_plain(allocation, stream);
+                                            : free_in_order(allocation, stream);
 }
 
 /* --- the driver's functions: pools -------------------------------------------------------------*/
@@ -435,19 +404,29 @@ DRIVER_CALL(cuDeviceSetMemPool, 0, (CUdevice device, CUmemoryPool handle), (devi
     return CUDA_SUCCESS;
 }
 
+/* Newer than some toolkits that the types are checked against. */
+enum { LOCATION_HOST = 2, ALLOCATION_MANAGED = 2 };
+
+/* Pools of host and of managed memory are made and say what they are, but for the rest their memory
+ * is a device's, and counts as such. */
 DRIVER_CALL(cuMemPoolCreate, 0, (CUmemoryPool * handle, const CUmemPoolProps *properties),
             (handle, properties))
 {
     struct pool *pool;
-    if (handle == NULL || properties == NULL ||
-        properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
-        properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    bool pinned, of_host;
+    if (handle == NULL || properties == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pinned = properties->allocType == CU_MEM_ALLOCATION_TYPE_PINNED;
+    of_host = pinned && (int)properties->location.type == LOCATION_HOST;
+    if ((!pinned && (int)properties->allocType != ALLOCATION_MANAGED) ||
+        (!of_host && properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE))
         return CUDA_ERROR_INVALID_VALUE;
     if (device_of(properties->location.id) == NULL)
         return CUDA_ERROR_INVALID_DEVICE;
     pool = pool_new(device_of(properties->location.id), false);
     if (pool == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    pool->memory_type = of_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
     *handle = pool->handle;
     return CUDA_SUCCESS;
 }

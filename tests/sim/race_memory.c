@@ -410,22 +410,26 @@ static struct tenancy *allocated(uint64_t address, uint64_t bytes, uint64_t id)
 /* What the plain driver's free of it waits for, or comes after. */
 static void what_a_free_covers(const struct tenancy *tenancy, struct clock **covered)
 {
-    const struct allocation *block = allocation_at(tenancy->base);
     const struct context *context = context_with_id(tenancy->context);
-    bool of_host = block != NULL && block->kind >= MEMORY_HOST;
-    if (of_host || context != NULL)
-        work_of_context(covered, of_host ? NULL : context);
+    if (context != NULL)
+        work_of_context(covered, context);
     clock_join(covered, *host_clock());
     clock_join(covered, observed);
 }
 
-/* A copy in another context is waited for where the driver knows of it. */
-static bool is_copy_that_counts(const struct use *use, bool in_order)
+/* A copy in another context is waited for where the driver knows of it: in cuMemFree. */
+static bool is_copy_that_counts(const struct use *use, bool copies_count)
 {
-    return !in_order && !use->origin.kernel && !use->origin.host;
+    return copies_count && !use->origin.kernel && !use->origin.host;
 }
 
-static void freed(struct tenancy *tenancy, const struct clock *covered, bool in_order)
+static bool is_freed_as_device_memory(uint64_t address)
+{
+    const struct allocation *block = allocation_at(address);
+    return block == NULL || block->kind < MEMORY_HOST;
+}
+
+static void freed(struct tenancy *tenancy, const struct clock *covered, bool copies_count)
 {
     uint64_t serial = tenancy->serial;
     const struct overlaps *found;
@@ -435,7 +439,8 @@ static void freed(struct tenancy *tenancy, const struct clock *covered, bool in_
     tenancy->freed = clock_hold(*host_clock());
     forget_uses(tenancy, is_known, observed);
     for (struct use *use = tenancy->uses; use != NULL; use = use->next)
-        use->left_behind = !clock_knows(covered, use->point) && !is_copy_that_counts(use, in_order);
+        use->left_behind =
+            !clock_knows(covered, use->point) && !is_copy_that_counts(use, copies_count);
     found = find(tenancy->base, tenancy->end);
     for (size_t i = 0; i < found->count; i++)
         if (found->all[i] != tenancy)
@@ -526,7 +531,7 @@ void simcuda_program_freed(uint64_t address)
     tenancy = tenancy_at(address);
     if (tenancy != NULL) {
         what_a_free_covers(tenancy, &covered);
-        freed(tenancy, covered, false);
+        freed(tenancy, covered, is_freed_as_device_memory(address));
     }
     clock_drop(covered);
     pthread_mutex_unlock(&sim.lock);
@@ -547,7 +552,7 @@ void simcuda_program_freed_async(uint64_t address, void *stream_handle)
         clock_join(&covered, *host_clock());
         clock_join(&covered, observed);
         end_of_stream(&covered, stream);
-        freed(tenancy, covered, true);
+        freed(tenancy, covered, false);
     }
     clock_drop(covered);
     pthread_mutex_unlock(&sim.lock);

@@ -336,9 +336,6 @@ static void permit(void)
         if (event != NULL)
             end_of_op(&plainly_waited, event->record);
         break;
-    case SIMCUDA_WAITS_FOR_ALL:
-        work_of_context(&plainly_waited, NULL);
-        break;
     case SIMCUDA_STREAM_FREE:
         stream = stream_named(handle);
         if (stream != NULL)

@@ -138,7 +138,7 @@ static inline CUresult told_cuMemAllocHost(void **address, size_t bytes)
 static inline CUresult told_cuMemFreeHost(void *address)
 {
     CUresult result;
-    tell_call(SIMCUDA_WAITS_FOR_ALL, 0);
+    tell_call(SIMCUDA_WAITS_FOR_OWNER, (uintptr_t)address);
     tell_freed((uintptr_t)address);
     result = tell_result(cuMemFreeHost(address));
     return tell_free_result(result, (uintptr_t)address);

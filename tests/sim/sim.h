@@ -24,8 +24,8 @@
  *   race_*.c      SIMCUDA_RACES: race_detector.h says what is compared with what
  *   captures.c, graphs.c, graph_nodes.c, user_objects.c
  *   memory_operations.c   waits for words in memory, writes to them, external semaphores
- *   memory.c      addresses and cuMemAlloc; pools.c: cuMemAllocAsync; host_memory.c, arrays.c,
- *   virtual_memory.c, pointers.c
+ *   memory.c      addresses and cuMemAlloc; pools.c: cuMemAllocAsync; graph_memory.c: that in
+ *                 captures; host_memory.c, arrays.c, virtual_memory.c, pointers.c
  *
  * Environment
  *   SIMCUDA_DEVICES=N      how many devices (default 1, at most 16; with 0, cuInit finds none)
@@ -267,6 +267,7 @@ struct copy {
     size_t width, height, depth;
     size_t target_pitch, source_pitch, target_slice, source_slice;
     void *staged; /* the source's bytes, taken at the call; freed with the operation */
+    bool from_pinned, to_pinned;
 };
 
 /* A wait until a word compares as its flags say (CU_STREAM_WAIT_VALUE_), or a write to it. */
@@ -578,7 +579,6 @@ struct capture {
     uint64_t thread;
     struct stream *origin;
     struct graph *graph;
-    bool graph_is_programs; /* cuStreamBeginCaptureToGraph */
     bool invalid;
     unsigned int streams;
     struct capture *next;
@@ -595,12 +595,11 @@ void capture_leave(struct stream *stream);
 /* Whether what the stream has captured comes before the next work of another stream of its capture.
  */
 bool capture_has_joined(const struct stream *stream);
-/* A capture that ends without a graph. */
+/* A capture that ends without a graph: the one that it was to become is destroyed, also where the
+ * program had given it. */
 void capture_discard(struct capture *capture);
 CUresult capture_join(struct stream *stream, struct event *event);
 CUresult capture_add(struct stream *stream, const struct work *work, struct node **node);
-/* The stream's next captured work comes after this node. */
-CUresult capture_set_node(struct stream *stream, struct node *node);
 
 /* The most nodes that a call may name as predecessors. */
 enum { MOST_NAMED = 64 };
@@ -613,6 +612,7 @@ struct node {
     size_t after_count;
     struct graph *child; /* of a child graph's node: its own graph */
     CUgraphNode origin;  /* in an executable graph: the node that this one is made from */
+    unsigned int part;   /* in an executable graph, of a child graph's node: its part */
     bool disabled;       /* in an executable graph: does nothing */
     struct op *op;       /* while the graph is being launched */
     struct node *clone;  /* while it is being copied */
@@ -624,9 +624,14 @@ struct graph {
     CUgraph handle;
     CUgraphExec exec_handle; /* of an executable graph */
     bool is_child;           /* of a node, which frees it */
+    bool is_moved;           /* to be a child: no more a graph of its own */
+    bool frees_on_launch;    /* instantiated to free what the last launch left */
     struct node *nodes, *last;
+    /* Of an executable graph: how many graphs it is made of. The outermost is part 0; child graphs
+     * follow, in the order of their nodes. */
+    unsigned int parts;
     struct user_reference *user_objects;
-    struct op *last_launch;
+    struct op *last_launch, *last_upload;
     struct extent overhead; /* of an executable graph */
 };
 
@@ -634,6 +639,8 @@ struct graph *graph_new(bool executable);
 void graph_free(struct graph *graph);
 struct node *graph_add(struct graph *graph, const struct work *work, struct node *const *after,
                        size_t after_count);
+/* Copies nodes and references. */
+bool graph_copy(struct graph *target, const struct graph *source);
 /* A node that runs a copy of the child. */
 struct node *graph_add_child(struct graph *graph, const struct graph *child,
                              struct node *const *after, size_t after_count);
@@ -641,6 +648,7 @@ struct node *graph_add_child(struct graph *graph, const struct graph *child,
 bool graph_flatten(struct graph *exec, const struct graph *source, struct node *const *after,
                    size_t after_count);
 struct graph *graph_of(CUgraph handle);
+bool graph_is_being_captured(const struct graph *graph);
 /* The nodes that handles name, all of the graph; at most MOST_NAMED. */
 bool graph_nodes_of(const struct graph *graph, const CUgraphNode *handles, size_t count,
                     struct node **nodes);
@@ -652,14 +660,34 @@ CUresult semaphores_signal_work(const CUDA_EXT_SEM_SIGNAL_NODE_PARAMS *parameter
                                 struct work *work);
 /* Does what can be done; true when all steps are done. */
 bool memory_steps_run(struct work *work);
-/* Memory of an alloc node, shared by the copies of the graph. */
-struct graph_memory *graph_memory_new(struct call *call, size_t bytes, CUdeviceptr *address);
-void graph_memory_hold(struct graph_memory *memory);
-/* The last to drop it frees it when the operation (or NULL) is over. */
-void graph_memory_drop(struct graph_memory *memory, struct op *last_use);
-/* References of a graph to the program's objects. */
-void user_references_copy(struct graph *target, const struct graph *source);
+/* Memory of nodes that allocate and free: graph_memory.c. The node's work, and its address. */
+CUresult graph_memory_allocate(struct call *call, const struct graph *owner, size_t bytes,
+                               struct work *work, CUdeviceptr *address);
+CUresult graph_memory_free_node(const struct allocation *allocation, const struct graph *graph,
+                                struct work *work);
+/* A node of the graph with this work is made, and is gone. */
+void graph_memory_hold(const struct graph *graph, const struct work *work);
+void graph_memory_drop(const struct graph *graph, const struct work *work);
+/* Such a graph can be neither copied nor instantiated twice at a time. */
+bool graph_memory_is_in(const struct graph *graph);
+bool graph_memory_is_instantiated(const struct graph *graph);
+/* Nothing that the executable graph allocates is live, unless a launch frees it first. */
+bool graph_memory_allows_launch(const struct graph *exec);
+void graph_memory_launched(const struct graph *exec, struct op *launch);
+/* The program frees it; with an operation, in its order. */
+bool graph_memory_is_live(const struct allocation *allocation);
+void graph_memory_freed(const struct allocation *allocation, struct op *op);
+/* References of a graph to the program's objects; an executable graph has them apart for each of
+ * its parts, as updates replace them. What an executable graph lets go goes when its last launch
+ * and upload are over, what another graph lets go at the end of the call. */
+void user_references_copy(struct graph *target, unsigned int part, const struct graph *source);
 void user_references_free(struct graph *graph);
+/* The part of the executable graph lets its own go and takes the source's. */
+void user_references_replace(struct graph *exec, unsigned int part, const struct graph *source);
+/* The executable graphs have each other's, as if the other had been launched as this one was. */
+void user_references_swap(struct graph *exec, struct graph *other);
+/* Runs the destructors of what the calling thread has let go; without locks. */
+void user_objects_destroy(void);
 
 /* --- memory ------------------------------------------------------------------------------------*/
 
@@ -685,7 +713,8 @@ struct allocation {
     struct extent extent;
     struct pool *pool;
     struct chunk *chunk;
-    struct physical *physical; /* what is mapped */
+    struct physical *physical;     /* what is mapped */
+    struct host_piece *host_piece; /* what it is cut out of */
     uint64_t id;
     unsigned int flags;
     bool sync_memops;
@@ -732,6 +761,16 @@ void allocations_note_use(const struct work *work, struct op *op, struct context
 bool device_may_access(uint64_t address, uint64_t bytes);
 /* May a copy or a fill? It names what is allocated, or ordinary host memory. */
 bool copies_may_access(uint64_t address, uint64_t bytes);
+
+/* --- host memory: host_memory.c ----------------------------------------------------------------*/
+
+/* Takes back what lay under an allocation of host memory. */
+void host_memory_give(const struct allocation *allocation);
+/* Where the mapping begins that it lies in. */
+uint64_t host_mapping_of(const struct allocation *allocation);
+/* Whether copies still find something there: also where a freed block was, in a piece with others
+ * that live. */
+bool host_memory_is_mapped(uint64_t address, uint64_t bytes);
 /* Host memory that the driver does not know. */
 bool is_pageable(uint64_t address);
 CUresult allocate_device(struct call *call, enum memory_kind kind, size_t bytes,
@@ -739,6 +778,7 @@ CUresult allocate_device(struct call *call, enum memory_kind kind, size_t bytes,
 uint64_t round_up(uint64_t bytes, uint64_t unit);
 
 CUmemoryPool pool_handle(const struct pool *pool);
+CUmemorytype pool_memory_type(const struct pool *pool);
 struct pool *pool_new(struct device *device, bool is_default);
 void pool_release(struct allocation *allocation);
 /* After a synchronisation: pools give back what is above their release thresholds. */

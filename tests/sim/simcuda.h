@@ -87,11 +87,11 @@ SIMCUDA_WEAK void simcuda_acquire(const void *object);
  * waits in it for ... Calls may not nest. */
 enum simcuda_waits {
     SIMCUDA_WAITS_FOR_NOTHING = 1,
-    SIMCUDA_WAITS_FOR_OWNER,   /* cuMemFree(argument): its context's work, and copies of it */
+    SIMCUDA_WAITS_FOR_OWNER,   /* cuMemFree(argument): its context's work, and copies of it;
+                                  cuMemFreeHost(argument): its context's work alone */
     SIMCUDA_WAITS_FOR_CONTEXT, /* the current context's work */
     SIMCUDA_WAITS_FOR_STREAM,  /* argument: a CUstream */
     SIMCUDA_WAITS_FOR_EVENT,   /* argument: a CUevent */
-    SIMCUDA_WAITS_FOR_ALL,     /* cuMemFreeHost: all contexts' work */
     SIMCUDA_STREAM_FREE,       /* cuMemFreeAsync(..., argument): nothing, but allocations from now
                                   on may be put behind this stream's work */
     SIMCUDA_STREAM_ALLOCATION, /* cuMemAllocAsync: nothing on the host, and on the device for what
