@@ -28,6 +28,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -150,14 +151,30 @@ void known_fact(long long number, long long known, const char *format, ...)
         fail("%s: expected %lld, got %lld", what, known, number);
 }
 
-static void open_facts(void)
+static bool has_pool(void)
+{
+    const char *pool = getenv("CONFORMANCE_WITH_POOL");
+    return pool != NULL && strcmp(pool, "1") == 0;
+}
+
+static void open_facts(const char *mode)
 {
     const char *path = getenv("CONFORMANCE_FACTS");
     if (path == NULL || path[0] == '\0')
         return;
-    facts = fopen(path, gpu.pool ? "r" : "w");
+    facts = fopen(path, mode);
     if (facts == NULL)
         fail("CONFORMANCE_FACTS: cannot open %s", path);
+}
+
+/* Each part of the rows adds its own. */
+static void empty_facts(void)
+{
+    if (!has_pool())
+        open_facts("w");
+    if (facts != NULL)
+        fclose(facts);
+    facts = NULL;
 }
 
 #define FAIL_FOR_TIME(...)                                                                         \
@@ -2699,10 +2716,14 @@ static const struct row {
     const char *name;
     void (*check)(void);
     const char *across; /* its name with the second context on another device; or NULL */
+    int part;           /* rows of one part share a process */
 } rows[] = {
 /* clang-format off */
-#define ROW(function) {#function, function, NULL}
-#define CONTEXTS_ROW(function) {#function, function, #function "@another_device"}
+#define ROW(function) {#function, function, NULL, 0}
+#define CONTEXTS_ROW(function) {#function, function, #function "@another_device", 0}
+#define HOST_ROW(function) {#function, function, NULL, 1}
+#define HOST_CONTEXTS_ROW(function) {#function, function, #function "@another_device", 1}
+#define GRAPHS_ROW(function) {#function, function, NULL, 2}
     /* clang-format on */
     ROW(alloc_of_nothing_is_invalid),
     ROW(alloc_to_nowhere_is_invalid),
@@ -2801,51 +2822,51 @@ static const struct row {
     ROW(which_nodes_can_be_disabled),
     ROW(child_graphs_keep_their_types),
     ROW(conditional_bodies_hold_no_host_nodes),
-    ROW(captured_graphs_keep_objects),
-    ROW(retained_references_are_apart_from_the_programs),
-    ROW(clones_keep_objects),
-    ROW(executables_of_clones_keep_objects),
-    ROW(pending_launches_keep_objects),
-    ROW(objects_retained_by_other_threads),
-    ROW(forked_streams_tell_the_same_graph),
-    ROW(destructors_threads),
-    ROW(updates_replace_objects),
-    ROW(updates_beside_launches_keep_objects),
-    ROW(objects_that_were_never_launched),
-    ROW(objects_given_after_instantiating),
-    ROW(failed_updates_and_objects),
-    ROW(updates_by_the_own_graph_keep_objects),
-    ROW(child_graphs_keep_objects),
-    ROW(changed_child_graphs_replace_objects),
-    ROW(updated_child_graphs_and_objects),
-    ROW(captured_launches_and_objects),
-    ROW(moved_child_graphs_keep_objects),
-    ROW(conditional_bodies_and_objects),
-    ROW(uploads_need_no_graph),
-    ROW(captures_to_graphs_keep_objects),
-    ROW(spoiled_captures_to_graphs),
-    ROW(unjoined_captures_to_graphs),
-    ROW(refused_captures_to_graphs),
-    ROW(captures_ended_on_the_wrong_stream),
-    ROW(captures_ended_by_the_wrong_thread),
-    ROW(calls_beside_captures),
-    ROW(calls_beside_other_threads_captures),
-    ROW(relaxed_calls_beside_captures),
-    ROW(relaxed_calls_beside_other_threads_captures),
-    ROW(captured_allocations_keep_their_address),
-    ROW(unfreed_allocations_forbid_a_launch),
-    ROW(launches_may_free_what_the_last_one_left),
-    ROW(unfreed_allocations_are_freed_in_order),
-    ROW(unfreed_allocations_are_freed_plainly),
-    ROW(unfreed_allocations_outlive_their_graph),
-    ROW(other_graphs_free_allocations),
-    ROW(graphs_with_memory_are_not_copied),
-    ROW(graphs_with_memory_have_one_executable),
-    ROW(graphs_with_memory_in_captures),
-    ROW(graphs_with_memory_are_updated),
-    ROW(moved_child_graphs_with_memory),
-    ROW(spoiled_captures_give_allocations_back),
-    ROW(graph_memory_is_counted),
+    GRAPHS_ROW(captured_graphs_keep_objects),
+    GRAPHS_ROW(retained_references_are_apart_from_the_programs),
+    GRAPHS_ROW(clones_keep_objects),
+    GRAPHS_ROW(executables_of_clones_keep_objects),
+    GRAPHS_ROW(pending_launches_keep_objects),
+    GRAPHS_ROW(objects_retained_by_other_threads),
+    GRAPHS_ROW(forked_streams_tell_the_same_graph),
+    GRAPHS_ROW(destructors_threads),
+    GRAPHS_ROW(updates_replace_objects),
+    GRAPHS_ROW(updates_beside_launches_keep_objects),
+    GRAPHS_ROW(objects_that_were_never_launched),
+    GRAPHS_ROW(objects_given_after_instantiating),
+    GRAPHS_ROW(failed_updates_and_objects),
+    GRAPHS_ROW(updates_by_the_own_graph_keep_objects),
+    GRAPHS_ROW(child_graphs_keep_objects),
+    GRAPHS_ROW(changed_child_graphs_replace_objects),
+    GRAPHS_ROW(updated_child_graphs_and_objects),
+    GRAPHS_ROW(captured_launches_and_objects),
+    GRAPHS_ROW(moved_child_graphs_keep_objects),
+    GRAPHS_ROW(conditional_bodies_and_objects),
+    GRAPHS_ROW(uploads_need_no_graph),
+    GRAPHS_ROW(captures_to_graphs_keep_objects),
+    GRAPHS_ROW(spoiled_captures_to_graphs),
+    GRAPHS_ROW(unjoined_captures_to_graphs),
+    GRAPHS_ROW(refused_captures_to_graphs),
+    GRAPHS_ROW(captures_ended_on_the_wrong_stream),
+    GRAPHS_ROW(captures_ended_by_the_wrong_thread),
+    GRAPHS_ROW(calls_beside_captures),
+    GRAPHS_ROW(calls_beside_other_threads_captures),
+    GRAPHS_ROW(relaxed_calls_beside_captures),
+    GRAPHS_ROW(relaxed_calls_beside_other_threads_captures),
+    GRAPHS_ROW(captured_allocations_keep_their_address),
+    GRAPHS_ROW(unfreed_allocations_forbid_a_launch),
+    GRAPHS_ROW(launches_may_free_what_the_last_one_left),
+    GRAPHS_ROW(unfreed_allocations_are_freed_in_order),
+    GRAPHS_ROW(unfreed_allocations_are_freed_plainly),
+    GRAPHS_ROW(unfreed_allocations_outlive_their_graph),
+    GRAPHS_ROW(other_graphs_free_allocations),
+    GRAPHS_ROW(graphs_with_memory_are_not_copied),
+    GRAPHS_ROW(graphs_with_memory_have_one_executable),
+    GRAPHS_ROW(graphs_with_memory_in_captures),
+    GRAPHS_ROW(graphs_with_memory_are_updated),
+    GRAPHS_ROW(moved_child_graphs_with_memory),
+    GRAPHS_ROW(spoiled_captures_give_allocations_back),
+    GRAPHS_ROW(graph_memory_is_counted),
     ROW(both_lookups_give_one_address),
     ROW(unknown_names_are_not_found),
     ROW(memory_of_other_processes_is_missing),
@@ -2859,63 +2880,63 @@ static const struct row {
     ROW(processes_fork_beside_a_calling_thread),
     ROW(several_threads_free_one_block),
     ROW(children_of_a_fork_have_no_memory),
-    ROW(host_alloc_takes_every_flag),
-    ROW(host_alloc_of_unknown_flags),
-    ROW(host_alloc_of_nothing),
-    ROW(host_alloc_of_too_much_is_out_of_memory),
-    ROW(host_alloc_needs_a_context),
-    ROW(host_flags_are_told),
-    ROW(host_flags_of_registered_memory_are_told),
-    ROW(small_host_blocks_have_an_alignment),
-    ROW(host_ranges_are_told),
-    ROW(host_pointers_have_attributes),
-    ROW(host_pointers_have_all_attributes_in_one_call),
-    ROW(host_buffers_have_ids_of_their_own),
-    ROW(freed_host_memory_is_told),
-    ROW(ordinary_memory_is_told),
-    ROW(host_memory_can_be_told_to_synchronize),
-    ROW(host_device_pointers_are_host_pointers),
-    CONTEXTS_ROW(host_device_pointers_in_other_contexts),
-    ROW(host_memory_is_written_by_both),
-    ROW(fresh_host_memory_has_contents),
-    ROW(host_pools_have_a_threshold),
-    ROW(host_free_waits_for_its_context),
-    CONTEXTS_ROW(host_free_beside_kernels_of_other_contexts),
-    ROW(host_free_beside_host_functions),
-    ROW(host_free_without_a_context_beside_a_kernel),
-    ROW(host_unregister_waits_for_its_context),
-    ROW(others_call_while_host_free_waits),
-    ROW(host_alloc_beside_a_kernel),
-    ROW(host_alloc_in_captures),
-    ROW(host_free_in_captures),
-    ROW(host_calls_of_others_in_captures),
-    ROW(relaxed_threads_may_use_host_memory),
-    ROW(fence_covers_reads_of_host_memory),
-    ROW(fence_covers_writes_of_host_memory),
-    ROW(host_frees_that_nobody_may_make),
-    ROW(freed_host_memory_may_stay),
-    ROW(host_frees_in_other_contexts),
-    ROW(host_frees_by_other_calls),
-    ROW(host_memory_of_destroyed_contexts),
-    ROW(host_memory_is_registered),
-    ROW(host_memory_after_a_fork),
-    ROW(host_memory_needs_no_limit),
-    ROW(other_contexts_use_host_memory),
-    ROW(host_free_beside_copies_of_other_contexts),
+    HOST_ROW(host_alloc_takes_every_flag),
+    HOST_ROW(host_alloc_of_unknown_flags),
+    HOST_ROW(host_alloc_of_nothing),
+    HOST_ROW(host_alloc_of_too_much_is_out_of_memory),
+    HOST_ROW(host_alloc_needs_a_context),
+    HOST_ROW(host_flags_are_told),
+    HOST_ROW(host_flags_of_registered_memory_are_told),
+    HOST_ROW(small_host_blocks_have_an_alignment),
+    HOST_ROW(host_ranges_are_told),
+    HOST_ROW(host_pointers_have_attributes),
+    HOST_ROW(host_pointers_have_all_attributes_in_one_call),
+    HOST_ROW(host_buffers_have_ids_of_their_own),
+    HOST_ROW(freed_host_memory_is_told),
+    HOST_ROW(ordinary_memory_is_told),
+    HOST_ROW(host_memory_can_be_told_to_synchronize),
+    HOST_ROW(host_device_pointers_are_host_pointers),
+    HOST_CONTEXTS_ROW(host_device_pointers_in_other_contexts),
+    HOST_ROW(host_memory_is_written_by_both),
+    HOST_ROW(fresh_host_memory_has_contents),
+    HOST_ROW(host_pools_have_a_threshold),
+    HOST_ROW(host_free_waits_for_its_context),
+    HOST_CONTEXTS_ROW(host_free_beside_kernels_of_other_contexts),
+    HOST_ROW(host_free_beside_host_functions),
+    HOST_ROW(host_free_without_a_context_beside_a_kernel),
+    HOST_ROW(host_unregister_waits_for_its_context),
+    HOST_ROW(others_call_while_host_free_waits),
+    HOST_ROW(host_alloc_beside_a_kernel),
+    HOST_ROW(host_alloc_in_captures),
+    HOST_ROW(host_free_in_captures),
+    HOST_ROW(host_calls_of_others_in_captures),
+    HOST_ROW(relaxed_threads_may_use_host_memory),
+    HOST_ROW(fence_covers_reads_of_host_memory),
+    HOST_ROW(fence_covers_writes_of_host_memory),
+    HOST_ROW(host_frees_that_nobody_may_make),
+    HOST_ROW(freed_host_memory_may_stay),
+    HOST_ROW(host_frees_in_other_contexts),
+    HOST_ROW(host_frees_by_other_calls),
+    HOST_ROW(host_memory_of_destroyed_contexts),
+    HOST_ROW(host_memory_is_registered),
+    HOST_ROW(host_memory_after_a_fork),
+    HOST_ROW(host_memory_needs_no_limit),
+    HOST_ROW(other_contexts_use_host_memory),
+    HOST_ROW(host_free_beside_copies_of_other_contexts),
     /* Late: a capture that such an end does not end would disturb every row after it. */
-    ROW(captures_of_destroyed_streams),
-    ROW(captures_of_ended_threads),
+    GRAPHS_ROW(captures_of_destroyed_streams),
+    GRAPHS_ROW(captures_of_ended_threads),
     /* Last, since a call that hangs inside a host function ends the run. */
     ROW(calls_inside_host_functions),
     ROW(waits_inside_host_functions),
     ROW(frees_inside_host_functions),
     ROW(frees_inside_callbacks),
     /* At the very end: nobody says what the driver makes of these, and a fault would stay. */
-    ROW(pending_uploads_and_objects),
-    ROW(captured_allocations_are_freed_once),
-    ROW(allocations_before_a_launch),
-    ROW(uploads_and_graph_memory),
-    ROW(captured_frees_of_plain_memory),
+    GRAPHS_ROW(pending_uploads_and_objects),
+    GRAPHS_ROW(captured_allocations_are_freed_once),
+    GRAPHS_ROW(allocations_before_a_launch),
+    GRAPHS_ROW(uploads_and_graph_memory),
+    GRAPHS_ROW(captured_frees_of_plain_memory),
 #undef ROW
 #undef CONTEXTS_ROW
 };
@@ -2927,8 +2948,7 @@ static void get_function(CUfunction *function, const char *name)
 
 static void open_device(void)
 {
-    const char *pool = getenv("CONFORMANCE_WITH_POOL");
-    gpu.pool = pool != NULL && strcmp(pool, "1") == 0;
+    gpu.pool = has_pool();
     SUCCEEDS(cuInit(0));
     SUCCEEDS(cuDeviceGet(&gpu.device, 0));
     SUCCEEDS(cuDevicePrimaryCtxRetain(&gpu.context, gpu.device));
@@ -2974,7 +2994,7 @@ static bool is_wanted(const char *name, int argc, char **argv)
     return argc == 1;
 }
 
-enum { TRIES_FOR_TIME = 4 };
+enum { TRIES_FOR_TIME = 4, PARTS = 3 };
 
 static bool run(const char *name, void (*check)(void))
 {
@@ -3006,37 +3026,87 @@ static void run_and_count(const char *name, void (*check)(void), struct count *c
         count->failed++;
 }
 
-/* All rows with the second context beside the first; then, where there is another device, those
- * about several contexts with it there. */
-static struct count run_rows(int argc, char **argv)
+/* All rows of the part with the second context beside the first; then, where there is another
+ * device, those about several contexts with it there. */
+static struct count run_rows(int part, int argc, char **argv)
 {
     struct count count = {0, 0};
     int devices = 0;
     SUCCEEDS(cuDeviceGetCount(&devices));
     gpu.neighbour = gpu.device;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (is_wanted(rows[i].name, argc, argv))
+        if (rows[i].part == part && is_wanted(rows[i].name, argc, argv))
             run_and_count(rows[i].name, rows[i].check, &count);
     if (devices < 2)
         return count;
     SUCCEEDS(cuDeviceGet(&gpu.neighbour, 1));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (rows[i].across && is_wanted(rows[i].across, argc, argv))
+        if (rows[i].part == part && rows[i].across && is_wanted(rows[i].across, argc, argv))
             run_and_count(rows[i].across, rows[i].check, &count);
+    return count;
+}
+
+/* --- parts -------------------------------------------------------------------------------------*/
+
+static bool has_wanted_rows(int part, int argc, char **argv)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].part == part && (is_wanted(rows[i].name, argc, argv) ||
+                                     (rows[i].across && is_wanted(rows[i].across, argc, argv))))
+            return true;
+    return false;
+}
+
+static struct count run_part(int part, int argc, char **argv)
+{
+    if (open_gpu() == NULL)
+        open_facts(gpu.pool ? "r" : "a");
+    if (has_failed()) {
+        printf("FAIL opening the device: %s\n", failure);
+        return (struct count){0, 1};
+    }
+    return run_rows(part, argc, argv);
+}
+
+/* In a process of its own, so that what one part leaves behind is not the next one's: with memory
+ * nodes, after all other rows, an H200's driver ended the process. */
+static struct count run_apart(int part, int argc, char **argv)
+{
+    struct count count = {0, 1};
+    int ends[2], status = 0;
+    if (pipe(ends) != 0)
+        return count;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        count = run_part(part, argc, argv);
+        fflush(stdout);
+        exit(write(ends[1], &count, sizeof count) != (ssize_t)sizeof count);
+    }
+    close(ends[1]);
+    if (child < 0 || read(ends[0], &count, sizeof count) != (ssize_t)sizeof count)
+        count = (struct count){0, 1};
+    close(ends[0]);
+    if (child > 0 && waitpid(child, &status, 0) == child && status != 0) {
+        printf("FAIL part %d: the process has ended with status %#x\n", part, (unsigned)status);
+        count.failed += count.failed == 0;
+    }
     return count;
 }
 
 int main(int argc, char **argv)
 {
+    struct count sum = {0, 0};
     if (argc > 1 && strcmp(argv[1], "--obey") == 0)
         return obey();
-    if (open_gpu() == NULL)
-        open_facts();
-    if (has_failed()) {
-        printf("FAIL opening the device: %s\n", failure);
-        return 1;
+    empty_facts();
+    for (int part = 0; part < PARTS; part++) {
+        if (!has_wanted_rows(part, argc, argv))
+            continue;
+        struct count count = run_apart(part, argc, argv);
+        sum.passed += count.passed;
+        sum.failed += count.failed;
     }
-    struct count count = run_rows(argc, argv);
-    printf("%d passed, %d failed\n", count.passed, count.failed);
-    return count.failed > 0 || count.passed == 0;
+    printf("%d passed, %d failed\n", sum.passed, sum.failed);
+    return sum.failed > 0 || sum.passed == 0;
 }
