@@ -129,16 +129,19 @@ static uint64_t kept_by_drivers(const struct pool *pool, const struct device *de
     return pool->settings.stream_ordered.enabled && bytes != UINT64_MAX ? bytes : 0;
 }
 
-/* False where there is nothing to hope for. Memory that is there may lie in pieces, so that more is
+/* *has_come: since the driver was asked, all that is wanted has come, be it for somebody else.
+ * False where there is nothing to hope for. Memory that is there may lie in pieces, so that more is
  * missing than the numbers say. */
 static bool look_at_shortage(struct pool *pool, struct device *device, struct reclaim *progress,
-                             uint64_t own, struct shortage *shortage)
+                             uint64_t own, struct shortage *shortage, bool *has_come)
 {
     uint64_t left;
+    *has_come = false;
     *shortage = next_demand(progress);
     if (!device || progress->wanted == 0 || !bytes_left(pool, device, progress, &left))
         return progress->others.demand != UINT64_MAX;
     uint64_t missing = rest_of(progress->rounded, left);
+    *has_come = missing == 0 && left > progress->others.left;
     if (missing) {
         uint64_t needed = rest_of(progress->wanted, left);
         uint64_t of_others = rest_of(needed, own);
@@ -294,10 +297,11 @@ bool neighbours_ask(struct pool *pool, struct device *wanted, struct reclaim *pr
     struct reclaim_others *others = &progress->others;
     struct shortage shortage;
     int cancellation = cancellation_off();
-    bool hope = look_at_shortage(pool, wanted, progress, own, &shortage);
-    others->given = others->pend = false;
+    bool has_come, hope = look_at_shortage(pool, wanted, progress, own, &shortage, &has_come);
+    others->given = has_come;
+    others->pend = false;
     struct device *device = wanted ? wanted : registry_devices(&pool->registry);
-    for (; device && hope; device = wanted ? NULL : device->next)
+    for (; device && hope && !has_come; device = wanted ? NULL : device->next)
         if (device->board)
             ask_until_given(device, progress, shortage, wait);
     others->demand = shortage.bytes > UINT64_MAX / 2 ? UINT64_MAX : 2 * shortage.bytes;
