@@ -4,12 +4,21 @@
 #include <time.h>
 
 #include "cancellation.h"
+#include "numbers.h"
 
 uint64_t monotonic_now(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+#define LONGEST_NAP (UINT64_C(10) * 1000 * 1000)
+#define NAP_SHARE   8u
+
+uint64_t nap_after(uint64_t waited, uint64_t shortest)
+{
+    return larger_of(shortest, smaller_of(LONGEST_NAP, waited / NAP_SHARE));
 }
 
 /* At first the wait is for work that ends within microseconds; after that a core is worth more than

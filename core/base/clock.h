@@ -15,6 +15,11 @@ uint64_t monotonic_now(void);
  * first the processor is only yielded. */
 void patient_nap(uint64_t started);
 
+/* How long to sleep before another look at what has been waited for for so long, in nanoseconds: an
+ * eighth of that, so that it is seen hardly later than it is there; at least shortest, and at most
+ * 10 ms. For looks that cost more than those of a patient loop. */
+uint64_t nap_after(uint64_t waited, uint64_t shortest);
+
 /* While another thread's store is waited for. */
 static inline void let_the_processor_rest(void)
 {

@@ -61,10 +61,10 @@ struct device {
     _Atomic uint32_t frees_while_short; /* since it became so at first, as a clock for looks */
     _Atomic uint32_t retains; /* of the primary context, by the program, as far as they were seen.
                                  Relaxed: one that is only just coming is not counted on */
-    _Atomic uint64_t series_bytes; /* the last demand to neighbours, or the first block of a series
-                                      that the driver gave, in bytes, and when that was over.
-                                      Relaxed, both: they choose how many to ask neighbours for */
-    _Atomic uint64_t series_at;    /* nanoseconds of the monotonic clock; 0: never */
+    _Atomic uint64_t series_bytes; /* of the last demand to neighbours, or of the first block of a
+                                      series that the driver gave. Relaxed, like the next one: they
+                                      choose how many to ask neighbours for */
+    _Atomic uint64_t series_at;    /* when that was; nanoseconds of the monotonic clock; 0: never */
     struct watermark watermark;    /* the housekeeper's own, like the next one */
     _Atomic uint64_t promised;   /* bytes that were cached, and are just given back. Relaxed: it is
                                     published for others */

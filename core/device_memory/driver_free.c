@@ -58,8 +58,7 @@ CUresult heap_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr
     CUresult result = release(pool, address, argument);
     leave_driver();
     uint64_t nanoseconds = monotonic_now() - started;
-    bool gone = result == CUDA_SUCCESS ||
-                (result == CUDA_ERROR_INVALID_VALUE && !driver_has_block(pool->driver, address));
+    bool gone = driver_is_rid_of(pool->driver, address, result);
     heap_lock(heap);
     if (block_state(block) == BLOCK_LEAVING && block_address(block) == address) {
         if (gone) {

@@ -61,6 +61,14 @@ CUresult driver_memory_info(const struct driver *driver, size_t *left, size_t *t
  * so the second free of a program that frees twice reaches the driver, perhaps as the first. */
 bool driver_has_block(const struct driver *driver, CUdeviceptr address);
 
+/* Whether the block is gone after a free of it has answered so. */
+static inline bool driver_is_rid_of(const struct driver *driver, CUdeviceptr address,
+                                    CUresult result)
+{
+    return result == CUDA_SUCCESS ||
+           (result == CUDA_ERROR_INVALID_VALUE && !driver_has_block(driver, address));
+}
+
 /* Whether the handle is one that the driver has given out for a stream that was created: the others
  * mean a stream of the current context, or of the calling thread. */
 static inline bool stream_is_created(CUstream handle)

@@ -145,16 +145,8 @@ static bool may_end(struct house *house)
 
 /* ---- neighbours ---- */
 
-/* The shortest and the longest sleep while a neighbour waits for what is pending, in nanoseconds;
- * in between an eighth of what it has waited, so that it waits hardly longer than it must. */
-#define SHORT_PATIENCE (UINT64_C(100) * 1000)
-#define LONG_PATIENCE  (UINT64_C(10) * 1000 * 1000)
-#define PATIENCE_SHARE 8u
-
-static uint64_t patience_after(uint64_t waited)
-{
-    return larger_of(SHORT_PATIENCE, smaller_of(LONG_PATIENCE, waited / PATIENCE_SHARE));
-}
+/* The shortest sleep while a neighbour waits for what is pending: nanoseconds. */
+#define SHORTEST_NAP (UINT64_C(100) * 1000)
 
 static void answer_neighbours(struct house *house)
 {
@@ -163,7 +155,8 @@ static void answer_neighbours(struct house *house)
     uint64_t now = monotonic_now();
     if (!awaited)
         house->awaited_since = now;
-    house->next_answer = more ? now + patience_after(now - house->awaited_since) : UINT64_MAX;
+    uint64_t nap = nap_after(now - house->awaited_since, SHORTEST_NAP);
+    house->next_answer = more ? now + nap : UINT64_MAX;
 }
 
 /* ---- all of it ---- */

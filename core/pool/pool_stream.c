@@ -166,9 +166,7 @@ static CUresult free_by_driver(struct pool *pool, struct stream_block *block,
     CUresult result = release(pool, address, argument);
     leave_driver();
     uint64_t nanoseconds = monotonic_now() - started;
-    bool gone = result == CUDA_SUCCESS ||
-                (result == CUDA_ERROR_INVALID_VALUE && !driver_has_block(pool->driver, address));
-    if (!gone) {
+    if (!driver_is_rid_of(pool->driver, address, result)) {
         stream_block_came_back(pool, block);
         return result;
     }

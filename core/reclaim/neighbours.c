@@ -100,8 +100,10 @@ static void note_in_series(struct device *device, uint64_t bytes, uint64_t now)
 
 void neighbours_note_taken(struct device *device, uint64_t bytes)
 {
-    uint64_t now = device->board ? monotonic_now() : 0;
-    if (device->board && !is_in_series(device, now))
+    if (!device->board)
+        return;
+    uint64_t now = monotonic_now();
+    if (!is_in_series(device, now))
         note_in_series(device, bytes, now);
 }
 
@@ -153,16 +155,12 @@ static bool look_at_shortage(struct pool *pool, struct device *device, struct re
     return !is_given_in_vain(&progress->others, left);
 }
 
-/* Between two looks, for so long as an eighth of what was waited: a look costs some system calls.
- */
+/* Between two looks at a demand, each of which costs some system calls: nanoseconds. */
 #define SHORTEST_NAP (UINT64_C(50) * 1000)
-#define LONGEST_NAP  (UINT64_C(10) * 1000 * 1000)
-#define NAP_SHARE    8u
 
 static void nap(uint64_t began)
 {
-    uint64_t share = (monotonic_now() - began) / NAP_SHARE;
-    uint64_t nanoseconds = larger_of(SHORTEST_NAP, smaller_of(LONGEST_NAP, share));
+    uint64_t nanoseconds = nap_after(monotonic_now() - began, SHORTEST_NAP);
     nanosleep(&(struct timespec){0, (long)nanoseconds}, NULL);
 }
 
@@ -290,6 +288,17 @@ static bool may_turn_up(const struct pool *pool, const struct device *wanted,
     return now < until;
 }
 
+/* hope: somebody may have something. */
+static void ask_each(struct pool *pool, struct device *wanted, struct reclaim *progress,
+                     const struct shortage *shortage, bool hope, bool wait)
+{
+    struct device *device = wanted ? wanted : registry_devices(&pool->registry);
+    for (; device && hope; device = wanted ? NULL : device->next)
+        if (device->board)
+            ask_until_given(device, progress, *shortage, wait);
+    progress->others.demand = shortage->bytes > UINT64_MAX / 2 ? UINT64_MAX : 2 * shortage->bytes;
+}
+
 bool neighbours_ask(struct pool *pool, struct device *wanted, struct reclaim *progress,
                     uint64_t own, bool wait)
 {
@@ -300,11 +309,8 @@ bool neighbours_ask(struct pool *pool, struct device *wanted, struct reclaim *pr
     bool has_come, hope = look_at_shortage(pool, wanted, progress, own, &shortage, &has_come);
     others->given = has_come;
     others->pend = false;
-    struct device *device = wanted ? wanted : registry_devices(&pool->registry);
-    for (; device && hope && !has_come; device = wanted ? NULL : device->next)
-        if (device->board)
-            ask_until_given(device, progress, shortage, wait);
-    others->demand = shortage.bytes > UINT64_MAX / 2 ? UINT64_MAX : 2 * shortage.bytes;
+    if (!has_come)
+        ask_each(pool, wanted, progress, &shortage, hope, wait);
     if (!others->given && hope)
         others->given = has_more_left(pool, wanted, progress);
     if (!others->given && may_turn_up(pool, wanted, others)) {

@@ -244,6 +244,24 @@ Test(neighbours, what_a_rival_has_taken_is_asked_for_again)
 }
 
 /* The kernel gives its memory back within a moment. */
+static void they_free_one(void *unused)
+{
+    (void)unused;
+    fake_during(FAKE_MEM_GET_INFO, NULL, NULL);
+    they_free();
+}
+
+/* Between the driver's answer and the look at what is missing, be it for another's demand. */
+Test(neighbours, what_has_come_meanwhile_is_tried_for_without_a_question)
+{
+    start_on(16 * MIB);
+    they_take(12 * MIB), they_take(4 * MIB);
+    fake_during(FAKE_MEM_GET_INFO, they_free_one, NULL);
+    cr_assert_eq(try_to_allocate(4 * MIB), CUDA_SUCCESS);
+    cr_assert_eq(fake.asked, 0);
+    they_free();
+}
+
 Test(neighbours, what_one_had_that_has_just_ended_is_waited_for)
 {
     start_on(16 * MIB);
