@@ -389,6 +389,9 @@ $(filter %/test_failing_memory %/test_failing_stream_memory,$(UNIT_TESTS) $(PLAI
 # So do its looks through the loaded objects.
 $(filter %/test_surroundings %/test_housekeeper,$(UNIT_TESTS) $(PLAIN_TESTS)): \
     LDFLAGS += -Wl,--wrap=dl_iterate_phdr
+# The test says where threads run and may run.
+$(filter %/test_machine_nodes,$(UNIT_TESTS) $(PLAIN_TESTS)): \
+    LDFLAGS += $(foreach f,sched_getaffinity sched_getcpu,-Wl,--wrap=$(f))
 # The core's calls of the board go to the test (fake_board.h).
 $(filter %/test_neighbours,$(UNIT_TESTS) $(PLAIN_TESTS)): \
     LDFLAGS += $(foreach f,join leave forget is_joined device publish publish_listening others ended_at \

@@ -1,0 +1,561 @@
+/*
+ * The machine that the process runs on (machine.h).
+ *
+ * Files are read byte by byte out of a small buffer, because the kernel's are of any length: a
+ * container's host may have thousands of mounts. Part of the preload object: libc only.
+ */
+#include "machine.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cancellation.h"
+#include "numbers.h"
+
+/* Stands for a number that is missing as well: what is not known limits nothing. */
+#define NO_LIMIT UINT64_MAX
+/* A cgroup v1 without a limit says the largest multiple of its page size within 63 bits. */
+#define LEAST_ENDLESS_LIMIT (UINT64_C(1) << 62)
+/* More than any number or keyword of interest has. */
+#define WORD_BYTES 64
+/* Linux has at most so many nodes. */
+#define NODES_END 1024u
+
+/* --- text files of lines and fields --------------------------------------------------------- */
+
+struct reader {
+    int fd;
+    size_t at, filled; /* in bytes */
+    bool line_is_over; /* the field before was the last of its line */
+    bool file_is_over;
+    char end; /* what ended the field before; '\n' at the end of the file, too */
+    char bytes[512];
+};
+
+/* Before the first line. A file that cannot be opened is empty. */
+static void reader_open(struct reader *reader, const char *path)
+{
+    reader->fd = open(path, O_RDONLY | O_CLOEXEC);
+    reader->at = reader->filled = 0;
+    reader->line_is_over = true;
+    reader->file_is_over = reader->fd < 0;
+    reader->end = '\n';
+}
+
+static void reader_close(struct reader *reader)
+{
+    if (reader->fd >= 0)
+        close(reader->fd);
+}
+
+static bool fill(struct reader *reader)
+{
+    ssize_t got;
+    do
+        got = read(reader->fd, reader->bytes, sizeof reader->bytes);
+    while (got < 0 && errno == EINTR);
+    reader->at = 0;
+    reader->filled = got > 0 ? (size_t)got : 0;
+    return got > 0;
+}
+
+/* The next byte; '\n' at the end of the file. */
+static char next_byte(struct reader *reader)
+{
+    if (reader->file_is_over || (reader->at == reader->filled && !fill(reader))) {
+        reader->file_is_over = true;
+        return '\n';
+    }
+    return reader->bytes[reader->at++];
+}
+
+/* Takes the next field of the line, which one of the separators ends, or the line's end. It is ""
+ * on a line that is over. False where the text is only the field's beginning, for lack of room. */
+static bool take_field(struct reader *reader, const char *separators, char *text, size_t room)
+{
+    size_t length = 0, taken = 0;
+    reader->end = '\n';
+    while (!reader->line_is_over) {
+        char byte = next_byte(reader);
+        reader->end = byte;
+        reader->line_is_over = byte == '\n';
+        if (reader->line_is_over || (byte != '\0' && strchr(separators, byte)))
+            break;
+        taken++;
+        if (length + 1 < room)
+            text[length++] = byte;
+    }
+    text[length] = '\0';
+    return taken == length;
+}
+
+static void skip_field(struct reader *reader)
+{
+    char ignored[1];
+    take_field(reader, " ", ignored, sizeof ignored);
+}
+
+/* Goes on to the next line, or to the first one. False at the end of the file. */
+static bool next_line(struct reader *reader)
+{
+    while (!reader->line_is_over)
+        skip_field(reader);
+    if (!reader->file_is_over && reader->at == reader->filled)
+        reader->file_is_over = !fill(reader);
+    reader->line_is_over = reader->file_is_over;
+    return !reader->file_is_over;
+}
+
+/* The number that the text is, or NO_LIMIT for other text and for numbers that are too large. */
+static uint64_t number_in(const char *text)
+{
+    uint64_t number = 0;
+    if (*text == '\0')
+        return NO_LIMIT;
+    for (; *text != '\0'; text++)
+        if (*text < '0' || *text > '9' || __builtin_mul_overflow(number, 10, &number) ||
+            __builtin_add_overflow(number, (uint64_t)(*text - '0'), &number))
+            return NO_LIMIT;
+    return number;
+}
+
+/* The number that is the file's first line. */
+static uint64_t number_in_file(const char *path)
+{
+    struct reader reader;
+    uint64_t number = NO_LIMIT;
+    char line[WORD_BYTES];
+    reader_open(&reader, path);
+    if (next_line(&reader) && take_field(&reader, "", line, sizeof line))
+        number = number_in(line);
+    reader_close(&reader);
+    return number;
+}
+
+/* The number after the name and any spaces, in the first line that begins with the name. */
+static uint64_t number_after(const char *path, const char *name)
+{
+    struct reader reader;
+    uint64_t number = NO_LIMIT;
+    char word[WORD_BYTES];
+    bool found = false;
+    reader_open(&reader, path);
+    while (!found && next_line(&reader)) {
+        take_field(&reader, " ", word, sizeof word);
+        found = strcmp(word, name) == 0;
+    }
+    word[0] = '\0';
+    while (found && word[0] == '\0' && !reader.line_is_over)
+        take_field(&reader, " ", word, sizeof word);
+    if (found)
+        number = number_in(word);
+    reader_close(&reader);
+    return number;
+}
+
+/* --- the process's cgroups ------------------------------------------------------------------- */
+
+enum version { V1, V2 };
+
+/* What the kernel writes as \ooo in mountinfo: spaces, ends of lines, backslashes. */
+static void resolve_escapes(char *text)
+{
+    char *to = text;
+    while (*text != '\0') {
+        unsigned byte = 0, digits = 0;
+        while (*text == '\\' && digits < 3 && text[digits + 1] >= '0' && text[digits + 1] <= '7')
+            byte = 8 * byte + (unsigned)(text[++digits] - '0');
+        *to = *text;
+        if (digits == 3)
+            *to = (char)byte;
+        to++;
+        text += digits == 3 ? 4 : 1;
+    }
+    *to = '\0';
+}
+
+/* A path whose end is missing becomes that of the deepest directory which is whole. */
+static void cut_last_name(char *path)
+{
+    char *slash = strrchr(path, '/');
+    if (slash)
+        *slash = '\0';
+}
+
+/* Whether one of the remaining words of the field is that word. They end with commas, and the field
+ * with one of the separators or with the line. */
+static bool has_word(struct reader *reader, const char *separators, const char *word)
+{
+    char text[WORD_BYTES];
+    bool found = false;
+    do
+        found |= take_field(reader, separators, text, sizeof text) && strcmp(text, word) == 0;
+    while (reader->end == ',');
+    return found;
+}
+
+/* The path that /proc/self/cgroup gives the process in its hierarchy of that version, which need
+ * not be one that the process can see. A line is ID:CONTROLLERS:PATH; v2 has no controllers there.
+ * False where there is none. */
+static bool read_process_path(const char *root, enum version version, char *path)
+{
+    struct reader reader;
+    bool found = false;
+    snprintf(path, MACHINE_PATH_BYTES, "%s/proc/self/cgroup", root);
+    reader_open(&reader, path);
+    while (!found && next_line(&reader)) {
+        char id[WORD_BYTES];
+        take_field(&reader, ":", id, sizeof id);
+        found = has_word(&reader, ",:", version == V1 ? "memory" : "") && reader.end == ':';
+    }
+    if (found && !take_field(&reader, "", path, MACHINE_PATH_BYTES))
+        cut_last_name(path);
+    reader_close(&reader);
+    return found;
+}
+
+/* What the path is below the mounted directory: "", or a path that begins with a slash. NULL where
+ * it is not below, or cannot be told: a process outside its cgroup namespace has "/.." in its path,
+ * and so has a mount from outside. */
+static const char *path_below(const char *mounted, const char *path)
+{
+    size_t length = strcmp(mounted, "/") == 0 ? 0 : strlen(mounted);
+    if (strncmp(path, mounted, length) != 0)
+        return NULL;
+    path += length;
+    if (*path != '\0' && (*path != '/' || strstr(path, "/..")))
+        return NULL;
+    return strcmp(path, "/") == 0 ? "" : path;
+}
+
+/* Makes the directory of that path below the mount point the deepest level. False where there is no
+ * such directory. */
+static bool set_levels(struct machine_cgroup *cgroup, const char *root, const char *mount_point,
+                       const char *below)
+{
+    int top = snprintf(cgroup->path, sizeof cgroup->path, "%s%s", root, mount_point);
+    if (top < 0 || (size_t)top + 1 >= sizeof cgroup->path)
+        return false;
+    size_t room = sizeof cgroup->path - (size_t)top;
+    int length = snprintf(cgroup->path + top, room, "%s", below);
+    if (length < 0 || (size_t)length >= room)
+        cut_last_name(cgroup->path);
+    cgroup->top = (uint32_t)top;
+    return access(cgroup->path, F_OK) == 0;
+}
+
+struct mount {
+    char mounted[MACHINE_PATH_BYTES]; /* the directory of the file system that is its root */
+    char point[MACHINE_PATH_BYTES];
+};
+
+/* Reads the line. False where it is no mount of that version's cgroups. A line is
+ * ID PARENT DEVICE MOUNTED POINT OPTIONS TAGS... - TYPE SOURCE SUPER_OPTIONS. What is too long is
+ * cut: then no path is below MOUNTED, and set_levels does not take POINT. */
+static bool read_mount(struct reader *reader, enum version version, struct mount *mount)
+{
+    char word[WORD_BYTES];
+    for (int i = 0; i < 3; i++)
+        skip_field(reader);
+    take_field(reader, " ", mount->mounted, sizeof mount->mounted);
+    take_field(reader, " ", mount->point, sizeof mount->point);
+    do
+        take_field(reader, " ", word, sizeof word);
+    while (!reader->line_is_over && strcmp(word, "-") != 0);
+    take_field(reader, " ", word, sizeof word);
+    if (strcmp(word, version == V1 ? "cgroup" : "cgroup2") != 0)
+        return false;
+    skip_field(reader);
+    resolve_escapes(mount->mounted);
+    resolve_escapes(mount->point);
+    return version == V2 || has_word(reader, ", ", "memory");
+}
+
+/* Of several mounts the first that shows the process's cgroup counts, or else the first that is
+ * there, with its root as the only level. */
+static void find_in_mounts(struct machine_cgroup *cgroup, const char *root, enum version version,
+                           const char *process_path)
+{
+    struct machine_cgroup candidate;
+    struct reader reader;
+    struct mount mount;
+    bool found = false;
+    snprintf(candidate.path, sizeof candidate.path, "%s/proc/self/mountinfo", root);
+    reader_open(&reader, candidate.path);
+    while (!found && next_line(&reader)) {
+        if (!read_mount(&reader, version, &mount))
+            continue;
+        const char *below = path_below(mount.mounted, process_path);
+        found = below && set_levels(&candidate, root, mount.point, below);
+        if (found || (cgroup->path[0] == '\0' && set_levels(&candidate, root, mount.point, "")))
+            *cgroup = candidate;
+    }
+    reader_close(&reader);
+}
+
+/* Where distributions mount cgroups, for a process that cannot see what is mounted. */
+static bool find_at(struct machine_cgroup *cgroup, const char *root, const char *mount_point,
+                    const char *process_path)
+{
+    const char *below = path_below("/", process_path);
+    return (below && set_levels(cgroup, root, mount_point, below)) ||
+           set_levels(cgroup, root, mount_point, "");
+}
+
+static void find_cgroup(struct machine_cgroup *cgroup, const char *root, enum version version)
+{
+    char path[MACHINE_PATH_BYTES];
+    cgroup->path[0] = '\0';
+    if (!read_process_path(root, version, path))
+        return;
+    find_in_mounts(cgroup, root, version, path);
+    if (cgroup->path[0] != '\0')
+        return;
+    bool found = version == V1 ? find_at(cgroup, root, "/sys/fs/cgroup/memory", path)
+                               : find_at(cgroup, root, "/sys/fs/cgroup/unified", path) ||
+                                     find_at(cgroup, root, "/sys/fs/cgroup", path);
+    if (!found)
+        cgroup->path[0] = '\0';
+}
+
+/* --- limits and usage of levels -------------------------------------------------------------- */
+
+/* What the files of a level are called. */
+struct level_files {
+    const char *limit, *throttle, *usage, *unused; /* unused: a line of memory.stat */
+};
+
+static const struct level_files files_of[] = {
+    [V1] = {.limit = "memory.limit_in_bytes",
+            .usage = "memory.usage_in_bytes",
+            .unused = "total_inactive_file"},
+    [V2] = {.limit = "memory.max",
+            .throttle = "memory.high",
+            .usage = "memory.current",
+            .unused = "inactive_file"},
+};
+
+/* A level that is looked at, and its path with room for a file's name. */
+struct level {
+    const struct level_files *files;
+    size_t length;
+    char path[MACHINE_PATH_BYTES + WORD_BYTES];
+};
+
+static const char *level_file(struct level *level, const char *name)
+{
+    snprintf(level->path + level->length, sizeof level->path - level->length, "/%s", name);
+    return level->path;
+}
+
+static uint64_t limit_of(struct level *level)
+{
+    uint64_t limit = number_in_file(level_file(level, level->files->limit));
+    if (level->files->throttle)
+        limit = smaller_of(limit, number_in_file(level_file(level, level->files->throttle)));
+    return limit < LEAST_ENDLESS_LIMIT ? limit : NO_LIMIT;
+}
+
+/* What is left of the level's limit, or something above least where more than least is left. Usage
+ * that cannot be read counts as none, since no more than the limit is left in any case. */
+static uint64_t left_of(struct level *level, uint64_t limit, uint64_t least)
+{
+    uint64_t usage = number_in_file(level_file(level, level->files->usage));
+    if (usage == NO_LIMIT)
+        usage = 0;
+    if (rest_of(limit, usage) >= least)
+        return limit;
+    uint64_t unused = number_after(level_file(level, "memory.stat"), level->files->unused);
+    if (unused == NO_LIMIT)
+        unused = 0;
+    return rest_of(limit, rest_of(usage, unused));
+}
+
+/* Goes on to the level above. False where there is none that counts: the groups below a v1 group
+ * without memory.use_hierarchy, which Linux had before 5.11, are not bounded by it. */
+static bool level_up(struct level *level, const struct machine_cgroup *cgroup)
+{
+    if (level->length <= cgroup->top)
+        return false;
+    level->path[level->length] = '\0';
+    level->length = (size_t)(strrchr(level->path, '/') - level->path);
+    return level->files != &files_of[V1] ||
+           number_in_file(level_file(level, "memory.use_hierarchy")) != 0;
+}
+
+enum measure { LIMIT, LEFT };
+
+static uint64_t least_of_levels(const struct machine_cgroup *cgroup, enum version version,
+                                enum measure measure)
+{
+    struct level level = {.files = &files_of[version], .length = strlen(cgroup->path)};
+    uint64_t least = NO_LIMIT;
+    if (cgroup->path[0] == '\0')
+        return NO_LIMIT;
+    memcpy(level.path, cgroup->path, level.length);
+    do {
+        uint64_t limit = limit_of(&level);
+        if (limit != NO_LIMIT && measure == LEFT)
+            limit = left_of(&level, limit, least);
+        least = smaller_of(least, limit);
+    } while (level_up(&level, cgroup));
+    return least;
+}
+
+static uint64_t least_of_all_levels(const struct machine *machine, enum measure measure)
+{
+    return smaller_of(least_of_levels(&machine->v1, V1, measure),
+                      least_of_levels(&machine->v2, V2, measure));
+}
+
+uint64_t machine_memory_left(const struct machine *machine)
+{
+    int error = errno, cancellation = cancellation_off();
+    uint64_t left = least_of_all_levels(machine, LEFT);
+    cancellation_restore(cancellation);
+    errno = error;
+    return left;
+}
+
+/* A line of /proc/meminfo. */
+static uint64_t read_meminfo(const char *root, const char *name)
+{
+    char path[MACHINE_PATH_BYTES];
+    uint64_t bytes;
+    snprintf(path, sizeof path, "%s/proc/meminfo", root);
+    return __builtin_mul_overflow(number_after(path, name), 1024, &bytes) ? NO_LIMIT : bytes;
+}
+
+uint64_t machine_memory_available(const struct machine *machine)
+{
+    int error = errno, cancellation = cancellation_off();
+    uint64_t available = read_meminfo("", "MemAvailable:");
+    cancellation_restore(cancellation);
+    errno = error;
+    return smaller_of(available, machine_memory_left(machine));
+}
+
+static uint64_t read_memory_bytes(const struct machine *machine, const char *root)
+{
+    uint64_t bytes = read_meminfo(root, "MemTotal:");
+    bytes = smaller_of(bytes, least_of_all_levels(machine, LIMIT));
+    return bytes == NO_LIMIT ? 0 : bytes;
+}
+
+/* --- NUMA nodes ------------------------------------------------------------------------------ */
+
+/* Processors that threads of the process may run on. */
+struct affinity {
+    cpu_set_t processors[MACHINE_PROCESSORS / CPU_SETSIZE];
+};
+
+/* The first thread's affinity and the caller's, since a program may pin either for its own ends and
+ * leave the rest of the process free. False where the kernel has more processors than fit. */
+static bool read_affinity(struct affinity *affinity)
+{
+    struct affinity own;
+    if (sched_getaffinity(getpid(), sizeof affinity->processors, affinity->processors) != 0 ||
+        sched_getaffinity(0, sizeof own.processors, own.processors) != 0)
+        return false;
+    CPU_OR_S(sizeof own.processors, affinity->processors, affinity->processors, own.processors);
+    return true;
+}
+
+/* A list is one line, like "0-3,8,10-11". */
+static void list_open(struct reader *list, const char *path)
+{
+    reader_open(list, path);
+    next_line(list);
+}
+
+/* Takes the next range of a list, cut to numbers below end. False where the list is over or goes on
+ * with something else. */
+static bool next_range(struct reader *list, uint64_t end, uint64_t *first, uint64_t *after)
+{
+    char text[WORD_BYTES];
+    if (list->line_is_over || !take_field(list, ",", text, sizeof text))
+        return false;
+    char *dash = strchr(text, '-');
+    if (dash)
+        *dash++ = '\0';
+    *first = number_in(text);
+    uint64_t last = dash ? number_in(dash) : *first;
+    if (last == NO_LIMIT || *first > last)
+        return false;
+    *after = smaller_of(last + 1, end);
+    return true;
+}
+
+/* Whether the process may run on one of the node's processors. */
+static bool node_is_spanned(const char *list_path, const struct affinity *affinity)
+{
+    struct reader list;
+    uint64_t processor, after;
+    bool spanned = false;
+    list_open(&list, list_path);
+    while (!spanned && next_range(&list, MACHINE_PROCESSORS, &processor, &after))
+        for (; processor < after; processor++)
+            spanned |= CPU_ISSET_S(processor, sizeof affinity->processors, affinity->processors);
+    reader_close(&list);
+    return spanned;
+}
+
+/* All of the node's processors have the number, since a thread's affinity may change. */
+static void number_processors(struct machine *machine, const char *list_path, unsigned number)
+{
+    struct reader list;
+    uint64_t first, after;
+    list_open(&list, list_path);
+    while (next_range(&list, MACHINE_PROCESSORS, &first, &after))
+        if (first < after)
+            memset(machine->node_of + first, (int)number, after - first);
+    reader_close(&list);
+}
+
+static void read_nodes(struct machine *machine, const char *root)
+{
+    char path[MACHINE_PATH_BYTES];
+    struct affinity affinity;
+    struct reader online;
+    uint64_t node, after;
+    unsigned spanned = 0;
+    memset(machine->node_of, 0, sizeof machine->node_of);
+    snprintf(path, sizeof path, "%s/sys/devices/system/node/online", root);
+    list_open(&online, path);
+    if (read_affinity(&affinity))
+        while (next_range(&online, NODES_END, &node, &after))
+            for (; node < after; node++) {
+                snprintf(path, sizeof path, "%s/sys/devices/system/node/node%u/cpulist", root,
+                         (unsigned)node);
+                if (node_is_spanned(path, &affinity))
+                    number_processors(machine, path, spanned++ % MACHINE_NODES);
+            }
+    reader_close(&online);
+    if (spanned == 0)
+        spanned = 1;
+    machine->nodes = spanned < MACHINE_NODES ? spanned : MACHINE_NODES;
+}
+
+unsigned machine_node_of_thread(const struct machine *machine)
+{
+    int error = errno;
+    int processor = sched_getcpu();
+    errno = error;
+    return processor < 0 ? 0 : machine_node_of(machine, (unsigned)processor);
+}
+
+void machine_read(struct machine *machine, const char *root)
+{
+    int error = errno, cancellation = cancellation_off();
+    find_cgroup(&machine->v1, root, V1);
+    find_cgroup(&machine->v2, root, V2);
+    machine->memory_bytes = read_memory_bytes(machine, root);
+    read_nodes(machine, root);
+    cancellation_restore(cancellation);
+    errno = error;
+}
