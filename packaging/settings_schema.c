@@ -156,9 +156,9 @@ int main(void)
     json_t *root = json_pack(
         "{s:s, s:s, s:s, s:s, s:b, s:{}}", "$schema",
         "https://json-schema.org/draft/2020-12/schema", "title", "cudapool settings", "description",
-        "Sizes are bytes, or strings such as \"512MiB\"; where a share of the device's memory is "
-        "allowed, also \"50%\". Times are strings such as \"10s\". What a file does not name has "
-        "its default.",
+        "Sizes are bytes, or strings such as \"512MiB\"; where a share of the device's memory (in "
+        "host, of the machine's) is allowed, also \"50%\". Times are strings such as \"10s\". What "
+        "a file does not name has its default.",
         "type", "object", "additionalProperties", 0, "properties");
 
     open_objects[depth++] = root;

@@ -63,30 +63,49 @@ static const struct device_limits *limits_of(const struct summary *summary)
     return NULL;
 }
 
+/* The most that a setting allows. */
+#define SIZE_MOST (UINT64_C(1) << 50)
+
+/* NULL where the kind has none. */
+static const struct byte_size *growth_budget_of(const struct settings *settings,
+                                                enum memory_kind kind)
+{
+    if (kind == KIND_DEVICE)
+        return &settings->device.growth_budget;
+    return kind == KIND_HOST ? &settings->host.growth_budget : NULL;
+}
+
+static bool free_synchronizes(const struct settings *settings, enum memory_kind kind)
+{
+    return (kind == KIND_DEVICE && settings->device.free_synchronizes) ||
+           (kind == KIND_HOST && settings->host.free_synchronizes);
+}
+
 /* False for a kind that the settings do not know. */
 static bool describe_case(const struct summary *summary, const struct report_kind *kind,
                           struct case_at_hand *at_hand)
 {
     const struct settings *settings = &summary->settings;
-    int number = 0;
+    enum memory_kind number = memory_kind_named(kind->kind);
 
-    while (number < MEMORY_KINDS && strcmp(kind->kind, memory_kind_names[number]) != 0)
-        number++;
     if (number == MEMORY_KINDS)
         return false;
-    const struct kind_settings own = settings_of_kind(settings, (enum memory_kind)number);
-    bool is_device = number == KIND_DEVICE;
+    const struct kind_settings own = settings_of_kind(settings, number);
+    bool is_of_device = memory_kind_is_of_device(number);
     *at_hand = (struct case_at_hand){
         .kind = kind,
         .device_bytes = device_bytes(summary),
+        .memory_bytes = is_of_device ? device_bytes(summary) : SIZE_MOST,
+        .is_of_device = is_of_device,
         .buckets = own.buckets,
         .caps = own.caps,
-        .growth_budget = is_device ? &settings->device.growth_budget : NULL,
+        .growth_budget = growth_budget_of(settings, number),
+        .free_synchronizes = free_synchronizes(settings, number),
         .release_after_idle_ns = own.release_after_idle_ns,
         .settings = settings,
         .limits = limits_of(summary),
         .others_held_bytes = summary_neighbours(summary).others_held_bytes,
-        .captured = is_device ? captured_of(summary) : 0,
+        .captured = number == KIND_DEVICE ? captured_of(summary) : 0,
     };
     return true;
 }

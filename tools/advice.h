@@ -14,7 +14,7 @@
 #include "summary.h"
 
 /* More is never found. */
-#define ADVICE_MOST 32
+#define ADVICE_MOST 48
 
 /* Fills advice, most helpful first. How many. */
 size_t find_advice(const struct summary *summary, struct advice advice[ADVICE_MOST]);

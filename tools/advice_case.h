@@ -28,9 +28,13 @@ struct advice {
 struct case_at_hand {
     const struct report_kind *kind;
     uint64_t device_bytes; /* of the smallest device */
+    uint64_t memory_bytes; /* of what the kind's memory is taken from: the same; or what a setting
+                              may say at most, where no report says how much that is */
+    bool is_of_device;     /* memory_kind_is_of_device */
     const struct bucket_settings *buckets;
     const struct cap_settings *caps;
     const struct byte_size *growth_budget; /* NULL where the kind has none */
+    bool free_synchronizes;
     uint64_t release_after_idle_ns;
     const struct settings *settings;
     const struct device_limits *limits; /* of the first device that names any; NULL: none does */
@@ -54,6 +58,13 @@ static inline bool is_a_tenth(uint64_t part, uint64_t whole)
 static inline bool misses_most(const struct report_counters *counters)
 {
     return counters->misses > counters->requests / 2;
+}
+
+/* Whether anybody knows how many bytes a size of the kind's is. A report does not say how much
+ * memory its machine has. */
+static inline bool is_known(const struct case_at_hand *at_hand, const struct byte_size *size)
+{
+    return at_hand->is_of_device || !(size->percent > 0);
 }
 
 /* A value as a settings file spells it, without quotation marks. */

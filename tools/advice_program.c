@@ -17,7 +17,7 @@ bool frees_wait(const struct case_at_hand *at_hand, struct advice *advice)
     if (!is_a_tenth(totals->waits.frees, totals->frees))
         return false;
     readable_time(totals->waits.nanoseconds, waited);
-    if (at_hand->settings->device.free_synchronizes) {
+    if (at_hand->free_synchronizes) {
         snprintf(advice->setting, sizeof(advice->setting), "free_synchronizes");
         snprintf(advice->from, sizeof(advice->from), "true");
         snprintf(advice->to, sizeof(advice->to), "false");
@@ -136,7 +136,7 @@ bool much_is_reserved(const struct case_at_hand *at_hand, struct advice *advice)
     wanted = wanted < 64 * MIB ? 64 * MIB : wanted;
     if (totals->peak.reserved_bytes / 2 <= totals->peak.live_bytes ||
         totals->peak.reserved_bytes - totals->peak.live_bytes < 256 * MIB ||
-        byte_size_resolve(&at_hand->caps->cached, at_hand->device_bytes) <= wanted)
+        byte_size_resolve(&at_hand->caps->cached, at_hand->memory_bytes) <= wanted)
         return false;
     snprintf(advice->setting, sizeof(advice->setting), "caps.cached");
     spell_size(&at_hand->caps->cached, advice->from);

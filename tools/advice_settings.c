@@ -47,10 +47,10 @@ static const struct report_counters *not_kept(const struct report_kind *kind)
     return NULL;
 }
 
-/* Twice as much, in whole MiB; at least least, at most half of the device. */
-static uint64_t twice(uint64_t bytes, uint64_t least, uint64_t device_bytes)
+/* Twice as much, in whole MiB; at least least, at most half of the memory. */
+static uint64_t twice(uint64_t bytes, uint64_t least, uint64_t memory_bytes)
 {
-    uint64_t most = device_bytes / 2, wanted = bytes > UINT64_MAX / 2 ? UINT64_MAX : bytes * 2;
+    uint64_t most = memory_bytes / 2, wanted = bytes > UINT64_MAX / 2 ? UINT64_MAX : bytes * 2;
 
     if (wanted < least)
         wanted = least;
@@ -176,6 +176,13 @@ bool requests_fail_for_memory(const struct case_at_hand *at_hand, struct advice 
         return false;
     spell_failures(at_hand->kind, memory_failures, failures);
     readable_bytes(totals->peak.live_bytes, live);
+    if (!at_hand->is_of_device) {
+        snprintf(advice->text, sizeof(advice->text),
+                 "%s failed: the driver had no more host memory for them, after the pool had given "
+                 "back all that it kept. The program itself had up to %s in use at a time.",
+                 failures, live);
+        return true;
+    }
     readable_bytes(at_hand->device_bytes, whole);
     if (is_a_tenth(at_hand->others_held_bytes, at_hand->device_bytes)) {
         char held[READABLE_BYTES];
@@ -200,11 +207,11 @@ bool growth_budget_is_short(const struct case_at_hand *at_hand, struct advice *a
     const struct report_bucket *worst = worst_bucket(at_hand->kind, waits);
     char bucket[READABLE_BYTES];
 
-    if (at_hand->growth_budget == NULL || worst == NULL ||
-        !is_a_tenth(totals->hits.waited, totals->requests))
+    if (at_hand->growth_budget == NULL || !is_known(at_hand, at_hand->growth_budget) ||
+        worst == NULL || !is_a_tenth(totals->hits.waited, totals->requests))
         return false;
-    uint64_t now = byte_size_resolve(at_hand->growth_budget, at_hand->device_bytes);
-    uint64_t wanted = twice(now, 64 * MIB, at_hand->device_bytes);
+    uint64_t now = byte_size_resolve(at_hand->growth_budget, at_hand->memory_bytes);
+    uint64_t wanted = twice(now, 64 * MIB, at_hand->memory_bytes);
     if (wanted <= now)
         return false;
     snprintf(advice->setting, sizeof(advice->setting), "growth_budget");
@@ -252,25 +259,50 @@ bool idle_blocks_are_missed(const struct case_at_hand *at_hand, struct advice *a
     return true;
 }
 
+/* Whether the run has come up to the cap on free bytes. One that nobody knows in bytes is taken to
+ * have been reached where the reserve ratio was not. */
+static bool is_at_the_cap(const struct case_at_hand *at_hand)
+{
+    const struct report_counters *totals = &at_hand->kind->totals;
+    const struct byte_size *cap = &at_hand->caps->cached;
+    uint64_t live = totals->peak.live_bytes, reserved = totals->peak.reserved_bytes;
+    uint64_t free_at_peak = reserved > live ? reserved - live : 0;
+
+    if (!is_known(at_hand, cap))
+        return cap->percent < 50 && (double)reserved < (double)live * at_hand->caps->reserve_ratio;
+    uint64_t bytes = byte_size_resolve(cap, at_hand->memory_bytes);
+    return bytes < at_hand->memory_bytes && free_at_peak >= bytes / 10 * 9;
+}
+
+/* Twice as much, as a share where nobody knows it in bytes. */
+static void propose_cap(const struct case_at_hand *at_hand, struct advice *advice)
+{
+    struct byte_size cap = at_hand->caps->cached;
+
+    spell_size(&cap, advice->from);
+    if (is_known(at_hand, &cap)) {
+        uint64_t bytes = byte_size_resolve(&cap, at_hand->memory_bytes);
+        spell_bytes(twice(bytes, 64 * MIB, at_hand->memory_bytes * 2), advice->to);
+        return;
+    }
+    cap.percent *= 2;
+    spell_size(&cap, advice->to);
+}
+
 /* Which of the three caps was in the way: the one that the run has come up to; otherwise the
  * reserve ratio, the only one that does not show in a peak. */
 static const char *choose_cap(const struct case_at_hand *at_hand, const struct report_bucket *worst,
                               struct advice *advice)
 {
-    const struct report_counters *totals = &at_hand->kind->totals;
     const struct cap_settings *caps = at_hand->caps;
-    uint64_t cached = byte_size_resolve(&caps->cached, at_hand->device_bytes);
-    uint64_t free_at_peak = totals->peak.reserved_bytes > totals->peak.live_bytes
-                                ? totals->peak.reserved_bytes - totals->peak.live_bytes
-                                : 0;
     uint64_t blocks = worst->counters.peak.reserved_bytes / worst->bytes;
+    bool is_full = blocks >= caps->blocks_per_bucket;
 
-    if (cached < at_hand->device_bytes && free_at_peak >= cached / 10 * 9) {
-        spell_size(&caps->cached, advice->from);
-        spell_bytes(twice(cached, 64 * MIB, at_hand->device_bytes * 2), advice->to);
+    if ((is_known(at_hand, &caps->cached) || !is_full) && is_at_the_cap(at_hand)) {
+        propose_cap(at_hand, advice);
         return "caps.cached";
     }
-    if (blocks >= caps->blocks_per_bucket) {
+    if (is_full) {
         uint64_t more = caps->blocks_per_bucket == 0 ? 64 : caps->blocks_per_bucket * 4;
         snprintf(advice->from, sizeof(advice->from), "%llu",
                  (unsigned long long)caps->blocks_per_bucket);
@@ -304,11 +336,12 @@ bool caps_are_low(const struct case_at_hand *at_hand, struct advice *advice)
     readable_exact_bytes(worst->bytes, bucket);
     snprintf(advice->text, sizeof(advice->text),
              "The bucket of %s misses (%llu times) because its blocks went back to the driver over "
-             "a cap (%llu blocks; %llu of all sizes). Raise %%s from %s to %s, if the device has "
-             "the room.",
+             "a cap (%llu blocks; %llu of all sizes). Raise %%s from %s to %s, if the %s has the "
+             "room.",
              bucket, (unsigned long long)worst->counters.misses,
              (unsigned long long)worst->counters.evictions.cap,
-             (unsigned long long)totals->evictions.cap, advice->from, advice->to);
+             (unsigned long long)totals->evictions.cap, advice->from, advice->to,
+             at_hand->is_of_device ? "device" : "machine");
     return true;
 }
 
@@ -317,9 +350,10 @@ bool memory_ran_out(const struct case_at_hand *at_hand, struct advice *advice)
 {
     const struct report_counters *totals = &at_hand->kind->totals;
 
-    if (at_hand->growth_budget == NULL || !is_a_tenth(totals->evictions.memory, totals->misses))
+    if (at_hand->growth_budget == NULL || !is_known(at_hand, at_hand->growth_budget) ||
+        !is_a_tenth(totals->evictions.memory, totals->misses))
         return false;
-    uint64_t now = byte_size_resolve(at_hand->growth_budget, at_hand->device_bytes);
+    uint64_t now = byte_size_resolve(at_hand->growth_budget, at_hand->memory_bytes);
     if (now < 2 * MIB)
         return false;
     snprintf(advice->setting, sizeof(advice->setting), "growth_budget");
@@ -337,10 +371,11 @@ bool memory_ran_out(const struct case_at_hand *at_hand, struct advice *advice)
 bool large_requests_are_not_kept(const struct case_at_hand *at_hand, struct advice *advice)
 {
     const struct report_counters *large = not_kept(at_hand->kind);
-    uint64_t largest = byte_size_resolve(&at_hand->buckets->largest, at_hand->device_bytes);
+    uint64_t largest = byte_size_resolve(&at_hand->buckets->largest, at_hand->memory_bytes);
 
-    if (large == NULL || !is_a_tenth(large->requests, at_hand->kind->totals.requests) ||
-        large->requested_bytes / large->requests <= largest || largest >= at_hand->device_bytes)
+    if (large == NULL || !is_known(at_hand, &at_hand->buckets->largest) ||
+        !is_a_tenth(large->requests, at_hand->kind->totals.requests) ||
+        large->requested_bytes / large->requests <= largest || largest >= at_hand->memory_bytes)
         return false;
     snprintf(advice->setting, sizeof(advice->setting), "buckets.largest");
     spell_size(&at_hand->buckets->largest, advice->from);

@@ -41,12 +41,26 @@ static void add_counters(struct report_counters *into, const struct report_count
     into->peak.reserved_bytes = larger(before.peak.reserved_bytes, from->peak.reserved_bytes);
 }
 
+/* What is held elsewhere is nothing that the device has. */
+static void leave_out_bytes(struct report_counters *counters)
+{
+    counters->live_bytes = 0;
+    counters->cached_bytes = 0;
+    counters->pending_bytes = 0;
+    counters->peak.live_bytes = 0;
+    counters->peak.reserved_bytes = 0;
+}
+
 struct report_counters device_totals(const struct report_device *device)
 {
     struct report_counters totals = {0};
 
-    for (size_t i = 0; i < device->kind_count; i++)
-        add_counters(&totals, &device->kinds[i].totals, PEAKS_ADD);
+    for (size_t i = 0; i < device->kind_count; i++) {
+        struct report_counters one = device->kinds[i].totals;
+        if (!report_kind_is_of_device(&device->kinds[i]))
+            leave_out_bytes(&one);
+        add_counters(&totals, &one, PEAKS_ADD);
+    }
     return totals;
 }
 

@@ -67,10 +67,11 @@ size_t summary_host_count(const struct summary *summary);
  * when it started, as long as the process that ran longest. */
 double summary_wall_seconds(const struct summary *summary);
 
-/* All kinds together; the largest device's peaks. */
+/* All kinds together; what is held, and the largest device's peaks, of those that lie on devices.
+ */
 struct report_counters summary_totals(const struct summary *summary);
 
-/* Pending, cached and live bytes of all kinds of one device, and their peak. */
+/* The same of one device. */
 struct report_counters device_totals(const struct report_device *device);
 
 /* What has kept the process from its neighbours, see report_process_line. */

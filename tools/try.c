@@ -391,6 +391,7 @@ static int run_counting(struct try *try)
 
     settings.device.enabled = false;
     settings.stream_ordered.enabled = false;
+    settings.host.enabled = false;
     settings.limits.device_bytes = (struct byte_size){.unlimited = true};
     return trial_run(try->program, &try->input, &settings, &try->counting);
 }

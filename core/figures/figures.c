@@ -334,7 +334,7 @@ struct figures_record *figures_next(struct figures_walk *walk)
     return walk->record;
 }
 
-static void add_bucket(struct history_sample *sum, const struct bucket_counters *c)
+static void add_held_by_bucket(struct history_sample *sum, const struct bucket_counters *c)
 {
     uint64_t reserved = counter_get(&c->reserved_bytes);
     uint64_t free = counter_get(&c->free_bytes), clean = counter_get(&c->clean_bytes);
@@ -342,19 +342,33 @@ static void add_bucket(struct history_sample *sum, const struct bucket_counters 
     counter_add(&sum->live_bytes, reserved > free ? reserved - free : 0);
     counter_add(&sum->cached_bytes, clean);
     counter_add(&sum->pending_bytes, free > clean ? free - clean : 0);
+}
+
+static void add_bucket(struct history_sample *sum, const struct figures_bucket *bucket)
+{
+    const struct bucket_counters *c = &bucket->counters;
+    if (memory_kind_is_of_device((enum memory_kind)bucket->kind))
+        add_held_by_bucket(sum, c);
     for (int i = 0; i < HIT_KINDS; i++)
         counter_add(&sum->hits[i], counter_get(&c->hits[i]));
     counter_add(&sum->misses, counter_get(&c->misses));
 }
 
 /* What is free in a bin is reserved in its bucket. live: modulo 2^64. */
-static void add_bin(struct history_sample *sum, const struct bin_counters *c, uint64_t bytes)
+static void add_held_by_bin(struct history_sample *sum, const struct bin_counters *c,
+                            uint64_t bytes)
 {
     uint64_t free = bin_free_blocks(c), pending = bin_pending_blocks(c, free);
     counter_subtract(&sum->live_bytes, free * bytes);
     counter_add(&sum->cached_bytes, (free - pending) * bytes);
     counter_add(&sum->pending_bytes, pending * bytes);
-    counter_add(&sum->hits[HIT_CLEAN], counter_get(&c->hits));
+}
+
+static void add_bin(struct history_sample *sum, const struct figures_bin *bin)
+{
+    if (memory_kind_is_of_device((enum memory_kind)bin->kind))
+        add_held_by_bin(sum, &bin->counters, bin->bytes);
+    counter_add(&sum->hits[HIT_CLEAN], counter_get(&bin->counters.hits));
 }
 
 static void add_neighbours(struct history_sample *sum, const struct neighbour_counters *c)
@@ -371,15 +385,16 @@ void figures_sum(struct figures_walk walk, int64_t device, uint64_t now, struct 
     while ((record = figures_next(&walk)) != NULL) {
         const struct figures_bucket *bucket = (const void *)record;
         if (record->type == FIGURES_BUCKET && bucket->device == device)
-            add_bucket(sum, &bucket->counters);
+            add_bucket(sum, bucket);
         const struct figures_bin *bin = (const void *)record;
         if (record->type == FIGURES_BIN && bin->device == device)
-            add_bin(sum, &bin->counters, bin->bytes);
+            add_bin(sum, bin);
         const struct figures_neighbours *neighbours = (const void *)record;
         if (record->type == FIGURES_NEIGHBOURS && neighbours->device == device)
             add_neighbours(sum, &neighbours->counters);
         struct figures_kind *kind = (void *)record;
-        if (record->type == FIGURES_KIND && kind->device == device)
+        if (record->type == FIGURES_KIND && kind->device == device &&
+            memory_kind_is_of_device((enum memory_kind)kind->kind))
             counter_add(&sum->peak_bytes, counter_get(&kind->counters.recent_peak));
     }
     if ((int64_t)counter_get(&sum->live_bytes) < 0)

@@ -128,7 +128,8 @@ struct figures_walk figures_walk(struct figures *figures);
 /* The next record, or NULL after the last one. */
 struct figures_record *figures_next(struct figures_walk *walk);
 
-/* What the records say of a device at this time. */
+/* What the records say of a device at this time. Requests of all kinds count; what is held, where
+ * it lies on the device. */
 void figures_sum(struct figures_walk walk, int64_t device, uint64_t now,
                  struct history_sample *sum);
 

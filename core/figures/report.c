@@ -15,6 +15,11 @@ uint64_t report_all_hits(const struct report_counters *counters)
                           saturating_sum(counters->hits.barrier, counters->hits.waited));
 }
 
+bool report_kind_is_of_device(const struct report_kind *kind)
+{
+    return memory_kind_is_of_device(memory_kind_named(kind->kind));
+}
+
 uint64_t report_all_failures(const struct report_counters *counters)
 {
     uint64_t at_limits = saturating_sum(counters->failures.limit, counters->failures.group);

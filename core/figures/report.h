@@ -77,7 +77,8 @@ struct report_kind {
     size_t bucket_count;
 };
 
-/* What a device's memory was used for at one moment, of all kinds together. */
+/* What a device's memory was used for at one moment, of all kinds that lie on it together, and how
+ * requests of all kinds were answered. */
 struct report_sample {
     uint64_t nanoseconds; /* since the process started its pool; each later than the one before */
     uint64_t live_bytes, cached_bytes, pending_bytes;
@@ -140,6 +141,10 @@ struct report {
 
 /* The hits of all rungs. */
 uint64_t report_all_hits(const struct report_counters *counters);
+
+/* Whether its bytes are the device's (memory_kind_is_of_device); of a kind that is not known here
+ * they are. */
+bool report_kind_is_of_device(const struct report_kind *kind);
 
 /* The failures for all reasons, and the blocks given back for all reasons. */
 uint64_t report_all_failures(const struct report_counters *counters);

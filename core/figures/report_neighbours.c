@@ -105,8 +105,9 @@ bool report_kept_much(const struct report_device *devices, size_t count)
             much =
                 much || was_much(device->samples[j].cached_bytes, device->samples[j].pending_bytes);
         for (size_t j = 0; j < device->kind_count; j++)
-            much = much || was_much(device->kinds[j].totals.cached_bytes,
-                                    device->kinds[j].totals.pending_bytes);
+            much = much || (report_kind_is_of_device(&device->kinds[j]) &&
+                            was_much(device->kinds[j].totals.cached_bytes,
+                                     device->kinds[j].totals.pending_bytes));
     }
     return much;
 }

@@ -218,8 +218,10 @@ static void print_reason(FILE *out, uint64_t failures, const char *reason, const
     *gap = ", ";
 }
 
-static void print_failures(FILE *out, const struct report_counters *totals)
+static void print_failures(FILE *out, const struct report_kind *kind)
 {
+    const struct report_counters *totals = &kind->totals;
+    bool of_device = report_kind_is_of_device(kind);
     char count[READABLE_BYTES];
     uint64_t all = report_all_failures(totals);
     const char *gap = " failed: ";
@@ -228,7 +230,8 @@ static void print_failures(FILE *out, const struct report_counters *totals)
         return;
     readable_count(all, count);
     fprintf(out, "  %s request%s", count, all == 1 ? "" : "s");
-    print_reason(out, totals->failures.memory, "for want of device memory", &gap);
+    print_reason(out, totals->failures.memory,
+                 of_device ? "for want of device memory" : "for want of memory", &gap);
     print_reason(out, totals->failures.limit, "at the process's limit", &gap);
     print_reason(out, totals->failures.group, "at its group's limit", &gap);
     print_reason(out, totals->failures.other, "for other reasons", &gap);
@@ -251,7 +254,7 @@ void report_print_kind(FILE *out, const struct report_kind *kind, const struct l
     report_print_text(out, kind->kind);
     fprintf(out, " memory: %s requests, %s from the pool; ", requests, rate);
     fprintf(out, "peak %s in use, %s reserved; %s free at the end\n", live, reserved, cached);
-    print_failures(out, totals);
+    print_failures(out, kind);
     print_rows(out, kind, look);
 }
 

@@ -36,6 +36,20 @@ const char *const memory_kind_names[MEMORY_KINDS] = {
 #include "settings.def"
 };
 
+enum memory_kind memory_kind_named(const char *name)
+{
+    int kind = 0;
+
+    while (kind < MEMORY_KINDS && strcmp(memory_kind_names[kind], name) != 0)
+        kind++;
+    return (enum memory_kind)kind;
+}
+
+bool memory_kind_is_of_device(enum memory_kind kind)
+{
+    return kind != KIND_HOST;
+}
+
 struct kind_settings settings_of_kind(const struct settings *settings, enum memory_kind kind)
 {
     const struct kind_settings of_kinds[MEMORY_KINDS] = {

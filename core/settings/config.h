@@ -19,15 +19,20 @@
 #define SETTINGS_PATH_MAX   4096
 #define SETTINGS_NAME_BYTES 64 /* of a name, its closing zero included */
 
-/* A number of bytes, fixed or as a share of the device's total memory. */
+/* A number of bytes, fixed or as a share of all the memory that there is of its sort (enum
+ * memory_owner). */
 struct byte_size {
     uint64_t bytes; /* used where percent is 0 */
-    double percent; /* over 0 and up to 100: a share of the device's memory */
+    double percent; /* over 0 and up to 100: a share of the memory */
     bool unlimited; /* JSON null, where the schema allows it: no limit */
 };
 
 enum evict_policy { EVICT_LARGEST_FIRST, EVICT_LEAST_RECENTLY_USED };
+enum host_large { HOST_LARGE_DRIVER, HOST_LARGE_HUGE_PAGES };
 enum report_at_exit { REPORT_NONE, REPORT_TABLE, REPORT_JSON };
+
+/* Whose memory a size may be a share of. */
+enum memory_owner { SHARE_OF_DEVICE, SHARE_OF_MACHINE };
 
 /* At least as many as there are settings. */
 #define SETTINGS_MOST 64
@@ -49,8 +54,8 @@ enum report_at_exit { REPORT_NONE, REPORT_TABLE, REPORT_JSON };
 #define FILE_NAME(in, name, ...)            char name[SETTINGS_PATH_MAX]; /* empty: null */
 #define NAME(in, name, ...)                 char name[SETTINGS_NAME_BYTES]; /* empty: null */
 #include "shared_settings.def"
-struct bucket_settings { BUCKET_SETTINGS(,,) };
-struct cap_settings { CAP_SETTINGS(,) };
+struct bucket_settings { BUCKET_SETTINGS(,,,) };
+struct cap_settings { CAP_SETTINGS(,,) };
 struct reuse_settings { REUSE_SETTINGS() };
 #include "settings.def"
 
@@ -72,6 +77,13 @@ enum memory_kind {
 /* The name of each kind: that of its section. */
 extern const char *const memory_kind_names[MEMORY_KINDS];
 
+/* The kind of a name; MEMORY_KINDS where there is none. */
+enum memory_kind memory_kind_named(const char *name);
+
+/* Whether its blocks lie on the device that they are counted for, and count among what the process
+ * holds there. Pinned host memory is counted for the device of its context, and lies elsewhere. */
+bool memory_kind_is_of_device(enum memory_kind kind);
+
 /* What the section of every kind has. */
 struct kind_settings {
     const struct bucket_settings *buckets;
@@ -84,10 +96,11 @@ struct kind_settings settings_of_kind(const struct settings *settings, enum memo
 /* The defaults, as configs/default.json states them. */
 void settings_defaults(struct settings *settings);
 
-/* What a size means on a device of total_bytes; UINT64_MAX where it is unlimited. */
+/* What a size means of total_bytes of memory, a device's or the machine's; UINT64_MAX where it is
+ * unlimited. */
 uint64_t byte_size_resolve(const struct byte_size *size, uint64_t total_bytes);
 
-/* The block sizes that the settings make on a device of total_bytes. */
+/* The block sizes that the settings make of total_bytes of memory. */
 void bucket_settings_resolve(const struct bucket_settings *settings, uint64_t total_bytes,
                              struct size_classes *classes);
 

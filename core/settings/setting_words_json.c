@@ -39,15 +39,18 @@ static bool is_zero(const struct setting *setting, const struct settings *settin
     }
 }
 
-static void size_in_words(const struct byte_size *size, uint8_t spelling, char *text, size_t bytes)
+static void size_in_words(const struct setting *setting, const struct byte_size *size,
+                          uint8_t spelling, char *text, size_t bytes)
 {
+    const char *share = setting->share_of == SHARE_OF_MACHINE ? " of the machine's memory"
+                                                              : " of the device's memory";
     char number[QUANTITY_TEXT_BYTES];
 
     if (size->percent > 0)
         size_to_text(size, " ", number);
     else
         bytes_in_words(size->bytes, spelling, number);
-    snprintf(text, bytes, "%s%s", number, size->percent > 0 ? " of the device's memory" : "");
+    snprintf(text, bytes, "%s%s", number, size->percent > 0 ? share : "");
 }
 
 static void value_in_words(const struct setting *setting, const struct settings *settings,
@@ -58,7 +61,7 @@ static void value_in_words(const struct setting *setting, const struct settings 
 
     switch (setting->type) {
     case SETTING_SIZE:
-        size_in_words(field, setting_spelling(setting, settings), text, bytes);
+        size_in_words(setting, field, setting_spelling(setting, settings), text, bytes);
         return;
     case SETTING_FILE:
     case SETTING_NAME:

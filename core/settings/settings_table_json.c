@@ -20,6 +20,14 @@ static const struct setting_value evict_policy_words[] = {
     {0},
 };
 
+static const struct setting_value host_large_words[] = {
+    {"driver", HOST_LARGE_DRIVER, "Blocks of 2 MiB and more are made by the driver's own call."},
+    {"huge_pages", HOST_LARGE_HUGE_PAGES,
+     "Blocks of 2 MiB and more are mappings with huge pages, touched by several threads and "
+     "registered."},
+    {0},
+};
+
 static const struct setting_value report_at_exit_words[] = {
     {"none", REPORT_NONE, "Nothing is written when the program ends."},
     {"table", REPORT_TABLE, "A readable table is written when the program ends."},

@@ -20,7 +20,7 @@ enum setting_type {
     SETTING_COUNT32, /* an integer: uint32_t */
     SETTING_COUNT64, /* an integer: uint64_t */
     SETTING_BYTES,   /* an integer, or a string with a unit: uint64_t */
-    SETTING_SIZE,    /* as BYTES, or a share of the device's memory: struct byte_size */
+    SETTING_SIZE,    /* as BYTES, or a share of all memory: struct byte_size */
     SETTING_RATIO,   /* a number: double */
     SETTING_TIME,    /* a string with a unit: uint64_t nanoseconds */
     SETTING_FILE,    /* a name with %p, %h, %r, %%: char[SETTINGS_PATH_MAX] */
@@ -37,9 +37,10 @@ struct setting_value {
 struct setting {
     const char *path; /* "device.caps.cached" */
     enum setting_type type;
-    size_t offset;        /* in struct settings */
-    uint64_t least, most; /* counts, bytes, nanoseconds, whole ratios; both ends included */
-    bool may_be_null;     /* an unlimited size, no file, no name */
+    size_t offset;              /* in struct settings */
+    uint64_t least, most;       /* counts, bytes, nanoseconds, whole ratios; both ends included */
+    bool may_be_null;           /* an unlimited size, no file, no name */
+    enum memory_owner share_of; /* of a size */
     const struct setting_value *values; /* words and flags; ends with a NULL word */
     const char *means;                  /* in plain words, with one %s for the value */
     const char *means_if_null;          /* and what null and 0 mean where that differs */

@@ -510,6 +510,31 @@ def test_wall_time():
     expect("Prometheus has it", "\ncudapool_wall_seconds{} 3.500000000\n" in metrics)
 
 
+def test_host_memory():
+    """Its requests count like all others, and its bytes are none of the device's."""
+    both = report({MIB: bucket(90, MIB)})
+    pinned = json.loads(json.dumps(both["devices"][0]["kinds"][0]))
+    pinned["kind"] = "host"
+    both["devices"][0]["kinds"].append(pinned)
+    other = report({MIB: bucket(100, MIB)}, pid=2)
+    merged = json.loads(cudapool("--merge", "--format", "json", write(both), write(other)))
+    totals = merged["totals"]
+    expect("requests of host memory count", totals["requests"] == 280, totals)
+    expect("what is held of it is not the device's", (totals["live_bytes"], totals["cached_bytes"], totals["pending_bytes"]) ==
+           (2 * MIB, 4 * MIB, 2 * MIB) and totals["peak"] == {"live_bytes": 4 * MIB, "reserved_bytes": 8 * MIB}, totals)
+    expect("nor the process's peak", [one["totals"]["peak"]["reserved_bytes"] for one in merged["processes"]] == [4 * MIB] * 2)
+    kinds = {kind["kind"]: kind["totals"] for kind in merged["devices"][0]["kinds"]}
+    expect("it has figures of its own", kinds["host"]["live_bytes"] == MIB and kinds["host"]["peak"]["reserved_bytes"] == 4 * MIB, kinds)
+    text = cudapool("--merge", write(both), write(other))
+    expect("the table tells of it beside the device", "peak at most 4.0 MiB in use, 8.0 MiB reserved\n" in text and
+           "  host memory: 90 requests, " in text and "  device memory: 190 requests, " in text, text)
+    page = cudapool("--format", "html", write(both))
+    expect("and so does the page", re.search(r"<h2[^>]*>[^<]*host[^<]*</h2>", page) and
+           f'data-value="{8 * MIB}"' not in page, re.findall(r"<h2[^>]*>[^<]*</h2>", page))
+    metrics = cudapool("--format", "prometheus", write(both))
+    expect("and Prometheus", 'kind="host"' in metrics)
+
+
 def test_failures():
     failing = report({MIB: bucket(90, MIB, failures__limit=6, failures__memory=5)})
     metrics = cudapool("--format", "prometheus", write(failing))
@@ -844,6 +869,35 @@ def missing(requests, size, **more):
     return quiet(requests, size, misses=requests, hits__queried=0, hits__barrier=0, **more)
 
 
+def host(content, settings=None):
+    """The same report, of pinned host memory."""
+    content["devices"][0]["kinds"][0]["kind"] = "host"
+    content["settings"] = {"host": settings or {}}
+    return content
+
+
+def test_advice_on_host_memory():
+    """The device's size, its limits and barriers are nothing to it, and how much the machine has is not known."""
+    size = 24 * MIB
+    waiting = {size: quiet(1000, size, hits__waited=200)}
+    advises("growth_budget_is_short", host(report(waiting)), "host.growth_budget", "32MiB", "64MiB", "from 32MiB to 64MiB")
+    advises("growth_budget_is_short", host(report(waiting, total=16 * MIB)), "host.growth_budget", "32MiB", "64MiB", "from 32MiB")
+    expect("advice: none on a share of nobody knows what", advice(host(report(waiting), {"growth_budget": "1%"})) == {})
+    capped = {size: quiet(1000, size, misses=100, evictions__cap=90, peak__live_bytes=20 * size, peak__reserved_bytes=21 * size)}
+    advises("caps_are_low", host(report(capped)), "host.caps.cached", "6%", "12%", "from 6% to 12%, if the machine has the room")
+    advises("caps_are_low", host(report(capped), {"caps": {"blocks_per_bucket": 4}}), "host.caps.blocks_per_bucket", "4", "16", "from 4 to 16")
+    advises("caps_are_low", host(report(capped), {"caps": {"cached": "24MiB"}}), "host.caps.cached", "24MiB", "64MiB", "from 24MiB to 64MiB")
+    much = {size: quiet(1000, size, misses=100, evictions__cap=90, peak__live_bytes=20 * size, peak__reserved_bytes=24 * size)}
+    advises("caps_are_low", host(report(much)), "host.caps.reserve_ratio", "1.15", "1.5", "from 1.15 to 1.5")
+    short = {50 * MIB: quiet(10, 50 * MIB, misses=1, failures__memory=1, hits__queried=0, hits__barrier=0)}
+    says("requests_fail_for_memory", host(report(short)), r"^1 request of 50 MiB failed: the driver had no more host memory")
+    waits = {size: quiet(1000, size, waits__frees=900, waits__nanoseconds=1234567890)}
+    advises("frees_wait", host(report(waits), {"free_synchronizes": True}), "host.free_synchronizes", "true", "false",
+            "because host\\.free_synchronizes is true")
+    large = {0: quiet(500, 0, misses=500, hits__queried=0, hits__barrier=0, requested_bytes=500 * (2 << 30)), size: quiet(500, size)}
+    advises("large_requests_are_not_kept", host(report(large)), "host.buckets.largest", "1GiB", "100%", "from 1GiB to 100%")
+
+
 def test_advice_without_settings():
     size = 24 * MIB
     failing = {50 * MIB: quiet(10, 50 * MIB, misses=1, failures__limit=6, hits__queried=0, hits__barrier=0)}
@@ -964,6 +1018,7 @@ def test_advice():
     odd = {size + 512 * i: quiet(100, size, misses=80, hits__queried=0, hits__barrier=0) for i in range(20)}
     advises("exact_sizes_do_not_come_back", report(odd, settings={"device": {"buckets": {"policy": "exact"}}}),
             "device.buckets.policy", "exact", "geometric", "^1600 of 2000 requests missed, of 20 different sizes")
+    test_advice_on_host_memory()
     test_advice_without_settings()
     if SANITIZED:
         return  # `true` does not bear a sanitizer's library that is not the first
@@ -1056,7 +1111,7 @@ with tempfile.TemporaryDirectory() as here:
     test_many()
     test_many_figures()
     for test in (test_start, test_merging, test_bad_files, test_comparison, test_comparison_page, test_csv, test_prometheus,
-                 test_output, test_trace, test_own_paths, test_page, test_widths, test_curve, test_wall_time, test_failures,
+                 test_output, test_trace, test_own_paths, test_page, test_widths, test_curve, test_wall_time, test_failures, test_host_memory,
                  test_end, test_advice, test_advice_on_neighbours, test_neighbours, test_neighbours_page, test_alone, test_what_keeps_a_process_alone,
                  test_neighbours_compared):
         test()

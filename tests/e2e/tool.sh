@@ -170,12 +170,12 @@ done
 expect "check says values in words" 0 'kept up to 256 MiB' '' "$cudapool" check configs/low-memory.json
 expect "check marks what is not the default" 0 '^\* device\.free_synchronizes = true' '' "$cudapool" check configs/strict.json
 expect "check names what the settings are for" 0 'cuMemAllocAsync and its relatives' '' "$cudapool" check configs/low-memory.json
-expect "check shows what differs" 0 '^[^ ]*: valid; 19 settings differ from the default \(--all shows the rest\)$' '' "$cudapool" check configs/strict.json
+expect "check shows what differs" 0 '^[^ ]*: valid; 27 settings differ from the default \(--all shows the rest\)$' '' "$cudapool" check configs/strict.json
 if grep -q '^ *device\.evict' "$here/out"; then fail "and nothing else" "$(cat "$here/out")"; else ok "and nothing else"; fi
 expect "or that nothing does" 0 '^[^ ]*: valid; every setting is the default' '' "$cudapool" check configs/default.json
 expect "--all shows the rest" 0 '^  device\.evict = "largest_first"$' '' "$cudapool" check --all configs/strict.json
 expect "check takes no other option" 2 '' 'check: unknown option --al1; allowed is --all' "$cudapool" check --al1 x
-expect "check takes the name of settings that come along" 0 '^strict: valid; 19 ' '' "$cudapool" check strict
+expect "check takes the name of settings that come along" 0 '^strict: valid; 27 ' '' "$cudapool" check strict
 printf '{"device": {"growth_budget": "64M", "caps": {"cached": "64MB"}, "release_after_idle": "120s"}}' >"$here/units.json"
 expect "values are echoed in their unit: 64M" 0 '^\* device\.growth_budget = "64M"$' '' "$cudapool" check "$here/units.json"
 expect "64MB" 0 '64 MB \(64000000 bytes\)' '' "$cudapool" check "$here/units.json"

@@ -79,10 +79,9 @@ static void promise_settings(const struct settings *settings)
 
     write_and_read_again(settings);
     say_in_words(settings);
-    for (size_t i = 0; i < sizeof(devices) / sizeof(devices[0]); i++) {
-        promise_buckets(&settings->device.buckets, devices[i]);
-        promise_buckets(&settings->stream_ordered.buckets, devices[i]);
-    }
+    for (size_t i = 0; i < sizeof(devices) / sizeof(devices[0]); i++)
+        for (int kind = 0; kind < MEMORY_KINDS; kind++)
+            promise_buckets(settings_of_kind(settings, (enum memory_kind)kind).buckets, devices[i]);
 }
 
 /* The error is cut off where it does not fit, and nothing is written behind it. */

@@ -13,6 +13,7 @@
 #include "core/base/file_pattern.h"
 #include "core/figures/report.h"
 #include "core/figures/report_json.h"
+#include "core/figures/report_neighbours.h"
 #include "core/figures/report_table.h"
 #include "decimal_comma.h"
 
@@ -240,6 +241,47 @@ Test(report, the_table_has_a_row_for_each_bucket_that_was_used)
     cr_expect_str_eq(line_of("4030 requests"),
                      "4030 requests failed: 1006 for want of device memory, 1007 at the process's "
                      "limit, 1008 at its group's limit, 1009 for other reasons");
+    report_free(&report);
+}
+
+static void rename_kinds(struct report *report, const char *name)
+{
+    for (size_t i = 0; i < report->device_count; i++)
+        for (size_t j = 0; j < report->devices[i].kind_count; j++)
+            snprintf(report->devices[i].kinds[j].kind, sizeof(report->devices[i].kinds[j].kind),
+                     "%s", name);
+}
+
+/* It is the machine's, which the device's words are not true of. */
+Test(report, host_memory_fails_for_want_of_memory)
+{
+    struct report report;
+
+    fill_report(&report);
+    rename_kinds(&report, "host");
+    print(&report);
+    cr_expect_not_null(strstr(line_of("host memory:"), " requests, "), "%s", table);
+    cr_expect_str_eq(line_of("4030 requests"),
+                     "4030 requests failed: 1006 for want of memory, 1007 at the process's limit, "
+                     "1008 at its group's limit, 1009 for other reasons");
+    report_free(&report);
+}
+
+/* What the process keeps of the machine's memory, nobody misses on the device. */
+Test(report, cached_host_memory_is_kept_from_no_neighbour)
+{
+    struct report report;
+
+    fill_report(&report);
+    for (size_t i = 0; i < report.device_count; i++)
+        report.devices[i].sample_count = 0;
+    cr_expect_not(report_kept_much(report.devices, report.device_count));
+    report.devices[0].kinds[0].totals.cached_bytes = 9 << 20;
+    cr_expect(report_kept_much(report.devices, report.device_count));
+    rename_kinds(&report, "host");
+    cr_expect_not(report_kept_much(report.devices, report.device_count));
+    rename_kinds(&report, "of another cudapool");
+    cr_expect(report_kept_much(report.devices, report.device_count));
     report_free(&report);
 }
 

@@ -127,9 +127,9 @@ Test(bad_values, every_setting)
 
 Test(bad_values, every_group_of_settings)
 {
-    static const char *const groups[] = {"device",         "device.buckets",       "device.caps",
-                                         "stream_ordered", "stream_ordered.reuse", "limits",
-                                         "report"};
+    static const char *const groups[] = {
+        "device", "device.buckets", "device.caps", "stream_ordered", "stream_ordered.reuse",
+        "host",   "host.caps",      "limits",      "report"};
     struct settings read;
 
     for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++) {

@@ -1,7 +1,8 @@
 /*
- * The defaults, and what a size means on a device.
+ * The defaults, the kinds of memory, and what a size means.
  */
 #include <criterion/criterion.h>
+#include <string.h>
 
 #include "core/settings/config.h"
 
@@ -26,6 +27,17 @@ Test(config, defaults_are_those_of_the_documentation)
     cr_assert(settings.stream_ordered.enabled);
     cr_assert(settings.stream_ordered.reuse.internal_dependencies);
     cr_assert_eq(settings.stream_ordered.driver_release_threshold.bytes, 512u << 20);
+    cr_assert(settings.host.enabled);
+    cr_assert_eq(settings.host.buckets.smallest, 512);
+    cr_assert_eq(settings.host.buckets.largest.bytes, 1u << 30);
+    cr_assert_float_eq(settings.host.buckets.largest.percent, 0, 0);
+    cr_assert_float_eq(settings.host.caps.cached.percent, 6, 0);
+    cr_assert_eq(settings.host.caps.blocks_per_bucket, 1024);
+    cr_assert_float_eq(settings.host.caps.reserve_ratio, 1.15, 0);
+    cr_assert_eq(settings.host.growth_budget.bytes, 32u << 20);
+    cr_assert_eq(settings.host.release_after_idle_ns, 10000000000u);
+    cr_assert_not(settings.host.free_synchronizes);
+    cr_assert_eq(settings.host.large, HOST_LARGE_DRIVER);
     cr_assert(settings.limits.device_bytes.unlimited);
     cr_assert_eq(settings.report.at_exit, REPORT_TABLE);
     cr_assert_str_eq(settings.report.file, "");
@@ -40,6 +52,31 @@ Test(config, defaults_leave_no_byte_of_what_was_there)
     settings_defaults(&one);
     settings_defaults(&other);
     cr_assert_arr_eq(&one, &other, sizeof(one));
+}
+
+Test(config, every_kind_is_known_by_its_name_and_has_settings_of_its_own)
+{
+    static struct settings settings;
+    const struct bucket_settings *const buckets[MEMORY_KINDS] = {
+        [KIND_DEVICE] = &settings.device.buckets,
+        [KIND_STREAM_ORDERED] = &settings.stream_ordered.buckets,
+        [KIND_HOST] = &settings.host.buckets,
+    };
+
+    for (int kind = 0; kind < MEMORY_KINDS; kind++) {
+        cr_expect_eq((int)memory_kind_named(memory_kind_names[kind]), kind);
+        cr_expect_eq(settings_of_kind(&settings, (enum memory_kind)kind).buckets, buckets[kind]);
+    }
+    cr_expect_eq(memory_kind_named("host"), KIND_HOST);
+    cr_expect_eq(memory_kind_named("hos"), MEMORY_KINDS);
+    cr_expect_eq(memory_kind_named(""), MEMORY_KINDS);
+}
+
+Test(config, host_memory_alone_is_not_the_devices)
+{
+    cr_expect(memory_kind_is_of_device(KIND_DEVICE));
+    cr_expect(memory_kind_is_of_device(KIND_STREAM_ORDERED));
+    cr_expect_not(memory_kind_is_of_device(KIND_HOST));
 }
 
 static uint64_t share(double percent, uint64_t total)

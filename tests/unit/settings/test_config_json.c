@@ -104,6 +104,12 @@ Test(config_json, every_setting_reaches_its_field)
                   " \"opportunistic\": false, \"internal_dependencies\": false},"
                   " \"evict\": \"least_recently_used\", \"release_after_idle\": \"2min\","
                   " \"driver_release_threshold\": null},"
+                  "\"host\": {\"enabled\": false, \"buckets\": {\"policy\": \"pow2\","
+                  " \"steps_per_doubling\": 2, \"smallest\": 64, \"largest\": \"1%\"},"
+                  " \"caps\": {\"cached\": \"3GiB\", \"blocks_per_bucket\": 5,"
+                  " \"reserve_ratio\": 3}, \"growth_budget\": \"2MiB\","
+                  " \"evict\": \"least_recently_used\", \"release_after_idle\": \"3s\","
+                  " \"free_synchronizes\": true, \"large\": \"huge_pages\"},"
                   "\"limits\": {\"device_bytes\": \"40GB\"},"
                   "\"report\": {\"at_exit\": \"json\", \"file\": \"/tmp/%h.%p.%r%%.json\"}}"),
         0, "%s", error);
@@ -135,6 +141,19 @@ Test(config_json, every_setting_reaches_its_field)
     cr_expect_eq(settings.stream_ordered.evict, EVICT_LEAST_RECENTLY_USED);
     cr_expect_eq(settings.stream_ordered.release_after_idle_ns, 120000000000);
     cr_expect(settings.stream_ordered.driver_release_threshold.unlimited);
+    cr_expect_not(settings.host.enabled);
+    cr_expect_eq(settings.host.buckets.policy, BUCKETS_POW2);
+    cr_expect_eq(settings.host.buckets.steps_per_doubling, 2);
+    cr_expect_eq(settings.host.buckets.smallest, 64);
+    cr_expect_float_eq(settings.host.buckets.largest.percent, 1, 0);
+    cr_expect_eq(settings.host.caps.cached.bytes, 3ull << 30);
+    cr_expect_eq(settings.host.caps.blocks_per_bucket, 5);
+    cr_expect_float_eq(settings.host.caps.reserve_ratio, 3, 0);
+    cr_expect_eq(settings.host.growth_budget.bytes, 2 << 20);
+    cr_expect_eq(settings.host.evict, EVICT_LEAST_RECENTLY_USED);
+    cr_expect_eq(settings.host.release_after_idle_ns, 3000000000);
+    cr_expect(settings.host.free_synchronizes);
+    cr_expect_eq(settings.host.large, HOST_LARGE_HUGE_PAGES);
     cr_expect_not(settings.limits.device_bytes.unlimited);
     cr_expect_eq(settings.limits.device_bytes.bytes, 40000000000);
     cr_expect_eq(settings.report.at_exit, REPORT_JSON);
@@ -419,6 +438,7 @@ Test(config_json, every_setting_survives_writing_and_reading)
     cr_assert_eq(read_text("{\"device\": {\"enabled\": false, \"growth_budget\": \"0.1%\","
                            "\"caps\": {\"reserve_ratio\": 1.15, \"cached\": 1000000}},"
                            "\"stream_ordered\": {\"driver_release_threshold\": null},"
+                           "\"host\": {\"large\": \"huge_pages\", \"growth_budget\": \"1%\"},"
                            "\"report\": {\"file\": \"a/%p\"}}"),
                  0);
     written = settings;
@@ -437,7 +457,7 @@ Test(config_json, unknown_keys_name_the_nearest_known_one)
     REFUSED("{\"device\": {\"caps\": {\"cachd\": 1}}}", "device.caps.cachd: unknown key",
             "device.caps.cached;", "cached, blocks_per_bucket, reserve_ratio");
     REFUSED("{\"growth_budget\": 1}", ": growth_budget: unknown", "device.growth_budget;",
-            "$schema, version, device, stream_ordered, neighbours, limits, report");
+            "$schema, version, device, stream_ordered, host, neighbours, limits, report");
     REFUSED("{\"devise\": {}}", ": devise: ", " device;");
     REFUSED("{\"device\": {\"reuse\": {}}}", "device.reuse: ", "stream_ordered.reuse;");
     REFUSED("{\"stream_ordered\": {\"enable\": 0}}",
@@ -471,6 +491,9 @@ Test(config_json, wrong_types_name_what_was_found_and_what_is_allowed)
             "device.buckets.policy: found \"geometrik\", allowed is one of \"geometric\", "
             "\"pow2\", \"exact\"");
     REFUSED("{\"device\": {\"buckets\": {\"policy\": 0}}}", "device.buckets.policy: found 0");
+    REFUSED("{\"host\": {\"large\": \"huge\"}}",
+            "host.large: found \"huge\", allowed is one of \"driver\", \"huge_pages\"");
+    REFUSED("{\"host\": {\"barriers\": true}}", "host.barriers: unknown key", "device.barriers;");
     REFUSED("{\"device\": {\"buckets\": {\"steps_per_doubling\": 8.0}}}",
             "found 8.0, allowed is an integer");
     REFUSED("{\"device\": {\"buckets\": {\"smallest\": \"50%\"}}}",
@@ -495,6 +518,7 @@ Test(config_json, values_out_of_range_name_the_range)
             "device.buckets.largest: found 511, allowed is 0 or at least buckets.smallest, 512");
     REFUSED("{\"stream_ordered\": {\"buckets\": {\"largest\": 511}}}",
             "stream_ordered.buckets.largest: found 511");
+    REFUSED("{\"host\": {\"buckets\": {\"largest\": 511}}}", "host.buckets.largest: found 511");
     REFUSED("{\"device\": {\"caps\": {\"cached\": -1}}}", "device.caps.cached: found -1");
     REFUSED("{\"device\": {\"caps\": {\"cached\": \"1025TiB\"}}}", "0B to 1024TiB");
     REFUSED("{\"device\": {\"caps\": {\"cached\": \"101%\"}}}", "found \"101%\"");
@@ -869,15 +893,27 @@ Test(config_json, words_have_the_values)
 {
     char words[SETTING_TEXT_BYTES];
 
-    cr_assert_eq(read_text("{\"device\": {\"growth_budget\": \"64MiB\", \"caps\": {\"cached\":"
-                           " \"12.5%\"}, \"release_after_idle\": \"0s\"}}"),
-                 0);
+    cr_assert_eq(
+        read_text("{\"device\": {\"growth_budget\": \"64MiB\", \"caps\": {\"cached\":"
+                  " \"12.5%\"}, \"release_after_idle\": \"0s\"},"
+                  "\"host\": {\"growth_budget\": \"1%\", \"buckets\": {\"largest\": \"3%\"}}}"),
+        0);
     for (size_t i = 0; i < settings_table_length; i++) {
         const char *expected = NULL;
         if (strcmp(settings_table[i].path, "device.growth_budget") == 0)
             expected = "64 MiB";
         else if (strcmp(settings_table[i].path, "device.caps.cached") == 0)
-            expected = "12.5% of the device's memory";
+            expected = "12.5% of the device's memory, on each device";
+        else if (strcmp(settings_table[i].path, "host.caps.cached") == 0)
+            expected = "6% of the machine's memory, by the process";
+        else if (strcmp(settings_table[i].path, "host.growth_budget") == 0)
+            expected = "1% of the machine's memory";
+        else if (strcmp(settings_table[i].path, "host.buckets.largest") == 0)
+            expected = "3% of the machine's memory";
+        else if (strcmp(settings_table[i].path, "host.buckets.smallest") == 0)
+            expected = "a 64th of the machine's memory";
+        else if (strcmp(settings_table[i].path, "device.buckets.smallest") == 0)
+            expected = "a 64th of the device where";
         else if (strcmp(settings_table[i].path, "device.release_after_idle") == 0)
             expected = "do not go back";
         else if (strcmp(settings_table[i].path, "device.caps.reserve_ratio") == 0)
