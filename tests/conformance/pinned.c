@@ -390,6 +390,17 @@ void host_memory_can_be_told_to_synchronize(void)
     free_host(block);
 }
 
+/* Of memory that the program has registered, which differs from what the driver has allocated. */
+void registered_memory_can_be_told_to_synchronize(void)
+{
+    void *block = aligned_alloc(PAGE, PAGE);
+    unsigned int on = 1;
+    SUCCEEDS(cuMemHostRegister_v2(block, PAGE, 0));
+    SUCCEEDS(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address_of(block)));
+    SUCCEEDS(cuMemHostUnregister(block));
+    free(block);
+}
+
 /* --- device pointers ---------------------------------------------------------------------------*/
 
 static CUresult device_pointer(const char *host, unsigned int flags, CUdeviceptr *device)

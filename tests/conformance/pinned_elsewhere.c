@@ -530,6 +530,33 @@ void freed_host_memory_may_stay(void)
     tell_topic(LEFT);
 }
 
+/* What a thread can ask about its current context, which another has destroyed, and what it can
+ * free there. */
+void destroyed_contexts_can_be_asked(void)
+{
+    CUcontext context = second_context(), current;
+    CUdeviceptr memory = 0;
+    CUdevice device;
+    unsigned int flags;
+    unsigned long long id;
+    void *block = allocate_host(SMALL, 0);
+    pthread_t thread;
+    SUCCEEDS(cuMemAlloc_v2(&memory, SMALL));
+    SUCCEEDS(cuCtxSetCurrent(context));
+    pthread_create(&thread, NULL, destroy_context, context);
+    pthread_join(thread, NULL);
+    EXPECT(cuCtxGetCurrent(&current), CUDA_SUCCESS);
+    EXPECT(cuCtxGetDevice(&device), CUDA_SUCCESS);
+    EXPECT(cuCtxGetFlags(&flags), CUDA_SUCCESS);
+    EXPECT(cuCtxGetId(context, &id), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    EXPECT(cuMemFree_v2(0), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    EXPECT(cuMemFree_v2(memory), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    EXPECT(cuMemFreeHost(block), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    SUCCEEDS(cuCtxSetCurrent(gpu.context));
+    EXPECT(cuMemFree_v2(memory), CUDA_SUCCESS);
+    EXPECT(cuMemFreeHost(block), CUDA_SUCCESS);
+}
+
 void host_frees_in_other_contexts(void)
 {
     tell_topic(CONTEXTS);

@@ -7,6 +7,8 @@
  * the program tells how its threads synchronise; a name for that case alone, with its report.
  */
 #define RACES_PLAIN_NAMES
+#include <sys/mman.h>
+
 #include "../gpu/gpu.h"
 
 enum { WORDS = 1024, BYTES = 4 * WORDS };
@@ -408,6 +410,59 @@ struct test {
       CHECK(cuStreamSynchronize(two)), simcuda_acquire(&event), hand_over(), write_on(two))        \
     X(HAZARD, host_function_does_not_release, write_on(one),                                       \
       CHECK(cuLaunchHostFunc(one, do_nothing, NULL)), let_it_end(), hand_over(), write_on(two))    \
+    /* pinned memory, which kernels reach at the host's address */                                 \
+    X(HAZARD, host_writes_what_a_kernel_fills, pinned_owner(), fill_pinned(one),                   \
+      hand_pinned_over(), simcuda_host_writes(pinned, BYTES))                                      \
+    X(HAZARD, host_writes_what_the_legacy_stream_fills, pinned_owner(), fill_pinned(NULL),         \
+      hand_pinned_over(), simcuda_host_writes(pinned, BYTES))                                      \
+    X(HAZARD, host_writes_what_the_threads_stream_fills, pinned_owner(),                           \
+      fill_pinned(CU_STREAM_PER_THREAD), hand_pinned_over(), simcuda_host_writes(pinned, BYTES))   \
+    X(HAZARD, host_reads_what_a_blocking_stream_fills, pinned_owner(), fill_pinned(blocking),      \
+      hand_pinned_over(), simcuda_host_reads(pinned, BYTES))                                       \
+    X(HAZARD, host_writes_what_has_ended, pinned_owner(), fill_pinned(one), let_it_end(),          \
+      hand_pinned_over(), simcuda_host_writes(pinned, BYTES))                                      \
+    X(SILENT, host_writes_after_a_query, pinned_owner(), fill_pinned(one), record_on(event, one),  \
+      ask_until_done(event), hand_pinned_over(), simcuda_host_writes(pinned, BYTES))               \
+    X(SILENT, host_writes_elsewhere_in_the_block, pinned_owner(),                                  \
+      CHECK(cuMemsetD8Async((uintptr_t)pinned, 1, 512, one)), hand_pinned_over(),                  \
+      simcuda_host_writes(pinned + 128, 512))                                                      \
+    X(HAZARD, pinned_block_on_two_streams, pinned_owner(), fill_pinned(one), hand_pinned_over(),   \
+      fill_pinned(two))                                                                            \
+    X(SILENT, pinned_block_on_one_stream, pinned_owner(), fill_pinned(one), hand_pinned_over(),    \
+      fill_pinned(one))                                                                            \
+    X(HAZARD, pinned_block_on_one_stream_then_the_host, pinned_owner(), fill_pinned(one),          \
+      hand_pinned_over(), fill_pinned(one), simcuda_host_writes(pinned, BYTES))                    \
+    X(HAZARD, copy_then_kernel_of_pinned_block, pinned_owner(), copy_aside_in(one),                \
+      hand_pinned_over(), fill_pinned(two))                                                        \
+    X(HAZARD, graph_then_host, pinned_owner(), launch_and_forget(graph_that_fills_pinned(), one),  \
+      hand_pinned_over(), simcuda_host_writes(pinned, BYTES))                                      \
+    X(HAZARD, other_context_is_synchronised_for_pinned, pinned_owner(), fill_pinned(one),          \
+      synchronise_elsewhere(), hand_pinned_over(), simcuda_host_writes(pinned, BYTES))             \
+    X(PROGRAM_ERROR, pinned_block_copied_by_another_context_at_free, pinned_owner(),               \
+      copy_pinned_elsewhere(), hand_pinned_over(), simcuda_host_writes(pinned, BYTES))             \
+    X(PROGRAM_ERROR, pinned_block_filled_by_another_context_at_free, pinned_owner(),               \
+      fill_pinned_elsewhere(), hand_pinned_over(), simcuda_host_writes(pinned, BYTES))             \
+    X(SILENT, pinned_block_copied_by_another_context_before, pinned_owner(),                       \
+      copy_pinned_elsewhere(), synchronise_elsewhere(), hand_pinned_over(),                        \
+      simcuda_host_writes(pinned, BYTES))                                                          \
+    X(HAZARD, pinned_block_of_the_other_context, pinned_owner_elsewhere(),                         \
+      fill_pinned_elsewhere(), hand_pinned_over(), simcuda_host_writes(pinned, BYTES))             \
+    X(PROGRAM_ERROR, pinned_block_of_the_other_context_filled_here, pinned_owner_elsewhere(),      \
+      fill_pinned(one), hand_pinned_over(), simcuda_host_writes(pinned, BYTES))                    \
+    X(PROGRAM_ERROR, host_writes_freed_pinned_block, pinned_owner(),                               \
+      simcuda_program_freed((uintptr_t)pinned), simcuda_host_writes(pinned, BYTES))                \
+    X(HAZARD, part_of_a_pinned_block_given_out_twice, pinned_owner(),                              \
+      new_owner_of((uintptr_t)pinned + 512, 512), simcuda_program_freed((uintptr_t)pinned + 512))  \
+    X(SILENT, address_of_pinned_block_mapped_again, map_where_pinned_was())                        \
+    X(SILENT, host_function_for_which_a_free_waits, pinned_owner(), busy(one),                     \
+      CHECK(cuLaunchHostFunc(one, write_pinned, NULL)), simcuda_program_freed((uintptr_t)pinned),  \
+      CHECK(cuCtxSynchronize()), pinned_owner(), simcuda_host_writes(pinned, BYTES))               \
+    X(PROGRAM_ERROR, host_function_after_the_free, pinned_owner(),                                 \
+      simcuda_program_freed((uintptr_t)pinned), run_on_host(one, write_pinned))                    \
+    X(PROGRAM_ERROR, other_contexts_host_function_at_free, pinned_owner_elsewhere(), busy(one),    \
+      CHECK(cuLaunchHostFunc(one, write_pinned, NULL)), simcuda_program_freed((uintptr_t)pinned),  \
+      CHECK(cuCtxSynchronize()))                                                                   \
+    X(SILENT, pinned_block_freed_by_the_driver, free_and_allocate_pinned_again())                  \
     /* what frees and allocations mean */                                                          \
     X(PROGRAM_ERROR, use_after_free, simcuda_program_freed(piece), write_on(one))                  \
     X(PROGRAM_ERROR, use_beside_smaller_owner, hand_over_part(), write_on(one))                    \
@@ -442,6 +497,11 @@ struct test {
       CHECK(cuStreamSynchronize(one)), in_allocation(wait_for_event))                              \
     X(SILENT, allocation_waits_for_observed, busy(one), record_on(event, one),                     \
       ask_until_done(event), in_allocation(wait_for_event))                                        \
+    X(SILENT, host_free_synchronises, pinned_owner(), busy(one), in_host_free(synchronise))        \
+    X(LOST_PROGRESS, host_free_waits_for_other_context, pinned_owner(), busy_elsewhere(),          \
+      fence_elsewhere(), in_host_free(wait_elsewhere))                                             \
+    X(SILENT, allocation_waits_for_freed_pinned, pinned_owner(), busy(one), in_host_free(fence),   \
+      in_allocation(wait_for_event))                                                               \
     X(LOST_PROGRESS, free_waits_for_other_context, busy_elsewhere(), fence_elsewhere(),            \
       in_free(wait_elsewhere))                                                                     \
     X(LOST_PROGRESS, stream_synchronise_waits_for_more, busy(one), busy(two),                      \
@@ -744,6 +804,72 @@ static void copy_aside_out(CUstream stream)
     CHECK(cuMemcpyDtoHAsync_v2(pinned, aside, BYTES, stream));
 }
 
+static void pinned_owner_elsewhere(void)
+{
+    CHECK(cuCtxSetCurrent(other_context));
+    pinned_owner();
+    CHECK(cuCtxSetCurrent(context));
+}
+
+static void fill_pinned(CUstream stream)
+{
+    fill(&kernels, stream, (uintptr_t)pinned, WORDS, 1);
+}
+
+static void fill_pinned_elsewhere(void)
+{
+    CHECK(cuCtxSetCurrent(other_context));
+    fill(&other_kernels, elsewhere, (uintptr_t)pinned, WORDS, 1);
+    CHECK(cuCtxSetCurrent(context));
+}
+
+static void copy_pinned_elsewhere(void)
+{
+    CHECK(cuMemcpyHtoDAsync_v2(aside, pinned, BYTES, elsewhere));
+}
+
+static CUgraphExec graph_that_fills_pinned(void)
+{
+    begin_capture();
+    fill_pinned(three);
+    return end_capture();
+}
+
+/* The driver's own free waits, so that the host may write at once what it gets again. */
+static void free_and_allocate_pinned_again(void)
+{
+    void *before, *after;
+    CHECK(cuMemHostAlloc(&before, BYTES, 0));
+    new_owner_of((uintptr_t)before, BYTES);
+    fill(&kernels, one, (uintptr_t)before, WORDS, 1);
+    simcuda_program_freed((uintptr_t)before);
+    CHECK(cuMemFreeHost(before));
+    CHECK(cuMemHostAlloc(&after, BYTES, 0));
+    new_owner_of((uintptr_t)after, BYTES);
+    if (after != before)
+        FAIL("the driver did not give the same memory out again");
+    simcuda_host_writes(after, BYTES);
+    simcuda_program_freed((uintptr_t)after);
+    CHECK(cuMemFreeHost(after));
+}
+
+/* Its addresses are the process's again: a thread's stack may lie there. */
+static void map_where_pinned_was(void)
+{
+    void *block, *mapped;
+    CHECK(cuMemHostAlloc(&block, 4 * MIB, 0));
+    new_owner_of((uintptr_t)block, 4 * MIB);
+    simcuda_program_freed((uintptr_t)block);
+    CHECK(cuMemFreeHost(block));
+    mapped = mmap(block, 4 * MIB, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (mapped != block)
+        FAIL("the memory has not been given back");
+    CHECK(cuMemcpyHtoDAsync_v2(aside, mapped, BYTES, one));
+    CHECK(cuStreamSynchronize(one));
+    munmap(mapped, 4 * MIB);
+}
+
 static atomic_bool has_run; /* sequentially consistent: set by the host function when it is done */
 
 static void write_pinned(void *unused)
@@ -889,6 +1015,11 @@ static void in_call(enum simcuda_waits waits, uint64_t argument, void (*body)(vo
 static void in_free(void (*body)(void))
 {
     in_call(SIMCUDA_WAITS_FOR_OWNER, piece, body);
+}
+
+static void in_host_free(void (*body)(void))
+{
+    in_call(SIMCUDA_WAITS_FOR_OWNER, (uintptr_t)pinned, body);
 }
 
 static void in_allocation(void (*body)(void))
@@ -1102,7 +1233,35 @@ static void case_host_function_then_another_stream(void)
     copy_aside_out(two);
 }
 
+/* The program's free has waited for it; whoever gives the memory out again has to know, too. */
+static void freed_beside_a_host_function(CUstream then)
+{
+    pinned_owner();
+    busy(one);
+    atomic_store(&has_run, false);
+    CHECK(cuLaunchHostFunc(one, write_pinned, NULL));
+    simcuda_program_freed((uintptr_t)pinned);
+    while (!atomic_load(&has_run))
+        let_it_end();
+    pinned_owner();
+    copy_aside_out(then);
+}
+
+static void case_freed_beside_a_host_function_then_its_stream(void)
+{
+    freed_beside_a_host_function(one);
+}
+
+static void case_freed_beside_a_host_function_then_another_stream(void)
+{
+    freed_beside_a_host_function(two);
+}
+
 static const struct test thread_tests[] = {
+    {"freed_beside_a_host_function_then_its_stream", SILENT,
+     case_freed_beside_a_host_function_then_its_stream},
+    {"freed_beside_a_host_function_then_another_stream", HAZARD,
+     case_freed_beside_a_host_function_then_another_stream},
     {"host_function_then_its_stream", SILENT, case_host_function_then_its_stream},
     {"host_function_then_another_stream", HAZARD, case_host_function_then_another_stream},
     {"thread_tells", SILENT, case_thread_tells},

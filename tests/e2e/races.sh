@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
-# The race detector of the simulated driver: its own cases, in real time and stepped; and the
-# programs of tests/gpu under it, with the pool and with a reuse that must be reported.
+# The race detector of the simulated driver: its own cases, in real time and stepped; the programs
+# of tests/gpu under it, with the pool and with a reuse that must be reported; and the same for
+# pinned host memory, a case to a process.
+#
+# PINNED_CONFIG: settings with which the pool runs the cases of pinned memory besides its own.
 # shellcheck source=tests/e2e/interposition_lib.sh disable=SC2317
 . "$(dirname "$0")/interposition_lib.sh"
 
@@ -68,5 +71,24 @@ for budget in 0B 8MiB 128MiB; do
     expect "overlap, one thread, $at" is_clean "${pool[@]}" "$gpu/overlap" threads=1 rounds=50
     expect "fill_memory, $at" is_clean "${pool[@]}" "${fill_memory[@]}"
     expect "linked, $at" is_clean "${pool[@]}" "$gpu/linked" steps=100 words=4096
+done
+
+pinned=$programs/pinned_races
+cases_of() { # [safe]
+    on_driver -- "$pinned" list "$@"
+}
+for case in $(cases_of) $(cases_of safe); do
+    expect "pinned memory, $case, plain driver" is_clean on_driver "$races" -- "$pinned" "$case"
+    expect "pinned memory, $case" is_clean on_pool "$races" CUDAPOOL_REPORT=none -- "$pinned" "$case"
+    [ -z "${PINNED_CONFIG:-}" ] || expect "pinned memory, $case, $PINNED_CONFIG" is_clean on_pool \
+        "$races" "CUDAPOOL_CONFIG=$PINNED_CONFIG" CUDAPOOL_REPORT=none -- "$pinned" "$case"
+done
+for case in $(cases_of); do
+    expect "pinned memory, $case, memory reused at once" has_hazards on_driver "$races" -- \
+        "$pinned" "$case" reuse-at-once
+done
+for case in $(cases_of safe); do
+    expect "pinned memory, $case, reused at once, which is right" is_clean on_driver "$races" -- \
+        "$pinned" "$case" reuse-at-once
 done
 finish

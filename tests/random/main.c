@@ -10,6 +10,7 @@
  *
  * Environment
  *   RANDOM_PRELOAD   the preload object, if not the one that was built beside this program
+ *   RANDOM_HOST      the pool has settings of pinned host memory: seeds choose them, too
  *   RANDOM_SECONDS   so long a process may take for a seed's programs; else it hangs
  *
  * free: the programs' threads run in parallel, as it happens, instead of taking turns as the seed

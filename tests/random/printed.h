@@ -153,6 +153,23 @@ MAYBE void expect_words(unsigned int count, unsigned int with, const char *what)
         }
 }
 
+/* Pinned memory, by the host. */
+MAYBE void write_words(CUdeviceptr at, unsigned int count, unsigned int with)
+{
+    for (unsigned int i = 0; i < count; i++)
+        ((unsigned int *)at)[i] = with;
+}
+
+MAYBE void read_words(CUdeviceptr at, unsigned int count, unsigned int with)
+{
+    for (unsigned int i = 0; i < count; i++)
+        if (((unsigned int *)at)[i] != with) {
+            fprintf(stderr, "pinned memory: word %u is %#x, not %#x\n", i, ((unsigned int *)at)[i],
+                    with);
+            wrong = 1;
+        }
+}
+
 MAYBE void do_nothing(void *unused)
 {
     (void)unused;

@@ -3,6 +3,7 @@
  */
 #include "program.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 const char *const step_names[STEP_KINDS] = {
@@ -92,6 +93,36 @@ static void make_settings(struct profile *profile, struct random *r)
         profile->settings[0] = '\0';
 }
 
+/* Of pinned host memory. Its own numbers, so that the rest of a seed is the same without. */
+static void add_host_settings(struct profile *profile, uint64_t seed)
+{
+    static const char *const policies[] = {"geometric", "geometric", "pow2", "exact", NULL};
+    static const char *const smallest[] = {"512", "512", "4096", NULL};
+    static const char *const largest[] = {"\"1GiB\"", "\"1GiB\"", "\"1MiB\"", "4096", NULL};
+    static const char *const cached[] = {"\"6%\"", "\"6%\"", "0", "\"4MiB\"", NULL};
+    static const char *const blocks[] = {"1024", "1024", "0", "1", "4", NULL};
+    static const char *const ratios[] = {"1.15", "1.0", "100.0", NULL};
+    static const char *const budgets[] = {"\"32MiB\"", "\"1MiB\"", "0", NULL};
+    static const char *const orders[] = {"largest_first", "least_recently_used", NULL};
+    static const char *const idle[] = {"10s", "0s", "1ms", NULL};
+    struct random r = {seed * UINT64_C(0xDA942042E4DD58B5) + 3};
+    size_t length = strlen(profile->settings);
+    if (length == 0)
+        return;
+    /* In place of the last brace. */
+    snprintf(
+        profile->settings + length - 1, sizeof profile->settings - length + 1,
+        ", \"host\": {\"enabled\": %s, \"buckets\": {\"policy\": \"%s\", "
+        "\"steps_per_doubling\": %u, \"smallest\": %s, \"largest\": %s}, \"caps\": {\"cached\": "
+        "%s, \"blocks_per_bucket\": %s, \"reserve_ratio\": %s}, \"growth_budget\": %s, "
+        "\"evict\": \"%s\", \"release_after_idle\": \"%s\", \"free_synchronizes\": %s, "
+        "\"large\": \"%s\"}}",
+        one_in(&r, 40) ? "false" : "true", choose(&r, policies), 1u << random_below(&r, 4),
+        choose(&r, smallest), choose(&r, largest), choose(&r, cached), choose(&r, blocks),
+        choose(&r, ratios), choose(&r, budgets), choose(&r, orders), choose(&r, idle),
+        one_in(&r, 6) ? "true" : "false", one_in(&r, 3) ? "huge_pages" : "driver");
+}
+
 /* Odd sizes, and programs that hold nearly all of it. */
 static void fill_up(struct profile *profile, struct random *r)
 {
@@ -141,6 +172,7 @@ void make_profile(struct profile *profile, uint64_t seed, bool free)
                             !profile->limited && profile->device_bytes >= (uint64_t)128 << 20 &&
                             profile->largest <= profile->device_bytes / 128;
     make_settings(profile, &r);
+    add_host_settings(profile, seed);
     profile->locks = one_in(&r, 2);
 }
 

@@ -82,7 +82,7 @@ struct stream {
     uint64_t id;          /* no other stream of the program has it */
 };
 
-enum buffer_kind { NO_BUFFER, PLAIN, PITCHED, MANAGED, ASYNC };
+enum buffer_kind { NO_BUFFER, PLAIN, PITCHED, MANAGED, ASYNC, PINNED };
 
 struct buffer {
     CUdeviceptr address;
@@ -344,6 +344,20 @@ static bool tell_of_memory_that_goes(unsigned int context)
     return true;
 }
 
+static void *host_address(const struct buffer *buffer)
+{
+    return (void *)(uintptr_t)buffer->address;
+}
+
+/* Pinned memory goes with its context, and is nobody's then. Other threads that run freely may have
+ * the address at once. */
+static void free_what_is_gone(const struct buffer *buffer)
+{
+    if (buffer->kind == PINNED && buffer->owner % 4 == 0 && !run->profile->free)
+        CALL(cuMemFreeHost, (host_address(buffer)), "((void *)buffer[%u])",
+             (unsigned int)(buffer - run->buffers));
+}
+
 static void drop_buffer(struct buffer *buffer)
 {
     uint32_t owner = buffer->owner;
@@ -377,8 +391,11 @@ static void context_died(unsigned int slot)
         struct buffer *buffer = &run->buffers[i];
         if (buffer->done && is_within(buffer->done_context, slot))
             buffer->done = NULL;
-        if (buffer->kind != NO_BUFFER && buffer->kind != ASYNC && is_within(buffer->context, slot))
+        if (buffer->kind != NO_BUFFER && buffer->kind != ASYNC &&
+            is_within(buffer->context, slot)) {
+            free_what_is_gone(buffer);
             drop_buffer(buffer);
+        }
         /* Stream-ordered memory that could not be freed before outlives its context, unused. */
         else if (buffer->kind == ASYNC && is_within(buffer->context, slot))
             buffer->lost = true;
@@ -605,14 +622,35 @@ static void to_here(void)
         simcuda_program_call_end();
 }
 
-static bool free_buffer(struct buffer *buffer)
+/* cuMemFreeHost waits for the memory's own context alone: the program waits for what others do. */
+static bool others_are_done_with(const struct buffer *buffer)
+{
+    unsigned int user = buffer->home.context;
+    if (buffer->kind != PINNED || buffer->home.kind == NO_STREAM || !run->contexts[user].alive ||
+        is_within(user, buffer->context))
+        return true;
+    if (CALL(cuCtxSynchronize_v2, (run->contexts[user].handle), "(context[%u])", user) !=
+        CUDA_SUCCESS)
+        return false;
+    context_is_idle(user);
+    return true;
+}
+
+static CUresult call_free(const struct buffer *buffer)
 {
     unsigned int number = number_of(buffer);
-    if (buffer->kind == NO_BUFFER)
+    if (buffer->kind == PINNED)
+        return CALL(cuMemFreeHost, (host_address(buffer)), "((void *)buffer[%u])", number);
+    return CALL(cuMemFree_v2, (buffer->address), "(buffer[%u])", number);
+}
+
+static bool free_buffer(struct buffer *buffer)
+{
+    if (buffer->kind == NO_BUFFER || !others_are_done_with(buffer))
         return false;
     waits_are_judged_from_here(SIMCUDA_WAITS_FOR_OWNER, buffer->address);
     simcuda_program_freed(buffer->address);
-    CUresult result = CALL(cuMemFree_v2, (buffer->address), "(buffer[%u])", number);
+    CUresult result = call_free(buffer);
     to_here();
     if (result == CUDA_SUCCESS && buffer->kind != ASYNC)
         no_waiters(buffer->context);
@@ -646,7 +684,8 @@ static bool has_room(uint64_t bytes)
     if (run->profile->full)
         return true;
     for (unsigned int i = 0; i < BUFFERS; i++)
-        if (run->buffers[i].kind != NO_BUFFER && run->buffers[i].kind != ASYNC)
+        if (run->buffers[i].kind != NO_BUFFER && run->buffers[i].kind != ASYNC &&
+            run->buffers[i].kind != PINNED)
             taken += taken_by(run->buffers[i].bytes);
     /* Other threads have as much, and some of it is on its way from one to another. */
     uint64_t share = run->profile->device_bytes / (run->profile->free ? 2 * THREADS : 1);
@@ -982,6 +1021,56 @@ static void step_alloc_managed(const struct step *step)
         own(buffer, MANAGED, step->x, NULL);
 }
 
+/* Frees of pinned memory that the driver refuses, after which it is as good as before. */
+static void free_pinned_wrongly(const struct buffer *buffer, unsigned int how)
+{
+    unsigned int number = number_of(buffer);
+    switch (how % 5) {
+    case 0:
+        CALL(cuMemFreeHost, ((char *)host_address(buffer) + 64), "((char *)buffer[%u] + 64)",
+             number);
+        break;
+    case 1:
+        CALL(cuMemFree_v2, (buffer->address), "(buffer[%u])", number);
+        break;
+    case 2:
+        CALL(cuMemHostUnregister, (host_address(buffer)), "((void *)buffer[%u])", number);
+        break;
+    case 3:
+        CALL(cuMemHostRegister_v2, (host_address(buffer), 4096, 0), "((void *)buffer[%u], 4096, 0)",
+             number);
+        break;
+    default:
+        CALL(cuMemFreeAsync, (buffer->address, NULL), "(buffer[%u], NULL)", number);
+        break;
+    }
+}
+
+/* The address may be another thread's at once. */
+static void ask_for_freed_pinned(CUdeviceptr address)
+{
+    void *host = (void *)(uintptr_t)address;
+    CUdeviceptr base;
+    size_t size;
+    unsigned int flags;
+    CALL(cuMemFreeHost, (host), "((void *)spare)");
+    CALL(cuMemHostGetFlags, (&flags, host), "(&value, (void *)spare)");
+    CALL(cuMemHostGetDevicePointer_v2, (&base, host, 0), "(&base, (void *)spare, 0)");
+    CALL(cuMemGetAddressRange_v2, (&base, &size, address), "(&base, &size, spare)");
+    CALL(cuPointerGetAttribute, (&base, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address),
+         "(&base, 2, spare)");
+}
+
+static void free_pinned(struct buffer *buffer, const struct step *step)
+{
+    CUdeviceptr address = buffer->address;
+    if (step->b % 8 == 0)
+        free_pinned_wrongly(buffer, step->c);
+    trace_say("    spare = buffer[%u];\n", number_of(buffer));
+    if (free_buffer(buffer) && step->b % 16 >= 12 && !run->profile->free)
+        ask_for_freed_pinned(address);
+}
+
 /* What is wrong about a free is tried while the buffer is there, and right after. */
 static void step_free(const struct step *step)
 {
@@ -990,6 +1079,10 @@ static void step_free(const struct step *step)
     uint64_t bytes = buffer->bytes;
     if (buffer->kind == NO_BUFFER)
         return;
+    if (buffer->kind == PINNED) {
+        free_pinned(buffer, step);
+        return;
+    }
     if (step->b % 16 == 0 && bytes > 8)
         CALL(cuMemFree_v2, (address + 4), "(buffer[%u] + 4)", number_of(buffer));
     trace_say("    spare = buffer[%u];\n", number_of(buffer));
@@ -1006,7 +1099,7 @@ static void step_free(const struct step *step)
 
 static bool free_async(struct buffer *buffer, const struct stream *stream)
 {
-    if (buffer->kind == MANAGED || !reach(buffer, stream))
+    if (buffer->kind == MANAGED || buffer->kind == PINNED || !reach(buffer, stream))
         return false;
     waits_are_judged_from_here(SIMCUDA_STREAM_FREE, (uintptr_t)spelled_out(stream));
     simcuda_program_freed_async(buffer->address, spelled_out(stream));
@@ -1294,8 +1387,11 @@ static void step_host_memory(const struct step *step)
 {
     void *memory;
     if (CALL(cuMemHostAlloc, (&memory, 1 + step->x % 100000, 0), "(&memory, %u, 0)",
-             1 + step->x % 100000) == CUDA_SUCCESS)
-        CALL(cuMemFreeHost, (memory), "(memory)");
+             1 + step->x % 100000) != CUDA_SUCCESS)
+        return;
+    waits_are_judged_from_here(SIMCUDA_WAITS_FOR_CONTEXT, 0);
+    CALL(cuMemFreeHost, (memory), "(memory)");
+    to_here();
 }
 
 static void step_array(const struct step *step)
@@ -1378,15 +1474,37 @@ static void step_memset(const struct step *step)
     settle(buffer, &stream);
 }
 
+static CUresult call_copy(const struct buffer *to, const struct buffer *from,
+                          const struct stream *stream)
+{
+    size_t bytes = (size_t)to->words * 4;
+    if (to->kind == PINNED && from->kind == PINNED)
+        return ON(cuMemcpyAsync, _ptsz, *stream,
+                  (to->address, from->address, bytes, stream->handle),
+                  "(buffer[%u], buffer[%u], %zu, %s)", number_of(to), number_of(from), bytes,
+                  spelled(stream));
+    if (to->kind == PINNED)
+        return ON(cuMemcpyDtoHAsync_v2, _ptsz, *stream,
+                  (host_address(to), from->address, bytes, stream->handle),
+                  "((void *)buffer[%u], buffer[%u], %zu, %s)", number_of(to), number_of(from),
+                  bytes, spelled(stream));
+    if (from->kind == PINNED)
+        return ON(cuMemcpyHtoDAsync_v2, _ptsz, *stream,
+                  (to->address, host_address(from), bytes, stream->handle),
+                  "(buffer[%u], (void *)buffer[%u], %zu, %s)", number_of(to), number_of(from),
+                  bytes, spelled(stream));
+    return ON(cuMemcpyDtoDAsync_v2, _ptsz, *stream,
+              (to->address, from->address, bytes, stream->handle),
+              "(buffer[%u], buffer[%u], %zu, %s)", number_of(to), number_of(from), bytes,
+              spelled(stream));
+}
+
 static bool copy(struct buffer *to, struct buffer *from, const struct stream *stream)
 {
     if (from == to || !from->written || to->words > from->words || !reach(from, stream) ||
         !reach(to, stream))
         return false;
-    if (ON(cuMemcpyDtoDAsync_v2, _ptsz, *stream,
-           (to->address, from->address, (size_t)to->words * 4, stream->handle),
-           "(buffer[%u], buffer[%u], %u, %s)", number_of(to), number_of(from), to->words * 4,
-           spelled(stream)) != CUDA_SUCCESS)
+    if (call_copy(to, from, stream) != CUDA_SUCCESS)
         return false;
     to->written = to->words > 0;
     to->value = from->value;
@@ -1460,7 +1578,7 @@ static void step_upload(const struct step *step)
     uint32_t words[WORDS];
     for (unsigned int i = 0; i < WORDS; i++)
         words[i] = step->y;
-    if (!reach(buffer, &stream))
+    if (buffer->kind == PINNED || !reach(buffer, &stream))
         return;
     trace_say("    set_words(%u);\n", step->y);
     if (ON(cuMemcpyHtoDAsync_v2, _ptsz, stream,
@@ -1488,7 +1606,7 @@ static void step_download(const struct step *step)
     struct buffer *buffer = buffer_named(step->a);
     struct stream stream = stream_named(step->b);
     uint32_t words[WORDS] = {0};
-    if (!buffer->written || !reach(buffer, &stream))
+    if (buffer->kind == PINNED || !buffer->written || !reach(buffer, &stream))
         return;
     if (ON(cuMemcpyDtoHAsync_v2, _ptsz, stream,
            (words, buffer->address, (size_t)buffer->words * 4, stream.handle),
@@ -1497,6 +1615,230 @@ static void step_download(const struct step *step)
         return;
     check_words(words, buffer->words, buffer->value, "a copy to the host");
     settle(buffer, &stream);
+}
+
+/* ---- steps: pinned memory ---- */
+
+/* Few sizes come often, so that blocks are used again. */
+static size_t pinned_bytes(const struct step *step)
+{
+    static const size_t often[] = {512, 4096, 65536, 1 << 20};
+    uint32_t bits = 9 + step->x % 15, rest = step->y >> 8;
+    if (step->y % 32 == 0)
+        return ((size_t)8 << 20) + ((size_t)rest << 2) % ((size_t)32 << 20);
+    if (step->y % 2)
+        return often[step->x % 4];
+    return ((size_t)1 << bits) - (step->y % 4 ? 0 : rest % ((size_t)1 << (bits - 1)));
+}
+
+static unsigned int pinned_flags(const struct step *step)
+{
+    return step->c % 4 ? step->c & 1 : step->c / 4 % 8;
+}
+
+static bool allocate_pinned(struct buffer *buffer, const struct step *step)
+{
+    size_t bytes = pinned_bytes(step);
+    unsigned int number = number_of(buffer), flags = pinned_flags(step);
+    void *address = NULL;
+    CUresult result;
+    if (buffer->kind != NO_BUFFER && !free_buffer(buffer))
+        return false;
+    waits_are_judged_from_here(SIMCUDA_WAITS_FOR_NOTHING, 0);
+    if (flags == 0 && step->y % 3 == 0)
+        result = CALL(cuMemAllocHost_v2, (&address, bytes), "((void **)&buffer[%u], %zu)", number,
+                      bytes);
+    else
+        result = CALL(cuMemHostAlloc, (&address, bytes, flags), "((void **)&buffer[%u], %zu, %u)",
+                      number, bytes, flags);
+    to_here();
+    if (result != CUDA_SUCCESS)
+        return false;
+    buffer->address = (uintptr_t)address;
+    own(buffer, PINNED, bytes, NULL);
+    return true;
+}
+
+/* The host waits until nobody works on the buffer any more; false: it cannot. */
+static bool host_may_use(const struct buffer *buffer)
+{
+    struct stream home = buffer->home;
+    if (buffer->kind != PINNED || buffer->lost)
+        return false;
+    if (home.kind == NO_STREAM)
+        return true;
+    if (!run->contexts[home.context].alive || captures(&home))
+        return false;
+    if (home.kind == PER_THREAD && buffer->done)
+        return CALL(cuEventSynchronize, (buffer->done), "(done[%u])", number_of(buffer)) ==
+               CUDA_SUCCESS;
+    if (home.kind == PER_THREAD || (home.kind == LEGACY && current() != home.context) ||
+        ON(cuStreamSynchronize, _ptsz, home, (home.handle), "(%s)", spelled(&home)) != CUDA_SUCCESS)
+        return false;
+    stream_is_idle(&home);
+    return true;
+}
+
+static void host_writes(struct buffer *buffer, uint32_t value)
+{
+    uint32_t *words = host_address(buffer);
+    trace_say("    write_words(buffer[%u], %u, %u);\n", number_of(buffer), buffer->words, value);
+    simcuda_host_writes(words, (uint64_t)buffer->words * 4);
+    for (uint32_t i = 0; i < buffer->words; i++)
+        words[i] = value;
+    buffer->written = buffer->words > 0;
+    buffer->value = value;
+}
+
+static void host_reads(const struct buffer *buffer)
+{
+    const uint32_t *words = host_address(buffer);
+    trace_say("    read_words(buffer[%u], %u, %u);\n", number_of(buffer), buffer->words,
+              buffer->value);
+    simcuda_host_reads(words, (uint64_t)buffer->words * 4);
+    for (uint32_t i = 0; i < buffer->words; i++)
+        if (words[i] != buffer->value) {
+            trace_fail("pinned memory: word %u is %#x, not %#x", i, words[i], buffer->value);
+            return;
+        }
+}
+
+/* Whoever had the memory before, the host may write it at once. */
+static void step_alloc_pinned(const struct step *step)
+{
+    struct buffer *buffer = buffer_named(step->a);
+    if (allocate_pinned(buffer, step) && step->d % 4)
+        host_writes(buffer, step->y);
+}
+
+static void step_host_write(const struct step *step)
+{
+    struct buffer *buffer = buffer_named(step->a);
+    if (host_may_use(buffer))
+        host_writes(buffer, step->y);
+}
+
+static void step_host_read(const struct step *step)
+{
+    struct buffer *buffer = buffer_named(step->a);
+    if (buffer->written && host_may_use(buffer))
+        host_reads(buffer);
+}
+
+static struct buffer *buffer_to_copy_with(const struct buffer *pinned, unsigned int number)
+{
+    for (unsigned int i = 0; i < BUFFERS; i++) {
+        struct buffer *buffer = &run->buffers[(number + i) % BUFFERS];
+        if (buffer != pinned && buffer->kind == PLAIN && buffer->words == WORDS && !buffer->lost)
+            return buffer;
+    }
+    return NULL;
+}
+
+/* Work of one kind on the block, of which the program then waits for nothing. */
+static void work_on_pinned(struct buffer *buffer, const struct stream *stream, uint32_t how)
+{
+    unsigned int root = stream->context < CONTEXTS ? run->contexts[stream->context].root : CONTEXTS;
+    struct buffer *other = buffer_to_copy_with(buffer, how >> 8);
+    if (root < CONTEXTS && how % 3)
+        launch_spin(root, stream, how % 40000);
+    switch (how % 5) {
+    case 0:
+        verify(buffer, stream, how % 20000);
+        break;
+    case 1:
+        if (other)
+            copy(other, buffer, stream);
+        break;
+    case 2:
+        if (other)
+            copy(buffer, other, stream);
+        break;
+    default:
+        fill(buffer, stream, how);
+    }
+}
+
+/* Allocate, write, submit work, free: the next turn's writes come at once. */
+static void step_burst_pinned(const struct step *step)
+{
+    struct buffer *buffer = buffer_named(step->a);
+    for (unsigned int i = 0; i < 2 + step->d % 8u; i++) {
+        struct stream stream = stream_named(step->b + (step->c & 16 ? i * 7 : 0));
+        if (!allocate_pinned(buffer, step))
+            return;
+        host_writes(buffer, step->y + i);
+        if (!captures(&stream)) {
+            work_on_pinned(buffer, &stream, step->y * (2 * i + 1));
+            if ((step->y >> i) % 4 == 0)
+                work_on_pinned(buffer, &stream, step->y * (2 * i + 3));
+        }
+        free_buffer(buffer);
+    }
+}
+
+/* What the driver tells of the host's memory, at its beginning and inside. */
+static void step_pinned_facts(const struct step *step)
+{
+    struct buffer *buffer = buffer_named(step->a);
+    uint64_t offset = buffer->bytes ? step->y % buffer->bytes : 0;
+    char *address = (char *)host_address(buffer) + offset;
+    unsigned int flags = 0, number = number_of(buffer);
+    CUdeviceptr device = 0;
+    if (buffer->kind == NO_BUFFER || (buffer->kind != PINNED && step->c % 4))
+        return;
+    if (CALL(cuMemHostGetFlags, (&flags, address), "(&value, (char *)buffer[%u] + %llu)", number,
+             (unsigned long long)offset) == CUDA_SUCCESS)
+        NOTE(flags);
+    if (CALL(cuMemHostGetDevicePointer_v2, (&device, address, step->d % 8 == 0),
+             "(&base, (char *)buffer[%u] + %llu, %u)", number, (unsigned long long)offset,
+             step->d % 8 == 0) == CUDA_SUCCESS)
+        NOTE(device - buffer->address);
+}
+
+/* The host's own memory, registered: not what cuMemFreeHost takes. */
+static void free_registered(void)
+{
+    uint32_t *landing = run->landing.words;
+    if (CALL(cuMemHostRegister_v2, (landing, sizeof run->landing, 0),
+             "(landing, sizeof landing, 0)") != CUDA_SUCCESS)
+        return;
+    CALL(cuMemFreeHost, (landing), "(landing)");
+    CALL(cuMemHostUnregister, (landing), "(landing)");
+}
+
+static void step_pinned_wrong(const struct step *step)
+{
+    struct buffer *buffer = buffer_named(step->a);
+    void *address = NULL;
+    switch (step->b % 8) {
+    case 0:
+        CALL(cuMemHostAlloc, (&address, 0, 0), "(&memory, 0, 0)");
+        break;
+    case 1:
+        CALL(cuMemHostAlloc, (&address, (size_t)1 << 57, 0), "(&memory, (size_t)1 << 57, 0)");
+        break;
+    case 2:
+        CALL(cuMemHostAlloc, (&address, 4096, 8u << step->c % 16), "(&memory, 4096, %u)",
+             8u << step->c % 16);
+        break;
+    case 3:
+        CALL(cuMemAllocHost_v2, (NULL, 4096), "(NULL, 4096)");
+        break;
+    case 4:
+        CALL(cuMemFreeHost, (NULL), "(NULL)");
+        break;
+    case 5:
+        free_registered();
+        break;
+    case 6:
+        if (buffer->kind == PINNED)
+            free_pinned_wrongly(buffer, step->c);
+        break;
+    default:
+        if (buffer->kind != NO_BUFFER && buffer->kind != PINNED)
+            CALL(cuMemFreeHost, (host_address(buffer)), "((void *)buffer[%u])", number_of(buffer));
+    }
 }
 
 /* A program that leans on cuMemFree's wait: it must have been waited for the copy. */
@@ -1752,13 +2094,21 @@ static bool any_waiters(void)
     return false;
 }
 
+static bool may_be_freed_under_lock(const struct buffer *buffer)
+{
+    /* Others' use of pinned memory is the program's to wait for. */
+    return buffer->kind == PLAIN ||
+           (buffer->kind == PINNED &&
+            (buffer->home.kind == NO_STREAM || is_within(buffer->home.context, buffer->context)));
+}
+
 /* A slot that a call under the lock may fill: whatever is freed there, the pool must be able to
  * free without a wait. That is out of the question behind a kernel: nothing tells that from one
  * which ends by itself. */
 static struct buffer *slot_under_lock(unsigned int number, bool may_free)
 {
     struct buffer *buffer = buffer_named(number);
-    bool may = buffer->kind == NO_BUFFER || (may_free && buffer->kind == PLAIN);
+    bool may = buffer->kind == NO_BUFFER || (may_free && may_be_freed_under_lock(buffer));
     return may ? buffer : NULL;
 }
 
@@ -1792,8 +2142,12 @@ static void call_under_lock(const struct step *step, bool may_free)
         break;
     case 9:
     case 10:
-        if (buffer->kind == PLAIN)
-            free_buffer(buffer);
+        free_buffer(buffer);
+        break;
+    case 11:
+    case 12:
+        if (allocate_pinned(buffer, step))
+            host_writes(buffer, step->y);
         break;
     default:
         if (allocate(buffer, step->x))
@@ -1837,10 +2191,16 @@ static void step_locked(const struct step *step)
     struct buffer *buffer = buffer_named(step->a);
     struct stream stream = stream_named(step->b);
     unsigned int context;
-    if (run->may_be_capturing || (buffer->kind == NO_BUFFER && !allocate(buffer, step->x)))
+    /* Behind a kernel that nobody knows to need the lock, the pool's free of pinned memory does not
+     * wait, so that what is freed in a stream's order may be missing where memory is nearly full.
+     */
+    bool pinned = !run->profile->full && !run->profile->full_of_streams;
+    if (run->may_be_capturing || (buffer->kind == PINNED && !pinned) ||
+        (buffer->kind == NO_BUFFER &&
+         !(step->d & 128 && pinned ? allocate_pinned(buffer, step) : allocate(buffer, step->x))))
         return;
     context = buffer->context;
-    if (buffer->kind != PLAIN || !fill(buffer, &stream, step->y))
+    if ((buffer->kind != PLAIN && buffer->kind != PINNED) || !fill(buffer, &stream, step->y))
         return;
     if (step->y % 3 == 0)
         verify(buffer, &stream, step->y % 50000);
@@ -2149,7 +2509,8 @@ static bool pack(struct buffer *buffer)
 /* Memory that stays as long as the primary contexts, all uses of which the others can wait for. */
 static bool may_be_given(const struct buffer *buffer)
 {
-    return (buffer->kind == PLAIN || buffer->kind == PITCHED) && !buffer->lost &&
+    return (buffer->kind == PLAIN || buffer->kind == PITCHED || buffer->kind == PINNED) &&
+           !buffer->lost &&
            (run->profile->full || buffer->bytes <= run->profile->device_bytes / 1024) &&
            buffer->context < DEVICES &&
            (buffer->home.kind == NO_STREAM || buffer->home.context < DEVICES) &&
@@ -2388,6 +2749,12 @@ static void (*const do_step[STEP_KINDS])(const struct step *) = {
     [STEP_SHARE] = step_share,
     [STEP_WRONG] = step_wrong,
     [STEP_HOST_MEMORY] = step_host_memory,
+    [STEP_ALLOC_PINNED] = step_alloc_pinned,
+    [STEP_HOST_WRITE] = step_host_write,
+    [STEP_HOST_READ] = step_host_read,
+    [STEP_BURST_PINNED] = step_burst_pinned,
+    [STEP_PINNED_FACTS] = step_pinned_facts,
+    [STEP_PINNED_WRONG] = step_pinned_wrong,
     [STEP_ARRAY] = step_array,
     [STEP_PHYSICAL] = step_physical,
     [STEP_TRIM] = step_trim,

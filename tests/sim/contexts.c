@@ -263,6 +263,8 @@ static CUresult push(CUcontext handle)
         return CUDA_ERROR_INVALID_CONTEXT;
     thread->stack[thread->depth].handle = handle;
     thread->stack[thread->depth].id = context != NULL ? context->id : 0;
+    thread->stack[thread->depth].device = context != NULL ? context->device->ordinal : 0;
+    thread->stack[thread->depth].flags = context != NULL ? context->flags : 0;
     thread->depth++;
     return CUDA_SUCCESS;
 }
@@ -542,11 +544,27 @@ DRIVER_CALL(cuCtxGetCurrent, LIGHT | IGNORES_ERRORS, (CUcontext * handle), (hand
     return CUDA_SUCCESS;
 }
 
-DRIVER_CALL(cuCtxGetDevice, LIGHT | NEEDS_CONTEXT | IGNORES_ERRORS, (CUdevice * device), (device))
+/* What the driver tells of a current context even after another thread has destroyed it; not once
+ * its handle is another's. */
+static CUresult current_as_it_was(void)
 {
+    const struct thread *thread = this_thread();
+    CUresult why_not;
+    CUcontext handle = thread->depth > 0 ? thread->stack[thread->depth - 1].handle : NULL;
+    if (handle == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return current_context(&why_not) != NULL || context_of(handle) == NULL ? CUDA_SUCCESS : why_not;
+}
+
+DRIVER_CALL(cuCtxGetDevice, LIGHT | IGNORES_ERRORS, (CUdevice * device), (device))
+{
+    const struct thread *thread = this_thread();
+    CUresult result = current_as_it_was();
+    if (result != CUDA_SUCCESS)
+        return result;
     if (device == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    *device = call->context->device->ordinal;
+    *device = thread->stack[thread->depth - 1].device;
     return CUDA_SUCCESS;
 }
 
@@ -571,16 +589,20 @@ DRIVER_CALL(cuCtxGetId, LIGHT | IGNORES_ERRORS, (CUcontext handle, unsigned long
     if (id == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     if (context == NULL)
-        return CUDA_ERROR_INVALID_CONTEXT;
+        return handle != NULL ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
     *id = context->id;
     return CUDA_SUCCESS;
 }
 
-DRIVER_CALL(cuCtxGetFlags, LIGHT | NEEDS_CONTEXT, (unsigned int *flags), (flags))
+DRIVER_CALL(cuCtxGetFlags, LIGHT, (unsigned int *flags), (flags))
 {
+    const struct thread *thread = this_thread();
+    CUresult result = current_as_it_was();
+    if (result != CUDA_SUCCESS)
+        return result;
     if (flags == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    *flags = call->context->flags;
+    *flags = call->context != NULL ? call->context->flags : thread->stack[thread->depth - 1].flags;
     return CUDA_SUCCESS;
 }
 

@@ -24,10 +24,55 @@ struct host_piece {
 
 static struct host_piece *pieces;
 
+/* What was unmapped last is given again where it is large enough, so that whoever keeps something
+ * by its address finds another block there. */
+static struct {
+    uint64_t base, bytes;
+} unmapped;
+
+/* Of what may be pinned, in all: SIMCUDA_HOST_MEMORY. */
+static uint64_t pinned_bytes;
+
 /* --- pieces and mappings -----------------------------------------------------------------------*/
 
-/* Aligned to PIECE, as the driver's are; 0 without memory. */
-static uint64_t map_aligned(uint64_t bytes)
+static uint64_t pinned_size(uint64_t bytes)
+{
+    return round_up(bytes, PIECE);
+}
+
+static bool pin(uint64_t bytes)
+{
+    if (pinned_size(bytes) > sim.settings.host_memory - pinned_bytes)
+        return false;
+    pinned_bytes += pinned_size(bytes);
+    return true;
+}
+
+static void unpin(uint64_t bytes)
+{
+    pinned_bytes -= pinned_size(bytes);
+}
+
+void host_memory_unpin(const struct allocation *allocation)
+{
+    unpin(allocation->size);
+}
+
+/* 0: somebody else has it by now. */
+static uint64_t map_again(uint64_t bytes)
+{
+    void *wanted = (void *)(uintptr_t)unmapped.base;
+    if (bytes > unmapped.bytes)
+        return 0;
+    unmapped.bytes = 0;
+    void *memory = mmap(wanted, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    if (memory != MAP_FAILED && memory != wanted)
+        munmap(memory, bytes);
+    return memory == wanted ? (uintptr_t)memory : 0;
+}
+
+static uint64_t map_anywhere(uint64_t bytes)
 {
     uint64_t begin, base;
     void *memory = mmap(NULL, bytes + PIECE, PROT_READ | PROT_WRITE,
@@ -43,9 +88,29 @@ static uint64_t map_aligned(uint64_t bytes)
     return base;
 }
 
+/* Aligned to PIECE, as the driver's are; 0 without memory. */
+static uint64_t map_aligned(uint64_t bytes)
+{
+    if (!pin(bytes))
+        return 0;
+    uint64_t base = map_again(bytes);
+    if (base == 0)
+        base = map_anywhere(bytes);
+    if (base == 0)
+        unpin(bytes);
+    return base;
+}
+
+/* Whatever lies there from now on, a thread's stack perhaps, is none of the program's memory of
+ * before. */
 static void unmap(uint64_t base, uint64_t bytes)
 {
+    if (races_on)
+        race_memory_given(base, bytes);
     munmap((void *)(uintptr_t)base, bytes);
+    unmapped.base = base;
+    unmapped.bytes = bytes;
+    unpin(bytes);
 }
 
 static struct host_piece *add_piece(struct context *context, unsigned int flags)
@@ -221,7 +286,12 @@ static CUresult register_host(struct call *call, void *address, size_t bytes, un
         return allocation_at((uintptr_t)address)->kind == MEMORY_HOST
                    ? CUDA_ERROR_INVALID_VALUE
                    : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-    return allocation_add(&allocation) != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    if (!pin(bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (allocation_add(&allocation) != NULL)
+        return CUDA_SUCCESS;
+    unpin(bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 DRIVER_CALL(cuMemHostRegister, NEEDS_CONTEXT | UNSAFE,
@@ -243,6 +313,9 @@ DRIVER_CALL(cuMemHostUnregister, NEEDS_CONTEXT | UNSAFE, (void *address), (addre
         return CUDA_ERROR_INVALID_VALUE;
     if (allocation == NULL || !wait_for_own_context(allocation))
         return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    /* It may be unmapped next. */
+    if (races_on)
+        race_memory_given(allocation->base, allocation->size);
     allocation_free(allocation);
     return CUDA_SUCCESS;
 }

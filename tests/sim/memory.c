@@ -319,6 +319,7 @@ static struct {
     size_t count, room;
     size_t reservations; /* of them, addresses without memory */
     uint64_t live_bytes, live_count, peak_bytes;
+    uint64_t host_bytes, host_count; /* of host memory that devices may reach */
 } all;
 
 /* How many begin at or below the address. */
@@ -344,6 +345,10 @@ static void count_in(const struct allocation *allocation, bool added)
 {
     if (allocation->kind == MEMORY_RESERVED)
         all.reservations = added ? all.reservations + 1 : all.reservations - 1;
+    if (allocation->kind == MEMORY_HOST || allocation->kind == MEMORY_REGISTERED) {
+        all.host_bytes += added ? allocation->size : 0 - allocation->size;
+        all.host_count += added ? 1 : UINT64_MAX;
+    }
     if (!is_counted(allocation))
         return;
     all.live_bytes = added ? all.live_bytes + allocation->size : all.live_bytes - allocation->size;
@@ -430,6 +435,8 @@ void allocation_release(struct allocation *allocation)
         pool_release(allocation);
     else if (allocation->kind == MEMORY_HOST)
         host_memory_give(allocation);
+    else if (allocation->kind == MEMORY_REGISTERED)
+        host_memory_unpin(allocation);
     else
         extent_give(&allocation->extent);
     for (unsigned int i = 0; i < allocation->foreign_count; i++)
@@ -474,6 +481,24 @@ uint64_t simcuda_live_allocations(void)
     uint64_t count;
     pthread_mutex_lock(&sim.lock);
     count = all.live_count;
+    pthread_mutex_unlock(&sim.lock);
+    return count;
+}
+
+uint64_t simcuda_live_host_bytes(void)
+{
+    uint64_t bytes;
+    pthread_mutex_lock(&sim.lock);
+    bytes = all.host_bytes;
+    pthread_mutex_unlock(&sim.lock);
+    return bytes;
+}
+
+uint64_t simcuda_live_host_allocations(void)
+{
+    uint64_t count;
+    pthread_mutex_lock(&sim.lock);
+    count = all.host_count;
     pthread_mutex_unlock(&sim.lock);
     return count;
 }

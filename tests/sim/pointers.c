@@ -204,7 +204,8 @@ DRIVER_CALL(cuPointerSetAttribute, NEEDS_CONTEXT,
 {
     struct allocation *allocation = allocation_at(address);
     if (value == NULL || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || allocation == NULL ||
-        (allocation->kind != MEMORY_DEVICE && allocation->kind != MEMORY_HOST))
+        (allocation->kind != MEMORY_DEVICE && allocation->kind != MEMORY_HOST &&
+         allocation->kind != MEMORY_REGISTERED))
         return CUDA_ERROR_INVALID_VALUE;
     allocation->sync_memops = *(const unsigned int *)value != 0;
     return CUDA_SUCCESS;

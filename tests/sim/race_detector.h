@@ -36,7 +36,8 @@
  *   it out again after that use was over. A conflict is a hazard of whoever gave the memory out, or
  *   the program's error where the program freed memory before a use that the plain driver's free
  *   does not wait for: other contexts' kernels, or work of other streams for a stream-ordered free.
- *   A use of what the program has freed is the program's error; memory given out twice is a hazard,
+ *   A use of what the program has freed is the program's error, but not by a host function that was
+ *   submitted before: the free waits for it. Memory given out twice is a hazard,
  *   and so is memory given out while a host function that uses it has not run yet.
  *
  * Lost progress
@@ -89,7 +90,8 @@ struct point next_point(uint32_t chain, bool of_host, const struct clock *clock)
 struct origin {
     const char *what;
     uint64_t number, stream, context, thread;
-    bool legacy, per_thread, blocking, kernel, in_graph, early, host;
+    uint64_t frees_before; /* of a host function: when it was submitted */
+    bool legacy, per_thread, blocking, kernel, in_graph, early, host, callback;
 };
 
 /* An operation's part of the detector. */
@@ -99,6 +101,7 @@ struct race_op {
     struct point point;   /* its own, if it uses memory */
     uint32_t chain;       /* the one to go on with */
     uint64_t serial;      /* the program's last allocation when it was submitted */
+    uint64_t frees;       /* and its last free that waits */
     struct origin origin;
 };
 
@@ -140,7 +143,8 @@ struct tenancy {
     uint64_t serial, id, bytes, context;
     struct point begin; /* in the stream, of a stream-ordered one */
     bool live, forgotten /* its memory was someone else's since it was freed */;
-    struct clock *freed; /* what the freeing thread knew */
+    uint64_t free_number; /* 0: not freed by a call that waits */
+    struct clock *freed;  /* what the freeing thread knew */
     struct use *uses;
 };
 
@@ -151,6 +155,7 @@ void memory_used(const struct range *ranges, unsigned int count, struct point po
  * later one has? */
 void memory_reached_late(const struct range *range, uint64_t serial, const struct origin *origin);
 uint64_t last_allocation(void);
+uint64_t last_free(void);
 /* The live allocation that begins there, or NULL. */
 struct tenancy *tenancy_at(uint64_t address);
 /* Do they have a byte in common? */

@@ -10,7 +10,7 @@
 #include "race_detector.h"
 
 static struct tenancy *root;
-static uint64_t last_serial;
+static uint64_t last_serial, last_free_number;
 static __thread uint64_t last_freed; /* what the thread freed last; 0: nothing that was live */
 
 /* --- ranges ------------------------------------------------------------------------------------*/
@@ -278,20 +278,29 @@ static void use_live(struct tenancy *live, const struct overlaps *found,
     record(live, beginning);
 }
 
+/* By a host function for which the free of its context's memory has waited, or would have. */
+static bool is_waited_for_by_free(const struct tenancy *freed, const struct origin *origin)
+{
+    return origin->callback && freed->free_number > origin->frees_before &&
+           freed->context == origin->context;
+}
+
 /* Bytes of the range that no live allocation has: were they freed? */
 static void use_of_none(const struct overlaps *found, uint64_t begin, uint64_t end,
                         const struct beginning *beginning)
 {
-    const struct tenancy *last = NULL;
+    struct tenancy *last = NULL;
     for (size_t i = 0; i < found->count; i++) {
-        const struct tenancy *tenancy = found->all[i];
+        struct tenancy *tenancy = found->all[i];
         uint64_t from = tenancy->base > begin ? tenancy->base : begin;
         uint64_t to = tenancy->end < end ? tenancy->end : end;
         if (!tenancy->live && !tenancy->forgotten && from < to &&
             touches(beginning->range, from, to) && (last == NULL || last->serial < tenancy->serial))
             last = tenancy;
     }
-    if (last != NULL)
+    if (last != NULL && is_waited_for_by_free(last, beginning->origin))
+        record(last, beginning);
+    else if (last != NULL)
         report_use_after_free(last, beginning->range, beginning->origin);
 }
 
@@ -336,6 +345,11 @@ uint64_t last_allocation(void)
     return last_serial;
 }
 
+uint64_t last_free(void)
+{
+    return last_free_number;
+}
+
 /* --- allocations -------------------------------------------------------------------------------*/
 
 static uint32_t random_priority(void)
@@ -375,14 +389,24 @@ static void hand_over(struct tenancy *freed, uint64_t base, uint64_t end)
     }
 }
 
+/* Whose memory it is to the program. The context of pinned memory that a pool took from the driver
+ * may be another than the one that the program allocates in, since all of a process may use it. */
+static uint64_t context_of_new(uint64_t address)
+{
+    const struct allocation *block = allocation_at(address);
+    CUresult why_not;
+    const struct context *context = current_context(&why_not);
+    bool is_blocks = block != NULL && block->context_id != 0;
+    if (is_blocks && (context == NULL || block->kind < MEMORY_HOST))
+        return block->context_id;
+    return context != NULL ? context->root->id : 0;
+}
+
 static struct tenancy *allocated(uint64_t address, uint64_t bytes, uint64_t id)
 {
     struct tenancy *tenancy = calloc(1, sizeof *tenancy);
     uint64_t end = address + (bytes > 0 ? bytes : 1);
     const struct overlaps *found = find(address, end);
-    const struct allocation *block = allocation_at(address);
-    CUresult why_not;
-    const struct context *context = current_context(&why_not);
     if (tenancy == NULL)
         abort();
     for (size_t i = 0; i < found->count; i++) {
@@ -396,12 +420,9 @@ static struct tenancy *allocated(uint64_t address, uint64_t bytes, uint64_t id)
                                 .serial = ++last_serial,
                                 .id = id,
                                 .bytes = bytes,
+                                .context = context_of_new(address),
                                 .priority = random_priority(),
                                 .live = true};
-    if (block != NULL && block->context_id != 0)
-        tenancy->context = block->context_id;
-    else if (context != NULL)
-        tenancy->context = context->root->id;
     insert(tenancy);
     count_allocation();
     return tenancy;
@@ -532,6 +553,7 @@ void simcuda_program_freed(uint64_t address)
     if (tenancy != NULL) {
         what_a_free_covers(tenancy, &covered);
         freed(tenancy, covered, is_freed_as_device_memory(address));
+        tenancy->free_number = ++last_free_number;
     }
     clock_drop(covered);
     pthread_mutex_unlock(&sim.lock);

@@ -33,7 +33,7 @@ static __thread struct {
 /* What the host function that runs in this thread knows. */
 static __thread struct clock *callback_clock;
 static __thread bool in_callback;
-static __thread uint64_t callback_serial; /* the last allocation when it was submitted */
+static __thread const struct race_op *callback_op;
 
 /* What the plain driver has waited for on the host so far; and what it may put stream-ordered
  * allocations behind. */
@@ -66,8 +66,8 @@ void race_callback_begin(struct race_callback *callback, const struct op *op)
 {
     callback->clock = callback_clock;
     callback->within_another = in_callback;
-    callback->serial = callback_serial;
-    callback_serial = op->race->serial;
+    callback->op = callback_op;
+    callback_op = op->race;
     callback->waits = program_call.waits;
     callback_clock = NULL;
     in_callback = true;
@@ -82,7 +82,7 @@ void race_callback_end(struct race_callback *callback, struct op *op)
     clock_drop(callback_clock);
     callback_clock = callback->clock;
     in_callback = callback->within_another;
-    callback_serial = callback->serial;
+    callback_op = callback->op;
     program_call.waits = callback->waits;
 }
 
@@ -98,8 +98,12 @@ static void host_access(uint64_t address, uint64_t bytes, bool written)
     clock_join(&clock, threads_tell ? NULL : everyone.clock);
     point = next_point(thread->chain, true, clock);
     thread->chain = point.chain;
-    if (in_callback)
-        memory_reached_late(&range, callback_serial, &origin);
+    if (in_callback) {
+        origin.context = callback_op->origin.context;
+        origin.frees_before = callback_op->frees;
+        origin.callback = true;
+        memory_reached_late(&range, callback_op->serial, &origin);
+    }
     memory_used(&range, bytes > 0 ? 1 : 0, point, clock, &origin);
     clock_add(host_clock(), point);
     if (!threads_tell)
@@ -181,6 +185,7 @@ static void use_memory(struct op *op, const struct stream *stream, uint32_t chai
     race->origin.kernel = op->work.name != NULL;
     race->origin.in_graph = in_graph;
     race->serial = last_allocation();
+    race->frees = last_free();
     race->chain = chain;
     if (is_mark(op))
         return;

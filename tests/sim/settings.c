@@ -1,7 +1,7 @@
 /*
- * The environment of the simulated driver: SIMCUDA_DEVICES, SIMCUDA_MEMORY, SIMCUDA_OVERHEAD,
- * SIMCUDA_SHARED, SIMCUDA_TIMING, SIMCUDA_STEPPED, SIMCUDA_LOG, SIMCUDA_RACES, SIMCUDA_POISON and
- * SIMCUDA_FAULTS. Called once in a process, before anything else is done.
+ * The environment of the simulated driver: SIMCUDA_DEVICES, SIMCUDA_MEMORY, SIMCUDA_HOST_MEMORY,
+ * SIMCUDA_OVERHEAD, SIMCUDA_SHARED, SIMCUDA_TIMING, SIMCUDA_STEPPED, SIMCUDA_LOG, SIMCUDA_RACES,
+ * SIMCUDA_POISON and SIMCUDA_FAULTS. Called once in a process, before anything else is done.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -117,6 +117,8 @@ void settings_read(struct settings *settings)
     uint64_t memory = 1024 * MIB;
     bool valid = read_count("SIMCUDA_DEVICES", MAX_DEVICES, &devices);
     valid &= read_bytes("SIMCUDA_MEMORY", &memory);
+    settings->host_memory = UINT64_MAX;
+    valid &= read_bytes("SIMCUDA_HOST_MEMORY", &settings->host_memory);
     valid &= read_bytes("SIMCUDA_OVERHEAD", &settings->overhead);
     valid &= read_switch("SIMCUDA_TIMING", &settings->timing);
     valid &= read_switch("SIMCUDA_STEPPED", &settings->stepped);

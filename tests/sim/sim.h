@@ -31,6 +31,8 @@
  *   SIMCUDA_DEVICES=N      how many devices (default 1, at most 16; with 0, cuInit finds none)
  *   SIMCUDA_MEMORY=BYTES   each device's memory, with an optional KiB, MiB, GiB or TiB (default
  *                          1GiB, at least 4MiB); host memory is taken as it is touched
+ *   SIMCUDA_HOST_MEMORY=BYTES how much host memory may be allocated and registered in all, in
+ *                          pieces of 2 MiB (default: as much as the machine gives)
  *
  *   SIMCUDA_SHARED=FILE    the devices are those of all processes that name the same file, which is
  *                          made where it is missing or empty: what one holds (managed memory that
@@ -200,7 +202,8 @@ void call_leave_driver(struct call *call);
 struct settings {
     unsigned int devices;
     uint64_t memory, overhead;
-    uint64_t devices_id; /* in their UUIDs */
+    uint64_t host_memory; /* what may be pinned */
+    uint64_t devices_id;  /* in their UUIDs */
     bool timing, poison, stepped;
     int log;   /* file descriptor, or -1 */
     int races; /* the same, for the race detector's reports; -1 where it is off */
@@ -401,8 +404,8 @@ void race_free_waits(const struct op *op);
 struct race_callback {
     struct clock *clock; /* of the host function that this one interrupts, if there is one */
     bool within_another;
-    uint64_t serial;
-    unsigned int waits; /* of the program's call */
+    const struct race_op *op; /* its, too */
+    unsigned int waits;       /* of the program's call */
 };
 void race_callback_begin(struct race_callback *callback, const struct op *op);
 void race_callback_end(struct race_callback *callback, struct op *op);
@@ -514,6 +517,8 @@ struct thread {
     struct {
         CUcontext handle;
         uint64_t id;
+        CUdevice device; /* and flags: told even after the context has been destroyed */
+        unsigned int flags;
     } stack[32]; /* current contexts, the topmost last */
 };
 struct thread *this_thread(void);
@@ -766,6 +771,8 @@ bool copies_may_access(uint64_t address, uint64_t bytes);
 
 /* Takes back what lay under an allocation of host memory. */
 void host_memory_give(const struct allocation *allocation);
+/* The same of memory that was registered, which is the program's own. */
+void host_memory_unpin(const struct allocation *allocation);
 /* Where the mapping begins that it lies in. */
 uint64_t host_mapping_of(const struct allocation *allocation);
 /* Whether copies still find something there: also where a freed block was, in a piece with others

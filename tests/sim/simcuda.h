@@ -20,6 +20,10 @@ SIMCUDA_WEAK uint64_t simcuda_calls(const char *name);
 SIMCUDA_WEAK uint64_t simcuda_live_bytes(void);
 SIMCUDA_WEAK uint64_t simcuda_live_allocations(void);
 
+/* Host memory that devices may reach: what is allocated or registered, in all contexts. */
+SIMCUDA_WEAK uint64_t simcuda_live_host_bytes(void);
+SIMCUDA_WEAK uint64_t simcuda_live_host_allocations(void);
+
 /* The most that simcuda_live_bytes ever was, and the most of any device's memory ever used, in
  * whole pages, over all devices together. */
 SIMCUDA_WEAK uint64_t simcuda_peak_bytes(void);
