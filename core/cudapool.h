@@ -26,12 +26,13 @@ struct cudapool_bytes {
  * nothing has yet. */
 int cudapool_is_active(void);
 
-/* Gives all cached memory of all devices back to the driver, without waiting for work on the GPU;
- * pending memory stays. Returns the bytes given back. */
+/* Gives all cached memory of all devices back to the driver, and that of the host, as far as its
+ * contexts have no work, without waiting for work on the GPU; pending memory stays. Returns the
+ * bytes given back. */
 uint64_t cudapool_trim(void);
 
-/* Fills *bytes for the device with this CUDA ordinal. 0, or -1 where there is no pool or bytes is
- * NULL. A device that was never used has zeros. */
+/* Fills *bytes for the memory of the device with this CUDA ordinal. 0, or -1 where there is no pool
+ * or bytes is NULL. A device that was never used has zeros. */
 int cudapool_get_bytes(int device, struct cudapool_bytes *bytes);
 
 /*

@@ -1,8 +1,16 @@
 /*
- * Calls that take memory from the driver and that the pool does not serve: they pass through, and
- * are tried again when memory is short and the pool has some to give back.
+ * Pinned host memory, which the pool serves; and calls that take memory from the driver and that it
+ * does not serve: these pass through, and are tried again when memory is short and the pool has
+ * some to give back.
  */
 #include "hooks.h"
+
+/* After the driver has given out pinned memory by another call than the pool's own. */
+static CUresult tell_of_new_host(CUresult result, void *const *host)
+{
+    CUdeviceptr address = result == CUDA_SUCCESS ? (CUdeviceptr)(uintptr_t)*host : 0;
+    return address ? tell_of_new(result, &address) : result;
+}
 
 HOOK(cuMemAllocManaged, (CUdeviceptr * address, size_t bytes, unsigned int flags))
 {
@@ -18,26 +26,86 @@ HOOK(cuMemAllocManaged, (CUdeviceptr * address, size_t bytes, unsigned int flags
 
 HOOK(cuMemHostAlloc, (void **host, size_t bytes, unsigned int flags))
 {
-    const struct real_driver *real = real_driver();
-    return WITH_ROOM(real->cuMemHostAlloc(host, bytes, flags));
+    struct pool *pool = the_pool();
+    return pool ? pool_allocate_host(pool, host, bytes, flags)
+                : tell_of_new_host(real_driver()->cuMemHostAlloc(host, bytes, flags), host);
 }
 
 HOOK(cuMemAllocHost_v2, (void **host, size_t bytes))
 {
-    const struct real_driver *real = real_driver();
-    return WITH_ROOM(real->cuMemAllocHost_v2(host, bytes));
+    struct pool *pool = the_pool();
+    return pool ? pool_allocate_host_plainly(pool, host, bytes)
+                : tell_of_new_host(real_driver()->cuMemAllocHost_v2(host, bytes), host);
+}
+
+HOOK(cuMemFreeHost, (void *host))
+{
+    struct pool *pool = the_pool();
+    if (pool)
+        return pool_free_host(pool, host);
+    return may_pass_by((CUdeviceptr)(uintptr_t)host) ? real_driver()->cuMemFreeHost(host)
+                                                     : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Of free memory of the pool's the driver still knows, and the program is to see that it does not.
+ */
+static void *shown(void *host)
+{
+    struct pool *pool = the_pool();
+    struct pointer_answer answer = pool ? pool_ask_pointer(pool, (CUdeviceptr)(uintptr_t)host)
+                                        : (struct pointer_answer){.kind = POINTER_FOREIGN};
+    return answer.kind == POINTER_HIDDEN ? (void *)(uintptr_t)NOBODYS_POINTER : host;
+}
+
+HOOK(cuMemHostGetDevicePointer_v2, (CUdeviceptr * address, void *host, unsigned int flags))
+{
+    return real_driver()->cuMemHostGetDevicePointer_v2(address, shown(host), flags);
+}
+
+HOOK(cuMemHostGetFlags, (unsigned int *flags, void *host))
+{
+    struct pool *pool = the_pool();
+    CUresult result = real_driver()->cuMemHostGetFlags(flags, shown(host));
+    if (pool && result == CUDA_SUCCESS)
+        pool_tell_host_flags(pool, host, flags);
+    return result;
+}
+
+static bool is_registered_by_pool(const void *host)
+{
+    struct pool *pool = the_pool();
+    return pool && pool_has_registered(pool, host);
+}
+
+/* Of what it has allocated itself the driver says another thing than of what was registered, and
+ * the program is to see no difference. */
+static CUresult as_of_allocated(CUresult result, const void *host)
+{
+    bool tells = result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED ||
+                 result == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    return tells && is_registered_by_pool(host) ? CUDA_ERROR_INVALID_VALUE : result;
 }
 
 HOOK(cuMemHostRegister, (void *host, size_t bytes, unsigned int flags))
 {
     const struct real_driver *real = real_driver();
-    return WITH_ROOM(real->cuMemHostRegister(host, bytes, flags));
+    return as_of_allocated(WITH_ROOM(real->cuMemHostRegister(host, bytes, flags)), host);
 }
 
 HOOK(cuMemHostRegister_v2, (void *host, size_t bytes, unsigned int flags))
 {
     const struct real_driver *real = real_driver();
-    return WITH_ROOM(real->cuMemHostRegister_v2(host, bytes, flags));
+    return as_of_allocated(WITH_ROOM(real->cuMemHostRegister_v2(host, bytes, flags)), host);
+}
+
+HOOK(cuMemHostUnregister, (void *host))
+{
+    void *seen = shown(host);
+    /* What is free is nobody's, whoever has registered it. */
+    if (seen != host || !is_registered_by_pool(host))
+        return real_driver()->cuMemHostUnregister(seen);
+    void *nobodys = (void *)(uintptr_t)NOBODYS_POINTER;
+    return as_of_allocated(real_driver()->cuMemHostUnregister(nobodys), host);
 }
 
 HOOK(cuArrayCreate_v2, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR *descriptor))

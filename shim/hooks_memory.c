@@ -64,7 +64,7 @@ static struct pointer_answer ask_pointer(CUdeviceptr pointer)
 {
     struct pool *pool = the_pool();
     return pool ? pool_ask_pointer(pool, pointer)
-                : (struct pointer_answer){POINTER_FOREIGN, 0, 0, 0};
+                : (struct pointer_answer){.kind = POINTER_FOREIGN};
 }
 
 /* The pointer to ask the driver about. */
@@ -119,6 +119,15 @@ static void tell_of_request(void *data, CUpointer_attribute attribute,
     }
 }
 
+/* The driver was asked about another pointer in the place of one to freed host memory, which it
+ * takes for one to ordinary memory: the host's pointer is the pointer itself. */
+static void tell_as_of_ordinary(void *data, CUpointer_attribute attribute, CUdeviceptr pointer)
+{
+    CUdeviceptr *host = data;
+    if (attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER && *host == NOBODYS_POINTER)
+        *host = pointer;
+}
+
 HOOK(cuPointerGetAttribute, (void *data, CUpointer_attribute attribute, CUdeviceptr pointer))
 {
     const struct real_driver *real = real_driver();
@@ -139,9 +148,11 @@ HOOK(cuPointerGetAttributes,
     struct pointer_answer answer = ask_pointer(pointer);
     CUresult result =
         real_driver()->cuPointerGetAttributes(count, attributes, data, shown(&answer, pointer));
-    for (unsigned int i = 0; i < count && result == CUDA_SUCCESS && answer.kind == POINTER_LIVE;
-         i++)
-        tell_of_request(data[i], attributes[i], &answer);
+    for (unsigned int i = 0; i < count && result == CUDA_SUCCESS; i++)
+        if (answer.kind == POINTER_LIVE)
+            tell_of_request(data[i], attributes[i], &answer);
+        else if (answer.kind == POINTER_HIDDEN && answer.of_host)
+            tell_as_of_ordinary(data[i], attributes[i], pointer);
     return result;
 }
 

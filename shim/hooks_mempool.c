@@ -81,7 +81,7 @@ HOOK(cuMemPoolGetAttribute, (CUmemoryPool handle, CUmemPool_attribute attribute,
 HOOK(cuMemPoolExportPointer, (CUmemPoolPtrExportData * data, CUdeviceptr pointer))
 {
     struct pool *pool = the_pool();
-    struct pointer_answer answer = {POINTER_FOREIGN, 0, 0, 0};
+    struct pointer_answer answer = {.kind = POINTER_FOREIGN};
     if (pool)
         answer = pool_ask_pointer(pool, pointer);
     if (answer.kind == POINTER_HIDDEN)

@@ -21,6 +21,18 @@ uint64_t nap_after(uint64_t waited, uint64_t shortest)
     return larger_of(shortest, smaller_of(LONGEST_NAP, waited / NAP_SHARE));
 }
 
+static void sleep_for(uint64_t nanoseconds)
+{
+    int cancellation = cancellation_off();
+    nanosleep(&(struct timespec){0, (long)nanoseconds}, NULL);
+    cancellation_restore(cancellation);
+}
+
+void seldom_nap(uint64_t started, uint64_t shortest)
+{
+    sleep_for(nap_after(monotonic_now() - started, shortest));
+}
+
 /* At first the wait is for work that ends within microseconds; after that a core is worth more than
  * the last few microseconds of latency. */
 void patient_nap(uint64_t started)
@@ -30,8 +42,5 @@ void patient_nap(uint64_t started)
         sched_yield();
         return;
     }
-    struct timespec nap = {0, waited < 50000000 ? 20000 : 200000};
-    int cancellation = cancellation_off();
-    nanosleep(&nap, NULL);
-    cancellation_restore(cancellation);
+    sleep_for(waited < 50000000 ? 20000 : 200000);
 }

@@ -20,6 +20,9 @@ void patient_nap(uint64_t started);
  * 10 ms. For looks that cost more than those of a patient loop. */
 uint64_t nap_after(uint64_t waited, uint64_t shortest);
 
+/* Sleeps for so long, in a wait that began at that time. */
+void seldom_nap(uint64_t started, uint64_t shortest);
+
 /* While another thread's store is waited for. */
 static inline void let_the_processor_rest(void)
 {

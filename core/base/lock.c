@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 /* At least as many as there are ranks: a thread holds one lock of each. */
-#define HELD_MAX 16
+#define HELD_MAX 24
 
 struct held {
     const void *lock;

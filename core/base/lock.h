@@ -42,6 +42,8 @@
     LOCK(USES, "the use lock")                                                                     \
     /* Guards a stream, its order and its shelves. A short one. (struct stream) */                 \
     LOCK(STREAM, "a stream's lock")                                                                \
+    /* Guards the bins of some threads' free pinned memory. A short one. (struct host_shard) */    \
+    LOCK(HOST_SHARD, "a host shard's lock")                                                        \
     /* Guards what is known of a part of the program's events. (struct event_shard) */             \
     LOCK(EVENTS, "an events' lock")                                                                \
     /* Guards the list of memory pools, and their settings. (struct streams) */                    \

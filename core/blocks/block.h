@@ -64,7 +64,7 @@ struct block {
                           block looks at one that the program is freeing at the same time */
     uint64_t freed_at; /* nanoseconds of the monotonic clock, as of the heap's last slow path */
     _Atomic uint16_t bin; /* its bucket's; relaxed, like epoch */
-    uint8_t slot;         /* pending: of the thread that freed it, see heap.h */
+    uint8_t slot;         /* what its kind puts there: see heap.h, host_heap.h */
     bool refused;         /* leaving: by the driver */
     struct {
         struct block *next, *previous;

@@ -188,7 +188,7 @@ static enum record_result record_fence(struct pool *pool, struct context *contex
                                        struct fence *fence, CUresult *error)
 {
     lock_must_be_held(&pool->fence_lock);
-    if (captures_are_going_on(&pool->captures) || !context_is_usable(context) ||
+    if (program_captures(&pool->captures) || !context_is_usable(context) ||
         context_generation(context) != fence->own_generation || something_is_dying(pool, context))
         return NOT_NOW;
     if (!pool->driver->cuCtxRecordEvent)

@@ -110,8 +110,9 @@ void epoch_wait_for_frees(struct pool *pool, struct context *context, uint64_t g
 /* A fence that is older, in nanoseconds, is not over soon. */
 #define FENCE_IS_LATE 30000u
 
-/* In an allocation, for some thirty microseconds at most, where the fence has been recorded. */
-bool epoch_wait_a_moment(struct pool *pool, struct context *context, uint64_t stamp);
+/* In an allocation, for so many nanoseconds at most, where the fence has been recorded. */
+bool epoch_wait_a_moment(struct pool *pool, struct context *context, uint64_t stamp,
+                         uint64_t nanoseconds);
 
 /* The same for any fence that covers the stamp, whatever it may be behind, other contexts' work
  * included, and not longer than until the monotonic clock shows give_up_at nanoseconds. */

@@ -90,6 +90,8 @@ void epoch_give_up_waiting(struct pool *pool, struct context *context)
     struct epochs *epochs = &context->epochs;
     if (epochs->newest)
         host_work_mark(&epochs->host_work, epoch_clean(epochs), epochs->newest->epoch);
+    counter_add(&context->counters->vain_waits, 1);
+    frees_wait_begin(&epochs->frees_wait, monotonic_now());
     TELL_KINDS(context, waited_in_vain, pool, context);
 }
 
@@ -231,11 +233,12 @@ bool epoch_wait_in_allocation(struct pool *pool, struct context *context, uint64
     return wait_for(pool, context, (struct fence_wait){.stamp = stamp, .in_allocation = true});
 }
 
-bool epoch_wait_a_moment(struct pool *pool, struct context *context, uint64_t stamp)
+bool epoch_wait_a_moment(struct pool *pool, struct context *context, uint64_t stamp,
+                         uint64_t nanoseconds)
 {
     struct fence *fence = epoch_fence_for(&context->epochs, stamp, true);
     struct fence_wait wait = {
-        .stamp = stamp, .give_up_at = monotonic_now() + FENCE_IS_LATE, .in_allocation = true};
+        .stamp = stamp, .give_up_at = monotonic_now() + nanoseconds, .in_allocation = true};
     return fence && wait_for_fence(pool, context, fence, wait);
 }
 

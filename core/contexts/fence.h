@@ -12,6 +12,7 @@
 
 #include "core/base/lock.h"
 #include "core/driver/cuda_abi.h"
+#include "frees_wait.h"
 #include "host_marks.h"
 
 struct context;
@@ -68,6 +69,7 @@ struct epochs {
     _Atomic uint64_t asked_at; /* nanoseconds of the monotonic clock: when a fence was last seen
                                   running. Written under the lock; relaxed */
     struct host_work host_work;
+    struct frees_wait frees_wait;
 };
 
 /* More fences than this are never outstanding: of that many every second one goes, since what it

@@ -1,11 +1,11 @@
 /*
  * Kinds of memory: what the floors below them may ask of each.
  *
- * A kind (device memory, stream-ordered memory) is one directory and one struct kind. Calls go down
- * from a kind to contexts and blocks; what has to go the other way, because a context ends, a fence
- * is over or memory is short, goes through the table of kinds that the pool was made with. So
- * nothing here knows a kind by name, kinds do not know each other, and hits and frees go through no
- * table.
+ * A kind (device memory, stream-ordered memory, pinned host memory) is one directory and one struct
+ * kind. Calls go down from a kind to contexts and blocks; what has to go the other way, because a
+ * context ends, a fence is over or memory is short, goes through the table of kinds that the pool
+ * was made with. So nothing here knows a kind by name, kinds do not know each other, and hits and
+ * frees go through no table.
  *
  * The table is fixed before the pool is used, so that no lock guards it. A function that a kind
  * does not need is NULL. Kinds are asked in the order of the table.
@@ -31,6 +31,7 @@ struct kind {
     const char *name;
     enum memory_kind
         number;           /* its place in of_kind of a pool and of a device, and in the figures */
+    bool is_the_machines; /* its memory is: no device gets any by what it gives back */
     size_t device_bytes;  /* kept for each device, behind its record: of_kind of the device */
     size_t context_bytes; /* kept for each context, behind its record: see context_memory */
 
@@ -93,7 +94,9 @@ struct kind {
      * back: forgets a record of it. */
     void (*forget_address)(struct pool *pool, CUdeviceptr address);
 
-    /* ---- memory; no lock is held. A device that is NULL means all ---- */
+    /* ---- memory; no lock is held. A device that is NULL means all, and the machine. Kinds whose
+     * memory is the machine's are not asked for a device's sake, nor others for the machine's ----
+     */
 
     /* Memory has become short on the device, and this context was the first to find that. */
     void (*memory_is_short)(struct context *context);
@@ -103,8 +106,9 @@ struct kind {
      * how many were. Every kind has it. */
     uint64_t (*give_back)(struct pool *pool, struct device *device, uint64_t bytes);
     /* Waits for all that is pending, whether or not the program's frees would have, but not longer
-     * than until the monotonic clock shows progress->give_up_at. */
-    void (*wait_for_the_rest)(struct pool *pool, struct device *device,
+     * than until the monotonic clock shows progress->give_up_at. True: what the program has freed
+     * past the pool may be back by that. */
+    bool (*wait_for_the_rest)(struct pool *pool, struct device *device,
                               const struct reclaim *progress);
     /* A sum that changes whenever threads allocate, free or give back. */
     uint64_t (*changes)(struct pool *pool, struct device *device);
@@ -125,6 +129,9 @@ struct kind {
      * long next; UINT64_MAX: nothing is free, or nothing goes back for that reason;
      * RELEASE_MORE_AT_ONCE: HOUSEKEEPING_PORTION has gone back, and more may be due. */
     uint64_t (*release_idle)(struct pool *pool, struct device *device, uint64_t now);
+    /* Called by the housekeeper alone. Gives back what is free where the machine's memory is about
+     * to run out, and says when to look again; UINT64_MAX: in about a second. */
+    uint64_t (*leave_to_machine)(struct pool *pool, uint64_t now);
     /* The housekeeper is about to end, since nothing is free: every free from now on is to pass
      * where housekeeper_look is called, at least once. True: there is something free after all. */
     bool (*watch)(struct pool *pool);

@@ -243,7 +243,9 @@ struct pool {
     pthread_mutex_t pitch_lock; /* guards pitches */
     struct pitch pitches[PITCHES];
     unsigned pitch_count;
-    counter lives; /* the next number that block_name gives */
+    counter lives;                  /* the next number that block_name gives */
+    _Atomic uint64_t machine_bytes; /* of the machine's memory that kinds have taken from the
+                                       driver. Relaxed: it chooses whether there is a housekeeper */
 
     /* ---- what launches write, and what goes on around the pool: see surroundings.h ---- */
 
@@ -252,6 +254,8 @@ struct pool {
     _Atomic uint64_t launcher;      /* the id of the thread that launched last; 0: none has */
     _Atomic uint64_t alternated_at; /* nanoseconds of the monotonic clock: when that last changed.
                                        Relaxed, both: they only choose between two safe ways */
+    _Atomic bool launched; /* the program has launched something since somebody last looked.
+                              Relaxed, like these */
     _Atomic uint32_t looking, forking; /* threads that look through the shared objects, or fork:
                                           see surroundings_fork_coming. Sequentially consistent */
     _Atomic uint64_t objects_loaded;   /* shared objects ever loaded when last looked through, see

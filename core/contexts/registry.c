@@ -165,11 +165,11 @@ CUdevice context_green_device(struct pool *pool, CUgreenCtx green)
 
 /* ---- memory of kinds ---- */
 
-void *context_memory(struct context *context, const struct kind *kind)
+void *context_memory(struct context *context, enum memory_kind kind)
 {
     char *memory = context->memory;
     const struct kind *const *k = context->kinds;
-    while (*k != kind)
+    while ((*k)->number != kind)
         memory += whole_lines((*k++)->context_bytes);
     return memory;
 }

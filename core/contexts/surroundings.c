@@ -134,6 +134,9 @@ void launches_note(struct pool *pool)
 {
     uint64_t self = thread_id(pool);
     uint64_t last = atomic_load_explicit(&pool->launcher, memory_order_relaxed);
+    /* Written seldom: every launch reads it. */
+    if (!atomic_load_explicit(&pool->launched, memory_order_relaxed))
+        atomic_store_explicit(&pool->launched, true, memory_order_relaxed);
     if (__builtin_expect(last == self, 1))
         return;
     if (last)

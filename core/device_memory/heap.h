@@ -51,7 +51,7 @@ enum closed {
     CLOSED_ENDING = 2,         /* the context is being ended */
     CLOSED_UNUSABLE = 4,       /* the driver answers in this context */
     CLOSED_FINEST_SIZES = 8,   /* sizes are not rounded to buckets: see heap->finest_sizes */
-    CLOSED_SYNCHRONISING = 16, /* every free waits: the settings say so, or heap->frees_wait */
+    CLOSED_SYNCHRONISING = 16, /* every free waits: the settings say so, or frees_wait.h */
     CLOSED_WEAKLY = 32,        /* there is no membarrier: entered by an exchange only */
     CLOSED_HOST_WORK = 64,     /* there is work that only the host ends: frees wait for it */
 };
@@ -125,11 +125,6 @@ struct heap {
     bool bucket_may_exceed_cap; /* some bucket may have more free blocks than blocks_per_bucket */
     bool caches_hold_no_large;  /* blocks of KEEP_LARGE_BYTES and more, since they may not be worth
                                    keeping: a trial goes on, or may begin soon (keep.h) */
-
-    /* ---- frees that wait as the driver's do ---- */
-    bool frees_wait; /* until frees_wait_until: an allocation has waited in vain */
-    uint64_t frees_wait_until, frees_wait_for; /* the end of that span, and its length: the
-                                                  monotonic clock's nanoseconds */
 
     /* ---- misses ---- */
     counter largest_request; /* bytes */

@@ -94,7 +94,7 @@ static struct block *wait_a_moment(struct pool *pool, struct context *context,
 {
     lock_must_be_held(&context->lock);
     *hit = HIT_WAITED;
-    bool over = epoch_wait_a_moment(pool, context, place_oldest_stamp(place));
+    bool over = epoch_wait_a_moment(pool, context, place_oldest_stamp(place), FENCE_IS_LATE);
     return over && !heap_of(context)->ending ? place_newest_clean(place) : NULL;
 }
 

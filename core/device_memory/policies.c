@@ -18,10 +18,6 @@
 /* A request might miss what is pending if that is more than 1 / MISSED_SHARE of what is left. */
 #define MISSED_SHARE 8u
 
-/* How long frees wait after an allocation has waited in vain, at first and at most: nanoseconds. */
-#define FREES_WAIT_FIRST   (UINT64_C(10) * 1000 * 1000 * 1000)
-#define FREES_WAIT_LONGEST (UINT64_C(600) * 1000 * 1000 * 1000)
-
 /* The driver's calls for blocks that somebody could do without take at most 1 / GROWTH_SHARE of the
  * time. */
 #define GROWTH_SHARE 16u
@@ -190,42 +186,29 @@ bool policy_fence_is_due(const struct context *context)
            heap->bytes_since_fence >= device_fence_bytes(context->device) << alone;
 }
 
-/* Nanoseconds: how long frees wait this time. */
-static uint64_t next_span(const struct heap *heap, uint64_t now)
-{
-    uint64_t span = heap->frees_wait_for, quiet_since = heap->frees_wait_until;
-    for (; span > FREES_WAIT_FIRST && now - quiet_since > span; span /= 2)
-        quiet_since += span;
-    if (span == 0 || now - quiet_since > span)
-        return FREES_WAIT_FIRST;
-    return 2 * span < FREES_WAIT_LONGEST ? 2 * span : FREES_WAIT_LONGEST;
-}
-
 void heap_note_vain_wait(struct pool *pool, struct context *context)
 {
     lock_must_be_held(&context->lock);
     struct heap *heap = heap_of(context);
-    uint64_t now = monotonic_now();
-    counter_add(&heap->counters->vain_waits, 1);
-    if (pool->settings.device.free_synchronizes || heap->frees_wait)
+    if (pool->settings.device.free_synchronizes)
         return;
-    heap->frees_wait_for = next_span(heap, now);
-    heap->frees_wait_until = now + heap->frees_wait_for;
-    heap->frees_wait = true;
-    heap_set_closed(heap, CLOSED_SYNCHRONISING, heap->frees_wait);
+    heap_set_closed(heap, CLOSED_SYNCHRONISING, frees_may_wait(&context->epochs.frees_wait));
     thread_caches_collect(heap);
 }
 
 bool policy_frees_synchronise(const struct pool *pool, struct heap *heap)
 {
     heap_lock_must_be_held(heap);
+    struct frees_wait *wait = &context_of_heap(heap)->epochs.frees_wait;
     if (pool->settings.device.free_synchronizes)
         return true;
-    if (heap->frees_wait && monotonic_now() >= heap->frees_wait_until) {
-        heap->frees_wait = false;
+    if (!frees_may_wait(wait) &&
+        !(atomic_load_explicit(&heap->closed, memory_order_relaxed) & CLOSED_SYNCHRONISING))
+        return false;
+    bool waits = frees_wait_goes_on(wait, monotonic_now());
+    if (!waits)
         heap_set_closed(heap, CLOSED_SYNCHRONISING, false);
-    }
-    return heap->frees_wait;
+    return waits;
 }
 
 bool policy_has_host_work(const struct context *context)

@@ -514,7 +514,7 @@ uint64_t release_everywhere(struct pool *pool, struct device *device, uint64_t b
 
 /* Frees that no waitable fence covers: a fence of now covers later work too, so the wait for it is
  * bounded. */
-void release_wait_for_the_rest(struct pool *pool, struct device *device,
+bool release_wait_for_the_rest(struct pool *pool, struct device *device,
                                const struct reclaim *progress)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
@@ -523,6 +523,7 @@ void release_wait_for_the_rest(struct pool *pool, struct device *device,
         epoch_fence_the_rest(pool, c);
         release_wait_for_pending(pool, c, progress->give_up_at);
     }
+    return false;
 }
 
 uint64_t release_returnable(struct pool *pool, struct device *device)

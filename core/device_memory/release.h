@@ -73,7 +73,7 @@ bool release_watch(struct pool *pool);
 uint64_t release_driver_has_taken(struct pool *pool, struct device *device);
 void release_note_shortage(struct context *context);
 uint64_t release_everywhere(struct pool *pool, struct device *device, uint64_t bytes);
-void release_wait_for_the_rest(struct pool *pool, struct device *device,
+bool release_wait_for_the_rest(struct pool *pool, struct device *device,
                                const struct reclaim *progress);
 uint64_t release_changes(struct pool *pool, struct device *device);
 uint64_t release_returnable(struct pool *pool, struct device *device);

@@ -57,6 +57,11 @@
     OPTIONAL(cuStreamWaitEvent, (CUstream, CUevent, unsigned int))                                 \
     OPTIONAL(cuStreamGetFlags, (CUstream, unsigned int *))                                         \
     OPTIONAL(cuStreamQuery, (CUstream))                                                            \
+    OPTIONAL(cuMemHostAlloc, (void **, size_t, unsigned int))                                      \
+    OPTIONAL(cuMemAllocHost_v2, (void **, size_t))                                                 \
+    OPTIONAL(cuMemFreeHost, (void *))                                                              \
+    OPTIONAL(cuMemHostRegister_v2, (void *, size_t, unsigned int))                                 \
+    OPTIONAL(cuMemHostUnregister, (void *))                                                        \
     OPTIONAL(cuGraphGetNodes, (CUgraph, CUgraphNode *, size_t *))                                  \
     OPTIONAL(cuGraphNodeGetType, (CUgraphNode, CUgraphNodeType *))                                 \
     OPTIONAL(cuGraphChildGraphNodeGetGraph, (CUgraphNode, CUgraph *))

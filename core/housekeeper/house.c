@@ -30,6 +30,7 @@
 struct house {
     struct pool *pool;
     uint64_t next_look;     /* for idle blocks */
+    uint64_t next_shortage; /* of the machine's memory, which leaves no time until then */
     uint64_t next_answer;   /* to neighbours who wait for what is pending; UINT64_MAX: none does */
     uint64_t awaited_since; /* with that: since when one does */
     uint64_t next_watermark;
@@ -106,13 +107,25 @@ static void look_for_idle(struct house *house, uint64_t now)
     house->next_look = larger_of(soonest, smaller_of(due, now + HOUSEKEEPING_INTERVAL));
 }
 
+/* ---- the machine's memory ---- */
+
+/* Once in the interval, or as soon as kinds say. */
+static void look_for_shortage(struct house *house, uint64_t now)
+{
+    uint64_t next = UINT64_MAX;
+    for (const struct kind *const *kind = house->pool->kinds; *kind; kind++)
+        if ((*kind)->leave_to_machine && !housekeeping_is_stopped(&house->pool->housekeeping))
+            next = smaller_of(next, (*kind)->leave_to_machine(house->pool, now));
+    house->next_shortage = smaller_of(next, now + HOUSEKEEPING_INTERVAL);
+}
+
 /* ---- the end ---- */
 
 /* What is on its way to others is, too, until they are told that it has arrived. */
 static bool is_anything_free(struct pool *pool)
 {
-    struct kept_bytes kept = kept_bytes(pool, NULL);
-    uint64_t on_the_way = 0;
+    struct kept_bytes kept = kept_bytes(pool, NULL), of_machine = kept_bytes_of_machine(pool);
+    uint64_t on_the_way = of_machine.cached + of_machine.pending;
     struct device *device = registry_devices(&pool->registry);
     for (; device; device = device->next)
         on_the_way += atomic_load_explicit(&device->on_the_way, memory_order_relaxed);
@@ -185,10 +198,13 @@ void *house_keep(void *argument)
     atomic_store_explicit(&pool->housekeeping.began_at, now, memory_order_relaxed);
     while (!housekeeping_is_stopped(&pool->housekeeping)) {
         answer_neighbours(&house);
+        if (now >= house.next_shortage)
+            look_for_shortage(&house, now);
         if (now >= house.next_look && !look_around(&house, now))
             break;
-        if (house.next_look > now)
-            sleep_until(pool, smaller_of(house.next_look, house.next_answer));
+        uint64_t next = smaller_of(house.next_look, house.next_shortage);
+        if (next > now)
+            sleep_until(pool, smaller_of(next, house.next_answer));
         now = monotonic_now();
     }
     return NULL;

@@ -1,26 +1,22 @@
 /*
- * When the housekeeper's thread is made, and how. What it does is in house.c.
+ * When the housekeeper's thread is made. How is in own_thread.c, and what it does in house.c.
  */
 #include "housekeeper.h"
 
 #include <errno.h>
-#include <link.h>
-#include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include "core/base/cancellation.h"
 #include "core/base/clock.h"
 #include "core/board/board.h"
 #include "core/contexts/device.h"
 #include "core/contexts/housekeeping.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
-#include "core/contexts/surroundings.h"
 #include "house.h"
 #include "neighbours.h"
+#include "own_thread.h"
 
 /* Where no thread could be made, it is tried again after so long: nanoseconds. */
 #define RETRY_NANOSECONDS (UINT64_C(10) * 1000 * 1000 * 1000)
@@ -33,13 +29,6 @@
 
 /* Of so many slow paths of a thread one looks at the clock for that. */
 #define LOOKS_PER_CLOCK 16u
-
-/* For the driver, beside the C library's own needs. What sanitizers put there is large. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define STACK_BYTES ((size_t)2 << 20)
-#else
-#define STACK_BYTES ((size_t)256 << 10)
-#endif
 
 /* ---- the process ---- */
 
@@ -87,88 +76,6 @@ void housekeeper_forget(struct pool *pool)
     atomic_store_explicit(&pool->housekeeping.stopped, true, memory_order_relaxed);
 }
 
-/* ---- making the thread ---- */
-
-static int add_static_tls(struct dl_phdr_info *object, size_t size, void *bytes)
-{
-    (void)size;
-    for (int i = 0; i < object->dlpi_phnum; i++)
-        if (object->dlpi_phdr[i].p_type == PT_TLS)
-            *(size_t *)bytes += object->dlpi_phdr[i].p_memsz;
-    return 0;
-}
-
-/* The C library takes what the objects of the process have for each thread out of its stack. 0
- * beside a fork, whose child would have the dynamic linker's lock for ever: then the stack has the
- * size that is usual in this process. */
-static size_t stack_bytes(struct pool *pool)
-{
-    size_t bytes = STACK_BYTES, page = (size_t)sysconf(_SC_PAGESIZE);
-    if (!surroundings_linker_begin(pool))
-        return 0;
-    dl_iterate_phdr(add_static_tls, &bytes);
-    surroundings_linker_end(pool);
-    return (bytes + page - 1) / page * page;
-}
-
-static void block_signals(sigset_t *before)
-{
-    static const int faults[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS};
-    sigset_t all;
-    /* It leaves out those that the C library uses for itself (setuid, pthread_cancel). */
-    sigfillset(&all);
-    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
-        sigdelset(&all, faults[i]);
-    sigprocmask(SIG_SETMASK, &all, before); /* of this thread, which the new one inherits */
-}
-
-/* 0, or an error. */
-static int create(struct pool *pool, size_t bytes)
-{
-    const struct thread_functions *functions = &pool->thread_functions;
-    pthread_attr_t attributes;
-    pthread_t thread;
-    int error = pthread_attr_init(&attributes);
-    if (error)
-        return error;
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    if (bytes && functions->set_stack_size)
-        functions->set_stack_size(&attributes, bytes);
-    error = functions->create(&thread, &attributes, house_keep, pool);
-    pthread_attr_destroy(&attributes);
-    return error;
-}
-
-/* A sandbox that was entered since may answer a clone by killing the process. In a container there
- * is a filter from the start; but who adds one of its own gives up new privileges first. */
-static bool is_free_to_make_threads(const struct pool *pool)
-{
-    const struct housekeeping *keeping = &pool->housekeeping;
-    return prctl(PR_GET_SECCOMP) == keeping->seccomp &&
-           (keeping->seccomp == 0 ||
-            prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == keeping->no_new_privileges);
-}
-
-static bool make_thread(struct pool *pool)
-{
-    sigset_t before;
-    int error = errno;
-    bool made = false;
-    if (pool->thread_functions.create && is_free_to_make_threads(pool)) {
-        int cancellation = cancellation_off();
-        block_signals(&before);
-        int result = create(pool, stack_bytes(pool));
-        /* Perhaps not enough for what objects without a header of their own have for threads. */
-        if (result == EINVAL)
-            result = create(pool, 0);
-        made = result == 0;
-        sigprocmask(SIG_SETMASK, &before, NULL);
-        cancellation_restore(cancellation);
-    }
-    errno = error;
-    return made;
-}
-
 /* Children of vfork run in the parent's memory. */
 static bool is_in_the_pools_process(const struct pool *pool)
 {
@@ -193,7 +100,7 @@ __attribute__((noinline)) static void make(struct pool *pool, uint32_t phase)
     /* Whoever asks before the thread has run for the first time is answered then. */
     neighbours_publish(pool);
     neighbours_listen(pool, true);
-    if (make_thread(pool))
+    if (own_thread_make(pool, house_keep, pool))
         return;
     neighbours_listen(pool, false);
     house_count_state(pool, HOUSEKEEPER_CANNOT);
@@ -204,7 +111,7 @@ __attribute__((noinline)) static void make(struct pool *pool, uint32_t phase)
 /* What a member of a group has taken is missing to a group with a limit, however little it is. */
 static bool has_taken_much(struct pool *pool)
 {
-    uint64_t bytes = 0;
+    uint64_t bytes = atomic_load_explicit(&pool->machine_bytes, memory_order_relaxed);
     bool of_limited_group = false;
     const struct device *device = registry_devices(&pool->registry);
     for (; device; device = device->next) {

@@ -12,6 +12,7 @@
 #include "core/device_memory/device_memory.h"
 #include "core/driver/calls.h"
 #include "core/figures/figures_file.h"
+#include "core/host_memory/host_memory.h"
 #include "core/housekeeper/housekeeper.h"
 #include "core/reclaim/reclaim.h"
 #include "core/stream_memory/mempool.h"
@@ -20,7 +21,7 @@
 #include "core/stream_memory/stream_memory.h"
 
 /* In the order in which they are asked. Device memory is the first one: see heap_of. */
-static const struct kind *const kinds[] = {&device_memory, &stream_memory, NULL};
+static const struct kind *const kinds[] = {&device_memory, &host_memory, &stream_memory, NULL};
 
 struct pool *pool_create(const struct driver *driver, const struct settings *settings,
                          const struct thread_functions *threads)

@@ -93,6 +93,20 @@ bool pool_let_go(struct pool *pool, CUdeviceptr address);
 /* The driver has given out this address by another call than the pool's own. */
 void pool_forget_address(struct pool *pool, CUdeviceptr address);
 
+/* ---- pinned host memory: cuMemHostAlloc, cuMemAllocHost, cuMemFreeHost ---- */
+
+CUresult pool_allocate_host(struct pool *pool, void **address, size_t bytes, unsigned int flags);
+CUresult pool_allocate_host_plainly(struct pool *pool, void **address, size_t bytes);
+CUresult pool_free_host(struct pool *pool, void *memory);
+
+/* After the driver has told them: flags of pinned memory as the program has asked for them. For a
+ * small block the driver tells those of the piece that it is cut out of, which are those of the
+ * first block there; without the pool that would often be another one. */
+void pool_tell_host_flags(struct pool *pool, const void *memory, unsigned int *flags);
+
+/* Whether the memory is in a block, live or free, that the pool has registered by itself. */
+bool pool_has_registered(struct pool *pool, const void *memory);
+
 /* ---- what the driver says of a pointer ---- */
 
 enum pointer_kind {
@@ -107,6 +121,7 @@ struct pointer_answer {
     size_t bytes;       /* that were requested */
     size_t block_bytes; /* of cuMemAlloc's own, else 0: for such a block the driver has mapped as
                            many whole pages as it takes */
+    bool of_host;       /* pinned host memory */
 };
 
 /* Without asking the driver. */

@@ -189,7 +189,7 @@ struct synchronising pool_synchronise_begin(struct pool *pool, const CUcontext *
     bool whole = state.context && !green;
     if (whole && pool_follows_streams(pool) && !program_captures(&pool->captures))
         state.streams = order_take_context(pool, state.context);
-    state.cleans = whole && !captures_are_going_on(&pool->captures);
+    state.cleans = whole && !program_captures(&pool->captures);
     if (state.cleans)
         state.epoch = epoch_synchronise_begin(pool, state.context);
     return state;

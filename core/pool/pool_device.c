@@ -17,6 +17,7 @@
 #include "core/reclaim/reserve.h"
 #include "core/stream_memory/mempool.h"
 #include "core/stream_memory/stream_find.h"
+#include "pool_current.h"
 #include "pool_stream.h"
 
 /* The current context where the pool may serve it. */
@@ -251,31 +252,15 @@ CUresult pool_allocate_pitch(struct pool *pool, allocate_pitch *driver, CUdevice
     return result;
 }
 
-/* Where contexts have ended, the current one may be among them. */
-__attribute__((noinline)) static bool is_alive(struct pool *pool)
+__attribute__((noinline)) bool current_is_alive(struct pool *pool, CUcontext handle)
 {
     CUdevice device;
+    unsigned long long id;
     bool green;
-    return context_current(pool, &green) || pool->driver->cuCtxGetDevice(&device) == CUDA_SUCCESS;
-}
-
-/* What is current in the calling thread. */
-enum currency {
-    CURRENT_NONE,    /* the driver frees all the same */
-    CURRENT_ALIVE,   /* or so it seems: one that another thread is just ending counts as either */
-    CURRENT_UNKNOWN, /* one that has ended, or in a host function: the driver frees nothing */
-};
-
-static inline enum currency ask_what_is_current(struct pool *pool)
-{
-    CUcontext handle = NULL;
-    if (pool->driver->cuCtxGetCurrent(&handle) != CUDA_SUCCESS)
-        return CURRENT_UNKNOWN;
-    if (!handle)
-        return CURRENT_NONE;
-    /* Relaxed: see CURRENT_ALIVE. */
-    bool alive = __builtin_expect(!registry_has_forgotten(&pool->registry), 1) || is_alive(pool);
-    return alive ? CURRENT_ALIVE : CURRENT_UNKNOWN;
+    if (context_current(pool, &green))
+        return true;
+    return pool->driver->cuCtxGetId ? pool->driver->cuCtxGetId(handle, &id) == CUDA_SUCCESS
+                                    : pool->driver->cuCtxGetDevice(&device) == CUDA_SUCCESS;
 }
 
 static CUresult free_plainly(struct pool *pool, CUdeviceptr address, void *unused)
@@ -289,7 +274,7 @@ static CUresult free_plainly(struct pool *pool, CUdeviceptr address, void *unuse
 __attribute__((noinline)) static CUresult free_unserved(struct pool *pool, CUdeviceptr address)
 {
     CUresult result;
-    if (ask_what_is_current(pool) != CURRENT_UNKNOWN && pool_stream_free(pool, address, &result))
+    if (what_is_current(pool) != CURRENT_UNKNOWN && pool_stream_free(pool, address, &result))
         return result;
     struct managed_memory managed = managed_find(pool, address);
     result = pool->driver->cuMemFree_v2(address);
@@ -333,7 +318,7 @@ __attribute__((noinline)) static CUresult free_slowly(struct pool *pool, struct 
     /* A thread that only frees has a cache, too. */
     if (!thread_state.handle)
         context_current(pool, &green);
-    switch (ask_what_is_current(pool)) {
+    switch (what_is_current(pool)) {
     case CURRENT_ALIVE:
         return free_in_context(pool, block, address);
     case CURRENT_NONE:
@@ -430,7 +415,7 @@ CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr addr
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     /* No fence can stand for it where closing an epoch would be a synchronise. */
     bool plain = pool->driver->cuCtxRecordEvent && !captures_are_going_on(&pool->captures) &&
-                 ask_what_is_current(pool) == CURRENT_ALIVE && pool->driver->cuStreamIsCapturing &&
+                 what_is_current(pool) == CURRENT_ALIVE && pool->driver->cuStreamIsCapturing &&
                  pool->driver->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
                  status == CU_STREAM_CAPTURE_STATUS_NONE;
     struct async_free free = {driver, stream};

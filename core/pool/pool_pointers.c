@@ -16,6 +16,7 @@
 #include "core/driver/calls.h"
 #include "core/reclaim/reclaim.h"
 #include "core/stream_memory/stream_find.h"
+#include "pool_host.h"
 #include "pool_stream.h"
 
 /* What giving all free blocks of a device back would make free there: the driver has memory in
@@ -165,9 +166,10 @@ static bool ask_block(struct block *block, CUdeviceptr pointer, struct pointer_a
 
 struct pointer_answer pool_ask_pointer(struct pool *pool, CUdeviceptr pointer)
 {
-    struct pointer_answer answer = {POINTER_FOREIGN, 0, 0, 0};
+    struct pointer_answer answer = {.kind = POINTER_FOREIGN};
     struct block *block = block_table_find_around(&pool->blocks, pointer);
-    if (!block || !ask_block(block, pointer, &answer))
+    if ((!block || !ask_block(block, pointer, &answer)) &&
+        !pool_ask_host_pointer(pool, pointer, &answer))
         pool_stream_ask_pointer(pool, pointer, &answer);
     return answer;
 }
@@ -183,6 +185,9 @@ uint64_t pool_buffer_id(struct pool *pool, const struct pointer_answer *answer)
     struct block *block = block_table_find(&pool->blocks, answer->base);
     uint64_t number;
     if (!block) {
+        number = pool_name_host(pool, answer->base);
+        if (number)
+            return OUR_BUFFERS | number;
         number = pool_generation(pool, answer->base);
         return number ? OUR_BUFFERS | STREAM_BUFFERS | number : 0;
     }
@@ -215,7 +220,7 @@ void pool_share(struct pool *pool, CUdeviceptr pointer)
     struct block *block =
         answer.kind == POINTER_LIVE ? block_table_find(&pool->blocks, answer.base) : NULL;
     if (!block) {
-        if (answer.kind == POINTER_LIVE)
+        if (answer.kind == POINTER_LIVE && !pool_share_host(pool, answer.base))
             pool_stream_share(pool, answer.base);
         return;
     }

@@ -8,7 +8,7 @@
 bool miss_reserve(struct miss *miss)
 {
     return reserve_take(miss->pool, miss->context, miss->bytes, miss->in_stream_order,
-                        &miss->refusal);
+                        &miss->reserving_since, &miss->refusal);
 }
 
 bool miss_reserve_exactly(struct miss *miss)

@@ -32,6 +32,7 @@ struct miss {
     void *with;                     /* for ask alone */
     struct bucket_counters *cost;   /* where that counts its calls */
     CUdeviceptr *address;           /* the program's */
+    uint64_t reserving_since;       /* see reserve_take; 0: nothing was in the way */
     enum failure refusal;           /* which limit is in the way, where one is */
     struct reclaim progress;        /* of all that was given back for this miss */
     CUresult result;                /* of the last call */

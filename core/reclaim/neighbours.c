@@ -158,19 +158,13 @@ static bool look_at_shortage(struct pool *pool, struct device *device, struct re
 /* Between two looks at a demand, each of which costs some system calls: nanoseconds. */
 #define SHORTEST_NAP (UINT64_C(50) * 1000)
 
-static void nap(uint64_t began)
-{
-    uint64_t nanoseconds = nap_after(monotonic_now() - began, SHORTEST_NAP);
-    nanosleep(&(struct timespec){0, (long)nanoseconds}, NULL);
-}
-
 /* Until so many bytes were given, nothing is pending any more, or the time has come. */
 static struct board_progress await(struct board_demand *demand, uint64_t bytes, uint64_t give_up_at)
 {
     struct board_progress seen = board_demand_look(demand);
     uint64_t began = monotonic_now();
     while (seen.given < bytes && seen.pending && monotonic_now() < give_up_at) {
-        nap(began);
+        seldom_nap(began, SHORTEST_NAP);
         seen = board_demand_look(demand);
     }
     return seen;
@@ -202,7 +196,7 @@ static struct board_demand *ask_in_turn(const struct device *device,
     struct board_demand *demand = ask(device, shortage, of_group, &no_place);
     uint64_t began = monotonic_now();
     while (!demand && no_place && monotonic_now() < give_up_at) {
-        nap(began);
+        seldom_nap(began, SHORTEST_NAP);
         demand = ask(device, shortage, of_group, &no_place);
     }
     return demand;

@@ -13,6 +13,7 @@ enum reclaim_bound {
     RECLAIM_DEVICE, /* the driver has no memory */
     RECLAIM_LIMIT,  /* the process's own hard limit: others cannot help */
     RECLAIM_GROUP,  /* that of the group: only its processes can */
+    RECLAIM_MACHINE /* the driver has no host memory: no device's helps */
 };
 
 /* Of asking other processes, see neighbours.h. */

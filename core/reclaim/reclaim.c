@@ -23,8 +23,17 @@ struct kept_bytes kept_bytes(struct pool *pool, struct device *device)
 {
     struct kept_bytes sum = {0, 0, 0};
     for (const struct kind *const *kind = pool->kinds; *kind; kind++)
-        if ((*kind)->add_kept)
+        if ((*kind)->add_kept && !(*kind)->is_the_machines)
             (*kind)->add_kept(pool, device, &sum);
+    return sum;
+}
+
+struct kept_bytes kept_bytes_of_machine(struct pool *pool)
+{
+    struct kept_bytes sum = {0, 0, 0};
+    for (const struct kind *const *kind = pool->kinds; *kind; kind++)
+        if ((*kind)->add_kept && (*kind)->is_the_machines)
+            (*kind)->add_kept(pool, NULL, &sum);
     return sum;
 }
 
@@ -36,12 +45,22 @@ uint64_t bytes_the_driver_keeps(struct pool *pool, struct device *device)
     return sum;
 }
 
+/* Whether what the kind gives back may be what is missing. For a call that may concern any device
+ * nobody knows. */
+static bool may_help(const struct kind *kind, const struct device *device,
+                     const struct reclaim *progress)
+{
+    return kind->is_the_machines ? !device : progress->bound != RECLAIM_MACHINE;
+}
+
 /* The kinds in their order, until so many bytes are given back. */
-static uint64_t give_back_clean(struct pool *pool, struct device *device, uint64_t bytes)
+static uint64_t give_back_clean(struct pool *pool, struct device *device,
+                                const struct reclaim *progress, uint64_t bytes)
 {
     uint64_t released = 0;
     for (const struct kind *const *kind = pool->kinds; *kind && released < bytes; kind++)
-        released += (*kind)->give_back(pool, device, bytes - released);
+        if (may_help(*kind, device, progress))
+            released += (*kind)->give_back(pool, device, bytes - released);
     return released;
 }
 
@@ -78,10 +97,12 @@ static bool release_some_clean(struct pool *pool, struct device *device, struct 
 {
     TELL_KINDS(pool, ask, pool, device);
     uint64_t bytes = progress->bytes ? progress->bytes : UINT64_MAX;
-    uint64_t share = kept_bytes(pool, device).cached / RELEASE_SHARE;
+    bool of_machine = progress->bound == RECLAIM_MACHINE;
+    struct kept_bytes kept = of_machine ? kept_bytes_of_machine(pool) : kept_bytes(pool, device);
+    uint64_t share = kept.cached / RELEASE_SHARE;
     if (bytes < share)
         bytes = share;
-    uint64_t released = give_back_clean(pool, device, bytes);
+    uint64_t released = give_back_clean(pool, device, progress, bytes);
     progress->bytes = bytes > UINT64_MAX / 2 ? UINT64_MAX : 2 * bytes;
     progress->released += released;
     if (released == 0 || bytes == UINT64_MAX)
@@ -99,9 +120,21 @@ static void wait_for_fences(struct pool *pool, struct device *device, uint64_t g
 /* What has been waited for. Whether there was anything. */
 static bool release_waited_for(struct pool *pool, struct device *device, struct reclaim *progress)
 {
-    uint64_t released = give_back_clean(pool, device, UINT64_MAX);
+    uint64_t released = give_back_clean(pool, device, progress, UINT64_MAX);
     progress->released += released;
     return released != 0;
+}
+
+/* Whether what the program has freed past the pool may be back. */
+static bool wait_for_the_rest(struct pool *pool, struct device *device,
+                              const struct reclaim *progress)
+{
+    bool past_the_pool = false;
+    for (const struct kind *const *kind = pool->kinds; *kind; kind++)
+        if ((*kind)->wait_for_the_rest &&
+            ((*kind)->is_the_machines || progress->bound != RECLAIM_MACHINE))
+            past_the_pool |= (*kind)->wait_for_the_rest(pool, device, progress);
+    return past_the_pool;
 }
 
 /* What is pending and has no fence, or one that frees do not wait for. */
@@ -109,12 +142,12 @@ static bool release_the_rest(struct pool *pool, struct device *device, struct re
                              uint64_t give_up_at)
 {
     progress->give_up_at = give_up_at;
-    TELL_KINDS(pool, wait_for_the_rest, pool, device, progress);
-    if (!release_waited_for(pool, device, progress))
-        return false;
+    bool past_the_pool = wait_for_the_rest(pool, device, progress);
+    bool released = release_waited_for(pool, device, progress);
     /* What the program freed in a stream's order is back by now, too. */
-    trim_driver(pool, device);
-    return true;
+    if (released && progress->bound != RECLAIM_MACHINE)
+        trim_driver(pool, device);
+    return released || past_the_pool;
 }
 
 static bool ask_others(struct pool *pool, struct device *device, struct reclaim *progress,
@@ -160,12 +193,15 @@ static bool take_step(struct pool *pool, struct device *device, struct reclaim *
         return release_some_clean(pool, device, progress);
     switch (progress->step++) {
     case RECLAIM_FENCED:
+        /* Nothing of the machine's goes back beside a context's work: that is waited for later. */
+        if (progress->bound == RECLAIM_MACHINE)
+            return false;
         wait_for_fences(pool, device, progress->started + LAST_RESORT_NANOSECONDS);
         return release_waited_for(pool, device, progress);
     case RECLAIM_DRIVER:
-        return trim_driver(pool, device);
+        return progress->bound != RECLAIM_MACHINE && trim_driver(pool, device);
     case RECLAIM_NEIGHBOURS:
-        return ask_neighbours(pool, device, progress);
+        return progress->bound != RECLAIM_MACHINE && ask_neighbours(pool, device, progress);
     case RECLAIM_THE_REST:
         return release_the_rest(pool, device, progress,
                                 progress->started + LAST_RESORT_NANOSECONDS);
@@ -310,8 +346,9 @@ static bool others_are_at_it(struct pool *pool, struct device *device,
 bool reclaim_for_retry(struct pool *pool, struct device *device, struct reclaim *progress)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
-    if (progress->started == 0) {
+    if (progress->started == 0)
         progress->started = monotonic_now();
+    if (progress->rounded == 0) {
         progress->rounded = progress->bytes > progress->wanted ? progress->bytes : progress->wanted;
         progress->seen = sum_of_changes(pool, device);
     }

@@ -46,14 +46,16 @@ static enum failure refused_by(const struct device *device, enum reclaim_bound b
 }
 
 bool reserve_take(struct pool *pool, struct context *context, uint64_t bytes, bool in_stream_order,
-                  enum failure *failure)
+                  uint64_t *since, enum failure *failure)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
     struct device *device = context->device;
-    struct reclaim progress = {.bytes = bytes, .wanted = bytes, .in_stream_order = in_stream_order};
+    struct reclaim progress = {
+        .bytes = bytes, .wanted = bytes, .in_stream_order = in_stream_order, .started = *since};
     bool taken = take(device, bytes, &progress.bound);
     while (!taken && bytes <= device->limit && reclaim_for_retry(pool, device, &progress))
         taken = take(device, bytes, &progress.bound);
+    *since = progress.started;
     if (!taken)
         *failure = refused_by(device, progress.bound);
     return taken;

@@ -18,8 +18,10 @@ struct context;
 struct pool;
 
 /* Reserves bytes of the context's device, inside the limits. False past one of them, after all that
- * could be given back was; *failure says which. in_stream_order: as in struct reclaim. */
+ * could be given back was; *failure says which. in_stream_order: as in struct reclaim. *since: when
+ * the first such try for the request began to wait, 0 before it, on the monotonic clock: what one
+ * has waited for in vain the next one does not. */
 bool reserve_take(struct pool *pool, struct context *context, uint64_t bytes, bool in_stream_order,
-                  enum failure *failure);
+                  uint64_t *since, enum failure *failure);
 
 #endif

@@ -116,7 +116,7 @@ static uint64_t patience_of(const struct device *device, const struct reclaim *p
     return monotonic_now() < vain_until ? 0 : ANSWER_NANOSECONDS;
 }
 
-static void wait_for_the_rest(struct pool *pool, struct device *device,
+static bool wait_for_the_rest(struct pool *pool, struct device *device,
                               const struct reclaim *progress)
 {
     uint64_t patience = patience_of(device, progress), now = monotonic_now();
@@ -125,6 +125,7 @@ static void wait_for_the_rest(struct pool *pool, struct device *device,
     if (device && progress->in_stream_order && patience && in_full)
         atomic_store_explicit(&stream_device(device)->vain_until,
                               monotonic_now() + VAIN_NANOSECONDS, memory_order_relaxed);
+    return false;
 }
 
 static uint64_t release(struct pool *pool, struct device *device, uint64_t bytes,

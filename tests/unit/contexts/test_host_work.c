@@ -288,15 +288,15 @@ Test(host_work, then_frees_wait_for_some_seconds)
     wait_in_vain();
     fake_finish(context);
     CUdeviceptr block = allocate(MIB), other = allocate(MIB);
-    cr_assert(heap()->frees_wait);
+    cr_assert(frees_may_wait(&epochs()->frees_wait));
     unsigned waits = fake_calls(FAKE_CTX_SYNCHRONIZE);
     release(block);
     cr_assert_eq(fake_calls(FAKE_CTX_SYNCHRONIZE), waits + 1);
     cr_assert_eq(pending_bytes(), 0);
-    heap()->frees_wait_until = monotonic_now();
+    epochs()->frees_wait.until = monotonic_now();
     release(other);
     cr_assert_eq(fake_calls(FAKE_CTX_SYNCHRONIZE), waits + 1);
-    cr_assert_not(heap()->frees_wait);
+    cr_assert_not(frees_may_wait(&epochs()->frees_wait));
     cr_assert_eq(atomic_load(&heap()->closed) & CLOSED_SYNCHRONISING, 0);
 }
 
@@ -304,11 +304,12 @@ static uint64_t seconds_of_next(uint64_t quiet_seconds)
 {
     struct context *c = context_find(pool, context);
     heap_lock(heap_of(c));
-    heap_of(c)->frees_wait = false;
-    heap_of(c)->frees_wait_until = monotonic_now() - quiet_seconds * 1000000000;
-    heap_note_vain_wait(pool, c);
+    struct frees_wait *wait = &c->epochs.frees_wait;
+    atomic_store_explicit(&wait->on, false, memory_order_relaxed);
+    wait->until = monotonic_now() - quiet_seconds * 1000000000;
+    frees_wait_begin(wait, monotonic_now());
     heap_unlock(heap_of(c));
-    return heap_of(c)->frees_wait_for / 1000000000;
+    return wait->span / 1000000000;
 }
 
 Test(host_work, the_seconds_double_and_decay)

@@ -178,6 +178,15 @@ Test(figures, a_history_that_was_being_changed_is_in_order)
     }
 }
 
+/* Those that the pool knows. */
+static unsigned count_kinds(void)
+{
+    unsigned count = 0;
+    while (pool->kinds[count])
+        count++;
+    return count;
+}
+
 Test(figures, a_pool_counts_in_its_arena, .init = set_up, .fini = tear_down)
 {
     start_without_context();
@@ -186,9 +195,10 @@ Test(figures, a_pool_counts_in_its_arena, .init = set_up, .fini = tear_down)
     allocate(1000);
     const struct figures_header *header = figures_header(&pool->figures);
     cr_assert_eq(count_records(header, FIGURES_DEVICE), 1);
-    cr_assert_eq(count_records(header, FIGURES_KIND), MEMORY_KINDS);
+    cr_assert_eq(count_records(header, FIGURES_KIND), count_kinds());
     cr_assert_eq(count_records(header, FIGURES_HEAP), 1);
-    cr_assert_eq(count_records(header, FIGURES_BUCKET), 2, "blocks of 1 KiB, and those not kept");
+    cr_assert_eq(count_records(header, FIGURES_BUCKET), 3,
+                 "blocks of 1 KiB, and of two kinds those that are not kept");
 }
 
 /* ---- neighbours ---- */
@@ -197,6 +207,46 @@ static void describe_device(int ordinal)
 {
     struct figures_device device = {.ordinal = ordinal, .total_bytes = 1 << 30};
     cr_assert(figures_device(&figures, &device));
+}
+
+/* 1 MiB in use, 2 MiB cached and 3 MiB pending in a bucket, 1 MiB more of each in a bin, three hits
+ * and a miss. */
+static void hold_some(enum memory_kind kind)
+{
+    struct bucket_counters *bucket = figures_bucket(&figures, kind, 0, 0, MIB);
+    struct bin_counters *bin = figures_bin(&figures, kind, 0, 0, MIB);
+    struct kind_counters *counters = figures_kind(&figures, kind, 0);
+    counter_add(&bucket->reserved_bytes, 8 * MIB);
+    counter_add(&bucket->free_bytes, 5 * MIB);
+    counter_add(&bucket->clean_bytes, 2 * MIB);
+    counter_add(&bucket->hits[HIT_QUERIED], 2);
+    counter_add(&bucket->misses, 1);
+    counter_add(&bin->hits, 1);
+    counter_add(&bin->frees, 2);
+    counter_add(&bin->moved, 1);
+    counter_add(&bin->settled, 1);
+    counter_add(&counters->recent_peak, 100 * MIB);
+}
+
+/* Requests of every kind count, and bytes where they lie on the device. */
+Test(figures, host_memory_is_not_the_devices, .init = start_figures)
+{
+    struct history_sample device, both;
+    hold_some(KIND_DEVICE);
+    figures_sum(figures_walk(&figures), 0, 7, &device);
+    hold_some(KIND_HOST);
+    figures_sum(figures_walk(&figures), 0, 7, &both);
+    cr_expect_eq(counter_get(&device.live_bytes), 1 * MIB);
+    cr_expect_eq(counter_get(&both.live_bytes), 1 * MIB);
+    cr_expect_eq(counter_get(&both.cached_bytes), counter_get(&device.cached_bytes));
+    cr_expect_eq(counter_get(&both.cached_bytes), 3 * MIB);
+    cr_expect_eq(counter_get(&both.pending_bytes), 4 * MIB);
+    cr_expect_eq(counter_get(&both.peak_bytes), 100 * MIB);
+    cr_expect_eq(counter_get(&device.misses), 1);
+    cr_expect_eq(counter_get(&both.misses), 2);
+    cr_expect_eq(counter_get(&both.hits[HIT_QUERIED]), 4);
+    cr_expect_eq(counter_get(&device.hits[HIT_CLEAN]), 1);
+    cr_expect_eq(counter_get(&both.hits[HIT_CLEAN]), 2);
 }
 
 static struct report *report_of_figures(uint64_t started)

@@ -1,0 +1,159 @@
+#include "host_allocate.h"
+
+#include "core/base/numbers.h"
+#include "core/contexts/epoch.h"
+#include "core/contexts/fence_list.h"
+
+/* What a new block takes the driver where nobody has measured it yet: nanoseconds. */
+#define MISS_NANOSECONDS 100000u
+
+/* Another thread may take the block that has become clean. After a few lost races the driver is
+ * asked for a new one. */
+#define TRIES 4
+
+uint64_t host_key(struct pool *pool, const struct host_heap *heap,
+                  const struct host_request *request)
+{
+    const struct host_memory *memory = host_memory_of(pool);
+    uint64_t bytes = memory->keeps_any ? size_class_round(&heap->classes, request->bytes) : 0;
+    if (bytes == 0)
+        return 0;
+    unsigned node = machine_node(&memory->machine);
+    return size_class_up(bytes, SIZE_CLASS_GRANULE) | request->sort | node * HOST_SORT_NODE;
+}
+
+struct block *host_take_at_once(struct pool *pool, struct host_heap *heap, uint64_t key,
+                                size_t bytes)
+{
+    struct block *block = NULL;
+    struct host_shard *shard = host_shard_of_thread(pool, heap);
+    if (!shard)
+        return NULL;
+    host_lock(shard);
+    struct host_bin *bin = host_bin_find(shard, key);
+    if (bin && !host_is_ending(heap))
+        block = host_newest_clean(bin, host_clean_epoch(heap));
+    if (block)
+        host_hand_out(bin, block, bytes);
+    host_unlock(shard);
+    return block;
+}
+
+/* What a look through all shards has found. */
+struct look {
+    struct block *block; /* was clean, and is the program's; NULL: there was none */
+    uint64_t oldest;     /* the least stamp of the pending ones; 0: none is */
+};
+
+static void look_into(struct host_heap *heap, struct host_shard *shard, uint64_t key, size_t bytes,
+                      struct look *look)
+{
+    host_lock(shard);
+    struct host_bin *bin = host_bin_find(shard, key);
+    if (bin && !host_is_ending(heap)) {
+        look->block = host_newest_clean(bin, host_clean_epoch(heap));
+        const struct block *pending = bin->bucket.pending.first;
+        if (look->block)
+            host_take_over(bin, look->block, bytes);
+        else if (pending && (!look->oldest || counter_get(&pending->epoch) < look->oldest))
+            look->oldest = counter_get(&pending->epoch);
+    }
+    host_unlock(shard);
+}
+
+/* Whether it is known that something is clean there. */
+static bool has_clean(const struct host_shard *shard)
+{
+    return counter_get(&shard->free_bytes) != counter_get(&shard->pending_bytes);
+}
+
+/* The calling thread's shard comes first. Where it has something pending, which is as good as what
+ * others have pending, theirs are only looked into for what is clean. */
+static struct look look_through(struct pool *pool, struct host_heap *heap, uint64_t key,
+                                size_t bytes)
+{
+    struct look look = {NULL, 0};
+    uint64_t own = thread_id(pool);
+    for (unsigned i = 0; i < HOST_SHARDS && !look.block; i++) {
+        struct host_shard *shard = host_shard_at(heap, (own + i) % HOST_SHARDS);
+        if (shard && (!look.oldest || has_clean(shard)))
+            look_into(heap, shard, key, bytes, &look);
+    }
+    return look;
+}
+
+/* Asks the driver whether a fence that covers the stamp is over, unless another thread is asking:
+ * then that one's answer is awaited. */
+static void query_fence_for(struct pool *pool, struct context *context, uint64_t stamp)
+{
+    context_lock(context);
+    if (epoch_is_asked_about(&context->epochs))
+        epoch_await_others(context, stamp);
+    struct fence *fence = epoch_fence_for(&context->epochs, stamp, false);
+    if (fence && stamp > epoch_clean(&context->epochs))
+        epoch_query(pool, context, fence);
+    context_unlock(context);
+}
+
+/* What a new block of that key would take: nanoseconds. */
+static uint64_t miss_cost(struct pool *pool, struct host_heap *heap, uint64_t key)
+{
+    lock_must_be_held(&heap->context->lock);
+    const struct bucket_counters *counters = host_bucket(pool, heap, key)->bucket.counters;
+    uint64_t calls = counter_get(&counters->allocation_calls);
+    return calls ? counter_get(&counters->allocation_nanoseconds) / calls : MISS_NANOSECONDS;
+}
+
+static bool may_grow(struct pool *pool, struct host_heap *heap)
+{
+    uint64_t budget = host_memory_of(pool)->growth_budget;
+    return host_sum(heap).pending_bytes < budget || host_sweep_and_sum(heap).pending_bytes < budget;
+}
+
+/* Rung 4. False where the wait was in vain. */
+static bool wait_for(struct pool *pool, struct host_heap *heap, uint64_t key, uint64_t stamp)
+{
+    struct context *context = heap->context;
+    bool grows = may_grow(pool, heap);
+    context_lock(context);
+    bool over = grows ? epoch_wait_a_moment(pool, context, stamp, miss_cost(pool, heap, key))
+                      : epoch_wait_in_allocation(pool, context, stamp);
+    context_unlock(context);
+    return over;
+}
+
+/* Rungs 2 to 4 without the counting. */
+static struct block *find(struct pool *pool, struct host_heap *heap, uint64_t key, size_t bytes,
+                          enum hit *hit)
+{
+    struct look look = look_through(pool, heap, key, bytes);
+    *hit = HIT_CLEAN;
+    if (look.block || !look.oldest)
+        return look.block;
+    query_fence_for(pool, heap->context, look.oldest);
+    look = look_through(pool, heap, key, bytes);
+    *hit = HIT_QUERIED;
+    for (int tries = 0; tries < TRIES && !look.block && look.oldest; tries++) {
+        if (!wait_for(pool, heap, key, look.oldest))
+            return NULL;
+        look = look_through(pool, heap, key, bytes);
+        *hit = HIT_WAITED;
+    }
+    return look.block;
+}
+
+struct block *host_take(struct pool *pool, struct host_heap *heap, uint64_t key, size_t bytes)
+{
+    enum hit hit;
+    struct block *block = find(pool, heap, key, bytes, &hit);
+    if (!block)
+        return NULL;
+    /* Those of all shards: the block may be another thread's by now. */
+    context_lock(heap->context);
+    struct bucket_counters *counters = host_bucket(pool, heap, key)->bucket.counters;
+    counter_add(&counters->requested_bytes, bytes);
+    thread_count_wait(counters);
+    counter_add(&counters->hits[hit], 1);
+    context_unlock(heap->context);
+    return block;
+}

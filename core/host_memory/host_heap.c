@@ -1,0 +1,463 @@
+#include "host_heap.h"
+
+#include <stdlib.h>
+
+#include "core/base/clock.h"
+#include "core/base/lines.h"
+#include "core/base/numbers.h"
+#include "core/contexts/kind.h"
+#include "host_large.h"
+
+/* ---- buckets and shards ---- */
+
+static struct bucket_counters *counters_of(struct pool *pool, const struct host_heap *heap,
+                                           uint64_t key)
+{
+    return figures_bucket(&pool->figures, KIND_HOST, heap->context->figures_id,
+                          heap->context->device->ordinal, host_key_bytes(key));
+}
+
+bool host_heap_init(struct pool *pool, struct context *context)
+{
+    struct host_memory *memory = host_memory_of(pool);
+    struct host_heap *heap = host_heap_of(context);
+    if (!memory)
+        return true;
+    heap->context = context;
+    bucket_settings_resolve(&pool->settings.host.buckets, memory->machine.memory_bytes,
+                            &heap->classes);
+    host_share(memory, heap, 1);
+    heap->unkept.bucket.counters = counters_of(pool, heap, 0);
+    return heap->unkept.bucket.counters && bucket_set_make_room(&heap->buckets);
+}
+
+struct host_bin *host_bucket(struct pool *pool, struct host_heap *heap, uint64_t key)
+{
+    lock_must_be_held(&heap->context->lock);
+    if (host_key_bytes(key) == 0)
+        return &heap->unkept;
+    struct host_bin *bucket = (struct host_bin *)bucket_set_find(&heap->buckets, key);
+    if (bucket || !bucket_set_make_room(&heap->buckets))
+        return bucket ? bucket : &heap->unkept;
+    bucket = calloc(1, sizeof *bucket);
+    struct bucket_counters *counters = bucket ? counters_of(pool, heap, key) : NULL;
+    if (!counters) {
+        free(bucket);
+        return &heap->unkept;
+    }
+    bucket->bucket.bytes = key;
+    bucket->bucket.counters = counters;
+    bucket_set_add(&heap->buckets, &bucket->bucket);
+    return bucket;
+}
+
+static void list_shard(struct host_heap *heap, struct host_shard *shard)
+{
+    shard->next = atomic_load_explicit(&heap->first_shard, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(&heap->first_shard, &shard->next, shard,
+                                                  memory_order_release, memory_order_relaxed))
+        continue;
+}
+
+struct host_shard *host_shard_make(struct pool *pool, struct host_heap *heap)
+{
+    unsigned number = (unsigned)(thread_id(pool) % HOST_SHARDS);
+    struct host_shard *made = allocate_apart(2 * LINE_BYTES, sizeof *made), *before = NULL;
+    if (!made)
+        return NULL;
+    /* Before any thread can be inside, so that a context's end finds it. */
+    list_shard(heap, made);
+    /* Whoever comes later sees the release store of whoever came first. Another thread's that comes
+     * too late stays in the list, empty. */
+    bool first = atomic_compare_exchange_strong_explicit(
+        &heap->shards[number], &before, made, memory_order_acq_rel, memory_order_acquire);
+    return first ? made : before;
+}
+
+static struct host_bin *add_bin(struct pool *pool, struct host_heap *heap, struct host_shard *shard,
+                                const struct host_bin *bucket)
+{
+    lock_must_be_held(&shard->lock);
+    if (!bucket_set_make_room(&shard->bins))
+        return NULL;
+    struct host_bin *bin = calloc(1, sizeof *bin);
+    struct bin_counters *counts =
+        bin ? figures_bin(&pool->figures, KIND_HOST, heap->context->figures_id,
+                          heap->context->device->ordinal, host_key_bytes(bucket->bucket.bytes))
+            : NULL;
+    if (!counts) {
+        free(bin);
+        return NULL;
+    }
+    bin->bucket.bytes = bucket->bucket.bytes;
+    bin->bucket.counters = bucket->bucket.counters;
+    bin->counts = counts;
+    bin->shard = shard;
+    bucket_set_add(&shard->bins, &bin->bucket);
+    return bin;
+}
+
+struct host_bin *host_bin_make(struct pool *pool, struct host_heap *heap, struct host_shard *shard,
+                               uint64_t key)
+{
+    context_lock(heap->context);
+    const struct host_bin *bucket = host_bucket(pool, heap, key);
+    context_unlock(heap->context);
+    if (bucket == &heap->unkept)
+        return NULL;
+    host_lock(shard);
+    struct host_bin *bin = host_bin_find(shard, key);
+    if (!bin)
+        bin = add_bin(pool, heap, shard, bucket);
+    host_unlock(shard);
+    return bin;
+}
+
+/* ---- the lists of a bin ---- */
+
+static void take_pending(struct host_bin *bin, struct block *block)
+{
+    block_list_remove(&bin->bucket.pending, block, LINK_BUCKET);
+    counter_subtract(&bin->shard->pending_bytes, block->bytes);
+    counter_add(&bin->counts->settled, 1);
+}
+
+void host_sweep(struct host_bin *bin, uint64_t clean)
+{
+    lock_must_be_held(&bin->shard->lock);
+    struct block *block;
+    while ((block = bin->bucket.pending.first) && counter_get(&block->epoch) <= clean) {
+        take_pending(bin, block);
+        block_set_state(block, BLOCK_CLEAN);
+        block_list_append(&bin->bucket.clean, block, LINK_BUCKET);
+    }
+}
+
+static void detach(struct host_bin *bin, struct block *block)
+{
+    lock_must_be_held(&bin->shard->lock);
+    if (block_state(block) == BLOCK_CLEAN)
+        block_list_remove(&bin->bucket.clean, block, LINK_BUCKET);
+    else
+        take_pending(bin, block);
+    bin->bucket.free_blocks--;
+    counter_subtract(&bin->shard->free_bytes, block->bytes);
+}
+
+static void hand_out(struct host_bin *bin, struct block *block, size_t bytes)
+{
+    detach(bin, block);
+    counter_set(&block->requested, bytes);
+    counter_add(&bin->shard->live_requested, bytes);
+    block_set_state(block, BLOCK_LIVE);
+}
+
+void host_hand_out(struct host_bin *bin, struct block *block, size_t bytes)
+{
+    hand_out(bin, block, bytes);
+    counter_add(&bin->counts->requested_bytes, bytes);
+    counter_add(&bin->counts->hits, 1);
+}
+
+void host_take_over(struct host_bin *bin, struct block *block, size_t bytes)
+{
+    hand_out(bin, block, bytes);
+    counter_subtract(&bin->counts->moved, 1);
+}
+
+void host_take_out(struct host_bin *bin, struct block *block)
+{
+    detach(bin, block);
+    block_set_state(block, BLOCK_LEAVING);
+    counter_subtract(&bin->counts->moved, 1);
+}
+
+static void count_in(struct host_bin *bin, struct block *block)
+{
+    lock_must_be_held(&bin->shard->lock);
+    host_set_bin(block, bin);
+    bin->bucket.free_blocks++;
+    counter_add(&bin->shard->free_bytes, block->bytes);
+}
+
+void host_put_back(struct host_bin *bin, struct block *block)
+{
+    counter_add(&bin->counts->moved, 1);
+    count_in(bin, block);
+    block_set_state(block, BLOCK_CLEAN);
+    block_list_prepend(&bin->bucket.clean, block, LINK_BUCKET);
+}
+
+void host_add_pending(struct host_bin *bin, struct block *block, uint64_t stamp, uint64_t now)
+{
+    struct host_shard *shard = bin->shard;
+    counter_subtract(&shard->live_requested, counter_get(&block->requested));
+    counter_set(&block->epoch, stamp);
+    block->freed_at = now;
+    count_in(bin, block);
+    block_set_state(block, BLOCK_PENDING);
+    block_list_append(&bin->bucket.pending, block, LINK_BUCKET);
+    counter_add(&shard->pending_bytes, block->bytes);
+    counter_set(&shard->newest, stamp);
+    counter_add(&bin->counts->frees, 1);
+}
+
+/* ---- sums ---- */
+
+struct host_sums host_sum(const struct host_heap *heap)
+{
+    struct host_sums sums = {0, 0, 0};
+    for (const struct host_shard *shard = host_shards(heap); shard; shard = shard->next) {
+        sums.free_bytes += counter_get(&shard->free_bytes);
+        sums.pending_bytes += counter_get(&shard->pending_bytes);
+        sums.live_requested += counter_get(&shard->live_requested);
+    }
+    /* A block that one thread allocates and another frees meanwhile may have been seen only where
+     * it was freed. */
+    if (sums.live_requested > INT64_MAX)
+        sums.live_requested = 0;
+    return sums;
+}
+
+struct host_sums host_sweep_and_sum(struct host_heap *heap)
+{
+    uint64_t clean = host_clean_epoch(heap);
+    for (struct host_shard *shard = host_shards(heap); shard; shard = shard->next) {
+        host_lock(shard);
+        for (struct bucket *b = shard->bins.first; b; b = b->next)
+            host_sweep((struct host_bin *)b, clean);
+        host_unlock(shard);
+    }
+    return host_sum(heap);
+}
+
+uint64_t host_newest_pending(const struct host_heap *heap)
+{
+    uint64_t newest = 0;
+    for (const struct host_shard *shard = host_shards(heap); shard; shard = shard->next)
+        newest = larger_of(newest, counter_get(&shard->newest));
+    return newest > host_clean_epoch(heap) ? newest : 0;
+}
+
+void host_count_live(struct pool *pool, struct host_heap *heap, uint64_t bytes)
+{
+    struct host_shard *shard = host_shard_of_thread(pool, heap);
+    if (!shard)
+        return;
+    host_lock(shard);
+    counter_add(&shard->live_requested, bytes);
+    host_unlock(shard);
+}
+
+/* ---- records ---- */
+
+/* Raises the peaks, which the report shows. They come first: a process may be killed at any moment,
+ * and its figures are read, in which no number is above its peak. */
+static void raise_peaks(struct host_heap *heap, struct bucket_counters *counters, uint64_t bytes)
+{
+    const struct host_device *device = heap->context->device->of_kind[KIND_HOST];
+    struct host_sums sums = host_sum(heap);
+    uint64_t reserved = counter_get(&heap->reserved_bytes) + bytes;
+    counter_raise_to(&counters->peak_reserved_bytes,
+                     counter_get(&counters->reserved_bytes) + bytes);
+    counter_raise_to(&heap->peak_requested, sums.live_requested);
+    counter_raise_shared(&device->counters->peak_reserved, reserved);
+    counter_raise_shared(&device->counters->recent_peak, reserved);
+    counter_raise_shared(&device->counters->peak_requested, sums.live_requested);
+}
+
+bool host_record(struct pool *pool, struct host_heap *heap, struct host_bin *bucket,
+                 CUdeviceptr address, uint64_t bytes, uint64_t requested, enum host_origin origin)
+{
+    lock_must_be_held(&heap->context->lock);
+    struct block *block = block_records_take(&heap->records, (struct heap *)(void *)heap);
+    if (!block)
+        return false;
+    /* All of this comes before the block can be found, since a free takes no lock for that. */
+    block_set_bytes(block, bytes);
+    host_set_bin(block, bucket);
+    block->slot = (uint8_t)origin;
+    counter_set(&block->requested, requested);
+    bool added = host_pieces_add(&heap->pieces, block, address);
+    block_set(block, address, BLOCK_LIVE);
+    if (!added || !block_table_insert(&host_memory_of(pool)->blocks, address, block)) {
+        if (added)
+            host_pieces_remove(&heap->pieces, block);
+        block_records_put(&heap->records, block);
+        return false;
+    }
+    raise_peaks(heap, bucket->bucket.counters, bytes);
+    counter_add(&heap->reserved_bytes, bytes);
+    atomic_fetch_add_explicit(&pool->machine_bytes, bytes, memory_order_relaxed);
+    counter_add(&bucket->bucket.counters->reserved_bytes, bytes);
+    return true;
+}
+
+void host_count_leaving(const struct block *block)
+{
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
+    counter_subtract(&host_counters_of(block)->reserved_bytes, block->bytes);
+}
+
+bool host_claim(struct block *block, CUdeviceptr address)
+{
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
+    bool claimed = block_claim(block, address, BLOCK_LEAVING);
+    if (claimed)
+        host_count_leaving(block);
+    return claimed;
+}
+
+void host_count_back(const struct block *block)
+{
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
+    counter_add(&host_counters_of(block)->reserved_bytes, block->bytes);
+}
+
+void host_forget(struct pool *pool, struct host_heap *heap, struct block *block)
+{
+    lock_must_be_held(&heap->context->lock);
+    host_pieces_remove(&heap->pieces, block);
+    counter_subtract(&heap->reserved_bytes, block->bytes);
+    atomic_fetch_sub_explicit(&pool->machine_bytes, block->bytes, memory_order_relaxed);
+    block_table_remove(&host_memory_of(pool)->blocks, block_address(block), block);
+    block_records_put(&heap->records, block);
+}
+
+/* ---- blocks that the pool lets go ---- */
+
+static struct block *find(struct pool *pool, CUdeviceptr address)
+{
+    const struct host_memory *memory = host_memory_of(pool);
+    return memory ? block_table_find(&memory->blocks, address) : NULL;
+}
+
+/* A live block of the program's: nobody frees it here any more. */
+static bool let_live_go(struct pool *pool, struct block *block, CUdeviceptr address)
+{
+    struct host_heap *heap = host_heap_of_block(block);
+    context_lock(heap->context);
+    bool claimed = host_claim(block, address);
+    if (claimed) {
+        struct bucket_counters *counters = host_counters_of(block);
+        host_count_live(pool, heap, 0 - counter_get(&block->requested));
+        host_forget(pool, heap, block);
+        bucket_count_lost(counters);
+    }
+    context_unlock(heap->context);
+    return claimed;
+}
+
+bool host_heap_let_go(struct pool *pool, CUdeviceptr address)
+{
+    struct block *block = find(pool, address);
+    return !block || let_live_go(pool, block, address);
+}
+
+/* False where the block is in no bin's list at this address (any more). */
+static bool take_listed(struct block *block, CUdeviceptr address)
+{
+    struct host_bin *bin = host_bin_of(block);
+    if (!bin->shard)
+        return false;
+    host_lock(bin->shard);
+    enum block_state state = block_state(block);
+    bool listed = host_bin_of(block) == bin && block_address(block) == address &&
+                  (state == BLOCK_PENDING || state == BLOCK_CLEAN);
+    if (listed) {
+        host_count_leaving(block);
+        host_take_out(bin, block);
+    }
+    host_unlock(bin->shard);
+    return listed;
+}
+
+void host_heap_forget_address(struct pool *pool, CUdeviceptr address)
+{
+    struct block *block = find(pool, address);
+    if (!block || let_live_go(pool, block, address))
+        return;
+    struct host_heap *heap = host_heap_of_block(block);
+    context_lock(heap->context);
+    if (take_listed(block, address)) {
+        struct bucket_counters *counters = host_counters_of(block);
+        host_forget(pool, heap, block);
+        counter_add(&counters->evictions[EVICTION_CONTEXT], 1);
+    } else if (block_state(block) == BLOCK_LEAVING) {
+        /* The thread that gives it back has not come to say so. */
+        block_table_remove(&host_memory_of(pool)->blocks, address, block);
+    }
+    context_unlock(heap->context);
+}
+
+/* ---- the context's end ---- */
+
+void host_heap_set_ending(struct context *context, bool ending)
+{
+    struct host_heap *heap = host_heap_of(context);
+    if (!heap->context)
+        return;
+    atomic_store_explicit(&heap->ending, ending, memory_order_relaxed);
+    for (struct host_shard *shard = host_shards(heap); shard; shard = shard->next) {
+        host_lock(shard);
+        host_unlock(shard);
+    }
+}
+
+/* It stays CLEAN or PENDING, by which its record is known not to be on its way to the driver. */
+static void detach_for_good(struct host_bin *bin, struct block *block)
+{
+    counter_subtract(&block->bucket->counters->reserved_bytes, block->bytes);
+    detach(bin, block);
+    counter_subtract(&bin->counts->moved, 1);
+}
+
+static void empty_shard(struct host_shard *shard)
+{
+    host_lock(shard);
+    for (struct bucket *b = shard->bins.first; b; b = b->next) {
+        struct host_bin *bin = (struct host_bin *)b;
+        while (b->pending.first)
+            detach_for_good(bin, b->pending.first);
+        while (b->clean.first)
+            detach_for_good(bin, b->clean.first);
+    }
+    counter_set(&shard->live_requested, 0);
+    shard->stamp = shard->frees = shard->bytes = 0;
+    host_unlock(shard);
+}
+
+struct forgetting {
+    struct pool *pool;
+    struct host_heap *heap;
+};
+
+static void forget_visited(struct block *block, void *argument)
+{
+    const struct forgetting *forgetting = argument;
+    struct bucket_counters *counters = host_counters_of(block);
+    bool live = block_state(block) == BLOCK_LIVE, leaving = block_state(block) == BLOCK_LEAVING;
+    if (block->slot == HOST_REGISTERED)
+        host_large_unmap(block_address(block), block->bytes);
+    if (live)
+        host_count_leaving(block);
+    host_forget(forgetting->pool, forgetting->heap, block);
+    counter_add(&counters->evictions[EVICTION_CONTEXT], 1);
+    /* What is on its way to the driver here is so in a free of the program's. */
+    counter_add(&counters->frees, live || leaving);
+}
+
+/* The driver has freed its memory with it; mappings of the pool's own go now. */
+void host_heap_reset(struct pool *pool, struct context *context)
+{
+    struct host_heap *heap = host_heap_of(context);
+    if (!heap->context)
+        return;
+    context_lock(context);
+    for (struct host_shard *shard = host_shards(heap); shard; shard = shard->next)
+        empty_shard(shard);
+    struct forgetting forgetting = {pool, heap};
+    block_records_visit(&heap->records, forget_visited, &forgetting);
+    counter_set(&heap->peak_requested, 0);
+    context_unlock(context);
+}

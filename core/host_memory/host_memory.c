@@ -1,0 +1,84 @@
+/*
+ * Pinned host memory as a kind of memory: what contexts and fences tell it.
+ */
+#include "host_memory.h"
+
+#include <stdlib.h>
+
+#include "core/contexts/kind.h"
+#include "core/contexts/pool_state.h"
+#include "core/driver/calls.h"
+#include "core/reclaim/progress.h"
+#include "host_heap.h"
+#include "host_release.h"
+
+/* Without cuCtxRecordEvent nobody can ask whether a context has any work: what is free would go
+ * back in frees alone, and an allocation fail for want of it. */
+static bool can_serve(const struct driver *driver)
+{
+    return driver->cuMemHostAlloc && driver->cuMemFreeHost && driver->cuCtxRecordEvent;
+}
+
+static bool starts(struct pool *pool)
+{
+    const struct host_settings *settings = &pool->settings.host;
+    if (!settings->enabled || !can_serve(pool->driver))
+        return true;
+    struct host_memory *memory = calloc(1, sizeof *memory);
+    if (!memory || !block_table_init(&memory->blocks)) {
+        free(memory);
+        return false;
+    }
+    machine_read(&memory->machine, "");
+    memory->cached_cap = byte_size_resolve(&settings->caps.cached, memory->machine.memory_bytes);
+    memory->growth_budget =
+        byte_size_resolve(&settings->growth_budget, memory->machine.memory_bytes);
+    memory->keeps_any = memory->cached_cap && settings->caps.blocks_per_bucket;
+    pool->of_kind[KIND_HOST] = memory;
+    return true;
+}
+
+static bool made_device(struct pool *pool, struct device *device)
+{
+    struct host_device *made = device->of_kind[KIND_HOST];
+    made->counters = figures_kind(&pool->figures, KIND_HOST, device->ordinal);
+    return made->counters;
+}
+
+static uint64_t newest_pending(const struct context *context)
+{
+    const struct host_heap *heap = host_heap_of((struct context *)(uintptr_t)context);
+    return heap->context ? host_newest_pending(heap) : 0;
+}
+
+/* It is the machine's memory: no device gets any of it. */
+static uint64_t make_room(struct pool *pool, struct device *device, uint64_t bytes)
+{
+    (void)pool, (void)device, (void)bytes;
+    return 0;
+}
+
+const struct kind host_memory = {
+    .name = "host",
+    .number = KIND_HOST,
+    .is_the_machines = true,
+    .device_bytes = sizeof(struct host_device),
+    .context_bytes = sizeof(struct host_heap),
+    .starts = starts,
+    .made_device = made_device,
+    .made = host_heap_init,
+    .ending = host_heap_set_ending,
+    .ended = host_heap_reset,
+    .newest_pending = newest_pending,
+    .is_unfenced = host_release_pending,
+    .let_go = host_heap_let_go,
+    .forget_address = host_heap_forget_address,
+    .give_back = host_give_back,
+    .wait_for_the_rest = host_wait_for_the_rest,
+    .make_room = make_room,
+    .trim = host_trim,
+    .release_idle = host_release_idle,
+    .leave_to_machine = host_leave_to_machine,
+    .watch = host_watch,
+    .add_kept = host_add_kept,
+};

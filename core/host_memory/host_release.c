@@ -1,0 +1,616 @@
+#include "host_release.h"
+
+#include "core/base/clock.h"
+#include "core/base/numbers.h"
+#include "core/contexts/capture.h"
+#include "core/contexts/epoch.h"
+#include "core/contexts/housekeeping.h"
+#include "core/contexts/kind.h"
+#include "core/driver/calls.h"
+#include "core/reclaim/progress.h"
+#include "host_large.h"
+#include "host_piece.h"
+
+/* Of a cgroup's limit, so much is left to others: with less, what is free goes back. */
+#define LEFT_SHARE 16u
+
+/* With less than this share of it left, the housekeeper looks so often: nanoseconds. */
+#define NEAR_SHARE       4u
+#define NEAR_NANOSECONDS (UINT64_C(100) * 1000 * 1000)
+
+/* While memory is short, the context's work is asked about no sooner than so: nanoseconds. */
+#define LOOK_NANOSECONDS (UINT64_C(100) * 1000)
+
+/* A program that has launched nothing for so long is not at work: nanoseconds. */
+#define QUIET_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
+
+/* After so many bytes of misses an allocation looks what the cgroup has left. */
+#define LOOK_BYTES (UINT64_C(16) << 20)
+
+/* Other than cuMemFreeHost this takes a current context, which neither the housekeeper has nor
+ * every thread of the program. */
+static CUresult give_back_registered(struct pool *pool, struct context *context, void *memory,
+                                     uint64_t bytes)
+{
+    bool pushed;
+    if (!context_push(pool, context, &pushed))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    CUresult result = host_large_give_back(pool, memory, bytes);
+    context_pop(pool, pushed);
+    return result;
+}
+
+CUresult host_call_to_free(struct pool *pool, const struct host_leaving *leaving)
+{
+    void *memory = (void *)(uintptr_t)leaving->address;
+    enter_driver();
+    CUresult result = leaving->origin == HOST_REGISTERED
+                          ? give_back_registered(pool, leaving->context, memory, leaving->bytes)
+                          : pool->driver->cuMemFreeHost(memory);
+    leave_driver();
+    return result;
+}
+
+/* ---- which blocks ---- */
+
+struct choice {
+    bool pending;          /* those that are pending, the oldest first; else clean ones */
+    bool lru;              /* the one that was freed first, rather than one of the largest */
+    uint64_t key;          /* of these only; 0: of all */
+    uint64_t freed_before; /* and only if they were freed by then: the monotonic clock */
+};
+
+static struct block *first_of(const struct bucket *bucket, const struct choice *choice)
+{
+    struct block *first = choice->pending ? bucket->pending.first : bucket->clean.first;
+    bool fits = (!choice->key || bucket->bytes == choice->key) && first &&
+                first->freed_at <= choice->freed_before;
+    return fits ? first : NULL;
+}
+
+static bool is_preferred(const struct choice *choice, const struct block *one,
+                         const struct block *other)
+{
+    if (choice->pending || choice->lru)
+        return counter_get(&one->epoch) < counter_get(&other->epoch);
+    return one->bytes > other->bytes;
+}
+
+/* The bin whose oldest block is preferred to all others', at this moment; NULL: there is none. */
+static struct host_bin *choose(const struct host_heap *heap, const struct choice *choice)
+{
+    struct host_bin *chosen = NULL;
+    struct block best; /* its size and its stamp, for after the lock */
+    for (struct host_shard *shard = host_shards(heap); shard; shard = shard->next) {
+        host_lock(shard);
+        for (struct bucket *b = shard->bins.first; b; b = b->next) {
+            const struct block *first = first_of(b, choice);
+            if (!first || (chosen && !is_preferred(choice, first, &best)))
+                continue;
+            best.bytes = first->bytes;
+            counter_set(&best.epoch, counter_get(&first->epoch));
+            chosen = (struct host_bin *)b;
+        }
+        host_unlock(shard);
+    }
+    return chosen;
+}
+
+/* Takes a clean or pending block into the calling thread's hand, if it still is what is chosen. */
+static bool take(struct host_bin *bin, struct block *block, const struct choice *choice)
+{
+    enum block_state wanted = choice->pending ? BLOCK_PENDING : BLOCK_CLEAN;
+    host_lock(bin->shard);
+    bool is_there = host_bin_of(block) == bin && block_state(block) == wanted;
+    if (is_there) {
+        host_count_leaving(block);
+        host_take_out(bin, block);
+    }
+    host_unlock(bin->shard);
+    return is_there;
+}
+
+/* Of the moment. */
+static bool is_unused(const struct host_piece *piece)
+{
+    const struct block *block = piece->blocks.first;
+    while (block && block_state(block) == BLOCK_CLEAN)
+        block = block->links[LINK_HEAP].next;
+    return !block;
+}
+
+/* A piece that can go back as a whole: that of the block, or, in the order of sizes, another one.
+ */
+static struct host_piece *unused_piece(const struct host_pieces *pieces, const struct block *block,
+                                       bool lru)
+{
+    struct host_piece *own = host_piece_of(pieces, block);
+    if (!own || is_unused(own))
+        return own;
+    for (unsigned i = 0; i < HOST_PIECE_HASHES && !lru; i++)
+        for (struct host_piece *piece = pieces->by_number[i]; piece; piece = piece->next)
+            if (is_unused(piece))
+                return piece;
+    return NULL;
+}
+
+/* Takes the piece's blocks, chained through their bucket links. */
+static struct block *take_piece(const struct host_piece *piece, const struct choice *choice)
+{
+    struct block *chain = NULL;
+    for (struct block *block = piece->blocks.first; block; block = block->links[LINK_HEAP].next) {
+        struct host_bin *bin = host_bin_of(block);
+        if (!bin->shard || !take(bin, block, choice))
+            break;
+        block->links[LINK_BUCKET].next = chain;
+        chain = block;
+    }
+    return chain;
+}
+
+/* Takes what is to be given back next: a block, or where it is a small one, and any may be taken, a
+ * whole piece. */
+static struct block *take_chosen(const struct host_heap *heap, const struct choice *choice)
+{
+    lock_must_be_held(&heap->context->lock);
+    bool any = !choice->pending && !choice->key && choice->freed_before == UINT64_MAX;
+    struct host_bin *bin = choose(heap, choice);
+    if (!bin)
+        return NULL;
+    host_lock(bin->shard);
+    struct block *first = first_of(&bin->bucket, choice);
+    host_unlock(bin->shard);
+    const struct host_piece *piece =
+        first && any ? unused_piece(&heap->pieces, first, choice->lru) : NULL;
+    struct block *chain = piece ? take_piece(piece, choice) : NULL;
+    if (chain || !first || !take(bin, first, choice))
+        return chain;
+    first->links[LINK_BUCKET].next = NULL;
+    return first;
+}
+
+/* ---- giving back ---- */
+
+struct release {
+    struct choice choice;
+    uint64_t bytes; /* so many, or all there is */
+    uint64_t taken; /* but not where the driver has taken no more than so many for the context */
+    enum eviction reason;
+    bool stranded;    /* also where the driver answers everything, and no fence can be had */
+    bool inside_free; /* the program waits, as the driver's own free does; else nobody may */
+};
+
+/* Records a fence that is only asked about, and asks: whether there was any work that it had to
+ * wait for. */
+static bool nothing_runs(struct pool *pool, struct context *context)
+{
+    context_lock(context);
+    struct fence *fence = epoch_begin_close(context, false);
+    uint64_t epoch = epoch_current(&context->epochs) - 1;
+    context_unlock(context);
+    if (!fence)
+        return false;
+    struct epoch_recorded recorded = epoch_record_and_lock(pool, context, fence, true);
+    bool over = epoch_clean(&context->epochs) >= epoch;
+    context_unlock(context);
+    epoch_settle_record(pool, context, &recorded);
+    return over;
+}
+
+/* Whether the program has launched nothing for a while. Between a look at whether the context has
+ * work and the driver's free another thread may launch some, for which the free then waits, with
+ * the driver's lock held; so where nobody needs the memory, that is not tried beside a program that
+ * is at work. */
+static bool is_quiet(struct pool *pool)
+{
+    struct host_memory *memory = host_memory_of(pool);
+    uint64_t now = monotonic_now();
+    if (atomic_exchange_explicit(&pool->launched, false, memory_order_relaxed))
+        atomic_store_explicit(&memory->launched_at, now, memory_order_relaxed);
+    uint64_t at = atomic_load_explicit(&memory->launched_at, memory_order_relaxed);
+    return at == 0 || now - at > QUIET_NANOSECONDS;
+}
+
+/* The driver's own free waits for all of the context's work. What was submitted before earlier
+ * frees the program's plain calls would have waited for there: it may since have taken a lock that
+ * this work needs. So that is waited for as long as an allocation waits in vain, and not where it
+ * may be behind work that only the host ends. */
+bool host_frees_are_over(struct pool *pool, struct context *context)
+{
+    const struct epochs *epochs = &context->epochs;
+    context_lock(context);
+    uint64_t last = atomic_load_explicit(&epochs->fenced, memory_order_relaxed);
+    bool over = last <= epoch_clean(epochs);
+    if (!over && !epoch_may_be_behind_host_work(epochs, last))
+        over = epoch_wait_when_short(pool, context, last, monotonic_now() + VAIN_WAIT_NANOSECONDS);
+    context_unlock(context);
+    return over;
+}
+
+/* What the driver does not know has been freed behind the pool's back. */
+static uint64_t settle(struct pool *pool, struct host_heap *heap, struct block *block,
+                       CUresult result, enum eviction reason, uint64_t nanoseconds)
+{
+    lock_must_be_held(&heap->context->lock);
+    struct host_bin *bin = host_bin_of(block);
+    uint64_t bytes = block->bytes;
+    if (result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_VALUE ||
+        result == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED) {
+        host_forget(pool, heap, block);
+        bucket_count_return(bin->bucket.counters, reason, nanoseconds);
+        return bytes;
+    }
+    host_count_back(block);
+    host_lock(bin->shard);
+    host_put_back(bin, block);
+    host_unlock(bin->shard);
+    return 0;
+}
+
+static uint64_t give_back(struct pool *pool, struct host_heap *heap, struct block *block,
+                          enum eviction reason)
+{
+    uint64_t started = monotonic_now();
+    struct host_leaving leaving = host_leaving(block);
+    CUresult result = host_call_to_free(pool, &leaving);
+    context_lock(heap->context);
+    uint64_t bytes = settle(pool, heap, block, result, reason, monotonic_now() - started);
+    context_unlock(heap->context);
+    return bytes;
+}
+
+/* 0: there is none, or the driver refuses. */
+static uint64_t release_one(struct pool *pool, struct host_heap *heap, const struct release *what)
+{
+    uint64_t bytes = 0;
+    context_lock(heap->context);
+    struct block *chain = take_chosen(heap, &what->choice);
+    context_unlock(heap->context);
+    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+    for (struct block *next; chain; chain = next) {
+        next = chain->links[LINK_BUCKET].next;
+        bytes += give_back(pool, heap, chain, what->reason);
+    }
+    relaxed_mode_end(pool->driver, mode);
+    return bytes;
+}
+
+static bool has_any(const struct host_heap *heap)
+{
+    return heap->context && host_sum(heap).free_bytes != 0;
+}
+
+/* The bytes. */
+static uint64_t release_from(struct pool *pool, struct host_heap *heap, const struct release *what)
+{
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
+    struct context *context = heap->context;
+    uint64_t sum = 0, bytes = 1;
+    if (!has_any(heap) || program_captures(&pool->captures) ||
+        (!context_is_usable(context) && !what->stranded) ||
+        !context_pin(context, context_generation(context)))
+        return 0;
+    if (what->inside_free && !what->choice.pending && !what->stranded &&
+        !host_frees_are_over(pool, context)) {
+        context_unpin(context);
+        return 0;
+    }
+    while (sum < what->bytes && counter_get(&heap->pieces.taken) > what->taken && bytes &&
+           !housekeeping_is_stopped(&pool->housekeeping)) {
+        if (!what->inside_free && !nothing_runs(pool, context))
+            break;
+        /* Whoever has just asked, or waited, may have made blocks clean. */
+        if (sum == 0)
+            host_sweep_and_sum(heap);
+        sum += bytes = release_one(pool, heap, what);
+    }
+    context_unpin(context);
+    return sum;
+}
+
+static struct release release_of(const struct pool *pool, uint64_t bytes, enum eviction reason,
+                                 bool inside_free)
+{
+    return (struct release){
+        .choice = {.lru = pool->settings.host.evict == EVICT_LEAST_RECENTLY_USED,
+                   .freed_before = UINT64_MAX},
+        .bytes = bytes,
+        .reason = reason,
+        .inside_free = inside_free,
+    };
+}
+
+/* ---- caps ---- */
+
+/* Of all contexts. */
+static uint64_t all_free_bytes(struct pool *pool)
+{
+    uint64_t sum = 0;
+    for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
+        if (host_heap_of(c)->context)
+            sum += host_sum(host_heap_of(c)).free_bytes;
+    return sum;
+}
+
+bool host_is_past_cap(struct pool *pool)
+{
+    return all_free_bytes(pool) > host_memory_of(pool)->cached_cap;
+}
+
+/* What the driver may have taken for the context by the reserve ratio, if the program is to have so
+ * many bytes more: less these. */
+static uint64_t taken_at_most(const struct pool *pool, struct host_heap *heap, uint64_t more)
+{
+    const struct host_settings *settings = &pool->settings.host;
+    uint64_t live = host_sum(heap).live_requested;
+    counter_raise_shared(&heap->peak_requested, live);
+    uint64_t peak = larger_of(counter_get(&heap->peak_requested), live + more);
+    double most =
+        settings->caps.reserve_ratio * (double)peak + (double)host_memory_of(pool)->growth_budget;
+    return most < (double)more ? 0 : (uint64_t)(most - (double)more);
+}
+
+static void release_past_ratio(struct pool *pool, struct host_heap *heap, uint64_t more,
+                               bool inside_free)
+{
+    struct release what = release_of(pool, UINT64_MAX, EVICTION_CAP, inside_free);
+    what.taken = taken_at_most(pool, heap, more);
+    if (counter_get(&heap->pieces.taken) > what.taken && (inside_free || is_quiet(pool)))
+        release_from(pool, heap, &what);
+}
+
+/* Free blocks of the key past what a bucket may have. */
+static uint64_t blocks_past_cap(const struct pool *pool, const struct host_heap *heap, uint64_t key)
+{
+    uint64_t most = pool->settings.host.caps.blocks_per_bucket, blocks = 0;
+    if (host_sum(heap).free_bytes / host_key_bytes(key) <= most)
+        return 0;
+    for (struct host_shard *shard = host_shards(heap); shard; shard = shard->next) {
+        host_lock(shard);
+        const struct host_bin *bin = host_bin_find(shard, key);
+        blocks += bin ? bin->bucket.free_blocks : 0;
+        host_unlock(shard);
+    }
+    return rest_of(blocks, most);
+}
+
+void host_release_excess(struct pool *pool, struct host_heap *heap, uint64_t key)
+{
+    uint64_t bytes = rest_of(all_free_bytes(pool), host_memory_of(pool)->cached_cap);
+    struct release what = release_of(pool, bytes, EVICTION_CAP, true);
+    if (bytes)
+        release_from(pool, heap, &what);
+    release_past_ratio(pool, heap, 0, true);
+    what.choice.key = key;
+    what.bytes = blocks_past_cap(pool, heap, key) * host_key_bytes(key);
+    if (what.bytes)
+        release_from(pool, heap, &what);
+}
+
+/* What the cgroup lacks if it is to have some left after so many bytes more. */
+static uint64_t missing_in_cgroup(const struct host_memory *memory, uint64_t bytes)
+{
+    uint64_t left = machine_memory_left(&memory->machine);
+    uint64_t wanted = bytes + memory->machine.memory_bytes / LEFT_SHARE;
+    return rest_of(wanted, left);
+}
+
+/* Now and then: to look opens files. */
+static uint64_t missing_for_growth(struct host_memory *memory, uint64_t bytes)
+{
+    uint64_t unlooked =
+        bytes + atomic_fetch_add_explicit(&memory->unlooked, bytes, memory_order_relaxed);
+    if (unlooked < LOOK_BYTES)
+        return 0;
+    atomic_store_explicit(&memory->unlooked, 0, memory_order_relaxed);
+    /* For what can never be met nothing goes back. */
+    return bytes > memory->machine.memory_bytes ? 0 : missing_in_cgroup(memory, bytes);
+}
+
+void host_release_before_growth(struct pool *pool, struct host_heap *heap, uint64_t bytes)
+{
+    release_past_ratio(pool, heap, bytes, false);
+    uint64_t missing = missing_for_growth(host_memory_of(pool), bytes);
+    if (missing)
+        host_give_back(pool, NULL, missing);
+}
+
+void host_release_pending(struct pool *pool, struct context *context)
+{
+    struct host_heap *heap = host_heap_of(context);
+    struct release what = release_of(pool, UINT64_MAX, EVICTION_FREE, true);
+    what.choice.pending = true;
+    if (heap->context)
+        release_from(pool, heap, &what);
+}
+
+void host_release_stranded(struct pool *pool, struct context *context)
+{
+    struct host_heap *heap = host_heap_of(context);
+    struct release what = release_of(pool, UINT64_MAX, EVICTION_FREE, true);
+    what.stranded = true;
+    release_from(pool, heap, &what);
+    what.choice.pending = true;
+    release_from(pool, heap, &what);
+}
+
+/* ---- memory is short ---- */
+
+static uint64_t release_everywhere(struct pool *pool, const struct release *what)
+{
+    struct release rest = *what;
+    uint64_t sum = 0;
+    for (struct context *c = context_next(pool, NULL, NULL); c && sum < what->bytes;
+         c = context_next(pool, c, NULL)) {
+        rest.bytes = what->bytes - sum;
+        sum += release_from(pool, host_heap_of(c), &rest);
+    }
+    return sum;
+}
+
+uint64_t host_give_back(struct pool *pool, struct device *device, uint64_t bytes)
+{
+    struct release what = release_of(pool, bytes, EVICTION_MEMORY, false);
+    return !device && host_memory_of(pool) ? release_everywhere(pool, &what) : 0;
+}
+
+/* Nothing can go back while the context works: until that is over, or time is up. Of a context that
+ * the pool has stepped aside from nobody can tell. */
+static void wait_for_quiet(struct pool *pool, struct context *context, uint64_t give_up_at)
+{
+    uint64_t started = monotonic_now();
+    while (has_any(host_heap_of(context)) && context_is_usable(context) &&
+           !program_captures(&pool->captures) && monotonic_now() < give_up_at &&
+           !nothing_runs(pool, context))
+        seldom_nap(started, LOOK_NANOSECONDS);
+}
+
+/* No memory of a device comes of it. But the plain frees would have waited for the context's work,
+ * and what the program has freed otherwise since would be back with that. True if it is over now.
+ */
+static bool wait_for_frees(struct pool *pool, struct context *context, uint64_t give_up_at)
+{
+    uint64_t stamp = host_newest_pending(host_heap_of(context));
+    if (!stamp)
+        return false;
+    epoch_fence_the_rest(pool, context);
+    context_lock(context);
+    bool over = epoch_wait_until(pool, context, stamp, give_up_at);
+    context_unlock(context);
+    return over;
+}
+
+bool host_wait_for_the_rest(struct pool *pool, struct device *device,
+                            const struct reclaim *progress)
+{
+    uint64_t patience = progress->in_stream_order ? VAIN_WAIT_NANOSECONDS : LAST_RESORT_NANOSECONDS;
+    uint64_t give_up_at = smaller_of(progress->give_up_at, monotonic_now() + patience);
+    bool over = false;
+    if (!host_memory_of(pool))
+        return false;
+    for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
+        if (progress->bound == RECLAIM_MACHINE)
+            wait_for_quiet(pool, c, give_up_at);
+        else if (host_heap_of(c)->context)
+            over |= wait_for_frees(pool, c, give_up_at);
+    return over;
+}
+
+uint64_t host_trim(struct pool *pool)
+{
+    return host_give_back(pool, NULL, UINT64_MAX);
+}
+
+/* ---- idle blocks, and the housekeeper ---- */
+
+typedef void visit_bin(struct host_bin *bin, void *argument);
+
+static void visit_bins(const struct host_heap *heap, visit_bin *visit, void *argument)
+{
+    for (struct host_shard *shard = host_shards(heap); shard; shard = shard->next) {
+        host_lock(shard);
+        for (struct bucket *b = shard->bins.first; b; b = b->next)
+            visit((struct host_bin *)b, argument);
+        host_unlock(shard);
+    }
+}
+
+static void restamp(struct host_bin *bin, void *argument)
+{
+    const uint64_t *now = argument;
+    for (struct block *b = bin->bucket.clean.first; b; b = b->links[LINK_BUCKET].next)
+        b->freed_at = *now;
+    for (struct block *b = bin->bucket.pending.first; b; b = b->links[LINK_BUCKET].next)
+        b->freed_at = *now;
+}
+
+void host_tell_time(struct host_heap *heap, uint64_t now)
+{
+    uint64_t told = counter_get(&heap->now);
+    bool stood_still = told < now && now - told > 2 * HOUSEKEEPING_INTERVAL;
+    counter_set(&heap->now, now);
+    if (stood_still)
+        visit_bins(heap, restamp, &now);
+}
+
+/* What was freed, and not since the last look, has no fence coming from the program: it gets one
+ * that is only asked about. */
+static void look_at_pending(struct pool *pool, struct host_heap *heap)
+{
+    uint64_t newest = host_newest_pending(heap);
+    if (newest && newest == heap->pending_when_looked)
+        epoch_fence_the_rest(pool, heap->context);
+    heap->pending_when_looked = newest;
+    if (newest)
+        epoch_ask_all(pool, heap->context);
+}
+
+static void note_oldest(struct host_bin *bin, void *argument)
+{
+    uint64_t *oldest = argument;
+    if (bin->bucket.clean.first)
+        *oldest = smaller_of(*oldest, bin->bucket.clean.first->freed_at);
+}
+
+/* When the next block is due. */
+static uint64_t release_idle_in(struct pool *pool, struct host_heap *heap, uint64_t now)
+{
+    uint64_t idle = pool->settings.host.release_after_idle_ns, oldest = UINT64_MAX;
+    struct release what = release_of(pool, HOUSEKEEPING_PORTION, EVICTION_IDLE, false);
+    what.choice.freed_before = rest_of(now, idle);
+    host_tell_time(heap, now);
+    look_at_pending(pool, heap);
+    if (idle && is_quiet(pool) && release_from(pool, heap, &what) >= HOUSEKEEPING_PORTION)
+        return RELEASE_MORE_AT_ONCE;
+    if (idle)
+        visit_bins(heap, note_oldest, &oldest);
+    return oldest < UINT64_MAX - idle ? oldest + idle : UINT64_MAX;
+}
+
+/* Pinned memory that nobody uses is not to be what has the kernel end a process of the cgroup. */
+uint64_t host_leave_to_machine(struct pool *pool, uint64_t now)
+{
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
+    const struct host_memory *memory = host_memory_of(pool);
+    if (!memory || all_free_bytes(pool) == 0)
+        return UINT64_MAX;
+    uint64_t missing = missing_in_cgroup(memory, 0);
+    if (missing)
+        host_give_back(pool, NULL, missing);
+    bool near = missing_in_cgroup(memory, memory->machine.memory_bytes / NEAR_SHARE) != 0;
+    return near ? now + NEAR_NANOSECONDS : UINT64_MAX;
+}
+
+uint64_t host_release_idle(struct pool *pool, struct device *device, uint64_t now)
+{
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
+    if (!host_memory_of(pool))
+        return UINT64_MAX;
+    uint64_t next = UINT64_MAX;
+    for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
+        if (host_heap_of(c)->context)
+            next = smaller_of(next, release_idle_in(pool, host_heap_of(c), now));
+    return next;
+}
+
+bool host_watch(struct pool *pool)
+{
+    bool any = false;
+    for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
+        any |= host_heap_of(c)->context && host_sweep_and_sum(host_heap_of(c)).free_bytes;
+    return any;
+}
+
+void host_add_kept(struct pool *pool, struct device *device, struct kept_bytes *sum)
+{
+    for (struct context *c = context_next(pool, NULL, device); c;
+         c = context_next(pool, c, device)) {
+        struct host_heap *heap = host_heap_of(c);
+        if (!heap->context)
+            continue;
+        struct host_sums sums = host_sweep_and_sum(heap);
+        sum->live += rest_of(counter_get(&heap->reserved_bytes), sums.free_bytes);
+        sum->cached += rest_of(sums.free_bytes, sums.pending_bytes);
+        sum->pending += sums.pending_bytes;
+    }
+}

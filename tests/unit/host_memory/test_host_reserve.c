@@ -1,0 +1,147 @@
+/*
+ * Pinned host memory: what the driver has taken from the machine, the ratio of that to what the
+ * program holds, and pieces.
+ */
+#include "host_fixture.h"
+
+TestSuite(host_reserve, .init = host_set_up, .fini = host_tear_down, .timeout = 60);
+
+/* ---- the reserve ratio ---- */
+
+static void start_with_ratio(double ratio)
+{
+    settings.host.caps.reserve_ratio = ratio;
+    host_start_with_budget(0);
+}
+
+Test(host_reserve, before_a_new_block_the_reserve_is_brought_inside_its_ratio)
+{
+    start_with_ratio(1);
+    allocate_and_release_host(4, MIB);
+    synchronise();
+    cr_assert_eq(host_kept().cached, 4 * MIB);
+    allocate_host(6 * MIB);
+    cr_assert_eq(host_kept().cached, 0);
+    cr_assert_eq(fake_host_waits(), 0);
+    cr_assert_eq(host_counted().evictions.cap, 4);
+}
+
+Test(host_reserve, a_reserve_inside_its_ratio_stays)
+{
+    start_with_ratio(2);
+    allocate_and_release_host(4, MIB);
+    synchronise();
+    allocate_host(4 * MIB + 1);
+    cr_assert_eq(host_kept().cached, 4 * MIB);
+}
+
+Test(host_reserve, while_work_goes_on_nothing_goes_back_in_an_allocation)
+{
+    start_with_ratio(1);
+    allocate_and_release_host(4, MIB);
+    synchronise();
+    fake_launch(context);
+    allocate_host(6 * MIB);
+    cr_assert_eq(fake_calls(FAKE_FREE_HOST), 0);
+    fake_finish(context);
+}
+
+Test(host_reserve, beside_a_program_that_launches_nothing_goes_back_in_an_allocation)
+{
+    start_with_ratio(1);
+    allocate_and_release_host(4, MIB);
+    synchronise();
+    pool_note_launch(pool);
+    allocate_host(6 * MIB);
+    cr_assert_eq(fake_calls(FAKE_FREE_HOST), 0);
+    cr_assert_eq(host_kept().cached, 4 * MIB);
+}
+
+Test(host_reserve, a_free_brings_the_reserve_inside_its_ratio)
+{
+    start_with_ratio(1);
+    allocate_and_release_host(4, MIB);
+    synchronise();
+    fake_launch(context);
+    void *block = allocate_host(6 * MIB);
+    fake_finish(context);
+    release_host(block);
+    cr_assert_leq(host_kept().cached + host_kept().pending, 6 * MIB);
+}
+
+Test(host_reserve, what_was_refused_does_not_raise_the_reserve)
+{
+    start_with_ratio(1);
+    allocate_and_release_host(1, MIB);
+    fake_host_limit(16 * MIB);
+    cr_assert_eq(try_to_allocate_host(2 * GIB), CUDA_ERROR_OUT_OF_MEMORY);
+    fake_host_limit(UINT64_MAX);
+    allocate_and_release_host(4, MIB);
+    synchronise();
+    allocate_host(6 * MIB);
+    cr_assert_eq(host_kept().cached, 0);
+}
+
+/* ---- pieces ---- */
+
+static uint64_t taken(void)
+{
+    return counter_get(&host_heap()->pieces.taken);
+}
+
+Test(host_reserve, what_the_driver_has_taken_is_whole_pieces)
+{
+    host_start();
+    void *first = allocate_host(KIB), *second = allocate_host(KIB);
+    cr_assert_eq(taken(), 2 * MIB, "both lie in one");
+    void *larger = allocate_host(3 * MIB);
+    cr_assert_eq(taken(), 6 * MIB);
+    release_host(first);
+    release_host(larger);
+    synchronise();
+    pool_trim(pool);
+    cr_assert_eq(taken(), 2 * MIB, "one of its blocks lives");
+    release_host(second);
+    synchronise();
+    pool_trim(pool);
+    cr_assert_eq(taken(), 0);
+}
+
+/* What goes back where a single byte is wanted. */
+static uint64_t give_back_a_byte(void)
+{
+    synchronise();
+    return host_memory.give_back(pool, NULL, 1);
+}
+
+Test(host_reserve, a_piece_goes_back_as_a_whole)
+{
+    host_start();
+    allocate_and_release_host(4, MIB / 4);
+    allocate_and_release_host(2, MIB / 2);
+    cr_assert_eq(give_back_a_byte(), 2 * MIB);
+    cr_assert_eq(taken(), 0);
+}
+
+Test(host_reserve, a_piece_with_a_live_block_does_not_go_back_as_a_whole)
+{
+    host_start();
+    void *first = allocate_host(MIB / 4), *second = allocate_host(MIB / 4);
+    allocate_host(MIB / 4);
+    release_host(first);
+    release_host(second);
+    cr_assert_eq(give_back_a_byte(), MIB / 4);
+    cr_assert_eq(taken(), 2 * MIB);
+}
+
+Test(host_reserve, in_the_order_of_sizes_an_unused_piece_goes_first)
+{
+    settings.host.evict = EVICT_LARGEST_FIRST;
+    host_start();
+    void *largest = allocate_host(MIB);
+    allocate_host(MIB);
+    allocate_and_release_host(4, MIB / 2);
+    release_host(largest);
+    cr_assert_eq(give_back_a_byte(), 2 * MIB);
+    cr_assert(fake_is_host_allocated(largest), "its neighbour lives");
+}
