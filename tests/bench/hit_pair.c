@@ -1,9 +1,10 @@
 /*
  * Allocates and frees as many times as the first argument says, in a few sizes, so that with the
- * pool every pair after the first ones hits: cuMemAlloc and cuMemFree, or, with "async" as the
- * second argument, cuMemAllocAsync and cuMemFreeAsync on a stream, or in turn on as many streams as
- * the third argument says. Checks that each address is one of its own by writing to the memory at
- * the end. For scripts/instructions_per_pair.sh.
+ * pool every pair after the first ones hits: cuMemAlloc and cuMemFree, or, with "pinned" as the
+ * second argument, cuMemHostAlloc and cuMemFreeHost, or, with "async", cuMemAllocAsync and
+ * cuMemFreeAsync on a stream, or in turn on as many streams as the third argument says. Checks that
+ * each address is one of its own by writing to the memory at the end. For
+ * scripts/instructions_per_pair.sh.
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -30,6 +31,13 @@ static void allocate_and_free(size_t bytes)
     check(cuMemFree_v2(block), "cuMemFree_v2");
 }
 
+static void pin_and_unpin(size_t bytes)
+{
+    void *block;
+    check(cuMemHostAlloc(&block, bytes, CU_MEMHOSTALLOC_PORTABLE), "cuMemHostAlloc");
+    check(cuMemFreeHost(block), "cuMemFreeHost");
+}
+
 static void allocate_and_free_on(CUstream stream, size_t bytes)
 {
     CUdeviceptr block;
@@ -44,6 +52,7 @@ int main(int argc, char **argv)
     CUcontext context;
     static CUstream streams[STREAMS];
     bool async = argc > 2 && strcmp(argv[2], "async") == 0;
+    bool pinned = argc > 2 && strcmp(argv[2], "pinned") == 0;
     unsigned long count = argc > 3 ? strtoul(argv[3], NULL, 10) : 1;
     /* What many streams keep must not be more than is kept at all. */
     unsigned long used = count > 1 ? 3 : SIZES;
@@ -54,8 +63,10 @@ int main(int argc, char **argv)
     check(cuCtxSetCurrent(context), "cuCtxSetCurrent");
     for (unsigned long i = 0; i < count; i++)
         check(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-    for (unsigned long i = 0; i < pairs && !async; i++)
+    for (unsigned long i = 0; i < pairs && !async && !pinned; i++)
         allocate_and_free(sizes[i % SIZES]);
+    for (unsigned long i = 0; i < pairs && pinned; i++)
+        pin_and_unpin(sizes[i % SIZES]);
     for (unsigned long i = 0; i < pairs && async; i++)
         allocate_and_free_on(streams[i / used % count], sizes[i % used]);
 

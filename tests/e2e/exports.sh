@@ -71,6 +71,7 @@ syscall sysconf tdelete tfind tsearch usleep vfprintf vsnprintf write dl_iterate
 closedir fchmod getrandom madvise prctl pread pwrite __cxa_atexit
 pthread_attr_destroy pthread_attr_init pthread_attr_setdetachstate sched_getscheduler
 sched_setscheduler sigdelset sigfillset
+__sched_cpucount sched_getaffinity sched_getcpu
 fdopendir fstatfs getauxval geteuid getrlimit ioctl kill mkdir openat posix_fallocate readdir
 readlink rewinddir statx unlink unlinkat
 _ITM_deregisterTMCloneTable _ITM_registerTMCloneTable __gmon_start__

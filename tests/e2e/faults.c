@@ -218,6 +218,74 @@ static void recycle_in_order(void)
     SEE(cuCtxSynchronize());
 }
 
+/* --- pinned ------------------------------------------------------------------------------------*/
+
+static void *pin(size_t bytes)
+{
+    void *host = NULL;
+    return SEE(cuMemHostAlloc(&host, bytes, 0)) == CUDA_SUCCESS ? host : NULL;
+}
+
+static void *pin_plainly(size_t bytes)
+{
+    void *host = NULL;
+    return SEE(cuMemAllocHost_v2(&host, bytes)) == CUDA_SUCCESS ? host : NULL;
+}
+
+static void unpin(void *host)
+{
+    SEE_IF(host != NULL, cuMemFreeHost(host));
+}
+
+/* What the host writes is there until it frees the memory, whatever the device does with that; and
+ * it writes as soon as it has it. */
+static void recycle_pinned(size_t bytes, unsigned int rounds)
+{
+    for (unsigned int i = 0; i < rounds; i++) {
+        unsigned int *host = i % 4 == 3 ? pin_plainly(bytes) : pin(bytes);
+        for (int j = 0; host != NULL && j < WORDS; j++)
+            host[j] = i;
+        use(stream, (CUdeviceptr)(uintptr_t)host, i, 100000);
+        unpin(host);
+    }
+}
+
+static void recycle_many_pinned(size_t bytes)
+{
+    void *blocks[MANY];
+    for (int i = 0; i < MANY; i++)
+        blocks[i] = pin(bytes);
+    for (int i = 0; i < MANY; i++)
+        unpin(blocks[i]);
+    SEE(cuCtxSynchronize());
+}
+
+/* 64 MiB may be pinned. */
+static void run_out_of_host_memory(void)
+{
+    void *host = NULL;
+    recycle_many_pinned(2 * MIB);
+    unpin(pin(40 * MIB));
+    SEE(cuMemHostAlloc(&host, (size_t)1 << 40, 0));
+    unsigned int flags;
+    host = pin(MIB);
+    SEE_IF(host != NULL, cuMemHostGetFlags(&flags, host));
+    unpin(host);
+    SEE_IF(host != NULL, cuMemFreeHost(host));
+}
+
+static void use_pinned(void)
+{
+    recycle_pinned(4096, 6);
+    recycle_pinned(MIB, 6);
+    SEE(cuCtxSynchronize());
+    recycle_many_pinned(65536);
+    recycle_pinned(3 * MIB, 4);
+    run_out_of_host_memory();
+}
+
+/* --- memory is short ---------------------------------------------------------------------------*/
+
 /* The device has 64 MiB. */
 static void run_out(void)
 {
@@ -313,6 +381,7 @@ int main(void)
     recycle(MIB, 6, 100000);
     other_ways();
     recycle_in_order();
+    use_pinned();
     run_out();
     ask();
     capture();

@@ -42,12 +42,24 @@ expect "progress, plain driver" on_driver -- "$programs/progress" blocks=40 roun
 expect "fill_memory, plain driver" on_driver -- "${fill_memory[@]}"
 expect "tight, plain driver" on_driver -- "${tight[@]}"
 expect "managed, plain driver" on_driver -- "$programs/managed"
+pinned=("$programs/pinned" hazard rounds=100 us=1000)
+expect "pinned hazard, plain driver" on_driver -- "${pinned[@]}" threads=4 contexts
+expect "pinned hazard notices memory that is reused at once" is_caught rounds 50 on_driver -- \
+    "${pinned[@]}" reuse-at-once
 expect "host_facts, plain driver" on_driver -- "$programs/host_facts" most_mib=16 pair_ms=5
 
 for busy in kernels host_functions memory_waits; do
     give_back=("$programs/give_back" "busy=$busy" ms=100 mib=16)
     expect "give_back beside $busy, plain driver" on_driver -- "${give_back[@]}"
     expect "give_back beside $busy" on_pool CUDAPOOL_REPORT=none -- "${give_back[@]}"
+done
+for contexts in "" contexts; do
+    expect "pinned hazard $contexts" on_pool CUDAPOOL_REPORT=none -- "${pinned[@]}" threads=4 $contexts
+done
+for mode in "staging mib=2 rounds=5 threads=4" "staging_once mib=2 rounds=5 threads=4" "mixed rounds=20" \
+    "mixed_once rounds=20" "large most_mib=16" "peak live_mib=32" "pairs pair_ms=5 most_threads=4"; do
+    # shellcheck disable=SC2086 # a word for each argument
+    expect "pinned $mode" on_pool CUDAPOOL_REPORT=none -- "$programs/pinned" $mode
 done
 host_functions=("$programs/host_functions" threads=2 rounds=50 most_kib=8192)
 expect "host_functions, plain driver" on_driver -- "${host_functions[@]}"

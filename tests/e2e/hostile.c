@@ -25,7 +25,7 @@ static struct {
     CUstream stream;
     CUmemoryPool pool;
     CUdeviceptr live, stale, stale_page, stale_async, managed;
-    void *host;
+    void *host, *stale_host, *large_host, *stale_large_host;
 } have;
 
 static void set_up(void)
@@ -39,6 +39,11 @@ static void set_up(void)
     CU(cuMemAllocAsync(&have.stale_async, BYTES, have.stream));
     CU(cuMemAllocManaged(&have.managed, BYTES, CU_MEM_ATTACH_GLOBAL));
     CU(cuMemHostAlloc(&have.host, BYTES, 0));
+    CU(cuMemHostAlloc(&have.stale_host, BYTES, 0));
+    CU(cuMemHostAlloc(&have.large_host, 4 * MIB, 0));
+    CU(cuMemHostAlloc(&have.stale_large_host, 6 * MIB, 0));
+    CU(cuMemFreeHost(have.stale_host));
+    CU(cuMemFreeHost(have.stale_large_host));
     CU(cuMemsetD8_v2(have.live, 0x5a, BYTES));
     CU(cuMemFree_v2(have.stale));
     CU(cuMemFree_v2(have.stale_page));
@@ -95,6 +100,25 @@ static void change(const struct pointer *pointer)
                cuMemGetHandleForAddressRange(&fd, pointer->value, SIZE_MAX, 1, 0));
 }
 
+static void ask_of_host(const struct pointer *pointer)
+{
+    CUdeviceptr address = 17;
+    unsigned int flags = 77;
+    void *host = (void *)(uintptr_t)pointer->value;
+    char line[128];
+    CUresult answer = cuMemHostGetDevicePointer_v2(&address, host, 0);
+    snprintf(line, sizeof line, "%s -> %s", pointer->name,
+             address == pointer->value ? "the same"
+             : address == 17           ? "untouched"
+                                       : "another");
+    say_answer("cuMemHostGetDevicePointer", line, answer);
+    answer = cuMemHostGetFlags(&flags, host);
+    snprintf(line, sizeof line, "%s -> %u", pointer->name, flags);
+    say_answer("cuMemHostGetFlags", line, answer);
+    if (pointer->value != (uintptr_t)have.large_host + 2 * MIB)
+        say_answer("cuMemHostUnregister", pointer->name, cuMemHostUnregister(host));
+}
+
 static void free_wrongly(const struct pointer *pointer)
 {
     say_answer("cuMemFree", pointer->name, cuMemFree_v2(pointer->value));
@@ -130,6 +154,14 @@ static void pointers(void)
         {"managed + 1", have.managed + 1},
         {"pinned + 1", (uintptr_t)have.host + 1},
         {"pinned", (uintptr_t)have.host},
+        {"pinned's end", (uintptr_t)have.host + BYTES},
+        {"large pinned", (uintptr_t)have.large_host},
+        {"large pinned + 2 MiB", (uintptr_t)have.large_host + 2 * MIB},
+        {"large pinned's end", (uintptr_t)have.large_host + 4 * MIB},
+        {"stale pinned", (uintptr_t)have.stale_host},
+        {"stale pinned + 1", (uintptr_t)have.stale_host + 1},
+        {"stale large pinned", (uintptr_t)have.stale_large_host},
+        {"stale large pinned + 2 MiB", (uintptr_t)have.stale_large_host + 2 * MIB},
         {"stale", have.stale},
         {"stale + 1", have.stale + 1},
         {"stale page", have.stale_page},
@@ -142,7 +174,18 @@ static void pointers(void)
         ask_about(&all[i]);
         change(&all[i]);
         free_wrongly(&all[i]);
+        ask_of_host(&all[i]);
+        if (all[i].value != (uintptr_t)have.host && all[i].value != (uintptr_t)have.large_host)
+            say_answer("cuMemFreeHost", all[i].name,
+                       cuMemFreeHost((void *)(uintptr_t)all[i].value));
     }
+    /* What the program pins itself, inside of what the driver has pinned, and twice. */
+    say_answer("cuMemHostRegister", "pinned", cuMemHostRegister_v2(have.host, 4096, 0));
+    say_answer("cuMemHostRegister", "large pinned",
+               cuMemHostRegister_v2(have.large_host, 4 * MIB, 0));
+    say_answer("cuMemHostRegister", "large pinned + 2 MiB",
+               cuMemHostRegister_v2((char *)have.large_host + 2 * MIB, MIB, 0));
+    CU(cuMemFreeHost(have.large_host));
     /* These are pinned memory's own business. */
     CU(cuMemFreeHost(have.host));
     CU(cuMemFree_v2(have.managed));

@@ -29,6 +29,8 @@ struct kind {
     CUresult double_free;  /* the driver's answer to a second free */
     bool frees_wait;       /* the driver's free returns when the memory is nobody's */
     bool refuses_children; /* the driver fails both in the child of a fork, whatever it has kept */
+    bool of_machine; /* the machine's memory: cudapool_get_bytes and limits do not count it, and
+                        none goes back while the context has work */
 };
 
 static CUresult allocate_device(CUdeviceptr *address, size_t bytes)
@@ -51,11 +53,26 @@ static CUresult release_on_stream(CUdeviceptr address)
     return cuMemFreeAsync(address, stream);
 }
 
+static CUresult allocate_host(CUdeviceptr *address, size_t bytes)
+{
+    void *memory = NULL;
+    CUresult result = cuMemHostAlloc(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE);
+    *address = (uintptr_t)memory;
+    return result;
+}
+
+static CUresult release_host(CUdeviceptr address)
+{
+    return cuMemFreeHost((void *)(uintptr_t)address);
+}
+
 static const struct kind kinds[] = {
     {"device", "SIMCUDA_MEMORY=64MiB", allocate_device, release_device, "cuMemFree_v2",
-     CUDA_ERROR_INVALID_VALUE, true, true},
+     CUDA_ERROR_INVALID_VALUE, true, true, false},
     {"stream_ordered", "SIMCUDA_MEMORY=64MiB", allocate_on_stream, release_on_stream,
-     "cuMemFree_v2", CUDA_ERROR_INVALID_VALUE, false, false},
+     "cuMemFree_v2", CUDA_ERROR_INVALID_VALUE, false, false, false},
+    {"host", "SIMCUDA_HOST_MEMORY=64MiB", allocate_host, release_host, "cuMemFreeHost",
+     CUDA_ERROR_INVALID_VALUE, true, true, true},
 };
 
 enum { KINDS = sizeof kinds / sizeof *kinds };
@@ -67,12 +84,47 @@ static const struct kind *kind;
 
 static struct kernels kernels;
 static CUcontext current;
+static struct gate the_gate; /* memory of its own, which is pinned too */
+
+/* Whether the pool keeps the kind's memory. The machine's it does only where the driver tells what
+ * of a context's work is over (cuCtxRecordEvent). */
+static bool is_kept(void)
+{
+    if (!has_pool() || !kind->of_machine)
+        return has_pool();
+    void *driver = dlopen(DRIVER_OBJECT, RTLD_NOW | RTLD_NOLOAD);
+    CHECK(driver != NULL);
+    return glibc_dlsym()(driver, "cuCtxRecordEvent") != NULL;
+}
+
+/* What there was of the kind's memory in the driver before the scenario took any. */
+static uint64_t bytes_before, allocations_before;
+
+static uint64_t driver_bytes(void)
+{
+    return kind->of_machine ? simcuda_live_host_bytes() : simcuda_live_bytes();
+}
+
+static uint64_t driver_allocations(void)
+{
+    return kind->of_machine ? simcuda_live_host_allocations() : simcuda_live_allocations();
+}
+
+static void count_before(void)
+{
+    if (simcuda_calls == NULL)
+        return;
+    bytes_before = driver_bytes();
+    allocations_before = driver_allocations();
+}
 
 static void furnish(void)
 {
     current = open_primary();
     load_kernels(&kernels);
     stream = new_stream();
+    the_gate = new_gate();
+    count_before();
 }
 
 static CUdeviceptr get(size_t bytes)
@@ -87,8 +139,10 @@ static CUdeviceptr get(size_t bytes)
  * the work ends by itself. */
 static struct gate make_busy(void)
 {
-    if (has_pool())
-        return close_gate(&kernels, stream);
+    if (is_kept()) {
+        close_this_gate(the_gate, &kernels, stream);
+        return the_gate;
+    }
     spin(&kernels, stream, 20000000);
     return (struct gate){NULL};
 }
@@ -126,11 +180,17 @@ static void leave_cached(size_t bytes)
     CU(cuCtxSynchronize());
 }
 
-/* Of all kinds together: a scenario has one in use. */
+/* Of all kinds together: a scenario has one in use. What the pool holds of the machine's memory is
+ * told in sum, by the driver. */
 static void expect_bytes(uint64_t live, uint64_t cached, uint64_t pending)
 {
-    if (!has_pool())
+    if (!is_kept())
         return;
+    if (kind->of_machine) {
+        if (simcuda_calls != NULL)
+            EQUAL(live + cached + pending, driver_bytes() - bytes_before);
+        return;
+    }
     struct cudapool_bytes bytes = pool_bytes();
     if (bytes.live != live || bytes.cached != cached || bytes.pending != pending)
         FAIL("%" PRIu64 " bytes are live, %" PRIu64 " cached and %" PRIu64 " pending, not %" PRIu64
@@ -138,10 +198,26 @@ static void expect_bytes(uint64_t live, uint64_t cached, uint64_t pending)
              bytes.live, bytes.cached, bytes.pending, live, cached, pending);
 }
 
+/* With the pool, and nothing in the program's hands: what is free. What is on its way back counts
+ * as live. */
+static uint64_t kept_bytes(void)
+{
+    if (kind->of_machine)
+        return simcuda_calls != NULL ? driver_bytes() - bytes_before : 0;
+    struct cudapool_bytes bytes = pool_bytes();
+    return bytes.live + bytes.cached + bytes.pending;
+}
+
+static void expect_kept(uint64_t bytes)
+{
+    if (is_kept() && (!kind->of_machine || simcuda_calls != NULL))
+        EQUAL(bytes, kept_bytes());
+}
+
 static void expect_allocations(uint64_t count)
 {
-    if (simcuda_live_allocations != NULL)
-        EQUAL(count, simcuda_live_allocations());
+    if (simcuda_calls != NULL)
+        EQUAL(count, driver_allocations() - allocations_before);
 }
 
 /* The block is memory: what is written can be read. */
@@ -169,13 +245,13 @@ static void reuse(void)
     CUstream mine = stream;
     stream = new_stream();
     CUdeviceptr other = get(MIB);
-    CHECK(!has_pool() || other != block);
+    CHECK(!is_kept() || other != block);
     put(other);
     let_go(gate);
     expect_bytes(0, 2 * MIB, 0);
     stream = mine;
     CUdeviceptr again[2] = {get(MIB), get(MIB)};
-    if (has_pool())
+    if (is_kept())
         CHECK((again[0] == block && again[1] == other) || (again[0] == other && again[1] == block));
     use(again[0], 1);
     use(again[1], 2);
@@ -195,8 +271,7 @@ static void context_ends(void)
         use(blocks[0], 3);
         spin(&kernels, stream, 20000000);
         put_many(blocks); /* pending, unless the machine took that long */
-        if (has_pool())
-            EQUAL(MANY * MIB, pool_bytes().pending + pool_bytes().cached);
+        expect_kept(MANY * MIB);
         CU(cuCtxDestroy_v2(context));
         expect_allocations(0);
         expect_bytes(0, 0, 0);
@@ -232,20 +307,22 @@ static void forked(void)
     EQUAL(0, (unsigned)WEXITSTATUS(status));
     expect_bytes((MANY - 1) * MIB, MIB, 0);
     CUdeviceptr again = get(MIB);
-    if (has_pool())
+    if (is_kept())
         EQUAL(blocks[0], again);
     use(again, 4);
     use(blocks[1], 5);
     put(blocks[1]);
 }
 
-/* What is kept makes no allocation fail, of whatever kind; what cannot be had is the driver's
- * error, and leaves everything as it was. Where there are 64 MiB. */
+/* What is kept makes no allocation fail, of whatever kind of the same memory; what cannot be had is
+ * the driver's error, and leaves everything as it was. Where there are 64 MiB. */
 static void out_of_memory(void)
 {
     CUdeviceptr address = 0;
     furnish();
     for (int i = 0; i < KINDS; i++) {
+        if (strcmp(kinds[i].memory, kind->memory) != 0)
+            continue;
         leave_cached(5 * MIB);
         ANSWERS(CUDA_SUCCESS, kinds[i].allocate(&address, 48 * MIB));
         use(address, 6);
@@ -277,7 +354,7 @@ static void captured(void)
     CU(cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
     fill(&kernels, captured, before, WORDS, 8);
     CUdeviceptr inside = get(MIB);
-    if (has_pool())
+    if (is_kept())
         CHECK(inside != kept);
     put(inside);
     CU(cuStreamEndCapture(captured, &graph));
@@ -286,7 +363,7 @@ static void captured(void)
     CU(cuGraphLaunch(executable, captured));
     CU(cuStreamSynchronize(captured));
     put(before);
-    if (has_pool())
+    if (is_kept())
         EQUAL(kept, get(MIB));
     CU(cuGraphExecDestroy(executable));
     CU(cuGraphDestroy(graph));
@@ -331,7 +408,7 @@ static void freed_twice(void)
     ANSWERS(kind->double_free, kind->release(block));
     CUdeviceptr one = get(MIB), other = get(MIB);
     CHECK(one != other);
-    for (int round = 0; round < 100 && has_pool(); round++)
+    for (int round = 0; round < 100 && is_kept(); round++)
         free_by_many();
 }
 
@@ -348,7 +425,7 @@ static CUresult release_past_the_pool(CUdeviceptr address)
 static void give_again(bool is_free)
 {
     CUdeviceptr block = get(16 * MIB);
-    if (is_free && has_pool()) {
+    if (is_free && is_kept()) {
         put(block);
         CU(cuCtxSynchronize());
     }
@@ -363,7 +440,7 @@ static void give_again(bool is_free)
     put(again);
     ANSWERS(kind->double_free, kind->release(again));
     CU(cuCtxSynchronize());
-    if (has_pool())
+    if (is_kept())
         cudapool_trim();
     expect_bytes(0, 0, 0);
     expect_allocations(0);
@@ -378,23 +455,25 @@ static void address_anew(void)
     give_again(true);
 }
 
-/* A trim gives back what is cached, and waits for nothing that is pending. */
+/* A trim gives back what is cached, and waits for nothing that is pending; of the machine's memory
+ * nothing as long as there is work. */
 static void trimmed(void)
 {
+    uint64_t first = kind->of_machine ? 0 : MANY * MIB, second = (MANY + 2) * MIB - first;
     furnish();
     CUdeviceptr live = get(MIB), pending = get(2 * MIB);
     leave_cached(MIB);
     struct gate gate = make_busy();
     put(pending);
     expect_bytes(MIB, MANY * MIB, 2 * MIB);
-    if (has_pool())
-        EQUAL(MANY * MIB, cudapool_trim());
-    expect_bytes(MIB, 0, 2 * MIB);
-    expect_allocations(has_pool() ? 2 : 1);
+    if (is_kept())
+        EQUAL(first, cudapool_trim());
+    expect_bytes(MIB, MANY * MIB - first, 2 * MIB);
     let_go(gate);
-    if (has_pool())
-        EQUAL(2 * MIB, cudapool_trim());
+    if (is_kept())
+        EQUAL(second, cudapool_trim());
     expect_bytes(MIB, 0, 0);
+    expect_allocations(1);
     use(live, 10);
 }
 
@@ -405,17 +484,17 @@ static void limited(void)
     furnish();
     for (int i = 0; i < 4; i++)
         blocks[i] = get(2 * MIB);
-    if (has_pool())
+    if (is_kept())
         ANSWERS(CUDA_ERROR_OUT_OF_MEMORY, kind->allocate(&none, 4096));
     for (int i = 0; i < 4; i++)
         put(blocks[i]);
     CU(cuCtxSynchronize());
     CUdeviceptr all = get(8 * MIB);
     use(all, 11);
-    if (has_pool())
+    if (is_kept())
         ANSWERS(CUDA_ERROR_OUT_OF_MEMORY, kind->allocate(&none, 4096));
     put(all);
-    if (has_pool() && simcuda_peak_bytes != NULL)
+    if (is_kept() && simcuda_peak_bytes != NULL)
         CHECK(simcuda_peak_bytes() <= 8 * MIB);
 }
 
@@ -430,8 +509,8 @@ static void capped(void)
             spin(&kernels, stream, 20000000);
         put_many(blocks);
         CU(cuCtxSynchronize());
-        if (has_pool())
-            CHECK(pool_bytes().cached <= 4 * MIB);
+        if (is_kept())
+            CHECK(kept_bytes() <= 4 * MIB);
     }
     use(get(MIB), 12);
 }
@@ -441,13 +520,13 @@ static void idle(void)
 {
     furnish();
     leave_cached(2 * MIB);
-    for (int i = 0; i < 500 && has_pool() && pool_bytes().cached >= 2 * MANY * MIB; i++) {
+    for (int i = 0; i < 500 && is_kept() && kept_bytes() >= 2 * MANY * MIB; i++) {
         sleep_ms(10);
         for (int j = 0; j < 40; j++)
             put(get(4096));
     }
-    if (has_pool())
-        CHECK(pool_bytes().cached < 2 * MANY * MIB);
+    if (is_kept())
+        CHECK(kept_bytes() < 2 * MANY * MIB);
 }
 
 /* The same by the clock, with no call at all. */
@@ -455,8 +534,7 @@ static void idle_by_the_clock(void)
 {
     furnish();
     leave_cached(2 * MIB);
-    /* What is on its way back counts as live. */
-    for (int i = 0; i < 100 && has_pool() && (pool_bytes().cached || pool_bytes().live); i++)
+    for (int i = 0; i < 100 && is_kept() && kept_bytes(); i++)
         sleep_ms(50);
     expect_bytes(0, 0, 0);
     expect_allocations(0);
@@ -489,6 +567,7 @@ static void several_threads(void)
     unsigned int numbers[THREADS];
     furnish();
     wrong = new_counter();
+    count_before();
     for (unsigned int t = 0; t < THREADS; t++) {
         numbers[t] = t;
         CHECK(pthread_create(&threads[t], NULL, work, &numbers[t]) == 0);
@@ -496,10 +575,11 @@ static void several_threads(void)
     for (int t = 0; t < THREADS; t++)
         pthread_join(threads[t], NULL);
     EQUAL(0, read_counter(wrong));
-    if (has_pool()) {
+    if (is_kept()) {
         cudapool_trim();
-        EQUAL(0, pool_bytes().cached + pool_bytes().pending);
-        expect_allocations(1);
+        if (!kind->of_machine)
+            EQUAL(0, pool_bytes().cached + pool_bytes().pending);
+        expect_allocations(0);
     }
 }
 
@@ -508,22 +588,23 @@ static void several_threads(void)
 static const struct scenario {
     const char *name;
     void (*run)(void);
-    bool little_memory;
-    const char *settings; /* members; %s stands for the name of the kind */
+    bool little_memory, of_device; /* the second: not where the memory is the machine's */
+    const char *settings;          /* members; %s stands for the name of the kind */
 } scenarios[] = {
-    {"reuse", reuse, false, NULL},
-    {"context_ends", context_ends, false, NULL},
-    {"forked", forked, false, NULL},
-    {"out_of_memory", out_of_memory, true, NULL},
-    {"captured", captured, false, NULL},
-    {"freed_twice", freed_twice, false, NULL},
-    {"address_anew", address_anew, false, NULL},
-    {"trimmed", trimmed, false, NULL},
-    {"limited", limited, false, "\"limits\":{\"device_bytes\":\"8MiB\"}"},
-    {"capped", capped, false, "\"%s\":{\"caps\":{\"cached\":\"4MiB\"}}"},
-    {"idle", idle, false, "\"%s\":{\"release_after_idle\":\"100ms\"}"},
-    {"idle_by_the_clock", idle_by_the_clock, false, "\"%s\":{\"release_after_idle\":\"100ms\"}"},
-    {"several_threads", several_threads, false, NULL},
+    {"reuse", reuse, false, false, NULL},
+    {"context_ends", context_ends, false, false, NULL},
+    {"forked", forked, false, false, NULL},
+    {"out_of_memory", out_of_memory, true, false, NULL},
+    {"captured", captured, false, false, NULL},
+    {"freed_twice", freed_twice, false, false, NULL},
+    {"address_anew", address_anew, false, false, NULL},
+    {"trimmed", trimmed, false, false, NULL},
+    {"limited", limited, false, true, "\"limits\":{\"device_bytes\":\"8MiB\"}"},
+    {"capped", capped, false, false, "\"%s\":{\"caps\":{\"cached\":\"4MiB\"}}"},
+    {"idle", idle, false, false, "\"%s\":{\"release_after_idle\":\"100ms\"}"},
+    {"idle_by_the_clock", idle_by_the_clock, false, false,
+     "\"%s\":{\"release_after_idle\":\"100ms\"}"},
+    {"several_threads", several_threads, false, false, NULL},
 };
 
 enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
@@ -534,6 +615,8 @@ static void list(void)
         for (size_t s = 0; s < SCENARIOS; s++) {
             /* A GPU's memory is as large as it is. */
             if (scenarios[s].little_memory && simcuda_calls == NULL)
+                continue;
+            if (scenarios[s].of_device && kinds[k].of_machine)
                 continue;
             printf("%s %s", kinds[k].name, scenarios[s].name);
             if (scenarios[s].little_memory)

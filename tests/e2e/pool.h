@@ -95,15 +95,25 @@ struct gate {
     volatile unsigned long long *flag;
 };
 
-static inline struct gate close_gate(const struct kernels *kernels, CUstream stream)
+static inline struct gate new_gate(void)
 {
     void *memory;
-    CUdeviceptr address;
     CU(cuMemHostAlloc(&memory, sizeof(unsigned long long), CU_MEMHOSTALLOC_DEVICEMAP));
-    struct gate gate = {memory};
+    return (struct gate){memory};
+}
+
+static inline void close_this_gate(struct gate gate, const struct kernels *kernels, CUstream stream)
+{
+    CUdeviceptr address;
     *gate.flag = 0;
-    CU(cuMemHostGetDevicePointer_v2(&address, memory, 0));
+    CU(cuMemHostGetDevicePointer_v2(&address, (void *)(uintptr_t)gate.flag, 0));
     wait_flag(kernels, stream, address);
+}
+
+static inline struct gate close_gate(const struct kernels *kernels, CUstream stream)
+{
+    struct gate gate = new_gate();
+    close_this_gate(gate, kernels, stream);
     return gate;
 }
 

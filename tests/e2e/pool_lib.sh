@@ -73,13 +73,16 @@ adds_up() { # file
         }'
 }
 
-# expect_numbers NAME FILE "path value"...
+# expect_numbers NAME FILE "path value"... of the last kind of memory in the report that is not pinned;
+# of that one the paths begin with "host."
 expect_numbers() {
     local name=$1 file=$2 wanted found
     shift 2
     numbers "$file" >"$work/numbers" 2>/dev/null
     for wanted in "$@"; do
-        found=$(awk -v path="${wanted% *}" '$1 == path { value = $2 } END { print value }' "$work/numbers")
+        found=$(awk -v path="${wanted% *}" '$1 == "kind" { of = $2 ~ /host/ ? "host." : ""; next }
+            { name = $1 ~ /^(totals|[0-9]+)\./ ? of $1 : $1 }
+            name == path { value = $2 } END { print value }' "$work/numbers")
         if [ "$found" != "${wanted#* }" ]; then
             fail "$name" "${wanted% *} is \"$found\", not ${wanted#* }"
             return

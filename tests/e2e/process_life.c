@@ -26,6 +26,14 @@ static void open_device(void)
 /* --- threads that allocate
  * ----------------------------------------------------------------------*/
 
+/* A block of pinned memory is taken and freed. */
+static CUresult churn_pinned(size_t bytes)
+{
+    void *host;
+    CUresult result = cuMemHostAlloc(&host, bytes, 0);
+    return result == CUDA_SUCCESS ? cuMemFreeHost(host) : result;
+}
+
 static void *churn(void *unused)
 {
     if (cuCtxSetCurrent(context) != CUDA_SUCCESS)
@@ -35,6 +43,8 @@ static void *churn(void *unused)
         CUresult result = cuMemAlloc_v2(&block, (size_t)BYTES << (i % 8));
         if (result == CUDA_SUCCESS)
             result = cuMemFree_v2(block);
+        if (result == CUDA_SUCCESS && i % 2)
+            result = churn_pinned((size_t)BYTES << (i % 13));
         if (result != CUDA_SUCCESS && !atomic_load(&may_fail))
             FAIL("a thread is answered %u", result);
     }
@@ -120,6 +130,7 @@ static void use_late(CUdeviceptr block)
     CUdeviceptr other = take(BYTES);
     CU(cuMemsetD32_v2(other, 1, WORDS));
     CU(cuMemFree_v2(other));
+    CU(churn_pinned(BYTES));
 }
 
 static void free_at_exit(void)
@@ -167,7 +178,11 @@ static void late_frees_quick(void)
 static void child(void)
 {
     CUdeviceptr block = 0;
+    void *host;
     size_t free, total;
+    ANSWERS(CUDA_ERROR_NOT_INITIALIZED, cuMemHostAlloc(&host, BYTES, 0));
+    ANSWERS(CUDA_ERROR_NOT_INITIALIZED, cuMemAllocHost_v2(&host, BYTES));
+    ANSWERS(CUDA_ERROR_NOT_INITIALIZED, cuMemFreeHost(&free));
     ANSWERS(CUDA_ERROR_NOT_INITIALIZED, cuMemAlloc_v2(&block, BYTES));
     ANSWERS(CUDA_ERROR_NOT_INITIALIZED, cuMemFree_v2(4096));
     ANSWERS(CUDA_ERROR_NOT_INITIALIZED, cuCtxSynchronize());
@@ -203,6 +218,7 @@ static void *give_back(void *unused)
     CU(cuCtxSetCurrent(context));
     while (atomic_load(&giving_back)) {
         CU(cuMemFree_v2(take(BYTES)));
+        CU(churn_pinned(MIB));
         cudapool_trim();
     }
     return unused;
@@ -277,6 +293,7 @@ static void allocate_meanwhile(const char *name)
     CU(cuMemAlloc_v2(&block, BYTES));
     CU(cuMemsetD32_v2(block, 5, WORDS));
     CU(cuMemFree_v2(block));
+    CU(churn_pinned(BYTES));
     atomic_fetch_add(&called_back, 1);
 }
 
@@ -297,8 +314,13 @@ static void work_a_while(CUstream stream, CUdeviceptr counter)
         unsigned int on = 1;
         CU(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, shared));
         CU(cuMemFree_v2(shared));
+        for (size_t i = 0; i < 20; i++)
+            CU(churn_pinned((i + 1) * 65536));
     }
     CU(cuCtxSynchronize());
+    /* So that the next round asks the driver again. */
+    if (has_pool())
+        cudapool_trim();
 }
 
 static void callbacks(void)
@@ -306,6 +328,8 @@ static void callbacks(void)
     static const char *const names[] = {"cuMemAlloc_v2",
                                         "cuMemFree_v2",
                                         "cuMemFreeAsync",
+                                        "cuMemHostAlloc",
+                                        "cuMemFreeHost",
                                         "cuCtxRecordEvent",
                                         "cuCtxWaitEvent",
                                         "cuEventQuery",
@@ -438,6 +462,9 @@ static void *free_wildly(void *unused)
         CHECK(cuMemFree_v2(wild) != CUDA_SUCCESS);
         CHECK(cuMemFree_v2(random | 1) != CUDA_SUCCESS);
         CHECK(cuMemFreeAsync(wild, NULL) != CUDA_SUCCESS);
+        CHECK(cuMemFreeHost((void *)(uintptr_t)wild) != CUDA_SUCCESS);
+        CHECK(cuMemFreeHost((void *)(uintptr_t)(random | 1)) != CUDA_SUCCESS);
+        CHECK(cuMemHostUnregister((void *)(uintptr_t)(random | 1)) != CUDA_SUCCESS);
         cuMemGetAddressRange_v2(&base, &bytes, wild);
         cuMemGetAddressRange_v2(&base, &bytes, random);
     }
