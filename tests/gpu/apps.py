@@ -11,6 +11,9 @@ import warnings
 
 WARM_UP_STEPS = 10
 
+# Elements of four bytes: 64 KiB to 8 MiB, and sizes between.
+PINNED_COUNTS = (1 << 14, 100_000, 1 << 18, 1 << 20, 1 << 21)
+
 
 def timed(step, steps, wait):
     """The milliseconds of one step, and what the last one returned."""
@@ -95,8 +98,41 @@ def cupy_arrays(steps, memory):
     return milliseconds, f"sum {total:.4f}"
 
 
-def numba_copies(steps):
-    """A kernel on arrays that are copied to the device and back in every step."""
+def cupy_pinned(steps):
+    """Arrays of several sizes that go to the device and back through pinned memory of their own,
+    without CuPy's pool of it."""
+    import cupy
+    import numpy
+
+    cupy.cuda.set_pinned_memory_allocator(None)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    sources = [numpy.arange(count, dtype=numpy.float32) for count in PINNED_COUNTS]
+
+    def pinned_like(array):
+        memory = cupy.cuda.alloc_pinned_memory(array.nbytes)
+        return numpy.frombuffer(memory, array.dtype, array.size)
+
+    def step():
+        total = 0.0
+        for source in sources:
+            staged, result = pinned_like(source), pinned_like(source)
+            staged[:] = source
+            with stream:
+                on_device = cupy.empty(source.shape, source.dtype)
+                on_device.set(staged, stream=stream)
+                (on_device * 2).get(stream=stream, out=result, blocking=False)
+            stream.synchronize()
+            total += float(result[-1])
+        return total
+
+    milliseconds, total = timed(step, steps, stream.synchronize)
+    if total != sum(2.0 * (count - 1) for count in PINNED_COUNTS):
+        sys.exit("cupy: wrong result")
+    return milliseconds, f"last elements {total:.0f} in all"
+
+
+def import_numba():
+    """NumPy, and Numba's module for CUDA."""
     import numpy
 
     # A name that newer versions of NumPy have dropped and that Numba may still want.
@@ -105,6 +141,43 @@ def numba_copies(steps):
     from numba import cuda
 
     warnings.simplefilter("ignore")
+    return numpy, cuda
+
+
+def numba_pinned(steps):
+    """A kernel on pinned arrays that are made for it in every step."""
+    numpy, cuda = import_numba()
+
+    @cuda.jit
+    def double(array):
+        i = cuda.grid(1)
+        if i < array.size:
+            array[i] = 2 * array[i]
+
+    sources = [numpy.arange(count, dtype=numpy.float32) for count in PINNED_COUNTS]
+    stream = cuda.stream()
+
+    def step():
+        total = 0.0
+        for source in sources:
+            array = cuda.pinned_array(source.shape, source.dtype)
+            array[:] = source
+            on_device = cuda.to_device(array, stream=stream)
+            double[(source.size + 255) // 256, 256, stream](on_device)
+            on_device.copy_to_host(array, stream=stream)
+            stream.synchronize()
+            total += float(array[-1])
+        return total
+
+    milliseconds, total = timed(step, steps, cuda.synchronize)
+    if total != sum(2.0 * (count - 1) for count in PINNED_COUNTS):
+        sys.exit("numba: wrong result")
+    return milliseconds, f"last elements {total:.0f} in all"
+
+
+def numba_copies(steps):
+    """A kernel on arrays that are copied to the device and back in every step."""
+    numpy, cuda = import_numba()
 
     @cuda.jit
     def double_and_add(a, b, out):
@@ -162,7 +235,9 @@ PROGRAMS = {
     "cupy": (lambda steps: cupy_arrays(steps, "none"), 100),
     "cupy_own_pool": (lambda steps: cupy_arrays(steps, "own"), 100),
     "cupy_async": (lambda steps: cupy_arrays(steps, "stream-ordered"), 100),
+    "cupy_pinned": (cupy_pinned, 60),
     "numba": (numba_copies, 100),
+    "numba_pinned": (numba_pinned, 60),
     "jax": (jax_training, 200),
 }
 

@@ -4,10 +4,12 @@
 #
 # usage: run.sh OUTPUT_DIR [section...]
 #   sections: conformance kinds hazard progress locks memory managed captures contexts give_back overlap
-#   host_functions misses linked streams thrust try python neighbours host_facts; all if none.
+#   host_functions misses linked streams thrust try python neighbours host_facts pinned; all if none.
 #   And soak, which runs only where it is named: SOAK_SECONDS (480) of it
 #   ROUNDS  of four processes in turn in the section neighbours (default 200), GROUP of processes (64)
 #   PAIRS   pairs of each thread in the section streams (default 20000), LARGE MiB of its large block
+#   PINNED  parts of the section pinned (default: hazard pairs staging large mixed peak python), and
+#           PINNED_SMALL=1 for sizes that the simulated driver can do
 #   BUILD   the build directory (default: build); what is missing in it is built
 #   PYTHON  the interpreter with PyTorch, CuPy, Numba and JAX (default: python3)
 #   SECONDS_IN_ALL  no program is started after that many seconds (default 450); a section that is
@@ -558,6 +560,10 @@ if wanted host_facts "$@"; then
     if check 0 "host_facts" plain '' "$programs/host_facts"; then
         show '^fact'
     fi
+fi
+if wanted pinned "$@"; then
+    . tests/gpu/pinned_lib.sh
+    pinned_section
 fi
 if wanted thrust "$@"; then
     [ -x "$programs/thrust_sort" ] || make BUILD="$build" "$build/tests/gpu/thrust_sort" >>"$log" 2>&1
