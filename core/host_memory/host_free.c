@@ -86,7 +86,7 @@ CUresult host_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr
     struct host_heap *heap = host_heap_of_block(block);
     struct context *context = heap->context;
     uint64_t generation = context_generation(context), started = monotonic_now();
-    bool registered = block->slot == HOST_REGISTERED;
+    bool registered = host_origin_of(block) == HOST_REGISTERED;
     if (!pin_if_registered(context, generation, registered))
         return CUDA_ERROR_INVALID_VALUE;
     struct host_leaving leaving;

@@ -276,7 +276,7 @@ bool host_record(struct pool *pool, struct host_heap *heap, struct host_bin *buc
     /* All of this comes before the block can be found, since a free takes no lock for that. */
     block_set_bytes(block, bytes);
     host_set_bin(block, bucket);
-    block->slot = (uint8_t)origin;
+    __atomic_store_n(&block->slot, (uint8_t)origin, __ATOMIC_RELAXED);
     counter_set(&block->requested, requested);
     bool added = host_pieces_add(&heap->pieces, block, address);
     block_set(block, address, BLOCK_LIVE);
@@ -437,7 +437,7 @@ static void forget_visited(struct block *block, void *argument)
     const struct forgetting *forgetting = argument;
     struct bucket_counters *counters = host_counters_of(block);
     bool live = block_state(block) == BLOCK_LIVE, leaving = block_state(block) == BLOCK_LEAVING;
-    if (block->slot == HOST_REGISTERED)
+    if (host_origin_of(block) == HOST_REGISTERED)
         host_large_unmap(block_address(block), block->bytes);
     if (live)
         host_count_leaving(block);

@@ -142,6 +142,12 @@ static inline struct host_bin *host_bin_of(const struct block *block)
     return (struct host_bin *)__atomic_load_n(&block->bucket, __ATOMIC_RELAXED);
 }
 
+/* The same for how the memory was made: enum host_origin. */
+static inline uint8_t host_origin_of(const struct block *block)
+{
+    return __atomic_load_n(&block->slot, __ATOMIC_RELAXED);
+}
+
 static inline void host_set_bin(struct block *block, struct host_bin *bin)
 {
     __atomic_store_n(&block->bucket, &bin->bucket, __ATOMIC_RELAXED);

@@ -27,7 +27,7 @@ struct host_leaving {
 static inline struct host_leaving host_leaving(const struct block *block)
 {
     return (struct host_leaving){host_heap_of_block(block)->context, block_address(block),
-                                 block->bytes, block->slot};
+                                 block->bytes, host_origin_of(block)};
 }
 
 /* Inside a free: waits, for a second at most, for what frees before it would have waited

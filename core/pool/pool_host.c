@@ -77,7 +77,8 @@ CUresult pool_free_host(struct pool *pool, void *memory)
         return host_free(pool, block, address);
     /* The driver refuses, unless it only did not say what is current: then it must not get what is
      * free already. Of what the pool has mapped itself it is to say the same. */
-    bool driver_decides = !block_is_live_at(block, address) || block->slot == HOST_REGISTERED;
+    bool driver_decides =
+        !block_is_live_at(block, address) || host_origin_of(block) == HOST_REGISTERED;
     CUresult result = driver_decides
                           ? pool->driver->cuMemFreeHost((void *)(uintptr_t)NOBODYS_POINTER)
                           : CUDA_ERROR_INVALID_VALUE;
@@ -135,7 +136,7 @@ bool pool_has_registered(struct pool *pool, const void *memory)
     CUdeviceptr pointer = (CUdeviceptr)(uintptr_t)memory;
     const struct host_memory *host = host_memory_of(pool);
     const struct block *block = host ? block_table_find_around(&host->blocks, pointer) : NULL;
-    return block && block->slot == HOST_REGISTERED &&
+    return block && host_origin_of(block) == HOST_REGISTERED &&
            pointer - block_address(block) < block_bytes(block);
 }
 
