@@ -1386,11 +1386,15 @@ static void step_wrong(const struct step *step)
 static void step_host_memory(const struct step *step)
 {
     void *memory;
-    if (CALL(cuMemHostAlloc, (&memory, 1 + step->x % 100000, 0), "(&memory, %u, 0)",
-             1 + step->x % 100000) != CUDA_SUCCESS)
+    size_t bytes = 1 + step->x % 100000;
+    if (CALL(cuMemHostAlloc, (&memory, bytes, 0), "(&memory, %zu, 0)", bytes) != CUDA_SUCCESS)
         return;
-    waits_are_judged_from_here(SIMCUDA_WAITS_FOR_CONTEXT, 0);
-    CALL(cuMemFreeHost, (memory), "(memory)");
+    uint64_t address = (uintptr_t)memory;
+    simcuda_program_allocated(address, bytes, ++run->next_owner);
+    waits_are_judged_from_here(SIMCUDA_WAITS_FOR_OWNER, address);
+    simcuda_program_freed(address);
+    if (CALL(cuMemFreeHost, (memory), "(memory)") != CUDA_SUCCESS)
+        simcuda_program_free_failed(address);
     to_here();
 }
 
