@@ -4,10 +4,12 @@
  * usage: pinned CASE    pinned.sh says with which settings. Cases that need the pool say so by what
  *                       they expect of it.
  */
+#include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -21,7 +23,8 @@ enum { WORDS = 1024, THREADS = 4, MANY = 10, ENDED = 40 };
 static CUcontext context;
 static struct kernels kernels;
 static CUstream stream;
-static volatile sig_atomic_t stop;
+/* Relaxed: it carries no other word; joining the threads orders what they did. */
+static atomic_int stop;
 
 static void furnish(void)
 {
@@ -346,7 +349,7 @@ static void churn_once(size_t i)
 static void *churn(void *unused)
 {
     CU(cuCtxSetCurrent(context));
-    for (size_t i = 0; !stop; i++)
+    for (size_t i = 0; !atomic_load_explicit(&stop, memory_order_relaxed); i++)
         churn_once(i);
     return unused;
 }
@@ -362,7 +365,7 @@ static void start_all(void)
 
 static void join_all(void)
 {
-    stop = 1;
+    atomic_store_explicit(&stop, 1, memory_order_relaxed);
     for (int i = 0; i < THREADS; i++)
         CHECK(pthread_join(workers[i], NULL) == 0);
 }
@@ -402,12 +405,15 @@ static void spawns_under_load(void)
     join_all();
 }
 
-static volatile sig_atomic_t signals;
+/* Relaxed: a count, which any thread's handler raises. */
+static atomic_int signals;
 
 static void count_signal(int number)
 {
+    int caller_errno = errno;
     (void)number;
-    signals++;
+    atomic_fetch_add_explicit(&signals, 1, memory_order_relaxed);
+    errno = caller_errno;
 }
 
 /* Signals without SA_RESTART arrive in the middle of everything, and no call is the worse for it.
@@ -420,7 +426,7 @@ static void is_interrupted(void)
     CHECK(sigaction(SIGALRM, &action, NULL) == 0);
     CHECK(setitimer(ITIMER_REAL, &often, NULL) == 0);
     start_all();
-    for (size_t i = 0; signals < 500; i++) {
+    for (size_t i = 0; atomic_load_explicit(&signals, memory_order_relaxed) < 500; i++) {
         unpin(pin((1 + i % 9) * MIB));
         if (i % 16 == 0 && cudapool_trim != NULL)
             cudapool_trim();
