@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../sim/simcuda.h"
@@ -24,8 +25,20 @@ static struct {
 static __thread bool call_stalls;
 static __thread unsigned int stalls_of_call;
 
-/* Threads that run freely stall for nothing, too: while another one runs what they wait for. */
-enum { MOST_STALLS_OF_FREE_THREADS = 20000 };
+/* Threads that run freely stall for nothing, too: while another one runs what they wait for, or
+ * waits for the simulator's lock, which those who only yield can keep from it for minutes: that
+ * lock is not a fair one. */
+enum { MOST_STALLS_OF_FREE_THREADS = 20000, STALLS_OF_YIELDS = 1000 };
+
+/* In real time; the clocks of this program are virtual. */
+static void make_way(void)
+{
+    struct timespec rest = {0, 50000};
+    if (stalls_of_call < STALLS_OF_YIELDS)
+        syscall(SYS_sched_yield);
+    else
+        syscall(SYS_nanosleep, &rest, NULL);
+}
 
 /* Called by whoever waits for what only a flag ends; or, where all flags are set, a lock. */
 static void stalled(void)
@@ -34,7 +47,7 @@ static void stalled(void)
     call_stalls = true;
     set_all_flags();
     if (leniency.stalls)
-        syscall(SYS_sched_yield);
+        make_way();
     if (++stalls_of_call > most && let_go_of_lock())
         trace_fail("a call under a lock waits for work that needs the lock");
 }
