@@ -8,8 +8,8 @@
 #include "core/contexts/kind.h"
 #include "core/driver/calls.h"
 #include "core/reclaim/progress.h"
+#include "host_choice.h"
 #include "host_large.h"
-#include "host_piece.h"
 
 /* Of a cgroup's limit, so much is left to others: with less, what is free goes back. */
 #define LEFT_SHARE 16u
@@ -51,128 +51,10 @@ CUresult host_call_to_free(struct pool *pool, const struct host_leaving *leaving
     return result;
 }
 
-/* ---- which blocks ---- */
-
-struct choice {
-    bool pending;          /* those that are pending, the oldest first; else clean ones */
-    bool lru;              /* the one that was freed first, rather than one of the largest */
-    uint64_t key;          /* of these only; 0: of all */
-    uint64_t freed_before; /* and only if they were freed by then: the monotonic clock */
-};
-
-static struct block *first_of(const struct bucket *bucket, const struct choice *choice)
-{
-    struct block *first = choice->pending ? bucket->pending.first : bucket->clean.first;
-    bool fits = (!choice->key || bucket->bytes == choice->key) && first &&
-                first->freed_at <= choice->freed_before;
-    return fits ? first : NULL;
-}
-
-static bool is_preferred(const struct choice *choice, const struct block *one,
-                         const struct block *other)
-{
-    if (choice->pending || choice->lru)
-        return counter_get(&one->epoch) < counter_get(&other->epoch);
-    return one->bytes > other->bytes;
-}
-
-/* The bin whose oldest block is preferred to all others', at this moment; NULL: there is none. */
-static struct host_bin *choose(const struct host_heap *heap, const struct choice *choice)
-{
-    struct host_bin *chosen = NULL;
-    struct block best; /* its size and its stamp, for after the lock */
-    for (struct host_shard *shard = host_shards(heap); shard; shard = shard->next) {
-        host_lock(shard);
-        for (struct bucket *b = shard->bins.first; b; b = b->next) {
-            const struct block *first = first_of(b, choice);
-            if (!first || (chosen && !is_preferred(choice, first, &best)))
-                continue;
-            best.bytes = first->bytes;
-            counter_set(&best.epoch, counter_get(&first->epoch));
-            chosen = (struct host_bin *)b;
-        }
-        host_unlock(shard);
-    }
-    return chosen;
-}
-
-/* Takes a clean or pending block into the calling thread's hand, if it still is what is chosen. */
-static bool take(struct host_bin *bin, struct block *block, const struct choice *choice)
-{
-    enum block_state wanted = choice->pending ? BLOCK_PENDING : BLOCK_CLEAN;
-    host_lock(bin->shard);
-    bool is_there = host_bin_of(block) == bin && block_state(block) == wanted;
-    if (is_there) {
-        host_count_leaving(block);
-        host_take_out(bin, block);
-    }
-    host_unlock(bin->shard);
-    return is_there;
-}
-
-/* Of the moment. */
-static bool is_unused(const struct host_piece *piece)
-{
-    const struct block *block = piece->blocks.first;
-    while (block && block_state(block) == BLOCK_CLEAN)
-        block = block->links[LINK_HEAP].next;
-    return !block;
-}
-
-/* A piece that can go back as a whole: that of the block, or, in the order of sizes, another one.
- */
-static struct host_piece *unused_piece(const struct host_pieces *pieces, const struct block *block,
-                                       bool lru)
-{
-    struct host_piece *own = host_piece_of(pieces, block);
-    if (!own || is_unused(own))
-        return own;
-    for (unsigned i = 0; i < HOST_PIECE_HASHES && !lru; i++)
-        for (struct host_piece *piece = pieces->by_number[i]; piece; piece = piece->next)
-            if (is_unused(piece))
-                return piece;
-    return NULL;
-}
-
-/* Takes the piece's blocks, chained through their bucket links. */
-static struct block *take_piece(const struct host_piece *piece, const struct choice *choice)
-{
-    struct block *chain = NULL;
-    for (struct block *block = piece->blocks.first; block; block = block->links[LINK_HEAP].next) {
-        struct host_bin *bin = host_bin_of(block);
-        if (!bin->shard || !take(bin, block, choice))
-            break;
-        block->links[LINK_BUCKET].next = chain;
-        chain = block;
-    }
-    return chain;
-}
-
-/* Takes what is to be given back next: a block, or where it is a small one, and any may be taken, a
- * whole piece. */
-static struct block *take_chosen(const struct host_heap *heap, const struct choice *choice)
-{
-    lock_must_be_held(&heap->context->lock);
-    bool any = !choice->pending && !choice->key && choice->freed_before == UINT64_MAX;
-    struct host_bin *bin = choose(heap, choice);
-    if (!bin)
-        return NULL;
-    host_lock(bin->shard);
-    struct block *first = first_of(&bin->bucket, choice);
-    host_unlock(bin->shard);
-    const struct host_piece *piece =
-        first && any ? unused_piece(&heap->pieces, first, choice->lru) : NULL;
-    struct block *chain = piece ? take_piece(piece, choice) : NULL;
-    if (chain || !first || !take(bin, first, choice))
-        return chain;
-    first->links[LINK_BUCKET].next = NULL;
-    return first;
-}
-
 /* ---- giving back ---- */
 
 struct release {
-    struct choice choice;
+    struct host_choice choice;
     uint64_t bytes; /* so many, or all there is */
     uint64_t taken; /* but not where the driver has taken no more than so many for the context */
     enum eviction reason;
@@ -264,7 +146,7 @@ static uint64_t release_one(struct pool *pool, struct host_heap *heap, const str
 {
     uint64_t bytes = 0;
     context_lock(heap->context);
-    struct block *chain = take_chosen(heap, &what->choice);
+    struct block *chain = host_take_chosen(heap, &what->choice);
     context_unlock(heap->context);
     struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
     for (struct block *next; chain; chain = next) {
