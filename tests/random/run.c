@@ -3125,8 +3125,10 @@ void run_open(const struct profile *profile)
         runs[i].workers[i].id = ++runs[i].next_id;
         sem_init(&runs[i].back, 0, 0);
     }
-    if (profile->free)
+    if (profile->free) {
+        simcuda_keep_contexts();
         simcuda_threads_tell();
+    }
     trace_open();
     CALL(cuInit, (0), "(0)");
 }

@@ -3,6 +3,7 @@
  * invented is recognised, not followed; and the value freed last is given out first, as with the
  * driver, so that a program that mixes up an old object with a new one is caught. Under sim.lock.
  */
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "sim.h"
@@ -11,6 +12,7 @@ struct table {
     void **objects; /* NULL where free */
     unsigned int *free;
     unsigned int count, free_count, room;
+    bool is_kept; /* no value is given out twice */
 };
 
 static struct table tables[KINDS];
@@ -73,5 +75,13 @@ void handle_free(enum kind kind, void *handle)
     if (!index_of(kind, handle, &index) || tables[kind].objects[index] == NULL)
         return;
     tables[kind].objects[index] = NULL;
-    tables[kind].free[tables[kind].free_count++] = index;
+    if (!tables[kind].is_kept)
+        tables[kind].free[tables[kind].free_count++] = index;
+}
+
+void simcuda_keep_contexts(void)
+{
+    pthread_mutex_lock(&sim.lock);
+    tables[KIND_CONTEXT].is_kept = true;
+    pthread_mutex_unlock(&sim.lock);
 }

@@ -87,6 +87,10 @@ SIMCUDA_WEAK void simcuda_threads_tell(void);
 SIMCUDA_WEAK void simcuda_release(const void *object);
 SIMCUDA_WEAK void simcuda_acquire(const void *object);
 
+/* From now on no context's handle has the value of one that was destroyed: which of the threads
+ * gets it, and whether another still has the old one on its stack, would be a matter of time. */
+SIMCUDA_WEAK void simcuda_keep_contexts(void);
+
 /* The calling thread's next calls, until the end, are one call of the program; the plain driver
  * waits in it for ... Calls may not nest. */
 enum simcuda_waits {
