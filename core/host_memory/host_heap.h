@@ -136,13 +136,14 @@ static inline struct host_heap *host_heap_of_block(const struct block *block)
     return (struct host_heap *)(void *)block->heap;
 }
 
-/* Written by whoever owns the block, and before it can be found; others look at any time. */
+/* Written by whoever owns the block, and before it can be found; others look at any time, and at
+ * what the bin is: pairs with the release store in host_set_bin. */
 static inline struct host_bin *host_bin_of(const struct block *block)
 {
-    return (struct host_bin *)__atomic_load_n(&block->bucket, __ATOMIC_RELAXED);
+    return (struct host_bin *)__atomic_load_n(&block->bucket, __ATOMIC_ACQUIRE);
 }
 
-/* The same for how the memory was made: enum host_origin. */
+/* How the memory was made, enum host_origin: the same, relaxed. */
 static inline uint8_t host_origin_of(const struct block *block)
 {
     return __atomic_load_n(&block->slot, __ATOMIC_RELAXED);
@@ -150,7 +151,7 @@ static inline uint8_t host_origin_of(const struct block *block)
 
 static inline void host_set_bin(struct block *block, struct host_bin *bin)
 {
-    __atomic_store_n(&block->bucket, &bin->bucket, __ATOMIC_RELAXED);
+    __atomic_store_n(&block->bucket, &bin->bucket, __ATOMIC_RELEASE);
 }
 
 static inline struct bucket_counters *host_counters_of(const struct block *block)
