@@ -46,8 +46,11 @@ __attribute__((noinline)) static CUresult allocate_from_slowly(CUdeviceptr *addr
     CUresult result;
     if (allocate(address, bytes, &from, stream, &result))
         return result;
-    return tell_of_new(WITH_ROOM(real->cuMemAllocFromPoolAsync(address, bytes, from, stream)),
-                       address);
+    result = WITH_ROOM(real->cuMemAllocFromPoolAsync(address, bytes, from, stream));
+    struct pool *pool = the_pool();
+    if (pool)
+        pool_mempool_passed_by(pool);
+    return tell_of_new(result, address);
 }
 
 __attribute__((noinline)) static CUresult free_slowly(CUdeviceptr address, CUstream stream)

@@ -88,8 +88,10 @@ void epoch_give_up_waiting(struct pool *pool, struct context *context)
 {
     lock_must_be_held(&context->lock);
     struct epochs *epochs = &context->epochs;
-    if (epochs->newest)
+    if (epochs->newest) {
         host_work_mark(&epochs->host_work, epoch_clean(epochs), epochs->newest->epoch);
+        host_work_note_unwaited(&epochs->host_work, epochs->newest->epoch);
+    }
     counter_add(&context->counters->vain_waits, 1);
     frees_wait_begin(&epochs->frees_wait, monotonic_now());
     TELL_KINDS(context, waited_in_vain, pool, context);

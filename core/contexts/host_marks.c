@@ -1,7 +1,5 @@
 #include "host_marks.h"
 
-#include <stdbool.h>
-
 #include "core/base/lock.h"
 #include "core/base/numbers.h"
 
@@ -54,10 +52,24 @@ void host_work_mark(struct host_work *work, uint64_t before, uint64_t after)
     refresh_limit(work);
 }
 
+void host_work_note_unwaited(struct host_work *work, uint64_t epoch)
+{
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
+    work->unwaited = larger_of(work->unwaited, epoch);
+}
+
+bool host_work_is_known(const struct host_work *work, uint64_t clean)
+{
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
+    return host_work_limit(work) != UINT64_MAX && work->unwaited <= clean;
+}
+
 void host_work_clean(struct host_work *work, uint64_t epoch)
 {
     lock_of_rank_must_be_held(LOCK_CONTEXT);
     unsigned kept = 0;
+    if (work->unwaited <= epoch)
+        work->unwaited = 0;
     if (work->count == 0)
         return;
     for (unsigned i = 0; i < work->count; i++)
@@ -71,5 +83,6 @@ void host_work_reset(struct host_work *work)
 {
     lock_of_rank_must_be_held(LOCK_CONTEXT);
     work->count = 0;
+    work->unwaited = 0;
     refresh_limit(work);
 }

@@ -17,7 +17,9 @@
  * submit, and `after` when it has answered.
  *
  * An allocation that has waited for a second in vain leaves a mark as well: whatever it waited for
- * is taken for such work.
+ * is taken for such work. But it is unknown: the program may have taken the lock that it needs
+ * since an earlier free, in which the driver would have waited for it. So frees that would wait for
+ * as long as it takes ask host_work_is_known first. The same goes for what a free has given up on.
  *
  * Locking: the marks are guarded by their context's lock. The list of graphs has a lock of its own.
  */
@@ -25,6 +27,7 @@
 #define CUDAPOOL_CORE_HOST_MARKS_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 /* More marks than this are one: the fences between them then count for both. */
@@ -39,6 +42,8 @@ struct host_work {
     unsigned count;
     unsigned submitting;        /* threads between host_work_begin and host_work_end */
     uint64_t submitting_before; /* the least `before` of theirs; of use while submitting > 0 */
+    uint64_t unwaited; /* an epoch: the newest that was waited for in vain; 0: what that was is over
+                        */
     _Atomic uint64_t limit; /* min(marks[].before, submitting_before), UINT64_MAX: no mark. Written
                                under the context's lock; relaxed: who acts on it holds the lock */
 };
@@ -62,6 +67,14 @@ void host_work_submitted(struct host_work *work);
 /* The context's lock is held. Some work was submitted between the epochs, or must be taken for such
  * work. */
 void host_work_mark(struct host_work *work, uint64_t before, uint64_t after);
+
+/* The context's lock is held. What is stamped with this epoch, or what comes before it, was waited
+ * for in vain. */
+void host_work_note_unwaited(struct host_work *work, uint64_t epoch);
+
+/* The context's lock is held; clean: the newest epoch that is. Whether there is such work, and
+ * nothing was waited for in vain that is still to end. */
+bool host_work_is_known(const struct host_work *work, uint64_t clean);
 
 /* The context's lock is held. The context's own work is over up to the fence of this epoch. */
 void host_work_clean(struct host_work *work, uint64_t epoch);

@@ -141,6 +141,9 @@ struct kind {
     /* Bytes of the device that the driver has taken for the kind's sake beside what its blocks
      * count: whole pages, and chunks of its memory pools. About; the driver may be asked. */
     uint64_t (*driver_has_taken)(struct pool *pool, struct device *device);
+    /* Memory is short on a device, or (of_machine) on the machine: pools of the driver's that the
+     * kind does not serve, but keeps from giving back at once, give back. False: there was none. */
+    bool (*trim_unserved)(struct pool *pool, bool of_machine);
     /* Adds what the kind holds. */
     void (*add_kept)(struct pool *pool, struct device *device, struct kept_bytes *sum);
 };

@@ -212,6 +212,11 @@ struct pitch {
 /* Of the board: one thread does it, those that make other devices known meanwhile wait. */
 enum joining { JOINING_NOT_YET, JOINING_NOW, JOINING_OVER };
 
+/* Memory pools of the driver's that no kind serves, and that keep free memory because of the pool:
+ * the program has used none, or was idle since; has used one since the last look; has used none
+ * since that. */
+enum drivers_pools { DRIVERS_POOLS_NONE, DRIVERS_POOLS_TOUCHED, DRIVERS_POOLS_WATCHED };
+
 struct pool {
     /* ---- fixed as the pool starts, and locks that are taken seldom ---- */
 
@@ -246,6 +251,10 @@ struct pool {
     counter lives;                  /* the next number that block_name gives */
     _Atomic uint64_t machine_bytes; /* of the machine's memory that kinds have taken from the
                                        driver. Relaxed: it chooses whether there is a housekeeper */
+    _Atomic uint32_t drivers_pools; /* enum drivers_pools; see
+                                       core/stream_memory/mempool_unserved.h. The housekeeper stays
+                                       while it is not NONE. Sequentially consistent where it
+                                       changes */
 
     /* ---- what launches write, and what goes on around the pool: see surroundings.h ---- */
 

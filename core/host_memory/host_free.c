@@ -99,6 +99,7 @@ CUresult host_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr
 
 /* ---- the fence that ends a free ---- */
 
+/* Whether there is work that only the host ends, or that must be taken for such work. */
 static bool has_host_work(const struct context *context)
 {
     return host_work_limit(&context->epochs.host_work) != UINT64_MAX;
@@ -156,6 +157,9 @@ static bool wait_for_a_while(struct pool *pool, struct context *context, uint64_
 {
     context_lock(context);
     bool over = epoch_wait_when_short(pool, context, stamp, give_up_at);
+    /* Else other contexts' work is all that is left. */
+    if (!over && monotonic_now() >= give_up_at)
+        host_work_note_unwaited(&context->epochs.host_work, stamp);
     context_unlock(context);
     return over;
 }
@@ -194,8 +198,8 @@ struct freed {
 enum waiting {
     WAITS_NOT,
     WAITS_A_WHILE,        /* an allocation has waited in vain */
-    WAITS_LIKE_THE_DRIVER /* the settings say so, or there is work that only the host ends: it may
-                             need a lock that the program takes after this free */
+    WAITS_LIKE_THE_DRIVER /* the settings say so, or there is work that is known to end only by the
+                             host: it may need a lock that the program takes after this free */
 };
 
 /* What follows a free whose fence is due. */
@@ -311,15 +315,30 @@ static enum put put_where_it_can_be(struct pool *pool, struct host_heap *heap, s
     return result;
 }
 
+/* Whether it was submitted as such, and is all that keeps a free from its end. */
+static bool has_known_host_work(struct context *context)
+{
+    const struct epochs *epochs = &context->epochs;
+    context_lock(context);
+    bool known = host_work_is_known(&epochs->host_work, epoch_clean(epochs));
+    context_unlock(context);
+    return known;
+}
+
 static enum waiting waiting_of_free(struct pool *pool, struct context *context)
 {
     struct frees_wait *wait = &context->epochs.frees_wait;
     if (pool->settings.host.free_synchronizes)
         return WAITS_LIKE_THE_DRIVER;
-    if (!frees_may_wait(wait))
-        return has_host_work(context) ? WAITS_LIKE_THE_DRIVER : WAITS_NOT;
+    if (!frees_may_wait(wait) && !has_host_work(context))
+        return WAITS_NOT;
+    /* What was waited for in vain may be over, and nobody have asked. */
+    if (has_host_work(context) && !has_known_host_work(context))
+        epoch_ask_all(pool, context);
+    if (has_known_host_work(context))
+        return WAITS_LIKE_THE_DRIVER;
     context_lock(context);
-    bool waits = frees_wait_goes_on(wait, monotonic_now());
+    bool waits = frees_wait_goes_on(wait, monotonic_now()) || has_host_work(context);
     context_unlock(context);
     return waits ? WAITS_A_WHILE : WAITS_NOT;
 }

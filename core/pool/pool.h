@@ -238,6 +238,11 @@ void pool_early_launch(struct pool *pool, CUstream stream);
 /* The program's memory pools: see mempool.h. Each is called after the driver, where it succeeded,
  * unless the name says otherwise. */
 void pool_mempool_created(struct pool *pool, CUmemoryPool handle, CUdevice device);
+/* One that the program was given by what its memory is. */
+void pool_mempool_met(struct pool *pool, CUmemoryPool handle, const CUmemLocation *location,
+                      CUmemAllocationType type);
+/* An allocation from a pool, or a free in a stream's order, was the driver's. */
+void pool_mempool_passed_by(struct pool *pool);
 void pool_mempool_chosen(struct pool *pool);
 void pool_mempool_destroying(struct pool *pool, CUmemoryPool handle);
 void pool_mempool_destroyed(struct pool *pool, CUmemoryPool handle, CUresult result);

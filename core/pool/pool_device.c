@@ -410,8 +410,11 @@ CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr addr
     CUresult result;
     if (!block && pool_stream_free_async(pool, driver, address, stream, &result))
         return result;
-    if (!block)
-        return driver(address, stream);
+    if (!block) {
+        result = driver(address, stream);
+        pool_mempool_passed_by(pool);
+        return result;
+    }
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     /* No fence can stand for it where closing an epoch would be a synchronise. */
     bool plain = pool->driver->cuCtxRecordEvent && !captures_are_going_on(&pool->captures) &&

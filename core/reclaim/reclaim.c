@@ -91,6 +91,15 @@ static bool trim_driver(struct pool *pool, const struct device *wanted)
     return true;
 }
 
+/* Pools of the driver's that kinds do not serve. */
+static bool trim_unserved(struct pool *pool, bool of_machine)
+{
+    bool any = false;
+    for (const struct kind *const *kind = pool->kinds; *kind; kind++)
+        any |= (*kind)->trim_unserved && (*kind)->trim_unserved(pool, of_machine);
+    return any;
+}
+
 /* What is missing may be less than all that is cached: first as much as was asked for, then twice
  * that, and so on. */
 static bool release_some_clean(struct pool *pool, struct device *device, struct reclaim *progress)
@@ -199,7 +208,10 @@ static bool take_step(struct pool *pool, struct device *device, struct reclaim *
         wait_for_fences(pool, device, progress->started + LAST_RESORT_NANOSECONDS);
         return release_waited_for(pool, device, progress);
     case RECLAIM_DRIVER:
-        return progress->bound != RECLAIM_MACHINE && trim_driver(pool, device);
+        if (progress->bound == RECLAIM_MACHINE)
+            return trim_unserved(pool, true);
+        trim_unserved(pool, !device);
+        return trim_driver(pool, device);
     case RECLAIM_NEIGHBOURS:
         return progress->bound != RECLAIM_MACHINE && ask_neighbours(pool, device, progress);
     case RECLAIM_THE_REST:

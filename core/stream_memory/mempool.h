@@ -7,12 +7,14 @@
  * bytes without what is kept free.
  *
  * A record is made for each device's default pool and for each pool that the program creates in
- * device memory; allocations from others pass through. One whose pool is being destroyed is closed,
- * and its blocks go to the driver when they are freed. When the pool is gone, and nobody uses the
- * record any more, no block either, it serves the next pool that the program creates on the device,
- * and so do the shelves of all streams for it: pools that come and go leave nothing behind. Who
- * wants memory of a pool finds its record with the lock of a stream held, whose blocks of it are
- * then that pool's, or becomes a user of it and looks again whether it still is that pool's.
+ * device memory; allocations from others pass through. Those of managed and host memory have
+ * records with no device, which are never served: mempool_unserved.h says what for. One whose pool
+ * is being destroyed is closed, and its blocks go to the driver when they are freed. When the pool
+ * is gone, and nobody uses the record any more, no block either, it serves the next pool that the
+ * program creates on the device, and so do the shelves of all streams for it: pools that come and
+ * go leave nothing behind. Who wants memory of a pool finds its record with the lock of a stream
+ * held, whose blocks of it are then that pool's, or becomes a user of it and looks again whether it
+ * still is that pool's.
  *
  * mempool_list.h finds and lists them, mempool_sums.h sums their use up, and mempool_calls.h does
  * what the program's calls on them need.
@@ -32,16 +34,18 @@ struct device;
 
 struct mempool {
     _Atomic(CUmemoryPool) handle; /* relaxed where not said otherwise */
-    struct device *device;
+    struct device *device;        /* NULL: not served */
     bool is_default;
     _Atomic bool
-        closed;   /* the release store of false pairs with the acquire load in mempool_is_open.
-                     Else relaxed, like the three below: they choose between safe ways */
-    bool is_gone; /* the driver has destroyed the pool */
-    _Atomic uint64_t users; /* blocks, and allocations under way. Sequentially consistent where it
-                               is raised, like the handle that is looked at then: either whoever
-                               wants the record for another pool sees the user, or the user that it
-                               is another's */
+        closed;      /* the release store of false pairs with the acquire load in mempool_is_open.
+                        Else relaxed, like the three below: they choose between safe ways */
+    bool is_gone;    /* the driver has destroyed the pool */
+    bool is_managed; /* of those that are not served: else its memory is the machine's */
+    _Atomic unsigned callers; /* see mempool_unserved.h */
+    _Atomic uint64_t users;   /* blocks, and allocations under way. Sequentially consistent where it
+                                 is raised, like the handle that is looked at then: either whoever
+                                 wants the record for another pool sees the user, or the user that it
+                                 is another's */
     _Atomic bool follow, opportunistic, internal;
     bool threshold_is_ours;
     bool program_sets_threshold; /* or has */

@@ -5,6 +5,7 @@
 #include "core/contexts/pool_state.h"
 #include "mempool_list.h"
 #include "mempool_sums.h"
+#include "mempool_unserved.h"
 #include "stream_ends.h"
 
 /* The driver takes device memory in chunks of so many bytes, and keeps one while any of it is used.
@@ -18,12 +19,17 @@ void mempool_destroying(struct pool *pool, CUmemoryPool handle)
     struct mempool *mempool = mempool_find_known(pool, handle);
     if (!mempool || mempool->is_default)
         return;
-    /* From here on what is freed goes to the driver. */
-    atomic_store_explicit(&mempool->closed, true, memory_order_relaxed);
+    /* From here on what is freed goes to the driver. Sequentially consistent for those that are not
+     * served. */
+    atomic_store(&mempool->closed, true);
     /* Called back out of a call of ours, the thread may hold what giving back takes: the blocks go
      * back with those that nobody uses. */
     if (driver_calls.depth)
         return;
+    if (!mempool->device) {
+        mempool_await_callers(mempool);
+        return;
+    }
     stream_ends_mempool(pool, mempool, UINT64_MAX, true);
 }
 
@@ -31,7 +37,8 @@ void mempool_trimming(struct pool *pool, CUmemoryPool handle, uint64_t keep)
 {
     struct mempool *mempool = mempool_find_known(pool, handle);
     cuuint64_t reserved = 0;
-    if (!mempool || !mempool_ask(pool, handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) ||
+    if (!mempool || !mempool->device ||
+        !mempool_ask(pool, handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) ||
         reserved <= keep)
         return;
     stream_ends_mempool(pool, mempool, UINT64_MAX, false);
@@ -39,14 +46,14 @@ void mempool_trimming(struct pool *pool, CUmemoryPool handle, uint64_t keep)
 
 /* ---- what the driver's pools hold ---- */
 
-/* The default pool of the device (NULL: the next one of any) whose threshold we have set. */
+/* The default pool of the device (NULL: the next one of any device) whose threshold we have set. */
 static struct mempool *find_ours(struct pool *pool, struct mempool *from,
                                  const struct device *device)
 {
     struct streams *streams = streams_of(pool);
     lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
     struct mempool *m = from ? from->next : mempool_first(streams);
-    while (m && (!m->threshold_is_ours || (device && m->device != device)))
+    while (m && (!m->threshold_is_ours || !m->device || (device && m->device != device)))
         m = m->next;
     lock_give(&streams->mempool_lock);
     return m;
@@ -146,8 +153,9 @@ void mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute att
     struct mempool *mempool = mempool_find(pool, handle);
     if (!mempool)
         return;
-    struct mempool_sum sum = mempool_sum(pool, mempool);
     cuuint64_t *bytes = value;
+    /* 0 where the pool is not served: none of its memory is ours. */
+    struct mempool_sum sum = mempool_sum(pool, mempool);
     if (attribute == CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
         *bytes = without_ours(&sum, *bytes);
     else if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH)

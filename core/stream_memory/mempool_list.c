@@ -152,18 +152,14 @@ void mempool_put_programs_threshold(struct pool *pool, struct mempool *mempool)
 
 /* What the driver keeps over synchronisations is what the settings say, as long as the program has
  * said nothing. */
-static void set_threshold(struct pool *pool, struct mempool *mempool)
+static void set_threshold(struct pool *pool, struct mempool *mempool, uint64_t bytes)
 {
-    const struct byte_size *wanted = &pool->settings.stream_ordered.driver_release_threshold;
     cuuint64_t value = 0;
-    if (wanted->unlimited || !pool->driver->cuMemPoolSetAttribute ||
-        !may_be_set(streams_of(pool), mempool))
+    if (!pool->driver->cuMemPoolSetAttribute || !may_be_set(streams_of(pool), mempool))
         return;
     bool set =
         mempool_ask(pool, mempool_handle(mempool), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value) &&
-        value == 0 &&
-        set_driver_threshold(pool, mempool,
-                             byte_size_resolve(wanted, mempool->device->total_bytes));
+        value == 0 && set_driver_threshold(pool, mempool, bytes);
     if (end_setting(streams_of(pool), mempool, set))
         mempool_put_programs_threshold(pool, mempool);
 }
@@ -186,15 +182,21 @@ static void describe(struct pool *pool, struct mempool *mempool, CUmemoryPool ha
     mempool_start_high_again(pool, mempool);
 }
 
+/* The device's, or one that is not served. */
+struct nature {
+    struct device *device;
+    bool is_default, is_managed;
+    uint64_t threshold; /* that it gets; UINT64_MAX: it is left alone */
+};
+
 /* Default pools, which several threads may come upon at once, have records of their own. */
-static struct mempool *make_known(struct pool *pool, CUmemoryPool handle, struct device *device,
-                                  bool is_default)
+static struct mempool *make_known(struct pool *pool, CUmemoryPool handle, struct nature nature)
 {
     struct streams *streams = streams_of(pool);
     lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
-    struct mempool *made = is_default ? NULL : take_spare(streams, device);
+    struct mempool *made = nature.is_default ? NULL : take_spare(streams, nature.device);
     if (!made)
-        made = add_record(streams, device);
+        made = add_record(streams, nature.device);
     lock_give(&streams->mempool_lock);
     if (!made)
         return find_open(streams, handle);
@@ -205,13 +207,14 @@ static struct mempool *make_known(struct pool *pool, CUmemoryPool handle, struct
         /* By another thread, meanwhile. */
         made->is_gone = true;
     } else {
-        made->is_default = is_default;
+        made->is_default = nature.is_default;
+        made->is_managed = nature.is_managed;
         forget_threshold(made);
         open_record(made, handle);
     }
     lock_give(&streams->mempool_lock);
-    if (!listed && is_default)
-        set_threshold(pool, made);
+    if (!listed && nature.threshold != UINT64_MAX)
+        set_threshold(pool, made, nature.threshold);
     return listed ? listed : made;
 }
 
@@ -240,13 +243,21 @@ static CUmemoryPool known_default_of(struct pool *pool, struct device *device)
     return handle;
 }
 
+static struct nature default_pool_of(const struct pool *pool, struct device *device)
+{
+    const struct byte_size *threshold = &pool->settings.stream_ordered.driver_release_threshold;
+    return (struct nature){.device = device,
+                           .is_default = true,
+                           .threshold = byte_size_resolve(threshold, device->total_bytes)};
+}
+
 /* The default pools of the devices that are in use are made known when they are first
  * named. */
 static struct mempool *find_default(struct pool *pool, CUmemoryPool handle)
 {
     for (struct device *d = registry_devices(&pool->registry); d; d = d->next)
         if (known_default_of(pool, d) == handle)
-            return make_known(pool, handle, d, true);
+            return make_known(pool, handle, default_pool_of(pool, d));
     return NULL;
 }
 
@@ -310,7 +321,14 @@ void mempool_created(struct pool *pool, CUmemoryPool handle, CUdevice ordinal)
 {
     struct device *device = context_device(pool, ordinal);
     if (device)
-        make_known(pool, handle, device, false);
+        make_known(pool, handle, (struct nature){.device = device, .threshold = UINT64_MAX});
+}
+
+void mempool_know_unserved(struct pool *pool, CUmemoryPool handle, bool is_managed,
+                           uint64_t threshold)
+{
+    make_known(pool, handle, (struct nature){.is_managed = is_managed, .threshold = threshold});
+    atomic_store_explicit(&streams_of(pool)->has_unserved, true, memory_order_relaxed);
 }
 
 /* ---- ending ---- */

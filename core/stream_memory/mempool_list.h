@@ -56,6 +56,10 @@ static inline struct mempool *mempool_known_current(const struct stream_device *
  * destroyed one, after mempool_destroying. */
 void mempool_created(struct pool *pool, CUmemoryPool handle, CUdevice device);
 void mempool_chosen(struct pool *pool);
+
+/* A pool that is not served, and its release threshold as long as the program sets none. */
+void mempool_know_unserved(struct pool *pool, CUmemoryPool handle, bool is_managed,
+                           uint64_t threshold);
 void mempool_destroyed(struct pool *pool, CUmemoryPool handle, bool is_gone);
 
 /* ---- asking the driver ---- */

@@ -12,6 +12,7 @@
 #include "core/contexts/return_stream.h"
 #include "core/reclaim/reclaim.h"
 #include "mempool_calls.h"
+#include "mempool_unserved.h"
 #include "own_event_record.h"
 #include "program_events.h"
 #include "stream_ends.h"
@@ -136,6 +137,7 @@ static uint64_t release(struct pool *pool, struct device *device, uint64_t bytes
     /* What streams give back is first in the driver's own pool. */
     if (streams_of(pool))
         mempool_trim_ours(pool);
+    mempool_trim_unserved(pool, !device);
     return released;
 }
 
@@ -196,5 +198,7 @@ const struct kind stream_memory = {
     .watch = stream_reserve_watch,
     .driver_keeps = driver_keeps,
     .driver_has_taken = driver_has_taken,
+    .trim_unserved = mempool_trim_unserved,
+    .leave_to_machine = mempool_look_after_unserved,
     .add_kept = add_kept,
 };

@@ -19,6 +19,7 @@
 #include "stream_block.h"
 
 struct event_shard;
+struct machine;
 struct mempool;
 
 /* Where more streams than this launch early before any memory is in use, all streams count as such.
@@ -87,7 +88,11 @@ struct streams {
     pthread_mutex_t mempool_lock; /* guards the list and the records, see mempool.h */
     _Atomic(struct mempool *) mempools;
     unsigned mempool_count;
-    uint64_t mempool_version; /* changes when the program has chosen a pool */
+    uint64_t mempool_version;  /* changes when the program has chosen a pool */
+    _Atomic bool has_unserved; /* never unset. Relaxed: it only saves looks */
+    uint64_t unserved_used_at; /* on the monotonic clock, as the housekeeper saw it, which alone
+                                  uses it: see mempool_unserved.h, also for the next one */
+    _Atomic(struct machine *) machine; /* NULL: not read yet */
 
     /* Events: written by program_events.c. */
     struct event_shard *events;

@@ -36,6 +36,7 @@
 #include "conformance.h"
 #include "graphs.h"
 #include "pinned.h"
+#include "pools.h"
 
 struct gpu gpu;
 
@@ -2901,6 +2902,13 @@ static const struct row {
     HOST_ROW(host_memory_is_written_by_both),
     HOST_ROW(fresh_host_memory_has_contents),
     HOST_ROW(host_pools_have_a_threshold),
+    HOST_ROW(pools_are_found_by_their_memory),
+    HOST_ROW(pools_are_chosen_by_their_memory),
+    HOST_ROW(default_pools_are_destroyed),
+    HOST_ROW(pools_of_other_memory_keep_up_to_their_threshold),
+    HOST_ROW(pools_of_other_memory_and_free_memory),
+    HOST_ROW(pools_of_other_memory_are_trimmed_beside_a_kernel),
+    HOST_ROW(pools_of_other_memory_cost_less_with_a_threshold),
     HOST_ROW(host_free_waits_for_its_context),
     HOST_CONTEXTS_ROW(host_free_beside_kernels_of_other_contexts),
     HOST_ROW(host_free_beside_host_functions),

@@ -137,6 +137,8 @@ alike "a second device's context under the lock" $unknown SIMCUDA_MEMORY=16GiB $
 # With barriers this one waits for the kernel: nothing else can order another process's work.
 alike "memory exported under the lock" $unknown SIMCUDA_MEMORY=16GiB \
     'CUDAPOOL_CONFIG={"version": 1, "device": {"barriers": false}}' -- case=exported_memory rounds=5
+alike "a host function that takes its time, after a vain wait" $unknown SIMCUDA_MEMORY=16GiB -- \
+    case=slow_host_function rounds=2
 alike "a kernel that runs on on another device" $known SIMCUDA_MEMORY=16GiB $two -- \
     case=another_device
 

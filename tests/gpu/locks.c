@@ -761,6 +761,46 @@ static void case_second_device(void)
     pthread_join(thread->releaser, NULL);
 }
 
+static void push_slowly_under_lock(void *thread)
+{
+    struct timespec a_while = {1, 500000000};
+    nanosleep(&a_while, NULL);
+    push(thread);
+}
+
+static void *pinned_block(void)
+{
+    void *block;
+    CHECK(cuMemHostAlloc(&block, 64 * MIB, 0));
+    return block;
+}
+
+/* An allocation of pinned memory waits in vain for a kernel, of which nobody can know what it needs
+ * in order to end. Soon after that a host function takes its time before it takes the lock: the
+ * free before the lock has to wait for it, or the program's own wait under the lock would never
+ * end. */
+static void case_slow_host_function(void)
+{
+    struct thread *thread = &all[0];
+    for (; thread->round < rounds; thread->round++) {
+        void *first = pinned_block(), *second = pinned_block(), *third;
+        begin_released_kernel(thread);
+        CHECK(cuMemFreeHost(first));
+        pthread_mutex_lock(&thread->lock);
+        third = pinned_block();
+        pthread_mutex_unlock(&thread->lock);
+        CHECK(cuStreamSynchronize(thread->stream));
+        CHECK(cuLaunchHostFunc(thread->stream, push_slowly_under_lock, thread));
+        CHECK(cuMemFreeHost(second));
+        pthread_mutex_lock(&thread->lock);
+        CHECK(cuStreamSynchronize(thread->stream));
+        pthread_mutex_unlock(&thread->lock);
+        CHECK(cuMemFreeHost(third));
+        alarm(seconds_allowed);
+    }
+    pthread_join(thread->releaser, NULL);
+}
+
 static void case_exported_memory(void)
 {
     struct thread *thread = &all[0];
@@ -868,6 +908,7 @@ static const struct special_case {
     {"large_blocks", case_large_blocks, "kernel"},
     {"second_device", case_second_device, "kernel"},
     {"exported_memory", case_exported_memory, "kernel"},
+    {"slow_host_function", case_slow_host_function, "kernel"},
     {"another_device", case_another_device, "host_function"},
     {"long_kernels", case_long_kernels, "nothing"},
     {"service", case_service, "nothing"},

@@ -20,7 +20,8 @@ static bool open_device(int ordinal)
     device->total = sim.settings.memory;
     if (!device_memory_open(device, device->total))
         return false;
-    device->default_pool = pool_new(device, true);
+    device->default_pool = pool_new(&(CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, ordinal},
+                                    CU_MEM_ALLOCATION_TYPE_PINNED, true);
     device->current_pool = device->default_pool;
     return device->default_pool != NULL;
 }

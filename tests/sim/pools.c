@@ -31,7 +31,8 @@ struct pool {
     CUmemoryPool handle;
     struct device *device;
     bool is_default, destroyed;
-    CUmemorytype memory_type;
+    CUmemAllocationType type;
+    CUmemLocation location;
     struct chunk *chunks;
     struct pending *pending;
     uint64_t threshold, reserved, reserved_high, used, used_high;
@@ -41,14 +42,16 @@ struct pool {
 
 static struct pool *pools;
 
-struct pool *pool_new(struct device *device, bool is_default)
+struct pool *pool_new(const CUmemLocation *location, CUmemAllocationType type, bool is_default)
 {
     struct pool *pool = calloc(1, sizeof *pool);
+    bool on_device = location->type == CU_MEM_LOCATION_TYPE_DEVICE;
     if (pool == NULL)
         return NULL;
-    pool->device = device;
+    pool->device = &sim.devices[on_device ? location->id : 0];
     pool->is_default = is_default;
-    pool->memory_type = CU_MEMORYTYPE_DEVICE;
+    pool->type = type;
+    pool->location = *location;
     pool->reuse[0] = pool->reuse[1] = pool->reuse[2] = 1;
     pool->handle = handle_new(KIND_POOL, pool);
     pool->next = pools;
@@ -63,7 +66,15 @@ CUmemoryPool pool_handle(const struct pool *pool)
 
 CUmemorytype pool_memory_type(const struct pool *pool)
 {
-    return pool->memory_type;
+    bool on_host = pool->type == CU_MEM_ALLOCATION_TYPE_PINNED &&
+                   pool->location.type != CU_MEM_LOCATION_TYPE_DEVICE;
+    return on_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+}
+
+bool pool_is_at(const struct pool *pool, const CUmemLocation *location, CUmemAllocationType type)
+{
+    return pool->type == type && pool->location.type == location->type &&
+           (pool->location.id == location->id || !location_has_id(location));
 }
 
 /* --- chunks ------------------------------------------------------------------------------------*/
@@ -398,14 +409,13 @@ DRIVER_CALL(cuDeviceSetMemPool, 0, (CUdevice device, CUmemoryPool handle), (devi
     struct pool *pool = pool_of(handle);
     if (device_of(device) == NULL)
         return CUDA_ERROR_INVALID_DEVICE;
-    if (pool == NULL || pool->device != device_of(device))
+    if (pool == NULL || pool->device != device_of(device) ||
+        !pool_is_at(pool, &device_of(device)->default_pool->location,
+                    CU_MEM_ALLOCATION_TYPE_PINNED))
         return CUDA_ERROR_INVALID_VALUE;
     device_of(device)->current_pool = pool;
     return CUDA_SUCCESS;
 }
-
-/* Newer than some toolkits that the types are checked against. */
-enum { LOCATION_HOST = 2, ALLOCATION_MANAGED = 2 };
 
 /* Pools of host and of managed memory are made and say what they are, but for the rest their memory
  * is a device's, and counts as such. */
@@ -413,20 +423,15 @@ DRIVER_CALL(cuMemPoolCreate, 0, (CUmemoryPool * handle, const CUmemPoolProps *pr
             (handle, properties))
 {
     struct pool *pool;
-    bool pinned, of_host;
+    CUresult result;
     if (handle == NULL || properties == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    pinned = properties->allocType == CU_MEM_ALLOCATION_TYPE_PINNED;
-    of_host = pinned && (int)properties->location.type == LOCATION_HOST;
-    if ((!pinned && (int)properties->allocType != ALLOCATION_MANAGED) ||
-        (!of_host && properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device_of(properties->location.id) == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
-    pool = pool_new(device_of(properties->location.id), false);
+    result = location_check(&properties->location, properties->allocType);
+    if (result != CUDA_SUCCESS)
+        return result;
+    pool = pool_new(&properties->location, properties->allocType, false);
     if (pool == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    pool->memory_type = of_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
     *handle = pool->handle;
     return CUDA_SUCCESS;
 }
@@ -439,6 +444,7 @@ DRIVER_CALL(cuMemPoolDestroy, 0, (CUmemoryPool handle), (handle))
         return CUDA_ERROR_INVALID_VALUE;
     if (pool->device->current_pool == pool)
         pool->device->current_pool = pool->device->default_pool;
+    location_forget(pool);
     handle_free(KIND_POOL, handle);
     pool->destroyed = true;
     free_if_unused(pool);

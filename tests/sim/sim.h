@@ -786,10 +786,19 @@ uint64_t round_up(uint64_t bytes, uint64_t unit);
 
 CUmemoryPool pool_handle(const struct pool *pool);
 CUmemorytype pool_memory_type(const struct pool *pool);
-struct pool *pool_new(struct device *device, bool is_default);
+struct pool *pool_new(const CUmemLocation *location, CUmemAllocationType type, bool is_default);
+bool pool_is_at(const struct pool *pool, const CUmemLocation *location, CUmemAllocationType type);
 void pool_release(struct allocation *allocation);
 /* After a synchronisation: pools give back what is above their release thresholds. */
 void pools_trim(void);
+
+/* --- pool_locations.c ---*/
+
+/* Whether there may be a pool of such memory. */
+CUresult location_check(const CUmemLocation *location, CUmemAllocationType type);
+bool location_has_id(const CUmemLocation *location);
+/* The pool is being destroyed: it is nobody's current one any more. */
+void location_forget(const struct pool *pool);
 
 struct array {
     struct allocation *memory;

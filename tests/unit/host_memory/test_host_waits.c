@@ -1,0 +1,85 @@
+/*
+ * Pinned host memory: how long a free waits for work that only the host ends, after a wait in vain.
+ */
+#include <stdatomic.h>
+#include <unistd.h>
+
+#include "core/contexts/epoch.h"
+#include "host_fixture.h"
+
+TestSuite(host_waits, .init = host_set_up, .fini = host_tear_down, .timeout = 20);
+
+static void submit_host_function(void)
+{
+    struct host_submission submission = host_work_begin(pool, NULL);
+    fake_launch(context);
+    host_work_end(&submission);
+}
+
+static _Atomic bool is_released;
+
+static void release_it(void *block)
+{
+    is_released = false;
+    release_host(block);
+    is_released = true;
+}
+
+/* Whether a free of the block goes on for longer than a wait that is given up. The context's work
+ * is over by the end of this. */
+static bool free_waits_on(void *block)
+{
+    struct errand errand;
+    send(&errand, release_it, block);
+    usleep((useconds_t)(VAIN_WAIT_NANOSECONDS / 1000 + 400000));
+    bool waits_on = !is_released;
+    fake_finish(context);
+    wait_for(&errand);
+    return waits_on;
+}
+
+/* An allocation of so many bytes has waited in vain for the context's work. */
+static void *wait_in_vain(void)
+{
+    host_start_with_budget(0);
+    release_host_under_work(MIB);
+    return allocate_host(MIB);
+}
+
+Test(host_waits, after_one_in_vain_known_work_is_waited_for_as_long_as_it_takes)
+{
+    void *block = wait_in_vain();
+    fake_finish(context);
+    submit_host_function();
+    cr_assert(free_waits_on(block));
+}
+
+Test(host_waits, but_not_while_what_that_was_for_goes_on)
+{
+    void *block = wait_in_vain();
+    submit_host_function();
+    cr_assert_not(free_waits_on(block));
+}
+
+Test(host_waits, nor_while_what_another_free_has_given_up_on_goes_on)
+{
+    void *block = wait_in_vain(), *other = allocate_host(KIB);
+    fake_finish(context);
+    synchronise();
+    fake_launch(context);
+    release_host(other);
+    submit_host_function();
+    cr_assert_not(free_waits_on(block));
+}
+
+Test(host_waits, and_again_once_that_is_over)
+{
+    void *block = wait_in_vain(), *other = allocate_host(KIB);
+    fake_finish(context);
+    synchronise();
+    fake_launch(context);
+    release_host(other);
+    fake_finish(context);
+    submit_host_function();
+    cr_assert(free_waits_on(block));
+}
