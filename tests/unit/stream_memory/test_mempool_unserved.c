@@ -325,7 +325,7 @@ Test(mempool_unserved, not_for_being_idle_where_the_settings_say_so)
 static void live_in_a_cgroup(uint64_t mib_used)
 {
     char text[32];
-    snprintf(text, sizeof text, "%llu\n", (unsigned long long)(mib_used * MIB));
+    snprintf(text, sizeof text, "%llu\n", (unsigned long long)mib_used * MIB);
     file("/sys/fs/cgroup/job/memory.current", text);
     file("/sys/fs/cgroup/job/memory.stat", "inactive_file 0\n");
 }
