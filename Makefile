@@ -384,7 +384,8 @@ $(BUILD)/obj/tests/unit/%.o: tests/unit/%.c Makefile | dependencies
 	$(Q)$(COMPILE) $(UNIT_FLAGS) -c $< -o $@
 
 # The core's requests for memory go to the test (failing_memory.h).
-$(filter %/test_failing_memory %/test_failing_stream_memory,$(UNIT_TESTS) $(PLAIN_TESTS)): \
+$(filter %/test_failing_memory %/test_failing_stream_memory %/test_failing_graph_memory,\
+    $(UNIT_TESTS) $(PLAIN_TESTS)): \
     LDFLAGS += $(foreach f,malloc calloc realloc aligned_alloc mmap,-Wl,--wrap=$(f))
 # So do its looks through the loaded objects.
 $(filter %/test_surroundings %/test_housekeeper,$(UNIT_TESTS) $(PLAIN_TESTS)): \

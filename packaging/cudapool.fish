@@ -16,9 +16,10 @@ function __cudapool_settings
         stream_ordered.unserved_release_threshold host.enabled host.buckets.policy \
         host.buckets.steps_per_doubling host.buckets.smallest host.buckets.largest \
         host.caps.cached host.caps.blocks_per_bucket host.caps.reserve_ratio host.growth_budget \
-        host.evict host.release_after_idle host.free_synchronizes host.large neighbours.enabled \
-        neighbours.leave_free limits.device_bytes limits.group limits.group_bytes report.at_exit \
-        report.file figures.enabled figures.directory figures.keep
+        host.evict host.release_after_idle host.free_synchronizes host.large captures.allocate \
+        neighbours.enabled neighbours.leave_free limits.device_bytes limits.group \
+        limits.group_bytes report.at_exit report.file figures.enabled figures.directory \
+        figures.keep
 end
 # End of settings.
 

@@ -33,7 +33,19 @@ HOOK(cuGraphExecDestroy, (CUgraphExec executable))
     struct pool *pool = pool_that_runs();
     if (pool)
         host_graphs_remove(pool, executable);
-    return real_driver()->cuGraphExecDestroy(executable);
+    CUresult result = real_driver()->cuGraphExecDestroy(executable);
+    if (pool)
+        pool_graphs_may_be_gone(pool);
+    return result;
+}
+
+HOOK(cuGraphDestroy, (CUgraph graph))
+{
+    CUresult result = real_driver()->cuGraphDestroy(graph);
+    struct pool *pool = pool_that_runs();
+    if (pool)
+        pool_graphs_may_be_gone(pool);
+    return result;
 }
 
 HOOK(cuGraphInstantiate,

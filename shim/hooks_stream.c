@@ -33,6 +33,7 @@ static CUresult destroy_beside_captures(struct pool *pool, CUresult (*driver)(CU
     if (result == CUDA_SUCCESS)
         pool_capture_stream_destroyed(pool, stream);
     pool_captures_unlock(pool);
+    pool_graphs_may_be_gone(pool);
     return result;
 }
 
@@ -83,6 +84,7 @@ static CUresult ended(CUresult result, CUstream stream, bool per_thread)
     pool_captures_lock(pool);
     pool_capture_perhaps_ended(pool, stream, per_thread);
     pool_captures_unlock(pool);
+    pool_graphs_may_be_gone(pool);
     return result;
 }
 

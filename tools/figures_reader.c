@@ -126,6 +126,8 @@ static uint32_t least_bytes(uint32_t type)
         return sizeof(struct figures_housekeeper);
     case FIGURES_LIMITS:
         return sizeof(struct figures_limits);
+    case FIGURES_GRAPHS:
+        return sizeof(struct figures_graphs);
     default:
         return sizeof(struct figures_record);
     }

@@ -34,6 +34,8 @@
     LOCK(FENCE, "the fence lock")                                                                  \
     /* Guards the handles of contexts, the devices and the spare contexts. (struct registry) */    \
     LOCK(REGISTRY, "the registry lock")                                                            \
+    /* Guards what graphs keep, and whose captures are under way. (struct graph_memory) */         \
+    LOCK(GRAPHS, "the graphs' lock")                                                               \
     /* Guards a context's fences, host work and heap. A short one. (struct context) */             \
     LOCK(CONTEXT, "a context's lock")                                                              \
     /* Guards the list of streams: who is made known, who ends. (struct streams) */                \

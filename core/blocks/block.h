@@ -35,16 +35,19 @@ enum block_state {
     BLOCK_CLEAN,   /* freed, and nothing can be using it */
     BLOCK_LEAVING, /* on its way to the driver, in no list and not in the table; or to another
                       stream, in no list */
+    BLOCK_KEPT,    /* freed by the program, and kept for graphs that use it; in no list */
 };
 
 /* A block's key is its address, which is a multiple of 256, and in the bits below that its state.
  * Shared: others than this process's streams may reach it, so it is never reused. Named: the
- * program has been told this life's number, see block_name. A live block with either mark is
- * claimed under its heap's lock only: the fast path expects none. */
+ * program has been told this life's number, see block_name. Owned: graphs may use it as long as
+ * there are any of those that own it, whenever it is freed. A live block with any mark is claimed
+ * under its heap's lock only: the fast path expects none. */
 #define BLOCK_STATE_MASK   UINT64_C(7)
 #define BLOCK_SHARED       UINT64_C(8)
 #define BLOCK_NAMED        UINT64_C(16)
-#define BLOCK_MARKS        (BLOCK_SHARED | BLOCK_NAMED)
+#define BLOCK_OWNED        UINT64_C(32)
+#define BLOCK_MARKS        (BLOCK_SHARED | BLOCK_NAMED | BLOCK_OWNED)
 #define BLOCK_ADDRESS_MASK (~UINT64_C(255))
 
 /* A free block is in a list of its bucket, and a pending one in its heap's as well; in a thread's
@@ -106,6 +109,11 @@ static inline bool block_is_shared(const struct block *block)
     return (atomic_load_explicit(&block->key, memory_order_relaxed) & BLOCK_SHARED) != 0;
 }
 
+static inline bool block_is_owned(const struct block *block)
+{
+    return (atomic_load_explicit(&block->key, memory_order_relaxed) & BLOCK_OWNED) != 0;
+}
+
 static inline bool block_is_live_at(const struct block *block, CUdeviceptr address)
 {
     return (atomic_load_explicit(&block->key, memory_order_acquire) & ~BLOCK_MARKS) ==
@@ -127,10 +135,10 @@ static inline void block_set_state(struct block *block, enum block_state state)
 }
 
 /* The live block at this address becomes the caller's. False where it is not live there (any more).
- * A shared one stays marked; the name goes with the life. */
+ * A shared one stays marked; the name and the owners' mark go with the life. */
 static inline bool block_claim(struct block *block, CUdeviceptr address, enum block_state state)
 {
-    const uint64_t lost = BLOCK_STATE_MASK | BLOCK_NAMED;
+    const uint64_t lost = BLOCK_STATE_MASK | BLOCK_NAMED | BLOCK_OWNED;
     uint64_t key = address | BLOCK_LIVE;
     while (!atomic_compare_exchange_weak_explicit(&block->key, &key,
                                                   (key & ~lost) | (uint64_t)state,
@@ -156,6 +164,16 @@ static inline bool block_mark(struct block *block, CUdeviceptr address, uint64_t
         if ((key & ~BLOCK_MARKS) != (address | BLOCK_LIVE))
             return false;
     return true;
+}
+
+/* Takes the mark from the live block at this address, if it has it. */
+static inline void block_unmark(struct block *block, CUdeviceptr address, uint64_t mark)
+{
+    uint64_t key = atomic_load_explicit(&block->key, memory_order_relaxed);
+    while ((key & ~BLOCK_MARKS) == (address | BLOCK_LIVE) &&
+           !atomic_compare_exchange_weak_explicit(&block->key, &key, key & ~mark,
+                                                  memory_order_acq_rel, memory_order_relaxed))
+        continue;
 }
 
 /* Marks the live block at this address as shared. False where it is not live there. */

@@ -25,6 +25,13 @@ void captures_unlock(struct pool *pool)
     lock_give(&pool->fence_lock);
 }
 
+struct relaxed_mode relaxed_mode_where_captures_allocate(const struct pool *pool)
+{
+    if (!pool->settings.captures.allocate || !captures_are_all_owned(&pool->captures))
+        return (struct relaxed_mode){.exchanged = false};
+    return relaxed_mode_begin(pool->driver);
+}
+
 static CUstream spelled_out(CUstream stream, bool per_thread)
 {
     return per_thread && !stream ? CU_STREAM_PER_THREAD : stream;
@@ -75,8 +82,9 @@ static void drop(struct pool *pool, struct capture **link)
     lock_must_be_held(&pool->fence_lock);
     struct capture *capture = *link;
     *link = capture->next;
-    free(capture);
     captures_add(pool, -1);
+    TELL_KINDS(pool, capture_ended, pool, capture);
+    free(capture);
 }
 
 void captures_began(struct pool *pool, CUstream stream, bool per_thread)
@@ -88,6 +96,7 @@ void captures_began(struct pool *pool, CUstream stream, bool per_thread)
         *capture = (struct capture){stream, context_of_stream(pool->driver, stream),
                                     thread_of(pool, stream), pool->captures.list};
         pool->captures.list = capture;
+        TELL_KINDS(pool, capture_began, pool, capture, stream);
     }
     /* Without a record the count never falls back to 0: the driver answers from now on. */
     captures_add(pool, 1);

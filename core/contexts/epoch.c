@@ -445,17 +445,31 @@ CUresult epoch_record(struct pool *pool, struct context *context, struct fence *
     return epoch_settle_record(pool, context, &recorded);
 }
 
-void epoch_fence_the_rest(struct pool *pool, struct context *context)
+static bool fence_the_rest(struct pool *pool, struct context *context, bool waits)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
     struct fence *fence = NULL;
     context_lock(context);
-    await_record(context);
-    if (lacks_a_fence(context))
+    if (waits)
+        await_record(context);
+    bool lacks = lacks_a_fence(context);
+    bool others_record = lacks && context->epochs.recording;
+    if (lacks)
         fence = epoch_begin_close(context, false);
     context_unlock(context);
     if (fence)
         epoch_record(pool, context, fence);
+    return !others_record;
+}
+
+void epoch_fence_the_rest(struct pool *pool, struct context *context)
+{
+    fence_the_rest(pool, context, true);
+}
+
+bool epoch_fence_the_rest_at_once(struct pool *pool, struct context *context)
+{
+    return fence_the_rest(pool, context, false);
 }
 
 bool epoch_nothing_runs(struct pool *pool, struct context *context)

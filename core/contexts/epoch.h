@@ -62,6 +62,9 @@ CUresult epoch_settle_record(struct pool *pool, struct context *context,
  * neither a free nor a synchronise. Where another thread is recording one, it comes first. */
 void epoch_fence_the_rest(struct pool *pool, struct context *context);
 
+/* The same without waiting. False where another thread is recording one. */
+bool epoch_fence_the_rest_at_once(struct pool *pool, struct context *context);
+
 /* No lock held. Records a fence that is only asked about, and asks: whether the context has no work
  * now, and all that was pending is clean. False as well where another thread is recording one. */
 bool epoch_nothing_runs(struct pool *pool, struct context *context);

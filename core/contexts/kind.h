@@ -21,11 +21,17 @@
 #include "core/figures/stats.h"
 #include "core/settings/config.h"
 
+struct capture;
 struct context;
 struct device;
 struct kept_bytes;
 struct pool;
 struct reclaim;
+
+/* What graphs keep is device memory, with its settings and its figures: that kind has a place in
+ * of_kind and nothing else that goes by numbers. */
+#define KIND_GRAPH    ((enum memory_kind)MEMORY_KINDS)
+#define KINDS_OF_POOL (MEMORY_KINDS + 1)
 
 struct kind {
     const char *name;
@@ -84,6 +90,11 @@ struct kind {
      * And then: it has begun, or has not, once for each of the former. */
     void (*capture_is_coming)(struct pool *pool);
     void (*capture_has_come)(struct pool *pool);
+    /* The fence lock is held. A capture has begun on the stream, and is not counted yet; it is
+     * over, and counted no more, whether or not it has left a graph. The pointer is its name alone.
+     */
+    void (*capture_began)(struct pool *pool, const struct capture *capture, CUstream stream);
+    void (*capture_ended)(struct pool *pool, const struct capture *capture);
 
     /* ---- addresses; no lock is held, and no driver call is made ---- */
 

@@ -31,14 +31,14 @@ struct device {
     char name[256];
     CUuuid uuid;
     uint64_t total_bytes;
-    uint64_t cached_cap;         /* bytes */
-    uint64_t growth_budget;      /* bytes */
-    uint64_t limit;              /* bytes, UINT64_MAX: none; no more than group_limit */
-    uint64_t group_limit;        /* of all processes of the pool's group together, likewise */
-    struct board *board;         /* the pool's, if the device has a place there; else NULL */
-    int board_place;             /* see board_device */
-    void *of_kind[MEMORY_KINDS]; /* what each kind keeps, behind the record; or NULL */
-    char apart[64];              /* every call reads what is above, few write it */
+    uint64_t cached_cap;          /* bytes */
+    uint64_t growth_budget;       /* bytes */
+    uint64_t limit;               /* bytes, UINT64_MAX: none; no more than group_limit */
+    uint64_t group_limit;         /* of all processes of the pool's group together, likewise */
+    struct board *board;          /* the pool's, if the device has a place there; else NULL */
+    int board_place;              /* see board_device */
+    void *of_kind[KINDS_OF_POOL]; /* what each kind keeps, behind the record; or NULL */
+    char apart[64];               /* every call reads what is above, few write it */
 
     /* ---- what is counted and written ---- */
 
@@ -188,6 +188,11 @@ struct captures {
     _Atomic unsigned count; /* the length of list, and 1 more in a pool that is switched off;
                                written under the fence lock, read without. Relaxed: whoever records
                                a fence looks again under the lock */
+    _Atomic unsigned owned; /* of those, whose graph keeps what is allocated and freed meanwhile
+                               (captures.allocate). Added to before the capture is counted, and
+                               taken from after: so who sees fewer of these than captures has seen
+                               one that is not. Relaxed: a thread knows its own captures, and is
+                               told of others' by whoever made them known to it */
     struct capture *list;
 };
 
@@ -234,7 +239,7 @@ struct pool {
 
     char apart[64]; /* from what is above */
     struct captures captures;
-    void *of_kind[MEMORY_KINDS]; /* what each kind keeps, set as the pool starts; or NULL */
+    void *of_kind[KINDS_OF_POOL]; /* what each kind keeps, set as the pool starts; or NULL */
     struct registry registry;
     struct figures figures;
     struct host_graphs host_graphs;

@@ -8,7 +8,7 @@
  *   miss, free_fence, cache_wait       a new block, the fence that ends a free, a short wait
  *   policies                           when all these do what; the table of heuristics
  *   place                              where the calling thread looks for blocks of a size
- *   release, driver_free, lost         giving memory back; blocks that the pool lets go
+ *   release, driver_free, lost, parked giving memory back; blocks that the pool lets go, or keeps
  *   cache_threads, cache_set           whose caches are; all caches of a heap together
  *   cache_bin, sums                    one cache's bins; what lists and caches hold together
  *   thread_cache                       the fast path
@@ -27,6 +27,7 @@
 #include "heap_miss.h"
 #include "ladder.h"
 #include "lost.h"
+#include "parked.h"
 #include "sums.h"
 #include "thread_cache.h"
 

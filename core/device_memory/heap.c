@@ -137,7 +137,7 @@ void heap_forget_block(struct pool *pool, struct heap *heap, struct block *block
     struct device *device = context_of_heap(heap)->device;
     if (block_state(block) != BLOCK_LEAVING)
         counter_subtract(&block->bucket->counters->reserved_bytes, block->bytes);
-    if (block_state(block) == BLOCK_LIVE)
+    if (block_state(block) == BLOCK_LIVE || block_state(block) == BLOCK_KEPT)
         counter_subtract(&heap->live_requested, counter_get(&block->requested));
     else if (block_state(block) != BLOCK_LEAVING)
         heap_detach_free(heap, block);

@@ -4,7 +4,8 @@
  * A block is live, or free; a free one is pending (freed, and the GPU may still be using it) or
  * clean, in the heap's lists or in a thread's cache:
  *
- *   heap->reserved_bytes = live + clean + pending, in lists and caches
+ *   heap->reserved_bytes = live + clean + pending, in lists and caches; what is kept for graphs
+ *                          (parked.h) counts as live
  *   heap->clean_bytes    = bytes of the blocks in all buckets' lists of clean ones
  *   heap->pending_bytes  = bytes of the blocks in heap->pending
  *                        = sum of heap->pending_by_slot

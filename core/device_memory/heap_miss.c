@@ -1,6 +1,7 @@
 #include "heap_miss.h"
 
 #include "core/base/clock.h"
+#include "core/contexts/capture.h"
 #include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
@@ -26,7 +27,9 @@ static CUresult ask_driver(struct miss *miss)
     uint64_t started = monotonic_now();
     enter_driver();
     atomic_fetch_add_explicit(&heap->threads_in_miss, 1, memory_order_relaxed);
+    struct relaxed_mode beside = relaxed_mode_where_captures_allocate(miss->pool);
     CUresult result = miss->pool->driver->cuMemAlloc_v2(miss->address, miss->bytes);
+    relaxed_mode_end(miss->pool->driver, beside);
     leave_driver();
     uint64_t nanoseconds = monotonic_now() - started;
     bucket_count_call(miss->cost, nanoseconds, result == CUDA_SUCCESS);
@@ -93,6 +96,9 @@ static CUresult finish_miss(const struct miss *miss, struct bucket *bucket)
     /* A record of this address is stale: the block there was freed past the pool. */
     if (met && lives)
         heap_forget_address(miss->pool, *miss->address);
+    /* What graphs own is by its address: they own nothing of the one that is just made. */
+    if (met && lives && miss->pool->settings.captures.allocate)
+        TELL_KINDS(miss->pool, forget_address, miss->pool, *miss->address);
     heap_lock(heap);
     /* If the context dies from here on, heap_reset finds the record: the generation changes before
      * it takes the lock. */

@@ -261,3 +261,17 @@ CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *
         return CUDA_SUCCESS;
     return heap_miss(pool, context, bucket, address, bytes);
 }
+
+CUresult heap_allocate_anew(struct pool *pool, struct context *context, CUdeviceptr *address,
+                            size_t bytes)
+{
+    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
+    struct heap *heap = heap_of(context);
+    struct bucket *bucket = &heap->unkept.bucket;
+    uint64_t of_bucket = size_class_round(&heap->classes, bytes);
+    heap_lock(heap);
+    if (of_bucket != 0 && !heap->ending_or_finest)
+        bucket = heap_bucket(heap, of_bucket);
+    heap_unlock(heap);
+    return heap_miss(pool, context, bucket, address, bytes);
+}

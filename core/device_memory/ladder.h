@@ -24,4 +24,9 @@
 CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *address,
                        size_t bytes);
 
+/* A block of the size's bucket that nobody has had before, straight from the driver: for graphs,
+ * which may use nothing that was freed while they were captured. */
+CUresult heap_allocate_anew(struct pool *pool, struct context *context, CUdeviceptr *address,
+                            size_t bytes);
+
 #endif

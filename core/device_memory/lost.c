@@ -15,7 +15,7 @@ static void forget_visited(struct block *block, void *argument)
 {
     struct forgetting *forgetting = argument;
     struct bucket_counters *counters = block->bucket->counters;
-    bool live = block_state(block) == BLOCK_LIVE;
+    bool live = block_state(block) == BLOCK_LIVE || block_state(block) == BLOCK_KEPT;
     heap_forget_block(forgetting->pool, forgetting->heap, block);
     if (live)
         bucket_count_lost(counters);
@@ -84,11 +84,12 @@ void heap_forget_address(struct pool *pool, CUdeviceptr address)
     bool live = heap_claim_live(heap, block, address, BLOCK_LEAVING);
     if (!live && block_address(block) == address && block_state(block) == BLOCK_CACHED)
         thread_caches_collect(heap);
-    if (live || (block_address(block) == address && is_listed(block))) {
+    bool kept = block_address(block) == address && block_state(block) == BLOCK_KEPT;
+    if (live || kept || (block_address(block) == address && is_listed(block))) {
         struct bucket_counters *counters = block->bucket->counters;
         heap_forget_block(pool, heap, block);
         counter_add(&counters->evictions[EVICTION_CONTEXT], 1);
-        counter_add(&counters->frees, live);
+        counter_add(&counters->frees, live || kept);
     }
     heap_unlock(heap);
 }

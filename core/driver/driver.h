@@ -64,7 +64,16 @@
     OPTIONAL(cuMemHostUnregister, (void *))                                                        \
     OPTIONAL(cuGraphGetNodes, (CUgraph, CUgraphNode *, size_t *))                                  \
     OPTIONAL(cuGraphNodeGetType, (CUgraphNode, CUgraphNodeType *))                                 \
-    OPTIONAL(cuGraphChildGraphNodeGetGraph, (CUgraphNode, CUgraph *))
+    OPTIONAL(cuGraphChildGraphNodeGetGraph, (CUgraphNode, CUgraph *))                              \
+    OPTIONAL(cuStreamGetCaptureInfo_v2,                                                            \
+             (CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *, const CUgraphNode **,    \
+              size_t *))                                                                           \
+    OPTIONAL(cuStreamGetCaptureInfo_v3,                                                            \
+             (CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *, const CUgraphNode **,    \
+              const CUgraphEdgeData **, size_t *))                                                 \
+    OPTIONAL(cuUserObjectCreate, (CUuserObject *, void *, CUhostFn, unsigned int, unsigned int))   \
+    OPTIONAL(cuUserObjectRelease, (CUuserObject, unsigned int))                                    \
+    OPTIONAL(cuGraphRetainUserObject, (CUgraph, CUuserObject, unsigned int, unsigned int))
 /* clang-format on */
 
 struct driver {

@@ -211,6 +211,14 @@ struct housekeeper_counters *figures_housekeeper(struct figures *figures)
     return added ? &added->counters : NULL;
 }
 
+struct graph_counters *figures_graphs(struct figures *figures)
+{
+    struct figures_graphs record = {0};
+    struct figures_graphs *added =
+        add(figures, &record.record, FIGURES_GRAPHS, sizeof record, sizeof record);
+    return added ? &added->counters : NULL;
+}
+
 bool figures_limits(struct figures *figures, int device, const struct device_limits *limits)
 {
     struct figures_limits record = {.device = device, .limits = *limits};

@@ -78,6 +78,9 @@ bool figures_limits(struct figures *figures, int device, const struct device_lim
 struct kind_counters *figures_kind(struct figures *figures, enum memory_kind kind, int device);
 struct neighbour_counters *figures_neighbours(struct figures *figures, int device);
 struct housekeeper_counters *figures_housekeeper(struct figures *figures);
+
+/* Those of what graphs keep, once for each process whose captures may allocate. */
+struct graph_counters *figures_graphs(struct figures *figures);
 struct heap_counters *figures_heap(struct figures *figures, uint64_t heap, int device);
 struct bucket_counters *figures_bucket(struct figures *figures, enum memory_kind kind,
                                        uint64_t owner, int device, uint64_t bytes);

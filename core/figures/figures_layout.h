@@ -17,7 +17,7 @@
 #include "stats.h"
 
 #define FIGURES_MAGIC     UINT64_C(0x6c6f6f7061647563) /* "cudapool", the lowest byte first */
-#define FIGURES_VERSION   7u
+#define FIGURES_VERSION   8u
 #define FIGURES_ALIGNMENT 64u /* of records: those of different heaps share no cache line */
 
 /* Who counts here. Times are nanoseconds. */
@@ -57,6 +57,7 @@ enum figures_type {
     FIGURES_NEIGHBOURS,
     FIGURES_HOUSEKEEPER,
     FIGURES_LIMITS,
+    FIGURES_GRAPHS,
 };
 
 /* What each record begins with. A reader steps over types that it does not know. */
@@ -127,6 +128,12 @@ struct figures_neighbours {
 struct figures_housekeeper {
     struct figures_record record;
     struct housekeeper_counters counters;
+};
+
+/* Once for each process whose captures may allocate. */
+struct figures_graphs {
+    struct figures_record record;
+    struct graph_counters counters;
 };
 
 /* What bounds the process's memory on a device. */

@@ -466,6 +466,19 @@ static void take_housekeeper(const struct housekeeper_counters *c, struct report
              out->board == BOARD_REFUSED ? c->board_why : "");
 }
 
+static void take_graphs(const struct graph_counters *c, struct report_graphs *out)
+{
+    out->told = true;
+    out->captures = counter_get(&c->captures);
+    out->without_owner = counter_get(&c->without_owner);
+    out->failed = counter_get(&c->failed);
+    out->owners = counter_get(&c->owners);
+    out->kept_blocks = counter_get(&c->kept_blocks);
+    out->kept_bytes = counter_get(&c->kept_bytes);
+    out->peak_kept_bytes = counter_get(&c->peak_kept_bytes);
+    out->astray = counter_get(&c->astray);
+}
+
 int figures_report(struct figures_walk walk, uint64_t started, struct report *report)
 {
     struct figures_walk devices = walk;
@@ -475,6 +488,9 @@ int figures_report(struct figures_walk walk, uint64_t started, struct report *re
         const struct figures_housekeeper *housekeeper = (const void *)record;
         if (record->type == FIGURES_HOUSEKEEPER)
             take_housekeeper(&housekeeper->counters, &report->housekeeper);
+        const struct figures_graphs *graphs = (const void *)record;
+        if (record->type == FIGURES_GRAPHS)
+            take_graphs(&graphs->counters, &report->graphs);
         if (record->type != FIGURES_DEVICE || is_there(report, device->ordinal))
             continue;
         if (!add_device(walk, device, started, report)) {

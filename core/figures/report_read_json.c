@@ -10,6 +10,7 @@
 #include "core/base/scratch.h"
 #include "core/settings/document_json.h"
 #include "core/settings/settings_json.h"
+#include "report_graphs_json.h"
 #include "report_json.h"
 #include "report_neighbours_json.h"
 #include "report_object_json.h"
@@ -353,8 +354,8 @@ static int check_version(const struct object *root, const char *key)
 
 static int read_report(const struct object *root, struct report *report)
 {
-    static const char *const known[] = {"cudapool_report", "process", "settings",
-                                        "housekeeper",     "devices", NULL};
+    static const char *const known[] = {"cudapool_report", "process", "settings", "housekeeper",
+                                        "graphs",          "devices", NULL};
     char place[PLACE_BYTES];
 
     if (!json_is_object(root->value))
@@ -367,7 +368,8 @@ static int read_report(const struct object *root, struct report *report)
     if (settings == NULL ||
         settings_from_json(root->document, place, settings, &report->settings) != 0)
         return -1;
-    if (report_read_housekeeper(root, &report->housekeeper) != 0)
+    if (report_read_housekeeper(root, &report->housekeeper) != 0 ||
+        report_read_graphs(root, &report->graphs) != 0)
         return -1;
     return read_devices(root, report);
 }

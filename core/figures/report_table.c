@@ -6,6 +6,7 @@
  */
 #include "report_table.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #include "report_neighbours.h"
@@ -347,6 +348,27 @@ static struct report_counters sum_times(const struct report *report)
     return sum;
 }
 
+/* What captures have allocated or freed, and graphs keep. */
+static void print_graphs(const struct report_graphs *graphs, FILE *out)
+{
+    char kept[READABLE_BYTES], most[READABLE_BYTES];
+
+    if (graphs->captures != 0) {
+        readable_bytes(graphs->kept_bytes, kept);
+        readable_bytes(graphs->peak_kept_bytes, most);
+        fprintf(out,
+                "graphs: %" PRIu64 " captures that could allocate, of which %" PRIu64
+                " left no graph; of what was freed, graphs kept %s at the end and %s at most\n",
+                graphs->captures, graphs->failed, kept, most);
+    }
+    if (graphs->without_owner != 0)
+        fprintf(out, "graphs: in %" PRIu64 " captures the driver answered\n",
+                graphs->without_owner);
+    if (graphs->astray != 0)
+        fprintf(out, "graphs: %" PRIu64 " blocks of theirs could have been handed out\n",
+                graphs->astray);
+}
+
 /* What has kept the process from its neighbours. */
 static void print_aloneness(const struct report *report, FILE *out)
 {
@@ -374,6 +396,8 @@ static void print_whole(const struct report *report, const struct look *look, FI
         print_device(out, &report->devices[i], look);
     }
     struct report_counters times = sum_times(report);
+    if (used)
+        print_graphs(&report->graphs, out);
     if (used)
         print_aloneness(report, out);
     if (used)

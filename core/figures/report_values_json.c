@@ -9,6 +9,7 @@
 
 #include "core/settings/document_json.h"
 #include "core/settings/settings_json.h"
+#include "report_graphs_json.h"
 #include "report_json.h"
 #include "report_neighbours_json.h"
 
@@ -157,6 +158,7 @@ static json_t *report_to_json(const struct report *report)
     status |= json_object_set_new(root, "settings", settings_to_json(&report->settings));
     status |=
         json_object_set_new(root, "housekeeper", report_housekeeper_to_json(&report->housekeeper));
+    status |= report_add_graphs(root, &report->graphs);
     status |= json_object_set_new(root, "devices", devices);
     return json_unless_failed(root, status);
 }

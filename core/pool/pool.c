@@ -12,6 +12,7 @@
 #include "core/device_memory/device_memory.h"
 #include "core/driver/calls.h"
 #include "core/figures/figures_file.h"
+#include "core/graph_memory/graph_memory.h"
 #include "core/host_memory/host_memory.h"
 #include "core/housekeeper/housekeeper.h"
 #include "core/reclaim/reclaim.h"
@@ -21,7 +22,8 @@
 #include "core/stream_memory/stream_memory.h"
 
 /* In the order in which they are asked. Device memory is the first one: see heap_of. */
-static const struct kind *const kinds[] = {&device_memory, &host_memory, &stream_memory, NULL};
+static const struct kind *const kinds[] = {&device_memory, &host_memory, &stream_memory,
+                                           &graph_memory, NULL};
 
 struct pool *pool_create(const struct driver *driver, const struct settings *settings,
                          const struct thread_functions *threads)
@@ -104,6 +106,7 @@ bool pool_captures_are_going_on(struct pool *pool)
 void pool_capture_about_to_begin(struct pool *pool)
 {
     no_lock_may_be_held();
+    graph_memory_take_up(pool);
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
         epoch_fence_the_rest(pool, c);
     TELL_KINDS(pool, capture_is_coming, pool);
@@ -139,6 +142,12 @@ void pool_capture_stream_destroyed(struct pool *pool, CUstream stream)
     captures_stream_destroyed(pool, stream);
 }
 
+void pool_graphs_may_be_gone(struct pool *pool)
+{
+    if (!is_inside_driver())
+        graph_memory_take_up(pool);
+}
+
 /* ---- out of memory, caches ---- */
 
 bool pool_make_room(struct pool *pool, struct reclaim *progress)
@@ -151,6 +160,7 @@ uint64_t pool_trim(struct pool *pool)
 {
     no_lock_may_be_held();
     uint64_t released = 0;
+    graph_memory_take_up(pool);
     for (const struct kind *const *kind = pool->kinds; *kind; kind++)
         released += (*kind)->trim ? (*kind)->trim(pool) : 0;
     return released;

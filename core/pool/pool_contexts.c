@@ -13,6 +13,7 @@
 #include "core/device_memory/device_memory.h"
 #include "core/device_memory/release.h"
 #include "core/driver/calls.h"
+#include "core/graph_memory/graph_memory.h"
 #include "core/stream_memory/mempool.h"
 #include "core/stream_memory/stream_find.h"
 #include "core/stream_memory/stream_order.h"
@@ -182,6 +183,7 @@ void pool_green_barrier_coming(struct pool *pool, CUgreenCtx green)
 struct synchronising pool_synchronise_begin(struct pool *pool, const CUcontext *handle)
 {
     no_lock_may_be_held();
+    graph_memory_take_up(pool);
     bool green = false;
     struct synchronising state = {NULL, false, 0, NULL};
     state.context = handle ? context_find(pool, *handle) : context_current(pool, &green);

@@ -11,6 +11,7 @@
 #include "core/contexts/registry.h"
 #include "core/device_memory/device_memory.h"
 #include "core/driver/calls.h"
+#include "core/graph_memory/graph_memory.h"
 #include "core/housekeeper/housekeeper.h"
 #include "core/reclaim/managed.h"
 #include "core/reclaim/reclaim.h"
@@ -43,6 +44,15 @@ static CUresult allocate_unserved(struct pool *pool, CUdeviceptr *address, size_
     return result;
 }
 
+/* The driver says why it gives nothing for this; captures that may allocate need not mind. */
+static CUresult refuse_by_driver(struct pool *pool, CUdeviceptr *address, size_t bytes)
+{
+    struct relaxed_mode mode = relaxed_mode_where_captures_allocate(pool);
+    CUresult result = pool->driver->cuMemAlloc_v2(address, bytes);
+    relaxed_mode_end(pool->driver, mode);
+    return result;
+}
+
 /* The calling thread's cache in its current context, where it may use it; else one without a heap,
  * and the slow path decides: so it does without a current context, and with one that has ended. */
 static inline struct thread_cache *usable_cache(const struct pool *pool)
@@ -55,20 +65,35 @@ static inline struct thread_cache *usable_cache(const struct pool *pool)
     return thread->generation == generation ? thread->kept : &no_thread_cache;
 }
 
+/* A capture that has begun since may have seen what this hands out: it owns that like the rest. */
+static CUresult allocate_from_heap(struct pool *pool, struct context *context, CUdeviceptr *address,
+                                   size_t bytes)
+{
+    CUresult result = heap_allocate(pool, context, address, bytes);
+    if (result == CUDA_SUCCESS && __builtin_expect(graph_memory_serves(pool), 0))
+        graph_memory_own(pool, *address);
+    return result;
+}
+
 __attribute__((noinline)) static CUresult allocate_slowly(struct pool *pool, CUdeviceptr *address,
                                                           size_t bytes)
 {
     bool sane = address && bytes;
     struct context *context = sane ? served_context(pool) : NULL;
+    if (!sane)
+        return refuse_by_driver(pool, address, bytes);
     if (!context)
         return allocate_unserved(pool, address, bytes);
+    graph_memory_take_up(pool);
+    if (graph_memory_serves(pool))
+        return graph_memory_allocate(pool, context, address, bytes);
     if (captures_are_going_on(&pool->captures)) {
         /* Relaxed, like every counter. Switched off, the pool does as if captures went on. */
         atomic_fetch_add_explicit(&heap_of(context)->counters->captured,
                                   pool->settings.device.enabled, memory_order_relaxed);
         return heap_allocate_unkept(pool, context, address, bytes);
     }
-    return heap_allocate(pool, context, address, bytes);
+    return allocate_from_heap(pool, context, address, bytes);
 }
 
 /* The same for a thread whose cache has shown its context, but not the block. */
@@ -80,7 +105,8 @@ __attribute__((noinline)) static CUresult allocate_in_context(struct pool *pool,
     /* Relaxed: see where it is set. */
     if (!bytes || atomic_load_explicit(&context->unusable, memory_order_relaxed))
         return allocate_slowly(pool, address, bytes);
-    return heap_allocate(pool, context, address, bytes);
+    graph_memory_take_up(pool);
+    return allocate_from_heap(pool, context, address, bytes);
 }
 
 /* Not inside: others may have taken the blocks meanwhile. */
@@ -216,6 +242,18 @@ static CUresult learn_pitch(struct pool *pool, allocate_pitch *driver, struct co
     return CUDA_SUCCESS;
 }
 
+static CUresult learn_pitch_beside_captures(struct pool *pool, allocate_pitch *driver,
+                                            struct context *context, CUdeviceptr *address,
+                                            struct pitch *wanted, size_t height)
+{
+    struct relaxed_mode mode = relaxed_mode_where_captures_allocate(pool);
+    CUresult result = learn_pitch(pool, driver, context, address, wanted, height);
+    relaxed_mode_end(pool->driver, mode);
+    if (result == CUDA_SUCCESS && graph_memory_serves(pool))
+        graph_memory_own(pool, *address);
+    return result;
+}
+
 static CUresult allocate_pitch_unserved(struct pool *pool, allocate_pitch *driver,
                                         CUdeviceptr *address, size_t *pitch, size_t width,
                                         size_t height, unsigned int element_bytes)
@@ -246,7 +284,7 @@ CUresult pool_allocate_pitch(struct pool *pool, allocate_pitch *driver, CUdevice
             *pitch = wanted.pitch;
         return result;
     }
-    CUresult result = learn_pitch(pool, driver, context, address, &wanted, height);
+    CUresult result = learn_pitch_beside_captures(pool, driver, context, address, &wanted, height);
     if (result == CUDA_SUCCESS)
         *pitch = wanted.pitch;
     return result;
@@ -266,7 +304,10 @@ __attribute__((noinline)) bool current_is_alive(struct pool *pool, CUcontext han
 static CUresult free_plainly(struct pool *pool, CUdeviceptr address, void *unused)
 {
     (void)unused;
-    return pool->driver->cuMemFree_v2(address);
+    struct relaxed_mode mode = relaxed_mode_where_captures_allocate(pool);
+    CUresult result = pool->driver->cuMemFree_v2(address);
+    relaxed_mode_end(pool->driver, mode);
+    return result;
 }
 
 /* What is not the pool's. Where the context goes on without the pool, what is still pending goes
@@ -277,7 +318,8 @@ __attribute__((noinline)) static CUresult free_unserved(struct pool *pool, CUdev
     if (what_is_current(pool) != CURRENT_UNKNOWN && pool_stream_free(pool, address, &result))
         return result;
     struct managed_memory managed = managed_find(pool, address);
-    result = pool->driver->cuMemFree_v2(address);
+    /* That of a null pointer, which some programs make to start CUDA, frees nothing. */
+    result = address ? pool->driver->cuMemFree_v2(address) : free_plainly(pool, address, NULL);
     if (result == CUDA_SUCCESS)
         managed_freed(&managed);
     bool green;
@@ -294,7 +336,9 @@ __attribute__((noinline)) static CUresult free_in_context(struct pool *pool, str
                                                           CUdeviceptr address)
 {
     uint64_t bytes = block_bytes(block);
-    CUresult result = heap_free(pool, block, address, &plain_free);
+    CUresult result;
+    if (!graph_memory_free(pool, block, address, &result))
+        result = heap_free(pool, block, address, &plain_free);
     housekeeper_look(pool, bytes);
     return result;
 }
@@ -403,6 +447,23 @@ static CUresult free_on_stream(struct pool *pool, CUdeviceptr address, void *arg
     return free->driver(address, free->stream);
 }
 
+/* Of a block that graphs own. A free that is captured becomes a part of a graph itself: that is
+ * between the program and the driver. */
+static CUresult free_owned_on_stream(struct pool *pool, struct block *block, CUdeviceptr address,
+                                     struct async_free *free)
+{
+    CUresult result;
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    bool apart = pool->driver->cuStreamIsCapturing &&
+                 pool->driver->cuStreamIsCapturing(free->stream, &status) == CUDA_SUCCESS &&
+                 status == CU_STREAM_CAPTURE_STATUS_NONE;
+    if (apart && graph_memory_free(pool, block, address, &result))
+        return result;
+    result = heap_free_by_driver(pool, block, address, free_on_stream, free);
+    graph_memory_look_again(pool, block, address);
+    return result;
+}
+
 CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr address,
                          CUstream stream)
 {
@@ -422,6 +483,8 @@ CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr addr
                  pool->driver->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
                  status == CU_STREAM_CAPTURE_STATUS_NONE;
     struct async_free free = {driver, stream};
+    if (block_is_owned(block))
+        return free_owned_on_stream(pool, block, address, &free);
     if (!plain)
         return heap_free_by_driver(pool, block, address, free_on_stream, &free);
     result = heap_free(pool, block, address, &(struct free_call){false, free_on_stream, &free});

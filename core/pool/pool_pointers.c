@@ -14,6 +14,7 @@
 #include "core/contexts/pool_state.h"
 #include "core/device_memory/device_memory.h"
 #include "core/driver/calls.h"
+#include "core/graph_memory/graph_memory.h"
 #include "core/reclaim/reclaim.h"
 #include "core/stream_memory/stream_find.h"
 #include "pool_host.h"
@@ -117,6 +118,7 @@ static uint64_t with_neighbours(const struct device *device, const struct kept_b
 
 CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
 {
+    graph_memory_take_up(pool);
     CUresult result = pool->driver->cuMemGetInfo_v2(free, total);
     bool green;
     struct context *context = result == CUDA_SUCCESS ? context_current(pool, &green) : NULL;

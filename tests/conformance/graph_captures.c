@@ -458,3 +458,113 @@ void relaxed_calls_beside_other_threads_captures(void)
 {
     try_all_calls(true, true);
 }
+
+/* --- allocating beside captures in relaxed mode, as a pool may ---------------------------------*/
+
+static void allocate_and_free_relaxed(void *unused)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUdeviceptr block = 0;
+    (void)unused;
+    SUCCEEDS(cuThreadExchangeStreamCaptureMode(&mode));
+    SUCCEEDS(cuMemAlloc_v2(&block, MIB));
+    SUCCEEDS(cuMemFree_v2(block));
+    SUCCEEDS(cuThreadExchangeStreamCaptureMode(&mode));
+}
+
+/* They work, and the capture is spoiled no more than it was. */
+void relaxed_allocations_beside_spoiled_captures(void)
+{
+    for (unsigned int mode = 0; mode < MODES; mode++) {
+        CUgraph graph = NULL;
+        struct object *object;
+        begin(mode);
+        object = object_kept_by(graph_being_captured(gpu.a));
+        EXPECT(cuCtxSynchronize(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        allocate_and_free_relaxed(NULL);
+        in_another_thread(allocate_and_free_relaxed, NULL);
+        CHECK(status_of(gpu.a) == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+        CHECK(stays(object));
+        EXPECT(cuStreamEndCapture(gpu.a, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        CHECK(graph == NULL && goes(object));
+        all_captures_are_over();
+    }
+}
+
+/* What is captured may use it at once, and launches find it where it was. */
+void captures_use_memory_allocated_meanwhile(void)
+{
+    enum { WORDS = 4096 };
+    for (unsigned int mode = 0; mode < MODES; mode++) {
+        CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
+        CUdeviceptr block = 0;
+        CUgraphExec exec;
+        CUgraph graph;
+        begin(mode);
+        SUCCEEDS(cuThreadExchangeStreamCaptureMode(&relaxed));
+        SUCCEEDS(cuMemAlloc_v2(&block, WORDS * 4));
+        SUCCEEDS(cuThreadExchangeStreamCaptureMode(&relaxed));
+        fill(gpu.a, block, WORDS, mode + 1);
+        spin_then_verify(gpu.a, 0, block, WORDS, mode + 1);
+        graph = end_capture();
+        exec = instantiate(graph);
+        destroy_graph(graph);
+        for (int i = 0; i < 3; i++)
+            launch_and_wait(exec);
+        CHECK(wrong_words() == 0);
+        destroy_exec(exec);
+        SUCCEEDS(cuMemFree_v2(block));
+    }
+}
+
+/* The thread's own stream by its handle, in functions that are not for it in particular. */
+void captures_of_the_threads_own_stream(void)
+{
+    for (unsigned int mode = 0; mode < MODES; mode++) {
+        CUgraph graph = NULL;
+        struct object *object;
+        SUCCEEDS(cuStreamBeginCapture_v2(CU_STREAM_PER_THREAD, mode));
+        object = object_kept_by(graph_being_captured(CU_STREAM_PER_THREAD));
+        spin(CU_STREAM_PER_THREAD, 0);
+        SUCCEEDS(cuStreamEndCapture(CU_STREAM_PER_THREAD, &graph));
+        CHECK(stays(object));
+        destroy_graph(graph);
+        CHECK(goes(object));
+    }
+}
+
+/* The destructor may run while a capture goes on, which it spares. */
+void objects_that_go_beside_captures(void)
+{
+    for (unsigned int mode = 0; mode < MODES; mode++) {
+        struct object *object;
+        begin(mode);
+        object = new_object();
+        SUCCEEDS(cuUserObjectRelease(object->handle, 1));
+        CHECK(goes(object));
+        CHECK(status_of(gpu.a) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+        destroy_graph(end_capture());
+    }
+}
+
+/* A graph, and an executable, that are destroyed beside a capture let go of their objects then. */
+void graphs_that_go_beside_captures(void)
+{
+    for (unsigned int mode = 0; mode < MODES; mode++) {
+        CUgraph graph = new_graph();
+        struct object *object = object_kept_by(graph), *kept_on;
+        CUgraph launched = kernel_graph(0);
+        CUgraphExec exec;
+        kept_on = object_kept_by(launched);
+        exec = instantiate(launched);
+        destroy_graph(launched);
+        launch_and_wait(exec);
+        begin(mode);
+        destroy_graph(graph);
+        CHECK(goes(object));
+        destroy_exec(exec);
+        CHECK(goes(kept_on));
+        CHECK(status_of(gpu.a) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+        destroy_graph(end_capture());
+    }
+}

@@ -80,6 +80,11 @@ void calls_beside_captures(void);
 void calls_beside_other_threads_captures(void);
 void relaxed_calls_beside_captures(void);
 void relaxed_calls_beside_other_threads_captures(void);
+void relaxed_allocations_beside_spoiled_captures(void);
+void captures_use_memory_allocated_meanwhile(void);
+void captures_of_the_threads_own_stream(void);
+void objects_that_go_beside_captures(void);
+void graphs_that_go_beside_captures(void);
 
 /* --- nodes that allocate and free: graph_memory.c ----------------------------------------------*/
 

@@ -3,10 +3,11 @@
 # after the other and over again, and prints a table: medians, ratios, peak device memory, hits.
 #
 # usage: run.sh OUTPUT_DIR [section...]
-#   sections: conformance kinds hazard progress locks memory managed captures contexts give_back overlap
-#   host_functions misses linked streams thrust try python neighbours host_facts pinned; all if none.
+#   sections: conformance kinds hazard progress locks memory managed captures graph_captures contexts
+#   give_back overlap host_functions misses linked streams thrust try python neighbours host_facts pinned; all if none.
 #   And soak, which runs only where it is named: SOAK_SECONDS (480) of it
 #   ROUNDS  of four processes in turn in the section neighbours (default 200), GROUP of processes (64)
+#   REPLAYS in each row of the section graph_captures (default 100000)
 #   PAIRS   pairs of each thread in the section streams (default 20000), LARGE MiB of its large block
 #   PINNED  parts of the section pinned (default: hazard pairs staging large mixed peak python), and
 #           PINNED_SMALL=1 for sizes that the simulated driver can do
@@ -363,6 +364,23 @@ fi
 if wanted captures "$@"; then
     say ""
     check_all capture "$programs/capture"
+fi
+# Captures that may allocate; without the setting, as without the pool, they may not.
+if wanted graph_captures "$@"; then
+    say ""
+    replays=("$programs/graph_captures" replays="${REPLAYS:-100000}")
+    echo '{"version": 1, "captures": {"allocate": true}}' >"$work/graphs.json"
+    echo '{"version": 1, "captures": {"allocate": true}, "device": {"growth_budget": "0B"}}' \
+        >"$work/graphs_no_budget.json"
+    check 0 "graph_captures refused, plain" plain "" "$programs/graph_captures" refused
+    check 0 "graph_captures refused, pool, captures.allocate false" pool "" \
+        "$programs/graph_captures" refused
+    check 1 "graph_captures, plain (must fail)" plain "" "${replays[@]}"
+    for threads in 1 8 32; do
+        check 0 "graph_captures, pool, $threads threads" pool "$work/graphs.json" "${replays[@]}" \
+            threads=$threads
+    done
+    check 0 "graph_captures, pool, growth budget 0" pool "$work/graphs_no_budget.json" "${replays[@]}"
 fi
 if [ $# -gt 0 ] && wanted soak "$@"; then
     say ""

@@ -153,6 +153,14 @@ calls() { # case
     on_pool SIMCUDA_MEMORY=40GiB -- "$programs/stream_calls" "$1"
 }
 
+# Captures that may allocate: as the program sees it, and as the race detector does.
+graphs() { # case
+    program graphs "$1" "{'captures': {'allocate': true}}"
+}
+graph_races() { # case
+    SIMCUDA_RACES=1 program graph_races "$1" "{'captures': {'allocate': true}}"
+}
+
 pressure() { # case
     on_pool SIMCUDA_MEMORY=64MiB -- "$programs/stream_pressure" "$1"
 }

@@ -106,6 +106,8 @@ CUresult capture_add(struct stream *stream, const struct work *work, struct node
         graph_add(stream->capture->graph, work, stream->capture_nodes, stream->capture_node_count);
     if (added == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    if (races_on)
+        race_captured(&added->work);
     set_nodes(stream, &added, 1);
     if (node != NULL)
         *node = added;

@@ -45,6 +45,12 @@
  *   wait in it, on the host or put on a device, must be for work that this call, or a call made
  *   before, waits for without the pool, or that was observed.
  *
+ * Graphs
+ *   A captured operation remembers whose memory it has seen. Where that was allocated or freed
+ * while a capture went on, and the driver has not got it back, a launch may use it after the
+ * program has freed it (a pool may keep it for that), and finding it in someone else's hands is a
+ * hazard.
+ *
  * Not seen: order made by flags in memory (wait_flag, a host that polls), and what kernels touch
  * beyond their arguments.
  *
@@ -143,10 +149,18 @@ struct tenancy {
     uint64_t serial, id, bytes, context;
     struct point begin; /* in the stream, of a stream-ordered one */
     bool live, forgotten /* its memory was someone else's since it was freed */;
+    bool graphs;          /* allocated or freed while captures went on: their graphs may use it */
     uint64_t free_number; /* 0: not freed by a call that waits */
     struct clock *freed;  /* what the freeing thread knew */
     struct use *uses;
 };
+
+/* What graphs use, which captures have seen: race_graphs.c. A program whose captures may allocate
+ * relies on that memory until the graphs are gone, whether or not it has freed it. */
+bool graph_may_use_freed(const struct tenancy *freed, const struct range *range);
+/* Someone else has some of the freed allocation's memory. */
+void memory_of_graphs_given(const struct tenancy *freed);
+bool was_given_by_graphs(uint64_t serial);
 
 /* Compares the ranges with what is on record, and records them. */
 void memory_used(const struct range *ranges, unsigned int count, struct point point,
@@ -158,6 +172,8 @@ uint64_t last_allocation(void);
 uint64_t last_free(void);
 /* The live allocation that begins there, or NULL. */
 struct tenancy *tenancy_at(uint64_t address);
+/* The live allocation that the address is in, or NULL. */
+struct tenancy *tenancy_around(uint64_t address);
 /* Do they have a byte in common? */
 bool ranges_meet(const struct range *a, const struct range *b);
 
@@ -171,6 +187,8 @@ void report_use_after_free(const struct tenancy *tenancy, const struct range *ra
 void report_before_allocation(const struct tenancy *tenancy, const struct origin *origin);
 void report_reached_late(const struct tenancy *live, const struct range *range,
                          const struct origin *origin);
+void report_given_to_another(const struct tenancy *live, const struct range *range,
+                             const struct origin *origin);
 void report_given_out_twice(const struct tenancy *live, uint64_t base, uint64_t bytes, uint64_t id);
 void report_lost_progress(const char *what, const struct op *op);
 void count_operation(void);

@@ -172,7 +172,7 @@ static const struct overlaps *find(uint64_t begin, uint64_t end)
     return &overlaps;
 }
 
-static struct tenancy *live_at(uint64_t address)
+struct tenancy *tenancy_around(uint64_t address)
 {
     const struct overlaps *found = find(address, address + 1);
     for (size_t i = 0; i < found->count; i++)
@@ -183,7 +183,7 @@ static struct tenancy *live_at(uint64_t address)
 
 struct tenancy *tenancy_at(uint64_t address)
 {
-    struct tenancy *tenancy = live_at(address);
+    struct tenancy *tenancy = tenancy_around(address);
     return tenancy != NULL && tenancy->base == address ? tenancy : NULL;
 }
 
@@ -272,6 +272,8 @@ static void use_live(struct tenancy *live, const struct overlaps *found,
         record(live, beginning);
         return;
     }
+    if (was_given_by_graphs(beginning->range->captured_of))
+        report_given_to_another(live, beginning->range, beginning->origin);
     for (size_t i = 0; i < found->count; i++)
         if (found->all[i] != live)
             compare(found->all[i], live, beginning);
@@ -298,7 +300,8 @@ static void use_of_none(const struct overlaps *found, uint64_t begin, uint64_t e
             touches(beginning->range, from, to) && (last == NULL || last->serial < tenancy->serial))
             last = tenancy;
     }
-    if (last != NULL && is_waited_for_by_free(last, beginning->origin))
+    if (last != NULL && (is_waited_for_by_free(last, beginning->origin) ||
+                         graph_may_use_freed(last, beginning->range)))
         record(last, beginning);
     else if (last != NULL)
         report_use_after_free(last, beginning->range, beginning->origin);
@@ -372,6 +375,7 @@ static void destroy(struct tenancy *tenancy)
  * saying that the rest is used after the free. */
 static void hand_over(struct tenancy *freed, uint64_t base, uint64_t end)
 {
+    memory_of_graphs_given(freed);
     if (threads_are_told())
         clock_join(host_clock(), freed->freed);
     forget_uses(freed, is_known, observed);
@@ -422,7 +426,8 @@ static struct tenancy *allocated(uint64_t address, uint64_t bytes, uint64_t id)
                                 .bytes = bytes,
                                 .context = context_of_new(address),
                                 .priority = random_priority(),
-                                .live = true};
+                                .live = true,
+                                .graphs = sim.captures != NULL};
     insert(tenancy);
     count_allocation();
     return tenancy;
@@ -452,10 +457,10 @@ static bool is_freed_as_device_memory(uint64_t address)
 
 static void freed(struct tenancy *tenancy, const struct clock *covered, bool copies_count)
 {
-    uint64_t serial = tenancy->serial;
     const struct overlaps *found;
     tenancy->live = false;
-    last_freed = serial;
+    tenancy->graphs = tenancy->graphs || sim.captures != NULL;
+    last_freed = tenancy->serial;
     clock_drop(tenancy->freed);
     tenancy->freed = clock_hold(*host_clock());
     forget_uses(tenancy, is_known, observed);
@@ -465,7 +470,7 @@ static void freed(struct tenancy *tenancy, const struct clock *covered, bool cop
     found = find(tenancy->base, tenancy->end);
     for (size_t i = 0; i < found->count; i++)
         if (found->all[i] != tenancy)
-            forget_uses(found->all[i], is_succeeded_by, &serial);
+            forget_uses(found->all[i], is_succeeded_by, &tenancy->serial);
 }
 
 /* --- what the driver does ----------------------------------------------------------------------*/

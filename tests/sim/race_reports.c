@@ -167,6 +167,18 @@ void report_reached_late(const struct tenancy *live, const struct range *range,
     finish_report();
 }
 
+void report_given_to_another(const struct tenancy *live, const struct range *range,
+                             const struct origin *origin)
+{
+    findings.hazards++;
+    start_report();
+    say("simcuda races: hazard %llu: a graph uses memory that was given to someone else\n",
+        (unsigned long long)findings.hazards);
+    say_operation("use", origin);
+    say_allocation(range, live);
+    finish_report();
+}
+
 void report_given_out_twice(const struct tenancy *live, uint64_t base, uint64_t bytes, uint64_t id)
 {
     findings.hazards++;

@@ -263,6 +263,8 @@ struct range {
     bool written;
     uint64_t row, pitch; /* row 0: all bytes */
     uint64_t rows, slice;
+    uint64_t
+        captured_of; /* the race detector's: the allocation that a capture has seen there; or 0 */
 };
 
 struct copy {
@@ -381,6 +383,8 @@ void race_op_after(struct op *op, const struct op *earlier);
 /* The operation, ordered but not yet submitted, uses its memory. */
 void race_op_in_stream(struct op *op, struct stream *stream);
 void race_op_in_graph(struct op *op, const struct stream *stream, const struct op *before);
+/* The work has become a node of a graph by a capture. */
+void race_captured(struct work *work);
 /* Does the launch start beside the kernel before it in its stream? It is then ordered so. */
 bool race_starts_early(struct op *op, struct stream *stream);
 /* The stream waits for an event. */

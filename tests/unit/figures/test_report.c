@@ -108,6 +108,7 @@ static void fill_report(struct report *report)
                                                       .wakeups = 77,
                                                       .board = BOARD_REFUSED,
                                                       .board_why = "/dev/shm is full"};
+    report->graphs = (struct report_graphs){true, 11, 12, 13, 14, 15, 16, 17, 18};
     report->device_count = 2;
     report->devices = calloc(2, sizeof(*report->devices));
     fill_device(&report->devices[0], 0);
@@ -160,6 +161,7 @@ static void expect_same(const struct report *one, const struct report *other)
     cr_expect_float_eq(one->process.wall_seconds, other->process.wall_seconds, 0);
     cr_expect_arr_eq(&one->settings, &other->settings, offsetof(struct settings, spelled));
     cr_expect_arr_eq(&one->housekeeper, &other->housekeeper, sizeof(one->housekeeper));
+    cr_expect_arr_eq(&one->graphs, &other->graphs, sizeof(one->graphs));
     cr_assert_eq(one->device_count, other->device_count);
     for (size_t i = 0; i < one->device_count; i++)
         expect_same_devices(&one->devices[i], &other->devices[i]);

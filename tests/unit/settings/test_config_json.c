@@ -460,7 +460,7 @@ Test(config_json, unknown_keys_name_the_nearest_known_one)
     REFUSED("{\"device\": {\"caps\": {\"cachd\": 1}}}", "device.caps.cachd: unknown key",
             "device.caps.cached;", "cached, blocks_per_bucket, reserve_ratio");
     REFUSED("{\"growth_budget\": 1}", ": growth_budget: unknown", "device.growth_budget;",
-            "$schema, version, device, stream_ordered, host, neighbours, limits, report");
+            "$schema, version, device, stream_ordered, host, captures, neighbours, limits, report");
     REFUSED("{\"devise\": {}}", ": devise: ", " device;");
     REFUSED("{\"device\": {\"reuse\": {}}}", "device.reuse: ", "stream_ordered.reuse;");
     REFUSED("{\"stream_ordered\": {\"enable\": 0}}",
