@@ -59,6 +59,8 @@ HOOK(cuMemPoolCreate, (CUmemoryPool * handle, const CUmemPoolProps *properties))
     struct pool *pool = result == CUDA_SUCCESS ? the_pool() : NULL;
     if (pool && is_in_device_memory(properties))
         pool_mempool_created(pool, *handle, properties->location.id);
+    if (!properties)
+        return result;
     return tell_of_pool(result, handle, &properties->location, properties->allocType);
 }
 

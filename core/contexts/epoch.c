@@ -472,21 +472,6 @@ bool epoch_fence_the_rest_at_once(struct pool *pool, struct context *context)
     return fence_the_rest(pool, context, false);
 }
 
-bool epoch_nothing_runs(struct pool *pool, struct context *context)
-{
-    context_lock(context);
-    struct fence *fence = epoch_begin_close(context, false);
-    uint64_t epoch = epoch_current(&context->epochs) - 1;
-    context_unlock(context);
-    if (!fence)
-        return false;
-    struct epoch_recorded recorded = epoch_record_and_lock(pool, context, fence, true);
-    bool over = epoch_clean(&context->epochs) >= epoch;
-    context_unlock(context);
-    epoch_settle_record(pool, context, &recorded);
-    return over;
-}
-
 void epoch_note_error(struct context *context, CUresult result)
 {
     /* That one tells of the thread's context, which may be gone. */

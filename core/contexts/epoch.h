@@ -65,10 +65,6 @@ void epoch_fence_the_rest(struct pool *pool, struct context *context);
 /* The same without waiting. False where another thread is recording one. */
 bool epoch_fence_the_rest_at_once(struct pool *pool, struct context *context);
 
-/* No lock held. Records a fence that is only asked about, and asks: whether the context has no work
- * now, and all that was pending is clean. False as well where another thread is recording one. */
-bool epoch_nothing_runs(struct pool *pool, struct context *context);
-
 /* Lock held on entry and return, released in between. Asks the driver whether the fence is over
  * and, if so, makes clean what it covers. FENCE_RUNNING where another thread is asking, or has just
  * been told so: every question takes the driver's lock, for which launches wait. */
@@ -120,10 +116,6 @@ void epoch_wait_for_frees(struct pool *pool, struct context *context, uint64_t g
 /* In an allocation, for so many nanoseconds at most, where the fence has been recorded. */
 bool epoch_wait_a_moment(struct pool *pool, struct context *context, uint64_t stamp,
                          uint64_t nanoseconds);
-
-/* The same for a fence that is not waitable, too: so that nanoseconds must be few. */
-bool epoch_wait_for_any(struct pool *pool, struct context *context, uint64_t stamp,
-                        uint64_t nanoseconds);
 
 /* The same for any fence that covers the stamp, whatever it may be behind, other contexts' work
  * included, and not longer than until the monotonic clock shows give_up_at nanoseconds. */

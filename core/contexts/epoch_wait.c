@@ -235,26 +235,13 @@ bool epoch_wait_in_allocation(struct pool *pool, struct context *context, uint64
     return wait_for(pool, context, (struct fence_wait){.stamp = stamp, .in_allocation = true});
 }
 
-static bool wait_a_moment(struct pool *pool, struct context *context, struct fence *fence,
-                          uint64_t stamp, uint64_t nanoseconds)
-{
-    struct fence_wait wait = {
-        .stamp = stamp, .give_up_at = monotonic_now() + nanoseconds, .in_allocation = true};
-    return fence && wait_for_fence(pool, context, fence, wait);
-}
-
 bool epoch_wait_a_moment(struct pool *pool, struct context *context, uint64_t stamp,
                          uint64_t nanoseconds)
 {
-    return wait_a_moment(pool, context, epoch_fence_for(&context->epochs, stamp, true), stamp,
-                         nanoseconds);
-}
-
-bool epoch_wait_for_any(struct pool *pool, struct context *context, uint64_t stamp,
-                        uint64_t nanoseconds)
-{
-    return wait_a_moment(pool, context, epoch_fence_for(&context->epochs, stamp, false), stamp,
-                         nanoseconds);
+    struct fence *fence = epoch_fence_for(&context->epochs, stamp, true);
+    struct fence_wait wait = {
+        .stamp = stamp, .give_up_at = monotonic_now() + nanoseconds, .in_allocation = true};
+    return fence && wait_for_fence(pool, context, fence, wait);
 }
 
 bool epoch_wait_until(struct pool *pool, struct context *context, uint64_t stamp,

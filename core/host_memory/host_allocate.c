@@ -1,29 +1,11 @@
 #include "host_allocate.h"
 
-#include "core/base/clock.h"
 #include "core/base/numbers.h"
 #include "core/contexts/epoch.h"
 #include "core/contexts/fence_list.h"
-#include "core/contexts/host_work.h"
-#include "host_release.h"
 
 /* What a new block takes the driver where nobody has measured it yet: nanoseconds. */
 #define MISS_NANOSECONDS 100000u
-
-/* A new block counts as no more expensive than so, whatever the driver's lock was held for
- * meanwhile: nanoseconds. */
-#define MISS_MOST_NANOSECONDS UINT64_C(100000000)
-
-/* The driver's calls for blocks that somebody could do without take at most 1 / GROWTH_SHARE of the
- * time. */
-#define GROWTH_SHARE 2u
-
-/* How long an allocation waits for a fence of its own; and stands by while others are in the
- * driver, which its own call would wait for as well: where the pool may grow, and where it may not.
- * Nanoseconds. */
-#define WAIT_FOR_OWN_FENCE        UINT64_C(1000000)
-#define WAIT_FOR_OTHERS           UINT64_C(1000000)
-#define WAIT_FOR_OTHERS_NO_GROWTH UINT64_C(10000000)
 
 /* Another thread may take the block that has become clean. After a few lost races the driver is
  * asked for a new one. */
@@ -119,105 +101,25 @@ static uint64_t miss_cost(struct pool *pool, struct host_heap *heap, uint64_t ke
     lock_must_be_held(&heap->context->lock);
     const struct bucket_counters *counters = host_bucket(pool, heap, key)->bucket.counters;
     uint64_t calls = counter_get(&counters->allocation_calls);
-    uint64_t mean =
-        calls ? counter_get(&counters->allocation_nanoseconds) / calls : MISS_NANOSECONDS;
-    return smaller_of(mean, MISS_MOST_NANOSECONDS);
+    return calls ? counter_get(&counters->allocation_nanoseconds) / calls : MISS_NANOSECONDS;
 }
 
-/* What an allocation that finds nothing clean may do. */
-enum growth {
-    GROWS,         /* take a new block */
-    GROWS_IN_TURN, /* it could, but others have the turn, or there is no room: see host_has_room */
-    WAITS          /* more is pending than the growth budget */
-};
-
-static bool is_past_budget(struct pool *pool, struct host_heap *heap)
+static bool may_grow(struct pool *pool, struct host_heap *heap)
 {
     uint64_t budget = host_memory_of(pool)->growth_budget;
-    return host_sum(heap).pending_bytes >= budget &&
-           host_sweep_and_sum(heap).pending_bytes >= budget;
+    return host_sum(heap).pending_bytes < budget || host_sweep_and_sum(heap).pending_bytes < budget;
 }
 
-/* Whether it is this thread's turn to make a block that it could do without. While the GPU keeps
- * up, that is one thread's at a time, and takes a small part of the time: every fence waits for the
- * driver while it makes a block, so that those who wait for fences would take new blocks in turn.
- */
-static bool growth_is_due(const struct host_heap *heap, uint64_t cost)
-{
-    uint64_t since = rest_of(monotonic_now(), counter_get(&heap->missed_at));
-    return atomic_load_explicit(&heap->sharing, memory_order_relaxed) <= 1 ||
-           !epoch_keeps_up(&heap->context->epochs) ||
-           (!host_is_in_driver(heap) && since / GROWTH_SHARE >= cost);
-}
-
-static enum growth growth_of(struct pool *pool, struct host_heap *heap, uint64_t key, uint64_t cost)
-{
-    if (is_past_budget(pool, heap))
-        return WAITS;
-    return host_has_room(pool, heap, key) && growth_is_due(heap, cost) ? GROWS : GROWS_IN_TURN;
-}
-
-static bool is_unfenced(const struct context *context, uint64_t stamp)
-{
-    return stamp > epoch_clean(&context->epochs) &&
-           !epoch_fence_for(&context->epochs, stamp, false);
-}
-
-/* While another thread records a fence, which may wait for others' calls. */
-static void stand_by(struct context *context, uint64_t stamp, uint64_t patience)
-{
-    uint64_t started = monotonic_now();
-    while (is_unfenced(context, stamp) && epoch_is_asked_about(&context->epochs) &&
-           monotonic_now() - started < patience) {
-        context_unlock(context);
-        patient_nap(started);
-        context_lock(context);
-    }
-}
-
-/* What nobody's fence covers yet, one of this allocation's does: where the GPU has nothing to do,
- * all of it is clean then. None is recorded while there is work that only the host ends: the driver
- * might wait for it. */
-static bool is_over_after_all(struct pool *pool, struct context *context, uint64_t stamp,
-                              uint64_t patience)
-{
-    context_lock(context);
-    epoch_await_others(context, stamp);
-    stand_by(context, stamp, patience);
-    bool records =
-        is_unfenced(context, stamp) && host_work_limit(&context->epochs.host_work) == UINT64_MAX;
-    context_unlock(context);
-    if (records)
-        epoch_nothing_runs(pool, context);
-    context_lock(context);
-    bool over = stamp <= epoch_clean(&context->epochs) ||
-                epoch_wait_for_any(pool, context, stamp, WAIT_FOR_OWN_FENCE);
-    context_unlock(context);
-    return over;
-}
-
-/* Rung 4. False where the wait was in vain, or the thread has waited for as long as a new block
- * takes since it had the last one: so each gets as many as it needs. */
+/* Rung 4. False where the wait was in vain. */
 static bool wait_for(struct pool *pool, struct host_heap *heap, uint64_t key, uint64_t stamp)
 {
     struct context *context = heap->context;
-    const struct host_shard *shard = host_shard_of_thread(pool, heap);
+    bool grows = may_grow(pool, heap);
     context_lock(context);
-    uint64_t cost = miss_cost(pool, heap, key);
+    bool over = grows ? epoch_wait_a_moment(pool, context, stamp, miss_cost(pool, heap, key))
+                      : epoch_wait_in_allocation(pool, context, stamp);
     context_unlock(context);
-    enum growth growth = growth_of(pool, heap, key, cost);
-    bool over = false;
-    context_lock(context);
-    if (growth == WAITS)
-        over = epoch_wait_in_allocation(pool, context, stamp);
-    else if (growth == GROWS_IN_TURN || !shard || counter_get(&shard->waited) < cost)
-        over = epoch_wait_a_moment(pool, context, stamp, cost);
-    context_unlock(context);
-    if (over || growth == GROWS)
-        return over;
-    return is_over_after_all(pool, context, stamp,
-                             host_has_room(pool, heap, key) ? WAIT_FOR_OTHERS
-                                                            : WAIT_FOR_OTHERS_NO_GROWTH);
+    return over;
 }
 
 /* Rungs 2 to 4 without the counting. */
@@ -240,25 +142,12 @@ static struct block *find(struct pool *pool, struct host_heap *heap, uint64_t ke
     return look.block;
 }
 
-static void note_wait(struct pool *pool, struct host_heap *heap, uint64_t nanoseconds)
-{
-    struct host_shard *shard = host_shard_of_thread(pool, heap);
-    if (!shard)
-        return;
-    host_lock(shard);
-    counter_add(&shard->waited, nanoseconds);
-    host_unlock(shard);
-}
-
 struct block *host_take(struct pool *pool, struct host_heap *heap, uint64_t key, size_t bytes)
 {
     enum hit hit;
-    uint64_t started = monotonic_now();
     struct block *block = find(pool, heap, key, bytes, &hit);
     if (!block)
         return NULL;
-    if (hit != HIT_CLEAN)
-        note_wait(pool, heap, monotonic_now() - started);
     /* Those of all shards: the block may be another thread's by now. */
     context_lock(heap->context);
     struct bucket_counters *counters = host_bucket(pool, heap, key)->bucket.counters;

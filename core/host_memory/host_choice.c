@@ -7,8 +7,7 @@ static struct block *first_of(const struct bucket *bucket, const struct host_cho
 {
     struct block *first = choice->pending ? bucket->pending.first : bucket->clean.first;
     bool fits = (!choice->key || bucket->bytes == choice->key) && first &&
-                first->freed_at <= choice->freed_before &&
-                !(choice->in_pieces && first->bytes < HOST_PIECE);
+                first->freed_at <= choice->freed_before;
     return fits ? first : NULL;
 }
 
@@ -40,21 +39,12 @@ static struct host_bin *choose(const struct host_heap *heap, const struct host_c
     return chosen;
 }
 
-/* Whether the block is there and is what is chosen. */
-static bool fits(const struct host_bin *bin, const struct block *block,
-                 const struct host_choice *choice)
-{
-    lock_must_be_held(&bin->shard->lock);
-    enum block_state wanted = choice->pending ? BLOCK_PENDING : BLOCK_CLEAN;
-    return host_bin_of(block) == bin && block_state(block) == wanted &&
-           block->freed_at <= choice->freed_before;
-}
-
 /* Takes a clean or pending block into the calling thread's hand, if it still is what is chosen. */
 static bool take(struct host_bin *bin, struct block *block, const struct host_choice *choice)
 {
+    enum block_state wanted = choice->pending ? BLOCK_PENDING : BLOCK_CLEAN;
     host_lock(bin->shard);
-    bool is_there = fits(bin, block, choice);
+    bool is_there = host_bin_of(block) == bin && block_state(block) == wanted;
     if (is_there) {
         host_count_leaving(block);
         host_take_out(bin, block);
@@ -64,44 +54,27 @@ static bool take(struct host_bin *bin, struct block *block, const struct host_ch
 }
 
 /* Of the moment. */
-static bool may_go(const struct block *block, const struct host_choice *choice)
-{
-    struct host_bin *bin = host_bin_of(block);
-    if (block_state(block) != BLOCK_CLEAN || !bin->shard)
-        return false;
-    host_lock(bin->shard);
-    bool goes = fits(bin, block, choice);
-    host_unlock(bin->shard);
-    return goes;
-}
-
-static bool is_unused(const struct host_piece *piece, const struct host_choice *choice)
+static bool is_unused(const struct host_piece *piece)
 {
     const struct block *block = piece->blocks.first;
-    while (block && may_go(block, choice))
+    while (block && block_state(block) == BLOCK_CLEAN)
         block = block->links[LINK_HEAP].next;
     return !block;
 }
 
-/* One that can go back as a whole. */
-static struct host_piece *any_unused_piece(const struct host_pieces *pieces,
-                                           const struct host_choice *choice)
-{
-    for (unsigned i = 0; i < HOST_PIECE_HASHES; i++)
-        for (struct host_piece *piece = pieces->by_number[i]; piece; piece = piece->next)
-            if (is_unused(piece, choice))
-                return piece;
-    return NULL;
-}
-
-/* That of the block, or, in the order of sizes, another one. */
+/* A piece that can go back as a whole: that of the block, or, in the order of sizes, another one.
+ */
 static struct host_piece *unused_piece(const struct host_pieces *pieces, const struct block *block,
-                                       const struct host_choice *choice)
+                                       bool lru)
 {
     struct host_piece *own = host_piece_of(pieces, block);
-    if (!own || is_unused(own, choice))
+    if (!own || is_unused(own))
         return own;
-    return choice->lru ? NULL : any_unused_piece(pieces, choice);
+    for (unsigned i = 0; i < HOST_PIECE_HASHES && !lru; i++)
+        for (struct host_piece *piece = pieces->by_number[i]; piece; piece = piece->next)
+            if (is_unused(piece))
+                return piece;
+    return NULL;
 }
 
 /* Takes the piece's blocks, chained through their bucket links. */
@@ -118,9 +91,9 @@ static struct block *take_piece(const struct host_piece *piece, const struct hos
     return chain;
 }
 
-/* The block that is preferred, or the piece in its place. */
-static struct block *take_preferred(const struct host_heap *heap, const struct host_choice *choice)
+struct block *host_take_chosen(const struct host_heap *heap, const struct host_choice *choice)
 {
+    lock_must_be_held(&heap->context->lock);
     bool any = !choice->pending && !choice->key && choice->freed_before == UINT64_MAX;
     struct host_bin *bin = choose(heap, choice);
     if (!bin)
@@ -129,19 +102,10 @@ static struct block *take_preferred(const struct host_heap *heap, const struct h
     struct block *first = first_of(&bin->bucket, choice);
     host_unlock(bin->shard);
     const struct host_piece *piece =
-        first && any ? unused_piece(&heap->pieces, first, choice) : NULL;
+        first && any ? unused_piece(&heap->pieces, first, choice->lru) : NULL;
     struct block *chain = piece ? take_piece(piece, choice) : NULL;
     if (chain || !first || !take(bin, first, choice))
         return chain;
     first->links[LINK_BUCKET].next = NULL;
     return first;
-}
-
-struct block *host_take_chosen(const struct host_heap *heap, const struct host_choice *choice)
-{
-    lock_must_be_held(&heap->context->lock);
-    const struct host_piece *piece =
-        choice->in_pieces ? any_unused_piece(&heap->pieces, choice) : NULL;
-    struct block *chain = piece ? take_piece(piece, choice) : NULL;
-    return chain ? chain : take_preferred(heap, choice);
 }

@@ -15,8 +15,6 @@ struct host_choice {
     bool lru;              /* the one that was freed first, rather than one of the largest */
     uint64_t key;          /* of these only; 0: of all */
     uint64_t freed_before; /* and only if they were freed by then: the monotonic clock */
-    bool in_pieces; /* and small ones only as a whole piece, since else the driver has no less
-                       of the machine's memory afterwards */
 };
 
 /* Takes what is to be given back next into the calling thread's hand: a block, or where it is a

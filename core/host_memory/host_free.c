@@ -9,6 +9,10 @@
 #include "core/housekeeper/housekeeper.h"
 #include "host_release.h"
 
+/* An epoch is closed by so many frees of a shard, or by as many bytes as are its share (see
+ * fence_bytes). */
+#define FENCE_EVERY_FREES 64u
+
 /* A shard in which nobody has freed anything for so many epochs gets no share of it. */
 #define ACTIVE_EPOCHS 4u
 
@@ -20,11 +24,12 @@
  * due. */
 static void share_among_active(const struct pool *pool, struct host_heap *heap)
 {
+    const struct host_memory *memory = host_memory_of(pool);
     uint64_t current = epoch_current(&heap->context->epochs);
     unsigned active = 0;
     for (const struct host_shard *shard = host_shards(heap); shard; shard = shard->next)
         active += counter_get(&shard->newest) + ACTIVE_EPOCHS >= current;
-    host_share(pool, heap, active ? active : 1);
+    host_share(memory, heap, active ? active : 1);
 }
 
 /* ---- by the driver ---- */
@@ -111,9 +116,6 @@ static CUresult close_epoch(struct pool *pool, struct context *context)
     CUresult result = CUDA_SUCCESS;
     struct epochs *epochs = &context->epochs;
     context_lock(context);
-    /* One that an allocation records is no free's. */
-    if (epochs->recording && !epochs->recording_for_free)
-        epoch_await_others(context, epoch_current(epochs) - 1);
     struct fence *fence = epoch_begin_close(context, true);
     epochs->owed |= !fence && epochs->recording;
     context_unlock(context);
@@ -234,10 +236,15 @@ static bool is_the_drivers(struct pool *pool, const struct block *block)
            !context_is_usable(context) || program_captures(&pool->captures);
 }
 
+static uint64_t fence_frees(const struct pool *pool)
+{
+    return smaller_of(FENCE_EVERY_FREES, pool->settings.host.caps.blocks_per_bucket);
+}
+
 /* Counts a free of so many bytes in this epoch. True: a fence is due, which this one is to record.
  * While another thread records one, that is left to the next free. */
-static bool count_free(const struct host_heap *heap, struct host_shard *shard, uint64_t bytes,
-                       uint64_t stamp)
+static bool count_free(const struct pool *pool, const struct host_heap *heap,
+                       struct host_shard *shard, uint64_t bytes, uint64_t stamp)
 {
     lock_must_be_held(&shard->lock);
     if (shard->stamp != stamp) {
@@ -246,8 +253,7 @@ static bool count_free(const struct host_heap *heap, struct host_shard *shard, u
     }
     shard->frees++;
     shard->bytes += bytes;
-    if (!shard->fence_next &&
-        shard->frees < atomic_load_explicit(&heap->fence_frees, memory_order_relaxed) &&
+    if (!shard->fence_next && shard->frees < fence_frees(pool) &&
         shard->bytes < atomic_load_explicit(&heap->fence_bytes, memory_order_relaxed))
         return false;
     shard->fence_next = epoch_fence_is_near(&heap->context->epochs);
@@ -268,8 +274,8 @@ static bool is_as_expected(const struct block *block, uint64_t key)
 
 /* Claims a live block and puts it into the bin of its key, with the shard's lock all the time: so a
  * context that ends finds every block live or listed. */
-static enum put put(struct host_heap *heap, struct host_shard *shard, struct block *block,
-                    CUdeviceptr address, struct freed *freed)
+static enum put put(struct pool *pool, struct host_heap *heap, struct host_shard *shard,
+                    struct block *block, CUdeviceptr address, struct freed *freed)
 {
     lock_must_be_held(&shard->lock);
     struct host_bin *bin = host_bin_find(shard, freed->key);
@@ -286,17 +292,17 @@ static enum put put(struct host_heap *heap, struct host_shard *shard, struct blo
      * submitted was submitted before. */
     freed->stamp = epoch_current(&heap->context->epochs);
     freed->counters = bin->bucket.counters;
-    freed->due = count_free(heap, shard, block->bytes, freed->stamp);
+    freed->due = count_free(pool, heap, shard, block->bytes, freed->stamp);
     host_add_pending(bin, block, freed->stamp, counter_get(&heap->now));
     freed->free_bytes = counter_get(&shard->free_bytes);
     return PUT;
 }
 
-static enum put put_with_lock(struct host_heap *heap, struct host_shard *shard, struct block *block,
-                              CUdeviceptr address, struct freed *freed)
+static enum put put_with_lock(struct pool *pool, struct host_heap *heap, struct host_shard *shard,
+                              struct block *block, CUdeviceptr address, struct freed *freed)
 {
     host_lock(shard);
-    enum put result = put(heap, shard, block, address, freed);
+    enum put result = put(pool, heap, shard, block, address, freed);
     host_unlock(shard);
     return result;
 }
@@ -309,9 +315,9 @@ static enum put put_where_it_can_be(struct pool *pool, struct host_heap *heap, s
         is_the_drivers(pool, block) ? NULL : host_shard_of_thread(pool, heap);
     if (!shard)
         return IS_ANOTHERS;
-    enum put result = put_with_lock(heap, shard, block, address, freed);
+    enum put result = put_with_lock(pool, heap, shard, block, address, freed);
     if (result == IS_ANOTHERS && host_bin_make(pool, heap, shard, freed->key))
-        result = put_with_lock(heap, shard, block, address, freed);
+        result = put_with_lock(pool, heap, shard, block, address, freed);
     return result;
 }
 

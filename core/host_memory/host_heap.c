@@ -8,10 +8,6 @@
 #include "core/contexts/kind.h"
 #include "host_large.h"
 
-/* An epoch is closed by so many frees of a shard, or by as many bytes as are its share (see
- * fence_bytes). */
-#define FENCE_EVERY_FREES 64u
-
 /* ---- buckets and shards ---- */
 
 static struct bucket_counters *counters_of(struct pool *pool, const struct host_heap *heap,
@@ -19,20 +15,6 @@ static struct bucket_counters *counters_of(struct pool *pool, const struct host_
 {
     return figures_bucket(&pool->figures, KIND_HOST, heap->context->figures_id,
                           heap->context->device->ordinal, host_key_bytes(key));
-}
-
-/* So much that what was freed before a fence, and after it until it is over, is inside the growth
- * budget together. */
-void host_share(const struct pool *pool, struct host_heap *heap, unsigned shards)
-{
-    const struct host_memory *memory = host_memory_of(pool);
-    uint64_t most = smaller_of(memory->growth_budget, memory->cached_cap);
-    uint64_t blocks = pool->settings.host.caps.blocks_per_bucket / shards;
-    atomic_store_explicit(&heap->sharing, shards, memory_order_relaxed);
-    atomic_store_explicit(&heap->fence_bytes, most / 2 / shards, memory_order_relaxed);
-    atomic_store_explicit(&heap->fence_frees, smaller_of(larger_of(blocks, 1), FENCE_EVERY_FREES),
-                          memory_order_relaxed);
-    atomic_store_explicit(&heap->cap_share, memory->cached_cap / shards, memory_order_relaxed);
 }
 
 bool host_heap_init(struct pool *pool, struct context *context)
@@ -44,7 +26,7 @@ bool host_heap_init(struct pool *pool, struct context *context)
     heap->context = context;
     bucket_settings_resolve(&pool->settings.host.buckets, memory->machine.memory_bytes,
                             &heap->classes);
-    host_share(pool, heap, 1);
+    host_share(memory, heap, 1);
     heap->unkept.bucket.counters = counters_of(pool, heap, 0);
     return heap->unkept.bucket.counters && bucket_set_make_room(&heap->buckets);
 }
@@ -441,7 +423,6 @@ static void empty_shard(struct host_shard *shard)
             detach_for_good(bin, b->clean.first);
     }
     counter_set(&shard->live_requested, 0);
-    counter_set(&shard->waited, 0);
     shard->stamp = shard->frees = shard->bytes = 0;
     host_unlock(shard);
 }
@@ -478,7 +459,5 @@ void host_heap_reset(struct pool *pool, struct context *context)
     struct forgetting forgetting = {pool, heap};
     block_records_visit(&heap->records, forget_visited, &forgetting);
     counter_set(&heap->peak_requested, 0);
-    counter_set(&heap->denied, 0);
-    counter_set(&heap->missed_at, 0);
     context_unlock(context);
 }

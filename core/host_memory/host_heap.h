@@ -73,7 +73,6 @@ struct host_shard {
     counter free_bytes;     /* like the next ones: read without the lock */
     counter pending_bytes;  /* what is clean, and has not been looked at, included */
     counter newest;         /* stamp of the last free; 0: there was none */
-    counter waited;         /* nanoseconds in allocations since the last new block */
     counter live_requested; /* what the program was given here less what it freed here */
 };
 
@@ -86,10 +85,8 @@ struct host_heap {
     _Atomic(struct host_shard *) first_shard; /* all of them: the list only grows. The same pairs
                                                  with that in host_shards */
     _Atomic uint64_t fence_bytes; /* freed by one shard's threads in an epoch, which is then closed.
-                                     Relaxed, like the next ones: as the last thread that has closed
+                                     Relaxed, like the next one: as the last thread that has closed
                                      one saw who frees, see share_among_active */
-    _Atomic unsigned sharing;     /* so many shards' threads are at it */
-    _Atomic uint64_t fence_frees; /* the same for a number of frees */
     _Atomic uint64_t cap_share;   /* of what may be cached: one shard's */
     _Atomic bool ending; /* the context is: nothing is handed out or taken back. Relaxed: read with
                             a shard's lock, each of which is taken and given after it was written */
@@ -101,12 +98,7 @@ struct host_heap {
     struct host_bin unkept;    /* the same for blocks that go to the driver when they are freed */
     struct host_pieces pieces; /* of all blocks of the driver's */
     counter reserved_bytes;
-    _Atomic unsigned threads_in_driver; /* for a new block, or to give one back. Relaxed: it
-                                           chooses who waits */
-    counter denied;         /* bytes of a block that the reserve ratio lately left no room for;
-                               0: there was room, or what lay idle has made some */
-    counter missed_at;      /* nanoseconds of the monotonic clock: when one last came */
-    counter peak_requested; /* the most that the program held, as far as slow paths saw */
+    counter peak_requested;       /* the most that the program held, as far as slow paths saw */
     uint64_t pending_when_looked; /* the newest stamp when the housekeeper last looked; 0: none */
 };
 
@@ -190,12 +182,6 @@ static inline bool host_lives_on(const struct host_heap *heap, uint64_t generati
     return (generation & 1) != 0 && context_generation(heap->context) == generation;
 }
 
-/* Whether threads are in the driver for new blocks, or to give some back. */
-static inline bool host_is_in_driver(const struct host_heap *heap)
-{
-    return atomic_load_explicit(&heap->threads_in_driver, memory_order_relaxed) != 0;
-}
-
 static inline struct host_shard *host_shard_at(const struct host_heap *heap, unsigned number)
 {
     return atomic_load_explicit(&heap->shards[number], memory_order_acquire);
@@ -212,7 +198,14 @@ static inline struct host_shard *host_shards(const struct host_heap *heap)
 /* ---- no lock is held ---- */
 
 /* So many shards' threads share what may be freed without a fence, and what may be cached. */
-void host_share(const struct pool *pool, struct host_heap *heap, unsigned shards);
+static inline void host_share(const struct host_memory *memory, struct host_heap *heap,
+                              unsigned shards)
+{
+    uint64_t most =
+        memory->growth_budget < memory->cached_cap ? memory->growth_budget : memory->cached_cap;
+    atomic_store_explicit(&heap->fence_bytes, most / 2 / shards, memory_order_relaxed);
+    atomic_store_explicit(&heap->cap_share, memory->cached_cap / shards, memory_order_relaxed);
+}
 
 /* Prepares the zeroed heap of a context that was just made. False where memory is short. */
 bool host_heap_init(struct pool *pool, struct context *context);

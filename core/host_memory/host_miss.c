@@ -57,12 +57,11 @@ struct host_new {
 };
 
 /* By hand where that is quicker; where that fails, the driver is the one to say why. */
-static void ask_once(struct pool *pool, struct host_heap *heap, const struct host_request *request,
+static void ask_once(struct pool *pool, const struct host_request *request,
                      struct bucket_counters *cost, struct host_new *made)
 {
     uint64_t started = monotonic_now();
     enter_driver();
-    atomic_fetch_add_explicit(&heap->threads_in_driver, 1, memory_order_relaxed);
     made->origin = HOST_REGISTERED;
     made->result = CUDA_ERROR_OUT_OF_MEMORY;
     unsigned flags = request->sort & HOST_SORT_FLAGS;
@@ -73,23 +72,22 @@ static void ask_once(struct pool *pool, struct host_heap *heap, const struct hos
         made->origin = HOST_BY_DRIVER;
         made->result = call_driver(pool->driver, request->address, made->bytes, request->sort);
     }
-    atomic_fetch_sub_explicit(&heap->threads_in_driver, 1, memory_order_relaxed);
     leave_driver();
     bucket_count_call(cost, monotonic_now() - started, made->result == CUDA_SUCCESS);
 }
 
 /* The block's size, as long as there is memory; then exactly what is wanted. */
-static void ask(struct pool *pool, struct host_heap *heap, const struct host_request *request,
-                struct bucket_counters *cost, struct host_new *made)
+static void ask(struct pool *pool, const struct host_request *request, struct bucket_counters *cost,
+                struct host_new *made)
 {
     struct reclaim progress = {.bound = RECLAIM_MACHINE, .bytes = made->bytes};
     do
-        ask_once(pool, heap, request, cost, made);
+        ask_once(pool, request, cost, made);
     while (is_worth_another_try(pool, request, made->result, &progress));
     if (made->result != CUDA_ERROR_OUT_OF_MEMORY || made->bytes == request->bytes)
         return;
     made->bytes = request->bytes;
-    ask_once(pool, heap, request, cost, made);
+    ask_once(pool, request, cost, made);
 }
 
 /* If the context has died since, its memory has died with it. */
@@ -123,15 +121,14 @@ static void finish(struct pool *pool, struct host_heap *heap, struct host_bin *b
     context_unlock(heap->context);
 }
 
-/* A new block was wanted, so the next free is worth a fence of its own; and it is paid for. */
-static void note_growth(struct pool *pool, struct host_heap *heap)
+/* A new block was wanted, so the next free is worth a fence of its own. */
+static void ask_for_a_fence(struct pool *pool, struct host_heap *heap)
 {
     struct host_shard *shard = host_shard_of_thread(pool, heap);
     if (!shard)
         return;
     host_lock(shard);
     shard->fence_next = true;
-    counter_set(&shard->waited, 0);
     host_unlock(shard);
 }
 
@@ -145,13 +142,12 @@ CUresult host_miss(struct pool *pool, struct host_heap *heap, uint64_t key,
     uint64_t bytes = host_key_bytes(bucket->bucket.bytes);
     struct host_new made = {.bytes = bytes ? bytes : request->bytes};
     host_release_before_growth(pool, heap, made.bytes);
-    ask(pool, heap, request, bucket->bucket.counters, &made);
-    counter_set(&heap->missed_at, monotonic_now());
+    ask(pool, request, bucket->bucket.counters, &made);
     /* A block that is smaller than its bucket must not serve it again, so it is not kept. */
     if (bytes && made.bytes != bytes && made.result == CUDA_SUCCESS)
         bucket = &heap->unkept;
     finish(pool, heap, bucket, generation, request, &made);
-    note_growth(pool, heap);
+    ask_for_a_fence(pool, heap);
     housekeeper_look_after_miss(pool);
     return made.result;
 }

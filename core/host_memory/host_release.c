@@ -24,9 +24,6 @@
 /* A program that has launched nothing for so long is not at work: nanoseconds. */
 #define QUIET_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
 
-/* What was freed no longer ago belongs to a ring of blocks that is in use: nanoseconds. */
-#define IN_USE_NANOSECONDS (UINT64_C(100) * 1000 * 1000)
-
 /* After so many bytes of misses an allocation looks what the cgroup has left. */
 #define LOOK_BYTES (UINT64_C(16) << 20)
 
@@ -46,13 +43,10 @@ static CUresult give_back_registered(struct pool *pool, struct context *context,
 CUresult host_call_to_free(struct pool *pool, const struct host_leaving *leaving)
 {
     void *memory = (void *)(uintptr_t)leaving->address;
-    struct host_heap *heap = host_heap_of(leaving->context);
     enter_driver();
-    atomic_fetch_add_explicit(&heap->threads_in_driver, 1, memory_order_relaxed);
     CUresult result = leaving->origin == HOST_REGISTERED
                           ? give_back_registered(pool, leaving->context, memory, leaving->bytes)
                           : pool->driver->cuMemFreeHost(memory);
-    atomic_fetch_sub_explicit(&heap->threads_in_driver, 1, memory_order_relaxed);
     leave_driver();
     return result;
 }
@@ -67,6 +61,23 @@ struct release {
     bool stranded;    /* also where the driver answers everything, and no fence can be had */
     bool inside_free; /* the program waits, as the driver's own free does; else nobody may */
 };
+
+/* Records a fence that is only asked about, and asks: whether there was any work that it had to
+ * wait for. */
+static bool nothing_runs(struct pool *pool, struct context *context)
+{
+    context_lock(context);
+    struct fence *fence = epoch_begin_close(context, false);
+    uint64_t epoch = epoch_current(&context->epochs) - 1;
+    context_unlock(context);
+    if (!fence)
+        return false;
+    struct epoch_recorded recorded = epoch_record_and_lock(pool, context, fence, true);
+    bool over = epoch_clean(&context->epochs) >= epoch;
+    context_unlock(context);
+    epoch_settle_record(pool, context, &recorded);
+    return over;
+}
 
 /* Whether the program has launched nothing for a while. Between a look at whether the context has
  * work and the driver's free another thread may launch some, for which the free then waits, with
@@ -168,7 +179,7 @@ static uint64_t release_from(struct pool *pool, struct host_heap *heap, const st
     }
     while (sum < what->bytes && counter_get(&heap->pieces.taken) > what->taken && bytes &&
            !housekeeping_is_stopped(&pool->housekeeping)) {
-        if (!what->inside_free && !epoch_nothing_runs(pool, context))
+        if (!what->inside_free && !nothing_runs(pool, context))
             break;
         /* Whoever has just asked, or waited, may have made blocks clean. */
         if (sum == 0)
@@ -221,42 +232,20 @@ static uint64_t taken_at_most(const struct pool *pool, struct host_heap *heap, u
     return most < (double)more ? 0 : (uint64_t)(most - (double)more);
 }
 
-/* What goes back past the ratio. Where all is inside it, and something did not fit lately: what
- * lies idle, if no fence of earlier frees has to be waited for. */
-static void give_back_for_ratio(struct pool *pool, struct host_heap *heap,
-                                const struct release *what, const struct release *idle)
-{
-    const struct epochs *epochs = &heap->context->epochs;
-    bool past = counter_get(&heap->pieces.taken) > what->taken;
-    bool over = atomic_load_explicit(&epochs->fenced, memory_order_relaxed) <= epoch_clean(epochs);
-    if (what->inside_free && !over && (!past || !host_frees_are_over(pool, heap->context)))
-        return;
-    counter_set(&heap->denied, 0);
-    release_from(pool, heap, idle);
-    if (past)
-        release_from(pool, heap, what);
-}
-
-/* What lies idle goes first, and makes room for what did not fit lately: what was free a moment ago
- * is likely to be wanted again at once. */
 static void release_past_ratio(struct pool *pool, struct host_heap *heap, uint64_t more,
                                bool inside_free)
 {
-    struct release what = release_of(pool, UINT64_MAX, EVICTION_CAP, inside_free), idle = what;
-    uint64_t denied = counter_get(&heap->denied);
+    struct release what = release_of(pool, UINT64_MAX, EVICTION_CAP, inside_free);
     what.taken = taken_at_most(pool, heap, more);
-    idle.taken = denied ? taken_at_most(pool, heap, larger_of(more, denied)) : what.taken;
-    idle.choice.freed_before = rest_of(counter_get(&heap->now), IN_USE_NANOSECONDS);
-    idle.choice.in_pieces = true;
-    if (counter_get(&heap->pieces.taken) > idle.taken && (inside_free || is_quiet(pool)))
-        give_back_for_ratio(pool, heap, &what, &idle);
+    if (counter_get(&heap->pieces.taken) > what.taken && (inside_free || is_quiet(pool)))
+        release_from(pool, heap, &what);
 }
 
-/* Free blocks of the key; 0 where there can't be as many as a bucket may have. */
-static uint64_t free_blocks(const struct pool *pool, const struct host_heap *heap, uint64_t key)
+/* Free blocks of the key past what a bucket may have. */
+static uint64_t blocks_past_cap(const struct pool *pool, const struct host_heap *heap, uint64_t key)
 {
     uint64_t most = pool->settings.host.caps.blocks_per_bucket, blocks = 0;
-    if (host_sum(heap).free_bytes / host_key_bytes(key) < most)
+    if (host_sum(heap).free_bytes / host_key_bytes(key) <= most)
         return 0;
     for (struct host_shard *shard = host_shards(heap); shard; shard = shard->next) {
         host_lock(shard);
@@ -264,16 +253,7 @@ static uint64_t free_blocks(const struct pool *pool, const struct host_heap *hea
         blocks += bin ? bin->bucket.free_blocks : 0;
         host_unlock(shard);
     }
-    return blocks;
-}
-
-bool host_has_room(const struct pool *pool, struct host_heap *heap, uint64_t key)
-{
-    uint64_t bytes = host_key_bytes(key);
-    if (counter_get(&heap->pieces.taken) <= taken_at_most(pool, heap, bytes))
-        return free_blocks(pool, heap, key) < pool->settings.host.caps.blocks_per_bucket;
-    counter_set(&heap->denied, bytes);
-    return false;
+    return rest_of(blocks, most);
 }
 
 void host_release_excess(struct pool *pool, struct host_heap *heap, uint64_t key)
@@ -284,8 +264,7 @@ void host_release_excess(struct pool *pool, struct host_heap *heap, uint64_t key
         release_from(pool, heap, &what);
     release_past_ratio(pool, heap, 0, true);
     what.choice.key = key;
-    what.bytes = host_key_bytes(key) *
-                 rest_of(free_blocks(pool, heap, key), pool->settings.host.caps.blocks_per_bucket);
+    what.bytes = blocks_past_cap(pool, heap, key) * host_key_bytes(key);
     if (what.bytes)
         release_from(pool, heap, &what);
 }
@@ -364,7 +343,7 @@ static void wait_for_quiet(struct pool *pool, struct context *context, uint64_t 
     uint64_t started = monotonic_now();
     while (has_any(host_heap_of(context)) && context_is_usable(context) &&
            !program_captures(&pool->captures) && monotonic_now() < give_up_at &&
-           !epoch_nothing_runs(pool, context))
+           !nothing_runs(pool, context))
         seldom_nap(started, LOOK_NANOSECONDS);
 }
 
