@@ -278,8 +278,8 @@ void pool_capture_began(struct pool *pool, CUstream stream, bool per_thread);
 void pool_capture_perhaps_ended(struct pool *pool, CUstream stream, bool per_thread);
 void pool_capture_stream_destroyed(struct pool *pool, CUstream stream);
 
-/* After a call that may have ended a graph or an executable: what these have kept for themselves goes
- * back. No lock is held. */
+/* After a call that may have ended a graph or an executable: what these have kept for themselves
+ * goes back. No lock is held. */
 void pool_graphs_may_be_gone(struct pool *pool);
 
 /* ---- out of memory, caches, report ---- */
