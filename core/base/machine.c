@@ -26,6 +26,9 @@
 /* Linux has at most so many nodes. */
 #define NODES_END 1024u
 
+/* Of a cgroup's limit so much is to be left to others. */
+#define LEFT_SHARE 16u
+
 /* --- text files of lines and fields --------------------------------------------------------- */
 
 struct reader {
@@ -420,6 +423,11 @@ uint64_t machine_memory_left(const struct machine *machine)
     cancellation_restore(cancellation);
     errno = error;
     return left;
+}
+
+uint64_t machine_memory_missing(const struct machine *machine, uint64_t bytes)
+{
+    return rest_of(bytes + machine->memory_bytes / LEFT_SHARE, machine_memory_left(machine));
 }
 
 /* A line of /proc/meminfo. */

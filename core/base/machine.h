@@ -61,6 +61,10 @@ void machine_read(struct machine *machine, const char *root);
  * level, for cold paths. */
 uint64_t machine_memory_left(const struct machine *machine);
 
+/* What is missing if, after so many bytes more, others are to have a part of the cgroup's limit
+ * left: a sixteenth. 0: nothing. As quick. */
+uint64_t machine_memory_missing(const struct machine *machine, uint64_t bytes);
+
 /* How much more memory a process may take before the machine runs short of it, as the kernel
  * estimates that (MemAvailable), and machine_memory_left, whichever is less. UINT64_MAX where
  * neither is known. As quick. */

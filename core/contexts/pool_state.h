@@ -295,6 +295,12 @@ struct pool {
     _Atomic bool forgotten; /* this is the child of a fork. Relaxed: set before it has threads */
 };
 
+/* Whether such pools may keep anything. Sequentially consistent, like its writers. */
+static inline bool drivers_pools_keep(const struct pool *pool)
+{
+    return atomic_load(&pool->drivers_pools) != DRIVERS_POOLS_NONE;
+}
+
 /* The calling thread's id: never given to another, unlike its address. */
 static inline uint64_t thread_id(struct pool *pool)
 {

@@ -11,10 +11,8 @@
 #include "host_choice.h"
 #include "host_large.h"
 
-/* Of a cgroup's limit, so much is left to others: with less, what is free goes back. */
-#define LEFT_SHARE 16u
-
-/* With less than this share of it left, the housekeeper looks so often: nanoseconds. */
+/* With less than this share of a cgroup's limit left, the housekeeper looks so often: nanoseconds.
+ */
 #define NEAR_SHARE       4u
 #define NEAR_NANOSECONDS (UINT64_C(100) * 1000 * 1000)
 
@@ -269,14 +267,6 @@ void host_release_excess(struct pool *pool, struct host_heap *heap, uint64_t key
         release_from(pool, heap, &what);
 }
 
-/* What the cgroup lacks if it is to have some left after so many bytes more. */
-static uint64_t missing_in_cgroup(const struct host_memory *memory, uint64_t bytes)
-{
-    uint64_t left = machine_memory_left(&memory->machine);
-    uint64_t wanted = bytes + memory->machine.memory_bytes / LEFT_SHARE;
-    return rest_of(wanted, left);
-}
-
 /* Now and then: to look opens files. */
 static uint64_t missing_for_growth(struct host_memory *memory, uint64_t bytes)
 {
@@ -286,7 +276,8 @@ static uint64_t missing_for_growth(struct host_memory *memory, uint64_t bytes)
         return 0;
     atomic_store_explicit(&memory->unlooked, 0, memory_order_relaxed);
     /* For what can never be met nothing goes back. */
-    return bytes > memory->machine.memory_bytes ? 0 : missing_in_cgroup(memory, bytes);
+    return bytes > memory->machine.memory_bytes ? 0
+                                                : machine_memory_missing(&memory->machine, bytes);
 }
 
 void host_release_before_growth(struct pool *pool, struct host_heap *heap, uint64_t bytes)
@@ -456,10 +447,11 @@ uint64_t host_leave_to_machine(struct pool *pool, uint64_t now)
     const struct host_memory *memory = host_memory_of(pool);
     if (!memory || all_free_bytes(pool) == 0)
         return UINT64_MAX;
-    uint64_t missing = missing_in_cgroup(memory, 0);
+    uint64_t missing = machine_memory_missing(&memory->machine, 0);
     if (missing)
         host_give_back(pool, NULL, missing);
-    bool near = missing_in_cgroup(memory, memory->machine.memory_bytes / NEAR_SHARE) != 0;
+    bool near =
+        machine_memory_missing(&memory->machine, memory->machine.memory_bytes / NEAR_SHARE) != 0;
     return near ? now + NEAR_NANOSECONDS : UINT64_MAX;
 }
 

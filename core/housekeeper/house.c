@@ -129,8 +129,7 @@ static bool is_anything_free(struct pool *pool)
     struct device *device = registry_devices(&pool->registry);
     for (; device; device = device->next)
         on_the_way += atomic_load_explicit(&device->on_the_way, memory_order_relaxed);
-    return kept.cached || kept.pending || on_the_way ||
-           atomic_load(&pool->drivers_pools) != DRIVERS_POOLS_NONE;
+    return kept.cached || kept.pending || on_the_way || drivers_pools_keep(pool);
 }
 
 /* See housekeeping.h for why nothing that is freed meanwhile is missed. */

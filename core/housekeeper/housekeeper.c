@@ -118,8 +118,7 @@ static bool has_taken_much(struct pool *pool)
         bytes += device_reserved(device);
         of_limited_group |= device->group_limit != UINT64_MAX && device_reserved(device);
     }
-    return bytes > HOUSEKEEPER_BYTES || of_limited_group ||
-           atomic_load(&pool->drivers_pools) != DRIVERS_POOLS_NONE;
+    return bytes > HOUSEKEEPER_BYTES || of_limited_group || drivers_pools_keep(pool);
 }
 
 /* Others are told soon enough by the thread, unless it was much. Relaxed: it chooses who tells. */

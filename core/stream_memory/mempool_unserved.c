@@ -12,9 +12,6 @@
 #include "mempool_list.h"
 #include "streams.h"
 
-/* So much of the machine's memory, or of the process's limit, is to be left by what is kept. */
-#define LEFT_SHARE 16u
-
 /* ---- whose memory it is, and how much of it may be kept ---- */
 
 static bool is_on_machine(const CUmemLocation *location)
@@ -131,14 +128,14 @@ static bool trim_all(struct pool *pool, bool of_machine)
 
 bool mempool_trim_unserved(struct pool *pool, bool of_machine)
 {
-    return streams_of(pool) && pool->driver->cuMemPoolTrimTo &&
-           atomic_load(&pool->drivers_pools) != DRIVERS_POOLS_NONE && trim_all(pool, of_machine);
+    return streams_of(pool) && pool->driver->cuMemPoolTrimTo && drivers_pools_keep(pool) &&
+           trim_all(pool, of_machine);
 }
 
 static bool machine_is_short(struct pool *pool)
 {
     const struct machine *machine = machine_of(streams_of(pool));
-    return machine && machine_memory_left(machine) < machine->memory_bytes / LEFT_SHARE;
+    return machine && machine_memory_missing(machine, 0) != 0;
 }
 
 /* The next use changes the state first, and so is not taken for none. */
@@ -154,8 +151,7 @@ static void release_if_idle(struct pool *pool, uint64_t now)
 uint64_t mempool_look_after_unserved(struct pool *pool, uint64_t now)
 {
     uint32_t touched = DRIVERS_POOLS_TOUCHED;
-    if (!streams_of(pool) || !pool->driver->cuMemPoolTrimTo ||
-        atomic_load(&pool->drivers_pools) == DRIVERS_POOLS_NONE)
+    if (!streams_of(pool) || !pool->driver->cuMemPoolTrimTo || !drivers_pools_keep(pool))
         return UINT64_MAX;
     if (atomic_compare_exchange_strong(&pool->drivers_pools, &touched, DRIVERS_POOLS_WATCHED))
         streams_of(pool)->unserved_used_at = now;

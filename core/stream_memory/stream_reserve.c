@@ -164,7 +164,7 @@ bool stream_reserve_watch(struct pool *pool)
     /* What the driver's own pools still hold because of a threshold of ours is idle as well. */
     if (streams && !any)
         mempool_trim_ours(pool);
-    return any || atomic_load(&pool->drivers_pools) != DRIVERS_POOLS_NONE;
+    return any || drivers_pools_keep(pool);
 }
 
 /* ---- before a miss ---- */

@@ -7,7 +7,7 @@
 seconds=110
 
 hostile() { # case [variable=value]
-    on_pool CUDAPOOL_REPORT=none "CUDAPOOL_CONFIG=${settings:-}" ${2:+"$2"} -- "$programs/hostile" "$1"
+    case_on_pool hostile "$1" ${2:+"$2"}
 }
 
 same_answers() { # case, settings in words [variable=value]

@@ -9,14 +9,10 @@ use_settings() { # members
     printf '{"version": 1, %s}\n' "$1" >"$settings"
 }
 with() { # case [variable=value ...]
-    local case=$1
-    shift
-    on_pool CUDAPOOL_REPORT=none "CUDAPOOL_CONFIG=$settings" "$@" -- "$programs/mempools" "$case"
+    case_on_pool mempools "$@"
 }
 without() { # case [variable=value ...]
-    local case=$1
-    shift
-    on_driver "$@" -- "$programs/mempools" "$case"
+    case_on_driver mempools "$@"
 }
 
 use_threshold() { # members of stream_ordered, a comma after each

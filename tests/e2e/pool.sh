@@ -6,7 +6,7 @@
 
 # A case of a program, under the settings in use.
 memory() { # case
-    on_pool CUDAPOOL_REPORT=none "CUDAPOOL_CONFIG=${settings:-}" -- "$programs/pool_memory" "$1"
+    case_on_pool pool_memory "$1"
 }
 
 expect_memory() { # case [name]

@@ -11,6 +11,18 @@ use_device() { # members of device [other members]
     printf '{"version": 1, "device": {%s}%s}\n' "$1" "${2:+, $2}" >"$settings"
 }
 
+# A case of a program with the pool, under the settings in use, and without it.
+case_on_pool() { # program case [variable=value ...]
+    local program=$programs/$1 case=$2
+    shift 2
+    on_pool CUDAPOOL_REPORT=none "CUDAPOOL_CONFIG=${settings:-}" "$@" -- "$program" "$case"
+}
+case_on_driver() { # program case [variable=value ...]
+    local program=$programs/$1 case=$2
+    shift 2
+    on_driver "$@" -- "$program" "$case"
+}
+
 # Every number of a report, one a line: "totals.hits.clean 5", "1048576.hits.clean 3" for a bucket,
 # "fences 7" for a device.
 numbers() { # file

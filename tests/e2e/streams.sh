@@ -11,14 +11,10 @@ use_streams() { # members of stream_ordered [other members]
     printf '{"version": 1, "stream_ordered": {%s}%s}\n' "$1" "${2:+, $2}" >"$settings"
 }
 streams() { # case [variable=value ...]
-    local case=$1
-    shift
-    on_pool CUDAPOOL_REPORT=none "CUDAPOOL_CONFIG=$settings" "$@" -- "$programs/streams" "$case"
+    case_on_pool streams "$@"
 }
 without() { # case [variable=value ...]
-    local case=$1
-    shift
-    on_driver "$@" -- "$programs/streams" "$case"
+    case_on_driver streams "$@"
 }
 
 for case in frees captures capture_that_forbids pools contexts_end; do
