@@ -256,6 +256,7 @@ struct pool {
     counter lives;                  /* the next number that block_name gives */
     _Atomic uint64_t machine_bytes; /* of the machine's memory that kinds have taken from the
                                        driver. Relaxed: it chooses whether there is a housekeeper */
+    _Atomic uint64_t returning;     /* blocks of that memory, as in struct device */
     _Atomic uint32_t drivers_pools; /* enum drivers_pools; see
                                        core/stream_memory/mempool_unserved.h. The housekeeper stays
                                        while it is not NONE. Sequentially consistent where it

@@ -75,6 +75,7 @@ const struct kind host_memory = {
     .forget_address = host_heap_forget_address,
     .give_back = host_give_back,
     .wait_for_the_rest = host_wait_for_the_rest,
+    .changes = host_changes,
     .make_room = make_room,
     .trim = host_trim,
     .release_idle = host_release_idle,

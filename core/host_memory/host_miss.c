@@ -32,7 +32,8 @@ static bool is_worth_another_try(struct pool *pool, const struct host_request *r
 
 CUresult host_ask_driver(struct pool *pool, const struct host_request *request)
 {
-    struct reclaim progress = {.bound = RECLAIM_MACHINE, .bytes = request->bytes};
+    struct reclaim progress = {
+        .bound = RECLAIM_MACHINE, .bytes = request->bytes, .wanted = request->bytes};
     CUresult result;
     do
         result = call_driver(pool->driver, request->address, request->bytes, request->sort);
@@ -80,7 +81,8 @@ static void ask_once(struct pool *pool, const struct host_request *request,
 static void ask(struct pool *pool, const struct host_request *request, struct bucket_counters *cost,
                 struct host_new *made)
 {
-    struct reclaim progress = {.bound = RECLAIM_MACHINE, .bytes = made->bytes};
+    struct reclaim progress = {
+        .bound = RECLAIM_MACHINE, .bytes = made->bytes, .wanted = request->bytes};
     do
         ask_once(pool, request, cost, made);
     while (is_worth_another_try(pool, request, made->result, &progress));

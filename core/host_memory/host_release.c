@@ -145,12 +145,15 @@ static uint64_t release_one(struct pool *pool, struct host_heap *heap, const str
     uint64_t bytes = 0;
     context_lock(heap->context);
     struct block *chain = host_take_chosen(heap, &what->choice);
+    /* Relaxed: whoever finds the heap without these blocks has taken the lock after this. */
+    atomic_fetch_add_explicit(&pool->returning, 1, memory_order_relaxed);
     context_unlock(heap->context);
     struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
     for (struct block *next; chain; chain = next) {
         next = chain->links[LINK_BUCKET].next;
         bytes += give_back(pool, heap, chain, what->reason);
     }
+    atomic_fetch_sub_explicit(&pool->returning, 1, memory_order_relaxed);
     relaxed_mode_end(pool->driver, mode);
     return bytes;
 }
@@ -367,6 +370,34 @@ bool host_wait_for_the_rest(struct pool *pool, struct device *device,
         else if (host_heap_of(c)->context)
             over |= wait_for_frees(pool, c, give_up_at);
     return over;
+}
+
+/* Grows with every hit, every free and every block that is taken away: one that a thread has freed
+ * and another has taken since is seen. */
+static uint64_t passes(struct host_shard *shard)
+{
+    uint64_t sum = 0;
+    host_lock(shard);
+    for (const struct bucket *b = shard->bins.first; b; b = b->next) {
+        const struct bin_counters *counts = ((const struct host_bin *)b)->counts;
+        sum +=
+            counter_get(&counts->hits) + counter_get(&counts->frees) - counter_get(&counts->moved);
+    }
+    host_unlock(shard);
+    return sum;
+}
+
+uint64_t host_changes(struct pool *pool, struct device *device)
+{
+    uint64_t sum = 0;
+    for (struct context *c = context_next(pool, NULL, device); c;
+         c = context_next(pool, c, device)) {
+        struct host_heap *heap = host_heap_of(c);
+        sum += counter_get(&heap->reserved_bytes) + counter_get(&c->counters->fences);
+        for (struct host_shard *shard = host_shards(heap); shard; shard = shard->next)
+            sum += passes(shard);
+    }
+    return sum;
 }
 
 uint64_t host_trim(struct pool *pool)

@@ -228,6 +228,8 @@ static bool take_step(struct pool *pool, struct device *device, struct reclaim *
 static bool others_give_back(struct pool *pool, const struct device *wanted)
 {
     const struct device *device = registry_devices(&pool->registry);
+    if (!wanted && atomic_load_explicit(&pool->returning, memory_order_relaxed))
+        return true;
     for (; device; device = device->next)
         if ((!wanted || device == wanted) &&
             atomic_load_explicit(&device->returning, memory_order_relaxed))
@@ -249,11 +251,13 @@ static bool wait_while_others_give_back(struct pool *pool, const struct device *
 
 /* A sum that is another one when threads have allocated, freed or closed an epoch meanwhile, or
  * what they had in their caches has come out. */
-static uint64_t sum_of_changes(struct pool *pool, struct device *device)
+static uint64_t sum_of_changes(struct pool *pool, struct device *device,
+                               const struct reclaim *progress)
 {
     uint64_t sum = 0;
     for (const struct kind *const *kind = pool->kinds; *kind; kind++)
-        sum += (*kind)->changes ? (*kind)->changes(pool, device) : 0;
+        if ((*kind)->changes && may_help(*kind, device, progress))
+            sum += (*kind)->changes(pool, device);
     return sum;
 }
 
@@ -276,7 +280,7 @@ static bool begin_again(struct pool *pool, struct device *device, struct reclaim
     progress->step = again ? RECLAIM_CLEAN : RECLAIM_DONE;
     progress->bytes = 0;
     progress->released = 0;
-    progress->seen = sum_of_changes(pool, device);
+    progress->seen = sum_of_changes(pool, device, progress);
     return again;
 }
 
@@ -338,6 +342,8 @@ static bool could_fit(struct pool *pool, struct device *device, const struct rec
         return fits_in_limit(pool, device, progress->wanted);
     case RECLAIM_GROUP:
         return fits_in_group(pool, device, progress->wanted);
+    case RECLAIM_MACHINE:
+        return true; /* nobody tells how much of the machine's memory may be pinned */
     default:
         return fits_in_device(pool, device, progress->wanted);
     }
@@ -348,7 +354,8 @@ static bool others_are_at_it(struct pool *pool, struct device *device,
 {
     /* In a stream's order the driver would not have waited for what others free, either. */
     bool hopeless = progress->in_stream_order && progress->bound == RECLAIM_DEVICE;
-    if (progress->wanted == 0 || hopeless || sum_of_changes(pool, device) == progress->seen ||
+    if (progress->wanted == 0 || hopeless ||
+        sum_of_changes(pool, device, progress) == progress->seen ||
         !could_fit(pool, device, progress))
         return false;
     patient_nap(progress->started);
@@ -362,7 +369,7 @@ bool reclaim_for_retry(struct pool *pool, struct device *device, struct reclaim 
         progress->started = monotonic_now();
     if (progress->rounded == 0) {
         progress->rounded = progress->bytes > progress->wanted ? progress->bytes : progress->wanted;
-        progress->seen = sum_of_changes(pool, device);
+        progress->seen = sum_of_changes(pool, device, progress);
     }
     do {
         while (progress->step < RECLAIM_DONE)

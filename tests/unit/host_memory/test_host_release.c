@@ -480,6 +480,52 @@ Test(host_release, a_call_that_may_concern_anything_gets_both)
     cr_assert_eq(clean_bytes(), 0);
 }
 
+/* ---- ... in several threads at once ---- */
+
+static void release_in_between(void *block)
+{
+    void **live = block;
+    cr_assert_eq(atomic_load(&pool->returning), 1);
+    if (*live)
+        release_host(*live);
+    *live = NULL;
+}
+
+Test(host_release, what_another_thread_frees_while_memory_is_looked_for_is_looked_for_again)
+{
+    host_start();
+    fake_host_limit(8 * MIB);
+    allocate_and_release_host(1, MIB);
+    void *live = allocate_host(6 * MIB);
+    synchronise();
+    /* Nothing comes of the first look but that there is more now. */
+    fake_fail(FAKE_FREE_HOST, CUDA_ERROR_UNKNOWN, 2);
+    fake_during(FAKE_FREE_HOST, release_in_between, &live);
+    allocate_host(4 * MIB);
+    cr_assert_null(live);
+    cr_assert_eq(atomic_load(&pool->returning), 0);
+}
+
+static void end_giving_back(void *unused)
+{
+    struct timespec nap = {.tv_nsec = 20 * 1000 * 1000};
+    (void)unused;
+    nanosleep(&nap, NULL);
+    atomic_fetch_sub(&pool->returning, 1);
+}
+
+Test(host_release, what_another_thread_is_giving_back_is_waited_for)
+{
+    struct errand errand;
+    host_start();
+    atomic_fetch_add(&pool->returning, 1);
+    fake_fail(FAKE_HOST_ALLOC, CUDA_ERROR_OUT_OF_MEMORY, 1);
+    send(&errand, end_giving_back, NULL);
+    allocate_host(MIB);
+    cr_assert_eq(atomic_load(&pool->returning), 0);
+    wait_for(&errand);
+}
+
 /* ---- a cgroup ---- */
 
 static void use_mib(uint64_t mib)
