@@ -19,6 +19,9 @@
 /* While memory is short, the context's work is asked about no sooner than so: nanoseconds. */
 #define LOOK_NANOSECONDS (UINT64_C(100) * 1000)
 
+/* Another thread's record is awaited for so long: nanoseconds. */
+#define OTHERS_RECORD_NANOSECONDS (UINT64_C(100) * 1000 * 1000)
+
 /* A program that has launched nothing for so long is not at work: nanoseconds. */
 #define QUIET_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
 
@@ -60,12 +63,29 @@ struct release {
     bool inside_free; /* the program waits, as the driver's own free does; else nobody may */
 };
 
+/* One thread records at a time. Another one's record takes microseconds, unless the driver is at
+ * something else: then nobody can tell whether there is work. Releases and retakes the lock. */
+static struct fence *begin_question(struct context *context)
+{
+    lock_must_be_held(&context->lock);
+    uint64_t started = monotonic_now();
+    struct fence *fence = epoch_begin_close(context, false);
+    while (!fence && context->epochs.recording &&
+           monotonic_now() - started < OTHERS_RECORD_NANOSECONDS) {
+        context_unlock(context);
+        patient_nap(started);
+        context_lock(context);
+        fence = epoch_begin_close(context, false);
+    }
+    return fence;
+}
+
 /* Records a fence that is only asked about, and asks: whether there was any work that it had to
  * wait for. */
 static bool nothing_runs(struct pool *pool, struct context *context)
 {
     context_lock(context);
-    struct fence *fence = epoch_begin_close(context, false);
+    struct fence *fence = begin_question(context);
     uint64_t epoch = epoch_current(&context->epochs) - 1;
     context_unlock(context);
     if (!fence)
@@ -393,7 +413,7 @@ uint64_t host_changes(struct pool *pool, struct device *device)
     for (struct context *c = context_next(pool, NULL, device); c;
          c = context_next(pool, c, device)) {
         struct host_heap *heap = host_heap_of(c);
-        sum += counter_get(&heap->reserved_bytes) + counter_get(&c->counters->fences);
+        sum += counter_get(&heap->reserved_bytes);
         for (struct host_shard *shard = host_shards(heap); shard; shard = shard->next)
             sum += passes(shard);
     }

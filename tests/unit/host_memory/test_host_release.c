@@ -165,6 +165,38 @@ Test(host_release, before_each_block_the_work_is_asked_about)
     fake_finish(context);
 }
 
+static void end_recording(void *known)
+{
+    struct timespec nap = {.tv_nsec = 5 * 1000 * 1000};
+    nanosleep(&nap, NULL);
+    atomic_store(&((struct context *)known)->epochs.recording, false);
+}
+
+Test(host_release, while_another_thread_records_a_fence_asking_waits)
+{
+    struct errand errand;
+    host_start();
+    allocate_and_release_host(2, 2 * MIB);
+    synchronise();
+    struct context *known = context_find(pool, context);
+    atomic_store(&known->epochs.recording, true);
+    send(&errand, end_recording, known);
+    cr_assert_eq(pool_trim(pool), 4 * MIB);
+    wait_for(&errand);
+}
+
+Test(host_release, but_not_for_long)
+{
+    host_start();
+    allocate_and_release_host(2, 2 * MIB);
+    synchronise();
+    struct context *known = context_find(pool, context);
+    atomic_store(&known->epochs.recording, true);
+    cr_assert_eq(pool_trim(pool), 0);
+    atomic_store(&known->epochs.recording, false);
+    cr_assert_eq(pool_trim(pool), 4 * MIB);
+}
+
 Test(host_release, a_trim_asks_what_is_over)
 {
     host_start();
