@@ -7,6 +7,11 @@
 /* What a new block takes the driver where nobody has measured it yet: nanoseconds. */
 #define MISS_NANOSECONDS 100000u
 
+/* However long the driver's calls have taken, an allocation that may have a new block waits for a
+ * fence no longer than so: a few calls that stood behind another thread's lock say nothing of the
+ * next one. Nanoseconds. */
+#define MOMENT_NANOSECONDS UINT64_C(100000000)
+
 /* Another thread may take the block that has become clean. After a few lost races the driver is
  * asked for a new one. */
 #define TRIES 4
@@ -95,13 +100,15 @@ static void query_fence_for(struct pool *pool, struct context *context, uint64_t
     context_unlock(context);
 }
 
-/* What a new block of that key would take: nanoseconds. */
+/* What a new block of that key would take, so far as that is worth waiting for: nanoseconds. */
 static uint64_t miss_cost(struct pool *pool, struct host_heap *heap, uint64_t key)
 {
     lock_must_be_held(&heap->context->lock);
     const struct bucket_counters *counters = host_bucket(pool, heap, key)->bucket.counters;
     uint64_t calls = counter_get(&counters->allocation_calls);
-    return calls ? counter_get(&counters->allocation_nanoseconds) / calls : MISS_NANOSECONDS;
+    uint64_t mean =
+        calls ? counter_get(&counters->allocation_nanoseconds) / calls : MISS_NANOSECONDS;
+    return smaller_of(mean, MOMENT_NANOSECONDS);
 }
 
 static bool may_grow(struct pool *pool, struct host_heap *heap)
