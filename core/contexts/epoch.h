@@ -88,6 +88,11 @@ void epoch_await_others(struct context *context, uint64_t stamp);
 bool epoch_wait_in_free(struct pool *pool, struct context *context, uint64_t stamp);
 bool epoch_wait_in_allocation(struct pool *pool, struct context *context, uint64_t stamp);
 
+/* The same as epoch_wait_in_allocation, but not longer than until the monotonic clock shows
+ * give_up_at nanoseconds; 0: as long as that one. */
+bool epoch_wait_in_allocation_until(struct pool *pool, struct context *context, uint64_t stamp,
+                                    uint64_t give_up_at);
+
 /* An allocation waits for no longer than so while nothing becomes clean: nanoseconds. */
 #define VAIN_WAIT_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
 

@@ -156,30 +156,38 @@ static bool a_fence_is_coming(struct context *context, uint64_t stamp, uint64_t 
     return true;
 }
 
-static void nap_beside_record(const struct epochs *epochs, uint64_t stamp, uint64_t started)
+/* Nanoseconds of the monotonic clock; 0: never. */
+static bool is_past(uint64_t give_up_at)
+{
+    return give_up_at && monotonic_now() >= give_up_at;
+}
+
+static void nap_beside_record(const struct epochs *epochs, uint64_t stamp, uint64_t started,
+                              uint64_t give_up_at)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
     for (unsigned naps = 0; naps < NAPS_UNLOCKED; naps++) {
         patient_nap(started);
         if (epoch_clean(epochs) >= stamp ||
             atomic_load_explicit(&epochs->fenced, memory_order_relaxed) >= stamp ||
-            !atomic_load_explicit(&epochs->recording, memory_order_relaxed))
+            !atomic_load_explicit(&epochs->recording, memory_order_relaxed) || is_past(give_up_at))
             return;
     }
 }
 
 /* Releases and retakes the lock: another thread may be recording. However long that takes,
- * whoever went on without the fence would take new memory for all that time. */
-static struct fence *await_fence_for(struct context *context, uint64_t stamp)
+ * whoever went on without the fence would take new memory for all that time. give_up_at:
+ * nanoseconds of the monotonic clock; 0: never. */
+static struct fence *await_fence_for(struct context *context, uint64_t stamp, uint64_t give_up_at)
 {
     lock_must_be_held(&context->lock);
     struct epochs *epochs = &context->epochs;
     uint64_t idle_since = 0, started = monotonic_now();
     struct fence *fence = epoch_fence_for(epochs, stamp, true);
     while (!fence && epoch_clean(epochs) < stamp && !atomic_load(&context->dying) &&
-           a_fence_is_coming(context, stamp, &idle_since)) {
+           a_fence_is_coming(context, stamp, &idle_since) && !is_past(give_up_at)) {
         context_unlock(context);
-        nap_beside_record(epochs, stamp, started);
+        nap_beside_record(epochs, stamp, started, give_up_at);
         context_lock(context);
         fence = epoch_fence_for(epochs, stamp, true);
     }
@@ -190,7 +198,7 @@ static struct fence *await_fence_for(struct context *context, uint64_t stamp)
 static bool wait_for(struct pool *pool, struct context *context, struct fence_wait wait)
 {
     lock_must_be_held(&context->lock);
-    struct fence *fence = await_fence_for(context, wait.stamp);
+    struct fence *fence = await_fence_for(context, wait.stamp, wait.give_up_at);
     if (!fence)
         return epoch_clean(&context->epochs) >= wait.stamp;
     return wait_for_fence(pool, context, fence, wait);
@@ -227,12 +235,19 @@ void epoch_wait_for_frees(struct pool *pool, struct context *context, uint64_t g
     context_unlock(context);
 }
 
-bool epoch_wait_in_allocation(struct pool *pool, struct context *context, uint64_t stamp)
+bool epoch_wait_in_allocation_until(struct pool *pool, struct context *context, uint64_t stamp,
+                                    uint64_t give_up_at)
 {
     const struct epochs *epochs = &context->epochs;
     if (epoch_may_be_behind_host_work(epochs, stamp))
         return epoch_clean(epochs) >= stamp;
-    return wait_for(pool, context, (struct fence_wait){.stamp = stamp, .in_allocation = true});
+    struct fence_wait wait = {.stamp = stamp, .give_up_at = give_up_at, .in_allocation = true};
+    return wait_for(pool, context, wait);
+}
+
+bool epoch_wait_in_allocation(struct pool *pool, struct context *context, uint64_t stamp)
+{
+    return epoch_wait_in_allocation_until(pool, context, stamp, 0);
 }
 
 bool epoch_wait_a_moment(struct pool *pool, struct context *context, uint64_t stamp,

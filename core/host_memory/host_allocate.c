@@ -1,14 +1,21 @@
 #include "host_allocate.h"
 
+#include "core/base/clock.h"
 #include "core/base/numbers.h"
 #include "core/contexts/epoch.h"
 #include "core/contexts/fence_list.h"
+#include "host_release.h"
 
 /* What a new block takes the driver where nobody has measured it yet: nanoseconds. */
 #define MISS_NANOSECONDS 100000u
 
-/* Another thread may take the block that has become clean. After a few lost races the driver is
- * asked for a new one. */
+/* However long the driver's calls have taken, an allocation that may have a new block waits for a
+ * fence no longer than so: a few calls that stood behind another thread's lock say nothing of the
+ * next one. Nanoseconds. */
+#define MOMENT_NANOSECONDS UINT64_C(100000000)
+
+/* Another thread may take the block that has become clean. The driver is asked for a new one once
+ * so many races were lost, and as much time has gone by as a fence is worth waiting for. */
 #define TRIES 4
 
 uint64_t host_key(struct pool *pool, const struct host_heap *heap,
@@ -67,8 +74,16 @@ static bool has_clean(const struct host_shard *shard)
     return counter_get(&shard->free_bytes) != counter_get(&shard->pending_bytes);
 }
 
-/* The calling thread's shard comes first. Where it has something pending, which is as good as what
- * others have pending, theirs are only looked into for what is clean. */
+/* Whether a free's fence covers the stamp; 0 is none. */
+static bool is_fenced(const struct host_heap *heap, uint64_t stamp)
+{
+    return stamp &&
+           stamp <= atomic_load_explicit(&heap->context->epochs.fenced, memory_order_relaxed);
+}
+
+/* The calling thread's shard comes first. Where it has something pending whose fence may be waited
+ * for, which is as good as what others have pending, theirs are only looked into for what is clean.
+ */
 static struct look look_through(struct pool *pool, struct host_heap *heap, uint64_t key,
                                 size_t bytes)
 {
@@ -76,7 +91,7 @@ static struct look look_through(struct pool *pool, struct host_heap *heap, uint6
     uint64_t own = thread_id(pool);
     for (unsigned i = 0; i < HOST_SHARDS && !look.block; i++) {
         struct host_shard *shard = host_shard_at(heap, (own + i) % HOST_SHARDS);
-        if (shard && (!look.oldest || has_clean(shard)))
+        if (shard && (!is_fenced(heap, look.oldest) || has_clean(shard)))
             look_into(heap, shard, key, bytes, &look);
     }
     return look;
@@ -95,13 +110,20 @@ static void query_fence_for(struct pool *pool, struct context *context, uint64_t
     context_unlock(context);
 }
 
-/* What a new block of that key would take: nanoseconds. */
-static uint64_t miss_cost(struct pool *pool, struct host_heap *heap, uint64_t key)
+/* How long a fence is worth waiting for where a new block of that key may be had: as long as the
+ * driver would take. Where the reserve ratio has no room for it, it costs more than that: another
+ * block goes back, inside a free that waits for the context's work. Nanoseconds. */
+static uint64_t moment_for(struct pool *pool, struct host_heap *heap, uint64_t key)
 {
-    lock_must_be_held(&heap->context->lock);
+    if (!host_has_room(pool, heap, host_key_bytes(key)))
+        return MOMENT_NANOSECONDS;
+    context_lock(heap->context);
     const struct bucket_counters *counters = host_bucket(pool, heap, key)->bucket.counters;
+    context_unlock(heap->context);
     uint64_t calls = counter_get(&counters->allocation_calls);
-    return calls ? counter_get(&counters->allocation_nanoseconds) / calls : MISS_NANOSECONDS;
+    uint64_t mean =
+        calls ? counter_get(&counters->allocation_nanoseconds) / calls : MISS_NANOSECONDS;
+    return smaller_of(mean, MOMENT_NANOSECONDS);
 }
 
 static bool may_grow(struct pool *pool, struct host_heap *heap)
@@ -111,13 +133,13 @@ static bool may_grow(struct pool *pool, struct host_heap *heap)
 }
 
 /* Rung 4. False where the wait was in vain. */
-static bool wait_for(struct pool *pool, struct host_heap *heap, uint64_t key, uint64_t stamp)
+static bool wait_for(struct pool *pool, struct host_heap *heap, uint64_t stamp,
+                     uint64_t moment_ends)
 {
     struct context *context = heap->context;
     bool grows = may_grow(pool, heap);
     context_lock(context);
-    bool over = grows ? epoch_wait_a_moment(pool, context, stamp, miss_cost(pool, heap, key))
-                      : epoch_wait_in_allocation(pool, context, stamp);
+    bool over = epoch_wait_in_allocation_until(pool, context, stamp, grows ? moment_ends : 0);
     context_unlock(context);
     return over;
 }
@@ -133,8 +155,10 @@ static struct block *find(struct pool *pool, struct host_heap *heap, uint64_t ke
     query_fence_for(pool, heap->context, look.oldest);
     look = look_through(pool, heap, key, bytes);
     *hit = HIT_QUERIED;
-    for (int tries = 0; tries < TRIES && !look.block && look.oldest; tries++) {
-        if (!wait_for(pool, heap, key, look.oldest))
+    uint64_t moment_ends = monotonic_now() + moment_for(pool, heap, key);
+    for (int tries = 0;
+         !look.block && look.oldest && (tries < TRIES || monotonic_now() < moment_ends); tries++) {
+        if (!wait_for(pool, heap, look.oldest, moment_ends))
             return NULL;
         look = look_through(pool, heap, key, bytes);
         *hit = HIT_WAITED;

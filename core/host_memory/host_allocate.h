@@ -5,10 +5,11 @@
  *   1. a clean block of its key that a thread of its shard has freed: one lock, no driver call;
  *   2. one that threads of other shards have freed;
  *   3. a pending one whose fence turns out to be over;
- *   4. while pending bytes are inside the growth budget: the oldest pending one, if its fence is
- *      over within about the time that a new block takes; past the budget, after that fence,
- *      however long it takes, but not where the host may have to act before it is over
- *      (host_work.h), and not for longer than a second in which nothing becomes clean;
+ *   4. while pending bytes are inside the growth budget: the oldest pending one, if its fence, or
+ *      that which another free is recording, is over within about the time that a new block takes,
+ *      or within a tenth of a second where the reserve ratio has no room for one; past the budget,
+ *      after that fence, however long it takes, but not where the host may have to act before it is
+ *      over (host_work.h), and not for longer than a second in which nothing becomes clean;
  *   5. the driver (host_miss.h).
  *
  * No lock is held by the callers.

@@ -131,6 +131,21 @@ static CUresult close_epoch(struct pool *pool, struct context *context)
     return result;
 }
 
+/* Whether another thread's free, which is recording a fence, sees to one that covers the stamp:
+ * this one, or another one that it makes when it is asked to. Else blocks would lie without a fence
+ * until the next free of the calling thread, which may be waiting for just these by then. */
+static bool others_will_fence(struct context *context, uint64_t stamp)
+{
+    struct epochs *epochs = &context->epochs;
+    if (!epoch_fence_is_near(epochs))
+        return false;
+    context_lock(context);
+    bool others = epochs->recording && epochs->recording_for_free;
+    epochs->owed |= others && stamp >= epoch_current(epochs);
+    context_unlock(context);
+    return others;
+}
+
 static void count_wait(struct bucket_counters *counters, uint64_t waited_before)
 {
     if (thread_state.waited_ns == waited_before)
@@ -241,8 +256,7 @@ static uint64_t fence_frees(const struct pool *pool)
     return smaller_of(FENCE_EVERY_FREES, pool->settings.host.caps.blocks_per_bucket);
 }
 
-/* Counts a free of so many bytes in this epoch. True: a fence is due, which this one is to record.
- * While another thread records one, that is left to the next free. */
+/* Counts a free of so many bytes in this epoch. True: a fence is due. */
 static bool count_free(const struct pool *pool, const struct host_heap *heap,
                        struct host_shard *shard, uint64_t bytes, uint64_t stamp)
 {
@@ -256,8 +270,8 @@ static bool count_free(const struct pool *pool, const struct host_heap *heap,
     if (!shard->fence_next && shard->frees < fence_frees(pool) &&
         shard->bytes < atomic_load_explicit(&heap->fence_bytes, memory_order_relaxed))
         return false;
-    shard->fence_next = epoch_fence_is_near(&heap->context->epochs);
-    return !shard->fence_next;
+    shard->fence_next = false;
+    return true;
 }
 
 enum put {
@@ -383,7 +397,8 @@ CUresult host_free(struct pool *pool, struct block *block, CUdeviceptr address)
         return result == NOT_LIVE ? CUDA_ERROR_INVALID_VALUE
                                   : free_past_the_pool(pool, block, address);
     enum waiting waiting = waiting_of_free(pool, heap->context);
-    if (freed.due || waiting != WAITS_NOT || is_past_cap(pool, heap, &freed))
+    bool due = freed.due && !others_will_fence(heap->context, freed.stamp);
+    if (due || waiting != WAITS_NOT || is_past_cap(pool, heap, &freed))
         return end_free(pool, heap, &freed, waiting);
     if (watched || housekeeping_is_watched(&pool->housekeeping))
         housekeeper_look(pool, 0);

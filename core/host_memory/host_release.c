@@ -253,6 +253,11 @@ static uint64_t taken_at_most(const struct pool *pool, struct host_heap *heap, u
     return most < (double)more ? 0 : (uint64_t)(most - (double)more);
 }
 
+bool host_has_room(const struct pool *pool, struct host_heap *heap, uint64_t bytes)
+{
+    return counter_get(&heap->pieces.taken) <= taken_at_most(pool, heap, bytes);
+}
+
 static void release_past_ratio(struct pool *pool, struct host_heap *heap, uint64_t more,
                                bool inside_free)
 {

@@ -40,6 +40,9 @@ CUresult host_call_to_free(struct pool *pool, const struct host_leaving *leaving
 /* Whether more is free than may be, of all contexts. Read without a lock. */
 bool host_is_past_cap(struct pool *pool);
 
+/* Whether the reserve ratio leaves room for a new block of so many bytes. Of the moment. */
+bool host_has_room(const struct pool *pool, struct host_heap *heap, uint64_t bytes);
+
 /* Inside a free of a block of that key: what is past the caps and the reserve ratio. */
 void host_release_excess(struct pool *pool, struct host_heap *heap, uint64_t key);
 

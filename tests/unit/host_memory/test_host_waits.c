@@ -1,5 +1,6 @@
 /*
- * Pinned host memory: how long a free waits for work that only the host ends, after a wait in vain.
+ * Pinned host memory: how long an allocation waits that may have a new block; and a free, for work
+ * that only the host ends, after a wait in vain.
  */
 #include <stdatomic.h>
 #include <unistd.h>
@@ -8,6 +9,25 @@
 #include "host_fixture.h"
 
 TestSuite(host_waits, .init = host_set_up, .fini = host_tear_down, .timeout = 20);
+
+static void stay_in_the_driver(void *unused)
+{
+    (void)unused;
+    usleep(900000);
+}
+
+Test(host_waits, however_long_new_blocks_have_taken_a_fence_is_waited_for_a_moment)
+{
+    host_start_with_budget(8 * MIB);
+    fake_during(FAKE_HOST_ALLOC, stay_in_the_driver, NULL);
+    release_host_under_work(2 * MIB);
+    fake_during(FAKE_HOST_ALLOC, NULL, NULL);
+    uint64_t started = monotonic_now();
+    allocate_host(2 * MIB);
+    cr_assert_lt(monotonic_now() - started, VAIN_WAIT_NANOSECONDS / 2);
+    cr_assert_eq(host_counted().misses, 2);
+    fake_finish(context);
+}
 
 static void submit_host_function(void)
 {
