@@ -64,13 +64,15 @@ struct release {
 };
 
 /* One thread records at a time. Another one's record takes microseconds, unless the driver is at
- * something else: then nobody can tell whether there is work. Releases and retakes the lock. */
-static struct fence *begin_question(struct context *context)
+ * something else: then nobody can tell whether there is work. It is awaited where memory is short;
+ * else threads that only keep the reserve small would keep others' frees from recording. Releases
+ * and retakes the lock. */
+static struct fence *begin_question(struct context *context, bool is_short)
 {
     lock_must_be_held(&context->lock);
     uint64_t started = monotonic_now();
     struct fence *fence = epoch_begin_close(context, false);
-    while (!fence && context->epochs.recording &&
+    while (!fence && is_short && context->epochs.recording &&
            monotonic_now() - started < OTHERS_RECORD_NANOSECONDS) {
         context_unlock(context);
         patient_nap(started);
@@ -82,10 +84,10 @@ static struct fence *begin_question(struct context *context)
 
 /* Records a fence that is only asked about, and asks: whether there was any work that it had to
  * wait for. */
-static bool nothing_runs(struct pool *pool, struct context *context)
+static bool nothing_runs(struct pool *pool, struct context *context, bool is_short)
 {
     context_lock(context);
-    struct fence *fence = begin_question(context);
+    struct fence *fence = begin_question(context, is_short);
     uint64_t epoch = epoch_current(&context->epochs) - 1;
     context_unlock(context);
     if (!fence)
@@ -188,6 +190,7 @@ static uint64_t release_from(struct pool *pool, struct host_heap *heap, const st
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
     struct context *context = heap->context;
+    bool is_short = what->reason == EVICTION_MEMORY;
     uint64_t sum = 0, bytes = 1;
     if (!has_any(heap) || program_captures(&pool->captures) ||
         (!context_is_usable(context) && !what->stranded) ||
@@ -200,7 +203,7 @@ static uint64_t release_from(struct pool *pool, struct host_heap *heap, const st
     }
     while (sum < what->bytes && counter_get(&heap->pieces.taken) > what->taken && bytes &&
            !housekeeping_is_stopped(&pool->housekeeping)) {
-        if (!what->inside_free && !nothing_runs(pool, context))
+        if (!what->inside_free && !nothing_runs(pool, context, is_short))
             break;
         /* Whoever has just asked, or waited, may have made blocks clean. */
         if (sum == 0)
@@ -362,7 +365,7 @@ static void wait_for_quiet(struct pool *pool, struct context *context, uint64_t 
     uint64_t started = monotonic_now();
     while (has_any(host_heap_of(context)) && context_is_usable(context) &&
            !program_captures(&pool->captures) && monotonic_now() < give_up_at &&
-           !nothing_runs(pool, context))
+           !nothing_runs(pool, context, true))
         seldom_nap(started, LOOK_NANOSECONDS);
 }
 

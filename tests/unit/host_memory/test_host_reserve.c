@@ -69,6 +69,26 @@ Test(host_reserve, a_free_brings_the_reserve_inside_its_ratio)
     cr_assert_leq(host_kept().cached + host_kept().pending, 6 * MIB);
 }
 
+static void end_recording(void *known)
+{
+    struct timespec nap = {.tv_nsec = 60 * 1000 * 1000};
+    nanosleep(&nap, NULL);
+    atomic_store(&((struct context *)known)->epochs.recording, false);
+}
+
+Test(host_reserve, for_the_ratio_alone_nobody_waits_for_another_threads_record)
+{
+    struct errand errand;
+    start_with_ratio(1);
+    allocate_and_release_host(4, MIB);
+    synchronise();
+    atomic_store(&context_record()->epochs.recording, true);
+    send(&errand, end_recording, context_record());
+    allocate_host(6 * MIB);
+    cr_assert_eq(fake_calls(FAKE_FREE_HOST), 0);
+    wait_for(&errand);
+}
+
 Test(host_reserve, what_was_refused_does_not_raise_the_reserve)
 {
     start_with_ratio(1);
