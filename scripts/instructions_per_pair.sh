@@ -16,7 +16,7 @@ cd "$(dirname "$0")/.."
 # What is done once in so many microseconds makes the same build differ by a few: 282 to 285.
 limit=${1:-290}
 limit_async=${2:-450}
-limit_pinned=${3:-780}
+limit_pinned=${3:-700}
 limit_streams=${4:-}
 pairs=20000
 build=$(realpath "${BUILD:-build}")

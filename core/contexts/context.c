@@ -32,9 +32,17 @@ static unsigned long long read_id(struct pool *pool, CUcontext handle)
 static struct context *allocate_record(const struct kind *const *kinds)
 {
     size_t bytes = sizeof(struct context);
-    while (*kinds)
-        bytes += whole_lines((*kinds++)->context_bytes);
-    return allocate_in_whole_lines(bytes);
+    for (const struct kind *const *kind = kinds; *kind; kind++)
+        bytes += whole_lines((*kind)->context_bytes);
+    struct context *context = allocate_in_whole_lines(bytes);
+    if (!context)
+        return NULL;
+    char *memory = context->memory;
+    for (const struct kind *const *kind = kinds; *kind; kind++) {
+        context->of_kind[(*kind)->number] = (*kind)->context_bytes ? memory : NULL;
+        memory += whole_lines((*kind)->context_bytes);
+    }
+    return context;
 }
 
 /* With what never changes in it: others look at that without a lock. */

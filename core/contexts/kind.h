@@ -39,7 +39,7 @@ struct kind {
         number;           /* its place in of_kind of a pool and of a device, and in the figures */
     bool is_the_machines; /* its memory is: no device gets any by what it gives back */
     size_t device_bytes;  /* kept for each device, behind its record: of_kind of the device */
-    size_t context_bytes; /* kept for each context, behind its record: see context_memory */
+    size_t context_bytes; /* kept for each context, behind its record: of_kind of the context */
 
     /* The pool is new. Sets of_kind of the pool. False where memory is short. */
     bool (*starts)(struct pool *pool);

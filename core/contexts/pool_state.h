@@ -95,14 +95,15 @@ struct context {
     _Atomic bool barred; /* the program has made its work wait for an event: what is submitted from
                             now on, by us too, may wait for what no free would have waited for */
     _Atomic bool dying;  /* from before the driver is told until it has answered */
-    _Atomic uint64_t generation; /* even: dead or spare; odd: alive */
-    struct context *next;        /* of all contexts ever made; written before it is listed */
+    _Atomic uint64_t generation;  /* even: dead or spare; odd: alive */
+    struct context *next;         /* of all contexts ever made; written before it is listed */
+    void *of_kind[KINDS_OF_POOL]; /* what each kind keeps; fixed before it is listed */
     char apart_behind[64];
     _Alignas(64) char memory[]; /* what each kind keeps, in the order of the table; whole lines */
 };
 
 /* What the first kind of the table keeps for the context, and back from there: an offset that the
- * compiler knows, since hits take this way. Other kinds look with context_memory. */
+ * compiler knows, since its hits take this way. Other kinds find theirs in of_kind. */
 static inline void *context_memory_of_first(struct context *context)
 {
     return context->memory;

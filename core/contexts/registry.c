@@ -163,17 +163,6 @@ CUdevice context_green_device(struct pool *pool, CUgreenCtx green)
     return device;
 }
 
-/* ---- memory of kinds ---- */
-
-void *context_memory(struct context *context, enum memory_kind kind)
-{
-    char *memory = context->memory;
-    const struct kind *const *k = context->kinds;
-    while ((*k)->number != kind)
-        memory += whole_lines((*k++)->context_bytes);
-    return memory;
-}
-
 /* ---- current ---- */
 
 bool context_push(struct pool *pool, struct context *context, bool *pushed)

@@ -43,9 +43,6 @@ struct context *context_next(struct pool *pool, struct context *context, struct 
 bool context_push(struct pool *pool, struct context *context, bool *pushed);
 void context_pop(struct pool *pool, bool pushed);
 
-/* What a kind keeps for the context. */
-void *context_memory(struct context *context, enum memory_kind kind);
-
 /* Whether the pool may serve it. Relaxed: a late look costs one more failed call. */
 static inline bool context_is_usable(const struct context *context)
 {

@@ -39,7 +39,7 @@ struct block *host_take_at_once(struct pool *pool, struct host_heap *heap, uint6
     host_lock(shard);
     struct host_bin *bin = host_bin_find(shard, key);
     if (bin && !host_is_ending(heap))
-        block = host_newest_clean(bin, host_clean_epoch(heap));
+        block = host_unused_block(bin, host_clean_epoch(heap));
     if (block)
         host_hand_out(bin, block, bytes);
     host_unlock(shard);
@@ -58,7 +58,7 @@ static void look_into(struct host_heap *heap, struct host_shard *shard, uint64_t
     host_lock(shard);
     struct host_bin *bin = host_bin_find(shard, key);
     if (bin && !host_is_ending(heap)) {
-        look->block = host_newest_clean(bin, host_clean_epoch(heap));
+        look->block = host_unused_block(bin, host_clean_epoch(heap));
         const struct block *pending = bin->bucket.pending.first;
         if (look->block)
             host_take_over(bin, look->block, bytes);

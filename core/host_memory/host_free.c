@@ -280,10 +280,16 @@ enum put {
     IS_ANOTHERS /* nothing was done: it is the driver's to free */
 };
 
-/* Whether the block, which is the calling thread's, is what it was taken for. */
-static bool is_as_expected(const struct block *block, uint64_t key)
+/* Of the shard, for a block that is the calling thread's; NULL: there is none yet, or the block is
+ * not to be kept after all. */
+static struct host_bin *bin_for(const struct host_shard *shard, const struct block *block,
+                                struct freed *freed)
 {
-    return host_bin_of(block)->bucket.bytes == key && !block_is_shared(block);
+    struct host_bin *bin = host_bin_of(block);
+    freed->key = bin->bucket.bytes;
+    if (block_is_shared(block) || bin->shard == shard)
+        return block_is_shared(block) ? NULL : bin;
+    return host_bin_find(shard, freed->key);
 }
 
 /* Claims a live block and puts it into the bin of its key, with the shard's lock all the time: so a
@@ -292,12 +298,12 @@ static enum put put(struct pool *pool, struct host_heap *heap, struct host_shard
                     struct block *block, CUdeviceptr address, struct freed *freed)
 {
     lock_must_be_held(&shard->lock);
-    struct host_bin *bin = host_bin_find(shard, freed->key);
-    if (!bin || host_is_ending(heap))
+    if (host_is_ending(heap))
         return IS_ANOTHERS;
     if (!block_claim(block, address, BLOCK_LEAVING))
         return NOT_LIVE;
-    if (!is_as_expected(block, freed->key)) {
+    struct host_bin *bin = bin_for(shard, block, freed);
+    if (!bin) {
         block_set_state(block, BLOCK_LIVE);
         return IS_ANOTHERS;
     }
@@ -329,9 +335,12 @@ static enum put put_where_it_can_be(struct pool *pool, struct host_heap *heap, s
         is_the_drivers(pool, block) ? NULL : host_shard_of_thread(pool, heap);
     if (!shard)
         return IS_ANOTHERS;
-    enum put result = put_with_lock(pool, heap, shard, block, address, freed);
-    if (result == IS_ANOTHERS && host_bin_make(pool, heap, shard, freed->key))
+    enum put result;
+    bool made = false;
+    do
         result = put_with_lock(pool, heap, shard, block, address, freed);
+    while (result == IS_ANOTHERS && !made &&
+           (made = host_bin_make(pool, heap, shard, freed->key) != NULL));
     return result;
 }
 

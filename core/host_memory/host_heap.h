@@ -127,7 +127,7 @@ static inline struct host_memory *host_memory_of(const struct pool *pool)
 
 static inline struct host_heap *host_heap_of(struct context *context)
 {
-    return context_memory(context, KIND_HOST);
+    return context->of_kind[KIND_HOST];
 }
 
 /* Records are made for a heap, which is another struct in each kind that uses them. */
@@ -259,15 +259,17 @@ static inline struct host_bin *host_bin_find(const struct host_shard *shard, uin
 /* Moves what has become clean from pending to clean. */
 void host_sweep(struct host_bin *bin, uint64_t clean);
 
-/* The newest clean block, NULL where there is none. clean: what the context's fences say. */
-static inline struct block *host_newest_clean(struct host_bin *bin, uint64_t clean)
+/* An unused block, NULL where there is none: the newest that is known to be clean, else the oldest
+ * pending one, if it is clean by now. clean: what the context's fences say. */
+static inline struct block *host_unused_block(const struct host_bin *bin, uint64_t clean)
 {
-    if (!bin->bucket.clean.last && bin->bucket.pending.first)
-        host_sweep(bin, clean);
-    return bin->bucket.clean.last;
+    struct block *pending = bin->bucket.pending.first;
+    if (bin->bucket.clean.last || !pending)
+        return bin->bucket.clean.last;
+    return counter_get(&pending->epoch) <= clean ? pending : NULL;
 }
 
-/* A clean block into the program's hands, by a hit of the bin's. */
+/* An unused block into the program's hands, by a hit of the bin's. */
 void host_hand_out(struct host_bin *bin, struct block *block, size_t bytes);
 
 /* The same where the hit is counted elsewhere, afterwards. */

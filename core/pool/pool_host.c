@@ -61,9 +61,9 @@ static bool may_free(struct pool *pool)
 {
     CUcontext handle;
     bool green;
-    if (pool->driver->cuCtxGetCurrent(&handle) != CUDA_SUCCESS)
-        return false;
-    return !handle || context_current(pool, &green);
+    if (context_current(pool, &green))
+        return true;
+    return pool->driver->cuCtxGetCurrent(&handle) == CUDA_SUCCESS && !handle;
 }
 
 CUresult pool_free_host(struct pool *pool, void *memory)

@@ -16,8 +16,8 @@ Test(context, what_each_kind_keeps_lies_behind_the_record_in_their_order)
 {
     start();
     struct context *known = context_find(pool, context);
-    const char *first = context_memory(known, KIND_DEVICE);
-    const char *second = context_memory(known, KIND_HOST);
+    const char *first = known->of_kind[KIND_DEVICE];
+    const char *second = known->of_kind[KIND_HOST];
     cr_assert_eq(first, (const char *)heap_of(known));
     cr_assert_geq(first, (const char *)(known + 1));
     cr_assert_geq(second, first + sizeof(struct heap));

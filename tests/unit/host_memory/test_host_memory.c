@@ -41,15 +41,29 @@ Test(host_memory, a_clean_block_serves_every_request_of_its_bucket_and_no_other)
     cr_assert_eq(allocate_host(MIB - 1), block);
 }
 
-Test(host_memory, of_the_clean_blocks_the_newest_is_taken)
+Test(host_memory, of_the_blocks_that_are_known_to_be_clean_the_newest_is_taken)
 {
     host_start();
     void *first = allocate_host(MIB), *second = allocate_host(MIB);
     release_host(first);
     release_host(second);
     synchronise();
+    cr_assert_eq(host_kept().cached, 2 * MIB);
     cr_assert_eq(allocate_host(MIB), second);
     cr_assert_eq(allocate_host(MIB), first);
+}
+
+Test(host_memory, of_the_pending_blocks_that_have_become_clean_the_oldest_is_taken)
+{
+    host_start();
+    void *first = allocate_host(MIB), *second = allocate_host(MIB);
+    release_host(first);
+    synchronise();
+    fake_launch(context);
+    release_host(second);
+    cr_assert_eq(allocate_host(MIB), first);
+    cr_assert_neq(allocate_host(MIB), second);
+    fake_finish(context);
 }
 
 /* A block of these flags serves them again, and no request with others. */
