@@ -63,7 +63,8 @@ static struct capture **find(struct pool *pool, CUstream stream)
     return link;
 }
 
-void captures_add(struct pool *pool, int change)
+/* So many captures more than there were. */
+static void add(struct pool *pool, int change)
 {
     struct captures *captures = &pool->captures;
     unsigned count = atomic_load_explicit(&captures->count, memory_order_relaxed);
@@ -77,13 +78,28 @@ void captures_add(struct pool *pool, int change)
                                   memory_order_relaxed);
 }
 
+/* Relaxed: see where it is. */
+static void add_unowned(struct pool *pool, int change)
+{
+    atomic_fetch_add_explicit(&pool->captures.unowned, (unsigned)change, memory_order_relaxed);
+}
+
+void captures_switch_off(struct pool *pool)
+{
+    add_unowned(pool, 1);
+    add(pool, 1);
+}
+
 static void drop(struct pool *pool, struct capture **link)
 {
     lock_must_be_held(&pool->fence_lock);
     struct capture *capture = *link;
+    unsigned owned = pool->captures.owned;
     *link = capture->next;
-    captures_add(pool, -1);
+    add(pool, -1);
     TELL_KINDS(pool, capture_ended, pool, capture);
+    if (pool->captures.owned == owned)
+        add_unowned(pool, -1);
     free(capture);
 }
 
@@ -91,6 +107,7 @@ void captures_began(struct pool *pool, CUstream stream, bool per_thread)
 {
     lock_must_be_held(&pool->fence_lock);
     struct capture *capture = malloc(sizeof *capture);
+    unsigned owned = pool->captures.owned;
     stream = spelled_out(stream, per_thread);
     if (capture) {
         *capture = (struct capture){stream, context_of_stream(pool->driver, stream),
@@ -99,7 +116,9 @@ void captures_began(struct pool *pool, CUstream stream, bool per_thread)
         TELL_KINDS(pool, capture_began, pool, capture, stream);
     }
     /* Without a record the count never falls back to 0: the driver answers from now on. */
-    captures_add(pool, 1);
+    if (pool->captures.owned == owned)
+        add_unowned(pool, 1);
+    add(pool, 1);
 }
 
 void captures_perhaps_ended(struct pool *pool, CUstream stream, bool per_thread)
