@@ -30,8 +30,7 @@ static void graphs_are_gone(void *argument)
 
 /* A driver has the one, the other or both. Where edges have data, the older one fails, and so does
  * the newer one where it is not given room for it. */
-static CUgraph graph_of(const struct driver *driver, CUstream stream,
-                        CUstreamCaptureStatus *status)
+static CUgraph graph_of(const struct driver *driver, CUstream stream, CUstreamCaptureStatus *status)
 {
     CUgraph graph = NULL;
     const CUgraphNode *nodes;
