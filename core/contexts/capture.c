@@ -4,11 +4,14 @@
 
 #include "core/driver/calls.h"
 #include "pool_state.h"
+#include "registry.h"
 
 struct capture {
     CUstream stream;
     CUcontext context;
-    uint64_t thread; /* whose own stream it is, where the handle means that; else 0 */
+    uint64_t thread;            /* whose own stream it is, where the handle means that; else 0 */
+    const struct context *root; /* with which it ends: the context's record, or that of a green
+                                   one's primary context; NULL: not known */
     struct capture *next;
 };
 
@@ -110,8 +113,12 @@ void captures_began(struct pool *pool, CUstream stream, bool per_thread)
     unsigned owned = pool->captures.owned;
     stream = spelled_out(stream, per_thread);
     if (capture) {
-        *capture = (struct capture){stream, context_of_stream(pool->driver, stream),
-                                    thread_of(pool, stream), pool->captures.list};
+        CUcontext handle = context_of_stream(pool->driver, stream);
+        *capture = (struct capture){.stream = stream,
+                                    .context = handle,
+                                    .thread = thread_of(pool, stream),
+                                    .root = context_named(pool, handle),
+                                    .next = pool->captures.list};
         pool->captures.list = capture;
         TELL_KINDS(pool, capture_began, pool, capture, stream);
     }
@@ -143,12 +150,12 @@ void captures_stream_destroyed(struct pool *pool, CUstream stream)
         drop(pool, link);
 }
 
-void captures_context_died(struct pool *pool, CUcontext handle)
+void captures_context_died(struct pool *pool, const struct context *context)
 {
     lock_must_be_held(&pool->fence_lock);
     struct capture **link = &pool->captures.list;
     while (*link) {
-        if ((*link)->context == handle)
+        if ((*link)->context == context->handle || (*link)->root == context)
             drop(pool, link);
         else
             link = &(*link)->next;

@@ -56,7 +56,8 @@ void captures_began(struct pool *pool, CUstream stream, bool per_thread);
 void captures_perhaps_ended(struct pool *pool, CUstream stream, bool per_thread);
 void captures_stream_destroyed(struct pool *pool, CUstream stream);
 
-/* Lock held by the caller. The context has died, and every capture on its streams with it. */
-void captures_context_died(struct pool *pool, CUcontext handle);
+/* Lock held by the caller. The context has died, and every capture on its streams with it, those of
+ * its green contexts' streams included. */
+void captures_context_died(struct pool *pool, const struct context *context);
 
 #endif

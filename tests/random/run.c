@@ -22,6 +22,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../kernels.h"
@@ -35,6 +37,10 @@
  * green one), leaves what was freed in its streams' order with the driver: docs/limits.md. */
 static _Atomic bool blocks_may_stay;
 static uint64_t blocks_that_stayed; /* of programs before this one */
+
+/* What nobody took out of a box, and shared memory that graphs have kept, stays until its context
+ * ends. */
+static _Atomic bool blocks_stay_with_context;
 
 enum {
     PRIMARY = 0, /* contexts: the devices' primary ones, created ones, green ones */
@@ -1421,6 +1427,7 @@ static void step_share(const struct step *step)
     int file = -1;
     if (buffer->kind == NO_BUFFER || buffer->bytes == 0)
         return;
+    blocks_stay_with_context = true;
     switch (step->b % 4) {
     case 0:
         CALL(cuIpcGetMemHandle, (&handle, buffer->address), "(&handle, buffer[%u])",
@@ -2808,10 +2815,59 @@ static void end_captures(void)
     destroy_created_contexts();
 }
 
+static void free_all_buffers(void)
+{
+    if (!run->contexts[0].alive)
+        retain(0);
+    if (!push(0))
+        return;
+    for (unsigned int i = 0; i < BUFFERS; i++)
+        free_buffer(&run->buffers[i]);
+    pop();
+}
+
+/* One that has only its context to end it goes on. */
+static bool any_captures(void)
+{
+    for (unsigned int i = 0; i < THREADS; i++)
+        for (unsigned int j = 0; j < CAPTURES; j++)
+            if (runs[i].captures[j].active)
+                return true;
+    return false;
+}
+
+/* The program has freed all and no graph is left: whatever graphs kept comes back, for which the
+ * last launches may still have to end. */
+static void graphs_keep_nothing(void)
+{
+    struct cudapool_bytes bytes = {0};
+    size_t available, total;
+    if (!run->profile->allocates || any_captures() || blocks_stay_with_context ||
+        !cudapool_get_bytes)
+        return;
+    for (unsigned int i = 0; i < run->profile->devices; i++) {
+        for (unsigned int tries = 0; tries < 2000; tries++) {
+            struct timespec moment = {0, 100000};
+            cuMemGetInfo_v2(&available, &total);
+            if (cudapool_get_bytes((int)i, &bytes) != 0 || bytes.live == 0)
+                break;
+            simcuda_advance(1000000);
+            syscall(SYS_nanosleep, &moment, NULL);
+        }
+        if (bytes.live)
+            trace_fail("%llu bytes are kept on device %u, although every graph is gone",
+                       (unsigned long long)bytes.live, i);
+    }
+}
+
 static void destroy_everything(void)
 {
     for (unsigned int i = 0; i < GRAPHS; i++)
         destroy_graph(i);
+    if (run->profile->allocates && !run->profile->free) {
+        free_all_buffers();
+        graphs_keep_nothing();
+    }
     destroy_all_contexts();
     retain(0);
     if (push(0)) {
@@ -2887,6 +2943,13 @@ static void end_of_free_threads(void)
         become(i);
         for (unsigned int j = 0; j < GRAPHS; j++)
             destroy_graph(j);
+        if (run->profile->allocates)
+            free_all_buffers();
+    }
+    become(0);
+    graphs_keep_nothing();
+    for (unsigned int i = 0; i < THREADS; i++) {
+        become(i);
         destroy_created_contexts();
     }
     become(0);
@@ -2927,7 +2990,7 @@ static void step_end(const struct step *step)
         destroy_everything();
     }
     nothing_is_left();
-    blocks_may_stay = false;
+    blocks_may_stay = blocks_stay_with_context = false;
 }
 
 static void (*const do_step[STEP_KINDS])(const struct step *) = {
@@ -3261,8 +3324,10 @@ static void run_threads(struct free_program *program)
 static void empty_boxes(struct free_program *program)
 {
     for (size_t i = 0; i <= program->count; i++) {
-        if (program->boxes[i].full)
+        if (program->boxes[i].full) {
             simcuda_program_freed(program->boxes[i].buffer.address);
+            blocks_stay_with_context = true;
+        }
         sem_destroy(&program->boxes[i].given);
     }
 }
