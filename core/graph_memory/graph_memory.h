@@ -55,6 +55,18 @@ static inline bool graph_memory_free(struct pool *pool, struct block *block, CUd
 /* After the driver was asked to free a block that graphs own: it is theirs still, or gone. */
 void graph_memory_look_again(struct pool *pool, struct block *block, CUdeviceptr address);
 
+/* An executable was launched, or uploaded for a launch. Any lock may be held. */
+static inline void graph_memory_launched(struct pool *pool, bool upload)
+{
+    struct graph_memory *memory = graph_memory_of(pool);
+    if (__builtin_expect(!memory, 1))
+        return;
+    struct graph_counters *counters = memory->counters;
+    /* Relaxed, like every counter. */
+    atomic_fetch_add_explicit(upload ? &counters->uploads : &counters->launches, 1,
+                              memory_order_relaxed);
+}
+
 /* The kind, for the table of kinds (kind.h). */
 extern const struct kind graph_memory;
 

@@ -65,6 +65,11 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
     return NULL;
 }
 
+void pool_note_graph_launch(struct pool *pool, bool upload)
+{
+    graph_memory_launched(pool, upload);
+}
+
 void pool_note_launch(struct pool *pool)
 {
     launches_note(pool);

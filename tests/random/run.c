@@ -39,7 +39,7 @@ static _Atomic bool blocks_may_stay;
 static uint64_t blocks_that_stayed; /* of programs before this one */
 
 /* What nobody took out of a box, and shared memory that graphs have kept, stays until its context
- * ends. */
+ * ends; and so does what a capture has kept that ends with a green context. */
 static _Atomic bool blocks_stay_with_context;
 
 enum {
@@ -320,8 +320,10 @@ static void context_is_idle(unsigned int context)
 static void drop_captures_from(unsigned int context)
 {
     for (unsigned int i = 0; i < CAPTURES; i++)
-        if (run->captures[i].active && is_within(run->captures[i].origin.context, context))
+        if (run->captures[i].active && is_within(run->captures[i].origin.context, context)) {
             run->captures[i].active = false;
+            blocks_stay_with_context = true;
+        }
 }
 
 /* A context's end does not wait for what others' streams do to its memory, as cuMemFree does: the
