@@ -365,6 +365,11 @@ void report_print_graphs(const struct report_graphs *graphs, FILE *out)
                 " uploads\n",
                 graphs->owners, graphs->launches, graphs->uploads);
     }
+    if (graphs->bystander_bytes != 0) {
+        readable_bytes(graphs->bystander_bytes, kept);
+        fprintf(out, "graphs: threads that only ran beside captures freed %s, which those kept\n",
+                kept);
+    }
     if (graphs->most_owned_bytes != 0) {
         readable_bytes(graphs->most_owned_bytes, most);
         readable_time(graphs->most_owned_nanoseconds, when);

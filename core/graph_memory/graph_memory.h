@@ -14,6 +14,20 @@
  * capture nothing is handed out that was freed before: an allocation is a new block of the
  * driver's.
  *
+ * There is no cap on what is kept. Memory that a thread frees which only runs beside a capture may
+ * be in the graph all the same, since threads hand pointers to each other, and no call tells which
+ * addresses a kernel's parameters hold. So past a cap the free could
+ *   - give the memory to the driver: a launch would use what is somebody else's, and no call fails;
+ *   - fail, as it may without the setting: a limit on memory would be an error of a free, which
+ *     programs don't expect, sooner than out of memory is one of an allocation, which they do;
+ *   - wait for the captures to end: these may wait for the thread.
+ * The same holds of captures in thread-local mode that are all other threads'. Instead the report
+ * says how much such threads freed, and to which capture the most belonged.
+ *
+ * An owner whose destructor never runs (the program leaks the graph, or the driver forgets it)
+ * keeps what it owns until the context of each block ends, as the graph would use it; after that
+ * what is left is the owner's own record, since the destructor may still run.
+ *
  * A capture that fails takes its graph with it, and so gives back what it kept in the same way. One
  * whose graph takes no user object has no owner: while it is under way, the driver answers.
  *

@@ -127,6 +127,7 @@ void graph_capture_began(struct pool *pool, const struct capture *capture, CUstr
     if (owner) {
         owner->number = ++memory->owners;
         owner->capture = capture;
+        owner->thread = thread_id(pool);
         owner->next = memory->under_way;
         memory->under_way = owner;
         pool->captures.owned++;

@@ -40,6 +40,7 @@ struct graph_owner {
     const struct capture *capture; /* while that is under way, else NULL */
     uint64_t bytes;                /* of all blocks that it has ever owned */
     uint64_t stream, began;        /* for the report: see graph_counts.def */
+    uint64_t thread;               /* that has begun the capture: thread_id */
     struct graph_link *links;
     struct graph_owner *next; /* of those whose captures are under way */
     /* Written by the user object's destructor, which takes no lock; release there, acquire where it

@@ -758,7 +758,7 @@ def test_neighbours():
 
 
 def graphs(**more):
-    return {**{name: 0 for name in ("captures", "without_owner", "failed", "owners", "kept_blocks", "kept_bytes", "peak_kept_bytes", "astray",
+    return {**{name: 0 for name in ("captures", "without_owner", "failed", "owners", "kept_blocks", "kept_bytes", "peak_kept_bytes", "bystander_bytes", "astray",
                                     "most_owned_bytes", "most_owned_capture", "most_owned_stream", "most_owned_nanoseconds", "launches",
                                     "uploads")}, **more}
 
@@ -766,20 +766,22 @@ def graphs(**more):
 def test_graphs():
     one, other = (report({MIB: bucket(90, MIB)}, pid=pid) for pid in (7, 8))
     one["graphs"] = graphs(captures=3, failed=1, owners=2, kept_bytes=GIB, peak_kept_bytes=2 * GIB, most_owned_bytes=2 * GIB,
-                           most_owned_capture=2, most_owned_stream=17, most_owned_nanoseconds=5_000_000_000, launches=1000, uploads=4)
+                           most_owned_capture=2, most_owned_stream=17, most_owned_nanoseconds=5_000_000_000, launches=1000, uploads=4,
+                           bystander_bytes=GIB)
     other["graphs"] = graphs(captures=5, kept_bytes=GIB, peak_kept_bytes=GIB, most_owned_bytes=GIB, most_owned_capture=5,
                              most_owned_stream=13, launches=10)
     fits_schema("a report of graphs", one)
     paths = [write(one), write(other)]
     for line in ("graphs: 3 captures that could allocate, of which 1 left no graph; of what was freed, graphs kept 1.0 GiB at the end and "
                  "2.0 GiB at most", "graphs: of 2 captures at the end; 1000 launches, 4 uploads",
+                 "graphs: threads that only ran beside captures freed 1.0 GiB, which those kept",
                  "graphs: most belonged to capture 2, begun on stream 17 after 5.0 s: 2.0 GiB"):
         expect("the table: " + line, f"\n{line}\n" in cudapool(paths[0]), cudapool(paths[0]))
     merged = json.loads(cudapool("--merge", "--format", "json", *paths))
     fits_schema("merged reports of graphs", merged)
     expect("graphs are summed, but for the capture to which most belonged", merged["graphs"] == graphs(
         captures=8, failed=1, owners=2, kept_bytes=2 * GIB, peak_kept_bytes=3 * GIB, most_owned_bytes=2 * GIB, most_owned_capture=2,
-        most_owned_stream=17, most_owned_nanoseconds=5_000_000_000, launches=1010, uploads=4), merged["graphs"])
+        most_owned_stream=17, most_owned_nanoseconds=5_000_000_000, launches=1010, uploads=4, bystander_bytes=GIB), merged["graphs"])
     expect("and each process has its own", [p["graphs"] for p in merged["processes"]] == [one["graphs"], other["graphs"]])
     text = cudapool("--merge", *paths)
     expect("the table of several", "\ngraphs: most belonged to capture 2, begun on stream 17 after 5.0 s: 2.0 GiB\n" in text, text)

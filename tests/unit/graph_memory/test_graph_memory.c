@@ -287,6 +287,9 @@ Test(graph_memory, another_thread_allocates_and_frees_too)
     in_another_thread(allocate_and_free_one, &bytes);
     cr_assert_not(fake_capture_was_invalidated());
     cr_assert_eq(kept_for_graphs(), MIB);
+    cr_assert_eq(told().bystander_bytes, MIB);
+    release(allocate(2 * MIB));
+    cr_assert_eq(told().bystander_bytes, MIB);
     end_capture(stream);
 }
 
