@@ -186,18 +186,11 @@ bool policy_fence_is_due(const struct context *context)
            heap->bytes_since_fence >= device_fence_bytes(context->device) << alone;
 }
 
-/* Frees wait for the context where that is found to be faster. Captures that may allocate are not to
- * be spoilt by a free, and a wait that has begun meets every capture that begins. */
-static bool frees_are_free_to_wait(const struct pool *pool)
-{
-    return !pool->settings.captures.allocate;
-}
-
 void heap_note_vain_wait(struct pool *pool, struct context *context)
 {
     lock_must_be_held(&context->lock);
     struct heap *heap = heap_of(context);
-    if (pool->settings.device.free_synchronizes || !frees_are_free_to_wait(pool))
+    if (pool->settings.device.free_synchronizes)
         return;
     heap_set_closed(heap, CLOSED_SYNCHRONISING, frees_may_wait(&context->epochs.frees_wait));
     thread_caches_collect(heap);
@@ -209,8 +202,6 @@ bool policy_frees_synchronise(const struct pool *pool, struct heap *heap)
     struct frees_wait *wait = &context_of_heap(heap)->epochs.frees_wait;
     if (pool->settings.device.free_synchronizes)
         return true;
-    if (!frees_are_free_to_wait(pool))
-        return false;
     if (!frees_may_wait(wait) &&
         !(atomic_load_explicit(&heap->closed, memory_order_relaxed) & CLOSED_SYNCHRONISING))
         return false;
