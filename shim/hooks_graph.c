@@ -92,16 +92,24 @@ HOOK(cuGraphInstantiateWithParams_ptsz,
         executable, graph);
 }
 
+static CUresult counted(CUresult result, bool upload)
+{
+    struct pool *pool = result == CUDA_SUCCESS ? pool_that_runs() : NULL;
+    if (pool)
+        pool_note_graph_launch(pool, upload);
+    return result;
+}
+
 HOOK(cuGraphUpload, (CUgraphExec executable, CUstream stream))
 {
     const struct real_driver *real = real_driver();
-    return WITH_ROOM(real->cuGraphUpload(executable, stream));
+    return counted(WITH_ROOM(real->cuGraphUpload(executable, stream)), true);
 }
 
 HOOK(cuGraphUpload_ptsz, (CUgraphExec executable, CUstream stream))
 {
     const struct real_driver *real = real_driver();
-    return WITH_ROOM(real->cuGraphUpload_ptsz(executable, stream));
+    return counted(WITH_ROOM(real->cuGraphUpload_ptsz(executable, stream)), true);
 }
 
 static bool host_has_a_part_in(CUgraphExec executable)
@@ -115,8 +123,9 @@ HOOK(cuGraphLaunch, (CUgraphExec executable, CUstream stream))
     note_launch();
     const struct real_driver *real = real_driver();
     if (host_has_a_part_in(executable))
-        return HOST_WORK(WITH_ROOM(real->cuGraphLaunch(executable, stream)), stream);
-    return WITH_ROOM(real->cuGraphLaunch(executable, stream));
+        return counted(HOST_WORK(WITH_ROOM(real->cuGraphLaunch(executable, stream)), stream),
+                       false);
+    return counted(WITH_ROOM(real->cuGraphLaunch(executable, stream)), false);
 }
 
 HOOK(cuGraphLaunch_ptsz, (CUgraphExec executable, CUstream stream))
@@ -124,8 +133,9 @@ HOOK(cuGraphLaunch_ptsz, (CUgraphExec executable, CUstream stream))
     note_launch();
     const struct real_driver *real = real_driver();
     if (host_has_a_part_in(executable))
-        return HOST_WORK(WITH_ROOM(real->cuGraphLaunch_ptsz(executable, stream)), stream);
-    return WITH_ROOM(real->cuGraphLaunch_ptsz(executable, stream));
+        return counted(HOST_WORK(WITH_ROOM(real->cuGraphLaunch_ptsz(executable, stream)), stream),
+                       false);
+    return counted(WITH_ROOM(real->cuGraphLaunch_ptsz(executable, stream)), false);
 }
 
 /* Grid, block and shared memory of a launch, which are handed on as they come. */

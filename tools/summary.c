@@ -166,6 +166,7 @@ static int add_process(struct summary *summary, const struct report *report)
                                       .started_nanoseconds = report->process.started_nanoseconds,
                                       .versions = report->process.versions,
                                       .housekeeper = report->housekeeper,
+                                      .graphs = report->graphs,
                                       .has_neighbours = report->settings.neighbours.enabled,
                                       .ending = report->process.ending,
                                       .exit = report->process.exit};
@@ -493,6 +494,26 @@ struct report_counters summary_totals(const struct summary *summary)
         add_counters(&totals, &one, PEAKS_LARGEST);
     }
     return totals;
+}
+
+/* larger: into's most_owned_bytes are fewer. */
+static void add_graphs(struct report_graphs *into, const struct report_graphs *from)
+{
+    bool larger = from->most_owned_bytes > into->most_owned_bytes;
+    into->told = into->told || from->told;
+#define MERGE_SUM(name)     into->name = saturating_sum(into->name, from->name);
+#define MERGE_LARGEST(name) into->name = larger ? from->name : into->name;
+#define COUNT(name, merged) MERGE_##merged(name)
+#include "core/figures/graph_counts.def"
+#undef COUNT
+}
+
+struct report_graphs summary_graphs(const struct summary *summary)
+{
+    struct report_graphs all = {0};
+    for (size_t i = 0; i < summary->process_count; i++)
+        add_graphs(&all, &summary->processes[i].graphs);
+    return all;
 }
 
 struct report_neighbours summary_neighbours(const struct summary *summary)

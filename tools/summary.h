@@ -29,6 +29,7 @@ struct summary_process {
     enum report_ending ending;
     struct report_exit exit;
     struct report_housekeeper housekeeper;
+    struct report_graphs graphs;
     bool has_neighbours;           /* neighbours.enabled */
     bool kept_much, is_grouped;    /* see report_neighbours.h */
     struct report_counters totals; /* over its devices; its largest device's peaks */
@@ -80,6 +81,9 @@ struct report_aloneness summary_aloneness(const struct summary_process *process)
 
 /* What all devices' processes gave each other; the latest times, and the most that was held. */
 struct report_neighbours summary_neighbours(const struct summary *summary);
+
+/* What graphs kept in all processes; the capture to which the most belonged is that of one. */
+struct report_graphs summary_graphs(const struct summary *summary);
 
 /* Whether two runs with other values of the setting are two ways to run the pool: not of where
  * reports and figures go. */

@@ -1,6 +1,7 @@
 /*
  * The merged report as JSON: configs/report.schema.json describes it.
  */
+#include "core/figures/report_graphs_json.h"
 #include "core/figures/report_json.h"
 #include "core/figures/report_neighbours_json.h"
 
@@ -36,6 +37,7 @@ static json_t *process_to_json(const struct summary_process *process)
     status |= report_add_versions_to_json(object, &process->versions);
     status |= json_object_set_new(object, "housekeeper",
                                   report_housekeeper_to_json(&process->housekeeper));
+    status |= report_add_graphs(object, &process->graphs);
     status |= json_object_set_new(object, "totals", counters_to_json(&process->totals));
     return json_unless_failed(object, status);
 }
@@ -97,6 +99,7 @@ json_t *summary_to_json(const struct summary *summary)
 {
     json_t *root = json_object(), *processes = json_array(), *devices = json_array();
     struct report_counters totals = summary_totals(summary);
+    struct report_graphs graphs = summary_graphs(summary);
     int status = json_object_set_new(root, "cudapool_merged", json_integer(REPORT_VERSION));
 
     for (size_t i = 0; i < summary->process_count; i++)
@@ -105,6 +108,7 @@ json_t *summary_to_json(const struct summary *summary)
         status |= json_array_append_new(devices, device_to_json(&summary->devices[i]));
     status |= json_object_set_new(root, "wall_seconds", json_real(summary_wall_seconds(summary)));
     status |= json_object_set_new(root, "totals", counters_to_json(&totals));
+    status |= report_add_graphs(root, &graphs);
     status |= json_object_set_new(root, "processes", processes);
     status |= json_object_set_new(root, "settings", settings_to_json(&summary->settings));
     status |= json_object_set_new(root, "settings_differ", json_boolean(summary->settings_differ));

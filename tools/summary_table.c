@@ -182,6 +182,7 @@ static void print_origin(const struct summary *summary, FILE *out)
 static void print_whole(const struct summary *summary, const struct look *look, FILE *out)
 {
     struct report_counters totals = summary_totals(summary);
+    struct report_graphs graphs = summary_graphs(summary);
     size_t hosts = summary_host_count(summary);
     char wall[READABLE_BYTES];
 
@@ -193,6 +194,7 @@ static void print_whole(const struct summary *summary, const struct look *look, 
     print_processes(summary, look, out);
     for (size_t i = 0; i < summary->device_count; i++)
         print_device(&summary->devices[i], out);
+    report_print_graphs(&graphs, out);
     print_aloneness(summary, out);
     if (totals.requests == 0) {
         fputs("no memory was asked of the pool\n", out);

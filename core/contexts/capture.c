@@ -4,11 +4,14 @@
 
 #include "core/driver/calls.h"
 #include "pool_state.h"
+#include "registry.h"
 
 struct capture {
     CUstream stream;
     CUcontext context;
-    uint64_t thread; /* whose own stream it is, where the handle means that; else 0 */
+    uint64_t thread;            /* whose own stream it is, where the handle means that; else 0 */
+    const struct context *root; /* with which it ends: the context's record, or that of a green
+                                   one's primary context; NULL: not known */
     struct capture *next;
 };
 
@@ -63,7 +66,8 @@ static struct capture **find(struct pool *pool, CUstream stream)
     return link;
 }
 
-void captures_add(struct pool *pool, int change)
+/* So many captures more than there were. */
+static void add(struct pool *pool, int change)
 {
     struct captures *captures = &pool->captures;
     unsigned count = atomic_load_explicit(&captures->count, memory_order_relaxed);
@@ -77,13 +81,28 @@ void captures_add(struct pool *pool, int change)
                                   memory_order_relaxed);
 }
 
+/* Relaxed: see where it is. */
+static void add_unowned(struct pool *pool, int change)
+{
+    atomic_fetch_add_explicit(&pool->captures.unowned, (unsigned)change, memory_order_relaxed);
+}
+
+void captures_switch_off(struct pool *pool)
+{
+    add_unowned(pool, 1);
+    add(pool, 1);
+}
+
 static void drop(struct pool *pool, struct capture **link)
 {
     lock_must_be_held(&pool->fence_lock);
     struct capture *capture = *link;
+    unsigned owned = pool->captures.owned;
     *link = capture->next;
-    captures_add(pool, -1);
+    add(pool, -1);
     TELL_KINDS(pool, capture_ended, pool, capture);
+    if (pool->captures.owned == owned)
+        add_unowned(pool, -1);
     free(capture);
 }
 
@@ -91,15 +110,22 @@ void captures_began(struct pool *pool, CUstream stream, bool per_thread)
 {
     lock_must_be_held(&pool->fence_lock);
     struct capture *capture = malloc(sizeof *capture);
+    unsigned owned = pool->captures.owned;
     stream = spelled_out(stream, per_thread);
     if (capture) {
-        *capture = (struct capture){stream, context_of_stream(pool->driver, stream),
-                                    thread_of(pool, stream), pool->captures.list};
+        CUcontext handle = context_of_stream(pool->driver, stream);
+        *capture = (struct capture){.stream = stream,
+                                    .context = handle,
+                                    .thread = thread_of(pool, stream),
+                                    .root = context_named(pool, handle),
+                                    .next = pool->captures.list};
         pool->captures.list = capture;
         TELL_KINDS(pool, capture_began, pool, capture, stream);
     }
     /* Without a record the count never falls back to 0: the driver answers from now on. */
-    captures_add(pool, 1);
+    if (pool->captures.owned == owned)
+        add_unowned(pool, 1);
+    add(pool, 1);
 }
 
 void captures_perhaps_ended(struct pool *pool, CUstream stream, bool per_thread)
@@ -124,12 +150,12 @@ void captures_stream_destroyed(struct pool *pool, CUstream stream)
         drop(pool, link);
 }
 
-void captures_context_died(struct pool *pool, CUcontext handle)
+void captures_context_died(struct pool *pool, const struct context *context)
 {
     lock_must_be_held(&pool->fence_lock);
     struct capture **link = &pool->captures.list;
     while (*link) {
-        if ((*link)->context == handle)
+        if ((*link)->context == context->handle || (*link)->root == context)
             drop(pool, link);
         else
             link = &(*link)->next;

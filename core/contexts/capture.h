@@ -31,16 +31,15 @@ static inline bool program_captures(const struct captures *captures)
 /* Whether every capture that goes on, if any, leaves it to the pool what calls it minds. */
 static inline bool captures_are_all_owned(const struct captures *captures)
 {
-    unsigned owned = atomic_load_explicit(&captures->owned, memory_order_relaxed);
-    return owned >= atomic_load_explicit(&captures->count, memory_order_relaxed);
+    return atomic_load_explicit(&captures->unowned, memory_order_relaxed) == 0;
 }
 
 /* Around an allocation or a free of the driver's: where captures may allocate, none is to mind,
  * not even one that another thread begins meanwhile. Ends with relaxed_mode_end. */
 struct relaxed_mode relaxed_mode_where_captures_allocate(const struct pool *pool);
 
-/* Lock held, or the pool not yet in use. So many captures more than there were. */
-void captures_add(struct pool *pool, int change);
+/* The pool not yet in use: it does as if a capture went on that never ends. */
+void captures_switch_off(struct pool *pool);
 
 /* The fence lock: held around the driver's begin of a capture, and around the destruction of a
  * stream while captures go on. */
@@ -57,7 +56,8 @@ void captures_began(struct pool *pool, CUstream stream, bool per_thread);
 void captures_perhaps_ended(struct pool *pool, CUstream stream, bool per_thread);
 void captures_stream_destroyed(struct pool *pool, CUstream stream);
 
-/* Lock held by the caller. The context has died, and every capture on its streams with it. */
-void captures_context_died(struct pool *pool, CUcontext handle);
+/* Lock held by the caller. The context has died, and every capture on its streams with it, those of
+ * its green contexts' streams included. */
+void captures_context_died(struct pool *pool, const struct context *context);
 
 #endif

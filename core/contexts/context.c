@@ -425,7 +425,7 @@ static void forget_context(struct pool *pool, struct context *context)
     registry_remove(&pool->registry, context, NULL);
     pool->registry.set_generation++;
     lock_give(&pool->registry.lock);
-    captures_context_died(pool, context->handle);
+    captures_context_died(pool, context);
     TELL_KINDS(context, ended, pool, context);
     /* Which of it was this context's is not known: too little room is kept rather than too much. */
     atomic_store_explicit(&context->device->managed_bytes, 0, memory_order_relaxed);

@@ -186,14 +186,16 @@ struct capture;
 struct captures {
     unsigned idle; /* what count is while the program captures nothing: 1 in a pool that is switched
                       off. Written before the pool is in use */
-    _Atomic unsigned count; /* the length of list, and 1 more in a pool that is switched off;
-                               written under the fence lock, read without. Relaxed: whoever records
-                               a fence looks again under the lock */
-    _Atomic unsigned owned; /* of those, whose graph keeps what is allocated and freed meanwhile
-                               (captures.allocate). Added to before the capture is counted, and
-                               taken from after: so who sees fewer of these than captures has seen
-                               one that is not. Relaxed: a thread knows its own captures, and is
-                               told of others' by whoever made them known to it */
+    _Atomic unsigned count;   /* the length of list, and 1 more in a pool that is switched off;
+                                 written under the fence lock, read without. Relaxed: whoever records
+                                 a fence looks again under the lock */
+    unsigned owned;           /* of those, whose graph keeps what is allocated and freed meanwhile
+                                 (captures.allocate). Fence lock */
+    _Atomic unsigned unowned; /* the others of them: a number of its own, since two that are read
+                                 one after the other may be of different moments. Added to before
+                                 the capture is counted, and taken from after. Relaxed: a thread
+                                 knows its own captures, and is told of others' by whoever made them
+                                 known to it */
     struct capture *list;
 };
 

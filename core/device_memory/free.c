@@ -140,6 +140,16 @@ struct freed {
     bool host_work;              /* it waits for work that ends only if the host acts */
 };
 
+/* Whether this free, which is to wait, waits for a fence instead of synchronising the context: a
+ * synchronise spoils every capture that begins meanwhile, and where captures may allocate, no free
+ * that the program has not asked to wait is to do that. */
+static bool waits_for_a_fence(const struct pool *pool, struct heap *heap, bool waitable)
+{
+    heap_lock_must_be_held(heap);
+    return pool->settings.captures.allocate && !pool->settings.device.free_synchronizes &&
+           waitable && policy_frees_synchronise(pool, heap);
+}
+
 /* Claims the block and puts it where it may stay. False if another thread has claimed it. */
 static bool take_freed(struct pool *pool, struct block *block, CUdeviceptr address, bool waitable,
                        struct freed *freed)
@@ -149,14 +159,15 @@ static bool take_freed(struct pool *pool, struct block *block, CUdeviceptr addre
     struct context *context = context_of_heap(heap);
     heap_note_user(pool, heap);
     struct place place = place_for_free(pool, heap, block->bucket);
-    *freed = (struct freed){.host_work = waitable && policy_has_host_work(context)};
+    bool by_fence = waits_for_a_fence(pool, heap, waitable);
+    *freed = (struct freed){.host_work = by_fence || (waitable && policy_has_host_work(context))};
     /* Out of the heap's lists the block can be taken back if the wait fails; out of a cache it
      * can't. */
     if (freed->host_work)
         place.bin = NULL;
     if (!block_claim(block, address, place.bin ? BLOCK_CACHED : BLOCK_PENDING))
         return false;
-    freed->synchronise = policy_frees_synchronise(pool, heap) && waitable;
+    freed->synchronise = !by_fence && policy_frees_synchronise(pool, heap) && waitable;
     freed->stamp = epoch_current(&context->epochs);
     freed->bucket = block->bucket;
     bool due = put_freed(context, &place, block, freed->stamp);

@@ -33,7 +33,9 @@ bool heap_park(struct block *block, CUdeviceptr address);
 
 /* No graph uses the parked block any more: it is pending, as if freed just now. So it is reused
  * behind a fence that is recorded after this. False where there is no such parked block (any more),
- * and where others than the process's streams may reach it: then it stays as it is. */
+ * and where others than the process's streams may reach it: then it stays as it is until its
+ * context ends, since only a wait for the whole context, as in the driver's own free, would make it
+ * safe to return, and the program's free of it is long over. */
 bool heap_unpark(struct pool *pool, struct block *block, CUdeviceptr address);
 
 /* Whether the block with this address is free to be handed out, or will be, by the heap's books. */

@@ -466,17 +466,13 @@ static void take_housekeeper(const struct housekeeper_counters *c, struct report
              out->board == BOARD_REFUSED ? c->board_why : "");
 }
 
-static void take_graphs(const struct graph_counters *c, struct report_graphs *out)
+static void take_graphs(const struct graph_counters *c, uint64_t started, struct report_graphs *out)
 {
     out->told = true;
-    out->captures = counter_get(&c->captures);
-    out->without_owner = counter_get(&c->without_owner);
-    out->failed = counter_get(&c->failed);
-    out->owners = counter_get(&c->owners);
-    out->kept_blocks = counter_get(&c->kept_blocks);
-    out->kept_bytes = counter_get(&c->kept_bytes);
-    out->peak_kept_bytes = counter_get(&c->peak_kept_bytes);
-    out->astray = counter_get(&c->astray);
+#define COUNT(name, merged) out->name = counter_get(&c->name);
+#include "graph_counts.def"
+#undef COUNT
+    out->most_owned_nanoseconds = difference(out->most_owned_nanoseconds, started);
 }
 
 int figures_report(struct figures_walk walk, uint64_t started, struct report *report)
@@ -490,7 +486,7 @@ int figures_report(struct figures_walk walk, uint64_t started, struct report *re
             take_housekeeper(&housekeeper->counters, &report->housekeeper);
         const struct figures_graphs *graphs = (const void *)record;
         if (record->type == FIGURES_GRAPHS)
-            take_graphs(&graphs->counters, &report->graphs);
+            take_graphs(&graphs->counters, started, &report->graphs);
         if (record->type != FIGURES_DEVICE || is_there(report, device->ordinal))
             continue;
         if (!add_device(walk, device, started, report)) {

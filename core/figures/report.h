@@ -116,14 +116,10 @@ struct report_housekeeper {
 
 /* What graphs kept, where captures may allocate (captures.allocate); else nothing but zeroes. */
 struct report_graphs {
-    bool told;              /* captures may allocate */
-    uint64_t captures;      /* begun, with an owner that keeps what they use */
-    uint64_t without_owner; /* begun; while they went on, the driver answered */
-    uint64_t failed;        /* of captures: left no graph */
-    uint64_t owners;        /* captures under way, and those whose graphs there are */
-    uint64_t kept_blocks;   /* freed by the program, and kept for graphs */
-    uint64_t kept_bytes, peak_kept_bytes;
-    uint64_t astray; /* blocks of graphs that were found free to be handed out: never any */
+    bool told; /* captures may allocate */
+#define COUNT(name, merged) uint64_t name;
+#include "graph_counts.def"
+#undef COUNT
 };
 
 struct report_device {

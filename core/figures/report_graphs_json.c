@@ -10,14 +10,9 @@ static const struct {
     const char *key;
     size_t offset;
 } counts[] = {
-    {"captures", offsetof(struct report_graphs, captures)},
-    {"without_owner", offsetof(struct report_graphs, without_owner)},
-    {"failed", offsetof(struct report_graphs, failed)},
-    {"owners", offsetof(struct report_graphs, owners)},
-    {"kept_blocks", offsetof(struct report_graphs, kept_blocks)},
-    {"kept_bytes", offsetof(struct report_graphs, kept_bytes)},
-    {"peak_kept_bytes", offsetof(struct report_graphs, peak_kept_bytes)},
-    {"astray", offsetof(struct report_graphs, astray)},
+#define COUNT(name, merged) {#name, offsetof(struct report_graphs, name)},
+#include "graph_counts.def"
+#undef COUNT
 };
 #define COUNTS (sizeof counts / sizeof *counts)
 

@@ -349,9 +349,9 @@ static struct report_counters sum_times(const struct report *report)
 }
 
 /* What captures have allocated or freed, and graphs keep. */
-static void print_graphs(const struct report_graphs *graphs, FILE *out)
+void report_print_graphs(const struct report_graphs *graphs, FILE *out)
 {
-    char kept[READABLE_BYTES], most[READABLE_BYTES];
+    char kept[READABLE_BYTES], most[READABLE_BYTES], when[READABLE_BYTES];
 
     if (graphs->captures != 0) {
         readable_bytes(graphs->kept_bytes, kept);
@@ -360,6 +360,23 @@ static void print_graphs(const struct report_graphs *graphs, FILE *out)
                 "graphs: %" PRIu64 " captures that could allocate, of which %" PRIu64
                 " left no graph; of what was freed, graphs kept %s at the end and %s at most\n",
                 graphs->captures, graphs->failed, kept, most);
+        fprintf(out,
+                "graphs: of %" PRIu64 " captures at the end; %" PRIu64 " launches, %" PRIu64
+                " uploads\n",
+                graphs->owners, graphs->launches, graphs->uploads);
+    }
+    if (graphs->bystander_bytes != 0) {
+        readable_bytes(graphs->bystander_bytes, kept);
+        fprintf(out, "graphs: threads that only ran beside captures freed %s, which those kept\n",
+                kept);
+    }
+    if (graphs->most_owned_bytes != 0) {
+        readable_bytes(graphs->most_owned_bytes, most);
+        readable_time(graphs->most_owned_nanoseconds, when);
+        fprintf(out,
+                "graphs: most belonged to capture %" PRIu64 ", begun on stream %" PRIu64
+                " after %s: %s\n",
+                graphs->most_owned_capture, graphs->most_owned_stream, when, most);
     }
     if (graphs->without_owner != 0)
         fprintf(out, "graphs: in %" PRIu64 " captures the driver answered\n",
@@ -397,7 +414,7 @@ static void print_whole(const struct report *report, const struct look *look, FI
     }
     struct report_counters times = sum_times(report);
     if (used)
-        print_graphs(&report->graphs, out);
+        report_print_graphs(&report->graphs, out);
     if (used)
         print_aloneness(report, out);
     if (used)

@@ -17,9 +17,10 @@
 int report_print_table(const struct report *report, FILE *out);
 int report_print_as(const struct report *report, const struct look *look, FILE *out);
 
-/* Parts of the table, for tables of several processes: a kind's line and its buckets; the last
- * line; text out of a file, on one line and not too much of it. */
+/* Parts of the table, for tables of several processes: a kind's line and its buckets; what
+ * graphs kept; the last line; text out of a file, on one line and not too much of it. */
 void report_print_kind(FILE *out, const struct report_kind *kind, const struct look *look);
+void report_print_graphs(const struct report_graphs *graphs, FILE *out);
 void report_print_times(FILE *out, const struct report_counters *totals);
 void report_print_text(FILE *out, const char *text);
 

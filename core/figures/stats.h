@@ -125,13 +125,9 @@ struct housekeeper_counters {
 
 /* What graphs keep, where captures may allocate. Of the process; written under the graphs' lock. */
 struct graph_counters {
-    counter captures;      /* begun, with an owner */
-    counter without_owner; /* begun; while they went on, the driver answered */
-    counter failed;        /* of captures: left no graph */
-    counter owners;        /* of captures under way, and of graphs that there are */
-    counter kept_blocks;   /* freed by the program, and not by all their owners */
-    counter kept_bytes, peak_kept_bytes;
-    counter astray; /* blocks that graphs owned, and that were free to be handed out */
+#define COUNT(name, merged) counter name;
+#include "graph_counts.def"
+#undef COUNT
 };
 
 static inline uint64_t counter_get(const counter *c)
@@ -162,14 +158,9 @@ static inline void counter_raise_to(counter *c, uint64_t value)
 
 static inline void graph_counters_copy(struct graph_counters *to, const struct graph_counters *from)
 {
-    counter_set(&to->captures, counter_get(&from->captures));
-    counter_set(&to->without_owner, counter_get(&from->without_owner));
-    counter_set(&to->failed, counter_get(&from->failed));
-    counter_set(&to->owners, counter_get(&from->owners));
-    counter_set(&to->kept_blocks, counter_get(&from->kept_blocks));
-    counter_set(&to->kept_bytes, counter_get(&from->kept_bytes));
-    counter_set(&to->peak_kept_bytes, counter_get(&from->peak_kept_bytes));
-    counter_set(&to->astray, counter_get(&from->astray));
+#define COUNT(name, merged) counter_set(&to->name, counter_get(&from->name));
+#include "graph_counts.def"
+#undef COUNT
 }
 
 /* For a counter that several threads raise, or lower, without a lock. Relaxed: it orders nothing.

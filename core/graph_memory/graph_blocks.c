@@ -85,12 +85,25 @@ struct graph_block *graph_blocks_add(struct graph_memory *memory, CUdeviceptr ad
     return made;
 }
 
+static void count_owned(struct graph_owner *owner, const struct graph_block *block)
+{
+    struct graph_counters *counters = owner->memory->counters;
+    owner->bytes += block->bytes;
+    if (owner->bytes <= counter_get(&counters->most_owned_bytes))
+        return;
+    counter_set(&counters->most_owned_bytes, owner->bytes);
+    counter_set(&counters->most_owned_capture, owner->number);
+    counter_set(&counters->most_owned_stream, owner->stream);
+    counter_set(&counters->most_owned_nanoseconds, owner->began);
+}
+
 void graph_block_link(struct graph_block *block, struct graph_owner *owner)
 {
     if (block->last_owner == owner->number)
         return;
     struct graph_link *link = malloc(sizeof *link);
     block->links++;
+    count_owned(owner, block);
     if (!link)
         return;
     *link = (struct graph_link){block, owner->links};

@@ -81,6 +81,17 @@ static CUresult park(struct graph_memory *memory, struct block *block, CUdevicep
     return CUDA_SUCCESS;
 }
 
+/* A thread that only stands by makes graphs keep what they may have no use for. */
+static void count_bystander(struct pool *pool, struct graph_memory *memory, uint64_t bytes)
+{
+    const struct graph_owner *owner = memory->under_way;
+    uint64_t thread = thread_id(pool);
+    while (owner && owner->thread != thread)
+        owner = owner->next;
+    if (memory->under_way && !owner)
+        counter_add(&memory->counters->bystander_bytes, bytes);
+}
+
 bool graph_memory_free_owned(struct pool *pool, struct block *block, CUdeviceptr address,
                              CUresult *result)
 {
@@ -92,8 +103,11 @@ bool graph_memory_free_owned(struct pool *pool, struct block *block, CUdeviceptr
     lock_take(&memory->lock, LOCK_GRAPHS);
     /* The last capture may have ended since, or the last owner gone. */
     bool ours = block_is_owned(block) || (memory->under_way && is_usable(block));
+    uint64_t bytes = block_bytes(block);
     if (ours)
         *result = park(memory, block, address);
+    if (ours && *result == CUDA_SUCCESS)
+        count_bystander(pool, memory, bytes);
     lock_give(&memory->lock);
     return ours;
 }

@@ -14,6 +14,20 @@
  * capture nothing is handed out that was freed before: an allocation is a new block of the
  * driver's.
  *
+ * There is no cap on what is kept. Memory that a thread frees which only runs beside a capture may
+ * be in the graph all the same, since threads hand pointers to each other, and no call tells which
+ * addresses a kernel's parameters hold. So past a cap the free could
+ *   - give the memory to the driver: a launch would use what is somebody else's, and no call fails;
+ *   - fail, as it may without the setting: a limit on memory would be an error of a free, which
+ *     programs don't expect, sooner than out of memory is one of an allocation, which they do;
+ *   - wait for the captures to end: these may wait for the thread.
+ * The same holds of captures in thread-local mode that are all other threads'. Instead the report
+ * says how much such threads freed, and to which capture the most belonged.
+ *
+ * An owner whose destructor never runs (the program leaks the graph, or the driver forgets it)
+ * keeps what it owns until the context of each block ends, as the graph would use it; after that
+ * what is left is the owner's own record, since the destructor may still run.
+ *
  * A capture that fails takes its graph with it, and so gives back what it kept in the same way. One
  * whose graph takes no user object has no owner: while it is under way, the driver answers.
  *
@@ -54,6 +68,18 @@ static inline bool graph_memory_free(struct pool *pool, struct block *block, CUd
 
 /* After the driver was asked to free a block that graphs own: it is theirs still, or gone. */
 void graph_memory_look_again(struct pool *pool, struct block *block, CUdeviceptr address);
+
+/* An executable was launched, or uploaded for a launch. Any lock may be held. */
+static inline void graph_memory_launched(struct pool *pool, bool upload)
+{
+    struct graph_memory *memory = graph_memory_of(pool);
+    if (__builtin_expect(!memory, 1))
+        return;
+    struct graph_counters *counters = memory->counters;
+    /* Relaxed, like every counter. */
+    atomic_fetch_add_explicit(upload ? &counters->uploads : &counters->launches, 1,
+                              memory_order_relaxed);
+}
 
 /* The kind, for the table of kinds (kind.h). */
 extern const struct kind graph_memory;

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "core/base/clock.h"
 #include "core/contexts/capture.h"
 #include "core/contexts/epoch.h"
 #include "core/contexts/registry.h"
@@ -30,9 +31,8 @@ static void graphs_are_gone(void *argument)
 
 /* A driver has the one, the other or both. Where edges have data, the older one fails, and so does
  * the newer one where it is not given room for it. */
-static CUgraph graph_of(const struct driver *driver, CUstream stream)
+static CUgraph graph_of(const struct driver *driver, CUstream stream, CUstreamCaptureStatus *status)
 {
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     CUgraph graph = NULL;
     const CUgraphNode *nodes;
     const CUgraphEdgeData *edges;
@@ -40,11 +40,11 @@ static CUgraph graph_of(const struct driver *driver, CUstream stream)
     cuuint64_t id;
     CUresult result =
         driver->cuStreamGetCaptureInfo_v3
-            ? driver->cuStreamGetCaptureInfo_v3(stream, &status, &id, &graph, &nodes, &edges,
-                                                &count)
-            : driver->cuStreamGetCaptureInfo_v2(stream, &status, &id, &graph, NULL, NULL);
-    bool told = result == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    return told ? graph : NULL;
+            ? driver->cuStreamGetCaptureInfo_v3(stream, status, &id, &graph, &nodes, &edges, &count)
+            : driver->cuStreamGetCaptureInfo_v2(stream, status, &id, &graph, NULL, NULL);
+    if (result != CUDA_SUCCESS)
+        *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return *status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? graph : NULL;
 }
 
 /* Whether the graph keeps the owner from now on. If not, the owner is as good as gone: the
@@ -72,7 +72,25 @@ static bool can_retain(const struct driver *driver)
            driver->cuGraphRetainUserObject;
 }
 
-/* An owner that the stream's graph keeps; NULL: there can be none. */
+/* Another thread's call has spoilt the capture since it began: it leaves no graph, and minds
+ * nothing any more. What it owns until it ends goes back then. */
+static struct graph_owner *without_graph(struct graph_owner *owner)
+{
+    owner->taken_up = true;
+    atomic_store_explicit(&owner->gone, true, memory_order_release);
+    return owner;
+}
+
+/* As the driver numbers streams, or its handle. */
+static uint64_t number_of(const struct driver *driver, CUstream stream)
+{
+    unsigned long long id;
+    bool told = driver->cuStreamGetId && driver->cuStreamGetId(stream, &id) == CUDA_SUCCESS;
+    return told ? id : (uintptr_t)stream;
+}
+
+/* An owner that the stream's graph keeps, or that of a capture that will leave none; NULL: there
+ * can be none. */
 static struct graph_owner *make_owner(struct pool *pool, struct graph_memory *memory,
                                       CUstream stream)
 {
@@ -83,10 +101,15 @@ static struct graph_owner *make_owner(struct pool *pool, struct graph_memory *me
     owner->memory = memory;
     enter_driver();
     struct relaxed_mode mode = relaxed_mode_begin(driver);
-    CUgraph graph = graph_of(driver, stream);
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUgraph graph = graph_of(driver, stream, &status);
+    owner->stream = number_of(driver, stream);
+    owner->began = monotonic_now();
     bool retained = graph && retain(driver, graph, owner);
     relaxed_mode_end(driver, mode);
     leave_driver();
+    if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
+        return without_graph(owner);
     if (!graph)
         free(owner);
     return retained ? owner : NULL;
@@ -104,9 +127,10 @@ void graph_capture_began(struct pool *pool, const struct capture *capture, CUstr
     if (owner) {
         owner->number = ++memory->owners;
         owner->capture = capture;
+        owner->thread = thread_id(pool);
         owner->next = memory->under_way;
         memory->under_way = owner;
-        atomic_fetch_add_explicit(&pool->captures.owned, 1, memory_order_relaxed);
+        pool->captures.owned++;
         counter_add(&memory->counters->owners, 1);
     }
     lock_give(&memory->lock);
@@ -139,7 +163,7 @@ void graph_capture_ended(struct pool *pool, const struct capture *capture)
     if (owner) {
         *link = owner->next;
         owner->capture = NULL;
-        atomic_fetch_sub_explicit(&pool->captures.owned, 1, memory_order_relaxed);
+        pool->captures.owned--;
         counter_add(&memory->counters->failed,
                     atomic_load_explicit(&owner->gone, memory_order_acquire));
         graph_blocks_check(owner);

@@ -38,6 +38,9 @@ struct graph_owner {
     struct graph_memory *memory;
     uint64_t number;               /* from 1; no two owners have the same */
     const struct capture *capture; /* while that is under way, else NULL */
+    uint64_t bytes;                /* of all blocks that it has ever owned */
+    uint64_t stream, began;        /* for the report: see graph_counts.def */
+    uint64_t thread;               /* that has begun the capture: thread_id */
     struct graph_link *links;
     struct graph_owner *next; /* of those whose captures are under way */
     /* Written by the user object's destructor, which takes no lock; release there, acquire where it
@@ -63,8 +66,10 @@ struct graph_memory {
     _Atomic uint64_t unparked; /* bytes that became pending, and the housekeeper has not been told
                                   of. Relaxed */
     struct graph_blocks blocks;
-    uint64_t owners;                 /* ever made */
-    struct graph_counters *counters; /* in the figures, once a device is known; else the next */
+    uint64_t owners;                           /* ever made */
+    _Atomic(struct graph_counters *) counters; /* in the figures, once a device is known; else the
+                                                  next. Set under the lock; read without where
+                                                  launches are counted */
     struct graph_counters first_counters;
 };
 

@@ -54,7 +54,7 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
     /* Switched off, the pool does what it does while captures go on: the driver answers, and the
      * bytes are counted. */
     if (!settings->device.enabled)
-        captures_add(pool, 1);
+        captures_switch_off(pool);
     pool->captures.idle = atomic_load_explicit(&pool->captures.count, memory_order_relaxed);
     bool started = true;
     for (const struct kind *const *kind = kinds; *kind && started; kind++)
@@ -63,6 +63,11 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
         return pool;
     free(pool);
     return NULL;
+}
+
+void pool_note_graph_launch(struct pool *pool, bool upload)
+{
+    graph_memory_launched(pool, upload);
 }
 
 void pool_note_launch(struct pool *pool)

@@ -185,6 +185,9 @@ void pool_synchronise_end(struct pool *pool, struct synchronising state, CUresul
  * streams of the others wait, so the pool raises no barriers. */
 void pool_note_launch(struct pool *pool);
 
+/* An executable graph was launched, or uploaded: counted where captures may allocate. */
+void pool_note_graph_launch(struct pool *pool, bool upload);
+
 /* ---- stream-ordered memory: see stream_heap.h ----
  *
  * A stream is named as in the functions without _ptsz: who means the calling thread's own says

@@ -32,24 +32,27 @@ static struct context *served_context(struct pool *pool)
     return context;
 }
 
-/* Where the driver answers. What the pool cached before it stepped aside still makes room. */
-static CUresult allocate_unserved(struct pool *pool, CUdeviceptr *address, size_t bytes)
-{
-    struct reclaim progress = {.bytes = bytes, .wanted = bytes};
-    CUresult result = pool->driver->cuMemAlloc_v2(address, bytes);
-    while (result == CUDA_ERROR_OUT_OF_MEMORY && reclaim_for_retry(pool, NULL, &progress))
-        result = pool->driver->cuMemAlloc_v2(address, bytes);
-    if (result == CUDA_SUCCESS && address)
-        heap_forget_address(pool, *address);
-    return result;
-}
-
 /* The driver says why it gives nothing for this; captures that may allocate need not mind. */
 static CUresult refuse_by_driver(struct pool *pool, CUdeviceptr *address, size_t bytes)
 {
     struct relaxed_mode mode = relaxed_mode_where_captures_allocate(pool);
     CUresult result = pool->driver->cuMemAlloc_v2(address, bytes);
     relaxed_mode_end(pool->driver, mode);
+    return result;
+}
+
+/* Where the driver answers. What the pool cached before it stepped aside still makes room. What it
+ * gives is not known to graphs, so captures mind; where no context is current it gives nothing. */
+static CUresult allocate_unserved(struct pool *pool, CUdeviceptr *address, size_t bytes)
+{
+    struct reclaim progress = {.bytes = bytes, .wanted = bytes};
+    CUresult result = what_is_current(pool) == CURRENT_ALIVE
+                          ? pool->driver->cuMemAlloc_v2(address, bytes)
+                          : refuse_by_driver(pool, address, bytes);
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && reclaim_for_retry(pool, NULL, &progress))
+        result = pool->driver->cuMemAlloc_v2(address, bytes);
+    if (result == CUDA_SUCCESS && address)
+        heap_forget_address(pool, *address);
     return result;
 }
 
@@ -259,8 +262,14 @@ static CUresult allocate_pitch_unserved(struct pool *pool, allocate_pitch *drive
                                         size_t height, unsigned int element_bytes)
 {
     struct reclaim progress = {0};
+    bool refused = !address || what_is_current(pool) != CURRENT_ALIVE;
+    struct relaxed_mode mode = {.exchanged = false};
+    if (refused)
+        mode = relaxed_mode_where_captures_allocate(pool);
     CUresult result = driver(address, pitch, width, height, element_bytes);
-    while (result == CUDA_ERROR_OUT_OF_MEMORY && reclaim_for_retry(pool, NULL, &progress))
+    relaxed_mode_end(pool->driver, mode);
+    while (!refused && result == CUDA_ERROR_OUT_OF_MEMORY &&
+           reclaim_for_retry(pool, NULL, &progress))
         result = driver(address, pitch, width, height, element_bytes);
     if (result == CUDA_SUCCESS && address)
         heap_forget_address(pool, *address);
@@ -368,7 +377,7 @@ __attribute__((noinline)) static CUresult free_slowly(struct pool *pool, struct 
     case CURRENT_NONE:
         return free_without_context(pool, block, address);
     default:
-        return pool->driver->cuMemFree_v2(address);
+        return free_plainly(pool, address, NULL);
     }
 }
 

@@ -757,6 +757,38 @@ def test_neighbours():
         expect("Prometheus: " + line.split("{")[0].split("\\")[0], re.search(f"^{line}$", metrics, re.M), metrics[-3000:])
 
 
+def graphs(**more):
+    return {**{name: 0 for name in ("captures", "without_owner", "failed", "owners", "kept_blocks", "kept_bytes", "peak_kept_bytes", "bystander_bytes", "astray",
+                                    "most_owned_bytes", "most_owned_capture", "most_owned_stream", "most_owned_nanoseconds", "launches",
+                                    "uploads")}, **more}
+
+
+def test_graphs():
+    one, other = (report({MIB: bucket(90, MIB)}, pid=pid) for pid in (7, 8))
+    one["graphs"] = graphs(captures=3, failed=1, owners=2, kept_bytes=GIB, peak_kept_bytes=2 * GIB, most_owned_bytes=2 * GIB,
+                           most_owned_capture=2, most_owned_stream=17, most_owned_nanoseconds=5_000_000_000, launches=1000, uploads=4,
+                           bystander_bytes=GIB)
+    other["graphs"] = graphs(captures=5, kept_bytes=GIB, peak_kept_bytes=GIB, most_owned_bytes=GIB, most_owned_capture=5,
+                             most_owned_stream=13, launches=10)
+    fits_schema("a report of graphs", one)
+    paths = [write(one), write(other)]
+    for line in ("graphs: 3 captures that could allocate, of which 1 left no graph; of what was freed, graphs kept 1.0 GiB at the end and "
+                 "2.0 GiB at most", "graphs: of 2 captures at the end; 1000 launches, 4 uploads",
+                 "graphs: threads that only ran beside captures freed 1.0 GiB, which those kept",
+                 "graphs: most belonged to capture 2, begun on stream 17 after 5.0 s: 2.0 GiB"):
+        expect("the table: " + line, f"\n{line}\n" in cudapool(paths[0]), cudapool(paths[0]))
+    merged = json.loads(cudapool("--merge", "--format", "json", *paths))
+    fits_schema("merged reports of graphs", merged)
+    expect("graphs are summed, but for the capture to which most belonged", merged["graphs"] == graphs(
+        captures=8, failed=1, owners=2, kept_bytes=2 * GIB, peak_kept_bytes=3 * GIB, most_owned_bytes=2 * GIB, most_owned_capture=2,
+        most_owned_stream=17, most_owned_nanoseconds=5_000_000_000, launches=1010, uploads=4, bystander_bytes=GIB), merged["graphs"])
+    expect("and each process has its own", [p["graphs"] for p in merged["processes"]] == [one["graphs"], other["graphs"]])
+    text = cudapool("--merge", *paths)
+    expect("the table of several", "\ngraphs: most belonged to capture 2, begun on stream 17 after 5.0 s: 2.0 GiB\n" in text, text)
+    plain = json.loads(cudapool("--merge", "--format", "json", write(report({MIB: bucket(90, MIB)}))))
+    expect("without the setting nothing is said", "graphs" not in plain and "graphs" not in plain["processes"][0], plain)
+
+
 def test_neighbours_page():
     """The numbers of a page of processes that are not alone are the merged report's, and its parts nest."""
     files = [write(neighbourly()), write(neighbourly(pid=8, start=2_000_001_000))]
@@ -916,7 +948,11 @@ def test_advice_without_settings():
     says("memory_is_never_freed", kept, r"^1000 of 1000 requests missed because next to nothing is freed \(3 blocks\)")
     captured = report({0: missing(1000, size)})
     captured["devices"][0]["captured"] = 800
-    says("captures_go_to_the_driver", captured, r"^800 of 1000 requests came while a stream was being captured")
+    says("captures_go_to_the_driver", captured, r"^800 of 1000 requests came while a stream was being captured.* those\. .* with captures\.allocate set to true")
+    says("captures_go_to_the_driver", {**captured, "settings": {"captures": {"allocate": True}}}, r"lets them hit\.$")
+    few = report({size: quiet(1000, size, failures__other=1)})
+    few["devices"][0]["captured"] = 1
+    says("captures_go_to_the_driver", few, r"^1 of 1000 requests .* most captures forbid them and fail\. .* with captures\.allocate")
     odd = {size + 512 * i: missing(2, size) for i in range(100)}
     advises("sizes_do_not_come_back", report(odd), "device.buckets.steps_per_doubling", "8", "2",
             r"^200 of 200 requests missed: they were of 100 different sizes, which hardly come back\. Change device\.buckets\.steps_per_doubling from 8 to 2")
@@ -1084,7 +1120,7 @@ def test_many_figures():
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     took = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
     expect("1000 files of figures merge within 2 s", took <= 2, f"{took:.2f} s")
-    expect("all of those", re.match(r"cudapool: ran [0-9.]+ us: 1000 processes on 1 host, 1 device\n", text), text[:100])
+    expect("all of those", re.match(r"cudapool: ran [0-9.]+ [um]s: 1000 processes on 1 host, 1 device\n", text), text[:100])
     expect("within 200 MiB, too", used.ru_maxrss / 1024 <= 200, f"{used.ru_maxrss / 1024:.0f} MiB")
     print(f"   {took:.2f} s")
 
@@ -1112,7 +1148,7 @@ with tempfile.TemporaryDirectory() as here:
     test_many_figures()
     for test in (test_start, test_merging, test_bad_files, test_comparison, test_comparison_page, test_csv, test_prometheus,
                  test_output, test_trace, test_own_paths, test_page, test_widths, test_curve, test_wall_time, test_failures, test_host_memory,
-                 test_end, test_advice, test_advice_on_neighbours, test_neighbours, test_neighbours_page, test_alone, test_what_keeps_a_process_alone,
+                 test_end, test_advice, test_advice_on_neighbours, test_neighbours, test_graphs, test_neighbours_page, test_alone, test_what_keeps_a_process_alone,
                  test_neighbours_compared):
         test()
 sys.exit(1 if failed else 0)

@@ -1,8 +1,9 @@
 /*
  * Random programs, run without and with the pool and compared.
  *
- * usage: random [free] [seeds=A-B] [minutes=N] [programs=N] [jobs=N] [explain=0] [differences=N]
- *        random [free] seed=S [programs=N]
+ * usage: random [free] [graphs] [seeds=A-B] [minutes=N] [programs=N] [jobs=N] [explain=0]
+ *               [differences=N]
+ *        random [free] [graphs] seed=S [programs=N]
  * The first runs the programs of every seed from A on until B or until the minutes are over, and
  * prints totals; every seed has its own settings of the pool and shape of programs; differences:
  * after so many it stops. The second runs one seed again. What fails is shrunk and printed as a C
@@ -16,6 +17,8 @@
  * free: the programs' threads run in parallel, as it happens, instead of taking turns as the seed
  * has it. What may depend on the order is then not compared; the race detector, the data and the
  * pool's own counters are judges in any order.
+ *
+ * graphs: captures may allocate (the setting captures.allocate) in every program, not in some.
  *
  * For each seed two processes run the same programs: one without the pool writes what its calls
  * returned into a pipe, from which the other, with the pool, reads what to expect. This process
@@ -183,10 +186,12 @@ static struct step *read_steps(const char *name, size_t *count)
     return steps;
 }
 
-/* Captures of other threads and full memory: what they do to a call depends on the order. */
+/* Captures of other threads and full memory: what they do to a call depends on the order. Where
+ * captures may allocate, the plain run has errors that the pool's has not. */
 static bool depends_on_order(const struct profile *profile)
 {
-    return profile->free && (profile->captures || profile->full || profile->limited);
+    return profile->allocates ||
+           (profile->free && (profile->captures || profile->full || profile->limited));
 }
 
 static uint64_t calls_of_all_threads(void)
@@ -198,7 +203,7 @@ static uint64_t calls_of_all_threads(void)
 }
 
 /* arguments: role, seed, number of programs or file with steps, descriptor for the verdict, "run"
- * or "print", whether threads run freely. */
+ * or "print", ways. */
 static int run_role(char **arguments)
 {
     static struct profile profile;
@@ -208,10 +213,10 @@ static int run_role(char **arguments)
     int report = atoi(arguments[3]);
     const char *patience = getenv("RANDOM_SECONDS");
     alarm(patience ? (unsigned int)atoi(patience) : CHILD_SECONDS);
-    make_profile(&profile, seed, arguments[5][0] == '1');
+    make_profile(&profile, seed, (unsigned int)atoi(arguments[5]));
     leniency = (struct leniency){.stalls = profile.free,
                                  .errors = depends_on_order(&profile),
-                                 .memory = profile.full || profile.limited};
+                                 .memory = profile.full || profile.limited || profile.allocates};
     if (strcmp(arguments[4], "print") == 0) {
         trace->code = stdout;
         trace_print_begin();
@@ -276,7 +281,7 @@ static pid_t start(enum role role, const struct profile *profile, const char *se
     pid_t child = fork();
     if (child != 0)
         return child;
-    char role_text[8], seed_text[32], report_text[16];
+    char role_text[8], seed_text[32], report_text[16], ways[8];
     if (in >= 0)
         dup2(in, STDIN_FILENO);
     if (out >= 0)
@@ -286,8 +291,10 @@ static pid_t start(enum role role, const struct profile *profile, const char *se
     snprintf(role_text, sizeof role_text, "%d", role);
     snprintf(seed_text, sizeof seed_text, "%llu", (unsigned long long)seed);
     snprintf(report_text, sizeof report_text, "%d", copy);
-    execl(own_path, own_path, "--role", role_text, seed_text, what, report_text, how,
-          profile->free ? "1" : "0", (char *)NULL);
+    snprintf(ways, sizeof ways, "%u",
+             (profile->free ? FREELY : 0u) | (profile->allocates ? ALLOCATING : 0u));
+    execl(own_path, own_path, "--role", role_text, seed_text, what, report_text, how, ways,
+          (char *)NULL);
     _exit(127);
 }
 
@@ -385,13 +392,18 @@ static void read_report(const char *settings, bool shrunk, struct verdict *verdi
     unlink(name);
 }
 
+static void settings_name(char *name, size_t room)
+{
+    snprintf(name, room, "%s/settings-%d.json", directory, getpid());
+}
+
 /* Runs the seed's programs, or the steps in a file, in two processes (or one). */
 static struct verdict run_pair(uint64_t seed, const struct profile *profile, const char *what)
 {
     struct verdict plain = {.failed = false}, pooled;
     char settings[PATH_MAX];
     int records[2], plain_report[2], report[2], status;
-    snprintf(settings, sizeof settings, "%s/settings-%d.json", directory, getpid());
+    settings_name(settings, sizeof settings);
     FILE *file = fopen(settings, "w");
     if (!file || fputs(profile->settings, file) < 0 || fclose(file) != 0 ||
         pipe2(records, O_CLOEXEC) != 0 || pipe2(report, O_CLOEXEC) != 0 ||
@@ -540,8 +552,12 @@ static void print_code(void)
 {
     fflush(stdout);
     still_fails(shrinking.steps, shrinking.count); /* the file holds the last that failed */
-    pid_t child =
-        start(PLAIN, shrinking.profile, "", shrinking.seed, shrinking.file, "print", -1, -1, -1);
+    /* Where captures may allocate, the program does something else without the pool. */
+    bool pooled = shrinking.profile->allocates;
+    char settings[PATH_MAX];
+    settings_name(settings, sizeof settings);
+    pid_t child = start(pooled ? ALONE : PLAIN, shrinking.profile, settings, shrinking.seed,
+                        shrinking.file, "print", -1, -1, -1);
     waitpid(child, NULL, 0);
 }
 
@@ -589,14 +605,15 @@ struct options {
     uint64_t first, last, programs, differences;
     double end;
     unsigned int jobs;
-    bool no_explanation, free;
+    bool no_explanation;
+    unsigned int ways;
 };
 
 static void run_one_seed(uint64_t seed, const struct options *options, struct totals *totals)
 {
     struct profile profile;
     char programs[32];
-    make_profile(&profile, seed, options->free);
+    make_profile(&profile, seed, options->ways);
     snprintf(programs, sizeof programs, "%llu", (unsigned long long)options->programs);
     struct verdict verdict = run_pair(seed, &profile, programs);
     atomic_fetch_add(&totals->seeds, 1);
@@ -606,7 +623,8 @@ static void run_one_seed(uint64_t seed, const struct options *options, struct to
     if (!verdict.failed && verdict.why[0] == '\0')
         return;
     atomic_fetch_add(&totals->differences, 1);
-    printf("FAIL %sseed=%llu program=%llu after %llu steps: %s\n", options->free ? "free " : "",
+    printf("FAIL %s%sseed=%llu program=%llu after %llu steps: %s\n",
+           options->ways & FREELY ? "free " : "", options->ways & ALLOCATING ? "graphs " : "",
            (unsigned long long)seed, (unsigned long long)verdict.program,
            (unsigned long long)verdict.steps, verdict.why);
     if (!options->no_explanation)
@@ -655,7 +673,9 @@ static bool read_option(const char *argument, struct options *options)
     const char *value = strchr(argument, '=');
     char *end = NULL;
     if (strcmp(argument, "free") == 0)
-        return options->free = true;
+        return options->ways |= FREELY;
+    if (strcmp(argument, "graphs") == 0)
+        return options->ways |= ALLOCATING;
     if (!value)
         return false;
     unsigned long long number = strtoull(value + 1, &end, 10);
@@ -710,8 +730,9 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     for (int i = 1; i < argc; i++)
         if (!read_option(argv[i], &options)) {
-            fprintf(stderr, "usage: random [free] [seeds=A-B] [minutes=N] [programs=N] [jobs=N] "
-                            "[explain=0] [differences=N]\n");
+            fprintf(stderr,
+                    "usage: random [free] [graphs] [seeds=A-B] [minutes=N] [programs=N] [jobs=N] "
+                    "[explain=0] [differences=N]\n");
             return 2;
         }
     find_files();

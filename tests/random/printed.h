@@ -21,16 +21,17 @@ static struct variables {
     CUgreenCtx green[16];
     CUdevResourceDesc description;
     CUstream stream[16];
-    CUevent event[16], helper[16], done[32];
-    CUgraph graph;
+    CUevent event[16], helper[16], done[64];
+    CUgraph graph, kept[16];
     CUgraphExec exec[16];
+    CUgraphExecUpdateResultInfo result_info;
     CUmodule module;
     CUfunction kernel[16][8];
     CUarray array;
     CUmemoryPool memory_pool;
     CUmemGenericAllocationHandle physical;
     CUipcMemHandle handle;
-    CUdeviceptr buffer[32], spare, base, target, mismatches;
+    CUdeviceptr buffer[64], spare, base, target, mismatches;
     unsigned long long ns, tokens[2];
     unsigned int words, value, one;
     size_t size, total, pitch;
@@ -56,6 +57,8 @@ MAYBE __thread unsigned int self;
 #define done        variables[self].done
 #define graph       variables[self].graph
 #define exec        variables[self].exec
+#define kept        variables[self].kept
+#define result_info variables[self].result_info
 #define module      variables[self].module
 #define kernel      variables[self].kernel
 #define array       variables[self].array

@@ -123,6 +123,21 @@ static void add_host_settings(struct profile *profile, uint64_t seed)
         one_in(&r, 6) ? "true" : "false", one_in(&r, 3) ? "huge_pages" : "driver");
 }
 
+/* Of captures that may allocate: in a few seeds of those that capture, or (wanted) in all. What a
+ * free waits for is then not what it waits for without: the programs do not lean on it. */
+static void add_capture_settings(struct profile *profile, uint64_t seed, bool wanted)
+{
+    struct random r = {seed * UINT64_C(0xA0761D6478BD642F) + 5};
+    size_t length = strlen(profile->settings);
+    bool some = one_in(&r, 6) && profile->captures;
+    if (length == 0 || !strstr(profile->settings, "\"device\": {\"enabled\": true") ||
+        !(wanted || some))
+        return;
+    profile->allocates = profile->captures = true;
+    snprintf(profile->settings + length - 1, sizeof profile->settings - length + 1,
+             ", \"captures\": {\"allocate\": true}}");
+}
+
 /* Odd sizes, and programs that hold nearly all of it. */
 static void fill_up(struct profile *profile, struct random *r)
 {
@@ -146,7 +161,7 @@ static void let_run_freely(struct profile *profile, struct random *r)
         profile->largest = profile->device_bytes / 64;
 }
 
-void make_profile(struct profile *profile, uint64_t seed, bool free)
+void make_profile(struct profile *profile, uint64_t seed, unsigned int ways)
 {
     static const uint64_t memories[] = {32, 64, 128, 256, 1024, 1024};
     struct random r = {seed * UINT64_C(0x5851F42D4C957F2D) + 1};
@@ -166,13 +181,14 @@ void make_profile(struct profile *profile, uint64_t seed, bool free)
     profile->races = one_in(&r, 3);
     if (profile->full)
         fill_up(profile, &r);
-    if (free)
+    if (ways & FREELY)
         let_run_freely(profile, &r);
     profile->judged_waits = profile->races && !profile->free && !profile->full &&
                             !profile->limited && profile->device_bytes >= (uint64_t)128 << 20 &&
                             profile->largest <= profile->device_bytes / 128;
     make_settings(profile, &r);
     add_host_settings(profile, seed);
+    add_capture_settings(profile, seed, ways & ALLOCATING);
     profile->locks = one_in(&r, 2);
 }
 
@@ -188,6 +204,11 @@ static bool is_wanted(const struct profile *profile, unsigned int kind)
     case STEP_CAPTURE_ALLOC:
     case STEP_CAPTURE_MODE:
         return profile->captures;
+    case STEP_CAPTURE_WHOLE:
+    case STEP_GRAPH_REPLAY:
+    case STEP_GRAPH_COPY:
+    case STEP_GRAPH_UPDATE:
+        return profile->allocates;
     case STEP_WAIT_FLAG:
     case STEP_SET_FLAGS:
         return profile->flags;
@@ -201,7 +222,7 @@ static bool is_wanted(const struct profile *profile, unsigned int kind)
     case STEP_ARRAY:
         return !profile->full;
     case STEP_FREE_THEN_READ:
-        return profile->free_synchronizes;
+        return profile->free_synchronizes && !profile->allocates;
     case STEP_PRIMARY_RESET:
     case STEP_THREAD_RESTART:
         return !profile->free;

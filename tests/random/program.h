@@ -35,6 +35,8 @@ struct profile {
     uint64_t largest;       /* bytes that one buffer may have */
     bool several_contexts;  /* else only device 0's primary one, and its green ones */
     bool captures, flags;   /* programs capture; have kernels that wait for a flag */
+    bool allocates;         /* captures may allocate (captures.allocate), which they may not without
+                             * the pool: there is no comparison with the plain run */
     bool locks;             /* take locks that work needs in order to end */
     bool free_synchronizes; /* programs lean on cuMemFree's wait */
     bool limited;           /* a hard limit: there is no comparison with the plain run */
@@ -56,8 +58,10 @@ uint32_t random_next(struct random *random);
 /* A number from 0 to count - 1. */
 uint32_t random_below(struct random *random, uint32_t count);
 
-/* free: of programs whose threads run freely. */
-void make_profile(struct profile *profile, uint64_t seed, bool free);
+/* How the programs of a run are: threads run freely; captures may allocate in every program. */
+enum way { FREELY = 1, ALLOCATING = 2 };
+
+void make_profile(struct profile *profile, uint64_t seed, unsigned int ways);
 
 /* Fills steps[0..profile->steps - 1] with the nth program of the seed. */
 void make_program(const struct profile *profile, uint64_t seed, uint64_t nth, struct step *steps);

@@ -22,6 +22,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../kernels.h"
@@ -36,6 +38,10 @@
 static _Atomic bool blocks_may_stay;
 static uint64_t blocks_that_stayed; /* of programs before this one */
 
+/* What nobody took out of a box, and shared memory that graphs have kept, stays until its context
+ * ends; and so does what a capture has kept that ends with a green context. */
+static _Atomic bool blocks_stay_with_context;
+
 enum {
     PRIMARY = 0, /* contexts: the devices' primary ones, created ones, green ones */
     CREATED = PRIMARY + DEVICES,
@@ -44,6 +50,8 @@ enum {
     STREAMS = 10,
     EVENTS = 6,
     BUFFERS = 24,
+    KEPT_BUFFERS = 32, /* which the program has freed, and graphs go on using */
+    ALL_BUFFERS = BUFFERS + KEPT_BUFFERS,
     GRAPHS = 4,
     CAPTURES = 3,
     FLAGS = 512,
@@ -96,14 +104,17 @@ struct buffer {
     CUevent done;       /* after the last use in a thread's own stream */
     unsigned int done_context;
     uint32_t owner; /* counts up: tells the slot's next buffer */
+    uint32_t made;  /* that number when it was allocated; 0: in another thread */
 };
 
 struct use {
     unsigned int buffer;
     uint32_t owner, value;
+    bool inside; /* of memory that was allocated while the capture went on */
 };
 
 struct graph {
+    CUgraph graph; /* or NULL: only the executable is left */
     CUgraphExec exec;
     unsigned int context, use_count;
     bool once, launched;
@@ -114,6 +125,7 @@ struct capture {
     struct stream origin;
     unsigned int use_count;
     bool once, active;
+    uint32_t first_owner; /* what is allocated in it has a higher number */
     struct use uses[16];
 };
 
@@ -145,7 +157,7 @@ struct run {
         CUevent event;
         unsigned int context;
     } events[EVENTS];
-    struct buffer buffers[BUFFERS];
+    struct buffer buffers[ALL_BUFFERS];
     struct graph graphs[GRAPHS];
     struct capture captures[CAPTURES];
     bool may_be_capturing;
@@ -299,7 +311,7 @@ static bool is_within(unsigned int inner, unsigned int outer)
 static void context_is_idle(unsigned int context)
 {
     no_waiters(context);
-    for (unsigned int i = 0; i < BUFFERS; i++)
+    for (unsigned int i = 0; i < ALL_BUFFERS; i++)
         if (run->buffers[i].home.kind != NO_STREAM &&
             is_within(run->buffers[i].home.context, context))
             run->buffers[i].home.kind = NO_STREAM;
@@ -308,15 +320,17 @@ static void context_is_idle(unsigned int context)
 static void drop_captures_from(unsigned int context)
 {
     for (unsigned int i = 0; i < CAPTURES; i++)
-        if (run->captures[i].active && is_within(run->captures[i].origin.context, context))
+        if (run->captures[i].active && is_within(run->captures[i].origin.context, context)) {
             run->captures[i].active = false;
+            blocks_stay_with_context = true;
+        }
 }
 
 /* A context's end does not wait for what others' streams do to its memory, as cuMemFree does: the
  * program waits. */
 static bool wait_for_others_uses(unsigned int context)
 {
-    for (unsigned int i = 0; i < BUFFERS; i++) {
+    for (unsigned int i = 0; i < ALL_BUFFERS; i++) {
         const struct buffer *buffer = &run->buffers[i];
         unsigned int user = buffer->home.context;
         /* The end of a user's context has ended its work. */
@@ -373,6 +387,8 @@ static void destroy_graph(unsigned int i)
 {
     if (run->graphs[i].exec)
         CALL(cuGraphExecDestroy, (run->graphs[i].exec), "(exec[%u])", i);
+    if (run->graphs[i].graph)
+        CALL(cuGraphDestroy, (run->graphs[i].graph), "(kept[%u])", i);
     memset(&run->graphs[i], 0, sizeof run->graphs[i]);
 }
 
@@ -387,7 +403,7 @@ static void context_died(unsigned int slot)
     for (unsigned int i = 0; i < EVENTS; i++)
         if (run->events[i].event && is_within(run->events[i].context, slot))
             run->events[i].event = NULL;
-    for (unsigned int i = 0; i < BUFFERS; i++) {
+    for (unsigned int i = 0; i < ALL_BUFFERS; i++) {
         struct buffer *buffer = &run->buffers[i];
         if (buffer->done && is_within(buffer->done_context, slot))
             buffer->done = NULL;
@@ -405,7 +421,8 @@ static void context_died(unsigned int slot)
         }
     }
     for (unsigned int i = 0; i < GRAPHS; i++)
-        if (run->graphs[i].exec && is_within(run->graphs[i].context, slot))
+        if ((run->graphs[i].exec || run->graphs[i].graph) &&
+            is_within(run->graphs[i].context, slot))
             destroy_graph(i);
     for (unsigned int i = 0; i < CONTEXTS; i++)
         if (i != slot && is_within(i, slot))
@@ -569,7 +586,7 @@ static void lose(struct buffer *buffer)
 /* The same for a stream. */
 static void stream_is_idle(const struct stream *stream)
 {
-    for (unsigned int i = 0; i < BUFFERS; i++)
+    for (unsigned int i = 0; i < ALL_BUFFERS; i++)
         if (is_same_stream(&run->buffers[i].home, stream))
             run->buffers[i].home.kind = NO_STREAM;
 }
@@ -601,7 +618,9 @@ static void own(struct buffer *buffer, enum buffer_kind kind, uint64_t bytes,
                         .kind = kind,
                         .context = context < CONTEXTS ? run->contexts[context].root : CONTEXTS,
                         .words = bytes / 4 < WORDS ? (uint32_t)(bytes / 4) : WORDS,
-                        .owner = ++run->next_owner};
+                        .owner = run->next_owner + 1,
+                        .made = run->next_owner + 1};
+    run->next_owner++;
     if (stream)
         simcuda_program_allocated_async(buffer->address, bytes, buffer->owner, spelled_out(stream));
     else
@@ -636,6 +655,74 @@ static bool others_are_done_with(const struct buffer *buffer)
     return true;
 }
 
+/* ---- what graphs keep ---- */
+
+static bool is_use_of(const struct use *use, const struct buffer *buffer)
+{
+    return use->buffer == number_of(buffer) && use->owner == buffer->owner;
+}
+
+static bool any_uses(const struct use *uses, unsigned int count, const struct buffer *buffer)
+{
+    while (count > 0 && !is_use_of(&uses[count - 1], buffer))
+        count--;
+    return count > 0;
+}
+
+static bool is_wanted_by_graphs(const struct buffer *buffer)
+{
+    for (unsigned int i = 0; i < CAPTURES; i++)
+        if (run->captures[i].active &&
+            any_uses(run->captures[i].uses, run->captures[i].use_count, buffer))
+            return true;
+    for (unsigned int i = 0; i < GRAPHS; i++)
+        if (any_uses(run->graphs[i].uses, run->graphs[i].use_count, buffer))
+            return true;
+    return false;
+}
+
+/* The uses that may go on after the free are of the kept buffer from now on. Others are of the
+ * slot, in which there is another buffer, and their graph is launched no more. */
+static void move_uses(struct use *uses, unsigned int count, const struct buffer *freed,
+                      const struct buffer *kept, bool freed_inside)
+{
+    for (unsigned int i = 0; i < count; i++)
+        if (is_use_of(&uses[i], freed) && (freed_inside || uses[i].inside))
+            uses[i].buffer = number_of(kept);
+}
+
+/* What is freed while a capture goes on, or was allocated then, may be used by its graph as long as
+ * that is there. The uses stay in their streams' order: such a free waits for nothing. */
+static void keep_for_graphs(struct buffer *freed)
+{
+    if (!run->profile->allocates || (freed->kind != PLAIN && freed->kind != PITCHED) ||
+        !is_wanted_by_graphs(freed))
+        return;
+    struct buffer *kept = &run->buffers[BUFFERS];
+    while (kept < run->buffers + ALL_BUFFERS && is_wanted_by_graphs(kept))
+        kept++;
+    if (kept == run->buffers + ALL_BUFFERS)
+        return;
+    drop_buffer(kept);
+    *kept = *freed;
+    freed->done = NULL;
+    trace_say("    buffer[%u] = buffer[%u]; done[%u] = done[%u];\n", number_of(kept),
+              number_of(freed), number_of(kept), number_of(freed));
+    for (unsigned int i = 0; i < CAPTURES; i++)
+        if (run->captures[i].active)
+            move_uses(run->captures[i].uses, run->captures[i].use_count, freed, kept, true);
+    for (unsigned int i = 0; i < GRAPHS; i++)
+        move_uses(run->graphs[i].uses, run->graphs[i].use_count, freed, kept, false);
+}
+
+/* Captures may allocate: no call that allocates or frees plain memory is one that they mind. */
+static void expect_unminded(const char *call, CUresult result)
+{
+    if (run->profile->allocates && result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
+        result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD)
+        trace_fail("%s: %u, although captures may allocate", call, result);
+}
+
 static CUresult call_free(const struct buffer *buffer)
 {
     unsigned int number = number_of(buffer);
@@ -652,12 +739,18 @@ static bool free_buffer(struct buffer *buffer)
     simcuda_program_freed(buffer->address);
     CUresult result = call_free(buffer);
     to_here();
-    if (result == CUDA_SUCCESS && buffer->kind != ASYNC)
+    /* The wait of free_synchronizes meets a capture that another thread begins meanwhile. */
+    bool may_meet_captures = run->profile->free && run->profile->free_synchronizes;
+    if ((buffer->kind == PLAIN || buffer->kind == PITCHED) && !may_meet_captures)
+        expect_unminded("cuMemFree", result);
+    if (result == CUDA_SUCCESS && buffer->kind != ASYNC && !run->profile->allocates)
         no_waiters(buffer->context);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
+        keep_for_graphs(buffer);
         drop_buffer(buffer);
-    else
+    } else {
         simcuda_program_free_failed(buffer->address);
+    }
     return result == CUDA_SUCCESS;
 }
 
@@ -709,6 +802,7 @@ static bool allocate(struct buffer *buffer, uint64_t bytes)
     to_here();
     if (more)
         undo(buffer);
+    expect_unminded("cuMemAlloc", result);
     if (result == CUDA_SUCCESS)
         own(buffer, PLAIN, bytes, NULL);
     return result == CUDA_SUCCESS;
@@ -809,7 +903,8 @@ static void capture_work(struct buffer *buffer, const struct stream *stream, uin
     if (!capture || capture->use_count == 16 || buffer->kind == NO_BUFFER || buffer->lost ||
         !may_run_kernels_on(buffer, stream) || launch_fill(buffer, stream, value) != CUDA_SUCCESS)
         return;
-    capture->uses[capture->use_count++] = (struct use){number_of(buffer), buffer->owner, value};
+    capture->uses[capture->use_count++] =
+        (struct use){number_of(buffer), buffer->owner, value, buffer->made > capture->first_owner};
     if (value % 2)
         launch_spin(buffer->context, stream, value % 9000);
     launch_verify(buffer, stream, value, value % 5000);
@@ -852,11 +947,17 @@ static void keep_graph(unsigned int number, const struct capture *capture, CUgra
     destroy_graph(number);
     CUresult result =
         CALL(cuGraphInstantiateWithFlags, (&kept->exec, graph, 0), "(&exec[%u], graph, 0)", number);
-    CALL(cuGraphDestroy, (graph), "(graph)");
+    bool whole =
+        run->profile->allocates && result == CUDA_SUCCESS && (number + capture->use_count) % 2 == 0;
+    if (whole)
+        trace_say("    kept[%u] = graph;\n", number);
+    else
+        CALL(cuGraphDestroy, (graph), "(graph)");
     if (result != CUDA_SUCCESS) {
         kept->exec = NULL;
         return;
     }
+    kept->graph = whole ? graph : NULL;
     kept->context = run->contexts[capture->origin.context].root;
     kept->once = capture->once;
     kept->use_count = capture->use_count;
@@ -872,7 +973,7 @@ static void any_capture_left(void)
 
 static bool any_is_used_elsewhere(void)
 {
-    for (unsigned int i = 0; i < BUFFERS; i++)
+    for (unsigned int i = 0; i < ALL_BUFFERS; i++)
         if (run->buffers[i].home.kind != NO_STREAM &&
             !is_within(run->buffers[i].home.context, run->buffers[i].context))
             return true;
@@ -892,7 +993,8 @@ static void capture_begin(const struct stream *stream, CUstreamCaptureMode mode)
     if (ON(cuStreamBeginCapture_v2, _ptsz, *stream, (stream->handle, mode), "(%s, %u)",
            spelled(stream), mode) != CUDA_SUCCESS)
         return;
-    run->captures[free_one] = (struct capture){.origin = *stream, .active = true};
+    run->captures[free_one] =
+        (struct capture){.origin = *stream, .active = true, .first_owner = run->next_owner};
     run->may_be_capturing = true;
 }
 
@@ -959,6 +1061,7 @@ static void step_alloc_pitch(const struct step *step)
                 "(&buffer[%u], &pitch, %zu, %zu, %u)", number_of(buffer), width, height, element);
     if (more)
         undo(buffer);
+    expect_unminded("cuMemAllocPitch", result);
     if (result != CUDA_SUCCESS)
         return;
     NOTE(pitch);
@@ -1326,6 +1429,7 @@ static void step_share(const struct step *step)
     int file = -1;
     if (buffer->kind == NO_BUFFER || buffer->bytes == 0)
         return;
+    blocks_stay_with_context = true;
     switch (step->b % 4) {
     case 0:
         CALL(cuIpcGetMemHandle, (&handle, buffer->address), "(&handle, buffer[%u])",
@@ -1917,7 +2021,7 @@ static void step_host_function(const struct step *step)
 static void stream_goes(struct stream *stream)
 {
     struct capture *capture = capture_from(stream);
-    for (unsigned int i = 0; i < BUFFERS; i++)
+    for (unsigned int i = 0; i < ALL_BUFFERS; i++)
         if (is_same_stream(&run->buffers[i].home, stream))
             lose(&run->buffers[i]);
     if (CALL(cuStreamDestroy_v2, (stream->handle), "(stream[%u])", stream->slot) != CUDA_SUCCESS)
@@ -2433,7 +2537,7 @@ static void step_green_destroy(const struct step *step)
         if (!tell_of_memory_that_goes(primary))
             return;
     }
-    for (unsigned int i = 0; i < BUFFERS; i++)
+    for (unsigned int i = 0; i < ALL_BUFFERS; i++)
         if (run->buffers[i].home.kind != NO_STREAM && run->buffers[i].home.context == slot)
             lose(&run->buffers[i]);
     if (CALL(cuGreenCtxDestroy, (run->contexts[slot].green), "(green[%u])", slot) != CUDA_SUCCESS)
@@ -2481,9 +2585,108 @@ static void step_graph_launch(const struct step *step)
     graph_launch(step->a % GRAPHS, &stream);
 }
 
+/* The graph or its executable, or both. */
 static void step_graph_destroy(const struct step *step)
 {
-    destroy_graph(step->a % GRAPHS);
+    unsigned int number = step->a % GRAPHS;
+    struct graph *graph = &run->graphs[number];
+    if (graph->exec && graph->graph && step->d % 3 == 0) {
+        CALL(cuGraphExecDestroy, (graph->exec), "(exec[%u])", number);
+        graph->exec = NULL;
+    } else if (graph->exec && graph->graph && step->d % 3 == 1) {
+        CALL(cuGraphDestroy, (graph->graph), "(kept[%u])", number);
+        graph->graph = NULL;
+    } else {
+        destroy_graph(number);
+    }
+}
+
+/* A capture that fails: its stream is asked what only finished work could answer. */
+static void spoil_capture(const struct stream *stream)
+{
+    QUERY(cuStreamQuery, (stream->handle), "(%s)", spelled(stream));
+}
+
+/* Memory of before and of its own is used in a capture, and freed in it or not. */
+static void step_capture_whole(const struct step *step)
+{
+    struct stream stream = stream_named(step->b);
+    if (stream.kind != MADE || captures(&stream))
+        return;
+    blocks_may_stay = true;
+    capture_begin(&stream, step->c % 3);
+    for (unsigned int i = 0; i <= step->d % 5u && captures(&stream); i++) {
+        struct buffer *buffer = buffer_named(step->a + i);
+        unsigned int how = step->y >> (3 * i);
+        if (how & 1)
+            allocate(buffer, step->x);
+        capture_work(buffer, &stream, step->y + 2 * i);
+        if (how & 2 && buffer->kind != NO_BUFFER)
+            free_buffer(buffer);
+    }
+    unsigned int end = step->c / 3 % 10;
+    if (end == 0 || !capture_from(&stream))
+        return; /* it goes on */
+    if (end == 1 && stream.kind == MADE) {
+        stream_goes(&run->streams[stream.slot]);
+        return;
+    }
+    if (end == 2)
+        spoil_capture(&stream);
+    capture_end(&stream, step->c % GRAPHS);
+}
+
+/* Launches beside allocations and frees of others, on one stream or several. */
+static void step_graph_replay(const struct step *step)
+{
+    struct buffer *buffer = buffer_named(step->c);
+    for (unsigned int i = 0; i <= step->d % 6u; i++) {
+        struct stream stream = stream_named(step->b + (step->d & 64 ? i * 7 : 0));
+        graph_launch(step->a % GRAPHS, &stream);
+        if (step->d & 128 && allocate(buffer, step->x)) {
+            struct stream other = stream_named(step->b + 3);
+            fill(buffer, &other, step->y + i);
+        }
+    }
+}
+
+/* Another executable of a graph, or of a clone of it. */
+static void step_graph_copy(const struct step *step)
+{
+    unsigned int from = step->a % GRAPHS, to = step->b % GRAPHS;
+    const struct graph *source = &run->graphs[from];
+    struct graph *copy = &run->graphs[to];
+    CUgraph clone = NULL;
+    if (from == to || !source->graph)
+        return;
+    destroy_graph(to);
+    if (step->c & 1 && CALL(cuGraphClone, (&clone, source->graph), "(&kept[%u], kept[%u])", to,
+                            from) != CUDA_SUCCESS)
+        return;
+    if (CALL(cuGraphInstantiateWithFlags, (&copy->exec, clone ? clone : source->graph, 0),
+             "(&exec[%u], kept[%u], 0)", to, clone ? to : from) != CUDA_SUCCESS)
+        copy->exec = NULL;
+    CUgraphExec exec = copy->exec;
+    *copy = *source;
+    copy->graph = clone;
+    copy->exec = exec;
+    copy->launched = false;
+}
+
+/* An executable does from now on what another graph does, and keeps what that keeps. */
+static void step_graph_update(const struct step *step)
+{
+    unsigned int to = step->a % GRAPHS, from = step->b % GRAPHS;
+    struct graph *updated = &run->graphs[to];
+    const struct graph *source = &run->graphs[from];
+    CUgraphExecUpdateResultInfo result_info = {0};
+    if (!updated->exec || !source->graph || updated->context != source->context ||
+        CALL(cuGraphExecUpdate_v2, (updated->exec, source->graph, &result_info),
+             "(exec[%u], kept[%u], &result_info)", to, from) != CUDA_SUCCESS)
+        return;
+    updated->once = updated->once || source->once;
+    updated->use_count = source->use_count;
+    memcpy(updated->uses, source->uses, sizeof updated->uses);
 }
 
 /* ---- steps: from one free thread to another ---- */
@@ -2557,6 +2760,7 @@ static void step_take(const struct step *step)
     trace_say("    take(%u, &buffer[%u], &done[%u]);\n", run->box_number, number, number);
     *buffer = run->box->buffer;
     buffer->owner = ++run->next_owner;
+    buffer->made = 0;
     run->box->full = false;
 }
 
@@ -2613,10 +2817,59 @@ static void end_captures(void)
     destroy_created_contexts();
 }
 
+static void free_all_buffers(void)
+{
+    if (!run->contexts[0].alive)
+        retain(0);
+    if (!push(0))
+        return;
+    for (unsigned int i = 0; i < BUFFERS; i++)
+        free_buffer(&run->buffers[i]);
+    pop();
+}
+
+/* One that has only its context to end it goes on. */
+static bool any_captures(void)
+{
+    for (unsigned int i = 0; i < THREADS; i++)
+        for (unsigned int j = 0; j < CAPTURES; j++)
+            if (runs[i].captures[j].active)
+                return true;
+    return false;
+}
+
+/* The program has freed all and no graph is left: whatever graphs kept comes back, for which the
+ * last launches may still have to end. */
+static void graphs_keep_nothing(void)
+{
+    struct cudapool_bytes bytes = {0};
+    size_t available, total;
+    if (!run->profile->allocates || any_captures() || blocks_stay_with_context ||
+        !cudapool_get_bytes)
+        return;
+    for (unsigned int i = 0; i < run->profile->devices; i++) {
+        for (unsigned int tries = 0; tries < 2000; tries++) {
+            struct timespec moment = {0, 100000};
+            cuMemGetInfo_v2(&available, &total);
+            if (cudapool_get_bytes((int)i, &bytes) != 0 || bytes.live == 0)
+                break;
+            simcuda_advance(1000000);
+            syscall(SYS_nanosleep, &moment, NULL);
+        }
+        if (bytes.live)
+            trace_fail("%llu bytes are kept on device %u, although every graph is gone",
+                       (unsigned long long)bytes.live, i);
+    }
+}
+
 static void destroy_everything(void)
 {
     for (unsigned int i = 0; i < GRAPHS; i++)
         destroy_graph(i);
+    if (run->profile->allocates && !run->profile->free) {
+        free_all_buffers();
+        graphs_keep_nothing();
+    }
     destroy_all_contexts();
     retain(0);
     if (push(0)) {
@@ -2641,7 +2894,7 @@ static void destroy_everything(void)
  * model did not have, but another. */
 static void forget_primary_contexts(void)
 {
-    for (unsigned int i = 0; i < BUFFERS; i++) {
+    for (unsigned int i = 0; i < ALL_BUFFERS; i++) {
         struct buffer *buffer = &run->buffers[i];
         if (buffer->done && buffer->done_context < DEVICES)
             buffer->done = NULL;
@@ -2692,6 +2945,13 @@ static void end_of_free_threads(void)
         become(i);
         for (unsigned int j = 0; j < GRAPHS; j++)
             destroy_graph(j);
+        if (run->profile->allocates)
+            free_all_buffers();
+    }
+    become(0);
+    graphs_keep_nothing();
+    for (unsigned int i = 0; i < THREADS; i++) {
+        become(i);
         destroy_created_contexts();
     }
     become(0);
@@ -2732,7 +2992,7 @@ static void step_end(const struct step *step)
         destroy_everything();
     }
     nothing_is_left();
-    blocks_may_stay = false;
+    blocks_may_stay = blocks_stay_with_context = false;
 }
 
 static void (*const do_step[STEP_KINDS])(const struct step *) = {
@@ -2805,6 +3065,10 @@ static void (*const do_step[STEP_KINDS])(const struct step *) = {
     [STEP_CAPTURE_MODE] = step_capture_mode,
     [STEP_GRAPH_LAUNCH] = step_graph_launch,
     [STEP_GRAPH_DESTROY] = step_graph_destroy,
+    [STEP_CAPTURE_WHOLE] = step_capture_whole,
+    [STEP_GRAPH_REPLAY] = step_graph_replay,
+    [STEP_GRAPH_COPY] = step_graph_copy,
+    [STEP_GRAPH_UPDATE] = step_graph_update,
     [STEP_GIVE] = step_give,
     [STEP_TAKE] = step_take,
     [STEP_TIME] = step_time,
@@ -3062,8 +3326,10 @@ static void run_threads(struct free_program *program)
 static void empty_boxes(struct free_program *program)
 {
     for (size_t i = 0; i <= program->count; i++) {
-        if (program->boxes[i].full)
+        if (program->boxes[i].full) {
             simcuda_program_freed(program->boxes[i].buffer.address);
+            blocks_stay_with_context = true;
+        }
         sem_destroy(&program->boxes[i].given);
     }
 }

@@ -152,6 +152,7 @@ static bool may_happen(CUresult result, enum comparison comparison)
     case CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED:
     case CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED:
     case CUDA_ERROR_NOT_SUPPORTED:
+    case CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE:
         return true;
     case CUDA_ERROR_OUT_OF_MEMORY:
         return comparison != MAY_HAVE_MEMORY || leniency.memory;

@@ -452,6 +452,21 @@ Test(context, a_green_contexts_memory_is_its_primary_ones)
     cr_assert_not(atomic_load(&pool->several_contexts));
 }
 
+/* On the green context's own stream, which ends with the primary context. */
+Test(context, a_green_contexts_capture_ends_with_the_primary_one)
+{
+    retain_primary();
+    allocate(MIB);
+    fake_set_current(alias((CUgreenCtx)5));
+    pool_captures_lock(pool);
+    pool_capture_began(pool, NULL, true);
+    pool_captures_unlock(pool);
+    fake_set_current(context);
+    cr_assert(pool_captures_are_going_on(pool));
+    end_context(context);
+    cr_assert_not(pool_captures_are_going_on(pool));
+}
+
 Test(context, a_fence_of_a_green_context_is_over_the_primary_one)
 {
     retain_primary();

@@ -300,6 +300,25 @@ Test(host_work, then_frees_wait_for_some_seconds)
     cr_assert_eq(atomic_load(&heap()->closed) & CLOSED_SYNCHRONISING, 0);
 }
 
+/* A synchronise would spoil a capture that another thread begins meanwhile. */
+Test(host_work, then_frees_wait_for_a_fence_where_captures_may_allocate)
+{
+    struct errand finisher;
+    settings.captures.allocate = true;
+    start();
+    wait_in_vain();
+    fake_finish(context);
+    CUdeviceptr block = allocate(MIB);
+    cr_assert(frees_may_wait(&epochs()->frees_wait));
+    unsigned waits = fake_calls(FAKE_CTX_SYNCHRONIZE);
+    fake_launch(context);
+    send(&finisher, finish_late, NULL);
+    release(block);
+    wait_for(&finisher);
+    cr_assert_eq(fake_calls(FAKE_CTX_SYNCHRONIZE), waits);
+    cr_assert_eq(pending_bytes(), 0);
+}
+
 static uint64_t seconds_of_next(uint64_t quiet_seconds)
 {
     struct context *c = context_find(pool, context);

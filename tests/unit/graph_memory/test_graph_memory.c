@@ -134,6 +134,105 @@ Test(graph_memory, one_capture_without_an_owner_is_enough)
     end_capture(stream);
 }
 
+/* It minds nothing any more, and leaves no graph: what it owns goes back when it is ended. */
+Test(graph_memory, a_capture_that_is_spoilt_as_it_begins_spoils_no_other)
+{
+    CUstream spoilt;
+    start();
+    CUdeviceptr before = allocate(MIB);
+    begin_graph(&stream);
+    info_status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    begin_graph(&spoilt);
+    CUdeviceptr inside = allocate(MIB);
+    release(before);
+    cr_assert_not(fake_capture_was_invalidated());
+    end_capture(stream);
+    destroy_graph(1);
+    release(inside);
+    cr_assert_eq(kept_for_graphs(), 2 * MIB);
+    end_capture(spoilt);
+    cr_assert_eq(kept_for_graphs(), 0);
+    cr_assert_eq(told().without_owner, 0);
+    cr_assert_eq(told().failed, 1);
+    cr_assert_eq(told().owners, 0);
+}
+
+static CUresult tell_of_no_context(CUcontext *unused)
+{
+    (void)unused;
+    return CUDA_ERROR_NOT_PERMITTED;
+}
+
+static bool minded; /* some call was made in a mode that captures mind */
+
+static void look_at_mode(void)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    driver->cuThreadExchangeStreamCaptureMode(&mode);
+    minded = minded || mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+    driver->cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+static CUresult refuse_free(CUdeviceptr unused)
+{
+    (void)unused;
+    look_at_mode();
+    return CUDA_ERROR_NOT_PERMITTED;
+}
+
+static CUresult refuse_allocation(CUdeviceptr *unused, size_t bytes)
+{
+    (void)unused, (void)bytes;
+    look_at_mode();
+    return CUDA_ERROR_NOT_PERMITTED;
+}
+
+/* In a host function, for instance, the driver frees and gives nothing, and says so. */
+Test(graph_memory, where_no_context_is_current_no_capture_minds)
+{
+    start();
+    CUdeviceptr block = allocate(MIB);
+    begin_graph(&stream);
+    struct driver before = *driver;
+    driver->cuCtxGetCurrent = tell_of_no_context;
+    driver->cuMemFree_v2 = refuse_free;
+    driver->cuMemAlloc_v2 = refuse_allocation;
+    minded = false;
+    cr_assert_eq(pool_free(pool, block), CUDA_ERROR_NOT_PERMITTED);
+    cr_assert_eq(try_to_allocate(MIB), CUDA_ERROR_NOT_PERMITTED);
+    cr_assert_not(minded);
+    *driver = before;
+    release(block);
+    end_capture(stream);
+    cr_assert_eq(kept_for_graphs(), MIB);
+}
+
+Test(graph_memory, the_report_names_the_capture_to_which_most_belonged)
+{
+    start();
+    uint64_t before = monotonic_now();
+    for (unsigned i = 1; i <= 3; i++) {
+        begin_graph(&stream);
+        CUdeviceptr block = allocate(i == 2 ? 4 * MIB : MIB);
+        release(block);
+        end_capture(stream);
+    }
+    cr_assert_eq(told().most_owned_capture, 2);
+    cr_assert_eq(told().most_owned_bytes, 4 * MIB);
+    cr_assert_neq(told().most_owned_stream, 0);
+    cr_assert_leq(told().most_owned_nanoseconds, monotonic_now());
+    cr_assert_gt(monotonic_now(), before);
+    for (unsigned i = 1; i <= 3; i++)
+        destroy_graph(i);
+    pool_note_graph_launch(pool, false);
+    pool_note_graph_launch(pool, false);
+    pool_note_graph_launch(pool, true);
+    cr_assert_eq(told().most_owned_bytes, 4 * MIB);
+    cr_assert_eq(told().launches, 2);
+    cr_assert_eq(told().uploads, 1);
+    cr_assert_eq(told().owners, 0);
+}
+
 Test(graph_memory, a_free_twice_is_refused)
 {
     start();
@@ -213,6 +312,9 @@ Test(graph_memory, another_thread_allocates_and_frees_too)
     in_another_thread(allocate_and_free_one, &bytes);
     cr_assert_not(fake_capture_was_invalidated());
     cr_assert_eq(kept_for_graphs(), MIB);
+    cr_assert_eq(told().bystander_bytes, MIB);
+    release(allocate(2 * MIB));
+    cr_assert_eq(told().bystander_bytes, MIB);
     end_capture(stream);
 }
 
@@ -862,4 +964,38 @@ Test(graph_memory, threads_allocate_beside_captures_that_come_and_go)
     cr_assert_eq(told().owners, 0);
     cr_assert_eq(told().captures, GRAPHS);
     cr_assert_not(fake_capture_was_invalidated());
+}
+
+static _Atomic bool over;
+static _Atomic uint64_t found_unowned;
+
+static void look_for_unowned(void *unused)
+{
+    (void)unused;
+    while (!over)
+        found_unowned += !captures_are_all_owned(&pool->captures);
+}
+
+/* Who sees a capture and not its owner asks the driver in its own mode, and spoils the capture. */
+Test(graph_memory, captures_that_come_and_go_are_never_without_owners)
+{
+    struct errand errand;
+    CUstream others[2];
+    over = false;
+    found_unowned = 0;
+    start();
+    stop_looking_at_locks();
+    begin_graph(&others[0]);
+    info_status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    begin_graph(&others[1]);
+    end_capture(others[1]);
+    send(&errand, look_for_unowned, NULL);
+    for (unsigned i = 0; i < 100000; i++) {
+        begin_capture(others[1]);
+        end_capture(others[1]);
+    }
+    over = true;
+    wait_for(&errand);
+    end_capture(others[0]);
+    cr_assert_eq(found_unowned, 0);
 }
