@@ -122,7 +122,7 @@ static void counts_and_waits(void)
 /* What a block holds is the last owner's or nothing, and all of it can be read and written. */
 static void contents(void)
 {
-    static const size_t sizes[] = {1, 511, 4096, 100000, MIB, 5 * MIB};
+    static const size_t sizes[] = {1, 513, 4096, 100000, MIB, 5 * MIB};
     furnish();
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         unsigned char *block = (unsigned char *)pin(sizes[i]);
