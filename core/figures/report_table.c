@@ -374,7 +374,7 @@ void report_print_graphs(const struct report_graphs *graphs, FILE *out)
         readable_bytes(graphs->most_owned_bytes, most);
         readable_time(graphs->most_owned_nanoseconds, when);
         fprintf(out,
-                "graphs: most belonged to capture %" PRIu64 ", begun on stream %" PRIu64
+                "graphs: most belonged to capture %" PRIu64 ", begun on stream 0x%" PRIx64
                 " after %s: %s\n",
                 graphs->most_owned_capture, graphs->most_owned_stream, when, most);
     }

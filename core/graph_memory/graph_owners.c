@@ -81,14 +81,6 @@ static struct graph_owner *without_graph(struct graph_owner *owner)
     return owner;
 }
 
-/* As the driver numbers streams, or its handle. */
-static uint64_t number_of(const struct driver *driver, CUstream stream)
-{
-    unsigned long long id;
-    bool told = driver->cuStreamGetId && driver->cuStreamGetId(stream, &id) == CUDA_SUCCESS;
-    return told ? id : (uintptr_t)stream;
-}
-
 /* An owner that the stream's graph keeps, or that of a capture that will leave none; NULL: there
  * can be none. */
 static struct graph_owner *make_owner(struct pool *pool, struct graph_memory *memory,
@@ -103,7 +95,7 @@ static struct graph_owner *make_owner(struct pool *pool, struct graph_memory *me
     struct relaxed_mode mode = relaxed_mode_begin(driver);
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     CUgraph graph = graph_of(driver, stream, &status);
-    owner->stream = number_of(driver, stream);
+    owner->stream = (uintptr_t)stream;
     owner->began = monotonic_now();
     bool retained = graph && retain(driver, graph, owner);
     relaxed_mode_end(driver, mode);

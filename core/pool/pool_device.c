@@ -262,7 +262,8 @@ static CUresult allocate_pitch_unserved(struct pool *pool, allocate_pitch *drive
                                         size_t height, unsigned int element_bytes)
 {
     struct reclaim progress = {0};
-    bool refused = !address || what_is_current(pool) != CURRENT_ALIVE;
+    bool refused =
+        !address || !pitch || !width || !height || what_is_current(pool) != CURRENT_ALIVE;
     struct relaxed_mode mode = {.exchanged = false};
     if (refused)
         mode = relaxed_mode_where_captures_allocate(pool);

@@ -775,7 +775,7 @@ def test_graphs():
     for line in ("graphs: 3 captures that could allocate, of which 1 left no graph; of what was freed, graphs kept 1.0 GiB at the end and "
                  "2.0 GiB at most", "graphs: of 2 captures at the end; 1000 launches, 4 uploads",
                  "graphs: threads that only ran beside captures freed 1.0 GiB, which those kept",
-                 "graphs: most belonged to capture 2, begun on stream 17 after 5.0 s: 2.0 GiB"):
+                 "graphs: most belonged to capture 2, begun on stream 0x11 after 5.0 s: 2.0 GiB"):
         expect("the table: " + line, f"\n{line}\n" in cudapool(paths[0]), cudapool(paths[0]))
     merged = json.loads(cudapool("--merge", "--format", "json", *paths))
     fits_schema("merged reports of graphs", merged)
@@ -784,7 +784,7 @@ def test_graphs():
         most_owned_stream=17, most_owned_nanoseconds=5_000_000_000, launches=1010, uploads=4, bystander_bytes=GIB), merged["graphs"])
     expect("and each process has its own", [p["graphs"] for p in merged["processes"]] == [one["graphs"], other["graphs"]])
     text = cudapool("--merge", *paths)
-    expect("the table of several", "\ngraphs: most belonged to capture 2, begun on stream 17 after 5.0 s: 2.0 GiB\n" in text, text)
+    expect("the table of several", "\ngraphs: most belonged to capture 2, begun on stream 0x11 after 5.0 s: 2.0 GiB\n" in text, text)
     plain = json.loads(cudapool("--merge", "--format", "json", write(report({MIB: bucket(90, MIB)}))))
     expect("without the setting nothing is said", "graphs" not in plain and "graphs" not in plain["processes"][0], plain)
 

@@ -2848,7 +2848,7 @@ static void graphs_keep_nothing(void)
         !cudapool_get_bytes)
         return;
     for (unsigned int i = 0; i < run->profile->devices; i++) {
-        for (unsigned int tries = 0; tries < 2000; tries++) {
+        for (unsigned int tries = 0; tries < 100000; tries++) {
             struct timespec moment = {0, 100000};
             cuMemGetInfo_v2(&available, &total);
             if (cudapool_get_bytes((int)i, &bytes) != 0 || bytes.live == 0)

@@ -187,6 +187,30 @@ static CUresult refuse_allocation(CUdeviceptr *unused, size_t bytes)
     return CUDA_ERROR_NOT_PERMITTED;
 }
 
+static CUresult refuse_pitch(CUdeviceptr *address, size_t *pitch, size_t width, size_t height,
+                             unsigned int element_bytes)
+{
+    (void)address, (void)pitch, (void)width, (void)height, (void)element_bytes;
+    look_at_mode();
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+Test(graph_memory, a_pitch_that_makes_no_sense_spoils_no_capture)
+{
+    CUdeviceptr block;
+    size_t pitch;
+    start();
+    begin_graph(&stream);
+    minded = false;
+    cr_assert_eq(pool_allocate_pitch(pool, refuse_pitch, &block, &pitch, 0, 4, 4),
+                 CUDA_ERROR_INVALID_VALUE);
+    cr_assert_eq(pool_allocate_pitch(pool, refuse_pitch, &block, &pitch, 64, 0, 4),
+                 CUDA_ERROR_INVALID_VALUE);
+    cr_assert_eq(pool_allocate_pitch(pool, refuse_pitch, &block, NULL, 64, 4, 4),
+                 CUDA_ERROR_INVALID_VALUE);
+    cr_assert_not(minded);
+}
+
 /* In a host function, for instance, the driver frees and gives nothing, and says so. */
 Test(graph_memory, where_no_context_is_current_no_capture_minds)
 {
