@@ -82,7 +82,9 @@ void epoch_await_others(struct context *context, uint64_t stamp);
 /* Lock held on entry and return, released in between. Waits patiently on the host, for the oldest
  * waitable fence that covers the stamp, until everything stamped so is clean. Gives up when only
  * other contexts' work is left, which the plain cuMemFree does not wait for. in_free: inside a free
- * of the program's own, as long as it takes; in_allocation: not for what may be behind work that
+ * of the program's own, as long as it takes, but no longer than VAIN_WAIT_NANOSECONDS beside what
+ * was waited for in vain already: the program may have taken a lock since that this needs, after a
+ * free in which the driver would have waited. in_allocation: not for what may be behind work that
  * the host ends, and when nothing has become clean for a second, that is taken for such work, and
  * the context's frees wait for a while (waited_in_vain of struct kind). */
 bool epoch_wait_in_free(struct pool *pool, struct context *context, uint64_t stamp);

@@ -7,6 +7,7 @@
 
 #include "core/base/cancellation.h"
 #include "core/base/clock.h"
+#include "core/base/numbers.h"
 #include "core/driver/calls.h"
 #include "fence_list.h"
 
@@ -204,15 +205,32 @@ static bool wait_for(struct pool *pool, struct context *context, struct fence_wa
     return wait_for_fence(pool, context, fence, wait);
 }
 
-bool epoch_wait_in_free(struct pool *pool, struct context *context, uint64_t stamp)
-{
-    return wait_for(pool, context, (struct fence_wait){.stamp = stamp});
-}
-
 bool epoch_wait_when_short(struct pool *pool, struct context *context, uint64_t stamp,
                            uint64_t give_up_at)
 {
     return wait_for(pool, context, (struct fence_wait){.stamp = stamp, .give_up_at = give_up_at});
+}
+
+/* True once what was waited for in vain, if it is stamped so or earlier, is over. */
+static bool wait_for_the_unwaited(struct pool *pool, struct context *context, uint64_t stamp)
+{
+    lock_must_be_held(&context->lock);
+    struct epochs *epochs = &context->epochs;
+    uint64_t give_up_at = monotonic_now() + VAIN_WAIT_NANOSECONDS;
+    uint64_t first = smaller_of(epochs->host_work.unwaited, stamp);
+    if (!host_work_is_unwaited(&epochs->host_work, epoch_clean(epochs)) ||
+        epoch_wait_when_short(pool, context, first, give_up_at))
+        return true;
+    /* Else other contexts' work is all that is left. */
+    if (monotonic_now() >= give_up_at)
+        host_work_note_unwaited(&epochs->host_work, stamp);
+    return false;
+}
+
+bool epoch_wait_in_free(struct pool *pool, struct context *context, uint64_t stamp)
+{
+    return wait_for_the_unwaited(pool, context, stamp) &&
+           wait_for(pool, context, (struct fence_wait){.stamp = stamp});
 }
 
 static uint64_t newest_waitable(const struct epochs *epochs)

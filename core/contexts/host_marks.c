@@ -58,10 +58,15 @@ void host_work_note_unwaited(struct host_work *work, uint64_t epoch)
     work->unwaited = larger_of(work->unwaited, epoch);
 }
 
-bool host_work_is_known(const struct host_work *work, uint64_t clean)
+bool host_work_is_unwaited(const struct host_work *work, uint64_t clean)
 {
     lock_of_rank_must_be_held(LOCK_CONTEXT);
-    return host_work_limit(work) != UINT64_MAX && work->unwaited <= clean;
+    return work->unwaited > clean;
+}
+
+bool host_work_is_known(const struct host_work *work, uint64_t clean)
+{
+    return host_work_limit(work) != UINT64_MAX && !host_work_is_unwaited(work, clean);
 }
 
 void host_work_clean(struct host_work *work, uint64_t epoch)

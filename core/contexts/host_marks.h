@@ -72,8 +72,9 @@ void host_work_mark(struct host_work *work, uint64_t before, uint64_t after);
  * for in vain. */
 void host_work_note_unwaited(struct host_work *work, uint64_t epoch);
 
-/* The context's lock is held; clean: the newest epoch that is. Whether there is such work, and
- * nothing was waited for in vain that is still to end. */
+/* The context's lock is held; clean: the newest epoch that is. Whether something was waited for in
+ * vain that is still to end; and whether there is such work, and nothing of the former. */
+bool host_work_is_unwaited(const struct host_work *work, uint64_t clean);
 bool host_work_is_known(const struct host_work *work, uint64_t clean);
 
 /* The context's lock is held. The context's own work is over up to the fence of this epoch. */

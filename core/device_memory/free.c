@@ -142,12 +142,16 @@ struct freed {
 
 /* Whether this free, which is to wait, waits for a fence instead of synchronising the context: a
  * synchronise spoils every capture that begins meanwhile, and where captures may allocate, no free
- * that the program has not asked to wait is to do that. */
+ * that the program has not asked to wait is to do that; and it has no end where what was waited for
+ * in vain needs a lock of the program's. */
 static bool waits_for_a_fence(const struct pool *pool, struct heap *heap, bool waitable)
 {
     heap_lock_must_be_held(heap);
-    return pool->settings.captures.allocate && !pool->settings.device.free_synchronizes &&
-           waitable && policy_frees_synchronise(pool, heap);
+    const struct epochs *epochs = &context_of_heap(heap)->epochs;
+    bool by_fence = pool->settings.captures.allocate ||
+                    host_work_is_unwaited(&epochs->host_work, epoch_clean(epochs));
+    return by_fence && !pool->settings.device.free_synchronizes && waitable &&
+           policy_frees_synchronise(pool, heap);
 }
 
 /* Claims the block and puts it where it may stay. False if another thread has claimed it. */
@@ -224,6 +228,9 @@ CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
     struct freed freed;
     thread_cache_prepare_thread(pool);
     bool missed = !call->waitable && is_missed_in_a_streams_order(pool, block);
+    /* What was waited for in vain may be over, and nobody have asked. */
+    if (call->waitable && frees_may_wait(&context_of_heap(heap)->epochs.frees_wait))
+        epoch_ask_all(pool, context_of_heap(heap));
     heap_lock(heap);
     if (!block_is_live_at(block, address))
         return refuse_free(heap);

@@ -223,6 +223,7 @@ Test(host_work, a_refusal_in_a_host_function_is_no_failure_of_the_context)
 /* ---- every wait ends ---- */
 
 static double gives_up_at;
+static unsigned queries;
 
 static void finish_in_the_end(void *unused)
 {
@@ -300,6 +301,52 @@ Test(host_work, then_frees_wait_for_some_seconds)
     cr_assert_eq(atomic_load(&heap()->closed) & CLOSED_SYNCHRONISING, 0);
 }
 
+static void check_that_it_waits_for_a_second(CUdeviceptr block)
+{
+    unsigned waits = fake_calls(FAKE_CTX_SYNCHRONIZE);
+    double began = seconds_now();
+    release(block);
+    cr_assert_geq(seconds_now() - began, 1);
+    cr_assert_lt(seconds_now() - began, 5);
+    cr_assert_eq(fake_calls(FAKE_CTX_SYNCHRONIZE), waits);
+}
+
+/* The program may have taken a lock that it needs since it freed something without a wait. */
+Test(host_work, but_not_without_end_for_what_was_waited_for_in_vain)
+{
+    start();
+    CUdeviceptr block = allocate(MIB), other = allocate(MIB);
+    wait_in_vain();
+    check_that_it_waits_for_a_second(block);
+    submit_host_function();
+    check_that_it_waits_for_a_second(other);
+    cr_assert_eq(pending_bytes(), 2 * MIB);
+    fake_finish(context);
+}
+
+static void finish_the_first(void *unused)
+{
+    (void)unused;
+    if (++queries == 5)
+        fake_finish_some(context, 1);
+    if (seconds_now() > gives_up_at)
+        fake_finish(context);
+}
+
+Test(host_work, once_that_is_over_frees_wait_as_long_as_it_takes)
+{
+    start();
+    CUdeviceptr block = allocate(MIB);
+    wait_in_vain();
+    submit_host_function();
+    queries = 0;
+    gives_up_at = seconds_now() + 2;
+    fake_during(FAKE_EVENT_QUERY, finish_the_first, NULL);
+    release(block);
+    cr_assert_geq(seconds_now(), gives_up_at);
+    cr_assert_eq(pending_bytes(), 0);
+}
+
 /* A synchronise would spoil a capture that another thread begins meanwhile. */
 Test(host_work, then_frees_wait_for_a_fence_where_captures_may_allocate)
 {
@@ -345,8 +392,6 @@ Test(host_work, the_seconds_double_and_decay)
 }
 
 /* ---- frees ---- */
-
-static unsigned queries;
 
 static void finish_at_the_fifth(void *unused)
 {
