@@ -82,11 +82,11 @@ void epoch_await_others(struct context *context, uint64_t stamp);
 /* Lock held on entry and return, released in between. Waits patiently on the host, for the oldest
  * waitable fence that covers the stamp, until everything stamped so is clean. Gives up when only
  * other contexts' work is left, which the plain cuMemFree does not wait for. in_free: inside a free
- * of the program's own, as long as it takes, but no longer than VAIN_WAIT_NANOSECONDS beside what
- * was waited for in vain already: the program may have taken a lock since that this needs, after a
- * free in which the driver would have waited. in_allocation: not for what may be behind work that
- * the host ends, and when nothing has become clean for a second, that is taken for such work, and
- * the context's frees wait for a while (waited_in_vain of struct kind). */
+ * of the program's own, as long as it takes, but no longer than VAIN_WAIT_NANOSECONDS where all
+ * that may need the host was waited for in vain already: the program may have taken a lock since
+ * that this needs, after a free in which the driver would have waited. in_allocation: not for what
+ * may be behind work that the host ends, and when nothing has become clean for a second, that is
+ * taken for such work, and the context's frees wait for a while (waited_in_vain of struct kind). */
 bool epoch_wait_in_free(struct pool *pool, struct context *context, uint64_t stamp);
 bool epoch_wait_in_allocation(struct pool *pool, struct context *context, uint64_t stamp);
 
@@ -108,7 +108,8 @@ bool epoch_wait_in_allocation_until(struct pool *pool, struct context *context, 
 void epoch_give_up_waiting(struct pool *pool, struct context *context);
 
 /* Where memory is short: for as much as a free would wait for, whatever the host may have to do for
- * it, but not longer than until the monotonic clock shows give_up_at nanoseconds. */
+ * it, but not longer than until the monotonic clock shows give_up_at nanoseconds; 0: however long
+ * it takes, before a call in which the driver would wait for as long. */
 bool epoch_wait_when_short(struct pool *pool, struct context *context, uint64_t stamp,
                            uint64_t give_up_at);
 

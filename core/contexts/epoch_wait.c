@@ -90,7 +90,7 @@ void epoch_give_up_waiting(struct pool *pool, struct context *context)
     lock_must_be_held(&context->lock);
     struct epochs *epochs = &context->epochs;
     if (epochs->newest) {
-        host_work_mark(&epochs->host_work, epoch_clean(epochs), epochs->newest->epoch);
+        host_work_mark(&epochs->host_work, epoch_clean(epochs), epochs->newest->epoch, false);
         host_work_note_unwaited(&epochs->host_work, epochs->newest->epoch);
     }
     counter_add(&context->counters->vain_waits, 1);
@@ -211,7 +211,8 @@ bool epoch_wait_when_short(struct pool *pool, struct context *context, uint64_t 
     return wait_for(pool, context, (struct fence_wait){.stamp = stamp, .give_up_at = give_up_at});
 }
 
-/* True once what was waited for in vain, if it is stamped so or earlier, is over. */
+/* True once what was waited for in vain, if it is stamped so or earlier, is over, and beside work
+ * that is known to need the host. */
 static bool wait_for_the_unwaited(struct pool *pool, struct context *context, uint64_t stamp)
 {
     lock_must_be_held(&context->lock);
@@ -219,6 +220,7 @@ static bool wait_for_the_unwaited(struct pool *pool, struct context *context, ui
     uint64_t give_up_at = monotonic_now() + VAIN_WAIT_NANOSECONDS;
     uint64_t first = smaller_of(epochs->host_work.unwaited, stamp);
     if (!host_work_is_unwaited(&epochs->host_work, epoch_clean(epochs)) ||
+        host_work_is_known(&epochs->host_work) ||
         epoch_wait_when_short(pool, context, first, give_up_at))
         return true;
     /* Else other contexts' work is all that is left. */

@@ -22,7 +22,7 @@ static struct host_mark *find_place(struct host_work *work, uint64_t before)
             return &work->marks[i];
     if (work->count == HOST_MARKS)
         return &work->marks[HOST_MARKS - 1];
-    work->marks[work->count] = (struct host_mark){before, 0};
+    work->marks[work->count] = (struct host_mark){.before = before};
     return &work->marks[work->count++];
 }
 
@@ -42,10 +42,11 @@ void host_work_submitted(struct host_work *work)
     refresh_limit(work);
 }
 
-void host_work_mark(struct host_work *work, uint64_t before, uint64_t after)
+void host_work_mark(struct host_work *work, uint64_t before, uint64_t after, bool known)
 {
     lock_of_rank_must_be_held(LOCK_CONTEXT);
     struct host_mark *mark = find_place(work, before);
+    mark->known |= known;
     mark->before = smaller_of(mark->before, before);
     if (mark->after < after)
         mark->after = after;
@@ -64,9 +65,13 @@ bool host_work_is_unwaited(const struct host_work *work, uint64_t clean)
     return work->unwaited > clean;
 }
 
-bool host_work_is_known(const struct host_work *work, uint64_t clean)
+bool host_work_is_known(const struct host_work *work)
 {
-    return host_work_limit(work) != UINT64_MAX && !host_work_is_unwaited(work, clean);
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
+    bool known = work->submitting > 0;
+    for (unsigned i = 0; i < work->count; i++)
+        known |= work->marks[i].known;
+    return known;
 }
 
 void host_work_clean(struct host_work *work, uint64_t epoch)

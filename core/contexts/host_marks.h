@@ -18,8 +18,10 @@
  *
  * An allocation that has waited for a second in vain leaves a mark as well: whatever it waited for
  * is taken for such work. But it is unknown: the program may have taken the lock that it needs
- * since an earlier free, in which the driver would have waited for it. So frees that would wait for
- * as long as it takes ask host_work_is_known first. The same goes for what a free has given up on.
+ * since an earlier free, in which the driver would have waited for it. So frees wait for that for a
+ * second at most, but beside known work as long as it takes: a free that gave up there would let
+ * the program take a lock that the known work needs, and the next call that waits would never
+ * return. What a free has given up on is unwaited, too.
  *
  * Locking: the marks are guarded by their context's lock. The list of graphs has a lock of its own.
  */
@@ -35,6 +37,7 @@
 
 struct host_mark {
     uint64_t before, after; /* epochs, before <= after */
+    bool known;             /* it was submitted as such work; else waited for in vain */
 };
 
 struct host_work {
@@ -64,18 +67,18 @@ static inline uint64_t host_work_limit(const struct host_work *work)
 void host_work_submitting(struct host_work *work, uint64_t before);
 void host_work_submitted(struct host_work *work);
 
-/* The context's lock is held. Some work was submitted between the epochs, or must be taken for such
- * work. */
-void host_work_mark(struct host_work *work, uint64_t before, uint64_t after);
+/* The context's lock is held. Some work was submitted between the epochs (known), or must be taken
+ * for such work. */
+void host_work_mark(struct host_work *work, uint64_t before, uint64_t after, bool known);
 
 /* The context's lock is held. What is stamped with this epoch, or what comes before it, was waited
  * for in vain. */
 void host_work_note_unwaited(struct host_work *work, uint64_t epoch);
 
 /* The context's lock is held; clean: the newest epoch that is. Whether something was waited for in
- * vain that is still to end; and whether there is such work, and nothing of the former. */
+ * vain that is still to end; and whether there is work that was submitted as such. */
 bool host_work_is_unwaited(const struct host_work *work, uint64_t clean);
-bool host_work_is_known(const struct host_work *work, uint64_t clean);
+bool host_work_is_known(const struct host_work *work);
 
 /* The context's lock is held. The context's own work is over up to the fence of this epoch. */
 void host_work_clean(struct host_work *work, uint64_t epoch);

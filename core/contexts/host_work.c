@@ -61,7 +61,7 @@ void host_work_end(const struct host_submission *submission)
     struct host_work *work = &context->epochs.host_work;
     host_work_submitted(work);
     if (context_generation(context) == submission->generation)
-        host_work_mark(work, submission->before, epoch_current(&context->epochs));
+        host_work_mark(work, submission->before, epoch_current(&context->epochs), true);
     TELL_KINDS(context, host_work_changed, context);
     context_unlock(context);
 }

@@ -75,9 +75,10 @@ bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t st
     epoch_wait_in_free(pool, context, stamp);
     if (thread_state.waited_ns != waited_before)
         count_wait(heap);
-    bool fenced = epoch_clean(&context->epochs) >= stamp ||
-                  epoch_fence_for(&context->epochs, stamp, true) ||
-                  host_work_limit(&context->epochs.host_work) >= stamp;
+    const struct epochs *epochs = &context->epochs;
+    bool fenced = epoch_clean(epochs) >= stamp || epoch_fence_for(epochs, stamp, true) ||
+                  host_work_is_unwaited(&epochs->host_work, epoch_clean(epochs)) ||
+                  host_work_limit(&epochs->host_work) >= stamp;
     heap_unlock(heap);
     return fenced;
 }
@@ -99,8 +100,9 @@ wait_for_what_is_missed(struct pool *pool, struct context *context, uint64_t roo
         continue;
     if (thread_state.waited_ns != waited_before)
         count_wait(heap);
-    bool kept_by_others = policy_others_work_may_count(pool) &&
-                          epoch_clean(&context->epochs) < last &&
+    const struct epochs *epochs = &context->epochs;
+    bool kept_by_others = policy_others_work_may_count(pool) && epoch_clean(epochs) < last &&
+                          !host_work_is_unwaited(&epochs->host_work, epoch_clean(epochs)) &&
                           policy_pending_is_missed(context, room);
     heap_unlock(heap);
     if (kept_by_others)

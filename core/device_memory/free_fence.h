@@ -24,7 +24,9 @@ CUresult heap_end_free(struct pool *pool, struct context *context, struct fence 
 
 /* No lock held. Waits as the plain free does for what was submitted before the block of that stamp
  * was freed. False where no fence could be had: a capture has just begun, or another context is
- * ending. */
+ * ending. True also where it has given up beside what was waited for in vain (epoch_wait_in_free):
+ * the driver's free would then wait with the driver's lock held, for which the thread that is to
+ * end that work may be waiting. */
 bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t stamp);
 
 /* No lock held. Waits as the plain free does, until what is pending can be done without. now:

@@ -344,12 +344,11 @@ static enum put put_where_it_can_be(struct pool *pool, struct host_heap *heap, s
     return result;
 }
 
-/* Whether it was submitted as such, and is all that keeps a free from its end. */
+/* Whether some of it was submitted as such. */
 static bool has_known_host_work(struct context *context)
 {
-    const struct epochs *epochs = &context->epochs;
     context_lock(context);
-    bool known = host_work_is_known(&epochs->host_work, epoch_clean(epochs));
+    bool known = host_work_is_known(&context->epochs.host_work);
     context_unlock(context);
     return known;
 }
@@ -361,9 +360,6 @@ static enum waiting waiting_of_free(struct pool *pool, struct context *context)
         return WAITS_LIKE_THE_DRIVER;
     if (!frees_may_wait(wait) && !has_host_work(context))
         return WAITS_NOT;
-    /* What was waited for in vain may be over, and nobody have asked. */
-    if (has_host_work(context) && !has_known_host_work(context))
-        epoch_ask_all(pool, context);
     if (has_known_host_work(context))
         return WAITS_LIKE_THE_DRIVER;
     context_lock(context);

@@ -71,7 +71,7 @@ Test(host_work, a_mark_lasts_until_a_fence_behind_it_is_over)
     host_work_init(&marks);
     lock_take(&lock_of_context, LOCK_CONTEXT);
     cr_assert_eq(host_work_limit(&marks), UINT64_MAX);
-    host_work_mark(&marks, 3, 5);
+    host_work_mark(&marks, 3, 5, true);
     cr_assert_eq(host_work_limit(&marks), 3);
     host_work_clean(&marks, 4);
     cr_assert_eq(host_work_limit(&marks), 3);
@@ -84,9 +84,9 @@ Test(host_work, the_earliest_mark_counts_and_each_ends_by_itself)
     struct host_work marks = {0};
     host_work_init(&marks);
     lock_take(&lock_of_context, LOCK_CONTEXT);
-    host_work_mark(&marks, 7, 8);
-    host_work_mark(&marks, 3, 5);
-    host_work_mark(&marks, 3, 6);
+    host_work_mark(&marks, 7, 8, true);
+    host_work_mark(&marks, 3, 5, true);
+    host_work_mark(&marks, 3, 6, true);
     cr_assert_eq(marks.count, 2);
     host_work_clean(&marks, 5);
     cr_assert_eq(host_work_limit(&marks), 3);
@@ -100,7 +100,7 @@ Test(host_work, of_very_many_marks_none_is_forgotten)
     host_work_init(&marks);
     lock_take(&lock_of_context, LOCK_CONTEXT);
     for (uint64_t i = 0; i < 10 * HOST_MARKS; i++)
-        host_work_mark(&marks, 2 * i, 2 * i + 1);
+        host_work_mark(&marks, 2 * i, 2 * i + 1, true);
     cr_assert_leq(marks.count, HOST_MARKS);
     host_work_clean(&marks, 2 * (10 * HOST_MARKS - 1));
     cr_assert_lt(host_work_limit(&marks), UINT64_MAX);
@@ -301,6 +301,11 @@ Test(host_work, then_frees_wait_for_some_seconds)
     cr_assert_eq(atomic_load(&heap()->closed) & CLOSED_SYNCHRONISING, 0);
 }
 
+static void release_it(void *block)
+{
+    release(*(CUdeviceptr *)block);
+}
+
 static void check_that_it_waits_for_a_second(CUdeviceptr block)
 {
     unsigned waits = fake_calls(FAKE_CTX_SYNCHRONIZE);
@@ -318,30 +323,61 @@ Test(host_work, but_not_without_end_for_what_was_waited_for_in_vain)
     CUdeviceptr block = allocate(MIB), other = allocate(MIB);
     wait_in_vain();
     check_that_it_waits_for_a_second(block);
-    submit_host_function();
     check_that_it_waits_for_a_second(other);
     cr_assert_eq(pending_bytes(), 2 * MIB);
     fake_finish(context);
 }
 
-static void finish_the_first(void *unused)
+static CUdeviceptr beside_record;
+
+static void release_beside_record(void *unused)
 {
+    struct errand errand;
     (void)unused;
-    if (++queries == 5)
-        fake_finish_some(context, 1);
-    if (seconds_now() > gives_up_at)
-        fake_finish(context);
+    fake_during(FAKE_RECORD, NULL, NULL);
+    send(&errand, release_it, &beside_record);
+    wait_for(&errand);
 }
 
-Test(host_work, once_that_is_over_frees_wait_as_long_as_it_takes)
+/* The driver would wait with its lock held. */
+Test(host_work, nor_does_the_driver_free_then_where_another_thread_is_recording)
+{
+    start();
+    CUdeviceptr block = allocate(MIB);
+    beside_record = allocate(MIB);
+    wait_in_vain();
+    fake_during(FAKE_RECORD, release_beside_record, NULL);
+    release(block);
+    cr_assert(fake_is_allocated(beside_record));
+    cr_assert_eq(pending_bytes(), 2 * MIB);
+    fake_finish(context);
+}
+
+Test(host_work, nor_where_other_contexts_keep_what_is_pending)
+{
+    set_up_on(16 * GIB);
+    start();
+    CUdeviceptr block = allocate(7 * GIB);
+    CUcontext other = fake_context(0);
+    pool_context_created(pool, other);
+    fake_launch(other);
+    fake_set_current(context);
+    wait_in_vain();
+    release(block);
+    cr_assert(fake_is_allocated(block));
+    fake_finish(context);
+    fake_finish(other);
+}
+
+/* It would let the program take a lock that the known work needs. */
+Test(host_work, beside_known_work_a_free_waits_for_that_too)
 {
     start();
     CUdeviceptr block = allocate(MIB);
     wait_in_vain();
     submit_host_function();
-    queries = 0;
     gives_up_at = seconds_now() + 2;
-    fake_during(FAKE_EVENT_QUERY, finish_the_first, NULL);
+    fake_during(FAKE_EVENT_QUERY, finish_in_the_end, NULL);
     release(block);
     cr_assert_geq(seconds_now(), gives_up_at);
     cr_assert_eq(pending_bytes(), 0);
@@ -473,6 +509,48 @@ Test(host_work, beside_other_threads_the_pool_waits_before_the_driver_does)
     cr_assert_not(waited, "a lone thread leaves it to the driver");
     in_another_thread(allocate_and_free_one, &bytes);
     share_and_release(&waited);
+    cr_assert(waited);
+}
+
+static double freed_at;
+
+static void note_the_time(void *unused)
+{
+    (void)unused;
+    freed_at = seconds_now();
+}
+
+/* A wait in the driver would end no sooner, and hold its lock. */
+Test(host_work, and_as_long_as_it_takes)
+{
+    static size_t bytes = MIB;
+    start();
+    in_another_thread(allocate_and_free_one, &bytes);
+    CUdeviceptr block = allocate(MIB);
+    pool_share(pool, block);
+    wait_in_vain();
+    gives_up_at = seconds_now() + 2;
+    fake_during(FAKE_EVENT_QUERY, finish_in_the_end, NULL);
+    fake_during(FAKE_MEM_FREE, note_the_time, NULL);
+    release(block);
+    cr_assert_geq(freed_at, gives_up_at);
+}
+
+Test(host_work, also_where_the_block_is_not_the_pools)
+{
+    bool waited = false;
+    CUdeviceptr block;
+    static size_t bytes = MIB;
+    start();
+    in_another_thread(allocate_and_free_one, &bytes);
+    allocate(MIB);
+    cr_assert_eq(driver->cuMemAlloc_v2(&block, MIB), CUDA_SUCCESS);
+    submit_host_function();
+    cr_assert_eq(pool_free(pool, block + 4), CUDA_ERROR_INVALID_VALUE);
+    cr_assert_eq(fake_calls(FAKE_EVENT_QUERY), 0, "what is refused waits for nothing");
+    fake_during(FAKE_EVENT_QUERY, finish_the_work, NULL);
+    fake_during(FAKE_MEM_FREE, note_whether_it_waits, &waited);
+    release(block);
     cr_assert(waited);
 }
 

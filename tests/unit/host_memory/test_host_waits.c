@@ -74,32 +74,25 @@ Test(host_waits, after_one_in_vain_known_work_is_waited_for_as_long_as_it_takes)
     cr_assert(free_waits_on(block));
 }
 
-Test(host_waits, but_not_while_what_that_was_for_goes_on)
+Test(host_waits, also_while_what_that_was_for_goes_on)
 {
     void *block = wait_in_vain();
     submit_host_function();
-    cr_assert_not(free_waits_on(block));
-}
-
-Test(host_waits, nor_while_what_another_free_has_given_up_on_goes_on)
-{
-    void *block = wait_in_vain(), *other = allocate_host(KIB);
-    fake_finish(context);
-    synchronise();
-    fake_launch(context);
-    release_host(other);
-    submit_host_function();
-    cr_assert_not(free_waits_on(block));
-}
-
-Test(host_waits, and_again_once_that_is_over)
-{
-    void *block = wait_in_vain(), *other = allocate_host(KIB);
-    fake_finish(context);
-    synchronise();
-    fake_launch(context);
-    release_host(other);
-    fake_finish(context);
-    submit_host_function();
     cr_assert(free_waits_on(block));
+}
+
+Test(host_waits, what_a_free_has_given_up_on_no_other_one_waits_for_without_end)
+{
+    wait_in_vain();
+    void *block = allocate_host(KIB);
+    CUdeviceptr of_device = allocate(MIB);
+    fake_finish(context);
+    synchronise();
+    fake_launch(context);
+    release_host(block);
+    uint64_t started = monotonic_now();
+    release(of_device);
+    cr_assert_geq(monotonic_now() - started, VAIN_WAIT_NANOSECONDS);
+    cr_assert_eq(pending_bytes(), MIB);
+    fake_finish(context);
 }
