@@ -38,6 +38,7 @@
 #include <unistd.h>
 
 #include "run.h"
+#include "virtual_time.h"
 
 enum { STEPS_MAX = 1000, TRIES_MAX = 3000, CHILD_SECONDS = 120 };
 
@@ -221,6 +222,8 @@ static int run_role(char **arguments)
         trace->code = stdout;
         trace_print_begin();
     }
+    if (profile.free)
+        virtual_time_is_shared();
     trace->compared = false;
     FILE *code = trace->code;
     trace->code = NULL;

@@ -383,10 +383,21 @@ static void drop_buffer(struct buffer *buffer)
     buffer->owner = owner;
 }
 
+/* In any other mode it would be refused beside a capture, and end that. */
+static void destroy_exec(unsigned int i)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CALL(cuThreadExchangeStreamCaptureMode, (&mode), "(&(CUstreamCaptureMode){2})");
+    CALL(cuGraphExecDestroy, (run->graphs[i].exec), "(exec[%u])", i);
+    CALL(cuThreadExchangeStreamCaptureMode, (&mode), "(&(CUstreamCaptureMode){%u})",
+         (unsigned int)mode);
+    run->graphs[i].exec = NULL;
+}
+
 static void destroy_graph(unsigned int i)
 {
     if (run->graphs[i].exec)
-        CALL(cuGraphExecDestroy, (run->graphs[i].exec), "(exec[%u])", i);
+        destroy_exec(i);
     if (run->graphs[i].graph)
         CALL(cuGraphDestroy, (run->graphs[i].graph), "(kept[%u])", i);
     memset(&run->graphs[i], 0, sizeof run->graphs[i]);
@@ -2591,8 +2602,7 @@ static void step_graph_destroy(const struct step *step)
     unsigned int number = step->a % GRAPHS;
     struct graph *graph = &run->graphs[number];
     if (graph->exec && graph->graph && step->d % 3 == 0) {
-        CALL(cuGraphExecDestroy, (graph->exec), "(exec[%u])", number);
-        graph->exec = NULL;
+        destroy_exec(number);
     } else if (graph->exec && graph->graph && step->d % 3 == 1) {
         CALL(cuGraphDestroy, (graph->graph), "(kept[%u])", number);
         graph->graph = NULL;

@@ -4,7 +4,10 @@
  * but its seed and never sleeps.
  */
 #include <sched.h>
+#include <stdbool.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "../sim/simcuda.h"
 #include "virtual_time.h"
@@ -13,8 +16,17 @@
  * pool's own patience (10 s) is shorter. */
 #define FOREVER UINT64_C(30000000000)
 
+/* Nanoseconds after which time passes a thousand times as fast. */
+#define HURRY UINT64_C(20000000)
+
 static __thread uint64_t waited;
 static void (*on_stall)(void);
+static bool shared; /* set before there are threads */
+
+void virtual_time_is_shared(void)
+{
+    shared = true;
+}
 
 void virtual_time_on_stall(void (*handler)(void))
 {
@@ -29,8 +41,11 @@ void virtual_time_new_call(void)
 /* Whoever polls something that never comes is not kept at it for long. */
 static void pass(uint64_t ns)
 {
-    if (waited > 20000000)
+    if (waited > HURRY) {
         ns *= 1000;
+        if (shared)
+            syscall(SYS_nanosleep, &(struct timespec){0, 200000}, NULL);
+    }
     waited += ns;
     simcuda_advance(ns);
     if (waited > FOREVER && on_stall) {
