@@ -547,24 +547,49 @@ void objects_that_go_beside_captures(void)
     }
 }
 
-/* A graph, and an executable, that are destroyed beside a capture let go of their objects then. */
+static CUgraphExec executable_with_object(struct object **object, bool launched)
+{
+    CUgraph graph = kernel_graph(0);
+    *object = object_kept_by(graph);
+    CUgraphExec exec = instantiate(graph);
+    destroy_graph(graph);
+    if (launched)
+        launch_and_wait(exec);
+    return exec;
+}
+
+/* Where the mode forbids such calls it is refused and ends the capture; the executable stays. */
+static void destroy_beside_capture(unsigned int mode, bool launched)
+{
+    bool strict = mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+    struct object *kept_on;
+    CUgraph captured = NULL;
+    CUgraphExec exec = executable_with_object(&kept_on, launched);
+    begin(mode);
+    EXPECT(cuGraphExecDestroy(exec), strict ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS);
+    EXPECT(cuStreamEndCapture(gpu.a, &captured),
+           strict ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS);
+    if (strict) {
+        CHECK(stays(kept_on));
+        destroy_exec(exec);
+    } else {
+        destroy_graph(captured);
+    }
+    CHECK(goes(kept_on));
+}
+
+/* A graph that is destroyed beside a capture lets go of its objects then. */
 void graphs_that_go_beside_captures(void)
 {
     for (unsigned int mode = 0; mode < MODES; mode++) {
         CUgraph graph = new_graph();
-        struct object *object = object_kept_by(graph), *kept_on;
-        CUgraph launched = kernel_graph(0);
-        CUgraphExec exec;
-        kept_on = object_kept_by(launched);
-        exec = instantiate(launched);
-        destroy_graph(launched);
-        launch_and_wait(exec);
+        struct object *object = object_kept_by(graph);
         begin(mode);
         destroy_graph(graph);
         CHECK(goes(object));
-        destroy_exec(exec);
-        CHECK(goes(kept_on));
         CHECK(status_of(gpu.a) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
         destroy_graph(end_capture());
+        destroy_beside_capture(mode, false);
+        destroy_beside_capture(mode, true);
     }
 }

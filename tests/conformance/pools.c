@@ -106,7 +106,7 @@ void pools_are_found_by_their_memory(void)
     EXPECT(get("cuMemGetDefaultMemPool", &found, LOCATION_NONE, CU_MEM_ALLOCATION_TYPE_PINNED),
            CUDA_ERROR_INVALID_VALUE);
     EXPECT(get("cuMemGetMemPool", &found, LOCATION_THIS_NODE, CU_MEM_ALLOCATION_TYPE_PINNED),
-           CUDA_ERROR_INVALID_VALUE);
+           CUDA_ERROR_NOT_SUPPORTED);
     fact(get("cuMemGetDefaultMemPool", &found, LOCATION_HOST, ALLOCATION_MANAGED),
          "cuMemGetDefaultMemPool for managed memory on the host");
 }

@@ -305,7 +305,7 @@ DRIVER_CALL_PT(cuGraphInstantiateWithParams, _ptsz, NEEDS_CONTEXT,
     return instantiate(call, exec, graph, parameters->flags);
 }
 
-DRIVER_CALL(cuGraphExecDestroy, IGNORES_ERRORS, (CUgraphExec handle), (handle))
+DRIVER_CALL(cuGraphExecDestroy, IGNORES_ERRORS | UNSAFE, (CUgraphExec handle), (handle))
 {
     struct graph *exec = handle_object(KIND_EXEC, handle);
     if (exec == NULL)

@@ -9,6 +9,9 @@
 /* The machine has one NUMA node. */
 #define NODES 1
 
+/* CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, which no other part needs. */
+#define HOST_NUMA_CURRENT 4
+
 struct place {
     CUmemLocation location;
     CUmemAllocationType type;
@@ -82,6 +85,8 @@ static CUresult get(CUmemoryPool *pool, const CUmemLocation *location, CUmemAllo
     CUresult result;
     if (pool == NULL || location == NULL)
         return CUDA_ERROR_INVALID_VALUE;
+    if ((int)location->type == HOST_NUMA_CURRENT)
+        return CUDA_ERROR_NOT_SUPPORTED;
     result = location_check(location, type);
     if (result != CUDA_SUCCESS)
         return result;
