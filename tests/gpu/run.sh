@@ -376,9 +376,10 @@ if wanted graph_captures "$@"; then
     check 0 "graph_captures refused, pool, captures.allocate false" pool "" \
         "$programs/graph_captures" refused
     check 1 "graph_captures, plain (must fail)" plain "" "${replays[@]}"
+    # Threads that never pause keep the one that captures from the driver's lock.
     for threads in 1 8 32; do
         check 0 "graph_captures, pool, $threads threads" pool "$work/graphs.json" "${replays[@]}" \
-            threads=$threads
+            threads=$threads captures=$((threads > 1 ? 20 : 300))
     done
     check 0 "graph_captures, pool, growth budget 0" pool "$work/graphs_no_budget.json" "${replays[@]}"
 fi
