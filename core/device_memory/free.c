@@ -74,7 +74,11 @@ __attribute__((noinline)) static CUresult wait_in_free(struct pool *pool, struct
     return freed ? CUDA_SUCCESS : result;
 }
 
-void heap_wait_before_the_driver(struct pool *pool, struct context *context)
+/* The driver's free waits with the driver's own lock held. The work that it waits for
+ * may need another thread to allocate first. Without the pool that thread's frees would have waited
+ * for the work already; with it they have not. So while other threads use the heap, the pool waits
+ * for the work first, without a lock. */
+static void wait_before_the_driver(struct pool *pool, struct context *context)
 {
     no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
     struct heap *heap = heap_of(context);
@@ -88,12 +92,8 @@ void heap_wait_before_the_driver(struct pool *pool, struct context *context)
     heap_unlock(heap);
     if (fence)
         epoch_record(pool, context, fence);
-    if (!others)
-        return;
-    /* No wait in the driver would end sooner, however long this one is. */
-    heap_lock(heap);
-    epoch_wait_when_short(pool, context, stamp, 0);
-    heap_unlock(heap);
+    if (others)
+        heap_wait_like_the_driver(pool, context, stamp);
 }
 
 /* A free that the driver answers. */
@@ -103,7 +103,7 @@ __attribute__((noinline)) static CUresult free_past_the_pool(struct pool *pool, 
 {
     struct context *context = context_of_heap(block->heap);
     if (call->waitable)
-        heap_wait_before_the_driver(pool, context);
+        wait_before_the_driver(pool, context);
     CUresult result = heap_free_by_driver(pool, block, address, call->release, call->argument);
     if (call->waitable && policy_is_without_fences(context))
         heap_free_pending(pool, context);

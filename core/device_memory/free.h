@@ -20,10 +20,4 @@ struct free_call {
 CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
                    const struct free_call *call);
 
-/* No lock held. The driver's free waits with the driver's own lock held. The work that it waits for
- * may need another thread to allocate first. Without the pool that thread's frees would have waited
- * for the work already; with it they have not. So while other threads use the heap, the pool waits
- * for the work first, without a lock. */
-void heap_wait_before_the_driver(struct pool *pool, struct context *context);
-
 #endif

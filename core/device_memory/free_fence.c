@@ -83,6 +83,18 @@ bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t st
     return fenced;
 }
 
+void heap_wait_like_the_driver(struct pool *pool, struct context *context, uint64_t stamp)
+{
+    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
+    struct heap *heap = heap_of(context);
+    heap_lock(heap);
+    uint64_t waited_before = thread_state.waited_ns;
+    epoch_wait_when_short(pool, context, stamp, 0);
+    if (thread_state.waited_ns != waited_before)
+        count_wait(heap);
+    heap_unlock(heap);
+}
+
 /* Waits as the plain free does, until a request would not miss what is pending. If only other
  * contexts' work keeps blocks pending, the driver alone knows whether that work uses them: then
  * they go to the driver. */

@@ -29,6 +29,10 @@ CUresult heap_end_free(struct pool *pool, struct context *context, struct fence 
  * end that work may be waiting. */
 bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t stamp);
 
+/* No lock held. The same, before the driver's own free: for as long as it takes, since no wait in
+ * the driver would end sooner. */
+void heap_wait_like_the_driver(struct pool *pool, struct context *context, uint64_t stamp);
+
 /* No lock held. Waits as the plain free does, until what is pending can be done without. now:
  * nanoseconds of the monotonic clock. */
 void heap_wait_if_missed(struct pool *pool, struct context *context, uint64_t now);

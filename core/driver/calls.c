@@ -16,27 +16,16 @@ void relaxed_mode_end(const struct driver *driver, struct relaxed_mode mode)
         driver->cuThreadExchangeStreamCaptureMode(&mode.mode);
 }
 
-static CUresult find_base(const struct driver *driver, CUdeviceptr address, CUdeviceptr *base)
-{
-    size_t bytes;
-    enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(driver);
-    CUresult result = driver->cuMemGetAddressRange_v2(base, &bytes, address);
-    relaxed_mode_end(driver, mode);
-    leave_driver();
-    return result;
-}
-
 bool driver_has_block(const struct driver *driver, CUdeviceptr address)
 {
     CUdeviceptr base;
-    return find_base(driver, address, &base) != CUDA_ERROR_NOT_FOUND;
-}
-
-bool driver_has_block_at(const struct driver *driver, CUdeviceptr address)
-{
-    CUdeviceptr base;
-    return find_base(driver, address, &base) == CUDA_SUCCESS && base == address;
+    size_t bytes;
+    enter_driver();
+    struct relaxed_mode mode = relaxed_mode_begin(driver);
+    CUresult result = driver->cuMemGetAddressRange_v2(&base, &bytes, address);
+    relaxed_mode_end(driver, mode);
+    leave_driver();
+    return result != CUDA_ERROR_NOT_FOUND;
 }
 
 CUresult driver_memory_info(const struct driver *driver, size_t *left, size_t *total)

@@ -61,10 +61,6 @@ CUresult driver_memory_info(const struct driver *driver, size_t *left, size_t *t
  * so the second free of a program that frees twice reaches the driver, perhaps as the first. */
 bool driver_has_block(const struct driver *driver, CUdeviceptr address);
 
-/* Whether a block of the driver's begins at the address: its free of anything else is refused at
- * once. */
-bool driver_has_block_at(const struct driver *driver, CUdeviceptr address);
-
 /* Whether the block is gone after a free of it has answered so. */
 static inline bool driver_is_rid_of(const struct driver *driver, CUdeviceptr address,
                                     CUresult result)

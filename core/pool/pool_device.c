@@ -320,17 +320,6 @@ static CUresult free_plainly(struct pool *pool, CUdeviceptr address, void *unuse
     return result;
 }
 
-/* For the driver's free of memory that is not the pool's, where frees before it may not have waited
- * for work that only the host ends. */
-static void wait_for_host_work(struct pool *pool, CUdeviceptr address)
-{
-    bool green;
-    struct context *context = context_current(pool, &green);
-    if (context && host_work_limit(&context->epochs.host_work) != UINT64_MAX &&
-        driver_has_block_at(pool->driver, address))
-        heap_wait_before_the_driver(pool, context);
-}
-
 /* What is not the pool's. Where the context goes on without the pool, what is still pending goes
  * the same way, inside this free. */
 __attribute__((noinline)) static CUresult free_unserved(struct pool *pool, CUdeviceptr address)
@@ -339,8 +328,6 @@ __attribute__((noinline)) static CUresult free_unserved(struct pool *pool, CUdev
     if (what_is_current(pool) != CURRENT_UNKNOWN && pool_stream_free(pool, address, &result))
         return result;
     struct managed_memory managed = managed_find(pool, address);
-    if (address)
-        wait_for_host_work(pool, address);
     /* That of a null pointer, which some programs make to start CUDA, frees nothing. */
     result = address ? pool->driver->cuMemFree_v2(address) : free_plainly(pool, address, NULL);
     if (result == CUDA_SUCCESS)

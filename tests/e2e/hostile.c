@@ -448,12 +448,24 @@ static void wrong_context(const char *name, CUcontext context)
     say_answer("cuCtxDestroy", name, cuCtxDestroy_v2(context));
 }
 
+/* The pool makes streams of its own, at times that depend on how busy the machine is, and the
+ * driver gives the handle out first that was destroyed last: these are before this one. */
+static CUstream new_stale_stream(void)
+{
+    CUstream stale = new_stream(), later[4];
+    for (unsigned int i = 0; i < 4; i++)
+        later[i] = new_stream();
+    CU(cuStreamDestroy_v2(stale));
+    for (unsigned int i = 0; i < 4; i++)
+        CU(cuStreamDestroy_v2(later[i]));
+    return stale;
+}
+
 static void handles(void)
 {
     CUcontext stale_context;
     set_up();
-    CUstream stale_stream = new_stream(), capturing = new_stream();
-    CU(cuStreamDestroy_v2(stale_stream));
+    CUstream stale_stream = new_stale_stream(), capturing = new_stream();
     CU(cuCtxCreate_v2(&stale_context, 0, 0));
     CUdeviceptr of_stale_context = take(BYTES);
     CU(cuCtxDestroy_v2(stale_context));

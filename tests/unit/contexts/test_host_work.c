@@ -536,24 +536,6 @@ Test(host_work, and_as_long_as_it_takes)
     cr_assert_geq(freed_at, gives_up_at);
 }
 
-Test(host_work, also_where_the_block_is_not_the_pools)
-{
-    bool waited = false;
-    CUdeviceptr block;
-    static size_t bytes = MIB;
-    start();
-    in_another_thread(allocate_and_free_one, &bytes);
-    allocate(MIB);
-    cr_assert_eq(driver->cuMemAlloc_v2(&block, MIB), CUDA_SUCCESS);
-    submit_host_function();
-    cr_assert_eq(pool_free(pool, block + 4), CUDA_ERROR_INVALID_VALUE);
-    cr_assert_eq(fake_calls(FAKE_EVENT_QUERY), 0, "what is refused waits for nothing");
-    fake_during(FAKE_EVENT_QUERY, finish_the_work, NULL);
-    fake_during(FAKE_MEM_FREE, note_whether_it_waits, &waited);
-    release(block);
-    cr_assert(waited);
-}
-
 Test(host_work, a_free_that_waits_is_counted_with_its_time)
 {
     start_with_budget(4 * MIB);
