@@ -1014,7 +1014,8 @@ Test(graph_memory, captures_that_come_and_go_are_never_without_owners)
     begin_graph(&others[1]);
     end_capture(others[1]);
     send(&errand, look_for_unowned, NULL);
-    for (unsigned i = 0; i < 100000; i++) {
+    /* Long enough for the two threads to meet on a machine that is busy. */
+    for (uint64_t ends = monotonic_now() + 2 * UINT64_C(1000000000); monotonic_now() < ends;) {
         begin_capture(others[1]);
         end_capture(others[1]);
     }
