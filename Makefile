@@ -6,25 +6,33 @@
 comma := ,
 empty :=
 
+# As many jobs as there are processors, unless make was told how many.
+ifeq ($(filter -j%,$(MAKEFLAGS))$(MAKELEVEL),0)
+MAKEFLAGS += -j$(shell nproc)
+endif
+
 CC       ?= cc
-CFLAGS   ?= -O2 -g
+SANITIZE ?=
+# What sanitizers put into code takes the optimiser longer than it saves the tests.
+CFLAGS   ?= $(if $(SANITIZE),-O1,-O2) -g
 PREFIX   ?= /usr/local
 LIBDIR   ?= $(PREFIX)/lib
 VERSION  := 0.1.0
-SANITIZE ?=
 DEBUG    ?=
 NCURSES  ?= -lncursesw
 BUILD    ?= build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))$(if $(DEBUG),-debug)
 
-# A pool that breaks one of its rules, as tests/mutations/run.sh wishes, is built of a copy of core/
-# and shim/ with the edits of all mutations, which is brought up to date whenever make reads this.
+# A pool that breaks one of its rules, as tests/mutations/run.sh wishes (MUTATIONS=1), or does without
+# one of its heuristics, as tests/bench/heuristics.py wishes (HEURISTICS=1), is built of a copy of core/
+# and shim/ with the edits of all of them, which is brought up to date whenever make reads this.
 SOURCE :=
-ifneq ($(MUTATIONS),)
-override BUILD := build-mutations
+EDITS := $(if $(MUTATIONS),tests/mutations,$(if $(HEURISTICS),tests/bench/heuristics))
+ifneq ($(EDITS),)
+override BUILD := build-$(notdir $(EDITS))
 SOURCE := $(BUILD)/source/
-COPIED := $(shell tests/mutations/apply.py copy $(SOURCE) && echo yes)
+COPIED := $(shell tests/mutations/apply.py copy $(SOURCE) $(EDITS) && echo yes)
 ifneq ($(COPIED),yes)
-$(error tests/mutations: no copy of the sources could be made)
+$(error $(EDITS): no copy of the sources could be made)
 endif
 endif
 
@@ -71,7 +79,7 @@ UNIT_FLAGS := $(TEST_FLAGS) -Itests/unit/fixtures
 
 # --- what is there ------------------------------------------------------------------------------
 
-CORE_SOURCES  := $(wildcard core/*/*.c) $(if $(MUTATIONS),tests/mutations/mutation.c)
+CORE_SOURCES  := $(wildcard core/*/*.c) $(if $(EDITS),tests/mutations/mutation.c)
 JSON_SOURCES  := $(wildcard core/*/*_json.c)
 SHIM_SOURCES  := $(filter-out shim/abi_check.c,$(wildcard shim/*.c shim/*.S))
 TOOL_SOURCES  := $(wildcard tools/*.c)
@@ -204,7 +212,7 @@ settings: $(SETTINGS_SCHEMA) ## write the schema, the defaults, the tables and c
 	@packaging/settings_documents.py $<
 
 cross: ## build for aarch64 and run the tests under qemu
-	@scripts/cross.sh
+	+@scripts/cross.sh
 
 # Where each shell looks for completions of commands; Debian has places of its own.
 BASH_COMPLETIONS ?= $(PREFIX)/share/bash-completion/completions
@@ -239,7 +247,7 @@ deb: ## build a Debian package in BUILD (build)
 	@BUILD=$(BUILD) VERSION=$(VERSION) CC=$(CC) packaging/make_deb.sh
 
 clean: ## remove what was built
-	rm -rf build build-address build-undefined build-address-undefined build-debug build-glibc-2.31 build-thread build-aarch64 build-clang build-fuzz build-coverage \
+	rm -rf build build-address build-undefined build-address-undefined build-debug build-glibc-2.31 build-thread build-aarch64 build-clang build-fuzz build-coverage build-mutations build-heuristics \
 	    $(BUILD)
 
 help: ## list the targets

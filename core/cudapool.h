@@ -9,6 +9,7 @@
 #ifndef CUDAPOOL_H
 #define CUDAPOOL_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -34,6 +35,21 @@ uint64_t cudapool_trim(void);
 /* Fills *bytes for the memory of the device with this CUDA ordinal. 0, or -1 where there is no pool
  * or bytes is NULL. A device that was never used has zeros. */
 int cudapool_get_bytes(int device, struct cudapool_bytes *bytes);
+
+/* The most that a device had since its peaks were begun anew, or since the pool began: of each kind
+ * of memory by itself, and then added. */
+struct cudapool_peaks {
+    uint64_t live;     /* held by the program, as it asked for it */
+    uint64_t reserved; /* live, cached and pending together */
+};
+
+/* Fills *peaks for this device, and begins them anew with what there is now; neither changes what
+ * the report tells. 0, or -1 as above. live is what the pool saw: it looks whenever it takes memory
+ * from the driver or from what threads share, at fences, and here. What comes and goes in between
+ * out of what a thread has kept for itself may be missed: less than was freed between two fences
+ * (32 MiB, or 128 blocks, of each thread), or than a thread has taken at once. */
+int cudapool_get_peaks(int device, struct cudapool_peaks *peaks);
+int cudapool_reset_peaks(int device);
 
 /*
  * Stream-ordered memory: cuMemAllocAsync and its relatives, cudaMallocAsync.
@@ -68,6 +84,76 @@ uint64_t cudapool_generation(uint64_t address);
  * to wait for: nothing is changed then either, and so it is with such a free. */
 enum cudapool_use { CUDAPOOL_READ = 0, CUDAPOOL_WRITE = 1 };
 int cudapool_record_use(uint64_t address, uint64_t generation, void *stream, enum cudapool_use use);
+
+/*
+ * Memory of captured graphs, where captures.memory_nodes is "pool": what cuMemAllocAsync hands out
+ * on a captured stream comes from a pool of that capture's, and belongs to its graph.
+ *
+ * Several captures may share one pool, so that the second has what the first has freed again. That
+ * is right only for graphs that never run at the same time, and what a graph of the pool leaves in
+ * memory lasts until another one is launched. A pool is named by a number, which no other pool ever
+ * has; what its graphs use is theirs until they are gone, whatever becomes of the pool. Results are
+ * CUresult values: CUDA_ERROR_NOT_SUPPORTED where there is no pool in this process, it serves no
+ * captured streams, or the driver does not number streams (cuStreamGetId, CUDA 12);
+ * CUDA_ERROR_INVALID_VALUE for a number that names no pool.
+ */
+typedef uint64_t cudapool_graph_pool;
+
+/* A new pool, which has no memory yet; 0 where there can be none. */
+cudapool_graph_pool cudapool_graph_pool_create(void);
+
+/* Captures that begin on the stream from now on use the pool, until another one is named; 0: each
+ * has one of its own again, as it has where nothing was said. A stream that a capture comes to by
+ * an event uses that capture's. CUDA_ERROR_INVALID_VALUE for a sealed pool;
+ * CUDA_ERROR_INVALID_HANDLE for what is no stream that was created;
+ * CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for one that is captured. */
+int cudapool_graph_pool_use(cudapool_graph_pool pool, void *stream);
+
+/* No capture takes anything from the pool any more: not one that goes on, and none that begins. */
+int cudapool_graph_pool_seal(cudapool_graph_pool pool);
+
+/* What is free in the pool now is not handed out again: it goes when its graphs do. */
+int cudapool_graph_pool_clear(cudapool_graph_pool pool);
+
+/* Fills *bytes: live, what captures have allocated and nobody has freed; cached, what the next
+ * capture may have; pending, what is freed and only kept for graphs. */
+int cudapool_graph_pool_get_bytes(cudapool_graph_pool pool, struct cudapool_bytes *bytes);
+
+/* Seals the pool, and its number names nothing any more. */
+int cudapool_graph_pool_destroy(cudapool_graph_pool pool);
+
+/*
+ * Device scalars: values in device memory, of 1 to 64 bytes, that are set in a stream's order. A
+ * graph that was captured with the address reads, at each launch, what was set last before it on
+ * the stream.
+ *
+ * The program may change its own value, or set the next one, as soon as cudapool_scalar_set has
+ * returned: each goes to the device from a piece of pinned memory that is written again only when
+ * its copy is over. Once 1024 values are on their way in a context, the next one waits until the
+ * oldest is there, for a second at most; then it takes more pinned memory. A scalar is named by a
+ * number, which no other one ever has. Results are CUresult values.
+ */
+typedef uint64_t cudapool_scalar;
+
+/* A new one in the current context, whose value is whatever is there; 0 where there can be none:
+ * without the pool, without memory, or while a capture goes on and captures.allocate is false. */
+cudapool_scalar cudapool_scalar_create(size_t bytes);
+
+/* Where it is in the device's memory; 0: there is none with this number. */
+uint64_t cudapool_scalar_address(cudapool_scalar scalar);
+
+/* Sets it to the bytes at value, behind all that the stream was given so far and before what it is
+ * given next. CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for a stream that a capture has, which goes on
+ * as it was; CUDA_ERROR_INVALID_CONTEXT where another context is current than when it was made;
+ * CUDA_ERROR_INVALID_VALUE for a number that names none; CUDA_ERROR_NOT_SUPPORTED where there is no
+ * pool in this process; or an error of the driver's. Nothing is set then. */
+int cudapool_scalar_set(cudapool_scalar scalar, const void *value, void *stream);
+
+/* Frees it, as cuMemFree would: work that was submitted before may use it still, and a graph that
+ * is launched later must not. CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and nothing was done, while a
+ * capture goes on and captures.allocate is false; CUDA_ERROR_INVALID_VALUE for a number that names
+ * none. */
+int cudapool_scalar_destroy(cudapool_scalar scalar);
 
 #ifdef __cplusplus
 }

@@ -5,9 +5,10 @@
 _cudapool_settings() {
     compadd -S = -- \
         device.enabled device.buckets.policy device.buckets.steps_per_doubling \
-        device.buckets.smallest device.buckets.largest device.caps.cached \
-        device.caps.blocks_per_bucket device.caps.reserve_ratio device.growth_budget device.evict \
-        device.release_after_idle device.barriers device.free_synchronizes stream_ordered.enabled \
+        device.buckets.smallest device.buckets.largest device.segments.small device.segments.large \
+        device.caps.cached device.caps.blocks_per_bucket device.caps.reserve_ratio \
+        device.growth_budget device.hot_bytes device.evict device.release_after_idle \
+        device.barriers device.free_synchronizes stream_ordered.enabled \
         stream_ordered.buckets.policy stream_ordered.buckets.steps_per_doubling \
         stream_ordered.buckets.smallest stream_ordered.buckets.largest stream_ordered.caps.cached \
         stream_ordered.caps.blocks_per_bucket stream_ordered.caps.reserve_ratio \
@@ -18,9 +19,9 @@ _cudapool_settings() {
         host.buckets.steps_per_doubling host.buckets.smallest host.buckets.largest \
         host.caps.cached host.caps.blocks_per_bucket host.caps.reserve_ratio host.growth_budget \
         host.evict host.release_after_idle host.free_synchronizes host.large captures.allocate \
-        neighbours.enabled neighbours.leave_free limits.device_bytes limits.group \
-        limits.group_bytes report.at_exit report.file figures.enabled figures.directory \
-        figures.keep
+        captures.memory_nodes neighbours.enabled neighbours.leave_free limits.device_bytes \
+        limits.group limits.group_bytes report.at_exit report.file figures.enabled \
+        figures.directory figures.keep
 }
 # End of settings.
 

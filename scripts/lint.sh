@@ -50,6 +50,7 @@ ranked() {
 
 # An edit that no longer applies is found here, before anything is built of it.
 step mutations tests/mutations/apply.py check
+step heuristics tests/mutations/apply.py check tests/bench/heuristics
 step clang-format clang-format --dry-run -Werror "${formatted[@]}"
 step sizes scripts/sizes.py
 step locks ranked

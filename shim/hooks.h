@@ -19,6 +19,12 @@
     HIDDEN CUresult hook_##name parameters __attribute__((used));                                  \
     CUresult hook_##name parameters
 
+/* The stream of a call with _ptsz, as the calls without it name it. */
+static inline CUstream per_thread(CUstream stream)
+{
+    return stream ? stream : CU_STREAM_PER_THREAD;
+}
+
 static inline bool make_room(struct reclaim *progress)
 {
     struct pool *pool = the_pool();

@@ -128,8 +128,10 @@ HOOK(cuCtxDetach, (CUcontext handle))
 {
     struct pool *pool = the_pool();
     /* The context may live on through another cuCtxAttach, without the pool. */
-    if (pool)
+    if (pool) {
+        pool_graphs_may_be_gone(pool);
         pool_trim(pool);
+    }
     return end_context(real_driver()->cuCtxDetach, handle);
 }
 

@@ -3,6 +3,7 @@
  * is over and what comes after what. Nothing is looked at while no stream-ordered memory is in use.
  */
 #include "core/driver/calls.h"
+#include "core/graph_memory/graph_objects.h"
 #include "hooks.h"
 
 /* A pool that nothing has started yet has handed nothing out. */
@@ -13,9 +14,13 @@ static struct pool *pool_that_follows(void)
     return __builtin_expect(follows, 0) ? pool : NULL;
 }
 
-static CUstream per_thread(CUstream stream)
+/* What the program does on a stream and the pool does not see, a copy for example, is waited for
+ * sooner or later, or an event is recorded behind it. */
+static void note_use(CUstream stream)
 {
-    return stream ? stream : CU_STREAM_PER_THREAD;
+    struct pool *pool = pool_to_tell();
+    if (pool)
+        pool_note_stream(pool, stream);
 }
 
 /* ---- waiting and asking ---- */
@@ -35,12 +40,14 @@ static CUstream per_thread(CUstream stream)
 /* That one stream has been waited for says nothing of the others of its context. */
 HOOK(cuStreamSynchronize, (CUstream stream))
 {
+    note_use(stream);
     const struct real_driver *real = real_driver();
     return WAIT_FOR_STREAM(real->cuStreamSynchronize(stream), stream);
 }
 
 HOOK(cuStreamSynchronize_ptsz, (CUstream stream))
 {
+    note_use(per_thread(stream));
     const struct real_driver *real = real_driver();
     return WAIT_FOR_STREAM(real->cuStreamSynchronize_ptsz(stream), per_thread(stream));
 }
@@ -87,6 +94,7 @@ static CUresult queue_wait(wait_event *driver, CUstream stream, CUstream named, 
 {
     struct pool *pool = pool_that_follows();
     struct event_look look;
+    note_use(named);
     if (!pool)
         return driver(stream, event, flags);
     pool_event_wait_begin(pool, event, &look);
@@ -137,6 +145,7 @@ static struct pool *pool_that_follows_record(CUevent event)
 HOOK(cuEventRecord, (CUevent event, CUstream stream))
 {
     const struct real_driver *real = real_driver();
+    note_use(stream);
     return RECORD(real->cuEventRecord(event, stream), event, &stream);
 }
 
@@ -144,6 +153,7 @@ HOOK(cuEventRecord_ptsz, (CUevent event, CUstream stream))
 {
     const struct real_driver *real = real_driver();
     CUstream named = per_thread(stream);
+    note_use(named);
     return RECORD(real->cuEventRecord_ptsz(event, stream), event, &named);
 }
 
@@ -166,6 +176,7 @@ HOOK(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned int flags
 {
     const struct real_driver *real = real_driver();
     note_flags(flags);
+    note_use(stream);
     return RECORD(real->cuEventRecordWithFlags(event, stream, flags), event, &stream);
 }
 
@@ -174,6 +185,7 @@ HOOK(cuEventRecordWithFlags_ptsz, (CUevent event, CUstream stream, unsigned int 
     const struct real_driver *real = real_driver();
     CUstream named = per_thread(stream);
     note_flags(flags);
+    note_use(named);
     return RECORD(real->cuEventRecordWithFlags_ptsz(event, stream, flags), event, &named);
 }
 
@@ -249,17 +261,34 @@ static void note_node(const CUgraphNodeParams *parameters)
         lose_events();
 }
 
+/* The beginning of the parameters of a node that holds a child graph. */
+struct child_graph_parameters {
+    CUgraphNodeType type;
+    int reserved[3];
+    CUgraph graph;
+};
+
+/* The child graph may itself become a part of the other, and end with that. */
+static void note_new_node(const CUgraphNodeParams *parameters)
+{
+    const struct child_graph_parameters *child = (const void *)parameters;
+    struct pool *pool = pool_to_tell();
+    note_node(parameters);
+    if (pool && child && child->type == CU_GRAPH_NODE_TYPE_GRAPH)
+        graph_objects_share(pool, child->graph);
+}
+
 HOOK(cuGraphAddNode, (CUgraphNode * node, CUgraph graph, const CUgraphNode *dependencies,
                       size_t count, CUgraphNodeParams *parameters))
 {
-    note_node(parameters);
+    note_new_node(parameters);
     return real_driver()->cuGraphAddNode(node, graph, dependencies, count, parameters);
 }
 
 HOOK(cuGraphAddNode_v2, (CUgraphNode * node, CUgraph graph, const CUgraphNode *dependencies,
                          const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *parameters))
 {
-    note_node(parameters);
+    note_new_node(parameters);
     return real_driver()->cuGraphAddNode_v2(node, graph, dependencies, edges, count, parameters);
 }
 

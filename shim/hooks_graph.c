@@ -3,6 +3,7 @@
  * them may run out of memory; and the pool wants to know whether several threads launch, and which
  * graphs hold work that the host ends.
  */
+#include "core/graph_memory/graph_objects.h"
 #include "hooks.h"
 #include "hooks_host_work.h"
 
@@ -12,85 +13,152 @@ static struct pool *pool_that_runs(void)
     return atomic_load_explicit(&pool_to_use, memory_order_acquire);
 }
 
-static void note_launch(void)
+static void note_launch(CUstream stream)
 {
     struct pool *pool = pool_that_runs();
     if (pool)
-        pool_note_launch(pool);
+        pool_note_launch(pool, stream);
 }
 
-/* After the driver has made an executable of the graph. */
-static CUresult instantiated(CUresult result, const CUgraphExec *executable, CUgraph graph)
+static void graph_launch_begins(CUgraphExec executable, CUstream stream)
+{
+    struct pool *pool = pool_that_runs();
+    note_launch(stream);
+    if (pool)
+        pool_graph_launch_begins(pool, executable);
+}
+
+/* ---- executables ---- */
+
+static struct graph_making making_begins(CUgraph graph)
+{
+    struct pool *pool = pool_that_runs();
+    return pool ? graph_making_begin(pool, graph) : (struct graph_making){0};
+}
+
+/* executable: NULL where the call has failed. */
+static void making_ends(const struct graph_making *making, CUgraphExec executable)
+{
+    struct pool *pool = pool_that_runs();
+    if (!pool)
+        return;
+    graph_making_end(pool, making, executable);
+    pool_graphs_may_be_gone(pool);
+}
+
+static CUresult instantiated(CUresult result, const struct graph_making *making,
+                             const CUgraphExec *executable, CUgraph graph)
 {
     struct pool *pool = result == CUDA_SUCCESS ? the_pool() : NULL;
     if (pool)
         host_graphs_add(pool, *executable, graph);
+    making_ends(making, result == CUDA_SUCCESS ? *executable : NULL);
     return result;
 }
 
-HOOK(cuGraphExecDestroy, (CUgraphExec executable))
-{
-    struct pool *pool = pool_that_runs();
-    if (pool)
-        host_graphs_remove(pool, executable);
-    CUresult result = real_driver()->cuGraphExecDestroy(executable);
-    if (pool)
-        pool_graphs_may_be_gone(pool);
-    return result;
-}
-
-HOOK(cuGraphDestroy, (CUgraph graph))
-{
-    CUresult result = real_driver()->cuGraphDestroy(graph);
-    struct pool *pool = pool_that_runs();
-    if (pool)
-        pool_graphs_may_be_gone(pool);
-    return result;
-}
+/* Around the driver's making of an executable. */
+#define INSTANTIATE(call, executable, graph)                                                       \
+    ({                                                                                             \
+        const struct real_driver *real = real_driver();                                            \
+        struct graph_making making_ = making_begins(graph);                                        \
+        instantiated(WITH_ROOM(real->call), &making_, executable, graph);                          \
+    })
 
 HOOK(cuGraphInstantiate,
      (CUgraphExec * executable, CUgraph graph, CUgraphNode *node, char *log, size_t log_bytes))
 {
-    const struct real_driver *real = real_driver();
-    return instantiated(
-        WITH_ROOM(real->cuGraphInstantiate(executable, graph, node, log, log_bytes)), executable,
-        graph);
+    return INSTANTIATE(cuGraphInstantiate(executable, graph, node, log, log_bytes), executable,
+                       graph);
 }
 
 HOOK(cuGraphInstantiate_v2,
      (CUgraphExec * executable, CUgraph graph, CUgraphNode *node, char *log, size_t log_bytes))
 {
-    const struct real_driver *real = real_driver();
-    return instantiated(
-        WITH_ROOM(real->cuGraphInstantiate_v2(executable, graph, node, log, log_bytes)), executable,
-        graph);
+    return INSTANTIATE(cuGraphInstantiate_v2(executable, graph, node, log, log_bytes), executable,
+                       graph);
 }
 
 HOOK(cuGraphInstantiateWithFlags,
      (CUgraphExec * executable, CUgraph graph, unsigned long long flags))
 {
-    const struct real_driver *real = real_driver();
-    return instantiated(WITH_ROOM(real->cuGraphInstantiateWithFlags(executable, graph, flags)),
-                        executable, graph);
+    return INSTANTIATE(cuGraphInstantiateWithFlags(executable, graph, flags), executable, graph);
 }
 
 HOOK(cuGraphInstantiateWithParams,
      (CUgraphExec * executable, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters))
 {
-    const struct real_driver *real = real_driver();
-    return instantiated(
-        WITH_ROOM(real->cuGraphInstantiateWithParams(executable, graph, parameters)), executable,
-        graph);
+    return INSTANTIATE(cuGraphInstantiateWithParams(executable, graph, parameters), executable,
+                       graph);
 }
 
 HOOK(cuGraphInstantiateWithParams_ptsz,
      (CUgraphExec * executable, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters))
 {
-    const struct real_driver *real = real_driver();
-    return instantiated(
-        WITH_ROOM(real->cuGraphInstantiateWithParams_ptsz(executable, graph, parameters)),
-        executable, graph);
+    return INSTANTIATE(cuGraphInstantiateWithParams_ptsz(executable, graph, parameters), executable,
+                       graph);
 }
+
+/* The new graph has the nodes of the old one, so the host has a part in it if it had. */
+#define UPDATE(call, executable, graph)                                                            \
+    ({                                                                                             \
+        const struct real_driver *real = real_driver();                                            \
+        struct graph_making making_ = making_begins(graph);                                        \
+        CUresult updated_ = WITH_ROOM(real->call);                                                 \
+        making_ends(&making_, updated_ == CUDA_SUCCESS ? (executable) : NULL);                     \
+        updated_;                                                                                  \
+    })
+
+HOOK(cuGraphExecUpdate, (CUgraphExec executable, CUgraph graph, CUgraphNode *error_node,
+                         CUgraphExecUpdateResult *outcome))
+{
+    return UPDATE(cuGraphExecUpdate(executable, graph, error_node, outcome), executable, graph);
+}
+
+HOOK(cuGraphExecUpdate_v2,
+     (CUgraphExec executable, CUgraph graph, CUgraphExecUpdateResultInfo *outcome))
+{
+    return UPDATE(cuGraphExecUpdate_v2(executable, graph, outcome), executable, graph);
+}
+
+/* ---- ends ---- */
+
+static void ended(const struct graph_ending *ending, CUresult result)
+{
+    struct pool *pool = pool_that_runs();
+    if (!pool)
+        return;
+    graph_ending_end(pool, ending, result == CUDA_SUCCESS);
+    pool_graphs_may_be_gone(pool);
+}
+
+HOOK(cuGraphExecDestroy, (CUgraphExec executable))
+{
+    struct pool *pool = pool_that_runs();
+    struct graph_ending ending = {0};
+    bool held_host_work = false;
+    if (pool) {
+        held_host_work = host_graphs_remove(pool, executable);
+        ending = graph_executable_ending_begin(pool, executable);
+    }
+    CUresult result = real_driver()->cuGraphExecDestroy(executable);
+    if (held_host_work && result != CUDA_SUCCESS)
+        host_graphs_put_back(pool, executable);
+    ended(&ending, result);
+    return result;
+}
+
+HOOK(cuGraphDestroy, (CUgraph graph))
+{
+    struct pool *pool = pool_that_runs();
+    struct graph_ending ending = {0};
+    if (pool)
+        ending = graph_ending_begin(pool, graph);
+    CUresult result = real_driver()->cuGraphDestroy(graph);
+    ended(&ending, result);
+    return result;
+}
+
+/* ---- launches ---- */
 
 static CUresult counted(CUresult result, bool upload)
 {
@@ -120,7 +188,7 @@ static bool host_has_a_part_in(CUgraphExec executable)
 
 HOOK(cuGraphLaunch, (CUgraphExec executable, CUstream stream))
 {
-    note_launch();
+    graph_launch_begins(executable, stream);
     const struct real_driver *real = real_driver();
     if (host_has_a_part_in(executable))
         return counted(HOST_WORK(WITH_ROOM(real->cuGraphLaunch(executable, stream)), stream),
@@ -130,7 +198,7 @@ HOOK(cuGraphLaunch, (CUgraphExec executable, CUstream stream))
 
 HOOK(cuGraphLaunch_ptsz, (CUgraphExec executable, CUstream stream))
 {
-    note_launch();
+    graph_launch_begins(executable, per_thread(stream));
     const struct real_driver *real = real_driver();
     if (host_has_a_part_in(executable))
         return counted(HOST_WORK(WITH_ROOM(real->cuGraphLaunch_ptsz(executable, stream)), stream),
@@ -147,7 +215,7 @@ HOOK(cuGraphLaunch_ptsz, (CUgraphExec executable, CUstream stream))
 HOOK(cuLaunchKernel,
      (CUfunction function, SHAPE_PARAMETERS, CUstream stream, void **parameters, void **extra))
 {
-    note_launch();
+    note_launch(stream);
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuLaunchKernel(function, SHAPE, stream, parameters, extra));
 }
@@ -155,7 +223,7 @@ HOOK(cuLaunchKernel,
 HOOK(cuLaunchKernel_ptsz,
      (CUfunction function, SHAPE_PARAMETERS, CUstream stream, void **parameters, void **extra))
 {
-    note_launch();
+    note_launch(per_thread(stream));
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuLaunchKernel_ptsz(function, SHAPE, stream, parameters, extra));
 }
@@ -203,8 +271,8 @@ static void note_early_launch(const CUlaunchConfig *config, CUstream stream)
 HOOK(cuLaunchKernelEx,
      (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra))
 {
-    note_launch();
     if (config) {
+        note_launch(config->hStream);
         note_events(config);
         note_early_launch(config, config->hStream);
     }
@@ -215,10 +283,10 @@ HOOK(cuLaunchKernelEx,
 HOOK(cuLaunchKernelEx_ptsz,
      (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra))
 {
-    note_launch();
     if (config) {
+        note_launch(per_thread(config->hStream));
         note_events(config);
-        note_early_launch(config, config->hStream ? config->hStream : CU_STREAM_PER_THREAD);
+        note_early_launch(config, per_thread(config->hStream));
     }
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuLaunchKernelEx_ptsz(config, function, parameters, extra));
@@ -227,7 +295,7 @@ HOOK(cuLaunchKernelEx_ptsz,
 HOOK(cuLaunchCooperativeKernel,
      (CUfunction function, SHAPE_PARAMETERS, CUstream stream, void **parameters))
 {
-    note_launch();
+    note_launch(stream);
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuLaunchCooperativeKernel(function, SHAPE, stream, parameters));
 }
@@ -235,7 +303,7 @@ HOOK(cuLaunchCooperativeKernel,
 HOOK(cuLaunchCooperativeKernel_ptsz,
      (CUfunction function, SHAPE_PARAMETERS, CUstream stream, void **parameters))
 {
-    note_launch();
+    note_launch(per_thread(stream));
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuLaunchCooperativeKernel_ptsz(function, SHAPE, stream, parameters));
 }
@@ -243,28 +311,28 @@ HOOK(cuLaunchCooperativeKernel_ptsz,
 HOOK(cuLaunchCooperativeKernelMultiDevice,
      (CUDA_LAUNCH_PARAMS * launches, unsigned int count, unsigned int flags))
 {
-    note_launch();
+    note_launch(CU_STREAM_LEGACY);
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuLaunchCooperativeKernelMultiDevice(launches, count, flags));
 }
 
 HOOK(cuLaunch, (CUfunction function))
 {
-    note_launch();
+    note_launch(CU_STREAM_LEGACY);
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuLaunch(function));
 }
 
 HOOK(cuLaunchGrid, (CUfunction function, int width, int height))
 {
-    note_launch();
+    note_launch(CU_STREAM_LEGACY);
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuLaunchGrid(function, width, height));
 }
 
 HOOK(cuLaunchGridAsync, (CUfunction function, int width, int height, CUstream stream))
 {
-    note_launch();
+    note_launch(stream);
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuLaunchGridAsync(function, width, height, stream));
 }

@@ -24,27 +24,50 @@ HOOK(cuMemAllocManaged, (CUdeviceptr * address, size_t bytes, unsigned int flags
     return tell_of_new(result, address);
 }
 
-HOOK(cuMemHostAlloc, (void **host, size_t bytes, unsigned int flags))
+/* Out of line, the first call in a process and one without the pool: what the pool serves is left
+ * by a jump. */
+__attribute__((noinline)) static CUresult allocate_at_first(void **host, size_t bytes,
+                                                            unsigned int flags)
 {
     struct pool *pool = the_pool();
     return pool ? pool_allocate_host(pool, host, bytes, flags)
                 : tell_of_new_host(real_driver()->cuMemHostAlloc(host, bytes, flags), host);
 }
 
-HOOK(cuMemAllocHost_v2, (void **host, size_t bytes))
+__attribute__((noinline)) static CUresult allocate_plainly_at_first(void **host, size_t bytes)
 {
     struct pool *pool = the_pool();
     return pool ? pool_allocate_host_plainly(pool, host, bytes)
                 : tell_of_new_host(real_driver()->cuMemAllocHost_v2(host, bytes), host);
 }
 
-HOOK(cuMemFreeHost, (void *host))
+__attribute__((noinline)) static CUresult free_at_first(void *host)
 {
     struct pool *pool = the_pool();
     if (pool)
         return pool_free_host(pool, host);
     return may_pass_by((CUdeviceptr)(uintptr_t)host) ? real_driver()->cuMemFreeHost(host)
                                                      : CUDA_ERROR_INVALID_VALUE;
+}
+
+HOOK(cuMemHostAlloc, (void **host, size_t bytes, unsigned int flags))
+{
+    struct pool *pool = the_pool_at_once();
+    return pool ? pool_allocate_host(pool, host, bytes, flags)
+                : allocate_at_first(host, bytes, flags);
+}
+
+HOOK(cuMemAllocHost_v2, (void **host, size_t bytes))
+{
+    struct pool *pool = the_pool_at_once();
+    return pool ? pool_allocate_host_plainly(pool, host, bytes)
+                : allocate_plainly_at_first(host, bytes);
+}
+
+HOOK(cuMemFreeHost, (void *host))
+{
+    struct pool *pool = the_pool_at_once();
+    return pool ? pool_free_host(pool, host) : free_at_first(host);
 }
 
 /* Of free memory of the pool's the driver still knows, and the program is to see that it does not.

@@ -1,6 +1,8 @@
 /*
  * Device memory: the calls that the pool serves, and the ones that tell of a pointer.
  */
+#include <string.h>
+
 #include "core/base/size_class.h"
 #include "hooks.h"
 
@@ -73,13 +75,27 @@ static CUdeviceptr shown(const struct pointer_answer *answer, CUdeviceptr pointe
     return answer->kind == POINTER_HIDDEN ? NOBODYS_POINTER : pointer;
 }
 
-/* Before somebody beyond this process's streams learns of the memory. */
-static CUdeviceptr share(CUdeviceptr pointer)
+/* Whether the memory is cut out of a larger block of the driver's, which is all that the driver
+ * could show or change. */
+static bool is_part(const struct pointer_answer *answer)
 {
-    struct pointer_answer answer = ask_pointer(pointer);
+    if (answer->kind != POINTER_LIVE || !answer->part)
+        return false;
+    pool_refused_export(the_pool(), answer);
+    return true;
+}
+
+/* Before somebody beyond this process's streams learns of the memory: the pointer to ask the driver
+ * with. False where nobody may. */
+static bool share(CUdeviceptr *pointer)
+{
+    struct pointer_answer answer = ask_pointer(*pointer);
+    if (is_part(&answer))
+        return false;
     if (answer.kind == POINTER_LIVE)
-        pool_share(the_pool(), pointer);
-    return shown(&answer, pointer);
+        pool_share(the_pool(), *pointer);
+    *pointer = shown(&answer, *pointer);
+    return true;
 }
 
 HOOK(cuMemGetAddressRange_v2, (CUdeviceptr * base, size_t *bytes, CUdeviceptr pointer))
@@ -88,6 +104,8 @@ HOOK(cuMemGetAddressRange_v2, (CUdeviceptr * base, size_t *bytes, CUdeviceptr po
     CUresult result = real_driver()->cuMemGetAddressRange_v2(base, bytes, shown(&answer, pointer));
     if (result == CUDA_SUCCESS && answer.kind == POINTER_LIVE && bytes)
         *bytes = answer.bytes;
+    if (result == CUDA_SUCCESS && answer.kind == POINTER_LIVE && answer.part && base)
+        *base = answer.base;
     return result;
 }
 
@@ -99,11 +117,20 @@ static void tell_of_request(void *data, CUpointer_attribute attribute,
     size_t *size = data;
     uint64_t id;
     switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+        if (answer->part)
+            *(CUdeviceptr *)data = answer->base;
+        return;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        if (answer->part)
+            *(unsigned int *)data = 0;
+        return;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
         *size = answer->bytes;
         return;
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-        if (*size == size_class_up(answer->block_bytes, SIZE_CLASS_PAGE))
+        if (answer->part || *size == size_class_up(answer->block_bytes, SIZE_CLASS_PAGE))
             *size = size_class_up(answer->bytes, SIZE_CLASS_PAGE);
         return;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
@@ -128,9 +155,21 @@ static void tell_as_of_ordinary(void *data, CUpointer_attribute attribute, CUdev
         *host = pointer;
 }
 
+/* Tokens are of all that the driver knows by the pointer. */
+#define P2P_TOKENS_BYTES 16
+static bool is_refused(CUpointer_attribute attribute, const struct pointer_answer *answer)
+{
+    return attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS && is_part(answer);
+}
+
 HOOK(cuPointerGetAttribute, (void *data, CUpointer_attribute attribute, CUdeviceptr pointer))
 {
     const struct real_driver *real = real_driver();
+    if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS) {
+        struct pointer_answer first = ask_pointer(pointer);
+        if (is_refused(attribute, &first))
+            return CUDA_ERROR_NOT_SUPPORTED;
+    }
     CUresult result = real->cuPointerGetAttribute(data, attribute, pointer);
     if (result != CUDA_SUCCESS)
         return result;
@@ -149,7 +188,10 @@ HOOK(cuPointerGetAttributes,
     CUresult result =
         real_driver()->cuPointerGetAttributes(count, attributes, data, shown(&answer, pointer));
     for (unsigned int i = 0; i < count && result == CUDA_SUCCESS; i++)
-        if (answer.kind == POINTER_LIVE)
+        if (is_refused(attributes[i], &answer)) {
+            memset(data[i], 0, P2P_TOKENS_BYTES);
+            result = CUDA_ERROR_NOT_SUPPORTED;
+        } else if (answer.kind == POINTER_LIVE)
             tell_of_request(data[i], attributes[i], &answer);
         else if (answer.kind == POINTER_HIDDEN && answer.of_host)
             tell_as_of_ordinary(data[i], attributes[i], pointer);
@@ -158,21 +200,22 @@ HOOK(cuPointerGetAttributes,
 
 HOOK(cuPointerSetAttribute, (const void *value, CUpointer_attribute attribute, CUdeviceptr pointer))
 {
-    CUdeviceptr asked = share(pointer);
-    return real_driver()->cuPointerSetAttribute(value, attribute, asked);
+    return share(&pointer) ? real_driver()->cuPointerSetAttribute(value, attribute, pointer)
+                           : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 HOOK(cuIpcGetMemHandle, (CUipcMemHandle * handle, CUdeviceptr pointer))
 {
-    CUdeviceptr asked = share(pointer);
-    return real_driver()->cuIpcGetMemHandle(handle, asked);
+    return share(&pointer) ? real_driver()->cuIpcGetMemHandle(handle, pointer)
+                           : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 HOOK(cuMemGetHandleForAddressRange, (void *handle, CUdeviceptr pointer, size_t bytes,
                                      CUmemRangeHandleType type, unsigned long long flags))
 {
-    CUdeviceptr asked = share(pointer);
-    return real_driver()->cuMemGetHandleForAddressRange(handle, asked, bytes, type, flags);
+    return share(&pointer)
+               ? real_driver()->cuMemGetHandleForAddressRange(handle, pointer, bytes, type, flags)
+               : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 /* What a multicast object maps, other devices reach. */
@@ -180,8 +223,9 @@ HOOK(cuMulticastBindAddr, (CUmemGenericAllocationHandle multicast, size_t offset
                            CUdeviceptr pointer, size_t bytes, unsigned long long flags))
 {
     const struct real_driver *real = real_driver();
-    CUdeviceptr asked = share(pointer);
-    return WITH_ROOM(real->cuMulticastBindAddr(multicast, offset, asked, bytes, flags));
+    if (!share(&pointer))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return WITH_ROOM(real->cuMulticastBindAddr(multicast, offset, pointer, bytes, flags));
 }
 
 HOOK(cuMulticastBindAddr_v2,
@@ -189,6 +233,8 @@ HOOK(cuMulticastBindAddr_v2,
       size_t bytes, unsigned long long flags))
 {
     const struct real_driver *real = real_driver();
-    CUdeviceptr asked = share(pointer);
-    return WITH_ROOM(real->cuMulticastBindAddr_v2(multicast, device, offset, asked, bytes, flags));
+    if (!share(&pointer))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return WITH_ROOM(
+        real->cuMulticastBindAddr_v2(multicast, device, offset, pointer, bytes, flags));
 }

@@ -1,6 +1,7 @@
 /*
  * Streams: their creation may run out of memory, and captures on them are counted.
  */
+#include "core/graph_memory/graph_objects.h"
 #include "hooks.h"
 
 HOOK(cuStreamCreate, (CUstream * stream, unsigned int flags))
@@ -60,15 +61,18 @@ HOOK(cuStreamDestroy_v2, (CUstream stream))
 
 /* No fence is recorded between the driver's begin and our knowing of it. */
 #define BEGIN_CAPTURE(call, stream, per_thread)                                                    \
+    BEGIN_AND_TELL(call, stream, pool_capture_began(pool_, stream, per_thread))
+
+#define BEGIN_AND_TELL(call, stream, tell)                                                         \
     ({                                                                                             \
         struct pool *pool_ = the_pool();                                                           \
         if (pool_) {                                                                               \
-            pool_capture_about_to_begin(pool_);                                                    \
+            pool_capture_about_to_begin(pool_, stream);                                            \
             pool_captures_lock(pool_);                                                             \
         }                                                                                          \
         CUresult result_ = (call);                                                                 \
         if (pool_ && result_ == CUDA_SUCCESS)                                                      \
-            pool_capture_began(pool_, stream, per_thread);                                         \
+            tell;                                                                                  \
         if (pool_) {                                                                               \
             pool_captures_unlock(pool_);                                                           \
             pool_capture_has_come(pool_);                                                          \
@@ -76,13 +80,14 @@ HOOK(cuStreamDestroy_v2, (CUstream stream))
         result_;                                                                                   \
     })
 
-static CUresult ended(CUresult result, CUstream stream, bool per_thread)
+static CUresult ended(CUresult result, CUstream stream, bool per_thread, const CUgraph *graph)
 {
     struct pool *pool = the_pool();
     if (!pool || !pool_captures_are_going_on(pool))
         return result;
     pool_captures_lock(pool);
-    pool_capture_perhaps_ended(pool, stream, per_thread);
+    pool_capture_perhaps_ended(pool, stream, per_thread,
+                               result == CUDA_SUCCESS && graph ? *graph : NULL);
     pool_captures_unlock(pool);
     pool_graphs_may_be_gone(pool);
     return result;
@@ -108,38 +113,50 @@ HOOK(cuStreamBeginCapture_v2_ptsz, (CUstream stream, CUstreamCaptureMode mode))
     return BEGIN_CAPTURE(real_driver()->cuStreamBeginCapture_v2_ptsz(stream, mode), stream, true);
 }
 
+/* After a capture has perhaps begun into a graph that the program has. */
+static CUresult shared(CUresult result, CUgraph graph)
+{
+    struct pool *pool = pool_to_tell();
+    if (pool)
+        graph_objects_share(pool, graph);
+    return result;
+}
+
 HOOK(cuStreamBeginCaptureToGraph,
      (CUstream stream, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData *edges,
       size_t count, CUstreamCaptureMode mode))
 {
-    return BEGIN_CAPTURE(
-        real_driver()->cuStreamBeginCaptureToGraph(stream, graph, dependencies, edges, count, mode),
-        stream, false);
+    return shared(BEGIN_CAPTURE(real_driver()->cuStreamBeginCaptureToGraph(
+                                    stream, graph, dependencies, edges, count, mode),
+                                stream, false),
+                  graph);
 }
 
 HOOK(cuStreamBeginCaptureToGraph_ptsz,
      (CUstream stream, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData *edges,
       size_t count, CUstreamCaptureMode mode))
 {
-    return BEGIN_CAPTURE(real_driver()->cuStreamBeginCaptureToGraph_ptsz(
-                             stream, graph, dependencies, edges, count, mode),
-                         stream, true);
+    return shared(BEGIN_CAPTURE(real_driver()->cuStreamBeginCaptureToGraph_ptsz(
+                                    stream, graph, dependencies, edges, count, mode),
+                                stream, true),
+                  graph);
 }
 
 HOOK(cuStreamBeginRecaptureToGraph,
      (CUstream stream, CUstreamCaptureMode mode, CUgraph graph, void *callback, void *argument))
 {
-    return BEGIN_CAPTURE(
-        real_driver()->cuStreamBeginRecaptureToGraph(stream, mode, graph, callback, argument),
-        stream, false);
+    return shared(BEGIN_AND_TELL(real_driver()->cuStreamBeginRecaptureToGraph(stream, mode, graph,
+                                                                              callback, argument),
+                                 stream, pool_capture_began_again(pool_, stream)),
+                  graph);
 }
 
 HOOK(cuStreamEndCapture, (CUstream stream, CUgraph *graph))
 {
-    return ended(real_driver()->cuStreamEndCapture(stream, graph), stream, false);
+    return ended(real_driver()->cuStreamEndCapture(stream, graph), stream, false, graph);
 }
 
 HOOK(cuStreamEndCapture_ptsz, (CUstream stream, CUgraph *graph))
 {
-    return ended(real_driver()->cuStreamEndCapture_ptsz(stream, graph), stream, true);
+    return ended(real_driver()->cuStreamEndCapture_ptsz(stream, graph), stream, true, graph);
 }

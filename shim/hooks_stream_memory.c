@@ -13,17 +13,21 @@ static bool allocate(CUdeviceptr *address, size_t bytes, const CUmemoryPool *fro
 }
 
 /* Spelled out, the thread's own stream is the same in every function. */
-static CUstream per_thread(CUstream stream)
-{
-    return stream ? stream : CU_STREAM_PER_THREAD;
-}
-
 static CUresult free_on(free_async *driver, CUdeviceptr address, CUstream stream)
 {
     struct pool *pool = the_pool();
     if (pool)
         return pool_free_async(pool, driver, address, stream);
     return may_pass_by(address) ? driver(address, stream) : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* The driver has answered an allocation in the stream's order. */
+static CUresult allocated_on(CUstream stream, CUresult result, const CUdeviceptr *address)
+{
+    struct pool *pool = result == CUDA_SUCCESS ? the_pool() : NULL;
+    if (pool)
+        pool_note_driver_allocation(pool, stream);
+    return tell_of_new(result, address);
 }
 
 /* An allocation that is not answered at once, of the device's current memory pool. */
@@ -35,7 +39,7 @@ __attribute__((noinline)) static CUresult allocate_slowly(CUdeviceptr *address, 
     (void)none;
     if (allocate(address, bytes, NULL, stream, &result))
         return result;
-    return tell_of_new(WITH_ROOM(real->cuMemAllocAsync(address, bytes, stream)), address);
+    return allocated_on(stream, WITH_ROOM(real->cuMemAllocAsync(address, bytes, stream)), address);
 }
 
 /* The same of the memory pool that the program names. */
@@ -50,7 +54,7 @@ __attribute__((noinline)) static CUresult allocate_from_slowly(CUdeviceptr *addr
     struct pool *pool = the_pool();
     if (pool)
         pool_mempool_passed_by(pool);
-    return tell_of_new(result, address);
+    return allocated_on(stream, result, address);
 }
 
 __attribute__((noinline)) static CUresult free_slowly(CUdeviceptr address, CUstream stream)

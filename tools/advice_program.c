@@ -83,7 +83,7 @@ bool sizes_do_not_come_back(const struct case_at_hand *at_hand, struct advice *a
     const struct bucket_settings *buckets = at_hand->buckets;
 
     if (!misses_most(totals) || buckets->policy == BUCKETS_EXACT ||
-        totals->requests / at_hand->kind->bucket_count >= 4)
+        buckets->policy == BUCKETS_SPLIT || totals->requests / at_hand->kind->bucket_count >= 4)
         return false;
     if (buckets->policy == BUCKETS_GEOMETRIC && buckets->steps_per_doubling > 1) {
         snprintf(advice->setting, sizeof(advice->setting), "buckets.steps_per_doubling");

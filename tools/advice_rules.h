@@ -26,6 +26,7 @@
     RULE(idle_blocks_are_missed)                                                                   \
     RULE(large_requests_are_not_kept)                                                              \
     RULE(exact_sizes_do_not_come_back)                                                             \
+    RULE(blocks_go_back_before_they_are_wanted)                                                    \
     RULE(sizes_do_not_come_back)                                                                   \
     RULE(captures_go_to_the_driver)                                                                \
     RULE(memory_is_never_freed)                                                                    \

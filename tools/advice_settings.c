@@ -398,7 +398,7 @@ bool rounding_wastes_memory(const struct case_at_hand *at_hand, struct advice *a
                          : 0;
 
     if (!is_a_tenth(waste, totals->requested_bytes) || buckets->policy == BUCKETS_EXACT ||
-        totals->rounded_bytes / totals->requests < 64 * 1024)
+        buckets->policy == BUCKETS_SPLIT || totals->rounded_bytes / totals->requests < 64 * 1024)
         return false;
     if (buckets->policy == BUCKETS_POW2) {
         snprintf(advice->setting, sizeof(advice->setting), "buckets.policy");
@@ -417,6 +417,36 @@ bool rounding_wastes_memory(const struct case_at_hand *at_hand, struct advice *a
              "Change %%s from %s to %s: less is added, and sizes that differ a little share blocks "
              "less often.",
              (unsigned long long)(percent > 1000000 ? 1000000 : percent), advice->from, advice->to);
+    return true;
+}
+
+/* Sizes that come back too seldom for blocks of them to be kept until then: most were the driver's
+ * to free, or gave way to others. */
+bool blocks_go_back_before_they_are_wanted(const struct case_at_hand *at_hand,
+                                           struct advice *advice)
+{
+    const struct report_counters *totals = &at_hand->kind->totals;
+    const struct bucket_settings *buckets = at_hand->buckets;
+    uint64_t back = saturating_sum(totals->evictions.free, totals->evictions.cap);
+
+    if (strcmp(at_hand->kind->kind, memory_kind_names[KIND_DEVICE]) != 0 ||
+        buckets->policy == BUCKETS_SPLIT || !misses_most(totals) || back <= totals->misses / 2 ||
+        at_hand->kind->bucket_count < 16)
+        return false;
+    snprintf(advice->setting, sizeof(advice->setting), "buckets.policy");
+    snprintf(advice->from, sizeof(advice->from), "%s",
+             buckets->policy == BUCKETS_POW2    ? "pow2"
+             : buckets->policy == BUCKETS_EXACT ? "exact"
+                                                : "geometric");
+    snprintf(advice->to, sizeof(advice->to), "split");
+    snprintf(
+        advice->text, sizeof(advice->text),
+        "%llu of %llu requests missed, of %zu different sizes, and most blocks went back to the "
+        "driver before their size was wanted again. Change %%s from %s to %s: blocks are then "
+        "cut out of larger ones and merged again, so that other sizes can have them. Such "
+        "blocks cannot be exported to other processes.",
+        (unsigned long long)totals->misses, (unsigned long long)totals->requests,
+        at_hand->kind->bucket_count, advice->from, advice->to);
     return true;
 }
 

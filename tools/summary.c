@@ -341,12 +341,22 @@ static void join_limits(struct device_limits *into, const struct device_limits *
         *into = (struct device_limits){.device_bytes = UINT64_MAX, .group_bytes = UINT64_MAX};
 }
 
+static void add_segments(struct report_segments *into, const struct report_segments *from)
+{
+    into->count = saturating_sum(into->count, from->count);
+    into->bytes = saturating_sum(into->bytes, from->bytes);
+    into->spare_bytes = saturating_sum(into->spare_bytes, from->spare_bytes);
+    into->cuts = saturating_sum(into->cuts, from->cuts);
+    into->refused_exports = saturating_sum(into->refused_exports, from->refused_exports);
+}
+
 static int join_devices(struct report_device *into, struct report_device *from)
 {
     into->fences = saturating_sum(into->fences, from->fences);
     into->fence_queries = saturating_sum(into->fence_queries, from->fence_queries);
     into->barriers = saturating_sum(into->barriers, from->barriers);
     into->captured = saturating_sum(into->captured, from->captured);
+    add_segments(&into->segments, &from->segments);
     into->total_bytes = larger(into->total_bytes, from->total_bytes);
     add_neighbours(&into->neighbours, &from->neighbours);
     join_limits(&into->limits, &from->limits);

@@ -4,6 +4,7 @@
 #include "core/figures/report_graphs_json.h"
 #include "core/figures/report_json.h"
 #include "core/figures/report_neighbours_json.h"
+#include "core/figures/report_segments_json.h"
 
 #include <stdlib.h>
 
@@ -68,6 +69,7 @@ static json_t *device_to_json(const struct summary_device *one)
         json_object_set_new(object, "fence_queries", report_count_to_json(device->fence_queries));
     status |= json_object_set_new(object, "barriers", report_count_to_json(device->barriers));
     status |= json_object_set_new(object, "captured", report_count_to_json(device->captured));
+    status |= report_add_segments_to_json(object, &device->segments);
     status |=
         json_object_set_new(object, "neighbours", report_neighbours_to_json(&device->neighbours));
     status |= report_add_limits_to_json(object, &device->limits);

@@ -56,6 +56,9 @@
     LOCK(TABLE, "a table's lock")                                                                  \
     /* Guards the widths of rows that the driver has chosen. (struct pool) */                      \
     LOCK(PITCHES, "the pitch lock")                                                                \
+    /* Guards the values that programs set, and where they are copied from. (struct scalar_rings)  \
+     */                                                                                            \
+    LOCK(SCALARS, "the scalars' lock")                                                             \
     /* Guards the executable graphs that have work of the host's. (struct host_graphs) */          \
     LOCK(HOST_GRAPHS, "the host graphs' lock")                                                     \
     /* Guards the making of counters; files are opened and grown under it. (struct figures) */     \
@@ -143,6 +146,16 @@ static inline void lock_take_short(struct short_lock *lock, enum lock_rank rank,
     short_lock_take(lock);
 }
 
+/* False where another thread has it: for a path that is quick, or another one. */
+static inline bool lock_try_from(struct short_lock *lock, enum lock_rank rank, const char *place)
+{
+    lock_check_take(lock, rank, place);
+    bool taken = __builtin_expect(short_lock_try(lock), 1);
+    if (!taken)
+        lock_check_give(lock, place);
+    return taken;
+}
+
 static inline void lock_give_mutex(pthread_mutex_t *lock, const char *place)
 {
     lock_check_give(lock, place);
@@ -168,6 +181,9 @@ static inline void lock_give_short(struct short_lock *lock, const char *place)
 /* lock: a pthread_mutex_t * or a struct short_lock *. */
 #define lock_take(lock, rank) lock_take_from(lock, rank, LOCK_HERE)
 #define lock_give(lock)       lock_give_from(lock, LOCK_HERE)
+
+/* lock: a struct short_lock *. */
+#define lock_try(lock, rank) lock_try_from(lock, rank, LOCK_HERE)
 
 /* The calling thread holds this very lock; one of this rank, for who does not know whose it is. */
 #define lock_must_be_held(lock)         lock_check_held(lock, LOCK_HERE)

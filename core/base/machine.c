@@ -26,7 +26,7 @@
 /* Linux has at most so many nodes. */
 #define NODES_END 1024u
 
-/* Of a cgroup's limit so much is to be left to others. */
+/* Of the machine's memory, or a cgroup's limit, so much is to be left to others. */
 #define LEFT_SHARE 16u
 
 /* --- text files of lines and fields --------------------------------------------------------- */
@@ -425,32 +425,31 @@ uint64_t machine_memory_left(const struct machine *machine)
     return left;
 }
 
-uint64_t machine_memory_missing(const struct machine *machine, uint64_t bytes)
-{
-    return rest_of(bytes + machine->memory_bytes / LEFT_SHARE, machine_memory_left(machine));
-}
-
 /* A line of /proc/meminfo. */
-static uint64_t read_meminfo(const char *root, const char *name)
+static uint64_t read_meminfo(const struct machine *machine, const char *name)
 {
-    char path[MACHINE_PATH_BYTES];
     uint64_t bytes;
-    snprintf(path, sizeof path, "%s/proc/meminfo", root);
-    return __builtin_mul_overflow(number_after(path, name), 1024, &bytes) ? NO_LIMIT : bytes;
+    return __builtin_mul_overflow(number_after(machine->meminfo, name), 1024, &bytes) ? NO_LIMIT
+                                                                                      : bytes;
 }
 
 uint64_t machine_memory_available(const struct machine *machine)
 {
     int error = errno, cancellation = cancellation_off();
-    uint64_t available = read_meminfo("", "MemAvailable:");
+    uint64_t available = read_meminfo(machine, "MemAvailable:");
     cancellation_restore(cancellation);
     errno = error;
     return smaller_of(available, machine_memory_left(machine));
 }
 
-static uint64_t read_memory_bytes(const struct machine *machine, const char *root)
+uint64_t machine_memory_missing(const struct machine *machine, uint64_t bytes)
 {
-    uint64_t bytes = read_meminfo(root, "MemTotal:");
+    return rest_of(bytes + machine->memory_bytes / LEFT_SHARE, machine_memory_available(machine));
+}
+
+static uint64_t read_memory_bytes(const struct machine *machine)
+{
+    uint64_t bytes = read_meminfo(machine, "MemTotal:");
     bytes = smaller_of(bytes, least_of_all_levels(machine, LIMIT));
     return bytes == NO_LIMIT ? 0 : bytes;
 }
@@ -562,7 +561,8 @@ void machine_read(struct machine *machine, const char *root)
     int error = errno, cancellation = cancellation_off();
     find_cgroup(&machine->v1, root, V1);
     find_cgroup(&machine->v2, root, V2);
-    machine->memory_bytes = read_memory_bytes(machine, root);
+    snprintf(machine->meminfo, sizeof machine->meminfo, "%s/proc/meminfo", root);
+    machine->memory_bytes = read_memory_bytes(machine);
     read_nodes(machine, root);
     cancellation_restore(cancellation);
     errno = error;

@@ -44,6 +44,7 @@ struct machine {
     uint32_t nodes;
     uint8_t node_of[MACHINE_PROCESSORS]; /* < nodes */
     struct machine_cgroup v1, v2;
+    char meminfo[MACHINE_PATH_BYTES]; /* path of a file; "": what it says is not known */
 };
 
 /* Fills the struct. root is "", or a directory whose proc and sys are read instead of the real
@@ -61,14 +62,14 @@ void machine_read(struct machine *machine, const char *root);
  * level, for cold paths. */
 uint64_t machine_memory_left(const struct machine *machine);
 
-/* What is missing if, after so many bytes more, others are to have a part of the cgroup's limit
- * left: a sixteenth. 0: nothing. As quick. */
-uint64_t machine_memory_missing(const struct machine *machine, uint64_t bytes);
-
 /* How much more memory a process may take before the machine runs short of it, as the kernel
  * estimates that (MemAvailable), and machine_memory_left, whichever is less. UINT64_MAX where
  * neither is known. As quick. */
 uint64_t machine_memory_available(const struct machine *machine);
+
+/* What of that is missing if, after so many bytes more, a sixteenth of memory_bytes is to be left
+ * to others. 0: nothing. */
+uint64_t machine_memory_missing(const struct machine *machine, uint64_t bytes);
 
 /* The number, below machine->nodes, of the node that has this processor. 0 for a processor that is
  * past the table, and on nodes where the process could not run when machine_read looked. */

@@ -28,6 +28,12 @@ static inline void short_lock_take(struct short_lock *lock)
         short_lock_wait(lock);
 }
 
+/* False where somebody has it. */
+static inline bool short_lock_try(struct short_lock *lock)
+{
+    return !atomic_exchange_explicit(&lock->taken, true, memory_order_acquire);
+}
+
 static inline void short_lock_give(struct short_lock *lock)
 {
     atomic_store_explicit(&lock->taken, false, memory_order_release);

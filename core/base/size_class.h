@@ -8,6 +8,7 @@
 #ifndef CUDAPOOL_CORE_SIZE_CLASS_H
 #define CUDAPOOL_CORE_SIZE_CLASS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* The driver hands out device memory in multiples of this: a finer bucket would save nothing. */
@@ -23,7 +24,11 @@
  * block: a program that fits without the pool must not run out of memory for rounding. */
 #define SIZE_CLASS_SMALLEST_SHARE 64
 
-enum bucket_policy { BUCKETS_GEOMETRIC, BUCKETS_POW2, BUCKETS_EXACT };
+enum bucket_policy { BUCKETS_GEOMETRIC, BUCKETS_POW2, BUCKETS_EXACT, BUCKETS_SPLIT };
+
+/* Blocks that are cut out of larger ones waste nothing but what they are rounded by: so little that
+ * it does not matter, and not so little that there would be more sizes than can be counted. */
+#define SIZE_CLASS_SPLIT_STEPS 64u
 
 struct size_classes {
     enum bucket_policy policy;
@@ -37,6 +42,16 @@ struct size_classes {
  * BUCKETS_GEOMETRIC alone. */
 void size_classes_init(struct size_classes *classes, enum bucket_policy policy, uint32_t steps,
                        uint64_t smallest, uint64_t largest, uint64_t device_bytes);
+
+/* The place of a request of so many bytes in a table of as many (a power of two): made of its
+ * leading four bits and of how many bits follow. Requests of geometric buckets with up to eight
+ * steps, or of powers of two, have places of their own. */
+static inline unsigned size_class_place(uint64_t bytes, unsigned places)
+{
+    uint64_t x = (bytes - 1) | 8;
+    unsigned top = 63u ^ (unsigned)__builtin_clzll(x);
+    return (top * 8 + (unsigned)(x >> (top - 3))) % places;
+}
 
 static inline uint64_t size_class_up(uint64_t bytes, uint64_t power_of_two)
 {
@@ -71,6 +86,22 @@ static inline uint64_t size_class_finest(uint64_t bytes)
 {
     return size_class_up(bytes, bytes >= SIZE_CLASS_PAGE ? SIZE_CLASS_PAGE : SIZE_CLASS_GRANULE);
 }
+
+/* Requests from least bytes to so many more. UINT64_MAX and 0: none. */
+struct size_span {
+    uint64_t least, more;
+};
+
+static inline bool size_span_has(const struct size_span *span, uint64_t bytes)
+{
+    return bytes - span->least <= span->more;
+}
+
+/* The requests that a block of so many bytes serves, where block sizes are rounded up to multiples
+ * of granule besides. None where the settings are such that its own size would be rounded to
+ * another one. */
+struct size_span size_class_span(const struct size_classes *classes, uint64_t bytes,
+                                 uint64_t granule);
 
 /* The block size for a request of 1 byte or more; 0 where the request is not kept. Never less
  * than bytes. */

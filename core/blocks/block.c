@@ -41,6 +41,7 @@ void block_records_put(struct block_records *records, struct block *block)
 {
     lock_of_rank_must_be_held(LOCK_CONTEXT);
     block_set(block, 0, BLOCK_UNUSED);
+    block_set_part(block, PART_NONE);
     counter_set(&block->epoch, 0);
     block->links[LINK_HEAP].next = records->unused;
     records->unused = block;

@@ -1,5 +1,6 @@
 /*
- * Blocks: one record per driver allocation, and the table that leads from a pointer to its record.
+ * Blocks: one record per driver allocation, or part of one, and the table that leads from a pointer
+ * to its record.
  *
  * A record belongs to one heap for good, so that a thread that has found it by a stale pointer can
  * always read block->heap. Address and state are one word: whoever frees a live block claims it by
@@ -36,6 +37,7 @@ enum block_state {
     BLOCK_LEAVING, /* on its way to the driver, in no list and not in the table; or to another
                       stream, in no list */
     BLOCK_KEPT,    /* freed by the program, and kept for graphs that use it; in no list */
+    BLOCK_SPARE,   /* of a segment, and no block of anybody's: see core/segments */
 };
 
 /* A block's key is its address, which is a multiple of 256, and in the bits below that its state.
@@ -51,7 +53,8 @@ enum block_state {
 #define BLOCK_ADDRESS_MASK (~UINT64_C(255))
 
 /* A free block is in a list of its bucket, and a pending one in its heap's as well; in a thread's
- * cache it is in a chain through LINK_BUCKET's next. */
+ * cache it is in a chain through LINK_BUCKET's next. A clean one that may be cut, or a spare one,
+ * is in a tree of its segments through LINK_HEAP. */
 enum block_link { LINK_BUCKET, LINK_HEAP, LINK_KINDS };
 
 /* What the path without a lock touches is in the first cache line. */
@@ -69,13 +72,31 @@ struct block {
     _Atomic uint16_t bin; /* its bucket's; relaxed, like epoch */
     uint8_t slot;         /* what its kind puts there: see heap.h, host_heap.h */
     bool refused;         /* leaving: by the driver */
+    uint8_t part;         /* enum block_part: whether it is cut out of a larger one of the driver's.
+                             Read by block_is_part, so that whoever does not own the block may look */
     struct {
         struct block *next, *previous;
     } links[LINK_KINDS];
     uint64_t bytes; /* of the driver's allocation. Written by block_set_bytes, so that whoever does
                        not own the block may look by block_bytes */
     counter life;   /* of a named live block: the number of this life. Guarded by its heap's lock */
+    struct block *below, *above; /* of a part: its neighbours in the segment; NULL at its ends */
 } __attribute__((aligned(64)));
+
+/* Small and large parts are apart: those of a segment are all of one sort. */
+enum block_part { PART_NONE, PART_SMALL, PART_LARGE };
+
+/* Whether the driver knows nothing of the block by itself, so that it must never be asked to free
+ * it. Fixed while the block is live. Relaxed: whoever does not own the block goes on by its key. */
+static inline bool block_is_part(const struct block *block)
+{
+    return __atomic_load_n(&block->part, __ATOMIC_RELAXED) != PART_NONE;
+}
+
+static inline void block_set_part(struct block *block, enum block_part part)
+{
+    __atomic_store_n(&block->part, (uint8_t)part, __ATOMIC_RELAXED);
+}
 
 /* Relaxed: whoever does not own the block looks at its key before and after. */
 static inline uint64_t block_bytes(const struct block *block)
@@ -148,12 +169,21 @@ static inline bool block_claim(struct block *block, CUdeviceptr address, enum bl
     return true;
 }
 
-/* The same for a block without marks, to be put into a thread's cache. */
-static inline bool block_claim_at_once(struct block *block, CUdeviceptr address)
+/* The same for a block without marks. */
+static inline bool block_claim_at_once(struct block *block, CUdeviceptr address,
+                                       enum block_state state)
 {
-    uint64_t key = address | BLOCK_LIVE;
-    return atomic_compare_exchange_strong_explicit(&block->key, &key, address | BLOCK_CACHED,
+    /* By addition, which takes an instruction less: the bits are 0 in an address that has a block.
+     */
+    uint64_t key = address + BLOCK_LIVE;
+    return atomic_compare_exchange_strong_explicit(&block->key, &key, address + (uint64_t)state,
                                                    memory_order_acquire, memory_order_relaxed);
+}
+
+/* The kept block at this address is the program's again, with its owners' mark. */
+static inline void block_hand_out_kept(struct block *block, CUdeviceptr address)
+{
+    atomic_store_explicit(&block->key, address | BLOCK_LIVE | BLOCK_OWNED, memory_order_release);
 }
 
 static inline bool block_mark(struct block *block, CUdeviceptr address, uint64_t mark)
@@ -237,6 +267,29 @@ static inline void block_list_insert_after(struct block_list *list, struct block
         next->links[link].previous = block;
         after->links[link].next = block;
     }
+}
+
+/* The block is the list's first, and its last. */
+static inline void block_list_remove_first(struct block_list *list, const struct block *block,
+                                           enum block_link link)
+{
+    struct block *next = block->links[link].next;
+    list->first = next;
+    if (next)
+        next->links[link].previous = NULL;
+    else
+        list->last = NULL;
+}
+
+static inline void block_list_remove_last(struct block_list *list, const struct block *block,
+                                          enum block_link link)
+{
+    struct block *previous = block->links[link].previous;
+    list->last = previous;
+    if (previous)
+        previous->links[link].next = NULL;
+    else
+        list->first = NULL;
 }
 
 static inline void block_list_remove(struct block_list *list, struct block *block,

@@ -9,9 +9,9 @@
 struct capture {
     CUstream stream;
     CUcontext context;
-    uint64_t thread;            /* whose own stream it is, where the handle means that; else 0 */
-    const struct context *root; /* with which it ends: the context's record, or that of a green
-                                   one's primary context; NULL: not known */
+    uint64_t thread;      /* whose own stream it is, where the handle means that; else 0 */
+    struct context *root; /* with which it ends: the context's record, or that of a green
+                             one's primary context; NULL: not known */
     struct capture *next;
 };
 
@@ -93,42 +93,82 @@ void captures_switch_off(struct pool *pool)
     add(pool, 1);
 }
 
-static void drop(struct pool *pool, struct capture **link)
+static void drop(struct pool *pool, struct capture **link, CUgraph graph)
 {
     lock_must_be_held(&pool->fence_lock);
     struct capture *capture = *link;
     unsigned owned = pool->captures.owned;
     *link = capture->next;
     add(pool, -1);
-    TELL_KINDS(pool, capture_ended, pool, capture);
+    TELL_KINDS(pool, capture_ended, pool, capture, graph);
     if (pool->captures.owned == owned)
         add_unowned(pool, -1);
     free(capture);
 }
 
+static struct capture *make_known(struct pool *pool, CUstream stream)
+{
+    struct capture *capture = malloc(sizeof *capture);
+    if (!capture)
+        return NULL;
+    CUcontext handle = context_of_stream(pool->driver, stream);
+    *capture = (struct capture){.stream = stream,
+                                .context = handle,
+                                .thread = thread_of(pool, stream),
+                                .root = context_named(pool, handle),
+                                .next = pool->captures.list};
+    pool->captures.list = capture;
+    return capture;
+}
+
 void captures_began(struct pool *pool, CUstream stream, bool per_thread)
 {
     lock_must_be_held(&pool->fence_lock);
-    struct capture *capture = malloc(sizeof *capture);
     unsigned owned = pool->captures.owned;
     stream = spelled_out(stream, per_thread);
-    if (capture) {
-        CUcontext handle = context_of_stream(pool->driver, stream);
-        *capture = (struct capture){.stream = stream,
-                                    .context = handle,
-                                    .thread = thread_of(pool, stream),
-                                    .root = context_named(pool, handle),
-                                    .next = pool->captures.list};
-        pool->captures.list = capture;
+    struct capture *capture = make_known(pool, stream);
+    if (capture)
         TELL_KINDS(pool, capture_began, pool, capture, stream);
-    }
     /* Without a record the count never falls back to 0: the driver answers from now on. */
     if (pool->captures.owned == owned)
         add_unowned(pool, 1);
     add(pool, 1);
 }
 
-void captures_perhaps_ended(struct pool *pool, CUstream stream, bool per_thread)
+void captures_began_again(struct pool *pool, CUstream stream)
+{
+    lock_must_be_held(&pool->fence_lock);
+    make_known(pool, stream);
+    add_unowned(pool, 1);
+    add(pool, 1);
+}
+
+bool stream_may_be_captured(const struct pool *pool, CUstream stream)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return program_captures(&pool->captures) &&
+           (!pool->driver->cuStreamIsCapturing ||
+            pool->driver->cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
+            status != CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
+bool capture_is_spoilt(struct pool *pool, const struct capture *capture)
+{
+    lock_must_be_held(&pool->fence_lock);
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    struct context *root = capture->root;
+    /* Streams are destroyed under the lock, or with their context. */
+    if (!pool->driver->cuStreamIsCapturing || !stream_is_created(capture->stream) || !root ||
+        !context_pin(root, context_generation(root)))
+        return false;
+    enter_driver();
+    bool told = pool->driver->cuStreamIsCapturing(capture->stream, &status) == CUDA_SUCCESS;
+    leave_driver();
+    context_unpin(root);
+    return told && status == CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+}
+
+void captures_perhaps_ended(struct pool *pool, CUstream stream, bool per_thread, CUgraph graph)
 {
     lock_must_be_held(&pool->fence_lock);
     stream = spelled_out(stream, per_thread);
@@ -139,7 +179,7 @@ void captures_perhaps_ended(struct pool *pool, CUstream stream, bool per_thread)
     if (pool->driver->cuStreamIsCapturing)
         pool->driver->cuStreamIsCapturing(stream, &status);
     if (status == CU_STREAM_CAPTURE_STATUS_NONE)
-        drop(pool, link);
+        drop(pool, link, graph);
 }
 
 void captures_stream_destroyed(struct pool *pool, CUstream stream)
@@ -147,7 +187,7 @@ void captures_stream_destroyed(struct pool *pool, CUstream stream)
     lock_must_be_held(&pool->fence_lock);
     struct capture **link = find(pool, stream);
     if (*link)
-        drop(pool, link);
+        drop(pool, link, NULL);
 }
 
 void captures_context_died(struct pool *pool, const struct context *context)
@@ -156,7 +196,7 @@ void captures_context_died(struct pool *pool, const struct context *context)
     struct capture **link = &pool->captures.list;
     while (*link) {
         if ((*link)->context == context->handle || (*link)->root == context)
-            drop(pool, link);
+            drop(pool, link, NULL);
         else
             link = &(*link)->next;
     }

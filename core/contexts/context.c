@@ -380,6 +380,7 @@ struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool
     thread->context = context;
     thread->green = *green;
     thread->kept = NULL;
+    thread->shard = NULL;
     if (context)
         TELL_KINDS(context, became_current, context);
     atomic_signal_fence(memory_order_seq_cst);

@@ -9,6 +9,10 @@
 #include "core/base/numbers.h"
 #include "core/board/board.h"
 
+/* Without a setting, what is freed up to the next fence is 1 / HOT_SHARE_OF_CACHE of the GPU's
+ * cache: as much is handed out meanwhile, and the rest is for what the program keeps and reads. */
+#define HOT_SHARE_OF_CACHE 8u
+
 static struct device *find_device(struct registry *registry, CUdevice ordinal)
 {
     lock_must_be_held(&registry->lock);
@@ -75,6 +79,20 @@ static struct device *allocate_device(const struct kind *const *kinds)
     return device;
 }
 
+/* By default a part of the GPU's cache; nothing where the driver does not say how large that is. */
+static uint64_t hot_bytes(const struct driver *driver, const struct byte_size *wanted,
+                          const struct device *device)
+{
+    int cache = 0;
+    if (!wanted->unlimited)
+        return byte_size_resolve(wanted, device->total_bytes);
+    if (!driver->cuDeviceGetAttribute ||
+        driver->cuDeviceGetAttribute(&cache, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, device->ordinal) !=
+            CUDA_SUCCESS)
+        return 0;
+    return cache > 0 ? (uint64_t)cache / HOT_SHARE_OF_CACHE : 0;
+}
+
 static struct device *describe_device(struct pool *pool, CUdevice ordinal)
 {
     const struct driver *driver = pool->driver;
@@ -93,6 +111,7 @@ static struct device *describe_device(struct pool *pool, CUdevice ordinal)
     device->total_bytes = total;
     device->cached_cap = byte_size_resolve(&settings->caps.cached, total);
     device->growth_budget = byte_size_resolve(&settings->growth_budget, total);
+    device->hot_bytes = hot_bytes(driver, &settings->hot_bytes, device);
     struct device_limits limits;
     limits_of_device(&pool->limits, &pool->settings, ordinal, total, &limits);
     device->group_limit = limits.group_bytes;

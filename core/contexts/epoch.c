@@ -161,9 +161,10 @@ static enum record_result synchronise_instead(struct pool *pool, struct context 
 static bool something_is_dying(struct pool *pool, const struct context *own)
 {
     lock_must_be_held(&pool->fence_lock);
-    bool several = atomic_load_explicit(&pool->several_contexts, memory_order_acquire);
     bool dying = atomic_load(&own->dying);
-    for (struct context *c = context_next(pool, NULL, NULL); several && c && !dying;
+    if (!atomic_load_explicit(&pool->several_contexts, memory_order_acquire))
+        return dying;
+    for (struct context *c = context_next(pool, NULL, NULL); c && !dying;
          c = context_next(pool, c, NULL))
         dying = atomic_load(&c->dying);
     return dying;
@@ -220,8 +221,7 @@ static void finish_record(struct context *context, struct fence *fence, enum rec
         epochs->failures = result == FAILED ? epochs->failures + 1 : 0;
 }
 
-/* What any kind has pending; 0: nothing. */
-static uint64_t newest_pending(const struct context *context)
+uint64_t epoch_newest_pending(const struct context *context)
 {
     lock_must_be_held(&context->lock);
     uint64_t newest = 0;
@@ -235,7 +235,7 @@ static uint64_t newest_pending(const struct context *context)
 static bool lacks_a_fence(const struct context *context)
 {
     lock_must_be_held(&context->lock);
-    uint64_t newest = newest_pending(context);
+    uint64_t newest = epoch_newest_pending(context);
     return newest && !epoch_fence_for(&context->epochs, newest, false);
 }
 
@@ -485,7 +485,7 @@ uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context)
     struct fence *fence = NULL;
     uint64_t epoch = 0;
     context_lock(context);
-    if (newest_pending(context)) {
+    if (epoch_newest_pending(context)) {
         /* With several contexts this one's synchronise is not enough: the fence knows the rest. */
         if (atomic_load_explicit(&pool->several_contexts, memory_order_acquire))
             fence = epoch_begin_close(context, true);
@@ -503,7 +503,7 @@ uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context)
 static void ask_about_newest(struct pool *pool, struct context *context)
 {
     context_lock(context);
-    if (newest_pending(context) && context->epochs.newest)
+    if (epoch_newest_pending(context) && context->epochs.newest)
         epoch_query(pool, context, context->epochs.newest);
     context_unlock(context);
 }

@@ -58,6 +58,9 @@ struct epoch_recorded epoch_record_and_lock(struct pool *pool, struct context *c
 CUresult epoch_settle_record(struct pool *pool, struct context *context,
                              const struct epoch_recorded *recorded);
 
+/* Lock held. The newest stamp of what any kind has pending; 0: nothing is. */
+uint64_t epoch_newest_pending(const struct context *context);
+
 /* No lock held. Gives what is pending without a fence one that is only ever queried: this is
  * neither a free nor a synchronise. Where another thread is recording one, it comes first. */
 void epoch_fence_the_rest(struct pool *pool, struct context *context);

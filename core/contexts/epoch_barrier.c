@@ -20,6 +20,7 @@ bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fenc
     if (epoch_may_be_behind_host_work(epochs, epoch))
         return false;
     fence->users++;
+    epochs->raising++;
     context_unlock(context);
 
     enter_driver();
@@ -35,6 +36,7 @@ bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fenc
     context_lock(context);
     lock_give(&pool->fence_lock);
     leave_driver();
+    epochs->raising--;
     if (result == CUDA_SUCCESS) {
         counter_add(&context->counters->barriers, 1);
         if (epoch > epochs->barrier)

@@ -54,6 +54,7 @@ struct epochs {
         closed_for; /* likewise: of those whose fence is due at a time, one closes the epoch */
     _Atomic bool keeps_up; /* the GPU: fences are over soon. Relaxed: it chooses what is tried */
     uint64_t barrier;      /* all later work of the context is ordered behind this epoch's fence */
+    unsigned raising;      /* threads that are in the driver for a barrier, which may be there */
     struct fence *oldest, *newest; /* outstanding fences, by ascending epoch */
     unsigned outstanding;
     struct fence *spare;

@@ -42,6 +42,20 @@ void host_work_submitted(struct host_work *work)
     refresh_limit(work);
 }
 
+bool host_work_may_free(struct host_work *work)
+{
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
+    bool may = !host_work_goes_on(work);
+    work->freeing += may;
+    return may;
+}
+
+void host_work_has_freed(struct host_work *work)
+{
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
+    work->freeing--;
+}
+
 void host_work_mark(struct host_work *work, uint64_t before, uint64_t after, bool known)
 {
     lock_of_rank_must_be_held(LOCK_CONTEXT);

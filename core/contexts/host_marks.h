@@ -43,6 +43,8 @@ struct host_mark {
 struct host_work {
     struct host_mark marks[HOST_MARKS];
     unsigned count;
+    unsigned freeing; /* threads in a driver call that waits for all of the context's work; it has
+                         begun where there was no work of the host's: see host_work_may_free */
     unsigned submitting;        /* threads between host_work_begin and host_work_end */
     uint64_t submitting_before; /* the least `before` of theirs; of use while submitting > 0 */
     uint64_t unwaited; /* an epoch: the newest that was waited for in vain; 0: what that was is over
@@ -62,10 +64,22 @@ static inline uint64_t host_work_limit(const struct host_work *work)
     return atomic_load_explicit(&work->limit, memory_order_relaxed);
 }
 
+/* No lock needed: whoever acts on it looks again. Whether there is any such work. */
+static inline bool host_work_goes_on(const struct host_work *work)
+{
+    return host_work_limit(work) != UINT64_MAX;
+}
+
 /* The context's lock is held. A thread is about to submit work that no fence of an epoch up to
  * before can wait for; it has been submitted, which is then marked. */
 void host_work_submitting(struct host_work *work, uint64_t before);
 void host_work_submitted(struct host_work *work);
+
+/* The context's lock is held. A thread is about to make a driver call that waits for all of the
+ * context's work, where the program does not wait for any: false where some of it ends only by the
+ * host, or may. Else none is submitted before host_work_has_freed. */
+bool host_work_may_free(struct host_work *work);
+void host_work_has_freed(struct host_work *work);
 
 /* The context's lock is held. Some work was submitted between the epochs (known), or must be taken
  * for such work. */

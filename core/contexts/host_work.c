@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "context.h"
+#include "core/base/clock.h"
 #include "core/driver/calls.h"
 #include "pool_state.h"
 #include "registry.h"
@@ -34,6 +35,20 @@ static uint64_t newest_recorded(const struct epochs *epochs)
     return epochs->newest ? epochs->newest->epoch : epoch_clean(epochs);
 }
 
+/* A driver call that waits for all work does so with the driver's lock held. If it came to wait for
+ * what is submitted here, and the thread that makes it holds a lock that this work needs, neither
+ * would end. Releases and retakes the lock. */
+static void await_frees(struct context *context)
+{
+    lock_must_be_held(&context->lock);
+    uint64_t started = monotonic_now();
+    while (context->epochs.host_work.freeing) {
+        context_unlock(context);
+        patient_nap(started);
+        context_lock(context);
+    }
+}
+
 struct host_submission host_work_begin(struct pool *pool, CUstream stream)
 {
     no_lock_may_be_held();
@@ -42,6 +57,7 @@ struct host_submission host_work_begin(struct pool *pool, CUstream stream)
     if (!context)
         return submission;
     context_lock(context);
+    await_frees(context);
     struct host_work *work = &context->epochs.host_work;
     submission.generation = context_generation(context);
     submission.before = newest_recorded(&context->epochs);
@@ -123,33 +139,40 @@ static size_t count_of(const struct host_graphs *graphs)
     return atomic_load_explicit(&graphs->count, memory_order_relaxed);
 }
 
-void host_graphs_add(struct pool *pool, CUgraphExec executable, CUgraph graph)
+void host_graphs_put_back(struct pool *pool, CUgraphExec executable)
 {
     no_lock_may_be_held();
     struct host_graphs *graphs = &pool->host_graphs;
-    enter_driver();
-    bool holds = holds_host_work(pool->driver, graph);
-    leave_driver();
-    /* The handle may be that of one that was destroyed where the pool did not see it. */
-    host_graphs_remove(pool, executable);
-    if (!holds)
-        return;
     lock_take(&graphs->lock, LOCK_HOST_GRAPHS);
     graphs->every = graphs->every || !tsearch(executable, &graphs->executables, compare);
     atomic_store_explicit(&graphs->count, count_of(graphs) + 1, memory_order_relaxed);
     lock_give(&graphs->lock);
 }
 
-void host_graphs_remove(struct pool *pool, CUgraphExec executable)
+void host_graphs_add(struct pool *pool, CUgraphExec executable, CUgraph graph)
+{
+    no_lock_may_be_held();
+    enter_driver();
+    bool holds = holds_host_work(pool->driver, graph);
+    leave_driver();
+    /* The handle may be that of one that was destroyed where the pool did not see it. */
+    host_graphs_remove(pool, executable);
+    if (holds)
+        host_graphs_put_back(pool, executable);
+}
+
+bool host_graphs_remove(struct pool *pool, CUgraphExec executable)
 {
     no_lock_may_be_held();
     struct host_graphs *graphs = &pool->host_graphs;
     if (count_of(graphs) == 0)
-        return;
+        return false;
     lock_take(&graphs->lock, LOCK_HOST_GRAPHS);
-    if (tdelete(executable, &graphs->executables, compare))
+    bool was_there = tdelete(executable, &graphs->executables, compare) != NULL;
+    if (was_there)
         atomic_store_explicit(&graphs->count, count_of(graphs) - 1, memory_order_relaxed);
     lock_give(&graphs->lock);
+    return was_there;
 }
 
 bool host_graphs_has(struct pool *pool, CUgraphExec executable)

@@ -23,10 +23,15 @@ struct host_submission {
 struct host_submission host_work_begin(struct pool *pool, CUstream stream);
 void host_work_end(const struct host_submission *submission);
 
-/* No lock held. The executable was made of the graph; it was destroyed; whether the host has a part
- * in it. Where memory is short, every graph counts as one that has. */
+/* No lock held. The executable was made of the graph; it is about to be destroyed; whether the host
+ * has a part in it. Where memory is short, every graph counts as one that has. */
 void host_graphs_add(struct pool *pool, CUgraphExec executable, CUgraph graph);
-void host_graphs_remove(struct pool *pool, CUgraphExec executable);
+bool host_graphs_remove(struct pool *pool, CUgraphExec executable);
 bool host_graphs_has(struct pool *pool, CUgraphExec executable);
+
+/* No lock held. One that was removed, host_graphs_remove having said so, was not destroyed: the
+ * driver refuses while captures forbid it. It cannot be removed after the driver's answer, when its
+ * handle may be another thread's new one. */
+void host_graphs_put_back(struct pool *pool, CUgraphExec executable);
 
 #endif

@@ -25,6 +25,7 @@ struct capture;
 struct context;
 struct device;
 struct kept_bytes;
+struct kept_peaks;
 struct pool;
 struct reclaim;
 
@@ -53,8 +54,8 @@ struct kind {
     bool (*made)(struct pool *pool, struct context *context);
     /* The record stands for a context of the driver's from now on. */
     void (*came_to_life)(struct context *context);
-    /* It is what is current in the calling thread, which remembers that in thread_state; the kind
-     * whose hits take no lock sets thread_state.kept. */
+    /* It is what is current in the calling thread, which remembers that in thread_state; a kind
+     * whose hits take no lock of the context's sets thread_state.kept, or shard. */
     void (*became_current)(struct context *context);
     /* The driver answers everything in this context from now on. Any locks may be held. */
     void (*stepped_aside)(struct context *context);
@@ -86,15 +87,16 @@ struct kind {
 
     /* ---- captures; no lock is held ---- */
 
-    /* A capture is about to begin: what is pending is given fences, as long as there can be some.
-     * And then: it has begun, or has not, once for each of the former. */
-    void (*capture_is_coming)(struct pool *pool);
+    /* A capture is about to begin on the stream: what is pending is given fences, as long as there
+     * can be some, and what a captured stream must not be asked is asked. And then: it has begun,
+     * or has not, once for each of the former. */
+    void (*capture_is_coming)(struct pool *pool, CUstream stream);
     void (*capture_has_come)(struct pool *pool);
     /* The fence lock is held. A capture has begun on the stream, and is not counted yet; it is
-     * over, and counted no more, whether or not it has left a graph. The pointer is its name alone.
-     */
+     * over, and counted no more; NULL: it has left no graph, or none is known. The pointer is its
+     * name alone. */
     void (*capture_began)(struct pool *pool, const struct capture *capture, CUstream stream);
-    void (*capture_ended)(struct pool *pool, const struct capture *capture);
+    void (*capture_ended)(struct pool *pool, const struct capture *capture, CUgraph graph);
 
     /* ---- addresses; no lock is held, and no driver call is made ---- */
 
@@ -157,11 +159,19 @@ struct kind {
     bool (*trim_unserved)(struct pool *pool, bool of_machine);
     /* Adds what the kind holds. */
     void (*add_kept)(struct pool *pool, struct device *device, struct kept_bytes *sum);
+    /* Adds the peaks since the program began them anew (cudapool_reset_peaks); begins them anew. */
+    void (*add_peaks)(struct pool *pool, struct device *device, struct kept_peaks *sum);
+    void (*start_peaks_again)(struct pool *pool, struct device *device);
 };
 
 /* Bytes in the program's hands, free and unused, and free but perhaps still used by the GPU. */
 struct kept_bytes {
     uint64_t live, cached, pending;
+};
+
+/* The most that was in the program's hands, as it asked for it, and the most of all of these. */
+struct kept_peaks {
+    uint64_t live, reserved;
 };
 
 /* Calls this function of each kind that has it. of: the pool, or a context. */

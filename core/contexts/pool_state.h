@@ -33,6 +33,7 @@ struct device {
     uint64_t total_bytes;
     uint64_t cached_cap;          /* bytes */
     uint64_t growth_budget;       /* bytes */
+    uint64_t hot_bytes;           /* see policy_reuses_hot; 0: off */
     uint64_t limit;               /* bytes, UINT64_MAX: none; no more than group_limit */
     uint64_t group_limit;         /* of all processes of the pool's group together, likewise */
     struct board *board;          /* the pool's, if the device has a place there; else NULL */
@@ -182,6 +183,7 @@ static inline struct device *registry_devices(const struct registry *registry)
 }
 
 struct capture;
+struct scalars;
 
 struct captures {
     unsigned idle; /* what count is while the program captures nothing: 1 in a pool that is switched
@@ -256,6 +258,7 @@ struct pool {
     pthread_mutex_t pitch_lock; /* guards pitches */
     struct pitch pitches[PITCHES];
     unsigned pitch_count;
+    struct scalars *scalars;        /* see core/scalars; set as the pool starts */
     counter lives;                  /* the next number that block_name gives */
     _Atomic uint64_t machine_bytes; /* of the machine's memory that kinds have taken from the
                                        driver. Relaxed: it chooses whether there is a housekeeper */
@@ -272,6 +275,12 @@ struct pool {
     _Atomic uint64_t launcher;      /* the id of the thread that launched last; 0: none has */
     _Atomic uint64_t alternated_at; /* nanoseconds of the monotonic clock: when that last changed.
                                        Relaxed, both: they only choose between two safe ways */
+    _Atomic uint64_t stream_in_use; /* named as in stream_note_use: the first one that the program
+                                       has used since somebody found several; 0: none yet. Relaxed,
+                                       like the next two */
+    _Atomic bool several_streams;   /* it has used another one, and nobody has looked since */
+    _Atomic uint64_t several_streams_at; /* nanoseconds of the monotonic clock: when somebody found
+                                            that; 0: never */
     _Atomic bool launched; /* the program has launched something since somebody last looked.
                               Relaxed, like these */
     _Atomic uint32_t looking, forking; /* threads that look through the shared objects, or fork:

@@ -41,14 +41,15 @@ CUstream late_return_stream(struct pool *pool, struct context *context)
     return own_stream(pool, context, &context->late_stream);
 }
 
-/* The pool has handed out a block behind a barrier, behind which the stream comes as well: what
- * that waits for may need this thread to go on. *in_vain: that was waited for in vain. */
+/* The pool has handed out a block behind a barrier, or is about to, behind which the stream comes
+ * as well: what that waits for may need this thread to go on. *in_vain: that was waited for in
+ * vain. */
 static bool is_behind_own_barrier(struct context *context, bool *in_vain)
 {
     lock_must_not_be_held(&context->lock);
     const struct epochs *epochs = &context->epochs;
     context_lock(context);
-    bool behind = epochs->barrier > epoch_clean(epochs);
+    bool behind = epochs->raising || epochs->barrier > epoch_clean(epochs);
     *in_vain = epochs->barrier > host_work_limit(&epochs->host_work);
     context_unlock(context);
     return behind;

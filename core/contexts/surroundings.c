@@ -127,12 +127,48 @@ bool barriers_are_open(struct pool *pool)
 
 /* ---- launches ---- */
 
-/* After so many nanoseconds without a launch by another thread a thread launches alone. */
+/* After so many nanoseconds without a launch by another thread a thread launches alone; without
+ * work on another stream, one stream is used. */
 #define ALTERNATION_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
 
-void launches_note(struct pool *pool)
+/* CU_STREAM_LEGACY's other name is 0, which stands for none here. Handles of other streams are
+ * addresses, whose last bits are 0. */
+static uint64_t name_of_stream(struct pool *pool, CUstream stream)
+{
+    if (stream == CU_STREAM_PER_THREAD)
+        return thread_id(pool) << 2 | 2;
+    return stream ? (uintptr_t)stream : (uintptr_t)CU_STREAM_LEGACY;
+}
+
+/* Written seldom: who works on several streams writes once until somebody looks. */
+void stream_note_use(struct pool *pool, CUstream stream)
+{
+    uint64_t name = name_of_stream(pool, stream);
+    uint64_t first = atomic_load_explicit(&pool->stream_in_use, memory_order_relaxed);
+    if (__builtin_expect(first == name, 1))
+        return;
+    if (!first)
+        atomic_store_explicit(&pool->stream_in_use, name, memory_order_relaxed);
+    else if (!atomic_load_explicit(&pool->several_streams, memory_order_relaxed))
+        atomic_store_explicit(&pool->several_streams, true, memory_order_relaxed);
+}
+
+bool one_stream_is_used(struct pool *pool)
+{
+    if (atomic_load_explicit(&pool->several_streams, memory_order_relaxed)) {
+        atomic_store_explicit(&pool->several_streams_at, monotonic_now(), memory_order_relaxed);
+        atomic_store_explicit(&pool->stream_in_use, 0, memory_order_relaxed);
+        atomic_store_explicit(&pool->several_streams, false, memory_order_relaxed);
+    }
+    uint64_t at = atomic_load_explicit(&pool->several_streams_at, memory_order_relaxed);
+    return !at || monotonic_now() - at > ALTERNATION_NANOSECONDS;
+}
+
+void launches_note(struct pool *pool, CUstream stream)
 {
     uint64_t self = thread_id(pool);
+    thread_state.launches++;
+    stream_note_use(pool, stream);
     uint64_t last = atomic_load_explicit(&pool->launcher, memory_order_relaxed);
     /* Written seldom: every launch reads it. */
     if (!atomic_load_explicit(&pool->launched, memory_order_relaxed))

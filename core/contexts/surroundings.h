@@ -41,7 +41,15 @@ static inline bool returns_in_stream_order(const struct pool *pool)
 /* Whether the calling thread is the only one that has launched work lately. */
 bool launches_alone(struct pool *pool);
 
-/* The calling thread is about to launch work. */
-void launches_note(struct pool *pool);
+/* The calling thread is about to launch work on the stream, which is named as in the functions
+ * without _ptsz: CU_STREAM_PER_THREAD is another one in every thread. */
+void launches_note(struct pool *pool, CUstream stream);
+
+/* It records an event there, or has it wait, which is how copies and the like show. */
+void stream_note_use(struct pool *pool, CUstream stream);
+
+/* Whether all of the program's work lately was on one stream, as far as that was seen, whichever
+ * threads it came from: then a barrier makes no stream wait for another. */
+bool one_stream_is_used(struct pool *pool);
 
 #endif

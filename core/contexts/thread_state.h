@@ -19,9 +19,12 @@ struct thread_state {
     uint64_t generation; /* of the pool's registry then; 0: of none */
     void *kept;          /* of that context, by the kind of memory whose hits take no lock; means
                             nothing where the generation is another than the registry's */
-    uint64_t id;         /* counted from 1 as threads first use a pool; 0: not yet */
+    void
+        *shard; /* likewise, by the kind whose hits take a lock of a few threads; NULL: not known */
+    uint64_t id;                     /* counted from 1 as threads first use a pool; 0: not yet */
     volatile unsigned context_locks; /* held or waited for, see context_lock */
     uint32_t looks;                  /* see housekeeper_look */
+    uint32_t launches;               /* of work, modulo 2^32 */
     uint64_t waited_ns;              /* for fences, until a bucket has counted it */
 };
 

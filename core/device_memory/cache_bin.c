@@ -153,20 +153,6 @@ static uint32_t capacity_for(const struct heap *heap, const struct bucket *bucke
     return few ? 0 : (uint32_t)blocks;
 }
 
-/* The smallest request that is rounded to these bytes. */
-static uint64_t least_request(const struct size_classes *classes, uint64_t bytes)
-{
-    uint64_t least = 1, fits = bytes;
-    while (least < fits) {
-        uint64_t between = least + (fits - least) / 2;
-        if (size_class_round(classes, between) < bytes)
-            least = between + 1;
-        else
-            fits = between;
-    }
-    return least;
-}
-
 /* Makes the bin the bucket's. False where it could hold too little. */
 static bool serve_bucket(struct thread_cache *cache, struct cache_bin *bin, struct bucket *bucket)
 {
@@ -197,8 +183,7 @@ static struct cache_bin *make_bin(const struct heap *heap, const struct bucket *
         return NULL;
     bin->counters = counters;
     bin->bytes = bucket->bytes;
-    bin->least_request = least_request(&heap->classes, bucket->bytes);
-    bin->request_span = bucket->bytes - bin->least_request;
+    bin->requests = size_class_span(&heap->classes, bucket->bytes, 1);
     return bin;
 }
 

@@ -95,11 +95,13 @@ bool heap_await_fence(struct pool *pool, struct context *context, struct thread_
     const struct epochs *epochs = &context->epochs;
     uint64_t stamp = pending->stamp;
     bool may_grow = !pending->full && cache->waited_ns >= 0;
-    /* A lone thread may take blocks behind a barrier: no wait, but the slow path for each block. */
-    bool lone = heap->caches.count <= 1 && pending->blocks < BLOCKS_WORTH_A_WAIT;
     if (epoch_clean(epochs) >= stamp)
         return true;
-    if (lone)
+    /* A lone thread may take blocks behind a barrier: no wait, but the slow path for each block. So
+     * may all where memory is to stay hot, and there that is better than a new block, too. */
+    bool hot = policy_keeps_hot(pool, heap);
+    bool lone = hot || (heap->caches.count <= 1 && pending->blocks < BLOCKS_WORTH_A_WAIT);
+    if (lone && !hot)
         cache->waited_ns += COST_OF_A_BARRIER;
     bool grows = may_grow && cache->waited_ns >= policy_cost_of_growth(heap) &&
                  policy_growth_is_due(heap, monotonic_now());

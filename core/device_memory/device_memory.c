@@ -6,8 +6,10 @@
 #include "core/contexts/kind.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/return_stream.h"
+#include "peaks.h"
 #include "policies.h"
 #include "release.h"
+#include "release_sums.h"
 
 static bool made_device(struct pool *pool, struct device *device)
 {
@@ -86,4 +88,6 @@ const struct kind device_memory = {
     .watch = release_watch,
     .driver_has_taken = release_driver_has_taken,
     .add_kept = release_add_kept,
+    .add_peaks = heap_peaks_add,
+    .start_peaks_again = heap_peaks_start_again,
 };

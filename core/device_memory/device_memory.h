@@ -12,7 +12,8 @@
  *   cache_threads, cache_set           whose caches are; all caches of a heap together
  *   cache_bin, sums                    one cache's bins; what lists and caches hold together
  *   thread_cache                       the fast path
- *   heap, bucket, keep                 the state, its lists, its buckets; ghosts and trials
+ *   heap, bucket, keep, parts          the state, its lists, its buckets; ghosts and trials; blocks
+ *                                      that are cut out of larger ones
  */
 #ifndef CUDAPOOL_CORE_DEVICE_MEMORY_H
 #define CUDAPOOL_CORE_DEVICE_MEMORY_H

@@ -47,10 +47,24 @@ static void come_back(struct pool *pool, struct block *block)
     heap_count_live(block->heap, block);
 }
 
+static CUresult keep_part(struct pool *pool, struct block *block, CUdeviceptr address)
+{
+    struct heap *heap = block->heap;
+    thread_id(pool);
+    heap_lock(heap);
+    bool live = block_claim(block, address, BLOCK_PENDING);
+    if (live)
+        heap_add_pending(heap, block, epoch_current(&context_of_heap(heap)->epochs));
+    heap_unlock(heap);
+    return live ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult heap_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr address,
                              heap_release *release, void *argument)
 {
     struct heap *heap = block->heap;
+    if (block_is_part(block))
+        return keep_part(pool, block, address);
     if (!begin_leaving(pool, block, address))
         return CUDA_ERROR_INVALID_VALUE;
     uint64_t started = monotonic_now();
@@ -75,18 +89,31 @@ CUresult heap_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr
     return result;
 }
 
-/* False if the driver refuses. Releases and retakes the lock. */
-static bool free_oldest_pending(struct pool *pool, struct heap *heap)
+static struct block *oldest_pending_of_driver(const struct heap *heap)
 {
     heap_lock_must_be_held(heap);
     struct block *block = heap->pending.first;
+    while (block && block_is_part(block))
+        block = block->links[LINK_HEAP].next;
+    return block;
+}
+
+/* False if the driver refuses, or there is none. Releases and retakes the lock. */
+static bool free_oldest_pending(struct pool *pool, struct heap *heap)
+{
+    heap_lock_must_be_held(heap);
+    struct block *block = oldest_pending_of_driver(heap);
+    if (!block)
+        return false;
     heap_begin_leaving(heap, block);
     block_table_remove(&pool->blocks, block_address(block), block);
     struct bucket_counters *counters = block->bucket->counters;
     heap_unlock(heap);
     uint64_t started = monotonic_now();
     enter_driver();
+    struct relaxed_mode mode = relaxed_mode_where_captures_allocate(pool);
     CUresult result = pool->driver->cuMemFree_v2(block_address(block));
+    relaxed_mode_end(pool->driver, mode);
     leave_driver();
     uint64_t nanoseconds = monotonic_now() - started;
     bool gone = result == CUDA_SUCCESS || !driver_has_block(pool->driver, block_address(block));
@@ -103,13 +130,27 @@ static bool free_oldest_pending(struct pool *pool, struct heap *heap)
 void heap_free_pending(struct pool *pool, struct context *context)
 {
     struct heap *heap = heap_of(context);
-    if (captures_are_going_on(&pool->captures) ||
-        !context_pin(context, context_generation(context)))
+    if (!captures_spare_frees(pool) || !context_pin(context, context_generation(context)))
         return;
     heap_lock(heap);
     thread_caches_collect(heap);
-    while (heap->pending.first && free_oldest_pending(pool, heap))
+    while (free_oldest_pending(pool, heap))
         continue;
     heap_unlock(heap);
     context_unpin(context);
+}
+
+void heap_free_pending_of_no_host(struct pool *pool, struct context *context)
+{
+    struct heap *heap = heap_of(context);
+    struct host_work *work = &context->epochs.host_work;
+    heap_lock(heap);
+    bool may = host_work_may_free(work);
+    heap_unlock(heap);
+    if (!may)
+        return;
+    heap_free_pending(pool, context);
+    heap_lock(heap);
+    host_work_has_freed(work);
+    heap_unlock(heap);
 }

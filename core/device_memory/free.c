@@ -220,17 +220,95 @@ static bool is_missed_in_a_streams_order(struct pool *pool, struct block *block)
     return !is_the_drivers && heap_would_miss(pool, context_of_heap(heap), block->bytes);
 }
 
+/* What was waited for in vain may be over, and nobody have asked. */
+static void prepare_free(struct pool *pool, struct context *context, bool waitable)
+{
+    thread_cache_prepare_thread(pool);
+    if (waitable && frees_may_wait(&context->epochs.frees_wait))
+        epoch_ask_all(pool, context);
+}
+
+/* Into the pool. Releases the lock. */
+static CUresult free_into_pool(struct pool *pool, struct block *block, CUdeviceptr address,
+                               const struct free_call *call)
+{
+    heap_lock_must_be_held(block->heap);
+    struct freed freed;
+    if (!take_freed(pool, block, address, call->waitable, &freed))
+        return refuse_free(block->heap);
+    heap_unlock(block->heap);
+    return finish_free(pool, block, address, call, &freed);
+}
+
+/* A part, where no fence can be had: the driver's free would have waited, and told an error that
+ * stays in the context. Nobody gets the part any more. */
+static CUresult free_unfenced_part(struct pool *pool, struct block *block, CUdeviceptr address,
+                                   const struct free_call *call)
+{
+    CUresult result = CUDA_SUCCESS;
+    if (call->waitable)
+        result = synchronise_like_the_driver(pool, context_of_heap(block->heap));
+    return result == CUDA_SUCCESS
+               ? heap_free_by_driver(pool, block, address, call->release, call->argument)
+               : result;
+}
+
+/* Whether a free may be made now, beside captures that may mind, is the driver's to say; and if so,
+ * that free waits for the part's context. The driver knows nothing of a part, so it is given memory
+ * of its own in that one's place. */
+static CUresult free_as_the_driver(struct pool *pool, struct context *context,
+                                   const struct free_call *call)
+{
+    CUdeviceptr address;
+    bool pushed = false;
+    /* In a stream's order nothing is waited for, and the stream may be the current context's. */
+    if (call->waitable && !context_push(pool, context, &pushed))
+        return CUDA_SUCCESS;
+    enter_driver();
+    CUresult result = pool->driver->cuMemAlloc_v2(&address, 1);
+    if (result == CUDA_SUCCESS) {
+        result = call->release(pool, address, call->argument);
+        struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+        if (result != CUDA_SUCCESS)
+            pool->driver->cuMemFree_v2(address);
+        relaxed_mode_end(pool->driver, mode);
+    }
+    leave_driver();
+    context_pop(pool, pushed);
+    return result == CUDA_ERROR_OUT_OF_MEMORY ? CUDA_SUCCESS : result;
+}
+
+/* A part is never the driver's to free. Nothing is waited for here while streams are captured. */
+__attribute__((noinline)) static CUresult
+free_part(struct pool *pool, struct block *block, CUdeviceptr address, const struct free_call *call)
+{
+    struct context *context = context_of_heap(block->heap);
+    struct free_call here = *call;
+    bool captures = captures_are_going_on(&pool->captures);
+    CUresult result =
+        captures_spare_frees(pool) ? CUDA_SUCCESS : free_as_the_driver(pool, context, call);
+    if (result != CUDA_SUCCESS)
+        return result;
+    here.waitable = call->waitable && !captures;
+    prepare_free(pool, context, here.waitable);
+    heap_lock(block->heap);
+    if (!block_is_live_at(block, address))
+        return refuse_free(block->heap);
+    if (!policy_is_without_fences(context))
+        return free_into_pool(pool, block, address, &here);
+    heap_unlock(block->heap);
+    return free_unfenced_part(pool, block, address, &here);
+}
+
 CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
                    const struct free_call *call)
 {
     no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
+    if (block_is_part(block))
+        return free_part(pool, block, address, call);
     struct heap *heap = block->heap;
-    struct freed freed;
-    thread_cache_prepare_thread(pool);
     bool missed = !call->waitable && is_missed_in_a_streams_order(pool, block);
-    /* What was waited for in vain may be over, and nobody have asked. */
-    if (call->waitable && frees_may_wait(&context_of_heap(heap)->epochs.frees_wait))
-        epoch_ask_all(pool, context_of_heap(heap));
+    prepare_free(pool, context_of_heap(heap), call->waitable);
     heap_lock(heap);
     if (!block_is_live_at(block, address))
         return refuse_free(heap);
@@ -239,8 +317,5 @@ CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
         heap_unlock(heap);
         return free_past_the_pool(pool, block, address, call);
     }
-    if (!take_freed(pool, block, address, call->waitable, &freed))
-        return refuse_free(heap);
-    heap_unlock(heap);
-    return finish_free(pool, block, address, call, &freed);
+    return free_into_pool(pool, block, address, call);
 }

@@ -198,6 +198,8 @@ CUresult heap_close_epoch(struct pool *pool, struct context *context)
     no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
     struct heap *heap = heap_of(context);
     struct thread_cache *cache = thread_cache_known(heap);
+    if (cache && cache->hot_fence_bytes && thread_cache_puts_fence_off(cache))
+        return CUDA_SUCCESS;
     if (another_closes(&context->epochs, cache)) {
         if (cache)
             thread_cache_count_again(cache);

@@ -42,6 +42,11 @@ bool heap_init(struct pool *pool, struct context *context)
     atomic_init(&heap->closed, (settings->free_synchronizes ? CLOSED_SYNCHRONISING : 0u) |
                                    (pool->expedited ? 0u : CLOSED_WEAKLY));
     heap->unkept.bin = CACHE_NO_BIN;
+    heap->segments = (struct segments){.table = &pool->blocks,
+                                       .records = &heap->records,
+                                       .heap = heap,
+                                       .small = settings->segments.small,
+                                       .large = settings->segments.large};
     /* The list of buckets ends with this one, which is not looked for by a size. */
     heap->buckets.first = &heap->unkept.bucket;
     return bucket_set_make_room(&heap->buckets) && bucket_init(heap, &heap->unkept.bucket, 0);
@@ -86,8 +91,16 @@ static inline void take_pending(struct heap *heap, struct block *block)
     count_no_longer_pending(heap, block);
 }
 
+/* Whether what is clean may be cut: not what goes back to the driver next. */
+static bool may_be_cut(const struct heap *heap, const struct block *block)
+{
+    return heap_splits(heap) && block->bucket->bytes != 0;
+}
+
 static inline void take_clean(struct heap *heap, struct block *block)
 {
+    if (may_be_cut(heap, block))
+        segments_unlist(&heap->segments, block);
     block_list_remove(&block->bucket->clean, block, LINK_BUCKET);
     counter_subtract(&block->bucket->counters->clean_bytes, block->bytes);
     counter_subtract(&heap->clean_bytes, block->bytes);
@@ -121,11 +134,69 @@ void heap_count_back(struct block *block)
     counter_add(&bucket->counters->reserved_bytes, block->bytes);
 }
 
+void heap_count_spare(struct heap *heap, uint64_t bytes)
+{
+    heap_lock_must_be_held(heap);
+    struct bucket_counters *counters = heap->unkept.bucket.counters;
+    counter_add(&counters->reserved_bytes, bytes);
+    counter_add(&counters->free_bytes, bytes);
+    counter_add(&counters->clean_bytes, bytes);
+    counter_add(&heap->counters->spare_bytes, bytes);
+    counter_raise_to(&counters->peak_reserved_bytes, counter_get(&counters->reserved_bytes));
+}
+
+void heap_count_no_longer_spare(struct heap *heap, uint64_t bytes)
+{
+    heap_lock_must_be_held(heap);
+    struct bucket_counters *counters = heap->unkept.bucket.counters;
+    counter_subtract(&heap->counters->spare_bytes, bytes);
+    counter_subtract(&counters->clean_bytes, bytes);
+    counter_subtract(&counters->free_bytes, bytes);
+    counter_subtract(&counters->reserved_bytes, bytes);
+}
+
+void heap_put_whole(struct heap *heap, struct block *whole)
+{
+    heap_lock_must_be_held(heap);
+    whole->bucket = heap_bucket(heap, whole->bytes);
+    counter_set(&whole->epoch, 0);
+    atomic_store_explicit(&whole->bin, device_bucket(whole->bucket)->bin, memory_order_relaxed);
+    heap_count_no_longer_spare(heap, whole->bytes);
+    heap_count_back(whole);
+    counter_raise_to(&whole->bucket->counters->peak_reserved_bytes,
+                     counter_get(&whole->bucket->counters->reserved_bytes));
+    heap_add_clean(heap, whole);
+}
+
+/* A part that the bucket counts as free, and is in no list, goes back to its segment. */
+static void merge_part(struct heap *heap, struct block *part)
+{
+    struct bucket *bucket = part->bucket;
+    counter_subtract(&bucket->counters->reserved_bytes, part->bytes);
+    bucket->free_blocks--;
+    counter_subtract(&bucket->counters->free_bytes, part->bytes);
+    part->bucket = &heap->unkept.bucket;
+    heap_count_spare(heap, part->bytes);
+    struct block *whole = segments_merge(&heap->segments, part);
+    if (!whole)
+        return;
+    struct heap_counters *counters = heap->counters;
+    counter_subtract(&counters->segments, 1);
+    counter_subtract(&counters->segment_bytes, whole->bytes);
+    heap_put_whole(heap, whole);
+}
+
 void heap_add_clean(struct heap *heap, struct block *block)
 {
     heap_lock_must_be_held(heap);
     struct bucket *bucket = block->bucket;
+    if (block_is_part(block)) {
+        merge_part(heap, block);
+        return;
+    }
     block_set_state(block, BLOCK_CLEAN);
+    if (may_be_cut(heap, block))
+        segments_list(&heap->segments, block);
     block_list_append(&bucket->clean, block, LINK_BUCKET);
     counter_add(&bucket->counters->clean_bytes, block->bytes);
     counter_add(&heap->clean_bytes, block->bytes);
@@ -135,11 +206,16 @@ void heap_forget_block(struct pool *pool, struct heap *heap, struct block *block
 {
     heap_lock_must_be_held(heap);
     struct device *device = context_of_heap(heap)->device;
-    if (block_state(block) != BLOCK_LEAVING)
+    if (block_state(block) == BLOCK_SPARE) {
+        if (block_is_part(block) && block->below)
+            segments_unlist(&heap->segments, block);
+        heap_count_no_longer_spare(heap, block->bytes);
+    } else if (block_state(block) != BLOCK_LEAVING) {
         counter_subtract(&block->bucket->counters->reserved_bytes, block->bytes);
+    }
     if (block_state(block) == BLOCK_LIVE || block_state(block) == BLOCK_KEPT)
         counter_subtract(&heap->live_requested, counter_get(&block->requested));
-    else if (block_state(block) != BLOCK_LEAVING)
+    else if (block_state(block) != BLOCK_LEAVING && block_state(block) != BLOCK_SPARE)
         heap_detach_free(heap, block);
     counter_subtract(&heap->reserved_bytes, block->bytes);
     block_table_remove(&pool->blocks, block_address(block), block);
@@ -185,16 +261,18 @@ static void insert_pending(struct block_list *list, struct block *block, enum bl
     block_list_insert_after(list, before, block, link);
 }
 
-/* A cache gives the blocks of a segment one after the other: the next one goes where the last one
- * went, without a search. */
+/* A cache gives the blocks of a segment one after the other, the newest first: the next one goes
+ * before the last one, without a search, so that the lists have the oldest first. */
 static void insert_by_stamp(struct heap *heap, struct block *block)
 {
     struct block *last = heap->last_accepted;
     bool is_next = last && block_state(last) == BLOCK_PENDING && last->bucket == block->bucket &&
                    counter_get(&last->epoch) == counter_get(&block->epoch);
     if (is_next) {
-        block_list_insert_after(&block->bucket->pending, last, block, LINK_BUCKET);
-        block_list_insert_after(&heap->pending, last, block, LINK_HEAP);
+        struct block *in_bucket = last->links[LINK_BUCKET].previous;
+        struct block *in_heap = last->links[LINK_HEAP].previous;
+        block_list_insert_after(&block->bucket->pending, in_bucket, block, LINK_BUCKET);
+        block_list_insert_after(&heap->pending, in_heap, block, LINK_HEAP);
     } else {
         insert_pending(&block->bucket->pending, block, LINK_BUCKET);
         insert_pending(&heap->pending, block, LINK_HEAP);

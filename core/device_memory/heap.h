@@ -4,13 +4,14 @@
  * A block is live, or free; a free one is pending (freed, and the GPU may still be using it) or
  * clean, in the heap's lists or in a thread's cache:
  *
- *   heap->reserved_bytes = live + clean + pending, in lists and caches; what is kept for graphs
- *                          (parked.h) counts as live
+ *   heap->reserved_bytes = live + clean + pending, in lists and caches, + spare
  *   heap->clean_bytes    = bytes of the blocks in all buckets' lists of clean ones
  *   heap->pending_bytes  = bytes of the blocks in heap->pending
  *                        = sum of heap->pending_by_slot
  *   bucket->free_blocks  = blocks in bucket->clean + blocks in bucket->pending
  *   lists of pending blocks ascend by stamp (block->epoch)
+ *
+ * What is spare is told in parts.h; what is kept for graphs (parked.h) counts as live.
  *
  * How an allocation finds its block is told in ladder.h, how threads take and free without a lock
  * in thread_cache.h.
@@ -31,6 +32,7 @@
 #include "core/driver/cuda_abi.h"
 #include "core/figures/figures.h"
 #include "core/figures/stats.h"
+#include "core/segments/segments.h"
 #include "device_bucket.h"
 #include "keep.h"
 
@@ -98,11 +100,17 @@ struct heap {
     struct bucket *draining;   /* while blocks are chosen to be given back: the last one's bucket */
     struct block_list pending; /* of all buckets, by ascending stamp */
     struct block *last_accepted; /* the last pending one that came from a thread's cache, or NULL */
+    struct segments segments;    /* with the policy split */
+    _Atomic bool segment_asked[2]; /* small, large: a thread asks the driver for one. Acquire and
+                                      release, by whoever asks */
 
     /* ---- bytes ---- */
     counter reserved_bytes; /* of all blocks; those neither clean nor pending are live */
     counter clean_bytes, pending_bytes;
     counter live_requested; /* as the program asked for, less what caches have counted */
+    struct {
+        counter live, reserved; /* as the program asked for them; of all blocks */
+    } peaks; /* since the program began them anew, as far as slow paths saw. Heap lock */
     uint64_t frees_since_fence, bytes_since_fence; /* that went into the heap's lists */
     uint64_t pending_by_slot[HEAP_SLOTS];          /* by the slot of the thread that freed them */
     uint64_t pending_slots;                        /* bits: slots with any */
@@ -176,6 +184,12 @@ static inline void heap_unlock_from(struct heap *heap, const char *place)
     context_unlock_from(context_of_heap(heap), place);
 }
 
+/* Whether blocks are cut out of larger ones. No lock needed. */
+static inline bool heap_splits(const struct heap *heap)
+{
+    return heap->classes.policy == BUCKETS_SPLIT;
+}
+
 /* Whether the GPU's work was over soon after the last fences. No lock needed. */
 static inline bool heap_keeps_up(const struct heap *heap)
 {
@@ -229,8 +243,16 @@ void heap_accept(struct heap *heap, struct block *block, uint8_t slot);
 void heap_add_pending(struct heap *heap, struct block *block, uint64_t stamp);
 
 /* Puts a block that is in no list among the clean ones of its bucket; the bucket's free blocks and
- * bytes count it already. */
+ * bytes count it already. A part goes back to its segment. */
 void heap_add_clean(struct heap *heap, struct block *block);
+
+/* So many bytes more are spare (parts.h), or no longer: they count in the row of what is not kept.
+ */
+void heap_count_spare(struct heap *heap, uint64_t bytes);
+void heap_count_no_longer_spare(struct heap *heap, uint64_t bytes);
+
+/* A whole block, whose bytes count as spare, joins the clean ones of its bucket. */
+void heap_put_whole(struct heap *heap, struct block *whole);
 
 /* Takes a free block out of its lists and out of the counters of free blocks. */
 void heap_detach_free(struct heap *heap, struct block *block);

@@ -1,8 +1,11 @@
 #include "heap_miss.h"
 
+#include "cache_set.h"
 #include "core/base/clock.h"
+#include "core/base/numbers.h"
 #include "core/contexts/capture.h"
 #include "core/contexts/device.h"
+#include "core/contexts/epoch.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 #include "core/contexts/return_stream.h"
@@ -10,6 +13,8 @@
 #include "core/housekeeper/housekeeper.h"
 #include "core/reclaim/miss.h"
 #include "lost.h"
+#include "parts.h"
+#include "place.h"
 #include "policies.h"
 #include "release.h"
 #include "sums.h"
@@ -50,32 +55,63 @@ static void note_reserved(struct pool *pool, struct device *device)
     counter_raise_shared(&device->memory->recent_peak, reserved);
 }
 
-/* Makes the memory a live block of the bucket. False where there is no memory for a record. */
-static bool record_block(const struct miss *miss, struct heap *heap, struct bucket *bucket)
+/* A record of what the driver gave, found by its address; NULL where there is no memory for one.
+ * Without a record the pool does not know the memory: the program and the driver do. */
+static struct block *make_record(const struct miss *miss, struct heap *heap, struct bucket *bucket,
+                                 enum block_state state)
 {
     heap_lock_must_be_held(heap);
     struct block *block = block_records_take(&heap->records, heap);
-    if (block) {
-        /* All of this comes before the block can be found, since a free takes no lock. */
-        block_set_bytes(block, miss->bytes);
-        atomic_store_explicit(&block->bin, device_bucket(bucket)->bin, memory_order_relaxed);
-        block->bucket = bucket;
-        counter_set(&block->requested, miss->requested);
-        block_set(block, *miss->address, BLOCK_LIVE);
-    }
-    if (!block || !block_table_insert(&miss->pool->blocks, *miss->address, block)) {
-        /* Without a record the pool does not know the memory: the program and the driver do. */
-        if (block)
-            block_records_put(&heap->records, block);
-        return false;
+    if (!block)
+        return NULL;
+    /* All of this comes before the block can be found, since a free takes no lock. */
+    block_set_bytes(block, miss->bytes);
+    atomic_store_explicit(&block->bin, device_bucket(bucket)->bin, memory_order_relaxed);
+    block->bucket = bucket;
+    counter_set(&block->requested, miss->requested);
+    block_set(block, *miss->address, state);
+    if (!block_table_insert(&miss->pool->blocks, *miss->address, block)) {
+        block_records_put(&heap->records, block);
+        return NULL;
     }
     counter_add(&heap->reserved_bytes, miss->bytes);
     note_reserved(miss->pool, miss->context->device);
+    return block;
+}
+
+/* Makes the memory a live block of the bucket. */
+static bool record_block(const struct miss *miss, struct heap *heap, struct bucket *bucket)
+{
+    heap_lock_must_be_held(heap);
+    if (!make_record(miss, heap, bucket, BLOCK_LIVE))
+        return false;
     /* The peak comes first: a process may be killed at any moment, and its figures are read, in
      * which no number is above its peak. */
     counter_raise_to(&bucket->counters->peak_reserved_bytes,
                      counter_get(&bucket->counters->reserved_bytes) + miss->bytes);
     counter_add(&bucket->counters->reserved_bytes, miss->bytes);
+    counter_add(&heap->live_requested, miss->requested);
+    heap_raise_peaks(heap, bucket);
+    return true;
+}
+
+/* Makes the memory a segment, and a part of it the live block. Where there is no memory for the
+ * records of parts, the whole is the block. */
+static bool record_segment(const struct miss *miss, struct heap *heap, struct bucket *bucket)
+{
+    heap_lock_must_be_held(heap);
+    struct bucket *unkept = &heap->unkept.bucket;
+    struct block *whole = make_record(miss, heap, unkept, BLOCK_LEAVING);
+    if (!whole)
+        return false;
+    struct block *block = heap_cut_new(heap, whole, bucket);
+    if (!block) {
+        counter_add(&unkept->counters->reserved_bytes, miss->bytes);
+        block = whole;
+    }
+    counter_set(&block->requested, miss->requested);
+    block_set_state(block, BLOCK_LIVE);
+    *miss->address = block_address(block);
     counter_add(&heap->live_requested, miss->requested);
     heap_raise_peaks(heap, bucket);
     return true;
@@ -87,11 +123,12 @@ static CUresult finish_miss(const struct miss *miss, struct bucket *bucket)
 {
     struct context *context = miss->context;
     struct heap *heap = heap_of(context);
+    bool met = miss->result == CUDA_SUCCESS;
+    bool segment = met && miss->bytes > bucket->bytes && bucket->bytes != 0;
     /* A block that is smaller than its bucket must not serve it again, so it is not kept. A failure
      * counts as the bucket's. */
-    if (miss->bytes != bucket->bytes && miss->result == CUDA_SUCCESS)
+    if (met && miss->bytes < bucket->bytes)
         bucket = &heap->unkept.bucket;
-    bool met = miss->result == CUDA_SUCCESS;
     bool lives = context_generation(context) == miss->generation && (miss->generation & 1) != 0;
     /* A record of this address is stale: the block there was freed past the pool. */
     if (met && lives)
@@ -106,7 +143,9 @@ static CUresult finish_miss(const struct miss *miss, struct bucket *bucket)
     miss_count_request(miss, bucket->counters);
     counter_add(&heap->misses, 1);
     counter_raise_to(&heap->largest_request, met ? miss->requested : 0);
-    bool recorded = met && lives && record_block(miss, heap, bucket);
+    bool recorded =
+        met && lives &&
+        (segment ? record_segment(miss, heap, bucket) : record_block(miss, heap, bucket));
     if (!recorded)
         device_unreserve(context->device, miss->bytes);
     miss_count_outcome(miss, bucket->counters, recorded);
@@ -127,37 +166,269 @@ static CUresult refuse(struct miss *miss, struct bucket *bucket)
     return miss->result;
 }
 
-CUresult heap_miss(struct pool *pool, struct context *context, struct bucket *bucket,
-                   CUdeviceptr *address, size_t requested)
+/* ---- where blocks are cut out of segments ---- */
+
+/* A thread waits so long for another one's segment before it asks for its own: nanoseconds. */
+#define SEGMENT_WAIT_NANOSECONDS (UINT64_C(100) * 1000 * 1000)
+
+/* What a miss of a block that may be cut has besides; its bytes are the segment's. */
+struct cutting {
+    struct bucket *bucket;
+    bool done; /* the block was cut out of what had become free meanwhile */
+};
+
+/* Gives the program a block out of what is free, and counts it as a hit. anywhere: see heap_cut. */
+static bool cut_for(struct miss *miss, bool anywhere)
+{
+    heap_lock_must_be_held(heap_of(miss->context));
+    struct cutting *cutting = miss->with;
+    struct heap *heap = heap_of(miss->context);
+    if (heap->ending || context_generation(miss->context) != miss->generation)
+        return false;
+    struct block *block = heap_cut(heap, cutting->bucket, anywhere);
+    if (!block)
+        return false;
+    place_hand_out(heap, block, miss->requested, HIT_CLEAN);
+    thread_count_wait(cutting->bucket->counters);
+    *miss->address = block_address(block);
+    cutting->done = true;
+    miss->result = CUDA_SUCCESS;
+    return true;
+}
+
+static bool lock_and_cut_for(struct miss *miss, bool anywhere)
+{
+    struct heap *heap = heap_of(miss->context);
+    heap_lock(heap);
+    bool done = cut_for(miss, anywhere);
+    heap_unlock(heap);
+    return done;
+}
+
+static CUresult ask_driver_or_cut(struct miss *miss)
+{
+    CUresult result = ask_driver(miss);
+    bool cut = result == CUDA_ERROR_OUT_OF_MEMORY && lock_and_cut_for(miss, true);
+    return cut ? CUDA_SUCCESS : result;
+}
+
+static CUresult cut_or_ask_driver(struct miss *miss)
+{
+    return lock_and_cut_for(miss, false) ? CUDA_SUCCESS : ask_driver_or_cut(miss);
+}
+
+/* What other sizes have pending, or in caches, is as good as a new segment once it is clean. What
+ * has no fence gets one that is only asked about. Releases and retakes the lock. */
+static bool cut_what_is_over(struct miss *miss)
+{
+    struct context *context = miss->context;
+    struct heap *heap = heap_of(context);
+    heap_lock_must_be_held(heap);
+    if (cut_for(miss, false))
+        return true;
+    struct heap_bytes bytes = heap_bytes(heap);
+    if (bytes.clean + bytes.pending < miss->requested)
+        return false;
+    thread_caches_collect(heap);
+    heap_unlock(heap);
+    epoch_fence_the_rest_at_once(miss->pool, context);
+    epoch_ask_all(miss->pool, context);
+    heap_lock(heap);
+    return cut_for(miss, false);
+}
+
+/* Where the reserve may not grow, what is pending is waited for, as far as an allocation may. */
+static bool cut_before_growth(struct miss *miss)
+{
+    struct context *context = miss->context;
+    struct heap *heap = heap_of(context);
+    heap_lock(heap);
+    bool done = cut_what_is_over(miss);
+    uint64_t last = heap->pending.last ? counter_get(&heap->pending.last->epoch) : 0;
+    uint64_t bound =
+        release_bound(miss->pool, context, heap_bytes(heap).requested, miss->requested);
+    while (!done && counter_get(&heap->reserved_bytes) + miss->bytes > bound &&
+           heap->pending.first && counter_get(&heap->pending.first->epoch) <= last &&
+           epoch_wait_in_allocation(miss->pool, context, counter_get(&heap->pending.first->epoch)))
+        done = cut_for(miss, false);
+    heap_unlock(heap);
+    return done;
+}
+
+/* Many threads that begin at the same moment need one segment, and not one each. The driver makes
+ * one at a time anyway. Whether this thread is now the one that asks. */
+static bool claim_segment(struct miss *miss, _Atomic bool *asked)
+{
+    uint64_t started = monotonic_now();
+    /* Acquire and release: what the other thread has recorded is found. */
+    while (atomic_exchange_explicit(asked, true, memory_order_acquire)) {
+        if (monotonic_now() - started > SEGMENT_WAIT_NANOSECONDS)
+            return false;
+        patient_nap(started);
+        if (lock_and_cut_for(miss, false))
+            return false;
+    }
+    return true;
+}
+
+/* Where the segment would pass a limit, or the driver has none, the block alone may fit: nothing is
+ * given back for what else would be in the segment. */
+static void ask_for_block_alone(struct miss *miss)
+{
+    struct cutting *cutting = miss->with;
+    device_unreserve(miss->context->device, miss->bytes - cutting->bucket->bytes);
+    miss->bytes = cutting->bucket->bytes;
+    miss_ask(miss);
+}
+
+static bool is_inside_limits(const struct miss *miss)
+{
+    const struct device *device = miss->context->device;
+    uint64_t left = rest_of(device->limit, device_reserved(device));
+    return miss->bytes <= left && miss->bytes <= device_group_left(device);
+}
+
+/* Reserves a segment's bytes, or where these pass a limit the block's. False where the block was
+ * cut after all, or is refused. */
+static bool reserve_segment(struct miss *miss)
+{
+    struct bucket *bucket = ((struct cutting *)miss->with)->bucket;
+    if (!is_inside_limits(miss))
+        miss->bytes = bucket->bytes;
+    if (!is_inside_limits(miss) && lock_and_cut_for(miss, true))
+        return false;
+    if (miss_reserve(miss) || miss_reserve_exactly(miss))
+        return true;
+    if (!lock_and_cut_for(miss, true))
+        refuse(miss, bucket);
+    return false;
+}
+
+static void finish_cutting(struct miss *miss, struct bucket *bucket)
+{
+    const struct cutting *cutting = miss->with;
+    if (cutting->done)
+        device_unreserve(miss->context->device, miss->bytes);
+    else
+        finish_miss(miss, bucket);
+}
+
+static void ask_for_segment(struct miss *miss)
+{
+    struct cutting *cutting = miss->with;
+    if (!reserve_segment(miss))
+        return;
+    miss_ask(miss);
+    if (miss_is_out_of_memory(miss) && miss->bytes > cutting->bucket->bytes)
+        ask_for_block_alone(miss);
+    miss_ask_again(miss);
+    miss_ask_exactly(miss);
+    finish_cutting(miss, cutting->bucket);
+}
+
+/* Whether no more is asked for than the block takes. */
+static bool is_alone(struct heap *heap, const struct bucket *bucket)
+{
+    heap_lock(heap);
+    bool alone = !segment_is_for_several(&heap->segments, bucket->bytes) ||
+                 policy_spares_too_much(heap, bucket->bytes);
+    heap_unlock(heap);
+    return alone;
+}
+
+/* A block that may be cut out of a new segment. */
+static void miss_and_cut(struct miss *miss, struct bucket *bucket)
+{
+    struct heap *heap = heap_of(miss->context);
+    const struct cutting *cutting = miss->with;
+    miss->ask = cut_or_ask_driver;
+    bool alone = is_alone(heap, bucket);
+    miss->bytes = alone ? segment_bytes_of_one(bucket->bytes)
+                        : segment_bytes_for(&heap->segments, bucket->bytes);
+    if (cut_before_growth(miss))
+        return;
+    bool large = miss->bytes != heap->segments.small;
+    bool claimed = !alone && claim_segment(miss, &heap->segment_asked[large]);
+    if (!cutting->done && !(claimed && lock_and_cut_for(miss, false))) {
+        release_before_growth(miss->pool, miss->context, miss->bytes);
+        ask_for_segment(miss);
+    }
+    if (claimed)
+        atomic_store_explicit(&heap->segment_asked[large], false, memory_order_release);
+}
+
+/* ---- misses ---- */
+
+/* A block of the driver's own. */
+static void miss_alone(struct miss *miss, struct bucket *bucket)
+{
+    release_before_growth(miss->pool, miss->context, miss->bytes);
+    if (!miss_reserve(miss) && !miss_reserve_exactly(miss)) {
+        refuse(miss, bucket);
+        return;
+    }
+    miss_ask(miss);
+    miss_ask_again(miss);
+    miss_ask_exactly(miss);
+    finish_cutting(miss, bucket);
+}
+
+/* The same, but that what is spare serves where the driver has nothing: it cannot go back. */
+static void miss_alone_or_cut(struct miss *miss, struct bucket *bucket)
+{
+    struct heap *heap = heap_of(miss->context);
+    struct cutting *cutting = miss->with;
+    uint64_t of_bucket = size_class_round(&heap->classes, miss->requested);
+    heap_lock(heap);
+    cutting->bucket = of_bucket ? heap_bucket(heap, of_bucket) : bucket;
+    heap_unlock(heap);
+    miss->ask = ask_driver_or_cut;
+    miss_alone(miss, bucket);
+}
+
+static CUresult miss_by(void (*way)(struct miss *, struct bucket *), struct pool *pool,
+                        struct context *context, struct bucket *bucket, CUdeviceptr *address,
+                        size_t requested)
 {
     no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
+    struct cutting cutting = {.bucket = bucket};
     struct miss miss = {.pool = pool,
                         .context = context,
                         .generation = context_generation(context),
                         .requested = requested,
                         .bytes = bucket->bytes ? bucket->bytes : requested,
                         .ask = ask_driver,
+                        .with = &cutting,
                         .cost = bucket->counters,
                         .address = address};
     if (miss_ask_in_vain(&miss))
         return finish_miss(&miss, bucket);
     release_excess(pool, context, RELEASE_IN_ALLOCATION);
-    release_before_growth(pool, context, miss.bytes);
-    if (!miss_reserve(&miss) && !miss_reserve_exactly(&miss))
-        return refuse(&miss, bucket);
-    miss_ask(&miss);
-    miss_ask_again(&miss);
-    miss_ask_exactly(&miss);
-    finish_miss(&miss, bucket);
+    way(&miss, bucket);
     release_look_at_memory(pool, context);
     housekeeper_look_after_miss(pool);
     return miss.result;
 }
 
+CUresult heap_miss(struct pool *pool, struct context *context, struct bucket *bucket,
+                   CUdeviceptr *address, size_t requested)
+{
+    bool cut = heap_splits(heap_of(context)) && bucket->bytes != 0;
+    return miss_by(cut ? miss_and_cut : miss_alone, pool, context, bucket, address, requested);
+}
+
+CUresult heap_miss_alone(struct pool *pool, struct context *context, struct bucket *bucket,
+                         CUdeviceptr *address, size_t requested)
+{
+    return miss_by(miss_alone, pool, context, bucket, address, requested);
+}
+
 CUresult heap_allocate_unkept(struct pool *pool, struct context *context, CUdeviceptr *address,
                               size_t bytes)
 {
-    return heap_miss(pool, context, &heap_of(context)->unkept.bucket, address, bytes);
+    struct heap *heap = heap_of(context);
+    return miss_by(heap_splits(heap) ? miss_alone_or_cut : miss_alone, pool, context,
+                   &heap->unkept.bucket, address, bytes);
 }
 
 void heap_adopt(struct miss *miss, size_t bytes)

@@ -12,12 +12,17 @@
 #include "core/reclaim/miss.h"
 #include "heap.h"
 
-/* A new block of the bucket. The context is current. */
+/* A new block of the bucket; with the policy split, one that is cut out of what the driver gives.
+ * The context is current. */
 CUresult heap_miss(struct pool *pool, struct context *context, struct bucket *bucket,
                    CUdeviceptr *address, size_t requested);
 
+/* The same, and a block of the driver's own whatever the policy. */
+CUresult heap_miss_alone(struct pool *pool, struct context *context, struct bucket *bucket,
+                         CUdeviceptr *address, size_t requested);
+
 /* A block that is not kept: straight from the driver, in the caller's capture mode, but known to
- * the pool. */
+ * the pool; where the driver has nothing, one that is cut out of what is clean. */
 CUresult heap_allocate_unkept(struct pool *pool, struct context *context, CUdeviceptr *address,
                               size_t bytes);
 

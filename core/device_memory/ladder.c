@@ -9,31 +9,13 @@
 #include "core/contexts/pool_state.h"
 #include "core/contexts/surroundings.h"
 #include "heap_miss.h"
+#include "parts.h"
 #include "place.h"
 #include "policies.h"
 #include "sums.h"
 
-/* Gives a free block to the program. It is in the heap's lists, or was just taken out of a thread's
- * cache. */
-static void hand_out(struct heap *heap, struct block *block, size_t bytes, enum hit hit)
-{
-    heap_lock_must_be_held(heap);
-    struct bucket_counters *counters = block->bucket->counters;
-    if (block_state(block) != BLOCK_CACHED)
-        heap_detach_free(heap, block);
-    counter_set(&block->requested, bytes);
-    block_set_state(block, BLOCK_LIVE);
-    if (__builtin_expect(heap->keep.unused_returns != 0, 0)) {
-        keep_note_hit(&heap->keep, block->bytes);
-        thread_caches_update_closed(heap);
-    }
-    counter_add(&counters->requested_bytes, bytes);
-    heap_count_live(heap, block);
-    counter_add(&counters->hits[hit], 1);
-}
-
-/* A pending block that a barrier raised earlier covers: all later work of the context is ordered
- * behind the block's last use already. NULL where there is none. */
+/* The newest pending block that a barrier raised earlier covers: all later work of the context is
+ * ordered behind the block's last use already. NULL where there is none. */
 static struct block *take_behind_barrier(struct pool *pool, struct context *context,
                                          const struct place *place)
 {
@@ -43,7 +25,10 @@ static struct block *take_behind_barrier(struct pool *pool, struct context *cont
     if (!stamp || stamp > barrier || !barriers_are_open(pool))
         return NULL;
     place_empty_bin(place);
-    return place->bucket->pending.first;
+    struct block *block = place->bucket->pending.last;
+    while (block && counter_get(&block->epoch) > barrier)
+        block = block->links[LINK_BUCKET].previous;
+    return block;
 }
 
 /* Asks the driver whether a fence that covers the stamp is over, unless another thread is asking:
@@ -117,6 +102,26 @@ static struct block *query_pending(struct pool *pool, struct context *context,
     return place_newest_clean(place);
 }
 
+/* Rung 4 before rung 3, where memory is to stay hot: one barrier behind the newest fence of a free
+ * serves all blocks that were freed before. NULL where none covers what the place has. Releases and
+ * retakes the lock. */
+static struct block *take_hot(struct pool *pool, struct context *context, const struct place *place,
+                              enum hit *hit)
+{
+    lock_must_be_held(&context->lock);
+    struct heap *heap = heap_of(context);
+    uint64_t fenced = atomic_load_explicit(&context->epochs.fenced, memory_order_relaxed);
+    uint64_t stamp = place_oldest_stamp(place);
+    if (!stamp || stamp > fenced || !policy_reuses_hot(pool, heap, place->bucket->bytes))
+        return NULL;
+    struct fence *fence = epoch_fence_for(&context->epochs, fenced, true);
+    *hit = HIT_BARRIER;
+    if (!fence || !epoch_raise_barrier(pool, context, fence) || heap->ending)
+        return NULL;
+    struct block *clean = place_newest_clean(place);
+    return clean ? clean : take_behind_barrier(pool, context, place);
+}
+
 /* Takes the bucket's blocks out of other threads' caches, where that is better than to ask the
  * driver or to wait; NULL where it is not, or brings nothing. Releases and retakes the lock. */
 static struct block *take_from_other_caches(struct pool *pool, struct context *context,
@@ -124,7 +129,7 @@ static struct block *take_from_other_caches(struct pool *pool, struct context *c
 {
     lock_must_be_held(&context->lock);
     bool grows = policy_prefers_growth(pool, context, place);
-    if (!policy_other_caches_hold_bucket(context, place, grows))
+    if (!policy_other_caches_hold_bucket(pool, context, place, grows))
         return NULL;
     thread_caches_take(heap_of(context), place->bucket, !policy_can_wait(context, place));
     *hit = HIT_CLEAN;
@@ -167,6 +172,8 @@ static struct block *take_pending_block(struct pool *pool, struct context *conte
         return NULL;
     struct block *block = query_pending(pool, context, place, hit);
     if (!block && !heap->ending)
+        block = take_hot(pool, context, place, hit);
+    if (!block && !heap->ending)
         block = take_from_other_caches(pool, context, place, hit);
     if (block || heap->ending || !place_oldest_stamp(place))
         return block;
@@ -197,6 +204,8 @@ static struct block *find_block(struct pool *pool, struct context *context,
     if (policy_is_ahead(context, cache) && !wait_for_the_others(pool, context, cache))
         return NULL;
     struct block *block = place_newest_clean(place);
+    if (!block)
+        block = heap_cut(heap_of(context), place->bucket, false);
     if (block && cache && cache->waited_ns > 0)
         cache->waited_ns = 0;
     if (!block)
@@ -226,7 +235,7 @@ static bool allocate_from_heap(struct pool *pool, struct context *context, struc
         place.cache->in_slow_path = false;
     if (!block)
         return false;
-    hand_out(heap, block, bytes, hit);
+    place_hand_out(heap, block, bytes, hit);
     *address = block_address(block);
     place_refill(heap, &place);
     return true;
@@ -269,9 +278,11 @@ CUresult heap_allocate_anew(struct pool *pool, struct context *context, CUdevice
     struct heap *heap = heap_of(context);
     struct bucket *bucket = &heap->unkept.bucket;
     uint64_t of_bucket = size_class_round(&heap->classes, bytes);
+    /* What is over goes back before the miss, if it has become too much: nobody else asks. */
+    epoch_ask_all(pool, context);
     heap_lock(heap);
     if (of_bucket != 0 && !heap->ending_or_finest)
         bucket = heap_bucket(heap, of_bucket);
     heap_unlock(heap);
-    return heap_miss(pool, context, bucket, address, bytes);
+    return heap_miss_alone(pool, context, bucket, address, bytes);
 }

@@ -2,12 +2,13 @@
  * The ladder: how an allocation finds its block.
  *
  * It takes the first of:
- *   1. a clean block of its bucket: no driver call;
+ *   1. a clean block of its bucket, or one cut out of a larger one (parts.h): no driver call;
  *   2. a pending block whose fence turns out to be over;
  *   3. a new block from the driver, while pending bytes are inside the growth budget;
  *   4. a pending block after the oldest fence that frees one: behind a context barrier (the device
  *      waits) while one thread uses the heap, else after a wait on the host; but not where the host
- *      may have to act before the fence is over, see host_work.h;
+ *      may have to act before the fence is over, see host_work.h; before rung 3 where memory is to
+ *      stay hot (policy_keeps_hot);
  *   5. the driver; if it is out of memory, see release.h.
  *
  * Rung 1 takes no lock where the thread's cache has such a block: see thread_cache.h. What decides

@@ -16,10 +16,11 @@ static void forget_visited(struct block *block, void *argument)
     struct forgetting *forgetting = argument;
     struct bucket_counters *counters = block->bucket->counters;
     bool live = block_state(block) == BLOCK_LIVE || block_state(block) == BLOCK_KEPT;
+    bool spare = block_state(block) == BLOCK_SPARE;
     heap_forget_block(forgetting->pool, forgetting->heap, block);
     if (live)
         bucket_count_lost(counters);
-    else
+    else if (!spare)
         counter_add(&counters->evictions[EVICTION_CONTEXT], 1);
 }
 
@@ -41,11 +42,15 @@ void heap_reset(struct pool *pool, struct context *context)
     heap_lock(heap);
     thread_caches_collect(heap);
     block_records_visit(&heap->records, forget_visited, &forgetting);
+    counter_set(&heap->counters->segments, 0);
+    counter_set(&heap->counters->segment_bytes, 0);
     epoch_reset(&context->epochs);
     heap->frees_since_fence = 0;
     heap->bytes_since_fence = 0;
     counter_set(&heap->counters->earlier_peak, heap_peak_requested(heap));
     counter_set(&heap->counters->peak_requested, 0);
+    counter_set(&heap->peaks.live, 0);
+    counter_set(&heap->peaks.reserved, 0);
     keep_reset(&heap->keep);
     thread_caches_update_closed(heap);
     heap_unlock(heap);
@@ -56,6 +61,9 @@ bool heap_let_go(struct pool *pool, CUdeviceptr address)
     struct block *block = block_table_find(&pool->blocks, address);
     if (!block)
         return true;
+    /* The driver could not free it; so it stays the program's. */
+    if (block_is_part(block))
+        return false;
     struct heap *heap = block->heap;
     heap_lock(heap);
     bool live = heap_claim_live(heap, block, address, BLOCK_LEAVING);
@@ -77,7 +85,9 @@ static bool is_listed(const struct block *block)
 void heap_forget_address(struct pool *pool, CUdeviceptr address)
 {
     struct block *block = block_table_find(&pool->blocks, address);
-    if (!block)
+    /* The driver gives out no address inside a block of its own, and the beginning of one that is
+     * cut belongs to nobody who could have freed it. */
+    if (!block || block_is_part(block))
         return;
     struct heap *heap = block->heap;
     heap_lock(heap);

@@ -19,7 +19,7 @@ void heap_set_ending(struct heap *heap, bool ending);
 void heap_reset(struct pool *pool, struct context *context);
 
 /* Someone frees this address past the pool: forgets a live block there. False where the block is
- * free, and so nobody's to free. */
+ * free, and so nobody's to free, or a part, of which the driver knows nothing. */
 bool heap_let_go(struct pool *pool, CUdeviceptr address);
 
 /* Forgets a record of this address, if there is one: the driver has just given the address out,

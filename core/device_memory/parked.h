@@ -9,8 +9,8 @@
  * until when, is known by core/graph_memory alone.
  *
  *   live --heap_own--> live, owned --heap_park--> parked --heap_unpark--> pending
- *     ^                     |
- *     '----heap_disown------'
+ *     ^                   |     ^                    |
+ *     '----heap_disown----'     '--heap_take_parked--'
  *
  * No driver call is made here. Called without the heap's lock, which is taken inside.
  */
@@ -30,6 +30,14 @@ void heap_disown(struct block *block, CUdeviceptr address);
 /* The program frees a block that graphs use: nobody gets it until heap_unpark. False where it is
  * not live (any more), as of a second free. */
 bool heap_park(struct block *block, CUdeviceptr address);
+
+/* Graphs use it in turns: the parked block is the program's again, owned as before, for a request
+ * of so many bytes. False where there is no such parked block (any more), and where others than the
+ * process's streams may reach it. */
+bool heap_take_parked(struct block *block, CUdeviceptr address, size_t bytes);
+
+/* The bytes of a block that is made for such a request. */
+uint64_t heap_size_of_block(const struct context *context, size_t bytes);
 
 /* No graph uses the parked block any more: it is pending, as if freed just now. So it is reused
  * behind a fence that is recorded after this. False where there is no such parked block (any more),

@@ -1,7 +1,10 @@
 #include "place.h"
 
 #include "cache_bin.h"
+#include "cache_set.h"
 #include "cache_threads.h"
+#include "hot_memory.h"
+#include "sums.h"
 
 /* While the GPU keeps up, a fence is due once a thread has freed 1 / FENCE_SHARE of the blocks that
  * a bin may hold: the others last until that fence is over. */
@@ -27,6 +30,8 @@ void place_refresh_cache(struct heap *heap, struct thread_cache *cache)
     unsigned alone = heap->uses_in_a_row == HEAP_USES_ALONE, caches = heap->caches.count;
     thread_cache_fit(cache);
     cache->fence_set_while_keeping_up = heap_keeps_up(heap);
+    cache->launches_before = thread_state.launches;
+    cache->hot_fence_bytes = policy_hot_fence_bytes(cache->pool, heap);
     uint32_t frees =
         cache->fence_set_while_keeping_up ? fence_frees(heap) : FENCE_EVERY_FREES << alone;
     thread_cache_set_fence(cache, frees, alone, halvings_for(caches));
@@ -112,4 +117,21 @@ void place_refill(struct heap *heap, const struct place *place)
         heap_detach_free(heap, block);
         thread_cache_fill(place->bin, block);
     }
+}
+
+void place_hand_out(struct heap *heap, struct block *block, size_t bytes, enum hit hit)
+{
+    heap_lock_must_be_held(heap);
+    struct bucket_counters *counters = block->bucket->counters;
+    if (block_state(block) != BLOCK_CACHED)
+        heap_detach_free(heap, block);
+    counter_set(&block->requested, bytes);
+    block_set_state(block, BLOCK_LIVE);
+    if (__builtin_expect(heap->keep.unused_returns != 0, 0)) {
+        keep_note_hit(&heap->keep, block->bytes);
+        thread_caches_update_closed(heap);
+    }
+    counter_add(&counters->requested_bytes, bytes);
+    heap_count_live(heap, block);
+    counter_add(&counters->hits[hit], 1);
 }

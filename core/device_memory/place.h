@@ -46,6 +46,10 @@ void place_empty_bin(const struct place *place);
 /* Moves clean blocks to the thread's cache, for its next allocations: the newest on top. */
 void place_refill(struct heap *heap, const struct place *place);
 
+/* Gives a free block to the program. It is in the heap's lists, or was just taken out of a thread's
+ * cache, or cut. */
+void place_hand_out(struct heap *heap, struct block *block, size_t bytes, enum hit hit);
+
 /* Says to the cache how much may go without a fence from now on, and has it give back what it may
  * hold no more. */
 void place_refresh_cache(struct heap *heap, struct thread_cache *cache);

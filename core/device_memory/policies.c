@@ -26,7 +26,8 @@
 #define LEAST_COST_OF_GROWTH 10000
 
 /* Rounding may make live blocks larger than what was asked for by 1 / HEAP_WASTE_SHARE of the
- * device in all. With more, a program that fills the device would not fit. */
+ * device in all, and segments may have as much spare. With more, a program that fills the device
+ * would not fit. */
 #define HEAP_WASTE_SHARE 64u
 
 /* ---- a new block, or one that is pending ---- */
@@ -129,13 +130,16 @@ bool policy_can_wait(const struct context *context, const struct place *place)
     return stamp && (epoch_fence_is_near(epochs) || epoch_fence_for(epochs, stamp, true));
 }
 
-bool policy_other_caches_hold_bucket(struct context *context, const struct place *place, bool grows)
+bool policy_other_caches_hold_bucket(struct pool *pool, struct context *context,
+                                     const struct place *place, bool grows)
 {
     lock_must_be_held(&context->lock);
     struct heap *heap = heap_of(context);
     bool plenty = grows && !device_is_short(context->device) &&
                   heap_kept_bytes(heap_of(context)) <= context->device->cached_cap / 2;
-    uint64_t most = plenty ? context->device->growth_budget / STRANDED_SHARE : 0;
+    uint64_t ring =
+        policy_keeps_hot(pool, heap) ? context->device->hot_bytes : context->device->growth_budget;
+    uint64_t most = plenty ? ring / STRANDED_SHARE : 0;
     bool waits = policy_can_wait(context, place), clean = plenty || waits;
     if (waits && (heap_keeps_up(heap) ||
                   counter_get(&heap->now) <
@@ -150,7 +154,7 @@ bool policy_barriers_may_be_used(struct pool *pool, struct heap *heap)
     heap_lock_must_be_held(heap);
     bool others = heap->caches.count > 1 && heap_recent_sums(heap, SUMS_EPOCHS_OLD)->freeing > 1;
     bool alone = heap->uses_in_a_row == HEAP_USES_ALONE && !others && launches_alone(pool);
-    return alone && barriers_are_open(pool);
+    return (alone || policy_keeps_hot(pool, heap)) && barriers_are_open(pool);
 }
 
 bool policy_is_ahead(struct context *context, const struct thread_cache *cache)
@@ -267,14 +271,24 @@ bool policy_nothing_is_missed(const struct context *context, uint64_t more, uint
 void policy_watch_rounding(struct heap *heap, const struct device *device)
 {
     heap_lock_must_be_held(heap);
+    uint64_t reserved = counter_get(&heap->reserved_bytes);
+    uint64_t most = device->total_bytes / HEAP_WASTE_SHARE;
+    /* No part of it can be more, so that the caches need not be looked through. */
+    if (reserved <= most && !heap->finest_sizes)
+        return;
     struct heap_bytes bytes = heap_bytes(heap);
     uint64_t used = bytes.clean + bytes.pending + bytes.requested;
-    uint64_t reserved = counter_get(&heap->reserved_bytes);
     uint64_t waste = rest_of(reserved, used);
-    uint64_t most = device->total_bytes / HEAP_WASTE_SHARE;
-    heap->finest_sizes = waste > (heap->finest_sizes ? most / 2 : most);
+    heap->finest_sizes = !heap_splits(heap) && waste > (heap->finest_sizes ? most / 2 : most);
     heap->ending_or_finest = heap->finest_sizes || heap->ending;
     thread_caches_update_closed(heap);
+}
+
+bool policy_spares_too_much(const struct heap *heap, uint64_t bytes)
+{
+    heap_lock_must_be_held(heap);
+    return segments_spare_bytes(&heap->segments, bytes) >
+           context_of_heap(heap)->device->total_bytes / HEAP_WASTE_SHARE;
 }
 
 uint64_t policy_room_to_keep(const struct pool *pool, const struct context *context)

@@ -16,10 +16,12 @@
  * Refills                        thread_cache_wants
  * Sleep and retirement of caches cache_set.c, cache_threads.c
  * Device barriers                policy_barriers_may_be_used
+ * Hot memory                     hot_memory.h, take_hot (ladder.c)
  * A fence for many frees         policy_fence_is_due, place_refresh_cache
  * One closer                     another_closes
  * Ghosts and trials              keep.h
  * Sizes of the driver's own      policy_watch_rounding
+ * A block alone                  policy_spares_too_much
  * Frees that wait, memory missed policy_pending_is_missed, policy_nothing_is_missed
  * Frees that wait, after a wait  heap_note_vain_wait
  * in vain
@@ -31,6 +33,7 @@
 #include <stdint.h>
 
 #include "heap.h"
+#include "hot_memory.h"
 #include "place.h"
 #include "thread_cache.h"
 
@@ -63,8 +66,8 @@ bool policy_can_wait(const struct context *context, const struct place *place);
 
 /* Whether other threads' caches have what this one would have to ask the driver for, or, where the
  * reserve may not grow, to wait for: clean blocks, or any where it has nothing to wait for. */
-bool policy_other_caches_hold_bucket(struct context *context, const struct place *place,
-                                     bool grows);
+bool policy_other_caches_hold_bucket(struct pool *pool, struct context *context,
+                                     const struct place *place, bool grows);
 
 /* Whether a wait may be the device's, behind a context barrier, instead of the host's. Threads that
  * take and free without the lock are seen by what they free. */
@@ -109,6 +112,11 @@ bool policy_nothing_is_missed(const struct context *context, uint64_t more, uint
 
 /* Rounding has cost what it has cost: decides whether sizes are the driver's own from now on. */
 void policy_watch_rounding(struct heap *heap, const struct device *device);
+
+/* Whether so much is spare in pieces that do not serve blocks of so many bytes, which therefore
+ * miss, that no more is asked for than such a block takes: else the program would miss what is
+ * spare. */
+bool policy_spares_too_much(const struct heap *heap, uint64_t bytes);
 
 /* Bytes that could be kept as well as what the context holds. */
 uint64_t policy_room_to_keep(const struct pool *pool, const struct context *context);

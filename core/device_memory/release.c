@@ -3,6 +3,7 @@
 #include "cache_set.h"
 #include "core/base/clock.h"
 #include "core/base/numbers.h"
+#include "core/contexts/capture.h"
 #include "core/contexts/device.h"
 #include "core/contexts/epoch.h"
 #include "core/contexts/pool_state.h"
@@ -13,7 +14,9 @@
 #include "core/reclaim/managed.h"
 #include "core/reclaim/reclaim.h"
 #include "core/reclaim/room.h"
+#include "driver_free.h"
 #include "heap.h"
+#include "release_sums.h"
 #include "sums.h"
 
 /* How long it waits for a context that another thread is ending. */
@@ -76,7 +79,7 @@ static uint64_t settle(struct pool *pool, struct heap *heap, struct block *block
             continue;
         }
         released += b->bytes;
-        if (reason != EVICTION_IDLE && b->bucket->bytes)
+        if (reason != EVICTION_IDLE && b->bucket->bytes && !heap_splits(heap))
             keep_note_unused(&heap->keep, b->bytes);
         thread_caches_update_closed(heap);
         heap_forget_block(pool, heap, b);
@@ -154,18 +157,6 @@ static struct block *collect(struct pool *pool, struct context *context, chooser
     atomic_fetch_add_explicit(&context->device->returning, *count, memory_order_relaxed);
     heap_unlock(heap_of(context));
     return chain;
-}
-
-/* Bytes of all contexts of a device (NULL: of all devices) that are clean or pending. */
-static uint64_t kept_in_heaps(struct pool *pool, struct device *device)
-{
-    uint64_t bytes = 0;
-    for (struct context *c = context_next(pool, NULL, device); c;
-         c = context_next(pool, c, device)) {
-        struct heap_bytes of_one = heap_bytes(heap_of(c));
-        bytes += of_one.clean + of_one.pending;
-    }
-    return bytes;
 }
 
 static bool can_release(const struct pool *pool, enum release_place place)
@@ -345,8 +336,10 @@ static uint64_t bytes_over_cap(struct pool *pool, struct context *context)
     /* Looking through all caches costs their threads something: not where it cannot be. */
     if (device_reserved(context->device) <= cap && !managed_is_crowded(context->device))
         return 0;
-    uint64_t cached = kept_in_heaps(pool, context->device);
-    uint64_t over = rest_of(cached, cap);
+    struct heap_bytes kept = release_sum(pool, context->device);
+    uint64_t cached = kept.clean + kept.pending;
+    /* What is spare does not go back by itself: whole blocks would go in its place. */
+    uint64_t over = rest_of(rest_of(cached, kept.spare), cap);
     uint64_t in_the_way = managed_in_the_way(context->device, cached);
     return larger_of(over, in_the_way);
 }
@@ -493,6 +486,9 @@ void release_look_at_memory(struct pool *pool, struct context *context)
 void release_note_shortage(struct context *context)
 {
     struct heap *heap = heap_of(context);
+    /* What is cut serves other sizes, so that it is not for its own to come back. */
+    if (heap_splits(heap))
+        return;
     heap_lock(heap);
     keep_begin_trial(&heap->keep);
     thread_caches_update_closed(heap);
@@ -512,32 +508,36 @@ uint64_t release_everywhere(struct pool *pool, struct device *device, uint64_t b
     return released;
 }
 
+/* While captures go on no fence can be recorded for what has become pending since. The driver's own
+ * free waits for it then, as the program's would have, but nobody can end that wait: so not in a
+ * mere look. Whether anything has gone back. */
+static bool free_beside_captures(struct pool *pool, struct context *context,
+                                 const struct reclaim *progress)
+{
+    bool pushed;
+    uint64_t pending = counter_get(&heap_of(context)->pending_bytes);
+    if (!captures_are_going_on(&pool->captures) || progress->step <= RECLAIM_THE_REST || !pending ||
+        !context_push(pool, context, &pushed))
+        return false;
+    heap_free_pending_of_no_host(pool, context);
+    context_pop(pool, pushed);
+    return counter_get(&heap_of(context)->pending_bytes) < pending;
+}
+
 /* Frees that no waitable fence covers: a fence of now covers later work too, so the wait for it is
  * bounded. */
 bool release_wait_for_the_rest(struct pool *pool, struct device *device,
                                const struct reclaim *progress)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
+    bool any = false;
     for (struct context *c = context_next(pool, NULL, device); c;
          c = context_next(pool, c, device)) {
         epoch_fence_the_rest(pool, c);
         release_wait_for_pending(pool, c, progress->give_up_at);
+        any |= free_beside_captures(pool, c, progress);
     }
-    return false;
-}
-
-uint64_t release_returnable(struct pool *pool, struct device *device)
-{
-    return kept_in_heaps(pool, device);
-}
-
-uint64_t release_changes(struct pool *pool, struct device *device)
-{
-    uint64_t sum = kept_in_heaps(pool, device);
-    for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
-        sum += counter_get(&heap_of(c)->reserved_bytes) + counter_get(&heap_of(c)->misses) +
-               counter_get(&c->counters->fences) + counter_get(&heap_of(c)->caches.emptied);
-    return sum;
+    return any;
 }
 
 uint64_t release_to_make_room(struct pool *pool, struct device *device, uint64_t bytes)
@@ -557,18 +557,4 @@ uint64_t release_all_clean(struct pool *pool)
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
         released += release_clean(pool, c, UINT64_MAX, EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
     return released;
-}
-
-void release_add_kept(struct pool *pool, struct device *device, struct kept_bytes *sum)
-{
-    for (struct context *c = context_next(pool, NULL, device); c;
-         c = context_next(pool, c, device)) {
-        struct heap_bytes of_one = heap_bytes(heap_of(c));
-        uint64_t kept = of_one.clean + of_one.pending;
-        uint64_t reserved = counter_get(&heap_of(c)->reserved_bytes);
-        /* Others may be changing them meanwhile. */
-        sum->live += rest_of(reserved, kept);
-        sum->cached += of_one.clean;
-        sum->pending += of_one.pending;
-    }
 }

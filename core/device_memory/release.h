@@ -21,7 +21,6 @@
 struct context;
 struct device;
 struct heap;
-struct kept_bytes;
 struct pool;
 struct reclaim;
 
@@ -75,10 +74,7 @@ void release_note_shortage(struct context *context);
 uint64_t release_everywhere(struct pool *pool, struct device *device, uint64_t bytes);
 bool release_wait_for_the_rest(struct pool *pool, struct device *device,
                                const struct reclaim *progress);
-uint64_t release_changes(struct pool *pool, struct device *device);
-uint64_t release_returnable(struct pool *pool, struct device *device);
 uint64_t release_to_make_room(struct pool *pool, struct device *device, uint64_t bytes);
 uint64_t release_all_clean(struct pool *pool);
-void release_add_kept(struct pool *pool, struct device *device, struct kept_bytes *sum);
 
 #endif

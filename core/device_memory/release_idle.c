@@ -101,11 +101,11 @@ bool release_watch(struct pool *pool)
 
 /* ---- what blocks take beside their bytes ---- */
 
-/* Smaller blocks share pages. */
-static uint64_t rest_of_pages(const struct bucket *bucket)
+/* Smaller blocks share pages, and so do parts; whole blocks of segments are whole pages. */
+static uint64_t rest_of_pages(const struct heap *heap, const struct bucket *bucket)
 {
     uint64_t bytes = bucket->bytes;
-    if (bytes < DRIVER_PAGE)
+    if (bytes < DRIVER_PAGE || heap_splits(heap))
         return 0;
     uint64_t blocks = counter_get(&bucket->counters->reserved_bytes) / bytes;
     return blocks * (size_class_up(bytes, DRIVER_PAGE) - bytes);
@@ -118,7 +118,7 @@ uint64_t release_driver_has_taken(struct pool *pool, struct device *device)
          c = context_next(pool, c, device)) {
         heap_lock(heap_of(c));
         for (const struct bucket *b = heap_of(c)->buckets.first; b; b = b->next)
-            sum += rest_of_pages(b);
+            sum += rest_of_pages(heap_of(c), b);
         heap_unlock(heap_of(c));
     }
     return sum;

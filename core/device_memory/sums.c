@@ -115,8 +115,10 @@ static uint64_t requested_bytes(const struct heap *heap, uint64_t handed_out)
 static struct heap_bytes sum_bytes(const struct heap *heap)
 {
     struct cached_sums cached = thread_caches_sum(heap);
+    uint64_t spare = counter_get(&heap->counters->spare_bytes);
     return (struct heap_bytes){
-        .clean = counter_get(&heap->clean_bytes) + cached.free_bytes - cached.pending_bytes,
+        .clean = counter_get(&heap->clean_bytes) + spare + cached.free_bytes - cached.pending_bytes,
+        .spare = spare,
         .pending = counter_get(&heap->pending_bytes) + cached.pending_bytes,
         .requested = requested_bytes(heap, cached.requested_out),
     };
@@ -144,6 +146,14 @@ uint64_t heap_peak_requested(const struct heap *heap)
     return larger_of(peak, now);
 }
 
+void heap_note_requested(struct heap *heap, uint64_t requested)
+{
+    heap_lock_must_be_held(heap);
+    counter_raise_to(&heap->counters->peak_requested, requested);
+    counter_raise_to(&heap->peaks.live, requested);
+    counter_raise_to(&heap->peaks.reserved, counter_get(&heap->reserved_bytes));
+}
+
 const struct recent_sums *heap_recent_sums(struct heap *heap, uint64_t epochs_old)
 {
     heap_lock_must_be_held(heap);
@@ -164,7 +174,7 @@ const struct recent_sums *heap_recent_sums(struct heap *heap, uint64_t epochs_ol
         .freeing = cached.freeing,
     };
     atomic_store_explicit(&heap->threads_freeing, cached.freeing, memory_order_relaxed);
-    counter_raise_to(&heap->counters->peak_requested, recent->requested);
+    heap_note_requested(heap, recent->requested);
     return recent;
 }
 
@@ -173,7 +183,7 @@ uint64_t heap_kept_bytes(struct heap *heap)
     heap_lock_must_be_held(heap);
     uint64_t held = counter_get(&heap->reserved_bytes);
     uint64_t requested = heap_recent_sums(heap, 0)->requested;
-    return rest_of(held, requested);
+    return rest_of(held, requested + counter_get(&heap->counters->spare_bytes));
 }
 
 uint64_t heap_free_blocks(const struct heap *heap, const struct bucket *bucket)
@@ -202,7 +212,7 @@ void heap_raise_peaks(struct heap *heap, const struct bucket *bucket)
         free += thread_caches_blocks(heap, bucket, NULL, false) * bucket->bytes;
     uint64_t reserved = counter_get(&counters->reserved_bytes);
     uint64_t requested = requested_bytes(heap, thread_caches_requested_out(heap));
-    counter_raise_to(&heap->counters->peak_requested, requested);
+    heap_note_requested(heap, requested);
     counter_raise_to(&counters->peak_live_bytes, rest_of(reserved, free));
 }
 

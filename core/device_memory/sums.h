@@ -25,8 +25,9 @@
 #define SUMS_EPOCHS_OLD 2u
 
 struct heap_bytes {
-    uint64_t clean, pending; /* free, in the heap's lists and in thread caches */
-    uint64_t requested;      /* what the program holds, as it asked for it */
+    uint64_t clean, pending; /* free, in the heap's lists and in thread caches; clean: and spare */
+    uint64_t spare;     /* of clean: in segments of which something else is in use, or cached */
+    uint64_t requested; /* what the program holds, as it asked for it */
 };
 
 /* Any thread, no lock needed: of one moment only with the heap's lock held and its caches closed.
@@ -37,12 +38,17 @@ struct heap_bytes heap_bytes(const struct heap *heap);
  * it. No lock needed. */
 uint64_t heap_peak_requested(const struct heap *heap);
 
+/* Heap lock held. The program holds so much, as it asked for it: raises the peaks of that and of
+ * what is reserved. */
+void heap_note_requested(struct heap *heap, uint64_t requested);
+
 /* Heap lock held. What the last look through all caches has shown. Where there are more than a few
  * threads it is not repeated while it is at most so many epochs old; 0: what is pending must be of
  * now. Each look costs every thread a cache line or two. */
 const struct recent_sums *heap_recent_sums(struct heap *heap, uint64_t epochs_old);
 
-/* Heap lock held. What the heap has reserved and the program does not hold. */
+/* Heap lock held. What the heap has reserved and the program does not hold, but for what is spare.
+ */
 uint64_t heap_kept_bytes(struct heap *heap);
 
 /* Heap lock held. Free blocks of the bucket, in the heap's lists and in thread caches; where those

@@ -1,5 +1,6 @@
 #include "thread_cache.h"
 
+#include "core/base/numbers.h"
 #include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
 
@@ -7,20 +8,20 @@ struct cache_bin cache_no_bin = {.open = &cache_no_bin.segments[0]};
 
 struct thread_cache no_thread_cache;
 
-void cache_drop_oldest_segment(struct cache_bin *bin)
+static inline void drop_oldest_segment(struct cache_bin *bin)
 {
+    struct bin_counters *counters = bin->counters;
     counter_set(&cache_oldest_segment(bin)->stamp, 0);
     bin->first++;
     bin->segment_count--;
     uint64_t settled = counter_get(bin->segment_count ? &cache_oldest_segment(bin)->frees_before
-                                                      : &bin->counters->frees);
-    counter_set(&bin->counters->settled, settled);
+                                                      : &counters->frees);
+    counter_set(&counters->settled, settled);
 }
 
-static bool is_clean(const struct cache_segment *segment, const struct heap *heap)
+void cache_drop_oldest_segment(struct cache_bin *bin)
 {
-    /* Acquire: the blocks are the caller's to hand out once the fence has been seen to be over. */
-    return counter_get(&segment->stamp) <= heap_clean_epoch(heap);
+    drop_oldest_segment(bin);
 }
 
 bool thread_cache_enter_strongly(struct thread_cache *cache)
@@ -34,19 +35,23 @@ bool thread_cache_enter_strongly(struct thread_cache *cache)
  * blocks that were there before. */
 struct block *thread_cache_turn_clean(struct thread_cache *cache, struct cache_bin *bin)
 {
-    while (bin->segment_count && is_clean(cache_oldest_segment(bin), cache->heap)) {
+    /* Acquire: the blocks are the caller's to hand out once the fence has been seen to be over. */
+    uint64_t clean = heap_clean_epoch(cache->heap);
+    while (bin->segment_count) {
         struct cache_segment *segment = cache_oldest_segment(bin);
+        if (counter_get(&segment->stamp) > clean)
+            break;
         segment->oldest->links[LINK_BUCKET].next = bin->clean;
         bin->clean = segment->newest;
         bin->clean_freed_at = segment->opened_at;
-        cache_drop_oldest_segment(bin);
+        drop_oldest_segment(bin);
     }
     return bin->clean;
 }
 
 /* Opens an empty segment, in which the block will be the oldest. */
-static void open_segment(const struct heap *heap, struct cache_bin *bin, uint64_t stamp,
-                         struct block *oldest)
+static inline void open_segment(const struct heap *heap, struct cache_bin *bin, uint64_t stamp,
+                                struct block *oldest)
 {
     struct cache_segment *segment =
         &bin->segments[(bin->first + bin->segment_count) % CACHE_SEGMENTS];
@@ -60,18 +65,39 @@ static void open_segment(const struct heap *heap, struct cache_bin *bin, uint64_
     counter_set(&segment->stamp, stamp);
 }
 
+/* What may go without a fence of its own where nothing is to stay hot. */
+static uint64_t most_without_fence(const struct thread_cache *cache)
+{
+    return device_fence_bytes(context_of_heap(cache->heap)->device) << CACHE_DOUBLINGS >>
+           cache->fence_bytes_shift;
+}
+
 static void set_bytes_to_fence(struct thread_cache *cache)
 {
+    uint64_t bytes = most_without_fence(cache);
+    if (cache->hot_fence_bytes)
+        bytes = smaller_of(bytes, cache->hot_fence_bytes);
+    cache->freed_bytes_at_fence = counter_get(&cache->freed_bytes_before) + bytes;
+}
+
+bool thread_cache_puts_fence_off(struct thread_cache *cache)
+{
+    uint32_t launches = thread_state.launches - cache->launches_before;
+    uint64_t freed = cache_freed_in_epoch(cache), most = most_without_fence(cache);
+    if (!launches && cache->fence_bytes_shift == 0)
+        most *= 2;
+    if (cache->frees_left == 0 || launches >= CACHE_HOT_LAUNCHES || freed >= most)
+        return false;
     cache->freed_bytes_at_fence =
         counter_get(&cache->freed_bytes_before) +
-        (device_fence_bytes(context_of_heap(cache->heap)->device) << CACHE_DOUBLINGS >>
-         cache->fence_bytes_shift);
+        smaller_of(freed + cache->hot_fence_bytes / CACHE_AGAIN_SHARE, most);
+    return true;
 }
 
 /* Makes the newest segment one of this stamp. If there are as many segments as there can be, the
  * newest one takes the newer stamp: its blocks then wait for a later fence than they need. */
-static void take_stamp(const struct heap *heap, struct cache_bin *bin, uint64_t stamp,
-                       struct block *block)
+static inline void take_stamp(const struct heap *heap, struct cache_bin *bin, uint64_t stamp,
+                              struct block *block)
 {
     if (bin->segment_count < CACHE_SEGMENTS)
         open_segment(heap, bin, stamp, block);
@@ -84,8 +110,6 @@ static void take_stamp(const struct heap *heap, struct cache_bin *bin, uint64_t 
 static void note_epoch(struct thread_cache *cache, uint64_t stamp)
 {
     uint64_t before = counter_get(&cache->stamp);
-    if (before == stamp)
-        return;
     struct cache_epoch *old = &cache->epochs[before % CACHE_EPOCHS];
     counter_set(&old->freed, cache_freed_in_epoch(cache));
     struct cache_epoch *new = &cache->epochs[stamp % CACHE_EPOCHS];
@@ -103,13 +127,20 @@ static void note_epoch(struct thread_cache *cache, uint64_t stamp)
         cache->frees_left = 1;
 }
 
-bool thread_cache_put(struct thread_cache *cache, struct cache_bin *bin, struct block *block,
-                      uint64_t stamp)
+__attribute__((always_inline)) static inline bool
+put(struct thread_cache *cache, struct cache_bin *bin, struct block *block, uint64_t stamp)
 {
-    note_epoch(cache, stamp);
+    if (counter_get(&cache->stamp) != stamp)
+        note_epoch(cache, stamp);
     if (counter_get(&bin->open->stamp) != stamp)
         take_stamp(cache->heap, bin, stamp, block);
     return cache_put(cache, bin, block);
+}
+
+bool thread_cache_put(struct thread_cache *cache, struct cache_bin *bin, struct block *block,
+                      uint64_t stamp)
+{
+    return put(cache, bin, block, stamp);
 }
 
 enum given thread_cache_give(struct thread_cache *cache, struct block *block, CUdeviceptr address,
@@ -121,7 +152,7 @@ enum given thread_cache_give(struct thread_cache *cache, struct block *block, CU
         cache_leave(cache);
         return NOT_GIVEN;
     }
-    bool due = thread_cache_put(cache, bin, block, stamp);
+    bool due = put(cache, bin, block, stamp);
     cache_leave(cache);
     return due ? GIVEN_FENCE_DUE : GIVEN;
 }

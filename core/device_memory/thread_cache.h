@@ -159,8 +159,12 @@ struct pool;
 /* A lone thread may free the device's fence_bytes without a fence, doubled so often. */
 #define CACHE_DOUBLINGS 1u
 
-/* A thread that leaves its due fence to another looks again after 1 / CACHE_AGAIN_SHARE of what may
- * go without one. */
+/* Where memory is to stay hot, a fence comes no sooner than with this launch since the last one: it
+ * costs about as much as a third of a launch. */
+#define CACHE_HOT_LAUNCHES 4u
+
+/* A thread that leaves its due fence to another, or puts it off, looks again after 1 /
+ * CACHE_AGAIN_SHARE of what may go without one. */
 #define CACHE_AGAIN_SHARE 4u
 
 #define CACHE_SEGMENTS 8u  /* of a bin: a power of two */
@@ -177,8 +181,7 @@ struct cache_segment {
 /* room + blocks in the bin = capacity
  * blocks in the bin = counters->frees + counters->moved - counters->hits, modulo 2^64 */
 struct cache_bin {
-    uint64_t least_request;          /* it serves requests of so many bytes, */
-    uint64_t request_span;           /* and up to so many more */
+    struct size_span requests;       /* that it serves */
     _Atomic(struct bucket *) bucket; /* NULL: it serves none. Written under the heap lock. Relaxed:
                                         readers compare it, and look at counters besides */
     struct block *clean;             /* the newest; chained like a segment */
@@ -220,14 +223,17 @@ struct thread_cache {
     _Atomic uint8_t
         slot; /* of its thread, see heap.h. Relaxed: it chooses whose share is counted */
     uint8_t
-        fence_bytes_shift;   /* right, of the device's fence_bytes doubled CACHE_DOUBLINGS times */
-    uint32_t frees_to_fence; /* what frees_left begins at in each epoch */
-    unsigned sized_for;      /* so many caches were awake when its bins were sized */
+        fence_bytes_shift;    /* right, of the device's fence_bytes doubled CACHE_DOUBLINGS times */
+    uint32_t frees_to_fence;  /* what frees_left begins at in each epoch */
+    uint64_t hot_fence_bytes; /* freed without a fence while memory is to stay hot
+                                 (policy_keeps_hot); 0: as many as without that */
+    unsigned sized_for;       /* so many caches were awake when its bins were sized */
 
     /* ---- its thread's, once an epoch or where it waits ---- */
     int64_t waited_ns;          /* in allocations since it grew; see CACHE_WAIT_LONGEST */
     counter stamp;              /* the epoch's number that its thread read last in a free */
     counter freed_bytes_before; /* freed_bytes when it read that first */
+    uint32_t launches_before;   /* its thread's launches of work when it closed an epoch last */
     uint64_t relied_for;        /* the stamp whose fence it left to another thread last */
     uint64_t relied_since;      /* when it did so first: the monotonic clock's nanoseconds */
 
@@ -256,14 +262,10 @@ extern struct thread_cache no_thread_cache __attribute__((visibility("hidden")))
 
 /* ---- the fast path: called by the cache's thread, no lock held ---- */
 
-/* The place in by_request where a request finds its bin: made of its leading four bits and of how
- * many bits follow. Requests of geometric buckets with up to eight steps, or of powers of two, have
- * places of their own. */
+/* The place in by_request where a request finds its bin. */
 static inline unsigned cache_index(uint64_t bytes)
 {
-    uint64_t x = (bytes - 1) | 8;
-    unsigned top = 63u ^ (unsigned)__builtin_clzll(x);
-    return (top * 8 + (unsigned)(x >> (top - 3))) % CACHE_BINS;
+    return size_class_place(bytes, CACHE_BINS);
 }
 
 static inline struct bucket *cache_bin_bucket(const struct cache_bin *bin)
@@ -296,7 +298,7 @@ static inline void cache_leave(struct thread_cache *cache)
 static inline struct cache_bin *cache_find_bin(const struct thread_cache *cache, size_t bytes)
 {
     struct cache_bin *bin = cache->by_request[cache_index(bytes)];
-    return __builtin_expect(bytes - bin->least_request <= bin->request_span, 1) ? bin : NULL;
+    return __builtin_expect(size_span_has(&bin->requests, bytes), 1) ? bin : NULL;
 }
 
 static inline struct cache_bin *cache_bin_at(const struct thread_cache *cache, unsigned place)
@@ -381,6 +383,12 @@ void thread_cache_count_again(struct thread_cache *cache);
 
 /* No fence could be made: the next free wants one, too. Needs no lock. */
 void thread_cache_ask_again(struct thread_cache *cache);
+
+/* Where hot_fence_bytes is not 0: a fence is due only because so much was freed that is to stay
+ * hot, and the program has launched too little since the last one for that to matter: it has time.
+ * Without a launch there is nothing that keeps memory hot, and a lone thread may free twice as much
+ * as otherwise. Needs no lock. */
+bool thread_cache_puts_fence_off(struct thread_cache *cache);
 
 /* ---- what is in a cache ---- */
 

@@ -54,6 +54,7 @@ typedef unsigned int CUmemAllocationType;
 typedef unsigned int CUmemAllocationHandleType;
 typedef unsigned int CUmemLocationType;
 typedef unsigned int CUgraphNodeType;
+typedef unsigned int CUgraphExecUpdateResult;
 typedef unsigned int CUlaunchAttributeID;
 
 typedef void (*CUhostFn)(void *);
@@ -75,6 +76,7 @@ typedef struct CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_st
 typedef struct CUDA_GRAPH_INSTANTIATE_PARAMS_st CUDA_GRAPH_INSTANTIATE_PARAMS;
 typedef struct CUgraphEdgeData_st CUgraphEdgeData;
 typedef struct CUgraphNodeParams_st CUgraphNodeParams;
+typedef struct CUgraphExecUpdateResultInfo_st CUgraphExecUpdateResultInfo;
 typedef struct CUmemPoolPtrExportData_st CUmemPoolPtrExportData;
 
 typedef size_t (*CUoccupancyB2DSize)(int block_size);

@@ -35,6 +35,7 @@
     OPTIONAL(cuDevicePrimaryCtxRelease, (CUdevice))                                                \
     OPTIONAL(cuDevicePrimaryCtxRelease_v2, (CUdevice))                                             \
     OPTIONAL(cuDriverGetVersion, (int *))                                                          \
+    OPTIONAL(cuDeviceGetAttribute, (int *, CUdevice_attribute, CUdevice))                          \
     OPTIONAL(cuDeviceGetUuid, (CUuuid *, CUdevice))                                                \
     OPTIONAL(cuDeviceGetUuid_v2, (CUuuid *, CUdevice))                                             \
     OPTIONAL(cuPointerGetAttributes,                                                               \
@@ -54,6 +55,7 @@
     OPTIONAL(cuMemPoolSetAttribute, (CUmemoryPool, CUmemPool_attribute, void *))                   \
     OPTIONAL(cuMemAllocFromPoolAsync, (CUdeviceptr *, size_t, CUmemoryPool, CUstream))             \
     OPTIONAL(cuEventRecord, (CUevent, CUstream))                                                   \
+    OPTIONAL(cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void *, size_t, CUstream))                  \
     OPTIONAL(cuStreamWaitEvent, (CUstream, CUevent, unsigned int))                                 \
     OPTIONAL(cuStreamGetFlags, (CUstream, unsigned int *))                                         \
     OPTIONAL(cuStreamQuery, (CUstream))                                                            \
@@ -63,6 +65,7 @@
     OPTIONAL(cuMemHostRegister_v2, (void *, size_t, unsigned int))                                 \
     OPTIONAL(cuMemHostUnregister, (void *))                                                        \
     OPTIONAL(cuGraphGetNodes, (CUgraph, CUgraphNode *, size_t *))                                  \
+    OPTIONAL(cuGraphNodeGetDependencies, (CUgraphNode, CUgraphNode *, size_t *))                   \
     OPTIONAL(cuGraphNodeGetType, (CUgraphNode, CUgraphNodeType *))                                 \
     OPTIONAL(cuGraphChildGraphNodeGetGraph, (CUgraphNode, CUgraph *))                              \
     OPTIONAL(cuStreamGetCaptureInfo_v2,                                                            \
@@ -72,8 +75,10 @@
              (CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *, const CUgraphNode **,    \
               const CUgraphEdgeData **, size_t *))                                                 \
     OPTIONAL(cuUserObjectCreate, (CUuserObject *, void *, CUhostFn, unsigned int, unsigned int))   \
+    OPTIONAL(cuUserObjectRetain, (CUuserObject, unsigned int))                                     \
     OPTIONAL(cuUserObjectRelease, (CUuserObject, unsigned int))                                    \
-    OPTIONAL(cuGraphRetainUserObject, (CUgraph, CUuserObject, unsigned int, unsigned int))
+    OPTIONAL(cuGraphRetainUserObject, (CUgraph, CUuserObject, unsigned int, unsigned int))         \
+    OPTIONAL(cuGraphReleaseUserObject, (CUgraph, CUuserObject, unsigned int))
 /* clang-format on */
 
 struct driver {

@@ -302,6 +302,11 @@ static void take_heap(const struct figures_heap *heap, struct device_records *re
     out->barriers += counter_get(&heap->counters.barriers);
     out->captured += counter_get(&heap->counters.captured);
     records->peak_requested += heap_counters_peak(&heap->counters);
+    out->segments.count += counter_get(&heap->counters.segments);
+    out->segments.bytes += counter_get(&heap->counters.segment_bytes);
+    out->segments.spare_bytes += counter_get(&heap->counters.spare_bytes);
+    out->segments.cuts += counter_get(&heap->counters.cuts);
+    out->segments.refused_exports += counter_get(&heap->counters.refused_exports);
 }
 
 static struct report_exchange exchange_of(const counter *bytes, const counter *times,

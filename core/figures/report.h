@@ -122,6 +122,14 @@ struct report_graphs {
 #undef COUNT
 };
 
+/* Blocks that were cut out of larger ones, with the policy split; else nothing but zeroes. */
+struct report_segments {
+    uint64_t count, bytes;    /* larger ones that are cut now */
+    uint64_t spare_bytes;     /* of these, in no block */
+    uint64_t cuts;            /* blocks that were cut out */
+    uint64_t refused_exports; /* of such blocks */
+};
+
 struct report_device {
     int ordinal;
     char name[256];
@@ -131,6 +139,7 @@ struct report_device {
     uint64_t fence_queries; /* and queries of them */
     uint64_t barriers;      /* context barriers */
     uint64_t captured; /* allocations that the driver answered because a capture was going on */
+    struct report_segments segments;
     struct report_neighbours neighbours;
     struct device_limits limits; /* in force; none where no limit is named */
     struct report_kind *kinds;

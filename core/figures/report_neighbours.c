@@ -1,5 +1,5 @@
 /*
- * Lines about neighbours, limits and the housekeeper (report_neighbours.h).
+ * Lines about neighbours, limits, segments and the housekeeper (report_neighbours.h).
  */
 #include "report_neighbours.h"
 
@@ -59,6 +59,29 @@ static bool silence_line(const struct report_neighbours *neighbours, char text[R
     return true;
 }
 
+static bool segments_line(const struct report_segments *segments, char text[REPORT_LINE_BYTES])
+{
+    char cuts[READABLE_BYTES], bytes[READABLE_BYTES], spare[READABLE_BYTES];
+    readable_count(segments->cuts, cuts);
+    readable_bytes(segments->bytes, bytes);
+    readable_bytes(segments->spare_bytes, spare);
+    snprintf(text, REPORT_LINE_BYTES,
+             "%s blocks were cut out of larger ones; %s was cut at the end, %s of it spare", cuts,
+             bytes, spare);
+    return segments->cuts != 0;
+}
+
+static bool refused_exports_line(const struct report_segments *segments,
+                                 char text[REPORT_LINE_BYTES])
+{
+    char times[READABLE_BYTES];
+    readable_count(segments->refused_exports, times);
+    snprintf(text, REPORT_LINE_BYTES,
+             "refused to export such a block %s time%s: device.buckets.policy is split", times,
+             segments->refused_exports == 1 ? "" : "s");
+    return segments->refused_exports != 0;
+}
+
 bool report_device_line(const struct report_device *device, unsigned number,
                         char text[REPORT_LINE_BYTES])
 {
@@ -80,6 +103,12 @@ bool report_device_line(const struct report_device *device, unsigned number,
         break;
     case 4:
         said = silence_line(neighbours, text);
+        break;
+    case 5:
+        said = segments_line(&device->segments, text);
+        break;
+    case 6:
+        said = refused_exports_line(&device->segments, text);
         break;
     default:
         break;

@@ -15,7 +15,7 @@
 
 /* Lines of a device, numbered from 0; those that say nothing are left out. False for one of these.
  */
-#define REPORT_DEVICE_LINES 5u
+#define REPORT_DEVICE_LINES 7u
 bool report_device_line(const struct report_device *device, unsigned number,
                         char text[REPORT_LINE_BYTES]);
 

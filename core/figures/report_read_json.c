@@ -14,6 +14,7 @@
 #include "report_json.h"
 #include "report_neighbours_json.h"
 #include "report_object_json.h"
+#include "report_segments_json.h"
 
 /* The keys of one group of counters; outside of the groups, these include the groups' names, and
  * also, where it is not NULL. */
@@ -202,10 +203,9 @@ static int read_history(const struct object *object, struct report_device *devic
 
 static int read_device(const struct object *object, struct report_device *device)
 {
-    static const char *const known[] = {"ordinal", "name",          "uuid",       "total_bytes",
-                                        "fences",  "fence_queries", "barriers",   "captured",
-                                        "kinds",   "history",       "neighbours", "limits",
-                                        NULL};
+    static const char *const known[] = {
+        "ordinal",  "name",     "uuid",  "total_bytes", "fences",     "fence_queries", "barriers",
+        "captured", "segments", "kinds", "history",     "neighbours", "limits",        NULL};
     int64_t ordinal = 0;
 
     if (object_refuse_unknown_keys(object, known) != 0 ||
@@ -221,6 +221,8 @@ static int read_device(const struct object *object, struct report_device *device
         object_read_count(object, "captured", &device->captured) != 0)
         return -1;
     device->ordinal = (int)ordinal;
+    if (report_read_segments(object, &device->segments) != 0)
+        return -1;
     if (report_read_neighbours(object, &device->neighbours) != 0 ||
         report_read_limits(object, &device->limits) != 0)
         return -1;

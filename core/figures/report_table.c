@@ -348,6 +348,15 @@ static struct report_counters sum_times(const struct report *report)
     return sum;
 }
 
+static void print_nodes(const struct report_graphs *graphs, FILE *out)
+{
+    if (graphs->memory_nodes != 0 || graphs->in_place_of_nodes != 0)
+        fprintf(out,
+                "graphs: %" PRIu64 " allocations were captured as memory nodes, and %" PRIu64
+                " got a block in the place of one\n",
+                graphs->memory_nodes, graphs->in_place_of_nodes);
+}
+
 /* What captures have allocated or freed, and graphs keep. */
 void report_print_graphs(const struct report_graphs *graphs, FILE *out)
 {
@@ -361,10 +370,11 @@ void report_print_graphs(const struct report_graphs *graphs, FILE *out)
                 " left no graph; of what was freed, graphs kept %s at the end and %s at most\n",
                 graphs->captures, graphs->failed, kept, most);
         fprintf(out,
-                "graphs: of %" PRIu64 " captures at the end; %" PRIu64 " launches, %" PRIu64
-                " uploads\n",
+                "graphs: with memory of %" PRIu64 " captures at the end; %" PRIu64
+                " launches, %" PRIu64 " uploads\n",
                 graphs->owners, graphs->launches, graphs->uploads);
     }
+    print_nodes(graphs, out);
     if (graphs->bystander_bytes != 0) {
         readable_bytes(graphs->bystander_bytes, kept);
         fprintf(out, "graphs: threads that only ran beside captures freed %s, which those kept\n",

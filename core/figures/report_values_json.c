@@ -12,6 +12,7 @@
 #include "report_graphs_json.h"
 #include "report_json.h"
 #include "report_neighbours_json.h"
+#include "report_segments_json.h"
 
 int report_add_counters_to_json(json_t *object, const struct report_counters *counters)
 {
@@ -92,6 +93,7 @@ static json_t *device_to_json(const struct report_device *device)
         json_object_set_new(object, "fence_queries", report_count_to_json(device->fence_queries));
     status |= json_object_set_new(object, "barriers", report_count_to_json(device->barriers));
     status |= json_object_set_new(object, "captured", report_count_to_json(device->captured));
+    status |= report_add_segments_to_json(object, &device->segments);
     status |=
         json_object_set_new(object, "neighbours", report_neighbours_to_json(&device->neighbours));
     status |= report_add_limits_to_json(object, &device->limits);

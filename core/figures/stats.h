@@ -23,6 +23,8 @@
  * In each bucket, and so in every sum of buckets, the counters of blocks add up:
  *   requests = hits + misses + failures, hits + misses = frees + live blocks, and
  *   misses = blocks that left (all evictions) + live blocks + free blocks.
+ * The last one does not hold with the policy split, whose blocks also come out of memory that is
+ * there, and go back to it.
  */
 #ifndef CUDAPOOL_CORE_STATS_H
 #define CUDAPOOL_CORE_STATS_H
@@ -94,6 +96,11 @@ struct heap_counters {
     counter fences, fence_queries, barriers;
     counter captured;   /* allocations while captures went on; several threads add */
     counter vain_waits; /* that lasted a second for work that may need the host in order to end */
+    /* With the policy split; see core/segments. */
+    counter segments, segment_bytes; /* that there are now */
+    counter spare_bytes;             /* of these, in no block's hands */
+    counter cuts;                    /* blocks that were cut out of them, ever */
+    counter refused_exports;         /* of such blocks */
 };
 
 /* Of one kind of memory of a device. */

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "core/device_memory/device_memory.h"
+#include "graph_pools.h"
 
 #define FIRST_PLACES 64u
 
@@ -50,6 +51,7 @@ static void take_out(struct graph_blocks *blocks, struct graph_block *block)
     *link = block->next;
     blocks->count--;
     block->forgotten = true;
+    graph_pool_leave(block);
 }
 
 /* Of an earlier life of the address: it was freed past the pool, and given out anew. */
@@ -111,6 +113,20 @@ void graph_block_link(struct graph_block *block, struct graph_owner *owner)
     block->last_owner = owner->number;
 }
 
+static void count_no_longer_kept(struct graph_memory *memory, const struct graph_block *block)
+{
+    if (!block->parked)
+        return;
+    counter_subtract(&memory->counters->kept_blocks, 1);
+    counter_subtract(&memory->counters->kept_bytes, block->bytes);
+}
+
+void graph_block_unparked(struct graph_memory *memory, struct graph_block *block)
+{
+    count_no_longer_kept(memory, block);
+    block->parked = false;
+}
+
 void graph_block_parked(struct graph_memory *memory, struct graph_block *block)
 {
     struct graph_counters *counters = memory->counters;
@@ -118,14 +134,6 @@ void graph_block_parked(struct graph_memory *memory, struct graph_block *block)
     counter_add(&counters->kept_blocks, 1);
     counter_add(&counters->kept_bytes, block->bytes);
     counter_raise_to(&counters->peak_kept_bytes, counter_get(&counters->kept_bytes));
-}
-
-static void count_no_longer_kept(struct graph_memory *memory, const struct graph_block *block)
-{
-    if (!block->parked)
-        return;
-    counter_subtract(&memory->counters->kept_blocks, 1);
-    counter_subtract(&memory->counters->kept_bytes, block->bytes);
 }
 
 void graph_block_forget(struct graph_memory *memory, struct graph_block *block)
@@ -148,6 +156,83 @@ void graph_blocks_forget_context(struct graph_memory *memory, struct context *co
         }
 }
 
+/* ---- lives, to the program ---- */
+
+uint64_t graph_block_launches(const struct graph_memory *memory, const struct graph_block *block)
+{
+    lock_must_be_held(&memory->lock);
+    uint64_t own = block->made_by ? block->made_by->own_launches : block->made_launches;
+    return graph_launches(memory) + own;
+}
+
+void graph_block_made(struct graph_block *block, struct graph_owner *owner)
+{
+    lock_must_be_held(&owner->memory->lock);
+    bool linked = block->last_owner == owner->number;
+    block->maker = owner->number;
+    block->made_by = linked ? owner : NULL;
+    owner->memory->counts_all = owner->memory->counts_all || !linked;
+}
+
+bool graph_block_is_live_again(const struct graph_memory *memory, const struct graph_block *block)
+{
+    lock_must_be_held(&memory->lock);
+    return block->parked && block->pool && !graph_block_was_freed_by_its_capture(block) &&
+           (block->freer != 0 || block->launches != graph_block_launches(memory, block));
+}
+
+CUresult graph_block_free_again(struct graph_memory *memory, struct graph_block *block)
+{
+    if (!graph_block_is_live_again(memory, block))
+        return CUDA_ERROR_INVALID_VALUE;
+    block->freer = 0;
+    block->launches = graph_block_launches(memory, block);
+    return CUDA_SUCCESS;
+}
+
+bool graph_blocks_free_again(struct graph_memory *memory, CUdeviceptr address, CUresult *result)
+{
+    lock_take(&memory->lock, LOCK_GRAPHS);
+    struct graph_block *found = graph_blocks_find(&memory->blocks, address);
+    bool ours = found && found->pool && found->parked;
+    if (ours)
+        *result = graph_block_free_again(memory, found);
+    lock_give(&memory->lock);
+    return ours;
+}
+
+bool graph_blocks_are_live_again(struct graph_memory *memory, CUdeviceptr address)
+{
+    lock_take(&memory->lock, LOCK_GRAPHS);
+    const struct graph_block *found = graph_blocks_find(&memory->blocks, address);
+    bool live = found && graph_block_is_live_again(memory, found);
+    lock_give(&memory->lock);
+    return live;
+}
+
+/* What a captured stream has allocated comes to life as its graph is launched, to the program. Not
+ * freed by the capture, it is nobody's where that was not launched, as after a capture that has
+ * failed: it counts as freed by that. Another graph that shares the pool may keep it. */
+static void end_unlaunched_life(struct graph_memory *memory, const struct graph_owner *owner,
+                                struct graph_block *block)
+{
+    bool launched =
+        !owner->failed && (owner->own_launches || owner->launches != graph_launches(memory));
+    if (!block->pool || block->forgotten || block->parked || block->maker != owner->number ||
+        launched || !heap_park(block->block, block->address))
+        return;
+    graph_block_parked(memory, block);
+    block->freer = block->maker;
+}
+
+/* Of the last owner: the block is the program's still where a launch came after the free. */
+static void keep_launched_life(struct graph_memory *memory, struct graph_block *block)
+{
+    if (!block->forgotten && graph_block_is_live_again(memory, block) &&
+        heap_take_parked(block->block, block->address, counter_get(&block->block->requested)))
+        graph_block_unparked(memory, block);
+}
+
 /* Nobody owns it any more. The bytes that became pending by that. */
 static uint64_t let_go(struct pool *pool, struct graph_memory *memory, struct graph_block *block)
 {
@@ -163,17 +248,48 @@ static uint64_t let_go(struct pool *pool, struct graph_memory *memory, struct gr
     return unparked;
 }
 
+/* One link to it less. */
+static uint64_t unlink_block(struct pool *pool, struct graph_owner *owner,
+                             struct graph_block *block)
+{
+    struct graph_memory *memory = owner->memory;
+    if (block->made_by == owner) {
+        block->made_by = NULL;
+        block->made_launches = owner->own_launches;
+    }
+    if (block->links == 1)
+        keep_launched_life(memory, block);
+    return --block->links == 0 ? let_go(pool, memory, block) : 0;
+}
+
 uint64_t graph_owner_finish(struct pool *pool, struct graph_owner *owner)
 {
     uint64_t unparked = 0;
     struct graph_memory *memory = owner->memory;
     for (struct graph_link *next, *link = owner->links; link; link = next) {
         next = link->next;
-        if (--link->block->links == 0)
-            unparked += let_go(pool, memory, link->block);
+        end_unlaunched_life(memory, owner, link->block);
+        unparked += unlink_block(pool, owner, link->block);
         free(link);
     }
     free(owner);
+    return unparked;
+}
+
+uint64_t graph_owner_spoil(struct pool *pool, struct graph_owner *owner)
+{
+    uint64_t unparked = 0;
+    struct graph_link **place = &owner->links, *link;
+    owner->spoilt = true;
+    while ((link = *place)) {
+        if (link->block->pool) {
+            place = &link->next;
+            continue;
+        }
+        *place = link->next;
+        unparked += unlink_block(pool, owner, link->block);
+        free(link);
+    }
     return unparked;
 }
 

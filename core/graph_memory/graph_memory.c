@@ -2,11 +2,15 @@
 
 #include <stdlib.h>
 
+#include "core/base/clock.h"
 #include "core/contexts/capture.h"
 #include "core/contexts/registry.h"
 #include "core/device_memory/device_memory.h"
 #include "core/driver/calls.h"
 #include "graph_blocks.h"
+
+/* One of so many frees beside captures asks whether a capture is spoilt. */
+#define PARKED_PER_LOOK 64u
 
 bool graph_memory_serves(struct pool *pool)
 {
@@ -14,12 +18,14 @@ bool graph_memory_serves(struct pool *pool)
            captures_are_all_owned(&pool->captures);
 }
 
-/* All captures under way own the block. Where there is no memory to say so, nobody says when they
- * do no longer: it stays marked, and parked when it is freed, until its context ends. */
+/* All captures under way own the block, but for those that will leave no graph. Where there is no
+ * memory to say so, nobody says when they do no longer: it stays marked, and parked when it is
+ * freed, until its context ends. */
 static void link_all(struct graph_memory *memory, struct graph_block *block)
 {
     lock_must_be_held(&memory->lock);
-    for (struct graph_owner *owner = memory->under_way; block && owner; owner = owner->next)
+    struct graph_owner *owner = graph_owner_at_work(memory->under_way);
+    for (; block && owner; owner = graph_owner_at_work(owner->next))
         graph_block_link(block, owner);
 }
 
@@ -29,7 +35,7 @@ void graph_memory_own(struct pool *pool, CUdeviceptr address)
     struct graph_memory *memory = graph_memory_of(pool);
     struct block *block = block_table_find(&pool->blocks, address);
     lock_take(&memory->lock, LOCK_GRAPHS);
-    if (block && memory->under_way) {
+    if (block && graph_owner_at_work(memory->under_way)) {
         struct graph_block *owned = graph_blocks_add(memory, address, block);
         if (heap_own(block, address))
             link_all(memory, owned);
@@ -76,8 +82,11 @@ static CUresult park(struct graph_memory *memory, struct block *block, CUdevicep
         return CUDA_ERROR_INVALID_VALUE;
     }
     link_all(memory, owned);
-    if (owned)
+    if (owned) {
         graph_block_parked(memory, owned);
+        owned->freer = 0;
+        owned->launches = graph_block_launches(memory, owned);
+    }
     return CUDA_SUCCESS;
 }
 
@@ -98,18 +107,33 @@ bool graph_memory_free_owned(struct pool *pool, struct block *block, CUdeviceptr
     no_lock_may_be_held_behind(LOCK_PRIMARY);
     struct graph_memory *memory = graph_memory_of(pool);
     graph_memory_take_up(pool);
+    if (memory->serves_nodes && block_state(block) == BLOCK_KEPT &&
+        graph_blocks_free_again(memory, address, result))
+        return true;
     if (!is_of_graphs(pool, block))
         return false;
     lock_take(&memory->lock, LOCK_GRAPHS);
     /* The last capture may have ended since, or the last owner gone. */
-    bool ours = block_is_owned(block) || (memory->under_way && is_usable(block));
+    bool ours =
+        block_is_owned(block) || (graph_owner_at_work(memory->under_way) && is_usable(block));
     uint64_t bytes = block_bytes(block);
     if (ours)
         *result = park(memory, block, address);
     if (ours && *result == CUDA_SUCCESS)
         count_bystander(pool, memory, bytes);
+    bool look = ours && memory->under_way && ++memory->parked % PARKED_PER_LOOK == 0;
     lock_give(&memory->lock);
+    if (look)
+        graph_owners_look_for_spoilt(pool);
     return ours;
+}
+
+void graph_memory_allocated_on(struct pool *pool, CUstream stream)
+{
+    struct graph_memory *memory = graph_memory_of(pool);
+    /* Relaxed, like every counter. */
+    if (memory && stream_may_be_captured(pool, stream))
+        atomic_fetch_add_explicit(&memory->counters->memory_nodes, 1, memory_order_relaxed);
 }
 
 static void forget_address(struct pool *pool, CUdeviceptr address)
@@ -147,6 +171,7 @@ static bool starts(struct pool *pool)
         return false;
     pthread_mutex_init(&memory->lock, NULL);
     memory->counters = &memory->first_counters;
+    memory->serves_nodes = settings->captures.memory_nodes == MEMORY_NODES_POOL;
     pool->of_kind[KIND_GRAPH] = memory;
     return true;
 }
@@ -178,9 +203,35 @@ static void ended(struct pool *pool, struct context *context)
     lock_give(&memory->lock);
 }
 
+static bool keeps_anything(struct graph_memory *memory)
+{
+    lock_take(&memory->lock, LOCK_GRAPHS);
+    bool kept = counter_get(&memory->counters->kept_blocks) != 0;
+    lock_give(&memory->lock);
+    return kept || atomic_load_explicit(&memory->held, memory_order_relaxed);
+}
+
+/* So long a thread of the driver's may take to run the destructor once the program has destroyed an
+ * executable that the driver alone knows to keep an owner: nanoseconds. */
+#define DESTRUCTOR_NANOSECONDS (UINT64_C(100) * 1000 * 1000)
+
+static void await_destructors(struct graph_memory *memory)
+{
+    uint64_t started = monotonic_now();
+    while (monotonic_now() - atomic_load_explicit(&memory->ended_unseen, memory_order_relaxed) <
+               DESTRUCTOR_NANOSECONDS &&
+           !atomic_load_explicit(&memory->gone, memory_order_relaxed) && keeps_anything(memory))
+        patient_nap(started);
+}
+
+/* Whoever is out of memory asks. */
 static void ask(struct pool *pool, struct device *device)
 {
     (void)device;
+    if (graph_memory_of(pool))
+        await_destructors(graph_memory_of(pool));
+    if (graph_memory_of(pool) && captures_are_going_on(&pool->captures))
+        graph_owners_look_for_spoilt(pool);
     graph_memory_take_up(pool);
 }
 
@@ -205,10 +256,7 @@ static bool watch(struct pool *pool)
     struct graph_memory *memory = graph_memory_of(pool);
     if (!memory)
         return false;
-    lock_take(&memory->lock, LOCK_GRAPHS);
-    bool kept = counter_get(&memory->counters->kept_blocks) != 0;
-    lock_give(&memory->lock);
-    return kept || atomic_load_explicit(&memory->gone, memory_order_relaxed);
+    return keeps_anything(memory) || atomic_load_explicit(&memory->gone, memory_order_relaxed);
 }
 
 const struct kind graph_memory = {
@@ -217,6 +265,7 @@ const struct kind graph_memory = {
     .starts = starts,
     .made_device = made_device,
     .ended = ended,
+    .capture_is_coming = graph_capture_is_coming,
     .capture_began = graph_capture_began,
     .capture_ended = graph_capture_ended,
     .forget_address = forget_address,

@@ -6,13 +6,14 @@
  * asked in relaxed mode, which no capture minds.
  *
  * What is allocated or freed while captures go on belongs to the graphs of all captures then under
- * way, since any of them may have seen the address. Each capture has an owner: a user object on its
- * graph, which graph, clones and executables retain, and whose destructor tells that all of them
- * are gone. That may run in any thread, inside the driver, and may call nothing: it puts the owner
- * on a list, and slow paths take it up. A block is kept until the program has freed it and its last
- * owner is gone. Then it is pending in its heap, as if it had been freed just then. Inside a
- * capture nothing is handed out that was freed before: an allocation is a new block of the
- * driver's.
+ * way, since any of them may have seen the address: by calls that began after the capture did, and
+ * by those that were under way then and did not find a block at once. Each capture has an owner: a
+ * user object on its graph, which graph and clones retain, and executables or the pool for them
+ * (graph_objects.h), and whose destructor tells that all of them are gone. That may run in any
+ * thread, inside the driver, and may call nothing: it puts the owner on a list, and slow paths take
+ * it up. A block is kept until the program has freed it and its last owner is gone. Then it is
+ * pending in its heap, as if it had been freed just then. Inside a capture nothing is handed out
+ * that was freed before: an allocation is a new block of the driver's.
  *
  * There is no cap on what is kept. Memory that a thread frees which only runs beside a capture may
  * be in the graph all the same, since threads hand pointers to each other, and no call tells which
@@ -80,6 +81,10 @@ static inline void graph_memory_launched(struct pool *pool, bool upload)
     atomic_fetch_add_explicit(upload ? &counters->uploads : &counters->launches, 1,
                               memory_order_relaxed);
 }
+
+/* The driver has allocated in the stream's order; where a capture has the stream, that is a memory
+ * node. No lock is held. */
+void graph_memory_allocated_on(struct pool *pool, CUstream stream);
 
 /* The kind, for the table of kinds (kind.h). */
 extern const struct kind graph_memory;

@@ -9,6 +9,9 @@
 #include "core/driver/calls.h"
 #include "core/housekeeper/housekeeper.h"
 #include "graph_blocks.h"
+#include "graph_held.h"
+#include "graph_objects.h"
+#include "graph_pools.h"
 
 static void put_among_gone(struct graph_owner *owner)
 {
@@ -29,24 +32,6 @@ static void graphs_are_gone(void *argument)
     put_among_gone(owner);
 }
 
-/* A driver has the one, the other or both. Where edges have data, the older one fails, and so does
- * the newer one where it is not given room for it. */
-static CUgraph graph_of(const struct driver *driver, CUstream stream, CUstreamCaptureStatus *status)
-{
-    CUgraph graph = NULL;
-    const CUgraphNode *nodes;
-    const CUgraphEdgeData *edges;
-    size_t count;
-    cuuint64_t id;
-    CUresult result =
-        driver->cuStreamGetCaptureInfo_v3
-            ? driver->cuStreamGetCaptureInfo_v3(stream, status, &id, &graph, &nodes, &edges, &count)
-            : driver->cuStreamGetCaptureInfo_v2(stream, status, &id, &graph, NULL, NULL);
-    if (result != CUDA_SUCCESS)
-        *status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return *status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? graph : NULL;
-}
-
 /* Whether the graph keeps the owner from now on. If not, the owner is as good as gone: the
  * destructor runs, and it is freed as all are. */
 static bool retain(const struct driver *driver, CUgraph graph, struct graph_owner *owner)
@@ -57,6 +42,7 @@ static bool retain(const struct driver *driver, CUgraph graph, struct graph_owne
         free(owner);
         return false;
     }
+    owner->object = object;
     if (driver->cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE) ==
         CUDA_SUCCESS)
         return true;
@@ -69,14 +55,14 @@ static bool can_retain(const struct driver *driver)
 {
     return (driver->cuStreamGetCaptureInfo_v2 || driver->cuStreamGetCaptureInfo_v3) &&
            driver->cuUserObjectCreate && driver->cuUserObjectRelease &&
-           driver->cuGraphRetainUserObject;
+           driver->cuGraphRetainUserObject && driver->cuGraphReleaseUserObject;
 }
 
 /* Another thread's call has spoilt the capture since it began: it leaves no graph, and minds
- * nothing any more. What it owns until it ends goes back then. */
+ * nothing any more. */
 static struct graph_owner *without_graph(struct graph_owner *owner)
 {
-    owner->taken_up = true;
+    owner->taken_up = owner->spoilt = true;
     atomic_store_explicit(&owner->gone, true, memory_order_release);
     return owner;
 }
@@ -93,18 +79,54 @@ static struct graph_owner *make_owner(struct pool *pool, struct graph_memory *me
     owner->memory = memory;
     enter_driver();
     struct relaxed_mode mode = relaxed_mode_begin(driver);
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    CUgraph graph = graph_of(driver, stream, &status);
+    struct capture_place place;
+    bool told = capture_place_ask(driver, stream, &place) && place.graph;
+    owner->capture_id = told ? place.capture : 0;
+    owner->graph = told ? place.graph : NULL;
+    owner->launches = graph_launches(memory);
     owner->stream = (uintptr_t)stream;
     owner->began = monotonic_now();
-    bool retained = graph && retain(driver, graph, owner);
+    bool retained = told && retain(driver, place.graph, owner);
     relaxed_mode_end(driver, mode);
     leave_driver();
-    if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
+    if (!told && place.is_spoilt)
         return without_graph(owner);
-    if (!graph)
+    if (!told)
         free(owner);
     return retained ? owner : NULL;
+}
+
+/* Whether the graph that the stream is captured into may have nodes. */
+static bool has_nodes(const struct pool *pool, CUstream stream)
+{
+    size_t count = 0;
+    struct capture_place place;
+    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+    bool none = pool->driver->cuGraphGetNodes && capture_place_ask(pool->driver, stream, &place) &&
+                pool->driver->cuGraphGetNodes(place.graph, NULL, &count) == CUDA_SUCCESS &&
+                count == 0;
+    relaxed_mode_end(pool->driver, mode);
+    return !none;
+}
+
+CUresult graph_stream_id(const struct pool *pool, CUstream stream, unsigned long long *id)
+{
+    if (!pool->driver->cuStreamGetId)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (stream_may_be_captured(pool, stream))
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    /* Others' captures do not mind, in any mode. */
+    CUresult result = pool->driver->cuStreamGetId(stream, id);
+    return result == CUDA_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+void graph_capture_is_coming(struct pool *pool, CUstream stream)
+{
+    struct graph_memory *memory = graph_memory_of(pool);
+    unsigned long long id = 0;
+    if (memory && graph_pool_is_used(memory, stream) &&
+        graph_stream_id(pool, stream, &id) == CUDA_SUCCESS)
+        graph_pool_is_used_by(memory, stream, id);
 }
 
 void graph_capture_began(struct pool *pool, const struct capture *capture, CUstream stream)
@@ -114,18 +136,32 @@ void graph_capture_began(struct pool *pool, const struct capture *capture, CUstr
         return;
     lock_must_be_held(&pool->fence_lock);
     struct graph_owner *owner = make_owner(pool, memory, stream);
+    bool uses_pool = owner && graph_pool_is_used(memory, stream);
+    bool had_nodes = uses_pool && has_nodes(pool, stream);
     lock_take(&memory->lock, LOCK_GRAPHS);
     counter_add(owner ? &memory->counters->captures : &memory->counters->without_owner, 1);
     if (owner) {
         owner->number = ++memory->owners;
         owner->capture = capture;
         owner->thread = thread_id(pool);
+        owner->frees = memory->frees;
+        owner->had_nodes = had_nodes;
         owner->next = memory->under_way;
         memory->under_way = owner;
+        if (uses_pool)
+            graph_pool_begin(owner, stream);
         pool->captures.owned++;
         counter_add(&memory->counters->owners, 1);
     }
     lock_give(&memory->lock);
+}
+
+static void note_unparked(struct graph_memory *memory, uint64_t bytes)
+{
+    if (bytes == 0)
+        return;
+    atomic_fetch_add_explicit(&memory->unparked, bytes, memory_order_relaxed);
+    atomic_store_explicit(&memory->unfenced, true, memory_order_relaxed);
 }
 
 static void finish(struct pool *pool, struct graph_owner *owner)
@@ -134,35 +170,109 @@ static void finish(struct pool *pool, struct graph_owner *owner)
     lock_must_be_held(&memory->lock);
     graph_blocks_check(owner);
     counter_subtract(&memory->counters->owners, 1);
-    uint64_t unparked = graph_owner_finish(pool, owner);
-    if (unparked == 0)
-        return;
-    atomic_fetch_add_explicit(&memory->unparked, unparked, memory_order_relaxed);
-    atomic_store_explicit(&memory->unfenced, true, memory_order_relaxed);
+    graph_held_release(memory, owner);
+    note_unparked(memory, graph_owner_finish(pool, owner));
 }
 
-void graph_capture_ended(struct pool *pool, const struct capture *capture)
+void graph_owners_look_for_spoilt(struct pool *pool)
 {
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     struct graph_memory *memory = graph_memory_of(pool);
-    if (!memory)
+    if (is_inside_driver())
         return;
-    lock_must_be_held(&pool->fence_lock);
-    lock_take(&memory->lock, LOCK_GRAPHS);
+    /* Captures begin and end under it. */
+    lock_take(&pool->fence_lock, LOCK_FENCE);
+    for (struct graph_owner *owner = memory->under_way; owner; owner = owner->next) {
+        if (owner->spoilt || owner->shares_graph || !capture_is_spoilt(pool, owner->capture))
+            continue;
+        lock_take(&memory->lock, LOCK_GRAPHS);
+        graph_held_release(memory, owner);
+        note_unparked(memory, graph_owner_spoil(pool, owner));
+        lock_give(&memory->lock);
+    }
+    lock_give(&pool->fence_lock);
+}
+
+static bool owns_nothing(const struct graph_owner *owner)
+{
+    return !owner->links && !owner->held;
+}
+
+/* What the driver launches with an object of a user's takes longer: a graph of a capture that has
+ * neither allocated nor freed anything does without. */
+static void let_go(const struct driver *driver, CUgraph graph, CUuserObject object)
+{
+    enter_driver();
+    struct relaxed_mode mode = relaxed_mode_begin(driver);
+    driver->cuGraphReleaseUserObject(graph, object, 1);
+    relaxed_mode_end(driver, mode);
+    leave_driver();
+}
+
+static struct graph_owner *take_from_under_way(struct graph_memory *memory,
+                                               const struct capture *capture)
+{
     struct graph_owner **link = &memory->under_way;
     while (*link && (*link)->capture != capture)
         link = &(*link)->next;
     struct graph_owner *owner = *link;
-    if (owner) {
+    if (owner)
         *link = owner->next;
-        owner->capture = NULL;
-        pool->captures.owned--;
-        counter_add(&memory->counters->failed,
-                    atomic_load_explicit(&owner->gone, memory_order_acquire));
-        graph_blocks_check(owner);
-    }
+    return owner;
+}
+
+/* Where the driver says that there is no graph, its destructors may still be on their way. */
+static void end_capture(struct pool *pool, struct graph_owner *owner, CUgraph graph)
+{
+    struct graph_memory *memory = owner->memory;
+    lock_must_be_held(&memory->lock);
+    owner->capture = NULL;
+    graph_pool_end(owner);
+    pool->captures.owned--;
+    owner->failed = (!graph && !owner->shares_graph) ||
+                    atomic_load_explicit(&owner->gone, memory_order_acquire);
+    counter_add(&memory->counters->failed, owner->failed);
+    graph_blocks_check(owner);
+}
+
+/* Whether executables may do without the object. Stream-ordered memory of before that the capture
+ * has freed goes back behind the work of its own context alone, and the executable may run in
+ * another one: there the driver's word is needed that its launches are over. */
+static bool may_be_off_its_graph(const struct graph_owner *owner)
+{
+    return !owner->held && !owner->shares_graph;
+}
+
+/* NULL: nobody wants to know whose launches those of the graph are. */
+static struct graph_owner *nobody_of(struct graph_memory *memory)
+{
+    return memory->serves_nodes ? &memory->nobody : NULL;
+}
+
+void graph_capture_ended(struct pool *pool, const struct capture *capture, CUgraph graph)
+{
+    struct graph_memory *memory = graph_memory_of(pool);
+    CUuserObject unneeded = NULL;
+    struct graph_owner *noted = NULL;
+    if (!memory)
+        return;
+    lock_must_be_held(&pool->fence_lock);
+    lock_take(&memory->lock, LOCK_GRAPHS);
+    struct graph_owner *owner = take_from_under_way(memory, capture);
+    if (owner)
+        end_capture(pool, owner, graph);
+    bool left = owner && graph && !owner->failed;
+    if (left && owns_nothing(owner))
+        unneeded = owner->object;
+    if (left && may_be_off_its_graph(owner))
+        noted = unneeded ? nobody_of(memory) : owner;
     if (owner && owner->taken_up)
         finish(pool, owner);
     lock_give(&memory->lock);
+    if (graph)
+        graph_objects_note(pool, graph, noted);
+    if (unneeded)
+        let_go(pool->driver, graph, unneeded);
 }
 
 /* One of those that are gone. Without a number its capture is still being begun, by a thread that
@@ -217,5 +327,6 @@ void graph_memory_take_up_gone(struct pool *pool)
         lock_give(&memory->lock);
     }
     fence(pool, memory);
+    graph_held_give_back(pool);
     tell_housekeeper(pool, memory);
 }

@@ -22,11 +22,19 @@ uint64_t host_key(struct pool *pool, const struct host_heap *heap,
                   const struct host_request *request)
 {
     const struct host_memory *memory = host_memory_of(pool);
-    uint64_t bytes = memory->keeps_any ? size_class_round(&heap->classes, request->bytes) : 0;
+    uint64_t bytes = memory->keeps_any ? host_block_bytes(&heap->classes, request->bytes) : 0;
     if (bytes == 0)
         return 0;
     unsigned node = machine_node(&memory->machine);
-    return size_class_up(bytes, SIZE_CLASS_GRANULE) | request->sort | node * HOST_SORT_NODE;
+    return bytes | request->sort | node * HOST_SORT_NODE;
+}
+
+/* Such requests find the bin at once from now on. */
+static void note_request(struct host_bin *bin, size_t bytes)
+{
+    lock_must_be_held(&bin->shard->lock);
+    if (size_span_has(&bin->requests, bytes))
+        bin->shard->by_request[host_place(bytes, bin->sort)] = bin;
 }
 
 struct block *host_take_at_once(struct pool *pool, struct host_heap *heap, uint64_t key,
@@ -40,8 +48,10 @@ struct block *host_take_at_once(struct pool *pool, struct host_heap *heap, uint6
     struct host_bin *bin = host_bin_find(shard, key);
     if (bin && !host_is_ending(heap))
         block = host_unused_block(bin, host_clean_epoch(heap));
-    if (block)
-        host_hand_out(bin, block, bytes);
+    if (block) {
+        host_hand_out(shard, bin, block, bytes);
+        note_request(bin, bytes);
+    }
     host_unlock(shard);
     return block;
 }
@@ -71,7 +81,7 @@ static void look_into(struct host_heap *heap, struct host_shard *shard, uint64_t
 /* Whether it is known that something is clean there. */
 static bool has_clean(const struct host_shard *shard)
 {
-    return counter_get(&shard->free_bytes) != counter_get(&shard->pending_bytes);
+    return counter_get(&shard->clean_bytes) != 0;
 }
 
 /* Whether a free's fence covers the stamp; 0 is none. */

@@ -7,11 +7,8 @@
 #include "core/contexts/fence_list.h"
 #include "core/driver/calls.h"
 #include "core/housekeeper/housekeeper.h"
+#include "host_by_driver.h"
 #include "host_release.h"
-
-/* An epoch is closed by so many frees of a shard, or by as many bytes as are its share (see
- * fence_bytes). */
-#define FENCE_EVERY_FREES 64u
 
 /* A shard in which nobody has freed anything for so many epochs gets no share of it. */
 #define ACTIVE_EPOCHS 4u
@@ -32,83 +29,7 @@ static void share_among_active(const struct pool *pool, struct host_heap *heap)
     host_share(memory, heap, active ? active : 1);
 }
 
-/* ---- by the driver ---- */
-
-/* What the driver has answered. generation: of the context, before the block was claimed: if the
- * context has died since, the record may be another's. */
-static void settle(struct pool *pool, struct host_heap *heap, struct block *block,
-                   uint64_t generation, CUresult result, uint64_t nanoseconds)
-{
-    lock_must_be_held(&heap->context->lock);
-    if (!host_lives_on(heap, generation))
-        return;
-    struct bucket_counters *counters = host_counters_of(block);
-    if (result != CUDA_SUCCESS) {
-        host_count_back(block);
-        block_set_state(block, BLOCK_LIVE);
-        return;
-    }
-    host_count_live(pool, heap, 0 - counter_get(&block->requested));
-    host_forget(pool, heap, block);
-    bucket_count_return(counters, EVICTION_FREE, nanoseconds);
-    counter_add(&counters->frees, 1);
-}
-
-/* False if the block is not live there (any more). */
-static bool claim_for_driver(struct host_heap *heap, struct block *block, CUdeviceptr address,
-                             uint64_t generation, struct host_leaving *leaving)
-{
-    context_lock(heap->context);
-    bool claimed = host_lives_on(heap, generation) && host_claim(block, address);
-    if (claimed)
-        *leaving = host_leaving(block);
-    context_unlock(heap->context);
-    return claimed;
-}
-
-/* What the pool has mapped itself is unmapped by whoever comes first, a free or the context's end.
- */
-static bool pin_if_registered(struct context *context, uint64_t generation, bool registered)
-{
-    uint64_t started = monotonic_now();
-    while (registered && !context_pin(context, generation)) {
-        if (context_generation(context) != generation)
-            return false;
-        patient_nap(started);
-    }
-    return true;
-}
-
-/* The record stays in the table until the driver has answered, so that a second free of the program
- * does not come first. */
-CUresult host_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr address)
-{
-    struct host_heap *heap = host_heap_of_block(block);
-    struct context *context = heap->context;
-    uint64_t generation = context_generation(context), started = monotonic_now();
-    bool registered = host_origin_of(block) == HOST_REGISTERED;
-    if (!pin_if_registered(context, generation, registered))
-        return CUDA_ERROR_INVALID_VALUE;
-    struct host_leaving leaving;
-    bool claimed = claim_for_driver(heap, block, address, generation, &leaving);
-    CUresult result = claimed ? host_call_to_free(pool, &leaving) : CUDA_ERROR_INVALID_VALUE;
-    if (claimed) {
-        context_lock(context);
-        settle(pool, heap, block, generation, result, monotonic_now() - started);
-        context_unlock(context);
-    }
-    if (registered)
-        context_unpin(context);
-    return result;
-}
-
 /* ---- the fence that ends a free ---- */
-
-/* Whether there is work that only the host ends, or that must be taken for such work. */
-static bool has_host_work(const struct context *context)
-{
-    return host_work_limit(&context->epochs.host_work) != UINT64_MAX;
-}
 
 /* Records a fence, and others that were asked for while it was recorded. */
 static CUresult close_epoch(struct pool *pool, struct context *context)
@@ -196,20 +117,20 @@ static void wait_for_budget(struct pool *pool, struct host_heap *heap)
         host_release_pending(pool, context);
 }
 
+/* A free that has put its block into a bin; the block may be another thread's by now. */
+struct host_freed {
+    struct host_shard *shard;
+    struct host_bin *bin; /* of it */
+    uint64_t stamp;
+    struct host_spent spent; /* by it */
+};
+
 /* Whether allocations may not be able to wait for what is pending: other contexts' work. */
 static bool has_to_wait(struct pool *pool, struct host_heap *heap)
 {
     return atomic_load_explicit(&pool->several_contexts, memory_order_acquire) &&
            host_sum(heap).pending_bytes > host_memory_of(pool)->growth_budget;
 }
-
-/* What is known of a block that was freed; the block may be another thread's by now. */
-struct freed {
-    uint64_t key, stamp;
-    struct bucket_counters *counters;
-    uint64_t free_bytes; /* of the shard */
-    bool due;            /* a fence is */
-};
 
 /* Whether a free waits. */
 enum waiting {
@@ -220,9 +141,9 @@ enum waiting {
 };
 
 /* What follows a free whose fence is due. */
-static CUresult end_free(struct pool *pool, struct host_heap *heap, const struct freed *freed,
-                         enum waiting waiting)
+static CUresult end_free(struct pool *pool, const struct host_freed *freed, enum waiting waiting)
 {
+    struct host_heap *heap = freed->shard->heap;
     uint64_t waited_before = thread_state.waited_ns;
     CUresult result = close_epoch(pool, heap->context);
     host_tell_time(heap, monotonic_now());
@@ -234,8 +155,10 @@ static CUresult end_free(struct pool *pool, struct host_heap *heap, const struct
                          monotonic_now() + VAIN_WAIT_NANOSECONDS);
     if (has_to_wait(pool, heap))
         wait_for_budget(pool, heap);
-    count_wait(freed->counters, waited_before);
-    host_release_excess(pool, heap, freed->key);
+    count_wait(freed->bin->bucket.counters, waited_before);
+    host_release_excess(pool, heap, freed->bin->bucket.bytes);
+    if (host_has_aside(heap) && host_frees_are_over(pool, heap->context))
+        host_free_those_aside(pool, heap);
     housekeeper_look(pool, 0);
     return result;
 }
@@ -251,96 +174,79 @@ static bool is_the_drivers(struct pool *pool, const struct block *block)
            !context_is_usable(context) || program_captures(&pool->captures);
 }
 
-static uint64_t fence_frees(const struct pool *pool)
-{
-    return smaller_of(FENCE_EVERY_FREES, pool->settings.host.caps.blocks_per_bucket);
-}
-
-/* Counts a free of so many bytes in this epoch. True: a fence is due. */
-static bool count_free(const struct pool *pool, const struct host_heap *heap,
-                       struct host_shard *shard, uint64_t bytes, uint64_t stamp)
-{
-    lock_must_be_held(&shard->lock);
-    if (shard->stamp != stamp) {
-        shard->stamp = stamp;
-        shard->frees = shard->bytes = 0;
-    }
-    shard->frees++;
-    shard->bytes += bytes;
-    if (!shard->fence_next && shard->frees < fence_frees(pool) &&
-        shard->bytes < atomic_load_explicit(&heap->fence_bytes, memory_order_relaxed))
-        return false;
-    shard->fence_next = false;
-    return true;
-}
-
 enum put {
     PUT,
     NOT_LIVE,   /* another thread has freed it */
     IS_ANOTHERS /* nothing was done: it is the driver's to free */
 };
 
-/* Of the shard, for a block that is the calling thread's; NULL: there is none yet, or the block is
- * not to be kept after all. */
+/* Of the shard, for a block that is the calling thread's, in the place of its old bin; NULL: there
+ * is none yet, or the block is not to be kept after all. */
 static struct host_bin *bin_for(const struct host_shard *shard, const struct block *block,
-                                struct freed *freed)
+                                struct host_bin *old)
 {
-    struct host_bin *bin = host_bin_of(block);
-    freed->key = bin->bucket.bytes;
-    if (block_is_shared(block) || bin->shard == shard)
-        return block_is_shared(block) ? NULL : bin;
-    return host_bin_find(shard, freed->key);
+    if (block_is_shared(block) || old->shard == shard)
+        return block_is_shared(block) ? NULL : old;
+    return host_bin_find(shard, old->bucket.bytes);
+}
+
+/* Into the bin, in whichever epoch, and looks what is spent by that. */
+static void put_into(struct pool *pool, struct host_freed *freed, struct block *block,
+                     CUdeviceptr address)
+{
+    lock_must_be_held(&freed->shard->lock);
+    freed->stamp = host_stamp(freed->shard->heap);
+    if (counter_get(&freed->shard->newest) != freed->stamp)
+        host_begin_epoch(pool, freed->shard, freed->stamp);
+    if (host_put(freed->shard, freed->bin, block, address, freed->stamp))
+        freed->spent = host_look_what_is_spent(pool, freed->shard);
 }
 
 /* Claims a live block and puts it into the bin of its key, with the shard's lock all the time: so a
  * context that ends finds every block live or listed. */
-static enum put put(struct pool *pool, struct host_heap *heap, struct host_shard *shard,
-                    struct block *block, CUdeviceptr address, struct freed *freed)
+static enum put put(struct pool *pool, struct block *block, CUdeviceptr address,
+                    struct host_freed *freed)
 {
+    struct host_shard *shard = freed->shard;
     lock_must_be_held(&shard->lock);
-    if (host_is_ending(heap))
+    if (host_is_ending(shard->heap))
         return IS_ANOTHERS;
     if (!block_claim(block, address, BLOCK_LEAVING))
         return NOT_LIVE;
-    struct host_bin *bin = bin_for(shard, block, freed);
+    freed->bin = host_bin_of(block);
+    struct host_bin *bin = bin_for(shard, block, freed->bin);
     if (!bin) {
         block_set_state(block, BLOCK_LIVE);
         return IS_ANOTHERS;
     }
-    /* The lock is this shard's, so that stamps ascend in each list; why the number may be read
-     * without the context's is told in core/device_memory/thread_cache.h: whatever this thread has
-     * submitted was submitted before. */
-    freed->stamp = epoch_current(&heap->context->epochs);
-    freed->counters = bin->bucket.counters;
-    freed->due = count_free(pool, heap, shard, block->bytes, freed->stamp);
-    host_add_pending(bin, block, freed->stamp, counter_get(&heap->now));
-    freed->free_bytes = counter_get(&shard->free_bytes);
+    freed->bin = bin;
+    host_set_bin(block, bin);
+    put_into(pool, freed, block, address);
     return PUT;
 }
 
-static enum put put_with_lock(struct pool *pool, struct host_heap *heap, struct host_shard *shard,
-                              struct block *block, CUdeviceptr address, struct freed *freed)
+static enum put put_with_lock(struct pool *pool, struct block *block, CUdeviceptr address,
+                              struct host_freed *freed)
 {
-    host_lock(shard);
-    enum put result = put(pool, heap, shard, block, address, freed);
-    host_unlock(shard);
+    host_lock(freed->shard);
+    enum put result = put(pool, block, address, freed);
+    host_unlock(freed->shard);
     return result;
 }
 
 static enum put put_where_it_can_be(struct pool *pool, struct host_heap *heap, struct block *block,
-                                    CUdeviceptr address, struct freed *freed)
+                                    CUdeviceptr address, struct host_freed *freed)
 {
-    freed->key = host_bin_of(block)->bucket.bytes;
-    struct host_shard *shard =
-        is_the_drivers(pool, block) ? NULL : host_shard_of_thread(pool, heap);
-    if (!shard)
+    freed->bin = host_bin_of(block);
+    freed->shard = is_the_drivers(pool, block) ? NULL : host_shard_of_thread(pool, heap);
+    if (!freed->shard)
         return IS_ANOTHERS;
     enum put result;
     bool made = false;
     do
-        result = put_with_lock(pool, heap, shard, block, address, freed);
+        result = put_with_lock(pool, block, address, freed);
     while (result == IS_ANOTHERS && !made &&
-           (made = host_bin_make(pool, heap, shard, freed->key) != NULL));
+           (made = host_bin_make(pool, heap, freed->shard, freed->bin->bucket.bytes) != NULL));
     return result;
 }
 
@@ -353,38 +259,95 @@ static bool has_known_host_work(struct context *context)
     return known;
 }
 
-static enum waiting waiting_of_free(struct pool *pool, struct context *context)
+static enum waiting waiting_of_free(struct pool *pool, struct host_heap *heap)
 {
-    struct frees_wait *wait = &context->epochs.frees_wait;
+    struct context *context = heap->context;
+    struct epochs *epochs = &context->epochs;
     if (pool->settings.host.free_synchronizes)
         return WAITS_LIKE_THE_DRIVER;
-    if (!frees_may_wait(wait) && !has_host_work(context))
+    if (!host_is_closed(heap, HOST_CLOSED_WAITING))
         return WAITS_NOT;
     if (has_known_host_work(context))
         return WAITS_LIKE_THE_DRIVER;
     context_lock(context);
-    bool waits = frees_wait_goes_on(wait, monotonic_now()) || has_host_work(context);
+    bool waits = frees_wait_goes_on(&epochs->frees_wait, monotonic_now()) ||
+                 host_work_goes_on(&epochs->host_work);
+    host_update_waiting(context);
     context_unlock(context);
     return waits ? WAITS_A_WHILE : WAITS_NOT;
 }
 
-/* Something has to go back then, which a fence must tell of. One shard has its share of the cap
- * before all of them together have passed it. */
-static bool is_past_cap(struct pool *pool, const struct host_heap *heap, const struct freed *freed)
+/* Whether a fence is due that this free is to record; or something has to go back, which a fence
+ * must tell of: one shard has its share of the cap before all of them together have passed it. */
+static bool has_to_end(struct pool *pool, const struct host_freed *freed)
 {
-    return freed->free_bytes > atomic_load_explicit(&heap->cap_share, memory_order_relaxed) &&
-           host_is_past_cap(pool);
+    return (freed->spent.due && !others_will_fence(freed->shard->heap->context, freed->stamp)) ||
+           (freed->spent.past_share && host_is_past_cap(pool)) || host_is_wanted(pool);
 }
 
-/* The driver's free waits with the driver's lock held, for work that frees before this one would
- * have waited for, and have not. So that is waited for without it first, for a while. */
+/* What follows a free that has found nothing to wait for before. */
+static CUresult finish(struct pool *pool, const struct host_freed *freed)
+{
+    return has_to_end(pool, freed)
+               ? end_free(pool, freed, waiting_of_free(pool, freed->shard->heap))
+               : CUDA_SUCCESS;
+}
+
+CUresult host_finish_free(struct pool *pool, struct host_shard *shard, struct host_bin *bin,
+                          uint64_t stamp)
+{
+    struct host_freed freed = {shard, bin, stamp, host_look_what_is_spent(pool, shard)};
+    host_unlock(shard);
+    return finish(pool, &freed);
+}
+
+CUresult host_free_in_new_epoch(struct pool *pool, struct host_shard *shard, struct host_bin *bin,
+                                struct block *block, CUdeviceptr address, uint64_t stamp)
+{
+    host_begin_epoch(pool, shard, stamp);
+    if (host_put(shard, bin, block, address, stamp))
+        return host_finish_free(pool, shard, bin, stamp);
+    host_unlock(shard);
+    return CUDA_SUCCESS;
+}
+
+/* Whether a fence of a free covers all that is pending in the context. */
+static bool all_is_fenced(struct context *context)
+{
+    context_lock(context);
+    uint64_t pending = epoch_newest_pending(context);
+    context_unlock(context);
+    return pending <= atomic_load_explicit(&context->epochs.fenced, memory_order_relaxed);
+}
+
+/* Whether the driver's free has no more to wait for than it would have without the pool. It waits
+ * with the driver's lock held: what frees before this one would have waited for, and have not, is
+ * waited for without it, and not for long. Beside work that is known to end only by the host, they
+ * have. */
+static bool driver_may_wait(struct pool *pool, struct context *context)
+{
+    if (!all_is_fenced(context))
+        close_epoch(pool, context);
+    return (all_is_fenced(context) && host_frees_are_over(pool, context)) ||
+           has_known_host_work(context) || !context_is_usable(context);
+}
+
+/* The block is not to be kept. Where the driver's free might wait for what it must not, a later
+ * free has it. */
 static CUresult free_past_the_pool(struct pool *pool, struct block *block, CUdeviceptr address)
 {
-    struct context *context = host_heap_of_block(block)->context;
-    if (!program_captures(&pool->captures) && context_is_usable(context))
-        host_frees_are_over(pool, context);
+    struct host_heap *heap = host_heap_of_block(block);
+    struct context *context = heap->context;
+    uint64_t generation = context_generation(context);
+    bool captures = program_captures(&pool->captures);
+    if (!captures && context_is_usable(context) && !driver_may_wait(pool, context))
+        return host_put_aside(heap, block, address, generation) ? CUDA_SUCCESS
+                                                                : CUDA_ERROR_INVALID_VALUE;
     CUresult result = host_free_by_driver(pool, block, address);
-    if (result == CUDA_SUCCESS && !context_is_usable(context))
+    if (result != CUDA_SUCCESS || captures)
+        return result;
+    host_free_those_aside(pool, heap);
+    if (!context_is_usable(context))
         host_release_stranded(pool, context);
     return result;
 }
@@ -392,19 +355,19 @@ static CUresult free_past_the_pool(struct pool *pool, struct block *block, CUdev
 CUresult host_free(struct pool *pool, struct block *block, CUdeviceptr address)
 {
     struct host_heap *heap = host_heap_of_block(block);
-    struct freed freed;
+    struct host_freed freed = {.spent = {false, false}};
     /* Nobody has told the time while nothing was free. */
     bool watched = housekeeping_is_watched(&pool->housekeeping);
     if (watched)
         host_tell_time(heap, monotonic_now());
     enum put result = put_where_it_can_be(pool, heap, block, address, &freed);
-    if (result != PUT)
-        return result == NOT_LIVE ? CUDA_ERROR_INVALID_VALUE
-                                  : free_past_the_pool(pool, block, address);
-    enum waiting waiting = waiting_of_free(pool, heap->context);
-    bool due = freed.due && !others_will_fence(heap->context, freed.stamp);
-    if (due || waiting != WAITS_NOT || is_past_cap(pool, heap, &freed))
-        return end_free(pool, heap, &freed, waiting);
+    if (result == NOT_LIVE)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (result == IS_ANOTHERS)
+        return free_past_the_pool(pool, block, address);
+    enum waiting waiting = waiting_of_free(pool, heap);
+    if (waiting != WAITS_NOT || has_to_end(pool, &freed))
+        return end_free(pool, &freed, waiting);
     if (watched || housekeeping_is_watched(&pool->housekeeping))
         housekeeper_look(pool, 0);
     return CUDA_SUCCESS;

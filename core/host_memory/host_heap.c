@@ -8,13 +8,52 @@
 #include "core/contexts/kind.h"
 #include "host_large.h"
 
+/* An epoch is closed by so many frees of a shard, or by as many bytes as are its share (see
+ * fence_bytes). */
+#define FENCE_EVERY_FREES 64u
+
 /* ---- buckets and shards ---- */
+
+/* Stands where a shard knows no bin. Never written. */
+static struct host_bin no_bin;
 
 static struct bucket_counters *counters_of(struct pool *pool, const struct host_heap *heap,
                                            uint64_t key)
 {
     return figures_bucket(&pool->figures, KIND_HOST, heap->context->figures_id,
                           heap->context->device->ordinal, host_key_bytes(key));
+}
+
+/* Once: one thread reads, others that need it meanwhile wait for that. */
+static void know_machine(const struct host_settings *settings, struct host_memory *memory)
+{
+    uint32_t unknown = MACHINE_UNKNOWN;
+    uint64_t started = monotonic_now();
+    if (atomic_compare_exchange_strong(&memory->machine_known, &unknown, MACHINE_READING)) {
+        machine_read(&memory->machine, "");
+        uint64_t bytes = memory->machine.memory_bytes;
+        memory->cached_cap = byte_size_resolve(&settings->caps.cached, bytes);
+        memory->growth_budget = byte_size_resolve(&settings->growth_budget, bytes);
+        memory->keeps_any = memory->cached_cap && settings->caps.blocks_per_bucket;
+        atomic_store_explicit(&memory->machine_known, MACHINE_KNOWN, memory_order_release);
+    }
+    while (!host_machine_is_known(memory))
+        patient_nap(started);
+}
+
+void host_heap_make_ready(struct pool *pool, struct host_heap *heap)
+{
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
+    struct host_memory *memory = host_memory_of(pool);
+    know_machine(&pool->settings.host, memory);
+    context_lock(heap->context);
+    if (!host_heap_is_ready(heap)) {
+        bucket_settings_resolve(&pool->settings.host.buckets, memory->machine.memory_bytes,
+                                &heap->classes);
+        host_share(memory, heap, 1);
+        atomic_store_explicit(&heap->ready, true, memory_order_release);
+    }
+    context_unlock(heap->context);
 }
 
 bool host_heap_init(struct pool *pool, struct context *context)
@@ -24,9 +63,6 @@ bool host_heap_init(struct pool *pool, struct context *context)
     if (!memory)
         return true;
     heap->context = context;
-    bucket_settings_resolve(&pool->settings.host.buckets, memory->machine.memory_bytes,
-                            &heap->classes);
-    host_share(memory, heap, 1);
     heap->unkept.bucket.counters = counters_of(pool, heap, 0);
     return heap->unkept.bucket.counters && bucket_set_make_room(&heap->buckets);
 }
@@ -65,13 +101,19 @@ struct host_shard *host_shard_make(struct pool *pool, struct host_heap *heap)
     struct host_shard *made = allocate_apart(2 * LINE_BYTES, sizeof *made), *before = NULL;
     if (!made)
         return NULL;
+    made->heap = heap;
+    for (unsigned i = 0; i < HOST_PLACES; i++)
+        made->by_request[i] = &no_bin;
     /* Before any thread can be inside, so that a context's end finds it. */
     list_shard(heap, made);
     /* Whoever comes later sees the release store of whoever came first. Another thread's that comes
      * too late stays in the list, empty. */
     bool first = atomic_compare_exchange_strong_explicit(
         &heap->shards[number], &before, made, memory_order_acq_rel, memory_order_acquire);
-    return first ? made : before;
+    struct host_shard *shard = first ? made : before;
+    if (thread_state.context == heap->context)
+        thread_state.shard = shard;
+    return shard;
 }
 
 static struct host_bin *add_bin(struct pool *pool, struct host_heap *heap, struct host_shard *shard,
@@ -93,6 +135,9 @@ static struct host_bin *add_bin(struct pool *pool, struct host_heap *heap, struc
     bin->bucket.counters = bucket->bucket.counters;
     bin->counts = counts;
     bin->shard = shard;
+    bin->bytes = host_key_bytes(bin->bucket.bytes);
+    bin->sort = (unsigned)(bin->bucket.bytes & HOST_SORT_MASK);
+    bin->requests = size_class_span(&heap->classes, bin->bytes, SIZE_CLASS_GRANULE);
     bucket_set_add(&shard->bins, &bin->bucket);
     return bin;
 }
@@ -118,8 +163,15 @@ struct host_bin *host_bin_make(struct pool *pool, struct host_heap *heap, struct
 static void take_pending(struct host_bin *bin, struct block *block)
 {
     block_list_remove(&bin->bucket.pending, block, LINK_BUCKET);
-    counter_subtract(&bin->shard->pending_bytes, block->bytes);
+    counter_subtract(&bin->shard->pending_bytes, bin->bytes);
     counter_add(&bin->counts->settled, 1);
+}
+
+static void add_to_clean(struct host_bin *bin)
+{
+    counter_add(&bin->shard->clean_bytes, bin->bytes);
+    /* Whoever sees that it is pending no more sees that it is clean: see host_free_bytes. */
+    counter_fence(memory_order_release);
 }
 
 void host_sweep(struct host_bin *bin, uint64_t clean)
@@ -127,6 +179,7 @@ void host_sweep(struct host_bin *bin, uint64_t clean)
     lock_must_be_held(&bin->shard->lock);
     struct block *block;
     while ((block = bin->bucket.pending.first) && counter_get(&block->epoch) <= clean) {
+        add_to_clean(bin);
         take_pending(bin, block);
         block_set_state(block, BLOCK_CLEAN);
         block_list_append(&bin->bucket.clean, block, LINK_BUCKET);
@@ -136,32 +189,20 @@ void host_sweep(struct host_bin *bin, uint64_t clean)
 static void detach(struct host_bin *bin, struct block *block)
 {
     lock_must_be_held(&bin->shard->lock);
-    if (block_state(block) == BLOCK_CLEAN)
+    if (block_state(block) == BLOCK_CLEAN) {
         block_list_remove(&bin->bucket.clean, block, LINK_BUCKET);
-    else
+        counter_subtract(&bin->shard->clean_bytes, bin->bytes);
+    } else {
         take_pending(bin, block);
-    bin->bucket.free_blocks--;
-    counter_subtract(&bin->shard->free_bytes, block->bytes);
-}
-
-static void hand_out(struct host_bin *bin, struct block *block, size_t bytes)
-{
-    detach(bin, block);
-    counter_set(&block->requested, bytes);
-    counter_add(&bin->shard->live_requested, bytes);
-    block_set_state(block, BLOCK_LIVE);
-}
-
-void host_hand_out(struct host_bin *bin, struct block *block, size_t bytes)
-{
-    hand_out(bin, block, bytes);
-    counter_add(&bin->counts->requested_bytes, bytes);
-    counter_add(&bin->counts->hits, 1);
+    }
 }
 
 void host_take_over(struct host_bin *bin, struct block *block, size_t bytes)
 {
-    hand_out(bin, block, bytes);
+    host_detach_unused(bin->shard, bin, block);
+    counter_set(&block->requested, bytes);
+    counter_add(&bin->shard->live_requested, bytes);
+    block_set_state(block, BLOCK_LIVE);
     counter_subtract(&bin->counts->moved, 1);
 }
 
@@ -172,34 +213,67 @@ void host_take_out(struct host_bin *bin, struct block *block)
     counter_subtract(&bin->counts->moved, 1);
 }
 
-static void count_in(struct host_bin *bin, struct block *block)
+void host_put_back(struct host_bin *bin, struct block *block, uint64_t clean)
 {
     lock_must_be_held(&bin->shard->lock);
-    host_set_bin(block, bin);
-    bin->bucket.free_blocks++;
-    counter_add(&bin->shard->free_bytes, block->bytes);
-}
-
-void host_put_back(struct host_bin *bin, struct block *block)
-{
+    bool pending = counter_get(&block->epoch) > clean;
     counter_add(&bin->counts->moved, 1);
-    count_in(bin, block);
-    block_set_state(block, BLOCK_CLEAN);
-    block_list_prepend(&bin->bucket.clean, block, LINK_BUCKET);
+    host_set_bin(block, bin);
+    if (pending) {
+        counter_subtract(&bin->counts->settled, 1);
+        counter_add(&bin->shard->pending_bytes, bin->bytes);
+    } else {
+        add_to_clean(bin);
+    }
+    block_set_state(block, pending ? BLOCK_PENDING : BLOCK_CLEAN);
+    block_list_prepend(pending ? &bin->bucket.pending : &bin->bucket.clean, block, LINK_BUCKET);
 }
 
-void host_add_pending(struct host_bin *bin, struct block *block, uint64_t stamp, uint64_t now)
+/* ---- what may be freed without a fence ---- */
+
+static int32_t fence_frees(const struct pool *pool)
 {
-    struct host_shard *shard = bin->shard;
-    counter_subtract(&shard->live_requested, counter_get(&block->requested));
-    counter_set(&block->epoch, stamp);
-    block->freed_at = now;
-    count_in(bin, block);
-    block_set_state(block, BLOCK_PENDING);
-    block_list_append(&bin->bucket.pending, block, LINK_BUCKET);
-    counter_add(&shard->pending_bytes, block->bytes);
+    const struct host_settings *settings = &pool->settings.host;
+    if (settings->free_synchronizes)
+        return 1;
+    return (int32_t)smaller_of(FENCE_EVERY_FREES, settings->caps.blocks_per_bucket);
+}
+
+/* In an epoch so much is freed without a fence; and a shard looks at the cap when it has its share
+ * of that. */
+static void count_bytes_anew(struct host_shard *shard, uint64_t freed)
+{
+    const struct host_heap *heap = shard->heap;
+    uint64_t fence = atomic_load_explicit(&heap->fence_bytes, memory_order_relaxed);
+    uint64_t share = atomic_load_explicit(&heap->cap_share, memory_order_relaxed);
+    uint64_t left = smaller_of(rest_of(fence, freed), rest_of(share, host_free_bytes(shard)));
+    shard->bytes_left = (int64_t)left;
+    shard->bytes_at_first = (int64_t)(left + freed);
+}
+
+void host_begin_epoch(const struct pool *pool, struct host_shard *shard, uint64_t stamp)
+{
+    lock_must_be_held(&shard->lock);
     counter_set(&shard->newest, stamp);
-    counter_add(&bin->counts->frees, 1);
+    shard->frees_left = shard->fence_next ? 1 : fence_frees(pool);
+    count_bytes_anew(shard, 0);
+}
+
+struct host_spent host_look_what_is_spent(const struct pool *pool, struct host_shard *shard)
+{
+    lock_must_be_held(&shard->lock);
+    const struct host_heap *heap = shard->heap;
+    uint64_t freed = (uint64_t)(shard->bytes_at_first - shard->bytes_left);
+    bool due = shard->frees_left <= 0 ||
+               freed >= atomic_load_explicit(&heap->fence_bytes, memory_order_relaxed);
+    bool past_share =
+        host_free_bytes(shard) > atomic_load_explicit(&heap->cap_share, memory_order_relaxed);
+    if (shard->fence_next)
+        shard->frees_left = fence_frees(pool);
+    shard->fence_next = false;
+    if (!due)
+        count_bytes_anew(shard, freed);
+    return (struct host_spent){due, past_share};
 }
 
 /* ---- sums ---- */
@@ -208,7 +282,7 @@ struct host_sums host_sum(const struct host_heap *heap)
 {
     struct host_sums sums = {0, 0, 0};
     for (const struct host_shard *shard = host_shards(heap); shard; shard = shard->next) {
-        sums.free_bytes += counter_get(&shard->free_bytes);
+        sums.free_bytes += host_free_bytes(shard);
         sums.pending_bytes += counter_get(&shard->pending_bytes);
         sums.live_requested += counter_get(&shard->live_requested);
     }
@@ -390,6 +464,27 @@ void host_heap_forget_address(struct pool *pool, CUdeviceptr address)
     context_unlock(heap->context);
 }
 
+/* ---- what closes the quick path ---- */
+
+void host_set_closed(struct host_heap *heap, uint32_t reason, bool set)
+{
+    if (set)
+        atomic_fetch_or_explicit(&heap->closed, reason, memory_order_relaxed);
+    else
+        atomic_fetch_and_explicit(&heap->closed, ~reason, memory_order_relaxed);
+}
+
+void host_update_waiting(struct context *context)
+{
+    lock_must_be_held(&context->lock);
+    struct epochs *epochs = &context->epochs;
+    bool waiting = frees_may_wait(&epochs->frees_wait) || host_work_goes_on(&epochs->host_work);
+    struct host_heap *heap = host_heap_of(context);
+    /* Every call reads it: it is written where it changes. */
+    if (host_is_closed(heap, HOST_CLOSED_WAITING) != waiting)
+        host_set_closed(heap, HOST_CLOSED_WAITING, waiting);
+}
+
 /* ---- the context's end ---- */
 
 void host_heap_set_ending(struct context *context, bool ending)
@@ -397,7 +492,7 @@ void host_heap_set_ending(struct context *context, bool ending)
     struct host_heap *heap = host_heap_of(context);
     if (!heap->context)
         return;
-    atomic_store_explicit(&heap->ending, ending, memory_order_relaxed);
+    host_set_closed(heap, HOST_CLOSED_ENDING, ending);
     for (struct host_shard *shard = host_shards(heap); shard; shard = shard->next) {
         host_lock(shard);
         host_unlock(shard);
@@ -423,7 +518,7 @@ static void empty_shard(struct host_shard *shard)
             detach_for_good(bin, b->clean.first);
     }
     counter_set(&shard->live_requested, 0);
-    shard->stamp = shard->frees = shard->bytes = 0;
+    counter_set(&shard->newest, 0);
     host_unlock(shard);
 }
 
@@ -459,5 +554,6 @@ void host_heap_reset(struct pool *pool, struct context *context)
     struct forgetting forgetting = {pool, heap};
     block_records_visit(&heap->records, forget_visited, &forgetting);
     counter_set(&heap->peak_requested, 0);
+    atomic_store_explicit(&heap->aside, NULL, memory_order_relaxed);
     context_unlock(context);
 }

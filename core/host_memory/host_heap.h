@@ -8,11 +8,10 @@
  *
  *   heap->reserved_bytes      = bytes of all blocks
  *   blocks in a bin's pending = counts->frees - counts->settled
- *   bucket.free_blocks        = counts->frees + counts->moved - counts->hits
- *                             = blocks in the bin's pending + blocks in its clean
- *   shard->free_bytes         = sum over its bins of the bytes of their free blocks
+ *   blocks in the bin         = counts->frees + counts->moved - counts->hits
+ *   shard->clean_bytes        = sum over its bins of the bytes of blocks in their clean
  *   shard->pending_bytes      = the same of the pending ones
- *   lists of pending blocks ascend by stamp
+ *   lists of pending blocks ascend by stamp, but for those that the driver has refused to take
  *
  * all of these modulo 2^64. Fences are the context's (epoch.h). They are only asked about, or
  * waited for on the host: the program writes into a block as soon as it has it, which no barrier on
@@ -61,23 +60,46 @@ struct host_bin {
     struct bucket bucket; /* bytes: the key; counters: of all blocks of the key in the context */
     struct bin_counters *counts; /* NULL without a shard */
     struct host_shard *shard;
+    /* Fixed as it is made. */
+    uint64_t bytes;            /* of each of its blocks */
+    unsigned sort;             /* of them */
+    struct size_span requests; /* of that sort that it serves */
 };
+
+#define HOST_PLACES 128u
 
 struct host_shard {
     struct short_lock lock;
-    struct host_shard *next; /* of the heap's; written before it is listed */
-    struct bucket_set bins;
-    uint64_t stamp;         /* the epoch in which the shard's threads last freed anything */
-    uint64_t frees, bytes;  /* in that epoch */
-    bool fence_next;        /* the next free is to close the epoch */
-    counter free_bytes;     /* like the next ones: read without the lock */
-    counter pending_bytes;  /* what is clean, and has not been looked at, included */
+    int32_t frees_left;     /* like the next one, in the epoch of newest: while any are left, a free
+                               only     puts its block into its bin */
+    int64_t bytes_left;     /* before a fence is due, or caps are to be looked at */
+    counter pending_bytes;  /* like the next ones: read without the lock. What is clean, and has not
+                               been looked at, included */
+    counter clean_bytes;    /* added to before pending_bytes is taken from */
     counter newest;         /* stamp of the last free; 0: there was none */
     counter live_requested; /* what the program was given here less what it freed here */
+    struct host_heap *heap; /* fixed, and written before it is listed */
+    struct host_bin *by_request[HOST_PLACES]; /* that served such a request last; see
+                                                 host_place */
+    struct host_shard *next;                  /* of the heap's; written before it is listed */
+    struct bucket_set bins;
+    int64_t bytes_at_first; /* what bytes_left began at, in that epoch */
+    bool fence_next;        /* the next free is to close the epoch */
+};
+
+/* Why a heap's hits and frees are not quick (host_quick.h). */
+enum host_closed {
+    HOST_CLOSED_ENDING = 1,   /* the context is: nothing is handed out or taken back */
+    HOST_CLOSED_UNUSABLE = 2, /* the driver answers in this context */
+    HOST_CLOSED_WAITING = 4,  /* frees may have to wait: see host_update_waiting */
+    HOST_CLOSED_WANTED = 8,   /* the next free is to give memory back: see struct host_memory */
 };
 
 struct host_heap {
     struct context *context; /* NULL: the pool does not serve the kind */
+    _Atomic bool ready;      /* classes, fence_bytes and cap_share are set: not before the first
+                                allocation. Release in host_heap_make_ready, acquire in
+                                host_heap_is_ready */
     struct size_classes classes;
     _Atomic(struct host_shard *) shards[HOST_SHARDS]; /* made when first used, and kept. The release
                                                          store pairs with the acquire load in
@@ -88,15 +110,18 @@ struct host_heap {
                                      Relaxed, like the next one: as the last thread that has closed
                                      one saw who frees, see share_among_active */
     _Atomic uint64_t cap_share;   /* of what may be cached: one shard's */
-    _Atomic bool ending; /* the context is: nothing is handed out or taken back. Relaxed: read with
-                            a shard's lock, each of which is taken and given after it was written */
-    counter now;         /* nanoseconds of the monotonic clock, lately */
-    char apart[64];      /* every call reads what is above */
+    _Atomic uint32_t closed; /* bits of enum host_closed. Relaxed: that of an end is read with a
+                                shard's lock, each of which is taken and given after it was set;
+                                the others are as late as what they tell of */
+    counter now;             /* nanoseconds of the monotonic clock, lately */
+    char apart[64];          /* every call reads what is above */
 
     struct block_records records;
     struct bucket_set buckets; /* bins without a shard */
     struct host_bin unkept;    /* the same for blocks that go to the driver when they are freed */
     struct host_pieces pieces; /* of all blocks of the driver's */
+    _Atomic(struct block *) aside; /* freed, and left for a later free to give to the driver; linked
+                                      like those of a bucket. Relaxed where the lock is not held */
     counter reserved_bytes;
     counter peak_requested;       /* the most that the program held, as far as slow paths saw */
     uint64_t pending_when_looked; /* the newest stamp when the housekeeper last looked; 0: none */
@@ -107,13 +132,22 @@ struct host_device {
     struct kind_counters *counters; /* in the figures */
 };
 
+/* To read of the machine opens some twenty files, which takes as long as a thousand calls: so
+ * nobody does before the program pins memory. */
+enum machine_known { MACHINE_UNKNOWN, MACHINE_READING, MACHINE_KNOWN };
+
 /* What there is once. */
 struct host_memory {
     struct block_table blocks;
+    _Atomic uint32_t machine_known; /* enum machine_known. Release once the machine and the three
+                                       fields behind it are written; acquire before they are read,
+                                       here or by a heap's `ready` */
     struct machine machine;
-    uint64_t cached_cap;       /* bytes, of all contexts together */
-    uint64_t growth_budget;    /* bytes, of each context */
-    bool keeps_any;            /* false: the settings want no free block to be kept */
+    uint64_t cached_cap;     /* bytes, of all contexts together */
+    uint64_t growth_budget;  /* bytes, of each context */
+    bool keeps_any;          /* false: the settings want no free block to be kept */
+    _Atomic uint64_t wanted; /* bytes that were to go back, and could not beside the contexts' work:
+                                a free may wait for that. Relaxed, like the next ones */
     _Atomic uint64_t unlooked; /* bytes of misses since the machine was last looked at. Relaxed */
     _Atomic uint64_t launched_at; /* nanoseconds of the monotonic clock: when the program was last
                                      seen to have launched work; 0: never. Relaxed */
@@ -123,6 +157,11 @@ struct host_memory {
 static inline struct host_memory *host_memory_of(const struct pool *pool)
 {
     return pool->of_kind[KIND_HOST];
+}
+
+static inline bool host_machine_is_known(const struct host_memory *memory)
+{
+    return atomic_load_explicit(&memory->machine_known, memory_order_acquire) == MACHINE_KNOWN;
 }
 
 static inline struct host_heap *host_heap_of(struct context *context)
@@ -159,6 +198,18 @@ static inline struct bucket_counters *host_counters_of(const struct block *block
     return host_bin_of(block)->bucket.counters;
 }
 
+/* Bytes of the block that serves such a request; 0: none is kept for that. */
+static inline uint64_t host_block_bytes(const struct size_classes *classes, uint64_t bytes)
+{
+    return size_class_up(size_class_round(classes, bytes), SIZE_CLASS_GRANULE);
+}
+
+/* Where a request finds its bin in by_request. */
+static inline unsigned host_place(uint64_t bytes, unsigned sort)
+{
+    return (size_class_place(bytes, HOST_PLACES) ^ sort) % HOST_PLACES;
+}
+
 /* Bytes of the blocks of a key, 0 where they are not kept. */
 static inline uint64_t host_key_bytes(uint64_t key)
 {
@@ -170,9 +221,15 @@ static inline uint64_t host_clean_epoch(const struct host_heap *heap)
     return epoch_clean(&heap->context->epochs);
 }
 
+/* Bits of enum host_closed. */
+static inline bool host_is_closed(const struct host_heap *heap, uint32_t reasons)
+{
+    return (atomic_load_explicit(&heap->closed, memory_order_relaxed) & reasons) != 0;
+}
+
 static inline bool host_is_ending(const struct host_heap *heap)
 {
-    return atomic_load_explicit(&heap->ending, memory_order_relaxed);
+    return host_is_closed(heap, HOST_CLOSED_ENDING);
 }
 
 /* Whether the context still is the one that was of that generation, alive: else what there was of
@@ -192,8 +249,9 @@ static inline struct host_shard *host_shards(const struct host_heap *heap)
     return atomic_load_explicit(&heap->first_shard, memory_order_acquire);
 }
 
-#define host_lock(shard)   lock_take(&(shard)->lock, LOCK_HOST_SHARD)
-#define host_unlock(shard) lock_give(&(shard)->lock)
+#define host_lock(shard)     lock_take(&(shard)->lock, LOCK_HOST_SHARD)
+#define host_try_lock(shard) lock_try(&(shard)->lock, LOCK_HOST_SHARD)
+#define host_unlock(shard)   lock_give(&(shard)->lock)
 
 /* ---- no lock is held ---- */
 
@@ -210,6 +268,14 @@ static inline void host_share(const struct host_memory *memory, struct host_heap
 /* Prepares the zeroed heap of a context that was just made. False where memory is short. */
 bool host_heap_init(struct pool *pool, struct context *context);
 
+/* Before each allocation: what follows from the machine's memory is known. */
+void host_heap_make_ready(struct pool *pool, struct host_heap *heap);
+
+static inline bool host_heap_is_ready(const struct host_heap *heap)
+{
+    return atomic_load_explicit(&heap->ready, memory_order_acquire);
+}
+
 /* The calling thread's shard, made if there is none yet; NULL where memory is short. */
 struct host_shard *host_shard_make(struct pool *pool, struct host_heap *heap);
 
@@ -217,6 +283,24 @@ static inline struct host_shard *host_shard_of_thread(struct pool *pool, struct 
 {
     struct host_shard *shard = host_shard_at(heap, thread_id(pool) % HOST_SHARDS);
     return __builtin_expect(shard != NULL, 1) ? shard : host_shard_make(pool, heap);
+}
+
+/* Free bytes of a shard, of the moment. Without its lock some may count twice, but none is missed.
+ */
+static inline uint64_t host_free_bytes(const struct host_shard *shard)
+{
+    uint64_t pending = counter_get(&shard->pending_bytes);
+    /* This pairs with the one in host_sweep, where blocks go from the one to the other. */
+    counter_fence(memory_order_acquire);
+    return pending + counter_get(&shard->clean_bytes);
+}
+
+/* The next free of the shard's threads closes the epoch. Its lock is held. */
+static inline void host_want_fence(struct host_shard *shard)
+{
+    lock_must_be_held(&shard->lock);
+    shard->fence_next = true;
+    shard->frees_left = 1;
 }
 
 /* The shard's bin of that key, made if there is none yet; NULL where memory is short. */
@@ -230,6 +314,12 @@ void host_count_live(struct pool *pool, struct host_heap *heap, uint64_t bytes);
 /* Takes the block out of whatever it is in, after someone gave its address back past the pool. */
 void host_heap_forget_address(struct pool *pool, CUdeviceptr address);
 bool host_heap_let_go(struct pool *pool, CUdeviceptr address);
+
+void host_set_closed(struct host_heap *heap, uint32_t reason, bool set);
+
+/* The context's lock is held. Whether frees may have to wait has changed: there is work that only
+ * the host ends, or an allocation has waited in vain. */
+void host_update_waiting(struct context *context);
 
 /* The context has ended. */
 void host_heap_reset(struct pool *pool, struct context *context);
@@ -269,8 +359,35 @@ static inline struct block *host_unused_block(const struct host_bin *bin, uint64
     return counter_get(&pending->epoch) <= clean ? pending : NULL;
 }
 
-/* An unused block into the program's hands, by a hit of the bin's. */
-void host_hand_out(struct host_bin *bin, struct block *block, size_t bytes);
+/* Takes what host_unused_block answers out of its list. */
+static inline void host_detach_unused(struct host_shard *shard, struct host_bin *bin,
+                                      struct block *block)
+{
+    lock_must_be_held(&shard->lock);
+    if (bin->bucket.clean.last) {
+        block_list_remove_last(&bin->bucket.clean, block, LINK_BUCKET);
+        counter_subtract(&shard->clean_bytes, bin->bytes);
+    } else {
+        block_list_remove_first(&bin->bucket.pending, block, LINK_BUCKET);
+        counter_subtract(&shard->pending_bytes, bin->bytes);
+        counter_add(&bin->counts->settled, 1);
+    }
+}
+
+/* It goes into the program's hands, by a hit of the bin's. Its address. */
+static inline CUdeviceptr host_hand_out(struct host_shard *shard, struct host_bin *bin,
+                                        struct block *block, size_t bytes)
+{
+    struct bin_counters *counts = bin->counts;
+    host_detach_unused(shard, bin, block);
+    counter_set(&block->requested, bytes);
+    counter_add(&shard->live_requested, bytes);
+    counter_add(&counts->requested_bytes, bytes);
+    counter_add(&counts->hits, 1);
+    CUdeviceptr address = block_address(block);
+    block_set(block, address, BLOCK_LIVE);
+    return address;
+}
 
 /* The same where the hit is counted elsewhere, afterwards. */
 void host_take_over(struct host_bin *bin, struct block *block, size_t bytes);
@@ -278,10 +395,35 @@ void host_take_over(struct host_bin *bin, struct block *block, size_t bytes);
 /* A free block into the calling thread's hand: it is BLOCK_LEAVING then. */
 void host_take_out(struct host_bin *bin, struct block *block);
 
-/* A block in the calling thread's hand among the bin's clean ones, as the oldest; or, freed by the
- * program just now, among the pending ones. */
-void host_put_back(struct host_bin *bin, struct block *block);
-void host_add_pending(struct host_bin *bin, struct block *block, uint64_t stamp, uint64_t now);
+/* A block in the calling thread's hand into the bin's list where it was, as the oldest. clean: what
+ * the context's fences say. */
+void host_put_back(struct host_bin *bin, struct block *block, uint64_t clean);
+
+/* The shard's threads have freed nothing in the epoch yet: what they may free without a fence is
+ * counted anew. */
+void host_begin_epoch(const struct pool *pool, struct host_shard *shard, uint64_t stamp);
+
+/* After a free that has left no frees or no bytes. */
+struct host_spent {
+    bool due;        /* a fence is */
+    bool past_share; /* the shard has more than its share of what may be cached */
+};
+struct host_spent host_look_what_is_spent(const struct pool *pool, struct host_shard *shard);
+
+/* One that the program has freed just now, and the calling thread claimed. */
+static inline void host_add_pending(struct host_shard *shard, struct host_bin *bin,
+                                    struct block *block, CUdeviceptr address, uint64_t stamp)
+{
+    const struct host_heap *heap = shard->heap;
+    lock_must_be_held(&shard->lock);
+    counter_subtract(&shard->live_requested, counter_get(&block->requested));
+    counter_set(&block->epoch, stamp);
+    block->freed_at = counter_get(&heap->now);
+    block_set(block, address, BLOCK_PENDING);
+    block_list_append(&bin->bucket.pending, block, LINK_BUCKET);
+    counter_add(&shard->pending_bytes, bin->bytes);
+    counter_add(&bin->counts->frees, 1);
+}
 
 /* ---- the context's lock is held ---- */
 

@@ -29,11 +29,6 @@ static bool starts(struct pool *pool)
         free(memory);
         return false;
     }
-    machine_read(&memory->machine, "");
-    memory->cached_cap = byte_size_resolve(&settings->caps.cached, memory->machine.memory_bytes);
-    memory->growth_budget =
-        byte_size_resolve(&settings->growth_budget, memory->machine.memory_bytes);
-    memory->keeps_any = memory->cached_cap && settings->caps.blocks_per_bucket;
     pool->of_kind[KIND_HOST] = memory;
     return true;
 }
@@ -43,6 +38,30 @@ static bool made_device(struct pool *pool, struct device *device)
     struct host_device *made = device->of_kind[KIND_HOST];
     made->counters = figures_kind(&pool->figures, KIND_HOST, device->ordinal);
     return made->counters;
+}
+
+static void came_to_life(struct context *context)
+{
+    host_set_closed(host_heap_of(context), HOST_CLOSED_UNUSABLE, false);
+}
+
+/* A thread that has no id yet has no shard either. */
+static void became_current(struct context *context)
+{
+    const struct host_heap *heap = host_heap_of(context);
+    uint64_t id = thread_state.id;
+    thread_state.shard = id ? host_shard_at(heap, id % HOST_SHARDS) : NULL;
+}
+
+static void stepped_aside(struct context *context)
+{
+    host_set_closed(host_heap_of(context), HOST_CLOSED_UNUSABLE, true);
+}
+
+static void waited_in_vain(struct pool *pool, struct context *context)
+{
+    (void)pool;
+    host_update_waiting(context);
 }
 
 static uint64_t newest_pending(const struct context *context)
@@ -67,9 +86,14 @@ const struct kind host_memory = {
     .starts = starts,
     .made_device = made_device,
     .made = host_heap_init,
+    .came_to_life = came_to_life,
+    .became_current = became_current,
+    .stepped_aside = stepped_aside,
     .ending = host_heap_set_ending,
     .ended = host_heap_reset,
     .newest_pending = newest_pending,
+    .host_work_changed = host_update_waiting,
+    .waited_in_vain = waited_in_vain,
     .is_unfenced = host_release_pending,
     .let_go = host_heap_let_go,
     .forget_address = host_heap_forget_address,

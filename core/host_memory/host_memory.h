@@ -6,6 +6,7 @@
  *   host_allocate, host_free   an allocation and a free
  *   host_miss                  new blocks
  *   host_release               giving memory back
+ *   host_by_driver             what the driver frees
  *   host_heap                  the state, and its lists
  *   host_large                 large blocks by hand
  */

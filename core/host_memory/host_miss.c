@@ -130,7 +130,7 @@ static void ask_for_a_fence(struct pool *pool, struct host_heap *heap)
     if (!shard)
         return;
     host_lock(shard);
-    shard->fence_next = true;
+    host_want_fence(shard);
     host_unlock(shard);
 }
 
@@ -143,7 +143,7 @@ CUresult host_miss(struct pool *pool, struct host_heap *heap, uint64_t key,
     context_unlock(heap->context);
     uint64_t bytes = host_key_bytes(bucket->bucket.bytes);
     struct host_new made = {.bytes = bytes ? bytes : request->bytes};
-    host_release_before_growth(pool, heap, made.bytes);
+    host_release_before_growth(pool, made.bytes);
     ask(pool, request, bucket->bucket.counters, &made);
     /* A block that is smaller than its bucket must not serve it again, so it is not kept. */
     if (bytes && made.bytes != bytes && made.result == CUDA_SUCCESS)

@@ -8,8 +8,8 @@
 #include "core/contexts/kind.h"
 #include "core/driver/calls.h"
 #include "core/reclaim/progress.h"
+#include "host_by_driver.h"
 #include "host_choice.h"
-#include "host_large.h"
 
 /* With less than this share of a cgroup's limit left, the housekeeper looks so often: nanoseconds.
  */
@@ -28,32 +28,6 @@
 /* After so many bytes of misses an allocation looks what the cgroup has left. */
 #define LOOK_BYTES (UINT64_C(16) << 20)
 
-/* Other than cuMemFreeHost this takes a current context, which neither the housekeeper has nor
- * every thread of the program. */
-static CUresult give_back_registered(struct pool *pool, struct context *context, void *memory,
-                                     uint64_t bytes)
-{
-    bool pushed;
-    if (!context_push(pool, context, &pushed))
-        return CUDA_ERROR_INVALID_CONTEXT;
-    CUresult result = host_large_give_back(pool, memory, bytes);
-    context_pop(pool, pushed);
-    return result;
-}
-
-CUresult host_call_to_free(struct pool *pool, const struct host_leaving *leaving)
-{
-    void *memory = (void *)(uintptr_t)leaving->address;
-    enter_driver();
-    CUresult result = leaving->origin == HOST_REGISTERED
-                          ? give_back_registered(pool, leaving->context, memory, leaving->bytes)
-                          : pool->driver->cuMemFreeHost(memory);
-    leave_driver();
-    return result;
-}
-
-/* ---- giving back ---- */
-
 struct release {
     struct host_choice choice;
     uint64_t bytes; /* so many, or all there is */
@@ -64,15 +38,13 @@ struct release {
 };
 
 /* One thread records at a time. Another one's record takes microseconds, unless the driver is at
- * something else: then nobody can tell whether there is work. It is awaited where memory is short;
- * else threads that only keep the reserve small would keep others' frees from recording. Releases
- * and retakes the lock. */
-static struct fence *begin_question(struct context *context, bool is_short)
+ * something else: then nobody can tell whether there is work. Releases and retakes the lock. */
+static struct fence *begin_question(struct context *context)
 {
     lock_must_be_held(&context->lock);
     uint64_t started = monotonic_now();
     struct fence *fence = epoch_begin_close(context, false);
-    while (!fence && is_short && context->epochs.recording &&
+    while (!fence && context->epochs.recording &&
            monotonic_now() - started < OTHERS_RECORD_NANOSECONDS) {
         context_unlock(context);
         patient_nap(started);
@@ -84,10 +56,10 @@ static struct fence *begin_question(struct context *context, bool is_short)
 
 /* Records a fence that is only asked about, and asks: whether there was any work that it had to
  * wait for. */
-static bool nothing_runs(struct pool *pool, struct context *context, bool is_short)
+static bool nothing_runs(struct pool *pool, struct context *context)
 {
     context_lock(context);
-    struct fence *fence = begin_question(context, is_short);
+    struct fence *fence = begin_question(context);
     uint64_t epoch = epoch_current(&context->epochs) - 1;
     context_unlock(context);
     if (!fence)
@@ -113,22 +85,6 @@ static bool is_quiet(struct pool *pool)
     return at == 0 || now - at > QUIET_NANOSECONDS;
 }
 
-/* The driver's own free waits for all of the context's work. What was submitted before earlier
- * frees the program's plain calls would have waited for there: it may since have taken a lock that
- * this work needs. So that is waited for as long as an allocation waits in vain, and not where it
- * may be behind work that only the host ends. */
-bool host_frees_are_over(struct pool *pool, struct context *context)
-{
-    const struct epochs *epochs = &context->epochs;
-    context_lock(context);
-    uint64_t last = atomic_load_explicit(&epochs->fenced, memory_order_relaxed);
-    bool over = last <= epoch_clean(epochs);
-    if (!over && !epoch_may_be_behind_host_work(epochs, last))
-        over = epoch_wait_when_short(pool, context, last, monotonic_now() + VAIN_WAIT_NANOSECONDS);
-    context_unlock(context);
-    return over;
-}
-
 /* What the driver does not know has been freed behind the pool's back. */
 static uint64_t settle(struct pool *pool, struct host_heap *heap, struct block *block,
                        CUresult result, enum eviction reason, uint64_t nanoseconds)
@@ -144,7 +100,7 @@ static uint64_t settle(struct pool *pool, struct host_heap *heap, struct block *
     }
     host_count_back(block);
     host_lock(bin->shard);
-    host_put_back(bin, block);
+    host_put_back(bin, block, host_clean_epoch(heap));
     host_unlock(bin->shard);
     return 0;
 }
@@ -161,10 +117,12 @@ static uint64_t give_back(struct pool *pool, struct host_heap *heap, struct bloc
     return bytes;
 }
 
-/* 0: there is none, or the driver refuses. */
+/* What was put aside is to go anyway, and goes first. 0: there is none, or the driver refuses. */
 static uint64_t release_one(struct pool *pool, struct host_heap *heap, const struct release *what)
 {
-    uint64_t bytes = 0;
+    uint64_t bytes = host_free_those_aside(pool, heap);
+    if (bytes)
+        return bytes;
     context_lock(heap->context);
     struct block *chain = host_take_chosen(heap, &what->choice);
     /* Relaxed: whoever finds the heap without these blocks has taken the lock after this. */
@@ -182,7 +140,30 @@ static uint64_t release_one(struct pool *pool, struct host_heap *heap, const str
 
 static bool has_any(const struct host_heap *heap)
 {
-    return heap->context && host_sum(heap).free_bytes != 0;
+    return heap->context && (host_sum(heap).free_bytes || host_has_aside(heap));
+}
+
+/* Whether a block may go back now. Outside of a free that is while there is no work to wait for,
+ * and none that ends only by the host comes before end_release. */
+static bool begin_release(struct pool *pool, struct context *context, const struct release *what)
+{
+    if (what->inside_free)
+        return true;
+    if (!nothing_runs(pool, context))
+        return false;
+    context_lock(context);
+    bool may = host_work_may_free(&context->epochs.host_work);
+    context_unlock(context);
+    return may;
+}
+
+static void end_release(struct context *context, const struct release *what)
+{
+    if (what->inside_free)
+        return;
+    context_lock(context);
+    host_work_has_freed(&context->epochs.host_work);
+    context_unlock(context);
 }
 
 /* The bytes. */
@@ -190,7 +171,6 @@ static uint64_t release_from(struct pool *pool, struct host_heap *heap, const st
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
     struct context *context = heap->context;
-    bool is_short = what->reason == EVICTION_MEMORY;
     uint64_t sum = 0, bytes = 1;
     if (!has_any(heap) || program_captures(&pool->captures) ||
         (!context_is_usable(context) && !what->stranded) ||
@@ -203,12 +183,13 @@ static uint64_t release_from(struct pool *pool, struct host_heap *heap, const st
     }
     while (sum < what->bytes && counter_get(&heap->pieces.taken) > what->taken && bytes &&
            !housekeeping_is_stopped(&pool->housekeeping)) {
-        if (!what->inside_free && !nothing_runs(pool, context, is_short))
+        if (!begin_release(pool, context, what))
             break;
         /* Whoever has just asked, or waited, may have made blocks clean. */
         if (sum == 0)
             host_sweep_and_sum(heap);
         sum += bytes = release_one(pool, heap, what);
+        end_release(context, what);
     }
     context_unpin(context);
     return sum;
@@ -228,14 +209,19 @@ static struct release release_of(const struct pool *pool, uint64_t bytes, enum e
 
 /* ---- caps ---- */
 
-/* Of all contexts. */
-static uint64_t all_free_bytes(struct pool *pool)
+/* Of all contexts but that of the heap; NULL: of all. */
+static uint64_t others_free_bytes(struct pool *pool, const struct host_heap *heap)
 {
     uint64_t sum = 0;
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
-        if (host_heap_of(c)->context)
+        if (host_heap_of(c) != heap && host_heap_of(c)->context)
             sum += host_sum(host_heap_of(c)).free_bytes;
     return sum;
+}
+
+static uint64_t all_free_bytes(struct pool *pool)
+{
+    return others_free_bytes(pool, NULL);
 }
 
 bool host_is_past_cap(struct pool *pool)
@@ -243,12 +229,12 @@ bool host_is_past_cap(struct pool *pool)
     return all_free_bytes(pool) > host_memory_of(pool)->cached_cap;
 }
 
-/* What the driver may have taken for the context by the reserve ratio, if the program is to have so
- * many bytes more: less these. */
-static uint64_t taken_at_most(const struct pool *pool, struct host_heap *heap, uint64_t more)
+/* What the driver may have taken for the context by the reserve ratio, where the program holds so
+ * much and is to have so many bytes more: less these. */
+static uint64_t taken_at_most(const struct pool *pool, struct host_heap *heap, uint64_t live,
+                              uint64_t more)
 {
     const struct host_settings *settings = &pool->settings.host;
-    uint64_t live = host_sum(heap).live_requested;
     counter_raise_shared(&heap->peak_requested, live);
     uint64_t peak = larger_of(counter_get(&heap->peak_requested), live + more);
     double most =
@@ -258,44 +244,83 @@ static uint64_t taken_at_most(const struct pool *pool, struct host_heap *heap, u
 
 bool host_has_room(const struct pool *pool, struct host_heap *heap, uint64_t bytes)
 {
-    return counter_get(&heap->pieces.taken) <= taken_at_most(pool, heap, bytes);
+    return counter_get(&heap->pieces.taken) <=
+           taken_at_most(pool, heap, host_sum(heap).live_requested, bytes);
 }
 
-static void release_past_ratio(struct pool *pool, struct host_heap *heap, uint64_t more,
-                               bool inside_free)
+/* sums: of the heap, just now. */
+static void release_past_ratio(struct pool *pool, struct host_heap *heap,
+                               const struct host_sums *sums)
 {
-    struct release what = release_of(pool, UINT64_MAX, EVICTION_CAP, inside_free);
-    what.taken = taken_at_most(pool, heap, more);
-    if (counter_get(&heap->pieces.taken) > what.taken && (inside_free || is_quiet(pool)))
-        release_from(pool, heap, &what);
+    uint64_t most = taken_at_most(pool, heap, sums->live_requested, 0);
+    if (counter_get(&heap->pieces.taken) <= most)
+        return;
+    struct release what = release_of(pool, UINT64_MAX, EVICTION_CAP, true);
+    what.taken = most;
+    release_from(pool, heap, &what);
 }
 
 /* Free blocks of the key past what a bucket may have. */
 static uint64_t blocks_past_cap(const struct pool *pool, const struct host_heap *heap, uint64_t key)
 {
-    uint64_t most = pool->settings.host.caps.blocks_per_bucket, blocks = 0;
-    if (host_sum(heap).free_bytes / host_key_bytes(key) <= most)
-        return 0;
+    uint64_t blocks = 0;
     for (struct host_shard *shard = host_shards(heap); shard; shard = shard->next) {
         host_lock(shard);
         const struct host_bin *bin = host_bin_find(shard, key);
-        blocks += bin ? bin->bucket.free_blocks : 0;
+        blocks += bin ? bin_free_blocks(bin->counts) : 0;
         host_unlock(shard);
     }
-    return rest_of(blocks, most);
+    return rest_of(blocks, pool->settings.host.caps.blocks_per_bucket);
+}
+
+static void release_past_caps(struct pool *pool, struct host_heap *heap, uint64_t key,
+                              uint64_t bytes)
+{
+    struct release what = release_of(pool, bytes, EVICTION_CAP, true);
+    what.choice.key = key;
+    if (bytes)
+        release_from(pool, heap, &what);
+}
+
+/* The next free gives so much back, of its own context. */
+static void want(struct pool *pool, uint64_t bytes)
+{
+    atomic_store_explicit(&host_memory_of(pool)->wanted, bytes, memory_order_relaxed);
+    for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
+        host_set_closed(host_heap_of(c), HOST_CLOSED_WANTED, bytes != 0);
+}
+
+bool host_is_wanted(struct pool *pool)
+{
+    return atomic_load_explicit(&host_memory_of(pool)->wanted, memory_order_relaxed) != 0;
+}
+
+/* Who still misses it afterwards says so again. */
+static void release_wanted(struct pool *pool, struct host_heap *heap)
+{
+    if (!host_is_wanted(pool))
+        return;
+    uint64_t bytes = atomic_load_explicit(&host_memory_of(pool)->wanted, memory_order_relaxed);
+    struct release what = release_of(pool, bytes, EVICTION_MEMORY, true);
+    want(pool, 0);
+    release_from(pool, heap, &what);
 }
 
 void host_release_excess(struct pool *pool, struct host_heap *heap, uint64_t key)
 {
-    uint64_t bytes = rest_of(all_free_bytes(pool), host_memory_of(pool)->cached_cap);
-    struct release what = release_of(pool, bytes, EVICTION_CAP, true);
-    if (bytes)
-        release_from(pool, heap, &what);
-    release_past_ratio(pool, heap, 0, true);
-    what.choice.key = key;
-    what.bytes = blocks_past_cap(pool, heap, key) * host_key_bytes(key);
-    if (what.bytes)
-        release_from(pool, heap, &what);
+    release_wanted(pool, heap);
+    struct host_sums sums = host_sum(heap);
+    uint64_t all = sums.free_bytes, cap = host_memory_of(pool)->cached_cap;
+    if (atomic_load_explicit(&pool->several_contexts, memory_order_acquire))
+        all += others_free_bytes(pool, heap);
+    if (all > cap) {
+        release_past_caps(pool, heap, 0, all - cap);
+        sums = host_sum(heap);
+    }
+    release_past_ratio(pool, heap, &sums);
+    /* As far as the bytes tell. */
+    if (sums.free_bytes / host_key_bytes(key) > pool->settings.host.caps.blocks_per_bucket)
+        release_past_caps(pool, heap, key, blocks_past_cap(pool, heap, key) * host_key_bytes(key));
 }
 
 /* Now and then: to look opens files. */
@@ -311,9 +336,8 @@ static uint64_t missing_for_growth(struct host_memory *memory, uint64_t bytes)
                                                 : machine_memory_missing(&memory->machine, bytes);
 }
 
-void host_release_before_growth(struct pool *pool, struct host_heap *heap, uint64_t bytes)
+void host_release_before_growth(struct pool *pool, uint64_t bytes)
 {
-    release_past_ratio(pool, heap, bytes, false);
     uint64_t missing = missing_for_growth(host_memory_of(pool), bytes);
     if (missing)
         host_give_back(pool, NULL, missing);
@@ -358,15 +382,21 @@ uint64_t host_give_back(struct pool *pool, struct device *device, uint64_t bytes
     return !device && host_memory_of(pool) ? release_everywhere(pool, &what) : 0;
 }
 
-/* Nothing can go back while the context works: until that is over, or time is up. Of a context that
- * the pool has stepped aside from nobody can tell. */
-static void wait_for_quiet(struct pool *pool, struct context *context, uint64_t give_up_at)
+/* Nothing can go back while the context works: until that is over, another thread's free has given
+ * something back, or time is up. Of a context that the pool has stepped aside from nobody can tell.
+ * True where another thread has, so that the driver may have enough now. */
+static bool wait_for_quiet(struct pool *pool, struct context *context, uint64_t bytes,
+                           uint64_t give_up_at)
 {
-    uint64_t started = monotonic_now();
-    while (has_any(host_heap_of(context)) && context_is_usable(context) &&
-           !program_captures(&pool->captures) && monotonic_now() < give_up_at &&
-           !nothing_runs(pool, context, true))
+    const struct host_heap *heap = host_heap_of(context);
+    uint64_t started = monotonic_now(), reserved = counter_get(&heap->reserved_bytes);
+    while (has_any(heap) && context_is_usable(context) && !program_captures(&pool->captures) &&
+           counter_get(&heap->reserved_bytes) >= reserved && monotonic_now() < give_up_at &&
+           !nothing_runs(pool, context)) {
+        want(pool, bytes);
         seldom_nap(started, LOOK_NANOSECONDS);
+    }
+    return counter_get(&heap->reserved_bytes) < reserved;
 }
 
 /* No memory of a device comes of it. But the plain frees would have waited for the context's work,
@@ -394,9 +424,11 @@ bool host_wait_for_the_rest(struct pool *pool, struct device *device,
         return false;
     for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
         if (progress->bound == RECLAIM_MACHINE)
-            wait_for_quiet(pool, c, give_up_at);
+            over |= wait_for_quiet(pool, c, progress->bytes, give_up_at);
         else if (host_heap_of(c)->context)
             over |= wait_for_frees(pool, c, give_up_at);
+    if (progress->bound == RECLAIM_MACHINE)
+        want(pool, 0);
     return over;
 }
 
@@ -504,11 +536,10 @@ uint64_t host_leave_to_machine(struct pool *pool, uint64_t now)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
     const struct host_memory *memory = host_memory_of(pool);
-    if (!memory || all_free_bytes(pool) == 0)
+    if (!memory || !host_machine_is_known(memory) || all_free_bytes(pool) == 0)
         return UINT64_MAX;
     uint64_t missing = machine_memory_missing(&memory->machine, 0);
-    if (missing)
-        host_give_back(pool, NULL, missing);
+    want(pool, missing ? rest_of(missing, host_give_back(pool, NULL, missing)) : 0);
     bool near =
         machine_memory_missing(&memory->machine, memory->machine.memory_bytes / NEAR_SHARE) != 0;
     return near ? now + NEAR_NANOSECONDS : UINT64_MAX;
@@ -530,7 +561,8 @@ bool host_watch(struct pool *pool)
 {
     bool any = false;
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
-        any |= host_heap_of(c)->context && host_sweep_and_sum(host_heap_of(c)).free_bytes;
+        any |= host_heap_of(c)->context &&
+               (host_sweep_and_sum(host_heap_of(c)).free_bytes || host_has_aside(host_heap_of(c)));
     return any;
 }
 

@@ -16,39 +16,21 @@
 struct kept_bytes;
 struct reclaim;
 
-/* A block on its way to the driver; its record may be another's by the time that it gets there. */
-struct host_leaving {
-    struct context *context;
-    CUdeviceptr address;
-    uint64_t bytes;
-    uint8_t origin;
-};
-
-static inline struct host_leaving host_leaving(const struct block *block)
-{
-    return (struct host_leaving){host_heap_of_block(block)->context, block_address(block),
-                                 block->bytes, host_origin_of(block)};
-}
-
-/* Inside a free: waits, for a second at most, for what frees before it would have waited
- * for. True if that is over. */
-bool host_frees_are_over(struct pool *pool, struct context *context);
-
-/* The driver's call that frees a block. */
-CUresult host_call_to_free(struct pool *pool, const struct host_leaving *leaving);
-
 /* Whether more is free than may be, of all contexts. Read without a lock. */
 bool host_is_past_cap(struct pool *pool);
 
 /* Whether the reserve ratio leaves room for a new block of so many bytes. Of the moment. */
 bool host_has_room(const struct pool *pool, struct host_heap *heap, uint64_t bytes);
 
-/* Inside a free of a block of that key: what is past the caps and the reserve ratio. */
+/* Whether memory is short and could not go back beside the GPU's work. */
+bool host_is_wanted(struct pool *pool);
+
+/* Inside a free of a block of that key: what is wanted, and what is past the caps and the reserve
+ * ratio. */
 void host_release_excess(struct pool *pool, struct host_heap *heap, uint64_t key);
 
-/* Inside an allocation, before so many bytes are asked for: what would pass the reserve ratio, or
- * what the cgroup lacks. */
-void host_release_before_growth(struct pool *pool, struct host_heap *heap, uint64_t bytes);
+/* Inside an allocation, before so many bytes are asked for: what the cgroup lacks. */
+void host_release_before_growth(struct pool *pool, uint64_t bytes);
 
 /* Inside a free: what is pending goes to the driver. */
 void host_release_pending(struct pool *pool, struct context *context);

@@ -13,9 +13,11 @@
 #include "core/driver/calls.h"
 #include "core/figures/figures_file.h"
 #include "core/graph_memory/graph_memory.h"
+#include "core/graph_memory/graph_nodes.h"
 #include "core/host_memory/host_memory.h"
 #include "core/housekeeper/housekeeper.h"
 #include "core/reclaim/reclaim.h"
+#include "core/scalars/scalars.h"
 #include "core/stream_memory/mempool.h"
 #include "core/stream_memory/own_event_record.h"
 #include "core/stream_memory/stream_find.h"
@@ -56,11 +58,12 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
     if (!settings->device.enabled)
         captures_switch_off(pool);
     pool->captures.idle = atomic_load_explicit(&pool->captures.count, memory_order_relaxed);
-    bool started = true;
+    bool started = scalars_start(pool);
     for (const struct kind *const *kind = kinds; *kind && started; kind++)
         started = !(*kind)->starts || (*kind)->starts(pool);
     if (started)
         return pool;
+    free(pool->scalars);
     free(pool);
     return NULL;
 }
@@ -70,9 +73,19 @@ void pool_note_graph_launch(struct pool *pool, bool upload)
     graph_memory_launched(pool, upload);
 }
 
-void pool_note_launch(struct pool *pool)
+void pool_note_launch(struct pool *pool, CUstream stream)
 {
-    launches_note(pool);
+    launches_note(pool, stream);
+}
+
+void pool_note_stream(struct pool *pool, CUstream stream)
+{
+    stream_note_use(pool, stream);
+}
+
+void pool_graph_launch_begins(struct pool *pool, CUgraphExec executable)
+{
+    graph_nodes_note_launch(pool, executable);
 }
 
 void pool_fork_coming(struct pool *pool)
@@ -108,13 +121,13 @@ bool pool_captures_are_going_on(struct pool *pool)
     return captures_are_going_on(&pool->captures);
 }
 
-void pool_capture_about_to_begin(struct pool *pool)
+void pool_capture_about_to_begin(struct pool *pool, CUstream stream)
 {
     no_lock_may_be_held();
     graph_memory_take_up(pool);
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
         epoch_fence_the_rest(pool, c);
-    TELL_KINDS(pool, capture_is_coming, pool);
+    TELL_KINDS(pool, capture_is_coming, pool, stream);
 }
 
 void pool_capture_has_come(struct pool *pool)
@@ -137,20 +150,19 @@ void pool_capture_began(struct pool *pool, CUstream stream, bool per_thread)
     captures_began(pool, stream, per_thread);
 }
 
-void pool_capture_perhaps_ended(struct pool *pool, CUstream stream, bool per_thread)
+void pool_capture_began_again(struct pool *pool, CUstream stream)
 {
-    captures_perhaps_ended(pool, stream, per_thread);
+    captures_began_again(pool, stream);
+}
+
+void pool_capture_perhaps_ended(struct pool *pool, CUstream stream, bool per_thread, CUgraph graph)
+{
+    captures_perhaps_ended(pool, stream, per_thread, graph);
 }
 
 void pool_capture_stream_destroyed(struct pool *pool, CUstream stream)
 {
     captures_stream_destroyed(pool, stream);
-}
-
-void pool_graphs_may_be_gone(struct pool *pool)
-{
-    if (!is_inside_driver())
-        graph_memory_take_up(pool);
 }
 
 /* ---- out of memory, caches ---- */
@@ -198,10 +210,32 @@ void pool_end_figures(struct pool *pool, bool stay)
     figures_end(&pool->figures, stay);
 }
 
-struct kept_bytes pool_device_bytes(struct pool *pool, CUdevice ordinal)
+static struct device *device_with(struct pool *pool, CUdevice ordinal)
 {
     struct device *device = registry_devices(&pool->registry);
     while (device && device->ordinal != ordinal)
         device = device->next;
+    return device;
+}
+
+struct kept_peaks pool_device_peaks(struct pool *pool, CUdevice ordinal)
+{
+    struct kept_peaks sum = {0, 0};
+    struct device *device = device_with(pool, ordinal);
+    if (device)
+        TELL_KINDS(pool, add_peaks, pool, device, &sum);
+    return sum;
+}
+
+void pool_start_peaks_again(struct pool *pool, CUdevice ordinal)
+{
+    struct device *device = device_with(pool, ordinal);
+    if (device)
+        TELL_KINDS(pool, start_peaks_again, pool, device);
+}
+
+struct kept_bytes pool_device_bytes(struct pool *pool, CUdevice ordinal)
+{
+    struct device *device = device_with(pool, ordinal);
     return device ? kept_bytes(pool, device) : (struct kept_bytes){0, 0, 0};
 }

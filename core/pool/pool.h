@@ -122,6 +122,7 @@ struct pointer_answer {
     size_t block_bytes; /* of cuMemAlloc's own, else 0: for such a block the driver has mapped as
                            many whole pages as it takes */
     bool of_host;       /* pinned host memory */
+    bool part; /* cut out of a larger block of the driver's, which alone the driver knows */
 };
 
 /* Without asking the driver. */
@@ -134,6 +135,10 @@ uint64_t pool_buffer_id(struct pool *pool, const struct pointer_answer *answer);
 /* Others than this process's streams are about to reach the block around a live pointer: waits for
  * what a barrier still orders before it, and lets the driver free it one day. */
 void pool_share(struct pool *pool, CUdeviceptr pointer);
+
+/* Somebody has asked for such a part to be exported, or told something of, which the driver could
+ * do only to the whole: counts it for the report. */
+void pool_refused_export(struct pool *pool, const struct pointer_answer *answer);
 
 /* A pointer that no driver has ever given out: queries about hidden memory are made with it. */
 #define NOBODYS_POINTER ((CUdeviceptr)256)
@@ -181,9 +186,14 @@ struct synchronising {
 struct synchronising pool_synchronise_begin(struct pool *pool, const CUcontext *handle);
 void pool_synchronise_end(struct pool *pool, struct synchronising state, CUresult result);
 
-/* The calling thread launches work. Where several threads do, one that runs ahead must not make the
- * streams of the others wait, so the pool raises no barriers. */
-void pool_note_launch(struct pool *pool);
+/* The calling thread launches work on the stream, or records an event or waits there: a stream is
+ * named as in the functions without _ptsz. Where several threads launch, or work is on several
+ * streams, one that runs ahead must not make the others wait, so the pool raises no barriers. */
+void pool_note_launch(struct pool *pool, CUstream stream);
+void pool_note_stream(struct pool *pool, CUstream stream);
+
+/* Before the launch of a graph: what its capture has allocated and not freed comes to life. */
+void pool_graph_launch_begins(struct pool *pool, CUgraphExec executable);
 
 /* An executable graph was launched, or uploaded: counted where captures may allocate. */
 void pool_note_graph_launch(struct pool *pool, bool upload);
@@ -197,6 +207,10 @@ void pool_note_graph_launch(struct pool *pool, bool upload);
  * answer the program's own call. */
 bool pool_allocate_async(struct pool *pool, CUdeviceptr *address, size_t bytes,
                          const CUmemoryPool *memory_pool, CUstream stream, CUresult *result);
+
+/* The driver has answered such an allocation, and succeeded: counted where a capture has the stream
+ * and captures may allocate. */
+void pool_note_driver_allocation(struct pool *pool, CUstream stream);
 
 /* Whether stream-ordered memory is in use: if not, nothing needs to be told of streams and events.
  */
@@ -268,17 +282,35 @@ uint64_t pool_generation(struct pool *pool, CUdeviceptr address);
 CUresult pool_record_use(struct pool *pool, CUdeviceptr address, uint64_t generation,
                          CUstream stream, bool write);
 
+/* ---- pools of captures: see graph_pools.h ---- */
+
+uint64_t pool_graph_pool_create(struct pool *pool);
+CUresult pool_graph_pool_use(struct pool *pool, uint64_t number, CUstream stream);
+CUresult pool_graph_pool_seal(struct pool *pool, uint64_t number);
+CUresult pool_graph_pool_clear(struct pool *pool, uint64_t number);
+CUresult pool_graph_pool_bytes(struct pool *pool, uint64_t number, struct kept_bytes *bytes);
+CUresult pool_graph_pool_destroy(struct pool *pool, uint64_t number);
+
+/* ---- device scalars: see core/scalars/scalars.h ---- */
+
+/* 0 where there can be none, for the number and for the address. */
+uint64_t pool_scalar_create(struct pool *pool, size_t bytes);
+CUdeviceptr pool_scalar_address(struct pool *pool, uint64_t number);
+CUresult pool_scalar_set(struct pool *pool, uint64_t number, const void *value, CUstream stream);
+CUresult pool_scalar_destroy(struct pool *pool, uint64_t number);
+
 /* ---- captures: see capture.h ---- */
 
 bool pool_captures_are_going_on(struct pool *pool);
-/* Before a capture begins, with no lock held: what is pending gets a fence, as long as there can be
- * one, so that it can be given back if memory runs out meanwhile. */
-void pool_capture_about_to_begin(struct pool *pool);
+/* Before a capture begins on the stream, with no lock held: what is pending gets a fence, as long
+ * as there can be one, so that it can be given back if memory runs out meanwhile. */
+void pool_capture_about_to_begin(struct pool *pool, CUstream stream);
 void pool_capture_has_come(struct pool *pool); /* or not: once for each of the former */
 void pool_captures_lock(struct pool *pool);
 void pool_captures_unlock(struct pool *pool);
 void pool_capture_began(struct pool *pool, CUstream stream, bool per_thread);
-void pool_capture_perhaps_ended(struct pool *pool, CUstream stream, bool per_thread);
+void pool_capture_began_again(struct pool *pool, CUstream stream);
+void pool_capture_perhaps_ended(struct pool *pool, CUstream stream, bool per_thread, CUgraph graph);
 void pool_capture_stream_destroyed(struct pool *pool, CUstream stream);
 
 /* After a call that may have ended a graph or an executable: what these have kept for themselves
@@ -296,6 +328,10 @@ uint64_t pool_trim(struct pool *pool);
 
 /* Bytes of one device, all contexts together. */
 struct kept_bytes pool_device_bytes(struct pool *pool, CUdevice device);
+
+/* The most that there was since these were begun anew, likewise. */
+struct kept_peaks pool_device_peaks(struct pool *pool, CUdevice device);
+void pool_start_peaks_again(struct pool *pool, CUdevice device);
 
 /* The pool's figures may have a file, see figures_file.h. To be called before any other thread
  * knows the pool. complain is told why there is none where the settings name a directory; may be

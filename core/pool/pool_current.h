@@ -13,6 +13,18 @@ enum currency {
     CURRENT_UNKNOWN, /* one that has ended, or in a host function: the driver frees nothing */
 };
 
+/* Whether the current context is the one that the thread remembers, nothing of which has changed;
+ * false as well while captures go on, and without a context. */
+static inline bool thread_remembers_current(const struct pool *pool)
+{
+    const struct thread_state *thread = &thread_state;
+    CUcontext handle;
+    if (pool->driver->cuCtxGetCurrent(&handle) != CUDA_SUCCESS || thread->handle != handle)
+        return false;
+    return thread->generation ==
+           atomic_load_explicit(&pool->registry.generation, memory_order_acquire);
+}
+
 /* Where contexts have ended, the current one may be among them. Of its device, and its flags, the
  * driver tells even then, but not of its id. */
 bool current_is_alive(struct pool *pool, CUcontext handle);

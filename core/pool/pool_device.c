@@ -12,6 +12,7 @@
 #include "core/device_memory/device_memory.h"
 #include "core/driver/calls.h"
 #include "core/graph_memory/graph_memory.h"
+#include "core/graph_memory/graph_nodes.h"
 #include "core/housekeeper/housekeeper.h"
 #include "core/reclaim/managed.h"
 #include "core/reclaim/reclaim.h"
@@ -60,22 +61,22 @@ static CUresult allocate_unserved(struct pool *pool, CUdeviceptr *address, size_
  * and the slow path decides: so it does without a current context, and with one that has ended. */
 static inline struct thread_cache *usable_cache(const struct pool *pool)
 {
-    const struct thread_state *thread = &thread_state;
-    CUcontext handle;
-    if (pool->driver->cuCtxGetCurrent(&handle) != CUDA_SUCCESS || thread->handle != handle)
-        return &no_thread_cache;
-    uint64_t generation = atomic_load_explicit(&pool->registry.generation, memory_order_acquire);
-    return thread->generation == generation ? thread->kept : &no_thread_cache;
+    return thread_remembers_current(pool) ? thread_state.kept : &no_thread_cache;
 }
 
 /* A capture that has begun since may have seen what this hands out: it owns that like the rest. */
+static inline CUresult own_beside_captures(struct pool *pool, CUdeviceptr address)
+{
+    if (__builtin_expect(graph_memory_of(pool) != NULL, 0) && graph_memory_serves(pool))
+        graph_memory_own(pool, address);
+    return CUDA_SUCCESS;
+}
+
 static CUresult allocate_from_heap(struct pool *pool, struct context *context, CUdeviceptr *address,
                                    size_t bytes)
 {
     CUresult result = heap_allocate(pool, context, address, bytes);
-    if (result == CUDA_SUCCESS && __builtin_expect(graph_memory_serves(pool), 0))
-        graph_memory_own(pool, *address);
-    return result;
+    return result == CUDA_SUCCESS ? own_beside_captures(pool, *address) : result;
 }
 
 __attribute__((noinline)) static CUresult allocate_slowly(struct pool *pool, CUdeviceptr *address,
@@ -123,7 +124,8 @@ static CUresult allocate_what_is_clean(struct pool *pool, struct thread_cache *c
     if (block)
         *address = cache_hand_out(cache, bin, block, bytes);
     cache_leave(cache);
-    return block ? CUDA_SUCCESS : allocate_in_context(pool, cache, address, bytes);
+    return block ? own_beside_captures(pool, *address)
+                 : allocate_in_context(pool, cache, address, bytes);
 }
 
 /* Inside a cache that is closed, or has nothing that is known to be clean. */
@@ -143,7 +145,7 @@ __attribute__((noinline)) static CUresult allocate_inside(struct pool *pool,
         *address = cache_hand_out(cache, bin, block, bytes);
     cache_leave(cache);
     if (block)
-        return CUDA_SUCCESS;
+        return own_beside_captures(pool, *address);
     bool over =
         pending.stamp && heap_await_fence(pool, context_of_heap(cache->heap), cache, &pending);
     if (thread_state.waited_ns)
@@ -151,6 +153,20 @@ __attribute__((noinline)) static CUresult allocate_inside(struct pool *pool,
     if (over)
         return allocate_what_is_clean(pool, cache, bin, address, bytes);
     return allocate_in_context(pool, cache, address, bytes);
+}
+
+/* Inside a cache that is open, and has nothing that is known to be clean. */
+__attribute__((noinline)) static CUresult allocate_turned(struct pool *pool,
+                                                          struct thread_cache *cache,
+                                                          struct cache_bin *bin,
+                                                          CUdeviceptr *address, size_t bytes)
+{
+    struct block *block = thread_cache_turn_clean(cache, bin);
+    if (!block)
+        return allocate_inside(pool, cache, bin, false, address, bytes);
+    *address = cache_hand_out(cache, bin, block, bytes);
+    cache_leave(cache);
+    return CUDA_SUCCESS;
 }
 
 CUresult pool_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes)
@@ -162,10 +178,11 @@ CUresult pool_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes)
     struct cache_bin *bin = cache_find_bin(cache, bytes);
     if (__builtin_expect(!bin, 0))
         return allocate_in_context(pool, cache, address, bytes);
-    bool closed = cache_enter(cache, heap);
-    struct block *block = closed ? NULL : bin->clean;
+    if (__builtin_expect(cache_enter(cache, heap), 0))
+        return allocate_inside(pool, cache, bin, true, address, bytes);
+    struct block *block = bin->clean;
     if (__builtin_expect(!block, 0))
-        return allocate_inside(pool, cache, bin, closed, address, bytes);
+        return allocate_turned(pool, cache, bin, address, bytes);
     *address = cache_hand_out(cache, bin, block, bytes);
     cache_leave(cache);
     return CUDA_SUCCESS;
@@ -252,9 +269,7 @@ static CUresult learn_pitch_beside_captures(struct pool *pool, allocate_pitch *d
     struct relaxed_mode mode = relaxed_mode_where_captures_allocate(pool);
     CUresult result = learn_pitch(pool, driver, context, address, wanted, height);
     relaxed_mode_end(pool->driver, mode);
-    if (result == CUDA_SUCCESS && graph_memory_serves(pool))
-        graph_memory_own(pool, *address);
-    return result;
+    return result == CUDA_SUCCESS ? own_beside_captures(pool, *address) : result;
 }
 
 static CUresult allocate_pitch_unserved(struct pool *pool, allocate_pitch *driver,
@@ -411,7 +426,7 @@ __attribute__((noinline)) static CUresult free_strongly(struct pool *pool,
                                                         struct thread_cache *cache,
                                                         struct block *block, CUdeviceptr address)
 {
-    if (thread_cache_enter_strongly(cache) && block_claim_at_once(block, address))
+    if (thread_cache_enter_strongly(cache) && block_claim_at_once(block, address, BLOCK_CACHED))
         return free_inside(pool, cache, block, address,
                            epoch_current(&context_of_heap(cache->heap)->epochs));
     cache_leave(cache);
@@ -431,7 +446,7 @@ CUresult pool_free(struct pool *pool, CUdeviceptr address)
         return free_strongly(pool, cache, block, address);
     unsigned place = block_bin(block);
     struct cache_bin *bin = cache_bin_at(cache, place);
-    if (__builtin_expect(bin->room == 0 || !block_claim_at_once(block, address), 0)) {
+    if (__builtin_expect(bin->room == 0 || !block_claim_at_once(block, address, BLOCK_CACHED), 0)) {
         cache_leave(cache);
         return free_in_context(pool, block, address);
     }
@@ -458,7 +473,8 @@ static CUresult free_on_stream(struct pool *pool, CUdeviceptr address, void *arg
 }
 
 /* Of a block that graphs own. A free that is captured becomes a part of a graph itself: that is
- * between the program and the driver. */
+ * between the program and the driver, but for what is cut out of a larger block, of which the
+ * driver knows nothing. */
 static CUresult free_owned_on_stream(struct pool *pool, struct block *block, CUdeviceptr address,
                                      struct async_free *free)
 {
@@ -467,11 +483,19 @@ static CUresult free_owned_on_stream(struct pool *pool, struct block *block, CUd
     bool apart = pool->driver->cuStreamIsCapturing &&
                  pool->driver->cuStreamIsCapturing(free->stream, &status) == CUDA_SUCCESS &&
                  status == CU_STREAM_CAPTURE_STATUS_NONE;
-    if (apart && graph_memory_free(pool, block, address, &result))
+    if ((apart || block_is_part(block)) && graph_memory_free(pool, block, address, &result))
         return result;
     result = heap_free_by_driver(pool, block, address, free_on_stream, free);
     graph_memory_look_again(pool, block, address);
     return result;
+}
+
+static bool is_captured(const struct pool *pool, CUstream stream)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return pool->driver->cuStreamIsCapturing &&
+           pool->driver->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+           status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr address,
@@ -493,9 +517,18 @@ CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr addr
                  pool->driver->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
                  status == CU_STREAM_CAPTURE_STATUS_NONE;
     struct async_free free = {driver, stream};
+    if (graph_nodes_free(pool, block, address, stream, &result))
+        return result;
+    /* A node of the graph would free it, which the driver could not: the answer is the one for
+     * memory that a node may not free either, that of cuMemAllocAsync from before the capture. */
+    if (block_is_part(block) && is_captured(pool, stream))
+        return CUDA_ERROR_INVALID_VALUE;
+    /* So the driver answers about cuMemAlloc's memory, whose record of a part it has not. */
+    if (block_is_part(block) && what_is_current(pool) != CURRENT_ALIVE)
+        return CUDA_ERROR_INVALID_CONTEXT;
     if (block_is_owned(block))
         return free_owned_on_stream(pool, block, address, &free);
-    if (!plain)
+    if (!plain && !block_is_part(block))
         return heap_free_by_driver(pool, block, address, free_on_stream, &free);
     result = heap_free(pool, block, address, &(struct free_call){false, free_on_stream, &free});
     housekeeper_look(pool, 0);

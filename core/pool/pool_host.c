@@ -3,14 +3,17 @@
  */
 #include "pool.h"
 
+#include <stdatomic.h>
+
 #include "core/contexts/capture.h"
 #include "core/contexts/context.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 #include "core/driver/calls.h"
 #include "core/host_memory/host_allocate.h"
-#include "core/host_memory/host_free.h"
+#include "core/host_memory/host_by_driver.h"
 #include "core/host_memory/host_miss.h"
+#include "core/host_memory/host_quick.h"
 #include "pool_current.h"
 
 /* The heap of the current context, where the pool may serve the request; NULL: the driver answers.
@@ -20,10 +23,13 @@ static struct host_heap *served_heap(struct pool *pool, const struct host_reques
     bool green;
     bool sane = request->address && request->bytes && host_memory_of(pool);
     struct context *context = sane ? context_current(pool, &green) : NULL;
-    return context && context_is_usable(context) ? host_heap_of(context) : NULL;
+    struct host_heap *heap = context && context_is_usable(context) ? host_heap_of(context) : NULL;
+    if (heap && __builtin_expect(!host_heap_is_ready(heap), 0))
+        host_heap_make_ready(pool, heap);
+    return heap;
 }
 
-static CUresult allocate(struct pool *pool, const struct host_request *request)
+static CUresult allocate_as(struct pool *pool, const struct host_request *request)
 {
     struct host_heap *heap = served_heap(pool, request);
     if (!heap)
@@ -40,19 +46,47 @@ static CUresult allocate(struct pool *pool, const struct host_request *request)
     return CUDA_SUCCESS;
 }
 
+__attribute__((noinline)) static CUresult allocate_slowly(struct pool *pool, void **address,
+                                                          size_t bytes, unsigned sort)
+{
+    return allocate_as(pool, &(struct host_request){address, bytes, sort});
+}
+
+/* The calling thread's shard in the current context; NULL: nobody knows, or captures go on. */
+static inline struct host_shard *usable_shard(const struct pool *pool)
+{
+    return thread_remembers_current(pool) ? thread_state.shard : NULL;
+}
+
+static inline CUresult allocate(struct pool *pool, void **address, size_t bytes, unsigned sort)
+{
+    struct host_shard *shard = usable_shard(pool);
+    CUdeviceptr taken;
+    if (!__builtin_expect(shard && address &&
+                              host_take_quickly(host_memory_of(pool), shard, bytes, sort, &taken),
+                          1))
+        return allocate_slowly(pool, address, bytes, sort);
+    *address = (void *)(uintptr_t)taken;
+    return CUDA_SUCCESS;
+}
+
+/* What is no flag, the driver refuses. */
+__attribute__((noinline)) static CUresult refuse_by_driver(struct pool *pool, void **address,
+                                                           size_t bytes, unsigned int flags)
+{
+    return pool->driver->cuMemHostAlloc(address, bytes, flags);
+}
+
 CUresult pool_allocate_host(struct pool *pool, void **address, size_t bytes, unsigned int flags)
 {
-    struct host_request request = {address, bytes, flags};
-    /* What is no flag, the driver refuses. */
-    if ((flags & ~HOST_SORT_FLAGS) != 0)
-        return pool->driver->cuMemHostAlloc(address, bytes, flags);
-    return allocate(pool, &request);
+    return __builtin_expect((flags & ~HOST_SORT_FLAGS) == 0, 1)
+               ? allocate(pool, address, bytes, flags)
+               : refuse_by_driver(pool, address, bytes, flags);
 }
 
 CUresult pool_allocate_host_plainly(struct pool *pool, void **address, size_t bytes)
 {
-    struct host_request request = {address, bytes, HOST_SORT_PLAIN};
-    return allocate(pool, &request);
+    return allocate(pool, address, bytes, HOST_SORT_PLAIN);
 }
 
 /* The driver frees for a thread without a context as well, but refuses to do so in a context that
@@ -66,7 +100,7 @@ static bool may_free(struct pool *pool)
     return pool->driver->cuCtxGetCurrent(&handle) == CUDA_SUCCESS && !handle;
 }
 
-CUresult pool_free_host(struct pool *pool, void *memory)
+__attribute__((noinline)) static CUresult free_slowly(struct pool *pool, void *memory)
 {
     CUdeviceptr address = (CUdeviceptr)(uintptr_t)memory;
     const struct host_memory *host = host_memory_of(pool);
@@ -83,6 +117,27 @@ CUresult pool_free_host(struct pool *pool, void *memory)
                           ? pool->driver->cuMemFreeHost((void *)(uintptr_t)NOBODYS_POINTER)
                           : CUDA_ERROR_INVALID_VALUE;
     return result == CUDA_ERROR_INVALID_VALUE ? host_free_by_driver(pool, block, address) : result;
+}
+
+CUresult pool_free_host(struct pool *pool, void *memory)
+{
+    CUdeviceptr address = (CUdeviceptr)(uintptr_t)memory;
+    struct host_shard *shard = usable_shard(pool);
+    /* Where there is a shard, the pool serves the kind. */
+    struct block *block = __builtin_expect(shard != NULL, 1)
+                              ? block_table_find(&host_memory_of(pool)->blocks, address)
+                              : NULL;
+    struct host_bin *bin =
+        __builtin_expect(block != NULL, 1) ? host_claim_quickly(pool, shard, block, address) : NULL;
+    if (__builtin_expect(!bin, 0))
+        return free_slowly(pool, memory);
+    uint64_t stamp = host_stamp(shard->heap);
+    if (__builtin_expect(counter_get(&shard->newest) != stamp, 0))
+        return host_free_in_new_epoch(pool, shard, bin, block, address, stamp);
+    if (__builtin_expect(host_put(shard, bin, block, address, stamp), 0))
+        return host_finish_free(pool, shard, bin, stamp);
+    host_unlock(shard);
+    return CUDA_SUCCESS;
 }
 
 /* Any thread may be giving the block back, or taking it, at the same time. */
@@ -102,6 +157,9 @@ bool pool_ask_host_pointer(struct pool *pool, CUdeviceptr pointer, struct pointe
                                       .bytes = requested,
                                       .block_bytes = bytes,
                                       .of_host = true};
+    /* The numbers were read while the block was live there: loads before the fence come before
+     * those behind it. */
+    atomic_thread_fence(memory_order_acquire);
     if (live && block_is_live_at(block, base) && pointer - base < requested)
         answer->kind = POINTER_LIVE;
     return true;

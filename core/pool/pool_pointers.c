@@ -14,7 +14,9 @@
 #include "core/contexts/pool_state.h"
 #include "core/device_memory/device_memory.h"
 #include "core/driver/calls.h"
+#include "core/graph_memory/graph_blocks.h"
 #include "core/graph_memory/graph_memory.h"
+#include "core/graph_memory/graph_nodes.h"
 #include "core/reclaim/reclaim.h"
 #include "core/stream_memory/stream_find.h"
 #include "pool_host.h"
@@ -27,10 +29,11 @@
  */
 struct free_pages {
     const struct device *device;
-    uint64_t bytes;         /* of whole pages before the one that is looked at */
-    CUdeviceptr page;       /* that one */
-    bool has_free;          /* a block that begins there is free */
-    CUdeviceptr live_until; /* the end of the last live block */
+    uint64_t bytes;           /* of whole pages before the one that is looked at */
+    CUdeviceptr page;         /* that one */
+    bool has_free;            /* a block that begins there is free */
+    CUdeviceptr live_until;   /* the end of the last live block */
+    CUdeviceptr run, run_end; /* what is free in a row of a segment's parts */
 };
 
 static void leave_page(struct free_pages *free)
@@ -41,10 +44,31 @@ static void leave_page(struct free_pages *free)
     free->has_free = false;
 }
 
+static void leave_run(struct free_pages *free)
+{
+    CUdeviceptr first = size_class_up(free->run, SIZE_CLASS_PAGE);
+    CUdeviceptr end = free->run_end / SIZE_CLASS_PAGE * SIZE_CLASS_PAGE;
+    free->bytes += rest_of(end, first);
+    free->run = free->run_end = 0;
+}
+
+/* What is free of a segment may not go back, but the program can have it: whole pages, as if they
+ * were the driver's. */
+static void look_at_part(CUdeviceptr address, uint64_t bytes, bool is_free, struct free_pages *free)
+{
+    if (!is_free || address != free->run_end)
+        leave_run(free);
+    if (is_free && !free->run_end)
+        free->run = address;
+    if (is_free)
+        free->run_end = address + bytes;
+}
+
 static bool is_free(const struct block *block)
 {
     enum block_state state = block_state(block);
-    return state == BLOCK_CACHED || state == BLOCK_PENDING || state == BLOCK_CLEAN;
+    return state == BLOCK_CACHED || state == BLOCK_PENDING || state == BLOCK_CLEAN ||
+           state == BLOCK_SPARE;
 }
 
 static void look_at_page(CUdeviceptr address, const struct block *block, void *argument)
@@ -58,7 +82,9 @@ static void look_at_page(CUdeviceptr address, const struct block *block, void *a
         leave_page(free);
         free->page = page;
     }
-    if (!is_free(block))
+    if (block_is_part(block))
+        look_at_part(address, bytes, is_free(block), free);
+    else if (!is_free(block))
         free->live_until = address + bytes;
     else if (bytes < SIZE_CLASS_PAGE)
         free->has_free = true;
@@ -77,6 +103,7 @@ static uint64_t free_device_bytes(struct pool *pool, struct device *device,
     if (in_heaps != 0)
         block_table_visit(&pool->blocks, look_at_page, &free);
     leave_page(&free);
+    leave_run(&free);
     uint64_t of_others = rest_of(kept->cached + kept->pending, in_heaps);
     return free.bytes + of_others + bytes_the_driver_keeps(pool, device);
 }
@@ -160,19 +187,52 @@ static bool ask_block(struct block *block, CUdeviceptr pointer, struct pointer_a
         answer->kind = inside ? POINTER_LIVE : POINTER_HIDDEN;
         answer->base = base;
         answer->block_bytes = block->bytes;
+        answer->part = block_is_part(block);
         answer->bytes = counter_get(&block->requested);
     }
     heap_unlock(block->heap);
     return around;
 }
 
+/* False: the pointer is not inside a stream-ordered block. */
+static bool ask_stream_pointer(struct pool *pool, CUdeviceptr pointer,
+                               struct pointer_answer *answer)
+{
+    const struct block *found =
+        streams_of(pool) ? block_table_find_around(&streams_of(pool)->blocks, pointer) : NULL;
+    CUdeviceptr base = found ? block_address(found) : 0;
+    uint64_t block_size = found ? block_bytes(found) : 0;
+    /* Another thread may just be giving it back. */
+    const struct stream_block *block = found ? stream_block_at(pool, base) : NULL;
+    if (!block || &block->block != found || pointer - base >= block_size)
+        return false;
+    uint64_t bytes = atomic_load_explicit(&block->asked, memory_order_relaxed);
+    bool inside = stream_block_is_held(block, base) && pointer - base < bytes;
+    *answer = (struct pointer_answer){
+        .kind = inside ? POINTER_LIVE : POINTER_HIDDEN, .base = base, .bytes = bytes};
+    return true;
+}
+
+static bool share_stream_block(struct pool *pool, CUdeviceptr base)
+{
+    struct stream_block *block = stream_block_at(pool, base);
+    if (!block)
+        return false;
+    atomic_store_explicit(&block->shared, true, memory_order_relaxed);
+    return true;
+}
+
 struct pointer_answer pool_ask_pointer(struct pool *pool, CUdeviceptr pointer)
 {
     struct pointer_answer answer = {.kind = POINTER_FOREIGN};
     struct block *block = block_table_find_around(&pool->blocks, pointer);
-    if ((!block || !ask_block(block, pointer, &answer)) &&
-        !pool_ask_host_pointer(pool, pointer, &answer))
-        pool_stream_ask_pointer(pool, pointer, &answer);
+    bool found = block && ask_block(block, pointer, &answer);
+    if (found && answer.kind == POINTER_HIDDEN && pointer - answer.base < answer.bytes &&
+        graph_nodes_are_served(pool) &&
+        graph_blocks_are_live_again(graph_memory_of(pool), answer.base))
+        answer.kind = POINTER_LIVE;
+    if (!found && !pool_ask_host_pointer(pool, pointer, &answer))
+        ask_stream_pointer(pool, pointer, &answer);
     return answer;
 }
 
@@ -199,6 +259,16 @@ uint64_t pool_buffer_id(struct pool *pool, const struct pointer_answer *answer)
     return number ? OUR_BUFFERS | number : 0;
 }
 
+void pool_refused_export(struct pool *pool, const struct pointer_answer *answer)
+{
+    struct block *block = block_table_find(&pool->blocks, answer->base);
+    if (!block)
+        return;
+    heap_lock(block->heap);
+    counter_add(&block->heap->counters->refused_exports, 1);
+    heap_unlock(block->heap);
+}
+
 /* A wait for a barrier is long, and told in the report, after so many nanoseconds. */
 #define LONG_WAIT_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
 
@@ -223,7 +293,7 @@ void pool_share(struct pool *pool, CUdeviceptr pointer)
         answer.kind == POINTER_LIVE ? block_table_find(&pool->blocks, answer.base) : NULL;
     if (!block) {
         if (answer.kind == POINTER_LIVE && !pool_share_host(pool, answer.base))
-            pool_stream_share(pool, answer.base);
+            share_stream_block(pool, answer.base);
         return;
     }
     struct heap *heap = block->heap;

@@ -11,7 +11,10 @@
 #include "core/contexts/context.h"
 #include "core/contexts/epoch.h"
 #include "core/contexts/pool_state.h"
+#include "core/contexts/registry.h"
 #include "core/driver/calls.h"
+#include "core/graph_memory/graph_nodes.h"
+#include "core/graph_memory/graph_owners.h"
 #include "core/housekeeper/housekeeper.h"
 #include "core/stream_memory/mempool_calls.h"
 #include "core/stream_memory/mempool_list.h"
@@ -31,48 +34,15 @@
 #include "core/stream_memory/stream_table.h"
 #include "core/stream_memory/use.h"
 
-/* Whether the program's calls are answered by us now: not where it is switched off, and not while
- * captures go on, when only the driver knows which calls they forbid. */
-static inline bool is_served(const struct pool *pool)
-{
-    return streams_of(pool) && !program_captures(&pool->captures);
-}
-
 /* ---- allocating and freeing ---- */
-
-CUresult pool_allocate_async_at_once(struct pool *pool, CUdeviceptr *address, size_t bytes,
-                                     CUmemoryPool memory_pool, CUstream handle,
-                                     allocate_otherwise *otherwise)
-{
-    if (!address || !bytes || !streams_of(pool) || !is_served(pool))
-        return otherwise(address, bytes, memory_pool, handle);
-    struct stream_ref ref = stream_ask(pool, handle);
-    struct stream *stream = ref.stream;
-    if (!stream)
-        return otherwise(address, bytes, memory_pool, handle);
-    const struct stream_device *device = stream->on_device;
-    uint64_t rounded = size_class_round(&device->classes, bytes);
-    struct block *found = NULL;
-    lock_take(&stream->lock, LOCK_STREAM);
-    const struct mempool *mempool =
-        memory_pool ? mempool_find_known(pool, memory_pool) : mempool_known_current(device);
-    struct shelf *shelf = shelf_to_front(stream, mempool);
-    struct bucket *bucket = shelf ? bucket_set_find(&shelf->buckets, rounded) : NULL;
-    if (bucket && stream_is(ref) && shelf_is_usable(stream->context))
-        found = shelf_find_own(stream, bucket);
-    if (found) {
-        shelf_take(stream, bucket, stream_block_of(found));
-        shelf_hand_out_hit(shelf, bucket, stream_block_of(found), bytes, HIT_CLEAN);
-        *address = block_address(found);
-    }
-    lock_give(&stream->lock);
-    return found ? CUDA_SUCCESS : otherwise(address, bytes, memory_pool, handle);
-}
 
 bool pool_allocate_async(struct pool *pool, CUdeviceptr *address, size_t bytes,
                          const CUmemoryPool *memory_pool, CUstream handle, CUresult *result)
 {
-    if (!address || !bytes || !is_served(pool) || is_in_host_function(pool))
+    if (!pool_streams_are_served(pool))
+        return graph_nodes_allocate(pool, address, bytes, memory_pool, handle, result);
+    graph_memory_take_up(pool);
+    if (!address || !bytes || is_in_host_function(pool))
         return false;
     /* Before a stream is made known, so that its end is seen. */
     if (!atomic_load_explicit(&streams_of(pool)->in_use, memory_order_relaxed))
@@ -86,42 +56,6 @@ bool pool_allocate_async(struct pool *pool, CUdeviceptr *address, size_t bytes,
     bool served = stream_allocate(pool, address, bytes, mempool, ref, handle, result);
     mempool_drop(mempool);
     return served;
-}
-
-CUresult pool_free_async_at_once(struct pool *pool, CUdeviceptr address, CUstream handle,
-                                 free_async *otherwise)
-{
-    if (!streams_of(pool) || !is_served(pool))
-        return otherwise(address, handle);
-    struct stream_block *block = stream_block_find(&streams_of(pool)->blocks, address);
-    struct shelf *shelf = block ? shelf_of(block) : NULL;
-    if (!shelf)
-        return otherwise(address, handle);
-    struct stream_ref ref = stream_recall(pool, handle);
-    struct stream *stream = ref.stream;
-    if (!stream || shelf->stream != stream)
-        return otherwise(address, handle);
-    bool look = false;
-    uint64_t bytes = 0;
-    lock_take(&stream->lock, LOCK_STREAM);
-    /* What is written of the block, and of the stream, is read again under the lock. */
-    bool stays = shelf_of(block) == shelf && stream_block_is_held(block, address) &&
-                 stream_is(ref) && stream->own_order && !shelf_events_are_wanted(stream) &&
-                 !atomic_load_explicit(&block->uses, memory_order_relaxed) &&
-                 shelf_may_keep(stream, block) && shelf_needs_no_check(stream, block) &&
-                 !shelf_is_full(pool, block->block.bucket);
-    if (stays) {
-        atomic_store_explicit(&block->held_at, 0, memory_order_relaxed);
-        shelf_count_not_live(shelf, block);
-        block->event = NULL;
-        shelf_make_pending(stream, block->block.bucket, block, shelf_next_stamp(stream));
-        bytes = block->block.bytes;
-        look = shelf_look_is_due(stream) || bytes >= HOUSEKEEPER_MUCH;
-    }
-    lock_give(&stream->lock);
-    if (look)
-        stream_reserve_look(pool, stream, bytes);
-    return stays ? CUDA_SUCCESS : otherwise(address, handle);
 }
 
 static bool is_captured(const struct pool *pool, CUstream handle)
@@ -143,7 +77,7 @@ static CUresult end_uses(struct pool *pool, struct stream_block *block, CUstream
 
 static bool may_be_kept(struct pool *pool, struct stream_block *block, CUstream handle)
 {
-    if (!is_served(pool))
+    if (!pool_streams_are_served(pool))
         return false;
     struct stream_ref ref = stream_find(pool, handle, true);
     if (!ref.stream)
@@ -156,26 +90,6 @@ struct stream_free {
     CUstream stream;
 };
 
-static CUresult free_by_driver(struct pool *pool, struct stream_block *block,
-                               CUresult (*release)(struct pool *, CUdeviceptr, const void *),
-                               const void *argument)
-{
-    CUdeviceptr address = block_address(&block->block);
-    stream_block_leave(pool, block);
-    uint64_t started = monotonic_now();
-    enter_driver();
-    CUresult result = release(pool, address, argument);
-    leave_driver();
-    uint64_t nanoseconds = monotonic_now() - started;
-    if (!driver_is_rid_of(pool->driver, address, result)) {
-        stream_block_came_back(pool, block);
-        return result;
-    }
-    use_forget(pool, block);
-    stream_block_left(pool, block, nanoseconds);
-    return result;
-}
-
 static CUresult free_on_stream(struct pool *pool, CUdeviceptr address, const void *argument)
 {
     const struct stream_free *free = argument;
@@ -183,50 +97,37 @@ static CUresult free_on_stream(struct pool *pool, CUdeviceptr address, const voi
     return free->driver(address, free->stream);
 }
 
-/* The driver knows nothing of the block's last free in a stream's order. */
-static CUresult free_plainly(struct pool *pool, CUdeviceptr address, const void *argument)
-{
-    const struct plain_free *free = argument;
-    if (free->behind && stream_release_one_behind(pool, free->behind, address))
-        return CUDA_SUCCESS;
-    return pool->driver->cuMemFree_v2(address);
-}
-
-static void end_plain_free(const struct plain_free *free)
-{
-    if (!free->behind)
-        return;
-    lock_take(&free->stream->lock, LOCK_STREAM);
-    own_event_drop(free->stream, free->behind);
-    lock_give(&free->stream->lock);
-}
-
 static CUresult free_claimed_async(struct pool *pool, free_async *driver,
                                    struct stream_block *block, CUstream handle)
 {
     struct stream_free free = {driver, handle};
+    struct graph_held held = {block_address(&block->block),
+                              atomic_load_explicit(&block->generation, memory_order_relaxed), NULL};
+    if (graph_nodes_hold(pool, &held, handle)) {
+        housekeeper_look(pool, block->block.bytes);
+        return CUDA_SUCCESS;
+    }
     CUresult result = end_uses(pool, block, handle);
     if (result != CUDA_SUCCESS) {
         /* The program's again. */
         atomic_store_explicit(&block->held_at, block_address(&block->block), memory_order_release);
         return result;
     }
-    return may_be_kept(pool, block, handle) ? CUDA_SUCCESS
-                                            : free_by_driver(pool, block, free_on_stream, &free);
+    return may_be_kept(pool, block, handle)
+               ? CUDA_SUCCESS
+               : stream_free_by_driver(pool, block, free_on_stream, &free);
 }
 
 static CUresult free_claimed(struct pool *pool, struct stream_block *block)
 {
     bool green;
     struct plain_free free = {NULL, NULL};
-    if (is_served(pool) && context_current(pool, &green) &&
+    if (pool_streams_are_served(pool) && context_current(pool, &green) &&
         stream_free_plainly(pool, block, &free)) {
         use_forget(pool, block);
         return CUDA_SUCCESS;
     }
-    CUresult result = free_by_driver(pool, block, free_plainly, &free);
-    end_plain_free(&free);
-    return result;
+    return stream_free_by_plain_call(pool, block, &free);
 }
 
 bool pool_stream_free_async(struct pool *pool, free_async *driver, CUdeviceptr address,
@@ -249,32 +150,6 @@ bool pool_stream_free(struct pool *pool, CUdeviceptr address, CUresult *result)
         *result = stream_block_claim(block, address) ? free_claimed(pool, block)
                                                      : CUDA_ERROR_INVALID_VALUE;
     return block != NULL;
-}
-
-bool pool_stream_ask_pointer(struct pool *pool, CUdeviceptr pointer, struct pointer_answer *answer)
-{
-    const struct block *found =
-        streams_of(pool) ? block_table_find_around(&streams_of(pool)->blocks, pointer) : NULL;
-    CUdeviceptr base = found ? block_address(found) : 0;
-    uint64_t block_size = found ? block_bytes(found) : 0;
-    /* Another thread may just be giving it back. */
-    const struct stream_block *block = found ? stream_block_at(pool, base) : NULL;
-    if (!block || &block->block != found || pointer - base >= block_size)
-        return false;
-    uint64_t bytes = atomic_load_explicit(&block->asked, memory_order_relaxed);
-    bool inside = stream_block_is_held(block, base) && pointer - base < bytes;
-    *answer = (struct pointer_answer){
-        .kind = inside ? POINTER_LIVE : POINTER_HIDDEN, .base = base, .bytes = bytes};
-    return true;
-}
-
-bool pool_stream_share(struct pool *pool, CUdeviceptr base)
-{
-    struct stream_block *block = stream_block_at(pool, base);
-    if (!block)
-        return false;
-    atomic_store_explicit(&block->shared, true, memory_order_relaxed);
-    return true;
 }
 
 /* ---- following the program's order ---- */
@@ -404,7 +279,8 @@ void pool_events_are_lost(struct pool *pool)
  */
 void pool_early_launch(struct pool *pool, CUstream handle)
 {
-    /* A launch that is captured is a node of a graph, and no graph starts early. */
+    graph_nodes_note_early_launch(pool);
+    /* A launch that is captured is a node of a graph, which gets nothing of what streams reuse. */
     if (!streams_of(pool) || is_captured(pool, handle))
         return;
     if (!pool_follows_streams(pool)) {
@@ -460,7 +336,7 @@ void pool_mempool_destroyed(struct pool *pool, CUmemoryPool handle, CUresult res
 
 void pool_mempool_trimming(struct pool *pool, CUmemoryPool handle, size_t keep)
 {
-    if (is_served(pool))
+    if (pool_streams_are_served(pool))
         mempool_trimming(pool, handle, keep);
 }
 
@@ -521,7 +397,7 @@ static uint64_t stamp_to_wait_for(struct stream *stream)
 unsigned pool_reap(struct pool *pool)
 {
     unsigned reaped = 0;
-    for (unsigned i = 0; is_served(pool) && i < stream_count(streams_of(pool)); i++) {
+    for (unsigned i = 0; pool_streams_are_served(pool) && i < stream_count(streams_of(pool)); i++) {
         struct stream *stream = stream_at(streams_of(pool), i);
         own_events_record_to_wait(pool, stream);
         uint64_t stamp = stamp_to_wait_for(stream);

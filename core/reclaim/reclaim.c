@@ -152,11 +152,11 @@ static bool release_the_rest(struct pool *pool, struct device *device, struct re
 {
     progress->give_up_at = give_up_at;
     bool past_the_pool = wait_for_the_rest(pool, device, progress);
-    bool released = release_waited_for(pool, device, progress);
-    /* What the program freed in a stream's order is back by now, too. */
-    if (released && progress->bound != RECLAIM_MACHINE)
+    bool any = release_waited_for(pool, device, progress) || past_the_pool;
+    /* What the program freed in a stream's order is back by now, too: in the driver's own pools. */
+    if (any && progress->bound != RECLAIM_MACHINE)
         trim_driver(pool, device);
-    return released || past_the_pool;
+    return any;
 }
 
 static bool ask_others(struct pool *pool, struct device *device, struct reclaim *progress,

@@ -29,6 +29,7 @@ struct byte_size {
 
 enum evict_policy { EVICT_LARGEST_FIRST, EVICT_LEAST_RECENTLY_USED };
 enum host_large { HOST_LARGE_DRIVER, HOST_LARGE_HUGE_PAGES };
+enum memory_nodes { MEMORY_NODES_DRIVER, MEMORY_NODES_POOL };
 enum report_at_exit { REPORT_NONE, REPORT_TABLE, REPORT_JSON };
 
 /* Whose memory a size may be a share of. */
@@ -55,6 +56,7 @@ enum memory_owner { SHARE_OF_DEVICE, SHARE_OF_MACHINE };
 #define NAME(in, name, ...)                 char name[SETTINGS_NAME_BYTES]; /* empty: null */
 #include "shared_settings.def"
 struct bucket_settings { BUCKET_SETTINGS(,,,) };
+struct segment_settings { SEGMENT_SETTINGS() };
 struct cap_settings { CAP_SETTINGS(,,) };
 struct reuse_settings { REUSE_SETTINGS() };
 #include "settings.def"

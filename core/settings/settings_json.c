@@ -93,6 +93,45 @@ static int check_buckets(const struct document *document, const char *place, con
                          (unsigned long long)size->bytes, (unsigned long long)buckets->smallest);
 }
 
+/* Blocks of the other kinds are nobody's to cut. */
+static int check_policy(const struct document *document, const char *place, enum memory_kind kind,
+                        const struct bucket_settings *buckets)
+{
+    char kind_place[PLACE_BYTES], policy[PLACE_BYTES];
+
+    if (buckets->policy != BUCKETS_SPLIT || kind == KIND_DEVICE)
+        return 0;
+    place_of_key(kind_place, place, memory_kind_names[kind]);
+    place_of_key(policy, kind_place, "buckets.policy");
+    return document_fail(document, policy,
+                         "found \"split\", allowed are geometric, pow2 and exact; only blocks of "
+                         "device memory can be cut");
+}
+
+/* Segments are whole pages of the driver's. */
+static int check_segment(const struct document *document, const char *place, const char *name,
+                         uint64_t bytes, uint64_t least)
+{
+    char device_place[PLACE_BYTES], segment[PLACE_BYTES], key[32];
+
+    if (bytes % SIZE_CLASS_PAGE == 0 && bytes >= least)
+        return 0;
+    snprintf(key, sizeof(key), "segments.%s", name);
+    place_of_key(device_place, place, memory_kind_names[KIND_DEVICE]);
+    place_of_key(segment, device_place, key);
+    return document_fail(
+        document, segment, "found %llu, allowed are multiples of %llu from %llu on",
+        (unsigned long long)bytes, (unsigned long long)SIZE_CLASS_PAGE, (unsigned long long)least);
+}
+
+static int check_segments(const struct document *document, const char *place,
+                          const struct segment_settings *segments)
+{
+    if (check_segment(document, place, "small", segments->small, SIZE_CLASS_PAGE) != 0)
+        return -1;
+    return check_segment(document, place, "large", segments->large, segments->small);
+}
+
 static int refuse_group_bytes(const struct document *document, const char *place, const char *why)
 {
     char limits_place[PLACE_BYTES], bytes[PLACE_BYTES];
@@ -125,20 +164,42 @@ static int check_group_is_seen(const struct document *document, const char *plac
                               "allowed is null, unless neighbours.enabled is true");
 }
 
+/* Memory that stands in for nodes is kept for graphs as other memory of captures is. */
+static int check_memory_nodes(const struct document *document, const char *place,
+                              const struct captures_settings *captures)
+{
+    char captures_place[PLACE_BYTES], nodes[PLACE_BYTES];
+
+    if (captures->memory_nodes == MEMORY_NODES_DRIVER || captures->allocate)
+        return 0;
+    place_of_key(captures_place, place, "captures");
+    place_of_key(nodes, captures_place, "memory_nodes");
+    return document_fail(document, nodes,
+                         "found \"pool\" while captures.allocate is false; allowed is \"driver\", "
+                         "unless captures.allocate is true");
+}
+
 int settings_check(const struct document *document, const char *place,
                    const struct settings *settings)
 {
     int failed = 0;
 
     for (int kind = 0; kind < MEMORY_KINDS; kind++) {
-        failed |= check_buckets(document, place, memory_kind_names[kind],
-                                settings_of_kind(settings, (enum memory_kind)kind).buckets);
+        const struct bucket_settings *buckets =
+            settings_of_kind(settings, (enum memory_kind)kind).buckets;
+        failed |= check_buckets(document, place, memory_kind_names[kind], buckets);
+        if (failed == 0 || document->each != NULL)
+            failed |= check_policy(document, place, (enum memory_kind)kind, buckets);
         if (failed != 0 && document->each == NULL)
             return -1;
     }
-    failed |= check_group(document, place, &settings->limits);
+    failed |= check_segments(document, place, &settings->device.segments);
+    if (failed == 0 || document->each != NULL)
+        failed |= check_group(document, place, &settings->limits);
     if (failed == 0 || document->each != NULL)
         failed |= check_group_is_seen(document, place, settings);
+    if (failed == 0 || document->each != NULL)
+        failed |= check_memory_nodes(document, place, &settings->captures);
     return failed;
 }
 

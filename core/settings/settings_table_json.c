@@ -10,6 +10,8 @@ static const struct setting_value bucket_policy_words[] = {
      "Sizes are rounded up to steps that divide each doubling evenly."},
     {"pow2", BUCKETS_POW2, "Sizes are rounded up to powers of two."},
     {"exact", BUCKETS_EXACT, "A block serves requests of its own size only."},
+    {"split", BUCKETS_SPLIT,
+     "Blocks are cut out of larger ones as requests want them, and merged again."},
     {0},
 };
 
@@ -25,6 +27,16 @@ static const struct setting_value host_large_words[] = {
     {"huge_pages", HOST_LARGE_HUGE_PAGES,
      "Blocks of 2 MiB and more are mappings with huge pages, touched by several threads and "
      "registered."},
+    {0},
+};
+
+static const struct setting_value memory_nodes_words[] = {
+    {"driver", MEMORY_NODES_DRIVER,
+     "What a captured stream allocates is a node of the graph, and comes from the driver at each "
+     "launch."},
+    {"pool", MEMORY_NODES_POOL,
+     "What a captured stream allocates comes from a pool of the capture's own, and stays the "
+     "graph's."},
     {0},
 };
 

@@ -7,6 +7,7 @@
 #include "mempool_sums.h"
 #include "mempool_unserved.h"
 #include "stream_ends.h"
+#include "stream_peaks.h"
 
 /* The driver takes device memory in chunks of so many bytes, and keeps one while any of it is used.
  */
@@ -201,8 +202,11 @@ void mempool_set(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute att
     };
     if (attribute < sizeof flags / sizeof flags[0] && flags[attribute])
         atomic_store_explicit(flags[attribute], *(const int *)value != 0, memory_order_relaxed);
-    if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
+    if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH) {
+        if (mempool->device)
+            stream_peaks_note(pool, mempool->device);
         mempool_start_high_again(pool, mempool);
+    }
     if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
         threshold_was_set(pool, mempool, *(const cuuint64_t *)value);
 }

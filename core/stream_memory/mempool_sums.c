@@ -41,10 +41,12 @@ void mempool_note_use(struct pool *pool, struct mempool *mempool)
     struct mempool_sum sum = mempool_sum(pool, mempool);
     mempool_raise(&mempool->used_high, sum.used);
     mempool_raise(&mempool->kept_high, sum.kept);
+    if (mempool->device)
+        mempool_raise(&stream_device(mempool->device)->peak_live, sum.used);
     streams_pause_after(streams, &streams->uses, started);
 }
 
-void mempool_start_high_again(struct pool *pool, struct mempool *mempool)
+void mempool_start_shelves_again(struct pool *pool, const struct mempool *mempool)
 {
     struct streams *streams = streams_of(pool);
     for (unsigned i = 0; i < stream_count(streams); i++) {
@@ -56,6 +58,11 @@ void mempool_start_high_again(struct pool *pool, struct mempool *mempool)
                 counter_set(&s->peak_used_bytes, counter_get(&s->used_bytes));
         lock_give(&stream->lock);
     }
+}
+
+void mempool_start_high_again(struct pool *pool, struct mempool *mempool)
+{
+    mempool_start_shelves_again(pool, mempool);
     struct mempool_sum sum = mempool_sum(pool, mempool);
     atomic_store_explicit(&mempool->used_high, sum.used, memory_order_relaxed);
     atomic_store_explicit(&mempool->kept_high, sum.kept, memory_order_relaxed);

@@ -24,6 +24,9 @@ void mempool_note_use(struct pool *pool, struct mempool *mempool);
 /* The highest that was seen begins anew with what there is now. */
 void mempool_start_high_again(struct pool *pool, struct mempool *mempool);
 
+/* The same of the shelves' own peaks alone. */
+void mempool_start_shelves_again(struct pool *pool, const struct mempool *mempool);
+
 /* Raises one of the highest that were seen. */
 void mempool_raise(_Atomic uint64_t *high, uint64_t value);
 

@@ -173,6 +173,11 @@ struct own_event *own_event_record_context(struct pool *pool, struct stream *str
                                           : NULL;
 }
 
+bool own_event_mark_by(struct pool *pool, struct own_event *marker, CUstream handle)
+{
+    return record_event(pool, NULL, &marker, handle, record_operation);
+}
+
 /* Nobody else than the stream itself ever waits for the event, so it may be recorded again while it
  * is outstanding. */
 bool own_event_mark(struct pool *pool, struct stream_ref ref, CUstream handle, uint64_t stamp)

@@ -36,6 +36,9 @@ struct own_event *own_event_record_context(struct pool *pool, struct stream *str
  * will ask about. False where that was not possible. */
 bool own_event_mark(struct pool *pool, struct stream_ref ref, CUstream handle, uint64_t stamp);
 
+/* The same by the stream's marker, which the caller uses: all but that it tells the stream. */
+bool own_event_mark_by(struct pool *pool, struct own_event *marker, CUstream handle);
+
 /* ---- before captures ---- */
 
 /* Before a capture begins, while the context's work can still be told from later

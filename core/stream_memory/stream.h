@@ -124,7 +124,7 @@ struct stream {
     uint64_t missed, adopted; /* blocks that the driver gave, and other streams: of those that were
                                  handed out. Written by stream_miss.c */
     uint64_t given_before;    /* both, as its present owner began */
-    unsigned searched;        /* streams that were looked through for blocks, so far. Written by
+    unsigned search_from;     /* behind how many others its next look for a block begins. Written by
                                  stream_search.c */
 
     /* Whether it pays to keep what is freed: written by stream_payoff.c. */

@@ -33,7 +33,8 @@ static struct block *best_of(const struct choice *choice, const struct stream *s
             struct block *oldest = b->clean.first;
             if (!oldest && choice->pending_too)
                 oldest = b->pending.first;
-            if (oldest && oldest->freed_at <= choice->older_than && is_better(choice, oldest, best))
+            if (oldest && oldest->bytes >= choice->at_least &&
+                oldest->freed_at <= choice->older_than && is_better(choice, oldest, best))
                 best = oldest;
         }
     }
@@ -47,7 +48,8 @@ struct best {
 
 static bool is_worth_a_look(const struct choice *choice, const struct stream *stream)
 {
-    return counter_get(choice->hastily ? &stream->clean_bytes : &stream->free_bytes) != 0;
+    uint64_t bytes = counter_get(choice->hastily ? &stream->clean_bytes : &stream->free_bytes);
+    return bytes != 0 && bytes >= choice->at_least;
 }
 
 /* Of many streams a few that have something are enough, others each time. */

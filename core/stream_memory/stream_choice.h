@@ -21,6 +21,7 @@ struct choice {
     uint64_t generation;
     const struct mempool *mempool; /* NULL: any */
     uint64_t older_than;           /* freed_at; UINT64_MAX: any */
+    uint64_t at_least;             /* bytes of each block; 0: any */
     bool oldest_first;             /* else the largest first */
     bool pending_too;              /* not only what is known to be over */
     bool hastily; /* of many streams only some are looked at, and what is not known to be over yet

@@ -10,15 +10,6 @@
 
 _Thread_local struct recent_streams recent_streams;
 
-bool stream_may_be_captured(const struct pool *pool, CUstream handle)
-{
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return program_captures(&pool->captures) &&
-           (!pool->driver->cuStreamIsCapturing ||
-            pool->driver->cuStreamIsCapturing(handle, &status) != CUDA_SUCCESS ||
-            status != CU_STREAM_CAPTURE_STATUS_NONE);
-}
-
 /* ---- names, of streams that the driver does not number ---- */
 
 static bool has_name(const struct stream *stream, const struct stream_name *name)

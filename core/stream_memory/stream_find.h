@@ -76,18 +76,18 @@ static inline struct stream_ref stream_ask(struct pool *pool, CUstream handle)
     return (struct stream_ref){NULL, 0};
 }
 
-/* The same without asking the driver, of a created stream that the thread has found lately: one
- * that was destroyed past the hooks, and whose handle another has now, is still found. For frees of
- * what was allocated on that very stream: then nothing will be allocated on it any more. */
-static inline struct stream_ref stream_recall(struct pool *pool, CUstream handle)
+/* The same without asking the driver, of a created stream that the thread has found lately, else
+ * none: one that was destroyed past the hooks, and whose handle another has now, is still found.
+ * For frees of what was allocated on that very stream: then nothing will be allocated on it any
+ * more. */
+static inline struct stream_ref stream_recall(const struct pool *pool, CUstream handle)
 {
-    if (!stream_is_created(handle))
-        return stream_ask(pool, handle);
-    uint64_t key = stream_key(handle, 0);
+    /* As a key, a handle that is no created stream's has a bit besides, and is not found. */
+    uint64_t key = (uint64_t)(uintptr_t)handle;
     const struct recent_stream *found = &recent_streams.streams[stream_recent_place(key)];
     return __builtin_expect(recent_streams.pool == pool && found->key == key, 1)
                ? found->ref
-               : stream_ask(pool, handle);
+               : (struct stream_ref){NULL, 0};
 }
 
 /* The stream that the handle means in this thread, made known if it was not and make says so. None
@@ -107,9 +107,6 @@ static inline struct stream_ref stream_find(struct pool *pool, CUstream handle, 
 /* The same where captures may be going on: none where one may have the stream, since asking for its
  * number would spoil the capture. The driver is asked nothing but whether one has it. */
 struct stream_ref stream_find_beside_captures(struct pool *pool, CUstream handle, bool make);
-
-/* Whether a capture has the stream, or may have it. */
-bool stream_may_be_captured(const struct pool *pool, CUstream handle);
 
 /* What the program frees plainly lies in no stream of its own, but in one that stands for all of
  * the context's work: nothing is allocated on it, and nobody can name it. No lock held. */

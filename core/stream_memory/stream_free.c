@@ -1,9 +1,11 @@
 #include "stream_free.h"
 
+#include "core/base/clock.h"
 #include "core/base/numbers.h"
 #include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
+#include "core/driver/calls.h"
 #include "core/housekeeper/housekeeper.h"
 #include "core/reclaim/room.h"
 #include "mempool.h"
@@ -12,8 +14,10 @@
 #include "stream_find.h"
 #include "stream_hands.h"
 #include "stream_payoff.h"
+#include "stream_release.h"
 #include "stream_reserve.h"
 #include "stream_shelf.h"
+#include "use.h"
 
 /* ---- how much may be pending that nobody can ask about ---- */
 
@@ -94,8 +98,9 @@ static bool put_in_free(struct pool *pool, struct stream_ref ref, CUstream handl
 
 /* ---- frees in a stream's order ---- */
 
-static void put_on_shelf(struct shelf *shelf, struct bucket *bucket, struct stream_block *block,
-                         bool moved, struct own_event *event, uint64_t stamp)
+static void put_on_shelf(const struct pool *pool, struct shelf *shelf, struct bucket *bucket,
+                         struct stream_block *block, bool moved, struct own_event *event,
+                         uint64_t stamp)
 {
     lock_must_be_held(&shelf->stream->lock);
     struct stream *stream = shelf->stream;
@@ -107,6 +112,7 @@ static void put_on_shelf(struct shelf *shelf, struct bucket *bucket, struct stre
         shelf_count_not_live(shelf, block);
     }
     block->event = event;
+    shelf_list_bucket(pool, stream, bucket);
     shelf_make_pending(stream, bucket, block, stamp);
     shelf_count_if_covered(stream, block);
 }
@@ -132,7 +138,7 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     struct bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, block->block.bytes) : NULL;
     stays = bucket && !(moved && shelf_is_full(pool, bucket));
     if (stays)
-        put_on_shelf(shelf, bucket, block, moved, event, stamp);
+        put_on_shelf(pool, shelf, bucket, block, moved, event, stamp);
     if (event)
         own_event_drop(stream, event);
     own_events_settle(stream);
@@ -190,6 +196,55 @@ bool stream_free_in_order(struct pool *pool, struct stream_block *block, struct 
     return kept;
 }
 
+/* ---- the same with nothing but a marker ---- */
+
+/* What else the slow way sees to: an event of its own, which is due wherever memory is short, since
+ * nothing else may put one there; now and then, how much may be pending without one; frees that are
+ * the driver's. */
+static bool needs_only_a_marker(const struct stream *stream)
+{
+    lock_must_be_held(&stream->lock);
+    return stream->marker && stream->ordered_by_others && !shelf_launches_early(stream) &&
+           stream->frees_until_look != 0 && stream->for_driver == 0 &&
+           !device_is_short(stream->device);
+}
+
+bool stream_free_with_marker(struct pool *pool, struct shelf *shelf, struct stream_block *block,
+                             CUdeviceptr address, CUstream handle)
+{
+    struct stream *stream = shelf->stream;
+    lock_must_be_held(&stream->lock);
+    struct stream_ref ref = {stream, stream->id};
+    struct own_event *marker = NULL;
+    uint64_t stamp = 0, bytes = block->block.bytes;
+    if (needs_only_a_marker(stream) && shelf_may_free_at_once(shelf, block, address)) {
+        atomic_store_explicit(&block->held_at, 0, memory_order_relaxed);
+        stamp = shelf_next_stamp(stream);
+        marker = own_events_use_marker(stream);
+    }
+    lock_give(&stream->lock);
+    if (!marker)
+        return false;
+    bool recorded = own_event_mark_by(pool, marker, handle);
+    lock_take(&stream->lock, LOCK_STREAM);
+    own_events_drop_marker(stream, marker, false);
+    /* Else it is the program's again, and is freed in the slow way. */
+    bool stays = recorded && stream_is(ref) && shelf_may_keep(stream, block) &&
+                 !own_events_capture_is_coming(pool);
+    if (stays) {
+        own_events_raise_marked(stream, stamp);
+        put_on_shelf(pool, shelf, block->block.bucket, block, false, NULL, stamp);
+    } else {
+        atomic_store_explicit(&block->held_at, address, memory_order_release);
+    }
+    /* Due where the housekeeper has ended meanwhile, which saw nothing free. */
+    bool look = stays && (shelf_look_is_due(stream) || bytes >= HOUSEKEEPER_MUCH);
+    lock_give(&stream->lock);
+    if (look)
+        stream_reserve_look(pool, stream, bytes);
+    return stays;
+}
+
 /* ---- plain frees ---- */
 
 /* What was handed out by the stream record's former owner carries a stamp of his: that later ones
@@ -225,7 +280,7 @@ static bool free_in_context(struct pool *pool, struct stream_block *block, struc
     struct shelf *shelf = may ? shelf_get(pool, stream, block->mempool) : NULL;
     struct bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, block->block.bytes) : NULL;
     if (bucket)
-        put_on_shelf(shelf, bucket, block, true, NULL, stamp);
+        put_on_shelf(pool, shelf, bucket, block, true, NULL, stamp);
     if (bucket && event)
         own_event_drop(stream, event);
     own_events_settle(stream);
@@ -240,10 +295,16 @@ static bool free_in_context(struct pool *pool, struct stream_block *block, struc
 
 bool stream_free_plainly(struct pool *pool, struct stream_block *block, struct plain_free *free)
 {
+    *free = (struct plain_free){NULL, NULL};
+    return !last_free_is_over(block) && stream_free_behind_all(pool, block, free);
+}
+
+bool stream_free_behind_all(struct pool *pool, struct stream_block *block, struct plain_free *free)
+{
     struct context *context = block->context;
     uint64_t bytes = block->block.bytes;
     *free = (struct plain_free){NULL, NULL};
-    if (last_free_is_over(block) || !context_pin(context, block->context_generation))
+    if (!context_pin(context, block->context_generation))
         return false;
     struct stream_ref ref = streams_of_plain_frees(pool, context);
     bool kept = ref.stream && free_in_context(pool, block, ref, free);
@@ -251,4 +312,101 @@ bool stream_free_plainly(struct pool *pool, struct stream_block *block, struct p
     if (kept)
         housekeeper_look(pool, bytes);
     return kept;
+}
+
+/* ---- frees of the driver's ---- */
+
+CUresult stream_free_by_driver(struct pool *pool, struct stream_block *block,
+                               stream_release *release, const void *argument)
+{
+    CUdeviceptr address = block_address(&block->block);
+    stream_block_leave(pool, block);
+    uint64_t started = monotonic_now();
+    enter_driver();
+    CUresult result = release(pool, address, argument);
+    leave_driver();
+    uint64_t nanoseconds = monotonic_now() - started;
+    if (!driver_is_rid_of(pool->driver, address, result)) {
+        stream_block_came_back(pool, block);
+        return result;
+    }
+    use_forget(pool, block);
+    stream_block_left(pool, block, nanoseconds);
+    return result;
+}
+
+/* The driver knows nothing of the block's last free in a stream's order. */
+static CUresult call_plain_free(struct pool *pool, CUdeviceptr address, const void *argument)
+{
+    const struct plain_free *free = argument;
+    if (free->behind && stream_release_one_behind(pool, free->behind, address))
+        return CUDA_SUCCESS;
+    return pool->driver->cuMemFree_v2(address);
+}
+
+static CUresult call_free_behind(struct pool *pool, CUdeviceptr address, const void *argument)
+{
+    const struct plain_free *free = argument;
+    return stream_release_one_behind(pool, free->behind, address) ? CUDA_SUCCESS
+                                                                  : CUDA_ERROR_NOT_READY;
+}
+
+/* The context has died, and its work with it. */
+static CUresult call_free_of_dead(struct pool *pool, CUdeviceptr address, const void *unused)
+{
+    (void)unused;
+    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+    CUresult result = pool->driver->cuMemFree_v2(address);
+    relaxed_mode_end(pool->driver, mode);
+    return result;
+}
+
+static CUresult free_by(struct pool *pool, struct stream_block *block, stream_release *release,
+                        const struct plain_free *free)
+{
+    CUresult result = stream_free_by_driver(pool, block, release, free);
+    if (free->behind) {
+        lock_take(&free->stream->lock, LOCK_STREAM);
+        own_event_drop(free->stream, free->behind);
+        lock_give(&free->stream->lock);
+    }
+    return result;
+}
+
+CUresult stream_free_by_plain_call(struct pool *pool, struct stream_block *block,
+                                   const struct plain_free *free)
+{
+    return free_by(pool, block, call_plain_free, free);
+}
+
+/* ---- late frees ---- */
+
+/* What the driver has not taken counts as the program's again, which has freed it. */
+static bool is_rid_of(struct stream_block *block, CUdeviceptr address, CUresult result)
+{
+    return result == CUDA_SUCCESS || !stream_block_claim(block, address);
+}
+
+/* The program has waited for nothing: what it did before may go on. */
+static bool free_unwaited(struct pool *pool, struct stream_block *block)
+{
+    struct plain_free free;
+    CUdeviceptr address = block_address(&block->block);
+    if (stream_free_behind_all(pool, block, &free)) {
+        use_forget(pool, block);
+        return true;
+    }
+    return free.behind && is_rid_of(block, address, free_by(pool, block, call_free_behind, &free));
+}
+
+bool stream_free_late(struct pool *pool, CUdeviceptr address, uint64_t generation)
+{
+    struct stream_block *block = stream_block_at(pool, address);
+    /* The driver may have given the address out anew. */
+    if (!block || atomic_load_explicit(&block->generation, memory_order_relaxed) != generation)
+        return true;
+    if (context_generation(block->context) == block->context_generation)
+        return free_unwaited(pool, block);
+    /* It outlives its context, but no work does. */
+    return is_rid_of(block, address, stream_free_by_driver(pool, block, call_free_of_dead, NULL));
 }

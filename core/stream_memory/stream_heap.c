@@ -13,7 +13,7 @@ static bool allocate_slowly(struct pool *pool, struct stream_ref ref, CUstream h
     struct search search;
     struct stream_block *block = NULL;
     enum hit hit = HIT_CLEAN;
-    if (!search_begin(&search, pool, ref, handle, shelf, bucket->bytes))
+    if (!search_begin(&search, pool, ref, handle, shelf, bucket))
         return false;
     if (bucket->bytes && !search_replaces_taken(&search, bucket))
         block = search_others(&search, &hit);

@@ -34,7 +34,9 @@
  *   - new streams, while most end with something pending and nothing had from it
  *     (streams_served_another).
  * Some are kept all the same, and tell when that changes. Events that were not over are asked about
- * sparingly (own_event_query.h), and of many streams looks through all are few (STREAMS_MANY).
+ * sparingly (own_event_query.h). A look for a block visits only streams that may have one
+ * (stream_holders.h), and of those no more than a number; of many streams what has to look through
+ * all does so now and then (STREAMS_MANY).
  *
  * cuMemFree of a block has no stream. Where the work of the block's last owner in a stream's order
  * may still be under way, of which the driver knows nothing, the block waits for all of the

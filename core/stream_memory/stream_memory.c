@@ -16,6 +16,7 @@
 #include "own_event_record.h"
 #include "program_events.h"
 #include "stream_ends.h"
+#include "stream_peaks.h"
 #include "stream_release.h"
 #include "stream_reserve.h"
 #include "stream_settle.h"
@@ -74,8 +75,9 @@ static void ended(struct pool *pool, struct context *context)
     program_events_context_died(pool, context);
 }
 
-static void capture_is_coming(struct pool *pool)
+static void capture_is_coming(struct pool *pool, CUstream stream)
 {
+    (void)stream;
     if (streams_of(pool))
         own_events_capture_comes(pool);
 }
@@ -201,4 +203,6 @@ const struct kind stream_memory = {
     .trim_unserved = mempool_trim_unserved,
     .leave_to_machine = mempool_look_after_unserved,
     .add_kept = add_kept,
+    .add_peaks = stream_peaks_add,
+    .start_peaks_again = stream_peaks_start_again,
 };

@@ -78,8 +78,10 @@ static struct stream_block *record_block(const struct miss *miss, struct shelf *
     block->context_generation = miss->generation;
     atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
     shelf_count_in(shelf, bucket, block);
-    atomic_fetch_add_explicit(&stream_device(miss->context->device)->reserved_bytes, miss->bytes,
-                              memory_order_relaxed);
+    struct stream_device *device = stream_device(miss->context->device);
+    uint64_t before =
+        atomic_fetch_add_explicit(&device->reserved_bytes, miss->bytes, memory_order_relaxed);
+    mempool_raise(&device->peak_reserved, before + miss->bytes);
     return block;
 }
 

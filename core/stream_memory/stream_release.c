@@ -1,6 +1,7 @@
 #include "stream_release.h"
 
 #include "core/base/clock.h"
+#include "core/base/numbers.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 #include "core/contexts/return_stream.h"
@@ -104,7 +105,7 @@ static void put_back(struct pool *pool, struct stream_block *block)
     if (!block_table_insert(&streams_of(pool)->blocks, block_address(&block->block), &block->block))
         return;
     lock_take(&shelf->stream->lock, LOCK_STREAM);
-    shelf_attach(shelf, block);
+    shelf_attach(pool, shelf, block);
     lock_give(&shelf->stream->lock);
 }
 
@@ -288,14 +289,23 @@ static bool release_behind_one(struct pool *pool, struct context *context, struc
     return *released > before;
 }
 
-uint64_t stream_release_behind_events(struct pool *pool, struct context *context, uint64_t bytes)
+/* Lock not needed: it only chooses streams. */
+static uint64_t pending_bytes(const struct stream *stream)
+{
+    return rest_of(counter_get(&stream->free_bytes), counter_get(&stream->clean_bytes));
+}
+
+uint64_t stream_release_behind_events(struct pool *pool, struct context *context, uint64_t bytes,
+                                      uint64_t at_least)
 {
     struct streams *streams = streams_of(pool);
     uint64_t released = 0;
-    for (unsigned i = 0; i < stream_count(streams); i++)
-        while (released < bytes && release_behind_one(pool, context, stream_at(streams, i),
-                                                      bytes - released, EVICTION_CAP, &released))
+    for (unsigned i = 0; i < stream_count(streams); i++) {
+        struct stream *stream = stream_at(streams, i);
+        while (released < bytes && pending_bytes(stream) >= at_least &&
+               release_behind_one(pool, context, stream, bytes - released, EVICTION_CAP, &released))
             continue;
+    }
     return released;
 }
 

@@ -60,8 +60,10 @@ void stream_release_at_the_end(struct pool *pool, struct stream_ref ref, CUstrea
 bool stream_release_one_behind(struct pool *pool, const struct own_event *event,
                                CUdeviceptr address);
 
-/* Of any stream of the context, which is pinned: until so many bytes are on their way. */
-uint64_t stream_release_behind_events(struct pool *pool, struct context *context, uint64_t bytes);
+/* Of any stream of the context, which is pinned, that has at least so much pending: until so many
+ * bytes are on their way. */
+uint64_t stream_release_behind_events(struct pool *pool, struct context *context, uint64_t bytes,
+                                      uint64_t at_least);
 
 /* The same where others order the stream: behind events of ours, on a stream of ours, whence the
  * driver may have its ways to give them out at once. The stamp up to which they were pending, for a

@@ -243,34 +243,58 @@ static void settle_now_and_then(struct pool *pool, const struct device *device)
     streams_pause_after(streams, &streams->settling, started);
 }
 
-/* In an allocation that goes on without it. */
-static uint64_t release_hastily(struct pool *pool, const struct device *device, uint64_t bytes)
+/* What goes back in an allocation that goes on without it: each block for a call of the driver's,
+ * and a miss of whom it would have served. So small ones only go where no few large ones do. */
+#define FEW_BLOCKS 8u
+
+static uint64_t worth_a_call(uint64_t bytes, bool small)
+{
+    return small ? 1 : bytes / FEW_BLOCKS + 1;
+}
+
+static uint64_t release_hastily(struct pool *pool, const struct device *device, uint64_t bytes,
+                                bool small)
 {
     struct streams *streams = streams_of(pool);
     struct choice choice = choice_any(pool);
     uint64_t started;
     choice.hastily = true;
-    if (streams_are_paused(streams, &streams->releases, &started))
+    choice.at_least = worth_a_call(bytes, small);
+    if (streams_are_paused(streams, &streams->releases[small], &started))
         return 0;
     uint64_t released =
         stream_release_chosen(pool, device, choice, bytes, EVICTION_CAP, RELEASE_IN_ALLOCATION);
     if (released == 0)
-        streams_pause_after(streams, &streams->releases, started);
+        streams_pause_after(streams, &streams->releases[small], started);
     return released;
 }
 
 static uint64_t release_behind_events_now_and_then(struct pool *pool, struct context *context,
-                                                   uint64_t bytes)
+                                                   uint64_t bytes, bool small)
 {
     struct streams *streams = streams_of(pool);
     uint64_t started;
-    if (streams_are_paused(streams, &streams->releases_behind, &started) ||
+    if (streams_are_paused(streams, &streams->releases_behind[small], &started) ||
         !context_pin(context, context_generation(context)))
         return 0;
-    uint64_t released = stream_release_behind_events(pool, context, bytes);
+    uint64_t released =
+        stream_release_behind_events(pool, context, bytes, worth_a_call(bytes, small));
     if (released == 0)
-        streams_pause_after(streams, &streams->releases_behind, started);
+        streams_pause_after(streams, &streams->releases_behind[small], started);
     context_unpin(context);
+    return released;
+}
+
+static uint64_t release_for_growth(struct pool *pool, struct context *context,
+                                   struct stream_ref ref, CUstream handle, uint64_t bytes,
+                                   bool small)
+{
+    uint64_t released = release_hastily(pool, context->device, bytes, small);
+    if (released < bytes)
+        released +=
+            stream_release_in_order_up_to(pool, ref, handle, bytes - released, EVICTION_CAP);
+    if (released < bytes)
+        released += release_behind_events_now_and_then(pool, context, bytes - released, small);
     return released;
 }
 
@@ -288,11 +312,8 @@ bool stream_reserve_before_growth(struct pool *pool, struct context *context,
         return false;
     settle_now_and_then(pool, device);
     uint64_t excess = after - bound;
-    uint64_t released = release_hastily(pool, device, excess);
+    uint64_t released = release_for_growth(pool, context, ref, handle, excess, false);
     if (released < excess)
-        released +=
-            stream_release_in_order_up_to(pool, ref, handle, excess - released, EVICTION_CAP);
-    if (released < excess)
-        released += release_behind_events_now_and_then(pool, context, excess - released);
+        released += release_for_growth(pool, context, ref, handle, excess - released, true);
     return released != 0;
 }

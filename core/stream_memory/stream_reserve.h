@@ -32,8 +32,9 @@ bool stream_reserve_has_room(struct pool *pool, const struct context *context,
 
 /* Before a miss of this size on the stream: keeps the reserve inside its ratio, or what the
  * driver's memory pool would keep itself. What is over goes back, then what the stream itself left
- * pending, in its own order, then what others did, each behind an event of ours; no more than the
- * excess, and nothing is waited for. Whether anything had to go. */
+ * pending, in its own order, then what others did, each behind an event of ours; small blocks only
+ * where a few large ones are not enough; no more than the excess, and nothing is waited for.
+ * Whether anything had to go. */
 bool stream_reserve_before_growth(struct pool *pool, struct context *context,
                                   const struct mempool *mempool, uint64_t bytes,
                                   struct stream_ref ref, CUstream handle);

@@ -1,15 +1,13 @@
 #include "stream_search.h"
 
-#include <string.h>
-
 #include "core/contexts/pool_state.h"
 #include "mempool.h"
 #include "own_event_query.h"
 #include "stream_ends.h"
 #include "stream_reserve.h"
 
-/* Streams that are looked through and that are asked about, and blocks of a bucket that are looked
- * at, before the driver is the faster answer. */
+/* Streams that are looked at and that are asked about, and blocks of a bucket that are looked at,
+ * before the driver is the faster answer. */
 #define SEARCH_MAX  64u
 #define QUERIES_MAX 8u
 #define LOOKS_MAX   8u
@@ -35,17 +33,18 @@ static bool may_wait(const struct search *search)
 }
 
 bool search_begin(struct search *search, struct pool *pool, struct stream_ref ref, CUstream handle,
-                  const struct shelf *shelf, uint64_t bytes)
+                  const struct shelf *shelf, struct bucket *bucket)
 {
     struct stream *stream = ref.stream;
     search->pool = pool;
     search->ref = ref;
     search->handle = handle;
     search->mempool = shelf->mempool;
-    search->bytes = bytes;
+    search->bytes = bucket->bytes;
+    search->holders = bucket->bytes ? shelf_bucket_of(bucket)->holders : NULL;
     search->found = NULL;
     search->everywhere = false;
-    memset(search->candidates, 0, sizeof search->candidates);
+    search->count = 0;
     lock_take(&stream->lock, LOCK_STREAM);
     bool is = stream_is(ref);
     search->context = stream->context;
@@ -54,8 +53,7 @@ bool search_begin(struct search *search, struct pool *pool, struct stream_ref re
      * which an allocation does not. */
     search->host_only = !stream->own_order;
     search->known = stream->known;
-    search->from = stream->searched;
-    stream->searched += SEARCH_MAX;
+    search->from = stream->search_from;
     lock_give(&stream->lock);
     return is;
 }
@@ -66,10 +64,12 @@ bool search_begin(struct search *search, struct pool *pool, struct stream_ref re
 static struct bucket *bucket_of(const struct search *search, const struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
-    if (stream->context != search->context || stream->generation != search->generation)
-        return NULL;
     const struct shelf *shelf = shelf_find(stream, search->mempool);
-    return shelf ? bucket_set_find(&shelf->buckets, search->bytes) : NULL;
+    struct bucket *bucket = shelf ? bucket_set_find(&shelf->buckets, search->bytes) : NULL;
+    if (bucket)
+        shelf_unlist_if_empty(stream, bucket);
+    bool same = stream->context == search->context && stream->generation == search->generation;
+    return same ? bucket : NULL;
 }
 
 static bool comes_after(const struct search *search, const struct stream *stream, uint64_t stamp)
@@ -86,13 +86,17 @@ static struct stream_block *take_for_another(struct stream *stream, struct block
     of->taken_by_others += stream->id != 0;
     of->looks_in_vain = 0;
     shelf_detach(stream, block);
+    shelf_unlist_if_empty(stream, found->bucket);
     return block;
 }
 
-static struct stream_block *look_at(struct search *search, struct stream *stream, enum hit *hit)
+/* pending: whether there is something that may be over. */
+static struct stream_block *look_at(const struct search *search, struct stream *stream,
+                                    enum hit *hit, bool *pending)
 {
     struct stream_block *block = NULL;
-    if (stream == search->ref.stream || counter_get(&stream->free_bytes) == 0)
+    *pending = false;
+    if (stream == search->ref.stream)
         return NULL;
     lock_take(&stream->lock, LOCK_STREAM);
     own_events_settle(stream);
@@ -106,7 +110,7 @@ static struct stream_block *look_at(struct search *search, struct stream *stream
         *hit = HIT_WAITED;
         block = take_for_another(stream, first);
     } else if (first) {
-        search->candidates[stream->index / 64] |= UINT64_C(1) << stream->index % 64;
+        *pending = true;
         shelf_bucket_of(bucket)->looks_in_vain++;
     }
     if (block)
@@ -125,7 +129,8 @@ static struct stream_block *ask_about(struct search *search, struct stream *stre
     lock_give(&stream->lock);
     if (!may_know || !own_events_query_sparingly(search->pool, stream, stamp))
         return NULL;
-    struct stream_block *block = look_at(search, stream, hit);
+    bool pending;
+    struct stream_block *block = look_at(search, stream, hit, &pending);
     *hit = HIT_QUERIED;
     if (block && !stream_id(streams_of(search->pool), stream))
         streams_served_another(streams_of(search->pool));
@@ -177,7 +182,7 @@ static struct stream_block *wait_for(struct search *search, struct stream *strea
     lock_take(&stream->lock, LOCK_STREAM);
     own_event_drop(stream, event);
     if (!ordered)
-        shelf_attach(shelf_of(block), block);
+        shelf_attach(search->pool, shelf_of(block), block);
     lock_give(&stream->lock);
     if (!ordered) {
         stream_block_has_a_place(stream);
@@ -212,55 +217,59 @@ struct stream_block *search_ask_about_own(struct search *search, struct bucket *
     return block;
 }
 
-/* ---- all of them ---- */
-
-/* The next candidate from there on, or STREAMS_MAX. */
-static unsigned next_candidate(const struct search *search, unsigned from)
-{
-    for (unsigned i = from; i < STREAMS_MAX; i = (i / 64 + 1) * 64) {
-        uint64_t bits = search->candidates[i / 64] >> i % 64;
-        if (bits)
-            return i + (unsigned)__builtin_ctzll(bits);
-    }
-    return STREAMS_MAX;
-}
+/* ---- all that have such blocks ---- */
 
 typedef struct stream_block *visitor(struct search *search, struct stream *stream, enum hit *hit);
 
 static struct stream_block *visit_candidates(struct search *search, visitor *visit, enum hit *hit)
 {
     struct stream_block *block = NULL;
-    unsigned i = next_candidate(search, 0);
-    for (unsigned visits = 0; i < STREAMS_MAX && !block && visits < QUERIES_MAX; visits++) {
-        block = visit(search, stream_at(streams_of(search->pool), i), hit);
-        i = next_candidate(search, i + 1);
-    }
+    unsigned most = search->count < QUERIES_MAX ? search->count : QUERIES_MAX;
+    for (unsigned i = 0; i < most && !block; i++)
+        block = visit(search, stream_at(streams_of(search->pool), search->candidates[i]), hit);
     return block;
 }
 
 /* What is pending there without an event would have served: the next frees there record one. */
 static void ask_for_events(const struct search *search)
 {
-    for (unsigned i = next_candidate(search, 0); i < STREAMS_MAX; i = next_candidate(search, i + 1))
-        own_events_want(stream_at(streams_of(search->pool), i));
+    for (unsigned i = 0; i < search->count; i++)
+        own_events_want(stream_at(streams_of(search->pool), search->candidates[i]));
 }
 
-static bool are_few(const struct search *search)
+static void begin_next_behind(const struct search *search, unsigned others)
 {
-    return stream_count(streams_of(search->pool)) <= SEARCH_MAX;
+    struct stream *stream = search->ref.stream;
+    lock_take(&stream->lock, LOCK_STREAM);
+    stream->search_from = others % STREAMS_MAX;
+    lock_give(&stream->lock);
 }
 
-/* A block that is in no stream's counters, or NULL. */
-static struct stream_block *search_elsewhere(struct search *search, enum hit *hit)
+/* Each from the one behind the stream on, or from where it left off because they were too many. */
+static struct stream_block *look_at_holders(struct search *search, enum hit *hit)
 {
-    struct streams *streams = streams_of(search->pool);
-    unsigned others = stream_count(streams) - 1, index = search->ref.stream->index;
-    bool few = are_few(search) || search->everywhere;
-    unsigned first = few ? 0 : search->from, most = few ? others : SEARCH_MAX;
+    const struct streams *streams = streams_of(search->pool);
+    unsigned most = search->everywhere ? STREAMS_MAX : SEARCH_MAX;
+    unsigned start = (search->ref.stream->index + 1 + search->from) % STREAMS_MAX;
     struct stream_block *block = NULL;
-    for (unsigned i = 0; i < most && !block; i++)
-        block = look_at(search,
-                        stream_at(streams, (index + 1 + (first + i) % others) % (others + 1)), hit);
+    unsigned looks = 0, i = stream_holders_behind(search->holders, start, 0);
+    for (; i < STREAMS_MAX && !block && looks < most; looks++) {
+        unsigned index = (start + i) % STREAMS_MAX;
+        bool pending;
+        block = look_at(search, stream_at(streams, index), hit, &pending);
+        if (pending)
+            search->candidates[search->count++] = (uint16_t)index;
+        i = stream_holders_behind(search->holders, start, i + 1);
+    }
+    if (!block && i < STREAMS_MAX)
+        begin_next_behind(search, search->from + i);
+    return block;
+}
+
+struct stream_block *search_others(struct search *search, enum hit *hit)
+{
+    search->count = 0;
+    struct stream_block *block = look_at_holders(search, hit);
     if (!block && search_asks(search))
         block = visit_candidates(search, ask_about, hit);
     if (!block && (search_asks(search) || may_wait(search)))
@@ -270,10 +279,10 @@ static struct stream_block *search_elsewhere(struct search *search, enum hit *hi
 
 bool search_harder(struct search *search)
 {
-    if (!search->bytes)
+    if (!search->holders)
         return false;
     search->everywhere = true;
-    search->found = search_elsewhere(search, &search->found_by);
+    search->found = search_others(search, &search->found_by);
     if (!search->found && may_wait(search))
         search->found = visit_candidates(search, wait_for, &search->found_by);
     return search->found;
@@ -294,28 +303,4 @@ bool search_replaces_taken(const struct search *search, struct bucket *bucket)
         of->taken_by_others--;
     lock_give(&stream->lock);
     return true;
-}
-
-static struct stream_block *search_now_and_then(struct search *search, struct pause *pause,
-                                                enum hit *hit)
-{
-    const struct streams *streams = streams_of(search->pool);
-    uint64_t started;
-    if (streams_are_paused(streams, pause, &started))
-        return NULL;
-    struct stream_block *block = search_elsewhere(search, hit);
-    if (!block)
-        streams_pause_after(streams, pause, started);
-    return block;
-}
-
-struct stream_block *search_others(struct search *search, enum hit *hit)
-{
-    struct streams *streams = streams_of(search->pool);
-    struct stream_block *block = search_now_and_then(search, &streams->looks, hit);
-    if (block || are_few(search) ||
-        stream_reserve_has_room(search->pool, search->context, search->mempool, search->bytes))
-        return block;
-    search->everywhere = true;
-    return search_now_and_then(search, &streams->far_looks, hit);
 }

@@ -27,17 +27,20 @@ struct search {
     uint64_t generation;
     uint64_t bytes;  /* of the bucket */
     bool host_only;  /* only what is over will do */
-    bool everywhere; /* in all streams, however many there are */
-    unsigned from;   /* where among many streams it begins, if not everywhere */
+    bool everywhere; /* in all streams, however many have such blocks */
+    unsigned from;   /* behind how many other streams it begins */
     struct order_clock known;
     struct stream_block *found; /* where no new memory could be had */
     enum hit found_by;
-    uint64_t candidates[STREAMS_MAX / 64]; /* streams with something pending, a bit for each */
+    struct stream_holders *holders;   /* NULL: sizes that are not kept */
+    unsigned count;                   /* of candidates */
+    uint16_t candidates[STREAMS_MAX]; /* streams with something pending there, in the order in which
+                                         they were looked at */
 };
 
-/* False where the stream has ended. bytes: of the bucket, 0 for sizes that are not kept. */
+/* False where the stream has ended. */
 bool search_begin(struct search *search, struct pool *pool, struct stream_ref ref, CUstream handle,
-                  const struct shelf *shelf, uint64_t bytes);
+                  const struct shelf *shelf, struct bucket *bucket);
 
 /* Whether streams may be asked about, by the settings and the pool's attributes. */
 bool search_asks(const struct search *search);
@@ -47,8 +50,8 @@ bool search_asks(const struct search *search);
  * is so for this request. */
 bool search_replaces_taken(const struct search *search, struct bucket *bucket);
 
-/* A block of another stream, or NULL. Of many streams only some are looked through while a new
- * block costs no other one its place. */
+/* A block of another stream, or NULL. Of many streams that have such blocks only some are looked
+ * at. */
 struct stream_block *search_others(struct search *search, enum hit *hit);
 
 /* A block of the stream's own whose free turns out to be over, or NULL. */

@@ -86,13 +86,26 @@ struct bucket *shelf_add_bucket(struct pool *pool, struct shelf *shelf, uint64_t
     lock_must_be_held(&shelf->stream->lock);
     if (!bucket_set_make_room(&shelf->buckets) || !may_add_bucket(streams_of(pool)))
         return NULL;
-    struct shelf_bucket *made = allocate_apart(STREAM_APART, sizeof *made);
+    struct stream_holders *holders = stream_holders_get(streams_of(pool), shelf->mempool, bytes);
+    struct shelf_bucket *made = holders ? allocate_apart(STREAM_APART, sizeof *made) : NULL;
     if (!made)
         return NULL;
+    made->holders = holders;
     made->bucket.bytes = bytes;
     made->bucket.counters = counters_of_size(pool, shelf, bytes);
+    made->requests = size_class_span(&shelf->stream->on_device->classes, bytes, 1);
     bucket_set_add(&shelf->buckets, &made->bucket);
     return &made->bucket;
+}
+
+struct bucket *shelf_look_up_bucket(struct shelf *shelf, uint64_t bytes)
+{
+    const struct stream_device *device = shelf->stream->on_device;
+    uint64_t rounded = size_class_round(&device->classes, bytes);
+    struct bucket *bucket = bucket_set_find(&shelf->buckets, rounded);
+    if (bucket)
+        shelf->by_request[size_class_place(bytes, SHELF_PLACES)] = shelf_bucket_of(bucket);
+    return bucket;
 }
 
 void shelf_begin(struct stream *stream)
@@ -137,11 +150,52 @@ void shelf_detach(struct stream *stream, struct stream_block *block)
     block_set_state(&block->block, BLOCK_LEAVING);
 }
 
-void shelf_attach(struct shelf *shelf, struct stream_block *block)
+void shelf_list_bucket(const struct pool *pool, const struct stream *stream, struct bucket *bucket)
+{
+    lock_must_be_held(&stream->lock);
+    struct shelf_bucket *of = shelf_bucket_of(bucket);
+    if (of->room)
+        return;
+    of->room = pool->settings.stream_ordered.caps.blocks_per_bucket;
+    stream_holders_add(of->holders, stream);
+}
+
+void shelf_unlist_if_empty(const struct stream *stream, struct bucket *bucket)
+{
+    lock_must_be_held(&stream->lock);
+    struct shelf_bucket *of = shelf_bucket_of(bucket);
+    if (bucket->free_blocks)
+        return;
+    of->room = 0;
+    stream_holders_remove(of->holders, stream);
+}
+
+static void put_back(struct stream *stream, struct stream_block *block)
+{
+    lock_must_be_held(&stream->lock);
+    struct bucket *bucket = block->block.bucket;
+    shelf_add_free(stream, bucket, block->block.bytes);
+    uint64_t stamp = counter_get(&block->block.epoch);
+    if (stamp <= stream_done(stream)) {
+        block_set_state(&block->block, BLOCK_CLEAN);
+        block->event = NULL;
+        block_list_append(&bucket->clean, &block->block, LINK_BUCKET);
+        shelf_count_clean(stream, bucket, block->block.bytes);
+    } else {
+        block_set_state(&block->block, BLOCK_PENDING);
+        shelf_insert_pending(&bucket->pending, &block->block, stamp, LINK_BUCKET);
+        shelf_insert_pending(&stream->pending, &block->block, stamp, LINK_HEAP);
+        shelf_count_if_covered(stream, block);
+    }
+    shelf_set_unchecked(stream);
+}
+
+void shelf_attach(const struct pool *pool, struct shelf *shelf, struct stream_block *block)
 {
     lock_must_be_held(&shelf->stream->lock);
     shelf_count_in(shelf, block->block.bucket, block);
-    shelf_put_back(shelf->stream, block);
+    shelf_list_bucket(pool, shelf->stream, block->block.bucket);
+    put_back(shelf->stream, block);
 }
 
 void shelf_cover(struct stream *stream, uint64_t stamp)

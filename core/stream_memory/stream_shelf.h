@@ -17,6 +17,7 @@
 #include "mempool.h"
 #include "stream.h"
 #include "stream_block.h"
+#include "stream_holders.h"
 #include "streams.h"
 
 /* Each look for idle blocks reads the clock: so many frees go without. */
@@ -24,6 +25,10 @@
 
 struct shelf_bucket {
     _Alignas(STREAM_APART) struct bucket bucket;
+    struct size_span requests;      /* that it serves */
+    struct stream_holders *holders; /* of its memory pool and size */
+    uint64_t room; /* so many may be free before a free has to look at more; 0 while the stream is
+                      not listed in holders */
     unsigned looks_in_vain; /* other streams' looks in vain at what is pending here, since one took
                       something */
     unsigned not_kept;      /* frees from other streams that were the driver's because of that */
@@ -38,6 +43,8 @@ static inline struct shelf_bucket *shelf_bucket_of(struct bucket *bucket)
     return (struct shelf_bucket *)((char *)bucket - offsetof(struct shelf_bucket, bucket));
 }
 
+#define SHELF_PLACES 64u
+
 struct shelf {
     _Alignas(STREAM_APART) struct stream *stream;
     struct mempool *mempool;
@@ -48,6 +55,8 @@ struct shelf {
     counter peak_used_bytes;
     struct shelf *next;        /* of the same stream; written before it is listed */
     struct shelf *next_recent; /* of the same stream, in the order in which they were last used */
+    struct shelf_bucket *by_request[SHELF_PLACES]; /* that served such a request last, or NULL; see
+                                                      size_class_place */
 };
 
 /* What the driver counts for an allocation of so many bytes. */
@@ -115,6 +124,17 @@ static inline struct bucket *shelf_get_bucket(struct pool *pool, struct shelf *s
     return found ? found : shelf_add_bucket(pool, shelf, bytes);
 }
 
+/* The bucket that serves such a request, and finds the next one at once; NULL: there is none. */
+struct bucket *shelf_look_up_bucket(struct shelf *shelf, uint64_t bytes);
+
+static inline struct bucket *shelf_bucket_for(struct shelf *shelf, uint64_t bytes)
+{
+    struct shelf_bucket *found = shelf->by_request[size_class_place(bytes, SHELF_PLACES)];
+    return __builtin_expect(found && size_span_has(&found->requests, bytes), 1)
+               ? &found->bucket
+               : shelf_look_up_bucket(shelf, bytes);
+}
+
 /* ---- blocks coming and going ---- */
 
 static inline void shelf_count_in(struct shelf *shelf, struct bucket *bucket,
@@ -142,11 +162,11 @@ static inline void shelf_count_out(struct shelf *shelf, struct bucket *bucket,
 static inline void shelf_count_live(struct shelf *shelf, struct bucket *bucket, uint64_t asked)
 {
     uint64_t used = counter_get(&shelf->used_bytes) + shelf_granules(asked);
+    struct bucket_counters *counters = bucket->counters;
     counter_set(&shelf->used_bytes, used);
     counter_raise_to(&shelf->peak_used_bytes, used);
-    counter_raise_to(&bucket->counters->peak_live_bytes,
-                     counter_get(&bucket->counters->reserved_bytes) -
-                         counter_get(&bucket->counters->free_bytes));
+    counter_raise_to(&counters->peak_live_bytes,
+                     counter_get(&counters->reserved_bytes) - counter_get(&counters->free_bytes));
 }
 
 static inline uint64_t shelf_asked(const struct stream_block *block)
@@ -226,6 +246,27 @@ static inline void shelf_take(struct stream *stream, struct bucket *bucket,
     counter_subtract(&stream->free_bytes, bytes);
 }
 
+/* The same for what shelf_find_own has found. */
+static inline void shelf_take_own(struct stream *stream, struct bucket *bucket,
+                                  struct stream_block *block)
+{
+    lock_must_be_held(&stream->lock);
+    if (__builtin_expect(&block->block != bucket->pending.last, 0)) {
+        shelf_take(stream, bucket, block);
+        return;
+    }
+    uint64_t bytes = block->block.bytes;
+    if (shelf_is_covered(stream, &block->block)) {
+        stream->covered_bytes -= bytes;
+        stream->unchecked_bytes -= (int64_t)bytes;
+    }
+    block_list_remove_last(&bucket->pending, &block->block, LINK_BUCKET);
+    block_list_remove(&stream->pending, &block->block, LINK_HEAP);
+    bucket->free_blocks--;
+    counter_subtract(&bucket->counters->free_bytes, bytes);
+    counter_subtract(&stream->free_bytes, bytes);
+}
+
 /* By ascending stamp: nearly always the last. */
 static inline void shelf_insert_pending(struct block_list *list, struct block *block,
                                         uint64_t stamp, enum block_link link)
@@ -247,26 +288,6 @@ static inline void shelf_insert_pending(struct block_list *list, struct block *b
     }
 }
 
-static inline void shelf_put_back(struct stream *stream, struct stream_block *block)
-{
-    lock_must_be_held(&stream->lock);
-    struct bucket *bucket = block->block.bucket;
-    shelf_add_free(stream, bucket, block->block.bytes);
-    uint64_t stamp = counter_get(&block->block.epoch);
-    if (stamp <= stream_done(stream)) {
-        block_set_state(&block->block, BLOCK_CLEAN);
-        block->event = NULL;
-        block_list_append(&bucket->clean, &block->block, LINK_BUCKET);
-        shelf_count_clean(stream, bucket, block->block.bytes);
-    } else {
-        block_set_state(&block->block, BLOCK_PENDING);
-        shelf_insert_pending(&bucket->pending, &block->block, stamp, LINK_BUCKET);
-        shelf_insert_pending(&stream->pending, &block->block, stamp, LINK_HEAP);
-        shelf_count_if_covered(stream, block);
-    }
-    shelf_set_unchecked(stream);
-}
-
 /* What is pending up to this stamp can be asked about from now on. */
 void shelf_cover(struct stream *stream, uint64_t stamp);
 
@@ -276,29 +297,38 @@ void shelf_make_clean(struct stream *stream, struct stream_block *block);
 /* A free block leaves its shelf, in whose name it stays; and comes back, with the stamp that it
  * had. */
 void shelf_detach(struct stream *stream, struct stream_block *block);
-void shelf_attach(struct shelf *shelf, struct stream_block *block);
+void shelf_attach(const struct pool *pool, struct shelf *shelf, struct stream_block *block);
 
-/* The block, which is on no shelf and counted in this one, is the program's from now on. */
-static inline void shelf_hand_out(struct shelf *shelf, struct bucket *bucket,
-                                  struct stream_block *block, size_t bytes)
+/* Before a block comes to lie in the bucket: looks for one are led to the stream; and where a look
+ * has left the bucket empty, or found it so: no more are. */
+void shelf_list_bucket(const struct pool *pool, const struct stream *stream, struct bucket *bucket);
+void shelf_unlist_if_empty(const struct stream *stream, struct bucket *bucket);
+
+/* The block, which is on no shelf and counted in this one, is the program's from now on. Its
+ * address. */
+static inline CUdeviceptr shelf_hand_out(struct shelf *shelf, struct bucket *bucket,
+                                         struct stream_block *block, size_t bytes)
 {
-    lock_must_be_held(&shelf->stream->lock);
     struct stream *stream = shelf->stream;
+    lock_must_be_held(&stream->lock);
     CUdeviceptr address = block_address(&block->block);
     block_set(&block->block, address, BLOCK_LIVE);
     atomic_store_explicit(&block->asked, bytes, memory_order_relaxed);
     shelf_count_live(shelf, bucket, bytes);
     atomic_store_explicit(&block->generation, ++stream->handed_out, memory_order_relaxed);
     atomic_store_explicit(&block->held_at, address, memory_order_release);
+    return address;
 }
 
 /* The hit itself is counted last: see stats.h. */
-static inline void shelf_hand_out_hit(struct shelf *shelf, struct bucket *bucket,
-                                      struct stream_block *block, size_t bytes, enum hit hit)
+static inline CUdeviceptr shelf_hand_out_hit(struct shelf *shelf, struct bucket *bucket,
+                                             struct stream_block *block, size_t bytes, enum hit hit)
 {
-    counter_add(&bucket->counters->requested_bytes, bytes);
-    shelf_hand_out(shelf, bucket, block, bytes);
-    counter_add(&bucket->counters->hits[hit], 1);
+    struct bucket_counters *counters = bucket->counters;
+    counter_add(&counters->requested_bytes, bytes);
+    CUdeviceptr address = shelf_hand_out(shelf, bucket, block, bytes);
+    counter_add(&counters->hits[hit], 1);
+    return address;
 }
 
 /* ---- a block of the stream's own ---- */
@@ -343,7 +373,7 @@ static inline struct block *shelf_find_own(const struct stream *stream, const st
 
 /* ---- freeing ---- */
 
-static inline bool shelf_is_usable(const struct context *context)
+__attribute__((always_inline)) static inline bool shelf_is_usable(const struct context *context)
 {
     /* Relaxed: see where they are set. What is seen late of the end, its beginner waits for. */
     return !atomic_load_explicit(&context->unusable, memory_order_relaxed) &&
@@ -351,7 +381,8 @@ static inline bool shelf_is_usable(const struct context *context)
 }
 
 /* Lock held. Whether the block may stay, as far as the stream alone can tell. */
-static inline bool shelf_may_keep(const struct stream *stream, const struct stream_block *block)
+__attribute__((always_inline)) static inline bool shelf_may_keep(const struct stream *stream,
+                                                                 const struct stream_block *block)
 {
     lock_must_be_held(&stream->lock);
     return block->context == stream->context && block->context_generation == stream->generation &&
@@ -364,6 +395,12 @@ static inline bool shelf_may_keep(const struct stream *stream, const struct stre
 static inline bool shelf_is_full(const struct pool *pool, const struct bucket *bucket)
 {
     return bucket->free_blocks >= pool->settings.stream_ordered.caps.blocks_per_bucket;
+}
+
+/* The same, and looks for a block are led there. */
+static inline bool shelf_has_room(struct bucket *bucket)
+{
+    return bucket->free_blocks < shelf_bucket_of(bucket)->room;
 }
 
 static inline bool shelf_is_within_cap(const struct stream *stream,
@@ -386,6 +423,29 @@ static inline bool shelf_events_are_wanted(const struct stream *stream)
     return atomic_load_explicit(&stream->events_wanted, memory_order_relaxed) != 0;
 }
 
+/* Lock held. */
+static inline uint64_t shelf_next_stamp(struct stream *stream)
+{
+    lock_must_be_held(&stream->lock);
+    uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed) + 1;
+    atomic_store_explicit(&stream->stamp, stamp, memory_order_relaxed);
+    return stamp;
+}
+
+/* Lock held. Whether a block that is found at that address, and in that shelf of the stream, may be
+ * freed there with nothing else to be seen to. */
+static inline bool shelf_may_free_at_once(const struct shelf *shelf,
+                                          const struct stream_block *block, CUdeviceptr address)
+{
+    const struct stream *stream = shelf->stream;
+    lock_must_be_held(&stream->lock);
+    return shelf_of(block) == shelf && stream_block_is_held(block, address) &&
+           !shelf_events_are_wanted(stream) &&
+           !atomic_load_explicit(&block->uses, memory_order_relaxed) &&
+           shelf_may_keep(stream, block) && shelf_needs_no_check(stream, block) &&
+           shelf_has_room(block->block.bucket);
+}
+
 /* Lock held, and the block counted in this stream's shelf. */
 static inline void shelf_make_pending(struct stream *stream, struct bucket *bucket,
                                       struct stream_block *block, uint64_t stamp)
@@ -400,13 +460,19 @@ static inline void shelf_make_pending(struct stream *stream, struct bucket *buck
     counter_add(&bucket->counters->frees, 1);
 }
 
-/* Lock held. */
-static inline uint64_t shelf_next_stamp(struct stream *stream)
+/* Lock held. The same with the next stamp, which is the last one of all. */
+static inline void shelf_make_pending_next(struct stream *stream, struct bucket *bucket,
+                                           struct stream_block *block, CUdeviceptr address)
 {
     lock_must_be_held(&stream->lock);
-    uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed) + 1;
-    atomic_store_explicit(&stream->stamp, stamp, memory_order_relaxed);
-    return stamp;
+    struct bucket_counters *counters = bucket->counters;
+    block_set(&block->block, address, BLOCK_PENDING);
+    counter_set(&block->block.epoch, shelf_next_stamp(stream));
+    block->block.freed_at = stream->now;
+    block_list_append(&bucket->pending, &block->block, LINK_BUCKET);
+    block_list_append(&stream->pending, &block->block, LINK_HEAP);
+    shelf_add_free(stream, bucket, block->block.bytes);
+    counter_add(&counters->frees, 1);
 }
 
 /* Lock held. */

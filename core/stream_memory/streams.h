@@ -21,6 +21,7 @@
 struct event_shard;
 struct machine;
 struct mempool;
+struct stream_holders;
 
 /* Where more streams than this launch early before any memory is in use, all streams count as such.
  */
@@ -30,6 +31,8 @@ struct mempool;
  * not used for some time makes way for one that is. */
 #define STREAMS_MAX    1024u
 #define STREAMS_HASHES 2048u
+
+#define STREAMS_SIZES 1024u /* lists of sets of holders: stream_holders.h */
 
 /* Nor more buckets, of all streams together: sizes beyond are not kept. */
 #define STREAM_BUCKETS_MAX 131072u
@@ -72,13 +75,14 @@ struct streams {
                                           before memory was in use; the free places are at the end.
                                           Relaxed: such a launch comes before the stream's first
                                           use */
-    struct pause looks, far_looks, sums, uses, settling, releases, releases_behind;
+    struct pause sums, uses, settling, releases[2], releases_behind[2];
 
     /* Blocks: each field is written by the file that it names. */
     _Atomic bool in_use; /* memory is about to be handed out: from then on the program's events are
                             followed. Relaxed: events recorded before are not known, and not
                             followed. core/pool/pool_stream.c */
-    _Atomic unsigned bucket_count;       /* see STREAM_BUCKETS_MAX; stream_shelf.c */
+    _Atomic unsigned bucket_count; /* see STREAM_BUCKETS_MAX; stream_shelf.c */
+    _Atomic(struct stream_holders *) holders[STREAMS_SIZES]; /* by their hash; stream_holders.c */
     _Atomic unsigned released_from;      /* where many streams are looked through from for what can
                                             go back. Relaxed: any place will do; stream_choice.c */
     struct stream_block_records records; /* stream_block.c */
@@ -114,9 +118,11 @@ struct stream_device {
     uint64_t cached_cap; /* bytes */
     _Atomic(struct mempool *)
         mempool; /* the current one; NULL: to be asked for. See mempool_list.c */
-    _Atomic(CUmemoryPool) default_mempool; /* NULL: to be asked for */
-    char apart[64];                        /* every call reads what is above, few write it */
-    _Atomic uint64_t reserved_bytes;       /* of all stream-ordered blocks of the device */
+    _Atomic(CUmemoryPool) default_mempool;     /* NULL: to be asked for */
+    char apart[64];                            /* every call reads what is above, few write it */
+    _Atomic uint64_t reserved_bytes;           /* of all stream-ordered blocks of the device */
+    _Atomic uint64_t peak_live, peak_reserved; /* bytes, since the program began them anew: see
+                                                  stream_peaks.h. Relaxed */
     struct kind_counters *counters;   /* in the figures: peaks as seen when more memory was taken */
     _Atomic uint64_t idle_checked_at; /* on the monotonic clock: when idle blocks were last looked
                                          for. It chooses who looks */

@@ -209,11 +209,13 @@ static struct {
     struct neighbour other;
     CUevent others_event;
     CUgraph graph;
-    struct object *object;
+    struct object *object, *kept;
+    void *pinned;
     /* made by the calls */
     CUdeviceptr new_block, new_async;
     CUevent new_event;
     CUstream new_stream;
+    void *new_pinned;
 } beside;
 
 static CUresult allocates(void)
@@ -277,6 +279,16 @@ static CUresult records(void)
     return cuEventRecord(beside.recorded, gpu.b);
 }
 
+static CUresult pins(void)
+{
+    return cuMemHostAlloc(&beside.new_pinned, 4096, 0);
+}
+
+static CUresult copies_from_pinned(void)
+{
+    return cuMemcpyHtoDAsync_v2(beside.block, beside.pinned, 64, gpu.b);
+}
+
 static CUresult waits(void)
 {
     return cuStreamWaitEvent(gpu.b, beside.query, 0);
@@ -313,6 +325,11 @@ static CUresult retains_object(void)
     return cuGraphRetainUserObject(beside.graph, beside.object->handle, 1, 0);
 }
 
+static CUresult releases_object(void)
+{
+    return cuGraphReleaseUserObject(beside.graph, beside.kept->handle, 1);
+}
+
 /* Whether the call may be made beside a capture that is not relaxed, by a thread that is not, and
  * spares the capture; or fails and spoils it. A thread-local capture minds only the calls of its
  * own thread. */
@@ -333,6 +350,8 @@ static const struct call {
     {"cuEventQuery", queries, UNSAFE},
     {"cuStreamQuery of another stream", queries_stream, UNSAFE},
     {"cuEventRecord on another stream", records, SAFE},
+    {"cuMemHostAlloc", pins, UNSAFE},
+    {"cuMemcpyHtoDAsync from pinned memory on another stream", copies_from_pinned, SAFE},
     {"cuStreamWaitEvent on another stream", waits, SAFE},
     {"cuEventCreate", creates_event, SAFE},
     {"cuStreamCreate", creates_stream, SAFE},
@@ -340,16 +359,19 @@ static const struct call {
     {"cuStreamSynchronize of another stream", synchronizes_stream, UNSAFE},
     {"cuUserObjectCreate", creates_object, SAFE},
     {"cuGraphRetainUserObject on another graph", retains_object, SAFE},
+    {"cuGraphReleaseUserObject on another graph", releases_object, SAFE},
 };
 
 static void prepare(void)
 {
     beside.block = allocate(MIB);
     SUCCEEDS(cuMemAllocAsync(&beside.async, MIB, gpu.b));
+    SUCCEEDS(cuMemHostAlloc(&beside.pinned, 4096, 0));
     beside.query = new_event();
     beside.recorded = new_event();
     beside.graph = new_graph();
     beside.object = new_object();
+    beside.kept = object_kept_by(beside.graph);
     SUCCEEDS(cuEventRecord(beside.query, gpu.b));
     SUCCEEDS(cuStreamSynchronize(gpu.b));
 }
@@ -364,6 +386,9 @@ static void tidy(struct object *first)
         SUCCEEDS(cuMemFreeAsync(beside.async, gpu.b));
     if (beside.new_async != 0)
         SUCCEEDS(cuMemFreeAsync(beside.new_async, gpu.b));
+    if (beside.new_pinned != NULL)
+        SUCCEEDS(cuMemFreeHost(beside.new_pinned));
+    SUCCEEDS(cuMemFreeHost(beside.pinned));
     if (beside.new_event != NULL)
         SUCCEEDS(cuEventDestroy_v2(beside.new_event));
     if (beside.new_stream != NULL)
@@ -377,6 +402,7 @@ static void tidy(struct object *first)
     SUCCEEDS(cuStreamSynchronize(gpu.b));
     beside.new_block = beside.new_async = 0;
     beside.new_event = NULL;
+    beside.new_pinned = NULL;
     beside.new_stream = NULL;
 }
 

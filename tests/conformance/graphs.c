@@ -11,15 +11,6 @@
 
 /* --- graphs and their copies -------------------------------------------------------------------*/
 
-/* A captured graph of one kernel, and an object that was given to it during the capture. */
-static CUgraph capture_with_object(double ms, struct object **object)
-{
-    begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
-    *object = object_kept_by(graph_being_captured(gpu.a));
-    spin(gpu.a, ms);
-    return end_capture();
-}
-
 void captured_graphs_keep_objects(void)
 {
     struct object *object = NULL;
@@ -27,6 +18,21 @@ void captured_graphs_keep_objects(void)
     CHECK(stays(object));
     destroy_graph(graph);
     CHECK(goes(object));
+}
+
+/* What it was given while it was captured can be taken from it by the handle that the capture's end
+ * gives, before anybody makes an executable of it. */
+void captured_graphs_let_objects_go(void)
+{
+    struct object *object = NULL;
+    CUgraph graph = capture_with_object(0, &object);
+    SUCCEEDS(cuGraphReleaseUserObject(graph, object->handle, 1));
+    CHECK(is_gone(object));
+    CUgraphExec exec = instantiate(graph);
+    SUCCEEDS(cuGraphLaunch(exec, gpu.a));
+    SUCCEEDS(cuStreamSynchronize(gpu.a));
+    destroy_exec(exec);
+    destroy_graph(graph);
 }
 
 /* Without CU_GRAPH_USER_OBJECT_MOVE the graph has a reference beside the program's. */
@@ -41,13 +47,6 @@ void retained_references_are_apart_from_the_programs(void)
     CHECK(stays(object));
     SUCCEEDS(cuUserObjectRelease(object->handle, 1));
     CHECK(goes(object));
-}
-
-static CUgraph clone_of(CUgraph graph)
-{
-    CUgraph copy = NULL;
-    SUCCEEDS(cuGraphClone(&copy, graph));
-    return copy;
 }
 
 void clones_keep_objects(void)
@@ -175,12 +174,6 @@ void destructors_threads(void)
 }
 
 /* --- updates -----------------------------------------------------------------------------------*/
-
-static CUresult update(CUgraphExec exec, CUgraph graph)
-{
-    CUgraphExecUpdateResultInfo info = {0};
-    return cuGraphExecUpdate_v2(exec, graph, &info);
-}
 
 /* The executable then keeps what the new graph has, and the old graph's no longer. */
 void updates_replace_objects(void)

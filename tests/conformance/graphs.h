@@ -35,6 +35,10 @@ bool goes_beside_work(const struct object *object, CUstream stream);
 CUgraph graph_being_captured(CUstream stream);
 /* Ends stream a's capture. */
 CUgraph end_capture(void);
+/* A captured graph of one kernel, and an object that was given to it during the capture. */
+CUgraph capture_with_object(double ms, struct object **object);
+CUgraph clone_of(CUgraph graph);
+CUresult update(CUgraphExec exec, CUgraph graph);
 void destroy_graph(CUgraph graph);
 void destroy_exec(CUgraphExec exec);
 /* Runs the function in a thread of its own, in which the context is current, until its end. */
@@ -44,6 +48,7 @@ CUstream new_stream(void);
 /* --- objects: graphs.c -------------------------------------------------------------------------*/
 
 void captured_graphs_keep_objects(void);
+void captured_graphs_let_objects_go(void);
 void retained_references_are_apart_from_the_programs(void);
 void clones_keep_objects(void);
 void executables_of_clones_keep_objects(void);
@@ -66,6 +71,16 @@ void conditional_bodies_and_objects(void);
 void uploads_need_no_graph(void);
 void pending_uploads_and_objects(void);
 
+/* --- executables that are to have no objects: graph_executables.c ------------------------------*/
+
+void objects_off_their_graph_for_a_while(void);
+void objects_off_their_graph_for_an_update(void);
+void objects_that_the_graph_does_not_have(void);
+void objects_off_their_graph_beside_captures(void);
+void objects_need_no_context(void);
+void fences_cover_what_destroyed_executables_do(void);
+void fences_cover_what_updated_executables_did(void);
+
 /* --- captures that end otherwise, calls beside captures: graph_captures.c ----------------------*/
 
 void captures_to_graphs_keep_objects(void);
@@ -85,6 +100,25 @@ void captures_use_memory_allocated_meanwhile(void);
 void captures_of_the_threads_own_stream(void);
 void objects_that_go_beside_captures(void);
 void graphs_that_go_beside_captures(void);
+
+/* --- what captures do not mind, contexts that end: graph_neighbours.c
+ * ---------------------------*/
+
+void relaxed_allocations_beside_blocking_captures(void);
+void relaxed_allocations_beside_captures_of_the_threads_own(void);
+void asking_the_legacy_stream_spares_blocking_captures(void);
+void asking_about_captures_spares_them(void);
+void questions_about_memory_spare_captures(void);
+void objects_of_graphs_whose_context_ends(void);
+
+/* --- what captured streams come after: graph_order.c -------------------------------------------*/
+
+void captured_streams_tell_their_nodes(void);
+void forks_and_joins_tell_their_nodes(void);
+void captures_have_numbers(void);
+void streams_that_are_set_back_tell_so(void);
+void questions_about_pools_spare_captures(void);
+void early_launches_in_captures(void);
 
 /* --- nodes that allocate and free: graph_memory.c ----------------------------------------------*/
 

@@ -93,6 +93,27 @@ CUgraph end_capture(void)
     return graph;
 }
 
+CUgraph capture_with_object(double ms, struct object **object)
+{
+    begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    *object = object_kept_by(graph_being_captured(gpu.a));
+    spin(gpu.a, ms);
+    return end_capture();
+}
+
+CUgraph clone_of(CUgraph graph)
+{
+    CUgraph copy = NULL;
+    SUCCEEDS(cuGraphClone(&copy, graph));
+    return copy;
+}
+
+CUresult update(CUgraphExec exec, CUgraph graph)
+{
+    CUgraphExecUpdateResultInfo info = {0};
+    return cuGraphExecUpdate_v2(exec, graph, &info);
+}
+
 void destroy_graph(CUgraph graph)
 {
     SUCCEEDS(cuGraphDestroy(graph));

@@ -63,6 +63,9 @@ void host_alloc_in_captures(void);
 void host_free_in_captures(void);
 void host_calls_of_others_in_captures(void);
 void relaxed_threads_may_use_host_memory(void);
+void relaxed_threads_may_register_memory(void);
+void host_free_in_a_host_function(void);
+void fences_without_work_are_over_at_once(void);
 void fence_covers_reads_of_host_memory(void);
 void fence_covers_writes_of_host_memory(void);
 

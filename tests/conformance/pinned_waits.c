@@ -327,7 +327,60 @@ void relaxed_threads_may_use_host_memory(void)
     }
 }
 
+static CUresult call_register(void)
+{
+    static char area[2 * MIB] __attribute__((aligned(4096)));
+    CUresult result = cuMemHostRegister_v2(area, sizeof area, 0);
+    return result == CUDA_SUCCESS ? cuMemHostUnregister(area) : result;
+}
+
+void relaxed_threads_may_register_memory(void)
+{
+    static const struct host_call call = {"cuMemHostRegister and cuMemHostUnregister",
+                                          call_register, false, CUDA_SUCCESS};
+    for (unsigned int mode = 0; mode < MODES; mode++)
+        call_in_capture(&call, mode, true, make_relaxed, "in a relaxed bracket");
+}
+
+/* --- host functions ----------------------------------------------------------------------------*/
+
+static CUresult answer_inside;
+
+static void free_inside(void *block)
+{
+    answer_inside = cuMemFreeHost(block);
+}
+
+void host_free_in_a_host_function(void)
+{
+    void *block = allocate_host(4096, 0);
+    SUCCEEDS(cuLaunchHostFunc(gpu.a, free_inside, block));
+    SUCCEEDS(cuStreamSynchronize(gpu.a));
+    known_fact(answer_inside, CUDA_ERROR_NOT_PERMITTED, "cuMemFreeHost in a host function");
+    if (answer_inside != CUDA_SUCCESS)
+        free_host(block);
+}
+
 /* --- what a fence covers -----------------------------------------------------------------------*/
+
+/* So that whoever asks for the context's work seldom takes it for busy. */
+void fences_without_work_are_over_at_once(void)
+{
+    enum { ROUNDS = 100, QUERIES = 3 };
+    CUevent fence = new_event();
+    int late = 0;
+    SUCCEEDS(cuCtxSynchronize());
+    for (int i = 0; i < ROUNDS; i++) {
+        CUresult result = CUDA_ERROR_NOT_READY;
+        SUCCEEDS(cuCtxRecordEvent(gpu.context, fence));
+        for (int query = 0; query < QUERIES && result == CUDA_ERROR_NOT_READY; query++)
+            result = cuEventQuery(fence);
+        late += result != CUDA_SUCCESS;
+    }
+    SUCCEEDS(cuEventDestroy_v2(fence));
+    note("%d of %d fences without work were not over at the third question", late, ROUNDS);
+    CHECK_TIME(late <= ROUNDS / 10);
+}
 
 enum { WORDS = 4096, STREAMS = 5 };
 

@@ -133,6 +133,15 @@ for budget in 0B 8MiB 128MiB; do
     expect "linked, $at" with_budget "$programs/linked" steps=100 words=4096
 done
 
+# Memory that is to stay hot: the blocks behind barriers, and the work that the pool does not see.
+echo '{"version": 1, "device": {"hot_bytes": "1MiB"}}' >"$work/hot.json"
+for program in "hot_hazard rounds=20 copy_mib=16" "overlap threads=1 rounds=50" "overlap threads=4 rounds=20" \
+    "capture rounds=2 replays=4" "progress blocks=80 rounds=1"; do
+    # shellcheck disable=SC2086 # a program and its arguments
+    expect "$program, hot memory" on_pool SIMCUDA_MEMORY=4GiB SIMCUDA_RACES=1 "CUDAPOOL_CONFIG=$work/hot.json" \
+        CUDAPOOL_REPORT=none -- $programs/$program
+done
+
 # What the runner on a GPU says where its time is up: each section once, and nothing of other programs.
 if [ -z "${RUN_WITH:-}" ]; then
     env "LD_LIBRARY_PATH=$SIM" BUILD="$BUILD" SECONDS_IN_ALL=-1 "$here/tests/gpu/run.sh" "$work/gpu" captures \
@@ -144,6 +153,6 @@ if [ -z "${RUN_WITH:-}" ]; then
         "capture, plain, and what follows in this section: $not_started" \
         "give_back, plain, all connections, nothing, and what follows in this section: $not_started" \
         "30000 allocations of 4 KiB, and what follows in this section: $not_started" \
-        '0 failed, 22 not started or cut short, [0-9]+ s'
+        '0 failed, 23 not started or cut short, [0-9]+ s'
 fi
 finish

@@ -21,10 +21,9 @@ static CUdeviceptr told_block(void)
 }
 
 /* Writes a block of before and one of its own, and frees both. */
-static CUgraphExec capture(CUdeviceptr *inside)
+static CUgraph capture_graph(CUdeviceptr *inside)
 {
     CUgraph graph;
-    CUgraphExec executable;
     CUdeviceptr before = told_block();
     CU(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     fill(&kernels, stream, before, WORDS, 1);
@@ -33,6 +32,13 @@ static CUgraphExec capture(CUdeviceptr *inside)
     CU(cuMemFree_v2(before));
     CU(cuMemFree_v2(*inside));
     CU(cuStreamEndCapture(stream, &graph));
+    return graph;
+}
+
+static CUgraphExec capture(CUdeviceptr *inside)
+{
+    CUgraphExec executable;
+    CUgraph graph = capture_graph(inside);
     CU(cuGraphInstantiateWithFlags(&executable, graph, 0));
     CU(cuGraphDestroy(graph));
     return executable;
@@ -79,6 +85,16 @@ static void launches(void)
     EQUAL(0, hazards());
 }
 
+static void use_new_blocks(void)
+{
+    for (int j = 0; j < 10; j++) {
+        CUdeviceptr block = told_block();
+        fill(&kernels, other, block, WORDS, 3);
+        CU(cuMemFree_v2(block));
+        sleep_ms(1);
+    }
+}
+
 /* The last launch is on its way when the executable goes: who gets the memory comes after it. */
 static void last_launch(void)
 {
@@ -89,12 +105,27 @@ static void last_launch(void)
         spin(&kernels, stream, 3000000);
         CU(cuGraphLaunch(executable, stream));
         CU(cuGraphExecDestroy(executable));
-        for (int j = 0; j < 10; j++) {
-            CUdeviceptr block = told_block();
-            fill(&kernels, other, block, WORDS, 3);
-            CU(cuMemFree_v2(block));
-            sleep_ms(1);
-        }
+        use_new_blocks();
+    }
+    CU(cuCtxSynchronize());
+    EQUAL(0, hazards());
+}
+
+/* ... or when it is updated by another graph, whose memory it uses from then on. */
+static void last_update(void)
+{
+    CUdeviceptr inside;
+    CUgraphExecUpdateResultInfo info;
+    open_device();
+    CUgraphExec executable = capture(&inside);
+    for (int i = 0; i < 10; i++) {
+        CUgraph graph = capture_graph(&inside);
+        spin(&kernels, stream, 3000000);
+        CU(cuGraphLaunch(executable, stream));
+        CU(cuGraphExecUpdate_v2(executable, graph, &info));
+        CU(cuGraphDestroy(graph));
+        use_new_blocks();
+        CU(cuGraphLaunch(executable, stream));
     }
     CU(cuCtxSynchronize());
     EQUAL(0, hazards());
@@ -123,6 +154,7 @@ int main(int argc, char **argv)
 {
     static const struct test_case cases[] = {{"launches", launches},
                                              {"last_launch", last_launch},
+                                             {"last_update", last_update},
                                              {"given_away", given_away},
                                              {NULL, NULL}};
     return run_case(argc, argv, cases);

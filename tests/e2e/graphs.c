@@ -377,6 +377,71 @@ static void short_memory(void)
     }
 }
 
+/* A graph that goes while another capture is under way, which must be relaxed for that, and whose
+ * memory is needed at once. SIMCUDA_MEMORY=64MiB. */
+static void gone_beside(void)
+{
+    CUgraph graph;
+    CUgraphExec executable;
+    CUdeviceptr block;
+    open_device();
+    CUstream stream = new_stream(), other = new_stream();
+    for (unsigned i = 0; i < MODES; i++) {
+        CU(cuStreamBeginCapture_v2(stream, modes[i]));
+        CU(cuMemAlloc_v2(&block, 40 * MIB));
+        fill(&kernels, stream, block, WORDS, 1);
+        CU(cuMemFree_v2(block));
+        CU(cuStreamEndCapture(stream, &graph));
+        CU(cuGraphInstantiateWithFlags(&executable, graph, 0));
+        CU(cuGraphDestroy(graph));
+        CU(cuGraphLaunch(executable, stream));
+        CU(cuStreamSynchronize(stream));
+        CU(cuStreamBeginCapture_v2(other, CU_STREAM_CAPTURE_MODE_RELAXED));
+        CU(cuGraphExecDestroy(executable));
+        CU(cuMemAlloc_v2(&block, 40 * MIB));
+        CU(cuMemFree_v2(block));
+        CU(cuStreamEndCapture(other, &graph));
+        CU(cuGraphDestroy(graph));
+    }
+}
+
+/* A graph is captured, launched and destroyed, again and again. SIMCUDA_MEMORY=64MiB. */
+static void capture_again(bool clones)
+{
+    CUgraph graph;
+    CUgraphExec executable;
+    CUdeviceptr block;
+    open_device();
+    CUstream stream = new_stream();
+    for (int i = 0; i < 60; i++) {
+        CU(cuStreamBeginCapture_v2(stream, modes[i % (int)MODES]));
+        CU(cuMemAlloc_v2(&block, 40 * MIB));
+        fill(&kernels, stream, block, WORDS, 1);
+        CU(cuMemFree_v2(block));
+        CU(cuStreamEndCapture(stream, &graph));
+        CUgraph of = graph;
+        if (clones)
+            CU(cuGraphClone(&of, graph));
+        CU(cuGraphInstantiateWithFlags(&executable, of, 0));
+        CU(cuGraphDestroy(graph));
+        if (clones)
+            CU(cuGraphDestroy(of));
+        CU(cuGraphLaunch(executable, stream));
+        CU(cuStreamSynchronize(stream));
+        CU(cuGraphExecDestroy(executable));
+    }
+}
+
+static void again(void)
+{
+    capture_again(false);
+}
+
+static void again_by_clones(void)
+{
+    capture_again(true);
+}
+
 /* Captures and memory in two contexts; one of them ends while a graph uses memory of the other. */
 static void two_contexts(void)
 {
@@ -453,6 +518,9 @@ int main(int argc, char **argv)
         {"context_ends", context_ends},
         {"forks", forks},
         {"short_memory", short_memory},
+        {"gone_beside", gone_beside},
+        {"again", again},
+        {"again_by_clones", again_by_clones},
         {"two_contexts", two_contexts},
         {NULL, NULL},
     };

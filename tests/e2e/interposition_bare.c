@@ -55,5 +55,20 @@ int main(int argc, char **argv)
     CHECK(is_active() == 0 && trim() == 0 && get_bytes(0, bytes) == -1);
     CHECK(get_stream_bytes(NULL, bytes) == -1 && reap() == 0 && generation(512) == 0);
     CHECK(record_use(512, 1, NULL, 0) == CUDA_ERROR_NOT_SUPPORTED);
+    uint64_t (*create)(void) =
+        (uint64_t(*)(void))glibc_dlsym()(preload, "cudapool_graph_pool_create");
+    int (*use)(uint64_t, void *) =
+        (int (*)(uint64_t, void *))glibc_dlsym()(preload, "cudapool_graph_pool_use");
+    int (*graph_bytes)(uint64_t, void *) =
+        (int (*)(uint64_t, void *))glibc_dlsym()(preload, "cudapool_graph_pool_get_bytes");
+    CHECK(create() == 0 && use(1, &bytes) == CUDA_ERROR_NOT_SUPPORTED);
+    CHECK(graph_bytes(1, bytes) == CUDA_ERROR_NOT_SUPPORTED);
+    static const char *const others[] = {"seal", "clear", "destroy"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "cudapool_graph_pool_%s", others[i]);
+        int (*other)(uint64_t) = (int (*)(uint64_t))glibc_dlsym()(preload, name);
+        CHECK(other(1) == CUDA_ERROR_NOT_SUPPORTED);
+    }
     return 0;
 }

@@ -15,7 +15,7 @@ first_of_all=${PRELOAD%"$ours"} # a sanitizer's run time and a colon, or nothing
 programs=$BUILD/tests/e2e
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-seconds=60
+seconds=$([ -n "$SANITIZE" ] && echo 180 || echo 60) # that a program may take
 failures=0
 
 # ThreadSanitizer waits a second at every exit; these programs are many. It does not see the lock of

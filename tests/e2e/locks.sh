@@ -145,17 +145,27 @@ alike "a kernel that runs on on another device" $known SIMCUDA_MEMORY=16GiB $two
 # Kernels of more than a second in 8 threads: at most as long as without the pool, where each free
 # waits for all of them.
 long_kernels=(case=long_kernels threads=8 kernel_ms=1100)
-on_pool CUDAPOOL_REPORT=none $spare -- "$locks" "${long_kernels[@]}" least_mib=16 most_mib=128 \
-    rounds=6 seconds=60 >"$work/long_kernels" 2>&1 &
+of_many_sizes() {
+    on_pool CUDAPOOL_REPORT=none $spare -- "$locks" "${long_kernels[@]}" least_mib=16 most_mib=128 \
+        rounds=6 seconds=60 >"$work/long_kernels" 2>&1
+}
+of_many_sizes &
 limit=seconds=60 alike "kernels of 1.1 s, 8 threads" 1500 $spare -- "${long_kernels[@]}" \
     least_mib=48 most_mib=64 rounds=2
 wait $!
 # And of many sizes hardly more memory than the threads hold, one block each: about 850 MiB. A thread
-# that a busy machine holds up takes another block when the others have none to spare. A pool that
-# keeps whatever comes back has 2700 MiB after these rounds.
+# that a busy machine holds up takes another block when the others have none to spare: then it is
+# measured up to twice more, with nothing beside it. A pool that keeps whatever comes back has 2700 MiB after
+# these rounds, each time.
+most_mib=$((8 * 128 * 2))
 peak=$(number peak "$work/long_kernels")
+for _ in 1 2; do
+    [ "${peak:-99999}" -gt $most_mib ] || break
+    of_many_sizes
+    peak=$(number peak "$work/long_kernels")
+done
 name="kernels of 1.1 s, 8 threads: peak of memory"
-if [ "${peak:-99999}" -le $((8 * 128 * 2)) ]; then
+if [ "${peak:-99999}" -le $most_mib ]; then
     ok "$name ($peak MiB)"
 else
     fail "$name" "$peak MiB"

@@ -110,6 +110,9 @@ check "a condition in the sources" \
     "$(entry one <<<"$one" | said)"
 "$work/tests/mutations/apply.py" check 2>/dev/null
 check "the exit status is 1" 1 $?
+mkdir "$work/others" && entry other <<<"${one/one/other}" >"$work/others/others.mutations"
+check "entries of another directory" "other|unit a b|a rule|breaks it" \
+    "$("$work/tests/mutations/apply.py" list "$work/others")"
 "$work/tests/mutations/apply.py" copy 2>/dev/null
 check "and 2 for wrong usage" 2 $?
 exit $failed

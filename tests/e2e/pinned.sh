@@ -71,6 +71,21 @@ for large in driver huge_pages; do
     expect "idle, $large" pin idle
 done
 
+# --- locks that the GPU's work needs, and a GPU that always has some ----------------------------------
+
+locks() { # case [variable=value]
+    on_pool "CUDAPOOL_CONFIG=$settings" ${2:+"$2"} -- "$programs/pinned_locks" "$1"
+}
+settings=
+for case in allocates_beside_host_functions frees_a_large_one_with_a_lock; do
+    expect "$case, without the pool" on_driver -- "$programs/pinned_locks" $case
+    expect "$case" locks $case
+done
+use_host '"caps": {"cached": "8MiB"}'
+expect "frees_with_a_lock" locks frees_with_a_lock
+settings=
+expect "makes_room_beside_work" locks makes_room_beside_work SIMCUDA_HOST_MEMORY=64MiB
+
 # --- a control group that is nearly full -------------------------------------------------------------
 
 # The process's own group has a new one below it, with a limit; of version 1, or of version 2 where that

@@ -162,7 +162,7 @@ expect_memory buckets_pow2
 use_device "$exact"
 expect_memory buckets_exact
 settings=
-for case in beside_a_huge_request pitch pitch_errors free_async; do
+for case in beside_a_huge_request pitch pitch_errors free_async destroyed_in_vain; do
     expect "$case, without the pool" on_driver -- "$programs/pool_memory" $case
     expect_memory $case
     expect "$case, budget 0" on_pool CUDAPOOL_REPORT=none "CUDAPOOL_CONFIG=$here/configs/strict.json" \

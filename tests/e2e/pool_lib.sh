@@ -3,7 +3,7 @@
 # a report, for which nothing but awk is needed: libcudapool_config.so writes a key to a line.
 # shellcheck source=tests/e2e/interposition_lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/interposition_lib.sh"
-seconds=30
+seconds=$((seconds / 2))
 
 # Writes a settings file from the inside of "device", and other members; its name is $settings.
 use_device() { # members of device [other members]
@@ -101,4 +101,14 @@ expect_numbers() {
         fi
     done
     ok "$name"
+}
+
+# The document's C is what stands between the lines of dashes in the program, without the blank lines
+# around it.
+expect_shown() { # document, program
+    awk '/^\/\* ---/ { n++; getline; next } n == 1' "$here/tests/e2e/$2" | sed '1{/^$/d}' | sed '${/^$/d}' \
+        >"$work/program"
+    awk '/^```c$/ { on = 1; next } /^```$/ { on = 0 } on' "$here/docs/$1" >"$work/shown"
+    expect "$2 has lines to show" test -s "$work/program"
+    expect_same "docs/$1 shows tests/e2e/$2" "$work/program" "$work/shown"
 }

@@ -504,6 +504,48 @@ static void beside_a_huge_request(void)
     CHECK(taken_beside != 0);
 }
 
+/* --- work that the host ends
+ * -----------------------------------------------------------------------*/
+
+static _Atomic bool has_run;
+
+static void run_late(void *unused)
+{
+    (void)unused;
+    sleep_ms(50);
+    has_run = true;
+}
+
+/* A capture of this thread is in the way of its destruction, which spoils the capture. */
+static void destroy_in_vain(CUgraphExec executable)
+{
+    CUgraph graph;
+    CUstream captured = new_stream();
+    CU(cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuGraphExecDestroy(executable));
+    ANSWERS(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(captured, &graph));
+}
+
+/* An executable that the driver has not destroyed still holds the host function behind which a free
+ * waits. */
+static void destroyed_in_vain(void)
+{
+    CUDA_HOST_NODE_PARAMS parameters = {run_late, NULL};
+    CUgraph graph;
+    CUgraphNode node;
+    CUgraphExec executable;
+    open_device();
+    CU(cuGraphCreate(&graph, 0));
+    CU(cuGraphAddHostNode(&node, graph, NULL, 0, &parameters));
+    CU(cuGraphInstantiateWithFlags(&executable, graph, 0));
+    destroy_in_vain(executable);
+    CUdeviceptr block = take(64 * MIB);
+    CU(cuGraphLaunch(executable, stream));
+    CU(cuMemFree_v2(block));
+    CHECK(has_run);
+    CU(cuGraphExecDestroy(executable));
+}
+
 int main(int argc, char **argv)
 {
     static const struct test_case cases[] = {
@@ -531,6 +573,7 @@ int main(int argc, char **argv)
         {"pitch_errors", pitch_errors},
         {"free_async", free_async},
         {"free_async_does_not_wait", free_async_does_not_wait},
+        {"destroyed_in_vain", destroyed_in_vain},
         {NULL, NULL},
     };
     return run_case(argc, argv, cases);

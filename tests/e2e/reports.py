@@ -708,7 +708,8 @@ LIMITED = {"device_bytes": 3 * GIB, "device_from": "GPU_MEMORY_LIMIT", "group": 
 def neighbourly(pid=7, start=1000, given=GIVING, limits=LIMITED, housekeeper=None, **more):
     """A report of a process that is not alone."""
     content = with_history(report({MIB: bucket(90, MIB, **more)}, pid=pid), start, [1000, 2000, 5000], [1, 2, 3])
-    content["devices"][0].update(neighbours=neighbours(**given), **({"limits": limits} if limits else {}))
+    content["devices"][0].update(neighbours=neighbours(**given), **({"limits": limits} if limits else {}),
+                                 segments={"count": 2, "bytes": 40 * MIB, "spare_bytes": 3 * MIB, "cuts": 900, "refused_exports": 1})
     content["devices"][0]["history"].update(given_bytes=[0, 5, given["given"]["bytes"]], got_bytes=[0, 0, 6])
     content["housekeeper"] = housekeeper or {"state": "runs", "wakeups": 12, "board": "joined"}
     return content
@@ -723,7 +724,9 @@ def test_neighbours():
                  "gave 3.0 GiB to other processes, 2 times, the last 5.0 s after the start",
                  "got 1.0 GiB from other processes, 1 time, the last 7.0 s after the start",
                  "left 10.0 GiB free for processes without the pool, 4 times, the last 9.0 s after the start",
-                 "asked other processes for memory 10 times; 3 times one did not answer"):
+                 "asked other processes for memory 10 times; 3 times one did not answer",
+                 "900 blocks were cut out of larger ones; 40.0 MiB was cut at the end, 3.0 MiB of it spare",
+                 "refused to export such a block 1 time: device.buckets.policy is split"):
         expect("the table: " + line.split(",")[0], f"\n  {line}\n" in text, text)
     again = json.loads(cudapool("--format", "json", path))
     expect("it comes out as it went in", again["devices"] == one["devices"] and again["housekeeper"] == one["housekeeper"], again)
@@ -734,6 +737,8 @@ def test_neighbours():
         "given": exchange(6 * GIB, 4, 7_000_000_000), "got": exchange(2 * GIB, 2, 9_000_000_000), "left": exchange(20 * GIB, 8, 11_000_000_000),
         "asked": 20, "silent": 6, "others_held_bytes": 40 * GIB}, device["neighbours"])
     expect("limits that are the same stay", device["limits"] == LIMITED, device)
+    expect("segments are summed", device["segments"] == {"count": 4, "bytes": 80 * MIB, "spare_bytes": 6 * MIB, "cuts": 1800,
+                                                         "refused_exports": 2}, device["segments"])
     expect("and each process has its housekeeper", [p["housekeeper"]["wakeups"] for p in merged["processes"]] == [12, 12])
     expect("a device's history goes on", device["history"]["given_bytes"][-1] == 6 * GIB and device["history"]["got_bytes"][-1] == 12, device["history"])
     other = json.loads(cudapool("--merge", "--format", "json", path, write(neighbourly(pid=8, limits={**LIMITED, "device_bytes": GIB}))))
@@ -760,20 +765,21 @@ def test_neighbours():
 def graphs(**more):
     return {**{name: 0 for name in ("captures", "without_owner", "failed", "owners", "kept_blocks", "kept_bytes", "peak_kept_bytes", "bystander_bytes", "astray",
                                     "most_owned_bytes", "most_owned_capture", "most_owned_stream", "most_owned_nanoseconds", "launches",
-                                    "uploads")}, **more}
+                                    "uploads", "memory_nodes", "in_place_of_nodes")}, **more}
 
 
 def test_graphs():
     one, other = (report({MIB: bucket(90, MIB)}, pid=pid) for pid in (7, 8))
     one["graphs"] = graphs(captures=3, failed=1, owners=2, kept_bytes=GIB, peak_kept_bytes=2 * GIB, most_owned_bytes=2 * GIB,
-                           most_owned_capture=2, most_owned_stream=17, most_owned_nanoseconds=5_000_000_000, launches=1000, uploads=4,
+                           most_owned_capture=2, most_owned_stream=17, most_owned_nanoseconds=5_000_000_000, launches=1000, uploads=4, memory_nodes=7, in_place_of_nodes=5,
                            bystander_bytes=GIB)
     other["graphs"] = graphs(captures=5, kept_bytes=GIB, peak_kept_bytes=GIB, most_owned_bytes=GIB, most_owned_capture=5,
                              most_owned_stream=13, launches=10)
     fits_schema("a report of graphs", one)
     paths = [write(one), write(other)]
     for line in ("graphs: 3 captures that could allocate, of which 1 left no graph; of what was freed, graphs kept 1.0 GiB at the end and "
-                 "2.0 GiB at most", "graphs: of 2 captures at the end; 1000 launches, 4 uploads",
+                 "2.0 GiB at most", "graphs: with memory of 2 captures at the end; 1000 launches, 4 uploads",
+                 "graphs: 7 allocations were captured as memory nodes, and 5 got a block in the place of one",
                  "graphs: threads that only ran beside captures freed 1.0 GiB, which those kept",
                  "graphs: most belonged to capture 2, begun on stream 0x11 after 5.0 s: 2.0 GiB"):
         expect("the table: " + line, f"\n{line}\n" in cudapool(paths[0]), cudapool(paths[0]))
@@ -781,7 +787,7 @@ def test_graphs():
     fits_schema("merged reports of graphs", merged)
     expect("graphs are summed, but for the capture to which most belonged", merged["graphs"] == graphs(
         captures=8, failed=1, owners=2, kept_bytes=2 * GIB, peak_kept_bytes=3 * GIB, most_owned_bytes=2 * GIB, most_owned_capture=2,
-        most_owned_stream=17, most_owned_nanoseconds=5_000_000_000, launches=1010, uploads=4, bystander_bytes=GIB), merged["graphs"])
+        most_owned_stream=17, most_owned_nanoseconds=5_000_000_000, launches=1010, uploads=4, memory_nodes=7, in_place_of_nodes=5, bystander_bytes=GIB), merged["graphs"])
     expect("and each process has its own", [p["graphs"] for p in merged["processes"]] == [one["graphs"], other["graphs"]])
     text = cudapool("--merge", *paths)
     expect("the table of several", "\ngraphs: most belonged to capture 2, begun on stream 0x11 after 5.0 s: 2.0 GiB\n" in text, text)
@@ -957,6 +963,11 @@ def test_advice_without_settings():
     advises("sizes_do_not_come_back", report(odd), "device.buckets.steps_per_doubling", "8", "2",
             r"^200 of 200 requests missed: they were of 100 different sizes, which hardly come back\. Change device\.buckets\.steps_per_doubling from 8 to 2")
     says("sizes_do_not_come_back", report(odd, settings={"device": {"buckets": {"policy": "pow2"}}}), "hardly come back\\.$")
+    unwanted = {n * MIB: missing(10, n * MIB, evictions__free=9) for n in range(1, 21)}
+    advises("blocks_go_back_before_they_are_wanted", report(unwanted), "device.buckets.policy", "geometric", "split",
+            r"^200 of 200 requests missed, of 20 different sizes, and most blocks went back")
+    expect("advice: blocks are cut already", "blocks_go_back_before_they_are_wanted" not in
+           advice(report(unwanted, settings={"device": {"buckets": {"policy": "split"}}})))
     streams = report({size: missing(1000, size, peak__live_bytes=size, peak__reserved_bytes=9 * size)},
                      settings={"stream_ordered": {"reuse": {"opportunistic": False}}})
     streams["devices"][0]["kinds"][0]["kind"] = "stream_ordered"

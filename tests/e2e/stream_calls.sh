@@ -19,7 +19,9 @@ for case in to_another_stream to_one_that_is_behind to_the_legacy_stream \
     many_sizes many_sizes_on_many_streams many_sizes_on_a_thousand_streams \
     time_on_a_thousand_streams streams_come_and_go; do
     expect "$case, without the pool" without $case
-    expect "$case" with $case
+    # ThreadSanitizer slows the pool and not the simulated GPU, so that other streams' work is over when
+    # these begin: they take blocks of each other's, which costs most of a call more in a pair.
+    [ "$case $SANITIZE" = "streams_come_and_go thread" ] || expect "$case" with $case
 done
 
 finish

@@ -27,9 +27,9 @@ def timed(step, steps, wait):
     return (time.perf_counter() - start) / steps * 1e3, result
 
 
-def torch_training(steps):
-    """A multi-layer perceptron, trained. Caching is torch's own unless the environment says
-    PYTORCH_NO_CUDA_MEMORY_CACHING=1."""
+def torch_mlp():
+    """A multi-layer perceptron, trained: a step of it, and how to wait for the GPU. Caching is
+    torch's own unless the environment says PYTORCH_NO_CUDA_MEMORY_CACHING=1."""
     import torch
 
     torch.manual_seed(0)
@@ -47,7 +47,40 @@ def torch_training(steps):
         optimizer.step()
         return loss
 
-    milliseconds, loss = timed(step, steps, torch.cuda.synchronize)
+    return step, torch.cuda.synchronize
+
+
+def torch_transformer():
+    """The same of a small transformer, with Adam, on sequences of changing length."""
+    import itertools
+
+    import torch
+
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True)
+    model = torch.nn.Sequential(
+        torch.nn.Embedding(1000, 256), torch.nn.TransformerEncoder(layer, 3), torch.nn.Linear(256, 1000)
+    ).cuda()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    lengths = (128, 96, 128, 160)
+    given = itertools.cycle([torch.randint(1000, (16, length + 1)).cuda() for length in lengths])
+
+    def step():
+        tokens = next(given)
+        logits = model(tokens[:, :-1])
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step, torch.cuda.synchronize
+
+
+def torch_training(steps):
+    """The multi-layer perceptron, timed."""
+    step, wait = torch_mlp()
+    milliseconds, loss = timed(step, steps, wait)
     return milliseconds, f"loss {loss.item():.6f}"
 
 
@@ -78,9 +111,9 @@ def torch_two_devices(steps):
     return milliseconds, f"total {result.item():.6f}"
 
 
-def cupy_arrays(steps, memory):
-    """Element-wise work and a sort on a million floats: with CuPy's own pool, with none, or with
-    the driver's stream-ordered one."""
+def cupy_sort(memory):
+    """Element-wise work and a sort on a million floats, a step of it, and how to wait: with CuPy's
+    own pool, with none, or with the driver's stream-ordered one."""
     import cupy
 
     if memory == "stream-ordered":
@@ -94,7 +127,13 @@ def cupy_arrays(steps, memory):
     def step():
         return float(cupy.sort(cupy.sin(angles) * 2 + cupy.cos(angles)).sum())
 
-    milliseconds, total = timed(step, steps, cupy.cuda.runtime.deviceSynchronize)
+    return step, cupy.cuda.runtime.deviceSynchronize
+
+
+def cupy_arrays(steps, memory):
+    """The same, timed."""
+    step, wait = cupy_sort(memory)
+    milliseconds, total = timed(step, steps, wait)
     return milliseconds, f"sum {total:.4f}"
 
 
@@ -253,4 +292,5 @@ def main():
     print(f"{name}: {milliseconds:.4f} ms a step, {result}")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -2,10 +2,12 @@
 """Mutations: reads the entries of tests/mutations/*.mutations, and makes a copy of the pool's sources
 with the edits of all of them (README.md says what an entry is).
 
-usage: apply.py check      whether each entry is well formed and each edit applies
-       apply.py copy DIR   the same, and writes core/ and shim/ with all edits to DIR; files that
-                           are there already with the same text are left alone
-       apply.py list       a line for each mutation: name|check|rule|what it does
+usage: apply.py check [ENTRIES]      whether each entry is well formed and each edit applies
+       apply.py copy DIR [ENTRIES]   the same, and writes core/ and shim/ with all edits to DIR; files
+                                     that are there already with the same text are left alone
+       apply.py list [ENTRIES]       a line for each mutation: name|check|rule|what it does
+
+ENTRIES is the directory of the files *.mutations, instead of tests/mutations.
 
 Exit status 0: done; 1: an entry is wrong, or an edit does not apply; 2: wrong usage.
 """
@@ -113,11 +115,11 @@ def strip(edit):
         edit.lines.pop()
 
 
-def read_entries():
+def read_entries(directory):
     mutations = {}
-    for name in sorted(os.listdir(HERE)):
+    for name in sorted(os.listdir(directory)):
         if name.endswith(".mutations"):
-            read_file(os.path.join(HERE, name), mutations)
+            read_file(os.path.join(directory, name), mutations)
     for mutation in mutations.values():
         for field, meaning in REQUIRED.items():
             if not mutation.fields[field]:
@@ -250,11 +252,12 @@ def copy(directory, sources, mutations):
 
 
 def main(arguments):
-    if not (arguments in (["check"], ["list"]) or (len(arguments) == 2 and arguments[0] == "copy")):
+    own = {"check": 1, "list": 1, "copy": 2}.get(arguments[0] if arguments else "")
+    if not own or not own <= len(arguments) <= own + 1:
         print(__doc__, file=sys.stderr)
         return 2
-    mutations = read_entries()
-    sources = {} if arguments == ["list"] else mutated_sources(mutations)
+    mutations = read_entries(os.path.abspath(arguments[own]) if own < len(arguments) else HERE)
+    sources = {} if arguments[0] == "list" else mutated_sources(mutations)
     if errors:
         errors.append("the mutations do not apply; tests/mutations/README.md says how one is written")
     elif arguments[0] == "copy":
@@ -262,7 +265,7 @@ def main(arguments):
     if errors:
         print("\n".join(errors), file=sys.stderr)
         return 1
-    for mutation in mutations.values() if arguments == ["list"] else ():
+    for mutation in mutations.values() if arguments[0] == "list" else ():
         print(mutation.name, *mutation.fields.values(), sep="|")
     return 0
 

@@ -11,7 +11,8 @@
  *
  * Environment
  *   RANDOM_PRELOAD   the preload object, if not the one that was built beside this program
- *   RANDOM_HOST      the pool has settings of pinned host memory: seeds choose them, too
+ *   RANDOM_SPLIT     every seed's pool cuts blocks out of larger ones, also where memory is short:
+ *                    there what succeeds without the pool may fail
  *   RANDOM_SECONDS   so long a process may take for a seed's programs; else it hangs
  *
  * free: the programs' threads run in parallel, as it happens, instead of taking turns as the seed

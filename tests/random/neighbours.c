@@ -301,6 +301,8 @@ static void each_takes_the_device(void)
         await_phase(PHASE_EMPTY, MOST_PROCESSES);
         if (!failed && atomic_load(&table->sum) > table->total / 2)
             continue; /* processes that were killed between two writes have left it too large */
+        if (!is_judged(i))
+            continue; /* it would be refused what others cache, and be started again for ever */
         atomic_store(&table->taker, i);
         await_phase(PHASE_TAKE, i);
         totals.takes++;

@@ -64,6 +64,8 @@ static void make_settings(struct profile *profile, struct random *r)
     static const char *const limits[] = {"\"50%\"", "\"8MiB\"", "\"30MiB\"", NULL};
     static const char *const flags[] = {"true", "true", "true", "false", NULL};
     static const char *const thresholds[] = {"\"512MiB\"", "0", "null", NULL};
+    static const char *const hot[] = {"0", "null", "4096", "65536", "\"1MiB\"", NULL};
+    struct random of_hot = {r->state * UINT64_C(0x9FB21C651E98DF25) + 7};
     unsigned int policy = profile->full ? 2 : random_below(r, 3), step = steps[random_below(r, 6)];
     profile->smallest = profile->full ? 1 : smallest[random_below(r, 5)];
     profile->rounding = policy == 0 ? step : 1;
@@ -72,7 +74,9 @@ static void make_settings(struct profile *profile, struct random *r)
         "{\"version\": 1, \"device\": {\"enabled\": %s, \"buckets\": {\"policy\": \"%s\", "
         "\"steps_per_doubling\": %u, \"smallest\": %u, \"largest\": %s}, \"caps\": {\"cached\": "
         "%s, "
-        "\"blocks_per_bucket\": %s, \"reserve_ratio\": %s}, \"growth_budget\": %s, \"evict\": "
+        "\"blocks_per_bucket\": %s, \"reserve_ratio\": %s}, \"growth_budget\": %s, \"hot_bytes\": "
+        "%s, "
+        "\"evict\": "
         "\"%s\", \"release_after_idle\": \"%s\", \"free_synchronizes\": %s}, \"stream_ordered\": "
         "{\"enabled\": %s, \"buckets\": "
         "{\"policy\": \"%s\", \"steps_per_doubling\": %u, \"smallest\": %u, \"largest\": %s}, "
@@ -83,7 +87,7 @@ static void make_settings(struct profile *profile, struct random *r)
         "{\"device_bytes\": %s}, \"report\": {\"at_exit\": \"none\"}}",
         one_in(r, 40) ? "false" : "true", policies[policy], step, profile->smallest,
         choose(r, largest), choose(r, cached), choose(r, blocks), choose(r, ratios),
-        choose(r, budgets), choose(r, orders), choose(r, idle),
+        choose(r, budgets), choose(&of_hot, hot), choose(r, orders), choose(r, idle),
         profile->free_synchronizes ? "true" : "false", one_in(r, 20) ? "false" : "true",
         policies[policy], step, profile->smallest, choose(r, largest), choose(r, cached),
         choose(r, blocks), choose(r, ratios), choose(r, flags), choose(r, flags), choose(r, flags),
@@ -91,6 +95,31 @@ static void make_settings(struct profile *profile, struct random *r)
         profile->limited ? choose(r, limits) : "null");
     if (written >= (int)sizeof profile->settings)
         profile->settings[0] = '\0';
+}
+
+/* Blocks that are cut out of larger ones, in one seed of four. A full device may have no room for
+ * them that is in one piece, and on a small one what a context's segments have spare may be missing
+ * to another context, so that there what succeeds without the pool may fail. */
+static void split_blocks(struct profile *profile, uint64_t seed)
+{
+    static const char *const segments[] = {"\"small\": 2097152, \"large\": 20971520",
+                                           "\"small\": 2097152, \"large\": 2097152",
+                                           "\"small\": 4194304, \"large\": 67108864", NULL};
+    struct random r = {seed * UINT64_C(0x9E6C63D0876A9A47) + 7};
+    char *policy = strstr(profile->settings, "\"policy\": \"");
+    const char *wanted = getenv("RANDOM_SPLIT");
+    bool has_room = !profile->full && profile->device_bytes >= (uint64_t)1 << 30;
+    if (!policy || (!wanted && !(has_room && one_in(&r, 4))))
+        return;
+    /* In place of the policy, and before the object that it is in. */
+    const char *behind = strchr(policy + strlen("\"policy\": \""), '"');
+    char *buckets = strstr(profile->settings, "\"buckets\""), made[sizeof profile->settings];
+    snprintf(made, sizeof made, "%.*s\"segments\": {%s}, %.*s\"policy\": \"split%s",
+             (int)(buckets - profile->settings), profile->settings, choose(&r, segments),
+             (int)(policy - buckets), buckets, behind);
+    memcpy(profile->settings, made, sizeof made);
+    profile->rounding = 1;
+    profile->splits = true;
 }
 
 /* Of pinned host memory. Its own numbers, so that the rest of a seed is the same without. */
@@ -135,7 +164,8 @@ static void add_capture_settings(struct profile *profile, uint64_t seed, bool wa
         return;
     profile->allocates = profile->captures = true;
     snprintf(profile->settings + length - 1, sizeof profile->settings - length + 1,
-             ", \"captures\": {\"allocate\": true}}");
+             ", \"captures\": {\"allocate\": true, \"memory_nodes\": \"%s\"}}",
+             one_in(&r, 2) ? "driver" : "pool");
 }
 
 /* Odd sizes, and programs that hold nearly all of it. */
@@ -187,6 +217,7 @@ void make_profile(struct profile *profile, uint64_t seed, unsigned int ways)
                             !profile->limited && profile->device_bytes >= (uint64_t)128 << 20 &&
                             profile->largest <= profile->device_bytes / 128;
     make_settings(profile, &r);
+    split_blocks(profile, seed);
     add_host_settings(profile, seed);
     add_capture_settings(profile, seed, ways & ALLOCATING);
     profile->locks = one_in(&r, 2);

@@ -37,6 +37,7 @@ struct profile {
     bool captures, flags;   /* programs capture; have kernels that wait for a flag */
     bool allocates;         /* captures may allocate (captures.allocate), which they may not without
                              * the pool: there is no comparison with the plain run */
+    bool splits;            /* the pool cuts blocks out of larger ones: none is exported */
     bool locks;             /* take locks that work needs in order to end */
     bool free_synchronizes; /* programs lean on cuMemFree's wait */
     bool limited;           /* a hard limit: there is no comparison with the plain run */

@@ -117,14 +117,14 @@ struct graph {
     CUgraph graph; /* or NULL: only the executable is left */
     CUgraphExec exec;
     unsigned int context, use_count;
-    bool once, launched;
+    bool once, launched, has_memory;
     struct use uses[16];
 };
 
 struct capture {
     struct stream origin;
     unsigned int use_count;
-    bool once, active;
+    bool once, active, has_memory;
     uint32_t first_owner; /* what is allocated in it has a higher number */
     struct use uses[16];
 };
@@ -971,6 +971,7 @@ static void keep_graph(unsigned int number, const struct capture *capture, CUgra
     kept->graph = whole ? graph : NULL;
     kept->context = run->contexts[capture->origin.context].root;
     kept->once = capture->once;
+    kept->has_memory = capture->has_memory;
     kept->use_count = capture->use_count;
     memcpy(kept->uses, capture->uses, sizeof kept->uses);
 }
@@ -1019,12 +1020,31 @@ static void capture_end(const struct stream *stream, unsigned int number)
         return;
     if (result == CUDA_SUCCESS)
         keep_graph(number, capture, graph);
-    if (result == CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD ||
-        result == CUDA_ERROR_STREAM_CAPTURE_UNMATCHED || result == CUDA_ERROR_INVALID_CONTEXT ||
+    /* Ended by another thread it leaves no graph, but is over. */
+    if (result == CUDA_ERROR_STREAM_CAPTURE_UNMATCHED || result == CUDA_ERROR_INVALID_CONTEXT ||
         result == CUDA_ERROR_CONTEXT_IS_DESTROYED)
         return;
     capture->active = false;
     any_capture_left();
+}
+
+/* What the graph writes into its own memory, it finds there. */
+static void use_spare(const struct buffer *spare, const struct stream *stream, uint32_t value)
+{
+    CUdeviceptr target = spare->address;
+    CUdeviceptr mismatches = (uintptr_t)&run->counters[spare->context].mismatches;
+    uint32_t words = spare->words;
+    uint64_t ns = value % 5000;
+    ARGUMENTS("    ns = %llu; target = spare; words = %u; value = %u; mismatches = "
+              "(CUdeviceptr)&counters[%u]; arguments[0] = &target; arguments[1] = &words; "
+              "arguments[2] = &value;\n",
+              (unsigned long long)ns, words, value, spare->context);
+    if (launch(spare->context, FILL, stream, (void *[]){&target, &words, &value}) != CUDA_SUCCESS)
+        return;
+    ARGUMENTS("    arguments[0] = &ns; arguments[1] = &target; arguments[2] = &words; "
+              "arguments[3] = &value; arguments[4] = &mismatches;\n");
+    launch(spare->context, SPIN_THEN_VERIFY, stream,
+           (void *[]){&ns, &target, &words, &value, &mismatches});
 }
 
 /* Memory that lives in the graph, or that its launch frees. */
@@ -1034,8 +1054,10 @@ static void capture_allocation(const struct stream *stream, struct buffer *buffe
     struct capture *capture = capture_from(stream);
     if (!capture || run->profile->largest >= run->profile->device_bytes / 4)
         return;
+    /* What is cut out of a larger block is refused there, also where the capture is spoilt. */
     if (step->d % 4 == 0 && !run->profile->races && buffer->kind == PLAIN &&
-        may_run_kernels_on(buffer, stream) && (buffer->home.kind == NO_STREAM)) {
+        !run->profile->splits && may_run_kernels_on(buffer, stream) &&
+        (buffer->home.kind == NO_STREAM)) {
         if (ON(cuMemFreeAsync, _ptsz, *stream, (buffer->address, stream->handle),
                "(buffer[%u], %s)", number_of(buffer), spelled(stream)) == CUDA_SUCCESS) {
             capture->once = true;
@@ -1043,12 +1065,21 @@ static void capture_allocation(const struct stream *stream, struct buffer *buffe
         }
         return;
     }
-    struct buffer temporary = {.words = WORDS, .context = run->contexts[stream->context].root};
-    if (ON(cuMemAllocAsync, _ptsz, *stream, (&temporary.address, 4096, stream->handle),
-           "(&spare, 4096, %s)", spelled(stream)) != CUDA_SUCCESS)
+    /* Whether the memory goes with the current context or with the stream's, nobody has seen. */
+    unsigned int here = current();
+    if (here == CONTEXTS || run->contexts[here].root != run->contexts[stream->context].root)
         return;
-    ON(cuMemFreeAsync, _ptsz, *stream, (temporary.address, stream->handle), "(spare, %s)",
-       spelled(stream));
+    for (unsigned int i = 0; i <= step->c % 4u; i++) {
+        struct buffer spare = {.words = WORDS, .context = run->contexts[stream->context].root};
+        if (ON(cuMemAllocAsync, _ptsz, *stream, (&spare.address, WORDS * 4, stream->handle),
+               "(&spare, %u, %s)", WORDS * 4, spelled(stream)) != CUDA_SUCCESS)
+            return;
+        capture->has_memory = true;
+        if (may_run_kernels_on(&spare, stream))
+            use_spare(&spare, stream, step->y + i);
+        ON(cuMemFreeAsync, _ptsz, *stream, (spare.address, stream->handle), "(spare, %s)",
+           spelled(stream));
+    }
 }
 
 /* ---- steps: memory ---- */
@@ -1380,8 +1411,10 @@ static void step_range(const struct step *step)
         return;
     NOTE(base - buffer->address);
     NOTE(size);
-    /* What lies between the end of an allocation and the next place for one is nobody's. */
-    if (buffer->kind == PLAIN && buffer->bytes % 1024 && buffer->bytes < (1 << 20))
+    /* What lies between the end of an allocation and the next place for one is nobody's; parts of
+     * larger blocks lie without a gap. */
+    if (buffer->kind == PLAIN && buffer->bytes % 1024 && buffer->bytes < (1 << 20) &&
+        !run->profile->splits)
         CALL(cuMemGetAddressRange_v2, (&base, &size, buffer->address + buffer->bytes),
              "(&base, &size, buffer[%u] + %llu)", number_of(buffer),
              (unsigned long long)buffer->bytes);
@@ -1438,7 +1471,7 @@ static void step_share(const struct step *step)
     unsigned int one = 1;
     uint64_t tokens[2];
     int file = -1;
-    if (buffer->kind == NO_BUFFER || buffer->bytes == 0)
+    if (buffer->kind == NO_BUFFER || buffer->bytes == 0 || run->profile->splits)
         return;
     blocks_stay_with_context = true;
     switch (step->b % 4) {
@@ -2215,9 +2248,10 @@ static bool any_waiters(void)
 
 static bool may_be_freed_under_lock(const struct buffer *buffer)
 {
-    /* Others' use of pinned memory is the program's to wait for. */
+    /* Others' use of pinned memory is the program's to wait for; and its free waits for kernels
+     * that spin until the program stands still, with the pool for a second. */
     return buffer->kind == PLAIN ||
-           (buffer->kind == PINNED &&
+           (buffer->kind == PINNED && !run->profile->flags &&
             (buffer->home.kind == NO_STREAM || is_within(buffer->home.context, buffer->context)));
 }
 
@@ -2300,10 +2334,23 @@ static void calls_under_lock(const struct step *step, enum waiter waiter)
     }
 }
 
+/* The buffer is freed behind that work, and the lock is taken. */
+static void free_and_lock(const struct step *step, struct buffer *buffer, enum waiter waiter)
+{
+    if (!free_buffer(buffer) || any_waiters())
+        return;
+    trace_say("    take_lock();\n");
+    set_lock(false);
+    calls_under_lock(step, waiter);
+    set_lock(true);
+    trace_say("    give_lock_back();\n");
+}
+
 /* Work behind which a buffer is freed needs a lock, and the lock is taken: the driver's free has
  * waited for that work, so what is called under the lock waits for nothing. The program takes the
  * lock only where it may count on that. A kernel beside other threads' frees, which would wait for
- * it with the driver's lock held, is more than any pool can see. */
+ * it with the driver's lock held, is more than any pool can see; and so is one that another step's
+ * free has not waited for, which is why the program lets it end before it takes the lock again. */
 static void step_locked(const struct step *step)
 {
     enum waiter waiter = step->c % (run->profile->free ? KERNEL : WAITERS);
@@ -2324,14 +2371,11 @@ static void step_locked(const struct step *step)
     if (step->y % 3 == 0)
         verify(buffer, &stream, step->y % 50000);
     run->waiters[context] = true;
-    if (launch_waiter(waiter, &stream, context) != CUDA_SUCCESS || !free_buffer(buffer) ||
-        any_waiters())
+    if (launch_waiter(waiter, &stream, context) != CUDA_SUCCESS)
         return;
-    trace_say("    take_lock();\n");
-    set_lock(false);
-    calls_under_lock(step, waiter);
-    set_lock(true);
-    trace_say("    give_lock_back();\n");
+    free_and_lock(step, buffer, waiter);
+    if (waiter == KERNEL)
+        ON(cuStreamSynchronize, _ptsz, stream, (stream.handle), "(%s)", spelled(&stream));
 }
 
 /* ---- steps: contexts ---- */
@@ -2631,6 +2675,8 @@ static void step_capture_whole(const struct step *step)
         if (how & 1)
             allocate(buffer, step->x);
         capture_work(buffer, &stream, step->y + 2 * i);
+        if (how & 4)
+            capture_allocation(&stream, buffer, step);
         if (how & 2 && buffer->kind != NO_BUFFER)
             free_buffer(buffer);
     }
@@ -2683,7 +2729,8 @@ static void step_graph_copy(const struct step *step)
     copy->launched = false;
 }
 
-/* An executable does from now on what another graph does, and keeps what that keeps. */
+/* An executable does from now on what another graph does, and keeps what that keeps. But for memory
+ * nodes, which keep their own addresses, while kernels have those of the other graph's. */
 static void step_graph_update(const struct step *step)
 {
     unsigned int to = step->a % GRAPHS, from = step->b % GRAPHS;
@@ -2691,6 +2738,7 @@ static void step_graph_update(const struct step *step)
     const struct graph *source = &run->graphs[from];
     CUgraphExecUpdateResultInfo result_info = {0};
     if (!updated->exec || !source->graph || updated->context != source->context ||
+        updated->has_memory || source->has_memory ||
         CALL(cuGraphExecUpdate_v2, (updated->exec, source->graph, &result_info),
              "(exec[%u], kept[%u], &result_info)", to, from) != CUDA_SUCCESS)
         return;

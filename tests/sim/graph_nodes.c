@@ -129,6 +129,21 @@ DRIVER_CALL(cuGraphChildGraphNodeGetGraph, 0, (CUgraphNode handle, CUgraph *grap
     return CUDA_SUCCESS;
 }
 
+/* Without room: how many there are. With it, nothing stands where there are fewer than there is
+ * room for. */
+DRIVER_CALL(cuGraphNodeGetDependencies, 0, (CUgraphNode handle, CUgraphNode *nodes, size_t *count),
+            (handle, nodes, count))
+{
+    const struct node *node = handle_object(KIND_NODE, handle);
+    if (node == NULL || count == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; nodes != NULL && i < *count; i++)
+        nodes[i] = i < node->after_count ? node->after[i]->handle : NULL;
+    if (nodes == NULL || *count > node->after_count)
+        *count = node->after_count;
+    return CUDA_SUCCESS;
+}
+
 /* A node whose work the function makes out of its parameters. */
 #define ADD_NODE(name, type, make_work)                                                            \
     DRIVER_CALL(name, 0,                                                                           \

@@ -155,6 +155,36 @@ struct tenancy {
     struct use *uses;
 };
 
+/* A use that begins now. */
+struct beginning {
+    const struct range *range;
+    struct point point;
+    const struct clock *clock;
+    const struct origin *origin;
+};
+
+/* The new use, of a live allocation, against what another allocation's uses left. */
+void compare_uses(struct tenancy *earlier, const struct tenancy *live,
+                  const struct beginning *beginning);
+void record_use(struct tenancy *tenancy, const struct beginning *beginning);
+
+/*
+ * What captured streams allocate out of memory that a pool has from cuMemAlloc: race_graphs.c. Its
+ * life is a stretch of the graph, again at each launch, so it is live and freed as far as captures
+ * go: a captured operation belongs to the allocation that is live there when it is captured, and is
+ * compared with those of all others that have some of its bytes, whichever came first. What the
+ * driver itself allocates in graphs is not looked at.
+ */
+void captured_allocated(uint64_t address, uint64_t bytes, uint64_t id, uint64_t serial);
+void captured_freed(uint64_t address);
+/* A use by an operation that was captured on such memory; false where it was not. */
+bool use_captured(const struct beginning *beginning);
+/* The use of another allocation against theirs. */
+void compare_with_captured(const struct tenancy *live, const struct beginning *beginning);
+/* Someone else has these bytes; the driver itself has got them back and given them out again. */
+void captured_memory_given(uint64_t begin, uint64_t end);
+void forget_captured(uint64_t begin, uint64_t end);
+
 /* What graphs use, which captures have seen: race_graphs.c. A program whose captures may allocate
  * relies on that memory until the graphs are gone, whether or not it has freed it. */
 bool graph_may_use_freed(const struct tenancy *freed, const struct range *range);

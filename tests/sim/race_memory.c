@@ -215,14 +215,6 @@ static bool is_succeeded_by(const struct use *use, const void *serial)
     return use->succeeded_by == *(const uint64_t *)serial;
 }
 
-/* A use that begins now. */
-struct beginning {
-    const struct range *range;
-    struct point point;
-    const struct clock *clock;
-    const struct origin *origin;
-};
-
 /* Whatever conflicts with the old use conflicts with the new one, which comes after it. */
 static bool stands_for(const struct beginning *beginning, const struct use *use)
 {
@@ -237,7 +229,7 @@ static bool is_stood_for(const struct use *use, const void *beginning)
     return stands_for(beginning, use);
 }
 
-static void record(struct tenancy *tenancy, const struct beginning *beginning)
+void record_use(struct tenancy *tenancy, const struct beginning *beginning)
 {
     struct use *use = calloc(1, sizeof *use);
     if (use == NULL)
@@ -250,9 +242,8 @@ static void record(struct tenancy *tenancy, const struct beginning *beginning)
     tenancy->uses = use;
 }
 
-/* The new use, of a live allocation, against what another allocation's uses left. */
-static void compare(struct tenancy *earlier, struct tenancy *live,
-                    const struct beginning *beginning)
+void compare_uses(struct tenancy *earlier, const struct tenancy *live,
+                  const struct beginning *beginning)
 {
     for (struct use *use = earlier->uses; use != NULL; use = use->next) {
         if (touches(&use->range, live->base, live->end) &&
@@ -269,15 +260,16 @@ static void use_live(struct tenancy *live, const struct overlaps *found,
     /* What it meets then is the program's doing. */
     if (!clock_knows(beginning->clock, live->begin)) {
         report_before_allocation(live, beginning->origin);
-        record(live, beginning);
+        record_use(live, beginning);
         return;
     }
     if (was_given_by_graphs(beginning->range->captured_of))
         report_given_to_another(live, beginning->range, beginning->origin);
     for (size_t i = 0; i < found->count; i++)
         if (found->all[i] != live)
-            compare(found->all[i], live, beginning);
-    record(live, beginning);
+            compare_uses(found->all[i], live, beginning);
+    compare_with_captured(live, beginning);
+    record_use(live, beginning);
 }
 
 /* By a host function for which the free of its context's memory has waited, or would have. */
@@ -302,7 +294,7 @@ static void use_of_none(const struct overlaps *found, uint64_t begin, uint64_t e
     }
     if (last != NULL && (is_waited_for_by_free(last, beginning->origin) ||
                          graph_may_use_freed(last, beginning->range)))
-        record(last, beginning);
+        record_use(last, beginning);
     else if (last != NULL)
         report_use_after_free(last, beginning->range, beginning->origin);
 }
@@ -330,9 +322,11 @@ void memory_used(const struct range *ranges, unsigned int count, struct point po
                  const struct clock *clock, const struct origin *origin)
 {
     count_operation();
-    for (unsigned int i = 0; i < count && root != NULL; i++)
-        use_range(&(struct beginning){
-            .range = &ranges[i], .point = point, .clock = clock, .origin = origin});
+    for (unsigned int i = 0; i < count; i++) {
+        struct beginning beginning = {&ranges[i], point, clock, origin};
+        if (!use_captured(&beginning) && root != NULL)
+            use_range(&beginning);
+    }
 }
 
 void memory_reached_late(const struct range *range, uint64_t serial, const struct origin *origin)
@@ -413,6 +407,7 @@ static struct tenancy *allocated(uint64_t address, uint64_t bytes, uint64_t id)
     const struct overlaps *found = find(address, end);
     if (tenancy == NULL)
         abort();
+    captured_memory_given(address, end);
     for (size_t i = 0; i < found->count; i++) {
         if (found->all[i]->live)
             report_given_out_twice(found->all[i], address, bytes, id);
@@ -495,6 +490,7 @@ void race_memory_freed(uint64_t base)
 
 void race_memory_given(uint64_t base, uint64_t bytes)
 {
+    forget_captured(base, base + bytes);
     const struct overlaps *found = find(base, base + bytes);
     for (size_t i = 0; i < found->count; i++)
         if (!found->all[i]->live)
@@ -542,6 +538,8 @@ void simcuda_program_allocated_async(uint64_t address, uint64_t bytes, uint64_t 
     if (stream != NULL && stream->capture == NULL) {
         tenancy = allocated(address, bytes, id);
         tenancy->begin = mark_in_stream(stream);
+    } else if (stream != NULL) {
+        captured_allocated(address, bytes, id, ++last_serial);
     }
     pthread_mutex_unlock(&sim.lock);
 }
@@ -560,6 +558,7 @@ void simcuda_program_freed(uint64_t address)
         freed(tenancy, covered, is_freed_as_device_memory(address));
         tenancy->free_number = ++last_free_number;
     }
+    captured_freed(address);
     clock_drop(covered);
     pthread_mutex_unlock(&sim.lock);
 }
@@ -581,6 +580,7 @@ void simcuda_program_freed_async(uint64_t address, void *stream_handle)
         end_of_stream(&covered, stream);
         freed(tenancy, covered, false);
     }
+    captured_freed(address);
     clock_drop(covered);
     pthread_mutex_unlock(&sim.lock);
 }

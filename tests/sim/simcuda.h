@@ -55,6 +55,11 @@ SIMCUDA_WEAK void simcuda_on_stall(simcuda_stall_handler *handler);
  * thing that they do were to take a lock that the program holds. Those behind them wait, too. */
 SIMCUDA_WEAK void simcuda_hold_host_functions(const void *argument, int held);
 
+/* The user objects that the graph has, or the executable graph, which a GPU would launch more
+ * slowly for them. */
+SIMCUDA_WEAK uint64_t simcuda_objects_of_graph(const void *graph);
+SIMCUDA_WEAK uint64_t simcuda_objects_of_executable(const void *executable);
+
 /* --- SIMCUDA_RACES -----------------------------------------------------------------------------
  *
  * What a program tells the race detector (race_detector.h says what it makes of it). Every function

@@ -281,11 +281,12 @@ DRIVER_CALL_PT(cuStreamGetId, _ptsz, LIGHT, (CUstream handle, unsigned long long
         return CUDA_ERROR_INVALID_VALUE;
     if (stream == NULL)
         return why_not;
-    /* Unlike cuStreamGetCtx and cuStreamGetFlags, it is no question for a stream that captures. */
-    if (stream->capture != NULL)
-        why_not = captures_allow_unsafe_call();
-    if (stream->capture != NULL && why_not != CUDA_SUCCESS)
-        return why_not;
+    /* Unlike cuStreamGetCtx and cuStreamGetFlags, it is no question for a stream that captures, not
+     * even in relaxed mode. */
+    if (stream->capture != NULL) {
+        capture_invalidate(stream->capture);
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
     *id = stream->id;
     return CUDA_SUCCESS;
 }

@@ -163,6 +163,28 @@ void user_references_swap(struct graph *exec, struct graph *other)
     op_set(&other->last_upload, exec->last_upload);
 }
 
+static uint64_t objects_of(enum kind kind, const void *handle)
+{
+    uint64_t count = 0;
+    pthread_mutex_lock(&sim.lock);
+    const struct graph *graph = handle_object(kind, handle);
+    for (const struct user_reference *reference = graph != NULL ? graph->user_objects : NULL;
+         reference != NULL; reference = reference->next)
+        count++;
+    pthread_mutex_unlock(&sim.lock);
+    return count;
+}
+
+uint64_t simcuda_objects_of_graph(const void *graph)
+{
+    return objects_of(KIND_GRAPH, graph);
+}
+
+uint64_t simcuda_objects_of_executable(const void *executable)
+{
+    return objects_of(KIND_EXEC, executable);
+}
+
 DRIVER_CALL(cuUserObjectCreate, 0,
             (CUuserObject * handle, void *argument, CUhostFn destroy, unsigned int references,
              unsigned int flags),

@@ -336,7 +336,8 @@ Test(block, a_life_has_one_number_and_the_next_one_another)
     block_set(block, ADDRESS, BLOCK_LIVE);
     cr_assert_eq(block_name(block, ADDRESS, &next), 7);
     cr_assert_eq(block_name(block, ADDRESS, &next), 7);
-    cr_assert_not(block_claim_at_once(block, ADDRESS), "the fast path takes a named block");
+    cr_assert_not(block_claim_at_once(block, ADDRESS, BLOCK_CACHED),
+                  "the fast path takes a named block");
     cr_assert(block_is_live_at(block, ADDRESS));
     cr_assert(block_claim(block, ADDRESS, BLOCK_PENDING));
     cr_assert_eq(block_name(block, ADDRESS, &next), 0);

@@ -260,7 +260,7 @@ static void end_own_stream(void *unused)
 {
     (void)unused;
     pool_captures_lock(pool);
-    pool_capture_perhaps_ended(pool, NULL, true);
+    pool_capture_perhaps_ended(pool, NULL, true, NULL);
     pool_captures_unlock(pool);
 }
 
@@ -328,11 +328,11 @@ Test(capture, what_is_pending_has_a_fence_before_a_capture_begins)
     start();
     release(allocate(MIB));
     cr_assert_eq(fake_calls(FAKE_RECORD), 0);
-    pool_capture_about_to_begin(pool);
+    pool_capture_about_to_begin(pool, NULL);
     cr_assert_eq(fake_calls(FAKE_RECORD), 1);
     const struct fence *fence = context_find(pool, context)->epochs.oldest;
     cr_assert_not_null(fence);
     cr_assert_not(fence->waitable, "this was neither a free nor a synchronise");
-    pool_capture_about_to_begin(pool);
+    pool_capture_about_to_begin(pool, NULL);
     cr_assert_eq(fake_calls(FAKE_RECORD), 1, "it has one already");
 }

@@ -654,8 +654,11 @@ Test(host_work, graphs_with_nodes_of_the_hosts_are_told_from_others)
     cr_assert(holds(BATCH));
     cr_assert(holds(CONDITIONAL), "nobody can look into it");
     cr_assert(holds(UNKNOWN));
-    host_graphs_remove(pool, EXECUTABLE);
+    cr_assert(host_graphs_remove(pool, EXECUTABLE));
     cr_assert_not(host_graphs_has(pool, EXECUTABLE));
+    cr_assert_not(host_graphs_remove(pool, EXECUTABLE));
+    host_graphs_put_back(pool, EXECUTABLE);
+    cr_assert(host_graphs_has(pool, EXECUTABLE), "the driver has not destroyed it");
 }
 
 Test(host_work, and_so_are_graphs_inside_them)

@@ -379,6 +379,36 @@ Test(release, behind_a_barrier_of_the_pools_it_waits_for_a_second_and_then_no_mo
     fake_finish(context);
 }
 
+static void give_back_some(void *unused)
+{
+    (void)unused;
+    release_clean(pool, context_find(pool, context), MIB, EVICTION_CAP, RELEASE_IN_ALLOCATION);
+}
+
+static void give_back_meanwhile(void *unused)
+{
+    fake_during(FAKE_WAIT, NULL, NULL);
+    in_another_thread(give_back_some, unused);
+}
+
+/* Its wait may be there, though nobody has said so. */
+Test(release, beside_a_thread_that_raises_a_barrier_it_waits_no_longer_either)
+{
+    start_with_budget(0);
+    stop_looking_at_locks();
+    CUdeviceptr clean = allocate(2 * MIB), block = allocate(MIB);
+    release(clean);
+    synchronise();
+    fake_launch(context);
+    release(block);
+    let_time_pass();
+    fake_during(FAKE_WAIT, give_back_meanwhile, NULL);
+    cr_assert_eq(allocate(MIB), block);
+    cr_assert_not(fake_is_allocated(clean));
+    cr_assert_eq(fake_calls(FAKE_STREAM_SYNCHRONIZE), 0);
+    fake_finish(context);
+}
+
 /* ---- idle blocks ---- */
 
 static void nap(unsigned milliseconds)

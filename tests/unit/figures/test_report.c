@@ -108,8 +108,8 @@ static void fill_report(struct report *report)
                                                       .wakeups = 77,
                                                       .board = BOARD_REFUSED,
                                                       .board_why = "/dev/shm is full"};
-    report->graphs =
-        (struct report_graphs){true, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25};
+    report->graphs = (struct report_graphs){true, 11, 12, 13, 14, 15, 16, 17, 18,
+                                            19,   20, 21, 22, 23, 24, 25, 26, 27};
     report->device_count = 2;
     report->devices = calloc(2, sizeof(*report->devices));
     fill_device(&report->devices[0], 0);

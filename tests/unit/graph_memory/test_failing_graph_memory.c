@@ -42,6 +42,7 @@ static void capture_and_fail(long requests, bool for_good)
     CUcontext ended = context;
     stream = fake_stream();
     graphs[graph_count++] = (struct fake_graph){stream, NULL};
+    places[place_count++] = (struct fake_place){.stream = stream, .graph = graph_count};
     unsigned graph = graph_count;
     memory_fails_after(requests, for_good);
     begin_capture(stream);
@@ -64,13 +65,52 @@ static void capture_and_fail(long requests, bool for_good)
     cr_assert_eq(live_bytes(), 0);
 }
 
+static CUresult refuse(CUdeviceptr address, CUstream on)
+{
+    (void)address, (void)on;
+    cr_assert_fail("the driver would make a node of it");
+    return CUDA_ERROR_NOT_PERMITTED;
+}
+
+/* The same of what a captured stream allocates, and gives back twice; it may be the driver's to
+ * answer, or fail for want of memory. */
+static void capture_nodes_and_fail(long requests, bool for_good)
+{
+    CUdeviceptr block = 0;
+    CUresult result = CUDA_SUCCESS;
+    stream = fake_stream();
+    graphs[graph_count++] = (struct fake_graph){stream, NULL};
+    places[place_count++] = (struct fake_place){.stream = stream, .graph = graph_count};
+    unsigned graph = graph_count;
+    memory_fails_after(requests, for_good);
+    begin_capture(stream);
+    for (int i = 0; i < 3; i++) {
+        bool ours = pool_allocate_async(pool, &block, MIB, NULL, stream, &result);
+        cr_assert(!ours || result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY);
+        if (ours && result == CUDA_SUCCESS)
+            cr_assert_eq(pool_free_async(pool, refuse, block, stream), CUDA_SUCCESS);
+    }
+    end_capture(stream);
+    memory_is_back();
+    if (block && graphs[graph - 1].object)
+        cr_assert_not(is_handed_out(block));
+    if (graphs[graph - 1].object)
+        destroy_graph(graph);
+    end_context(context);
+    context = another_context(0);
+    cr_assert_eq(live_bytes(), 0);
+}
+
 static void fail_each_request(bool for_good)
 {
     start();
     stop_looking_at_locks();
     bool any = false;
     for (long requests = 0; requests < MANY && graph_count < GRAPHS; requests++) {
-        capture_and_fail(requests, for_good);
+        if (settings.captures.memory_nodes == MEMORY_NODES_POOL)
+            capture_nodes_and_fail(requests, for_good);
+        else
+            capture_and_fail(requests, for_good);
         any = any || has_failed;
     }
     cr_assert(any);
@@ -87,6 +127,18 @@ Test(failing_graph_memory, one_request_fails)
 
 Test(failing_graph_memory, all_requests_fail)
 {
+    fail_each_request(true);
+}
+
+Test(failing_graph_memory, one_request_of_a_captured_stream_fails)
+{
+    settings.captures.memory_nodes = MEMORY_NODES_POOL;
+    fail_each_request(false);
+}
+
+Test(failing_graph_memory, all_requests_of_a_captured_stream_fail)
+{
+    settings.captures.memory_nodes = MEMORY_NODES_POOL;
     fail_each_request(true);
 }
 
@@ -116,4 +168,22 @@ Test(failing_graph_memory, an_owner_that_could_not_be_noted_keeps_its_block)
     end_context(context);
     context = another_context(0);
     cr_assert_eq(kept_for_graphs(), 0);
+}
+
+/* The pool has a reference for the executable, and none to note it with: nobody gives it up. */
+Test(failing_graph_memory, an_executable_that_could_not_be_noted_keeps_its_memory)
+{
+    let_executables_be_without();
+    start();
+    unsigned graph = begin_graph(&stream);
+    CUdeviceptr block = allocate(MIB);
+    release(block);
+    end_capture_of(graph);
+    memory_fails_after(0, true);
+    struct fake_executable *executable = executable_of(graph);
+    memory_is_back();
+    cr_assert_null(executable->object);
+    destroy_known_graph(graph, true);
+    destroy_executable(executable, true);
+    cr_assert_not(is_handed_out(block));
 }

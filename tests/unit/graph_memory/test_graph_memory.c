@@ -3,6 +3,9 @@
  */
 #include "graph_fixture.h"
 
+#include "core/contexts/host_work.h"
+#include "core/device_memory/driver_free.h"
+
 #include "core/base/clock.h"
 #include "core/contexts/epoch.h"
 #include "core/contexts/housekeeping.h"
@@ -93,7 +96,9 @@ static CUresult get_capture_info_with_edges(CUstream of, CUstreamCaptureStatus *
                                             const CUgraphNode **nodes,
                                             const CUgraphEdgeData **edges, size_t *count)
 {
-    cr_assert(nodes && edges && count);
+    cr_assert(nodes && count);
+    if (!edges)
+        return CUDA_ERROR_INVALID_VALUE;
     return get_capture_info(of, status, id, graph, nodes, count);
 }
 
@@ -105,6 +110,21 @@ static CUresult fail_for_edges(CUstream of, CUstreamCaptureStatus *status, cuuin
 }
 
 /* It is asked for the edges, and nothing that would fail for their sake. */
+/* The driver launches graphs with objects more slowly. */
+Test(graph_memory, a_graph_whose_capture_took_nothing_has_no_object)
+{
+    start();
+    unsigned graph = begin_graph(&stream);
+    CUdeviceptr block = allocate(MIB);
+    end_capture_of(graph);
+    cr_assert_not_null(graphs[graph - 1].object, "it owns what was allocated meanwhile");
+    release(block);
+    graph = begin_graph(&stream);
+    end_capture_of(graph);
+    cr_assert_null(graphs[graph - 1].object);
+    cr_assert(told().captures == 2 && told().failed == 0 && told().owners == 1);
+}
+
 Test(graph_memory, a_driver_that_tells_of_edges_is_asked_for_them)
 {
     driver->cuStreamGetCaptureInfo_v2 = fail_for_edges;
@@ -134,7 +154,7 @@ Test(graph_memory, one_capture_without_an_owner_is_enough)
     end_capture(stream);
 }
 
-/* It minds nothing any more, and leaves no graph: what it owns goes back when it is ended. */
+/* It minds nothing any more, and leaves no graph: it owns nothing. */
 Test(graph_memory, a_capture_that_is_spoilt_as_it_begins_spoils_no_other)
 {
     CUstream spoilt;
@@ -146,12 +166,12 @@ Test(graph_memory, a_capture_that_is_spoilt_as_it_begins_spoils_no_other)
     CUdeviceptr inside = allocate(MIB);
     release(before);
     cr_assert_not(fake_capture_was_invalidated());
-    end_capture(stream);
+    end_capture_of(1);
+    cr_assert_eq(kept_for_graphs(), MIB);
     destroy_graph(1);
     release(inside);
-    cr_assert_eq(kept_for_graphs(), 2 * MIB);
-    end_capture(spoilt);
     cr_assert_eq(kept_for_graphs(), 0);
+    end_capture(spoilt);
     cr_assert_eq(told().without_owner, 0);
     cr_assert_eq(told().failed, 1);
     cr_assert_eq(told().owners, 0);
@@ -361,6 +381,35 @@ Test(graph_memory, a_miss_that_is_on_its_way_as_a_capture_begins_spares_it)
     end_capture(stream);
     release(block);
     cr_assert_eq(kept_for_graphs(), MIB);
+    destroy_graph(1);
+    cr_assert_eq(kept_for_graphs(), 0);
+}
+
+static void ask_as_a_capture_begins(void *unused)
+{
+    (void)unused;
+    fake_during(FAKE_EVENT_QUERY, NULL, NULL);
+    begin_graph(&stream);
+    fake_finish(context);
+}
+
+/* In the thread's own cache, where nothing but the fence is asked about. */
+Test(graph_memory, so_is_a_block_whose_fence_is_over_as_a_capture_begins)
+{
+    start_with_budget(64 * MIB);
+    stop_looking_at_locks();
+    for (unsigned i = 0; i < 8; i++)
+        release(allocate(16 * MIB));
+    CUdeviceptr block = allocate(16 * MIB);
+    fake_launch(context);
+    release(block);
+    let_time_pass();
+    fake_during(FAKE_EVENT_QUERY, ask_as_a_capture_begins, NULL);
+    cr_assert_eq(allocate(16 * MIB), block);
+    cr_assert(captures_are_going_on(&pool->captures));
+    end_capture(stream);
+    release(block);
+    cr_assert_eq(kept_for_graphs(), 16 * MIB);
     destroy_graph(1);
     cr_assert_eq(kept_for_graphs(), 0);
 }
@@ -1023,4 +1072,222 @@ Test(graph_memory, captures_that_come_and_go_are_never_without_owners)
     wait_for(&errand);
     end_capture(others[0]);
     cr_assert_eq(found_unowned, 0);
+}
+
+/* ---- graphs that come and go while others are captured ---- */
+
+/* What a graph has kept goes while another capture is under way: no fence can stand for it. */
+static void let_go_beside_a_capture(size_t bytes)
+{
+    CUstream other;
+    unsigned graph = begin_graph(&stream);
+    release(allocate(bytes));
+    end_capture(stream);
+    begin_graph(&other);
+    destroy_graph(graph);
+    cr_assert_eq(pending_bytes(), bytes);
+}
+
+Test(graph_memory, who_is_out_of_memory_beside_a_capture_has_what_is_pending)
+{
+    start();
+    stop_looking_at_locks();
+    let_go_beside_a_capture(40 * GIB);
+    allocate(30 * GIB);
+    cr_assert_eq(pending_bytes(), 0);
+    cr_assert_not(fake_capture_was_invalidated());
+}
+
+Test(graph_memory, but_waits_for_nothing_that_the_host_ends)
+{
+    start();
+    stop_looking_at_locks();
+    struct host_submission submission = host_work_begin(pool, NULL);
+    let_go_beside_a_capture(40 * GIB);
+    cr_assert_eq(try_to_allocate(30 * GIB), CUDA_ERROR_OUT_OF_MEMORY);
+    host_work_end(&submission);
+}
+
+static atomic_bool is_submitting;
+
+static void submit(void *unused)
+{
+    struct host_submission submission = host_work_begin(pool, NULL);
+    (void)unused;
+    atomic_store(&is_submitting, true);
+    host_work_end(&submission);
+}
+
+static void submit_in_another_thread(void *errand)
+{
+    struct timespec nap = {.tv_nsec = 50 * 1000 * 1000};
+    send(errand, submit, NULL);
+    nanosleep(&nap, NULL);
+    cr_assert_not(is_submitting, "the driver's free would wait for it");
+}
+
+Test(graph_memory, and_none_such_is_submitted_meanwhile)
+{
+    struct errand errand;
+    start();
+    stop_looking_at_locks();
+    let_go_beside_a_capture(40 * GIB);
+    fake_during(FAKE_MEM_FREE, submit_in_another_thread, &errand);
+    allocate(30 * GIB);
+    fake_during(FAKE_MEM_FREE, NULL, NULL);
+    wait_for(&errand);
+    cr_assert(is_submitting);
+}
+
+Test(graph_memory, nor_where_a_capture_would_mind)
+{
+    CUstream other;
+    start();
+    stop_looking_at_locks();
+    let_go_beside_a_capture(40 * GIB);
+    retain_result = CUDA_ERROR_INVALID_VALUE;
+    begin_graph(&other);
+    heap_free_pending(pool, context_record());
+    cr_assert_eq(pending_bytes(), 40 * GIB);
+}
+
+Test(graph_memory, captures_that_follow_each_other_hoard_nothing)
+{
+    start_with_budget(64 * MIB);
+    for (unsigned i = 0; i < 32; i++) {
+        unsigned graph = begin_graph(&stream);
+        release(allocate(40 * MIB));
+        end_capture(stream);
+        fake_launch(context);
+        destroy_graph(graph);
+        fake_finish(context);
+        let_time_pass();
+    }
+    cr_assert_leq(pending_bytes() + clean_bytes(), 200 * MIB);
+}
+
+/* ---- captures that are spoilt, and that nobody ends ---- */
+
+static CUresult (*is_capturing_as_ever)(CUstream, CUstreamCaptureStatus *);
+static CUstream spoilt_stream;
+static unsigned asked_about_spoilt;
+
+static CUresult tell_of_spoilt(CUstream of, CUstreamCaptureStatus *status)
+{
+    CUresult result = is_capturing_as_ever(of, status);
+    if (of == spoilt_stream && *status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+        *status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+        asked_about_spoilt++;
+    }
+    return result;
+}
+
+static unsigned begin_spoilt(void)
+{
+    asked_about_spoilt = 0;
+    is_capturing_as_ever = driver->cuStreamIsCapturing;
+    driver->cuStreamIsCapturing = tell_of_spoilt;
+    start();
+    stop_looking_at_locks();
+    unsigned graph = begin_graph(&stream);
+    spoilt_stream = stream;
+    return graph;
+}
+
+Test(graph_memory, a_spoilt_capture_that_nobody_ends_keeps_nothing_for_long)
+{
+    unsigned graph = begin_spoilt();
+    for (unsigned i = 0; i < 300; i++)
+        release(allocate(MIB));
+    cr_assert_eq(kept_for_graphs(), 0);
+    cr_assert_leq(reserved_bytes(), 64 * MIB);
+    cr_assert_not(fake_capture_was_invalidated());
+    fail_capture(graph);
+    cr_assert_eq(told().failed, 1);
+    cr_assert_eq(told().owners, 0);
+}
+
+Test(graph_memory, others_beside_it_do)
+{
+    CUstream other;
+    begin_spoilt();
+    unsigned graph = begin_graph(&other);
+    for (unsigned i = 0; i < 300; i++)
+        release(allocate(MIB));
+    cr_assert_eq(kept_for_graphs(), 300 * MIB);
+    cr_assert_eq(asked_about_spoilt, 1);
+    end_capture(other);
+    destroy_graph(graph);
+    cr_assert_eq(kept_for_graphs(), 0);
+    end_capture(stream);
+}
+
+Test(graph_memory, who_is_out_of_memory_asks_for_it)
+{
+    begin_spoilt();
+    release(allocate(40 * GIB));
+    allocate(30 * GIB);
+    cr_assert_eq(kept_for_graphs(), 0);
+    end_capture(stream);
+}
+
+/* The program has the graph, whatever becomes of the capture. */
+Test(graph_memory, a_spoilt_capture_into_a_graph_keeps_what_it_has)
+{
+    unsigned graph = begin_spoilt();
+    graph_objects_share(pool, (CUgraph)(uintptr_t)graph);
+    for (unsigned i = 0; i < 300; i++)
+        release(allocate(MIB));
+    cr_assert_eq(kept_for_graphs(), 300 * MIB);
+    end_capture(stream);
+}
+
+/* ---- what is cut out of larger blocks ---- */
+
+static CUresult nobody_tells(CUstream asked, CUstreamCaptureStatus *status)
+{
+    (void)asked, (void)status;
+    return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+}
+
+/* A part that was handed out as a capture began. */
+Test(graph_memory, a_part_that_a_graph_owns_is_kept_however_it_is_freed)
+{
+    settings.device.buckets.policy = BUCKETS_SPLIT;
+    start();
+    CUdeviceptr block = allocate(MIB);
+    unsigned graph = begin_graph(&stream);
+    graph_memory_own(pool, block);
+    end_capture(stream);
+    driver->cuStreamIsCapturing = nobody_tells;
+    cr_assert_eq(pool_free_async(pool, driver->cuMemFreeAsync, block, stream), CUDA_SUCCESS);
+    cr_assert_eq(kept_for_graphs(), MIB);
+    destroy_graph(graph);
+    cr_assert_eq(kept_for_graphs(), 0);
+    cr_assert_eq(told().astray, 0);
+}
+
+/* ---- graphs that are captured again ---- */
+
+/* Each time they would get another owner, and none would go before the graph does. */
+Test(graph_memory, a_graph_that_is_captured_anew_gets_no_other_owner)
+{
+    start();
+    unsigned graph = begin_graph(&stream);
+    end_capture_of(graph);
+    pool_captures_lock(pool);
+    fake_capture_begin(stream);
+    pool_capture_began_again(pool, stream);
+    pool_captures_unlock(pool);
+    cr_assert_eq(told().captures, 1);
+    cr_assert(captures_are_going_on(&pool->captures));
+    cr_assert_not(captures_are_all_owned(&pool->captures));
+    end_capture(stream);
+    cr_assert_not(captures_are_going_on(&pool->captures));
+    cr_assert(captures_are_all_owned(&pool->captures));
+    graph = begin_graph(&stream);
+    release(allocate(MIB));
+    cr_assert_eq(kept_for_graphs(), MIB);
+    end_capture(stream);
+    destroy_graph(graph);
 }

@@ -237,6 +237,23 @@ Test(host_answers, a_context_takes_its_blocks_with_it)
     cr_assert_eq(host_counted().evictions.context, 3);
 }
 
+Test(host_answers, while_a_context_ends_nothing_is_handed_out_or_taken_back)
+{
+    host_start();
+    allocate_and_release_host(2, MIB);
+    synchronise();
+    void *block = allocate_host(MIB);
+    uint64_t cached = host_kept().cached;
+    host_memory.ending(context_record(), true);
+    allocate_host(MIB);
+    cr_assert_eq(host_kept().cached, cached);
+    release_host(block);
+    cr_assert_eq(host_kept().cached + host_kept().pending, cached);
+    host_memory.ending(context_record(), false);
+    allocate_host(MIB);
+    cr_assert_eq(host_kept().cached, cached - MIB);
+}
+
 Test(host_answers, a_handle_that_comes_back_is_a_new_context)
 {
     host_start();

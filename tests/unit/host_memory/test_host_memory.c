@@ -148,6 +148,25 @@ Test(host_memory, a_clean_block_that_another_thread_has_freed_is_taken)
     cr_assert_eq(host_counted().hits.clean, 1);
 }
 
+static void release_it_too(void *memory)
+{
+    allocate_and_release_host(2, MIB);
+    pool_free_host(pool, memory);
+}
+
+Test(host_memory, a_block_lies_with_the_thread_that_has_freed_it)
+{
+    host_start();
+    void *block = allocate_host(MIB);
+    release_host(block);
+    synchronise();
+    cr_assert_eq(allocate_host(MIB), block);
+    in_another_thread(release_it_too, block);
+    const struct block *record =
+        block_table_find(&host_memory_of(pool)->blocks, (CUdeviceptr)(uintptr_t)block);
+    cr_assert_neq(host_bin_of(record)->shard, host_shard_of_thread(pool, host_heap()));
+}
+
 /* ---- rung 3: a block whose fence is over ---- */
 
 Test(host_memory, a_block_is_taken_once_its_fence_is_over)
@@ -322,6 +341,7 @@ Test(host_memory, frees_wait_no_longer_than_their_time)
     struct context *c = context_record();
     context_lock(c);
     frees_wait_begin(&c->epochs.frees_wait, monotonic_now() - UINT64_C(11) * 1000000000);
+    host_memory.waited_in_vain(pool, c);
     context_unlock(c);
     fake_launch(context);
     fake_trace();

@@ -3,6 +3,11 @@
  */
 #include "host_fixture.h"
 
+#include <stdatomic.h>
+
+#include "core/contexts/epoch.h"
+#include "core/host_memory/host_by_driver.h"
+#include "core/host_memory/host_release.h"
 #include "machine_fixture.h"
 
 TestSuite(host_release, .init = host_set_up, .fini = host_tear_down, .timeout = 60);
@@ -24,6 +29,22 @@ Test(host_release, a_free_gives_back_what_is_past_the_cap)
     cr_assert_eq(fake_calls(FAKE_FREE_HOST), 1);
     cr_assert_eq(host_kept().cached, 4 * MIB);
     cr_assert_eq(host_counted().evictions.cap, 1);
+}
+
+/* The first free has a fence, since blocks were made, and the third one, since half of what may be
+ * cached waits for it. The fourth passes the cap. */
+Test(host_release, what_is_past_the_cap_goes_back_before_a_fence_is_due)
+{
+    void *blocks[4];
+    cap_cached(7 * MIB);
+    host_start();
+    for (unsigned i = 0; i < 4; i++)
+        blocks[i] = allocate_host(2 * MIB);
+    for (unsigned i = 0; i < 4; i++) {
+        release_host(blocks[i]);
+        cr_assert_leq(host_kept().cached + host_kept().pending, 7 * MIB);
+    }
+    cr_assert_eq(fake_calls(FAKE_FREE_HOST), 1);
 }
 
 Test(host_release, the_cap_is_one_for_all_contexts)
@@ -107,6 +128,105 @@ Test(host_release, a_block_above_the_largest_size_is_not_kept)
     check_that_nothing_is_kept();
 }
 
+/* ---- blocks that are not kept, after frees that have not waited ---- */
+
+static void start_with_largest(uint64_t bytes)
+{
+    settings.host.buckets.largest = (struct byte_size){.bytes = bytes};
+    host_start();
+}
+
+/* A block that is not kept, freed beside work that an earlier free has not waited for. */
+static void *put_a_block_aside(void)
+{
+    start_with_largest(MIB);
+    void *block = allocate_host(2 * MIB);
+    release_host_under_work(MIB);
+    uint64_t started = monotonic_now();
+    release_host(block);
+    cr_assert_geq(monotonic_now() - started, VAIN_WAIT_NANOSECONDS);
+    cr_assert(fake_is_host_allocated(block));
+    cr_assert_eq(fake_host_waits(), 0, "the program may have a lock that the work needs");
+    cr_assert_eq(ask(block, 0).kind, POINTER_HIDDEN);
+    cr_assert_eq(pool_free_host(pool, block), CUDA_ERROR_INVALID_VALUE);
+    return block;
+}
+
+Test(host_release, what_is_not_kept_goes_in_a_later_free_if_it_cannot_go_now)
+{
+    void *block = put_a_block_aside();
+    fake_finish(context);
+    release_host_under_work(MIB / 2);
+    cr_assert(fake_is_host_allocated(block));
+    fake_finish(context);
+    let_time_pass();
+    allocate_and_release_host(1, MIB / 4);
+    cr_assert_not(fake_is_host_allocated(block));
+    cr_assert_eq(fake_host_waits(), 0);
+    cr_assert_eq(host_counted().evictions.free, 1);
+}
+
+Test(host_release, or_with_another_one_that_is_not_kept)
+{
+    void *block = put_a_block_aside();
+    fake_finish(context);
+    let_time_pass();
+    allocate_and_release_host(1, 3 * MIB);
+    cr_assert_not(fake_is_host_allocated(block));
+}
+
+Test(host_release, or_where_memory_is_short)
+{
+    void *block = put_a_block_aside();
+    fake_finish(context);
+    synchronise();
+    allocate_host(MIB);
+    cr_assert_eq(host_kept().cached, 0);
+    cr_assert(host_memory.watch(pool), "the housekeeper stays");
+    cr_assert_eq(pool_trim(pool), 2 * MIB);
+    cr_assert_not(fake_is_host_allocated(block));
+}
+
+Test(host_release, or_with_its_context)
+{
+    put_a_block_aside();
+    const struct host_heap *heap = host_heap();
+    fake_finish(context);
+    end_context(context);
+    cr_assert_not(host_has_aside(heap));
+}
+
+/* Another thread is ending the context, and waits for those who use it. */
+Test(host_release, beside_its_contexts_end_nobody_waits_for_that)
+{
+    settings.host.large = HOST_LARGE_HUGE_PAGES;
+    start_with_largest(64 * MIB);
+    void *memory = allocate_host(6 * MIB);
+    struct context *of = context_find(pool, context);
+    uint64_t generation = context_generation(of);
+    CUdeviceptr address = (CUdeviceptr)(uintptr_t)memory;
+    struct block *block = block_table_find(&host_memory_of(pool)->blocks, address);
+    cr_assert(host_put_aside(host_heap(), block, address, generation));
+    cr_assert(context_pin(of, generation));
+    atomic_store(&of->dying, true);
+    cr_assert_eq(host_free_those_aside(pool, host_heap()), 0);
+    atomic_store(&of->dying, false);
+    context_unpin(of);
+    cr_assert_eq(host_free_those_aside(pool, host_heap()), 6 * MIB);
+}
+
+Test(host_release, after_a_free_without_a_fence_it_goes_at_once)
+{
+    start_with_largest(MIB);
+    void *kept[2] = {allocate_host(KIB), allocate_host(KIB)}, *block = allocate_host(2 * MIB);
+    release_host(kept[0]);
+    unsigned fences = fake_calls(FAKE_RECORD);
+    release_host(kept[1]);
+    cr_assert_eq(fake_calls(FAKE_RECORD), fences);
+    release_host(block);
+    cr_assert_not(fake_is_host_allocated(block));
+}
+
 Test(host_release, a_free_past_the_cap_waits_for_work_that_ends)
 {
     cap_cached(2 * MIB);
@@ -119,6 +239,23 @@ Test(host_release, a_free_past_the_cap_waits_for_work_that_ends)
     cr_assert_eq(queries_until_finish, 0);
     cr_assert_eq(fake_host_waits(), 0, "the driver had nothing left to wait for");
     cr_assert_eq(host_kept().cached, 2 * MIB);
+}
+
+Test(host_release, a_free_past_the_cap_gives_up_on_work_once)
+{
+    void *blocks[4];
+    cap_cached(2 * MIB);
+    host_start();
+    for (unsigned i = 0; i < 4; i++)
+        blocks[i] = allocate_host(2 * MIB);
+    fake_launch(context);
+    uint64_t started = monotonic_now();
+    for (unsigned i = 0; i < 4; i++)
+        release_host(blocks[i]);
+    cr_assert_geq(monotonic_now() - started, VAIN_WAIT_NANOSECONDS);
+    cr_assert_lt(monotonic_now() - started, 2 * VAIN_WAIT_NANOSECONDS);
+    cr_assert_eq(fake_calls(FAKE_FREE_HOST), 0);
+    fake_finish(context);
 }
 
 /* ---- only when nothing runs ---- */
@@ -197,6 +334,56 @@ Test(host_release, but_not_for_long)
     cr_assert_eq(pool_trim(pool), 4 * MIB);
 }
 
+static void begin_to_submit(void *submission)
+{
+    *(struct host_submission *)submission = host_work_begin(pool, NULL);
+}
+
+Test(host_release, beside_work_that_the_host_ends_nothing_goes_back)
+{
+    struct host_submission submission;
+    host_start();
+    allocate_and_release_host(3, 2 * MIB);
+    synchronise();
+    /* It comes too late for the fence that is asked about. */
+    fake_during(FAKE_EVENT_QUERY, begin_to_submit, &submission);
+    cr_assert_eq(pool_trim(pool), 0);
+    fake_during(FAKE_EVENT_QUERY, NULL, NULL);
+    host_work_end(&submission);
+    synchronise();
+    cr_assert_eq(pool_trim(pool), 6 * MIB);
+}
+
+static atomic_bool is_submitting;
+
+static void submit(void *unused)
+{
+    struct host_submission submission = host_work_begin(pool, NULL);
+    (void)unused;
+    atomic_store(&is_submitting, true);
+    host_work_end(&submission);
+}
+
+static void submit_in_another_thread(void *errand)
+{
+    struct timespec nap = {.tv_nsec = 50 * 1000 * 1000};
+    send(errand, submit, NULL);
+    nanosleep(&nap, NULL);
+    cr_assert_not(is_submitting, "the driver's free would wait for it");
+}
+
+Test(host_release, work_that_the_host_ends_is_submitted_after_the_drivers_free)
+{
+    struct errand errand;
+    host_start();
+    allocate_and_release_host(1, 2 * MIB);
+    synchronise();
+    fake_during(FAKE_FREE_HOST, submit_in_another_thread, &errand);
+    cr_assert_eq(pool_trim(pool), 2 * MIB);
+    wait_for(&errand);
+    cr_assert(is_submitting);
+}
+
 Test(host_release, a_trim_asks_what_is_over)
 {
     host_start();
@@ -214,6 +401,19 @@ Test(host_release, what_the_driver_refuses_stays_cached)
     fake_fail(FAKE_FREE_HOST, CUDA_ERROR_NOT_PERMITTED, 1);
     cr_assert_eq(pool_trim(pool), 0);
     cr_assert_eq(host_kept().cached, MIB);
+    cr_assert_eq(allocate_host(MIB), block);
+}
+
+Test(host_release, what_the_driver_refuses_stays_pending)
+{
+    host_start();
+    void *block = release_host_under_work(MIB);
+    fake_fail(FAKE_FREE_HOST, CUDA_ERROR_UNKNOWN, 1);
+    host_release_pending(pool, context_record());
+    cr_assert(fake_is_host_allocated(block));
+    cr_assert_eq(host_kept().pending, MIB, "the GPU may still read it");
+    fake_finish(context);
+    synchronise();
     cr_assert_eq(allocate_host(MIB), block);
 }
 
@@ -319,11 +519,11 @@ Test(host_release, idle_memory_stays_for_a_second_after_a_launch)
     host_start();
     void *block = free_a_block(&freed_at);
     look_for_seconds(freed_at, 9);
-    pool_note_launch(pool);
+    pool_note_launch(pool, NULL);
     look(freed_at + 11 * SECOND);
     cr_assert(fake_is_host_allocated(block));
     launches_are_over_for(2 * SECOND);
-    pool_note_launch(pool);
+    pool_note_launch(pool, NULL);
     look(freed_at + 12 * SECOND);
     cr_assert(fake_is_host_allocated(block), "there was another one");
     launches_are_over_for(2 * SECOND);
@@ -487,6 +687,29 @@ Test(host_release, no_device_gets_anything_from_the_host)
     cr_assert_eq(host_memory.make_room(pool, NULL, MIB), 0);
 }
 
+/* The driver's pools have it as soon as the context's work is over, and let it go when trimmed. */
+static void trim_what_was_freed_in_order(void *block)
+{
+    if (fake_ordered(context) == fake_launched(context))
+        fake_vanish(*(CUdeviceptr *)block);
+}
+
+Test(host_release, what_the_driver_keeps_of_work_that_frees_have_not_waited_for_is_trimmed)
+{
+    CUdeviceptr block;
+    host_start();
+    cr_assert_eq(pool->driver->cuMemAlloc_v2(&block, DEVICE_BYTES / 2), CUDA_SUCCESS);
+    allocate_and_release_host(2, KIB);
+    void *small = allocate_host(KIB);
+    fake_launch(context);
+    release_host(small);
+    cr_assert_eq(fake_calls(FAKE_RECORD), 1, "it has no fence");
+    fake_during(FAKE_TRIM, trim_what_was_freed_in_order, &block);
+    finish_at_query(12);
+    allocate(DEVICE_BYTES / 2 + MIB);
+    cr_assert_not(fake_is_allocated(block));
+}
+
 Test(host_release, the_host_gets_nothing_from_a_device)
 {
     host_start();
@@ -607,5 +830,63 @@ Test(host_release, an_allocation_leaves_memory_to_the_cgroup)
     use_mib(1000);
     allocate_host(32 * MIB);
     cr_assert_eq(host_kept().cached, 48 * MIB);
+    remove_root();
+}
+
+Test(host_release, what_could_not_go_back_goes_in_the_next_free)
+{
+    start_in_a_cgroup(100);
+    void *small[3] = {allocate_host(KIB), allocate_host(KIB), allocate_host(KIB)};
+    allocate_and_release_host(8, 16 * MIB);
+    synchronise();
+    fake_launch(context);
+    use_mib(1000);
+    host_memory.leave_to_machine(pool, monotonic_now());
+    cr_assert_eq(host_kept().cached, 128 * MIB);
+    finish_at_query(4);
+    release_host(small[0]);
+    cr_assert_eq(host_kept().cached / MIB, 80);
+    cr_assert_eq(fake_host_waits(), 0);
+    fake_during(FAKE_EVENT_QUERY, NULL, NULL);
+    release_host(small[1]);
+    release_host(small[2]);
+    cr_assert_eq(host_kept().cached / MIB, 80);
+    remove_root();
+}
+
+/* Unless it is the free of another thread that asks. */
+static void look_whether_it_is_wanted(void *seen)
+{
+    *(bool *)seen |= host_is_wanted(pool) && host_is_closed(host_heap(), HOST_CLOSED_WANTED);
+    finish_soon(NULL);
+}
+
+Test(host_release, who_waits_for_memory_has_other_threads_free_it)
+{
+    bool seen = false;
+    host_start();
+    fake_host_limit(8 * MIB);
+    allocate_and_release_host(1, 6 * MIB);
+    synchronise();
+    fake_launch(context);
+    queries_until_finish = 12;
+    fake_during(FAKE_EVENT_QUERY, look_whether_it_is_wanted, &seen);
+    allocate_host(8 * MIB);
+    cr_assert(seen);
+    cr_assert_not(host_is_wanted(pool));
+    cr_assert_not(host_is_closed(host_heap(), HOST_CLOSED_WANTED));
+}
+
+Test(host_release, what_the_machine_lacks_goes_back_as_well)
+{
+    start_in_a_cgroup(100);
+    allocate_and_release_host(8, 16 * MIB);
+    synchronise();
+    uint64_t now = monotonic_now();
+    host_memory.leave_to_machine(pool, now);
+    cr_assert_eq(host_kept().cached, 128 * MIB);
+    file("/proc/meminfo", "MemTotal:       67108864 kB\nMemAvailable:   24576 kB\n");
+    host_memory.leave_to_machine(pool, now);
+    cr_assert_eq(host_kept().cached, 80 * MIB);
     remove_root();
 }

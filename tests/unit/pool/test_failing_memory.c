@@ -59,11 +59,12 @@ static void nothing_is_lost(long request)
                  (unsigned long long)pending_bytes(), request);
 }
 
-static void run_out_everywhere(bool for_good)
+static void run_out_everywhere(enum bucket_policy policy, bool for_good)
 {
     long tried = 0;
     for (has_failed = true; has_failed && tried < MANY; tried++) {
         set_up();
+        settings.device.buckets.policy = policy;
         pool = pool_create(driver, &settings, &thread_functions);
         context = fake_context(0);
         memory_fails_after(tried, for_good);
@@ -80,12 +81,22 @@ static void run_out_everywhere(bool for_good)
 
 Test(failing_memory, one_request_of_the_pool_fails)
 {
-    run_out_everywhere(false);
+    run_out_everywhere(BUCKETS_GEOMETRIC, false);
 }
 
 Test(failing_memory, no_request_of_the_pool_succeeds_any_more)
 {
-    run_out_everywhere(true);
+    run_out_everywhere(BUCKETS_GEOMETRIC, true);
+}
+
+Test(failing_memory, one_request_of_a_pool_that_cuts_fails)
+{
+    run_out_everywhere(BUCKETS_SPLIT, false);
+}
+
+Test(failing_memory, no_request_of_a_pool_that_cuts_succeeds_any_more)
+{
+    run_out_everywhere(BUCKETS_SPLIT, true);
 }
 
 /* It cannot be known when it ends. */

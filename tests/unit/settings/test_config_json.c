@@ -568,6 +568,17 @@ Test(config_json, groups_have_names)
     REFUSED("{\"limits\": {\"group\": \"a\", \"group_bytes\": 0}}", "limits.group_bytes: found 0");
 }
 
+Test(config_json, memory_nodes_of_the_pool_need_captures_that_allocate)
+{
+    REFUSED("{\"captures\": {\"memory_nodes\": \"pool\"}}",
+            "captures.memory_nodes: found \"pool\" while captures.allocate is false; allowed is "
+            "\"driver\", unless captures.allocate is true");
+    REFUSED("{\"captures\": {\"memory_nodes\": \"none\"}}",
+            "captures.memory_nodes: found \"none\"");
+    cr_assert_eq(read_text("{\"captures\": {\"memory_nodes\": \"pool\", \"allocate\": true}}"), 0);
+    cr_expect_eq(settings.captures.memory_nodes, MEMORY_NODES_POOL);
+}
+
 Test(config_json, a_limit_of_a_group_needs_the_group)
 {
     REFUSED("{\"limits\": {\"group_bytes\": \"1GiB\"}}",

@@ -247,7 +247,7 @@ Test(mempool, what_is_just_being_freed_goes_back_with_its_pool)
     shelf_detach(stream, block);
     cr_assert_eq(pthread_create(&thread, NULL, destroy, &own), 0);
     usleep(50000);
-    shelf_attach(atomic_load(&block->shelf), block);
+    shelf_attach(pool, atomic_load(&block->shelf), block);
     lock_give(&stream->lock);
     pthread_join(thread, NULL);
     cr_assert_not(fake_is_allocated(address));

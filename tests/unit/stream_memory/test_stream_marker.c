@@ -1,6 +1,7 @@
 /*
  * Streams that others order: what their own order gives once an operation is behind a free.
  */
+#include "core/stream_memory/stream_shelf.h"
 #include "streams_fixture.h"
 
 TestSuite(stream_marker, .init = set_up_streams, .fini = tear_down, .timeout = 20);
@@ -92,7 +93,7 @@ Test(stream_marker, an_event_of_the_programs_tells_of_all_before_it)
 
 static void a_capture_comes(void)
 {
-    pool_capture_about_to_begin(pool);
+    pool_capture_about_to_begin(pool, NULL);
 }
 
 /* Nothing could tell any more when it is over, unless its stream can be named. */
@@ -424,4 +425,136 @@ Test(stream_marker, what_comes_back_to_nobody_gets_none)
     take_sizes_that_crowd_each_other_out(60);
     cr_assert_eq(fake_stream_calls().records, records, "%u more",
                  fake_stream_calls().records - records);
+}
+
+/* ---- where there is a marker already, and nothing else to be seen to ---- */
+
+static void start_with_marker(void)
+{
+    start_streams();
+    pool_barrier_coming(pool, NULL);
+    leave_pending(one, 4 * MIB);
+    leave_pending(one, MIB);
+    cr_assert_not_null(stream_called(one)->marker);
+}
+
+static CUresult not_marked_at_once(CUdeviceptr address, CUstream stream)
+{
+    (void)address, (void)stream;
+    return CUDA_ERROR_NOT_READY;
+}
+
+static bool free_at_once(CUstream stream, CUdeviceptr address)
+{
+    return pool_free_async_at_once(pool, address, stream, not_marked_at_once) == CUDA_SUCCESS;
+}
+
+Test(stream_marker, the_next_free_looks_no_further)
+{
+    start_with_marker();
+    CUdeviceptr block = take_on(one, MIB);
+    unsigned records = fake_stream_calls().records;
+    cr_assert(free_at_once(one, block));
+    cr_assert_eq(fake_stream_calls().records, records + 1);
+    cr_assert_eq(bytes_of(one).pending, 5 * MIB);
+    cr_assert_eq(take_on(one, MIB), block);
+}
+
+Test(stream_marker, nor_where_it_fails_which_changes_nothing)
+{
+    start_with_marker();
+    CUdeviceptr block = take_on(one, MIB);
+    fake_stream_fail_records(1);
+    cr_assert_not(free_at_once(one, block));
+    cr_assert_eq(bytes_of(one).live, MIB);
+    cr_assert_eq(bytes_of(one).pending, 4 * MIB);
+    cr_assert(free_at_once(one, block));
+    cr_assert_eq(bytes_of(one).live, 0);
+}
+
+Test(stream_marker, as_a_capture_comes_there_it_is_the_drivers)
+{
+    start_with_marker();
+    CUdeviceptr block = take_on(one, MIB);
+    fake_stream_works(one);
+    fake_stream_during_record(a_capture_comes);
+    free_on(one, block);
+    cr_assert_eq(bytes_of(one).pending, 4 * MIB);
+    cr_assert_eq(bytes_of(one).live, 0);
+    pool_capture_has_come(pool);
+}
+
+static struct context *ending;
+
+static void the_context_begins_to_end(void)
+{
+    atomic_store(&ending->dying, true);
+}
+
+/* What would come to lie there then would be given back by nobody. */
+Test(stream_marker, as_the_context_ends_too)
+{
+    start_with_marker();
+    CUdeviceptr block = take_on(one, MIB);
+    ending = context_find(pool, context);
+    fake_stream_during_record(the_context_begins_to_end);
+    cr_assert_not(free_at_once(one, block));
+    atomic_store(&ending->dying, false);
+    cr_assert_eq(bytes_of(one).live, MIB);
+}
+
+/* Nothing else may put an event there later. */
+Test(stream_marker, where_memory_is_short_each_free_records_an_event)
+{
+    start_with_marker();
+    CUdeviceptr block = take_on(one, MIB);
+    atomic_store(&registry_devices(&pool->registry)->is_short, true);
+    cr_assert_null(stream_called(one)->newest);
+    free_on(one, block);
+    cr_assert_not_null(stream_called(one)->newest);
+}
+
+Test(stream_marker, and_after_early_launches)
+{
+    start_with_marker();
+    CUdeviceptr block = take_on(one, MIB);
+    pool_early_launch(pool, one);
+    free_on(one, block);
+    cr_assert_not_null(stream_called(one)->newest);
+}
+
+Test(stream_marker, nor_is_one_put_there_that_does_not_pay)
+{
+    start_with_marker();
+    CUdeviceptr block = take_on(one, MIB);
+    stream_called(one)->for_driver = 1;
+    cr_assert_not(free_at_once(one, block));
+    cr_assert_eq(stream_called(one)->for_driver, 1);
+}
+
+Test(stream_marker, now_and_then_its_share_is_reckoned_anew)
+{
+    start_with_marker();
+    struct stream *stream = stream_called(one);
+    stream->may_be_uncovered = 12345678;
+    for (unsigned i = 0; i <= FREES_PER_LOOK; i++)
+        free_on(one, take_on(one, MIB));
+    cr_assert_neq(stream->may_be_uncovered, 12345678);
+}
+
+static void the_housekeeper_ends(void)
+{
+    stream_reserve_watch(pool);
+}
+
+/* Which has seen nothing free. */
+Test(stream_marker, the_clock_is_looked_at_where_the_housekeeper_ends_meanwhile)
+{
+    start_with_marker();
+    struct stream *stream = stream_called(one);
+    CUdeviceptr block = take_on(one, MIB);
+    stream->now = 0;
+    fake_stream_during_record(the_housekeeper_ends);
+    cr_assert(free_at_once(one, block));
+    cr_assert_neq(stream->now, 0);
 }

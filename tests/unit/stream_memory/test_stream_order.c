@@ -338,7 +338,7 @@ Test(stream_order, before_a_capture_what_is_pending_gets_an_event)
 {
     start_streams();
     leave_pending(one, MIB);
-    pool_capture_about_to_begin(pool);
+    pool_capture_about_to_begin(pool, NULL);
     fake_finish(context);
     stream_settle(pool, NULL);
     cr_assert_eq(bytes_of(one).cached, MIB);

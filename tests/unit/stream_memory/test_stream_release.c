@@ -121,6 +121,45 @@ Test(stream_release, what_others_left_pending_goes_behind_events)
     cr_assert_eq(fake_calls(FAKE_STREAM_SYNCHRONIZE), 0);
 }
 
+/* What two streams have needed together: a small block, and four large ones. */
+static CUdeviceptr leave_small_and_large(void)
+{
+    keep_to_the_peak();
+    CUdeviceptr small = take_on(one, KIB);
+    fill_stream(other, 4, 4 * MIB);
+    fake_stream_works(one);
+    free_on(one, small);
+    return small;
+}
+
+/* Each costs a call of the driver's, and a miss later. */
+Test(stream_release, small_ones_stay_where_a_few_large_ones_will_do)
+{
+    CUdeviceptr small = leave_small_and_large();
+    take_on(fake_stream(), 8 * MIB);
+    cr_assert_eq(bytes_of(other).pending + bytes_of(other).cached, 8 * MIB);
+    cr_assert_eq(take_on(one, KIB), small);
+}
+
+Test(stream_release, also_of_what_is_over)
+{
+    settings.stream_ordered.evict = EVICT_LEAST_RECENTLY_USED;
+    leave_small_and_large();
+    synchronise_stream(one);
+    synchronise_stream(other);
+    take_on(fake_stream(), 8 * MIB);
+    cr_assert_eq(bytes_of(other).cached, 8 * MIB);
+    cr_assert_eq(bytes_of(one).cached, KIB);
+}
+
+Test(stream_release, and_go_where_there_are_no_others)
+{
+    keep_to_the_peak();
+    fill_stream(one, 64, 64 * KIB);
+    take_on(other, 8 * MIB);
+    cr_assert_eq(bytes_of(one).pending, 0);
+}
+
 /* An event that stands for more than the free is only asked about. */
 Test(stream_release, what_others_left_goes_behind_no_later_work)
 {
@@ -128,12 +167,12 @@ Test(stream_release, what_others_left_goes_behind_no_later_work)
     settings.stream_ordered.caps.reserve_ratio = 1.0;
     settings.stream_ordered.driver_release_threshold.bytes = 0;
     start_streams();
-    fill_stream(one, 4, MIB);
+    fill_stream(one, 4, 2 * MIB);
     fake_launch(context);
     own_events_capture_comes(pool);
     fill_stream(other, 40, 4 * MIB);
-    take_on(fake_stream(), 170 * MIB);
-    cr_assert_eq(bytes_of(one).pending, 4 * MIB);
+    take_on(fake_stream(), 174 * MIB);
+    cr_assert_eq(bytes_of(one).pending, 8 * MIB);
     cr_assert_lt(bytes_of(other).pending, 160 * MIB);
 }
 

@@ -1,0 +1,27 @@
+#include "hot_memory.h"
+
+#include "core/contexts/device.h"
+#include "core/contexts/pool_state.h"
+#include "core/contexts/surroundings.h"
+
+/* Blocks of up to so many times hot_bytes are handed out again while they are hot: by default half
+ * of the GPU's cache. */
+#define HOT_LARGEST 4u
+
+bool policy_keeps_hot(struct pool *pool, const struct heap *heap)
+{
+    return context_of_heap(heap)->device->hot_bytes && one_stream_is_used(pool) &&
+           !atomic_load_explicit(&pool->several_contexts, memory_order_acquire);
+}
+
+uint64_t policy_hot_fence_bytes(struct pool *pool, const struct heap *heap)
+{
+    uint64_t hot = context_of_heap(heap)->device->hot_bytes;
+    return hot && policy_keeps_hot(pool, heap) ? hot : 0;
+}
+
+bool policy_reuses_hot(struct pool *pool, const struct heap *heap, uint64_t bytes)
+{
+    return bytes / HOT_LARGEST <= context_of_heap(heap)->device->hot_bytes &&
+           policy_keeps_hot(pool, heap) && barriers_are_open(pool);
+}

@@ -1,0 +1,62 @@
+#include "release_sums.h"
+
+#include "core/base/numbers.h"
+#include "core/contexts/pool_state.h"
+#include "core/contexts/registry.h"
+#include "core/reclaim/reclaim.h"
+#include "heap.h"
+#include "parts.h"
+
+struct heap_bytes release_sum(struct pool *pool, struct device *device)
+{
+    struct heap_bytes sum = {0};
+    for (struct context *c = context_next(pool, NULL, device); c;
+         c = context_next(pool, c, device)) {
+        struct heap_bytes of_one = heap_bytes(heap_of(c));
+        sum.clean += of_one.clean;
+        sum.pending += of_one.pending;
+        sum.spare += of_one.spare;
+        sum.requested += of_one.requested;
+    }
+    return sum;
+}
+
+uint64_t release_changes(struct pool *pool, struct device *device)
+{
+    struct heap_bytes kept = release_sum(pool, device);
+    uint64_t sum = kept.clean + kept.pending;
+    for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
+        sum += counter_get(&heap_of(c)->reserved_bytes) + counter_get(&heap_of(c)->misses) +
+               counter_get(&c->counters->fences) + counter_get(&heap_of(c)->caches.emptied);
+    return sum;
+}
+
+/* What a request may hope for that is out of memory. Where segments are torn to pieces the sum of
+ * all that is free would keep it waiting, for as long as other threads allocate and free. */
+uint64_t release_returnable(struct pool *pool, struct device *device)
+{
+    uint64_t sum = 0;
+    for (struct context *c = context_next(pool, NULL, device); c;
+         c = context_next(pool, c, device)) {
+        struct heap *heap = heap_of(c);
+        heap_lock(heap);
+        struct heap_bytes bytes = heap_bytes(heap);
+        sum += rest_of(bytes.clean + bytes.pending, heap_splits(heap) ? heap_stuck_bytes(heap) : 0);
+        heap_unlock(heap);
+    }
+    return sum;
+}
+
+void release_add_kept(struct pool *pool, struct device *device, struct kept_bytes *sum)
+{
+    for (struct context *c = context_next(pool, NULL, device); c;
+         c = context_next(pool, c, device)) {
+        struct heap_bytes of_one = heap_bytes(heap_of(c));
+        uint64_t kept = of_one.clean + of_one.pending;
+        uint64_t reserved = counter_get(&heap_of(c)->reserved_bytes);
+        /* Others may be changing them meanwhile. */
+        sum->live += rest_of(reserved, kept);
+        sum->cached += of_one.clean;
+        sum->pending += of_one.pending;
+    }
+}

@@ -1,0 +1,298 @@
+#include "graph_nodes.h"
+
+#include <stdlib.h>
+
+#include "core/contexts/capture.h"
+#include "core/contexts/context.h"
+#include "core/contexts/device.h"
+#include "core/contexts/host_work.h"
+#include "core/contexts/registry.h"
+#include "core/device_memory/device_memory.h"
+#include "core/driver/calls.h"
+#include "graph_blocks.h"
+#include "graph_held.h"
+#include "graph_memory.h"
+#include "graph_pools.h"
+
+/* So many free blocks are looked at for one that may be had. */
+#define CANDIDATES 8u
+
+static struct graph_owner *owner_of(const struct graph_memory *memory,
+                                    const struct capture_place *place)
+{
+    lock_must_be_held(&memory->lock);
+    struct graph_owner *owner = memory->under_way;
+    while (owner && owner->capture_id != place->capture)
+        owner = owner->next;
+    return owner;
+}
+
+/* ---- who is served ---- */
+
+/* Nodes take from the device's current memory pool. What a program wants of a pool of its own, the
+ * driver knows. */
+static bool is_of_default_pool(const struct driver *driver, CUdevice device,
+                               const CUmemoryPool *named)
+{
+    CUmemoryPool standard = NULL, current = NULL;
+    if (!driver->cuDeviceGetDefaultMemPool ||
+        driver->cuDeviceGetDefaultMemPool(&standard, device) != CUDA_SUCCESS)
+        return false;
+    if (named)
+        return *named == standard;
+    return !driver->cuDeviceGetMemPool ||
+           (driver->cuDeviceGetMemPool(&current, device) == CUDA_SUCCESS && current == standard);
+}
+
+/* The context that is current, where the stream is one of its. Another one's is left to the driver,
+ * and so is a green context's. */
+static struct context *context_of(struct pool *pool, CUstream stream)
+{
+    bool green = false;
+    CUcontext of = NULL, current = NULL;
+    const struct driver *driver = pool->driver;
+    struct context *context = context_current(pool, &green);
+    if (!context || green || !context_is_usable(context) || !driver->cuStreamGetCtx ||
+        driver->cuStreamGetCtx(stream, &of) != CUDA_SUCCESS ||
+        driver->cuCtxGetCurrent(&current) != CUDA_SUCCESS || of != current)
+        return NULL;
+    return context;
+}
+
+/* NULL: the driver is to answer. */
+static struct context *served_context(struct pool *pool, const CUmemoryPool *memory_pool,
+                                      CUstream stream, struct capture_place *place)
+{
+    if (!graph_memory_serves(pool) || is_in_host_function(pool) ||
+        !capture_place_ask(pool->driver, stream, place))
+        return NULL;
+    struct context *context = context_of(pool, stream);
+    if (!context || !is_of_default_pool(pool->driver, context->device->ordinal, memory_pool))
+        return NULL;
+    struct graph_memory *memory = graph_memory_of(pool);
+    lock_take(&memory->lock, LOCK_GRAPHS);
+    bool owned = owner_of(memory, place) != NULL;
+    lock_give(&memory->lock);
+    return owned ? context : NULL;
+}
+
+/* ---- blocks that were given back ---- */
+
+struct candidate {
+    CUdeviceptr address;
+    uint64_t free_number;
+    bool same_graph; /* that it was freed in, and is to be used in */
+    struct capture_place freed_at;
+};
+
+/* Whether the owner's capture goes on in the graph in which the block was freed. Several may make
+ * one graph (cuStreamBeginCaptureToGraph); and what was freed before this one began, in a graph
+ * with its graph's handle, was freed in that only if it had nodes then. */
+static bool is_of_same_graph(const struct graph_block *block, const struct graph_owner *owner,
+                             const struct capture_place *place)
+{
+    return block->freed_at->capture == place->capture ||
+           (block->freed_at->graph == place->graph &&
+            (owner->had_nodes || block->free_number > owner->frees));
+}
+
+/* Those in the pool of this capture that fit, the ones freed last first: the graph's order leads
+ * back to these soonest. */
+static unsigned find_candidates(struct graph_memory *memory, const struct context *context,
+                                const struct capture_place *place, size_t bytes,
+                                struct candidate *found)
+{
+    unsigned count = 0;
+    uint64_t size = heap_size_of_block(context, bytes);
+    lock_take(&memory->lock, LOCK_GRAPHS);
+    const struct graph_owner *owner = owner_of(memory, place);
+    const struct graph_block *b = owner && owner->pool ? owner->pool->free : NULL;
+    for (; b && count < CANDIDATES; b = b->next_free)
+        if (b->bytes == size && b->block->heap == heap_of(context))
+            found[count++] = (struct candidate){b->address, b->free_number,
+                                                is_of_same_graph(b, owner, place), *b->freed_at};
+    lock_give(&memory->lock);
+    return count;
+}
+
+/* Whether the next use comes after all those before the free. Graphs whose captures share a pool
+ * never run at the same time. */
+static bool is_behind(struct capture_past *past, const struct candidate *candidate)
+{
+    return !candidate->same_graph || capture_past_includes(past, &candidate->freed_at);
+}
+
+/* False where another thread was faster. */
+static bool take(struct graph_memory *memory, const struct candidate *candidate,
+                 const struct capture_place *place, size_t bytes)
+{
+    lock_take(&memory->lock, LOCK_GRAPHS);
+    struct graph_owner *owner = owner_of(memory, place);
+    struct graph_block *b = graph_blocks_find(&memory->blocks, candidate->address);
+    bool taken = owner && b && b->freed_at && b->free_number == candidate->free_number &&
+                 b->pool == owner->pool && heap_take_parked(b->block, b->address, bytes);
+    if (taken) {
+        graph_pool_take(b);
+        graph_block_unparked(memory, b);
+        graph_block_link(b, owner);
+        graph_block_made(b, owner);
+        b->freer = 0;
+    }
+    lock_give(&memory->lock);
+    return taken;
+}
+
+/* 0: there is none. */
+static CUdeviceptr take_freed(struct pool *pool, const struct context *context,
+                              const struct capture_place *place, size_t bytes)
+{
+    struct graph_memory *memory = graph_memory_of(pool);
+    struct candidate found[CANDIDATES];
+    struct capture_past past;
+    if (atomic_load_explicit(&memory->starts_early, memory_order_relaxed))
+        return 0;
+    unsigned count = find_candidates(memory, context, place, bytes, found);
+    if (count)
+        capture_past_begin(&past, pool->driver, place);
+    for (unsigned i = 0; i < count; i++)
+        if (is_behind(&past, &found[i]) && take(memory, &found[i], place, bytes))
+            return found[i].address;
+    return 0;
+}
+
+/* ---- new blocks ---- */
+
+/* False where there is no memory to note it: then it is nobody's, until its context ends. A free of
+ * a block that nothing is known of would be the driver's, and a part of the graph. */
+static bool own(struct graph_memory *memory, struct graph_owner *owner, CUdeviceptr address,
+                struct block *block)
+{
+    lock_must_be_held(&memory->lock);
+    struct graph_pool *pool = graph_pool_of(owner);
+    struct graph_block *owned = pool ? graph_blocks_add(memory, address, block) : NULL;
+    if (!owned) {
+        heap_park(block, address);
+        return false;
+    }
+    heap_own(block, address);
+    graph_block_link(owned, owner);
+    graph_block_made(owned, owner);
+    graph_pool_join(pool, owned);
+    return true;
+}
+
+static CUresult allocate_anew(struct pool *pool, struct context *context,
+                              const struct capture_place *place, CUdeviceptr *address, size_t bytes)
+{
+    struct graph_memory *memory = graph_memory_of(pool);
+    CUresult result = heap_allocate_anew(pool, context, address, bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    struct block *block = block_table_find(&pool->blocks, *address);
+    lock_take(&memory->lock, LOCK_GRAPHS);
+    /* Where another thread has ended the capture, the block is the program's like any other. */
+    struct graph_owner *owner = owner_of(memory, place);
+    if (block && owner && !own(memory, owner, *address, block))
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    lock_give(&memory->lock);
+    return result;
+}
+
+bool graph_nodes_allocate_captured(struct pool *pool, CUdeviceptr *address, size_t bytes,
+                                   const CUmemoryPool *memory_pool, CUstream stream,
+                                   CUresult *result)
+{
+    no_lock_may_be_held();
+    if (!address || !bytes)
+        return false;
+    graph_memory_take_up(pool);
+    struct capture_place place;
+    /* Captures mind some of what is asked of the driver. */
+    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+    struct context *context = served_context(pool, memory_pool, stream, &place);
+    CUdeviceptr freed = context ? take_freed(pool, context, &place, bytes) : 0;
+    relaxed_mode_end(pool->driver, mode);
+    if (!context)
+        return false;
+    *result = CUDA_SUCCESS;
+    if (freed)
+        *address = freed;
+    else
+        *result = allocate_anew(pool, context, &place, address, bytes);
+    /* Relaxed, like every counter. */
+    if (*result == CUDA_SUCCESS)
+        atomic_fetch_add_explicit(&graph_memory_of(pool)->counters->in_place_of_nodes, 1,
+                                  memory_order_relaxed);
+    return true;
+}
+
+/* ---- frees ---- */
+
+/* Each capture may free what another one has allocated, for its own graph frees it once a launch.
+ * Its own it frees once. */
+static CUresult free_captured(struct graph_memory *memory, struct graph_owner *owner,
+                              struct graph_block *block, const struct capture_place *place)
+{
+    lock_must_be_held(&memory->lock);
+    bool freed = block->parked;
+    if (freed && (graph_block_was_freed_by_its_capture(block) || block->freer == owner->number))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!freed && !heap_park(block->block, block->address))
+        return CUDA_ERROR_INVALID_VALUE;
+    graph_block_link(block, owner);
+    if (!freed)
+        graph_block_parked(memory, block);
+    block->freer = owner->number;
+    block->launches = graph_block_launches(memory, block);
+    if (!freed && block->maker == owner->number && block->pool == owner->pool)
+        graph_pool_put(memory, block, place);
+    return CUDA_SUCCESS;
+}
+
+bool graph_nodes_free_on_stream(struct pool *pool, struct block *block, CUdeviceptr address,
+                                CUstream stream, CUresult *result)
+{
+    no_lock_may_be_held();
+    struct graph_memory *memory = graph_memory_of(pool);
+    struct capture_place place;
+    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+    /* Also beside captures without owners: its own has one, or the driver answers. */
+    bool captured =
+        captures_are_going_on(&pool->captures) && capture_place_ask(pool->driver, stream, &place);
+    relaxed_mode_end(pool->driver, mode);
+    lock_take(&memory->lock, LOCK_GRAPHS);
+    struct graph_block *found = graph_blocks_find(&memory->blocks, address);
+    bool ours = found && found->pool && found->block == block;
+    struct graph_owner *owner = captured ? owner_of(memory, &place) : NULL;
+    if (ours && owner)
+        *result = free_captured(memory, owner, found, &place);
+    else if (ours && found->parked && !captured)
+        *result = graph_block_free_again(memory, found);
+    else
+        ours = false;
+    lock_give(&memory->lock);
+    return ours;
+}
+
+/* ---- stream-ordered memory of before ---- */
+
+bool graph_nodes_hold_captured(struct pool *pool, const struct graph_held *what, CUstream stream)
+{
+    struct graph_memory *memory = graph_memory_of(pool);
+    struct capture_place place;
+    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+    bool captured = graph_memory_serves(pool) && capture_place_ask(pool->driver, stream, &place);
+    relaxed_mode_end(pool->driver, mode);
+    struct graph_held *held = captured ? malloc(sizeof *held) : NULL;
+    if (!held)
+        return false;
+    *held = *what;
+    lock_take(&memory->lock, LOCK_GRAPHS);
+    struct graph_owner *owner = owner_of(memory, &place);
+    if (owner)
+        graph_held_add(owner, held);
+    lock_give(&memory->lock);
+    if (!owner)
+        free(held);
+    return owner != NULL;
+}

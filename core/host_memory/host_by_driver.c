@@ -1,0 +1,183 @@
+#include "host_by_driver.h"
+
+#include "core/base/clock.h"
+#include "core/contexts/context.h"
+#include "core/contexts/epoch.h"
+#include "core/contexts/fence_list.h"
+#include "core/driver/calls.h"
+#include "host_large.h"
+
+/* Other than cuMemFreeHost this takes a current context, which neither the housekeeper has nor
+ * every thread of the program. */
+static CUresult give_back_registered(struct pool *pool, struct context *context, void *memory,
+                                     uint64_t bytes)
+{
+    bool pushed;
+    if (!context_push(pool, context, &pushed))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    CUresult result = host_large_give_back(pool, memory, bytes);
+    context_pop(pool, pushed);
+    return result;
+}
+
+CUresult host_call_to_free(struct pool *pool, const struct host_leaving *leaving)
+{
+    void *memory = (void *)(uintptr_t)leaving->address;
+    enter_driver();
+    CUresult result = leaving->origin == HOST_REGISTERED
+                          ? give_back_registered(pool, leaving->context, memory, leaving->bytes)
+                          : pool->driver->cuMemFreeHost(memory);
+    leave_driver();
+    return result;
+}
+
+/* The driver's own free waits for all of the context's work. What was submitted before earlier
+ * frees the program's plain calls would have waited for there: it may since have taken a lock that
+ * this work needs. So that is waited for as long as an allocation waits in vain, and not where it
+ * may be behind work that only the host ends. */
+bool host_frees_are_over(struct pool *pool, struct context *context)
+{
+    struct epochs *epochs = &context->epochs;
+    context_lock(context);
+    uint64_t last = atomic_load_explicit(&epochs->fenced, memory_order_relaxed);
+    uint64_t clean = epoch_clean(epochs), give_up_at = monotonic_now();
+    bool over = last <= clean;
+    /* What another one has waited for in vain is only asked about. */
+    if (!host_work_is_unwaited(&epochs->host_work, clean))
+        give_up_at += VAIN_WAIT_NANOSECONDS;
+    if (!over && !epoch_may_be_behind_host_work(epochs, last)) {
+        over = epoch_wait_when_short(pool, context, last, give_up_at);
+        /* Else other contexts' work is all that is left. */
+        if (!over && monotonic_now() >= give_up_at)
+            host_work_note_unwaited(&epochs->host_work, last);
+    }
+    context_unlock(context);
+    return over;
+}
+
+/* What the driver has answered. generation: of the context, before the block was claimed: if the
+ * context has died since, the record may be another's. */
+static void settle(struct pool *pool, struct host_heap *heap, struct block *block,
+                   uint64_t generation, CUresult result, uint64_t nanoseconds)
+{
+    lock_must_be_held(&heap->context->lock);
+    if (!host_lives_on(heap, generation))
+        return;
+    struct bucket_counters *counters = host_counters_of(block);
+    if (result != CUDA_SUCCESS) {
+        host_count_back(block);
+        block_set_state(block, BLOCK_LIVE);
+        return;
+    }
+    host_count_live(pool, heap, 0 - counter_get(&block->requested));
+    host_forget(pool, heap, block);
+    bucket_count_return(counters, EVICTION_FREE, nanoseconds);
+    counter_add(&counters->frees, 1);
+}
+
+/* False if the block is not live there (any more). */
+static bool claim_for_driver(struct host_heap *heap, struct block *block, CUdeviceptr address,
+                             uint64_t generation, struct host_leaving *leaving)
+{
+    context_lock(heap->context);
+    bool claimed = host_lives_on(heap, generation) && host_claim(block, address);
+    if (claimed)
+        *leaving = host_leaving(block);
+    context_unlock(heap->context);
+    return claimed;
+}
+
+/* What the pool has mapped itself is unmapped by whoever comes first, a free or the context's end.
+ */
+static bool pin_if_registered(struct context *context, uint64_t generation, bool registered)
+{
+    uint64_t started = monotonic_now();
+    while (registered && !context_pin(context, generation)) {
+        if (context_generation(context) != generation)
+            return false;
+        patient_nap(started);
+    }
+    return true;
+}
+
+/* The record stays in the table until the driver has answered, so that a second free of the program
+ * does not come first. The context is pinned where the pool has mapped the block. */
+static CUresult free_there(struct pool *pool, struct block *block, CUdeviceptr address,
+                           uint64_t generation)
+{
+    struct host_heap *heap = host_heap_of_block(block);
+    struct context *context = heap->context;
+    uint64_t started = monotonic_now();
+    struct host_leaving leaving;
+    bool claimed = claim_for_driver(heap, block, address, generation, &leaving);
+    CUresult result = claimed ? host_call_to_free(pool, &leaving) : CUDA_ERROR_INVALID_VALUE;
+    if (claimed) {
+        context_lock(context);
+        settle(pool, heap, block, generation, result, monotonic_now() - started);
+        context_unlock(context);
+    }
+    return result;
+}
+
+CUresult host_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr address)
+{
+    struct context *context = host_heap_of_block(block)->context;
+    uint64_t generation = context_generation(context);
+    bool registered = host_origin_of(block) == HOST_REGISTERED;
+    if (!pin_if_registered(context, generation, registered))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = free_there(pool, block, address, generation);
+    if (registered)
+        context_unpin(context);
+    return result;
+}
+
+/* ---- blocks put aside ---- */
+
+bool host_put_aside(struct host_heap *heap, struct block *block, CUdeviceptr address,
+                    uint64_t generation)
+{
+    context_lock(heap->context);
+    bool claimed = host_lives_on(heap, generation) && host_claim(block, address);
+    if (claimed) {
+        block->links[LINK_BUCKET].next = atomic_load_explicit(&heap->aside, memory_order_relaxed);
+        atomic_store_explicit(&heap->aside, block, memory_order_relaxed);
+    }
+    context_unlock(heap->context);
+    return claimed;
+}
+
+/* It is live again, for the moment until it is freed. NULL: there is none. */
+static struct block *take_aside(struct host_heap *heap, CUdeviceptr *address)
+{
+    context_lock(heap->context);
+    struct block *block = atomic_load_explicit(&heap->aside, memory_order_relaxed);
+    if (block) {
+        atomic_store_explicit(&heap->aside, block->links[LINK_BUCKET].next, memory_order_relaxed);
+        *address = block_address(block);
+        host_count_back(block);
+        block_set_state(block, BLOCK_LIVE);
+    }
+    context_unlock(heap->context);
+    return block;
+}
+
+uint64_t host_free_those_aside(struct pool *pool, struct host_heap *heap)
+{
+    uint64_t sum = 0;
+    /* The caller may keep the context from ending, so its end is not waited for: that sees to them.
+     */
+    if (!host_has_aside(heap) || !context_pin(heap->context, context_generation(heap->context)))
+        return 0;
+    CUdeviceptr address;
+    struct block *block;
+    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+    while ((block = take_aside(heap, &address))) {
+        uint64_t bytes = block_bytes(block);
+        if (free_there(pool, block, address, context_generation(heap->context)) == CUDA_SUCCESS)
+            sum += bytes;
+    }
+    relaxed_mode_end(pool->driver, mode);
+    context_unpin(heap->context);
+    return sum;
+}

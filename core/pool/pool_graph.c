@@ -1,0 +1,75 @@
+/*
+ * Graphs that go, and the pools that captured streams allocate from: the functions of pool.h that
+ * concern them.
+ */
+#include "core/driver/calls.h"
+#include "core/graph_memory/graph_memory.h"
+#include "core/graph_memory/graph_nodes.h"
+#include "core/graph_memory/graph_owners.h"
+#include "core/graph_memory/graph_pools.h"
+#include "pool.h"
+#include "pool_stream.h"
+
+void pool_graphs_may_be_gone(struct pool *pool)
+{
+    if (is_inside_driver())
+        return;
+    graph_memory_take_up(pool);
+}
+
+void pool_note_driver_allocation(struct pool *pool, CUstream stream)
+{
+    graph_memory_allocated_on(pool, stream);
+}
+
+uint64_t pool_graph_pool_create(struct pool *pool)
+{
+    return graph_nodes_are_served(pool) ? graph_pool_create(graph_memory_of(pool)) : 0;
+}
+
+/* A function of graph_pools.h that answers whether there is such a pool. */
+static CUresult answer(struct pool *pool, uint64_t number,
+                       bool (*function)(struct graph_memory *, uint64_t))
+{
+    if (!graph_nodes_are_served(pool))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return function(graph_memory_of(pool), number) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult pool_graph_pool_use(struct pool *pool, uint64_t number, CUstream stream)
+{
+    /* Without numbers, a later stream with the same handle would use the pool as well. */
+    unsigned long long id = 0;
+    if (!graph_nodes_are_served(pool) || !pool->driver->cuStreamGetId)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (!stream_is_created(stream))
+        return CUDA_ERROR_INVALID_HANDLE;
+    CUresult result = graph_stream_id(pool, stream, &id);
+    if (result != CUDA_SUCCESS)
+        return result;
+    return graph_pool_use(graph_memory_of(pool), number, stream, id) ? CUDA_SUCCESS
+                                                                     : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult pool_graph_pool_seal(struct pool *pool, uint64_t number)
+{
+    return answer(pool, number, graph_pool_seal);
+}
+
+CUresult pool_graph_pool_clear(struct pool *pool, uint64_t number)
+{
+    return answer(pool, number, graph_pool_clear);
+}
+
+CUresult pool_graph_pool_bytes(struct pool *pool, uint64_t number, struct kept_bytes *bytes)
+{
+    if (!graph_nodes_are_served(pool))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return graph_pool_bytes(graph_memory_of(pool), number, bytes) ? CUDA_SUCCESS
+                                                                  : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult pool_graph_pool_destroy(struct pool *pool, uint64_t number)
+{
+    return answer(pool, number, graph_pool_destroy);
+}

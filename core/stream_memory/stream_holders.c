@@ -1,0 +1,54 @@
+#include "stream_holders.h"
+
+#include "core/base/lines.h"
+
+/* Sizes are multiples of large powers of two, records lie at multiples of their size. */
+static unsigned hash_of(const struct mempool *mempool, uint64_t bytes)
+{
+    uint64_t key = bytes + (uint64_t)(uintptr_t)mempool;
+    return (unsigned)(key * UINT64_C(0x9E3779B97F4A7C15) >> 54);
+}
+_Static_assert(STREAMS_SIZES == 1u << (64 - 54), "hash_of gives as many");
+
+static struct stream_holders *find(struct stream_holders *first, const struct mempool *mempool,
+                                   uint64_t bytes)
+{
+    while (first && (first->mempool != mempool || first->bytes != bytes))
+        first = first->next;
+    return first;
+}
+
+static struct stream_holders *make(const struct mempool *mempool, uint64_t bytes)
+{
+    struct stream_holders *made = allocate_apart(STREAM_APART, sizeof *made);
+    if (made) {
+        made->mempool = mempool;
+        made->bytes = bytes;
+    }
+    return made;
+}
+
+/* A new one comes first of its hash, and only where that is the one that was looked through from:
+ * so nobody else has made the same meanwhile. */
+struct stream_holders *stream_holders_get(struct streams *streams, const struct mempool *mempool,
+                                          uint64_t bytes)
+{
+    _Atomic(struct stream_holders *) *list = &streams->holders[hash_of(mempool, bytes)];
+    struct stream_holders *first = atomic_load_explicit(list, memory_order_acquire), *made = NULL;
+    for (;;) {
+        struct stream_holders *found = find(first, mempool, bytes);
+        if (!found && !made)
+            made = make(mempool, bytes);
+        if (found) {
+            free_apart(made);
+            return found;
+        }
+        if (!made)
+            return NULL;
+        made->next = first;
+        /* The release pairs with the acquire of whoever finds it. */
+        if (atomic_compare_exchange_weak_explicit(list, &first, made, memory_order_acq_rel,
+                                                  memory_order_acquire))
+            return made;
+    }
+}
