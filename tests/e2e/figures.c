@@ -310,6 +310,17 @@ static void allocate_and_free(void)
         CU(cuMemFree_v2(take(MIB)));
 }
 
+/* What is cached is the same in every such process, however fast the device is. */
+static void allocate_and_free_32(void)
+{
+    CUdeviceptr blocks[32];
+    for (int i = 0; i < 32; i++)
+        blocks[i] = take(MIB);
+    for (int i = 0; i < 32; i++)
+        CU(cuMemFree_v2(blocks[i]));
+    CU(cuCtxSynchronize());
+}
+
 /* So many that their counters do not fit into the file as it was made. */
 static void allocate_many_sizes(void)
 {
@@ -366,7 +377,10 @@ int main(int argc, char **argv)
         work_until_killed(argv[2]);
         return 1;
     }
-    allocate_and_free();
+    if (strcmp(argv[1], "wait") == 0)
+        allocate_and_free_32();
+    else
+        allocate_and_free();
     if (strcmp(argv[1], "truncated") == 0 && argc == 4)
         go_on_when_truncated(atol(argv[2]), argv[3]);
     if (strcmp(argv[1], "bus") == 0 && argc == 3)

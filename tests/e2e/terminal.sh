@@ -265,7 +265,7 @@ pool=$(cat "$work/pid.pool")
 terminal 160 24 "$top"
 expect "top of a process with the pool" shows "^ +$pool .*figures wait"
 keys t
-expect "t trims it, too" shows "^$pool figures wait: 3[0-9]\.0 MiB back\$"
+expect "t trims it, too" shows "^$pool figures wait: 32\.0 MiB back\$"
 expect "and nothing is cached there" shows "^ +$pool +.* 0 B .*figures wait"
 keys q
 kill -KILL "$pool"

@@ -160,7 +160,7 @@ pool() { # name, variables: as start
     echo "$pid" >"$work/pid.$name"
 }
 pool off 'CUDAPOOL_CONFIG={"version": 1, "neighbours": {"enabled": false}}'
-says "one whose neighbours are off" 1 "$pid figures wait: keeps 3[0-9]\.0 MiB: neighbours\.enabled is false there" -- "$pid"
+says "one whose neighbours are off" 1 "$pid figures wait: keeps 32\.0 MiB: neighbours\.enabled is false there" -- "$pid"
 "$cudapool" top --count 1 "$pid" >"$work/top"
 expect "which top calls alone" grep -Eq "^ +$pid .* alone  .*figures wait" "$work/top"
 end off
@@ -168,20 +168,20 @@ end off
 pool one 'CUDAPOOL_CONFIG={"version": 1, "limits": {"group": "jobs", "group_bytes": "1GiB"}}'
 "$cudapool" top --count 1 "$pid" >"$work/top"
 expect "one of a group is shown so" grep -Eq "^ +$pid +- +jobs .*figures wait" "$work/top"
-says "a program with the pool gives back what it caches" 0 "$pid figures wait: 3[0-9]\.0 MiB back" -- "$pid"
+says "a program with the pool gives back what it caches" 0 "$pid figures wait: 32\.0 MiB back" -- "$pid"
 says "and then has nothing" 0 "$pid figures wait: nothing to give back" -- "$pid"
 end one
 pool one
 kill -STOP "$pid"
-says "one that is stopped keeps it" 1 "$pid figures wait: keeps 3[0-9]\.0 MiB: no answer, it is stopped" -- "$pid"
+says "one that is stopped keeps it" 1 "$pid figures wait: keeps 32\.0 MiB: no answer, it is stopped" -- "$pid"
 kill -CONT "$pid"
-says "until it goes on" 0 "$pid figures wait: (3[0-9]\.0 MiB back|nothing to give back)" -- "$pid"
+says "until it goes on" 0 "$pid figures wait: (32\.0 MiB back|nothing to give back)" -- "$pid"
 end one
 if [ "$ALONE" = yes ]; then
     pool one "SIMCUDA_SHARED=$work/memory"
     one=$pid
     pool two "SIMCUDA_SHARED=$work/memory"
-    says "those of a device, by its number" 0 "($one|$pid) .*: 3[0-9]\.0 MiB back" "($one|$pid) .*: 3[0-9]\.0 MiB back" \
+    says "those of a device, by its number" 0 "($one|$pid) .*: 32\.0 MiB back" "($one|$pid) .*: 32\.0 MiB back" \
         '2 processes: 6[0-9]\.0 MiB back' -- --device 0
     pool three
     complains "a number that is not the same device for all" \
