@@ -74,38 +74,18 @@ __attribute__((noinline)) static CUresult wait_in_free(struct pool *pool, struct
     return freed ? CUDA_SUCCESS : result;
 }
 
-/* The driver's free waits with the driver's own lock held. The work that it waits for
- * may need another thread to allocate first. Without the pool that thread's frees would have waited
- * for the work already; with it they have not. So while other threads use the heap, the pool waits
- * for the work first, without a lock. */
-static void wait_before_the_driver(struct pool *pool, struct context *context)
-{
-    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
-    struct heap *heap = heap_of(context);
-    if (captures_are_going_on(&pool->captures) || policy_is_without_fences(context) ||
-        !pool->driver->cuCtxRecordEvent)
-        return;
-    heap_lock(heap);
-    bool others = heap->caches.count > 1 || heap->uses_in_a_row < HEAP_USES_ALONE;
-    struct fence *fence = others ? heap_begin_fence(context, true) : NULL;
-    uint64_t stamp = epoch_current(&context->epochs) - 1;
-    heap_unlock(heap);
-    if (fence)
-        epoch_record(pool, context, fence);
-    if (others)
-        heap_wait_like_the_driver(pool, context, stamp);
-}
-
 /* A free that the driver answers. */
 __attribute__((noinline)) static CUresult free_past_the_pool(struct pool *pool, struct block *block,
                                                              CUdeviceptr address,
                                                              const struct free_call *call)
 {
     struct context *context = context_of_heap(block->heap);
-    if (call->waitable)
-        wait_before_the_driver(pool, context);
+    if (!call->waitable)
+        return heap_free_by_driver(pool, block, address, call->release, call->argument);
+    heap_begin_driver_free(pool, context);
     CUresult result = heap_free_by_driver(pool, block, address, call->release, call->argument);
-    if (call->waitable && policy_is_without_fences(context))
+    heap_end_driver_free(context);
+    if (policy_is_without_fences(context))
         heap_free_pending(pool, context);
     return result;
 }
@@ -201,6 +181,8 @@ static CUresult finish_free(struct pool *pool, struct block *block, CUdeviceptr 
     }
     if (freed->fence)
         result = heap_end_free(pool, context, freed->fence, call->waitable);
+    if (call->waitable)
+        heap_wait_for_driver_frees(context, freed->stamp);
     /* Where no fence could be had, the driver's own free waits. */
     if (freed->host_work && !heap_wait_for_stamp(pool, context, freed->stamp) &&
         take_back(block->heap, block, address, freed->stamp))

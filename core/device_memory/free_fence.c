@@ -1,8 +1,11 @@
 #include "free_fence.h"
 
+#include <assert.h>
+
 #include "cache_set.h"
 #include "cache_threads.h"
 #include "core/base/clock.h"
+#include "core/contexts/capture.h"
 #include "core/contexts/device.h"
 #include "core/contexts/epoch.h"
 #include "core/contexts/fence_list.h"
@@ -83,16 +86,95 @@ bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t st
     return fenced;
 }
 
-void heap_wait_like_the_driver(struct pool *pool, struct context *context, uint64_t stamp)
+static void let_frees_wait(struct heap *heap)
 {
-    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
+    heap_lock_must_be_held(heap);
+    heap->driver_frees++;
+    heap_set_closed(heap, CLOSED_DRIVER_FREES, true);
+    /* Threads that are in their caches have not seen the bit. */
+    thread_caches_wait(heap);
+}
+
+static void let_frees_wait_no_more(struct heap *heap)
+{
+    heap_lock_must_be_held(heap);
+    assert(heap->driver_frees > 0);
+    heap_set_closed(heap, CLOSED_DRIVER_FREES, --heap->driver_frees > 0);
+}
+
+/* Whether no fence could tell, or must be recorded now. */
+static bool fence_is_out_of_the_question(struct pool *pool, const struct context *context)
+{
+    return captures_are_going_on(&pool->captures) || policy_is_without_fences(context) ||
+           !pool->driver->cuCtxRecordEvent;
+}
+
+/* What is pending now, by a fence of this thread's, or by the one that the thread that is recording
+ * makes after its own. Releases and retakes the lock. */
+static void wait_for_all_freed(struct pool *pool, struct context *context)
+{
     struct heap *heap = heap_of(context);
-    heap_lock(heap);
+    heap_lock_must_be_held(heap);
+    struct fence *fence = heap_begin_fence(context, true);
+    uint64_t stamp = epoch_current(&context->epochs) - (context->epochs.owed ? 0 : 1);
+    if (fence) {
+        heap_unlock(heap);
+        epoch_record(pool, context, fence);
+        heap_lock(heap);
+    }
     uint64_t waited_before = thread_state.waited_ns;
     epoch_wait_when_short(pool, context, stamp, 0);
     if (thread_state.waited_ns != waited_before)
         count_wait(heap);
+}
+
+static bool nothing_is_pending(const struct context *context)
+{
+    return epoch_newest_pending(context) <= epoch_clean(&context->epochs);
+}
+
+void heap_begin_driver_free(struct pool *pool, struct context *context)
+{
+    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
+    struct heap *heap = heap_of(context);
+    heap_lock(heap);
+    bool others = (heap->caches.count > 1 || heap->uses_in_a_row < HEAP_USES_ALONE) &&
+                  !fence_is_out_of_the_question(pool, context);
+    if (others)
+        wait_for_all_freed(pool, context);
+    let_frees_wait(heap);
+    for (int looks = 1; others && looks < DRIVER_FREE_LOOKS && !nothing_is_pending(context);
+         looks++) {
+        let_frees_wait_no_more(heap);
+        wait_for_all_freed(pool, context);
+        let_frees_wait(heap);
+    }
+    if (others && !nothing_is_pending(context))
+        wait_for_all_freed(pool, context);
     heap_unlock(heap);
+}
+
+void heap_end_driver_free(struct context *context)
+{
+    struct heap *heap = heap_of(context);
+    heap_lock(heap);
+    let_frees_wait_no_more(heap);
+    heap_unlock(heap);
+}
+
+void heap_wait_for_driver_frees(struct context *context, uint64_t stamp)
+{
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
+    struct heap *heap = heap_of(context);
+    /* Relaxed: a bit that is set after this free has been stamped is set by a thread that then
+     * waits for the stamp. */
+    if (!(atomic_load_explicit(&heap->closed, memory_order_relaxed) & CLOSED_DRIVER_FREES))
+        return;
+    uint64_t started = monotonic_now();
+    while (atomic_load_explicit(&heap->closed, memory_order_relaxed) & CLOSED_DRIVER_FREES &&
+           epoch_clean(&context->epochs) < stamp)
+        patient_nap(started);
+    count_wait(heap);
 }
 
 /* Waits as the plain free does, until a request would not miss what is pending. If only other

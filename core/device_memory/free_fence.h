@@ -29,9 +29,21 @@ CUresult heap_end_free(struct pool *pool, struct context *context, struct fence 
  * end that work may be waiting. */
 bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t stamp);
 
-/* No lock held. The same, before the driver's own free: for as long as it takes, since no wait in
- * the driver would end sooner. */
-void heap_wait_like_the_driver(struct pool *pool, struct context *context, uint64_t stamp);
+/* No lock held. Around a free of the driver's that waits for the context's work: it does so with
+ * the driver's own lock held, and another thread may need that to allocate while it holds a lock of
+ * the program's for which some of that work waits. Without the pool, that thread's free would have
+ * waited for the work before it took the lock. So begin waits, for as long as it takes and without
+ * a lock, until nothing that was freed is pending. From then until the end is told, frees of the
+ * heap wait for that end (heap_wait_for_driver_frees), as they would have waited for the driver's
+ * lock. Where other threads free so often that something is pending each time that it looks, theirs
+ * wait from the DRIVER_FREE_LOOKS-th look on. */
+#define DRIVER_FREE_LOOKS 8
+void heap_begin_driver_free(struct pool *pool, struct context *context);
+void heap_end_driver_free(struct context *context);
+
+/* No lock held. After a free that was stamped so, until the driver frees no more, or the stamp is
+ * clean. */
+void heap_wait_for_driver_frees(struct context *context, uint64_t stamp);
 
 /* No lock held. Waits as the plain free does, until what is pending can be done without. now:
  * nanoseconds of the monotonic clock. */

@@ -57,6 +57,7 @@ enum closed {
     CLOSED_SYNCHRONISING = 16, /* every free waits: the settings say so, or frees_wait.h */
     CLOSED_WEAKLY = 32,        /* there is no membarrier: entered by an exchange only */
     CLOSED_HOST_WORK = 64,     /* there is work that only the host ends: frees wait for it */
+    CLOSED_DRIVER_FREES = 128, /* the driver frees, or is about to: see heap->driver_frees */
 };
 
 /* The caches of the heap's threads, see thread_cache.h. Written with the heap lock held. */
@@ -132,8 +133,10 @@ struct heap {
     bool ending;                /* the context is being ended: its blocks are not handed out */
     bool ending_or_finest;      /* one of these two, which is what an allocation looks at */
     bool bucket_may_exceed_cap; /* some bucket may have more free blocks than blocks_per_bucket */
-    bool caches_hold_no_large;  /* blocks of KEEP_LARGE_BYTES and more, since they may not be worth
-                                   keeping: a trial goes on, or may begin soon (keep.h) */
+    unsigned driver_frees;     /* threads in the driver's free, or about to be: other frees wait for
+                                  them (heap_begin_driver_free) */
+    bool caches_hold_no_large; /* blocks of KEEP_LARGE_BYTES and more, since they may not be worth
+                                  keeping: a trial goes on, or may begin soon (keep.h) */
 
     /* ---- misses ---- */
     counter largest_request; /* bytes */

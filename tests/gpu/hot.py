@@ -2,7 +2,9 @@
 """What device.hot_bytes does: programs that take and free memory all the time, without the pool, with
 their library's own, and with the pool under several values, a process for each, all told in turn.
 
-usage: hot.py BUILD OUTPUT_DIR [--values 0,4MiB,null,12MiB] [--turns 7] [--seconds 90] [--only NAME]...
+usage: hot.py BUILD OUTPUT_DIR [--values 0,4MiB,null,12MiB] [--settings NAME=JSON]... [--turns 7] [--seconds 90]
+              [--only NAME]...
+  settings: further variants of the pool, each by its settings of "device"
   programs: mlp transformer cupy (Python, see apps.py), pairs overlap (the benchmark's worker)
 Prints for each program the median of the turns, and every variant's ratio to the value 0 (today's
 pool); then what the pool's reports say. A library that is not there, and what has no time left, is
@@ -78,10 +80,12 @@ def variants(options, own):
     result = {"plain": {}}
     if own:
         result["own"] = {"HOT_OWN": "1"}
-    for value in options.values:
-        result[value] = {
+    devices = {value: '{"hot_bytes": %s}' % setting(value) for value in options.values}
+    devices.update(options.settings)
+    for name, device in devices.items():
+        result[name] = {
             "LD_PRELOAD": os.path.join(options.build, "libcudapool_preload.so"),
-            "CUDAPOOL_CONFIG": '{"version": 1, "device": {"hot_bytes": %s}}' % setting(value),
+            "CUDAPOOL_CONFIG": '{"version": 1, "device": %s}' % device,
         }
     return result
 
@@ -263,6 +267,7 @@ def parse():
     parser.add_argument("build")
     parser.add_argument("output")
     parser.add_argument("--values", default="0,4MiB,null,12MiB", type=lambda text: text.split(","))
+    parser.add_argument("--settings", default=[], action="append", type=lambda text: tuple(text.split("=", 1)))
     parser.add_argument("--turns", default=7, type=int)
     parser.add_argument("--seconds", default=90, type=float)
     parser.add_argument("--only", action="append", choices=[*PROGRAMS, *WORK, "ncu"])

@@ -536,6 +536,64 @@ Test(host_work, and_as_long_as_it_takes)
     cr_assert_geq(freed_at, gives_up_at);
 }
 
+static struct errand another;
+static atomic_bool other_has_freed, it_had_freed_too_early;
+
+static void free_another(void *block)
+{
+    pool_free(pool, *(CUdeviceptr *)block);
+    atomic_store(&other_has_freed, true);
+}
+
+/* Once: the free that it makes asks the driver, too. */
+static void have_another_freed(void *block)
+{
+    if (!atomic_exchange(&other_has_freed, true))
+        in_another_thread(free_another, block);
+}
+
+static void note_what_is_pending(void *bytes)
+{
+    *(uint64_t *)bytes = pending_bytes();
+}
+
+/* Its owner may have taken a lock that the block's work needs, and want the driver's. */
+Test(host_work, what_others_free_meanwhile_is_waited_for_before_the_driver_frees)
+{
+    static size_t bytes = MIB;
+    uint64_t pending = UINT64_MAX;
+    start();
+    in_another_thread(allocate_and_free_one, &bytes);
+    CUdeviceptr shared = allocate(MIB), block = allocate(MIB);
+    pool_share(pool, shared);
+    fake_during(FAKE_EVENT_QUERY, have_another_freed, &block);
+    fake_during(FAKE_MEM_FREE, note_what_is_pending, &pending);
+    release(shared);
+    cr_assert(atomic_load(&other_has_freed));
+    cr_assert_eq(pending, 0);
+}
+
+static void begin_another_free(void *block)
+{
+    send(&another, free_another, block);
+    nanosleep(&(struct timespec){0, 30000000}, NULL);
+    atomic_store(&it_had_freed_too_early, atomic_load(&other_has_freed));
+}
+
+/* As it would for the driver's lock; then its work is over, too. */
+Test(host_work, while_the_driver_frees_other_frees_wait)
+{
+    start();
+    CUdeviceptr shared = allocate(MIB), block = allocate(MIB);
+    pool_share(pool, shared);
+    fake_during(FAKE_MEM_FREE, begin_another_free, &block);
+    release(shared);
+    wait_for(&another);
+    cr_assert(atomic_load(&other_has_freed));
+    cr_assert_not(atomic_load(&it_had_freed_too_early));
+    cr_assert_eq(pending_bytes(), MIB);
+}
+
 Test(host_work, a_free_that_waits_is_counted_with_its_time)
 {
     start_with_budget(4 * MIB);
