@@ -311,6 +311,9 @@ static inline void clean_host_work(struct context *context, uint64_t epoch)
         clean_marks(context, epoch);
 }
 
+/* A fence that is older, in nanoseconds, is not over soon. */
+#define FENCE_IS_LATE 30000u
+
 /* Late is what was not over when the driver was asked: how long its answer has taken says nothing
  * of the GPU. */
 static void note_answer(struct context *context, const struct fence *fence, uint64_t asked_at,

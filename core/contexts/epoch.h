@@ -121,14 +121,7 @@ bool epoch_wait_when_short(struct pool *pool, struct context *context, uint64_t 
  * back after that. Bounded: the program may have taken a lock since that the work needs. */
 void epoch_wait_for_frees(struct pool *pool, struct context *context, uint64_t give_up_at);
 
-/* A fence that is older, in nanoseconds, is not over soon. */
-#define FENCE_IS_LATE 30000u
-
-/* In an allocation, for so many nanoseconds at most, where the fence has been recorded. */
-bool epoch_wait_a_moment(struct pool *pool, struct context *context, uint64_t stamp,
-                         uint64_t nanoseconds);
-
-/* The same for any fence that covers the stamp, whatever it may be behind, other contexts' work
+/* For any fence that covers the stamp, whatever it may be behind, other contexts' work
  * included, and not longer than until the monotonic clock shows give_up_at nanoseconds. */
 bool epoch_wait_until(struct pool *pool, struct context *context, uint64_t stamp,
                       uint64_t give_up_at);

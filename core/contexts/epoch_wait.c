@@ -270,15 +270,6 @@ bool epoch_wait_in_allocation(struct pool *pool, struct context *context, uint64
     return epoch_wait_in_allocation_until(pool, context, stamp, 0);
 }
 
-bool epoch_wait_a_moment(struct pool *pool, struct context *context, uint64_t stamp,
-                         uint64_t nanoseconds)
-{
-    struct fence *fence = epoch_fence_for(&context->epochs, stamp, true);
-    struct fence_wait wait = {
-        .stamp = stamp, .give_up_at = monotonic_now() + nanoseconds, .in_allocation = true};
-    return fence && wait_for_fence(pool, context, fence, wait);
-}
-
 bool epoch_wait_until(struct pool *pool, struct context *context, uint64_t stamp,
                       uint64_t give_up_at)
 {

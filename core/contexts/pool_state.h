@@ -32,6 +32,7 @@ struct device {
     CUuuid uuid;
     uint64_t total_bytes;
     uint64_t cached_cap;          /* bytes */
+    uint64_t reserve_floor;       /* bytes of device memory */
     uint64_t growth_budget;       /* bytes */
     uint64_t hot_bytes;           /* see policy_reuses_hot; 0: off */
     uint64_t limit;               /* bytes, UINT64_MAX: none; no more than group_limit */

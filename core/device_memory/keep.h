@@ -6,8 +6,9 @@
  * own free would have. So a heap either keeps large blocks, or it is on trial: then the driver
  * frees them, inside the program's own free, as it would without the pool.
  *
- * - Keeping ends when blocks were given back unused more often than large ones were handed out
- *   again, by KEEP_UNUSED_MOST, or when the device turns out to be nearly full.
+ * - Keeping ends when the device turns out to be nearly full, or when blocks were given back unused
+ *   there more often than large ones were handed out again, by KEEP_UNUSED_MOST. Where memory is
+ *   left, giving back an unused block costs less than the driver's free, which waits.
  * - On trial, a freed block leaves a ghost in its bucket, for as long as it could have been kept.
  * An allocation that finds one would have been a hit. After so many frees the heap keeps blocks
  * again if at least every second of them would have been worth it, else the next trial is twice as

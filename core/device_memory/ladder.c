@@ -3,6 +3,7 @@
 #include "cache_set.h"
 #include "cache_threads.h"
 #include "core/base/clock.h"
+#include "core/base/numbers.h"
 #include "core/base/size_class.h"
 #include "core/contexts/epoch.h"
 #include "core/contexts/fence_list.h"
@@ -72,14 +73,21 @@ static struct block *wait_for_one(struct pool *pool, struct context *context,
     return NULL;
 }
 
-/* Waits where a new block would be allowed, but is not due yet: so only for a moment, and for this
- * place's own blocks. Releases and retakes the lock. */
-static struct block *wait_a_moment(struct pool *pool, struct context *context,
-                                   const struct place *place, enum hit *hit)
+/* A thread that could ask for a new block, were it its turn, waits for so long: nanoseconds. */
+#define TURN_SHORTEST UINT64_C(30000)
+#define TURN_LONGEST  UINT64_C(2000000)
+
+/* Waits where a new block would be allowed, but is not due yet: for this place's own blocks, and
+ * about as long as the new one would take. Releases and retakes the lock. */
+static struct block *wait_in_turn(struct pool *pool, struct context *context,
+                                  const struct place *place, enum hit *hit)
 {
     lock_must_be_held(&context->lock);
     *hit = HIT_WAITED;
-    bool over = epoch_wait_a_moment(pool, context, place_oldest_stamp(place), FENCE_IS_LATE);
+    uint64_t cost = (uint64_t)policy_cost_of_growth(heap_of(context));
+    uint64_t turn = smaller_of(larger_of(cost, TURN_SHORTEST), TURN_LONGEST);
+    bool over = epoch_wait_in_allocation_until(pool, context, place_oldest_stamp(place),
+                                               monotonic_now() + turn);
     return over && !heap_of(context)->ending ? place_newest_clean(place) : NULL;
 }
 
@@ -180,7 +188,7 @@ static struct block *take_pending_block(struct pool *pool, struct context *conte
     if (!policy_may_grow(pool, context, place->bucket))
         return take_after_fence(pool, context, place, hit);
     return policy_growth_is_due(heap, monotonic_now()) ? NULL
-                                                       : wait_a_moment(pool, context, place, hit);
+                                                       : wait_in_turn(pool, context, place, hit);
 }
 
 /* Holds a thread back that runs ahead of the others (HEAP_SLOTS says why). False if the context is

@@ -18,8 +18,8 @@
 /* A request might miss what is pending if that is more than 1 / MISSED_SHARE of what is left. */
 #define MISSED_SHARE 8u
 
-/* The driver's calls for blocks that somebody could do without take at most 1 / GROWTH_SHARE of the
- * time. */
+/* While the GPU keeps up, the driver's calls for blocks that somebody could do without take at most
+ * 1 / GROWTH_SHARE of the time. */
 #define GROWTH_SHARE 16u
 
 /* A new block counts as at least so expensive: nanoseconds. */
@@ -80,10 +80,12 @@ int64_t policy_cost_of_growth(const struct heap *heap)
 
 bool policy_growth_is_due(const struct heap *heap, uint64_t now)
 {
+    if (heap->caches.count <= 1)
+        return true;
+    if (atomic_load_explicit(&heap->threads_in_miss, memory_order_relaxed) != 0)
+        return false;
     uint64_t since = now - counter_get(&heap->last_miss_at);
-    return heap->caches.count <= 1 || !heap_keeps_up(heap) ||
-           (atomic_load_explicit(&heap->threads_in_miss, memory_order_relaxed) == 0 &&
-            since / GROWTH_SHARE >= counter_get(&heap->miss_cost));
+    return !heap_keeps_up(heap) || since / GROWTH_SHARE >= counter_get(&heap->miss_cost);
 }
 
 /* True if the heap's lists hold more than budget / STRANDED_SHARE bytes of other sizes. Sizes in

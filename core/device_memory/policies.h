@@ -46,8 +46,10 @@ bool policy_may_grow(struct pool *pool, struct context *context, const struct bu
 /* Whether the thread is to take a new block rather than that it waits for one at this place. */
 bool policy_prefers_growth(struct pool *pool, struct context *context, const struct place *place);
 
-/* Whether a new block may be asked for now. No lock needed. now: nanoseconds of the monotonic
- * clock. */
+/* Whether a thread that could wait for a block of its own may ask for a new one now. Of several
+ * threads one does so at a time: each call takes the driver's lock, which others' launches want, so
+ * that the calls of many, all at once, take each of them as long as all together. No lock needed.
+ * now: nanoseconds of the monotonic clock. */
 bool policy_growth_is_due(const struct heap *heap, uint64_t now);
 
 /* What a new block has cost lately, in nanoseconds. No lock needed. */

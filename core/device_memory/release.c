@@ -79,7 +79,8 @@ static uint64_t settle(struct pool *pool, struct heap *heap, struct block *block
             continue;
         }
         released += b->bytes;
-        if (reason != EVICTION_IDLE && b->bucket->bytes && !heap_splits(heap))
+        if (reason != EVICTION_IDLE && device_is_short(context_of_heap(heap)->device) &&
+            b->bucket->bytes && !heap_splits(heap))
             keep_note_unused(&heap->keep, b->bytes);
         thread_caches_update_closed(heap);
         heap_forget_block(pool, heap, b);
@@ -428,8 +429,10 @@ uint64_t release_bound(const struct pool *pool, const struct context *context, u
     uint64_t peak = counter_get(&heap->counters->peak_requested);
     if (peak < held)
         peak = held;
-    return (uint64_t)((double)peak * pool->settings.device.caps.reserve_ratio) +
-           context->device->growth_budget;
+    uint64_t bound = (uint64_t)((double)peak * pool->settings.device.caps.reserve_ratio) +
+                     context->device->growth_budget;
+    return device_is_short(context->device) ? bound
+                                            : larger_of(bound, context->device->reserve_floor);
 }
 
 /* Waits for the oldest fence, if an allocation may. */

@@ -315,6 +315,33 @@ Test(release, the_growth_budget_comes_on_top_of_the_ratio)
     cr_assert_eq(clean_bytes(), 8 * MIB, "25 + 8 MiB: the peak is 25 now");
 }
 
+Test(release, below_the_floor_the_ratio_sends_nothing_back)
+{
+    settings.device.caps.reserve_ratio = 1;
+    settings.device.caps.reserve_floor = (struct byte_size){.bytes = 32 * MIB};
+    start_with_budget(0);
+    release(allocate(8 * MIB));
+    synchronise();
+    CUdeviceptr held = allocate(16 * MIB);
+    cr_assert_eq(clean_bytes(), 8 * MIB);
+    release(held);
+    synchronise();
+    allocate(12 * MIB);
+    cr_assert_leq(reserved_bytes(), 32 * MIB, "8 + 16 + 12 MiB are over the floor");
+}
+
+Test(release, where_memory_is_short_there_is_no_floor)
+{
+    settings.device.caps.reserve_ratio = 1;
+    settings.device.caps.reserve_floor = (struct byte_size){.bytes = 32 * MIB};
+    start_with_budget(0);
+    release(allocate(8 * MIB));
+    synchronise();
+    device_set_short(context_find(pool, context)->device, true);
+    allocate(16 * MIB);
+    cr_assert_eq(clean_bytes(), 0);
+}
+
 Test(release, the_ratio_is_of_what_the_program_asked_for)
 {
     settings.device.growth_budget.bytes = 0;
@@ -1049,6 +1076,9 @@ static void start_without_reserve(void)
     settings.device.buckets.policy = BUCKETS_EXACT;
     settings.device.caps.reserve_ratio = 1;
     start_with_budget(0);
+    release(allocate(MIB));
+    synchronise();
+    device_set_short(context_find(pool, context)->device, true);
 }
 
 static struct keep *keep_of_heap(void)
@@ -1066,6 +1096,15 @@ Test(release, after_many_blocks_kept_in_vain_the_driver_frees)
     cr_assert_str_eq(fake_trace(), "free");
     release(small);
     cr_assert_eq(pending_bytes(), MIB);
+}
+
+/* Keeping costs nobody anything there. */
+Test(release, where_memory_is_left_blocks_may_be_kept_in_vain)
+{
+    start_without_reserve();
+    device_set_short(context_find(pool, context)->device, false);
+    keep_in_vain(0, 2 * KEEP_UNUSED_MOST);
+    cr_assert_not(keep_is_on_trial(keep_of_heap()));
 }
 
 Test(release, hits_make_up_for_blocks_kept_in_vain)

@@ -850,6 +850,47 @@ Test(thread_cache, nor_soon_after)
     part(&companion);
 }
 
+static unsigned queries_left;
+
+static void finish_at_last(void *unused)
+{
+    (void)unused;
+    if (queries_left-- == 1)
+        fake_finish(context);
+}
+
+/* The driver serves one at a time, and the launches of all others want its lock. */
+Test(thread_cache, beside_a_busy_gpu_one_thread_at_a_time_gets_a_new_block)
+{
+    struct companion companion;
+    start();
+    CUdeviceptr block = pending_block(&companion);
+    atomic_store(&epochs()->keeps_up, false);
+    atomic_store(&heap()->threads_in_miss, 1);
+    counter_set(&heap()->miss_cost, 1000000000);
+    queries_left = 3;
+    fake_during(FAKE_EVENT_QUERY, finish_at_last, NULL);
+    cr_assert_eq(allocate(MIB), block);
+    cr_assert_eq(counted().hits.waited, 1);
+    atomic_store(&heap()->threads_in_miss, 0);
+    part(&companion);
+}
+
+Test(thread_cache, and_does_not_wait_for_long_for_its_turn)
+{
+    struct companion companion;
+    start();
+    CUdeviceptr block = pending_block(&companion);
+    atomic_store(&epochs()->keeps_up, false);
+    atomic_store(&heap()->threads_in_miss, 1);
+    counter_set(&heap()->miss_cost, 1000000000);
+    uint64_t started = monotonic_now();
+    cr_assert_neq(allocate(MIB), block);
+    cr_assert_lt(monotonic_now() - started, 500000000);
+    atomic_store(&heap()->threads_in_miss, 0);
+    part(&companion);
+}
+
 Test(thread_cache, where_memory_is_short_a_wait_is_no_reason_for_a_new_block)
 {
     struct companion companion;
