@@ -6,22 +6,21 @@ function __cudapool_settings
         device.enabled device.buckets.policy device.buckets.steps_per_doubling \
         device.buckets.smallest device.buckets.largest device.segments.small device.segments.large \
         device.caps.cached device.caps.blocks_per_bucket device.caps.reserve_ratio \
-        device.caps.reserve_floor device.growth_budget device.hot_bytes device.evict \
+        device.reserve_floor device.growth_budget device.hot_bytes device.evict \
         device.release_after_idle device.barriers device.free_synchronizes stream_ordered.enabled \
         stream_ordered.buckets.policy stream_ordered.buckets.steps_per_doubling \
         stream_ordered.buckets.smallest stream_ordered.buckets.largest stream_ordered.caps.cached \
         stream_ordered.caps.blocks_per_bucket stream_ordered.caps.reserve_ratio \
-        stream_ordered.caps.reserve_floor stream_ordered.reuse.follow_event_dependencies \
-        stream_ordered.reuse.opportunistic stream_ordered.reuse.internal_dependencies \
-        stream_ordered.evict stream_ordered.release_after_idle \
-        stream_ordered.driver_release_threshold stream_ordered.unserved_release_threshold \
-        host.enabled host.buckets.policy host.buckets.steps_per_doubling host.buckets.smallest \
-        host.buckets.largest host.caps.cached host.caps.blocks_per_bucket host.caps.reserve_ratio \
-        host.caps.reserve_floor host.growth_budget host.evict host.release_after_idle \
-        host.free_synchronizes host.large captures.allocate captures.memory_nodes \
-        neighbours.enabled neighbours.leave_free limits.device_bytes limits.group \
-        limits.group_bytes report.at_exit report.file figures.enabled figures.directory \
-        figures.keep
+        stream_ordered.reuse.follow_event_dependencies stream_ordered.reuse.opportunistic \
+        stream_ordered.reuse.internal_dependencies stream_ordered.evict \
+        stream_ordered.release_after_idle stream_ordered.driver_release_threshold \
+        stream_ordered.unserved_release_threshold host.enabled host.buckets.policy \
+        host.buckets.steps_per_doubling host.buckets.smallest host.buckets.largest \
+        host.caps.cached host.caps.blocks_per_bucket host.caps.reserve_ratio host.growth_budget \
+        host.evict host.release_after_idle host.free_synchronizes host.large captures.allocate \
+        captures.memory_nodes neighbours.enabled neighbours.leave_free limits.device_bytes \
+        limits.group limits.group_bytes report.at_exit report.file figures.enabled \
+        figures.directory figures.keep
 end
 # End of settings.
 

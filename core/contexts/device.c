@@ -110,7 +110,7 @@ static struct device *describe_device(struct pool *pool, CUdevice ordinal)
     const struct device_settings *settings = &pool->settings.device;
     device->total_bytes = total;
     device->cached_cap = byte_size_resolve(&settings->caps.cached, total);
-    device->reserve_floor = byte_size_resolve(&settings->caps.reserve_floor, total);
+    device->reserve_floor = byte_size_resolve(&settings->reserve_floor, total);
     device->growth_budget = byte_size_resolve(&settings->growth_budget, total);
     device->hot_bytes = hot_bytes(driver, &settings->hot_bytes, device);
     struct device_limits limits;

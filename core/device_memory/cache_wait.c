@@ -103,8 +103,8 @@ bool heap_await_fence(struct pool *pool, struct context *context, struct thread_
     bool lone = hot || (heap->caches.count <= 1 && pending->blocks < BLOCKS_WORTH_A_WAIT);
     if (lone && !hot)
         cache->waited_ns += COST_OF_A_BARRIER;
-    bool grows = may_grow && cache->waited_ns >= policy_cost_of_growth(heap) &&
-                 policy_growth_is_due(heap, monotonic_now());
+    bool grows =
+        may_grow && cache->waited_ns >= policy_cost_of_growth(heap) && policy_growth_is_due(heap);
     if (!epoch_keeps_up(epochs) || grows)
         return false;
     if (!has_a_fence(epochs, stamp)) {

@@ -181,7 +181,7 @@ static CUresult finish_free(struct pool *pool, struct block *block, CUdeviceptr 
     }
     if (freed->fence)
         result = heap_end_free(pool, context, freed->fence, call->waitable);
-    if (call->waitable)
+    if (call->waitable && __builtin_expect(heap_is_beside_driver_frees(block->heap), 0))
         heap_wait_for_driver_frees(context, freed->stamp);
     /* Where no fence could be had, the driver's own free waits. */
     if (freed->host_work && !heap_wait_for_stamp(pool, context, freed->stamp) &&

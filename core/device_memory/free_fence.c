@@ -1,7 +1,5 @@
 #include "free_fence.h"
 
-#include <assert.h>
-
 #include "cache_set.h"
 #include "cache_threads.h"
 #include "core/base/clock.h"
@@ -98,7 +96,6 @@ static void let_frees_wait(struct heap *heap)
 static void let_frees_wait_no_more(struct heap *heap)
 {
     heap_lock_must_be_held(heap);
-    assert(heap->driver_frees > 0);
     heap_set_closed(heap, CLOSED_DRIVER_FREES, --heap->driver_frees > 0);
 }
 
@@ -166,13 +163,8 @@ void heap_wait_for_driver_frees(struct context *context, uint64_t stamp)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
     struct heap *heap = heap_of(context);
-    /* Relaxed: a bit that is set after this free has been stamped is set by a thread that then
-     * waits for the stamp. */
-    if (!(atomic_load_explicit(&heap->closed, memory_order_relaxed) & CLOSED_DRIVER_FREES))
-        return;
     uint64_t started = monotonic_now();
-    while (atomic_load_explicit(&heap->closed, memory_order_relaxed) & CLOSED_DRIVER_FREES &&
-           epoch_clean(&context->epochs) < stamp)
+    while (heap_is_beside_driver_frees(heap) && epoch_clean(&context->epochs) < stamp)
         patient_nap(started);
     count_wait(heap);
 }

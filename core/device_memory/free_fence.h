@@ -41,6 +41,13 @@ bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t st
 void heap_begin_driver_free(struct pool *pool, struct context *context);
 void heap_end_driver_free(struct context *context);
 
+/* Whether the driver frees, or is about to. No lock needed after a free: the bit is set by a thread
+ * that then waits for what has been freed before. */
+static inline bool heap_is_beside_driver_frees(const struct heap *heap)
+{
+    return atomic_load_explicit(&heap->closed, memory_order_relaxed) & CLOSED_DRIVER_FREES;
+}
+
 /* No lock held. After a free that was stamped so, until the driver frees no more, or the stamp is
  * clean. */
 void heap_wait_for_driver_frees(struct context *context, uint64_t stamp);

@@ -187,8 +187,7 @@ static struct block *take_pending_block(struct pool *pool, struct context *conte
         return block;
     if (!policy_may_grow(pool, context, place->bucket))
         return take_after_fence(pool, context, place, hit);
-    return policy_growth_is_due(heap, monotonic_now()) ? NULL
-                                                       : wait_in_turn(pool, context, place, hit);
+    return policy_growth_is_due(heap) ? NULL : wait_in_turn(pool, context, place, hit);
 }
 
 /* Holds a thread back that runs ahead of the others (HEAP_SLOTS says why). False if the context is

@@ -18,10 +18,6 @@
 /* A request might miss what is pending if that is more than 1 / MISSED_SHARE of what is left. */
 #define MISSED_SHARE 8u
 
-/* While the GPU keeps up, the driver's calls for blocks that somebody could do without take at most
- * 1 / GROWTH_SHARE of the time. */
-#define GROWTH_SHARE 16u
-
 /* A new block counts as at least so expensive: nanoseconds. */
 #define LEAST_COST_OF_GROWTH 10000
 
@@ -78,14 +74,10 @@ int64_t policy_cost_of_growth(const struct heap *heap)
     return lately > LEAST_COST_OF_GROWTH ? lately : LEAST_COST_OF_GROWTH;
 }
 
-bool policy_growth_is_due(const struct heap *heap, uint64_t now)
+bool policy_growth_is_due(const struct heap *heap)
 {
-    if (heap->caches.count <= 1)
-        return true;
-    if (atomic_load_explicit(&heap->threads_in_miss, memory_order_relaxed) != 0)
-        return false;
-    uint64_t since = now - counter_get(&heap->last_miss_at);
-    return !heap_keeps_up(heap) || since / GROWTH_SHARE >= counter_get(&heap->miss_cost);
+    return heap->caches.count <= 1 ||
+           atomic_load_explicit(&heap->threads_in_miss, memory_order_relaxed) == 0;
 }
 
 /* True if the heap's lists hold more than budget / STRANDED_SHARE bytes of other sizes. Sizes in
@@ -107,7 +99,7 @@ bool policy_waited_longer_than_a_miss(struct pool *pool, struct context *context
     lock_must_be_held(&context->lock);
     struct thread_cache *cache = place->bin ? place->cache : NULL;
     if (!cache || cache->waited_ns < policy_cost_of_growth(heap_of(context)) ||
-        !policy_growth_is_due(heap_of(context), monotonic_now()))
+        !policy_growth_is_due(heap_of(context)))
         return false;
     /* The driver of a full device has no more: blocks that are kept would go for the new one. */
     bool grows =

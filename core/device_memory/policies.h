@@ -49,8 +49,8 @@ bool policy_prefers_growth(struct pool *pool, struct context *context, const str
 /* Whether a thread that could wait for a block of its own may ask for a new one now. Of several
  * threads one does so at a time: each call takes the driver's lock, which others' launches want, so
  * that the calls of many, all at once, take each of them as long as all together. No lock needed.
- * now: nanoseconds of the monotonic clock. */
-bool policy_growth_is_due(const struct heap *heap, uint64_t now);
+ */
+bool policy_growth_is_due(const struct heap *heap);
 
 /* What a new block has cost lately, in nanoseconds. No lock needed. */
 int64_t policy_cost_of_growth(const struct heap *heap);

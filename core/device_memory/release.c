@@ -431,8 +431,9 @@ uint64_t release_bound(const struct pool *pool, const struct context *context, u
         peak = held;
     uint64_t bound = (uint64_t)((double)peak * pool->settings.device.caps.reserve_ratio) +
                      context->device->growth_budget;
-    return device_is_short(context->device) ? bound
-                                            : larger_of(bound, context->device->reserve_floor);
+    /* What is spare in segments serves all sizes. */
+    bool has_floor = !device_is_short(context->device) && !heap_splits(heap);
+    return has_floor ? larger_of(bound, context->device->reserve_floor) : bound;
 }
 
 /* Waits for the oldest fence, if an allocation may. */

@@ -63,9 +63,9 @@
  * wait is rung 4's, for a fence that may be waited for, and short. A thread that has waited for as
  * long as a new block takes gets one, where the heap may grow: so each gets as many as it needs.
  * But every fence waits for the driver while it makes a block, so that those who wait for fences
- * would take new blocks in turn and never get one: it is done by one thread at a time, and for a
- * small part of the time (policy_growth_is_due); the others wait for that, too. While the GPU is
- * busy threads do not wait here, but go the slow way.
+ * would take new blocks in turn and never get one: it is done by one thread at a time
+ * (policy_growth_is_due); the others wait for that, too. While the GPU is busy threads do not wait
+ * here, but go the slow way.
  *
  * Blocks of one thread's cache that another would need: where a thread has nothing to wait for and
  * the reserve may not grow, and before it takes a new block while much lies clean elsewhere or

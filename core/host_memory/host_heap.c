@@ -33,7 +33,6 @@ static void know_machine(const struct host_settings *settings, struct host_memor
         machine_read(&memory->machine, "");
         uint64_t bytes = memory->machine.memory_bytes;
         memory->cached_cap = byte_size_resolve(&settings->caps.cached, bytes);
-        memory->reserve_floor = byte_size_resolve(&settings->caps.reserve_floor, bytes);
         memory->growth_budget = byte_size_resolve(&settings->growth_budget, bytes);
         memory->keeps_any = memory->cached_cap && settings->caps.blocks_per_bucket;
         atomic_store_explicit(&memory->machine_known, MACHINE_KNOWN, memory_order_release);

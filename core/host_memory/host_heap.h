@@ -144,7 +144,6 @@ struct host_memory {
                                        here or by a heap's `ready` */
     struct machine machine;
     uint64_t cached_cap;     /* bytes, of all contexts together */
-    uint64_t reserve_floor;  /* bytes that one context may hold, whatever the ratio */
     uint64_t growth_budget;  /* bytes, of each context */
     bool keeps_any;          /* false: the settings want no free block to be kept */
     _Atomic uint64_t wanted; /* bytes that were to go back, and could not beside the contexts' work:

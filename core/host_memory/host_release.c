@@ -239,8 +239,7 @@ static uint64_t taken_at_most(const struct pool *pool, struct host_heap *heap, u
     uint64_t peak = larger_of(counter_get(&heap->peak_requested), live + more);
     double most =
         settings->caps.reserve_ratio * (double)peak + (double)host_memory_of(pool)->growth_budget;
-    uint64_t bytes = larger_of((uint64_t)most, host_memory_of(pool)->reserve_floor);
-    return bytes < more ? 0 : bytes - more;
+    return most < (double)more ? 0 : (uint64_t)(most - (double)more);
 }
 
 bool host_has_room(const struct pool *pool, struct host_heap *heap, uint64_t bytes)

@@ -57,7 +57,7 @@ enum memory_owner { SHARE_OF_DEVICE, SHARE_OF_MACHINE };
 #include "shared_settings.def"
 struct bucket_settings { BUCKET_SETTINGS(,,,) };
 struct segment_settings { SEGMENT_SETTINGS() };
-struct cap_settings { CAP_SETTINGS(,,,) };
+struct cap_settings { CAP_SETTINGS(,,) };
 struct reuse_settings { REUSE_SETTINGS() };
 #include "settings.def"
 

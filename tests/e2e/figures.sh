@@ -47,7 +47,7 @@ looks() { # while it runs: one file, in a directory of one's own
 }
 expect "while it runs: one file, which is private" looks 2>/dev/null
 expect "which stays when it is killed" count_in "$usual" 1
-expect "and is a report" test "$(requests_in "$usual"/*.figures)" -eq 100
+expect "and is a report" test "$(requests_in "$usual"/*.figures)" -eq 32
 expect "of a process that was killed" grep -q '^killed, or ended without a word' \
     <(command_on report "$usual"/*.figures)
 clean_up
@@ -299,8 +299,8 @@ head -c 100 "$file" >"$work/bad"
 expect "a file without a whole header" refused 'cut short: the header is not whole'
 head -c 8000 "$file" >"$work/bad"
 expect "a file that is cut short" refused 'cut short: 8000 of [0-9]+ bytes'
-patch 8 '\x0b'
-expect "a newer version" refused 'figures of version 11; this cudapool reads version 10'
+patch 8 '\x0c'
+expect "a newer version" refused 'figures of version 12; this cudapool reads version 11'
 patch 0 'loopaduc'
 expect "another byte order" refused 'figures of a machine with another byte order'
 patch 16 '\xff\xff'
@@ -356,7 +356,7 @@ if [ -z "${RUN_WITH:-}$SANITIZE" ]; then
     rm -f "$work/ready"
     run sh -c "'$program' wait >'$work/ready' 2>'$work/later' & echo \$! >'$work/pid'
         until grep -q ready '$work/ready'; do sleep 0.01; done"
-    expect "one that is still running is reported so far" says '100 requests' '^still running'
+    expect "one that is still running is reported so far" says '32 requests' '^still running'
     kill -KILL "$(cat "$work/pid")"
     mkdir "$work/kept"
     run --set figures.keep=true --set "figures.directory=$work/kept" "$program" exit

@@ -153,6 +153,17 @@ Test(parts, caps_are_for_whole_blocks)
 }
 
 /* Nobody waits for it who is out of memory. */
+Test(parts, spare_memory_has_no_floor)
+{
+    settings.device.reserve_floor = (struct byte_size){.bytes = 512 * MIB};
+    settings.device.caps.reserve_ratio = 1;
+    start_with_budget(0);
+    release(allocate(64 * MIB));
+    synchronise();
+    allocate(80 * MIB);
+    cr_assert_eq(reserved_bytes(), 80 * MIB);
+}
+
 Test(parts, what_lies_around_what_is_in_use_is_not_returnable)
 {
     start();

@@ -318,7 +318,7 @@ Test(release, the_growth_budget_comes_on_top_of_the_ratio)
 Test(release, below_the_floor_the_ratio_sends_nothing_back)
 {
     settings.device.caps.reserve_ratio = 1;
-    settings.device.caps.reserve_floor = (struct byte_size){.bytes = 32 * MIB};
+    settings.device.reserve_floor = (struct byte_size){.bytes = 32 * MIB};
     start_with_budget(0);
     release(allocate(8 * MIB));
     synchronise();
@@ -333,7 +333,7 @@ Test(release, below_the_floor_the_ratio_sends_nothing_back)
 Test(release, where_memory_is_short_there_is_no_floor)
 {
     settings.device.caps.reserve_ratio = 1;
-    settings.device.caps.reserve_floor = (struct byte_size){.bytes = 32 * MIB};
+    settings.device.reserve_floor = (struct byte_size){.bytes = 32 * MIB};
     start_with_budget(0);
     release(allocate(8 * MIB));
     synchronise();

@@ -813,7 +813,6 @@ Test(thread_cache, who_has_waited_as_long_as_a_new_block_takes_gets_one)
     start();
     CUdeviceptr block = pending_block(&companion);
     own_cache()->waited_ns = 30000;
-    counter_set(&heap()->last_miss_at, 0);
     fake_trace();
     cr_assert_neq(allocate(MIB), block);
     cr_assert_str_eq(fake_trace(), "alloc");
@@ -827,26 +826,11 @@ Test(thread_cache, but_not_while_another_thread_gets_one)
     start();
     CUdeviceptr block = pending_block(&companion);
     own_cache()->waited_ns = 30000;
-    counter_set(&heap()->last_miss_at, 0);
     atomic_store(&heap()->threads_in_miss, 1);
     fake_during(FAKE_EVENT_QUERY, finish_now, NULL);
     nanosleep(&(struct timespec){0, 1000000}, NULL); /* it may be asked again */
     cr_assert_eq(allocate(MIB), block);
     atomic_store(&heap()->threads_in_miss, 0);
-    part(&companion);
-}
-
-Test(thread_cache, nor_soon_after)
-{
-    struct companion companion;
-    start();
-    CUdeviceptr block = pending_block(&companion);
-    own_cache()->waited_ns = 1000000000;
-    counter_set(&heap()->miss_cost, 1000000000);
-    counter_set(&heap()->last_miss_at, monotonic_now());
-    fake_during(FAKE_EVENT_QUERY, finish_now, NULL);
-    nanosleep(&(struct timespec){0, 1000000}, NULL); /* it may be asked again */
-    cr_assert_eq(allocate(MIB), block);
     part(&companion);
 }
 

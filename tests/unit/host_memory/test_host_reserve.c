@@ -50,19 +50,6 @@ Test(host_reserve, a_free_brings_the_reserve_inside_its_ratio)
     cr_assert_leq(host_kept().cached + host_kept().pending, 6 * MIB);
 }
 
-Test(host_reserve, but_not_below_the_floor)
-{
-    settings.host.caps.reserve_floor.bytes = 16 * MIB;
-    start_with_ratio(1);
-    allocate_and_release_host(4, MIB);
-    synchronise();
-    fake_launch(context);
-    void *block = allocate_host(6 * MIB);
-    fake_finish(context);
-    release_host(block);
-    cr_assert_eq(host_kept().cached + host_kept().pending, 10 * MIB);
-}
-
 /* ---- pieces ---- */
 
 Test(host_reserve, what_the_driver_has_taken_is_whole_pieces)
