@@ -5,6 +5,7 @@
 #include "core/base/clock.h"
 #include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
+#include "parts.h"
 
 static bool bucket_init(struct heap *heap, struct bucket *bucket, uint64_t bytes)
 {
@@ -42,9 +43,8 @@ bool heap_init(struct pool *pool, struct context *context)
     atomic_init(&heap->closed, (settings->free_synchronizes ? CLOSED_SYNCHRONISING : 0u) |
                                    (pool->expedited ? 0u : CLOSED_WEAKLY));
     heap->unkept.bin = CACHE_NO_BIN;
-    heap->segments = (struct segments){.table = &pool->blocks,
-                                       .records = &heap->records,
-                                       .heap = heap,
+    heap->segments = (struct segments){.kind = &heap_segments_kind,
+                                       .table = &pool->blocks,
                                        .small = settings->segments.small,
                                        .large = settings->segments.large};
     /* The list of buckets ends with this one, which is not looked for by a size. */
