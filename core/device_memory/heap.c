@@ -5,7 +5,30 @@
 #include "core/base/clock.h"
 #include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
-#include "parts.h"
+
+/* ---- what core/segments asks of the heap ---- */
+
+static struct heap *heap_of_segments(struct segments *segments)
+{
+    return (struct heap *)((char *)segments - offsetof(struct heap, segments));
+}
+
+static struct block *take_record(struct segments *segments, const struct block *like)
+{
+    (void)like;
+    struct heap *heap = heap_of_segments(segments);
+    return block_records_take(&heap->records, heap);
+}
+
+static void put_record(struct segments *segments, struct block *record)
+{
+    block_records_put(&heap_of_segments(segments)->records, record);
+}
+
+static const struct segments_kind heap_segments_kind = {
+    .lock = LOCK_CONTEXT, .take_record = take_record, .put_record = put_record};
+
+/* ---- buckets ---- */
 
 static bool bucket_init(struct heap *heap, struct bucket *bucket, uint64_t bytes)
 {

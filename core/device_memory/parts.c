@@ -2,26 +2,6 @@
 
 #include "core/base/numbers.h"
 
-static struct heap *heap_of_segments(struct segments *segments)
-{
-    return (struct heap *)((char *)segments - offsetof(struct heap, segments));
-}
-
-static struct block *take_record(struct segments *segments, const struct block *like)
-{
-    (void)like;
-    struct heap *heap = heap_of_segments(segments);
-    return block_records_take(&heap->records, heap);
-}
-
-static void put_record(struct segments *segments, struct block *record)
-{
-    block_records_put(&heap_of_segments(segments)->records, record);
-}
-
-const struct segments_kind heap_segments_kind = {
-    .lock = LOCK_CONTEXT, .take_record = take_record, .put_record = put_record};
-
 /* A part of the bucket's size out of what can be cut, whose bytes count as spare. */
 static struct block *cut_out(struct heap *heap, struct block *from, struct bucket *bucket)
 {

@@ -19,9 +19,6 @@
 
 #include "heap.h"
 
-/* What core/segments asks of the heap. */
-extern const struct segments_kind heap_segments_kind;
-
 /* A block of the bucket out of what is clean, as if it had just been taken out of a thread's cache;
  * NULL where nothing is large enough, or memory is short. anywhere: the driver has no memory, so
  * that small ones may lie among large ones. */
