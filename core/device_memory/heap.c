@@ -164,7 +164,7 @@ void heap_count_spare(struct heap *heap, uint64_t bytes)
     counter_add(&counters->reserved_bytes, bytes);
     counter_add(&counters->free_bytes, bytes);
     counter_add(&counters->clean_bytes, bytes);
-    counter_add(&heap->counters->spare_bytes, bytes);
+    counter_add(&heap->counters->segments.spare_bytes, bytes);
     counter_raise_to(&counters->peak_reserved_bytes, counter_get(&counters->reserved_bytes));
 }
 
@@ -172,7 +172,7 @@ void heap_count_no_longer_spare(struct heap *heap, uint64_t bytes)
 {
     heap_lock_must_be_held(heap);
     struct bucket_counters *counters = heap->unkept.bucket.counters;
-    counter_subtract(&heap->counters->spare_bytes, bytes);
+    counter_subtract(&heap->counters->segments.spare_bytes, bytes);
     counter_subtract(&counters->clean_bytes, bytes);
     counter_subtract(&counters->free_bytes, bytes);
     counter_subtract(&counters->reserved_bytes, bytes);
@@ -204,8 +204,8 @@ static void merge_part(struct heap *heap, struct block *part)
     if (!whole)
         return;
     struct heap_counters *counters = heap->counters;
-    counter_subtract(&counters->segments, 1);
-    counter_subtract(&counters->segment_bytes, whole->bytes);
+    counter_subtract(&counters->segments.count, 1);
+    counter_subtract(&counters->segments.bytes, whole->bytes);
     heap_put_whole(heap, whole);
 }
 

@@ -173,7 +173,7 @@ static void add_kept(struct pool *pool, struct device *device, struct kept_bytes
 {
     struct stream_bytes streams = stream_sum(pool, device);
     sum->live += streams.live;
-    sum->cached += streams.cached;
+    sum->cached += streams.cached + streams.spare;
     sum->pending += streams.pending;
 }
 

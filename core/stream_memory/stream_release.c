@@ -258,7 +258,7 @@ void stream_release_at_the_end(struct pool *pool, struct stream_ref ref, CUstrea
 static struct own_event *use_first_event(struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
-    const struct block *first = stream->pending.first;
+    const struct block *first = stream_block_first_whole(stream->pending.first, LINK_HEAP);
     struct own_event *event =
         first ? own_events_first_in_free(stream, counter_get(&first->epoch)) : NULL;
     if (event)

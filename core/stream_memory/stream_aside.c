@@ -1,0 +1,169 @@
+#include "stream_aside.h"
+
+#include "core/base/clock.h"
+#include "core/contexts/pool_state.h"
+#include "core/contexts/registry.h"
+#include "core/driver/calls.h"
+#include "own_events.h"
+#include "stream_hands.h"
+#include "stream_parts.h"
+
+/* ---- going home ---- */
+
+void stream_aside_give(struct pool *pool, struct stream_block *whole, const CUstream *handle)
+{
+    CUdeviceptr address = block_address(&whole->block);
+    struct stream *stream = shelf_of(whole)->stream;
+    uint64_t started = monotonic_now();
+    enter_driver();
+    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+    if (handle)
+        pool->driver->cuMemFreeAsync(address, *handle);
+    else
+        pool->driver->cuMemFree_v2(address);
+    relaxed_mode_end(pool->driver, mode);
+    leave_driver();
+    uint64_t nanoseconds = monotonic_now() - started;
+    lock_take(&stream->lock, LOCK_STREAM);
+    bucket_count_return(whole->block.bucket->counters, EVICTION_MEMORY, nanoseconds);
+    lock_give(&stream->lock);
+    stream_block_gone(pool, whole);
+}
+
+/* A part of a segment that is lost, counted nowhere. */
+static void forget(struct pool *pool, struct stream_block *part)
+{
+    block_table_remove(&streams_of(pool)->blocks, block_address(&part->block), &part->block);
+    stream_block_gone(pool, part);
+}
+
+void stream_aside_take_home(struct pool *pool, struct stream_block *part)
+{
+    struct shelf *home = stream_part_home(part);
+    struct stream_block *whole = NULL;
+    enum merged merged = MERGED_PART;
+    bool lost = !home;
+    if (home) {
+        lock_take(&home->stream->lock, LOCK_STREAM);
+        lost = !stream_part_home(part);
+        if (!lost)
+            merged = stream_parts_merge(home, part, 0, false, &whole);
+        lock_give(&home->stream->lock);
+    }
+    if (lost)
+        forget(pool, part);
+    else if (merged == MERGED_LEAVES)
+        stream_aside_give(pool, whole, NULL);
+}
+
+/* ---- waiting ---- */
+
+void stream_aside_wait(struct pool *pool, struct stream_block *part, struct own_event *event)
+{
+    struct shelf *home = stream_part_home(part);
+    bool lost = !home;
+    if (home) {
+        struct stream *stream = home->stream;
+        lock_take(&stream->lock, LOCK_STREAM);
+        lost = !stream_part_home(part);
+        if (!lost) {
+            stream_parts_begin_to_wait(home, part);
+            part->event = event;
+            part->block.links[LINK_HEAP].next = stream->waiting;
+            stream->waiting = &part->block;
+            counter_add(&stream->away, 1);
+        }
+        lock_give(&stream->lock);
+    }
+    if (lost) {
+        own_events_destroy(pool, event);
+        forget(pool, part);
+    }
+}
+
+/* Its context's work has ended with it. */
+static bool is_over(struct pool *pool, const struct own_event *event)
+{
+    if (!context_pin(event->context, event->generation))
+        return true;
+    enter_driver();
+    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+    CUresult result = pool->driver->cuEventQuery(event->event);
+    relaxed_mode_end(pool->driver, mode);
+    leave_driver();
+    context_unpin(event->context);
+    return result == CUDA_SUCCESS;
+}
+
+static struct block *take_waiting(struct stream *stream)
+{
+    lock_must_be_held(&stream->lock);
+    struct block *chain = stream->waiting;
+    stream->waiting = NULL;
+    for (struct block *b = chain; b; b = b->links[LINK_HEAP].next) {
+        stream_parts_end_to_wait(shelf_of(stream_block_of(b)), stream_block_of(b));
+        counter_subtract(&stream->away, 1);
+    }
+    return chain;
+}
+
+static void look_at_waiting(struct pool *pool, struct block *chain)
+{
+    for (struct block *next; chain; chain = next) {
+        struct stream_block *part = stream_block_of(chain);
+        struct own_event *event = part->event;
+        next = chain->links[LINK_HEAP].next;
+        if (is_over(pool, event)) {
+            own_events_destroy(pool, event);
+            stream_aside_take_home(pool, part);
+        } else {
+            stream_aside_wait(pool, part, event);
+        }
+    }
+}
+
+/* ---- all of them ---- */
+
+static struct block *take_clean(struct stream *stream)
+{
+    lock_must_be_held(&stream->lock);
+    struct block *found, *chain = NULL;
+    own_events_settle(stream);
+    while ((found = stream->clean_parts.first) != NULL) {
+        shelf_detach(stream, stream_block_of(found));
+        found->links[LINK_HEAP].next = chain;
+        chain = found;
+    }
+    return chain;
+}
+
+static bool is_of(const struct stream *stream, const struct device *device)
+{
+    return !device || stream->device == device;
+}
+
+bool stream_aside_has_any(const struct streams *streams, const struct device *device)
+{
+    for (unsigned i = 0; streams && i < stream_count(streams); i++)
+        if (counter_get(&stream_at(streams, i)->away) != 0 && is_of(stream_at(streams, i), device))
+            return true;
+    return false;
+}
+
+void stream_aside_go_home(struct pool *pool, const struct device *device)
+{
+    struct streams *streams = streams_of(pool);
+    for (unsigned i = 0; streams && i < stream_count(streams); i++) {
+        struct stream *stream = stream_at(streams, i);
+        if (counter_get(&stream->away) == 0 || !is_of(stream, device))
+            continue;
+        lock_take(&stream->lock, LOCK_STREAM);
+        struct block *clean = take_clean(stream), *waiting = take_waiting(stream);
+        lock_give(&stream->lock);
+        for (struct block *next; clean; clean = next) {
+            next = clean->links[LINK_HEAP].next;
+            stream_aside_take_home(pool, stream_block_of(clean));
+        }
+        look_at_waiting(pool, waiting);
+    }
+}
