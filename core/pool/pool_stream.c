@@ -130,7 +130,7 @@ static CUresult free_claimed(struct pool *pool, struct stream_block *block)
     bool green;
     struct plain_free free = {NULL, NULL};
     if (block_is_part(&block->block))
-        return stream_part_free_plainly(pool, block);
+        return stream_free_part_plainly(pool, block);
     if (pool_streams_are_served(pool) && context_current(pool, &green) &&
         stream_free_plainly(pool, block, &free)) {
         use_forget(pool, block);

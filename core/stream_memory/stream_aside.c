@@ -86,9 +86,14 @@ static bool is_over(struct pool *pool, const struct own_event *event)
 {
     if (!context_pin(event->context, event->generation))
         return true;
+    CUresult result = CUDA_ERROR_NOT_READY;
+    if (!event->event) {
+        context_unpin(event->context);
+        return false;
+    }
     enter_driver();
     struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
-    CUresult result = pool->driver->cuEventQuery(event->event);
+    result = pool->driver->cuEventQuery(event->event);
     relaxed_mode_end(pool->driver, mode);
     leave_driver();
     context_unpin(event->context);

@@ -30,7 +30,8 @@ void stream_aside_go_home(struct pool *pool, const struct device *device);
 /* A part that is counted nowhere and in no list, and that nothing uses any more, goes home. */
 void stream_aside_take_home(struct pool *pool, struct stream_block *part);
 
-/* The same once this event is over, which is the part's from now on. */
+/* The same once this event is over, which is the part's from now on; one with no event of the
+ * driver's is over when its context has ended. */
 void stream_aside_wait(struct pool *pool, struct stream_block *part, struct own_event *event);
 
 /* A segment that must not stay, MERGED_LEAVES, goes to the driver: in the stream's order, or (NULL)

@@ -188,11 +188,11 @@ static bool free_in_context(struct pool *pool, struct stream_block *block, struc
     struct own_event *event = own_event_record_context(pool, stream, stamp);
     stream_block_leave_shelf(block);
     lock_take(&stream->lock, LOCK_STREAM);
-    /* Without an event it would lie there for good. The driver's own free relies on the program to
-     * have waited for all uses. */
-    bool may = event && stream_is(ref) &&
-               (block_is_part(&block->block) ? shelf_may_keep_part(stream, block)
-                                             : shelf_may_keep(stream, block));
+    /* Without an event it would lie there for long. The driver's own free relies on the program to
+     * have waited for all uses. A part has no other place. */
+    bool may =
+        stream_is(ref) && (block_is_part(&block->block) ? shelf_may_keep_part(stream, block)
+                                                        : event && shelf_may_keep(stream, block));
     struct shelf *shelf = may ? shelf_get(pool, stream, block->mempool) : NULL;
     struct bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, block->block.bytes) : NULL;
     if (bucket)
@@ -228,6 +228,28 @@ bool stream_free_behind_all(struct pool *pool, struct stream_block *block, struc
     if (kept)
         housekeeper_look(pool, bytes);
     return kept;
+}
+
+static void drop_behind(const struct plain_free *free)
+{
+    lock_take(&free->stream->lock, LOCK_STREAM);
+    own_event_drop(free->stream, free->behind);
+    lock_give(&free->stream->lock);
+}
+
+CUresult stream_free_part_plainly(struct pool *pool, struct stream_block *part)
+{
+    struct plain_free free;
+    CUresult result = stream_part_may_be_freed(pool, part);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (stream_free_behind_all(pool, part, &free)) {
+        use_forget(pool, part);
+        return CUDA_SUCCESS;
+    }
+    if (free.behind)
+        drop_behind(&free);
+    return stream_part_free_unknown(pool, part);
 }
 
 /* ---- frees of the driver's ---- */
@@ -277,13 +299,6 @@ static CUresult call_free_of_dead(struct pool *pool, CUdeviceptr address, const 
     return result;
 }
 
-static void drop_behind(const struct plain_free *free)
-{
-    lock_take(&free->stream->lock, LOCK_STREAM);
-    own_event_drop(free->stream, free->behind);
-    lock_give(&free->stream->lock);
-}
-
 static CUresult free_by(struct pool *pool, struct stream_block *block, stream_release *release,
                         const struct plain_free *free)
 {
@@ -316,12 +331,12 @@ static bool free_unwaited(struct pool *pool, struct stream_block *block)
         use_forget(pool, block);
         return true;
     }
-    if (!free.behind)
-        return false;
-    if (!block_is_part(&block->block))
-        return is_rid_of(block, address, free_by(pool, block, call_free_behind, &free));
-    drop_behind(&free);
-    return false;
+    if (block_is_part(&block->block)) {
+        if (free.behind)
+            drop_behind(&free);
+        return stream_part_free_unknown(pool, block) == CUDA_SUCCESS;
+    }
+    return free.behind && is_rid_of(block, address, free_by(pool, block, call_free_behind, &free));
 }
 
 bool stream_free_late(struct pool *pool, CUdeviceptr address, uint64_t generation)

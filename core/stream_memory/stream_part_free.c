@@ -205,9 +205,7 @@ CUresult stream_part_free_apart(struct pool *pool, struct stream_block *part, CU
 {
     bool green;
     struct context *current = context_current(pool, &green);
-    if (!current)
-        return give_to_program(part, CUDA_ERROR_INVALID_CONTEXT);
-    struct context *context = stream_context_of(pool, handle, current);
+    struct context *context = current ? stream_context_of(pool, handle, current) : NULL;
     struct own_event *event = context ? record_apart(pool, context, handle) : NULL;
     CUresult result = event ? CUDA_SUCCESS : synchronise(pool, handle);
     if (result != CUDA_SUCCESS)
@@ -224,70 +222,36 @@ CUresult stream_part_free_apart(struct pool *pool, struct stream_block *part, CU
 
 /* ---- plainly ---- */
 
-/* Whether a free may be made now, beside captures that may mind, is the driver's to say: of memory
- * of its own. */
-static CUresult ask_about_captures(struct pool *pool)
+/* Until the context ends: nothing else can tell. */
+static CUresult wait_for_its_context(struct pool *pool, struct stream_block *part)
 {
-    CUdeviceptr address;
-    if (captures_spare_frees(pool))
+    struct own_event *event = calloc(1, sizeof *event);
+    if (!event)
+        return give_to_program(part, CUDA_ERROR_OUT_OF_MEMORY);
+    event->context = part->context;
+    event->generation = part->context_generation;
+    leave_shelf(part);
+    stream_aside_wait(pool, part, event);
+    return CUDA_SUCCESS;
+}
+
+CUresult stream_part_may_be_freed(struct pool *pool, struct stream_block *part)
+{
+    if (!program_captures(&pool->captures))
         return CUDA_SUCCESS;
+    /* Of an address inside a block of its own the driver says no more than that it is none. */
     enter_driver();
-    CUresult result = pool->driver->cuMemAlloc_v2(&address, 1);
-    if (result == CUDA_SUCCESS) {
-        result = pool->driver->cuMemFree_v2(address);
-        struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
-        if (result != CUDA_SUCCESS)
-            pool->driver->cuMemFree_v2(address);
-        relaxed_mode_end(pool->driver, mode);
-    }
+    CUresult result = pool->driver->cuMemFree_v2(block_address(&part->block));
     leave_driver();
-    return result == CUDA_ERROR_OUT_OF_MEMORY ? CUDA_SUCCESS : result;
+    return result == CUDA_ERROR_INVALID_VALUE ? CUDA_SUCCESS : give_to_program(part, result);
 }
 
-/* On the shelf that counts the part as live. False: what its stamp tells of is over, and it belongs
- * elsewhere. */
-static bool free_where_it_is(struct stream_block *part, struct outcome *outcome)
+CUresult stream_part_free_unknown(struct pool *pool, struct stream_block *part)
 {
-    struct shelf *shelf = shelf_of(part);
-    struct stream *stream = shelf->stream;
-    uint64_t stamp = counter_get(&part->block.epoch);
-    lock_take(&stream->lock, LOCK_STREAM);
-    bool home = stream_part_home(part) == shelf, here = home || stamp > stream_done(stream);
-    here =
-        here && part->context == stream->context && part->context_generation == stream->generation;
-    if (here) {
-        counter_add(&part->block.bucket->counters->frees, 1);
-        shelf_count_not_live(shelf, part);
-        shelf_count_out(shelf, part->block.bucket, part);
-        if (home)
-            outcome->merged = stream_parts_merge(shelf, part, stamp, false, &outcome->whole);
-        else
-            shelf_attach(NULL, shelf, part);
-        shelf_set_unchecked(stream);
-    }
-    lock_give(&stream->lock);
-    return here;
-}
-
-CUresult stream_part_free_plainly(struct pool *pool, struct stream_block *part)
-{
-    bool green;
-    struct outcome outcome = {false, MERGED_PART, NULL};
-    uint64_t bytes = part->block.bytes;
-    if (!context_current(pool, &green))
-        return give_to_program(part, CUDA_ERROR_INVALID_CONTEXT);
-    CUresult result = ask_about_captures(pool);
-    if (result != CUDA_SUCCESS)
-        return give_to_program(part, result);
     use_forget(pool, part);
-    part->event = NULL;
-    if (!free_where_it_is(part, &outcome)) {
-        leave_shelf(part);
-        stream_aside_take_home(pool, part);
-    }
-    if (outcome.merged == MERGED_LEAVES)
-        stream_aside_give(pool, outcome.whole, NULL);
-    housekeeper_look(pool, bytes);
+    if (context_generation(part->context) == part->context_generation)
+        return wait_for_its_context(pool, part);
+    stream_part_free_of_dead(pool, part);
     return CUDA_SUCCESS;
 }
 

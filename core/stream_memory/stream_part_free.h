@@ -22,9 +22,12 @@ bool stream_part_free_in_order(struct pool *pool, struct stream_block *part, str
  * would say, an error, and the part is the program's again. */
 CUresult stream_part_free_apart(struct pool *pool, struct stream_block *part, CUstream handle);
 
-/* By cuMemFree: the program has waited for its own uses, and what was freed there before is told by
- * the stamp that the part bears. An error as above. */
-CUresult stream_part_free_plainly(struct pool *pool, struct stream_block *part);
+/* Whether cuMemFree may be called now, as the driver says where captures may mind. An error as
+ * above. */
+CUresult stream_part_may_be_freed(struct pool *pool, struct stream_block *part);
+
+/* Where nothing but the end of its context tells when the part is over. An error as above. */
+CUresult stream_part_free_unknown(struct pool *pool, struct stream_block *part);
 
 /* The context has died, and its work with it. */
 void stream_part_free_of_dead(struct pool *pool, struct stream_block *part);

@@ -243,11 +243,12 @@ int main(int argc, char **argv)
     }
     CHECK(cuStreamSynchronize(stream));
     CHECK(cuMemcpyDtoH_v2(&wrong, counter, sizeof wrong));
-    printf("sizes%s: %.2f ms, %lu pairs of %.0f ns, %lu live: %.0f MiB held at most, %.0f reserved, "
-           "%.0f by PyTorch's allocator, %llu wrong words\n",
-           async ? ", in a stream's order" : "", (double)nanoseconds / 1e6, pairs, (double)nanoseconds / (double)pairs, count,
-           (double)most_held / MIB, (double)most_reserved / MIB, (double)torch_reserved / MIB,
-           wrong);
+    printf(
+        "sizes%s: %.2f ms, %lu pairs of %.0f ns, %lu live: %.0f MiB held at most, %.0f reserved, "
+        "%.0f by PyTorch's allocator, %llu wrong words\n",
+        async ? ", in a stream's order" : "", (double)nanoseconds / 1e6, pairs,
+        (double)nanoseconds / (double)pairs, count, (double)most_held / MIB,
+        (double)most_reserved / MIB, (double)torch_reserved / MIB, wrong);
     if (wrong != 0)
         return 1;
     return asked_for(argc, argv, "bound") ? judge(argument(argc, argv, "percent", 125)) : 0;
