@@ -10,17 +10,36 @@
 
 /* ---- going home ---- */
 
+/* Nothing uses it any more. The calling thread may have no context, or a dead one: in its own,
+ * which may be about to end, or in another one of the device, which is pinned then. */
+static void free_plainly(struct pool *pool, const struct stream_block *whole)
+{
+    struct context *own = whole->context, *context = own, *pinned = NULL;
+    bool pushed = false;
+    if (context_generation(own) != whole->context_generation) {
+        context = context_next(pool, NULL, own->device);
+        while (context && !context_pin(context, context_generation(context)))
+            context = context_next(pool, context, own->device);
+        pinned = context;
+    }
+    bool current = context && context_push(pool, context, &pushed);
+    pool->driver->cuMemFree_v2(block_address(&whole->block));
+    if (current)
+        context_pop(pool, pushed);
+    if (pinned)
+        context_unpin(pinned);
+}
+
 void stream_aside_give(struct pool *pool, struct stream_block *whole, const CUstream *handle)
 {
-    CUdeviceptr address = block_address(&whole->block);
     struct stream *stream = shelf_of(whole)->stream;
     uint64_t started = monotonic_now();
     enter_driver();
     struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
     if (handle)
-        pool->driver->cuMemFreeAsync(address, *handle);
+        pool->driver->cuMemFreeAsync(block_address(&whole->block), *handle);
     else
-        pool->driver->cuMemFree_v2(address);
+        free_plainly(pool, whole);
     relaxed_mode_end(pool->driver, mode);
     leave_driver();
     uint64_t nanoseconds = monotonic_now() - started;
