@@ -145,33 +145,47 @@ bool stream_part_free_in_order(struct pool *pool, struct stream_block *part, str
 
 /* ---- behind an event of its own ---- */
 
-/* On the stream that the handle means here; NULL where none can be had. */
-static struct own_event *record_apart(struct pool *pool, struct context *context, CUstream handle)
+/* In the current context; NULL where it can't be. */
+static CUevent record_here(const struct driver *driver, CUstream handle)
+{
+    CUevent event = NULL;
+    if (driver->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+        return NULL;
+    if (driver->cuEventRecord(event, handle) == CUDA_SUCCESS)
+        return event;
+    driver->cuEventDestroy_v2(event);
+    return NULL;
+}
+
+/* Behind the work of the stream that the handle means here; NULL where none can be had. context:
+ * the stream's, or NULL: the event is made in what is current, for a stream of the current green
+ * context's own. */
+static struct own_event *record_apart(struct pool *pool, struct context *context,
+                                      struct context *current, CUstream handle)
 {
     const struct driver *driver = pool->driver;
     struct own_event *event = calloc(1, sizeof *event);
-    bool pushed, made = false, recorded = false;
-    if (!event || !context_pin(context, context_generation(context))) {
+    struct context *owner = context ? context : current;
+    bool pushed = false;
+    if (!event || !owner || !context_pin(owner, context_generation(owner))) {
         free(event);
         return NULL;
     }
-    event->context = context;
-    event->generation = context_generation(context);
+    event->context = owner;
+    event->generation = context_generation(owner);
     enter_driver();
     struct relaxed_mode mode = relaxed_mode_begin(driver);
-    if (context_push(pool, context, &pushed)) {
-        made = driver->cuEventCreate(&event->event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS;
-        recorded = made && driver->cuEventRecord(event->event, handle) == CUDA_SUCCESS;
-        if (made && !recorded)
-            driver->cuEventDestroy_v2(event->event);
+    if (!context || context_push(pool, context, &pushed)) {
+        event->event = record_here(driver, handle);
         context_pop(pool, pushed);
     }
     relaxed_mode_end(driver, mode);
     leave_driver();
-    context_unpin(context);
-    if (!recorded)
-        free(event);
-    return recorded ? event : NULL;
+    context_unpin(owner);
+    if (event->event)
+        return event;
+    free(event);
+    return NULL;
 }
 
 static CUresult synchronise(struct pool *pool, CUstream handle)
@@ -201,13 +215,37 @@ static void leave_shelf(struct stream_block *part)
     block_set_state(&part->block, BLOCK_LEAVING);
 }
 
+/* What the driver says of a free on that stream while captures go on, which may mind: it is given
+ * memory of its own in the part's place. */
+static CUresult ask_about_captures(struct pool *pool, const struct stream_block *part,
+                                   CUstream handle)
+{
+    const struct driver *driver = pool->driver;
+    CUdeviceptr address;
+    if (!program_captures(&pool->captures))
+        return CUDA_SUCCESS;
+    enter_driver();
+    CUresult result =
+        driver->cuMemAllocFromPoolAsync(&address, 1, mempool_handle(part->mempool), handle);
+    if (result == CUDA_SUCCESS)
+        result = driver->cuMemFreeAsync(address, handle);
+    else if (result == CUDA_ERROR_OUT_OF_MEMORY || result == CUDA_ERROR_INVALID_VALUE)
+        result = CUDA_SUCCESS; /* it would say so of that memory alone */
+    leave_driver();
+    return result;
+}
+
 CUresult stream_part_free_apart(struct pool *pool, struct stream_block *part, CUstream handle)
 {
     bool green;
     struct context *current = context_current(pool, &green);
     struct context *context = current ? stream_context_of(pool, handle, current) : NULL;
-    struct own_event *event = context ? record_apart(pool, context, handle) : NULL;
-    CUresult result = event ? CUDA_SUCCESS : synchronise(pool, handle);
+    CUresult result = ask_about_captures(pool, part, handle);
+    if (result != CUDA_SUCCESS)
+        return give_to_program(part, result);
+    struct own_event *event = record_apart(pool, context, current, handle);
+    if (!event)
+        result = synchronise(pool, handle);
     if (result != CUDA_SUCCESS)
         return give_to_program(part, result);
     uint64_t bytes = part->block.bytes;

@@ -27,8 +27,23 @@ bool stream_put_in_free(struct pool *pool, struct stream_ref ref, CUstream handl
                         struct stream_put put, struct own_event **event);
 
 /* Lock held. The block is pending on the shelf from now on. moved: it was counted on none. */
-void stream_put_on_shelf(const struct pool *pool, struct shelf *shelf, struct bucket *bucket,
-                         struct stream_block *block, bool moved, struct own_event *event,
-                         uint64_t stamp);
+static inline void stream_put_on_shelf(const struct pool *pool, struct shelf *shelf,
+                                       struct bucket *bucket, struct stream_block *block,
+                                       bool moved, struct own_event *event, uint64_t stamp)
+{
+    lock_must_be_held(&shelf->stream->lock);
+    struct stream *stream = shelf->stream;
+    if (moved) {
+        atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
+        block->block.bucket = bucket;
+        shelf_count_in(shelf, bucket, block);
+    } else {
+        shelf_count_not_live(shelf, block);
+    }
+    block->event = event;
+    shelf_list_bucket(pool, stream, bucket);
+    shelf_make_pending(stream, bucket, block, stamp);
+    shelf_count_if_covered(stream, block);
+}
 
 #endif
