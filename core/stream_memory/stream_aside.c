@@ -1,5 +1,7 @@
 #include "stream_aside.h"
 
+#include <stdlib.h>
+
 #include "core/base/clock.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
@@ -144,6 +146,101 @@ static void look_at_waiting(struct pool *pool, struct block *chain)
             stream_aside_wait(pool, part, event);
         }
     }
+}
+
+/* ---- at the end of a context ---- */
+
+struct parts {
+    size_t count, room;
+    struct stream_block **list; /* NULL: one that has been seen to */
+};
+
+static bool add(struct parts *parts, struct stream_block *part)
+{
+    if (parts->count == parts->room) {
+        size_t room = parts->room ? 2 * parts->room : 64;
+        struct stream_block **list = realloc(parts->list, room * sizeof *list);
+        if (!list)
+            return false;
+        parts->list = list;
+        parts->room = room;
+    }
+    parts->list[parts->count++] = part;
+    return true;
+}
+
+/* What is pending on the stream, as far as there is memory for the list. */
+static void take_pending_parts(struct stream *stream, const struct context *context,
+                               struct parts *parts)
+{
+    lock_take(&stream->lock, LOCK_STREAM);
+    struct block *b = stream->context == context ? stream->pending.first : NULL;
+    for (struct block *next; b; b = next) {
+        next = b->links[LINK_HEAP].next;
+        if (!block_is_part(b) || !add(parts, stream_block_of(b)))
+            continue;
+        shelf_detach(stream, stream_block_of(b));
+        stream_block_of(b)->event = NULL;
+        stream_block_is_detached(stream);
+    }
+    lock_give(&stream->lock);
+}
+
+static void put_back(struct stream_block *part)
+{
+    struct shelf *shelf = shelf_of(part);
+    lock_take(&shelf->stream->lock, LOCK_STREAM);
+    shelf_attach(NULL, shelf, part);
+    lock_give(&shelf->stream->lock);
+    stream_block_has_a_place(shelf->stream);
+}
+
+/* All parts of the same segment have been seen to, since their records end with it. */
+static void see_to_segment(struct parts *parts, size_t from, const struct shelf *home,
+                           const struct block *head)
+{
+    lock_must_be_held(&home->stream->lock);
+    for (size_t i = from; i < parts->count; i++)
+        if (parts->list[i] && stream_part_home(parts->list[i]) == home &&
+            stream_parts_head(parts->list[i]) == head) {
+            stream_block_has_a_place(shelf_of(parts->list[i])->stream);
+            parts->list[i] = NULL;
+        }
+}
+
+static struct block *merge_segment(struct parts *parts, size_t i, struct block *chain)
+{
+    struct stream_block *part = parts->list[i], *whole = NULL;
+    struct shelf *home = stream_part_home(part);
+    if (home) {
+        lock_take(&home->stream->lock, LOCK_STREAM);
+        if (stream_parts_may_merge_all(part)) {
+            see_to_segment(parts, i, home, stream_parts_head(part));
+            whole = stream_parts_merge_all(home, part);
+            stream_block_is_detached(home->stream);
+        }
+        lock_give(&home->stream->lock);
+    }
+    if (!whole) {
+        put_back(part);
+        return chain;
+    }
+    whole->block.links[LINK_HEAP].next = chain;
+    return &whole->block;
+}
+
+struct block *stream_aside_collect(struct pool *pool, struct context *context)
+{
+    struct streams *streams = streams_of(pool);
+    struct parts parts = {0, 0, NULL};
+    struct block *chain = NULL;
+    for (unsigned i = 0; i < stream_count(streams); i++)
+        take_pending_parts(stream_at(streams, i), context, &parts);
+    for (size_t i = 0; i < parts.count; i++)
+        if (parts.list[i])
+            chain = merge_segment(&parts, i, chain);
+    free(parts.list);
+    return chain;
 }
 
 /* ---- all of them ---- */

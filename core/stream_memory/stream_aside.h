@@ -34,6 +34,11 @@ void stream_aside_take_home(struct pool *pool, struct stream_block *part);
  * driver's is over when its context has ended. */
 void stream_aside_wait(struct pool *pool, struct stream_block *part, struct own_event *event);
 
+/* The context is about to end, and kept from others: the segments of its streams of which nothing
+ * is live, though what is pending there may not be over. Chained through links[LINK_HEAP].next, and
+ * away from their streams, for the driver to have them behind all of the context's work. */
+struct block *stream_aside_collect(struct pool *pool, struct context *context);
+
 /* A segment that must not stay, MERGED_LEAVES, goes to the driver: in the stream's order, or (NULL)
  * since nothing uses it any more. */
 void stream_aside_give(struct pool *pool, struct stream_block *whole, const CUstream *handle);

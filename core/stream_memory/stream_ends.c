@@ -107,44 +107,6 @@ static void wait_for_context(struct pool *pool, struct context *context)
     order_free_marks(marks);
 }
 
-/* What is pending in segments cannot go back behind an event. */
-static bool has_pending_parts(struct pool *pool, const struct context *context)
-{
-    struct streams *streams = streams_of(pool);
-    bool has = false;
-    for (unsigned i = 0; i < stream_count(streams) && !has; i++) {
-        struct stream *stream = stream_at(streams, i);
-        lock_take(&stream->lock, LOCK_STREAM);
-        const struct block *b = stream->context == context ? stream->pending.first : NULL;
-        while (b && !block_is_part(b))
-            b = b->links[LINK_HEAP].next;
-        has = b != NULL;
-        lock_give(&stream->lock);
-    }
-    return has;
-}
-
-/* The context itself is about to end, which waits for its work, too. */
-static void wait_for_parts(struct pool *pool, struct context *context)
-{
-    CUevent event;
-    struct visit visit = {context, context_generation(context), true};
-    struct order_marks *marks = order_take_context(pool, context);
-    enter_driver();
-    bool recorded = marks && stream_settle_record_context(pool, context, &event);
-    leave_driver();
-    if (recorded && stream_settle_wait(pool, &visit, &event,
-                                       monotonic_now() + PATIENCE_NANOSECONDS) == CUDA_SUCCESS)
-        order_context_is_over(marks);
-    if (recorded)
-        stream_settle_destroy(pool, &visit, event);
-    if (marks)
-        order_free_marks(marks);
-    if (!recorded)
-        wait_for_context(pool, context);
-    stream_aside_go_home(pool, context->device);
-}
-
 /* The context's work so far comes before what is given back now. Where the context itself ends, the
  * driver waits for its work next, and so may we. */
 static void release_all(struct pool *pool, struct context *context, const struct mempool *mempool,
@@ -157,8 +119,6 @@ static void release_all(struct pool *pool, struct context *context, const struct
                             .mempool = mempool,
                             .older_than = UINT64_MAX};
     stream_settle(pool, context->device);
-    if (!mempool && has_pending_parts(pool, context))
-        wait_for_parts(pool, context);
     stream_give_back(&choice, UINT64_MAX, reason, NULL, RELEASE_IN_ALLOCATION);
     if (!stream_settle_is_pending_in(pool, context))
         return;
@@ -168,6 +128,9 @@ static void release_all(struct pool *pool, struct context *context, const struct
     if (recorded) {
         choice.pending_too = true;
         stream_give_back(&choice, UINT64_MAX, reason, &after, RELEASE_IN_ALLOCATION);
+        if (!mempool)
+            stream_release_chain(pool, context, stream_aside_collect(pool, context), reason,
+                                 &after);
         enter_driver();
         pool->driver->cuEventDestroy_v2(after.event);
         leave_driver();
@@ -179,6 +142,7 @@ static void release_all(struct pool *pool, struct context *context, const struct
     give_back_in_order(&choice);
     if (!pool->driver->cuCtxRecordEvent && stream_settle_is_pending_in(pool, context)) {
         wait_for_context(pool, context);
+        stream_aside_go_home(pool, context->device);
         stream_give_back(&choice, UINT64_MAX, reason, NULL, RELEASE_IN_ALLOCATION);
     }
 }

@@ -136,14 +136,15 @@ static bool must_leave(const struct shelf *shelf, const struct stream_block *who
 }
 
 /* All of the segment is spare, and in no tree. Its bucket is there since it was cut. */
-static enum merged become_whole(struct shelf *home, struct stream_block *whole, bool in_order)
+static enum merged become_whole(struct shelf *home, struct stream_block *whole, bool leaves,
+                                bool in_order)
 {
     lock_must_be_held(&home->stream->lock);
     count_segment_out(home, whole->block.bytes);
     count_no_longer_spare(home, whole->block.bytes);
     whole->block.bucket = bucket_set_find(&home->buckets, whole->block.bytes);
     atomic_store_explicit(&whole->home, NULL, memory_order_relaxed);
-    if (!whole->block.bucket || must_leave(home, whole, in_order)) {
+    if (leaves || !whole->block.bucket || must_leave(home, whole, in_order)) {
         if (!whole->block.bucket)
             whole->block.bucket = &home->unkept;
         block_set_state(&whole->block, BLOCK_LEAVING);
@@ -154,8 +155,9 @@ static enum merged become_whole(struct shelf *home, struct stream_block *whole, 
     return MERGED_WHOLE;
 }
 
-enum merged stream_parts_merge(struct shelf *home, struct stream_block *part, uint64_t stamp,
-                               bool in_order, struct stream_block **whole)
+/* All of the segment, once nothing else is left of it; or NULL. */
+static struct stream_block *make_spare(struct shelf *home, struct stream_block *part,
+                                       uint64_t stamp)
 {
     struct stream *stream = home->stream;
     lock_must_be_held(&stream->lock);
@@ -167,10 +169,59 @@ enum merged stream_parts_merge(struct shelf *home, struct stream_block *part, ui
     counter_raise_to(&stream->spare_stamp, stamp);
     count_spare(home, part->block.bytes);
     struct block *merged = segments_merge(&home->segments, &part->block);
-    if (!merged)
-        return MERGED_PART;
-    *whole = stream_block_of(merged);
-    return become_whole(home, *whole, in_order);
+    return merged ? stream_block_of(merged) : NULL;
+}
+
+enum merged stream_parts_merge(struct shelf *home, struct stream_block *part, uint64_t stamp,
+                               bool in_order, struct stream_block **whole)
+{
+    lock_must_be_held(&home->stream->lock);
+    *whole = make_spare(home, part, stamp);
+    return *whole ? become_whole(home, *whole, false, in_order) : MERGED_PART;
+}
+
+const struct block *stream_parts_head(const struct stream_block *part)
+{
+    const struct block *record = &part->block;
+    while (record->below)
+        record = record->below;
+    return record;
+}
+
+/* The first record that is not spare; NULL where one of them must not merge. */
+static struct block *first_to_merge(const struct stream_block *part)
+{
+    struct block *first = NULL;
+    for (struct block *r = stream_parts_head(part)->above; r; r = r->above) {
+        bool leaves = block_state(r) == BLOCK_LEAVING && !stream_block_of(r)->event;
+        if (block_state(r) != BLOCK_SPARE && !leaves)
+            return NULL;
+        if (!first && leaves)
+            first = r;
+    }
+    return first;
+}
+
+bool stream_parts_may_merge_all(const struct stream_block *part)
+{
+    return first_to_merge(part);
+}
+
+struct stream_block *stream_parts_merge_all(struct shelf *home, struct stream_block *part)
+{
+    lock_must_be_held(&home->stream->lock);
+    struct block *next = first_to_merge(part);
+    struct stream_block *whole = NULL;
+    while (next && !whole) {
+        struct block *above = next->above;
+        while (above && block_state(above) == BLOCK_SPARE)
+            above = above->above;
+        whole = make_spare(home, stream_block_of(next), 0);
+        next = above;
+    }
+    if (whole)
+        become_whole(home, whole, true, true);
+    return whole;
 }
 
 /* ---- waiting ---- */

@@ -65,6 +65,14 @@ enum merged {
 enum merged stream_parts_merge(struct shelf *home, struct stream_block *part, uint64_t stamp,
                                bool in_order, struct stream_block **whole);
 
+/* Where everything in the segment of this part is spare, or counted nowhere and in no list without
+ * waiting for an event (BLOCK_LEAVING). And then: the whole block, as MERGED_LEAVES. */
+bool stream_parts_may_merge_all(const struct stream_block *part);
+struct stream_block *stream_parts_merge_all(struct shelf *home, struct stream_block *part);
+
+/* The first record of the part's segment. */
+const struct block *stream_parts_head(const struct stream_block *part);
+
 /* A part that is counted nowhere and in no list counts as spare from now on, but is in no tree and
  * merges with nothing; and no longer. */
 void stream_parts_begin_to_wait(struct shelf *home, struct stream_block *part);

@@ -166,6 +166,16 @@ uint64_t stream_give_back(const struct choice *choice, uint64_t wanted, enum evi
     return released;
 }
 
+void stream_release_chain(struct pool *pool, struct context *context, struct block *chain,
+                          enum eviction reason, const struct own_event *after)
+{
+    if (!chain)
+        return;
+    uint64_t started = monotonic_now();
+    hand_over(pool, context, chain, after, RELEASE_IN_ALLOCATION);
+    settle_chain(pool, chain, reason, (monotonic_now() - started) / count_blocks(chain));
+}
+
 uint64_t stream_release_in(struct pool *pool, struct context *context, struct choice choice,
                            uint64_t wanted, enum eviction reason, enum release_place place)
 {

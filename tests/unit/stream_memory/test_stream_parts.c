@@ -416,6 +416,39 @@ Test(stream_parts, a_context_waits_for_what_is_pending_in_segments)
     cr_assert_eq(counter_get(&counters->spare_bytes), 0);
 }
 
+/* Though what is pending in it is not over. */
+Test(stream_parts, a_context_that_ends_gives_whole_segments_back_behind_its_work)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(other);
+    free_on(other, first);
+    fake_stream_works(one);
+    free_on(one, second);
+    stream_ends_context(pool, context_record());
+    cr_assert_eq(segment_count(), 0);
+    cr_assert_eq(spare_bytes(), 0);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE_ASYNC), 1);
+    cr_assert_eq(fake_bytes_used(0), 0);
+    cr_assert_eq(bytes_of(other).pending, 0);
+}
+
+/* But it was not its end, and something is live: nothing there is anybody's before it is over. */
+Test(stream_parts, what_stays_where_a_context_seemed_to_end_is_still_pending)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(other);
+    free_on(other, first);
+    stream_ends_context(pool, context_record());
+    cr_assert_eq(bytes_of(other).pending, 3 * MIB);
+    CUdeviceptr instead = take_on(one, 3 * MIB);
+    cr_assert_neq(instead, first);
+    free_on(one, instead);
+    free_on(one, second);
+    nothing_is_left();
+}
+
 Test(stream_parts, a_segment_that_was_freed_behind_our_back_is_forgotten)
 {
     start_streams();
@@ -502,15 +535,53 @@ Test(stream_parts, a_captured_stream_cannot_free_it)
     nothing_is_left();
 }
 
+/* The driver, asked whether a capture minds, has no memory to tell it with. */
+static CUresult have_none(CUdeviceptr *address, size_t bytes, CUmemoryPool handle, CUstream stream)
+{
+    (void)address, (void)bytes, (void)handle, (void)stream;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult forbid(CUdeviceptr *address, size_t bytes, CUmemoryPool handle, CUstream stream)
+{
+    (void)address, (void)bytes, (void)handle, (void)stream;
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+static CUresult free_beside_a_capture(CUdeviceptr address)
+{
+    CUresult (*usual)(CUdeviceptr *, size_t, CUmemoryPool, CUstream) =
+        driver->cuMemAllocFromPoolAsync;
+    begin_capture(other);
+    driver->cuMemAllocFromPoolAsync = have_none;
+    CUresult result = try_to_free_on(one, address);
+    driver->cuMemAllocFromPoolAsync = usual;
+    end_capture(other);
+    return result;
+}
+
+Test(stream_parts, what_a_capture_forbids_is_left_to_the_program)
+{
+    start_streams();
+    CUresult (*usual)(CUdeviceptr *, size_t, CUmemoryPool, CUstream) =
+        driver->cuMemAllocFromPoolAsync;
+    CUdeviceptr first = take_on(one, 3 * MIB);
+    begin_capture(other);
+    driver->cuMemAllocFromPoolAsync = forbid;
+    cr_assert_eq(try_to_free_on(one, first), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    driver->cuMemAllocFromPoolAsync = usual;
+    end_capture(other);
+    free_on(one, first);
+    nothing_is_left();
+}
+
 /* Beside a capture nothing of the stream's order is told to the pool. */
 Test(stream_parts, beside_a_capture_it_waits_for_an_event_of_its_own)
 {
     start_streams();
     CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
     fake_stream_works(one);
-    begin_capture(other);
-    free_on(one, first);
-    end_capture(other);
+    cr_assert_eq(free_beside_a_capture(first), CUDA_SUCCESS);
     cr_assert_eq(away(one), 1);
     cr_assert_eq(bytes_of(one).live, 3 * MIB);
     CUdeviceptr instead = take_on(one, 3 * MIB);
@@ -540,11 +611,9 @@ Test(stream_parts, where_no_event_can_be_had_the_free_waits)
     driver->cuStreamSynchronize = count_wait;
     start_streams();
     CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
-    begin_capture(other);
     fake_stream_fail_records(1);
-    free_on(one, first);
+    cr_assert_eq(free_beside_a_capture(first), CUDA_SUCCESS);
     cr_assert_eq(waits, 1);
-    end_capture(other);
     cr_assert_eq(take_on(one, 2 * MIB), first);
     free_on(one, first);
     free_on(one, second);
