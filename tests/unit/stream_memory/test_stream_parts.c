@@ -133,6 +133,22 @@ Test(stream_parts, a_wait_of_the_programs_orders_the_whole)
     cr_assert_eq(bytes_of(other).pending, 20 * MIB);
 }
 
+/* Its former stream's work is over with nothing of this one's that came before. */
+Test(stream_parts, what_is_left_of_such_a_whole_is_not_taken_for_over)
+{
+    start_streams();
+    CUdeviceptr own = take_on(other, 17 * MIB);
+    CUdeviceptr first = take_on(one, 3 * MIB);
+    fake_stream_works(one);
+    free_on(one, first);
+    record(EVENT, one);
+    wait_on(other, EVENT);
+    cr_assert_eq(take_on(other, 4 * MIB), first);
+    pool_early_launch(pool, other);
+    cr_assert_neq(take_on(other, 4 * MIB), first + 4 * MIB);
+    cr_assert_neq(own, 0);
+}
+
 Test(stream_parts, the_largest_are_asked_for_alone)
 {
     start_streams();
