@@ -369,6 +369,7 @@ static void async_outlives(void)
     CU(cuCtxGetCurrent(&primary));
     CUstream stream = new_stream();
     counter = new_counter();
+    CU(cuMemFreeAsync(take_on(stream, 4096), stream));
     CU(cuCtxCreate_v2(&context, 0, 0));
     CUstream theirs = new_stream();
     first = take_on(theirs, 3 * MIB);

@@ -175,11 +175,15 @@ Test(stream_parts, a_limit_is_not_passed_by_a_segment)
 {
     settings.limits.device_bytes = (struct byte_size){.bytes = 8 * MIB};
     start_streams();
-    CUdeviceptr block = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB), none;
+    CUdeviceptr block = take_on(one, 3 * MIB - 1000), second = take_on(one, 3 * MIB), none;
     CUresult result;
     cr_assert_eq(fake_bytes_used(0), 6 * MIB);
     cr_assert(pool_allocate_async(pool, &none, 3 * MIB, NULL, one, &result));
     cr_assert_eq(result, CUDA_ERROR_OUT_OF_MEMORY);
+    free_on(one, block);
+    /* It is its size's. */
+    cr_assert_eq(take_on(one, 3 * MIB), block);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE_ASYNC), 0);
     free_on(one, block);
     free_on(one, second);
 }
@@ -224,6 +228,23 @@ Test(stream_parts, after_an_early_launch_it_has_to_be_over)
     free_on(one, second);
     free_on(one, instead);
     free_on(one, first);
+    nothing_is_left();
+}
+
+/* What merges bears the newest stamp. */
+Test(stream_parts, what_is_over_is_had_beside_what_is_not)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    CUdeviceptr third = take_on(one, 3 * MIB);
+    free_on(one, first);
+    synchronise_stream(one);
+    pool_early_launch(pool, one);
+    fake_stream_works(one);
+    free_on(one, second);
+    cr_assert_eq(take_on(one, 3 * MIB), first);
+    free_on(one, first);
+    free_on(one, third);
     nothing_is_left();
 }
 
@@ -600,6 +621,7 @@ Test(stream_parts, beside_a_capture_it_waits_for_an_event_of_its_own)
     cr_assert_eq(free_beside_a_capture(first), CUDA_SUCCESS);
     cr_assert_eq(away(one), 1);
     cr_assert_eq(bytes_of(one).live, 3 * MIB);
+    goes_home();
     CUdeviceptr instead = take_on(one, 3 * MIB);
     cr_assert_neq(instead, first);
     cr_assert_eq(away(one), 1);
