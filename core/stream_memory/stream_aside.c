@@ -1,5 +1,6 @@
 #include "stream_aside.h"
 
+#include <sched.h>
 #include <stdlib.h>
 
 #include "core/base/clock.h"
@@ -9,6 +10,9 @@
 #include "own_events.h"
 #include "stream_hands.h"
 #include "stream_parts.h"
+
+/* So often somebody yields who waits for parts that other threads are just taking home. */
+#define YIELDS_MOST 1000u
 
 /* ---- going home ---- */
 
@@ -181,6 +185,7 @@ static void take_pending_parts(struct stream *stream, const struct context *cont
             continue;
         shelf_detach(stream, stream_block_of(b));
         stream_block_of(b)->event = NULL;
+        b->refused = true;
         stream_block_is_detached(stream);
     }
     lock_give(&stream->lock);
@@ -190,6 +195,7 @@ static void put_back(struct stream_block *part)
 {
     struct shelf *shelf = shelf_of(part);
     lock_take(&shelf->stream->lock, LOCK_STREAM);
+    part->block.refused = false;
     shelf_attach(NULL, shelf, part);
     lock_give(&shelf->stream->lock);
     stream_block_has_a_place(shelf->stream);
@@ -271,20 +277,59 @@ bool stream_aside_has_any(const struct streams *streams, const struct device *de
     return false;
 }
 
-void stream_aside_go_home(struct pool *pool, const struct device *device)
+/* Parts that are on their way must not miss the end of their context, which waits for pins. False:
+ * another thread ends it, and sees to its parts. */
+static bool visit(const struct stream *stream, const struct context *ending,
+                  struct context **pinned)
+{
+    struct context *context = stream->context;
+    uint64_t generation = stream->generation;
+    lock_must_be_held(&stream->lock);
+    *pinned = NULL;
+    if (context == ending || context_generation(context) != generation)
+        return true;
+    *pinned = context_pin(context, generation) ? context : NULL;
+    return *pinned;
+}
+
+static void go_home_from(struct pool *pool, struct stream *stream, const struct context *ending)
+{
+    struct block *clean = NULL, *waiting = NULL;
+    struct context *pinned;
+    lock_take(&stream->lock, LOCK_STREAM);
+    if (visit(stream, ending, &pinned)) {
+        clean = take_clean(stream);
+        waiting = take_waiting(stream);
+    }
+    lock_give(&stream->lock);
+    for (struct block *next; clean; clean = next) {
+        next = clean->links[LINK_HEAP].next;
+        stream_aside_take_home(pool, stream_block_of(clean));
+    }
+    look_at_waiting(pool, waiting);
+    if (pinned)
+        context_unpin(pinned);
+}
+
+void stream_aside_go_home(struct pool *pool, const struct device *device,
+                          const struct context *ending)
 {
     struct streams *streams = streams_of(pool);
-    for (unsigned i = 0; streams && i < stream_count(streams); i++) {
+    if (!stream_aside_has_any(streams, device))
+        return;
+    atomic_fetch_add_explicit(&streams->going_home, 1, memory_order_relaxed);
+    for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
-        if (counter_get(&stream->away) == 0 || !is_of(stream, device))
-            continue;
-        lock_take(&stream->lock, LOCK_STREAM);
-        struct block *clean = take_clean(stream), *waiting = take_waiting(stream);
-        lock_give(&stream->lock);
-        for (struct block *next; clean; clean = next) {
-            next = clean->links[LINK_HEAP].next;
-            stream_aside_take_home(pool, stream_block_of(clean));
-        }
-        look_at_waiting(pool, waiting);
+        if (counter_get(&stream->away) != 0 && is_of(stream, device))
+            go_home_from(pool, stream, ending);
     }
+    atomic_fetch_sub_explicit(&streams->going_home, 1, memory_order_release);
+}
+
+void stream_aside_await_others(const struct streams *streams)
+{
+    for (unsigned i = 0;
+         i < YIELDS_MOST && atomic_load_explicit(&streams->going_home, memory_order_acquire) != 0;
+         i++)
+        sched_yield();
 }

@@ -24,8 +24,13 @@
 /* Whether any part of the device (NULL: all) is aside. */
 bool stream_aside_has_any(const struct streams *streams, const struct device *device);
 
-/* Everything there of which nothing is unfinished any more goes home. */
-void stream_aside_go_home(struct pool *pool, const struct device *device);
+/* Everything there of which nothing is unfinished any more goes home. ending: the context that the
+ * calling thread ends, or NULL; of others that are being ended nothing goes. */
+void stream_aside_go_home(struct pool *pool, const struct device *device,
+                          const struct context *ending);
+
+/* Where other threads are just doing so: lets them come to an end, but waits for no one long. */
+void stream_aside_await_others(const struct streams *streams);
 
 /* A part that is counted nowhere and in no list, and that nothing uses any more, goes home. */
 void stream_aside_take_home(struct pool *pool, struct stream_block *part);

@@ -60,7 +60,7 @@ bool stream_cut_after_asking(const struct search *search, struct shelf *shelf,
     bool asked = stamp && own_events_query_sparingly(pool, stream, stamp);
     bool any = stream_aside_has_any(streams_of(pool), stream->device);
     if (any || asked)
-        stream_aside_go_home(pool, stream->device);
+        stream_aside_go_home(pool, stream->device, NULL);
     return (any || asked) && stream_cut_for(search, shelf, bucket, address, bytes, false);
 }
 

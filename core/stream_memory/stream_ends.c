@@ -119,6 +119,8 @@ static void release_all(struct pool *pool, struct context *context, const struct
                             .mempool = mempool,
                             .older_than = UINT64_MAX};
     stream_settle(pool, context->device);
+    if (!mempool)
+        stream_aside_go_home(pool, context->device, context);
     stream_give_back(&choice, UINT64_MAX, reason, NULL, RELEASE_IN_ALLOCATION);
     if (!stream_settle_is_pending_in(pool, context))
         return;
@@ -142,7 +144,7 @@ static void release_all(struct pool *pool, struct context *context, const struct
     give_back_in_order(&choice);
     if (!pool->driver->cuCtxRecordEvent && stream_settle_is_pending_in(pool, context)) {
         wait_for_context(pool, context);
-        stream_aside_go_home(pool, context->device);
+        stream_aside_go_home(pool, context->device, context);
         stream_give_back(&choice, UINT64_MAX, reason, NULL, RELEASE_IN_ALLOCATION);
     }
 }
@@ -221,5 +223,5 @@ void stream_ends_forget(struct pool *pool, struct context *context)
             stream_block_has_a_place(stream);
         }
     }
-    stream_aside_go_home(pool, context->device);
+    stream_aside_go_home(pool, context->device, context);
 }

@@ -162,6 +162,7 @@ static struct stream_block *make_spare(struct shelf *home, struct stream_block *
     struct stream *stream = home->stream;
     lock_must_be_held(&stream->lock);
     part->event = NULL;
+    part->block.refused = false;
     part->block.bucket = &home->unkept;
     part->block.freed_at = stream->now;
     atomic_store_explicit(&part->shelf, home, memory_order_relaxed);
@@ -193,7 +194,7 @@ static struct block *first_to_merge(const struct stream_block *part)
 {
     struct block *first = NULL;
     for (struct block *r = stream_parts_head(part)->above; r; r = r->above) {
-        bool leaves = block_state(r) == BLOCK_LEAVING && !stream_block_of(r)->event;
+        bool leaves = block_state(r) == BLOCK_LEAVING && r->refused;
         if (block_state(r) != BLOCK_SPARE && !leaves)
             return NULL;
         if (!first && leaves)

@@ -65,8 +65,9 @@ enum merged {
 enum merged stream_parts_merge(struct shelf *home, struct stream_block *part, uint64_t stamp,
                                bool in_order, struct stream_block **whole);
 
-/* Where everything in the segment of this part is spare, or counted nowhere and in no list without
- * waiting for an event (BLOCK_LEAVING). And then: the whole block, as MERGED_LEAVES. */
+/* Where everything in the segment of this part is spare, or counted nowhere and in no list and
+ * marked (BLOCK_LEAVING, refused): others on their way home are another thread's. And then: the
+ * whole block, as MERGED_LEAVES. */
 bool stream_parts_may_merge_all(const struct stream_block *part);
 struct stream_block *stream_parts_merge_all(struct shelf *home, struct stream_block *part);
 

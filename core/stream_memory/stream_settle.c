@@ -44,7 +44,7 @@ void stream_settle_all(struct pool *pool, const struct device *device,
 void stream_settle(struct pool *pool, const struct device *device)
 {
     stream_settle_all(pool, device, own_events_query);
-    stream_aside_go_home(pool, device);
+    stream_aside_go_home(pool, device, NULL);
 }
 
 /* ---- by waiting ---- */
