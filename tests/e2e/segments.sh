@@ -19,6 +19,21 @@ use_device "${both[@]}"
 for case in async_pointers async_exports async_few_calls async_captured async_outlives async_in_another_context; do
     expect "$case" case_on_pool segments $case SIMCUDA_RACES=1
 done
+for case in legacy_orders_blocking_streams legacy_orders_per_thread_streams freed_on_another_blocking_stream \
+    frees_are_waited_for frees_behind_a_barrier_are_waited_for frees_stand_between_blocking_streams \
+    allocation_behind_a_barrier allocation_behind_a_green_barrier plain_free_of_what_was_used_again \
+    legacy_allocation_holds_nobody_up destroyed_pool_holds_nobody_up programmatic_event \
+    use_after_a_destroyed_stream use_after_a_stream_that_was_followed context_ends_during_a_capture \
+    release_that_ends_nothing use_on_a_stream_that_is_captured memory_pools_come_and_go \
+    current_pool_is_destroyed handle_of_a_destroyed_stream; do
+    expect "orders among streams: $case" case_on_pool stream_hazards $case SIMCUDA_RACES=1
+done
+for case in idle idle_by_the_clock; do
+    use_device "$split" "\"stream_ordered\": {$split, \"release_after_idle\": \"100ms\"}"
+    expect "segments of streams, $case" on_pool CUDAPOOL_REPORT=none "CUDAPOOL_CONFIG=$settings" -- \
+        "$programs/kinds" stream_ordered $case
+done
+use_device "${both[@]}"
 expect "segments of streams go back" case_on_pool segments async_segments_go_back SIMCUDA_MEMORY=64MiB
 
 use_device "$split" '"limits": {"device_bytes": "8MiB"}'
